@@ -1,0 +1,53 @@
+#include "actors/controller.hpp"
+
+#include "base/check.hpp"
+
+#include <caf/actor_cast.hpp>
+#include <caf/send.hpp>
+#include <spdlog/spdlog.h>
+
+#include <utility>
+
+namespace hicache {
+
+// -- request handling ---------------------------------------------------------------------------------------------------
+
+void controller_state::write(const write_command& command) {
+  counters.bytes_l1_to_l2 += command.host_pages->size() * page_bytes;
+  copies->store(command.device_pages, command.host_pages,
+                report(operation_kind::write, command.id));
+}
+
+void controller_state::load(const load_command& command) {
+  counters.bytes_l2_to_l1 += command.device_pages->size() * page_bytes;
+  copies->load(command.host_pages, command.device_pages, command.progress,
+               report(operation_kind::load, command.id));
+}
+
+// -- internal steps -----------------------------------------------------------------------------------------------------
+
+copy_engine::callback controller_state::report(operation_kind kind, operation_id id) {
+  auto tree = caf::actor_cast<tree_actor>(self->current_sender());
+  return [tree, kind, id](const result<void>& outcome) {
+    if (!outcome)
+      spdlog::error("a copy between L1 and L2 failed: {}", to_string(outcome.error()));
+    caf::anon_send(tree, atom::done_v, operation_done{kind, id, outcome.has_value()});
+  };
+}
+
+// -- actor --------------------------------------------------------------------------------------------------------------
+
+controller_actor::behavior_type controller(controller_actor::stateful_pointer<controller_state> self,
+                                           std::unique_ptr<copy_engine> copies,
+                                           uint64_t page_bytes) {
+  HICACHE_CHECK(copies != nullptr && page_bytes > 0);
+  self->state.copies = std::move(copies);
+  self->state.page_bytes = page_bytes;
+  return {
+    [self](atom::write, const write_command& command) { self->state.write(command); },
+    [self](atom::load, const load_command& command) { self->state.load(command); },
+    [self](atom::counters) { return self->state.counters; },
+  };
+}
+
+} // namespace hicache

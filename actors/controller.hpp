@@ -1,0 +1,37 @@
+#pragma once
+
+#include "gpu/device.hpp"
+#include "messages/interfaces.hpp"
+
+#include <caf/typed_event_based_actor.hpp>
+
+#include <memory>
+
+namespace hicache {
+
+/// @relates controller
+struct controller_state {
+  static inline constexpr auto name = "controller";
+
+  explicit controller_state(controller_actor::pointer owner) : self(owner) {}
+
+  void write(const write_command& command);
+
+  void load(const load_command& command);
+
+  /// What the copy engine calls, on its own thread, when a command is done: tells the tree.
+  copy_engine::callback report(operation_kind kind, operation_id id);
+
+  controller_actor::pointer self;
+  std::unique_ptr<copy_engine> copies;
+  uint64_t page_bytes = 0;
+  rank_counters counters;
+};
+
+/// Moves pages between L1 and L2 and reports to whoever sent the command.
+/// @param page_bytes Bytes of one page on this rank, for the counters.
+controller_actor::behavior_type controller(controller_actor::stateful_pointer<controller_state> self,
+                                           std::unique_ptr<copy_engine> copies,
+                                           uint64_t page_bytes);
+
+} // namespace hicache

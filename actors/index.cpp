@@ -1,0 +1,140 @@
+#include "actors/index.hpp"
+
+#include "base/check.hpp"
+
+#include <caf/actor_cast.hpp>
+#include <spdlog/spdlog.h>
+
+#include <utility>
+
+namespace hicache {
+
+namespace {
+
+uint64_t milliseconds(duration time) {
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(time).count());
+}
+
+} // namespace
+
+// -- request handling ---------------------------------------------------------------------------------------------------
+
+caf::result<membership> index_state::mount(const member_info& member) {
+  if (member.protocol_version != index_protocol_version)
+    return to_caf({ec::unsupported, "the member speaks version " + std::to_string(member.protocol_version)
+                                      + " of the index protocol, this index version "
+                                      + std::to_string(index_protocol_version)});
+  if (auto entered = table.mount(member, options.clock->now()); !entered)
+    return to_caf(entered.error());
+  if (const auto& sender = self->current_sender()) {
+    mounted_by[caf::actor_cast<caf::actor_addr>(sender)] = member.member;
+    self->monitor(sender);
+  }
+  spdlog::info("member {:x} on {} lends {} bytes", member.member, member.host, member.capacity_bytes);
+  return view(true);
+}
+
+membership index_state::beat(const heartbeat& sign) {
+  return view(table.heartbeat(sign.member, sign.epoch, options.clock->now()));
+}
+
+membership index_state::publish(const published_pages& news) {
+  return view(table.publish(news.member, news.epoch, news.pages));
+}
+
+membership index_state::withdraw(const withdrawn_pages& news) {
+  return view(table.withdraw(news.member, news.epoch, news.keys));
+}
+
+placements index_state::locate(const key_batch& query) {
+  const auto found = table.locate(query.keys);
+  auto answer = placements{};
+  answer.replicas.resize(query.keys.size());
+  for (auto i = size_t{0}; i < query.keys.size(); ++i)
+    for (const auto& copy : found.of(i)) {
+      const auto* owner = table.find(copy.member);
+      HICACHE_CHECK(owner != nullptr);
+      answer.replicas[i].push_back(
+        {owner->member, owner->epoch, copy.offset, copy.generation, copy.length});
+    }
+  ++lookups;
+  keys_asked += query.keys.size();
+  for (const auto& copies : answer.replicas)
+    keys_found += copies.empty() ? 0 : 1;
+  return answer;
+}
+
+member_list index_state::members(const member_query& query) const {
+  auto wanted = std::set<uint64_t>(query.members.begin(), query.members.end());
+  auto answer = member_list{};
+  for (auto& entry : table.members())
+    if (wanted.empty() || wanted.contains(entry.member.member))
+      answer.members.push_back(std::move(entry.member));
+  return answer;
+}
+
+index_status index_state::status() const {
+  const auto now = options.clock->now();
+  const auto counters = table.counters();
+  auto answer = index_status{};
+  for (auto& entry : table.members())
+    answer.members.push_back(
+      {std::move(entry.member), entry.replicas, entry.bytes, milliseconds(now - entry.last_heard)});
+  answer.keys = counters.keys;
+  answer.replicas = counters.replicas;
+  answer.bytes = counters.bytes;
+  answer.lookups = lookups;
+  answer.keys_asked = keys_asked;
+  answer.keys_found = keys_found;
+  answer.members_lost = members_lost;
+  answer.uptime_ms = milliseconds(now - started);
+  return answer;
+}
+
+void index_state::poll() {
+  for (const auto member : table.expire(options.clock->now(), options.member_ttl)) {
+    ++members_lost;
+    spdlog::warn("member {:x} has been silent for too long; its pages are withdrawn", member);
+  }
+  self->delayed_send(self, options.member_ttl / 4, atom::poll_v);
+}
+
+// -- internal steps -----------------------------------------------------------------------------------------------------
+
+membership index_state::view(bool known) const {
+  return {known, milliseconds(options.member_ttl)};
+}
+
+void index_state::on_down(const caf::actor_addr& who) {
+  const auto i = mounted_by.find(who);
+  if (i == mounted_by.end())
+    return;
+  if (table.drop(i->second)) {
+    ++members_lost;
+    spdlog::info("member {:x} is gone; its pages are withdrawn", i->second);
+  }
+  mounted_by.erase(i);
+}
+
+// -- actor --------------------------------------------------------------------------------------------------------------
+
+index_actor::behavior_type index(index_actor::stateful_pointer<index_state> self, index_options options) {
+  HICACHE_CHECK(options.clock != nullptr && options.member_ttl.count() > 0);
+  auto& state = self->state;
+  state.options = options;
+  state.started = options.clock->now();
+  self->set_down_handler([self](const caf::down_msg& msg) { self->state.on_down(msg.source); });
+  self->delayed_send(self, options.member_ttl / 4, atom::poll_v);
+  return {
+    [self](atom::mount, const member_info& member) { return self->state.mount(member); },
+    [self](atom::tick, const heartbeat& sign) { return self->state.beat(sign); },
+    [self](atom::publish, const published_pages& news) { return self->state.publish(news); },
+    [self](atom::withdraw, const withdrawn_pages& news) { return self->state.withdraw(news); },
+    [self](atom::locate, const key_batch& query) { return self->state.locate(query); },
+    [self](atom::members, const member_query& query) { return self->state.members(query); },
+    [self](atom::status, const status_query&) { return self->state.status(); },
+    [self](atom::poll) { self->state.poll(); },
+  };
+}
+
+} // namespace hicache

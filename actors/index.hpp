@@ -1,0 +1,70 @@
+#pragma once
+
+#include "base/clock.hpp"
+#include "cache/index_table.hpp"
+#include "messages/interfaces.hpp"
+
+#include <caf/typed_event_based_actor.hpp>
+
+#include <cstdint>
+#include <map>
+#include <set>
+
+namespace hicache {
+
+/// Fixed settings of an index shard.
+struct index_options {
+  /// A member that is silent for longer is forgotten.
+  duration member_ttl = std::chrono::seconds{10};
+  /// Must outlive the actor.
+  const clock_source* clock = nullptr;
+};
+
+/// @relates index
+struct index_state {
+  static inline constexpr auto name = "index";
+
+  explicit index_state(index_actor::pointer owner) : self(owner) {}
+
+  // -- request handling -----------------------------------------------------------------------------------------------
+
+  caf::result<membership> mount(const member_info& member);
+
+  membership beat(const heartbeat& sign);
+
+  membership publish(const published_pages& news);
+
+  membership withdraw(const withdrawn_pages& news);
+
+  placements locate(const key_batch& query);
+
+  member_list members(const member_query& query) const;
+
+  index_status status() const;
+
+  void poll();
+
+  // -- internal steps -------------------------------------------------------------------------------------------------
+
+  membership view(bool known) const;
+
+  void on_down(const caf::actor_addr& who);
+
+  // -- data -----------------------------------------------------------------------------------------------------------
+
+  index_actor::pointer self;
+  index_options options;
+  index_table table;
+  /// Which actor mounted which member: its death withdraws the member at once.
+  std::map<caf::actor_addr, uint64_t> mounted_by;
+  time_point started;
+  uint64_t lookups = 0;
+  uint64_t keys_asked = 0;
+  uint64_t keys_found = 0;
+  uint64_t members_lost = 0;
+};
+
+/// One shard of the L3 index: which members hold which page.
+index_actor::behavior_type index(index_actor::stateful_pointer<index_state> self, index_options options);
+
+} // namespace hicache

@@ -1,0 +1,88 @@
+#pragma once
+
+#include "cache/hit_window.hpp"
+#include "messages/interfaces.hpp"
+
+#include <caf/typed_event_based_actor.hpp>
+
+#include <map>
+#include <vector>
+
+namespace hicache {
+
+/// Fixed settings of a prefetcher.
+struct prefetcher_options {
+  /// Fetches of fewer pages are given up (threshold in tokens divided by the page size, rounded up).
+  uint64_t threshold_pages = 1;
+  /// What one storage request may take.
+  caf::timespan timeout{};
+  /// Bytes of one page on this rank, for the counters.
+  uint64_t page_bytes = 0;
+};
+
+/// @relates prefetcher
+struct prefetcher_state {
+  static inline constexpr auto name = "prefetcher";
+
+  explicit prefetcher_state(prefetcher_actor::pointer owner) : self(owner) {}
+
+  // -- request handling -----------------------------------------------------------------------------------------------
+
+  void fetch(const fetch_command& command);
+
+  void terminate(fetch_id id);
+
+  void refill(const refill_command& command);
+
+  // -- internal steps -------------------------------------------------------------------------------------------------
+
+  /// One fetch from its command until its last read returned.
+  struct open_fetch {
+    fetch_command command;
+    tree_actor tree;
+    /// Taken from the reserve, in the order of the keys.
+    page_list pages;
+    /// Outcome of each page; ec::none once read, `unread` before.
+    std::vector<ec> outcomes;
+    /// Pages asked for so far.
+    uint64_t asked = 0;
+    uint64_t reads_in_flight = 0;
+    bool answered = false;
+    bool failed = false;
+  };
+
+  /// The store has `pages` of the fetch in a row on this rank.
+  void on_hit(fetch_id id, uint64_t pages);
+
+  /// Reduces the next window of hit lengths if its oldest is known.
+  void agree();
+
+  /// All ranks have `pages` of the fetch: reads them.
+  void begin(fetch_id id, int64_t pages);
+
+  /// Keeps limits::storage_batches_in_flight batches under way.
+  void read_more(fetch_id id, open_fetch& fetch);
+
+  void finish_read(fetch_id id, uint64_t first, const storage_outcome& outcome);
+
+  /// Tells the tree what has arrived and returns the rest to the reserve.
+  void answer(fetch_id id, open_fetch& fetch);
+
+  // -- data -----------------------------------------------------------------------------------------------------------
+
+  prefetcher_actor::pointer self;
+  prefetcher_options options;
+  storage_actor storage;
+  consensus_actor ranks;
+  hit_window hits;
+  std::map<fetch_id, open_fetch> fetches;
+  std::vector<page_index> reserve;
+  rank_counters counters;
+};
+
+/// Brings pages from L3 to L2 (`lockstep.md`, "L3 hit lengths" and "Pages for prefetching").
+prefetcher_actor::behavior_type prefetcher(prefetcher_actor::stateful_pointer<prefetcher_state> self,
+                                           prefetcher_options options, storage_actor storage,
+                                           consensus_actor ranks);
+
+} // namespace hicache

@@ -1,0 +1,343 @@
+#include "backends/cluster_backend.hpp"
+
+#include "backends/page_checksum.hpp"
+#include "base/check.hpp"
+#include "base/limits.hpp"
+
+#include <caf/scoped_actor.hpp>
+#include <caf/send.hpp>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+namespace hicache {
+
+namespace {
+
+using header_bytes = std::array<std::byte, page_header_bytes>;
+
+/// Asks an actor and waits for its answer.
+template <class Answer, class Handle, class... Args>
+result<Answer> ask(caf::actor_system& system, const Handle& to, caf::timespan timeout, Args&&... args) {
+  auto self = caf::scoped_actor{system};
+  auto answer = result<Answer>{};
+  self->request(to, timeout, std::forward<Args>(args)...)
+    .receive([&](Answer& x) { answer = std::move(x); },
+             [&](caf::error& err) { answer = tl::unexpected{from_caf(err)}; });
+  return answer;
+}
+
+template <class T>
+std::vector<result<void>> all_fail(const T& pages, ec code, const char* detail = "") {
+  return std::vector<result<void>>(pages.size(), fail(code, detail));
+}
+
+} // namespace
+
+cluster_backend::cluster_backend(cluster_options options) : options_(std::move(options)) {
+  HICACHE_CHECK(options_.system != nullptr && options_.index != nullptr && options_.clock != nullptr);
+}
+
+cluster_backend::~cluster_backend() = default;
+
+// -- calls of the interface ---------------------------------------------------------------------------------------------
+
+std::vector<bool> cluster_backend::exists(std::span<const page_key> keys, time_point deadline) {
+  const auto where = locate(keys, deadline);
+  auto found = std::vector<bool>(keys.size());
+  for (auto i = size_t{0}; i < keys.size(); ++i)
+    found[i] = !where.replicas[i].empty();
+  return found;
+}
+
+std::vector<result<void>> cluster_backend::get(std::span<const page_read> pages, time_point deadline) {
+  auto outcome = all_fail(pages, ec::not_found);
+  auto keys = std::vector<page_key>{};
+  for (const auto& page : pages)
+    keys.push_back(page.key);
+  auto where = locate(keys, deadline);
+  // Round r tries the r-th replica of every page that has not been read yet; this process's own memory comes first.
+  for (auto& replicas : where.replicas)
+    std::stable_partition(replicas.begin(), replicas.end(),
+                          [this](const replica& x) { return x.member == options_.member; });
+  auto read = std::vector<page_key>{};
+  for (auto round = size_t{0}; round < limits::replicas_per_key; ++round) {
+    auto attempts = std::vector<attempt>{};
+    for (auto i = size_t{0}; i < pages.size(); ++i)
+      if (!outcome[i] && round < where.replicas[i].size())
+        attempts.push_back({&pages[i], i, where.replicas[i][round]});
+    if (attempts.empty())
+      break;
+    const auto routes = routes_to(attempts, deadline);
+    auto remote = std::map<uint64_t, std::vector<attempt>>{};
+    for (const auto& what : attempts) {
+      const auto way = routes.find(what.from.member);
+      if (options_.clock->now() >= deadline)
+        outcome[what.position] = fail(ec::deadline_exceeded);
+      else if (way == routes.end() || way->second.epoch != what.from.epoch)
+        outcome[what.position] = fail(ec::not_found, "its owner is gone");
+      else if (!way->second.memory.empty())
+        outcome[what.position] = read_memory(way->second.memory, what);
+      else
+        remote[what.from.member].push_back(what);
+    }
+    for (const auto& [member, batch] : remote) {
+      auto parts = read_remote(routes.at(member), batch, deadline);
+      for (auto i = size_t{0}; i < batch.size(); ++i)
+        outcome[batch[i].position] = std::move(parts[i]);
+    }
+  }
+  for (auto i = size_t{0}; i < pages.size(); ++i)
+    if (outcome[i])
+      read.push_back(pages[i].key);
+  if (options_.segment && !read.empty())
+    caf::anon_send(options_.segment, atom::touch_v,
+                   std::make_shared<const std::vector<page_key>>(std::move(read)));
+  const auto guard = std::lock_guard{mutex_};
+  for (const auto& page : outcome)
+    counters_.count_get(page);
+  return outcome;
+}
+
+std::vector<result<void>> cluster_backend::set(std::span<const page_write> pages, time_point deadline) {
+  if (options_.clock->now() >= deadline)
+    return all_fail(pages, ec::deadline_exceeded);
+  auto outcome = std::vector<result<void>>(pages.size());
+  auto keys = std::vector<page_key>{};
+  for (const auto& page : pages)
+    keys.push_back(page.key);
+  const auto known = locate(keys, deadline);
+  auto wanted = segment_pages{};
+  auto positions = std::vector<size_t>{};
+  for (auto i = size_t{0}; i < pages.size(); ++i) {
+    if (!known.replicas[i].empty())
+      continue; // Somebody has it: that will do.
+    wanted.keys.push_back(pages[i].key);
+    wanted.parents.push_back(pages[i].parent);
+    positions.push_back(i);
+  }
+  if (positions.empty())
+    return outcome;
+  const auto fail_rest = [&](const error& why) {
+    for (const auto i : positions)
+      outcome[i] = tl::unexpected{why};
+    const auto guard = std::lock_guard{mutex_};
+    counters_.errors += positions.size();
+    return outcome;
+  };
+  if (!options_.segment)
+    return fail_rest({ec::store_full, "this process lends no memory"});
+  auto slots = ask<segment_slots>(*options_.system, options_.segment, left(deadline), atom::reserve_v,
+                                  std::move(wanted));
+  if (!slots)
+    return fail_rest(slots.error());
+  auto filled = segment_slots{};
+  for (auto k = size_t{0}; k < positions.size(); ++k) {
+    const auto& page = pages[positions[k]];
+    auto& slot = slots->list[k];
+    if (slot.what == segment_slot::state::full) {
+      outcome[positions[k]] = fail(ec::store_full);
+    } else if (slot.what == segment_slot::state::reserved) {
+      slot.length = static_cast<uint32_t>(total_bytes(page.parts));
+      fill(slot, page);
+      filled.list.push_back(slot);
+    }
+  }
+  if (filled.list.empty())
+    return outcome;
+  auto published = ask<atom::ok>(*options_.system, options_.segment, left(deadline), atom::publish_v,
+                                 std::move(filled));
+  if (!published)
+    return fail_rest(published.error());
+  return outcome;
+}
+
+std::vector<result<void>> cluster_backend::remove(std::span<const page_key> keys, time_point deadline) {
+  if (options_.clock->now() >= deadline)
+    return all_fail(keys, ec::deadline_exceeded);
+  if (!options_.segment) // Only an owner removes; without a segment there is nothing of ours.
+    return std::vector<result<void>>(keys.size());
+  auto gone = ask<atom::ok>(*options_.system, options_.segment, left(deadline), atom::remove_v,
+                            std::make_shared<const std::vector<page_key>>(keys.begin(), keys.end()));
+  if (!gone)
+    return std::vector<result<void>>(keys.size(), tl::unexpected{gone.error()});
+  return std::vector<result<void>>(keys.size());
+}
+
+backend_health cluster_backend::health() {
+  auto health = backend_health{};
+  health.ok = options_.index->get() != nullptr;
+  health.detail = health.ok ? "" : "the index cannot be reached";
+  health.capacity_bytes = options_.segment_memory.size();
+  const auto guard = std::lock_guard{mutex_};
+  health.counters = counters_;
+  return health;
+}
+
+// -- who has what -------------------------------------------------------------------------------------------------------
+
+placements cluster_backend::locate(std::span<const page_key> keys, time_point deadline) {
+  auto all = placements{};
+  all.replicas.reserve(keys.size());
+  while (all.replicas.size() < keys.size()) {
+    const auto rest = keys.subspan(all.replicas.size());
+    const auto batch = rest.first(std::min(rest.size(), limits::index_batch_keys));
+    const auto index = options_.index->get();
+    const auto time = left(deadline);
+    if (!index || time.count() <= 0)
+      break;
+    auto part = ask<placements>(*options_.system, index, time, atom::locate_v,
+                                key_batch{{batch.begin(), batch.end()}});
+    if (!part || part->replicas.size() != batch.size()) {
+      options_.index->lost(index);
+      break;
+    }
+    std::move(part->replicas.begin(), part->replicas.end(), std::back_inserter(all.replicas));
+  }
+  all.replicas.resize(keys.size()); // What the index could not say is a miss.
+  return all;
+}
+
+std::map<uint64_t, cluster_backend::route>
+cluster_backend::routes_to(const std::vector<attempt>& attempts, time_point deadline) {
+  const auto guard = std::lock_guard{mutex_};
+  auto unknown = member_query{};
+  for (const auto& what : attempts) {
+    const auto i = routes_.find(what.from.member);
+    const auto met = i != routes_.end() && i->second.epoch == what.from.epoch;
+    if (!met && std::find(unknown.members.begin(), unknown.members.end(), what.from.member)
+                  == unknown.members.end())
+      unknown.members.push_back(what.from.member);
+  }
+  const auto index = options_.index->get();
+  if (!unknown.members.empty() && index) {
+    auto members = ask<member_list>(*options_.system, index, std::max(left(deadline), caf::timespan{1}),
+                                    atom::members_v, std::move(unknown));
+    if (members)
+      for (const auto& member : members->members)
+        routes_[member.member] = open_route(member);
+  }
+  // A copy: another thread may renew a route while this one reads along it.
+  return routes_;
+}
+
+cluster_backend::route cluster_backend::open_route(const member_info& member) const {
+  auto found = route{member.epoch, {}, nullptr, member.page_address};
+  if (member.member == options_.member) {
+    found.memory = options_.segment_memory;
+  } else if (options_.path == read_path::automatic) {
+    if (auto mapping = open_peer_memory(member.memory_name)) {
+      found.mapping = std::make_shared<const mapped_peer_memory>(std::move(*mapping));
+      found.memory = found.mapping->bytes();
+    }
+  }
+  spdlog::debug("member {:x} on {} is read {}", member.member, member.host,
+                found.memory.empty() ? "by UCX" : "in mapped memory");
+  return found;
+}
+
+// -- moving bytes -------------------------------------------------------------------------------------------------------
+
+result<page_header> cluster_backend::verify_header(std::span<const std::byte> bytes,
+                                                   const attempt& what) const {
+  auto header = decode_page_header(bytes);
+  if (!header || header->generation != what.from.generation || header->key != what.page->key)
+    return fail(ec::not_found, "its slot was reused");
+  if (header->fingerprint != options_.fingerprint)
+    return fail(ec::corrupt_page, "another namespace");
+  if (header->length != total_bytes(what.page->parts))
+    return fail(ec::corrupt_page, "another length");
+  return header;
+}
+
+result<void> cluster_backend::read_memory(std::span<const std::byte> memory, const attempt& what) const {
+  const auto length = total_bytes(what.page->parts);
+  if (what.from.offset > memory.size()
+      || memory.size() - what.from.offset < slot_object_offset + length)
+    return fail(ec::corrupt_page, "outside of its segment");
+  const auto slot = memory.subspan(what.from.offset);
+  auto before = header_bytes{};
+  std::memcpy(before.data(), slot.data(), before.size());
+  const auto header = verify_header(before, what);
+  if (!header)
+    return tl::unexpected{header.error()};
+  auto offset = slot_object_offset;
+  for (const auto& part : what.page->parts) {
+    std::memcpy(part.data(), slot.data() + offset, part.size());
+    offset += part.size();
+  }
+  // The owner clears the header before it reuses a slot; so a header that still stands vouches for the bytes just copied.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (std::memcmp(before.data(), slot.data(), before.size()) != 0)
+    return fail(ec::not_found, "its slot was reused meanwhile");
+  if (page_checksum(what.page->parts) != header->checksum)
+    return fail(ec::corrupt_page, "wrong checksum");
+  return {};
+}
+
+std::vector<result<void>> cluster_backend::read_remote(const route& from, const std::vector<attempt>& what,
+                                                       time_point deadline) {
+  {
+    const auto guard = std::lock_guard{mutex_};
+    if (!client_) {
+      auto client = page_client::create();
+      if (!client)
+        return std::vector<result<void>>(what.size(), tl::unexpected{client.error()});
+      client_ = std::move(*client);
+    }
+  }
+  auto headers = std::vector<header_bytes>(what.size());
+  auto ranges = std::vector<remote_range>{};
+  for (auto i = size_t{0}; i < what.size(); ++i) {
+    ranges.push_back({what[i].from.offset, headers[i]});
+    auto offset = what[i].from.offset + slot_object_offset;
+    for (const auto& part : what[i].page->parts) {
+      ranges.push_back({offset, part});
+      offset += part.size();
+    }
+  }
+  const auto parts = client_->read(from.page_address, ranges, deadline);
+  auto outcome = std::vector<result<void>>(what.size());
+  auto next = size_t{0};
+  for (auto i = size_t{0}; i < what.size(); ++i) {
+    for (auto k = size_t{0}; k < 1 + what[i].page->parts.size(); ++k, ++next)
+      if (!parts[next] && outcome[i])
+        outcome[i] = parts[next];
+    if (!outcome[i])
+      continue;
+    const auto header = verify_header(headers[i], what[i]);
+    if (!header)
+      outcome[i] = tl::unexpected{header.error()};
+    else if (page_checksum(what[i].page->parts) != header->checksum)
+      outcome[i] = fail(ec::corrupt_page, "wrong checksum");
+  }
+  return outcome;
+}
+
+void cluster_backend::fill(const segment_slot& slot, const page_write& page) {
+  HICACHE_CHECK(slot.offset + slot_object_offset + slot.length <= options_.segment_memory.size());
+  auto* base = options_.segment_memory.data() + slot.offset;
+  auto offset = slot_object_offset;
+  for (const auto& part : page.parts) {
+    std::memcpy(base + offset, part.data(), part.size());
+    offset += part.size();
+  }
+  auto header = header_bytes{};
+  encode_page_header({slot.generation, options_.fingerprint, page.key, slot.length,
+                      page_checksum(page.parts)},
+                     header);
+  // Bytes first, header last: a header that can be read stands in front of a complete object.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  std::memcpy(base, header.data(), header.size());
+}
+
+caf::timespan cluster_backend::left(time_point deadline) const {
+  return deadline - options_.clock->now();
+}
+
+} // namespace hicache

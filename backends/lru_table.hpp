@@ -1,0 +1,71 @@
+#pragma once
+
+#include "base/check.hpp"
+#include "messages/ids.hpp"
+
+#include <cstdint>
+#include <list>
+#include <unordered_map>
+#include <utility>
+
+namespace hicache {
+
+/// Pages in the order of their last use, with the bytes they take. Not thread-safe.
+template <class Value>
+class lru_table {
+public:
+  struct entry {
+    page_key key;
+    uint64_t bytes = 0;
+    Value value;
+  };
+
+  /// Makes the page the latest one.
+  /// @returns the page's value, or null if it is not in the table.
+  const Value* touch(const page_key& key) {
+    const auto found = positions_.find(key);
+    if (found == positions_.end())
+      return nullptr;
+    order_.splice(order_.end(), order_, found->second);
+    return &found->second->value;
+  }
+
+  bool contains(const page_key& key) const { return positions_.contains(key); }
+
+  /// Adds a page as the latest one, in place of an entry of that key.
+  void insert(const page_key& key, uint64_t bytes, Value value) {
+    erase(key);
+    positions_.emplace(key, order_.insert(order_.end(), {key, bytes, std::move(value)}));
+    bytes_ += bytes;
+  }
+
+  void erase(const page_key& key) {
+    const auto found = positions_.find(key);
+    if (found == positions_.end())
+      return;
+    bytes_ -= found->second->bytes;
+    order_.erase(found->second);
+    positions_.erase(found);
+  }
+
+  /// Takes out the page that was used longest ago.
+  /// @pre size() > 0
+  page_key pop_oldest() {
+    HICACHE_CHECK(!order_.empty());
+    const auto key = order_.front().key;
+    erase(key);
+    return key;
+  }
+
+  uint64_t size() const noexcept { return order_.size(); }
+
+  uint64_t bytes() const noexcept { return bytes_; }
+
+private:
+  /// Oldest first.
+  std::list<entry> order_;
+  std::unordered_map<page_key, typename std::list<entry>::iterator> positions_;
+  uint64_t bytes_ = 0;
+};
+
+} // namespace hicache

@@ -1,0 +1,129 @@
+#include "backends/memory_backend.hpp"
+
+#include "backends/lru_table.hpp"
+#include "base/units.hpp"
+
+#include <cstring>
+#include <mutex>
+
+namespace hicache {
+
+namespace {
+
+/// Shared, so that bytes are copied without the lock and outlive an eviction.
+using stored_page = std::shared_ptr<const std::vector<std::byte>>;
+
+class memory_backend final : public storage_backend {
+public:
+  memory_backend(uint64_t max_bytes, const clock_source& clock)
+    : max_bytes_(max_bytes), clock_(clock) {}
+
+  std::string name() const override { return "memory"; }
+
+  std::vector<bool> exists(std::span<const page_key> keys, time_point deadline) override {
+    auto answers = std::vector<bool>(keys.size(), false);
+    if (clock_.now() >= deadline)
+      return answers;
+    const auto lock = std::scoped_lock{mutex_};
+    for (auto i = size_t{0}; i < keys.size(); ++i)
+      answers[i] = pages_.contains(keys[i]);
+    return answers;
+  }
+
+  std::vector<result<void>> get(std::span<const page_read> pages, time_point deadline) override {
+    auto answers = std::vector<result<void>>{};
+    for (const auto& page : pages) {
+      answers.push_back(clock_.now() < deadline ? get_page(page) : fail(ec::deadline_exceeded));
+      const auto lock = std::scoped_lock{mutex_};
+      counters_.count_get(answers.back());
+    }
+    return answers;
+  }
+
+  std::vector<result<void>> set(std::span<const page_write> pages, time_point deadline) override {
+    auto answers = std::vector<result<void>>{};
+    for (const auto& page : pages) {
+      answers.push_back(clock_.now() < deadline ? set_page(page) : fail(ec::deadline_exceeded));
+      const auto lock = std::scoped_lock{mutex_};
+      counters_.count_set(answers.back());
+    }
+    return answers;
+  }
+
+  std::vector<result<void>> remove(std::span<const page_key> keys, time_point deadline) override {
+    if (clock_.now() >= deadline)
+      return std::vector<result<void>>(keys.size(), fail(ec::deadline_exceeded));
+    const auto lock = std::scoped_lock{mutex_};
+    for (const auto& key : keys)
+      pages_.erase(key);
+    return std::vector<result<void>>(keys.size());
+  }
+
+  backend_health health() override {
+    const auto lock = std::scoped_lock{mutex_};
+    return {true, {}, pages_.size(), pages_.bytes(), max_bytes_, counters_};
+  }
+
+private:
+  result<void> get_page(const page_read& page) {
+    auto bytes = stored_page{};
+    {
+      const auto lock = std::scoped_lock{mutex_};
+      if (const auto* found = pages_.touch(page.key))
+        bytes = *found;
+    }
+    if (bytes == nullptr)
+      return fail(ec::not_found);
+    if (total_bytes(page.parts) != bytes->size())
+      return fail(ec::invalid_argument, "the page has " + std::to_string(bytes->size())
+                                          + " bytes, its parts have "
+                                          + std::to_string(total_bytes(page.parts)));
+    const auto* source = bytes->data();
+    for (const auto& part : page.parts) {
+      if (!part.empty())
+        std::memcpy(part.data(), source, part.size());
+      source += part.size();
+    }
+    return {};
+  }
+
+  result<void> set_page(const page_write& page) {
+    const auto length = total_bytes(page.parts);
+    if (max_bytes_ != 0 && length > max_bytes_)
+      return fail(ec::store_full, "a page of " + format_bytes(length) + " does not fit into "
+                                    + format_bytes(max_bytes_));
+    {
+      const auto lock = std::scoped_lock{mutex_};
+      if (pages_.touch(page.key) != nullptr)
+        return {};
+    }
+    auto bytes = std::make_shared<std::vector<std::byte>>();
+    bytes->reserve(length);
+    for (const auto& part : page.parts)
+      bytes->insert(bytes->end(), part.begin(), part.end());
+    const auto lock = std::scoped_lock{mutex_};
+    if (pages_.touch(page.key) != nullptr)
+      return {};
+    while (max_bytes_ != 0 && pages_.bytes() + length > max_bytes_) {
+      pages_.pop_oldest();
+      ++counters_.evicted;
+    }
+    pages_.insert(page.key, length, std::move(bytes));
+    return {};
+  }
+
+  const uint64_t max_bytes_;
+  const clock_source& clock_;
+  std::mutex mutex_;
+  lru_table<stored_page> pages_;
+  backend_counters counters_;
+};
+
+} // namespace
+
+std::unique_ptr<storage_backend> make_memory_backend(uint64_t max_bytes,
+                                                     const clock_source& clock) {
+  return std::make_unique<memory_backend>(max_bytes, clock);
+}
+
+} // namespace hicache

@@ -1,0 +1,195 @@
+#include "backends/page_folder.hpp"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+#include <system_error>
+
+namespace hicache {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr auto page_suffix = std::string_view{".kv"};
+constexpr auto temporary_suffix = std::string_view{".tmp"};
+constexpr size_t key_digits = 64;
+/// What mkstemps puts between the key and the suffix, with the dot before it.
+constexpr size_t temporary_mark = 7;
+
+/// preadv and pwritev move less than asked for at a signal, at 2 GiB and at the end of the file.
+template <class Call>
+transfer_outcome transfer(Call call, int fd, std::vector<iovec>& pieces) {
+  auto outcome = transfer_outcome{};
+  auto first = size_t{0};
+  while (true) {
+    while (first < pieces.size() && pieces[first].iov_len == 0)
+      ++first;
+    if (first == pieces.size())
+      return outcome;
+    const auto count = std::min<size_t>(pieces.size() - first, IOV_MAX);
+    const auto moved
+      = call(fd, &pieces[first], static_cast<int>(count), static_cast<off_t>(outcome.bytes));
+    if (moved < 0 && errno == EINTR)
+      continue;
+    if (moved < 0) {
+      outcome.error = errno;
+      return outcome;
+    }
+    if (moved == 0)
+      return outcome;
+    outcome.bytes += static_cast<uint64_t>(moved);
+    for (auto left = static_cast<size_t>(moved); left > 0;) {
+      auto& piece = pieces[first];
+      const auto step = std::min(left, piece.iov_len);
+      piece.iov_base = static_cast<std::byte*>(piece.iov_base) + step;
+      piece.iov_len -= step;
+      left -= step;
+      if (piece.iov_len == 0)
+        ++first;
+    }
+  }
+}
+
+int digit(char c) {
+  if (c >= '0' && c <= '9')
+    return c - '0';
+  if (c >= 'a' && c <= 'f')
+    return c - 'a' + 10;
+  return -1;
+}
+
+std::optional<page_key> parse_key(std::string_view text) {
+  auto key = page_key{};
+  if (text.size() != key_digits)
+    return std::nullopt;
+  for (auto i = size_t{0}; i < key.bytes.size(); ++i) {
+    const auto high = digit(text[2 * i]);
+    const auto low = digit(text[2 * i + 1]);
+    if (high < 0 || low < 0)
+      return std::nullopt;
+    key.bytes[i] = static_cast<uint8_t>(high * 16 + low);
+  }
+  return key;
+}
+
+bool is_temporary(std::string_view name) {
+  return name.size() == key_digits + temporary_mark + temporary_suffix.size()
+         && name.ends_with(temporary_suffix) && parse_key(name.substr(0, key_digits));
+}
+
+/// Whoever writes it holds the lock. No process id has to be compared, which containers would make
+/// ambiguous.
+void remove_if_abandoned(const std::string& path) {
+  const auto file = unique_fd{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW)};
+  if (file && ::flock(file.get(), LOCK_EX | LOCK_NB) == 0)
+    ::unlink(path.c_str());
+}
+
+void scan_directory(const std::string& path, std::string_view digits,
+                    std::vector<page_folder::found_page>& found) {
+  auto failed = std::error_code{};
+  for (auto entry = fs::directory_iterator{path, failed};
+       !failed && entry != fs::directory_iterator{}; entry.increment(failed)) {
+    const auto name = entry->path().filename().string();
+    if (!name.starts_with(digits))
+      continue;
+    if (is_temporary(name)) {
+      remove_if_abandoned(entry->path().string());
+      continue;
+    }
+    if (!name.ends_with(page_suffix))
+      continue;
+    const auto key = parse_key(std::string_view{name}.substr(0, name.size() - page_suffix.size()));
+    struct stat info {};
+    if (!key || ::lstat(entry->path().c_str(), &info) != 0 || !S_ISREG(info.st_mode))
+      continue;
+    found.push_back({*key, static_cast<uint64_t>(info.st_size),
+                     int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec});
+  }
+}
+
+} // namespace
+
+transfer_outcome read_pieces(int fd, std::vector<iovec> pieces) {
+  return transfer(::preadv, fd, pieces);
+}
+
+transfer_outcome write_pieces(int fd, std::vector<iovec> pieces) {
+  return transfer(::pwritev, fd, pieces);
+}
+
+tl::unexpected<error> file_failure(const std::string& action, const std::string& path,
+                                   int error_number) {
+  const auto code
+    = error_number == ENOSPC || error_number == EDQUOT ? ec::store_full : ec::io_failure;
+  return fail(code, "cannot " + action + " '" + path
+                      + "': " + std::generic_category().message(error_number));
+}
+
+result<page_folder> page_folder::open(std::string path) {
+  if (path.empty())
+    return fail(ec::invalid_argument, "the file backend needs a folder; expected a path");
+  auto failed = std::error_code{};
+  fs::create_directories(path, failed);
+  if (failed)
+    return file_failure("create the folder", path, failed.value());
+  // Permissions do not tell all: only a file that was made shows that files can be made.
+  auto probe = path + "/.probe.XXXXXX";
+  const auto file = unique_fd{::mkostemp(probe.data(), O_CLOEXEC)};
+  if (!file)
+    return file_failure("write in the folder", path, errno);
+  ::unlink(probe.c_str());
+  return page_folder{std::move(path)};
+}
+
+std::string page_folder::page_path(const page_key& key) const {
+  const auto digits = to_string(key);
+  return path_ + '/' + digits.substr(0, 2) + '/' + digits + std::string{page_suffix};
+}
+
+result<std::pair<unique_fd, std::string>> page_folder::make_temporary(const page_key& key) const {
+  const auto digits = to_string(key);
+  const auto directory = path_ + '/' + digits.substr(0, 2);
+  const auto pattern = directory + '/' + digits + ".XXXXXX" + std::string{temporary_suffix};
+  for (const auto after_mkdir : {false, true}) {
+    auto name = pattern;
+    auto file
+      = unique_fd{::mkostemps(name.data(), static_cast<int>(temporary_suffix.size()), O_CLOEXEC)};
+    if (file) {
+      ::flock(file.get(), LOCK_EX);
+      return std::pair{std::move(file), std::move(name)};
+    }
+    if (errno != ENOENT || after_mkdir)
+      return file_failure("create a file in", directory, errno);
+    if (::mkdir(directory.c_str(), 0777) != 0 && errno != EEXIST)
+      return file_failure("create the folder", directory, errno);
+  }
+  return file_failure("create a file in", directory, ENOENT);
+}
+
+std::vector<page_folder::found_page> page_folder::scan() const {
+  auto found = std::vector<found_page>{};
+  auto failed = std::error_code{};
+  for (auto entry = fs::directory_iterator{path_, failed};
+       !failed && entry != fs::directory_iterator{}; entry.increment(failed)) {
+    const auto name = entry->path().filename().string();
+    if (name.size() == 2 && digit(name[0]) >= 0 && digit(name[1]) >= 0)
+      scan_directory(entry->path().string(), name, found);
+  }
+  std::ranges::sort(found, [](const found_page& a, const found_page& b) {
+    return std::pair{a.modified, a.key} < std::pair{b.modified, b.key};
+  });
+  return found;
+}
+
+} // namespace hicache

@@ -1,0 +1,70 @@
+#pragma once
+
+#include "base/error.hpp"
+#include "base/unique_fd.hpp"
+#include "messages/ids.hpp"
+
+#include <sys/uio.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+/// How pages lie in a folder, and the few system calls on them.
+namespace hicache {
+
+/// How far a transfer came: all bytes if `error` is 0 and the file was long enough.
+struct transfer_outcome {
+  uint64_t bytes = 0;
+  /// An errno value, or 0.
+  int error = 0;
+};
+
+/// Fills the pieces from the start of the file, in order, until they are full or the file ends.
+transfer_outcome read_pieces(int fd, std::vector<iovec> pieces);
+
+/// Writes the pieces to the start of the file, in order.
+transfer_outcome write_pieces(int fd, std::vector<iovec> pieces);
+
+/// "cannot <action> '<path>': <reason>", as io_failure, or as store_full if the reason is a full
+/// disk or quota.
+tl::unexpected<error> file_failure(const std::string& action, const std::string& path,
+                                   int error_number);
+
+/// A folder of pages: `<2 hex>/<64 hex>.kv`, the first two digits repeated, so that no directory
+/// grows large. A page being written is
+/// `<64 hex>.<6 characters>.tmp` beside it, locked (flock) as long as its writer lives. Whatever
+/// has another name is not ours.
+class page_folder {
+public:
+  struct found_page {
+    page_key key;
+    uint64_t bytes = 0;
+    /// Nanoseconds since 1970.
+    int64_t modified = 0;
+  };
+
+  /// Creates the folder if it does not exist and tries to write in it.
+  /// @returns io_failure or store_full with a sentence.
+  static result<page_folder> open(std::string path);
+
+  const std::string& path() const noexcept { return path_; }
+
+  std::string page_path(const page_key& key) const;
+
+  /// A new temporary file for this page, locked, and its path.
+  result<std::pair<unique_fd, std::string>> make_temporary(const page_key& key) const;
+
+  /// The pages of the folder, the longest unchanged first. Removes the temporaries of writers that
+  /// are gone. What cannot be read is skipped: a cache has no more to say about it than that it is
+  /// not there.
+  std::vector<found_page> scan() const;
+
+private:
+  explicit page_folder(std::string path) : path_(std::move(path)) {}
+
+  std::string path_;
+};
+
+} // namespace hicache

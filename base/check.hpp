@@ -1,0 +1,13 @@
+#pragma once
+
+/// Always-on assertion for what a correct program cannot reach. Prints the condition and aborts: a stopped cache costs
+/// recomputation, a wrong one costs wrong answers. What may legally happen is an hicache::error instead.
+#define HICACHE_CHECK(condition)                                                                   \
+  (static_cast<bool>(condition) ? static_cast<void>(0)                                             \
+                                : ::hicache::detail::check_failed(#condition, __FILE__, __LINE__))
+
+namespace hicache::detail {
+
+[[noreturn]] void check_failed(const char* condition, const char* file, int line) noexcept;
+
+} // namespace hicache::detail

@@ -1,0 +1,9 @@
+#include "base/clock.hpp"
+
+namespace hicache {
+
+time_point monotonic_clock::now() const noexcept {
+  return std::chrono::steady_clock::now();
+}
+
+} // namespace hicache

@@ -1,0 +1,123 @@
+// What must hold in a hi_radix_tree at all times, beyond what holds in its radix_tree.
+
+#include "base/check.hpp"
+#include "cache/hi_radix_impl.hpp"
+
+#include <algorithm>
+#include <map>
+
+namespace hicache {
+
+namespace {
+
+/// Locks that the holders account for, by node.
+using lock_counts = std::map<const radix_node*, uint32_t>;
+
+void count_path(lock_counts& counts, const radix_node& end) {
+  for (const auto* node = &end; node != nullptr; node = node->parent)
+    ++counts[node];
+}
+
+uint32_t count_of(const lock_counts& counts, const radix_node* node) {
+  const auto entry = counts.find(node);
+  return entry == counts.end() ? 0 : entry->second;
+}
+
+/// Who has each page of a pool; every taken page has one owner.
+class page_census {
+public:
+  explicit page_census(const page_allocator& pool)
+    : pool_(pool), seen_(uint64_t{pool.capacity()} + 1) {}
+
+  void add(std::span<const page_index> pages) {
+    for (const auto page : pages) {
+      HICACHE_CHECK(pool_.is_taken(page) && !seen_[page]);
+      seen_[page] = true;
+      ++count_;
+    }
+  }
+
+  /// Nothing is lost.
+  bool is_complete() const { return count_ + pool_.free() == pool_.capacity(); }
+
+private:
+  const page_allocator& pool_;
+  std::vector<bool> seen_;
+  uint64_t count_ = 0;
+};
+
+} // namespace
+
+void hi_radix_tree::impl::check_locks() const {
+  auto device = lock_counts{};
+  auto host = lock_counts{};
+  for (const auto& [id, request] : requests) {
+    HICACHE_CHECK(request.device_end->end() == request.device_pages);
+    HICACHE_CHECK((request.host_end == nullptr) == (request.host_pages == 0));
+    count_path(device, *request.device_end);
+    if (request.host_end != nullptr) {
+      HICACHE_CHECK(request.host_end->end() == request.matched_pages());
+      count_path(host, *request.host_end);
+    }
+  }
+  for (const auto* queue : {&writes, &loads}) {
+    HICACHE_CHECK(queue->in_flight.size() == queue->issued - queue->done);
+    for (const auto& operation : queue->in_flight) {
+      count_path(device, *operation.end);
+      count_path(host, *operation.end);
+    }
+  }
+  for (const auto& operation : backups.in_flight)
+    count_path(host, *operation.end);
+  for (const auto* node : tree.sorted_nodes()) {
+    HICACHE_CHECK(node->device_locks == count_of(device, node));
+    HICACHE_CHECK(node->host_locks == count_of(host, node));
+    HICACHE_CHECK(node->write == 0 || node->write > writes.done);
+    HICACHE_CHECK(node->load == 0 || node->load > loads.done);
+    HICACHE_CHECK(node->backup == 0 || node->backup > backups.done);
+  }
+}
+
+void hi_radix_tree::impl::check_pages() const {
+  auto device = page_census{tree.device_pool()};
+  auto host = page_census{tree.host_pool()};
+  for (const auto* node : tree.sorted_nodes()) {
+    device.add(node->device);
+    host.add(node->host);
+  }
+  for (const auto& [id, request] : requests)
+    device.add(request.owned);
+  auto reserved = std::vector<page_index>{};
+  for (auto page = page_index{1}; page < in_reserve.size(); ++page)
+    if (in_reserve[page])
+      reserved.push_back(page);
+  HICACHE_CHECK(reserved.size() == reserve && reserve <= options.prefetch_reserve_pages);
+  host.add(reserved);
+  HICACHE_CHECK(device.is_complete() && host.is_complete());
+}
+
+void hi_radix_tree::impl::check_invariants() const {
+  tree.check_invariants();
+  check_locks();
+  check_pages();
+  auto digests = uint64_t{0};
+  for (const auto& [id, request] : requests) {
+    HICACHE_CHECK(request.id == id
+                  && request.pages->size() == request.device_pages + request.owned.size());
+    HICACHE_CHECK(request.fetch == 0 || fetches.at(request.fetch).request == id);
+    digests += request.digest();
+  }
+  HICACHE_CHECK(digests == requests_digest);
+  digests = 0;
+  auto ended = size_t{0};
+  for (const auto& [id, fetch] : fetches) {
+    HICACHE_CHECK(fetch.request == 0 || requests.at(fetch.request).fetch == id);
+    HICACHE_CHECK(fetch.request != 0 || fetch.is_ending);
+    HICACHE_CHECK(fetch.is_ending == std::count(ending.begin(), ending.end(), id));
+    ended += fetch.is_ending ? 1 : 0;
+    digests += fetch.digest(id);
+  }
+  HICACHE_CHECK(digests == fetches_digest && ended == ending.size());
+}
+
+} // namespace hicache

@@ -1,0 +1,187 @@
+#pragma once
+
+// The inside of hi_radix_tree: requests, copies in flight and the prefetch reserve around a
+// radix_tree.
+
+#include "cache/hi_radix_tree.hpp"
+#include "cache/radix_tree.hpp"
+
+#include <absl/container/flat_hash_map.h>
+
+#include <deque>
+
+namespace hicache {
+
+/// A request between match and release.
+struct open_request {
+  request_id id = 0;
+  token_buffer tokens;
+  /// Whole pages of `tokens` that may be answered from the cache.
+  uint64_t limit_pages = 0;
+  radix_node* root = nullptr;
+  /// End of the device part, device-locked; the root if the part is empty.
+  radix_node* device_end = nullptr;
+  /// End of the host part, host-locked; null if the part is empty.
+  radix_node* host_end = nullptr;
+  /// Pages of the device part: the tree's.
+  uint64_t device_pages = 0;
+  uint64_t host_pages = 0;
+  /// Pages after the device part that are this request's own.
+  std::vector<page_index> owned;
+  /// The device part's pages and then `owned`, as last told to the engine.
+  page_list pages;
+  /// Names of the pages of `keyed_tokens`, if they were computed.
+  key_list keys;
+  token_buffer keyed_tokens;
+  /// The prefetch that is open, or 0.
+  fetch_id fetch = 0;
+  bool had_fetch = false;
+  /// Pages [from, to) of the prefix that the prefetch brought.
+  uint64_t fetched_from = 0;
+  uint64_t fetched_to = 0;
+
+  uint64_t matched_pages() const noexcept { return device_pages + host_pages; }
+
+  uint64_t digest() const noexcept;
+};
+
+/// A prefetch between its command and the step that ends it. Outlives its request if that is
+/// released early.
+struct open_fetch {
+  /// 0 if the request is gone.
+  request_id request = 0;
+  cache_namespace ns;
+  token_buffer tokens;
+  key_list keys;
+  /// Pages matched when it was issued: what arrives follows on them.
+  uint64_t first = 0;
+  bool is_ending = false;
+  bool is_terminated = false;
+
+  uint64_t digest(fetch_id id) const noexcept;
+};
+
+/// Operations of one kind: numbered, finished in issue order. `end` is the last node of the path
+/// concerned; splits leave it so.
+struct operation_queue {
+  struct entry {
+    operation_id id = 0;
+    radix_node* end = nullptr;
+    layer_progress_ptr progress;
+  };
+
+  uint64_t issued = 0;
+  uint64_t done = 0;
+  std::deque<entry> in_flight;
+
+  operation_id begin(radix_node& end, layer_progress_ptr progress = nullptr) {
+    in_flight.push_back({++issued, &end, std::move(progress)});
+    return issued;
+  }
+
+  /// The oldest operation, removed.
+  entry finish_oldest() {
+    auto oldest = std::move(in_flight.front());
+    in_flight.pop_front();
+    ++done;
+    return oldest;
+  }
+};
+
+struct hi_radix_tree::impl {
+  explicit impl(const tree_options& opts);
+
+  // -- operations of the engine, see hi_radix_tree
+  // ----------------------------------------------------------------
+
+  result<match_result> match(const match_request& request);
+  result<prefetch_result> prefetch(request_id id);
+  result<schedule_result> schedule(request_id id);
+  result<load_result> load_back(request_id id);
+  result<allocate_result> allocate(request_id id, uint64_t token_count);
+  result<insert_result> insert(const insert_request& request);
+  result<void> release(request_id id);
+  std::vector<ready_request> step(const step_facts& facts, std::span<const page_list> arrived);
+
+  // -- requests
+  // -----------------------------------------------------------------------------------------------------
+
+  result<open_request*> find(request_id id);
+  /// Sets the request's device and host part to the longest match of at most `limit` pages, and
+  /// moves its locks there.
+  void match_again(open_request& request, uint64_t limit, uint64_t hits);
+  /// Moves the device part's end, and its lock, to `end`.
+  void move_device_end(open_request& request, radix_node& end);
+  void drop_host_part(open_request& request);
+  /// Adds what others brought to the device meanwhile.
+  void extend_device_part(open_request& request);
+  void list_pages(open_request& request);
+  /// Brackets every change of a request: keeps the sum of their digests.
+  void before_change(const open_request& request) { requests_digest -= request.digest(); }
+  void after_change(const open_request& request) { requests_digest += request.digest(); }
+  result<void> check_insert(const open_request& request, const insert_request& asked) const;
+  /// Gives the request's own pages to the nodes of `tokens`, creating them where they lack.
+  /// @returns the last node.
+  radix_node& hand_over(open_request& request, const token_buffer& tokens, uint64_t pages,
+                        uint64_t& duplicates);
+
+  // -- names
+  // --------------------------------------------------------------------------------------------------------
+
+  /// Names of pages [from, to) of `tokens`, which follow on `parent`.
+  std::vector<page_key> keys_of(const open_request& request, const token_buffer& tokens,
+                                uint64_t from, uint64_t to, const radix_node& parent) const;
+  key_list keys_of_prefix(const open_request& request) const;
+
+  // -- copies
+  // -------------------------------------------------------------------------------------------------------
+
+  void write_through(radix_node& end);
+  void finish_write(const operation_queue::entry& write);
+  void finish_load(const operation_queue::entry& load);
+  void finish_backup(const operation_queue::entry& backup);
+  layer_progress_ptr progress_on(const radix_node& end) const;
+
+  // -- prefetches
+  // ---------------------------------------------------------------------------------------------------
+
+  void terminate(fetch_id id, open_fetch& fetch);
+  void begin_ending(fetch_id id, open_fetch& fetch);
+  void finish_fetches(const step_facts& facts, std::span<const page_list> arrived,
+                      std::vector<ready_request>& ready);
+  /// Enters pages that arrived as host nodes.
+  /// @returns the part [from, to) of the prefix that the tree took.
+  std::pair<uint64_t, uint64_t> place(const open_fetch& fetch, uint64_t count,
+                                      const page_list& arrived);
+  ready_request make_ready(open_request& request, std::pair<uint64_t, uint64_t> taken);
+  /// Gives the prefetcher the pages of `unused`, and as many more as its reserve lacks and L2 can
+  /// spare.
+  void refill(std::vector<page_index> unused);
+
+  uint64_t digest() const noexcept;
+  void check_invariants() const;
+  void check_locks() const;
+  void check_pages() const;
+
+  uint64_t tokens(uint64_t pages) const noexcept { return pages * options.page_size; }
+
+  tree_options options;
+  radix_tree tree;
+  absl::flat_hash_map<request_id, open_request> requests;
+  absl::flat_hash_map<fetch_id, open_fetch> fetches;
+  std::vector<fetch_id> ending;
+  operation_queue writes;
+  operation_queue loads;
+  operation_queue backups;
+  uint64_t fetches_issued = 0;
+  /// L2 pages that the prefetcher has, and which these are.
+  uint64_t reserve = 0;
+  std::vector<bool> in_reserve;
+  std::vector<tree_effect> effects;
+  bool is_stopped = false;
+  uint64_t requests_digest = 0;
+  uint64_t fetches_digest = 0;
+  uint64_t damage = 0;
+};
+
+} // namespace hicache

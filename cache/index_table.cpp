@@ -1,0 +1,392 @@
+#include "cache/index_table.hpp"
+
+#include "base/check.hpp"
+#include "base/limits.hpp"
+
+#include <absl/container/btree_set.h>
+#include <absl/container/flat_hash_map.h>
+#include <absl/container/flat_hash_set.h>
+
+#include <array>
+#include <limits>
+#include <optional>
+#include <utility>
+
+namespace hicache {
+
+namespace {
+
+/// Number of a record in the pool.
+using record_index = uint32_t;
+
+constexpr auto no_record = std::numeric_limits<record_index>::max();
+
+/// One replica. The records of a key form a list, oldest first, and so do those of a member; that
+/// is what makes dropping a member cost no more than its replicas.
+struct record {
+  page_key key;
+  uint64_t offset = 0;
+  uint32_t generation = 0;
+  uint32_t length = 0;
+  member_handle member = 0;
+  /// The next replica of the key, or the next record of the free list.
+  record_index next_of_key = no_record;
+  record_index previous_of_member = no_record;
+  record_index next_of_member = no_record;
+};
+
+static_assert(sizeof(record) == 64, "one cache line, and the memory goal of memory_bytes()");
+
+/// Records by number, in chunks: growing neither copies records nor leaves a vector's slack.
+class record_pool {
+public:
+  record& operator[](record_index i) { return (*chunks_[i / chunk_records])[i % chunk_records]; }
+
+  const record& operator[](record_index i) const {
+    return (*chunks_[i / chunk_records])[i % chunk_records];
+  }
+
+  record_index take() {
+    if (free_ == no_record)
+      grow();
+    return std::exchange(free_, (*this)[free_].next_of_key);
+  }
+
+  void give_back(record_index i) { (*this)[i].next_of_key = std::exchange(free_, i); }
+
+  uint64_t memory_bytes() const noexcept { return chunks_.size() * sizeof(chunk); }
+
+private:
+  static constexpr size_t chunk_records = 4096;
+
+  using chunk = std::array<record, chunk_records>;
+
+  void grow() {
+    const auto first = chunks_.size() * chunk_records;
+    HICACHE_CHECK(first + chunk_records < no_record);
+    chunks_.push_back(std::make_unique<chunk>());
+    // Backwards, so that records are taken in order of their numbers.
+    for (auto i = chunk_records; i > 0; --i)
+      give_back(static_cast<record_index>(first + i - 1));
+  }
+
+  std::vector<std::unique_ptr<chunk>> chunks_;
+  record_index free_ = no_record;
+};
+
+/// Hash and equality of a key and of the record that stands for it.
+struct key_of_record {
+  using is_transparent = void;
+
+  const record_pool* pool;
+
+  const page_key& key(const page_key& x) const { return x; }
+
+  const page_key& key(record_index x) const { return (*pool)[x].key; }
+};
+
+struct key_hash : key_of_record {
+  template <class T>
+  size_t operator()(const T& x) const {
+    return std::hash<page_key>{}(key(x));
+  }
+};
+
+struct key_equal : key_of_record {
+  template <class T, class U>
+  bool operator()(const T& x, const U& y) const {
+    return key(x) == key(y);
+  }
+};
+
+struct member_entry {
+  member_info member;
+  bool mounted = false;
+  time_point last_heard;
+  uint64_t replicas = 0;
+  uint64_t bytes = 0;
+  record_index first = no_record;
+};
+
+} // namespace
+
+struct index_table::state {
+  record_pool pool;
+  /// The first record of each key.
+  absl::flat_hash_set<record_index, key_hash, key_equal> keys{0, key_hash{{&pool}},
+                                                              key_equal{{&pool}}};
+  std::vector<member_entry> members;
+  std::vector<member_handle> free_handles;
+  absl::flat_hash_map<uint64_t, member_handle> handle_of;
+  absl::btree_set<std::pair<time_point, member_handle>> by_silence;
+  uint64_t replicas = 0;
+  uint64_t bytes = 0;
+  uint64_t refused = 0;
+
+  /// The member if it is mounted under this epoch.
+  std::optional<member_handle> current(uint64_t id, uint64_t epoch) const {
+    const auto at = handle_of.find(id);
+    if (at == handle_of.end() || members[at->second].member.epoch != epoch)
+      return std::nullopt;
+    return at->second;
+  }
+
+  void heard(member_handle handle, time_point now) {
+    auto& entry = members[handle];
+    if (now <= entry.last_heard)
+      return;
+    by_silence.erase({entry.last_heard, handle});
+    entry.last_heard = now;
+    by_silence.insert({now, handle});
+  }
+
+  /// Sets what the counters depend on.
+  void describe(record_index i, const announced_page& page) {
+    auto& target = pool[i];
+    auto& entry = members[target.member];
+    entry.bytes += page.length - uint64_t{target.length};
+    bytes += page.length - uint64_t{target.length};
+    target.offset = page.offset;
+    target.generation = page.generation;
+    target.length = page.length;
+  }
+
+  record_index add(member_handle handle, const announced_page& page) {
+    const auto i = pool.take();
+    auto& entry = members[handle];
+    pool[i] = {};
+    pool[i].key = page.key;
+    pool[i].member = handle;
+    pool[i].next_of_member = entry.first;
+    if (entry.first != no_record)
+      pool[entry.first].previous_of_member = i;
+    entry.first = i;
+    ++entry.replicas;
+    ++replicas;
+    describe(i, page);
+    return i;
+  }
+
+  void publish(member_handle handle, const announced_page& page) {
+    const auto at = keys.find(page.key);
+    if (at == keys.end()) {
+      keys.insert(add(handle, page));
+      return;
+    }
+    auto count = size_t{0};
+    auto last = no_record;
+    for (auto i = *at; i != no_record; i = pool[i].next_of_key) {
+      if (pool[i].member == handle) {
+        describe(i, page);
+        return;
+      }
+      last = i;
+      ++count;
+    }
+    if (count >= limits::replicas_per_key) {
+      ++refused;
+      return;
+    }
+    const auto added = add(handle, page);
+    pool[last].next_of_key = added;
+  }
+
+  /// Unlinks a record from its key.
+  void leave_key(record_index i) {
+    const auto at = keys.find(pool[i].key);
+    HICACHE_CHECK(at != keys.end());
+    const auto next = pool[i].next_of_key;
+    if (*at == i) {
+      keys.erase(at);
+      if (next != no_record)
+        keys.insert(next);
+      return;
+    }
+    auto before = *at;
+    while (pool[before].next_of_key != i)
+      before = pool[before].next_of_key;
+    pool[before].next_of_key = next;
+  }
+
+  void remove(record_index i) {
+    leave_key(i);
+    const auto& gone = pool[i];
+    auto& entry = members[gone.member];
+    if (gone.previous_of_member != no_record)
+      pool[gone.previous_of_member].next_of_member = gone.next_of_member;
+    else
+      entry.first = gone.next_of_member;
+    if (gone.next_of_member != no_record)
+      pool[gone.next_of_member].previous_of_member = gone.previous_of_member;
+    --entry.replicas;
+    --replicas;
+    entry.bytes -= gone.length;
+    bytes -= gone.length;
+    pool.give_back(i);
+  }
+
+  void withdraw(member_handle handle, const page_key& key) {
+    const auto at = keys.find(key);
+    if (at == keys.end())
+      return;
+    for (auto i = *at; i != no_record; i = pool[i].next_of_key) {
+      if (pool[i].member == handle) {
+        remove(i);
+        return;
+      }
+    }
+  }
+
+  void remove_all(member_handle handle) {
+    while (members[handle].first != no_record)
+      remove(members[handle].first);
+  }
+
+  void drop(member_handle handle) {
+    remove_all(handle);
+    auto& entry = members[handle];
+    by_silence.erase({entry.last_heard, handle});
+    handle_of.erase(entry.member.member);
+    entry = {};
+    free_handles.push_back(handle);
+  }
+};
+
+std::span<const page_replica> located_pages::of(size_t i) const noexcept {
+  HICACHE_CHECK(i < ends_.size());
+  const auto begin = i == 0 ? 0 : ends_[i - 1];
+  return std::span{replicas_}.subspan(begin, ends_[i] - begin);
+}
+
+index_table::index_table() : state_(std::make_unique<state>()) {}
+
+index_table::index_table(index_table&&) noexcept = default;
+
+index_table& index_table::operator=(index_table&&) noexcept = default;
+
+index_table::~index_table() = default;
+
+result<member_handle> index_table::mount(const member_info& member, time_point now) {
+  auto& s = *state_;
+  if (auto at = s.handle_of.find(member.member); at != s.handle_of.end()) {
+    const auto handle = at->second;
+    auto& known = s.members[handle].member;
+    if (member.epoch < known.epoch)
+      return fail(ec::invalid_argument, "member " + std::to_string(member.member)
+                                          + " is mounted under epoch " + std::to_string(known.epoch)
+                                          + ", which is newer than "
+                                          + std::to_string(member.epoch));
+    if (member.epoch > known.epoch)
+      s.remove_all(handle);
+    known = member;
+    s.heard(handle, now);
+    return handle;
+  }
+  if (s.handle_of.size() >= limits::index_members)
+    return fail(ec::limit_reached, "the index has " + std::to_string(limits::index_members)
+                                     + " members and takes no more");
+  auto handle = static_cast<member_handle>(s.members.size());
+  if (s.free_handles.empty()) {
+    s.members.emplace_back();
+  } else {
+    handle = s.free_handles.back();
+    s.free_handles.pop_back();
+  }
+  auto& entry = s.members[handle];
+  entry.member = member;
+  entry.mounted = true;
+  entry.last_heard = now;
+  s.handle_of.emplace(member.member, handle);
+  s.by_silence.insert({now, handle});
+  return handle;
+}
+
+bool index_table::publish(uint64_t member, uint64_t epoch, std::span<const announced_page> pages) {
+  const auto handle = state_->current(member, epoch);
+  if (!handle)
+    return false;
+  for (const auto& page : pages)
+    state_->publish(*handle, page);
+  return true;
+}
+
+bool index_table::withdraw(uint64_t member, uint64_t epoch, std::span<const page_key> keys) {
+  const auto handle = state_->current(member, epoch);
+  if (!handle)
+    return false;
+  for (const auto& key : keys)
+    state_->withdraw(*handle, key);
+  return true;
+}
+
+bool index_table::drop(uint64_t member) {
+  const auto at = state_->handle_of.find(member);
+  if (at == state_->handle_of.end())
+    return false;
+  state_->drop(at->second);
+  return true;
+}
+
+located_pages index_table::locate(std::span<const page_key> keys) const {
+  auto found = located_pages{};
+  found.ends_.reserve(keys.size());
+  found.replicas_.reserve(keys.size());
+  const auto& pool = state_->pool;
+  for (const auto& key : keys) {
+    const auto at = state_->keys.find(key);
+    for (auto i = at == state_->keys.end() ? no_record : *at; i != no_record;
+         i = pool[i].next_of_key)
+      found.replicas_.push_back(
+        {pool[i].member, pool[i].offset, pool[i].generation, pool[i].length});
+    found.ends_.push_back(found.replicas_.size());
+  }
+  return found;
+}
+
+bool index_table::heartbeat(uint64_t member, uint64_t epoch, time_point now) {
+  const auto handle = state_->current(member, epoch);
+  if (!handle)
+    return false;
+  state_->heard(*handle, now);
+  return true;
+}
+
+std::vector<uint64_t> index_table::expire(time_point now, duration ttl) {
+  auto gone = std::vector<uint64_t>{};
+  auto& silent = state_->by_silence;
+  while (!silent.empty() && now - silent.begin()->first > ttl) {
+    const auto handle = silent.begin()->second;
+    gone.push_back(state_->members[handle].member.member);
+    state_->drop(handle);
+  }
+  return gone;
+}
+
+const member_info* index_table::find(member_handle handle) const noexcept {
+  const auto& members = state_->members;
+  if (handle >= members.size() || !members[handle].mounted)
+    return nullptr;
+  return &members[handle].member;
+}
+
+std::vector<member_status> index_table::members() const {
+  auto all = std::vector<member_status>{};
+  all.reserve(state_->handle_of.size());
+  for (const auto& entry : state_->members)
+    if (entry.mounted)
+      all.push_back({entry.member, entry.replicas, entry.bytes, entry.last_heard});
+  return all;
+}
+
+index_counters index_table::counters() const noexcept {
+  const auto& s = *state_;
+  return {s.handle_of.size(), s.keys.size(), s.replicas, s.bytes, s.refused};
+}
+
+uint64_t index_table::memory_bytes() const noexcept {
+  // One control byte for each place of the hash set.
+  const auto places = state_->keys.capacity();
+  return state_->pool.memory_bytes() + places * (sizeof(record_index) + 1);
+}
+
+} // namespace hicache

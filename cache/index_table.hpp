@@ -1,0 +1,128 @@
+#pragma once
+
+#include "base/clock.hpp"
+#include "base/error.hpp"
+#include "messages/index_protocol.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace hicache {
+
+/// A member within one index_table; small and dense. Reused after the member was dropped.
+using member_handle = uint32_t;
+
+/// One copy of a page.
+struct page_replica {
+  member_handle member = 0;
+  uint64_t offset = 0;
+  uint32_t generation = 0;
+  uint32_t length = 0;
+
+  friend bool operator==(const page_replica&, const page_replica&) = default;
+};
+
+/// Answer to locate: the replicas of key i, in the order in which they were announced, are of(i).
+class located_pages {
+public:
+  size_t keys() const noexcept { return ends_.size(); }
+
+  /// @pre i < keys()
+  std::span<const page_replica> of(size_t i) const noexcept;
+
+private:
+  friend class index_table;
+
+  std::vector<page_replica> replicas_;
+  std::vector<size_t> ends_;
+};
+
+struct member_status {
+  member_info member;
+  uint64_t replicas = 0;
+  uint64_t bytes = 0;
+  time_point last_heard;
+};
+
+struct index_counters {
+  uint64_t members = 0;
+  uint64_t keys = 0;
+  uint64_t replicas = 0;
+  /// Bytes of all replicas.
+  uint64_t bytes = 0;
+  /// Announcements not taken because the key has limits::replicas_per_key replicas already, since
+  /// the beginning.
+  uint64_t refused = 0;
+};
+
+/// One shard of the index: which members hold which page. Soft state, rebuilt from what members
+/// announce. Pure: time comes as an argument, and equal calls give equal answers. Not thread-safe.
+///
+/// What a member says under another epoch than the one it is mounted with is ignored, and the call
+/// answers false, on which the member should mount again. Nothing scans: each call costs what it
+/// adds, changes, removes or returns.
+class index_table {
+public:
+  index_table();
+
+  index_table(index_table&&) noexcept;
+
+  index_table& operator=(index_table&&) noexcept;
+
+  ~index_table();
+
+  /// Enters a member without pages, heard of at `now`. Under a newer epoch it loses all that it
+  /// announced under the old one; under the same epoch it keeps its pages and its description is
+  /// renewed.
+  /// @returns limit_reached beyond limits::index_members; invalid_argument for an older epoch than
+  /// the one mounted
+  result<member_handle> mount(const member_info& member, time_point now);
+
+  /// Enters what a member holds; what it announced before under the same key is replaced. A key
+  /// with limits::replicas_per_key replicas takes no more (counted as refused).
+  /// @returns false if the member is not mounted under this epoch
+  bool publish(uint64_t member, uint64_t epoch, std::span<const announced_page> pages);
+
+  /// Removes what a member no longer holds; unknown keys do not matter.
+  /// @returns false if the member is not mounted under this epoch
+  bool withdraw(uint64_t member, uint64_t epoch, std::span<const page_key> keys);
+
+  /// Removes a member and all its replicas.
+  /// @returns false if it is not mounted
+  bool drop(uint64_t member);
+
+  /// The replicas of each key; none for one that is not known.
+  located_pages locate(std::span<const page_key> keys) const;
+
+  /// Notes that the member is alive.
+  /// @returns false if the member is not mounted under this epoch
+  bool heartbeat(uint64_t member, uint64_t epoch, time_point now);
+
+  /// Drops the members not heard of for more than `ttl`.
+  /// @returns their ids, longest silent first
+  std::vector<uint64_t> expire(time_point now, duration ttl);
+
+  /// The member behind a handle of `mount` or `locate`; null if it was dropped. Valid until the
+  /// next call that changes the table.
+  const member_info* find(member_handle handle) const noexcept;
+
+  /// Every member, by handle, for people.
+  std::vector<member_status> members() const;
+
+  index_counters counters() const noexcept;
+
+  /// Bytes that the keys and replicas occupy, slack included; at 100 000 keys and more at most 96
+  /// for each key with one replica.
+  uint64_t memory_bytes() const noexcept;
+
+private:
+  struct state;
+
+  std::unique_ptr<state> state_;
+};
+
+} // namespace hicache

@@ -1,0 +1,121 @@
+#include "cache/page_hash.hpp"
+
+#include "base/check.hpp"
+
+#include <openssl/evp.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <memory>
+
+namespace hicache {
+
+namespace {
+
+static_assert(std::endian::native == std::endian::little,
+              "tokens are hashed as they lie in memory, and the scheme says little endian");
+
+/// SHA-256, reused: fetching the algorithm and making a context cost more than hashing a page.
+class sha256 {
+public:
+  sha256() : context_(EVP_MD_CTX_new()) {
+    HICACHE_CHECK(context_ != nullptr);
+    static const auto* const algorithm = EVP_MD_fetch(nullptr, "SHA256", nullptr);
+    HICACHE_CHECK(algorithm != nullptr);
+    HICACHE_CHECK(EVP_DigestInit_ex2(context_.get(), algorithm, nullptr) == 1);
+  }
+
+  sha256& add(const void* data, size_t bytes) {
+    HICACHE_CHECK(EVP_DigestUpdate(context_.get(), data, bytes) == 1);
+    return *this;
+  }
+
+  sha256& add(std::string_view text) { return add(text.data(), text.size()); }
+
+  sha256& add_length(uint64_t length) {
+    auto bytes = std::array<uint8_t, sizeof(length)>{};
+    for (auto i = size_t{0}; i < bytes.size(); ++i)
+      bytes[i] = static_cast<uint8_t>(length >> (8 * i));
+    return add(bytes.data(), bytes.size());
+  }
+
+  /// A text of which the reader can tell where it ends.
+  sha256& add_framed(std::string_view text) { return add_length(text.size()).add(text); }
+
+  /// The digest of what was added; the next one starts empty.
+  page_key finish() {
+    auto key = page_key{};
+    HICACHE_CHECK(EVP_DigestFinal_ex(context_.get(), key.bytes.data(), nullptr) == 1);
+    HICACHE_CHECK(EVP_DigestInit_ex2(context_.get(), nullptr, nullptr) == 1);
+    return key;
+  }
+
+private:
+  struct deleter {
+    void operator()(EVP_MD_CTX* context) const noexcept { EVP_MD_CTX_free(context); }
+  };
+
+  std::unique_ptr<EVP_MD_CTX, deleter> context_;
+};
+
+sha256& hasher() {
+  thread_local auto instance = sha256{};
+  return instance;
+}
+
+page_key hash_with(sha256& hash, std::span<const token_id> tokens, const page_key* prior) {
+  if (prior != nullptr)
+    hash.add(prior->bytes.data(), prior->bytes.size());
+  return hash.add(tokens.data(), tokens.size_bytes()).finish();
+}
+
+} // namespace
+
+page_key hash_page(std::span<const token_id> tokens, const page_key* prior) {
+  return hash_with(hasher(), tokens, prior);
+}
+
+std::optional<page_key> namespace_seed(const cache_namespace& ns) {
+  if (ns.extra_key.empty() && ns.salt.empty())
+    return std::nullopt;
+  // SGLang's encoding: a domain name, then for each part one byte for its presence and, if present,
+  // its length and text.
+  auto& hash = hasher();
+  hash.add("sglang-cache-namespace-v1");
+  for (const auto* part : {&ns.extra_key, &ns.salt}) {
+    const auto presence = static_cast<uint8_t>(part->empty() ? 0 : 1);
+    hash.add(&presence, 1);
+    if (presence != 0)
+      hash.add_framed(*part);
+  }
+  return hash.finish();
+}
+
+std::vector<page_key> hash_pages(std::span<const token_id> tokens, uint32_t page_size,
+                                 const page_key* prior) {
+  HICACHE_CHECK(page_size > 0);
+  auto keys = std::vector<page_key>(tokens.size() / page_size);
+  auto& hash = hasher();
+  for (auto i = size_t{0}; i < keys.size(); ++i) {
+    keys[i] = hash_with(hash, tokens.subspan(i * page_size, page_size), prior);
+    prior = &keys[i];
+  }
+  return keys;
+}
+
+page_key object_key(const page_key& page, std::string_view fingerprint, std::string_view shard) {
+  auto& hash = hasher();
+  hash.add("hicache-object-v1").add(page.bytes.data(), page.bytes.size());
+  return hash.add_framed(fingerprint).add_framed(shard).finish();
+}
+
+uint64_t fingerprint_of(std::string_view text) {
+  const auto digest = hasher().add(text).finish();
+  auto value = uint64_t{0};
+  std::for_each_n(digest.bytes.begin(), sizeof(value),
+                  [&](uint8_t byte) { value = value << 8 | byte; });
+  return value;
+}
+
+} // namespace hicache

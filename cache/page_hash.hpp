@@ -1,0 +1,37 @@
+#pragma once
+
+#include "messages/ids.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace hicache {
+
+/// Names one page: SHA-256 over the 32 bytes of `prior` (if any), then each token as 4 bytes,
+/// little endian. The scheme and its test vectors are SGLang's, so that pages can be named alike.
+/// @param prior The key of the page before, or the seed of the namespace, or nothing.
+page_key hash_page(std::span<const token_id> tokens, const page_key* prior);
+
+/// The start of the chain for a namespace; nothing for the base model without a salt, whose keys
+/// are the plain chain. Fields are framed, so that ("bc","a") and ("c","ab") differ.
+std::optional<page_key> namespace_seed(const cache_namespace& ns);
+
+/// The keys of all whole pages of `tokens`, chained from `prior`.
+std::vector<page_key> hash_pages(std::span<const token_id> tokens, uint32_t page_size,
+                                 const page_key* prior);
+
+/// The name of one rank's part of a page in L3: SHA-256 over the page's key, the model fingerprint
+/// and the shard, each framed.
+/// @param fingerprint Everything that must match for pages to be interchangeable besides the tokens
+/// (model, revision, dtype, geometry).
+/// @param shard Which part of the page: a rank's heads ("heads 0+4").
+page_key object_key(const page_key& page, std::string_view fingerprint, std::string_view shard);
+
+/// First 8 bytes of SHA-256 over a text, big endian: what a page header stores as the namespace
+/// fingerprint.
+uint64_t fingerprint_of(std::string_view text);
+
+} // namespace hicache

@@ -1,0 +1,56 @@
+#pragma once
+
+#include "base/check.hpp"
+#include "messages/ids.hpp"
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace hicache {
+
+/// Tokens inside a shared immutable buffer. Parts of a span share the buffer. A value; any thread.
+class token_span {
+public:
+  token_span() = default;
+
+  /// Shares `buffer`, unless it would be kept alive for less than half of its tokens: then copies
+  /// the part. Otherwise a conversation whose every turn brings all tokens anew would keep all
+  /// these buffers.
+  token_span(const token_buffer& buffer, size_t offset, size_t size)
+    : buffer_(buffer), offset_(offset), size_(size) {
+    HICACHE_CHECK(offset + size <= buffer->size());
+    if (size < buffer->size() / 2) {
+      const auto part = std::span{*buffer}.subspan(offset, size);
+      buffer_ = std::make_shared<const std::vector<token_id>>(part.begin(), part.end());
+      offset_ = 0;
+    }
+  }
+
+  const token_id* data() const noexcept { return buffer_ ? buffer_->data() + offset_ : nullptr; }
+
+  size_t size() const noexcept { return size_; }
+
+  std::span<const token_id> view() const noexcept { return {data(), size_}; }
+
+  /// Cuts the span at `at` and returns what was before.
+  token_span cut_front(size_t at) noexcept {
+    auto front = *this;
+    front.size_ = at;
+    offset_ += at;
+    size_ -= at;
+    return front;
+  }
+
+  /// Keeps the first `size` tokens.
+  void truncate(size_t size) noexcept { size_ = size; }
+
+private:
+  token_buffer buffer_;
+  size_t offset_ = 0;
+  size_t size_ = 0;
+};
+
+} // namespace hicache

@@ -1,0 +1,72 @@
+# What every target of the project shares. A folder's CMakeLists.txt lists files and links, nothing else.
+
+include(GNUInstallDirs)
+
+# hicache_expose(<target> <folder> [INTERFACE])
+#
+# Lets users of <target> include "<folder>/...". Each folder is seen through an include directory of its own, so a
+# source can include a layer's headers only if its link line names that layer: the link lines prove the layering.
+function(hicache_expose target folder)
+  set(view "${PROJECT_BINARY_DIR}/layers/${folder}")
+  file(MAKE_DIRECTORY "${view}")
+  file(CREATE_LINK "${PROJECT_SOURCE_DIR}/${folder}" "${view}/${folder}" SYMBOLIC)
+  set(scope PUBLIC)
+  if("INTERFACE" IN_LIST ARGN)
+    set(scope INTERFACE)
+  endif()
+  target_include_directories(${target} ${scope}
+    "$<BUILD_INTERFACE:${view}>" "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/hicache>")
+endfunction()
+
+function(hicache_apply_build_mode target)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  target_compile_options(${target} PRIVATE
+    # -Wno-restrict: g++ 12 reports std::string concatenation wrongly (GCC bug 105651).
+    $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wshadow;-Wno-restrict>
+    $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${HICACHE_WERROR}>>:-Werror>)
+  target_compile_definitions(${target} PRIVATE OMPI_SKIP_MPICXX)
+  if(HICACHE_SANITIZER)
+    target_compile_options(${target} PRIVATE
+      $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${HICACHE_SANITIZER};-fno-omit-frame-pointer>)
+    target_link_options(${target} PUBLIC -fsanitize=${HICACHE_SANITIZER})
+  endif()
+  if(HICACHE_TEST_HOOKS)
+    target_compile_definitions(${target} PRIVATE HICACHE_TEST_HOOKS)
+  endif()
+endfunction()
+
+# hicache_add_library(<layer> SOURCES ... [PUBLIC_LINK ...] [PRIVATE_LINK ...])
+#
+# Defines hicache_<layer>, alias hicache::<layer>, from the sources of the current folder.
+function(hicache_add_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;PUBLIC_LINK;PRIVATE_LINK" ${ARGN})
+  add_library(hicache_${name} ${ARG_SOURCES})
+  add_library(hicache::${name} ALIAS hicache_${name})
+  set_target_properties(hicache_${name} PROPERTIES EXPORT_NAME ${name} POSITION_INDEPENDENT_CODE ON)
+  hicache_expose(hicache_${name} ${name})
+  target_link_libraries(hicache_${name} PUBLIC ${ARG_PUBLIC_LINK} PRIVATE ${ARG_PRIVATE_LINK})
+  hicache_apply_build_mode(hicache_${name})
+  install(TARGETS hicache_${name} EXPORT hicacheTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(DIRECTORY "${PROJECT_SOURCE_DIR}/${name}" DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/hicache
+          FILES_MATCHING PATTERN "*.hpp")
+endfunction()
+
+# hicache_add_program(<name> SOURCES ... LINK ...): an installed executable in build/<preset>/bin.
+function(hicache_add_program name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_LINK})
+  hicache_apply_build_mode(${name})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin")
+  install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endfunction()
+
+# hicache_add_test(<name> LABEL <label> SOURCES ... LINK ...): one program, one ctest entry per TEST.
+function(hicache_add_test name)
+  cmake_parse_arguments(ARG "" "LABEL" "SOURCES;LINK" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_include_directories(${name} PRIVATE "${PROJECT_BINARY_DIR}/layers/tests")
+  target_link_libraries(${name} PRIVATE ${ARG_LINK} GTest::gmock GTest::gtest_main)
+  hicache_apply_build_mode(${name})
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 120 LABELS "${ARG_LABEL}")
+endfunction()

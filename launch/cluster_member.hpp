@@ -1,0 +1,68 @@
+#pragma once
+
+#include "backends/cluster_backend.hpp"
+#include "backends/index_link.hpp"
+#include "transport/memory_sharing.hpp"
+#include "transport/page_channel.hpp"
+#include "transport/shared_memory.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace hicache {
+
+/// How a process takes part in the cluster store.
+struct cluster_member_options {
+  /// HOST:PORT of the index.
+  std::string index;
+  /// Memory to lend; 0 lends none.
+  uint64_t segment_bytes = 0;
+  /// Bytes of the objects that this process stores.
+  uint64_t object_bytes = 0;
+  /// Where peers on other machines read the segment.
+  std::string listen_host;
+};
+
+/// This process in the cluster store: the memory it lends, its connection to the index, and the actor that owns the memory. Create and destroy on one
+/// thread.
+class cluster_member {
+public:
+  /// Takes the memory, reaches the index (for up to limits::index_connect_time) and mounts.
+  /// @param system Networking loaded; must outlive the member.
+  /// @returns one sentence that names the flag: no memory, no address to listen on, no index.
+  static result<std::unique_ptr<cluster_member>> join(caf::actor_system& system,
+                                                      const cluster_member_options& options);
+
+  /// Withdraws from the cluster and gives the memory back. Backends opened here must be gone.
+  ~cluster_member();
+
+  cluster_member(const cluster_member&) = delete;
+
+  cluster_member& operator=(const cluster_member&) = delete;
+
+  /// The cluster store as this process sees it.
+  /// @param clock Must outlive the backend.
+  std::unique_ptr<storage_backend> open(uint64_t fingerprint, read_path path, const clock_source& clock);
+
+  /// Null if no memory is lent.
+  const segment_actor& segment() const noexcept { return segment_; }
+
+  uint64_t lent_bytes() const noexcept { return memory_ ? memory_->size() : 0; }
+
+private:
+  explicit cluster_member(caf::actor_system& system) : system_(system) {}
+
+  result<void> lend(const cluster_member_options& options);
+
+  caf::actor_system& system_;
+  std::optional<shared_memory> memory_;
+  std::unique_ptr<memory_offer> offer_;
+  std::unique_ptr<page_server> server_;
+  std::unique_ptr<index_link> index_;
+  member_info info_;
+  segment_actor segment_;
+};
+
+} // namespace hicache

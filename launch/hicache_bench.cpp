@@ -1,0 +1,201 @@
+// hicache-bench: how fast the store is. The putter, the getter and the index are processes of their own.
+
+#include "base/units.hpp"
+#include "cache/page_hash.hpp"
+#include "launch/cluster_member.hpp"
+#include "launch/program.hpp"
+#include "launch/rank_config.hpp"
+#include "launch/replay_report.hpp"
+#include "launch/stop_signal.hpp"
+#include "messages/system_config.hpp"
+
+#include <absl/strings/str_format.h>
+#include <caf/actor_system.hpp>
+#include <nlohmann/json.hpp>
+
+#include <atomic>
+#include <cstdio>
+#include <thread>
+
+namespace {
+
+using namespace hicache;
+
+struct store_flags {
+  std::string index = "127.0.0.1:7766";
+  std::string op = "get";
+  uint64_t value_bytes = uint64_t{1} << 20;
+  uint64_t batch = 16;
+  uint64_t threads = 1;
+  double seconds = 5;
+  uint64_t keys = 256;
+  uint64_t segment_bytes = uint64_t{1} << 30;
+  std::string linger = "0s";
+  bool remote = false;
+  bool json = false;
+};
+
+/// What one thread measured.
+struct thread_result {
+  uint64_t ops = 0;
+  uint64_t keys = 0;
+  uint64_t errors = 0;
+  std::vector<double> latency_us;
+};
+
+constexpr std::string_view bench_fingerprint = "hicache-bench";
+
+page_key bench_key(uint64_t number) {
+  return object_key(page_key{}, bench_fingerprint, std::to_string(number));
+}
+
+void add_store_flags(CLI::App& app, store_flags& flags) {
+  app.add_option("--index", flags.index, "the cluster's index")->type_name("HOST:PORT")->capture_default_str();
+  app.add_option("--op", flags.op,
+                 "put: store new keys in this process's segment; get, exists: ask for the keys that a putter stored")
+    ->check(CLI::IsMember({"put", "get", "exists"}))
+    ->capture_default_str();
+  add_bytes_flag(app, "--value-size", flags.value_bytes, "bytes of each value");
+  app.add_option("--batch", flags.batch, "keys per call")->check(CLI::Range(1, 4096))->capture_default_str();
+  app.add_option("--threads", flags.threads, "threads that call at once")->check(CLI::Range(1, 256))->capture_default_str();
+  app.add_option("--seconds", flags.seconds, "how long to measure")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--keys", flags.keys, "get, exists: keys 0 to N-1 are asked for; put: the first N keys are stored last, so that "
+                                       "they are there for a getter")
+    ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 32))
+    ->capture_default_str();
+  add_bytes_flag(app, "--segment-size", flags.segment_bytes, "put: memory to lend");
+  app.add_option("--linger", flags.linger, "put: serve the values for this long afterwards, or forever")
+    ->type_name("TIME")
+    ->capture_default_str();
+  app.add_flag("--remote", flags.remote, "get: read by UCX although the putter is on this machine");
+  app.add_flag("--json", flags.json, "print one JSON object and nothing else");
+}
+
+/// Calls the store until the time is up, a batch after the other.
+thread_result measure(storage_backend& store, const store_flags& flags, std::atomic<uint64_t>& next_key,
+                      std::chrono::steady_clock::time_point end) {
+  auto outcome = thread_result{};
+  auto bytes = std::vector<std::byte>(flags.batch * flags.value_bytes);
+  const auto putting = flags.op == "put";
+  while (std::chrono::steady_clock::now() < end) {
+    const auto first = next_key.fetch_add(flags.batch);
+    auto keys = std::vector<page_key>{};
+    auto reads = std::vector<page_read>{};
+    auto writes = std::vector<page_write>{};
+    for (auto i = uint64_t{0}; i < flags.batch; ++i) {
+      // A put stores keys beyond those that a getter asks for; those are stored once, at the end.
+      const auto key = bench_key(putting ? flags.keys + first + i : (first + i) % flags.keys);
+      const auto part = std::span{bytes}.subspan(i * flags.value_bytes, flags.value_bytes);
+      keys.push_back(key);
+      reads.push_back({key, {part}});
+      writes.push_back({key, {}, {part}});
+    }
+    const auto begin = std::chrono::steady_clock::now();
+    const auto deadline = begin + std::chrono::seconds{10};
+    if (flags.op == "exists") {
+      for (const auto here : store.exists(keys, deadline))
+        outcome.errors += here ? 0 : 1;
+    } else {
+      for (const auto& page : putting ? store.set(writes, deadline) : store.get(reads, deadline))
+        outcome.errors += page ? 0 : 1;
+    }
+    outcome.latency_us.push_back(
+      std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count());
+    ++outcome.ops;
+    outcome.keys += flags.batch;
+  }
+  return outcome;
+}
+
+/// Stores the keys that getters ask for.
+uint64_t store_keys(storage_backend& store, const store_flags& flags) {
+  auto value = std::vector<std::byte>(flags.value_bytes, std::byte{0x5a});
+  auto errors = uint64_t{0};
+  for (auto first = uint64_t{0}; first < flags.keys; first += flags.batch) {
+    auto writes = std::vector<page_write>{};
+    for (auto i = first; i < std::min(first + flags.batch, flags.keys); ++i)
+      writes.push_back({bench_key(i), {}, {std::span<const std::byte>{value}}});
+    for (const auto& page : store.set(writes, std::chrono::steady_clock::now() + std::chrono::seconds{10}))
+      errors += page ? 0 : 1;
+  }
+  return errors;
+}
+
+nlohmann::json report(const store_flags& flags, const thread_result& all, double seconds) {
+  const auto bytes = flags.op == "exists" ? 0 : (all.keys - all.errors) * flags.value_bytes;
+  return {{"op", flags.op},
+          {"value_size", flags.value_bytes},
+          {"batch", flags.batch},
+          {"threads", flags.threads},
+          {"ops", all.ops},
+          {"bytes", bytes},
+          {"seconds", seconds},
+          {"gib_per_s", static_cast<double>(bytes) / seconds / (1 << 30)},
+          {"keys_per_s", static_cast<double>(all.keys) / seconds},
+          {"latency_us",
+           {{"p50", quantile(all.latency_us, 0.5)},
+            {"p90", quantile(all.latency_us, 0.9)},
+            {"p99", quantile(all.latency_us, 0.99)}}},
+          {"errors", all.errors}};
+}
+
+result<int> bench_store(const store_flags& flags, const stop_signal& stop) {
+  start_logging("warn", 0, 1);
+  const auto linger = flags.linger == "forever" ? result<duration>{std::chrono::hours{24 * 365}} : parse_duration(flags.linger);
+  if (!linger)
+    return fail(ec::invalid_argument, "--linger: " + linger.error().detail + ", or forever");
+  const auto putting = flags.op == "put";
+  const auto clock = monotonic_clock{};
+  auto config = system_config{};
+  config.with_network();
+  auto system = caf::actor_system{config};
+  auto member = cluster_member::join(
+    system, {flags.index, putting ? flags.segment_bytes : 0, flags.value_bytes, "127.0.0.1"});
+  if (!member)
+    return tl::unexpected{member.error()};
+  auto store = (*member)->open(fingerprint_of(bench_fingerprint),
+                               flags.remote ? read_path::remote : read_path::automatic, clock);
+  auto next_key = std::atomic<uint64_t>{0};
+  auto results = std::vector<thread_result>(flags.threads);
+  const auto begin = std::chrono::steady_clock::now();
+  const auto end = begin + std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(flags.seconds));
+  {
+    auto threads = std::vector<std::jthread>{};
+    for (auto& outcome : results)
+      threads.emplace_back([&] { outcome = measure(*store, flags, next_key, end); });
+  }
+  const auto seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  auto all = thread_result{};
+  for (auto& one : results) {
+    all.ops += one.ops;
+    all.keys += one.keys;
+    all.errors += one.errors;
+    all.latency_us.insert(all.latency_us.end(), one.latency_us.begin(), one.latency_us.end());
+  }
+  if (putting)
+    all.errors += store_keys(*store, flags);
+  const auto figures = report(flags, all, seconds);
+  if (flags.json)
+    std::printf("%s\n", figures.dump().c_str());
+  else
+    std::printf("%s of %s, batch %lu, %lu threads: %.2f GiB/s, %.0f keys/s, median %.0f us, p99 %.0f us, %lu errors\n",
+                flags.op.c_str(), format_bytes(flags.value_bytes).c_str(), flags.batch, flags.threads,
+                figures["gib_per_s"].get<double>(), figures["keys_per_s"].get<double>(),
+                figures["latency_us"]["p50"].get<double>(), figures["latency_us"]["p99"].get<double>(), all.errors);
+  std::fflush(stdout);
+  if (putting)
+    stop.wait_for(*linger);
+  return all.errors == 0 ? exit_ok : exit_failed;
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+  const auto stop = stop_signal{};
+  auto flags = store_flags{};
+  auto app = CLI::App{"Measures hicache.", "hicache-bench"};
+  app.require_subcommand(1);
+  auto* store = app.add_subcommand("store", "puts, gets or looks up values in the cluster store");
+  add_store_flags(*store, flags);
+  return run_program(app, argc, argv, [&] { return bench_store(flags, stop); });
+}

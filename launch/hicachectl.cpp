@@ -1,0 +1,114 @@
+// hicachectl: looks at a running cluster.
+
+#include "backends/index_link.hpp"
+#include "base/units.hpp"
+#include "launch/program.hpp"
+#include "launch/rank_config.hpp"
+#include "messages/system_config.hpp"
+
+#include <absl/strings/str_format.h>
+#include <caf/actor_system.hpp>
+#include <caf/scoped_actor.hpp>
+#include <nlohmann/json.hpp>
+
+#include <cstdio>
+
+namespace {
+
+using namespace hicache;
+
+struct status_flags {
+  std::string index = "127.0.0.1:7766";
+  duration timeout = std::chrono::seconds{5};
+  bool json = false;
+};
+
+result<index_status> ask_status(const status_flags& flags) {
+  const auto where = parse_endpoint(flags.index);
+  if (!where)
+    return fail(ec::invalid_argument, "--index: " + where.error().detail);
+  auto config = system_config{};
+  config.with_network();
+  auto system = caf::actor_system{config};
+  auto link = index_link{system, *where};
+  if (auto connected = link.connect(flags.timeout); !connected)
+    return tl::unexpected{connected.error()};
+  auto answer = result<index_status>{};
+  caf::scoped_actor{system}
+    ->request(link.get(), flags.timeout, atom::status_v, status_query{})
+    .receive([&](index_status& x) { answer = std::move(x); },
+             [&](const caf::error& err) {
+               const auto why = from_caf(err);
+               answer = fail(why.code, "the index at " + flags.index + " gives no status: " + to_string(why));
+             });
+  return answer;
+}
+
+nlohmann::json to_json(const index_status& status) {
+  auto members = nlohmann::json::array();
+  for (const auto& member : status.members)
+    members.push_back({{"member", absl::StrFormat("%016x", member.info.member)},
+                       {"host", member.info.host},
+                       {"page_address", member.info.page_address},
+                       {"capacity_bytes", member.info.capacity_bytes},
+                       {"pages", member.pages},
+                       {"bytes", member.bytes},
+                       {"silent_ms", member.silent_ms}});
+  return {{"members", members},
+          {"keys", status.keys},
+          {"replicas", status.replicas},
+          {"bytes", status.bytes},
+          {"lookups", status.lookups},
+          {"keys_asked", status.keys_asked},
+          {"keys_found", status.keys_found},
+          {"members_lost", status.members_lost},
+          {"uptime_ms", status.uptime_ms}};
+}
+
+void print(const index_status& status) {
+  const auto share = status.keys_asked == 0
+                       ? 0.0
+                       : 100 * static_cast<double>(status.keys_found) / static_cast<double>(status.keys_asked);
+  std::printf("up %.0f s; %zu members, %llu lost since the start\n",
+              static_cast<double>(status.uptime_ms) / 1000, status.members.size(),
+              static_cast<unsigned long long>(status.members_lost));
+  std::printf("%llu pages, %llu replicas, %s; %llu look-ups, %.1f %% of pages found\n",
+              static_cast<unsigned long long>(status.keys), static_cast<unsigned long long>(status.replicas),
+              format_bytes(status.bytes).c_str(), static_cast<unsigned long long>(status.lookups), share);
+  if (status.members.empty())
+    return;
+  std::fputs(absl::StrFormat("%-16s  %-20s %-22s %10s %10s %10s\n", "member", "host", "address", "pages", "used", "lent")
+               .c_str(),
+             stdout);
+  for (const auto& member : status.members)
+    std::fputs(absl::StrFormat("%016x  %-20s %-22s %10d %10s %10s\n", member.info.member, member.info.host,
+                               member.info.page_address, member.pages, format_bytes(member.bytes),
+                               format_bytes(member.info.capacity_bytes))
+                 .c_str(),
+               stdout);
+}
+
+result<int> show_status(const status_flags& flags) {
+  start_logging("error", 0, 1);
+  const auto status = ask_status(flags);
+  if (!status)
+    return tl::unexpected{status.error()};
+  if (flags.json)
+    std::printf("%s\n", to_json(*status).dump(2).c_str());
+  else
+    print(*status);
+  return exit_ok;
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+  auto flags = status_flags{};
+  auto app = CLI::App{"Looks at a running hicache cluster.", "hicachectl"};
+  app.require_subcommand(1);
+  auto* status = app.add_subcommand("status", "members of the cluster, their segments, pages and bytes");
+  status->add_option("--index", flags.index, "the cluster's index")->type_name("HOST:PORT")->capture_default_str();
+  add_duration_flag(*status, "--timeout", flags.timeout, "how long to wait for the index");
+  status->add_flag("--json", flags.json, "print one JSON object");
+  return run_program(app, argc, argv, [&] { return show_status(flags); });
+}

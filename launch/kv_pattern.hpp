@@ -1,0 +1,49 @@
+#pragma once
+
+#include "cache/geometry.hpp"
+#include "gpu/device.hpp"
+#include "messages/ids.hpp"
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace hicache {
+
+/// Stands in for a model's attention: KV bytes that are a function of the whole prefix before a token, the layer, K or V, and the global head.
+/// So a page that ends up in the wrong place, on the wrong rank or behind the wrong prefix shows. Single-threaded.
+class kv_pattern {
+public:
+  /// @param geometry L1, layer_first; @param memory its memory. Both outlive the object.
+  /// @param first_head The rank's first head in the model.
+  kv_pattern(const pool_geometry& geometry, device_memory& memory, bool host_addressable,
+             uint32_t first_head);
+
+  /// A hash of each prefix of `tokens` that ends behind token i; computed once per request.
+  static std::vector<uint64_t> prefix_hashes(std::span<const token_id> tokens, uint64_t seed);
+
+  /// "Computes" tokens [begin, end) into the request's pages.
+  /// @param pages The pages of the whole request, in prefix order.
+  /// @returns copy_failed if the device refuses.
+  result<void> compute(std::span<const uint64_t> hashes, std::span<const page_index> pages,
+                       uint64_t begin, uint64_t end);
+
+  /// Checks every byte of a whole page of the request.
+  /// @param position The page's place in the request.
+  /// @returns whether all bytes are right; copy_failed if the device refuses.
+  result<bool> check(std::span<const uint64_t> hashes, std::span<const page_index> pages,
+                     uint64_t position);
+
+private:
+  /// The expected bytes of one token's row.
+  void fill_row(uint64_t hash, uint32_t layer, kv_half half, std::span<std::byte> row) const;
+
+  const pool_geometry& geometry_;
+  device_memory& memory_;
+  bool host_addressable_;
+  uint32_t first_head_;
+  std::vector<std::byte> expected_;
+  std::vector<std::byte> staging_;
+};
+
+} // namespace hicache

@@ -1,0 +1,89 @@
+#include "launch/program.hpp"
+
+#include <capnp/common.h>
+#include <caf/config.hpp>
+#include <mpi.h>
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+#include <ucp/api/ucp.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+
+#ifndef HICACHE_VERSION
+#  error "the build defines HICACHE_VERSION"
+#endif
+
+namespace hicache {
+
+namespace {
+
+/// One sentence, by one rank.
+void complain(const std::string& program, const std::string& what) {
+  if (speaks_for_instance())
+    std::fprintf(stderr, "%s: %s\n", program.c_str(), what.c_str());
+}
+
+} // namespace
+
+int run_program(CLI::App& app, int argc, char** argv, const std::function<result<int>()>& body) {
+  app.set_version_flag("--version", version_text());
+  const auto program = app.get_name();
+  try {
+    app.parse(argc, argv);
+    const auto code = body();
+    if (code)
+      return *code;
+    complain(program, code.error().detail.empty() ? sentence(code.error().code) : code.error().detail);
+    return exit_usage;
+  } catch (const CLI::Success& ex) { // --help, --version
+    if (speaks_for_instance())
+      app.exit(ex);
+    return exit_ok;
+  } catch (const CLI::ParseError& ex) {
+    complain(program, std::string{ex.what()} + "; see " + program + " --help");
+    return exit_usage;
+  } catch (const std::exception& ex) {
+    complain(program, ex.what());
+    return exit_failed;
+  }
+}
+
+std::string version_text() {
+  auto mpi = std::string(MPI_MAX_LIBRARY_VERSION_STRING, '\0');
+  auto length = 0;
+  MPI_Get_library_version(mpi.data(), &length);
+  mpi.resize(static_cast<size_t>(length));
+  if (const auto comma = mpi.find(','); comma != std::string::npos)
+    mpi.resize(comma);
+  return "hicache " HICACHE_VERSION "\nCAF " + std::to_string(CAF_MAJOR_VERSION) + "."
+         + std::to_string(CAF_MINOR_VERSION) + "." + std::to_string(CAF_PATCH_VERSION) + "\nUCX "
+         + ucp_get_version_string() + "\nMPI " + mpi + "\nCap'n Proto "
+         + std::to_string(CAPNP_VERSION_MAJOR) + "." + std::to_string(CAPNP_VERSION_MINOR) + "."
+         + std::to_string(CAPNP_VERSION_MICRO) + "\nCUDA " HICACHE_CUDA_VERSION;
+}
+
+bool started_by_mpirun() {
+  return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr || std::getenv("PMIX_RANK") != nullptr
+         || std::getenv("PMI_RANK") != nullptr;
+}
+
+bool speaks_for_instance() {
+  for (const auto* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"})
+    if (const auto* rank = std::getenv(name))
+      return std::string{rank} == "0";
+  return true;
+}
+
+void start_logging(const std::string& level, uint32_t rank, uint32_t ranks) {
+  auto logger = spdlog::get("hicache");
+  if (!logger)
+    logger = spdlog::stderr_color_mt("hicache");
+  spdlog::set_default_logger(logger);
+  spdlog::set_level(spdlog::level::from_str(level == "warn" ? "warning" : level));
+  spdlog::set_pattern(ranks > 1 ? "%H:%M:%S.%e rank " + std::to_string(rank) + " %^%l%$ %v"
+                                : "%H:%M:%S.%e %^%l%$ %v");
+}
+
+} // namespace hicache

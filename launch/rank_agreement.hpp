@@ -1,0 +1,26 @@
+#pragma once
+
+#include "base/error.hpp"
+#include "transport/agreement.hpp"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace hicache {
+
+/// What the ranks of an instance settle before their actors run. All functions are collective and block, up to limits::step_timeout; they use
+/// the channel `engine`.
+
+/// Waits for the minimum of the ranks' values.
+result<std::vector<int64_t>> reduce_now(agreement& ranks, std::vector<int64_t> values);
+
+/// Compares the settings of all ranks, field by field.
+/// @returns configuration_mismatch with the names of the fields that differ.
+result<void> agree_on_settings(agreement& ranks,
+                               const std::vector<std::pair<std::string, std::string>>& fields);
+
+/// Succeeds if every rank did. Of those that failed, the lowest returns its own error; all other ranks return ec::stopping.
+result<void> agree_on_outcome(agreement& ranks, const result<void>& mine);
+
+} // namespace hicache

@@ -1,0 +1,266 @@
+#include "launch/rank_config.hpp"
+
+#include "base/limits.hpp"
+#include "base/units.hpp"
+
+#include <absl/strings/str_format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <string_view>
+
+namespace hicache {
+
+namespace {
+
+/// KV shapes of models that people ask for by name; `tiny` is small enough for a laptop to cache millions of tokens.
+struct model_preset {
+  std::string_view name;
+  uint32_t layers;
+  uint32_t kv_heads;
+  uint32_t head_dim;
+  std::string_view dtype;
+};
+
+constexpr std::array<model_preset, 4> presets = {{
+  {"tiny", 2, 4, 8, "bf16"},
+  {"llama-3.1-8b", 32, 8, 128, "bf16"},
+  {"llama-3.1-70b", 80, 8, 128, "bf16"},
+  {"qwen3-32b", 64, 8, 128, "bf16"},
+}};
+
+struct dtype_size {
+  std::string_view name;
+  uint32_t bytes;
+};
+
+constexpr std::array<dtype_size, 4> dtypes = {{{"fp8", 1}, {"fp16", 2}, {"bf16", 2}, {"fp32", 4}}};
+
+template <class Table>
+std::string names_of(const Table& table) {
+  auto names = std::string{};
+  for (const auto& entry : table)
+    names += (names.empty() ? "" : ", ") + std::string{entry.name};
+  return names;
+}
+
+template <class Table>
+auto find_in(const Table& table, std::string_view name) {
+  return std::find_if(table.begin(), table.end(), [&](const auto& x) { return x.name == name; });
+}
+
+tl::unexpected<error> bad(std::string_view flag, std::string_view value, std::string_view expected) {
+  return fail(ec::invalid_argument, absl::StrFormat("%s: '%s' is not %s", flag, value, expected));
+}
+
+/// A choice that is part of the interface although this version offers only some of its values.
+result<void> offered(std::string_view flag, const std::string& value,
+                     std::initializer_list<std::string_view> now,
+                     std::initializer_list<std::string_view> later) {
+  if (std::find(now.begin(), now.end(), value) != now.end())
+    return {};
+  auto names = std::string{};
+  for (const auto name : now)
+    names += (names.empty() ? "" : " or ") + std::string{name};
+  if (std::find(later.begin(), later.end(), value) != later.end())
+    return fail(ec::invalid_argument, absl::StrFormat("%s: %s is not offered by this version; expected %s",
+                                                      flag, value, names));
+  return bad(flag, value, "known; expected " + names);
+}
+
+} // namespace
+
+result<void> rank_config::finish(uint32_t ranks) {
+  const auto preset = find_in(presets, model);
+  if (preset == presets.end())
+    return bad("--model", model, "a preset; expected " + names_of(presets));
+  layers = layers != 0 ? layers : preset->layers;
+  kv_heads = kv_heads != 0 ? kv_heads : preset->kv_heads;
+  head_dim = head_dim != 0 ? head_dim : preset->head_dim;
+  v_head_dim = v_head_dim != 0 ? v_head_dim : head_dim;
+  dtype = dtype.empty() ? std::string{preset->dtype} : dtype;
+  if (find_in(dtypes, dtype) == dtypes.end())
+    return bad("--dtype", dtype, "an element type; expected " + names_of(dtypes));
+  if (!std::has_single_bit(page_size) || page_size > 4096)
+    return bad("--page-size", std::to_string(page_size), "a power of two from 1 to 4096");
+  if (kv_heads % ranks != 0)
+    return bad("--kv-heads", std::to_string(kv_heads),
+               absl::StrFormat("divisible by the number of ranks, which is %d", ranks));
+  for (const auto& checked :
+       {offered("--attention", attention, {"mha"}, {"mla", "nsa"}),
+        offered("--hicache-write-policy", write_policy, {"write_through"},
+                {"write_through_selective", "write_back"}),
+        offered("--hicache-storage-prefetch-policy", prefetch_policy, {"wait_complete", "best_effort"},
+                {"timeout"}),
+        offered("--radix-eviction-policy", eviction_policy, {"lru"},
+                {"lfu", "fifo", "mru", "filo", "priority", "slru"}),
+        offered("--hicache-io-backend", io_backend, {"direct"}, {"kernel"}),
+        offered("--hicache-storage-backend", storage_backend, {"", "file", "memory", "cluster"}, {})})
+    if (!checked)
+      return checked;
+  if (auto layout = parse_host_layout(mem_layout); !layout)
+    return fail(ec::invalid_argument, "--hicache-mem-layout: " + layout.error().detail);
+  if (auto kind = parse_device_kind(device); !kind)
+    return fail(ec::invalid_argument, "--device: " + kind.error().detail);
+  auto extra = parse_storage_config(extra_config);
+  if (!extra)
+    return fail(ec::invalid_argument, "--hicache-storage-backend-extra-config: " + extra.error().detail);
+  storage = *extra;
+  if (storage_backend == "file" && storage.path.empty())
+    return fail(ec::invalid_argument, "--hicache-storage-backend file needs a folder; expected "
+                                      "--hicache-storage-backend-extra-config '{\"path\": \"DIR\"}'");
+  if (storage_backend == "cluster" && index.empty())
+    return fail(ec::invalid_argument, "--hicache-storage-backend cluster needs --index HOST:PORT");
+  const auto page_bytes = pool_geometry{shape(ranks), host_layout::page_first, 1}.page_bytes();
+  if (page_bytes > limits::page_bytes)
+    return bad("--page-size", std::to_string(page_size),
+               absl::StrFormat("small enough: a page would take %s, at most %s are allowed",
+                               format_bytes(page_bytes), format_bytes(limits::page_bytes)));
+  const auto wanted = hicache_size > 0 ? hicache_size * 1e9 / static_cast<double>(page_bytes)
+                                       : hicache_ratio * device_pages;
+  if (wanted < 1 || wanted >= static_cast<double>(limits::pool_pages))
+    return bad(hicache_size > 0 ? "--hicache-size" : "--hicache-ratio",
+               absl::StrFormat("%g", hicache_size > 0 ? hicache_size : hicache_ratio),
+               absl::StrFormat("enough for a host pool of 1 to %d pages", limits::pool_pages - 1));
+  return {};
+}
+
+pool_shape rank_config::shape(uint32_t ranks) const {
+  return {layers, kv_heads / ranks, head_dim, v_head_dim, find_in(dtypes, dtype)->bytes, page_size};
+}
+
+std::string rank_config::shard(uint32_t rank, uint32_t ranks) const {
+  const auto heads = kv_heads / ranks;
+  return absl::StrFormat("heads %d+%d", rank * heads, heads);
+}
+
+std::string rank_config::fingerprint(uint32_t ranks) const {
+  const auto geometry = pool_geometry{shape(ranks), *parse_host_layout(mem_layout), 1};
+  return absl::StrFormat("namespace=%s model=%s dtype=%s %s", name_space, model, dtype,
+                         geometry.object_fingerprint());
+}
+
+uint32_t rank_config::host_pages(uint32_t ranks) const {
+  const auto page_bytes = pool_geometry{shape(ranks), host_layout::page_first, 1}.page_bytes();
+  return static_cast<uint32_t>(hicache_size > 0 ? hicache_size * 1e9 / static_cast<double>(page_bytes)
+                                                : hicache_ratio * device_pages);
+}
+
+tree_options rank_config::tree(uint32_t ranks) const {
+  auto options = tree_options{};
+  options.page_size = page_size;
+  options.device_pages = device_pages;
+  options.host_pages = host_pages(ranks);
+  options.layers = layers;
+  options.prefetch = prefetch_policy == "best_effort" ? hicache::prefetch_policy::best_effort
+                                                      : hicache::prefetch_policy::wait_complete;
+  options.prefetch_threshold_tokens = static_cast<uint32_t>(storage.prefetch_threshold);
+  options.storage_attached = !storage_backend.empty();
+  // Half of L2, as SGLang bounds the pages in prefetch; the other half keeps what was fetched.
+  options.prefetch_reserve_pages = options.storage_attached ? options.host_pages / 2 : 0;
+  return options;
+}
+
+std::vector<std::pair<std::string, std::string>> rank_config::fields() const {
+  return {
+    {"page-size", std::to_string(page_size)},
+    {"device-pages", std::to_string(device_pages)},
+    {"hicache-ratio", absl::StrFormat("%g", hicache_ratio)},
+    {"hicache-size", absl::StrFormat("%g", hicache_size)},
+    {"hicache-write-policy", write_policy},
+    {"hicache-io-backend", io_backend},
+    {"hicache-mem-layout", mem_layout},
+    {"radix-eviction-policy", eviction_policy},
+    {"hicache-storage-backend", storage_backend},
+    {"hicache-storage-prefetch-policy", prefetch_policy},
+    {"hicache-storage-backend-extra-config", extra_config},
+    {"index", index},
+    {"segment-size", std::to_string(segment_bytes)},
+    {"device", device},
+    {"attention", attention},
+    {"model", model},
+    {"layers", std::to_string(layers)},
+    {"kv-heads", std::to_string(kv_heads)},
+    {"head-dim", std::to_string(head_dim)},
+    {"v-head-dim", std::to_string(v_head_dim)},
+    {"dtype", dtype},
+    {"namespace", name_space},
+  };
+}
+
+void add_bytes_flag(CLI::App& app, const std::string& name, uint64_t& value, const std::string& help) {
+  const auto read = [name, &value](const std::string& text) {
+    const auto bytes = parse_bytes(text);
+    if (!bytes)
+      throw CLI::ValidationError(name, bytes.error().detail);
+    value = *bytes;
+  };
+  app.add_option_function<std::string>(name, read, help)
+    ->type_name("SIZE")
+    ->default_str(format_bytes(value));
+}
+
+void add_duration_flag(CLI::App& app, const std::string& name, duration& value, const std::string& help) {
+  const auto read = [name, &value](const std::string& text) {
+    const auto time = parse_duration(text);
+    if (!time)
+      throw CLI::ValidationError(name, time.error().detail);
+    value = *time;
+  };
+  app.add_option_function<std::string>(name, read, help)
+    ->type_name("TIME")
+    ->default_str(absl::StrFormat("%gs", std::chrono::duration<double>(value).count()));
+}
+
+void add_rank_flags(CLI::App& app, rank_config& config) {
+  app.set_config("--config", "", "TOML file with the same names as the flags; flags win")
+    ->type_name("FILE");
+  app.allow_config_extras(CLI::config_extras_mode::error);
+  const auto add = [&app](const std::string& name, auto& value, const std::string& help) {
+    return app.add_option(name, value, help)->capture_default_str();
+  };
+  add("--page-size", config.page_size, "tokens per page, a power of two")->check(CLI::PositiveNumber);
+  add("--device-pages", config.device_pages, "pages of the device pool (L1) on each rank")
+    ->check(CLI::Range(1, 1 << 30));
+  add("--hicache-ratio", config.hicache_ratio, "host pool (L2) as a multiple of the device pool")
+    ->check(CLI::PositiveNumber);
+  add("--hicache-size", config.hicache_size,
+      "host pool (L2) of each rank in GB (1e9 bytes); overrides the ratio; 0 leaves it to the ratio")
+    ->check(CLI::NonNegativeNumber);
+  add("--hicache-write-policy", config.write_policy, "when pages go to the next tier: write_through");
+  add("--hicache-io-backend", config.io_backend, "how pages are copied between L1 and L2: direct");
+  add("--hicache-mem-layout", config.mem_layout,
+      "layout of L2: layer_first, page_first or page_first_direct");
+  add("--radix-eviction-policy", config.eviction_policy, "which page goes first: lru");
+  add("--hicache-storage-backend", config.storage_backend,
+      "L3: file, memory or cluster; none if absent");
+  add("--hicache-storage-prefetch-policy", config.prefetch_policy,
+      "when a prefetch from L3 ends: best_effort or wait_complete");
+  add("--hicache-storage-backend-extra-config", config.extra_config,
+      "JSON, or @FILE in JSON, TOML or YAML: prefetch_threshold (tokens), path, max_bytes, threads, "
+      "force_remote_reads")
+    ->type_name("JSON|@FILE");
+  add("--index", config.index, "the cluster's index")->type_name("HOST:PORT");
+  add_bytes_flag(app, "--segment-size", config.segment_bytes,
+                 "memory that each rank lends to L3 (backend cluster)");
+  add("--device", config.device, "where L1 lives: auto, cuda or host");
+  add("--attention", config.attention, "kind of attention: mha");
+  add("--model", config.model, "shape of the KV: " + names_of(presets));
+  add("--layers", config.layers, "layers; 0 takes the model's")->check(CLI::NonNegativeNumber);
+  add("--kv-heads", config.kv_heads, "KV heads of the whole model; 0 takes the model's")
+    ->check(CLI::NonNegativeNumber);
+  add("--head-dim", config.head_dim, "elements per head of K; 0 takes the model's")
+    ->check(CLI::NonNegativeNumber);
+  add("--v-head-dim", config.v_head_dim, "elements per head of V; 0 takes --head-dim")
+    ->check(CLI::NonNegativeNumber);
+  add("--dtype", config.dtype, "element type: " + names_of(dtypes) + "; empty takes the model's");
+  add("--namespace", config.name_space, "pages of different namespaces are never exchanged");
+  add("--listen-host", config.listen_host,
+      "address on which peers on other machines read this rank's segment");
+  add("--log-level", config.log_level, "trace, debug, info, warn, error or critical")
+    ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "critical"}));
+}
+
+} // namespace hicache

@@ -1,0 +1,253 @@
+#include "launch/rank_runtime.hpp"
+
+#include "actors/backup.hpp"
+#include "actors/consensus.hpp"
+#include "actors/controller.hpp"
+#include "actors/prefetcher.hpp"
+#include "actors/storage.hpp"
+#include "actors/tree.hpp"
+#include "backends/file_backend.hpp"
+#include "backends/memory_backend.hpp"
+#include "base/limits.hpp"
+#include "base/units.hpp"
+#include "cache/page_hash.hpp"
+#include "launch/cluster_member.hpp"
+#include "launch/rank_agreement.hpp"
+#include "messages/system_config.hpp"
+
+#include <absl/strings/str_format.h>
+#include <caf/scoped_actor.hpp>
+#include <spdlog/spdlog.h>
+
+#include <utility>
+
+namespace hicache {
+
+namespace {
+
+class runtime_impl final : public rank_runtime {
+public:
+  runtime_impl(const rank_config& config, uint32_t rank, uint32_t ranks)
+    : config_(config),
+      rank_(rank),
+      ranks_(ranks),
+      l1_(config.shape(ranks), host_layout::layer_first, config.device_pages + 1),
+      l2_(config.shape(ranks), *parse_host_layout(config.mem_layout), config.host_pages(ranks) + 1) {
+    if (uses_cluster())
+      system_config_.with_network();
+    system_ = std::make_unique<caf::actor_system>(system_config_);
+  }
+
+  ~runtime_impl() override {
+    // Whoever gives work goes before whoever does it; the network of L3 goes last.
+    stop(tree_);
+    stop(prefetcher_);
+    stop(backup_);
+    stop(controller_);
+    stop(storage_);
+    stop(consensus_);
+  }
+
+  /// What this rank can do without the others.
+  result<void> prepare();
+
+  void spawn(std::unique_ptr<agreement> ranks);
+
+  void spawn_tree(const engine_actor& engine);
+
+  const tree_actor& tree() const override { return tree_; }
+
+  const consensus_actor& consensus() const override { return consensus_; }
+
+  caf::actor_system& system() override { return *system_; }
+
+  uint32_t rank() const override { return rank_; }
+
+  uint32_t ranks() const override { return ranks_; }
+
+  const pool_geometry& device_geometry() const override { return l1_; }
+
+  device_memory& device_pool() override { return *l1_memory_; }
+
+  bool device_is_host_addressable() const override { return device_->host_addressable(); }
+
+  std::string description() const override;
+
+  rank_counters counters() override;
+
+#ifdef HICACHE_TEST_HOOKS
+  void corrupt_for_test() override;
+#endif
+
+private:
+  bool uses_cluster() const { return config_.storage_backend == "cluster"; }
+
+  result<void> open_backend();
+
+  template <class Handle>
+  void stop(Handle& actor) {
+    if (!actor)
+      return;
+    auto self = caf::scoped_actor{*system_};
+    self->send_exit(actor, caf::exit_reason::user_shutdown);
+    self->wait_for(actor);
+    actor = nullptr;
+  }
+
+  template <class Handle>
+  rank_counters ask_counters(const Handle& actor);
+
+  rank_config config_;
+  uint32_t rank_;
+  uint32_t ranks_;
+  monotonic_clock clock_;
+  pool_geometry l1_;
+  pool_geometry l2_;
+  system_config system_config_;
+  // Destroyed from the last to the first: pools outlive the actor system.
+  std::unique_ptr<device> device_;
+  std::unique_ptr<device_memory> l1_memory_;
+  std::unique_ptr<device_memory> l2_memory_;
+  std::unique_ptr<caf::actor_system> system_;
+  std::unique_ptr<cluster_member> member_;
+  std::unique_ptr<copy_engine> copies_;
+  std::unique_ptr<storage_backend> backend_;
+  tree_actor tree_;
+  controller_actor controller_;
+  prefetcher_actor prefetcher_;
+  backup_actor backup_;
+  storage_actor storage_;
+  consensus_actor consensus_;
+};
+
+result<void> runtime_impl::prepare() {
+  auto device = make_device(*parse_device_kind(config_.device), copy_threads::one_per_direction);
+  if (!device)
+    return tl::unexpected{device.error()};
+  device_ = std::move(*device);
+  auto l1 = device_->allocate(l1_.total_bytes());
+  if (!l1)
+    return fail(l1.error().code, "device pool (--device-pages): " + l1.error().detail);
+  l1_memory_ = std::move(*l1);
+  auto l2 = device_->allocate_host(l2_.total_bytes());
+  if (!l2)
+    return fail(l2.error().code, "host pool (--hicache-ratio, --hicache-size): " + l2.error().detail);
+  l2_memory_ = std::move(*l2);
+  auto copies = device_->make_copy_engine(l1_, *l1_memory_, l2_, *l2_memory_);
+  if (!copies)
+    return tl::unexpected{copies.error()};
+  copies_ = std::move(*copies);
+  return open_backend();
+}
+
+result<void> runtime_impl::open_backend() {
+  const auto fingerprint = fingerprint_of(config_.fingerprint(ranks_));
+  if (config_.storage_backend == "memory") {
+    backend_ = make_memory_backend(config_.storage.max_bytes / ranks_, clock_);
+  } else if (config_.storage_backend == "file") {
+    auto options = file_backend_options{};
+    options.path = config_.storage.path;
+    options.max_bytes = config_.storage.max_bytes;
+    options.share = {rank_, ranks_};
+    options.fingerprint = fingerprint;
+    auto opened = make_file_backend(std::move(options), clock_);
+    if (!opened)
+      return tl::unexpected{opened.error()};
+    backend_ = std::move(*opened);
+  } else if (uses_cluster()) {
+    auto member = cluster_member::join(*system_, {config_.index, config_.segment_bytes, l2_.page_bytes(),
+                                                  config_.listen_host});
+    if (!member)
+      return tl::unexpected{member.error()};
+    member_ = std::move(*member);
+    backend_ = member_->open(fingerprint,
+                             config_.storage.force_remote_reads ? read_path::remote : read_path::automatic,
+                             clock_);
+  }
+  return {};
+}
+
+void runtime_impl::spawn(std::unique_ptr<agreement> ranks) {
+  consensus_ = system_->spawn<caf::detached>(hicache::consensus, std::move(ranks));
+}
+
+void runtime_impl::spawn_tree(const engine_actor& engine) {
+  const auto page_bytes = l2_.page_bytes();
+  const auto settings = config_.tree(ranks_);
+  controller_ = system_->spawn(controller, std::move(copies_), page_bytes);
+  auto helpers = tree_helpers{controller_, consensus_, {}, {}, engine};
+  if (settings.storage_attached) {
+    auto queue = std::make_unique<storage_queue>(std::move(backend_), config_.storage.threads);
+    storage_ = system_->spawn(
+      storage,
+      storage_options{config_.fingerprint(ranks_), config_.shard(rank_, ranks_), l2_, l2_memory_->data(), &clock_},
+      std::move(queue));
+    const auto threshold = (settings.prefetch_threshold_tokens + settings.page_size - 1) / settings.page_size;
+    prefetcher_ = system_->spawn(prefetcher,
+                                 prefetcher_options{threshold, limits::storage_timeout, page_bytes},
+                                 storage_, consensus_);
+    backup_ = system_->spawn(backup, storage_, caf::timespan{limits::storage_timeout}, page_bytes);
+    helpers.prefetcher = prefetcher_;
+    helpers.backup = backup_;
+  }
+  tree_ = system_->spawn(hicache::tree, settings, helpers, &clock_, caf::timespan{limits::step_timeout});
+}
+
+std::string runtime_impl::description() const {
+  auto text = absl::StrFormat("%s; L1 %s in %d pages, L2 %s in %d pages (%s) per rank", device_->name(),
+                              format_bytes(l1_.total_bytes()), config_.device_pages,
+                              format_bytes(l2_.total_bytes()), config_.host_pages(ranks_), config_.mem_layout);
+  if (!config_.storage_backend.empty())
+    text += "; L3 " + config_.storage_backend;
+  if (member_ && member_->lent_bytes() > 0)
+    text += ", lending " + format_bytes(member_->lent_bytes()) + " per rank";
+  return text;
+}
+
+template <class Handle>
+rank_counters runtime_impl::ask_counters(const Handle& actor) {
+  auto counters = rank_counters{};
+  if (actor)
+    caf::scoped_actor{*system_}
+      ->request(actor, caf::infinite, atom::counters_v)
+      .receive([&](const rank_counters& x) { counters = x; },
+               [](const caf::error& err) { spdlog::warn("no counters: {}", to_string(from_caf(err))); });
+  return counters;
+}
+
+rank_counters runtime_impl::counters() {
+  auto total = ask_counters(tree_);
+  total += ask_counters(controller_);
+  total += ask_counters(prefetcher_);
+  total += ask_counters(backup_);
+  total += ask_counters(storage_);
+  if (member_)
+    total += ask_counters(member_->segment());
+  return total;
+}
+
+#ifdef HICACHE_TEST_HOOKS
+void runtime_impl::corrupt_for_test() {
+  caf::scoped_actor{*system_}->send(tree_, atom::corrupt_v);
+}
+#endif
+
+} // namespace
+
+result<std::unique_ptr<rank_runtime>> rank_runtime::start(const rank_config& config,
+                                                          std::unique_ptr<agreement> ranks,
+                                                          const engine_actor& engine) {
+  const auto rank = ranks->rank();
+  const auto size = ranks->size();
+  // Before anything is allocated by settings that the ranks may not share.
+  if (auto same = agree_on_settings(*ranks, config.fields()); !same)
+    return tl::unexpected{same.error()};
+  auto runtime = std::make_unique<runtime_impl>(config, rank, size);
+  if (auto all = agree_on_outcome(*ranks, runtime->prepare()); !all)
+    return tl::unexpected{all.error()};
+  runtime->spawn(std::move(ranks));
+  runtime->spawn_tree(engine);
+  return runtime;
+}
+
+} // namespace hicache

@@ -1,0 +1,72 @@
+#pragma once
+
+#include "base/clock.hpp"
+#include "cache/geometry.hpp"
+#include "gpu/device.hpp"
+#include "launch/rank_config.hpp"
+#include "messages/interfaces.hpp"
+#include "transport/agreement.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace hicache {
+
+/// One rank of hicache, running: its pools, its actors, and its part of L3. What an engine links and starts once per rank, in the same order
+/// on every rank.
+///
+///     auto mpi = mpi_session::start(&argc, &argv);
+///     auto ranks = make_mpi_agreement(MPI_COMM_WORLD);        // duplicates the engine's communicator
+///     auto runtime = rank_runtime::start(config, std::move(*ranks));
+///     ... send messages to (*runtime)->tree() ...
+///
+/// Destroying it ends the actors in order and gives all memory back; requests must be closed before. Start and destroy on one
+/// thread; the rest may be called from any.
+class rank_runtime {
+public:
+  /// Allocates the pools and starts the actors. Collective: all ranks call it, and either all succeed or all fail.
+  /// @param config Checked by rank_config::finish.
+  /// @param ranks How this rank agrees with the others.
+  /// @param engine Told of failures; may be null.
+  /// @returns one sentence: memory that is not there, an index that does not answer, settings in which the ranks differ. A rank that fails
+  /// because another one did returns ec::stopping.
+  static result<std::unique_ptr<rank_runtime>> start(const rank_config& config,
+                                                     std::unique_ptr<agreement> ranks,
+                                                     const engine_actor& engine = {});
+
+  virtual ~rank_runtime() = default;
+
+  /// Whom the engine talks to.
+  virtual const tree_actor& tree() const = 0;
+
+  /// How the engine may agree with its peers, on the channel `engine`.
+  virtual const consensus_actor& consensus() const = 0;
+
+  virtual caf::actor_system& system() = 0;
+
+  virtual uint32_t rank() const = 0;
+
+  virtual uint32_t ranks() const = 0;
+
+  /// Where the pages of L1 lie, and their memory.
+  virtual const pool_geometry& device_geometry() const = 0;
+
+  virtual device_memory& device_pool() = 0;
+
+  /// True if the CPU may read and write L1 through device_pool().data().
+  virtual bool device_is_host_addressable() const = 0;
+
+  /// One line for people: device, pools, L3.
+  virtual std::string description() const = 0;
+
+  /// What this rank did so far, over all its actors. Blocks for their answers.
+  virtual rank_counters counters() = 0;
+
+#ifdef HICACHE_TEST_HOOKS
+  /// Damages this rank's tree, as a memory error would.
+  virtual void corrupt_for_test() = 0;
+#endif
+};
+
+} // namespace hicache

@@ -1,0 +1,340 @@
+#include "launch/replay_engine.hpp"
+
+#include "base/check.hpp"
+#include "base/limits.hpp"
+#include "cache/page_hash.hpp"
+#include "transport/gather.hpp"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+namespace hicache {
+
+namespace {
+
+using clock = std::chrono::steady_clock;
+
+/// How long a step waits for news before it offers what it has; bounds how late a signal is noticed.
+constexpr auto step_patience = std::chrono::milliseconds{50};
+
+/// Requests under way at once in a timed replay: enough to keep every tier busy, few enough that their locked prefixes fit.
+constexpr uint64_t timed_concurrency = 32;
+
+/// --verify sample looks at one page in so many.
+constexpr uint64_t sample_one_in = 16;
+
+double milliseconds(clock::duration time) {
+  return std::chrono::duration<double, std::milli>(time).count();
+}
+
+} // namespace
+
+replay_engine::replay_engine(rank_runtime& runtime, const std::vector<replay_request>& workload,
+                             const replay_options& options, const stop_signal& stop,
+                             progress_callback progress)
+  : runtime_(runtime),
+    workload_(workload),
+    options_(options),
+    stop_(stop),
+    progress_(std::move(progress)),
+    self_(runtime.system()),
+    pattern_(runtime.device_geometry(), runtime.device_pool(), runtime.device_is_host_addressable(),
+             options.first_head) {}
+
+result<void> replay_engine::run() {
+  start_ = clock::now();
+  auto outcome = result<void>{};
+  while (outcome && (next_ < workload_.size() || !open_.empty())) {
+    const auto now = begin_turn();
+    if (!now) {
+      outcome = tl::unexpected{now.error()};
+      break;
+    }
+    if (now->stop) {
+      totals_.interrupted = true;
+      outcome = abandon_open();
+      break;
+    }
+    outcome = admit(now->arrived);
+    if (!outcome)
+      break;
+    const auto served = serve_ready();
+    if (!served) {
+      outcome = tl::unexpected{served.error()};
+      break;
+    }
+    if (!options_.timed && open_.empty()) {
+      outcome = drain();
+    } else if (in_flight_) {
+      const auto patience = *served ? std::chrono::nanoseconds{0} : std::chrono::nanoseconds{step_patience};
+      if (const auto done = step(patience); !done)
+        outcome = tl::unexpected{done.error()};
+    }
+    progress_(totals_.requests, totals_);
+  }
+  totals_.wall_s = milliseconds(clock::now() - start_) / 1000;
+  totals_.counters = runtime_.counters();
+  return outcome;
+}
+
+result<void> replay_engine::gather() {
+  const auto mine = totals_.summed();
+  auto rows = reduce(gather_offer(runtime_.rank(), runtime_.ranks(), mine));
+  if (!rows)
+    return tl::unexpected{rows.error()};
+  auto sums = std::vector<int64_t>(mine.size());
+  for (const auto row : gathered(runtime_.ranks(), *rows))
+    for (auto i = size_t{0}; i < sums.size(); ++i)
+      sums[i] += row[i];
+  totals_.take_sums(sums);
+  return {};
+}
+
+// -- talking to the runtime -----------------------------------------------------------------------------------------------
+
+result<std::vector<int64_t>> replay_engine::reduce(std::vector<int64_t> values) {
+  auto minimum = result<std::vector<int64_t>>{};
+  // The ranks' engines wait for each other as long as for a step: a rank that computes is not late.
+  self_
+    ->request(runtime_.consensus(), caf::timespan{limits::step_timeout}, atom::reduce_v,
+              reduction{reduction_channel::engine, std::move(values)})
+    .receive([&](reduced& x) { minimum = std::move(x.values); },
+             [&](const caf::error&) {
+               minimum = fail(ec::rank_unresponsive, "a rank of the instance does not answer");
+             });
+  return minimum;
+}
+
+result<tree_answers> replay_engine::apply(std::vector<tree_operation> operations) {
+  auto answers = result<tree_answers>{};
+  self_->request(runtime_.tree(), caf::infinite, atom::apply_v, tree_operations{std::move(operations)})
+    .receive([&](tree_answers& x) { answers = std::move(x); },
+             [&](const caf::error& err) { answers = tl::unexpected{from_caf(err)}; });
+  return answers;
+}
+
+result<step_result> replay_engine::step(std::chrono::nanoseconds wait) {
+  auto outcome = result<step_result>{};
+  const auto begin = clock::now();
+  self_->request(runtime_.tree(), caf::infinite, atom::step_v, caf::timespan{wait})
+    .receive([&](step_result& x) { outcome = std::move(x); },
+             [&](const caf::error& err) { outcome = tl::unexpected{from_caf(err)}; });
+  if (!outcome && (outcome.error().code == ec::ranks_diverged || outcome.error().code == ec::copy_failed)) {
+    // The runtime has counted it and serves no more hits. The engine goes on without.
+    spdlog::error("the cache is off: {}", to_string(outcome.error()));
+    if (auto again = restart_open(); !again)
+      return tl::unexpected{again.error()};
+    outcome = step_result{};
+    outcome->in_flight = true;
+  }
+  if (!outcome)
+    return outcome;
+  if (outcome->reduced)
+    totals_.step_us.push_back(milliseconds(clock::now() - begin) * 1000);
+  in_flight_ = outcome->in_flight;
+  for (const auto& ready : outcome->ready)
+    for (auto& request : open_)
+      if (request.position + 1 == ready.request)
+        request.ready = true;
+  return outcome;
+}
+
+result<void> replay_engine::drain() {
+  while (in_flight_)
+    if (const auto done = step(step_patience); !done)
+      return tl::unexpected{done.error()};
+  return {};
+}
+
+// -- the life of requests -------------------------------------------------------------------------------------------------
+
+result<replay_engine::turn> replay_engine::begin_turn() {
+  auto arrived = uint64_t{workload_.size()};
+  if (options_.timed) {
+    const auto now = milliseconds(clock::now() - start_) * options_.speedup;
+    arrived = next_;
+    while (arrived < workload_.size() && workload_[arrived].arrival_ms <= now)
+      ++arrived;
+    if (arrived == next_ && open_.empty() && !in_flight_) {
+      const auto until_next = (workload_[next_].arrival_ms - now) / options_.speedup;
+      stop_.wait_for(std::min(std::chrono::nanoseconds{static_cast<int64_t>(until_next * 1e6)},
+                              std::chrono::nanoseconds{step_patience}));
+    }
+  }
+  // Clocks and signals differ between ranks: what counts is what all have seen, and that one wants to stop.
+  const auto minimum = reduce({static_cast<int64_t>(arrived), stop_.raised() ? -1 : 0});
+  if (!minimum)
+    return tl::unexpected{minimum.error()};
+  return turn{static_cast<uint64_t>((*minimum)[0]), (*minimum)[1] != 0};
+}
+
+result<void> replay_engine::admit(uint64_t arrived) {
+  const auto concurrency = options_.timed ? timed_concurrency : options_.concurrency;
+  auto operations = std::vector<tree_operation>{};
+  const auto first_new = open_.size();
+  const auto seed = fingerprint_of(options_.name_space);
+  while (next_ < arrived && open_.size() < concurrency) {
+    const auto& wanted = workload_[next_];
+    auto& request = open_.emplace_back();
+    request.position = next_++;
+    request.tokens = options_.cache_output ? prompt_and_output_tokens(wanted, request.position)
+                                           : prompt_tokens(wanted);
+    request.hashes = kv_pattern::prefix_hashes(*request.tokens, seed);
+    request.arrived = options_.timed
+                        ? start_ + std::chrono::duration_cast<clock::duration>(
+                            std::chrono::duration<double, std::milli>(wanted.arrival_ms / options_.speedup))
+                        : clock::now();
+    const auto id = request_id{request.position + 1};
+    // The last token of the prompt is always computed: its output is the first new token.
+    operations.emplace_back(match_request{id, {}, request.tokens, wanted.input_length - 1});
+    if (options_.storage)
+      operations.emplace_back(prefetch_request{id});
+    operations.emplace_back(schedule_request{id});
+  }
+  if (operations.empty())
+    return {};
+  const auto answers = apply(std::move(operations));
+  if (!answers)
+    return tl::unexpected{answers.error()};
+  auto next = first_new;
+  for (const auto& answer : answers->list) {
+    if (!answer)
+      return tl::unexpected{answer.error()};
+    if (const auto* scheduled = std::get_if<schedule_result>(&*answer)) {
+      open_[next++].ready = scheduled->ready;
+      in_flight_ |= !scheduled->ready;
+    }
+  }
+  return {};
+}
+
+result<bool> replay_engine::serve_ready() {
+  auto served = false;
+  for (auto i = open_.begin(); i != open_.end();) {
+    if (!i->ready) {
+      ++i;
+      continue;
+    }
+    const auto outcome = serve(*i);
+    if (!outcome)
+      return tl::unexpected{outcome.error()};
+    if (*outcome == service::no_room) {
+      if (in_flight_ || open_.size() > 1) { // Copies will end, and others will release their pages.
+        ++i;
+        continue;
+      }
+      spdlog::error("request {} of the workload does not fit into the device pool",
+                    workload_[i->position].line);
+      ++totals_.engine_errors;
+      if (auto released = apply({release_request{i->position + 1}}); !released)
+        return tl::unexpected{released.error()};
+    }
+    served = true;
+    i = open_.erase(i);
+#ifdef HICACHE_TEST_HOOKS
+    if (options_.corrupt_after != 0 && totals_.requests == options_.corrupt_after)
+      runtime_.corrupt_for_test();
+#endif
+  }
+  return served;
+}
+
+result<replay_engine::service> replay_engine::serve(open_request& request) {
+  const auto id = request_id{request.position + 1};
+  const auto total = uint64_t{request.tokens->size()};
+  const auto prompt = workload_[request.position].input_length;
+  const auto answers = apply({load_request{id}, allocate_request{id, total}});
+  if (!answers)
+    return tl::unexpected{answers.error()};
+  if (!answers->list[0])
+    return tl::unexpected{answers->list[0].error()};
+  const auto& loaded = std::get<load_result>(*answers->list[0]);
+  in_flight_ |= loaded.progress != nullptr;
+  if (!answers->list[1]) {
+    if (answers->list[1].error().code == ec::out_of_device_pages)
+      return service::no_room;
+    return tl::unexpected{answers->list[1].error()};
+  }
+  const auto pages = std::get<allocate_result>(*answers->list[1]).device_pages;
+  const auto cached = loaded.device_tokens;
+  // A model would wait for each layer just before it computes it; checking and computing here go token by token, so wait for all.
+  if (loaded.progress && !loaded.progress->wait(loaded.progress->layers() - 1))
+    ++totals_.engine_errors;
+  if (auto verified = verify(request, *pages, cached); !verified)
+    return tl::unexpected{verified.error()};
+  if (options_.prefill_tokens_per_second > 0)
+    std::this_thread::sleep_for(std::chrono::duration<double>(static_cast<double>(prompt - cached)
+                                                              / options_.prefill_tokens_per_second));
+  if (auto computed = pattern_.compute(request.hashes, *pages, cached, total); !computed)
+    return tl::unexpected{computed.error()};
+  totals_.ttft_ms.push_back(milliseconds(clock::now() - request.arrived));
+  const auto inserted = apply({insert_request{id, request.tokens}, release_request{id}});
+  if (!inserted)
+    return tl::unexpected{inserted.error()};
+  for (const auto& answer : inserted->list)
+    if (!answer)
+      return tl::unexpected{answer.error()};
+  in_flight_ = true; // Perhaps a write-back began; the next step knows.
+  ++totals_.requests;
+  totals_.prompt_tokens += prompt;
+  totals_.computed_tokens += prompt - cached;
+  totals_.cached_l1 += cached - loaded.loading_tokens;
+  totals_.cached_l2 += loaded.loading_tokens - loaded.from_storage_tokens;
+  totals_.cached_l3 += loaded.from_storage_tokens;
+  return service::served;
+}
+
+result<void> replay_engine::verify(const open_request& request, const std::vector<page_index>& pages,
+                                   uint64_t tokens) {
+  if (options_.verify == verify_mode::off)
+    return {};
+  const auto page_size = runtime_.device_geometry().shape().page_size;
+  for (auto position = uint64_t{0}; position < tokens / page_size; ++position) {
+    if (options_.verify == verify_mode::sample && request.hashes[position * page_size] % sample_one_in != 0)
+      continue;
+    const auto right = pattern_.check(request.hashes, pages, position);
+    if (!right)
+      return tl::unexpected{right.error()};
+    ++totals_.pages_checked;
+    if (*right)
+      continue;
+    if (++totals_.mismatches <= 10)
+      spdlog::critical("wrong KV bytes: request {} of the workload, page {} of its prefix",
+                       workload_[request.position].line, position);
+  }
+  return {};
+}
+
+result<void> replay_engine::restart_open() {
+  auto operations = std::vector<tree_operation>{};
+  for (auto& request : open_) {
+    const auto id = request_id{request.position + 1};
+    operations.emplace_back(release_request{id});
+    operations.emplace_back(match_request{id, {}, request.tokens, workload_[request.position].input_length - 1});
+    request.ready = true;
+  }
+  if (operations.empty())
+    return {};
+  const auto answers = apply(std::move(operations));
+  if (!answers)
+    return tl::unexpected{answers.error()};
+  return {};
+}
+
+result<void> replay_engine::abandon_open() {
+  auto operations = std::vector<tree_operation>{};
+  for (const auto& request : open_)
+    operations.emplace_back(release_request{request.position + 1});
+  open_.clear();
+  if (operations.empty())
+    return {};
+  const auto answers = apply(std::move(operations));
+  if (!answers)
+    return tl::unexpected{answers.error()};
+  return {};
+}
+
+} // namespace hicache

@@ -1,0 +1,123 @@
+#pragma once
+
+#include "base/clock.hpp"
+#include "launch/kv_pattern.hpp"
+#include "launch/rank_runtime.hpp"
+#include "launch/replay_report.hpp"
+#include "launch/replay_workload.hpp"
+#include "launch/stop_signal.hpp"
+
+#include <caf/scoped_actor.hpp>
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace hicache {
+
+enum class verify_mode : uint8_t { off, sample, all };
+
+/// How a workload is replayed. Equal on all ranks.
+struct replay_options {
+  /// Requests arrive at their times (divided by speedup) rather than one after the other.
+  bool timed = false;
+  double speedup = 1;
+  /// Requests under way at once when not timed.
+  uint64_t concurrency = 1;
+  /// Simulated speed of computation; 0: none, as fast as bytes can be written.
+  double prefill_tokens_per_second = 0;
+  verify_mode verify = verify_mode::sample;
+  bool cache_output = false;
+  bool storage = false;
+  /// Seeds the KV pattern: instances of one namespace compute the same bytes.
+  std::string name_space;
+  uint32_t first_head = 0;
+#ifdef HICACHE_TEST_HOOKS
+  /// This rank damages its tree after so many requests; 0: never.
+  uint64_t corrupt_after = 0;
+#endif
+};
+
+/// An engine made of a workload: does with the cache what an inference engine does, on real KV bytes, the same on every rank of the instance
+/// (SPMD). Blocks its thread.
+class replay_engine {
+public:
+  /// @param progress Called after each turn with the requests done and the totals so far.
+  using progress_callback = std::function<void(uint64_t done, const replay_totals& so_far)>;
+
+  replay_engine(rank_runtime& runtime, const std::vector<replay_request>& workload,
+                const replay_options& options, const stop_signal& stop, progress_callback progress);
+
+  /// Serves the workload, or as much of it as comes before a signal. Collective.
+  /// @returns rank_unresponsive or another error of the runtime that makes going on impossible; the totals so far are in totals().
+  result<void> run();
+
+  /// Sums what ranks add up. Collective; after run().
+  result<void> gather();
+
+  const replay_totals& totals() const noexcept { return totals_; }
+
+private:
+  struct open_request {
+    size_t position = 0;
+    token_buffer tokens;
+    std::vector<uint64_t> hashes;
+    time_point arrived;
+    bool ready = false;
+  };
+
+  /// What every rank knows at the start of a turn.
+  struct turn {
+    uint64_t arrived = 0;
+    bool stop = false;
+  };
+
+  result<std::vector<int64_t>> reduce(std::vector<int64_t> values);
+
+  result<tree_answers> apply(std::vector<tree_operation> operations);
+
+  /// Agrees on arrivals and on stopping.
+  result<turn> begin_turn();
+
+  /// Opens the requests that may run now.
+  result<void> admit(uint64_t arrived);
+
+  /// Serves the requests that are ready, as far as there is room.
+  /// @returns whether any was served.
+  result<bool> serve_ready();
+
+  enum class service : uint8_t { served, no_room };
+
+  result<service> serve(open_request& request);
+
+  /// Compares cached pages with what they should hold.
+  result<void> verify(const open_request& request, const std::vector<page_index>& pages, uint64_t tokens);
+
+  /// One step; marks requests as ready. A diverged instance starts its open requests again, without hits.
+  result<step_result> step(std::chrono::nanoseconds wait);
+
+  /// Steps until nothing is in flight, so that what follows depends on nothing but the requests before.
+  result<void> drain();
+
+  result<void> restart_open();
+
+  /// Releases requests that a signal cut off.
+  result<void> abandon_open();
+
+  rank_runtime& runtime_;
+  const std::vector<replay_request>& workload_;
+  const replay_options& options_;
+  const stop_signal& stop_;
+  progress_callback progress_;
+  caf::scoped_actor self_;
+  kv_pattern pattern_;
+  replay_totals totals_;
+  time_point start_;
+  size_t next_ = 0;
+  bool in_flight_ = false;
+  std::deque<open_request> open_;
+};
+
+} // namespace hicache

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+namespace hicache {
+
+/// Turns SIGINT and SIGTERM into something a program can look at. Create it first in main, before any other thread, so that
+/// every thread inherits the blocked signals. A second signal ends the process at once.
+class stop_signal {
+public:
+  stop_signal();
+
+  ~stop_signal();
+
+  stop_signal(const stop_signal&) = delete;
+
+  stop_signal& operator=(const stop_signal&) = delete;
+
+  /// True once a signal came. Any thread.
+  bool raised() const noexcept { return raised_.load(std::memory_order_acquire) != 0; }
+
+  /// Blocks until a signal came or the time is over. Any thread.
+  /// @returns raised().
+  bool wait_for(std::chrono::nanoseconds time) const;
+
+private:
+  std::atomic<int> raised_{0};
+  int event_ = -1;
+  std::thread waiter_;
+};
+
+} // namespace hicache

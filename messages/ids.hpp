@@ -1,0 +1,84 @@
+#pragma once
+
+#include <array>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+/// Names of things, and the shared immutable arrays that messages carry. Plain values: no actor, no allocation policy.
+namespace hicache {
+
+/// A token of the model's vocabulary.
+using token_id = uint32_t;
+
+/// Number of a page in one pool. Page 0 is the padding page (it holds slot 0, where engines let unused lanes write), so
+/// it is never handed out and never cached.
+using page_index = uint32_t;
+
+/// A node of the radix tree. Never reused within a tree; 0 names no node.
+using node_id = uint64_t;
+
+/// A request of the engine, chosen by the engine and equal on all ranks. Unique among open requests.
+using request_id = uint64_t;
+
+/// A prefetch, numbered in issue order from 1; equal on all ranks.
+using fetch_id = uint64_t;
+
+/// A copy between L1 and L2 or a write to L3. Each kind is numbered in issue order from 1; equal on all ranks.
+using operation_id = uint64_t;
+
+/// The name of a page: SHA-256 over the page's tokens and, by chaining, all tokens before it.
+struct page_key {
+  std::array<uint8_t, 32> bytes{};
+
+  friend auto operator<=>(const page_key&, const page_key&) = default;
+};
+
+/// Lower-case hexadecimal, 64 digits.
+/// @relates page_key
+std::string to_string(const page_key& key);
+
+using token_buffer = std::shared_ptr<const std::vector<token_id>>;
+
+using page_list = std::shared_ptr<const std::vector<page_index>>;
+
+using key_list = std::shared_ptr<const std::vector<page_key>>;
+
+/// What separates requests of one model besides their tokens: the adapter and the tenant. Both empty: the base model,
+/// shared by all.
+struct cache_namespace {
+  std::string extra_key;
+  std::string salt;
+
+  friend auto operator<=>(const cache_namespace&, const cache_namespace&) = default;
+};
+
+/// The independent sequences of reductions. Each has a communicator of its own, so that one may wait while another goes on.
+enum class reduction_channel : uint8_t {
+  /// One per turn of the engine's scheduler loop.
+  step = 0,
+  /// The hit lengths of prefetches, between steps.
+  prefetch = 1,
+  /// What the engine itself wants agreed: configurations at the start, reports at the end.
+  engine = 2,
+};
+
+/// Number of enumerators of `reduction_channel`.
+inline constexpr size_t reduction_channel_count = 3;
+
+} // namespace hicache
+
+template <>
+struct std::hash<hicache::page_key> {
+  /// A key is uniformly distributed, so its first word is a hash.
+  size_t operator()(const hicache::page_key& key) const noexcept {
+    auto word = size_t{};
+    std::memcpy(&word, key.bytes.data(), sizeof(word));
+    return word;
+  }
+};

@@ -1,0 +1,102 @@
+@0xe3b7c5d1a9f24086;
+
+# The index protocol. Version: index_protocol_version in index_protocol.hpp. Add fields at the end with the next free
+# number; never reuse a number.
+
+using Cxx = import "/capnp/c++.capnp";
+$Cxx.namespace("hicache::schema");
+
+struct Key {
+  word0 @0 :UInt64;
+  word1 @1 :UInt64;
+  word2 @2 :UInt64;
+  word3 @3 :UInt64;
+}
+
+struct MemberInfo {
+  member @0 :UInt64;
+  epoch @1 :UInt64;
+  protocolVersion @2 :UInt32;
+  host @3 :Text;
+  memoryName @4 :Text;
+  pageAddress @5 :Text;
+  capacityBytes @6 :UInt64;
+  slotBytes @7 :UInt64;
+}
+
+struct Membership {
+  known @0 :Bool;
+  memberTtlMs @1 :UInt64;
+}
+
+struct Heartbeat {
+  member @0 :UInt64;
+  epoch @1 :UInt64;
+}
+
+struct AnnouncedPage {
+  key @0 :Key;
+  offset @1 :UInt64;
+  length @2 :UInt32;
+  generation @3 :UInt32;
+}
+
+struct PublishedPages {
+  member @0 :UInt64;
+  epoch @1 :UInt64;
+  pages @2 :List(AnnouncedPage);
+}
+
+struct WithdrawnPages {
+  member @0 :UInt64;
+  epoch @1 :UInt64;
+  keys @2 :List(Key);
+}
+
+struct KeyBatch {
+  keys @0 :List(Key);
+}
+
+struct Replica {
+  member @0 :UInt64;
+  epoch @1 :UInt64;
+  offset @2 :UInt64;
+  length @3 :UInt32;
+  generation @4 :UInt32;
+}
+
+struct Placements {
+  # counts[i] replicas belong to key i, in order.
+  counts @0 :List(UInt8);
+  replicas @1 :List(Replica);
+}
+
+struct MemberQuery {
+  members @0 :List(UInt64);
+}
+
+struct MemberList {
+  members @0 :List(MemberInfo);
+}
+
+struct StatusQuery {
+}
+
+struct MemberState {
+  info @0 :MemberInfo;
+  pages @1 :UInt64;
+  bytes @2 :UInt64;
+  silentMs @3 :UInt64;
+}
+
+struct IndexStatus {
+  members @0 :List(MemberState);
+  keys @1 :UInt64;
+  replicas @2 :UInt64;
+  bytes @3 :UInt64;
+  lookups @4 :UInt64;
+  keysAsked @5 :UInt64;
+  keysFound @6 :UInt64;
+  membersLost @7 :UInt64;
+  uptimeMs @8 :UInt64;
+}

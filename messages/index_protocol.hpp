@@ -1,0 +1,154 @@
+#pragma once
+
+#include "messages/ids.hpp"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+/// What members and readers say to the index. These values cross processes: each has a Cap'n Proto schema
+/// (index_protocol.capnp) and a codec (wire.hpp).
+namespace hicache {
+
+/// Version of the index protocol; peers of another version are refused.
+inline constexpr uint32_t index_protocol_version = 1;
+
+/// A rank that lends memory, and how to read it.
+struct member_info {
+  /// Random, chosen by the process at start.
+  uint64_t member = 0;
+  /// Grows with every mount; nothing of an older epoch is valid.
+  uint64_t epoch = 0;
+  uint32_t protocol_version = index_protocol_version;
+  /// The machine, for people and for placing replicas.
+  std::string host;
+  /// Name under which peers on the same machine open the memory.
+  std::string memory_name;
+  /// HOST:PORT of the UCX page server, for peers elsewhere.
+  std::string page_address;
+  uint64_t capacity_bytes = 0;
+  uint64_t slot_bytes = 0;
+
+  friend bool operator==(const member_info&, const member_info&) = default;
+};
+
+/// Answer to mount and heartbeat.
+struct membership {
+  /// False if the index does not know the member under this epoch: mount again and report all pages.
+  bool known = false;
+  /// The index forgets a member that is silent for longer.
+  uint64_t member_ttl_ms = 0;
+
+  friend bool operator==(const membership&, const membership&) = default;
+};
+
+/// A sign of life.
+struct heartbeat {
+  uint64_t member = 0;
+  uint64_t epoch = 0;
+
+  friend bool operator==(const heartbeat&, const heartbeat&) = default;
+};
+
+/// A page in a segment.
+struct announced_page {
+  page_key key;
+  /// Bytes from the start of the segment to the slot (its header).
+  uint64_t offset = 0;
+  uint32_t generation = 0;
+  /// Bytes of the object behind the header.
+  uint32_t length = 0;
+
+  friend bool operator==(const announced_page&, const announced_page&) = default;
+};
+
+/// Pages that an owner offers from now on.
+struct published_pages {
+  uint64_t member = 0;
+  uint64_t epoch = 0;
+  std::vector<announced_page> pages;
+
+  friend bool operator==(const published_pages&, const published_pages&) = default;
+};
+
+/// Pages that an owner no longer offers.
+struct withdrawn_pages {
+  uint64_t member = 0;
+  uint64_t epoch = 0;
+  std::vector<page_key> keys;
+
+  friend bool operator==(const withdrawn_pages&, const withdrawn_pages&) = default;
+};
+
+/// Keys to look up.
+struct key_batch {
+  std::vector<page_key> keys;
+
+  friend bool operator==(const key_batch&, const key_batch&) = default;
+};
+
+/// Where one copy of a page is.
+struct replica {
+  uint64_t member = 0;
+  uint64_t epoch = 0;
+  uint64_t offset = 0;
+  uint32_t generation = 0;
+  /// Bytes of the object.
+  uint32_t length = 0;
+
+  friend bool operator==(const replica&, const replica&) = default;
+};
+
+/// Answer to a lookup: for each key, in order, its replicas; none if the page is unknown.
+struct placements {
+  std::vector<std::vector<replica>> replicas;
+
+  friend bool operator==(const placements&, const placements&) = default;
+};
+
+/// Members to describe; all if empty.
+struct member_query {
+  std::vector<uint64_t> members;
+
+  friend bool operator==(const member_query&, const member_query&) = default;
+};
+
+/// Answer to a member query. Unknown members are left out.
+struct member_list {
+  std::vector<member_info> members;
+
+  friend bool operator==(const member_list&, const member_list&) = default;
+};
+
+/// Asks for the state of a shard.
+struct status_query {
+  friend bool operator==(const status_query&, const status_query&) = default;
+};
+
+/// One member as people see it.
+struct member_state {
+  member_info info;
+  uint64_t pages = 0;
+  uint64_t bytes = 0;
+  /// Since the last sign of life.
+  uint64_t silent_ms = 0;
+
+  friend bool operator==(const member_state&, const member_state&) = default;
+};
+
+/// State of one index shard. Counters since its start.
+struct index_status {
+  std::vector<member_state> members;
+  uint64_t keys = 0;
+  uint64_t replicas = 0;
+  uint64_t bytes = 0;
+  uint64_t lookups = 0;
+  uint64_t keys_asked = 0;
+  uint64_t keys_found = 0;
+  uint64_t members_lost = 0;
+  uint64_t uptime_ms = 0;
+
+  friend bool operator==(const index_status&, const index_status&) = default;
+};
+
+} // namespace hicache

@@ -1,0 +1,144 @@
+#pragma once
+
+// Every message that an actor of hicache understands, on one page. Read this file first.
+
+#include "messages/type_ids.hpp"
+
+#include <caf/replies_to.hpp>
+#include <caf/timespan.hpp>
+#include <caf/typed_actor.hpp>
+
+#include <type_traits>
+
+namespace hicache {
+
+/// The TREE owns what is cached where: the HiRadixTree and the page allocators of L1 and L2. The engine talks to this one.
+using tree_actor = caf::typed_actor<
+  // Engine: applies the operations of one turn, in order, and answers each. The same on every rank.
+  caf::replies_to<atom::apply, tree_operations>::with<tree_answers>,
+  // Engine: turns what happened meanwhile into facts, the same on every rank. Waits up to the given time for news.
+  caf::replies_to<atom::step, caf::timespan>::with<step_result>,
+  // Controller, backup: an operation ended on this rank.
+  caf::reacts_to<atom::done, operation_done>,
+  // Prefetcher: a fetch ended on this rank.
+  caf::reacts_to<atom::fetched, fetched_pages>,
+  // Itself: a step has waited long enough for news (0) or for the other ranks (1); with the step's number.
+  caf::reacts_to<atom::tick, uint8_t, uint64_t>,
+  // Tests: makes this rank's tree differ from the others'; ignored unless the build has test hooks.
+  caf::reacts_to<atom::corrupt>,
+  // Anyone: what this rank did so far.
+  caf::replies_to<atom::counters>::with<rank_counters>>;
+
+/// The CONTROLLER moves pages between L1 and L2. Reports each command to the tree when it is done, in issue order.
+using controller_actor = caf::typed_actor<
+  // Copies L1 -> L2.
+  caf::reacts_to<atom::write, write_command>,
+  // Copies L2 -> L1, layer by layer.
+  caf::reacts_to<atom::load, load_command>, caf::replies_to<atom::counters>::with<rank_counters>>;
+
+/// The PREFETCHER brings pages from L3 to L2. Owns the reserve of L2 pages and the agreement on hit lengths.
+using prefetcher_actor = caf::typed_actor<
+  // Looks for pages and reads those that every rank has. Answers the tree with `fetched`, exactly once.
+  caf::reacts_to<atom::fetch, fetch_command>,
+  // Ends a fetch with what has arrived.
+  caf::reacts_to<atom::terminate, terminate_command>,
+  // Adds pages to the reserve.
+  caf::reacts_to<atom::refill, refill_command>, caf::replies_to<atom::counters>::with<rank_counters>>;
+
+/// The BACKUP writes pages from L2 to L3. Reports each command to the tree when it is done.
+using backup_actor = caf::typed_actor<
+  // Writes what L3 lacks.
+  caf::reacts_to<atom::backup, backup_command>, caf::replies_to<atom::counters>::with<rank_counters>>;
+
+/// The CONSENSUS owns the communicators of the instance.
+using consensus_actor = caf::typed_actor<
+  // Answers the element-wise minimum over all ranks. One at a time per channel.
+  caf::replies_to<atom::reduce, reduction>::with<reduced>,
+  // Itself: looks after reductions in flight.
+  caf::reacts_to<atom::poll>,
+  // Itself: the reduction on a channel ended.
+  caf::reacts_to<atom::done, uint8_t, reduced>>;
+
+/// The STORAGE owns one L3 backend and its worker threads. Every request carries the time it may take.
+using storage_actor = caf::typed_actor<
+  // Answers how many pages follow on from the first one without a gap.
+  caf::replies_to<atom::exists, storage_batch, caf::timespan>::with<uint64_t>,
+  // Reads pages into L2.
+  caf::replies_to<atom::get, storage_batch, caf::timespan>::with<storage_outcome>,
+  // Writes pages from L2.
+  caf::replies_to<atom::set, storage_batch, caf::timespan>::with<storage_outcome>,
+  // Removes pages.
+  caf::replies_to<atom::remove, storage_batch, caf::timespan>::with<storage_outcome>,
+  // Itself: a worker thread finished a batch.
+  caf::reacts_to<atom::done, storage_completion>, caf::replies_to<atom::counters>::with<rank_counters>>;
+
+/// The SEGMENT owns the memory that this rank lends to L3: who is in which slot. Mounts it at the index and announces pages.
+using segment_actor = caf::typed_actor<
+  // Takes slots for pages, evicting if needed.
+  caf::replies_to<atom::reserve, segment_pages>::with<segment_slots>,
+  // The pages in these slots are complete: from now on they are offered to everyone. Answers when the index knows.
+  caf::replies_to<atom::publish, segment_slots>::with<atom::ok>,
+  // Gives slots back that will not be written.
+  caf::reacts_to<atom::abort, segment_slots>,
+  // These pages were read on this rank.
+  caf::reacts_to<atom::touch, key_list>,
+  // Withdraws pages and frees their slots.
+  caf::replies_to<atom::remove, key_list>::with<atom::ok>,
+  // Itself: heartbeat, and mounting again after the index was lost.
+  caf::reacts_to<atom::tick>, caf::replies_to<atom::counters>::with<rank_counters>>;
+
+/// The INDEX knows, for the whole cluster, which segments hold which page. In a process of its own.
+using index_actor = caf::typed_actor<
+  // Admits a member; an older epoch of it is forgotten. The sender is watched from now on.
+  caf::replies_to<atom::mount, member_info>::with<membership>,
+  // Keeps a member alive.
+  caf::replies_to<atom::tick, heartbeat>::with<membership>,
+  // Pages that a member offers.
+  caf::replies_to<atom::publish, published_pages>::with<membership>,
+  // Pages that a member no longer offers.
+  caf::replies_to<atom::withdraw, withdrawn_pages>::with<membership>,
+  // Where pages are.
+  caf::replies_to<atom::locate, key_batch>::with<placements>,
+  // How to read from members.
+  caf::replies_to<atom::members, member_query>::with<member_list>,
+  // State of the shard, for people.
+  caf::replies_to<atom::status, status_query>::with<index_status>,
+  // Itself: forgets silent members.
+  caf::reacts_to<atom::poll>>;
+
+/// The ENGINE is the user's side. What the runtime tells it unasked.
+using engine_actor = caf::typed_actor<
+  // Something failed that the engine should know of although it can go on: L3 lost, ranks diverged.
+  caf::reacts_to<atom::notice, caf::error>>;
+
+// -- proof that remote interfaces carry only values with a wire format --------------------------------------------------
+
+namespace detail {
+
+template <class T>
+inline constexpr bool may_leave_process
+  = wire::wire_type<T> || caf::is_atom_constant<T>::value || std::is_void_v<T>;
+
+template <class>
+inline constexpr bool is_remote_signature = false;
+
+template <class... In, class... Out>
+inline constexpr bool is_remote_signature<
+  caf::typed_mpi<caf::detail::type_list<In...>, caf::output_tuple<Out...>>>
+  = (may_leave_process<In> && ...) && (may_leave_process<Out> && ...);
+
+} // namespace detail
+
+/// True if every message of a handle may cross processes.
+template <class>
+inline constexpr bool is_remote_interface = false;
+
+template <class... Signatures>
+inline constexpr bool is_remote_interface<caf::typed_actor<Signatures...>>
+  = (detail::is_remote_signature<Signatures> && ...);
+
+static_assert(is_remote_interface<index_actor>);
+static_assert(!is_remote_interface<tree_actor>);
+static_assert(!is_remote_interface<storage_actor>);
+
+} // namespace hicache

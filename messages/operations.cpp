@@ -1,0 +1,21 @@
+#include "messages/operations.hpp"
+
+namespace hicache {
+
+rank_counters& rank_counters::operator+=(const rank_counters& other) noexcept {
+  bytes_l1_to_l2 += other.bytes_l1_to_l2;
+  bytes_l2_to_l1 += other.bytes_l2_to_l1;
+  bytes_l2_to_l3 += other.bytes_l2_to_l3;
+  bytes_l3_to_l2 += other.bytes_l3_to_l2;
+  evicted_l1 += other.evicted_l1;
+  evicted_l2 += other.evicted_l2;
+  evicted_l3 += other.evicted_l3;
+  steps += other.steps;
+  reductions += other.reductions;
+  divergences += other.divergences;
+  storage_failures += other.storage_failures;
+  errors += other.errors;
+  return *this;
+}
+
+} // namespace hicache

@@ -1,0 +1,350 @@
+#pragma once
+
+#include "base/error.hpp"
+#include "messages/ids.hpp"
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <variant>
+#include <vector>
+
+/// What an engine asks of the tree, what it hears back, and what the tree asks of the other actors. In-process only:
+/// arrays are shared, never copied, and no struct here may leave the process.
+namespace hicache {
+
+// -- engine -> tree -------------------------------------------------------------------------------------------------
+
+/// Opens a request: finds the longest cached prefix and locks it.
+struct match_request {
+  request_id request = 0;
+  cache_namespace ns;
+  /// All tokens of the prompt.
+  token_buffer tokens;
+  /// How many of them may be answered from the cache. Engines pass size - 1, so that there is a last token to compute.
+  uint64_t limit = 0;
+};
+
+/// Lengths are in tokens, whole pages. The device part comes first, the host part follows on it.
+struct match_result {
+  uint64_t device_tokens = 0;
+  uint64_t host_tokens = 0;
+  /// The pages of the device part, in prefix order.
+  page_list device_pages;
+};
+
+/// Starts looking in L3 for what follows the match. At most once per request.
+struct prefetch_request {
+  request_id request = 0;
+};
+
+/// What became of a request for prefetching.
+struct prefetch_result {
+  /// Tokens looked for in L3; 0 if the prefetch was declined (no storage, tail below the threshold, or too many open).
+  uint64_t tokens = 0;
+};
+
+/// Ends the request's prefetch by the prefetch policy, so that the request can run.
+struct schedule_request {
+  request_id request = 0;
+};
+
+/// Whether a request may run. A pending one becomes ready in the answer of a later step.
+struct schedule_result {
+  bool ready = false;
+};
+
+/// Brings the request's host part to the device.
+struct load_request {
+  request_id request = 0;
+};
+
+/// Progress of one load, layer by layer. The copy engine writes it, the engine's compute thread waits on it; any thread.
+class layer_progress {
+public:
+  explicit layer_progress(uint32_t layers) : layers_(layers) {}
+
+  /// Layers whose K and V are in L1, counted from layer 0.
+  uint32_t done() const noexcept { return done_.load(std::memory_order_acquire) & ~failed_bit; }
+
+  /// True if the copy failed: the pages of the load hold no valid bytes from layer done() on.
+  bool failed() const noexcept { return (done_.load(std::memory_order_acquire) & failed_bit) != 0; }
+
+  /// Blocks until layer `layer` is in L1 or the load failed.
+  /// @returns false if the load failed first.
+  bool wait(uint32_t layer) const noexcept {
+    for (auto now = done_.load(std::memory_order_acquire); (now & ~failed_bit) <= layer;
+         now = done_.load(std::memory_order_acquire)) {
+      if ((now & failed_bit) != 0)
+        return false;
+      done_.wait(now, std::memory_order_acquire);
+    }
+    return true;
+  }
+
+  uint32_t layers() const noexcept { return layers_; }
+
+  /// Called by the copy engine when `count` layers are complete.
+  void advance(uint32_t count) noexcept {
+    done_.store(count, std::memory_order_release);
+    done_.notify_all();
+  }
+
+  /// Called by the copy engine when the load cannot finish.
+  void fail() noexcept {
+    done_.fetch_or(failed_bit, std::memory_order_acq_rel);
+    done_.notify_all();
+  }
+
+private:
+  static constexpr uint32_t failed_bit = uint32_t{1} << 31;
+
+  std::atomic<uint32_t> done_{0};
+  uint32_t layers_;
+};
+
+using layer_progress_ptr = std::shared_ptr<layer_progress>;
+
+/// Answer to load_back.
+struct load_result {
+  /// Tokens on the device now, including those still being loaded. Whole pages.
+  uint64_t device_tokens = 0;
+  /// Of these, the tokens that this call began to load from L2.
+  uint64_t loading_tokens = 0;
+  /// Of the loading ones, the tokens that this request's own prefetch brought from L3.
+  uint64_t from_storage_tokens = 0;
+  /// The pages of the device part, in prefix order.
+  page_list device_pages;
+  /// Null if nothing is loading.
+  layer_progress_ptr progress;
+};
+
+/// Takes device pages for the first `tokens` tokens of the request, as far as it has none yet.
+struct allocate_request {
+  request_id request = 0;
+  uint64_t tokens = 0;
+};
+
+/// Answer to allocate: the pages of the whole request so far, in prefix order: first the cached ones, then the new ones.
+struct allocate_result {
+  page_list device_pages;
+};
+
+/// Gives computed pages to the tree.
+struct insert_request {
+  request_id request = 0;
+  /// All tokens whose KV is in the request's pages now: the prompt, or more after decoding.
+  token_buffer tokens;
+};
+
+/// Answer to insert.
+struct insert_result {
+  /// Tokens that the tree held on the device already; the request's own copies of these pages were freed.
+  uint64_t duplicate_tokens = 0;
+  /// The pages of the whole request, in prefix order, after duplicates were replaced by the tree's pages.
+  page_list device_pages;
+};
+
+/// Closes a request and unlocks what it used.
+struct release_request {
+  request_id request = 0;
+};
+
+/// Answer to release.
+struct release_result {};
+
+using tree_operation = std::variant<match_request, prefetch_request, schedule_request, load_request,
+                                    allocate_request, insert_request, release_request>;
+
+/// The result type at position i answers the operation type at position i of `tree_operation`.
+using tree_answer = result<std::variant<match_result, prefetch_result, schedule_result, load_result,
+                                        allocate_result, insert_result, release_result>>;
+
+/// Operations of one turn of the engine, applied in order. An operation that fails changes nothing and does not stop the
+/// ones behind it.
+struct tree_operations {
+  std::vector<tree_operation> list;
+};
+
+/// One answer per operation, in order.
+struct tree_answers {
+  std::vector<tree_answer> list;
+};
+
+/// A prefetch that ended in a step.
+struct ready_request {
+  request_id request = 0;
+  /// Tokens that came from L3 and are in L2 now. Whole pages.
+  uint64_t fetched_tokens = 0;
+  /// Tokens of L1 and L2 that the request's prefix has now, fetched ones included.
+  uint64_t device_tokens = 0;
+  uint64_t host_tokens = 0;
+};
+
+/// Answer to step: what all ranks know now.
+struct step_result {
+  /// False if nothing was in flight, so that no reduction was needed.
+  bool reduced = false;
+  /// True while writes, loads, backups or prefetches are outstanding.
+  bool in_flight = false;
+  /// Requests that became ready, in the order in which they were scheduled.
+  std::vector<ready_request> ready;
+};
+
+// -- tree -> controller, backup, prefetcher: effects -------------------------------------------------------------------
+
+/// L1 -> L2 copy of whole pages: device_pages[i] goes to host_pages[i].
+struct write_command {
+  operation_id id = 0;
+  page_list device_pages;
+  page_list host_pages;
+};
+
+/// L2 -> L1 copy of whole pages, layer by layer.
+struct load_command {
+  operation_id id = 0;
+  page_list host_pages;
+  page_list device_pages;
+  layer_progress_ptr progress;
+};
+
+/// L2 -> L3 write: keys[i] names host_pages[i]; parents[i] names the page before it, or is all zero for a first page.
+struct backup_command {
+  operation_id id = 0;
+  key_list keys;
+  key_list parents;
+  page_list host_pages;
+};
+
+/// L3 -> L2 fetch of the pages named by keys[first...], as far as they follow on without a gap.
+struct fetch_command {
+  fetch_id id = 0;
+  key_list keys;
+  uint64_t first = 0;
+};
+
+/// Ends a fetch now, whatever has arrived (stop policy best_effort).
+struct terminate_command {
+  fetch_id id = 0;
+};
+
+/// Gives L2 pages to the prefetcher's reserve.
+struct refill_command {
+  page_list host_pages;
+};
+
+/// Result of one fetch on this rank; the prefetcher tells the tree.
+struct fetched_pages {
+  fetch_id id = 0;
+  /// L2 pages filled without a gap from keys[first] on.
+  page_list host_pages;
+};
+
+// -- facts: controller and backup -> tree --------------------------------------------------------------------------
+
+enum class operation_kind : uint8_t { write, load, backup };
+
+/// A copy or backup ended on this rank. A backup that failed in part is done all the same: L3 lacks a page, nothing else.
+struct operation_done {
+  operation_kind kind = operation_kind::write;
+  operation_id id = 0;
+  /// False if a copy failed; then its pages hold unspecified bytes.
+  bool ok = true;
+};
+
+// -- prefetcher, backup -> storage ------------------------------------------------------------------------------------
+
+/// Pages [first, first + count) of `keys`; page first + i moves from or to host_pages[host_first + i]. Keys name pages;
+/// the storage actor derives the names of this rank's objects from them.
+struct storage_batch {
+  key_list keys;
+  /// For writes: the page before each page.
+  key_list parents;
+  uint64_t first = 0;
+  uint64_t count = 0;
+  /// Null where no bytes move.
+  page_list host_pages;
+  uint64_t host_first = 0;
+};
+
+/// Result of a storage batch: one code per page; ec::none if it succeeded.
+struct storage_outcome {
+  std::vector<ec> pages;
+};
+
+/// A finished batch on its way from a worker thread to the storage actor.
+struct storage_completion {
+  uint64_t ticket = 0;
+  std::vector<ec> pages;
+};
+
+// -- cluster backend -> segment --------------------------------------------------------------------------------------
+
+/// Pages to be written to this rank's segment; parents[i] is all zero for a first page.
+struct segment_pages {
+  std::vector<page_key> keys;
+  std::vector<page_key> parents;
+};
+
+/// Room for one page in this rank's segment.
+struct segment_slot {
+  enum class state : uint8_t {
+    /// The caller writes header and object to `offset`, then publishes or aborts.
+    reserved,
+    /// The segment has the page already; nothing to do.
+    present,
+    /// No room, and nothing may be evicted.
+    full,
+  };
+
+  page_key key;
+  state what = state::full;
+  /// Bytes from the start of the segment to the slot.
+  uint64_t offset = 0;
+  uint32_t generation = 0;
+  /// Bytes of the object; the caller sets it before it publishes.
+  uint32_t length = 0;
+};
+
+struct segment_slots {
+  std::vector<segment_slot> list;
+};
+
+// -- everyone -> consensus ------------------------------------------------------------------------------------------
+
+/// A vector whose element-wise minimum over all ranks is asked for.
+struct reduction {
+  reduction_channel channel = reduction_channel::step;
+  std::vector<int64_t> values;
+};
+
+/// The minimum, equal on all ranks.
+struct reduced {
+  std::vector<int64_t> values;
+  /// Why there is none; `ec::none` if there is.
+  error failure;
+};
+
+// -- counters for people ----------------------------------------------------------------------------------------------
+
+/// What one rank did since it started. Every actor fills its own part.
+struct rank_counters {
+  uint64_t bytes_l1_to_l2 = 0;
+  uint64_t bytes_l2_to_l1 = 0;
+  uint64_t bytes_l2_to_l3 = 0;
+  uint64_t bytes_l3_to_l2 = 0;
+  uint64_t evicted_l1 = 0;
+  uint64_t evicted_l2 = 0;
+  uint64_t evicted_l3 = 0;
+  uint64_t steps = 0;
+  uint64_t reductions = 0;
+  uint64_t divergences = 0;
+  /// Reads and writes of L3 that failed, so that something was recomputed or not stored; absent pages are not failures.
+  uint64_t storage_failures = 0;
+  /// What the engine was told of: copies and reductions that failed.
+  uint64_t errors = 0;
+
+  rank_counters& operator+=(const rank_counters& other) noexcept;
+};
+
+} // namespace hicache

@@ -1,0 +1,19 @@
+@0xc1a5d27b6c4e9f31;
+
+# The header of a page in L3. Only data fields: the encoded size is fixed. A change of meaning takes a new version.
+
+using Cxx = import "/capnp/c++.capnp";
+$Cxx.namespace("hicache::schema");
+
+struct PageHeader {
+  magic @0 :UInt32;
+  version @1 :UInt16;
+  generation @2 :UInt32;
+  fingerprint @3 :UInt64;
+  key0 @4 :UInt64;
+  key1 @5 :UInt64;
+  key2 @6 :UInt64;
+  key3 @7 :UInt64;
+  length @8 :UInt64;
+  checksum @9 :UInt64;
+}

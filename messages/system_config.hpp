@@ -1,0 +1,17 @@
+#pragma once
+
+#include <caf/actor_system_config.hpp>
+
+namespace hicache {
+
+/// Settings of one process's actor system. Announces every message type and error code, so a program or test that starts from this class
+/// cannot forget one (CAF loses messages of unannounced types silently).
+class system_config : public caf::actor_system_config {
+public:
+  system_config();
+
+  /// Adds networking. Heartbeats make CAF notice a peer that vanished without closing its connection.
+  system_config& with_network();
+};
+
+} // namespace hicache

@@ -1,0 +1,83 @@
+#pragma once
+
+#include "messages/caf_error.hpp"
+#include "messages/index_protocol.hpp"
+#include "messages/operations.hpp"
+#include "messages/wire_inspect.hpp"
+
+#include <caf/type_id.hpp>
+
+// Announces what actors send. Entries are counted with __COUNTER__: nothing but entries between BEGIN and END. Not hicache::ec: CAF
+// turns error-code enums into caf::error inside messages.
+CAF_BEGIN_TYPE_ID_BLOCK(hicache, caf::first_custom_type_id)
+
+  // -- values that cross processes: Cap'n Proto inside, see wire.hpp ------------------------------------------------------
+  CAF_ADD_TYPE_ID(hicache, (hicache::heartbeat))
+  CAF_ADD_TYPE_ID(hicache, (hicache::index_status))
+  CAF_ADD_TYPE_ID(hicache, (hicache::key_batch))
+  CAF_ADD_TYPE_ID(hicache, (hicache::member_info))
+  CAF_ADD_TYPE_ID(hicache, (hicache::member_list))
+  CAF_ADD_TYPE_ID(hicache, (hicache::member_query))
+  CAF_ADD_TYPE_ID(hicache, (hicache::membership))
+  CAF_ADD_TYPE_ID(hicache, (hicache::placements))
+  CAF_ADD_TYPE_ID(hicache, (hicache::published_pages))
+  CAF_ADD_TYPE_ID(hicache, (hicache::status_query))
+  CAF_ADD_TYPE_ID(hicache, (hicache::withdrawn_pages))
+
+  // -- verbs: at most 10 characters -----------------------------------------------------------------------------------
+  CAF_ADD_ATOM(hicache, hicache::atom, abort, "abort")
+  CAF_ADD_ATOM(hicache, hicache::atom, apply, "apply")
+  CAF_ADD_ATOM(hicache, hicache::atom, backup, "backup")
+  CAF_ADD_ATOM(hicache, hicache::atom, corrupt, "corrupt")
+  CAF_ADD_ATOM(hicache, hicache::atom, counters, "counters")
+  CAF_ADD_ATOM(hicache, hicache::atom, done, "done")
+  CAF_ADD_ATOM(hicache, hicache::atom, exists, "exists")
+  CAF_ADD_ATOM(hicache, hicache::atom, fetch, "fetch")
+  CAF_ADD_ATOM(hicache, hicache::atom, fetched, "fetched")
+  CAF_ADD_ATOM(hicache, hicache::atom, get, "get")
+  CAF_ADD_ATOM(hicache, hicache::atom, health, "health")
+  CAF_ADD_ATOM(hicache, hicache::atom, load, "load")
+  CAF_ADD_ATOM(hicache, hicache::atom, locate, "locate")
+  CAF_ADD_ATOM(hicache, hicache::atom, members, "members")
+  CAF_ADD_ATOM(hicache, hicache::atom, mount, "mount")
+  CAF_ADD_ATOM(hicache, hicache::atom, notice, "notice")
+  CAF_ADD_ATOM(hicache, hicache::atom, ok, "ok")
+  CAF_ADD_ATOM(hicache, hicache::atom, poll, "poll")
+  CAF_ADD_ATOM(hicache, hicache::atom, publish, "publish")
+  CAF_ADD_ATOM(hicache, hicache::atom, reduce, "reduce")
+  CAF_ADD_ATOM(hicache, hicache::atom, refill, "refill")
+  CAF_ADD_ATOM(hicache, hicache::atom, remove, "remove")
+  CAF_ADD_ATOM(hicache, hicache::atom, reserve, "reserve")
+  CAF_ADD_ATOM(hicache, hicache::atom, set, "set")
+  CAF_ADD_ATOM(hicache, hicache::atom, start, "start")
+  CAF_ADD_ATOM(hicache, hicache::atom, status, "status")
+  CAF_ADD_ATOM(hicache, hicache::atom, step, "step")
+  CAF_ADD_ATOM(hicache, hicache::atom, terminate, "terminate")
+  CAF_ADD_ATOM(hicache, hicache::atom, tick, "tick")
+  CAF_ADD_ATOM(hicache, hicache::atom, touch, "touch")
+  CAF_ADD_ATOM(hicache, hicache::atom, withdraw, "withdraw")
+  CAF_ADD_ATOM(hicache, hicache::atom, write, "write")
+
+CAF_END_TYPE_ID_BLOCK(hicache)
+
+// -- in-process only: they share memory, which has no meaning elsewhere ------------------------------------------------
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::backup_command)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::fetch_command)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::fetched_pages)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::key_list)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::load_command)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::operation_done)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::rank_counters)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::reduced)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::reduction)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::refill_command)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::segment_pages)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::segment_slots)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::step_result)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::storage_batch)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::storage_completion)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::storage_outcome)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::terminate_command)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::tree_answers)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::tree_operations)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::write_command)

@@ -1,0 +1,319 @@
+#include "messages/wire.hpp"
+
+#include "base/limits.hpp"
+#include "messages/index_protocol.capnp.h"
+
+#include <capnp/message.h>
+#include <capnp/serialize.h>
+#include <kj/exception.h>
+
+#include <cstring>
+#include <string>
+
+namespace hicache::wire {
+
+namespace {
+
+// -- values <-> schema: one pair of functions per struct --------------------------------------------------------------
+
+void write(const page_key& x, schema::Key::Builder to) {
+  uint64_t words[4];
+  std::memcpy(words, x.bytes.data(), sizeof(words));
+  to.setWord0(words[0]);
+  to.setWord1(words[1]);
+  to.setWord2(words[2]);
+  to.setWord3(words[3]);
+}
+
+void read(schema::Key::Reader from, page_key& x) {
+  const uint64_t words[] = {from.getWord0(), from.getWord1(), from.getWord2(), from.getWord3()};
+  std::memcpy(x.bytes.data(), words, sizeof(words));
+}
+
+// Elements of lists; declared here because the list templates below look them up by plain name.
+void write(const announced_page& x, schema::AnnouncedPage::Builder to);
+void read(schema::AnnouncedPage::Reader from, announced_page& x);
+void write(const member_info& x, schema::MemberInfo::Builder to);
+void read(schema::MemberInfo::Reader from, member_info& x);
+void write(const member_state& x, schema::MemberState::Builder to);
+void read(schema::MemberState::Reader from, member_state& x);
+
+/// Lists of structs, element by element; the sizes are known to be equal.
+template <class T, class ListBuilder>
+void write_list(const std::vector<T>& xs, ListBuilder to) {
+  for (auto i = 0u; i < to.size(); ++i)
+    write(xs[i], to[i]);
+}
+
+template <class T, class ListReader>
+void read_list(ListReader from, size_t count_max, std::vector<T>& xs) {
+  KJ_REQUIRE(from.size() <= count_max, "list too long");
+  xs.resize(from.size());
+  for (auto i = 0u; i < from.size(); ++i)
+    read(from[i], xs[i]);
+}
+
+std::string text(capnp::Text::Reader from) {
+  static constexpr auto text_max = size_t{256};
+  KJ_REQUIRE(from.size() <= text_max, "text too long");
+  return {from.cStr(), from.size()};
+}
+
+unsigned size_of(const auto& xs) {
+  return static_cast<unsigned>(xs.size());
+}
+
+void write(const member_info& x, schema::MemberInfo::Builder to) {
+  to.setMember(x.member);
+  to.setEpoch(x.epoch);
+  to.setProtocolVersion(x.protocol_version);
+  to.setHost(x.host);
+  to.setMemoryName(x.memory_name);
+  to.setPageAddress(x.page_address);
+  to.setCapacityBytes(x.capacity_bytes);
+  to.setSlotBytes(x.slot_bytes);
+}
+
+void read(schema::MemberInfo::Reader from, member_info& x) {
+  x.member = from.getMember();
+  x.epoch = from.getEpoch();
+  x.protocol_version = from.getProtocolVersion();
+  x.host = text(from.getHost());
+  x.memory_name = text(from.getMemoryName());
+  x.page_address = text(from.getPageAddress());
+  x.capacity_bytes = from.getCapacityBytes();
+  x.slot_bytes = from.getSlotBytes();
+}
+
+void write(const membership& x, schema::Membership::Builder to) {
+  to.setKnown(x.known);
+  to.setMemberTtlMs(x.member_ttl_ms);
+}
+
+void read(schema::Membership::Reader from, membership& x) {
+  x.known = from.getKnown();
+  x.member_ttl_ms = from.getMemberTtlMs();
+}
+
+void write(const heartbeat& x, schema::Heartbeat::Builder to) {
+  to.setMember(x.member);
+  to.setEpoch(x.epoch);
+}
+
+void read(schema::Heartbeat::Reader from, heartbeat& x) {
+  x.member = from.getMember();
+  x.epoch = from.getEpoch();
+}
+
+void write(const announced_page& x, schema::AnnouncedPage::Builder to) {
+  write(x.key, to.initKey());
+  to.setOffset(x.offset);
+  to.setLength(x.length);
+  to.setGeneration(x.generation);
+}
+
+void read(schema::AnnouncedPage::Reader from, announced_page& x) {
+  read(from.getKey(), x.key);
+  x.offset = from.getOffset();
+  x.length = from.getLength();
+  x.generation = from.getGeneration();
+  KJ_REQUIRE(x.length <= limits::page_bytes, "page too long");
+}
+
+void write(const published_pages& x, schema::PublishedPages::Builder to) {
+  to.setMember(x.member);
+  to.setEpoch(x.epoch);
+  write_list(x.pages, to.initPages(size_of(x.pages)));
+}
+
+void read(schema::PublishedPages::Reader from, published_pages& x) {
+  x.member = from.getMember();
+  x.epoch = from.getEpoch();
+  read_list(from.getPages(), limits::index_batch_keys, x.pages);
+}
+
+void write(const withdrawn_pages& x, schema::WithdrawnPages::Builder to) {
+  to.setMember(x.member);
+  to.setEpoch(x.epoch);
+  write_list(x.keys, to.initKeys(size_of(x.keys)));
+}
+
+void read(schema::WithdrawnPages::Reader from, withdrawn_pages& x) {
+  x.member = from.getMember();
+  x.epoch = from.getEpoch();
+  read_list(from.getKeys(), limits::index_batch_keys, x.keys);
+}
+
+void write(const key_batch& x, schema::KeyBatch::Builder to) {
+  write_list(x.keys, to.initKeys(size_of(x.keys)));
+}
+
+void read(schema::KeyBatch::Reader from, key_batch& x) {
+  read_list(from.getKeys(), limits::index_batch_keys, x.keys);
+}
+
+void write(const replica& x, schema::Replica::Builder to) {
+  to.setMember(x.member);
+  to.setEpoch(x.epoch);
+  to.setOffset(x.offset);
+  to.setLength(x.length);
+  to.setGeneration(x.generation);
+}
+
+void read(schema::Replica::Reader from, replica& x) {
+  x.member = from.getMember();
+  x.epoch = from.getEpoch();
+  x.offset = from.getOffset();
+  x.length = from.getLength();
+  x.generation = from.getGeneration();
+  KJ_REQUIRE(x.length <= limits::page_bytes, "page too long");
+}
+
+void write(const placements& x, schema::Placements::Builder to) {
+  auto total = 0u;
+  auto counts = to.initCounts(size_of(x.replicas));
+  for (auto i = 0u; i < counts.size(); ++i) {
+    counts.set(i, static_cast<uint8_t>(x.replicas[i].size()));
+    total += size_of(x.replicas[i]);
+  }
+  auto replicas = to.initReplicas(total);
+  auto next = 0u;
+  for (const auto& of_key : x.replicas)
+    for (const auto& one : of_key)
+      write(one, replicas[next++]);
+}
+
+void read(schema::Placements::Reader from, placements& x) {
+  const auto counts = from.getCounts();
+  const auto replicas = from.getReplicas();
+  KJ_REQUIRE(counts.size() <= limits::index_batch_keys, "list too long");
+  x.replicas.resize(counts.size());
+  auto next = 0u;
+  for (auto i = 0u; i < counts.size(); ++i) {
+    KJ_REQUIRE(counts[i] <= limits::replicas_per_key && counts[i] <= replicas.size() - next,
+               "replicas do not match their counts");
+    x.replicas[i].resize(counts[i]);
+    for (auto& one : x.replicas[i])
+      read(replicas[next++], one);
+  }
+  KJ_REQUIRE(next == replicas.size(), "replicas do not match their counts");
+}
+
+void write(const member_query& x, schema::MemberQuery::Builder to) {
+  auto members = to.initMembers(size_of(x.members));
+  for (auto i = 0u; i < members.size(); ++i)
+    members.set(i, x.members[i]);
+}
+
+void read(schema::MemberQuery::Reader from, member_query& x) {
+  const auto members = from.getMembers();
+  KJ_REQUIRE(members.size() <= limits::index_batch_keys, "list too long");
+  x.members.reserve(members.size());
+  for (const auto member : members)
+    x.members.push_back(member);
+}
+
+void write(const member_list& x, schema::MemberList::Builder to) {
+  write_list(x.members, to.initMembers(size_of(x.members)));
+}
+
+void read(schema::MemberList::Reader from, member_list& x) {
+  read_list(from.getMembers(), limits::index_members, x.members);
+}
+
+void write(const status_query&, schema::StatusQuery::Builder) {}
+
+void read(schema::StatusQuery::Reader, status_query&) {}
+
+void write(const member_state& x, schema::MemberState::Builder to) {
+  write(x.info, to.initInfo());
+  to.setPages(x.pages);
+  to.setBytes(x.bytes);
+  to.setSilentMs(x.silent_ms);
+}
+
+void read(schema::MemberState::Reader from, member_state& x) {
+  read(from.getInfo(), x.info);
+  x.pages = from.getPages();
+  x.bytes = from.getBytes();
+  x.silent_ms = from.getSilentMs();
+}
+
+void write(const index_status& x, schema::IndexStatus::Builder to) {
+  write_list(x.members, to.initMembers(size_of(x.members)));
+  to.setKeys(x.keys);
+  to.setReplicas(x.replicas);
+  to.setBytes(x.bytes);
+  to.setLookups(x.lookups);
+  to.setKeysAsked(x.keys_asked);
+  to.setKeysFound(x.keys_found);
+  to.setMembersLost(x.members_lost);
+  to.setUptimeMs(x.uptime_ms);
+}
+
+void read(schema::IndexStatus::Reader from, index_status& x) {
+  read_list(from.getMembers(), limits::index_members, x.members);
+  x.keys = from.getKeys();
+  x.replicas = from.getReplicas();
+  x.bytes = from.getBytes();
+  x.lookups = from.getLookups();
+  x.keys_asked = from.getKeysAsked();
+  x.keys_found = from.getKeysFound();
+  x.members_lost = from.getMembersLost();
+  x.uptime_ms = from.getUptimeMs();
+}
+
+// -- frames -------------------------------------------------------------------------------------------------------------
+
+template <class Schema, class T>
+frame encode_as(const T& x) {
+  auto builder = capnp::MallocMessageBuilder{};
+  write(x, builder.initRoot<Schema>());
+  const auto words = capnp::messageToFlatArray(builder);
+  auto encoded = frame(words.size());
+  std::memcpy(encoded.data(), words.begin(), words.asBytes().size());
+  return encoded;
+}
+
+/// Reads within fixed bounds; the one place where Cap'n Proto's exceptions end.
+template <class Schema, class T>
+result<T> decode_as(std::span<const uint64_t> words) {
+  auto options = capnp::ReaderOptions{};
+  options.traversalLimitInWords = limits::wire_words;
+  options.nestingLimit = 8;
+  try {
+    const auto* data = reinterpret_cast<const capnp::word*>(words.data());
+    auto reader = capnp::FlatArrayMessageReader{kj::arrayPtr(data, words.size()), options};
+    auto x = T{};
+    read(reader.getRoot<Schema>(), x);
+    return x;
+  } catch (const kj::Exception& ex) {
+    return fail(ec::malformed_message, ex.getDescription().cStr());
+  }
+}
+
+} // namespace
+
+#define HICACHE_DEFINE_CODEC(T, Schema)                                                            \
+  frame codec<T>::encode(const T& x) {                                                             \
+    return encode_as<schema::Schema>(x);                                                           \
+  }                                                                                                \
+  result<T> codec<T>::decode(std::span<const uint64_t> words) {                                    \
+    return decode_as<schema::Schema, T>(words);                                                    \
+  }
+
+HICACHE_DEFINE_CODEC(member_info, MemberInfo)
+HICACHE_DEFINE_CODEC(membership, Membership)
+HICACHE_DEFINE_CODEC(heartbeat, Heartbeat)
+HICACHE_DEFINE_CODEC(published_pages, PublishedPages)
+HICACHE_DEFINE_CODEC(withdrawn_pages, WithdrawnPages)
+HICACHE_DEFINE_CODEC(key_batch, KeyBatch)
+HICACHE_DEFINE_CODEC(placements, Placements)
+HICACHE_DEFINE_CODEC(member_query, MemberQuery)
+HICACHE_DEFINE_CODEC(member_list, MemberList)
+HICACHE_DEFINE_CODEC(status_query, StatusQuery)
+HICACHE_DEFINE_CODEC(index_status, IndexStatus)
+
+#undef HICACHE_DEFINE_CODEC
+
+} // namespace hicache::wire

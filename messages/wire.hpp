@@ -1,0 +1,50 @@
+#pragma once
+
+#include "base/error.hpp"
+#include "messages/index_protocol.hpp"
+
+#include <concepts>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace hicache::wire {
+
+/// One encoded message. Cap'n Proto works on aligned 64-bit words.
+using frame = std::vector<uint64_t>;
+
+/// How a value leaves the process: specialised for each type of index_protocol.hpp, for nothing else.
+/// `decode` takes bytes that nobody vouches for and returns malformed_message unless they hold a valid T within the bounds of
+/// base/limits.hpp.
+template <class T>
+struct codec;
+
+#define HICACHE_DECLARE_CODEC(T)                                                                   \
+  template <>                                                                                      \
+  struct codec<T> {                                                                                \
+    static frame encode(const T& x);                                                               \
+    static result<T> decode(std::span<const uint64_t> words);                                      \
+  };
+
+HICACHE_DECLARE_CODEC(member_info)
+HICACHE_DECLARE_CODEC(membership)
+HICACHE_DECLARE_CODEC(heartbeat)
+HICACHE_DECLARE_CODEC(published_pages)
+HICACHE_DECLARE_CODEC(withdrawn_pages)
+HICACHE_DECLARE_CODEC(key_batch)
+HICACHE_DECLARE_CODEC(placements)
+HICACHE_DECLARE_CODEC(member_query)
+HICACHE_DECLARE_CODEC(member_list)
+HICACHE_DECLARE_CODEC(status_query)
+HICACHE_DECLARE_CODEC(index_status)
+
+#undef HICACHE_DECLARE_CODEC
+
+/// True for types that may cross processes.
+template <class T>
+concept wire_type = requires(const T& x, std::span<const uint64_t> words) {
+  { codec<T>::encode(x) } -> std::same_as<frame>;
+  { codec<T>::decode(words) } -> std::same_as<result<T>>;
+};
+
+} // namespace hicache::wire

@@ -1,0 +1,371 @@
+#include "backends/file_backend.hpp"
+#include "messages/page_header.hpp"
+#include "tests/backends/backend_support.hpp"
+#include "tests/backends/temporary_folder.hpp"
+#include "tests/support/manual_clock.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+
+namespace hicache::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+using testing::HasSubstr;
+
+constexpr uint64_t fingerprint = 0x1122334455667788;
+
+constexpr size_t size = 200;
+
+class FileBackendTest : public testing::Test {
+protected:
+  std::unique_ptr<storage_backend> open(uint64_t max_bytes = 0, folder_share share = {}) {
+    auto store = make_file_backend({folder_.path(), max_bytes, share, fingerprint}, clock_);
+    EXPECT_TRUE(store) << store.error().detail;
+    return std::move(*store);
+  }
+
+  std::string file_of(uint64_t number) const {
+    const auto digits = to_string(key_of(number));
+    return folder_.path() + '/' + digits.substr(0, 2) + '/' + digits + ".kv";
+  }
+
+  static page_bytes read_file(const std::string& path) {
+    auto bytes = page_bytes(fs::file_size(path));
+    auto file = std::ifstream{path, std::ios::binary};
+    file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+    return bytes;
+  }
+
+  static void write_file(const std::string& path, std::span<const std::byte> bytes) {
+    fs::create_directories(fs::path{path}.parent_path());
+    auto file = std::ofstream{path, std::ios::binary | std::ios::trunc};
+    file.write(reinterpret_cast<const char*>(bytes.data()),
+               static_cast<std::streamsize>(bytes.size()));
+  }
+
+  /// Sets the time of last change, in seconds since 1970.
+  static void set_time(const std::string& path, time_t seconds) {
+    const auto times = std::array{timespec{seconds, 0}, timespec{seconds, 0}};
+    ASSERT_EQ(::utimensat(AT_FDCWD, path.c_str(), times.data(), 0), 0);
+  }
+
+  /// Expects that reading page 1 finds damage, counts it, and removes the file.
+  void expect_corrupt(storage_backend& store, const std::string& what) {
+    SCOPED_TRACE(what);
+    const auto before = store.health().counters.corrupt;
+    const auto page = take(store, key_of(1), size);
+    ASSERT_EQ(code_of(page), ec::corrupt_page);
+    EXPECT_THAT(page.error().detail, HasSubstr(file_of(1)));
+    EXPECT_EQ(store.health().counters.corrupt, before + 1);
+    EXPECT_FALSE(fs::exists(file_of(1)));
+    EXPECT_EQ(store.health().objects, 0u);
+    EXPECT_EQ(code_of(take(store, key_of(1), size)), ec::not_found);
+  }
+
+  uint64_t bytes_on_disk() const {
+    auto total = uint64_t{0};
+    for (const auto& entry : fs::recursive_directory_iterator{folder_.path()})
+      if (entry.is_regular_file())
+        total += entry.file_size();
+    return total;
+  }
+
+  temporary_folder folder_;
+  manual_clock clock_;
+};
+
+constexpr auto file_bytes = size + page_header_bytes;
+
+TEST_F(FileBackendTest, PagesSurviveARestart) {
+  {
+    const auto store = open();
+    for (const auto number : {1u, 2u, 3u})
+      ASSERT_TRUE(put(*store, key_of(number), bytes_of(number, size)));
+  }
+  const auto store = open();
+  EXPECT_EQ(store->health().objects, 3u);
+  EXPECT_EQ(store->health().bytes, 3 * file_bytes);
+  for (const auto number : {1u, 2u, 3u})
+    EXPECT_EQ(take(*store, key_of(number), size), bytes_of(number, size));
+}
+
+TEST_F(FileBackendTest, ARestartDropsTheLongestUnchangedFilesFirst) {
+  {
+    const auto store = open();
+    for (const auto number : {1u, 2u, 3u, 4u})
+      ASSERT_TRUE(put(*store, key_of(number), bytes_of(number, size)));
+  }
+  set_time(file_of(1), 4000);
+  set_time(file_of(2), 1000);
+  set_time(file_of(3), 3000);
+  set_time(file_of(4), 2000);
+  const auto store = open(3 * file_bytes);
+  EXPECT_FALSE(fs::exists(file_of(2)));
+  EXPECT_EQ(store->health().objects, 3u);
+  EXPECT_EQ(store->health().counters.evicted, 1u);
+  ASSERT_TRUE(put(*store, key_of(5), bytes_of(5, size)));
+  EXPECT_EQ(store->exists(std::vector{key_of(1), key_of(3), key_of(4), key_of(5)}, no_deadline),
+            (std::vector{true, true, false, true}));
+}
+
+TEST_F(FileBackendTest, NeverPutsMoreOnTheDiskThanItsBound) {
+  const auto store = open(1000);
+  for (auto number = uint64_t{0}; number < 50; ++number) {
+    const auto count = number * 37 % 700;
+    ASSERT_TRUE(put(*store, key_of(number), bytes_of(number, count)));
+    EXPECT_LE(bytes_on_disk(), 1000u);
+    EXPECT_EQ(bytes_on_disk(), store->health().bytes);
+  }
+}
+
+TEST_F(FileBackendTest, AFileOfAnyOtherLengthIsDamaged) {
+  const auto store = open();
+  for (const auto length : {size_t{0}, size_t{1}, page_header_bytes - 1, page_header_bytes,
+                            file_bytes - 1, file_bytes + 1}) {
+    ASSERT_TRUE(put(*store, key_of(1), bytes_of(1, size)));
+    fs::resize_file(file_of(1), length);
+    expect_corrupt(*store, "length " + std::to_string(length));
+  }
+}
+
+TEST_F(FileBackendTest, EveryFieldOfTheHeaderIsVerified) {
+  const auto store = open();
+  ASSERT_TRUE(put(*store, key_of(1), bytes_of(1, size)));
+  const auto file = read_file(file_of(1));
+  const auto good = decode_page_header(file).value();
+  auto changed = std::vector<std::pair<std::string, page_header>>(5, {"", good});
+  changed[0] = {"generation", good};
+  changed[0].second.generation ^= 4;
+  changed[1] = {"fingerprint: a foreign namespace", good};
+  changed[1].second.fingerprint ^= 1;
+  changed[2] = {"key", good};
+  changed[2].second.key.bytes[31] ^= 128;
+  changed[3] = {"length", good};
+  changed[3].second.length += 1;
+  changed[4] = {"checksum", good};
+  changed[4].second.checksum ^= 1;
+  for (const auto& [field, header] : changed) {
+    auto bytes = file;
+    encode_page_header(header, std::span{bytes}.first<page_header_bytes>());
+    write_file(file_of(1), bytes);
+    ASSERT_NE(bytes, file) << field;
+    // Known to the store again, so that its accounting is tested as well.
+    const auto reopened = open();
+    expect_corrupt(*reopened, field);
+  }
+}
+
+TEST_F(FileBackendTest, AFlippedBitIsNeverServed) {
+  const auto store = open();
+  ASSERT_TRUE(put(*store, key_of(1), bytes_of(1, size)));
+  const auto file = read_file(file_of(1));
+  auto harmless = 0;
+  for (auto i = size_t{0}; i < file.size(); ++i)
+    for (const auto mask : {1, 128}) {
+      auto bytes = file;
+      bytes[i] ^= static_cast<std::byte>(mask);
+      write_file(file_of(1), bytes);
+      const auto page = take(*store, key_of(1), size);
+      if (!page) {
+        EXPECT_EQ(page.error().code, ec::corrupt_page) << "byte " << i;
+        EXPECT_FALSE(fs::exists(file_of(1))) << "byte " << i;
+        continue;
+      }
+      // Only bytes of the header that mean nothing may change unseen.
+      EXPECT_LT(i, page_header_bytes);
+      EXPECT_EQ(*page, bytes_of(1, size)) << "byte " << i;
+      ++harmless;
+    }
+  EXPECT_LE(harmless, 2 * 8);
+}
+
+TEST_F(FileBackendTest, PagesOfAnotherNamespaceDoNotVerify) {
+  auto other = make_file_backend({folder_.path(), 0, {}, fingerprint + 1}, clock_);
+  ASSERT_TRUE(other);
+  ASSERT_TRUE(put(**other, key_of(1), bytes_of(1, size)));
+  const auto store = open();
+  expect_corrupt(*store, "foreign namespace");
+}
+
+TEST_F(FileBackendTest, PartsOfAnotherLengthAreTheCallersMistakeAndKeepTheFile) {
+  const auto store = open();
+  ASSERT_TRUE(put(*store, key_of(1), bytes_of(1, size)));
+  EXPECT_EQ(code_of(take(*store, key_of(1), size - 1)), ec::invalid_argument);
+  EXPECT_EQ(take(*store, key_of(1), size), bytes_of(1, size));
+  EXPECT_EQ(store->health().counters.corrupt, 0u);
+}
+
+TEST_F(FileBackendTest, TakesMorePartsThanOneSystemCall) {
+  const auto store = open();
+  const auto bytes = bytes_of(1, 5000);
+  const auto lengths = std::vector<size_t>(2500, 2);
+  ASSERT_TRUE(
+    store->set(std::vector{page_write{key_of(1), {}, cut(bytes, lengths)}}, no_deadline)[0]);
+  auto back = page_bytes(5000);
+  ASSERT_TRUE(store->get(std::vector{page_read{key_of(1), cut(back, lengths)}}, no_deadline)[0]);
+  EXPECT_EQ(back, bytes);
+}
+
+TEST_F(FileBackendTest, LeavesForeignFilesAlone) {
+  const auto digits = to_string(key_of(1));
+  const auto directory = folder_.path() + '/' + digits.substr(0, 2) + '/';
+  const auto content = bytes_of(9, 500);
+  const auto foreign = std::vector<std::string>{
+    folder_.path() + "/README",
+    folder_.path() + "/zz/" + digits + ".kv",
+    directory + "notes.kv",
+    directory + digits + ".kv.bak",
+    directory + digits + ".tmp",
+    // A page's name in the directory of another one.
+    folder_.path() + (digits.starts_with("00") ? "/01/" : "/00/") + digits + ".kv",
+  };
+  for (const auto& path : foreign)
+    write_file(path, content);
+  // A folder with a page's name.
+  fs::create_directories(file_of(2));
+  EXPECT_EQ(open()->health().objects, 0u);
+  const auto store = open(file_bytes);
+  ASSERT_TRUE(put(*store, key_of(1), bytes_of(1, size)));
+  ASSERT_TRUE(put(*store, key_of(3), bytes_of(3, size)));
+  EXPECT_EQ(store->health().objects, 1u);
+  for (const auto& path : foreign)
+    EXPECT_EQ(read_file(path), content) << path;
+}
+
+TEST_F(FileBackendTest, RemovesTemporariesOfWritersThatAreGone) {
+  const auto digits = to_string(key_of(1));
+  const auto stem = folder_.path() + '/' + digits.substr(0, 2) + '/' + digits;
+  const auto abandoned = stem + ".abc123.tmp";
+  const auto being_written = stem + ".def456.tmp";
+  write_file(abandoned, bytes_of(1, 50));
+  write_file(being_written, bytes_of(1, 50));
+  const auto writer = ::open(being_written.c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_EQ(::flock(writer, LOCK_EX), 0);
+  const auto store = open();
+  EXPECT_FALSE(fs::exists(abandoned));
+  EXPECT_TRUE(fs::exists(being_written));
+  EXPECT_FALSE(has(*store, key_of(1)));
+  ::close(writer);
+}
+
+TEST_F(FileBackendTest, LeavesNoTemporaryBehind) {
+  const auto store = open(2 * file_bytes);
+  for (const auto number : {1u, 2u, 3u})
+    ASSERT_TRUE(put(*store, key_of(number), bytes_of(number, size)));
+  // The folder of page 4 is a dead link to nowhere, so its file cannot be made.
+  fs::create_symlink(folder_.path() + "/nowhere", fs::path{file_of(4)}.parent_path());
+  EXPECT_EQ(code_of(put(*store, key_of(4), bytes_of(4, size))), ec::io_failure);
+  EXPECT_FALSE(has(*store, key_of(4)));
+  EXPECT_LE(bytes_on_disk(), 2 * file_bytes);
+  for (const auto& entry : fs::recursive_directory_iterator{folder_.path()})
+    EXPECT_NE(entry.path().extension(), ".tmp");
+  // What was set aside for page 4 is free again.
+  ASSERT_TRUE(put(*store, key_of(5), bytes_of(5, size)));
+  ASSERT_TRUE(put(*store, key_of(6), bytes_of(6, size)));
+  EXPECT_EQ(store->health().objects, 2u);
+}
+
+TEST_F(FileBackendTest, AWriteThatFailsHalfWayLeavesNothingBehind) {
+  const auto store = open(4 * file_bytes);
+  ASSERT_TRUE(put(*store, key_of(1), bytes_of(1, size)));
+  auto old_limit = rlimit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &old_limit), 0);
+  // A file may not grow longer than this; the system tells by an error instead of a signal.
+  const auto limit = rlimit{file_bytes + 100, old_limit.rlim_max};
+  auto* const old_handler = std::signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
+  const auto answer = put(*store, key_of(2), bytes_of(2, 2 * size));
+  ::setrlimit(RLIMIT_FSIZE, &old_limit);
+  std::signal(SIGXFSZ, old_handler);
+  EXPECT_EQ(code_of(answer), ec::io_failure);
+  EXPECT_FALSE(has(*store, key_of(2)));
+  EXPECT_EQ(bytes_on_disk(), file_bytes);
+  EXPECT_EQ(store->health().counters.errors, 1u);
+}
+
+TEST_F(FileBackendTest, AFolderThatCannotBeUsedIsRefusedWithASentence) {
+  const auto in_the_way = folder_.path() + "/file";
+  write_file(in_the_way, bytes_of(1, 10));
+  for (const auto& path :
+       {in_the_way, in_the_way + "/sub", std::string{"/proc/hicache"}, std::string{"/proc"}}) {
+    const auto store = make_file_backend({path, 0, {}, fingerprint}, clock_);
+    ASSERT_FALSE(store) << path;
+    EXPECT_EQ(store.error().code, ec::io_failure) << path;
+    EXPECT_THAT(store.error().detail, HasSubstr("'" + path + "'"));
+  }
+  EXPECT_EQ(make_file_backend({"", 0, {}, fingerprint}, clock_).error().code, ec::invalid_argument);
+}
+
+TEST_F(FileBackendTest, AFolderThatVanishesCostsPagesAndNothingElse) {
+  const auto store = open();
+  ASSERT_TRUE(put(*store, key_of(1), bytes_of(1, size)));
+  fs::remove_all(folder_.path());
+  EXPECT_FALSE(has(*store, key_of(1)));
+  EXPECT_EQ(code_of(take(*store, key_of(1), size)), ec::not_found);
+  EXPECT_EQ(code_of(put(*store, key_of(2), bytes_of(2, size))), ec::io_failure);
+  EXPECT_TRUE(drop(*store, key_of(1)));
+  const auto health = store->health();
+  EXPECT_FALSE(health.ok);
+  EXPECT_THAT(health.detail, HasSubstr(folder_.path()));
+  EXPECT_EQ(health.objects, 0u);
+  EXPECT_EQ(health.counters.errors, 1u);
+}
+
+TEST_F(FileBackendTest, TwoStoresShareAFolder) {
+  const auto one = open(4 * file_bytes, {0, 2});
+  const auto two = open(4 * file_bytes, {1, 2});
+  EXPECT_EQ(one->health().capacity_bytes, 2 * file_bytes);
+  ASSERT_TRUE(put(*one, key_of(1), bytes_of(1, size)));
+  EXPECT_TRUE(has(*two, key_of(1)));
+  EXPECT_EQ(take(*two, key_of(1), size), bytes_of(1, size));
+  // The page is there already, so the second store neither writes nor counts it.
+  EXPECT_TRUE(put(*two, key_of(1), bytes_of(2, size)));
+  EXPECT_EQ(two->health().objects, 0u);
+  // What one store removes, the other one forgets as soon as it looks.
+  EXPECT_TRUE(drop(*two, key_of(1)));
+  EXPECT_FALSE(has(*one, key_of(1)));
+  EXPECT_EQ(code_of(take(*one, key_of(1), size)), ec::not_found);
+  EXPECT_EQ(one->health().objects, 0u);
+  EXPECT_EQ(one->health().bytes, 0u);
+}
+
+TEST_F(FileBackendTest, APageThatAnotherStoreRemovedIsWrittenAgain) {
+  const auto one = open(0, {0, 2});
+  const auto two = open(0, {1, 2});
+  ASSERT_TRUE(put(*one, key_of(1), bytes_of(1, size)));
+  ASSERT_TRUE(drop(*two, key_of(1)));
+  ASSERT_TRUE(put(*one, key_of(1), bytes_of(1, size)));
+  EXPECT_EQ(one->health().objects, 1u);
+  EXPECT_EQ(take(*two, key_of(1), size), bytes_of(1, size));
+}
+
+TEST_F(FileBackendTest, AfterARestartEveryFileIsCountedByOneOfTheSharers) {
+  {
+    const auto store = open();
+    for (auto number = uint64_t{0}; number < 40; ++number)
+      ASSERT_TRUE(put(*store, key_of(number), bytes_of(number, size)));
+  }
+  auto counted = uint64_t{0};
+  for (const auto index : {0u, 1u, 2u}) {
+    const auto store = open(0, {index, 3});
+    EXPECT_GT(store->health().objects, 0u);
+    counted += store->health().objects;
+  }
+  EXPECT_EQ(counted, 40u);
+}
+
+} // namespace
+} // namespace hicache::test

@@ -1,0 +1,26 @@
+#include "backends/page_checksum.hpp"
+#include "tests/backends/backend_support.hpp"
+
+#include <gtest/gtest.h>
+
+namespace hicache {
+namespace {
+
+TEST(PageChecksumTest, DependsOnTheBytesAndNotOnTheParts) {
+  auto bytes = test::bytes_of(1, 5000);
+  const auto whole = page_checksum(test::cut(bytes, {}));
+  EXPECT_EQ(page_checksum(test::cut(bytes, {1})), whole);
+  EXPECT_EQ(page_checksum(test::cut(bytes, {0, 240, 0, 4000})), whole);
+  const auto& constant = bytes;
+  EXPECT_EQ(page_checksum(test::cut(constant, {17})), whole);
+  bytes[4999] ^= std::byte{1};
+  EXPECT_NE(page_checksum(test::cut(bytes, {})), whole);
+}
+
+TEST(PageChecksumTest, IsXxh3) {
+  // XXH3_64bits of no bytes, from the specification.
+  EXPECT_EQ(page_checksum(std::vector<std::span<std::byte>>{}), 0x2d06800538d394c2u);
+}
+
+} // namespace
+} // namespace hicache

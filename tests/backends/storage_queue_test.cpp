@@ -1,0 +1,210 @@
+#include "backends/memory_backend.hpp"
+#include "backends/storage_queue.hpp"
+#include "base/limits.hpp"
+#include "tests/backends/backend_support.hpp"
+#include "tests/support/manual_clock.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <future>
+#include <stdexcept>
+
+namespace hicache::test {
+namespace {
+
+using testing::ElementsAre;
+
+/// A store that does what the test says at every call and then answers well.
+class scripted_backend final : public storage_backend {
+public:
+  explicit scripted_backend(std::function<void()> script) : script_(std::move(script)) {}
+
+  std::string name() const override { return "scripted"; }
+
+  std::vector<bool> exists(std::span<const page_key> keys, time_point) override {
+    script_();
+    return std::vector<bool>(keys.size(), true);
+  }
+
+  std::vector<result<void>> get(std::span<const page_read> pages, time_point) override {
+    script_();
+    return std::vector<result<void>>(pages.size());
+  }
+
+  std::vector<result<void>> set(std::span<const page_write> pages, time_point) override {
+    script_();
+    return std::vector<result<void>>(pages.size());
+  }
+
+  std::vector<result<void>> remove(std::span<const page_key> keys, time_point) override {
+    script_();
+    return std::vector<result<void>>(keys.size());
+  }
+
+  backend_health health() override { return {}; }
+
+private:
+  std::function<void()> script_;
+};
+
+/// Lets a store's call wait until the test opens it, and the test wait until a call is there.
+struct gate {
+  std::promise<void> entered;
+  std::promise<void> released;
+  std::shared_future<void> open = released.get_future().share();
+  std::atomic<int> calls{0};
+
+  std::unique_ptr<storage_backend> backend() {
+    return std::make_unique<scripted_backend>([this] {
+      if (calls++ == 0)
+        entered.set_value();
+      open.wait();
+    });
+  }
+};
+
+const auto keys = std::vector{key_of(1), key_of(2)};
+
+/// All four kinds of a batch of two pages; answers are recorded.
+struct answers {
+  std::vector<std::vector<bool>> found;
+  std::vector<std::vector<error>> pages;
+
+  void submit_all(storage_queue& queue) {
+    const auto record = [this](const auto& done) { pages.push_back(errors_of(done)); };
+    queue.submit_exists(keys, no_deadline, [this](auto done) { found.push_back(std::move(done)); });
+    queue.submit_get({{keys[0], {}}, {keys[1], {}}}, no_deadline, record);
+    queue.submit_set({{keys[0], {}, {}}, {keys[1], {}, {}}}, no_deadline, record);
+    queue.submit_remove(keys, no_deadline, record);
+  }
+
+  void expect_all(bool exists, const error& page) const {
+    EXPECT_THAT(found, ElementsAre(ElementsAre(exists, exists)));
+    EXPECT_THAT(pages, testing::AllOf(testing::SizeIs(3), testing::Each(ElementsAre(page, page))));
+  }
+};
+
+TEST(StorageQueueTest, WithoutThreadsABatchRunsOnTheCaller) {
+  auto runner = std::thread::id{};
+  auto queue = storage_queue{
+    std::make_unique<scripted_backend>([&] { runner = std::this_thread::get_id(); }), 0};
+  auto heard = answers{};
+  heard.submit_all(queue);
+  heard.expect_all(true, {});
+  EXPECT_EQ(runner, std::this_thread::get_id());
+}
+
+TEST(StorageQueueTest, OneWorkerAnswersInOrder) {
+  auto order = std::vector<int>{};
+  {
+    auto last = std::promise<void>{};
+    auto queue = storage_queue{std::make_unique<scripted_backend>([] {}), 1};
+    for (auto i = 0; i < 100; ++i)
+      queue.submit_exists(keys, no_deadline, [&, i](auto) {
+        order.push_back(i);
+        if (i == 99)
+          last.set_value();
+      });
+    last.get_future().wait();
+  }
+  ASSERT_EQ(order.size(), 100u);
+  EXPECT_TRUE(std::is_sorted(order.begin(), order.end()));
+}
+
+TEST(StorageQueueTest, TwoWorkersRunTwoBatchesAtOnce) {
+  // Each batch waits for the other one, so one worker alone would never finish.
+  auto both = std::promise<void>{};
+  auto met = both.get_future().share();
+  auto inside = std::atomic<int>{0};
+  auto queue = storage_queue{std::make_unique<scripted_backend>([&] {
+                               if (++inside == 2)
+                                 both.set_value();
+                               met.wait();
+                             }),
+                             2};
+  auto done = std::array<std::promise<void>, 2>{};
+  for (auto& promise : done)
+    queue.submit_exists(keys, no_deadline, [&](auto) { promise.set_value(); });
+  for (auto& promise : done)
+    promise.get_future().wait();
+}
+
+TEST(StorageQueueTest, RefusesMoreBatchesThanItsBound) {
+  auto gate = test::gate{};
+  auto refused = answers{};
+  auto answered = std::atomic<size_t>{0};
+  {
+    auto queue = storage_queue{gate.backend(), 1};
+    queue.submit_exists(keys, no_deadline, [&](auto) { ++answered; });
+    gate.entered.get_future().wait();
+    for (auto i = size_t{0}; i < limits::storage_queue_batches; ++i)
+      queue.submit_exists(keys, no_deadline, [&](auto) { ++answered; });
+    EXPECT_EQ(answered, 0u);
+    refused.submit_all(queue);
+    gate.released.set_value();
+  }
+  EXPECT_EQ(answered, limits::storage_queue_batches + 1);
+  refused.expect_all(false, error{ec::limit_reached, "too many batches wait for scripted"});
+}
+
+TEST(StorageQueueTest, AStoreThatThrowsHasFailedItsBatchAndNothingElse) {
+  auto mode = 0;
+  auto queue = storage_queue{std::make_unique<scripted_backend>([&] {
+                               if (mode == 0)
+                                 throw std::runtime_error{"the disk is on fire"};
+                               if (mode == 1)
+                                 throw 42;
+                             }),
+                             0};
+  auto standard = answers{};
+  standard.submit_all(queue);
+  standard.expect_all(false, error{ec::io_failure, "scripted threw: the disk is on fire"});
+  mode = 1;
+  auto other = answers{};
+  other.submit_all(queue);
+  other.expect_all(false, error{ec::io_failure, "scripted threw: an unknown exception"});
+  mode = 2;
+  auto good = answers{};
+  good.submit_all(queue);
+  good.expect_all(true, {});
+}
+
+TEST(StorageQueueTest, AWorkerSurvivesAStoreThatThrows) {
+  auto calls = std::atomic<int>{0};
+  auto queue = storage_queue{std::make_unique<scripted_backend>([&] {
+                               if (calls++ == 0)
+                                 throw std::runtime_error{"once"};
+                             }),
+                             1};
+  auto first = std::promise<std::vector<bool>>{};
+  auto second = std::promise<std::vector<bool>>{};
+  queue.submit_exists(keys, no_deadline, [&](auto found) { first.set_value(found); });
+  queue.submit_exists(keys, no_deadline, [&](auto found) { second.set_value(found); });
+  EXPECT_EQ(first.get_future().get(), (std::vector{false, false}));
+  EXPECT_EQ(second.get_future().get(), (std::vector{true, true}));
+}
+
+TEST(StorageQueueTest, TheEndAnswersWaitingBatchesAndWaitsForTheRunningOne) {
+  auto gate = test::gate{};
+  auto running = std::vector<bool>{};
+  auto waiting = answers{};
+  {
+    auto queue = storage_queue{gate.backend(), 1};
+    queue.submit_exists(keys, no_deadline, [&](auto found) { running = found; });
+    gate.entered.get_future().wait();
+    waiting.submit_all(queue);
+    // The running batch can end only after the destructor has refused one that waits.
+    queue.submit_exists(keys, no_deadline, [&](auto found) {
+      EXPECT_EQ(found, (std::vector{false, false}));
+      gate.released.set_value();
+    });
+  }
+  EXPECT_EQ(running, (std::vector{true, true}));
+  waiting.expect_all(false, error{ec::stopping, {}});
+  EXPECT_EQ(gate.calls, 1);
+}
+
+} // namespace
+} // namespace hicache::test

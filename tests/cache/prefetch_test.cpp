@@ -1,0 +1,514 @@
+// L3: backup and prefetch. Page 4, threshold 4 tokens.
+
+#include "base/limits.hpp"
+#include "tests/cache/tree_driver.hpp"
+
+#include <gtest/gtest.h>
+
+using namespace hicache;
+using namespace hicache::test;
+
+namespace {
+
+tree_options storage(prefetch_policy policy = prefetch_policy::best_effort) {
+  return {.page_size = 4,
+          .device_pages = 16,
+          .host_pages = 16,
+          .prefetch_reserve_pages = 8,
+          .layers = 2,
+          .prefetch = policy,
+          .prefetch_threshold_tokens = 4,
+          .storage_attached = true};
+}
+
+const auto A = range(1, 17);
+const auto B = range(101, 117);
+
+using hit = tree_driver::hit;
+using counts = std::vector<uint64_t>;
+
+void put_in_store(tree_driver& d, const tokens_t& tokens, const cache_namespace& ns = {}) {
+  const auto seed = namespace_seed(ns);
+  for (const auto& key : hash_pages(tokens, 4, seed ? &*seed : nullptr))
+    d.store[key] = std::hash<page_key>{}(key);
+}
+
+uint64_t prefetch(tree_driver& d, request_id request) {
+  const auto result = d.tree.prefetch(request);
+  d.settle();
+  return result->tokens;
+}
+
+bool schedule(tree_driver& d, request_id request) {
+  const auto result = d.tree.schedule(request);
+  d.settle();
+  return result->ready;
+}
+
+/// A prefetch from beginning to end; the request stays open.
+std::vector<ready_request> fetch(tree_driver& d, request_id request) {
+  EXPECT_GT(prefetch(d, request), 0);
+  d.run_fetches();
+  EXPECT_FALSE(schedule(d, request));
+  return d.poll();
+}
+
+void finish(tree_driver& d) {
+  d.run_all();
+  d.poll();
+}
+
+} // namespace
+
+TEST(Backup, FollowsTheWriteAndHappensOnce) {
+  auto d = tree_driver{storage()};
+  d.insert(A);
+  EXPECT_TRUE(d.backups.empty());
+  finish(d);
+  EXPECT_EQ(d.backups, counts{4});
+  EXPECT_TRUE(d.tree.in_flight());
+  d.run_backups();
+  EXPECT_TRUE(d.tree.in_flight());
+  d.poll();
+  EXPECT_FALSE(d.tree.in_flight());
+  for (const auto& key : hash_pages(A, 4, nullptr))
+    EXPECT_TRUE(d.store.contains(key));
+  d.insert(A);
+  finish(d);
+  EXPECT_EQ(d.backups, counts{4});
+}
+
+TEST(Backup, NamesEachPagesParent) {
+  auto tree = hi_radix_tree{storage()};
+  const auto write = [&](request_id id, const tokens_t& tokens, uint64_t writes) {
+    EXPECT_TRUE(tree.match({id, {}, share(tokens), tokens.size()}));
+    EXPECT_TRUE(tree.allocate(id, tokens.size()));
+    EXPECT_TRUE(tree.insert({id, share(tokens)}));
+    tree.step({writes, 0, 0, {}}, {});
+    for (auto& effect : tree.take_effects())
+      if (const auto* backup = std::get_if<backup_command>(&effect))
+        return *backup;
+    return backup_command{};
+  };
+  const auto keys = hash_pages(A + B, 4, nullptr);
+  const auto first = write(1, A, 1);
+  ASSERT_TRUE(first.keys);
+  EXPECT_EQ(*first.keys, std::vector(keys.begin(), keys.begin() + 4));
+  EXPECT_EQ(*first.parents, (std::vector{page_key{}, keys[0], keys[1], keys[2]}));
+  const auto second = write(2, A + B, 2);
+  ASSERT_TRUE(second.keys);
+  EXPECT_EQ(*second.keys, std::vector(keys.begin() + 4, keys.end()));
+  EXPECT_EQ(*second.parents, std::vector(keys.begin() + 3, keys.end() - 1));
+}
+
+TEST(Backup, KeepsItsHostPages) {
+  auto options = storage();
+  options.host_pages = 6;
+  options.prefetch_reserve_pages = 2;
+  auto d = tree_driver{options};
+  d.insert(A);
+  d.run_writes();
+  d.poll();
+  d.evict(16);
+  d.insert(B);
+  EXPECT_EQ(d.writes, counts{4});
+  finish(d);
+  d.insert(B);
+  EXPECT_EQ(d.writes, (counts{4, 4}));
+  EXPECT_EQ(d.match(A), (hit{0, 0}));
+}
+
+TEST(Backup, SplitWhileInFlight) {
+  auto d = tree_driver{storage()};
+  d.insert(A);
+  d.run_writes();
+  d.poll();
+  d.match(range(1, 9));
+  finish(d);
+  d.insert(range(1, 9) + range(201, 205));
+  finish(d);
+  EXPECT_EQ(d.backups, (counts{4, 1}));
+}
+
+TEST(Backup, CoversANodeThatWasSplitWhileItWasWritten) {
+  auto d = tree_driver{storage()};
+  d.insert(A);
+  d.match(range(1, 9));
+  finish(d);
+  EXPECT_EQ(d.backups, counts{4});
+}
+
+TEST(Backup, IsNotRepeatedWhenTheHostCopyIsWrittenAgain) {
+  auto options = storage();
+  options.prefetch_reserve_pages = 12;
+  auto d = tree_driver{options};
+  for (const auto& tokens : {A, B, A}) {
+    d.insert(tokens);
+    finish(d);
+    finish(d);
+  }
+  EXPECT_EQ(d.writes, (counts{4, 4, 4}));
+  EXPECT_EQ(d.backups, (counts{4, 4}));
+}
+
+TEST(Backup, NamesThePagesThatWereInsertedNotThoseThatWereAskedFor) {
+  auto d = tree_driver{storage()};
+  const auto request = d.open(A);
+  prefetch(d, request);
+  EXPECT_TRUE(d.compute(request, range(1, 9) + B));
+  d.insert_open(request, range(1, 9) + B);
+  d.close(request);
+  finish(d);
+  finish(d);
+  for (const auto& key : hash_pages(range(1, 9) + B, 4, nullptr))
+    EXPECT_TRUE(d.store.contains(key));
+  EXPECT_EQ(d.store.size(), 6);
+}
+
+TEST(Prefetch, BringsPagesFromStorage) {
+  auto d = tree_driver{storage()};
+  put_in_store(d, A);
+  EXPECT_EQ(d.host_free(), 32);
+  EXPECT_EQ(d.reserve.size(), 8);
+  const auto request = d.open(A);
+  const auto ready = fetch(d, request);
+  ASSERT_EQ(ready.size(), 1);
+  EXPECT_EQ(ready[0].request, request);
+  EXPECT_EQ(ready[0].fetched_tokens, 16);
+  EXPECT_EQ(ready[0].device_tokens, 0);
+  EXPECT_EQ(ready[0].host_tokens, 16);
+  EXPECT_EQ(d.reserve.size(), 8);
+  EXPECT_EQ(d.host_free(), 16);
+  EXPECT_EQ(d.terminates, 1);
+  d.close(request);
+  EXPECT_EQ(d.match(A), (hit{0, 16}));
+}
+
+TEST(Prefetch, UsesTheKeysOfTheNamespace) {
+  auto d = tree_driver{storage()};
+  const auto ns = cache_namespace{"lora1", "tenant-a"};
+  put_in_store(d, A, ns);
+  const auto other = d.open(A);
+  EXPECT_EQ(fetch(d, other)[0].fetched_tokens, 0);
+  const auto request = d.open(A, ns);
+  EXPECT_EQ(fetch(d, request)[0].fetched_tokens, 16);
+  d.close(request);
+  d.close(other);
+  EXPECT_EQ(d.match(A, ns), (hit{0, 16}));
+  EXPECT_EQ(d.match(A), (hit{0, 0}));
+}
+
+TEST(Prefetch, TakesWhatStorageHas) {
+  auto d = tree_driver{storage()};
+  put_in_store(d, range(1, 9));
+  const auto request = d.open(A);
+  EXPECT_EQ(fetch(d, request)[0].fetched_tokens, 8);
+  d.close(request);
+  EXPECT_EQ(d.match(A), (hit{0, 8}));
+}
+
+TEST(Prefetch, StopsAtAGap) {
+  auto d = tree_driver{storage()};
+  put_in_store(d, A);
+  d.store.erase(hash_pages(A, 4, nullptr)[1]);
+  const auto request = d.open(A);
+  EXPECT_EQ(fetch(d, request)[0].fetched_tokens, 4);
+  d.close(request);
+  EXPECT_EQ(d.match(A), (hit{0, 4}));
+}
+
+TEST(Prefetch, EmptyStorageMakesTheRequestReady) {
+  auto d = tree_driver{storage()};
+  const auto request = d.open(A);
+  const auto ready = fetch(d, request);
+  ASSERT_EQ(ready.size(), 1);
+  EXPECT_EQ(ready[0].fetched_tokens, 0);
+  EXPECT_EQ(d.host_free(), 32);
+  EXPECT_EQ(d.reserve.size(), 8);
+  d.close(request);
+}
+
+TEST(Prefetch, IsDeclinedWhereItIsNotWorthIt) {
+  auto options = storage();
+  options.prefetch_threshold_tokens = 17;
+  auto d = tree_driver{options};
+  const auto request = d.open(A);
+  EXPECT_EQ(prefetch(d, request), 0);
+  EXPECT_EQ(d.fetches, 0);
+  EXPECT_TRUE(schedule(d, request));
+  d.close(request);
+  const auto longer = d.open(A + B);
+  EXPECT_EQ(prefetch(d, longer), 32);
+  EXPECT_EQ(prefetch(d, longer), 0);
+  d.close(longer);
+}
+
+TEST(Prefetch, IsDeclinedWithoutStorageOrHost) {
+  auto options = storage();
+  options.storage_attached = false;
+  auto without_storage = tree_driver{options};
+  EXPECT_EQ(prefetch(without_storage, without_storage.open(A)), 0);
+  EXPECT_TRUE(without_storage.reserve.empty());
+  options = storage();
+  options.host_pages = 0;
+  options.prefetch_reserve_pages = 0;
+  auto without_host = tree_driver{options};
+  EXPECT_EQ(prefetch(without_host, without_host.open(A)), 0);
+}
+
+TEST(Prefetch, IsDeclinedWhenStopped) {
+  auto d = tree_driver{storage()};
+  const auto request = d.open(A);
+  d.tree.stop_serving();
+  EXPECT_EQ(prefetch(d, request), 0);
+  d.close(request);
+}
+
+TEST(Prefetch, OpenOnesAreBounded) {
+  auto d = tree_driver{storage()};
+  const auto tokens = share(A);
+  for (auto id = request_id{1}; id <= limits::prefetches_open + 1; ++id) {
+    ASSERT_TRUE(d.tree.match({id, {}, tokens, 16}));
+    EXPECT_EQ(d.tree.prefetch(id)->tokens, id <= limits::prefetches_open ? 16 : 0);
+  }
+}
+
+TEST(Prefetch, FetchesNoMoreThanTheReserve) {
+  auto options = storage();
+  options.prefetch_reserve_pages = 2;
+  auto d = tree_driver{options};
+  put_in_store(d, A);
+  const auto request = d.open(A);
+  EXPECT_EQ(fetch(d, request)[0].fetched_tokens, 8);
+  EXPECT_EQ(d.reserve.size(), 2);
+  d.close(request);
+}
+
+TEST(Prefetch, KeepsWhatCameBeforeAFailure) {
+  auto d = tree_driver{storage()};
+  put_in_store(d, A);
+  d.fetch_length = [](fetch_id, int64_t) { return 2; };
+  const auto request = d.open(A);
+  EXPECT_EQ(fetch(d, request)[0].fetched_tokens, 8);
+  d.close(request);
+  EXPECT_EQ(d.match(A), (hit{0, 8}));
+}
+
+TEST(Prefetch, PagesBeyondTheAgreedLengthGoBack) {
+  auto d = tree_driver{storage()};
+  put_in_store(d, A);
+  const auto request = d.open(A);
+  prefetch(d, request);
+  d.run_fetches();
+  schedule(d, request);
+  auto facts = d.offer();
+  EXPECT_EQ(facts.fetched, std::vector<int64_t>{4});
+  facts.fetched[0] = 1;
+  EXPECT_EQ(d.apply(facts)[0].fetched_tokens, 4);
+  EXPECT_EQ(d.reserve.size(), 8);
+  EXPECT_EQ(d.host_free(), 28);
+  d.close(request);
+}
+
+TEST(Prefetch, ReleaseBeforeTheQueryLeavesNothing) {
+  auto d = tree_driver{storage()};
+  const auto request = d.open(A);
+  prefetch(d, request);
+  d.close(request);
+  EXPECT_EQ(d.terminates, 1);
+  EXPECT_EQ(d.tree.ending().size(), 1);
+  EXPECT_TRUE(d.tree.in_flight());
+  d.fetch_length = [](fetch_id, int64_t) { return 0; };
+  d.run_fetches();
+  EXPECT_TRUE(d.poll().empty());
+  EXPECT_FALSE(d.tree.in_flight());
+  EXPECT_EQ(d.host_free(), 32);
+  EXPECT_EQ(d.tree.stats().nodes, 0);
+}
+
+TEST(Prefetch, WhatArrivedForAReleasedRequestIsKept) {
+  auto d = tree_driver{storage(prefetch_policy::wait_complete)};
+  put_in_store(d, A);
+  const auto request = d.open(A);
+  prefetch(d, request);
+  d.run_fetches();
+  d.close(request);
+  EXPECT_EQ(d.terminates, 1);
+  EXPECT_TRUE(d.poll().empty());
+  EXPECT_EQ(d.match(A), (hit{0, 16}));
+  EXPECT_EQ(d.reserve.size(), 8);
+}
+
+TEST(Prefetch, WhatArrivedBehindAPathThatIsGoneGoesBack) {
+  auto options = storage();
+  options.host_pages = 8;
+  auto d = tree_driver{options};
+  put_in_store(d, A + B);
+  d.insert(A);
+  EXPECT_TRUE(d.writes.empty());
+  const auto request = d.open(A + B);
+  prefetch(d, request);
+  d.run_fetches();
+  EXPECT_EQ(d.reserve.size(), 4);
+  d.close(request);
+  d.evict(4);
+  EXPECT_TRUE(d.poll().empty());
+  EXPECT_EQ(d.match(A + B), (hit{12, 0}));
+  EXPECT_EQ(d.reserve.size(), 8);
+}
+
+TEST(Prefetch, WaitCompleteWaits) {
+  auto d = tree_driver{storage(prefetch_policy::wait_complete)};
+  put_in_store(d, A);
+  const auto request = d.open(A);
+  prefetch(d, request);
+  EXPECT_FALSE(schedule(d, request));
+  EXPECT_FALSE(schedule(d, request));
+  EXPECT_EQ(d.tree.ending().size(), 1);
+  EXPECT_EQ(d.terminates, 0);
+  EXPECT_TRUE(d.poll().empty());
+  EXPECT_TRUE(d.tree.in_flight());
+  d.run_fetches();
+  EXPECT_EQ(d.poll()[0].fetched_tokens, 16);
+  EXPECT_TRUE(schedule(d, request));
+  d.close(request);
+}
+
+TEST(Prefetch, RequestsBecomeReadyInTheOrderOfTheirScheduling) {
+  auto d = tree_driver{storage()};
+  put_in_store(d, A);
+  put_in_store(d, B);
+  const auto first = d.open(A);
+  const auto second = d.open(B);
+  prefetch(d, first);
+  prefetch(d, second);
+  schedule(d, second);
+  schedule(d, first);
+  d.run_fetches();
+  const auto ready = d.poll();
+  ASSERT_EQ(ready.size(), 2);
+  EXPECT_EQ(ready[0].request, second);
+  EXPECT_EQ(ready[1].request, first);
+  d.close(first);
+  d.close(second);
+}
+
+TEST(Prefetch, OneRequestMayWaitWhileAnotherIsReady) {
+  auto d = tree_driver{storage()};
+  put_in_store(d, A);
+  put_in_store(d, B);
+  const auto first = d.open(A);
+  const auto second = d.open(B);
+  prefetch(d, first);
+  prefetch(d, second);
+  schedule(d, first);
+  schedule(d, second);
+  d.fetch_length = [](fetch_id id, int64_t found) { return id == 1 ? -1 : found; };
+  d.run_fetches();
+  auto ready = d.poll();
+  ASSERT_EQ(ready.size(), 1);
+  EXPECT_EQ(ready[0].request, second);
+  d.fetch_length = [](fetch_id, int64_t found) { return found; };
+  d.run_fetches();
+  ready = d.poll();
+  ASSERT_EQ(ready.size(), 1);
+  EXPECT_EQ(ready[0].request, first);
+  d.close(first);
+  d.close(second);
+}
+
+TEST(Prefetch, FetchedPagesAreLoadedAndNotWrittenAgain) {
+  auto d = tree_driver{storage()};
+  put_in_store(d, A);
+  const auto request = d.open(A + B);
+  EXPECT_EQ(fetch(d, request)[0].host_tokens, 16);
+  const auto result = d.load(request);
+  EXPECT_EQ(result.loading_tokens, 16);
+  EXPECT_EQ(result.from_storage_tokens, 16);
+  finish(d);
+  EXPECT_EQ(d.match(A), (hit{16, 0}));
+  EXPECT_TRUE(d.compute(request, A + B));
+  EXPECT_EQ(d.tree.insert({request, share(A + B)})->duplicate_tokens, 0);
+  d.settle();
+  finish(d);
+  finish(d);
+  EXPECT_EQ(d.writes, counts{4});
+  EXPECT_EQ(d.backups, counts{4});
+  d.close(request);
+}
+
+TEST(Prefetch, FetchedPagesAreKnownToBeStored) {
+  auto options = storage();
+  options.host_pages = 12;
+  auto d = tree_driver{options};
+  put_in_store(d, A);
+  const auto request = d.open(A);
+  d.fetch_length = [](fetch_id, int64_t) { return 4; };
+  EXPECT_EQ(fetch(d, request)[0].fetched_tokens, 16);
+  EXPECT_EQ(d.load(request).loading_tokens, 16);
+  d.close(request);
+  finish(d);
+  // B takes the room of A's host copy, then A is written anew.
+  d.insert(B);
+  finish(d);
+  finish(d);
+  d.insert(A);
+  finish(d);
+  finish(d);
+  EXPECT_EQ(d.writes, (counts{4, 4}));
+  EXPECT_EQ(d.backups, counts{4});
+}
+
+TEST(Prefetch, PagesThatOthersBroughtMeanwhileAreDuplicates) {
+  auto d = tree_driver{storage()};
+  put_in_store(d, A);
+  const auto request = d.open(A);
+  prefetch(d, request);
+  d.run_fetches();
+  schedule(d, request);
+  d.insert(range(1, 9));
+  const auto host_free = d.host_free();
+  const auto ready = d.poll();
+  ASSERT_EQ(ready.size(), 1);
+  EXPECT_EQ(ready[0].fetched_tokens, 8);
+  EXPECT_EQ(ready[0].device_tokens, 8);
+  EXPECT_EQ(ready[0].host_tokens, 8);
+  EXPECT_EQ(d.reserve.size(), 8);
+  EXPECT_EQ(d.host_free(), host_free - 8);
+  d.close(request);
+}
+
+TEST(Prefetch, SecondFetchOfTheSamePagesGoesBack) {
+  auto d = tree_driver{storage()};
+  put_in_store(d, A);
+  const auto first = d.open(A);
+  const auto second = d.open(A);
+  prefetch(d, first);
+  prefetch(d, second);
+  d.run_fetches();
+  schedule(d, first);
+  schedule(d, second);
+  const auto ready = d.poll();
+  ASSERT_EQ(ready.size(), 2);
+  EXPECT_EQ(ready[0].fetched_tokens, 16);
+  EXPECT_EQ(ready[1].fetched_tokens, 0);
+  EXPECT_EQ(ready[1].host_tokens, 16);
+  EXPECT_EQ(d.reserve.size(), 8);
+  d.close(first);
+  d.close(second);
+}
+
+TEST(Prefetch, ReserveIsToppedUpWhenThereIsRoomAgain) {
+  auto options = storage();
+  options.host_pages = 8;
+  auto d = tree_driver{options};
+  put_in_store(d, A);
+  const auto request = d.open(A);
+  EXPECT_EQ(fetch(d, request)[0].fetched_tokens, 16);
+  // The request holds what would have to make room.
+  EXPECT_EQ(d.reserve.size(), 4);
+  d.close(request);
+  d.poll();
+  EXPECT_EQ(d.reserve.size(), 8);
+  EXPECT_EQ(d.match(A), (hit{0, 0}));
+}

@@ -1,0 +1,282 @@
+#include "tests/cache/tree_driver.hpp"
+
+#include "base/check.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+namespace hicache::test {
+
+namespace {
+
+uint64_t word_of(const page_key& key) {
+  return std::hash<page_key>{}(key);
+}
+
+constexpr auto scratch = "scratch";
+
+} // namespace
+
+tokens_t range(token_id from, token_id to) {
+  auto tokens = tokens_t(to - from);
+  std::iota(tokens.begin(), tokens.end(), from);
+  return tokens;
+}
+
+tokens_t operator+(tokens_t a, const tokens_t& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+token_buffer share(tokens_t tokens) {
+  return std::make_shared<const tokens_t>(std::move(tokens));
+}
+
+tree_driver::tree_driver(const tree_options& options)
+  : tree(options), page_size_(options.page_size), layers_(options.layers),
+    device_memory_(options.device_pages + 1), host_memory_(options.host_pages + 1),
+    is_loading_(options.device_pages + 1) {
+  settle();
+}
+
+// -- whole requests
+// ---------------------------------------------------------------------------------------------------
+
+tree_driver::hit tree_driver::match(const tokens_t& tokens, const cache_namespace& ns) {
+  const auto request = open(tokens, ns);
+  const auto result = hit{matched(request).device_tokens, matched(request).host_tokens};
+  close(request);
+  return result;
+}
+
+uint64_t tree_driver::insert(const tokens_t& tokens, const cache_namespace& ns) {
+  const auto request = open(tokens, ns);
+  const auto cached = matched(request).device_tokens + matched(request).host_tokens;
+  EXPECT_TRUE(compute(request, tokens));
+  insert_open(request, tokens);
+  close(request);
+  return cached;
+}
+
+uint64_t tree_driver::evict(uint64_t tokens) {
+  const auto before = tree.stats();
+  const auto pages = before.device_free + std::min(tokens / page_size_, before.device_evictable);
+  const auto request = open({}, {scratch, ""});
+  EXPECT_TRUE(tree.allocate(request, pages * page_size_));
+  close(request);
+  return (tree.stats().evicted_device - before.evicted_device) * page_size_;
+}
+
+uint64_t tree_driver::load_back(const tokens_t& tokens) {
+  const auto request = open(tokens);
+  const auto loading = load(request).loading_tokens;
+  close(request);
+  return loading;
+}
+
+// -- parts of requests
+// ------------------------------------------------------------------------------------------------
+
+request_id tree_driver::open(const tokens_t& tokens, const cache_namespace& ns) {
+  const auto id = next_request_++;
+  auto result = tree.match({id, ns, share(tokens), tokens.size()});
+  HICACHE_CHECK(result);
+  const auto& state = requests_[id] = {tokens, ns, *result};
+  check_device(state, result->device_pages, result->device_tokens);
+  settle();
+  return id;
+}
+
+void tree_driver::close(request_id request) {
+  EXPECT_TRUE(tree.release(request));
+  requests_.erase(request);
+  settle();
+}
+
+load_result tree_driver::load(request_id request) {
+  auto result = tree.load_back(request);
+  HICACHE_CHECK(result);
+  settle();
+  EXPECT_EQ(result->device_tokens / page_size_, result->device_pages->size());
+  if (result->loading_tokens > 0) {
+    EXPECT_EQ(result->progress->layers(), layers_);
+  }
+  auto& state = requests_.at(request);
+  state.matched.device_tokens = result->device_tokens;
+  check_device(state, result->device_pages, result->device_tokens);
+  return *result;
+}
+
+bool tree_driver::compute(request_id request, const tokens_t& tokens) {
+  const auto result = tree.allocate(request, tokens.size());
+  settle();
+  if (!result)
+    return false;
+  // Only the request's own pages are written; the others may be in use by anyone.
+  auto words = contents(tokens, requests_.at(request).ns);
+  words.resize(result->device_pages->size());
+  const auto previous = requests_.at(request).matched.device_tokens / page_size_;
+  for (auto i = previous; i < words.size(); ++i)
+    device_memory_[(*result->device_pages)[i]] = words[i];
+  return true;
+}
+
+insert_result tree_driver::insert_open(request_id request, const tokens_t& tokens) {
+  auto result = tree.insert({request, share(tokens)});
+  HICACHE_CHECK(result);
+  auto& state = requests_.at(request);
+  state.tokens = tokens;
+  const auto whole = tokens.size() / page_size_ * page_size_;
+  check_device(state, result->device_pages, whole);
+  state.matched.device_tokens = whole;
+  settle();
+  return *result;
+}
+
+void tree_driver::check_device(const open_state& request, const page_list& pages,
+                               uint64_t tokens) const {
+  const auto words = contents(request.tokens, request.ns);
+  EXPECT_EQ(tokens % page_size_, 0);
+  EXPECT_GE(pages->size(), tokens / page_size_);
+  for (auto i = size_t{0}; i < tokens / page_size_; ++i)
+    if (const auto page = (*pages)[i]; !is_loading_[page]) {
+      EXPECT_EQ(device_memory_[page], words[i]) << "page " << i << " of the prefix is wrong";
+    }
+}
+
+std::vector<uint64_t> tree_driver::contents(const tokens_t& tokens,
+                                            const cache_namespace& ns) const {
+  const auto seed = namespace_seed(ns);
+  auto words = std::vector<uint64_t>{};
+  for (const auto& key : hash_pages(tokens, page_size_, seed ? &*seed : nullptr))
+    words.push_back(word_of(key));
+  return words;
+}
+
+// -- copies and steps
+// -------------------------------------------------------------------------------------------------
+
+void tree_driver::settle() {
+  for (auto& effect : tree.take_effects()) {
+    if (auto* write = std::get_if<write_command>(&effect)) {
+      EXPECT_EQ(write->device_pages->size(), write->host_pages->size());
+      writes.push_back(write->device_pages->size());
+      EXPECT_EQ(write->id, writes.size());
+      pending_writes_.push_back(*write);
+    } else if (auto* load = std::get_if<load_command>(&effect)) {
+      EXPECT_EQ(load->device_pages->size(), load->host_pages->size());
+      loads.push_back(load->device_pages->size());
+      EXPECT_EQ(load->id, loads.size());
+      for (const auto page : *load->device_pages)
+        is_loading_[page] = true;
+      pending_loads_.push_back(*load);
+    } else if (auto* backup = std::get_if<backup_command>(&effect)) {
+      EXPECT_EQ(backup->keys->size(), backup->host_pages->size());
+      EXPECT_EQ(backup->keys->size(), backup->parents->size());
+      backups.push_back(backup->keys->size());
+      EXPECT_EQ(backup->id, backups.size());
+      pending_backups_.push_back(*backup);
+    } else if (auto* fetch = std::get_if<fetch_command>(&effect)) {
+      EXPECT_EQ(fetch->id, ++fetches);
+      fetches_[fetch->id].command = *fetch;
+    } else if (std::holds_alternative<terminate_command>(effect)) {
+      ++terminates;
+    } else if (auto* refill = std::get_if<refill_command>(&effect)) {
+      reserve.insert(reserve.end(), refill->host_pages->begin(), refill->host_pages->end());
+    }
+  }
+  tree.check_invariants();
+}
+
+void tree_driver::run_writes(size_t count) {
+  for (; count > 0 && !pending_writes_.empty(); --count, ++writes_run_) {
+    const auto& write = pending_writes_.front();
+    for (auto i = size_t{0}; i < write.host_pages->size(); ++i)
+      host_memory_[(*write.host_pages)[i]] = device_memory_[(*write.device_pages)[i]];
+    pending_writes_.pop_front();
+  }
+}
+
+void tree_driver::run_loads(size_t count) {
+  for (; count > 0 && !pending_loads_.empty(); --count, ++loads_run_) {
+    const auto& load = pending_loads_.front();
+    for (auto i = size_t{0}; i < load.host_pages->size(); ++i) {
+      device_memory_[(*load.device_pages)[i]] = host_memory_[(*load.host_pages)[i]];
+      is_loading_[(*load.device_pages)[i]] = false;
+    }
+    load.progress->advance(load.progress->layers());
+    pending_loads_.pop_front();
+  }
+}
+
+void tree_driver::run_backups(size_t count) {
+  for (; count > 0 && !pending_backups_.empty(); --count, ++backups_run_) {
+    const auto& backup = pending_backups_.front();
+    for (auto i = size_t{0}; i < backup.keys->size(); ++i) {
+      const auto& key = (*backup.keys)[i];
+      EXPECT_EQ(host_memory_[(*backup.host_pages)[i]], word_of(key)) << "a wrong page goes to L3";
+      store[key] = word_of(key);
+    }
+    pending_backups_.pop_front();
+  }
+}
+
+void tree_driver::run_fetches() {
+  for (auto& [id, fetch] : fetches_) {
+    const auto& keys = *fetch.command.keys;
+    auto found = int64_t{0};
+    for (auto i = fetch.command.first; i < keys.size() && store.contains(keys[i]); ++i)
+      ++found;
+    const auto wanted = fetch_length(id, found);
+    if (fetch.is_run || wanted < 0)
+      continue;
+    fetch.is_run = true;
+    const auto count = std::min<size_t>(static_cast<size_t>(wanted), reserve.size());
+    for (auto i = size_t{0}; i < count; ++i) {
+      const auto page = reserve.front();
+      reserve.pop_front();
+      host_memory_[page] = store.at(keys[fetch.command.first + i]);
+      fetch.arrived.push_back(page);
+    }
+  }
+}
+
+void tree_driver::run_all() {
+  run_writes();
+  run_loads();
+  run_backups();
+  run_fetches();
+}
+
+step_facts tree_driver::offer() const {
+  auto facts = step_facts{writes_run_, loads_run_, backups_run_, {}};
+  for (const auto id : tree.ending()) {
+    const auto& fetch = fetches_.at(id);
+    facts.fetched.push_back(fetch.is_run ? static_cast<int64_t>(fetch.arrived.size()) : -1);
+  }
+  return facts;
+}
+
+std::vector<ready_request> tree_driver::apply(const step_facts& facts) {
+  auto arrived = std::vector<page_list>{};
+  const auto ending = std::vector<fetch_id>(tree.ending().begin(), tree.ending().end());
+  for (auto i = size_t{0}; i < ending.size(); ++i) {
+    arrived.push_back(
+      std::make_shared<const std::vector<page_index>>(fetches_.at(ending[i]).arrived));
+    if (facts.fetched[i] >= 0)
+      fetches_.erase(ending[i]);
+  }
+  auto ready = tree.step(facts, arrived);
+  for (const auto& each : ready)
+    requests_.at(each.request).matched.device_tokens = each.device_tokens;
+  settle();
+  return ready;
+}
+
+std::vector<ready_request> tree_driver::poll() {
+  return apply(offer());
+}
+
+} // namespace hicache::test

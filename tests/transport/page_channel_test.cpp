@@ -1,0 +1,343 @@
+#include "base/limits.hpp"
+#include "base/units.hpp"
+#include "tests/transport/child_process.hpp"
+#include "transport/page_channel.hpp"
+#include "transport/page_messages.hpp"
+#include "transport/ucx.hpp"
+
+#include <gtest/gtest.h>
+
+#include <netdb.h>
+
+#include <algorithm>
+#include <future>
+#include <random>
+
+namespace hicache {
+namespace {
+
+using namespace literals;
+using namespace std::chrono_literals;
+
+time_point in(duration time) {
+  return std::chrono::steady_clock::now() + time;
+}
+
+/// Bytes that tell their place.
+std::vector<std::byte> pattern(size_t size) {
+  auto bytes = std::vector<std::byte>(size);
+  for (size_t i = 0; i < size; ++i)
+    bytes[i] = static_cast<std::byte>((i * 2654435761u) >> 13);
+  return bytes;
+}
+
+/// Ranges with targets of their own, and where they come from.
+struct wanted {
+  std::vector<remote_range> ranges;
+  std::vector<std::vector<std::byte>> targets;
+
+  void add(uint64_t offset, size_t length) {
+    targets.emplace_back(length, std::byte{0xee});
+    ranges.push_back({offset, targets.back()});
+  }
+
+  void expect_equal(std::span<const std::byte> memory) const {
+    for (size_t i = 0; i < ranges.size(); ++i)
+      ASSERT_TRUE(std::equal(targets[i].begin(), targets[i].end(),
+                             memory.begin() + static_cast<std::ptrdiff_t>(ranges[i].offset)))
+        << "range " << i << " at " << ranges[i].offset << ", " << targets[i].size() << " bytes";
+  }
+};
+
+void expect_all(const std::vector<result<void>>& answers, ec code) {
+  for (const auto& answer : answers) {
+    ASSERT_EQ(answer.has_value(), code == ec::none)
+      << (answer ? std::string{} : to_string(answer.error()));
+    if (!answer) {
+      EXPECT_EQ(answer.error().code, code) << to_string(answer.error());
+    }
+  }
+}
+
+/// A server in a process of its own, so that it can be stopped and killed.
+test::child_process serve(size_t size) {
+  return test::child_process::start([size](test::pipe_end& parent) {
+    const auto memory = pattern(size);
+    auto server = page_server::start(memory, "127.0.0.1");
+    parent.send(server ? (*server)->address() : to_string(server.error()));
+    parent.receive();
+    return 0;
+  });
+}
+
+std::unique_ptr<page_client> make_client() {
+  auto client = page_client::create();
+  EXPECT_TRUE(client) << to_string(client.error());
+  return std::move(*client);
+}
+
+class PageChannelTest : public testing::Test {
+protected:
+  void SetUp() override {
+    auto started = page_server::start(memory, "127.0.0.1");
+    ASSERT_TRUE(started) << to_string(started.error());
+    server = std::move(*started);
+    client = make_client();
+  }
+
+  /// Reads and expects the memory's bytes.
+  void expect_readable(wanted& want) {
+    expect_all(client->read(server->address(), want.ranges, in(30s)), ec::none);
+    want.expect_equal(memory);
+  }
+
+  std::vector<std::byte> memory = pattern(48_MiB);
+  std::unique_ptr<page_server> server;
+  std::unique_ptr<page_client> client;
+};
+
+TEST_F(PageChannelTest, ReadsRandomRanges) {
+  constexpr auto seed = 20250607;
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  auto random = std::mt19937_64{seed};
+  for (auto round = 0; round < 20; ++round) {
+    auto want = wanted{};
+    for (auto i = random() % 200; i > 0; --i) {
+      const auto length = random() % (random() % 10 == 0 ? 2_MiB : 20_KiB);
+      want.add(random() % (memory.size() - length), length);
+    }
+    expect_readable(want);
+  }
+}
+
+TEST_F(PageChannelTest, ReadsRangesLargerThanATransfer) {
+  auto want = wanted{};
+  want.add(3, 2 * limits::transfer_bytes + 77);
+  want.add(memory.size() - 1, 1);
+  want.add(0, limits::transfer_bytes);
+  expect_readable(want);
+}
+
+TEST_F(PageChannelTest, ReadsMoreRangesThanOneRequestHolds) {
+  auto want = wanted{};
+  for (size_t i = 0; i < 3 * limits::transfer_ranges + 1; ++i)
+    want.add(i * 200, 100);
+  expect_readable(want);
+}
+
+/// The client asks again as soon as it has its bytes, which may be before the server knows that it
+/// has them.
+TEST_F(PageChannelTest, LongSeriesOfSmallTransfersAreNotTakenForTooMany) {
+  auto want = wanted{};
+  for (size_t i = 0; i < 60 * limits::transfer_ranges; ++i)
+    want.add(i * 100, 50);
+  for (auto round = 0; round < 5; ++round)
+    expect_readable(want);
+}
+
+TEST_F(PageChannelTest, NothingWantedIsNothingSent) {
+  EXPECT_TRUE(client->read("nowhere", {}, in(1s)).empty());
+  auto want = wanted{};
+  want.add(5, 0);
+  expect_all(client->read("nowhere", want.ranges, in(1s)), ec::none);
+}
+
+TEST_F(PageChannelTest, RangesOutsideTheMemoryAreRefusedAndTheConnectionGoesOn) {
+  for (auto offset : {memory.size() - 5, memory.size(), memory.size() + 1, ~size_t{0} - 4}) {
+    auto want = wanted{};
+    want.add(offset, 10);
+    expect_all(client->read(server->address(), want.ranges, in(10s)), ec::invalid_argument);
+  }
+  auto want = wanted{};
+  want.add(memory.size() - 10, 10);
+  expect_readable(want);
+}
+
+TEST_F(PageChannelTest, SeveralClientsReadAtATime) {
+  auto readers = std::vector<std::future<void>>{};
+  for (auto i = 0; i < 3; ++i)
+    readers.push_back(std::async(std::launch::async, [this, i] {
+      auto own = make_client();
+      for (auto round = 0; round < 3; ++round) {
+        auto want = wanted{};
+        want.add(static_cast<uint64_t>(i) * 1000, 20_MiB);
+        expect_all(own->read(server->address(), want.ranges, in(30s)), ec::none);
+        want.expect_equal(memory);
+      }
+    }));
+  for (auto& reader : readers)
+    reader.get();
+}
+
+TEST_F(PageChannelTest, AServerThatEndsIsUnreachable) {
+  auto want = wanted{};
+  want.add(0, 1000);
+  expect_readable(want);
+  const auto address = server->address();
+  server.reset();
+  expect_all(client->read(address, want.ranges, in(20s)), ec::peer_unreachable);
+}
+
+TEST_F(PageChannelTest, AClientThatLeavesDoesNotDisturbOthers) {
+  for (auto i = 0; i < 5; ++i) {
+    auto want = wanted{};
+    want.add(0, 9_MiB);
+    expect_readable(want);
+    client = make_client();
+  }
+}
+
+TEST_F(PageChannelTest, WrongAddresses) {
+  auto want = wanted{};
+  want.add(0, 10);
+  for (const auto* address : {"", "nonsense", "127.0.0.1", "127.0.0.1:", "127.0.0.1:99999x", ":5"})
+    expect_all(client->read(address, want.ranges, in(5s)), ec::invalid_argument);
+  const auto address = server->address();
+  server.reset();
+  // Nobody listens there any more.
+  expect_all(make_client()->read(address, want.ranges, in(20s)), ec::peer_unreachable);
+}
+
+TEST(PageServerTest, RefusesAHostWithoutAddress) {
+  const auto server = page_server::start({}, "no-such-host.invalid");
+  ASSERT_FALSE(server);
+  EXPECT_EQ(server.error().code, ec::invalid_argument);
+}
+
+TEST(PageServerProcessTest, AKilledServerFailsWhatIsMissingLongBeforeTheDeadline) {
+  auto child = serve(32_MiB);
+  const auto address = child.receive();
+  auto client = make_client();
+  auto rounds = std::promise<void>{};
+  auto reader = std::async(std::launch::async, [&] {
+    for (auto round = 0;; ++round) {
+      auto want = wanted{};
+      for (size_t i = 0; i < 32; ++i)
+        want.add(i * 1_MiB, 1_MiB);
+      if (round == 2)
+        rounds.set_value();
+      auto answers = client->read(address, want.ranges, in(60s));
+      if (std::any_of(answers.begin(), answers.end(), [](const auto& x) { return !x; }))
+        return answers;
+    }
+  });
+  rounds.get_future().wait();
+  const auto killed = std::chrono::steady_clock::now();
+  child.kill();
+  for (const auto& answer : reader.get())
+    if (!answer) {
+      EXPECT_EQ(answer.error().code, ec::peer_unreachable) << to_string(answer.error());
+    }
+  EXPECT_LT(std::chrono::steady_clock::now() - killed, 30s);
+}
+
+TEST(PageServerProcessTest, AHangingServerCostsNoMoreThanTheDeadlineAndNothingIsWrittenLater) {
+  auto child = serve(32_MiB);
+  const auto address = child.receive();
+  const auto memory = pattern(32_MiB);
+  auto client = make_client();
+  auto first = wanted{};
+  first.add(0, 1_MiB);
+  expect_all(client->read(address, first.ranges, in(20s)), ec::none);
+  child.stop();
+  auto late = wanted{};
+  late.add(1_MiB, 20_MiB);
+  const auto began = std::chrono::steady_clock::now();
+  expect_all(client->read(address, late.ranges, in(200ms)), ec::deadline_exceeded);
+  EXPECT_LT(std::chrono::steady_clock::now() - began, 5s);
+  expect_all(client->read(address, late.ranges, in(-1s)), ec::deadline_exceeded);
+  child.resume();
+  const auto before = late.targets;
+  auto again = wanted{};
+  again.add(5_MiB, 20_MiB);
+  expect_all(client->read(address, again.ranges, in(30s)), ec::none);
+  again.expect_equal(memory);
+  EXPECT_TRUE(late.targets == before) << "an abandoned transfer wrote to its target";
+}
+
+// -- readers that do not keep to the protocol -----------------------------------------------------
+
+/// A reader that says what the test wants.
+class rude_reader {
+public:
+  explicit rude_reader(const std::string& address)
+    : context_(*make_ucx_context()), worker_(*make_ucx_worker(context_)) {
+    EXPECT_TRUE(receive_messages(worker_, page_reply_message, count_reply, &replies_));
+    const auto parts = split_address(address);
+    EXPECT_TRUE(connect(worker_, *resolve(parts->first, parts->second, AI_NUMERICHOST), link_));
+  }
+
+  /// Sends and waits until the server closed the connection. @returns false if it answered instead
+  bool is_expelled_after(const page_request_head& head, size_t header_length,
+                         const std::vector<page_span>& spans, unsigned flags, int times = 1) {
+    auto params = ucp_request_param_t{};
+    params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+    params.flags = UCP_AM_SEND_FLAG_REPLY | flags;
+    for (auto i = 0; i < times; ++i) {
+      auto* request
+        = ucp_am_send_nbx(link_.endpoint.get(), page_request_message, &head, header_length,
+                          spans.data(), spans.size() * sizeof(page_span), &params);
+      if (UCS_PTR_IS_PTR(request))
+        sent_.push_back(request);
+    }
+    const auto deadline = in(20s);
+    while (link_.failure == UCS_OK && replies_ < times
+           && std::chrono::steady_clock::now() < deadline)
+      if (ucp_worker_progress(worker_.get()) == 0)
+        wait_for_events(worker_, -1, 100ms);
+    for (auto* request : sent_)
+      ucp_request_free(request);
+    sent_.clear();
+    return link_.failure != UCS_OK;
+  }
+
+private:
+  static ucs_status_t count_reply(void* count, const void*, size_t, void*, size_t,
+                                  const ucp_am_recv_param_t*) {
+    ++*static_cast<int*>(count);
+    return UCS_OK;
+  }
+
+  int replies_ = 0;
+  ucx_context context_;
+  ucx_worker worker_;
+  ucx_connection link_;
+  std::vector<void*> sent_;
+};
+
+TEST_F(PageChannelTest, MalformedRequestsCloseTheConnectionAndNothingElse) {
+  const auto whole = sizeof(page_request_head);
+  const auto one = std::vector<page_span>{{0, 10}};
+  const auto eager = UCP_AM_SEND_FLAG_EAGER;
+  const auto expelled = [&](const page_request_head& head, size_t length,
+                            const std::vector<page_span>& spans, unsigned flags) {
+    return rude_reader{server->address()}.is_expelled_after(head, length, spans, flags);
+  };
+  EXPECT_FALSE(expelled({page_protocol, 1, 7}, whole, one, eager))
+    << "a proper request is answered";
+  EXPECT_TRUE(expelled({page_protocol, 1, 7}, whole - 1, one, eager));
+  EXPECT_TRUE(expelled({page_protocol, 1, 7}, 0, one, eager));
+  EXPECT_TRUE(expelled({page_protocol + 1, 1, 7}, whole, one, eager));
+  EXPECT_TRUE(expelled({page_protocol, 2, 7}, whole, one, eager)) << "more spans than came";
+  EXPECT_TRUE(expelled({page_protocol, 0, 7}, whole, {}, eager));
+  EXPECT_TRUE(expelled({page_protocol, ~uint32_t{0}, 7}, whole, one, eager));
+  EXPECT_TRUE(expelled({page_protocol, 1, 7}, whole, {{0, limits::transfer_bytes + 1}}, eager));
+  EXPECT_TRUE(expelled({page_protocol, 2, 7}, whole, {{0, ~uint64_t{0}}, {0, 2}}, eager))
+    << "lengths that overflow";
+  EXPECT_TRUE(expelled({page_protocol, 1, 7}, whole, one, UCP_AM_SEND_FLAG_RNDV));
+  auto want = wanted{};
+  want.add(100, 3_MiB);
+  expect_readable(want);
+}
+
+TEST_F(PageChannelTest, AReaderThatAsksForTooMuchAtATimeIsClosed) {
+  const auto spans = std::vector<page_span>{{0, limits::transfer_bytes}};
+  EXPECT_TRUE(rude_reader{server->address()}.is_expelled_after(
+    {page_protocol, 1, 7}, sizeof(page_request_head), spans, UCP_AM_SEND_FLAG_EAGER, 200));
+  auto want = wanted{};
+  want.add(100, 3_MiB);
+  expect_readable(want);
+}
+
+} // namespace
+} // namespace hicache

@@ -1,0 +1,175 @@
+#include "base/units.hpp"
+#include "tests/transport/child_process.hpp"
+#include "transport/memory_sharing.hpp"
+#include "transport/shared_memory.hpp"
+
+#include <gtest/gtest.h>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace hicache {
+namespace {
+
+using namespace literals;
+
+std::string text_at(const std::byte* bytes, size_t length) {
+  return {reinterpret_cast<const char*>(bytes), length};
+}
+
+unique_fd connect_raw(const std::string& name) {
+  auto fd = unique_fd{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
+  auto address = sockaddr_un{};
+  address.sun_family = AF_UNIX;
+  std::copy(name.begin(), name.end(), address.sun_path + 1);
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  EXPECT_EQ(::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), length), 0);
+  return fd;
+}
+
+TEST(SharedMemoryTest, IsZeroedResidentAndWritable) {
+  auto memory = shared_memory::create(1_MiB + 1, "hicache-test");
+  ASSERT_TRUE(memory) << to_string(memory.error());
+  EXPECT_EQ(memory->size(), 1_MiB + 1);
+  for (auto x : memory->bytes())
+    ASSERT_EQ(x, std::byte{0});
+  memory->bytes().back() = std::byte{7};
+  auto moved = std::move(*memory);
+  EXPECT_EQ(moved.bytes().back(), std::byte{7});
+  EXPECT_EQ(memory->data(), nullptr);
+}
+
+TEST(SharedMemoryTest, RefusesMoreThanThereIsAndNamesBothFigures) {
+  for (auto bytes : {uint64_t{1} << 50, ~uint64_t{0}}) {
+    const auto memory = shared_memory::create(bytes, "hicache-test");
+    ASSERT_FALSE(memory);
+    EXPECT_EQ(memory.error().code, ec::io_failure);
+    EXPECT_NE(memory.error().detail.find(std::to_string(bytes)), std::string::npos);
+    EXPECT_NE(memory.error().detail.find("available: "), std::string::npos);
+  }
+  EXPECT_EQ(shared_memory::create(0, "hicache-test").error().code, ec::invalid_argument);
+}
+
+TEST(SharedMemoryTest, PeersCanNeitherShrinkItNorMapItWritable) {
+  auto memory = shared_memory::create(64_KiB, "hicache-test");
+  ASSERT_TRUE(memory);
+  EXPECT_NE(::ftruncate(memory->fd(), 0), 0);
+  if ((::fcntl(memory->fd(), F_GET_SEALS) & F_SEAL_FUTURE_WRITE) == 0)
+    GTEST_SKIP() << "this kernel has no F_SEAL_FUTURE_WRITE";
+  EXPECT_EQ(::mmap(nullptr, 64_KiB, PROT_READ | PROT_WRITE, MAP_SHARED, memory->fd(), 0),
+            MAP_FAILED);
+}
+
+TEST(SharedMemoryTest, UnsealedMemoryOfAPeerIsNotMapped) {
+  const auto fd = unique_fd{::memfd_create("hicache-test", MFD_CLOEXEC)};
+  ASSERT_EQ(::ftruncate(fd.get(), 4096), 0);
+  const auto mapped = mapped_peer_memory::open(fd);
+  ASSERT_FALSE(mapped);
+  EXPECT_EQ(mapped.error().code, ec::io_failure);
+}
+
+TEST(MemorySharingTest, AnotherProcessSeesWhatTheOwnerWrites) {
+  auto child = test::child_process::start([](test::pipe_end& parent) {
+    const auto mapped = open_peer_memory(parent.receive());
+    if (!mapped || mapped->size() != 64_KiB
+        || text_at(mapped->data() + 100, 16) != "written by owner")
+      return 1;
+    parent.send("mapped");
+    // The owner writes again while the memory is mapped here.
+    if (parent.receive() != "again" || text_at(mapped->data() + 200, 5) != "later")
+      return 2;
+    return 0;
+  });
+  auto memory = shared_memory::create(64_KiB, "hicache-test");
+  ASSERT_TRUE(memory);
+  auto offer = memory_offer::start(*memory);
+  ASSERT_TRUE(offer) << to_string(offer.error());
+  std::memcpy(memory->data() + 100, "written by owner", 16);
+  child.send((*offer)->name());
+  EXPECT_EQ(child.receive(), "mapped");
+  std::memcpy(memory->data() + 200, "later", 5);
+  child.send("again");
+  EXPECT_EQ(child.wait(), 0);
+}
+
+TEST(MemorySharingTest, MappedMemoryOutlivesAKilledOwnerAndItsNameVanishes) {
+  auto owner = test::child_process::start([](test::pipe_end& parent) {
+    auto memory = shared_memory::create(4_KiB, "hicache-test");
+    auto offer = memory_offer::start(*memory);
+    std::memcpy(memory->data(), "still here", 10);
+    parent.send((*offer)->name());
+    parent.receive();
+    return 0;
+  });
+  const auto name = owner.receive();
+  auto mapped = open_peer_memory(name);
+  ASSERT_TRUE(mapped) << to_string(mapped.error());
+  owner.kill();
+  EXPECT_EQ(text_at(mapped->data(), 10), "still here");
+  const auto again = open_peer_memory(name);
+  ASSERT_FALSE(again);
+  EXPECT_EQ(again.error().code, ec::peer_unreachable);
+}
+
+TEST(MemorySharingTest, UnknownNamesAreUnreachable) {
+  for (const auto& name : {std::string{"hicache-nobody"}, std::string{}, std::string(500, 'x')}) {
+    const auto mapped = open_peer_memory(name);
+    ASSERT_FALSE(mapped);
+    EXPECT_EQ(mapped.error().code, ec::peer_unreachable);
+  }
+}
+
+TEST(MemorySharingTest, ProcessesOfOtherUsersAreRefused) {
+  if (::geteuid() != 0)
+    GTEST_SKIP() << "only root can become another user";
+  auto child = test::child_process::start([](test::pipe_end& parent) {
+    if (::setuid(65534) != 0)
+      return 77;
+    const auto fd = connect_raw(parent.receive());
+    ::fcntl(fd.get(), F_SETFL, 0);
+    auto byte = char{};
+    // The owner closes without sending anything.
+    return ::recv(fd.get(), &byte, 1, 0) == 0 ? 0 : 1;
+  });
+  auto memory = shared_memory::create(4_KiB, "hicache-test");
+  auto offer = memory_offer::start(*memory);
+  ASSERT_TRUE(offer);
+  child.send((*offer)->name());
+  const auto status = child.wait();
+  if (status == 77)
+    GTEST_SKIP() << "no other user here";
+  EXPECT_EQ(status, 0);
+}
+
+TEST(MemorySharingTest, PeersThatSayNothingOrLeaveDoNotHoldUpOthers) {
+  auto memory = shared_memory::create(4_KiB, "hicache-test");
+  auto offer = memory_offer::start(*memory);
+  ASSERT_TRUE(offer);
+  auto silent = std::vector<unique_fd>{};
+  for (auto i = 0; i < 20; ++i) {
+    silent.push_back(connect_raw((*offer)->name()));
+    connect_raw((*offer)->name());
+  }
+  EXPECT_TRUE(open_peer_memory((*offer)->name()));
+}
+
+TEST(MemorySharingTest, AnOfferThatEndsIsUnreachable) {
+  auto memory = shared_memory::create(4_KiB, "hicache-test");
+  auto offer = memory_offer::start(*memory);
+  ASSERT_TRUE(offer);
+  const auto name = (*offer)->name();
+  offer->reset();
+  EXPECT_EQ(open_peer_memory(name).error().code, ec::peer_unreachable);
+}
+
+} // namespace
+} // namespace hicache

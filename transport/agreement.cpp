@@ -1,0 +1,7 @@
+#include "transport/agreement.hpp"
+
+namespace hicache {
+
+agreement::~agreement() = default;
+
+} // namespace hicache

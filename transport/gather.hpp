@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+/// All-gather on top of a min-reduction: each rank offers its values in slots of its own and the
+/// largest integer elsewhere, so the minimum is everyone's values. Pure functions; used to sum
+/// reports and to compare configurations.
+namespace hicache {
+
+/// What rank `rank` of `size` offers so that all ranks get its `values`. Every rank passes equally
+/// many values.
+/// @returns size * values.size() elements
+/// @pre rank < size
+std::vector<int64_t> gather_offer(uint32_t rank, uint32_t size, std::span<const int64_t> values);
+
+/// The values that each rank offered, row r from rank r. The rows point into `reduced`.
+/// @param reduced The minimum of all ranks' offers.
+/// @pre reduced.size() is a multiple of size
+std::vector<std::span<const int64_t>> gathered(uint32_t size, std::span<const int64_t> reduced);
+
+} // namespace hicache

@@ -1,0 +1,247 @@
+#include "transport/memory_sharing.hpp"
+
+#include "base/limits.hpp"
+
+#include <spdlog/spdlog.h>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <optional>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+namespace hicache {
+
+namespace {
+
+/// What travels beside the descriptor. Both sides are on one host, so byte order does not matter.
+struct greeting {
+  uint64_t magic = 0x68696361'6368656dULL;
+  uint64_t size = 0;
+};
+
+/// Connections the kernel queues while the owner's thread is busy.
+constexpr auto backlog = 64;
+
+/// How long the owner rests when the process has no descriptor left for a connection.
+constexpr auto exhausted_ms = 100;
+
+std::string system_message(const char* call) {
+  return std::string{call} + ": " + std::generic_category().message(errno);
+}
+
+struct socket_address {
+  sockaddr_un address = {};
+  socklen_t length = 0;
+};
+
+/// The abstract-namespace address of a name; nothing if the name does not fit.
+std::optional<socket_address> abstract_address(const std::string& name) {
+  auto x = socket_address{};
+  if (name.empty() || name.size() + 1 > sizeof(x.address.sun_path))
+    return std::nullopt;
+  x.address.sun_family = AF_UNIX;
+  // The leading zero byte makes the name abstract: it is no file and needs no cleaning up.
+  std::copy(name.begin(), name.end(), x.address.sun_path + 1);
+  x.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  return x;
+}
+
+result<std::string> random_name() {
+  auto bytes = std::array<unsigned char, 16>{};
+  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
+    return fail(ec::io_failure, system_message("getrandom"));
+  auto name = std::string{"hicache-"};
+  for (auto byte : bytes) {
+    constexpr auto* digits = "0123456789abcdef";
+    name += digits[byte >> 4];
+    name += digits[byte & 15];
+  }
+  return name;
+}
+
+/// The user at the other end; nothing if the kernel does not say.
+std::optional<uid_t> peer_user(const unique_fd& connection) {
+  auto credentials = ucred{};
+  auto length = socklen_t{sizeof(credentials)};
+  if (::getsockopt(connection.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0)
+    return std::nullopt;
+  return credentials.uid;
+}
+
+/// Queues the greeting and the descriptor; the kernel keeps them for the peer after the connection
+/// is closed.
+bool hand_over(const unique_fd& connection, int memory, uint64_t size) {
+  auto message = greeting{};
+  message.size = size;
+  auto part = iovec{&message, sizeof(message)};
+  alignas(cmsghdr) auto control = std::array<char, CMSG_SPACE(sizeof(int))>{};
+  auto header = msghdr{};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  header.msg_control = control.data();
+  header.msg_controllen = control.size();
+  auto* rights = CMSG_FIRSTHDR(&header);
+  rights->cmsg_level = SOL_SOCKET;
+  rights->cmsg_type = SCM_RIGHTS;
+  rights->cmsg_len = CMSG_LEN(sizeof(int));
+  std::memcpy(CMSG_DATA(rights), &memory, sizeof(int));
+  return ::sendmsg(connection.get(), &header, MSG_DONTWAIT | MSG_NOSIGNAL)
+         == static_cast<ssize_t>(sizeof(message));
+}
+
+class memory_offer_thread final : public memory_offer {
+public:
+  memory_offer_thread(std::string name, unique_fd memory, uint64_t size, unique_fd listener,
+                      unique_fd stop)
+    : name_(std::move(name)), memory_(std::move(memory)), size_(size),
+      listener_(std::move(listener)), stop_(std::move(stop)), thread_([this] { run(); }) {}
+
+  ~memory_offer_thread() override {
+    const auto one = uint64_t{1};
+    // An eventfd takes this write at once; there is nothing to do about a failure.
+    [[maybe_unused]] const auto written = ::write(stop_.get(), &one, sizeof(one));
+    thread_.join();
+  }
+
+  const std::string& name() const noexcept override { return name_; }
+
+private:
+  void run() {
+    auto events = std::array<pollfd, 2>{{{stop_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}}};
+    for (;;) {
+      static_cast<void>(::poll(events.data(), events.size(), -1));
+      if (events[0].revents != 0)
+        return;
+      if (events[1].revents != 0 && !accept_one())
+        // Only watches for the order to stop: the listener would stay readable and burn a core.
+        static_cast<void>(::poll(events.data(), 1, exhausted_ms));
+      events[0].revents = 0;
+      events[1].revents = 0;
+    }
+  }
+
+  /// @returns false if the process cannot take connections for now
+  bool accept_one() const {
+    const auto connection
+      = unique_fd{::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)};
+    if (!connection)
+      return errno == EAGAIN || errno == EINTR || errno == ECONNABORTED;
+    const auto user = peer_user(connection);
+    if (user != ::geteuid())
+      spdlog::warn("memory {}: refused a process of user {}", name_,
+                   user ? std::to_string(*user) : "unknown");
+    else if (!hand_over(connection, memory_.get(), size_))
+      spdlog::warn("memory {}: a peer left before it was answered", name_);
+    return true;
+  }
+
+  std::string name_;
+  unique_fd memory_;
+  uint64_t size_;
+  unique_fd listener_;
+  unique_fd stop_;
+  /// Last, since it uses all of the above.
+  std::thread thread_;
+};
+
+/// Receives the greeting and the descriptor.
+result<std::pair<greeting, unique_fd>> receive(const unique_fd& connection,
+                                               const std::string& name) {
+  auto message = greeting{};
+  auto part = iovec{&message, sizeof(message)};
+  alignas(cmsghdr) auto control = std::array<char, CMSG_SPACE(sizeof(int))>{};
+  auto header = msghdr{};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  header.msg_control = control.data();
+  header.msg_controllen = control.size();
+  auto got = ssize_t{};
+  do
+    got = ::recvmsg(connection.get(), &header, MSG_CMSG_CLOEXEC);
+  while (got < 0 && errno == EINTR);
+  if (got < 0)
+    return fail(ec::peer_unreachable,
+                "the owner of memory " + name + " does not answer: " + system_message("recvmsg"));
+  if (got == 0)
+    return fail(ec::peer_unreachable, "the owner of memory " + name + " refused");
+  auto fd = unique_fd{};
+  const auto* rights = CMSG_FIRSTHDR(&header);
+  if (rights != nullptr && rights->cmsg_level == SOL_SOCKET && rights->cmsg_type == SCM_RIGHTS
+      && rights->cmsg_len == CMSG_LEN(sizeof(int))) {
+    auto raw = -1;
+    std::memcpy(&raw, CMSG_DATA(rights), sizeof(raw));
+    fd = unique_fd{raw};
+  }
+  if (got != static_cast<ssize_t>(sizeof(message)) || message.magic != greeting{}.magic || !fd)
+    return fail(ec::malformed_message, "the owner of memory " + name + " sent something else");
+  return std::pair{message, std::move(fd)};
+}
+
+} // namespace
+
+memory_offer::~memory_offer() = default;
+
+result<std::unique_ptr<memory_offer>> memory_offer::start(const shared_memory& memory) {
+  auto name = random_name();
+  if (!name)
+    return tl::unexpected{name.error()};
+  auto own = unique_fd{::fcntl(memory.fd(), F_DUPFD_CLOEXEC, 0)};
+  if (!own)
+    return fail(ec::io_failure, system_message("fcntl"));
+  auto stop = unique_fd{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  if (!stop)
+    return fail(ec::io_failure, system_message("eventfd"));
+  auto listener = unique_fd{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
+  if (!listener)
+    return fail(ec::io_failure, system_message("socket"));
+  const auto at = abstract_address(*name);
+  if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&at->address), at->length) != 0)
+    return fail(ec::io_failure, system_message("bind"));
+  if (::listen(listener.get(), backlog) != 0)
+    return fail(ec::io_failure, system_message("listen"));
+  return std::make_unique<memory_offer_thread>(std::move(*name), std::move(own), memory.size(),
+                                               std::move(listener), std::move(stop));
+}
+
+result<mapped_peer_memory> open_peer_memory(const std::string& name) {
+  const auto at = abstract_address(name);
+  if (!at)
+    return fail(ec::peer_unreachable, "'" + name + "' is not the name of shared memory");
+  const auto connection = unique_fd{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  if (!connection)
+    return fail(ec::io_failure, system_message("socket"));
+  // SO_SNDTIMEO bounds connect too, which waits while the owner's queue is full.
+  const auto limit = timeval{limits::peer_memory_time.count(), 0};
+  if (::setsockopt(connection.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)) != 0
+      || ::setsockopt(connection.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)) != 0)
+    return fail(ec::io_failure, system_message("setsockopt"));
+  if (::connect(connection.get(), reinterpret_cast<const sockaddr*>(&at->address), at->length) != 0)
+    return fail(ec::peer_unreachable,
+                "memory " + name + " is not offered on this host: " + system_message("connect"));
+  // A name that a dead owner left free could be taken by anybody.
+  if (peer_user(connection) != ::geteuid())
+    return fail(ec::peer_unreachable, "memory " + name + " belongs to another user");
+  auto received = receive(connection, name);
+  if (!received)
+    return tl::unexpected{received.error()};
+  auto mapped = mapped_peer_memory::open(received->second);
+  if (mapped && mapped->size() != received->first.size)
+    return fail(ec::malformed_message, "memory " + name + " has another size than announced");
+  return mapped;
+}
+
+} // namespace hicache

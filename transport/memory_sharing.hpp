@@ -1,0 +1,33 @@
+#pragma once
+
+#include "base/error.hpp"
+#include "transport/shared_memory.hpp"
+
+#include <memory>
+#include <string>
+
+namespace hicache {
+
+/// Offers memory to the processes of the same user on this host, under a random name that vanishes
+/// with this object or its process. One thread of its own answers; it reads nothing from peers and
+/// never waits for one, so no peer can hold it up. Processes of other users are refused and logged.
+class memory_offer {
+public:
+  /// Starts to offer `memory`, which the offer keeps alive by a descriptor of its own.
+  /// @returns io_failure if the system lacks descriptors or sockets
+  static result<std::unique_ptr<memory_offer>> start(const shared_memory& memory);
+
+  virtual ~memory_offer();
+
+  /// What a peer passes to open_peer_memory.
+  virtual const std::string& name() const noexcept = 0;
+};
+
+/// Maps what a memory_offer of this host offers under `name`. Waits for the owner up to
+/// limits::peer_memory_time. Any thread.
+/// @returns peer_unreachable if nobody offers the name here (another host, a dead or hanging owner,
+/// another user);
+///          malformed_message if the owner sends something else; io_failure if it cannot be mapped
+result<mapped_peer_memory> open_peer_memory(const std::string& name);
+
+} // namespace hicache

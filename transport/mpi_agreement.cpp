@@ -1,0 +1,228 @@
+#include "transport/mpi_agreement.hpp"
+
+#include "base/check.hpp"
+
+#include <array>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace hicache {
+
+namespace {
+
+const char* thread_level_name(int level) noexcept {
+  switch (level) {
+    case MPI_THREAD_SINGLE:
+      return "MPI_THREAD_SINGLE";
+    case MPI_THREAD_FUNNELED:
+      return "MPI_THREAD_FUNNELED";
+    case MPI_THREAD_SERIALIZED:
+      return "MPI_THREAD_SERIALIZED";
+    case MPI_THREAD_MULTIPLE:
+      return "MPI_THREAD_MULTIPLE";
+    default:
+      return "an unknown thread level";
+  }
+}
+
+tl::unexpected<error> thread_level_error(int provided) {
+  return fail(ec::unsupported, std::string{"MPI provides "} + thread_level_name(provided)
+                                 + " but MPI_THREAD_MULTIPLE is needed; initialise MPI with "
+                                   "MPI_Init_thread(MPI_THREAD_MULTIPLE) or use an MPI built for "
+                                   "it");
+}
+
+std::string mpi_message(const char* call, int code) {
+  auto text = std::array<char, MPI_MAX_ERROR_STRING>{};
+  auto length = 0;
+  if (MPI_Error_string(code, text.data(), &length) != MPI_SUCCESS)
+    length = 0;
+  return std::string{call} + " failed: " + std::string(text.data(), static_cast<size_t>(length));
+}
+
+bool mpi_is_running() {
+  auto initialised = 0;
+  auto finalised = 0;
+  MPI_Initialized(&initialised);
+  MPI_Finalized(&finalised);
+  return initialised != 0 && finalised == 0;
+}
+
+/// One sequence of reductions on a communicator of its own.
+struct channel_state {
+  MPI_Comm communicator = MPI_COMM_NULL;
+  MPI_Request request = MPI_REQUEST_NULL;
+  /// MPI reads and writes these until the request is complete, so they are never moved or resized
+  /// before.
+  std::unique_ptr<std::vector<int64_t>> offered;
+  std::unique_ptr<std::vector<int64_t>> minima;
+  /// Set while a reduction is outstanding.
+  agreement::callback done;
+  /// The first failure; the communicator cannot be trusted after it.
+  std::string failure;
+};
+
+class mpi_agreement final : public agreement {
+public:
+  mpi_agreement(uint32_t rank, uint32_t size) : rank_(rank), size_(size) {}
+
+  ~mpi_agreement() override {
+    const auto running = mpi_is_running();
+    for (auto& channel : channels_) {
+      if (channel.request != MPI_REQUEST_NULL || !channel.failure.empty())
+        abandon(channel);
+      else if (running && channel.communicator != MPI_COMM_NULL)
+        MPI_Comm_free(&channel.communicator);
+      if (channel.done)
+        std::exchange(channel.done, nullptr)(fail(ec::stopping));
+    }
+  }
+
+  /// Duplicates `communicator` once per channel.
+  result<void> open(MPI_Comm communicator) {
+    for (auto& channel : channels_) {
+      if (auto code = MPI_Comm_dup(communicator, &channel.communicator); code != MPI_SUCCESS)
+        return fail(ec::io_failure, mpi_message("MPI_Comm_dup", code));
+      MPI_Comm_set_errhandler(channel.communicator, MPI_ERRORS_RETURN);
+    }
+    return {};
+  }
+
+  uint32_t rank() const noexcept override { return rank_; }
+
+  uint32_t size() const noexcept override { return size_; }
+
+  void reduce_min(reduction_channel which, std::vector<int64_t> values, callback done) override {
+    auto& channel = channels_.at(static_cast<size_t>(which));
+    HICACHE_CHECK(done);
+    HICACHE_CHECK(!channel.done);
+    channel.done = std::move(done);
+    if (!channel.failure.empty())
+      return;
+    channel.minima = std::make_unique<std::vector<int64_t>>(values.size());
+    channel.offered = std::make_unique<std::vector<int64_t>>(std::move(values));
+    const auto code = MPI_Iallreduce(channel.offered->data(), channel.minima->data(),
+                                     static_cast<int>(channel.offered->size()), MPI_INT64_T,
+                                     MPI_MIN, channel.communicator, &channel.request);
+    if (code != MPI_SUCCESS)
+      channel.failure = mpi_message("MPI_Iallreduce", code);
+  }
+
+  bool progress() override {
+    auto outstanding = false;
+    for (auto& channel : channels_) {
+      if (channel.done)
+        advance(channel);
+      outstanding |= static_cast<bool>(channel.done);
+    }
+    return outstanding;
+  }
+
+private:
+  /// Calls the callback if the outstanding reduction is finished.
+  static void advance(channel_state& channel) {
+    auto finished = 0;
+    if (channel.failure.empty()) {
+      const auto code = MPI_Test(&channel.request, &finished, MPI_STATUS_IGNORE);
+      if (code != MPI_SUCCESS)
+        channel.failure = mpi_message("MPI_Test", code);
+    }
+    // The callback may begin the next reduction, so the channel is idle before it runs.
+    if (!channel.failure.empty()) {
+      std::exchange(channel.done, nullptr)(fail(ec::rank_unresponsive, channel.failure));
+    } else if (finished != 0) {
+      auto minima = std::move(*channel.minima);
+      std::exchange(channel.done, nullptr)(std::move(minima));
+    }
+  }
+
+  /// Leaks what MPI may still touch.
+  static void abandon(channel_state& channel) {
+    static_cast<void>(channel.offered.release());
+    static_cast<void>(channel.minima.release());
+  }
+
+  uint32_t rank_;
+  uint32_t size_;
+  std::array<channel_state, reduction_channel_count> channels_;
+};
+
+} // namespace
+
+// -- mpi_session ----------------------------------------------------------------------------------
+
+result<mpi_session> mpi_session::start(int* argc, char*** argv) {
+  auto provided = 0;
+  if (mpi_is_running()) {
+    MPI_Query_thread(&provided);
+    if (provided < MPI_THREAD_MULTIPLE)
+      return thread_level_error(provided);
+    return mpi_session{false};
+  }
+  auto finalised = 0;
+  MPI_Finalized(&finalised);
+  if (finalised != 0)
+    return fail(ec::unsupported, "MPI was finalised already and cannot be initialised twice");
+  if (auto code = MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided); code != MPI_SUCCESS)
+    return fail(ec::io_failure, mpi_message("MPI_Init_thread", code));
+  if (provided < MPI_THREAD_MULTIPLE) {
+    MPI_Finalize();
+    return thread_level_error(provided);
+  }
+  return mpi_session{true};
+}
+
+mpi_session::mpi_session(bool owner) : owner_(owner) {
+  auto rank = 0;
+  auto size = 1;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  rank_ = static_cast<uint32_t>(rank);
+  size_ = static_cast<uint32_t>(size);
+}
+
+mpi_session::mpi_session(mpi_session&& other) noexcept
+  : owner_(std::exchange(other.owner_, false)), rank_(other.rank_), size_(other.size_) {}
+
+mpi_session& mpi_session::operator=(mpi_session&& other) noexcept {
+  if (this != &other) {
+    finalise();
+    owner_ = std::exchange(other.owner_, false);
+    rank_ = other.rank_;
+    size_ = other.size_;
+  }
+  return *this;
+}
+
+mpi_session::~mpi_session() {
+  finalise();
+}
+
+void mpi_session::finalise() noexcept {
+  if (owner_ && mpi_is_running())
+    MPI_Finalize();
+  owner_ = false;
+}
+
+// -- make_mpi_agreement ---------------------------------------------------------------------------
+
+result<std::unique_ptr<agreement>> make_mpi_agreement(MPI_Comm communicator) {
+  if (!mpi_is_running())
+    return fail(ec::unsupported, "MPI is not initialised; MPI_THREAD_MULTIPLE is needed");
+  auto provided = 0;
+  MPI_Query_thread(&provided);
+  if (provided < MPI_THREAD_MULTIPLE)
+    return thread_level_error(provided);
+  auto rank = 0;
+  auto size = 0;
+  MPI_Comm_rank(communicator, &rank);
+  MPI_Comm_size(communicator, &size);
+  auto made
+    = std::make_unique<mpi_agreement>(static_cast<uint32_t>(rank), static_cast<uint32_t>(size));
+  if (auto opened = made->open(communicator); !opened)
+    return tl::unexpected{opened.error()};
+  return made;
+}
+
+} // namespace hicache

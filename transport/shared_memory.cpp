@@ -1,0 +1,141 @@
+#include "transport/shared_memory.hpp"
+
+#include "base/units.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <fstream>
+#include <limits>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+namespace hicache {
+
+namespace {
+
+std::string system_message(int code) {
+  return std::generic_category().message(code);
+}
+
+/// Bytes that the kernel can hand out without swapping; nothing if it does not say.
+std::optional<uint64_t> available_bytes() {
+  auto file = std::ifstream{"/proc/meminfo"};
+  auto name = std::string{};
+  auto kibibytes = uint64_t{};
+  auto unit = std::string{};
+  while (file >> name >> kibibytes && std::getline(file, unit))
+    if (name == "MemAvailable:")
+      return kibibytes * 1024;
+  return std::nullopt;
+}
+
+tl::unexpected<error> creation_error(uint64_t bytes, const std::string& reason) {
+  const auto available = available_bytes();
+  return fail(ec::io_failure, "cannot share " + format_bytes(bytes) + " (" + std::to_string(bytes)
+                                + " bytes) of memory: " + reason + "; available: "
+                                + (available ? format_bytes(*available) : "unknown"));
+}
+
+} // namespace
+
+// -- mapped_peer_memory ---------------------------------------------------------------------------
+
+result<mapped_peer_memory> mapped_peer_memory::open(const unique_fd& fd) {
+  struct stat status = {};
+  if (::fstat(fd.get(), &status) != 0 || status.st_size <= 0)
+    return fail(ec::io_failure, "a peer's memory has no size");
+  const auto seals = ::fcntl(fd.get(), F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0)
+    return fail(ec::io_failure, "a peer's memory is not sealed against shrinking");
+  const auto size = static_cast<size_t>(status.st_size);
+  auto* address = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd.get(), 0);
+  if (address == MAP_FAILED)
+    return fail(ec::io_failure, "cannot map a peer's memory: " + system_message(errno));
+  return mapped_peer_memory{{static_cast<const std::byte*>(address), size}};
+}
+
+mapped_peer_memory::mapped_peer_memory(mapped_peer_memory&& other) noexcept
+  : bytes_(std::exchange(other.bytes_, {})) {}
+
+mapped_peer_memory& mapped_peer_memory::operator=(mapped_peer_memory&& other) noexcept {
+  if (this != &other) {
+    unmap();
+    bytes_ = std::exchange(other.bytes_, {});
+  }
+  return *this;
+}
+
+mapped_peer_memory::~mapped_peer_memory() {
+  unmap();
+}
+
+void mapped_peer_memory::unmap() noexcept {
+  if (!bytes_.empty())
+    ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+}
+
+// -- shared_memory --------------------------------------------------------------------------------
+
+result<shared_memory> shared_memory::create(uint64_t bytes, const std::string& name) {
+  if (bytes == 0)
+    return fail(ec::invalid_argument, "shared memory of 0 bytes was asked for");
+  if (bytes > static_cast<uint64_t>(std::numeric_limits<off_t>::max()))
+    return creation_error(bytes, "more than a file can hold");
+  // Reserving more than there is would wake the OOM killer before the kernel refuses.
+  if (const auto available = available_bytes(); available && bytes > *available)
+    return creation_error(bytes, "not enough memory");
+  auto fd = unique_fd{::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING)};
+  if (!fd)
+    return creation_error(bytes, "memfd_create: " + system_message(errno));
+  const auto length = static_cast<off_t>(bytes);
+  if (::ftruncate(fd.get(), length) != 0)
+    return creation_error(bytes, "ftruncate: " + system_message(errno));
+  auto code = 0;
+  do
+    code = ::fallocate(fd.get(), 0, 0, length) == 0 ? 0 : errno;
+  while (code == EINTR);
+  if (code != 0)
+    return creation_error(bytes, "fallocate: " + system_message(code));
+  auto* address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  if (address == MAP_FAILED)
+    return creation_error(bytes, "mmap: " + system_message(errno));
+  auto memory
+    = shared_memory{std::move(fd), {static_cast<std::byte*>(address), static_cast<size_t>(bytes)}};
+  if (::fcntl(memory.fd(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
+    return creation_error(bytes, "F_ADD_SEALS: " + system_message(errno));
+  // Peers get the descriptor: nobody but the mapping above may write. Kernels before 5.1 lack this
+  // seal; there peers are only asked not to.
+  static_cast<void>(::fcntl(memory.fd(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE));
+  return memory;
+}
+
+shared_memory::shared_memory(unique_fd fd, std::span<std::byte> bytes) noexcept
+  : fd_(std::move(fd)), bytes_(bytes) {}
+
+shared_memory::shared_memory(shared_memory&& other) noexcept
+  : fd_(std::move(other.fd_)), bytes_(std::exchange(other.bytes_, {})) {}
+
+shared_memory& shared_memory::operator=(shared_memory&& other) noexcept {
+  if (this != &other) {
+    unmap();
+    fd_ = std::move(other.fd_);
+    bytes_ = std::exchange(other.bytes_, {});
+  }
+  return *this;
+}
+
+shared_memory::~shared_memory() {
+  unmap();
+}
+
+void shared_memory::unmap() noexcept {
+  if (!bytes_.empty())
+    ::munmap(bytes_.data(), bytes_.size());
+}
+
+} // namespace hicache

@@ -1,0 +1,82 @@
+#pragma once
+
+#include "base/error.hpp"
+#include "base/unique_fd.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+namespace hicache {
+
+/// A peer's memory, mapped read-only. It stays valid after the peer is gone. Move-only; may be read
+/// from any thread.
+class mapped_peer_memory {
+public:
+  /// Maps what `fd`, the descriptor of a `shared_memory` of any process, stands for. The descriptor
+  /// is not needed afterwards.
+  /// @returns io_failure if it cannot be mapped, or if it is not sealed against shrinking (then
+  /// reading it could end in a
+  ///          bus error)
+  static result<mapped_peer_memory> open(const unique_fd& fd);
+
+  mapped_peer_memory(mapped_peer_memory&& other) noexcept;
+
+  mapped_peer_memory& operator=(mapped_peer_memory&& other) noexcept;
+
+  ~mapped_peer_memory();
+
+  const std::byte* data() const noexcept { return bytes_.data(); }
+
+  /// Bytes.
+  uint64_t size() const noexcept { return bytes_.size(); }
+
+  std::span<const std::byte> bytes() const noexcept { return bytes_; }
+
+private:
+  explicit mapped_peer_memory(std::span<const std::byte> bytes) noexcept : bytes_(bytes) {}
+
+  void unmap() noexcept;
+
+  std::span<const std::byte> bytes_;
+};
+
+/// Memory that peers on the same host can map: a memfd, mapped read-write here, that vanishes with
+/// its last user, even after kill -9. Move-only. Access from several threads or processes is not
+/// synchronised.
+class shared_memory {
+public:
+  /// Makes `bytes` bytes, zeroed and resident, so that a lack of memory shows now and never as a
+  /// bus error later.
+  /// @param name What /proc/PID/maps shows; need not be unique.
+  /// @returns invalid_argument for no bytes; io_failure with the bytes asked for and those
+  /// available
+  static result<shared_memory> create(uint64_t bytes, const std::string& name);
+
+  shared_memory(shared_memory&& other) noexcept;
+
+  shared_memory& operator=(shared_memory&& other) noexcept;
+
+  ~shared_memory();
+
+  std::byte* data() const noexcept { return bytes_.data(); }
+
+  /// Bytes.
+  uint64_t size() const noexcept { return bytes_.size(); }
+
+  std::span<std::byte> bytes() const noexcept { return bytes_; }
+
+  /// The descriptor that stands for the memory; stays with this object.
+  int fd() const noexcept { return fd_.get(); }
+
+private:
+  shared_memory(unique_fd fd, std::span<std::byte> bytes) noexcept;
+
+  void unmap() noexcept;
+
+  unique_fd fd_;
+  std::span<std::byte> bytes_;
+};
+
+} // namespace hicache
