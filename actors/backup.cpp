@@ -11,14 +11,16 @@
 
 namespace hicache {
 
-// -- request handling ---------------------------------------------------------------------------------------------------
+// -- request handling
+// ---------------------------------------------------------------------------------------------------
 
 void backup_state::enqueue(const backup_command& command) {
   queue.push_back({command, caf::actor_cast<tree_actor>(self->current_sender())});
   send_next();
 }
 
-// -- internal steps -----------------------------------------------------------------------------------------------------
+// -- internal steps
+// -----------------------------------------------------------------------------------------------------
 
 void backup_state::send_next() {
   if (busy || queue.empty())
@@ -26,7 +28,8 @@ void backup_state::send_next() {
   const auto& command = queue.front().command;
   const auto left = command.keys->size() - stored;
   const auto count = std::min<uint64_t>(left, limits::storage_batch_pages);
-  auto batch = storage_batch{command.keys, command.parents, stored, count, command.host_pages, stored};
+  auto batch
+    = storage_batch{command.keys, command.parents, stored, count, command.host_pages, stored};
   auto on_outcome = [this, count](const storage_outcome& outcome) { finish_batch(count, outcome); };
   auto on_error = [this, count](const caf::error& err) {
     const auto why = from_caf(err);
@@ -34,7 +37,8 @@ void backup_state::send_next() {
     finish_batch(count, {std::vector<ec>(count, why.code)});
   };
   busy = true;
-  // The storage keeps the deadline itself and always answers; a timeout here would leave it reading pages that the tree thinks are free.
+  // The storage keeps the deadline itself and always answers; a timeout here would leave it reading
+  // pages that the tree thinks are free.
   self->request(storage, caf::infinite, atom::set_v, std::move(batch), timeout)
     .then(on_outcome, on_error);
 }
@@ -61,10 +65,12 @@ void backup_state::finish_command() {
   stored = 0;
 }
 
-// -- actor --------------------------------------------------------------------------------------------------------------
+// -- actor
+// --------------------------------------------------------------------------------------------------------------
 
-backup_actor::behavior_type backup(backup_actor::stateful_pointer<backup_state> self, storage_actor storage,
-                                   caf::timespan timeout, uint64_t page_bytes) {
+backup_actor::behavior_type backup(backup_actor::stateful_pointer<backup_state> self,
+                                   storage_actor storage, caf::timespan timeout,
+                                   uint64_t page_bytes) {
   HICACHE_CHECK(storage);
   self->state.storage = std::move(storage);
   self->state.timeout = timeout;

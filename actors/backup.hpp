@@ -30,7 +30,8 @@ struct backup_state {
   caf::timespan timeout{};
   uint64_t page_bytes = 0;
 
-  /// A command and whom to tell. Bounded by the pages of L2, which the tree locks until the command is done.
+  /// A command and whom to tell. Bounded by the pages of L2, which the tree locks until the command
+  /// is done.
   struct pending {
     backup_command command;
     tree_actor tree;
@@ -43,11 +44,12 @@ struct backup_state {
   rank_counters counters;
 };
 
-/// Writes pages from L2 to L3, in issue order, parents before children: after a failed page the rest of its command is
-/// given up, because no child may be stored over a missing parent.
+/// Writes pages from L2 to L3, in issue order, parents before children: after a failed page the
+/// rest of its command is given up, because no child may be stored over a missing parent.
 /// @param timeout What one batch may take.
 /// @param page_bytes Bytes of one page on this rank, for the counters.
-backup_actor::behavior_type backup(backup_actor::stateful_pointer<backup_state> self, storage_actor storage,
-                                   caf::timespan timeout, uint64_t page_bytes);
+backup_actor::behavior_type backup(backup_actor::stateful_pointer<backup_state> self,
+                                   storage_actor storage, caf::timespan timeout,
+                                   uint64_t page_bytes);
 
 } // namespace hicache

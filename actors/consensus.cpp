@@ -15,7 +15,8 @@ namespace {
 /// Polls without a pause, so that an agreement among ranks that arrive together takes microseconds.
 constexpr uint32_t spin_polls = 64;
 
-/// Pause between polls after that; doubles up to the second value, so that waiting for a slow rank burns no core.
+/// Pause between polls after that; doubles up to the second value, so that waiting for a slow rank
+/// burns no core.
 constexpr auto pause_min = std::chrono::microseconds{20};
 constexpr auto pause_max = std::chrono::microseconds{1000};
 

@@ -34,7 +34,8 @@ struct consensus_state {
   uint32_t idle_polls = 0;
 };
 
-/// Owns the agreement of the instance's ranks. Spawn detached with MPI: looking after reductions takes a thread of its own.
+/// Owns the agreement of the instance's ranks. Spawn detached with MPI: looking after reductions
+/// takes a thread of its own.
 consensus_actor::behavior_type consensus(consensus_actor::stateful_pointer<consensus_state> self,
                                          std::unique_ptr<agreement> ranks);
 

@@ -10,7 +10,8 @@
 
 namespace hicache {
 
-// -- request handling ---------------------------------------------------------------------------------------------------
+// -- request handling
+// ---------------------------------------------------------------------------------------------------
 
 void controller_state::write(const write_command& command) {
   counters.bytes_l1_to_l2 += command.host_pages->size() * page_bytes;
@@ -24,7 +25,8 @@ void controller_state::load(const load_command& command) {
                report(operation_kind::load, command.id));
 }
 
-// -- internal steps -----------------------------------------------------------------------------------------------------
+// -- internal steps
+// -----------------------------------------------------------------------------------------------------
 
 copy_engine::callback controller_state::report(operation_kind kind, operation_id id) {
   auto tree = caf::actor_cast<tree_actor>(self->current_sender());
@@ -35,11 +37,12 @@ copy_engine::callback controller_state::report(operation_kind kind, operation_id
   };
 }
 
-// -- actor --------------------------------------------------------------------------------------------------------------
+// -- actor
+// --------------------------------------------------------------------------------------------------------------
 
-controller_actor::behavior_type controller(controller_actor::stateful_pointer<controller_state> self,
-                                           std::unique_ptr<copy_engine> copies,
-                                           uint64_t page_bytes) {
+controller_actor::behavior_type
+controller(controller_actor::stateful_pointer<controller_state> self,
+           std::unique_ptr<copy_engine> copies, uint64_t page_bytes) {
   HICACHE_CHECK(copies != nullptr && page_bytes > 0);
   self->state.copies = std::move(copies);
   self->state.page_bytes = page_bytes;

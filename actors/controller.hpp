@@ -30,8 +30,8 @@ struct controller_state {
 
 /// Moves pages between L1 and L2 and reports to whoever sent the command.
 /// @param page_bytes Bytes of one page on this rank, for the counters.
-controller_actor::behavior_type controller(controller_actor::stateful_pointer<controller_state> self,
-                                           std::unique_ptr<copy_engine> copies,
-                                           uint64_t page_bytes);
+controller_actor::behavior_type
+controller(controller_actor::stateful_pointer<controller_state> self,
+           std::unique_ptr<copy_engine> copies, uint64_t page_bytes);
 
 } // namespace hicache

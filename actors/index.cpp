@@ -17,11 +17,13 @@ uint64_t milliseconds(duration time) {
 
 } // namespace
 
-// -- request handling ---------------------------------------------------------------------------------------------------
+// -- request handling
+// ---------------------------------------------------------------------------------------------------
 
 caf::result<membership> index_state::mount(const member_info& member) {
   if (member.protocol_version != index_protocol_version)
-    return to_caf({ec::unsupported, "the member speaks version " + std::to_string(member.protocol_version)
+    return to_caf({ec::unsupported, "the member speaks version "
+                                      + std::to_string(member.protocol_version)
                                       + " of the index protocol, this index version "
                                       + std::to_string(index_protocol_version)});
   if (auto entered = table.mount(member, options.clock->now()); !entered)
@@ -30,7 +32,8 @@ caf::result<membership> index_state::mount(const member_info& member) {
     mounted_by[caf::actor_cast<caf::actor_addr>(sender)] = member.member;
     self->monitor(sender);
   }
-  spdlog::info("member {:x} on {} lends {} bytes", member.member, member.host, member.capacity_bytes);
+  spdlog::info("member {:x} on {} lends {} bytes", member.member, member.host,
+               member.capacity_bytes);
   return view(true);
 }
 
@@ -99,7 +102,8 @@ void index_state::poll() {
   self->delayed_send(self, options.member_ttl / 4, atom::poll_v);
 }
 
-// -- internal steps -----------------------------------------------------------------------------------------------------
+// -- internal steps
+// -----------------------------------------------------------------------------------------------------
 
 membership index_state::view(bool known) const {
   return {known, milliseconds(options.member_ttl)};
@@ -116,9 +120,11 @@ void index_state::on_down(const caf::actor_addr& who) {
   mounted_by.erase(i);
 }
 
-// -- actor --------------------------------------------------------------------------------------------------------------
+// -- actor
+// --------------------------------------------------------------------------------------------------------------
 
-index_actor::behavior_type index(index_actor::stateful_pointer<index_state> self, index_options options) {
+index_actor::behavior_type index(index_actor::stateful_pointer<index_state> self,
+                                 index_options options) {
   HICACHE_CHECK(options.clock != nullptr && options.member_ttl.count() > 0);
   auto& state = self->state;
   state.options = options;

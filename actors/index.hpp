@@ -26,7 +26,8 @@ struct index_state {
 
   explicit index_state(index_actor::pointer owner) : self(owner) {}
 
-  // -- request handling -----------------------------------------------------------------------------------------------
+  // -- request handling
+  // -----------------------------------------------------------------------------------------------
 
   caf::result<membership> mount(const member_info& member);
 
@@ -44,13 +45,15 @@ struct index_state {
 
   void poll();
 
-  // -- internal steps -------------------------------------------------------------------------------------------------
+  // -- internal steps
+  // -------------------------------------------------------------------------------------------------
 
   membership view(bool known) const;
 
   void on_down(const caf::actor_addr& who);
 
-  // -- data -----------------------------------------------------------------------------------------------------------
+  // -- data
+  // -----------------------------------------------------------------------------------------------------------
 
   index_actor::pointer self;
   index_options options;
@@ -65,6 +68,7 @@ struct index_state {
 };
 
 /// One shard of the L3 index: which members hold which page.
-index_actor::behavior_type index(index_actor::stateful_pointer<index_state> self, index_options options);
+index_actor::behavior_type index(index_actor::stateful_pointer<index_state> self,
+                                 index_options options);
 
 } // namespace hicache

@@ -18,15 +18,18 @@ constexpr auto unread = ec::stopping;
 
 } // namespace
 
-// -- request handling ---------------------------------------------------------------------------------------------------
+// -- request handling
+// ---------------------------------------------------------------------------------------------------
 
 void prefetcher_state::fetch(const fetch_command& command) {
   const auto id = command.id;
-  fetches[id] = open_fetch{command, caf::actor_cast<tree_actor>(self->current_sender()),
-                           std::make_shared<const std::vector<page_index>>(), {}};
+  fetches[id] = open_fetch{command,
+                           caf::actor_cast<tree_actor>(self->current_sender()),
+                           std::make_shared<const std::vector<page_index>>(),
+                           {}};
   hits.issue(id);
-  auto batch = storage_batch{command.keys, nullptr, command.first,
-                             command.keys->size() - command.first, nullptr, 0};
+  auto batch = storage_batch{
+    command.keys, nullptr, command.first, command.keys->size() - command.first, nullptr, 0};
   auto on_error = [this, id](const caf::error& err) {
     spdlog::warn("the store did not say which pages it has: {}", to_string(from_caf(err)));
     ++counters.storage_failures;
@@ -46,7 +49,8 @@ void prefetcher_state::refill(const refill_command& command) {
   reserve.insert(reserve.end(), command.host_pages->begin(), command.host_pages->end());
 }
 
-// -- internal steps -----------------------------------------------------------------------------------------------------
+// -- internal steps
+// -----------------------------------------------------------------------------------------------------
 
 void prefetcher_state::on_hit(fetch_id id, uint64_t pages) {
   hits.known(id, static_cast<int64_t>(pages));
@@ -107,14 +111,15 @@ void prefetcher_state::read_more(fetch_id id, open_fetch& fetch) {
     const auto count = std::min<uint64_t>(fetch.pages->size() - first, limits::storage_batch_pages);
     fetch.asked += count;
     ++fetch.reads_in_flight;
-    auto batch = storage_batch{command.keys, nullptr, command.first + first, count, fetch.pages, first};
-    auto on_outcome = [this, id, first](const storage_outcome& outcome) {
-      finish_read(id, first, outcome);
-    };
+    auto batch
+      = storage_batch{command.keys, nullptr, command.first + first, count, fetch.pages, first};
+    auto on_outcome
+      = [this, id, first](const storage_outcome& outcome) { finish_read(id, first, outcome); };
     auto on_error = [this, id, first, count](const caf::error& err) {
       finish_read(id, first, {std::vector<ec>(count, from_caf(err).code)});
     };
-    // No timeout here: the storage keeps the deadline, and until it answers it may still write to the pages.
+    // No timeout here: the storage keeps the deadline, and until it answers it may still write to
+    // the pages.
     self->request(storage, caf::infinite, atom::get_v, std::move(batch), options.timeout)
       .then(on_outcome, on_error);
   }
@@ -160,18 +165,21 @@ void prefetcher_state::answer(fetch_id id, open_fetch& fetch) {
   self->send(fetch.tree, atom::fetched_v, fetched_pages{id, std::move(pages)});
 }
 
-// -- actor --------------------------------------------------------------------------------------------------------------
+// -- actor
+// --------------------------------------------------------------------------------------------------------------
 
-prefetcher_actor::behavior_type prefetcher(prefetcher_actor::stateful_pointer<prefetcher_state> self,
-                                           prefetcher_options options, storage_actor storage,
-                                           consensus_actor ranks) {
+prefetcher_actor::behavior_type
+prefetcher(prefetcher_actor::stateful_pointer<prefetcher_state> self, prefetcher_options options,
+           storage_actor storage, consensus_actor ranks) {
   HICACHE_CHECK(storage && ranks);
   self->state.options = options;
   self->state.storage = std::move(storage);
   self->state.ranks = std::move(ranks);
   return {
     [self](atom::fetch, const fetch_command& command) { self->state.fetch(command); },
-    [self](atom::terminate, const terminate_command& command) { self->state.terminate(command.id); },
+    [self](atom::terminate, const terminate_command& command) {
+      self->state.terminate(command.id);
+    },
     [self](atom::refill, const refill_command& command) { self->state.refill(command); },
     [self](atom::counters) { return self->state.counters; },
   };

@@ -12,7 +12,8 @@ namespace hicache {
 
 /// Fixed settings of a prefetcher.
 struct prefetcher_options {
-  /// Fetches of fewer pages are given up (threshold in tokens divided by the page size, rounded up).
+  /// Fetches of fewer pages are given up (threshold in tokens divided by the page size, rounded
+  /// up).
   uint64_t threshold_pages = 1;
   /// What one storage request may take.
   caf::timespan timeout{};
@@ -26,7 +27,8 @@ struct prefetcher_state {
 
   explicit prefetcher_state(prefetcher_actor::pointer owner) : self(owner) {}
 
-  // -- request handling -----------------------------------------------------------------------------------------------
+  // -- request handling
+  // -----------------------------------------------------------------------------------------------
 
   void fetch(const fetch_command& command);
 
@@ -34,7 +36,8 @@ struct prefetcher_state {
 
   void refill(const refill_command& command);
 
-  // -- internal steps -------------------------------------------------------------------------------------------------
+  // -- internal steps
+  // -------------------------------------------------------------------------------------------------
 
   /// One fetch from its command until its last read returned.
   struct open_fetch {
@@ -68,7 +71,8 @@ struct prefetcher_state {
   /// Tells the tree what has arrived and returns the rest to the reserve.
   void answer(fetch_id id, open_fetch& fetch);
 
-  // -- data -----------------------------------------------------------------------------------------------------------
+  // -- data
+  // -----------------------------------------------------------------------------------------------------------
 
   prefetcher_actor::pointer self;
   prefetcher_options options;
@@ -81,8 +85,8 @@ struct prefetcher_state {
 };
 
 /// Brings pages from L3 to L2 (`lockstep.md`, "L3 hit lengths" and "Pages for prefetching").
-prefetcher_actor::behavior_type prefetcher(prefetcher_actor::stateful_pointer<prefetcher_state> self,
-                                           prefetcher_options options, storage_actor storage,
-                                           consensus_actor ranks);
+prefetcher_actor::behavior_type
+prefetcher(prefetcher_actor::stateful_pointer<prefetcher_state> self, prefetcher_options options,
+           storage_actor storage, consensus_actor ranks);
 
 } // namespace hicache

@@ -33,7 +33,8 @@ struct segment_state {
 
   explicit segment_state(segment_actor::pointer owner) : self(owner) {}
 
-  // -- request handling -----------------------------------------------------------------------------------------------
+  // -- request handling
+  // -----------------------------------------------------------------------------------------------
 
   segment_slots reserve(const segment_pages& pages);
 
@@ -47,7 +48,8 @@ struct segment_state {
 
   void tick();
 
-  // -- internal steps -------------------------------------------------------------------------------------------------
+  // -- internal steps
+  // -------------------------------------------------------------------------------------------------
 
   uint32_t slot_of(uint64_t offset) const;
 
@@ -57,7 +59,8 @@ struct segment_state {
   /// Mounts under a new epoch and reports every published page.
   void mount();
 
-  /// Reports published pages from slot `first` on, one batch after the other, then what was published meanwhile.
+  /// Reports published pages from slot `first` on, one batch after the other, then what was
+  /// published meanwhile.
   void report(uint32_t first);
 
   /// Announces pages; `then` is called whatever comes of it.
@@ -71,7 +74,8 @@ struct segment_state {
 
   void on_index_error(const index_actor& index, const caf::error& err);
 
-  // -- data -----------------------------------------------------------------------------------------------------------
+  // -- data
+  // -----------------------------------------------------------------------------------------------------------
 
   segment_actor::pointer self;
   segment_options options;
@@ -86,8 +90,8 @@ struct segment_state {
   std::vector<uint32_t> lengths;
 };
 
-/// Owns the slots of the memory that this rank lends to L3, and keeps the index informed. Spawn detached: reaching the
-/// index again may block.
+/// Owns the slots of the memory that this rank lends to L3, and keeps the index informed. Spawn
+/// detached: reaching the index again may block.
 /// @pre options.member.slot_bytes > 0 and options.memory holds at least one slot
 segment_actor::behavior_type segment(segment_actor::stateful_pointer<segment_state> self,
                                      segment_options options);

@@ -17,7 +17,8 @@ constexpr auto no_parent = page_key{};
 
 } // namespace
 
-// -- request handling ---------------------------------------------------------------------------------------------------
+// -- request handling
+// ---------------------------------------------------------------------------------------------------
 
 caf::result<uint64_t> storage_state::exists(const storage_batch& batch, caf::timespan timeout) {
   auto promise = self->make_response_promise<uint64_t>();
@@ -58,7 +59,8 @@ caf::result<storage_outcome> storage_state::set(const storage_batch& batch, caf:
   return promise;
 }
 
-caf::result<storage_outcome> storage_state::remove(const storage_batch& batch, caf::timespan timeout) {
+caf::result<storage_outcome> storage_state::remove(const storage_batch& batch,
+                                                   caf::timespan timeout) {
   auto promise = self->make_response_promise<storage_outcome>();
   queue->submit_remove(object_names(batch), options->clock->now() + timeout, await(promise));
   return promise;
@@ -67,14 +69,16 @@ caf::result<storage_outcome> storage_state::remove(const storage_batch& batch, c
 void storage_state::finish(const storage_completion& completion) {
   if (auto node = counting.extract(completion.ticket)) {
     const auto& codes = completion.pages;
-    const auto gap = std::find_if(codes.begin(), codes.end(), [](ec code) { return code != ec::none; });
+    const auto gap
+      = std::find_if(codes.begin(), codes.end(), [](ec code) { return code != ec::none; });
     node.mapped().deliver(static_cast<uint64_t>(gap - codes.begin()));
   } else if (auto move = moving.extract(completion.ticket)) {
     move.mapped().deliver(storage_outcome{completion.pages});
   }
 }
 
-// -- internal steps -----------------------------------------------------------------------------------------------------
+// -- internal steps
+// -----------------------------------------------------------------------------------------------------
 
 page_key storage_state::object_name(const page_key& page) const {
   return object_key(page, options->fingerprint, options->shard);
@@ -96,7 +100,8 @@ std::vector<std::span<Byte>> storage_state::parts_of(page_index page) const {
   return parts;
 }
 
-storage_queue::pages_callback storage_state::await(caf::typed_response_promise<storage_outcome> promise) {
+storage_queue::pages_callback
+storage_state::await(caf::typed_response_promise<storage_outcome> promise) {
   const auto ticket = ++last_ticket;
   moving.emplace(ticket, std::move(promise));
   return [me = storage_actor{self}, ticket](const std::vector<result<void>>& outcome) {
@@ -108,10 +113,12 @@ storage_queue::pages_callback storage_state::await(caf::typed_response_promise<s
   };
 }
 
-// -- actor --------------------------------------------------------------------------------------------------------------
+// -- actor
+// --------------------------------------------------------------------------------------------------------------
 
 storage_actor::behavior_type storage(storage_actor::stateful_pointer<storage_state> self,
-                                     storage_options options, std::unique_ptr<storage_queue> queue) {
+                                     storage_options options,
+                                     std::unique_ptr<storage_queue> queue) {
   HICACHE_CHECK(queue != nullptr && options.host_memory != nullptr && options.clock != nullptr);
   self->state.options.emplace(std::move(options));
   self->state.queue = std::move(queue);

@@ -18,7 +18,8 @@ namespace hicache {
 
 /// Fixed settings of a storage actor.
 struct storage_options {
-  /// What this rank's objects are: model, geometry (pages with another fingerprint are other pages).
+  /// What this rank's objects are: model, geometry (pages with another fingerprint are other
+  /// pages).
   std::string fingerprint;
   /// Which part of each page this rank holds ("heads 0+4").
   std::string shard;
@@ -36,7 +37,8 @@ struct storage_state {
 
   explicit storage_state(storage_actor::pointer owner) : self(owner) {}
 
-  // -- request handling -----------------------------------------------------------------------------------------------
+  // -- request handling
+  // -----------------------------------------------------------------------------------------------
 
   caf::result<uint64_t> exists(const storage_batch& batch, caf::timespan timeout);
 
@@ -48,7 +50,8 @@ struct storage_state {
 
   void finish(const storage_completion& completion);
 
-  // -- internal steps -------------------------------------------------------------------------------------------------
+  // -- internal steps
+  // -------------------------------------------------------------------------------------------------
 
   /// The name under which this rank's part of a page is stored.
   page_key object_name(const page_key& page) const;
@@ -59,7 +62,8 @@ struct storage_state {
   template <class Byte>
   std::vector<std::span<Byte>> parts_of(page_index page) const;
 
-  /// Keeps a promise until its batch is finished; the callback brings the outcome back to the actor.
+  /// Keeps a promise until its batch is finished; the callback brings the outcome back to the
+  /// actor.
   storage_queue::pages_callback await(caf::typed_response_promise<storage_outcome> promise);
 
   storage_actor::pointer self;
@@ -70,7 +74,8 @@ struct storage_state {
   std::map<uint64_t, caf::typed_response_promise<storage_outcome>> moving;
 };
 
-/// Owns one L3 backend behind a queue with worker threads of its own, and translates between pages of L2 and objects.
+/// Owns one L3 backend behind a queue with worker threads of its own, and translates between pages
+/// of L2 and objects.
 storage_actor::behavior_type storage(storage_actor::stateful_pointer<storage_state> self,
                                      storage_options options, std::unique_ptr<storage_queue> queue);
 

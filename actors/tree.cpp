@@ -47,7 +47,8 @@ tree_answer perform(hi_radix_tree& core, const tree_operation& operation) {
 
 } // namespace
 
-// -- request handling ---------------------------------------------------------------------------------------------------
+// -- request handling
+// ---------------------------------------------------------------------------------------------------
 
 caf::result<tree_answers> tree_state::apply(const tree_operations& operations) {
   if (!open)
@@ -56,7 +57,8 @@ caf::result<tree_answers> tree_state::apply(const tree_operations& operations) {
     return to_caf({ec::rank_unresponsive, "the last step failed; repeat it first"});
   if (waiting.size() >= limits::deferred_batches)
     return to_caf({ec::limit_reached, "too many operations behind an open step"});
-  return waiting.emplace_back(deferred{operations, self->make_response_promise<tree_answers>()}).promise;
+  return waiting.emplace_back(deferred{operations, self->make_response_promise<tree_answers>()})
+    .promise;
 }
 
 caf::result<step_result> tree_state::step(caf::timespan wait) {
@@ -121,7 +123,8 @@ void tree_state::tick(uint8_t timer, uint64_t number) {
     batch.promise.deliver(to_caf({ec::rank_unresponsive, "the step before did not finish"}));
 }
 
-// -- internal steps -----------------------------------------------------------------------------------------------------
+// -- internal steps
+// -----------------------------------------------------------------------------------------------------
 
 tree_answers tree_state::apply_now(const tree_operations& operations) {
   auto answers = tree_answers{};
@@ -134,19 +137,16 @@ tree_answers tree_state::apply_now(const tree_operations& operations) {
 
 void tree_state::dispatch() {
   for (auto& effect : core->take_effects())
-    std::visit(overload{
-                 [&](write_command& x) { self->send(helpers.controller, atom::write_v, std::move(x)); },
-                 [&](load_command& x) { self->send(helpers.controller, atom::load_v, std::move(x)); },
-                 [&](backup_command& x) { self->send(helpers.backup, atom::backup_v, std::move(x)); },
-                 [&](fetch_command& x) { self->send(helpers.prefetcher, atom::fetch_v, std::move(x)); },
-                 [&](terminate_command& x) {
-                   self->send(helpers.prefetcher, atom::terminate_v, x);
-                 },
-                 [&](refill_command& x) {
-                   self->send(helpers.prefetcher, atom::refill_v, std::move(x));
-                 },
-               },
-               effect);
+    std::visit(
+      overload{
+        [&](write_command& x) { self->send(helpers.controller, atom::write_v, std::move(x)); },
+        [&](load_command& x) { self->send(helpers.controller, atom::load_v, std::move(x)); },
+        [&](backup_command& x) { self->send(helpers.backup, atom::backup_v, std::move(x)); },
+        [&](fetch_command& x) { self->send(helpers.prefetcher, atom::fetch_v, std::move(x)); },
+        [&](terminate_command& x) { self->send(helpers.prefetcher, atom::terminate_v, x); },
+        [&](refill_command& x) { self->send(helpers.prefetcher, atom::refill_v, std::move(x)); },
+      },
+      effect);
 }
 
 bool tree_state::has_news() const {
@@ -160,8 +160,13 @@ bool tree_state::has_news() const {
 }
 
 void tree_state::offer() {
-  auto mine = step_offer{writes.done(), loads.done(), backups.done(),
-                         clock->now().time_since_epoch().count(), core->digest(), copy_failed, {}};
+  auto mine = step_offer{writes.done(),
+                         loads.done(),
+                         backups.done(),
+                         clock->now().time_since_epoch().count(),
+                         core->digest(),
+                         copy_failed,
+                         {}};
   open->arrived.clear();
   for (const auto id : core->ending()) {
     const auto i = arrived.find(id);
@@ -262,11 +267,12 @@ error tree_state::distrust(ec why, const std::string& detail) {
   return reason;
 }
 
-// -- actor --------------------------------------------------------------------------------------------------------------
+// -- actor
+// --------------------------------------------------------------------------------------------------------------
 
-tree_actor::behavior_type tree(tree_actor::stateful_pointer<tree_state> self, const tree_options& options,
-                               tree_helpers helpers, const clock_source* clock,
-                               caf::timespan step_timeout) {
+tree_actor::behavior_type tree(tree_actor::stateful_pointer<tree_state> self,
+                               const tree_options& options, tree_helpers helpers,
+                               const clock_source* clock, caf::timespan step_timeout) {
   HICACHE_CHECK(helpers.controller && helpers.ranks && clock != nullptr);
   HICACHE_CHECK(!options.storage_attached || (helpers.prefetcher && helpers.backup));
   auto& state = self->state;
@@ -276,7 +282,9 @@ tree_actor::behavior_type tree(tree_actor::stateful_pointer<tree_state> self, co
   state.core.emplace(options);
   state.dispatch();
   return {
-    [self](atom::apply, const tree_operations& operations) { return self->state.apply(operations); },
+    [self](atom::apply, const tree_operations& operations) {
+      return self->state.apply(operations);
+    },
     [self](atom::step, caf::timespan wait) { return self->state.step(wait); },
     [self](atom::done, const operation_done& fact) { self->state.done(fact); },
     [self](atom::fetched, const fetched_pages& fact) { self->state.fetched(fact); },

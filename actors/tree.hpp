@@ -33,7 +33,8 @@ struct tree_state {
 
   explicit tree_state(tree_actor::pointer owner) : self(owner) {}
 
-  // -- request handling: one function per message, in interface order ---------------------------------------------------
+  // -- request handling: one function per message, in interface order
+  // ---------------------------------------------------
 
   caf::result<tree_answers> apply(const tree_operations& operations);
 
@@ -45,7 +46,8 @@ struct tree_state {
 
   void tick(uint8_t timer, uint64_t number);
 
-  // -- internal steps -------------------------------------------------------------------------------------------------
+  // -- internal steps
+  // -------------------------------------------------------------------------------------------------
 
   tree_answers apply_now(const tree_operations& operations);
 
@@ -67,13 +69,15 @@ struct tree_state {
   /// Turns an agreed vector into facts.
   result<step_result> settle(const std::vector<int64_t>& minimum);
 
-  /// The step of a rank whose tree has diverged: it goes on alone, without hits, so that the engine can finish its requests.
+  /// The step of a rank whose tree has diverged: it goes on alone, without hits, so that the engine
+  /// can finish its requests.
   step_result step_alone();
 
   /// Stops serving hits for good and tells the engine why.
   error distrust(ec why, const std::string& detail);
 
-  // -- data -----------------------------------------------------------------------------------------------------------
+  // -- data
+  // -----------------------------------------------------------------------------------------------------------
 
   /// A step from the engine's request until its answer.
   struct open_step {
@@ -113,8 +117,8 @@ struct tree_state {
 /// Runs the replicated state machine of one rank.
 /// @param clock Must outlive the actor.
 /// @param step_timeout After this long a step fails with rank_unresponsive; it can be repeated.
-tree_actor::behavior_type tree(tree_actor::stateful_pointer<tree_state> self, const tree_options& options,
-                               tree_helpers helpers, const clock_source* clock,
-                               caf::timespan step_timeout);
+tree_actor::behavior_type tree(tree_actor::stateful_pointer<tree_state> self,
+                               const tree_options& options, tree_helpers helpers,
+                               const clock_source* clock, caf::timespan step_timeout);
 
 } // namespace hicache

@@ -23,7 +23,8 @@ using header_bytes = std::array<std::byte, page_header_bytes>;
 
 /// Asks an actor and waits for its answer.
 template <class Answer, class Handle, class... Args>
-result<Answer> ask(caf::actor_system& system, const Handle& to, caf::timespan timeout, Args&&... args) {
+result<Answer> ask(caf::actor_system& system, const Handle& to, caf::timespan timeout,
+                   Args&&... args) {
   auto self = caf::scoped_actor{system};
   auto answer = result<Answer>{};
   self->request(to, timeout, std::forward<Args>(args)...)
@@ -40,12 +41,14 @@ std::vector<result<void>> all_fail(const T& pages, ec code, const char* detail =
 } // namespace
 
 cluster_backend::cluster_backend(cluster_options options) : options_(std::move(options)) {
-  HICACHE_CHECK(options_.system != nullptr && options_.index != nullptr && options_.clock != nullptr);
+  HICACHE_CHECK(options_.system != nullptr && options_.index != nullptr
+                && options_.clock != nullptr);
 }
 
 cluster_backend::~cluster_backend() = default;
 
-// -- calls of the interface ---------------------------------------------------------------------------------------------
+// -- calls of the interface
+// ---------------------------------------------------------------------------------------------
 
 std::vector<bool> cluster_backend::exists(std::span<const page_key> keys, time_point deadline) {
   const auto where = locate(keys, deadline);
@@ -55,13 +58,15 @@ std::vector<bool> cluster_backend::exists(std::span<const page_key> keys, time_p
   return found;
 }
 
-std::vector<result<void>> cluster_backend::get(std::span<const page_read> pages, time_point deadline) {
+std::vector<result<void>> cluster_backend::get(std::span<const page_read> pages,
+                                               time_point deadline) {
   auto outcome = all_fail(pages, ec::not_found);
   auto keys = std::vector<page_key>{};
   for (const auto& page : pages)
     keys.push_back(page.key);
   auto where = locate(keys, deadline);
-  // Round r tries the r-th replica of every page that has not been read yet; this process's own memory comes first.
+  // Round r tries the r-th replica of every page that has not been read yet; this process's own
+  // memory comes first.
   for (auto& replicas : where.replicas)
     std::stable_partition(replicas.begin(), replicas.end(),
                           [this](const replica& x) { return x.member == options_.member; });
@@ -104,7 +109,8 @@ std::vector<result<void>> cluster_backend::get(std::span<const page_read> pages,
   return outcome;
 }
 
-std::vector<result<void>> cluster_backend::set(std::span<const page_write> pages, time_point deadline) {
+std::vector<result<void>> cluster_backend::set(std::span<const page_write> pages,
+                                               time_point deadline) {
   if (options_.clock->now() >= deadline)
     return all_fail(pages, ec::deadline_exceeded);
   auto outcome = std::vector<result<void>>(pages.size());
@@ -132,8 +138,8 @@ std::vector<result<void>> cluster_backend::set(std::span<const page_write> pages
   };
   if (!options_.segment)
     return fail_rest({ec::store_full, "this process lends no memory"});
-  auto slots = ask<segment_slots>(*options_.system, options_.segment, left(deadline), atom::reserve_v,
-                                  std::move(wanted));
+  auto slots = ask<segment_slots>(*options_.system, options_.segment, left(deadline),
+                                  atom::reserve_v, std::move(wanted));
   if (!slots)
     return fail_rest(slots.error());
   auto filled = segment_slots{};
@@ -150,20 +156,22 @@ std::vector<result<void>> cluster_backend::set(std::span<const page_write> pages
   }
   if (filled.list.empty())
     return outcome;
-  auto published = ask<atom::ok>(*options_.system, options_.segment, left(deadline), atom::publish_v,
-                                 std::move(filled));
+  auto published = ask<atom::ok>(*options_.system, options_.segment, left(deadline),
+                                 atom::publish_v, std::move(filled));
   if (!published)
     return fail_rest(published.error());
   return outcome;
 }
 
-std::vector<result<void>> cluster_backend::remove(std::span<const page_key> keys, time_point deadline) {
+std::vector<result<void>> cluster_backend::remove(std::span<const page_key> keys,
+                                                  time_point deadline) {
   if (options_.clock->now() >= deadline)
     return all_fail(keys, ec::deadline_exceeded);
   if (!options_.segment) // Only an owner removes; without a segment there is nothing of ours.
     return std::vector<result<void>>(keys.size());
-  auto gone = ask<atom::ok>(*options_.system, options_.segment, left(deadline), atom::remove_v,
-                            std::make_shared<const std::vector<page_key>>(keys.begin(), keys.end()));
+  auto gone
+    = ask<atom::ok>(*options_.system, options_.segment, left(deadline), atom::remove_v,
+                    std::make_shared<const std::vector<page_key>>(keys.begin(), keys.end()));
   if (!gone)
     return std::vector<result<void>>(keys.size(), tl::unexpected{gone.error()});
   return std::vector<result<void>>(keys.size());
@@ -179,7 +187,8 @@ backend_health cluster_backend::health() {
   return health;
 }
 
-// -- who has what -------------------------------------------------------------------------------------------------------
+// -- who has what
+// -------------------------------------------------------------------------------------------------------
 
 placements cluster_backend::locate(std::span<const page_key> keys, time_point deadline) {
   auto all = placements{};
@@ -210,14 +219,16 @@ cluster_backend::routes_to(const std::vector<attempt>& attempts, time_point dead
   for (const auto& what : attempts) {
     const auto i = routes_.find(what.from.member);
     const auto met = i != routes_.end() && i->second.epoch == what.from.epoch;
-    if (!met && std::find(unknown.members.begin(), unknown.members.end(), what.from.member)
-                  == unknown.members.end())
+    if (!met
+        && std::find(unknown.members.begin(), unknown.members.end(), what.from.member)
+             == unknown.members.end())
       unknown.members.push_back(what.from.member);
   }
   const auto index = options_.index->get();
   if (!unknown.members.empty() && index) {
-    auto members = ask<member_list>(*options_.system, index, std::max(left(deadline), caf::timespan{1}),
-                                    atom::members_v, std::move(unknown));
+    auto members
+      = ask<member_list>(*options_.system, index, std::max(left(deadline), caf::timespan{1}),
+                         atom::members_v, std::move(unknown));
     if (members)
       for (const auto& member : members->members)
         routes_[member.member] = open_route(member);
@@ -241,7 +252,8 @@ cluster_backend::route cluster_backend::open_route(const member_info& member) co
   return found;
 }
 
-// -- moving bytes -------------------------------------------------------------------------------------------------------
+// -- moving bytes
+// -------------------------------------------------------------------------------------------------------
 
 result<page_header> cluster_backend::verify_header(std::span<const std::byte> bytes,
                                                    const attempt& what) const {
@@ -255,7 +267,8 @@ result<page_header> cluster_backend::verify_header(std::span<const std::byte> by
   return header;
 }
 
-result<void> cluster_backend::read_memory(std::span<const std::byte> memory, const attempt& what) const {
+result<void> cluster_backend::read_memory(std::span<const std::byte> memory,
+                                          const attempt& what) const {
   const auto length = total_bytes(what.page->parts);
   if (what.from.offset > memory.size()
       || memory.size() - what.from.offset < slot_object_offset + length)
@@ -271,7 +284,8 @@ result<void> cluster_backend::read_memory(std::span<const std::byte> memory, con
     std::memcpy(part.data(), slot.data() + offset, part.size());
     offset += part.size();
   }
-  // The owner clears the header before it reuses a slot; so a header that still stands vouches for the bytes just copied.
+  // The owner clears the header before it reuses a slot; so a header that still stands vouches for
+  // the bytes just copied.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (std::memcmp(before.data(), slot.data(), before.size()) != 0)
     return fail(ec::not_found, "its slot was reused meanwhile");
@@ -280,7 +294,8 @@ result<void> cluster_backend::read_memory(std::span<const std::byte> memory, con
   return {};
 }
 
-std::vector<result<void>> cluster_backend::read_remote(const route& from, const std::vector<attempt>& what,
+std::vector<result<void>> cluster_backend::read_remote(const route& from,
+                                                       const std::vector<attempt>& what,
                                                        time_point deadline) {
   {
     const auto guard = std::lock_guard{mutex_};
@@ -328,9 +343,9 @@ void cluster_backend::fill(const segment_slot& slot, const page_write& page) {
     offset += part.size();
   }
   auto header = header_bytes{};
-  encode_page_header({slot.generation, options_.fingerprint, page.key, slot.length,
-                      page_checksum(page.parts)},
-                     header);
+  encode_page_header(
+    {slot.generation, options_.fingerprint, page.key, slot.length, page_checksum(page.parts)},
+    header);
   // Bytes first, header last: a header that can be read stands in front of a complete object.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   std::memcpy(base, header.data(), header.size());

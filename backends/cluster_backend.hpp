@@ -40,8 +40,9 @@ struct cluster_options {
   const clock_source* clock = nullptr;
 };
 
-/// L3 as the pooled memory of all members (`store.md`): writes go to this process's own segment, reads come from whoever holds the
-/// page. Every page read is verified: generation, key, namespace, length and checksum; what does not verify is a miss.
+/// L3 as the pooled memory of all members (`store.md`): writes go to this process's own segment,
+/// reads come from whoever holds the page. Every page read is verified: generation, key, namespace,
+/// length and checksum; what does not verify is a miss.
 class cluster_backend final : public storage_backend {
 public:
   explicit cluster_backend(cluster_options options);

@@ -1,7 +1,8 @@
 #pragma once
 
-/// Always-on assertion for what a correct program cannot reach. Prints the condition and aborts: a stopped cache costs
-/// recomputation, a wrong one costs wrong answers. What may legally happen is an hicache::error instead.
+/// Always-on assertion for what a correct program cannot reach. Prints the condition and aborts: a
+/// stopped cache costs recomputation, a wrong one costs wrong answers. What may legally happen is
+/// an hicache::error instead.
 #define HICACHE_CHECK(condition)                                                                   \
   (static_cast<bool>(condition) ? static_cast<void>(0)                                             \
                                 : ::hicache::detail::check_failed(#condition, __FILE__, __LINE__))

@@ -9,8 +9,8 @@ using time_point = std::chrono::steady_clock::time_point;
 
 using duration = std::chrono::nanoseconds;
 
-/// Where time comes from. Code that measures or waits takes one of these, so that tests can hand in a clock that only
-/// they move. Implementations may be called from any thread.
+/// Where time comes from. Code that measures or waits takes one of these, so that tests can hand in
+/// a clock that only they move. Implementations may be called from any thread.
 class clock_source {
 public:
   virtual ~clock_source() = default;

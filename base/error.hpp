@@ -8,7 +8,8 @@
 
 namespace hicache {
 
-/// Everything that can go wrong at run time. The numbers travel between processes: append, never renumber.
+/// Everything that can go wrong at run time. The numbers travel between processes: append, never
+/// renumber.
 enum class ec : uint8_t {
   /// Not an error. CAF reads code 0 as success, so it stays first.
   none = 0,

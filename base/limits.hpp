@@ -7,18 +7,20 @@
 /// Every fixed bound of the runtime, with the reason for its value.
 namespace hicache::limits {
 
-/// Pages that one storage call carries. SGLang's batch size; large enough to hide a millisecond of latency, small enough
-/// that a prefetch can stop soon after it is told to.
+/// Pages that one storage call carries. SGLang's batch size; large enough to hide a millisecond of
+/// latency, small enough that a prefetch can stop soon after it is told to.
 inline constexpr size_t storage_batch_pages = 128;
 
-/// Storage batches one prefetch or backup keeps in flight: two, so that the store never waits for us.
+/// Storage batches one prefetch or backup keeps in flight: two, so that the store never waits for
+/// us.
 inline constexpr size_t storage_batches_in_flight = 2;
 
-/// Batches that may wait in front of one storage backend. Beyond it a batch fails with limit_reached: a store that far
-/// behind is of no use to the request that waits.
+/// Batches that may wait in front of one storage backend. Beyond it a batch fails with
+/// limit_reached: a store that far behind is of no use to the request that waits.
 inline constexpr size_t storage_queue_batches = 1024;
 
-/// Prefetches whose hit length is agreed on in one reduction (`lockstep.md`): the window's fixed size.
+/// Prefetches whose hit length is agreed on in one reduction (`lockstep.md`): the window's fixed
+/// size.
 inline constexpr size_t hit_window_size = 32;
 
 /// Prefetches a rank may have open. More would only queue behind the store.
@@ -27,24 +29,27 @@ inline constexpr size_t prefetches_open = 4096;
 /// Requests an engine may hold locks for at once.
 inline constexpr size_t requests_open = 65536;
 
-/// Batches of operations that may wait behind an open step; an engine has no use for more than a few.
+/// Batches of operations that may wait behind an open step; an engine has no use for more than a
+/// few.
 inline constexpr size_t deferred_batches = 256;
 
-/// Tokens of one request. Larger than any context window in use (2026), small enough that page counts fit 32 bits.
+/// Tokens of one request. Larger than any context window in use (2026), small enough that page
+/// counts fit 32 bits.
 inline constexpr size_t request_tokens = size_t{1} << 27;
 
 /// Pages of one pool; page numbers are 32 bits wide and the sign bit stays free.
 inline constexpr uint64_t pool_pages = uint64_t{1} << 31;
 
-/// Largest page object. A 64-token page of an 80-layer, 8-head, 128-wide fp16 model is 20 MiB on one rank; 16 times
-/// that is a corrupt length.
+/// Largest page object. A 64-token page of an 80-layer, 8-head, 128-wide fp16 model is 20 MiB on
+/// one rank; 16 times that is a corrupt length.
 inline constexpr uint64_t page_bytes = uint64_t{320} << 20;
 
-/// Keys in one index message: a multiple of the storage batch, so that a block report needs few messages.
+/// Keys in one index message: a multiple of the storage batch, so that a block report needs few
+/// messages.
 inline constexpr size_t index_batch_keys = 4096;
 
-/// 64-bit words a Cap'n Proto reader may traverse for one message: index_batch_keys keys of 40 words, and headroom. Control messages carry
-/// descriptors, never page bytes.
+/// 64-bit words a Cap'n Proto reader may traverse for one message: index_batch_keys keys of 40
+/// words, and headroom. Control messages carry descriptors, never page bytes.
 inline constexpr uint64_t wire_words = 40 * index_batch_keys + 1024;
 
 /// Members an index shard accepts.
@@ -53,24 +58,28 @@ inline constexpr size_t index_members = 65536;
 /// Replicas remembered per key; more copies of a page bring nothing and cost index memory.
 inline constexpr size_t replicas_per_key = 8;
 
-/// Bytes of one UCX transfer between processes: coalesces neighbouring pages, bounds the staging memory of a reader.
+/// Bytes of one UCX transfer between processes: coalesces neighbouring pages, bounds the staging
+/// memory of a reader.
 inline constexpr size_t transfer_bytes = size_t{8} << 20;
 
-/// How long a reader waits for an owner on its host to hand out its memory. The owner answers in microseconds; one that takes
-/// seconds hangs, and the page can come from elsewhere.
+/// How long a reader waits for an owner on its host to hand out its memory. The owner answers in
+/// microseconds; one that takes seconds hangs, and the page can come from elsewhere.
 inline constexpr auto peer_memory_time = std::chrono::seconds{2};
 
-/// Transfers that one reader keeps in flight to one owner: enough to overlap the owner's copying with the network. An owner closes
-/// the connection of a reader that exceeds it.
+/// Transfers that one reader keeps in flight to one owner: enough to overlap the owner's copying
+/// with the network. An owner closes the connection of a reader that exceeds it.
 inline constexpr size_t transfers_in_flight = 4;
 
-/// Ranges in one request for bytes. With pages of 8 KiB and more the bytes are the tighter bound; the request stays small (16 KiB).
+/// Ranges in one request for bytes. With pages of 8 KiB and more the bytes are the tighter bound;
+/// the request stays small (16 KiB).
 inline constexpr size_t transfer_ranges = 1024;
 
-/// Replies that an owner sends at a time, over all its readers: 128 MiB of staging memory. Further requests wait in line.
+/// Replies that an owner sends at a time, over all its readers: 128 MiB of staging memory. Further
+/// requests wait in line.
 inline constexpr size_t replies_in_flight = 16;
 
-/// Connections of an owner's server, and of a reader's client. Times transfers_in_flight it bounds the line of requests.
+/// Connections of an owner's server, and of a reader's client. Times transfers_in_flight it bounds
+/// the line of requests.
 inline constexpr size_t page_connections = 1024;
 
 /// How long start-up tries to reach the index before it gives up with a sentence.

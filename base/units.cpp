@@ -15,19 +15,40 @@ struct unit {
 };
 
 constexpr std::array<unit, 19> byte_units = {{
-  {"", 1},          {"B", 1},         {"k", 1e3},       {"kB", 1e3},      {"K", 1e3},
-  {"KB", 1e3},      {"Ki", 1024},     {"KiB", 1024},    {"M", 1e6},       {"MB", 1e6},
-  {"Mi", 1048576},  {"MiB", 1048576}, {"G", 1e9},       {"GB", 1e9},      {"Gi", 1073741824},
-  {"GiB", 1073741824}, {"T", 1e12},   {"TB", 1e12},     {"TiB", 1099511627776},
+  {"", 1},
+  {"B", 1},
+  {"k", 1e3},
+  {"kB", 1e3},
+  {"K", 1e3},
+  {"KB", 1e3},
+  {"Ki", 1024},
+  {"KiB", 1024},
+  {"M", 1e6},
+  {"MB", 1e6},
+  {"Mi", 1048576},
+  {"MiB", 1048576},
+  {"G", 1e9},
+  {"GB", 1e9},
+  {"Gi", 1073741824},
+  {"GiB", 1073741824},
+  {"T", 1e12},
+  {"TB", 1e12},
+  {"TiB", 1099511627776},
 }};
 
 constexpr std::array<unit, 6> time_units = {{
-  {"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}, {"min", 60e9}, {"h", 3600e9},
+  {"ns", 1},
+  {"us", 1e3},
+  {"ms", 1e6},
+  {"s", 1e9},
+  {"min", 60e9},
+  {"h", 3600e9},
 }};
 
 /// Splits "12.5MiB" into number and unit; the product must be a non-negative number below 2^63.
 template <size_t N>
-result<double> parse(std::string_view text, const std::array<unit, N>& units, const char* expected) {
+result<double> parse(std::string_view text, const std::array<unit, N>& units,
+                     const char* expected) {
   auto number = 0.0;
   const auto* end = text.data() + text.size();
   const auto [rest, status] = std::from_chars(text.data(), end, number, std::chars_format::fixed);

@@ -9,8 +9,8 @@
 
 namespace hicache {
 
-/// How a rank's KV is shaped. MHA: each token has, per layer, one K row of `kv_heads * head_dim` elements and one V row of
-/// `kv_heads * v_head_dim` elements.
+/// How a rank's KV is shaped. MHA: each token has, per layer, one K row of `kv_heads * head_dim`
+/// elements and one V row of `kv_heads * v_head_dim` elements.
 struct pool_shape {
   uint32_t layers = 0;
   /// Heads of this rank (the model's heads divided by the ranks).
@@ -29,9 +29,11 @@ struct pool_shape {
 enum class kv_half : uint8_t { key = 0, value = 1 };
 
 /// Memory layouts of L2 (seed 000, "Batch-Oriented Data Organization"). Outermost dimension first:
-/// - layer_first: half, layer, page, token: what the GPU computes on. A page is scattered over 2 * layers runs.
+/// - layer_first: half, layer, page, token: what the GPU computes on. A page is scattered over 2 *
+/// layers runs.
 /// - page_first: page, half, token, layer: a page is one object; one layer of one token is one run.
-/// - page_first_direct: page, half, layer, token: a page is one object; one layer of a page is one run.
+/// - page_first_direct: page, half, layer, token: a page is one object; one layer of a page is one
+/// run.
 enum class host_layout : uint8_t { layer_first, page_first, page_first_direct };
 
 /// @relates host_layout
@@ -41,8 +43,9 @@ const char* to_string(host_layout layout) noexcept;
 /// @relates host_layout
 result<host_layout> parse_host_layout(std::string_view name);
 
-/// `rows` rows of `row_bytes` bytes each, `stride` bytes apart, the first at `offset` (bytes from the start of the memory that
-/// the function's comment names). Rows are tokens in order. Contiguous if stride == row_bytes.
+/// `rows` rows of `row_bytes` bytes each, `stride` bytes apart, the first at `offset` (bytes from
+/// the start of the memory that the function's comment names). Rows are tokens in order. Contiguous
+/// if stride == row_bytes.
 struct strided_run {
   uint64_t offset = 0;
   uint64_t row_bytes = 0;
@@ -85,12 +88,13 @@ public:
   /// @pre layer < layers and page < pages()
   strided_run rows(uint32_t layer, kv_half half, page_index page) const noexcept;
 
-  /// The page as contiguous runs in object order, from the start of the pool. Object order is half, layer, token for layer_first and
-  /// page_first_direct (so these two exchange pages through L3), half, token, layer for page_first. One run unless the
-  /// layout is layer_first.
+  /// The page as contiguous runs in object order, from the start of the pool. Object order is half,
+  /// layer, token for layer_first and page_first_direct (so these two exchange pages through L3),
+  /// half, token, layer for page_first. One run unless the layout is layer_first.
   std::vector<byte_run> object_runs(page_index page) const;
 
-  /// What must be equal for two pools to exchange page objects: shape, element size and object order, as text.
+  /// What must be equal for two pools to exchange page objects: shape, element size and object
+  /// order, as text.
   std::string object_fingerprint() const;
 
 private:

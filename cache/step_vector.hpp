@@ -38,7 +38,8 @@ struct step_agreement {
 std::vector<int64_t> encode_step(const step_offer& offer);
 
 /// Reads the minimum of the ranks' vectors.
-/// @returns configuration_mismatch if its length is not that of a step with `fetches` prefetches being ended.
+/// @returns configuration_mismatch if its length is not that of a step with `fetches` prefetches
+/// being ended.
 result<step_agreement> decode_step(std::span<const int64_t> minimum, size_t fetches);
 
 } // namespace hicache

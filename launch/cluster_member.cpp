@@ -6,6 +6,7 @@
 #include "messages/page_header.hpp"
 
 #include <caf/scoped_actor.hpp>
+
 #include <unistd.h>
 
 #include <random>
@@ -33,8 +34,8 @@ std::string host_name() {
 
 } // namespace
 
-result<std::unique_ptr<cluster_member>> cluster_member::join(caf::actor_system& system,
-                                                             const cluster_member_options& options) {
+result<std::unique_ptr<cluster_member>>
+cluster_member::join(caf::actor_system& system, const cluster_member_options& options) {
   auto where = parse_endpoint(options.index);
   if (!where)
     return fail(ec::invalid_argument, "--index: " + where.error().detail);
@@ -50,7 +51,8 @@ result<std::unique_ptr<cluster_member>> cluster_member::join(caf::actor_system& 
     settings.member = member->info_;
     settings.memory = member->memory_->bytes();
     settings.index = [link = member->index_.get()] { return link->get(); };
-    settings.index_lost = [link = member->index_.get()](const index_actor& index) { link->lost(index); };
+    settings.index_lost
+      = [link = member->index_.get()](const index_actor& index) { link->lost(index); };
     settings.timeout = index_timeout;
     member->segment_ = system.spawn<caf::detached>(hicache::segment, std::move(settings));
   }
@@ -69,7 +71,8 @@ result<void> cluster_member::lend(const cluster_member_options& options) {
   const auto slot = slot_bytes_for(options.object_bytes);
   if (options.segment_bytes < slot)
     return fail(ec::invalid_argument, "--segment-size: " + format_bytes(options.segment_bytes)
-                                        + " holds no page; expected 0 or at least " + format_bytes(slot));
+                                        + " holds no page; expected 0 or at least "
+                                        + format_bytes(slot));
   auto memory = shared_memory::create(options.segment_bytes / slot * slot, "hicache-segment");
   if (!memory)
     return fail(memory.error().code, "--segment-size: " + memory.error().detail);

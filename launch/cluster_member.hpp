@@ -25,8 +25,8 @@ struct cluster_member_options {
   std::string listen_host;
 };
 
-/// This process in the cluster store: the memory it lends, its connection to the index, and the actor that owns the memory. Create and destroy on one
-/// thread.
+/// This process in the cluster store: the memory it lends, its connection to the index, and the
+/// actor that owns the memory. Create and destroy on one thread.
 class cluster_member {
 public:
   /// Takes the memory, reaches the index (for up to limits::index_connect_time) and mounts.
@@ -44,7 +44,8 @@ public:
 
   /// The cluster store as this process sees it.
   /// @param clock Must outlive the backend.
-  std::unique_ptr<storage_backend> open(uint64_t fingerprint, read_path path, const clock_source& clock);
+  std::unique_ptr<storage_backend> open(uint64_t fingerprint, read_path path,
+                                        const clock_source& clock);
 
   /// Null if no memory is lent.
   const segment_actor& segment() const noexcept { return segment_; }

@@ -1,4 +1,5 @@
-// hicache-bench: how fast the store is. The putter, the getter and the index are processes of their own.
+// hicache-bench: how fast the store is. The putter, the getter and the index are processes of their
+// own.
 
 #include "base/units.hpp"
 #include "cache/page_hash.hpp"
@@ -50,21 +51,36 @@ page_key bench_key(uint64_t number) {
 }
 
 void add_store_flags(CLI::App& app, store_flags& flags) {
-  app.add_option("--index", flags.index, "the cluster's index")->type_name("HOST:PORT")->capture_default_str();
-  app.add_option("--op", flags.op,
-                 "put: store new keys in this process's segment; get, exists: ask for the keys that a putter stored")
+  app.add_option("--index", flags.index, "the cluster's index")
+    ->type_name("HOST:PORT")
+    ->capture_default_str();
+  app
+    .add_option("--op", flags.op,
+                "put: store new keys in this process's segment; get, exists: ask for the keys that "
+                "a putter stored")
     ->check(CLI::IsMember({"put", "get", "exists"}))
     ->capture_default_str();
   add_bytes_flag(app, "--value-size", flags.value_bytes, "bytes of each value");
-  app.add_option("--batch", flags.batch, "keys per call")->check(CLI::Range(1, 4096))->capture_default_str();
-  app.add_option("--threads", flags.threads, "threads that call at once")->check(CLI::Range(1, 256))->capture_default_str();
-  app.add_option("--seconds", flags.seconds, "how long to measure")->check(CLI::PositiveNumber)->capture_default_str();
-  app.add_option("--keys", flags.keys, "get, exists: keys 0 to N-1 are asked for; put: the first N keys are stored last, so that "
-                                       "they are there for a getter")
+  app.add_option("--batch", flags.batch, "keys per call")
+    ->check(CLI::Range(1, 4096))
+    ->capture_default_str();
+  app.add_option("--threads", flags.threads, "threads that call at once")
+    ->check(CLI::Range(1, 256))
+    ->capture_default_str();
+  app.add_option("--seconds", flags.seconds, "how long to measure")
+    ->check(CLI::PositiveNumber)
+    ->capture_default_str();
+  app
+    .add_option(
+      "--keys", flags.keys,
+      "get, exists: keys 0 to N-1 are asked for; put: the first N keys are stored last, so that "
+      "they are there for a getter")
     ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 32))
     ->capture_default_str();
   add_bytes_flag(app, "--segment-size", flags.segment_bytes, "put: memory to lend");
-  app.add_option("--linger", flags.linger, "put: serve the values for this long afterwards, or forever")
+  app
+    .add_option("--linger", flags.linger,
+                "put: serve the values for this long afterwards, or forever")
     ->type_name("TIME")
     ->capture_default_str();
   app.add_flag("--remote", flags.remote, "get: read by UCX although the putter is on this machine");
@@ -72,8 +88,8 @@ void add_store_flags(CLI::App& app, store_flags& flags) {
 }
 
 /// Calls the store until the time is up, a batch after the other.
-thread_result measure(storage_backend& store, const store_flags& flags, std::atomic<uint64_t>& next_key,
-                      std::chrono::steady_clock::time_point end) {
+thread_result measure(storage_backend& store, const store_flags& flags,
+                      std::atomic<uint64_t>& next_key, std::chrono::steady_clock::time_point end) {
   auto outcome = thread_result{};
   auto bytes = std::vector<std::byte>(flags.batch * flags.value_bytes);
   const auto putting = flags.op == "put";
@@ -115,7 +131,8 @@ uint64_t store_keys(storage_backend& store, const store_flags& flags) {
     auto writes = std::vector<page_write>{};
     for (auto i = first; i < std::min(first + flags.batch, flags.keys); ++i)
       writes.push_back({bench_key(i), {}, {std::span<const std::byte>{value}}});
-    for (const auto& page : store.set(writes, std::chrono::steady_clock::now() + std::chrono::seconds{10}))
+    for (const auto& page :
+         store.set(writes, std::chrono::steady_clock::now() + std::chrono::seconds{10}))
       errors += page ? 0 : 1;
   }
   return errors;
@@ -141,7 +158,8 @@ nlohmann::json report(const store_flags& flags, const thread_result& all, double
 
 result<int> bench_store(const store_flags& flags, const stop_signal& stop) {
   start_logging("warn", 0, 1);
-  const auto linger = flags.linger == "forever" ? result<duration>{std::chrono::hours{24 * 365}} : parse_duration(flags.linger);
+  const auto linger = flags.linger == "forever" ? result<duration>{std::chrono::hours{24 * 365}}
+                                                : parse_duration(flags.linger);
   if (!linger)
     return fail(ec::invalid_argument, "--linger: " + linger.error().detail + ", or forever");
   const auto putting = flags.op == "put";
@@ -158,13 +176,16 @@ result<int> bench_store(const store_flags& flags, const stop_signal& stop) {
   auto next_key = std::atomic<uint64_t>{0};
   auto results = std::vector<thread_result>(flags.threads);
   const auto begin = std::chrono::steady_clock::now();
-  const auto end = begin + std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(flags.seconds));
+  const auto end = begin
+                   + std::chrono::duration_cast<std::chrono::nanoseconds>(
+                     std::chrono::duration<double>(flags.seconds));
   {
     auto threads = std::vector<std::jthread>{};
     for (auto& outcome : results)
       threads.emplace_back([&] { outcome = measure(*store, flags, next_key, end); });
   }
-  const auto seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const auto seconds
+    = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   auto all = thread_result{};
   for (auto& one : results) {
     all.ops += one.ops;
@@ -178,10 +199,12 @@ result<int> bench_store(const store_flags& flags, const stop_signal& stop) {
   if (flags.json)
     std::printf("%s\n", figures.dump().c_str());
   else
-    std::printf("%s of %s, batch %lu, %lu threads: %.2f GiB/s, %.0f keys/s, median %.0f us, p99 %.0f us, %lu errors\n",
-                flags.op.c_str(), format_bytes(flags.value_bytes).c_str(), flags.batch, flags.threads,
-                figures["gib_per_s"].get<double>(), figures["keys_per_s"].get<double>(),
-                figures["latency_us"]["p50"].get<double>(), figures["latency_us"]["p99"].get<double>(), all.errors);
+    std::printf("%s of %s, batch %lu, %lu threads: %.2f GiB/s, %.0f keys/s, median %.0f us, p99 "
+                "%.0f us, %lu errors\n",
+                flags.op.c_str(), format_bytes(flags.value_bytes).c_str(), flags.batch,
+                flags.threads, figures["gib_per_s"].get<double>(),
+                figures["keys_per_s"].get<double>(), figures["latency_us"]["p50"].get<double>(),
+                figures["latency_us"]["p99"].get<double>(), all.errors);
   std::fflush(stdout);
   if (putting)
     stop.wait_for(*linger);

@@ -37,7 +37,8 @@ result<int> serve(const index_flags& flags, const stop_signal& stop) {
   if (flags.member_ttl < std::chrono::milliseconds{100})
     return fail(ec::invalid_argument, "--member-ttl: expected at least 100ms");
   if (!is_loopback(where->host))
-    spdlog::warn("listening beyond this machine without encryption: everyone who reaches {} can read and change "
+    spdlog::warn("listening beyond this machine without encryption: everyone who reaches {} can "
+                 "read and change "
                  "the index",
                  flags.listen);
   const auto clock = monotonic_clock{};
@@ -71,11 +72,13 @@ result<int> serve(const index_flags& flags, const stop_signal& stop) {
 int main(int argc, char** argv) {
   const auto stop = stop_signal{};
   auto flags = index_flags{};
-  auto app = CLI::App{"Serves the index of the cluster store: which member holds which page.", "hicache-index"};
+  auto app = CLI::App{"Serves the index of the cluster store: which member holds which page.",
+                      "hicache-index"};
   app.add_option("--listen", flags.listen, "address to listen on; port 0 picks a free one")
     ->type_name("HOST:PORT")
     ->capture_default_str();
-  add_duration_flag(app, "--member-ttl", flags.member_ttl, "forget a member that is silent for longer");
+  add_duration_flag(app, "--member-ttl", flags.member_ttl,
+                    "forget a member that is silent for longer");
   app.add_option("--log-level", flags.log_level, "trace, debug, info, warn, error or critical")
     ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "critical"}))
     ->capture_default_str();

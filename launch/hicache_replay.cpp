@@ -1,4 +1,5 @@
-// hicache-replay: an engine made of a trace. Runs SPMD under mpirun, with its rank embedded, on real KV bytes.
+// hicache-replay: an engine made of a trace. Runs SPMD under mpirun, with its rank embedded, on
+// real KV bytes.
 
 #include "base/units.hpp"
 #include "launch/program.hpp"
@@ -42,7 +43,9 @@ struct replay_flags {
 };
 
 void add_replay_flags(CLI::App& app, replay_flags& flags) {
-  app.add_option("--trace", flags.trace, "requests to replay, JSON lines as published with the Mooncake paper")
+  app
+    .add_option("--trace", flags.trace,
+                "requests to replay, JSON lines as published with the Mooncake paper")
     ->type_name("FILE");
   app.add_option("--limit", flags.limit, "replay only the first N requests; 0 replays all")
     ->check(CLI::NonNegativeNumber)
@@ -56,40 +59,52 @@ void add_replay_flags(CLI::App& app, replay_flags& flags) {
   app.add_option("--rounds", flags.turns.rounds, "turns of each conversation")
     ->check(CLI::Range(1, 1'000'000))
     ->capture_default_str();
-  app.add_option("--turn-tokens", flags.turns.turn_tokens, "tokens that each turn adds to its prompt")
+  app
+    .add_option("--turn-tokens", flags.turns.turn_tokens,
+                "tokens that each turn adds to its prompt")
     ->check(CLI::Range(1, 1'000'000))
     ->capture_default_str();
-  app.add_option("--order", flags.order,
-                 "closed: a request after the other, reproducible; timed: at the trace's times")
+  app
+    .add_option("--order", flags.order,
+                "closed: a request after the other, reproducible; timed: at the trace's times")
     ->check(CLI::IsMember({"closed", "timed"}))
     ->capture_default_str();
   app.add_option("--speedup", flags.speedup, "timed: how many times faster than the trace")
     ->check(CLI::PositiveNumber)
     ->capture_default_str();
-  app.add_option("--prefill-tokens-per-second", flags.prefill_tokens_per_second,
-                 "simulated speed of computation; 0 computes as fast as it can")
+  app
+    .add_option("--prefill-tokens-per-second", flags.prefill_tokens_per_second,
+                "simulated speed of computation; 0 computes as fast as it can")
     ->check(CLI::NonNegativeNumber)
     ->capture_default_str();
-  app.add_option("--verify", flags.verify, "check cached bytes before they are used: off, sample or all")
+  app
+    .add_option("--verify", flags.verify,
+                "check cached bytes before they are used: off, sample or all")
     ->check(CLI::IsMember({"off", "sample", "all"}))
     ->capture_default_str();
   app.add_flag("--cache-output", flags.cache_output, "cache the output tokens too");
-  app.add_option("--linger", flags.linger,
-                 "stay, with the memory lent to L3, after the last request: a time such as 30s, or forever")
+  app
+    .add_option(
+      "--linger", flags.linger,
+      "stay, with the memory lent to L3, after the last request: a time such as 30s, or forever")
     ->type_name("TIME")
     ->capture_default_str();
   app.add_option("--report", flags.report, "where to write the report")->type_name("FILE.json");
 #ifdef HICACHE_TEST_HOOKS
-  app.add_option("--test-corrupt-after", flags.corrupt_after, "test hook: damage a tree after N requests");
+  app.add_option("--test-corrupt-after", flags.corrupt_after,
+                 "test hook: damage a tree after N requests");
   app.add_option("--test-corrupt-rank", flags.corrupt_rank, "test hook: which rank's tree");
 #endif
 }
 
-result<std::vector<replay_request>> load_workload(const replay_flags& flags, const rank_config& config) {
+result<std::vector<replay_request>> load_workload(const replay_flags& flags,
+                                                  const rank_config& config) {
   if (flags.trace.empty() && flags.workload.empty())
-    return fail(ec::invalid_argument, "there is nothing to replay; expected --trace FILE or --workload multi-turn");
-  auto requests = flags.trace.empty() ? result<std::vector<replay_request>>{make_multi_turn(flags.turns)}
-                                      : read_trace(flags.trace, flags.limit);
+    return fail(ec::invalid_argument,
+                "there is nothing to replay; expected --trace FILE or --workload multi-turn");
+  auto requests = flags.trace.empty()
+                    ? result<std::vector<replay_request>>{make_multi_turn(flags.turns)}
+                    : read_trace(flags.trace, flags.limit);
   if (!requests)
     return requests;
   for (const auto& request : *requests) {
@@ -97,9 +112,9 @@ result<std::vector<replay_request>> load_workload(const replay_flags& flags, con
     const auto pages = (tokens + config.page_size - 1) / config.page_size;
     if (pages > config.device_pages)
       return fail(ec::invalid_argument,
-                  "--device-pages: request " + std::to_string(request.line) + " needs " + std::to_string(pages)
-                    + " pages, the device pool has " + std::to_string(config.device_pages)
-                    + "; expected at least as many");
+                  "--device-pages: request " + std::to_string(request.line) + " needs "
+                    + std::to_string(pages) + " pages, the device pool has "
+                    + std::to_string(config.device_pages) + "; expected at least as many");
   }
   return requests;
 }
@@ -124,8 +139,8 @@ result<void> write_report(const std::string& path, const nlohmann::json& report)
 }
 
 /// Sums up, writes the report and says what each tier saved. Rank 0 speaks.
-result<void> conclude(replay_engine& engine, const replay_flags& flags, const rank_config& config, uint32_t ranks,
-                      bool speaks) {
+result<void> conclude(replay_engine& engine, const replay_flags& flags, const rank_config& config,
+                      uint32_t ranks, bool speaks) {
   if (speaks) {
     auto settings = config.fields();
     settings.emplace_back("ranks", std::to_string(ranks));
@@ -142,38 +157,44 @@ result<void> conclude(replay_engine& engine, const replay_flags& flags, const ra
   return {};
 }
 
+void linger(std::optional<duration> time, const stop_signal& stop) {
+  if (time)
+    stop.wait_for(*time);
+  else
+    while (!stop.wait_for(std::chrono::hours{1})) {
+    }
+}
+
 bool clean(const replay_totals& totals) {
   return totals.mismatches == 0 && totals.engine_errors + totals.counters.errors == 0
          && totals.counters.divergences == 0;
 }
 
-result<int> replay(rank_config& config, const replay_flags& flags, rank_session& session, const stop_signal& stop) {
-  const auto speaks = session.rank() == 0;
-  start_logging(config.log_level, session.rank(), session.ranks());
-  if (auto checked = config.finish(session.ranks()); !checked)
-    return tl::unexpected{checked.error()};
-  const auto linger = parse_linger(flags.linger);
-  if (!linger)
+/// Everything that can be refused before the ranks begin.
+result<void> check(rank_config& config, const replay_flags& flags, const rank_session& session,
+                   std::vector<replay_request>& workload) {
+  start_logging(config.log_level, session.rank, session.ranks);
+  if (auto checked = config.finish(session.ranks); !checked)
+    return checked;
+  if (auto linger = parse_linger(flags.linger); !linger)
     return tl::unexpected{linger.error()};
-  const auto workload = load_workload(flags, config);
-  if (!workload)
-    return tl::unexpected{workload.error()};
-  if (speaks && !flags.report.empty()) // Find out now rather than after an hour.
-    if (auto written = write_report(flags.report, {{"requests", 0}}); !written)
-      return tl::unexpected{written.error()};
-  auto ranks = session.join();
-  if (!ranks)
-    return tl::unexpected{ranks.error()};
-  auto runtime = rank_runtime::start(config, std::move(*ranks));
-  if (!runtime) {
-    if (runtime.error().code == ec::stopping) // Another rank says why.
-      return exit_usage;
-    std::fprintf(stderr, "hicache-replay: %s\n", runtime.error().detail.c_str());
-    session.abort_if_incomplete(runtime.error());
-    return exit_usage;
-  }
+  auto loaded = load_workload(flags, config);
+  if (!loaded)
+    return tl::unexpected{loaded.error()};
+  workload = std::move(*loaded);
+  if (session.rank == 0 && !flags.report.empty()) // Find out now rather than after an hour.
+    return write_report(flags.report, {{"requests", 0}});
+  return {};
+}
+
+result<int> replay(const rank_config& config, const replay_flags& flags, rank_session& session,
+                   const std::vector<replay_request>& workload, const stop_signal& stop) {
+  const auto speaks = session.rank == 0;
+  auto runtime = rank_runtime::start(config, std::move(session.peers));
+  if (!runtime)
+    return tl::unexpected{runtime.error()};
   if (speaks)
-    spdlog::info("{} ranks; {}", session.ranks(), (*runtime)->description());
+    spdlog::info("{} ranks; {}", session.ranks, (*runtime)->description());
   auto options = replay_options{};
   options.timed = flags.order == "timed";
   options.speedup = flags.speedup;
@@ -184,32 +205,29 @@ result<int> replay(rank_config& config, const replay_flags& flags, rank_session&
                                            : verify_mode::sample;
   options.cache_output = flags.cache_output;
   options.storage = !config.storage_backend.empty();
-  options.name_space = config.fingerprint(session.ranks());
-  options.first_head = session.rank() * (config.kv_heads / session.ranks());
+  options.name_space = config.fingerprint(session.ranks);
+  options.first_head = session.rank * (config.kv_heads / session.ranks);
 #ifdef HICACHE_TEST_HOOKS
-  options.corrupt_after = session.rank() == flags.corrupt_rank ? flags.corrupt_after : 0;
+  options.corrupt_after = session.rank == flags.corrupt_rank ? flags.corrupt_after : 0;
 #endif
-  auto progress = progress_line{speaks, workload->size()};
-  auto engine = replay_engine{**runtime, *workload, options, stop,
-                              [&](uint64_t done, const replay_totals& so_far) { progress.show(done, so_far); }};
+  auto progress = progress_line{speaks, workload.size()};
+  auto engine = replay_engine{
+    **runtime, workload, options, stop,
+    [&](uint64_t done, const replay_totals& so_far) { progress.show(done, so_far); }};
   auto ran = engine.run();
   progress.finish();
   if (ran)
     ran = engine.gather();
-  if (auto concluded = conclude(engine, flags, config, session.ranks(), speaks); !concluded)
+  if (auto concluded = conclude(engine, flags, config, session.ranks, speaks); !concluded)
     return tl::unexpected{concluded.error()};
   if (!ran) {
+    if (ran.error().code == ec::rank_unresponsive)
+      return tl::unexpected{ran.error()};
     spdlog::error("the replay cannot go on: {}", to_string(ran.error()));
-    session.abort_if_incomplete(ran.error());
     return exit_failed;
   }
-  if (!engine.totals().interrupted) {
-    if (*linger)
-      stop.wait_for(**linger);
-    else
-      while (!stop.wait_for(std::chrono::hours{1})) {
-      }
-  }
+  if (!engine.totals().interrupted)
+    linger(*parse_linger(flags.linger), stop);
   return clean(engine.totals()) ? exit_ok : exit_failed;
 }
 
@@ -217,16 +235,16 @@ result<int> replay(rank_config& config, const replay_flags& flags, rank_session&
 
 int main(int argc, char** argv) {
   const auto stop = stop_signal{};
-  auto app = CLI::App{"Replays a workload through hicache, as an inference engine would, on real KV bytes.",
-                      "hicache-replay"};
+  auto app = CLI::App{
+    "Replays a workload through hicache, as an inference engine would, on real KV bytes.",
+    "hicache-replay"};
   auto config = rank_config{};
   auto flags = replay_flags{};
   add_replay_flags(app, flags);
   add_rank_flags(app, config);
-  return run_program(app, argc, argv, [&]() -> result<int> {
-    auto session = rank_session::start(&argc, &argv);
-    if (!session)
-      return tl::unexpected{session.error()};
-    return replay(config, flags, *session, stop);
-  });
+  auto workload = std::vector<replay_request>{};
+  return run_rank_program(
+    app, argc, argv,
+    [&](const rank_session& session) { return check(config, flags, session, workload); },
+    [&](rank_session& session) { return replay(config, flags, session, workload, stop); });
 }

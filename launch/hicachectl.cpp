@@ -34,13 +34,15 @@ result<index_status> ask_status(const status_flags& flags) {
   if (auto connected = link.connect(flags.timeout); !connected)
     return tl::unexpected{connected.error()};
   auto answer = result<index_status>{};
-  caf::scoped_actor{system}
-    ->request(link.get(), flags.timeout, atom::status_v, status_query{})
-    .receive([&](index_status& x) { answer = std::move(x); },
-             [&](const caf::error& err) {
-               const auto why = from_caf(err);
-               answer = fail(why.code, "the index at " + flags.index + " gives no status: " + to_string(why));
-             });
+  caf::scoped_actor {
+    system
+    } -> request(link.get(), flags.timeout, atom::status_v, status_query{})
+      .receive([&](index_status& x) { answer = std::move(x); },
+               [&](const caf::error& err) {
+                 const auto why = from_caf(err);
+                 answer = fail(why.code, "the index at " + flags.index
+                                           + " gives no status: " + to_string(why));
+               });
   return answer;
 }
 
@@ -66,24 +68,26 @@ nlohmann::json to_json(const index_status& status) {
 }
 
 void print(const index_status& status) {
-  const auto share = status.keys_asked == 0
-                       ? 0.0
-                       : 100 * static_cast<double>(status.keys_found) / static_cast<double>(status.keys_asked);
+  const auto share = status.keys_asked == 0 ? 0.0
+                                            : 100 * static_cast<double>(status.keys_found)
+                                                / static_cast<double>(status.keys_asked);
   std::printf("up %.0f s; %zu members, %llu lost since the start\n",
               static_cast<double>(status.uptime_ms) / 1000, status.members.size(),
               static_cast<unsigned long long>(status.members_lost));
   std::printf("%llu pages, %llu replicas, %s; %llu look-ups, %.1f %% of pages found\n",
-              static_cast<unsigned long long>(status.keys), static_cast<unsigned long long>(status.replicas),
-              format_bytes(status.bytes).c_str(), static_cast<unsigned long long>(status.lookups), share);
+              static_cast<unsigned long long>(status.keys),
+              static_cast<unsigned long long>(status.replicas), format_bytes(status.bytes).c_str(),
+              static_cast<unsigned long long>(status.lookups), share);
   if (status.members.empty())
     return;
-  std::fputs(absl::StrFormat("%-16s  %-20s %-22s %10s %10s %10s\n", "member", "host", "address", "pages", "used", "lent")
+  std::fputs(absl::StrFormat("%-16s  %-20s %-22s %10s %10s %10s\n", "member", "host", "address",
+                             "pages", "used", "lent")
                .c_str(),
              stdout);
   for (const auto& member : status.members)
-    std::fputs(absl::StrFormat("%016x  %-20s %-22s %10d %10s %10s\n", member.info.member, member.info.host,
-                               member.info.page_address, member.pages, format_bytes(member.bytes),
-                               format_bytes(member.info.capacity_bytes))
+    std::fputs(absl::StrFormat("%016x  %-20s %-22s %10d %10s %10s\n", member.info.member,
+                               member.info.host, member.info.page_address, member.pages,
+                               format_bytes(member.bytes), format_bytes(member.info.capacity_bytes))
                  .c_str(),
                stdout);
 }
@@ -106,8 +110,11 @@ int main(int argc, char** argv) {
   auto flags = status_flags{};
   auto app = CLI::App{"Looks at a running hicache cluster.", "hicachectl"};
   app.require_subcommand(1);
-  auto* status = app.add_subcommand("status", "members of the cluster, their segments, pages and bytes");
-  status->add_option("--index", flags.index, "the cluster's index")->type_name("HOST:PORT")->capture_default_str();
+  auto* status
+    = app.add_subcommand("status", "members of the cluster, their segments, pages and bytes");
+  status->add_option("--index", flags.index, "the cluster's index")
+    ->type_name("HOST:PORT")
+    ->capture_default_str();
   add_duration_flag(*status, "--timeout", flags.timeout, "how long to wait for the index");
   status->add_flag("--json", flags.json, "print one JSON object");
   return run_program(app, argc, argv, [&] { return show_status(flags); });

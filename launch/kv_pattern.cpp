@@ -11,7 +11,8 @@ namespace {
 
 __extension__ using wide = unsigned __int128;
 
-/// One multiplication to 128 bits, folded (the mixing step of wyhash): fast, and every input bit reaches every output bit.
+/// One multiplication to 128 bits, folded (the mixing step of wyhash): fast, and every input bit
+/// reaches every output bit.
 uint64_t fold(uint64_t a, uint64_t b) {
   const auto product = static_cast<wide>(a ^ 0x2d358dccaa6c78a5) * (b ^ 0x8bb84b93962eacc9);
   return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
@@ -21,7 +22,8 @@ uint64_t fold(uint64_t a, uint64_t b) {
 
 kv_pattern::kv_pattern(const pool_geometry& geometry, device_memory& memory, bool host_addressable,
                        uint32_t first_head)
-  : geometry_(geometry), memory_(memory), host_addressable_(host_addressable), first_head_(first_head) {
+  : geometry_(geometry), memory_(memory), host_addressable_(host_addressable),
+    first_head_(first_head) {
   HICACHE_CHECK(geometry.layout() == host_layout::layer_first);
 }
 
@@ -33,11 +35,12 @@ std::vector<uint64_t> kv_pattern::prefix_hashes(std::span<const token_id> tokens
   return hashes;
 }
 
-void kv_pattern::fill_row(uint64_t hash, uint32_t layer, kv_half half, std::span<std::byte> row) const {
+void kv_pattern::fill_row(uint64_t hash, uint32_t layer, kv_half half,
+                          std::span<std::byte> row) const {
   const auto head_bytes = row.size() / geometry_.shape().kv_heads;
   for (auto head = uint32_t{0}; head < geometry_.shape().kv_heads; ++head) {
-    const auto place = (uint64_t{layer} << 33) | (uint64_t{first_head_ + head} << 1)
-                       | static_cast<uint64_t>(half);
+    const auto place
+      = (uint64_t{layer} << 33) | (uint64_t{first_head_ + head} << 1) | static_cast<uint64_t>(half);
     auto word = fold(hash, place);
     auto* target = row.data() + head * head_bytes;
     for (auto offset = size_t{0}; offset < head_bytes; offset += sizeof(word)) {
@@ -47,8 +50,8 @@ void kv_pattern::fill_row(uint64_t hash, uint32_t layer, kv_half half, std::span
   }
 }
 
-result<void> kv_pattern::compute(std::span<const uint64_t> hashes, std::span<const page_index> pages,
-                                 uint64_t begin, uint64_t end) {
+result<void> kv_pattern::compute(std::span<const uint64_t> hashes,
+                                 std::span<const page_index> pages, uint64_t begin, uint64_t end) {
   const auto page_size = uint64_t{geometry_.shape().page_size};
   HICACHE_CHECK(end <= hashes.size() && end <= pages.size() * page_size);
   for (auto first = begin; first < end;) {
@@ -63,7 +66,8 @@ result<void> kv_pattern::compute(std::span<const uint64_t> hashes, std::span<con
           staging_.resize(bytes);
         auto* target = host_addressable_ ? memory_.data() + offset : staging_.data();
         for (auto token = first; token < last; ++token)
-          fill_row(hashes[token], layer, half, {target + (token - first) * place.row_bytes, place.row_bytes});
+          fill_row(hashes[token], layer, half,
+                   {target + (token - first) * place.row_bytes, place.row_bytes});
         if (!host_addressable_)
           if (auto written = memory_.write(offset, staging_); !written)
             return written;

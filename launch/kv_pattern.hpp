@@ -10,8 +10,9 @@
 
 namespace hicache {
 
-/// Stands in for a model's attention: KV bytes that are a function of the whole prefix before a token, the layer, K or V, and the global head.
-/// So a page that ends up in the wrong place, on the wrong rank or behind the wrong prefix shows. Single-threaded.
+/// Stands in for a model's attention: KV bytes that are a function of the whole prefix before a
+/// token, the layer, K or V, and the global head. So a page that ends up in the wrong place, on the
+/// wrong rank or behind the wrong prefix shows. Single-threaded.
 class kv_pattern {
 public:
   /// @param geometry L1, layer_first; @param memory its memory. Both outlive the object.

@@ -1,7 +1,7 @@
 #include "launch/program.hpp"
 
-#include <capnp/common.h>
 #include <caf/config.hpp>
+#include <capnp/common.h>
 #include <mpi.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
@@ -12,42 +12,43 @@
 #include <exception>
 
 #ifndef HICACHE_VERSION
-#  error "the build defines HICACHE_VERSION"
+#error "the build defines HICACHE_VERSION"
 #endif
 
 namespace hicache {
 
-namespace {
-
-/// One sentence, by one rank.
-void complain(const std::string& program, const std::string& what) {
-  if (speaks_for_instance())
-    std::fprintf(stderr, "%s: %s\n", program.c_str(), what.c_str());
-}
-
-} // namespace
-
-int run_program(CLI::App& app, int argc, char** argv, const std::function<result<int>()>& body) {
+int run_program(CLI::App& app, int argc, char** argv, const std::function<result<int>()>& body,
+                const std::function<int(const error&)>& on_bad_flags) {
   app.set_version_flag("--version", version_text());
-  const auto program = app.get_name();
   try {
     app.parse(argc, argv);
-    const auto code = body();
-    if (code)
-      return *code;
-    complain(program, code.error().detail.empty() ? sentence(code.error().code) : code.error().detail);
-    return exit_usage;
   } catch (const CLI::Success& ex) { // --help, --version
     if (speaks_for_instance())
       app.exit(ex);
     return exit_ok;
   } catch (const CLI::ParseError& ex) {
-    complain(program, std::string{ex.what()} + "; see " + program + " --help");
+    const auto bad
+      = error{ec::invalid_argument, std::string{ex.what()} + "; see " + app.get_name() + " --help"};
+    if (on_bad_flags)
+      return on_bad_flags(bad);
+    complain(app, bad);
+    return exit_usage;
+  }
+  try {
+    const auto code = body();
+    if (code)
+      return *code;
+    complain(app, code.error());
     return exit_usage;
   } catch (const std::exception& ex) {
-    complain(program, ex.what());
+    complain(app, {ec::none, ex.what()});
     return exit_failed;
   }
+}
+
+void complain(const CLI::App& app, const error& what) {
+  std::fprintf(stderr, "%s: %s\n", app.get_name().c_str(),
+               what.detail.empty() ? sentence(what.code) : what.detail.c_str());
 }
 
 std::string version_text() {

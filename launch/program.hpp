@@ -16,10 +16,15 @@ inline constexpr int exit_failed = 1;
 /// Bad input: a flag, a file, an address. Nothing was changed.
 inline constexpr int exit_usage = 2;
 
-/// What main does in every program: adds --version, parses the flags, runs `body`. A bad flag is one sentence on standard
-/// error and exit code 2; so is an error that `body` returns with ec::invalid_argument or that keeps the program from
-/// starting. Exceptions end here.
-int run_program(CLI::App& app, int argc, char** argv, const std::function<result<int>()>& body);
+/// What main does in every program: adds --version, parses the flags, runs `body`. A bad flag is
+/// one sentence on standard error and exit code 2; so is an error that `body` returns. Exceptions
+/// end here.
+/// @param on_bad_flags What to do about bad flags; complains if absent.
+int run_program(CLI::App& app, int argc, char** argv, const std::function<result<int>()>& body,
+                const std::function<int(const error&)>& on_bad_flags = {});
+
+/// One sentence on standard error, behind the program's name.
+void complain(const CLI::App& app, const error& what);
 
 /// Versions of hicache and of the libraries that this process runs on.
 std::string version_text();

@@ -1,6 +1,7 @@
 #include "launch/progress_line.hpp"
 
 #include <absl/strings/str_format.h>
+
 #include <unistd.h>
 
 #include <cstdio>
@@ -15,9 +16,7 @@ constexpr auto plain_pause = std::chrono::seconds{10};
 } // namespace
 
 progress_line::progress_line(bool shown, uint64_t total_requests)
-  : shown_(shown),
-    terminal_(isatty(STDERR_FILENO) == 1),
-    total_(total_requests),
+  : shown_(shown), terminal_(isatty(STDERR_FILENO) == 1), total_(total_requests),
     start_(std::chrono::steady_clock::now()),
     next_(start_ + (terminal_ ? terminal_pause : std::chrono::milliseconds{plain_pause})) {}
 
@@ -32,8 +31,9 @@ void progress_line::show(uint64_t done, const replay_totals& so_far) {
                                               : 100 * static_cast<double>(so_far.cached_tokens())
                                                   / static_cast<double>(so_far.prompt_tokens);
   const auto left = done == 0 ? 0.0 : static_cast<double>(total_ - done) / rate;
-  const auto text = absl::StrFormat("%d of %d requests, %.1f/s, %.1f %% of tokens cached, %.0f s left", done, total_,
-                                    rate, hits, left);
+  const auto text
+    = absl::StrFormat("%d of %d requests, %.1f/s, %.1f %% of tokens cached, %.0f s left", done,
+                      total_, rate, hits, left);
   // "\r" and "erase to the end of the line" redraw in place.
   std::fprintf(stderr, terminal_ ? "\r%s\033[K" : "%s\n", text.c_str());
   std::fflush(stderr);

@@ -7,7 +7,8 @@
 
 namespace hicache {
 
-/// Shows on standard error how a replay gets on: one line that is redrawn on a terminal, plain lines now and then elsewhere.
+/// Shows on standard error how a replay gets on: one line that is redrawn on a terminal, plain
+/// lines now and then elsewhere.
 class progress_line {
 public:
   /// @param shown Whether this rank speaks.

@@ -12,7 +12,8 @@
 namespace hicache {
 
 result<std::vector<int64_t>> reduce_now(agreement& ranks, std::vector<int64_t> values) {
-  // Shared with the callback, which may come from another rank's thread, or after this function has given up.
+  // Shared with the callback, which may come from another rank's thread, or after this function has
+  // given up.
   struct outcome {
     std::mutex mutex;
     std::optional<result<std::vector<int64_t>>> minimum;
@@ -38,7 +39,8 @@ result<std::vector<int64_t>> reduce_now(agreement& ranks, std::vector<int64_t> v
 
 result<void> agree_on_settings(agreement& ranks,
                                const std::vector<std::pair<std::string, std::string>>& fields) {
-  // A hash and its complement: their minima are complementary exactly if all ranks offered the same.
+  // A hash and its complement: their minima are complementary exactly if all ranks offered the
+  // same.
   auto values = std::vector<int64_t>{};
   for (const auto& [name, value] : fields) {
     const auto hash = static_cast<int64_t>(fingerprint_of(name + "=" + value));
@@ -52,9 +54,11 @@ result<void> agree_on_settings(agreement& ranks,
   for (auto i = size_t{0}; i < fields.size(); ++i)
     if ((*minimum)[2 * i] != ~(*minimum)[2 * i + 1])
       different += (different.empty() ? "--" : ", --") + fields[i].first;
+  if (!different.empty() && ranks.rank() > 0)
+    return fail(ec::stopping); // Rank 0 says why.
   if (!different.empty())
-    return fail(ec::configuration_mismatch, "the ranks were started with different values of " + different
-                                              + "; expected the same on every rank");
+    return fail(ec::configuration_mismatch, "the ranks were started with different values of "
+                                              + different + "; expected the same on every rank");
   return {};
 }
 

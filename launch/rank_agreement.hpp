@@ -9,18 +9,20 @@
 
 namespace hicache {
 
-/// What the ranks of an instance settle before their actors run. All functions are collective and block, up to limits::step_timeout; they use
-/// the channel `engine`.
+/// What the ranks of an instance settle before their actors run. All functions are collective and
+/// block, up to limits::step_timeout; they use the channel `engine`.
 
 /// Waits for the minimum of the ranks' values.
 result<std::vector<int64_t>> reduce_now(agreement& ranks, std::vector<int64_t> values);
 
 /// Compares the settings of all ranks, field by field.
-/// @returns configuration_mismatch with the names of the fields that differ.
+/// @returns configuration_mismatch with the names of the fields that differ, on rank 0;
+/// ec::stopping on the others.
 result<void> agree_on_settings(agreement& ranks,
                                const std::vector<std::pair<std::string, std::string>>& fields);
 
-/// Succeeds if every rank did. Of those that failed, the lowest returns its own error; all other ranks return ec::stopping.
+/// Succeeds if every rank did. Of those that failed, the lowest returns its own error; all other
+/// ranks return ec::stopping.
 result<void> agree_on_outcome(agreement& ranks, const result<void>& mine);
 
 } // namespace hicache

@@ -15,7 +15,8 @@ namespace hicache {
 
 namespace {
 
-/// KV shapes of models that people ask for by name; `tiny` is small enough for a laptop to cache millions of tokens.
+/// KV shapes of models that people ask for by name; `tiny` is small enough for a laptop to cache
+/// millions of tokens.
 struct model_preset {
   std::string_view name;
   uint32_t layers;
@@ -51,7 +52,8 @@ auto find_in(const Table& table, std::string_view name) {
   return std::find_if(table.begin(), table.end(), [&](const auto& x) { return x.name == name; });
 }
 
-tl::unexpected<error> bad(std::string_view flag, std::string_view value, std::string_view expected) {
+tl::unexpected<error> bad(std::string_view flag, std::string_view value,
+                          std::string_view expected) {
   return fail(ec::invalid_argument, absl::StrFormat("%s: '%s' is not %s", flag, value, expected));
 }
 
@@ -65,8 +67,9 @@ result<void> offered(std::string_view flag, const std::string& value,
   for (const auto name : now)
     names += (names.empty() ? "" : " or ") + std::string{name};
   if (std::find(later.begin(), later.end(), value) != later.end())
-    return fail(ec::invalid_argument, absl::StrFormat("%s: %s is not offered by this version; expected %s",
-                                                      flag, value, names));
+    return fail(
+      ec::invalid_argument,
+      absl::StrFormat("%s: %s is not offered by this version; expected %s", flag, value, names));
   return bad(flag, value, "known; expected " + names);
 }
 
@@ -88,16 +91,16 @@ result<void> rank_config::finish(uint32_t ranks) {
   if (kv_heads % ranks != 0)
     return bad("--kv-heads", std::to_string(kv_heads),
                absl::StrFormat("divisible by the number of ranks, which is %d", ranks));
-  for (const auto& checked :
-       {offered("--attention", attention, {"mha"}, {"mla", "nsa"}),
-        offered("--hicache-write-policy", write_policy, {"write_through"},
-                {"write_through_selective", "write_back"}),
-        offered("--hicache-storage-prefetch-policy", prefetch_policy, {"wait_complete", "best_effort"},
-                {"timeout"}),
-        offered("--radix-eviction-policy", eviction_policy, {"lru"},
-                {"lfu", "fifo", "mru", "filo", "priority", "slru"}),
-        offered("--hicache-io-backend", io_backend, {"direct"}, {"kernel"}),
-        offered("--hicache-storage-backend", storage_backend, {"", "file", "memory", "cluster"}, {})})
+  for (const auto& checked : {offered("--attention", attention, {"mha"}, {"mla", "nsa"}),
+                              offered("--hicache-write-policy", write_policy, {"write_through"},
+                                      {"write_through_selective", "write_back"}),
+                              offered("--hicache-storage-prefetch-policy", prefetch_policy,
+                                      {"wait_complete", "best_effort"}, {"timeout"}),
+                              offered("--radix-eviction-policy", eviction_policy, {"lru"},
+                                      {"lfu", "fifo", "mru", "filo", "priority", "slru"}),
+                              offered("--hicache-io-backend", io_backend, {"direct"}, {"kernel"}),
+                              offered("--hicache-storage-backend", storage_backend,
+                                      {"", "file", "memory", "cluster"}, {})})
     if (!checked)
       return checked;
   if (auto layout = parse_host_layout(mem_layout); !layout)
@@ -106,11 +109,13 @@ result<void> rank_config::finish(uint32_t ranks) {
     return fail(ec::invalid_argument, "--device: " + kind.error().detail);
   auto extra = parse_storage_config(extra_config);
   if (!extra)
-    return fail(ec::invalid_argument, "--hicache-storage-backend-extra-config: " + extra.error().detail);
+    return fail(ec::invalid_argument,
+                "--hicache-storage-backend-extra-config: " + extra.error().detail);
   storage = *extra;
   if (storage_backend == "file" && storage.path.empty())
-    return fail(ec::invalid_argument, "--hicache-storage-backend file needs a folder; expected "
-                                      "--hicache-storage-backend-extra-config '{\"path\": \"DIR\"}'");
+    return fail(ec::invalid_argument,
+                "--hicache-storage-backend file needs a folder; expected "
+                "--hicache-storage-backend-extra-config '{\"path\": \"DIR\"}'");
   if (storage_backend == "cluster" && index.empty())
     return fail(ec::invalid_argument, "--hicache-storage-backend cluster needs --index HOST:PORT");
   const auto page_bytes = pool_geometry{shape(ranks), host_layout::page_first, 1}.page_bytes();
@@ -123,7 +128,7 @@ result<void> rank_config::finish(uint32_t ranks) {
   if (wanted < 1 || wanted >= static_cast<double>(limits::pool_pages))
     return bad(hicache_size > 0 ? "--hicache-size" : "--hicache-ratio",
                absl::StrFormat("%g", hicache_size > 0 ? hicache_size : hicache_ratio),
-               absl::StrFormat("enough for a host pool of 1 to %d pages", limits::pool_pages - 1));
+               absl::StrFormat("a size that gives 1 to %d host pages", limits::pool_pages - 1));
   return {};
 }
 
@@ -144,8 +149,9 @@ std::string rank_config::fingerprint(uint32_t ranks) const {
 
 uint32_t rank_config::host_pages(uint32_t ranks) const {
   const auto page_bytes = pool_geometry{shape(ranks), host_layout::page_first, 1}.page_bytes();
-  return static_cast<uint32_t>(hicache_size > 0 ? hicache_size * 1e9 / static_cast<double>(page_bytes)
-                                                : hicache_ratio * device_pages);
+  return static_cast<uint32_t>(hicache_size > 0
+                                 ? hicache_size * 1e9 / static_cast<double>(page_bytes)
+                                 : hicache_ratio * device_pages);
 }
 
 tree_options rank_config::tree(uint32_t ranks) const {
@@ -158,8 +164,9 @@ tree_options rank_config::tree(uint32_t ranks) const {
                                                       : hicache::prefetch_policy::wait_complete;
   options.prefetch_threshold_tokens = static_cast<uint32_t>(storage.prefetch_threshold);
   options.storage_attached = !storage_backend.empty();
-  // Half of L2, as SGLang bounds the pages in prefetch; the other half keeps what was fetched.
-  options.prefetch_reserve_pages = options.storage_attached ? options.host_pages / 2 : 0;
+  // A fetch longer than the reserve brings only as much as fits, and what is reserved caches
+  // nothing meanwhile.
+  options.prefetch_reserve_pages = options.storage_attached ? options.host_pages / 4 : 0;
   return options;
 }
 
@@ -190,7 +197,8 @@ std::vector<std::pair<std::string, std::string>> rank_config::fields() const {
   };
 }
 
-void add_bytes_flag(CLI::App& app, const std::string& name, uint64_t& value, const std::string& help) {
+void add_bytes_flag(CLI::App& app, const std::string& name, uint64_t& value,
+                    const std::string& help) {
   const auto read = [name, &value](const std::string& text) {
     const auto bytes = parse_bytes(text);
     if (!bytes)
@@ -202,7 +210,8 @@ void add_bytes_flag(CLI::App& app, const std::string& name, uint64_t& value, con
     ->default_str(format_bytes(value));
 }
 
-void add_duration_flag(CLI::App& app, const std::string& name, duration& value, const std::string& help) {
+void add_duration_flag(CLI::App& app, const std::string& name, duration& value,
+                       const std::string& help) {
   const auto read = [name, &value](const std::string& text) {
     const auto time = parse_duration(text);
     if (!time)
@@ -221,15 +230,18 @@ void add_rank_flags(CLI::App& app, rank_config& config) {
   const auto add = [&app](const std::string& name, auto& value, const std::string& help) {
     return app.add_option(name, value, help)->capture_default_str();
   };
-  add("--page-size", config.page_size, "tokens per page, a power of two")->check(CLI::PositiveNumber);
+  add("--page-size", config.page_size, "tokens per page, a power of two")
+    ->check(CLI::PositiveNumber);
   add("--device-pages", config.device_pages, "pages of the device pool (L1) on each rank")
     ->check(CLI::Range(1, 1 << 30));
   add("--hicache-ratio", config.hicache_ratio, "host pool (L2) as a multiple of the device pool")
     ->check(CLI::PositiveNumber);
-  add("--hicache-size", config.hicache_size,
-      "host pool (L2) of each rank in GB (1e9 bytes); overrides the ratio; 0 leaves it to the ratio")
+  add(
+    "--hicache-size", config.hicache_size,
+    "host pool (L2) of each rank in GB (1e9 bytes); overrides the ratio; 0 leaves it to the ratio")
     ->check(CLI::NonNegativeNumber);
-  add("--hicache-write-policy", config.write_policy, "when pages go to the next tier: write_through");
+  add("--hicache-write-policy", config.write_policy,
+      "when pages go to the next tier: write_through");
   add("--hicache-io-backend", config.io_backend, "how pages are copied between L1 and L2: direct");
   add("--hicache-mem-layout", config.mem_layout,
       "layout of L2: layer_first, page_first or page_first_direct");
@@ -238,9 +250,10 @@ void add_rank_flags(CLI::App& app, rank_config& config) {
       "L3: file, memory or cluster; none if absent");
   add("--hicache-storage-prefetch-policy", config.prefetch_policy,
       "when a prefetch from L3 ends: best_effort or wait_complete");
-  add("--hicache-storage-backend-extra-config", config.extra_config,
-      "JSON, or @FILE in JSON, TOML or YAML: prefetch_threshold (tokens), path, max_bytes, threads, "
-      "force_remote_reads")
+  add(
+    "--hicache-storage-backend-extra-config", config.extra_config,
+    "JSON, or @FILE in JSON, TOML or YAML: prefetch_threshold (tokens), path, max_bytes, threads, "
+    "force_remote_reads")
     ->type_name("JSON|@FILE");
   add("--index", config.index, "the cluster's index")->type_name("HOST:PORT");
   add_bytes_flag(app, "--segment-size", config.segment_bytes,

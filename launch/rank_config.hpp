@@ -18,7 +18,8 @@ namespace hicache {
 /// What the storage backend and the prefetcher take from --hicache-storage-backend-extra-config.
 struct storage_config {
   uint64_t prefetch_threshold = 256;
-  /// Backend `file`: the folder, and the most it may hold on all ranks together; 0 is without bound.
+  /// Backend `file`: the folder, and the most it may hold on all ranks together; 0 is without
+  /// bound.
   std::string path;
   uint64_t max_bytes = 0;
   /// Backend `cluster`: reads everything over UCX, also on the same machine.
@@ -31,7 +32,8 @@ struct storage_config {
 /// @returns invalid_argument with a sentence that names the key or file and what was expected.
 result<storage_config> parse_storage_config(const std::string& text);
 
-/// Settings of one rank, as flags and configuration files give them. Equal on all ranks of an instance.
+/// Settings of one rank, as flags and configuration files give them. Equal on all ranks of an
+/// instance.
 struct rank_config {
   uint32_t page_size = 64;
   uint32_t device_pages = 4096;
@@ -62,7 +64,8 @@ struct rank_config {
   std::string listen_host = "127.0.0.1";
   std::string log_level = "info";
 
-  // -- derived by finish() --------------------------------------------------------------------------------------------
+  // -- derived by finish()
+  // --------------------------------------------------------------------------------------------
 
   storage_config storage;
 
@@ -92,9 +95,11 @@ struct rank_config {
 void add_rank_flags(CLI::App& app, rank_config& config);
 
 /// Adds a flag that takes a size such as 64MiB.
-void add_bytes_flag(CLI::App& app, const std::string& name, uint64_t& value, const std::string& help);
+void add_bytes_flag(CLI::App& app, const std::string& name, uint64_t& value,
+                    const std::string& help);
 
 /// Adds a flag that takes a time such as 250ms.
-void add_duration_flag(CLI::App& app, const std::string& name, duration& value, const std::string& help);
+void add_duration_flag(CLI::App& app, const std::string& name, duration& value,
+                       const std::string& help);
 
 } // namespace hicache

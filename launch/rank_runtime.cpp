@@ -28,11 +28,10 @@ namespace {
 class runtime_impl final : public rank_runtime {
 public:
   runtime_impl(const rank_config& config, uint32_t rank, uint32_t ranks)
-    : config_(config),
-      rank_(rank),
-      ranks_(ranks),
+    : config_(config), rank_(rank), ranks_(ranks),
       l1_(config.shape(ranks), host_layout::layer_first, config.device_pages + 1),
-      l2_(config.shape(ranks), *parse_host_layout(config.mem_layout), config.host_pages(ranks) + 1) {
+      l2_(config.shape(ranks), *parse_host_layout(config.mem_layout),
+          config.host_pages(ranks) + 1) {
     if (uses_cluster())
       system_config_.with_network();
     system_ = std::make_unique<caf::actor_system>(system_config_);
@@ -80,7 +79,9 @@ public:
 #endif
 
 private:
-  bool uses_cluster() const { return config_.storage_backend == "cluster"; }
+  bool uses_cluster() const {
+    return config_.storage_backend == "cluster";
+  }
 
   result<void> open_backend();
 
@@ -131,7 +132,8 @@ result<void> runtime_impl::prepare() {
   l1_memory_ = std::move(*l1);
   auto l2 = device_->allocate_host(l2_.total_bytes());
   if (!l2)
-    return fail(l2.error().code, "host pool (--hicache-ratio, --hicache-size): " + l2.error().detail);
+    return fail(l2.error().code,
+                "host pool (--hicache-ratio, --hicache-size): " + l2.error().detail);
   l2_memory_ = std::move(*l2);
   auto copies = device_->make_copy_engine(l1_, *l1_memory_, l2_, *l2_memory_);
   if (!copies)
@@ -155,14 +157,14 @@ result<void> runtime_impl::open_backend() {
       return tl::unexpected{opened.error()};
     backend_ = std::move(*opened);
   } else if (uses_cluster()) {
-    auto member = cluster_member::join(*system_, {config_.index, config_.segment_bytes, l2_.page_bytes(),
-                                                  config_.listen_host});
+    auto member = cluster_member::join(
+      *system_, {config_.index, config_.segment_bytes, l2_.page_bytes(), config_.listen_host});
     if (!member)
       return tl::unexpected{member.error()};
     member_ = std::move(*member);
-    backend_ = member_->open(fingerprint,
-                             config_.storage.force_remote_reads ? read_path::remote : read_path::automatic,
-                             clock_);
+    backend_ = member_->open(
+      fingerprint, config_.storage.force_remote_reads ? read_path::remote : read_path::automatic,
+      clock_);
   }
   return {};
 }
@@ -178,11 +180,13 @@ void runtime_impl::spawn_tree(const engine_actor& engine) {
   auto helpers = tree_helpers{controller_, consensus_, {}, {}, engine};
   if (settings.storage_attached) {
     auto queue = std::make_unique<storage_queue>(std::move(backend_), config_.storage.threads);
-    storage_ = system_->spawn(
-      storage,
-      storage_options{config_.fingerprint(ranks_), config_.shard(rank_, ranks_), l2_, l2_memory_->data(), &clock_},
-      std::move(queue));
-    const auto threshold = (settings.prefetch_threshold_tokens + settings.page_size - 1) / settings.page_size;
+    storage_
+      = system_->spawn(storage,
+                       storage_options{config_.fingerprint(ranks_), config_.shard(rank_, ranks_),
+                                       l2_, l2_memory_->data(), &clock_},
+                       std::move(queue));
+    const auto threshold
+      = (settings.prefetch_threshold_tokens + settings.page_size - 1) / settings.page_size;
     prefetcher_ = system_->spawn(prefetcher,
                                  prefetcher_options{threshold, limits::storage_timeout, page_bytes},
                                  storage_, consensus_);
@@ -190,13 +194,15 @@ void runtime_impl::spawn_tree(const engine_actor& engine) {
     helpers.prefetcher = prefetcher_;
     helpers.backup = backup_;
   }
-  tree_ = system_->spawn(hicache::tree, settings, helpers, &clock_, caf::timespan{limits::step_timeout});
+  tree_ = system_->spawn(hicache::tree, settings, helpers, &clock_,
+                         caf::timespan{limits::step_timeout});
 }
 
 std::string runtime_impl::description() const {
-  auto text = absl::StrFormat("%s; L1 %s in %d pages, L2 %s in %d pages (%s) per rank", device_->name(),
-                              format_bytes(l1_.total_bytes()), config_.device_pages,
-                              format_bytes(l2_.total_bytes()), config_.host_pages(ranks_), config_.mem_layout);
+  auto text = absl::StrFormat("%s; L1 %s in %d pages, L2 %s in %d pages (%s) per rank",
+                              device_->name(), format_bytes(l1_.total_bytes()),
+                              config_.device_pages, format_bytes(l2_.total_bytes()),
+                              config_.host_pages(ranks_), config_.mem_layout);
   if (!config_.storage_backend.empty())
     text += "; L3 " + config_.storage_backend;
   if (member_ && member_->lent_bytes() > 0)
@@ -208,10 +214,12 @@ template <class Handle>
 rank_counters runtime_impl::ask_counters(const Handle& actor) {
   auto counters = rank_counters{};
   if (actor)
-    caf::scoped_actor{*system_}
-      ->request(actor, caf::infinite, atom::counters_v)
-      .receive([&](const rank_counters& x) { counters = x; },
-               [](const caf::error& err) { spdlog::warn("no counters: {}", to_string(from_caf(err))); });
+    caf::scoped_actor {
+      *system_
+      } -> request(actor, caf::infinite, atom::counters_v)
+        .receive(
+          [&](const rank_counters& x) { counters = x; },
+          [](const caf::error& err) { spdlog::warn("no counters: {}", to_string(from_caf(err))); });
   return counters;
 }
 
@@ -228,7 +236,9 @@ rank_counters runtime_impl::counters() {
 
 #ifdef HICACHE_TEST_HOOKS
 void runtime_impl::corrupt_for_test() {
-  caf::scoped_actor{*system_}->send(tree_, atom::corrupt_v);
+  caf::scoped_actor {
+    *system_
+    } -> send(tree_, atom::corrupt_v);
 }
 #endif
 

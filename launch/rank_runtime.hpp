@@ -13,24 +13,25 @@
 
 namespace hicache {
 
-/// One rank of hicache, running: its pools, its actors, and its part of L3. What an engine links and starts once per rank, in the same order
-/// on every rank.
+/// One rank of hicache, running: its pools, its actors, and its part of L3. What an engine links
+/// and starts once per rank, in the same order on every rank.
 ///
 ///     auto mpi = mpi_session::start(&argc, &argv);
-///     auto ranks = make_mpi_agreement(MPI_COMM_WORLD);        // duplicates the engine's communicator
-///     auto runtime = rank_runtime::start(config, std::move(*ranks));
+///     auto ranks = make_mpi_agreement(MPI_COMM_WORLD);        // duplicates the engine's
+///     communicator auto runtime = rank_runtime::start(config, std::move(*ranks));
 ///     ... send messages to (*runtime)->tree() ...
 ///
-/// Destroying it ends the actors in order and gives all memory back; requests must be closed before. Start and destroy on one
-/// thread; the rest may be called from any.
+/// Destroying it ends the actors in order and gives all memory back; requests must be closed
+/// before. Start and destroy on one thread; the rest may be called from any.
 class rank_runtime {
 public:
-  /// Allocates the pools and starts the actors. Collective: all ranks call it, and either all succeed or all fail.
+  /// Allocates the pools and starts the actors. Collective: all ranks call it, and either all
+  /// succeed or all fail.
   /// @param config Checked by rank_config::finish.
   /// @param ranks How this rank agrees with the others.
   /// @param engine Told of failures; may be null.
-  /// @returns one sentence: memory that is not there, an index that does not answer, settings in which the ranks differ. A rank that fails
-  /// because another one did returns ec::stopping.
+  /// @returns one sentence: memory that is not there, an index that does not answer, settings in
+  /// which the ranks differ. A rank that fails because another one did returns ec::stopping.
   static result<std::unique_ptr<rank_runtime>> start(const rank_config& config,
                                                      std::unique_ptr<agreement> ranks,
                                                      const engine_actor& engine = {});

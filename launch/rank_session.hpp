@@ -2,31 +2,31 @@
 
 #include "base/error.hpp"
 #include "transport/agreement.hpp"
-#include "transport/mpi_agreement.hpp"
 
+#include <CLI/CLI.hpp>
+
+#include <cstdint>
+#include <functional>
 #include <memory>
-#include <optional>
 
 namespace hicache {
 
-/// How a program takes part in its instance: as a rank under mpirun, or alone, without MPI, when it was started by itself.
-class rank_session {
-public:
-  /// @returns unsupported with a sentence if MPI cannot serve several threads.
-  static result<rank_session> start(int* argc, char*** argv);
-
-  uint32_t rank() const noexcept { return mpi_ ? mpi_->rank() : 0; }
-
-  uint32_t ranks() const noexcept { return mpi_ ? mpi_->size() : 1; }
-
-  /// How this rank agrees with the others. Collective.
-  result<std::unique_ptr<agreement>> join();
-
-  /// Ends the whole instance now: for when a rank is gone, since finalising MPI would wait for it. Does nothing without MPI.
-  void abort_if_incomplete(const error& why);
-
-private:
-  std::optional<mpi_session> mpi_;
+/// This process in its instance: a rank under mpirun, or the only one, without MPI, if it was
+/// started by itself.
+struct rank_session {
+  uint32_t rank = 0;
+  uint32_t ranks = 1;
+  /// How this rank agrees with the others; the body takes it.
+  std::unique_ptr<agreement> peers;
 };
+
+/// `run_program` for programs that are ranks: all ranks check their input before any goes on, and
+/// of those that refuse theirs the lowest says why, once for the instance.
+/// @param check Looks at the input; local.
+/// @param body Runs the rank; collective. Of the errors that it returns, ec::stopping means that
+/// another rank says why, and rank_unresponsive ends the whole instance at once.
+int run_rank_program(CLI::App& app, int argc, char** argv,
+                     const std::function<result<void>(const rank_session&)>& check,
+                     const std::function<result<int>(rank_session&)>& body);
 
 } // namespace hicache

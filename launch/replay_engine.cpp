@@ -17,10 +17,12 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 
-/// How long a step waits for news before it offers what it has; bounds how late a signal is noticed.
+/// How long a step waits for news before it offers what it has; bounds how late a signal is
+/// noticed.
 constexpr auto step_patience = std::chrono::milliseconds{50};
 
-/// Requests under way at once in a timed replay: enough to keep every tier busy, few enough that their locked prefixes fit.
+/// Requests under way at once in a timed replay: enough to keep every tier busy, few enough that
+/// their locked prefixes fit.
 constexpr uint64_t timed_concurrency = 32;
 
 /// --verify sample looks at one page in so many.
@@ -35,12 +37,8 @@ double milliseconds(clock::duration time) {
 replay_engine::replay_engine(rank_runtime& runtime, const std::vector<replay_request>& workload,
                              const replay_options& options, const stop_signal& stop,
                              progress_callback progress)
-  : runtime_(runtime),
-    workload_(workload),
-    options_(options),
-    stop_(stop),
-    progress_(std::move(progress)),
-    self_(runtime.system()),
+  : runtime_(runtime), workload_(workload), options_(options), stop_(stop),
+    progress_(std::move(progress)), self_(runtime.system()),
     pattern_(runtime.device_geometry(), runtime.device_pool(), runtime.device_is_host_addressable(),
              options.first_head) {}
 
@@ -69,7 +67,8 @@ result<void> replay_engine::run() {
     if (!options_.timed && open_.empty()) {
       outcome = drain();
     } else if (in_flight_) {
-      const auto patience = *served ? std::chrono::nanoseconds{0} : std::chrono::nanoseconds{step_patience};
+      const auto patience
+        = *served ? std::chrono::nanoseconds{0} : std::chrono::nanoseconds{step_patience};
       if (const auto done = step(patience); !done)
         outcome = tl::unexpected{done.error()};
     }
@@ -93,7 +92,8 @@ result<void> replay_engine::gather() {
   return {};
 }
 
-// -- talking to the runtime -----------------------------------------------------------------------------------------------
+// -- talking to the runtime
+// -----------------------------------------------------------------------------------------------
 
 result<std::vector<int64_t>> replay_engine::reduce(std::vector<int64_t> values) {
   auto minimum = result<std::vector<int64_t>>{};
@@ -110,7 +110,8 @@ result<std::vector<int64_t>> replay_engine::reduce(std::vector<int64_t> values) 
 
 result<tree_answers> replay_engine::apply(std::vector<tree_operation> operations) {
   auto answers = result<tree_answers>{};
-  self_->request(runtime_.tree(), caf::infinite, atom::apply_v, tree_operations{std::move(operations)})
+  self_
+    ->request(runtime_.tree(), caf::infinite, atom::apply_v, tree_operations{std::move(operations)})
     .receive([&](tree_answers& x) { answers = std::move(x); },
              [&](const caf::error& err) { answers = tl::unexpected{from_caf(err)}; });
   return answers;
@@ -122,7 +123,8 @@ result<step_result> replay_engine::step(std::chrono::nanoseconds wait) {
   self_->request(runtime_.tree(), caf::infinite, atom::step_v, caf::timespan{wait})
     .receive([&](step_result& x) { outcome = std::move(x); },
              [&](const caf::error& err) { outcome = tl::unexpected{from_caf(err)}; });
-  if (!outcome && (outcome.error().code == ec::ranks_diverged || outcome.error().code == ec::copy_failed)) {
+  if (!outcome
+      && (outcome.error().code == ec::ranks_diverged || outcome.error().code == ec::copy_failed)) {
     // The runtime has counted it and serves no more hits. The engine goes on without.
     spdlog::error("the cache is off: {}", to_string(outcome.error()));
     if (auto again = restart_open(); !again)
@@ -149,7 +151,8 @@ result<void> replay_engine::drain() {
   return {};
 }
 
-// -- the life of requests -------------------------------------------------------------------------------------------------
+// -- the life of requests
+// -------------------------------------------------------------------------------------------------
 
 result<replay_engine::turn> replay_engine::begin_turn() {
   auto arrived = uint64_t{workload_.size()};
@@ -164,7 +167,8 @@ result<replay_engine::turn> replay_engine::begin_turn() {
                               std::chrono::nanoseconds{step_patience}));
     }
   }
-  // Clocks and signals differ between ranks: what counts is what all have seen, and that one wants to stop.
+  // Clocks and signals differ between ranks: what counts is what all have seen, and that one wants
+  // to stop.
   const auto minimum = reduce({static_cast<int64_t>(arrived), stop_.raised() ? -1 : 0});
   if (!minimum)
     return tl::unexpected{minimum.error()};
@@ -183,10 +187,12 @@ result<void> replay_engine::admit(uint64_t arrived) {
     request.tokens = options_.cache_output ? prompt_and_output_tokens(wanted, request.position)
                                            : prompt_tokens(wanted);
     request.hashes = kv_pattern::prefix_hashes(*request.tokens, seed);
-    request.arrived = options_.timed
-                        ? start_ + std::chrono::duration_cast<clock::duration>(
-                            std::chrono::duration<double, std::milli>(wanted.arrival_ms / options_.speedup))
-                        : clock::now();
+    request.arrived
+      = options_.timed
+          ? start_
+              + std::chrono::duration_cast<clock::duration>(
+                std::chrono::duration<double, std::milli>(wanted.arrival_ms / options_.speedup))
+          : clock::now();
     const auto id = request_id{request.position + 1};
     // The last token of the prompt is always computed: its output is the first new token.
     operations.emplace_back(match_request{id, {}, request.tokens, wanted.input_length - 1});
@@ -260,14 +266,15 @@ result<replay_engine::service> replay_engine::serve(open_request& request) {
   }
   const auto pages = std::get<allocate_result>(*answers->list[1]).device_pages;
   const auto cached = loaded.device_tokens;
-  // A model would wait for each layer just before it computes it; checking and computing here go token by token, so wait for all.
+  // A model would wait for each layer just before it computes it; checking and computing here go
+  // token by token, so wait for all.
   if (loaded.progress && !loaded.progress->wait(loaded.progress->layers() - 1))
     ++totals_.engine_errors;
   if (auto verified = verify(request, *pages, cached); !verified)
     return tl::unexpected{verified.error()};
   if (options_.prefill_tokens_per_second > 0)
-    std::this_thread::sleep_for(std::chrono::duration<double>(static_cast<double>(prompt - cached)
-                                                              / options_.prefill_tokens_per_second));
+    std::this_thread::sleep_for(std::chrono::duration<double>(
+      static_cast<double>(prompt - cached) / options_.prefill_tokens_per_second));
   if (auto computed = pattern_.compute(request.hashes, *pages, cached, total); !computed)
     return tl::unexpected{computed.error()};
   totals_.ttft_ms.push_back(milliseconds(clock::now() - request.arrived));
@@ -287,13 +294,14 @@ result<replay_engine::service> replay_engine::serve(open_request& request) {
   return service::served;
 }
 
-result<void> replay_engine::verify(const open_request& request, const std::vector<page_index>& pages,
-                                   uint64_t tokens) {
+result<void> replay_engine::verify(const open_request& request,
+                                   const std::vector<page_index>& pages, uint64_t tokens) {
   if (options_.verify == verify_mode::off)
     return {};
   const auto page_size = runtime_.device_geometry().shape().page_size;
   for (auto position = uint64_t{0}; position < tokens / page_size; ++position) {
-    if (options_.verify == verify_mode::sample && request.hashes[position * page_size] % sample_one_in != 0)
+    if (options_.verify == verify_mode::sample
+        && request.hashes[position * page_size] % sample_one_in != 0)
       continue;
     const auto right = pattern_.check(request.hashes, pages, position);
     if (!right)
@@ -313,7 +321,8 @@ result<void> replay_engine::restart_open() {
   for (auto& request : open_) {
     const auto id = request_id{request.position + 1};
     operations.emplace_back(release_request{id});
-    operations.emplace_back(match_request{id, {}, request.tokens, workload_[request.position].input_length - 1});
+    operations.emplace_back(
+      match_request{id, {}, request.tokens, workload_[request.position].input_length - 1});
     request.ready = true;
   }
   if (operations.empty())

@@ -40,8 +40,8 @@ struct replay_options {
 #endif
 };
 
-/// An engine made of a workload: does with the cache what an inference engine does, on real KV bytes, the same on every rank of the instance
-/// (SPMD). Blocks its thread.
+/// An engine made of a workload: does with the cache what an inference engine does, on real KV
+/// bytes, the same on every rank of the instance (SPMD). Blocks its thread.
 class replay_engine {
 public:
   /// @param progress Called after each turn with the requests done and the totals so far.
@@ -51,7 +51,8 @@ public:
                 const replay_options& options, const stop_signal& stop, progress_callback progress);
 
   /// Serves the workload, or as much of it as comes before a signal. Collective.
-  /// @returns rank_unresponsive or another error of the runtime that makes going on impossible; the totals so far are in totals().
+  /// @returns rank_unresponsive or another error of the runtime that makes going on impossible; the
+  /// totals so far are in totals().
   result<void> run();
 
   /// Sums what ranks add up. Collective; after run().
@@ -93,12 +94,15 @@ private:
   result<service> serve(open_request& request);
 
   /// Compares cached pages with what they should hold.
-  result<void> verify(const open_request& request, const std::vector<page_index>& pages, uint64_t tokens);
+  result<void> verify(const open_request& request, const std::vector<page_index>& pages,
+                      uint64_t tokens);
 
-  /// One step; marks requests as ready. A diverged instance starts its open requests again, without hits.
+  /// One step; marks requests as ready. A diverged instance starts its open requests again, without
+  /// hits.
   result<step_result> step(std::chrono::nanoseconds wait);
 
-  /// Steps until nothing is in flight, so that what follows depends on nothing but the requests before.
+  /// Steps until nothing is in flight, so that what follows depends on nothing but the requests
+  /// before.
   result<void> drain();
 
   result<void> restart_open();

@@ -60,7 +60,8 @@ nlohmann::json to_json(const replay_totals& totals,
     {"requests", totals.requests},
     {"prompt_tokens", totals.prompt_tokens},
     {"computed_tokens", totals.computed_tokens},
-    {"cached_tokens", {{"l1", totals.cached_l1}, {"l2", totals.cached_l2}, {"l3", totals.cached_l3}}},
+    {"cached_tokens",
+     {{"l1", totals.cached_l1}, {"l2", totals.cached_l2}, {"l3", totals.cached_l3}}},
     {"hit_rate", share(totals.cached_tokens(), totals.prompt_tokens)},
     {"verify", {{"pages_checked", totals.pages_checked}, {"mismatches", totals.mismatches}}},
     {"ttft_ms",
@@ -93,9 +94,10 @@ std::string to_text(const replay_totals& totals) {
   return absl::StrFormat("  %-18s %12d\n", "prompt tokens", totals.prompt_tokens)
          + row("served from L1", totals.cached_l1) + row("served from L2", totals.cached_l2)
          + row("served from L3", totals.cached_l3) + row("computed", totals.computed_tokens)
-         + absl::StrFormat("  %d requests in %.1f s, %d cached pages checked, %d mismatches, %d errors\n",
-                           totals.requests, totals.wall_s, totals.pages_checked, totals.mismatches,
-                           totals.engine_errors + totals.counters.errors);
+         + absl::StrFormat(
+           "  %d requests in %.1f s, %d cached pages checked, %d mismatches, %d errors\n",
+           totals.requests, totals.wall_s, totals.pages_checked, totals.mismatches,
+           totals.engine_errors + totals.counters.errors);
 }
 
 } // namespace hicache

@@ -11,8 +11,8 @@
 
 namespace hicache {
 
-/// What a replay measured. Tokens are those of the instance and equal on every rank; pages checked, bytes and failures are
-/// this rank's until `gather` has summed them.
+/// What a replay measured. Tokens are those of the instance and equal on every rank; pages checked,
+/// bytes and failures are this rank's until `gather` has summed them.
 struct replay_totals {
   uint64_t requests = 0;
   uint64_t prompt_tokens = 0;
@@ -32,7 +32,8 @@ struct replay_totals {
 
   uint64_t cached_tokens() const noexcept { return cached_l1 + cached_l2 + cached_l3; }
 
-  /// The numbers that are summed over ranks, in a fixed order; steps, reductions and divergences are the instance's and are not among them.
+  /// The numbers that are summed over ranks, in a fixed order; steps, reductions and divergences
+  /// are the instance's and are not among them.
   std::vector<int64_t> summed() const;
 
   /// Replaces them by sums.

@@ -28,7 +28,8 @@ constexpr token_id token_of(uint64_t block, uint64_t i) {
   return static_cast<token_id>(spread(spread(block) + i) % vocabulary);
 }
 
-/// Blocks that no trace uses, so that workloads and outputs never meet a trace's blocks by accident.
+/// Blocks that no trace uses, so that workloads and outputs never meet a trace's blocks by
+/// accident.
 constexpr uint64_t own_block(uint64_t kind, uint64_t a, uint64_t b) {
   return (uint64_t{1} << 63) | spread(spread(spread(kind) + a) + b) >> 1;
 }
@@ -53,8 +54,8 @@ result<replay_request> parse_request(const json& row) {
   if (!input || !output)
     return tl::unexpected{input ? output.error() : input.error()};
   if (*input == 0 || *input > limits::request_tokens || *output > limits::request_tokens)
-    return fail(ec::invalid_argument, "expected an 'input_length' from 1 to "
-                                        + std::to_string(limits::request_tokens));
+    return fail(ec::invalid_argument,
+                "expected an 'input_length' from 1 to " + std::to_string(limits::request_tokens));
   request.input_length = *input;
   request.output_length = *output;
   const auto ids = row.find("hash_ids");
@@ -94,8 +95,9 @@ result<std::vector<replay_request>> read_trace(const std::string& path, uint64_t
     if (text.find_first_not_of(" \t\r") == std::string::npos)
       continue;
     const auto row = json::parse(text, nullptr, false);
-    auto request = row.is_discarded() ? fail(ec::invalid_argument, "expected one JSON object a line")
-                                      : parse_request(row);
+    auto request = row.is_discarded()
+                     ? fail(ec::invalid_argument, "expected one JSON object a line")
+                     : parse_request(row);
     if (!request)
       return fail(ec::invalid_argument,
                   "--trace: " + path + ":" + std::to_string(line) + ": " + request.error().detail);
@@ -116,7 +118,8 @@ std::vector<replay_request> make_multi_turn(const multi_turn_workload& workload)
       const auto blocks = (request.input_length + trace_block_tokens - 1) / trace_block_tokens;
       const auto shared = workload.turn_tokens / 2 / trace_block_tokens;
       for (auto block = uint64_t{0}; block < blocks; ++block)
-        request.blocks.push_back(block < shared ? own_block(0, 0, block) : own_block(1, client, block));
+        request.blocks.push_back(block < shared ? own_block(0, 0, block)
+                                                : own_block(1, client, block));
       request.line = requests.size() + 1;
       requests.push_back(std::move(request));
     }

@@ -28,8 +28,9 @@ struct replay_request {
 /// @returns invalid_argument with file, line number and what was expected.
 result<std::vector<replay_request>> read_trace(const std::string& path, uint64_t limit);
 
-/// Conversations that come back: `clients` clients take turns, `rounds` each; every prompt is the client's previous one and
-/// `turn_tokens` more. The first half of each client's first turn is the same for all clients, as a system prompt is.
+/// Conversations that come back: `clients` clients take turns, `rounds` each; every prompt is the
+/// client's previous one and `turn_tokens` more. The first half of each client's first turn is the
+/// same for all clients, as a system prompt is.
 struct multi_turn_workload {
   uint64_t clients = 8;
   uint64_t rounds = 8;
@@ -38,10 +39,12 @@ struct multi_turn_workload {
 
 std::vector<replay_request> make_multi_turn(const multi_turn_workload& workload);
 
-/// Tokens of a prompt: token i of block b is a fixed function of b and i, so equal blocks are equal tokens.
+/// Tokens of a prompt: token i of block b is a fixed function of b and i, so equal blocks are equal
+/// tokens.
 token_buffer prompt_tokens(const replay_request& request);
 
-/// Prompt and output: what is cached with --cache-output. Output tokens are a function of the request's position in the workload.
+/// Prompt and output: what is cached with --cache-output. Output tokens are a function of the
+/// request's position in the workload.
 token_buffer prompt_and_output_tokens(const replay_request& request, uint64_t position);
 
 } // namespace hicache

@@ -6,8 +6,9 @@
 
 namespace hicache {
 
-/// Turns SIGINT and SIGTERM into something a program can look at. Create it first in main, before any other thread, so that
-/// every thread inherits the blocked signals. A second signal ends the process at once.
+/// Turns SIGINT and SIGTERM into something a program can look at. Create it first in main, before
+/// any other thread, so that every thread inherits the blocked signals. A second signal ends the
+/// process at once.
 class stop_signal {
 public:
   stop_signal();

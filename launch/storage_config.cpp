@@ -2,6 +2,7 @@
 #include "launch/rank_config.hpp"
 
 #include <nlohmann/json.hpp>
+
 #include <toml++/toml.h>
 #include <yaml-cpp/yaml.h>
 
@@ -41,7 +42,8 @@ json parse_text(const std::string& text, const std::string& extension) {
 
 result<void> take(storage_config& config, const std::string& key, const json& value) {
   const auto wrong = [&](const char* expected) {
-    return fail(ec::invalid_argument, "key '" + key + "' holds " + value.dump() + "; expected " + expected);
+    return fail(ec::invalid_argument,
+                "key '" + key + "' holds " + value.dump() + "; expected " + expected);
   };
   const auto number = [&](uint64_t& target, uint64_t least) -> result<void> {
     if (!value.is_number_unsigned() || value.get<uint64_t>() < least)
@@ -74,9 +76,10 @@ result<void> take(storage_config& config, const std::string& key, const json& va
     config.force_remote_reads = value.get<bool>();
     return {};
   }
-  return fail(ec::invalid_argument, "key '" + key
-                                      + "' is not known; expected prefetch_threshold, path, max_bytes, "
-                                        "threads or force_remote_reads");
+  return fail(ec::invalid_argument,
+              "key '" + key
+                + "' is not known; expected prefetch_threshold, path, max_bytes, "
+                  "threads or force_remote_reads");
 }
 
 } // namespace
@@ -98,7 +101,8 @@ result<storage_config> parse_storage_config(const std::string& text) {
   try {
     const auto parsed = parse_text(content, extension);
     if (!parsed.is_object())
-      return fail(ec::invalid_argument, "expected keys and values, as in {\"prefetch_threshold\": 256}");
+      return fail(ec::invalid_argument,
+                  "expected keys and values, as in {\"prefetch_threshold\": 256}");
     for (const auto& [key, value] : parsed.items())
       if (auto taken = take(config, key, value); !taken)
         return tl::unexpected{taken.error()};

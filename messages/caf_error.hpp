@@ -14,8 +14,8 @@ namespace hicache {
 /// An error as actors exchange it.
 caf::error to_caf(const error& err);
 
-/// An error as the rest of hicache sees it. CAF's own errors become the closest code: a dead or silent receiver is
-/// peer_unreachable, a timeout deadline_exceeded.
+/// An error as the rest of hicache sees it. CAF's own errors become the closest code: a dead or
+/// silent receiver is peer_unreachable, a timeout deadline_exceeded.
 error from_caf(const caf::error& err);
 
 } // namespace hicache

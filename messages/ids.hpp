@@ -10,26 +10,29 @@
 #include <string>
 #include <vector>
 
-/// Names of things, and the shared immutable arrays that messages carry. Plain values: no actor, no allocation policy.
+/// Names of things, and the shared immutable arrays that messages carry. Plain values: no actor, no
+/// allocation policy.
 namespace hicache {
 
 /// A token of the model's vocabulary.
 using token_id = uint32_t;
 
-/// Number of a page in one pool. Page 0 is the padding page (it holds slot 0, where engines let unused lanes write), so
-/// it is never handed out and never cached.
+/// Number of a page in one pool. Page 0 is the padding page (it holds slot 0, where engines let
+/// unused lanes write), so it is never handed out and never cached.
 using page_index = uint32_t;
 
 /// A node of the radix tree. Never reused within a tree; 0 names no node.
 using node_id = uint64_t;
 
-/// A request of the engine, chosen by the engine and equal on all ranks. Unique among open requests.
+/// A request of the engine, chosen by the engine and equal on all ranks. Unique among open
+/// requests.
 using request_id = uint64_t;
 
 /// A prefetch, numbered in issue order from 1; equal on all ranks.
 using fetch_id = uint64_t;
 
-/// A copy between L1 and L2 or a write to L3. Each kind is numbered in issue order from 1; equal on all ranks.
+/// A copy between L1 and L2 or a write to L3. Each kind is numbered in issue order from 1; equal on
+/// all ranks.
 using operation_id = uint64_t;
 
 /// The name of a page: SHA-256 over the page's tokens and, by chaining, all tokens before it.
@@ -49,8 +52,8 @@ using page_list = std::shared_ptr<const std::vector<page_index>>;
 
 using key_list = std::shared_ptr<const std::vector<page_key>>;
 
-/// What separates requests of one model besides their tokens: the adapter and the tenant. Both empty: the base model,
-/// shared by all.
+/// What separates requests of one model besides their tokens: the adapter and the tenant. Both
+/// empty: the base model, shared by all.
 struct cache_namespace {
   std::string extra_key;
   std::string salt;
@@ -58,7 +61,8 @@ struct cache_namespace {
   friend auto operator<=>(const cache_namespace&, const cache_namespace&) = default;
 };
 
-/// The independent sequences of reductions. Each has a communicator of its own, so that one may wait while another goes on.
+/// The independent sequences of reductions. Each has a communicator of its own, so that one may
+/// wait while another goes on.
 enum class reduction_channel : uint8_t {
   /// One per turn of the engine's scheduler loop.
   step = 0,

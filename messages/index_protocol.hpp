@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-/// What members and readers say to the index. These values cross processes: each has a Cap'n Proto schema
-/// (index_protocol.capnp) and a codec (wire.hpp).
+/// What members and readers say to the index. These values cross processes: each has a Cap'n Proto
+/// schema (index_protocol.capnp) and a codec (wire.hpp).
 namespace hicache {
 
 /// Version of the index protocol; peers of another version are refused.
@@ -34,7 +34,8 @@ struct member_info {
 
 /// Answer to mount and heartbeat.
 struct membership {
-  /// False if the index does not know the member under this epoch: mount again and report all pages.
+  /// False if the index does not know the member under this epoch: mount again and report all
+  /// pages.
   bool known = false;
   /// The index forgets a member that is silent for longer.
   uint64_t member_ttl_ms = 0;

@@ -12,43 +12,51 @@
 
 namespace hicache {
 
-/// The TREE owns what is cached where: the HiRadixTree and the page allocators of L1 and L2. The engine talks to this one.
+/// The TREE owns what is cached where: the HiRadixTree and the page allocators of L1 and L2. The
+/// engine talks to this one.
 using tree_actor = caf::typed_actor<
   // Engine: applies the operations of one turn, in order, and answers each. The same on every rank.
   caf::replies_to<atom::apply, tree_operations>::with<tree_answers>,
-  // Engine: turns what happened meanwhile into facts, the same on every rank. Waits up to the given time for news.
+  // Engine: turns what happened meanwhile into facts, the same on every rank. Waits up to the given
+  // time for news.
   caf::replies_to<atom::step, caf::timespan>::with<step_result>,
   // Controller, backup: an operation ended on this rank.
   caf::reacts_to<atom::done, operation_done>,
   // Prefetcher: a fetch ended on this rank.
   caf::reacts_to<atom::fetched, fetched_pages>,
-  // Itself: a step has waited long enough for news (0) or for the other ranks (1); with the step's number.
+  // Itself: a step has waited long enough for news (0) or for the other ranks (1); with the step's
+  // number.
   caf::reacts_to<atom::tick, uint8_t, uint64_t>,
   // Tests: makes this rank's tree differ from the others'; ignored unless the build has test hooks.
   caf::reacts_to<atom::corrupt>,
   // Anyone: what this rank did so far.
   caf::replies_to<atom::counters>::with<rank_counters>>;
 
-/// The CONTROLLER moves pages between L1 and L2. Reports each command to the tree when it is done, in issue order.
+/// The CONTROLLER moves pages between L1 and L2. Reports each command to the tree when it is done,
+/// in issue order.
 using controller_actor = caf::typed_actor<
   // Copies L1 -> L2.
   caf::reacts_to<atom::write, write_command>,
   // Copies L2 -> L1, layer by layer.
   caf::reacts_to<atom::load, load_command>, caf::replies_to<atom::counters>::with<rank_counters>>;
 
-/// The PREFETCHER brings pages from L3 to L2. Owns the reserve of L2 pages and the agreement on hit lengths.
+/// The PREFETCHER brings pages from L3 to L2. Owns the reserve of L2 pages and the agreement on hit
+/// lengths.
 using prefetcher_actor = caf::typed_actor<
-  // Looks for pages and reads those that every rank has. Answers the tree with `fetched`, exactly once.
+  // Looks for pages and reads those that every rank has. Answers the tree with `fetched`, exactly
+  // once.
   caf::reacts_to<atom::fetch, fetch_command>,
   // Ends a fetch with what has arrived.
   caf::reacts_to<atom::terminate, terminate_command>,
   // Adds pages to the reserve.
-  caf::reacts_to<atom::refill, refill_command>, caf::replies_to<atom::counters>::with<rank_counters>>;
+  caf::reacts_to<atom::refill, refill_command>,
+  caf::replies_to<atom::counters>::with<rank_counters>>;
 
 /// The BACKUP writes pages from L2 to L3. Reports each command to the tree when it is done.
 using backup_actor = caf::typed_actor<
   // Writes what L3 lacks.
-  caf::reacts_to<atom::backup, backup_command>, caf::replies_to<atom::counters>::with<rank_counters>>;
+  caf::reacts_to<atom::backup, backup_command>,
+  caf::replies_to<atom::counters>::with<rank_counters>>;
 
 /// The CONSENSUS owns the communicators of the instance.
 using consensus_actor = caf::typed_actor<
@@ -59,7 +67,8 @@ using consensus_actor = caf::typed_actor<
   // Itself: the reduction on a channel ended.
   caf::reacts_to<atom::done, uint8_t, reduced>>;
 
-/// The STORAGE owns one L3 backend and its worker threads. Every request carries the time it may take.
+/// The STORAGE owns one L3 backend and its worker threads. Every request carries the time it may
+/// take.
 using storage_actor = caf::typed_actor<
   // Answers how many pages follow on from the first one without a gap.
   caf::replies_to<atom::exists, storage_batch, caf::timespan>::with<uint64_t>,
@@ -70,13 +79,16 @@ using storage_actor = caf::typed_actor<
   // Removes pages.
   caf::replies_to<atom::remove, storage_batch, caf::timespan>::with<storage_outcome>,
   // Itself: a worker thread finished a batch.
-  caf::reacts_to<atom::done, storage_completion>, caf::replies_to<atom::counters>::with<rank_counters>>;
+  caf::reacts_to<atom::done, storage_completion>,
+  caf::replies_to<atom::counters>::with<rank_counters>>;
 
-/// The SEGMENT owns the memory that this rank lends to L3: who is in which slot. Mounts it at the index and announces pages.
+/// The SEGMENT owns the memory that this rank lends to L3: who is in which slot. Mounts it at the
+/// index and announces pages.
 using segment_actor = caf::typed_actor<
   // Takes slots for pages, evicting if needed.
   caf::replies_to<atom::reserve, segment_pages>::with<segment_slots>,
-  // The pages in these slots are complete: from now on they are offered to everyone. Answers when the index knows.
+  // The pages in these slots are complete: from now on they are offered to everyone. Answers when
+  // the index knows.
   caf::replies_to<atom::publish, segment_slots>::with<atom::ok>,
   // Gives slots back that will not be written.
   caf::reacts_to<atom::abort, segment_slots>,
@@ -111,7 +123,8 @@ using engine_actor = caf::typed_actor<
   // Something failed that the engine should know of although it can go on: L3 lost, ranks diverged.
   caf::reacts_to<atom::notice, caf::error>>;
 
-// -- proof that remote interfaces carry only values with a wire format --------------------------------------------------
+// -- proof that remote interfaces carry only values with a wire format
+// --------------------------------------------------
 
 namespace detail {
 
@@ -123,9 +136,9 @@ template <class>
 inline constexpr bool is_remote_signature = false;
 
 template <class... In, class... Out>
-inline constexpr bool is_remote_signature<
-  caf::typed_mpi<caf::detail::type_list<In...>, caf::output_tuple<Out...>>>
-  = (may_leave_process<In> && ...) && (may_leave_process<Out> && ...);
+inline constexpr bool is_remote_signature<caf::typed_mpi<
+  caf::detail::type_list<In...>, caf::output_tuple<Out...>>> = (may_leave_process<In> && ...)
+                                                               && (may_leave_process<Out> && ...);
 
 } // namespace detail
 
@@ -134,8 +147,8 @@ template <class>
 inline constexpr bool is_remote_interface = false;
 
 template <class... Signatures>
-inline constexpr bool is_remote_interface<caf::typed_actor<Signatures...>>
-  = (detail::is_remote_signature<Signatures> && ...);
+inline constexpr bool is_remote_interface<
+  caf::typed_actor<Signatures...>> = (detail::is_remote_signature<Signatures> && ...);
 
 static_assert(is_remote_interface<index_actor>);
 static_assert(!is_remote_interface<tree_actor>);

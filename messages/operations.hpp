@@ -9,11 +9,12 @@
 #include <variant>
 #include <vector>
 
-/// What an engine asks of the tree, what it hears back, and what the tree asks of the other actors. In-process only:
-/// arrays are shared, never copied, and no struct here may leave the process.
+/// What an engine asks of the tree, what it hears back, and what the tree asks of the other actors.
+/// In-process only: arrays are shared, never copied, and no struct here may leave the process.
 namespace hicache {
 
-// -- engine -> tree -------------------------------------------------------------------------------------------------
+// -- engine -> tree
+// -------------------------------------------------------------------------------------------------
 
 /// Opens a request: finds the longest cached prefix and locks it.
 struct match_request {
@@ -21,7 +22,8 @@ struct match_request {
   cache_namespace ns;
   /// All tokens of the prompt.
   token_buffer tokens;
-  /// How many of them may be answered from the cache. Engines pass size - 1, so that there is a last token to compute.
+  /// How many of them may be answered from the cache. Engines pass size - 1, so that there is a
+  /// last token to compute.
   uint64_t limit = 0;
 };
 
@@ -40,7 +42,8 @@ struct prefetch_request {
 
 /// What became of a request for prefetching.
 struct prefetch_result {
-  /// Tokens looked for in L3; 0 if the prefetch was declined (no storage, tail below the threshold, or too many open).
+  /// Tokens looked for in L3; 0 if the prefetch was declined (no storage, tail below the threshold,
+  /// or too many open).
   uint64_t tokens = 0;
 };
 
@@ -59,7 +62,8 @@ struct load_request {
   request_id request = 0;
 };
 
-/// Progress of one load, layer by layer. The copy engine writes it, the engine's compute thread waits on it; any thread.
+/// Progress of one load, layer by layer. The copy engine writes it, the engine's compute thread
+/// waits on it; any thread.
 class layer_progress {
 public:
   explicit layer_progress(uint32_t layers) : layers_(layers) {}
@@ -125,7 +129,8 @@ struct allocate_request {
   uint64_t tokens = 0;
 };
 
-/// Answer to allocate: the pages of the whole request so far, in prefix order: first the cached ones, then the new ones.
+/// Answer to allocate: the pages of the whole request so far, in prefix order: first the cached
+/// ones, then the new ones.
 struct allocate_result {
   page_list device_pages;
 };
@@ -139,9 +144,11 @@ struct insert_request {
 
 /// Answer to insert.
 struct insert_result {
-  /// Tokens that the tree held on the device already; the request's own copies of these pages were freed.
+  /// Tokens that the tree held on the device already; the request's own copies of these pages were
+  /// freed.
   uint64_t duplicate_tokens = 0;
-  /// The pages of the whole request, in prefix order, after duplicates were replaced by the tree's pages.
+  /// The pages of the whole request, in prefix order, after duplicates were replaced by the tree's
+  /// pages.
   page_list device_pages;
 };
 
@@ -160,8 +167,8 @@ using tree_operation = std::variant<match_request, prefetch_request, schedule_re
 using tree_answer = result<std::variant<match_result, prefetch_result, schedule_result, load_result,
                                         allocate_result, insert_result, release_result>>;
 
-/// Operations of one turn of the engine, applied in order. An operation that fails changes nothing and does not stop the
-/// ones behind it.
+/// Operations of one turn of the engine, applied in order. An operation that fails changes nothing
+/// and does not stop the ones behind it.
 struct tree_operations {
   std::vector<tree_operation> list;
 };
@@ -191,7 +198,8 @@ struct step_result {
   std::vector<ready_request> ready;
 };
 
-// -- tree -> controller, backup, prefetcher: effects -------------------------------------------------------------------
+// -- tree -> controller, backup, prefetcher: effects
+// -------------------------------------------------------------------
 
 /// L1 -> L2 copy of whole pages: device_pages[i] goes to host_pages[i].
 struct write_command {
@@ -208,7 +216,8 @@ struct load_command {
   layer_progress_ptr progress;
 };
 
-/// L2 -> L3 write: keys[i] names host_pages[i]; parents[i] names the page before it, or is all zero for a first page.
+/// L2 -> L3 write: keys[i] names host_pages[i]; parents[i] names the page before it, or is all zero
+/// for a first page.
 struct backup_command {
   operation_id id = 0;
   key_list keys;
@@ -240,11 +249,13 @@ struct fetched_pages {
   page_list host_pages;
 };
 
-// -- facts: controller and backup -> tree --------------------------------------------------------------------------
+// -- facts: controller and backup -> tree
+// --------------------------------------------------------------------------
 
 enum class operation_kind : uint8_t { write, load, backup };
 
-/// A copy or backup ended on this rank. A backup that failed in part is done all the same: L3 lacks a page, nothing else.
+/// A copy or backup ended on this rank. A backup that failed in part is done all the same: L3 lacks
+/// a page, nothing else.
 struct operation_done {
   operation_kind kind = operation_kind::write;
   operation_id id = 0;
@@ -252,10 +263,11 @@ struct operation_done {
   bool ok = true;
 };
 
-// -- prefetcher, backup -> storage ------------------------------------------------------------------------------------
+// -- prefetcher, backup -> storage
+// ------------------------------------------------------------------------------------
 
-/// Pages [first, first + count) of `keys`; page first + i moves from or to host_pages[host_first + i]. Keys name pages;
-/// the storage actor derives the names of this rank's objects from them.
+/// Pages [first, first + count) of `keys`; page first + i moves from or to host_pages[host_first +
+/// i]. Keys name pages; the storage actor derives the names of this rank's objects from them.
 struct storage_batch {
   key_list keys;
   /// For writes: the page before each page.
@@ -278,7 +290,8 @@ struct storage_completion {
   std::vector<ec> pages;
 };
 
-// -- cluster backend -> segment --------------------------------------------------------------------------------------
+// -- cluster backend -> segment
+// --------------------------------------------------------------------------------------
 
 /// Pages to be written to this rank's segment; parents[i] is all zero for a first page.
 struct segment_pages {
@@ -310,7 +323,8 @@ struct segment_slots {
   std::vector<segment_slot> list;
 };
 
-// -- everyone -> consensus ------------------------------------------------------------------------------------------
+// -- everyone -> consensus
+// ------------------------------------------------------------------------------------------
 
 /// A vector whose element-wise minimum over all ranks is asked for.
 struct reduction {
@@ -325,7 +339,8 @@ struct reduced {
   error failure;
 };
 
-// -- counters for people ----------------------------------------------------------------------------------------------
+// -- counters for people
+// ----------------------------------------------------------------------------------------------
 
 /// What one rank did since it started. Every actor fills its own part.
 struct rank_counters {
@@ -339,7 +354,8 @@ struct rank_counters {
   uint64_t steps = 0;
   uint64_t reductions = 0;
   uint64_t divergences = 0;
-  /// Reads and writes of L3 that failed, so that something was recomputed or not stored; absent pages are not failures.
+  /// Reads and writes of L3 that failed, so that something was recomputed or not stored; absent
+  /// pages are not failures.
   uint64_t storage_failures = 0;
   /// What the engine was told of: copies and reductions that failed.
   uint64_t errors = 0;

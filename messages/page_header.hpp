@@ -9,10 +9,12 @@
 
 namespace hicache {
 
-/// What stands in front of every page in L3, in a segment's slot or in a file, and lets a reader refuse what is not the
-/// page it asked for. Encoded as a Cap'n Proto message of fixed size (schema: page_header.capnp).
+/// What stands in front of every page in L3, in a segment's slot or in a file, and lets a reader
+/// refuse what is not the page it asked for. Encoded as a Cap'n Proto message of fixed size
+/// (schema: page_header.capnp).
 struct page_header {
-  /// How often the slot was given out; bumped by the owner before it reuses the slot. Never 0 in a slot that holds a page.
+  /// How often the slot was given out; bumped by the owner before it reuses the slot. Never 0 in a
+  /// slot that holds a page.
   uint32_t generation = 0;
   /// `fingerprint_of` the namespace: model, revision, dtype, geometry.
   uint64_t fingerprint = 0;

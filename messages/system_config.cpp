@@ -2,26 +2,32 @@
 
 #include "messages/type_ids.hpp"
 
+#include <caf/atom.hpp>
 #include <caf/io/middleman.hpp>
 #include <caf/message.hpp>
+#include <caf/timespan.hpp>
 
 namespace hicache {
 
 system_config::system_config() {
   add_message_types<caf::id_block::hicache>();
   // The overload of add_error_category that takes the enum alone does not compile in CAF 0.17.6.
-  add_error_category(caf::atom("hicache"), [](uint8_t code, caf::atom_value category,
-                                              const caf::message& context) {
-    return hicache::to_string(from_caf(caf::error{code, category, context}));
-  });
-  // A rank shares its cores with the engine and with the other ranks of the machine; its actors never block.
+  add_error_category(caf::atom("hicache"),
+                     [](uint8_t code, caf::atom_value category, const caf::message& context) {
+                       return hicache::to_string(from_caf(caf::error{code, category, context}));
+                     });
+  // A rank shares its cores with the engine and with the other ranks of the machine; its actors
+  // never block.
   set("scheduler.max-threads", size_t{2});
+  // CAF's default policy, work stealing, lets idle workers sleep for up to 10 ms; with work sharing
+  // a message wakes one.
+  set("scheduler.policy", caf::atom("sharing"));
 }
 
 system_config& system_config::with_network() {
   load<caf::io::middleman>();
   set("middleman.workers", size_t{1});
-  set("middleman.heartbeat-interval", size_t{1000});
+  set("middleman.heartbeat-interval", caf::timespan{std::chrono::seconds{1}});
   set("middleman.app-identifiers", std::vector<std::string>{"hicache.v1"});
   return *this;
 }

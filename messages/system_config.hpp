@@ -4,13 +4,15 @@
 
 namespace hicache {
 
-/// Settings of one process's actor system. Announces every message type and error code, so a program or test that starts from this class
-/// cannot forget one (CAF loses messages of unannounced types silently).
+/// Settings of one process's actor system. Announces every message type and error code, so a
+/// program or test that starts from this class cannot forget one (CAF loses messages of unannounced
+/// types silently).
 class system_config : public caf::actor_system_config {
 public:
   system_config();
 
-  /// Adds networking. Heartbeats make CAF notice a peer that vanished without closing its connection.
+  /// Adds networking. Heartbeats make CAF notice a peer that vanished without closing its
+  /// connection.
   system_config& with_network();
 };
 

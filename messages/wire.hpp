@@ -13,9 +13,9 @@ namespace hicache::wire {
 /// One encoded message. Cap'n Proto works on aligned 64-bit words.
 using frame = std::vector<uint64_t>;
 
-/// How a value leaves the process: specialised for each type of index_protocol.hpp, for nothing else.
-/// `decode` takes bytes that nobody vouches for and returns malformed_message unless they hold a valid T within the bounds of
-/// base/limits.hpp.
+/// How a value leaves the process: specialised for each type of index_protocol.hpp, for nothing
+/// else. `decode` takes bytes that nobody vouches for and returns malformed_message unless they
+/// hold a valid T within the bounds of base/limits.hpp.
 template <class T>
 struct codec;
 

@@ -1,6 +1,7 @@
 #pragma once
 
-// How CAF serialises the values of index_protocol.hpp: as one Cap'n Proto frame in one piece, not element by element.
+// How CAF serialises the values of index_protocol.hpp: as one Cap'n Proto frame in one piece, not
+// element by element.
 
 #include "base/limits.hpp"
 #include "messages/caf_error.hpp"

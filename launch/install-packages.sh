@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# launch/install-packages.sh [EXTRA_PACKAGE...]
+#
+# Installs what hicache is built with and runs on, on Debian 12 or Ubuntu 22.04 and newer. Says what is missing before it
+# installs it, and does nothing if nothing is.
+set -euo pipefail
+
+packages=(
+  build-essential cmake ninja-build ccache pkg-config python3 procps
+  libcaf-dev libucx-dev libopenmpi-dev openmpi-bin libcapnp-dev capnproto
+  libspdlog-dev libfmt-dev libssl-dev libxxhash-dev libabsl-dev libexpected-dev
+  nlohmann-json3-dev libcli11-dev libtomlplusplus-dev libyaml-cpp-dev
+  libgtest-dev libgmock-dev libbenchmark-dev
+  "$@"
+)
+
+if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+  echo "install-packages: this is no Debian or Ubuntu; install the equivalents of: ${packages[*]}" >&2
+  exit 1
+fi
+
+missing=()
+for package in "${packages[@]}"; do
+  if [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)" != installed ]; then
+    missing+=("$package")
+  fi
+done
+if [ ${#missing[@]} = 0 ]; then
+  exit 0
+fi
+
+echo "Installing: ${missing[*]}"
+as_root=()
+if [ "$(id -u)" != 0 ]; then
+  if ! command -v sudo >/dev/null; then
+    echo "install-packages: there is no sudo here; as root, run: apt-get install ${missing[*]}" >&2
+    exit 1
+  fi
+  as_root=(sudo)
+fi
+"${as_root[@]}" apt-get update -qq
+"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# launch/mpirun.sh RANKS PROGRAM [ARGUMENTS...]
+#
+# Starts an instance with mpirun as it is wanted everywhere: more ranks than cores are fine, ranks are not bound to cores, root may run it (in
+# containers), and a rank that is told to stop has time to write its report. MPIEXEC names another mpirun than the first on the PATH.
+set -euo pipefail
+
+if [ $# -lt 2 ]; then
+  echo "usage: launch/mpirun.sh RANKS PROGRAM [ARGUMENTS...]" >&2
+  exit 2
+fi
+ranks=$1
+shift
+flags=(--oversubscribe --bind-to none --mca odls_base_sigkill_timeout 5)
+if [ "$(id -u)" = 0 ]; then
+  flags+=(--allow-run-as-root)
+fi
+# Containers often forbid the system call behind the single-copy mode of the shared-memory transport, which then warns on every rank.
+export OMPI_MCA_btl_vader_single_copy_mechanism=none
+exec "${MPIEXEC:-mpirun}" "${flags[@]}" -n "$ranks" "$@"

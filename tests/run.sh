@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# tests/run.sh [CTEST_ARGUMENTS...]
+#
+# Installs what is missing, builds, and runs the whole test suite. Arguments go to ctest: tests/run.sh -L unit.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+"$root/launch/install-packages.sh"
+cd "$root"
+echo "Configuring and building build/release"
+cmake --preset release
+cmake --build --preset release -j "$(nproc)"
+echo "Running the tests"
+ctest --preset release -j "$(nproc)" "$@"

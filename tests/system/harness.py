@@ -1,0 +1,186 @@
+"""What the system tests share: starting the real programs, waiting for what they say, and checking what they leave behind."""
+
+import json
+import os
+import pathlib
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BIN = pathlib.Path(os.environ.get("HICACHE_BIN", ROOT / "build/release/bin"))
+MPIRUN = ROOT / "launch/mpirun.sh"
+TRACE = ROOT.parent / "shared/traces/conversation_trace.jsonl"
+
+# KV of one layer and few elements: the tests are about where pages go, not about how wide they are.
+SMALL_KV = ["--layers", "1", "--head-dim", "4"]
+
+
+class Program:
+    """A process in a group of its own, its output kept in files."""
+
+    def __init__(self, arguments, folder, name):
+        self.out = folder / f"{name}.out"
+        self.err = folder / f"{name}.err"
+        self.name = name
+        with open(self.out, "w") as out, open(self.err, "w") as err:
+            self.process = subprocess.Popen([str(a) for a in arguments], stdout=out, stderr=err,
+                                            stdin=subprocess.DEVNULL, start_new_session=True)
+
+    def wait(self, seconds=120):
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"{self.name} did not end in {seconds} s\n{self.text()}") from None
+
+    def wait_for(self, pattern, seconds=60):
+        """Waits until the output matches; returns the match."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            found = re.search(pattern, self.out.read_text())
+            if found:
+                return found
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.02)
+        found = re.search(pattern, self.out.read_text())
+        if found:
+            return found
+        raise AssertionError(f"{self.name} never said '{pattern}'\n{self.text()}")
+
+    def terminate(self):
+        self.process.send_signal(signal.SIGTERM)
+
+    def kill(self):
+        """Kills the process and everything it started."""
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait()
+
+    def children(self):
+        """Process ids of the ranks that an mpirun started."""
+        found = subprocess.run(["pgrep", "-g", str(self.process.pid), "hicache-replay"], capture_output=True, text=True)
+        more = subprocess.run(["pgrep", "-s", str(self.process.pid), "hicache-replay"], capture_output=True, text=True)
+        return sorted({int(pid) for pid in (found.stdout + more.stdout).split()})
+
+    def text(self):
+        return f"--- {self.name} out\n{self.out.read_text()}\n--- {self.name} err\n{self.err.read_text()}"
+
+
+class SystemTest(unittest.TestCase):
+    """A test with a folder of its own, which kills what it started and checks that nothing is left."""
+
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="hicache-test-"))
+        self.programs = []
+        self.shared_memory = set(os.listdir("/dev/shm"))
+        self.addCleanup(self.clean_up)
+
+    def clean_up(self):
+        # In order rather than by force, so that what is left afterwards is the programs' fault.
+        running = [program for program in reversed(self.programs) if program.process.poll() is None]
+        for program in running:
+            program.terminate()
+            try:
+                program.process.wait(20)
+            except subprocess.TimeoutExpired:
+                program.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.assertEqual(set(os.listdir("/dev/shm")) - self.shared_memory, set(), "shared memory is left")
+
+    def start(self, arguments, name):
+        program = Program(arguments, self.folder, name)
+        self.programs.append(program)
+        return program
+
+    def start_index(self, *flags):
+        """Starts an index on a free port; returns it and its address."""
+        index = self.start([BIN / "hicache-index", "--listen", "127.0.0.1:0", *flags], "index")
+        return index, index.wait_for(r"listening on (\S+)").group(1)
+
+    def start_replay(self, name, ranks, *flags):
+        report = self.folder / f"{name}.json"
+        program = self.start([MPIRUN, ranks, BIN / "hicache-replay", "--report", report, *flags], name)
+        program.report = report
+        return program
+
+    def replay(self, name, ranks, *flags, seconds=300, code=0):
+        """Runs a replay to its end; returns its report."""
+        program = self.start_replay(name, ranks, *flags)
+        self.assertEqual(program.wait(seconds), code, program.text())
+        return self.read_report(program)
+
+    def read_report(self, program):
+        return json.loads(program.report.read_text())
+
+    def assert_clean(self, report):
+        self.assertEqual(report["verify"]["mismatches"], 0)
+        self.assertEqual(report["errors"], 0)
+        self.assertEqual(report["divergences"], 0)
+        self.assertEqual(report["prompt_tokens"], report["computed_tokens"] + cached(report))
+
+    def assert_all_gone(self, program):
+        """Nothing of the program's session is left, once the system has reaped it."""
+        end = time.monotonic() + 10
+        while time.monotonic() < end:
+            alive = subprocess.run(["pgrep", "-s", str(program.process.pid)], capture_output=True, text=True)
+            if not alive.stdout.split():
+                return
+            time.sleep(0.05)
+        self.fail(f"{program.name} left processes behind: {alive.stdout.split()}")
+
+
+def cached(report):
+    return sum(report["cached_tokens"].values())
+
+
+def write_trace(path, requests, seed=7):
+    """A made-up trace of conversations that come back and branch; returns its rows."""
+    rng = random.Random(seed)
+    rows, conversations, block = [], [], 0
+    for i in range(requests):
+        if conversations and rng.random() < 0.6:
+            blocks = list(rng.choice(conversations))
+            blocks = blocks[: rng.randint(1, len(blocks))]
+        else:
+            blocks = []
+        for _ in range(rng.randint(1, 6)):
+            blocks.append(block)
+            block += 1
+        conversations.append(blocks)
+        length = (len(blocks) - 1) * 512 + rng.randint(1, 512)
+        rows.append({"timestamp": i * 10, "input_length": length, "output_length": 10, "hash_ids": blocks})
+    pathlib.Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return rows
+
+
+def reusable_tokens(rows, page_size):
+    """What the rows themselves say can be reused: for each request the whole pages, short of its last token, that an earlier request
+    had behind the same prefix. Nothing here comes from hicache."""
+    seen, total = set(), 0
+    for row in rows:
+        length, blocks = row["input_length"], row["hash_ids"]
+        hit = True
+        for page in range(length // page_size):
+            end = (page + 1) * page_size
+            # A page is named by all blocks that reach into the prefix up to its end, and by that end.
+            name = (tuple(blocks[: (end + 511) // 512]), end)
+            hit = hit and name in seen and end <= length - 1
+            total += page_size if hit else 0
+            seen.add(name)
+    return total
+
+
+def main():
+    if not (BIN / "hicache-replay").exists():
+        sys.exit(f"build first: there is no hicache-replay in {BIN}")
+    unittest.main(verbosity=2)

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# layering_test.sh BUILD_FOLDER COMPILER: a source that links a layer sees the headers of that layer and of those above it, and no others.
+set -euo pipefail
+layers=(base messages cache gpu transport backends actors launch)
+declare -A header=([base]=base/error.hpp [messages]=messages/ids.hpp [cache]=cache/geometry.hpp [gpu]=gpu/device.hpp
+                   [transport]=transport/agreement.hpp [backends]=backends/storage_backend.hpp
+                   [actors]=actors/tree.hpp [launch]=launch/program.hpp)
+# What each layer's link line names, itself included: see architecture.md and the folders' CMakeLists.txt.
+declare -A sees=([base]="base" [messages]="base messages" [cache]="base messages cache" [gpu]="base messages cache gpu"
+                 [transport]="base messages transport" [backends]="base messages transport backends"
+                 [actors]="base messages cache gpu transport backends actors"
+                 [launch]="base messages cache gpu transport backends actors launch")
+work=$(mktemp -d -t hicache-layering-XXXXXX)
+trap 'rm -rf "$work"' EXIT
+failures=0
+for layer in "${layers[@]}"; do
+  # The include directories that CMake gave the layer's own sources.
+  mapfile -t includes < <(python3 - "$1/compile_commands.json" "/$layer/" <<'PY'
+import json, re, shlex, sys
+commands, folder = json.load(open(sys.argv[1])), sys.argv[2]
+for entry in commands:
+    if folder + entry["file"].split("/")[-1] == entry["file"][-len(folder + entry["file"].split("/")[-1]):] and "/tests/" not in entry["file"]:
+        found = {f for f in re.findall(r"-I(\S*/layers/\S+)", entry["command"])}
+        print("\n".join(sorted("-I" + f for f in found)))
+PY
+  )
+  for other in "${layers[@]}"; do
+    found=no
+    for include in "${includes[@]}"; do
+      if [ -n "$include" ] && [ -e "${include#-I}/${header[$other]}" ]; then
+        found=yes
+      fi
+    done
+    expected=no
+    if [[ " ${sees[$layer]} " == *" $other "* ]]; then
+      expected=yes
+    fi
+    if [ "$found" != "$expected" ]; then
+      echo "$layer includes from $other: $found, expected $expected"
+      failures=1
+    fi
+  done
+done
+# And the compiler agrees.
+echo '#include "actors/tree.hpp"' >"$work/up.cpp"
+if "$2" -std=c++20 -fsyntax-only -I"$1/layers/cache" -I"$1/layers/base" -I"$1/layers/messages" "$work/up.cpp" 2>/dev/null; then
+  echo "cache can include actors"
+  failures=1
+fi
+exit "$failures"

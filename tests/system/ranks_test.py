@@ -1,0 +1,82 @@
+"""Ranks of one instance stay identical, with 1, 2 and 4 of them; a damaged one is found out."""
+
+import subprocess
+import unittest
+
+from harness import BIN, MPIRUN, SMALL_KV, SystemTest, cached, main, reusable_tokens, write_trace
+
+HOOKS = "--test-corrupt-after" in subprocess.run([BIN / "hicache-replay", "--help"], capture_output=True, text=True).stdout
+
+
+class RanksTest(SystemTest):
+    def setUp(self):
+        super().setUp()
+        self.trace = self.folder / "trace.jsonl"
+        self.rows = write_trace(self.trace, 200)
+
+    def flags(self, name):
+        config = f'{{"path": "{self.folder}/{name}", "prefetch_threshold": 16}}'
+        return ["--trace", self.trace, "--verify", "all", *SMALL_KV, "--page-size", "16", "--device-pages", "1024",
+                "--hicache-storage-backend", "file", "--hicache-storage-backend-extra-config", config]
+
+    def test_digests_agree_with_1_2_and_4_ranks(self):
+        reports = {}
+        for ranks in (1, 2, 4):
+            for layout in ("layer_first", "page_first", "page_first_direct"):
+                report = self.replay(f"ranks{ranks}{layout}", ranks, *self.flags(f"pages{ranks}{layout}"),
+                                     "--hicache-mem-layout", layout)
+                self.assert_clean(report)
+                self.assertGreater(report["reductions"], 0)
+                self.assertEqual(cached(report), reusable_tokens(self.rows, 16))
+                reports[ranks, layout] = report["cached_tokens"]
+        self.assertEqual(len({tuple(tokens.items()) for tokens in reports.values()}), 1,
+                         "what is cached does not depend on the number of ranks")
+
+    def test_without_mpirun_it_is_one_rank(self):
+        report = self.folder / "alone.json"
+        alone = self.start([BIN / "hicache-replay", *self.flags("alone"), "--report", report], "alone")
+        alone.report = report
+        self.assertEqual(alone.wait(), 0, alone.text())
+        report = self.read_report(alone)
+        self.assert_clean(report)
+        self.assertEqual(report["config"]["ranks"], "1")
+
+    def test_timed_order_and_cached_output(self):
+        report = self.replay("timed", 2, *self.flags("timed"), "--order", "timed", "--speedup", "4", "--cache-output")
+        self.assert_clean(report)
+        self.assertEqual(report["requests"], len(self.rows))
+
+    @unittest.skipUnless(HOOKS, "this build has no test hooks")
+    def test_a_damaged_rank_is_reported_and_no_hit_is_served_any_more(self):
+        report = self.replay("damaged", 2, *self.flags("damaged"), "--test-corrupt-after", "100", "--test-corrupt-rank", "1",
+                             code=1)
+        program = self.programs[-1]
+        self.assertIn("ranks_diverged", program.err.read_text())
+        self.assertEqual(report["divergences"], 1)
+        self.assertEqual(report["verify"]["mismatches"], 0)
+        self.assertEqual(report["requests"], len(self.rows), "requests are served all the same, without hits")
+        self.assertEqual(cached(report), reusable_tokens(self.rows[:100], 16))
+
+    def test_ranks_with_different_settings_are_named_field_by_field(self):
+        # mpirun's way to start ranks of one job with different arguments.
+        common = ["--trace", self.trace, "--head-dim", "4"]
+        program = self.start([MPIRUN, 1, BIN / "hicache-replay", *common, ":",
+                              "-n", "1", BIN / "hicache-replay", *common, "--layers", "1", "--namespace", "other"], "differ")
+        self.assertEqual(program.wait(60), 2, program.text())
+        said = [line for line in program.err.read_text().splitlines() if line.startswith("hicache-replay: ")]
+        self.assertEqual(len(said), 1, program.text())
+        self.assertIn("different values of --layers, --namespace;", said[0])
+        self.assert_all_gone(program)
+
+    def test_bad_input_of_one_rank_alone_is_said_once(self):
+        program = self.start([MPIRUN, 1, BIN / "hicache-replay", "--trace", self.trace, ":",
+                              "-n", "1", BIN / "hicache-replay", "--trace", self.trace, "--page-size", "tall"], "one")
+        self.assertEqual(program.wait(60), 2, program.text())
+        said = [line for line in program.err.read_text().splitlines() if line.startswith("hicache-replay: ")]
+        self.assertEqual(len(said), 1, program.text())
+        self.assertIn("tall", said[0])
+        self.assert_all_gone(program)
+
+
+if __name__ == "__main__":
+    main()
