@@ -68,8 +68,12 @@ caf::result<step_result> tree_state::step(caf::timespan wait) {
   ++step_number;
   if (alone)
     return step_alone();
-  if (!open && !core->in_flight())
+  if (!open && !core->in_flight()) {
+    // Nothing to agree on; the tree may still top up the prefetcher's reserve, on every rank alike.
+    core->step({known.writes_done, known.loads_done, known.backups_done, {}}, {});
+    dispatch();
     return step_result{};
+  }
   auto promise = self->make_response_promise<step_result>();
   if (!open)
     open.emplace();

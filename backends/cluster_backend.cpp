@@ -12,7 +12,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
-#include <numeric>
+#include <set>
 #include <utility>
 
 namespace hicache {
@@ -215,23 +215,30 @@ placements cluster_backend::locate(std::span<const page_key> keys, time_point de
 std::map<uint64_t, cluster_backend::route>
 cluster_backend::routes_to(const std::vector<attempt>& attempts, time_point deadline) {
   const auto guard = std::lock_guard{mutex_};
-  auto unknown = member_query{};
+  auto unknown = std::set<uint64_t>{};
   for (const auto& what : attempts) {
     const auto i = routes_.find(what.from.member);
-    const auto met = i != routes_.end() && i->second.epoch == what.from.epoch;
-    if (!met
-        && std::find(unknown.members.begin(), unknown.members.end(), what.from.member)
-             == unknown.members.end())
-      unknown.members.push_back(what.from.member);
+    if (i == routes_.end() || i->second.epoch != what.from.epoch)
+      unknown.insert(what.from.member);
   }
   const auto index = options_.index->get();
-  if (!unknown.members.empty() && index) {
+  if (!unknown.empty() && index) {
+    // Asks about all members: those that are gone are let go of, or their memory would stay mapped
+    // here for good.
     auto members
       = ask<member_list>(*options_.system, index, std::max(left(deadline), caf::timespan{1}),
-                         atom::members_v, std::move(unknown));
-    if (members)
-      for (const auto& member : members->members)
-        routes_[member.member] = open_route(member);
+                         atom::members_v, member_query{});
+    if (members) {
+      auto kept = std::map<uint64_t, route>{};
+      for (const auto& member : members->members) {
+        const auto i = routes_.find(member.member);
+        if (i != routes_.end() && i->second.epoch == member.epoch)
+          kept.insert(*i);
+        else if (unknown.contains(member.member))
+          kept.emplace(member.member, open_route(member));
+      }
+      routes_ = std::move(kept);
+    }
   }
   // A copy: another thread may renew a route while this one reads along it.
   return routes_;

@@ -24,6 +24,8 @@ function(hicache_apply_build_mode target)
     # -Wno-restrict: g++ 12 reports std::string concatenation wrongly (GCC bug 105651).
     $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wshadow;-Wno-restrict>
     $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${HICACHE_WERROR}>>:-Werror>)
+  # -fpch-preprocess lets ccache look through precompiled headers.
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fpch-preprocess>)
   target_compile_definitions(${target} PRIVATE OMPI_SKIP_MPICXX)
   if(HICACHE_SANITIZER)
     target_compile_options(${target} PRIVATE

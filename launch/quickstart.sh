@@ -50,9 +50,9 @@ wait_for() {
 
 "$root/launch/install-packages.sh"
 
-echo "Building (the first time takes some minutes)"
 mkdir -p "$out"
 build_log=$out/build.log
+echo "Building (the first time takes some minutes; progress is in $build_log)"
 if ! (cd "$root" && cmake --preset release && cmake --build --preset release \
         --target hicache-index hicache-replay hicachectl -j "$(nproc)") >"$build_log" 2>&1; then
   echo "quickstart: the build failed; see $build_log:" >&2
@@ -60,8 +60,9 @@ if ! (cd "$root" && cmake --preset release && cmake --build --preset release \
   exit 1
 fi
 
+# Everything runs in sessions of its own (setsid), so that Ctrl-C reaches only this script, which then ends all in order.
 rm -f "$out"/*.json "$out"/*.out "$out"/*.err
-"$bin/hicache-index" --listen 127.0.0.1:0 >"$out/index.out" 2>"$out/index.err" &
+setsid "$bin/hicache-index" --listen 127.0.0.1:0 >"$out/index.out" 2>"$out/index.err" &
 pids+=($!)
 wait_for "$out/index.out" '^listening on' "$!" "the index"
 index=$(sed -n 's/^listening on //p' "$out/index.out")
@@ -71,7 +72,7 @@ echo "Index: $index"
 instance() {
   local number=$1
   shift
-  "$root/launch/mpirun.sh" 2 "$bin/hicache-replay" --workload multi-turn --clients 8 --rounds 8 --verify all \
+  setsid "$root/launch/mpirun.sh" 2 "$bin/hicache-replay" --workload multi-turn --clients 8 --rounds 8 --verify all \
     --device-pages 256 --hicache-storage-backend cluster --index "$index" --segment-size 64MiB \
     --hicache-storage-backend-extra-config '{"prefetch_threshold": 64}' --report "$out/instance-$number.json" "$@" \
     >"$out/instance-$number.out" 2>"$out/instance-$number.err" &
@@ -110,6 +111,6 @@ if wrong:
     sys.exit("quickstart: " + "; ".join(wrong))
 saved = sum(reports[1]["cached_tokens"].values())
 print(f"Instance 2 computed {reports[1]['computed_tokens']} of {reports[1]['prompt_tokens']} tokens; "
-      f"{reports[1]['cached_tokens']['l3']} came from the memory of instance 1.")
+      f"{reports[1]['cached_tokens']['l3']} came from L3, which instance 1 had filled.")
 PY
 echo "Report: $out/report.json"

@@ -119,7 +119,8 @@ struct load_result {
   uint64_t from_storage_tokens = 0;
   /// The pages of the device part, in prefix order.
   page_list device_pages;
-  /// Null if nothing is loading.
+  /// Null if every page is there. May be set although loading_tokens is 0: then another request's
+  /// load is still bringing pages that this one shares, and this one waits for it all the same.
   layer_progress_ptr progress;
 };
 
