@@ -130,6 +130,10 @@ index_actor::behavior_type index(index_actor::stateful_pointer<index_state> self
   state.options = options;
   state.started = options.clock->now();
   self->set_down_handler([self](const caf::down_msg& msg) { self->state.on_down(msg.source); });
+  // By default an actor ends when anyone sends it an error, as a peer does that does not understand
+  // an answer.
+  self->set_error_handler(
+    [](const caf::error& err) { spdlog::warn("a peer complains: {}", to_string(from_caf(err))); });
   self->delayed_send(self, options.member_ttl / 4, atom::poll_v);
   return {
     [self](atom::mount, const member_info& member) { return self->state.mount(member); },

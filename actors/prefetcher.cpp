@@ -23,10 +23,16 @@ constexpr auto unread = ec::stopping;
 
 void prefetcher_state::fetch(const fetch_command& command) {
   const auto id = command.id;
-  fetches[id] = open_fetch{command,
-                           caf::actor_cast<tree_actor>(self->current_sender()),
-                           std::make_shared<const std::vector<page_index>>(),
-                           {}};
+  auto& fetch = fetches[id];
+  fetch = open_fetch{command,
+                     caf::actor_cast<tree_actor>(self->current_sender()),
+                     std::make_shared<const std::vector<page_index>>(),
+                     {}};
+  if (peers_lost) {
+    answer(id, fetch);
+    fetches.erase(id);
+    return;
+  }
   hits.issue(id);
   auto batch = storage_batch{
     command.keys, nullptr, command.first, command.keys->size() - command.first, nullptr, 0};
@@ -53,6 +59,8 @@ void prefetcher_state::refill(const refill_command& command) {
 // -----------------------------------------------------------------------------------------------------
 
 void prefetcher_state::on_hit(fetch_id id, uint64_t pages) {
+  if (peers_lost)
+    return;
   hits.known(id, static_cast<int64_t>(pages));
   agree();
 }
@@ -71,9 +79,11 @@ void prefetcher_state::agree() {
   auto on_error = [this](const caf::error& err) {
     spdlog::error("the ranks cannot agree on hit lengths: {}", to_string(from_caf(err)));
     ++counters.errors;
+    peers_lost = true;
     for (auto& [id, fetch] : fetches)
       if (!fetch.answered)
         answer(id, fetch);
+    std::erase_if(fetches, [](const auto& entry) { return entry.second.reads_in_flight == 0; });
   };
   self
     ->request(ranks, caf::infinite, atom::reduce_v,

@@ -81,6 +81,8 @@ struct prefetcher_state {
   hit_window hits;
   std::map<fetch_id, open_fetch> fetches;
   std::vector<page_index> reserve;
+  /// True after a reduction failed: nothing can be agreed on any more, so nothing is fetched.
+  bool peers_lost = false;
   rank_counters counters;
 };
 

@@ -1,0 +1,195 @@
+#include "actors/index.hpp"
+#include "tests/actors/fakes.hpp"
+
+namespace hicache {
+namespace {
+
+using namespace hicache::test;
+using namespace std::chrono_literals;
+
+class IndexTest : public actor_test {
+protected:
+  IndexTest() { index_ = spawn(index, index_options{10s, &clock}); }
+
+  static member_info member(uint64_t id, uint64_t epoch = 1) {
+    auto info = member_info{};
+    info.member = id;
+    info.epoch = epoch;
+    info.host = "host" + std::to_string(id);
+    info.slot_bytes = 4096;
+    return info;
+  }
+
+  membership mount(uint64_t id, uint64_t epoch = 1) {
+    const auto view = ask<membership>(index_, atom::mount_v, member(id, epoch));
+    EXPECT_TRUE(view) << to_string(view.error());
+    return view ? *view : membership{};
+  }
+
+  bool publish(uint64_t id, uint64_t epoch, std::vector<uint64_t> keys) {
+    auto news = published_pages{id, epoch, {}};
+    for (const auto key : keys)
+      news.pages.push_back({key_of(key), key * 4096, 7, 512});
+    return ask_value<membership>(index_, atom::publish_v, news).known;
+  }
+
+  bool withdraw(uint64_t id, uint64_t epoch, std::vector<uint64_t> keys) {
+    auto news = withdrawn_pages{id, epoch, {}};
+    for (const auto key : keys)
+      news.keys.push_back(key_of(key));
+    return ask_value<membership>(index_, atom::withdraw_v, news).known;
+  }
+
+  bool beat(uint64_t id, uint64_t epoch = 1) {
+    return ask_value<membership>(index_, atom::tick_v, heartbeat{id, epoch}).known;
+  }
+
+  std::vector<replica> locate(uint64_t key) {
+    return ask_value<placements>(index_, atom::locate_v, key_batch{{key_of(key)}}).replicas.front();
+  }
+
+  index_status status() { return ask_value<index_status>(index_, atom::status_v, status_query{}); }
+
+  index_actor index_;
+};
+
+TEST_F(IndexTest, LocatesWhatMembersPublish) {
+  const auto view = mount(1);
+  EXPECT_TRUE(view.known);
+  EXPECT_EQ(view.member_ttl_ms, 10000u);
+  mount(2, 5);
+  EXPECT_TRUE(publish(1, 1, {10, 11}));
+  EXPECT_TRUE(publish(2, 5, {11}));
+  const auto found
+    = ask<placements>(index_, atom::locate_v, key_batch{{key_of(10), key_of(99), key_of(11)}});
+  ASSERT_EQ(found->replicas.size(), 3u);
+  EXPECT_EQ(found->replicas[0], (std::vector<replica>{{1, 1, 40960, 7, 512}}));
+  EXPECT_TRUE(found->replicas[1].empty());
+  ASSERT_EQ(found->replicas[2].size(), 2u);
+  EXPECT_EQ(found->replicas[2][1], (replica{2, 5, 45056, 7, 512}));
+}
+
+TEST_F(IndexTest, ForgetsWhatMembersWithdraw) {
+  mount(1);
+  publish(1, 1, {10, 11});
+  EXPECT_TRUE(withdraw(1, 1, {10, 77}));
+  EXPECT_TRUE(locate(10).empty());
+  EXPECT_EQ(locate(11).size(), 1u);
+}
+
+TEST_F(IndexTest, IgnoresOtherEpochsAndStrangers) {
+  mount(1, 3);
+  publish(1, 3, {10});
+  EXPECT_FALSE(publish(1, 2, {11}));
+  EXPECT_FALSE(publish(1, 4, {11}));
+  EXPECT_FALSE(withdraw(1, 2, {10}));
+  EXPECT_FALSE(beat(1, 2));
+  EXPECT_FALSE(beat(9));
+  EXPECT_FALSE(publish(9, 1, {12}));
+  EXPECT_EQ(locate(10).size(), 1u);
+  EXPECT_TRUE(locate(11).empty());
+  EXPECT_TRUE(locate(12).empty());
+  EXPECT_EQ(ask<membership>(index_, atom::mount_v, member(1, 2)).error().code,
+            ec::invalid_argument);
+}
+
+TEST_F(IndexTest, NothingOfAnOldEpochSurvivesANewMount) {
+  mount(1, 1);
+  publish(1, 1, {10});
+  mount(1, 2);
+  EXPECT_TRUE(locate(10).empty());
+  publish(1, 2, {11});
+  ASSERT_EQ(locate(11).size(), 1u);
+  EXPECT_EQ(locate(11)[0].epoch, 2u);
+}
+
+TEST_F(IndexTest, SilentMembersAreForgotten) {
+  mount(1);
+  mount(2);
+  publish(1, 1, {10});
+  publish(2, 1, {20});
+  advance_in_steps(6s, 6);
+  EXPECT_TRUE(beat(2));
+  advance_in_steps(6s, 6);
+  EXPECT_TRUE(locate(10).empty());
+  EXPECT_EQ(locate(20).size(), 1u);
+  EXPECT_FALSE(beat(1)); // On which it mounts again.
+  EXPECT_EQ(status().members_lost, 1u);
+}
+
+TEST_F(IndexTest, SignsOfLifeKeepMembers) {
+  mount(1);
+  publish(1, 1, {10});
+  for (auto i = 0; i < 10; ++i) {
+    advance(5s);
+    EXPECT_TRUE(beat(1));
+  }
+  EXPECT_EQ(locate(10).size(), 1u);
+  EXPECT_EQ(status().members_lost, 0u);
+}
+
+TEST_F(IndexTest, DeadMembersAreForgottenAtOnce) {
+  const auto owner = spawn(recorder, std::make_shared<recording>());
+  const auto other = spawn(recorder, std::make_shared<recording>());
+  send_as(owner, index_, atom::mount_v, member(1));
+  send_as(other, index_, atom::mount_v, member(2));
+  run();
+  publish(1, 1, {10});
+  publish(2, 1, {10});
+  stop(owner);
+  ASSERT_EQ(locate(10).size(), 1u);
+  EXPECT_EQ(locate(10)[0].member, 2u);
+  EXPECT_FALSE(beat(1));
+  EXPECT_EQ(status().members_lost, 1u);
+}
+
+TEST_F(IndexTest, OtherProtocolVersionsAreRefused) {
+  auto info = member(1);
+  info.protocol_version = index_protocol_version + 1;
+  const auto view = ask<membership>(index_, atom::mount_v, info);
+  ASSERT_FALSE(view);
+  EXPECT_EQ(view.error().code, ec::unsupported);
+  EXPECT_NE(view.error().detail.find("version 2"), std::string::npos) << view.error().detail;
+  EXPECT_FALSE(beat(1));
+}
+
+TEST_F(IndexTest, PeersThatComplainDoNotEndIt) {
+  mount(1);
+  publish(1, 1, {10});
+  tell(caf::actor_cast<caf::actor>(index_), to_caf({ec::unsupported, "what was that?"}));
+  EXPECT_EQ(locate(10).size(), 1u);
+}
+
+TEST_F(IndexTest, DescribesMembers) {
+  mount(1);
+  mount(2);
+  mount(3);
+  const auto some = ask<member_list>(index_, atom::members_v, member_query{{3, 9, 1}});
+  ASSERT_EQ(some->members.size(), 2u);
+  EXPECT_EQ(some->members[0], member(1));
+  EXPECT_EQ(some->members[1], member(3));
+  EXPECT_EQ(ask_value<member_list>(index_, atom::members_v, member_query{}).members.size(), 3u);
+}
+
+TEST_F(IndexTest, StatusCountsForPeople) {
+  mount(1);
+  publish(1, 1, {10, 11});
+  locate(10);
+  locate(99);
+  advance(2s);
+  const auto now = status();
+  ASSERT_EQ(now.members.size(), 1u);
+  EXPECT_EQ(now.members[0].pages, 2u);
+  EXPECT_EQ(now.members[0].bytes, 1024u);
+  EXPECT_EQ(now.members[0].silent_ms, 2000u);
+  EXPECT_EQ(now.keys, 2u);
+  EXPECT_EQ(now.replicas, 2u);
+  EXPECT_EQ(now.bytes, 1024u);
+  EXPECT_EQ(now.lookups, 2u);
+  EXPECT_EQ(now.keys_asked, 2u);
+  EXPECT_EQ(now.keys_found, 1u);
+  EXPECT_EQ(now.uptime_ms, 2000u);
+}
+
+} // namespace
+} // namespace hicache

@@ -1,0 +1,346 @@
+#include "actors/consensus.hpp"
+#include "actors/prefetcher.hpp"
+#include "base/limits.hpp"
+#include "tests/actors/fakes.hpp"
+#include "transport/local_agreement.hpp"
+
+#include <algorithm>
+#include <set>
+
+namespace hicache {
+namespace {
+
+using namespace hicache::test;
+
+constexpr auto page_bytes = uint64_t{256};
+constexpr auto timeout = caf::timespan{std::chrono::seconds{3}};
+
+/// A prefetcher with a storage that answers when the test says so.
+struct prefetching_rank {
+  consensus_actor consensus;
+  prefetcher_actor prefetcher;
+  caf::actor storage;
+  caf::actor tree;
+  std::shared_ptr<held_requests> held = std::make_shared<held_requests>();
+  std::shared_ptr<recording> log = std::make_shared<recording>();
+};
+
+class PrefetcherTest : public actor_test {
+protected:
+  ~PrefetcherTest() override { stop_all(); }
+
+  void start(size_t ranks, uint64_t threshold = 2, uint32_t reserve = 400) {
+    auto peers = make_local_agreements(static_cast<uint32_t>(ranks));
+    for (auto& peer : peers) {
+      auto& rank = ranks_.emplace_back();
+      rank.consensus = spawn(consensus, std::move(peer));
+      rank.storage = spawn(fake_storage, rank.held);
+      rank.tree = spawn(recorder, rank.log);
+      rank.prefetcher = spawn(prefetcher, prefetcher_options{threshold, timeout, page_bytes},
+                              caf::actor_cast<storage_actor>(rank.storage), rank.consensus);
+      if (reserve > 0)
+        tell(rank.prefetcher, atom::refill_v, refill_command{page_run(1, reserve)});
+    }
+  }
+
+  /// Fetches what follows page `first` of a prefix of `pages` pages, on every rank.
+  void fetch(fetch_id id, uint64_t pages, uint64_t first = 0) {
+    for (auto& rank : ranks_)
+      send_as(rank.tree, rank.prefetcher, atom::fetch_v,
+              fetch_command{id, keys_of(1000 * id, pages), first});
+    run();
+  }
+
+  void terminate(fetch_id id, size_t rank = 0) {
+    tell(ranks_[rank].prefetcher, atom::terminate_v, terminate_command{id});
+  }
+
+  /// Answers the oldest request of a verb on a rank.
+  template <class Answer>
+  void answer(const std::string& verb, const Answer& x, size_t rank = 0) {
+    auto& held = *ranks_[rank].held;
+    const auto i = std::find_if(held.begin(), held.end(),
+                                [&](const held_request& each) { return each.verb == verb; });
+    ASSERT_NE(i, held.end()) << verb;
+    auto request = std::move(*i);
+    held.erase(i);
+    tell(ranks_[rank].storage,
+         errand{[request, x](caf::event_based_actor*) mutable { request.promise.deliver(x); }});
+  }
+
+  void hit(uint64_t pages, size_t rank = 0) { answer("exists", pages, rank); }
+
+  /// Answers the oldest read; page `failed` of it fails.
+  void read(std::optional<uint64_t> failed = {}, ec code = ec::io_failure, size_t rank = 0) {
+    const auto& held = *ranks_[rank].held;
+    const auto i = std::find_if(held.begin(), held.end(),
+                                [](const held_request& each) { return each.verb == "get"; });
+    ASSERT_NE(i, held.end());
+    auto outcome = storage_outcome{std::vector<ec>(i->batch.count, ec::none)};
+    if (failed)
+      outcome.pages[*failed] = code;
+    answer("get", outcome, rank);
+  }
+
+  std::vector<uint64_t> reads(size_t rank = 0) {
+    auto counts = std::vector<uint64_t>{};
+    for (const auto& each : *ranks_[rank].held)
+      if (each.verb == "get")
+        counts.push_back(each.batch.count);
+    return counts;
+  }
+
+  const std::vector<fetched_pages>& fetched(size_t rank = 0) { return ranks_[rank].log->fetched; }
+
+  /// Pages that the prefetcher has, and those that the tree was given: together all, each once.
+  void expect_no_page_lost(uint32_t reserve, size_t rank = 0) {
+    auto pages = state_of<prefetcher_state>(ranks_[rank].prefetcher).reserve;
+    for (const auto& each : fetched(rank))
+      pages.insert(pages.end(), each.host_pages->begin(), each.host_pages->end());
+    EXPECT_EQ(pages.size(), reserve);
+    EXPECT_EQ(std::set<page_index>(pages.begin(), pages.end()).size(), pages.size());
+    EXPECT_TRUE(state_of<prefetcher_state>(ranks_[rank].prefetcher).fetches.empty());
+  }
+
+  rank_counters counters(size_t rank = 0) {
+    return ask_value<rank_counters>(ranks_[rank].prefetcher, atom::counters_v);
+  }
+
+  std::vector<prefetching_rank> ranks_;
+};
+
+TEST_F(PrefetcherTest, BringsWhatTheStoreHas) {
+  start(1);
+  fetch(1, 10, 4);
+  ASSERT_EQ(ranks_[0].held->size(), 1u);
+  EXPECT_EQ(ranks_[0].held->front().batch.first, 4u);
+  EXPECT_EQ(ranks_[0].held->front().batch.count, 6u);
+  EXPECT_EQ(ranks_[0].held->front().timeout, timeout);
+  hit(5);
+  ASSERT_EQ(reads(), std::vector<uint64_t>{5});
+  EXPECT_EQ(ranks_[0].held->front().batch.first, 4u);
+  read();
+  ASSERT_EQ(fetched().size(), 1u);
+  EXPECT_EQ(fetched()[0].id, 1u);
+  EXPECT_EQ(fetched()[0].host_pages->size(), 5u);
+  expect_no_page_lost(400);
+  EXPECT_EQ(counters().bytes_l3_to_l2, 5 * page_bytes);
+}
+
+TEST_F(PrefetcherTest, HitsBelowTheThresholdAreGivenUp) {
+  start(1, 6);
+  fetch(1, 10);
+  hit(5);
+  ASSERT_EQ(fetched().size(), 1u);
+  EXPECT_TRUE(fetched()[0].host_pages->empty());
+  EXPECT_TRUE(reads().empty());
+  expect_no_page_lost(400);
+}
+
+TEST_F(PrefetcherTest, MissIsAnsweredAtOnce) {
+  start(1);
+  fetch(1, 10);
+  hit(0);
+  ASSERT_EQ(fetched().size(), 1u);
+  EXPECT_TRUE(fetched()[0].host_pages->empty());
+}
+
+TEST_F(PrefetcherTest, ShortReserveFetchesFewer) {
+  start(1, 2, 3);
+  fetch(1, 10);
+  hit(8);
+  EXPECT_EQ(reads(), std::vector<uint64_t>{3});
+  read();
+  EXPECT_EQ(fetched()[0].host_pages->size(), 3u);
+  fetch(2, 10);
+  hit(8); // Nothing is left for this one.
+  ASSERT_EQ(fetched().size(), 2u);
+  EXPECT_TRUE(fetched()[1].host_pages->empty());
+  expect_no_page_lost(3);
+}
+
+TEST_F(PrefetcherTest, LongFetchesKeepTwoBatchesUnderWay) {
+  start(1);
+  fetch(1, 400);
+  hit(400);
+  EXPECT_EQ(reads(), (std::vector<uint64_t>{128, 128}));
+  read();
+  EXPECT_EQ(reads(), (std::vector<uint64_t>{128, 128}));
+  read();
+  EXPECT_EQ(reads(), (std::vector<uint64_t>{128, 16}));
+  read();
+  read();
+  ASSERT_EQ(fetched().size(), 1u);
+  EXPECT_EQ(fetched()[0].host_pages->size(), 400u);
+  expect_no_page_lost(400);
+}
+
+TEST_F(PrefetcherTest, FailedPageEndsThePrefixAndTheReading) {
+  start(1);
+  fetch(1, 400);
+  hit(400);
+  read(uint64_t{100});
+  EXPECT_TRUE(fetched().empty()); // The second batch may still write to its pages.
+  EXPECT_EQ(reads(), std::vector<uint64_t>{128});
+  read();
+  ASSERT_EQ(fetched().size(), 1u);
+  EXPECT_EQ(fetched()[0].host_pages->size(), 100u);
+  expect_no_page_lost(400);
+  EXPECT_EQ(counters().storage_failures, 1u);
+}
+
+TEST_F(PrefetcherTest, PageGoneSinceTheLookUpIsNoFailure) {
+  start(1);
+  fetch(1, 4);
+  hit(4);
+  read(uint64_t{1}, ec::not_found);
+  EXPECT_EQ(fetched()[0].host_pages->size(), 1u);
+  EXPECT_EQ(counters().storage_failures, 0u);
+}
+
+TEST_F(PrefetcherTest, BatchesMayEndInAnyOrder) {
+  start(1);
+  fetch(1, 200);
+  hit(200);
+  std::swap(ranks_[0].held->front(), ranks_[0].held->back());
+  read();
+  EXPECT_TRUE(fetched().empty());
+  read(uint64_t{127});
+  ASSERT_EQ(fetched().size(), 1u);
+  EXPECT_EQ(fetched()[0].host_pages->size(), 127u);
+  expect_no_page_lost(400);
+}
+
+TEST_F(PrefetcherTest, TerminatedBeforeTheHitIsKnownEndsEmpty) {
+  start(1);
+  fetch(1, 10);
+  terminate(1);
+  ASSERT_EQ(fetched().size(), 1u);
+  EXPECT_TRUE(fetched()[0].host_pages->empty());
+  hit(10); // Too late; nothing is read.
+  EXPECT_TRUE(reads().empty());
+  EXPECT_EQ(fetched().size(), 1u);
+  expect_no_page_lost(400);
+}
+
+TEST_F(PrefetcherTest, TerminatedDuringReadsKeepsThePrefixThatArrived) {
+  start(1);
+  fetch(1, 400);
+  hit(400);
+  read();
+  terminate(1);
+  ASSERT_EQ(fetched().size(), 1u);
+  EXPECT_EQ(fetched()[0].host_pages->size(), 128u);
+  EXPECT_EQ(reads().size(), 2u);
+  // Their pages return with them, not before: the store may still write to them.
+  EXPECT_EQ(state_of<prefetcher_state>(ranks_[0].prefetcher).reserve.size(), 16u);
+  read();
+  read(uint64_t{3});
+  EXPECT_EQ(fetched().size(), 1u);
+  expect_no_page_lost(400);
+}
+
+TEST_F(PrefetcherTest, TerminatingWhatIsOverDoesNothing) {
+  start(1);
+  fetch(1, 4);
+  hit(4);
+  read();
+  terminate(1);
+  terminate(77);
+  EXPECT_EQ(fetched().size(), 1u);
+}
+
+TEST_F(PrefetcherTest, SilentStoreIsAMiss) {
+  start(1);
+  fetch(1, 4);
+  answer("exists", to_caf({ec::deadline_exceeded, ""}));
+  ASSERT_EQ(fetched().size(), 1u);
+  EXPECT_TRUE(fetched()[0].host_pages->empty());
+  EXPECT_EQ(counters().storage_failures, 1u);
+}
+
+TEST_F(PrefetcherTest, FailedReadRequestReturnsAllItsPages) {
+  start(1);
+  fetch(1, 4);
+  hit(4);
+  answer("get", to_caf({ec::peer_unreachable, ""}));
+  ASSERT_EQ(fetched().size(), 1u);
+  EXPECT_TRUE(fetched()[0].host_pages->empty());
+  expect_no_page_lost(400);
+}
+
+TEST_F(PrefetcherTest, RanksReadWhatAllOfThemHave) {
+  start(3);
+  fetch(1, 10);
+  hit(7, 0);
+  hit(4, 1);
+  for (auto rank = 0u; rank < 3; ++rank)
+    EXPECT_TRUE(reads(rank).empty());
+  hit(9, 2);
+  for (auto rank = 0u; rank < 3; ++rank) {
+    EXPECT_EQ(reads(rank), std::vector<uint64_t>{4});
+    read({}, ec::none, rank);
+    EXPECT_EQ(fetched(rank)[0].host_pages->size(), 4u);
+    expect_no_page_lost(400, rank);
+  }
+}
+
+TEST_F(PrefetcherTest, HitsMayComeInAnyOrderOnAnyRank) {
+  start(2);
+  for (auto id = fetch_id{1}; id <= 3; ++id)
+    fetch(id, 10);
+  const auto pages = std::vector<uint64_t>{5, 6, 7};
+  std::reverse(ranks_[1].held->begin(), ranks_[1].held->end());
+  for (auto i = 0u; i < 3; ++i)
+    hit(pages[i], 0);
+  EXPECT_TRUE(reads(0).empty());
+  for (auto i = 0u; i < 3; ++i)
+    hit(pages[2 - i] - 1, 1);
+  for (auto rank = 0u; rank < 2; ++rank)
+    EXPECT_EQ(reads(rank), (std::vector<uint64_t>{4, 5, 6})) << rank;
+}
+
+TEST_F(PrefetcherTest, RankThatWasToldToStopHoldsNobodyUp) {
+  start(2);
+  fetch(1, 10);
+  terminate(1, 0);
+  hit(10, 0);
+  hit(10, 1);
+  EXPECT_TRUE(reads(0).empty());
+  EXPECT_EQ(reads(1), std::vector<uint64_t>{10});
+  fetch(2, 3);
+  hit(3, 0);
+  hit(3, 1);
+  EXPECT_EQ(reads(0), std::vector<uint64_t>{3});
+}
+
+TEST_F(PrefetcherTest, WithoutItsPeersEveryFetchEndsEmpty) {
+  start(2);
+  fetch(1, 10);
+  fetch(2, 10);
+  hit(10, 0);
+  stop(ranks_[1].consensus);
+  EXPECT_EQ(fetched(0).size(), 2u);
+  fetch(3, 10);
+  hit(10, 0); // Of the second one: too late.
+  ASSERT_EQ(fetched(0).size(), 3u);
+  for (const auto& each : fetched(0))
+    EXPECT_TRUE(each.host_pages->empty());
+  expect_no_page_lost(400, 0);
+}
+
+TEST_F(PrefetcherTest, ReadsUnderWayReturnTheirPagesThoughThePeersAreLost) {
+  start(2);
+  fetch(1, 10);
+  hit(10, 0);
+  hit(10, 1);
+  fetch(2, 10);
+  hit(10, 0);
+  stop(ranks_[1].consensus);
+  EXPECT_EQ(fetched(0).size(), 2u);
+  read();
+  expect_no_page_lost(400, 0);
+}
+
+} // namespace
+} // namespace hicache

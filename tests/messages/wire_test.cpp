@@ -1,0 +1,305 @@
+#include "base/limits.hpp"
+#include "messages/wire.hpp"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+
+namespace hicache {
+namespace {
+
+using random_engine = std::mt19937_64;
+
+// -- random values of every type ----------------------------------------------------------------
+
+size_t small(random_engine& random) {
+  return random() % 5;
+}
+
+void fill(page_key& x, random_engine& random) {
+  for (auto& byte : x.bytes)
+    byte = static_cast<uint8_t>(random());
+}
+
+void fill(std::string& x, random_engine& random) {
+  x.resize(random() % 40);
+  for (auto& letter : x)
+    letter = static_cast<char>('a' + random() % 26);
+}
+
+void fill(uint64_t& x, random_engine& random) {
+  x = random() >> (random() % 64);
+}
+
+// Elements of lists; declared here because the template below looks them up by plain name.
+void fill(announced_page& x, random_engine& random);
+void fill(replica& x, random_engine& random);
+void fill(member_info& x, random_engine& random);
+void fill(member_state& x, random_engine& random);
+
+template <class T>
+void fill(std::vector<T>& xs, random_engine& random) {
+  xs.resize(small(random));
+  for (auto& x : xs)
+    fill(x, random);
+}
+
+void fill(member_info& x, random_engine& random) {
+  fill(x.member, random);
+  fill(x.epoch, random);
+  x.protocol_version = static_cast<uint32_t>(random());
+  fill(x.host, random);
+  fill(x.memory_name, random);
+  fill(x.page_address, random);
+  fill(x.capacity_bytes, random);
+  fill(x.slot_bytes, random);
+}
+
+void fill(membership& x, random_engine& random) {
+  x.known = random() % 2 == 0;
+  fill(x.member_ttl_ms, random);
+}
+
+void fill(heartbeat& x, random_engine& random) {
+  fill(x.member, random);
+  fill(x.epoch, random);
+}
+
+void fill(announced_page& x, random_engine& random) {
+  fill(x.key, random);
+  fill(x.offset, random);
+  x.generation = static_cast<uint32_t>(random());
+  x.length = static_cast<uint32_t>(random() % (limits::page_bytes + 1));
+}
+
+void fill(published_pages& x, random_engine& random) {
+  fill(x.member, random);
+  fill(x.epoch, random);
+  fill(x.pages, random);
+}
+
+void fill(withdrawn_pages& x, random_engine& random) {
+  fill(x.member, random);
+  fill(x.epoch, random);
+  fill(x.keys, random);
+}
+
+void fill(key_batch& x, random_engine& random) {
+  fill(x.keys, random);
+}
+
+void fill(replica& x, random_engine& random) {
+  fill(x.member, random);
+  fill(x.epoch, random);
+  fill(x.offset, random);
+  x.generation = static_cast<uint32_t>(random());
+  x.length = static_cast<uint32_t>(random() % (limits::page_bytes + 1));
+}
+
+void fill(placements& x, random_engine& random) {
+  fill(x.replicas, random);
+}
+
+void fill(member_query& x, random_engine& random) {
+  fill(x.members, random);
+}
+
+void fill(member_list& x, random_engine& random) {
+  fill(x.members, random);
+}
+
+void fill(status_query&, random_engine&) {}
+
+void fill(member_state& x, random_engine& random) {
+  fill(x.info, random);
+  fill(x.pages, random);
+  fill(x.bytes, random);
+  fill(x.silent_ms, random);
+}
+
+void fill(index_status& x, random_engine& random) {
+  fill(x.members, random);
+  for (auto* field : {&x.keys, &x.replicas, &x.bytes, &x.lookups, &x.keys_asked, &x.keys_found,
+                      &x.members_lost, &x.uptime_ms})
+    fill(*field, random);
+}
+
+// -- what no decoded value may exceed -----------------------------------------------------------
+
+bool is_bounded(const auto&) {
+  return true;
+}
+
+bool is_bounded(const member_info& x) {
+  return x.host.size() <= 256 && x.memory_name.size() <= 256 && x.page_address.size() <= 256;
+}
+
+bool is_bounded(const published_pages& x) {
+  for (const auto& page : x.pages)
+    if (page.length > limits::page_bytes)
+      return false;
+  return x.pages.size() <= limits::index_batch_keys;
+}
+
+bool is_bounded(const withdrawn_pages& x) {
+  return x.keys.size() <= limits::index_batch_keys;
+}
+
+bool is_bounded(const key_batch& x) {
+  return x.keys.size() <= limits::index_batch_keys;
+}
+
+bool is_bounded(const placements& x) {
+  for (const auto& copies : x.replicas)
+    if (copies.size() > limits::replicas_per_key)
+      return false;
+  return x.replicas.size() <= limits::index_batch_keys;
+}
+
+bool is_bounded(const member_query& x) {
+  return x.members.size() <= limits::index_batch_keys;
+}
+
+bool is_bounded(const member_list& x) {
+  return x.members.size() <= limits::index_members;
+}
+
+bool is_bounded(const index_status& x) {
+  return x.members.size() <= limits::index_members;
+}
+
+// -- every codec --------------------------------------------------------------------------------
+
+template <class T>
+class WireTest : public ::testing::Test {
+protected:
+  /// Decoding ends in a bounded value or in malformed_message.
+  static void expect_safe(const wire::frame& words) {
+    const auto decoded = wire::codec<T>::decode(words);
+    if (decoded) {
+      EXPECT_TRUE(is_bounded(*decoded));
+    } else {
+      EXPECT_EQ(decoded.error().code, ec::malformed_message);
+    }
+  }
+};
+
+using every_type
+  = ::testing::Types<member_info, membership, heartbeat, published_pages, withdrawn_pages,
+                     key_batch, placements, member_query, member_list, status_query, index_status>;
+
+TYPED_TEST_SUITE(WireTest, every_type);
+
+TYPED_TEST(WireTest, RandomValuesSurviveRoundTrip) {
+  for (auto seed = 0u; seed < 200; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    auto random = random_engine{seed};
+    auto sent = TypeParam{};
+    fill(sent, random);
+    const auto received = wire::codec<TypeParam>::decode(wire::codec<TypeParam>::encode(sent));
+    ASSERT_TRUE(received) << to_string(received.error());
+    EXPECT_EQ(*received, sent);
+  }
+}
+
+TYPED_TEST(WireTest, DefaultValuesSurviveRoundTrip) {
+  const auto received = wire::codec<TypeParam>::decode(wire::codec<TypeParam>::encode(TypeParam{}));
+  ASSERT_TRUE(received);
+  EXPECT_EQ(*received, TypeParam{});
+}
+
+TYPED_TEST(WireTest, TruncationIsSafeAndNothingIsMalformed) {
+  for (auto seed = 0u; seed < 20; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    auto random = random_engine{seed};
+    auto sent = TypeParam{};
+    fill(sent, random);
+    auto words = wire::codec<TypeParam>::encode(sent);
+    while (!words.empty()) {
+      words.pop_back();
+      this->expect_safe(words);
+    }
+    EXPECT_FALSE(wire::codec<TypeParam>::decode(words));
+  }
+}
+
+TYPED_TEST(WireTest, RandomBitFlipsAreSafe) {
+  for (auto seed = 0u; seed < 500; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    auto random = random_engine{seed};
+    auto sent = TypeParam{};
+    fill(sent, random);
+    auto words = wire::codec<TypeParam>::encode(sent);
+    for (auto flips = 1 + random() % 4; flips > 0; --flips)
+      words[random() % words.size()] ^= uint64_t{1} << (random() % 64);
+    this->expect_safe(words);
+  }
+}
+
+TYPED_TEST(WireTest, RandomWordsAreSafe) {
+  for (auto seed = 0u; seed < 500; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    auto random = random_engine{seed};
+    auto words = wire::frame(1 + random() % 30);
+    for (auto& word : words)
+      word = random() >> (random() % 64);
+    words[0] = uint64_t{words.size() - 1} << 32; // One segment of the right length.
+    this->expect_safe(words);
+  }
+}
+
+// -- limits -------------------------------------------------------------------------------------
+
+TEST(WireLimitsTest, AFullBatchSurvives) {
+  auto sent = published_pages{1, 1, std::vector<announced_page>(limits::index_batch_keys)};
+  auto random = random_engine{1};
+  for (auto& page : sent.pages)
+    fill(page, random);
+  const auto received
+    = wire::codec<published_pages>::decode(wire::codec<published_pages>::encode(sent));
+  ASSERT_TRUE(received) << to_string(received.error());
+  EXPECT_EQ(*received, sent);
+}
+
+TEST(WireLimitsTest, TheFullestAnswerSurvives) {
+  auto sent = placements{};
+  sent.replicas.assign(limits::index_batch_keys, std::vector<replica>(limits::replicas_per_key));
+  const auto received = wire::codec<placements>::decode(wire::codec<placements>::encode(sent));
+  ASSERT_TRUE(received) << to_string(received.error());
+  EXPECT_EQ(*received, sent);
+}
+
+template <class T>
+ec code_of_round_trip(const T& sent) {
+  const auto received = wire::codec<T>::decode(wire::codec<T>::encode(sent));
+  return received ? ec::none : received.error().code;
+}
+
+TEST(WireLimitsTest, OneMoreThanTheLimitIsMalformed) {
+  const auto beyond = limits::index_batch_keys + 1;
+  EXPECT_EQ(code_of_round_trip(key_batch{std::vector<page_key>(beyond)}), ec::malformed_message);
+  EXPECT_EQ(code_of_round_trip(withdrawn_pages{1, 1, std::vector<page_key>(beyond)}),
+            ec::malformed_message);
+  EXPECT_EQ(code_of_round_trip(published_pages{1, 1, std::vector<announced_page>(beyond)}),
+            ec::malformed_message);
+  EXPECT_EQ(code_of_round_trip(member_query{std::vector<uint64_t>(beyond)}), ec::malformed_message);
+  auto answer = placements{};
+  answer.replicas.emplace_back(limits::replicas_per_key + 1);
+  EXPECT_EQ(code_of_round_trip(answer), ec::malformed_message);
+}
+
+TEST(WireLimitsTest, OverlongPagesAndTextsAreMalformed) {
+  auto page = announced_page{};
+  page.length = static_cast<uint32_t>(limits::page_bytes) + 1;
+  EXPECT_EQ(code_of_round_trip(published_pages{1, 1, {page}}), ec::malformed_message);
+  auto copy = replica{};
+  copy.length = page.length;
+  EXPECT_EQ(code_of_round_trip(placements{{{copy}}}), ec::malformed_message);
+  auto member = member_info{};
+  member.host = std::string(257, 'x');
+  EXPECT_EQ(code_of_round_trip(member), ec::malformed_message);
+}
+
+} // namespace
+} // namespace hicache

@@ -1,0 +1,67 @@
+"""tidy_test.py BUILD_FOLDER
+
+Looks at the tree itself: what the compiler does not complain about and a reader should not have to.
+"""
+
+import json
+import pathlib
+import re
+import sys
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = pathlib.Path(sys.argv[1])
+LAYERS = ("base", "messages", "cache", "gpu", "transport", "backends", "actors", "launch")
+CPP = (".hpp", ".cpp", ".cu")
+MAX_LINES = 600
+
+
+def files(*suffixes):
+    """The tree's files with these suffixes, as (path below the root, text)."""
+    for path in sorted(ROOT.rglob("*")):
+        below = path.relative_to(ROOT)
+        if below.parts[0] not in ("build", ".git") and path.is_file() and path.suffix in suffixes:
+            yield below, path.read_text()
+
+
+class Tidy(unittest.TestCase):
+    def assert_none(self, found, rule):
+        self.assertFalse(found, f"{rule}:\n  " + "\n  ".join(str(path) for path in found))
+
+    def test_no_open_ends(self):
+        ends = re.compile(r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK")) + r")\b")
+        self.assert_none([path for path, text in files(*CPP, ".py", ".sh", ".cmake", ".txt", ".md") if ends.search(text)],
+                         "a note of work left undone belongs into an issue")
+
+    def test_no_sleeping_as_synchronisation(self):
+        sleep = re.compile(r"\b(sleep_for|sleep_until|usleep|nanosleep)\b")
+        self.assert_none([path for path, text in files(*CPP) if path.parts[0] in ("actors", "tests") and sleep.search(text)],
+                         "wait for what happens, not for time")
+
+    def test_headers(self):
+        headers = list(files(".hpp"))
+        self.assert_none([path for path, text in headers if not text.startswith("#pragma once\n")],
+                         "a header begins with #pragma once")
+        self.assert_none([path for path, text in headers if re.search(r"^\s*using namespace", text, re.MULTILINE)],
+                         "no using namespace in a header")
+
+    def test_files_are_short(self):
+        self.assert_none([path for path, text in files(*CPP, ".py", ".sh") if text.count("\n") > MAX_LINES],
+                         f"a file has at most {MAX_LINES} lines")
+
+    def test_every_source_is_built(self):
+        lists = [set(re.split(r"[\s()/]+", text)) for path, text in files(".txt") if path.name == "CMakeLists.txt"]
+        compiled = {pathlib.Path(entry["file"]).resolve()
+                    for entry in json.loads((BUILD / "compile_commands.json").read_text())}
+
+        def listed(path):
+            return (ROOT / path) in compiled or any(path.name in words for words in lists)
+
+        self.assert_none([path for path, _ in files(".cpp", ".cu", ".capnp") if not listed(path)],
+                         "no CMakeLists.txt names this source")
+        self.assert_none([path for path, _ in files(".hpp") if path.parts[0] in LAYERS and not listed(path)],
+                         "no CMakeLists.txt names this header")
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1], verbosity=2)
