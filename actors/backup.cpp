@@ -11,16 +11,14 @@
 
 namespace hicache {
 
-// -- request handling
-// ---------------------------------------------------------------------------------------------------
+// -- request handling ---------------------------------------------------------
 
 void backup_state::enqueue(const backup_command& command) {
   queue.push_back({command, caf::actor_cast<tree_actor>(self->current_sender())});
   send_next();
 }
 
-// -- internal steps
-// -----------------------------------------------------------------------------------------------------
+// -- internal steps -----------------------------------------------------------
 
 void backup_state::send_next() {
   if (busy || queue.empty())
@@ -65,8 +63,7 @@ void backup_state::finish_command() {
   stored = 0;
 }
 
-// -- actor
-// --------------------------------------------------------------------------------------------------------------
+// -- actor --------------------------------------------------------------------
 
 backup_actor::behavior_type backup(backup_actor::stateful_pointer<backup_state> self,
                                    storage_actor storage, caf::timespan timeout,

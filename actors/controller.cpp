@@ -10,8 +10,7 @@
 
 namespace hicache {
 
-// -- request handling
-// ---------------------------------------------------------------------------------------------------
+// -- request handling ---------------------------------------------------------
 
 void controller_state::write(const write_command& command) {
   counters.bytes_l1_to_l2 += command.host_pages->size() * page_bytes;
@@ -25,8 +24,7 @@ void controller_state::load(const load_command& command) {
                report(operation_kind::load, command.id));
 }
 
-// -- internal steps
-// -----------------------------------------------------------------------------------------------------
+// -- internal steps -----------------------------------------------------------
 
 copy_engine::callback controller_state::report(operation_kind kind, operation_id id) {
   auto tree = caf::actor_cast<tree_actor>(self->current_sender());
@@ -37,8 +35,7 @@ copy_engine::callback controller_state::report(operation_kind kind, operation_id
   };
 }
 
-// -- actor
-// --------------------------------------------------------------------------------------------------------------
+// -- actor --------------------------------------------------------------------
 
 controller_actor::behavior_type
 controller(controller_actor::stateful_pointer<controller_state> self,

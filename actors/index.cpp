@@ -17,8 +17,7 @@ uint64_t milliseconds(duration time) {
 
 } // namespace
 
-// -- request handling
-// ---------------------------------------------------------------------------------------------------
+// -- request handling ---------------------------------------------------------
 
 caf::result<membership> index_state::mount(const member_info& member) {
   if (member.protocol_version != index_protocol_version)
@@ -102,8 +101,7 @@ void index_state::poll() {
   self->delayed_send(self, options.member_ttl / 4, atom::poll_v);
 }
 
-// -- internal steps
-// -----------------------------------------------------------------------------------------------------
+// -- internal steps -----------------------------------------------------------
 
 membership index_state::view(bool known) const {
   return {known, milliseconds(options.member_ttl)};
@@ -120,8 +118,7 @@ void index_state::on_down(const caf::actor_addr& who) {
   mounted_by.erase(i);
 }
 
-// -- actor
-// --------------------------------------------------------------------------------------------------------------
+// -- actor --------------------------------------------------------------------
 
 index_actor::behavior_type index(index_actor::stateful_pointer<index_state> self,
                                  index_options options) {

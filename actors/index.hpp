@@ -26,8 +26,7 @@ struct index_state {
 
   explicit index_state(index_actor::pointer owner) : self(owner) {}
 
-  // -- request handling
-  // -----------------------------------------------------------------------------------------------
+  // -- request handling -------------------------------------------------------
 
   caf::result<membership> mount(const member_info& member);
 
@@ -45,15 +44,13 @@ struct index_state {
 
   void poll();
 
-  // -- internal steps
-  // -------------------------------------------------------------------------------------------------
+  // -- internal steps ---------------------------------------------------------
 
   membership view(bool known) const;
 
   void on_down(const caf::actor_addr& who);
 
-  // -- data
-  // -----------------------------------------------------------------------------------------------------------
+  // -- data -------------------------------------------------------------------
 
   index_actor::pointer self;
   index_options options;

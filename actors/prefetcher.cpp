@@ -18,8 +18,7 @@ constexpr auto unread = ec::stopping;
 
 } // namespace
 
-// -- request handling
-// ---------------------------------------------------------------------------------------------------
+// -- request handling ---------------------------------------------------------
 
 void prefetcher_state::fetch(const fetch_command& command) {
   const auto id = command.id;
@@ -55,8 +54,7 @@ void prefetcher_state::refill(const refill_command& command) {
   reserve.insert(reserve.end(), command.host_pages->begin(), command.host_pages->end());
 }
 
-// -- internal steps
-// -----------------------------------------------------------------------------------------------------
+// -- internal steps -----------------------------------------------------------
 
 void prefetcher_state::on_hit(fetch_id id, uint64_t pages) {
   if (peers_lost)
@@ -175,8 +173,7 @@ void prefetcher_state::answer(fetch_id id, open_fetch& fetch) {
   self->send(fetch.tree, atom::fetched_v, fetched_pages{id, std::move(pages)});
 }
 
-// -- actor
-// --------------------------------------------------------------------------------------------------------------
+// -- actor --------------------------------------------------------------------
 
 prefetcher_actor::behavior_type
 prefetcher(prefetcher_actor::stateful_pointer<prefetcher_state> self, prefetcher_options options,

@@ -27,8 +27,7 @@ struct prefetcher_state {
 
   explicit prefetcher_state(prefetcher_actor::pointer owner) : self(owner) {}
 
-  // -- request handling
-  // -----------------------------------------------------------------------------------------------
+  // -- request handling -------------------------------------------------------
 
   void fetch(const fetch_command& command);
 
@@ -36,8 +35,7 @@ struct prefetcher_state {
 
   void refill(const refill_command& command);
 
-  // -- internal steps
-  // -------------------------------------------------------------------------------------------------
+  // -- internal steps ---------------------------------------------------------
 
   /// One fetch from its command until its last read returned.
   struct open_fetch {
@@ -71,8 +69,7 @@ struct prefetcher_state {
   /// Tells the tree what has arrived and returns the rest to the reserve.
   void answer(fetch_id id, open_fetch& fetch);
 
-  // -- data
-  // -----------------------------------------------------------------------------------------------------------
+  // -- data -------------------------------------------------------------------
 
   prefetcher_actor::pointer self;
   prefetcher_options options;

@@ -22,8 +22,7 @@ constexpr auto no_parent = page_key{};
 
 } // namespace
 
-// -- request handling
-// ---------------------------------------------------------------------------------------------------
+// -- request handling ---------------------------------------------------------
 
 segment_slots segment_state::reserve(const segment_pages& pages) {
   auto slots = segment_slots{};
@@ -106,8 +105,7 @@ void segment_state::tick() {
     .then([this](const membership& view) { heed(view); }, on_error);
 }
 
-// -- internal steps
-// -----------------------------------------------------------------------------------------------------
+// -- internal steps -----------------------------------------------------------
 
 uint32_t segment_state::slot_of(uint64_t offset) const {
   return static_cast<uint32_t>(offset / options.member.slot_bytes);
@@ -197,8 +195,7 @@ void segment_state::on_index_error(const index_actor& lost, const caf::error& er
   held_back.clear();
 }
 
-// -- actor
-// --------------------------------------------------------------------------------------------------------------
+// -- actor --------------------------------------------------------------------
 
 segment_actor::behavior_type segment(segment_actor::stateful_pointer<segment_state> self,
                                      segment_options options) {

@@ -33,8 +33,7 @@ struct segment_state {
 
   explicit segment_state(segment_actor::pointer owner) : self(owner) {}
 
-  // -- request handling
-  // -----------------------------------------------------------------------------------------------
+  // -- request handling -------------------------------------------------------
 
   segment_slots reserve(const segment_pages& pages);
 
@@ -48,8 +47,7 @@ struct segment_state {
 
   void tick();
 
-  // -- internal steps
-  // -------------------------------------------------------------------------------------------------
+  // -- internal steps ---------------------------------------------------------
 
   uint32_t slot_of(uint64_t offset) const;
 
@@ -74,8 +72,7 @@ struct segment_state {
 
   void on_index_error(const index_actor& index, const caf::error& err);
 
-  // -- data
-  // -----------------------------------------------------------------------------------------------------------
+  // -- data -------------------------------------------------------------------
 
   segment_actor::pointer self;
   segment_options options;

@@ -17,8 +17,7 @@ constexpr auto no_parent = page_key{};
 
 } // namespace
 
-// -- request handling
-// ---------------------------------------------------------------------------------------------------
+// -- request handling ---------------------------------------------------------
 
 caf::result<uint64_t> storage_state::exists(const storage_batch& batch, caf::timespan timeout) {
   auto promise = self->make_response_promise<uint64_t>();
@@ -77,8 +76,7 @@ void storage_state::finish(const storage_completion& completion) {
   }
 }
 
-// -- internal steps
-// -----------------------------------------------------------------------------------------------------
+// -- internal steps -----------------------------------------------------------
 
 page_key storage_state::object_name(const page_key& page) const {
   return object_key(page, options->fingerprint, options->shard);
@@ -113,8 +111,7 @@ storage_state::await(caf::typed_response_promise<storage_outcome> promise) {
   };
 }
 
-// -- actor
-// --------------------------------------------------------------------------------------------------------------
+// -- actor --------------------------------------------------------------------
 
 storage_actor::behavior_type storage(storage_actor::stateful_pointer<storage_state> self,
                                      storage_options options,

@@ -37,8 +37,7 @@ struct storage_state {
 
   explicit storage_state(storage_actor::pointer owner) : self(owner) {}
 
-  // -- request handling
-  // -----------------------------------------------------------------------------------------------
+  // -- request handling -------------------------------------------------------
 
   caf::result<uint64_t> exists(const storage_batch& batch, caf::timespan timeout);
 
@@ -50,8 +49,7 @@ struct storage_state {
 
   void finish(const storage_completion& completion);
 
-  // -- internal steps
-  // -------------------------------------------------------------------------------------------------
+  // -- internal steps ---------------------------------------------------------
 
   /// The name under which this rank's part of a page is stored.
   page_key object_name(const page_key& page) const;

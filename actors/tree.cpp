@@ -47,8 +47,7 @@ tree_answer perform(hi_radix_tree& core, const tree_operation& operation) {
 
 } // namespace
 
-// -- request handling
-// ---------------------------------------------------------------------------------------------------
+// -- request handling ---------------------------------------------------------
 
 caf::result<tree_answers> tree_state::apply(const tree_operations& operations) {
   if (!open)
@@ -127,8 +126,7 @@ void tree_state::tick(uint8_t timer, uint64_t number) {
     batch.promise.deliver(to_caf({ec::rank_unresponsive, "the step before did not finish"}));
 }
 
-// -- internal steps
-// -----------------------------------------------------------------------------------------------------
+// -- internal steps -----------------------------------------------------------
 
 tree_answers tree_state::apply_now(const tree_operations& operations) {
   auto answers = tree_answers{};
@@ -271,8 +269,7 @@ error tree_state::distrust(ec why, const std::string& detail) {
   return reason;
 }
 
-// -- actor
-// --------------------------------------------------------------------------------------------------------------
+// -- actor --------------------------------------------------------------------
 
 tree_actor::behavior_type tree(tree_actor::stateful_pointer<tree_state> self,
                                const tree_options& options, tree_helpers helpers,

@@ -33,8 +33,7 @@ struct tree_state {
 
   explicit tree_state(tree_actor::pointer owner) : self(owner) {}
 
-  // -- request handling: one function per message, in interface order
-  // ---------------------------------------------------
+  // -- request handling: one function per message, in interface order ---------
 
   caf::result<tree_answers> apply(const tree_operations& operations);
 
@@ -46,8 +45,7 @@ struct tree_state {
 
   void tick(uint8_t timer, uint64_t number);
 
-  // -- internal steps
-  // -------------------------------------------------------------------------------------------------
+  // -- internal steps ---------------------------------------------------------
 
   tree_answers apply_now(const tree_operations& operations);
 
@@ -76,8 +74,7 @@ struct tree_state {
   /// Stops serving hits for good and tells the engine why.
   error distrust(ec why, const std::string& detail);
 
-  // -- data
-  // -----------------------------------------------------------------------------------------------------------
+  // -- data -------------------------------------------------------------------
 
   /// A step from the engine's request until its answer.
   struct open_step {

@@ -47,8 +47,7 @@ cluster_backend::cluster_backend(cluster_options options) : options_(std::move(o
 
 cluster_backend::~cluster_backend() = default;
 
-// -- calls of the interface
-// ---------------------------------------------------------------------------------------------
+// -- calls of the interface ---------------------------------------------------
 
 std::vector<bool> cluster_backend::exists(std::span<const page_key> keys, time_point deadline) {
   const auto where = locate(keys, deadline);
@@ -187,8 +186,7 @@ backend_health cluster_backend::health() {
   return health;
 }
 
-// -- who has what
-// -------------------------------------------------------------------------------------------------------
+// -- who has what -------------------------------------------------------------
 
 placements cluster_backend::locate(std::span<const page_key> keys, time_point deadline) {
   auto all = placements{};
@@ -259,8 +257,7 @@ cluster_backend::route cluster_backend::open_route(const member_info& member) co
   return found;
 }
 
-// -- moving bytes
-// -------------------------------------------------------------------------------------------------------
+// -- moving bytes -------------------------------------------------------------
 
 result<page_header> cluster_backend::verify_header(std::span<const std::byte> bytes,
                                                    const attempt& what) const {

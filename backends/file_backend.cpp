@@ -129,7 +129,7 @@ public:
   }
 
 private:
-  // -- reading ------------------------------------------------------------------------------------
+  // -- reading ----------------------------------------------------------------
 
   /// Asks the file system, because other processes write to the folder too.
   bool file_exists(const page_key& key) const {
@@ -189,7 +189,7 @@ private:
     return {};
   }
 
-  // -- writing ------------------------------------------------------------------------------------
+  // -- writing ----------------------------------------------------------------
 
   result<void> set_page(const page_write& page) {
     {
@@ -251,7 +251,7 @@ private:
     }
   }
 
-  // -- removing -----------------------------------------------------------------------------------
+  // -- removing ---------------------------------------------------------------
 
   result<void> discard(const page_key& key) {
     const auto lock = std::scoped_lock{mutex_};

@@ -91,8 +91,7 @@ struct operation_queue {
 struct hi_radix_tree::impl {
   explicit impl(const tree_options& opts);
 
-  // -- operations of the engine, see hi_radix_tree
-  // ----------------------------------------------------------------
+  // -- operations of the engine, see hi_radix_tree ----------------------------
 
   result<match_result> match(const match_request& request);
   result<prefetch_result> prefetch(request_id id);
@@ -103,8 +102,7 @@ struct hi_radix_tree::impl {
   result<void> release(request_id id);
   std::vector<ready_request> step(const step_facts& facts, std::span<const page_list> arrived);
 
-  // -- requests
-  // -----------------------------------------------------------------------------------------------------
+  // -- requests ---------------------------------------------------------------
 
   result<open_request*> find(request_id id);
   /// Sets the request's device and host part to the longest match of at most `limit` pages, and
@@ -125,16 +123,14 @@ struct hi_radix_tree::impl {
   radix_node& hand_over(open_request& request, const token_buffer& tokens, uint64_t pages,
                         uint64_t& duplicates);
 
-  // -- names
-  // --------------------------------------------------------------------------------------------------------
+  // -- names ------------------------------------------------------------------
 
   /// Names of pages [from, to) of `tokens`, which follow on `parent`.
   std::vector<page_key> keys_of(const open_request& request, const token_buffer& tokens,
                                 uint64_t from, uint64_t to, const radix_node& parent) const;
   key_list keys_of_prefix(const open_request& request) const;
 
-  // -- copies
-  // -------------------------------------------------------------------------------------------------------
+  // -- copies -----------------------------------------------------------------
 
   void write_through(radix_node& end);
   void finish_write(const operation_queue::entry& write);
@@ -142,8 +138,7 @@ struct hi_radix_tree::impl {
   void finish_backup(const operation_queue::entry& backup);
   layer_progress_ptr progress_on(const radix_node& end) const;
 
-  // -- prefetches
-  // ---------------------------------------------------------------------------------------------------
+  // -- prefetches -------------------------------------------------------------
 
   void terminate(fetch_id id, open_fetch& fetch);
   void begin_ending(fetch_id id, open_fetch& fetch);

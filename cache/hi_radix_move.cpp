@@ -34,8 +34,7 @@ page_list device_part(const open_request& request) {
 
 } // namespace
 
-// -- L2 -> L1
-// ---------------------------------------------------------------------------------------------------------
+// -- L2 -> L1 -----------------------------------------------------------------
 
 void hi_radix_tree::impl::extend_device_part(open_request& request) {
   if (request.host_end == nullptr || !request.owned.empty())
@@ -105,8 +104,7 @@ result<load_result> hi_radix_tree::impl::load_back(request_id id) {
   return load_result{tokens(to), tokens(to - from), tokens(from_storage), request.pages, progress};
 }
 
-// -- L1 -> L2
-// ---------------------------------------------------------------------------------------------------------
+// -- L1 -> L2 -----------------------------------------------------------------
 
 void hi_radix_tree::impl::write_through(radix_node& end) {
   if (options.host_pages == 0)
@@ -139,8 +137,7 @@ void hi_radix_tree::impl::write_through(radix_node& end) {
   tree.unlock_host(end);
 }
 
-// -- L3 -> L2
-// ---------------------------------------------------------------------------------------------------------
+// -- L3 -> L2 -----------------------------------------------------------------
 
 uint64_t open_fetch::digest(fetch_id id) const noexcept {
   return mix(mix(id, request), mix(first, uint64_t{is_ending} << 1 | uint64_t{is_terminated}));

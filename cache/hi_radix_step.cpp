@@ -31,8 +31,7 @@ std::vector<ready_request> hi_radix_tree::impl::step(const step_facts& facts,
   return ready;
 }
 
-// -- copies
-// -----------------------------------------------------------------------------------------------------------
+// -- copies -------------------------------------------------------------------
 
 void hi_radix_tree::impl::finish_write(const operation_queue::entry& write) {
   auto unsaved = std::vector<radix_node*>{};
@@ -89,8 +88,7 @@ void hi_radix_tree::impl::finish_backup(const operation_queue::entry& backup) {
   tree.unlock_host(*backup.end);
 }
 
-// -- prefetches
-// -------------------------------------------------------------------------------------------------------
+// -- prefetches ---------------------------------------------------------------
 
 void hi_radix_tree::impl::finish_fetches(const step_facts& facts,
                                          std::span<const page_list> arrived,
@@ -185,8 +183,7 @@ void hi_radix_tree::impl::refill(std::vector<page_index> unused) {
       refill_command{std::make_shared<const std::vector<page_index>>(std::move(unused))});
 }
 
-// -- state
-// ------------------------------------------------------------------------------------------------------------
+// -- state --------------------------------------------------------------------
 
 uint64_t hi_radix_tree::impl::digest() const noexcept {
   const auto state

@@ -47,8 +47,7 @@ result<open_request*> hi_radix_tree::impl::find(request_id id) {
   return &entry->second;
 }
 
-// -- match
-// ------------------------------------------------------------------------------------------------------------
+// -- match --------------------------------------------------------------------
 
 result<match_result> hi_radix_tree::impl::match(const match_request& asked) {
   if (!asked.tokens || asked.limit > asked.tokens->size())
@@ -117,8 +116,7 @@ void hi_radix_tree::impl::list_pages(open_request& request) {
   request.pages = std::make_shared<const std::vector<page_index>>(std::move(list));
 }
 
-// -- allocate and insert
-// ----------------------------------------------------------------------------------------------
+// -- allocate and insert ------------------------------------------------------
 
 result<allocate_result> hi_radix_tree::impl::allocate(request_id id, uint64_t token_count) {
   const auto found = find(id);
@@ -246,8 +244,7 @@ std::vector<page_key> hi_radix_tree::impl::keys_of(const open_request& request,
   return keys;
 }
 
-// -- release
-// ----------------------------------------------------------------------------------------------------------
+// -- release ------------------------------------------------------------------
 
 result<void> hi_radix_tree::impl::release(request_id id) {
   const auto found = find(id);
@@ -270,8 +267,7 @@ result<void> hi_radix_tree::impl::release(request_id id) {
   return {};
 }
 
-// -- the handle
-// -------------------------------------------------------------------------------------------------------
+// -- the handle ---------------------------------------------------------------
 
 hi_radix_tree::hi_radix_tree(const tree_options& options) : impl_(std::make_unique<impl>(options)) {
   // nop

@@ -92,8 +92,7 @@ public:
 
   hi_radix_tree& operator=(hi_radix_tree&&) noexcept;
 
-  // -- operations of the engine
-  // -------------------------------------------------------------------------------------
+  // -- operations of the engine -----------------------------------------------
 
   /// Opens a request and locks what it matched, on device and host, until release. The match ends
   /// at a page boundary not beyond `limit`; a node that is matched in part is split. Refreshes the
@@ -128,8 +127,7 @@ public:
   /// prefetch is terminated and what arrived is kept (it enters the tree at the step that ends it).
   result<void> release(request_id request);
 
-  // -- steps
-  // --------------------------------------------------------------------------------------------------------
+  // -- steps ------------------------------------------------------------------
 
   /// True if anything is outstanding that only a step can turn into a fact. Equal on all ranks.
   bool in_flight() const noexcept;
@@ -146,8 +144,7 @@ public:
   /// Takes what is to be done, in order.
   std::vector<tree_effect> take_effects();
 
-  // -- state
-  // --------------------------------------------------------------------------------------------------------
+  // -- state ------------------------------------------------------------------
 
   /// From now on match answers 0, prefetches are declined and nothing is inserted: the ranks have
   /// diverged.

@@ -53,8 +53,7 @@ radix_tree::radix_tree(uint32_t page_size, uint32_t device_pages, uint32_t host_
   HICACHE_CHECK(page_size > 0);
 }
 
-// -- structure
-// --------------------------------------------------------------------------------------------------------
+// -- structure ----------------------------------------------------------------
 
 radix_node& radix_tree::make_node() {
   auto owner = std::make_unique<radix_node>();
@@ -206,8 +205,7 @@ void radix_tree::drop_unused_root(radix_node& node) {
   nodes_.erase(node.id);
 }
 
-// -- use
-// --------------------------------------------------------------------------------------------------------------
+// -- use ----------------------------------------------------------------------
 
 void radix_tree::touch(radix_node& node, uint64_t hits) {
   for (auto* each = &node; each != nullptr; each = each->parent) {
@@ -253,8 +251,7 @@ void radix_tree::unlock_host(radix_node& node) {
   drop_unused_root(*top);
 }
 
-// -- bookkeeping
-// ------------------------------------------------------------------------------------------------------
+// -- bookkeeping --------------------------------------------------------------
 
 uint64_t radix_tree::sum_tokens(const radix_node& node, uint64_t from, uint64_t to) const {
   auto sum = uint64_t{0};

@@ -52,8 +52,7 @@ public:
 
   radix_tree& operator=(const radix_tree&) = delete;
 
-  // -- structure
-  // ----------------------------------------------------------------------------------------------------
+  // -- structure --------------------------------------------------------------
 
   /// The root of a namespace, created if need be. A root without children and locks goes away by
   /// itself.
@@ -76,8 +75,7 @@ public:
   /// Gives a node that has no pages on the device the pages of its tokens.
   void set_device(radix_node& node, std::vector<page_index> pages);
 
-  // -- use
-  // ----------------------------------------------------------------------------------------------------------
+  // -- use --------------------------------------------------------------------
 
   /// Starts a new moment of recency.
   void tick() noexcept { ++clock_; }
@@ -98,8 +96,7 @@ public:
   /// Brings sums and eviction orders up to date after a change of the node's fields.
   void changed(radix_node& node);
 
-  // -- pages
-  // --------------------------------------------------------------------------------------------------------
+  // -- pages ------------------------------------------------------------------
 
   /// Takes pages, evicting the least recently used if needed. Evicts nothing if that cannot
   /// suffice.
@@ -115,8 +112,7 @@ public:
 
   const page_allocator& host_pool() const noexcept { return host_pool_; }
 
-  // -- state
-  // --------------------------------------------------------------------------------------------------------
+  // -- state ------------------------------------------------------------------
 
   uint32_t page_size() const noexcept { return page_size_; }
 

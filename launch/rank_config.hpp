@@ -64,8 +64,7 @@ struct rank_config {
   std::string listen_host = "127.0.0.1";
   std::string log_level = "info";
 
-  // -- derived by finish()
-  // --------------------------------------------------------------------------------------------
+  // -- derived by finish() ----------------------------------------------------
 
   storage_config storage;
 

@@ -92,8 +92,7 @@ result<void> replay_engine::gather() {
   return {};
 }
 
-// -- talking to the runtime
-// -----------------------------------------------------------------------------------------------
+// -- talking to the runtime ---------------------------------------------------
 
 result<std::vector<int64_t>> replay_engine::reduce(std::vector<int64_t> values) {
   auto minimum = result<std::vector<int64_t>>{};
@@ -151,8 +150,7 @@ result<void> replay_engine::drain() {
   return {};
 }
 
-// -- the life of requests
-// -------------------------------------------------------------------------------------------------
+// -- the life of requests -----------------------------------------------------
 
 result<replay_engine::turn> replay_engine::begin_turn() {
   auto arrived = uint64_t{workload_.size()};

@@ -123,8 +123,7 @@ using engine_actor = caf::typed_actor<
   // Something failed that the engine should know of although it can go on: L3 lost, ranks diverged.
   caf::reacts_to<atom::notice, caf::error>>;
 
-// -- proof that remote interfaces carry only values with a wire format
-// --------------------------------------------------
+// -- proof that remote interfaces carry only values with a wire format --------
 
 namespace detail {
 

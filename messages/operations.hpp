@@ -13,8 +13,7 @@
 /// In-process only: arrays are shared, never copied, and no struct here may leave the process.
 namespace hicache {
 
-// -- engine -> tree
-// -------------------------------------------------------------------------------------------------
+// -- engine -> tree -----------------------------------------------------------
 
 /// Opens a request: finds the longest cached prefix and locks it.
 struct match_request {
@@ -199,8 +198,7 @@ struct step_result {
   std::vector<ready_request> ready;
 };
 
-// -- tree -> controller, backup, prefetcher: effects
-// -------------------------------------------------------------------
+// -- tree -> controller, backup, prefetcher: effects --------------------------
 
 /// L1 -> L2 copy of whole pages: device_pages[i] goes to host_pages[i].
 struct write_command {
@@ -250,8 +248,7 @@ struct fetched_pages {
   page_list host_pages;
 };
 
-// -- facts: controller and backup -> tree
-// --------------------------------------------------------------------------
+// -- facts: controller and backup -> tree -------------------------------------
 
 enum class operation_kind : uint8_t { write, load, backup };
 
@@ -264,8 +261,7 @@ struct operation_done {
   bool ok = true;
 };
 
-// -- prefetcher, backup -> storage
-// ------------------------------------------------------------------------------------
+// -- prefetcher, backup -> storage --------------------------------------------
 
 /// Pages [first, first + count) of `keys`; page first + i moves from or to host_pages[host_first +
 /// i]. Keys name pages; the storage actor derives the names of this rank's objects from them.
@@ -291,8 +287,7 @@ struct storage_completion {
   std::vector<ec> pages;
 };
 
-// -- cluster backend -> segment
-// --------------------------------------------------------------------------------------
+// -- cluster backend -> segment -----------------------------------------------
 
 /// Pages to be written to this rank's segment; parents[i] is all zero for a first page.
 struct segment_pages {
@@ -324,8 +319,7 @@ struct segment_slots {
   std::vector<segment_slot> list;
 };
 
-// -- everyone -> consensus
-// ------------------------------------------------------------------------------------------
+// -- everyone -> consensus ----------------------------------------------------
 
 /// A vector whose element-wise minimum over all ranks is asked for.
 struct reduction {
@@ -340,8 +334,7 @@ struct reduced {
   error failure;
 };
 
-// -- counters for people
-// ----------------------------------------------------------------------------------------------
+// -- counters for people ------------------------------------------------------
 
 /// What one rank did since it started. Every actor fills its own part.
 struct rank_counters {

@@ -11,8 +11,7 @@
 // BEGIN and END. Not hicache::ec: CAF turns error-code enums into caf::error inside messages.
 CAF_BEGIN_TYPE_ID_BLOCK(hicache, caf::first_custom_type_id)
 
-  // -- values that cross processes: Cap'n Proto inside, see wire.hpp
-  // ------------------------------------------------------
+  // -- values that cross processes: Cap'n Proto inside, see wire.hpp ----------
   CAF_ADD_TYPE_ID(hicache, (hicache::heartbeat))
   CAF_ADD_TYPE_ID(hicache, (hicache::index_status))
   CAF_ADD_TYPE_ID(hicache, (hicache::key_batch))
@@ -25,8 +24,7 @@ CAF_BEGIN_TYPE_ID_BLOCK(hicache, caf::first_custom_type_id)
   CAF_ADD_TYPE_ID(hicache, (hicache::status_query))
   CAF_ADD_TYPE_ID(hicache, (hicache::withdrawn_pages))
 
-  // -- verbs: at most 10 characters
-  // -----------------------------------------------------------------------------------
+  // -- verbs: at most 10 characters -------------------------------------------
   CAF_ADD_ATOM(hicache, hicache::atom, abort, "abort")
   CAF_ADD_ATOM(hicache, hicache::atom, apply, "apply")
   CAF_ADD_ATOM(hicache, hicache::atom, backup, "backup")
@@ -62,8 +60,7 @@ CAF_BEGIN_TYPE_ID_BLOCK(hicache, caf::first_custom_type_id)
 
 CAF_END_TYPE_ID_BLOCK(hicache)
 
-// -- in-process only: they share memory, which has no meaning elsewhere
-// ------------------------------------------------
+// -- in-process only: they share memory, which has no meaning elsewhere -------
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::backup_command)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::fetch_command)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::fetched_pages)

@@ -14,8 +14,7 @@ namespace hicache::wire {
 
 namespace {
 
-// -- values <-> schema: one pair of functions per struct
-// --------------------------------------------------------------
+// -- values <-> schema: one pair of functions per struct ----------------------
 
 void write(const page_key& x, schema::Key::Builder to) {
   uint64_t words[4];
@@ -264,8 +263,7 @@ void read(schema::IndexStatus::Reader from, index_status& x) {
   x.uptime_ms = from.getUptimeMs();
 }
 
-// -- frames
-// -------------------------------------------------------------------------------------------------------------
+// -- frames -------------------------------------------------------------------
 
 template <class Schema, class T>
 frame encode_as(const T& x) {

@@ -150,7 +150,7 @@ private:
 
 } // namespace
 
-// -- mpi_session ----------------------------------------------------------------------------------
+// -- mpi_session --------------------------------------------------------------
 
 result<mpi_session> mpi_session::start(int* argc, char*** argv) {
   auto provided = 0;
@@ -205,7 +205,7 @@ void mpi_session::finalise() noexcept {
   owner_ = false;
 }
 
-// -- make_mpi_agreement ---------------------------------------------------------------------------
+// -- make_mpi_agreement -------------------------------------------------------
 
 result<std::unique_ptr<agreement>> make_mpi_agreement(MPI_Comm communicator) {
   if (!mpi_is_running())

@@ -136,7 +136,7 @@ public:
   }
 
 private:
-  // -- callbacks of UCX, inside progress ----------------------------------------------------------
+  // -- callbacks of UCX, inside progress --------------------------------------
 
   static ucs_status_t on_reply(void* argument, const void* header, size_t header_length, void* data,
                                size_t length, const ucp_am_recv_param_t* param) {
@@ -201,7 +201,7 @@ private:
     return UCS_INPROGRESS;
   }
 
-  // -- internal steps -----------------------------------------------------------------------------
+  // -- internal steps ---------------------------------------------------------
 
   /// Does all transfers that can be done.
   /// @returns why the others did not end, or `none` if all did

@@ -110,7 +110,7 @@ public:
   const std::string& address() const noexcept override { return address_; }
 
 private:
-  // -- callbacks of UCX, inside progress ----------------------------------------------------------
+  // -- callbacks of UCX, inside progress --------------------------------------
 
   static void on_connect(ucp_conn_request_h request, void* self) {
     static_cast<ucx_page_server*>(self)->arrivals_.push_back(request);
@@ -166,7 +166,7 @@ private:
     return nullptr;
   }
 
-  // -- the thread ---------------------------------------------------------------------------------
+  // -- the thread -------------------------------------------------------------
 
   void run() {
     auto idle = 0;

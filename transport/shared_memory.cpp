@@ -43,7 +43,7 @@ tl::unexpected<error> creation_error(uint64_t bytes, const std::string& reason) 
 
 } // namespace
 
-// -- mapped_peer_memory ---------------------------------------------------------------------------
+// -- mapped_peer_memory -------------------------------------------------------
 
 result<mapped_peer_memory> mapped_peer_memory::open(const unique_fd& fd) {
   struct stat status = {};
@@ -79,7 +79,7 @@ void mapped_peer_memory::unmap() noexcept {
     ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 
-// -- shared_memory --------------------------------------------------------------------------------
+// -- shared_memory ------------------------------------------------------------
 
 result<shared_memory> shared_memory::create(uint64_t bytes, const std::string& name) {
   if (bytes == 0)

@@ -44,7 +44,7 @@ inline page_list page_run(page_index first, uint32_t count) {
   return pages_of(std::move(pages));
 }
 
-// -- recorder -----------------------------------------------------------------------------------
+// -- recorder -----------------------------------------------------------------
 
 /// Everything that a recorder received.
 struct recording {
@@ -87,7 +87,7 @@ void send_as(const caf::actor& from, const Handle& to, Args... args) {
   caf::anon_send(from, errand{std::move(send)});
 }
 
-// -- storage that answers when the test says so -------------------------------------------------
+// -- storage that answers when the test says so -------------------------------
 
 /// A request that a fake storage has not answered.
 struct held_request {
@@ -114,7 +114,7 @@ inline caf::behavior fake_storage(caf::event_based_actor* self,
   };
 }
 
-// -- a store for all ranks of a test ------------------------------------------------------------
+// -- a store for all ranks of a test ------------------------------------------
 
 /// Pages in memory, behind as many backends as there are ranks. Fails where the test says so.
 class shared_store {

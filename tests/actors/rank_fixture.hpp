@@ -65,7 +65,7 @@ public:
     tree_actor tree;
   };
 
-  // -- what engines do, the same on every rank --------------------------------------------------
+  // -- what engines do, the same on every rank --------------------------------
 
   std::vector<reply<tree_answers>> send_operations(const std::vector<tree_operation>& list) {
     auto answers = std::vector<reply<tree_answers>>{};
@@ -122,7 +122,7 @@ public:
     ADD_FAILURE() << "something is in flight for ever";
   }
 
-  // -- bytes ------------------------------------------------------------------------------------
+  // -- bytes ------------------------------------------------------------------
 
   /// Gives a whole page of a request the bytes that follow from its prefix and its place.
   void compute(const rank& on, const tokens_t& tokens, page_index page, uint64_t position) const {
@@ -138,7 +138,7 @@ public:
     return same;
   }
 
-  // -- what must hold ---------------------------------------------------------------------------
+  // -- what must hold ---------------------------------------------------------
 
   uint64_t digest_of(const rank& x) const { return core_of(x).digest(); }
 

@@ -208,7 +208,7 @@ TEST_F(SegmentTest, DeadSegmentIsForgottenAtOnce) {
   EXPECT_TRUE(locate(10).empty());
 }
 
-// -- what happens while a block report is under way ---------------------------------------------
+// -- what happens while a block report is under way ---------------------------
 
 /// An index that answers announcements when the test says so.
 struct slow_index {

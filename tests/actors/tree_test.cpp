@@ -117,7 +117,7 @@ protected:
   std::deque<bare_rank> ranks_;
 };
 
-// -- operations ---------------------------------------------------------------------------------
+// -- operations ---------------------------------------------------------------
 
 TEST_F(TreeTest, AnswersEachOperationInOrder) {
   start(1);
@@ -147,7 +147,7 @@ TEST_F(TreeTest, ReserveIsHandedOutAtTheStart) {
     EXPECT_EQ(rank.log->refilled.size(), 4u);
 }
 
-// -- steps: when they reduce and when they end --------------------------------------------------
+// -- steps: when they reduce and when they end --------------------------------
 
 TEST_F(TreeTest, StepWithNothingInFlightReducesNothing) {
   start(2);
@@ -299,7 +299,7 @@ TEST_F(TreeTest, SecondStepWhileOneIsOpenIsRefused) {
   EXPECT_TRUE(first.get());
 }
 
-// -- prefetches ---------------------------------------------------------------------------------
+// -- prefetches ---------------------------------------------------------------
 
 TEST_F(TreeTest, RequestIsReadyWithThePrefixThatEveryRankHas) {
   start(2);
@@ -338,7 +338,7 @@ TEST_F(TreeTest, BestEffortTellsThePrefetcherToStop) {
   EXPECT_EQ(ranks_[0].log->terminated, std::vector<fetch_id>{1});
 }
 
-// -- operations behind an open step -------------------------------------------------------------
+// -- operations behind an open step -------------------------------------------
 
 TEST_F(TreeTest, OperationsSentDuringAStepComeAfterIt) {
   start(2);
@@ -376,7 +376,7 @@ TEST_F(TreeTest, OnlySoManyBatchesWaitBehindAStep) {
   EXPECT_TRUE(waiting[limits::deferred_batches - 1].get());
 }
 
-// -- ranks that do not answer -------------------------------------------------------------------
+// -- ranks that do not answer -------------------------------------------------
 
 TEST_F(TreeTest, SilentRankFailsTheStepAndTheRepeatedOneSucceeds) {
   start(2);
@@ -442,7 +442,7 @@ TEST_F(TreeTest, LostRankFailsEveryStep) {
   EXPECT_EQ(send_step(0).code(), ec::rank_unresponsive);
 }
 
-// -- ranks that differ --------------------------------------------------------------------------
+// -- ranks that differ --------------------------------------------------------
 
 TEST_F(TreeTest, DivergedRanksServeNoHitAnyMore) {
   if (!has_test_hooks)

@@ -41,8 +41,7 @@ tree_driver::tree_driver(const tree_options& options)
   settle();
 }
 
-// -- whole requests
-// ---------------------------------------------------------------------------------------------------
+// -- whole requests -----------------------------------------------------------
 
 tree_driver::hit tree_driver::match(const tokens_t& tokens, const cache_namespace& ns) {
   const auto request = open(tokens, ns);
@@ -76,8 +75,7 @@ uint64_t tree_driver::load_back(const tokens_t& tokens) {
   return loading;
 }
 
-// -- parts of requests
-// ------------------------------------------------------------------------------------------------
+// -- parts of requests --------------------------------------------------------
 
 request_id tree_driver::open(const tokens_t& tokens, const cache_namespace& ns) {
   const auto id = next_request_++;
@@ -155,8 +153,7 @@ std::vector<uint64_t> tree_driver::contents(const tokens_t& tokens,
   return words;
 }
 
-// -- copies and steps
-// -------------------------------------------------------------------------------------------------
+// -- copies and steps ---------------------------------------------------------
 
 void tree_driver::settle() {
   for (auto& effect : tree.take_effects()) {

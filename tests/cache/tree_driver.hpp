@@ -32,8 +32,7 @@ public:
 
   explicit tree_driver(const tree_options& options);
 
-  // -- whole requests
-  // -----------------------------------------------------------------------------------------------
+  // -- whole requests ---------------------------------------------------------
 
   /// Matches all of `tokens`, and closes the request again.
   hit match(const tokens_t& tokens, const cache_namespace& ns = {});
@@ -49,8 +48,7 @@ public:
   /// Loads the host part of `tokens` back and closes the request. @returns the tokens loading.
   uint64_t load_back(const tokens_t& tokens);
 
-  // -- parts of requests
-  // --------------------------------------------------------------------------------------------
+  // -- parts of requests ------------------------------------------------------
 
   request_id open(const tokens_t& tokens, const cache_namespace& ns = {});
 
@@ -65,8 +63,7 @@ public:
 
   const match_result& matched(request_id request) const { return requests_.at(request).matched; }
 
-  // -- copies and steps
-  // ---------------------------------------------------------------------------------------------
+  // -- copies and steps -------------------------------------------------------
 
   /// Carries out the oldest `count` copies of a kind that are pending.
   void run_writes(size_t count = SIZE_MAX);
@@ -91,8 +88,7 @@ public:
   /// Reads what L3 has of the fetches that are open into pages of the reserve.
   void run_fetches();
 
-  // -- what happened
-  // ------------------------------------------------------------------------------------------------
+  // -- what happened ----------------------------------------------------------
 
   std::vector<uint64_t> writes;  ///< Pages of each write command.
   std::vector<uint64_t> loads;   ///< Pages of each load command.

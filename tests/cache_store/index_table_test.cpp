@@ -205,7 +205,7 @@ TEST(IndexTableTest, WithdrawnRecordsAreUsedAgain) {
   EXPECT_EQ(table.counters().keys, 10'000u);
 }
 
-// -- against a naive model ------------------------------------------------------------------------
+// -- against a naive model ----------------------------------------------------
 
 struct model_member {
   uint64_t epoch = 0;

@@ -144,7 +144,7 @@ TEST(SegmentTableTest, ReportsPublishedPagesInSlotOrderAndInParts) {
   EXPECT_EQ(rest[0].key, key_of(4));
 }
 
-// -- against a naive model ------------------------------------------------------------------------
+// -- against a naive model ----------------------------------------------------
 
 /// The same rules, written as scans.
 struct model {

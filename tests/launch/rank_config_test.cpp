@@ -9,7 +9,7 @@
 namespace hicache {
 namespace {
 
-// -- extra config -------------------------------------------------------------------------------
+// -- extra config -------------------------------------------------------------
 
 class StorageConfigTest : public test::folder_test {
 protected:
@@ -92,7 +92,7 @@ TEST_F(StorageConfigTest, BrokenTextAndMissingFilesAreSaidSo) {
   EXPECT_EQ(complaint("@" + absent), "cannot read the file " + absent);
 }
 
-// -- settings of a rank -------------------------------------------------------------------------
+// -- settings of a rank -------------------------------------------------------
 
 using change = std::function<void(rank_config&)>;
 

@@ -11,7 +11,7 @@ namespace {
 
 using random_engine = std::mt19937_64;
 
-// -- random values of every type ----------------------------------------------------------------
+// -- random values of every type ----------------------------------------------
 
 size_t small(random_engine& random) {
   return random() % 5;
@@ -125,7 +125,7 @@ void fill(index_status& x, random_engine& random) {
     fill(*field, random);
 }
 
-// -- what no decoded value may exceed -----------------------------------------------------------
+// -- what no decoded value may exceed -----------------------------------------
 
 bool is_bounded(const auto&) {
   return true;
@@ -169,7 +169,7 @@ bool is_bounded(const index_status& x) {
   return x.members.size() <= limits::index_members;
 }
 
-// -- every codec --------------------------------------------------------------------------------
+// -- every codec --------------------------------------------------------------
 
 template <class T>
 class WireTest : public ::testing::Test {
@@ -249,7 +249,7 @@ TYPED_TEST(WireTest, RandomWordsAreSafe) {
   }
 }
 
-// -- limits -------------------------------------------------------------------------------------
+// -- limits -------------------------------------------------------------------
 
 TEST(WireLimitsTest, AFullBatchSurvives) {
   auto sent = published_pages{1, 1, std::vector<announced_page>(limits::index_batch_keys)};

@@ -255,7 +255,7 @@ TEST(PageServerProcessTest, AHangingServerCostsNoMoreThanTheDeadlineAndNothingIs
   EXPECT_TRUE(late.targets == before) << "an abandoned transfer wrote to its target";
 }
 
-// -- readers that do not keep to the protocol -----------------------------------------------------
+// -- readers that do not keep to the protocol ---------------------------------
 
 /// A reader that says what the test wants.
 class rude_reader {
