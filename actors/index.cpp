@@ -31,7 +31,7 @@ caf::result<membership> index_state::mount(const member_info& member) {
     mounted_by[caf::actor_cast<caf::actor_addr>(sender)] = member.member;
     self->monitor(sender);
   }
-  spdlog::info("member {:x} on {} lends {} bytes", member.member, member.host,
+  spdlog::info("member {:016x} on {} lends {} bytes", member.member, member.host,
                member.capacity_bytes);
   return view(true);
 }
@@ -96,7 +96,7 @@ index_status index_state::status() const {
 void index_state::poll() {
   for (const auto member : table.expire(options.clock->now(), options.member_ttl)) {
     ++members_lost;
-    spdlog::warn("member {:x} has been silent for too long; its pages are withdrawn", member);
+    spdlog::warn("member {:016x} has been silent for too long; its pages are withdrawn", member);
   }
   self->delayed_send(self, options.member_ttl / 4, atom::poll_v);
 }
@@ -113,7 +113,7 @@ void index_state::on_down(const caf::actor_addr& who) {
     return;
   if (table.drop(i->second)) {
     ++members_lost;
-    spdlog::info("member {:x} is gone; its pages are withdrawn", i->second);
+    spdlog::info("member {:016x} is gone; its pages are withdrawn", i->second);
   }
   mounted_by.erase(i);
 }

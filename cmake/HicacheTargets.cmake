@@ -72,5 +72,9 @@ function(hicache_add_test name)
   hicache_apply_build_mode(${name})
   # g++ 12 reports std::optional of tl::expected wrongly when it inlines deeply (GCC bug 80635).
   target_compile_options(${name} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized>)
+  if(HICACHE_SANITIZER STREQUAL "thread")
+    # ThreadSanitizer crashes at start in every program that links libucs, so leave out what a test does not use.
+    target_link_options(${name} PRIVATE -Wl,--as-needed)
+  endif()
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 120 LABELS "${ARG_LABEL}")
 endfunction()

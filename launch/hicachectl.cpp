@@ -71,7 +71,7 @@ void print(const index_status& status) {
   const auto share = status.keys_asked == 0 ? 0.0
                                             : 100 * static_cast<double>(status.keys_found)
                                                 / static_cast<double>(status.keys_asked);
-  std::printf("up %.0f s; %zu members, %llu lost since the start\n",
+  std::printf("up %.0f s; %zu members, %llu gone since the start\n",
               static_cast<double>(status.uptime_ms) / 1000, status.members.size(),
               static_cast<unsigned long long>(status.members_lost));
   std::printf("%llu pages, %llu replicas, %s; %llu look-ups, %.1f %% of pages found\n",

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <utility>
 
 #ifndef HICACHE_VERSION
 #error "the build defines HICACHE_VERSION"
@@ -20,19 +21,24 @@ namespace hicache {
 int run_program(CLI::App& app, int argc, char** argv, const std::function<result<int>()>& body,
                 const std::function<int(const error&)>& on_bad_flags) {
   app.set_version_flag("--version", version_text());
+  const auto refuse = [&](std::string why) {
+    const auto bad = error{ec::invalid_argument, std::move(why)};
+    if (on_bad_flags)
+      return on_bad_flags(bad);
+    complain(app, bad);
+    return exit_usage;
+  };
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& ex) { // --help, --version
     if (speaks_for_instance())
       app.exit(ex);
     return exit_ok;
+  } catch (const CLI::ConfigError& ex) {
+    return refuse("--config: " + std::string{ex.what()}
+                  + "; expected keys named like the flags, as in page-size = 64");
   } catch (const CLI::ParseError& ex) {
-    const auto bad
-      = error{ec::invalid_argument, std::string{ex.what()} + "; see " + app.get_name() + " --help"};
-    if (on_bad_flags)
-      return on_bad_flags(bad);
-    complain(app, bad);
-    return exit_usage;
+    return refuse(std::string{ex.what()} + "; see " + app.get_name() + " --help");
   }
   try {
     const auto code = body();

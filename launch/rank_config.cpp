@@ -125,7 +125,7 @@ result<void> rank_config::finish(uint32_t ranks) {
                                format_bytes(page_bytes), format_bytes(limits::page_bytes)));
   const auto wanted = hicache_size > 0 ? hicache_size * 1e9 / static_cast<double>(page_bytes)
                                        : hicache_ratio * device_pages;
-  if (wanted < 1 || wanted >= static_cast<double>(limits::pool_pages))
+  if (!(wanted >= 1) || wanted >= static_cast<double>(limits::pool_pages))
     return bad(hicache_size > 0 ? "--hicache-size" : "--hicache-ratio",
                absl::StrFormat("%g", hicache_size > 0 ? hicache_size : hicache_ratio),
                absl::StrFormat("a size that gives 1 to %d host pages", limits::pool_pages - 1));

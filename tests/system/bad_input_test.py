@@ -36,6 +36,7 @@ class BadInputTest(SystemTest):
             (TURNS + ["--device-pages", "0"], "--device-pages"),
             (TURNS + ["--device-pages", "many"], "--device-pages", "many"),
             (TURNS + ["--hicache-ratio", "0"], "--hicache-ratio"),
+            (TURNS + ["--hicache-ratio", "nan"], "--hicache-ratio"),
             (TURNS + ["--hicache-size", "-1"], "--hicache-size"),
             (TURNS + ["--segment-size", "-5"], "--segment-size", "-5"),
             (TURNS + ["--segment-size", "5XB"], "5XB", "64MiB"),
@@ -59,7 +60,7 @@ class BadInputTest(SystemTest):
                 self.refuse(REPLAY, arguments, *expected)
 
     def test_config_file(self):
-        self.refuse(REPLAY, TURNS + ["--config", self.write("a.toml", "colour = 3\n")], "colour")
+        self.refuse(REPLAY, TURNS + ["--config", self.write("a.toml", "colour = 3\n")], "--config", "colour", "named like the flags")
         self.refuse(REPLAY, TURNS + ["--config", self.write("b.toml", "page-size = 48\n")], "--page-size", "48")
 
     def test_trace(self):
