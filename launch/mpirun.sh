@@ -15,6 +15,10 @@ flags=(--oversubscribe --bind-to none --mca odls_base_sigkill_timeout 5)
 if [ "$(id -u)" = 0 ]; then
   flags+=(--allow-run-as-root)
 fi
+# mpirun refuses to start without ssh or rsh, although it needs neither on one machine.
+if ! command -v ssh >/dev/null && ! command -v rsh >/dev/null; then
+  export OMPI_MCA_plm_rsh_agent=false
+fi
 # Containers often forbid the system call behind the single-copy mode of the shared-memory transport, which then warns on every rank.
 export OMPI_MCA_btl_vader_single_copy_mechanism=none
 exec "${MPIEXEC:-mpirun}" "${flags[@]}" -n "$ranks" "$@"
