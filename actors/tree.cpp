@@ -1,5 +1,6 @@
 #include "actors/tree.hpp"
 
+#include "actors/cache_events.hpp"
 #include "base/check.hpp"
 #include "base/limits.hpp"
 
@@ -22,28 +23,6 @@ struct overload : Handlers... {
 
 template <class... Handlers>
 overload(Handlers...) -> overload<Handlers...>;
-
-/// One operation on the core, its result widened to the answer type.
-tree_answer perform(hi_radix_tree& core, const tree_operation& operation) {
-  const auto widen = [](auto outcome) -> tree_answer {
-    if (!outcome)
-      return tl::unexpected{std::move(outcome.error())};
-    return std::move(*outcome);
-  };
-  return std::visit(
-    overload{
-      [&](const match_request& x) { return widen(core.match(x)); },
-      [&](const prefetch_request& x) { return widen(core.prefetch(x.request)); },
-      [&](const schedule_request& x) { return widen(core.schedule(x.request)); },
-      [&](const load_request& x) { return widen(core.load_back(x.request)); },
-      [&](const allocate_request& x) { return widen(core.allocate(x.request, x.tokens)); },
-      [&](const insert_request& x) { return widen(core.insert(x)); },
-      [&](const release_request& x) {
-        return widen(core.release(x.request).map([] { return release_result{}; }));
-      },
-    },
-    operation);
-}
 
 } // namespace
 
@@ -69,7 +48,9 @@ caf::result<step_result> tree_state::step(caf::timespan wait) {
     return step_alone();
   if (!open && !core->in_flight()) {
     // Nothing to agree on; the tree may still top up the prefetcher's reserve, on every rank alike.
-    core->step({known.writes_done, known.loads_done, known.backups_done, {}}, {});
+    auto facts = known;
+    facts.fetched.clear();
+    step_core(facts, {});
     dispatch();
     return step_result{};
   }
@@ -131,8 +112,10 @@ void tree_state::tick(uint8_t timer, uint64_t number) {
 tree_answers tree_state::apply_now(const tree_operations& operations) {
   auto answers = tree_answers{};
   answers.list.reserve(operations.list.size());
-  for (const auto& operation : operations.list)
-    answers.list.push_back(perform(*core, operation));
+  for (const auto& operation : operations.list) {
+    answers.list.push_back(hicache::apply(*core, operation));
+    note(operation);
+  }
   dispatch();
   return answers;
 }
@@ -149,6 +132,40 @@ void tree_state::dispatch() {
         [&](refill_command& x) { self->send(helpers.prefetcher, atom::refill_v, std::move(x)); },
       },
       effect);
+  if (auto events = core->take_events(); !events.empty() && helpers.engine)
+    self->send(helpers.engine, atom::events_v,
+               std::make_shared<const cache_events>(cache_events{std::move(events)}));
+  if (!notes.empty())
+    send_notes();
+}
+
+template <class Event>
+void tree_state::note(const Event& event) {
+  if (helpers.recorder)
+    notes.push_back({event, core->digest()});
+}
+
+void tree_state::send_notes() {
+  auto batch = std::make_shared<const op_log_batch>(op_log_batch{std::exchange(notes, {})});
+  if (unrecorded == limits::unrecorded_batches) {
+    spdlog::error("the op log ends here: the disk is too slow");
+    helpers.recorder = nullptr;
+    return;
+  }
+  ++unrecorded;
+  auto on_ok = [this](atom::ok) { --unrecorded; };
+  // The recorder has said why.
+  auto on_error = [this](const caf::error&) { helpers.recorder = nullptr; };
+  self->request(helpers.recorder, caf::infinite, atom::record_v, op_log_batch_ptr{std::move(batch)})
+    .then(on_ok, on_error);
+}
+
+std::vector<ready_request> tree_state::step_core(const step_facts& facts,
+                                                 const std::vector<page_list>& lists) {
+  auto ready = core->step(facts, lists);
+  if (helpers.recorder)
+    note(applied_step{facts, lists});
+  return ready;
 }
 
 bool tree_state::has_news() const {
@@ -231,7 +248,7 @@ result<step_result> tree_state::settle(const std::vector<int64_t>& minimum) {
   for (auto i = size_t{0}; i < ending.size(); ++i)
     if (agreed->facts.fetched[i] >= 0)
       arrived.erase(ending[i]);
-  outcome.ready = core->step(agreed->facts, open->arrived);
+  outcome.ready = step_core(agreed->facts, open->arrived);
   known = std::move(agreed->facts);
   outcome.in_flight = core->in_flight();
   dispatch();
@@ -239,7 +256,8 @@ result<step_result> tree_state::settle(const std::vector<int64_t>& minimum) {
 }
 
 step_result tree_state::step_alone() {
-  auto facts = step_facts{writes.done(), loads.done(), backups.done(), {}};
+  auto facts = step_facts{
+    writes.done(), loads.done(), backups.done(), {}, clock->now().time_since_epoch().count()};
   auto lists = std::vector<page_list>{};
   for (const auto id : core->ending()) {
     const auto i = arrived.find(id);
@@ -250,7 +268,7 @@ step_result tree_state::step_alone() {
       arrived.erase(i);
   }
   auto outcome = step_result{};
-  outcome.ready = core->step(facts, lists);
+  outcome.ready = step_core(facts, lists);
   outcome.in_flight = core->in_flight();
   dispatch();
   return outcome;
@@ -262,6 +280,8 @@ error tree_state::distrust(ec why, const std::string& detail) {
     ++counters.divergences;
   spdlog::critical("no cached page is served any more: {}", detail);
   core->stop_serving();
+  note(serving_stopped{});
+  dispatch();
   alone = true;
   auto reason = error{why, detail};
   if (helpers.engine)
@@ -280,7 +300,7 @@ tree_actor::behavior_type tree(tree_actor::stateful_pointer<tree_state> self,
   state.helpers = std::move(helpers);
   state.clock = clock;
   state.step_timeout = step_timeout;
-  state.core.emplace(options);
+  state.core = make_prefix_cache(options);
   state.dispatch();
   return {
     [self](atom::apply, const tree_operations& operations) {

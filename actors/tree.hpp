@@ -1,8 +1,9 @@
 #pragma once
 
 #include "base/clock.hpp"
-#include "cache/hi_radix_tree.hpp"
 #include "cache/in_order_counter.hpp"
+#include "cache/op_log.hpp"
+#include "cache/prefix_cache.hpp"
 #include "cache/step_vector.hpp"
 #include "messages/interfaces.hpp"
 
@@ -23,8 +24,10 @@ struct tree_helpers {
   /// Null without L3.
   prefetcher_actor prefetcher;
   backup_actor backup;
-  /// Told of failures; may be null.
+  /// Told of failures and of cache events; may be null.
   engine_actor engine;
+  /// Null: nothing is recorded.
+  op_recorder_actor recorder{};
 };
 
 /// @relates tree
@@ -49,8 +52,19 @@ struct tree_state {
 
   tree_answers apply_now(const tree_operations& operations);
 
-  /// Hands the core's effects to the actors concerned.
+  /// Hands the core's effects to the actors concerned, its events to the engine, and what was noted
+  /// to the recorder.
   void dispatch();
+
+  /// Notes for the recorder what was just applied.
+  template <class Event>
+  void note(const Event& event);
+
+  void send_notes();
+
+  /// A step of the core that is noted.
+  std::vector<ready_request> step_core(const step_facts& facts,
+                                       const std::vector<page_list>& lists);
 
   /// True if this rank has something to offer that the others cannot know yet.
   bool has_news() const;
@@ -96,7 +110,7 @@ struct tree_state {
   tree_helpers helpers;
   const clock_source* clock = nullptr;
   caf::timespan step_timeout{};
-  std::optional<hi_radix_tree> core; // Set once, by tree().
+  std::unique_ptr<prefix_cache> core; // Set once, by tree().
   in_order_counter writes;
   in_order_counter loads;
   in_order_counter backups;
@@ -108,6 +122,9 @@ struct tree_state {
   std::optional<open_step> open;
   uint64_t step_number = 0;
   std::vector<deferred> waiting;
+  /// What the recorder does not have yet, and the batches that it has not written.
+  std::vector<op_log_entry> notes;
+  size_t unrecorded = 0;
   rank_counters counters;
 };
 

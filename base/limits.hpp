@@ -29,9 +29,19 @@ inline constexpr size_t prefetches_open = 4096;
 /// Requests an engine may hold locks for at once.
 inline constexpr size_t requests_open = 65536;
 
+/// Sessions an engine may have open at once; SGLang remembers as many closed ones.
+inline constexpr size_t sessions_open = 8192;
+
+/// Locks by node handle; as many as requests, which hold one lock each.
+inline constexpr size_t handle_locks = requests_open;
+
 /// Batches of operations that may wait behind an open step; an engine has no use for more than a
 /// few.
 inline constexpr size_t deferred_batches = 256;
+
+/// Batches of an op log that wait for the disk. A disk that far behind would cost memory without
+/// end: recording stops, serving goes on.
+inline constexpr size_t unrecorded_batches = 4096;
 
 /// Tokens of one request. Larger than any context window in use (2026), small enough that page
 /// counts fit 32 bits.

@@ -69,6 +69,22 @@ void hi_radix_tree::impl::check_locks() const {
   }
   for (const auto& operation : backups.in_flight)
     count_path(host, *operation.end);
+  auto held = uint64_t{0};
+  for (const auto& [id, list] : handle_locks) {
+    HICACHE_CHECK(!list.empty());
+    for (const auto& lock : list) {
+      ++held;
+      count_path(device, *lock.device_end);
+      if (lock.host_end != nullptr)
+        count_path(host, *lock.host_end);
+    }
+  }
+  HICACHE_CHECK(held == handle_locks_count);
+  for (const auto& [id, pin] : pins)
+    count_path(host, *pin.end);
+  for (const auto* node : tree.sorted_nodes())
+    if (node->has_pin_lock)
+      count_path(device, *node);
   for (const auto* node : tree.sorted_nodes()) {
     HICACHE_CHECK(node->device_locks == count_of(device, node));
     HICACHE_CHECK(node->host_locks == count_of(host, node));
@@ -96,10 +112,37 @@ void hi_radix_tree::impl::check_pages() const {
   HICACHE_CHECK(device.is_complete() && host.is_complete());
 }
 
+void hi_radix_tree::impl::check_pins() const {
+  auto counts = lock_counts{};
+  auto digests = uint64_t{0};
+  auto timed = size_t{0};
+  for (const auto& [id, pin] : pins) {
+    HICACHE_CHECK(pin.end->id == id && (pin.is_timed || pin.asked_ttl_ns > 0));
+    timed += pin.is_timed ? 1 : 0;
+    HICACHE_CHECK(!pin.is_timed || expiries.contains({pin.expiry_ns, id}));
+    count_path(counts, *pin.end);
+    digests += pin_digest(id, pin);
+  }
+  HICACHE_CHECK(expiries.size() == timed && digests == pins_digest);
+  for (const auto id : asked_pins)
+    HICACHE_CHECK(pins.at(id).asked_ttl_ns > 0);
+  auto used = std::map<std::string, uint64_t>{};
+  for (const auto* node : tree.sorted_nodes())
+    if (!node->is_root()) {
+      HICACHE_CHECK(node->pins == count_of(counts, node));
+      if (node->pins > 0)
+        used[node->root().ns->salt] += node->pages;
+    }
+  HICACHE_CHECK(used == pinned_pages);
+  for (const auto& [tenant, pages] : used)
+    HICACHE_CHECK(pages <= options.pin_budget_pages);
+}
+
 void hi_radix_tree::impl::check_invariants() const {
   tree.check_invariants();
   check_locks();
   check_pages();
+  check_pins();
   auto digests = uint64_t{0};
   for (const auto& [id, request] : requests) {
     HICACHE_CHECK(request.id == id

@@ -6,9 +6,12 @@
 #include "cache/hi_radix_tree.hpp"
 #include "cache/radix_tree.hpp"
 
+#include <absl/container/btree_set.h>
 #include <absl/container/flat_hash_map.h>
 
 #include <deque>
+#include <map>
+#include <string>
 
 namespace hicache {
 
@@ -88,6 +91,26 @@ struct operation_queue {
   }
 };
 
+/// A lock that somebody holds by a node's handle: ends of what it covers.
+struct handle_lock {
+  radix_node* device_end = nullptr;
+  /// Null if all was on the device.
+  radix_node* host_end = nullptr;
+};
+
+/// A pin ends with a node and at a moment of logical time.
+struct open_pin {
+  radix_node* end = nullptr;
+  int64_t expiry_ns = 0;
+  /// False until the first step tells the time; then the pin is in `expiries`.
+  bool is_timed = false;
+  /// What was asked for since the last step, or 0: counts from the next one.
+  int64_t asked_ttl_ns = 0;
+};
+
+/// @relates open_pin
+uint64_t pin_digest(node_id end, const open_pin& pin) noexcept;
+
 struct hi_radix_tree::impl {
   explicit impl(const tree_options& opts);
 
@@ -96,10 +119,20 @@ struct hi_radix_tree::impl {
   result<match_result> match(const match_request& request);
   result<prefetch_result> prefetch(request_id id);
   result<schedule_result> schedule(request_id id);
-  result<load_result> load_back(request_id id);
-  result<allocate_result> allocate(request_id id, uint64_t token_count);
+  result<load_result> load_back(const load_request& asked);
+  result<allocate_result> allocate(const allocate_request& asked);
   result<insert_result> insert(const insert_request& request);
   result<void> release(request_id id);
+  evict_result evict(const evict_request& asked);
+  result<pin_result> pin(const pin_request& asked);
+  pin_result unpin(const unpin_request& asked);
+  result<lock_result> lock(node_id id);
+  result<lock_result> unlock(node_id id);
+  result<backup_result> backup(node_id id);
+  result<load_node_result> load_node(const load_node_request& asked);
+  result<uint64_t> refer(node_id id);
+  result<void> clear();
+  void set_storage_attached(bool attached);
   std::vector<ready_request> step(const step_facts& facts, std::span<const page_list> arrived);
 
   // -- requests ---------------------------------------------------------------
@@ -107,7 +140,7 @@ struct hi_radix_tree::impl {
   result<open_request*> find(request_id id);
   /// Sets the request's device and host part to the longest match of at most `limit` pages, and
   /// moves its locks there.
-  void match_again(open_request& request, uint64_t limit, uint64_t hits);
+  void match_again(open_request& request, uint64_t limit);
   /// Moves the device part's end, and its lock, to `end`.
   void move_device_end(open_request& request, radix_node& end);
   void drop_host_part(open_request& request);
@@ -118,9 +151,9 @@ struct hi_radix_tree::impl {
   void before_change(const open_request& request) { requests_digest -= request.digest(); }
   void after_change(const open_request& request) { requests_digest += request.digest(); }
   result<void> check_insert(const open_request& request, const insert_request& asked) const;
-  /// Gives the request's own pages to the nodes of `tokens`, creating them where they lack.
+  /// Gives the request's own pages to the nodes of the tokens, creating them where they lack.
   /// @returns the last node.
-  radix_node& hand_over(open_request& request, const token_buffer& tokens, uint64_t pages,
+  radix_node& hand_over(open_request& request, const insert_request& asked, uint64_t pages,
                         uint64_t& duplicates);
 
   // -- names ------------------------------------------------------------------
@@ -132,11 +165,29 @@ struct hi_radix_tree::impl {
 
   // -- copies -----------------------------------------------------------------
 
-  void write_through(radix_node& end);
+  /// Writes the nodes of the path that L2 lacks, root first, up to the first with fewer hits or for
+  /// which there is no room.
+  /// @returns how many pages.
+  uint64_t write_path(radix_node& end, uint64_t least_hits);
+  /// Issues the write of nodes whose host pages were set, root first.
+  void begin_write(const std::vector<radix_node*>& nodes);
+  /// Begins to load the host part of the path to `end`, for which `pages` were taken.
+  layer_progress_ptr begin_load(radix_node& end, std::vector<page_index> pages);
+  error no_device_pages(std::string what, uint64_t pages) const;
   void finish_write(const operation_queue::entry& write);
   void finish_load(const operation_queue::entry& load);
   void finish_backup(const operation_queue::entry& backup);
   layer_progress_ptr progress_on(const radix_node& end) const;
+
+  // -- pins -------------------------------------------------------------------
+
+  /// Pages that a pin on this path would keep beyond those that pins keep already.
+  static uint64_t unpinned_pages(const path_end& end);
+  bool fits_budget(const path_end& end) const;
+  uint64_t retain(radix_node& end, std::chrono::nanoseconds ttl);
+  void begin_pin(radix_node& end, std::chrono::nanoseconds ttl);
+  void end_pin(node_id end);
+  void advance(int64_t now);
 
   // -- prefetches -------------------------------------------------------------
 
@@ -157,6 +208,8 @@ struct hi_radix_tree::impl {
   void check_invariants() const;
   void check_locks() const;
   void check_pages() const;
+  void check_pins() const;
+  lock_result lock_sizes() const;
 
   uint64_t tokens(uint64_t pages) const noexcept { return pages * options.page_size; }
 
@@ -173,6 +226,18 @@ struct hi_radix_tree::impl {
   uint64_t reserve = 0;
   std::vector<bool> in_reserve;
   std::vector<tree_effect> effects;
+  /// By the node that each ends with; and by the moment.
+  std::map<node_id, open_pin> pins;
+  absl::btree_set<std::pair<int64_t, node_id>> expiries;
+  /// Pins whose `asked_ttl_ns` is set, in the order asked.
+  std::vector<node_id> asked_pins;
+  /// Pages that the pins of each tenant (salt) keep.
+  std::map<std::string, uint64_t> pinned_pages;
+  uint64_t pins_digest = 0;
+  /// Logical time.
+  int64_t now_ns = 0;
+  std::map<node_id, std::deque<handle_lock>> handle_locks;
+  uint64_t handle_locks_count = 0;
   bool is_stopped = false;
   uint64_t requests_digest = 0;
   uint64_t fetches_digest = 0;

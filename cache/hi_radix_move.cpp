@@ -24,6 +24,10 @@ uint64_t overlap(uint64_t a, uint64_t b, uint64_t c, uint64_t d) {
   return to > from ? to - from : 0;
 }
 
+error no_node(node_id id) {
+  return {ec::unknown_id, "node " + std::to_string(id) + " is not in the tree (any more)"};
+}
+
 /// The pages that the cache holds, without those that the request allocated.
 page_list device_part(const open_request& request) {
   if (request.owned.empty())
@@ -39,13 +43,11 @@ page_list device_part(const open_request& request) {
 void hi_radix_tree::impl::extend_device_part(open_request& request) {
   if (request.host_end == nullptr || !request.owned.empty())
     return;
-  auto* device_end = request.host_end;
-  while (!device_end->is_root() && !device_end->on_device())
-    device_end = device_end->parent;
-  if (device_end->end() <= request.device_pages)
+  auto& device_end = request.host_end->device_end();
+  if (device_end.end() <= request.device_pages)
     return;
   const auto matched = request.matched_pages();
-  move_device_end(request, *device_end);
+  move_device_end(request, device_end);
   request.host_pages = matched - request.device_pages;
   if (request.host_pages == 0)
     drop_host_part(request);
@@ -61,18 +63,50 @@ layer_progress_ptr hi_radix_tree::impl::progress_on(const radix_node& end) const
   return latest == 0 ? nullptr : loads.in_flight[latest - loads.done - 1].progress;
 }
 
-result<load_result> hi_radix_tree::impl::load_back(request_id id) {
-  const auto found = find(id);
+layer_progress_ptr hi_radix_tree::impl::begin_load(radix_node& end, std::vector<page_index> pages) {
+  auto progress = std::make_shared<layer_progress>(options.layers);
+  const auto load = loads.begin(end, progress);
+  auto host_pages = std::vector<page_index>{};
+  host_pages.reserve(pages.size());
+  auto next = pages.begin();
+  for (auto* node : path_nodes(end, [](const radix_node& each) { return !each.on_device(); })) {
+    const auto part = next + static_cast<ptrdiff_t>(node->pages);
+    node->load = load;
+    tree.set_device(*node, {next, part});
+    next = part;
+    host_pages.insert(host_pages.end(), node->host.begin(), node->host.end());
+  }
+  HICACHE_CHECK(next == pages.end());
+  // The load keeps both copies until it is done, whatever becomes of the request.
+  tree.lock_device(end);
+  tree.lock_host(end);
+  effects.push_back(
+    load_command{load, share(std::move(host_pages)), share(std::move(pages)), progress});
+  return progress;
+}
+
+result<load_result> hi_radix_tree::impl::load_back(const load_request& asked) {
+  const auto found = find(asked.request);
   if (!found)
     return tl::unexpected{found.error()};
   auto& request = **found;
+  // What others brought to the device meanwhile need not be loaded, nor make room for the rest.
+  auto& device_end = request.host_end != nullptr && request.owned.empty()
+                       ? request.host_end->device_end()
+                       : *request.device_end;
+  const auto missing = request.matched_pages() - std::max(device_end.end(), request.device_pages);
+  const auto is_wanted = missing > 0 && tokens(missing) >= options.load_back_threshold_tokens
+                         && tokens(missing) <= asked.quota_tokens && request.owned.empty()
+                         && !is_stopped;
+  tree.lock_device(device_end);
+  auto pages = is_wanted ? tree.take_device(missing) : std::nullopt;
+  if (is_wanted && !pages && tree.leaving() > 0) {
+    tree.unlock_device(device_end);
+    return tl::unexpected{no_device_pages("request " + std::to_string(request.id), missing)};
+  }
   before_change(request);
   extend_device_part(request);
-  auto pages = std::optional<std::vector<page_index>>{};
-  const auto is_worth_it
-    = request.host_pages > 0 && tokens(request.host_pages) >= options.load_back_threshold_tokens;
-  if (is_worth_it && request.owned.empty() && !is_stopped)
-    pages = tree.take_device(request.host_pages);
+  tree.unlock_device(device_end);
   if (!pages) {
     after_change(request);
     return load_result{tokens(request.device_pages), 0, 0, device_part(request),
@@ -81,60 +115,97 @@ result<load_result> hi_radix_tree::impl::load_back(request_id id) {
   const auto from = request.device_pages;
   const auto to = request.matched_pages();
   auto& end = *request.host_end;
-  auto progress = std::make_shared<layer_progress>(options.layers);
-  const auto load = loads.begin(end, progress);
-  auto host_pages = std::vector<page_index>{};
-  host_pages.reserve(pages->size());
-  for (auto* node : path_nodes(end, [](const radix_node& each) { return !each.on_device(); })) {
-    const auto begin = pages->begin() + static_cast<ptrdiff_t>(node->first - from);
-    node->load = load;
-    tree.set_device(*node, {begin, begin + static_cast<ptrdiff_t>(node->pages)});
-    host_pages.insert(host_pages.end(), node->host.begin(), node->host.end());
-  }
-  // The load keeps both copies until it is done, whatever becomes of the request.
-  tree.lock_device(end);
-  tree.lock_host(end);
+  auto progress = begin_load(end, std::move(*pages));
   move_device_end(request, end);
   drop_host_part(request);
   list_pages(request);
   after_change(request);
-  effects.push_back(
-    load_command{load, share(std::move(host_pages)), share(std::move(*pages)), progress});
   const auto from_storage = overlap(from, to, request.fetched_from, request.fetched_to);
-  return load_result{tokens(to), tokens(to - from), tokens(from_storage), request.pages, progress};
+  return load_result{tokens(to), tokens(to - from), tokens(from_storage), request.pages,
+                     std::move(progress)};
+}
+
+result<load_node_result> hi_radix_tree::impl::load_node(const load_node_request& asked) {
+  auto* end = tree.find(asked.node);
+  if (end == nullptr)
+    return tl::unexpected{no_node(asked.node)};
+  const auto count = end->end() - end->device_end().end();
+  if (count == 0 || tokens(count) < options.load_back_threshold_tokens
+      || tokens(count) > asked.quota_tokens || is_stopped)
+    return load_node_result{};
+  // Neither half of the path may make room for the other.
+  auto& device_end = end->device_end();
+  tree.lock_device(device_end);
+  tree.lock_host(*end);
+  auto pages = tree.take_device(count);
+  if (pages)
+    begin_load(*end, std::move(*pages));
+  tree.unlock_host(*end);
+  tree.unlock_device(device_end);
+  if (!pages && tree.leaving() > 0)
+    return tl::unexpected{no_device_pages("node " + std::to_string(asked.node), count)};
+  return load_node_result{pages ? tokens(count) : 0};
 }
 
 // -- L1 -> L2 -----------------------------------------------------------------
 
-void hi_radix_tree::impl::write_through(radix_node& end) {
-  if (options.host_pages == 0)
-    return;
-  // Room for a node must not come from the nodes before or after it.
-  tree.lock_host(end);
-  auto command = write_command{};
+void hi_radix_tree::impl::begin_write(const std::vector<radix_node*>& nodes) {
   auto device_pages = std::vector<page_index>{};
   auto host_pages = std::vector<page_index>{};
-  auto* last = static_cast<radix_node*>(nullptr);
+  auto& last = *nodes.back();
+  const auto id = writes.begin(last);
+  for (auto* node : nodes) {
+    node->write = id;
+    tree.changed(*node);
+    device_pages.insert(device_pages.end(), node->device.begin(), node->device.end());
+    host_pages.insert(host_pages.end(), node->host.begin(), node->host.end());
+  }
+  tree.lock_device(last);
+  tree.lock_host(last);
+  effects.emplace_back(
+    write_command{id, share(std::move(device_pages)), share(std::move(host_pages))});
+}
+
+uint64_t hi_radix_tree::impl::write_path(radix_node& end, uint64_t least_hits) {
+  if (options.host_pages == 0)
+    return 0;
+  // Room for a node must not come from the nodes before or after it.
+  tree.lock_host(end);
+  auto nodes = std::vector<radix_node*>{};
+  auto count = uint64_t{0};
   for (auto* node : path_nodes(end, [](const radix_node& each) { return each.host.empty(); })) {
+    if (node->use.hits < least_hits)
+      break;
     auto pages = tree.take_host(node->pages);
     if (!pages)
       break;
     node->host = std::move(*pages);
+    // Reserved pages are not resident; the write that makes them so begins below.
     node->write = writes.issued + 1;
     tree.changed(*node);
-    device_pages.insert(device_pages.end(), node->device.begin(), node->device.end());
-    host_pages.insert(host_pages.end(), node->host.begin(), node->host.end());
-    last = node;
+    count += node->pages;
+    nodes.push_back(node);
   }
-  if (last != nullptr) {
-    command.id = writes.begin(*last);
-    command.device_pages = share(std::move(device_pages));
-    command.host_pages = share(std::move(host_pages));
-    tree.lock_device(*last);
-    tree.lock_host(*last);
-    effects.emplace_back(std::move(command));
-  }
+  if (!nodes.empty())
+    begin_write(nodes);
   tree.unlock_host(end);
+  return count;
+}
+
+result<backup_result> hi_radix_tree::impl::backup(node_id id) {
+  auto* end = tree.find(id);
+  if (end == nullptr)
+    return tl::unexpected{no_node(id)};
+  auto missing = uint64_t{0};
+  for (const auto* node = end; !node->is_root(); node = node->parent)
+    missing += node->host.empty() ? node->pages : 0;
+  tree.lock_host(*end);
+  const auto available = tree.host_pool().free() + tree.totals().host_evictable;
+  tree.unlock_host(*end);
+  if (missing > available)
+    return fail(ec::out_of_host_pages, "node " + std::to_string(id) + " needs "
+                                         + std::to_string(missing) + " more pages of L2");
+  return backup_result{tokens(write_path(*end, 0))};
 }
 
 // -- L3 -> L2 -----------------------------------------------------------------
@@ -151,9 +222,9 @@ key_list hi_radix_tree::impl::keys_of_prefix(const open_request& request) const 
               keys.begin() + static_cast<ptrdiff_t>(node->first));
   const auto* prior = end.keys.empty() ? nullptr : &end.keys.back();
   const auto size = options.page_size;
-  const auto tail = std::span{*request.tokens}.subspan(keys.size() * size,
-                                                       (request.limit_pages - keys.size()) * size);
-  const auto rest = hash_pages(tail, size, prior);
+  const auto tail = std::span{*request.tokens}.subspan(
+    keys.size() * size, tree.span_size(request.limit_pages - keys.size()));
+  const auto rest = hash_pages(tail, size, prior, tree.options().overlap);
   keys.insert(keys.end(), rest.begin(), rest.end());
   return std::make_shared<const std::vector<page_key>>(std::move(keys));
 }

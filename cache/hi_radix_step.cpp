@@ -20,6 +20,7 @@ std::vector<ready_request> hi_radix_tree::impl::step(const step_facts& facts,
   HICACHE_CHECK(is_possible(writes, facts.writes_done) && is_possible(loads, facts.loads_done)
                 && is_possible(backups, facts.backups_done));
   HICACHE_CHECK(facts.fetched.size() == ending.size() && arrived.size() == ending.size());
+  advance(facts.now_ns);
   while (writes.done < facts.writes_done)
     finish_write(writes.finish_oldest());
   while (loads.done < facts.loads_done)
@@ -35,11 +36,13 @@ std::vector<ready_request> hi_radix_tree::impl::step(const step_facts& facts,
 
 void hi_radix_tree::impl::finish_write(const operation_queue::entry& write) {
   auto unsaved = std::vector<radix_node*>{};
+  auto leaving = std::vector<radix_node*>{};
   for (auto* node = write.end; !node->is_root(); node = node->parent) {
     if (node->write != write.id)
       continue;
-    node->write = 0;
-    tree.changed(*node);
+    tree.finish_write(*node);
+    if (node->is_leaving)
+      leaving.push_back(node);
     if (options.storage_attached && node->l3 == l3_state::unknown)
       unsaved.push_back(node);
   }
@@ -65,15 +68,15 @@ void hi_radix_tree::impl::finish_write(const operation_queue::entry& write) {
                      std::make_shared<const std::vector<page_index>>(std::move(pages))});
   }
   tree.unlock_device(*write.end);
+  for (auto* node : leaving)
+    tree.leave(*node);
   tree.unlock_host(*write.end);
 }
 
 void hi_radix_tree::impl::finish_load(const operation_queue::entry& load) {
   for (auto* node = load.end; !node->is_root(); node = node->parent)
-    if (node->load == load.id) {
-      node->load = 0;
-      tree.changed(*node);
-    }
+    if (node->load == load.id)
+      tree.finish_load(*node);
   tree.unlock_device(*load.end);
   tree.unlock_host(*load.end);
 }
@@ -147,8 +150,8 @@ std::pair<uint64_t, uint64_t> hi_radix_tree::impl::place(const open_fetch& fetch
   reserve -= pages.size();
   const auto key = [&](uint64_t at) { return fetch.keys->begin() + static_cast<ptrdiff_t>(at); };
   const auto size = options.page_size;
-  auto& node = tree.add(parent, token_span{fetch.tokens, from * size, (to - from) * size}, {},
-                        std::move(pages), {key(from), key(to)}, l3_state::stored);
+  auto& node = tree.add(parent, token_span{fetch.tokens, from * size, tree.span_size(to - from)},
+                        {}, std::move(pages), {key(from), key(to)}, l3_state::stored);
   tree.touch(node, 0);
   return {from, to};
 }
@@ -160,8 +163,7 @@ ready_request hi_radix_tree::impl::make_ready(open_request& request,
   std::tie(request.fetched_from, request.fetched_to) = taken;
   // Pages of its own would no longer follow on the device part, if that grew.
   if (request.owned.empty() && !is_stopped)
-    match_again(request, std::min(request.limit_pages, request.tokens->size() / options.page_size),
-                0);
+    match_again(request, std::min(request.limit_pages, tree.whole_pages(request.tokens->size())));
   after_change(request);
   return {request.id, tokens(taken.second - taken.first), tokens(request.device_pages),
           tokens(request.host_pages)};
@@ -171,7 +173,8 @@ void hi_radix_tree::impl::refill(std::vector<page_index> unused) {
   for (const auto page : unused)
     HICACHE_CHECK(page < in_reserve.size() && in_reserve[page]);
   const auto available = tree.host_pool().free() + tree.totals().host_evictable;
-  const auto lacking = std::min(options.prefetch_reserve_pages - reserve, available);
+  const auto wanted = options.storage_attached ? options.prefetch_reserve_pages : uint64_t{0};
+  const auto lacking = std::min(wanted - std::min(wanted, reserve), available);
   const auto more = tree.take_host(lacking);
   HICACHE_CHECK(more);
   for (const auto page : *more)
@@ -186,11 +189,25 @@ void hi_radix_tree::impl::refill(std::vector<page_index> unused) {
 // -- state --------------------------------------------------------------------
 
 uint64_t hi_radix_tree::impl::digest() const noexcept {
-  const auto state
-    = std::array<uint64_t, 15>{tree.digest(), writes.issued,        writes.done,     loads.issued,
-                               loads.done,    backups.issued,       backups.done,    fetches_issued,
-                               reserve,       requests.size(),      requests_digest, fetches_digest,
-                               ending.size(), uint64_t{is_stopped}, damage};
+  const auto state = std::array<uint64_t, 19>{tree.digest(),
+                                              writes.issued,
+                                              writes.done,
+                                              loads.issued,
+                                              loads.done,
+                                              backups.issued,
+                                              backups.done,
+                                              fetches_issued,
+                                              reserve,
+                                              requests.size(),
+                                              requests_digest,
+                                              fetches_digest,
+                                              ending.size(),
+                                              uint64_t{is_stopped},
+                                              damage,
+                                              pins_digest,
+                                              pins.size(),
+                                              handle_locks_count,
+                                              static_cast<uint64_t>(now_ns)};
   return XXH3_64bits(state.data(), sizeof(state));
 }
 

@@ -16,6 +16,9 @@ namespace hicache {
 
 namespace {
 
+/// Inserts along a node from which write_through_selective writes it (SGLang's default).
+constexpr uint64_t selective_hits = 2;
+
 bool equal_tokens(const token_buffer& a, const token_buffer& b, uint64_t count) {
   return a == b
          || (a && b && count <= a->size() && count <= b->size()
@@ -29,14 +32,23 @@ uint64_t open_request::digest() const noexcept {
 }
 
 hi_radix_tree::impl::impl(const tree_options& opts)
-  : options(opts), tree(opts.page_size, opts.device_pages, opts.host_pages, opts.storage_attached) {
+  : options(opts), tree({.page_size = opts.page_size,
+                         .overlap = opts.bigram ? 1U : 0U,
+                         .device_pages = opts.device_pages,
+                         .host_pages = opts.host_pages,
+                         .eviction = opts.eviction,
+                         .name_pages = opts.storage_attached || opts.events,
+                         .events = opts.events}) {
   HICACHE_CHECK(std::has_single_bit(options.page_size));
   HICACHE_CHECK(options.prefetch_reserve_pages <= options.host_pages);
   HICACHE_CHECK(options.device_pages < limits::pool_pages
                 && options.host_pages < limits::pool_pages);
-  if (!options.storage_attached)
-    options.prefetch_reserve_pages = 0;
   in_reserve.resize(uint64_t{options.host_pages} + 1);
+  if (options.write == write_policy::write_back && options.host_pages > 0)
+    tree.set_save([this](radix_node& node, std::vector<page_index> host) {
+      node.host = std::move(host);
+      begin_write({&node});
+    });
   refill({});
 }
 
@@ -65,28 +77,29 @@ result<match_result> hi_radix_tree::impl::match(const match_request& asked) {
   auto& request = requests[asked.request];
   request.id = asked.request;
   request.tokens = asked.tokens;
-  request.limit_pages = asked.limit / options.page_size;
+  request.limit_pages = tree.whole_pages(asked.limit);
   request.root = &tree.root(asked.ns);
   request.device_end = request.root;
   tree.lock_device(*request.root);
-  match_again(request, is_stopped ? 0 : request.limit_pages, 1);
+  match_again(request, is_stopped ? 0 : request.limit_pages);
   after_change(request);
-  return match_result{tokens(request.device_pages), tokens(request.host_pages), request.pages};
+  const auto& end = request.host_end != nullptr ? *request.host_end : *request.device_end;
+  return match_result{tokens(request.device_pages), tokens(request.host_pages), request.pages,
+                      end.is_root() ? 0 : end.id};
 }
 
-void hi_radix_tree::impl::match_again(open_request& request, uint64_t limit, uint64_t hits) {
+void hi_radix_tree::impl::match_again(open_request& request, uint64_t limit) {
   auto& end = tree.cut(tree.walk(*request.root, *request.tokens, limit));
-  tree.touch(end, hits);
-  auto* device_end = &end;
-  while (!device_end->is_root() && !device_end->on_device())
-    device_end = device_end->parent;
-  if (device_end != &end)
+  auto& device_end = end.device_end();
+  if (&device_end != &end)
     tree.lock_host(end);
   drop_host_part(request);
-  move_device_end(request, *device_end);
-  if (device_end != &end) {
+  move_device_end(request, device_end);
+  // Locked nodes are in no eviction order, so that touching them is cheap.
+  tree.touch(end, 0);
+  if (&device_end != &end) {
     request.host_end = &end;
-    request.host_pages = end.end() - device_end->end();
+    request.host_pages = end.end() - device_end.end();
   }
   list_pages(request);
 }
@@ -118,7 +131,16 @@ void hi_radix_tree::impl::list_pages(open_request& request) {
 
 // -- allocate and insert ------------------------------------------------------
 
-result<allocate_result> hi_radix_tree::impl::allocate(request_id id, uint64_t token_count) {
+error hi_radix_tree::impl::no_device_pages(std::string what, uint64_t pages) const {
+  what += " needs " + std::to_string(pages) + " more pages";
+  if (tree.leaving() > 0)
+    what += "; pages are being written to L2, so try again after a step";
+  return {ec::out_of_device_pages, std::move(what)};
+}
+
+result<allocate_result> hi_radix_tree::impl::allocate(const allocate_request& asked) {
+  const auto id = asked.request;
+  const auto token_count = asked.tokens;
   const auto found = find(id);
   if (!found)
     return tl::unexpected{found.error()};
@@ -131,8 +153,7 @@ result<allocate_result> hi_radix_tree::impl::allocate(request_id id, uint64_t to
     return allocate_result{request.pages};
   auto pages = tree.take_device(wanted - present);
   if (!pages)
-    return fail(ec::out_of_device_pages, "request " + std::to_string(id) + " needs "
-                                           + std::to_string(wanted - present) + " more pages");
+    return tl::unexpected{no_device_pages("request " + std::to_string(id), wanted - present)};
   before_change(request);
   request.owned.insert(request.owned.end(), pages->begin(), pages->end());
   list_pages(request);
@@ -148,11 +169,12 @@ result<void> hi_radix_tree::impl::check_insert(const open_request& request,
   const auto count = asked.tokens->size();
   if (count > limits::request_tokens)
     return fail(ec::limit_reached, name + " has too many tokens");
-  if (count < tokens(request.device_pages))
+  if (request.device_pages > 0 && count < tree.span_size(request.device_pages))
     return fail(ec::invalid_argument, name + ": fewer tokens than its pages in the tree");
   if (count > tokens(request.device_pages + request.owned.size()))
     return fail(ec::invalid_argument, name + ": more tokens than its pages hold");
-  const auto matched = std::min<uint64_t>(count, tokens(request.matched_pages()));
+  const auto pages = request.matched_pages();
+  const auto matched = pages == 0 ? 0 : std::min<uint64_t>(count, tree.span_size(pages));
   if (!equal_tokens(asked.tokens, request.tokens, matched))
     return fail(ec::invalid_argument, name + ": the tokens do not begin with those of the match");
   return {};
@@ -169,10 +191,10 @@ result<insert_result> hi_radix_tree::impl::insert(const insert_request& asked) {
     return insert_result{0, request.pages};
   tree.tick();
   before_change(request);
-  const auto pages = asked.tokens->size() / options.page_size;
+  const auto pages = tree.whole_pages(asked.tokens->size());
   const auto matched = request.matched_pages();
   auto duplicates = uint64_t{0};
-  auto& end = hand_over(request, asked.tokens, pages, duplicates);
+  auto& end = hand_over(request, asked, pages, duplicates);
   move_device_end(request, end);
   // A host part beyond what was inserted stays this request's.
   if (pages >= matched)
@@ -182,14 +204,26 @@ result<insert_result> hi_radix_tree::impl::insert(const insert_request& asked) {
   if (pages >= matched)
     request.tokens = asked.tokens;
   list_pages(request);
-  tree.touch(end, 0);
-  write_through(end);
+  tree.touch(end, asked.chunked ? 0 : 1);
+  tree.raise_priority(end, asked.priority);
+  if (!asked.chunked && options.write != write_policy::write_back)
+    write_path(end, options.write == write_policy::write_through ? 1 : selective_hits);
   after_change(request);
-  return insert_result{tokens(duplicates), request.pages};
+  return insert_result{tokens(duplicates), request.pages, end.is_root() ? 0 : end.id,
+                       retain(end, asked.retain)};
 }
 
-radix_node& hi_radix_tree::impl::hand_over(open_request& request, const token_buffer& tokens,
+/// Pins what a request wants retained, if the tenant's budget allows.
+uint64_t hi_radix_tree::impl::retain(radix_node& end, std::chrono::nanoseconds ttl) {
+  if (ttl.count() <= 0 || end.is_root() || !fits_budget({&end, end.end()}))
+    return 0;
+  begin_pin(end, ttl);
+  return tokens(end.end());
+}
+
+radix_node& hi_radix_tree::impl::hand_over(open_request& request, const insert_request& asked,
                                            uint64_t pages, uint64_t& duplicates) {
+  const auto& tokens = asked.tokens;
   const auto base = request.device_pages;
   // The request's own pages for [from, to) of the prefix.
   const auto own = [&](uint64_t from, uint64_t to) {
@@ -211,8 +245,10 @@ radix_node& hi_radix_tree::impl::hand_over(open_request& request, const token_bu
     const auto size = options.page_size;
     const auto part = own(from, pages);
     auto keys = keys_of(request, tokens, from, pages, present);
-    end = &tree.add(present, token_span{tokens, from * size, (pages - from) * size},
+    end = &tree.add(present, token_span{tokens, from * size, tree.span_size(pages - from)},
                     {part.begin(), part.end()}, {}, std::move(keys), l3_state::unknown);
+    end->use.priority = asked.priority;
+    tree.changed(*end);
   }
   request.owned.erase(request.owned.begin(),
                       request.owned.begin() + static_cast<ptrdiff_t>(pages - base));
@@ -222,13 +258,14 @@ radix_node& hi_radix_tree::impl::hand_over(open_request& request, const token_bu
 std::vector<page_key> hi_radix_tree::impl::keys_of(const open_request& request,
                                                    const token_buffer& tokens, uint64_t from,
                                                    uint64_t to, const radix_node& parent) const {
-  if (!options.storage_attached)
+  if (!tree.options().name_pages)
     return {};
   const auto size = options.page_size;
   const auto known = request.keys ? request.keys->size() : 0;
   // Names computed for a prefetch serve here, as far as they are names of these tokens.
   const auto reused
-    = known > from && equal_tokens(tokens, request.keyed_tokens, std::min(known, to) * size)
+    = known > from
+          && equal_tokens(tokens, request.keyed_tokens, tree.span_size(std::min(known, to)))
         ? std::min(known, to)
         : from;
   auto keys = std::vector<page_key>{};
@@ -239,7 +276,8 @@ std::vector<page_key> hi_radix_tree::impl::keys_of(const open_request& request,
                       : parent.keys.empty() ? nullptr
                                             : &parent.keys.back();
   const auto rest
-    = hash_pages(std::span{*tokens}.subspan(reused * size, (to - reused) * size), size, prior);
+    = hash_pages(std::span{*tokens}.subspan(reused * size, tree.span_size(to - reused)), size,
+                 prior, tree.options().overlap);
   keys.insert(keys.end(), rest.begin(), rest.end());
   return keys;
 }
@@ -266,101 +304,5 @@ result<void> hi_radix_tree::impl::release(request_id id) {
   requests.erase(id);
   return {};
 }
-
-// -- the handle ---------------------------------------------------------------
-
-hi_radix_tree::hi_radix_tree(const tree_options& options) : impl_(std::make_unique<impl>(options)) {
-  // nop
-}
-
-hi_radix_tree::~hi_radix_tree() = default;
-
-hi_radix_tree::hi_radix_tree(hi_radix_tree&&) noexcept = default;
-
-hi_radix_tree& hi_radix_tree::operator=(hi_radix_tree&&) noexcept = default;
-
-result<match_result> hi_radix_tree::match(const match_request& request) {
-  return impl_->match(request);
-}
-
-result<prefetch_result> hi_radix_tree::prefetch(request_id request) {
-  return impl_->prefetch(request);
-}
-
-result<schedule_result> hi_radix_tree::schedule(request_id request) {
-  return impl_->schedule(request);
-}
-
-result<load_result> hi_radix_tree::load_back(request_id request) {
-  return impl_->load_back(request);
-}
-
-result<allocate_result> hi_radix_tree::allocate(request_id request, uint64_t tokens) {
-  return impl_->allocate(request, tokens);
-}
-
-result<insert_result> hi_radix_tree::insert(const insert_request& request) {
-  return impl_->insert(request);
-}
-
-result<void> hi_radix_tree::release(request_id request) {
-  return impl_->release(request);
-}
-
-bool hi_radix_tree::in_flight() const noexcept {
-  const auto pending = [](const operation_queue& queue) { return !queue.in_flight.empty(); };
-  return pending(impl_->writes) || pending(impl_->loads) || pending(impl_->backups)
-         || !impl_->ending.empty();
-}
-
-std::span<const fetch_id> hi_radix_tree::ending() const noexcept {
-  return impl_->ending;
-}
-
-std::vector<ready_request> hi_radix_tree::step(const step_facts& facts,
-                                               std::span<const page_list> arrived) {
-  return impl_->step(facts, arrived);
-}
-
-std::vector<tree_effect> hi_radix_tree::take_effects() {
-  return std::exchange(impl_->effects, {});
-}
-
-void hi_radix_tree::stop_serving() noexcept {
-  impl_->is_stopped = true;
-}
-
-uint64_t hi_radix_tree::digest() const noexcept {
-  return impl_->digest();
-}
-
-tree_stats hi_radix_tree::stats() const noexcept {
-  const auto& tree = impl_->tree;
-  const auto host_free = tree.host_pool().free();
-  return {.nodes = tree.node_count(),
-          .device_free = tree.device_pool().free(),
-          .device_evictable = tree.totals().device_evictable,
-          .device_protected = tree.totals().device_protected,
-          .host_free = host_free,
-          .host_used = tree.host_pool().capacity() - host_free,
-          .evicted_device = tree.evicted_device(),
-          .evicted_host = tree.evicted_host(),
-          .requests_open = impl_->requests.size()};
-}
-
-void hi_radix_tree::check_invariants() const {
-  impl_->check_invariants();
-}
-
-#ifdef HICACHE_TEST_HOOKS
-void hi_radix_tree::corrupt_for_test() noexcept {
-  for (auto* node : impl_->tree.sorted_nodes())
-    if (!node->is_root()) {
-      ++node->hits;
-      return impl_->tree.changed(*node);
-    }
-  ++impl_->damage;
-}
-#endif
 
 } // namespace hicache

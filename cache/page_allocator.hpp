@@ -9,39 +9,75 @@
 
 namespace hicache {
 
+/// In which order free pages are handed out again.
+/// - newest_first: the page given back last comes first; never-used pages come last, ascending.
+/// - ascending: pages given back wait aside until the free list runs short. Then they are sorted
+///   into it, so that requests get runs of neighbouring pages, for a sort every now and then.
+enum class page_order : uint8_t { newest_first, ascending };
+
 /// Hands out the pages 1..capacity of one pool; page 0 is the padding page and stays out of it. The
-/// order is fixed: pages given back last come first, then fresh ones in ascending order, so equal
-/// calls give equal pages. Single-threaded.
+/// order is fixed, so equal calls give equal pages. Single-threaded.
 class page_allocator {
 public:
-  explicit page_allocator(uint32_t capacity);
+  explicit page_allocator(uint32_t capacity, page_order order = page_order::newest_first);
 
   /// Takes `count` pages, or none if there are fewer.
   std::optional<std::vector<page_index>> take(uint64_t count);
 
-  /// Gives pages back. A page that is not taken is a programmer error: its number is printed and
-  /// the process aborts.
+  /// Gives pages back. A page that is not taken (any more) is a programmer error: its number is
+  /// printed and the process aborts.
   void give_back(std::span<const page_index> pages);
+
+  /// Begins a group: pages given back from now on become free when the group ends, in their order.
+  /// Meanwhile they are neither taken nor free. The pool keeps the numbers; the caller may reuse
+  /// its buffers. Groups nest; the outermost one counts.
+  void begin_group() noexcept { ++group_depth_; }
+
+  /// @pre in_group()
+  void end_group();
+
+  bool in_group() const noexcept { return group_depth_ > 0; }
 
   uint32_t capacity() const noexcept { return capacity_; }
 
-  uint64_t free() const noexcept { return returned_.size() + (capacity_ - used_up_); }
+  /// Pages that take() can give.
+  uint64_t free() const noexcept { return listed() + waiting_.size(); }
 
   bool is_taken(page_index page) const noexcept {
-    return page > 0 && page <= used_up_ && taken_[page];
+    return page <= capacity_ && (taken_[page / word_bits] >> (page % word_bits) & 1) != 0;
   }
 
   /// A hash of what will be handed out next, in order. O(1).
   uint64_t digest() const noexcept;
 
 private:
+  static constexpr uint32_t word_bits = 64;
+
+  /// Pages that take() can give without sorting.
+  uint64_t listed() const noexcept { return returned_.size() + (capacity_ - used_up_); }
+
+  void flip(page_index page) noexcept {
+    taken_[page / word_bits] ^= uint64_t{1} << (page % word_bits);
+  }
+
+  void make_free(std::span<const page_index> pages);
+  void sort_waiting_pages();
+
   uint32_t capacity_;
+  page_order order_;
   /// Pages 1..used_up_ were handed out at least once.
   uint32_t used_up_ = 0;
+  uint32_t group_depth_ = 0;
+  /// The free list besides the never-used pages; its end comes first.
   std::vector<page_index> returned_;
-  std::vector<bool> taken_;
-  /// Sum of hashes of (place, page) of returned_.
-  uint64_t returned_digest_ = 0;
+  /// Free, but not in the free list yet (page_order::ascending).
+  std::vector<page_index> waiting_;
+  /// Given back in the open group.
+  std::vector<page_index> grouped_;
+  /// A bit per page, the padding page's never set.
+  std::vector<uint64_t> taken_;
+  /// Sum of hashes of (place, page) over the three lists.
+  uint64_t lists_digest_ = 0;
 };
 
 } // namespace hicache

@@ -93,12 +93,22 @@ std::optional<page_key> namespace_seed(const cache_namespace& ns) {
 }
 
 std::vector<page_key> hash_pages(std::span<const token_id> tokens, uint32_t page_size,
-                                 const page_key* prior) {
-  HICACHE_CHECK(page_size > 0);
-  auto keys = std::vector<page_key>(tokens.size() / page_size);
+                                 const page_key* prior, uint32_t overlap) {
+  HICACHE_CHECK(page_size > 0 && overlap <= 1);
+  const auto units = tokens.size() - std::min<size_t>(tokens.size(), overlap);
+  auto keys = std::vector<page_key>(units / page_size);
   auto& hash = hasher();
+  auto pairs = std::vector<token_id>(overlap == 0 ? 0 : size_t{2} * page_size);
   for (auto i = size_t{0}; i < keys.size(); ++i) {
-    keys[i] = hash_with(hash, tokens.subspan(i * page_size, page_size), prior);
+    auto page = tokens.subspan(i * page_size, page_size + overlap);
+    if (overlap != 0) {
+      for (auto k = size_t{0}; k < page_size; ++k) {
+        pairs[2 * k] = page[k];
+        pairs[2 * k + 1] = page[k + 1];
+      }
+      page = pairs;
+    }
+    keys[i] = hash_with(hash, page, prior);
     prior = &keys[i];
   }
   return keys;

@@ -20,8 +20,10 @@ page_key hash_page(std::span<const token_id> tokens, const page_key* prior);
 std::optional<page_key> namespace_seed(const cache_namespace& ns);
 
 /// The keys of all whole pages of `tokens`, chained from `prior`.
+/// @param overlap 1 with bigrams: then a page's units are pairs of neighbours, of which each is
+/// hashed with both tokens, so that a page looks at one token of the next; else 0.
 std::vector<page_key> hash_pages(std::span<const token_id> tokens, uint32_t page_size,
-                                 const page_key* prior);
+                                 const page_key* prior, uint32_t overlap = 0);
 
 /// The name of one rank's part of a page in L3: SHA-256 over the page's key, the model fingerprint
 /// and the shard, each framed.

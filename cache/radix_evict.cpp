@@ -4,48 +4,98 @@
 #include "cache/radix_tree.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace hicache {
 
 std::optional<std::vector<page_index>> radix_tree::take_device(uint64_t count) {
-  if (count > device_pool_.free() + totals_.device_evictable)
-    return std::nullopt;
-  while (device_pool_.free() < count) {
-    HICACHE_CHECK(!device_leaves_.empty());
-    evicted_device_
-      += evict_device_tail(*device_leaves_.begin()->node, count - device_pool_.free());
+  if (const auto free = device_pool_.free(); free < count) {
+    if (count > free + totals_.device_evictable + leaving_)
+      return std::nullopt;
+    // What is leaving already need not be evicted again.
+    if (const auto missing = count - free; missing > leaving_)
+      evict_device(missing - leaving_);
   }
   return device_pool_.take(count);
 }
 
 std::optional<std::vector<page_index>> radix_tree::take_host(uint64_t count) {
-  if (count > host_pool_.free() + totals_.host_evictable)
-    return std::nullopt;
-  while (host_pool_.free() < count) {
-    HICACHE_CHECK(!host_leaves_.empty());
-    evicted_host_ += evict_host_tail(*host_leaves_.begin()->node, count - host_pool_.free());
+  if (const auto free = host_pool_.free(); free < count) {
+    if (count > free + totals_.host_evictable)
+      return std::nullopt;
+    evict_host(count - free);
   }
   return host_pool_.take(count);
 }
 
-/// Frees at most `most` pages from the end of a leaf of the device part.
-/// @returns how many.
-uint64_t radix_tree::evict_device_tail(radix_node& node, uint64_t most) {
+uint64_t radix_tree::evict_device(uint64_t count) {
+  const auto free = device_pool_.free();
+  const auto leaving = leaving_;
+  const auto gone = [&] { return device_pool_.free() - free + leaving_ - leaving; };
+  while (gone() < count && !device_leaves_.empty())
+    evict_device_tail(*device_leaves_.begin()->node, count - gone());
+  const auto freed = device_pool_.free() - free;
+  evicted_device_ += freed;
+  return freed;
+}
+
+uint64_t radix_tree::evict_host(uint64_t count) {
+  auto freed = uint64_t{0};
+  while (freed < count && !host_leaves_.empty())
+    freed += evict_host_tail(*host_leaves_.begin()->node, count - freed);
+  evicted_host_ += freed;
+  return freed;
+}
+
+/// Takes at most `most` pages from the end of a leaf of the device part.
+void radix_tree::evict_device_tail(radix_node& node, uint64_t most) {
   const auto count = std::min(most, node.pages);
   const auto kept = node.pages - count;
   if (node.host_resident()) {
-    // Demotion: the pages stay, on the host.
     if (kept > 0)
       split(node, kept);
-    release_device(node, 0);
-    changed(node);
-    return count;
+    demote(node);
+    return;
   }
-  // Nothing keeps these pages, so what hangs below them cannot be reached any more.
   HICACHE_CHECK(node.host.empty() && node.host_locks == 0);
+  if (save_ && save_tail(node, kept))
+    return;
+  // Nothing keeps these pages, so what hangs below them cannot be reached any more.
   drop_descendants(node);
   truncate(node, kept);
-  return count;
+}
+
+/// Begins to save all but the first `kept` pages of a node that is about to go.
+bool radix_tree::save_tail(radix_node& node, uint64_t kept) {
+  // Room must not come from the path of the node itself.
+  lock_host(node);
+  auto pages = take_host(node.pages - kept);
+  unlock_host(node);
+  if (!pages)
+    return false;
+  if (kept > 0)
+    split(node, kept);
+  node.is_leaving = true;
+  leaving_ += node.pages;
+  save_(node, std::move(*pages));
+  return true;
+}
+
+/// The device pages of a node go; the host has them.
+void radix_tree::demote(radix_node& node) {
+  release_device(node, 0);
+  changed(node);
+}
+
+void radix_tree::leave(radix_node& node) {
+  HICACHE_CHECK(node.host_resident());
+  node.is_leaving = false;
+  leaving_ -= node.pages;
+  if (node.device_locks == 0 && node.device_children == 0) {
+    evicted_device_ += node.pages;
+    release_device(node, 0);
+  }
+  changed(node);
 }
 
 /// Frees at most `most` pages from the end of a leaf of the host part.
@@ -72,8 +122,8 @@ void radix_tree::truncate(radix_node& node, uint64_t pages) {
   release_host(node, pages);
   if (pages == 0)
     return remove(node);
-  node.tokens.truncate(pages * page_size_);
-  node.keys.resize(name_pages_ ? pages : 0);
+  node.tokens.truncate(span_size(pages));
+  node.keys.resize(options_.name_pages ? pages : 0);
   node.pages = pages;
   changed(node);
 }
@@ -81,6 +131,7 @@ void radix_tree::truncate(radix_node& node, uint64_t pages) {
 void radix_tree::release_device(radix_node& node, uint64_t from) {
   if (!node.on_device())
     return;
+  emit_removed(cache_medium::device, node, from);
   node.device_digest -= sum_device(node, from, node.pages);
   device_pool_.give_back(std::span{node.device}.subspan(from));
   node.device.resize(from);
@@ -89,6 +140,7 @@ void radix_tree::release_device(radix_node& node, uint64_t from) {
 void radix_tree::release_host(radix_node& node, uint64_t from) {
   if (node.host.empty())
     return;
+  emit_removed(cache_medium::host, node, from);
   host_pool_.give_back(std::span{node.host}.subspan(from));
   node.host.resize(from);
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "cache/eviction_policy.hpp"
 #include "cache/token_span.hpp"
 #include "messages/ids.hpp"
 
@@ -16,11 +17,11 @@ namespace hicache {
 /// The first page of a child, by which its parent finds it. Looks into the child's tokens.
 struct first_page {
   const token_id* tokens = nullptr;
-  uint32_t page_size = 0;
+  /// Tokens of a page: one more than the page size with bigrams.
+  uint32_t size = 0;
 
   friend bool operator==(const first_page& a, const first_page& b) noexcept {
-    return a.page_size == b.page_size
-           && std::memcmp(a.tokens, b.tokens, a.page_size * sizeof(token_id)) == 0;
+    return a.size == b.size && std::memcmp(a.tokens, b.tokens, a.size * sizeof(token_id)) == 0;
   }
 };
 
@@ -32,19 +33,28 @@ struct first_page_hash {
 /// What is known about a node's pages in L3.
 enum class l3_state : uint8_t { unknown, pending, stored };
 
-struct radix_node;
+/// A node's place in an eviction order. The smallest goes first.
+struct order_key {
+  static constexpr uint8_t absent = 0xff;
+
+  uint8_t group = absent;
+  eviction_rank rank;
+
+  bool is_present() const noexcept { return group != absent; }
+
+  friend auto operator<=>(const order_key&, const order_key&) = default;
+};
 
 /// What the tree's sums and eviction orders hold for a node at present.
 struct node_record {
   bool on_device = false;
   bool on_host = false;
-  /// Key in the eviction order (the recency), or 0 if the node is not in it.
-  uint64_t device_rank = 0;
-  uint64_t host_rank = 0;
   uint64_t device_evictable = 0;
   uint64_t device_protected = 0;
   uint64_t host_evictable = 0;
   uint64_t digest = 0;
+  order_key device_key;
+  order_key host_key;
 
   friend bool operator==(const node_record&, const node_record&) = default;
 };
@@ -52,17 +62,37 @@ struct node_record {
 /// A run of whole pages that share one path from the root. Written by radix_tree and the operations
 /// on it; whoever changes a field calls `radix_tree::changed` afterwards.
 struct radix_node {
-  node_id id = 0;
   /// Null for the root of a namespace, which holds no pages.
   radix_node* parent = nullptr;
-  /// The namespace of a root; null in other nodes.
-  const cache_namespace* ns = nullptr;
   token_span tokens;
   /// Pages before this node on its path, and its own.
   uint64_t first = 0;
   uint64_t pages = 0;
   /// Never iterated for a decision.
   absl::flat_hash_map<first_page, radix_node*, first_page_hash> children;
+  /// Locks on this node and all below it.
+  uint32_t device_locks = 0;
+  uint32_t host_locks = 0;
+  /// Pins and session references that end here or below.
+  uint32_t pins = 0;
+  uint32_t references = 0;
+  node_use use;
+  /// What the light part of the digest is multiplied with.
+  uint64_t salt = 0;
+  uint32_t device_children = 0;
+  uint32_t host_children = 0;
+  node_record record;
+
+  node_id id = 0;
+  /// Operations in flight on the node's pages, or 0.
+  operation_id write = 0;
+  operation_id load = 0;
+  operation_id backup = 0;
+  l3_state l3 = l3_state::unknown;
+  /// True if the device pages are to go when `write` is a fact (write_back).
+  bool is_leaving = false;
+  /// True if the pins hold a device lock, since no other tier has the pages.
+  bool has_pin_lock = false;
   /// Empty or one per page.
   std::vector<page_index> device;
   /// Empty or one per page. Reserved until the copy is a fact, if `write` is set.
@@ -70,23 +100,11 @@ struct radix_node {
   /// One per page if the tree names pages, else empty. In a root: the seed of its namespace, if it
   /// has one.
   std::vector<page_key> keys;
-  /// Locks on this node and all below it.
-  uint32_t device_locks = 0;
-  uint32_t host_locks = 0;
-  uint64_t last_access = 0;
-  uint64_t hits = 0;
-  /// Operations in flight on the node's pages, or 0.
-  operation_id write = 0;
-  operation_id load = 0;
-  operation_id backup = 0;
-  l3_state l3 = l3_state::unknown;
-
   /// Sums over pages, maintained by radix_tree.
   uint64_t token_digest = 0;
   uint64_t device_digest = 0;
-  uint32_t device_children = 0;
-  uint32_t host_children = 0;
-  node_record record;
+  /// The namespace of a root; null in other nodes.
+  const cache_namespace* ns = nullptr;
 
   bool is_root() const noexcept { return parent == nullptr; }
 
@@ -97,7 +115,44 @@ struct radix_node {
 
   /// End of the node on its path, in pages.
   uint64_t end() const noexcept { return first + pages; }
+
+  /// The root of its namespace.
+  const radix_node& root() const noexcept {
+    const auto* node = this;
+    while (!node->is_root())
+      node = node->parent;
+    return *node;
+  }
+
+  /// The last node of the path to this one that is on the device; may be the root.
+  radix_node& device_end() noexcept {
+    auto* node = this;
+    while (!node->is_root() && !node->on_device())
+      node = node->parent;
+    return *node;
+  }
 };
+
+/// Factors of what changes with every operation, so that the digest follows such a change with one
+/// multiplication.
+struct light_factors {
+  static constexpr uint64_t device_locks = 0x9e3779b97f4a7c15;
+  static constexpr uint64_t host_locks = 0xc2b2ae3d27d4eb4f;
+  static constexpr uint64_t last_access = 0x165667b19e3779f9;
+  static constexpr uint64_t hits = 0x27d4eb2f165667c5;
+  static constexpr uint64_t pins = 0x85ebca77c2b2ae63;
+  static constexpr uint64_t references = 0xd6e8feb86659fd93;
+};
+
+/// @relates radix_node
+inline uint64_t light_digest(const radix_node& node) noexcept {
+  return node.salt
+         * (node.device_locks * light_factors::device_locks
+            + node.host_locks * light_factors::host_locks
+            + node.use.last_access * light_factors::last_access
+            + node.use.hits * light_factors::hits + node.pins * light_factors::pins
+            + node.references * light_factors::references);
+}
 
 /// Nodes of the path to `end` for which `wanted` holds, root first.
 template <class Predicate>

@@ -1,14 +1,15 @@
+// Structure and use of a radix_tree: walking, splitting, adding, locking.
+
 #include "cache/radix_tree.hpp"
 
 #include "base/check.hpp"
 #include "cache/mix.hpp"
 #include "cache/page_hash.hpp"
+#include "cache/prefix_key.hpp"
 
 #include <xxhash.h>
 
 #include <algorithm>
-#include <array>
-#include <cstring>
 #include <utility>
 
 namespace hicache {
@@ -25,16 +26,6 @@ std::vector<T> take_tail(std::vector<T>& list, uint64_t from) {
   return tail;
 }
 
-/// Leading pages that are equal. The first one is: a map found it.
-uint64_t equal_pages(const token_id* a, const token_id* b, uint64_t limit, uint32_t page_size) {
-  auto count = uint64_t{1};
-  while (count < limit
-         && std::memcmp(a + count * page_size, b + count * page_size, page_size * sizeof(token_id))
-              == 0)
-    ++count;
-  return count;
-}
-
 uint64_t hash_namespace(const cache_namespace& ns) {
   return mix(XXH3_64bits(ns.extra_key.data(), ns.extra_key.size()),
              XXH3_64bits(ns.salt.data(), ns.salt.size()));
@@ -43,14 +34,16 @@ uint64_t hash_namespace(const cache_namespace& ns) {
 } // namespace
 
 size_t first_page_hash::operator()(const first_page& page) const noexcept {
-  return XXH3_64bits(page.tokens, page.page_size * sizeof(token_id));
+  return XXH3_64bits(page.tokens, page.size * sizeof(token_id));
 }
 
-radix_tree::radix_tree(uint32_t page_size, uint32_t device_pages, uint32_t host_pages,
-                       bool name_pages)
-  : page_size_(page_size), name_pages_(name_pages), device_pool_(device_pages),
-    host_pool_(host_pages) {
-  HICACHE_CHECK(page_size > 0);
+radix_tree::radix_tree(const radix_options& options)
+  : options_(options), page_tokens_(options.page_size + options.overlap),
+    device_pool_(options.device_pages), host_pool_(options.host_pages), events_(options.overlap) {
+  HICACHE_CHECK(options_.page_size > 0 && options_.overlap <= 1 && options_.eviction);
+  HICACHE_CHECK(options_.name_pages || !options_.events);
+  if (options_.events)
+    events_.add(cache_cleared{});
 }
 
 // -- structure ----------------------------------------------------------------
@@ -58,6 +51,7 @@ radix_tree::radix_tree(uint32_t page_size, uint32_t device_pages, uint32_t host_
 radix_node& radix_tree::make_node() {
   auto owner = std::make_unique<radix_node>();
   owner->id = ++last_id_;
+  owner->salt = mix(last_id_, last_id_) | 1;
   return *nodes_.emplace(owner->id, std::move(owner)).first->second;
 }
 
@@ -67,9 +61,8 @@ radix_node& radix_tree::root(const cache_namespace& ns) {
     auto& node = make_node();
     entry->second = &node;
     node.ns = &entry->first;
-    node.last_access = clock_;
     node.token_digest = hash_namespace(ns);
-    if (const auto seed = namespace_seed(ns); seed && name_pages_)
+    if (const auto seed = namespace_seed(ns); seed && options_.name_pages)
       node.keys.push_back(*seed);
     changed(node);
   }
@@ -81,19 +74,24 @@ radix_node* radix_tree::find_root(const cache_namespace& ns) noexcept {
   return entry == roots_.end() ? nullptr : entry->second;
 }
 
+radix_node* radix_tree::find(node_id id) noexcept {
+  const auto entry = nodes_.find(id);
+  return entry == nodes_.end() || entry->second->is_root() ? nullptr : entry->second.get();
+}
+
 path_end radix_tree::walk(radix_node& start, std::span<const token_id> tokens,
                           uint64_t limit) const {
-  HICACHE_CHECK(limit <= tokens.size() / page_size_);
+  HICACHE_CHECK(limit <= whole_pages(tokens.size()));
   auto end = path_end{&start, start.end()};
   while (end.pages < limit) {
-    const auto* wanted = tokens.data() + end.pages * page_size_;
-    const auto child = end.node->children.find(first_page{wanted, page_size_});
+    const auto* wanted = tokens.data() + end.pages * options_.page_size;
+    const auto child = end.node->children.find(first_page{wanted, page_tokens_});
     if (child == end.node->children.end())
       break;
     auto& node = *child->second;
     end.node = &node;
     end.pages += equal_pages(wanted, node.tokens.data(), std::min(node.pages, limit - end.pages),
-                             page_size_);
+                             options_.page_size, options_.overlap);
     if (end.pages < node.end())
       break;
   }
@@ -106,27 +104,31 @@ radix_node& radix_tree::cut(const path_end& end) {
 
 radix_node& radix_tree::add(radix_node& parent, token_span tokens, std::vector<page_index> device,
                             std::vector<page_index> host, std::vector<page_key> keys, l3_state l3) {
-  HICACHE_CHECK(tokens.size() > 0 && tokens.size() % page_size_ == 0);
   auto& node = make_node();
   node.parent = &parent;
   node.tokens = std::move(tokens);
   node.first = parent.end();
-  node.pages = node.tokens.size() / page_size_;
+  node.pages = whole_pages(node.tokens.size());
+  HICACHE_CHECK(node.pages > 0 && node.tokens.size() == span_size(node.pages));
   HICACHE_CHECK(!device.empty() || !host.empty());
   HICACHE_CHECK(device.empty() || parent.on_device() || parent.is_root());
-  HICACHE_CHECK(keys.size() == (name_pages_ ? node.pages : 0));
+  HICACHE_CHECK(keys.size() == (options_.name_pages ? node.pages : 0));
   node.host = std::move(host);
   node.keys = std::move(keys);
   node.l3 = l3;
-  node.last_access = clock_;
+  node.use.created = clock_;
+  node.use.last_access = clock_;
   node.token_digest = sum_tokens(node, 0, node.pages);
   if (!device.empty()) {
     node.device = std::move(device);
     node.device_digest = sum_device(node, 0, node.pages);
+    emit_stored(cache_medium::device, node);
   }
-  const auto is_new
-    = parent.children.emplace(first_page{node.tokens.data(), page_size_}, &node).second;
+  if (!node.host.empty())
+    emit_stored(cache_medium::host, node);
+  const auto is_new = parent.children.emplace(first_page_of(node), &node).second;
   HICACHE_CHECK(is_new);
+  totals_.digest += light_digest(node);
   changed(node);
   return node;
 }
@@ -135,6 +137,21 @@ void radix_tree::set_device(radix_node& node, std::vector<page_index> pages) {
   HICACHE_CHECK(!node.on_device() && pages.size() == node.pages);
   node.device = std::move(pages);
   node.device_digest = sum_device(node, 0, node.pages);
+  if (node.load == 0)
+    emit_stored(cache_medium::device, node);
+  changed(node);
+}
+
+void radix_tree::finish_write(radix_node& node) {
+  node.write = 0;
+  emit_stored(cache_medium::host, node);
+  changed(node);
+  update_pin_lock(node);
+}
+
+void radix_tree::finish_load(radix_node& node) {
+  node.load = 0;
+  emit_stored(cache_medium::device, node);
   changed(node);
 }
 
@@ -158,7 +175,7 @@ radix_node& radix_tree::split(radix_node& node, uint64_t pages) {
   upper.pages = pages;
   node.first += pages;
   node.pages -= pages;
-  upper.tokens = node.tokens.cut_front(pages * page_size_);
+  upper.tokens = node.tokens.cut_front(pages * options_.page_size, options_.overlap);
   upper.device = std::move(node.device);
   node.device = take_tail(upper.device, pages);
   upper.host = std::move(node.host);
@@ -167,32 +184,37 @@ radix_node& radix_tree::split(radix_node& node, uint64_t pages) {
   node.keys = take_tail(upper.keys, pages);
   upper.device_locks = node.device_locks;
   upper.host_locks = node.host_locks;
-  upper.last_access = node.last_access;
-  upper.hits = node.hits;
+  upper.pins = node.pins;
+  upper.references = node.references;
+  upper.use = node.use;
   upper.write = node.write;
   upper.load = node.load;
   upper.backup = node.backup;
   upper.l3 = node.l3;
+  upper.is_leaving = node.is_leaving;
   // The upper part shares the buffer, so the parent's key still looks at its first page.
-  upper.parent->children.find(first_page{upper.tokens.data(), page_size_})->second = &upper;
-  upper.children.emplace(first_page{node.tokens.data(), page_size_}, &node);
+  upper.parent->children.find(first_page_of(upper))->second = &upper;
+  upper.children.emplace(first_page_of(node), &node);
   node.parent = &upper;
   upper.record.on_device = node.record.on_device;
   upper.record.on_host = node.record.on_host;
   upper.device_children = node.record.on_device ? 1 : 0;
   upper.host_children = node.record.on_host ? 1 : 0;
+  totals_.digest += light_digest(upper);
   changed(upper);
   changed(node);
+  update_pin_lock(upper);
   return upper;
 }
 
 void radix_tree::remove(radix_node& node) {
   HICACHE_CHECK(node.children.empty() && node.device_locks == 0 && node.host_locks == 0);
   HICACHE_CHECK(node.device.empty() && node.host.empty());
+  slide_references(node);
   changed(node);
-  totals_.digest -= node.record.digest;
+  totals_.digest -= node.record.digest + light_digest(node);
   auto& parent = *node.parent;
-  parent.children.erase(first_page{node.tokens.data(), page_size_});
+  parent.children.erase(first_page_of(node));
   nodes_.erase(node.id);
   drop_unused_root(parent);
 }
@@ -200,25 +222,79 @@ void radix_tree::remove(radix_node& node) {
 void radix_tree::drop_unused_root(radix_node& node) {
   if (!node.is_root() || !node.children.empty() || node.device_locks > 0 || node.host_locks > 0)
     return;
-  totals_.digest -= node.record.digest;
+  HICACHE_CHECK(node.pins == 0);
+  for (const auto reference : reference_ends_[&node])
+    references_.erase(reference);
+  reference_ends_.erase(&node);
+  totals_.digest -= node.record.digest + light_digest(node);
   roots_.erase(roots_.find(*node.ns));
   nodes_.erase(node.id);
+}
+
+void radix_tree::clear() {
+  HICACHE_CHECK(totals_.device_protected == 0 && leaving_ == 0);
+  for (auto* node : sorted_nodes()) {
+    device_pool_.give_back(node->device);
+    host_pool_.give_back(node->host);
+  }
+  references_.clear();
+  reference_ends_.clear();
+  device_leaves_.clear();
+  host_leaves_.clear();
+  roots_.clear();
+  nodes_.clear();
+  totals_ = {};
+  if (options_.events)
+    events_.add(cache_cleared{});
+}
+
+void radix_tree::name_pages() {
+  if (std::exchange(options_.name_pages, true))
+    return;
+  for (const auto& [ns, root] : roots_) {
+    if (const auto seed = namespace_seed(ns))
+      root->keys.push_back(*seed);
+    auto list = std::vector<radix_node*>{root};
+    while (!list.empty()) {
+      auto& parent = *list.back();
+      list.pop_back();
+      const auto* prior = parent.keys.empty() ? nullptr : &parent.keys.back();
+      for (const auto& [page, child] : parent.children) {
+        child->keys = hash_pages(child->tokens.view(), options_.page_size, prior, options_.overlap);
+        list.push_back(child);
+      }
+    }
+  }
 }
 
 // -- use ----------------------------------------------------------------------
 
 void radix_tree::touch(radix_node& node, uint64_t hits) {
-  for (auto* each = &node; each != nullptr; each = each->parent) {
-    each->last_access = clock_;
-    each->hits += hits;
-    changed(*each);
+  for (auto* each = &node; !each->is_root(); each = each->parent) {
+    totals_.digest -= light_digest(*each);
+    each->use.last_access = clock_;
+    each->use.hits += hits;
+    totals_.digest += light_digest(*each);
+    if (each->record.device_key.is_present())
+      update_device(*each);
+    if (each->record.host_key.is_present())
+      update_host(*each);
   }
+}
+
+void radix_tree::raise_priority(radix_node& node, int32_t priority) {
+  for (auto* each = &node; !each->is_root(); each = each->parent)
+    if (each->use.priority < priority) {
+      each->use.priority = priority;
+      changed(*each);
+    }
 }
 
 void radix_tree::lock_device(radix_node& node) {
   for (auto* each = &node; each != nullptr; each = each->parent) {
-    ++each->device_locks;
-    changed(*each);
+    totals_.digest += each->salt * light_factors::device_locks;
+    if (each->device_locks++ == 0)
+      update_device(*each);
   }
 }
 
@@ -226,8 +302,9 @@ void radix_tree::unlock_device(radix_node& node) {
   auto* top = &node;
   for (auto* each = &node; each != nullptr; each = each->parent) {
     HICACHE_CHECK(each->device_locks > 0);
-    --each->device_locks;
-    changed(*each);
+    totals_.digest -= each->salt * light_factors::device_locks;
+    if (--each->device_locks == 0)
+      update_device(*each);
     top = each;
   }
   drop_unused_root(*top);
@@ -235,8 +312,9 @@ void radix_tree::unlock_device(radix_node& node) {
 
 void radix_tree::lock_host(radix_node& node) {
   for (auto* each = &node; each != nullptr; each = each->parent) {
-    ++each->host_locks;
-    changed(*each);
+    totals_.digest += each->salt * light_factors::host_locks;
+    if (each->host_locks++ == 0)
+      update_host(*each);
   }
 }
 
@@ -244,104 +322,109 @@ void radix_tree::unlock_host(radix_node& node) {
   auto* top = &node;
   for (auto* each = &node; each != nullptr; each = each->parent) {
     HICACHE_CHECK(each->host_locks > 0);
-    --each->host_locks;
-    changed(*each);
+    totals_.digest -= each->salt * light_factors::host_locks;
+    if (--each->host_locks == 0)
+      update_host(*each);
     top = each;
   }
   drop_unused_root(*top);
 }
 
-// -- bookkeeping --------------------------------------------------------------
+// -- pins and references ------------------------------------------------------
 
-uint64_t radix_tree::sum_tokens(const radix_node& node, uint64_t from, uint64_t to) const {
-  auto sum = uint64_t{0};
-  const auto page_bytes = page_size_ * sizeof(token_id);
-  for (auto i = from; i < to; ++i)
-    sum += mix(node.first + i, XXH3_64bits(node.tokens.data() + i * page_size_, page_bytes));
-  return sum;
-}
-
-uint64_t radix_tree::sum_device(const radix_node& node, uint64_t from, uint64_t to) const {
-  auto sum = uint64_t{0};
-  for (auto i = from; i < to && !node.device.empty(); ++i)
-    sum += mix(node.first + i, node.device[i]);
-  return sum;
-}
-
-node_record radix_tree::desired_record(const radix_node& node) const {
-  auto record = node_record{};
-  record.on_device = node.on_device();
-  record.on_host = !node.host.empty();
-  if (record.on_device)
-    (node.device_locks == 0 ? record.device_evictable : record.device_protected) = node.pages;
-  if (record.on_device && node.device_locks == 0 && node.device_children == 0)
-    record.device_rank = node.last_access;
-  if (node.host_resident() && node.host_locks == 0) {
-    record.host_evictable = node.pages;
-    if (node.host_children == 0)
-      record.host_rank = node.last_access;
+void radix_tree::pin(radix_node& node) {
+  lock_host(node);
+  for (auto* each = &node; !each->is_root(); each = each->parent) {
+    ++each->pins;
+    totals_.digest += each->salt * light_factors::pins;
+    update_pin_lock(*each);
   }
-  const auto parent = node.is_root() ? node_id{0} : node.parent->id;
-  const auto state = std::array<uint64_t, 14>{node.id,
-                                              parent,
-                                              node.first,
-                                              node.pages,
-                                              node.token_digest,
-                                              node.device_digest,
-                                              node.host.size(),
-                                              uint64_t{node.device_locks} << 32 | node.host_locks,
-                                              node.last_access,
-                                              node.hits,
-                                              static_cast<uint64_t>(node.l3),
-                                              node.write,
-                                              node.load,
-                                              node.backup};
-  record.digest = XXH3_64bits(state.data(), sizeof(state));
-  return record;
 }
 
-void radix_tree::reorder(lru_order& order, radix_node& node, uint64_t& rank, uint64_t next_rank) {
-  if (rank == next_rank)
+void radix_tree::unpin(radix_node& node) {
+  for (auto* each = &node; !each->is_root(); each = each->parent) {
+    HICACHE_CHECK(each->pins > 0);
+    --each->pins;
+    totals_.digest -= each->salt * light_factors::pins;
+    update_pin_lock(*each);
+  }
+  unlock_host(node);
+}
+
+/// Pins keep pages on one tier: on the host by the host lock that each pin holds, on the device
+/// only as long as the host does not have them.
+void radix_tree::update_pin_lock(radix_node& node) {
+  const auto is_needed = node.pins > 0 && !node.host_resident();
+  if (is_needed == node.has_pin_lock)
     return;
-  if (rank != 0)
-    order.erase(lru_entry{rank, &node, node.id});
-  if (next_rank != 0)
-    order.insert(lru_entry{next_rank, &node, node.id});
-  rank = next_rank;
+  node.has_pin_lock = is_needed;
+  if (is_needed)
+    lock_device(node);
+  else
+    unlock_device(node);
 }
 
-void radix_tree::changed(radix_node& node) {
-  auto& record = node.record;
-  const auto next = desired_record(node);
-  totals_.device_evictable += next.device_evictable - record.device_evictable;
-  totals_.device_protected += next.device_protected - record.device_protected;
-  totals_.host_evictable += next.host_evictable - record.host_evictable;
-  totals_.digest += next.digest - record.digest;
-  reorder(device_leaves_, node, record.device_rank, next.device_rank);
-  reorder(host_leaves_, node, record.host_rank, next.host_rank);
-  const auto tiers_changed = record.on_device != next.on_device || record.on_host != next.on_host;
-  if (tiers_changed && !node.is_root()) {
-    // Unsigned arithmetic wraps, so this adds one, nothing, or minus one.
-    node.parent->device_children += uint32_t{next.on_device} - uint32_t{record.on_device};
-    node.parent->host_children += uint32_t{next.on_host} - uint32_t{record.on_host};
+uint64_t radix_tree::refer(radix_node& node) {
+  for (auto* each = &node; !each->is_root(); each = each->parent) {
+    ++each->references;
+    totals_.digest += each->salt * light_factors::references;
+    update_device(*each);
+    update_host(*each);
   }
-  record = next;
-  if (tiers_changed && !node.is_root())
-    changed(*node.parent);
+  references_.emplace(++last_reference_, &node);
+  reference_ends_[&node].push_back(last_reference_);
+  return last_reference_;
 }
 
-uint64_t radix_tree::digest() const noexcept {
-  return mix(mix(totals_.digest, device_pool_.digest()),
-             mix(mix(host_pool_.free(), clock_), last_id_));
+void radix_tree::drop_reference(uint64_t reference) {
+  const auto entry = references_.find(reference);
+  if (entry == references_.end())
+    return; // Nothing was left of what it referred to.
+  auto& node = *entry->second;
+  references_.erase(entry);
+  const auto ends = reference_ends_.find(&node);
+  std::erase(ends->second, reference);
+  if (ends->second.empty())
+    reference_ends_.erase(ends);
+  for (auto* each = &node; !each->is_root(); each = each->parent) {
+    --each->references;
+    totals_.digest -= each->salt * light_factors::references;
+    update_device(*each);
+    update_host(*each);
+  }
 }
 
-std::vector<radix_node*> radix_tree::sorted_nodes() const {
-  auto list = std::vector<radix_node*>{};
-  list.reserve(nodes_.size());
-  for (const auto& [id, node] : nodes_)
-    list.push_back(node.get());
-  std::sort(list.begin(), list.end(), [](const auto* a, const auto* b) { return a->id < b->id; });
-  return list;
+/// Lets the references that end at a node that goes end at its parent.
+void radix_tree::slide_references(radix_node& node) {
+  const auto entry = reference_ends_.find(&node);
+  if (entry == reference_ends_.end())
+    return;
+  const auto list = std::move(entry->second);
+  reference_ends_.erase(entry);
+  for (const auto reference : list)
+    references_[reference] = node.parent;
+  auto& ends = reference_ends_[node.parent];
+  ends.insert(ends.end(), list.begin(), list.end());
+}
+
+// -- events -------------------------------------------------------------------
+
+void radix_tree::emit_stored(cache_medium medium, const radix_node& node) {
+  if (!options_.events)
+    return;
+  auto event = pages_stored{medium, *node.root().ns, std::nullopt, node.keys, {}};
+  if (!node.parent->keys.empty())
+    event.parent = node.parent->keys.back();
+  const auto tokens = node.tokens.view();
+  event.tokens.assign(tokens.begin(), tokens.end());
+  events_.add(std::move(event));
+}
+
+void radix_tree::emit_removed(cache_medium medium, const radix_node& node, uint64_t from) {
+  if (!options_.events)
+    return;
+  events_.add(
+    pages_removed{medium, {node.keys.begin() + static_cast<ptrdiff_t>(from), node.keys.end()}});
 }
 
 } // namespace hicache

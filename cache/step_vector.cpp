@@ -40,7 +40,7 @@ result<step_agreement> decode_step(std::span<const int64_t> minimum, size_t fetc
   agreed.facts.loads_done = static_cast<uint64_t>(minimum[loads]);
   agreed.facts.backups_done = static_cast<uint64_t>(minimum[backups]);
   agreed.facts.fetched.assign(minimum.begin() + fetched_begin, minimum.end());
-  agreed.now_ns = minimum[now];
+  agreed.facts.now_ns = minimum[now];
   agreed.digests_agree = minimum[digest] == ~minimum[digest_complement];
   agreed.failed = minimum[failed] != 0;
   return agreed;

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "base/error.hpp"
-#include "cache/hi_radix_tree.hpp"
+#include "cache/prefix_cache.hpp"
 
 #include <cstdint>
 #include <span>
@@ -27,8 +27,6 @@ struct step_offer {
 /// What all ranks know after the step's reduction.
 struct step_agreement {
   step_facts facts;
-  /// The slowest rank's clock: the instance's logical time, nanoseconds.
-  int64_t now_ns = 0;
   bool digests_agree = false;
   /// True if a copy failed on any rank.
   bool failed = false;

@@ -35,10 +35,11 @@ public:
 
   std::span<const token_id> view() const noexcept { return {data(), size_}; }
 
-  /// Cuts the span at `at` and returns what was before.
-  token_span cut_front(size_t at) noexcept {
+  /// Cuts the span at `at` and returns what was before, with the first `overlap` tokens of the
+  /// rest.
+  token_span cut_front(size_t at, size_t overlap = 0) noexcept {
     auto front = *this;
-    front.size_ = at;
+    front.size_ = at + overlap;
     offset_ += at;
     size_ -= at;
     return front;

@@ -21,8 +21,9 @@ endfunction()
 function(hicache_apply_build_mode target)
   target_compile_features(${target} PUBLIC cxx_std_20)
   target_compile_options(${target} PRIVATE
-    # -Wno-restrict: g++ 12 reports std::string concatenation wrongly (GCC bug 105651).
-    $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wshadow;-Wno-restrict>
+    $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wshadow>
+    # g++ 12 reports std::string concatenation wrongly (GCC bug 105651).
+    $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-restrict>
     $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${HICACHE_WERROR}>>:-Werror>)
   # -fpch-preprocess lets ccache look through precompiled headers.
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fpch-preprocess>)
@@ -31,9 +32,10 @@ function(hicache_apply_build_mode target)
     target_compile_options(${target} PRIVATE
       $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${HICACHE_SANITIZER};-fno-omit-frame-pointer>)
     target_link_options(${target} PUBLIC -fsanitize=${HICACHE_SANITIZER})
+  endif()
+  if(HICACHE_SANITIZER STREQUAL "thread")
     # g++ warns that ThreadSanitizer does not see fences. Ours order bytes between processes, which it does not see either.
-    target_compile_options(${target} PRIVATE
-      $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<STREQUAL:${HICACHE_SANITIZER},thread>>:-Wno-tsan>)
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-tsan>)
   endif()
   if(HICACHE_TEST_HOOKS)
     target_compile_definitions(${target} PRIVATE HICACHE_TEST_HOOKS)

@@ -34,6 +34,7 @@ struct replay_flags {
   double prefill_tokens_per_second = 0;
   std::string verify = "sample";
   bool cache_output = false;
+  std::string sessions = "off";
   std::string linger = "0s";
   std::string report;
 #ifdef HICACHE_TEST_HOOKS
@@ -83,6 +84,14 @@ void add_replay_flags(CLI::App& app, replay_flags& flags) {
     ->check(CLI::IsMember({"off", "sample", "all"}))
     ->capture_default_str();
   app.add_flag("--cache-output", flags.cache_output, "cache the output tokens too");
+  app
+    .add_option(
+      "--sessions", flags.sessions,
+      "multi-turn: what a conversation is to the cache. off: nothing; refer: a session whose "
+      "last prefix is evicted last; stream: a session that keeps its pages between turns")
+    ->check(CLI::IsMember({"off", "refer", "stream"}))
+    ->needs("--workload")
+    ->capture_default_str();
   app
     .add_option(
       "--linger", flags.linger,
@@ -204,6 +213,9 @@ result<int> replay(const rank_config& config, const replay_flags& flags, rank_se
                    : flags.verify == "all" ? verify_mode::all
                                            : verify_mode::sample;
   options.cache_output = flags.cache_output;
+  options.sessions = flags.sessions == "refer"    ? session_mode::refer
+                     : flags.sessions == "stream" ? session_mode::stream
+                                                  : session_mode::off;
   options.storage = !config.storage_backend.empty();
   options.name_space = config.fingerprint(session.ranks);
   options.first_head = session.rank * (config.kv_heads / session.ranks);

@@ -1,7 +1,8 @@
-// hicachectl: looks at a running cluster.
+// hicachectl: looks at a running cluster; runs, replays and compares op logs.
 
 #include "backends/index_link.hpp"
 #include "base/units.hpp"
+#include "launch/oplog_commands.hpp"
 #include "launch/program.hpp"
 #include "launch/rank_config.hpp"
 #include "messages/system_config.hpp"
@@ -108,7 +109,8 @@ result<int> show_status(const status_flags& flags) {
 
 int main(int argc, char** argv) {
   auto flags = status_flags{};
-  auto app = CLI::App{"Looks at a running hicache cluster.", "hicachectl"};
+  auto app
+    = CLI::App{"For people: looks at a running hicache cluster, and into caches.", "hicachectl"};
   app.require_subcommand(1);
   auto* status
     = app.add_subcommand("status", "members of the cluster, their segments, pages and bytes");
@@ -117,5 +119,7 @@ int main(int argc, char** argv) {
     ->capture_default_str();
   add_duration_flag(*status, "--timeout", flags.timeout, "how long to wait for the index");
   status->add_flag("--json", flags.json, "print one JSON object");
-  return run_program(app, argc, argv, [&] { return show_status(flags); });
+  const auto oplog = oplog_commands{app};
+  return run_program(app, argc, argv,
+                     [&] { return oplog.chosen() ? oplog.perform() : show_status(flags); });
 }

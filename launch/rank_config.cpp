@@ -73,6 +73,13 @@ result<void> offered(std::string_view flag, const std::string& value,
   return bad(flag, value, "known; expected " + names);
 }
 
+write_policy write_policy_of(std::string_view name) {
+  if (name == "write_back")
+    return write_policy::write_back;
+  return name == "write_through_selective" ? write_policy::write_through_selective
+                                           : write_policy::write_through;
+}
+
 } // namespace
 
 result<void> rank_config::finish(uint32_t ranks) {
@@ -91,18 +98,25 @@ result<void> rank_config::finish(uint32_t ranks) {
   if (kv_heads % ranks != 0)
     return bad("--kv-heads", std::to_string(kv_heads),
                absl::StrFormat("divisible by the number of ranks, which is %d", ranks));
-  for (const auto& checked : {offered("--attention", attention, {"mha"}, {"mla", "nsa"}),
-                              offered("--hicache-write-policy", write_policy, {"write_through"},
-                                      {"write_through_selective", "write_back"}),
-                              offered("--hicache-storage-prefetch-policy", prefetch_policy,
-                                      {"wait_complete", "best_effort"}, {"timeout"}),
-                              offered("--radix-eviction-policy", eviction_policy, {"lru"},
-                                      {"lfu", "fifo", "mru", "filo", "priority", "slru"}),
-                              offered("--hicache-io-backend", io_backend, {"direct"}, {"kernel"}),
-                              offered("--hicache-storage-backend", storage_backend,
-                                      {"", "file", "memory", "cluster"}, {})})
+  for (const auto& checked :
+       {offered("--attention", attention, {"mha"}, {"mla", "nsa"}),
+        offered("--hicache-write-policy", write_policy,
+                {"write_through", "write_through_selective", "write_back"}, {}),
+        offered("--hicache-storage-prefetch-policy", prefetch_policy,
+                {"wait_complete", "best_effort"}, {"timeout"}),
+        offered("--hicache-io-backend", io_backend, {"direct"}, {"kernel"}),
+        offered("--hicache-storage-backend", storage_backend, {"", "file", "memory", "cluster"},
+                {})})
     if (!checked)
       return checked;
+  if (auto policy = make_eviction_policy(eviction_policy); !policy)
+    return fail(ec::invalid_argument, "--radix-eviction-policy: " + policy.error().detail);
+  if (!(pin_budget >= 0 && pin_budget <= 1))
+    return bad("--pin-budget", absl::StrFormat("%g", pin_budget), "a share from 0 to 1");
+  if (disable_radix_cache && !storage_backend.empty())
+    return fail(ec::invalid_argument, "--disable-radix-cache: without the radix cache there is "
+                                      "nothing to keep in --hicache-storage-backend; expected one "
+                                      "or the other");
   if (auto layout = parse_host_layout(mem_layout); !layout)
     return fail(ec::invalid_argument, "--hicache-mem-layout: " + layout.error().detail);
   if (auto kind = parse_device_kind(device); !kind)
@@ -148,6 +162,8 @@ std::string rank_config::fingerprint(uint32_t ranks) const {
 }
 
 uint32_t rank_config::host_pages(uint32_t ranks) const {
+  if (disable_radix_cache)
+    return 0;
   const auto page_bytes = pool_geometry{shape(ranks), host_layout::page_first, 1}.page_bytes();
   return static_cast<uint32_t>(hicache_size > 0
                                  ? hicache_size * 1e9 / static_cast<double>(page_bytes)
@@ -160,6 +176,11 @@ tree_options rank_config::tree(uint32_t ranks) const {
   options.device_pages = device_pages;
   options.host_pages = host_pages(ranks);
   options.layers = layers;
+  options.write = write_policy_of(write_policy);
+  options.eviction = *make_eviction_policy(eviction_policy);
+  options.share_prefixes = !disable_radix_cache;
+  options.pin_budget_pages
+    = static_cast<uint64_t>(pin_budget * std::max(options.device_pages, options.host_pages));
   options.prefetch = prefetch_policy == "best_effort" ? hicache::prefetch_policy::best_effort
                                                       : hicache::prefetch_policy::wait_complete;
   options.prefetch_threshold_tokens = static_cast<uint32_t>(storage.prefetch_threshold);
@@ -180,6 +201,8 @@ std::vector<std::pair<std::string, std::string>> rank_config::fields() const {
     {"hicache-io-backend", io_backend},
     {"hicache-mem-layout", mem_layout},
     {"radix-eviction-policy", eviction_policy},
+    {"disable-radix-cache", disable_radix_cache ? "true" : "false"},
+    {"pin-budget", absl::StrFormat("%g", pin_budget)},
     {"hicache-storage-backend", storage_backend},
     {"hicache-storage-prefetch-policy", prefetch_policy},
     {"hicache-storage-backend-extra-config", extra_config},
@@ -240,12 +263,19 @@ void add_rank_flags(CLI::App& app, rank_config& config) {
     "--hicache-size", config.hicache_size,
     "host pool (L2) of each rank in GB (1e9 bytes); overrides the ratio; 0 leaves it to the ratio")
     ->check(CLI::NonNegativeNumber);
-  add("--hicache-write-policy", config.write_policy,
-      "when pages go to the next tier: write_through");
+  add(
+    "--hicache-write-policy", config.write_policy,
+    "when pages go to the next tier: write_through (at the first insert), write_through_selective "
+    "(at the second) or write_back (when L1 needs the room)");
   add("--hicache-io-backend", config.io_backend, "how pages are copied between L1 and L2: direct");
   add("--hicache-mem-layout", config.mem_layout,
       "layout of L2: layer_first, page_first or page_first_direct");
-  add("--radix-eviction-policy", config.eviction_policy, "which page goes first: lru");
+  add("--radix-eviction-policy", config.eviction_policy,
+      "which page goes first: lru, lfu, fifo, mru, filo, priority or slru");
+  app.add_flag("--disable-radix-cache", config.disable_radix_cache,
+               "share nothing between requests: no radix tree, no L2, no L3");
+  add("--pin-budget", config.pin_budget,
+      "share of the larger of L1 and L2 that the pins of one tenant may keep, 0 to 1");
   add("--hicache-storage-backend", config.storage_backend,
       "L3: file, memory or cluster; none if absent");
   add("--hicache-storage-prefetch-policy", config.prefetch_policy,
@@ -272,6 +302,10 @@ void add_rank_flags(CLI::App& app, rank_config& config) {
   add("--namespace", config.name_space, "pages of different namespaces are never exchanged");
   add("--listen-host", config.listen_host,
       "address on which peers on other machines read this rank's segment");
+  add("--record-ops", config.record_ops,
+      "write every operation and step to an op log, for hicachectl oplog replay and diff; with "
+      "several ranks each writes FILE.RANK")
+    ->type_name("FILE");
   add("--log-level", config.log_level, "trace, debug, info, warn, error or critical")
     ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "critical"}));
 }

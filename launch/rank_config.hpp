@@ -3,7 +3,7 @@
 #include "base/clock.hpp"
 #include "base/error.hpp"
 #include "cache/geometry.hpp"
-#include "cache/hi_radix_tree.hpp"
+#include "cache/prefix_cache.hpp"
 #include "gpu/device.hpp"
 
 #include <CLI/CLI.hpp>
@@ -44,6 +44,10 @@ struct rank_config {
   std::string io_backend = "direct";
   std::string mem_layout = "page_first";
   std::string eviction_policy = "lru";
+  /// Every request keeps its own pages and shares none.
+  bool disable_radix_cache = false;
+  /// Share of the larger of L1 and L2 that the pins of one tenant may keep.
+  double pin_budget = 0.25;
   /// Empty: no L3.
   std::string storage_backend;
   std::string prefetch_policy = "wait_complete";
@@ -63,6 +67,8 @@ struct rank_config {
   std::string name_space = "default";
   std::string listen_host = "127.0.0.1";
   std::string log_level = "info";
+  /// File of the op log; each of several ranks appends its number. Empty: none.
+  std::string record_ops;
 
   // -- derived by finish() ----------------------------------------------------
 

@@ -3,6 +3,7 @@
 #include "actors/backup.hpp"
 #include "actors/consensus.hpp"
 #include "actors/controller.hpp"
+#include "actors/op_recorder.hpp"
 #include "actors/prefetcher.hpp"
 #include "actors/storage.hpp"
 #include "actors/tree.hpp"
@@ -19,6 +20,7 @@
 #include <caf/scoped_actor.hpp>
 #include <spdlog/spdlog.h>
 
+#include <fstream>
 #include <utility>
 
 namespace hicache {
@@ -40,6 +42,7 @@ public:
   ~runtime_impl() override {
     // Whoever gives work goes before whoever does it; the network of L3 goes last.
     stop(tree_);
+    stop(recorder_);
     stop(prefetcher_);
     stop(backup_);
     stop(controller_);
@@ -83,6 +86,8 @@ private:
     return config_.storage_backend == "cluster";
   }
 
+  result<void> open_op_log();
+
   result<void> open_backend();
 
   template <class Handle>
@@ -113,7 +118,10 @@ private:
   std::unique_ptr<cluster_member> member_;
   std::unique_ptr<copy_engine> copies_;
   std::unique_ptr<storage_backend> backend_;
+  std::string op_log_name_;
+  std::unique_ptr<std::ofstream> op_log_;
   tree_actor tree_;
+  op_recorder_actor recorder_;
   controller_actor controller_;
   prefetcher_actor prefetcher_;
   backup_actor backup_;
@@ -139,7 +147,19 @@ result<void> runtime_impl::prepare() {
   if (!copies)
     return tl::unexpected{copies.error()};
   copies_ = std::move(*copies);
+  if (auto opened = open_op_log(); !opened)
+    return opened;
   return open_backend();
+}
+
+result<void> runtime_impl::open_op_log() {
+  if (config_.record_ops.empty())
+    return {};
+  op_log_name_ = config_.record_ops + (ranks_ > 1 ? "." + std::to_string(rank_) : "");
+  op_log_ = std::make_unique<std::ofstream>(op_log_name_, std::ios::trunc);
+  if (!*op_log_)
+    return fail(ec::invalid_argument, "--record-ops: cannot write the file " + op_log_name_);
+  return {};
 }
 
 result<void> runtime_impl::open_backend() {
@@ -177,7 +197,10 @@ void runtime_impl::spawn_tree(const engine_actor& engine) {
   const auto page_bytes = l2_.page_bytes();
   const auto settings = config_.tree(ranks_);
   controller_ = system_->spawn(controller, std::move(copies_), page_bytes);
-  auto helpers = tree_helpers{controller_, consensus_, {}, {}, engine};
+  if (op_log_)
+    recorder_
+      = system_->spawn<caf::detached>(op_recorder, op_log_name_, std::move(op_log_), settings);
+  auto helpers = tree_helpers{controller_, consensus_, {}, {}, engine, recorder_};
   if (settings.storage_attached) {
     auto queue = std::make_unique<storage_queue>(std::move(backend_), config_.storage.threads);
     storage_

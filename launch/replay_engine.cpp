@@ -173,6 +173,35 @@ result<replay_engine::turn> replay_engine::begin_turn() {
   return turn{static_cast<uint64_t>((*minimum)[0]), (*minimum)[1] != 0};
 }
 
+bool replay_engine::is_session_busy(const replay_request& wanted) const {
+  return options_.sessions != session_mode::off && wanted.session != 0
+         && std::ranges::any_of(open_, [&](const open_request& request) {
+              return workload_[request.position].session == wanted.session;
+            });
+}
+
+result<void> replay_engine::open_session(const replay_request& wanted) {
+  if (options_.sessions == session_mode::off || wanted.session == 0
+      || sessions_.contains(wanted.session))
+    return {};
+  const auto answers
+    = apply({open_session_request{wanted.session, options_.sessions == session_mode::stream}});
+  if (!answers)
+    return tl::unexpected{answers.error()};
+  if (!answers->list[0])
+    return tl::unexpected{answers->list[0].error()};
+  sessions_[wanted.session] = std::get<session_result>(*answers->list[0]).generation;
+  return {};
+}
+
+match_request replay_engine::match_of(const open_request& request) const {
+  const auto& wanted = workload_[request.position];
+  auto match = match_request{request.position + 1, {}, request.tokens, wanted.input_length - 1, {}};
+  if (const auto session = sessions_.find(wanted.session); session != sessions_.end())
+    match.session = {session->first, session->second};
+  return match;
+}
+
 result<void> replay_engine::admit(uint64_t arrived) {
   const auto concurrency = options_.timed ? timed_concurrency : options_.concurrency;
   auto operations = std::vector<tree_operation>{};
@@ -180,6 +209,10 @@ result<void> replay_engine::admit(uint64_t arrived) {
   const auto seed = fingerprint_of(options_.name_space);
   while (next_ < arrived && open_.size() < concurrency) {
     const auto& wanted = workload_[next_];
+    if (is_session_busy(wanted))
+      break;
+    if (auto opened = open_session(wanted); !opened)
+      return opened;
     auto& request = open_.emplace_back();
     request.position = next_++;
     request.tokens = options_.cache_output ? prompt_and_output_tokens(wanted, request.position)
@@ -193,7 +226,7 @@ result<void> replay_engine::admit(uint64_t arrived) {
           : clock::now();
     const auto id = request_id{request.position + 1};
     // The last token of the prompt is always computed: its output is the first new token.
-    operations.emplace_back(match_request{id, {}, request.tokens, wanted.input_length - 1});
+    operations.emplace_back(match_of(request));
     if (options_.storage)
       operations.emplace_back(prefetch_request{id});
     operations.emplace_back(schedule_request{id});
@@ -215,6 +248,15 @@ result<void> replay_engine::admit(uint64_t arrived) {
   return {};
 }
 
+result<bool> replay_engine::may_get_room() {
+  if (in_flight_)
+    return true;
+  // Under write_back the tree may have begun to write pages to L2 to make the room.
+  return step(step_patience).map([this](const step_result& done) {
+    return done.reduced || open_.size() > 1;
+  });
+}
+
 result<bool> replay_engine::serve_ready() {
   auto served = false;
   for (auto i = open_.begin(); i != open_.end();) {
@@ -226,7 +268,10 @@ result<bool> replay_engine::serve_ready() {
     if (!outcome)
       return tl::unexpected{outcome.error()};
     if (*outcome == service::no_room) {
-      if (in_flight_ || open_.size() > 1) { // Copies will end, and others will release their pages.
+      const auto waits = may_get_room();
+      if (!waits)
+        return tl::unexpected{waits.error()};
+      if (*waits) {
         ++i;
         continue;
       }
@@ -253,15 +298,19 @@ result<replay_engine::service> replay_engine::serve(open_request& request) {
   const auto answers = apply({load_request{id}, allocate_request{id, total}});
   if (!answers)
     return tl::unexpected{answers.error()};
+  const auto missed = [](const error& why) -> result<service> {
+    if (why.code == ec::out_of_device_pages)
+      return service::no_room;
+    return tl::unexpected{why};
+  };
   if (!answers->list[0])
-    return tl::unexpected{answers->list[0].error()};
+    return missed(answers->list[0].error());
   const auto& loaded = std::get<load_result>(*answers->list[0]);
   in_flight_ |= loaded.progress != nullptr;
-  if (!answers->list[1]) {
-    if (answers->list[1].error().code == ec::out_of_device_pages)
-      return service::no_room;
-    return tl::unexpected{answers->list[1].error()};
-  }
+  request.loaded_tokens += loaded.loading_tokens;
+  request.from_storage_tokens += loaded.from_storage_tokens;
+  if (!answers->list[1])
+    return missed(answers->list[1].error());
   const auto pages = std::get<allocate_result>(*answers->list[1]).device_pages;
   const auto cached = loaded.device_tokens;
   // A model would wait for each layer just before it computes it; checking and computing here go
@@ -276,7 +325,14 @@ result<replay_engine::service> replay_engine::serve(open_request& request) {
   if (auto computed = pattern_.compute(request.hashes, *pages, cached, total); !computed)
     return tl::unexpected{computed.error()};
   totals_.ttft_ms.push_back(milliseconds(clock::now() - request.arrived));
-  const auto inserted = apply({insert_request{id, request.tokens}, release_request{id}});
+  auto ending
+    = std::vector<tree_operation>{insert_request{id, request.tokens}, release_request{id}};
+  const auto session = sessions_.find(workload_[request.position].session);
+  if (session != sessions_.end() && workload_[request.position].ends_session) {
+    ending.emplace_back(close_session_request{{session->first, session->second}});
+    sessions_.erase(session);
+  }
+  const auto inserted = apply(std::move(ending));
   if (!inserted)
     return tl::unexpected{inserted.error()};
   for (const auto& answer : inserted->list)
@@ -286,9 +342,9 @@ result<replay_engine::service> replay_engine::serve(open_request& request) {
   ++totals_.requests;
   totals_.prompt_tokens += prompt;
   totals_.computed_tokens += prompt - cached;
-  totals_.cached_l1 += cached - loaded.loading_tokens;
-  totals_.cached_l2 += loaded.loading_tokens - loaded.from_storage_tokens;
-  totals_.cached_l3 += loaded.from_storage_tokens;
+  totals_.cached_l1 += cached - request.loaded_tokens;
+  totals_.cached_l2 += request.loaded_tokens - request.from_storage_tokens;
+  totals_.cached_l3 += request.from_storage_tokens;
   return service::served;
 }
 
@@ -319,9 +375,9 @@ result<void> replay_engine::restart_open() {
   for (auto& request : open_) {
     const auto id = request_id{request.position + 1};
     operations.emplace_back(release_request{id});
-    operations.emplace_back(
-      match_request{id, {}, request.tokens, workload_[request.position].input_length - 1});
+    operations.emplace_back(match_of(request));
     request.ready = true;
+    request.loaded_tokens = request.from_storage_tokens = 0;
   }
   if (operations.empty())
     return {};

@@ -7,6 +7,7 @@
 #include "launch/replay_workload.hpp"
 #include "launch/stop_signal.hpp"
 
+#include <absl/container/flat_hash_map.h>
 #include <caf/scoped_actor.hpp>
 
 #include <cstdint>
@@ -19,6 +20,10 @@ namespace hicache {
 
 enum class verify_mode : uint8_t { off, sample, all };
 
+/// What conversations of the workload are to the cache: nothing, sessions that refer to their last
+/// prefix, or sessions that keep their pages between turns.
+enum class session_mode : uint8_t { off, refer, stream };
+
 /// How a workload is replayed. Equal on all ranks.
 struct replay_options {
   /// Requests arrive at their times (divided by speedup) rather than one after the other.
@@ -30,6 +35,7 @@ struct replay_options {
   double prefill_tokens_per_second = 0;
   verify_mode verify = verify_mode::sample;
   bool cache_output = false;
+  session_mode sessions = session_mode::off;
   bool storage = false;
   /// Seeds the KV pattern: instances of one namespace compute the same bytes.
   std::string name_space;
@@ -67,6 +73,10 @@ private:
     std::vector<uint64_t> hashes;
     time_point arrived;
     bool ready = false;
+    /// What was loaded from L2 for it, and of this what L3 had brought; also in attempts that found
+    /// no room for the rest.
+    uint64_t loaded_tokens = 0;
+    uint64_t from_storage_tokens = 0;
   };
 
   /// What every rank knows at the start of a turn.
@@ -84,6 +94,17 @@ private:
 
   /// Opens the requests that may run now.
   result<void> admit(uint64_t arrived);
+
+  /// True if the request's session has a turn under way.
+  bool is_session_busy(const replay_request& wanted) const;
+
+  /// Opens the request's session at its first turn.
+  result<void> open_session(const replay_request& wanted);
+
+  match_request match_of(const open_request& request) const;
+
+  /// True if room may come: copies will end, or others will release their pages.
+  result<bool> may_get_room();
 
   /// Serves the requests that are ready, as far as there is room.
   /// @returns whether any was served.
@@ -116,6 +137,8 @@ private:
   const stop_signal& stop_;
   progress_callback progress_;
   caf::scoped_actor self_;
+  /// Open sessions and their generations.
+  absl::flat_hash_map<session_id, uint64_t> sessions_;
   kv_pattern pattern_;
   replay_totals totals_;
   time_point start_;

@@ -121,6 +121,8 @@ std::vector<replay_request> make_multi_turn(const multi_turn_workload& workload)
         request.blocks.push_back(block < shared ? own_block(0, 0, block)
                                                 : own_block(1, client, block));
       request.line = requests.size() + 1;
+      request.session = client + 1;
+      request.ends_session = round == workload.rounds;
       requests.push_back(std::move(request));
     }
   return requests;

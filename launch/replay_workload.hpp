@@ -22,6 +22,9 @@ struct replay_request {
   std::vector<uint64_t> blocks;
   /// Where it comes from, for messages: the line of the trace, from 1.
   uint64_t line = 0;
+  /// The conversation whose turn it is, or 0; and whether it is the last one.
+  session_id session = 0;
+  bool ends_session = false;
 };
 
 /// Reads a trace in the format of the Mooncake paper, at most `limit` requests (0: all).

@@ -25,8 +25,11 @@ using page_index = uint32_t;
 using node_id = uint64_t;
 
 /// A request of the engine, chosen by the engine and equal on all ranks. Unique among open
-/// requests.
+/// requests; numbers from 2^63 on are the cache's own.
 using request_id = uint64_t;
+
+/// A session of the engine, chosen by the engine and equal on all ranks; 0 names none.
+using session_id = uint64_t;
 
 /// A prefetch, numbered in issue order from 1; equal on all ranks.
 using fetch_id = uint64_t;

@@ -118,10 +118,20 @@ using index_actor = caf::typed_actor<
   // Itself: forgets silent members.
   caf::reacts_to<atom::poll>>;
 
+/// The OP RECORDER writes an op log to a file. Detached, because files block.
+using op_recorder_actor = caf::typed_actor<
+  // Appends entries. Answers when the file has them, or why it takes no more.
+  caf::replies_to<atom::record, op_log_batch_ptr>::with<atom::ok>,
+  // Itself: all that was sent before its end is written.
+  caf::reacts_to<atom::done>>;
+
 /// The ENGINE is the user's side. What the runtime tells it unasked.
 using engine_actor = caf::typed_actor<
   // Something failed that the engine should know of although it can go on: L3 lost, ranks diverged.
-  caf::reacts_to<atom::notice, caf::error>>;
+  caf::reacts_to<atom::notice, caf::error>,
+  // Pages can be served from a tier from now on, or no longer. Only if `tree_options::events` asks
+  // for it; see actors/cache_events.hpp.
+  caf::reacts_to<atom::events, cache_events_ptr>>;
 
 // -- proof that remote interfaces carry only values with a wire format --------
 

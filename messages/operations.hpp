@@ -4,6 +4,7 @@
 #include "messages/ids.hpp"
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <variant>
@@ -15,23 +16,39 @@ namespace hicache {
 
 // -- engine -> tree -----------------------------------------------------------
 
+/// A conversation whose KV an engine keeps between turns. Generations tell a session from an
+/// earlier one of the same name.
+struct session_ref {
+  /// Chosen by the engine; 0 names none.
+  session_id session = 0;
+  /// As open_session answered.
+  uint64_t generation = 0;
+
+  friend bool operator==(const session_ref&, const session_ref&) = default;
+};
+
 /// Opens a request: finds the longest cached prefix and locks it.
 struct match_request {
   request_id request = 0;
-  cache_namespace ns;
+  cache_namespace ns{};
   /// All tokens of the prompt.
-  token_buffer tokens;
+  token_buffer tokens{};
   /// How many of them may be answered from the cache. Engines pass size - 1, so that there is a
   /// last token to compute.
   uint64_t limit = 0;
+  /// The session whose turn this is, if any.
+  session_ref session{};
 };
 
-/// Lengths are in tokens, whole pages. The device part comes first, the host part follows on it.
+/// Lengths are in tokens, whole pages (but for a streaming session, which may hold a page in part).
+/// The device part comes first, the host part follows on it.
 struct match_result {
   uint64_t device_tokens = 0;
   uint64_t host_tokens = 0;
   /// The pages of the device part, in prefix order.
-  page_list device_pages;
+  page_list device_pages{};
+  /// The node at the end of the match, host part included; 0 if nothing matched.
+  node_id node = 0;
 };
 
 /// Starts looking in L3 for what follows the match. At most once per request.
@@ -59,6 +76,8 @@ struct schedule_result {
 /// Brings the request's host part to the device.
 struct load_request {
   request_id request = 0;
+  /// A longer host part is left alone.
+  uint64_t quota_tokens = UINT64_MAX;
 };
 
 /// Progress of one load, layer by layer. The copy engine writes it, the engine's compute thread
@@ -117,7 +136,7 @@ struct load_result {
   /// Of the loading ones, the tokens that this request's own prefetch brought from L3.
   uint64_t from_storage_tokens = 0;
   /// The pages of the device part, in prefix order.
-  page_list device_pages;
+  page_list device_pages{};
   /// Null if every page is there. May be set although loading_tokens is 0: then another request's
   /// load is still bringing pages that this one shares, and this one waits for it all the same.
   layer_progress_ptr progress;
@@ -132,14 +151,21 @@ struct allocate_request {
 /// Answer to allocate: the pages of the whole request so far, in prefix order: first the cached
 /// ones, then the new ones.
 struct allocate_result {
-  page_list device_pages;
+  page_list device_pages{};
 };
 
 /// Gives computed pages to the tree.
 struct insert_request {
   request_id request = 0;
   /// All tokens whose KV is in the request's pages now: the prompt, or more after decoding.
-  token_buffer tokens;
+  token_buffer tokens{};
+  /// Pages of a higher priority outlive others under the policy `priority`. Parents inherit it.
+  int32_t priority = 0;
+  /// True for all but the last part of a prefill in parts: then the insert is no hit and nothing is
+  /// written to L2 yet.
+  bool chunked = false;
+  /// Pins the prefix for so long, if the tenant's budget allows; 0 does not.
+  std::chrono::nanoseconds retain{0};
 };
 
 /// Answer to insert.
@@ -149,7 +175,11 @@ struct insert_result {
   uint64_t duplicate_tokens = 0;
   /// The pages of the whole request, in prefix order, after duplicates were replaced by the tree's
   /// pages.
-  page_list device_pages;
+  page_list device_pages{};
+  /// The node at the end of what the tree holds of these tokens; 0 if that is nothing.
+  node_id node = 0;
+  /// Tokens that `retain` pinned.
+  uint64_t pinned_tokens = 0;
 };
 
 /// Closes a request and unlocks what it used.
@@ -160,12 +190,116 @@ struct release_request {
 /// Answer to release.
 struct release_result {};
 
-using tree_operation = std::variant<match_request, prefetch_request, schedule_request, load_request,
-                                    allocate_request, insert_request, release_request>;
+// -- operations without a request ---------------------------------------------
 
-/// The result type at position i answers the operation type at position i of `tree_operation`.
-using tree_answer = result<std::variant<match_result, prefetch_result, schedule_result, load_result,
-                                        allocate_result, insert_result, release_result>>;
+/// A tier of the tree's own memory.
+enum class cache_tier : uint8_t { device, host };
+
+/// Makes room: frees whole pages, at least `tokens` tokens if there are so many that nobody uses.
+struct evict_request {
+  cache_tier tier = cache_tier::device;
+  uint64_t tokens = 0;
+};
+
+/// Answer to evict.
+struct evict_result {
+  /// Tokens whose pages are free now.
+  uint64_t tokens = 0;
+  /// Tokens whose pages are being written to L2 first (write_back): free after a step.
+  uint64_t writing_tokens = 0;
+};
+
+/// Keeps what is cached of a prefix from leaving the cache until `ttl` of logical time is over. A
+/// pinned page may leave the device if L2 has it.
+struct pin_request {
+  cache_namespace ns{};
+  token_buffer tokens{};
+  std::chrono::nanoseconds ttl{0};
+};
+
+/// Ends all pins whose end lies within these tokens.
+struct unpin_request {
+  cache_namespace ns{};
+  token_buffer tokens{};
+};
+
+/// Answer to pin and unpin: how many tokens of the prefix are pinned now.
+struct pin_result {
+  uint64_t tokens = 0;
+};
+
+/// Opens a session, or reopens one that was closed.
+struct open_session_request {
+  session_id session = 0;
+  /// True: the session keeps the pages of a finished turn, to the token, for the next one. False:
+  /// pages that the session used are evicted after all others.
+  bool streaming = false;
+};
+
+/// Closes a session: what it kept is freed, what it referred to is like any other page.
+struct close_session_request {
+  session_ref session{};
+};
+
+/// Answer to open_session and close_session.
+struct session_result {
+  uint64_t generation = 0;
+};
+
+/// Locks the prefix that ends with a node, as a match does; counts.
+struct lock_request {
+  node_id node = 0;
+};
+
+/// Takes back the oldest lock of this node.
+struct unlock_request {
+  node_id node = 0;
+};
+
+/// Answer to lock and unlock: device tokens that may be evicted, and that locks protect.
+struct lock_result {
+  uint64_t evictable_tokens = 0;
+  uint64_t protected_tokens = 0;
+};
+
+/// Writes the prefix that ends with a node to L2, as far as L2 lacks it, whatever the write policy.
+struct backup_request {
+  node_id node = 0;
+};
+
+/// Answer to backup.
+struct backup_result {
+  uint64_t written_tokens = 0;
+};
+
+/// Loads the prefix that ends with a node to L1, as far as L1 lacks it.
+struct load_node_request {
+  node_id node = 0;
+  uint64_t quota_tokens = UINT64_MAX;
+};
+
+/// Answer to load_node.
+struct load_node_result {
+  uint64_t loading_tokens = 0;
+};
+
+/// Forgets everything that is cached. Refused while requests are open or copies in flight.
+struct clear_request {};
+
+/// Answer to clear.
+struct clear_result {};
+
+using tree_operation
+  = std::variant<match_request, prefetch_request, schedule_request, load_request, allocate_request,
+                 insert_request, release_request, evict_request, pin_request, unpin_request,
+                 open_session_request, close_session_request, lock_request, unlock_request,
+                 backup_request, load_node_request, clear_request>;
+
+/// An answer, or why there is none.
+using tree_answer = result<
+  std::variant<match_result, prefetch_result, schedule_result, load_result, allocate_result,
+               insert_result, release_result, evict_result, pin_result, session_result, lock_result,
+               backup_result, load_node_result, clear_result>>;
 
 /// Operations of one turn of the engine, applied in order. An operation that fails changes nothing
 /// and does not stop the ones behind it.
@@ -203,7 +337,7 @@ struct step_result {
 /// L1 -> L2 copy of whole pages: device_pages[i] goes to host_pages[i].
 struct write_command {
   operation_id id = 0;
-  page_list device_pages;
+  page_list device_pages{};
   page_list host_pages;
 };
 
@@ -211,7 +345,7 @@ struct write_command {
 struct load_command {
   operation_id id = 0;
   page_list host_pages;
-  page_list device_pages;
+  page_list device_pages{};
   layer_progress_ptr progress;
 };
 

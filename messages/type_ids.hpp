@@ -7,6 +7,22 @@
 
 #include <caf/type_id.hpp>
 
+#include <memory>
+
+namespace hicache {
+
+// What these point to is defined by the layer that makes it; messages carry the pointer only.
+
+/// See actors/cache_events.hpp.
+struct cache_events;
+using cache_events_ptr = std::shared_ptr<const cache_events>;
+
+/// See cache/op_log.hpp.
+struct op_log_batch;
+using op_log_batch_ptr = std::shared_ptr<const op_log_batch>;
+
+} // namespace hicache
+
 // Announces what actors send. Entries are counted with __COUNTER__: nothing but entries between
 // BEGIN and END. Not hicache::ec: CAF turns error-code enums into caf::error inside messages.
 CAF_BEGIN_TYPE_ID_BLOCK(hicache, caf::first_custom_type_id)
@@ -31,6 +47,7 @@ CAF_BEGIN_TYPE_ID_BLOCK(hicache, caf::first_custom_type_id)
   CAF_ADD_ATOM(hicache, hicache::atom, corrupt, "corrupt")
   CAF_ADD_ATOM(hicache, hicache::atom, counters, "counters")
   CAF_ADD_ATOM(hicache, hicache::atom, done, "done")
+  CAF_ADD_ATOM(hicache, hicache::atom, events, "events")
   CAF_ADD_ATOM(hicache, hicache::atom, exists, "exists")
   CAF_ADD_ATOM(hicache, hicache::atom, fetch, "fetch")
   CAF_ADD_ATOM(hicache, hicache::atom, fetched, "fetched")
@@ -44,6 +61,7 @@ CAF_BEGIN_TYPE_ID_BLOCK(hicache, caf::first_custom_type_id)
   CAF_ADD_ATOM(hicache, hicache::atom, ok, "ok")
   CAF_ADD_ATOM(hicache, hicache::atom, poll, "poll")
   CAF_ADD_ATOM(hicache, hicache::atom, publish, "publish")
+  CAF_ADD_ATOM(hicache, hicache::atom, record, "record")
   CAF_ADD_ATOM(hicache, hicache::atom, reduce, "reduce")
   CAF_ADD_ATOM(hicache, hicache::atom, refill, "refill")
   CAF_ADD_ATOM(hicache, hicache::atom, remove, "remove")
@@ -62,10 +80,12 @@ CAF_END_TYPE_ID_BLOCK(hicache)
 
 // -- in-process only: they share memory, which has no meaning elsewhere -------
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::backup_command)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::cache_events_ptr)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::fetch_command)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::fetched_pages)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::key_list)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::load_command)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::op_log_batch_ptr)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::operation_done)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::rank_counters)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::reduced)

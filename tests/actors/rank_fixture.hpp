@@ -142,7 +142,7 @@ public:
 
   uint64_t digest_of(const rank& x) const { return core_of(x).digest(); }
 
-  static const hi_radix_tree& core_of(const rank& x) { return *state_of<tree_state>(x.tree).core; }
+  static const prefix_cache& core_of(const rank& x) { return *state_of<tree_state>(x.tree).core; }
 
   void expect_equal_digests() const {
     for (const auto& each : ranks)

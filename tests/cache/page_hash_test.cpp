@@ -81,3 +81,18 @@ TEST(PageHash, FingerprintIsTheBeginningOfTheDigest) {
   EXPECT_EQ(fingerprint_of(""), 0xe3b0c44298fc1c14);
   EXPECT_EQ(fingerprint_of("abc"), 0xba7816bf8f01cfea);
 }
+
+// Case H12.
+TEST(PageHash, PairsAreHashedWithBothTokens) {
+  const auto tokens = std::vector<token_id>{1, 2, 3};
+  const auto pairs = std::vector<token_id>{1, 2, 2, 3};
+  const auto names = hash_pages(tokens, 2, nullptr, 1);
+  ASSERT_EQ(names.size(), 1);
+  EXPECT_EQ(names[0], hash_page(pairs, nullptr));
+  const auto one = std::vector<token_id>{1, 2};
+  const auto turned = std::vector<token_id>{2, 1};
+  EXPECT_EQ(hash_pages(one, 1, nullptr, 1), hash_pages(one, 2, nullptr));
+  EXPECT_NE(hash_pages(one, 1, nullptr, 1), hash_pages(turned, 1, nullptr, 1));
+  EXPECT_TRUE(hash_pages(std::span{one}.first(1), 1, nullptr, 1).empty());
+  EXPECT_TRUE(hash_pages({}, 1, nullptr, 1).empty());
+}

@@ -82,7 +82,7 @@ TEST(Backup, NamesEachPagesParent) {
   auto tree = hi_radix_tree{storage()};
   const auto write = [&](request_id id, const tokens_t& tokens, uint64_t writes) {
     EXPECT_TRUE(tree.match({id, {}, share(tokens), tokens.size()}));
-    EXPECT_TRUE(tree.allocate(id, tokens.size()));
+    EXPECT_TRUE(tree.allocate({id, tokens.size()}));
     EXPECT_TRUE(tree.insert({id, share(tokens)}));
     tree.step({writes, 0, 0, {}}, {});
     for (auto& effect : tree.take_effects())

@@ -15,8 +15,6 @@ uint64_t word_of(const page_key& key) {
   return std::hash<page_key>{}(key);
 }
 
-constexpr auto scratch = "scratch";
-
 } // namespace
 
 tokens_t range(token_id from, token_id to) {
@@ -35,9 +33,9 @@ token_buffer share(tokens_t tokens) {
 }
 
 tree_driver::tree_driver(const tree_options& options)
-  : tree(options), page_size_(options.page_size), layers_(options.layers),
-    device_memory_(options.device_pages + 1), host_memory_(options.host_pages + 1),
-    is_loading_(options.device_pages + 1) {
+  : tree(options), page_size_(options.page_size), overlap_(options.bigram ? 1 : 0),
+    layers_(options.layers), device_memory_(options.device_pages + 1),
+    host_memory_(options.host_pages + 1), is_loading_(options.device_pages + 1) {
   settle();
 }
 
@@ -51,21 +49,38 @@ tree_driver::hit tree_driver::match(const tokens_t& tokens, const cache_namespac
 }
 
 uint64_t tree_driver::insert(const tokens_t& tokens, const cache_namespace& ns) {
+  return insert(tokens, ns, {});
+}
+
+uint64_t tree_driver::insert(const tokens_t& tokens, const cache_namespace& ns,
+                             insert_request hints) {
   const auto request = open(tokens, ns);
   const auto cached = matched(request).device_tokens + matched(request).host_tokens;
   EXPECT_TRUE(compute(request, tokens));
-  insert_open(request, tokens);
+  hints.request = request;
+  hints.tokens = share(tokens);
+  last_insert = insert_open(hints);
   close(request);
   return cached;
 }
 
+void tree_driver::finish() {
+  while (tree.in_flight()) {
+    run_all();
+    poll();
+  }
+}
+
 uint64_t tree_driver::evict(uint64_t tokens) {
-  const auto before = tree.stats();
-  const auto pages = before.device_free + std::min(tokens / page_size_, before.device_evictable);
-  const auto request = open({}, {scratch, ""});
-  EXPECT_TRUE(tree.allocate(request, pages * page_size_));
-  close(request);
-  return (tree.stats().evicted_device - before.evicted_device) * page_size_;
+  const auto result = tree.evict({cache_tier::device, tokens});
+  settle();
+  return result->tokens;
+}
+
+uint64_t tree_driver::evict_host(uint64_t tokens) {
+  const auto result = tree.evict({cache_tier::host, tokens});
+  settle();
+  return result->tokens;
 }
 
 uint64_t tree_driver::load_back(const tokens_t& tokens) {
@@ -94,7 +109,7 @@ void tree_driver::close(request_id request) {
 }
 
 load_result tree_driver::load(request_id request) {
-  auto result = tree.load_back(request);
+  auto result = tree.load_back({request});
   HICACHE_CHECK(result);
   settle();
   EXPECT_EQ(result->device_tokens / page_size_, result->device_pages->size());
@@ -108,7 +123,7 @@ load_result tree_driver::load(request_id request) {
 }
 
 bool tree_driver::compute(request_id request, const tokens_t& tokens) {
-  const auto result = tree.allocate(request, tokens.size());
+  const auto result = tree.allocate({request, tokens.size()});
   settle();
   if (!result)
     return false;
@@ -122,11 +137,18 @@ bool tree_driver::compute(request_id request, const tokens_t& tokens) {
 }
 
 insert_result tree_driver::insert_open(request_id request, const tokens_t& tokens) {
-  auto result = tree.insert({request, share(tokens)});
+  return insert_open({request, share(tokens)});
+}
+
+insert_result tree_driver::insert_open(const insert_request& asked) {
+  const auto request = asked.request;
+  const auto& tokens = *asked.tokens;
+  auto result = tree.insert(asked);
   HICACHE_CHECK(result);
   auto& state = requests_.at(request);
   state.tokens = tokens;
-  const auto whole = tokens.size() / page_size_ * page_size_;
+  const auto units = tokens.size() - std::min<size_t>(tokens.size(), overlap_);
+  const auto whole = units / page_size_ * page_size_;
   check_device(state, result->device_pages, whole);
   state.matched.device_tokens = whole;
   settle();
@@ -148,7 +170,7 @@ std::vector<uint64_t> tree_driver::contents(const tokens_t& tokens,
                                             const cache_namespace& ns) const {
   const auto seed = namespace_seed(ns);
   auto words = std::vector<uint64_t>{};
-  for (const auto& key : hash_pages(tokens, page_size_, seed ? &*seed : nullptr))
+  for (const auto& key : hash_pages(tokens, page_size_, seed ? &*seed : nullptr, overlap_))
     words.push_back(word_of(key));
   return words;
 }
@@ -248,7 +270,7 @@ void tree_driver::run_all() {
 }
 
 step_facts tree_driver::offer() const {
-  auto facts = step_facts{writes_run_, loads_run_, backups_run_, {}};
+  auto facts = step_facts{writes_run_, loads_run_, backups_run_, {}, now_ns};
   for (const auto id : tree.ending()) {
     const auto& fetch = fetches_.at(id);
     facts.fetched.push_back(fetch.is_run ? static_cast<int64_t>(fetch.arrived.size()) : -1);

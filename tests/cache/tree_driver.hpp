@@ -41,9 +41,13 @@ public:
   /// cached before.
   uint64_t insert(const tokens_t& tokens, const cache_namespace& ns = {});
 
-  /// Makes another request take so many pages that up to `tokens` tokens must be evicted. @returns
-  /// the tokens evicted.
+  /// The same with priority, retention or as part of a prefill.
+  uint64_t insert(const tokens_t& tokens, const cache_namespace& ns, insert_request hints);
+
+  /// @returns the tokens evicted at once.
   uint64_t evict(uint64_t tokens);
+
+  uint64_t evict_host(uint64_t tokens);
 
   /// Loads the host part of `tokens` back and closes the request. @returns the tokens loading.
   uint64_t load_back(const tokens_t& tokens);
@@ -61,6 +65,8 @@ public:
 
   insert_result insert_open(request_id request, const tokens_t& tokens);
 
+  insert_result insert_open(const insert_request& asked);
+
   const match_result& matched(request_id request) const { return requests_.at(request).matched; }
 
   // -- copies and steps -------------------------------------------------------
@@ -71,6 +77,9 @@ public:
   void run_backups(size_t count = SIZE_MAX);
 
   void run_all();
+
+  /// Everything that is in flight becomes a fact.
+  void finish();
 
   /// A step of a single rank: what was carried out becomes a fact.
   std::vector<ready_request> poll();
@@ -93,6 +102,8 @@ public:
   std::vector<uint64_t> writes;  ///< Pages of each write command.
   std::vector<uint64_t> loads;   ///< Pages of each load command.
   std::vector<uint64_t> backups; ///< Pages of each backup command.
+  insert_result last_insert;     ///< The answer to the latest insert().
+  int64_t now_ns = 0;            ///< This rank's clock.
   uint64_t terminates = 0;
   uint64_t fetches = 0;
   std::map<page_key, uint64_t> store;
@@ -127,6 +138,7 @@ private:
   void check_device(const open_state& request, const page_list& pages, uint64_t tokens) const;
 
   uint32_t page_size_;
+  uint32_t overlap_;
   uint64_t layers_;
   request_id next_request_ = 1;
   std::map<request_id, open_state> requests_;

@@ -3,6 +3,7 @@
 #include "launch/rank_config.hpp"
 #include "tests/launch/support.hpp"
 
+#include <cmath>
 #include <functional>
 #include <map>
 
@@ -115,6 +116,7 @@ TEST(RankConfigTest, DefaultsAreComplete) {
   EXPECT_EQ(config.shape(2), (pool_shape{2, 2, 8, 8, 2, 64}));
   EXPECT_EQ(config.host_pages(2), 8192u);
   EXPECT_FALSE(config.tree(2).storage_attached);
+  EXPECT_TRUE(config.tree(2).share_prefixes);
   EXPECT_EQ(config.tree(2).prefetch_reserve_pages, 0u);
 }
 
@@ -136,13 +138,23 @@ TEST(RankConfigTest, EachBadValueIsNamedInOneSentence) {
      [](rank_config& x) { x.attention = "mla"; }},
     {"--attention: 'linear' is not known; expected mha",
      [](rank_config& x) { x.attention = "linear"; }},
-    {"--hicache-write-policy: write_back is not offered by this version; expected write_through",
-     [](rank_config& x) { x.write_policy = "write_back"; }},
+    {"--hicache-write-policy: 'never' is not known; expected write_through or "
+     "write_through_selective or write_back",
+     [](rank_config& x) { x.write_policy = "never"; }},
     {"--hicache-storage-prefetch-policy: timeout is not offered by this version; expected "
      "wait_complete or best_effort",
      [](rank_config& x) { x.prefetch_policy = "timeout"; }},
-    {"--radix-eviction-policy: 'random' is not known; expected lru",
+    {"--radix-eviction-policy: no eviction policy is called \"random\"; there are lru, lfu, fifo, "
+     "mru, filo, priority, slru",
      [](rank_config& x) { x.eviction_policy = "random"; }},
+    {"--pin-budget: '1.5' is not a share from 0 to 1", [](rank_config& x) { x.pin_budget = 1.5; }},
+    {"--pin-budget: 'nan' is not a share from 0 to 1", [](rank_config& x) { x.pin_budget = NAN; }},
+    {"--disable-radix-cache: without the radix cache there is nothing to keep in "
+     "--hicache-storage-backend; expected one or the other",
+     [](rank_config& x) {
+       x.disable_radix_cache = true;
+       x.storage_backend = "memory";
+     }},
     {"--hicache-io-backend: kernel is not offered by this version; expected direct",
      [](rank_config& x) { x.io_backend = "kernel"; }},
     {"--hicache-storage-backend cluster needs --index HOST:PORT",
@@ -174,6 +186,48 @@ TEST(RankConfigTest, OtherBadChoicesNameFlagAndAllowedValues) {
     x.dtype = "fp32";
   });
   EXPECT_EQ(page.find("--page-size: '4096' is not small enough"), 0u) << page;
+}
+
+TEST(RankConfigTest, PoliciesReachTheTree) {
+  for (const auto* name : {"lru", "lfu", "fifo", "mru", "filo", "priority", "slru"}) {
+    auto config = rank_config{};
+    config.eviction_policy = name;
+    ASSERT_TRUE(config.finish(1)) << name;
+    EXPECT_EQ(config.tree(1).eviction->name(), name);
+  }
+  const auto writes = std::map<std::string, write_policy>{
+    {"write_through", write_policy::write_through},
+    {"write_through_selective", write_policy::write_through_selective},
+    {"write_back", write_policy::write_back}};
+  for (const auto& [name, policy] : writes) {
+    auto config = rank_config{};
+    config.write_policy = name;
+    ASSERT_TRUE(config.finish(1)) << name;
+    EXPECT_EQ(config.tree(1).write, policy);
+  }
+}
+
+TEST(RankConfigTest, PinsMayKeepAShareOfTheLargerTier) {
+  const auto budget = [](uint32_t device_pages, double ratio, double share) {
+    auto config = rank_config{};
+    config.device_pages = device_pages;
+    config.hicache_ratio = ratio;
+    config.pin_budget = share;
+    EXPECT_TRUE(config.finish(1));
+    return config.tree(1).pin_budget_pages;
+  };
+  EXPECT_EQ(rank_config{}.pin_budget, 0.25);
+  EXPECT_EQ(budget(100, 2, 0.25), 50u);
+  EXPECT_EQ(budget(100, 0.5, 0.25), 25u);
+  EXPECT_EQ(budget(100, 2, 0), 0u);
+}
+
+TEST(RankConfigTest, WithoutTheRadixCacheThereIsNoHostPool) {
+  auto config = rank_config{};
+  config.disable_radix_cache = true;
+  ASSERT_TRUE(config.finish(1));
+  EXPECT_FALSE(config.tree(1).share_prefixes);
+  EXPECT_EQ(config.tree(1).host_pages, 0u);
 }
 
 TEST(RankConfigTest, FlagsOverridePresets) {
@@ -237,6 +291,8 @@ TEST(RankConfigTest, EverySettingIsAmongTheFields) {
   config.hicache_ratio = 1;
   config.hicache_size = 1;
   config.segment_bytes = 1;
+  config.disable_radix_cache = true;
+  config.pin_budget = 1;
   config.layers = config.kv_heads = config.head_dim = config.v_head_dim = 1;
   for (auto* text :
        {&config.write_policy, &config.io_backend, &config.mem_layout, &config.eviction_policy,
@@ -245,7 +301,7 @@ TEST(RankConfigTest, EverySettingIsAmongTheFields) {
     *text = "changed";
   const auto after = config.fields();
   ASSERT_EQ(after.size(), before.size());
-  EXPECT_EQ(after.size(), 22u);
+  EXPECT_EQ(after.size(), 24u);
   for (auto i = size_t{0}; i < after.size(); ++i)
     EXPECT_NE(after[i].second, before[i].second) << after[i].first;
 }

@@ -41,6 +41,45 @@ class RanksTest(SystemTest):
         self.assert_clean(report)
         self.assertEqual(report["config"]["ranks"], "1")
 
+    def test_four_ranks_agree_under_every_eviction_policy(self):
+        # Tiers that hold a part of the trace only, so that what is evicted decides.
+        tight = ["--trace", self.trace, "--verify", "all", *SMALL_KV, "--page-size", "16", "--device-pages", "700",
+                 "--hicache-ratio", "1.5", "--cache-output"]
+        served = {}
+        for policy in ("lru", "lfu", "fifo", "mru", "filo", "priority", "slru"):
+            report = self.replay(policy, 4, *tight, "--radix-eviction-policy", policy)
+            self.assert_clean(report)
+            self.assertGreater(report["evicted_pages"]["l1"], 0)
+            served[policy] = cached(report)
+        self.assertGreater(len(set(served.values())), 3, f"the policies differ in what they keep: {served}")
+
+    def test_four_ranks_agree_under_every_write_policy(self):
+        tight = ["--trace", self.trace, "--verify", "all", *SMALL_KV, "--page-size", "16", "--device-pages", "700"]
+        for policy in ("write_through", "write_through_selective", "write_back"):
+            report = self.replay(policy, 4, *tight, "--hicache-write-policy", policy)
+            self.assert_clean(report)
+            self.assertGreater(report["bytes"]["l1_to_l2"], 0)
+            self.assertGreater(report["cached_tokens"]["l2"], 0)
+
+    def test_four_ranks_agree_on_sessions(self):
+        turns = ["--workload", "multi-turn", "--clients", "6", "--rounds", "5", "--turn-tokens", "500", "--verify", "all",
+                 *SMALL_KV, "--page-size", "16", "--device-pages", "1024"]
+        computed = {}
+        for mode in ("off", "refer", "stream"):
+            report = self.replay(mode, 4, *turns, "--sessions", mode)
+            self.assert_clean(report)
+            self.assertEqual(report["requests"], 30)
+            computed[mode] = report["computed_tokens"]
+        self.assertEqual(computed["stream"], 30 * 500, "each turn goes on after the last token of the one before")
+        self.assertEqual(computed["off"], computed["refer"])
+        self.assertGreater(computed["off"], computed["stream"])
+
+    def test_without_shared_prefixes_everything_is_computed(self):
+        report = self.replay("chunks", 2, "--workload", "multi-turn", "--clients", "3", "--rounds", "3", *SMALL_KV,
+                             "--disable-radix-cache")
+        self.assert_clean(report)
+        self.assertEqual(report["computed_tokens"], report["prompt_tokens"])
+
     def test_timed_order_and_cached_output(self):
         report = self.replay("timed", 2, *self.flags("timed"), "--order", "timed", "--speedup", "4", "--cache-output")
         self.assert_clean(report)

@@ -1,0 +1,15 @@
+#pragma once
+
+#include "cache/cache_event.hpp"
+
+#include <vector>
+
+namespace hicache {
+
+/// What became true in the cache since the last such message, in order. Shared by reference inside
+/// a process.
+struct cache_events {
+  std::vector<cache_event> list;
+};
+
+} // namespace hicache

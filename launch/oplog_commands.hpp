@@ -1,0 +1,39 @@
+#pragma once
+
+#include "base/error.hpp"
+
+#include <CLI/CLI.hpp>
+
+#include <istream>
+#include <memory>
+#include <optional>
+#include <ostream>
+#include <string>
+
+namespace hicache {
+
+/// The part of `hicachectl` that needs no cluster: `oplog run`, `oplog replay`, `oplog diff`.
+class oplog_commands {
+public:
+  /// Adds the commands. `app` must not outlive this object.
+  explicit oplog_commands(CLI::App& app);
+
+  oplog_commands(const oplog_commands&) = delete;
+  oplog_commands& operator=(const oplog_commands&) = delete;
+
+  /// True if the flags asked for one of them.
+  bool chosen() const;
+
+  /// Does what the flags asked for, on standard input and output.
+  /// @returns the exit code, or one sentence about a bad file.
+  result<int> perform() const;
+
+private:
+  CLI::App* oplog_ = nullptr;
+  CLI::App* run_ = nullptr;
+  CLI::App* replay_ = nullptr;
+  std::string file_;
+  std::string other_file_;
+};
+
+} // namespace hicache

@@ -1,0 +1,191 @@
+// What routers hear: events when facts are facts, with the namespace in the ids. Page 2.
+
+#include "tests/cache/tree_driver.hpp"
+
+#include <gtest/gtest.h>
+
+using namespace hicache;
+using namespace hicache::test;
+
+namespace {
+
+tree_options with_events(uint32_t host_tokens = 0) {
+  return {.page_size = 2, .device_pages = 32, .host_pages = host_tokens / 2, .events = true};
+}
+
+using ids = std::vector<int64_t>;
+
+ids ids_of(const std::vector<page_key>& keys) {
+  auto list = ids{};
+  for (const auto& key : keys)
+    list.push_back(event_id(key));
+  return list;
+}
+
+/// An event in few words: medium, ids.
+struct seen {
+  char what = '?';
+  cache_medium medium = cache_medium::device;
+  ids pages;
+
+  friend bool operator==(const seen&, const seen&) = default;
+
+  friend void PrintTo(const seen& x, std::ostream* out) {
+    *out << x.what << (x.medium == cache_medium::device ? " device" : " host");
+    for (const auto id : x.pages)
+      *out << ' ' << id;
+  }
+};
+
+std::vector<seen> take(tree_driver& d) {
+  auto list = std::vector<seen>{};
+  for (const auto& event : d.tree.take_events())
+    if (const auto* stored = std::get_if<pages_stored>(&event))
+      list.push_back({'+', stored->medium, ids_of(stored->keys)});
+    else if (const auto* removed = std::get_if<pages_removed>(&event))
+      list.push_back({'-', removed->medium, ids_of(removed->keys)});
+    else
+      list.push_back({'0', cache_medium::device, {}});
+  return list;
+}
+
+constexpr auto device = cache_medium::device;
+constexpr auto host = cache_medium::host;
+const auto page_12 = int64_t{3817746824117602890};
+const auto page_34 = int64_t{-4216701448867210342};
+const auto page_56 = int64_t{-429401898661349585};
+
+} // namespace
+
+// Cases E1 to E3.
+TEST(TreeEvents, InsertSplitAndEvict) {
+  auto d = tree_driver{with_events()};
+  EXPECT_EQ(take(d), (std::vector<seen>{{'0', device, {}}}));
+  d.insert({1, 2, 3, 4});
+  auto events = d.tree.take_events();
+  ASSERT_EQ(events.size(), 1);
+  const auto first = std::get<pages_stored>(events[0]);
+  EXPECT_EQ(ids_of(first.keys), (ids{page_12, page_34}));
+  EXPECT_EQ(first.parent, std::nullopt);
+  EXPECT_EQ(first.tokens, (tokens_t{1, 2, 3, 4}));
+  EXPECT_EQ(first.medium, device);
+  d.insert({1, 2, 5, 6});
+  events = d.tree.take_events();
+  ASSERT_EQ(events.size(), 1) << "the split itself is nobody's business";
+  const auto second = std::get<pages_stored>(events[0]);
+  EXPECT_EQ(ids_of(second.keys), ids{page_56});
+  ASSERT_TRUE(second.parent);
+  EXPECT_EQ(event_id(*second.parent), page_12);
+  EXPECT_EQ(second.tokens, (tokens_t{5, 6}));
+  d.evict(2);
+  EXPECT_EQ(take(d), (std::vector<seen>{{'-', device, {page_34}}}));
+  ASSERT_TRUE(d.tree.clear());
+  EXPECT_EQ(take(d), (std::vector<seen>{{'0', device, {}}}));
+}
+
+TEST(TreeEvents, CopiesCountWhenTheyAreFacts) {
+  auto d = tree_driver{with_events(16)};
+  const auto tokens = range(1, 13);
+  take(d);
+  d.insert(tokens);
+  const auto stored = take(d);
+  ASSERT_EQ(stored.size(), 1);
+  const auto pages = stored[0].pages;
+  d.run_all();
+  EXPECT_TRUE(take(d).empty()) << "the copy is done, but not agreed";
+  d.poll();
+  EXPECT_EQ(take(d), (std::vector<seen>{{'+', host, pages}}));
+  d.evict(12);
+  EXPECT_EQ(take(d), (std::vector<seen>{{'-', device, pages}}));
+  EXPECT_EQ(d.load_back(tokens), 12);
+  EXPECT_TRUE(take(d).empty()) << "SGLang told it at issue (its defect D4)";
+  d.finish();
+  EXPECT_EQ(take(d), (std::vector<seen>{{'+', device, pages}}));
+  d.evict(12);
+  d.evict_host(12);
+  EXPECT_EQ(take(d), (std::vector<seen>{{'-', device, pages}, {'-', host, pages}}));
+}
+
+// Case E11.
+TEST(TreeEvents, AdoptedPagesAreStoredAgain) {
+  auto d = tree_driver{with_events(16)};
+  d.insert({1, 2, 3, 4});
+  d.finish();
+  d.evict(4);
+  take(d);
+  d.insert({1, 2, 3, 4});
+  EXPECT_EQ(take(d), (std::vector<seen>{{'+', device, {page_12, page_34}}}));
+}
+
+TEST(TreeEvents, NamespacesHaveOtherIds) {
+  auto d = tree_driver{with_events()};
+  take(d);
+  d.insert({1, 2}, {"lora", ""});
+  d.insert({1, 2}, {"", "tenant"});
+  const auto events = d.tree.take_events();
+  ASSERT_EQ(events.size(), 2);
+  const auto& lora = std::get<pages_stored>(events[0]);
+  const auto& tenant = std::get<pages_stored>(events[1]);
+  EXPECT_EQ(lora.ns, (cache_namespace{"lora", ""}));
+  EXPECT_NE(ids_of(lora.keys), ids{page_12});
+  EXPECT_NE(ids_of(tenant.keys), ids{page_12});
+  EXPECT_NE(lora.keys, tenant.keys);
+}
+
+// Defect D3 of SGLang: its prefetched pages were removed without ever having been stored.
+TEST(TreeEvents, PrefetchedPagesAreStoredOnTheHost) {
+  auto options = with_events(32);
+  options.storage_attached = true;
+  options.prefetch_reserve_pages = 8;
+  options.prefetch_threshold_tokens = 2;
+  auto writer = tree_driver{options};
+  writer.insert({1, 2, 3, 4});
+  writer.finish();
+  auto d = tree_driver{options};
+  d.store = writer.store;
+  take(d);
+  const auto request = d.open({1, 2, 3, 4});
+  EXPECT_EQ(d.tree.prefetch(request)->tokens, 4);
+  d.settle();
+  EXPECT_FALSE(d.tree.schedule(request)->ready);
+  d.settle();
+  d.run_all();
+  d.poll();
+  EXPECT_EQ(take(d), (std::vector<seen>{{'+', host, {page_12, page_34}}}));
+  d.close(request);
+}
+
+TEST(TreeEvents, AreOffUnlessAskedFor) {
+  auto options = with_events();
+  options.events = false;
+  auto d = tree_driver{options};
+  d.insert({1, 2, 3, 4});
+  EXPECT_TRUE(d.tree.take_events().empty());
+}
+
+// -- names --------------------------------------------------------------------
+
+TEST(PageNames, AreFilledInWhenAStoreIsAttached) {
+  auto options = with_events(64);
+  options.events = false;
+  options.prefetch_reserve_pages = 4;
+  auto d = tree_driver{options};
+  d.insert({1, 2, 3, 4});
+  d.insert({1, 2, 5, 6}, {"lora", ""});
+  d.finish();
+  EXPECT_TRUE(d.backups.empty());
+  EXPECT_TRUE(d.reserve.empty());
+  d.tree.set_storage_attached(true);
+  d.settle();
+  EXPECT_EQ(d.reserve.size(), 4);
+  d.insert({1, 2, 3, 4, 5, 6});
+  d.insert({1, 2, 5, 6, 7, 8}, {"lora", ""});
+  d.finish();
+  // The driver compares what goes to L3 with the names of the tokens.
+  EXPECT_EQ(d.backups, (std::vector<uint64_t>{1, 1}));
+  EXPECT_EQ(d.store.size(), 2);
+  d.tree.set_storage_attached(false);
+  d.insert({9, 9});
+  d.finish();
+  EXPECT_EQ(d.backups.size(), 2);
+}
