@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# bench/run.sh {tree|all} [--json FILE]
+#
+# Builds what it needs, runs each measurement beside its baseline in the same run, and prints one table. --json writes the
+# rows to FILE too. Ends with 0 when it has measured, whatever it found. Takes a minute or two besides the build.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+usage() {
+  cat <<'TEXT'
+Usage: bench/run.sh {tree|all} [--json FILE]
+
+  tree         the prefix cache on one core: match, insert, lock, eviction, events, memory, and its actor
+  all          everything that there is
+  --json FILE  write the rows to FILE as well:
+               [{"name", "value", "unit", "baseline", "ratio", "target", "holds"}]
+
+Installs what is missing, builds build/release, measures each figure beside its baseline in the same run and prints one
+table: what, figure, unit, baseline, ratio, target, holds. Ends with 0 when it has measured, whatever it found.
+TEXT
+}
+
+# give_up SENTENCE: for what the caller got wrong.
+give_up() {
+  echo "bench/run.sh: $1" >&2
+  exit 2
+}
+
+what=
+json=
+while [ $# -gt 0 ]; do
+  case $1 in
+    -h | --help)
+      usage
+      exit 0
+      ;;
+    --json)
+      [ $# -gt 1 ] || give_up "--json needs the name of a file"
+      json=$2
+      shift
+      ;;
+    tree | all)
+      [ -z "$what" ] || give_up "one measurement at a time, or all"
+      what=$1
+      ;;
+    transfer | step | store) give_up "there are no measurements of '$1' yet; there is: tree, all" ;;
+    *) give_up "unknown argument '$1'; bench/run.sh --help says what there is" ;;
+  esac
+  shift
+done
+[ -n "$what" ] || give_up "say what to measure: tree or all"
+
+"$root/launch/install-packages.sh" >&2
+cd "$root"
+echo "Configuring and building build/release" >&2
+cmake --preset release -DHICACHE_BUILD_BENCH=ON >&2
+cmake --build --preset release -j "$(nproc)" --target tree_bench tree_actor_bench >&2
+cd - >/dev/null
+
+results=$(mktemp -d -t hicache-bench-XXXXXX)
+trap 'rm -rf "$results"' EXIT
+
+# measure PROGRAM: repeats each of its benchmarks, mixing them, so that a slow moment of the machine hits all alike.
+measure() {
+  echo "Measuring: $1" >&2
+  "$root/build/release/bench/$1" --benchmark_repetitions=9 --benchmark_enable_random_interleaving=true \
+    --benchmark_min_time=0.1 --benchmark_out="$results/$1.json" --benchmark_out_format=json >"$results/$1.log" 2>&1 || {
+    cat "$results/$1.log" >&2
+    exit 1
+  }
+}
+
+measure tree_bench
+measure tree_actor_bench
+python3 -B "$root/bench/table.py" ${json:+--json "$json"} "$results"/*.json

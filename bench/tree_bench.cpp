@@ -1,0 +1,316 @@
+// The prefix cache on one core: the bare radix_tree, and the cache that engines use around it.
+//
+// What: match, insert (with and without events), lock, eviction, whole requests, page names,
+// memory. Vary: page size, eviction policy, number of leaves. Read: through run.sh, which sets each
+// figure beside its baseline of the same run.
+
+#include "base/check.hpp"
+#include "bench/chat.hpp"
+#include "bench/cold_tree.hpp"
+#include "cache/page_hash.hpp"
+#include "cache/prefix_cache.hpp"
+#include "cache/radix_tree.hpp"
+
+#include <benchmark/benchmark.h>
+
+#include <malloc.h>
+
+#include <cstring>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+
+namespace hicache::bench {
+
+namespace {
+
+constexpr uint32_t victims_per_round = 250;
+
+/// Names of all pages of all conversations; empty lists if a tree needs none.
+using chat_names = std::vector<std::vector<page_key>>;
+
+const chat& workload() {
+  return chat::instance();
+}
+
+void count_tokens(benchmark::State& state, uint64_t per_iteration) {
+  state.counters["tokens"] = benchmark::Counter(static_cast<double>(per_iteration),
+                                                benchmark::Counter::kIsIterationInvariantRate);
+}
+
+/// Room for the whole workload, and for one turn of all sessions besides.
+uint32_t pages_needed(uint32_t page_size) {
+  return static_cast<uint32_t>(2 * workload().new_tokens() / page_size);
+}
+
+std::unique_ptr<radix_tree> make_tree(uint32_t page_size, bool events = false) {
+  auto options = radix_options{};
+  options.page_size = page_size;
+  options.device_pages = pages_needed(page_size);
+  options.name_pages = events;
+  options.events = events;
+  return std::make_unique<radix_tree>(options);
+}
+
+chat_names name_all(uint32_t page_size) {
+  auto names = chat_names{};
+  for (auto i = uint32_t{0}; i < chat::sessions; ++i)
+    names.push_back(hash_pages(workload().conversation(i), page_size, nullptr));
+  return names;
+}
+
+/// Enters a turn as a request does: its own pages begin where the cache ended when it came; what
+/// others entered meanwhile is a duplicate.
+void insert(radix_tree& tree, radix_node& root, const chat_turn& turn, const chat_names& names) {
+  const uint64_t size = tree.options().page_size;
+  const auto pages = turn.told->size() / size;
+  const auto known = turn.known / size;
+  tree.tick();
+  const auto own = *tree.take_device(pages - known);
+  auto* end = &tree.cut(tree.walk(root, *turn.told, pages));
+  const auto from = end->end();
+  tree.device_pool().give_back(std::span{own}.first(from - known));
+  if (from < pages) {
+    auto keys = std::vector<page_key>{};
+    if (!names.empty()) {
+      const auto part = std::span{names[turn.session]}.subspan(from, pages - from);
+      keys.assign(part.begin(), part.end());
+    }
+    end = &tree.add(*end, token_span{turn.told, from * size, (pages - from) * size},
+                    {own.begin() + static_cast<ptrdiff_t>(from - known), own.end()}, {},
+                    std::move(keys), l3_state::unknown);
+  }
+  tree.touch(*end, 1);
+}
+
+/// Enters the first `turns` turns of all sessions.
+void fill(radix_tree& tree, uint32_t turns, const chat_names& names = {}) {
+  auto& root = tree.root({});
+  for (const auto& turn : std::span{workload().all()}.first(turns * chat::sessions)) {
+    insert(tree, root, turn, names);
+    if (tree.options().events && turn.session + 1 == chat::sessions)
+      benchmark::DoNotOptimize(tree.events().take());
+  }
+}
+
+// -- the bare tree ------------------------------------------------------------
+
+/// The baseline of match and insert: the same tokens, compared with those of one long buffer for
+/// each conversation.
+void compare(benchmark::State& state) {
+  for (auto _ : state)
+    for (const auto& turn : workload().all()) {
+      const auto& whole = workload().conversation(turn.session);
+      const auto bytes = turn.told->size() * sizeof(token_id);
+      auto difference = std::memcmp(turn.told->data(), whole.data(), bytes);
+      benchmark::DoNotOptimize(difference);
+    }
+  count_tokens(state, workload().told_tokens());
+}
+
+void match(benchmark::State& state) {
+  const auto page_size = static_cast<uint32_t>(state.range(0));
+  const auto tree = make_tree(page_size);
+  fill(*tree, chat::turns);
+  auto& root = tree->root({});
+  for (auto _ : state)
+    for (const auto& turn : workload().all()) {
+      const auto pages = turn.told->size() / page_size;
+      tree->tick();
+      const auto end = tree->walk(root, *turn.told, pages);
+      HICACHE_CHECK(end.pages == pages);
+      tree->touch(tree->cut(end), 0);
+    }
+  count_tokens(state, workload().told_tokens());
+}
+
+void insert_all(benchmark::State& state, bool events) {
+  const auto page_size = static_cast<uint32_t>(state.range(0));
+  const auto names = events ? name_all(page_size) : chat_names{};
+  auto tree = std::unique_ptr<radix_tree>{};
+  for (auto _ : state) {
+    state.PauseTiming();
+    tree = make_tree(page_size, events);
+    state.ResumeTiming();
+    fill(*tree, chat::turns, names);
+  }
+  count_tokens(state, workload().told_tokens());
+}
+
+void lock_path(benchmark::State& state) {
+  // After nine turns a session's path has ten nodes: the prompt and one for each turn.
+  const auto tree = make_tree(64);
+  fill(*tree, 9);
+  auto ends = std::vector<radix_node*>{};
+  for (auto i = uint32_t{0}; i < chat::sessions; ++i) {
+    const auto& last = *workload().all()[8 * chat::sessions + i].told;
+    ends.push_back(&tree->cut(tree->walk(tree->root({}), last, last.size() / 64)));
+    HICACHE_CHECK(path_nodes(*ends.back(), [](const auto&) { return true; }).size() == 10);
+  }
+  auto next = size_t{0};
+  for (auto _ : state) {
+    auto& end = *ends[next++ % ends.size()];
+    tree->lock_device(end);
+    tree->unlock_device(end);
+  }
+}
+
+/// Trees of a million leaves take seconds to make, so each is made once.
+cold_tree& shared_cold_tree(uint32_t leaves, const std::string& policy) {
+  static auto trees = std::map<std::pair<uint32_t, std::string>, std::unique_ptr<cold_tree>>{};
+  auto& tree = trees[{leaves, policy}];
+  if (!tree)
+    tree = std::make_unique<cold_tree>(leaves, policy);
+  return *tree;
+}
+
+void evict(benchmark::State& state, uint32_t leaves, const std::string& policy) {
+  auto& cold = shared_cold_tree(leaves, policy);
+  for (auto _ : state) {
+    const auto freed = cold.tree().evict_device(victims_per_round);
+    state.PauseTiming();
+    HICACHE_CHECK(freed == victims_per_round);
+    cold.refill();
+    state.ResumeTiming();
+  }
+  state.counters["victims"] = benchmark::Counter(
+    victims_per_round, benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
+}
+
+// -- the cache ----------------------------------------------------------------
+
+std::unique_ptr<prefix_cache> make_cache(uint32_t page_size, bool events) {
+  auto options = tree_options{};
+  options.page_size = page_size;
+  options.device_pages = pages_needed(page_size);
+  options.events = events;
+  return make_prefix_cache(options);
+}
+
+void serve(prefix_cache& cache, const chat_turn& turn) {
+  const auto matched
+    = cache.match({.request = 1, .tokens = turn.asked, .limit = turn.asked->size() - 1});
+  const auto room = cache.allocate({1, turn.told->size()});
+  const auto inserted = cache.insert({.request = 1, .tokens = turn.told});
+  HICACHE_CHECK(matched && room && inserted && cache.release(1));
+}
+
+void serve_all(prefix_cache& cache) {
+  for (const auto& turn : workload().all())
+    serve(cache, turn);
+  benchmark::DoNotOptimize(cache.take_events());
+}
+
+void match_and_release(benchmark::State& state) {
+  const auto cache = make_cache(static_cast<uint32_t>(state.range(0)), false);
+  serve_all(*cache);
+  for (auto _ : state)
+    for (const auto& turn : workload().all()) {
+      const auto matched
+        = cache->match({.request = 1, .tokens = turn.told, .limit = turn.told->size()});
+      HICACHE_CHECK(matched && matched->device_tokens == turn.told->size());
+      HICACHE_CHECK(cache->release(1));
+    }
+  count_tokens(state, workload().told_tokens());
+}
+
+void whole_requests(benchmark::State& state, bool events) {
+  auto cache = std::unique_ptr<prefix_cache>{};
+  for (auto _ : state) {
+    state.PauseTiming();
+    cache = make_cache(static_cast<uint32_t>(state.range(0)), events);
+    state.ResumeTiming();
+    serve_all(*cache);
+  }
+  count_tokens(state, workload().told_tokens());
+}
+
+void name_pages(benchmark::State& state) {
+  const auto& tokens = workload().conversation(0);
+  for (auto _ : state)
+    benchmark::DoNotOptimize(hash_pages(tokens, static_cast<uint32_t>(state.range(0)), nullptr));
+  count_tokens(state, tokens.size());
+}
+
+// -- memory -------------------------------------------------------------------
+
+/// What malloc has given out, its own headers and rounding included.
+double bytes_in_use() {
+  const auto info = mallinfo2();
+  return static_cast<double>(info.uordblks + info.hblkhd);
+}
+
+/// Leaves of one page each with all that a tree keeps for them, their tokens included.
+void memory_of_leaves(benchmark::State& state) {
+  for (auto _ : state) {
+    const auto before = bytes_in_use();
+    const auto cold = cold_tree{100'000, "lru"};
+    state.counters["bytes"] = (bytes_in_use() - before) / static_cast<double>(cold.nodes());
+  }
+}
+
+/// Nodes of so many pages that only pages count; without their tokens.
+void memory_of_pages(benchmark::State& state, bool everywhere) {
+  constexpr auto nodes = uint32_t{16};
+  constexpr auto pages = uint32_t{4096};
+  constexpr auto page_size = uint32_t{64};
+  auto buffers = std::vector<token_buffer>{};
+  for (auto i = uint32_t{0}; i < nodes; ++i)
+    buffers.push_back(std::make_shared<const std::vector<token_id>>(pages * page_size, i));
+  for (auto _ : state) {
+    auto options = radix_options{};
+    options.page_size = page_size;
+    options.device_pages = nodes * pages;
+    options.host_pages = nodes * pages;
+    options.name_pages = everywhere;
+    auto tree = radix_tree{options};
+    auto& root = tree.root({});
+    const auto before = bytes_in_use();
+    for (const auto& tokens : buffers) {
+      tree.tick();
+      auto host = everywhere ? *tree.take_host(pages) : std::vector<page_index>{};
+      tree.add(root, token_span{tokens, 0, tokens->size()}, *tree.take_device(pages),
+               std::move(host), std::vector<page_key>(everywhere ? pages : 0), l3_state::unknown);
+    }
+    state.counters["bytes"] = (bytes_in_use() - before) / (nodes * pages);
+  }
+}
+
+// -- list ---------------------------------------------------------------------
+
+BENCHMARK(compare)->Unit(benchmark::kMillisecond);
+BENCHMARK(match)->Arg(1)->Arg(16)->Arg(64)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(insert_all, plain, false)
+  ->Arg(1)
+  ->Arg(16)
+  ->Arg(64)
+  ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(insert_all, events, true)
+  ->Arg(1)
+  ->Arg(16)
+  ->Arg(64)
+  ->Unit(benchmark::kMillisecond);
+BENCHMARK(match_and_release)->Arg(16)->Arg(64)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(whole_requests, plain, false)->Arg(16)->Arg(64)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(whole_requests, events, true)->Arg(16)->Arg(64)->Unit(benchmark::kMillisecond);
+BENCHMARK(name_pages)->Arg(1)->Arg(16)->Arg(64);
+BENCHMARK(lock_path);
+BENCHMARK_CAPTURE(evict, million, 1'000'000, "lru")->Iterations(40);
+BENCHMARK_CAPTURE(evict, lru, 1000, "lru")->Iterations(40);
+BENCHMARK_CAPTURE(evict, lfu, 1000, "lfu")->Iterations(40);
+BENCHMARK_CAPTURE(evict, fifo, 1000, "fifo")->Iterations(40);
+BENCHMARK_CAPTURE(evict, mru, 1000, "mru")->Iterations(40);
+BENCHMARK_CAPTURE(evict, filo, 1000, "filo")->Iterations(40);
+BENCHMARK_CAPTURE(evict, priority, 1000, "priority")->Iterations(40);
+BENCHMARK_CAPTURE(evict, slru, 1000, "slru")->Iterations(40);
+BENCHMARK(memory_of_leaves)->Iterations(1)->Repetitions(1);
+BENCHMARK_CAPTURE(memory_of_pages, device, false)->Iterations(1)->Repetitions(1);
+BENCHMARK_CAPTURE(memory_of_pages, everywhere, true)->Iterations(1)->Repetitions(1);
+
+} // namespace
+
+} // namespace hicache::bench
+
+BENCHMARK_MAIN();
