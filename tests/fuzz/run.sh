@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# tests/fuzz/run.sh [SECONDS]
+#
+# Builds the fuzzers with clang in build/fuzz and runs each for SECONDS (60) on a copy of its seed corpus. An input that fails is left in
+# build/fuzz/findings; run the fuzzer with it as the only argument to see it again.
+set -euo pipefail
+
+seconds=${1:-60}
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$here/../.." && pwd)
+build=$root/build/fuzz
+fuzzers=(op_script_fuzz key_fuzz)
+
+cmake -S "$root" -B "$build" -G Ninja -D CMAKE_CXX_COMPILER=clang++ -D CMAKE_C_COMPILER=clang -D CMAKE_BUILD_TYPE=RelWithDebInfo \
+  -D CMAKE_CXX_FLAGS="-fsanitize=fuzzer-no-link,address,undefined -fno-omit-frame-pointer" -D HICACHE_CUDA=OFF \
+  -D HICACHE_BUILD_BENCH=OFF
+cmake --build "$build" --target "${fuzzers[@]}" -j "$(nproc)"
+
+export ASAN_OPTIONS=abort_on_error=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+mkdir -p "$build/findings"
+for fuzzer in "${fuzzers[@]}"; do
+  echo "== $fuzzer, $seconds seconds"
+  rm -rf "$build/corpus/$fuzzer"
+  mkdir -p "$build/corpus"
+  cp -r "$here/corpus/$fuzzer" "$build/corpus/$fuzzer"
+  "$build/tests/fuzz/$fuzzer" "$build/corpus/$fuzzer" -max_total_time="$seconds" -max_len=4096 -rss_limit_mb=4096 -timeout=20 \
+    -artifact_prefix="$build/findings/$fuzzer-" -print_final_stats=1
+done

@@ -1,0 +1,353 @@
+// The pages of the model: paths, room, eviction.
+
+#include "tests/model/model_cache.hpp"
+
+#include <algorithm>
+#include <tuple>
+
+namespace hicache::test {
+
+// -- paths --------------------------------------------------------------------
+
+uint64_t model_cache::whole_pages(uint64_t tokens) const {
+  const auto overlap = options_.bigram ? uint64_t{1} : uint64_t{0};
+  return tokens < overlap ? 0 : (tokens - overlap) / options_.page_size;
+}
+
+model_path model_cache::root_of(const cache_namespace& ns) {
+  return {namespaces_.try_emplace(ns, namespaces_.size()).first->second};
+}
+
+const cache_namespace& model_cache::namespace_of(const model_path& path) const {
+  return std::ranges::find(namespaces_, path.front(), [](const auto& each) { return each.second; })
+    ->first;
+}
+
+model_path model_cache::path_of(const model_path& root, const std::vector<token_id>& tokens,
+                                uint64_t limit) {
+  const auto size = options_.page_size;
+  const auto seen = size + (options_.bigram ? 1 : 0);
+  auto path = root;
+  for (auto page = uint64_t{0}; page < whole_pages(limit); ++page) {
+    const auto begin = tokens.begin() + static_cast<ptrdiff_t>(page * size);
+    const auto number = static_cast<uint32_t>(contents_.size());
+    path.push_back(contents_.try_emplace({begin, begin + seen}, number).first->second);
+  }
+  return path;
+}
+
+model_path model_cache::cached_part(const model_path& path) const {
+  auto pages = page_count(path);
+  while (pages > 0 && !pages_.contains(first_pages(path, pages)))
+    --pages;
+  return first_pages(path, pages);
+}
+
+model_path model_cache::device_part(const model_path& path) const {
+  auto pages = page_count(path);
+  while (pages > 0 && !pages_.at(first_pages(path, pages)).on_device)
+    --pages;
+  return first_pages(path, pages);
+}
+
+std::optional<model_path> model_cache::find_node(node_id node) const {
+  const auto known = runs_.find(node);
+  auto end = std::optional<model_path>{};
+  for (const auto& [path, page] : pages_)
+    if (known != runs_.end() && page.run == known->second && (!end || path.size() > end->size()))
+      end = path;
+  return end;
+}
+
+// -- runs ---------------------------------------------------------------------
+
+void model_cache::cut(const model_path& path) {
+  if (page_count(path) == 0)
+    return;
+  const auto run = pages_.at(path).run;
+  const auto goes_on = std::ranges::any_of(pages_, [&](const auto& each) {
+    return each.second.run == run && each.first.size() > path.size();
+  });
+  if (!goes_on)
+    return;
+  const auto upper = ++last_run_;
+  for (auto& [each, page] : pages_)
+    if (page.run == run && each.size() <= path.size())
+      page.run = upper;
+}
+
+std::vector<model_path> model_cache::tail_of(const model_path& path, uint64_t most) const {
+  auto tail = std::vector<model_path>{};
+  const auto run = pages_.at(path).run;
+  for (auto pages = page_count(path); pages > 0 && tail.size() < most; --pages) {
+    auto each = first_pages(path, pages);
+    if (pages_.at(each).run != run)
+      break;
+    tail.push_back(std::move(each));
+  }
+  return tail;
+}
+
+/// References that end with a page that goes end one page earlier.
+void model_cache::forget(const model_path& path) {
+  pages_.erase(path);
+  for (auto& [id, session] : sessions_)
+    if (begins_with(session.reference, path))
+      session.reference = first_pages(path, page_count(path) - 1);
+}
+
+// -- counting -----------------------------------------------------------------
+
+void model_cache::count_holders() {
+  auto device = std::vector<const model_path*>{};
+  auto host = std::vector<const model_path*>{};
+  const auto add = [&](const holder& held) {
+    device.push_back(&held.device);
+    host.push_back(&held.host);
+  };
+  for (const auto& [id, request] : requests_)
+    add(request.held);
+  for (const auto& [id, list] : locks_)
+    std::ranges::for_each(list, add);
+  std::ranges::for_each(busy_, add);
+  for (const auto& [path, pin] : pins_) {
+    host.push_back(&path);
+    for (const auto& [each, page] : pages_)
+      if (begins_with(path, each) && !page.on_host)
+        device.push_back(&each);
+  }
+  for (const auto& [path, page] : pages_)
+    if (page.is_leaving) {
+      device.push_back(&path);
+      host.push_back(&path);
+    }
+  for (auto& entry : pages_) {
+    auto& page = entry.second;
+    const auto is_on = [&](const model_path* each) { return begins_with(*each, entry.first); };
+    page.device_locks = static_cast<uint32_t>(std::ranges::count_if(device, is_on));
+    page.host_locks = static_cast<uint32_t>(std::ranges::count_if(host, is_on));
+    page.pins = 0;
+    for (const auto& [path, pin] : pins_)
+      page.pins += begins_with(path, entry.first) ? 1 : 0;
+    page.references = 0;
+    for (const auto& [id, session] : sessions_)
+      page.references += begins_with(session.reference, entry.first) ? 1 : 0;
+  }
+}
+
+uint64_t model_cache::count(bool (*wanted)(const model_page&)) const {
+  return static_cast<uint64_t>(
+    std::ranges::count_if(pages_, [&](const auto& each) { return wanted(each.second); }));
+}
+
+uint64_t model_cache::device_free() const {
+  auto used = count([](const model_page& page) { return page.on_device; });
+  for (const auto& [id, request] : requests_)
+    used += request.owned.size();
+  return options_.device_pages - used;
+}
+
+uint64_t model_cache::host_free() const {
+  return options_.host_pages - count([](const model_page& page) { return page.on_host; });
+}
+
+uint64_t model_cache::device_evictable() const {
+  return count([](const model_page& page) { return page.on_device && page.device_locks == 0; });
+}
+
+uint64_t model_cache::host_evictable() const {
+  return count([](const model_page& page) { return page.on_host && page.host_locks == 0; });
+}
+
+uint64_t model_cache::leaving() const {
+  return count([](const model_page& page) { return page.is_leaving; });
+}
+
+uint64_t model_cache::missing_on_host(const model_path& path) const {
+  return static_cast<uint64_t>(std::ranges::count_if(pages_, [&](const auto& each) {
+    return begins_with(path, each.first) && !each.second.on_host;
+  }));
+}
+
+uint64_t model_cache::uses_of(page_index page) const {
+  auto uses = static_cast<uint64_t>(std::ranges::count_if(
+    pages_, [&](const auto& each) { return each.second.device_page == page; }));
+  for (const auto& [id, request] : requests_)
+    uses += static_cast<uint64_t>(std::ranges::count(request.owned, page));
+  return uses;
+}
+
+// -- eviction -----------------------------------------------------------------
+
+bool model_cache::has_below(page_map::const_iterator page, bool model_page::*where) const {
+  for (auto each = std::next(page); each != pages_.end() && begins_with(each->first, page->first);
+       ++each)
+    if (each->first.size() == page->first.size() + 1 && each->second.*where)
+      return true;
+  return false;
+}
+
+std::optional<model_path> model_cache::next_device_victim() const {
+  auto first = std::optional<std::tuple<int, eviction_rank, model_path>>{};
+  for (auto each = pages_.begin(); each != pages_.end(); ++each) {
+    const auto& page = each->second;
+    if (!page.on_device || page.device_locks > 0 || has_below(each, &model_page::on_device))
+      continue;
+    const auto group = page.references > 0 ? 1 : 0;
+    auto place = std::tuple{group, options_.eviction->rank(page.use), each->first};
+    if (!first || place < *first)
+      first = std::move(place);
+  }
+  return first ? std::optional{std::get<2>(*first)} : std::nullopt;
+}
+
+std::optional<model_path> model_cache::next_host_victim() const {
+  auto first = std::optional<std::tuple<int, eviction_rank, model_path>>{};
+  for (auto each = pages_.begin(); each != pages_.end(); ++each) {
+    const auto& page = each->second;
+    if (!page.on_host || page.host_locks > 0 || has_below(each, &model_page::on_host))
+      continue;
+    // Nothing is lost with the copy of a page that is also on the device.
+    const auto group = page.on_device ? 0 : page.references > 0 ? 2 : 1;
+    auto place = std::tuple{group, options_.eviction->rank(page.use), each->first};
+    if (!first || place < *first)
+      first = std::move(place);
+  }
+  return first ? std::optional{std::get<2>(*first)} : std::nullopt;
+}
+
+/// @returns pages that are free now.
+uint64_t model_cache::evict_device(uint64_t count) {
+  const auto free = device_free();
+  const auto gone = [&] { return device_free() - free + leaving(); };
+  while (gone() < count) {
+    const auto victim = next_device_victim();
+    if (!victim)
+      break;
+    evict_tail(tail_of(*victim, count - gone()));
+    count_holders();
+  }
+  evicted_device_ += device_free() - free;
+  return device_free() - free;
+}
+
+/// @param tail Pages of one run, the last one first.
+void model_cache::evict_tail(const std::vector<model_path>& tail) {
+  const auto kept = first_pages(tail.back(), page_count(tail.back()) - 1);
+  const auto cut_off = [&] {
+    if (page_count(kept) > 0 && pages_.at(kept).run == pages_.at(tail.back()).run)
+      cut(kept);
+  };
+  if (pages_.at(tail.front()).on_host) {
+    cut_off();
+    for (const auto& path : tail) {
+      pages_.at(path).on_device = false;
+      pages_.at(path).device_page = 0;
+    }
+    return;
+  }
+  if (options_.write == write_policy::write_back && save(tail))
+    return cut_off();
+  // Nothing keeps these pages, so what hangs below them cannot be reached any more.
+  auto lost = std::vector<model_path>{};
+  for (const auto& [path, page] : pages_)
+    if (begins_with(path, tail.back()))
+      lost.push_back(path);
+  for (auto path = lost.rbegin(); path != lost.rend(); ++path) {
+    evicted_host_ += pages_.at(*path).on_host ? 1 : 0;
+    forget(*path);
+  }
+}
+
+/// Begins to write pages to L2, after which they leave L1.
+bool model_cache::save(const std::vector<model_path>& tail) {
+  busy_.push_back({{}, tail.front()});
+  const auto has_room = make_host_room(tail.size());
+  busy_.pop_back();
+  for (const auto& path : tail)
+    if (has_room) {
+      pages_.at(path).on_host = true;
+      pages_.at(path).is_leaving = true;
+    }
+  return has_room;
+}
+
+uint64_t model_cache::evict_host(uint64_t count) {
+  auto freed = uint64_t{0};
+  while (freed < count) {
+    const auto victim = next_host_victim();
+    if (!victim)
+      break;
+    const auto tail = tail_of(*victim, count - freed);
+    freed += tail.size();
+    if (pages_.at(*victim).on_device) {
+      if (const auto kept = first_pages(tail.back(), page_count(tail.back()) - 1);
+          page_count(kept) > 0 && pages_.at(kept).run == pages_.at(*victim).run)
+        cut(kept);
+      for (const auto& path : tail)
+        pages_.at(path).on_host = false;
+    } else {
+      std::ranges::for_each(tail, [this](const auto& path) { forget(path); });
+    }
+  }
+  evicted_host_ += freed;
+  return freed;
+}
+
+bool model_cache::make_device_room(uint64_t count) {
+  const auto free = device_free();
+  if (count <= free)
+    return true;
+  count_holders();
+  if (count > free + device_evictable())
+    return false;
+  evict_device(count - free);
+  return count <= device_free();
+}
+
+bool model_cache::make_host_room(uint64_t count) {
+  const auto free = host_free();
+  if (count <= free)
+    return true;
+  count_holders();
+  if (count > free + host_evictable())
+    return false;
+  evict_host(count - free);
+  return true;
+}
+
+// -- copies -------------------------------------------------------------------
+
+/// Writes the runs of the path that L2 lacks, the first ones first, up to one with fewer hits or
+/// without room.
+uint64_t model_cache::write(const model_path& path, uint64_t least_hits) {
+  busy_.push_back({{}, path});
+  auto written = uint64_t{0};
+  for (auto pages = uint64_t{1}; pages <= page_count(path); ++pages) {
+    const auto& first = pages_.at(first_pages(path, pages));
+    if (first.on_host)
+      continue;
+    auto run = std::vector<model_path>{first_pages(path, pages)};
+    while (pages < page_count(path) && pages_.at(first_pages(path, pages + 1)).run == first.run)
+      run.push_back(first_pages(path, ++pages));
+    if (first.use.hits < least_hits || !make_host_room(run.size()))
+      break;
+    for (const auto& each : run)
+      pages_.at(each).on_host = true;
+    written += run.size();
+  }
+  busy_.pop_back();
+  return written;
+}
+
+void model_cache::finish_copies() {
+  for (auto& [path, page] : pages_)
+    if (page.is_leaving) {
+      page.is_leaving = false;
+      page.on_device = false;
+      page.device_page = 0;
+      ++evicted_device_;
+    }
+}
+
+} // namespace hicache::test
