@@ -1,34 +1,16 @@
 #pragma once
 
 #include "cache/eviction_policy.hpp"
+#include "cache/radix_children.hpp"
 #include "cache/token_span.hpp"
 #include "messages/ids.hpp"
 
-#include <absl/container/flat_hash_map.h>
-
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <utility>
 #include <vector>
 
 namespace hicache {
-
-/// The first page of a child, by which its parent finds it. Looks into the child's tokens.
-struct first_page {
-  const token_id* tokens = nullptr;
-  /// Tokens of a page: one more than the page size with bigrams.
-  uint32_t size = 0;
-
-  friend bool operator==(const first_page& a, const first_page& b) noexcept {
-    return a.size == b.size && std::memcmp(a.tokens, b.tokens, a.size * sizeof(token_id)) == 0;
-  }
-};
-
-/// Hashes the tokens of a page.
-struct first_page_hash {
-  size_t operator()(const first_page& page) const noexcept;
-};
 
 /// What is known about a node's pages in L3.
 enum class l3_state : uint8_t { unknown, pending, stored };
@@ -47,14 +29,14 @@ struct order_key {
 
 /// What the tree's sums and eviction orders hold for a node at present.
 struct node_record {
-  bool on_device = false;
-  bool on_host = false;
   uint64_t device_evictable = 0;
   uint64_t device_protected = 0;
+  order_key device_key;
+  bool on_device = false;
+  bool on_host = false;
+  order_key host_key;
   uint64_t host_evictable = 0;
   uint64_t digest = 0;
-  order_key device_key;
-  order_key host_key;
 
   friend bool operator==(const node_record&, const node_record&) = default;
 };
@@ -62,26 +44,29 @@ struct node_record {
 /// A run of whole pages that share one path from the root. Written by radix_tree and the operations
 /// on it; whoever changes a field calls `radix_tree::changed` afterwards.
 struct radix_node {
+  // What locking and touching a path need comes first, to lie in few cache lines.
+
   /// Null for the root of a namespace, which holds no pages.
   radix_node* parent = nullptr;
-  token_span tokens;
-  /// Pages before this node on its path, and its own.
-  uint64_t first = 0;
-  uint64_t pages = 0;
-  /// Never iterated for a decision.
-  absl::flat_hash_map<first_page, radix_node*, first_page_hash> children;
+  /// What the light part of the digest is multiplied with.
+  uint64_t salt = 0;
   /// Locks on this node and all below it.
   uint32_t device_locks = 0;
   uint32_t host_locks = 0;
+  uint32_t device_children = 0;
+  uint32_t host_children = 0;
+  /// Pages before this node on its path, and its own.
+  uint64_t first = 0;
+  uint64_t pages = 0;
+  /// Empty or one per page.
+  std::vector<page_index> device;
+  node_record record;
+  node_use use;
   /// Pins and session references that end here or below.
   uint32_t pins = 0;
   uint32_t references = 0;
-  node_use use;
-  /// What the light part of the digest is multiplied with.
-  uint64_t salt = 0;
-  uint32_t device_children = 0;
-  uint32_t host_children = 0;
-  node_record record;
+  token_span tokens;
+  radix_children children;
 
   node_id id = 0;
   /// Operations in flight on the node's pages, or 0.
@@ -93,8 +78,6 @@ struct radix_node {
   bool is_leaving = false;
   /// True if the pins hold a device lock, since no other tier has the pages.
   bool has_pin_lock = false;
-  /// Empty or one per page.
-  std::vector<page_index> device;
   /// Empty or one per page. Reserved until the copy is a fact, if `write` is set.
   std::vector<page_index> host;
   /// One per page if the tree names pages, else empty. In a root: the seed of its namespace, if it

@@ -4,6 +4,8 @@
 #include "cache/mix.hpp"
 #include "cache/radix_tree.hpp"
 
+// Pages are short, so a call would cost more than their hash.
+#define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include <algorithm>
@@ -92,6 +94,8 @@ void radix_tree::update_device(radix_node& node) {
   totals_.device_protected += (pages - evictable) - record.device_protected;
   record.device_evictable = evictable;
   record.device_protected = pages - evictable;
+  if (node.device_children > 0 && !record.device_key.is_present())
+    return;
   reorder(device_leaves_, node, record.device_key, device_key_of(node));
 }
 
@@ -100,6 +104,8 @@ void radix_tree::update_host(radix_node& node) {
   const auto evictable = node.host_resident() && node.host_locks == 0 ? node.pages : 0;
   totals_.host_evictable += evictable - record.host_evictable;
   record.host_evictable = evictable;
+  if (node.host_children > 0 && !record.host_key.is_present())
+    return;
   reorder(host_leaves_, node, record.host_key, host_key_of(node));
 }
 
@@ -160,15 +166,15 @@ void radix_tree::check_node(const radix_node& node) const {
   HICACHE_CHECK(node.record == desired_record(node));
   auto on_device = uint32_t{0};
   auto on_host = uint32_t{0};
-  for (const auto& [page, child] : node.children) {
-    HICACHE_CHECK(child->parent == &node);
-    HICACHE_CHECK(page.tokens == child->tokens.data() && child->first == node.end());
-    HICACHE_CHECK(child->device_locks <= node.device_locks && child->host_locks <= node.host_locks);
+  node.children.visit([&](const first_page& page, const radix_node& child) {
+    HICACHE_CHECK(child.parent == &node);
+    HICACHE_CHECK(page.tokens == child.tokens.data() && child.first == node.end());
+    HICACHE_CHECK(child.device_locks <= node.device_locks && child.host_locks <= node.host_locks);
     HICACHE_CHECK(node.is_root()
-                  || (child->pins <= node.pins && child->references <= node.references));
-    on_device += child->on_device() ? 1 : 0;
-    on_host += child->host.empty() ? 0 : 1;
-  }
+                  || (child.pins <= node.pins && child.references <= node.references));
+    on_device += child.on_device() ? 1 : 0;
+    on_host += child.host.empty() ? 0 : 1;
+  });
   HICACHE_CHECK(node.device_children == on_device && node.host_children == on_host);
   if (node.is_root()) {
     HICACHE_CHECK(node.device.empty() && node.host.empty() && node.pages == 0);
@@ -235,8 +241,7 @@ void radix_tree::check_invariants() const {
       ++roots;
       HICACHE_CHECK(roots_.at(*node->ns) == node);
     } else {
-      const auto child = node->parent->children.find(first_page_of(*node));
-      HICACHE_CHECK(child != node->parent->children.end() && child->second == node);
+      HICACHE_CHECK(node->parent->children.find(first_page_of(*node)) == node);
     }
   }
   HICACHE_CHECK(device_leaves == device_leaves_.size() && host_leaves == host_leaves_.size());

@@ -7,6 +7,8 @@
 #include "cache/page_hash.hpp"
 #include "cache/prefix_key.hpp"
 
+// Pages are short, so a call would cost more than their hash.
+#define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include <algorithm>
@@ -85,14 +87,19 @@ path_end radix_tree::walk(radix_node& start, std::span<const token_id> tokens,
   auto end = path_end{&start, start.end()};
   while (end.pages < limit) {
     const auto* wanted = tokens.data() + end.pages * options_.page_size;
-    const auto child = end.node->children.find(first_page{wanted, page_tokens_});
-    if (child == end.node->children.end())
+    auto* child = end.node->children.only();
+    if (child == nullptr)
+      child = end.node->children.find(first_page{wanted, page_tokens_});
+    if (child == nullptr)
       break;
-    auto& node = *child->second;
-    end.node = &node;
-    end.pages += equal_pages(wanted, node.tokens.data(), std::min(node.pages, limit - end.pages),
-                             options_.page_size, options_.overlap);
-    if (end.pages < node.end())
+    const auto equal
+      = equal_pages(wanted, child->tokens.data(), std::min(child->pages, limit - end.pages),
+                    options_.page_size, options_.overlap);
+    if (equal == 0)
+      break;
+    end.node = child;
+    end.pages += equal;
+    if (end.pages < child->end())
       break;
   }
   return end;
@@ -126,7 +133,7 @@ radix_node& radix_tree::add(radix_node& parent, token_span tokens, std::vector<p
   }
   if (!node.host.empty())
     emit_stored(cache_medium::host, node);
-  const auto is_new = parent.children.emplace(first_page_of(node), &node).second;
+  const auto is_new = parent.children.add(first_page_of(node), node);
   HICACHE_CHECK(is_new);
   totals_.digest += light_digest(node);
   changed(node);
@@ -193,8 +200,8 @@ radix_node& radix_tree::split(radix_node& node, uint64_t pages) {
   upper.l3 = node.l3;
   upper.is_leaving = node.is_leaving;
   // The upper part shares the buffer, so the parent's key still looks at its first page.
-  upper.parent->children.find(first_page_of(upper))->second = &upper;
-  upper.children.emplace(first_page_of(node), &node);
+  upper.parent->children.replace(first_page_of(upper), upper);
+  upper.children.add(first_page_of(node), node);
   node.parent = &upper;
   upper.record.on_device = node.record.on_device;
   upper.record.on_host = node.record.on_host;
@@ -214,7 +221,7 @@ void radix_tree::remove(radix_node& node) {
   changed(node);
   totals_.digest -= node.record.digest + light_digest(node);
   auto& parent = *node.parent;
-  parent.children.erase(first_page_of(node));
+  parent.children.remove(first_page_of(node));
   nodes_.erase(node.id);
   drop_unused_root(parent);
 }
@@ -259,10 +266,10 @@ void radix_tree::name_pages() {
       auto& parent = *list.back();
       list.pop_back();
       const auto* prior = parent.keys.empty() ? nullptr : &parent.keys.back();
-      for (const auto& [page, child] : parent.children) {
-        child->keys = hash_pages(child->tokens.view(), options_.page_size, prior, options_.overlap);
-        list.push_back(child);
-      }
+      parent.children.visit([&](const first_page&, radix_node& child) {
+        child.keys = hash_pages(child.tokens.view(), options_.page_size, prior, options_.overlap);
+        list.push_back(&child);
+      });
     }
   }
 }

@@ -236,6 +236,7 @@ private:
   void demote(radix_node& node);
   void update_pin_lock(radix_node& node);
   void slide_references(radix_node& node);
+  static void prefetch_victims(const eviction_order& order);
   first_page first_page_of(const radix_node& node) const noexcept {
     return {node.tokens.data(), page_tokens_};
   }
