@@ -188,32 +188,34 @@ bool model_cache::has_below(page_map::const_iterator page, bool model_page::*whe
 }
 
 std::optional<model_path> model_cache::next_device_victim() const {
-  auto first = std::optional<std::tuple<int, eviction_rank, model_path>>{};
+  auto first = std::optional<std::tuple<int, eviction_rank, uint64_t, model_path>>{};
   for (auto each = pages_.begin(); each != pages_.end(); ++each) {
     const auto& page = each->second;
     if (!page.on_device || page.device_locks > 0 || has_below(each, &model_page::on_device))
       continue;
     const auto group = page.references > 0 ? 1 : 0;
-    auto place = std::tuple{group, options_.eviction->rank(page.use), each->first};
+    // Nodes are numbered in the order in which they come into being, and so are runs.
+    auto place = std::tuple{group, options_.eviction->rank(page.use), page.run, each->first};
     if (!first || place < *first)
       first = std::move(place);
   }
-  return first ? std::optional{std::get<2>(*first)} : std::nullopt;
+  return first ? std::optional{std::get<3>(*first)} : std::nullopt;
 }
 
 std::optional<model_path> model_cache::next_host_victim() const {
-  auto first = std::optional<std::tuple<int, eviction_rank, model_path>>{};
+  auto first = std::optional<std::tuple<int, eviction_rank, uint64_t, model_path>>{};
   for (auto each = pages_.begin(); each != pages_.end(); ++each) {
     const auto& page = each->second;
     if (!page.on_host || page.host_locks > 0 || has_below(each, &model_page::on_host))
       continue;
     // Nothing is lost with the copy of a page that is also on the device.
     const auto group = page.on_device ? 0 : page.references > 0 ? 2 : 1;
-    auto place = std::tuple{group, options_.eviction->rank(page.use), each->first};
+    // Nodes are numbered in the order in which they come into being, and so are runs.
+    auto place = std::tuple{group, options_.eviction->rank(page.use), page.run, each->first};
     if (!first || place < *first)
       first = std::move(place);
   }
-  return first ? std::optional{std::get<2>(*first)} : std::nullopt;
+  return first ? std::optional{std::get<3>(*first)} : std::nullopt;
 }
 
 /// @returns pages that are free now.
