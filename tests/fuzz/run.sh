@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# tests/fuzz/run.sh [SECONDS]
+# tests/fuzz/run.sh [SECONDS [SEED]]
 #
-# Builds the fuzzers with clang in build/fuzz and runs each for SECONDS (60) on a copy of its seed corpus. An input that fails is left in
-# build/fuzz/findings; run the fuzzer with it as the only argument to see it again.
+# Builds the fuzzers with clang in build/fuzz and runs each for SECONDS (60) on a copy of its seed corpus, with random numbers
+# from SEED (0: another one each time). An input that fails is left in build/fuzz/findings; run the fuzzer with it as the only
+# argument to see it again.
 set -euo pipefail
 
 seconds=${1:-60}
+seed=${2:-0}
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
 build=$root/build/fuzz
@@ -23,6 +25,6 @@ for fuzzer in "${fuzzers[@]}"; do
   rm -rf "$build/corpus/$fuzzer"
   mkdir -p "$build/corpus"
   cp -r "$here/corpus/$fuzzer" "$build/corpus/$fuzzer"
-  "$build/tests/fuzz/$fuzzer" "$build/corpus/$fuzzer" -max_total_time="$seconds" -max_len=4096 -rss_limit_mb=4096 -timeout=20 \
+  "$build/tests/fuzz/$fuzzer" "$build/corpus/$fuzzer" -max_total_time="$seconds" -seed="$seed" -max_len=4096 -rss_limit_mb=4096 -timeout=20 \
     -artifact_prefix="$build/findings/$fuzzer-" -print_final_stats=1
 done
