@@ -68,19 +68,19 @@ void insert(radix_tree& tree, radix_node& root, const chat_turn& turn, const cha
   const auto pages = turn.told->size() / size;
   const auto known = turn.known / size;
   tree.tick();
-  const auto own = *tree.take_device(pages - known);
+  auto own = *tree.take_device(pages - known);
   auto* end = &tree.cut(tree.walk(root, *turn.told, pages));
   const auto from = end->end();
   tree.device_pool().give_back(std::span{own}.first(from - known));
+  own.erase(own.begin(), own.begin() + static_cast<ptrdiff_t>(from - known));
   if (from < pages) {
     auto keys = std::vector<page_key>{};
     if (!names.empty()) {
       const auto part = std::span{names[turn.session]}.subspan(from, pages - from);
       keys.assign(part.begin(), part.end());
     }
-    end = &tree.add(*end, token_span{turn.told, from * size, (pages - from) * size},
-                    {own.begin() + static_cast<ptrdiff_t>(from - known), own.end()}, {},
-                    std::move(keys), l3_state::unknown);
+    end = &tree.add(*end, token_span{turn.told, from * size, (pages - from) * size}, std::move(own),
+                    {}, std::move(keys), l3_state::unknown);
   }
   tree.touch(*end, 1);
 }

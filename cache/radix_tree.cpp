@@ -92,6 +92,9 @@ path_end radix_tree::walk(radix_node& start, std::span<const token_id> tokens,
       child = end.node->children.find(first_page{wanted, page_tokens_});
     if (child == nullptr)
       break;
+    // While tokens are compared, the node after the next one comes into the cache.
+    if (const auto* next = child->children.only())
+      __builtin_prefetch(&next->pages);
     const auto equal
       = equal_pages(wanted, child->tokens.data(), std::min(child->pages, limit - end.pages),
                     options_.page_size, options_.overlap);

@@ -20,16 +20,16 @@ public:
   /// the part. Otherwise a conversation whose every turn brings all tokens anew would keep all
   /// these buffers.
   token_span(const token_buffer& buffer, size_t offset, size_t size)
-    : buffer_(buffer), offset_(offset), size_(size) {
+    : buffer_(buffer), data_(buffer->data() + offset), size_(size) {
     HICACHE_CHECK(offset + size <= buffer->size());
     if (size < buffer->size() / 2) {
       const auto part = std::span{*buffer}.subspan(offset, size);
       buffer_ = std::make_shared<const std::vector<token_id>>(part.begin(), part.end());
-      offset_ = 0;
+      data_ = buffer_->data();
     }
   }
 
-  const token_id* data() const noexcept { return buffer_ ? buffer_->data() + offset_ : nullptr; }
+  const token_id* data() const noexcept { return data_; }
 
   size_t size() const noexcept { return size_; }
 
@@ -40,7 +40,7 @@ public:
   token_span cut_front(size_t at, size_t overlap = 0) noexcept {
     auto front = *this;
     front.size_ = at + overlap;
-    offset_ += at;
+    data_ += at;
     size_ -= at;
     return front;
   }
@@ -50,7 +50,8 @@ public:
 
 private:
   token_buffer buffer_;
-  size_t offset_ = 0;
+  /// Into the buffer. Kept beside it because every step of a walk needs it.
+  const token_id* data_ = nullptr;
   size_t size_ = 0;
 };
 
