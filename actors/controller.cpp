@@ -12,23 +12,23 @@ namespace hicache {
 
 // -- request handling ---------------------------------------------------------
 
-void controller_state::write(const write_command& command) {
-  counters.bytes_l1_to_l2 += command.host_pages->size() * page_bytes;
-  copies->store(command.device_pages, command.host_pages,
-                report(operation_kind::write, command.id));
-}
-
-void controller_state::load(const load_command& command) {
-  counters.bytes_l2_to_l1 += command.device_pages->size() * page_bytes;
-  copies->load(command.host_pages, command.device_pages, command.progress,
-               report(operation_kind::load, command.id));
+void controller_state::copy(const copy_batch& batch) {
+  for (const auto& command : batch.writes)
+    counters.bytes_l1_to_l2 += command.host_pages->size() * page_bytes;
+  for (const auto& command : batch.loads)
+    counters.bytes_l2_to_l1 += command.device_pages->size() * page_bytes;
+  // Loads first: an engine waits for them.
+  if (!batch.loads.empty())
+    copies->load(batch.loads, report(operation_kind::load));
+  if (!batch.writes.empty())
+    copies->store(batch.writes, report(operation_kind::write));
 }
 
 // -- internal steps -----------------------------------------------------------
 
-copy_engine::callback controller_state::report(operation_kind kind, operation_id id) {
+copy_engine::callback controller_state::report(operation_kind kind) {
   auto tree = caf::actor_cast<tree_actor>(self->current_sender());
-  return [tree, kind, id](const result<void>& outcome) {
+  return [tree, kind](operation_id id, const result<void>& outcome) {
     if (!outcome)
       spdlog::error("a copy between L1 and L2 failed: {}", to_string(outcome.error()));
     caf::anon_send(tree, atom::done_v, operation_done{kind, id, outcome.has_value()});
@@ -44,8 +44,7 @@ controller(controller_actor::stateful_pointer<controller_state> self,
   self->state.copies = std::move(copies);
   self->state.page_bytes = page_bytes;
   return {
-    [self](atom::write, const write_command& command) { self->state.write(command); },
-    [self](atom::load, const load_command& command) { self->state.load(command); },
+    [self](atom::copy, const copy_batch& batch) { self->state.copy(batch); },
     [self](atom::counters) { return self->state.counters; },
   };
 }

@@ -15,12 +15,10 @@ struct controller_state {
 
   explicit controller_state(controller_actor::pointer owner) : self(owner) {}
 
-  void write(const write_command& command);
-
-  void load(const load_command& command);
+  void copy(const copy_batch& batch);
 
   /// What the copy engine calls, on its own thread, when a command is done: tells the tree.
-  copy_engine::callback report(operation_kind kind, operation_id id);
+  copy_engine::callback report(operation_kind kind);
 
   controller_actor::pointer self;
   std::unique_ptr<copy_engine> copies;
@@ -28,7 +26,7 @@ struct controller_state {
   rank_counters counters;
 };
 
-/// Moves pages between L1 and L2 and reports to whoever sent the command.
+/// Moves pages between L1 and L2 and reports to whoever sent the batch.
 /// @param page_bytes Bytes of one page on this rank, for the counters.
 controller_actor::behavior_type
 controller(controller_actor::stateful_pointer<controller_state> self,

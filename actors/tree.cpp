@@ -121,17 +121,20 @@ tree_answers tree_state::apply_now(const tree_operations& operations) {
 }
 
 void tree_state::dispatch() {
+  auto copies = copy_batch{};
   for (auto& effect : core->take_effects())
     std::visit(
       overload{
-        [&](write_command& x) { self->send(helpers.controller, atom::write_v, std::move(x)); },
-        [&](load_command& x) { self->send(helpers.controller, atom::load_v, std::move(x)); },
+        [&](write_command& x) { copies.writes.push_back(std::move(x)); },
+        [&](load_command& x) { copies.loads.push_back(std::move(x)); },
         [&](backup_command& x) { self->send(helpers.backup, atom::backup_v, std::move(x)); },
         [&](fetch_command& x) { self->send(helpers.prefetcher, atom::fetch_v, std::move(x)); },
         [&](terminate_command& x) { self->send(helpers.prefetcher, atom::terminate_v, x); },
         [&](refill_command& x) { self->send(helpers.prefetcher, atom::refill_v, std::move(x)); },
       },
       effect);
+  if (!copies.writes.empty() || !copies.loads.empty())
+    self->send(helpers.controller, atom::copy_v, std::move(copies));
   if (auto events = core->take_events(); !events.empty() && helpers.engine)
     self->send(helpers.engine, atom::events_v,
                std::make_shared<const cache_events>(cache_events{std::move(events)}));

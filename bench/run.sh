@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# bench/run.sh {tree|all} [--json FILE]
+# bench/run.sh {tree|transfer|all} [--json FILE]
 #
 # Builds what it needs, runs each measurement beside its baseline in the same run, and prints one table. --json writes the
 # rows to FILE too. Ends with 0 when it has measured, whatever it found. Takes a minute or two besides the build.
@@ -9,9 +9,10 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 usage() {
   cat <<'TEXT'
-Usage: bench/run.sh {tree|all} [--json FILE]
+Usage: bench/run.sh {tree|transfer|all} [--json FILE]
 
   tree         the prefix cache on one core: match, insert, lock, eviction, events, memory, and its actor
+  transfer     copies between L1 and L2 in host memory, and of a GPU if one answers
   all          everything that there is
   --json FILE  write the rows to FILE as well:
                [{"name", "value", "unit", "baseline", "ratio", "target", "holds"}]
@@ -40,22 +41,26 @@ while [ $# -gt 0 ]; do
       json=$2
       shift
       ;;
-    tree | all)
+    tree | transfer | all)
       [ -z "$what" ] || give_up "one measurement at a time, or all"
       what=$1
       ;;
-    transfer | step | store) give_up "there are no measurements of '$1' yet; there is: tree, all" ;;
+    step | store) give_up "there are no measurements of '$1' yet; there is: tree, transfer, all" ;;
     *) give_up "unknown argument '$1'; bench/run.sh --help says what there is" ;;
   esac
   shift
 done
-[ -n "$what" ] || give_up "say what to measure: tree or all"
+[ -n "$what" ] || give_up "say what to measure: tree, transfer or all"
+
+targets=()
+[ "$what" = transfer ] || targets+=(tree_bench tree_actor_bench)
+[ "$what" = tree ] || targets+=(transfer_bench)
 
 "$root/launch/install-packages.sh" >&2
 cd "$root"
 echo "Configuring and building build/release" >&2
 cmake --preset release -DHICACHE_BUILD_BENCH=ON >&2
-cmake --build --preset release -j "$(nproc)" --target tree_bench tree_actor_bench >&2
+cmake --build --preset release -j "$(nproc)" --target "${targets[@]}" >&2
 cd - >/dev/null
 
 results=$(mktemp -d -t hicache-bench-XXXXXX)
@@ -71,6 +76,12 @@ measure() {
   }
 }
 
-measure tree_bench
-measure tree_actor_bench
+if [ "$what" != transfer ]; then
+  measure tree_bench
+  measure tree_actor_bench
+fi
+if [ "$what" != tree ]; then
+  # Repeats and mixes by itself.
+  "$root/build/release/bench/transfer_bench" --json "$results/transfer_bench.json"
+fi
 python3 -B "$root/bench/table.py" ${json:+--json "$json"} "$results"/*.json

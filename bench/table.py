@@ -1,6 +1,7 @@
 """table.py [--json FILE] RESULT...
 
-Reads what Google Benchmark wrote and prints one table: each figure beside its baseline of the same run.
+Reads what Google Benchmark wrote, and rows that a benchmark made itself, and prints one table: each figure beside its baseline
+of the same run.
 """
 
 import argparse
@@ -73,13 +74,11 @@ ROWS = [
 ]
 
 
-def read_medians(paths):
+def read_medians(results):
     """Medians over the repetitions: {"benchmark:counter": value}, times in seconds."""
     values = {}
-    for path in paths:
-        with open(path, encoding="utf-8") as file:
-            runs = json.load(file)["benchmarks"]
-        for run in runs:
+    for result in results:
+        for run in result.get("benchmarks", []):
             if run["run_type"] != "iteration":
                 continue
             uses_real_time = "/real_time" in run["run_name"]
@@ -137,8 +136,14 @@ def main():
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("results", nargs="+", metavar="RESULT")
     arguments = parser.parse_args()
-    medians = read_medians(arguments.results)
-    rows = [measure(row, medians) for row in ROWS]
+    results = []
+    for path in arguments.results:
+        with open(path, encoding="utf-8") as file:
+            results.append(json.load(file))
+    medians = read_medians(results)
+    rows = [measure(row, medians) for row in ROWS] if medians else []
+    for result in results:
+        rows += result.get("rows", [])
     print_table(rows)
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as file:

@@ -19,6 +19,7 @@
 #include <caf/event_based_actor.hpp>
 #include <caf/scoped_actor.hpp>
 
+#include <bit>
 #include <memory>
 #include <utility>
 
@@ -98,12 +99,14 @@ private:
     options.page_size = page_size;
     options.device_pages = static_cast<uint32_t>(2 * chat::instance().new_tokens() / page_size);
     // Without L2 no byte ever moves, but the tree insists on a controller.
-    const auto shape = pool_shape{1, 1, 1, 1, 1, page_size};
+    const auto shape = pool_shape{attention_kind::mha, 1, 1, 1, 1, 1, page_size};
     const auto pool = pool_geometry{shape, host_layout::layer_first, 2};
-    machine_ = std::move(*make_device(device_kind::host, copy_threads::none));
+    machine_ = std::move(*make_device(device_kind::host));
     l1_ = std::move(*machine_->allocate(pool.total_bytes()));
-    l2_ = std::move(*machine_->allocate_host(pool.total_bytes()));
-    auto copies = machine_->make_copy_engine(pool, *l1_, pool, *l2_);
+    l2_ = std::move(*machine_->allocate_host(pool.total_bytes(), {}));
+    auto copies
+      = machine_->make_copy_engine(device_layers::of(pool, std::bit_cast<uint64_t>(l1_->data())),
+                                   pool, *l2_, {.inline_copies = true});
     controller_ = system_->spawn(controller, std::move(*copies), pool.page_bytes());
     consensus_ = system_->spawn(consensus, std::move(make_local_agreements(1).front()));
     tree = system_->spawn(hicache::tree, options, tree_helpers{controller_, consensus_, {}, {}, {}},

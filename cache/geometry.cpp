@@ -2,9 +2,160 @@
 
 #include "base/check.hpp"
 
+#include <algorithm>
+#include <array>
+#include <bit>
 #include <string>
 
 namespace hicache {
+
+namespace {
+
+constexpr std::array mha_parts = {kv_part::key, kv_part::value};
+constexpr std::array mla_parts = {kv_part::latent};
+constexpr std::array nsa_parts = {kv_part::latent, kv_part::index_key};
+
+constexpr std::array all_kinds = {attention_kind::mha, attention_kind::mla, attention_kind::nsa};
+constexpr std::array all_layouts = {host_layout::layer_first, host_layout::page_first,
+                                    host_layout::page_first_direct, host_layout::page_head};
+
+/// Parts that are cut into heads; the others are one row for all.
+bool has_heads(kv_part part) {
+  return part == kv_part::key || part == kv_part::value;
+}
+
+const char* name_of(kv_part part) {
+  switch (part) {
+    case kv_part::key:
+      return "key";
+    case kv_part::value:
+      return "value";
+    case kv_part::latent:
+      return "latent";
+    case kv_part::index_key:
+      return "index_key";
+  }
+  return "unknown";
+}
+
+uint64_t row_bytes_of(const pool_shape& shape, kv_part part) {
+  switch (part) {
+    case kv_part::key:
+    case kv_part::latent:
+      return uint64_t{shape.kv_heads} * shape.head_dim * shape.element_bytes;
+    case kv_part::value:
+      return uint64_t{shape.kv_heads} * shape.v_head_dim * shape.element_bytes;
+    case kv_part::index_key:
+      return shape.index_key_bytes;
+  }
+  return 0;
+}
+
+/// Bytes of one layer of one token, over the parts before `end`.
+uint64_t bytes_before(const pool_shape& shape, kv_part end) {
+  auto bytes = uint64_t{0};
+  for (const auto part : parts_of(shape.attention)) {
+    if (part == end)
+      break;
+    bytes += row_bytes_of(shape, part);
+  }
+  return bytes;
+}
+
+/// Bytes of one layer of one token.
+uint64_t token_bytes(const pool_shape& shape) {
+  auto bytes = uint64_t{0};
+  for (const auto part : parts_of(shape.attention))
+    bytes += row_bytes_of(shape, part);
+  return bytes;
+}
+
+bool fits_its_attention(const pool_shape& shape) {
+  if (shape.layers == 0 || shape.kv_heads == 0 || shape.head_dim == 0 || shape.element_bytes == 0
+      || shape.page_size == 0)
+    return false;
+  if (shape.attention == attention_kind::mha)
+    return shape.v_head_dim > 0 && shape.index_key_bytes == 0;
+  return shape.kv_heads == 1 && shape.v_head_dim == 0
+         && (shape.index_key_bytes > 0) == (shape.attention == attention_kind::nsa);
+}
+
+template <class Names>
+std::string list_of(const Names& names) {
+  auto text = std::string{};
+  for (auto i = size_t{0}; i < names.size(); ++i)
+    text += std::string{i == 0 ? "" : i + 1 == names.size() ? " or " : ", "} + to_string(names[i]);
+  return text;
+}
+
+uint32_t common_word_bytes(const copy_strip& strip) {
+  const auto bits = strip.device_address | strip.device_page_stride | strip.device_row_stride
+                    | strip.host_address | strip.host_page_stride | strip.host_row_stride
+                    | strip.row_bytes | 16;
+  return uint32_t{1} << std::countr_zero(bits);
+}
+
+copy_strip make_strip(const layer_buffer& buffer, uint64_t column_offset, const strided_run& host,
+                      uint64_t host_page_stride, uint64_t l2_address) {
+  auto strip = copy_strip{};
+  strip.device_address = buffer.address + column_offset;
+  strip.device_page_stride = buffer.page_stride;
+  strip.device_row_stride = buffer.token_stride;
+  strip.host_address = l2_address + host.offset;
+  strip.host_page_stride = host_page_stride;
+  strip.host_row_stride = host.stride;
+  strip.row_bytes = host.row_bytes;
+  strip.rows = static_cast<uint32_t>(host.rows);
+  if (buffer.token_stride == host.row_bytes && host.stride == host.row_bytes) {
+    strip.row_bytes *= host.rows;
+    strip.rows = 1;
+    strip.device_row_stride = strip.host_row_stride = strip.row_bytes;
+  }
+  strip.word_bytes = common_word_bytes(strip);
+  return strip;
+}
+
+/// Whether `next` starts where `last` ends, on both sides, so that they are one piece.
+bool continues(const row_copy& last, const row_copy& next) {
+  return last.rows == 1 && next.rows == 1
+         && next.device_address == last.device_address + last.row_bytes
+         && next.host_address == last.host_address + last.row_bytes;
+}
+
+} // namespace
+
+const char* to_string(attention_kind kind) noexcept {
+  switch (kind) {
+    case attention_kind::mha:
+      return "mha";
+    case attention_kind::mla:
+      return "mla";
+    case attention_kind::nsa:
+      return "nsa";
+  }
+  return "unknown";
+}
+
+result<attention_kind> parse_attention_kind(std::string_view name) {
+  for (const auto kind : all_kinds)
+    if (name == to_string(kind))
+      return kind;
+  return fail(ec::invalid_argument, "'" + std::string{name}
+                                      + "' is not a kind of attention; expected "
+                                      + list_of(all_kinds));
+}
+
+std::span<const kv_part> parts_of(attention_kind kind) noexcept {
+  switch (kind) {
+    case attention_kind::mha:
+      return mha_parts;
+    case attention_kind::mla:
+      return mla_parts;
+    case attention_kind::nsa:
+      return nsa_parts;
+  }
+  return {};
+}
 
 const char* to_string(host_layout layout) noexcept {
   switch (layout) {
@@ -14,74 +165,175 @@ const char* to_string(host_layout layout) noexcept {
       return "page_first";
     case host_layout::page_first_direct:
       return "page_first_direct";
+    case host_layout::page_head:
+      return "page_head";
   }
   return "unknown";
 }
 
 result<host_layout> parse_host_layout(std::string_view name) {
-  for (const auto layout :
-       {host_layout::layer_first, host_layout::page_first, host_layout::page_first_direct})
+  for (const auto layout : all_layouts)
     if (name == to_string(layout))
       return layout;
-  return fail(ec::invalid_argument, "'" + std::string{name}
-                                      + "' is not a memory layout; expected layer_first, "
-                                        "page_first or page_first_direct");
+  return fail(ec::invalid_argument, "'" + std::string{name} + "' is not a memory layout; expected "
+                                      + list_of(all_layouts));
 }
 
 pool_geometry::pool_geometry(const pool_shape& shape, host_layout layout, uint32_t pages)
   : shape_(shape), layout_(layout), pages_(pages) {
-  HICACHE_CHECK(shape.layers > 0 && shape.kv_heads > 0 && shape.head_dim > 0);
-  HICACHE_CHECK(shape.v_head_dim > 0 && shape.element_bytes > 0 && shape.page_size > 0);
+  HICACHE_CHECK(fits_its_attention(shape));
   HICACHE_CHECK(pages > 0);
 }
 
-uint64_t pool_geometry::row_bytes(kv_half half) const noexcept {
-  const auto dim = half == kv_half::key ? shape_.head_dim : shape_.v_head_dim;
-  return uint64_t{shape_.kv_heads} * dim * shape_.element_bytes;
+uint64_t pool_geometry::row_bytes(kv_part part) const noexcept {
+  return row_bytes_of(shape_, part);
 }
 
 uint64_t pool_geometry::page_bytes() const noexcept {
-  return (row_bytes(kv_half::key) + row_bytes(kv_half::value)) * shape_.layers * shape_.page_size;
+  return token_bytes(shape_) * shape_.layers * shape_.page_size;
 }
 
-strided_run pool_geometry::rows(uint32_t layer, kv_half half, page_index page) const noexcept {
-  HICACHE_CHECK(layer < shape_.layers && page < pages_);
-  const auto row = row_bytes(half);
+uint32_t pool_geometry::columns(kv_part part) const noexcept {
+  return layout_ == host_layout::page_head && has_heads(part) ? shape_.kv_heads : 1;
+}
+
+strided_run pool_geometry::rows(uint32_t layer, kv_part part, page_index page,
+                                uint32_t column) const noexcept {
+  HICACHE_CHECK(std::ranges::find(parts(), part) != parts().end());
+  HICACHE_CHECK(layer < shape_.layers && page < pages_ && column < columns(part));
+  const auto row = row_bytes(part) / columns(part);
   const auto tokens = uint64_t{shape_.page_size};
-  // Bytes of all keys that precede the values in the unit that `half` splits: the pool or one page.
-  const auto half_offset
-    = half == kv_half::key ? 0 : row_bytes(kv_half::key) * shape_.layers * tokens;
+  // Bytes of the parts that precede this one in the unit that parts split: the pool, a page, or one
+  // head of a page.
+  const auto part_offset = bytes_before(shape_, part) / columns(part) * shape_.layers * tokens;
   switch (layout_) {
     case host_layout::layer_first:
-      return {half_offset * pages_ + (uint64_t{layer} * pages_ + page) * tokens * row, row, row,
+      return {part_offset * pages_ + (uint64_t{layer} * pages_ + page) * tokens * row, row, row,
               tokens};
     case host_layout::page_first:
-      return {page * page_bytes() + half_offset + layer * row, row, row * shape_.layers, tokens};
+      return {page * page_bytes() + part_offset + layer * row, row, row * shape_.layers, tokens};
     case host_layout::page_first_direct:
-      return {page * page_bytes() + half_offset + layer * tokens * row, row, row, tokens};
+      return {page * page_bytes() + part_offset + layer * tokens * row, row, row, tokens};
+    case host_layout::page_head:
+      return {page * page_bytes() + column * (page_bytes() / columns(part)) + part_offset
+                + layer * tokens * row,
+              row, row, tokens};
   }
   return {};
+}
+
+uint64_t pool_geometry::page_stride(kv_part part) const noexcept {
+  return layout_ == host_layout::layer_first ? row_bytes(part) * shape_.page_size : page_bytes();
 }
 
 std::vector<byte_run> pool_geometry::object_runs(page_index page) const {
   if (layout_ != host_layout::layer_first)
     return {{page * page_bytes(), page_bytes()}};
   auto runs = std::vector<byte_run>{};
-  runs.reserve(size_t{2} * shape_.layers);
-  for (const auto half : {kv_half::key, kv_half::value})
+  runs.reserve(parts().size() * shape_.layers);
+  for (const auto part : parts())
     for (auto layer = uint32_t{0}; layer < shape_.layers; ++layer) {
-      const auto part = rows(layer, half, page);
-      runs.push_back({part.offset, part.row_bytes * part.rows});
+      const auto run = rows(layer, part, page);
+      runs.push_back({run.offset, run.row_bytes * run.rows});
     }
   return runs;
 }
 
 std::string pool_geometry::object_fingerprint() const {
-  return "mha layers=" + std::to_string(shape_.layers) + " head_dim="
-         + std::to_string(shape_.head_dim) + " v_head_dim=" + std::to_string(shape_.v_head_dim)
-         + " element_bytes=" + std::to_string(shape_.element_bytes)
-         + " page_size=" + std::to_string(shape_.page_size)
-         + (layout_ == host_layout::page_first ? " order=token,layer" : " order=layer,token");
+  const auto number = [](const char* name, uint32_t value) {
+    return std::string{" "} + name + "=" + std::to_string(value);
+  };
+  auto text = to_string(shape_.attention) + number("layers", shape_.layers)
+              + number("head_dim", shape_.head_dim);
+  if (shape_.attention == attention_kind::mha)
+    text += number("v_head_dim", shape_.v_head_dim);
+  if (shape_.attention == attention_kind::nsa)
+    text += number("index_key_bytes", shape_.index_key_bytes);
+  text += number("element_bytes", shape_.element_bytes) + number("page_size", shape_.page_size);
+  switch (layout_) {
+    case host_layout::layer_first:
+    case host_layout::page_first_direct:
+      return text + " order=layer,token";
+    case host_layout::page_first:
+      return text + " order=token,layer";
+    case host_layout::page_head:
+      return text + " order=head,layer,token";
+  }
+  return text;
+}
+
+device_layers device_layers::of(const pool_geometry& pool, uint64_t address) {
+  HICACHE_CHECK(pool.layout() == host_layout::layer_first);
+  auto layers = device_layers{pool.shape(), pool.pages(), {}};
+  for (const auto part : pool.parts())
+    for (auto layer = uint32_t{0}; layer < pool.shape().layers; ++layer)
+      layers.buffers.push_back(
+        {address + pool.rows(layer, part, 0).offset, pool.page_stride(part), pool.row_bytes(part)});
+  return layers;
+}
+
+result<void> device_layers::check() const {
+  const auto parts = parts_of(shape.attention);
+  if (!fits_its_attention(shape) || pages < 2)
+    return fail(
+      ec::invalid_argument,
+      "the registered pool needs a complete shape and at least two pages (one is padding)");
+  if (buffers.size() != parts.size() * shape.layers)
+    return fail(ec::invalid_argument,
+                "the registered pool has " + std::to_string(buffers.size()) + " buffers; expected "
+                  + std::to_string(parts.size() * shape.layers) + ", one per part and layer");
+  for (auto i = size_t{0}; i < buffers.size(); ++i) {
+    const auto part = parts[i / shape.layers];
+    const auto row = row_bytes_of(shape, part);
+    // Pages may lie within the gaps of rows or the other way round; only one order is known in use.
+    if (buffers[i].address == 0 || buffers[i].token_stride < row
+        || buffers[i].page_stride < buffers[i].token_stride * (shape.page_size - 1) + row)
+      return fail(ec::invalid_argument, std::string{"the registered "} + name_of(part)
+                                          + " buffer of layer " + std::to_string(i % shape.layers)
+                                          + " has a null address or strides in which "
+                                            "rows of "
+                                          + std::to_string(row) + " bytes overlap");
+  }
+  return {};
+}
+
+std::vector<copy_strip> make_copy_strips(const device_layers& l1, const pool_geometry& l2,
+                                         uint64_t l2_address) {
+  HICACHE_CHECK(l1.shape == l2.shape() && l1.check());
+  auto strips = std::vector<copy_strip>{};
+  const auto& shape = l2.shape();
+  for (auto layer = uint32_t{0}; layer < shape.layers; ++layer)
+    for (auto part = size_t{0}; part < l2.parts().size(); ++part) {
+      const auto kind = l2.parts()[part];
+      for (auto column = uint32_t{0}; column < l2.columns(kind); ++column) {
+        const auto host = l2.rows(layer, kind, 0, column);
+        strips.push_back(make_strip(l1.buffers[part * shape.layers + layer],
+                                    column * host.row_bytes, host, l2.page_stride(kind),
+                                    l2_address));
+      }
+    }
+  return strips;
+}
+
+void append_copies(std::span<const copy_strip> strips, std::span<const page_index> device_pages,
+                   std::span<const page_index> host_pages, std::vector<row_copy>& copies) {
+  HICACHE_CHECK(device_pages.size() == host_pages.size());
+  for (const auto& strip : strips)
+    for (auto i = size_t{0}; i < device_pages.size(); ++i) {
+      const auto next = row_copy{strip.device_address + device_pages[i] * strip.device_page_stride,
+                                 strip.device_row_stride,
+                                 strip.host_address + host_pages[i] * strip.host_page_stride,
+                                 strip.host_row_stride,
+                                 strip.row_bytes,
+                                 strip.rows};
+      if (copies.empty() || !continues(copies.back(), next)) {
+        copies.push_back(next);
+        continue;
+      }
+      auto& last = copies.back();
+      last.row_bytes += next.row_bytes;
+      last.device_stride = last.host_stride = last.row_bytes;
+    }
 }
 
 } // namespace hicache

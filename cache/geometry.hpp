@@ -4,37 +4,65 @@
 #include "messages/ids.hpp"
 
 #include <cstdint>
+#include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
 namespace hicache {
 
-/// How a rank's KV is shaped. MHA: each token has, per layer, one K row of `kv_heads * head_dim`
-/// elements and one V row of `kv_heads * v_head_dim` elements.
+/// What a model keeps for a token in each layer.
+/// - mha: a K row and a V row of every head (MQA and GQA are the same with fewer heads).
+/// - mla: one latent row, the same on every rank.
+/// - nsa: the latent row, and beside it an index key by which the sparse attention (NSA, DSA)
+/// chooses tokens.
+enum class attention_kind : uint8_t { mha, mla, nsa };
+
+/// @relates attention_kind
+const char* to_string(attention_kind kind) noexcept;
+
+/// @returns invalid_argument with the allowed names.
+/// @relates attention_kind
+result<attention_kind> parse_attention_kind(std::string_view name);
+
+/// One of the row kinds that a layer consists of.
+enum class kv_part : uint8_t { key, value, latent, index_key };
+
+/// The parts of a layer, in the order in which they lie.
+/// @relates attention_kind
+std::span<const kv_part> parts_of(attention_kind kind) noexcept;
+
+/// How a rank's KV is shaped.
 struct pool_shape {
+  attention_kind attention = attention_kind::mha;
   uint32_t layers = 0;
-  /// Heads of this rank (the model's heads divided by the ranks).
+  /// mha: heads of this rank (the model's heads divided by the ranks). Else 1.
   uint32_t kv_heads = 0;
+  /// mha: elements of a K head. Else: elements of the latent (DeepSeek-V3: 512 + 64).
   uint32_t head_dim = 0;
+  /// mha: elements of a V head. Else 0.
   uint32_t v_head_dim = 0;
   /// Bytes of one element: 1 (fp8), 2 (fp16, bf16) or 4 (fp32).
   uint32_t element_bytes = 0;
   /// Tokens per page.
   uint32_t page_size = 0;
+  /// nsa: bytes of a token's index key with its scale (DeepSeek-V3.2: 128 + 4). Else 0.
+  uint32_t index_key_bytes = 0;
 
   friend bool operator==(const pool_shape&, const pool_shape&) = default;
 };
 
-/// The two halves of a layer's KV.
-enum class kv_half : uint8_t { key = 0, value = 1 };
-
-/// Memory layouts of L2 (seed 000, "Batch-Oriented Data Organization"). Outermost dimension first:
-/// - layer_first: half, layer, page, token: what the GPU computes on. A page is scattered over 2 *
-/// layers runs.
-/// - page_first: page, half, token, layer: a page is one object; one layer of one token is one run.
-/// - page_first_direct: page, half, layer, token: a page is one object; one layer of a page is one
+/// Memory layouts of L2 (seed 000, "Batch-Oriented Data Organization"; docs/memory.md has
+/// pictures). Outermost dimension first:
+/// - layer_first: part, layer, page, token: what the GPU computes on. A page is scattered over
+/// parts * layers runs.
+/// - page_first: page, part, token, layer: a page is one object; one layer of one token is one run.
+/// - page_first_direct: page, part, layer, token: a page is one object; one layer of a page is one
 /// run.
-enum class host_layout : uint8_t { layer_first, page_first, page_first_direct };
+/// - page_head: page, head, part, layer, token: a page is one object, and so is each head in it;
+/// one layer of one head of a page is one run. For instances that share pages but split the heads
+/// over different numbers of ranks.
+enum class host_layout : uint8_t { layer_first, page_first, page_first_direct, page_head };
 
 /// @relates host_layout
 const char* to_string(host_layout layout) noexcept;
@@ -66,7 +94,7 @@ struct byte_run {
 /// The one place that knows where layer l of token t lies. A value; any thread.
 class pool_geometry {
 public:
-  /// @pre all fields of `shape` are positive; `pages` counts the padding page.
+  /// @pre the fields of `shape` fit its kind of attention; `pages` counts the padding page.
   pool_geometry(const pool_shape& shape, host_layout layout, uint32_t pages);
 
   const pool_shape& shape() const noexcept { return shape_; }
@@ -75,22 +103,32 @@ public:
 
   uint32_t pages() const noexcept { return pages_; }
 
-  /// Bytes of one token's row in one half of one layer.
-  uint64_t row_bytes(kv_half half) const noexcept;
+  std::span<const kv_part> parts() const noexcept { return parts_of(shape_.attention); }
 
-  /// Bytes of one page, all layers and both halves: the length of its object in L3.
+  /// Bytes of one token's row in one part of one layer, all heads.
+  uint64_t row_bytes(kv_part part) const noexcept;
+
+  /// Bytes of one page, all layers and parts: the length of its object in L3.
   uint64_t page_bytes() const noexcept;
 
   /// Bytes of the whole pool, padding page included.
   uint64_t total_bytes() const noexcept { return page_bytes() * pages_; }
 
-  /// Where one half of one layer of one page lies, from the start of the pool.
-  /// @pre layer < layers and page < pages()
-  strided_run rows(uint32_t layer, kv_half half, page_index page) const noexcept;
+  /// Into how many columns a row of this part is cut, each of which lies by itself: the heads for
+  /// page_head, else 1.
+  uint32_t columns(kv_part part) const noexcept;
 
-  /// The page as contiguous runs in object order, from the start of the pool. Object order is half,
+  /// Where one column of one part of one layer of one page lies, from the start of the pool.
+  /// @pre part is one of parts(), layer < layers, page < pages() and column < columns(part)
+  strided_run rows(uint32_t layer, kv_part part, page_index page,
+                   uint32_t column = 0) const noexcept;
+
+  /// Bytes from a page to the next within one part of one layer.
+  uint64_t page_stride(kv_part part) const noexcept;
+
+  /// The page as contiguous runs in object order, from the start of the pool. Object order is part,
   /// layer, token for layer_first and page_first_direct (so these two exchange pages through L3),
-  /// half, token, layer for page_first. One run unless the layout is layer_first.
+  /// else the order of the layout. One run unless the layout is layer_first.
   std::vector<byte_run> object_runs(page_index page) const;
 
   /// What must be equal for two pools to exchange page objects: shape, element size and object
@@ -102,5 +140,80 @@ private:
   host_layout layout_;
   uint32_t pages_;
 };
+
+/// Where one part of one layer lies in L1: token t of page p is the row at
+/// address + p * page_stride + t * token_stride.
+struct layer_buffer {
+  /// Of page 0, the padding page. On a GPU: a device address.
+  uint64_t address = 0;
+  /// Bytes.
+  uint64_t page_stride = 0;
+  uint64_t token_stride = 0;
+
+  friend bool operator==(const layer_buffer&, const layer_buffer&) = default;
+};
+
+/// An L1 pool by the addresses of its layers, as hicache allocates it or as an engine registers its
+/// own. A value; owns nothing.
+struct device_layers {
+  pool_shape shape;
+  /// Counts the padding page.
+  uint32_t pages = 0;
+  /// One for each part and layer: buffers[part * layers + layer], parts as in parts_of().
+  std::vector<layer_buffer> buffers;
+
+  /// A pool whose memory starts at `address`.
+  /// @pre pool.layout() is layer_first
+  static device_layers of(const pool_geometry& pool, uint64_t address);
+
+  /// Whether the buffers fit the shape and no two rows of one buffer can overlap.
+  /// @returns invalid_argument with one sentence.
+  result<void> check() const;
+};
+
+/// All rows of one column of one part of one layer, on both sides: the unit in which L1 and L2
+/// correspond. Row r of a page lies at page * page_stride + r * row_stride from the address. Where
+/// both sides are contiguous within a page, the page is a single row.
+struct copy_strip {
+  uint64_t device_address = 0;
+  uint64_t device_page_stride = 0;
+  uint64_t device_row_stride = 0;
+  uint64_t host_address = 0;
+  uint64_t host_page_stride = 0;
+  uint64_t host_row_stride = 0;
+  uint64_t row_bytes = 0;
+  /// Rows per page.
+  uint32_t rows = 0;
+  /// The largest power of two, 16 at most, that divides all addresses, strides and lengths above.
+  uint32_t word_bytes = 0;
+
+  friend bool operator==(const copy_strip&, const copy_strip&) = default;
+};
+
+/// How pages of `l1` and `l2` correspond, layer by layer: the strips of layer l are those from
+/// l * n to (l + 1) * n, with n = size / layers.
+/// @param l2_address Where the memory of l2 starts.
+/// @pre both have the same shape
+std::vector<copy_strip> make_copy_strips(const device_layers& l1, const pool_geometry& l2,
+                                         uint64_t l2_address);
+
+/// `rows` pieces of `row_bytes` bytes each on both sides: the shape of one cudaMemcpy2D.
+struct row_copy {
+  uint64_t device_address = 0;
+  uint64_t device_stride = 0;
+  uint64_t host_address = 0;
+  uint64_t host_stride = 0;
+  uint64_t row_bytes = 0;
+  uint64_t rows = 0;
+
+  friend bool operator==(const row_copy&, const row_copy&) = default;
+};
+
+/// Appends the copies that move whole pages of these strips, the same ones for both directions.
+/// Neighbouring pieces are joined: where both sides are contiguous a copy has a single row, across
+/// pages too.
+/// @pre the lists are equally long and their pages exist
+void append_copies(std::span<const copy_strip> strips, std::span<const page_index> device_pages,
+                   std::span<const page_index> host_pages, std::vector<row_copy>& copies);
 
 } // namespace hicache

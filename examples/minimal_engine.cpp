@@ -58,8 +58,8 @@ struct engine_state {
       if (loaded.progress && !loaded.progress->wait(layer)) // Until the cached part is in L1.
         return give_up(to_caf({ec::copy_failed, "loading from L2"}));
       for (auto page = cached / pool.shape().page_size; page < pages.size(); ++page)
-        for (const auto half : {kv_half::key, kv_half::value}) {
-          const auto rows = pool.rows(layer, half, pages[page]);
+        for (const auto part : pool.parts()) {
+          const auto rows = pool.rows(layer, part, pages[page]);
           const auto bytes = std::vector<std::byte>(rows.rows * rows.stride, std::byte{7});
           if (const auto done = (*runtime)->device_pool().write(rows.offset, bytes); !done)
             return give_up(to_caf(done.error()));

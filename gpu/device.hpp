@@ -12,11 +12,11 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace hicache {
 
-/// A block of device memory (L1) or host memory (L2), freed with the object. Pinned, not copyable.
-/// The bytes are zero or unspecified at first.
+/// A block of device memory (L1) or host memory (L2), freed with the object. Not copyable.
 class device_memory {
 public:
   device_memory() = default;
@@ -31,6 +31,9 @@ public:
   /// Bytes.
   virtual uint64_t size() const noexcept = 0;
 
+  /// For people: what kind of memory was got ("2 MiB huge pages on NUMA node 0, pinned").
+  virtual std::string description() const = 0;
+
   /// Copies `bytes` to `offset` and returns when they are there. For set-up, tests and checks, not
   /// for the hot path. Any thread.
   /// @pre offset + bytes.size() <= size()
@@ -39,6 +42,11 @@ public:
   /// The other way round.
   /// @pre offset + bytes.size() <= size()
   virtual result<void> read(uint64_t offset, std::span<std::byte> bytes) const = 0;
+
+  /// A line of text by which another process of the same user on this machine can open the memory
+  /// (device::open) while this object lives.
+  /// @returns unsupported for memory that cannot be shared: L2, and what was itself opened.
+  virtual result<std::string> share() const = 0;
 };
 
 /// Copies whole pages between one L1 pool and one L2 pool. Stores (L1 -> L2) and loads (L2 -> L1)
@@ -46,13 +54,17 @@ public:
 /// pages are not ordered. Its callers bound the queues: a page takes part in one copy at a time, so
 /// no more can wait than there are pages.
 ///
+/// The commands of one call become one submission to the device. If it fails, each is tried again
+/// by itself, unless native events of its layers were given out, which cannot be taken back: all
+/// fail.
+///
 /// Destroying the engine first finishes what was submitted. Both memories must outlive it.
 class copy_engine {
 public:
-  /// Called once per operation, in issue order per direction, on a thread of the engine (on the
-  /// caller's, before store or load returns, with copy_threads::none). Must not throw and must not
-  /// call drain().
-  using callback = std::function<void(result<void>)>;
+  /// Called once per command, in issue order per direction, on a thread of the engine (on the
+  /// caller's, before store or load returns, with copy_options::inline_copies). Must not throw and
+  /// must not call drain().
+  using callback = std::function<void(operation_id, const result<void>&)>;
 
   copy_engine() = default;
   copy_engine(const copy_engine&) = delete;
@@ -60,18 +72,50 @@ public:
   virtual ~copy_engine() = default;
 
   /// Copies device_pages[i] to host_pages[i]. Any thread.
-  /// @pre the lists are equally long and all their pages exist
-  virtual void store(page_list device_pages, page_list host_pages, callback done) = 0;
+  /// @pre the lists of each command are equally long and all their pages exist
+  virtual void store(std::vector<write_command> commands, callback done) = 0;
 
-  /// Copies host_pages[i] to device_pages[i], layer by layer. `progress` counts the complete
-  /// layers; it fails if the copy fails. `done` is called after the last layer. Any thread.
+  /// Copies host_pages[i] to device_pages[i], layer by layer. Each command's `progress` counts the
+  /// complete layers; it fails if the copy fails. `done` is called after the last layer. Any
+  /// thread.
   /// @pre as for store; progress is not null
-  virtual void load(page_list host_pages, page_list device_pages, layer_progress_ptr progress,
-                    callback done)
-    = 0;
+  virtual void load(std::vector<load_command> commands, callback done) = 0;
 
   /// Returns when everything submitted so far has finished and its callbacks have returned.
   virtual void drain() = 0;
+};
+
+/// How pages are copied.
+/// - direct: the copy hardware of the GPU (memcpy on the host device) moves runs of bytes.
+/// - kernel: a kernel on a few SMs (the threads of the host device) gathers and scatters pieces.
+enum class io_backend : uint8_t { direct, kernel };
+
+/// @relates io_backend
+const char* to_string(io_backend io) noexcept;
+
+/// @returns invalid_argument with the allowed names.
+/// @relates io_backend
+result<io_backend> parse_io_backend(std::string_view name);
+
+/// Settings of a copy engine.
+struct copy_options {
+  io_backend io = io_backend::direct;
+  /// SMs of the GPU that io_backend::kernel may occupy, each direction for itself.
+  uint32_t sms = 4;
+  /// Threads that copy on the host device, each direction for itself.
+  uint32_t host_threads = 1;
+  /// The caller's thread does everything (deterministic tests); host device only.
+  bool inline_copies = false;
+};
+
+/// How L2 memory is to be got.
+struct host_memory_options {
+  /// Ranks on this machine that allocate at the same time: each may take its share of what is
+  /// available.
+  uint32_t ranks_on_host = 1;
+  /// Told of the bytes that are ready, from 0 to the size, on the calling thread, at most every 100
+  /// ms; may be empty.
+  std::function<void(uint64_t ready, uint64_t total)> progress;
 };
 
 /// A place where KV is computed, or host memory that stands in for one. Any thread.
@@ -88,18 +132,28 @@ public:
   /// Whether the CPU can read and write L1 memory through data().
   virtual bool host_addressable() const noexcept = 0;
 
-  /// Memory for L1.
+  /// Memory for L1. Zeroed.
   /// @returns io_failure that says what was asked for and what is available.
   virtual result<std::unique_ptr<device_memory>> allocate(uint64_t bytes) = 0;
 
-  /// Memory for L2, pinned where that means something. Errors as for allocate.
-  virtual result<std::unique_ptr<device_memory>> allocate_host(uint64_t bytes) = 0;
+  /// L1 memory of another process, by the text that its share() gave.
+  /// @returns invalid_argument if the text is none of this device's, io_failure if the memory
+  /// cannot be reached.
+  virtual result<std::unique_ptr<device_memory>> open(std::string_view shared) = 0;
 
-  /// An engine between two pools that lie at the start of two memories of this device.
-  /// @pre both pools have the same shape, L1 is layer_first, and each memory holds its pool
+  /// Memory for L2: zeroed, resident, on the NUMA node of the device, in the largest pages that the
+  /// machine gives, and pinned where that means something. Errors as for allocate.
+  virtual result<std::unique_ptr<device_memory>> allocate_host(uint64_t bytes,
+                                                               const host_memory_options& options)
+    = 0;
+
+  /// An engine between an L1 pool, whoever owns it, and an L2 pool at the start of a memory of this
+  /// device.
+  /// @pre l1.check() succeeds, both pools have the same shape, and l2_memory holds its pool
+  /// @returns unsupported or copy_failed with a sentence
   virtual result<std::unique_ptr<copy_engine>>
-  make_copy_engine(const pool_geometry& l1, device_memory& l1_memory, const pool_geometry& l2,
-                   device_memory& l2_memory)
+  make_copy_engine(const device_layers& l1, const pool_geometry& l2, device_memory& l2_memory,
+                   const copy_options& options)
     = 0;
 };
 
@@ -114,11 +168,8 @@ const char* to_string(device_kind kind) noexcept;
 /// @relates device_kind
 result<device_kind> parse_device_kind(std::string_view name);
 
-/// Who does the copying: a thread for each direction, or the caller (for deterministic tests).
-enum class copy_threads : uint8_t { none, one_per_direction };
-
 /// @returns unsupported, with a sentence, if `cuda` is asked for and this build or machine has
 /// none.
-result<std::unique_ptr<device>> make_device(device_kind kind, copy_threads threads);
+result<std::unique_ptr<device>> make_device(device_kind kind);
 
 } // namespace hicache

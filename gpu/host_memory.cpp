@@ -1,84 +1,493 @@
 #include "gpu/host_memory.hpp"
 
 #include "base/check.hpp"
+#include "base/clock.hpp"
+#include "base/unique_fd.hpp"
 #include "base/units.hpp"
 
+#include <fcntl.h>
+#include <linux/mempolicy.h>
+#include <linux/mman.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <fstream>
 #include <limits>
-#include <optional>
-#include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
 
 namespace hicache {
 
 namespace {
 
-class mapped_memory final : public device_memory {
-public:
-  mapped_memory(void* address, uint64_t bytes)
-    : data_(static_cast<std::byte*>(address)), size_(bytes) {}
+using namespace literals;
 
-  ~mapped_memory() override { ::munmap(data_, size_); }
+// -- what the machine has -----------------------------------------------------
 
-  std::byte* data() noexcept override { return data_; }
+constexpr auto most_kept_back = 10_GiB;
 
-  uint64_t size() const noexcept override { return size_; }
+/// What stays free for the rest of the machine.
+uint64_t kept_back(uint64_t available) noexcept {
+  return std::min<uint64_t>(most_kept_back, available / 2);
+}
 
-  result<void> write(uint64_t offset, std::span<const std::byte> bytes) override {
-    HICACHE_CHECK(offset <= size_ && bytes.size() <= size_ - offset);
-    if (!bytes.empty())
-      std::memcpy(data_ + offset, bytes.data(), bytes.size());
-    return {};
-  }
-
-  result<void> read(uint64_t offset, std::span<std::byte> bytes) const override {
-    HICACHE_CHECK(offset <= size_ && bytes.size() <= size_ - offset);
-    if (!bytes.empty())
-      std::memcpy(bytes.data(), data_ + offset, bytes.size());
-    return {};
-  }
-
-private:
-  std::byte* data_;
-  uint64_t size_;
-};
-
-/// MemAvailable of the machine; nothing where the kernel does not say.
+/// MemAvailable of the machine, in bytes; nothing where the kernel does not say.
 std::optional<uint64_t> available_memory() {
   auto file = std::ifstream{"/proc/meminfo"};
   auto name = std::string{};
   auto kibibytes = uint64_t{0};
   while (file >> name >> kibibytes) {
     if (name == "MemAvailable:")
-      return kibibytes * 1024;
+      return kibibytes * 1_KiB;
     file.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
   }
   return std::nullopt;
 }
 
-} // namespace
-
-result<void> check_memory_available(uint64_t bytes) {
-  if (const auto available = available_memory(); available && bytes > *available)
-    return fail(ec::io_failure, "cannot allocate " + format_bytes(bytes) + " of memory: only "
-                                  + format_bytes(*available) + " are available");
-  return {};
+std::string system_message(int code) {
+  return std::generic_category().message(code);
 }
 
-result<std::unique_ptr<device_memory>> allocate_host_memory(uint64_t bytes) {
+tl::unexpected<error> allocation_failure(uint64_t bytes, const std::string& reason) {
+  return fail(ec::io_failure,
+              "cannot allocate " + format_bytes(bytes) + " of host memory: " + reason);
+}
+
+// -- pages --------------------------------------------------------------------
+
+struct page_kind {
+  memory_pages pages;
+  uint64_t page_bytes;
+  int map_flags;
+  const char* name;
+};
+
+/// In the order in which they are tried. Plain pages of x86; elsewhere they may be larger, and
+/// rounding up to less than a page is as good.
+constexpr auto page_kinds = std::array{
+  page_kind{memory_pages::gigabyte, 1_GiB, MAP_HUGETLB | MAP_HUGE_1GB, "1 GiB huge pages"},
+  page_kind{memory_pages::two_megabytes, 2_MiB, MAP_HUGETLB | MAP_HUGE_2MB, "2 MiB huge pages"},
+  page_kind{memory_pages::plain, 4_KiB, 0, "plain pages"},
+};
+
+/// Bytes of the kernel's pool of huge pages that nobody has used or reserved.
+uint64_t free_in_pool(const page_kind& kind) {
+  const auto folder
+    = "/sys/kernel/mm/hugepages/hugepages-" + std::to_string(kind.page_bytes / 1_KiB) + "kB/";
+  auto free_pages = uint64_t{0};
+  auto reserved = uint64_t{0};
+  if (std::ifstream{folder + "free_hugepages"} >> free_pages
+      && std::ifstream{folder + "resv_hugepages"} >> reserved)
+    return (free_pages - std::min(reserved, free_pages)) * kind.page_bytes;
+  return 0;
+}
+
+/// Asks for the memory, which has not been touched yet, to be put on a NUMA node.
+bool prefer_node(std::span<std::byte> memory, int node) {
+  constexpr auto word_bits = std::numeric_limits<unsigned long>::digits;
+  // As many nodes as Linux can be built for.
+  auto nodes = std::array<unsigned long, 1024 / word_bits>{};
+  constexpr auto node_bits = word_bits * static_cast<int>(nodes.size());
+  if (node < 0 || node >= node_bits)
+    return false;
+  nodes.at(static_cast<size_t>(node / word_bits)) = 1UL << (node % word_bits);
+  // The kernel takes one bit less than it is told.
+  return ::syscall(SYS_mbind, memory.data(), memory.size(), MPOL_PREFERRED, nodes.data(),
+                   node_bits + 1, 0)
+         == 0;
+}
+
+// -- residency ----------------------------------------------------------------
+
+/// Tells the caller of an allocation how far it is, seldom enough to cost nothing.
+class progress_meter {
+public:
+  progress_meter(const std::function<void(uint64_t, uint64_t)>& report, uint64_t total)
+    : report_(report), total_(total), last_time_(clock_.now()) {}
+
+  /// @param ready May go back, when other pages are tried; the caller is not told so.
+  void update(uint64_t ready) {
+    if (report_ && ready > last_ready_ && ready < total_
+        && clock_.now() - last_time_ >= report_interval)
+      say(ready);
+  }
+
+  /// Ends what was begun: who never heard of the allocation need not hear of its end.
+  void finish() {
+    if (last_ready_ > 0)
+      say(total_);
+  }
+
+private:
+  static constexpr auto report_interval = std::chrono::milliseconds{100};
+
+  void say(uint64_t ready) {
+    last_ready_ = ready;
+    report_(ready, total_);
+    last_time_ = clock_.now();
+  }
+
+  monotonic_clock clock_;
+  const std::function<void(uint64_t, uint64_t)>& report_;
+  uint64_t total_;
+  uint64_t last_ready_ = 0;
+  time_point last_time_;
+};
+
+/// Enough threads to fill the memory bus of a socket with zeroes.
+constexpr auto most_threads = uint64_t{8};
+
+/// Bytes that a thread makes resident at a time: some ten milliseconds of work, at least one page.
+constexpr auto chunk_bytes = 64_MiB;
+
+/// The work of making one mapping resident, shared by the threads that do it.
+struct residency {
+  std::span<std::byte> memory;
+  memory_pages pages;
+  uint64_t chunk;
+  std::atomic<uint64_t> next{0};
+  std::atomic<uint64_t> ready{0};
+  /// The errno of a failure, which ends the work.
+  std::atomic<int> failure{0};
+};
+
+void touch(std::span<std::byte> memory) {
+  for (auto at = size_t{0}; at < memory.size(); at += 4_KiB)
+    *static_cast<volatile std::byte*>(&memory[at]) = std::byte{0};
+}
+
+/// @returns 0 or an errno.
+int make_piece_resident(std::span<std::byte> piece, memory_pages pages) {
+  auto code = 0;
+  do
+    code = ::madvise(piece.data(), piece.size(), MADV_POPULATE_WRITE) == 0 ? 0 : errno;
+  while (code == EINTR);
+  // Linux before 5.14 does not know the advice. Touching would do the same, but a huge page that
+  // cannot be had after all (a cpuset may see to that) would then end the process.
+  if (code == EINVAL && pages == memory_pages::plain) {
+    touch(piece);
+    return 0;
+  }
+  return code;
+}
+
+template <class AfterChunk>
+void work_on(residency& work, AfterChunk after_chunk) {
+  while (work.failure == 0) {
+    const auto begin = work.next.fetch_add(work.chunk);
+    if (begin >= work.memory.size())
+      return;
+    const auto piece
+      = work.memory.subspan(begin, std::min<uint64_t>(work.chunk, work.memory.size() - begin));
+    if (const auto code = make_piece_resident(piece, work.pages); code != 0) {
+      work.failure = code;
+      return;
+    }
+    after_chunk(work.ready += piece.size());
+  }
+}
+
+/// @returns 0 or an errno.
+int make_resident(std::span<std::byte> memory, const page_kind& kind, progress_meter& meter) {
+  auto work = residency{memory, kind.pages, std::max<uint64_t>(chunk_bytes, kind.page_bytes)};
+  const auto chunks = (memory.size() + work.chunk - 1) / work.chunk;
+  const auto threads
+    = std::min({uint64_t{std::thread::hardware_concurrency()}, most_threads, uint64_t{chunks}});
+  {
+    auto helpers = std::vector<std::jthread>{};
+    try {
+      for (auto i = uint64_t{1}; i < threads; ++i)
+        helpers.emplace_back([&work] { work_on(work, [](uint64_t) {}); });
+    } catch (const std::system_error&) {
+      // The process may have no more threads: those there are do the work, this one at least.
+    }
+    work_on(work, [&meter](uint64_t ready) { meter.update(ready); });
+  }
+  return work.failure;
+}
+
+} // namespace
+
+// -- budget -------------------------------------------------------------------
+
+uint64_t host_memory_budget(uint64_t available, uint32_t ranks_on_host) noexcept {
+  HICACHE_CHECK(ranks_on_host > 0);
+  return (available - kept_back(available)) / ranks_on_host;
+}
+
+result<void> check_memory_available(uint64_t bytes, uint32_t ranks_on_host) {
+  const auto available = available_memory();
+  if (!available)
+    return {};
+  const auto budget = host_memory_budget(*available, ranks_on_host);
+  if (bytes <= budget)
+    return {};
+  const auto shared = ranks_on_host == 1
+                        ? std::string{}
+                        : ", shared by " + std::to_string(ranks_on_host) + " ranks";
+  return allocation_failure(bytes, format_bytes(*available) + " are available, less "
+                                     + format_bytes(kept_back(*available))
+                                     + " for the rest of the machine" + shared + ", leaves "
+                                     + format_bytes(budget) + (ranks_on_host == 1 ? "" : " each"));
+}
+
+// -- host_mapping -------------------------------------------------------------
+
+result<host_mapping> host_mapping::create(uint64_t bytes, std::optional<int> numa_node,
+                                          const host_memory_options& options) {
   HICACHE_CHECK(bytes > 0);
-  if (auto checked = check_memory_available(bytes); !checked)
+  const auto checked = check_memory_available(bytes, options.ranks_on_host);
+  auto meter = progress_meter{options.progress, bytes};
+  auto code = 0;
+  for (const auto& kind : page_kinds) {
+    const auto huge = kind.pages != memory_pages::plain;
+    if (huge && bytes < kind.page_bytes)
+      continue;
+    // The pools are not part of what is available. Huge pages beyond the pool, where the
+    // administrator allows them, and plain pages are.
+    if (!checked && (!huge || free_in_pool(kind) < bytes))
+      continue;
+    const auto mapped = (bytes + kind.page_bytes - 1) / kind.page_bytes * kind.page_bytes;
+    auto* address = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | kind.map_flags, -1, 0);
+    code = address == MAP_FAILED ? errno : 0;
+    if (code != 0)
+      continue;
+    const auto whole = std::span{static_cast<std::byte*>(address), mapped};
+    auto mapping = host_mapping{whole.first(bytes), mapped, kind.pages, std::nullopt};
+    // Fewer page faults and TLB misses; a kernel without transparent huge pages refuses.
+    if (!huge)
+      static_cast<void>(::madvise(address, mapped, MADV_HUGEPAGE));
+    if (numa_node && prefer_node(whole, *numa_node))
+      mapping.node_ = numa_node;
+    code = make_resident(whole, kind, meter);
+    if (code != 0)
+      continue;
+    meter.finish();
+    return mapping;
+  }
+  if (!checked)
     return tl::unexpected{checked.error()};
-  auto* address
-    = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (address == MAP_FAILED)
-    return fail(ec::io_failure, "cannot allocate " + format_bytes(bytes)
-                                  + " of memory: mmap: " + std::strerror(errno));
-  // Fewer page faults and TLB misses; a kernel without huge pages ignores it.
-  ::madvise(address, bytes, MADV_HUGEPAGE);
-  return std::make_unique<mapped_memory>(address, bytes);
+  return allocation_failure(bytes, system_message(code));
+}
+
+host_mapping::host_mapping(std::span<std::byte> bytes, uint64_t mapped, memory_pages pages,
+                           std::optional<int> node) noexcept
+  : bytes_(bytes), mapped_(mapped), pages_(pages), node_(node) {}
+
+host_mapping::host_mapping(host_mapping&& other) noexcept
+  : bytes_(std::exchange(other.bytes_, {})), mapped_(std::exchange(other.mapped_, 0)),
+    pages_(other.pages_), node_(other.node_) {}
+
+host_mapping& host_mapping::operator=(host_mapping&& other) noexcept {
+  auto old = host_mapping{std::move(*this)};
+  bytes_ = std::exchange(other.bytes_, {});
+  mapped_ = std::exchange(other.mapped_, 0);
+  pages_ = other.pages_;
+  node_ = other.node_;
+  return *this;
+}
+
+host_mapping::~host_mapping() {
+  if (mapped_ > 0)
+    ::munmap(bytes_.data(), mapped_);
+}
+
+std::string host_mapping::description() const {
+  const auto* kind = std::find_if(page_kinds.begin(), page_kinds.end(),
+                                  [this](const page_kind& k) { return k.pages == pages_; });
+  const auto name = std::string{kind->name};
+  return node_ ? name + " on NUMA node " + std::to_string(*node_) : name;
+}
+
+// -- memories -----------------------------------------------------------------
+
+namespace {
+
+/// Memory that the CPU reaches at its address.
+class mapped_memory : public device_memory {
+public:
+  std::byte* data() noexcept final { return bytes_.data(); }
+
+  uint64_t size() const noexcept final { return bytes_.size(); }
+
+  result<void> write(uint64_t offset, std::span<const std::byte> bytes) final {
+    HICACHE_CHECK(offset <= size() && bytes.size() <= size() - offset);
+    std::copy(bytes.begin(), bytes.end(), bytes_.begin() + static_cast<ptrdiff_t>(offset));
+    return {};
+  }
+
+  result<void> read(uint64_t offset, std::span<std::byte> bytes) const final {
+    HICACHE_CHECK(offset <= size() && bytes.size() <= size() - offset);
+    std::copy_n(bytes_.begin() + static_cast<ptrdiff_t>(offset), bytes.size(), bytes.begin());
+    return {};
+  }
+
+protected:
+  explicit mapped_memory(std::span<std::byte> bytes) : bytes_(bytes) {}
+
+private:
+  std::span<std::byte> bytes_;
+};
+
+class private_memory final : public mapped_memory {
+public:
+  explicit private_memory(host_mapping mapping)
+    : mapped_memory(mapping.bytes()), mapping_(std::move(mapping)) {}
+
+  std::string description() const override { return mapping_.description(); }
+
+  result<std::string> share() const override {
+    return fail(ec::unsupported,
+                "L2 memory cannot be shared: it is private to the process that allocated it");
+  }
+
+private:
+  host_mapping mapping_;
+};
+
+// -- sharing ------------------------------------------------------------------
+
+/// By what a process finds the memory of another.
+struct memfd_name {
+  uint32_t process = 0;
+  uint32_t fd = 0;
+  uint64_t bytes = 0;
+};
+
+std::string to_text(const memfd_name& name) {
+  return "memfd " + std::to_string(name.process) + " " + std::to_string(name.fd) + " "
+         + std::to_string(name.bytes);
+}
+
+std::optional<memfd_name> parse_memfd_name(std::string_view text) {
+  auto rest = text;
+  const auto take = [&rest](std::string_view prefix, auto& number) {
+    if (!rest.starts_with(prefix))
+      return false;
+    rest.remove_prefix(prefix.size());
+    const auto [end, status] = std::from_chars(rest.data(), rest.data() + rest.size(), number);
+    rest.remove_prefix(static_cast<size_t>(end - rest.data()));
+    return status == std::errc{};
+  };
+  auto name = memfd_name{};
+  if (!take("memfd ", name.process) || !take(" ", name.fd) || !take(" ", name.bytes))
+    return std::nullopt;
+  // Only what share() writes: no zeroes in front, nothing behind.
+  if (name.process == 0 || name.bytes == 0 || to_text(name) != text)
+    return std::nullopt;
+  return name;
+}
+
+/// A memfd, mapped; in the process that made it, and in those that opened it.
+class shared_memfd final : public mapped_memory {
+public:
+  /// @param fd Kept open so that others can open it; none for what was opened.
+  shared_memfd(std::span<std::byte> bytes, unique_fd fd)
+    : mapped_memory(bytes), fd_(std::move(fd)) {}
+
+  ~shared_memfd() override { ::munmap(data(), size()); }
+
+  std::string description() const override {
+    return fd_ ? "plain pages, can be shared" : "plain pages of another process";
+  }
+
+  result<std::string> share() const override {
+    if (!fd_)
+      return fail(ec::unsupported,
+                  "memory of another process cannot be shared on; ask the process that owns it");
+    return to_text({static_cast<uint32_t>(::getpid()), static_cast<uint32_t>(fd_.get()), size()});
+  }
+
+private:
+  unique_fd fd_;
+};
+
+std::byte* map_shared(const unique_fd& fd, uint64_t bytes) {
+  auto* address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  return address == MAP_FAILED ? nullptr : static_cast<std::byte*>(address);
+}
+
+} // namespace
+
+result<std::unique_ptr<device_memory>> allocate_host_memory(uint64_t bytes,
+                                                            const host_memory_options& options) {
+  return host_mapping::create(bytes, std::nullopt, options).map([](host_mapping&& mapping) {
+    return std::unique_ptr<device_memory>{std::make_unique<private_memory>(std::move(mapping))};
+  });
+}
+
+result<std::unique_ptr<device_memory>> allocate_shared_memory(uint64_t bytes) {
+  HICACHE_CHECK(bytes > 0);
+  if (auto checked = check_memory_available(bytes, 1); !checked)
+    return tl::unexpected{std::move(checked.error())};
+  const auto failed = [bytes](const char* call, int code) {
+    return allocation_failure(bytes, std::string{call} + ": " + system_message(code));
+  };
+  auto fd = unique_fd{::memfd_create("hicache-l1", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
+  if (!fd)
+    return failed("memfd_create", errno);
+  const auto length = static_cast<off_t>(bytes);
+  if (::ftruncate(fd.get(), length) != 0)
+    return failed("ftruncate", errno);
+  auto code = 0;
+  do
+    code = ::posix_fallocate(fd.get(), 0, length);
+  while (code == EINTR);
+  if (code != 0)
+    return failed("posix_fallocate", code);
+  // Whoever maps it can rely on its size, and nobody can forbid the others to write.
+  if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
+    return failed("F_ADD_SEALS", errno);
+  auto* address = map_shared(fd, bytes);
+  if (address == nullptr)
+    return failed("mmap", errno);
+  auto memory = std::make_unique<shared_memfd>(std::span{address, bytes}, std::move(fd));
+  // The pages are ours now, but the kernel would zero and map each at its first use.
+  const auto silent = host_memory_options{};
+  auto meter = progress_meter{silent.progress, bytes};
+  if (code = make_resident({address, bytes}, page_kinds.back(), meter); code != 0)
+    return failed("madvise", code);
+  return memory;
+}
+
+result<std::unique_ptr<device_memory>> open_shared_memory(std::string_view shared) {
+  const auto name = parse_memfd_name(shared);
+  if (!name)
+    return fail(ec::invalid_argument, "'" + std::string{shared}
+                                        + "' does not name shared host memory; expected 'memfd "
+                                          "PROCESS DESCRIPTOR BYTES'");
+  const auto failed = [&name](const std::string& reason) {
+    return fail(ec::io_failure, "cannot open the memory '" + to_text(*name) + "': " + reason);
+  };
+  const auto path = "/proc/" + std::to_string(name->process) + "/fd/" + std::to_string(name->fd);
+  // The descriptor may by now stand for anything; opening a pipe must not block.
+  const auto fd = unique_fd{::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)};
+  if (!fd)
+    return failed(path + ": " + system_message(errno));
+  // Only a memfd can bear this seal. Without it, reading could end in a bus error.
+  const auto seals = ::fcntl(fd.get(), F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0)
+    return failed(path + " is not a memfd that is sealed against shrinking");
+  struct stat status = {};
+  if (::fstat(fd.get(), &status) != 0)
+    return failed("fstat: " + system_message(errno));
+  if (static_cast<uint64_t>(status.st_size) != name->bytes)
+    return failed(path + " has " + std::to_string(status.st_size) + " bytes");
+  auto* address = map_shared(fd, name->bytes);
+  if (address == nullptr)
+    return failed("mmap: " + system_message(errno));
+  return std::make_unique<shared_memfd>(std::span{address, name->bytes}, unique_fd{});
 }
 
 } // namespace hicache

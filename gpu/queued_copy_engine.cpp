@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
+#include <iterator>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -13,15 +14,55 @@ namespace hicache {
 
 namespace {
 
-/// Runs tasks one after the other: on a thread of its own, or at once on the caller's.
-class task_queue {
+/// A command of either direction.
+struct copy_job {
+  operation_id id = 0;
+  page_list device_pages;
+  page_list host_pages;
+  /// Null for a store.
+  layer_progress_ptr progress;
+  /// Whether `progress` was told that the copies are queued, which happens once.
+  bool queued = false;
+  result<void> outcome;
+};
+
+/// What the mover is given at a time: some jobs of a batch, and their pages.
+struct attempt {
+  std::span<copy_job> jobs;
+  std::span<const page_index> device_pages;
+  std::span<const page_index> host_pages;
+  uint32_t set = 0;
+  /// What begin() returned.
+  result<void> begun;
+  /// Whether native events were given out for it.
+  bool promised = false;
+};
+
+/// One call of store() or load().
+struct batch {
+  std::vector<copy_job> jobs;
+  copy_engine::callback done;
+  /// The lists of all jobs, one after the other.
+  std::vector<page_index> device_pages;
+  std::vector<page_index> host_pages;
+  attempt whole;
+  /// Whether the mover has been asked to begin `whole`.
+  bool begun = false;
+};
+
+/// One direction. A batch waits until one of the mover's sets is free, is begun by one thread, and
+/// is finished and reported by another, in the order of the calls.
+class copy_lane {
 public:
-  explicit task_queue(copy_threads threads) {
-    if (threads == copy_threads::one_per_direction)
-      worker_ = std::jthread{[this] { work(); }};
+  copy_lane(copy_direction direction, uint32_t layers, page_mover& mover, bool inline_copies)
+    : direction_(direction), layers_(layers), mover_(mover), inline_(inline_copies) {
+    if (inline_)
+      return;
+    beginner_ = std::jthread{[this] { begin_batches(); }};
+    finisher_ = std::jthread{[this] { finish_batches(); }};
   }
 
-  ~task_queue() {
+  ~copy_lane() {
     {
       const auto lock = std::scoped_lock{mutex_};
       closing_ = true;
@@ -29,13 +70,22 @@ public:
     changed_.notify_all();
   }
 
-  void submit(std::function<void()> task) {
-    if (!worker_.joinable())
-      return task();
+  void submit(std::vector<copy_job> jobs, copy_engine::callback done) {
+    auto submitted = batch{};
+    submitted.jobs = std::move(jobs);
+    submitted.done = std::move(done);
+    if (inline_) {
+      {
+        const auto lock = std::scoped_lock{mutex_};
+        begin(submitted);
+        finish(submitted);
+      }
+      return report(submitted);
+    }
     {
       const auto lock = std::scoped_lock{mutex_};
       ++submitted_;
-      tasks_.push_back(std::move(task));
+      waiting_.push_back(std::move(submitted));
     }
     changed_.notify_all();
   }
@@ -47,66 +97,211 @@ public:
   }
 
 private:
-  void work() {
+  // -- threads ----------------------------------------------------------------
+
+  bool closed() const { return closing_ && waiting_.empty() && running_.empty(); }
+
+  bool can_begin() const { return !waiting_.empty() && running_.size() < copy_sets; }
+
+  void begin_batches() {
     auto lock = std::unique_lock{mutex_};
     while (true) {
-      changed_.wait(lock, [this] { return closing_ || !tasks_.empty(); });
-      if (tasks_.empty())
+      changed_.wait(lock, [this] { return again_ != nullptr || can_begin() || closed(); });
+      if (again_ != nullptr) {
+        lock.unlock();
+        begin(*again_);
+        lock.lock();
+        again_ = nullptr;
+      } else if (can_begin()) {
+        // Stays where it is while others are added behind it or removed in front of it.
+        auto& next = running_.emplace_back(std::move(waiting_.front()));
+        waiting_.pop_front();
+        next.whole.set = next_set_;
+        next_set_ = (next_set_ + 1) % copy_sets;
+        lock.unlock();
+        begin(next);
+        lock.lock();
+        next.begun = true;
+      } else {
         return;
-      auto task = std::move(tasks_.front());
-      tasks_.pop_front();
+      }
+      changed_.notify_all();
+    }
+  }
+
+  void finish_batches() {
+    auto lock = std::unique_lock{mutex_};
+    while (true) {
+      changed_.wait(lock,
+                    [this] { return closed() || (!running_.empty() && running_.front().begun); });
+      if (running_.empty())
+        return;
+      auto& first = running_.front();
       lock.unlock();
-      task();
-      // What the task holds on to is released before drain() returns.
-      task = nullptr;
+      finish(first);
+      report(first);
+      // Released before drain() returns, and not under the lock: what a callback holds on to may
+      // call the engine as it goes.
+      first = batch{};
       lock.lock();
+      running_.pop_front();
       ++finished_;
       changed_.notify_all();
     }
   }
 
+  /// Has a job begun by itself: by the thread that begins all others, as movers ask for.
+  void begin_again(attempt& alone) {
+    if (inline_)
+      return begin(alone);
+    auto lock = std::unique_lock{mutex_};
+    again_ = &alone;
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return again_ == nullptr; });
+  }
+
+  // -- one batch --------------------------------------------------------------
+
+  void begin(batch& next) {
+    next.whole.jobs = next.jobs;
+    for (auto& job : next.jobs) {
+      std::ranges::copy(*job.device_pages, std::back_inserter(next.device_pages));
+      std::ranges::copy(*job.host_pages, std::back_inserter(next.host_pages));
+      // Nothing has to arrive.
+      if (job.progress && job.host_pages->empty()) {
+        tell_queued(job, {});
+        tell_arrived(job, layers_);
+      }
+    }
+    next.whole.device_pages = next.device_pages;
+    next.whole.host_pages = next.host_pages;
+    begin(next.whole);
+  }
+
+  void begin(attempt& next) {
+    if (next.host_pages.empty())
+      return;
+    next.begun = mover_.begin(direction_, next.set, next.device_pages, next.host_pages);
+    if (!next.begun || direction_ == copy_direction::store)
+      return;
+    const auto events = mover_.layer_events(next.set);
+    next.promised = !events.empty();
+    for (auto& job : next.jobs)
+      tell_queued(job, events);
+  }
+
+  result<void> finish(const attempt& first) {
+    if (!first.begun || first.host_pages.empty())
+      return first.begun;
+    // A store arrives as a whole.
+    const auto from = direction_ == copy_direction::store ? layers_ - 1 : 0;
+    for (auto layer = from; layer < layers_; ++layer) {
+      if (auto arrived = mover_.finish_layer(direction_, first.set, layer); !arrived)
+        return arrived;
+      for (auto& job : first.jobs)
+        tell_arrived(job, layer + 1);
+    }
+    return {};
+  }
+
+  void finish(batch& first) {
+    const auto outcome = finish(first.whole);
+    // Events that were given out promise layers of the submission that failed and cannot be taken
+    // back: whoever computes behind them must find the load failed.
+    const auto is_final = first.whole.promised || std::ranges::count_if(first.jobs, has_pages) == 1;
+    for (auto& job : first.jobs) {
+      if (!outcome && has_pages(job))
+        job.outcome = is_final ? outcome : run_alone(job, first.whole.set);
+      if (!job.outcome && job.progress)
+        job.progress->fail();
+    }
+  }
+
+  result<void> run_alone(copy_job& job, uint32_t set) {
+    auto alone = attempt{{&job, 1}, *job.device_pages, *job.host_pages, set, {}, false};
+    begin_again(alone);
+    return finish(alone);
+  }
+
+  static void report(const batch& finished) {
+    for (const auto& job : finished.jobs)
+      finished.done(job.id, job.outcome);
+  }
+
+  // -- one job ----------------------------------------------------------------
+
+  static bool has_pages(const copy_job& job) { return !job.host_pages->empty(); }
+
+  static void tell_queued(copy_job& job, std::vector<void*> events) {
+    if (!job.queued)
+      job.progress->queue(std::move(events));
+    job.queued = true;
+  }
+
+  /// Layers that arrived in an earlier attempt stay told.
+  static void tell_arrived(const copy_job& job, uint32_t layers) {
+    if (job.progress && layers > job.progress->done())
+      job.progress->advance(layers);
+  }
+
+  copy_direction direction_;
+  uint32_t layers_;
+  page_mover& mover_;
+  bool inline_;
+
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::function<void()>> tasks_;
+  std::deque<batch> waiting_;
+  /// Begun or about to be; at most copy_sets.
+  std::deque<batch> running_;
+  /// What the finishing thread wants begun again.
+  attempt* again_ = nullptr;
+  uint32_t next_set_ = 0;
   uint64_t submitted_ = 0;
   uint64_t finished_ = 0;
   bool closing_ = false;
-  // Last, so that it is joined before what it uses is gone.
-  std::jthread worker_;
+  // Last, so that they are joined before what they use is gone.
+  std::jthread beginner_;
+  std::jthread finisher_;
 };
 
 class queued_copy_engine final : public copy_engine {
 public:
-  queued_copy_engine(const pool_geometry& l1, const pool_geometry& l2,
-                     std::unique_ptr<page_mover> mover, copy_threads threads)
-    : l1_pages_(l1.pages()), l2_pages_(l2.pages()), layers_(l1.shape().layers),
-      mover_(std::move(mover)), stores_(threads), loads_(threads) {
-    HICACHE_CHECK(mover_ != nullptr);
-    HICACHE_CHECK(l1.shape() == l2.shape());
-    HICACHE_CHECK(l1.layout() == host_layout::layer_first);
+  queued_copy_engine(uint32_t l1_pages, uint32_t l2_pages, uint32_t layers,
+                     std::unique_ptr<page_mover> mover, bool inline_copies)
+    : l1_pages_(l1_pages), l2_pages_(l2_pages), layers_(layers), mover_(std::move(mover)),
+      stores_(copy_direction::store, layers, *mover_, inline_copies),
+      loads_(copy_direction::load, layers, *mover_, inline_copies) {}
+
+  void store(std::vector<write_command> commands, callback done) override {
+    HICACHE_CHECK(done != nullptr);
+    auto jobs = std::vector<copy_job>{};
+    for (auto& command : commands) {
+      check(command.device_pages, command.host_pages);
+      jobs.push_back({command.id,
+                      std::move(command.device_pages),
+                      std::move(command.host_pages),
+                      nullptr,
+                      false,
+                      {}});
+    }
+    stores_.submit(std::move(jobs), std::move(done));
   }
 
-  void store(page_list device_pages, page_list host_pages, callback done) override {
-    check(device_pages, host_pages);
+  void load(std::vector<load_command> commands, callback done) override {
     HICACHE_CHECK(done != nullptr);
-    stores_.submit([this, device_pages = std::move(device_pages),
-                    host_pages = std::move(host_pages),
-                    done = std::move(done)] { done(mover_->store(*device_pages, *host_pages)); });
-  }
-
-  void load(page_list host_pages, page_list device_pages, layer_progress_ptr progress,
-            callback done) override {
-    check(device_pages, host_pages);
-    HICACHE_CHECK(done != nullptr);
-    HICACHE_CHECK(progress != nullptr && progress->layers() == layers_);
-    loads_.submit([this, host_pages = std::move(host_pages), device_pages = std::move(device_pages),
-                   progress = std::move(progress), done = std::move(done)] {
-      auto moved = mover_->load(*host_pages, *device_pages,
-                                [&](uint32_t layers) { progress->advance(layers); });
-      if (!moved)
-        progress->fail();
-      done(std::move(moved));
-    });
+    auto jobs = std::vector<copy_job>{};
+    for (auto& command : commands) {
+      check(command.device_pages, command.host_pages);
+      HICACHE_CHECK(command.progress != nullptr && command.progress->layers() == layers_);
+      jobs.push_back({command.id,
+                      std::move(command.device_pages),
+                      std::move(command.host_pages),
+                      std::move(command.progress),
+                      false,
+                      {}});
+    }
+    loads_.submit(std::move(jobs), std::move(done));
   }
 
   void drain() override {
@@ -127,17 +322,24 @@ private:
   uint32_t l2_pages_;
   uint32_t layers_;
   std::unique_ptr<page_mover> mover_;
-  task_queue stores_;
-  task_queue loads_;
+  copy_lane stores_;
+  copy_lane loads_;
 };
 
 } // namespace
 
-std::unique_ptr<copy_engine> make_queued_copy_engine(const pool_geometry& l1,
-                                                     const pool_geometry& l2,
+std::vector<void*> page_mover::layer_events(uint32_t) const {
+  return {};
+}
+
+std::unique_ptr<copy_engine> make_queued_copy_engine(uint32_t l1_pages, uint32_t l2_pages,
+                                                     uint32_t layers,
                                                      std::unique_ptr<page_mover> mover,
-                                                     copy_threads threads) {
-  return std::make_unique<queued_copy_engine>(l1, l2, std::move(mover), threads);
+                                                     bool inline_copies) {
+  HICACHE_CHECK(layers > 0);
+  HICACHE_CHECK(mover != nullptr);
+  return std::make_unique<queued_copy_engine>(l1_pages, l2_pages, layers, std::move(mover),
+                                              inline_copies);
 }
 
 } // namespace hicache

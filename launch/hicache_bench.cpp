@@ -1,8 +1,9 @@
-// hicache-bench: how fast the store is. The putter, the getter and the index are processes of their
-// own.
+// hicache-bench: how fast the store is, and the copies between L1 and L2. The store's putter,
+// getter and index are processes of their own.
 
 #include "base/units.hpp"
 #include "cache/page_hash.hpp"
+#include "launch/bench_transfer.hpp"
 #include "launch/cluster_member.hpp"
 #include "launch/program.hpp"
 #include "launch/rank_config.hpp"
@@ -220,5 +221,9 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   auto* store = app.add_subcommand("store", "puts, gets or looks up values in the cluster store");
   add_store_flags(*store, flags);
-  return run_program(app, argc, argv, [&] { return bench_store(flags, stop); });
+  auto copies = transfer_flags{};
+  auto* transfer = app.add_subcommand("transfer", "copies pages between L1 and L2");
+  add_transfer_flags(*transfer, copies);
+  return run_program(app, argc, argv,
+                     [&] { return *transfer ? bench_transfer(copies) : bench_store(flags, stop); });
 }

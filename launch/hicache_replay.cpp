@@ -218,7 +218,9 @@ result<int> replay(const rank_config& config, const replay_flags& flags, rank_se
                                                   : session_mode::off;
   options.storage = !config.storage_backend.empty();
   options.name_space = config.fingerprint(session.ranks);
-  options.first_head = session.rank * (config.kv_heads / session.ranks);
+  // All ranks hold the same latent.
+  options.first_head
+    = config.attention == "mha" ? session.rank * (config.kv_heads / session.ranks) : 0;
 #ifdef HICACHE_TEST_HOOKS
   options.corrupt_after = session.rank == flags.corrupt_rank ? flags.corrupt_after : 0;
 #endif

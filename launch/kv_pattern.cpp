@@ -35,12 +35,12 @@ std::vector<uint64_t> kv_pattern::prefix_hashes(std::span<const token_id> tokens
   return hashes;
 }
 
-void kv_pattern::fill_row(uint64_t hash, uint32_t layer, kv_half half,
+void kv_pattern::fill_row(uint64_t hash, uint32_t layer, kv_part part,
                           std::span<std::byte> row) const {
   const auto head_bytes = row.size() / geometry_.shape().kv_heads;
   for (auto head = uint32_t{0}; head < geometry_.shape().kv_heads; ++head) {
     const auto place
-      = (uint64_t{layer} << 33) | (uint64_t{first_head_ + head} << 1) | static_cast<uint64_t>(half);
+      = (uint64_t{layer} << 34) | (uint64_t{first_head_ + head} << 2) | static_cast<uint64_t>(part);
     auto word = fold(hash, place);
     auto* target = row.data() + head * head_bytes;
     for (auto offset = size_t{0}; offset < head_bytes; offset += sizeof(word)) {
@@ -58,15 +58,15 @@ result<void> kv_pattern::compute(std::span<const uint64_t> hashes,
     const auto position = first / page_size;
     const auto last = std::min(end, (position + 1) * page_size);
     for (auto layer = uint32_t{0}; layer < geometry_.shape().layers; ++layer)
-      for (const auto half : {kv_half::key, kv_half::value}) {
-        const auto place = geometry_.rows(layer, half, pages[position]);
+      for (const auto part : geometry_.parts()) {
+        const auto place = geometry_.rows(layer, part, pages[position]);
         const auto offset = place.offset + (first - position * page_size) * place.row_bytes;
         const auto bytes = (last - first) * place.row_bytes;
         if (!host_addressable_)
           staging_.resize(bytes);
         auto* target = host_addressable_ ? memory_.data() + offset : staging_.data();
         for (auto token = first; token < last; ++token)
-          fill_row(hashes[token], layer, half,
+          fill_row(hashes[token], layer, part,
                    {target + (token - first) * place.row_bytes, place.row_bytes});
         if (!host_addressable_)
           if (auto written = memory_.write(offset, staging_); !written)
@@ -82,8 +82,8 @@ result<bool> kv_pattern::check(std::span<const uint64_t> hashes, std::span<const
   const auto page_size = uint64_t{geometry_.shape().page_size};
   HICACHE_CHECK((position + 1) * page_size <= hashes.size() && position < pages.size());
   for (auto layer = uint32_t{0}; layer < geometry_.shape().layers; ++layer)
-    for (const auto half : {kv_half::key, kv_half::value}) {
-      const auto place = geometry_.rows(layer, half, pages[position]);
+    for (const auto part : geometry_.parts()) {
+      const auto place = geometry_.rows(layer, part, pages[position]);
       const auto bytes = place.rows * place.row_bytes;
       if (!host_addressable_) {
         staging_.resize(bytes);
@@ -93,7 +93,7 @@ result<bool> kv_pattern::check(std::span<const uint64_t> hashes, std::span<const
       const auto* found = host_addressable_ ? memory_.data() + place.offset : staging_.data();
       expected_.resize(place.row_bytes);
       for (auto token = uint64_t{0}; token < page_size; ++token) {
-        fill_row(hashes[position * page_size + token], layer, half, expected_);
+        fill_row(hashes[position * page_size + token], layer, part, expected_);
         if (std::memcmp(expected_.data(), found + token * place.row_bytes, place.row_bytes) != 0)
           return false;
       }

@@ -11,12 +11,12 @@
 namespace hicache {
 
 /// Stands in for a model's attention: KV bytes that are a function of the whole prefix before a
-/// token, the layer, K or V, and the global head. So a page that ends up in the wrong place, on the
-/// wrong rank or behind the wrong prefix shows. Single-threaded.
+/// token, the layer, the part (K, V, latent or index key), and the global head. So a page that ends
+/// up in the wrong place, on the wrong rank or behind the wrong prefix shows. Single-threaded.
 class kv_pattern {
 public:
   /// @param geometry L1, layer_first; @param memory its memory. Both outlive the object.
-  /// @param first_head The rank's first head in the model.
+  /// @param first_head The rank's first head in the model; 0 for attention without heads.
   kv_pattern(const pool_geometry& geometry, device_memory& memory, bool host_addressable,
              uint32_t first_head);
 
@@ -37,7 +37,7 @@ public:
 
 private:
   /// The expected bytes of one token's row.
-  void fill_row(uint64_t hash, uint32_t layer, kv_half half, std::span<std::byte> row) const;
+  void fill_row(uint64_t hash, uint32_t layer, kv_part part, std::span<std::byte> row) const;
 
   const pool_geometry& geometry_;
   device_memory& memory_;

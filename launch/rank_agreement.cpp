@@ -2,7 +2,12 @@
 
 #include "base/limits.hpp"
 #include "cache/page_hash.hpp"
+#include "transport/gather.hpp"
 
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <limits>
 #include <mutex>
@@ -60,6 +65,18 @@ result<void> agree_on_settings(agreement& ranks,
     return fail(ec::configuration_mismatch, "the ranks were started with different values of "
                                               + different + "; expected the same on every rank");
   return {};
+}
+
+result<uint32_t> count_ranks_on_host(agreement& ranks) {
+  auto name = std::array<char, 256>{};
+  // A name that is too long is cut, the same on every rank of the machine.
+  static_cast<void>(::gethostname(name.data(), name.size() - 1));
+  // Positive, since the largest integers mean that a rank offers nothing.
+  const auto mine = static_cast<int64_t>(fingerprint_of(name.data()) >> 2);
+  const auto values = reduce_now(ranks, gather_offer(ranks.rank(), ranks.size(), {&mine, 1}));
+  if (!values)
+    return tl::unexpected{values.error()};
+  return static_cast<uint32_t>(std::ranges::count(*values, mine));
 }
 
 result<void> agree_on_outcome(agreement& ranks, const result<void>& mine) {

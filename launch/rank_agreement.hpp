@@ -21,6 +21,9 @@ result<std::vector<int64_t>> reduce_now(agreement& ranks, std::vector<int64_t> v
 result<void> agree_on_settings(agreement& ranks,
                                const std::vector<std::pair<std::string, std::string>>& fields);
 
+/// How many of the ranks run on this rank's machine, by its host name; at least 1.
+result<uint32_t> count_ranks_on_host(agreement& ranks);
+
 /// Succeeds if every rank did. Of those that failed, the lowest returns its own error; all other
 /// ranks return ec::stopping.
 result<void> agree_on_outcome(agreement& ranks, const result<void>& mine);

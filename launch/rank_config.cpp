@@ -19,18 +19,25 @@ namespace {
 /// millions of tokens.
 struct model_preset {
   std::string_view name;
+  std::string_view attention;
   uint32_t layers;
   uint32_t kv_heads;
+  /// Of the latent for mla and nsa: what the models' cards call kv_lora_rank and qk_rope_head_dim.
   uint32_t head_dim;
   std::string_view dtype;
 };
 
-constexpr std::array<model_preset, 4> presets = {{
-  {"tiny", 2, 4, 8, "bf16"},
-  {"llama-3.1-8b", 32, 8, 128, "bf16"},
-  {"llama-3.1-70b", 80, 8, 128, "bf16"},
-  {"qwen3-32b", 64, 8, 128, "bf16"},
+constexpr std::array<model_preset, 6> presets = {{
+  {"tiny", "mha", 2, 4, 8, "bf16"},
+  {"llama-3.1-8b", "mha", 32, 8, 128, "bf16"},
+  {"llama-3.1-70b", "mha", 80, 8, 128, "bf16"},
+  {"qwen3-32b", "mha", 64, 8, 128, "bf16"},
+  {"deepseek-v3", "mla", 61, 1, 512 + 64, "bf16"},
+  {"deepseek-v3.2", "nsa", 61, 1, 512 + 64, "bf16"},
 }};
+
+/// An index key of 128 elements in fp8 and their scale in fp32 (DeepSeek-V3.2).
+constexpr uint32_t default_index_key_bytes = 128 + 4;
 
 struct dtype_size {
   std::string_view name;
@@ -86,25 +93,40 @@ result<void> rank_config::finish(uint32_t ranks) {
   const auto preset = find_in(presets, model);
   if (preset == presets.end())
     return bad("--model", model, "a preset; expected " + names_of(presets));
+  attention = attention.empty() ? std::string{preset->attention} : attention;
+  const auto kind = parse_attention_kind(attention);
+  if (!kind)
+    return fail(ec::invalid_argument, "--attention: " + kind.error().detail);
   layers = layers != 0 ? layers : preset->layers;
-  kv_heads = kv_heads != 0 ? kv_heads : preset->kv_heads;
   head_dim = head_dim != 0 ? head_dim : preset->head_dim;
-  v_head_dim = v_head_dim != 0 ? v_head_dim : head_dim;
   dtype = dtype.empty() ? std::string{preset->dtype} : dtype;
+  if (*kind == attention_kind::mha) {
+    kv_heads = kv_heads != 0 ? kv_heads : preset->kv_heads;
+    v_head_dim = v_head_dim != 0 ? v_head_dim : head_dim;
+  } else if (kv_heads > 1 || v_head_dim != 0) {
+    return fail(ec::invalid_argument,
+                "--kv-heads and --v-head-dim: attention " + attention
+                  + " keeps one latent for all heads; expected --head-dim alone");
+  } else {
+    kv_heads = 1;
+  }
+  if (*kind == attention_kind::nsa)
+    index_key_bytes = index_key_bytes != 0 ? index_key_bytes : default_index_key_bytes;
+  else if (index_key_bytes != 0)
+    return fail(ec::invalid_argument, "--index-key-bytes: attention " + attention
+                                        + " has no index keys; expected it with nsa alone");
   if (find_in(dtypes, dtype) == dtypes.end())
     return bad("--dtype", dtype, "an element type; expected " + names_of(dtypes));
   if (!std::has_single_bit(page_size) || page_size > 4096)
     return bad("--page-size", std::to_string(page_size), "a power of two from 1 to 4096");
-  if (kv_heads % ranks != 0)
+  if (*kind == attention_kind::mha && kv_heads % ranks != 0)
     return bad("--kv-heads", std::to_string(kv_heads),
                absl::StrFormat("divisible by the number of ranks, which is %d", ranks));
   for (const auto& checked :
-       {offered("--attention", attention, {"mha"}, {"mla", "nsa"}),
-        offered("--hicache-write-policy", write_policy,
+       {offered("--hicache-write-policy", write_policy,
                 {"write_through", "write_through_selective", "write_back"}, {}),
         offered("--hicache-storage-prefetch-policy", prefetch_policy,
                 {"wait_complete", "best_effort"}, {"timeout"}),
-        offered("--hicache-io-backend", io_backend, {"direct"}, {"kernel"}),
         offered("--hicache-storage-backend", storage_backend, {"", "file", "memory", "cluster"},
                 {})})
     if (!checked)
@@ -119,8 +141,10 @@ result<void> rank_config::finish(uint32_t ranks) {
                                       "or the other");
   if (auto layout = parse_host_layout(mem_layout); !layout)
     return fail(ec::invalid_argument, "--hicache-mem-layout: " + layout.error().detail);
-  if (auto kind = parse_device_kind(device); !kind)
-    return fail(ec::invalid_argument, "--device: " + kind.error().detail);
+  if (auto io = parse_io_backend(io_backend); !io)
+    return fail(ec::invalid_argument, "--hicache-io-backend: " + io.error().detail);
+  if (auto parsed = parse_device_kind(device); !parsed)
+    return fail(ec::invalid_argument, "--device: " + parsed.error().detail);
   auto extra = parse_storage_config(extra_config);
   if (!extra)
     return fail(ec::invalid_argument,
@@ -147,10 +171,15 @@ result<void> rank_config::finish(uint32_t ranks) {
 }
 
 pool_shape rank_config::shape(uint32_t ranks) const {
-  return {layers, kv_heads / ranks, head_dim, v_head_dim, find_in(dtypes, dtype)->bytes, page_size};
+  const auto kind = *parse_attention_kind(attention);
+  const auto heads = kind == attention_kind::mha ? kv_heads / ranks : 1;
+  return {kind,      layers,         heads, head_dim, v_head_dim, find_in(dtypes, dtype)->bytes,
+          page_size, index_key_bytes};
 }
 
 std::string rank_config::shard(uint32_t rank, uint32_t ranks) const {
+  if (*parse_attention_kind(attention) != attention_kind::mha)
+    return "latent";
   const auto heads = kv_heads / ranks;
   return absl::StrFormat("heads %d+%d", rank * heads, heads);
 }
@@ -191,6 +220,14 @@ tree_options rank_config::tree(uint32_t ranks) const {
   return options;
 }
 
+copy_options rank_config::copies() const {
+  auto options = copy_options{};
+  options.io = *parse_io_backend(io_backend);
+  options.sms = io_sms;
+  options.host_threads = io_threads;
+  return options;
+}
+
 std::vector<std::pair<std::string, std::string>> rank_config::fields() const {
   return {
     {"page-size", std::to_string(page_size)},
@@ -199,6 +236,8 @@ std::vector<std::pair<std::string, std::string>> rank_config::fields() const {
     {"hicache-size", absl::StrFormat("%g", hicache_size)},
     {"hicache-write-policy", write_policy},
     {"hicache-io-backend", io_backend},
+    {"hicache-io-sms", std::to_string(io_sms)},
+    {"hicache-io-threads", std::to_string(io_threads)},
     {"hicache-mem-layout", mem_layout},
     {"radix-eviction-policy", eviction_policy},
     {"disable-radix-cache", disable_radix_cache ? "true" : "false"},
@@ -209,12 +248,13 @@ std::vector<std::pair<std::string, std::string>> rank_config::fields() const {
     {"index", index},
     {"segment-size", std::to_string(segment_bytes)},
     {"device", device},
-    {"attention", attention},
     {"model", model},
+    {"attention", attention},
     {"layers", std::to_string(layers)},
     {"kv-heads", std::to_string(kv_heads)},
     {"head-dim", std::to_string(head_dim)},
     {"v-head-dim", std::to_string(v_head_dim)},
+    {"index-key-bytes", std::to_string(index_key_bytes)},
     {"dtype", dtype},
     {"namespace", name_space},
   };
@@ -267,9 +307,18 @@ void add_rank_flags(CLI::App& app, rank_config& config) {
     "--hicache-write-policy", config.write_policy,
     "when pages go to the next tier: write_through (at the first insert), write_through_selective "
     "(at the second) or write_back (when L1 needs the room)");
-  add("--hicache-io-backend", config.io_backend, "how pages are copied between L1 and L2: direct");
+  add(
+    "--hicache-io-backend", config.io_backend,
+    "how pages are copied between L1 and L2: direct (the GPU's copy hardware, or memcpy) or kernel "
+    "(a few SMs, or threads, gather and scatter)");
+  add("--hicache-io-sms", config.io_sms,
+      "SMs that the copy kernels may occupy, each direction for itself")
+    ->check(CLI::Range(1, 1024));
+  add("--hicache-io-threads", config.io_threads,
+      "threads that copy on the host device, each direction for itself")
+    ->check(CLI::Range(1, 256));
   add("--hicache-mem-layout", config.mem_layout,
-      "layout of L2: layer_first, page_first or page_first_direct");
+      "layout of L2: layer_first, page_first, page_first_direct or page_head");
   add("--radix-eviction-policy", config.eviction_policy,
       "which page goes first: lru, lfu, fifo, mru, filo, priority or slru");
   app.add_flag("--disable-radix-cache", config.disable_radix_cache,
@@ -289,14 +338,19 @@ void add_rank_flags(CLI::App& app, rank_config& config) {
   add_bytes_flag(app, "--segment-size", config.segment_bytes,
                  "memory that each rank lends to L3 (backend cluster)");
   add("--device", config.device, "where L1 lives: auto, cuda or host");
-  add("--attention", config.attention, "kind of attention: mha");
   add("--model", config.model, "shape of the KV: " + names_of(presets));
+  add("--attention", config.attention,
+      "kind of attention: mha (also MQA and GQA), mla or nsa; empty takes the model's");
   add("--layers", config.layers, "layers; 0 takes the model's")->check(CLI::NonNegativeNumber);
-  add("--kv-heads", config.kv_heads, "KV heads of the whole model; 0 takes the model's")
+  add("--kv-heads", config.kv_heads, "mha: KV heads of the whole model; 0 takes the model's")
     ->check(CLI::NonNegativeNumber);
-  add("--head-dim", config.head_dim, "elements per head of K; 0 takes the model's")
+  add("--head-dim", config.head_dim,
+      "elements per head of K, or of the latent (mla, nsa); 0 takes the model's")
     ->check(CLI::NonNegativeNumber);
-  add("--v-head-dim", config.v_head_dim, "elements per head of V; 0 takes --head-dim")
+  add("--v-head-dim", config.v_head_dim, "mha: elements per head of V; 0 takes --head-dim")
+    ->check(CLI::NonNegativeNumber);
+  add("--index-key-bytes", config.index_key_bytes,
+      "nsa: bytes of a token's index key and its scale in one layer; 0 takes 132")
     ->check(CLI::NonNegativeNumber);
   add("--dtype", config.dtype, "element type: " + names_of(dtypes) + "; empty takes the model's");
   add("--namespace", config.name_space, "pages of different namespaces are never exchanged");

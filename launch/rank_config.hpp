@@ -42,6 +42,10 @@ struct rank_config {
   double hicache_size = 0;
   std::string write_policy = "write_through";
   std::string io_backend = "direct";
+  /// SMs that copies by kernel may occupy, and threads that copy on the host device; each direction
+  /// for itself.
+  uint32_t io_sms = 4;
+  uint32_t io_threads = 1;
   std::string mem_layout = "page_first";
   std::string eviction_policy = "lru";
   /// Every request keeps its own pages and shares none.
@@ -56,13 +60,17 @@ struct rank_config {
   std::string index;
   uint64_t segment_bytes = 0;
   std::string device = "auto";
-  std::string attention = "mha";
   std::string model = "tiny";
-  /// 0 means that the model preset decides; likewise for the next three.
+  /// Empty or 0 means that the model preset decides, here and below.
+  std::string attention;
   uint32_t layers = 0;
+  /// mha: of the whole model.
   uint32_t kv_heads = 0;
+  /// mla and nsa: elements of the latent.
   uint32_t head_dim = 0;
   uint32_t v_head_dim = 0;
+  /// nsa: bytes of a token's index key.
+  uint32_t index_key_bytes = 0;
   std::string dtype;
   std::string name_space = "default";
   std::string listen_host = "127.0.0.1";
@@ -82,7 +90,8 @@ struct rank_config {
   /// @pre finish() succeeded.
   pool_shape shape(uint32_t ranks) const;
 
-  /// Which heads a rank holds, as part of its objects' names: "heads 0+2".
+  /// Which part of each page a rank holds, as part of its objects' names: "heads 0+2", or "latent",
+  /// which all ranks share.
   std::string shard(uint32_t rank, uint32_t ranks) const;
 
   /// Everything that must match for pages to be interchangeable, besides tokens and shard.
@@ -91,6 +100,8 @@ struct rank_config {
   uint32_t host_pages(uint32_t ranks) const;
 
   tree_options tree(uint32_t ranks) const;
+
+  copy_options copies() const;
 
   /// Every setting with its value, in a fixed order: for the report and for comparing ranks.
   std::vector<std::pair<std::string, std::string>> fields() const;

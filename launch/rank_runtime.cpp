@@ -9,6 +9,7 @@
 #include "actors/tree.hpp"
 #include "backends/file_backend.hpp"
 #include "backends/memory_backend.hpp"
+#include "base/check.hpp"
 #include "base/limits.hpp"
 #include "base/units.hpp"
 #include "cache/page_hash.hpp"
@@ -20,6 +21,7 @@
 #include <caf/scoped_actor.hpp>
 #include <spdlog/spdlog.h>
 
+#include <bit>
 #include <fstream>
 #include <utility>
 
@@ -51,7 +53,8 @@ public:
   }
 
   /// What this rank can do without the others.
-  result<void> prepare();
+  /// @param registered The engine's L1 pool, or null.
+  result<void> prepare(const device_layers* registered, uint32_t ranks_on_host);
 
   void spawn(std::unique_ptr<agreement> ranks);
 
@@ -67,9 +70,14 @@ public:
 
   uint32_t ranks() const override { return ranks_; }
 
+  const device_layers& device_buffers() const override { return l1_buffers_; }
+
   const pool_geometry& device_geometry() const override { return l1_; }
 
-  device_memory& device_pool() override { return *l1_memory_; }
+  device_memory& device_pool() override {
+    HICACHE_CHECK(l1_memory_ != nullptr);
+    return *l1_memory_;
+  }
 
   bool device_is_host_addressable() const override { return device_->host_addressable(); }
 
@@ -85,6 +93,10 @@ private:
   bool uses_cluster() const {
     return config_.storage_backend == "cluster";
   }
+
+  result<void> prepare_device_pool(const device_layers* registered);
+
+  result<void> prepare_host_pool(uint32_t ranks_on_host);
 
   result<void> open_op_log();
 
@@ -109,6 +121,7 @@ private:
   monotonic_clock clock_;
   pool_geometry l1_;
   pool_geometry l2_;
+  device_layers l1_buffers_;
   system_config system_config_;
   // Destroyed from the last to the first: pools outlive the actor system.
   std::unique_ptr<device> device_;
@@ -129,27 +142,59 @@ private:
   consensus_actor consensus_;
 };
 
-result<void> runtime_impl::prepare() {
-  auto device = make_device(*parse_device_kind(config_.device), copy_threads::one_per_direction);
+result<void> runtime_impl::prepare(const device_layers* registered, uint32_t ranks_on_host) {
+  auto device = make_device(*parse_device_kind(config_.device));
   if (!device)
     return tl::unexpected{device.error()};
   device_ = std::move(*device);
-  auto l1 = device_->allocate(l1_.total_bytes());
-  if (!l1)
-    return fail(l1.error().code, "device pool (--device-pages): " + l1.error().detail);
-  l1_memory_ = std::move(*l1);
-  auto l2 = device_->allocate_host(l2_.total_bytes());
-  if (!l2)
-    return fail(l2.error().code,
-                "host pool (--hicache-ratio, --hicache-size): " + l2.error().detail);
-  l2_memory_ = std::move(*l2);
-  auto copies = device_->make_copy_engine(l1_, *l1_memory_, l2_, *l2_memory_);
+  if (auto prepared = prepare_device_pool(registered); !prepared)
+    return prepared;
+  if (auto prepared = prepare_host_pool(ranks_on_host); !prepared)
+    return prepared;
+  auto copies = device_->make_copy_engine(l1_buffers_, l2_, *l2_memory_, config_.copies());
   if (!copies)
     return tl::unexpected{copies.error()};
   copies_ = std::move(*copies);
   if (auto opened = open_op_log(); !opened)
     return opened;
   return open_backend();
+}
+
+result<void> runtime_impl::prepare_device_pool(const device_layers* registered) {
+  if (registered != nullptr) {
+    if (registered->shape != l1_.shape() || registered->pages < l1_.pages())
+      return fail(ec::invalid_argument,
+                  absl::StrFormat("the registered pool has %d pages or another shape than the "
+                                  "settings; expected %s and %d pages, padding included",
+                                  registered->pages, l1_.object_fingerprint(), l1_.pages()));
+    l1_buffers_ = *registered;
+    return l1_buffers_.check();
+  }
+  auto memory = device_->allocate(l1_.total_bytes());
+  if (!memory)
+    return fail(memory.error().code, "device pool (--device-pages): " + memory.error().detail);
+  l1_memory_ = std::move(*memory);
+  l1_buffers_ = device_layers::of(l1_, std::bit_cast<uint64_t>(l1_memory_->data()));
+  return {};
+}
+
+result<void> runtime_impl::prepare_host_pool(uint32_t ranks_on_host) {
+  auto options = host_memory_options{};
+  options.ranks_on_host = ranks_on_host;
+  if (rank_ == 0)
+    options.progress
+      = [next = clock_.now() + std::chrono::seconds{1}, this](auto ready, auto total) mutable {
+          if (clock_.now() < next)
+            return;
+          next = clock_.now() + std::chrono::seconds{1};
+          spdlog::info("host pool: {} of {} are ready", format_bytes(ready), format_bytes(total));
+        };
+  auto memory = device_->allocate_host(l2_.total_bytes(), options);
+  if (!memory)
+    return fail(memory.error().code,
+                "host pool (--hicache-ratio, --hicache-size): " + memory.error().detail);
+  l2_memory_ = std::move(*memory);
+  return {};
 }
 
 result<void> runtime_impl::open_op_log() {
@@ -222,10 +267,11 @@ void runtime_impl::spawn_tree(const engine_actor& engine) {
 }
 
 std::string runtime_impl::description() const {
-  auto text = absl::StrFormat("%s; L1 %s in %d pages, L2 %s in %d pages (%s) per rank",
-                              device_->name(), format_bytes(l1_.total_bytes()),
-                              config_.device_pages, format_bytes(l2_.total_bytes()),
-                              config_.host_pages(ranks_), config_.mem_layout);
+  auto text
+    = absl::StrFormat("%s; L1 %s in %d pages%s, L2 %s in %d pages (%s; %s) per rank",
+                      device_->name(), format_bytes(l1_.total_bytes()), config_.device_pages,
+                      l1_memory_ ? "" : " of the engine", format_bytes(l2_.total_bytes()),
+                      config_.host_pages(ranks_), config_.mem_layout, l2_memory_->description());
   if (!config_.storage_backend.empty())
     text += "; L3 " + config_.storage_backend;
   if (member_ && member_->lent_bytes() > 0)
@@ -269,14 +315,18 @@ void runtime_impl::corrupt_for_test() {
 
 result<std::unique_ptr<rank_runtime>> rank_runtime::start(const rank_config& config,
                                                           std::unique_ptr<agreement> ranks,
-                                                          const engine_actor& engine) {
+                                                          const engine_actor& engine,
+                                                          const device_layers* registered) {
   const auto rank = ranks->rank();
   const auto size = ranks->size();
   // Before anything is allocated by settings that the ranks may not share.
   if (auto same = agree_on_settings(*ranks, config.fields()); !same)
     return tl::unexpected{same.error()};
+  const auto here = count_ranks_on_host(*ranks);
+  if (!here)
+    return tl::unexpected{here.error()};
   auto runtime = std::make_unique<runtime_impl>(config, rank, size);
-  if (auto all = agree_on_outcome(*ranks, runtime->prepare()); !all)
+  if (auto all = agree_on_outcome(*ranks, runtime->prepare(registered, *here)); !all)
     return tl::unexpected{all.error()};
   runtime->spawn(std::move(ranks));
   runtime->spawn_tree(engine);

@@ -30,11 +30,15 @@ public:
   /// @param config Checked by rank_config::finish.
   /// @param ranks How this rank agrees with the others.
   /// @param engine Told of failures; may be null.
+  /// @param registered The engine's own L1 pool, which must outlive the runtime; null lets hicache
+  /// allocate one. Its shape must be that of the settings, and it must hold --device-pages pages
+  /// and the padding page.
   /// @returns one sentence: memory that is not there, an index that does not answer, settings in
   /// which the ranks differ. A rank that fails because another one did returns ec::stopping.
   static result<std::unique_ptr<rank_runtime>> start(const rank_config& config,
                                                      std::unique_ptr<agreement> ranks,
-                                                     const engine_actor& engine = {});
+                                                     const engine_actor& engine = {},
+                                                     const device_layers* registered = nullptr);
 
   virtual ~rank_runtime() = default;
 
@@ -50,12 +54,16 @@ public:
 
   virtual uint32_t ranks() const = 0;
 
-  /// Where the pages of L1 lie, and their memory.
+  /// Where the pages of L1 lie: addresses of the device.
+  virtual const device_layers& device_buffers() const = 0;
+
+  /// Where they lie in device_pool(), and that memory.
+  /// @pre the engine did not register a pool of its own
   virtual const pool_geometry& device_geometry() const = 0;
 
   virtual device_memory& device_pool() = 0;
 
-  /// True if the CPU may read and write L1 through device_pool().data().
+  /// True if the CPU may read and write L1 at its addresses.
   virtual bool device_is_host_addressable() const = 0;
 
   /// One line for people: device, pools, L3.

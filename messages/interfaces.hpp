@@ -35,10 +35,8 @@ using tree_actor = caf::typed_actor<
 /// The CONTROLLER moves pages between L1 and L2. Reports each command to the tree when it is done,
 /// in issue order.
 using controller_actor = caf::typed_actor<
-  // Copies L1 -> L2.
-  caf::reacts_to<atom::write, write_command>,
-  // Copies L2 -> L1, layer by layer.
-  caf::reacts_to<atom::load, load_command>, caf::replies_to<atom::counters>::with<rank_counters>>;
+  // Tree: copies L1 -> L2, and L2 -> L1 layer by layer; one submission in each direction.
+  caf::reacts_to<atom::copy, copy_batch>, caf::replies_to<atom::counters>::with<rank_counters>>;
 
 /// The PREFETCHER brings pages from L3 to L2. Owns the reserve of L2 pages and the agreement on hit
 /// lengths.

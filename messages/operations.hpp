@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -80,13 +81,13 @@ struct load_request {
   uint64_t quota_tokens = UINT64_MAX;
 };
 
-/// Progress of one load, layer by layer. The copy engine writes it, the engine's compute thread
-/// waits on it; any thread.
+/// Progress of one load, layer by layer: what an engine waits on before it computes a layer. The
+/// copy engine writes it; any thread may read it.
 class layer_progress {
 public:
   explicit layer_progress(uint32_t layers) : layers_(layers) {}
 
-  /// Layers whose K and V are in L1, counted from layer 0.
+  /// Layers that are in L1, counted from layer 0.
   uint32_t done() const noexcept { return done_.load(std::memory_order_acquire) & ~failed_bit; }
 
   /// True if the copy failed: the pages of the load hold no valid bytes from layer done() on.
@@ -104,7 +105,30 @@ public:
     return true;
   }
 
+  /// Blocks until the copies of all layers are queued on the device, which takes microseconds once
+  /// the load is at the head of its queue.
+  /// @returns The cudaEvent_t after which layer `layer` is in L1, for cudaStreamWaitEvent on the
+  /// engine's own stream, so that no thread waits for the copy; null if there is nothing to wait
+  /// for on the device: the layer is there already, the load failed (see failed()), or the device
+  /// has no events and wait() has to be used. Valid until the load after the next two is queued; a
+  /// copy that fails afterwards shows in failed(), to be asked before the results are used.
+  void* event(uint32_t layer) const noexcept {
+    for (auto now = queued_.load(std::memory_order_acquire); now == 0;
+         now = queued_.load(std::memory_order_acquire))
+      queued_.wait(now, std::memory_order_acquire);
+    return layer < events_.size() && done() <= layer && !failed() ? events_[layer] : nullptr;
+  }
+
   uint32_t layers() const noexcept { return layers_; }
+
+  /// Called once by the copy engine when all copies are queued (or, without events, when it
+  /// begins).
+  /// @param events One for each layer, or none.
+  void queue(std::vector<void*> events) noexcept {
+    events_ = std::move(events);
+    queued_.store(1, std::memory_order_release);
+    queued_.notify_all();
+  }
 
   /// Called by the copy engine when `count` layers are complete.
   void advance(uint32_t count) noexcept {
@@ -116,12 +140,16 @@ public:
   void fail() noexcept {
     done_.fetch_or(failed_bit, std::memory_order_acq_rel);
     done_.notify_all();
+    if (queued_.exchange(1, std::memory_order_acq_rel) == 0)
+      queued_.notify_all();
   }
 
 private:
   static constexpr uint32_t failed_bit = uint32_t{1} << 31;
 
   std::atomic<uint32_t> done_{0};
+  std::atomic<uint32_t> queued_{0};
+  std::vector<void*> events_;
   uint32_t layers_;
 };
 
@@ -347,6 +375,13 @@ struct load_command {
   page_list host_pages;
   page_list device_pages{};
   layer_progress_ptr progress;
+};
+
+/// The copies of one turn of the tree, submitted as one: at most one store and one load per layer
+/// on the device.
+struct copy_batch {
+  std::vector<write_command> writes;
+  std::vector<load_command> loads;
 };
 
 /// L2 -> L3 write: keys[i] names host_pages[i]; parents[i] names the page before it, or is all zero

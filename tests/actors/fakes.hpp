@@ -48,6 +48,8 @@ inline page_list page_run(page_index first, uint32_t count) {
 
 /// Everything that a recorder received.
 struct recording {
+  std::vector<copy_batch> copies;
+  /// What the batches hold.
   std::vector<write_command> writes;
   std::vector<load_command> loads;
   std::vector<backup_command> backups;
@@ -62,8 +64,11 @@ struct recording {
 /// Stands in for any actor that is only told things; runs errands, so that it can be a sender, too.
 inline caf::behavior recorder(caf::event_based_actor* self, std::shared_ptr<recording> log) {
   return {
-    [log](atom::write, const write_command& x) { log->writes.push_back(x); },
-    [log](atom::load, const load_command& x) { log->loads.push_back(x); },
+    [log](atom::copy, const copy_batch& x) {
+      log->copies.push_back(x);
+      log->writes.insert(log->writes.end(), x.writes.begin(), x.writes.end());
+      log->loads.insert(log->loads.end(), x.loads.begin(), x.loads.end());
+    },
     [log](atom::backup, const backup_command& x) { log->backups.push_back(x); },
     [log](atom::fetch, const fetch_command& x) { log->fetches.push_back(x); },
     [log](atom::terminate, const terminate_command& x) { log->terminated.push_back(x.id); },

@@ -10,6 +10,7 @@
 #include "transport/local_agreement.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <memory>
 #include <string>
 #include <vector>
@@ -37,7 +38,8 @@ class rank_world : public actor_world {
 public:
   rank_world(uint32_t count, const tree_options& options,
              caf::timespan step_timeout = std::chrono::seconds{5})
-    : shape_{options.layers, 1, 4, 4, 2, options.page_size}, options_(options) {
+    : shape_{attention_kind::mha, options.layers, 1, 4, 4, 2, options.page_size},
+      options_(options) {
     notices_ = spawn(recorder, log);
     auto peers = make_local_agreements(count);
     for (auto i = uint32_t{0}; i < count; ++i)
@@ -187,10 +189,12 @@ public:
 private:
   void add_rank(uint32_t number, std::unique_ptr<agreement> peer, caf::timespan step_timeout) {
     auto& x = *ranks.emplace_back(std::make_unique<rank>(number, shape_, options_));
-    x.machine = std::move(*make_device(device_kind::host, copy_threads::none));
+    x.machine = std::move(*make_device(device_kind::host));
     x.l1_memory = std::move(*x.machine->allocate(x.l1.total_bytes()));
-    x.l2_memory = std::move(*x.machine->allocate_host(x.l2.total_bytes()));
-    auto copies = x.machine->make_copy_engine(x.l1, *x.l1_memory, x.l2, *x.l2_memory);
+    x.l2_memory = std::move(*x.machine->allocate_host(x.l2.total_bytes(), {}));
+    auto copies = x.machine->make_copy_engine(
+      device_layers::of(x.l1, std::bit_cast<uint64_t>(x.l1_memory->data())), x.l2, *x.l2_memory,
+      {.inline_copies = true});
     const auto bytes = x.l2.page_bytes();
     constexpr auto storage_timeout = caf::timespan{std::chrono::seconds{1}};
     x.controller = spawn(controller, std::move(*copies), bytes);
@@ -217,8 +221,8 @@ private:
     for (auto i = uint64_t{0}; i < (position + 1) * options_.page_size; ++i)
       word = (word ^ tokens[i]) * 1099511628211u;
     for (auto layer = uint32_t{0}; layer < shape_.layers; ++layer)
-      for (const auto half : {kv_half::key, kv_half::value}) {
-        const auto rows = on.l1.rows(layer, half, page);
+      for (const auto part : on.l1.parts()) {
+        const auto rows = on.l1.rows(layer, part, page);
         for (auto row = uint64_t{0}; row < rows.rows; ++row)
           for (auto i = uint64_t{0}; i < rows.row_bytes; ++i) {
             word = word * 6364136223846793005u + 1442695040888963407u;

@@ -8,7 +8,7 @@ namespace {
 
 using namespace hicache::test;
 
-constexpr auto shape = pool_shape{2, 2, 4, 4, 2, 4};
+constexpr auto shape = pool_shape{attention_kind::mha, 2, 2, 4, 4, 2, 4};
 constexpr auto plenty = caf::timespan{std::chrono::seconds{5}};
 constexpr auto pool_size = uint32_t{16};
 

@@ -132,6 +132,17 @@ TEST_F(TreeTest, AnswersEachOperationInOrder) {
   EXPECT_EQ(match(2, 1).device_tokens, 8u);
 }
 
+TEST_F(TreeTest, CopiesOfATurnTravelInOneMessage) {
+  start(1);
+  auto both = whole_request(1);
+  for (const auto& operation : whole_request(2))
+    both.push_back(operation);
+  apply(both);
+  ASSERT_EQ(ranks_[0].log->copies.size(), 1u);
+  EXPECT_EQ(ranks_[0].log->copies[0].writes.size(), 2u);
+  EXPECT_TRUE(ranks_[0].log->copies[0].loads.empty());
+}
+
 TEST_F(TreeTest, FailedOperationDoesNotStopThoseBehindIt) {
   start(1);
   const auto answers = apply({release_request{9}, match_request{1, {}, tokens(1), 8}});

@@ -4,6 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
 namespace hicache {
 namespace {
 
@@ -21,8 +28,8 @@ TEST(DeviceTest, ReadsEveryKindByItsName) {
 }
 
 TEST(DeviceTest, AutomaticTakesCudaWhereItCanBeUsedAndElseTheHost) {
-  const auto cuda = make_device(device_kind::cuda, copy_threads::none);
-  const auto automatic = make_device(device_kind::automatic, copy_threads::none);
+  const auto cuda = make_device(device_kind::cuda);
+  const auto automatic = make_device(device_kind::automatic);
   ASSERT_TRUE(automatic);
   if (cuda) {
     EXPECT_EQ((*automatic)->name(), (*cuda)->name());
@@ -35,13 +42,41 @@ TEST(DeviceTest, AutomaticTakesCudaWhereItCanBeUsedAndElseTheHost) {
   EXPECT_TRUE((*automatic)->host_addressable());
 }
 
+TEST(DeviceTest, SharesL1MemoryOfTheHostByAText) {
+  const auto host = make_device(device_kind::host);
+  ASSERT_TRUE(host);
+  auto owned = (*host)->allocate(10000);
+  ASSERT_TRUE(owned) << owned.error().detail;
+  const auto text = (*owned)->share();
+  ASSERT_TRUE(text) << text.error().detail;
+  auto opened = (*host)->open(*text);
+  ASSERT_TRUE(opened) << opened.error().detail;
+  EXPECT_EQ((*opened)->size(), 10000u);
+  auto random = std::mt19937_64{2};
+  const auto bytes = test::random_bytes(10000, random);
+  ASSERT_TRUE((*opened)->write(0, bytes));
+  auto seen = std::vector<std::byte>(10000);
+  ASSERT_TRUE((*owned)->read(0, seen));
+  EXPECT_EQ(seen, bytes);
+  const auto again = (*opened)->share();
+  ASSERT_FALSE(again);
+  EXPECT_EQ(again.error().code, ec::unsupported);
+}
+
 class DeviceMemoryTest : public testing::TestWithParam<device_kind> {
 protected:
+  using allocated = result<std::unique_ptr<device_memory>>;
+
   void SetUp() override {
-    auto made = make_device(GetParam(), copy_threads::none);
+    auto made = make_device(GetParam());
     if (!made)
       GTEST_SKIP() << made.error().detail;
     device_ = std::move(*made);
+  }
+
+  /// L1 and L2 memory of a size.
+  std::array<allocated, 2> allocate_both(uint64_t bytes) {
+    return {device_->allocate(bytes), device_->allocate_host(bytes, {})};
   }
 
   std::unique_ptr<device> device_;
@@ -49,11 +84,11 @@ protected:
 
 TEST_P(DeviceMemoryTest, GivesBackWhatWasWritten) {
   auto random = std::mt19937_64{1};
-  for (const auto allocate : {&device::allocate, &device::allocate_host}) {
-    auto memory = (device_.get()->*allocate)(10000);
+  for (auto& memory : allocate_both(10000)) {
     ASSERT_TRUE(memory) << memory.error().detail;
     EXPECT_EQ((*memory)->size(), 10000u);
     EXPECT_NE((*memory)->data(), nullptr);
+    EXPECT_NE((*memory)->description(), "");
     const auto bytes = test::random_bytes(10000, random);
     const auto piece = test::random_bytes(100, random);
     ASSERT_TRUE((*memory)->write(0, bytes));
@@ -70,15 +105,41 @@ TEST_P(DeviceMemoryTest, GivesBackWhatWasWritten) {
   }
 }
 
+TEST_P(DeviceMemoryTest, StartsWithZeroes) {
+  for (auto& memory : allocate_both(10000)) {
+    ASSERT_TRUE(memory) << memory.error().detail;
+    auto seen = std::vector<std::byte>(10000, std::byte{1});
+    ASSERT_TRUE((*memory)->read(0, seen));
+    EXPECT_EQ(seen, std::vector<std::byte>(10000));
+  }
+}
+
 TEST_P(DeviceMemoryTest, RefusesMoreThanThereIsWithASentence) {
-  for (const auto allocate : {&device::allocate, &device::allocate_host}) {
-    const auto memory = (device_.get()->*allocate)(uint64_t{1} << 50);
+  for (const auto& memory : allocate_both(uint64_t{1} << 50)) {
     ASSERT_FALSE(memory);
     EXPECT_EQ(memory.error().code, ec::io_failure);
     // What was asked for, and what there is.
-    EXPECT_THAT(memory.error().detail, HasSubstr("cannot"));
+    EXPECT_THAT(memory.error().detail, HasSubstr("cannot allocate"));
     EXPECT_THAT(memory.error().detail, HasSubstr("1.0 PiB"));
     EXPECT_THAT(memory.error().detail, AnyOf(HasSubstr("are available"), HasSubstr("are free")));
+  }
+}
+
+TEST_P(DeviceMemoryTest, KeepsL2ToItself) {
+  const auto memory = device_->allocate_host(10000, {});
+  ASSERT_TRUE(memory) << memory.error().detail;
+  const auto shared = (*memory)->share();
+  ASSERT_FALSE(shared);
+  EXPECT_EQ(shared.error().code, ec::unsupported);
+  EXPECT_NE(shared.error().detail, "");
+}
+
+TEST_P(DeviceMemoryTest, OpensOnlyTextsOfItsKind) {
+  for (const auto* text : {"", "nonsense"}) {
+    const auto opened = device_->open(text);
+    ASSERT_FALSE(opened);
+    EXPECT_EQ(opened.error().code, ec::invalid_argument);
+    EXPECT_THAT(opened.error().detail, HasSubstr("'" + std::string{text} + "'"));
   }
 }
 

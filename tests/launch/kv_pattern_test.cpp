@@ -9,13 +9,13 @@
 namespace hicache {
 namespace {
 
-constexpr auto shape = pool_shape{2, 2, 4, 6, 2, 4};
+constexpr auto shape = pool_shape{attention_kind::mha, 2, 2, 4, 6, 2, 4};
 
 /// Runs each test with direct access to L1 and through copies.
 class KvPatternTest : public ::testing::TestWithParam<bool> {
 protected:
   KvPatternTest() : geometry_(shape, host_layout::layer_first, 8) {
-    device_ = std::move(*make_device(device_kind::host, copy_threads::none));
+    device_ = std::move(*make_device(device_kind::host));
     memory_ = std::move(*device_->allocate(geometry_.total_bytes()));
     std::memset(memory_->data(), 0, memory_->size());
     tokens_.resize(12);
@@ -111,6 +111,26 @@ TEST_P(KvPatternTest, PageOfAnotherRankShows) {
   EXPECT_FALSE(check(0, 2));
 }
 
+TEST(KvPatternLatentTest, EveryByteOfLatentAndIndexKeyIsChecked) {
+  const auto geometry
+    = pool_geometry{{attention_kind::nsa, 2, 1, 5, 0, 2, 4, 7}, host_layout::layer_first, 3};
+  const auto machine = std::move(*make_device(device_kind::host));
+  const auto memory = std::move(*machine->allocate(geometry.total_bytes()));
+  const auto tokens = std::vector<token_id>{1, 2, 3, 4};
+  const auto hashes = kv_pattern::prefix_hashes(tokens, 1);
+  const auto pages = std::vector<page_index>{2};
+  auto pattern = kv_pattern{geometry, *memory, true, 0};
+  ASSERT_TRUE(pattern.compute(hashes, pages, 0, 4));
+  EXPECT_EQ(pattern.check(hashes, pages, 0), true);
+  for (const auto& run : geometry.object_runs(2))
+    for (auto i = uint64_t{0}; i < run.length; ++i) {
+      auto& byte = memory->data()[run.offset + i];
+      byte ^= std::byte{1};
+      ASSERT_EQ(pattern.check(hashes, pages, 0), false) << run.offset + i;
+      byte ^= std::byte{1};
+    }
+}
+
 /// Exchanges two pieces of L1.
 void exchange(device_memory& memory, const strided_run& a, const strided_run& b, uint64_t shift,
               uint64_t bytes) {
@@ -121,7 +141,7 @@ void exchange(device_memory& memory, const strided_run& a, const strided_run& b,
 }
 
 TEST_P(KvPatternTest, ExchangedLayersHeadsAndTokensShow) {
-  const auto key = [&](uint32_t layer) { return geometry_.rows(layer, kv_half::key, pages_[0]); };
+  const auto key = [&](uint32_t layer) { return geometry_.rows(layer, kv_part::key, pages_[0]); };
   compute(0, 12);
   exchange(*memory_, key(0), key(1), 0, key(0).row_bytes);
   EXPECT_FALSE(check(0));

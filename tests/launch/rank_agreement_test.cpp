@@ -37,6 +37,11 @@ TEST(ReduceNowTest, EveryRankHearsTheMinimum) {
   }
 }
 
+TEST(CountRanksOnHostTest, RanksOfOneProcessShareItsMachine) {
+  for (const auto& each : on_ranks<result<uint32_t>>(3, count_ranks_on_host))
+    EXPECT_EQ(each, 3u);
+}
+
 std::vector<result<void>> agree(uint32_t ranks, const std::function<settings(uint32_t)>& of_rank) {
   return on_ranks<result<void>>(
     ranks, [&](agreement& peers) { return agree_on_settings(peers, of_rank(peers.rank())); });

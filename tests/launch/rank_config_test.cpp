@@ -113,7 +113,7 @@ TEST(RankConfigTest, DefaultsAreComplete) {
   EXPECT_EQ(config.layers, 2u);
   EXPECT_EQ(config.v_head_dim, config.head_dim);
   EXPECT_EQ(config.dtype, "bf16");
-  EXPECT_EQ(config.shape(2), (pool_shape{2, 2, 8, 8, 2, 64}));
+  EXPECT_EQ(config.shape(2), (pool_shape{attention_kind::mha, 2, 2, 8, 8, 2, 64}));
   EXPECT_EQ(config.host_pages(2), 8192u);
   EXPECT_FALSE(config.tree(2).storage_attached);
   EXPECT_TRUE(config.tree(2).share_prefixes);
@@ -122,7 +122,8 @@ TEST(RankConfigTest, DefaultsAreComplete) {
 
 TEST(RankConfigTest, EachBadValueIsNamedInOneSentence) {
   const auto expected = std::map<std::string, change>{
-    {"--model: 'gpt' is not a preset; expected tiny, llama-3.1-8b, llama-3.1-70b, qwen3-32b",
+    {"--model: 'gpt' is not a preset; expected tiny, llama-3.1-8b, llama-3.1-70b, qwen3-32b, "
+     "deepseek-v3, deepseek-v3.2",
      [](rank_config& x) { x.model = "gpt"; }},
     {"--dtype: 'int4' is not an element type; expected fp8, fp16, bf16, fp32",
      [](rank_config& x) { x.dtype = "int4"; }},
@@ -134,10 +135,19 @@ TEST(RankConfigTest, EachBadValueIsNamedInOneSentence) {
      [](rank_config& x) { x.page_size = 0; }},
     {"--kv-heads: '3' is not divisible by the number of ranks, which is 2",
      [](rank_config& x) { x.kv_heads = 3; }},
-    {"--attention: mla is not offered by this version; expected mha",
-     [](rank_config& x) { x.attention = "mla"; }},
-    {"--attention: 'linear' is not known; expected mha",
+    {"--attention: 'linear' is not a kind of attention; expected mha, mla or nsa",
      [](rank_config& x) { x.attention = "linear"; }},
+    {"--kv-heads and --v-head-dim: attention mla keeps one latent for all heads; expected "
+     "--head-dim alone",
+     [](rank_config& x) {
+       x.attention = "mla";
+       x.kv_heads = 4;
+     }},
+    {"--index-key-bytes: attention mla has no index keys; expected it with nsa alone",
+     [](rank_config& x) {
+       x.attention = "mla";
+       x.index_key_bytes = 132;
+     }},
     {"--hicache-write-policy: 'never' is not known; expected write_through or "
      "write_through_selective or write_back",
      [](rank_config& x) { x.write_policy = "never"; }},
@@ -155,8 +165,8 @@ TEST(RankConfigTest, EachBadValueIsNamedInOneSentence) {
        x.disable_radix_cache = true;
        x.storage_backend = "memory";
      }},
-    {"--hicache-io-backend: kernel is not offered by this version; expected direct",
-     [](rank_config& x) { x.io_backend = "kernel"; }},
+    {"--hicache-io-backend: 'mmap' is not a way to copy pages; expected direct or kernel",
+     [](rank_config& x) { x.io_backend = "mmap"; }},
     {"--hicache-storage-backend cluster needs --index HOST:PORT",
      [](rank_config& x) { x.storage_backend = "cluster"; }},
     {"--hicache-storage-backend-extra-config: key 'threads' holds 0; expected a positive number",
@@ -237,7 +247,34 @@ TEST(RankConfigTest, FlagsOverridePresets) {
   config.v_head_dim = 64;
   config.dtype = "fp8";
   ASSERT_TRUE(config.finish(4));
-  EXPECT_EQ(config.shape(4), (pool_shape{3, 2, 128, 64, 1, 64}));
+  EXPECT_EQ(config.shape(4), (pool_shape{attention_kind::mha, 3, 2, 128, 64, 1, 64}));
+}
+
+TEST(RankConfigTest, LatentsHaveNoHeadsAndAreTheSameOnEveryRank) {
+  auto config = rank_config{};
+  config.model = "deepseek-v3";
+  ASSERT_TRUE(config.finish(8));
+  EXPECT_EQ(config.shape(8), (pool_shape{attention_kind::mla, 61, 1, 576, 0, 2, 64}));
+  EXPECT_EQ(config.shard(0, 8), config.shard(7, 8));
+  auto sparse = rank_config{};
+  sparse.attention = "nsa";
+  ASSERT_TRUE(sparse.finish(3));
+  EXPECT_EQ(sparse.shape(3), (pool_shape{attention_kind::nsa, 2, 1, 8, 0, 2, 64, 132}));
+  auto heads = rank_config{};
+  ASSERT_TRUE(heads.finish(2));
+  EXPECT_NE(heads.shard(0, 2), heads.shard(1, 2));
+}
+
+TEST(RankConfigTest, CopySettingsReachTheEngine) {
+  auto config = rank_config{};
+  EXPECT_EQ(config.copies().io, io_backend::direct);
+  config.io_backend = "kernel";
+  config.io_sms = 7;
+  config.io_threads = 3;
+  ASSERT_TRUE(config.finish(1));
+  EXPECT_EQ(config.copies().io, io_backend::kernel);
+  EXPECT_EQ(config.copies().sms, 7u);
+  EXPECT_EQ(config.copies().host_threads, 3u);
 }
 
 TEST(RankConfigTest, SizeInGigabytesWinsOverTheRatio) {
@@ -294,6 +331,8 @@ TEST(RankConfigTest, EverySettingIsAmongTheFields) {
   config.disable_radix_cache = true;
   config.pin_budget = 1;
   config.layers = config.kv_heads = config.head_dim = config.v_head_dim = 1;
+  config.index_key_bytes = 1;
+  config.io_sms = config.io_threads = 9;
   for (auto* text :
        {&config.write_policy, &config.io_backend, &config.mem_layout, &config.eviction_policy,
         &config.storage_backend, &config.prefetch_policy, &config.extra_config, &config.index,
@@ -301,7 +340,7 @@ TEST(RankConfigTest, EverySettingIsAmongTheFields) {
     *text = "changed";
   const auto after = config.fields();
   ASSERT_EQ(after.size(), before.size());
-  EXPECT_EQ(after.size(), 24u);
+  EXPECT_EQ(after.size(), 27u);
   for (auto i = size_t{0}; i < after.size(); ++i)
     EXPECT_NE(after[i].second, before[i].second) << after[i].first;
 }

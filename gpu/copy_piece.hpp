@@ -1,0 +1,59 @@
+#pragma once
+
+#include "cache/geometry.hpp"
+
+#include <cstdint>
+
+/// Marks what runs on the CPU and, compiled by nvcc, on the GPU as well.
+#ifdef __CUDACC__
+#define HICACHE_HOST_DEVICE __host__ __device__
+#else
+#define HICACHE_HOST_DEVICE
+#endif
+
+namespace hicache {
+
+/// Bytes that one warp, or one CPU thread, copies at a time. Small enough to spread one page over
+/// all warps, large enough that finding a piece costs nothing beside copying it.
+inline constexpr uint64_t piece_bytes = 4096;
+
+/// A contiguous piece of memory on both sides, at most piece_bytes long.
+struct copy_piece {
+  uint64_t device_address;
+  uint64_t host_address;
+  uint64_t bytes;
+};
+
+/// Pieces that one row of the strip is cut into.
+/// @relates copy_strip
+HICACHE_HOST_DEVICE inline uint64_t pieces_per_row(const copy_strip& strip) {
+  return (strip.row_bytes + piece_bytes - 1) / piece_bytes;
+}
+
+/// Pieces of `pages` pages of the strip.
+/// @relates copy_strip
+HICACHE_HOST_DEVICE inline uint64_t piece_count(const copy_strip& strip, uint64_t pages) {
+  return pages * strip.rows * pieces_per_row(strip);
+}
+
+/// Piece number `index` of the copy of device_pages[i] and host_pages[i]: page by page, row by row,
+/// front to back. What the kernels compute for each warp; the CPU runs the same function.
+/// @pre index < piece_count(strip, pages in the lists)
+/// @relates copy_strip
+HICACHE_HOST_DEVICE inline copy_piece find_piece(const copy_strip& strip,
+                                                 const page_index* device_pages,
+                                                 const page_index* host_pages, uint64_t index) {
+  const auto per_row = pieces_per_row(strip);
+  const auto line = index / per_row;
+  const auto begin = (index - line * per_row) * piece_bytes;
+  const auto page = line / strip.rows;
+  const auto row = line - page * strip.rows;
+  const auto left = strip.row_bytes - begin;
+  return {strip.device_address + device_pages[page] * strip.device_page_stride
+            + row * strip.device_row_stride + begin,
+          strip.host_address + host_pages[page] * strip.host_page_stride
+            + row * strip.host_row_stride + begin,
+          left < piece_bytes ? left : piece_bytes};
+}
+
+} // namespace hicache

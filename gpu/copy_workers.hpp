@@ -1,0 +1,43 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace hicache {
+
+/// Persistent threads that share one piece of work after the other. run() is called by one thread
+/// at a time. Not copyable.
+class copy_workers {
+public:
+  /// @param workers Counts the caller of run(): one thread less is started.
+  /// @pre workers > 0
+  explicit copy_workers(uint32_t workers);
+  copy_workers(const copy_workers&) = delete;
+  copy_workers& operator=(const copy_workers&) = delete;
+  ~copy_workers();
+
+  uint32_t size() const noexcept { return static_cast<uint32_t>(helpers_.size()) + 1; }
+
+  /// Calls work(0) on the caller's thread and work(1) to work(size() - 1) on the others, and
+  /// returns when all have returned.
+  void run(const std::function<void(uint32_t worker)>& work);
+
+private:
+  void help(uint32_t worker);
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  const std::function<void(uint32_t)>* work_ = nullptr;
+  /// Counts calls of run(), so that a helper takes part in each of them once.
+  uint64_t round_ = 0;
+  uint32_t busy_ = 0;
+  bool closing_ = false;
+  // Last, so that they are joined before what they use is gone.
+  std::vector<std::jthread> helpers_;
+};
+
+} // namespace hicache

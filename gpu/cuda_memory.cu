@@ -1,0 +1,276 @@
+#include "base/check.hpp"
+#include "base/units.hpp"
+#include "gpu/cuda_memory.hpp"
+#include "gpu/host_memory.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstring>
+#include <fstream>
+#include <optional>
+#include <utility>
+
+namespace hicache {
+
+namespace {
+
+using literals::operator""_MiB;
+
+constexpr auto share_prefix = std::string_view{"cuda-ipc "};
+constexpr auto handle_bytes = sizeof(cudaIpcMemHandle_t::reserved);
+
+/// cudaMalloc cuts smaller allocations out of blocks of this size, and sharing one of them would
+/// hand its neighbours to the other process too.
+constexpr auto allocation_unit = 2_MiB;
+
+enum class memory_origin : uint8_t { allocated, opened };
+
+class cuda_memory final : public device_memory {
+public:
+  cuda_memory(void* address, uint64_t bytes, memory_origin origin, std::string description)
+    : data_(static_cast<std::byte*>(address)), size_(bytes), origin_(origin),
+      description_(std::move(description)) {}
+
+  ~cuda_memory() override {
+    // Fails only if the device or the process is going, and then the memory goes with it.
+    static_cast<void>(origin_ == memory_origin::allocated ? cudaFree(data_)
+                                                          : cudaIpcCloseMemHandle(data_));
+  }
+
+  std::byte* data() noexcept override { return data_; }
+
+  uint64_t size() const noexcept override { return size_; }
+
+  std::string description() const override { return description_; }
+
+  result<void> write(uint64_t offset, std::span<const std::byte> bytes) override {
+    HICACHE_CHECK(offset <= size_ && bytes.size() <= size_ - offset);
+    return copy(data_ + offset, bytes.data(), bytes.size());
+  }
+
+  result<void> read(uint64_t offset, std::span<std::byte> bytes) const override {
+    HICACHE_CHECK(offset <= size_ && bytes.size() <= size_ - offset);
+    return copy(bytes.data(), data_ + offset, bytes.size());
+  }
+
+  result<std::string> share() const override {
+    if (origin_ == memory_origin::opened)
+      return fail(ec::unsupported,
+                  "this memory belongs to another process; only its owner can share it");
+    if (auto bound = use_cuda_device(ec::io_failure); !bound)
+      return tl::unexpected{bound.error()};
+    auto share = cuda_share{{}, size_};
+    if (const auto status = cudaIpcGetMemHandle(&share.handle, data_); status != cudaSuccess)
+      return cuda_failure(ec::unsupported, "cannot share device memory: cudaIpcGetMemHandle",
+                          status);
+    return to_string(share);
+  }
+
+private:
+  static result<void> copy(void* to, const void* from, size_t bytes) {
+    if (bytes == 0)
+      return {};
+    if (auto bound = use_cuda_device(ec::io_failure); !bound)
+      return bound;
+    if (auto copied
+        = check_cuda(ec::io_failure, "cudaMemcpy", cudaMemcpy(to, from, bytes, cudaMemcpyDefault));
+        !copied)
+      return copied;
+    // cudaMemcpy from pageable memory may return before the last bytes are on the device.
+    return check_cuda(ec::io_failure, "cudaStreamSynchronize", cudaStreamSynchronize(nullptr));
+  }
+
+  std::byte* data_;
+  uint64_t size_;
+  memory_origin origin_;
+  std::string description_;
+};
+
+class pinned_memory final : public device_memory {
+public:
+  /// Takes a mapping that is registered with CUDA.
+  explicit pinned_memory(host_mapping mapping) : mapping_(std::move(mapping)) {}
+
+  ~pinned_memory() override {
+    // Before the mapping goes: the device must not keep the addresses.
+    static_cast<void>(cudaHostUnregister(mapping_.bytes().data()));
+  }
+
+  std::byte* data() noexcept override { return mapping_.bytes().data(); }
+
+  uint64_t size() const noexcept override { return mapping_.bytes().size(); }
+
+  std::string description() const override { return mapping_.description() + ", pinned"; }
+
+  result<void> write(uint64_t offset, std::span<const std::byte> bytes) override {
+    HICACHE_CHECK(offset <= size() && bytes.size() <= size() - offset);
+    std::ranges::copy(bytes, mapping_.bytes().begin() + static_cast<ptrdiff_t>(offset));
+    return {};
+  }
+
+  result<void> read(uint64_t offset, std::span<std::byte> bytes) const override {
+    HICACHE_CHECK(offset <= size() && bytes.size() <= size() - offset);
+    std::ranges::copy(mapping_.bytes().subspan(offset, bytes.size()), bytes.begin());
+    return {};
+  }
+
+  result<std::string> share() const override {
+    return fail(ec::unsupported, "pinned host memory cannot be shared; only device memory can");
+  }
+
+private:
+  host_mapping mapping_;
+};
+
+/// The NUMA node that the device is attached to; nothing where the machine does not say.
+std::optional<int> numa_node_of_device() {
+  auto name = std::array<char, 32>{};
+  if (!check_cuda(ec::io_failure, "cudaDeviceGetPCIBusId",
+                  cudaDeviceGetPCIBusId(name.data(), name.size(), cuda_device_number)))
+    return std::nullopt;
+  // CUDA writes the hexadecimal digits in capitals, the kernel's folders do not.
+  auto folder = std::string{name.data()};
+  std::ranges::transform(folder, folder.begin(), [](char letter) {
+    return letter >= 'A' && letter <= 'F' ? static_cast<char>(letter - 'A' + 'a') : letter;
+  });
+  auto file = std::ifstream{"/sys/bus/pci/devices/" + folder + "/numa_node"};
+  auto node = -1;
+  if (!(file >> node) || node < 0)
+    return std::nullopt;
+  return node;
+}
+
+/// Whether kernels reach registered memory at the address that the CPU uses: L2 has one address
+/// only, here and in copy_strip.
+result<void> check_same_address(void* address) {
+  auto* seen = static_cast<void*>(nullptr);
+  if (auto asked = check_cuda(ec::unsupported, "cudaHostGetDevicePointer",
+                              cudaHostGetDevicePointer(&seen, address, 0));
+      !asked)
+    return asked;
+  if (seen != address)
+    return fail(ec::unsupported,
+                "the GPU sees pinned memory at another address than the CPU; expected a machine "
+                "with unified addressing of registered memory");
+  return {};
+}
+
+} // namespace
+
+tl::unexpected<error> cuda_failure(ec code, const std::string& what, cudaError_t status) {
+  // The runtime repeats an error to whoever asks it next, the engine's own code included.
+  static_cast<void>(cudaGetLastError());
+  return fail(code, what + ": " + cudaGetErrorString(status));
+}
+
+result<void> check_cuda(ec code, const char* call, cudaError_t status) {
+  if (status != cudaSuccess)
+    return cuda_failure(code, call, status);
+  return {};
+}
+
+result<void> use_cuda_device(ec code) {
+  return check_cuda(code, "cudaSetDevice", cudaSetDevice(cuda_device_number));
+}
+
+std::string to_string(const cuda_share& share) {
+  constexpr auto digits = std::string_view{"0123456789abcdef"};
+  auto text = std::string{share_prefix};
+  for (const auto letter : share.handle.reserved) {
+    const auto byte = static_cast<unsigned char>(letter);
+    text += digits[byte >> 4];
+    text += digits[byte & 15];
+  }
+  return text + " " + std::to_string(share.bytes);
+}
+
+result<cuda_share> parse_cuda_share(std::string_view text) {
+  auto share = cuda_share{};
+  constexpr auto size_at = share_prefix.size() + 2 * handle_bytes + 1;
+  if (text.size() > size_at) {
+    for (auto i = size_t{0}; i < handle_bytes; ++i) {
+      const auto* digits = text.data() + share_prefix.size() + 2 * i;
+      auto byte = uint8_t{0};
+      std::from_chars(digits, digits + 2, byte, 16);
+      share.handle.reserved[i] = static_cast<char>(byte);
+    }
+    std::from_chars(text.data() + size_at, text.data() + text.size(), share.bytes);
+  }
+  // Whatever was not read in full is not written back the same.
+  if (share.bytes == 0 || to_string(share) != text)
+    return fail(ec::invalid_argument,
+                "'" + std::string{text}
+                  + "' names no memory of a CUDA device; expected 'cuda-ipc', a handle of "
+                  + std::to_string(2 * handle_bytes)
+                  + " lower-case hexadecimal digits and a number of bytes");
+  return share;
+}
+
+result<std::unique_ptr<device_memory>> allocate_cuda_memory(uint64_t bytes,
+                                                            const std::string& device_name) {
+  HICACHE_CHECK(bytes > 0);
+  if (auto bound = use_cuda_device(ec::io_failure); !bound)
+    return tl::unexpected{bound.error()};
+  // The larger one of both: rounding up wraps to 0 for sizes that no device has.
+  const auto whole = std::max(bytes, (bytes + allocation_unit - 1) & ~(allocation_unit - 1));
+  auto* address = static_cast<void*>(nullptr);
+  if (const auto status = cudaMalloc(&address, whole); status != cudaSuccess) {
+    auto available = size_t{0};
+    auto total = size_t{0};
+    static_cast<void>(cudaMemGetInfo(&available, &total));
+    return cuda_failure(ec::io_failure,
+                        "cannot allocate " + format_bytes(bytes) + " on " + device_name
+                          + ", of which " + format_bytes(available) + " are free: cudaMalloc",
+                        status);
+  }
+  auto memory = std::make_unique<cuda_memory>(address, bytes, memory_origin::allocated,
+                                              "memory of " + device_name);
+  if (const auto status = cudaMemset(address, 0, whole); status != cudaSuccess)
+    return cuda_failure(ec::io_failure, "cannot clear device memory: cudaMemset", status);
+  // The streams that copy do not wait for the one that cudaMemset uses.
+  if (const auto status = cudaStreamSynchronize(nullptr); status != cudaSuccess)
+    return cuda_failure(ec::io_failure, "cannot clear device memory: cudaStreamSynchronize",
+                        status);
+  return memory;
+}
+
+result<std::unique_ptr<device_memory>> open_cuda_memory(std::string_view shared) {
+  const auto share = parse_cuda_share(shared);
+  if (!share)
+    return tl::unexpected{share.error()};
+  if (auto bound = use_cuda_device(ec::io_failure); !bound)
+    return tl::unexpected{bound.error()};
+  auto* address = static_cast<void*>(nullptr);
+  if (const auto status
+      = cudaIpcOpenMemHandle(&address, share->handle, cudaIpcMemLazyEnablePeerAccess);
+      status != cudaSuccess)
+    return cuda_failure(ec::io_failure,
+                        "cannot open " + format_bytes(share->bytes)
+                          + " of device memory of another process: cudaIpcOpenMemHandle",
+                        status);
+  return std::make_unique<cuda_memory>(address, share->bytes, memory_origin::opened,
+                                       "device memory of another process");
+}
+
+result<std::unique_ptr<device_memory>> allocate_pinned_memory(uint64_t bytes,
+                                                              const host_memory_options& options) {
+  HICACHE_CHECK(bytes > 0);
+  if (auto bound = use_cuda_device(ec::io_failure); !bound)
+    return tl::unexpected{bound.error()};
+  auto mapping = host_mapping::create(bytes, numa_node_of_device(), options);
+  if (!mapping)
+    return tl::unexpected{mapping.error()};
+  auto* address = static_cast<void*>(mapping->bytes().data());
+  if (const auto status
+      = cudaHostRegister(address, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
+      status != cudaSuccess)
+    return cuda_failure(
+      ec::io_failure, "cannot pin " + format_bytes(bytes) + " of memory: cudaHostRegister", status);
+  auto memory = std::make_unique<pinned_memory>(std::move(*mapping));
+  if (auto same = check_same_address(address); !same)
+    return tl::unexpected{same.error()};
+  return memory;
+}
+
+} // namespace hicache

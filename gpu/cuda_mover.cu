@@ -1,0 +1,487 @@
+#include "base/check.hpp"
+#include "gpu/copy_kernels.hpp"
+#include "gpu/cuda_memory.hpp"
+#include "gpu/cuda_mover.hpp"
+#include "gpu/mover_proof.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace hicache {
+
+namespace {
+
+/// Copies in one call: enough to spread the cost of a call, few enough that the first ones run
+/// while the next are being listed.
+constexpr auto batch_copies = size_t{1024};
+
+constexpr auto direct_methods = std::array{cuda_copy_method::batched, cuda_copy_method::single};
+constexpr auto kernel_methods = std::array{cuda_copy_method::bulk, cuda_copy_method::words};
+
+struct cuda_deleter {
+  void operator()(cudaStream_t stream) const noexcept {
+    static_cast<void>(cudaStreamDestroy(stream));
+  }
+
+  void operator()(cudaEvent_t event) const noexcept { static_cast<void>(cudaEventDestroy(event)); }
+};
+
+struct pinned_deleter {
+  void operator()(page_index* pages) const noexcept { static_cast<void>(cudaFreeHost(pages)); }
+};
+
+struct device_deleter {
+  void operator()(copy_strip* strips) const noexcept { static_cast<void>(cudaFree(strips)); }
+};
+
+using unique_stream = std::unique_ptr<std::remove_pointer_t<cudaStream_t>, cuda_deleter>;
+using unique_event = std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, cuda_deleter>;
+using pinned_pages = std::unique_ptr<page_index[], pinned_deleter>;
+using device_strips = std::unique_ptr<copy_strip, device_deleter>;
+
+/// One direction: a stream, and the events of each set.
+class copy_stream {
+public:
+  result<void> open(uint32_t events_per_set) {
+    auto lowest = 0;
+    auto highest = 0;
+    if (auto asked = check_cuda(ec::copy_failed, "cudaDeviceGetStreamPriorityRange",
+                                cudaDeviceGetStreamPriorityRange(&lowest, &highest));
+        !asked)
+      return asked;
+    auto* stream = cudaStream_t{nullptr};
+    // A copy needs few SMs, but at once: the blocks of a large computation come before it else.
+    if (auto made
+        = check_cuda(ec::copy_failed, "cudaStreamCreateWithPriority",
+                     cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, highest));
+        !made)
+      return made;
+    stream_.reset(stream);
+    events_per_set_ = events_per_set;
+    while (events_.size() < size_t{events_per_set} * copy_sets) {
+      auto* event = cudaEvent_t{nullptr};
+      if (auto made = check_cuda(
+            ec::copy_failed, "cudaEventCreateWithFlags",
+            cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync));
+          !made)
+        return made;
+      events_.emplace_back(event);
+    }
+    return {};
+  }
+
+  cudaStream_t get() const noexcept { return stream_.get(); }
+
+  result<void> mark(uint32_t set, uint32_t number) {
+    return check_cuda(ec::copy_failed, "cudaEventRecord",
+                      cudaEventRecord(event(set, number), stream_.get()));
+  }
+
+  result<void> wait(uint32_t set, uint32_t number) {
+    return check_cuda(ec::copy_failed, "cudaEventSynchronize",
+                      cudaEventSynchronize(event(set, number)));
+  }
+
+  /// After a failure: whatever was queued must not write to the pages any more. Where this fails
+  /// too, the device is gone and writes nothing.
+  void settle() noexcept { static_cast<void>(cudaStreamSynchronize(stream_.get())); }
+
+  std::vector<void*> events(uint32_t set) const {
+    auto list = std::vector<void*>{};
+    for (auto number = uint32_t{0}; number < events_per_set_; ++number)
+      list.push_back(event(set, number));
+    return list;
+  }
+
+private:
+  cudaEvent_t event(uint32_t set, uint32_t number) const {
+    HICACHE_CHECK(set < copy_sets && number < events_per_set_);
+    return events_[size_t{set} * events_per_set_ + number].get();
+  }
+
+  unique_stream stream_;
+  uint32_t events_per_set_ = 0;
+  std::vector<unique_event> events_;
+};
+
+/// Streams and events; the classes below queue the copies.
+class cuda_mover : public page_mover {
+public:
+  cuda_mover(std::vector<copy_strip> strips, uint32_t layers)
+    : strips_(std::move(strips)), layers_(layers) {}
+
+  result<void> open() {
+    if (auto bound = use_cuda_device(ec::copy_failed); !bound)
+      return bound;
+    if (auto opened = stores_.open(1); !opened)
+      return opened;
+    return loads_.open(layers_);
+  }
+
+  result<void> begin(copy_direction direction, uint32_t set,
+                     std::span<const page_index> device_pages,
+                     std::span<const page_index> host_pages) override {
+    HICACHE_CHECK(!device_pages.empty() && device_pages.size() == host_pages.size());
+    if (auto bound = use_cuda_device(ec::copy_failed); !bound)
+      return bound;
+    auto queued = direction == copy_direction::store ? queue_store(set, device_pages, host_pages)
+                                                     : queue_load(set, device_pages, host_pages);
+    if (!queued)
+      stream_of(direction).settle();
+    return queued;
+  }
+
+  result<void> finish_layer(copy_direction direction, uint32_t set, uint32_t layer) override {
+    if (auto bound = use_cuda_device(ec::copy_failed); !bound)
+      return bound;
+    auto arrived = stream_of(direction).wait(set, direction == copy_direction::store ? 0 : layer);
+    if (!arrived)
+      stream_of(direction).settle();
+    return arrived;
+  }
+
+  std::vector<void*> layer_events(uint32_t set) const override { return loads_.events(set); }
+
+protected:
+  /// Which strips to copy, and the pages of the submission.
+  struct strip_copy {
+    copy_direction direction;
+    uint32_t set;
+    size_t first_strip;
+    size_t strip_count;
+    std::span<const page_index> device_pages;
+    std::span<const page_index> host_pages;
+  };
+
+  /// Queues the copies of these strips on the direction's stream. Called for the first strips of a
+  /// submission first.
+  virtual result<void> queue(const strip_copy& copy) = 0;
+
+  std::span<const copy_strip> strips() const noexcept { return strips_; }
+
+  size_t strips_per_layer() const noexcept { return strips_.size() / layers_; }
+
+  copy_stream& stream_of(copy_direction direction) noexcept {
+    return direction == copy_direction::store ? stores_ : loads_;
+  }
+
+private:
+  result<void> queue_store(uint32_t set, std::span<const page_index> device_pages,
+                           std::span<const page_index> host_pages) {
+    if (auto queued
+        = queue({copy_direction::store, set, 0, strips_.size(), device_pages, host_pages});
+        !queued)
+      return queued;
+    return stores_.mark(set, 0);
+  }
+
+  result<void> queue_load(uint32_t set, std::span<const page_index> device_pages,
+                          std::span<const page_index> host_pages) {
+    const auto count = strips_per_layer();
+    for (auto layer = uint32_t{0}; layer < layers_; ++layer) {
+      if (auto queued
+          = queue({copy_direction::load, set, layer * count, count, device_pages, host_pages});
+          !queued)
+        return queued;
+      if (auto marked = loads_.mark(set, layer); !marked)
+        return marked;
+    }
+    return {};
+  }
+
+  std::vector<copy_strip> strips_;
+  uint32_t layers_;
+  copy_stream stores_;
+  copy_stream loads_;
+};
+
+/// Contiguous copies of one direction that go to the driver in one call.
+class copy_batch_call {
+public:
+  bool full() const noexcept { return sizes_.size() == batch_copies; }
+
+  void add(uint64_t to, uint64_t from, uint64_t bytes) {
+    to_.push_back(reinterpret_cast<void*>(to));
+    from_.push_back(reinterpret_cast<void*>(from));
+    sizes_.push_back(bytes);
+  }
+
+  /// Queues what was added and forgets it.
+  result<void> flush(cudaStream_t stream) {
+    if (sizes_.empty())
+      return {};
+    auto queued = check_cuda(ec::copy_failed, "cudaMemcpyBatchAsync", call(stream));
+    to_.clear();
+    from_.clear();
+    sizes_.clear();
+    return queued;
+  }
+
+private:
+  cudaError_t call([[maybe_unused]] cudaStream_t stream) {
+#if CUDART_VERSION >= 12080
+    auto attributes = cudaMemcpyAttributes{};
+    attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+    attributes.flags = cudaMemcpyFlagPreferOverlapWithCompute;
+    auto first = size_t{0};
+#if CUDART_VERSION >= 13000
+    return cudaMemcpyBatchAsync(to_.data(), from_.data(), sizes_.data(), sizes_.size(), &attributes,
+                                &first, 1, stream);
+#else
+    auto failed = size_t{0};
+    return cudaMemcpyBatchAsync(to_.data(), from_.data(), sizes_.data(), sizes_.size(), &attributes,
+                                &first, 1, &failed, stream);
+#endif
+#else
+    return cudaErrorNotSupported;
+#endif
+  }
+
+  std::vector<void*> to_;
+  std::vector<void*> from_;
+  std::vector<size_t> sizes_;
+};
+
+/// What the copy hardware of the GPU moves.
+class direct_mover final : public cuda_mover {
+public:
+  direct_mover(std::vector<copy_strip> strips, uint32_t layers, cuda_copy_method method)
+    : cuda_mover(std::move(strips), layers), batched_(method == cuda_copy_method::batched) {}
+
+protected:
+  /// Layer by layer, so that the first one runs while the next is being listed.
+  result<void> queue(const strip_copy& copy) override {
+    // Each direction has a thread of its own, so it has lists of its own.
+    auto& own = copy.direction == copy_direction::store ? store_lists_ : load_lists_;
+    const auto count = strips_per_layer();
+    for (auto first = size_t{0}; first < copy.strip_count; first += count) {
+      own.copies.clear();
+      append_copies(strips().subspan(copy.first_strip + first, count), copy.device_pages,
+                    copy.host_pages, own.copies);
+      for (const auto& rows : own.copies)
+        if (auto queued = queue_rows(copy.direction, rows, own.batch); !queued)
+          return queued;
+      if (auto queued = own.batch.flush(stream_of(copy.direction).get()); !queued)
+        return queued;
+    }
+    return {};
+  }
+
+private:
+  struct lists {
+    std::vector<row_copy> copies;
+    copy_batch_call batch;
+  };
+
+  result<void> queue_rows(copy_direction direction, const row_copy& rows, copy_batch_call& batch) {
+    const auto store = direction == copy_direction::store;
+    const auto to = store ? rows.host_address : rows.device_address;
+    const auto from = store ? rows.device_address : rows.host_address;
+    auto* const stream = stream_of(direction).get();
+    if (rows.rows > 1)
+      return check_cuda(ec::copy_failed, "cudaMemcpy2DAsync",
+                        cudaMemcpy2DAsync(reinterpret_cast<void*>(to),
+                                          store ? rows.host_stride : rows.device_stride,
+                                          reinterpret_cast<const void*>(from),
+                                          store ? rows.device_stride : rows.host_stride,
+                                          rows.row_bytes, rows.rows, cudaMemcpyDefault, stream));
+    if (!batched_)
+      return check_cuda(ec::copy_failed, "cudaMemcpyAsync",
+                        cudaMemcpyAsync(reinterpret_cast<void*>(to),
+                                        reinterpret_cast<const void*>(from), rows.row_bytes,
+                                        cudaMemcpyDefault, stream));
+    batch.add(to, from, rows.row_bytes);
+    return batch.full() ? batch.flush(stream) : result<void>{};
+  }
+
+  bool batched_;
+  lists store_lists_;
+  lists load_lists_;
+};
+
+/// What a kernel on a few SMs moves.
+class kernel_mover final : public cuda_mover {
+public:
+  kernel_mover(std::vector<copy_strip> strips, uint32_t layers, cuda_copy_method method,
+               uint32_t sms)
+    : cuda_mover(std::move(strips), layers),
+      method_(method == cuda_copy_method::bulk ? kernel_method::bulk : kernel_method::words),
+      sms_(sms) {}
+
+  /// @param most_pages Of one submission. A page takes part in one copy at a time, so it is the
+  /// size of the smaller pool.
+  result<void> prepare(uint32_t most_pages) {
+    if (auto prepared = prepare_copy_kernel(method_); !prepared)
+      return prepared;
+    most_pages_ = most_pages;
+    for (auto& list : lists_) {
+      auto* pages = static_cast<void*>(nullptr);
+      // Device pages first, host pages behind them.
+      if (auto made = check_cuda(ec::copy_failed, "cudaHostAlloc",
+                                 cudaHostAlloc(&pages, size_t{2} * most_pages * sizeof(page_index),
+                                               cudaHostAllocPortable | cudaHostAllocMapped));
+          !made)
+        return made;
+      list.reset(static_cast<page_index*>(pages));
+    }
+    auto* uploaded = static_cast<void*>(nullptr);
+    if (auto made
+        = check_cuda(ec::copy_failed, "cudaMalloc", cudaMalloc(&uploaded, strips().size_bytes()));
+        !made)
+      return made;
+    strips_.reset(static_cast<copy_strip*>(uploaded));
+    if (auto copied = check_cuda(
+          ec::copy_failed, "cudaMemcpy",
+          cudaMemcpy(uploaded, strips().data(), strips().size_bytes(), cudaMemcpyHostToDevice));
+        !copied)
+      return copied;
+    // cudaMemcpy from pageable memory may return early, and our streams do not wait for its stream.
+    return check_cuda(ec::copy_failed, "cudaStreamSynchronize", cudaStreamSynchronize(nullptr));
+  }
+
+protected:
+  result<void> queue(const strip_copy& copy) override {
+    const auto pages = copy.device_pages.size();
+    HICACHE_CHECK(pages <= most_pages_);
+    auto* const device_pages
+      = lists_[copy.set + (copy.direction == copy_direction::store ? 0 : copy_sets)].get();
+    auto* const host_pages = device_pages + most_pages_;
+    if (copy.first_strip == 0) {
+      std::ranges::copy(copy.device_pages, device_pages);
+      std::ranges::copy(copy.host_pages, host_pages);
+    }
+    auto launch = kernel_copy{};
+    launch.direction = copy.direction;
+    launch.strips = strips_.get() + copy.first_strip;
+    launch.strip_count = copy.strip_count;
+    launch.device_pages = device_pages;
+    launch.host_pages = host_pages;
+    launch.pages = pages;
+    for (const auto& strip : strips().subspan(copy.first_strip, copy.strip_count))
+      launch.bundles = std::max(launch.bundles, bundle_count(strip, pages));
+    return launch_copy_kernel(method_, launch, sms_, stream_of(copy.direction).get());
+  }
+
+private:
+  kernel_method method_;
+  uint32_t sms_;
+  uint32_t most_pages_ = 0;
+  /// Of each set: stores, then loads.
+  std::array<pinned_pages, size_t{2} * copy_sets> lists_;
+  device_strips strips_;
+};
+
+result<void> check_batches() {
+  auto driver = 0;
+  if (auto asked
+      = check_cuda(ec::unsupported, "cudaDriverGetVersion", cudaDriverGetVersion(&driver));
+      !asked)
+    return asked;
+  if (CUDART_VERSION < 12080 || driver < 12080)
+    return fail(ec::unsupported, "batches of copies need CUDA 12.8; this build has version "
+                                   + std::to_string(CUDART_VERSION) + " and the driver "
+                                   + std::to_string(driver));
+  return {};
+}
+
+result<void> check_sms(uint32_t sms) {
+  auto available = 0;
+  if (auto asked = check_cuda(
+        ec::unsupported, "cudaDeviceGetAttribute",
+        cudaDeviceGetAttribute(&available, cudaDevAttrMultiProcessorCount, cuda_device_number));
+      !asked)
+    return asked;
+  if (sms == 0 || sms > static_cast<uint32_t>(available))
+    return fail(ec::unsupported, "the copy kernel cannot run on " + std::to_string(sms)
+                                   + " SMs; expected 1 to " + std::to_string(available));
+  return {};
+}
+
+/// A mover of this method, between small pools, does what it should.
+result<void> prove_method(const pool_geometry& l2, const copy_options& options,
+                          cuda_copy_method method) {
+  // Enough to have a next page and a next layer on both sides.
+  auto shape = l2.shape();
+  shape.layers = std::min(shape.layers, uint32_t{2});
+  const auto l1_pool = pool_geometry{shape, host_layout::layer_first, 4};
+  const auto l2_pool = pool_geometry{shape, l2.layout(), 4};
+  auto l1_memory = allocate_cuda_memory(l1_pool.total_bytes(), "the GPU");
+  if (!l1_memory)
+    return tl::unexpected{l1_memory.error()};
+  auto l2_memory = allocate_pinned_memory(l2_pool.total_bytes(), {});
+  if (!l2_memory)
+    return tl::unexpected{l2_memory.error()};
+  const auto layers = device_layers::of(l1_pool, reinterpret_cast<uint64_t>((*l1_memory)->data()));
+  auto mover = make_cuda_mover(layers, l2_pool, (*l2_memory)->data(), options, method);
+  if (!mover)
+    return tl::unexpected{mover.error()};
+  return prove_mover(**mover, l1_pool, **l1_memory, l2_pool, **l2_memory);
+}
+
+} // namespace
+
+const char* to_string(cuda_copy_method method) noexcept {
+  switch (method) {
+    case cuda_copy_method::batched:
+      return "batched";
+    case cuda_copy_method::single:
+      return "single";
+    case cuda_copy_method::bulk:
+      return "bulk";
+    case cuda_copy_method::words:
+      return "words";
+  }
+  return "unknown";
+}
+
+std::span<const cuda_copy_method> methods_of(io_backend io) noexcept {
+  return io == io_backend::direct ? direct_methods : kernel_methods;
+}
+
+result<std::unique_ptr<page_mover>> make_cuda_mover(const device_layers& l1,
+                                                    const pool_geometry& l2, std::byte* l2_data,
+                                                    const copy_options& options,
+                                                    cuda_copy_method method) {
+  auto strips = make_copy_strips(l1, l2, reinterpret_cast<uint64_t>(l2_data));
+  const auto layers = l2.shape().layers;
+  if (method == cuda_copy_method::batched || method == cuda_copy_method::single) {
+    if (auto able = method == cuda_copy_method::single ? result<void>{} : check_batches(); !able)
+      return tl::unexpected{able.error()};
+    auto mover = std::make_unique<direct_mover>(std::move(strips), layers, method);
+    if (auto opened = mover->open(); !opened)
+      return tl::unexpected{opened.error()};
+    return mover;
+  }
+  if (auto able = check_sms(options.sms); !able)
+    return tl::unexpected{able.error()};
+  auto mover = std::make_unique<kernel_mover>(std::move(strips), layers, method, options.sms);
+  if (auto opened = mover->open(); !opened)
+    return tl::unexpected{opened.error()};
+  if (auto prepared = mover->prepare(std::min(l1.pages, l2.pages())); !prepared)
+    return tl::unexpected{prepared.error()};
+  return mover;
+}
+
+result<std::unique_ptr<page_mover>> make_proven_cuda_mover(const device_layers& l1,
+                                                           const pool_geometry& l2,
+                                                           std::byte* l2_data,
+                                                           const copy_options& options) {
+  auto reason = std::string{};
+  for (const auto method : methods_of(options.io)) {
+    // Which calls and instructions a driver and a GPU really offer shows only when they are used,
+    // and a cache that copies wrongly answers wrongly.
+    auto proven = prove_method(l2, options, method);
+    if (proven)
+      return make_cuda_mover(l1, l2, l2_data, options, method);
+    reason = std::string{to_string(method)} + ": " + proven.error().detail;
+  }
+  return fail(ec::unsupported, "the GPU cannot be used for copies, " + reason);
+}
+
+} // namespace hicache

@@ -1,0 +1,164 @@
+#include "launch/transfer_cuda.hpp"
+
+#include <cuda_runtime.h>
+
+#include <utility>
+
+namespace hicache {
+
+namespace {
+
+constexpr int device_number = 0;
+
+/// Turns the status of one runtime call into a result.
+result<void> check(const char* call, cudaError_t status) {
+  if (status != cudaSuccess)
+    return fail(ec::copy_failed, std::string{call} + ": " + cudaGetErrorString(status));
+  return {};
+}
+
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+/// Keeps the SM busy for so long.
+__global__ void spin(uint64_t nanoseconds) {
+  auto begin = uint64_t{0};
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begin));
+  for (auto now = begin; now - begin < nanoseconds;)
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+}
+
+class cuda_probe final : public transfer_probe {
+public:
+  explicit cuda_probe(probe_target target) : target_(std::move(target)) {}
+
+  ~cuda_probe() override {
+    // Fails only while the process ends and the driver is gone.
+    if (stream_ != nullptr)
+      static_cast<void>(cudaStreamDestroy(stream_));
+  }
+
+  result<void> open() {
+    if (auto bound = check("cudaSetDevice", cudaSetDevice(device_number)); !bound)
+      return bound;
+    if (auto asked
+        = check("cudaDeviceGetAttribute",
+                cudaDeviceGetAttribute(&sms_, cudaDevAttrMultiProcessorCount, device_number));
+        !asked)
+      return asked;
+    return check("cudaStreamCreateWithFlags",
+                 cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  }
+
+  result<double> copy_whole(copy_direction direction) override {
+    const auto storing = direction == copy_direction::store;
+    const auto begin = std::chrono::steady_clock::now();
+    if (auto copied
+        = check("cudaMemcpyAsync", cudaMemcpyAsync(storing ? target_.l2 : target_.l1,
+                                                   storing ? target_.l1 : target_.l2, target_.bytes,
+                                                   cudaMemcpyDefault, stream_));
+        !copied)
+      return tl::unexpected{copied.error()};
+    return finish(begin);
+  }
+
+  result<double> copy_by_page(copy_direction direction) override {
+    const auto begin = std::chrono::steady_clock::now();
+    for (const auto& strip : target_.strips)
+      for (auto i = size_t{0}; i < target_.device_pages.size(); ++i)
+        if (auto copied
+            = copy_page(direction, strip, target_.device_pages[i], target_.host_pages[i]);
+            !copied)
+          return tl::unexpected{copied.error()};
+    return finish(begin);
+  }
+
+  result<void> compute(const layer_progress& progress,
+                       std::chrono::nanoseconds per_layer) override {
+    for (auto layer = uint32_t{0}; layer < progress.layers(); ++layer) {
+      if (auto* event = progress.event(layer); event != nullptr) {
+        if (auto waits = check("cudaStreamWaitEvent",
+                               cudaStreamWaitEvent(stream_, static_cast<cudaEvent_t>(event)));
+            !waits)
+          return waits;
+      } else if (!progress.wait(layer)) {
+        return fail(ec::copy_failed, "the load under the computation failed");
+      }
+      spin<<<static_cast<unsigned>(sms_), 1, 0, stream_>>>(
+        static_cast<uint64_t>(per_layer.count()));
+      if (auto launched = check("the launch of the computation", cudaGetLastError()); !launched)
+        return launched;
+    }
+    if (auto waited = check("cudaStreamSynchronize", cudaStreamSynchronize(stream_)); !waited)
+      return waited;
+    if (progress.failed())
+      return fail(ec::copy_failed, "the load under the computation failed");
+    return {};
+  }
+
+private:
+  /// One call: a run of bytes, or rows that lie apart.
+  result<void> copy_page(copy_direction direction, const copy_strip& strip, page_index device_page,
+                         page_index host_page) {
+    const auto storing = direction == copy_direction::store;
+    auto* l1
+      = reinterpret_cast<void*>(strip.device_address + device_page * strip.device_page_stride);
+    auto* l2 = reinterpret_cast<void*>(strip.host_address + host_page * strip.host_page_stride);
+    auto* to = storing ? l2 : l1;
+    auto* from = storing ? l1 : l2;
+    if (strip.rows == 1)
+      return check("cudaMemcpyAsync",
+                   cudaMemcpyAsync(to, from, strip.row_bytes, cudaMemcpyDefault, stream_));
+    return check("cudaMemcpy2DAsync",
+                 cudaMemcpy2DAsync(to, storing ? strip.host_row_stride : strip.device_row_stride,
+                                   from, storing ? strip.device_row_stride : strip.host_row_stride,
+                                   strip.row_bytes, strip.rows, cudaMemcpyDefault, stream_));
+  }
+
+  result<double> finish(std::chrono::steady_clock::time_point begin) {
+    if (auto done = check("cudaStreamSynchronize", cudaStreamSynchronize(stream_)); !done)
+      return tl::unexpected{done.error()};
+    return seconds_since(begin);
+  }
+
+  probe_target target_;
+  cudaStream_t stream_ = nullptr;
+  int sms_ = 1;
+};
+
+} // namespace
+
+result<std::unique_ptr<transfer_probe>> make_cuda_probe(probe_target target) {
+  auto probe = std::make_unique<cuda_probe>(std::move(target));
+  if (auto opened = probe->open(); !opened)
+    return tl::unexpected{opened.error()};
+  return probe;
+}
+
+result<double> register_new_memory(uint64_t bytes) {
+  // The first call of a process makes the context, which is no part of pinning.
+  if (auto bound = check("cudaSetDevice", cudaSetDevice(device_number)); !bound)
+    return tl::unexpected{bound.error()};
+  const auto begin = std::chrono::steady_clock::now();
+  auto memory = new_mapping::create(bytes);
+  if (!memory)
+    return tl::unexpected{memory.error()};
+  if (auto pinned = check("cudaHostRegister",
+                          cudaHostRegister(memory->data(), bytes, cudaHostRegisterPortable));
+      !pinned)
+    return tl::unexpected{pinned.error()};
+  const auto seconds = seconds_since(begin);
+  if (auto unpinned = check("cudaHostUnregister", cudaHostUnregister(memory->data())); !unpinned)
+    return tl::unexpected{unpinned.error()};
+  return seconds;
+}
+
+std::string cuda_driver_version() {
+  auto version = 0;
+  if (cudaDriverGetVersion(&version) != cudaSuccess)
+    return "unknown";
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+} // namespace hicache

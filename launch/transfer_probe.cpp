@@ -1,0 +1,126 @@
+#include "launch/transfer_probe.hpp"
+
+#include "base/check.hpp"
+#include "base/units.hpp"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <latch>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+namespace hicache {
+
+namespace {
+
+/// Of the machine's memory, or less.
+constexpr auto page_bytes = uint64_t{4096};
+
+/// Has `threads` threads do an equal part of `bytes` bytes each, in whole pages of the machine.
+/// @returns seconds from when all threads are there until the last is done
+template <class Work>
+result<double> share_out(uint64_t bytes, uint32_t threads, Work work) {
+  const auto part = (bytes / threads + page_bytes - 1) / page_bytes * page_bytes;
+  const auto do_part = [&](uint32_t i) {
+    work(std::min(i * part, bytes), i + 1 == threads ? bytes : std::min((i + 1) * part, bytes));
+  };
+  auto ready = std::latch{threads};
+  auto helpers = std::vector<std::jthread>{};
+  try {
+    for (auto i = uint32_t{1}; i < threads; ++i)
+      helpers.emplace_back([&, i] {
+        ready.arrive_and_wait();
+        do_part(i);
+      });
+  } catch (const std::system_error& problem) {
+    // Those that were started wait for the others.
+    ready.count_down(threads - static_cast<std::ptrdiff_t>(helpers.size()));
+    return fail(ec::io_failure, std::string{"cannot start a thread: "} + problem.what());
+  }
+  ready.arrive_and_wait();
+  const auto begin = std::chrono::steady_clock::now();
+  do_part(0);
+  helpers.clear();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+class host_probe final : public transfer_probe {
+public:
+  explicit host_probe(probe_target target) : target_(std::move(target)) {
+    HICACHE_CHECK(target_.threads > 0);
+  }
+
+  result<double> copy_whole(copy_direction direction) override {
+    auto* from = direction == copy_direction::store ? target_.l1 : target_.l2;
+    auto* to = direction == copy_direction::store ? target_.l2 : target_.l1;
+    return share_out(target_.bytes, target_.threads, [&](uint64_t begin, uint64_t end) {
+      std::memcpy(to + begin, from + begin, end - begin);
+    });
+  }
+
+  result<double> copy_by_page(copy_direction /*direction*/) override { return 0.0; }
+
+  result<void> compute(const layer_progress& progress,
+                       std::chrono::nanoseconds per_layer) override {
+    for (auto layer = uint32_t{0}; layer < progress.layers(); ++layer) {
+      if (!progress.wait(layer))
+        return fail(ec::copy_failed, "the load under the computation failed");
+      const auto end = std::chrono::steady_clock::now() + per_layer;
+      while (std::chrono::steady_clock::now() < end)
+        continue;
+    }
+    return {};
+  }
+
+private:
+  probe_target target_;
+};
+
+} // namespace
+
+std::unique_ptr<transfer_probe> make_host_probe(probe_target target) {
+  return std::make_unique<host_probe>(std::move(target));
+}
+
+result<new_mapping> new_mapping::create(uint64_t bytes) {
+  auto* address
+    = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (address == MAP_FAILED)
+    return fail(ec::io_failure, "cannot map " + format_bytes(bytes) + ": "
+                                  + std::generic_category().message(errno));
+  // Not every kernel has them; then the pages are plain ones.
+  static_cast<void>(::madvise(address, bytes, MADV_HUGEPAGE));
+  return new_mapping{static_cast<std::byte*>(address), bytes};
+}
+
+new_mapping::new_mapping(new_mapping&& other) noexcept
+  : data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {}
+
+new_mapping::~new_mapping() {
+  if (data_ != nullptr)
+    ::munmap(data_, bytes_);
+}
+
+result<double> touch_new_memory(uint64_t bytes, uint32_t threads) {
+  HICACHE_CHECK(bytes > 0 && threads > 0);
+  const auto begin = std::chrono::steady_clock::now();
+  auto memory = new_mapping::create(bytes);
+  if (!memory)
+    return tl::unexpected{memory.error()};
+  const auto mapped = std::chrono::steady_clock::now();
+  auto* data = memory->data();
+  const auto touching = share_out(bytes, threads, [data](uint64_t from, uint64_t to) {
+    for (auto at = from; at < to; at += page_bytes)
+      *static_cast<volatile std::byte*>(data + at) = std::byte{0};
+  });
+  if (!touching)
+    return touching;
+  return std::chrono::duration<double>(mapped - begin).count() + *touching;
+}
+
+} // namespace hicache

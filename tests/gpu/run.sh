@@ -1,0 +1,201 @@
+#!/usr/bin/env bash
+# tests/gpu/run.sh [--results DIR] [--seconds X] | --build DIR | --pack FILE.tar.gz
+#
+# Builds the tests of the gpu layer and the transfer benchmark with nvcc alone and runs them on the GPU of this machine: for
+# machines that have a GPU and little else. Ends with 77 where no GPU answers.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+
+usage() {
+  cat <<'TEXT'
+Usage: tests/gpu/run.sh [--results DIR] [--seconds X]
+       tests/gpu/run.sh --build DIR
+       tests/gpu/run.sh --pack FILE.tar.gz
+
+  --results DIR       where transfer-<GPU>.json goes: device, driver, figures, ratios; $OUT or this folder if not given
+  --seconds X         for each case of the benchmark
+  --build DIR         only build the two programs, for GPUs from Ampere on, and leave them in DIR
+  --pack FILE.tar.gz  write the sources and the headers of other projects that they need to an archive, which unpacks
+                      anywhere and in which this script does all of the above
+
+Needs nvcc and its host compiler. Runs the tests with freed memory poisoned, then those of the GPU under compute-sanitizer if
+that is installed, then the benchmark. Ends with 0 if all was well, 77 where no GPU answers.
+TEXT
+}
+
+# give_up SENTENCE: for what the caller got wrong.
+give_up() {
+  echo "tests/gpu/run.sh: $1" >&2
+  exit 2
+}
+
+# no_gpu REASON: not an error, but nothing was tested.
+no_gpu() {
+  echo "tests/gpu/run.sh: no GPU answers on this machine ($1), so nothing was run"
+  exit 77
+}
+
+what=run
+target=
+results=${OUT:-$PWD}
+seconds=
+while [ $# -gt 0 ]; do
+  case $1 in
+    -h | --help)
+      usage
+      exit 0
+      ;;
+    --results | --seconds | --build | --pack)
+      [ $# -gt 1 ] || give_up "$1 needs a value"
+      case $1 in
+        --results) results=$2 ;;
+        --seconds) seconds=$2 ;;
+        *) what=${1#--} target=$2 ;;
+      esac
+      shift
+      ;;
+    *) give_up "unknown argument '$1'; tests/gpu/run.sh --help says what there is" ;;
+  esac
+  shift
+done
+
+scratch=$(mktemp -d -t hicache-gpu-XXXXXX)
+trap 'rm -rf "$scratch"' EXIT
+
+# What is built, relative to the root. The headers lie beside these files.
+cd "$root"
+library=(base/*.cpp messages/ids.cpp messages/operations.cpp cache/geometry.cpp gpu/*.cpp gpu/*.cu)
+tests=(tests/gpu/*_test.cpp)
+benchmark=(bench/transfer_main.cpp launch/transfer_*.cpp launch/transfer_*.cu)
+cd - >/dev/null
+
+# A pack brings GoogleTest and tl::expected along; elsewhere Debian's packages have them.
+# Relative paths, because flags travel as text and the root's name may have spaces.
+googletest=/usr/src/googletest
+includes="-I ."
+if [ -d "$root/third_party" ]; then
+  googletest=third_party/googletest
+  includes="-I . -I third_party/include"
+fi
+(cd "$root" && [ -d "$googletest/googlemock/src" ]) \
+  || give_up "there is no $googletest/googlemock; install libgtest-dev and libgmock-dev, or use a pack"
+
+pack() {
+  local expected
+  expected=$(echo '#include <tl/expected.hpp>' | c++ -std=c++20 -M -x c++ - | grep -o '[^ ]*/tl/expected.hpp') \
+    || give_up "the compiler finds no tl/expected.hpp; install libexpected-dev"
+  local top=$scratch/hicache-gpu
+  mkdir -p "$top/third_party/include/tl" "$top/third_party/googletest"
+  cp "$expected" "$top/third_party/include/tl/"
+  (
+    cd "$root"
+    for part in googletest googlemock; do
+      mkdir "$top/third_party/googletest/$part"
+      cp -r "$googletest/$part"/{include,src} "$top/third_party/googletest/$part/"
+    done
+    cp --parents "${library[@]}" "${tests[@]}" "${benchmark[@]}" base/*.hpp messages/{ids,operations}.hpp cache/geometry.hpp \
+      gpu/*.hpp tests/gpu/*.hpp launch/transfer_*.hpp tests/gpu/run.sh LICENSE "$top"
+  )
+  tar -czf "$target" -C "$scratch" hicache-gpu
+  echo "Packed $(tar -tzf "$target" | grep -vc '/$') files into $target"
+}
+
+find_nvcc() {
+  local folder
+  for folder in "${CUDA_PATH:-/usr/local/cuda}/bin" /usr/local/cuda/bin; do
+    PATH=$PATH:$folder
+  done
+  command -v nvcc >/dev/null || give_up "nvcc was not found; put the CUDA toolkit's bin folder on the PATH"
+}
+
+# Machine code for the GPU at hand if both nvidia-smi and nvcc know its architecture.
+architectures() {
+  local own
+  own=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d '. ') || own=
+  if [ "$what" = run ] && [ -n "$own" ] && nvcc --list-gpu-arch | grep -qx "compute_$own"; then
+    echo "-gencode arch=compute_$own,code=sm_$own"
+    return
+  fi
+  # The last one as text for the driver's compiler too, for later GPUs.
+  echo "-gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=sm_90 -gencode arch=compute_90,code=compute_90"
+}
+
+# compile FOLDER FLAGS SOURCE...: object files into FOLDER, as many at a time as there are cores.
+compile() {
+  local folder=$1 flags=$2
+  shift 2
+  mkdir -p "$folder"
+  printf '%s\n' "$@" | (
+    cd "$root"
+    xargs -P "$(nproc)" -I SOURCE sh -c "nvcc $flags -c \"\$1\" -o \"\$2/\$(echo \"\$1\" | tr / _).o\"" sh SOURCE "$folder"
+  )
+}
+
+build() {
+  local folder=$1 flags
+  flags="-std=c++20 -O2 -DHICACHE_HAVE_CUDA $includes $(architectures)"
+  echo "Building: $(nvcc --version | grep -o 'release [0-9.]*'), $(architectures)"
+  mkdir -p "$folder"
+  compile "$scratch/library" "$flags" "${library[@]}"
+  compile "$scratch/tests" "$flags -I $googletest/googletest/include -I $googletest/googlemock/include" "${tests[@]}"
+  compile "$scratch/googletest" "-std=c++20 -O1 -I $googletest/googletest -I $googletest/googletest/include \
+    -I $googletest/googlemock -I $googletest/googlemock/include" \
+    "$googletest"/googletest/src/gtest-all.cc "$googletest"/googlemock/src/gmock-all.cc "$googletest"/googlemock/src/gmock_main.cc
+  compile "$scratch/benchmark" "$flags" "${benchmark[@]}"
+  nvcc "$scratch"/{library,tests,googletest}/*.o -lpthread -ldl -lrt -o "$folder/gpu_test"
+  nvcc "$scratch"/{library,benchmark}/*.o -lpthread -ldl -lrt -o "$folder/transfer_bench"
+}
+
+# check_gpu: the driver may be there without a GPU that answers. Quick, so that it comes before the build.
+check_gpu() {
+  nvidia-smi -L >/dev/null 2>&1 || [ -e /dev/nvidiactl ] || no_gpu "there is no driver"
+  find_nvcc
+  cat >"$scratch/probe.cu" <<'TEXT'
+#include <cstdio>
+int main() {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  std::puts(status == cudaSuccess ? "the driver offers none" : cudaGetErrorString(status));
+  return status == cudaSuccess && count > 0 ? 0 : 1;
+}
+TEXT
+  nvcc "$scratch/probe.cu" -o "$scratch/probe"
+  local reason
+  reason=$("$scratch/probe") || no_gpu "$reason"
+}
+
+# sanitize FILTER OPTION...: only the memory accesses count, as the tests provoke errors of the runtime on purpose.
+sanitize() {
+  local filter=$1
+  shift
+  echo "Running tests of the GPU under compute-sanitizer $*"
+  compute-sanitizer "$@" --error-exitcode 1 "$scratch/gpu_test" --gtest_brief=1 --gtest_filter="$filter"
+}
+
+run() {
+  check_gpu
+  build "$scratch"
+  echo "Running the tests"
+  MALLOC_PERTURB_=165 "$scratch/gpu_test"
+  if command -v compute-sanitizer >/dev/null; then
+    sanitize 'CudaCopyTest.*:*CudaEngineTest*' --tool memcheck --report-api-errors no
+    sanitize 'CudaCopyTest.*' --tool racecheck
+  else
+    echo "compute-sanitizer is not installed; the tests were not run under it"
+  fi
+  local name
+  name=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1 | tr -cs 'A-Za-z0-9\n' '-') || name=
+  mkdir -p "$results"
+  "$scratch/transfer_bench" --device cuda ${seconds:+--seconds "$seconds"} --json "$results/transfer-${name:-gpu}.json"
+  echo "The figures are in $results/transfer-${name:-gpu}.json"
+}
+
+case $what in
+  pack) pack ;;
+  build)
+    find_nvcc
+    build "$target"
+    ;;
+  run) run ;;
+esac
