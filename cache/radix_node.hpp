@@ -44,7 +44,7 @@ struct node_record {
 /// A run of whole pages that share one path from the root. Written by radix_tree and the operations
 /// on it; whoever changes a field calls `radix_tree::changed` afterwards.
 struct radix_node {
-  // What walking, locking and touching a path need comes first, to lie in few cache lines.
+  // What locking and touching a path need comes first, to lie in few cache lines.
 
   /// Null for the root of a namespace, which holds no pages.
   radix_node* parent = nullptr;
@@ -58,15 +58,15 @@ struct radix_node {
   /// Pages before this node on its path, and its own.
   uint64_t first = 0;
   uint64_t pages = 0;
-  token_span tokens;
-  radix_children children;
+  /// Empty or one per page.
+  std::vector<page_index> device;
   node_record record;
   node_use use;
   /// Pins and session references that end here or below.
   uint32_t pins = 0;
   uint32_t references = 0;
-  /// Empty or one per page.
-  std::vector<page_index> device;
+  token_span tokens;
+  radix_children children;
 
   node_id id = 0;
   /// Operations in flight on the node's pages, or 0.

@@ -94,7 +94,7 @@ path_end radix_tree::walk(radix_node& start, std::span<const token_id> tokens,
       break;
     // While tokens are compared, the node after the next one comes into the cache.
     if (const auto* next = child->children.only())
-      __builtin_prefetch(&next->pages);
+      __builtin_prefetch(&next->tokens);
     const auto equal
       = equal_pages(wanted, child->tokens.data(), std::min(child->pages, limit - end.pages),
                     options_.page_size, options_.overlap);
