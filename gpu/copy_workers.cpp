@@ -2,6 +2,8 @@
 
 #include "base/check.hpp"
 
+#include <utility>
+
 namespace hicache {
 
 copy_workers::copy_workers(uint32_t workers) {
@@ -19,17 +21,18 @@ copy_workers::~copy_workers() {
   changed_.notify_all();
 }
 
-void copy_workers::run(const std::function<void(uint32_t)>& work) {
-  if (helpers_.empty())
-    return work(0);
+void copy_workers::start(std::function<void(uint32_t)> work) {
   {
     const auto lock = std::scoped_lock{mutex_};
-    work_ = &work;
+    HICACHE_CHECK(busy_ == 0);
+    work_ = std::move(work);
     busy_ = size() - 1;
     ++round_;
   }
   changed_.notify_all();
-  work(0);
+}
+
+void copy_workers::join() {
   auto lock = std::unique_lock{mutex_};
   changed_.wait(lock, [this] { return busy_ == 0; });
 }
@@ -43,7 +46,7 @@ void copy_workers::help(uint32_t worker) {
       return;
     seen = round_;
     lock.unlock();
-    (*work_)(worker);
+    work_(worker);
     lock.lock();
     if (--busy_ == 0)
       changed_.notify_all();

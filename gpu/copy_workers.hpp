@@ -9,11 +9,11 @@
 
 namespace hicache {
 
-/// Persistent threads that share one piece of work after the other. run() is called by one thread
-/// at a time. Not copyable.
+/// Persistent threads that help a caller with one piece of work after the other. start() and join()
+/// are called by one thread at a time. Not copyable.
 class copy_workers {
 public:
-  /// @param workers Counts the caller of run(): one thread less is started.
+  /// @param workers Counts the caller: one thread less is started.
   /// @pre workers > 0
   explicit copy_workers(uint32_t workers);
   copy_workers(const copy_workers&) = delete;
@@ -22,17 +22,21 @@ public:
 
   uint32_t size() const noexcept { return static_cast<uint32_t>(helpers_.size()) + 1; }
 
-  /// Calls work(0) on the caller's thread and work(1) to work(size() - 1) on the others, and
-  /// returns when all have returned.
-  void run(const std::function<void(uint32_t worker)>& work);
+  /// Has work(1) to work(size() - 1) called on the helpers' threads and returns at once; work(0) is
+  /// the caller's own.
+  /// @pre the work that was started last was joined
+  void start(std::function<void(uint32_t worker)> work);
+
+  /// Returns when the helpers have returned from what was started last.
+  void join();
 
 private:
   void help(uint32_t worker);
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  const std::function<void(uint32_t)>* work_ = nullptr;
-  /// Counts calls of run(), so that a helper takes part in each of them once.
+  std::function<void(uint32_t)> work_;
+  /// Counts calls of start(), so that a helper takes part in each of them once.
   uint64_t round_ = 0;
   uint32_t busy_ = 0;
   bool closing_ = false;

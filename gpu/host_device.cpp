@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <bit>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -23,6 +25,12 @@ namespace {
 
 /// Less than this is copied by one thread: waking another takes as long as copying it.
 constexpr uint64_t split_bytes = uint64_t{256} << 10;
+
+/// How far ahead of the copying is what gets fetched: what a core copies while memory answers.
+constexpr uint64_t ahead_bytes = uint64_t{2} << 10;
+
+/// Enough for rows of 256 bytes; shorter ones are slow for other reasons.
+constexpr uint64_t most_pieces_ahead = 8;
 
 /// What one thread's share is a multiple of: threads do not write to the same cache line.
 constexpr uint64_t line_bytes = 64;
@@ -105,59 +113,45 @@ copy_piece piece_at(const row_copy& copy, uint64_t begin) {
           std::min(copy.row_bytes - in_row, piece_bytes)};
 }
 
-/// One direction of the host mover.
+/// One direction of the host mover. A submission is copied in steps: a load layer by layer, a store
+/// in one. The caller and its helpers have a share of each step; helpers go from step to step
+/// without waiting for each other, since waking a thread for each layer would take as long as
+/// copying it.
 class host_lane {
 public:
-  host_lane(copy_direction direction, bool page_by_page, uint32_t threads)
-    : direction_(direction), page_by_page_(page_by_page), workers_(threads) {}
+  /// @param strips Must outlive the lane; as many for each step.
+  host_lane(copy_direction direction, io_backend io, bool page_by_page,
+            std::span<const copy_strip> strips, uint32_t steps, uint32_t threads)
+    : direction_(direction), io_(io), page_by_page_(page_by_page), strips_(strips),
+      copies_(threads), arrived_(steps), workers_(threads) {}
 
   void begin(uint32_t set, std::span<const page_index> device_pages,
              std::span<const page_index> host_pages) {
     submissions_[set] = {device_pages, host_pages};
   }
 
-  /// What memory engines do: runs of bytes, as many for each thread.
-  void copy_runs(uint32_t set, std::span<const copy_strip> strips) {
-    const auto [device_pages, host_pages] = submissions_[set];
-    copies_.clear();
-    if (page_by_page_)
-      for (auto i = size_t{0}; i < host_pages.size(); ++i)
-        append_copies(strips, device_pages.subspan(i, 1), host_pages.subspan(i, 1), copies_);
-    else
-      append_copies(strips, device_pages, host_pages, copies_);
-    auto bytes = uint64_t{0};
-    for (const auto& copy : copies_)
-      bytes += bytes_of(copy);
-    share(bytes, [this, bytes](uint32_t worker, uint32_t workers) {
-      const auto lines = bytes / line_bytes;
-      const auto end = worker + 1 == workers ? bytes : lines * (worker + 1) / workers * line_bytes;
-      copy_range(lines * worker / workers * line_bytes, end);
-    });
-  }
-
-  /// What a kernel does: pieces by number. Each thread takes a range of them rather than every
-  /// n-th, since a core, unlike a warp, gains from going on where it was.
-  void copy_pieces(uint32_t set, std::span<const copy_strip> strips) {
-    const auto [device_pages, host_pages] = submissions_[set];
-    auto bytes = uint64_t{0};
-    auto pieces = uint64_t{0};
-    for (const auto& strip : strips) {
-      bytes += strip.row_bytes * strip.rows * host_pages.size();
-      pieces += piece_count(strip, host_pages.size());
+  /// Copies step `step` of the submission, and begins with the others at the first one.
+  void finish(uint32_t set, uint32_t step) {
+    const auto helpers = count_workers(set) - 1;
+    if (step == 0 && helpers > 0) {
+      for (auto& each : arrived_)
+        each = 0;
+      workers_.start([this, set](uint32_t worker) {
+        for (auto next = uint32_t{0}; next < arrived_.size(); ++next) {
+          copy_share(set, next, worker, workers_.size());
+          arrived_[next].fetch_add(1, std::memory_order_release);
+          arrived_[next].notify_one();
+        }
+      });
     }
-    share(bytes, [&, device = device_pages.data(), host = host_pages.data(),
-                  pages = host_pages.size()](uint32_t worker, uint32_t workers) {
-      auto begin = pieces * worker / workers;
-      auto end = pieces * (worker + 1) / workers;
-      for (const auto& strip : strips) {
-        const auto count = piece_count(strip, pages);
-        for (auto index = begin; index < std::min(count, end); ++index)
-          copy_piece_to(direction_, find_piece(strip, device, host, index),
-                        find_piece(strip, device, host, std::min(index + 1, count - 1)));
-        begin -= std::min(begin, count);
-        end -= std::min(end, count);
-      }
-    });
+    copy_share(set, step, 0, helpers + 1);
+    if (helpers == 0)
+      return;
+    for (auto done = arrived_[step].load(std::memory_order_acquire); done < helpers;
+         done = arrived_[step].load(std::memory_order_acquire))
+      arrived_[step].wait(done, std::memory_order_acquire);
+    if (step + 1 == arrived_.size())
+      workers_.join();
   }
 
 private:
@@ -166,29 +160,93 @@ private:
     std::span<const page_index> host_pages;
   };
 
-  template <class Work>
-  void share(uint64_t bytes, const Work& work) {
-    const auto workers = bytes < split_bytes ? 1 : workers_.size();
-    const auto part = [&](uint32_t worker) {
-      work(worker, workers);
-      settle_bytes();
-    };
-    if (workers == 1)
-      part(0);
+  std::span<const copy_strip> strips_of(uint32_t step) const {
+    const auto count = strips_.size() / arrived_.size();
+    return strips_.subspan(step * count, count);
+  }
+
+  /// Small steps are not shared.
+  uint32_t count_workers(uint32_t set) const {
+    auto bytes = uint64_t{0};
+    for (const auto& strip : strips_of(0))
+      bytes += strip.row_bytes * strip.rows * submissions_[set].host_pages.size();
+    return bytes < split_bytes ? 1 : workers_.size();
+  }
+
+  void copy_share(uint32_t set, uint32_t step, uint32_t worker, uint32_t workers) {
+    if (io_ == io_backend::direct)
+      copy_runs(set, strips_of(step), worker, workers);
     else
-      workers_.run(part);
+      copy_pieces(set, strips_of(step), worker, workers);
+    settle_bytes();
+  }
+
+  /// What memory engines do: runs of bytes, as many for each thread.
+  void copy_runs(uint32_t set, std::span<const copy_strip> strips, uint32_t worker,
+                 uint32_t workers) {
+    const auto [device_pages, host_pages] = submissions_[set];
+    auto& copies = copies_[worker];
+    copies.clear();
+    if (page_by_page_)
+      for (auto i = size_t{0}; i < host_pages.size(); ++i)
+        append_copies(strips, device_pages.subspan(i, 1), host_pages.subspan(i, 1), copies);
+    else
+      append_copies(strips, device_pages, host_pages, copies);
+    auto bytes = uint64_t{0};
+    for (const auto& copy : copies)
+      bytes += bytes_of(copy);
+    const auto lines = bytes / line_bytes;
+    const auto end = worker + 1 == workers ? bytes : lines * (worker + 1) / workers * line_bytes;
+    copy_range(copies, lines * worker / workers * line_bytes, end);
+  }
+
+  /// What a kernel does: pieces by number. Each thread takes a range of them rather than every
+  /// n-th, since a core, unlike a warp, gains from going on where it was.
+  void copy_pieces(uint32_t set, std::span<const copy_strip> strips, uint32_t worker,
+                   uint32_t workers) const {
+    const auto pages = submissions_[set].host_pages.size();
+    const auto* device = submissions_[set].device_pages.data();
+    const auto* host = submissions_[set].host_pages.data();
+    auto pieces = uint64_t{0};
+    for (const auto& strip : strips)
+      pieces += piece_count(strip, pages);
+    auto begin = pieces * worker / workers;
+    auto end = pieces * (worker + 1) / workers;
+    for (const auto& strip : strips) {
+      const auto count = piece_count(strip, pages);
+      copy_pieces(strip, device, host, begin, std::min(count, end), count);
+      begin -= std::min(begin, count);
+      end -= std::min(end, count);
+    }
+  }
+
+  /// Copies pieces begin to end. Each is found once: when it is fetched.
+  void copy_pieces(const copy_strip& strip, const page_index* device, const page_index* host,
+                   uint64_t begin, uint64_t end, uint64_t count) const {
+    const auto ahead
+      = std::bit_floor(std::clamp(ahead_bytes / strip.row_bytes, uint64_t{1}, most_pieces_ahead));
+    auto fetched = std::array<copy_piece, most_pieces_ahead>{};
+    const auto find
+      = [&](uint64_t index) { return find_piece(strip, device, host, std::min(index, count - 1)); };
+    for (auto index = begin; index < std::min(begin + ahead, end); ++index)
+      fetched[index % ahead] = find(index);
+    for (auto index = begin; index < end; ++index) {
+      const auto next = find(index + ahead);
+      copy_piece_to(direction_, std::exchange(fetched[index % ahead], next), next);
+    }
   }
 
   /// Copies bytes begin to end, counted over all copies.
-  void copy_range(uint64_t begin, uint64_t end) const {
-    for (const auto& copy : copies_) {
+  void copy_range(std::span<const row_copy> copies, uint64_t begin, uint64_t end) const {
+    for (const auto& copy : copies) {
       const auto size = bytes_of(copy);
       const auto last = std::min(size, end);
       while (begin < last) {
         auto piece = piece_at(copy, begin);
         piece.bytes = std::min(piece.bytes, last - begin);
         begin += piece.bytes;
-        copy_piece_to(direction_, piece, piece_at(copy, std::min(begin, size - 1)));
+        const auto ahead = begin + ahead_bytes - std::min(ahead_bytes, copy.row_bytes);
+        copy_piece_to(direction_, piece, piece_at(copy, std::min(ahead, size - 1)));
       }
       if (end <= size)
         break;
@@ -198,10 +256,15 @@ private:
   }
 
   copy_direction direction_;
+  io_backend io_;
   bool page_by_page_;
+  std::span<const copy_strip> strips_;
   std::array<submission, copy_sets> submissions_;
-  /// Kept between calls for its memory.
-  std::vector<row_copy> copies_;
+  /// Of each worker. Kept between calls for their memory.
+  std::vector<std::vector<row_copy>> copies_;
+  /// Helpers that have done their share of each step.
+  std::vector<std::atomic<uint32_t>> arrived_;
+  // Last, so that the helpers end before what they use is gone.
   copy_workers workers_;
 };
 
@@ -210,10 +273,11 @@ public:
   host_mover(const device_layers& l1, const pool_geometry& l2, std::byte* l2_data,
              const copy_options& options)
     : strips_(make_copy_strips(l1, l2, reinterpret_cast<uintptr_t>(l2_data))),
-      layers_(l2.shape().layers), io_(options.io),
       // The rows of a page lie together but for layer_first, in which those of neighbours do.
-      stores_(copy_direction::store, l2.layout() != host_layout::layer_first, threads_of(options)),
-      loads_(copy_direction::load, false, threads_of(options)) {}
+      stores_(copy_direction::store, options.io, l2.layout() != host_layout::layer_first, strips_,
+              1, threads_of(options)),
+      loads_(copy_direction::load, options.io, false, strips_, l2.shape().layers,
+             threads_of(options)) {}
 
   result<void> begin(copy_direction direction, uint32_t set,
                      std::span<const page_index> device_pages,
@@ -223,13 +287,7 @@ public:
   }
 
   result<void> finish_layer(copy_direction direction, uint32_t set, uint32_t layer) override {
-    auto strips = std::span<const copy_strip>{strips_};
-    if (direction == copy_direction::load)
-      strips = strips.subspan(layer * (strips.size() / layers_), strips.size() / layers_);
-    if (io_ == io_backend::direct)
-      lane(direction).copy_runs(set, strips);
-    else
-      lane(direction).copy_pieces(set, strips);
+    lane(direction).finish(set, direction == copy_direction::load ? layer : 0);
     return {};
   }
 
@@ -243,8 +301,6 @@ private:
   }
 
   std::vector<copy_strip> strips_;
-  uint32_t layers_;
-  io_backend io_;
   host_lane stores_;
   host_lane loads_;
 };
