@@ -1,6 +1,5 @@
 #include "actors/backup.hpp"
 
-#include "base/check.hpp"
 #include "base/limits.hpp"
 
 #include <caf/actor_cast.hpp>
@@ -18,11 +17,49 @@ void backup_state::enqueue(const backup_command& command) {
   send_next();
 }
 
+void backup_state::drop(operation_id id) {
+  const auto entry
+    = std::ranges::find_if(queue, [id](const pending& x) { return x.command.id == id; });
+  if (entry == queue.end())
+    return; // It was done first.
+  entry->is_dropped = true;
+  if (entry != queue.begin()) {
+    counters.dropped_backups += entry->command.keys->size();
+    self->send(entry->tree, atom::done_v, operation_done{operation_kind::backup, id, true, 0});
+    queue.erase(entry);
+  } else if (!is_busy) {
+    finish_command();
+    send_next();
+  }
+}
+
+void backup_state::try_again(uint64_t pause) {
+  if (!is_pausing || pause != pauses)
+    return;
+  is_pausing = false;
+  ++counters.backup_retries;
+  send_next();
+}
+
+caf::result<atom::ok> backup_state::drain() {
+  auto promise = self->make_response_promise<atom::ok>();
+  if (queue.empty())
+    promise.deliver(atom::ok_v);
+  else
+    draining.push_back(promise);
+  return promise;
+}
+
 // -- internal steps -----------------------------------------------------------
 
 void backup_state::send_next() {
-  if (busy || queue.empty())
+  if (is_busy || is_pausing || queue.empty())
     return;
+  if (!storage) {
+    while (!queue.empty())
+      finish_command();
+    return;
+  }
   const auto& command = queue.front().command;
   const auto left = command.keys->size() - stored;
   const auto count = std::min<uint64_t>(left, limits::storage_batch_pages);
@@ -30,11 +67,9 @@ void backup_state::send_next() {
     = storage_batch{command.keys, command.parents, stored, count, command.host_pages, stored};
   auto on_outcome = [this, count](const storage_outcome& outcome) { finish_batch(count, outcome); };
   auto on_error = [this, count](const caf::error& err) {
-    const auto why = from_caf(err);
-    spdlog::warn("backup of {} pages failed: {}", count, to_string(why));
-    finish_batch(count, {std::vector<ec>(count, why.code)});
+    finish_batch(count, {std::vector<ec>(count, from_caf(err).code)});
   };
-  busy = true;
+  is_busy = true;
   // The storage keeps the deadline itself and always answers; a timeout here would leave it reading
   // pages that the tree thinks are free.
   self->request(storage, caf::infinite, atom::set_v, std::move(batch), timeout)
@@ -42,25 +77,52 @@ void backup_state::send_next() {
 }
 
 void backup_state::finish_batch(uint64_t count, const storage_outcome& outcome) {
-  busy = false;
-  const auto failed = std::find_if(outcome.pages.begin(), outcome.pages.end(),
-                                   [](ec code) { return code != ec::none; });
+  is_busy = false;
+  const auto failed = std::ranges::find_if(outcome.pages, [](ec code) { return code != ec::none; });
   const auto good = static_cast<uint64_t>(failed - outcome.pages.begin());
-  counters.bytes_l2_to_l3 += good * page_bytes;
+  counters.bytes_l2_to_l3 += (good - outcome.left_to_others) * page_bytes;
   stored += good;
-  // A full store is no failure: the page is simply not there for others.
-  if (good < count && *failed != ec::store_full)
-    ++counters.storage_failures;
-  if (good < count || stored == queue.front().command.keys->size())
+  if (good > 0) {
+    failures = 0;
+    is_store_failing = false;
+  }
+  const auto& oldest = queue.front();
+  if (oldest.is_dropped || stored == oldest.command.keys->size())
     finish_command();
+  else if (good < count)
+    fail_batch(*failed);
   send_next();
 }
 
+void backup_state::fail_batch(ec why) {
+  // A full store is no failure: the page is simply not there for others.
+  if (why == ec::store_full)
+    return finish_command();
+  ++counters.storage_failures;
+  ++failures;
+  if (is_store_failing || failures == limits::backup_attempts) {
+    if (!std::exchange(is_store_failing, true))
+      spdlog::warn("writes to L3 fail and are given up until one succeeds: {}", sentence(why));
+    counters.dropped_backups += queue.front().command.keys->size() - stored;
+    return finish_command();
+  }
+  is_pausing = true;
+  self->delayed_send(self, caf::timespan{limits::backup_pause} * (1 << (failures - 1)),
+                     atom::tick_v, ++pauses);
+}
+
 void backup_state::finish_command() {
-  const auto& [command, tree] = queue.front();
-  self->send(tree, atom::done_v, operation_done{operation_kind::backup, command.id, true});
+  const auto& [command, tree, is_dropped] = queue.front();
+  if (is_dropped)
+    counters.dropped_backups += command.keys->size() - stored;
+  self->send(tree, atom::done_v, operation_done{operation_kind::backup, command.id, true, stored});
   queue.pop_front();
   stored = 0;
+  failures = 0;
+  is_pausing = false;
+  if (queue.empty())
+    for (auto& promise : std::exchange(draining, {}))
+      promise.deliver(atom::ok_v);
 }
 
 // -- actor --------------------------------------------------------------------
@@ -68,12 +130,17 @@ void backup_state::finish_command() {
 backup_actor::behavior_type backup(backup_actor::stateful_pointer<backup_state> self,
                                    storage_actor storage, caf::timespan timeout,
                                    uint64_t page_bytes) {
-  HICACHE_CHECK(storage);
   self->state.storage = std::move(storage);
   self->state.timeout = timeout;
   self->state.page_bytes = page_bytes;
   return {
     [self](atom::backup, const backup_command& command) { self->state.enqueue(command); },
+    [self](atom::drop, const drop_command& command) { self->state.drop(command.id); },
+    [self](atom::tick, uint64_t pause) { self->state.try_again(pause); },
+    [self](atom::attach, const caf::strong_actor_ptr& store) {
+      self->state.storage = caf::actor_cast<storage_actor>(store);
+    },
+    [self](atom::drain) { return self->state.drain(); },
     [self](atom::counters) { return self->state.counters; },
   };
 }

@@ -1,80 +1,102 @@
 #include "actors/consensus.hpp"
 
 #include "base/check.hpp"
+#include "base/limits.hpp"
 
+#include <caf/actor_cast.hpp>
 #include <caf/send.hpp>
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 namespace hicache {
 
-namespace {
-
-/// Polls without a pause, so that an agreement among ranks that arrive together takes microseconds.
-constexpr uint32_t spin_polls = 64;
-
-/// Pause between polls after that; doubles up to the second value, so that waiting for a slow rank
-/// burns no core.
-constexpr auto pause_min = std::chrono::microseconds{20};
-constexpr auto pause_max = std::chrono::microseconds{1000};
-
-caf::timespan pause_after(uint32_t idle_polls) {
-  const auto doublings = std::min((idle_polls - spin_polls) / 8, 6u);
-  return std::min<caf::timespan>(pause_min * (1 << doublings), pause_max);
-}
-
-} // namespace
+// -- request handling ---------------------------------------------------------
 
 caf::result<reduced> consensus_state::reduce(const reduction& request) {
-  const auto channel = static_cast<uint8_t>(request.channel);
+  const auto channel = static_cast<size_t>(request.channel);
   HICACHE_CHECK(channel < waiting.size());
   if (waiting[channel])
     return to_caf({ec::limit_reached, "a reduction of this channel is outstanding"});
   auto promise = self->make_response_promise<reduced>();
   waiting[channel] = promise;
-  // The callback may run on another rank's thread, where only a message is allowed.
-  auto on_done = [me = consensus_actor{self}, channel](result<std::vector<int64_t>> minimum) {
-    auto outcome = minimum ? reduced{std::move(*minimum), {}} : reduced{{}, minimum.error()};
-    caf::anon_send(me, atom::done_v, channel, std::move(outcome));
-  };
-  ranks->reduce_min(request.channel, request.values, on_done);
-  idle_polls = 0;
-  if (!polling)
-    poll();
+  if (request.channel != reduction_channel::admin) {
+    spin_until = std::chrono::steady_clock::now() + limits::reduction_spin;
+    entered = self->clock().now();
+  }
+  ranks->reduce_min(request.channel, request.values,
+                    [this, channel](auto minimum) { finish(channel, std::move(minimum)); });
+  look_after();
   return promise;
 }
 
-void consensus_state::poll() {
-  polling = ranks->progress();
-  if (!polling)
-    return;
-  if (++idle_polls <= spin_polls)
-    self->send(self, atom::poll_v);
-  else
-    self->delayed_send(self, pause_after(idle_polls), atom::poll_v);
+std::string consensus_state::missing(uint8_t channel) const {
+  HICACHE_CHECK(channel < waiting.size());
+  if (!waiting[channel])
+    return "no rank is waited for";
+  return ranks->missing(static_cast<reduction_channel>(channel));
 }
 
-void consensus_state::finish(uint8_t channel, const reduced& outcome) {
+void consensus_state::poll(uint64_t number) {
+  if (number == 0 || number == timer)
+    look_after();
+}
+
+// -- internal steps -----------------------------------------------------------
+
+void consensus_state::look_after() {
+  // Ranks that run in step enter within microseconds of each other. Whoever sends a message
+  // meanwhile does not wait for them.
+  while (ranks->progress()) {
+    const auto urgent = is_urgent();
+    const auto spins = urgent && std::chrono::steady_clock::now() < spin_until;
+    if (spins && self->mailbox().empty())
+      continue;
+    ++timer;
+    if (spins) {
+      self->send(self, atom::poll_v, timer);
+    } else if (urgent) {
+      const auto waited = caf::timespan{self->clock().now() - entered};
+      const auto pause = std::clamp<caf::timespan>(waited / 8, limits::reduction_pause_min,
+                                                   limits::reduction_pause_max);
+      self->delayed_send(self, pause, atom::poll_v, timer);
+    } else {
+      self->delayed_send(self, limits::admin_pause, atom::poll_v, timer);
+    }
+    return;
+  }
+}
+
+bool consensus_state::is_urgent() const {
+  for (size_t i = 0; i < waiting.size(); ++i)
+    if (waiting[i] && i != static_cast<size_t>(reduction_channel::admin))
+      return true;
+  return false;
+}
+
+void consensus_state::finish(size_t channel, result<std::vector<int64_t>> minimum) {
   HICACHE_CHECK(waiting[channel]);
   auto promise = *std::exchange(waiting[channel], std::nullopt);
-  if (outcome.failure.code != ec::none)
-    promise.deliver(to_caf(outcome.failure));
+  if (minimum)
+    promise.deliver(reduced{std::move(*minimum)});
   else
-    promise.deliver(outcome);
+    promise.deliver(to_caf(minimum.error()));
 }
+
+// -- actor --------------------------------------------------------------------
 
 consensus_actor::behavior_type consensus(consensus_actor::stateful_pointer<consensus_state> self,
                                          std::unique_ptr<agreement> ranks) {
   HICACHE_CHECK(ranks != nullptr);
   self->state.ranks = std::move(ranks);
+  self->state.ranks->on_news([me = caf::actor_cast<caf::weak_actor_ptr>(self)] {
+    if (const auto to = caf::actor_cast<consensus_actor>(me))
+      caf::anon_send(to, atom::poll_v, uint64_t{0});
+  });
   return {
     [self](atom::reduce, const reduction& request) { return self->state.reduce(request); },
-    [self](atom::poll) { self->state.poll(); },
-    [self](atom::done, uint8_t channel, const reduced& outcome) {
-      self->state.finish(channel, outcome);
-    },
+    [self](atom::missing, uint8_t channel) { return self->state.missing(channel); },
+    [self](atom::poll, uint64_t number) { self->state.poll(number); },
   };
 }
 

@@ -3,12 +3,15 @@
 #include "messages/interfaces.hpp"
 #include "transport/agreement.hpp"
 
+#include <caf/actor_clock.hpp>
 #include <caf/typed_event_based_actor.hpp>
 #include <caf/typed_response_promise.hpp>
 
 #include <array>
+#include <chrono>
 #include <memory>
 #include <optional>
+#include <string>
 
 namespace hicache {
 
@@ -18,24 +21,41 @@ struct consensus_state {
 
   explicit consensus_state(consensus_actor::pointer owner) : self(owner) {}
 
+  // -- request handling -------------------------------------------------------
+
   caf::result<reduced> reduce(const reduction& request);
 
-  void poll();
+  std::string missing(uint8_t channel) const;
 
-  void finish(uint8_t channel, const reduced& outcome);
+  void poll(uint64_t number);
+
+  // -- internal steps ---------------------------------------------------------
+
+  /// Moves all reductions forward: without a pause at first, then from timer to timer.
+  void look_after();
+
+  /// True if someone waits who expects an answer soon.
+  bool is_urgent() const;
+
+  void finish(size_t channel, result<std::vector<int64_t>> minimum);
+
+  // -- data -------------------------------------------------------------------
 
   consensus_actor::pointer self;
-  std::unique_ptr<agreement> ranks;
   /// Who waits on each channel; at most one.
   std::array<std::optional<caf::typed_response_promise<reduced>>, reduction_channel_count> waiting;
-  /// True while a poll message is on its way.
-  bool polling = false;
-  /// Polls since anything finished; decides when to stop spinning.
-  uint32_t idle_polls = 0;
+  /// Until when to go on without a pause.
+  std::chrono::steady_clock::time_point spin_until{};
+  /// When someone last asked who expects an answer soon; the pauses grow from there.
+  caf::actor_clock::time_point entered{};
+  /// The timer that counts; earlier ones are ignored.
+  uint64_t timer = 0;
+  /// Last, since its end answers those who wait.
+  std::unique_ptr<agreement> ranks;
 };
 
-/// Owns the agreement of the instance's ranks. Spawn detached with MPI: looking after reductions
-/// takes a thread of its own.
+/// Owns the agreement of the instance's ranks. Needs no thread of its own: it blocks for
+/// limits::reduction_spin at most, which costs a step less than it would to wake another thread.
 consensus_actor::behavior_type consensus(consensus_actor::stateful_pointer<consensus_state> self,
                                          std::unique_ptr<agreement> ranks);
 

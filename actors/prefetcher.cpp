@@ -16,48 +16,85 @@ namespace {
 /// Outcome of a page that no read has returned yet.
 constexpr auto unread = ec::stopping;
 
+give_up reason_of(ec code) {
+  if (code == ec::not_found)
+    return give_up::gone;
+  return code == ec::corrupt_page ? give_up::corrupt : give_up::failed;
+}
+
 } // namespace
 
 // -- request handling ---------------------------------------------------------
 
 void prefetcher_state::fetch(const fetch_command& command) {
   const auto id = command.id;
-  auto& fetch = fetches[id];
-  fetch = open_fetch{command,
-                     caf::actor_cast<tree_actor>(self->current_sender()),
-                     std::make_shared<const std::vector<page_index>>(),
-                     {}};
+  const auto [entry, is_new] = fetches.try_emplace(id);
+  HICACHE_CHECK(is_new);
+  auto& fetch = entry->second;
+  fetch.command = command;
+  fetch.tree = caf::actor_cast<tree_actor>(self->current_sender());
+  fetch.pages = std::make_shared<const std::vector<page_index>>();
   if (peers_lost) {
+    fetch.why = give_up::failed;
     answer(id, fetch);
-    fetches.erase(id);
+    fetches.erase(entry);
     return;
   }
   hits.issue(id);
+  if (!storage) {
+    terminate(id);
+    return;
+  }
   auto batch = storage_batch{
     command.keys, nullptr, command.first, command.keys->size() - command.first, nullptr, 0};
   auto on_error = [this, id](const caf::error& err) {
     spdlog::warn("the store did not say which pages it has: {}", to_string(from_caf(err)));
     ++counters.storage_failures;
+    if (const auto i = fetches.find(id); i != fetches.end())
+      i->second.why = give_up::failed;
     on_hit(id, 0);
   };
+  ++queries_in_flight;
   self->request(storage, caf::infinite, atom::exists_v, std::move(batch), options.timeout)
     .then([this, id](uint64_t pages) { on_hit(id, pages); }, on_error);
 }
 
 void prefetcher_state::terminate(fetch_id id) {
   const auto i = fetches.find(id);
-  if (i != fetches.end() && !i->second.answered)
-    answer(id, i->second);
+  if (i == fetches.end() || i->second.is_answered)
+    return;
+  auto& fetch = i->second;
+  fetch.why = std::min(fetch.why, give_up::stopped);
+  answer(id, fetch);
+  // Nobody wants its length any more, so those behind it need not wait for the store's word.
+  offer(id, fetch, 0);
 }
 
 void prefetcher_state::refill(const refill_command& command) {
   reserve.insert(reserve.end(), command.host_pages->begin(), command.host_pages->end());
 }
 
+caf::result<atom::ok> prefetcher_state::drain() {
+  auto promise = self->make_response_promise<atom::ok>();
+  if (fetches.empty() && queries_in_flight == 0)
+    promise.deliver(atom::ok_v);
+  else
+    draining.push_back(promise);
+  return promise;
+}
+
 // -- internal steps -----------------------------------------------------------
 
 void prefetcher_state::on_hit(fetch_id id, uint64_t pages) {
-  if (peers_lost)
+  --queries_in_flight;
+  const auto i = fetches.find(id);
+  if (i != fetches.end())
+    offer(id, i->second, pages);
+  forget_if_done(fetches.find(id));
+}
+
+void prefetcher_state::offer(fetch_id id, open_fetch& fetch, uint64_t pages) {
+  if (peers_lost || std::exchange(fetch.is_known, true))
     return;
   hits.known(id, static_cast<int64_t>(pages));
   agree();
@@ -70,7 +107,7 @@ void prefetcher_state::agree() {
   auto on_minimum = [this](const reduced& minimum) {
     ++counters.reductions;
     for (const auto& [id, pages] : hits.agreed(minimum.values))
-      begin(id, pages);
+      begin(id, static_cast<uint64_t>(pages));
     agree();
   };
   // Without its peers this rank can fetch nothing more; what the tree waits for ends empty.
@@ -78,10 +115,15 @@ void prefetcher_state::agree() {
     spdlog::error("the ranks cannot agree on hit lengths: {}", to_string(from_caf(err)));
     ++counters.errors;
     peers_lost = true;
-    for (auto& [id, fetch] : fetches)
-      if (!fetch.answered)
-        answer(id, fetch);
-    std::erase_if(fetches, [](const auto& entry) { return entry.second.reads_in_flight == 0; });
+    for (auto i = fetches.begin(); i != fetches.end();) {
+      auto& fetch = i->second;
+      if (!fetch.is_answered) {
+        fetch.why = give_up::failed;
+        answer(i->first, fetch);
+      }
+      fetch.is_agreed = true;
+      forget_if_done(i++);
+    }
   };
   self
     ->request(ranks, caf::infinite, atom::reduce_v,
@@ -89,32 +131,36 @@ void prefetcher_state::agree() {
     .then(on_minimum, on_error);
 }
 
-void prefetcher_state::begin(fetch_id id, int64_t pages) {
+void prefetcher_state::begin(fetch_id id, uint64_t pages) {
   const auto i = fetches.find(id);
   HICACHE_CHECK(i != fetches.end());
   auto& fetch = i->second;
-  if (fetch.answered) { // Ended before its length was known.
-    fetches.erase(i);
-    return;
+  fetch.is_agreed = true;
+  if (!fetch.is_answered) {
+    fetch.found = pages;
+    auto wanted = std::min<uint64_t>(pages, reserve.size());
+    if (wanted < pages)
+      fetch.why = std::min(fetch.why, give_up::no_room);
+    if (pages < fetch.command.least) {
+      wanted = 0;
+      fetch.why = std::min(fetch.why, pages > 0 ? give_up::too_short : give_up::none);
+    }
+    fetch.pages = std::make_shared<const std::vector<page_index>>(
+      reserve.end() - static_cast<ptrdiff_t>(wanted), reserve.end());
+    reserve.resize(reserve.size() - wanted);
+    fetch.outcomes.assign(wanted, unread);
+    read_more(id, fetch);
+    if (fetch.reads_in_flight == 0)
+      answer(id, fetch);
   }
-  auto wanted = std::min<uint64_t>(static_cast<uint64_t>(pages), reserve.size());
-  if (static_cast<uint64_t>(pages) < options.threshold_pages)
-    wanted = 0;
-  fetch.pages = std::make_shared<const std::vector<page_index>>(
-    reserve.end() - static_cast<ptrdiff_t>(wanted), reserve.end());
-  reserve.resize(reserve.size() - wanted);
-  fetch.outcomes.assign(wanted, unread);
-  read_more(id, fetch);
-  if (fetch.reads_in_flight == 0) {
-    answer(id, fetch);
-    fetches.erase(i);
-  }
+  forget_if_done(i);
 }
 
 void prefetcher_state::read_more(fetch_id id, open_fetch& fetch) {
   const auto& command = fetch.command;
-  while (!fetch.answered && !fetch.failed && fetch.asked < fetch.pages->size()
-         && fetch.reads_in_flight < limits::storage_batches_in_flight) {
+  while (!fetch.is_answered && fetch.asked < fetch.pages->size()
+         && fetch.reads_in_flight < limits::storage_batches_in_flight
+         && fetch.why > give_up::gone) {
     const auto first = fetch.asked;
     const auto count = std::min<uint64_t>(fetch.pages->size() - first, limits::storage_batch_pages);
     fetch.asked += count;
@@ -144,19 +190,17 @@ void prefetcher_state::finish_read(fetch_id id, uint64_t first, const storage_ou
     if (code == ec::none) {
       counters.bytes_l3_to_l2 += options.page_bytes;
     } else {
-      fetch.failed = true;
+      fetch.why = std::min(fetch.why, reason_of(code));
       if (code != ec::not_found) // Gone since the look-up: an ordinary miss.
         ++counters.storage_failures;
     }
-    if (fetch.answered) // Nobody waits for this page any more.
+    if (fetch.is_answered) // Nobody waits for this page any more.
       reserve.push_back((*fetch.pages)[first + k]);
   }
   read_more(id, fetch);
-  if (fetch.reads_in_flight > 0)
-    return;
-  if (!fetch.answered)
+  if (fetch.reads_in_flight == 0 && !fetch.is_answered)
     answer(id, fetch);
-  fetches.erase(i);
+  forget_if_done(i);
 }
 
 void prefetcher_state::answer(fetch_id id, open_fetch& fetch) {
@@ -169,8 +213,21 @@ void prefetcher_state::answer(fetch_id id, open_fetch& fetch) {
       reserve.push_back((*fetch.pages)[k]);
   auto pages = std::make_shared<const std::vector<page_index>>(fetch.pages->begin(),
                                                                fetch.pages->begin() + arrived);
-  fetch.answered = true;
-  self->send(fetch.tree, atom::fetched_v, fetched_pages{id, std::move(pages)});
+  fetch.is_answered = true;
+  self->send(fetch.tree, atom::fetched_v,
+             fetched_pages{id, std::move(pages), fetch.found, fetch.why});
+}
+
+void prefetcher_state::forget_if_done(open_fetches::iterator entry) {
+  if (entry != fetches.end()) {
+    const auto& fetch = entry->second;
+    if (!fetch.is_answered || !fetch.is_agreed || fetch.reads_in_flight > 0)
+      return;
+    fetches.erase(entry);
+  }
+  if (fetches.empty() && queries_in_flight == 0)
+    for (auto& promise : std::exchange(draining, {}))
+      promise.deliver(atom::ok_v);
 }
 
 // -- actor --------------------------------------------------------------------
@@ -178,7 +235,7 @@ void prefetcher_state::answer(fetch_id id, open_fetch& fetch) {
 prefetcher_actor::behavior_type
 prefetcher(prefetcher_actor::stateful_pointer<prefetcher_state> self, prefetcher_options options,
            storage_actor storage, consensus_actor ranks) {
-  HICACHE_CHECK(storage && ranks);
+  HICACHE_CHECK(ranks);
   self->state.options = options;
   self->state.storage = std::move(storage);
   self->state.ranks = std::move(ranks);
@@ -188,6 +245,11 @@ prefetcher(prefetcher_actor::stateful_pointer<prefetcher_state> self, prefetcher
       self->state.terminate(command.id);
     },
     [self](atom::refill, const refill_command& command) { self->state.refill(command); },
+    [self](atom::refill, const reclaim_command&) { self->state.reserve.clear(); },
+    [self](atom::attach, const caf::strong_actor_ptr& store) {
+      self->state.storage = caf::actor_cast<storage_actor>(store);
+    },
+    [self](atom::drain) { return self->state.drain(); },
     [self](atom::counters) { return self->state.counters; },
   };
 }

@@ -4,6 +4,7 @@
 #include "messages/interfaces.hpp"
 
 #include <caf/typed_event_based_actor.hpp>
+#include <caf/typed_response_promise.hpp>
 
 #include <map>
 #include <vector>
@@ -12,9 +13,6 @@ namespace hicache {
 
 /// Fixed settings of a prefetcher.
 struct prefetcher_options {
-  /// Fetches of fewer pages are given up (threshold in tokens divided by the page size, rounded
-  /// up).
-  uint64_t threshold_pages = 1;
   /// What one storage request may take.
   caf::timespan timeout{};
   /// Bytes of one page on this rank, for the counters.
@@ -35,9 +33,11 @@ struct prefetcher_state {
 
   void refill(const refill_command& command);
 
+  caf::result<atom::ok> drain();
+
   // -- internal steps ---------------------------------------------------------
 
-  /// One fetch from its command until its last read returned.
+  /// One fetch from its command until its length is agreed on and its last read returned.
   struct open_fetch {
     fetch_command command;
     tree_actor tree;
@@ -45,21 +45,31 @@ struct prefetcher_state {
     page_list pages;
     /// Outcome of each page; ec::none once read, `unread` before.
     std::vector<ec> outcomes;
+    /// Pages that every rank has.
+    uint64_t found = 0;
+    give_up why = give_up::none;
     /// Pages asked for so far.
     uint64_t asked = 0;
     uint64_t reads_in_flight = 0;
-    bool answered = false;
-    bool failed = false;
+    /// True once this rank's length was offered, and once the ranks agreed on one.
+    bool is_known = false;
+    bool is_agreed = false;
+    bool is_answered = false;
   };
+
+  using open_fetches = std::map<fetch_id, open_fetch>;
 
   /// The store has `pages` of the fetch in a row on this rank.
   void on_hit(fetch_id id, uint64_t pages);
+
+  /// Offers this rank's length of a fetch, the first time.
+  void offer(fetch_id id, open_fetch& fetch, uint64_t pages);
 
   /// Reduces the next window of hit lengths if its oldest is known.
   void agree();
 
   /// All ranks have `pages` of the fetch: reads them.
-  void begin(fetch_id id, int64_t pages);
+  void begin(fetch_id id, uint64_t pages);
 
   /// Keeps limits::storage_batches_in_flight batches under way.
   void read_more(fetch_id id, open_fetch& fetch);
@@ -69,15 +79,21 @@ struct prefetcher_state {
   /// Tells the tree what has arrived and returns the rest to the reserve.
   void answer(fetch_id id, open_fetch& fetch);
 
+  /// Forgets a fetch of which nothing is under way any more.
+  void forget_if_done(open_fetches::iterator entry);
+
   // -- data -------------------------------------------------------------------
 
   prefetcher_actor::pointer self;
   prefetcher_options options;
+  /// Null: nothing is found.
   storage_actor storage;
   consensus_actor ranks;
   hit_window hits;
-  std::map<fetch_id, open_fetch> fetches;
+  open_fetches fetches;
+  uint64_t queries_in_flight = 0;
   std::vector<page_index> reserve;
+  std::vector<caf::typed_response_promise<atom::ok>> draining;
   /// True after a reduction failed: nothing can be agreed on any more, so nothing is fetched.
   bool peers_lost = false;
   rank_counters counters;

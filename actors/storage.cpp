@@ -15,6 +15,32 @@ namespace {
 /// A first page has no parent, and so has its object.
 constexpr auto no_parent = page_key{};
 
+template <class Iterator>
+Iterator first_failure(Iterator begin, Iterator end) {
+  return std::find_if(begin, end, [](ec code) { return code != ec::none; });
+}
+
+/// Puts the outcomes of objects together to those of pages.
+storage_outcome outcome_of(const std::vector<bool>& moved, const std::vector<ec>& objects,
+                           size_t objects_per_page) {
+  auto outcome = storage_outcome{std::vector<ec>(moved.size(), ec::none)};
+  auto object = objects.begin();
+  auto failed = false;
+  for (auto i = size_t{0}; i < moved.size(); ++i) {
+    if (!moved[i]) {
+      outcome.left_to_others += failed ? 0 : 1;
+      continue;
+    }
+    const auto end = object + static_cast<ptrdiff_t>(objects_per_page);
+    if (const auto failure = first_failure(object, end); failure != end) {
+      outcome.pages[i] = *failure;
+      failed = true;
+    }
+    object = end;
+  }
+  return outcome;
+}
+
 } // namespace
 
 // -- request handling ---------------------------------------------------------
@@ -35,78 +61,95 @@ caf::result<uint64_t> storage_state::exists(const storage_batch& batch, caf::tim
 
 caf::result<storage_outcome> storage_state::get(const storage_batch& batch, caf::timespan timeout) {
   auto reads = std::vector<page_read>{};
-  reads.reserve(batch.count);
+  reads.reserve(batch.count * options->groups.size());
   for (auto i = uint64_t{0}; i < batch.count; ++i)
-    reads.push_back({object_name((*batch.keys)[batch.first + i]),
-                     parts_of<std::byte>((*batch.host_pages)[batch.host_first + i])});
+    for (const auto& group : options->groups)
+      reads.push_back({object_name((*batch.keys)[batch.first + i], group),
+                       parts_of<std::byte>((*batch.host_pages)[batch.host_first + i], group)});
   auto promise = self->make_response_promise<storage_outcome>();
-  queue->submit_get(std::move(reads), options->clock->now() + timeout, await(promise));
+  queue->submit_get(std::move(reads), options->clock->now() + timeout,
+                    await({promise, std::vector<bool>(batch.count, true)}));
   return promise;
 }
 
 caf::result<storage_outcome> storage_state::set(const storage_batch& batch, caf::timespan timeout) {
   auto writes = std::vector<page_write>{};
-  writes.reserve(batch.count);
+  auto moved = std::vector<bool>{};
   for (auto i = uint64_t{0}; i < batch.count; ++i) {
+    const auto& key = (*batch.keys)[batch.first + i];
     const auto& parent = (*batch.parents)[batch.first + i];
-    writes.push_back({object_name((*batch.keys)[batch.first + i]),
-                      parent == no_parent ? parent : object_name(parent),
-                      parts_of<const std::byte>((*batch.host_pages)[batch.host_first + i])});
+    moved.push_back(is_writer_of(key));
+    if (!moved.back())
+      continue;
+    for (const auto& group : options->groups)
+      writes.push_back(
+        {object_name(key, group), parent == no_parent ? parent : object_name(parent, group),
+         parts_of<const std::byte>((*batch.host_pages)[batch.host_first + i], group)});
   }
   auto promise = self->make_response_promise<storage_outcome>();
-  queue->submit_set(std::move(writes), options->clock->now() + timeout, await(promise));
+  queue->submit_set(std::move(writes), options->clock->now() + timeout,
+                    await({promise, std::move(moved)}));
   return promise;
 }
 
 caf::result<storage_outcome> storage_state::remove(const storage_batch& batch,
                                                    caf::timespan timeout) {
   auto promise = self->make_response_promise<storage_outcome>();
-  queue->submit_remove(object_names(batch), options->clock->now() + timeout, await(promise));
+  queue->submit_remove(object_names(batch), options->clock->now() + timeout,
+                       await({promise, std::vector<bool>(batch.count, true)}));
   return promise;
 }
 
 void storage_state::finish(const storage_completion& completion) {
   if (auto node = counting.extract(completion.ticket)) {
-    const auto& codes = completion.pages;
-    const auto gap
-      = std::find_if(codes.begin(), codes.end(), [](ec code) { return code != ec::none; });
-    node.mapped().deliver(static_cast<uint64_t>(gap - codes.begin()));
+    const auto missing = first_failure(completion.objects.begin(), completion.objects.end());
+    const auto objects = static_cast<uint64_t>(missing - completion.objects.begin());
+    node.mapped().deliver(objects / options->groups.size());
   } else if (auto move = moving.extract(completion.ticket)) {
-    move.mapped().deliver(storage_outcome{completion.pages});
+    auto& [promise, moved] = move.mapped();
+    promise.deliver(outcome_of(moved, completion.objects, options->groups.size()));
   }
 }
 
 // -- internal steps -----------------------------------------------------------
 
-page_key storage_state::object_name(const page_key& page) const {
-  return object_key(page, options->fingerprint, options->shard);
-}
-
 std::vector<page_key> storage_state::object_names(const storage_batch& batch) const {
   auto names = std::vector<page_key>{};
-  names.reserve(batch.count);
+  names.reserve(batch.count * options->groups.size());
   for (auto i = uint64_t{0}; i < batch.count; ++i)
-    names.push_back(object_name((*batch.keys)[batch.first + i]));
+    for (const auto& group : options->groups)
+      names.push_back(object_name((*batch.keys)[batch.first + i], group));
   return names;
 }
 
+page_key storage_state::object_name(const page_key& page, const head_group& group) const {
+  return object_key(page, options->fingerprint, group.name);
+}
+
 template <class Byte>
-std::vector<std::span<Byte>> storage_state::parts_of(page_index page) const {
+std::vector<std::span<Byte>> storage_state::parts_of(page_index page,
+                                                     const head_group& group) const {
+  const auto runs = options->host_geometry.object_runs(page, group.heads);
   auto parts = std::vector<std::span<Byte>>{};
-  for (const auto& run : options->host_geometry.object_runs(page))
+  parts.reserve(runs.size());
+  for (const auto& run : runs)
     parts.emplace_back(options->host_memory + run.offset, run.length);
   return parts;
 }
 
-storage_queue::pages_callback
-storage_state::await(caf::typed_response_promise<storage_outcome> promise) {
+bool storage_state::is_writer_of(const page_key& page) const {
+  const auto& writers = options->writers;
+  return writer_of(page, writers.ranks) == writers.rank;
+}
+
+storage_queue::pages_callback storage_state::await(open_move move) {
   const auto ticket = ++last_ticket;
-  moving.emplace(ticket, std::move(promise));
+  moving.emplace(ticket, std::move(move));
   return [me = storage_actor{self}, ticket](const std::vector<result<void>>& outcome) {
     auto codes = std::vector<ec>{};
     codes.reserve(outcome.size());
-    for (const auto& page : outcome)
-      codes.push_back(page ? ec::none : page.error().code);
+    for (const auto& object : outcome)
+      codes.push_back(object ? ec::none : object.error().code);
     caf::anon_send(me, atom::done_v, storage_completion{ticket, std::move(codes)});
   };
 }
@@ -117,6 +160,7 @@ storage_actor::behavior_type storage(storage_actor::stateful_pointer<storage_sta
                                      storage_options options,
                                      std::unique_ptr<storage_queue> queue) {
   HICACHE_CHECK(queue != nullptr && options.host_memory != nullptr && options.clock != nullptr);
+  HICACHE_CHECK(!options.groups.empty() && options.writers.rank < options.writers.ranks);
   self->state.options.emplace(std::move(options));
   self->state.queue = std::move(queue);
   return {

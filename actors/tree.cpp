@@ -7,6 +7,7 @@
 #include <caf/actor_cast.hpp>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace hicache {
@@ -40,33 +41,37 @@ caf::result<tree_answers> tree_state::apply(const tree_operations& operations) {
 }
 
 caf::result<step_result> tree_state::step(caf::timespan wait) {
-  if (open && open->promise)
+  if (held || (open && open->promise))
     return to_caf({ec::invalid_argument, "a step is open already"});
   ++counters.steps;
   ++step_number;
-  if (alone)
-    return step_alone();
-  if (!open && !core->in_flight()) {
-    // Nothing to agree on; the tree may still top up the prefetcher's reserve, on every rank alike.
-    auto facts = known;
-    facts.fetched.clear();
-    step_core(facts, {});
-    dispatch();
-    return step_result{};
-  }
+  has_told_news = false;
   auto promise = self->make_response_promise<step_result>();
-  if (!open)
-    open.emplace();
-  open->promise = promise;
-  if (open->late)
-    conclude(*std::exchange(open->late, std::nullopt));
-  else if (open->offered)
-    self->delayed_send(self, step_timeout, atom::tick_v, ranks_timer, step_number);
-  else if (wait.count() == 0 || has_news())
-    offer();
+  if (is_frozen && !open)
+    held = held_step{wait, promise};
   else
-    self->delayed_send(self, wait, atom::tick_v, news_timer, step_number);
+    begin_step(wait, promise);
   return promise;
+}
+
+caf::result<uint64_t> tree_state::freeze() {
+  is_frozen = true;
+  return steps_begun;
+}
+
+caf::result<atom::ok> tree_state::commit(const storage_change& change, uint64_t before) {
+  HICACHE_CHECK(is_frozen && before > steps_begun);
+  auto promise = self->make_response_promise<atom::ok>();
+  changes.push_back({change, before, promise});
+  unfreeze();
+  on_news();
+  return promise;
+}
+
+void tree_state::unfreeze() {
+  is_frozen = false;
+  if (auto waited = std::exchange(held, std::nullopt))
+    begin_step(waited->wait, waited->promise);
 }
 
 void tree_state::done(const operation_done& fact) {
@@ -78,36 +83,138 @@ void tree_state::done(const operation_done& fact) {
       loads.complete(fact.id);
       break;
     case operation_kind::backup:
-      backups.complete(fact.id);
+      stored[fact.id] = fact.stored;
       break;
   }
   copy_failed |= !fact.ok;
-  if (open && open->promise && !open->offered && has_news())
-    offer();
+  if (has_news())
+    on_news();
 }
 
 void tree_state::fetched(const fetched_pages& fact) {
-  arrived[fact.id] = fact.host_pages;
-  if (open && open->promise && !open->offered && has_news())
-    offer();
+  arrived[fact.id] = fact;
+  if (has_news())
+    on_news();
 }
 
 void tree_state::tick(uint8_t timer, uint64_t number) {
-  if (!open || !open->promise || number != step_number)
-    return; // The step it was set for is over.
   if (timer == news_timer) {
-    if (!open->offered)
+    if (open && open->promise && number == step_number && !open->offered)
       offer();
     return;
   }
+  is_ranks_timer_set = false;
+  if (!open || !open->promise || !open->offered)
+    return; // Nobody is waited for.
+  if (const auto left = deadline - self->clock().now(); left.count() > 0) {
+    set_ranks_timer(left); // It was set for an earlier step.
+    return;
+  }
   ++counters.errors;
-  auto promise = *std::exchange(open->promise, std::nullopt);
-  promise.deliver(to_caf({ec::rank_unresponsive, "the step's reduction did not finish in time"}));
+  auto fail_step = [promise
+                    = *std::exchange(open->promise, std::nullopt)](const std::string& who) mutable {
+    promise.deliver(to_caf({ec::rank_unresponsive, "the step was not finished in time: " + who}));
+  };
+  self
+    ->request(helpers.ranks, caf::infinite, atom::missing_v,
+              static_cast<uint8_t>(reduction_channel::step))
+    .then([fail_step](const std::string& who) mutable { fail_step(who); },
+          [fail_step](const caf::error& err) mutable { fail_step(to_string(from_caf(err))); });
   for (auto& batch : std::exchange(waiting, {}))
     batch.promise.deliver(to_caf({ec::rank_unresponsive, "the step before did not finish"}));
 }
 
 // -- internal steps -----------------------------------------------------------
+
+void tree_state::begin_step(caf::timespan wait, caf::typed_response_promise<step_result> promise) {
+  if (!open) {
+    ++steps_begun;
+    apply_changes();
+  }
+  if (alone) {
+    promise.deliver(step_alone());
+    return;
+  }
+  if (!open && !core->in_flight()) {
+    // Nothing to agree on; the tree may still make room and top up the prefetcher's reserve, on
+    // every rank alike.
+    step_core({known.writes_done, known.loads_done, {}, {}, known.now_ns}, {});
+    dispatch();
+    promise.deliver(step_result{});
+    return;
+  }
+  if (!open)
+    open.emplace();
+  open->promise = promise;
+  if (open->late)
+    conclude(*std::exchange(open->late, std::nullopt));
+  else if (open->offered)
+    expect_ranks();
+  else if (wait.count() == 0 || has_news())
+    offer();
+  else
+    self->delayed_send(self, time_to_news(wait), atom::tick_v, news_timer, step_number);
+}
+
+void tree_state::apply_changes() {
+  while (!changes.empty() && changes.front().before <= steps_begun) {
+    auto next = std::move(changes.front());
+    changes.pop_front();
+    core->change_storage(next.change);
+    note(next.change);
+    dispatch();
+    next.promise.deliver(atom::ok_v);
+  }
+}
+
+caf::timespan tree_state::time_to_news(caf::timespan wait) const {
+  const auto stop = core->next_stop_ns();
+  if (!stop)
+    return wait;
+  const auto left = caf::timespan{*stop - clock->now().time_since_epoch().count()};
+  return std::clamp(left, caf::timespan{0}, wait);
+}
+
+void tree_state::on_news() {
+  if (open && open->promise && !open->offered)
+    offer();
+  else if (!open && helpers.engine && !std::exchange(has_told_news, true))
+    self->send(helpers.engine, atom::news_v);
+}
+
+step_facts tree_state::facts_here() const {
+  auto facts
+    = step_facts{writes.done(), loads.done(), {}, {}, clock->now().time_since_epoch().count()};
+  for (const auto id : core->backing_up()) {
+    const auto i = stored.find(id);
+    facts.backups.push_back(i == stored.end() ? -1 : static_cast<int64_t>(i->second));
+  }
+  for (const auto id : core->fetching()) {
+    auto& fetch = facts.fetches.emplace_back();
+    if (const auto i = arrived.find(id); i != arrived.end())
+      fetch = {static_cast<int64_t>(i->second.host_pages->size()),
+               static_cast<int64_t>(i->second.found), i->second.why};
+  }
+  return facts;
+}
+
+std::vector<page_list> tree_state::pages_here() const {
+  auto lists = std::vector<page_list>{};
+  for (const auto id : core->fetching()) {
+    const auto i = arrived.find(id);
+    lists.push_back(i == arrived.end() ? page_list{} : i->second.host_pages);
+  }
+  return lists;
+}
+
+void tree_state::forget_ended(const step_facts& facts) {
+  for (auto i = size_t{0}; i < facts.backups.size(); ++i)
+    if (facts.backups[i] >= 0)
+      stored.erase(core->backing_up()[i]);
+  for (auto i = size_t{0}; i < facts.fetches.size(); ++i)
+    if (facts.fetches[i].arrived >= 0)
+      arrived.erase(core->fetching()[i]);
+}
 
 tree_answers tree_state::apply_now(const tree_operations& operations) {
   auto answers = tree_answers{};
@@ -128,9 +235,11 @@ void tree_state::dispatch() {
         [&](write_command& x) { copies.writes.push_back(std::move(x)); },
         [&](load_command& x) { copies.loads.push_back(std::move(x)); },
         [&](backup_command& x) { self->send(helpers.backup, atom::backup_v, std::move(x)); },
+        [&](drop_command& x) { self->send(helpers.backup, atom::drop_v, x); },
         [&](fetch_command& x) { self->send(helpers.prefetcher, atom::fetch_v, std::move(x)); },
         [&](terminate_command& x) { self->send(helpers.prefetcher, atom::terminate_v, x); },
         [&](refill_command& x) { self->send(helpers.prefetcher, atom::refill_v, std::move(x)); },
+        [&](reclaim_command& x) { self->send(helpers.prefetcher, atom::refill_v, x); },
       },
       effect);
   if (!copies.writes.empty() || !copies.loads.empty())
@@ -172,39 +281,38 @@ std::vector<ready_request> tree_state::step_core(const step_facts& facts,
 }
 
 bool tree_state::has_news() const {
-  if (writes.done() > known.writes_done || loads.done() > known.loads_done
-      || backups.done() > known.backups_done || copy_failed)
+  if (writes.done() > known.writes_done || loads.done() > known.loads_done || copy_failed)
     return true;
-  for (const auto id : core->ending())
-    if (arrived.count(id) > 0)
-      return true;
-  return false;
+  const auto is_in
+    = [](const auto& ended) { return [&ended](uint64_t id) { return ended.contains(id); }; };
+  return std::ranges::any_of(core->backing_up(), is_in(stored))
+         || std::ranges::any_of(core->fetching(), is_in(arrived));
 }
 
 void tree_state::offer() {
-  auto mine = step_offer{writes.done(),
-                         loads.done(),
-                         backups.done(),
-                         clock->now().time_since_epoch().count(),
-                         core->digest(),
-                         copy_failed,
-                         {}};
-  open->arrived.clear();
-  for (const auto id : core->ending()) {
-    const auto i = arrived.find(id);
-    const auto here = i != arrived.end();
-    mine.fetched.push_back(here ? static_cast<int64_t>(i->second->size()) : -1);
-    open->arrived.push_back(here ? i->second : page_list{});
-  }
+  open->mine = facts_here();
+  open->arrived = pages_here();
   open->offered = true;
   ++counters.reductions;
-  self->delayed_send(self, step_timeout, atom::tick_v, ranks_timer, step_number);
+  expect_ranks();
   auto on_minimum = [this](const reduced& minimum) { on_reduced(minimum.values); };
   auto on_error = [this](const caf::error& err) { on_reduced(tl::unexpected{from_caf(err)}); };
   self
-    ->request(helpers.ranks, caf::infinite, atom::reduce_v,
-              reduction{reduction_channel::step, encode_step(mine)})
+    ->request(
+      helpers.ranks, caf::infinite, atom::reduce_v,
+      reduction{reduction_channel::step, encode_step({open->mine, core->digest(), copy_failed})})
     .then(on_minimum, on_error);
+}
+
+void tree_state::expect_ranks() {
+  deadline = self->clock().now() + step_timeout;
+  if (!is_ranks_timer_set)
+    set_ranks_timer(step_timeout);
+}
+
+void tree_state::set_ranks_timer(caf::timespan time) {
+  is_ranks_timer_set = true;
+  self->delayed_send(self, time, atom::tick_v, ranks_timer, step_number);
 }
 
 void tree_state::on_reduced(result<std::vector<int64_t>> minimum) {
@@ -238,7 +346,7 @@ void tree_state::conclude(result<std::vector<int64_t>> minimum) {
 }
 
 result<step_result> tree_state::settle(const std::vector<int64_t>& minimum) {
-  auto agreed = decode_step(minimum, open->arrived.size());
+  auto agreed = decode_step(minimum, open->mine);
   if (!agreed)
     return tl::unexpected{distrust(ec::ranks_diverged, agreed.error().detail)};
   if (!agreed->digests_agree)
@@ -247,10 +355,7 @@ result<step_result> tree_state::settle(const std::vector<int64_t>& minimum) {
     return tl::unexpected{distrust(ec::copy_failed, "a copy between L1 and L2 failed on a rank")};
   auto outcome = step_result{};
   outcome.reduced = true;
-  const auto ending = std::vector<fetch_id>(core->ending().begin(), core->ending().end());
-  for (auto i = size_t{0}; i < ending.size(); ++i)
-    if (agreed->facts.fetched[i] >= 0)
-      arrived.erase(ending[i]);
+  forget_ended(agreed->facts);
   outcome.ready = step_core(agreed->facts, open->arrived);
   known = std::move(agreed->facts);
   outcome.in_flight = core->in_flight();
@@ -259,18 +364,10 @@ result<step_result> tree_state::settle(const std::vector<int64_t>& minimum) {
 }
 
 step_result tree_state::step_alone() {
-  auto facts = step_facts{
-    writes.done(), loads.done(), backups.done(), {}, clock->now().time_since_epoch().count()};
-  auto lists = std::vector<page_list>{};
-  for (const auto id : core->ending()) {
-    const auto i = arrived.find(id);
-    const auto here = i != arrived.end();
-    facts.fetched.push_back(here ? static_cast<int64_t>(i->second->size()) : -1);
-    lists.push_back(here ? i->second : page_list{});
-    if (here)
-      arrived.erase(i);
-  }
+  const auto facts = facts_here();
+  const auto lists = pages_here();
   auto outcome = step_result{};
+  forget_ended(facts);
   outcome.ready = step_core(facts, lists);
   outcome.in_flight = core->in_flight();
   dispatch();
@@ -310,6 +407,11 @@ tree_actor::behavior_type tree(tree_actor::stateful_pointer<tree_state> self,
       return self->state.apply(operations);
     },
     [self](atom::step, caf::timespan wait) { return self->state.step(wait); },
+    [self](atom::freeze) { return self->state.freeze(); },
+    [self](atom::commit, const storage_change& change, uint64_t before) {
+      return self->state.commit(change, before);
+    },
+    [self](atom::abort) { self->state.unfreeze(); },
     [self](atom::done, const operation_done& fact) { self->state.done(fact); },
     [self](atom::fetched, const fetched_pages& fact) { self->state.fetched(fact); },
     [self](atom::tick, uint8_t timer, uint64_t number) { self->state.tick(timer, number); },

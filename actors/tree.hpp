@@ -7,9 +7,11 @@
 #include "cache/step_vector.hpp"
 #include "messages/interfaces.hpp"
 
+#include <caf/actor_clock.hpp>
 #include <caf/typed_event_based_actor.hpp>
 #include <caf/typed_response_promise.hpp>
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -42,6 +44,12 @@ struct tree_state {
 
   caf::result<step_result> step(caf::timespan wait);
 
+  caf::result<uint64_t> freeze();
+
+  caf::result<atom::ok> commit(const storage_change& change, uint64_t before);
+
+  void unfreeze();
+
   void done(const operation_done& fact);
 
   void fetched(const fetched_pages& fact);
@@ -49,6 +57,27 @@ struct tree_state {
   void tick(uint8_t timer, uint64_t number);
 
   // -- internal steps ---------------------------------------------------------
+
+  /// A step that is not frozen: begins it, or goes on with one whose reduction did not finish.
+  void begin_step(caf::timespan wait, caf::typed_response_promise<step_result> promise);
+
+  /// Applies the changes of L3 that belong before the step which begins.
+  void apply_changes();
+
+  /// Wakes up when the next prefetch is over by its policy, or after `wait`.
+  caf::timespan time_to_news(caf::timespan wait) const;
+
+  /// Something can become a fact: offers it if a step is open, else tells the engine, once.
+  void on_news();
+
+  /// The finished parts of what a step can end, as this rank knows them.
+  step_facts facts_here() const;
+
+  /// This rank's pages of each fetch that a step can end.
+  std::vector<page_list> pages_here() const;
+
+  /// What the step ended is forgotten.
+  void forget_ended(const step_facts& facts);
 
   tree_answers apply_now(const tree_operations& operations);
 
@@ -68,6 +97,11 @@ struct tree_state {
 
   /// True if this rank has something to offer that the others cannot know yet.
   bool has_news() const;
+
+  /// From now on the other ranks have the step's time to answer.
+  void expect_ranks();
+
+  void set_ranks_timer(caf::timespan time);
 
   /// Enters the step's reduction with what this rank knows.
   void offer();
@@ -94,7 +128,8 @@ struct tree_state {
   struct open_step {
     std::optional<caf::typed_response_promise<step_result>> promise;
     bool offered = false;
-    /// What was offered: the fetches and this rank's pages of each.
+    /// What was offered, and this rank's pages of each fetch.
+    step_facts mine;
     std::vector<page_list> arrived;
     /// The outcome, if it came after the engine was told that a rank is unresponsive.
     std::optional<result<std::vector<int64_t>>> late;
@@ -106,6 +141,19 @@ struct tree_state {
     caf::typed_response_promise<tree_answers> promise;
   };
 
+  /// A step that waits for a change of L3 to be agreed on.
+  struct held_step {
+    caf::timespan wait{};
+    caf::typed_response_promise<step_result> promise;
+  };
+
+  /// A change of L3 and the step before which it is applied.
+  struct agreed_change {
+    storage_change change;
+    uint64_t before = 0;
+    caf::typed_response_promise<atom::ok> promise;
+  };
+
   tree_actor::pointer self;
   tree_helpers helpers;
   const clock_source* clock = nullptr;
@@ -113,14 +161,26 @@ struct tree_state {
   std::unique_ptr<prefix_cache> core; // Set once, by tree().
   in_order_counter writes;
   in_order_counter loads;
-  in_order_counter backups;
   /// Agreed so far.
   step_facts known;
-  std::map<fetch_id, page_list> arrived;
+  /// Fetches and backups that ended on this rank: what arrived, and pages stored.
+  std::map<fetch_id, fetched_pages> arrived;
+  std::map<operation_id, uint64_t> stored;
   bool copy_failed = false;
   bool alone = false;
   std::optional<open_step> open;
+  /// Counts the engine's requests, and the steps of the instance that began.
   uint64_t step_number = 0;
+  uint64_t steps_begun = 0;
+  bool is_frozen = false;
+  std::optional<held_step> held;
+  std::deque<agreed_change> changes;
+  /// True after the engine was told of news, until its next step.
+  bool has_told_news = false;
+  /// When the open step has waited too long for the other ranks. One timer serves all steps, since
+  /// setting one wakes the clock's thread, which costs as much as all the rest of a step.
+  caf::actor_clock::time_point deadline{};
+  bool is_ranks_timer_set = false;
   std::vector<deferred> waiting;
   /// What the recorder does not have yet, and the batches that it has not written.
   std::vector<op_log_entry> notes;

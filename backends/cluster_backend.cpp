@@ -283,11 +283,7 @@ result<void> cluster_backend::read_memory(std::span<const std::byte> memory,
   const auto header = verify_header(before, what);
   if (!header)
     return tl::unexpected{header.error()};
-  auto offset = slot_object_offset;
-  for (const auto& part : what.page->parts) {
-    std::memcpy(part.data(), slot.data() + offset, part.size());
-    offset += part.size();
-  }
+  scatter(slot.data() + slot_object_offset, what.page->parts);
   // The owner clears the header before it reuses a slot; so a header that still stands vouches for
   // the bytes just copied.
   std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -310,23 +306,18 @@ std::vector<result<void>> cluster_backend::read_remote(const route& from,
       client_ = std::move(*client);
     }
   }
-  auto headers = std::vector<header_bytes>(what.size());
+  // Up to the object, so that the two ranges of a page follow each other: they travel as one.
+  auto headers = std::vector<std::array<std::byte, slot_object_offset>>(what.size());
+  auto header_targets = std::vector<std::span<std::byte>>{headers.begin(), headers.end()};
   auto ranges = std::vector<remote_range>{};
   for (auto i = size_t{0}; i < what.size(); ++i) {
-    ranges.push_back({what[i].from.offset, headers[i]});
-    auto offset = what[i].from.offset + slot_object_offset;
-    for (const auto& part : what[i].page->parts) {
-      ranges.push_back({offset, part});
-      offset += part.size();
-    }
+    ranges.push_back({what[i].from.offset, {&header_targets[i], 1}});
+    ranges.push_back({what[i].from.offset + slot_object_offset, what[i].page->parts});
   }
-  const auto parts = client_->read(from.page_address, ranges, deadline);
+  const auto answers = client_->read(from.page_address, ranges, deadline);
   auto outcome = std::vector<result<void>>(what.size());
-  auto next = size_t{0};
   for (auto i = size_t{0}; i < what.size(); ++i) {
-    for (auto k = size_t{0}; k < 1 + what[i].page->parts.size(); ++k, ++next)
-      if (!parts[next] && outcome[i])
-        outcome[i] = parts[next];
+    outcome[i] = answers[2 * i] ? answers[2 * i + 1] : answers[2 * i];
     if (!outcome[i])
       continue;
     const auto header = verify_header(headers[i], what[i]);
@@ -341,15 +332,12 @@ std::vector<result<void>> cluster_backend::read_remote(const route& from,
 void cluster_backend::fill(const segment_slot& slot, const page_write& page) {
   HICACHE_CHECK(slot.offset + slot_object_offset + slot.length <= options_.segment_memory.size());
   auto* base = options_.segment_memory.data() + slot.offset;
-  auto offset = slot_object_offset;
-  for (const auto& part : page.parts) {
-    std::memcpy(base + offset, part.data(), part.size());
-    offset += part.size();
-  }
+  gather(page.parts, base + slot_object_offset);
+  const auto object
+    = std::array{std::span<const std::byte>{base + slot_object_offset, slot.length}};
   auto header = header_bytes{};
   encode_page_header(
-    {slot.generation, options_.fingerprint, page.key, slot.length, page_checksum(page.parts)},
-    header);
+    {slot.generation, options_.fingerprint, page.key, slot.length, page_checksum(object)}, header);
   // Bytes first, header last: a header that can be read stands in front of a complete object.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   std::memcpy(base, header.data(), header.size());

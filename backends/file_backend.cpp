@@ -24,6 +24,15 @@ namespace {
 /// A file's name is given out once.
 constexpr uint32_t file_generation = 1;
 
+/// Objects in parts shorter than this on average are read and written through a buffer: copying
+/// 256 bytes costs less than what the kernel does for a piece.
+constexpr uint64_t short_part_bytes = 4096;
+
+template <class Byte>
+bool is_scattered(const std::vector<std::span<Byte>>& parts) {
+  return parts.size() > 1 && total_bytes(parts) / parts.size() < short_part_bytes;
+}
+
 using header_bytes = std::array<std::byte, page_header_bytes>;
 
 /// The header and the parts as one list for readv or writev.
@@ -89,8 +98,10 @@ public:
 
   std::vector<result<void>> get(std::span<const page_read> pages, time_point deadline) override {
     auto answers = std::vector<result<void>>{};
+    auto buffer = std::vector<std::byte>{};
     for (const auto& page : pages) {
-      answers.push_back(clock_.now() < deadline ? get_page(page) : fail(ec::deadline_exceeded));
+      answers.push_back(clock_.now() < deadline ? get_page(page, buffer)
+                                                : fail(ec::deadline_exceeded));
       const auto lock = std::scoped_lock{mutex_};
       counters_.count_get(answers.back());
     }
@@ -99,8 +110,10 @@ public:
 
   std::vector<result<void>> set(std::span<const page_write> pages, time_point deadline) override {
     auto answers = std::vector<result<void>>{};
+    auto buffer = std::vector<std::byte>{};
     for (const auto& page : pages) {
-      answers.push_back(clock_.now() < deadline ? set_page(page) : fail(ec::deadline_exceeded));
+      answers.push_back(clock_.now() < deadline ? set_page(page, buffer)
+                                                : fail(ec::deadline_exceeded));
       const auto lock = std::scoped_lock{mutex_};
       counters_.count_set(answers.back());
     }
@@ -136,7 +149,7 @@ private:
     return ::access(folder_.page_path(key).c_str(), F_OK) == 0;
   }
 
-  result<void> get_page(const page_read& page) {
+  result<void> get_page(const page_read& page, std::vector<std::byte>& buffer) {
     const auto path = folder_.page_path(page.key);
     const auto file = unique_fd{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
     if (!file) {
@@ -145,7 +158,8 @@ private:
       forget(page.key);
       return fail(ec::not_found);
     }
-    auto answer = read_page(file.get(), path, page);
+    auto answer = is_scattered(page.parts) ? read_scattered(file.get(), path, page, buffer)
+                                           : read_page(file.get(), path, page);
     if (answer) {
       const auto lock = std::scoped_lock{mutex_};
       table_.touch(page.key);
@@ -153,6 +167,15 @@ private:
       static_cast<void>(discard(page.key));
     }
     return answer;
+  }
+
+  result<void> read_scattered(int fd, const std::string& path, const page_read& page,
+                              std::vector<std::byte>& buffer) const {
+    buffer.resize(total_bytes(page.parts));
+    auto read = read_page(fd, path, {page.key, {buffer}});
+    if (read)
+      scatter(buffer.data(), page.parts);
+    return read;
   }
 
   result<void> read_page(int fd, const std::string& path, const page_read& page) const {
@@ -191,17 +214,23 @@ private:
 
   // -- writing ----------------------------------------------------------------
 
-  result<void> set_page(const page_write& page) {
+  result<void> set_page(const page_write& page, std::vector<std::byte>& buffer) {
     {
       const auto lock = std::scoped_lock{mutex_};
       table_.touch(page.key);
       if (file_exists(page.key))
         return {};
     }
+    if (is_scattered(page.parts)) {
+      buffer.resize(total_bytes(page.parts));
+      gather(page.parts, buffer.data());
+    }
     const auto file_bytes = page_header_bytes + total_bytes(page.parts);
     if (auto reserved = reserve(file_bytes); !reserved)
       return reserved;
-    auto file = write_temporary(page, file_bytes);
+    auto file = is_scattered(page.parts)
+                  ? write_temporary({page.key, page.parent, {buffer}}, file_bytes)
+                  : write_temporary(page, file_bytes);
     // Under the lock, so that a table entry and its file come and go together.
     const auto lock = std::scoped_lock{mutex_};
     reserved_ -= file_bytes;

@@ -28,6 +28,8 @@ result<endpoint> parse_endpoint(const std::string& text) {
   auto where = endpoint{};
   if (colon != std::string::npos && colon > 0) {
     where.host = text.substr(0, colon);
+    if (where.host.size() > 2 && where.host.front() == '[' && where.host.back() == ']')
+      where.host = where.host.substr(1, where.host.size() - 2);
     const auto* end = text.data() + text.size();
     const auto [rest, status] = std::from_chars(text.data() + colon + 1, end, where.port);
     if (status == std::errc{} && rest == end)
@@ -37,7 +39,8 @@ result<endpoint> parse_endpoint(const std::string& text) {
 }
 
 std::string to_string(const endpoint& where) {
-  return where.host + ":" + std::to_string(where.port);
+  const auto host = where.host.find(':') == std::string::npos ? where.host : "[" + where.host + "]";
+  return host + ":" + std::to_string(where.port);
 }
 
 result<void> index_link::connect(std::chrono::nanoseconds patience) {

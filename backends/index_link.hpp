@@ -12,7 +12,7 @@
 
 namespace hicache {
 
-/// HOST:PORT.
+/// HOST:PORT; in texts an IPv6 address stands in brackets.
 struct endpoint {
   std::string host;
   uint16_t port = 0;

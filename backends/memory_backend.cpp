@@ -3,7 +3,6 @@
 #include "backends/lru_table.hpp"
 #include "base/units.hpp"
 
-#include <cstring>
 #include <mutex>
 
 namespace hicache {
@@ -78,12 +77,7 @@ private:
       return fail(ec::invalid_argument, "the page has " + std::to_string(bytes->size())
                                           + " bytes, its parts have "
                                           + std::to_string(total_bytes(page.parts)));
-    const auto* source = bytes->data();
-    for (const auto& part : page.parts) {
-      if (!part.empty())
-        std::memcpy(part.data(), source, part.size());
-      source += part.size();
-    }
+    scatter(bytes->data(), page.parts);
     return {};
   }
 

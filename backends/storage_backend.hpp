@@ -4,6 +4,7 @@
 #include "base/error.hpp"
 #include "messages/ids.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -113,6 +114,22 @@ uint64_t total_bytes(const std::vector<std::span<Byte>>& parts) noexcept {
   for (const auto& part : parts)
     total += part.size();
   return total;
+}
+
+/// Copies an object's parts, one behind the other, to `target`.
+template <class Byte>
+void gather(const std::vector<std::span<Byte>>& parts, std::byte* target) noexcept {
+  for (const auto& part : parts)
+    target = std::copy(part.begin(), part.end(), target);
+}
+
+/// Copies an object to its parts.
+inline void scatter(const std::byte* source,
+                    const std::vector<std::span<std::byte>>& parts) noexcept {
+  for (const auto& part : parts) {
+    std::copy_n(source, part.size(), part.begin());
+    source += part.size();
+  }
 }
 
 } // namespace hicache

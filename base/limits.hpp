@@ -11,9 +11,9 @@ namespace hicache::limits {
 /// latency, small enough that a prefetch can stop soon after it is told to.
 inline constexpr size_t storage_batch_pages = 128;
 
-/// Storage batches one prefetch or backup keeps in flight: two, so that the store never waits for
-/// us.
-inline constexpr size_t storage_batches_in_flight = 2;
+/// Storage batches one prefetch or backup keeps in flight: two for each worker thread that a store
+/// has by default, so that the store never waits for us.
+inline constexpr size_t storage_batches_in_flight = 4;
 
 /// Batches that may wait in front of one storage backend. Beyond it a batch fails with
 /// limit_reached: a store that far behind is of no use to the request that waits.
@@ -23,8 +23,28 @@ inline constexpr size_t storage_queue_batches = 1024;
 /// size.
 inline constexpr size_t hit_window_size = 32;
 
+/// Prefetches, and backups, that one step can end: they bound a step's vector to 2.1 KiB, and each
+/// of them takes longer than a step.
+inline constexpr size_t step_fetches = 64;
+inline constexpr size_t step_backups = 64;
+
 /// Prefetches a rank may have open. More would only queue behind the store.
 inline constexpr size_t prefetches_open = 4096;
+
+/// What an operator's request to attach a store may say, in bytes; and the 64-bit words, of seven
+/// bytes each, in which it travels between ranks.
+inline constexpr size_t attachment_text = 7000;
+inline constexpr size_t attachment_words = 1024;
+
+/// How long a rank that ends waits for the others to end, too, before it gives up the communicator
+/// on which changes of L3 are agreed.
+inline constexpr auto end_of_changes = std::chrono::seconds{2};
+
+/// How often a failed write to L3 is tried before it is given up, and the pause before the second
+/// time, which then doubles: 1.5 s in all, longer than a store takes to restart a connection and
+/// short enough that L2 pages are not kept from eviction for long.
+inline constexpr uint32_t backup_attempts = 5;
+inline constexpr auto backup_pause = std::chrono::milliseconds{100};
 
 /// Requests an engine may hold locks for at once.
 inline constexpr size_t requests_open = 65536;
@@ -98,7 +118,42 @@ inline constexpr auto index_connect_time = std::chrono::seconds{10};
 /// How long a step waits for the slowest rank before it fails with rank_unresponsive.
 inline constexpr auto step_timeout = std::chrono::seconds{30};
 
+/// How long a rank waits for the others in one reduction without a pause: some times the
+/// microseconds by which ranks that run in step differ, and too short to cost a core.
+inline constexpr auto reduction_spin = std::chrono::microseconds{50};
+
+/// Pauses after that: an eighth of the time waited so far, within these bounds. So a rank that
+/// waits notices a late one after little more than its lateness, and takes a few percent of a core.
+inline constexpr auto reduction_pause_min = std::chrono::microseconds{50};
+inline constexpr auto reduction_pause_max = std::chrono::milliseconds{8};
+
+/// Pause while nothing but a change of the storage backend is waited for. It may be waited for as
+/// long as the instance lives, so it must cost nothing, and a person asks for it.
+inline constexpr auto admin_pause = std::chrono::milliseconds{20};
+
 /// Deadline of one storage batch.
 inline constexpr auto storage_timeout = std::chrono::seconds{10};
+
+/// Body of a request to the admin server. Settings of L3 take a few hundred bytes.
+inline constexpr size_t admin_body_bytes = size_t{64} << 10;
+
+/// A whole request to the admin server: the body, and as much again for headers.
+inline constexpr size_t admin_request_bytes = 2 * admin_body_bytes;
+
+/// Levels of JSON that the admin server reads. Settings have two; what writes JSON is recursive.
+inline constexpr int admin_json_levels = 16;
+
+/// How long a request to the admin server may take to arrive; people's clients send it at once.
+inline constexpr auto admin_request_time = std::chrono::seconds{5};
+
+/// Longest deadline that a change of L3 may ask for. Draining takes seconds; a day is a mistake.
+inline constexpr auto admin_change_time = std::chrono::hours{1};
+
+/// Threads that answer admin requests. A change occupies one until it is over; the others refuse
+/// further changes and show what is.
+inline constexpr size_t admin_threads = 4;
+
+/// Connections that may wait for these threads; more stay in the system's queue.
+inline constexpr size_t admin_connections = 64;
 
 } // namespace hicache::limits

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# bench/run.sh {tree|transfer|all} [--json FILE]
+# bench/run.sh {tree|transfer|step|all} [--json FILE]
 #
 # Builds what it needs, runs each measurement beside its baseline in the same run, and prints one table. --json writes the
 # rows to FILE too. Ends with 0 when it has measured, whatever it found. Takes a minute or two besides the build.
@@ -9,10 +9,11 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 usage() {
   cat <<'TEXT'
-Usage: bench/run.sh {tree|transfer|all} [--json FILE]
+Usage: bench/run.sh {tree|transfer|step|all} [--json FILE]
 
   tree         the prefix cache on one core: match, insert, lock, eviction, events, memory, and its actor
   transfer     copies between L1 and L2 in host memory, and of a GPU if one answers
+  step         a step of 2 and 4 ranks, waiting for a late rank, prefetching from a slow store, a miss with L3
   all          everything that there is
   --json FILE  write the rows to FILE as well:
                [{"name", "value", "unit", "baseline", "ratio", "target", "holds"}]
@@ -41,20 +42,24 @@ while [ $# -gt 0 ]; do
       json=$2
       shift
       ;;
-    tree | transfer | all)
+    tree | transfer | step | all)
       [ -z "$what" ] || give_up "one measurement at a time, or all"
       what=$1
       ;;
-    step | store) give_up "there are no measurements of '$1' yet; there is: tree, transfer, all" ;;
+    store) give_up "there are no measurements of '$1' yet; there is: tree, transfer, step, all" ;;
     *) give_up "unknown argument '$1'; bench/run.sh --help says what there is" ;;
   esac
   shift
 done
-[ -n "$what" ] || give_up "say what to measure: tree, transfer or all"
+[ -n "$what" ] || give_up "say what to measure: tree, transfer, step or all"
+
+# wants PART: true if that part is to be measured.
+wants() { [ "$what" = "$1" ] || [ "$what" = all ]; }
 
 targets=()
-[ "$what" = transfer ] || targets+=(tree_bench tree_actor_bench)
-[ "$what" = tree ] || targets+=(transfer_bench)
+! wants tree || targets+=(tree_bench tree_actor_bench)
+! wants transfer || targets+=(transfer_bench)
+! wants step || targets+=(step_bench hicache-replay hicache-index)
 
 "$root/launch/install-packages.sh" >&2
 cd "$root"
@@ -79,14 +84,30 @@ measure() {
   }
 }
 
-if [ "$what" != transfer ]; then
+# measure_step RANKS PART: one part of step_bench, as an instance of so many ranks.
+measure_step() {
+  echo "Measuring: step_bench $2, $1 ranks" >&2
+  "$root/launch/mpirun.sh" "$1" "$root/build/release/bench/step_bench" "$2" "$results/step_$2_$1.json"
+}
+
+if wants tree; then
   # In processes of their own: trees of a million leaves leave a heap in which everything else is slower.
   measure tree_bench '-evict|memory'
   measure tree_bench 'evict|memory'
   measure tree_actor_bench
 fi
-if [ "$what" != tree ]; then
+if wants transfer; then
   # Repeats and mixes by itself.
   "$root/build/release/bench/transfer_bench" --json "$results/transfer_bench.json"
+fi
+if wants step; then
+  # Repeat and mix by themselves, too.
+  measure_step 2 ranks
+  measure_step 2 latency
+  measure_step 4 latency
+  echo "Measuring: step_bench prefetch" >&2
+  "$root/build/release/bench/step_bench" prefetch "$results/step_prefetch.json"
+  echo "Measuring: misses with and without L3" >&2
+  python3 -B "$root/bench/step_replay.py" "$root/build/release" "$results/step_replay.json"
 fi
 python3 -B "$root/bench/table.py" ${json:+--json "$json"} "$results"/*.json

@@ -48,6 +48,7 @@ result<match_result> chunk_cache::match(const match_request& asked) {
   if (requests_.size() >= limits::requests_open)
     return fail(ec::limit_reached, "too many open requests");
   auto& request = requests_[asked.request];
+  request.prompt_tokens = asked.tokens->size();
   request.pages = std::make_shared<const std::vector<page_index>>();
   requests_digest_ += digest_of(asked.request, request);
   return match_result{0, 0, request.pages, 0};
@@ -114,6 +115,16 @@ result<void> chunk_cache::release(request_id id) {
   return {};
 }
 
+result<request_provenance> chunk_cache::provenance(request_id id) const {
+  const auto entry = requests_.find(id);
+  if (entry == requests_.end())
+    return fail(ec::unknown_id, "request " + std::to_string(id) + " is not open");
+  auto told = request_provenance{};
+  if (!entry->second.pages->empty())
+    told.computed_tokens = entry->second.prompt_tokens;
+  return told;
+}
+
 // -- operations without a request ---------------------------------------------
 
 result<evict_result> chunk_cache::evict(const evict_request&) {
@@ -172,7 +183,7 @@ result<void> chunk_cache::clear() {
 
 std::vector<ready_request> chunk_cache::step(const step_facts& facts,
                                              std::span<const page_list> arrived) {
-  HICACHE_CHECK(facts.fetched.empty() && arrived.empty());
+  HICACHE_CHECK(facts.fetches.empty() && arrived.empty());
   return {};
 }
 
@@ -180,7 +191,7 @@ std::vector<cache_event> chunk_cache::take_events() {
   return events_.take();
 }
 
-void chunk_cache::set_storage_attached(bool) {
+void chunk_cache::change_storage(const storage_change&) {
   // Nothing is shared, so nothing is stored.
 }
 

@@ -21,6 +21,7 @@ public:
   result<allocate_result> allocate(const allocate_request& request) override;
   result<insert_result> insert(const insert_request& request) override;
   result<void> release(request_id request) override;
+  result<request_provenance> provenance(request_id request) const override;
 
   result<evict_result> evict(const evict_request& request) override;
   result<pin_result> pin(const pin_request& request) override;
@@ -36,13 +37,15 @@ public:
   result<void> clear() override;
 
   bool in_flight() const noexcept override { return false; }
-  std::span<const fetch_id> ending() const noexcept override { return {}; }
+  std::span<const operation_id> backing_up() const noexcept override { return {}; }
+  std::span<const fetch_id> fetching() const noexcept override { return {}; }
+  std::optional<int64_t> next_stop_ns() const noexcept override { return std::nullopt; }
   std::vector<ready_request> step(const step_facts& facts,
                                   std::span<const page_list> arrived) override;
   std::vector<tree_effect> take_effects() override { return {}; }
   std::vector<cache_event> take_events() override;
 
-  void set_storage_attached(bool attached) override;
+  void change_storage(const storage_change& change) override;
   void stop_serving() noexcept override;
   uint64_t digest() const noexcept override;
   tree_stats stats() const noexcept override;
@@ -58,6 +61,7 @@ public:
 private:
   struct open_request {
     page_list pages;
+    uint64_t prompt_tokens = 0;
   };
 
   result<open_request*> find(request_id id);

@@ -179,6 +179,21 @@ result<host_layout> parse_host_layout(std::string_view name) {
                                       + list_of(all_layouts));
 }
 
+std::string to_string(const pool_shape& shape) {
+  const auto number = [](const char* name, uint32_t value) {
+    return std::string{" "} + name + "=" + std::to_string(value);
+  };
+  auto text = to_string(shape.attention) + number("layers", shape.layers);
+  if (shape.attention == attention_kind::mha)
+    text += number("kv_heads", shape.kv_heads);
+  text += number("head_dim", shape.head_dim);
+  if (shape.attention == attention_kind::mha)
+    text += number("v_head_dim", shape.v_head_dim);
+  if (shape.attention == attention_kind::nsa)
+    text += number("index_key_bytes", shape.index_key_bytes);
+  return text + number("element_bytes", shape.element_bytes) + number("page_size", shape.page_size);
+}
+
 pool_geometry::pool_geometry(const pool_shape& shape, host_layout layout, uint32_t pages)
   : shape_(shape), layout_(layout), pages_(pages) {
   HICACHE_CHECK(fits_its_attention(shape));
@@ -226,40 +241,55 @@ uint64_t pool_geometry::page_stride(kv_part part) const noexcept {
   return layout_ == host_layout::layer_first ? row_bytes(part) * shape_.page_size : page_bytes();
 }
 
-std::vector<byte_run> pool_geometry::object_runs(page_index page) const {
-  if (layout_ != host_layout::layer_first)
-    return {{page * page_bytes(), page_bytes()}};
+std::vector<byte_run> pool_geometry::object_runs(page_index page, head_range heads) const {
+  HICACHE_CHECK(heads.count > 0 && heads.first + heads.count <= shape_.kv_heads);
+  const auto whole = heads == all_heads();
+  if (layout_ == host_layout::page_head || (whole && layout_ != host_layout::layer_first))
+    return {{page * page_bytes() + object_bytes(heads.first), object_bytes(heads.count)}};
+  // What remains lies in blocks of rows, in object order: a part of the page, or one layer of it.
+  const auto blocks = layout_ == host_layout::layer_first ? shape_.layers : 1;
+  const auto block_rows = uint64_t{shape_.layers} / blocks * shape_.page_size;
   auto runs = std::vector<byte_run>{};
-  runs.reserve(parts().size() * shape_.layers);
-  for (const auto part : parts())
-    for (auto layer = uint32_t{0}; layer < shape_.layers; ++layer) {
-      const auto run = rows(layer, part, page);
-      runs.push_back({run.offset, run.row_bytes * run.rows});
+  runs.reserve(parts().size() * blocks * (whole ? 1 : block_rows));
+  for (const auto part : parts()) {
+    const auto row = row_bytes(part);
+    const auto head = row / shape_.kv_heads;
+    for (auto block = uint32_t{0}; block < blocks; ++block) {
+      const auto start = rows(block, part, page).offset;
+      if (whole)
+        runs.push_back({start, block_rows * row});
+      else
+        for (auto i = uint64_t{0}; i < block_rows; ++i)
+          runs.push_back({start + i * row + heads.first * head, heads.count * head});
     }
+  }
   return runs;
 }
 
-std::string pool_geometry::object_fingerprint() const {
-  const auto number = [](const char* name, uint32_t value) {
-    return std::string{" "} + name + "=" + std::to_string(value);
-  };
-  auto text = to_string(shape_.attention) + number("layers", shape_.layers)
-              + number("head_dim", shape_.head_dim);
-  if (shape_.attention == attention_kind::mha)
-    text += number("v_head_dim", shape_.v_head_dim);
-  if (shape_.attention == attention_kind::nsa)
-    text += number("index_key_bytes", shape_.index_key_bytes);
-  text += number("element_bytes", shape_.element_bytes) + number("page_size", shape_.page_size);
-  switch (layout_) {
-    case host_layout::layer_first:
-    case host_layout::page_first_direct:
-      return text + " order=layer,token";
-    case host_layout::page_first:
-      return text + " order=token,layer";
-    case host_layout::page_head:
-      return text + " order=head,layer,token";
-  }
-  return text;
+uint64_t pool_geometry::object_bytes(uint32_t heads) const noexcept {
+  return page_bytes() / shape_.kv_heads * heads;
+}
+
+std::string pool_geometry::object_fingerprint(uint32_t heads) const {
+  auto text = to_string(shape_) + " heads_per_object=" + std::to_string(heads);
+  if (layout_ == host_layout::page_first)
+    return text + " order=token,layer";
+  // With one head there is nothing to order by heads.
+  if (layout_ == host_layout::page_head && heads > 1)
+    return text + " order=head,layer,token";
+  return text + " order=layer,token";
+}
+
+std::vector<head_group> pool_geometry::head_groups(uint32_t rank, uint32_t heads) const {
+  HICACHE_CHECK(heads > 0 && shape_.kv_heads % heads == 0);
+  if (shape_.attention != attention_kind::mha)
+    return {{all_heads(), "latent"}};
+  auto groups = std::vector<head_group>{};
+  for (auto first = uint32_t{0}; first < shape_.kv_heads; first += heads)
+    groups.push_back(
+      {{first, heads},
+       "heads " + std::to_string(rank * shape_.kv_heads + first) + "+" + std::to_string(heads)});
+  return groups;
 }
 
 device_layers device_layers::of(const pool_geometry& pool, uint64_t address) {

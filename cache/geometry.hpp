@@ -52,6 +52,10 @@ struct pool_shape {
   friend bool operator==(const pool_shape&, const pool_shape&) = default;
 };
 
+/// All fields that the kind of attention has, for people and for fingerprints.
+/// @relates pool_shape
+std::string to_string(const pool_shape& shape);
+
 /// Memory layouts of L2 (seed 000, "Batch-Oriented Data Organization"; docs/memory.md has
 /// pictures). Outermost dimension first:
 /// - layer_first: part, layer, page, token: what the GPU computes on. A page is scattered over
@@ -91,6 +95,25 @@ struct byte_run {
   friend bool operator==(const byte_run&, const byte_run&) = default;
 };
 
+/// Heads [first, first + count). Where attention has no heads, {0, 1} is all there is.
+struct head_range {
+  uint32_t first = 0;
+  uint32_t count = 0;
+
+  friend bool operator==(const head_range&, const head_range&) = default;
+};
+
+/// The heads of a page that lie in one object in L3.
+struct head_group {
+  /// Among the rank's own.
+  head_range heads;
+  /// What the group is called whichever rank holds it: by its heads among all of the model's
+  /// ("heads 4+2"), or "latent".
+  std::string name;
+
+  friend bool operator==(const head_group&, const head_group&) = default;
+};
+
 /// The one place that knows where layer l of token t lies. A value; any thread.
 class pool_geometry {
 public:
@@ -108,7 +131,7 @@ public:
   /// Bytes of one token's row in one part of one layer, all heads.
   uint64_t row_bytes(kv_part part) const noexcept;
 
-  /// Bytes of one page, all layers and parts: the length of its object in L3.
+  /// Bytes of one page, all layers and parts.
   uint64_t page_bytes() const noexcept;
 
   /// Bytes of the whole pool, padding page included.
@@ -126,14 +149,26 @@ public:
   /// Bytes from a page to the next within one part of one layer.
   uint64_t page_stride(kv_part part) const noexcept;
 
-  /// The page as contiguous runs in object order, from the start of the pool. Object order is part,
-  /// layer, token for layer_first and page_first_direct (so these two exchange pages through L3),
-  /// else the order of the layout. One run unless the layout is layer_first.
-  std::vector<byte_run> object_runs(page_index page) const;
+  head_range all_heads() const noexcept { return {0, shape_.kv_heads}; }
 
-  /// What must be equal for two pools to exchange page objects: shape, element size and object
-  /// order, as text.
-  std::string object_fingerprint() const;
+  /// Some heads of a page as contiguous runs in object order, from the start of the pool. Object
+  /// order is that of the layout, but part, layer, token, head for layer_first. One run if the
+  /// heads are all of them (unless the layout is layer_first) or the layout is page_head.
+  /// @pre heads.count > 0 and heads.first + heads.count <= kv_heads
+  std::vector<byte_run> object_runs(page_index page, head_range heads) const;
+
+  /// Bytes of an object with so many heads.
+  uint64_t object_bytes(uint32_t heads) const noexcept;
+
+  /// What must be equal for two instances to exchange objects with so many heads each, as text:
+  /// shape and object order. To be asked of the whole model's geometry, so that it says nothing
+  /// about ranks.
+  std::string object_fingerprint(uint32_t heads) const;
+
+  /// A rank's heads in groups of `heads` each, in order.
+  /// @param rank Which of the ranks that share the model's heads, kv_heads each.
+  /// @pre heads > 0 divides kv_heads
+  std::vector<head_group> head_groups(uint32_t rank, uint32_t heads) const;
 
 private:
   pool_shape shape_;

@@ -67,8 +67,11 @@ void hi_radix_tree::impl::check_locks() const {
       count_path(host, *operation.end);
     }
   }
-  for (const auto& operation : backups.in_flight)
-    count_path(host, *operation.end);
+  for (const auto& [id, backup] : backups) {
+    count_path(host, *backup.end);
+    if (backup.device_end != nullptr)
+      count_path(device, *backup.device_end);
+  }
   auto held = uint64_t{0};
   for (const auto& [id, list] : handle_locks) {
     HICACHE_CHECK(!list.empty());
@@ -90,7 +93,7 @@ void hi_radix_tree::impl::check_locks() const {
     HICACHE_CHECK(node->host_locks == count_of(host, node));
     HICACHE_CHECK(node->write == 0 || node->write > writes.done);
     HICACHE_CHECK(node->load == 0 || node->load > loads.done);
-    HICACHE_CHECK(node->backup == 0 || node->backup > backups.done);
+    HICACHE_CHECK(node->backup == 0 || backups.contains(node->backup));
   }
 }
 
@@ -147,20 +150,34 @@ void hi_radix_tree::impl::check_invariants() const {
   for (const auto& [id, request] : requests) {
     HICACHE_CHECK(request.id == id
                   && request.pages->size() == request.device_pages + request.owned.size());
-    HICACHE_CHECK(request.fetch == 0 || fetches.at(request.fetch).request == id);
+    HICACHE_CHECK(request.fetch == 0
+                  || std::ranges::count(fetches.at(request.fetch).requests, id) == 1);
+    HICACHE_CHECK(request.stop_ns == 0 || request.is_overdue || request.fetch == 0
+                  || stop_times.contains({request.stop_ns, id}));
     digests += request.digest();
   }
   HICACHE_CHECK(digests == requests_digest);
+  for (const auto& [stop_ns, id] : stop_times)
+    HICACHE_CHECK(requests.at(id).stop_ns == stop_ns && requests.at(id).fetch != 0);
   digests = 0;
-  auto ended = size_t{0};
   for (const auto& [id, fetch] : fetches) {
-    HICACHE_CHECK(fetch.request == 0 || requests.at(fetch.request).fetch == id);
-    HICACHE_CHECK(fetch.request != 0 || fetch.is_ending);
-    HICACHE_CHECK(fetch.is_ending == std::count(ending.begin(), ending.end(), id));
-    ended += fetch.is_ending ? 1 : 0;
+    for (const auto request : fetch.requests)
+      HICACHE_CHECK(requests.at(request).fetch == id);
+    HICACHE_CHECK(!fetch.requests.empty() || fetch.is_terminated);
     digests += fetch.digest(id);
   }
-  HICACHE_CHECK(digests == fetches_digest && ended == ending.size());
+  HICACHE_CHECK(digests == fetches_digest);
+  const auto numbers = [](const auto& open) {
+    auto list = std::vector<uint64_t>{};
+    for (const auto& [id, what] : open)
+      list.push_back(id);
+    return list;
+  };
+  HICACHE_CHECK(open_fetches == numbers(fetches) && open_backups == numbers(backups));
+  auto waiting = uint64_t{0};
+  for (const auto& [id, backup] : backups)
+    waiting += backup.is_dropped ? 0 : backup.pages;
+  HICACHE_CHECK(waiting == backup_pages && backup_pages <= options.backup_limit_pages);
 }
 
 } // namespace hicache

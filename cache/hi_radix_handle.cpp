@@ -1,5 +1,6 @@
 // hi_radix_tree, the handle: everything goes to its impl.
 
+#include "base/limits.hpp"
 #include "cache/hi_radix_impl.hpp"
 
 #include <algorithm>
@@ -45,6 +46,11 @@ result<insert_result> hi_radix_tree::insert(const insert_request& request) {
 
 result<void> hi_radix_tree::release(request_id request) {
   return impl_->release(request);
+}
+
+result<request_provenance> hi_radix_tree::provenance(request_id request) const {
+  return impl_->find(request).map(
+    [this](const open_request* found) { return impl_->provenance(*found); });
 }
 
 result<evict_result> hi_radix_tree::evict(const evict_request& request) {
@@ -99,12 +105,23 @@ result<void> hi_radix_tree::clear() {
 
 bool hi_radix_tree::in_flight() const noexcept {
   const auto pending = [](const operation_queue& queue) { return !queue.in_flight.empty(); };
-  return pending(impl_->writes) || pending(impl_->loads) || pending(impl_->backups)
-         || !impl_->ending.empty() || !impl_->asked_pins.empty();
+  return pending(impl_->writes) || pending(impl_->loads) || !impl_->backups.empty()
+         || !impl_->fetches.empty() || !impl_->asked_pins.empty();
 }
 
-std::span<const fetch_id> hi_radix_tree::ending() const noexcept {
-  return impl_->ending;
+std::span<const operation_id> hi_radix_tree::backing_up() const noexcept {
+  const auto& open = impl_->open_backups;
+  return std::span{open}.first(std::min(open.size(), limits::step_backups));
+}
+
+std::span<const fetch_id> hi_radix_tree::fetching() const noexcept {
+  const auto& open = impl_->open_fetches;
+  return std::span{open}.first(std::min(open.size(), limits::step_fetches));
+}
+
+std::optional<int64_t> hi_radix_tree::next_stop_ns() const noexcept {
+  const auto& times = impl_->stop_times;
+  return times.empty() ? std::nullopt : std::optional{times.begin()->first};
 }
 
 std::vector<ready_request> hi_radix_tree::step(const step_facts& facts,
@@ -122,8 +139,8 @@ std::vector<cache_event> hi_radix_tree::take_events() {
 
 // -- state --------------------------------------------------------------------
 
-void hi_radix_tree::set_storage_attached(bool attached) {
-  impl_->set_storage_attached(attached);
+void hi_radix_tree::change_storage(const storage_change& change) {
+  impl_->change_storage(change);
 }
 
 void hi_radix_tree::stop_serving() noexcept {

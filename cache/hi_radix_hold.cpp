@@ -175,19 +175,10 @@ evict_result hi_radix_tree::impl::evict(const evict_request& asked) {
   return {tokens(freed), tokens(tree.leaving() - leaving)};
 }
 
-void hi_radix_tree::impl::set_storage_attached(bool attached) {
-  options.storage_attached = attached;
-  if (!attached)
-    return;
-  tree.name_pages();
-  refill({});
-}
-
 result<void> hi_radix_tree::impl::clear() {
   if (!requests.empty() || handle_locks_count > 0)
     return fail(ec::invalid_argument, "requests are open or nodes locked, so nothing was cleared");
-  if (!writes.in_flight.empty() || !loads.in_flight.empty() || !backups.in_flight.empty()
-      || !fetches.empty())
+  if (!writes.in_flight.empty() || !loads.in_flight.empty() || !backups.empty() || !fetches.empty())
     return fail(ec::invalid_argument, "copies are in flight, so nothing was cleared");
   while (!pins.empty())
     end_pin(pins.begin()->first);

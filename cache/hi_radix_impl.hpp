@@ -19,6 +19,8 @@ namespace hicache {
 struct open_request {
   request_id id = 0;
   token_buffer tokens;
+  /// Tokens of the match.
+  uint64_t prompt_tokens = 0;
   /// Whole pages of `tokens` that may be answered from the cache.
   uint64_t limit_pages = 0;
   radix_node* root = nullptr;
@@ -36,32 +38,66 @@ struct open_request {
   /// Names of the pages of `keyed_tokens`, if they were computed.
   key_list keys;
   token_buffer keyed_tokens;
-  /// The prefetch that is open, or 0.
+  /// The prefetch that it waits for, or 0.
   fetch_id fetch = 0;
   bool had_fetch = false;
-  /// Pages [from, to) of the prefix that the prefetch brought.
+  /// True once the engine wants to run it.
+  bool is_scheduled = false;
+  /// When its prefetch is over by the policy `timeout`; 0 until a step told the time.
+  int64_t stop_ns = 0;
+  /// True if that moment has passed.
+  bool is_overdue = false;
+  /// Tokens that the prefetch was asked for.
+  uint64_t wanted_tokens = 0;
+  /// Pages [from, to) of the prefix that prefetches brought.
   uint64_t fetched_from = 0;
   uint64_t fetched_to = 0;
+
+  // For its provenance.
+
+  /// Pages that it loaded from L2, and of these what L3 had brought for it.
+  uint64_t loaded_pages = 0;
+  uint64_t loaded_from_storage = 0;
+  std::string storage_backend;
+  /// Pages on the device when it first allocated pages to compute in.
+  uint64_t served_pages = 0;
+  bool has_computed = false;
+  /// Pages of the prefix that L2 held or L3 was known to hold, and why they were not all used.
+  uint64_t known_pages = 0;
+  give_up why = give_up::none;
 
   uint64_t matched_pages() const noexcept { return device_pages + host_pages; }
 
   uint64_t digest() const noexcept;
 };
 
-/// A prefetch between its command and the step that ends it. Outlives its request if that is
+/// A prefetch between its command and the step that ends it. Outlives its requests if they are
 /// released early.
 struct open_fetch {
-  /// 0 if the request is gone.
-  request_id request = 0;
+  /// Who waits for it, in the order in which they came; a prefix of their keys is that of `keys`.
+  std::vector<request_id> requests;
   cache_namespace ns;
+  std::string backend;
+  uint64_t epoch = 0;
   token_buffer tokens;
   key_list keys;
   /// Pages matched when it was issued: what arrives follows on them.
   uint64_t first = 0;
-  bool is_ending = false;
   bool is_terminated = false;
 
   uint64_t digest(fetch_id id) const noexcept;
+};
+
+/// A write to L3 between its command and the step that ends it.
+struct open_backup {
+  /// The last node of the path concerned; splits leave it so.
+  radix_node* end = nullptr;
+  uint64_t pages = 0;
+  uint64_t epoch = 0;
+  /// The last node above it that L2 lacks, device-locked, since what it keeps on the host hangs
+  /// from there; null if L2 has the whole path.
+  radix_node* device_end = nullptr;
+  bool is_dropped = false;
 };
 
 /// Operations of one kind: numbered, finished in issue order. `end` is the last node of the path
@@ -132,7 +168,8 @@ struct hi_radix_tree::impl {
   result<load_node_result> load_node(const load_node_request& asked);
   result<uint64_t> refer(node_id id);
   result<void> clear();
-  void set_storage_attached(bool attached);
+  void change_storage(const storage_change& change);
+  request_provenance provenance(const open_request& request) const;
   std::vector<ready_request> step(const step_facts& facts, std::span<const page_list> arrived);
 
   // -- requests ---------------------------------------------------------------
@@ -176,8 +213,9 @@ struct hi_radix_tree::impl {
   error no_device_pages(std::string what, uint64_t pages) const;
   void finish_write(const operation_queue::entry& write);
   void finish_load(const operation_queue::entry& load);
-  void finish_backup(const operation_queue::entry& backup);
   layer_progress_ptr progress_on(const radix_node& end) const;
+  /// Evicts ahead of requests where a tier is below its watermark.
+  void make_room();
 
   // -- pins -------------------------------------------------------------------
 
@@ -189,20 +227,45 @@ struct hi_radix_tree::impl {
   void end_pin(node_id end);
   void advance(int64_t now);
 
+  // -- backups ----------------------------------------------------------------
+
+  /// Begins to write to L3 what it lacks of the path to `end`: nodes whose parent it has, as far as
+  /// L2 has them.
+  void back_up_path(radix_node& end);
+  /// Issues the backup of nodes of one path, each the parent of the next.
+  void begin_backup(const std::vector<radix_node*>& nodes);
+  void drop_backup(operation_id id, open_backup& backup);
+  void finish_backups(std::span<const int64_t> stored);
+  void finish_backup(operation_id id, uint64_t stored);
+
   // -- prefetches -------------------------------------------------------------
 
+  /// Pages of the prefix that the request could still get from L3, or 0 if that is not worth it.
+  uint64_t wanted_pages(const open_request& request) const;
+  /// Issues a fetch of what follows the request's match, or joins the one that brings it.
+  void begin_fetch(open_request& request);
+  /// Where the request stops agreeing with what the fetch brings, in pages of the prefix.
+  static uint64_t shared_end(const open_request& request, const open_fetch& fetch);
   void terminate(fetch_id id, open_fetch& fetch);
-  void begin_ending(fetch_id id, open_fetch& fetch);
+  /// True if the request is to run with what has arrived.
+  bool must_stop(const open_request& request) const noexcept;
+  /// Ends the prefetches of scheduled requests whose time is over.
+  void stop_overdue();
+  void forget_stop_time(open_request& request);
   void finish_fetches(const step_facts& facts, std::span<const page_list> arrived,
                       std::vector<ready_request>& ready);
+  /// A fetch that a request waited for has ended: it is ready, or goes on with the rest.
+  void finish_waiting(open_request& request, const open_fetch& fetch, const fetch_fact& fact,
+                      std::pair<uint64_t, uint64_t> taken, std::vector<ready_request>& ready);
   /// Enters pages that arrived as host nodes.
   /// @returns the part [from, to) of the prefix that the tree took.
   std::pair<uint64_t, uint64_t> place(const open_fetch& fetch, uint64_t count,
                                       const page_list& arrived);
-  ready_request make_ready(open_request& request, std::pair<uint64_t, uint64_t> taken);
   /// Gives the prefetcher the pages of `unused`, and as many more as its reserve lacks and L2 can
   /// spare.
   void refill(std::vector<page_index> unused);
+  /// After a release of L3: takes the reserve back as soon as no fetch is open.
+  void reclaim();
 
   uint64_t digest() const noexcept;
   void check_invariants() const;
@@ -216,12 +279,24 @@ struct hi_radix_tree::impl {
   tree_options options;
   radix_tree tree;
   absl::flat_hash_map<request_id, open_request> requests;
-  absl::flat_hash_map<fetch_id, open_fetch> fetches;
-  std::vector<fetch_id> ending;
+  /// In issue order, as are the lists of their numbers.
+  std::map<fetch_id, open_fetch> fetches;
+  std::vector<fetch_id> open_fetches;
+  std::map<operation_id, open_backup> backups;
+  std::vector<operation_id> open_backups;
   operation_queue writes;
   operation_queue loads;
-  operation_queue backups;
   uint64_t fetches_issued = 0;
+  uint64_t backups_issued = 0;
+  /// Pages of backups that are not dropped.
+  uint64_t backup_pages = 0;
+  /// When prefetches are over by the policy `timeout`; and requests that wait to be told the time.
+  absl::btree_set<std::pair<int64_t, request_id>> stop_times;
+  std::vector<request_id> untimed;
+  /// Counts attachments of L3: what was begun under an older one says nothing about this one.
+  uint64_t storage_epoch = 0;
+  /// True after L3 was released, until it is attached again.
+  bool is_released = false;
   /// L2 pages that the prefetcher has, and which these are.
   uint64_t reserve = 0;
   std::vector<bool> in_reserve;

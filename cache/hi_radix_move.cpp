@@ -1,10 +1,7 @@
-// What moves between the tiers on an engine's request: load back, prefetch, write-through.
+// What moves between L1 and L2 on an engine's request: load back, write-through.
 
 #include "base/check.hpp"
-#include "base/limits.hpp"
 #include "cache/hi_radix_impl.hpp"
-#include "cache/mix.hpp"
-#include "cache/page_hash.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -95,9 +92,10 @@ result<load_result> hi_radix_tree::impl::load_back(const load_request& asked) {
                        ? request.host_end->device_end()
                        : *request.device_end;
   const auto missing = request.matched_pages() - std::max(device_end.end(), request.device_pages);
-  const auto is_wanted = missing > 0 && tokens(missing) >= options.load_back_threshold_tokens
-                         && tokens(missing) <= asked.quota_tokens && request.owned.empty()
-                         && !is_stopped;
+  const auto is_short = tokens(missing) < options.load_back_threshold_tokens;
+  const auto is_long = tokens(missing) > asked.quota_tokens;
+  const auto is_wanted
+    = missing > 0 && !is_short && !is_long && request.owned.empty() && !is_stopped;
   tree.lock_device(device_end);
   auto pages = is_wanted ? tree.take_device(missing) : std::nullopt;
   if (is_wanted && !pages && tree.leaving() > 0) {
@@ -108,6 +106,11 @@ result<load_result> hi_radix_tree::impl::load_back(const load_request& asked) {
   extend_device_part(request);
   tree.unlock_device(device_end);
   if (!pages) {
+    if (missing > 0)
+      request.why = std::min(request.why, is_short  ? give_up::too_short
+                                          : is_long ? give_up::over_quota
+                                                    : give_up::no_room);
+    request.known_pages = std::max(request.known_pages, request.matched_pages());
     after_change(request);
     return load_result{tokens(request.device_pages), 0, 0, device_part(request),
                        progress_on(*request.device_end)};
@@ -121,6 +124,8 @@ result<load_result> hi_radix_tree::impl::load_back(const load_request& asked) {
   list_pages(request);
   after_change(request);
   const auto from_storage = overlap(from, to, request.fetched_from, request.fetched_to);
+  request.loaded_pages += to - from;
+  request.loaded_from_storage += from_storage;
   return load_result{tokens(to), tokens(to - from), tokens(from_storage), request.pages,
                      std::move(progress)};
 }
@@ -206,82 +211,6 @@ result<backup_result> hi_radix_tree::impl::backup(node_id id) {
     return fail(ec::out_of_host_pages, "node " + std::to_string(id) + " needs "
                                          + std::to_string(missing) + " more pages of L2");
   return backup_result{tokens(write_path(*end, 0))};
-}
-
-// -- L3 -> L2 -----------------------------------------------------------------
-
-uint64_t open_fetch::digest(fetch_id id) const noexcept {
-  return mix(mix(id, request), mix(first, uint64_t{is_ending} << 1 | uint64_t{is_terminated}));
-}
-
-key_list hi_radix_tree::impl::keys_of_prefix(const open_request& request) const {
-  const auto& end = request.host_end != nullptr ? *request.host_end : *request.device_end;
-  auto keys = std::vector<page_key>(request.matched_pages());
-  for (const auto* node = &end; !node->is_root(); node = node->parent)
-    std::copy(node->keys.begin(), node->keys.end(),
-              keys.begin() + static_cast<ptrdiff_t>(node->first));
-  const auto* prior = end.keys.empty() ? nullptr : &end.keys.back();
-  const auto size = options.page_size;
-  const auto tail = std::span{*request.tokens}.subspan(
-    keys.size() * size, tree.span_size(request.limit_pages - keys.size()));
-  const auto rest = hash_pages(tail, size, prior, tree.options().overlap);
-  keys.insert(keys.end(), rest.begin(), rest.end());
-  return std::make_shared<const std::vector<page_key>>(std::move(keys));
-}
-
-result<prefetch_result> hi_radix_tree::impl::prefetch(request_id id) {
-  const auto found = find(id);
-  if (!found)
-    return tl::unexpected{found.error()};
-  auto& request = **found;
-  const auto matched = request.matched_pages();
-  const auto tail = request.limit_pages > matched ? tokens(request.limit_pages - matched) : 0;
-  const auto least = std::max(options.prefetch_threshold_tokens, options.page_size);
-  if (is_stopped || !options.storage_attached || options.host_pages == 0 || request.had_fetch
-      || tail < least || fetches.size() >= limits::prefetches_open)
-    return prefetch_result{};
-  before_change(request);
-  request.keys = keys_of_prefix(request);
-  request.keyed_tokens = request.tokens;
-  request.had_fetch = true;
-  request.fetch = ++fetches_issued;
-  after_change(request);
-  auto fetch = open_fetch{};
-  fetch.request = id;
-  fetch.ns = *request.root->ns;
-  fetch.tokens = request.tokens;
-  fetch.keys = request.keys;
-  fetch.first = matched;
-  fetches_digest += fetch.digest(request.fetch);
-  fetches.emplace(request.fetch, std::move(fetch));
-  effects.push_back(fetch_command{request.fetch, request.keys, matched});
-  return prefetch_result{tail};
-}
-
-result<schedule_result> hi_radix_tree::impl::schedule(request_id id) {
-  const auto found = find(id);
-  if (!found)
-    return tl::unexpected{found.error()};
-  const auto fetch = (*found)->fetch;
-  if (fetch == 0)
-    return schedule_result{true};
-  auto& entry = fetches.at(fetch);
-  fetches_digest -= entry.digest(fetch);
-  if (options.prefetch == prefetch_policy::best_effort)
-    terminate(fetch, entry);
-  begin_ending(fetch, entry);
-  fetches_digest += entry.digest(fetch);
-  return schedule_result{false};
-}
-
-void hi_radix_tree::impl::terminate(fetch_id id, open_fetch& fetch) {
-  if (!std::exchange(fetch.is_terminated, true))
-    effects.push_back(terminate_command{id});
-}
-
-void hi_radix_tree::impl::begin_ending(fetch_id id, open_fetch& fetch) {
-  if (!std::exchange(fetch.is_ending, true))
-    ending.push_back(id);
 }
 
 } // namespace hicache

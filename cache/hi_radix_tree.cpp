@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <bit>
 #include <string>
+#include <utility>
 
 namespace hicache {
 
@@ -28,7 +29,9 @@ bool equal_tokens(const token_buffer& a, const token_buffer& b, uint64_t count) 
 } // namespace
 
 uint64_t open_request::digest() const noexcept {
-  return mix(mix(id, fetch), mix(mix(device_pages, host_pages), mix(owned.size(), limit_pages)));
+  const auto flags = uint64_t{is_scheduled} << 1 | uint64_t{is_overdue};
+  return mix(mix(mix(id, fetch), mix(flags, static_cast<uint64_t>(stop_ns))),
+             mix(mix(device_pages, host_pages), mix(owned.size(), limit_pages)));
 }
 
 hi_radix_tree::impl::impl(const tree_options& opts)
@@ -77,6 +80,7 @@ result<match_result> hi_radix_tree::impl::match(const match_request& asked) {
   auto& request = requests[asked.request];
   request.id = asked.request;
   request.tokens = asked.tokens;
+  request.prompt_tokens = asked.tokens->size();
   request.limit_pages = tree.whole_pages(asked.limit);
   request.root = &tree.root(asked.ns);
   request.device_end = request.root;
@@ -148,6 +152,10 @@ result<allocate_result> hi_radix_tree::impl::allocate(const allocate_request& as
   if (token_count > limits::request_tokens)
     return fail(ec::limit_reached, "request " + std::to_string(id) + " would have too many tokens");
   const auto wanted = (token_count + options.page_size - 1) / options.page_size;
+  if (request.owned.empty() && wanted > 0) {
+    request.has_computed = true;
+    request.served_pages = std::min(wanted, request.device_pages);
+  }
   const auto present = request.device_pages + request.owned.size();
   if (wanted <= present)
     return allocate_result{request.pages};
@@ -208,6 +216,9 @@ result<insert_result> hi_radix_tree::impl::insert(const insert_request& asked) {
   tree.raise_priority(end, asked.priority);
   if (!asked.chunked && options.write != write_policy::write_back)
     write_path(end, options.write == write_policy::write_through ? 1 : selective_hits);
+  // What L3 failed to take, or dropped, gets another chance with every use.
+  if (!asked.chunked)
+    back_up_path(end);
   after_change(request);
   return insert_result{tokens(duplicates), request.pages, end.is_root() ? 0 : end.id,
                        retain(end, asked.retain)};
@@ -284,6 +295,26 @@ std::vector<page_key> hi_radix_tree::impl::keys_of(const open_request& request,
 
 // -- release ------------------------------------------------------------------
 
+request_provenance hi_radix_tree::impl::provenance(const open_request& request) const {
+  auto told = request_provenance{};
+  if (!request.has_computed)
+    return told;
+  const auto prompt = uint64_t{request.prompt_tokens};
+  const auto served = std::min(tokens(request.served_pages), prompt);
+  told.l3_tokens = tokens(request.loaded_from_storage);
+  told.l2_tokens = tokens(request.loaded_pages) - told.l3_tokens;
+  told.l1_tokens = served - std::min(served, told.l2_tokens + told.l3_tokens);
+  told.computed_tokens = prompt - served;
+  if (told.l3_tokens > 0)
+    told.l3_backend = request.storage_backend;
+  const auto known = std::min(tokens(std::min(request.known_pages, request.limit_pages)), prompt);
+  if (known > served) {
+    told.given_up_tokens = known - served;
+    told.why = request.why;
+  }
+  return told;
+}
+
 result<void> hi_radix_tree::impl::release(request_id id) {
   const auto found = find(id);
   if (!found)
@@ -293,11 +324,12 @@ result<void> hi_radix_tree::impl::release(request_id id) {
   if (request.fetch != 0) {
     auto& fetch = fetches.at(request.fetch);
     fetches_digest -= fetch.digest(request.fetch);
-    fetch.request = 0;
-    terminate(request.fetch, fetch);
-    begin_ending(request.fetch, fetch);
+    std::erase(fetch.requests, id);
     fetches_digest += fetch.digest(request.fetch);
+    if (fetch.requests.empty())
+      terminate(request.fetch, fetch);
   }
+  forget_stop_time(request);
   tree.device_pool().give_back(request.owned);
   drop_host_part(request);
   tree.unlock_device(*request.device_end);

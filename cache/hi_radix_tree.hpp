@@ -16,8 +16,8 @@ namespace hicache {
 /// reserve, or a free list.
 /// - A locked node is never evicted; a lock on a node protects its ancestors.
 /// - A page is written to L2 after its parent (backup continuity), but for write_back, and to L3
-/// after it is complete in L2. Pages that a prefetch brought may hang below a page that is on the
-/// device only.
+/// after it is complete in L2 and its parent is in L3. Pages that a prefetch brought may hang below
+/// a page that is on the device only.
 class hi_radix_tree final : public prefix_cache {
 public:
   explicit hi_radix_tree(const tree_options& options);
@@ -35,6 +35,7 @@ public:
   result<allocate_result> allocate(const allocate_request& request) override;
   result<insert_result> insert(const insert_request& request) override;
   result<void> release(request_id request) override;
+  result<request_provenance> provenance(request_id request) const override;
 
   result<evict_result> evict(const evict_request& request) override;
   result<pin_result> pin(const pin_request& request) override;
@@ -53,13 +54,15 @@ public:
   result<void> clear() override;
 
   bool in_flight() const noexcept override;
-  std::span<const fetch_id> ending() const noexcept override;
+  std::span<const operation_id> backing_up() const noexcept override;
+  std::span<const fetch_id> fetching() const noexcept override;
+  std::optional<int64_t> next_stop_ns() const noexcept override;
   std::vector<ready_request> step(const step_facts& facts,
                                   std::span<const page_list> arrived) override;
   std::vector<tree_effect> take_effects() override;
   std::vector<cache_event> take_events() override;
 
-  void set_storage_attached(bool attached) override;
+  void change_storage(const storage_change& change) override;
   void stop_serving() noexcept override;
   uint64_t digest() const noexcept override;
   tree_stats stats() const noexcept override;

@@ -147,6 +147,10 @@ std::string read(const json& from, prefetch_policy& to) {
   return read_name(from, to, prefetch_policy_names);
 }
 
+std::string read(const json& from, storage_change::action& to) {
+  return read_name(from, to, storage_action_names);
+}
+
 std::string read(const json& from, cache_tier& to) {
   return read_name(from, to, tier_names);
 }
@@ -201,6 +205,20 @@ std::string read(const json& from, std::vector<page_list>& to) {
   return {};
 }
 
+std::string read(const json& from, std::vector<fetch_fact>& to) {
+  if (!from.is_array())
+    return "expected a list";
+  to.clear();
+  for (const auto& element : from) {
+    auto values = std::vector<int64_t>{};
+    if (!read(element, values).empty() || values.size() != 3 || values[0] < -1 || values[1] < 0
+        || values[2] < 0 || values[2] > static_cast<int64_t>(give_up::none))
+      return "expected lists of three numbers: pages arrived, pages found, reason";
+    to.push_back({values[0], values[1], static_cast<give_up>(values[2])});
+  }
+  return {};
+}
+
 // -- writing values
 // ---------------------------------------------------------------------------------
 
@@ -242,6 +260,10 @@ void write(std::string& text, prefetch_policy value) {
   write_name(text, value, prefetch_policy_names);
 }
 
+void write(std::string& text, storage_change::action value) {
+  write_name(text, value, storage_action_names);
+}
+
 void write(std::string& text, cache_tier value) {
   write_name(text, value, tier_names);
 }
@@ -266,6 +288,16 @@ void write(std::string& text, const std::vector<page_list>& value) {
       write_list(text, *pages);
     else
       text += "null";
+    separator = ',';
+  }
+  text += value.empty() ? "[]" : "]";
+}
+
+void write(std::string& text, const std::vector<fetch_fact>& value) {
+  auto separator = '[';
+  for (const auto& fetch : value) {
+    text += separator;
+    write(text, std::vector<int64_t>{fetch.arrived, fetch.found, static_cast<int64_t>(fetch.why)});
     separator = ',';
   }
   text += value.empty() ? "[]" : "]";

@@ -22,8 +22,10 @@ using json = nlohmann::json;
 
 inline constexpr std::array<std::string_view, 3> write_policy_names
   = {"write_through", "write_through_selective", "write_back"};
-inline constexpr std::array<std::string_view, 2> prefetch_policy_names
-  = {"best_effort", "wait_complete"};
+inline constexpr std::array<std::string_view, 3> prefetch_policy_names
+  = {"best_effort", "wait_complete", "timeout"};
+inline constexpr std::array<std::string_view, 3> storage_action_names
+  = {"attach", "detach", "release"};
 inline constexpr std::array<std::string_view, 2> tier_names = {"device", "host"};
 
 // -- one value: each reader returns what was expected, or an empty text if it took the value
@@ -39,6 +41,7 @@ std::string read(const json& from, std::string& to);
 std::string read(const json& from, std::chrono::nanoseconds& to);
 std::string read(const json& from, write_policy& to);
 std::string read(const json& from, prefetch_policy& to);
+std::string read(const json& from, storage_change::action& to);
 std::string read(const json& from, cache_tier& to);
 std::string read(const json& from, eviction_policy_ptr& to);
 /// Tokens, or page numbers: the types are the same.
@@ -46,6 +49,8 @@ std::string read(const json& from, token_buffer& to);
 std::string read(const json& from, std::vector<int64_t>& to);
 /// Lists of pages; null stands for a null list.
 std::string read(const json& from, std::vector<page_list>& to);
+/// [arrived, found, why] of each.
+std::string read(const json& from, std::vector<fetch_fact>& to);
 
 // -- one value: each writer appends it ------------------------------------------------------------
 
@@ -63,11 +68,13 @@ void write(std::string& text, const std::string& value);
 void write(std::string& text, std::chrono::nanoseconds value);
 void write(std::string& text, write_policy value);
 void write(std::string& text, prefetch_policy value);
+void write(std::string& text, storage_change::action value);
 void write(std::string& text, cache_tier value);
 void write(std::string& text, const eviction_policy_ptr& value);
 void write(std::string& text, const token_buffer& value);
 void write(std::string& text, const std::vector<int64_t>& value);
 void write(std::string& text, const std::vector<page_list>& value);
+void write(std::string& text, const std::vector<fetch_fact>& value);
 
 /// Sixteen hexadecimal digits.
 std::string to_hex(uint64_t value);

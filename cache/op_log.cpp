@@ -33,6 +33,15 @@ void namespace_fields(auto& f, Namespace& ns) {
   f.may("salt", ns.salt);
 }
 
+void prefetch_fields(auto& f, auto& x) {
+  constexpr auto usual = prefetch_settings{};
+  f.need("prefetch_policy", x.policy);
+  f.need("prefetch_threshold_tokens", x.threshold_tokens);
+  f.may("prefetch_timeout_base_ns", x.timeout_base, usual.timeout_base);
+  f.may("prefetch_timeout_per_ki_token_ns", x.timeout_per_ki_token, usual.timeout_per_ki_token);
+  f.may("prefetch_timeout_max_ns", x.timeout_max, usual.timeout_max);
+}
+
 template <>
 struct format<tree_options> {
   static constexpr auto name = "options";
@@ -43,10 +52,15 @@ struct format<tree_options> {
     f.may("prefetch_reserve_pages", x.prefetch_reserve_pages);
     f.may("layers", x.layers, 1u);
     f.need("write_policy", x.write);
-    f.need("prefetch_policy", x.prefetch);
-    f.need("prefetch_threshold_tokens", x.prefetch_threshold_tokens);
+    prefetch_fields(f, x.prefetch);
     f.need("load_back_threshold_tokens", x.load_back_threshold_tokens);
     f.may("storage_attached", x.storage_attached);
+    f.may("storage_backend", x.storage_backend);
+    f.may("backup_limit_pages", x.backup_limit_pages, UINT64_MAX);
+    f.may("device_low_pages", x.device_room.low_pages);
+    f.may("device_high_pages", x.device_room.high_pages);
+    f.may("host_low_pages", x.host_room.low_pages);
+    f.may("host_high_pages", x.host_room.high_pages);
     f.need("eviction", x.eviction);
     f.may("bigram", x.bigram);
     f.may("pin_budget_pages", x.pin_budget_pages);
@@ -205,17 +219,21 @@ struct format<applied_step> {
   static void fields(auto& f, auto& x) {
     f.need("writes_done", x.facts.writes_done);
     f.need("loads_done", x.facts.loads_done);
-    f.need("backups_done", x.facts.backups_done);
     f.need("now_ns", x.facts.now_ns);
-    f.may("fetched", x.facts.fetched);
+    f.may("backups", x.facts.backups);
+    f.may("fetches", x.facts.fetches);
     f.may("arrived", x.arrived);
   }
 };
 
 template <>
 struct format<storage_change> {
-  static constexpr auto name = "set_storage_attached";
-  static void fields(auto& f, auto& x) { f.need("attached", x.attached); }
+  static constexpr auto name = "change_storage";
+  static void fields(auto& f, auto& x) {
+    f.need("what", x.what);
+    f.may("backend", x.backend);
+    prefetch_fields(f, x.prefetch);
+  }
 };
 
 template <>
@@ -274,6 +292,9 @@ result<void> check(const tree_options& options) {
     return wrong("prefetch_reserve_pages is more than host_pages");
   if (options.layers == 0)
     return wrong("layers is 0");
+  for (const auto& room : {options.device_room, options.host_room})
+    if (room.low_pages > room.high_pages)
+      return wrong("a low watermark is above its high one");
   return {};
 }
 
@@ -377,11 +398,15 @@ result<void> op_log_player::perform(const tree_operation& operation) {
 result<void> op_log_player::perform(const applied_step& step) {
   if (auto checked = check(step); !checked)
     return checked;
-  const auto ending = cache_->ending();
-  for (auto i = size_t{0}; i < ending.size(); ++i) {
-    if (step.facts.fetched[i] < 0)
+  const auto backing_up = cache_->backing_up();
+  for (auto i = size_t{0}; i < backing_up.size(); ++i)
+    if (step.facts.backups[i] >= 0)
+      backups_.erase(backing_up[i]);
+  const auto fetching = cache_->fetching();
+  for (auto i = size_t{0}; i < fetching.size(); ++i) {
+    if (step.facts.fetches[i].arrived < 0)
       continue;
-    fetches_.erase(ending[i]);
+    fetches_.erase(fetching[i]);
     for (const auto page : *step.arrived[i])
       reserve_.erase(page);
   }
@@ -391,7 +416,7 @@ result<void> op_log_player::perform(const applied_step& step) {
 }
 
 result<void> op_log_player::perform(const storage_change& change) {
-  cache_->set_storage_attached(change.attached);
+  cache_->change_storage(change);
   return {};
 }
 
@@ -407,18 +432,24 @@ result<void> op_log_player::check(const applied_step& step) const {
   const auto possible
     = [](uint64_t before, uint64_t now, uint64_t issued) { return before <= now && now <= issued; };
   if (!possible(known_.writes_done, step.facts.writes_done, issued_.writes_done)
-      || !possible(known_.loads_done, step.facts.loads_done, issued_.loads_done)
-      || !possible(known_.backups_done, step.facts.backups_done, issued_.backups_done))
+      || !possible(known_.loads_done, step.facts.loads_done, issued_.loads_done))
     return wrong("it finishes copies that were not begun or undoes finished ones");
-  const auto ending = cache_->ending();
-  if (step.facts.fetched.size() != ending.size() || step.arrived.size() != ending.size())
-    return wrong("it does not name each prefetch that is being ended");
+  const auto backing_up = cache_->backing_up();
+  if (step.facts.backups.size() != backing_up.size())
+    return wrong("it does not name each backup that is open");
+  for (auto i = size_t{0}; i < backing_up.size(); ++i)
+    if (const auto stored = step.facts.backups[i];
+        stored >= 0 && static_cast<uint64_t>(stored) > backups_.at(backing_up[i]))
+      return wrong("a backup stored more pages than it has");
+  const auto fetching = cache_->fetching();
+  if (step.facts.fetches.size() != fetching.size() || step.arrived.size() != fetching.size())
+    return wrong("it does not name each prefetch that is open");
   auto arrived = std::set<page_index>{};
-  for (auto i = size_t{0}; i < ending.size(); ++i) {
-    const auto agreed = step.facts.fetched[i];
+  for (auto i = size_t{0}; i < fetching.size(); ++i) {
+    const auto agreed = step.facts.fetches[i].arrived;
     if (agreed < 0)
       continue;
-    const auto fetch = fetches_.find(ending[i]);
+    const auto fetch = fetches_.find(fetching[i]);
     if (!step.arrived[i] || static_cast<uint64_t>(agreed) > step.arrived[i]->size()
         || fetch == fetches_.end() || step.arrived[i]->size() > fetch->second)
       return wrong("a prefetch brought more pages than arrived or were asked for");
@@ -434,12 +465,14 @@ void op_log_player::take_effects() {
     std::visit(overload{
                  [&](const write_command& x) { issued_.writes_done = x.id; },
                  [&](const load_command& x) { issued_.loads_done = x.id; },
-                 [&](const backup_command& x) { issued_.backups_done = x.id; },
+                 [&](const backup_command& x) { backups_[x.id] = x.keys->size(); },
+                 [](const drop_command&) {},
                  [&](const fetch_command& x) { fetches_[x.id] = x.keys->size() - x.first; },
                  [](const terminate_command&) {},
                  [&](const refill_command& x) {
                    reserve_.insert(x.host_pages->begin(), x.host_pages->end());
                  },
+                 [&](const reclaim_command&) { reserve_.clear(); },
                },
                effect);
   cache_->take_events();

@@ -22,14 +22,9 @@ namespace hicache {
 /// A step as one rank applied it.
 struct applied_step {
   step_facts facts;
-  /// This rank's host pages of each element of `facts.fetched`; null where that is -1. They differ
-  /// between ranks.
+  /// This rank's host pages of each element of `facts.fetches`; null where that is not finished.
+  /// They differ between ranks.
   std::vector<page_list> arrived;
-};
-
-/// L3 was attached or detached.
-struct storage_change {
-  bool attached = false;
 };
 
 /// The cache was told to stop serving hits.
@@ -95,9 +90,11 @@ private:
 
   std::unique_ptr<prefix_cache> cache_;
   uint64_t line_ = 0;
-  /// Copies and backups begun so far, and finished in the last step.
+  /// Copies begun so far, and finished in the last step.
   step_facts issued_;
   step_facts known_;
+  /// Pages of each open backup.
+  std::map<operation_id, uint64_t> backups_;
   /// Host pages that the prefetcher has, and the pages that each open fetch may bring.
   std::set<page_index> reserve_;
   std::map<fetch_id, uint64_t> fetches_;

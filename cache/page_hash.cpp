@@ -114,10 +114,18 @@ std::vector<page_key> hash_pages(std::span<const token_id> tokens, uint32_t page
   return keys;
 }
 
-page_key object_key(const page_key& page, std::string_view fingerprint, std::string_view shard) {
+page_key object_key(const page_key& page, std::string_view fingerprint, std::string_view group) {
   auto& hash = hasher();
   hash.add("hicache-object-v1").add(page.bytes.data(), page.bytes.size());
-  return hash.add_framed(fingerprint).add_framed(shard).finish();
+  return hash.add_framed(fingerprint).add_framed(group).finish();
+}
+
+uint32_t writer_of(const page_key& page, uint32_t ranks) {
+  HICACHE_CHECK(ranks > 0);
+  auto number = uint64_t{0};
+  for (auto i = size_t{0}; i < sizeof(number); ++i)
+    number |= uint64_t{page.bytes[i]} << (8 * i);
+  return static_cast<uint32_t>(number % ranks);
 }
 
 uint64_t fingerprint_of(std::string_view text) {

@@ -25,12 +25,18 @@ std::optional<page_key> namespace_seed(const cache_namespace& ns);
 std::vector<page_key> hash_pages(std::span<const token_id> tokens, uint32_t page_size,
                                  const page_key* prior, uint32_t overlap = 0);
 
-/// The name of one rank's part of a page in L3: SHA-256 over the page's key, the model fingerprint
-/// and the shard, each framed.
+/// The name of one object of a page in L3: SHA-256 over the page's key, the model fingerprint and
+/// the group's name, each framed.
 /// @param fingerprint Everything that must match for pages to be interchangeable besides the tokens
 /// (model, revision, dtype, geometry).
-/// @param shard Which part of the page: a rank's heads ("heads 0+4").
-page_key object_key(const page_key& page, std::string_view fingerprint, std::string_view shard);
+/// @param group Which part of the page: head_group::name ("heads 4+1").
+page_key object_key(const page_key& page, std::string_view fingerprint, std::string_view group);
+
+/// Which of the ranks writes a page to L3 where all of them hold the same bytes: the first 8 bytes
+/// of its key as a number, little endian, modulo `ranks`. Keys are hashes, so every rank writes the
+/// same share.
+/// @pre ranks > 0
+uint32_t writer_of(const page_key& page, uint32_t ranks);
 
 /// First 8 bytes of SHA-256 over a text, big endian: what a page header stores as the namespace
 /// fingerprint.

@@ -48,7 +48,9 @@ tree_answer apply(prefix_cache& cache, const tree_operation& operation) {
       [&](const allocate_request& x) { return widen(cache.allocate(x)); },
       [&](const insert_request& x) { return widen(cache.insert(x)); },
       [&](const release_request& x) {
-        return widen(cache.release(x.request).map([] { return release_result{}; }));
+        auto provenance = cache.provenance(x.request);
+        return widen(
+          cache.release(x.request).map([&] { return release_result{std::move(*provenance)}; }));
       },
       [&](const evict_request& x) { return widen(cache.evict(x)); },
       [&](const pin_request& x) { return widen(cache.pin(x)); },

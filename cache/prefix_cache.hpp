@@ -8,7 +8,9 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 #include <variant>
 #include <vector>
 
@@ -20,8 +22,14 @@ namespace hicache {
 /// - write_back: when the device needs its room.
 enum class write_policy : uint8_t { write_through, write_through_selective, write_back };
 
-/// When a prefetch ends (seed 000, "Prefetch Strategies").
-enum class prefetch_policy : uint8_t { best_effort, wait_complete };
+/// Room that steps make ahead of requests, so that none waits for an eviction: as soon as fewer
+/// than `low` pages of a tier are free, so many are evicted that `high` are. 0 makes no room ahead.
+struct watermarks {
+  uint32_t low_pages = 0;
+  uint32_t high_pages = 0;
+
+  friend bool operator==(const watermarks&, const watermarks&) = default;
+};
 
 /// Fixed settings of a cache. Equal on all ranks.
 struct tree_options {
@@ -36,13 +44,17 @@ struct tree_options {
   /// Layers of the model, for layer_progress.
   uint32_t layers = 1;
   write_policy write = write_policy::write_through;
-  prefetch_policy prefetch = prefetch_policy::wait_complete;
-  /// A prefetch that would bring fewer tokens is not worth a query (SGLang's default).
-  uint32_t prefetch_threshold_tokens = 256;
+  prefetch_settings prefetch{};
   /// A host part shorter than this is recomputed rather than loaded (SGLang's default).
   uint32_t load_back_threshold_tokens = 10;
   /// True if there is an L3 from the start: pages are hashed, backed up and prefetched.
   bool storage_attached = false;
+  /// Its name, for provenance.
+  std::string storage_backend{};
+  /// L2 pages that may wait for their backup; beyond it the oldest backups are dropped.
+  uint64_t backup_limit_pages = UINT64_MAX;
+  watermarks device_room{};
+  watermarks host_room{};
   /// Who goes first when room is needed; not null.
   eviction_policy_ptr eviction = lru_policy();
   /// The unit is a pair of neighbouring tokens instead of a token, as speculative decoding with
@@ -58,19 +70,35 @@ struct tree_options {
 };
 
 /// What the cache wants done, in order. The tree actor hands each to the actor concerned.
-using tree_effect = std::variant<write_command, load_command, backup_command, fetch_command,
-                                 terminate_command, refill_command>;
+using tree_effect = std::variant<write_command, load_command, backup_command, drop_command,
+                                 fetch_command, terminate_command, refill_command, reclaim_command>;
 
-/// What all ranks agreed on in a step; counters since start, in issue order.
+/// What became of one fetch on all ranks.
+struct fetch_fact {
+  /// Pages that arrived without a gap on every rank, or -1 if some rank is not finished.
+  int64_t arrived = -1;
+  /// Pages that L3 holds on every rank, as far as that became known.
+  int64_t found = 0;
+  /// The worst reason of all ranks.
+  give_up why = give_up::none;
+
+  friend bool operator==(const fetch_fact&, const fetch_fact&) = default;
+};
+
+/// What all ranks agreed on in a step.
 struct step_facts {
+  /// Copies finished since start, in issue order.
   uint64_t writes_done = 0;
   uint64_t loads_done = 0;
-  uint64_t backups_done = 0;
-  /// One per element of ending(), in its order: pages that arrived without a gap on every rank, or
-  /// -1 if some rank is not finished.
-  std::vector<int64_t> fetched;
+  /// One per element of backing_up(), in its order: pages stored without a gap on every rank, or -1
+  /// if some rank is not finished.
+  std::vector<int64_t> backups{};
+  /// One per element of fetching(), in its order.
+  std::vector<fetch_fact> fetches{};
   /// The slowest rank's clock, nanoseconds; a value before the last one is ignored.
   int64_t now_ns = 0;
+
+  friend bool operator==(const step_facts&, const step_facts&) = default;
 };
 
 /// Counts for people and metrics. Pages, unless the name says otherwise.
@@ -124,6 +152,8 @@ public:
   virtual result<match_result> match(const match_request& request) = 0;
 
   /// Starts looking in L3 for the pages that follow the match. At most one prefetch per request.
+  /// A request that wants pages which another's prefetch is bringing waits for that one, and then
+  /// goes on with the rest of its own.
   virtual result<prefetch_result> prefetch(request_id request) = 0;
 
   /// Ends the request's prefetch by policy. Without a prefetch the request is ready at once.
@@ -150,9 +180,13 @@ public:
   /// Tokens must begin with the tokens of the match.
   virtual result<insert_result> insert(const insert_request& request) = 0;
 
-  /// Closes a request: unlocks, and frees the pages that the tree did not take. An unfinished
-  /// prefetch is terminated and what arrived is kept (it enters the tree at the step that ends it).
+  /// Closes a request: unlocks, and frees the pages that the tree did not take. A prefetch that
+  /// nobody else waits for is terminated, and what arrived is kept (it enters the tree at the step
+  /// that ends it).
   virtual result<void> release(request_id request) = 0;
+
+  /// Where the tokens of an open request came from, as far as it got.
+  virtual result<request_provenance> provenance(request_id request) const = 0;
 
   // -- operations without a request -------------------------------------------
 
@@ -205,13 +239,21 @@ public:
   /// True if anything is outstanding that only a step can turn into a fact. Equal on all ranks.
   virtual bool in_flight() const noexcept = 0;
 
-  /// Prefetches that are to be ended: the order of `step_facts::fetched`.
-  virtual std::span<const fetch_id> ending() const noexcept = 0;
+  /// Backups that a step may end, oldest first, at most limits::step_backups: the order of
+  /// `step_facts::backups`.
+  virtual std::span<const operation_id> backing_up() const noexcept = 0;
 
-  /// Applies what all ranks agreed on. Pins whose time is over end.
-  /// @param arrived This rank's host pages of each element of ending(), in its order; an element
-  /// with fetched == -1 is ignored. Pages beyond the agreed length go back to the reserve.
-  /// @returns the requests that became ready.
+  /// Prefetches that a step may end, oldest first, at most limits::step_fetches: the order of
+  /// `step_facts::fetches`.
+  virtual std::span<const fetch_id> fetching() const noexcept = 0;
+
+  /// The logical time at which the next prefetch of a scheduled request is over by its policy.
+  virtual std::optional<int64_t> next_stop_ns() const noexcept = 0;
+
+  /// Applies what all ranks agreed on. Pins whose time is over end; room is made ahead.
+  /// @param arrived This rank's host pages of each element of fetching(), in its order; an element
+  /// with arrived == -1 is ignored. Pages beyond the agreed length go back to the reserve.
+  /// @returns the requests whose prefetch ended.
   virtual std::vector<ready_request> step(const step_facts& facts,
                                           std::span<const page_list> arrived)
     = 0;
@@ -224,8 +266,9 @@ public:
 
   // -- state ------------------------------------------------------------------
 
-  /// Attaches or detaches L3. Attaching names all pages that have no name yet.
-  virtual void set_storage_attached(bool attached) = 0;
+  /// Attaches or detaches L3. Attaching names all pages that have no name yet, and takes back a
+  /// `detach` that was not followed by a `release`.
+  virtual void change_storage(const storage_change& change) = 0;
 
   /// From now on match answers 0, prefetches are declined and nothing is inserted: the ranks have
   /// diverged.

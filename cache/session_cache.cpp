@@ -147,6 +147,7 @@ result<match_result> session_cache::begin(const match_request& asked, session& o
   if (owner.kept) {
     if (auto resumed = resume(asked, owner)) {
       owner.kept->resumed = resumed->device_tokens;
+      owner.kept->prompt_tokens = asked.tokens->size();
       return *resumed;
     }
     give_up(owner);
@@ -276,6 +277,19 @@ result<void> session_cache::release(request_id request) {
   owner->turn.reset();
   changed(*owner);
   return {};
+}
+
+result<request_provenance> session_cache::provenance(request_id request) const {
+  const auto turn = turns_.find(request);
+  if (turn == turns_.end() || !turn->second->kept)
+    return inner_->provenance(request);
+  const auto& kept = *turn->second->kept;
+  if (kept.resumed == 0)
+    return inner_->provenance(turn->second->inner());
+  auto told = request_provenance{};
+  told.l1_tokens = kept.resumed;
+  told.computed_tokens = kept.prompt_tokens - kept.resumed;
+  return told;
 }
 
 // -- sessions -----------------------------------------------------------------
@@ -428,8 +442,16 @@ bool session_cache::in_flight() const noexcept {
   return inner_->in_flight();
 }
 
-std::span<const fetch_id> session_cache::ending() const noexcept {
-  return inner_->ending();
+std::span<const operation_id> session_cache::backing_up() const noexcept {
+  return inner_->backing_up();
+}
+
+std::span<const fetch_id> session_cache::fetching() const noexcept {
+  return inner_->fetching();
+}
+
+std::optional<int64_t> session_cache::next_stop_ns() const noexcept {
+  return inner_->next_stop_ns();
 }
 
 std::vector<tree_effect> session_cache::take_effects() {
@@ -440,8 +462,8 @@ std::vector<cache_event> session_cache::take_events() {
   return inner_->take_events();
 }
 
-void session_cache::set_storage_attached(bool attached) {
-  inner_->set_storage_attached(attached);
+void session_cache::change_storage(const storage_change& change) {
+  inner_->change_storage(change);
 }
 
 tree_stats session_cache::stats() const noexcept {

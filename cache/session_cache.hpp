@@ -41,6 +41,7 @@ public:
   result<allocate_result> allocate(const allocate_request& request) override;
   result<insert_result> insert(const insert_request& request) override;
   result<void> release(request_id request) override;
+  result<request_provenance> provenance(request_id request) const override;
 
   result<evict_result> evict(const evict_request& request) override;
   result<pin_result> pin(const pin_request& request) override;
@@ -58,13 +59,15 @@ public:
   result<void> clear() override;
 
   bool in_flight() const noexcept override;
-  std::span<const fetch_id> ending() const noexcept override;
+  std::span<const operation_id> backing_up() const noexcept override;
+  std::span<const fetch_id> fetching() const noexcept override;
+  std::optional<int64_t> next_stop_ns() const noexcept override;
   std::vector<ready_request> step(const step_facts& facts,
                                   std::span<const page_list> arrived) override;
   std::vector<tree_effect> take_effects() override;
   std::vector<cache_event> take_events() override;
 
-  void set_storage_attached(bool attached) override;
+  void change_storage(const storage_change& change) override;
   void stop_serving() noexcept override;
   uint64_t digest() const noexcept override;
 
@@ -89,6 +92,8 @@ private:
     node_id node = 0;
     /// Tokens that the turn's match answered from the slot; 0 if it was an ordinary match.
     uint64_t resumed = 0;
+    /// Tokens of the turn's prompt.
+    uint64_t prompt_tokens = 0;
     /// Tokens up to the end of a host part that the inner request still has, or 0. The next prompt
     /// could contradict it, so nothing is kept meanwhile.
     uint64_t host_end = 0;

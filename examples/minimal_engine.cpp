@@ -111,6 +111,7 @@ my_engine::behavior_type engine(my_engine::stateful_pointer<engine_state> self,
   self->state.runtime = runtime;
   return {
     [](atom::notice, const caf::error& what) { complain(what); },
+    [](atom::news) {},                            // For engines that sleep between steps.
     [](atom::events, const cache_events_ptr&) {}, // For routers; off unless the options ask for it.
     [self](atom::start) { return self->state.serve(); },
   };

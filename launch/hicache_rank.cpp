@@ -7,6 +7,7 @@
 #include "launch/rank_session.hpp"
 #include "launch/stop_signal.hpp"
 
+#include <caf/scoped_actor.hpp>
 #include <spdlog/spdlog.h>
 
 #include <cstdio>
@@ -14,6 +15,8 @@
 namespace {
 
 using namespace hicache;
+
+constexpr auto step_pause = duration{std::chrono::milliseconds{50}};
 
 result<int> serve(const rank_config& config, rank_session& session, const stop_signal& stop) {
   auto runtime = rank_runtime::start(config, std::move(session.peers));
@@ -23,8 +26,14 @@ result<int> serve(const rank_config& config, rank_session& session, const stop_s
     std::printf("%u ranks ready; %s\n", session.ranks, (*runtime)->description().c_str());
     std::fflush(stdout);
   }
-  while (!stop.wait_for(std::chrono::hours{1})) {
-  }
+  // L3 is attached and detached between steps; there is no engine to make any.
+  auto self = caf::scoped_actor{(*runtime)->system()};
+  const auto pause = config.admin_listen.empty() ? duration{std::chrono::hours{1}} : step_pause;
+  while (!stop.wait_for(pause))
+    self->request((*runtime)->tree(), caf::infinite, atom::step_v, caf::timespan{0})
+      .receive(
+        [](const step_result&) {},
+        [](const caf::error& err) { spdlog::warn("a step failed: {}", to_string(from_caf(err))); });
   spdlog::info("stopping");
   return exit_ok;
 }

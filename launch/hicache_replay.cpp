@@ -216,8 +216,8 @@ result<int> replay(const rank_config& config, const replay_flags& flags, rank_se
   options.sessions = flags.sessions == "refer"    ? session_mode::refer
                      : flags.sessions == "stream" ? session_mode::stream
                                                   : session_mode::off;
-  options.storage = !config.storage_backend.empty();
-  options.name_space = config.fingerprint(session.ranks);
+  options.storage = !config.storage_backend.empty() || !config.admin_listen.empty();
+  options.name_space = config.fingerprint();
   // All ranks hold the same latent.
   options.first_head
     = config.attention == "mha" ? session.rank * (config.kv_heads / session.ranks) : 0;

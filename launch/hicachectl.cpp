@@ -1,10 +1,12 @@
-// hicachectl: looks at a running cluster; runs, replays and compares op logs.
+// hicachectl: looks at a running cluster; attaches and detaches L3; runs, replays and compares op
+// logs.
 
 #include "backends/index_link.hpp"
 #include "base/units.hpp"
 #include "launch/oplog_commands.hpp"
 #include "launch/program.hpp"
 #include "launch/rank_config.hpp"
+#include "launch/storage_commands.hpp"
 #include "messages/system_config.hpp"
 
 #include <absl/strings/str_format.h>
@@ -120,6 +122,10 @@ int main(int argc, char** argv) {
   add_duration_flag(*status, "--timeout", flags.timeout, "how long to wait for the index");
   status->add_flag("--json", flags.json, "print one JSON object");
   const auto oplog = oplog_commands{app};
-  return run_program(app, argc, argv,
-                     [&] { return oplog.chosen() ? oplog.perform() : show_status(flags); });
+  const auto storage = storage_commands{app};
+  return run_program(app, argc, argv, [&] {
+    if (storage.chosen())
+      return storage.perform();
+    return oplog.chosen() ? oplog.perform() : show_status(flags);
+  });
 }

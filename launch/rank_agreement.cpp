@@ -10,34 +10,25 @@
 #include <array>
 #include <chrono>
 #include <limits>
-#include <mutex>
+#include <memory>
 #include <optional>
 #include <thread>
 
 namespace hicache {
 
 result<std::vector<int64_t>> reduce_now(agreement& ranks, std::vector<int64_t> values) {
-  // Shared with the callback, which may come from another rank's thread, or after this function has
-  // given up.
-  struct outcome {
-    std::mutex mutex;
-    std::optional<result<std::vector<int64_t>>> minimum;
-  };
-  auto shared = std::make_shared<outcome>();
-  ranks.reduce_min(reduction_channel::engine, std::move(values), [shared](auto minimum) {
-    const auto guard = std::lock_guard{shared->mutex};
-    shared->minimum = std::move(minimum);
-  });
+  // Shared with the callback, which may come after this function has given up.
+  auto minimum = std::make_shared<std::optional<result<std::vector<int64_t>>>>();
+  ranks.reduce_min(reduction_channel::engine, std::move(values),
+                   [minimum](auto outcome) { *minimum = std::move(outcome); });
   const auto give_up = std::chrono::steady_clock::now() + limits::step_timeout;
   for (;;) {
     ranks.progress();
-    {
-      const auto guard = std::lock_guard{shared->mutex};
-      if (shared->minimum)
-        return std::move(*shared->minimum);
-    }
+    if (*minimum)
+      return std::move(**minimum);
     if (std::chrono::steady_clock::now() > give_up)
-      return fail(ec::rank_unresponsive, "not all ranks of the instance have started");
+      return fail(ec::rank_unresponsive, "not all ranks of the instance have started: "
+                                           + ranks.missing(reduction_channel::engine));
     std::this_thread::sleep_for(std::chrono::microseconds{200});
   }
 }

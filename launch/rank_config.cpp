@@ -2,6 +2,7 @@
 
 #include "base/limits.hpp"
 #include "base/units.hpp"
+#include "launch/admin_server.hpp"
 
 #include <absl/strings/str_format.h>
 
@@ -80,6 +81,26 @@ result<void> offered(std::string_view flag, const std::string& value,
   return bad(flag, value, "known; expected " + names);
 }
 
+result<void> check_admin(const std::string& listen, const std::string& token_file) {
+  if (!listen.empty())
+    return check_admin_options({listen, token_file});
+  if (!token_file.empty())
+    return fail(ec::invalid_argument,
+                "--admin-token-file is of use with --admin-listen HOST:PORT alone");
+  return {};
+}
+
+hicache::prefetch_policy prefetch_policy_of(std::string_view name) {
+  if (name == "best_effort")
+    return prefetch_policy::best_effort;
+  return name == "timeout" ? prefetch_policy::timeout : prefetch_policy::wait_complete;
+}
+
+/// Whether every rank's heads are whole groups, and all groups are alike.
+bool groups_fit(uint64_t tp_lcm_size, uint32_t ranks, uint32_t kv_heads) {
+  return tp_lcm_size == 0 || (tp_lcm_size % ranks == 0 && kv_heads % tp_lcm_size == 0);
+}
+
 write_policy write_policy_of(std::string_view name) {
   if (name == "write_back")
     return write_policy::write_back;
@@ -126,13 +147,17 @@ result<void> rank_config::finish(uint32_t ranks) {
        {offered("--hicache-write-policy", write_policy,
                 {"write_through", "write_through_selective", "write_back"}, {}),
         offered("--hicache-storage-prefetch-policy", prefetch_policy,
-                {"wait_complete", "best_effort"}, {"timeout"}),
+                {"wait_complete", "best_effort", "timeout"}, {}),
         offered("--hicache-storage-backend", storage_backend, {"", "file", "memory", "cluster"},
                 {})})
     if (!checked)
       return checked;
   if (auto policy = make_eviction_policy(eviction_policy); !policy)
     return fail(ec::invalid_argument, "--radix-eviction-policy: " + policy.error().detail);
+  if (!(evict_below >= 0 && evict_below <= evict_until && evict_until <= 0.5))
+    return bad("--evict-below, --evict-until",
+               absl::StrFormat("%g and %g", evict_below, evict_until),
+               "a pair of shares from 0 to 0.5, the first not above the second");
   if (!(pin_budget >= 0 && pin_budget <= 1))
     return bad("--pin-budget", absl::StrFormat("%g", pin_budget), "a share from 0 to 1");
   if (disable_radix_cache && !storage_backend.empty())
@@ -150,12 +175,19 @@ result<void> rank_config::finish(uint32_t ranks) {
     return fail(ec::invalid_argument,
                 "--hicache-storage-backend-extra-config: " + extra.error().detail);
   storage = *extra;
+  if (*kind == attention_kind::mha && !groups_fit(storage.tp_lcm_size, ranks, kv_heads))
+    return bad("--hicache-storage-backend-extra-config: tp_lcm_size",
+               std::to_string(storage.tp_lcm_size),
+               absl::StrFormat("a multiple of the ranks, %d, that divides the %d KV heads", ranks,
+                               kv_heads));
   if (storage_backend == "file" && storage.path.empty())
     return fail(ec::invalid_argument,
                 "--hicache-storage-backend file needs a folder; expected "
                 "--hicache-storage-backend-extra-config '{\"path\": \"DIR\"}'");
   if (storage_backend == "cluster" && index.empty())
     return fail(ec::invalid_argument, "--hicache-storage-backend cluster needs --index HOST:PORT");
+  if (auto admin = check_admin(admin_listen, admin_token_file); !admin)
+    return admin;
   const auto page_bytes = pool_geometry{shape(ranks), host_layout::page_first, 1}.page_bytes();
   if (page_bytes > limits::page_bytes)
     return bad("--page-size", std::to_string(page_size),
@@ -177,17 +209,21 @@ pool_shape rank_config::shape(uint32_t ranks) const {
           page_size, index_key_bytes};
 }
 
-std::string rank_config::shard(uint32_t rank, uint32_t ranks) const {
-  if (*parse_attention_kind(attention) != attention_kind::mha)
-    return "latent";
-  const auto heads = kv_heads / ranks;
-  return absl::StrFormat("heads %d+%d", rank * heads, heads);
+uint32_t rank_config::heads_per_object() const {
+  if (*parse_attention_kind(attention) != attention_kind::mha || storage.tp_lcm_size == 0)
+    return 1;
+  return kv_heads / static_cast<uint32_t>(storage.tp_lcm_size);
 }
 
-std::string rank_config::fingerprint(uint32_t ranks) const {
+std::vector<head_group> rank_config::head_groups(uint32_t rank, uint32_t ranks) const {
   const auto geometry = pool_geometry{shape(ranks), *parse_host_layout(mem_layout), 1};
+  return geometry.head_groups(rank, heads_per_object());
+}
+
+std::string rank_config::fingerprint() const {
+  const auto model_geometry = pool_geometry{shape(1), *parse_host_layout(mem_layout), 1};
   return absl::StrFormat("namespace=%s model=%s dtype=%s %s", name_space, model, dtype,
-                         geometry.object_fingerprint());
+                         model_geometry.object_fingerprint(heads_per_object()));
 }
 
 uint32_t rank_config::host_pages(uint32_t ranks) const {
@@ -210,13 +246,26 @@ tree_options rank_config::tree(uint32_t ranks) const {
   options.share_prefixes = !disable_radix_cache;
   options.pin_budget_pages
     = static_cast<uint64_t>(pin_budget * std::max(options.device_pages, options.host_pages));
-  options.prefetch = prefetch_policy == "best_effort" ? hicache::prefetch_policy::best_effort
-                                                      : hicache::prefetch_policy::wait_complete;
-  options.prefetch_threshold_tokens = static_cast<uint32_t>(storage.prefetch_threshold);
+  options.prefetch.policy = prefetch_policy_of(prefetch_policy);
+  options.prefetch.threshold_tokens = static_cast<uint32_t>(storage.prefetch_threshold);
+  options.prefetch.timeout_base = storage.prefetch_timeout_base;
+  options.prefetch.timeout_per_ki_token = storage.prefetch_timeout_per_ki_token;
+  options.prefetch.timeout_max = storage.prefetch_timeout_max;
+  options.storage_backend = storage_backend;
   options.storage_attached = !storage_backend.empty();
   // A fetch longer than the reserve brings only as much as fits, and what is reserved caches
   // nothing meanwhile.
-  options.prefetch_reserve_pages = options.storage_attached ? options.host_pages / 4 : 0;
+  if (options.storage_attached || !admin_listen.empty())
+    options.prefetch_reserve_pages
+      = static_cast<uint32_t>(storage.prefetch_share * options.host_pages);
+  // The other half of L2 stays for what requests bring while L3 is slow.
+  options.backup_limit_pages = options.host_pages / 2;
+  const auto room = [this](uint32_t pages) {
+    return watermarks{static_cast<uint32_t>(evict_below * pages),
+                      static_cast<uint32_t>(evict_until * pages)};
+  };
+  options.device_room = room(options.device_pages);
+  options.host_room = room(options.host_pages);
   return options;
 }
 
@@ -242,6 +291,8 @@ std::vector<std::pair<std::string, std::string>> rank_config::fields() const {
     {"radix-eviction-policy", eviction_policy},
     {"disable-radix-cache", disable_radix_cache ? "true" : "false"},
     {"pin-budget", absl::StrFormat("%g", pin_budget)},
+    {"evict-below", absl::StrFormat("%g", evict_below)},
+    {"evict-until", absl::StrFormat("%g", evict_until)},
     {"hicache-storage-backend", storage_backend},
     {"hicache-storage-prefetch-policy", prefetch_policy},
     {"hicache-storage-backend-extra-config", extra_config},
@@ -257,6 +308,7 @@ std::vector<std::pair<std::string, std::string>> rank_config::fields() const {
     {"index-key-bytes", std::to_string(index_key_bytes)},
     {"dtype", dtype},
     {"namespace", name_space},
+    {"admin-listen", admin_listen},
   };
 }
 
@@ -325,14 +377,20 @@ void add_rank_flags(CLI::App& app, rank_config& config) {
                "share nothing between requests: no radix tree, no L2, no L3");
   add("--pin-budget", config.pin_budget,
       "share of the larger of L1 and L2 that the pins of one tenant may keep, 0 to 1");
+  add("--evict-below", config.evict_below,
+      "share of L1, and of L2, below which free pages are made ahead of requests; 0 never");
+  add("--evict-until", config.evict_until, "share of free pages at which that stops");
   add("--hicache-storage-backend", config.storage_backend,
       "L3: file, memory or cluster; none if absent");
   add("--hicache-storage-prefetch-policy", config.prefetch_policy,
-      "when a prefetch from L3 ends: best_effort or wait_complete");
-  add(
-    "--hicache-storage-backend-extra-config", config.extra_config,
-    "JSON, or @FILE in JSON, TOML or YAML: prefetch_threshold (tokens), path, max_bytes, threads, "
-    "force_remote_reads")
+      "when a prefetch from L3 ends: best_effort (when the request could run), wait_complete or "
+      "timeout (when all has arrived, but after prefetch_timeout_base + "
+      "prefetch_timeout_per_ki_token * tokens / 1024 at the latest)");
+  add("--hicache-storage-backend-extra-config", config.extra_config,
+      "JSON, or @FILE in JSON, TOML or YAML: prefetch_threshold (tokens), prefetch_timeout_base, "
+      "prefetch_timeout_per_ki_token, prefetch_timeout_max (seconds, or times such as 250ms), "
+      "prefetch_share (of L2), path, max_bytes, threads, "
+      "tp_lcm_size, force_remote_reads")
     ->type_name("JSON|@FILE");
   add("--index", config.index, "the cluster's index")->type_name("HOST:PORT");
   add_bytes_flag(app, "--segment-size", config.segment_bytes,
@@ -354,11 +412,19 @@ void add_rank_flags(CLI::App& app, rank_config& config) {
     ->check(CLI::NonNegativeNumber);
   add("--dtype", config.dtype, "element type: " + names_of(dtypes) + "; empty takes the model's");
   add("--namespace", config.name_space, "pages of different namespaces are never exchanged");
+  add_duration_flag(app, "--step-timeout", config.step_timeout,
+                    "how long a step waits for the slowest rank before it fails");
   add("--listen-host", config.listen_host,
       "address on which peers on other machines read this rank's segment");
   add("--record-ops", config.record_ops,
       "write every operation and step to an op log, for hicachectl oplog replay and diff; with "
       "several ranks each writes FILE.RANK")
+    ->type_name("FILE");
+  add("--admin-listen", config.admin_listen,
+      "where rank 0 answers hicachectl storage; port 0 picks a free one; nowhere if absent")
+    ->type_name("HOST:PORT");
+  add("--admin-token-file", config.admin_token_file,
+      "file with the token that operators need; only its owner may read it")
     ->type_name("FILE");
   add("--log-level", config.log_level, "trace, debug, info, warn, error or critical")
     ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "critical"}));

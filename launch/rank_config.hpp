@@ -2,6 +2,7 @@
 
 #include "base/clock.hpp"
 #include "base/error.hpp"
+#include "base/limits.hpp"
 #include "cache/geometry.hpp"
 #include "cache/prefix_cache.hpp"
 #include "gpu/device.hpp"
@@ -18,12 +19,21 @@ namespace hicache {
 /// What the storage backend and the prefetcher take from --hicache-storage-backend-extra-config.
 struct storage_config {
   uint64_t prefetch_threshold = 256;
+  /// Prefetch policy `timeout`: base + per_ki_token * tokens / 1024, at most max.
+  duration prefetch_timeout_base = std::chrono::seconds{1};
+  duration prefetch_timeout_per_ki_token = std::chrono::milliseconds{250};
+  duration prefetch_timeout_max = std::chrono::seconds{30};
+  /// Share of L2 that is set aside for pages on their way from L3.
+  double prefetch_share = 0.25;
   /// Backend `file`: the folder, and the most it may hold on all ranks together; 0 is without
   /// bound.
   std::string path;
   uint64_t max_bytes = 0;
   /// Backend `cluster`: reads everything over UCX, also on the same machine.
   bool force_remote_reads = false;
+  /// mha: a multiple of the ranks of all instances that share pages; the KV heads go into so many
+  /// objects. 0: each KV head is an object, which suits every number of ranks.
+  uint64_t tp_lcm_size = 0;
   /// Worker threads of the backend.
   uint64_t threads = 2;
 };
@@ -31,6 +41,11 @@ struct storage_config {
 /// Reads a JSON text, or the JSON, TOML or YAML file behind an '@'.
 /// @returns invalid_argument with a sentence that names the key or file and what was expected.
 result<storage_config> parse_storage_config(const std::string& text);
+
+/// The same text or file as the text of one JSON object, for another process to parse; keys are not
+/// looked at. Empty stays empty.
+/// @returns as parse_storage_config.
+result<std::string> storage_config_json(const std::string& text);
 
 /// Settings of one rank, as flags and configuration files give them. Equal on all ranks of an
 /// instance.
@@ -52,6 +67,10 @@ struct rank_config {
   bool disable_radix_cache = false;
   /// Share of the larger of L1 and L2 that the pins of one tenant may keep.
   double pin_budget = 0.25;
+  /// Shares of a tier: as soon as fewer pages are free than the first, steps evict until the second
+  /// is.
+  double evict_below = 0.01;
+  double evict_until = 0.02;
   /// Empty: no L3.
   std::string storage_backend;
   std::string prefetch_policy = "wait_complete";
@@ -74,9 +93,14 @@ struct rank_config {
   std::string dtype;
   std::string name_space = "default";
   std::string listen_host = "127.0.0.1";
+  duration step_timeout = limits::step_timeout;
   std::string log_level = "info";
   /// File of the op log; each of several ranks appends its number. Empty: none.
   std::string record_ops;
+  /// HOST:PORT at which rank 0 answers operators (launch/admin_server.hpp). Empty: nowhere.
+  std::string admin_listen;
+  /// File with the token that they need. It may differ between ranks, since rank 0 alone reads it.
+  std::string admin_token_file;
 
   // -- derived by finish() ----------------------------------------------------
 
@@ -90,12 +114,15 @@ struct rank_config {
   /// @pre finish() succeeded.
   pool_shape shape(uint32_t ranks) const;
 
-  /// Which part of each page a rank holds, as part of its objects' names: "heads 0+2", or "latent",
-  /// which all ranks share.
-  std::string shard(uint32_t rank, uint32_t ranks) const;
+  /// Heads in one object in L3: as many as storage.tp_lcm_size says, or one.
+  uint32_t heads_per_object() const;
 
-  /// Everything that must match for pages to be interchangeable, besides tokens and shard.
-  std::string fingerprint(uint32_t ranks) const;
+  /// What a rank holds of each page.
+  std::vector<head_group> head_groups(uint32_t rank, uint32_t ranks) const;
+
+  /// Everything that must match for objects to be interchangeable, besides tokens and head group.
+  /// Does not depend on the number of ranks.
+  std::string fingerprint() const;
 
   uint32_t host_pages(uint32_t ranks) const;
 

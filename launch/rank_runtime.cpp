@@ -1,20 +1,18 @@
 #include "launch/rank_runtime.hpp"
 
+#include "actors/attachment.hpp"
 #include "actors/backup.hpp"
 #include "actors/consensus.hpp"
 #include "actors/controller.hpp"
 #include "actors/op_recorder.hpp"
 #include "actors/prefetcher.hpp"
-#include "actors/storage.hpp"
 #include "actors/tree.hpp"
-#include "backends/file_backend.hpp"
-#include "backends/memory_backend.hpp"
 #include "base/check.hpp"
 #include "base/limits.hpp"
 #include "base/units.hpp"
-#include "cache/page_hash.hpp"
-#include "launch/cluster_member.hpp"
+#include "launch/admin_server.hpp"
 #include "launch/rank_agreement.hpp"
+#include "launch/rank_store.hpp"
 #include "messages/system_config.hpp"
 
 #include <absl/strings/str_format.h>
@@ -23,32 +21,35 @@
 
 #include <bit>
 #include <fstream>
+#include <mutex>
 #include <utility>
 
 namespace hicache {
 
 namespace {
 
-class runtime_impl final : public rank_runtime {
+class runtime_impl final : public rank_runtime, private storage_admin {
 public:
   runtime_impl(const rank_config& config, uint32_t rank, uint32_t ranks)
     : config_(config), rank_(rank), ranks_(ranks),
       l1_(config.shape(ranks), host_layout::layer_first, config.device_pages + 1),
       l2_(config.shape(ranks), *parse_host_layout(config.mem_layout),
           config.host_pages(ranks) + 1) {
-    if (uses_cluster())
+    if (config.storage_backend == "cluster" || is_changeable())
       system_config_.with_network();
     system_ = std::make_unique<caf::actor_system>(system_config_);
   }
 
   ~runtime_impl() override {
     // Whoever gives work goes before whoever does it; the network of L3 goes last.
+    end_changes();
+    admin_.reset();
     stop(tree_);
     stop(recorder_);
     stop(prefetcher_);
     stop(backup_);
     stop(controller_);
-    stop(storage_);
+    store_.reset();
     stop(consensus_);
   }
 
@@ -90,9 +91,21 @@ public:
 #endif
 
 private:
-  bool uses_cluster() const {
-    return config_.storage_backend == "cluster";
+  /// True if L3 may be attached and detached while the instance runs.
+  bool is_changeable() const {
+    return !config_.admin_listen.empty();
   }
+
+  storage_attachment show() override;
+
+  result<void> attach(const storage_attachment& wanted, std::chrono::nanoseconds deadline) override;
+
+  result<void> detach(std::chrono::nanoseconds deadline) override;
+
+  /// No change of L3 begins any more; one that is under way is given up.
+  void end_changes();
+
+  attachment_actor changer();
 
   result<void> prepare_device_pool(const device_layers* registered);
 
@@ -100,7 +113,9 @@ private:
 
   result<void> open_op_log();
 
-  result<void> open_backend();
+  result<void> open_store();
+
+  result<void> open_admin();
 
   template <class Handle>
   void stop(Handle& actor) {
@@ -128,9 +143,9 @@ private:
   std::unique_ptr<device_memory> l1_memory_;
   std::unique_ptr<device_memory> l2_memory_;
   std::unique_ptr<caf::actor_system> system_;
-  std::unique_ptr<cluster_member> member_;
+  std::unique_ptr<rank_store> store_;
+  hicache::open_store opened_;
   std::unique_ptr<copy_engine> copies_;
-  std::unique_ptr<storage_backend> backend_;
   std::string op_log_name_;
   std::unique_ptr<std::ofstream> op_log_;
   tree_actor tree_;
@@ -138,8 +153,10 @@ private:
   controller_actor controller_;
   prefetcher_actor prefetcher_;
   backup_actor backup_;
-  storage_actor storage_;
   consensus_actor consensus_;
+  std::mutex mutex_;
+  attachment_actor attachment_; // Guarded: asked by the threads of the server.
+  std::unique_ptr<admin_server> admin_;
 };
 
 result<void> runtime_impl::prepare(const device_layers* registered, uint32_t ranks_on_host) {
@@ -157,7 +174,9 @@ result<void> runtime_impl::prepare(const device_layers* registered, uint32_t ran
   copies_ = std::move(*copies);
   if (auto opened = open_op_log(); !opened)
     return opened;
-  return open_backend();
+  if (auto opened = open_store(); !opened)
+    return opened;
+  return open_admin();
 }
 
 result<void> runtime_impl::prepare_device_pool(const device_layers* registered) {
@@ -166,7 +185,7 @@ result<void> runtime_impl::prepare_device_pool(const device_layers* registered) 
       return fail(ec::invalid_argument,
                   absl::StrFormat("the registered pool has %d pages or another shape than the "
                                   "settings; expected %s and %d pages, padding included",
-                                  registered->pages, l1_.object_fingerprint(), l1_.pages()));
+                                  registered->pages, to_string(l1_.shape()), l1_.pages()));
     l1_buffers_ = *registered;
     return l1_buffers_.check();
   }
@@ -207,35 +226,31 @@ result<void> runtime_impl::open_op_log() {
   return {};
 }
 
-result<void> runtime_impl::open_backend() {
-  const auto fingerprint = fingerprint_of(config_.fingerprint(ranks_));
-  if (config_.storage_backend == "memory") {
-    backend_ = make_memory_backend(config_.storage.max_bytes / ranks_, clock_);
-  } else if (config_.storage_backend == "file") {
-    auto options = file_backend_options{};
-    options.path = config_.storage.path;
-    options.max_bytes = config_.storage.max_bytes;
-    options.share = {rank_, ranks_};
-    options.fingerprint = fingerprint;
-    auto opened = make_file_backend(std::move(options), clock_);
-    if (!opened)
-      return tl::unexpected{opened.error()};
-    backend_ = std::move(*opened);
-  } else if (uses_cluster()) {
-    auto member = cluster_member::join(
-      *system_, {config_.index, config_.segment_bytes, l2_.page_bytes(), config_.listen_host});
-    if (!member)
-      return tl::unexpected{member.error()};
-    member_ = std::move(*member);
-    backend_ = member_->open(
-      fingerprint, config_.storage.force_remote_reads ? read_path::remote : read_path::automatic,
-      clock_);
-  }
+result<void> runtime_impl::open_store() {
+  store_ = std::make_unique<rank_store>(*system_, config_, rank_, ranks_, l2_, l2_memory_->data(),
+                                        clock_);
+  if (config_.storage_backend.empty())
+    return {};
+  auto opened
+    = store_->open({config_.storage_backend, config_.extra_config, config_.prefetch_policy});
+  if (!opened)
+    return tl::unexpected{opened.error()};
+  opened_ = std::move(*opened);
+  return {};
+}
+
+result<void> runtime_impl::open_admin() {
+  if (rank_ != 0 || !is_changeable())
+    return {};
+  auto started = admin_server::start({config_.admin_listen, config_.admin_token_file}, *this);
+  if (!started)
+    return tl::unexpected{started.error()};
+  admin_ = std::move(*started);
   return {};
 }
 
 void runtime_impl::spawn(std::unique_ptr<agreement> ranks) {
-  consensus_ = system_->spawn<caf::detached>(hicache::consensus, std::move(ranks));
+  consensus_ = system_->spawn(hicache::consensus, std::move(ranks));
 }
 
 void runtime_impl::spawn_tree(const engine_actor& engine) {
@@ -246,24 +261,77 @@ void runtime_impl::spawn_tree(const engine_actor& engine) {
     recorder_
       = system_->spawn<caf::detached>(op_recorder, op_log_name_, std::move(op_log_), settings);
   auto helpers = tree_helpers{controller_, consensus_, {}, {}, engine, recorder_};
-  if (settings.storage_attached) {
-    auto queue = std::make_unique<storage_queue>(std::move(backend_), config_.storage.threads);
-    storage_
-      = system_->spawn(storage,
-                       storage_options{config_.fingerprint(ranks_), config_.shard(rank_, ranks_),
-                                       l2_, l2_memory_->data(), &clock_},
-                       std::move(queue));
-    const auto threshold
-      = (settings.prefetch_threshold_tokens + settings.page_size - 1) / settings.page_size;
-    prefetcher_ = system_->spawn(prefetcher,
-                                 prefetcher_options{threshold, limits::storage_timeout, page_bytes},
-                                 storage_, consensus_);
-    backup_ = system_->spawn(backup, storage_, caf::timespan{limits::storage_timeout}, page_bytes);
-    helpers.prefetcher = prefetcher_;
-    helpers.backup = backup_;
-  }
+  prefetcher_ = system_->spawn(prefetcher, prefetcher_options{limits::storage_timeout, page_bytes},
+                               opened_.actor, consensus_);
+  backup_
+    = system_->spawn(backup, opened_.actor, caf::timespan{limits::storage_timeout}, page_bytes);
+  helpers.prefetcher = prefetcher_;
+  helpers.backup = backup_;
   tree_ = system_->spawn(hicache::tree, settings, helpers, &clock_,
-                         caf::timespan{limits::step_timeout});
+                         caf::timespan{config_.step_timeout});
+  if (!is_changeable())
+    return;
+  auto options = attachment_options{};
+  options.rank = rank_;
+  options.ranks = ranks_;
+  options.open = [this](const storage_attachment& wanted) { return store_->open(wanted); };
+  options.attached = {config_.storage_backend, config_.extra_config, config_.prefetch_policy};
+  options.store = std::move(opened_);
+  options.patience = config_.step_timeout;
+  const auto guard = std::lock_guard{mutex_};
+  attachment_ = system_->spawn<caf::detached>(
+    attachment, std::move(options), attachment_peers{tree_, prefetcher_, backup_, consensus_});
+}
+
+// -- L3 at run time -----------------------------------------------------------
+
+attachment_actor runtime_impl::changer() {
+  const auto guard = std::lock_guard{mutex_};
+  return attachment_;
+}
+
+storage_attachment runtime_impl::show() {
+  auto shown = storage_attachment{};
+  if (const auto whom = changer())
+    caf::scoped_actor {
+      *system_
+      } -> request(whom, caf::infinite, atom::status_v)
+        .receive([&](const storage_attachment& x) { shown = x; }, [](const caf::error&) {});
+  return shown;
+}
+
+result<void> runtime_impl::attach(const storage_attachment& wanted,
+                                  std::chrono::nanoseconds deadline) {
+  const auto whom = changer();
+  if (!whom)
+    return fail(ec::stopping, "the instance starts or ends");
+  auto outcome = result<void>{};
+  caf::scoped_actor {
+    *system_
+    } -> request(whom, caf::infinite, atom::attach_v, wanted, caf::timespan{deadline})
+      .receive([](atom::ok) {},
+               [&](const caf::error& err) { outcome = tl::unexpected{from_caf(err)}; });
+  return outcome;
+}
+
+result<void> runtime_impl::detach(std::chrono::nanoseconds deadline) {
+  return attach({}, deadline);
+}
+
+void runtime_impl::end_changes() {
+  auto whom = attachment_actor{};
+  {
+    const auto guard = std::lock_guard{mutex_};
+    whom = std::exchange(attachment_, nullptr);
+  }
+  if (!whom)
+    return;
+  // The other ranks end, too, and hear of it here; should one be gone, waiting for it is no use.
+  caf::scoped_actor {
+    *system_
+    } -> request(whom, caf::timespan{limits::end_of_changes}, atom::abort_v)
+      .receive([](atom::ok) {}, [](const caf::error&) {});
+  stop(whom);
 }
 
 std::string runtime_impl::description() const {
@@ -274,8 +342,10 @@ std::string runtime_impl::description() const {
                       config_.host_pages(ranks_), config_.mem_layout, l2_memory_->description());
   if (!config_.storage_backend.empty())
     text += "; L3 " + config_.storage_backend;
-  if (member_ && member_->lent_bytes() > 0)
-    text += ", lending " + format_bytes(member_->lent_bytes()) + " per rank";
+  if (store_->lent_bytes() > 0)
+    text += ", lending " + format_bytes(store_->lent_bytes()) + " per rank";
+  if (admin_)
+    text += "; administered at " + admin_->address();
   return text;
 }
 
@@ -297,9 +367,7 @@ rank_counters runtime_impl::counters() {
   total += ask_counters(controller_);
   total += ask_counters(prefetcher_);
   total += ask_counters(backup_);
-  total += ask_counters(storage_);
-  if (member_)
-    total += ask_counters(member_->segment());
+  total += store_->counters();
   return total;
 }
 

@@ -307,8 +307,6 @@ result<replay_engine::service> replay_engine::serve(open_request& request) {
     return missed(answers->list[0].error());
   const auto& loaded = std::get<load_result>(*answers->list[0]);
   in_flight_ |= loaded.progress != nullptr;
-  request.loaded_tokens += loaded.loading_tokens;
-  request.from_storage_tokens += loaded.from_storage_tokens;
   if (!answers->list[1])
     return missed(answers->list[1].error());
   const auto pages = std::get<allocate_result>(*answers->list[1]).device_pages;
@@ -342,9 +340,11 @@ result<replay_engine::service> replay_engine::serve(open_request& request) {
   ++totals_.requests;
   totals_.prompt_tokens += prompt;
   totals_.computed_tokens += prompt - cached;
-  totals_.cached_l1 += cached - request.loaded_tokens;
-  totals_.cached_l2 += request.loaded_tokens - request.from_storage_tokens;
-  totals_.cached_l3 += request.from_storage_tokens;
+  const auto& from = std::get<release_result>(*inserted->list[1]).provenance;
+  totals_.cached_l1 += from.l1_tokens;
+  totals_.cached_l2 += from.l2_tokens;
+  totals_.cached_l3 += from.l3_tokens;
+  totals_.given_up[static_cast<size_t>(from.why)] += from.given_up_tokens;
   return service::served;
 }
 
@@ -377,7 +377,6 @@ result<void> replay_engine::restart_open() {
     operations.emplace_back(release_request{id});
     operations.emplace_back(match_of(request));
     request.ready = true;
-    request.loaded_tokens = request.from_storage_tokens = 0;
   }
   if (operations.empty())
     return {};

@@ -73,10 +73,6 @@ private:
     std::vector<uint64_t> hashes;
     time_point arrived;
     bool ready = false;
-    /// What was loaded from L2 for it, and of this what L3 had brought; also in attempts that found
-    /// no room for the rest.
-    uint64_t loaded_tokens = 0;
-    uint64_t from_storage_tokens = 0;
   };
 
   /// What every rank knows at the start of a turn.

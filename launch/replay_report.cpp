@@ -16,10 +16,11 @@ namespace {
 /// The fields that ranks add up.
 auto summed_fields(auto& totals) {
   auto& c = totals.counters;
-  return std::array{&totals.pages_checked, &totals.mismatches,  &totals.engine_errors,
-                    &c.bytes_l1_to_l2,     &c.bytes_l2_to_l1,   &c.bytes_l2_to_l3,
-                    &c.bytes_l3_to_l2,     &c.evicted_l1,       &c.evicted_l2,
-                    &c.evicted_l3,         &c.storage_failures, &c.errors};
+  return std::array{
+    &totals.pages_checked, &totals.mismatches, &totals.engine_errors, &c.bytes_l1_to_l2,
+    &c.bytes_l2_to_l1,     &c.bytes_l2_to_l3,  &c.bytes_l3_to_l2,     &c.evicted_l1,
+    &c.evicted_l2,         &c.evicted_l3,      &c.storage_failures,   &c.backup_retries,
+    &c.dropped_backups,    &c.errors};
 }
 
 double share(uint64_t part, uint64_t whole) {
@@ -56,6 +57,9 @@ nlohmann::json to_json(const replay_totals& totals,
   auto settings = nlohmann::json::object();
   for (const auto& [name, value] : config)
     settings[name] = value;
+  auto given_up = nlohmann::json::object();
+  for (auto why = size_t{0}; why < static_cast<size_t>(give_up::none); ++why)
+    given_up[to_string(static_cast<give_up>(why))] = totals.given_up[why];
   return {
     {"requests", totals.requests},
     {"prompt_tokens", totals.prompt_tokens},
@@ -79,7 +83,9 @@ nlohmann::json to_json(const replay_totals& totals,
     {"reductions", c.reductions},
     {"step_us", {{"p50", quantile(totals.step_us, 0.5)}, {"p99", quantile(totals.step_us, 0.99)}}},
     {"divergences", c.divergences},
+    {"given_up_tokens", given_up},
     {"storage_failures", c.storage_failures},
+    {"backups", {{"retries", c.backup_retries}, {"dropped_pages", c.dropped_backups}}},
     {"errors", totals.engine_errors + c.errors},
     {"interrupted", totals.interrupted},
     {"config", settings},

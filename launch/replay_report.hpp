@@ -4,6 +4,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -20,6 +21,8 @@ struct replay_totals {
   uint64_t cached_l1 = 0;
   uint64_t cached_l2 = 0;
   uint64_t cached_l3 = 0;
+  /// Tokens that were computed although a tier held them, by reason (`give_up`).
+  std::array<uint64_t, static_cast<size_t>(give_up::none) + 1> given_up{};
   uint64_t pages_checked = 0;
   uint64_t mismatches = 0;
   /// Requests that could not be served, failed copies, steps that failed.

@@ -51,10 +51,39 @@ result<void> take(storage_config& config, const std::string& key, const json& va
     target = value.get<uint64_t>();
     return {};
   };
+  // Seconds as a number, as SGLang has it, or a time with its unit.
+  const auto time = [&](duration& target) -> result<void> {
+    constexpr auto longest = 3600.0;
+    if (value.is_number() && value.get<double>() >= 0 && value.get<double>() <= longest) {
+      target
+        = std::chrono::duration_cast<duration>(std::chrono::duration<double>(value.get<double>()));
+      return {};
+    }
+    const auto read
+      = value.is_string() ? parse_duration(value.get<std::string>()) : fail(ec::invalid_argument);
+    if (!read || *read > std::chrono::hours{1})
+      return wrong("seconds, or a time such as 250ms, of an hour at most");
+    target = *read;
+    return {};
+  };
   if (key == "prefetch_threshold")
     return number(config.prefetch_threshold, 0);
+  if (key == "prefetch_timeout_base")
+    return time(config.prefetch_timeout_base);
+  if (key == "prefetch_timeout_per_ki_token")
+    return time(config.prefetch_timeout_per_ki_token);
+  if (key == "prefetch_timeout_max")
+    return time(config.prefetch_timeout_max);
+  if (key == "prefetch_share") {
+    if (!value.is_number() || !(value.get<double>() > 0 && value.get<double>() <= 0.5))
+      return wrong("a share of L2 above 0, at most 0.5");
+    config.prefetch_share = value.get<double>();
+    return {};
+  }
   if (key == "threads")
     return number(config.threads, 1);
+  if (key == "tp_lcm_size")
+    return number(config.tp_lcm_size, 1);
   if (key == "max_bytes" && value.is_string()) {
     const auto bytes = parse_bytes(value.get<std::string>());
     if (!bytes)
@@ -78,19 +107,16 @@ result<void> take(storage_config& config, const std::string& key, const json& va
   }
   return fail(ec::invalid_argument,
               "key '" + key
-                + "' is not known; expected prefetch_threshold, path, max_bytes, "
-                  "threads or force_remote_reads");
+                + "' is not known; expected prefetch_threshold, prefetch_timeout_base, "
+                  "prefetch_timeout_per_ki_token, prefetch_timeout_max, prefetch_share, path, "
+                  "max_bytes, threads, tp_lcm_size or force_remote_reads");
 }
 
-} // namespace
-
-result<storage_config> parse_storage_config(const std::string& text) {
-  auto config = storage_config{};
-  if (text.empty())
-    return config;
+/// Reads a text, or the file behind an '@', into an object.
+result<json> read_object(const std::string& text) {
   auto content = text;
   auto extension = std::string{};
-  if (text.front() == '@') {
+  if (text.starts_with('@')) {
     const auto path = std::filesystem::path{text.substr(1)};
     auto file = std::ifstream{path};
     if (!file)
@@ -99,17 +125,38 @@ result<storage_config> parse_storage_config(const std::string& text) {
     extension = path.extension().string();
   }
   try {
-    const auto parsed = parse_text(content, extension);
+    auto parsed = parse_text(content, extension);
     if (!parsed.is_object())
       return fail(ec::invalid_argument,
                   "expected keys and values, as in {\"prefetch_threshold\": 256}");
-    for (const auto& [key, value] : parsed.items())
-      if (auto taken = take(config, key, value); !taken)
-        return tl::unexpected{taken.error()};
+    return parsed;
   } catch (const std::exception& ex) {
     return fail(ec::invalid_argument, "cannot be read: " + std::string{ex.what()});
   }
+}
+
+} // namespace
+
+result<storage_config> parse_storage_config(const std::string& text) {
+  auto config = storage_config{};
+  if (text.empty())
+    return config;
+  const auto object = read_object(text);
+  if (!object)
+    return tl::unexpected{object.error()};
+  for (const auto& [key, value] : object->items())
+    if (auto taken = take(config, key, value); !taken)
+      return tl::unexpected{taken.error()};
   return config;
+}
+
+result<std::string> storage_config_json(const std::string& text) {
+  if (text.empty())
+    return text;
+  const auto object = read_object(text);
+  if (!object)
+    return tl::unexpected{object.error()};
+  return object->dump();
 }
 
 } // namespace hicache

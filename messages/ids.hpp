@@ -73,10 +73,13 @@ enum class reduction_channel : uint8_t {
   prefetch = 1,
   /// What the engine itself wants agreed: configurations at the start, reports at the end.
   engine = 2,
+  /// Changes of the storage backend. Every rank enters with a vector of fixed size, and may wait
+  /// for ever until rank 0 has a request.
+  admin = 3,
 };
 
 /// Number of enumerators of `reduction_channel`.
-inline constexpr size_t reduction_channel_count = 3;
+inline constexpr size_t reduction_channel_count = 4;
 
 } // namespace hicache
 

@@ -4,10 +4,13 @@
 
 #include "messages/type_ids.hpp"
 
+#include <caf/actor_control_block.hpp>
 #include <caf/replies_to.hpp>
 #include <caf/timespan.hpp>
 #include <caf/typed_actor.hpp>
 
+#include <cstdint>
+#include <string>
 #include <type_traits>
 
 namespace hicache {
@@ -24,6 +27,14 @@ using tree_actor = caf::typed_actor<
   caf::reacts_to<atom::done, operation_done>,
   // Prefetcher: a fetch ended on this rank.
   caf::reacts_to<atom::fetched, fetched_pages>,
+  // Attachment: from now on no step begins, until a commit or an abort. Answers how many have
+  // begun.
+  caf::replies_to<atom::freeze>::with<uint64_t>,
+  // Attachment: applies the change of L3 before the step of that number, which has not begun, and
+  // answers when it did.
+  caf::replies_to<atom::commit, storage_change, uint64_t>::with<atom::ok>,
+  // Attachment: the ranks did not agree on a step; steps go on.
+  caf::reacts_to<atom::abort>,
   // Itself: a step has waited long enough for news (0) or for the other ranks (1); with the step's
   // number.
   caf::reacts_to<atom::tick, uint8_t, uint64_t>,
@@ -37,33 +48,6 @@ using tree_actor = caf::typed_actor<
 using controller_actor = caf::typed_actor<
   // Tree: copies L1 -> L2, and L2 -> L1 layer by layer; one submission in each direction.
   caf::reacts_to<atom::copy, copy_batch>, caf::replies_to<atom::counters>::with<rank_counters>>;
-
-/// The PREFETCHER brings pages from L3 to L2. Owns the reserve of L2 pages and the agreement on hit
-/// lengths.
-using prefetcher_actor = caf::typed_actor<
-  // Looks for pages and reads those that every rank has. Answers the tree with `fetched`, exactly
-  // once.
-  caf::reacts_to<atom::fetch, fetch_command>,
-  // Ends a fetch with what has arrived.
-  caf::reacts_to<atom::terminate, terminate_command>,
-  // Adds pages to the reserve.
-  caf::reacts_to<atom::refill, refill_command>,
-  caf::replies_to<atom::counters>::with<rank_counters>>;
-
-/// The BACKUP writes pages from L2 to L3. Reports each command to the tree when it is done.
-using backup_actor = caf::typed_actor<
-  // Writes what L3 lacks.
-  caf::reacts_to<atom::backup, backup_command>,
-  caf::replies_to<atom::counters>::with<rank_counters>>;
-
-/// The CONSENSUS owns the communicators of the instance.
-using consensus_actor = caf::typed_actor<
-  // Answers the element-wise minimum over all ranks. One at a time per channel.
-  caf::replies_to<atom::reduce, reduction>::with<reduced>,
-  // Itself: looks after reductions in flight.
-  caf::reacts_to<atom::poll>,
-  // Itself: the reduction on a channel ended.
-  caf::reacts_to<atom::done, uint8_t, reduced>>;
 
 /// The STORAGE owns one L3 backend and its worker threads. Every request carries the time it may
 /// take.
@@ -79,6 +63,49 @@ using storage_actor = caf::typed_actor<
   // Itself: a worker thread finished a batch.
   caf::reacts_to<atom::done, storage_completion>,
   caf::replies_to<atom::counters>::with<rank_counters>>;
+
+/// The PREFETCHER brings pages from L3 to L2. Owns the reserve of L2 pages and the agreement on hit
+/// lengths.
+using prefetcher_actor = caf::typed_actor<
+  // Looks for pages and reads those that every rank has. Answers the tree with `fetched`, exactly
+  // once.
+  caf::reacts_to<atom::fetch, fetch_command>,
+  // Ends a fetch with what has arrived.
+  caf::reacts_to<atom::terminate, terminate_command>,
+  // Adds pages to the reserve.
+  caf::reacts_to<atom::refill, refill_command>,
+  // Empties the reserve. No fetch is open.
+  caf::reacts_to<atom::refill, reclaim_command>,
+  // Attachment: the store to read from; null is none.
+  caf::reacts_to<atom::attach, caf::strong_actor_ptr>,
+  // Attachment: answers when nothing is under way any more.
+  caf::replies_to<atom::drain>::with<atom::ok>,
+  caf::replies_to<atom::counters>::with<rank_counters>>;
+
+/// The BACKUP writes pages from L2 to L3. Reports each command to the tree when it is done.
+using backup_actor = caf::typed_actor<
+  // Writes what L3 lacks.
+  caf::reacts_to<atom::backup, backup_command>,
+  // Ends a backup with what is stored.
+  caf::reacts_to<atom::drop, drop_command>,
+  // Itself: a failed write has waited long enough to be tried again; with the number of the pause.
+  caf::reacts_to<atom::tick, uint64_t>,
+  // Attachment: the store to write to; null is none.
+  caf::reacts_to<atom::attach, caf::strong_actor_ptr>,
+  // Attachment: answers when nothing is under way any more.
+  caf::replies_to<atom::drain>::with<atom::ok>,
+  caf::replies_to<atom::counters>::with<rank_counters>>;
+
+/// The CONSENSUS owns the communicators of the instance.
+using consensus_actor = caf::typed_actor<
+  // Answers the element-wise minimum over all ranks. One at a time per channel.
+  caf::replies_to<atom::reduce, reduction>::with<reduced>,
+  // Which ranks the reduction of this channel (reduction_channel) still waits for, for people, as
+  // far as it can be told.
+  caf::replies_to<atom::missing, uint8_t>::with<std::string>,
+  // Itself: looks after reductions in flight; with the number of the timer, or 0 for news of
+  // another rank.
+  caf::reacts_to<atom::poll, uint64_t>>;
 
 /// The SEGMENT owns the memory that this rank lends to L3: who is in which slot. Mounts it at the
 /// index and announces pages.
@@ -116,6 +143,18 @@ using index_actor = caf::typed_actor<
   // Itself: forgets silent members.
   caf::reacts_to<atom::poll>>;
 
+/// The ATTACHMENT attaches and detaches L3 while the instance runs, on all ranks or none. Detached,
+/// because opening a store blocks.
+using attachment_actor = caf::typed_actor<
+  // Anyone: what is attached.
+  caf::replies_to<atom::status>::with<storage_attachment>,
+  // Rank 0: attaches a backend, or none (detaches), within this time. Answers when all ranks have
+  // agreed to; takes effect with the engine's next step.
+  caf::replies_to<atom::attach, storage_attachment, caf::timespan>::with<atom::ok>,
+  // Rank 0, at the end: the other ranks need not listen any more. Everywhere: answers when nobody
+  // does.
+  caf::replies_to<atom::abort>::with<atom::ok>>;
+
 /// The OP RECORDER writes an op log to a file. Detached, because files block.
 using op_recorder_actor = caf::typed_actor<
   // Appends entries. Answers when the file has them, or why it takes no more.
@@ -127,6 +166,9 @@ using op_recorder_actor = caf::typed_actor<
 using engine_actor = caf::typed_actor<
   // Something failed that the engine should know of although it can go on: L3 lost, ranks diverged.
   caf::reacts_to<atom::notice, caf::error>,
+  // Something ended that a step would make a fact: a copy, or the prefetch of a request. Once
+  // between two steps, so that an engine that sleeps knows when to step.
+  caf::reacts_to<atom::news>,
   // Pages can be served from a tier from now on, or no longer. Only if `tree_options::events` asks
   // for it; see actors/cache_events.hpp.
   caf::reacts_to<atom::events, cache_events_ptr>>;

@@ -1,6 +1,14 @@
 #include "messages/operations.hpp"
 
+#include <array>
+
 namespace hicache {
+
+const char* to_string(give_up why) noexcept {
+  constexpr auto names = std::array{"failed",  "corrupt",    "gone",      "stopped",
+                                    "no_room", "over_quota", "too_short", "none"};
+  return names[static_cast<size_t>(why)];
+}
 
 rank_counters& rank_counters::operator+=(const rank_counters& other) noexcept {
   bytes_l1_to_l2 += other.bytes_l1_to_l2;
@@ -14,6 +22,8 @@ rank_counters& rank_counters::operator+=(const rank_counters& other) noexcept {
   reductions += other.reductions;
   divergences += other.divergences;
   storage_failures += other.storage_failures;
+  dropped_backups += other.dropped_backups;
+  backup_retries += other.backup_retries;
   errors += other.errors;
   return *this;
 }

@@ -2,11 +2,13 @@
 
 #include "base/error.hpp"
 #include "messages/ids.hpp"
+#include "messages/storage_change.hpp"
 
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -215,8 +217,52 @@ struct release_request {
   request_id request = 0;
 };
 
+/// Why tokens that some tier held were computed all the same. Ranks agree on the smallest of what
+/// they saw, so the order is from the worst to the best.
+enum class give_up : uint8_t {
+  /// L3 could not be read, or could not say what it holds.
+  failed,
+  /// A page did not verify.
+  corrupt,
+  /// A page left L3 between look-up and read.
+  gone,
+  /// The fetch was ended early: by the prefetch policy, or because L3 was detached.
+  stopped,
+  /// No pages of the faster tier were free for them.
+  no_room,
+  /// There were more than the request's quota.
+  over_quota,
+  /// There were fewer than the threshold.
+  too_short,
+  /// Nothing was given up.
+  none,
+};
+
+/// The name of a reason as reports show it ("no_room").
+/// @relates give_up
+const char* to_string(give_up why) noexcept;
+
+/// Where the tokens of a request's prompt came from. Those of the first three and the computed ones
+/// are the whole prompt; what was given up was computed.
+struct request_provenance {
+  uint64_t l1_tokens = 0;
+  uint64_t l2_tokens = 0;
+  /// What the request's own prefetch brought, and from which backend.
+  uint64_t l3_tokens = 0;
+  std::string l3_backend;
+  uint64_t computed_tokens = 0;
+  /// Tokens that L2 held or L3 was known to hold.
+  uint64_t given_up_tokens = 0;
+  give_up why = give_up::none;
+
+  friend bool operator==(const request_provenance&, const request_provenance&) = default;
+};
+
 /// Answer to release.
-struct release_result {};
+struct release_result {
+  /// All zero if the request never allocated pages to compute in.
+  request_provenance provenance;
+};
 
 // -- operations without a request ---------------------------------------------
 
@@ -340,7 +386,7 @@ struct tree_answers {
   std::vector<tree_answer> list;
 };
 
-/// A prefetch that ended in a step.
+/// A request whose prefetch ended in a step. If it was not scheduled yet, it will be ready at once.
 struct ready_request {
   request_id request = 0;
   /// Tokens that came from L3 and are in L2 now. Whole pages.
@@ -356,7 +402,7 @@ struct step_result {
   bool reduced = false;
   /// True while writes, loads, backups or prefetches are outstanding.
   bool in_flight = false;
-  /// Requests that became ready, in the order in which they were scheduled.
+  /// Requests whose prefetch ended, in the order in which the fetches were issued.
   std::vector<ready_request> ready;
 };
 
@@ -398,11 +444,18 @@ struct fetch_command {
   fetch_id id = 0;
   key_list keys;
   uint64_t first = 0;
+  /// Fewer pages are not worth a read.
+  uint64_t least = 0;
 };
 
-/// Ends a fetch now, whatever has arrived (stop policy best_effort).
+/// Ends a fetch now, whatever has arrived.
 struct terminate_command {
   fetch_id id = 0;
+};
+
+/// Ends a backup as soon as no write of it is under way: others wait behind it.
+struct drop_command {
+  operation_id id = 0;
 };
 
 /// Gives L2 pages to the prefetcher's reserve.
@@ -410,24 +463,33 @@ struct refill_command {
   page_list host_pages;
 };
 
+/// Takes all pages of the prefetcher's reserve back. No fetch is open then.
+struct reclaim_command {};
+
 /// Result of one fetch on this rank; the prefetcher tells the tree.
 struct fetched_pages {
   fetch_id id = 0;
   /// L2 pages filled without a gap from keys[first] on.
   page_list host_pages;
+  /// Pages from keys[first] on that L3 holds on every rank; 0 if the fetch ended before that was
+  /// known.
+  uint64_t found = 0;
+  /// Why no more arrived.
+  give_up why = give_up::none;
 };
 
 // -- facts: controller and backup -> tree -------------------------------------
 
 enum class operation_kind : uint8_t { write, load, backup };
 
-/// A copy or backup ended on this rank. A backup that failed in part is done all the same: L3 lacks
-/// a page, nothing else.
+/// A copy or backup ended on this rank.
 struct operation_done {
   operation_kind kind = operation_kind::write;
   operation_id id = 0;
   /// False if a copy failed; then its pages hold unspecified bytes.
   bool ok = true;
+  /// Backups: pages of the command that L3 has now, from the first one on without a gap.
+  uint64_t stored = 0;
 };
 
 // -- prefetcher, backup -> storage --------------------------------------------
@@ -448,12 +510,14 @@ struct storage_batch {
 /// Result of a storage batch: one code per page; ec::none if it succeeded.
 struct storage_outcome {
   std::vector<ec> pages;
+  /// Writes: of the pages before the first that failed, those that another rank writes.
+  uint64_t left_to_others = 0;
 };
 
-/// A finished batch on its way from a worker thread to the storage actor.
+/// A finished batch on its way from a worker thread to the storage actor: one code per object.
 struct storage_completion {
   uint64_t ticket = 0;
-  std::vector<ec> pages;
+  std::vector<ec> objects;
 };
 
 // -- cluster backend -> segment -----------------------------------------------
@@ -499,8 +563,6 @@ struct reduction {
 /// The minimum, equal on all ranks.
 struct reduced {
   std::vector<int64_t> values;
-  /// Why there is none; `ec::none` if there is.
-  error failure;
 };
 
 // -- counters for people ------------------------------------------------------
@@ -520,6 +582,10 @@ struct rank_counters {
   /// Reads and writes of L3 that failed, so that something was recomputed or not stored; absent
   /// pages are not failures.
   uint64_t storage_failures = 0;
+  /// Pages whose backup was given up because too many waited, or because L3 went on failing.
+  uint64_t dropped_backups = 0;
+  /// Writes to L3 that were tried again.
+  uint64_t backup_retries = 0;
   /// What the engine was told of: copies and reductions that failed.
   uint64_t errors = 0;
 

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <span>
+#include <string>
 #include <vector>
 
 /// All-gather on top of a min-reduction: each rank offers its values in slots of its own and the
@@ -19,5 +21,16 @@ std::vector<int64_t> gather_offer(uint32_t rank, uint32_t size, std::span<const 
 /// @param reduced The minimum of all ranks' offers.
 /// @pre reduced.size() is a multiple of size
 std::vector<std::span<const int64_t>> gathered(uint32_t size, std::span<const int64_t> reduced);
+
+/// What one rank offers so that all ranks get its texts; the others offer the largest integer in
+/// every word.
+/// @param words The size of the offer, equal on all ranks; the texts take a seventh of a word for
+/// each byte, and a word each.
+/// @pre the texts fit
+std::vector<int64_t> text_offer(std::initializer_list<std::string> texts, size_t words);
+
+/// The texts that one rank offered.
+/// @param reduced The minimum of all ranks' offers.
+std::vector<std::string> offered_texts(std::span<const int64_t> reduced);
 
 } // namespace hicache

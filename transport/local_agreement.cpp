@@ -13,99 +13,114 @@ namespace hicache {
 
 namespace {
 
-/// What one rank brought to a reduction.
-struct contribution {
-  std::vector<int64_t> values;
-  agreement::callback done;
-};
+using outcome = result<std::vector<int64_t>>;
+
+template <class T>
+using per_channel = std::array<T, reduction_channel_count>;
+
+/// What one rank brought to a reduction, empty before it entered.
+using contribution = std::optional<std::vector<int64_t>>;
 
 /// One reduction that waits for ranks.
 struct round {
-  std::vector<std::optional<contribution>> ranks;
+  std::vector<contribution> ranks;
   uint32_t entered = 0;
 };
 
-using outcome = result<std::vector<int64_t>>;
-
 outcome reduce(const round& finished) {
-  auto minima = finished.ranks.front()->values;
-  for (const auto& entry : finished.ranks) {
-    if (entry->values.size() != minima.size())
+  auto minima = *finished.ranks.front();
+  for (const auto& values : finished.ranks) {
+    if (values->size() != minima.size())
       return fail(ec::configuration_mismatch, "ranks offered " + std::to_string(minima.size())
-                                                + " and " + std::to_string(entry->values.size())
+                                                + " and " + std::to_string(values->size())
                                                 + " values to one reduction");
     for (size_t i = 0; i < minima.size(); ++i)
-      minima[i] = std::min(minima[i], entry->values[i]);
+      minima[i] = std::min(minima[i], (*values)[i]);
   }
   return minima;
-}
-
-tl::unexpected<error> missing_rank(uint32_t rank) {
-  return fail(ec::rank_unresponsive, "rank " + std::to_string(rank) + " left the group");
 }
 
 /// The meeting point of the ranks. All functions may be called from any thread.
 class local_group {
 public:
-  explicit local_group(uint32_t ranks) {
+  explicit local_group(uint32_t ranks) : members_(ranks) {
     for (auto& round : rounds_)
       round.ranks.resize(ranks);
   }
 
-  uint32_t size() const noexcept { return static_cast<uint32_t>(rounds_.front().ranks.size()); }
+  uint32_t size() const noexcept { return static_cast<uint32_t>(members_.size()); }
 
-  void enter(uint32_t rank, reduction_channel channel, contribution offered) {
-    auto guard = std::unique_lock{mutex_};
-    if (left_) {
-      const auto gone = *left_;
-      guard.unlock();
-      offered.done(missing_rank(gone));
-      return;
-    }
-    auto& round = rounds_.at(static_cast<size_t>(channel));
+  void enter(uint32_t rank, reduction_channel channel, std::vector<int64_t> values) {
+    const auto guard = std::lock_guard{mutex_};
+    const auto which = static_cast<size_t>(channel);
+    auto& round = rounds_.at(which);
     HICACHE_CHECK(!round.ranks[rank]);
-    round.ranks[rank] = std::move(offered);
-    if (++round.entered < size())
-      return;
-    auto finished = take(round);
-    // A callback may enter the next reduction, so no lock is held here.
-    guard.unlock();
-    const auto minima = reduce(finished);
-    for (auto& entry : finished.ranks)
-      entry->done(minima);
+    round.ranks[rank] = std::move(values);
+    ++round.entered;
+    if (left_)
+      end(which, missing_rank(), rank);
+    else if (round.entered == size())
+      end(which, reduce(round), rank);
   }
 
-  bool outstanding(uint32_t rank) {
+  /// What ended for a rank since the last call.
+  per_channel<std::optional<outcome>> take(uint32_t rank) {
     const auto guard = std::lock_guard{mutex_};
-    return std::any_of(rounds_.begin(), rounds_.end(),
-                       [rank](const round& x) { return x.ranks[rank].has_value(); });
+    return std::exchange(members_[rank].ended, {});
+  }
+
+  void on_news(uint32_t rank, agreement::news_callback news) {
+    const auto guard = std::lock_guard{mutex_};
+    members_[rank].news = std::move(news);
+  }
+
+  std::string missing(reduction_channel channel) {
+    const auto guard = std::lock_guard{mutex_};
+    const auto& round = rounds_.at(static_cast<size_t>(channel));
+    auto text = std::string{};
+    for (uint32_t i = 0; i < size(); ++i)
+      if (!round.ranks[i])
+        text += (text.empty() ? "rank " : "; rank ") + std::to_string(i) + " has not arrived";
+    return text;
   }
 
   void leave(uint32_t rank) {
-    auto guard = std::unique_lock{mutex_};
+    const auto guard = std::lock_guard{mutex_};
+    members_[rank].news = nullptr;
     if (!left_)
       left_ = rank;
-    auto failed = std::vector<round>{};
-    for (auto& round : rounds_)
-      failed.push_back(take(round));
-    guard.unlock();
-    for (auto& round : failed)
-      for (uint32_t i = 0; i < round.ranks.size(); ++i)
-        if (round.ranks[i])
-          round.ranks[i]->done(i == rank ? outcome{fail(ec::stopping)}
-                                         : outcome{missing_rank(rank)});
+    for (size_t channel = 0; channel < rounds_.size(); ++channel)
+      end(channel, missing_rank(), rank);
   }
 
 private:
-  /// Empties a round for its successor. Needs the lock.
-  static round take(round& from) {
+  struct member {
+    /// Outcomes that the rank has not taken yet.
+    per_channel<std::optional<outcome>> ended;
+    agreement::news_callback news;
+  };
+
+  tl::unexpected<error> missing_rank() const {
+    return fail(ec::rank_unresponsive, "rank " + std::to_string(*left_) + " left the group");
+  }
+
+  /// Ends a round for all that entered it, on the thread of rank `by`. Needs the lock.
+  void end(size_t channel, const outcome& minima, uint32_t by) {
     auto fresh = round{};
-    fresh.ranks.resize(from.ranks.size());
-    return std::exchange(from, std::move(fresh));
+    fresh.ranks.resize(size());
+    const auto finished = std::exchange(rounds_[channel], std::move(fresh));
+    for (uint32_t i = 0; i < size(); ++i) {
+      if (!finished.ranks[i])
+        continue;
+      members_[i].ended[channel] = minima;
+      if (i != by && members_[i].news)
+        members_[i].news();
+    }
   }
 
   std::mutex mutex_;
-  std::array<round, reduction_channel_count> rounds_;
+  per_channel<round> rounds_;
+  std::vector<member> members_;
   /// The first rank that left.
   std::optional<uint32_t> left_;
 };
@@ -115,22 +130,43 @@ public:
   local_agreement(std::shared_ptr<local_group> group, uint32_t rank)
     : group_(std::move(group)), rank_(rank) {}
 
-  ~local_agreement() override { group_->leave(rank_); }
+  ~local_agreement() override {
+    group_->leave(rank_);
+    for (auto& done : waiting_)
+      if (done)
+        std::exchange(done, nullptr)(fail(ec::stopping));
+  }
 
   uint32_t rank() const noexcept override { return rank_; }
 
   uint32_t size() const noexcept override { return group_->size(); }
 
   void reduce_min(reduction_channel channel, std::vector<int64_t> values, callback done) override {
-    HICACHE_CHECK(done);
-    group_->enter(rank_, channel, {std::move(values), std::move(done)});
+    auto& waiting = waiting_.at(static_cast<size_t>(channel));
+    HICACHE_CHECK(done && !waiting);
+    waiting = std::move(done);
+    group_->enter(rank_, channel, std::move(values));
+    progress();
   }
 
-  bool progress() override { return group_->outstanding(rank_); }
+  bool progress() override {
+    auto ended = group_->take(rank_);
+    // A callback may enter the next reduction of its channel, so the channel is idle before it
+    // runs.
+    for (size_t i = 0; i < ended.size(); ++i)
+      if (ended[i])
+        std::exchange(waiting_[i], nullptr)(std::move(*ended[i]));
+    return false;
+  }
+
+  void on_news(news_callback news) override { group_->on_news(rank_, std::move(news)); }
+
+  std::string missing(reduction_channel channel) override { return group_->missing(channel); }
 
 private:
   std::shared_ptr<local_group> group_;
   uint32_t rank_;
+  per_channel<callback> waiting_;
 };
 
 } // namespace

@@ -1,6 +1,7 @@
 #include "transport/mpi_agreement.hpp"
 
 #include "base/check.hpp"
+#include "transport/rank_process.hpp"
 
 #include <array>
 #include <string>
@@ -10,6 +11,11 @@
 namespace hicache {
 
 namespace {
+
+/// Looks at an outstanding reduction in one call of progress(). A reduction of many ranks goes in
+/// rounds, MPI begins the next one inside MPI_Test, and Open MPI needs several calls for a round; a
+/// rank that looks once in a pause would take as many pauses and hold up all others.
+constexpr auto tests_per_call = 16;
 
 const char* thread_level_name(int level) noexcept {
   switch (level) {
@@ -86,7 +92,7 @@ public:
         return fail(ec::io_failure, mpi_message("MPI_Comm_dup", code));
       MPI_Comm_set_errhandler(channel.communicator, MPI_ERRORS_RETURN);
     }
-    return {};
+    return meet();
   }
 
   uint32_t rank() const noexcept override { return rank_; }
@@ -110,18 +116,40 @@ public:
   }
 
   bool progress() override {
-    auto outstanding = false;
-    for (auto& channel : channels_) {
-      if (channel.done)
-        advance(channel);
-      outstanding |= static_cast<bool>(channel.done);
+    for (auto test = 0; test < tests_per_call; ++test) {
+      auto outstanding = false;
+      auto ended = false;
+      for (auto& channel : channels_) {
+        if (!channel.done)
+          continue;
+        ended |= advance(channel);
+        outstanding |= static_cast<bool>(channel.done);
+      }
+      if (!outstanding || ended)
+        return outstanding;
     }
-    return outstanding;
+    return true;
   }
 
+  void on_news(news_callback) override {}
+
+  std::string missing(reduction_channel) override { return describe_lost(processes_, rank_); }
+
 private:
+  /// Learns which processes the ranks are.
+  result<void> meet() {
+    const auto mine = rank_process::self();
+    processes_.resize(size_);
+    const auto code = MPI_Allgather(&mine, sizeof(mine), MPI_BYTE, processes_.data(), sizeof(mine),
+                                    MPI_BYTE, channels_.front().communicator);
+    if (code != MPI_SUCCESS)
+      return fail(ec::io_failure, mpi_message("MPI_Allgather", code));
+    return {};
+  }
+
   /// Calls the callback if the outstanding reduction is finished.
-  static void advance(channel_state& channel) {
+  /// @returns whether it was
+  static bool advance(channel_state& channel) {
     auto finished = 0;
     if (channel.failure.empty()) {
       const auto code = MPI_Test(&channel.request, &finished, MPI_STATUS_IGNORE);
@@ -134,7 +162,10 @@ private:
     } else if (finished != 0) {
       auto minima = std::move(*channel.minima);
       std::exchange(channel.done, nullptr)(std::move(minima));
+    } else {
+      return false;
     }
+    return true;
   }
 
   /// Leaks what MPI may still touch.
@@ -146,6 +177,7 @@ private:
   uint32_t rank_;
   uint32_t size_;
   std::array<channel_state, reduction_channel_count> channels_;
+  std::vector<rank_process> processes_;
 };
 
 } // namespace

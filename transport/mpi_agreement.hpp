@@ -53,6 +53,8 @@ private:
 /// later one of that channel. MPI does not detect vectors of unequal length reliably: they are a
 /// programmer's error. The destructor never waits: what a reduction that is still outstanding uses
 /// (buffers, communicator) is abandoned to MPI, since a peer that died would never let it finish.
+/// MPI does not tell who has entered a reduction, so `missing` names the ranks on this machine
+/// whose processes are stopped or gone.
 /// @returns unsupported if MPI is not initialised with MPI_THREAD_MULTIPLE, io_failure if it cannot
 /// duplicate
 result<std::unique_ptr<agreement>> make_mpi_agreement(MPI_Comm communicator);

@@ -35,8 +35,9 @@ public:
 struct remote_range {
   /// From the start of the owner's memory.
   uint64_t offset = 0;
-  /// As many bytes as are wanted. Not owned.
-  std::span<std::byte> target;
+  /// Where the bytes go, one part after the other; as many as are wanted. Neither the list nor the
+  /// parts are owned.
+  std::span<const std::span<std::byte>> targets;
 };
 
 /// Reads from page_servers, over connections that it keeps. Any thread; calls take turns.

@@ -24,7 +24,23 @@ constexpr auto idle_turns = 64;
 /// A part of a range, in one message.
 struct piece {
   size_t range = 0;
-  std::span<std::byte> target;
+  size_t length = 0;
+  /// Where its bytes go: on from byte `skip` of the first of these.
+  std::span<const std::span<std::byte>> targets;
+  size_t skip = 0;
+
+  /// Copies its bytes to where they are wanted.
+  void scatter(const std::byte* bytes) const {
+    auto begin = skip;
+    auto left = length;
+    for (auto to = targets.begin(); left > 0; ++to, begin = 0) {
+      const auto count = std::min(to->size() - begin, left);
+      if (count > 0)
+        std::memcpy(to->data() + begin, bytes, count);
+      bytes += count;
+      left -= count;
+    }
+  }
 };
 
 /// One request and what becomes of it. UCX refers to it while operations are pending; stays where
@@ -49,8 +65,8 @@ struct transfer {
   /// Takes the reply's bytes to where they are wanted.
   void scatter(const std::byte* bytes) {
     for (const auto& part : pieces) {
-      std::memcpy(part.target.data(), bytes, part.target.size());
-      bytes += part.target.size();
+      part.scatter(bytes);
+      bytes += part.length;
     }
   }
 };
@@ -60,24 +76,42 @@ using transfer_ptr = std::unique_ptr<transfer>;
 /// Cuts ranges into messages.
 class message_builder {
 public:
-  void add(size_t range, uint64_t offset, std::span<std::byte> target) {
-    while (!target.empty()) {
+  void add(size_t range, const remote_range& wanted) {
+    auto offset = wanted.offset;
+    auto next = piece{range, 0, wanted.targets, 0};
+    for (auto left = length_of(wanted.targets); left > 0; left -= next.length) {
       auto& into = open_transfer(offset);
-      const auto length = std::min(target.size(), limits::transfer_bytes - into.length);
+      next.length = std::min(left, limits::transfer_bytes - into.length);
       if (continues(into, offset))
-        into.spans.back().length += length;
+        into.spans.back().length += next.length;
       else
-        into.spans.push_back({offset, length});
-      into.pieces.push_back({range, target.first(length)});
-      into.length += length;
-      offset += length;
-      target = target.subspan(length);
+        into.spans.push_back({offset, next.length});
+      into.pieces.push_back(next);
+      into.length += next.length;
+      offset += next.length;
+      move_on(next);
     }
   }
 
   std::vector<transfer_ptr> take() { return std::move(transfers_); }
 
 private:
+  static size_t length_of(std::span<const std::span<std::byte>> targets) {
+    auto length = size_t{0};
+    for (const auto& target : targets)
+      length += target.size();
+    return length;
+  }
+
+  /// Lets the piece begin where it ended.
+  static void move_on(piece& next) {
+    next.skip += next.length;
+    while (!next.targets.empty() && next.skip >= next.targets.front().size()) {
+      next.skip -= next.targets.front().size();
+      next.targets = next.targets.subspan(1);
+    }
+  }
+
   static bool continues(const transfer& into, uint64_t offset) {
     return !into.spans.empty() && into.spans.back().offset + into.spans.back().length == offset;
   }
@@ -119,7 +153,7 @@ public:
     auto answers = std::vector<result<void>>(ranges.size());
     auto builder = message_builder{};
     for (size_t i = 0; i < ranges.size(); ++i)
-      builder.add(i, ranges[i].offset, ranges[i].target);
+      builder.add(i, ranges[i]);
     auto messages = builder.take();
     auto failure = messages.empty() ? error{} : run(address, messages, deadline);
     if (failure.code == ec::peer_unreachable || failure.code == ec::deadline_exceeded)

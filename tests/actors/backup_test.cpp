@@ -26,11 +26,12 @@ protected:
   }
 
   /// Answers the oldest batch; page `failed` of it fails.
-  void answer(std::optional<uint64_t> failed = {}, ec code = ec::io_failure) {
+  void answer(std::optional<uint64_t> failed = {}, ec code = ec::io_failure,
+              uint64_t left_to_others = 0) {
     ASSERT_FALSE(held_->empty());
     auto request = std::move(held_->front());
     held_->pop_front();
-    auto outcome = storage_outcome{std::vector<ec>(request.batch.count, ec::none)};
+    auto outcome = storage_outcome{std::vector<ec>(request.batch.count, ec::none), left_to_others};
     if (failed)
       outcome.pages[*failed] = code;
     tell(storage_, errand{[request, outcome](caf::event_based_actor*) mutable {
@@ -83,19 +84,107 @@ TEST_F(BackupTest, CommandsAreDoneInOrder) {
   EXPECT_TRUE(held_->empty());
 }
 
-TEST_F(BackupTest, AfterAFailedPageTheRestOfItsCommandIsGivenUp) {
+TEST_F(BackupTest, FailedPageIsTriedAgainBeforeItsChildren) {
   command(1, 300);
   command(2, 1);
   answer();
   answer(uint64_t{5});
-  ASSERT_EQ(log_->done.size(), 1u); // Done all the same: L3 lacks pages, nothing else.
-  EXPECT_TRUE(log_->done[0].ok);
+  EXPECT_TRUE(held_->empty());
+  EXPECT_TRUE(log_->done.empty());
+  advance(limits::backup_pause);
   ASSERT_EQ(held_->size(), 1u);
-  EXPECT_EQ(held_->front().batch.count, 1u); // The next command, not the third batch.
+  EXPECT_EQ(held_->front().batch.first, 133u); // From the failed page on.
   answer();
-  EXPECT_EQ(log_->done.size(), 2u);
-  EXPECT_EQ(counters().bytes_l2_to_l3, (128 + 5 + 1) * page_bytes);
+  answer();
+  ASSERT_EQ(log_->done.size(), 1u);
+  EXPECT_EQ(log_->done[0].stored, 300u);
+  answer();
+  ASSERT_EQ(log_->done.size(), 2u);
+  EXPECT_EQ(counters().bytes_l2_to_l3, 301 * page_bytes);
   EXPECT_EQ(counters().storage_failures, 1u);
+  EXPECT_EQ(counters().backup_retries, 1u);
+}
+
+TEST_F(BackupTest, PausesGrowUntilItIsGivenUp) {
+  command(1, 4);
+  auto pause = caf::timespan{limits::backup_pause};
+  for (auto attempt = 1u; attempt < limits::backup_attempts; ++attempt, pause *= 2) {
+    answer(uint64_t{attempt == 1 ? 1u : 0u});
+    advance(pause - std::chrono::milliseconds{1});
+    ASSERT_TRUE(held_->empty()) << attempt;
+    advance(std::chrono::milliseconds{1});
+    ASSERT_EQ(held_->size(), 1u) << attempt;
+  }
+  EXPECT_TRUE(log_->done.empty());
+  answer(uint64_t{0});
+  ASSERT_EQ(log_->done.size(), 1u);
+  EXPECT_EQ(log_->done[0].stored, 1u);
+  EXPECT_TRUE(log_->done[0].ok); // L3 lacks pages, nothing else.
+  EXPECT_EQ(counters().dropped_backups, 3u);
+}
+
+TEST_F(BackupTest, AStoreThatGoesOnFailingIsTriedOncePerCommand) {
+  command(1, 1);
+  for (auto attempt = 1u; attempt < limits::backup_attempts; ++attempt) {
+    answer(uint64_t{0});
+    advance(std::chrono::seconds{2});
+  }
+  answer(uint64_t{0});
+  command(2, 1);
+  answer(uint64_t{0});
+  EXPECT_EQ(log_->done.size(), 2u);
+  command(3, 1);
+  answer();
+  command(4, 1);
+  answer(uint64_t{0});
+  EXPECT_EQ(log_->done.size(), 3u); // It works again, so failures are worth a pause again.
+}
+
+TEST_F(BackupTest, DroppedCommandsEndAtOnceOrWithTheirBatch) {
+  command(1, 300);
+  command(2, 2);
+  command(3, 2);
+  tell(backup_, atom::drop_v, drop_command{2});
+  ASSERT_EQ(log_->done.size(), 1u);
+  EXPECT_EQ(log_->done[0].id, 2u);
+  EXPECT_EQ(log_->done[0].stored, 0u);
+  tell(backup_, atom::drop_v, drop_command{1});
+  EXPECT_EQ(log_->done.size(), 1u); // The store still reads its pages.
+  answer();
+  ASSERT_EQ(log_->done.size(), 2u);
+  EXPECT_EQ(log_->done[1].id, 1u);
+  EXPECT_EQ(log_->done[1].stored, 128u);
+  answer(uint64_t{0});
+  tell(backup_, atom::drop_v, drop_command{3}); // It waits to be tried again.
+  ASSERT_EQ(log_->done.size(), 3u);
+  advance(std::chrono::seconds{10});
+  EXPECT_TRUE(held_->empty());
+  tell(backup_, atom::drop_v, drop_command{3}); // Over already.
+  EXPECT_EQ(log_->done.size(), 3u);
+  EXPECT_EQ(counters().dropped_backups, 2u + 172 + 2);
+}
+
+TEST_F(BackupTest, IsDrainedWhenTheLastCommandIsDone) {
+  command(1, 2);
+  const auto drained = send_request<atom::ok>(backup_, atom::drain_v);
+  run();
+  EXPECT_FALSE(drained.arrived());
+  answer();
+  EXPECT_TRUE(drained.arrived());
+}
+
+TEST_F(BackupTest, WithoutAStoreNothingIsStored) {
+  tell(backup_, atom::attach_v, caf::strong_actor_ptr{});
+  command(1, 2);
+  ASSERT_EQ(log_->done.size(), 1u);
+  EXPECT_EQ(log_->done[0].stored, 0u);
+}
+
+TEST_F(BackupTest, PagesThatAnotherRankWritesAreDoneButNotCounted) {
+  command(1, 4);
+  answer({}, ec::none, 3);
+  EXPECT_EQ(log_->done.size(), 1u);
+  EXPECT_EQ(counters().bytes_l2_to_l3, page_bytes);
 }
 
 TEST_F(BackupTest, FullStoreIsNoFailure) {
@@ -109,8 +198,10 @@ TEST_F(BackupTest, CommandsEndThoughTheStorageIsDead) {
   stop(storage_);
   command(1, 200);
   command(2, 3);
+  for (auto attempt = 1u; attempt < limits::backup_attempts; ++attempt)
+    advance(std::chrono::seconds{2});
   EXPECT_EQ(log_->done.size(), 2u);
-  EXPECT_EQ(counters().storage_failures, 2u);
+  EXPECT_EQ(counters().storage_failures, limits::backup_attempts + 1);
   EXPECT_EQ(counters().bytes_l2_to_l3, 0u);
 }
 

@@ -55,6 +55,9 @@ struct recording {
   std::vector<backup_command> backups;
   std::vector<fetch_command> fetches;
   std::vector<fetch_id> terminated;
+  std::vector<operation_id> dropped;
+  uint64_t news = 0;
+  uint64_t reclaims = 0;
   std::vector<page_index> refilled;
   std::vector<operation_done> done;
   std::vector<fetched_pages> fetched;
@@ -72,6 +75,9 @@ inline caf::behavior recorder(caf::event_based_actor* self, std::shared_ptr<reco
     [log](atom::backup, const backup_command& x) { log->backups.push_back(x); },
     [log](atom::fetch, const fetch_command& x) { log->fetches.push_back(x); },
     [log](atom::terminate, const terminate_command& x) { log->terminated.push_back(x.id); },
+    [log](atom::drop, const drop_command& x) { log->dropped.push_back(x.id); },
+    [log](atom::news) { ++log->news; },
+    [log](atom::refill, const reclaim_command&) { ++log->reclaims; },
     [log](atom::refill, const refill_command& x) {
       log->refilled.insert(log->refilled.end(), x.host_pages->begin(), x.host_pages->end());
     },
@@ -111,6 +117,66 @@ inline caf::behavior fake_storage(caf::event_based_actor* self,
         held->push_back({verb, batch, timeout, self->make_response_promise()});
         return held->back().promise;
       };
+  return {
+    [hold](atom::exists, const storage_batch& x, caf::timespan t) { return hold("exists", x, t); },
+    [hold](atom::get, const storage_batch& x, caf::timespan t) { return hold("get", x, t); },
+    [hold](atom::set, const storage_batch& x, caf::timespan t) { return hold("set", x, t); },
+    [self](const errand& x) { x.run(self); },
+  };
+}
+
+// -- storage that answers late ------------------------------------------------
+
+/// What stands between the users of a storage actor and the storage. Requests pass one by one, each
+/// when the actor is scheduled, in any order that `draw` gives.
+struct storage_gate {
+  bool is_open = true;
+  /// A number below its argument; null: requests pass at once, in order.
+  std::function<uint32_t(uint32_t)> draw;
+  /// The code that the next request is answered with instead; ec::none, or null, lets it pass.
+  std::function<ec()> fault;
+  held_requests held;
+};
+
+using storage_gate_ptr = std::shared_ptr<storage_gate>;
+
+/// Lets one request of a gate pass.
+inline void pass_gate(caf::event_based_actor* self, const storage_gate_ptr& gate,
+                      const storage_actor& storage) {
+  if (!gate->is_open || gate->held.empty())
+    return;
+  if (gate->draw && gate->draw(3) == 0) { // Not yet.
+    self->send(self, errand{[gate, storage](auto* me) { pass_gate(me, gate, storage); }});
+    return;
+  }
+  const auto which = gate->draw ? gate->draw(static_cast<uint32_t>(gate->held.size())) : 0;
+  const auto request = gate->held[which];
+  gate->held.erase(gate->held.begin() + which);
+  auto promise = request.promise;
+  if (const auto code = gate->fault ? gate->fault() : ec::none; code != ec::none) {
+    promise.deliver(to_caf({code, "the gate is shut"}));
+    return;
+  }
+  const auto on_error = [promise](const caf::error& err) mutable { promise.deliver(err); };
+  const auto on_outcome = [promise](const storage_outcome& x) mutable { promise.deliver(x); };
+  if (request.verb == "exists")
+    self->request(storage, caf::infinite, atom::exists_v, request.batch, request.timeout)
+      .then([promise](uint64_t x) mutable { promise.deliver(x); }, on_error);
+  else if (request.verb == "get")
+    self->request(storage, caf::infinite, atom::get_v, request.batch, request.timeout)
+      .then(on_outcome, on_error);
+  else
+    self->request(storage, caf::infinite, atom::set_v, request.batch, request.timeout)
+      .then(on_outcome, on_error);
+}
+
+inline caf::behavior gated_storage(caf::event_based_actor* self, const storage_gate_ptr& gate,
+                                   const storage_actor& storage) {
+  const auto hold = [=](const char* verb, const storage_batch& batch, caf::timespan timeout) {
+    gate->held.push_back({verb, batch, timeout, self->make_response_promise()});
+    self->send(self, errand{[=](auto* me) { pass_gate(me, gate, storage); }});
+    return gate->held.back().promise;
+  };
   return {
     [hold](atom::exists, const storage_batch& x, caf::timespan t) { return hold("exists", x, t); },
     [hold](atom::get, const storage_batch& x, caf::timespan t) { return hold("get", x, t); },

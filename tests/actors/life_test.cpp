@@ -24,7 +24,7 @@ tree_options small_pools() {
           .host_pages = 32,
           .prefetch_reserve_pages = 8,
           .layers = 2,
-          .prefetch_threshold_tokens = 8,
+          .prefetch = {.threshold_tokens = 8},
           .load_back_threshold_tokens = 4,
           .storage_attached = true};
 }

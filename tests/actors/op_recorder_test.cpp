@@ -86,6 +86,7 @@ protected:
     auto engine = spawn([events = x.events](caf::event_based_actor*) {
       return caf::behavior{
         [](atom::notice, const caf::error&) {},
+        [](atom::news) {},
         [events](atom::events, const cache_events_ptr& more) {
           events->insert(events->end(), more->list.begin(), more->list.end());
         },

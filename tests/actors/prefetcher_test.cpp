@@ -30,13 +30,14 @@ protected:
   ~PrefetcherTest() override { stop_all(); }
 
   void start(size_t ranks, uint64_t threshold = 2, uint32_t reserve = 400) {
+    threshold_ = threshold;
     auto peers = make_local_agreements(static_cast<uint32_t>(ranks));
     for (auto& peer : peers) {
       auto& rank = ranks_.emplace_back();
       rank.consensus = spawn(consensus, std::move(peer));
       rank.storage = spawn(fake_storage, rank.held);
       rank.tree = spawn(recorder, rank.log);
-      rank.prefetcher = spawn(prefetcher, prefetcher_options{threshold, timeout, page_bytes},
+      rank.prefetcher = spawn(prefetcher, prefetcher_options{timeout, page_bytes},
                               caf::actor_cast<storage_actor>(rank.storage), rank.consensus);
       if (reserve > 0)
         tell(rank.prefetcher, atom::refill_v, refill_command{page_run(1, reserve)});
@@ -47,7 +48,7 @@ protected:
   void fetch(fetch_id id, uint64_t pages, uint64_t first = 0) {
     for (auto& rank : ranks_)
       send_as(rank.tree, rank.prefetcher, atom::fetch_v,
-              fetch_command{id, keys_of(1000 * id, pages), first});
+              fetch_command{id, keys_of(1000 * id, pages), first, threshold_});
     run();
   }
 
@@ -102,11 +103,18 @@ protected:
     EXPECT_TRUE(state_of<prefetcher_state>(ranks_[rank].prefetcher).fetches.empty());
   }
 
+  test::reply<atom::ok> drain() {
+    auto answer = send_request<atom::ok>(ranks_[0].prefetcher, atom::drain_v);
+    run();
+    return answer;
+  }
+
   rank_counters counters(size_t rank = 0) {
     return ask_value<rank_counters>(ranks_[rank].prefetcher, atom::counters_v);
   }
 
   std::vector<prefetching_rank> ranks_;
+  uint64_t threshold_ = 0;
 };
 
 TEST_F(PrefetcherTest, BringsWhatTheStoreHas) {
@@ -159,33 +167,34 @@ TEST_F(PrefetcherTest, ShortReserveFetchesFewer) {
   expect_no_page_lost(3);
 }
 
-TEST_F(PrefetcherTest, LongFetchesKeepTwoBatchesUnderWay) {
-  start(1);
-  fetch(1, 400);
-  hit(400);
-  EXPECT_EQ(reads(), (std::vector<uint64_t>{128, 128}));
+TEST_F(PrefetcherTest, LongFetchesKeepFourBatchesUnderWay) {
+  start(1, 2, 656);
+  fetch(1, 656);
+  hit(656);
+  EXPECT_EQ(reads(), (std::vector<uint64_t>{128, 128, 128, 128}));
   read();
-  EXPECT_EQ(reads(), (std::vector<uint64_t>{128, 128}));
+  EXPECT_EQ(reads(), (std::vector<uint64_t>{128, 128, 128, 128}));
   read();
-  EXPECT_EQ(reads(), (std::vector<uint64_t>{128, 16}));
-  read();
-  read();
+  EXPECT_EQ(reads(), (std::vector<uint64_t>{128, 128, 128, 16}));
+  for (auto i = 0; i < 4; ++i)
+    read();
   ASSERT_EQ(fetched().size(), 1u);
-  EXPECT_EQ(fetched()[0].host_pages->size(), 400u);
-  expect_no_page_lost(400);
+  EXPECT_EQ(fetched()[0].host_pages->size(), 656u);
+  expect_no_page_lost(656);
 }
 
 TEST_F(PrefetcherTest, FailedPageEndsThePrefixAndTheReading) {
-  start(1);
-  fetch(1, 400);
-  hit(400);
+  start(1, 2, 656);
+  fetch(1, 656);
+  hit(656);
   read(uint64_t{100});
-  EXPECT_TRUE(fetched().empty()); // The second batch may still write to its pages.
-  EXPECT_EQ(reads(), std::vector<uint64_t>{128});
-  read();
+  EXPECT_TRUE(fetched().empty()); // The other batches may still write to their pages.
+  EXPECT_EQ(reads(), (std::vector<uint64_t>{128, 128, 128}));
+  for (auto i = 0; i < 3; ++i)
+    read();
   ASSERT_EQ(fetched().size(), 1u);
   EXPECT_EQ(fetched()[0].host_pages->size(), 100u);
-  expect_no_page_lost(400);
+  expect_no_page_lost(656);
   EXPECT_EQ(counters().storage_failures, 1u);
 }
 
@@ -223,21 +232,106 @@ TEST_F(PrefetcherTest, TerminatedBeforeTheHitIsKnownEndsEmpty) {
   expect_no_page_lost(400);
 }
 
-TEST_F(PrefetcherTest, TerminatedDuringReadsKeepsThePrefixThatArrived) {
+TEST_F(PrefetcherTest, TerminatedFetchesDoNotHoldUpThoseBehindThem) {
+  start(2);
+  fetch(1, 10);
+  fetch(2, 10);
+  for (auto rank = size_t{0}; rank < 2; ++rank)
+    terminate(1, rank);
+  // The store has said nothing about the first one yet.
+  for (auto rank = size_t{0}; rank < 2; ++rank) {
+    std::swap(ranks_[rank].held->front(), ranks_[rank].held->back());
+    hit(6, rank);
+  }
+  EXPECT_EQ(reads(0), std::vector<uint64_t>{6});
+}
+
+TEST_F(PrefetcherTest, SaysWhatWasFoundAndWhyNoMoreArrived) {
+  start(1, 3, 8);
+  const auto expect = [this](size_t fetch, uint64_t found, give_up why) {
+    ASSERT_GT(fetched().size(), fetch);
+    EXPECT_EQ(fetched()[fetch].found, found) << fetch;
+    EXPECT_EQ(fetched()[fetch].why, why) << to_string(fetched()[fetch].why);
+  };
+  fetch(1, 10);
+  hit(4);
+  read();
+  expect(0, 4, give_up::none);
+  fetch(2, 10);
+  hit(2);
+  expect(1, 2, give_up::too_short);
+  fetch(3, 10);
+  hit(6);
+  read();
+  expect(2, 6, give_up::no_room);
+  tell(ranks_[0].prefetcher, atom::refill_v, refill_command{page_run(100, 20)});
+  fetch(4, 10);
+  hit(4);
+  read(uint64_t{1}, ec::not_found);
+  expect(3, 4, give_up::gone);
+  fetch(5, 10);
+  hit(4);
+  read(uint64_t{1}, ec::corrupt_page);
+  expect(4, 4, give_up::corrupt);
+  fetch(6, 10);
+  answer("exists", to_caf({ec::deadline_exceeded, ""}));
+  expect(5, 0, give_up::failed);
+  fetch(7, 10);
+  hit(5);
+  terminate(7);
+  expect(6, 5, give_up::stopped);
+  fetch(8, 10);
+  hit(0);
+  expect(7, 0, give_up::none);
+}
+
+TEST_F(PrefetcherTest, IsDrainedWhenNothingOfItIsAtTheStore) {
   start(1);
-  fetch(1, 400);
-  hit(400);
+  EXPECT_TRUE(drain().arrived());
+  fetch(1, 4);
+  hit(4);
+  fetch(2, 4);
+  terminate(2);
+  const auto drained = drain();
+  EXPECT_FALSE(drained.arrived());
+  read();
+  EXPECT_FALSE(drained.arrived()); // The second one's query is still out.
+  hit(4);
+  EXPECT_TRUE(drained.arrived());
+}
+
+TEST_F(PrefetcherTest, WithoutAStoreNothingIsFound) {
+  start(1);
+  tell(ranks_[0].prefetcher, atom::attach_v, caf::strong_actor_ptr{});
+  fetch(1, 4);
+  ASSERT_EQ(fetched().size(), 1u);
+  EXPECT_TRUE(fetched()[0].host_pages->empty());
+  EXPECT_TRUE(ranks_[0].held->empty());
+  tell(ranks_[0].prefetcher, atom::attach_v,
+       caf::actor_cast<caf::strong_actor_ptr>(ranks_[0].storage));
+  fetch(2, 4);
+  hit(4);
+  read();
+  EXPECT_EQ(fetched()[1].host_pages->size(), 4u);
+}
+
+TEST_F(PrefetcherTest, TerminatedDuringReadsKeepsThePrefixThatArrived) {
+  start(1, 2, 656);
+  fetch(1, 656);
+  hit(656);
   read();
   terminate(1);
   ASSERT_EQ(fetched().size(), 1u);
   EXPECT_EQ(fetched()[0].host_pages->size(), 128u);
-  EXPECT_EQ(reads().size(), 2u);
+  EXPECT_EQ(reads().size(), 4u);
   // Their pages return with them, not before: the store may still write to them.
   EXPECT_EQ(state_of<prefetcher_state>(ranks_[0].prefetcher).reserve.size(), 16u);
   read();
+  read();
+  read();
   read(uint64_t{3});
   EXPECT_EQ(fetched().size(), 1u);
-  expect_no_page_lost(400);
+  expect_no_page_lost(656);
 }
 
 TEST_F(PrefetcherTest, TerminatingWhatIsOverDoesNothing) {
@@ -306,8 +400,9 @@ TEST_F(PrefetcherTest, RankThatWasToldToStopHoldsNobodyUp) {
   terminate(1, 0);
   hit(10, 0);
   hit(10, 1);
+  // What one of them does not want, the others need not read.
   EXPECT_TRUE(reads(0).empty());
-  EXPECT_EQ(reads(1), std::vector<uint64_t>{10});
+  EXPECT_TRUE(reads(1).empty());
   fetch(2, 3);
   hit(3, 0);
   hit(3, 1);

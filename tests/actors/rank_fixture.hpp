@@ -1,5 +1,6 @@
 #pragma once
 
+#include "actors/attachment.hpp"
 #include "actors/backup.hpp"
 #include "actors/consensus.hpp"
 #include "actors/controller.hpp"
@@ -11,6 +12,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -31,9 +34,10 @@ inline token_buffer buffer_of(const tokens_t& tokens) {
   return std::make_shared<const tokens_t>(tokens);
 }
 
-/// An instance of several ranks, complete and with real bytes: host memory for L1 and L2, one store
-/// in memory for all. Copies and storage work when their actor is scheduled, so the schedule alone
-/// decides when anything happens.
+/// An instance of several ranks, complete and with real bytes: host memory for L1 and L2, stores in
+/// memory for all. Copies and storage work when their actor is scheduled, so the schedule alone
+/// decides when anything happens. The backend "shared" is attached from the start if the options
+/// say so.
 class rank_world : public actor_world {
 public:
   rank_world(uint32_t count, const tree_options& options,
@@ -43,10 +47,16 @@ public:
     notices_ = spawn(recorder, log);
     auto peers = make_local_agreements(count);
     for (auto i = uint32_t{0}; i < count; ++i)
-      add_rank(i, std::move(peers[i]), step_timeout);
+      add_rank(i, count, std::move(peers[i]), step_timeout);
   }
 
-  ~rank_world() { stop_all(); }
+  ~rank_world() {
+    stop_all();
+    for (const auto& each : ranks)
+      each->gate->held.clear(); // A promise keeps its actor.
+  }
+
+  static constexpr auto patience = caf::timespan{std::chrono::seconds{5}};
 
   struct rank {
     rank(uint32_t which, const pool_shape& shape, const tree_options& options)
@@ -61,10 +71,12 @@ public:
     std::unique_ptr<device_memory> l2_memory;
     controller_actor controller;
     consensus_actor consensus;
-    storage_actor storage;
     prefetcher_actor prefetcher;
     backup_actor backup;
     tree_actor tree;
+    attachment_actor attachment;
+    storage_gate_ptr gate = std::make_shared<storage_gate>();
+    uint32_t stores_open = 0;
   };
 
   // -- what engines do, the same on every rank --------------------------------
@@ -118,10 +130,34 @@ public:
 
   /// Steps until nothing is in flight.
   void settle() {
-    for (auto i = 0; i < 100; ++i)
+    for (auto i = 0; i < 100; ++i) {
       if (!step().in_flight)
         return;
+      advance(std::chrono::milliseconds{500}); // Writes that failed are tried again.
+    }
     ADD_FAILURE() << "something is in flight for ever";
+  }
+
+  // -- L3 comes and goes ------------------------------------------------------
+
+  /// Asks rank 0 to attach a backend, or none; nothing is delivered yet.
+  reply<atom::ok> send_attach(const std::string& backend,
+                              caf::timespan time = std::chrono::seconds{1}) {
+    return send_request<atom::ok>(ranks.front()->attachment, atom::attach_v,
+                                  storage_attachment{backend, {}, {}}, time);
+  }
+
+  /// Requests to the storage of a rank wait from now on.
+  void close_gate(uint32_t of) { ranks[of]->gate->is_open = false; }
+
+  /// Those that waited pass, and all that come.
+  void open_gate(uint32_t of) {
+    const auto gate = ranks[of]->gate;
+    gate->is_open = true;
+    const auto pass = [gate, behind = behind_[of]](auto* self) { pass_gate(self, gate, behind); };
+    for (auto i = gate->held.size(); i > 0; --i)
+      caf::anon_send(caf::actor_cast<caf::actor>(stores_[of]), errand{pass});
+    run();
   }
 
   // -- bytes ------------------------------------------------------------------
@@ -151,7 +187,8 @@ public:
       EXPECT_EQ(digest_of(*each), digest_of(*ranks.front()));
   }
 
-  /// With all requests closed and nothing in flight: each page has one place, the reserve is full.
+  /// With all requests closed and nothing in flight: each page has one place, and the reserve is
+  /// full, or empty without a store.
   void expect_nothing_lost() const {
     for (const auto& each : ranks) {
       core_of(*each).check_invariants();
@@ -159,13 +196,22 @@ public:
       EXPECT_EQ(stats.requests_open, 0u);
       EXPECT_EQ(stats.device_protected, 0u);
       EXPECT_EQ(stats.device_free + stats.device_evictable, options_.device_pages);
+      const auto& backups = state_of<backup_state>(each->backup);
+      EXPECT_TRUE(backups.queue.empty() && !backups.is_busy);
       const auto& prefetcher = state_of<prefetcher_state>(each->prefetcher);
       EXPECT_TRUE(prefetcher.fetches.empty());
+      EXPECT_EQ(prefetcher.queries_in_flight, 0u);
+      EXPECT_TRUE(each->gate->held.empty());
       auto reserve = prefetcher.reserve;
       std::sort(reserve.begin(), reserve.end());
       EXPECT_EQ(std::adjacent_find(reserve.begin(), reserve.end()), reserve.end());
-      EXPECT_EQ(reserve.size(), options_.prefetch_reserve_pages);
+      EXPECT_EQ(reserve.size(), is_attached(*each) ? options_.prefetch_reserve_pages : 0);
+      EXPECT_EQ(each->stores_open, is_attached(*each) ? 1u : 0u);
     }
+  }
+
+  static bool is_attached(const rank& x) {
+    return !state_of<attachment_state>(x.attachment).options.attached.backend.empty();
   }
 
   rank_counters counters() {
@@ -181,13 +227,18 @@ public:
 
   uint64_t page_bytes() const { return ranks.front()->l2.page_bytes(); }
 
+  /// The backends "shared" and "other".
   shared_store store{clock};
+  shared_store other_store{clock};
+  /// Why a rank cannot open a store; null: it can.
+  std::function<result<void>(uint32_t which)> on_open;
   std::vector<std::unique_ptr<rank>> ranks;
   /// What the engines were told unasked.
   std::shared_ptr<recording> log = std::make_shared<recording>();
 
 private:
-  void add_rank(uint32_t number, std::unique_ptr<agreement> peer, caf::timespan step_timeout) {
+  void add_rank(uint32_t number, uint32_t count, std::unique_ptr<agreement> peer,
+                caf::timespan step_timeout) {
     auto& x = *ranks.emplace_back(std::make_unique<rank>(number, shape_, options_));
     x.machine = std::move(*make_device(device_kind::host));
     x.l1_memory = std::move(*x.machine->allocate(x.l1.total_bytes()));
@@ -199,19 +250,46 @@ private:
     constexpr auto storage_timeout = caf::timespan{std::chrono::seconds{1}};
     x.controller = spawn(controller, std::move(*copies), bytes);
     x.consensus = spawn(consensus, std::move(peer));
-    x.storage = spawn(storage,
-                      storage_options{"model=test", "heads " + std::to_string(number) + "+1", x.l2,
-                                      x.l2_memory->data(), &clock},
-                      std::make_unique<storage_queue>(store.open(), 0));
-    const auto threshold
-      = (options_.prefetch_threshold_tokens + options_.page_size - 1) / options_.page_size;
-    x.prefetcher = spawn(prefetcher, prefetcher_options{threshold, storage_timeout, bytes},
-                         x.storage, x.consensus);
-    x.backup = spawn(backup, x.storage, storage_timeout, bytes);
+    auto attached = storage_attachment{"", "", "wait_complete"};
+    auto opened = open_store{};
+    if (options_.storage_attached) {
+      attached.backend = "shared";
+      opened = *open_on(x, attached);
+    }
+    x.prefetcher
+      = spawn(prefetcher, prefetcher_options{storage_timeout, bytes}, opened.actor, x.consensus);
+    x.backup = spawn(backup, opened.actor, storage_timeout, bytes);
     x.tree = spawn(tree, options_,
                    tree_helpers{x.controller, x.consensus, x.prefetcher, x.backup,
                                 caf::actor_cast<engine_actor>(notices_)},
                    &clock, step_timeout);
+    x.attachment
+      = spawn(attachment,
+              attachment_options{number, count,
+                                 [this, &x](const auto& wanted) { return open_on(x, wanted); },
+                                 attached, opened, patience},
+              attachment_peers{x.tree, x.prefetcher, x.backup, x.consensus});
+  }
+
+  result<open_store> open_on(rank& x, const storage_attachment& wanted) {
+    if (on_open)
+      if (const auto can = on_open(x.number); !can)
+        return tl::unexpected{can.error()};
+    auto& pages = wanted.backend == "other" ? other_store : store;
+    const auto behind = spawn_inside(storage,
+                                     storage_options{"model=test", x.l2.head_groups(x.number, 1),
+                                                     x.l2, x.l2_memory->data(), &clock},
+                                     std::make_unique<storage_queue>(pages.open(), 0));
+    const auto front = spawn_inside(gated_storage, x.gate, behind);
+    behind_[x.number] = behind;
+    stores_[x.number] = caf::actor_cast<storage_actor>(front);
+    ++x.stores_open;
+    return open_store{stores_[x.number], options_.prefetch, [&x, behind, front] {
+                        EXPECT_TRUE(x.gate->held.empty()) << "a store is closed in use";
+                        --x.stores_open;
+                        caf::anon_send_exit(front, caf::exit_reason::user_shutdown);
+                        caf::anon_send_exit(behind, caf::exit_reason::user_shutdown);
+                      }};
   }
 
   template <class Visit>
@@ -235,6 +313,9 @@ private:
   pool_shape shape_;
   tree_options options_;
   caf::actor notices_;
+  /// The storage of each rank: what its users know, and what is behind the gate.
+  std::map<uint32_t, storage_actor> stores_;
+  std::map<uint32_t, storage_actor> behind_;
 };
 
 } // namespace hicache::test

@@ -1,7 +1,9 @@
 #include "actors/storage.hpp"
+#include "cache/page_hash.hpp"
 #include "tests/actors/fakes.hpp"
 
 #include <algorithm>
+#include <map>
 
 namespace hicache {
 namespace {
@@ -9,44 +11,99 @@ namespace {
 using namespace hicache::test;
 
 constexpr auto shape = pool_shape{attention_kind::mha, 2, 2, 4, 4, 2, 4};
+constexpr auto latent = pool_shape{attention_kind::mla, 2, 1, 12, 0, 2, 4};
 constexpr auto plenty = caf::timespan{std::chrono::seconds{5}};
 constexpr auto pool_size = uint32_t{16};
 
+constexpr auto all_layouts = {host_layout::layer_first, host_layout::page_first,
+                              host_layout::page_first_direct, host_layout::page_head};
+
+/// What a storage actor is started with.
+struct rank_options {
+  host_layout layout = host_layout::page_first;
+  /// Which heads the rank holds: the `number`th part of as many as the shape has.
+  uint32_t number = 0;
+  uint32_t heads_per_object = 2;
+  std::string fingerprint = "model=m";
+  pool_shape shape = hicache::shape;
+  page_writers writers = {};
+};
+
 /// A storage actor with an L2 of its own.
 struct storage_rank {
-  explicit storage_rank(host_layout layout) : geometry(shape, layout, pool_size) {
+  explicit storage_rank(const rank_options& options)
+    : number(options.number), geometry(options.shape, options.layout, pool_size) {
     memory.resize(geometry.total_bytes());
   }
 
   void fill(page_index page, uint8_t value) {
-    for (const auto& run : geometry.object_runs(page))
+    for (const auto& run : geometry.object_runs(page, geometry.all_heads()))
       std::fill_n(memory.begin() + static_cast<ptrdiff_t>(run.offset), run.length,
                   std::byte{value});
   }
 
   bool holds(page_index page, uint8_t value) const {
-    for (const auto& run : geometry.object_runs(page))
+    for (const auto& run : geometry.object_runs(page, geometry.all_heads()))
       for (auto i = uint64_t{0}; i < run.length; ++i)
         if (memory[run.offset + i] != std::byte{value})
           return false;
     return true;
   }
 
+  /// Gives every byte of a page a value that follows from what it is, heads counted over the model.
+  void fill_by_head(page_index page, uint64_t seed) {
+    visit_by_head(page, seed, [](std::byte& byte, std::byte value) { byte = value; });
+  }
+
+  bool holds_by_head(page_index page, uint64_t seed) {
+    auto equal = true;
+    visit_by_head(page, seed,
+                  [&](std::byte& byte, std::byte value) { equal = equal && byte == value; });
+    return equal;
+  }
+
+  uint32_t number;
   pool_geometry geometry;
   std::vector<std::byte> memory;
   storage_actor actor;
+
+private:
+  template <class Visit>
+  void visit_by_head(page_index page, uint64_t seed, Visit visit) {
+    const auto heads = geometry.shape().kv_heads;
+    for (const auto part : geometry.parts())
+      for (auto layer = uint32_t{0}; layer < geometry.shape().layers; ++layer)
+        for (auto head = uint32_t{0}; head < heads; ++head) {
+          const auto in_columns = geometry.columns(part) > 1;
+          const auto rows = geometry.rows(layer, part, page, in_columns ? head : 0);
+          const auto bytes = geometry.row_bytes(part) / heads;
+          for (auto token = uint64_t{0}; token < rows.rows; ++token)
+            for (auto i = uint64_t{0}; i < bytes; ++i) {
+              auto word = seed;
+              for (const auto x : {static_cast<uint64_t>(part), uint64_t{layer},
+                                   uint64_t{number} * heads + head, token, i})
+                word = (word ^ x) * 6364136223846793005u + 1442695040888963407u;
+              visit(memory[rows.offset + token * rows.stride + (in_columns ? 0 : head * bytes) + i],
+                    static_cast<std::byte>(word >> 56));
+            }
+        }
+  }
 };
 
 class StorageTest : public actor_test {
 protected:
   ~StorageTest() override { stop_all(); }
 
-  storage_rank& start(const std::string& shard, host_layout layout = host_layout::page_first,
-                      const std::string& fingerprint = "model=m") {
-    auto& rank = ranks_.emplace_back(layout);
-    rank.actor = spawn(
-      storage, storage_options{fingerprint, shard, rank.geometry, rank.memory.data(), &clock},
-      std::make_unique<storage_queue>(store_.open(), 0));
+  storage_rank& start(const rank_options& options = {}) { return start(options, store_.open()); }
+
+  storage_rank& start(const rank_options& options, std::unique_ptr<storage_backend> store) {
+    auto& rank = ranks_.emplace_back(options);
+    rank.actor
+      = spawn(storage,
+              storage_options{options.fingerprint,
+                              rank.geometry.head_groups(options.number, options.heads_per_object),
+                              rank.geometry, rank.memory.data(), &clock, options.writers},
+              std::make_unique<storage_queue>(std::move(store), 0));
     return rank;
   }
 
@@ -76,10 +133,9 @@ const auto all_well = [](const std::vector<ec>& codes) {
 };
 
 TEST_F(StorageTest, PagesComeBackAsTheyWere) {
-  for (const auto layout :
-       {host_layout::layer_first, host_layout::page_first, host_layout::page_first_direct}) {
+  for (const auto layout : all_layouts) {
     SCOPED_TRACE(to_string(layout));
-    auto& rank = start(to_string(layout), layout);
+    auto& rank = start({.layout = layout, .fingerprint = to_string(layout)});
     for (auto page = page_index{1}; page <= 10; ++page)
       rank.fill(page, static_cast<uint8_t>(page));
     EXPECT_TRUE(all_well(set(rank, batch(0, 10))));
@@ -97,7 +153,7 @@ TEST_F(StorageTest, PagesComeBackAsTheyWere) {
 }
 
 TEST_F(StorageTest, ExistsCountsLeadingPages) {
-  auto& rank = start("heads 0+1");
+  auto& rank = start();
   set(rank, batch(0, 3));
   set(rank, batch(4, 2));
   EXPECT_EQ(exists(rank, batch(0, 10)), 3u);
@@ -107,13 +163,13 @@ TEST_F(StorageTest, ExistsCountsLeadingPages) {
 }
 
 TEST_F(StorageTest, MissesAreToldPerPage) {
-  auto& rank = start("heads 0+1");
+  auto& rank = start();
   set(rank, batch(1, 1));
   EXPECT_EQ(get(rank, batch(0, 3)), (std::vector<ec>{ec::not_found, ec::none, ec::not_found}));
 }
 
 TEST_F(StorageTest, RemovedPagesAreGone) {
-  auto& rank = start("heads 0+1");
+  auto& rank = start();
   set(rank, batch(0, 4));
   const auto removed = ask<storage_outcome>(rank.actor, atom::remove_v, batch(2, 1), plenty);
   ASSERT_TRUE(removed);
@@ -121,11 +177,11 @@ TEST_F(StorageTest, RemovedPagesAreGone) {
   EXPECT_EQ(exists(rank, batch(0, 10)), 2u);
 }
 
-TEST_F(StorageTest, ShardsAndModelsDoNotShareObjects) {
-  auto& first = start("heads 0+1");
-  auto& second = start("heads 1+1");
-  auto& other = start("heads 0+1", host_layout::page_first, "model=n");
-  auto& same = start("heads 0+1");
+TEST_F(StorageTest, HeadsAndModelsDoNotShareObjects) {
+  auto& first = start();
+  auto& second = start({.number = 1});
+  auto& other = start({.fingerprint = "model=n"});
+  auto& same = start();
   first.fill(1, 7);
   set(first, batch(0, 1));
   EXPECT_EQ(exists(second, batch(0, 1)), 0u);
@@ -161,22 +217,170 @@ TEST_F(StorageTest, ParentsAreNamedAsTheirObjects) {
     std::vector<std::pair<page_key, page_key>>& seen_;
   };
   auto seen = std::vector<std::pair<page_key, page_key>>{};
-  auto& rank = ranks_.emplace_back(host_layout::page_first);
-  rank.actor = spawn(storage, storage_options{"m", "s", rank.geometry, rank.memory.data(), &clock},
-                     std::make_unique<storage_queue>(std::make_unique<spy>(seen), 0));
+  auto& rank = start({.heads_per_object = 1}, std::make_unique<spy>(seen));
   auto x = batch(0, 3);
   x.parents = std::make_shared<const std::vector<page_key>>(
     std::vector<page_key>{page_key{}, key_of(1), key_of(2)});
   set(rank, x);
-  ASSERT_EQ(seen.size(), 3u);
-  EXPECT_EQ(seen[0].first, page_key{});
-  EXPECT_EQ(seen[1].first, seen[0].second);
-  EXPECT_EQ(seen[2].first, seen[1].second);
+  ASSERT_EQ(seen.size(), 6u);
+  for (const auto head : {0u, 1u}) {
+    EXPECT_EQ(seen[head].first, page_key{});
+    EXPECT_EQ(seen[2 + head].first, seen[head].second);
+    EXPECT_EQ(seen[4 + head].first, seen[2 + head].second);
+  }
   stop(rank.actor);
 }
 
+// -- head groups --------------------------------------------------------------
+
+/// Eight heads on so many ranks.
+pool_shape split_shape(uint32_t ranks) {
+  auto split = shape;
+  split.kv_heads = 8 / ranks;
+  return split;
+}
+
+TEST_F(StorageTest, InstancesOfAnySizeReadWhatFourRanksStored) {
+  for (const auto layout : all_layouts)
+    for (const auto heads : {1u, 2u}) {
+      const auto fingerprint
+        = to_string(layout) + pool_geometry{split_shape(1), layout, 2}.object_fingerprint(heads);
+      SCOPED_TRACE(fingerprint);
+      const auto start_rank = [&](uint32_t number, uint32_t ranks) -> storage_rank& {
+        return start({.layout = layout,
+                      .number = number,
+                      .heads_per_object = heads,
+                      .fingerprint = fingerprint,
+                      .shape = split_shape(ranks)});
+      };
+      for (auto number = 0u; number < 4; ++number) {
+        auto& writer = start_rank(number, 4);
+        for (auto page = page_index{1}; page <= 3; ++page)
+          writer.fill_by_head(page, page);
+        EXPECT_TRUE(all_well(set(writer, batch(0, 3))));
+      }
+      for (const auto ranks : {1u, 2u, 4u})
+        for (auto number = 0u; number < ranks; ++number) {
+          auto& reader = start_rank(number, ranks);
+          EXPECT_EQ(exists(reader, batch(0, 10)), 3u);
+          EXPECT_TRUE(all_well(get(reader, batch(0, 3))));
+          for (auto page = page_index{1}; page <= 3; ++page)
+            EXPECT_TRUE(reader.holds_by_head(page, page)) << number << " of " << ranks;
+        }
+    }
+}
+
+TEST_F(StorageTest, LayoutsWithTheSameObjectsReadEachOthersPages) {
+  const auto start_rank = [&](host_layout layout) -> storage_rank& {
+    return start({.layout = layout,
+                  .heads_per_object = 1,
+                  .fingerprint = pool_geometry{shape, layout, 2}.object_fingerprint(1)});
+  };
+  auto& writer = start_rank(host_layout::layer_first);
+  writer.fill_by_head(1, 5);
+  EXPECT_TRUE(all_well(set(writer, batch(0, 1))));
+  for (const auto layout : {host_layout::page_first_direct, host_layout::page_head}) {
+    auto& reader = start_rank(layout);
+    EXPECT_TRUE(all_well(get(reader, batch(0, 1))));
+    EXPECT_TRUE(reader.holds_by_head(1, 5)) << to_string(layout);
+  }
+  EXPECT_EQ(exists(start_rank(host_layout::page_first), batch(0, 1)), 0u);
+}
+
+TEST_F(StorageTest, APageIsThereIfAllItsHeadsAre) {
+  auto& rank = start({.heads_per_object = 1});
+  auto half = shape;
+  half.kv_heads = 1;
+  auto& second_head = start({.number = 1, .heads_per_object = 1, .shape = half});
+  set(rank, batch(0, 4));
+  EXPECT_EQ(store_.objects(), 8u);
+  EXPECT_EQ(exists(rank, batch(0, 10)), 4u);
+  ASSERT_TRUE(ask<storage_outcome>(second_head.actor, atom::remove_v, batch(2, 1), plenty));
+  EXPECT_EQ(exists(rank, batch(0, 10)), 2u);
+  EXPECT_EQ(exists(rank, batch(3, 7)), 1u);
+  EXPECT_EQ(get(rank, batch(1, 3)), (std::vector<ec>{ec::none, ec::not_found, ec::none}));
+  ASSERT_TRUE(ask<storage_outcome>(rank.actor, atom::remove_v, batch(0, 4), plenty));
+  EXPECT_EQ(store_.objects(), 0u);
+}
+
+TEST_F(StorageTest, AnOutcomeIsThatOfTheFirstObjectThatFailed) {
+  auto& rank = start({.heads_per_object = 1});
+  const auto faults = std::map<page_key, ec>{
+    {object_key(key_of(2), "model=m", "heads 0+1"), ec::io_failure},
+    {object_key(key_of(2), "model=m", "heads 1+1"), ec::store_full},
+    {object_key(key_of(4), "model=m", "heads 1+1"), ec::peer_unreachable},
+  };
+  const auto fault = [&](const page_key& object) {
+    const auto found = faults.find(object);
+    return found == faults.end() ? ec::none : found->second;
+  };
+  const auto expected = std::vector<ec>{ec::none, ec::io_failure, ec::none, ec::peer_unreachable};
+  store_.fault_on_set = fault;
+  EXPECT_EQ(set(rank, batch(0, 4)), expected);
+  store_.fault_on_set = nullptr;
+  set(rank, batch(0, 4));
+  store_.fault_on_get = fault;
+  EXPECT_EQ(get(rank, batch(0, 4)), expected);
+}
+
+// -- writers ------------------------------------------------------------------
+
+TEST_F(StorageTest, RanksWithTheSameBytesWriteEachPageOnce) {
+  const auto start_rank = [&](uint32_t number) -> storage_rank& {
+    return start(
+      {.number = number, .heads_per_object = 1, .shape = latent, .writers = {number, 2}});
+  };
+  auto& first = start_rank(0);
+  auto& second = start_rank(1);
+  for (auto page = page_index{1}; page <= 10; ++page) {
+    first.fill(page, static_cast<uint8_t>(page));
+    second.fill(page, static_cast<uint8_t>(page));
+  }
+  const auto written = [&](storage_rank& rank) {
+    const auto before = store_.objects();
+    const auto outcome = ask_value<storage_outcome>(rank.actor, atom::set_v, batch(0, 10), plenty);
+    EXPECT_TRUE(all_well(outcome.pages));
+    EXPECT_EQ(outcome.pages.size(), 10u);
+    EXPECT_EQ(outcome.left_to_others + store_.objects() - before, 10u);
+    return store_.objects() - before;
+  };
+  const auto keys = keys_of(1, 10);
+  const auto mine
+    = std::ranges::count_if(*keys, [](const auto& key) { return writer_of(key, 2) == 0; });
+  ASSERT_GT(mine, 0);
+  ASSERT_LT(mine, 10);
+  EXPECT_EQ(written(first), static_cast<uint64_t>(mine));
+  EXPECT_LT(exists(first, batch(0, 10)), 10u);
+  EXPECT_EQ(written(second), 10u - static_cast<uint64_t>(mine));
+  EXPECT_EQ(exists(first, batch(0, 10)), 10u);
+  first.fill(5, 0);
+  first.fill(6, 0);
+  EXPECT_TRUE(all_well(get(first, batch(4, 2))));
+  EXPECT_TRUE(first.holds(5, 5));
+  EXPECT_TRUE(first.holds(6, 6));
+}
+
+TEST_F(StorageTest, PagesLeftToOthersCountUpToTheFirstThatFailed) {
+  auto& rank = start({.heads_per_object = 1, .shape = latent, .writers = {0, 2}});
+  auto keys = std::vector<page_key>{};
+  for (auto i = uint64_t{1}; keys.size() < 6; ++i)
+    if (writer_of(key_of(i), 2) == keys.size() % 2)
+      keys.push_back(key_of(i));
+  store_.fault_on_set = [&](const page_key& object) {
+    return object == object_key(keys[2], "model=m", "latent") ? ec::store_full : ec::none;
+  };
+  auto x = batch(0, 6);
+  x.keys = std::make_shared<const std::vector<page_key>>(keys);
+  const auto outcome = ask_value<storage_outcome>(rank.actor, atom::set_v, x, plenty);
+  EXPECT_EQ(outcome.pages,
+            (std::vector<ec>{ec::none, ec::none, ec::store_full, ec::none, ec::none, ec::none}));
+  EXPECT_EQ(outcome.left_to_others, 1u);
+}
+
+// -- failures -----------------------------------------------------------------
+
 TEST_F(StorageTest, PassedDeadlinesAreToldAsSuch) {
-  auto& rank = start("heads 0+1");
+  auto& rank = start();
   set(rank, batch(0, 2));
   const auto late = caf::timespan{-1};
   EXPECT_EQ(get(rank, batch(0, 2), late), (std::vector<ec>(2, ec::deadline_exceeded)));
@@ -185,7 +389,7 @@ TEST_F(StorageTest, PassedDeadlinesAreToldAsSuch) {
 }
 
 TEST_F(StorageTest, FailuresOfTheStoreComeThrough) {
-  auto& rank = start("heads 0+1");
+  auto& rank = start();
   store_.fault_on_set = [](const page_key&) { return ec::store_full; };
   EXPECT_EQ(set(rank, batch(0, 1)), (std::vector<ec>{ec::store_full}));
   store_.fault_on_set = nullptr;
@@ -195,7 +399,7 @@ TEST_F(StorageTest, FailuresOfTheStoreComeThrough) {
 }
 
 TEST_F(StorageTest, RequestsUnderWayAtOnceGetTheirOwnAnswers) {
-  auto& rank = start("heads 0+1");
+  auto& rank = start();
   set(rank, batch(0, 1));
   const auto a = send_request<uint64_t>(rank.actor, atom::exists_v, batch(0, 5), plenty);
   const auto b = send_request<storage_outcome>(rank.actor, atom::get_v, batch(1, 2), plenty);

@@ -37,8 +37,7 @@ protected:
                                 .host_pages = 16,
                                 .prefetch_reserve_pages = 4,
                                 .layers = 1,
-                                .prefetch = policy,
-                                .prefetch_threshold_tokens = 4,
+                                .prefetch = {.policy = policy, .threshold_tokens = 4},
                                 .load_back_threshold_tokens = 4,
                                 .storage_attached = true};
     for (auto& peer : make_local_agreements(ranks)) {

@@ -46,6 +46,25 @@ protected:
   opened_backend opened_;
 };
 
+/// Heads of a page are thousands of short parts; layers of it are a few long ones.
+TEST_P(BackendContractTest, GivesBackPagesInManyShortOrFewLongParts) {
+  constexpr auto size = size_t{256} << 10;
+  auto& store = open({8, size});
+  const auto lengths = std::vector<std::vector<size_t>>{
+    std::vector<size_t>(3000, 64), {100000, 0, 5000, 70000}, {}, std::vector<size_t>(60, 4096)};
+  for (auto i = size_t{0}; i < lengths.size(); ++i) {
+    const auto bytes = bytes_of(i, size);
+    const auto writes = std::vector{page_write{key_of(i), {}, cut(bytes, lengths[i])}};
+    ASSERT_TRUE(store.set(writes, no_deadline)[0]);
+    for (const auto& parts : lengths) {
+      auto back = page_bytes(size);
+      const auto reads = std::vector{page_read{key_of(i), cut(back, parts)}};
+      ASSERT_TRUE(store.get(reads, no_deadline)[0]);
+      EXPECT_EQ(back, bytes) << "page " << i << ", " << parts.size() + 1 << " parts";
+    }
+  }
+}
+
 TEST_P(BackendContractTest, GivesBackPagesWhateverTheirParts) {
   auto& store = open();
   const auto writes = std::vector<std::vector<size_t>>{{}, {1}, {100, 0, 900}, {1023, 1}};

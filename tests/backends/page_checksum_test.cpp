@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <random>
+
 namespace hicache {
 namespace {
 
@@ -15,6 +17,21 @@ TEST(PageChecksumTest, DependsOnTheBytesAndNotOnTheParts) {
   EXPECT_EQ(page_checksum(test::cut(constant, {17})), whole);
   bytes[4999] ^= std::byte{1};
   EXPECT_NE(page_checksum(test::cut(bytes, {})), whole);
+}
+
+TEST(PageChecksumTest, TakesShortAndLongPartsInAnyOrder) {
+  auto bytes = test::bytes_of(2, 100000);
+  const auto whole = page_checksum(test::cut(bytes, {}));
+  constexpr auto seed = 20250612;
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  auto random = std::mt19937{seed};
+  for (auto round = 0; round < 200; ++round) {
+    auto lengths = std::vector<size_t>{};
+    const auto longest = round % 2 == 0 ? size_t{300} : size_t{9000};
+    for (auto left = bytes.size(); left > longest; left -= lengths.back())
+      lengths.push_back(random() % longest);
+    EXPECT_EQ(page_checksum(test::cut(bytes, lengths)), whole) << "round " << round;
+  }
 }
 
 TEST(PageChecksumTest, IsXxh3) {

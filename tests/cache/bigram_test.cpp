@@ -14,7 +14,7 @@ tree_options bigrams(uint32_t page_size) {
           .device_pages = 512 / page_size,
           .host_pages = 512 / page_size,
           .prefetch_reserve_pages = 64 / page_size,
-          .prefetch_threshold_tokens = 1,
+          .prefetch = {.threshold_tokens = 1},
           .storage_attached = true,
           .bigram = true};
 }

@@ -108,7 +108,7 @@ TEST(ChunkCache, RefusesWhatItCannotDo) {
 
 TEST(ChunkCache, HasNothingToDoForTheOtherTiers) {
   auto cache = chunk_cache{eight_pages()};
-  cache.set_storage_attached(true);
+  cache.change_storage({});
   ASSERT_TRUE(cache.match(ask(1, A)));
   EXPECT_EQ(cache.prefetch(1)->tokens, 0);
   EXPECT_TRUE(cache.schedule(1)->ready);
@@ -119,9 +119,9 @@ TEST(ChunkCache, HasNothingToDoForTheOtherTiers) {
   EXPECT_EQ(cache.pin({.tokens = share(A), .ttl = 1s})->tokens, 0);
   EXPECT_EQ(cache.unpin({.tokens = share(A)})->tokens, 0);
   EXPECT_FALSE(cache.in_flight());
-  EXPECT_TRUE(cache.ending().empty());
+  EXPECT_TRUE(cache.fetching().empty());
   EXPECT_TRUE(cache.take_effects().empty());
-  EXPECT_TRUE(cache.step(step_facts{0, 0, 0, {}, 5}, {}).empty());
+  EXPECT_TRUE(cache.step(step_facts{0, 0, {}, {}, 5}, {}).empty());
 }
 
 TEST(ChunkCache, TheFirstEventIsThatNothingIsCached) {

@@ -21,6 +21,9 @@ constexpr auto all_layouts = {host_layout::layer_first, host_layout::page_first,
 constexpr auto small = pool_shape{
   .layers = 3, .kv_heads = 2, .head_dim = 4, .v_head_dim = 3, .element_bytes = 2, .page_size = 4};
 
+constexpr auto four_heads = pool_shape{
+  .layers = 3, .kv_heads = 4, .head_dim = 4, .v_head_dim = 3, .element_bytes = 2, .page_size = 4};
+
 constexpr auto latent_alone = pool_shape{.attention = attention_kind::mla,
                                          .layers = 3,
                                          .kv_heads = 1,
@@ -107,20 +110,28 @@ uint64_t offset_of(const pool_geometry& geometry, const row_name& row) {
          + (columns == 1 ? head * head_bytes(geometry.shape(), part) : 0);
 }
 
-/// What lies at each byte of a page object: part, layer, token, head, byte.
-std::vector<std::tuple<kv_part, uint32_t, uint32_t, uint32_t, uint64_t>>
-object_order(const pool_geometry& geometry, page_index page) {
-  auto at = std::map<uint64_t, std::tuple<kv_part, uint32_t, uint32_t, uint32_t, uint64_t>>{};
+/// A byte of an object: part, layer, token, head, byte.
+using byte_name = std::tuple<kv_part, uint32_t, uint32_t, uint32_t, uint64_t>;
+
+/// What lies at each byte of an object.
+std::vector<byte_name> object_order(const pool_geometry& geometry, page_index page,
+                                    head_range heads) {
+  auto at = std::map<uint64_t, byte_name>{};
   for_each_row(geometry, page, [&](const row_name& row) {
     const auto [part, layer, same_page, token, head] = row;
     for (auto byte = uint64_t{0}; byte < head_bytes(geometry.shape(), part); ++byte)
       at[offset_of(geometry, row) + byte] = {part, layer, token, head, byte};
   });
-  auto order = std::vector<std::tuple<kv_part, uint32_t, uint32_t, uint32_t, uint64_t>>{};
-  for (const auto& run : geometry.object_runs(page))
+  auto order = std::vector<byte_name>{};
+  for (const auto& run : geometry.object_runs(page, heads))
     for (auto i = uint64_t{0}; i < run.length; ++i)
       order.push_back(at.at(run.offset + i));
   return order;
+}
+
+/// Of all heads of a page.
+std::vector<byte_name> object_order(const pool_geometry& geometry, page_index page) {
+  return object_order(geometry, page, geometry.all_heads());
 }
 
 } // namespace
@@ -179,7 +190,7 @@ TEST_P(GeometryOf, ObjectsHoldThePageOnce) {
   }
   const auto runs
     = geometry_.layout() == host_layout::layer_first ? geometry_.parts().size() * 3 : 1;
-  EXPECT_EQ(geometry_.object_runs(1).size(), runs);
+  EXPECT_EQ(geometry_.object_runs(1, geometry_.all_heads()).size(), runs);
 }
 
 TEST_P(GeometryOf, NamesAreParsed) {
@@ -230,7 +241,7 @@ TEST(Geometry, LayerFirstAndPageFirstDirectExchangeObjects) {
     const auto layer_first = pool_geometry{shape, host_layout::layer_first, 4};
     const auto direct = pool_geometry{shape, host_layout::page_first_direct, 9};
     EXPECT_EQ(object_order(layer_first, 1), object_order(direct, 7));
-    EXPECT_EQ(layer_first.object_fingerprint(), direct.object_fingerprint());
+    EXPECT_EQ(layer_first.object_fingerprint(1), direct.object_fingerprint(1));
   }
 }
 
@@ -239,7 +250,105 @@ TEST(Geometry, ObjectsOfOtherOrdersHaveOtherFingerprints) {
   for (const auto layout : {host_layout::page_first, host_layout::page_head}) {
     const auto other = pool_geometry{small, layout, 9};
     EXPECT_NE(object_order(direct, 1), object_order(other, 1));
-    EXPECT_NE(direct.object_fingerprint(), other.object_fingerprint());
+    EXPECT_NE(direct.object_fingerprint(2), other.object_fingerprint(2));
+  }
+}
+
+/// The order of a page's object says what that of its groups is, and the shards of ranks are cut
+/// out of it.
+TEST(ObjectGroups, HoldTheirHeadsInTheOrderOfThePage) {
+  for (const auto layout : all_layouts)
+    for (const auto heads : {1u, 2u, 4u}) {
+      SCOPED_TRACE(std::string{to_string(layout)} + ", groups of " + std::to_string(heads));
+      const auto geometry = pool_geometry{four_heads, layout, 3};
+      const auto page = object_order(geometry, 2);
+      auto reassembled = std::vector<byte_name>{};
+      for (const auto& group : geometry.head_groups(0, heads)) {
+        auto expected = std::vector<byte_name>{};
+        std::ranges::copy_if(page, std::back_inserter(expected), [&](const byte_name& byte) {
+          return std::get<3>(byte) - group.heads.first < heads;
+        });
+        const auto object = object_order(geometry, 2, group.heads);
+        EXPECT_EQ(object, expected);
+        EXPECT_EQ(object.size(), geometry.object_bytes(heads));
+        reassembled.insert(reassembled.end(), object.begin(), object.end());
+      }
+      EXPECT_TRUE(std::ranges::is_permutation(reassembled, page));
+    }
+}
+
+TEST(ObjectGroups, AreTheSameHoweverTheHeadsAreSplitOverRanks) {
+  for (const auto layout : all_layouts)
+    for (const auto ranks : {1u, 2u, 4u})
+      for (auto heads = 1u; heads <= 4 / ranks; heads *= 2) {
+        SCOPED_TRACE(std::string{to_string(layout)} + ", " + std::to_string(ranks)
+                     + " ranks, groups of " + std::to_string(heads));
+        const auto model = pool_geometry{four_heads, layout, 3};
+        auto shape = four_heads;
+        shape.kv_heads /= ranks;
+        const auto part = pool_geometry{shape, layout, 5};
+        auto groups = std::vector<head_group>{};
+        for (auto rank = 0u; rank < ranks; ++rank)
+          for (const auto& group : part.head_groups(rank, heads)) {
+            auto object = object_order(part, 4, group.heads);
+            for (auto& byte : object)
+              std::get<3>(byte) += rank * shape.kv_heads;
+            auto whole = group;
+            whole.heads.first += rank * shape.kv_heads;
+            EXPECT_EQ(object, object_order(model, 1, whole.heads));
+            groups.push_back(whole);
+          }
+        EXPECT_EQ(groups, model.head_groups(0, heads));
+      }
+}
+
+TEST(ObjectGroups, AreNamedByTheModelsHeads) {
+  auto shape = four_heads;
+  shape.kv_heads = 2;
+  const auto geometry = pool_geometry{shape, host_layout::page_first, 2};
+  EXPECT_EQ(geometry.head_groups(3, 1),
+            (std::vector<head_group>{{{0, 1}, "heads 6+1"}, {{1, 1}, "heads 7+1"}}));
+  EXPECT_EQ(geometry.head_groups(3, 2), (std::vector<head_group>{{{0, 2}, "heads 6+2"}}));
+  const auto latent = pool_geometry{latent_and_key, host_layout::page_first, 2};
+  EXPECT_EQ(latent.head_groups(3, 1), (std::vector<head_group>{{{0, 1}, "latent"}}));
+}
+
+TEST(ObjectGroups, AreContiguousWhereTheLayoutLetsThem) {
+  const auto runs = [](host_layout layout, uint32_t heads) {
+    return pool_geometry{four_heads, layout, 3}.object_runs(1, {4 - heads, heads}).size();
+  };
+  for (const auto heads : {1u, 2u, 4u})
+    EXPECT_EQ(runs(host_layout::page_head, heads), 1u);
+  EXPECT_EQ(runs(host_layout::page_first, 4), 1u);
+  EXPECT_EQ(runs(host_layout::page_first_direct, 4), 1u);
+  EXPECT_EQ(runs(host_layout::layer_first, 4), 2u * 3);
+  for (const auto layout :
+       {host_layout::layer_first, host_layout::page_first, host_layout::page_first_direct})
+    EXPECT_EQ(runs(layout, 2), 2u * 3 * 4) << to_string(layout);
+}
+
+TEST(ObjectGroups, OfOtherSizesOrModelsHaveOtherFingerprints) {
+  for (const auto layout : all_layouts) {
+    const auto geometry = pool_geometry{four_heads, layout, 3};
+    EXPECT_NE(geometry.object_fingerprint(1), geometry.object_fingerprint(2));
+    auto shape = four_heads;
+    shape.kv_heads = 8;
+    EXPECT_NE(geometry.object_fingerprint(1),
+              (pool_geometry{shape, layout, 3}.object_fingerprint(1)));
+    shape = four_heads;
+    shape.v_head_dim = 4;
+    EXPECT_NE(geometry.object_fingerprint(1),
+              (pool_geometry{shape, layout, 3}.object_fingerprint(1)));
+  }
+}
+
+TEST(ObjectGroups, OfOneHeadAreAlikeInAllLayoutsButPageFirst) {
+  const auto direct = pool_geometry{four_heads, host_layout::page_first_direct, 3};
+  for (const auto layout : all_layouts) {
+    const auto geometry = pool_geometry{four_heads, layout, 3};
+    const auto alike = layout != host_layout::page_first;
+    EXPECT_EQ(object_order(geometry, 1, {2, 1}) == object_order(direct, 1, {2, 1}), alike);
+    EXPECT_EQ(geometry.object_fingerprint(1) == direct.object_fingerprint(1), alike);
   }
 }
 

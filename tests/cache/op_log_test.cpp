@@ -32,8 +32,8 @@ std::vector<std::pair<op_log_event, std::string>> samples() {
   options.prefetch_reserve_pages = 3;
   options.layers = 2;
   options.write = write_policy::write_back;
-  options.prefetch = prefetch_policy::best_effort;
-  options.prefetch_threshold_tokens = 12;
+  options.prefetch.policy = prefetch_policy::best_effort;
+  options.prefetch.threshold_tokens = 12;
   options.load_back_threshold_tokens = 5;
   options.storage_attached = true;
   options.eviction = *make_eviction_policy("slru");
@@ -75,10 +75,15 @@ std::vector<std::pair<op_log_event, std::string>> samples() {
     {operation(backup_request{8}), R"({"op":"backup","node":8})"},
     {operation(load_node_request{8, 16}), R"({"op":"load_node","node":8,"quota":16})"},
     {operation(clear_request{}), R"({"op":"clear"})"},
-    {applied_step{{1, 2, 3, {2, -1}, -4}, {list<page_index>({5, 6}), nullptr}},
-     R"({"op":"step","writes_done":1,"loads_done":2,"backups_done":3,"now_ns":-4,)"
-     R"("fetched":[2,-1],"arrived":[[5,6],null]})"},
-    {storage_change{true}, R"({"op":"set_storage_attached","attached":true})"},
+    {applied_step{{1, 2, {3, -1}, {{2, 4, give_up::gone}, {}}, -4},
+                  {list<page_index>({5, 6}), nullptr}},
+     R"({"op":"step","writes_done":1,"loads_done":2,"now_ns":-4,"backups":[3,-1],)"
+     R"("fetches":[[2,4,2],[-1,0,7]],"arrived":[[5,6],null]})"},
+    {storage_change{storage_change::action::attach,
+                    "file",
+                    {prefetch_policy::timeout, 64, nanoseconds{2000000}}},
+     R"({"op":"change_storage","what":"attach","backend":"file","prefetch_policy":"timeout",)"
+     R"("prefetch_threshold_tokens":64,"prefetch_timeout_base_ns":2000000})"},
     {serving_stopped{}, R"({"op":"stop_serving"})"},
   };
 }
@@ -180,7 +185,7 @@ TEST(OpLogTextTest, AWholeLogNamesTheLineThatIsWrong) {
 
 TEST(OpLogTextTest, RanksAgreeWhateverTheirHostPagesAre) {
   const auto step = [](page_index page, int64_t agreed) {
-    return op_log_entry{applied_step{{0, 0, 0, {agreed}, 0}, {list<page_index>({page})}}, 1};
+    return op_log_entry{applied_step{{0, 0, {}, {{agreed}}, 0}, {list<page_index>({page})}}, 1};
   };
   EXPECT_TRUE(agree(step(5, 1), step(6, 1)));
   EXPECT_FALSE(agree(step(5, 1), step(5, 0)));
@@ -202,7 +207,7 @@ public:
     options_.device_pages = 24;
     options_.host_pages = 40;
     options_.prefetch_reserve_pages = 8;
-    options_.prefetch_threshold_tokens = 2;
+    options_.prefetch.threshold_tokens = 2;
     options_.load_back_threshold_tokens = 2;
     options_.storage_attached = true;
     options_.pin_budget_pages = 4;
@@ -232,7 +237,7 @@ private:
       else if (const auto* load = std::get_if<load_command>(&effect))
         issued_.loads_done = load->id;
       else if (const auto* backup = std::get_if<backup_command>(&effect))
-        issued_.backups_done = backup->id;
+        backups_[backup->id] = backup->keys->size();
       else if (const auto* refill = std::get_if<refill_command>(&effect))
         reserve_.insert(reserve_.end(), refill->host_pages->begin(), refill->host_pages->end());
       else if (const auto* fetch = std::get_if<fetch_command>(&effect))
@@ -282,13 +287,16 @@ private:
       = [&](uint64_t before, uint64_t all) { return before + pick(all - before + 1); };
     step.facts.writes_done = some(known_.writes_done, issued_.writes_done);
     step.facts.loads_done = some(known_.loads_done, issued_.loads_done);
-    step.facts.backups_done = some(known_.backups_done, issued_.backups_done);
     step.facts.now_ns = now_ += 10;
-    for (const auto id : cache_->ending()) {
+    for (const auto id : cache_->backing_up())
+      step.facts.backups.push_back(pick(2) == 0 ? static_cast<int64_t>(pick(backups_.at(id) + 1))
+                                                : -1);
+    for (const auto id : cache_->fetching()) {
       const auto ends = pick(2) == 0;
       step.arrived.push_back(ends ? arrived_.at(id) : nullptr);
-      step.facts.fetched.push_back(
-        ends ? static_cast<int64_t>(pick(step.arrived.back()->size() + 1)) : -1);
+      auto& fetch = step.facts.fetches.emplace_back();
+      if (ends)
+        fetch.arrived = static_cast<int64_t>(pick(step.arrived.back()->size() + 1));
     }
     known_ = step.facts;
     cache_->step(step.facts, step.arrived);
@@ -300,6 +308,7 @@ private:
   std::unique_ptr<prefix_cache> cache_;
   step_facts issued_;
   step_facts known_;
+  std::map<operation_id, uint64_t> backups_;
   int64_t now_ = 0;
   request_id requests_ = 0;
   std::vector<page_index> reserve_;
@@ -357,7 +366,7 @@ TEST_F(OpLogReplayTest, NamesTheFirstEntryThatDiffers) {
 
 TEST_F(OpLogReplayTest, StoppingAndStorageChangesAreReplayed) {
   auto log = recorded();
-  log.push_back({storage_change{false}, {}});
+  log.push_back({storage_change{storage_change::action::detach}, {}});
   log.push_back({serving_stopped{}, {}});
   const auto prompt = tokens_of({1, 1});
   log.push_back({tree_operation{match_request{9999, {}, prompt, 2, {}}}, {}});
@@ -383,9 +392,9 @@ TEST_F(OpLogReplayTest, AStepThatCannotHaveHappenedIsRefused) {
     const auto sentence = complaint(log);
     return sentence.substr(sentence.find(": ") + 2);
   };
-  EXPECT_EQ(after({{1000, 0, 0, {}, 0}, {}}), "this step cannot have happened: it finishes copies "
-                                              "that were not begun or undoes finished ones");
-  EXPECT_EQ(after({{0, 1000, 0, {}, 0}, {}}), after({{1000, 0, 0, {}, 0}, {}}));
+  EXPECT_EQ(after({{1000, 0}, {}}), "this step cannot have happened: it finishes copies "
+                                    "that were not begun or undoes finished ones");
+  EXPECT_EQ(after({{0, 1000}, {}}), after({{1000, 0}, {}}));
 }
 
 TEST_F(OpLogReplayTest, PagesThatCannotHaveArrivedAreRefused) {
@@ -394,7 +403,7 @@ TEST_F(OpLogReplayTest, PagesThatCannotHaveArrivedAreRefused) {
   options.device_pages = 8;
   options.host_pages = 8;
   options.prefetch_reserve_pages = 4;
-  options.prefetch_threshold_tokens = 1;
+  options.prefetch.threshold_tokens = 1;
   options.storage_attached = true;
   const auto prompt = tokens_of({1, 2, 3});
   const auto log
@@ -409,14 +418,14 @@ TEST_F(OpLogReplayTest, PagesThatCannotHaveArrivedAreRefused) {
   };
   const auto prefix = std::string{"line 5: this step cannot have happened: "};
   const auto pages = [](std::vector<page_index> x) { return list(std::move(x)); };
-  EXPECT_EQ(after({{}, {}}), prefix + "it does not name each prefetch that is being ended");
+  EXPECT_EQ(after({{}, {}}), prefix + "it does not name each prefetch that is open");
   const auto more = prefix + "a prefetch brought more pages than arrived or were asked for";
-  EXPECT_EQ(after({{0, 0, 0, {2}, 0}, {pages({1})}}), more);
-  EXPECT_EQ(after({{0, 0, 0, {2}, 0}, {nullptr}}), more);
-  EXPECT_EQ(after({{0, 0, 0, {4}, 0}, {pages({1, 2, 3, 4})}}), more);
+  EXPECT_EQ(after({{0, 0, {}, {{2}}}, {pages({1})}}), more);
+  EXPECT_EQ(after({{0, 0, {}, {{2}}}, {nullptr}}), more);
+  EXPECT_EQ(after({{0, 0, {}, {{4}}}, {pages({1, 2, 3, 4})}}), more);
   const auto none = prefix + "a page arrived where the prefetcher has none";
-  EXPECT_EQ(after({{0, 0, 0, {1}, 0}, {pages({777})}}), none);
-  EXPECT_EQ(after({{0, 0, 0, {-1}, 0}, {nullptr}}), "none");
+  EXPECT_EQ(after({{0, 0, {}, {{1}}}, {pages({777})}}), none);
+  EXPECT_EQ(after({{0, 0, {}, {{}}}, {nullptr}}), "none");
 }
 
 } // namespace

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -95,4 +97,31 @@ TEST(PageHash, PairsAreHashedWithBothTokens) {
   EXPECT_NE(hash_pages(one, 1, nullptr, 1), hash_pages(turned, 1, nullptr, 1));
   EXPECT_TRUE(hash_pages(std::span{one}.first(1), 1, nullptr, 1).empty());
   EXPECT_TRUE(hash_pages({}, 1, nullptr, 1).empty());
+}
+
+TEST(PageHash, WritersAreTheFirstBytesOfTheKeyModuloTheRanks) {
+  auto key = page_key{};
+  key.bytes = {7, 1};
+  EXPECT_EQ(writer_of(key, 1), 0u);
+  EXPECT_EQ(writer_of(key, 8), 7u);
+  EXPECT_EQ(writer_of(key, 1000), 263u); // 7 + 256
+  key.bytes[7] = 0x80;
+  EXPECT_EQ(writer_of(key, 10), (263 + (uint64_t{1} << 63) % 10) % 10);
+  key.bytes[8] = 0xff; // Not among the first eight.
+  EXPECT_EQ(writer_of(key, 1u << 31), 263u);
+}
+
+TEST(PageHash, WritersGetEqualShares) {
+  auto tokens = std::vector<token_id>(16000);
+  std::iota(tokens.begin(), tokens.end(), 1);
+  const auto pages = hash_pages(tokens, 1, nullptr);
+  for (const auto ranks : {2u, 3u, 8u}) {
+    auto shares = std::vector<uint64_t>(ranks);
+    for (const auto& page : pages)
+      ++shares.at(writer_of(page, ranks));
+    // Six standard deviations of a binomial distribution; the keys are always the same.
+    const auto mean = static_cast<double>(pages.size()) / ranks;
+    for (const auto share : shares)
+      EXPECT_NEAR(static_cast<double>(share), mean, 6 * std::sqrt(mean));
+  }
 }

@@ -16,8 +16,7 @@ tree_options storage(prefetch_policy policy = prefetch_policy::best_effort) {
           .host_pages = 16,
           .prefetch_reserve_pages = 8,
           .layers = 2,
-          .prefetch = policy,
-          .prefetch_threshold_tokens = 4,
+          .prefetch = {.policy = policy, .threshold_tokens = 4},
           .storage_attached = true};
 }
 
@@ -84,7 +83,9 @@ TEST(Backup, NamesEachPagesParent) {
     EXPECT_TRUE(tree.match({id, {}, share(tokens), tokens.size()}));
     EXPECT_TRUE(tree.allocate({id, tokens.size()}));
     EXPECT_TRUE(tree.insert({id, share(tokens)}));
-    tree.step({writes, 0, 0, {}}, {});
+    auto facts = step_facts{writes};
+    facts.backups.assign(tree.backing_up().size(), 4);
+    tree.step(facts, {});
     for (auto& effect : tree.take_effects())
       if (const auto* backup = std::get_if<backup_command>(&effect))
         return *backup;
@@ -230,7 +231,7 @@ TEST(Prefetch, EmptyStorageMakesTheRequestReady) {
 
 TEST(Prefetch, IsDeclinedWhereItIsNotWorthIt) {
   auto options = storage();
-  options.prefetch_threshold_tokens = 17;
+  options.prefetch.threshold_tokens = 17;
   auto d = tree_driver{options};
   const auto request = d.open(A);
   EXPECT_EQ(prefetch(d, request), 0);
@@ -266,9 +267,9 @@ TEST(Prefetch, IsDeclinedWhenStopped) {
 
 TEST(Prefetch, OpenOnesAreBounded) {
   auto d = tree_driver{storage()};
-  const auto tokens = share(A);
   for (auto id = request_id{1}; id <= limits::prefetches_open + 1; ++id) {
-    ASSERT_TRUE(d.tree.match({id, {}, tokens, 16}));
+    const auto first = static_cast<token_id>(id);
+    ASSERT_TRUE(d.tree.match({id, {}, share(range(first, first + 16)), 16}));
     EXPECT_EQ(d.tree.prefetch(id)->tokens, id <= limits::prefetches_open ? 16 : 0);
   }
 }
@@ -302,8 +303,9 @@ TEST(Prefetch, PagesBeyondTheAgreedLengthGoBack) {
   d.run_fetches();
   schedule(d, request);
   auto facts = d.offer();
-  EXPECT_EQ(facts.fetched, std::vector<int64_t>{4});
-  facts.fetched[0] = 1;
+  ASSERT_EQ(facts.fetches.size(), 1);
+  EXPECT_EQ(facts.fetches[0].arrived, 4);
+  facts.fetches[0].arrived = 1;
   EXPECT_EQ(d.apply(facts)[0].fetched_tokens, 4);
   EXPECT_EQ(d.reserve.size(), 8);
   EXPECT_EQ(d.host_free(), 28);
@@ -316,7 +318,7 @@ TEST(Prefetch, ReleaseBeforeTheQueryLeavesNothing) {
   prefetch(d, request);
   d.close(request);
   EXPECT_EQ(d.terminates, 1);
-  EXPECT_EQ(d.tree.ending().size(), 1);
+  EXPECT_EQ(d.tree.fetching().size(), 1);
   EXPECT_TRUE(d.tree.in_flight());
   d.fetch_length = [](fetch_id, int64_t) { return 0; };
   d.run_fetches();
@@ -364,7 +366,7 @@ TEST(Prefetch, WaitCompleteWaits) {
   prefetch(d, request);
   EXPECT_FALSE(schedule(d, request));
   EXPECT_FALSE(schedule(d, request));
-  EXPECT_EQ(d.tree.ending().size(), 1);
+  EXPECT_EQ(d.tree.fetching().size(), 1);
   EXPECT_EQ(d.terminates, 0);
   EXPECT_TRUE(d.poll().empty());
   EXPECT_TRUE(d.tree.in_flight());
@@ -374,7 +376,7 @@ TEST(Prefetch, WaitCompleteWaits) {
   d.close(request);
 }
 
-TEST(Prefetch, RequestsBecomeReadyInTheOrderOfTheirScheduling) {
+TEST(Prefetch, RequestsBecomeReadyInTheOrderOfTheirPrefetches) {
   auto d = tree_driver{storage()};
   put_in_store(d, A);
   put_in_store(d, B);
@@ -387,8 +389,8 @@ TEST(Prefetch, RequestsBecomeReadyInTheOrderOfTheirScheduling) {
   d.run_fetches();
   const auto ready = d.poll();
   ASSERT_EQ(ready.size(), 2);
-  EXPECT_EQ(ready[0].request, second);
-  EXPECT_EQ(ready[1].request, first);
+  EXPECT_EQ(ready[0].request, first);
+  EXPECT_EQ(ready[1].request, second);
   d.close(first);
   d.close(second);
 }
@@ -476,26 +478,6 @@ TEST(Prefetch, PagesThatOthersBroughtMeanwhileAreDuplicates) {
   EXPECT_EQ(d.reserve.size(), 8);
   EXPECT_EQ(d.host_free(), host_free - 8);
   d.close(request);
-}
-
-TEST(Prefetch, SecondFetchOfTheSamePagesGoesBack) {
-  auto d = tree_driver{storage()};
-  put_in_store(d, A);
-  const auto first = d.open(A);
-  const auto second = d.open(A);
-  prefetch(d, first);
-  prefetch(d, second);
-  d.run_fetches();
-  schedule(d, first);
-  schedule(d, second);
-  const auto ready = d.poll();
-  ASSERT_EQ(ready.size(), 2);
-  EXPECT_EQ(ready[0].fetched_tokens, 16);
-  EXPECT_EQ(ready[1].fetched_tokens, 0);
-  EXPECT_EQ(ready[1].host_tokens, 16);
-  EXPECT_EQ(d.reserve.size(), 8);
-  d.close(first);
-  d.close(second);
 }
 
 TEST(Prefetch, ReserveIsToppedUpWhenThereIsRoomAgain) {

@@ -31,16 +31,15 @@ public:
     const auto policy
       = draw(2) == 0 ? prefetch_policy::best_effort : prefetch_policy::wait_complete;
     for (auto i = 0; i < 3; ++i) {
-      ranks_.push_back(
-        std::make_unique<tree_driver>(tree_options{.page_size = 2,
-                                                   .device_pages = size.device_pages,
-                                                   .host_pages = size.host_pages,
-                                                   .prefetch_reserve_pages = size.reserve_pages,
-                                                   .layers = 1,
-                                                   .prefetch = policy,
-                                                   .prefetch_threshold_tokens = 4,
-                                                   .load_back_threshold_tokens = 4,
-                                                   .storage_attached = size.host_pages > 0}));
+      ranks_.push_back(std::make_unique<tree_driver>(
+        tree_options{.page_size = 2,
+                     .device_pages = size.device_pages,
+                     .host_pages = size.host_pages,
+                     .prefetch_reserve_pages = size.reserve_pages,
+                     .layers = 1,
+                     .prefetch = {.policy = policy, .threshold_tokens = 4},
+                     .load_back_threshold_tokens = 4,
+                     .storage_attached = size.host_pages > 0}));
       ranks_.back()->fetch_length = [this](fetch_id, int64_t hit) {
         return draw(3) == 0   ? -1
                : draw(4) == 0 ? static_cast<int64_t>(draw(static_cast<uint32_t>(hit) + 1))
@@ -183,9 +182,13 @@ private:
       const auto offered = rank->offer();
       facts.writes_done = std::min(facts.writes_done, offered.writes_done);
       facts.loads_done = std::min(facts.loads_done, offered.loads_done);
-      facts.backups_done = std::min(facts.backups_done, offered.backups_done);
-      for (auto i = size_t{0}; i < facts.fetched.size(); ++i)
-        facts.fetched[i] = std::min(facts.fetched[i], offered.fetched[i]);
+      for (auto i = size_t{0}; i < facts.backups.size(); ++i)
+        facts.backups[i] = std::min(facts.backups[i], offered.backups[i]);
+      for (auto i = size_t{0}; i < facts.fetches.size(); ++i) {
+        auto& fetch = facts.fetches[i];
+        fetch.arrived = std::min(fetch.arrived, offered.fetches[i].arrived);
+        fetch.found = std::min(fetch.found, offered.fetches[i].found);
+      }
     }
     for (auto& rank : ranks_)
       for (const auto& ready : rank->apply(facts))
@@ -196,7 +199,7 @@ private:
     const auto& first = *ranks_.front();
     for (const auto& rank : ranks_) {
       EXPECT_EQ(rank->tree.digest(), first.tree.digest());
-      EXPECT_TRUE(std::ranges::equal(rank->tree.ending(), first.tree.ending()));
+      EXPECT_TRUE(std::ranges::equal(rank->tree.fetching(), first.tree.fetching()));
       EXPECT_EQ(rank->tree.in_flight(), first.tree.in_flight());
       EXPECT_EQ(rank->writes, first.writes);
       EXPECT_EQ(rank->loads, first.loads);

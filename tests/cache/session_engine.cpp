@@ -151,8 +151,8 @@ void session_engine::take_effects() {
       for (const auto page : *load->device_pages)
         is_shared_[page] = true;
       ++facts_.loads_done;
-    } else if (std::holds_alternative<backup_command>(effect)) {
-      ++facts_.backups_done;
+    } else if (const auto* backup = std::get_if<backup_command>(&effect)) {
+      backed_up_[backup->id] = static_cast<int64_t>(backup->keys->size());
     } else if (std::holds_alternative<terminate_command>(effect)) {
       ++terminates;
     } else if (const auto* refill = std::get_if<refill_command>(&effect)) {
@@ -162,9 +162,12 @@ void session_engine::take_effects() {
 }
 
 std::vector<ready_request> session_engine::step(uint64_t fetched) {
-  facts_.fetched.assign(cache.ending().size(), static_cast<int64_t>(fetched));
+  facts_.backups.clear();
+  for (const auto id : cache.backing_up())
+    facts_.backups.push_back(backed_up_.at(id));
+  facts_.fetches.assign(cache.fetching().size(), {static_cast<int64_t>(fetched), 0});
   auto arrived = std::vector<page_list>{};
-  for (auto i = size_t{0}; i < facts_.fetched.size(); ++i) {
+  for (auto i = size_t{0}; i < facts_.fetches.size(); ++i) {
     const auto end = reserve_.begin() + static_cast<ptrdiff_t>(fetched);
     arrived.push_back(std::make_shared<const std::vector<page_index>>(reserve_.begin(), end));
     reserve_.erase(reserve_.begin(), end);

@@ -72,6 +72,7 @@ private:
   std::vector<bool> is_shared_;
   std::deque<page_index> reserve_;
   step_facts facts_;
+  std::map<operation_id, int64_t> backed_up_;
 };
 
 } // namespace hicache::test

@@ -105,7 +105,7 @@ namespace {
 session_engine prefetching() {
   auto options = tree();
   options.prefetch_reserve_pages = 8;
-  options.prefetch_threshold_tokens = 4;
+  options.prefetch.threshold_tokens = 4;
   options.storage_attached = true;
   auto e = session_engine{options};
   e.match(5, first_turn, e.open_session(7, true));

@@ -10,23 +10,20 @@ namespace hicache {
 namespace {
 
 /// What the ranks agree on if they offer these.
-result<step_agreement> agree_on(const step_offer& a, const step_offer& b, size_t fetches) {
+result<step_agreement> agree_on(const step_offer& a, const step_offer& b) {
   auto minimum = encode_step(a);
   const auto other = encode_step(b);
   for (auto i = size_t{0}; i < minimum.size(); ++i)
     minimum[i] = std::min(minimum[i], other[i]);
-  return decode_step(minimum, fetches);
+  return decode_step(minimum, a.facts);
 }
 
 TEST(StepVectorTest, TheSlowestRankDecidesEachFact) {
-  const auto agreed
-    = agree_on({5, 2, 9, 700, 1, false, {3, -1}}, {4, 3, 8, 900, 1, false, {2, 6}}, 2);
+  const auto one = step_facts{5, 2, {9, -1}, {{3, 4, give_up::gone}, {}}, 700};
+  const auto other = step_facts{4, 3, {8, 1}, {{2, 5, give_up::none}, {6, 7}}, 900};
+  const auto agreed = agree_on({one, 1}, {other, 1});
   ASSERT_TRUE(agreed);
-  EXPECT_EQ(agreed->facts.writes_done, 4u);
-  EXPECT_EQ(agreed->facts.loads_done, 2u);
-  EXPECT_EQ(agreed->facts.backups_done, 8u);
-  EXPECT_EQ(agreed->facts.now_ns, 700);
-  EXPECT_EQ(agreed->facts.fetched, (std::vector<int64_t>{2, -1}));
+  EXPECT_EQ(agreed->facts, (step_facts{4, 2, {8, -1}, {{2, 4, give_up::gone}, {-1, 0}}, 700}));
   EXPECT_TRUE(agreed->digests_agree);
   EXPECT_FALSE(agreed->failed);
 }
@@ -35,15 +32,16 @@ TEST(StepVectorTest, OneRankIsEnoughForAFailureOrADifference) {
   auto well = step_offer{};
   auto failed = well;
   failed.failed = true;
-  EXPECT_TRUE(agree_on(well, failed, 0)->failed);
+  EXPECT_TRUE(agree_on(well, failed)->failed);
   auto other = well;
   other.digest = UINT64_MAX;
-  EXPECT_FALSE(agree_on(well, other, 0)->digests_agree);
-  EXPECT_FALSE(agree_on(other, well, 0)->digests_agree);
+  EXPECT_FALSE(agree_on(well, other)->digests_agree);
+  EXPECT_FALSE(agree_on(other, well)->digests_agree);
 }
 
 TEST(StepVectorTest, AnotherLengthIsNoStep) {
-  EXPECT_EQ(decode_step(encode_step({}), 1).error().code, ec::configuration_mismatch);
+  for (const auto& expected : {step_facts{0, 0, {1}}, step_facts{0, 0, {}, {{}}}})
+    EXPECT_EQ(decode_step(encode_step({}), expected).error().code, ec::configuration_mismatch);
 }
 
 } // namespace

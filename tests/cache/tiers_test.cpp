@@ -357,7 +357,7 @@ TEST(Tiers, DevicePagesWithoutACopyTakeTheirHostDescendantsAlong) {
   // B hangs on the host below A, which lost its copy.
   auto options = tiers(64, 24);
   options.storage_attached = true;
-  options.prefetch_threshold_tokens = 4;
+  options.prefetch.threshold_tokens = 4;
   options.prefetch_reserve_pages = 4;
   auto d = tree_driver{options};
   d.insert(A);

@@ -196,7 +196,13 @@ void tree_driver::settle() {
       EXPECT_EQ(backup->keys->size(), backup->parents->size());
       backups.push_back(backup->keys->size());
       EXPECT_EQ(backup->id, backups.size());
-      pending_backups_.push_back(*backup);
+      pending_backups_.emplace(backup->id, *backup);
+    } else if (const auto* drop = std::get_if<drop_command>(&effect)) {
+      ++drops;
+      dropped_.insert(drop->id);
+    } else if (std::holds_alternative<reclaim_command>(effect)) {
+      reserve.clear();
+      is_reclaimed = true;
     } else if (auto* fetch = std::get_if<fetch_command>(&effect)) {
       EXPECT_EQ(fetch->id, ++fetches);
       fetches_[fetch->id].command = *fetch;
@@ -231,14 +237,18 @@ void tree_driver::run_loads(size_t count) {
 }
 
 void tree_driver::run_backups(size_t count) {
-  for (; count > 0 && !pending_backups_.empty(); --count, ++backups_run_) {
-    const auto& backup = pending_backups_.front();
-    for (auto i = size_t{0}; i < backup.keys->size(); ++i) {
+  for (; count > 0 && !pending_backups_.empty(); --count) {
+    const auto& [id, backup] = *pending_backups_.begin();
+    const auto wanted = dropped_.contains(id) ? 0 : backup_length(id, backup.keys->size());
+    for (auto i = size_t{0}; i < wanted; ++i) {
       const auto& key = (*backup.keys)[i];
+      const auto& parent = (*backup.parents)[i];
       EXPECT_EQ(host_memory_[(*backup.host_pages)[i]], word_of(key)) << "a wrong page goes to L3";
+      EXPECT_TRUE(parent == page_key{} || store.contains(parent)) << "a page without its parent";
       store[key] = word_of(key);
     }
-    pending_backups_.pop_front();
+    stored_[id] = static_cast<int64_t>(wanted);
+    pending_backups_.erase(id);
   }
 }
 
@@ -252,6 +262,7 @@ void tree_driver::run_fetches() {
     if (fetch.is_run || wanted < 0)
       continue;
     fetch.is_run = true;
+    fetch.found = found;
     const auto count = std::min<size_t>(static_cast<size_t>(wanted), reserve.size());
     for (auto i = size_t{0}; i < count; ++i) {
       const auto page = reserve.front();
@@ -270,22 +281,28 @@ void tree_driver::run_all() {
 }
 
 step_facts tree_driver::offer() const {
-  auto facts = step_facts{writes_run_, loads_run_, backups_run_, {}, now_ns};
-  for (const auto id : tree.ending()) {
+  auto facts = step_facts{writes_run_, loads_run_, {}, {}, now_ns};
+  for (const auto id : tree.backing_up())
+    facts.backups.push_back(stored_.contains(id) ? stored_.at(id) : -1);
+  for (const auto id : tree.fetching()) {
     const auto& fetch = fetches_.at(id);
-    facts.fetched.push_back(fetch.is_run ? static_cast<int64_t>(fetch.arrived.size()) : -1);
+    if (fetch.is_run)
+      facts.fetches.push_back(
+        {static_cast<int64_t>(fetch.arrived.size()), fetch.found, give_up::none});
+    else
+      facts.fetches.emplace_back();
   }
   return facts;
 }
 
 std::vector<ready_request> tree_driver::apply(const step_facts& facts) {
   auto arrived = std::vector<page_list>{};
-  const auto ending = std::vector<fetch_id>(tree.ending().begin(), tree.ending().end());
-  for (auto i = size_t{0}; i < ending.size(); ++i) {
+  const auto fetching = std::vector<fetch_id>(tree.fetching().begin(), tree.fetching().end());
+  for (auto i = size_t{0}; i < fetching.size(); ++i) {
     arrived.push_back(
-      std::make_shared<const std::vector<page_index>>(fetches_.at(ending[i]).arrived));
-    if (facts.fetched[i] >= 0)
-      fetches_.erase(ending[i]);
+      std::make_shared<const std::vector<page_index>>(fetches_.at(fetching[i]).arrived));
+    if (facts.fetches[i].arrived >= 0)
+      fetches_.erase(fetching[i]);
   }
   auto ready = tree.step(facts, arrived);
   for (const auto& each : ready)

@@ -7,6 +7,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -87,12 +88,16 @@ public:
   /// What this rank would offer.
   step_facts offer() const;
 
-  /// Applies facts; `facts.fetched` may be less than was offered.
+  /// Applies facts; `facts.fetches` and `facts.backups` may say less than was offered.
   std::vector<ready_request> apply(const step_facts& facts);
 
   /// Pages that the oldest fetch finds from now on at most; -1 keeps it running.
   std::function<int64_t(fetch_id, int64_t)> fetch_length
     = [](fetch_id, int64_t found) { return found; };
+
+  /// Pages of a backup that L3 takes.
+  std::function<uint64_t(operation_id, uint64_t)> backup_length
+    = [](operation_id, uint64_t pages) { return pages; };
 
   /// Reads what L3 has of the fetches that are open into pages of the reserve.
   void run_fetches();
@@ -105,6 +110,8 @@ public:
   insert_result last_insert;     ///< The answer to the latest insert().
   int64_t now_ns = 0;            ///< This rank's clock.
   uint64_t terminates = 0;
+  uint64_t drops = 0;
+  bool is_reclaimed = false; ///< The tree took the reserve back.
   uint64_t fetches = 0;
   std::map<page_key, uint64_t> store;
   std::deque<page_index> reserve;
@@ -132,6 +139,7 @@ private:
   struct open_fetch {
     fetch_command command;
     std::vector<page_index> arrived;
+    int64_t found = 0;
     bool is_run = false;
   };
 
@@ -145,10 +153,12 @@ private:
   std::map<fetch_id, open_fetch> fetches_;
   std::deque<write_command> pending_writes_;
   std::deque<load_command> pending_loads_;
-  std::deque<backup_command> pending_backups_;
+  std::map<operation_id, backup_command> pending_backups_;
+  /// Pages stored of backups that ran, and those that the tree dropped.
+  std::map<operation_id, int64_t> stored_;
+  std::set<operation_id> dropped_;
   uint64_t writes_run_ = 0;
   uint64_t loads_run_ = 0;
-  uint64_t backups_run_ = 0;
   std::vector<uint64_t> device_memory_;
   std::vector<uint64_t> host_memory_;
   std::vector<bool> is_loading_;

@@ -137,7 +137,7 @@ TEST(TreeEvents, PrefetchedPagesAreStoredOnTheHost) {
   auto options = with_events(32);
   options.storage_attached = true;
   options.prefetch_reserve_pages = 8;
-  options.prefetch_threshold_tokens = 2;
+  options.prefetch.threshold_tokens = 2;
   auto writer = tree_driver{options};
   writer.insert({1, 2, 3, 4});
   writer.finish();
@@ -175,17 +175,17 @@ TEST(PageNames, AreFilledInWhenAStoreIsAttached) {
   d.finish();
   EXPECT_TRUE(d.backups.empty());
   EXPECT_TRUE(d.reserve.empty());
-  d.tree.set_storage_attached(true);
+  d.tree.change_storage({});
   d.settle();
   EXPECT_EQ(d.reserve.size(), 4);
   d.insert({1, 2, 3, 4, 5, 6});
   d.insert({1, 2, 5, 6, 7, 8}, {"lora", ""});
   d.finish();
   // The driver compares what goes to L3 with the names of the tokens.
-  EXPECT_EQ(d.backups, (std::vector<uint64_t>{1, 1}));
-  EXPECT_EQ(d.store.size(), 2);
-  d.tree.set_storage_attached(false);
+  EXPECT_EQ(d.backups, (std::vector<uint64_t>{2, 2, 1, 1}));
+  EXPECT_EQ(d.store.size(), 6);
+  d.tree.change_storage({storage_change::action::detach});
   d.insert({9, 9});
   d.finish();
-  EXPECT_EQ(d.backups.size(), 2);
+  EXPECT_EQ(d.backups.size(), 4);
 }

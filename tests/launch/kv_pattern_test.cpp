@@ -68,14 +68,14 @@ TEST_P(KvPatternTest, WritesNothingButItsPages) {
   std::memset(memory_->data(), 0x5a, memory_->size());
   compute(0, 12);
   for (const auto page : {0u, 2u, 4u, 5u, 7u})
-    for (const auto& run : geometry_.object_runs(page))
+    for (const auto& run : geometry_.object_runs(page, geometry_.all_heads()))
       for (auto i = uint64_t{0}; i < run.length; ++i)
         ASSERT_EQ(memory_->data()[run.offset + i], std::byte{0x5a}) << page;
 }
 
 TEST_P(KvPatternTest, EveryFlippedByteShows) {
   compute(0, 12);
-  for (const auto& run : geometry_.object_runs(pages_[1]))
+  for (const auto& run : geometry_.object_runs(pages_[1], geometry_.all_heads()))
     for (auto i = uint64_t{0}; i < run.length; ++i) {
       auto& byte = memory_->data()[run.offset + i];
       byte ^= std::byte{1};
@@ -122,7 +122,7 @@ TEST(KvPatternLatentTest, EveryByteOfLatentAndIndexKeyIsChecked) {
   auto pattern = kv_pattern{geometry, *memory, true, 0};
   ASSERT_TRUE(pattern.compute(hashes, pages, 0, 4));
   EXPECT_EQ(pattern.check(hashes, pages, 0), true);
-  for (const auto& run : geometry.object_runs(2))
+  for (const auto& run : geometry.object_runs(2, geometry.all_heads()))
     for (auto i = uint64_t{0}; i < run.length; ++i) {
       auto& byte = memory->data()[run.offset + i];
       byte ^= std::byte{1};

@@ -29,10 +29,11 @@ protected:
     EXPECT_EQ(config->max_bytes, uint64_t{64} << 20);
     EXPECT_TRUE(config->force_remote_reads);
     EXPECT_EQ(config->threads, 3u);
+    EXPECT_EQ(config->tp_lcm_size, 12u);
   }
 
   const std::string json_ = R"({"prefetch_threshold": 512, "path": "/data/kv", "max_bytes": "64MiB",
-                                "force_remote_reads": true, "threads": 3})";
+                                "force_remote_reads": true, "threads": 3, "tp_lcm_size": 12})";
 };
 
 TEST_F(StorageConfigTest, NothingMeansDefaults) {
@@ -54,18 +55,19 @@ TEST_F(StorageConfigTest, ReadsFilesOfAllThreeKinds) {
   expect_all_keys(parse_storage_config(
     "@"
     + write("x.toml", "prefetch_threshold = 512\npath = \"/data/kv\"\nmax_bytes = \"64MiB\"\n"
-                      "force_remote_reads = true\nthreads = 3\n")));
+                      "force_remote_reads = true\nthreads = 3\ntp_lcm_size = 12\n")));
   for (const auto* name : {"x.yaml", "x.yml"})
     expect_all_keys(parse_storage_config(
       "@"
       + write(name, "prefetch_threshold: 512\npath: /data/kv\nmax_bytes: 64MiB\n"
-                    "force_remote_reads: true\nthreads: 3\n")));
+                    "force_remote_reads: true\nthreads: 3\ntp_lcm_size: 12\n")));
 }
 
 TEST_F(StorageConfigTest, UnknownKeysAreNamed) {
   EXPECT_EQ(complaint(R"({"pathh": "x"})"),
-            "key 'pathh' is not known; expected prefetch_threshold, path, max_bytes, threads or "
-            "force_remote_reads");
+            "key 'pathh' is not known; expected prefetch_threshold, prefetch_timeout_base, "
+            "prefetch_timeout_per_ki_token, prefetch_timeout_max, prefetch_share, path, max_bytes, "
+            "threads, tp_lcm_size or force_remote_reads");
   EXPECT_NE(complaint("@" + write("x.toml", "pathh = 1")).find("key 'pathh' is not known"),
             std::string::npos);
 }
@@ -76,6 +78,8 @@ TEST_F(StorageConfigTest, WrongTypesAreNamedWithWhatWasExpected) {
   EXPECT_EQ(complaint(R"({"prefetch_threshold": -1})"),
             "key 'prefetch_threshold' holds -1; expected a number");
   EXPECT_EQ(complaint(R"({"threads": 0})"), "key 'threads' holds 0; expected a positive number");
+  EXPECT_EQ(complaint(R"({"tp_lcm_size": 0})"),
+            "key 'tp_lcm_size' holds 0; expected a positive number");
   EXPECT_EQ(complaint(R"({"path": 7})"), "key 'path' holds 7; expected the name of a folder");
   EXPECT_EQ(complaint(R"({"max_bytes": "64MiBs"})"),
             "key 'max_bytes' holds \"64MiBs\"; expected a size such as 64MiB");
@@ -91,6 +95,18 @@ TEST_F(StorageConfigTest, BrokenTextAndMissingFilesAreSaidSo) {
   EXPECT_EQ(complaint("@" + write("x.yaml", "path: [1, 2")).substr(0, 16), "cannot be read: ");
   const auto absent = (folder_ / "absent.json").string();
   EXPECT_EQ(complaint("@" + absent), "cannot read the file " + absent);
+}
+
+TEST_F(StorageConfigTest, BecomesJsonForAnotherProcess) {
+  EXPECT_EQ(*storage_config_json(""), "");
+  EXPECT_EQ(*storage_config_json(R"({"path": "/kv"})"), R"({"path":"/kv"})");
+  EXPECT_EQ(*storage_config_json("@" + write("x.yaml", "path: /kv\nthreads: 3\n")),
+            R"({"path":"/kv","threads":3})");
+  EXPECT_EQ(*storage_config_json("@" + write("x.toml", "of_a_later_version = true")),
+            R"({"of_a_later_version":true})");
+  EXPECT_EQ(storage_config_json("[]").error().code, ec::invalid_argument);
+  EXPECT_EQ(storage_config_json("@/no/such/file").error().detail,
+            "cannot read the file /no/such/file");
 }
 
 // -- settings of a rank -------------------------------------------------------
@@ -135,6 +151,18 @@ TEST(RankConfigTest, EachBadValueIsNamedInOneSentence) {
      [](rank_config& x) { x.page_size = 0; }},
     {"--kv-heads: '3' is not divisible by the number of ranks, which is 2",
      [](rank_config& x) { x.kv_heads = 3; }},
+    {"--evict-below, --evict-until: '0.3 and 0.2' is not a pair of shares from 0 to 0.5, the first "
+     "not above the second",
+     [](rank_config& x) {
+       x.evict_below = 0.3;
+       x.evict_until = 0.2;
+     }},
+    {"--hicache-storage-backend-extra-config: key 'prefetch_timeout_base' holds \"soon\"; expected "
+     "seconds, or a time such as 250ms, of an hour at most",
+     [](rank_config& x) { x.extra_config = R"({"prefetch_timeout_base": "soon"})"; }},
+    {"--hicache-storage-backend-extra-config: key 'prefetch_share' holds 0.75; expected a share of "
+     "L2 above 0, at most 0.5",
+     [](rank_config& x) { x.extra_config = R"({"prefetch_share": 0.75})"; }},
     {"--attention: 'linear' is not a kind of attention; expected mha, mla or nsa",
      [](rank_config& x) { x.attention = "linear"; }},
     {"--kv-heads and --v-head-dim: attention mla keeps one latent for all heads; expected "
@@ -151,9 +179,10 @@ TEST(RankConfigTest, EachBadValueIsNamedInOneSentence) {
     {"--hicache-write-policy: 'never' is not known; expected write_through or "
      "write_through_selective or write_back",
      [](rank_config& x) { x.write_policy = "never"; }},
-    {"--hicache-storage-prefetch-policy: timeout is not offered by this version; expected "
-     "wait_complete or best_effort",
-     [](rank_config& x) { x.prefetch_policy = "timeout"; }},
+    {"--hicache-storage-prefetch-policy: 'soon' is not known; expected wait_complete or "
+     "best_effort "
+     "or timeout",
+     [](rank_config& x) { x.prefetch_policy = "soon"; }},
     {"--radix-eviction-policy: no eviction policy is called \"random\"; there are lru, lfu, fifo, "
      "mru, filo, priority, slru",
      [](rank_config& x) { x.eviction_policy = "random"; }},
@@ -169,8 +198,24 @@ TEST(RankConfigTest, EachBadValueIsNamedInOneSentence) {
      [](rank_config& x) { x.io_backend = "mmap"; }},
     {"--hicache-storage-backend cluster needs --index HOST:PORT",
      [](rank_config& x) { x.storage_backend = "cluster"; }},
+    {"--hicache-storage-backend-extra-config: tp_lcm_size: '3' is not a multiple of the ranks, 2, "
+     "that divides the 4 KV heads",
+     [](rank_config& x) { x.extra_config = R"({"tp_lcm_size": 3})"; }},
+    {"--hicache-storage-backend-extra-config: tp_lcm_size: '8' is not a multiple of the ranks, 2, "
+     "that divides the 4 KV heads",
+     [](rank_config& x) { x.extra_config = R"({"tp_lcm_size": 8})"; }},
+    {"--hicache-storage-backend-extra-config: tp_lcm_size: '1' is not a multiple of the ranks, 2, "
+     "that divides the 4 KV heads",
+     [](rank_config& x) { x.extra_config = R"({"tp_lcm_size": 1})"; }},
     {"--hicache-storage-backend-extra-config: key 'threads' holds 0; expected a positive number",
      [](rank_config& x) { x.extra_config = R"({"threads": 0})"; }},
+    {"--admin-listen: 'here' is not an address such as 127.0.0.1:7000",
+     [](rank_config& x) { x.admin_listen = "here"; }},
+    {"--admin-listen: 0.0.0.0:8080 can be reached from other machines; expected "
+     "--admin-token-file as well, or an address of this machine alone",
+     [](rank_config& x) { x.admin_listen = "0.0.0.0:8080"; }},
+    {"--admin-token-file is of use with --admin-listen HOST:PORT alone",
+     [](rank_config& x) { x.admin_token_file = "token"; }},
     {"--hicache-ratio: '0.0001' is not a size that gives 1 to 2147483647 host pages",
      [](rank_config& x) { x.hicache_ratio = 0.0001; }},
     {"--hicache-size: '1e+12' is not a size that gives 1 to 2147483647 host pages",
@@ -255,14 +300,15 @@ TEST(RankConfigTest, LatentsHaveNoHeadsAndAreTheSameOnEveryRank) {
   config.model = "deepseek-v3";
   ASSERT_TRUE(config.finish(8));
   EXPECT_EQ(config.shape(8), (pool_shape{attention_kind::mla, 61, 1, 576, 0, 2, 64}));
-  EXPECT_EQ(config.shard(0, 8), config.shard(7, 8));
+  EXPECT_EQ(config.head_groups(0, 8), config.head_groups(7, 8));
+  EXPECT_EQ(config.head_groups(0, 8), (std::vector<head_group>{{{0, 1}, "latent"}}));
   auto sparse = rank_config{};
   sparse.attention = "nsa";
   ASSERT_TRUE(sparse.finish(3));
   EXPECT_EQ(sparse.shape(3), (pool_shape{attention_kind::nsa, 2, 1, 8, 0, 2, 64, 132}));
   auto heads = rank_config{};
   ASSERT_TRUE(heads.finish(2));
-  EXPECT_NE(heads.shard(0, 2), heads.shard(1, 2));
+  EXPECT_NE(heads.head_groups(0, 2), heads.head_groups(1, 2));
 }
 
 TEST(RankConfigTest, CopySettingsReachTheEngine) {
@@ -293,8 +339,49 @@ TEST(RankConfigTest, StorageReservesPagesForPrefetching) {
   const auto options = config.tree(1);
   EXPECT_TRUE(options.storage_attached);
   EXPECT_EQ(options.prefetch_reserve_pages, 2048u);
-  EXPECT_EQ(options.prefetch_threshold_tokens, 100u);
-  EXPECT_EQ(options.prefetch, prefetch_policy::best_effort);
+  EXPECT_EQ(options.storage_backend, "memory");
+  EXPECT_EQ(options.prefetch.threshold_tokens, 100u);
+  EXPECT_EQ(options.prefetch.policy, prefetch_policy::best_effort);
+  EXPECT_EQ(options.backup_limit_pages, 4096u);
+}
+
+TEST(RankConfigTest, PrefetchTimeoutsAreSecondsOrTimes) {
+  auto config = rank_config{};
+  config.storage_backend = "memory";
+  config.prefetch_policy = "timeout";
+  config.extra_config = R"({"prefetch_timeout_base": 0.5, "prefetch_timeout_per_ki_token": "20ms",
+                            "prefetch_timeout_max": 2, "prefetch_share": 0.125})";
+  ASSERT_TRUE(config.finish(1));
+  const auto options = config.tree(1);
+  EXPECT_EQ(options.prefetch.policy, prefetch_policy::timeout);
+  EXPECT_EQ(options.prefetch.timeout_base, std::chrono::milliseconds{500});
+  EXPECT_EQ(options.prefetch.timeout_per_ki_token, std::chrono::milliseconds{20});
+  EXPECT_EQ(options.prefetch.timeout_max, std::chrono::seconds{2});
+  EXPECT_EQ(options.prefetch_reserve_pages, 1024u);
+}
+
+TEST(RankConfigTest, WatermarksAreSharesOfTheirTier) {
+  auto config = rank_config{};
+  config.evict_below = 0.25;
+  config.evict_until = 0.5;
+  ASSERT_TRUE(config.finish(1));
+  EXPECT_EQ(config.tree(1).device_room, (watermarks{1024, 2048}));
+  EXPECT_EQ(config.tree(1).host_room, (watermarks{2048, 4096}));
+}
+
+TEST(RankConfigTest, TheTokenFileIsRankZerosAndNotReadHere) {
+  auto config = rank_config{};
+  config.admin_listen = "0.0.0.0:0";
+  config.admin_token_file = "/no/such/file";
+  EXPECT_TRUE(config.finish(2));
+  auto other = config;
+  other.admin_token_file = "/another/file";
+  EXPECT_EQ(config.fields(), other.fields());
+  EXPECT_EQ(config.fingerprint(), [] {
+    auto usual = rank_config{};
+    EXPECT_TRUE(usual.finish(2));
+    return usual.fingerprint();
+  }());
 }
 
 TEST(RankConfigTest, FingerprintsSeparateWhatMustNotBeExchanged) {
@@ -302,7 +389,7 @@ TEST(RankConfigTest, FingerprintsSeparateWhatMustNotBeExchanged) {
     auto config = rank_config{};
     alter(config);
     EXPECT_TRUE(config.finish(2));
-    return config.fingerprint(2);
+    return config.fingerprint();
   };
   const auto usual = fingerprint([](rank_config&) {});
   EXPECT_NE(fingerprint([](rank_config& x) { x.name_space = "other"; }), usual);
@@ -313,11 +400,43 @@ TEST(RankConfigTest, FingerprintsSeparateWhatMustNotBeExchanged) {
   EXPECT_EQ(fingerprint([](rank_config& x) { x.device_pages = 77; }), usual);
 }
 
-TEST(RankConfigTest, ShardsNameTheHeads) {
+TEST(RankConfigTest, FingerprintsAreThoseOfTheModelWhateverTheRanks) {
+  const auto fingerprint = [](uint32_t ranks, const char* extra, uint32_t kv_heads = 8) {
+    auto config = rank_config{};
+    config.kv_heads = kv_heads;
+    config.extra_config = extra;
+    EXPECT_TRUE(config.finish(ranks));
+    return config.fingerprint();
+  };
+  const auto usual = fingerprint(1, "");
+  for (const auto ranks : {2u, 4u, 8u})
+    EXPECT_EQ(fingerprint(ranks, ""), usual);
+  EXPECT_EQ(fingerprint(2, R"({"tp_lcm_size": 8})"), usual);
+  const auto larger = fingerprint(1, R"({"tp_lcm_size": 4})");
+  EXPECT_NE(larger, usual);
+  EXPECT_EQ(fingerprint(4, R"({"tp_lcm_size": 4})"), larger);
+  EXPECT_NE(fingerprint(4, "", 4), usual);
+}
+
+TEST(RankConfigTest, GroupsNameTheHeadsOfTheModel) {
   auto config = rank_config{};
   ASSERT_TRUE(config.finish(2));
-  EXPECT_EQ(config.shard(0, 2), "heads 0+2");
-  EXPECT_EQ(config.shard(1, 2), "heads 2+2");
+  EXPECT_EQ(config.heads_per_object(), 1u);
+  EXPECT_EQ(config.head_groups(1, 2),
+            (std::vector<head_group>{{{0, 1}, "heads 2+1"}, {{1, 1}, "heads 3+1"}}));
+  config.extra_config = R"({"tp_lcm_size": 2})";
+  ASSERT_TRUE(config.finish(2));
+  EXPECT_EQ(config.heads_per_object(), 2u);
+  EXPECT_EQ(config.head_groups(0, 2), (std::vector<head_group>{{{0, 2}, "heads 0+2"}}));
+  EXPECT_EQ(config.head_groups(1, 2), (std::vector<head_group>{{{0, 2}, "heads 2+2"}}));
+}
+
+TEST(RankConfigTest, LatentsTakeAnyTpLcmSize) {
+  auto config = rank_config{};
+  config.attention = "mla";
+  config.extra_config = R"({"tp_lcm_size": 6})";
+  ASSERT_TRUE(config.finish(4));
+  EXPECT_EQ(config.heads_per_object(), 1u);
 }
 
 TEST(RankConfigTest, EverySettingIsAmongTheFields) {
@@ -330,17 +449,18 @@ TEST(RankConfigTest, EverySettingIsAmongTheFields) {
   config.segment_bytes = 1;
   config.disable_radix_cache = true;
   config.pin_budget = 1;
+  config.evict_below = config.evict_until = 0.5;
   config.layers = config.kv_heads = config.head_dim = config.v_head_dim = 1;
   config.index_key_bytes = 1;
   config.io_sms = config.io_threads = 9;
-  for (auto* text :
-       {&config.write_policy, &config.io_backend, &config.mem_layout, &config.eviction_policy,
-        &config.storage_backend, &config.prefetch_policy, &config.extra_config, &config.index,
-        &config.device, &config.attention, &config.model, &config.dtype, &config.name_space})
+  for (auto* text : {&config.write_policy, &config.io_backend, &config.mem_layout,
+                     &config.eviction_policy, &config.storage_backend, &config.prefetch_policy,
+                     &config.extra_config, &config.index, &config.device, &config.attention,
+                     &config.model, &config.dtype, &config.name_space, &config.admin_listen})
     *text = "changed";
   const auto after = config.fields();
   ASSERT_EQ(after.size(), before.size());
-  EXPECT_EQ(after.size(), 27u);
+  EXPECT_EQ(after.size(), 30u);
   for (auto i = size_t{0}; i < after.size(); ++i)
     EXPECT_NE(after[i].second, before[i].second) << after[i].first;
 }

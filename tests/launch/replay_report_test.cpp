@@ -31,7 +31,8 @@ replay_totals sample() {
   totals.wall_s = 1.5;
   totals.ttft_ms = {4, 1, 3, 2};
   totals.step_us = {10};
-  totals.counters = {21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32};
+  totals.counters = {21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34};
+  totals.given_up[static_cast<size_t>(give_up::no_room)] = 35;
   return totals;
 }
 
@@ -59,7 +60,8 @@ TEST(ReplayReportTest, HasTheKeysThatWerePromised) {
   const auto keys = keys_of(report);
   EXPECT_TRUE(std::includes(keys.begin(), keys.end(), promised.begin(), promised.end()))
     << report.dump(2);
-  promised.insert({"storage_failures", "interrupted"}); // Added since.
+  promised.insert(
+    {"storage_failures", "given_up_tokens", "backups", "interrupted"}); // Added since.
   EXPECT_EQ(keys, promised);
   EXPECT_EQ(keys_of(report["cached_tokens"]), (std::set<std::string>{"l1", "l2", "l3"}));
   EXPECT_EQ(keys_of(report["verify"]), (std::set<std::string>{"pages_checked", "mismatches"}));
@@ -91,7 +93,13 @@ TEST(ReplayReportTest, NumbersAreUnderTheirNames) {
   EXPECT_EQ(report["reductions"], 29);
   EXPECT_EQ(report["divergences"], 30);
   EXPECT_EQ(report["storage_failures"], 31);
-  EXPECT_EQ(report["errors"], 13 + 32);
+  EXPECT_EQ(report["backups"]["dropped_pages"], 32);
+  EXPECT_EQ(report["backups"]["retries"], 33);
+  EXPECT_EQ(report["errors"], 13 + 34);
+  EXPECT_EQ(report["given_up_tokens"]["no_room"], 35);
+  EXPECT_EQ(keys_of(report["given_up_tokens"]),
+            (std::set<std::string>{"failed", "corrupt", "gone", "stopped", "no_room", "over_quota",
+                                   "too_short"}));
 }
 
 TEST(ReplayReportTest, EmptyReplayDividesByNothing) {
@@ -115,7 +123,9 @@ TEST(ReplayReportTest, SumsGoBackToTheFieldsTheyCameFrom) {
   EXPECT_EQ(totals.counters.bytes_l3_to_l2, 72u);
   EXPECT_EQ(totals.counters.evicted_l3, 81u);
   EXPECT_EQ(totals.counters.storage_failures, 93u);
-  EXPECT_EQ(totals.counters.errors, 96u);
+  EXPECT_EQ(totals.counters.dropped_backups, 96u);
+  EXPECT_EQ(totals.counters.backup_retries, 99u);
+  EXPECT_EQ(totals.counters.errors, 102u);
   // The instance's own, equal on all ranks.
   EXPECT_EQ(totals.counters.steps, 28u);
   EXPECT_EQ(totals.counters.reductions, 29u);

@@ -27,6 +27,9 @@ public:
   }
   result<insert_result> insert(const insert_request& x) override;
   result<void> release(request_id x) override { return inner_->release(x); }
+  result<request_provenance> provenance(request_id x) const override {
+    return inner_->provenance(x);
+  }
   result<evict_result> evict(const evict_request& x) override;
   result<pin_result> pin(const pin_request& x) override { return inner_->pin(x); }
   result<pin_result> unpin(const unpin_request& x) override { return inner_->unpin(x); }
@@ -46,14 +49,18 @@ public:
   void drop_reference(uint64_t x) override { inner_->drop_reference(x); }
   result<void> clear() override { return inner_->clear(); }
   bool in_flight() const noexcept override { return inner_->in_flight(); }
-  std::span<const fetch_id> ending() const noexcept override { return inner_->ending(); }
+  std::span<const operation_id> backing_up() const noexcept override {
+    return inner_->backing_up();
+  }
+  std::span<const fetch_id> fetching() const noexcept override { return inner_->fetching(); }
+  std::optional<int64_t> next_stop_ns() const noexcept override { return inner_->next_stop_ns(); }
   std::vector<ready_request> step(const step_facts& facts,
                                   std::span<const page_list> arrived) override {
     return inner_->step(facts, arrived);
   }
   std::vector<tree_effect> take_effects() override { return inner_->take_effects(); }
   std::vector<cache_event> take_events() override { return inner_->take_events(); }
-  void set_storage_attached(bool x) override { inner_->set_storage_attached(x); }
+  void change_storage(const storage_change& x) override { inner_->change_storage(x); }
   void stop_serving() noexcept override { inner_->stop_serving(); }
   uint64_t digest() const noexcept override { return inner_->digest(); }
   tree_stats stats() const noexcept override { return inner_->stats(); }

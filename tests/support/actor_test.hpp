@@ -88,9 +88,16 @@ public:
   /// Spawns an actor and lets it begin.
   template <class... Args>
   auto spawn(Args&&... args) {
+    auto actor = spawn_inside(std::forward<Args>(args)...);
+    run();
+    return actor;
+  }
+
+  /// The same inside of another actor's handler: it begins with its first message.
+  template <class... Args>
+  auto spawn_inside(Args&&... args) {
     auto actor = sys.spawn(std::forward<Args>(args)...);
     spawned_.push_back(caf::actor_cast<caf::strong_actor_ptr>(actor));
-    run();
     return actor;
   }
 

@@ -180,6 +180,12 @@ def reusable_tokens(rows, page_size):
     return total
 
 
+def whole_pages(rows, page_size):
+    """How many different whole pages the prompts have."""
+    return len({(tuple(row["hash_ids"][: (end + 511) // 512]), end)
+                for row in rows for end in range(page_size, row["input_length"] + 1, page_size)})
+
+
 def main():
     if not (BIN / "hicache-replay").exists():
         sys.exit(f"build first: there is no hicache-replay in {BIN}")

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -46,10 +47,10 @@ inline void expect_empty_vectors_work(agreement& rank, const std::function<void(
 
 /// Ranks may enter channels in different orders.
 inline void expect_independent_channels(agreement& rank, const std::function<void()>& idle) {
-  auto order
-    = std::vector{reduction_channel::step, reduction_channel::prefetch, reduction_channel::engine};
+  auto order = std::vector{reduction_channel::step, reduction_channel::prefetch,
+                           reduction_channel::engine, reduction_channel::admin};
   if (rank.rank() % 2 == 1)
-    order = {reduction_channel::engine, reduction_channel::prefetch, reduction_channel::step};
+    std::ranges::reverse(order);
   auto answers = 0;
   for (auto channel : order)
     rank.reduce_min(channel, {static_cast<int64_t>(channel) * 100 + rank.rank()},
@@ -60,7 +61,7 @@ inline void expect_independent_channels(agreement& rank, const std::function<voi
                     });
   while (rank.progress())
     idle();
-  EXPECT_EQ(answers, 3);
+  EXPECT_EQ(answers, 4);
 }
 
 /// A callback may begin the next reduction of its channel.

@@ -70,6 +70,8 @@ public:
 
   ~child_process() { kill(); }
 
+  pid_t pid() const noexcept { return pid_; }
+
   void send(const std::string& text) { pipe_.send(text); }
 
   std::string receive() { return pipe_.receive(); }

@@ -3,8 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
+#include <csignal>
 #include <cstdio>
 #include <optional>
+#include <string>
 #include <thread>
 
 namespace hicache {
@@ -54,6 +58,33 @@ TEST_F(MpiAgreementTest, ALateRankHoldsUpNobodysThread) {
   while (ranks->progress())
     std::this_thread::yield();
   EXPECT_TRUE(answered);
+}
+
+/// The last rank stops, all others look, and rank 0 lets it go on.
+TEST_F(MpiAgreementTest, NamesThePeerWhoseProcessIsStopped) {
+  const auto nobody = std::string{"which rank is missing cannot be told"};
+  EXPECT_EQ(ranks->missing(reduction_channel::step), nobody);
+  const auto last = ranks->size() - 1;
+  const auto stops = ranks->rank() == last;
+  auto pid = static_cast<int>(::getpid());
+  MPI_Bcast(&pid, 1, MPI_INT, static_cast<int>(last), MPI_COMM_WORLD);
+  auto alike = MPI_COMM_NULL;
+  MPI_Comm_split(MPI_COMM_WORLD, stops ? 1 : 0, 0, &alike);
+  if (stops && last > 0)
+    ::raise(SIGSTOP);
+  if (!stops) {
+    auto named = std::string{};
+    do // It takes a moment to stop.
+      named = ranks->missing(reduction_channel::step);
+    while (named == nobody);
+    EXPECT_EQ(named,
+              "rank " + std::to_string(last) + " (process " + std::to_string(pid) + ") is stopped");
+    MPI_Barrier(alike);
+    if (ranks->rank() == 0)
+      ::kill(pid, SIGCONT);
+  }
+  MPI_Comm_free(&alike);
+  MPI_Barrier(MPI_COMM_WORLD);
 }
 
 TEST_F(MpiAgreementTest, ASecondSessionLeavesMpiToTheFirst) {

@@ -10,6 +10,7 @@
 #include <netdb.h>
 
 #include <algorithm>
+#include <deque>
 #include <future>
 #include <random>
 
@@ -33,19 +34,38 @@ std::vector<std::byte> pattern(size_t size) {
 
 /// Ranges with targets of their own, and where they come from.
 struct wanted {
-  std::vector<remote_range> ranges;
-  std::vector<std::vector<std::byte>> targets;
+  struct target {
+    std::vector<std::byte> bytes;
+    std::vector<std::span<std::byte>> parts;
+  };
 
-  void add(uint64_t offset, size_t length) {
-    targets.emplace_back(length, std::byte{0xee});
-    ranges.push_back({offset, targets.back()});
+  std::vector<remote_range> ranges;
+  std::deque<target> targets;
+
+  /// @param part_bytes Into parts of how many bytes the target is cut; 0 leaves it whole.
+  void add(uint64_t offset, size_t length, size_t part_bytes = 0) {
+    auto& x = targets.emplace_back();
+    x.bytes.assign(length, std::byte{0xee});
+    auto rest = std::span{x.bytes};
+    for (; part_bytes != 0 && rest.size() > part_bytes; rest = rest.subspan(part_bytes))
+      x.parts.push_back(rest.first(part_bytes));
+    x.parts.push_back(rest);
+    ranges.push_back({offset, x.parts});
+  }
+
+  std::vector<std::vector<std::byte>> bytes() const {
+    auto all = std::vector<std::vector<std::byte>>{};
+    for (const auto& x : targets)
+      all.push_back(x.bytes);
+    return all;
   }
 
   void expect_equal(std::span<const std::byte> memory) const {
     for (size_t i = 0; i < ranges.size(); ++i)
-      ASSERT_TRUE(std::equal(targets[i].begin(), targets[i].end(),
+      ASSERT_TRUE(std::equal(targets[i].bytes.begin(), targets[i].bytes.end(),
                              memory.begin() + static_cast<std::ptrdiff_t>(ranges[i].offset)))
-        << "range " << i << " at " << ranges[i].offset << ", " << targets[i].size() << " bytes";
+        << "range " << i << " at " << ranges[i].offset << ", " << targets[i].bytes.size()
+        << " bytes";
   }
 };
 
@@ -110,6 +130,22 @@ TEST_F(PageChannelTest, ReadsRandomRanges) {
   }
 }
 
+TEST_F(PageChannelTest, ScattersARangeOverTheParts) {
+  constexpr auto seed = 20250611;
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  auto random = std::mt19937_64{seed};
+  for (const auto part_bytes : {size_t{1}, size_t{16}, size_t{250}, size_t{256}, size_t{5000}}) {
+    auto want = wanted{};
+    for (auto i = 0; i < 30; ++i) {
+      const auto length = random() % 100_KiB;
+      want.add(random() % (memory.size() - length), length, part_bytes);
+    }
+    // Messages end within parts.
+    want.add(5, 2 * limits::transfer_bytes + 77, part_bytes * 1000 + 1);
+    expect_readable(want);
+  }
+}
+
 TEST_F(PageChannelTest, ReadsRangesLargerThanATransfer) {
   auto want = wanted{};
   want.add(3, 2 * limits::transfer_bytes + 77);
@@ -139,6 +175,7 @@ TEST_F(PageChannelTest, NothingWantedIsNothingSent) {
   EXPECT_TRUE(client->read("nowhere", {}, in(1s)).empty());
   auto want = wanted{};
   want.add(5, 0);
+  want.ranges.push_back({200, {}});
   expect_all(client->read("nowhere", want.ranges, in(1s)), ec::none);
 }
 
@@ -247,12 +284,12 @@ TEST(PageServerProcessTest, AHangingServerCostsNoMoreThanTheDeadlineAndNothingIs
   EXPECT_LT(std::chrono::steady_clock::now() - began, 5s);
   expect_all(client->read(address, late.ranges, in(-1s)), ec::deadline_exceeded);
   child.resume();
-  const auto before = late.targets;
+  const auto before = late.bytes();
   auto again = wanted{};
   again.add(5_MiB, 20_MiB);
   expect_all(client->read(address, again.ranges, in(30s)), ec::none);
   again.expect_equal(memory);
-  EXPECT_TRUE(late.targets == before) << "an abandoned transfer wrote to its target";
+  EXPECT_TRUE(late.bytes() == before) << "an abandoned transfer wrote to its target";
 }
 
 // -- readers that do not keep to the protocol ---------------------------------

@@ -1,0 +1,197 @@
+#include "actors/consensus.hpp"
+#include "actors/tree.hpp"
+#include "base/check.hpp"
+#include "base/limits.hpp"
+#include "bench/step_rows.hpp"
+#include "cache/step_vector.hpp"
+#include "messages/system_config.hpp"
+#include "transport/mpi_agreement.hpp"
+
+#include <caf/event_based_actor.hpp>
+#include <caf/scoped_actor.hpp>
+#include <mpi.h>
+
+#include <memory>
+#include <utility>
+
+namespace hicache::bench {
+
+namespace {
+
+/// Each round has a block of every kind, so that a slow moment of the machine hits all alike.
+constexpr auto rounds = 31;
+constexpr auto block = 100;
+
+constexpr uint32_t page_size = 16;
+
+/// Answers at once.
+using bare_actor = caf::typed_actor<caf::replies_to<atom::get>::with<atom::ok>>;
+
+bare_actor::behavior_type bare() {
+  return {[](atom::get) { return atom::ok_v; }};
+}
+
+/// Begins copies that take longer than the measurement: so something is in flight at every step.
+controller_actor::behavior_type slow_controller() {
+  return {[](atom::copy, const copy_batch&) {}, [](atom::counters) { return rank_counters{}; }};
+}
+
+/// Asks `whom` until it has as many microseconds as a block has requests, then ends.
+void ask_again(caf::event_based_actor* self, const bare_actor& whom, std::vector<double>* times) {
+  if (times->size() == block)
+    return self->quit();
+  self->request(whom, caf::infinite, atom::get_v)
+    .then(
+      [self, whom, times, begin = bench_clock::now()](atom::ok) {
+        times->push_back(microseconds_since(begin));
+        ask_again(self, whom, times);
+      },
+      [](const caf::error&) { HICACHE_CHECK(false); });
+}
+
+/// One rank: a tree with a write in flight and its consensus, spawned as rank_runtime does, and the
+/// bare actors beside them.
+class world {
+public:
+  world() : system_(settings_), self_(system_) {
+    MPI_Comm_dup(MPI_COMM_WORLD, &bare_communicator_);
+    auto ranks = make_mpi_agreement(MPI_COMM_WORLD);
+    HICACHE_CHECK(ranks);
+    consensus_ = system_.spawn(consensus, std::move(*ranks));
+    controller_ = system_.spawn(slow_controller);
+    auto options = tree_options{};
+    options.page_size = page_size;
+    options.device_pages = options.host_pages = 8;
+    tree_ = system_.spawn(tree, options, tree_helpers{controller_, consensus_, {}, {}, {}}, &clock_,
+                          caf::timespan{limits::step_timeout});
+    scheduled_ = system_.spawn(bare);
+    detached_ = system_.spawn<caf::detached>(bare);
+    begin_write();
+  }
+
+  ~world() {
+    for (const auto& actor :
+         {caf::actor_cast<caf::actor>(tree_), caf::actor_cast<caf::actor>(consensus_),
+          caf::actor_cast<caf::actor>(controller_), caf::actor_cast<caf::actor>(scheduled_),
+          caf::actor_cast<caf::actor>(detached_)}) {
+      self_->send_exit(actor, caf::exit_reason::user_shutdown);
+      self_->wait_for(actor);
+    }
+    MPI_Comm_free(&bare_communicator_);
+  }
+
+  double steps() {
+    return median_of_block([this] {
+      self_->request(tree_, caf::infinite, atom::step_v, caf::timespan{0})
+        .receive([](const step_result& facts) { HICACHE_CHECK(facts.reduced && facts.in_flight); },
+                 [](const caf::error&) { HICACHE_CHECK(false); });
+    });
+  }
+
+  double bare_reductions() {
+    const auto offered = encode_step({});
+    auto minima = offered;
+    return median_of_block([&] {
+      auto request = MPI_REQUEST_NULL;
+      auto finished = 0;
+      MPI_Iallreduce(offered.data(), minima.data(), static_cast<int>(offered.size()), MPI_INT64_T,
+                     MPI_MIN, bare_communicator_, &request);
+      while (finished == 0)
+        MPI_Test(&request, &finished, MPI_STATUS_IGNORE);
+    });
+  }
+
+  /// A thread asks an actor of the scheduler, as an engine asks the tree.
+  double bare_requests() {
+    return median_of_block([this] {
+      self_->request(scheduled_, caf::infinite, atom::get_v)
+        .receive([](atom::ok) {}, [](const caf::error&) { HICACHE_CHECK(false); });
+    });
+  }
+
+  /// An actor of the scheduler asks one that has a thread of its own, as the tree asks the
+  /// consensus.
+  double bare_detached_requests() {
+    auto times = std::vector<double>{};
+    times.reserve(block);
+    MPI_Barrier(MPI_COMM_WORLD);
+    self_->wait_for(
+      system_.spawn([&](caf::event_based_actor* asker) { ask_again(asker, detached_, &times); }));
+    return median(std::move(times));
+  }
+
+private:
+  void begin_write() {
+    const auto tokens = std::make_shared<const std::vector<token_id>>(page_size, 1);
+    auto operations = tree_operations{
+      {match_request{.request = 1, .tokens = tokens}, allocate_request{1, page_size},
+       insert_request{.request = 1, .tokens = tokens}, release_request{1}}};
+    self_->request(tree_, caf::infinite, atom::apply_v, std::move(operations))
+      .receive(
+        [](const tree_answers& answers) {
+          for (const auto& answer : answers.list)
+            HICACHE_CHECK(answer);
+        },
+        [](const caf::error&) { HICACHE_CHECK(false); });
+  }
+
+  template <class Body>
+  static double median_of_block(Body body) {
+    auto times = std::vector<double>{};
+    MPI_Barrier(MPI_COMM_WORLD);
+    for (auto i = 0; i < block; ++i) {
+      const auto begin = bench_clock::now();
+      body();
+      times.push_back(microseconds_since(begin));
+    }
+    return median(std::move(times));
+  }
+
+  system_config settings_;
+  monotonic_clock clock_;
+  caf::actor_system system_;
+  caf::scoped_actor self_;
+  MPI_Comm bare_communicator_ = MPI_COMM_NULL;
+  consensus_actor consensus_;
+  controller_actor controller_;
+  tree_actor tree_;
+  bare_actor scheduled_;
+  bare_actor detached_;
+};
+
+} // namespace
+
+std::vector<row> measure_latency() {
+  auto here = world{};
+  auto size = 0;
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  // Means over the ranks of the medians of their blocks.
+  auto steps = std::vector<double>{};
+  auto parts = std::vector<double>{};
+  auto ratios = std::vector<double>{};
+  auto each = std::array<std::vector<double>, 3>{};
+  for (auto i = 0; i < rounds; ++i) {
+    auto mine = std::array{here.bare_reductions(), here.bare_requests(),
+                           here.bare_detached_requests(), here.steps()};
+    MPI_Allreduce(MPI_IN_PLACE, mine.data(), mine.size(), MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+    for (auto& x : mine)
+      x /= size;
+    for (size_t k = 0; k < each.size(); ++k)
+      each[k].push_back(mine[k]);
+    steps.push_back(mine[3]);
+    parts.push_back(mine[0] + mine[1] + mine[2]);
+    ratios.push_back(steps.back() / parts.back());
+  }
+  const auto name = "step, " + std::to_string(size) + " ranks, something in flight";
+  auto target = std::optional<bound>{};
+  if (size == 2)
+    target = bound{bound::side::ratio_at_most, 1.5};
+  return {
+    {name + ": median", median(steps), "us", median(parts), median(ratios), target},
+    {name + ": of the baseline, MPI_Iallreduce", median(each[0]), "us"},
+    {name + ": of the baseline, request of a thread", median(each[1]), "us"},
+    {name + ": of the baseline, request to a detached actor", median(each[2]), "us"},
+  };
+}
+
+} // namespace hicache::bench

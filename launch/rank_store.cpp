@@ -1,0 +1,115 @@
+#include "launch/rank_store.hpp"
+
+#include "actors/storage.hpp"
+#include "backends/file_backend.hpp"
+#include "backends/memory_backend.hpp"
+#include "base/check.hpp"
+#include "cache/page_hash.hpp"
+
+#include <caf/scoped_actor.hpp>
+#include <spdlog/spdlog.h>
+
+#include <utility>
+
+namespace hicache {
+
+rank_store::rank_store(caf::actor_system& system, const rank_config& settings, uint32_t rank,
+                       uint32_t ranks, const pool_geometry& l2, std::byte* l2_memory,
+                       const clock_source& clock)
+  : system_(system), settings_(settings), rank_(rank), ranks_(ranks), l2_(l2),
+    l2_memory_(l2_memory), clock_(clock) {}
+
+rank_store::~rank_store() {
+  close();
+}
+
+result<open_store> rank_store::open(const storage_attachment& wanted) {
+  const auto guard = std::lock_guard{mutex_};
+  HICACHE_CHECK(!actor_);
+  auto settings = settings_;
+  settings.storage_backend = wanted.backend;
+  settings.extra_config = wanted.extra_config;
+  settings.prefetch_policy = wanted.prefetch_policy;
+  if (auto checked = settings.finish(ranks_); !checked)
+    return tl::unexpected{checked.error()};
+  auto backend = open_backend(settings);
+  if (!backend) {
+    member_.reset();
+    return tl::unexpected{backend.error()};
+  }
+  // Ranks with the same bytes share the writing, unless each of them has a store of its own.
+  const auto shares_writing
+    = l2_.shape().attention != attention_kind::mha && wanted.backend != "memory";
+  actor_ = system_.spawn(
+    storage,
+    storage_options{settings.fingerprint(), settings.head_groups(rank_, ranks_), l2_, l2_memory_,
+                    &clock_, shares_writing ? page_writers{rank_, ranks_} : page_writers{}},
+    std::make_unique<storage_queue>(std::move(*backend), settings.storage.threads));
+  return open_store{actor_, settings.tree(ranks_).prefetch, [this] { close(); }};
+}
+
+result<std::unique_ptr<storage_backend>> rank_store::open_backend(const rank_config& settings) {
+  const auto fingerprint = fingerprint_of(settings.fingerprint());
+  if (settings.storage_backend == "memory")
+    return make_memory_backend(settings.storage.max_bytes / ranks_, clock_);
+  if (settings.storage_backend == "file") {
+    auto options = file_backend_options{};
+    options.path = settings.storage.path;
+    options.max_bytes = settings.storage.max_bytes;
+    options.share = {rank_, ranks_};
+    options.fingerprint = fingerprint;
+    return make_file_backend(std::move(options), clock_);
+  }
+  auto member = cluster_member::join(system_, {settings.index, settings.segment_bytes,
+                                               l2_.object_bytes(settings.heads_per_object()),
+                                               settings.listen_host});
+  if (!member)
+    return tl::unexpected{member.error()};
+  member_ = std::move(*member);
+  return member_->open(
+    fingerprint, settings.storage.force_remote_reads ? read_path::remote : read_path::automatic,
+    clock_);
+}
+
+void rank_store::close() {
+  const auto guard = std::lock_guard{mutex_};
+  if (!actor_)
+    return;
+  closed_ += open_counters();
+  {
+    auto self = caf::scoped_actor{system_};
+    self->send_exit(actor_, caf::exit_reason::user_shutdown);
+    self->wait_for(actor_);
+  }
+  actor_ = nullptr;
+  member_.reset();
+}
+
+rank_counters rank_store::open_counters() {
+  auto total = rank_counters{};
+  auto self = caf::scoped_actor{system_};
+  const auto add = [&](const auto& actor) {
+    if (actor)
+      self->request(actor, caf::infinite, atom::counters_v)
+        .receive(
+          [&](const rank_counters& x) { total += x; },
+          [](const caf::error& err) { spdlog::warn("no counters: {}", to_string(from_caf(err))); });
+  };
+  add(actor_);
+  add(member_ ? member_->segment() : segment_actor{});
+  return total;
+}
+
+rank_counters rank_store::counters() {
+  const auto guard = std::lock_guard{mutex_};
+  auto total = closed_;
+  total += open_counters();
+  return total;
+}
+
+uint64_t rank_store::lent_bytes() {
+  const auto guard = std::lock_guard{mutex_};
+  return member_ ? member_->lent_bytes() : 0;
+}
+
+} // namespace hicache

@@ -1,0 +1,172 @@
+#include "launch/storage_commands.hpp"
+
+#include "backends/index_link.hpp"
+#include "launch/admin_server.hpp"
+#include "launch/program.hpp"
+#include "launch/rank_config.hpp"
+
+#include <absl/strings/str_format.h>
+#include <nlohmann/json.hpp>
+
+#include <httplib.h>
+
+#include <iostream>
+
+namespace hicache {
+
+namespace {
+
+using json = nlohmann::json;
+
+constexpr auto storage_path = "/hicache/storage-backend";
+
+/// How much longer than its deadline a change may take to answer: for a server that is busy.
+constexpr auto patience = std::chrono::seconds{5};
+
+/// An admin server that people named by flags.
+class admin_client {
+public:
+  static result<admin_client> make(const std::string& address, const std::string& token_file) {
+    const auto where = parse_endpoint(address);
+    if (!where)
+      return fail(ec::invalid_argument, "--admin: " + where.error().detail);
+    auto token = std::string{};
+    if (!token_file.empty()) {
+      auto read = read_admin_token(token_file);
+      if (!read)
+        return fail(ec::invalid_argument, "--token-file: " + read.error().detail);
+      token = std::move(*read);
+    }
+    return admin_client{*where, std::move(token)};
+  }
+
+  /// Sends one request.
+  /// @returns the answer, whatever its status; peer_unreachable if there is none, or one that no
+  /// admin server gives.
+  result<std::pair<int, json>> ask(const std::string& method, const std::string& path,
+                                   const std::string& body, duration time) const {
+    auto client = httplib::Client{where_.host, where_.port};
+    client.set_connection_timeout(time);
+    client.set_read_timeout(time);
+    auto request = httplib::Request{};
+    request.method = method;
+    request.path = path;
+    request.body = body;
+    if (!body.empty())
+      request.set_header("Content-Type", "application/json");
+    if (!token_.empty())
+      request.set_header("Authorization", "Bearer " + token_);
+    const auto answer = client.send(request);
+    const auto name = to_string(where_);
+    if (!answer && answer.error() == httplib::Error::Connection)
+      return fail(ec::peer_unreachable,
+                  "cannot connect to " + name + "; expected a rank that runs with --admin-listen");
+    if (!answer)
+      return fail(ec::peer_unreachable,
+                  absl::StrFormat("%s gave no answer within %gs", name,
+                                  std::chrono::duration<double>(time).count()));
+    auto content = json::parse(answer->body, nullptr, false);
+    if (!content.is_object())
+      return fail(ec::peer_unreachable,
+                  absl::StrFormat("%s is no admin server of hicache; it answers with status %d",
+                                  name, answer->status));
+    return std::pair{answer->status, std::move(content)};
+  }
+
+private:
+  admin_client(endpoint where, std::string token)
+    : where_(std::move(where)), token_(std::move(token)) {}
+
+  endpoint where_;
+  std::string token_;
+};
+
+/// A field of an answer as people read it: texts without quotes.
+std::string shown(const json& answer, const char* key) {
+  const auto field = answer.find(key);
+  if (field == answer.end() || field->is_null())
+    return "none";
+  return field->is_string() ? field->get<std::string>() : field->dump();
+}
+
+void print_attachment(const json& answer) {
+  std::cout << "backend          " << shown(answer, "hicache_storage_backend")
+            << "\nextra config     " << shown(answer, "hicache_storage_backend_extra_config")
+            << "\nprefetch policy  " << shown(answer, "hicache_storage_prefetch_policy") << '\n';
+}
+
+} // namespace
+
+storage_commands::storage_commands(CLI::App& app)
+  : app_(app), storage_(app.add_subcommand("storage", "shows and changes the L3 of an instance "
+                                                      "that runs with --admin-listen")) {
+  storage_->require_subcommand(1);
+  auto* show = storage_->add_subcommand("show", "what is attached");
+  attach_ = storage_->add_subcommand("attach", "attaches L3 on all ranks, or on none");
+  detach_ = storage_->add_subcommand(
+    "detach", "detaches L3 on all ranks, or on none, once what is in flight has ended");
+  for (auto* command : {show, attach_, detach_}) {
+    command->add_option("--admin", admin_, "the instance's admin server")
+      ->type_name("HOST:PORT")
+      ->capture_default_str();
+    command->add_option("--token-file", token_file_, "file with the server's token")
+      ->type_name("FILE");
+    add_duration_flag(*command, "--timeout", timeout_, "how long it may take");
+    command->add_flag("--json", json_, "print the server's answer, one JSON object");
+  }
+  attach_->add_option("--backend", backend_, "file, memory or cluster")->required();
+  attach_
+    ->add_option("--extra-config", extra_config_,
+                 "settings, or @FILE in JSON, TOML or YAML, which is read here")
+    ->type_name("JSON|@FILE");
+  attach_->add_option("--prefetch-policy", prefetch_policy_,
+                      "when a prefetch ends; as it was if absent");
+}
+
+bool storage_commands::chosen() const {
+  return storage_->parsed();
+}
+
+result<int> storage_commands::perform() const {
+  const auto client = admin_client::make(admin_, token_file_);
+  if (!client)
+    return tl::unexpected{client.error()};
+  const auto seconds = std::chrono::duration<double>(timeout_).count();
+  auto answer = result<std::pair<int, json>>{};
+  if (attach_->parsed()) {
+    auto extra = storage_config_json(extra_config_);
+    if (!extra)
+      return fail(ec::invalid_argument, "--extra-config: " + extra.error().detail);
+    auto body = json{{"hicache_storage_backend", backend_}, {"timeout_s", seconds}};
+    if (!extra->empty())
+      body["hicache_storage_backend_extra_config_json"] = *extra;
+    if (!prefetch_policy_.empty())
+      body["hicache_storage_prefetch_policy"] = prefetch_policy_;
+    answer = client->ask("PUT", storage_path, body.dump(), timeout_ + patience);
+  } else if (detach_->parsed()) {
+    answer = client->ask("DELETE", absl::StrFormat("%s?timeout_s=%g", storage_path, seconds), "",
+                         timeout_ + patience);
+  } else {
+    answer = client->ask("GET", storage_path, "", timeout_);
+  }
+  if (!answer)
+    return tl::unexpected{answer.error()};
+  const auto& [status, content] = *answer;
+  if (json_)
+    std::cout << content.dump(2) << '\n';
+  else if (status == 200 && content.contains("success"))
+    std::cout << shown(content, "message") << '\n';
+  else if (status == 200)
+    print_attachment(content);
+  else if (status == 401)
+    complain(app_, {ec::invalid_argument,
+                    admin_
+                      + (token_file_.empty() ? " needs a token; expected --token-file"
+                                             : " refuses the token in " + token_file_)});
+  else
+    complain(app_, {ec::invalid_argument, shown(content, "message")});
+  std::cout.flush();
+  return status == 200 ? exit_ok : exit_failed;
+}
+
+} // namespace hicache

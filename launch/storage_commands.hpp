@@ -1,0 +1,45 @@
+#pragma once
+
+#include "base/clock.hpp"
+#include "base/error.hpp"
+
+#include <CLI/CLI.hpp>
+
+#include <string>
+
+namespace hicache {
+
+/// The part of `hicachectl` that talks to an instance's admin server: `storage show`, `storage
+/// attach`, `storage detach`.
+class storage_commands {
+public:
+  /// Adds the commands. `app` must not outlive this object.
+  explicit storage_commands(CLI::App& app);
+
+  storage_commands(const storage_commands&) = delete;
+  storage_commands& operator=(const storage_commands&) = delete;
+
+  /// True if the flags asked for one of them.
+  bool chosen() const;
+
+  /// Does what the flags asked for. Answers go to standard output, a refusal as one sentence to
+  /// standard error. Blocks for the server's answer.
+  /// @returns exit_ok, or exit_failed if the server refused; invalid_argument or peer_unreachable
+  /// with one sentence about a bad flag or file, or a server that cannot be reached.
+  result<int> perform() const;
+
+private:
+  CLI::App& app_;
+  CLI::App* storage_ = nullptr;
+  CLI::App* attach_ = nullptr;
+  CLI::App* detach_ = nullptr;
+  std::string admin_ = "127.0.0.1:7767";
+  std::string token_file_;
+  duration timeout_ = std::chrono::seconds{30};
+  bool json_ = false;
+  std::string backend_;
+  std::string extra_config_;
+  std::string prefetch_policy_;
+};
+
+} // namespace hicache

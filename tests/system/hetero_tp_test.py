@@ -1,0 +1,87 @@
+"""Instances with different numbers of ranks share one namespace of L3; ranks with the same bytes write them once."""
+
+from harness import SMALL_KV, SystemTest, main, whole_pages, write_trace
+
+PAGE = 64
+LAYOUTS = ("page_first", "page_head")
+
+
+class HeteroTpTest(SystemTest):
+    def setUp(self):
+        super().setUp()
+        self.trace = self.folder / "trace.jsonl"
+        self.rows = write_trace(self.trace, 40)
+        self.least_computed = sum(row["input_length"] - (row["input_length"] - 1) // PAGE * PAGE for row in self.rows)
+
+    def flags(self, layout, *more, config, device_pages=512):
+        return ["--trace", self.trace, "--verify", "all", *SMALL_KV, "--page-size", PAGE, "--device-pages", device_pages,
+                "--hicache-mem-layout", layout, "--hicache-storage-backend-extra-config",
+                f'{{"prefetch_threshold": {PAGE}, {config}}}', *more]
+
+    def assert_all_found(self, report):
+        """The instance computed nothing that another one had stored, and what it was given was right."""
+        self.assert_clean(report)
+        self.assertGreater(report["cached_tokens"]["l3"], 0)
+        self.assertEqual(report["computed_tokens"], self.least_computed)
+
+    def test_instances_of_any_size_share_a_folder(self):
+        for layout in LAYOUTS:
+            for sizes in ((2, 4, 1), (4, 2), (1, 4)):
+                with self.subTest(layout=layout, sizes=sizes):
+                    name = f"{layout}-{'-'.join(map(str, sizes))}"
+                    flags = self.flags(layout, "--hicache-storage-backend", "file", config=f'"path": "{self.folder}/{name}"')
+                    first = self.replay(f"{name}-first", sizes[0], *flags)
+                    self.assert_clean(first)
+                    stored = len(list((self.folder / name).glob("*/*.kv")))
+                    self.assertEqual(stored, 4 * whole_pages(self.rows, PAGE), "one object for each of the four KV heads")
+                    for ranks in sizes[1:]:
+                        self.assert_all_found(self.replay(f"{name}-{ranks}", ranks, *flags))
+                    self.assertEqual(len(list((self.folder / name).glob("*/*.kv"))), stored, "what is there is not stored again")
+
+    def test_a_common_multiple_makes_fewer_objects(self):
+        config = f'"path": "{self.folder}/common", "tp_lcm_size": 2'
+        flags = self.flags("page_first", "--hicache-storage-backend", "file", config=config)
+        self.assert_clean(self.replay("common-2", 2, *flags))
+        self.assertEqual(len(list((self.folder / "common").glob("*/*.kv"))), 2 * whole_pages(self.rows, PAGE))
+        self.assert_all_found(self.replay("common-1", 1, *flags))
+
+    def test_instances_of_any_size_share_a_cluster(self):
+        for layout in LAYOUTS:
+            for first, others, paths in ((2, (4, 1), "false"), (4, (2,), "true")):
+                with self.subTest(layout=layout, first=first, remote=paths):
+                    index, address = self.start_index()
+                    flags = self.flags(layout, "--hicache-storage-backend", "cluster", "--index", address, "--segment-size", "64MiB",
+                                       config=f'"force_remote_reads": {paths}')
+                    name = f"{layout}-cluster-{first}"
+                    owner = self.start_replay(f"{name}-first", first, *flags, "--linger", "forever")
+                    owner.wait_for("requests in")
+                    self.assert_clean(self.read_report(owner))
+                    for ranks in others:
+                        self.assert_all_found(self.replay(f"{name}-{ranks}", ranks, *flags))
+                    for program in (owner, index):
+                        program.terminate()
+                        program.wait(20)
+
+    def test_ranks_with_the_same_latents_write_each_page_once(self):
+        for attention, shape in (("mla", []), ("nsa", ["--index-key-bytes", "12"])):
+            with self.subTest(attention=attention):
+                flags = self.flags("page_first", "--attention", attention, *shape, "--hicache-storage-backend", "file",
+                                   config=f'"path": "{self.folder}/{attention}"')
+                first = self.replay(f"{attention}-first", 2, *flags)
+                self.assert_clean(first)
+                files = list((self.folder / attention).glob("*/*.kv"))
+                self.assertEqual(len(files), whole_pages(self.rows, PAGE))
+                page_bytes = PAGE * (4 * 2 + (12 if shape else 0))
+                self.assertEqual({file.stat().st_size for file in files}, {page_bytes + 88}, "header and page")
+                self.assertEqual(first["bytes"]["l2_to_l3"], len(files) * page_bytes)
+                self.assert_all_found(self.replay(f"{attention}-second", 4, *flags))
+
+    def test_ranks_with_stores_of_their_own_write_every_page(self):
+        report = self.replay("memory", 2, *self.flags("page_first", "--attention", "mla", "--hicache-storage-backend", "memory",
+                                                      "--hicache-ratio", "1", config='"threads": 1', device_pages=256))
+        self.assert_clean(report)
+        self.assertGreater(report["cached_tokens"]["l3"], 0)
+
+
+if __name__ == "__main__":
+    main()

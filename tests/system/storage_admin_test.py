@@ -1,0 +1,84 @@
+"""L3 is attached and detached while an instance serves: nothing fails, nothing wrong is served, nobody waits."""
+
+import json
+import re
+import subprocess
+import time
+
+from harness import BIN, SystemTest, main, write_trace
+
+
+class StorageAdminTest(SystemTest):
+    def setUp(self):
+        super().setUp()
+        self.trace = self.folder / "trace.jsonl"
+        write_trace(self.trace, 150)
+
+    def start_instance(self, ranks, *flags):
+        replay = self.start_replay("instance", ranks, "--trace", self.trace, "--verify", "all", "--page-size", "16",
+                                   "--device-pages", "1024", "--hicache-ratio", "2", "--admin-listen", "127.0.0.1:0",
+                                   "--prefill-tokens-per-second", "40000", *flags)
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            found = re.search(r"administered at (\S+)", replay.err.read_text())
+            if found:
+                return replay, found.group(1)
+            self.assertIsNone(replay.process.poll(), replay.text())
+            time.sleep(0.02)
+        self.fail(replay.text())
+
+    def storage(self, admin, *arguments, code=0):
+        ran = subprocess.run([str(a) for a in (BIN / "hicachectl", "storage", *arguments, "--admin", admin)],
+                             capture_output=True, text=True, timeout=60)
+        self.assertEqual(ran.returncode, code, ran.stdout + ran.stderr)
+        return ran.stdout + ran.stderr
+
+    def shown(self, admin):
+        return json.loads(self.storage(admin, "show", "--json"))["hicache_storage_backend"]
+
+    def extra(self, name):
+        return json.dumps({"path": str(self.folder / name), "prefetch_threshold": 16})
+
+    def objects(self, name):
+        return sum(1 for path in (self.folder / name).rglob("*") if path.is_file())
+
+    def test_backends_change_under_a_replay(self):
+        replay, admin = self.start_instance(2, "--hicache-storage-backend", "file", "--hicache-storage-backend-extra-config",
+                                            self.extra("first"))
+        changes = 0
+        names = ("second", "first")
+        while replay.process.poll() is None and changes < 6:
+            self.assertEqual(self.shown(admin), "file")
+            self.storage(admin, "detach")
+            self.assertIsNone(self.shown(admin))
+            self.storage(admin, "attach", "--backend", "file", "--extra-config", self.extra(names[changes % 2]))
+            changes += 1
+        self.assertGreater(changes, 2)
+        self.assertEqual(replay.wait(120), 0, replay.text())
+        report = self.read_report(replay)
+        self.assert_clean(report)
+        self.assertEqual(report["storage_failures"], 0)
+        # Each computes at its own pace of 40000 tokens a second; nothing else takes long.
+        self.assertLess(report["ttft_ms"]["p99"], 3000)
+        for name in names:
+            self.assertGreater(self.objects(name), 0)
+
+    def test_what_cannot_be_attached_changes_nothing(self):
+        replay, admin = self.start_instance(2)
+        self.assertIsNone(self.shown(admin))
+        self.storage(admin, "detach")
+        said = self.storage(admin, "attach", "--backend", "file", "--extra-config", '{"pathh": "x"}', code=1)
+        self.assertIn("pathh", said)
+        said = self.storage(admin, "attach", "--backend", "floppy", code=1)
+        self.assertIn("floppy", said)
+        self.assertIsNone(self.shown(admin))
+        self.storage(admin, "attach", "--backend", "file", "--extra-config", self.extra("only"), "--prefetch-policy", "timeout")
+        said = self.storage(admin, "attach", "--backend", "file", "--extra-config", self.extra("other"), code=1)
+        self.assertIn("detached first", said)
+        self.assertEqual(replay.wait(120), 0, replay.text())
+        self.assert_clean(self.read_report(replay))
+        self.assertGreater(self.objects("only"), 0)
+
+
+if __name__ == "__main__":
+    main()
