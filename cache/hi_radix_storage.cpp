@@ -7,7 +7,6 @@
 #include "cache/page_hash.hpp"
 
 #include <algorithm>
-#include <ranges>
 #include <utility>
 
 namespace hicache {
@@ -179,12 +178,10 @@ result<prefetch_result> hi_radix_tree::impl::prefetch(request_id id) {
 
 uint64_t hi_radix_tree::impl::shared_end(const open_request& request, const open_fetch& fetch) {
   // Names are chained, so equal names mean equal names before them.
+  const auto first = request.keys->begin();
   const auto both = std::min(request.keys->size(), fetch.keys->size());
-  const auto places = std::views::iota(size_t{0}, both);
-  return static_cast<uint64_t>(
-    std::ranges::partition_point(
-      places, [&](size_t at) { return (*request.keys)[at] == (*fetch.keys)[at]; })
-    - places.begin());
+  const auto is_shared = [&](const auto& name) { return name == (*fetch.keys)[&name - &*first]; };
+  return static_cast<uint64_t>(std::partition_point(first, first + both, is_shared) - first);
 }
 
 void hi_radix_tree::impl::begin_fetch(open_request& request) {

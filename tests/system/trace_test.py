@@ -42,7 +42,8 @@ class TraceTest(SystemTest):
         self.assertGreater(report["cached_tokens"]["l2"], 0)
 
     def file_flags(self):
-        config = f'{{"path": "{self.folder}/pages", {THRESHOLD}}}'
+        # Two ranks, two objects of a page: one for each KV head would be twice as many files.
+        config = f'{{"path": "{self.folder}/pages", "tp_lcm_size": 2, {THRESHOLD}}}'
         return ["--hicache-storage-backend", "file", "--hicache-storage-backend-extra-config", config]
 
     def test_file_holds_what_l1_and_l2_cannot(self):
