@@ -56,7 +56,7 @@ result<void> replay_engine::run() {
       outcome = abandon_open();
       break;
     }
-    outcome = admit(now->arrived);
+    outcome = admit(now->arrived).and_then([this] { return schedule_next(); });
     if (!outcome)
       break;
     const auto served = serve_ready();
@@ -205,7 +205,6 @@ match_request replay_engine::match_of(const open_request& request) const {
 result<void> replay_engine::admit(uint64_t arrived) {
   const auto concurrency = options_.timed ? timed_concurrency : options_.concurrency;
   auto operations = std::vector<tree_operation>{};
-  const auto first_new = open_.size();
   const auto seed = fingerprint_of(options_.name_space);
   while (next_ < arrived && open_.size() < concurrency) {
     const auto& wanted = workload_[next_];
@@ -229,22 +228,32 @@ result<void> replay_engine::admit(uint64_t arrived) {
     operations.emplace_back(match_of(request));
     if (options_.storage)
       operations.emplace_back(prefetch_request{id});
-    operations.emplace_back(schedule_request{id});
   }
   if (operations.empty())
     return {};
   const auto answers = apply(std::move(operations));
   if (!answers)
     return tl::unexpected{answers.error()};
-  auto next = first_new;
-  for (const auto& answer : answers->list) {
+  for (const auto& answer : answers->list)
     if (!answer)
       return tl::unexpected{answer.error()};
-    if (const auto* scheduled = std::get_if<schedule_result>(&*answer)) {
-      open_[next++].ready = scheduled->ready;
-      in_flight_ |= !scheduled->ready;
-    }
-  }
+  return {};
+}
+
+result<void> replay_engine::schedule_next() {
+  if (std::ranges::any_of(open_, &open_request::ready))
+    return {};
+  const auto next = std::ranges::find(open_, false, &open_request::scheduled);
+  if (next == open_.end())
+    return {};
+  const auto answers = apply({schedule_request{next->position + 1}});
+  if (!answers)
+    return tl::unexpected{answers.error()};
+  if (!answers->list[0])
+    return tl::unexpected{answers->list[0].error()};
+  next->scheduled = true;
+  next->ready = std::get<schedule_result>(*answers->list[0]).ready;
+  in_flight_ |= !next->ready;
   return {};
 }
 
@@ -376,7 +385,7 @@ result<void> replay_engine::restart_open() {
     const auto id = request_id{request.position + 1};
     operations.emplace_back(release_request{id});
     operations.emplace_back(match_of(request));
-    request.ready = true;
+    request.scheduled = request.ready = true;
   }
   if (operations.empty())
     return {};

@@ -72,6 +72,7 @@ private:
     token_buffer tokens;
     std::vector<uint64_t> hashes;
     time_point arrived;
+    bool scheduled = false;
     bool ready = false;
   };
 
@@ -88,7 +89,7 @@ private:
   /// Agrees on arrivals and on stopping.
   result<turn> begin_turn();
 
-  /// Opens the requests that may run now.
+  /// Opens the requests that have arrived, as many as may be under way.
   result<void> admit(uint64_t arrived);
 
   /// True if the request's session has a turn under way.
@@ -98,6 +99,10 @@ private:
   result<void> open_session(const replay_request& wanted);
 
   match_request match_of(const open_request& request) const;
+
+  /// Schedules the next request in line, if none is ready to run. Those behind it go on prefetching,
+  /// as in the waiting queue of an engine that is busy.
+  result<void> schedule_next();
 
   /// True if room may come: copies will end, or others will release their pages.
   result<bool> may_get_room();
