@@ -1,6 +1,7 @@
 #include "actors/index.hpp"
 
 #include "base/check.hpp"
+#include "base/limits.hpp"
 
 #include <caf/actor_cast.hpp>
 #include <spdlog/spdlog.h>
@@ -31,6 +32,7 @@ caf::result<membership> index_state::mount(const member_info& member) {
     mounted_by[caf::actor_cast<caf::actor_addr>(sender)] = member.member;
     self->monitor(sender);
   }
+  reap(); // Of an older epoch.
   spdlog::info("member {:016x} on {} lends {} bytes", member.member, member.host,
                member.capacity_bytes);
   return view(true);
@@ -50,14 +52,13 @@ membership index_state::withdraw(const withdrawn_pages& news) {
 
 placements index_state::locate(const key_batch& query) {
   const auto found = table.locate(query.keys);
-  auto answer = placements{};
+  auto answer = placements{{}, shards_digest};
   answer.replicas.resize(query.keys.size());
   for (auto i = size_t{0}; i < query.keys.size(); ++i)
     for (const auto& copy : found.of(i)) {
       const auto* owner = table.find(copy.member);
       HICACHE_CHECK(owner != nullptr);
-      answer.replicas[i].push_back(
-        {owner->member, owner->epoch, copy.offset, copy.generation, copy.length});
+      answer.replicas[i].push_back({owner->member, copy.offset, copy.generation, copy.length});
     }
   ++lookups;
   keys_asked += query.keys.size();
@@ -98,13 +99,21 @@ void index_state::poll() {
     ++members_lost;
     spdlog::warn("member {:016x} has been silent for too long; its pages are withdrawn", member);
   }
+  reap();
   self->delayed_send(self, options.member_ttl / 4, atom::poll_v);
+}
+
+void index_state::reap() {
+  if (!is_reaping && table.reap(limits::index_reap)) {
+    is_reaping = true;
+    self->send(self, atom::drop_v);
+  }
 }
 
 // -- internal steps -----------------------------------------------------------
 
 membership index_state::view(bool known) const {
-  return {known, milliseconds(options.member_ttl)};
+  return {known, milliseconds(options.member_ttl), shards_digest};
 }
 
 void index_state::on_down(const caf::actor_addr& who) {
@@ -116,6 +125,7 @@ void index_state::on_down(const caf::actor_addr& who) {
     spdlog::info("member {:016x} is gone; its pages are withdrawn", i->second);
   }
   mounted_by.erase(i);
+  reap();
 }
 
 // -- actor --------------------------------------------------------------------
@@ -140,7 +150,12 @@ index_actor::behavior_type index(index_actor::stateful_pointer<index_state> self
     [self](atom::locate, const key_batch& query) { return self->state.locate(query); },
     [self](atom::members, const member_query& query) { return self->state.members(query); },
     [self](atom::status, const status_query&) { return self->state.status(); },
+    [self](atom::shards, uint64_t digest) { self->state.shards_digest = digest; },
     [self](atom::poll) { self->state.poll(); },
+    [self](atom::drop) {
+      self->state.is_reaping = false;
+      self->state.reap();
+    },
   };
 }
 

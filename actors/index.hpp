@@ -44,6 +44,9 @@ struct index_state {
 
   void poll();
 
+  /// Removes a part of what members left behind, then looks at other messages before the next one.
+  void reap();
+
   // -- internal steps ---------------------------------------------------------
 
   membership view(bool known) const;
@@ -58,6 +61,10 @@ struct index_state {
   /// Which actor mounted which member: its death withdraws the member at once.
   std::map<caf::actor_addr, uint64_t> mounted_by;
   time_point started;
+  /// A message to itself is under way that goes on with it.
+  bool is_reaping = false;
+  /// Of the shards that the process knows.
+  uint64_t shards_digest = 0;
   uint64_t lookups = 0;
   uint64_t keys_asked = 0;
   uint64_t keys_found = 0;

@@ -20,6 +20,14 @@ constexpr auto first_heartbeat_pause = std::chrono::milliseconds{500};
 
 constexpr auto no_parent = page_key{};
 
+const page_key& key_of(const page_key& x) {
+  return x;
+}
+
+const page_key& key_of(const announced_page& x) {
+  return x.key;
+}
+
 } // namespace
 
 // -- request handling ---------------------------------------------------------
@@ -45,7 +53,7 @@ segment_slots segment_state::reserve(const segment_pages& pages) {
       invalidate(room.slot);
     }
   }
-  withdraw(std::move(evicted));
+  withdraw(evicted);
   return slots;
 }
 
@@ -58,13 +66,17 @@ caf::result<atom::ok> segment_state::publish(const segment_slots& slots) {
     lengths[i] = slot.length;
     news.push_back({slot.key, slot.offset, slot.generation, slot.length});
   }
-  if (mounting)
-    held_back.insert(held_back.end(), news.begin(), news.end());
-  // Without an index the pages are stored all the same; the next block report tells the others.
-  if (!index || mounting || news.empty())
-    return atom::ok_v;
+  // Answers when each shard that can be told has been told: when nobody holds the promise any more.
   auto promise = self->make_response_promise<atom::ok>();
-  announce(std::move(news), [promise]() mutable { promise.deliver(atom::ok_v); });
+  const auto answer
+    = std::shared_ptr<void>{nullptr, [promise](void*) mutable { promise.deliver(atom::ok_v); }};
+  for (auto& [number, pages] : by_shard(news)) {
+    auto& at = mounts[number];
+    if (at.is_reporting)
+      at.held_back.insert(at.held_back.end(), pages.begin(), pages.end());
+    else if (at.shard) // Without it the pages are stored all the same: its block report tells.
+      announce(number, std::move(pages), [answer] {});
+  }
   return promise;
 }
 
@@ -86,23 +98,24 @@ caf::result<atom::ok> segment_state::remove(const key_list& keys) {
       invalidate(where->slot);
       gone.push_back(key);
     }
-  withdraw(std::move(gone));
+  withdraw(gone);
   return atom::ok_v;
 }
 
 void segment_state::tick() {
   self->delayed_send(self, heartbeat_pause, atom::tick_v);
-  if (mounting)
-    return;
-  if (!index) {
-    mount();
-    return;
+  look_at_index();
+  for (const auto& [number, at] : mounts) {
+    if (!at.shard || at.is_reporting)
+      continue;
+    auto on_view = [this, number = number](const membership& view) { heed(number, view); };
+    auto on_error = [this, number = number, to = at.shard](const caf::error& err) {
+      on_index_error(number, to, err);
+    };
+    self
+      ->request(at.shard, options.timeout, atom::tick_v, heartbeat{options.member.member, at.epoch})
+      .then(on_view, on_error);
   }
-  auto on_error = [this, to = index](const caf::error& err) { on_index_error(to, err); };
-  self
-    ->request(index, options.timeout, atom::tick_v,
-              heartbeat{options.member.member, options.member.epoch})
-    .then([this](const membership& view) { heed(view); }, on_error);
 }
 
 // -- internal steps -----------------------------------------------------------
@@ -118,81 +131,146 @@ void segment_state::invalidate(uint32_t slot) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
-void segment_state::mount() {
-  index = options.index();
-  if (!index)
-    return;
-  mounting = true;
-  ++options.member.epoch;
-  auto on_view = [this](const membership& view) {
-    heartbeat_pause = std::chrono::milliseconds{std::max<uint64_t>(view.member_ttl_ms / 4, 1)};
-    report(0);
-  };
-  auto on_error = [this, to = index](const caf::error& err) { on_index_error(to, err); };
-  self->request(index, options.timeout, atom::mount_v, options.member).then(on_view, on_error);
+void segment_state::look_at_index() {
+  const auto view = options.index();
+  if (view->numbers != numbers)
+    reshard(view->numbers);
+  for (auto i = size_t{0}; i < numbers.size(); ++i)
+    if (view->shards[i] && view->shards[i] != mounts[numbers[i]].shard)
+      mount(numbers[i], view->shards[i]);
 }
 
-void segment_state::report(uint32_t first) {
+void segment_state::reshard(const std::vector<uint32_t>& now) {
+  auto moved = std::map<uint32_t, std::vector<page_key>>{};
+  if (!numbers.empty() && !now.empty())
+    for (const auto& page : table->published(0, table->slots())) {
+      const auto before = numbers[shard_of(page.key, numbers)];
+      if (before != now[shard_of(page.key, now)])
+        moved[before].push_back(page.key);
+    }
+  const auto is_in_use = [&](uint32_t x) { return std::ranges::binary_search(now, x); };
+  const auto leaves_keys = !std::ranges::all_of(numbers, is_in_use);
+  numbers = now;
+  std::erase_if(mounts, [&](const auto& at) { return !is_in_use(at.first); });
+  for (auto& [number, keys] : moved)
+    if (is_in_use(number))
+      withdraw_from(number, std::move(keys));
+  for (const auto number : numbers)
+    if (auto& at = mounts[number]; leaves_keys && at.shard)
+      mount(number, at.shard);
+}
+
+template <class Page>
+std::map<uint32_t, std::vector<Page>>
+segment_state::by_shard(const std::vector<Page>& pages) const {
+  auto lists = std::map<uint32_t, std::vector<Page>>{};
+  if (numbers.empty())
+    return lists;
+  for (const auto& page : pages)
+    lists[numbers[shard_of(key_of(page), numbers)]].push_back(page);
+  return lists;
+}
+
+void segment_state::mount(uint32_t number, const index_actor& shard) {
+  auto& at = mounts[number];
+  at = {shard, ++options.member.epoch, true, {}};
+  auto on_view = [this, number, epoch = at.epoch](const membership& view) {
+    if (const auto here = mounts.find(number); here == mounts.end() || here->second.epoch != epoch)
+      return; // Mounted anew since.
+    heartbeat_pause = std::chrono::milliseconds{std::max<uint64_t>(view.member_ttl_ms / 4, 1)};
+    report(number, 0);
+  };
+  auto on_error
+    = [this, number, shard](const caf::error& err) { on_index_error(number, shard, err); };
+  self->request(shard, options.timeout, atom::mount_v, options.member).then(on_view, on_error);
+}
+
+void segment_state::report(uint32_t number, uint32_t first) {
   auto news = std::vector<announced_page>{};
   auto next = first;
-  for (const auto& page : table->published(first, limits::index_batch_keys)) {
-    news.push_back(
-      {page.key, page.slot * options.member.slot_bytes, page.generation, lengths[page.slot]});
-    next = page.slot + 1;
+  while (news.size() < limits::index_batch_keys) {
+    const auto pages = table->published(next, limits::index_batch_keys - news.size());
+    if (pages.empty())
+      break;
+    for (const auto& page : pages)
+      if (numbers[shard_of(page.key, numbers)] == number)
+        news.push_back(
+          {page.key, page.slot * options.member.slot_bytes, page.generation, lengths[page.slot]});
+    next = pages.back().slot + 1;
   }
+  auto& at = mounts[number];
   if (!news.empty()) {
-    announce(std::move(news), [this, next] {
-      if (index)
-        report(next);
+    announce(number, std::move(news), [this, number, next, epoch = at.epoch] {
+      if (const auto here = mounts.find(number);
+          here != mounts.end() && here->second.shard && here->second.epoch == epoch)
+        report(number, next);
     });
     return;
   }
-  mounting = false;
-  std::erase_if(held_back, [this](const announced_page& page) {
+  at.is_reporting = false;
+  std::erase_if(at.held_back, [this](const announced_page& page) {
     const auto here = table->find(page.key);
     return !here || here->generation != page.generation;
   });
-  if (auto late = std::exchange(held_back, {}); !late.empty())
-    announce(std::move(late), [] {});
+  if (auto late = std::exchange(at.held_back, {}); !late.empty())
+    announce(number, std::move(late), [] {});
 }
 
-void segment_state::announce(std::vector<announced_page> pages, std::function<void()> then) {
-  auto on_error = [this, to = index, then](const caf::error& err) {
-    on_index_error(to, err);
+void segment_state::announce(uint32_t number, std::vector<announced_page> pages,
+                             std::function<void()> then) {
+  const auto& at = mounts[number];
+  auto on_error = [this, number, to = at.shard, then](const caf::error& err) {
+    on_index_error(number, to, err);
     then();
   };
-  auto on_view = [this, then](const membership& view) {
-    heed(view);
+  auto on_view = [this, number, then](const membership& view) {
+    heed(number, view);
     then();
   };
   self
-    ->request(index, options.timeout, atom::publish_v,
-              published_pages{options.member.member, options.member.epoch, std::move(pages)})
+    ->request(at.shard, options.timeout, atom::publish_v,
+              published_pages{options.member.member, at.epoch, std::move(pages)})
     .then(on_view, on_error);
 }
 
-void segment_state::withdraw(std::vector<page_key> keys) {
-  if (!index || keys.empty())
+void segment_state::withdraw(const std::vector<page_key>& keys) {
+  for (auto& [number, gone] : by_shard(keys))
+    withdraw_from(number, std::move(gone));
+}
+
+void segment_state::withdraw_from(uint32_t number, std::vector<page_key> keys) {
+  const auto& at = mounts[number];
+  if (!at.shard)
     return;
-  auto news = withdrawn_pages{options.member.member, options.member.epoch, std::move(keys)};
-  auto on_error = [this, to = index](const caf::error& err) { on_index_error(to, err); };
-  self->request(index, options.timeout, atom::withdraw_v, std::move(news))
-    .then([this](const membership& view) { heed(view); }, on_error);
+  auto on_view = [this, number](const membership& view) { heed(number, view); };
+  auto on_error
+    = [this, number, to = at.shard](const caf::error& err) { on_index_error(number, to, err); };
+  for (auto first = size_t{0}; first < keys.size(); first += limits::index_batch_keys) {
+    const auto begin = keys.begin() + static_cast<ptrdiff_t>(first);
+    const auto end
+      = begin + static_cast<ptrdiff_t>(std::min(limits::index_batch_keys, keys.size() - first));
+    self
+      ->request(at.shard, options.timeout, atom::withdraw_v,
+                withdrawn_pages{options.member.member, at.epoch, {begin, end}})
+      .then(on_view, on_error);
+  }
 }
 
-void segment_state::heed(const membership& view) {
-  if (!view.known && !mounting)
-    mount();
+void segment_state::heed(uint32_t number, const membership& view) {
+  options.index_heard(view.shards_digest);
+  const auto at = mounts.find(number);
+  if (at != mounts.end() && at->second.shard && !at->second.is_reporting && !view.known)
+    mount(number, at->second.shard);
 }
 
-void segment_state::on_index_error(const index_actor& lost, const caf::error& err) {
-  if (index != lost)
+void segment_state::on_index_error(uint32_t number, const index_actor& lost,
+                                   const caf::error& err) {
+  const auto at = mounts.find(number);
+  if (at == mounts.end() || at->second.shard != lost)
     return; // Noticed already.
-  spdlog::warn("the index does not answer: {}", to_string(from_caf(err)));
+  spdlog::warn("shard {} of the index does not answer: {}", number, to_string(from_caf(err)));
   options.index_lost(lost);
-  index = nullptr;
-  mounting = false;
-  held_back.clear();
+  at->second = {};
 }
 
 // -- actor --------------------------------------------------------------------
@@ -207,7 +285,7 @@ segment_actor::behavior_type segment(segment_actor::stateful_pointer<segment_sta
   state.table.emplace(static_cast<uint32_t>(slot_count));
   state.lengths.resize(slot_count);
   state.heartbeat_pause = first_heartbeat_pause;
-  state.mount();
+  state.look_at_index();
   self->delayed_send(self, state.heartbeat_pause, atom::tick_v);
   return {
     [self](atom::reserve, const segment_pages& pages) { return self->state.reserve(pages); },

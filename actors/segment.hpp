@@ -1,5 +1,6 @@
 #pragma once
 
+#include "backends/index_link.hpp"
 #include "cache/segment_table.hpp"
 #include "messages/interfaces.hpp"
 
@@ -7,6 +8,7 @@
 #include <caf/typed_response_promise.hpp>
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <vector>
@@ -19,11 +21,13 @@ struct segment_options {
   member_info member;
   /// The memory; slot i begins at i * slot_bytes. Must outlive the actor.
   std::span<std::byte> memory;
-  /// The index to talk to now, or null if it cannot be reached. May block.
-  std::function<index_actor()> index;
-  /// Called when a request to that index failed.
+  /// The shards of the index as they can be reached now.
+  std::function<index_view_ptr()> index;
+  /// Called when a request to a shard failed.
   std::function<void(const index_actor&)> index_lost;
-  /// What one request to the index may take.
+  /// Called with the digest of the shard map that an answer names.
+  std::function<void(uint64_t)> index_heard;
+  /// What one request to a shard may take.
   caf::timespan timeout{};
 };
 
@@ -54,41 +58,64 @@ struct segment_state {
   /// Makes the slot unreadable: whoever still reads it finds no valid header.
   void invalidate(uint32_t slot);
 
-  /// Mounts under a new epoch and reports every published page.
-  void mount();
+  /// Takes the shards as they are now: mounts where this member is not mounted yet.
+  void look_at_index();
 
-  /// Reports published pages from slot `first` on, one batch after the other, then what was
-  /// published meanwhile.
-  void report(uint32_t first);
+  /// Other shards keep the keys from now on: tells those that are not asked any more, and those
+  /// that are.
+  void reshard(const std::vector<uint32_t>& now);
 
-  /// Announces pages; `then` is called whatever comes of it.
-  void announce(std::vector<announced_page> pages, std::function<void()> then);
+  /// Positions of the pages by the number of the shard that keeps them.
+  template <class Page>
+  std::map<uint32_t, std::vector<Page>> by_shard(const std::vector<Page>& pages) const;
+
+  /// Mounts at a shard under a new epoch and reports every published page that it keeps.
+  void mount(uint32_t number, const index_actor& shard);
+
+  /// Reports the published pages that a shard keeps, from slot `first` on, one batch after the
+  /// other; then what was published meanwhile.
+  void report(uint32_t number, uint32_t first);
+
+  /// Announces pages to a shard; `then` is called whatever comes of it.
+  void announce(uint32_t number, std::vector<announced_page> pages, std::function<void()> then);
 
   /// Tells the index what is not offered any more.
-  void withdraw(std::vector<page_key> keys);
+  void withdraw(const std::vector<page_key>& keys);
 
-  /// Takes the index's view of this member; mounts again if the index does not know it.
-  void heed(const membership& view);
+  void withdraw_from(uint32_t number, std::vector<page_key> keys);
 
-  void on_index_error(const index_actor& index, const caf::error& err);
+  /// Takes a shard's view of this member; mounts again if the shard does not know it.
+  void heed(uint32_t number, const membership& view);
+
+  void on_index_error(uint32_t number, const index_actor& shard, const caf::error& err);
 
   // -- data -------------------------------------------------------------------
+
+  /// This member at one shard of the index.
+  struct mounting {
+    /// Null while there is none.
+    index_actor shard;
+    uint64_t epoch = 0;
+    /// A block report is under way.
+    bool is_reporting = false;
+    /// Published while it was, perhaps behind its back.
+    std::vector<announced_page> held_back;
+  };
 
   segment_actor::pointer self;
   segment_options options;
   std::optional<segment_table> table; // Set once, by segment().
-  /// The index this member is mounted at; null while there is none.
-  index_actor index;
-  bool mounting = false;
+  /// By number.
+  std::map<uint32_t, mounting> mounts;
+  /// The keys of `mounts`.
+  std::vector<uint32_t> numbers;
   caf::timespan heartbeat_pause{};
-  /// Published while the block report was under way, perhaps behind its back.
-  std::vector<announced_page> held_back;
   /// Object length of each slot, for block reports.
   std::vector<uint32_t> lengths;
 };
 
 /// Owns the slots of the memory that this rank lends to L3, and keeps the index informed. Spawn
-/// detached: reaching the index again may block.
+/// detached: a block report of many pages would hold up the rank's other actors.
 /// @pre options.member.slot_bytes > 0 and options.memory holds at least one slot
 segment_actor::behavior_type segment(segment_actor::stateful_pointer<segment_state> self,
                                      segment_options options);

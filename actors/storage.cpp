@@ -63,9 +63,10 @@ caf::result<storage_outcome> storage_state::get(const storage_batch& batch, caf:
   auto reads = std::vector<page_read>{};
   reads.reserve(batch.count * options->groups.size());
   for (auto i = uint64_t{0}; i < batch.count; ++i)
-    for (const auto& group : options->groups)
-      reads.push_back({object_name((*batch.keys)[batch.first + i], group),
-                       parts_of<std::byte>((*batch.host_pages)[batch.host_first + i], group)});
+    for (auto k = size_t{0}; k < masks.size(); ++k)
+      reads.push_back(
+        {object_key((*batch.keys)[batch.first + i], masks[k]),
+         parts_of<std::byte>((*batch.host_pages)[batch.host_first + i], options->groups[k])});
   auto promise = self->make_response_promise<storage_outcome>();
   queue->submit_get(std::move(reads), options->clock->now() + timeout,
                     await({promise, std::vector<bool>(batch.count, true)}));
@@ -81,10 +82,10 @@ caf::result<storage_outcome> storage_state::set(const storage_batch& batch, caf:
     moved.push_back(is_writer_of(key));
     if (!moved.back())
       continue;
-    for (const auto& group : options->groups)
+    for (auto k = size_t{0}; k < masks.size(); ++k)
       writes.push_back(
-        {object_name(key, group), parent == no_parent ? parent : object_name(parent, group),
-         parts_of<const std::byte>((*batch.host_pages)[batch.host_first + i], group)});
+        {object_key(key, masks[k]), parent == no_parent ? parent : object_key(parent, masks[k]),
+         parts_of<const std::byte>((*batch.host_pages)[batch.host_first + i], options->groups[k])});
   }
   auto promise = self->make_response_promise<storage_outcome>();
   queue->submit_set(std::move(writes), options->clock->now() + timeout,
@@ -117,13 +118,9 @@ std::vector<page_key> storage_state::object_names(const storage_batch& batch) co
   auto names = std::vector<page_key>{};
   names.reserve(batch.count * options->groups.size());
   for (auto i = uint64_t{0}; i < batch.count; ++i)
-    for (const auto& group : options->groups)
-      names.push_back(object_name((*batch.keys)[batch.first + i], group));
+    for (const auto& mask : masks)
+      names.push_back(object_key((*batch.keys)[batch.first + i], mask));
   return names;
-}
-
-page_key storage_state::object_name(const page_key& page, const head_group& group) const {
-  return object_key(page, options->fingerprint, group.name);
 }
 
 template <class Byte>
@@ -161,6 +158,8 @@ storage_actor::behavior_type storage(storage_actor::stateful_pointer<storage_sta
                                      std::unique_ptr<storage_queue> queue) {
   HICACHE_CHECK(queue != nullptr && options.host_memory != nullptr && options.clock != nullptr);
   HICACHE_CHECK(!options.groups.empty() && options.writers.rank < options.writers.ranks);
+  for (const auto& group : options.groups)
+    self->state.masks.push_back(object_mask(options.fingerprint, group.name));
   self->state.options.emplace(std::move(options));
   self->state.queue = std::move(queue);
   return {

@@ -71,8 +71,6 @@ struct storage_state {
   /// The objects of a batch's pages: page by page, all groups of each.
   std::vector<page_key> object_names(const storage_batch& batch) const;
 
-  page_key object_name(const page_key& page, const head_group& group) const;
-
   /// The pieces of L2 that hold a group of a page, in object order.
   template <class Byte>
   std::vector<std::span<Byte>> parts_of(page_index page, const head_group& group) const;
@@ -85,6 +83,8 @@ struct storage_state {
 
   storage_actor::pointer self;
   std::optional<storage_options> options; // Set once, by storage().
+  /// Of each of options->groups.
+  std::vector<page_key> masks;
   std::unique_ptr<storage_queue> queue;
   uint64_t last_ticket = 0;
   std::map<uint64_t, caf::typed_response_promise<uint64_t>> counting;

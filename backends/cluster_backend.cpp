@@ -12,6 +12,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <set>
 #include <utility>
 
@@ -83,7 +84,7 @@ std::vector<result<void>> cluster_backend::get(std::span<const page_read> pages,
       const auto way = routes.find(what.from.member);
       if (options_.clock->now() >= deadline)
         outcome[what.position] = fail(ec::deadline_exceeded);
-      else if (way == routes.end() || way->second.epoch != what.from.epoch)
+      else if (way == routes.end())
         outcome[what.position] = fail(ec::not_found, "its owner is gone");
       else if (!way->second.memory.empty())
         outcome[what.position] = read_memory(way->second.memory, what);
@@ -178,8 +179,11 @@ std::vector<result<void>> cluster_backend::remove(std::span<const page_key> keys
 
 backend_health cluster_backend::health() {
   auto health = backend_health{};
-  health.ok = options_.index->get() != nullptr;
-  health.detail = health.ok ? "" : "the index cannot be reached";
+  const auto view = options_.index->view();
+  health.ok = view->is_whole();
+  if (!health.ok)
+    health.detail = view->numbers.empty() ? "the index cannot be reached"
+                                          : "a shard of the index cannot be reached";
   health.capacity_bytes = options_.segment_memory.size();
   const auto guard = std::lock_guard{mutex_};
   health.counters = counters_;
@@ -190,60 +194,85 @@ backend_health cluster_backend::health() {
 
 placements cluster_backend::locate(std::span<const page_key> keys, time_point deadline) {
   auto all = placements{};
-  all.replicas.reserve(keys.size());
-  while (all.replicas.size() < keys.size()) {
-    const auto rest = keys.subspan(all.replicas.size());
-    const auto batch = rest.first(std::min(rest.size(), limits::index_batch_keys));
-    const auto index = options_.index->get();
-    const auto time = left(deadline);
-    if (!index || time.count() <= 0)
-      break;
-    auto part = ask<placements>(*options_.system, index, time, atom::locate_v,
-                                key_batch{{batch.begin(), batch.end()}});
-    if (!part || part->replicas.size() != batch.size()) {
-      options_.index->lost(index);
-      break;
+  all.replicas.resize(keys.size()); // What the index cannot say is a miss.
+  const auto view = options_.index->view();
+  if (view->numbers.empty())
+    return all;
+  const auto positions = view->positions(keys);
+  auto self = caf::scoped_actor{*options_.system};
+  // All requests first, so that the shards work side by side.
+  auto waiting = std::vector<std::function<void()>>{};
+  for (auto i = size_t{0}; i < positions.size(); ++i) {
+    const auto& shard = view->shards[i];
+    for (auto first = size_t{0}; shard && first < positions[i].size();
+         first += limits::index_batch_keys) {
+      const auto part = std::span{positions[i]}.subspan(
+        first, std::min(limits::index_batch_keys, positions[i].size() - first));
+      const auto time = left(deadline);
+      if (time.count() <= 0)
+        break;
+      auto batch = key_batch{};
+      batch.keys.reserve(part.size());
+      for (const auto at : part)
+        batch.keys.push_back(keys[at]);
+      waiting.emplace_back(
+        [&, shard, part,
+         answer = self->request(shard, time, atom::locate_v, std::move(batch))]() mutable {
+          answer.receive([&](placements& found) { enter(found, part, shard, all); },
+                         [&](const caf::error&) { options_.index->lost(shard); });
+        });
     }
-    std::move(part->replicas.begin(), part->replicas.end(), std::back_inserter(all.replicas));
   }
-  all.replicas.resize(keys.size()); // What the index could not say is a miss.
+  for (const auto& receive : waiting)
+    receive();
   return all;
+}
+
+void cluster_backend::enter(placements& found, std::span<const size_t> positions,
+                            const index_actor& shard, placements& all) const {
+  if (found.replicas.size() != positions.size()) {
+    options_.index->lost(shard);
+    return;
+  }
+  options_.index->heard(found.shards_digest);
+  for (auto i = size_t{0}; i < positions.size(); ++i)
+    all.replicas[positions[i]] = std::move(found.replicas[i]);
 }
 
 std::map<uint64_t, cluster_backend::route>
 cluster_backend::routes_to(const std::vector<attempt>& attempts, time_point deadline) {
   const auto guard = std::lock_guard{mutex_};
   auto unknown = std::set<uint64_t>{};
-  for (const auto& what : attempts) {
-    const auto i = routes_.find(what.from.member);
-    if (i == routes_.end() || i->second.epoch != what.from.epoch)
+  for (const auto& what : attempts)
+    if (!routes_.contains(what.from.member))
       unknown.insert(what.from.member);
-  }
-  const auto index = options_.index->get();
-  if (!unknown.empty() && index) {
+  for (const auto& shard : options_.index->view()->shards) {
+    if (unknown.empty())
+      break;
+    if (!shard)
+      continue;
     // Asks about all members: those that are gone are let go of, or their memory would stay mapped
     // here for good.
     auto members
-      = ask<member_list>(*options_.system, index, std::max(left(deadline), caf::timespan{1}),
+      = ask<member_list>(*options_.system, shard, std::max(left(deadline), caf::timespan{1}),
                          atom::members_v, member_query{});
-    if (members) {
-      auto kept = std::map<uint64_t, route>{};
-      for (const auto& member : members->members) {
-        const auto i = routes_.find(member.member);
-        if (i != routes_.end() && i->second.epoch == member.epoch)
-          kept.insert(*i);
-        else if (unknown.contains(member.member))
-          kept.emplace(member.member, open_route(member));
-      }
-      routes_ = std::move(kept);
+    if (!members)
+      continue;
+    auto kept = std::map<uint64_t, route>{};
+    for (const auto& member : members->members) {
+      if (const auto i = routes_.find(member.member); i != routes_.end())
+        kept.insert(*i);
+      else if (unknown.erase(member.member) != 0)
+        kept.emplace(member.member, open_route(member));
     }
+    routes_ = std::move(kept);
   }
   // A copy: another thread may renew a route while this one reads along it.
   return routes_;
 }
 
 cluster_backend::route cluster_backend::open_route(const member_info& member) const {
-  auto found = route{member.epoch, {}, nullptr, member.page_address};
+  auto found = route{{}, nullptr, member.page_address};
   if (member.member == options_.member) {
     found.memory = options_.segment_memory;
   } else if (options_.path == read_path::automatic) {

@@ -64,7 +64,6 @@ public:
 private:
   /// A member's memory as this process reaches it.
   struct route {
-    uint64_t epoch = 0;
     /// Own or mapped memory; empty if the member is on another machine.
     std::span<const std::byte> memory;
     std::shared_ptr<const mapped_peer_memory> mapping;
@@ -79,6 +78,10 @@ private:
   };
 
   placements locate(std::span<const page_key> keys, time_point deadline);
+
+  /// Enters a shard's answer for the keys at these positions.
+  void enter(placements& found, std::span<const size_t> positions, const index_actor& shard,
+             placements& all) const;
 
   /// Knows how to read from these members, asking the index about those it has not met.
   std::map<uint64_t, route> routes_to(const std::vector<attempt>& attempts, time_point deadline);

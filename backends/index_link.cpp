@@ -1,11 +1,23 @@
 #include "backends/index_link.hpp"
 
+#include "backends/connect_directory.hpp"
+#include "base/check.hpp"
+
+#include <caf/actor_cast.hpp>
+#include <caf/event_based_actor.hpp>
 #include <caf/io/middleman.hpp>
+#include <caf/scoped_actor.hpp>
+#include <caf/send.hpp>
+#include <caf/stateful_actor.hpp>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <charconv>
-#include <thread>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <set>
+#include <utility>
 
 namespace hicache {
 
@@ -13,13 +25,16 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// Pauses between attempts at start-up double from the first value to the second.
-constexpr auto pause_min = std::chrono::nanoseconds{50ms};
-constexpr auto pause_max = std::chrono::nanoseconds{1s};
+/// Pauses between attempts double from the first value to the second.
+constexpr auto pause_min = caf::timespan{50ms};
+constexpr auto pause_max = caf::timespan{1s};
 
-/// Pause between attempts while running; each may block its caller for as long as the system takes
-/// to refuse a connection.
-constexpr auto retry_pause = 1s;
+/// How long the first connection waits for the other shards when it has reached one: some round
+/// trips. Those that are missing then are misses until they are back.
+constexpr auto rest_patience = std::chrono::seconds{1};
+
+/// What a directory may take to answer.
+constexpr auto directory_timeout = caf::timespan{5s};
 
 } // namespace
 
@@ -43,50 +58,310 @@ std::string to_string(const endpoint& where) {
   return host + ":" + std::to_string(where.port);
 }
 
+result<std::vector<endpoint>> parse_endpoints(const std::string& text) {
+  auto all = std::vector<endpoint>{};
+  for (auto begin = size_t{0}; begin <= text.size();) {
+    const auto end = std::min(text.find(',', begin), text.size());
+    auto one = parse_endpoint(text.substr(begin, end - begin));
+    if (!one)
+      return tl::unexpected{one.error()};
+    all.push_back(std::move(*one));
+    begin = end + 1;
+  }
+  return all;
+}
+
+// -- views --------------------------------------------------------------------
+
+std::vector<std::vector<size_t>> index_view::positions(std::span<const page_key> keys) const {
+  auto lists = std::vector<std::vector<size_t>>(numbers.size());
+  for (auto i = size_t{0}; i < keys.size(); ++i)
+    lists[shard_of(keys[i], numbers)].push_back(i);
+  return lists;
+}
+
+bool index_view::is_whole() const noexcept {
+  return !shards.empty() && std::ranges::find(shards, index_actor{}) == shards.end();
+}
+
+struct index_link_board {
+  std::mutex mutex;
+  std::condition_variable changed;
+  index_view_ptr view = std::make_shared<const index_view>();
+  uint64_t digest = 0;
+  std::string last_error;
+};
+
+// -- the actor that connects --------------------------------------------------
+
+namespace {
+
+struct connector_state {
+  static inline constexpr auto name = "index_link";
+
+  explicit connector_state(caf::event_based_actor* owner) : self(owner) {}
+
+  /// One process of the index.
+  struct process {
+    directory_actor directory;
+    bool is_asked = false;
+  };
+
+  struct shard {
+    std::string address;
+    index_actor actor;
+    bool is_asked = false;
+  };
+
+  /// Does what is left to do to reach every shard.
+  void refresh() {
+    for (auto& [address, where] : processes) {
+      if (where.is_asked)
+        continue;
+      if (!where.directory)
+        connect(address, where);
+      else if (wants_map)
+        ask_map(address, where);
+    }
+    for (auto& [number, what] : shards)
+      if (!what.actor && !what.is_asked)
+        ask_shard(number, what);
+  }
+
+  void connect(const std::string& address, process& where) {
+    where.is_asked = true;
+    connect_directory(self, connector, address, [this, address](result<directory_actor> found) {
+      auto& here = processes[address];
+      here.is_asked = false;
+      if (!found) {
+        failed(to_string(found.error()));
+        return;
+      }
+      here.directory = *found;
+      self->monitor(here.directory);
+      ask_map(address, here);
+    });
+  }
+
+  void ask_map(const std::string& address, process& where) {
+    where.is_asked = true;
+    auto on_map = [this, address](const shard_map& news) {
+      processes[address].is_asked = false;
+      take(news);
+    };
+    auto on_error = [this, address](const caf::error& err) {
+      processes[address].is_asked = false;
+      drop_process(address, to_string(from_caf(err)));
+    };
+    self->request(where.directory, directory_timeout, atom::shards_v, shard_map{})
+      .then(on_map, on_error);
+  }
+
+  void ask_shard(uint32_t number, shard& what) {
+    const auto address = what.address;
+    const auto where = processes.find(address);
+    if (where == processes.end() || !where->second.directory)
+      return;
+    what.is_asked = true;
+    auto on_shard = [this, number, address](const caf::strong_actor_ptr& found) {
+      const auto here = shards.find(number);
+      if (here == shards.end() || here->second.address != address)
+        return;
+      here->second.is_asked = false;
+      here->second.actor = caf::actor_cast<index_actor>(found);
+      self->monitor(here->second.actor);
+      show();
+    };
+    auto on_error = [this, number, address](const caf::error& err) {
+      if (const auto here = shards.find(number); here != shards.end())
+        here->second.is_asked = false;
+      drop_process(address, to_string(from_caf(err)));
+    };
+    self->request(where->second.directory, directory_timeout, atom::locate_v, number)
+      .then(on_shard, on_error);
+  }
+
+  void take(const shard_map& news) {
+    wants_map = false;
+    if (merge(map, news)) {
+      auto wanted = std::map<uint32_t, shard>{};
+      for (const auto& entry : map.shards) {
+        if (entry.address.empty())
+          continue;
+        processes[entry.address];
+        const auto known = shards.find(entry.number);
+        // A shard that began anew is another actor, even at the same address.
+        const auto is_same = known != shards.end() && since[entry.number] == entry.since_ms
+                             && known->second.address == entry.address;
+        wanted.emplace(entry.number, is_same ? known->second : shard{entry.address, {}, false});
+        since[entry.number] = entry.since_ms;
+      }
+      shards = std::move(wanted);
+      show();
+    }
+    if (map.shards.empty())
+      failed("it has no shards yet");
+    refresh();
+  }
+
+  void drop_process(const std::string& address, const std::string& why) {
+    auto& where = processes[address];
+    where.directory = nullptr;
+    for (auto& [number, what] : shards)
+      if (what.address == address)
+        what.actor = nullptr;
+    failed(why);
+    show();
+  }
+
+  void on_down(const caf::actor_addr& who) {
+    for (auto& [address, where] : processes)
+      if (where.directory && where.directory.address() == who) {
+        spdlog::warn("lost the index at {}; its pages are misses until it is back", address);
+        drop_process(address, "connection closed");
+      }
+    lost(who);
+  }
+
+  void lost(const caf::actor_addr& who) {
+    for (auto& [number, what] : shards)
+      if (what.actor && what.actor.address() == who) {
+        what.actor = nullptr;
+        show();
+        set_timer();
+      }
+  }
+
+  void failed(const std::string& why) {
+    {
+      const auto guard = std::lock_guard{board->mutex};
+      board->last_error = why;
+    }
+    set_timer();
+  }
+
+  void set_timer() {
+    if (std::exchange(is_timer_set, true))
+      return;
+    self->delayed_send(self, pause, atom::tick_v);
+    pause = std::min(2 * pause, pause_max);
+  }
+
+  void tick() {
+    is_timer_set = false;
+    refresh();
+  }
+
+  void heard(uint64_t digest) {
+    if (digest == digest_of(map) || wants_map)
+      return;
+    wants_map = true;
+    set_timer();
+  }
+
+  /// Shows the users of the link what there is.
+  void show() {
+    auto view = std::make_shared<index_view>();
+    for (const auto& [number, what] : shards) {
+      view->numbers.push_back(number);
+      view->shards.push_back(what.actor);
+      view->addresses.push_back(what.address);
+    }
+    if (view->is_whole())
+      pause = pause_min;
+    const auto guard = std::lock_guard{board->mutex};
+    board->view = std::move(view);
+    board->digest = digest_of(map);
+    board->changed.notify_all();
+  }
+
+  caf::event_based_actor* self;
+  std::shared_ptr<index_link_board> board;
+  caf::io::middleman_actor connector;
+  shard_map map;
+  /// By address: those the user named, and those that the map names.
+  std::map<std::string, process> processes;
+  std::map<uint32_t, shard> shards;
+  std::map<uint32_t, uint64_t> since;
+  bool wants_map = false;
+  bool is_timer_set = false;
+  caf::timespan pause = pause_min;
+};
+
+caf::behavior connector(caf::stateful_actor<connector_state>* self,
+                        std::shared_ptr<index_link_board> board,
+                        const std::vector<std::string>& seeds) {
+  auto& state = self->state;
+  state.board = std::move(board);
+  state.connector = self->system().middleman().actor_handle();
+  for (const auto& seed : seeds)
+    state.processes[seed];
+  self->set_down_handler([self](const caf::down_msg& msg) { self->state.on_down(msg.source); });
+  state.refresh();
+  return {
+    [self](atom::tick) { self->state.tick(); },
+    [self](atom::drop, const caf::strong_actor_ptr& who) {
+      self->state.lost(caf::actor_cast<caf::actor_addr>(who));
+    },
+    [self](atom::shards, uint64_t digest) { self->state.heard(digest); },
+  };
+}
+
+} // namespace
+
+// -- for the users of the link ------------------------------------------------
+
+index_link::index_link(caf::actor_system& system, const std::vector<endpoint>& seeds)
+  : seeds_([&] {
+      auto text = std::string{};
+      for (const auto& seed : seeds)
+        text += (text.empty() ? "" : ", ") + to_string(seed);
+      return text;
+    }()),
+    system_(system), board_(std::make_shared<index_link_board>()) {
+  HICACHE_CHECK(!seeds.empty());
+  auto addresses = std::vector<std::string>{};
+  for (const auto& seed : seeds)
+    addresses.push_back(to_string(seed));
+  connector_ = system.spawn(connector, board_, std::move(addresses));
+}
+
+index_link::~index_link() {
+  auto self = caf::scoped_actor{system_};
+  self->send_exit(connector_, caf::exit_reason::user_shutdown);
+  self->wait_for(connector_);
+}
+
 result<void> index_link::connect(std::chrono::nanoseconds patience) {
-  const auto give_up = std::chrono::steady_clock::now() + patience;
-  for (auto pause = pause_min;; pause = std::min(2 * pause, pause_max)) {
-    auto index = attempt();
-    if (index) {
-      const auto guard = std::lock_guard{mutex_};
-      index_ = *index;
-      return {};
-    }
-    if (std::chrono::steady_clock::now() + pause > give_up)
-      return fail(ec::peer_unreachable, "no index answers at " + to_string(where_) + " ("
-                                          + index.error().detail
-                                          + "); start hicache-index there or correct --index");
-    spdlog::debug("no index at {} yet", to_string(where_));
-    std::this_thread::sleep_for(pause);
+  auto lock = std::unique_lock{board_->mutex};
+  const auto reaches_some = [this] {
+    return std::ranges::any_of(board_->view->shards, [](const auto& shard) { return !!shard; });
+  };
+  if (board_->changed.wait_for(lock, patience, reaches_some)) {
+    board_->changed.wait_for(lock, rest_patience, [this] { return board_->view->is_whole(); });
+    return {};
   }
+  return fail(ec::peer_unreachable, "no index answers at " + seeds_ + " (" + board_->last_error
+                                      + "); start hicache-index there or correct --index");
 }
 
-index_actor index_link::get() {
-  const auto guard = std::lock_guard{mutex_};
-  const auto now = std::chrono::steady_clock::now();
-  if (!index_ && now >= retry_at_) {
-    retry_at_ = now + retry_pause;
-    if (auto index = attempt()) {
-      spdlog::info("connected to the index at {} again", to_string(where_));
-      index_ = *index;
-    }
-  }
-  return index_;
+index_view_ptr index_link::view() const {
+  const auto guard = std::lock_guard{board_->mutex};
+  return board_->view;
 }
 
-void index_link::lost(const index_actor& index) {
-  const auto guard = std::lock_guard{mutex_};
-  if (index_ == index && index_) {
-    spdlog::warn("lost the index at {}; L3 misses until it is back", to_string(where_));
-    index_ = nullptr;
-  }
+void index_link::lost(const index_actor& shard) {
+  if (shard)
+    caf::anon_send(connector_, atom::drop_v, caf::actor_cast<caf::strong_actor_ptr>(shard));
 }
 
-result<index_actor> index_link::attempt() {
-  auto index = system_.middleman().remote_actor<index_actor>(where_.host, where_.port);
-  if (!index)
-    return tl::unexpected{from_caf(index.error())};
-  return *index;
+void index_link::heard(uint64_t shards_digest) {
+  {
+    const auto guard = std::lock_guard{board_->mutex};
+    if (shards_digest == 0 || shards_digest == board_->digest)
+      return;
+  }
+  caf::anon_send(connector_, atom::shards_v, shards_digest);
 }
 
 } // namespace hicache

@@ -2,13 +2,16 @@
 
 #include "base/error.hpp"
 #include "messages/interfaces.hpp"
+#include "messages/shard_map.hpp"
 
 #include <caf/actor_system.hpp>
 
 #include <chrono>
 #include <cstdint>
-#include <mutex>
+#include <memory>
+#include <span>
 #include <string>
+#include <vector>
 
 namespace hicache {
 
@@ -22,36 +25,70 @@ struct endpoint {
 /// @relates endpoint
 result<endpoint> parse_endpoint(const std::string& text);
 
+/// HOST:PORT,HOST:PORT...
+/// @returns invalid_argument with a sentence that names the part that is wrong.
+/// @relates endpoint
+result<std::vector<endpoint>> parse_endpoints(const std::string& text);
+
 /// @relates endpoint
 std::string to_string(const endpoint& where);
 
-/// This process's connection to the index. Any thread; connecting blocks the caller.
+/// The shards of the index as this process reaches them at a moment.
+struct index_view {
+  /// Of all shards in use, in order; empty until a directory has answered.
+  std::vector<uint32_t> numbers;
+  /// The shard of each number; null while it cannot be reached.
+  std::vector<index_actor> shards;
+  /// HOST:PORT of the process of each, for people.
+  std::vector<std::string> addresses;
+
+  /// Positions in `keys` by the shard that keeps the key: one list for each of `numbers`.
+  /// @pre numbers is not empty
+  std::vector<std::vector<size_t>> positions(std::span<const page_key> keys) const;
+
+  /// True if there are shards and each can be reached.
+  bool is_whole() const noexcept;
+};
+
+using index_view_ptr = std::shared_ptr<const index_view>;
+
+/// What the actor behind a link tells the threads that use the link.
+struct index_link_board;
+
+/// This process's connections to the shards of the index. An actor of its own finds them, keeps
+/// watch over them and connects again what was lost; no call but connect() and the constructor
+/// blocks. Any thread.
 class index_link {
 public:
   /// @param system Must outlive the link and have networking loaded.
-  index_link(caf::actor_system& system, endpoint where)
-    : system_(system), where_(std::move(where)) {}
+  /// @param seeds Directories to ask first; at least one.
+  index_link(caf::actor_system& system, const std::vector<endpoint>& seeds);
 
-  /// Connects, again and again with growing pauses, for up to `patience`.
-  /// @returns peer_unreachable with a sentence that names the address.
+  ~index_link();
+
+  index_link(const index_link&) = delete;
+
+  index_link& operator=(const index_link&) = delete;
+
+  /// Waits until a shard can be reached, for up to `patience`, and then a second for all of them.
+  /// @returns peer_unreachable with a sentence that names the addresses if there is no shard by
+  /// then
   result<void> connect(std::chrono::nanoseconds patience);
 
-  /// The index as last seen; null if it was reported lost and did not come back. Then tries to
-  /// connect again, at most once a second.
-  index_actor get();
+  /// The shards as last seen; never null.
+  index_view_ptr view() const;
 
-  /// Says that a request to `index` failed, so that the next get() connects anew.
-  void lost(const index_actor& index);
+  /// Says that a request to a shard failed: it counts as lost until it was found again.
+  void lost(const index_actor& shard);
+
+  /// Notes the digest in a shard's answer, and asks for the shards again if it is of another map.
+  void heard(uint64_t shards_digest);
 
 private:
-  /// One attempt.
-  result<index_actor> attempt();
-
+  const std::string seeds_;
   caf::actor_system& system_;
-  endpoint where_;
-  std::mutex mutex_;
-  index_actor index_;
-  std::chrono::steady_clock::time_point retry_at_{};
+  std::shared_ptr<index_link_board> board_;
+  caf::actor connector_;
 };
 
 } // namespace hicache

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -106,6 +108,12 @@ public:
 
   virtual backend_health health() = 0;
 };
+
+/// How a program that embeds a rank puts a store of its own around the one that the settings name:
+/// to count, to throttle, or, in a test, to fail. Called with each backend that is opened; must
+/// not return null. What it returns keeps the contract of storage_backend.
+using backend_wrapper
+  = std::function<std::unique_ptr<storage_backend>(std::unique_ptr<storage_backend>)>;
 
 /// Bytes of an object in parts.
 template <class Byte>

@@ -82,6 +82,14 @@ inline constexpr size_t index_batch_keys = 4096;
 /// words, and headroom. Control messages carry descriptors, never page bytes.
 inline constexpr uint64_t wire_words = 40 * index_batch_keys + 1024;
 
+/// Shards of the index. Every lookup ranks each of them for each key; a shard serves some 100,000
+/// lookups a second.
+inline constexpr size_t index_shards = 256;
+
+/// Replicas of a member that is gone that a shard removes before it looks at its next message: some
+/// tens of microseconds, no more than a lookup takes.
+inline constexpr size_t index_reap = 256;
+
 /// Members an index shard accepts.
 inline constexpr size_t index_members = 65536;
 

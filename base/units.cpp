@@ -14,7 +14,7 @@ struct unit {
   double factor;
 };
 
-constexpr std::array<unit, 19> byte_units = {{
+constexpr std::array<unit, 20> byte_units = {{
   {"", 1},
   {"B", 1},
   {"k", 1e3},
@@ -33,6 +33,7 @@ constexpr std::array<unit, 19> byte_units = {{
   {"GiB", 1073741824},
   {"T", 1e12},
   {"TB", 1e12},
+  {"Ti", 1099511627776},
   {"TiB", 1099511627776},
 }};
 

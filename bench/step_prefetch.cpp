@@ -74,7 +74,7 @@ public:
     for (size_t i = 0; i < all.size(); ++i)
       all[i] = static_cast<token_id>(i);
     for (const auto& key : hash_pages(all, shape.page_size, nullptr))
-      names.push_back(object_key(key, fingerprint, shard));
+      names.push_back(object_key(key, object_mask(fingerprint, shard)));
     tokens = std::make_shared<const std::vector<token_id>>(std::move(all));
     auto inner = make_memory_backend(0, clock);
     for (size_t i = 0; i < names.size(); ++i) {

@@ -2,8 +2,8 @@
 
 #include "base/check.hpp"
 #include "base/limits.hpp"
+#include "base/mix.hpp"
 #include "cache/hi_radix_impl.hpp"
-#include "cache/mix.hpp"
 
 #include <xxhash.h>
 

@@ -7,7 +7,9 @@
 #include <absl/container/flat_hash_map.h>
 #include <absl/container/flat_hash_set.h>
 
+#include <algorithm>
 #include <array>
+#include <deque>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -101,6 +103,7 @@ struct key_equal : key_of_record {
 
 struct member_entry {
   member_info member;
+  /// False, too, for one that is gone but still has replicas.
   bool mounted = false;
   time_point last_heard;
   uint64_t replicas = 0;
@@ -117,6 +120,8 @@ struct index_table::state {
                                                               key_equal{{&pool}}};
   std::vector<member_entry> members;
   std::vector<member_handle> free_handles;
+  /// Not mounted any more, but not without replicas.
+  std::deque<member_handle> leaving;
   absl::flat_hash_map<uint64_t, member_handle> handle_of;
   absl::btree_set<std::pair<time_point, member_handle>> by_silence;
   uint64_t replicas = 0;
@@ -181,7 +186,7 @@ struct index_table::state {
         return;
       }
       last = i;
-      ++count;
+      count += members[pool[i].member].mounted ? 1 : 0;
     }
     if (count >= limits::replicas_per_key) {
       ++refused;
@@ -219,9 +224,11 @@ struct index_table::state {
     if (gone.next_of_member != no_record)
       pool[gone.next_of_member].previous_of_member = gone.previous_of_member;
     --entry.replicas;
-    --replicas;
     entry.bytes -= gone.length;
-    bytes -= gone.length;
+    if (entry.mounted) {
+      --replicas;
+      bytes -= gone.length;
+    }
     pool.give_back(i);
   }
 
@@ -237,18 +244,14 @@ struct index_table::state {
     }
   }
 
-  void remove_all(member_handle handle) {
-    while (members[handle].first != no_record)
-      remove(members[handle].first);
-  }
-
   void drop(member_handle handle) {
-    remove_all(handle);
     auto& entry = members[handle];
     by_silence.erase({entry.last_heard, handle});
     handle_of.erase(entry.member.member);
-    entry = {};
-    free_handles.push_back(handle);
+    entry.mounted = false;
+    replicas -= entry.replicas;
+    bytes -= entry.bytes;
+    leaving.push_back(handle);
   }
 };
 
@@ -276,11 +279,13 @@ result<member_handle> index_table::mount(const member_info& member, time_point n
                                           + " is mounted under epoch " + std::to_string(known.epoch)
                                           + ", which is newer than "
                                           + std::to_string(member.epoch));
-    if (member.epoch > known.epoch)
-      s.remove_all(handle);
-    known = member;
-    s.heard(handle, now);
-    return handle;
+    if (member.epoch == known.epoch) {
+      known = member;
+      s.heard(handle, now);
+      return handle;
+    }
+    now = std::max(now, s.members[handle].last_heard);
+    s.drop(handle);
   }
   if (s.handle_of.size() >= limits::index_members)
     return fail(ec::limit_reached, "the index has " + std::to_string(limits::index_members)
@@ -327,6 +332,21 @@ bool index_table::drop(uint64_t member) {
   return true;
 }
 
+bool index_table::reap(size_t most) {
+  auto& s = *state_;
+  for (; !s.leaving.empty(); s.leaving.pop_front()) {
+    const auto handle = s.leaving.front();
+    for (; s.members[handle].first != no_record; --most) {
+      if (most == 0)
+        return true;
+      s.remove(s.members[handle].first);
+    }
+    s.members[handle] = {};
+    s.free_handles.push_back(handle);
+  }
+  return false;
+}
+
 located_pages index_table::locate(std::span<const page_key> keys) const {
   auto found = located_pages{};
   found.ends_.reserve(keys.size());
@@ -336,8 +356,9 @@ located_pages index_table::locate(std::span<const page_key> keys) const {
     const auto at = state_->keys.find(key);
     for (auto i = at == state_->keys.end() ? no_record : *at; i != no_record;
          i = pool[i].next_of_key)
-      found.replicas_.push_back(
-        {pool[i].member, pool[i].offset, pool[i].generation, pool[i].length});
+      if (state_->members[pool[i].member].mounted)
+        found.replicas_.push_back(
+          {pool[i].member, pool[i].offset, pool[i].generation, pool[i].length});
     found.ends_.push_back(found.replicas_.size());
   }
   return found;

@@ -50,6 +50,7 @@ struct member_status {
 
 struct index_counters {
   uint64_t members = 0;
+  /// Those that only members had that are gone are counted until they are reaped.
   uint64_t keys = 0;
   uint64_t replicas = 0;
   /// Bytes of all replicas.
@@ -64,7 +65,8 @@ struct index_counters {
 ///
 /// What a member says under another epoch than the one it is mounted with is ignored, and the call
 /// answers false, on which the member should mount again. Nothing scans: each call costs what it
-/// adds, changes, removes or returns.
+/// adds, changes, removes or returns. A member that goes costs nothing at once, however much it
+/// had: its replicas are not offered any more, and `reap` removes them bit by bit.
 class index_table {
 public:
   index_table();
@@ -91,9 +93,13 @@ public:
   /// @returns false if the member is not mounted under this epoch
   bool withdraw(uint64_t member, uint64_t epoch, std::span<const page_key> keys);
 
-  /// Removes a member and all its replicas.
+  /// Removes a member; none of its replicas is offered any more.
   /// @returns false if it is not mounted
   bool drop(uint64_t member);
+
+  /// Frees what up to `most` replicas of members that are gone occupy.
+  /// @returns whether there are more
+  bool reap(size_t most);
 
   /// The replicas of each key; none for one that is not known.
   located_pages locate(std::span<const page_key> keys) const;

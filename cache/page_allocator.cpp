@@ -1,7 +1,7 @@
 #include "cache/page_allocator.hpp"
 
 #include "base/check.hpp"
-#include "cache/mix.hpp"
+#include "base/mix.hpp"
 
 #include <algorithm>
 #include <cstdio>

@@ -114,10 +114,15 @@ std::vector<page_key> hash_pages(std::span<const token_id> tokens, uint32_t page
   return keys;
 }
 
-page_key object_key(const page_key& page, std::string_view fingerprint, std::string_view group) {
-  auto& hash = hasher();
-  hash.add("hicache-object-v1").add(page.bytes.data(), page.bytes.size());
-  return hash.add_framed(fingerprint).add_framed(group).finish();
+page_key object_mask(std::string_view fingerprint, std::string_view group) {
+  return hasher().add("hicache-object-v2").add_framed(fingerprint).add_framed(group).finish();
+}
+
+page_key object_key(const page_key& page, const page_key& mask) noexcept {
+  auto name = page;
+  for (auto i = size_t{0}; i < name.bytes.size(); ++i)
+    name.bytes[i] ^= mask.bytes[i];
+  return name;
 }
 
 uint32_t writer_of(const page_key& page, uint32_t ranks) {

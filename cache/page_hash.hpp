@@ -25,12 +25,17 @@ std::optional<page_key> namespace_seed(const cache_namespace& ns);
 std::vector<page_key> hash_pages(std::span<const token_id> tokens, uint32_t page_size,
                                  const page_key* prior, uint32_t overlap = 0);
 
-/// The name of one object of a page in L3: SHA-256 over the page's key, the model fingerprint and
-/// the group's name, each framed.
+/// What tells the objects of one group of one model from all others: SHA-256 over both names, each
+/// framed.
 /// @param fingerprint Everything that must match for pages to be interchangeable besides the tokens
 /// (model, revision, dtype, geometry).
 /// @param group Which part of the page: head_group::name ("heads 4+1").
-page_key object_key(const page_key& page, std::string_view fingerprint, std::string_view group);
+page_key object_mask(std::string_view fingerprint, std::string_view group);
+
+/// The name of one object of a page in L3: the exclusive or of the page's key and the group's mask.
+/// Both are SHA-256 digests, so names meet as rarely as digests do, and cost next to nothing: a
+/// prefetch needs them for thousands of pages before it can begin.
+page_key object_key(const page_key& page, const page_key& mask) noexcept;
 
 /// Which of the ranks writes a page to L3 where all of them hold the same bytes: the first 8 bytes
 /// of its key as a number, little endian, modulo `ranks`. Keys are hashes, so every rank writes the

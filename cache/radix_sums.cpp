@@ -1,7 +1,7 @@
 // What radix_tree keeps incrementally: sums, eviction orders, the digest.
 
 #include "base/check.hpp"
-#include "cache/mix.hpp"
+#include "base/mix.hpp"
 #include "cache/radix_tree.hpp"
 
 // Pages are short, so a call would cost more than their hash.

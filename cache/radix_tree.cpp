@@ -3,7 +3,7 @@
 #include "cache/radix_tree.hpp"
 
 #include "base/check.hpp"
-#include "cache/mix.hpp"
+#include "base/mix.hpp"
 #include "cache/page_hash.hpp"
 #include "cache/prefix_key.hpp"
 

@@ -2,7 +2,7 @@
 
 #include "base/check.hpp"
 #include "base/limits.hpp"
-#include "cache/mix.hpp"
+#include "base/mix.hpp"
 #include "cache/prefix_key.hpp"
 
 #include <algorithm>

@@ -36,7 +36,7 @@ std::string host_name() {
 
 result<std::unique_ptr<cluster_member>>
 cluster_member::join(caf::actor_system& system, const cluster_member_options& options) {
-  auto where = parse_endpoint(options.index);
+  const auto where = parse_endpoints(options.index);
   if (!where)
     return fail(ec::invalid_argument, "--index: " + where.error().detail);
   auto member = std::unique_ptr<cluster_member>{new cluster_member{system}};
@@ -50,9 +50,10 @@ cluster_member::join(caf::actor_system& system, const cluster_member_options& op
     auto settings = segment_options{};
     settings.member = member->info_;
     settings.memory = member->memory_->bytes();
-    settings.index = [link = member->index_.get()] { return link->get(); };
+    settings.index = [link = member->index_.get()] { return link->view(); };
     settings.index_lost
-      = [link = member->index_.get()](const index_actor& index) { link->lost(index); };
+      = [link = member->index_.get()](const index_actor& shard) { link->lost(shard); };
+    settings.index_heard = [link = member->index_.get()](uint64_t digest) { link->heard(digest); };
     settings.timeout = index_timeout;
     member->segment_ = system.spawn<caf::detached>(hicache::segment, std::move(settings));
   }

@@ -15,7 +15,7 @@ namespace hicache {
 
 /// How a process takes part in the cluster store.
 struct cluster_member_options {
-  /// HOST:PORT of the index.
+  /// HOST:PORT of one or more processes of the index, separated by commas.
   std::string index;
   /// Memory to lend; 0 lends none.
   uint64_t segment_bytes = 0;

@@ -48,7 +48,7 @@ struct thread_result {
 constexpr std::string_view bench_fingerprint = "hicache-bench";
 
 page_key bench_key(uint64_t number) {
-  return object_key(page_key{}, bench_fingerprint, std::to_string(number));
+  return object_key(page_key{}, object_mask(bench_fingerprint, std::to_string(number)));
 }
 
 void add_store_flags(CLI::App& app, store_flags& flags) {

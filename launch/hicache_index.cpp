@@ -1,7 +1,9 @@
-// hicache-index: the cluster's index, one shard.
+// hicache-index: one or more shards of the cluster's index.
 
+#include "actors/directory.hpp"
 #include "actors/index.hpp"
 #include "backends/index_link.hpp"
+#include "base/limits.hpp"
 #include "launch/program.hpp"
 #include "launch/rank_config.hpp"
 #include "launch/stop_signal.hpp"
@@ -12,6 +14,7 @@
 #include <caf/scoped_actor.hpp>
 #include <spdlog/spdlog.h>
 
+#include <chrono>
 #include <cstdio>
 
 namespace {
@@ -20,6 +23,10 @@ using namespace hicache;
 
 struct index_flags {
   std::string listen = "127.0.0.1:7766";
+  std::string advertise;
+  uint32_t shards = 1;
+  uint32_t first_shard = 0;
+  std::string join;
   duration member_ttl = std::chrono::seconds{10};
   std::string log_level = "info";
 };
@@ -36,33 +43,63 @@ result<int> serve(const index_flags& flags, const stop_signal& stop) {
     return fail(ec::invalid_argument, "--listen: " + where.error().detail);
   if (flags.member_ttl < std::chrono::milliseconds{100})
     return fail(ec::invalid_argument, "--member-ttl: expected at least 100ms");
+  if (!flags.advertise.empty())
+    if (const auto advertised = parse_endpoint(flags.advertise); !advertised)
+      return fail(ec::invalid_argument, "--advertise: " + advertised.error().detail);
   if (!is_loopback(where->host))
     spdlog::warn("listening beyond this machine without encryption: everyone who reaches {} can "
                  "read and change "
                  "the index",
                  flags.listen);
+  if (flags.shards == 0 || flags.first_shard + flags.shards > limits::index_shards)
+    return fail(ec::invalid_argument, "--shards: expected at least one shard, and numbers below "
+                                        + std::to_string(limits::index_shards));
+  auto options = directory_options{};
+  if (!flags.join.empty()) {
+    const auto others = parse_endpoints(flags.join);
+    if (!others)
+      return fail(ec::invalid_argument, "--join: " + others.error().detail);
+    for (const auto& other : *others)
+      options.others.push_back(to_string(other));
+  }
   const auto clock = monotonic_clock{};
   auto config = system_config{};
-  config.with_network();
+  config.with_network().with_threads(flags.shards);
   auto system = caf::actor_system{config};
-  auto shard = system.spawn(hicache::index, index_options{flags.member_ttl, &clock});
-  const auto port = system.middleman().publish(shard, where->port, where->host.c_str());
   auto self = caf::scoped_actor{system};
+  for (auto i = uint32_t{0}; i < flags.shards; ++i)
+    options.shards.emplace(flags.first_shard + i,
+                           system.spawn(hicache::index, index_options{flags.member_ttl, &clock}));
+  options.since_ms = static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(
+                                             std::chrono::system_clock::now().time_since_epoch())
+                                             .count());
+  options.pause = flags.member_ttl / 4;
+  options.connector = system.middleman().actor_handle();
+  const auto shards = options.shards;
+  const auto all = system.spawn(hicache::directory, std::move(options));
   const auto end = [&] {
-    self->send_exit(shard, caf::exit_reason::user_shutdown);
-    self->wait_for(shard);
+    self->send_exit(all, caf::exit_reason::user_shutdown);
+    self->wait_for(all);
+    for (const auto& [number, shard] : shards) {
+      self->send_exit(shard, caf::exit_reason::user_shutdown);
+      self->wait_for(shard);
+    }
   };
+  // Reused at once after a crash: members look for it where it was.
+  const auto port = system.middleman().publish(all, where->port, where->host.c_str(), true);
   if (!port) {
     end();
     return fail(ec::invalid_argument, "--listen: cannot listen on " + flags.listen
                                         + "; expected a free port of this machine");
   }
-  std::printf("listening on %s:%u\n", where->host.c_str(), *port);
+  const auto listening = to_string(endpoint{where->host, *port});
+  self->send(all, atom::start_v, flags.advertise.empty() ? listening : flags.advertise);
+  std::printf("listening on %s\n", listening.c_str());
   std::fflush(stdout);
   while (!stop.wait_for(std::chrono::hours{1})) {
   }
   spdlog::info("stopping");
-  system.middleman().unpublish(shard, *port);
+  system.middleman().unpublish(all, *port);
   end();
   return exit_ok;
 }
@@ -72,11 +109,29 @@ result<int> serve(const index_flags& flags, const stop_signal& stop) {
 int main(int argc, char** argv) {
   const auto stop = stop_signal{};
   auto flags = index_flags{};
-  auto app = CLI::App{"Serves the index of the cluster store: which member holds which page.",
-                      "hicache-index"};
+  auto app = CLI::App{
+    "Serves the index of the cluster store, or a part of it: which member holds which page.",
+    "hicache-index"};
   app.add_option("--listen", flags.listen, "address to listen on; port 0 picks a free one")
     ->type_name("HOST:PORT")
     ->capture_default_str();
+  app
+    .add_option("--advertise", flags.advertise,
+                "address under which the others reach this process, if it is another one")
+    ->type_name("HOST:PORT");
+  app
+    .add_option("--shards", flags.shards,
+                "how many shards this process serves: each keeps its share of the keys, and has a "
+                "core of its own if there are enough")
+    ->capture_default_str();
+  app
+    .add_option("--shard", flags.first_shard,
+                "the number of the first one; each number is served by one process of the cluster")
+    ->capture_default_str();
+  app
+    .add_option("--join", flags.join,
+                "processes of an index that this one belongs to; one that runs is enough")
+    ->type_name("HOST:PORT[,...]");
   add_duration_flag(app, "--member-ttl", flags.member_ttl,
                     "forget a member that is silent for longer");
   app.add_option("--log-level", flags.log_level, "trace, debug, info, warn, error or critical")

@@ -14,7 +14,10 @@
 #include <caf/scoped_actor.hpp>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <cstdio>
+#include <string>
+#include <vector>
 
 namespace {
 
@@ -26,8 +29,16 @@ struct status_flags {
   bool json = false;
 };
 
-result<index_status> ask_status(const status_flags& flags) {
-  const auto where = parse_endpoint(flags.index);
+struct shard_status {
+  uint32_t number = 0;
+  std::string address;
+  index_status status;
+  /// Why there is no status; empty if there is.
+  std::string trouble;
+};
+
+result<std::vector<shard_status>> ask_status(const status_flags& flags) {
+  const auto where = parse_endpoints(flags.index);
   if (!where)
     return fail(ec::invalid_argument, "--index: " + where.error().detail);
   auto config = system_config{};
@@ -36,20 +47,62 @@ result<index_status> ask_status(const status_flags& flags) {
   auto link = index_link{system, *where};
   if (auto connected = link.connect(flags.timeout); !connected)
     return tl::unexpected{connected.error()};
-  auto answer = result<index_status>{};
-  caf::scoped_actor {
-    system
-    } -> request(link.get(), flags.timeout, atom::status_v, status_query{})
-      .receive([&](index_status& x) { answer = std::move(x); },
-               [&](const caf::error& err) {
-                 const auto why = from_caf(err);
-                 answer = fail(why.code, "the index at " + flags.index
-                                           + " gives no status: " + to_string(why));
-               });
-  return answer;
+  const auto view = link.view();
+  auto self = caf::scoped_actor{system};
+  auto all = std::vector<shard_status>{};
+  for (auto i = size_t{0}; i < view->numbers.size(); ++i) {
+    auto& shard
+      = all.emplace_back(shard_status{view->numbers[i], view->addresses[i], {}, "not reached"});
+    if (view->shards[i])
+      self->request(view->shards[i], flags.timeout, atom::status_v, status_query{})
+        .receive(
+          [&](index_status& x) {
+            shard.status = std::move(x);
+            shard.trouble.clear();
+          },
+          [&](const caf::error& err) { shard.trouble = to_string(from_caf(err)); });
+  }
+  return all;
 }
 
-nlohmann::json to_json(const index_status& status) {
+/// The index as one: counts of all shards together, members with what all shards know of them.
+index_status total(const std::vector<shard_status>& shards) {
+  auto sum = index_status{};
+  for (const auto& shard : shards) {
+    const auto& status = shard.status;
+    for (const auto& member : status.members) {
+      const auto known = std::ranges::find(sum.members, member.info.member,
+                                           [](const auto& x) { return x.info.member; });
+      if (known == sum.members.end()) {
+        sum.members.push_back(member);
+        continue;
+      }
+      known->pages += member.pages;
+      known->bytes += member.bytes;
+      known->silent_ms = std::max(known->silent_ms, member.silent_ms);
+    }
+    sum.keys += status.keys;
+    sum.replicas += status.replicas;
+    sum.bytes += status.bytes;
+    sum.lookups += status.lookups;
+    sum.keys_asked += status.keys_asked;
+    sum.keys_found += status.keys_found;
+    sum.members_lost = std::max(sum.members_lost, status.members_lost);
+    sum.uptime_ms = std::max(sum.uptime_ms, status.uptime_ms);
+  }
+  return sum;
+}
+
+nlohmann::json to_json(const std::vector<shard_status>& shards) {
+  const auto status = total(shards);
+  auto parts = nlohmann::json::array();
+  for (const auto& shard : shards)
+    parts.push_back({{"shard", shard.number},
+                     {"address", shard.address},
+                     {"reached", shard.trouble.empty()},
+                     {"keys", shard.status.keys},
+                     {"lookups", shard.status.lookups},
+                     {"uptime_ms", shard.status.uptime_ms}});
   auto members = nlohmann::json::array();
   for (const auto& member : status.members)
     members.push_back({{"member", absl::StrFormat("%016x", member.info.member)},
@@ -59,7 +112,8 @@ nlohmann::json to_json(const index_status& status) {
                        {"pages", member.pages},
                        {"bytes", member.bytes},
                        {"silent_ms", member.silent_ms}});
-  return {{"members", members},
+  return {{"shards", parts},
+          {"members", members},
           {"keys", status.keys},
           {"replicas", status.replicas},
           {"bytes", status.bytes},
@@ -70,12 +124,17 @@ nlohmann::json to_json(const index_status& status) {
           {"uptime_ms", status.uptime_ms}};
 }
 
-void print(const index_status& status) {
+void print(const std::vector<shard_status>& shards) {
+  const auto status = total(shards);
+  for (const auto& shard : shards)
+    if (!shard.trouble.empty())
+      std::printf("shard %u at %s: %s; its pages are misses\n", shard.number, shard.address.c_str(),
+                  shard.trouble.c_str());
   const auto share = status.keys_asked == 0 ? 0.0
                                             : 100 * static_cast<double>(status.keys_found)
                                                 / static_cast<double>(status.keys_asked);
-  std::printf("up %.0f s; %zu members, %llu gone since the start\n",
-              static_cast<double>(status.uptime_ms) / 1000, status.members.size(),
+  std::printf("up %.0f s; %zu shards, %zu members, %llu gone since the start\n",
+              static_cast<double>(status.uptime_ms) / 1000, shards.size(), status.members.size(),
               static_cast<unsigned long long>(status.members_lost));
   std::printf("%llu pages, %llu replicas, %s; %llu look-ups, %.1f %% of pages found\n",
               static_cast<unsigned long long>(status.keys),

@@ -30,8 +30,8 @@ namespace {
 
 class runtime_impl final : public rank_runtime, private storage_admin {
 public:
-  runtime_impl(const rank_config& config, uint32_t rank, uint32_t ranks)
-    : config_(config), rank_(rank), ranks_(ranks),
+  runtime_impl(const rank_config& config, uint32_t rank, uint32_t ranks, backend_wrapper wrap)
+    : config_(config), rank_(rank), ranks_(ranks), wrap_(std::move(wrap)),
       l1_(config.shape(ranks), host_layout::layer_first, config.device_pages + 1),
       l2_(config.shape(ranks), *parse_host_layout(config.mem_layout),
           config.host_pages(ranks) + 1) {
@@ -133,6 +133,7 @@ private:
   rank_config config_;
   uint32_t rank_;
   uint32_t ranks_;
+  backend_wrapper wrap_;
   monotonic_clock clock_;
   pool_geometry l1_;
   pool_geometry l2_;
@@ -228,7 +229,7 @@ result<void> runtime_impl::open_op_log() {
 
 result<void> runtime_impl::open_store() {
   store_ = std::make_unique<rank_store>(*system_, config_, rank_, ranks_, l2_, l2_memory_->data(),
-                                        clock_);
+                                        clock_, wrap_);
   if (config_.storage_backend.empty())
     return {};
   auto opened
@@ -384,7 +385,8 @@ void runtime_impl::corrupt_for_test() {
 result<std::unique_ptr<rank_runtime>> rank_runtime::start(const rank_config& config,
                                                           std::unique_ptr<agreement> ranks,
                                                           const engine_actor& engine,
-                                                          const device_layers* registered) {
+                                                          const device_layers* registered,
+                                                          const backend_wrapper& wrap) {
   const auto rank = ranks->rank();
   const auto size = ranks->size();
   // Before anything is allocated by settings that the ranks may not share.
@@ -393,7 +395,7 @@ result<std::unique_ptr<rank_runtime>> rank_runtime::start(const rank_config& con
   const auto here = count_ranks_on_host(*ranks);
   if (!here)
     return tl::unexpected{here.error()};
-  auto runtime = std::make_unique<runtime_impl>(config, rank, size);
+  auto runtime = std::make_unique<runtime_impl>(config, rank, size, wrap);
   if (auto all = agree_on_outcome(*ranks, runtime->prepare(registered, *here)); !all)
     return tl::unexpected{all.error()};
   runtime->spawn(std::move(ranks));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "backends/storage_backend.hpp"
 #include "base/clock.hpp"
 #include "cache/geometry.hpp"
 #include "gpu/device.hpp"
@@ -33,12 +34,14 @@ public:
   /// @param registered The engine's own L1 pool, which must outlive the runtime; null lets hicache
   /// allocate one. Its shape must be that of the settings, and it must hold --device-pages pages
   /// and the padding page.
+  /// @param wrap Around each L3 store that this rank opens; may be empty.
   /// @returns one sentence: memory that is not there, an index that does not answer, settings in
   /// which the ranks differ. A rank that fails because another one did returns ec::stopping.
   static result<std::unique_ptr<rank_runtime>> start(const rank_config& config,
                                                      std::unique_ptr<agreement> ranks,
                                                      const engine_actor& engine = {},
-                                                     const device_layers* registered = nullptr);
+                                                     const device_layers* registered = nullptr,
+                                                     const backend_wrapper& wrap = {});
 
   virtual ~rank_runtime() = default;
 

@@ -15,9 +15,9 @@ namespace hicache {
 
 rank_store::rank_store(caf::actor_system& system, const rank_config& settings, uint32_t rank,
                        uint32_t ranks, const pool_geometry& l2, std::byte* l2_memory,
-                       const clock_source& clock)
+                       const clock_source& clock, backend_wrapper wrap)
   : system_(system), settings_(settings), rank_(rank), ranks_(ranks), l2_(l2),
-    l2_memory_(l2_memory), clock_(clock) {}
+    l2_memory_(l2_memory), clock_(clock), wrap_(std::move(wrap)) {}
 
 rank_store::~rank_store() {
   close();
@@ -37,6 +37,8 @@ result<open_store> rank_store::open(const storage_attachment& wanted) {
     member_.reset();
     return tl::unexpected{backend.error()};
   }
+  if (wrap_)
+    *backend = wrap_(std::move(*backend));
   // Ranks with the same bytes share the writing, unless each of them has a store of its own.
   const auto shares_writing
     = l2_.shape().attention != attention_kind::mha && wanted.backend != "memory";

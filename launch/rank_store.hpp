@@ -21,8 +21,10 @@ class rank_store {
 public:
   /// @param system Networking loaded if the backend `cluster` is to be opened. All references must
   /// outlive the store, and so must L2.
+  /// @param wrap Around each backend; may be empty.
   rank_store(caf::actor_system& system, const rank_config& settings, uint32_t rank, uint32_t ranks,
-             const pool_geometry& l2, std::byte* l2_memory, const clock_source& clock);
+             const pool_geometry& l2, std::byte* l2_memory, const clock_source& clock,
+             backend_wrapper wrap = {});
 
   /// Ends what is open.
   ~rank_store();
@@ -56,6 +58,7 @@ private:
   const pool_geometry& l2_;
   std::byte* const l2_memory_;
   const clock_source& clock_;
+  const backend_wrapper wrap_;
   std::mutex mutex_; // Guards what follows.
   std::unique_ptr<cluster_member> member_;
   storage_actor actor_;

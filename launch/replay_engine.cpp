@@ -1,7 +1,6 @@
 #include "launch/replay_engine.hpp"
 
 #include "base/check.hpp"
-#include "base/limits.hpp"
 #include "cache/page_hash.hpp"
 #include "transport/gather.hpp"
 
@@ -98,13 +97,25 @@ result<std::vector<int64_t>> replay_engine::reduce(std::vector<int64_t> values) 
   auto minimum = result<std::vector<int64_t>>{};
   // The ranks' engines wait for each other as long as for a step: a rank that computes is not late.
   self_
-    ->request(runtime_.consensus(), caf::timespan{limits::step_timeout}, atom::reduce_v,
+    ->request(runtime_.consensus(), caf::timespan{options_.step_timeout}, atom::reduce_v,
               reduction{reduction_channel::engine, std::move(values)})
     .receive([&](reduced& x) { minimum = std::move(x.values); },
-             [&](const caf::error&) {
-               minimum = fail(ec::rank_unresponsive, "a rank of the instance does not answer");
+             [&](const caf::error& err) {
+               minimum = tl::unexpected{err == caf::sec::request_timeout ? missing_rank()
+                                                                         : from_caf(err)};
              });
   return minimum;
+}
+
+error replay_engine::missing_rank() {
+  ++totals_.engine_errors;
+  auto missing = error{ec::rank_unresponsive, "the engines' turn was not agreed on in time: "};
+  self_
+    ->request(runtime_.consensus(), caf::infinite, atom::missing_v,
+              static_cast<uint8_t>(reduction_channel::engine))
+    .receive([&](const std::string& who) { missing.detail += who; },
+             [&](const caf::error& err) { missing.detail += to_string(from_caf(err)); });
+  return missing;
 }
 
 result<tree_answers> replay_engine::apply(std::vector<tree_operation> operations) {
@@ -262,14 +273,40 @@ result<bool> replay_engine::may_get_room() {
     return true;
   // Under write_back the tree may have begun to write pages to L2 to make the room.
   return step(step_patience).map([this](const step_result& done) {
-    return done.reduced || open_.size() > 1;
+    return done.reduced || std::ranges::count(open_, false, &open_request::parked) > 1;
   });
+}
+
+result<void> replay_engine::park_if_stuck() {
+  const auto waits = [](const open_request& x) { return x.scheduled && !x.ready; };
+  if (in_flight_ || open_.empty() || std::ranges::any_of(open_, waits))
+    return {};
+  auto operations = std::vector<tree_operation>{};
+  for (auto i = open_.begin() + 1; i != open_.end(); ++i)
+    if (!std::exchange(i->parked, true))
+      operations.emplace_back(release_request{i->position + 1});
+  if (operations.empty())
+    return {};
+  return apply(std::move(operations)).map([](const tree_answers&) {});
+}
+
+result<void> replay_engine::unpark() {
+  auto operations = std::vector<tree_operation>{};
+  for (auto& request : open_)
+    if (std::exchange(request.parked, false)) {
+      operations.emplace_back(match_of(request));
+      if (options_.storage && !request.scheduled)
+        operations.emplace_back(prefetch_request{request.position + 1});
+    }
+  if (operations.empty())
+    return {};
+  return apply(std::move(operations)).map([](const tree_answers&) {});
 }
 
 result<bool> replay_engine::serve_ready() {
   auto served = false;
   for (auto i = open_.begin(); i != open_.end();) {
-    if (!i->ready) {
+    if (!i->ready || i->parked) {
       ++i;
       continue;
     }
@@ -297,6 +334,8 @@ result<bool> replay_engine::serve_ready() {
       runtime_.corrupt_for_test();
 #endif
   }
+  if (auto moved = served ? unpark() : park_if_stuck(); !moved)
+    return tl::unexpected{moved.error()};
   return served;
 }
 
@@ -382,8 +421,8 @@ result<void> replay_engine::verify(const open_request& request,
 result<void> replay_engine::restart_open() {
   auto operations = std::vector<tree_operation>{};
   for (auto& request : open_) {
-    const auto id = request_id{request.position + 1};
-    operations.emplace_back(release_request{id});
+    if (!std::exchange(request.parked, false))
+      operations.emplace_back(release_request{request.position + 1});
     operations.emplace_back(match_of(request));
     request.scheduled = request.ready = true;
   }
@@ -398,7 +437,8 @@ result<void> replay_engine::restart_open() {
 result<void> replay_engine::abandon_open() {
   auto operations = std::vector<tree_operation>{};
   for (const auto& request : open_)
-    operations.emplace_back(release_request{request.position + 1});
+    if (!request.parked)
+      operations.emplace_back(release_request{request.position + 1});
   open_.clear();
   if (operations.empty())
     return {};

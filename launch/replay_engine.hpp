@@ -1,6 +1,7 @@
 #pragma once
 
 #include "base/clock.hpp"
+#include "base/limits.hpp"
 #include "launch/kv_pattern.hpp"
 #include "launch/rank_runtime.hpp"
 #include "launch/replay_report.hpp"
@@ -39,6 +40,8 @@ struct replay_options {
   bool storage = false;
   /// Seeds the KV pattern: instances of one namespace compute the same bytes.
   std::string name_space;
+  /// How long the ranks' engines wait for each other.
+  duration step_timeout = limits::step_timeout;
   uint32_t first_head = 0;
 #ifdef HICACHE_TEST_HOOKS
   /// This rank damages its tree after so many requests; 0: never.
@@ -74,6 +77,8 @@ private:
     time_point arrived;
     bool scheduled = false;
     bool ready = false;
+    /// It holds nothing, so that another one gets room; it is matched again when that is served.
+    bool parked = false;
   };
 
   /// What every rank knows at the start of a turn.
@@ -83,6 +88,9 @@ private:
   };
 
   result<std::vector<int64_t>> reduce(std::vector<int64_t> values);
+
+  /// Counts a reduction that has just run out of time, and says which ranks it waits for.
+  error missing_rank();
 
   result<tree_answers> apply(std::vector<tree_operation> operations);
 
@@ -100,9 +108,16 @@ private:
 
   match_request match_of(const open_request& request) const;
 
-  /// Schedules the next request in line, if none is ready to run. Those behind it go on prefetching,
-  /// as in the waiting queue of an engine that is busy.
+  /// Schedules the next request in line, if none is ready to run. Those behind it go on
+  /// prefetching, as in the waiting queue of an engine that is busy.
   result<void> schedule_next();
+
+  /// Lets go of what all requests but the oldest hold, if each of them waits for room that another
+  /// one holds.
+  result<void> park_if_stuck();
+
+  /// Matches parked requests again.
+  result<void> unpark();
 
   /// True if room may come: copies will end, or others will release their pages.
   result<bool> may_get_room();

@@ -24,9 +24,20 @@ struct MemberInfo {
   slotBytes @7 :UInt64;
 }
 
+struct IndexShard {
+  number @0 :UInt32;
+  address @1 :Text;
+  sinceMs @2 :UInt64;
+}
+
+struct ShardMap {
+  shards @0 :List(IndexShard);
+}
+
 struct Membership {
   known @0 :Bool;
   memberTtlMs @1 :UInt64;
+  shardsDigest @2 :UInt64;
 }
 
 struct Heartbeat {
@@ -59,16 +70,16 @@ struct KeyBatch {
 
 struct Replica {
   member @0 :UInt64;
-  epoch @1 :UInt64;
-  offset @2 :UInt64;
-  length @3 :UInt32;
-  generation @4 :UInt32;
+  offset @1 :UInt64;
+  length @2 :UInt32;
+  generation @3 :UInt32;
 }
 
 struct Placements {
   # counts[i] replicas belong to key i, in order.
   counts @0 :List(UInt8);
   replicas @1 :List(Replica);
+  shardsDigest @2 :UInt64;
 }
 
 struct MemberQuery {

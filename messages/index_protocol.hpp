@@ -11,13 +11,13 @@
 namespace hicache {
 
 /// Version of the index protocol; peers of another version are refused.
-inline constexpr uint32_t index_protocol_version = 1;
+inline constexpr uint32_t index_protocol_version = 2;
 
 /// A rank that lends memory, and how to read it.
 struct member_info {
-  /// Random, chosen by the process at start.
+  /// Random, chosen by the process at start, and never used again: readers know it by this alone.
   uint64_t member = 0;
-  /// Grows with every mount; nothing of an older epoch is valid.
+  /// Grows with every mount; nothing that was announced under an older epoch is valid.
   uint64_t epoch = 0;
   uint32_t protocol_version = index_protocol_version;
   /// The machine, for people and for placing replicas.
@@ -32,6 +32,27 @@ struct member_info {
   friend bool operator==(const member_info&, const member_info&) = default;
 };
 
+/// One shard of the index.
+struct index_shard {
+  /// Which part of the keys it keeps, for good: see shard_of.
+  uint32_t number = 0;
+  /// HOST:PORT of the directory of its process; empty if the shard was given up.
+  std::string address;
+  /// When that began, in milliseconds since 1970: the younger of two processes that claim a number
+  /// has it.
+  uint64_t since_ms = 0;
+
+  friend bool operator==(const index_shard&, const index_shard&) = default;
+};
+
+/// The shards of the index, as far as a process knows them.
+struct shard_map {
+  /// In order of their numbers.
+  std::vector<index_shard> shards;
+
+  friend bool operator==(const shard_map&, const shard_map&) = default;
+};
+
 /// Answer to mount and heartbeat.
 struct membership {
   /// False if the index does not know the member under this epoch: mount again and report all
@@ -39,6 +60,8 @@ struct membership {
   bool known = false;
   /// The index forgets a member that is silent for longer.
   uint64_t member_ttl_ms = 0;
+  /// `digest_of` the map that the shard's process knows; 0 if it has none.
+  uint64_t shards_digest = 0;
 
   friend bool operator==(const membership&, const membership&) = default;
 };
@@ -91,7 +114,6 @@ struct key_batch {
 /// Where one copy of a page is.
 struct replica {
   uint64_t member = 0;
-  uint64_t epoch = 0;
   uint64_t offset = 0;
   uint32_t generation = 0;
   /// Bytes of the object.
@@ -103,6 +125,8 @@ struct replica {
 /// Answer to a lookup: for each key, in order, its replicas; none if the page is unknown.
 struct placements {
   std::vector<std::vector<replica>> replicas;
+  /// As in membership.
+  uint64_t shards_digest = 0;
 
   friend bool operator==(const placements&, const placements&) = default;
 };

@@ -124,7 +124,8 @@ using segment_actor = caf::typed_actor<
   // Itself: heartbeat, and mounting again after the index was lost.
   caf::reacts_to<atom::tick>, caf::replies_to<atom::counters>::with<rank_counters>>;
 
-/// The INDEX knows, for the whole cluster, which segments hold which page. In a process of its own.
+/// The INDEX knows, for its share of the cluster's keys, which segments hold which page. One of
+/// some shards, in a process of its own.
 using index_actor = caf::typed_actor<
   // Admits a member; an older epoch of it is forgotten. The sender is watched from now on.
   caf::replies_to<atom::mount, member_info>::with<membership>,
@@ -140,7 +141,23 @@ using index_actor = caf::typed_actor<
   caf::replies_to<atom::members, member_query>::with<member_list>,
   // State of the shard, for people.
   caf::replies_to<atom::status, status_query>::with<index_status>,
+  // Directory: the digest of the shards that it knows from now on.
+  caf::reacts_to<atom::shards, uint64_t>,
   // Itself: forgets silent members.
+  caf::reacts_to<atom::poll>,
+  // Itself: goes on removing what members left behind.
+  caf::reacts_to<atom::drop>>;
+
+/// The DIRECTORY of an index process knows the shards of the whole index: its own, and those that
+/// the directories of other processes tell it of. What clients connect to.
+using directory_actor = caf::typed_actor<
+  // Another directory tells what it knows; a client tells nothing. Answers what is known with that.
+  caf::replies_to<atom::shards, shard_map>::with<shard_map>,
+  // The shard of that number (an index_actor), if it is in this process.
+  caf::replies_to<atom::locate, uint32_t>::with<caf::strong_actor_ptr>,
+  // Its process: the address (HOST:PORT) under which others reach it, once.
+  caf::reacts_to<atom::start, std::string>,
+  // Itself: exchanges what is known with the other directories.
   caf::reacts_to<atom::poll>>;
 
 /// The ATTACHMENT attaches and detaches L3 while the instance runs, on all ranks or none. Detached,
@@ -179,7 +196,9 @@ namespace detail {
 
 template <class T>
 inline constexpr bool may_leave_process
-  = wire::wire_type<T> || caf::is_atom_constant<T>::value || std::is_void_v<T>;
+  = wire::wire_type<T> || caf::is_atom_constant<T>::value
+    || std::is_void_v<
+      T> || std::is_arithmetic_v<T> || std::is_same_v<T, std::string> || std::is_same_v<T, caf::strong_actor_ptr>;
 
 template <class>
 inline constexpr bool is_remote_signature = false;
@@ -200,6 +219,7 @@ inline constexpr bool is_remote_interface<
   caf::typed_actor<Signatures...>> = (detail::is_remote_signature<Signatures> && ...);
 
 static_assert(is_remote_interface<index_actor>);
+static_assert(is_remote_interface<directory_actor>);
 static_assert(!is_remote_interface<tree_actor>);
 static_assert(!is_remote_interface<storage_actor>);
 

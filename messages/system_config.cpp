@@ -16,12 +16,18 @@ system_config::system_config() {
                      [](uint8_t code, caf::atom_value category, const caf::message& context) {
                        return hicache::to_string(from_caf(caf::error{code, category, context}));
                      });
-  // A rank shares its cores with the engine and with the other ranks of the machine; its actors
-  // never block.
-  set("scheduler.max-threads", size_t{2});
+  // A rank shares its cores with the engine and with the other ranks of the machine, and its actors
+  // never block: one thread runs them all, and a message from one to the other wakes nobody. With
+  // two threads a step took twice as long (bench/run.sh step).
+  with_threads(1);
   // CAF's default policy, work stealing, lets idle workers sleep for up to 10 ms; with work sharing
   // a message wakes one.
   set("scheduler.policy", caf::atom("sharing"));
+}
+
+system_config& system_config::with_threads(size_t count) {
+  set("scheduler.max-threads", count);
+  return *this;
 }
 
 system_config& system_config::with_network() {

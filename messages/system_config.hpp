@@ -2,6 +2,8 @@
 
 #include <caf/actor_system_config.hpp>
 
+#include <cstddef>
+
 namespace hicache {
 
 /// Settings of one process's actor system. Announces every message type and error code, so a
@@ -10,6 +12,10 @@ namespace hicache {
 class system_config : public caf::actor_system_config {
 public:
   system_config();
+
+  /// Threads that run the actors of CAF's pool; one by default.
+  /// @pre count > 0
+  system_config& with_threads(size_t count);
 
   /// Adds networking. Heartbeats make CAF notice a peer that vanished without closing its
   /// connection.

@@ -7,6 +7,7 @@
 #include <capnp/serialize.h>
 #include <kj/exception.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -33,6 +34,8 @@ void read(schema::Key::Reader from, page_key& x) {
 // Elements of lists; declared here because the list templates below look them up by plain name.
 void write(const announced_page& x, schema::AnnouncedPage::Builder to);
 void read(schema::AnnouncedPage::Reader from, announced_page& x);
+void write(const index_shard& x, schema::IndexShard::Builder to);
+void read(schema::IndexShard::Reader from, index_shard& x);
 void write(const member_info& x, schema::MemberInfo::Builder to);
 void read(schema::MemberInfo::Reader from, member_info& x);
 void write(const member_state& x, schema::MemberState::Builder to);
@@ -88,11 +91,36 @@ void read(schema::MemberInfo::Reader from, member_info& x) {
 void write(const membership& x, schema::Membership::Builder to) {
   to.setKnown(x.known);
   to.setMemberTtlMs(x.member_ttl_ms);
+  to.setShardsDigest(x.shards_digest);
 }
 
 void read(schema::Membership::Reader from, membership& x) {
   x.known = from.getKnown();
   x.member_ttl_ms = from.getMemberTtlMs();
+  x.shards_digest = from.getShardsDigest();
+}
+
+void write(const index_shard& x, schema::IndexShard::Builder to) {
+  to.setNumber(x.number);
+  to.setAddress(x.address);
+  to.setSinceMs(x.since_ms);
+}
+
+void read(schema::IndexShard::Reader from, index_shard& x) {
+  x.number = from.getNumber();
+  x.address = text(from.getAddress());
+  x.since_ms = from.getSinceMs();
+}
+
+void write(const shard_map& x, schema::ShardMap::Builder to) {
+  write_list(x.shards, to.initShards(size_of(x.shards)));
+}
+
+void read(schema::ShardMap::Reader from, shard_map& x) {
+  read_list(from.getShards(), limits::index_shards, x.shards);
+  const auto is_behind = [](const auto& a, const auto& b) { return a.number >= b.number; };
+  KJ_REQUIRE(std::ranges::adjacent_find(x.shards, is_behind) == x.shards.end(),
+             "shards are not in order");
 }
 
 void write(const heartbeat& x, schema::Heartbeat::Builder to) {
@@ -154,7 +182,6 @@ void read(schema::KeyBatch::Reader from, key_batch& x) {
 
 void write(const replica& x, schema::Replica::Builder to) {
   to.setMember(x.member);
-  to.setEpoch(x.epoch);
   to.setOffset(x.offset);
   to.setLength(x.length);
   to.setGeneration(x.generation);
@@ -162,7 +189,6 @@ void write(const replica& x, schema::Replica::Builder to) {
 
 void read(schema::Replica::Reader from, replica& x) {
   x.member = from.getMember();
-  x.epoch = from.getEpoch();
   x.offset = from.getOffset();
   x.length = from.getLength();
   x.generation = from.getGeneration();
@@ -170,6 +196,7 @@ void read(schema::Replica::Reader from, replica& x) {
 }
 
 void write(const placements& x, schema::Placements::Builder to) {
+  to.setShardsDigest(x.shards_digest);
   auto total = 0u;
   auto counts = to.initCounts(size_of(x.replicas));
   for (auto i = 0u; i < counts.size(); ++i) {
@@ -184,6 +211,7 @@ void write(const placements& x, schema::Placements::Builder to) {
 }
 
 void read(schema::Placements::Reader from, placements& x) {
+  x.shards_digest = from.getShardsDigest();
   const auto counts = from.getCounts();
   const auto replicas = from.getReplicas();
   KJ_REQUIRE(counts.size() <= limits::index_batch_keys, "list too long");
@@ -303,6 +331,7 @@ result<T> decode_as(std::span<const uint64_t> words) {
   }
 
 HICACHE_DEFINE_CODEC(member_info, MemberInfo)
+HICACHE_DEFINE_CODEC(shard_map, ShardMap)
 HICACHE_DEFINE_CODEC(membership, Membership)
 HICACHE_DEFINE_CODEC(heartbeat, Heartbeat)
 HICACHE_DEFINE_CODEC(published_pages, PublishedPages)

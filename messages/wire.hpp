@@ -27,6 +27,7 @@ struct codec;
   };
 
 HICACHE_DECLARE_CODEC(member_info)
+HICACHE_DECLARE_CODEC(shard_map)
 HICACHE_DECLARE_CODEC(membership)
 HICACHE_DECLARE_CODEC(heartbeat)
 HICACHE_DECLARE_CODEC(published_pages)

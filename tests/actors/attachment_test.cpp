@@ -100,26 +100,18 @@ protected:
   request_id last_request_ = 1000;
 };
 
-TEST_F(AttachmentTest, OneRankAttachesAStoreThatHasPagesAlready) {
-  start(1, true);
-  const auto tokens = make_tokens(1, 16);
-  compute(tokens);
-  EXPECT_TRUE(attach(""));
-  EXPECT_EQ(fetched_tokens(tokens), 0u);
-  EXPECT_TRUE(attach("shared"));
-  EXPECT_EQ(fetched_tokens(tokens), 16u);
-  expect_all_works(2);
-}
-
-TEST_F(AttachmentTest, ThreeRanksAttachAStoreThatHasPagesAlready) {
-  start(3, true);
-  const auto tokens = make_tokens(1, 16);
-  compute(tokens);
-  EXPECT_TRUE(attach(""));
-  EXPECT_EQ(fetched_tokens(tokens), 0u);
-  EXPECT_TRUE(attach("shared"));
-  EXPECT_EQ(fetched_tokens(tokens), 16u);
-  expect_all_works(2);
+TEST_F(AttachmentTest, AttachesAStoreThatHasPagesAlready) {
+  for (const auto ranks : {1u, 3u}) {
+    SCOPED_TRACE(ranks);
+    start(ranks, true);
+    const auto tokens = make_tokens(1, 16);
+    compute(tokens);
+    EXPECT_TRUE(attach(""));
+    EXPECT_EQ(fetched_tokens(tokens), 0u);
+    EXPECT_TRUE(attach("shared"));
+    EXPECT_EQ(fetched_tokens(tokens), 16u);
+    expect_all_works(2);
+  }
 }
 
 TEST_F(AttachmentTest, AttachesToAnInstanceThatHadNothing) {

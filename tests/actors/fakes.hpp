@@ -10,6 +10,7 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -136,6 +137,8 @@ struct storage_gate {
   /// The code that the next request is answered with instead; ec::none, or null, lets it pass.
   std::function<ec()> fault;
   held_requests held;
+  /// Pages of each request that came so far, by verb.
+  std::map<std::string, std::vector<uint64_t>> asked;
 };
 
 using storage_gate_ptr = std::shared_ptr<storage_gate>;
@@ -174,6 +177,7 @@ inline caf::behavior gated_storage(caf::event_based_actor* self, const storage_g
                                    const storage_actor& storage) {
   const auto hold = [=](const char* verb, const storage_batch& batch, caf::timespan timeout) {
     gate->held.push_back({verb, batch, timeout, self->make_response_promise()});
+    gate->asked[verb].push_back(batch.count);
     self->send(self, errand{[=](auto* me) { pass_gate(me, gate, storage); }});
     return gate->held.back().promise;
   };

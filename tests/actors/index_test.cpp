@@ -1,6 +1,9 @@
 #include "actors/index.hpp"
 #include "tests/actors/fakes.hpp"
 
+#include <algorithm>
+#include <numeric>
+
 namespace hicache {
 namespace {
 
@@ -63,10 +66,10 @@ TEST_F(IndexTest, LocatesWhatMembersPublish) {
   const auto found
     = ask<placements>(index_, atom::locate_v, key_batch{{key_of(10), key_of(99), key_of(11)}});
   ASSERT_EQ(found->replicas.size(), 3u);
-  EXPECT_EQ(found->replicas[0], (std::vector<replica>{{1, 1, 40960, 7, 512}}));
+  EXPECT_EQ(found->replicas[0], (std::vector<replica>{{1, 40960, 7, 512}}));
   EXPECT_TRUE(found->replicas[1].empty());
   ASSERT_EQ(found->replicas[2].size(), 2u);
-  EXPECT_EQ(found->replicas[2][1], (replica{2, 5, 45056, 7, 512}));
+  EXPECT_EQ(found->replicas[2][1], (replica{2, 45056, 7, 512}));
 }
 
 TEST_F(IndexTest, ForgetsWhatMembersWithdraw) {
@@ -99,8 +102,7 @@ TEST_F(IndexTest, NothingOfAnOldEpochSurvivesANewMount) {
   mount(1, 2);
   EXPECT_TRUE(locate(10).empty());
   publish(1, 2, {11});
-  ASSERT_EQ(locate(11).size(), 1u);
-  EXPECT_EQ(locate(11)[0].epoch, 2u);
+  EXPECT_EQ(locate(11).size(), 1u);
 }
 
 TEST_F(IndexTest, SilentMembersAreForgotten) {
@@ -143,13 +145,36 @@ TEST_F(IndexTest, DeadMembersAreForgottenAtOnce) {
   EXPECT_EQ(status().members_lost, 1u);
 }
 
+TEST_F(IndexTest, WhatAMemberLeavesBehindIsRemovedBetweenOtherMessages) {
+  mount(1);
+  mount(2);
+  auto keys = std::vector<uint64_t>(4000);
+  std::iota(keys.begin(), keys.end(), 1);
+  publish(1, 1, keys);
+  advance_in_steps(9s, 3);
+  beat(2);
+  clock.advance(2s);
+  caf::anon_send(index_, atom::poll_v);
+  const auto located = send_request<placements>(index_, atom::locate_v, key_batch{{key_of(1)}});
+  auto messages = 0;
+  for (; !located.arrived() && sched.has_job(); ++messages) {
+    // In turns: the scheduler would let the index go on until it has nothing left to do.
+    std::rotate(sched.jobs.begin(), sched.jobs.begin() + 1, sched.jobs.end());
+    sched.run_once();
+  }
+  EXPECT_LT(messages, 8) << "a lookup does not wait for the removal of 4000 pages";
+  EXPECT_TRUE(located.get()->replicas[0].empty()) << "nor is any of them offered meanwhile";
+  run();
+  EXPECT_EQ(status().keys, 0u);
+}
+
 TEST_F(IndexTest, OtherProtocolVersionsAreRefused) {
   auto info = member(1);
   info.protocol_version = index_protocol_version + 1;
   const auto view = ask<membership>(index_, atom::mount_v, info);
   ASSERT_FALSE(view);
   EXPECT_EQ(view.error().code, ec::unsupported);
-  EXPECT_NE(view.error().detail.find("version 2"), std::string::npos) << view.error().detail;
+  EXPECT_NE(view.error().detail.find("version 3"), std::string::npos) << view.error().detail;
   EXPECT_FALSE(beat(1));
 }
 

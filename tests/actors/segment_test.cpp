@@ -31,10 +31,16 @@ protected:
     options.member.slot_bytes = slot_bytes;
     options.member.capacity_bytes = memory_.size();
     options.memory = memory_;
-    options.index = [this] { return index_; };
+    options.index = [this] { return view(); };
     options.index_lost = [this](const index_actor&) { ++index_lost_; };
+    options.index_heard = [this](uint64_t digest) { heard_ = digest; };
     options.timeout = 2s;
     segment_ = spawn(segment, options);
+  }
+
+  /// The index as the segment sees it: of one shard, unless the test says otherwise.
+  virtual index_view_ptr view() const {
+    return std::make_shared<const index_view>(index_view{{0}, {index_}, {"here"}});
   }
 
   segment_slots reserve(std::vector<uint64_t> keys, uint64_t parent = 0) {
@@ -72,6 +78,7 @@ protected:
   segment_actor segment_;
   std::vector<std::byte> memory_;
   int index_lost_ = 0;
+  uint64_t heard_ = 0;
 };
 
 TEST_F(SegmentTest, PublishedPagesAreLocated) {
@@ -162,14 +169,12 @@ TEST_F(SegmentTest, ForgottenMemberMountsAgainAndReports) {
   start_index();
   start_segment(4);
   store({10, 11});
-  const auto epoch = locate(10)[0].epoch;
   clock.advance(11s); // The index's time passes, the segment's heartbeats are late.
   tell(index_, atom::poll_v);
   EXPECT_TRUE(locate(10).empty());
   advance_in_steps(5s, 5);
   ASSERT_EQ(locate(10).size(), 1u);
   EXPECT_EQ(locate(11).size(), 1u);
-  EXPECT_EQ(locate(10)[0].epoch, epoch + 1);
 }
 
 TEST_F(SegmentTest, LostIndexIsToldOfEverythingWhenItIsBack) {
@@ -208,6 +213,101 @@ TEST_F(SegmentTest, DeadSegmentIsForgottenAtOnce) {
   EXPECT_TRUE(locate(10).empty());
 }
 
+TEST_F(SegmentTest, PassesOnWhatTheIndexSaysOfItsShards) {
+  start_index();
+  start_segment(2);
+  tell(index_, atom::shards_v, uint64_t{77});
+  store({10});
+  EXPECT_EQ(heard_, 77u);
+}
+
+// -- several shards -----------------------------------------------------------
+
+class ShardedSegmentTest : public SegmentTest {
+protected:
+  ~ShardedSegmentTest() override { stop_all(); }
+
+  void start_shard(uint32_t number) { shards_[number] = spawn(index, index_options{10s, &clock}); }
+
+  index_view_ptr view() const override {
+    auto view = std::make_shared<index_view>();
+    for (const auto& [number, shard] : shards_) {
+      view->numbers.push_back(number);
+      view->shards.push_back(shard);
+      view->addresses.emplace_back("here");
+    }
+    return view;
+  }
+
+  uint32_t keeper_of(uint64_t key) const {
+    const auto numbers = view()->numbers;
+    return numbers[shard_of(key_of(key), numbers)];
+  }
+
+  bool is_offered_by(uint32_t number, uint64_t key) {
+    return !ask_value<placements>(shards_.at(number), atom::locate_v, key_batch{{key_of(key)}})
+              .replicas.front()
+              .empty();
+  }
+
+  /// Each page is offered by the shard that keeps its key, and by no other one.
+  void expect_in_their_places(const std::vector<uint64_t>& keys) {
+    for (const auto key : keys)
+      for (const auto& [number, shard] : shards_) {
+        if (!shard)
+          continue;
+        EXPECT_EQ(is_offered_by(number, key), number == keeper_of(key))
+          << "page " << key << ", shard " << number;
+      }
+  }
+
+  std::map<uint32_t, index_actor> shards_;
+  const std::vector<uint64_t> keys_{10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25};
+};
+
+TEST_F(ShardedSegmentTest, PagesAreAnnouncedAndWithdrawnWhereTheyBelong) {
+  for (const auto number : {0, 1, 5})
+    start_shard(static_cast<uint32_t>(number));
+  start_segment(32);
+  store(keys_);
+  expect_in_their_places(keys_);
+  tell(segment_, atom::remove_v, keys_of(10, 16));
+  for (const auto key : keys_)
+    EXPECT_FALSE(is_offered_by(keeper_of(key), key));
+}
+
+TEST_F(ShardedSegmentTest, AShardThatBeginsAnewIsToldOfItsPagesOnly) {
+  for (const auto number : {0, 1})
+    start_shard(static_cast<uint32_t>(number));
+  start_segment(32);
+  store(keys_);
+  stop(shards_[1]);
+  shards_[1] = nullptr;
+  advance_in_steps(4s, 4);
+  EXPECT_EQ(index_lost_, 1);
+  expect_in_their_places(keys_);
+  store({30, 31, 32, 33, 34, 35}); // Those of the lost shard are stored, too.
+  start_shard(1);
+  advance_in_steps(4s, 4);
+  expect_in_their_places(keys_);
+  expect_in_their_places({30, 31, 32, 33, 34, 35});
+}
+
+TEST_F(ShardedSegmentTest, KeysMoveToAShardThatComesAndFromOneThatGoes) {
+  for (const auto number : {0, 1})
+    start_shard(static_cast<uint32_t>(number));
+  start_segment(32);
+  store(keys_);
+  start_shard(2);
+  advance_in_steps(3s, 1);
+  expect_in_their_places(keys_);
+  shards_.erase(0);
+  advance_in_steps(3s, 1);
+  expect_in_their_places(keys_);
+  store({40, 41, 42, 43});
+  expect_in_their_places({40, 41, 42, 43});
+}
+
 // -- what happens while a block report is under way ---------------------------
 
 /// An index that answers announcements when the test says so.
@@ -220,10 +320,10 @@ struct slow_index {
 caf::behavior run_slow_index(caf::event_based_actor* self, std::shared_ptr<slow_index> log) {
   return {
     [](atom::mount, const member_info&) {
-      return membership{true, 10000};
+      return membership{true, 10000, 0};
     },
     [](atom::tick, const heartbeat&) {
-      return membership{true, 10000};
+      return membership{true, 10000, 0};
     },
     [self, log](atom::publish, const published_pages& x) {
       log->news.push_back(x);
@@ -232,7 +332,7 @@ caf::behavior run_slow_index(caf::event_based_actor* self, std::shared_ptr<slow_
     },
     [log](atom::withdraw, const withdrawn_pages& x) {
       log->withdrawn.push_back(x);
-      return membership{true, 10000};
+      return membership{true, 10000, 0};
     },
     [self](const errand& x) { x.run(self); },
   };
@@ -257,7 +357,7 @@ protected:
     auto promise = std::move(log_->waiting.front());
     log_->waiting.pop_front();
     tell(slow_, errand{[promise](caf::event_based_actor*) mutable {
-           promise.deliver(membership{true, 10000});
+           promise.deliver(membership{true, 10000, 0});
          }});
   }
 

@@ -26,6 +26,22 @@ TEST(UnitsTest, RefusesWhatIsNoSize) {
   }
 }
 
+// SGLang reads what it does not understand as 0, which is no bound; here it is refused.
+TEST(UnitsTest, F12SizesOfSglang) {
+  EXPECT_EQ(parse_bytes("1k"), 1000u);
+  EXPECT_EQ(parse_bytes("1Ki"), 1024u);
+  EXPECT_EQ(parse_bytes("1.5G"), 1'500'000'000u);
+  EXPECT_EQ(parse_bytes("200G"), 200'000'000'000u);
+  EXPECT_EQ(parse_bytes("1Gi"), 1'073'741'824u);
+  EXPECT_EQ(parse_bytes("1Ti"), 1_GiB << 10);
+  EXPECT_EQ(parse_bytes("10"), 10u);
+  EXPECT_EQ(parse_bytes("1024"), 1024u);
+  EXPECT_EQ(parse_bytes("1KB"), 1000u);
+  EXPECT_EQ(parse_bytes("0"), 0u);
+  for (const auto* text : {"", "null", "abc", "-5", "-3"})
+    EXPECT_FALSE(parse_bytes(text)) << text;
+}
+
 TEST(UnitsTest, ReadsTimes) {
   EXPECT_EQ(parse_duration("250ms"), 250ms);
   EXPECT_EQ(parse_duration("2s"), 2s);

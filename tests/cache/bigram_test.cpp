@@ -50,7 +50,6 @@ TEST(Bigrams, PagesOverlapByOneToken) {
   EXPECT_EQ(d.match(border), (hit{0, 0}));
 }
 
-// Case P30.
 TEST(Bigrams, TravelThroughAllTiers) {
   auto d = tree_driver{bigrams(4)};
   const auto tokens = range(1, 34);

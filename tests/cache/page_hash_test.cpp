@@ -71,12 +71,12 @@ TEST(PageHash, FramesTheFieldsOfANamespace) {
 TEST(PageHash, ObjectKeysDependOnEveryFieldAndItsEnd) {
   const auto page = hash_page(std::vector<token_id>{1}, nullptr);
   const auto other = hash_page(std::vector<token_id>{2}, nullptr);
-  const auto key = object_key(page, "model", "heads 0+4");
-  EXPECT_EQ(key, object_key(page, "model", "heads 0+4"));
-  EXPECT_NE(key, object_key(other, "model", "heads 0+4"));
-  EXPECT_NE(key, object_key(page, "model2", "heads 0+4"));
-  EXPECT_NE(key, object_key(page, "model", "heads 4+4"));
-  EXPECT_NE(object_key(page, "ab", "c"), object_key(page, "a", "bc"));
+  const auto key = object_key(page, object_mask("model", "heads 0+4"));
+  EXPECT_EQ(key, object_key(page, object_mask("model", "heads 0+4")));
+  EXPECT_NE(key, object_key(other, object_mask("model", "heads 0+4")));
+  EXPECT_NE(key, object_key(page, object_mask("model2", "heads 0+4")));
+  EXPECT_NE(key, object_key(page, object_mask("model", "heads 4+4")));
+  EXPECT_NE(object_key(page, object_mask("ab", "c")), object_key(page, object_mask("a", "bc")));
 }
 
 TEST(PageHash, FingerprintIsTheBeginningOfTheDigest) {

@@ -1,7 +1,7 @@
-// L3: backup and prefetch. Page 4, threshold 4 tokens.
+// L3: backup and prefetch.
 
 #include "base/limits.hpp"
-#include "tests/cache/tree_driver.hpp"
+#include "tests/cache/storage_steps.hpp"
 
 #include <gtest/gtest.h>
 
@@ -11,37 +11,7 @@ using namespace hicache::test;
 namespace {
 
 tree_options storage(prefetch_policy policy = prefetch_policy::best_effort) {
-  return {.page_size = 4,
-          .device_pages = 16,
-          .host_pages = 16,
-          .prefetch_reserve_pages = 8,
-          .layers = 2,
-          .prefetch = {.policy = policy, .threshold_tokens = 4},
-          .storage_attached = true};
-}
-
-const auto A = range(1, 17);
-const auto B = range(101, 117);
-
-using hit = tree_driver::hit;
-using counts = std::vector<uint64_t>;
-
-void put_in_store(tree_driver& d, const tokens_t& tokens, const cache_namespace& ns = {}) {
-  const auto seed = namespace_seed(ns);
-  for (const auto& key : hash_pages(tokens, 4, seed ? &*seed : nullptr))
-    d.store[key] = std::hash<page_key>{}(key);
-}
-
-uint64_t prefetch(tree_driver& d, request_id request) {
-  const auto result = d.tree.prefetch(request);
-  d.settle();
-  return result->tokens;
-}
-
-bool schedule(tree_driver& d, request_id request) {
-  const auto result = d.tree.schedule(request);
-  d.settle();
-  return result->ready;
+  return with_storage(policy);
 }
 
 /// A prefetch from beginning to end; the request stays open.

@@ -1,9 +1,9 @@
 #include "tests/cache/session_engine.hpp"
 
 #include "base/check.hpp"
+#include "base/mix.hpp"
 #include "cache/chunk_cache.hpp"
 #include "cache/hi_radix_tree.hpp"
-#include "cache/mix.hpp"
 
 #include <gtest/gtest.h>
 

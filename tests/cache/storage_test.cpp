@@ -1,12 +1,9 @@
 // L3: fetches that requests share, prefetches that run out of time, backups that fail or are too
-// many, stores that come and go, and where a request's tokens came from. Page 4, threshold 4
-// tokens.
+// many, stores that come and go, and where a request's tokens came from.
 
-#include "tests/cache/tree_driver.hpp"
+#include "tests/cache/storage_steps.hpp"
 
 #include <gtest/gtest.h>
-
-#include <algorithm>
 
 namespace hicache {
 namespace {
@@ -15,49 +12,22 @@ using namespace hicache::test;
 using namespace std::chrono_literals;
 
 tree_options storage(prefetch_policy policy = prefetch_policy::wait_complete) {
-  return {.page_size = 4,
-          .device_pages = 32,
-          .host_pages = 40,
-          .prefetch_reserve_pages = 16,
-          .layers = 2,
-          .prefetch = {.policy = policy,
-                       .threshold_tokens = 4,
-                       .timeout_base = 1s,
-                       .timeout_per_ki_token = 256s,
-                       .timeout_max = 6s},
-          .load_back_threshold_tokens = 4,
-          .storage_attached = true,
-          .storage_backend = "file"};
-}
-
-const auto A = range(1, 17);
-const auto B = range(101, 117);
-const auto C = range(201, 217);
-
-using hit = tree_driver::hit;
-using counts = std::vector<uint64_t>;
-
-void put_in_store(tree_driver& d, const tokens_t& tokens) {
-  for (const auto& key : hash_pages(tokens, 4, nullptr))
-    d.store[key] = std::hash<page_key>{}(key);
-}
-
-bool is_in_store(const tree_driver& d, const tokens_t& tokens) {
-  return std::ranges::all_of(hash_pages(tokens, 4, nullptr),
-                             [&](const page_key& key) { return d.store.contains(key); });
+  auto options = with_storage(policy);
+  options.device_pages = 32;
+  options.host_pages = 40;
+  options.prefetch_reserve_pages = 16;
+  options.prefetch.timeout_base = 1s;
+  options.prefetch.timeout_per_ki_token = 256s;
+  options.prefetch.timeout_max = 6s;
+  options.load_back_threshold_tokens = 4;
+  options.storage_backend = "file";
+  return options;
 }
 
 request_id open_and_fetch(tree_driver& d, const tokens_t& tokens) {
   const auto request = d.open(tokens);
-  EXPECT_GT(d.tree.prefetch(request)->tokens, 0);
-  d.settle();
+  EXPECT_GT(prefetch(d, request), 0);
   return request;
-}
-
-bool schedule(tree_driver& d, request_id request) {
-  const auto result = d.tree.schedule(request);
-  d.settle();
-  return result->ready;
 }
 
 std::vector<request_id> ready_ids(const std::vector<ready_request>& ready) {

@@ -102,6 +102,9 @@ TEST(IndexTableTest, ANewEpochDropsAllOfTheOldOne) {
   table.mount(member(1), start);
   publish(table, 1, {page(1), page(2)});
   ASSERT_TRUE(table.mount(member(1, 2), start));
+  EXPECT_TRUE(holders(table, 1).empty());
+  EXPECT_EQ(table.counters().replicas, 0u);
+  EXPECT_FALSE(table.reap(2));
   EXPECT_EQ(table.counters().keys, 0u);
   EXPECT_FALSE(publish(table, 1, {page(3)}, 1)) << "stale";
   EXPECT_FALSE(table.withdraw(1, 1, std::vector{key_of(1)}));
@@ -144,13 +147,43 @@ TEST(IndexTableTest, DropRemovesTheMemberAndItsReplicas) {
   EXPECT_TRUE(holders(table, 1).empty());
   EXPECT_EQ(holders(table, 2), (std::vector<uint64_t>{2}));
   EXPECT_EQ(table.find(0), nullptr);
-  const auto counters = table.counters();
-  EXPECT_EQ(counters.members, 1u);
-  EXPECT_EQ(counters.keys, 1u);
-  EXPECT_EQ(counters.bytes, 7u);
+  EXPECT_EQ(table.counters().members, 1u);
+  EXPECT_EQ(table.counters().bytes, 7u);
+  EXPECT_TRUE(table.reap(1));
+  EXPECT_FALSE(table.reap(1));
+  EXPECT_EQ(table.counters().keys, 1u);
+  EXPECT_EQ(table.counters().bytes, 7u);
   ASSERT_EQ(table.members().size(), 1u);
   EXPECT_EQ(table.members()[0].replicas, 1u);
   EXPECT_EQ(table.mount(member(3), start), 0u) << "handles stay dense";
+}
+
+TEST(IndexTableTest, AMemberThatReturnsBeforeItsPastIsReapedOffersOnlyWhatItAnnouncesNow) {
+  auto table = index_table{};
+  table.mount(member(1), start);
+  publish(table, 1, {page(1), page(2), page(3)});
+  table.drop(1);
+  EXPECT_TRUE(table.reap(1));
+  table.mount(member(1, 2), start);
+  publish(table, 1, {page(2, 77)}, 2);
+  EXPECT_EQ(holders(table, 2), (std::vector<uint64_t>{1}));
+  EXPECT_TRUE(holders(table, 1).empty() && holders(table, 3).empty());
+  while (table.reap(1))
+    continue;
+  EXPECT_EQ(table.locate(std::vector{key_of(2)}).of(0)[0].offset, 77u);
+  EXPECT_EQ(table.counters().keys, 1u);
+}
+
+TEST(IndexTableTest, ReplicasOfTheGoneDoNotCountAgainstTheBound) {
+  auto table = index_table{};
+  for (uint64_t id = 1; id <= limits::replicas_per_key + 1; ++id)
+    table.mount(member(id), start);
+  for (uint64_t id = 1; id <= limits::replicas_per_key; ++id)
+    publish(table, id, {page(1)});
+  table.drop(1);
+  publish(table, limits::replicas_per_key + 1, {page(1)});
+  EXPECT_EQ(holders(table, 1).back(), limits::replicas_per_key + 1);
+  EXPECT_EQ(table.counters().refused, 0u);
 }
 
 TEST(IndexTableTest, ExpiresTheSilentOnesOnly) {
@@ -165,6 +198,7 @@ TEST(IndexTableTest, ExpiresTheSilentOnesOnly) {
   EXPECT_TRUE(table.expire(start + 10s, 10s).empty()) << "exactly the ttl is not yet too long";
   EXPECT_EQ(table.expire(start + 12s, 10s), (std::vector<uint64_t>{1}));
   EXPECT_EQ(table.expire(start + 30s, 10s), (std::vector<uint64_t>{3, 2}));
+  EXPECT_FALSE(table.reap(3));
   EXPECT_EQ(table.counters().keys, 0u);
   EXPECT_TRUE(table.mount(member(1), start + 40s));
 }
@@ -326,7 +360,10 @@ protected:
       }
     }
     ASSERT_EQ(table.counters().members, counters.members);
-    ASSERT_EQ(table.counters().keys, counters.keys);
+    if (table.reap(random() % 4))
+      ASSERT_GE(table.counters().keys, counters.keys);
+    else
+      ASSERT_EQ(table.counters().keys, counters.keys);
     ASSERT_EQ(table.counters().replicas, counters.replicas);
     ASSERT_EQ(table.counters().bytes, counters.bytes);
     auto of_members = uint64_t{0};

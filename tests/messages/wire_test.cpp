@@ -56,9 +56,19 @@ void fill(member_info& x, random_engine& random) {
   fill(x.slot_bytes, random);
 }
 
+void fill(shard_map& x, random_engine& random) {
+  x.shards.resize(small(random));
+  for (auto i = size_t{0}; i < x.shards.size(); ++i) {
+    x.shards[i].number = static_cast<uint32_t>(2 * i + random() % 2);
+    fill(x.shards[i].address, random);
+    fill(x.shards[i].since_ms, random);
+  }
+}
+
 void fill(membership& x, random_engine& random) {
   x.known = random() % 2 == 0;
   fill(x.member_ttl_ms, random);
+  fill(x.shards_digest, random);
 }
 
 void fill(heartbeat& x, random_engine& random) {
@@ -91,13 +101,13 @@ void fill(key_batch& x, random_engine& random) {
 
 void fill(replica& x, random_engine& random) {
   fill(x.member, random);
-  fill(x.epoch, random);
   fill(x.offset, random);
   x.generation = static_cast<uint32_t>(random());
   x.length = static_cast<uint32_t>(random() % (limits::page_bytes + 1));
 }
 
 void fill(placements& x, random_engine& random) {
+  fill(x.shards_digest, random);
   fill(x.replicas, random);
 }
 
@@ -185,9 +195,9 @@ protected:
   }
 };
 
-using every_type
-  = ::testing::Types<member_info, membership, heartbeat, published_pages, withdrawn_pages,
-                     key_batch, placements, member_query, member_list, status_query, index_status>;
+using every_type = ::testing::Types<member_info, shard_map, membership, heartbeat, published_pages,
+                                    withdrawn_pages, key_batch, placements, member_query,
+                                    member_list, status_query, index_status>;
 
 TYPED_TEST_SUITE(WireTest, every_type);
 

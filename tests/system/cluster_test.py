@@ -124,6 +124,50 @@ class ClusterTest(SystemTest):
         self.assert_clean(report)
         self.assertEqual(report["requests"], len(self.rows))
 
+    def offered(self, address):
+        """Pages that the shards offer, by shard."""
+        return {shard["shard"]: shard["keys"] if shard["reached"] else None for shard in self.status(address)["shards"]}
+
+    def wait_until(self, what, condition, seconds=20):
+        deadline = time.monotonic() + seconds
+        while not condition():
+            self.assertLess(time.monotonic(), deadline, what)
+            time.sleep(0.02)
+
+    def test_shards_in_several_processes_come_and_go_while_in_use(self):
+        first_index, address = self.start_index("--shards", "2", "--member-ttl", "2s")
+        owner = self.start_replay("owner", 2, *self.flags(address, "--linger", "forever"))
+        owner.wait_for("requests in")
+        self.assert_clean(self.read_report(owner))
+        before = self.offered(address)
+        self.assertEqual(sorted(before), [0, 1])
+        self.assertGreater(min(before.values()), 0.3 * sum(before.values()), "both have their share")
+        # A third shard joins: it gets its share, and the keys of the others stay where they are.
+        second_index, other = self.start_index("--shard", "2", "--join", address, "--member-ttl", "2s")
+        self.wait_until("the owner tells the shard that came", lambda: sum(self.offered(address).values()) == sum(before.values())
+                        and self.offered(address).get(2, 0) > 0)
+        after = self.offered(address)
+        self.assertGreater(after[2], 0.2 * sum(before.values()))
+        for shard in (0, 1):
+            self.assertLess(after[shard], before[shard])
+        reader = self.replay("reader", 1, *self.flags(other))
+        self.assert_clean(reader)
+        self.assertEqual(reader["computed_tokens"], self.least_computed())
+        # A shard that is killed costs its keys, until it is back and has heard of them.
+        second_index.kill()
+        self.wait_until("the shard is missed", lambda: self.offered(address)[2] is None)
+        without = self.replay("without", 1, *self.flags(address))
+        self.assert_clean(without)
+        self.assertGreater(without["computed_tokens"], self.least_computed())
+        _, other = self.start_index("--shard", "2", "--join", address, "--member-ttl", "2s", listen=other)
+        self.wait_until("the owner tells the shard again", lambda: self.offered(address)[2] == after[2])
+        again = self.replay("again", 1, *self.flags(f"{other},{address}"))
+        self.assert_clean(again)
+        self.assertEqual(again["computed_tokens"], self.least_computed())
+        for program in (owner, first_index):
+            program.terminate()
+            program.wait(20)
+
     def test_bench_measures_separate_processes(self):
         _, address = self.start_index()
         common = ["--index", address, "--value-size", "64KiB", "--batch", "8", "--keys", "64", "--seconds", "0.3"]

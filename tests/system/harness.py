@@ -25,13 +25,14 @@ SMALL_KV = ["--layers", "1", "--head-dim", "4"]
 class Program:
     """A process in a group of its own, its output kept in files."""
 
-    def __init__(self, arguments, folder, name):
+    def __init__(self, arguments, folder, name, environment=None):
         self.out = folder / f"{name}.out"
         self.err = folder / f"{name}.err"
         self.name = name
         with open(self.out, "w") as out, open(self.err, "w") as err:
             self.process = subprocess.Popen([str(a) for a in arguments], stdout=out, stderr=err,
-                                            stdin=subprocess.DEVNULL, start_new_session=True)
+                                            stdin=subprocess.DEVNULL, start_new_session=True,
+                                            env={**os.environ, **(environment or {})})
 
     def wait(self, seconds=120):
         try:
@@ -72,6 +73,17 @@ class Program:
         more = subprocess.run(["pgrep", "-s", str(self.process.pid), "hicache-replay"], capture_output=True, text=True)
         return sorted({int(pid) for pid in (found.stdout + more.stdout).split()})
 
+    def ranks(self):
+        """The process id of each rank that an mpirun started and that still runs."""
+        found = {}
+        for pid in subprocess.run(["pgrep", "-s", str(self.process.pid)], capture_output=True, text=True).stdout.split():
+            try:
+                variables = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            except OSError:
+                continue  # It has just ended.
+            found |= {int(text.split(b"=")[1]): int(pid) for text in variables if text.startswith(b"OMPI_COMM_WORLD_RANK=")}
+        return found
+
     def text(self):
         return f"--- {self.name} out\n{self.out.read_text()}\n--- {self.name} err\n{self.err.read_text()}"
 
@@ -97,14 +109,14 @@ class SystemTest(unittest.TestCase):
         shutil.rmtree(self.folder, ignore_errors=True)
         self.assertEqual(set(os.listdir("/dev/shm")) - self.shared_memory, set(), "shared memory is left")
 
-    def start(self, arguments, name):
-        program = Program(arguments, self.folder, name)
+    def start(self, arguments, name, environment=None):
+        program = Program(arguments, self.folder, name, environment)
         self.programs.append(program)
         return program
 
-    def start_index(self, *flags):
-        """Starts an index on a free port; returns it and its address."""
-        index = self.start([BIN / "hicache-index", "--listen", "127.0.0.1:0", *flags], "index")
+    def start_index(self, *flags, listen="127.0.0.1:0"):
+        """Starts an index, on a free port unless told which; returns it and its address."""
+        index = self.start([BIN / "hicache-index", "--listen", listen, *flags], "index")
         return index, index.wait_for(r"listening on (\S+)").group(1)
 
     def start_replay(self, name, ranks, *flags):

@@ -85,6 +85,17 @@ class RanksTest(SystemTest):
         self.assert_clean(report)
         self.assertEqual(report["requests"], len(self.rows))
 
+    def test_requests_that_take_each_other_the_room_are_served_all_the_same(self):
+        # Many at once, in a device pool that holds little more than the largest of them.
+        rows = write_trace(self.trace, 150, seed=1)
+        largest = max((row["input_length"] + 63) // 64 for row in rows)
+        for policy in ("write_through", "write_back"):
+            report = self.replay(policy, 2, "--trace", self.trace, "--verify", "all", *SMALL_KV, "--kv-heads", "4", "--device-pages",
+                                 largest + 10, "--hicache-ratio", "8", "--hicache-write-policy", policy, "--order", "timed",
+                                 "--speedup", "10", "--prefill-tokens-per-second", "1000000", seconds=60)
+            self.assert_clean(report)
+            self.assertEqual(report["requests"], len(rows))
+
     @unittest.skipUnless(HOOKS, "this build has no test hooks")
     def test_a_damaged_rank_is_reported_and_no_hit_is_served_any_more(self):
         report = self.replay("damaged", 2, *self.flags("damaged"), "--test-corrupt-after", "100", "--test-corrupt-rank", "1",

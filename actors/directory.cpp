@@ -1,0 +1,106 @@
+#include "actors/directory.hpp"
+
+#include "backends/connect_directory.hpp"
+#include "base/check.hpp"
+
+#include <caf/actor_cast.hpp>
+#include <spdlog/spdlog.h>
+
+#include <utility>
+
+namespace hicache {
+
+// -- request handling ---------------------------------------------------------
+
+shard_map directory_state::exchange(const shard_map& news) {
+  if (merge(map, news))
+    after_change();
+  return map;
+}
+
+caf::result<caf::strong_actor_ptr> directory_state::locate(uint32_t number) const {
+  const auto at = options.shards.find(number);
+  if (at == options.shards.end())
+    return to_caf({ec::not_found, "shard " + std::to_string(number) + " is not in this process"});
+  return caf::actor_cast<caf::strong_actor_ptr>(at->second);
+}
+
+void directory_state::start(const std::string& where) {
+  if (!address.empty())
+    return;
+  address = where;
+  others.erase(where);
+  auto own = shard_map{};
+  for (const auto& [number, shard] : options.shards)
+    own.shards.push_back({number, address, options.since_ms});
+  exchange(own);
+  poll();
+}
+
+void directory_state::poll() {
+  for (const auto& [where, directory] : others) {
+    if (directory)
+      tell(where);
+    else
+      connect(where);
+  }
+  self->delayed_send(self, options.pause, atom::poll_v);
+}
+
+// -- internal steps -----------------------------------------------------------
+
+void directory_state::connect(const std::string& where) {
+  connect_directory(self, options.connector, where,
+                    [this, where](const result<directory_actor>& found) {
+                      if (!found) {
+                        spdlog::debug("no index at {}: {}", where, to_string(found.error()));
+                        return;
+                      }
+                      others[where] = *found;
+                      tell(where);
+                    });
+}
+
+void directory_state::tell(const std::string& where) {
+  auto on_map = [this](const shard_map& news) { exchange(news); };
+  auto on_error = [this, where](const caf::error& err) {
+    spdlog::warn("the index at {} does not answer: {}", where, to_string(from_caf(err)));
+    others[where] = nullptr;
+  };
+  self->request(others[where], options.pause, atom::shards_v, map).then(on_map, on_error);
+}
+
+void directory_state::after_change() {
+  for (const auto& shard : map.shards) {
+    if (!shard.address.empty() && shard.address != address)
+      others.try_emplace(shard.address);
+    if (options.shards.contains(shard.number) && shard.address != address)
+      spdlog::error("shard {} is {} now: this process is not asked any more", shard.number,
+                    shard.address.empty() ? "given up" : "at " + shard.address);
+  }
+  for (const auto& [number, shard] : options.shards)
+    self->send(shard, atom::shards_v, digest_of(map));
+}
+
+// -- actor --------------------------------------------------------------------
+
+directory_actor::behavior_type directory(directory_actor::stateful_pointer<directory_state> self,
+                                         directory_options options) {
+  HICACHE_CHECK(!options.shards.empty() && options.connector);
+  auto& state = self->state;
+  state.options = std::move(options);
+  for (const auto& where : state.options.others)
+    state.others.try_emplace(where);
+  // By default an actor ends when anyone sends it an error, as a peer does that does not understand
+  // an answer.
+  self->set_error_handler(
+    [](const caf::error& err) { spdlog::warn("a peer complains: {}", to_string(from_caf(err))); });
+  return {
+    [self](atom::shards, const shard_map& news) { return self->state.exchange(news); },
+    [self](atom::locate, uint32_t number) { return self->state.locate(number); },
+    [self](atom::start, const std::string& where) { self->state.start(where); },
+    [self](atom::poll) { self->state.poll(); },
+  };
+}
+
+} // namespace hicache

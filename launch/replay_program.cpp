@@ -1,0 +1,267 @@
+#include "launch/replay_program.hpp"
+
+#include "base/units.hpp"
+#include "launch/program.hpp"
+#include "launch/progress_line.hpp"
+#include "launch/rank_config.hpp"
+#include "launch/rank_runtime.hpp"
+#include "launch/rank_session.hpp"
+#include "launch/replay_engine.hpp"
+#include "launch/replay_report.hpp"
+#include "launch/replay_workload.hpp"
+#include "launch/stop_signal.hpp"
+
+#include <nlohmann/json.hpp>
+#include <spdlog/spdlog.h>
+
+#include <cstdio>
+#include <fstream>
+#include <optional>
+#include <string>
+
+namespace hicache {
+
+namespace {
+
+struct replay_flags {
+  std::string trace;
+  uint64_t limit = 0;
+  std::string workload;
+  multi_turn_workload turns;
+  std::string order = "closed";
+  double speedup = 1;
+  double prefill_tokens_per_second = 0;
+  std::string verify = "sample";
+  bool cache_output = false;
+  std::string sessions = "off";
+  std::string linger = "0s";
+  std::string report;
+#ifdef HICACHE_TEST_HOOKS
+  uint64_t corrupt_after = 0;
+  uint32_t corrupt_rank = 0;
+#endif
+};
+
+void add_replay_flags(CLI::App& app, replay_flags& flags) {
+  app
+    .add_option("--trace", flags.trace,
+                "requests to replay, JSON lines as published with the Mooncake paper")
+    ->type_name("FILE");
+  app.add_option("--limit", flags.limit, "replay only the first N requests; 0 replays all")
+    ->check(CLI::NonNegativeNumber)
+    ->capture_default_str();
+  app.add_option("--workload", flags.workload, "instead of a trace: multi-turn conversations")
+    ->check(CLI::IsMember({"multi-turn"}))
+    ->excludes("--trace");
+  app.add_option("--clients", flags.turns.clients, "conversations of the multi-turn workload")
+    ->check(CLI::Range(1, 1'000'000))
+    ->capture_default_str();
+  app.add_option("--rounds", flags.turns.rounds, "turns of each conversation")
+    ->check(CLI::Range(1, 1'000'000))
+    ->capture_default_str();
+  app
+    .add_option("--turn-tokens", flags.turns.turn_tokens,
+                "tokens that each turn adds to its prompt")
+    ->check(CLI::Range(1, 1'000'000))
+    ->capture_default_str();
+  app
+    .add_option("--order", flags.order,
+                "closed: a request after the other, reproducible; timed: at the trace's times")
+    ->check(CLI::IsMember({"closed", "timed"}))
+    ->capture_default_str();
+  app.add_option("--speedup", flags.speedup, "timed: how many times faster than the trace")
+    ->check(CLI::PositiveNumber)
+    ->capture_default_str();
+  app
+    .add_option("--prefill-tokens-per-second", flags.prefill_tokens_per_second,
+                "simulated speed of computation; 0 computes as fast as it can")
+    ->check(CLI::NonNegativeNumber)
+    ->capture_default_str();
+  app
+    .add_option("--verify", flags.verify,
+                "check cached bytes before they are used: off, sample or all")
+    ->check(CLI::IsMember({"off", "sample", "all"}))
+    ->capture_default_str();
+  app.add_flag("--cache-output", flags.cache_output, "cache the output tokens too");
+  app
+    .add_option(
+      "--sessions", flags.sessions,
+      "multi-turn: what a conversation is to the cache. off: nothing; refer: a session whose "
+      "last prefix is evicted last; stream: a session that keeps its pages between turns")
+    ->check(CLI::IsMember({"off", "refer", "stream"}))
+    ->needs("--workload")
+    ->capture_default_str();
+  app
+    .add_option(
+      "--linger", flags.linger,
+      "stay, with the memory lent to L3, after the last request: a time such as 30s, or forever")
+    ->type_name("TIME")
+    ->capture_default_str();
+  app.add_option("--report", flags.report, "where to write the report")->type_name("FILE.json");
+#ifdef HICACHE_TEST_HOOKS
+  app.add_option("--test-corrupt-after", flags.corrupt_after,
+                 "test hook: damage a tree after N requests");
+  app.add_option("--test-corrupt-rank", flags.corrupt_rank, "test hook: which rank's tree");
+#endif
+}
+
+result<std::vector<replay_request>> load_workload(const replay_flags& flags,
+                                                  const rank_config& config) {
+  if (flags.trace.empty() && flags.workload.empty())
+    return fail(ec::invalid_argument,
+                "there is nothing to replay; expected --trace FILE or --workload multi-turn");
+  auto requests = flags.trace.empty()
+                    ? result<std::vector<replay_request>>{make_multi_turn(flags.turns)}
+                    : read_trace(flags.trace, flags.limit);
+  if (!requests)
+    return requests;
+  for (const auto& request : *requests) {
+    const auto tokens = request.input_length + (flags.cache_output ? request.output_length : 0);
+    const auto pages = (tokens + config.page_size - 1) / config.page_size;
+    if (pages > config.device_pages)
+      return fail(ec::invalid_argument,
+                  "--device-pages: request " + std::to_string(request.line) + " needs "
+                    + std::to_string(pages) + " pages, the device pool has "
+                    + std::to_string(config.device_pages) + "; expected at least as many");
+  }
+  return requests;
+}
+
+/// How long to linger; nothing means until a signal comes.
+result<std::optional<duration>> parse_linger(const std::string& text) {
+  if (text == "forever")
+    return std::optional<duration>{};
+  auto time = parse_duration(text);
+  if (!time)
+    return fail(ec::invalid_argument, "--linger: " + time.error().detail + ", or forever");
+  return std::optional<duration>{*time};
+}
+
+result<void> write_report(const std::string& path, const nlohmann::json& report) {
+  auto file = std::ofstream{path};
+  file << report.dump(2) << "\n";
+  file.flush();
+  if (!file)
+    return fail(ec::invalid_argument, "--report: cannot write the file " + path);
+  return {};
+}
+
+/// Sums up, writes the report and says what each tier saved. Rank 0 speaks.
+result<void> conclude(replay_engine& engine, const replay_flags& flags, const rank_config& config,
+                      uint32_t ranks, bool speaks) {
+  if (speaks) {
+    auto settings = config.fields();
+    settings.emplace_back("ranks", std::to_string(ranks));
+    settings.emplace_back("trace", flags.trace);
+    settings.emplace_back("workload", flags.workload);
+    settings.emplace_back("order", flags.order);
+    settings.emplace_back("verify", flags.verify);
+    if (!flags.report.empty())
+      if (auto written = write_report(flags.report, to_json(engine.totals(), settings)); !written)
+        return written;
+    std::fputs(to_text(engine.totals()).c_str(), stdout);
+    std::fflush(stdout);
+  }
+  return {};
+}
+
+void linger(std::optional<duration> time, const stop_signal& stop) {
+  if (time)
+    stop.wait_for(*time);
+  else
+    while (!stop.wait_for(std::chrono::hours{1})) {
+    }
+}
+
+bool clean(const replay_totals& totals) {
+  return totals.mismatches == 0 && totals.engine_errors + totals.counters.errors == 0
+         && totals.counters.divergences == 0;
+}
+
+/// Everything that can be refused before the ranks begin.
+result<void> check(rank_config& config, const replay_flags& flags, const rank_session& session,
+                   std::vector<replay_request>& workload) {
+  start_logging(config.log_level, session.rank, session.ranks);
+  if (auto checked = config.finish(session.ranks); !checked)
+    return checked;
+  if (auto linger = parse_linger(flags.linger); !linger)
+    return tl::unexpected{linger.error()};
+  auto loaded = load_workload(flags, config);
+  if (!loaded)
+    return tl::unexpected{loaded.error()};
+  workload = std::move(*loaded);
+  if (session.rank == 0 && !flags.report.empty()) // Find out now rather than after an hour.
+    return write_report(flags.report, {{"requests", 0}});
+  return {};
+}
+
+result<int> replay(const rank_config& config, const replay_flags& flags, rank_session& session,
+                   const std::vector<replay_request>& workload, const stop_signal& stop,
+                   const backend_wrapper& wrap) {
+  const auto speaks = session.rank == 0;
+  auto runtime = rank_runtime::start(config, std::move(session.peers), {}, nullptr, wrap);
+  if (!runtime)
+    return tl::unexpected{runtime.error()};
+  if (speaks)
+    spdlog::info("{} ranks; {}", session.ranks, (*runtime)->description());
+  auto options = replay_options{};
+  options.timed = flags.order == "timed";
+  options.speedup = flags.speedup;
+  options.concurrency = 1;
+  options.prefill_tokens_per_second = flags.prefill_tokens_per_second;
+  options.verify = flags.verify == "off"   ? verify_mode::off
+                   : flags.verify == "all" ? verify_mode::all
+                                           : verify_mode::sample;
+  options.cache_output = flags.cache_output;
+  options.sessions = flags.sessions == "refer"    ? session_mode::refer
+                     : flags.sessions == "stream" ? session_mode::stream
+                                                  : session_mode::off;
+  options.storage = !config.storage_backend.empty() || !config.admin_listen.empty();
+  options.name_space = config.fingerprint();
+  options.step_timeout = config.step_timeout;
+  // All ranks hold the same latent.
+  options.first_head
+    = config.attention == "mha" ? session.rank * (config.kv_heads / session.ranks) : 0;
+#ifdef HICACHE_TEST_HOOKS
+  options.corrupt_after = session.rank == flags.corrupt_rank ? flags.corrupt_after : 0;
+#endif
+  auto progress = progress_line{speaks, workload.size()};
+  auto engine = replay_engine{
+    **runtime, workload, options, stop,
+    [&](uint64_t done, const replay_totals& so_far) { progress.show(done, so_far); }};
+  auto ran = engine.run();
+  progress.finish();
+  if (ran)
+    ran = engine.gather();
+  if (auto concluded = conclude(engine, flags, config, session.ranks, speaks); !concluded)
+    return tl::unexpected{concluded.error()};
+  if (!ran) {
+    if (ran.error().code == ec::rank_unresponsive)
+      return tl::unexpected{ran.error()};
+    spdlog::error("the replay cannot go on: {}", to_string(ran.error()));
+    return exit_failed;
+  }
+  if (!engine.totals().interrupted)
+    linger(*parse_linger(flags.linger), stop);
+  return clean(engine.totals()) ? exit_ok : exit_failed;
+}
+
+} // namespace
+
+int run_replay(int argc, char** argv, const backend_wrapper& wrap) {
+  const auto stop = stop_signal{};
+  auto app = CLI::App{
+    "Replays a workload through hicache, as an inference engine would, on real KV bytes.",
+    "hicache-replay"};
+  auto config = rank_config{};
+  auto flags = replay_flags{};
+  add_replay_flags(app, flags);
+  add_rank_flags(app, config);
+  auto workload = std::vector<replay_request>{};
+  return run_rank_program(
+    app, argc, argv,
+    [&](const rank_session& session) { return check(config, flags, session, workload); },
+    [&](rank_session& session) { return replay(config, flags, session, workload, stop, wrap); });
+}
+
+} // namespace hicache

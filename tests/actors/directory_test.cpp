@@ -1,0 +1,135 @@
+// Directories of several index processes, joined by a connector that knows where each of them is.
+
+#include "actors/directory.hpp"
+#include "actors/index.hpp"
+#include "tests/actors/fakes.hpp"
+
+#include <caf/io/middleman_actor.hpp>
+
+#include <map>
+#include <set>
+
+namespace hicache {
+namespace {
+
+using namespace hicache::test;
+using namespace std::chrono_literals;
+
+/// Stands in for CAF's actor that connects.
+caf::behavior run_connector(caf::event_based_actor* self,
+                            std::shared_ptr<std::map<uint16_t, directory_actor>> listening) {
+  return {
+    [self, listening](caf::connect_atom, const std::string&, uint16_t port)
+      -> caf::result<caf::node_id, caf::strong_actor_ptr, std::set<std::string>> {
+      const auto at = listening->find(port);
+      if (at == listening->end())
+        return to_caf({ec::peer_unreachable, "nobody listens there"});
+      return {self->node(), caf::actor_cast<caf::strong_actor_ptr>(at->second),
+              self->system().message_types(caf::detail::type_list<directory_actor>{})};
+    },
+  };
+}
+
+class DirectoryTest : public actor_test {
+protected:
+  DirectoryTest() {
+    connector_ = caf::actor_cast<caf::io::middleman_actor>(spawn(run_connector, listening_));
+  }
+
+  ~DirectoryTest() override { stop_all(); }
+
+  static std::string address(uint16_t port) { return "10.0.0.1:" + std::to_string(port); }
+
+  directory_actor start(uint16_t port, std::vector<uint32_t> numbers, uint64_t since,
+                        std::vector<std::string> others = {}) {
+    auto options = directory_options{};
+    for (const auto number : numbers)
+      options.shards.emplace(number, spawn(index, index_options{10s, &clock}));
+    options.since_ms = since;
+    options.others = std::move(others);
+    options.pause = 1s;
+    options.connector = connector_;
+    const auto started = spawn(directory, options);
+    (*listening_)[port] = started;
+    tell(started, atom::start_v, address(port));
+    return started;
+  }
+
+  /// As a client asks.
+  shard_map map_of(const directory_actor& of) {
+    return ask_value<shard_map>(of, atom::shards_v, shard_map{});
+  }
+
+  std::shared_ptr<std::map<uint16_t, directory_actor>> listening_
+    = std::make_shared<std::map<uint16_t, directory_actor>>();
+  caf::io::middleman_actor connector_;
+};
+
+TEST_F(DirectoryTest, KnowsNoShardsBeforeItKnowsItsAddress) {
+  auto options = directory_options{};
+  options.shards.emplace(0, spawn(index, index_options{10s, &clock}));
+  options.connector = connector_;
+  const auto early = spawn(directory, options);
+  EXPECT_TRUE(map_of(early).shards.empty());
+  tell(early, atom::start_v, std::string{"10.0.0.1:1"});
+  EXPECT_EQ(map_of(early).shards.size(), 1u);
+  tell(early, atom::start_v, std::string{"10.0.0.2:2"});
+  EXPECT_EQ(map_of(early).shards[0].address, "10.0.0.1:1") << "a peer cannot move it";
+}
+
+TEST_F(DirectoryTest, HandsOutItsShards) {
+  const auto one = start(1, {4, 7}, 10);
+  EXPECT_EQ(map_of(one), (shard_map{{{4, address(1), 10}, {7, address(1), 10}}}));
+  const auto shard = caf::actor_cast<index_actor>(
+    ask_value<caf::strong_actor_ptr>(one, atom::locate_v, uint32_t{7}));
+  EXPECT_EQ(ask_value<index_status>(shard, atom::status_v, status_query{}).keys, 0u);
+  const auto other = ask<caf::strong_actor_ptr>(one, atom::locate_v, uint32_t{5});
+  ASSERT_FALSE(other);
+  EXPECT_EQ(other.error().code, ec::not_found);
+}
+
+TEST_F(DirectoryTest, ProcessesThatJoinOneAreKnownToAll) {
+  const auto one = start(1, {0}, 10);
+  const auto two = start(2, {1}, 20, {address(1)});
+  const auto three = start(3, {2}, 30, {address(1)});
+  advance_in_steps(2s, 2);
+  const auto all = shard_map{{{0, address(1), 10}, {1, address(2), 20}, {2, address(3), 30}}};
+  for (const auto& each : {one, two, three})
+    EXPECT_EQ(map_of(each), all);
+}
+
+TEST_F(DirectoryTest, OneThatBeginsAnewIsToldByTheOthers) {
+  auto one = start(1, {0}, 10);
+  const auto two = start(2, {1}, 20, {address(1)});
+  stop(one);
+  listening_->erase(1);
+  advance_in_steps(10s, 10);
+  EXPECT_EQ(map_of(two).shards.size(), 2u) << "a process that is gone keeps its keys";
+  one = start(1, {0}, 50);
+  advance_in_steps(3s, 3);
+  EXPECT_EQ(map_of(one), (shard_map{{{0, address(1), 50}, {1, address(2), 20}}}));
+  EXPECT_EQ(map_of(two), map_of(one));
+}
+
+TEST_F(DirectoryTest, AShardMovesToTheProcessThatClaimsItLast) {
+  const auto one = start(1, {0, 1}, 10);
+  start(2, {1}, 20, {address(1)});
+  advance_in_steps(2s, 2);
+  EXPECT_EQ(map_of(one), (shard_map{{{0, address(1), 10}, {1, address(2), 20}}}));
+}
+
+TEST_F(DirectoryTest, ShardsNameTheMapInTheirAnswers) {
+  const auto one = start(1, {0}, 10);
+  const auto shard = caf::actor_cast<index_actor>(
+    ask_value<caf::strong_actor_ptr>(one, atom::locate_v, uint32_t{0}));
+  const auto digest = [&] {
+    return ask_value<placements>(shard, atom::locate_v, key_batch{{key_of(1)}}).shards_digest;
+  };
+  EXPECT_EQ(digest(), digest_of(map_of(one)));
+  start(2, {1}, 20, {address(1)});
+  EXPECT_EQ(digest(), digest_of(map_of(one)));
+  EXPECT_EQ(map_of(one).shards.size(), 2u);
+}
+
+} // namespace
+} // namespace hicache
