@@ -46,12 +46,15 @@ class StorageAdminTest(SystemTest):
         replay, admin = self.start_instance(2, "--hicache-storage-backend", "file", "--hicache-storage-backend-extra-config",
                                             self.extra("first"))
         changes = 0
-        names = ("second", "first")
+        others = (("file", self.extra("second")), ("memory", '{"max_bytes": "64MiB", "prefetch_threshold": 16}'),
+                  ("file", self.extra("first")))
+        attached = "file"
         while replay.process.poll() is None and changes < 6:
-            self.assertEqual(self.shown(admin), "file")
+            self.assertEqual(self.shown(admin), attached)
             self.storage(admin, "detach")
             self.assertIsNone(self.shown(admin))
-            self.storage(admin, "attach", "--backend", "file", "--extra-config", self.extra(names[changes % 2]))
+            attached, config = others[changes % len(others)]
+            self.storage(admin, "attach", "--backend", attached, "--extra-config", config)
             changes += 1
         self.assertGreater(changes, 2)
         self.assertEqual(replay.wait(120), 0, replay.text())
@@ -60,7 +63,7 @@ class StorageAdminTest(SystemTest):
         self.assertEqual(report["storage_failures"], 0)
         # Each computes at its own pace of 40000 tokens a second; nothing else takes long.
         self.assertLess(report["ttft_ms"]["p99"], 3000)
-        for name in names:
+        for name in ("first", "second"):
             self.assertGreater(self.objects(name), 0)
 
     def test_what_cannot_be_attached_changes_nothing(self):
