@@ -1,17 +1,17 @@
 #include "tests/faults/faulty_backend.hpp"
 
 #include "base/check.hpp"
+#include "base/unique_fd.hpp"
 
 #include <nlohmann/json.hpp>
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include <array>
-#include <chrono>
 #include <cstdio>
-#include <thread>
 #include <utility>
 
 namespace hicache::test {
@@ -24,6 +24,18 @@ bool happens(std::mt19937_64& random, double share) {
 
 uint64_t below(std::mt19937_64& random, uint64_t end) {
   return std::uniform_int_distribution<uint64_t>{0, end - 1}(random);
+}
+
+/// Blocks in a read, as a slow disk makes its reader block: the fault that is injected, which
+/// nobody waits for.
+void read_late(uint64_t milliseconds) {
+  const auto medium = unique_fd{timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC)};
+  auto time = itimerspec{};
+  time.it_value.tv_sec = static_cast<time_t>(milliseconds / 1000);
+  time.it_value.tv_nsec = static_cast<long>(milliseconds % 1000 * 1'000'000);
+  auto expirations = uint64_t{0};
+  HICACHE_CHECK(medium && timerfd_settime(medium.get(), 0, &time, nullptr) == 0
+                && read(medium.get(), &expirations, sizeof(expirations)) == sizeof(expirations));
 }
 
 } // namespace
@@ -122,8 +134,7 @@ std::mt19937_64 faulty_backend::draw(const page_key& key, call which) {
 result<void> faulty_backend::disturb(std::mt19937_64& random, call which) {
   if (happens(random, plan_.delay)) {
     ++counters_.delays;
-    // The medium is slow; nobody waits for this time to have passed.
-    std::this_thread::sleep_for(std::chrono::milliseconds{1 + below(random, plan_.delay_ms_max)});
+    read_late(1 + below(random, plan_.delay_ms_max));
   }
   if (which == call::exists || !happens(random, plan_.fail))
     return {};

@@ -35,9 +35,7 @@ class Tidy(unittest.TestCase):
 
     def test_no_sleeping_as_synchronisation(self):
         sleep = re.compile(r"\b(sleep_(?:for|until)|usleep|nanosleep)\b")
-        # In tests/faults a store is slow on purpose.
-        self.assert_none([path for path, text in files(*CPP) if path.parts[0] in ("actors", "tests")
-                          and path.parts[:2] != ("tests", "faults") and sleep.search(text)],
+        self.assert_none([path for path, text in files(*CPP) if path.parts[0] in ("actors", "tests") and sleep.search(text)],
                          "wait for what happens, not for time")
 
     def test_headers(self):
