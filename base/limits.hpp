@@ -164,4 +164,8 @@ inline constexpr size_t admin_threads = 4;
 /// Connections that may wait for these threads; more stay in the system's queue.
 inline constexpr size_t admin_connections = 64;
 
+/// How long a scrape of the metrics waits for actors, and as long for a change of L3, before it
+/// leaves out what is missing. Prometheus gives a scrape ten seconds.
+inline constexpr auto scrape_time = std::chrono::seconds{1};
+
 } // namespace hicache::limits

@@ -4,6 +4,8 @@
 #include "actors/index.hpp"
 #include "backends/index_link.hpp"
 #include "base/limits.hpp"
+#include "launch/index_metrics.hpp"
+#include "launch/metrics_server.hpp"
 #include "launch/program.hpp"
 #include "launch/rank_config.hpp"
 #include "launch/stop_signal.hpp"
@@ -29,6 +31,7 @@ struct index_flags {
   std::string join;
   duration member_ttl = std::chrono::seconds{10};
   std::string log_level = "info";
+  metrics_options metrics;
 };
 
 /// An index tells people which port it has; members find nothing at an address such as "*".
@@ -66,6 +69,13 @@ result<int> serve(const index_flags& flags, const stop_signal& stop) {
   auto config = system_config{};
   config.with_network().with_threads(flags.shards);
   auto system = caf::actor_system{config};
+  auto metrics = std::unique_ptr<metrics_server>{};
+  if (flags.metrics.port != 0) {
+    auto started = metrics_server::start(flags.metrics);
+    if (!started)
+      return tl::unexpected{started.error()};
+    metrics = std::move(*started);
+  }
   auto self = caf::scoped_actor{system};
   for (auto i = uint32_t{0}; i < flags.shards; ++i)
     options.shards.emplace(flags.first_shard + i,
@@ -76,8 +86,11 @@ result<int> serve(const index_flags& flags, const stop_signal& stop) {
   options.pause = flags.member_ttl / 4;
   options.connector = system.middleman().actor_handle();
   const auto shards = options.shards;
+  if (metrics)
+    metrics->add(std::make_shared<index_metrics>(system, shards));
   const auto all = system.spawn(hicache::directory, std::move(options));
   const auto end = [&] {
+    metrics.reset();
     self->send_exit(all, caf::exit_reason::user_shutdown);
     self->wait_for(all);
     for (const auto& [number, shard] : shards) {
@@ -134,6 +147,7 @@ int main(int argc, char** argv) {
     ->type_name("HOST:PORT[,...]");
   add_duration_flag(app, "--member-ttl", flags.member_ttl,
                     "forget a member that is silent for longer");
+  add_metrics_flags(app, flags.metrics, "port at which Prometheus finds /metrics; 0 is nowhere");
   app.add_option("--log-level", flags.log_level, "trace, debug, info, warn, error or critical")
     ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "critical"}))
     ->capture_default_str();

@@ -170,6 +170,10 @@ result<void> rank_config::finish(uint32_t ranks) {
     return fail(ec::invalid_argument, "--hicache-io-backend: " + io.error().detail);
   if (auto parsed = parse_device_kind(device); !parsed)
     return fail(ec::invalid_argument, "--device: " + parsed.error().detail);
+  if (metrics.port != 0 && metrics.port + ranks - 1 > 65535)
+    return bad(
+      "--metrics-port", std::to_string(metrics.port),
+      absl::StrFormat("low enough for %d ranks; expected at most %d", ranks, 65536 - ranks));
   auto extra = parse_storage_config(extra_config);
   if (!extra)
     return fail(ec::invalid_argument,
@@ -309,6 +313,7 @@ std::vector<std::pair<std::string, std::string>> rank_config::fields() const {
     {"dtype", dtype},
     {"namespace", name_space},
     {"admin-listen", admin_listen},
+    {"metrics-port", std::to_string(metrics.port)},
   };
 }
 
@@ -426,6 +431,9 @@ void add_rank_flags(CLI::App& app, rank_config& config) {
   add("--admin-token-file", config.admin_token_file,
       "file with the token that operators need; only its owner may read it")
     ->type_name("FILE");
+  add_metrics_flags(app, config.metrics,
+                    "port at which Prometheus finds /metrics of rank 0; rank r has this port plus "
+                    "r; 0 is nowhere");
   add("--log-level", config.log_level, "trace, debug, info, warn, error or critical")
     ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "critical"}));
 }

@@ -6,6 +6,7 @@
 #include "cache/geometry.hpp"
 #include "cache/prefix_cache.hpp"
 #include "gpu/device.hpp"
+#include "launch/metrics_server.hpp"
 
 #include <CLI/CLI.hpp>
 
@@ -101,6 +102,8 @@ struct rank_config {
   std::string admin_listen;
   /// File with the token that they need. It may differ between ranks, since rank 0 alone reads it.
   std::string admin_token_file;
+  /// Where Prometheus finds rank 0; each further rank listens on the port of the one before plus 1.
+  metrics_options metrics;
 
   // -- derived by finish() ----------------------------------------------------
 

@@ -11,7 +11,10 @@
 #include "base/limits.hpp"
 #include "base/units.hpp"
 #include "launch/admin_server.hpp"
+#include "launch/ask_counters.hpp"
+#include "launch/metrics_server.hpp"
 #include "launch/rank_agreement.hpp"
+#include "launch/rank_metrics.hpp"
 #include "launch/rank_store.hpp"
 #include "messages/system_config.hpp"
 
@@ -42,6 +45,7 @@ public:
 
   ~runtime_impl() override {
     // Whoever gives work goes before whoever does it; the network of L3 goes last.
+    metrics_.reset();
     end_changes();
     admin_.reset();
     stop(tree_);
@@ -86,6 +90,8 @@ public:
 
   rank_counters counters() override;
 
+  void add_metrics(std::shared_ptr<const prometheus::Collectable> source) override;
+
 #ifdef HICACHE_TEST_HOOKS
   void corrupt_for_test() override;
 #endif
@@ -117,6 +123,10 @@ private:
 
   result<void> open_admin();
 
+  result<void> open_metrics();
+
+  rank_figures figures();
+
   template <class Handle>
   void stop(Handle& actor) {
     if (!actor)
@@ -126,9 +136,6 @@ private:
     self->wait_for(actor);
     actor = nullptr;
   }
-
-  template <class Handle>
-  rank_counters ask_counters(const Handle& actor);
 
   rank_config config_;
   uint32_t rank_;
@@ -158,6 +165,7 @@ private:
   std::mutex mutex_;
   attachment_actor attachment_; // Guarded: asked by the threads of the server.
   std::unique_ptr<admin_server> admin_;
+  std::unique_ptr<metrics_server> metrics_;
 };
 
 result<void> runtime_impl::prepare(const device_layers* registered, uint32_t ranks_on_host) {
@@ -177,7 +185,9 @@ result<void> runtime_impl::prepare(const device_layers* registered, uint32_t ran
     return opened;
   if (auto opened = open_store(); !opened)
     return opened;
-  return open_admin();
+  if (auto opened = open_admin(); !opened)
+    return opened;
+  return open_metrics();
 }
 
 result<void> runtime_impl::prepare_device_pool(const device_layers* registered) {
@@ -250,6 +260,17 @@ result<void> runtime_impl::open_admin() {
   return {};
 }
 
+result<void> runtime_impl::open_metrics() {
+  if (config_.metrics.port == 0)
+    return {};
+  auto started = metrics_server::start(
+    {config_.metrics.host, static_cast<uint16_t>(config_.metrics.port + rank_)});
+  if (!started)
+    return tl::unexpected{started.error()};
+  metrics_ = std::move(*started);
+  return {};
+}
+
 void runtime_impl::spawn(std::unique_ptr<agreement> ranks) {
   consensus_ = system_->spawn(hicache::consensus, std::move(ranks));
 }
@@ -270,6 +291,7 @@ void runtime_impl::spawn_tree(const engine_actor& engine) {
   helpers.backup = backup_;
   tree_ = system_->spawn(hicache::tree, settings, helpers, &clock_,
                          caf::timespan{config_.step_timeout});
+  add_metrics(std::make_shared<rank_metrics>([this] { return figures(); }));
   if (!is_changeable())
     return;
   auto options = attachment_options{};
@@ -347,29 +369,38 @@ std::string runtime_impl::description() const {
     text += ", lending " + format_bytes(store_->lent_bytes()) + " per rank";
   if (admin_)
     text += "; administered at " + admin_->address();
+  if (metrics_)
+    text += "; metrics at " + metrics_->address();
   return text;
 }
 
-template <class Handle>
-rank_counters runtime_impl::ask_counters(const Handle& actor) {
-  auto counters = rank_counters{};
-  if (actor)
-    caf::scoped_actor {
-      *system_
-      } -> request(actor, caf::infinite, atom::counters_v)
-        .receive(
-          [&](const rank_counters& x) { counters = x; },
-          [](const caf::error& err) { spdlog::warn("no counters: {}", to_string(from_caf(err))); });
-  return counters;
+rank_counters runtime_impl::counters() {
+  auto total = store_->counters();
+  if (auto asked
+      = ask_counters(*system_, caf::infinite, total, tree_, controller_, prefetcher_, backup_);
+      !asked)
+    spdlog::warn("no counters: {}", to_string(asked.error()));
+  return total;
 }
 
-rank_counters runtime_impl::counters() {
-  auto total = ask_counters(tree_);
-  total += ask_counters(controller_);
-  total += ask_counters(prefetcher_);
-  total += ask_counters(backup_);
-  total += store_->counters();
-  return total;
+// -- metrics ------------------------------------------------------------------
+
+void runtime_impl::add_metrics(std::shared_ptr<const prometheus::Collectable> source) {
+  if (metrics_)
+    metrics_->add(std::move(source));
+}
+
+rank_figures runtime_impl::figures() {
+  auto figures = rank_figures{};
+  figures.rank = rank_;
+  figures.l1 = {config_.device_pages, config_.device_pages * l1_.page_bytes()};
+  figures.l2 = {config_.host_pages(ranks_), config_.host_pages(ranks_) * l2_.page_bytes()};
+  auto counted = rank_counters{};
+  if (ask_counters(*system_, caf::duration{limits::scrape_time}, counted, tree_, controller_,
+                   prefetcher_, backup_))
+    figures.counters = counted;
+  figures.store = store_->figures(limits::scrape_time);
+  return figures;
 }
 
 #ifdef HICACHE_TEST_HOOKS

@@ -12,6 +12,10 @@
 #include <memory>
 #include <string>
 
+namespace prometheus {
+class Collectable;
+} // namespace prometheus
+
 namespace hicache {
 
 /// One rank of hicache, running: its pools, its actors, and its part of L3. What an engine links
@@ -74,6 +78,10 @@ public:
 
   /// What this rank did so far, over all its actors. Blocks for their answers.
   virtual rank_counters counters() = 0;
+
+  /// Shows more at --metrics-port: what the engine itself counts. Does nothing without that flag.
+  /// @param source As for metrics_server::add; a prometheus::Registry, say.
+  virtual void add_metrics(std::shared_ptr<const prometheus::Collectable> source) = 0;
 
 #ifdef HICACHE_TEST_HOOKS
   /// Damages this rank's tree, as a memory error would.

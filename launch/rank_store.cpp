@@ -5,6 +5,7 @@
 #include "backends/memory_backend.hpp"
 #include "base/check.hpp"
 #include "cache/page_hash.hpp"
+#include "launch/ask_counters.hpp"
 
 #include <caf/scoped_actor.hpp>
 #include <spdlog/spdlog.h>
@@ -12,6 +13,18 @@
 #include <utility>
 
 namespace hicache {
+
+namespace {
+
+void add(backend_counters& total, const backend_counters& more) {
+  total.hits += more.hits;
+  total.misses += more.misses;
+  total.corrupt += more.corrupt;
+  total.errors += more.errors;
+  total.evicted += more.evicted;
+}
+
+} // namespace
 
 rank_store::rank_store(caf::actor_system& system, const rank_config& settings, uint32_t rank,
                        uint32_t ranks, const pool_geometry& l2, std::byte* l2_memory,
@@ -39,6 +52,7 @@ result<open_store> rank_store::open(const storage_attachment& wanted) {
   }
   if (wrap_)
     *backend = wrap_(std::move(*backend));
+  backend_ = backend->get();
   // Ranks with the same bytes share the writing, unless each of them has a store of its own.
   const auto shares_writing
     = l2_.shape().attention != attention_kind::mha && wanted.backend != "memory";
@@ -77,36 +91,51 @@ void rank_store::close() {
   const auto guard = std::lock_guard{mutex_};
   if (!actor_)
     return;
-  closed_ += open_counters();
+  if (auto asked = ask_open(caf::infinite, closed_); !asked)
+    spdlog::warn("no counters: {}", to_string(asked.error()));
+  add(closed_backends_[backend_->name()], backend_->health().counters);
   {
     auto self = caf::scoped_actor{system_};
     self->send_exit(actor_, caf::exit_reason::user_shutdown);
     self->wait_for(actor_);
   }
   actor_ = nullptr;
+  backend_ = nullptr;
   member_.reset();
 }
 
-rank_counters rank_store::open_counters() {
-  auto total = rank_counters{};
-  auto self = caf::scoped_actor{system_};
-  const auto add = [&](const auto& actor) {
-    if (actor)
-      self->request(actor, caf::infinite, atom::counters_v)
-        .receive(
-          [&](const rank_counters& x) { total += x; },
-          [](const caf::error& err) { spdlog::warn("no counters: {}", to_string(from_caf(err))); });
-  };
-  add(actor_);
-  add(member_ ? member_->segment() : segment_actor{});
-  return total;
+result<void> rank_store::ask_open(const caf::duration& timeout, rank_counters& total) {
+  return ask_counters(system_, timeout, total, actor_,
+                      member_ ? member_->segment() : segment_actor{});
 }
 
 rank_counters rank_store::counters() {
   const auto guard = std::lock_guard{mutex_};
   auto total = closed_;
-  total += open_counters();
+  if (auto asked = ask_open(caf::infinite, total); !asked)
+    spdlog::warn("no counters: {}", to_string(asked.error()));
   return total;
+}
+
+std::optional<store_figures> rank_store::figures(std::chrono::nanoseconds timeout) {
+  const auto guard = std::unique_lock{mutex_, timeout};
+  if (!guard)
+    return std::nullopt;
+  auto total = closed_;
+  if (!ask_open(caf::duration{timeout}, total))
+    return std::nullopt;
+  auto figures = store_figures{};
+  figures.evicted = total.evicted_l3;
+  figures.lent_bytes = member_ ? member_->lent_bytes() : 0;
+  figures.counters = closed_backends_;
+  if (!actor_)
+    return figures;
+  const auto health = backend_->health();
+  add(figures.counters[backend_->name()], health.counters);
+  figures.attached = attached_store{backend_->name(), health.ok, {}};
+  if (!member_)
+    figures.attached->held = {health.objects, health.bytes, health.capacity_bytes};
+  return figures;
 }
 
 uint64_t rank_store::lent_bytes() {

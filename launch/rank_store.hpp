@@ -7,13 +7,46 @@
 #include "launch/rank_config.hpp"
 
 #include <caf/actor_system.hpp>
+#include <caf/duration.hpp>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <string>
 
 namespace hicache {
+
+/// The store that is open, as a rank sees it.
+struct attached_store {
+  std::string backend;
+  bool ok = true;
+
+  /// What the rank accounts for there.
+  struct contents {
+    uint64_t objects = 0;
+    uint64_t bytes = 0;
+    /// 0 is without bound.
+    uint64_t capacity_bytes = 0;
+  };
+
+  /// Nothing for the cluster store, whose index knows.
+  std::optional<contents> held;
+};
+
+/// What L3 did on one rank since it started, closed stores included, and what it is now.
+struct store_figures {
+  /// Objects dropped to make room.
+  uint64_t evicted = 0;
+  /// Bytes that this rank lends to the cluster now.
+  uint64_t lent_bytes = 0;
+  /// By the backend's name.
+  std::map<std::string, backend_counters> counters;
+  std::optional<attached_store> attached;
+};
 
 /// L3 as one rank has it: opens the backend that the settings name, with its actor, and counts over
 /// all that were open. Any thread.
@@ -41,13 +74,19 @@ public:
   /// What L3 did so far. Blocks.
   rank_counters counters();
 
+  /// The same for people, and more.
+  /// @returns nothing if L3 is being opened or closed, or does not answer, for longer than
+  /// `timeout`
+  std::optional<store_figures> figures(std::chrono::nanoseconds timeout);
+
   /// Bytes that this rank lends to the cluster now.
   uint64_t lent_bytes();
 
 private:
   result<std::unique_ptr<storage_backend>> open_backend(const rank_config& settings);
 
-  rank_counters open_counters();
+  /// Adds what is open to `total`.
+  result<void> ask_open(const caf::duration& timeout, rank_counters& total);
 
   void close();
 
@@ -59,11 +98,14 @@ private:
   std::byte* const l2_memory_;
   const clock_source& clock_;
   const backend_wrapper wrap_;
-  std::mutex mutex_; // Guards what follows.
+  std::timed_mutex mutex_; // Guards what follows.
   std::unique_ptr<cluster_member> member_;
   storage_actor actor_;
+  /// Owned by the actor, which ends in close().
+  storage_backend* backend_ = nullptr;
   /// Of stores that are closed.
   rank_counters closed_;
+  std::map<std::string, backend_counters> closed_backends_;
 };
 
 } // namespace hicache

@@ -7,6 +7,7 @@
 #include "launch/rank_runtime.hpp"
 #include "launch/rank_session.hpp"
 #include "launch/replay_engine.hpp"
+#include "launch/replay_metrics.hpp"
 #include "launch/replay_report.hpp"
 #include "launch/replay_workload.hpp"
 #include "launch/stop_signal.hpp"
@@ -226,10 +227,15 @@ result<int> replay(const rank_config& config, const replay_flags& flags, rank_se
   options.corrupt_after = session.rank == flags.corrupt_rank ? flags.corrupt_after : 0;
 #endif
   auto progress = progress_line{speaks, workload.size()};
-  auto engine = replay_engine{
-    **runtime, workload, options, stop,
-    [&](uint64_t done, const replay_totals& so_far) { progress.show(done, so_far); }};
+  const auto metrics = std::make_shared<replay_metrics>(session.rank);
+  (*runtime)->add_metrics(metrics);
+  auto engine = replay_engine{**runtime, workload, options, stop,
+                              [&](uint64_t done, const replay_totals& so_far) {
+                                progress.show(done, so_far);
+                                metrics->show(so_far);
+                              }};
   auto ran = engine.run();
+  metrics->show(engine.totals());
   progress.finish();
   if (ran)
     ran = engine.gather();

@@ -12,9 +12,9 @@
 
 namespace hicache {
 
-/// What a replay measured. Tokens are those of the instance and equal on every rank; pages checked,
-/// bytes and failures are this rank's until `gather` has summed them.
-struct replay_totals {
+/// What the engine of a replay counts. Requests and tokens are those of the instance and equal on
+/// every rank; the rest is this rank's own.
+struct replay_counts {
   uint64_t requests = 0;
   uint64_t prompt_tokens = 0;
   uint64_t computed_tokens = 0;
@@ -27,13 +27,17 @@ struct replay_totals {
   uint64_t mismatches = 0;
   /// Requests that could not be served, failed copies, steps that failed.
   uint64_t engine_errors = 0;
+
+  uint64_t cached_tokens() const noexcept { return cached_l1 + cached_l2 + cached_l3; }
+};
+
+/// What a replay measured. What is a rank's own is this rank's until `gather` has summed it.
+struct replay_totals : replay_counts {
   double wall_s = 0;
   bool interrupted = false;
   std::vector<double> ttft_ms;
   std::vector<double> step_us;
   rank_counters counters;
-
-  uint64_t cached_tokens() const noexcept { return cached_l1 + cached_l2 + cached_l3; }
 
   /// The numbers that are summed over ranks, in a fixed order; steps, reductions and divergences
   /// are the instance's and are not among them.

@@ -151,6 +151,8 @@ TEST(RankConfigTest, EachBadValueIsNamedInOneSentence) {
      [](rank_config& x) { x.page_size = 0; }},
     {"--kv-heads: '3' is not divisible by the number of ranks, which is 2",
      [](rank_config& x) { x.kv_heads = 3; }},
+    {"--metrics-port: '65535' is not low enough for 2 ranks; expected at most 65534",
+     [](rank_config& x) { x.metrics.port = 65535; }},
     {"--evict-below, --evict-until: '0.3 and 0.2' is not a pair of shares from 0 to 0.5, the first "
      "not above the second",
      [](rank_config& x) {
@@ -453,6 +455,7 @@ TEST(RankConfigTest, EverySettingIsAmongTheFields) {
   config.layers = config.kv_heads = config.head_dim = config.v_head_dim = 1;
   config.index_key_bytes = 1;
   config.io_sms = config.io_threads = 9;
+  config.metrics.port = 9;
   for (auto* text : {&config.write_policy, &config.io_backend, &config.mem_layout,
                      &config.eviction_policy, &config.storage_backend, &config.prefetch_policy,
                      &config.extra_config, &config.index, &config.device, &config.attention,
@@ -460,7 +463,7 @@ TEST(RankConfigTest, EverySettingIsAmongTheFields) {
     *text = "changed";
   const auto after = config.fields();
   ASSERT_EQ(after.size(), before.size());
-  EXPECT_EQ(after.size(), 30u);
+  EXPECT_EQ(after.size(), 31u);
   for (auto i = size_t{0}; i < after.size(); ++i)
     EXPECT_NE(after[i].second, before[i].second) << after[i].first;
 }

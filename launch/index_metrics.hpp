@@ -1,0 +1,40 @@
+#pragma once
+
+#include "messages/interfaces.hpp"
+
+#include <caf/actor_system.hpp>
+
+#include <prometheus/collectable.h>
+#include <prometheus/metric_family.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace hicache {
+
+/// What the shards of one process said of themselves, by number; nothing for one that did not
+/// answer in time.
+using shard_figures = std::map<uint32_t, std::optional<index_status>>;
+
+/// The metrics of an index process (`docs/operations.md`). What is not known is left out.
+/// @relates shard_figures
+std::vector<prometheus::MetricFamily> to_metrics(const shard_figures& shards);
+
+/// Shows an index process to Prometheus: asks its shards at each scrape.
+class index_metrics final : public prometheus::Collectable {
+public:
+  /// @param system Must outlive this.
+  index_metrics(caf::actor_system& system, std::map<uint32_t, index_actor> shards)
+    : system_(system), shards_(std::move(shards)) {}
+
+  std::vector<prometheus::MetricFamily> Collect() const override;
+
+private:
+  caf::actor_system& system_;
+  const std::map<uint32_t, index_actor> shards_;
+};
+
+} // namespace hicache

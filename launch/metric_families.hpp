@@ -1,0 +1,44 @@
+#pragma once
+
+#include <prometheus/client_metric.h>
+#include <prometheus/histogram.h>
+#include <prometheus/metric_family.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace hicache {
+
+using metric_labels = std::vector<prometheus::ClientMetric::Label>;
+
+/// What a scrape shows, put together metric by metric. Metrics of one name, which differ in their
+/// labels, form a family and have its help from the first of them.
+class metric_families {
+public:
+  /// @param common Labels that every metric gets, in front of its own.
+  explicit metric_families(metric_labels common = {}) : common_(std::move(common)) {}
+
+  /// Adds what only grows; its name ends in _total.
+  void count(const std::string& name, const std::string& help, uint64_t value,
+             const metric_labels& labels = {});
+
+  /// Adds what is there now.
+  void gauge(const std::string& name, const std::string& help, double value,
+             const metric_labels& labels = {});
+
+  /// Adds a distribution.
+  void histogram(const std::string& name, const std::string& help,
+                 const prometheus::Histogram& values);
+
+  std::vector<prometheus::MetricFamily> take() { return std::move(families_); }
+
+private:
+  void add(const std::string& name, const std::string& help, prometheus::MetricType type,
+           prometheus::ClientMetric metric, const metric_labels& labels);
+
+  const metric_labels common_;
+  std::vector<prometheus::MetricFamily> families_;
+};
+
+} // namespace hicache

@@ -1,0 +1,96 @@
+#include "launch/rank_metrics.hpp"
+
+#include "launch/metric_families.hpp"
+
+#include <string>
+
+namespace hicache {
+
+namespace {
+
+constexpr auto evicted_name = "hicache_evicted_pages_total";
+constexpr auto evicted_help = "Pages dropped to make room; of L3: objects.";
+
+void add_counters(metric_families& families, const rank_counters& c) {
+  families.count("hicache_steps_total", "Steps of the engine.", c.steps);
+  families.count("hicache_reductions_total", "Reductions for steps and for hit lengths.",
+                 c.reductions);
+  families.count("hicache_divergences_total", "Times the ranks' trees differed.", c.divergences);
+  families.count("hicache_errors_total", "Copies and reductions that failed.", c.errors);
+  const auto move = [&](const char* from, const char* to, uint64_t bytes) {
+    families.count("hicache_moved_bytes_total", "Bytes moved between tiers.", bytes,
+                   {{"from", from}, {"to", to}});
+  };
+  move("l1", "l2", c.bytes_l1_to_l2);
+  move("l2", "l1", c.bytes_l2_to_l1);
+  move("l2", "l3", c.bytes_l2_to_l3);
+  move("l3", "l2", c.bytes_l3_to_l2);
+  families.count(evicted_name, evicted_help, c.evicted_l1, {{"tier", "l1"}});
+  families.count(evicted_name, evicted_help, c.evicted_l2, {{"tier", "l2"}});
+  families.count("hicache_storage_failures_total", "Reads and writes of L3 that failed.",
+                 c.storage_failures);
+  families.count("hicache_backup_retries_total", "Writes to L3 that were tried again.",
+                 c.backup_retries);
+  families.count("hicache_dropped_backup_pages_total",
+                 "Pages whose write to L3 was given up because too many waited or L3 went on "
+                 "failing.",
+                 c.dropped_backups);
+}
+
+void add_backend(metric_families& families, const std::string& backend,
+                 const backend_counters& counted) {
+  const auto labels = metric_labels{{"backend", backend}};
+  families.count("hicache_storage_hits_total", "Objects that L3 answered.", counted.hits, labels);
+  families.count("hicache_storage_misses_total", "Objects that were not in L3 when read.",
+                 counted.misses, labels);
+  families.count("hicache_storage_corrupt_total", "Objects of L3 that did not verify.",
+                 counted.corrupt, labels);
+  families.count("hicache_storage_errors_total",
+                 "Objects whose read or write failed for another reason, passed deadlines "
+                 "included.",
+                 counted.errors, labels);
+}
+
+void add_store(metric_families& families, const store_figures& store) {
+  families.count(evicted_name, evicted_help, store.evicted, {{"tier", "l3"}});
+  families.gauge("hicache_lent_bytes", "Memory that the rank lends to the cluster store.",
+                 static_cast<double>(store.lent_bytes));
+  for (const auto& [backend, counted] : store.counters)
+    add_backend(families, backend, counted);
+  if (!store.attached)
+    return;
+  const auto labels = metric_labels{{"backend", store.attached->backend}};
+  families.gauge("hicache_storage_up", "1 if the attached L3 can be used, 0 if not.",
+                 store.attached->ok ? 1 : 0, labels);
+  if (!store.attached->held)
+    return;
+  families.gauge("hicache_storage_objects", "Objects in L3 that the rank accounts for.",
+                 static_cast<double>(store.attached->held->objects), labels);
+  families.gauge("hicache_storage_bytes", "Bytes that these take.",
+                 static_cast<double>(store.attached->held->bytes), labels);
+  families.gauge("hicache_storage_capacity_bytes", "Bound on these; 0 if there is none.",
+                 static_cast<double>(store.attached->held->capacity_bytes), labels);
+}
+
+} // namespace
+
+std::vector<prometheus::MetricFamily> to_metrics(const rank_figures& figures) {
+  auto families = metric_families{{{"rank", std::to_string(figures.rank)}}};
+  families.gauge("hicache_up", "1 if all actors of the rank answered the scrape, 0 if not.",
+                 figures.counters ? 1 : 0);
+  const auto room = [&](const char* tier, const tier_capacity& capacity) {
+    families.gauge("hicache_capacity_pages", "Pages that the tier has room for.",
+                   static_cast<double>(capacity.pages), {{"tier", tier}});
+    families.gauge("hicache_capacity_bytes", "Bytes of these pages.",
+                   static_cast<double>(capacity.bytes), {{"tier", tier}});
+  };
+  room("l1", figures.l1);
+  room("l2", figures.l2);
+  if (figures.counters)
+    add_counters(families, *figures.counters);
+  if (figures.store)
+    add_store(families, *figures.store);
+  return families.take();
+}
+
+} // namespace hicache

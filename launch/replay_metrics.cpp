@@ -1,0 +1,76 @@
+#include "launch/replay_metrics.hpp"
+
+#include "launch/metric_families.hpp"
+
+#include <string>
+
+namespace hicache {
+
+namespace {
+
+/// In seconds: from a request that is served from L1 to one that waits for a long prefill.
+const auto ttft_bounds = prometheus::Histogram::BucketBoundaries{
+  0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30};
+
+/// In seconds: from a reduction of ranks in step to the patience of an engine that waits for news.
+const auto step_bounds = prometheus::Histogram::BucketBoundaries{
+  0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001,
+  0.0025,  0.005,    0.01,    0.025,  0.05,    0.1,    1};
+
+void add_instance(metric_families& families, const replay_counts& counts) {
+  families.count("hicache_requests_total", "Requests served.", counts.requests);
+  families.count("hicache_prompt_tokens_total", "Tokens of all prompts.", counts.prompt_tokens);
+  families.count("hicache_computed_tokens_total", "Tokens of these that no tier had.",
+                 counts.computed_tokens);
+  const auto cached = [&](const char* tier, uint64_t tokens) {
+    families.count("hicache_cached_tokens_total", "Tokens of these that a tier had.", tokens,
+                   {{"tier", tier}});
+  };
+  cached("l1", counts.cached_l1);
+  cached("l2", counts.cached_l2);
+  cached("l3", counts.cached_l3);
+  for (auto why = size_t{0}; why < static_cast<size_t>(give_up::none); ++why)
+    families.count("hicache_given_up_tokens_total",
+                   "Tokens that were computed although a tier had them.", counts.given_up[why],
+                   {{"reason", to_string(static_cast<give_up>(why))}});
+}
+
+} // namespace
+
+replay_metrics::replay_metrics(uint32_t rank)
+  : rank_(rank), ttft_(ttft_bounds), steps_(step_bounds) {}
+
+void replay_metrics::show(const replay_totals& so_far) {
+  for (; ttft_seen_ < so_far.ttft_ms.size(); ++ttft_seen_)
+    ttft_.Observe(so_far.ttft_ms[ttft_seen_] / 1e3);
+  for (; steps_seen_ < so_far.step_us.size(); ++steps_seen_)
+    steps_.Observe(so_far.step_us[steps_seen_] / 1e6);
+  const auto guard = std::lock_guard{mutex_};
+  counts_ = so_far;
+}
+
+std::vector<prometheus::MetricFamily> replay_metrics::Collect() const {
+  auto counts = replay_counts{};
+  {
+    const auto guard = std::lock_guard{mutex_};
+    counts = counts_;
+  }
+  auto families = metric_families{{{"rank", std::to_string(rank_)}}};
+  families.count("hicache_checked_pages_total", "Cached pages compared before use.",
+                 counts.pages_checked);
+  families.count("hicache_mismatched_pages_total", "Pages of these that were wrong.",
+                 counts.mismatches);
+  families.count("hicache_engine_errors_total",
+                 "Requests that could not be served, and loads and turns that failed.",
+                 counts.engine_errors);
+  families.histogram("hicache_step_seconds",
+                     "Steps that needed a reduction, waiting for news included.", steps_);
+  if (rank_ == 0) {
+    families.histogram("hicache_ttft_seconds",
+                       "From a request's arrival to the end of its computation.", ttft_);
+    add_instance(families, counts);
+  }
+  return families.take();
+}
+
+} // namespace hicache
