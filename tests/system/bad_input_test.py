@@ -54,6 +54,9 @@ class BadInputTest(SystemTest):
             (TURNS + ["--hicache-storage-backend-extra-config", "@/no/such/file"], "/no/such/file"),
             (TURNS + ["--hicache-storage-backend-extra-config", '{"tp_lcm_size": 3}'], "tp_lcm_size", "divides the 4 KV heads"),
             (TURNS + ["--device", "abacus"], "abacus", "host"),
+            (TURNS + ["--metrics-port", "65536"], "--metrics-port", "65535"),
+            (TURNS + ["--metrics-port", "-1"], "--metrics-port"),
+            (TURNS + ["--metrics-port", "9100", "--metrics-host", ""], "--metrics-host", "127.0.0.1"),
             (TURNS + ["--linger", "soon"], "--linger", "soon"),
             (TURNS + ["--report", "/no/such/folder/report.json"], "/no/such/folder/report.json"),
             (TURNS + ["--config", "/no/such/config.toml"], "/no/such/config.toml"),
@@ -107,6 +110,9 @@ class BadInputTest(SystemTest):
             taken.listen()
             address = f"127.0.0.1:{taken.getsockname()[1]}"
             self.refuse("hicache-index", ["--listen", address], address, "free port")
+            port = str(taken.getsockname()[1])
+            self.refuse("hicache-index", ["--listen", "127.0.0.1:0", "--metrics-port", port], "--metrics-port", address, "free")
+            self.refuse(REPLAY, TURNS + ["--metrics-port", port], "--metrics-port", address, "free")
         self.refuse("hicache-index", ["--listen", "here"], "here")
         self.refuse("hicache-index", ["--member-ttl", "fast"], "fast", "250ms")
 
