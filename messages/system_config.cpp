@@ -1,9 +1,9 @@
 #include "messages/system_config.hpp"
 
+#include "messages/connection_guard.hpp"
 #include "messages/type_ids.hpp"
 
 #include <caf/atom.hpp>
-#include <caf/io/middleman.hpp>
 #include <caf/message.hpp>
 #include <caf/timespan.hpp>
 
@@ -31,7 +31,7 @@ system_config& system_config::with_threads(size_t count) {
 }
 
 system_config& system_config::with_network() {
-  load<caf::io::middleman>();
+  module_factories.emplace_back(make_guarded_middleman);
   set("middleman.workers", size_t{1});
   set("middleman.heartbeat-interval", caf::timespan{std::chrono::seconds{1}});
   set("middleman.app-identifiers", std::vector<std::string>{"hicache.v1"});
