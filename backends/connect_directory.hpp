@@ -3,6 +3,7 @@
 #include "backends/index_link.hpp"
 
 #include <caf/io/middleman_actor.hpp>
+#include <caf/sec.hpp>
 
 #include <functional>
 #include <set>
@@ -33,7 +34,17 @@ void connect_directory(Self* self, const caf::io::middleman_actor& connector,
         else
           then(caf::actor_cast<directory_actor>(found));
       },
-      [then](const caf::error& err) { then(tl::unexpected{from_caf(err)}); });
+      [self, address, then](const caf::error& err) {
+        const auto hung_up = err == caf::sec::disconnect_during_handshake;
+        if (hung_up
+            || (err == caf::sec::cannot_connect_to_node && self->system().has_openssl_manager()))
+          then(fail(ec::peer_unreachable,
+                    address + (hung_up ? " hung up" : " is not there or hung up")
+                      + ": both sides need certificates of one authority (--tls-cert, "
+                        "--tls-key, --tls-ca), or neither"));
+        else
+          then(tl::unexpected{from_caf(err)});
+      });
 }
 
 } // namespace hicache

@@ -2,10 +2,10 @@
 
 #include "backends/connect_directory.hpp"
 #include "base/check.hpp"
+#include "messages/system_config.hpp"
 
 #include <caf/actor_cast.hpp>
 #include <caf/event_based_actor.hpp>
-#include <caf/io/middleman.hpp>
 #include <caf/scoped_actor.hpp>
 #include <caf/send.hpp>
 #include <caf/stateful_actor.hpp>
@@ -293,7 +293,7 @@ caf::behavior connector(caf::stateful_actor<connector_state>* self,
                         const std::vector<std::string>& seeds) {
   auto& state = self->state;
   state.board = std::move(board);
-  state.connector = self->system().middleman().actor_handle();
+  state.connector = network_of(self->system());
   for (const auto& seed : seeds)
     state.processes[seed];
   self->set_down_handler([self](const caf::down_msg& msg) { self->state.on_down(msg.source); });

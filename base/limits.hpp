@@ -134,8 +134,8 @@ inline constexpr size_t nested_messages = 64;
 /// do not use up the process's file descriptors.
 inline constexpr size_t connections_unproven = 256;
 
-/// How long a peer may take to say who it is, and how long it may be silent afterwards: peers send a
-/// heartbeat each second.
+/// How long a peer may take to say who it is, and how long it may be silent afterwards: peers send
+/// a heartbeat each second.
 inline constexpr auto handshake_time = std::chrono::seconds{10};
 inline constexpr auto peer_silence = std::chrono::seconds{30};
 

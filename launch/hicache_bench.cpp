@@ -5,6 +5,7 @@
 #include "cache/page_hash.hpp"
 #include "launch/bench_transfer.hpp"
 #include "launch/cluster_member.hpp"
+#include "launch/network_flags.hpp"
 #include "launch/program.hpp"
 #include "launch/rank_config.hpp"
 #include "launch/replay_report.hpp"
@@ -35,6 +36,7 @@ struct store_flags {
   std::string linger = "0s";
   bool remote = false;
   bool json = false;
+  tls_files tls;
 };
 
 /// What one thread measured.
@@ -86,6 +88,7 @@ void add_store_flags(CLI::App& app, store_flags& flags) {
     ->capture_default_str();
   app.add_flag("--remote", flags.remote, "get: read by UCX although the putter is on this machine");
   app.add_flag("--json", flags.json, "print one JSON object and nothing else");
+  add_tls_flags(app, flags.tls);
 }
 
 /// Calls the store until the time is up, a batch after the other.
@@ -165,8 +168,10 @@ result<int> bench_store(const store_flags& flags, const stop_signal& stop) {
     return fail(ec::invalid_argument, "--linger: " + linger.error().detail + ", or forever");
   const auto putting = flags.op == "put";
   const auto clock = monotonic_clock{};
+  if (const auto checked = flags.tls.check(); !checked)
+    return tl::unexpected{checked.error()};
   auto config = system_config{};
-  config.with_network();
+  config.with_network(flags.tls);
   auto system = caf::actor_system{config};
   auto member = cluster_member::join(
     system, {flags.index, putting ? flags.segment_bytes : 0, flags.value_bytes, "127.0.0.1"});

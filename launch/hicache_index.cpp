@@ -6,6 +6,7 @@
 #include "base/limits.hpp"
 #include "launch/index_metrics.hpp"
 #include "launch/metrics_server.hpp"
+#include "launch/network_flags.hpp"
 #include "launch/program.hpp"
 #include "launch/rank_config.hpp"
 #include "launch/stop_signal.hpp"
@@ -13,6 +14,7 @@
 
 #include <caf/actor_system.hpp>
 #include <caf/io/middleman.hpp>
+#include <caf/io/middleman_actor.hpp>
 #include <caf/scoped_actor.hpp>
 #include <spdlog/spdlog.h>
 
@@ -30,13 +32,26 @@ struct index_flags {
   uint32_t first_shard = 0;
   std::string join;
   duration member_ttl = std::chrono::seconds{10};
+  tls_files tls;
+  bool insecure = false;
   std::string log_level = "info";
   metrics_options metrics;
 };
 
-/// An index tells people which port it has; members find nothing at an address such as "*".
-bool is_loopback(const std::string& host) {
-  return host == "localhost" || host == "::1" || host.rfind("127.", 0) == 0;
+/// @returns the port, which differs from that of `where` if it is 0
+result<uint16_t> publish(caf::scoped_actor& self, const directory_actor& all,
+                         const endpoint& where) {
+  auto port = uint16_t{0};
+  // Reused at once after a crash: members look for it where it was.
+  self
+    ->request(network_of(self->system()), caf::infinite, caf::publish_atom::value, where.port,
+              caf::actor_cast<caf::strong_actor_ptr>(all), self->system().message_types(all),
+              where.host, true)
+    .receive([&](uint16_t opened) { port = opened; }, [](const caf::error&) {});
+  if (port == 0)
+    return fail(ec::invalid_argument, "--listen: cannot listen on " + to_string(where)
+                                        + "; expected a free port of this machine");
+  return port;
 }
 
 result<int> serve(const index_flags& flags, const stop_signal& stop) {
@@ -49,11 +64,11 @@ result<int> serve(const index_flags& flags, const stop_signal& stop) {
   if (!flags.advertise.empty())
     if (const auto advertised = parse_endpoint(flags.advertise); !advertised)
       return fail(ec::invalid_argument, "--advertise: " + advertised.error().detail);
-  if (!is_loopback(where->host))
-    spdlog::warn("listening beyond this machine without encryption: everyone who reaches {} can "
-                 "read and change "
-                 "the index",
-                 flags.listen);
+  if (const auto checked = flags.tls.check(); !checked)
+    return tl::unexpected{checked.error()};
+  if (const auto allowed = check_listening("--listen", where->host, flags.tls, flags.insecure);
+      !allowed)
+    return tl::unexpected{allowed.error()};
   if (flags.shards == 0 || flags.first_shard + flags.shards > limits::index_shards)
     return fail(ec::invalid_argument, "--shards: expected at least one shard, and numbers below "
                                         + std::to_string(limits::index_shards));
@@ -67,7 +82,7 @@ result<int> serve(const index_flags& flags, const stop_signal& stop) {
   }
   const auto clock = monotonic_clock{};
   auto config = system_config{};
-  config.with_network().with_threads(flags.shards);
+  config.with_network(flags.tls).with_threads(flags.shards);
   auto system = caf::actor_system{config};
   auto metrics = std::unique_ptr<metrics_server>{};
   if (flags.metrics.port != 0) {
@@ -84,7 +99,7 @@ result<int> serve(const index_flags& flags, const stop_signal& stop) {
                                              std::chrono::system_clock::now().time_since_epoch())
                                              .count());
   options.pause = flags.member_ttl / 4;
-  options.connector = system.middleman().actor_handle();
+  options.connector = network_of(system);
   const auto shards = options.shards;
   if (metrics)
     metrics->add(std::make_shared<index_metrics>(system, shards));
@@ -98,12 +113,10 @@ result<int> serve(const index_flags& flags, const stop_signal& stop) {
       self->wait_for(shard);
     }
   };
-  // Reused at once after a crash: members look for it where it was.
-  const auto port = system.middleman().publish(all, where->port, where->host.c_str(), true);
+  const auto port = publish(self, all, *where);
   if (!port) {
     end();
-    return fail(ec::invalid_argument, "--listen: cannot listen on " + flags.listen
-                                        + "; expected a free port of this machine");
+    return tl::unexpected{port.error()};
   }
   const auto listening = to_string(endpoint{where->host, *port});
   self->send(all, atom::start_v, flags.advertise.empty() ? listening : flags.advertise);
@@ -148,6 +161,10 @@ int main(int argc, char** argv) {
   add_duration_flag(app, "--member-ttl", flags.member_ttl,
                     "forget a member that is silent for longer");
   add_metrics_flags(app, flags.metrics, "port at which Prometheus finds /metrics; 0 is nowhere");
+  add_tls_flags(app, flags.tls);
+  app.add_flag("--insecure", flags.insecure,
+               "listen beyond this machine without TLS: whoever reaches the port can read and "
+               "change the index");
   app.add_option("--log-level", flags.log_level, "trace, debug, info, warn, error or critical")
     ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "critical"}))
     ->capture_default_str();

@@ -3,6 +3,7 @@
 
 #include "backends/index_link.hpp"
 #include "base/units.hpp"
+#include "launch/network_flags.hpp"
 #include "launch/oplog_commands.hpp"
 #include "launch/program.hpp"
 #include "launch/rank_config.hpp"
@@ -27,6 +28,7 @@ struct status_flags {
   std::string index = "127.0.0.1:7766";
   duration timeout = std::chrono::seconds{5};
   bool json = false;
+  tls_files tls;
 };
 
 struct shard_status {
@@ -41,8 +43,10 @@ result<std::vector<shard_status>> ask_status(const status_flags& flags) {
   const auto where = parse_endpoints(flags.index);
   if (!where)
     return fail(ec::invalid_argument, "--index: " + where.error().detail);
+  if (const auto checked = flags.tls.check(); !checked)
+    return tl::unexpected{checked.error()};
   auto config = system_config{};
-  config.with_network();
+  config.with_network(flags.tls);
   auto system = caf::actor_system{config};
   auto link = index_link{system, *where};
   if (auto connected = link.connect(flags.timeout); !connected)
@@ -179,6 +183,7 @@ int main(int argc, char** argv) {
     ->type_name("HOST:PORT")
     ->capture_default_str();
   add_duration_flag(*status, "--timeout", flags.timeout, "how long to wait for the index");
+  add_tls_flags(*status, flags.tls);
   status->add_flag("--json", flags.json, "print one JSON object");
   const auto oplog = oplog_commands{app};
   const auto storage = storage_commands{app};

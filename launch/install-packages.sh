@@ -8,7 +8,7 @@ set -euo pipefail
 packages=(
   build-essential cmake ninja-build ccache pkg-config python3 procps
   libcaf-dev libucx-dev libopenmpi-dev openmpi-bin libcapnp-dev capnproto
-  libspdlog-dev libfmt-dev libssl-dev libxxhash-dev libabsl-dev libexpected-dev
+  libspdlog-dev libfmt-dev libssl-dev openssl libxxhash-dev libabsl-dev libexpected-dev
   nlohmann-json3-dev libcli11-dev libtomlplusplus-dev libyaml-cpp-dev libcpp-httplib-dev prometheus-cpp-dev
   libgtest-dev libgmock-dev libbenchmark-dev
   "$@"

@@ -3,6 +3,7 @@
 #include "base/limits.hpp"
 #include "base/units.hpp"
 #include "launch/admin_server.hpp"
+#include "launch/network_flags.hpp"
 
 #include <absl/strings/str_format.h>
 
@@ -190,6 +191,10 @@ result<void> rank_config::finish(uint32_t ranks) {
                 "--hicache-storage-backend-extra-config '{\"path\": \"DIR\"}'");
   if (storage_backend == "cluster" && index.empty())
     return fail(ec::invalid_argument, "--hicache-storage-backend cluster needs --index HOST:PORT");
+  if (auto checked = tls.check(); !checked)
+    return checked;
+  if (auto allowed = check_listening("--listen-host", listen_host, tls, insecure); !allowed)
+    return allowed;
   if (auto admin = check_admin(admin_listen, admin_token_file); !admin)
     return admin;
   const auto page_bytes = pool_geometry{shape(ranks), host_layout::page_first, 1}.page_bytes();
@@ -421,6 +426,9 @@ void add_rank_flags(CLI::App& app, rank_config& config) {
                     "how long a step waits for the slowest rank before it fails");
   add("--listen-host", config.listen_host,
       "address on which peers on other machines read this rank's segment");
+  add_tls_flags(app, config.tls);
+  app.add_flag("--insecure", config.insecure,
+               "let --listen-host be one that other machines reach, without TLS");
   add("--record-ops", config.record_ops,
       "write every operation and step to an op log, for hicachectl oplog replay and diff; with "
       "several ranks each writes FILE.RANK")

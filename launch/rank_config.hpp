@@ -7,6 +7,7 @@
 #include "cache/prefix_cache.hpp"
 #include "gpu/device.hpp"
 #include "launch/metrics_server.hpp"
+#include "messages/tls_files.hpp"
 
 #include <CLI/CLI.hpp>
 
@@ -94,6 +95,10 @@ struct rank_config {
   std::string dtype;
   std::string name_space = "default";
   std::string listen_host = "127.0.0.1";
+  /// Of the connections to the index. Paths may differ between ranks.
+  tls_files tls;
+  /// Lets listen_host be one that other machines reach, without TLS.
+  bool insecure = false;
   duration step_timeout = limits::step_timeout;
   std::string log_level = "info";
   /// File of the op log; each of several ranks appends its number. Empty: none.

@@ -7,10 +7,12 @@ import pathlib
 import random
 import re
 import socket
+import ssl
 import struct
 import subprocess
 import time
 
+from certificates import Authority
 from harness import BIN, SMALL_KV, SystemTest, main, write_trace
 
 # What CAF's protocol calls its messages.
@@ -89,6 +91,16 @@ class HostileTest(SystemTest):
         random.seed(self.seed)
         print(f"HICACHE_SEED={self.seed}", flush=True)
 
+    def start_with_tls(self):
+        authority = Authority(self.folder, "ca")
+        flags = authority.sign("index")
+        index, address = self.start_index(*flags)
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        tls.check_hostname = False
+        tls.load_verify_locations(authority.certificate)
+        tls.load_cert_chain(flags[1], flags[3])
+        return index, address, tls, flags
+
     def peak_mib(self, pid):
         return int(re.search(r"VmHWM:\s+(\d+)", pathlib.Path(f"/proc/{pid}/status").read_text()).group(1)) // 1024
 
@@ -144,6 +156,9 @@ class HostileTest(SystemTest):
 
     def test_index_refuses_what_would_harm_it(self):
         self.check_refusals(*self.start_index())
+
+    def test_index_refuses_what_would_harm_it_from_a_peer_with_a_certificate(self):
+        self.check_refusals(*self.start_with_tls())
 
     def test_garbage_in_messages_harms_nobody(self):
         index, address = self.start_index()

@@ -1,0 +1,22 @@
+#pragma once
+
+#include "base/error.hpp"
+#include "messages/tls_files.hpp"
+
+#include <CLI/CLI.hpp>
+
+#include <string>
+
+namespace hicache {
+
+/// Adds --tls-cert, --tls-key and --tls-ca.
+void add_tls_flags(CLI::App& app, tls_files& tls);
+
+/// Whether a port may be opened: on an address that other machines reach, with TLS or with
+/// --insecure.
+/// @param flag The one that gave the host.
+/// @returns invalid_argument with one sentence that names both
+result<void> check_listening(const std::string& flag, const std::string& host, const tls_files& tls,
+                             bool insecure);
+
+} // namespace hicache

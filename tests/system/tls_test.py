@@ -1,0 +1,163 @@
+"""Connections with certificates: who has one of the cluster's authority takes part, and nobody else."""
+
+import contextlib
+import json
+import re
+import shutil
+import socket
+import ssl
+import subprocess
+import time
+
+from certificates import Authority
+from harness import BIN, SMALL_KV, SystemTest, cached, main, reusable_tokens, write_trace
+
+
+class TlsTest(SystemTest):
+    def setUp(self):
+        super().setUp()
+        self.authority = Authority(self.folder, "ca")
+        self.index_flags = self.authority.sign("index")
+        self.flags = self.authority.sign("member")
+        self.index, self.address = self.start_index(*self.index_flags)
+
+    def status(self, *flags, address=None):
+        return subprocess.run([BIN / "hicachectl", "status", "--index", address or self.address, "--timeout", "1s", "--json",
+                               *map(str, flags)], capture_output=True, text=True)
+
+    def assert_refused(self, answer):
+        self.assertEqual(answer.returncode, 2, answer.stderr)
+        self.assertEqual(len(answer.stderr.splitlines()), 1, answer.stderr)
+        self.assertIn("--tls-cert", answer.stderr)
+
+    def assert_serves(self):
+        answer = self.status(*self.flags)
+        self.assertEqual(answer.returncode, 0, answer.stderr + self.index.text())
+        return json.loads(answer.stdout)
+
+    def logged(self, pattern):
+        return len(re.findall(pattern, self.index.err.read_text()))
+
+    def wait_for_log(self, pattern, count=1):
+        deadline = time.monotonic() + 10
+        while self.logged(pattern) < count:
+            self.assertLess(time.monotonic(), deadline, self.index.text())
+            time.sleep(0.02)
+
+    def test_instances_share_their_caches(self):
+        trace = self.folder / "trace.jsonl"
+        rows = write_trace(trace, 100)
+        flags = ["--trace", trace, "--verify", "all", *SMALL_KV, "--device-pages", "512", "--hicache-storage-backend", "cluster", "--index",
+                 self.address, "--segment-size", "64MiB", "--hicache-storage-backend-extra-config", '{"prefetch_threshold": 64}',
+                 *self.flags]
+        # Part of the flags may come from a file as well.
+        settings = self.folder / "tls.toml"
+        settings.write_text("".join(f'{name[2:]} = "{path}"\n' for name, path in zip(self.flags[::2], self.flags[1::2])))
+        first = self.start_replay("first", 2, *flags, "--linger", "forever")
+        first.wait_for("requests in")
+        report = self.read_report(first)
+        self.assert_clean(report)
+        self.assertEqual(cached(report), reusable_tokens(rows, 64))
+        second = self.replay("second", 2, *flags[:-6], "--config", settings)
+        self.assert_clean(second)
+        self.assertGreater(second["cached_tokens"]["l3"], 0)
+        self.assertEqual(len(self.assert_serves()["members"]), 2)
+
+    def test_index_processes_find_each_other(self):
+        other, address = self.start_index("--shard", "1", "--join", self.address, *self.authority.sign("other"))
+        for _ in range(100):
+            shards = json.loads(self.status(*self.flags, address=address).stdout)["shards"]
+            if len(shards) == 2 and all(shard["reached"] for shard in shards):
+                return
+        self.fail(self.index.text() + other.text())
+
+    def test_peers_without_the_right_certificate_are_refused(self):
+        stranger = Authority(self.folder, "stranger")
+        others = stranger.sign("other")
+        # Trusts the index, but has a certificate of somebody else; and the other way around.
+        for case, flags in (("plain", []), ("other authority", others[:4] + self.flags[4:]), ("other index", self.flags[:4] + others[4:]),
+                            ("expired", self.authority.sign("expired", days=-1))):
+            with self.subTest(case=case):
+                reason = r"TLS: |hung up"
+                before = self.logged(reason)
+                self.assert_refused(self.status(*flags))
+                self.wait_for_log(reason, before + 1)
+        self.assert_serves()
+
+    def test_a_client_that_shows_no_certificate_is_refused(self):
+        host, port = self.address.rsplit(":", 1)
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        tls.check_hostname = False
+        tls.load_verify_locations(self.authority.certificate)
+        with self.assertRaises(OSError), tls.wrap_socket(socket.create_connection((host, int(port)), timeout=10)) as peer:
+            self.assertEqual(peer.recv(1), b"", "nothing is said to a stranger")
+            raise ConnectionError("closed")
+        self.wait_for_log("peer did not return a certificate")
+        self.assert_serves()
+
+    def test_a_client_with_tls_refuses_an_index_without(self):
+        _, plain = self.start_index()
+        self.assert_refused(self.status(*self.flags, address=plain))
+        self.assertEqual(self.status(address=plain).returncode, 0)
+
+    def test_strangers_do_not_disturb_those_who_are_connected(self):
+        watcher = self.start([BIN / "hicache-bench", "store", "--op", "put", "--index", self.address, "--value-size", "64KiB", "--batch",
+                              "4", "--keys", "16", "--seconds", "2", "--segment-size", "32MiB", "--json", *self.flags], "watcher")
+        host, port = self.address.rsplit(":", 1)
+        while watcher.process.poll() is None:
+            with socket.create_connection((host, int(port)), timeout=10) as peer, contextlib.suppress(OSError):
+                peer.sendall(b"\x16\x03\x01\x02\x00\x01" + bytes(64))
+                while peer.recv(4096):
+                    pass  # One after the other: it is about their errors, not about their number.
+        self.assertEqual(watcher.wait(20), 0, watcher.text())
+        self.assertEqual(json.loads(watcher.out.read_text())["errors"], 0)
+        self.assertNotIn("lost the index", watcher.err.read_text())
+        self.assert_serves()
+
+    def test_what_cannot_be_read_is_one_sentence(self):
+        cert, key, ca = (self.flags[i] for i in (1, 3, 5))
+        garbage = self.folder / "garbage"
+        garbage.write_text("no certificate")
+        locked = self.folder / "locked.key"
+        self.authority.openssl("ec", "-in", key, "-out", locked, "-aes128", "-passout", "pass:secret")
+        for flags, *expected in (
+            (["--tls-cert", cert], "all three or none"),
+            (["--tls-cert", cert, "--tls-key", key], "--tls-ca", "all three or none"),
+            (["--tls-cert", "/no/such/file", "--tls-key", key, "--tls-ca", ca], "--tls-cert", "/no/such/file"),
+            (["--tls-cert", garbage, "--tls-key", key, "--tls-ca", ca], "--tls-cert", "PEM"),
+            (["--tls-cert", cert, "--tls-key", self.index_flags[3], "--tls-ca", ca], "--tls-key", "mismatch"),
+            (["--tls-cert", cert, "--tls-key", locked, "--tls-ca", ca], "--tls-key", "passphrase"),
+            (["--tls-cert", cert, "--tls-key", key, "--tls-ca", garbage], "--tls-ca", "PEM"),
+        ):
+            with self.subTest(flags=flags):
+                self.refuse(["hicachectl", "status", *flags], *expected)
+        for program in (["hicache-index", "--listen", "127.0.0.1:0"], ["hicache-bench", "store"],
+                        ["hicache-replay", "--workload", "multi-turn"]):
+            with self.subTest(program=program):
+                self.refuse([*program, "--tls-cert", cert], "all three or none")
+
+    def refuse(self, command, *expected):
+        done = subprocess.run([BIN / command[0], *map(str, command[1:])], capture_output=True, text=True, timeout=30)
+        self.assertEqual(done.returncode, 2, done.stderr + done.stdout)
+        self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+        for text in expected:
+            self.assertIn(text, done.stderr)
+
+    def test_listening_beyond_this_machine_needs_tls_or_a_flag(self):
+        replay = ["hicache-replay", "--workload", "multi-turn", "--clients", "1", "--rounds", "1"]
+        for command, flag in ((["hicache-index", "--listen", "0.0.0.0:0"], "--listen"),
+                              ([*replay, "--hicache-storage-backend", "cluster", "--index", self.address, "--listen-host", "0.0.0.0"],
+                               "--listen-host")):
+            self.refuse(command, flag, "0.0.0.0", "--tls-cert", "--insecure")
+        for flags in (["--insecure"], self.index_flags):
+            index, address = self.start_index(*flags, listen="0.0.0.0:0")
+            reached = self.status(*(flags if flags != ["--insecure"] else []), address=f"127.0.0.1:{address.rsplit(':', 1)[1]}")
+            self.assertEqual(reached.returncode, 0, reached.stderr + index.text())
+            index.terminate()
+            self.assertEqual(index.wait(10), 0)
+
+
+if __name__ == "__main__":
+    if shutil.which("openssl") is None:
+        raise SystemExit(77)
+    main()
