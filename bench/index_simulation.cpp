@@ -1,0 +1,437 @@
+#include "bench/index_simulation.hpp"
+
+#include "base/limits.hpp"
+#include "bench/index_world.hpp"
+#include "messages/shard_map.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+
+namespace hicache::bench {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+/// How long a phase may take until all is offered again: many times what one should.
+constexpr auto patience = duration{10min};
+
+/// For so long nothing may become unsettled again: members look at the index in this time.
+constexpr auto calm = duration{3s};
+
+/// A phase lasts so long at least, so that there are lookups to look at.
+constexpr auto watch_time = duration{1s};
+
+constexpr auto steady_time = duration{5s};
+constexpr auto restart_time = duration{2s};
+constexpr auto partition_time = duration{member_ttl + 5s};
+
+/// Per check.
+constexpr auto samples = 20'000;
+
+/// The share of a core that a shard should be busy at most, so that its queue stays short.
+constexpr auto most_load = 0.7;
+
+double seconds(duration time) {
+  return std::chrono::duration<double>(time).count();
+}
+
+double milliseconds(duration time) {
+  return 1e3 * seconds(time);
+}
+
+/// Resident memory of this process; 0 where the system does not say.
+double resident_bytes() {
+  auto total = uint64_t{0};
+  auto resident = uint64_t{0};
+  std::ifstream{"/proc/self/statm"} >> total >> resident;
+  return static_cast<double>(resident) * static_cast<double>(::sysconf(_SC_PAGESIZE));
+}
+
+class simulation {
+public:
+  simulation(const simulation_options& options, const simulation_hooks& hooks)
+    : options_(options), hooks_(hooks), pages_each_(options.keys / options.members),
+      resident_before_(resident_bytes()),
+      world_(options.members, pages_each_, options.shards, options.seed,
+             {options.writes_per_s, options.lookups_per_s}),
+      random_(options.seed + 1) {
+    world_.stopped = hooks.is_stopped;
+  }
+
+  result<simulation_report> run() {
+    using phase = result<void> (simulation::*)();
+    for (const auto step :
+         {&simulation::start, &simulation::steady, &simulation::restart, &simulation::close,
+          &simulation::silence, &simulation::join, &simulation::partition})
+      if (auto done = (this->*static_cast<phase>(step))(); !done)
+        return tl::unexpected{done.error()};
+    return std::move(report_);
+  }
+
+private:
+  // -- phases -----------------------------------------------------------------
+
+  /// Every member mounts and reports all that it holds.
+  result<void> start() {
+    begin("start");
+    world_.fill();
+    const auto of_members = resident_bytes();
+    if (auto whole = settle(); !whole)
+      return whole;
+    simulated("all keys offered after", seconds(world_.last_settled() - began_), "s");
+    auto memory = uint64_t{0};
+    for (const auto& shard : world_.shards())
+      memory += shard.table.memory_bytes();
+    const auto keys = static_cast<double>(pages_each_ * options_.members);
+    simulated("memory per key: index_table::memory_bytes", static_cast<double>(memory) / keys, "B");
+    measured("memory per key: resident", (resident_bytes() - of_members) / keys, "B");
+    measured("memory of the simulated members", (of_members - resident_before_) / 1e6, "MB");
+    measure_kind(message_kind::report);
+    measure_kind(message_kind::mount);
+    return check();
+  }
+
+  /// What a shard has to do all the time.
+  result<void> steady() {
+    begin("steady");
+    auto worked = duration{};
+    for (auto& shard : world_.shards()) {
+      shard.figures = {};
+      worked -= shard.worked;
+    }
+    world_.run(steady_time);
+    for (const auto& shard : world_.shards())
+      worked += shard.worked;
+    show_traffic();
+    const auto load = seconds(worked) / seconds(steady_time) / options_.shards;
+    simulated("a shard is busy", 100 * load, "%");
+    simulated("members that shards can serve, at 70 % of a core each",
+              std::floor(options_.members * most_load / load), "");
+    show_readers();
+    return check();
+  }
+
+  result<void> restart() {
+    begin("restart of a shard");
+    world_.restart_shard(0, restart_time);
+    return converge(restart_time);
+  }
+
+  result<void> close() {
+    begin("a member's connection closes");
+    world_.kill_member(1 % options_.members, true);
+    return forget();
+  }
+
+  result<void> silence() {
+    begin("a member falls silent");
+    world_.kill_member(2 % options_.members, false);
+    return forget();
+  }
+
+  result<void> join() {
+    begin("a shard joins");
+    const auto before = world_.numbers();
+    world_.add_shard();
+    const auto converged = converge({});
+    if (!converged)
+      return converged;
+    auto moved = uint64_t{0};
+    for (const auto& who : world_.members())
+      if (who.fate == member_fate::alive)
+        for (auto page = who.pages.first(); page < who.pages.last(); ++page)
+          moved += who.pages.shard(page) == before.size() ? 1 : 0;
+    simulated("keys that the new shard keeps", static_cast<double>(moved), "");
+    simulated("share of all keys", 100.0 * static_cast<double>(moved) / held(), "%");
+    simulated("keys that moved elsewhere", static_cast<double>(strays(before)), "");
+    return strays(before) == 0
+             ? result<void>{}
+             : fail(ec::corrupt_page, "keys moved between shards that were there");
+  }
+
+  result<void> partition() {
+    begin("10 % of the members are cut off for 15 s");
+    world_.cut_off(options_.members / 2, std::max(options_.members / 10, 1U));
+    world_.run(partition_time);
+    simulated("dropped after", seconds(world_.last_dropped() - began_), "s");
+    simulated("freed after", seconds(world_.last_reaped() - began_), "s");
+    show_readers();
+    began_ = world_.now();
+    part_ = ", healed";
+    world_.heal();
+    return converge({});
+  }
+
+  // -- parts of phases --------------------------------------------------------
+
+  void begin(const std::string& what) {
+    phase_ = what;
+    part_.clear();
+    began_ = world_.now();
+    world_.take_reader_figures();
+    if (hooks_.progress)
+      hooks_.progress(what);
+  }
+
+  /// Waits until every living member is mounted and has reported everywhere, for good.
+  result<void> settle() {
+    const auto is_calm = [this] {
+      return world_.is_settled() && world_.now() - world_.last_settled() > calm
+             && world_.now() - began_ > calm;
+    };
+    if (world_.run(patience, is_calm))
+      return {};
+    if (is_stopped())
+      return fail(ec::stopping, "stopped by a signal");
+    return fail(ec::deadline_exceeded, phase_ + ": members still report after ten minutes");
+  }
+
+  result<void> converge(duration pause) {
+    if (auto whole = settle(); !whole)
+      return whole;
+    simulated("all keys offered again after", seconds(world_.last_settled() - began_ - pause), "s");
+    show_readers();
+    return check();
+  }
+
+  /// Waits until a dead member's pages are gone.
+  result<void> forget() {
+    world_.run(member_ttl + calm,
+               [this] { return world_.now() - began_ > watch_time && all_dropped(); });
+    simulated("no longer offered after", seconds(world_.last_dropped() - began_), "s");
+    simulated("freed after", seconds(world_.last_reaped() - began_), "s");
+    show_readers();
+    return check();
+  }
+
+  bool all_dropped() {
+    return world_.is_quiet()
+           && std::ranges::all_of(world_.shards(), [&](const simulated_shard& shard) {
+                return shard.table.counters().members == living();
+              });
+  }
+
+  uint64_t living() const {
+    return static_cast<uint64_t>(
+      std::ranges::count(world_.members(), member_fate::alive, &simulated_member::fate));
+  }
+
+  double held() const {
+    auto count = uint64_t{0};
+    for (const auto& who : world_.members())
+      if (who.fate == member_fate::alive)
+        count += who.pages.last() - who.pages.first();
+    return static_cast<double>(count);
+  }
+
+  /// Samples whose shard is another one than before, and not the new one.
+  uint64_t strays(const std::vector<uint32_t>& before) {
+    auto count = uint64_t{0};
+    for (auto i = 0; i < samples; ++i) {
+      const auto& pages = world_.members()[random_() % options_.members].pages;
+      const auto key = pages.announced(pages.first() + random_() % pages.slots()).key;
+      const auto was = shard_of(key, before);
+      const auto is = shard_of(key, world_.numbers());
+      count += is != was && is != before.size() ? 1 : 0;
+    }
+    return count;
+  }
+
+  bool is_stopped() const { return hooks_.is_stopped && hooks_.is_stopped(); }
+
+  // -- checks -----------------------------------------------------------------
+
+  /// Lets what is under way end; then the index has to offer what the living members hold, and
+  /// nothing else.
+  result<void> check() {
+    note_wrong(world_.take_reader_figures());
+    world_.set_loaded(false);
+    const auto is_quiet = world_.run(patience, [this] { return world_.is_quiet(); });
+    if (is_stopped())
+      return fail(ec::stopping, "stopped by a signal");
+    if (!is_quiet)
+      return fail(ec::deadline_exceeded, phase_ + ": questions stay without an answer");
+    if (was_told_wrong_)
+      return fail(ec::corrupt_page, phase_ + ": readers were told of places where no page is");
+    auto counted = count_all();
+    if (counted)
+      counted = sample();
+    world_.set_loaded(true);
+    return counted;
+  }
+
+  result<void> count_all() {
+    auto held_by_shard = std::vector<uint64_t>(world_.numbers().size());
+    for (const auto& who : world_.members())
+      if (who.fate == member_fate::alive)
+        who.pages.count(held_by_shard);
+    for (const auto s : world_.numbers()) {
+      const auto found = world_.shards()[s].table.counters();
+      if (found.replicas != held_by_shard[s] || found.keys != held_by_shard[s]
+          || found.members != living() || found.refused != 0)
+        return fail(ec::corrupt_page, phase_ + ": shard " + std::to_string(s) + " offers "
+                                        + std::to_string(found.replicas) + " pages of "
+                                        + std::to_string(found.members) + " members; expected "
+                                        + std::to_string(held_by_shard[s]) + " of "
+                                        + std::to_string(living()));
+    }
+    return {};
+  }
+
+  result<void> sample() {
+    const auto& numbers = world_.numbers();
+    for (auto i = 0; i < samples; ++i) {
+      const auto& who = world_.members()[random_() % options_.members];
+      const auto margin = who.pages.slots() / 8;
+      const auto from = who.pages.first() - std::min(who.pages.first(), margin);
+      const auto page = from + random_() % (who.pages.last() + margin - from);
+      const auto announced = who.pages.announced(page);
+      const auto place = shard_of(announced.key, numbers);
+      const auto is_held = who.fate == member_fate::alive && who.pages.holds(page);
+      for (auto s = size_t{0}; s < numbers.size(); ++s) {
+        const auto& table = world_.shards()[s].table;
+        const auto found = table.locate(std::span{&announced.key, 1});
+        const auto copies = found.of(0);
+        if (copies.size() != (is_held && s == place ? 1U : 0U))
+          return fail(ec::corrupt_page, phase_ + ": shard " + std::to_string(s) + " offers "
+                                          + std::to_string(copies.size()) + " copies of a page");
+        if (!copies.empty()
+            && (table.find(copies[0].member)->member != who.info.member
+                || copies[0].offset != announced.offset
+                || copies[0].generation != announced.generation))
+          return fail(ec::corrupt_page, phase_ + ": a page is offered where it is not");
+      }
+    }
+    return {};
+  }
+
+  // -- figures ----------------------------------------------------------------
+
+  void simulated(const std::string& name, double value, const std::string& unit) {
+    report_.simulated.push_back({phase_ + part_ + ": " + name, value, unit});
+  }
+
+  void measured(const std::string& name, double value, const std::string& unit) {
+    report_.measured.push_back({phase_ + part_ + ": " + name, value, unit});
+  }
+
+  void note_wrong(const reader_figures& seen) {
+    was_told_wrong_ = was_told_wrong_ || seen.wrong > 0;
+  }
+
+  void show_readers() {
+    const auto seen = world_.take_reader_figures();
+    note_wrong(seen);
+    simulated("keys looked up", static_cast<double>(seen.keys), "");
+    simulated("misses of keys that are there", static_cast<double>(seen.misses), "");
+    simulated("offers of keys that are gone", static_cast<double>(seen.stale), "");
+    simulated("requests that failed", static_cast<double>(seen.failed), "");
+    simulated("longest wait of a lookup", milliseconds(seen.longest_wait), "ms");
+    simulated("lookups that waited for more than 10 ms",
+              seen.lookups == 0
+                ? 0
+                : 100.0 * static_cast<double>(seen.late) / static_cast<double>(seen.lookups),
+              "%");
+  }
+
+  kind_figures sum(message_kind kind) {
+    auto all = kind_figures{};
+    for (const auto& shard : world_.shards()) {
+      const auto& one = shard.figures[static_cast<size_t>(kind)];
+      all.messages += one.messages;
+      all.items += one.items;
+      all.coded += one.coded;
+      all.coded_items += one.coded_items;
+      all.request_bytes += one.request_bytes;
+      all.answer_bytes += one.answer_bytes;
+      all.decode_ns += one.decode_ns;
+      all.table_ns += one.table_ns;
+      all.encode_ns += one.encode_ns;
+    }
+    return all;
+  }
+
+  /// CPU time of one kind; @returns that of all its messages, in seconds.
+  double measure_kind(message_kind kind) {
+    const auto all = sum(kind);
+    if (all.coded == 0)
+      return 0;
+    const auto name = std::string{"CPU per "} + to_string(kind);
+    const auto coded = static_cast<double>(all.coded);
+    const auto total_us = (all.decode_ns + all.table_ns + all.encode_ns) / 1e3 / coded;
+    measured(name + ": decode", all.decode_ns / 1e3 / coded, "us");
+    measured(name + ": table", all.table_ns / 1e3 / coded, "us");
+    measured(name + ": encode", all.encode_ns / 1e3 / coded, "us");
+    measured(name + ": keys", static_cast<double>(all.coded_items) / coded, "");
+    return total_us / 1e6 * static_cast<double>(all.messages);
+  }
+
+  void show_traffic() {
+    auto cpu = 0.0;
+    auto messages = 0.0;
+    auto bytes = 0.0;
+    const auto shard_seconds = seconds(steady_time) * options_.shards;
+    for (const auto kind : {message_kind::beat, message_kind::publish, message_kind::withdraw,
+                            message_kind::locate}) {
+      const auto all = sum(kind);
+      if (all.coded == 0)
+        continue;
+      const auto coded = static_cast<double>(all.coded);
+      const auto per_second = static_cast<double>(all.messages) / shard_seconds;
+      const auto size = static_cast<double>(all.request_bytes + all.answer_bytes) / coded;
+      const auto name = std::string{to_string(kind)};
+      simulated(name + ": a second and shard", per_second, "");
+      simulated(name + ": keys", static_cast<double>(all.items) / static_cast<double>(all.messages),
+                "");
+      simulated(name + ": question", static_cast<double>(all.request_bytes) / coded, "B");
+      simulated(name + ": answer", static_cast<double>(all.answer_bytes) / coded, "B");
+      messages += per_second;
+      bytes += per_second * size;
+      cpu += measure_kind(kind);
+    }
+    simulated("messages a second and shard", messages, "");
+    simulated("bytes a second and shard, both ways", bytes / 1e6, "MB");
+    const auto load = cpu / shard_seconds;
+    measured("a shard's codecs and table are busy", 100 * load, "%");
+    measured("members that shards could serve if there were nothing else, at 70 %",
+             std::floor(options_.members * most_load / load), "");
+  }
+
+  simulation_options options_;
+  simulation_hooks hooks_;
+  uint64_t pages_each_;
+  double resident_before_;
+  index_world world_;
+  std::mt19937_64 random_;
+  std::string phase_;
+  std::string part_;
+  time_point began_{};
+  bool was_told_wrong_ = false;
+  simulation_report report_;
+};
+
+} // namespace
+
+result<simulation_report> simulate_index(const simulation_options& options,
+                                         const simulation_hooks& hooks) {
+  const auto least = 4 * limits::storage_batch_pages;
+  if (options.members < 10 || options.members > limits::index_members)
+    return fail(ec::invalid_argument, std::to_string(options.members) + " members; expected 10 to "
+                                        + std::to_string(limits::index_members));
+  if (options.keys / options.members < least)
+    return fail(ec::invalid_argument, std::to_string(options.keys) + " keys; expected "
+                                        + std::to_string(least) + " or more for each member");
+  if (options.shards < 2 || options.shards >= limits::index_shards)
+    return fail(ec::invalid_argument, std::to_string(options.shards) + " shards; expected 2 to "
+                                        + std::to_string(limits::index_shards - 1));
+  if (!(options.writes_per_s > 0 && options.writes_per_s <= 1e6)
+      || !(options.lookups_per_s > 0 && options.lookups_per_s <= 1e6))
+    return fail(ec::invalid_argument, "rates are more than 0 and at most a million a second");
+  return simulation{options, hooks}.run();
+}
+
+} // namespace hicache::bench

@@ -1,0 +1,68 @@
+#include "bench/index_simulation.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+namespace hicache::bench {
+namespace {
+
+simulation_options small_cluster() {
+  auto options = simulation_options{};
+  options.members = 50;
+  options.keys = 200'000;
+  options.shards = 4;
+  return options;
+}
+
+double figure(const simulation_report& report, const std::string& name) {
+  const auto at = std::ranges::find(report.simulated, name, &simulation_figure::name);
+  if (at == report.simulated.end()) {
+    ADD_FAILURE() << "there is no figure '" << name << "'";
+    return -1;
+  }
+  return at->value;
+}
+
+TEST(IndexSimulationTest, TheIndexIsWholeAfterEachEventAndEqualSeedsGiveEqualFigures) {
+  const auto first = simulate_index(small_cluster(), {});
+  ASSERT_TRUE(first) << to_string(first.error());
+  const auto second = simulate_index(small_cluster(), {});
+  ASSERT_TRUE(second) << to_string(second.error());
+  EXPECT_EQ(first->simulated, second->simulated);
+
+  EXPECT_LE(figure(*first, "start: memory per key: index_table::memory_bytes"), 96);
+  EXPECT_EQ(figure(*first, "steady: misses of keys that are there"), 0);
+  EXPECT_EQ(figure(*first, "steady: requests that failed"), 0);
+  EXPECT_GT(figure(*first, "restart of a shard: misses of keys that are there"), 0);
+  EXPECT_LT(figure(*first, "a member's connection closes: no longer offered after"), 0.01);
+  // Silent since its last heartbeat, and the shard looks now and then.
+  EXPECT_GE(figure(*first, "a member falls silent: no longer offered after"), 7.5);
+  EXPECT_LE(figure(*first, "a member falls silent: no longer offered after"), 12.6);
+  EXPECT_NEAR(figure(*first, "a shard joins: share of all keys"), 20, 1);
+  EXPECT_EQ(figure(*first, "a shard joins: keys that moved elsewhere"), 0);
+}
+
+TEST(IndexSimulationTest, ASignalEndsIt) {
+  auto hooks = simulation_hooks{};
+  hooks.is_stopped = [] { return true; };
+  const auto stopped = simulate_index(small_cluster(), hooks);
+  ASSERT_FALSE(stopped);
+  EXPECT_EQ(stopped.error().code, ec::stopping);
+}
+
+TEST(IndexSimulationTest, OptionsThatMakeNoClusterGetASentence) {
+  auto options = small_cluster();
+  options.members = 9;
+  EXPECT_EQ(simulate_index(options, {}).error().detail, "9 members; expected 10 to 65536");
+  options = small_cluster();
+  options.shards = 1;
+  EXPECT_EQ(simulate_index(options, {}).error().detail, "1 shards; expected 2 to 255");
+  options = small_cluster();
+  options.keys = 1000;
+  EXPECT_EQ(simulate_index(options, {}).error().code, ec::invalid_argument);
+}
+
+} // namespace
+} // namespace hicache::bench
