@@ -129,6 +129,7 @@ result<json> read_object(const std::string& text) {
     if (!parsed.is_object())
       return fail(ec::invalid_argument,
                   "expected keys and values, as in {\"prefetch_threshold\": 256}");
+    static_cast<void>(parsed.dump()); // Throws for what is not UTF-8, which YAML lets through.
     return parsed;
   } catch (const std::exception& ex) {
     return fail(ec::invalid_argument, "cannot be read: " + std::string{ex.what()});

@@ -59,6 +59,7 @@ void read_list(ListReader from, size_t count_max, std::vector<T>& xs) {
 std::string text(capnp::Text::Reader from) {
   static constexpr auto text_max = size_t{256};
   KJ_REQUIRE(from.size() <= text_max, "text too long");
+  KJ_REQUIRE(std::memchr(from.cStr(), 0, from.size()) == nullptr, "text holds a zero");
   return {from.cStr(), from.size()};
 }
 
@@ -307,7 +308,9 @@ frame encode_as(const T& x) {
 template <class Schema, class T>
 result<T> decode_as(std::span<const uint64_t> words) {
   auto options = capnp::ReaderOptions{};
-  options.traversalLimitInWords = limits::wire_words;
+  // What we encode refers to each word once. A reader that came by more was sent the same word many
+  // times, or elements without a size.
+  options.traversalLimitInWords = std::min<uint64_t>(limits::wire_words, words.size());
   options.nestingLimit = 8;
   try {
     const auto* data = reinterpret_cast<const capnp::word*>(words.data());

@@ -175,19 +175,16 @@ private:
   static ucs_status_t on_reply(void* argument, const void* header, size_t header_length, void* data,
                                size_t length, const ucp_am_recv_param_t* param) {
     auto* self = static_cast<ucx_page_client*>(argument);
-    auto head = page_reply_head{};
-    if (header_length != sizeof(head))
+    auto reply = decode_page_reply({static_cast<const std::byte*>(header), header_length});
+    if (!reply)
       return UCS_OK;
-    std::memcpy(&head, header, sizeof(head));
-    const auto known = self->waiting_.find(head.id);
+    const auto known = self->waiting_.find(reply->id);
     if (known == self->waiting_.end())
       return UCS_OK;
     auto& answered = *known->second;
     self->waiting_.erase(known);
-    if (head.protocol != page_protocol || head.status >= ec_count)
-      answered.end(ec::malformed_message, "the page server speaks another version");
-    else if (head.status != 0)
-      answered.end(static_cast<ec>(head.status), "the page server refused a range");
+    if (reply->refusal.code != ec::none)
+      answered.end(reply->refusal.code, std::move(reply->refusal.detail));
     else if (length != answered.length)
       answered.end(ec::malformed_message, "the page server sent another number of bytes");
     else if ((param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0)

@@ -1,11 +1,13 @@
 #pragma once
 
+#include "base/error.hpp"
 #include "base/limits.hpp"
 
 #include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -33,6 +35,8 @@ struct page_request_head {
 struct page_span {
   uint64_t offset = 0;
   uint64_t length = 0;
+
+  friend bool operator==(const page_span&, const page_span&) = default;
 };
 
 /// Header of a reply; the bytes of the spans follow as its data, without gaps. Nothing follows if
@@ -43,6 +47,30 @@ struct page_reply_head {
   uint32_t status = 0;
   uint64_t id = 0;
 };
+
+/// A request as a server understands it.
+struct page_question {
+  uint64_t id = 0;
+  /// 1 to limits::transfer_ranges, of limits::transfer_bytes together. Nothing is known of whether
+  /// the memory has them.
+  std::vector<page_span> spans;
+};
+
+/// A reply's header as a client understands it.
+struct page_answer {
+  uint64_t id = 0;
+  /// Why no bytes follow; `none` if they do.
+  error refusal;
+};
+
+/// Takes a request apart; the bytes come from another process and need not be aligned.
+/// @returns malformed_message with a sentence about the reader that sent it ("it ...").
+result<page_question> decode_page_request(std::span<const std::byte> header,
+                                          std::span<const std::byte> data);
+
+/// Takes the header of a reply apart. One of another version is a refusal of the request it names.
+/// @returns malformed_message if it is none.
+result<page_answer> decode_page_reply(std::span<const std::byte> header);
 
 /// Buffers of limits::transfer_bytes, kept for reuse: their pages are faulted in once. Not
 /// thread-safe.

@@ -43,8 +43,8 @@ struct reader {
   size_t waiting = 0;
   /// Its replies that UCX has not finished.
   size_t replies = 0;
-  /// Why the server gives the reader up; null while it does not.
-  const char* fault = nullptr;
+  /// Why the server gives the reader up; empty while it does not.
+  std::string fault;
   /// True once the endpoint is closed; requests and replies may still refer to the reader.
   bool gone = false;
 };
@@ -122,14 +122,15 @@ private:
     if ((param->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP) == 0)
       return UCS_OK;
     const auto known = self->readers_.find(param->reply_ep);
-    if (known == self->readers_.end() || known->second->fault != nullptr)
+    if (known == self->readers_.end() || !known->second->fault.empty())
       return UCS_OK;
     // A request is small: one that comes by rendezvous is not from our client, and its data is not
     // here.
     if ((param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0)
       known->second->fault = "it sent a request by rendezvous";
     else
-      known->second->fault = self->take(known->second, header, header_length, data, length);
+      self->take(known->second, {static_cast<const std::byte*>(header), header_length},
+                 {static_cast<const std::byte*>(data), length});
     return UCS_OK;
   }
 
@@ -138,32 +139,18 @@ private:
     ucp_request_free(request);
   }
 
-  /// Puts a request in line.
-  /// @returns what is wrong with it, or null
-  const char* take(const std::shared_ptr<reader>& from, const void* header, size_t header_length,
-                   const void* data, size_t length) {
-    auto head = page_request_head{};
-    if (header_length != sizeof(head))
-      return "its header has another length";
-    std::memcpy(&head, header, sizeof(head));
-    if (head.protocol != page_protocol)
-      return "it speaks another version";
-    if (head.count == 0 || head.count > limits::transfer_ranges
-        || length != head.count * sizeof(page_span))
-      return "its request has another length than it says";
-    auto spans = std::vector<page_span>(head.count);
-    std::memcpy(spans.data(), data, length);
-    auto room = uint64_t{limits::transfer_bytes};
-    for (const auto& span : spans) {
-      if (span.length > room)
-        return "it asks for more bytes than a reply holds";
-      room -= span.length;
+  /// Puts a request in line; one that is wrong is the reader's fault.
+  void take(const std::shared_ptr<reader>& from, std::span<const std::byte> header,
+            std::span<const std::byte> data) {
+    auto question = decode_page_request(header, data);
+    if (!question) {
+      from->fault = question.error().detail;
+    } else if (from->waiting >= limits::transfers_in_flight) {
+      from->fault = "it asks for more than it may at a time";
+    } else {
+      ++from->waiting;
+      line_.push_back({from, question->id, std::move(question->spans)});
     }
-    if (from->waiting >= limits::transfers_in_flight)
-      return "it asks for more than it may at a time";
-    ++from->waiting;
-    line_.push_back({from, head.id, std::move(spans)});
-    return nullptr;
   }
 
   // -- the thread -------------------------------------------------------------
@@ -272,7 +259,7 @@ private:
     const auto late = std::chrono::steady_clock::now() - limits::storage_timeout;
     for (auto at = replies_.begin(); at != replies_.end();) {
       if (!at->sent) {
-        if (at->began < late && at->to->fault == nullptr)
+        if (at->began < late && at->to->fault.empty())
           at->to->fault = "it does not take its reply";
         ++at;
         continue;
@@ -287,9 +274,9 @@ private:
   void expel() {
     std::erase_if(readers_, [this](auto& entry) {
       auto& x = *entry.second;
-      if (x.fault == nullptr && x.link.failure == UCS_OK)
+      if (x.fault.empty() && x.link.failure == UCS_OK)
         return false;
-      if (x.fault != nullptr)
+      if (!x.fault.empty())
         spdlog::warn("page server {}: closed a reader's connection: {}", address_, x.fault);
       x.gone = true;
       x.link.endpoint = {};

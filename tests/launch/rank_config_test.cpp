@@ -93,6 +93,8 @@ TEST_F(StorageConfigTest, BrokenTextAndMissingFilesAreSaidSo) {
   EXPECT_EQ(complaint("{\"path\":").substr(0, 16), "cannot be read: ");
   EXPECT_EQ(complaint("@" + write("x.toml", "path = ")).substr(0, 16), "cannot be read: ");
   EXPECT_EQ(complaint("@" + write("x.yaml", "path: [1, 2")).substr(0, 16), "cannot be read: ");
+  // Not UTF-8.
+  EXPECT_EQ(complaint("@" + write("x.yaml", "path: \x9a")).substr(0, 16), "cannot be read: ");
   const auto absent = (folder_ / "absent.json").string();
   EXPECT_EQ(complaint("@" + absent), "cannot read the file " + absent);
 }

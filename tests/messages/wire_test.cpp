@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 #include <string>
 
@@ -297,6 +298,34 @@ TEST(WireLimitsTest, OneMoreThanTheLimitIsMalformed) {
   auto answer = placements{};
   answer.replicas.emplace_back(limits::replicas_per_key + 1);
   EXPECT_EQ(code_of_round_trip(answer), ec::malformed_message);
+}
+
+TEST(WireLimitsTest, ATextWithAZeroIsMalformed) {
+  auto member = member_info{};
+  member.host = "rack/host";
+  auto words = wire::codec<member_info>::encode(member);
+  ASSERT_TRUE(wire::codec<member_info>::decode(words));
+  auto* begin = reinterpret_cast<char*>(words.data());
+  auto* end = begin + words.size() * sizeof(words[0]);
+  auto* slash = std::find(begin, end, '/');
+  ASSERT_NE(slash, end);
+  *slash = '\0';
+  EXPECT_FALSE(wire::codec<member_info>::decode(words));
+}
+
+TEST(WireLimitsTest, ElementsWithoutASizeAreNoMoreThanTheMessageHasWords) {
+  auto list = member_list{};
+  list.members.resize(2);
+  auto words = wire::codec<member_list>::encode(list);
+  ASSERT_GT(words.size(), 4u);
+  // Behind framing and root: a list of 50 000 structs of which each has no words.
+  words.resize(16);
+  words[0] = uint64_t{15} << 32;
+  words[2] = uint64_t{1} | uint64_t{7} << 32;
+  words[3] = uint64_t{50'000} << 2;
+  EXPECT_FALSE(wire::codec<member_list>::decode(words));
+  words[3] = uint64_t{2} << 2;
+  EXPECT_TRUE(wire::codec<member_list>::decode(words));
 }
 
 TEST(WireLimitsTest, OverlongPagesAndTextsAreMalformed) {

@@ -1,0 +1,54 @@
+// What readers and owners of pages send each other. The first byte is the length of the header, its
+// highest bit says that it is a reply.
+
+#include "base/check.hpp"
+#include "transport/page_messages.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace {
+
+using namespace hicache;
+
+void check_request(std::span<const std::byte> header, std::span<const std::byte> data) {
+  const auto question = decode_page_request(header, data);
+  if (!question) {
+    HICACHE_CHECK(question.error().code == ec::malformed_message);
+    return;
+  }
+  auto length = uint64_t{0};
+  for (const auto& span : question->spans) {
+    HICACHE_CHECK(span.length <= limits::transfer_bytes);
+    length += span.length;
+  }
+  HICACHE_CHECK(length <= limits::transfer_bytes);
+  const auto head
+    = page_request_head{page_protocol, static_cast<uint32_t>(question->spans.size()), question->id};
+  const auto again = decode_page_request(std::as_bytes(std::span{&head, 1}),
+                                         std::as_bytes(std::span{question->spans}));
+  HICACHE_CHECK(again && again->id == question->id && again->spans == question->spans);
+}
+
+void check_reply(std::span<const std::byte> header) {
+  const auto answer = decode_page_reply(header);
+  HICACHE_CHECK(answer.has_value() == (header.size() == sizeof(page_reply_head)));
+  if (answer)
+    HICACHE_CHECK(static_cast<uint8_t>(answer->refusal.code) < ec_count);
+}
+
+} // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size == 0)
+    return 0;
+  const auto bytes = std::as_bytes(std::span{data, size}.subspan(1));
+  const auto header = bytes.first(std::min<size_t>(data[0] & 0x7f, bytes.size()));
+  if ((data[0] & 0x80) != 0)
+    check_reply(header);
+  else
+    check_request(header, bytes.subspan(header.size()));
+  return 0;
+}

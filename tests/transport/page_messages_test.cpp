@@ -1,0 +1,118 @@
+#include "transport/page_messages.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <span>
+#include <vector>
+
+namespace hicache {
+namespace {
+
+/// A request in bytes that are not aligned.
+class raw_request {
+public:
+  page_request_head head;
+  std::vector<page_span> spans;
+
+  result<page_question> decode(size_t header_bytes = sizeof(page_request_head)) const {
+    auto bytes = std::vector<std::byte>(1 + sizeof(head) + spans.size() * sizeof(page_span));
+    std::memcpy(bytes.data() + 1, &head, sizeof(head));
+    if (!spans.empty())
+      std::memcpy(bytes.data() + 1 + sizeof(head), spans.data(), spans.size() * sizeof(page_span));
+    const auto all = std::span<const std::byte>{bytes}.subspan(1);
+    return decode_page_request(all.first(header_bytes), all.subspan(sizeof(head)));
+  }
+};
+
+raw_request request_of(std::vector<page_span> spans) {
+  auto made = raw_request{};
+  made.head.id = 77;
+  made.head.count = static_cast<uint32_t>(spans.size());
+  made.spans = std::move(spans);
+  return made;
+}
+
+result<page_answer> decode(const page_reply_head& head) {
+  return decode_page_reply(std::as_bytes(std::span{&head, 1}));
+}
+
+TEST(PageRequestTest, IsUnderstood) {
+  const auto spans = std::vector<page_span>{{4096, 10}, {0, 0}, {~uint64_t{0}, 5}};
+  const auto question = request_of(spans).decode();
+  ASSERT_TRUE(question);
+  EXPECT_EQ(question->id, 77u);
+  EXPECT_EQ(question->spans, spans);
+}
+
+TEST(PageRequestTest, HasAHeaderOfFixedLength) {
+  const auto request = request_of({{0, 1}});
+  for (const auto bytes : {size_t{0}, size_t{15}})
+    EXPECT_EQ(request.decode(bytes).error().detail, "its header has another length");
+}
+
+TEST(PageRequestTest, OfAnotherVersionIsRefused) {
+  auto request = request_of({{0, 1}});
+  ++request.head.protocol;
+  const auto question = request.decode();
+  ASSERT_FALSE(question);
+  EXPECT_EQ(question.error().code, ec::malformed_message);
+  EXPECT_EQ(question.error().detail, "it speaks another version");
+}
+
+TEST(PageRequestTest, HasAsManySpansAsItSays) {
+  const auto detail = "its request has another length than it says";
+  for (const auto count : {0U, 1U, 3U, ~0U}) {
+    auto request = request_of({{0, 1}, {8, 1}});
+    request.head.count = count;
+    ASSERT_FALSE(request.decode()) << count;
+    EXPECT_EQ(request.decode().error().detail, detail);
+  }
+  ASSERT_FALSE(request_of({}).decode());
+}
+
+TEST(PageRequestTest, HasNoMoreSpansThanAServerTakes) {
+  EXPECT_TRUE(request_of(std::vector<page_span>(limits::transfer_ranges)).decode());
+  EXPECT_FALSE(request_of(std::vector<page_span>(limits::transfer_ranges + 1)).decode());
+}
+
+TEST(PageRequestTest, AsksForNoMoreThanAReplyHolds) {
+  constexpr auto most = uint64_t{limits::transfer_bytes};
+  EXPECT_TRUE(request_of({{0, most - 1}, {0, 1}}).decode());
+  for (const auto& spans : {std::vector<page_span>{{0, most}, {0, 1}}, {{0, 8}, {0, ~uint64_t{0}}}})
+    EXPECT_EQ(request_of(spans).decode().error().detail,
+              "it asks for more bytes than a reply holds");
+}
+
+TEST(PageReplyTest, SaysThatBytesFollow) {
+  const auto answer = decode({page_protocol, 0, 5});
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->id, 5u);
+  EXPECT_EQ(answer->refusal, error{});
+}
+
+TEST(PageReplyTest, CarriesTheServersRefusal) {
+  const auto answer = decode({page_protocol, static_cast<uint32_t>(ec::invalid_argument), 5});
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->refusal.code, ec::invalid_argument);
+}
+
+TEST(PageReplyTest, OfAnotherVersionIsARefusal) {
+  for (const auto& head :
+       {page_reply_head{page_protocol + 1, 0, 5}, {page_protocol, ec_count, 5}}) {
+    const auto answer = decode(head);
+    ASSERT_TRUE(answer);
+    EXPECT_EQ(answer->id, 5u);
+    EXPECT_EQ(answer->refusal.code, ec::malformed_message);
+  }
+}
+
+TEST(PageReplyTest, HasAFixedLength) {
+  const auto bytes = std::vector<std::byte>(sizeof(page_reply_head) + 1);
+  const auto all = std::span{bytes};
+  for (const auto wrong : {all, all.first(0), all.first(sizeof(page_reply_head) - 1)})
+    EXPECT_EQ(decode_page_reply(wrong).error().code, ec::malformed_message);
+}
+
+} // namespace
+} // namespace hicache

@@ -1,0 +1,41 @@
+#include "transport/page_messages.hpp"
+
+#include <cstring>
+
+namespace hicache {
+
+result<page_question> decode_page_request(std::span<const std::byte> header,
+                                          std::span<const std::byte> data) {
+  auto head = page_request_head{};
+  if (header.size() != sizeof(head))
+    return fail(ec::malformed_message, "its header has another length");
+  std::memcpy(&head, header.data(), sizeof(head));
+  if (head.protocol != page_protocol)
+    return fail(ec::malformed_message, "it speaks another version");
+  if (head.count == 0 || head.count > limits::transfer_ranges
+      || data.size() != head.count * sizeof(page_span))
+    return fail(ec::malformed_message, "its request has another length than it says");
+  auto question = page_question{head.id, std::vector<page_span>(head.count)};
+  std::memcpy(question.spans.data(), data.data(), data.size());
+  auto room = uint64_t{limits::transfer_bytes};
+  for (const auto& span : question.spans) {
+    if (span.length > room)
+      return fail(ec::malformed_message, "it asks for more bytes than a reply holds");
+    room -= span.length;
+  }
+  return question;
+}
+
+result<page_answer> decode_page_reply(std::span<const std::byte> header) {
+  auto head = page_reply_head{};
+  if (header.size() != sizeof(head))
+    return fail(ec::malformed_message, "the header of a reply has another length");
+  std::memcpy(&head, header.data(), sizeof(head));
+  if (head.protocol != page_protocol || head.status >= ec_count)
+    return page_answer{head.id, {ec::malformed_message, "the page server speaks another version"}};
+  if (head.status != 0)
+    return page_answer{head.id, {static_cast<ec>(head.status), "the page server refused a range"}};
+  return page_answer{head.id, {}};
+}
+
+} // namespace hicache
