@@ -63,8 +63,8 @@ void backup_state::send_next() {
   const auto& command = queue.front().command;
   const auto left = command.keys->size() - stored;
   const auto count = std::min<uint64_t>(left, limits::storage_batch_pages);
-  auto batch
-    = storage_batch{command.keys, command.parents, stored, count, command.host_pages, stored};
+  auto batch = storage_batch{command.keys,       command.parents, stored,        count,
+                             command.host_pages, stored,          command.tenant};
   auto on_outcome = [this, count](const storage_outcome& outcome) { finish_batch(count, outcome); };
   auto on_error = [this, count](const caf::error& err) {
     finish_batch(count, {std::vector<ec>(count, from_caf(err).code)});

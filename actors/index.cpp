@@ -30,6 +30,7 @@ caf::result<membership> index_state::mount(const member_info& member) {
     return to_caf(entered.error());
   if (const auto& sender = self->current_sender()) {
     mounted_by[caf::actor_cast<caf::actor_addr>(sender)] = member.member;
+    actors[member.member] = sender;
     self->monitor(sender);
   }
   reap(); // Of an older epoch.
@@ -39,11 +40,13 @@ caf::result<membership> index_state::mount(const member_info& member) {
 }
 
 membership index_state::beat(const heartbeat& sign) {
-  return view(table.heartbeat(sign.member, sign.epoch, options.clock->now()));
+  return view(table.heartbeat(sign.member, sign.epoch, options.clock->now(), sign.counters));
 }
 
 membership index_state::publish(const published_pages& news) {
-  return view(table.publish(news.member, news.epoch, news.pages));
+  // A sign of life, too: a member that reports many pages says nothing else meanwhile.
+  return view(table.hear(news.member, news.epoch, options.clock->now())
+              && table.publish(news.member, news.epoch, news.pages));
 }
 
 membership index_state::withdraw(const withdrawn_pages& news) {
@@ -76,13 +79,20 @@ member_list index_state::members(const member_query& query) const {
   return answer;
 }
 
+caf::result<caf::strong_actor_ptr> index_state::member(uint64_t id) const {
+  const auto at = actors.find(id);
+  if (at == actors.end())
+    return to_caf({ec::not_found, "no such member"});
+  return at->second;
+}
+
 index_status index_state::status() const {
   const auto now = options.clock->now();
   const auto counters = table.counters();
   auto answer = index_status{};
   for (auto& entry : table.members())
-    answer.members.push_back(
-      {std::move(entry.member), entry.replicas, entry.bytes, milliseconds(now - entry.last_heard)});
+    answer.members.push_back({std::move(entry.member), entry.replicas, entry.bytes,
+                              milliseconds(now - entry.last_heard), entry.counters});
   answer.keys = counters.keys;
   answer.replicas = counters.replicas;
   answer.bytes = counters.bytes;
@@ -97,6 +107,7 @@ index_status index_state::status() const {
 void index_state::poll() {
   for (const auto member : table.expire(options.clock->now(), options.member_ttl)) {
     ++members_lost;
+    actors.erase(member);
     spdlog::warn("member {:016x} has been silent for too long; its pages are withdrawn", member);
   }
   reap();
@@ -124,6 +135,7 @@ void index_state::on_down(const caf::actor_addr& who) {
     ++members_lost;
     spdlog::info("member {:016x} is gone; its pages are withdrawn", i->second);
   }
+  actors.erase(i->second);
   mounted_by.erase(i);
   reap();
 }
@@ -149,6 +161,7 @@ index_actor::behavior_type index(index_actor::stateful_pointer<index_state> self
     [self](atom::withdraw, const withdrawn_pages& news) { return self->state.withdraw(news); },
     [self](atom::locate, const key_batch& query) { return self->state.locate(query); },
     [self](atom::members, const member_query& query) { return self->state.members(query); },
+    [self](atom::members, uint64_t id) { return self->state.member(id); },
     [self](atom::status, const status_query&) { return self->state.status(); },
     [self](atom::shards, uint64_t digest) { self->state.shards_digest = digest; },
     [self](atom::poll) { self->state.poll(); },

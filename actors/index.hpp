@@ -40,6 +40,8 @@ struct index_state {
 
   member_list members(const member_query& query) const;
 
+  caf::result<caf::strong_actor_ptr> member(uint64_t id) const;
+
   index_status status() const;
 
   void poll();
@@ -60,6 +62,7 @@ struct index_state {
   index_table table;
   /// Which actor mounted which member: its death withdraws the member at once.
   std::map<caf::actor_addr, uint64_t> mounted_by;
+  std::map<uint64_t, caf::strong_actor_ptr> actors;
   time_point started;
   /// A message to itself is under way that goes on with it.
   bool is_reaping = false;

@@ -85,7 +85,8 @@ caf::result<storage_outcome> storage_state::set(const storage_batch& batch, caf:
     for (auto k = size_t{0}; k < masks.size(); ++k)
       writes.push_back(
         {object_key(key, masks[k]), parent == no_parent ? parent : object_key(parent, masks[k]),
-         parts_of<const std::byte>((*batch.host_pages)[batch.host_first + i], options->groups[k])});
+         parts_of<const std::byte>((*batch.host_pages)[batch.host_first + i], options->groups[k]),
+         batch.tenant});
   }
   auto promise = self->make_response_promise<storage_outcome>();
   queue->submit_set(std::move(writes), options->clock->now() + timeout,

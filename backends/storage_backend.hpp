@@ -29,6 +29,8 @@ struct page_write {
   /// page before its children.
   page_key parent;
   std::vector<std::span<const std::byte>> parts;
+  /// Whose quota it counts for, where a store has quotas; 0 is everybody without a salt.
+  uint64_t tenant = 0;
 };
 
 /// What a store counted since it was opened. Every page of a get counts once in hits, misses,
@@ -57,6 +59,15 @@ struct backend_counters {
   void count_set(const result<void>& page) noexcept {
     if (!page)
       ++errors;
+  }
+
+  backend_counters& operator+=(const backend_counters& other) noexcept {
+    hits += other.hits;
+    misses += other.misses;
+    corrupt += other.corrupt;
+    errors += other.errors;
+    evicted += other.evicted;
+    return *this;
   }
 
   friend bool operator==(const backend_counters&, const backend_counters&) = default;
@@ -132,8 +143,7 @@ void gather(const std::vector<std::span<Byte>>& parts, std::byte* target) noexce
 }
 
 /// Copies an object to its parts.
-inline void scatter(const std::byte* source,
-                    const std::vector<std::span<std::byte>>& parts) noexcept {
+inline void scatter(const std::byte* source, std::span<const std::span<std::byte>> parts) noexcept {
   for (const auto& part : parts) {
     std::copy_n(source, part.size(), part.begin());
     source += part.size();

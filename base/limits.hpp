@@ -96,6 +96,12 @@ inline constexpr size_t index_members = 65536;
 /// Replicas remembered per key; more copies of a page bring nothing and cost index memory.
 inline constexpr size_t replicas_per_key = 8;
 
+/// The longest soft pin: a month. Who wants more wants a hard one.
+inline constexpr auto pin_time = std::chrono::milliseconds{std::chrono::hours{24 * 30}};
+
+/// Uses from which a page is worth moving when its owner leaves: one may be chance.
+inline constexpr uint64_t hot_uses = 2;
+
 /// Bytes of one UCX transfer between processes: coalesces neighbouring pages, bounds the staging
 /// memory of a reader.
 inline constexpr size_t transfer_bytes = size_t{8} << 20;
@@ -103,6 +109,12 @@ inline constexpr size_t transfer_bytes = size_t{8} << 20;
 /// How long a reader waits for an owner on its host to hand out its memory. The owner answers in
 /// microseconds; one that takes seconds hangs, and the page can come from elsewhere.
 inline constexpr auto peer_memory_time = std::chrono::seconds{2};
+
+/// How long a reader waits for the next bytes of an owner before it gives the owner up, and for how
+/// long it then does not ask it again. An owner answers in milliseconds, or is about to be
+/// forgotten by the index; other pages wait for the reader meanwhile.
+inline constexpr auto read_stall = std::chrono::seconds{3};
+inline constexpr auto read_avoidance = std::chrono::seconds{4};
 
 /// Transfers that one reader keeps in flight to one owner: enough to overlap the owner's copying
 /// with the network. An owner closes the connection of a reader that exceeds it.

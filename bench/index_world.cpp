@@ -56,8 +56,7 @@ index_world::index_world(uint32_t members, uint64_t pages_each, uint32_t shards,
     made.info.host = "host-" + std::to_string(m / 8);
     made.info.memory_name = "hicache-" + std::to_string(m);
     made.info.page_address = "10.0.0.1:" + std::to_string(20'000 + m % 40'000);
-    made.info.slot_bytes = slot_bytes_for(uint64_t{1} << 20);
-    made.info.capacity_bytes = made.info.slot_bytes * pages_each;
+    made.info.capacity_bytes = slot_bytes_for(uint64_t{1} << 20) * pages_each;
     made.reader_shards = shards;
     made.links.assign(shards, 1);
     made.mounts.resize(shards);
@@ -450,7 +449,7 @@ duration index_world::handle(message& x, time_point begin) {
       return cost::message + reap_some(x.shard);
     }
     case message_kind::beat:
-      take(shard.beat({who.info.member, x.epoch}, begin));
+      take(shard.beat({who.info.member, x.epoch, {}}, begin));
       return cost::message;
     case message_kind::publish:
     case message_kind::report: {

@@ -68,8 +68,8 @@ void hi_radix_tree::impl::begin_backup(const std::vector<radix_node*>& nodes) {
                   open_backup{&end, keys.size(), storage_epoch, bare->is_root() ? nullptr : bare});
   open_backups.push_back(id);
   backup_pages += keys.size();
-  effects.push_back(
-    backup_command{id, share(std::move(keys)), share(std::move(parents)), share(std::move(pages))});
+  effects.push_back(backup_command{id, share(std::move(keys)), share(std::move(parents)),
+                                   share(std::move(pages)), tenant_of(end.root().ns->salt)});
   for (auto oldest = backups.begin(); backup_pages > options.backup_limit_pages; ++oldest)
     drop_backup(oldest->first, oldest->second);
 }

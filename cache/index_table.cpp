@@ -108,6 +108,7 @@ struct member_entry {
   time_point last_heard;
   uint64_t replicas = 0;
   uint64_t bytes = 0;
+  member_counters counters;
   record_index first = no_record;
 };
 
@@ -364,11 +365,19 @@ located_pages index_table::locate(std::span<const page_key> keys) const {
   return found;
 }
 
-bool index_table::heartbeat(uint64_t member, uint64_t epoch, time_point now) {
+bool index_table::hear(uint64_t member, uint64_t epoch, time_point now) {
   const auto handle = state_->current(member, epoch);
   if (!handle)
     return false;
   state_->heard(*handle, now);
+  return true;
+}
+
+bool index_table::heartbeat(uint64_t member, uint64_t epoch, time_point now,
+                            const member_counters& counters) {
+  if (!hear(member, epoch, now))
+    return false;
+  state_->members[*state_->current(member, epoch)].counters = counters;
   return true;
 }
 
@@ -395,7 +404,7 @@ std::vector<member_status> index_table::members() const {
   all.reserve(state_->handle_of.size());
   for (const auto& entry : state_->members)
     if (entry.mounted)
-      all.push_back({entry.member, entry.replicas, entry.bytes, entry.last_heard});
+      all.push_back({entry.member, entry.replicas, entry.bytes, entry.last_heard, entry.counters});
   return all;
 }
 

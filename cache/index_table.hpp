@@ -46,6 +46,8 @@ struct member_status {
   uint64_t replicas = 0;
   uint64_t bytes = 0;
   time_point last_heard;
+  /// As it said last.
+  member_counters counters;
 };
 
 struct index_counters {
@@ -106,7 +108,11 @@ public:
 
   /// Notes that the member is alive.
   /// @returns false if the member is not mounted under this epoch
-  bool heartbeat(uint64_t member, uint64_t epoch, time_point now);
+  bool hear(uint64_t member, uint64_t epoch, time_point now);
+
+  /// The same, with what it counted.
+  bool heartbeat(uint64_t member, uint64_t epoch, time_point now,
+                 const member_counters& counters = {});
 
   /// Drops the members not heard of for more than `ttl`.
   /// @returns their ids, longest silent first

@@ -4,6 +4,8 @@
 
 #include <openssl/evp.h>
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -90,6 +92,10 @@ std::optional<page_key> namespace_seed(const cache_namespace& ns) {
       hash.add_framed(*part);
   }
   return hash.finish();
+}
+
+uint64_t tenant_of(std::string_view salt) noexcept {
+  return salt.empty() ? 0 : XXH3_64bits(salt.data(), salt.size()) | 1;
 }
 
 std::vector<page_key> hash_pages(std::span<const token_id> tokens, uint32_t page_size,

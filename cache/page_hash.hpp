@@ -19,6 +19,9 @@ page_key hash_page(std::span<const token_id> tokens, const page_key* prior);
 /// are the plain chain. Fields are framed, so that ("bc","a") and ("c","ab") differ.
 std::optional<page_key> namespace_seed(const cache_namespace& ns);
 
+/// A number for the tenant that a namespace's salt stands for; 0 without one.
+uint64_t tenant_of(std::string_view salt) noexcept;
+
 /// The keys of all whole pages of `tokens`, chained from `prior`.
 /// @param overlap 1 with bigrams: then a page's units are pairs of neighbours, of which each is
 /// hashed with both tokens, so that a page looks at one token of the next; else 0.

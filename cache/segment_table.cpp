@@ -1,72 +1,139 @@
 #include "cache/segment_table.hpp"
 
 #include "base/check.hpp"
+#include "cache/extent_allocator.hpp"
 
 #include <absl/container/btree_set.h>
 #include <absl/container/flat_hash_map.h>
 
-#include <deque>
+#include <algorithm>
 #include <functional>
+#include <limits>
+#include <tuple>
 #include <utility>
 
 namespace hicache {
 
 namespace {
 
-enum class slot_state : uint8_t { free, writing, published };
+/// Number of an entry; reused when its page is gone.
+using entry_index = uint32_t;
 
-struct slot_entry {
+struct page_entry {
   page_key key;
-  /// Meaningful if has_parent.
-  page_key parent;
-  /// When the page was used last, by the table's own count of uses.
-  uint64_t used = 0;
-  uint32_t generation = 0;
+  std::optional<page_key> parent;
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+  uint64_t fingerprint = 0;
+  uint64_t tenant = 0;
+  node_use use;
   /// Pages in the segment, written or published, whose parent this is.
   uint32_t children = 0;
-  slot_state state = slot_state::free;
-  bool has_parent = false;
+  uint32_t generation = 0;
+  uint32_t length = 0;
+  bool is_published = false;
+  pin_kind pin = pin_kind::none;
+  /// Of a soft pin.
+  time_point pinned_until;
 };
+
+/// Where a page stands in the order of eviction.
+struct victim {
+  bool is_pinned = false;
+  eviction_rank rank;
+  entry_index entry = 0;
+
+  friend auto operator<=>(const victim&, const victim&) = default;
+};
+
+struct tenant_entry {
+  uint64_t bytes = 0;
+  absl::btree_set<victim> victims;
+};
+
+/// Holes to be made one.
+struct hole_window {
+  uint64_t begin = 0;
+  uint64_t end = 0;
+  uint64_t moved_bytes = std::numeric_limits<uint64_t>::max();
+};
+
+uint64_t share_of(uint64_t bytes, double share) {
+  return share >= 1 ? bytes : static_cast<uint64_t>(static_cast<double>(bytes) * share);
+}
 
 } // namespace
 
 /// Invariants:
-/// - `slot_of` holds exactly the keys of the slots that are not free.
-/// - `victims` holds exactly (used, slot) of the published pages without children.
+/// - `entry_of` holds exactly the pages that have a place, and `places` where each begins.
+/// - `writing` holds exactly the offsets of those that are not published.
+/// - `victims`, and the victims of the page's tenant, hold exactly the published pages without
+///   children that have no hard pin.
+/// - `soft_pins` holds exactly (end, entry) of the soft pins.
 /// - `orphans` holds the number of children of each parent that is not in the segment and has some.
 struct segment_table::state {
-  std::vector<slot_entry> slots;
-  /// Oldest first.
-  std::deque<uint32_t> free_slots;
-  absl::flat_hash_map<page_key, uint32_t, std::hash<page_key>> slot_of;
+  segment_policy policy;
+  extent_allocator extents;
+  std::vector<page_entry> entries;
+  std::vector<entry_index> free_entries;
+  absl::flat_hash_map<page_key, entry_index, std::hash<page_key>> entry_of;
+  absl::btree_map<uint64_t, entry_index> places;
+  absl::btree_set<uint64_t> writing;
   absl::flat_hash_map<page_key, uint32_t, std::hash<page_key>> orphans;
-  absl::btree_set<std::pair<uint64_t, uint32_t>> victims;
+  absl::btree_set<victim> victims;
+  absl::btree_set<std::pair<time_point, entry_index>> soft_pins;
+  absl::flat_hash_map<uint64_t, tenant_entry> tenants;
   uint64_t uses = 0;
-  uint32_t published = 0;
+  uint64_t pinned_bytes = 0;
   uint64_t evicted = 0;
+  uint64_t moved = 0;
+  uint32_t last_generation = 0;
+  bool is_closed = false;
 
-  /// To be called before and after the facts that decide whether a slot is a victim change.
-  void leave_victims(uint32_t slot) { victims.erase({slots[slot].used, slot}); }
+  state(uint64_t bytes, segment_policy how) : policy(std::move(how)), extents(bytes) {}
 
-  void enter_victims(uint32_t slot) {
-    const auto& entry = slots[slot];
-    if (entry.state == slot_state::published && entry.children == 0)
-      victims.insert({entry.used, slot});
+  uint64_t used() const { return extents.capacity() - extents.free(); }
+
+  uint32_t next_generation() {
+    if (++last_generation == 0)
+      last_generation = 1;
+    return last_generation;
+  }
+
+  // -- order of eviction ------------------------------------------------------
+
+  victim victim_of(entry_index i) const {
+    const auto& page = entries[i];
+    return {page.pin == pin_kind::soft, policy.eviction->rank(page.use), i};
+  }
+
+  /// To be called before and after the facts that decide whether and when a page goes change.
+  void leave_victims(entry_index i) {
+    if (victims.erase(victim_of(i)) != 0)
+      tenants.at(entries[i].tenant).victims.erase(victim_of(i));
+  }
+
+  void enter_victims(entry_index i) {
+    const auto& page = entries[i];
+    if (!page.is_published || page.children > 0 || page.pin == pin_kind::hard)
+      return;
+    victims.insert(victim_of(i));
+    tenants.at(page.tenant).victims.insert(victim_of(i));
   }
 
   void add_child(const page_key& parent) {
-    if (auto at = slot_of.find(parent); at != slot_of.end()) {
+    if (const auto at = entry_of.find(parent); at != entry_of.end()) {
       leave_victims(at->second);
-      ++slots[at->second].children;
+      ++entries[at->second].children;
     } else {
       ++orphans[parent];
     }
   }
 
   void drop_child(const page_key& parent) {
-    if (auto at = slot_of.find(parent); at != slot_of.end()) {
-      HICACHE_CHECK(slots[at->second].children > 0);
-      --slots[at->second].children;
+    if (const auto at = entry_of.find(parent); at != entry_of.end()) {
+      HICACHE_CHECK(entries[at->second].children > 0);
+      --entries[at->second].children;
       enter_victims(at->second);
     } else {
       const auto orphan = orphans.find(parent);
@@ -76,39 +143,206 @@ struct segment_table::state {
     }
   }
 
-  /// Empties a slot that is being written or published.
-  void clear(uint32_t slot) {
-    auto& entry = slots[slot];
-    leave_victims(slot);
-    slot_of.erase(entry.key);
-    if (entry.children > 0)
-      orphans.emplace(entry.key, std::exchange(entry.children, 0));
-    published -= entry.state == slot_state::published ? 1 : 0;
-    entry.state = slot_state::free;
-    free_slots.push_back(slot);
-    if (std::exchange(entry.has_parent, false))
-      drop_child(entry.parent);
+  // -- pins -------------------------------------------------------------------
+
+  void set_pin(entry_index i, pin_kind kind, time_point until) {
+    auto& page = entries[i];
+    leave_victims(i);
+    if (page.pin == pin_kind::soft)
+      soft_pins.erase({page.pinned_until, i});
+    if (page.pin == pin_kind::hard)
+      pinned_bytes -= page.bytes;
+    page.pin = kind;
+    page.pinned_until = until;
+    if (kind == pin_kind::soft)
+      soft_pins.insert({until, i});
+    if (kind == pin_kind::hard)
+      pinned_bytes += page.bytes;
+    enter_victims(i);
   }
 
-  bool is_writing(uint32_t slot, uint32_t generation) const {
-    return slot < slots.size() && slots[slot].state == slot_state::writing
-           && slots[slot].generation == generation;
+  void end_soft_pins(time_point now) {
+    while (!soft_pins.empty() && soft_pins.begin()->first <= now)
+      set_pin(soft_pins.begin()->second, pin_kind::none, {});
   }
 
-  /// The published slot of a key.
-  std::optional<uint32_t> find(const page_key& key) const {
-    const auto at = slot_of.find(key);
-    if (at == slot_of.end() || slots[at->second].state != slot_state::published)
+  // -- pages ------------------------------------------------------------------
+
+  reservation add(const segment_request& wanted, uint64_t offset) {
+    auto i = static_cast<entry_index>(entries.size());
+    if (free_entries.empty()) {
+      entries.emplace_back();
+    } else {
+      i = free_entries.back();
+      free_entries.pop_back();
+    }
+    auto& page = entries[i];
+    page = {};
+    page.key = wanted.key;
+    page.parent = wanted.parent;
+    page.offset = offset;
+    page.bytes = wanted.bytes;
+    page.length = wanted.length;
+    page.fingerprint = wanted.fingerprint;
+    page.tenant = wanted.tenant;
+    page.generation = next_generation();
+    if (const auto orphan = orphans.find(wanted.key); orphan != orphans.end()) {
+      page.children = orphan->second;
+      orphans.erase(orphan);
+    }
+    entry_of.emplace(wanted.key, i);
+    places.emplace(offset, i);
+    writing.insert(offset);
+    tenants[wanted.tenant].bytes += wanted.bytes;
+    return {reserve_status::reserved, offset, page.generation, {}, {}};
+  }
+
+  /// Frees the place of a page, published or not.
+  void clear(entry_index i) {
+    set_pin(i, pin_kind::none, {});
+    leave_victims(i);
+    auto& page = entries[i];
+    page.is_published = false;
+    entry_of.erase(page.key);
+    places.erase(page.offset);
+    writing.erase(page.offset);
+    extents.give_back(page.offset, page.bytes);
+    if (page.children > 0)
+      orphans.emplace(page.key, page.children);
+    const auto tenant = tenants.find(page.tenant);
+    tenant->second.bytes -= page.bytes;
+    if (tenant->second.bytes == 0)
+      tenants.erase(tenant);
+    free_entries.push_back(i);
+    if (const auto parent = std::exchange(page.parent, std::nullopt))
+      drop_child(*parent);
+  }
+
+  std::optional<entry_index> being_written(const page_key& key, uint32_t generation) const {
+    const auto at = entry_of.find(key);
+    if (at == entry_of.end() || entries[at->second].is_published
+        || entries[at->second].generation != generation)
       return std::nullopt;
     return at->second;
   }
+
+  std::optional<entry_index> find(const page_key& key) const {
+    const auto at = entry_of.find(key);
+    if (at == entry_of.end() || !entries[at->second].is_published)
+      return std::nullopt;
+    return at->second;
+  }
+
+  stored_page describe(entry_index i) const {
+    const auto& page = entries[i];
+    return {page.key, page.offset, page.generation, page.length, page.bytes, page.fingerprint};
+  }
+
+  // -- room -------------------------------------------------------------------
+
+  void evict(entry_index i, reservation& answer) {
+    answer.evicted.push_back(describe(i));
+    ++evicted;
+    clear(i);
+  }
+
+  /// Lets the tenant's own pages go until it has room for one more.
+  bool keep_to_quota(const segment_request& wanted, reservation& answer) {
+    const auto quota = share_of(extents.capacity(), policy.tenant_share);
+    if (wanted.bytes > quota)
+      return false;
+    for (auto at = tenants.find(wanted.tenant);
+         at != tenants.end() && at->second.bytes > quota - wanted.bytes;
+         at = tenants.find(wanted.tenant)) {
+      if (at->second.victims.empty())
+        return false;
+      evict(at->second.victims.begin()->entry, answer);
+    }
+    return true;
+  }
+
+  void keep_below_watermark(uint64_t bytes, reservation& answer) {
+    if (used() + bytes <= share_of(extents.capacity(), policy.high_watermark))
+      return;
+    const auto low = share_of(extents.capacity(), policy.low_watermark);
+    while (used() + bytes > low && !victims.empty() && !victims.begin()->is_pinned)
+      evict(victims.begin()->entry, answer);
+  }
+
+  std::optional<uint64_t> make_room(uint64_t bytes, reservation& answer) {
+    for (;;) {
+      if (const auto offset = extents.take(bytes))
+        return offset;
+      if (extents.free() >= bytes && join_holes(bytes, answer))
+        return extents.take(bytes);
+      if (victims.empty())
+        return std::nullopt;
+      evict(victims.begin()->entry, answer);
+    }
+  }
+
+  bool is_writing_between(uint64_t begin, uint64_t end) const {
+    const auto at = writing.lower_bound(begin);
+    return at != writing.end() && *at < end;
+  }
+
+  /// The neighbouring holes that make one of `bytes` with the fewest bytes of pages between them.
+  hole_window find_window(uint64_t bytes) const {
+    auto best = hole_window{};
+    auto first = extents.holes().begin();
+    auto in_holes = uint64_t{0};
+    auto previous_end = uint64_t{0};
+    for (auto last = first; last != extents.holes().end(); ++last) {
+      const auto [begin, length] = *last;
+      if (last != first && is_writing_between(previous_end, begin)) {
+        first = last;
+        in_holes = 0;
+      }
+      in_holes += length;
+      previous_end = begin + length;
+      for (; in_holes - first->second >= bytes; ++first)
+        in_holes -= first->second;
+      const auto pages = previous_end - first->first - in_holes;
+      if (in_holes >= bytes && pages < best.moved_bytes)
+        best = {first->first, previous_end, pages};
+    }
+    return best;
+  }
+
+  /// Moves pages together so that there is a hole of `bytes`.
+  /// @returns false if pages that are being written are in the way
+  bool join_holes(uint64_t bytes, reservation& answer) {
+    const auto window = find_window(bytes);
+    if (window.end == 0)
+      return false;
+    for (auto hole = extents.holes().lower_bound(window.begin);
+         hole != extents.holes().end() && hole->first < window.end;
+         hole = extents.holes().lower_bound(window.begin))
+      extents.take_hole(hole->first);
+    auto to = window.begin;
+    for (auto at = places.lower_bound(window.begin); at != places.end() && at->first < window.end;
+         at = places.lower_bound(to)) {
+      const auto i = at->second;
+      auto& page = entries[i];
+      page.generation = next_generation();
+      answer.moved.push_back({page.key, page.offset, to, page.bytes, page.generation});
+      ++moved;
+      places.erase(at);
+      page.offset = to;
+      places.emplace(to, i);
+      to += page.bytes;
+    }
+    extents.give_back(to, window.end - to);
+    return true;
+  }
 };
 
-segment_table::segment_table(uint32_t slots) : state_(std::make_unique<state>()) {
-  HICACHE_CHECK(slots > 0);
-  state_->slots.resize(slots);
-  for (uint32_t i = 0; i < slots; ++i)
-    state_->free_slots.push_back(i);
+segment_table::segment_table(uint64_t bytes, segment_policy policy) {
+  const auto is_share = [](double x) { return x > 0 && x <= 1; };
+  HICACHE_CHECK(bytes > 0 && policy.eviction != nullptr && is_share(policy.high_watermark)
+                && is_share(policy.low_watermark) && policy.low_watermark <= policy.high_watermark
+                && is_share(policy.pinned_share) && is_share(policy.tenant_share));
+  state_ = std::make_unique<state>(bytes, std::move(policy));
 }
 
 segment_table::segment_table(segment_table&&) noexcept = default;
@@ -117,104 +351,150 @@ segment_table& segment_table::operator=(segment_table&&) noexcept = default;
 
 segment_table::~segment_table() = default;
 
-slot_reservation segment_table::reserve(const page_key& key, const page_key* parent) {
-  HICACHE_CHECK(parent == nullptr || *parent != key);
+reservation segment_table::reserve(const segment_request& wanted, time_point now) {
+  HICACHE_CHECK(wanted.bytes > 0 && wanted.parent != wanted.key);
   auto& s = *state_;
-  if (auto at = s.slot_of.find(key); at != s.slot_of.end())
-    return {reserve_status::already_there, at->second, s.slots[at->second].generation, {}};
-  auto evicted = std::optional<page_key>{};
+  if (const auto at = s.entry_of.find(wanted.key); at != s.entry_of.end())
+    return {reserve_status::already_there,
+            s.entries[at->second].offset,
+            s.entries[at->second].generation,
+            {},
+            {}};
+  auto answer = reservation{};
+  if (s.is_closed || wanted.bytes > s.extents.capacity())
+    return answer;
+  s.end_soft_pins(now);
   // Counting the new child first is what protects the parent.
-  if (parent != nullptr)
-    s.add_child(*parent);
-  if (s.free_slots.empty()) {
-    if (s.victims.empty()) {
-      if (parent != nullptr)
-        s.drop_child(*parent);
-      return {};
-    }
-    const auto victim = s.victims.begin()->second;
-    evicted = s.slots[victim].key;
-    s.clear(victim);
-    ++s.evicted;
+  if (wanted.parent)
+    s.add_child(*wanted.parent);
+  auto offset = std::optional<uint64_t>{};
+  if (s.keep_to_quota(wanted, answer)) {
+    s.keep_below_watermark(wanted.bytes, answer);
+    offset = s.make_room(wanted.bytes, answer);
   }
-  const auto slot = s.free_slots.front();
-  s.free_slots.pop_front();
-  auto& entry = s.slots[slot];
-  entry.key = key;
-  entry.has_parent = parent != nullptr;
-  if (parent != nullptr)
-    entry.parent = *parent;
-  entry.state = slot_state::writing;
-  if (++entry.generation == 0)
-    entry.generation = 1;
-  if (auto orphan = s.orphans.find(key); orphan != s.orphans.end()) {
-    entry.children = orphan->second;
-    s.orphans.erase(orphan);
+  if (!offset) {
+    if (wanted.parent)
+      s.drop_child(*wanted.parent);
+    return answer;
   }
-  s.slot_of.emplace(key, slot);
-  return {reserve_status::reserved, slot, entry.generation, evicted};
+  auto added = s.add(wanted, *offset);
+  added.evicted = std::move(answer.evicted);
+  added.moved = std::move(answer.moved);
+  return added;
 }
 
-bool segment_table::publish(uint32_t slot, uint32_t generation) {
+bool segment_table::publish(const page_key& key, uint32_t generation) {
   auto& s = *state_;
-  if (!s.is_writing(slot, generation))
+  const auto i = s.being_written(key, generation);
+  if (!i)
     return false;
-  s.slots[slot].state = slot_state::published;
-  s.slots[slot].used = ++s.uses;
-  ++s.published;
-  s.enter_victims(slot);
+  auto& page = s.entries[*i];
+  page.is_published = true;
+  page.use.created = page.use.last_access = ++s.uses;
+  s.writing.erase(page.offset);
+  s.enter_victims(*i);
   return true;
 }
 
-bool segment_table::abort(uint32_t slot, uint32_t generation) {
-  if (!state_->is_writing(slot, generation))
+bool segment_table::abort(const page_key& key, uint32_t generation) {
+  const auto i = state_->being_written(key, generation);
+  if (!i)
     return false;
-  state_->clear(slot);
+  state_->clear(*i);
   return true;
 }
 
-std::optional<slot_location> segment_table::find(const page_key& key) const {
-  if (auto slot = state_->find(key))
-    return slot_location{*slot, state_->slots[*slot].generation};
-  return std::nullopt;
+std::optional<stored_page> segment_table::find(const page_key& key) const {
+  const auto i = state_->find(key);
+  return i ? std::optional{state_->describe(*i)} : std::nullopt;
 }
 
 bool segment_table::touch(const page_key& key) {
   auto& s = *state_;
-  const auto slot = s.find(key);
-  if (!slot)
+  const auto i = s.find(key);
+  if (!i)
     return false;
-  s.leave_victims(*slot);
-  s.slots[*slot].used = ++s.uses;
-  s.enter_victims(*slot);
+  s.leave_victims(*i);
+  s.entries[*i].use.last_access = ++s.uses;
+  ++s.entries[*i].use.hits;
+  s.enter_victims(*i);
+  return true;
+}
+
+bool segment_table::pin(const page_key& key, pin_kind kind, time_point until) {
+  auto& s = *state_;
+  const auto i = s.find(key);
+  if (!i)
+    return false;
+  const auto& page = s.entries[*i];
+  if (kind == pin_kind::hard && page.pin != pin_kind::hard
+      && s.pinned_bytes + page.bytes > share_of(s.extents.capacity(), s.policy.pinned_share))
+    return false;
+  s.set_pin(*i, kind, until);
   return true;
 }
 
 bool segment_table::remove(const page_key& key) {
-  const auto slot = state_->find(key);
-  if (!slot)
+  const auto i = state_->find(key);
+  if (!i)
     return false;
-  state_->clear(*slot);
+  state_->clear(*i);
   return true;
 }
 
-std::vector<stored_page> segment_table::published(uint32_t first, size_t count) const {
+void segment_table::close() noexcept {
+  state_->is_closed = true;
+}
+
+std::vector<stored_page> segment_table::published(uint64_t offset, size_t count) const {
   auto pages = std::vector<stored_page>{};
-  const auto& slots = state_->slots;
-  for (auto i = size_t{first}; i < slots.size() && pages.size() < count; ++i)
-    if (slots[i].state == slot_state::published)
-      pages.push_back({slots[i].key, static_cast<uint32_t>(i), slots[i].generation});
+  const auto& places = state_->places;
+  for (auto at = places.lower_bound(offset); at != places.end() && pages.size() < count; ++at)
+    if (state_->entries[at->second].is_published)
+      pages.push_back(state_->describe(at->second));
   return pages;
+}
+
+std::vector<page_key> segment_table::of_namespace(uint64_t fingerprint) const {
+  auto keys = std::vector<page_key>{};
+  for (const auto& [offset, i] : state_->places)
+    if (const auto& page = state_->entries[i]; page.is_published && page.fingerprint == fingerprint)
+      keys.push_back(page.key);
+  return keys;
+}
+
+std::vector<kept_page> segment_table::worth_keeping(uint64_t uses) const {
+  const auto& s = *state_;
+  auto kept = std::vector<kept_page>{};
+  auto seen = std::vector<bool>(s.entries.size());
+  auto path = std::vector<entry_index>{};
+  for (const auto& [offset, first] : s.places) {
+    const auto& candidate = s.entries[first];
+    if (!candidate.is_published || (candidate.pin == pin_kind::none && candidate.use.hits < uses))
+      continue;
+    for (auto i = std::optional{first}; i && !seen[*i];) {
+      seen[*i] = true;
+      path.push_back(*i);
+      const auto& parent = s.entries[*i].parent;
+      i = parent ? s.find(*parent) : std::nullopt;
+    }
+    for (; !path.empty(); path.pop_back()) {
+      const auto& page = s.entries[path.back()];
+      kept.push_back(
+        {s.describe(path.back()), page.parent, page.tenant, page.pin, page.pinned_until});
+    }
+  }
+  return kept;
 }
 
 segment_counters segment_table::counters() const noexcept {
   const auto& s = *state_;
-  const auto used = static_cast<uint32_t>(s.slot_of.size());
-  return {static_cast<uint32_t>(s.slots.size()) - used, used - s.published, s.published, s.evicted};
-}
-
-uint32_t segment_table::slots() const noexcept {
-  return static_cast<uint32_t>(state_->slots.size());
+  return {s.places.size() - s.writing.size(),
+          s.used(),
+          s.writing.size(),
+          s.pinned_bytes,
+          s.evicted,
+          s.moved};
 }
 
 } // namespace hicache

@@ -1,11 +1,15 @@
 #include "launch/cluster_member.hpp"
 
+#include "actors/copier.hpp"
 #include "actors/segment.hpp"
+#include "backends/ask.hpp"
 #include "base/limits.hpp"
 #include "base/units.hpp"
 #include "messages/page_header.hpp"
 
 #include <caf/scoped_actor.hpp>
+
+#include <spdlog/spdlog.h>
 
 #include <unistd.h>
 
@@ -34,47 +38,49 @@ std::string host_name() {
 
 } // namespace
 
-result<std::unique_ptr<cluster_member>>
-cluster_member::join(caf::actor_system& system, const cluster_member_options& options) {
+cluster_member::cluster_member(caf::actor_system& system, cluster_member_options options)
+  : system_(system), options_(std::move(options)), figures_(std::make_shared<member_figures>()) {
+  info_.host = options_.host.empty() ? host_name() : options_.host;
+}
+
+result<std::unique_ptr<cluster_member>> cluster_member::join(caf::actor_system& system,
+                                                             cluster_member_options options) {
   const auto where = parse_endpoints(options.index);
   if (!where)
     return fail(ec::invalid_argument, "--index: " + where.error().detail);
-  auto member = std::unique_ptr<cluster_member>{new cluster_member{system}};
-  if (options.segment_bytes > 0)
-    if (auto lent = member->lend(options); !lent)
+  auto member = std::unique_ptr<cluster_member>{new cluster_member{system, std::move(options)}};
+  if (member->options_.segment_bytes > 0)
+    if (auto lent = member->lend(); !lent)
       return tl::unexpected{lent.error()};
   member->index_ = std::make_unique<index_link>(system, *where);
   if (auto connected = member->index_->connect(limits::index_connect_time); !connected)
     return tl::unexpected{connected.error()};
-  if (member->memory_) {
-    auto settings = segment_options{};
-    settings.member = member->info_;
-    settings.memory = member->memory_->bytes();
-    settings.index = [link = member->index_.get()] { return link->view(); };
-    settings.index_lost
-      = [link = member->index_.get()](const index_actor& shard) { link->lost(shard); };
-    settings.index_heard = [link = member->index_.get()](uint64_t digest) { link->heard(digest); };
-    settings.timeout = index_timeout;
-    member->segment_ = system.spawn<caf::detached>(hicache::segment, std::move(settings));
-  }
+  if (member->memory_)
+    member->start();
   return member;
 }
 
 cluster_member::~cluster_member() {
-  if (!segment_)
-    return;
   auto self = caf::scoped_actor{system_};
-  self->send_exit(segment_, caf::exit_reason::user_shutdown);
-  self->wait_for(segment_);
+  const auto end = [&](const auto& actor) {
+    if (!actor)
+      return;
+    self->send_exit(actor, caf::exit_reason::user_shutdown);
+    self->wait_for(actor);
+  };
+  // The segment first: it withdraws, and asks for no more copies.
+  end(segment_);
+  end(copier_);
 }
 
-result<void> cluster_member::lend(const cluster_member_options& options) {
-  const auto slot = slot_bytes_for(options.object_bytes);
-  if (options.segment_bytes < slot)
-    return fail(ec::invalid_argument, "--segment-size: " + format_bytes(options.segment_bytes)
+result<void> cluster_member::lend() {
+  const auto slot = slot_bytes_for(options_.object_bytes);
+  if (options_.segment_bytes < slot)
+    return fail(ec::invalid_argument, "--segment-size: " + format_bytes(options_.segment_bytes)
                                         + " holds no page; expected 0 or at least "
                                         + format_bytes(slot));
-  auto memory = shared_memory::create(options.segment_bytes / slot * slot, "hicache-segment");
+  // Whole cache lines.
+  auto memory = shared_memory::create(options_.segment_bytes / 64 * 64, "hicache-segment");
   if (!memory)
     return fail(memory.error().code, "--segment-size: " + memory.error().detail);
   memory_ = std::move(*memory);
@@ -82,31 +88,62 @@ result<void> cluster_member::lend(const cluster_member_options& options) {
   if (!offer)
     return tl::unexpected{offer.error()};
   offer_ = std::move(*offer);
-  auto server = page_server::start(memory_->bytes(), options.listen_host);
+  auto server = page_server::start(memory_->bytes(), options_.listen_host);
   if (!server)
     return fail(server.error().code, "--listen-host: " + server.error().detail);
   server_ = std::move(*server);
   info_.member = random_id();
-  info_.host = host_name();
   info_.memory_name = offer_->name();
   info_.page_address = server_->address();
   info_.capacity_bytes = memory_->size();
-  info_.slot_bytes = slot;
+  info_.fingerprint = options_.fingerprint;
   return {};
 }
 
-std::unique_ptr<storage_backend> cluster_member::open(uint64_t fingerprint, read_path path,
-                                                      const clock_source& clock) {
-  auto options = cluster_options{};
+void cluster_member::start() {
+  copier_ = system_.spawn<caf::detached>(
+    hicache::copier, copier_options{reader(), memory_->bytes(), limits::storage_timeout});
+  auto settings = segment_options{};
+  settings.mounts.member = info_;
+  settings.mounts.index = [link = index_.get()] { return link->view(); };
+  settings.mounts.index_lost
+    = [link = index_.get()](const index_actor& shard) { link->lost(shard); };
+  settings.mounts.index_heard = [link = index_.get()](uint64_t digest) { link->heard(digest); };
+  settings.mounts.timeout = index_timeout;
+  settings.memory = memory_->bytes();
+  settings.policy = options_.policy;
+  settings.copier = copier_;
+  settings.figures = figures_;
+  settings.clock = options_.clock;
+  segment_ = system_.spawn<caf::detached>(hicache::segment, std::move(settings));
+  // What is stored from now on is offered at once.
+  if (auto mounted = ask<atom::ok>(system_, segment_, caf::infinite, atom::mount_v); !mounted)
+    spdlog::warn("the index does not know this member yet: {}", to_string(mounted.error()));
+}
+
+page_reader_options cluster_member::reader() const {
+  auto options = page_reader_options{};
   options.system = &system_;
   options.index = index_.get();
-  options.fingerprint = fingerprint;
-  options.path = path;
-  options.clock = &clock;
+  options.path = options_.path;
+  options.clock = options_.clock;
+  if (memory_) {
+    options.member = info_.member;
+    options.own_memory = memory_->bytes();
+  }
+  return options;
+}
+
+std::unique_ptr<storage_backend> cluster_member::open() {
+  auto options = cluster_options{};
+  options.reader = reader();
+  options.fingerprint = options_.fingerprint;
+  options.replicas = options_.replicas;
+  options.host = info_.host;
+  options.figures = figures_;
   if (memory_) {
     options.segment = segment_;
     options.segment_memory = memory_->bytes();
-    options.member = info_.member;
   }
   return std::make_unique<cluster_backend>(std::move(options));
 }

@@ -2,6 +2,8 @@
 
 #include "backends/cluster_backend.hpp"
 #include "backends/index_link.hpp"
+#include "base/clock.hpp"
+#include "cache/segment_table.hpp"
 #include "transport/memory_sharing.hpp"
 #include "transport/page_channel.hpp"
 #include "transport/shared_memory.hpp"
@@ -19,10 +21,21 @@ struct cluster_member_options {
   std::string index;
   /// Memory to lend; 0 lends none.
   uint64_t segment_bytes = 0;
-  /// Bytes of the objects that this process stores.
+  /// How it is used.
+  segment_policy policy;
+  /// Bytes of the objects that this process stores: at least one has to fit.
   uint64_t object_bytes = 0;
+  /// `fingerprint_of` the namespace of these objects.
+  uint64_t fingerprint = 0;
+  /// As in cluster_options.
+  uint32_t replicas = 1;
+  /// As in member_info; the machine's name if empty.
+  std::string host;
   /// Where peers on other machines read the segment.
   std::string listen_host;
+  read_path path = read_path::automatic;
+  /// Must outlive the member.
+  const clock_source* clock = nullptr;
 };
 
 /// This process in the cluster store: the memory it lends, its connection to the index, and the
@@ -33,7 +46,7 @@ public:
   /// @param system Networking loaded; must outlive the member.
   /// @returns one sentence that names the flag: no memory, no address to listen on, no index.
   static result<std::unique_ptr<cluster_member>> join(caf::actor_system& system,
-                                                      const cluster_member_options& options);
+                                                      cluster_member_options options);
 
   /// Withdraws from the cluster and gives the memory back. Backends opened here must be gone.
   ~cluster_member();
@@ -43,27 +56,30 @@ public:
   cluster_member& operator=(const cluster_member&) = delete;
 
   /// The cluster store as this process sees it.
-  /// @param clock Must outlive the backend.
-  std::unique_ptr<storage_backend> open(uint64_t fingerprint, read_path path,
-                                        const clock_source& clock);
-
-  /// Null if no memory is lent.
-  const segment_actor& segment() const noexcept { return segment_; }
+  std::unique_ptr<storage_backend> open();
 
   uint64_t lent_bytes() const noexcept { return memory_ ? memory_->size() : 0; }
 
 private:
-  explicit cluster_member(caf::actor_system& system) : system_(system) {}
+  cluster_member(caf::actor_system& system, cluster_member_options options);
 
-  result<void> lend(const cluster_member_options& options);
+  result<void> lend();
+
+  /// Starts the actors that own the memory.
+  void start();
+
+  page_reader_options reader() const;
 
   caf::actor_system& system_;
+  const cluster_member_options options_;
+  const std::shared_ptr<member_figures> figures_;
   std::optional<shared_memory> memory_;
   std::unique_ptr<memory_offer> offer_;
   std::unique_ptr<page_server> server_;
   std::unique_ptr<index_link> index_;
   member_info info_;
   segment_actor segment_;
+  copier_actor copier_;
 };
 
 } // namespace hicache

@@ -173,12 +173,18 @@ result<int> bench_store(const store_flags& flags, const stop_signal& stop) {
   auto config = system_config{};
   config.with_network(flags.tls);
   auto system = caf::actor_system{config};
-  auto member = cluster_member::join(
-    system, {flags.index, putting ? flags.segment_bytes : 0, flags.value_bytes, "127.0.0.1"});
+  auto options = cluster_member_options{};
+  options.index = flags.index;
+  options.segment_bytes = putting ? flags.segment_bytes : 0;
+  options.object_bytes = flags.value_bytes;
+  options.fingerprint = fingerprint_of(bench_fingerprint);
+  options.listen_host = "127.0.0.1";
+  options.path = flags.remote ? read_path::remote : read_path::automatic;
+  options.clock = &clock;
+  auto member = cluster_member::join(system, std::move(options));
   if (!member)
     return tl::unexpected{member.error()};
-  auto store = (*member)->open(fingerprint_of(bench_fingerprint),
-                               flags.remote ? read_path::remote : read_path::automatic, clock);
+  auto store = (*member)->open();
   auto next_key = std::atomic<uint64_t>{0};
   auto results = std::vector<thread_result>(flags.threads);
   const auto begin = std::chrono::steady_clock::now();

@@ -3,6 +3,7 @@
 
 #include "backends/index_link.hpp"
 #include "base/units.hpp"
+#include "launch/cluster_commands.hpp"
 #include "launch/network_flags.hpp"
 #include "launch/oplog_commands.hpp"
 #include "launch/program.hpp"
@@ -115,7 +116,14 @@ nlohmann::json to_json(const std::vector<shard_status>& shards) {
                        {"capacity_bytes", member.info.capacity_bytes},
                        {"pages", member.pages},
                        {"bytes", member.bytes},
-                       {"silent_ms", member.silent_ms}});
+                       {"silent_ms", member.silent_ms},
+                       {"fingerprint", absl::StrFormat("%016x", member.info.fingerprint)},
+                       {"hits", member.counters.hits},
+                       {"misses", member.counters.misses},
+                       {"errors", member.counters.errors},
+                       {"corrupt", member.counters.corrupt},
+                       {"evicted", member.counters.evicted},
+                       {"pinned_bytes", member.counters.pinned_bytes}});
   return {{"shards", parts},
           {"members", members},
           {"keys", status.keys},
@@ -126,6 +134,12 @@ nlohmann::json to_json(const std::vector<shard_status>& shards) {
           {"keys_found", status.keys_found},
           {"members_lost", status.members_lost},
           {"uptime_ms", status.uptime_ms}};
+}
+
+/// Percent of the pages that a member wanted from L3.
+double hit_share(const member_counters& counters) {
+  const auto wanted = counters.hits + counters.misses + counters.errors;
+  return wanted == 0 ? 0.0 : 100 * static_cast<double>(counters.hits) / static_cast<double>(wanted);
 }
 
 void print(const std::vector<shard_status>& shards) {
@@ -146,14 +160,17 @@ void print(const std::vector<shard_status>& shards) {
               static_cast<unsigned long long>(status.lookups), share);
   if (status.members.empty())
     return;
-  std::fputs(absl::StrFormat("%-16s  %-20s %-22s %10s %10s %10s\n", "member", "host", "address",
-                             "pages", "used", "lent")
+  std::fputs(absl::StrFormat("%-16s  %-16s  %-20s %-22s %10s %10s %10s %6s %6s %7s\n", "member",
+                             "namespace", "host", "address", "pages", "used", "lent", "hit %",
+                             "errors", "damaged")
                .c_str(),
              stdout);
   for (const auto& member : status.members)
-    std::fputs(absl::StrFormat("%016x  %-20s %-22s %10d %10s %10s\n", member.info.member,
-                               member.info.host, member.info.page_address, member.pages,
-                               format_bytes(member.bytes), format_bytes(member.info.capacity_bytes))
+    std::fputs(absl::StrFormat("%016x  %016x  %-20s %-22s %10d %10s %10s %6.1f %6d %7d\n",
+                               member.info.member, member.info.fingerprint, member.info.host,
+                               member.info.page_address, member.pages, format_bytes(member.bytes),
+                               format_bytes(member.info.capacity_bytes), hit_share(member.counters),
+                               member.counters.errors, member.counters.corrupt)
                  .c_str(),
                stdout);
 }
@@ -187,9 +204,12 @@ int main(int argc, char** argv) {
   status->add_flag("--json", flags.json, "print one JSON object");
   const auto oplog = oplog_commands{app};
   const auto storage = storage_commands{app};
+  const auto cluster = cluster_commands{app};
   return run_program(app, argc, argv, [&] {
     if (storage.chosen())
       return storage.perform();
+    if (cluster.chosen())
+      return cluster.perform();
     return oplog.chosen() ? oplog.perform() : show_status(flags);
   });
 }

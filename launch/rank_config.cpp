@@ -400,7 +400,8 @@ void add_rank_flags(CLI::App& app, rank_config& config) {
       "JSON, or @FILE in JSON, TOML or YAML: prefetch_threshold (tokens), prefetch_timeout_base, "
       "prefetch_timeout_per_ki_token, prefetch_timeout_max (seconds, or times such as 250ms), "
       "prefetch_share (of L2), path, max_bytes, threads, "
-      "tp_lcm_size, force_remote_reads")
+      "tp_lcm_size, force_remote_reads, replicas, host, eviction, high_watermark, "
+      "low_watermark, pinned_share, tenant_share")
     ->type_name("JSON|@FILE");
   add("--index", config.index, "the cluster's index")->type_name("HOST:PORT");
   add_bytes_flag(app, "--segment-size", config.segment_bytes,

@@ -5,6 +5,7 @@
 #include "base/limits.hpp"
 #include "cache/geometry.hpp"
 #include "cache/prefix_cache.hpp"
+#include "cache/segment_table.hpp"
 #include "gpu/device.hpp"
 #include "launch/metrics_server.hpp"
 #include "messages/tls_files.hpp"
@@ -38,6 +39,12 @@ struct storage_config {
   uint64_t tp_lcm_size = 0;
   /// Worker threads of the backend.
   uint64_t threads = 2;
+  /// Backend `cluster`: how this rank's segment is used.
+  segment_policy segment;
+  /// Backend `cluster`: copies of each page, on different hosts.
+  uint64_t replicas = 1;
+  /// Backend `cluster`: what counts as one host; the machine's name if empty.
+  std::string host;
 };
 
 /// Reads a JSON text, or the JSON, TOML or YAML file behind an '@'.

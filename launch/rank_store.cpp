@@ -14,18 +14,6 @@
 
 namespace hicache {
 
-namespace {
-
-void add(backend_counters& total, const backend_counters& more) {
-  total.hits += more.hits;
-  total.misses += more.misses;
-  total.corrupt += more.corrupt;
-  total.errors += more.errors;
-  total.evicted += more.evicted;
-}
-
-} // namespace
-
 rank_store::rank_store(caf::actor_system& system, const rank_config& settings, uint32_t rank,
                        uint32_t ranks, const pool_geometry& l2, std::byte* l2_memory,
                        const clock_source& clock, backend_wrapper wrap)
@@ -76,15 +64,22 @@ result<std::unique_ptr<storage_backend>> rank_store::open_backend(const rank_con
     options.fingerprint = fingerprint;
     return make_file_backend(std::move(options), clock_);
   }
-  auto member = cluster_member::join(system_, {settings.index, settings.segment_bytes,
-                                               l2_.object_bytes(settings.heads_per_object()),
-                                               settings.listen_host});
+  auto options = cluster_member_options{};
+  options.index = settings.index;
+  options.segment_bytes = settings.segment_bytes;
+  options.policy = settings.storage.segment;
+  options.object_bytes = l2_.object_bytes(settings.heads_per_object());
+  options.fingerprint = fingerprint;
+  options.replicas = static_cast<uint32_t>(settings.storage.replicas);
+  options.host = settings.storage.host;
+  options.listen_host = settings.listen_host;
+  options.path = settings.storage.force_remote_reads ? read_path::remote : read_path::automatic;
+  options.clock = &clock_;
+  auto member = cluster_member::join(system_, std::move(options));
   if (!member)
     return tl::unexpected{member.error()};
   member_ = std::move(*member);
-  return member_->open(
-    fingerprint, settings.storage.force_remote_reads ? read_path::remote : read_path::automatic,
-    clock_);
+  return member_->open();
 }
 
 void rank_store::close() {
@@ -93,7 +88,7 @@ void rank_store::close() {
     return;
   if (auto asked = ask_open(caf::infinite, closed_); !asked)
     spdlog::warn("no counters: {}", to_string(asked.error()));
-  add(closed_backends_[backend_->name()], backend_->health().counters);
+  closed_backends_[backend_->name()] += backend_->health().counters;
   {
     auto self = caf::scoped_actor{system_};
     self->send_exit(actor_, caf::exit_reason::user_shutdown);
@@ -105,8 +100,7 @@ void rank_store::close() {
 }
 
 result<void> rank_store::ask_open(const caf::duration& timeout, rank_counters& total) {
-  return ask_counters(system_, timeout, total, actor_,
-                      member_ ? member_->segment() : segment_actor{});
+  return ask_counters(system_, timeout, total, actor_);
 }
 
 rank_counters rank_store::counters() {
@@ -131,10 +125,9 @@ std::optional<store_figures> rank_store::figures(std::chrono::nanoseconds timeou
   if (!actor_)
     return figures;
   const auto health = backend_->health();
-  add(figures.counters[backend_->name()], health.counters);
+  figures.counters[backend_->name()] += health.counters;
   figures.attached = attached_store{backend_->name(), health.ok, {}};
-  if (!member_)
-    figures.attached->held = {health.objects, health.bytes, health.capacity_bytes};
+  figures.attached->held = {health.objects, health.bytes, health.capacity_bytes};
   return figures;
 }
 

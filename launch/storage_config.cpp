@@ -1,3 +1,4 @@
+#include "base/limits.hpp"
 #include "base/units.hpp"
 #include "launch/rank_config.hpp"
 
@@ -6,9 +7,12 @@
 #include <toml++/toml.h>
 #include <yaml-cpp/yaml.h>
 
+#include <algorithm>
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <string_view>
 
 namespace hicache {
 
@@ -39,6 +43,29 @@ json parse_text(const std::string& text, const std::string& extension) {
     return from_yaml(YAML::Load(text));
   return json::parse(text);
 }
+
+/// A setting that is a share of something.
+struct share_key {
+  std::string_view name;
+  double most;
+  const char* expected;
+  double& (*of)(storage_config&);
+};
+
+constexpr auto of_segment = "a share of the segment above 0, at most 1";
+
+constexpr auto shares = std::array{
+  share_key{"prefetch_share", 0.5, "a share of L2 above 0, at most 0.5",
+            [](storage_config& x) -> double& { return x.prefetch_share; }},
+  share_key{"high_watermark", 1, of_segment,
+            [](storage_config& x) -> double& { return x.segment.high_watermark; }},
+  share_key{"low_watermark", 1, of_segment,
+            [](storage_config& x) -> double& { return x.segment.low_watermark; }},
+  share_key{"pinned_share", 1, of_segment,
+            [](storage_config& x) -> double& { return x.segment.pinned_share; }},
+  share_key{"tenant_share", 1, of_segment,
+            [](storage_config& x) -> double& { return x.segment.tenant_share; }},
+};
 
 result<void> take(storage_config& config, const std::string& key, const json& value) {
   const auto wrong = [&](const char* expected) {
@@ -74,10 +101,24 @@ result<void> take(storage_config& config, const std::string& key, const json& va
     return time(config.prefetch_timeout_per_ki_token);
   if (key == "prefetch_timeout_max")
     return time(config.prefetch_timeout_max);
-  if (key == "prefetch_share") {
-    if (!value.is_number() || !(value.get<double>() > 0 && value.get<double>() <= 0.5))
-      return wrong("a share of L2 above 0, at most 0.5");
-    config.prefetch_share = value.get<double>();
+  if (const auto at = std::ranges::find(shares, key, &share_key::name); at != shares.end()) {
+    if (!value.is_number() || !(value.get<double>() > 0 && value.get<double>() <= at->most))
+      return wrong(at->expected);
+    at->of(config) = value.get<double>();
+    return {};
+  }
+  if (key == "eviction") {
+    auto policy = make_eviction_policy(value.is_string() ? value.get<std::string>() : "");
+    if (!policy)
+      return wrong("lru, lfu, fifo, mru, filo, priority or slru");
+    config.segment.eviction = std::move(*policy);
+    return {};
+  }
+  if (key == "replicas") {
+    if (!value.is_number_unsigned() || value.get<uint64_t>() == 0
+        || value.get<uint64_t>() > limits::replicas_per_key)
+      return wrong("a number from 1 to 8");
+    config.replicas = value.get<uint64_t>();
     return {};
   }
   if (key == "threads")
@@ -93,10 +134,10 @@ result<void> take(storage_config& config, const std::string& key, const json& va
   }
   if (key == "max_bytes")
     return number(config.max_bytes, 0);
-  if (key == "path") {
+  if (key == "path" || key == "host") {
     if (!value.is_string())
-      return wrong("the name of a folder");
-    config.path = value.get<std::string>();
+      return wrong(key == "path" ? "the name of a folder" : "the name of a machine");
+    (key == "path" ? config.path : config.host) = value.get<std::string>();
     return {};
   }
   if (key == "force_remote_reads") {
@@ -109,7 +150,8 @@ result<void> take(storage_config& config, const std::string& key, const json& va
               "key '" + key
                 + "' is not known; expected prefetch_threshold, prefetch_timeout_base, "
                   "prefetch_timeout_per_ki_token, prefetch_timeout_max, prefetch_share, path, "
-                  "max_bytes, threads, tp_lcm_size or force_remote_reads");
+                  "max_bytes, threads, tp_lcm_size, force_remote_reads, replicas, host, eviction, "
+                  "high_watermark, low_watermark, pinned_share or tenant_share");
 }
 
 /// Reads a text, or the file behind an '@', into an object.
@@ -148,6 +190,9 @@ result<storage_config> parse_storage_config(const std::string& text) {
   for (const auto& [key, value] : object->items())
     if (auto taken = take(config, key, value); !taken)
       return tl::unexpected{taken.error()};
+  if (config.segment.low_watermark > config.segment.high_watermark)
+    return fail(ec::invalid_argument,
+                "key 'low_watermark' is above 'high_watermark'; expected it to be no higher");
   return config;
 }
 

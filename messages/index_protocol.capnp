@@ -21,7 +21,7 @@ struct MemberInfo {
   memoryName @4 :Text;
   pageAddress @5 :Text;
   capacityBytes @6 :UInt64;
-  slotBytes @7 :UInt64;
+  fingerprint @7 :UInt64;
 }
 
 struct IndexShard {
@@ -40,9 +40,19 @@ struct Membership {
   shardsDigest @2 :UInt64;
 }
 
+struct MemberCounters {
+  hits @0 :UInt64;
+  misses @1 :UInt64;
+  errors @2 :UInt64;
+  corrupt @3 :UInt64;
+  evicted @4 :UInt64;
+  pinnedBytes @5 :UInt64;
+}
+
 struct Heartbeat {
   member @0 :UInt64;
   epoch @1 :UInt64;
+  counters @2 :MemberCounters;
 }
 
 struct AnnouncedPage {
@@ -98,6 +108,7 @@ struct MemberState {
   pages @1 :UInt64;
   bytes @2 :UInt64;
   silentMs @3 :UInt64;
+  counters @4 :MemberCounters;
 }
 
 struct IndexStatus {
@@ -110,4 +121,41 @@ struct IndexStatus {
   keysFound @6 :UInt64;
   membersLost @7 :UInt64;
   uptimeMs @8 :UInt64;
+}
+
+struct PageTotals {
+  pages @0 :UInt64;
+  bytes @1 :UInt64;
+}
+
+struct PagePins {
+  kind @0 :UInt8;
+  ttlMs @1 :UInt64;
+  keys @2 :List(Key);
+}
+
+struct NamespacePages {
+  fingerprint @0 :UInt64;
+}
+
+struct CopiedPage {
+  page @0 :AnnouncedPage;
+  parent @1 :Key;
+  fingerprint @2 :UInt64;
+  tenant @3 :UInt64;
+  pin @4 :UInt8;
+  pinTtlMs @5 :UInt64;
+}
+
+struct PageCopies {
+  source @0 :UInt64;
+  pages @1 :List(CopiedPage);
+}
+
+struct DrainRequest {
+}
+
+struct DrainReport {
+  moved @0 :UInt64;
+  withdrawn @1 :UInt64;
 }

@@ -11,7 +11,7 @@
 namespace hicache {
 
 /// Version of the index protocol; peers of another version are refused.
-inline constexpr uint32_t index_protocol_version = 2;
+inline constexpr uint32_t index_protocol_version = 3;
 
 /// A rank that lends memory, and how to read it.
 struct member_info {
@@ -20,14 +20,15 @@ struct member_info {
   /// Grows with every mount; nothing that was announced under an older epoch is valid.
   uint64_t epoch = 0;
   uint32_t protocol_version = index_protocol_version;
-  /// The machine, for people and for placing replicas.
+  /// The machine, or whatever else fails as one: replicas of a page go to different ones.
   std::string host;
   /// Name under which peers on the same machine open the memory.
   std::string memory_name;
   /// HOST:PORT of the UCX page server, for peers elsewhere.
   std::string page_address;
   uint64_t capacity_bytes = 0;
-  uint64_t slot_bytes = 0;
+  /// `fingerprint_of` the namespace of the pages that this process stores itself.
+  uint64_t fingerprint = 0;
 
   friend bool operator==(const member_info&, const member_info&) = default;
 };
@@ -66,10 +67,27 @@ struct membership {
   friend bool operator==(const membership&, const membership&) = default;
 };
 
+/// What a member counted since its start, for people.
+struct member_counters {
+  /// Pages that this process read from L3, wanted and did not find, and could not read.
+  uint64_t hits = 0;
+  uint64_t misses = 0;
+  uint64_t errors = 0;
+  /// Pages of this member's memory that readers found damaged.
+  uint64_t corrupt = 0;
+  /// Pages that went to make room.
+  uint64_t evicted = 0;
+  /// Bytes of this member's memory that hard pins keep now.
+  uint64_t pinned_bytes = 0;
+
+  friend bool operator==(const member_counters&, const member_counters&) = default;
+};
+
 /// A sign of life.
 struct heartbeat {
   uint64_t member = 0;
   uint64_t epoch = 0;
+  member_counters counters;
 
   friend bool operator==(const heartbeat&, const heartbeat&) = default;
 };
@@ -157,6 +175,7 @@ struct member_state {
   uint64_t bytes = 0;
   /// Since the last sign of life.
   uint64_t silent_ms = 0;
+  member_counters counters;
 
   friend bool operator==(const member_state&, const member_state&) = default;
 };
@@ -174,6 +193,70 @@ struct index_status {
   uint64_t uptime_ms = 0;
 
   friend bool operator==(const index_status&, const index_status&) = default;
+};
+
+/// What a command to a member was about.
+struct page_totals {
+  uint64_t pages = 0;
+  /// Headers included.
+  uint64_t bytes = 0;
+
+  friend bool operator==(const page_totals&, const page_totals&) = default;
+};
+
+/// Pins pages of a member, or takes their pins away.
+struct page_pins {
+  /// A `pin_kind` of cache/segment_table.hpp.
+  uint8_t kind = 0;
+  /// How long a soft pin lasts.
+  uint64_t ttl_ms = 0;
+  std::vector<page_key> keys;
+
+  friend bool operator==(const page_pins&, const page_pins&) = default;
+};
+
+/// All pages of a namespace.
+struct namespace_pages {
+  uint64_t fingerprint = 0;
+
+  friend bool operator==(const namespace_pages&, const namespace_pages&) = default;
+};
+
+/// A page to be copied from a member to another one.
+struct copied_page {
+  announced_page page;
+  /// The page before; all zero for a first page.
+  page_key parent;
+  uint64_t fingerprint = 0;
+  uint64_t tenant = 0;
+  /// As in page_pins.
+  uint8_t pin = 0;
+  uint64_t pin_ttl_ms = 0;
+
+  friend bool operator==(const copied_page&, const copied_page&) = default;
+};
+
+/// Asks a member to read these pages from another one and to keep them.
+struct page_copies {
+  uint64_t source = 0;
+  std::vector<copied_page> pages;
+
+  friend bool operator==(const page_copies&, const page_copies&) = default;
+};
+
+/// Asks a member to give its pages away and to take no more.
+struct drain_request {
+  friend bool operator==(const drain_request&, const drain_request&) = default;
+};
+
+/// What became of a member's pages.
+struct drain_report {
+  /// Copied to other members.
+  uint64_t moved = 0;
+  /// Not offered any more by anybody, unless others had them already.
+  uint64_t withdrawn = 0;
+
+  friend bool operator==(const drain_report&, const drain_report&) = default;
 };
 
 } // namespace hicache

@@ -107,22 +107,50 @@ using consensus_actor = caf::typed_actor<
   // another rank.
   caf::reacts_to<atom::poll, uint64_t>>;
 
-/// The SEGMENT owns the memory that this rank lends to L3: who is in which slot. Mounts it at the
+/// A MEMBER of the cluster store, as others see it: the actor that owns the memory which it lends.
+using member_actor = caf::typed_actor<
+  // Reads these pages from another member and keeps them. Answers when that is done, with the pages
+  // that it has now.
+  caf::replies_to<atom::copy, page_copies>::with<page_totals>,
+  // Pins pages. Answers what was pinned.
+  caf::replies_to<atom::pin, page_pins>::with<page_totals>,
+  // Withdraws the pages of a namespace and frees them.
+  caf::replies_to<atom::clear, namespace_pages>::with<page_totals>,
+  // Copies pinned and hot pages to other members, withdraws all, and takes none any more. Answers
+  // when nothing is left.
+  caf::replies_to<atom::drain, drain_request>::with<drain_report>,
+  // These pages were read from here.
+  caf::reacts_to<atom::touch, key_batch>,
+  // A reader found these pages damaged.
+  caf::reacts_to<atom::corrupt, key_batch>>;
+
+/// The SEGMENT owns the memory that this rank lends to L3: which page is where. Mounts it at the
 /// index and announces pages.
-using segment_actor = caf::typed_actor<
-  // Takes slots for pages, evicting if needed.
+using segment_actor = member_actor::extend<
+  // Its process, at the start. Answers when every shard that can be reached has heard of all pages.
+  caf::replies_to<atom::mount>::with<atom::ok>,
+  // Finds room for pages, evicting if needed.
   caf::replies_to<atom::reserve, segment_pages>::with<segment_slots>,
   // The pages in these slots are complete: from now on they are offered to everyone. Answers when
   // the index knows.
   caf::replies_to<atom::publish, segment_slots>::with<atom::ok>,
   // Gives slots back that will not be written.
   caf::reacts_to<atom::abort, segment_slots>,
-  // These pages were read on this rank.
-  caf::reacts_to<atom::touch, key_list>,
   // Withdraws pages and frees their slots.
   caf::replies_to<atom::remove, key_list>::with<atom::ok>,
   // Itself: heartbeat, and mounting again after the index was lost.
-  caf::reacts_to<atom::tick>, caf::replies_to<atom::counters>::with<rank_counters>>;
+  caf::reacts_to<atom::tick>>;
+
+/// The COPIER reads pages of other members into this rank's segment. Detached, because reading
+/// blocks.
+using copier_actor = caf::typed_actor<
+  // Segment: as the member's; with the segment itself.
+  caf::replies_to<atom::copy, page_copies, caf::strong_actor_ptr>::with<page_totals>>;
+
+/// The DRAINER copies the pages of a member that leaves to others.
+using drainer_actor = caf::typed_actor<
+  // Segment: once. Answers when all has been tried.
+  caf::replies_to<atom::drain>::with<drain_report>>;
 
 /// The INDEX knows, for its share of the cluster's keys, which segments hold which page. One of
 /// some shards, in a process of its own.
@@ -139,6 +167,8 @@ using index_actor = caf::typed_actor<
   caf::replies_to<atom::locate, key_batch>::with<placements>,
   // How to read from members.
   caf::replies_to<atom::members, member_query>::with<member_list>,
+  // A member itself (a member_actor), for requests that go by way of the shard's process.
+  caf::replies_to<atom::members, uint64_t>::with<caf::strong_actor_ptr>,
   // State of the shard, for people.
   caf::replies_to<atom::status, status_query>::with<index_status>,
   // Directory: the digest of the shards that it knows from now on.
@@ -220,6 +250,7 @@ inline constexpr bool is_remote_interface<
 
 static_assert(is_remote_interface<index_actor>);
 static_assert(is_remote_interface<directory_actor>);
+static_assert(is_remote_interface<member_actor>);
 static_assert(!is_remote_interface<tree_actor>);
 static_assert(!is_remote_interface<storage_actor>);
 

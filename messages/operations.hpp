@@ -437,6 +437,8 @@ struct backup_command {
   key_list keys;
   key_list parents;
   page_list host_pages;
+  /// `tenant_of` the pages' namespace.
+  uint64_t tenant = 0;
 };
 
 /// L3 -> L2 fetch of the pages named by keys[first...], as far as they follow on without a gap.
@@ -505,6 +507,8 @@ struct storage_batch {
   /// Null where no bytes move.
   page_list host_pages;
   uint64_t host_first = 0;
+  /// For writes: `tenant_of` the pages' namespace.
+  uint64_t tenant = 0;
 };
 
 /// Result of a storage batch: one code per page; ec::none if it succeeded.
@@ -518,38 +522,6 @@ struct storage_outcome {
 struct storage_completion {
   uint64_t ticket = 0;
   std::vector<ec> objects;
-};
-
-// -- cluster backend -> segment -----------------------------------------------
-
-/// Pages to be written to this rank's segment; parents[i] is all zero for a first page.
-struct segment_pages {
-  std::vector<page_key> keys;
-  std::vector<page_key> parents;
-};
-
-/// Room for one page in this rank's segment.
-struct segment_slot {
-  enum class state : uint8_t {
-    /// The caller writes header and object to `offset`, then publishes or aborts.
-    reserved,
-    /// The segment has the page already; nothing to do.
-    present,
-    /// No room, and nothing may be evicted.
-    full,
-  };
-
-  page_key key;
-  state what = state::full;
-  /// Bytes from the start of the segment to the slot.
-  uint64_t offset = 0;
-  uint32_t generation = 0;
-  /// Bytes of the object; the caller sets it before it publishes.
-  uint32_t length = 0;
-};
-
-struct segment_slots {
-  std::vector<segment_slot> list;
 };
 
 // -- everyone -> consensus ----------------------------------------------------

@@ -3,6 +3,7 @@
 #include "messages/caf_error.hpp"
 #include "messages/index_protocol.hpp"
 #include "messages/operations.hpp"
+#include "messages/segment_pages.hpp"
 #include "messages/wire_inspect.hpp"
 
 #include <caf/type_id.hpp>
@@ -28,6 +29,8 @@ using op_log_batch_ptr = std::shared_ptr<const op_log_batch>;
 CAF_BEGIN_TYPE_ID_BLOCK(hicache, caf::first_custom_type_id)
 
   // -- values that cross processes: Cap'n Proto inside, see wire.hpp ----------
+  CAF_ADD_TYPE_ID(hicache, (hicache::drain_report))
+  CAF_ADD_TYPE_ID(hicache, (hicache::drain_request))
   CAF_ADD_TYPE_ID(hicache, (hicache::heartbeat))
   CAF_ADD_TYPE_ID(hicache, (hicache::index_status))
   CAF_ADD_TYPE_ID(hicache, (hicache::key_batch))
@@ -35,6 +38,10 @@ CAF_BEGIN_TYPE_ID_BLOCK(hicache, caf::first_custom_type_id)
   CAF_ADD_TYPE_ID(hicache, (hicache::member_list))
   CAF_ADD_TYPE_ID(hicache, (hicache::member_query))
   CAF_ADD_TYPE_ID(hicache, (hicache::membership))
+  CAF_ADD_TYPE_ID(hicache, (hicache::namespace_pages))
+  CAF_ADD_TYPE_ID(hicache, (hicache::page_copies))
+  CAF_ADD_TYPE_ID(hicache, (hicache::page_pins))
+  CAF_ADD_TYPE_ID(hicache, (hicache::page_totals))
   CAF_ADD_TYPE_ID(hicache, (hicache::shard_map))
   CAF_ADD_TYPE_ID(hicache, (hicache::placements))
   CAF_ADD_TYPE_ID(hicache, (hicache::published_pages))
@@ -46,6 +53,7 @@ CAF_BEGIN_TYPE_ID_BLOCK(hicache, caf::first_custom_type_id)
   CAF_ADD_ATOM(hicache, hicache::atom, apply, "apply")
   CAF_ADD_ATOM(hicache, hicache::atom, attach, "attach")
   CAF_ADD_ATOM(hicache, hicache::atom, backup, "backup")
+  CAF_ADD_ATOM(hicache, hicache::atom, clear, "clear")
   CAF_ADD_ATOM(hicache, hicache::atom, commit, "commit")
   CAF_ADD_ATOM(hicache, hicache::atom, copy, "copy")
   CAF_ADD_ATOM(hicache, hicache::atom, corrupt, "corrupt")
@@ -67,6 +75,7 @@ CAF_BEGIN_TYPE_ID_BLOCK(hicache, caf::first_custom_type_id)
   CAF_ADD_ATOM(hicache, hicache::atom, news, "news")
   CAF_ADD_ATOM(hicache, hicache::atom, notice, "notice")
   CAF_ADD_ATOM(hicache, hicache::atom, ok, "ok")
+  CAF_ADD_ATOM(hicache, hicache::atom, pin, "pin")
   CAF_ADD_ATOM(hicache, hicache::atom, poll, "poll")
   CAF_ADD_ATOM(hicache, hicache::atom, publish, "publish")
   CAF_ADD_ATOM(hicache, hicache::atom, record, "record")

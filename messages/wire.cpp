@@ -38,6 +38,8 @@ void write(const index_shard& x, schema::IndexShard::Builder to);
 void read(schema::IndexShard::Reader from, index_shard& x);
 void write(const member_info& x, schema::MemberInfo::Builder to);
 void read(schema::MemberInfo::Reader from, member_info& x);
+void write(const copied_page& x, schema::CopiedPage::Builder to);
+void read(schema::CopiedPage::Reader from, copied_page& x);
 void write(const member_state& x, schema::MemberState::Builder to);
 void read(schema::MemberState::Reader from, member_state& x);
 
@@ -63,6 +65,12 @@ std::string text(capnp::Text::Reader from) {
   return {from.cStr(), from.size()};
 }
 
+uint8_t pin_of(uint8_t from) {
+  static constexpr auto last_kind = uint8_t{2};
+  KJ_REQUIRE(from <= last_kind, "no such pin");
+  return from;
+}
+
 unsigned size_of(const auto& xs) {
   return static_cast<unsigned>(xs.size());
 }
@@ -75,7 +83,7 @@ void write(const member_info& x, schema::MemberInfo::Builder to) {
   to.setMemoryName(x.memory_name);
   to.setPageAddress(x.page_address);
   to.setCapacityBytes(x.capacity_bytes);
-  to.setSlotBytes(x.slot_bytes);
+  to.setFingerprint(x.fingerprint);
 }
 
 void read(schema::MemberInfo::Reader from, member_info& x) {
@@ -86,7 +94,7 @@ void read(schema::MemberInfo::Reader from, member_info& x) {
   x.memory_name = text(from.getMemoryName());
   x.page_address = text(from.getPageAddress());
   x.capacity_bytes = from.getCapacityBytes();
-  x.slot_bytes = from.getSlotBytes();
+  x.fingerprint = from.getFingerprint();
 }
 
 void write(const membership& x, schema::Membership::Builder to) {
@@ -124,14 +132,34 @@ void read(schema::ShardMap::Reader from, shard_map& x) {
              "shards are not in order");
 }
 
+void write(const member_counters& x, schema::MemberCounters::Builder to) {
+  to.setHits(x.hits);
+  to.setMisses(x.misses);
+  to.setErrors(x.errors);
+  to.setCorrupt(x.corrupt);
+  to.setEvicted(x.evicted);
+  to.setPinnedBytes(x.pinned_bytes);
+}
+
+void read(schema::MemberCounters::Reader from, member_counters& x) {
+  x.hits = from.getHits();
+  x.misses = from.getMisses();
+  x.errors = from.getErrors();
+  x.corrupt = from.getCorrupt();
+  x.evicted = from.getEvicted();
+  x.pinned_bytes = from.getPinnedBytes();
+}
+
 void write(const heartbeat& x, schema::Heartbeat::Builder to) {
   to.setMember(x.member);
   to.setEpoch(x.epoch);
+  write(x.counters, to.initCounters());
 }
 
 void read(schema::Heartbeat::Reader from, heartbeat& x) {
   x.member = from.getMember();
   x.epoch = from.getEpoch();
+  read(from.getCounters(), x.counters);
 }
 
 void write(const announced_page& x, schema::AnnouncedPage::Builder to) {
@@ -259,6 +287,7 @@ void write(const member_state& x, schema::MemberState::Builder to) {
   to.setPages(x.pages);
   to.setBytes(x.bytes);
   to.setSilentMs(x.silent_ms);
+  write(x.counters, to.initCounters());
 }
 
 void read(schema::MemberState::Reader from, member_state& x) {
@@ -266,6 +295,7 @@ void read(schema::MemberState::Reader from, member_state& x) {
   x.pages = from.getPages();
   x.bytes = from.getBytes();
   x.silent_ms = from.getSilentMs();
+  read(from.getCounters(), x.counters);
 }
 
 void write(const index_status& x, schema::IndexStatus::Builder to) {
@@ -290,6 +320,79 @@ void read(schema::IndexStatus::Reader from, index_status& x) {
   x.keys_found = from.getKeysFound();
   x.members_lost = from.getMembersLost();
   x.uptime_ms = from.getUptimeMs();
+}
+
+void write(const page_totals& x, schema::PageTotals::Builder to) {
+  to.setPages(x.pages);
+  to.setBytes(x.bytes);
+}
+
+void read(schema::PageTotals::Reader from, page_totals& x) {
+  x.pages = from.getPages();
+  x.bytes = from.getBytes();
+}
+
+void write(const page_pins& x, schema::PagePins::Builder to) {
+  to.setKind(x.kind);
+  to.setTtlMs(x.ttl_ms);
+  write_list(x.keys, to.initKeys(size_of(x.keys)));
+}
+
+void read(schema::PagePins::Reader from, page_pins& x) {
+  x.kind = pin_of(from.getKind());
+  x.ttl_ms = from.getTtlMs();
+  read_list(from.getKeys(), limits::index_batch_keys, x.keys);
+}
+
+void write(const namespace_pages& x, schema::NamespacePages::Builder to) {
+  to.setFingerprint(x.fingerprint);
+}
+
+void read(schema::NamespacePages::Reader from, namespace_pages& x) {
+  x.fingerprint = from.getFingerprint();
+}
+
+void write(const copied_page& x, schema::CopiedPage::Builder to) {
+  write(x.page, to.initPage());
+  write(x.parent, to.initParent());
+  to.setFingerprint(x.fingerprint);
+  to.setTenant(x.tenant);
+  to.setPin(x.pin);
+  to.setPinTtlMs(x.pin_ttl_ms);
+}
+
+void read(schema::CopiedPage::Reader from, copied_page& x) {
+  read(from.getPage(), x.page);
+  read(from.getParent(), x.parent);
+  x.fingerprint = from.getFingerprint();
+  x.tenant = from.getTenant();
+  x.pin = pin_of(from.getPin());
+  x.pin_ttl_ms = from.getPinTtlMs();
+  KJ_REQUIRE(x.parent != x.page.key, "a page cannot be its own parent");
+}
+
+void write(const page_copies& x, schema::PageCopies::Builder to) {
+  to.setSource(x.source);
+  write_list(x.pages, to.initPages(size_of(x.pages)));
+}
+
+void read(schema::PageCopies::Reader from, page_copies& x) {
+  x.source = from.getSource();
+  read_list(from.getPages(), limits::storage_batch_pages, x.pages);
+}
+
+void write(const drain_request&, schema::DrainRequest::Builder) {}
+
+void read(schema::DrainRequest::Reader, drain_request&) {}
+
+void write(const drain_report& x, schema::DrainReport::Builder to) {
+  to.setMoved(x.moved);
+  to.setWithdrawn(x.withdrawn);
+}
+
+void read(schema::DrainReport::Reader from, drain_report& x) {
+  x.moved = from.getMoved();
+  x.withdrawn = from.getWithdrawn();
 }
 
 // -- frames -------------------------------------------------------------------
@@ -345,6 +448,12 @@ HICACHE_DEFINE_CODEC(member_query, MemberQuery)
 HICACHE_DEFINE_CODEC(member_list, MemberList)
 HICACHE_DEFINE_CODEC(status_query, StatusQuery)
 HICACHE_DEFINE_CODEC(index_status, IndexStatus)
+HICACHE_DEFINE_CODEC(page_totals, PageTotals)
+HICACHE_DEFINE_CODEC(page_pins, PagePins)
+HICACHE_DEFINE_CODEC(namespace_pages, NamespacePages)
+HICACHE_DEFINE_CODEC(page_copies, PageCopies)
+HICACHE_DEFINE_CODEC(drain_request, DrainRequest)
+HICACHE_DEFINE_CODEC(drain_report, DrainReport)
 
 #undef HICACHE_DEFINE_CODEC
 

@@ -40,6 +40,13 @@ struct remote_range {
   std::span<const std::span<std::byte>> targets;
 };
 
+/// What is wanted from one server.
+struct server_read {
+  /// As page_server::address says; only numbers are understood.
+  std::string address;
+  std::vector<remote_range> ranges;
+};
+
 /// Reads from page_servers, over connections that it keeps. Any thread; calls take turns.
 class page_client {
 public:
@@ -48,17 +55,19 @@ public:
 
   virtual ~page_client();
 
-  /// Reads all ranges, in messages of up to limits::transfer_bytes; ranges that follow each other
-  /// in the owner's memory become one. Blocks until everything arrived or failed, at most until the
-  /// deadline. Afterwards nothing writes to the targets; those of failed ranges hold anything.
-  /// @param address As page_server::address says; only numbers are understood.
-  /// @returns one result for each range: peer_unreachable if the server went away or never was
-  /// there; deadline_exceeded;
+  /// Reads all ranges, in messages of up to limits::transfer_bytes, from all servers at a time;
+  /// ranges that follow each other in the owner's memory become one. Blocks until everything
+  /// arrived or failed, at most until the deadline. Afterwards nothing writes to the targets; those
+  /// of failed ranges hold anything.
+  /// @returns for each server one result for each range: peer_unreachable if the server went away,
+  /// never was there, or delivered nothing for limits::read_stall, now or within the last
+  /// limits::read_avoidance; deadline_exceeded;
   ///          invalid_argument if a range, or another that shared its message, leaves the server's
   ///          memory, or if the address is none; malformed_message if the server speaks another
   ///          version
-  virtual std::vector<result<void>> read(const std::string& address,
-                                         std::span<const remote_range> ranges, time_point deadline)
+  /// @pre the addresses differ
+  virtual std::vector<std::vector<result<void>>> read(std::span<const server_read> reads,
+                                                      time_point deadline)
     = 0;
 };
 

@@ -133,6 +133,21 @@ struct server_connection {
   uint64_t last_use = 0;
 };
 
+/// What one call wants from one server.
+struct stream {
+  std::shared_ptr<server_connection> server;
+  std::vector<transfer_ptr> messages;
+  /// In flight are those from the first of these to before the second.
+  size_t first = 0;
+  size_t next = 0;
+  /// When one of them ended last.
+  time_point moved;
+  /// Why the rest did not end; `none` while it may.
+  error failure;
+
+  bool is_open() const { return failure.code == ec::none && first != messages.size(); }
+};
+
 class ucx_page_client final : public page_client {
 public:
   ucx_page_client(ucx_context context, ucx_worker worker)
@@ -147,25 +162,16 @@ public:
 
   result<void> open() { return receive_messages(worker_, page_reply_message, on_reply, this); }
 
-  std::vector<result<void>> read(const std::string& address, std::span<const remote_range> ranges,
-                                 time_point deadline) override {
+  std::vector<std::vector<result<void>>> read(std::span<const server_read> reads,
+                                              time_point deadline) override {
     const auto guard = std::lock_guard{mutex_};
-    auto answers = std::vector<result<void>>(ranges.size());
-    auto builder = message_builder{};
-    for (size_t i = 0; i < ranges.size(); ++i)
-      builder.add(i, ranges[i]);
-    auto messages = builder.take();
-    auto failure = messages.empty() ? error{} : run(address, messages, deadline);
-    if (failure.code == ec::peer_unreachable || failure.code == ec::deadline_exceeded)
-      // What is still under way must not be taken for an answer to a later call.
-      servers_.erase(address);
-    for (auto& message : messages) {
-      const auto& outcome = message->ended ? message->failure : failure;
-      for (const auto& part : message->pieces)
-        if (outcome.code != ec::none && answers[part.range])
-          answers[part.range] = tl::unexpected{outcome};
-      retire(std::move(message));
-    }
+    auto streams = std::vector<stream>(reads.size());
+    for (auto i = size_t{0}; i < reads.size(); ++i)
+      open(reads[i], streams[i]);
+    run(streams, deadline);
+    auto answers = std::vector<std::vector<result<void>>>{};
+    for (auto i = size_t{0}; i < reads.size(); ++i)
+      answers.push_back(close(reads[i], streams[i]));
     return answers;
   }
 
@@ -234,37 +240,86 @@ private:
 
   // -- internal steps ---------------------------------------------------------
 
+  /// Prepares what is wanted from a server.
+  void open(const server_read& wanted, stream& into) {
+    auto builder = message_builder{};
+    for (auto i = size_t{0}; i < wanted.ranges.size(); ++i)
+      builder.add(i, wanted.ranges[i]);
+    into.messages = builder.take();
+    if (into.messages.empty())
+      return;
+    into.moved = std::chrono::steady_clock::now();
+    std::erase_if(avoided_, [&](const auto& x) { return x.second <= into.moved; });
+    if (avoided_.contains(wanted.address)) {
+      into.failure = {ec::peer_unreachable, "it delivered nothing a moment ago"};
+      return;
+    }
+    if (auto server = find_server(wanted.address))
+      into.server = std::move(*server);
+    else
+      into.failure = server.error();
+  }
+
   /// Does all transfers that can be done.
-  /// @returns why the others did not end, or `none` if all did
-  error run(const std::string& address, std::vector<transfer_ptr>& messages, time_point deadline) {
-    auto server = find_server(address);
-    if (!server)
-      return server.error();
-    const auto& link = (*server)->link;
-    auto first = messages.begin();
-    auto next = messages.begin();
+  void run(std::vector<stream>& streams, time_point deadline) {
     auto idle = 0;
-    while (first != messages.end()) {
-      if (link.failure != UCS_OK)
-        return {ec::peer_unreachable, address + ": " + ucs_status_string(link.failure)};
-      const auto left = deadline - std::chrono::steady_clock::now();
-      if (left <= left.zero())
-        return {ec::deadline_exceeded, "reading from " + address};
-      for (; next != messages.end()
-             && next - first < static_cast<std::ptrdiff_t>(limits::transfers_in_flight);
-           ++next)
-        send(link, **next);
+    while (std::ranges::any_of(streams, &stream::is_open)) {
+      const auto now = std::chrono::steady_clock::now();
+      const auto left = std::max(deadline - now, duration::zero());
+      auto pause = left;
+      for (auto& each : streams) {
+        if (!each.is_open())
+          continue;
+        if (each.server->link.failure != UCS_OK)
+          each.failure = {ec::peer_unreachable, ucs_status_string(each.server->link.failure)};
+        else if (left == left.zero())
+          each.failure = {ec::deadline_exceeded, "it took too long"};
+        else if (now - each.moved >= limits::read_stall)
+          each.failure = {ec::peer_unreachable, "it delivers nothing"};
+        else
+          advance(each, now);
+        pause = std::min(
+          pause, std::max<duration>(each.moved + limits::read_stall - now, duration::zero()));
+      }
       idle = ucp_worker_progress(worker_.get()) != 0 ? 0 : idle + 1;
       if (idle >= idle_turns) {
         static_cast<void>(
-          wait_for_events(worker_, -1, std::chrono::ceil<std::chrono::milliseconds>(left)));
+          wait_for_events(worker_, -1, std::chrono::ceil<std::chrono::milliseconds>(pause)));
         idle = 0;
       }
-      // In order, so that what is in flight is a window that only moves on.
-      for (; first != next && (*first)->ended; ++first)
-        staging_.give_back(std::move((*first)->staging));
     }
-    return {};
+  }
+
+  /// Sends what may be in flight; forgets what has ended.
+  void advance(stream& each, time_point now) {
+    auto& [server, messages, first, next, moved, failure] = each;
+    // In order, so that what is in flight is a window that only moves on.
+    for (; first != next && messages[first]->ended; ++first, moved = now)
+      staging_.give_back(std::move(messages[first]->staging));
+    for (; next != messages.size() && next - first < limits::transfers_in_flight; ++next)
+      send(server->link, *messages[next]);
+  }
+
+  /// @returns what became of each range
+  std::vector<result<void>> close(const server_read& wanted, stream& ended) {
+    auto answers = std::vector<result<void>>(wanted.ranges.size());
+    if (const auto code = ended.failure.code;
+        code == ec::peer_unreachable || code == ec::deadline_exceeded)
+      // What is still under way must not be taken for an answer to a later call.
+      servers_.erase(wanted.address);
+    if (ended.failure.code == ec::peer_unreachable)
+      avoided_.try_emplace(wanted.address,
+                           std::chrono::steady_clock::now() + limits::read_avoidance);
+    if (ended.failure.code != ec::none)
+      ended.failure.detail = "reading from " + wanted.address + ": " + ended.failure.detail;
+    for (auto& message : ended.messages) {
+      const auto& outcome = message->ended ? message->failure : ended.failure;
+      for (const auto& part : message->pieces)
+        if (outcome.code != ec::none && answers[part.range])
+          answers[part.range] = tl::unexpected{outcome};
+      retire(std::move(message));
+    }
+    return answers;
   }
 
   void send(const ucx_connection& link, transfer& message) {
@@ -289,14 +344,14 @@ private:
   }
 
   /// The connection to a server, made if there is none that works.
-  result<server_connection*> find_server(const std::string& address) {
+  result<std::shared_ptr<server_connection>> find_server(const std::string& address) {
     // Notices the servers that went away since the last call.
     drain(worker_);
     std::erase_if(servers_, [](const auto& x) { return x.second->link.failure != UCS_OK; });
     std::erase_if(retired_, [](const auto& x) { return x->pending == 0; });
     if (auto at = servers_.find(address); at != servers_.end()) {
       at->second->last_use = ++uses_;
-      return at->second.get();
+      return at->second;
     }
     const auto parts = split_address(address);
     const auto at = parts ? resolve(parts->first, parts->second, AI_NUMERICHOST) : std::nullopt;
@@ -308,11 +363,11 @@ private:
         std::min_element(servers_.begin(), servers_.end(), [](const auto& x, const auto& y) {
           return x.second->last_use < y.second->last_use;
         }));
-    auto made = std::make_unique<server_connection>();
+    auto made = std::make_shared<server_connection>();
     if (auto connected = connect(worker_, *at, made->link); !connected)
-      return fail(ec::peer_unreachable, address + ": " + connected.error().detail);
+      return fail(ec::peer_unreachable, connected.error().detail);
     made->last_use = ++uses_;
-    return servers_.emplace(address, std::move(made)).first->second.get();
+    return servers_.emplace(address, std::move(made)).first->second;
   }
 
   /// Lets go of a transfer: at once, or when UCX is done with it.
@@ -328,7 +383,9 @@ private:
   /// Given up, but UCX still refers to them. Bounded: only a connection that is closed leaves any.
   std::vector<transfer_ptr> retired_;
   ucx_worker worker_;
-  std::map<std::string, std::unique_ptr<server_connection>> servers_;
+  std::map<std::string, std::shared_ptr<server_connection>> servers_;
+  /// Those that are not asked, and until when.
+  std::map<std::string, time_point> avoided_;
   std::unordered_map<uint64_t, transfer*> waiting_;
   staging_pool staging_;
   uint64_t last_id_ = 0;

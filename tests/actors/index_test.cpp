@@ -19,7 +19,6 @@ protected:
     info.member = id;
     info.epoch = epoch;
     info.host = "host" + std::to_string(id);
-    info.slot_bytes = 4096;
     return info;
   }
 
@@ -44,7 +43,7 @@ protected:
   }
 
   bool beat(uint64_t id, uint64_t epoch = 1) {
-    return ask_value<membership>(index_, atom::tick_v, heartbeat{id, epoch}).known;
+    return ask_value<membership>(index_, atom::tick_v, heartbeat{id, epoch, {}}).known;
   }
 
   std::vector<replica> locate(uint64_t key) {

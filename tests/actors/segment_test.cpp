@@ -2,6 +2,7 @@
 
 #include "actors/index.hpp"
 #include "actors/segment.hpp"
+#include "backends/segment_memory.hpp"
 #include "base/limits.hpp"
 #include "messages/page_header.hpp"
 #include "tests/actors/fakes.hpp"
@@ -27,14 +28,15 @@ protected:
   void start_segment(uint32_t slots, uint64_t member = 1) {
     memory_.assign(slots * slot_bytes, std::byte{0xee});
     auto options = segment_options{};
-    options.member.member = member;
-    options.member.slot_bytes = slot_bytes;
-    options.member.capacity_bytes = memory_.size();
+    options.mounts.member.member = member;
+    options.mounts.member.capacity_bytes = memory_.size();
+    options.mounts.index = [this] { return view(); };
+    options.mounts.index_lost = [this](const index_actor&) { ++index_lost_; };
+    options.mounts.index_heard = [this](uint64_t digest) { heard_ = digest; };
+    options.mounts.timeout = 2s;
     options.memory = memory_;
-    options.index = [this] { return view(); };
-    options.index_lost = [this](const index_actor&) { ++index_lost_; };
-    options.index_heard = [this](uint64_t digest) { heard_ = digest; };
-    options.timeout = 2s;
+    options.figures = figures_;
+    options.clock = &clock;
     segment_ = spawn(segment, options);
   }
 
@@ -45,16 +47,12 @@ protected:
 
   segment_slots reserve(std::vector<uint64_t> keys, uint64_t parent = 0) {
     auto pages = segment_pages{};
-    for (const auto key : keys) {
-      pages.keys.push_back(key_of(key));
-      pages.parents.push_back(parent == 0 ? page_key{} : key_of(parent));
-    }
+    for (const auto key : keys)
+      pages.list.push_back({key_of(key), parent == 0 ? page_key{} : key_of(parent), 64, 0, 0});
     return ask_value<segment_slots>(segment_, atom::reserve_v, pages);
   }
 
-  test::reply<atom::ok> send_publish(segment_slots slots) {
-    for (auto& slot : slots.list)
-      slot.length = 64;
+  test::reply<atom::ok> send_publish(const segment_slots& slots) {
     return send_request<atom::ok>(segment_, atom::publish_v, slots);
   }
 
@@ -79,6 +77,7 @@ protected:
   std::vector<std::byte> memory_;
   int index_lost_ = 0;
   uint64_t heard_ = 0;
+  std::shared_ptr<member_figures> figures_ = std::make_shared<member_figures>();
 };
 
 TEST_F(SegmentTest, PublishedPagesAreLocated) {
@@ -117,13 +116,13 @@ TEST_F(SegmentTest, EvictedPagesAreWithdrawn) {
   start_index();
   start_segment(2);
   store({10, 11});
-  tell(segment_, atom::touch_v, keys_of(10, 1));
+  tell(segment_, atom::touch_v, key_batch{{key_of(10)}});
   const auto slots = reserve({12});
   EXPECT_EQ(slots.list[0].what, segment_slot::state::reserved);
   EXPECT_TRUE(is_header_cleared(slots.list[0]));
   EXPECT_TRUE(locate(11).empty()); // 10 was read since.
   EXPECT_EQ(locate(10).size(), 1u);
-  EXPECT_EQ(ask_value<rank_counters>(segment_, atom::counters_v).evicted_l3, 1u);
+  EXPECT_EQ(figures_->evicted, 1u);
 }
 
 TEST_F(SegmentTest, PagesWithStoredChildrenStay) {
@@ -219,6 +218,178 @@ TEST_F(SegmentTest, PassesOnWhatTheIndexSaysOfItsShards) {
   tell(index_, atom::shards_v, uint64_t{77});
   store({10});
   EXPECT_EQ(heard_, 77u);
+}
+
+// -- what others ask for ------------------------------------------------------
+
+TEST_F(SegmentTest, PinnedPagesStay) {
+  start_index();
+  start_segment(2);
+  store({10, 11});
+  const auto pinned
+    = ask_value<page_totals>(segment_, atom::pin_v, page_pins{2, 0, {key_of(10), key_of(99)}});
+  EXPECT_EQ(pinned, (page_totals{1, slot_bytes}));
+  store({12});
+  EXPECT_EQ(locate(10).size(), 1u) << "older than 11, but pinned";
+  ask_value<page_totals>(segment_, atom::pin_v, page_pins{1, 5000, {key_of(10)}});
+  tell(segment_, atom::touch_v, key_batch{{key_of(12)}});
+  clock.advance(5s);
+  store({13});
+  EXPECT_TRUE(locate(10).empty()) << "its time is over";
+  EXPECT_EQ(locate(12).size(), 1u);
+}
+
+TEST_F(SegmentTest, AnEndlessSoftPinIsCutToTheLongest) {
+  start_index();
+  start_segment(2);
+  store({10});
+  const auto forever = page_pins{1, ~uint64_t{0}, {key_of(10)}};
+  EXPECT_EQ(ask_value<page_totals>(segment_, atom::pin_v, forever).pages, 1u);
+}
+
+TEST_F(SegmentTest, ClearTakesTheNamespaceOnly) {
+  start_index();
+  start_segment(3);
+  store({10, 11}, 0);
+  auto other = segment_pages{{{key_of(12), {}, 64, 7, 0}}};
+  send_publish(ask_value<segment_slots>(segment_, atom::reserve_v, other));
+  run();
+  EXPECT_EQ(ask_value<page_totals>(segment_, atom::clear_v, namespace_pages{7}),
+            (page_totals{1, slot_bytes}));
+  EXPECT_TRUE(locate(12).empty());
+  EXPECT_EQ(locate(10).size(), 1u);
+  EXPECT_EQ(figures_->pages, 2u);
+}
+
+TEST_F(SegmentTest, DamagedPagesAreFoundOutAndCounted) {
+  start_index();
+  start_segment(2);
+  const auto slots = reserve({10, 11});
+  for (const auto& slot : slots.list)
+    seal_slot(memory_, slot, 0);
+  send_publish(slots);
+  run();
+  tell(segment_, atom::corrupt_v, key_batch{{key_of(10), key_of(11), key_of(12)}});
+  EXPECT_EQ(locate(10).size(), 1u) << "what a reader says has to be true";
+  memory_[slots.list[0].offset + slot_object_offset] ^= std::byte{1};
+  memory_[slots.list[1].offset + 20] ^= std::byte{4};
+  tell(segment_, atom::corrupt_v, key_batch{{key_of(10), key_of(11)}});
+  EXPECT_TRUE(locate(10).empty());
+  EXPECT_TRUE(locate(11).empty());
+  advance(3s);
+  const auto state = ask_value<index_status>(index_, atom::status_v, status_query{});
+  EXPECT_EQ(state.members.front().counters.corrupt, 2u);
+}
+
+TEST_F(SegmentTest, DamageToTheNameOfTheNamespaceIsFoundOutToo) {
+  start_index();
+  start_segment(2);
+  const auto slots = reserve({10});
+  seal_slot(memory_, slots.list[0], 1);
+  send_publish(slots);
+  run();
+  tell(segment_, atom::corrupt_v, key_batch{{key_of(10)}});
+  EXPECT_TRUE(locate(10).empty()) << "the header says another one than the writer did";
+}
+
+TEST_F(SegmentTest, PagesThatMoveAreAnnouncedAtTheirNewPlace) {
+  start_index();
+  start_segment(3);
+  const auto slots = reserve({10, 11, 12});
+  for (const auto& slot : slots.list)
+    seal_slot(memory_, slot, 0);
+  send_publish(slots);
+  run();
+  tell(segment_, atom::remove_v, keys_of(10, 1));
+  tell(segment_, atom::remove_v, keys_of(12, 1));
+  const auto large = segment_pages{{{key_of(20), {}, 200, 0, 0}}};
+  const auto got = ask_value<segment_slots>(segment_, atom::reserve_v, large);
+  EXPECT_EQ(got.list.front().what, segment_slot::state::reserved);
+  ASSERT_EQ(locate(11).size(), 1u);
+  const auto here = locate(11).front();
+  EXPECT_EQ(here.offset, 0u);
+  EXPECT_EQ(here.length, 64u);
+  EXPECT_TRUE(is_intact(memory_, here.offset, key_of(11), here.generation, 0));
+}
+
+/// Copies nothing, says that it did, and keeps what it was asked for.
+struct copies_log {
+  std::vector<page_copies> asked;
+};
+
+copier_actor::behavior_type fake_copier(copier_actor::pointer, std::shared_ptr<copies_log> log) {
+  return {[log](atom::copy, const page_copies& pages, const caf::strong_actor_ptr&) {
+    log->asked.push_back(pages);
+    return page_totals{pages.pages.size(), 0};
+  }};
+}
+
+class DrainTest : public SegmentTest {
+protected:
+  ~DrainTest() override { stop_all(); }
+
+  /// A second member, which would copy.
+  void start_other(const std::string& host) {
+    auto options = segment_options{};
+    options.mounts.member.member = 2;
+    options.mounts.member.host = host;
+    options.mounts.index = [this] { return view(); };
+    options.mounts.index_lost = [](const index_actor&) {};
+    options.mounts.index_heard = [](uint64_t) {};
+    options.mounts.timeout = 2s;
+    options.memory = other_memory_;
+    options.copier = spawn(fake_copier, log_);
+    options.figures = std::make_shared<member_figures>();
+    options.clock = &clock;
+    other_ = spawn(segment, options);
+    run();
+  }
+
+  std::vector<std::byte> other_memory_ = std::vector<std::byte>(1024);
+  std::shared_ptr<copies_log> log_ = std::make_shared<copies_log>();
+  segment_actor other_;
+};
+
+TEST_F(DrainTest, MovesWhatIsPinnedOrHotAndWithdrawsTheRest) {
+  start_index();
+  start_segment(4);
+  start_other("elsewhere");
+  store({10, 13});
+  store({11}, 10);
+  store({12}, 11);
+  for (auto i = 0; i < 2; ++i)
+    tell(segment_, atom::touch_v, key_batch{{key_of(11)}});
+  ask_value<page_totals>(segment_, atom::pin_v, page_pins{1, 9000, {key_of(13)}});
+  clock.advance(4s);
+  EXPECT_EQ(ask_value<drain_report>(segment_, atom::drain_v, drain_request{}),
+            (drain_report{3, 4}));
+  ASSERT_EQ(log_->asked.size(), 1u);
+  EXPECT_EQ(log_->asked[0].source, 1u);
+  auto keys = std::vector<page_key>{};
+  for (const auto& copied : log_->asked[0].pages) {
+    keys.push_back(copied.page.key);
+    EXPECT_EQ(copied.pin_ttl_ms, copied.page.key == key_of(13) ? 5000u : 0u);
+  }
+  EXPECT_EQ(keys, (std::vector{key_of(13), key_of(10), key_of(11)})) << "parents first";
+  EXPECT_EQ(log_->asked[0].pages[2].parent, key_of(10));
+  for (const auto key : {10, 11, 12, 13})
+    EXPECT_TRUE(locate(static_cast<uint64_t>(key)).empty());
+  EXPECT_EQ(reserve({20}).list[0].what, segment_slot::state::full);
+}
+
+TEST_F(DrainTest, WithoutAnybodyElseEverythingIsWithdrawn) {
+  start_index();
+  start_segment(2);
+  store({10});
+  ask_value<page_totals>(segment_, atom::pin_v, page_pins{2, 0, {key_of(10)}});
+  EXPECT_EQ(ask_value<drain_report>(segment_, atom::drain_v, drain_request{}),
+            (drain_report{0, 1}));
+  EXPECT_TRUE(locate(10).empty());
+}
+
+TEST_F(DrainTest, WithoutAnIndexTooADrainEnds) {
+  start_segment(2);
+  EXPECT_EQ(ask_value<drain_report>(segment_, atom::drain_v, drain_request{}), drain_report{});
 }
 
 // -- several shards -----------------------------------------------------------

@@ -55,6 +55,9 @@ TEST(PageHash, SeedsNamespacesLikeSglang) {
 }
 
 TEST(PageHash, ChainsFromTheSeed) {
+  EXPECT_EQ(tenant_of(""), 0u);
+  EXPECT_NE(tenant_of("tenant-a"), 0u);
+  EXPECT_NE(tenant_of("tenant-a"), tenant_of("tenant-b"));
   const auto seed = namespace_seed({"lora1", "tenant-a"});
   const auto keys = hash_pages(std::vector<token_id>{1, 2, 7, 8}, 2, &*seed);
   ASSERT_EQ(keys.size(), 2);

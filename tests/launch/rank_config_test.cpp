@@ -30,10 +30,19 @@ protected:
     EXPECT_TRUE(config->force_remote_reads);
     EXPECT_EQ(config->threads, 3u);
     EXPECT_EQ(config->tp_lcm_size, 12u);
+    EXPECT_EQ(config->replicas, 2u);
+    EXPECT_EQ(config->host, "rack-7");
+    EXPECT_EQ(config->segment.eviction->name(), "lfu");
+    EXPECT_EQ(config->segment.high_watermark, 0.9);
+    EXPECT_EQ(config->segment.low_watermark, 0.8);
+    EXPECT_EQ(config->segment.pinned_share, 0.25);
+    EXPECT_EQ(config->segment.tenant_share, 0.5);
   }
 
   const std::string json_ = R"({"prefetch_threshold": 512, "path": "/data/kv", "max_bytes": "64MiB",
-                                "force_remote_reads": true, "threads": 3, "tp_lcm_size": 12})";
+                                "force_remote_reads": true, "threads": 3, "tp_lcm_size": 12, "replicas": 2, "host": "rack-7", "eviction": "lfu",
+                                "high_watermark": 0.9, "low_watermark": 0.8, "pinned_share": 0.25,
+                                "tenant_share": 0.5})";
 };
 
 TEST_F(StorageConfigTest, NothingMeansDefaults) {
@@ -55,19 +64,24 @@ TEST_F(StorageConfigTest, ReadsFilesOfAllThreeKinds) {
   expect_all_keys(parse_storage_config(
     "@"
     + write("x.toml", "prefetch_threshold = 512\npath = \"/data/kv\"\nmax_bytes = \"64MiB\"\n"
-                      "force_remote_reads = true\nthreads = 3\ntp_lcm_size = 12\n")));
+                      "force_remote_reads = true\nthreads = 3\ntp_lcm_size = 12\nreplicas = 2\n"
+                      "host = \"rack-7\"\neviction = \"lfu\"\nhigh_watermark = 0.9\n"
+                      "low_watermark = 0.8\npinned_share = 0.25\ntenant_share = 0.5\n")));
   for (const auto* name : {"x.yaml", "x.yml"})
     expect_all_keys(parse_storage_config(
       "@"
       + write(name, "prefetch_threshold: 512\npath: /data/kv\nmax_bytes: 64MiB\n"
-                    "force_remote_reads: true\nthreads: 3\ntp_lcm_size: 12\n")));
+                    "force_remote_reads: true\nthreads: 3\ntp_lcm_size: 12\nreplicas: 2\n"
+                    "host: rack-7\neviction: lfu\nhigh_watermark: 0.9\nlow_watermark: 0.8\n"
+                    "pinned_share: 0.25\ntenant_share: 0.5\n")));
 }
 
 TEST_F(StorageConfigTest, UnknownKeysAreNamed) {
   EXPECT_EQ(complaint(R"({"pathh": "x"})"),
             "key 'pathh' is not known; expected prefetch_threshold, prefetch_timeout_base, "
             "prefetch_timeout_per_ki_token, prefetch_timeout_max, prefetch_share, path, max_bytes, "
-            "threads, tp_lcm_size or force_remote_reads");
+            "threads, tp_lcm_size, force_remote_reads, replicas, host, eviction, high_watermark, "
+            "low_watermark, pinned_share or tenant_share");
   EXPECT_NE(complaint("@" + write("x.toml", "pathh = 1")).find("key 'pathh' is not known"),
             std::string::npos);
 }
@@ -86,6 +100,17 @@ TEST_F(StorageConfigTest, WrongTypesAreNamedWithWhatWasExpected) {
   EXPECT_EQ(complaint(R"({"max_bytes": true})"), "key 'max_bytes' holds true; expected a number");
   EXPECT_EQ(complaint(R"({"force_remote_reads": 1})"),
             "key 'force_remote_reads' holds 1; expected true or false");
+  EXPECT_EQ(complaint(R"({"replicas": 9})"),
+            "key 'replicas' holds 9; expected a number from 1 to 8");
+  EXPECT_EQ(complaint(R"({"replicas": 0})"),
+            "key 'replicas' holds 0; expected a number from 1 to 8");
+  EXPECT_EQ(complaint(R"({"eviction": "best"})"),
+            "key 'eviction' holds \"best\"; expected lru, lfu, "
+            "fifo, mru, filo, priority or slru");
+  EXPECT_EQ(complaint(R"({"tenant_share": 0})"),
+            "key 'tenant_share' holds 0; expected a share of the segment above 0, at most 1");
+  EXPECT_EQ(complaint(R"({"high_watermark": 0.5, "low_watermark": 0.6})"),
+            "key 'low_watermark' is above 'high_watermark'; expected it to be no higher");
 }
 
 TEST_F(StorageConfigTest, BrokenTextAndMissingFilesAreSaidSo) {

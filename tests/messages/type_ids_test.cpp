@@ -98,7 +98,7 @@ TEST_F(MessageTest, FramesBeyondTheLimitAreRefusedUnread) {
 TEST_F(MessageTest, FramesShorterThanTheyClaimAreRefused) {
   auto bytes = std::vector<char>{};
   auto sink = caf::binary_serializer{system, bytes};
-  auto sent = heartbeat{1, 2};
+  auto sent = heartbeat{1, 2, {}};
   ASSERT_FALSE(inspect(sink, sent));
   bytes.resize(bytes.size() - 1);
   auto source = caf::binary_deserializer{system, bytes};

@@ -38,6 +38,7 @@ void fill(announced_page& x, random_engine& random);
 void fill(replica& x, random_engine& random);
 void fill(member_info& x, random_engine& random);
 void fill(member_state& x, random_engine& random);
+void fill(copied_page& x, random_engine& random);
 
 template <class T>
 void fill(std::vector<T>& xs, random_engine& random) {
@@ -54,7 +55,7 @@ void fill(member_info& x, random_engine& random) {
   fill(x.memory_name, random);
   fill(x.page_address, random);
   fill(x.capacity_bytes, random);
-  fill(x.slot_bytes, random);
+  fill(x.fingerprint, random);
 }
 
 void fill(shard_map& x, random_engine& random) {
@@ -72,9 +73,15 @@ void fill(membership& x, random_engine& random) {
   fill(x.shards_digest, random);
 }
 
+void fill(member_counters& x, random_engine& random) {
+  for (auto* field : {&x.hits, &x.misses, &x.errors, &x.corrupt, &x.evicted, &x.pinned_bytes})
+    fill(*field, random);
+}
+
 void fill(heartbeat& x, random_engine& random) {
   fill(x.member, random);
   fill(x.epoch, random);
+  fill(x.counters, random);
 }
 
 void fill(announced_page& x, random_engine& random) {
@@ -127,6 +134,7 @@ void fill(member_state& x, random_engine& random) {
   fill(x.pages, random);
   fill(x.bytes, random);
   fill(x.silent_ms, random);
+  fill(x.counters, random);
 }
 
 void fill(index_status& x, random_engine& random) {
@@ -134,6 +142,42 @@ void fill(index_status& x, random_engine& random) {
   for (auto* field : {&x.keys, &x.replicas, &x.bytes, &x.lookups, &x.keys_asked, &x.keys_found,
                       &x.members_lost, &x.uptime_ms})
     fill(*field, random);
+}
+
+void fill(page_totals& x, random_engine& random) {
+  fill(x.pages, random);
+  fill(x.bytes, random);
+}
+
+void fill(page_pins& x, random_engine& random) {
+  x.kind = random() % 3;
+  fill(x.ttl_ms, random);
+  fill(x.keys, random);
+}
+
+void fill(namespace_pages& x, random_engine& random) {
+  fill(x.fingerprint, random);
+}
+
+void fill(copied_page& x, random_engine& random) {
+  fill(x.page, random);
+  fill(x.parent, random);
+  fill(x.fingerprint, random);
+  fill(x.tenant, random);
+  x.pin = random() % 3;
+  fill(x.pin_ttl_ms, random);
+}
+
+void fill(page_copies& x, random_engine& random) {
+  fill(x.source, random);
+  fill(x.pages, random);
+}
+
+void fill(drain_request&, random_engine&) {}
+
+void fill(drain_report& x, random_engine& random) {
+  fill(x.moved, random);
+  fill(x.withdrawn, random);
 }
 
 // -- what no decoded value may exceed -----------------------------------------
@@ -176,6 +220,18 @@ bool is_bounded(const member_list& x) {
   return x.members.size() <= limits::index_members;
 }
 
+bool is_bounded(const page_pins& x) {
+  return x.kind <= 2 && x.keys.size() <= limits::index_batch_keys;
+}
+
+bool is_bounded(const page_copies& x) {
+  for (const auto& copied : x.pages)
+    if (copied.page.length > limits::page_bytes || copied.pin > 2
+        || copied.parent == copied.page.key)
+      return false;
+  return x.pages.size() <= limits::storage_batch_pages;
+}
+
 bool is_bounded(const index_status& x) {
   return x.members.size() <= limits::index_members;
 }
@@ -198,7 +254,8 @@ protected:
 
 using every_type = ::testing::Types<member_info, shard_map, membership, heartbeat, published_pages,
                                     withdrawn_pages, key_batch, placements, member_query,
-                                    member_list, status_query, index_status>;
+                                    member_list, status_query, index_status, page_totals, page_pins,
+                                    namespace_pages, page_copies, drain_request, drain_report>;
 
 TYPED_TEST_SUITE(WireTest, every_type);
 

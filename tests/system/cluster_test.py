@@ -6,9 +6,19 @@ import signal
 import subprocess
 import time
 
-from harness import BIN, SMALL_KV, SystemTest, cached, main, reusable_tokens, write_trace
+from harness import BIN, MPIRUN, SMALL_KV, SystemTest, cached, main, reusable_tokens, write_trace
 
 PAGE = 64
+
+
+def token_of(block, i):
+    """Token i of a trace's block, as hicache-replay makes it."""
+    def spread(x):
+        x = (x + 0x9e3779b97f4a7c15) % 2**64
+        x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9 % 2**64
+        x = (x ^ (x >> 27)) * 0x94d049bb133111eb % 2**64
+        return x ^ (x >> 31)
+    return spread((spread(block) + i) % 2**64) % 128000
 
 
 class ClusterTest(SystemTest):
@@ -167,6 +177,86 @@ class ClusterTest(SystemTest):
         for program in (owner, first_index):
             program.terminate()
             program.wait(20)
+
+    def control(self, address, command, *flags, code=0):
+        """Runs hicachectl; returns its answer."""
+        answer = subprocess.run([str(x) for x in (BIN / "hicachectl", command, "--index", address, "--json", *flags)],
+                                capture_output=True, text=True)
+        self.assertEqual(answer.returncode, code, answer.stderr)
+        return json.loads(answer.stdout) if answer.stdout else answer.stderr
+
+    def start_keeper(self, address, host):
+        """A member without an engine, on what counts as another machine."""
+        keeper = self.start([MPIRUN, 1, BIN / "hicache-rank", *SMALL_KV, "--hicache-storage-backend", "cluster", "--index", address,
+                             "--segment-size", "64MiB", "--hicache-storage-backend-extra-config", json.dumps({"host": host})], host)
+        keeper.wait_for("ranks ready")
+        return keeper
+
+    def test_people_look_up_pin_clear_and_drain(self):
+        _, address = self.start_index()
+        owner = self.start_replay("owner", 2, *self.flags(address, "--linger", "forever"))
+        owner.wait_for("requests in")
+        prompt = self.folder / "prompt.json"
+        row = next(row for row in self.rows if row["input_length"] >= 4 * PAGE)
+        prompt.write_text(json.dumps([token_of(row["hash_ids"][i // 512], i % 512) for i in range(4 * PAGE + 3)]))
+        settings = ["--tokens", prompt, "--ranks", "2", *SMALL_KV]
+        found = self.control(address, "lookup", *settings)["pages"]
+        heads = len(found) // 4
+        self.assertEqual(len(found), 4 * heads, "whole pages, an object for each head")
+        self.assertTrue(all(len(page["replicas"]) == 1 for page in found))
+        names = [page["page"] for page in found]
+        self.assertEqual(self.control(address, "lookup", *names[:2])["pages"], found[:2])
+        pinned = self.control(address, "pin", *settings, "--hard")
+        self.assertEqual(pinned["pages"], len(found))
+        self.wait_until("the index hears of the pins", lambda: sum(m["pinned_bytes"] for m in self.status(address)["members"])
+                        == pinned["bytes"])
+        self.assertEqual(self.control(address, "unpin", *names[1:])["pages"], len(found) - 1)
+        self.wait_until("and of their end", lambda: sum(m["pinned_bytes"] for m in self.status(address)["members"])
+                        == pinned["bytes"] // len(found))
+        # What is pinned goes to the member that stays.
+        self.control(address, "pin", *settings, "--ttl", "1h")
+        self.start_keeper(address, "elsewhere")
+        members = self.status(address)["members"]
+        self.assertEqual(len(members), 3)
+        for member in members:
+            if member["host"] != "elsewhere":
+                report = self.control(address, "drain", "--member", member["member"])
+                self.assertEqual(report["withdrawn"], member["pages"])
+        after = self.control(address, "lookup", *settings)["pages"]
+        self.assertEqual({copy["host"] for page in after for copy in page["replicas"]}, {"elsewhere"})
+        self.assertEqual([len(page["replicas"]) for page in after], [1] * len(found))
+        owner.terminate()
+        owner.wait(20)
+        # A reader finds them where they are now.
+        reader = self.replay("reader", 2, *self.flags(address), "--limit", self.rows.index(row) + 1)
+        self.assert_clean(reader)
+        self.assertGreater(reader["cached_tokens"]["l3"], 0)
+        # Another namespace's pages stay.
+        self.assertEqual(self.control(address, "clear", "--fingerprint", "1")["pages"], 0)
+        mine = next(member["fingerprint"] for member in members)
+        self.assertGreater(self.control(address, "clear", "--fingerprint", mine)["pages"], 0)
+        self.assertEqual(self.status(address)["keys"], 0)
+        self.control(address, "lookup", *names, code=1)
+        for command, flags, sentence in (("drain", ["--member", "7"], "there is no member"), ("pin", [], "expected either PAGES"),
+                                         ("lookup", ["abc"], "is no page"), ("clear", ["--fingerprint", "x"], "is not known")):
+            self.assertIn(sentence, self.control(address, command, *flags, code=2))
+
+    def test_copies_on_another_host_survive_their_writer(self):
+        _, address = self.start_index("--member-ttl", "2s")
+        self.start_keeper(address, "elsewhere")
+        owner = self.start_replay("owner", 2, *self.flags(address, "--linger", "forever",
+                                                          config='"prefetch_threshold": 64, "replicas": 2, "force_remote_reads": true'))
+        owner.wait_for("requests in")
+        self.assert_clean(self.read_report(owner))
+        status = self.status(address)
+        self.assertEqual(status["replicas"], 2 * status["keys"])
+        for rank in owner.children():
+            os.kill(rank, signal.SIGKILL)
+        self.wait_until("the owner is forgotten", lambda: len(self.status(address)["members"]) == 1)
+        self.assertEqual(self.status(address)["keys"], status["keys"])
+        reader = self.replay("reader", 2, *self.flags(address))
+        self.assert_clean(reader)
+        self.assertEqual(reader["computed_tokens"], self.least_computed())
 
     def test_bench_measures_separate_processes(self):
         _, address = self.start_index()

@@ -96,6 +96,12 @@ std::unique_ptr<page_client> make_client() {
   return std::move(*client);
 }
 
+/// Reads from one server.
+std::vector<result<void>> read_from(page_client& client, const std::string& address,
+                                    std::vector<remote_range> ranges, time_point deadline) {
+  return client.read(std::vector{server_read{address, std::move(ranges)}}, deadline).front();
+}
+
 class PageChannelTest : public testing::Test {
 protected:
   void SetUp() override {
@@ -107,7 +113,7 @@ protected:
 
   /// Reads and expects the memory's bytes.
   void expect_readable(wanted& want) {
-    expect_all(client->read(server->address(), want.ranges, in(30s)), ec::none);
+    expect_all(read_from(*client, server->address(), want.ranges, in(30s)), ec::none);
     want.expect_equal(memory);
   }
 
@@ -172,18 +178,18 @@ TEST_F(PageChannelTest, LongSeriesOfSmallTransfersAreNotTakenForTooMany) {
 }
 
 TEST_F(PageChannelTest, NothingWantedIsNothingSent) {
-  EXPECT_TRUE(client->read("nowhere", {}, in(1s)).empty());
+  EXPECT_TRUE(read_from(*client, "nowhere", {}, in(1s)).empty());
   auto want = wanted{};
   want.add(5, 0);
   want.ranges.push_back({200, {}});
-  expect_all(client->read("nowhere", want.ranges, in(1s)), ec::none);
+  expect_all(read_from(*client, "nowhere", want.ranges, in(1s)), ec::none);
 }
 
 TEST_F(PageChannelTest, RangesOutsideTheMemoryAreRefusedAndTheConnectionGoesOn) {
   for (auto offset : {memory.size() - 5, memory.size(), memory.size() + 1, ~size_t{0} - 4}) {
     auto want = wanted{};
     want.add(offset, 10);
-    expect_all(client->read(server->address(), want.ranges, in(10s)), ec::invalid_argument);
+    expect_all(read_from(*client, server->address(), want.ranges, in(10s)), ec::invalid_argument);
   }
   auto want = wanted{};
   want.add(memory.size() - 10, 10);
@@ -198,7 +204,7 @@ TEST_F(PageChannelTest, SeveralClientsReadAtATime) {
       for (auto round = 0; round < 3; ++round) {
         auto want = wanted{};
         want.add(static_cast<uint64_t>(i) * 1000, 20_MiB);
-        expect_all(own->read(server->address(), want.ranges, in(30s)), ec::none);
+        expect_all(read_from(*own, server->address(), want.ranges, in(30s)), ec::none);
         want.expect_equal(memory);
       }
     }));
@@ -212,7 +218,7 @@ TEST_F(PageChannelTest, AServerThatEndsIsUnreachable) {
   expect_readable(want);
   const auto address = server->address();
   server.reset();
-  expect_all(client->read(address, want.ranges, in(20s)), ec::peer_unreachable);
+  expect_all(read_from(*client, address, want.ranges, in(20s)), ec::peer_unreachable);
 }
 
 TEST_F(PageChannelTest, AClientThatLeavesDoesNotDisturbOthers) {
@@ -228,11 +234,11 @@ TEST_F(PageChannelTest, WrongAddresses) {
   auto want = wanted{};
   want.add(0, 10);
   for (const auto* address : {"", "nonsense", "127.0.0.1", "127.0.0.1:", "127.0.0.1:99999x", ":5"})
-    expect_all(client->read(address, want.ranges, in(5s)), ec::invalid_argument);
+    expect_all(read_from(*client, address, want.ranges, in(5s)), ec::invalid_argument);
   const auto address = server->address();
   server.reset();
   // Nobody listens there any more.
-  expect_all(make_client()->read(address, want.ranges, in(20s)), ec::peer_unreachable);
+  expect_all(read_from(*make_client(), address, want.ranges, in(20s)), ec::peer_unreachable);
 }
 
 TEST(PageServerTest, RefusesAHostWithoutAddress) {
@@ -253,7 +259,7 @@ TEST(PageServerProcessTest, AKilledServerFailsWhatIsMissingLongBeforeTheDeadline
         want.add(i * 1_MiB, 1_MiB);
       if (round == 2)
         rounds.set_value();
-      auto answers = client->read(address, want.ranges, in(60s));
+      auto answers = read_from(*client, address, want.ranges, in(60s));
       if (std::any_of(answers.begin(), answers.end(), [](const auto& x) { return !x; }))
         return answers;
     }
@@ -275,19 +281,19 @@ TEST(PageServerProcessTest, AHangingServerCostsNoMoreThanTheDeadlineAndNothingIs
   auto client = make_client();
   auto first = wanted{};
   first.add(0, 1_MiB);
-  expect_all(client->read(address, first.ranges, in(20s)), ec::none);
+  expect_all(read_from(*client, address, first.ranges, in(20s)), ec::none);
   child.stop();
   auto late = wanted{};
   late.add(1_MiB, 20_MiB);
   const auto began = std::chrono::steady_clock::now();
-  expect_all(client->read(address, late.ranges, in(200ms)), ec::deadline_exceeded);
+  expect_all(read_from(*client, address, late.ranges, in(200ms)), ec::deadline_exceeded);
   EXPECT_LT(std::chrono::steady_clock::now() - began, 5s);
-  expect_all(client->read(address, late.ranges, in(-1s)), ec::deadline_exceeded);
+  expect_all(read_from(*client, address, late.ranges, in(-1s)), ec::deadline_exceeded);
   child.resume();
   const auto before = late.bytes();
   auto again = wanted{};
   again.add(5_MiB, 20_MiB);
-  expect_all(client->read(address, again.ranges, in(30s)), ec::none);
+  expect_all(read_from(*client, address, again.ranges, in(30s)), ec::none);
   again.expect_equal(memory);
   EXPECT_TRUE(late.bytes() == before) << "an abandoned transfer wrote to its target";
 }
@@ -374,6 +380,42 @@ TEST_F(PageChannelTest, AReaderThatAsksForTooMuchAtATimeIsClosed) {
   auto want = wanted{};
   want.add(100, 3_MiB);
   expect_readable(want);
+}
+
+TEST(PageChannelProcessTest, ReadsFromSeveralServersAtATimeOfWhichOneHangs) {
+  auto near = serve(32_MiB);
+  auto other = serve(32_MiB);
+  auto hung = serve(32_MiB);
+  const auto near_address = near.receive();
+  const auto other_address = other.receive();
+  const auto hung_address = hung.receive();
+  const auto memory = pattern(32_MiB);
+  const auto client = make_client();
+  auto first = wanted{};
+  first.add(0, 10);
+  expect_all(read_from(*client, hung_address, first.ranges, in(20s)), ec::none);
+  hung.stop();
+  auto here = wanted{};
+  auto there = wanted{};
+  auto nowhere = wanted{};
+  here.add(5, 3000);
+  there.add(70, 12_MiB);
+  nowhere.add(1, 100);
+  const auto answers = client->read(std::vector{server_read{hung_address, nowhere.ranges},
+                                                server_read{near_address, here.ranges},
+                                                server_read{other_address, there.ranges}},
+                                    in(60s));
+  ASSERT_EQ(answers.size(), 3u);
+  expect_all(answers[0], ec::peer_unreachable);
+  expect_all(answers[1], ec::none);
+  expect_all(answers[2], ec::none);
+  here.expect_equal(memory);
+  there.expect_equal(memory);
+  // Nobody waits for it once more.
+  const auto begin = std::chrono::steady_clock::now();
+  expect_all(read_from(*client, hung_address, nowhere.ranges, in(60s)), ec::peer_unreachable);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, limits::read_stall);
+  hung.resume();
 }
 
 } // namespace

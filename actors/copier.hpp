@@ -1,0 +1,56 @@
+#pragma once
+
+#include "backends/page_reader.hpp"
+#include "messages/interfaces.hpp"
+
+#include <caf/typed_event_based_actor.hpp>
+#include <caf/typed_response_promise.hpp>
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+namespace hicache {
+
+/// Fixed settings of a copier.
+struct copier_options {
+  page_reader_options reader;
+  /// The memory of this process's segment.
+  std::span<std::byte> memory;
+  /// What reading one batch may take.
+  duration timeout{};
+};
+
+/// @relates copier
+struct copier_state {
+  static inline constexpr auto name = "copier";
+
+  explicit copier_state(copier_actor::pointer owner) : self(owner) {}
+
+  caf::result<page_totals> copy(const page_copies& pages, const segment_actor& into);
+
+  // -- internal steps ---------------------------------------------------------
+
+  struct filled {
+    /// What the segment has now.
+    page_totals totals;
+    segment_slots complete;
+    segment_slots failed;
+  };
+
+  /// Reads pages into the slots that were reserved for them. Blocks.
+  filled fill(const page_copies& pages, const segment_slots& slots);
+
+  // -- data -------------------------------------------------------------------
+
+  copier_actor::pointer self;
+  copier_options options;
+  std::unique_ptr<page_reader> reader;
+};
+
+/// Reads pages of other members into this process's segment, one batch after the other. Spawn
+/// detached, since it blocks.
+copier_actor::behavior_type copier(copier_actor::stateful_pointer<copier_state> self,
+                                   copier_options options);
+
+} // namespace hicache

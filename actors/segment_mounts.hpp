@@ -1,0 +1,112 @@
+#pragma once
+
+#include "backends/index_link.hpp"
+#include "cache/segment_table.hpp"
+#include "messages/interfaces.hpp"
+
+#include <caf/typed_event_based_actor.hpp>
+
+#include <functional>
+#include <map>
+#include <vector>
+
+namespace hicache {
+
+/// How a segment reaches the index.
+struct segment_mounts_options {
+  /// How the index and the readers see this member; each mount begins the next epoch.
+  member_info member;
+  /// The shards of the index as they can be reached now.
+  std::function<index_view_ptr()> index;
+  /// Called when a request to a shard failed.
+  std::function<void(const index_actor&)> index_lost;
+  /// Called with the digest of the shard map that an answer names.
+  std::function<void(uint64_t)> index_heard;
+  /// What one request to a shard may take.
+  caf::timespan timeout{};
+};
+
+/// A segment at the shards of the index: mounts at each, keeps it informed of the pages whose keys
+/// it keeps, and reports all of them to one that is new or has forgotten. Part of the segment
+/// actor.
+class segment_mounts {
+public:
+  /// @param self, table Must outlive this.
+  segment_mounts(segment_actor::pointer self, segment_mounts_options options,
+                 const segment_table& table);
+
+  /// Takes the shards as they are now: mounts where this member is not mounted yet.
+  void look_at_index();
+
+  /// Tells every shard that this member is alive.
+  void beat(const member_counters& counters);
+
+  /// Tells the index of pages that are offered from now on, or are elsewhere now. `then` is called
+  /// when each shard that can be told has answered, or failed.
+  void publish(const std::vector<announced_page>& pages, const std::function<void()>& then);
+
+  /// Tells the index what is not offered any more.
+  void withdraw(const std::vector<page_key>& keys);
+
+  /// Calls back when each shard that can be reached has heard of all pages.
+  void when_settled(std::function<void()> then);
+
+  /// How often the index wants to hear of this member.
+  caf::timespan heartbeat_pause() const noexcept { return heartbeat_pause_; }
+
+  const segment_mounts_options& options() const noexcept { return options_; }
+
+private:
+  /// This member at one shard of the index.
+  struct mounting {
+    /// Null while there is none.
+    index_actor shard;
+    uint64_t epoch = 0;
+    /// A block report is under way.
+    bool is_reporting = false;
+    /// Published while it was, perhaps behind its back.
+    std::vector<announced_page> held_back;
+  };
+
+  /// Other shards keep the keys from now on: tells those that are not asked any more, and those
+  /// that are.
+  void reshard(const std::vector<uint32_t>& now);
+
+  /// By the number of the shard that keeps the key.
+  template <class Page>
+  std::map<uint32_t, std::vector<Page>> by_shard(const std::vector<Page>& pages) const;
+
+  /// Mounts at a shard under a new epoch and reports every published page that it keeps.
+  void mount(uint32_t number, const index_actor& shard);
+
+  /// Reports the published pages that a shard keeps, from this place in the segment on, one batch
+  /// after the other; then what was published meanwhile.
+  void report(uint32_t number, uint64_t offset);
+
+  void announce(uint32_t number, std::vector<announced_page> pages, std::function<void()> then);
+
+  void withdraw_from(uint32_t number, const std::vector<page_key>& keys);
+
+  /// Takes a shard's view of this member; mounts again if the shard does not know it.
+  void heed(uint32_t number, uint64_t epoch, const membership& view);
+
+  void on_index_error(uint32_t number, const index_actor& lost, const caf::error& err);
+
+  /// A report has ended, well or not.
+  void settle();
+
+  segment_actor::pointer self_;
+  segment_mounts_options options_;
+  const segment_table& table_;
+  /// By number.
+  std::map<uint32_t, mounting> mounts_;
+  /// The keys of `mounts_`.
+  std::vector<uint32_t> numbers_;
+  caf::timespan heartbeat_pause_;
+  std::vector<std::function<void()>> waiting_;
+};
+
+/// How others find a published page.
+announced_page announce(const stored_page& page) noexcept;
+
+} // namespace hicache

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace hicache {
+
+/// What a process does in the cluster store, counted since it joined. Any thread.
+struct member_figures {
+  // Written by the backend.
+
+  /// Pages read, pages that were wanted and not found, and pages that could not be read.
+  std::atomic<uint64_t> hits = 0;
+  std::atomic<uint64_t> misses = 0;
+  std::atomic<uint64_t> errors = 0;
+
+  // Written by the segment.
+
+  /// Pages published now, and the bytes of the segment that are taken.
+  std::atomic<uint64_t> pages = 0;
+  std::atomic<uint64_t> used_bytes = 0;
+  /// Pages that went to make room.
+  std::atomic<uint64_t> evicted = 0;
+};
+
+} // namespace hicache

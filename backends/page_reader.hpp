@@ -1,0 +1,117 @@
+#pragma once
+
+#include "backends/index_link.hpp"
+#include "messages/page_header.hpp"
+#include "transport/memory_sharing.hpp"
+#include "transport/page_channel.hpp"
+
+#include <caf/actor_system.hpp>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace hicache {
+
+/// How readers reach the memory of other members.
+enum class read_path : uint8_t {
+  /// Mapped memory on the same machine, UCX elsewhere.
+  automatic,
+  /// Always UCX, also on the same machine: for tests and measurements.
+  remote,
+};
+
+/// What a reader works with. Everything referred to outlives it.
+struct page_reader_options {
+  caf::actor_system* system = nullptr;
+  index_link* index = nullptr;
+  /// This process as a member, and the memory that it lends; 0 and empty if it lends none.
+  uint64_t member = 0;
+  std::span<const std::byte> own_memory;
+  read_path path = read_path::automatic;
+  const clock_source* clock = nullptr;
+};
+
+/// A page of one member, and where its object goes.
+struct replica_read {
+  page_key key;
+  uint64_t fingerprint = 0;
+  replica from;
+  /// Not owned.
+  std::span<const std::span<std::byte>> parts;
+};
+
+/// A member as a reader knows it.
+struct known_member {
+  member_info info;
+  /// Own or mapped memory; empty if the member is read by UCX.
+  std::span<const std::byte> memory;
+  /// Takes requests to the member; null if the index could not tell.
+  member_actor actor;
+
+  /// Keeps `memory`.
+  std::shared_ptr<const mapped_peer_memory> mapping;
+};
+
+/// Reads pages from the memory of members, and verifies each: generation, key, namespace, length
+/// and checksum. Any thread; blocks.
+class page_reader {
+public:
+  explicit page_reader(page_reader_options options);
+
+  /// Reads each of these; from several members at a time. Afterwards nothing writes to the parts;
+  /// those of a page that failed hold anything.
+  /// @returns for each: not_found if the member is gone or its memory holds another page by now;
+  /// corrupt_page if the bytes do not verify; invalid_argument if the parts have not the object's
+  /// length; deadline_exceeded; peer_unreachable; io_failure. Members are told of pages that are
+  /// not as the index says.
+  std::vector<result<void>> read(std::span<const replica_read> wanted, time_point deadline);
+
+  /// Tells the members that these pages of theirs were read, which keeps them from eviction.
+  void tell_uses(std::span<const replica_read* const> pages);
+
+  /// All members that the index knows now, this process among them; none if it cannot be reached.
+  std::vector<member_info> members(time_point deadline);
+
+  /// Null if the index does not know the member.
+  std::shared_ptr<const known_member> find(uint64_t member, time_point deadline);
+
+private:
+  using route_map = std::map<uint64_t, std::shared_ptr<const known_member>>;
+
+  /// Knows how to read from these members, asking the index about those it has not met.
+  route_map routes_to(const std::set<uint64_t>& members, time_point deadline);
+
+  /// Asks the index for all members; lets go of those that are gone, and opens ways to `wanted`.
+  std::vector<member_info> renew(const std::set<uint64_t>& wanted, time_point deadline);
+
+  std::shared_ptr<const known_member>
+  open_route(const member_info& member, const index_actor& shard, time_point deadline) const;
+
+  /// Reads one replica from memory that this process can address.
+  result<void> read_memory(std::span<const std::byte> memory, const replica_read& what) const;
+
+  /// Reads replicas of members on other machines by UCX.
+  void read_remote(const route_map& routes, std::span<const replica_read> wanted,
+                   const std::vector<size_t>& positions, time_point deadline,
+                   std::vector<result<void>>& outcome);
+
+  /// Compares a header with what was asked for.
+  static result<page_header> verify_header(std::span<const std::byte> bytes,
+                                           const replica_read& what);
+
+  /// Logs the pages that did not verify; tells their members.
+  void tell_corrupt(const route_map& routes, std::span<const replica_read> wanted,
+                    const std::vector<result<void>>& outcome) const;
+
+  page_reader_options options_;
+  std::mutex mutex_; // Guards what follows.
+  route_map routes_;
+  std::unique_ptr<page_client> client_;
+};
+
+} // namespace hicache

@@ -1,0 +1,65 @@
+#include "backends/segment_memory.hpp"
+
+#include "backends/page_checksum.hpp"
+#include "base/check.hpp"
+
+#include <array>
+#include <atomic>
+#include <cstring>
+
+namespace hicache {
+
+namespace {
+
+void write_header(std::span<std::byte> memory, uint64_t offset, const page_header& header) {
+  auto bytes = std::array<std::byte, page_header_bytes>{};
+  encode_page_header(header, bytes);
+  // Bytes first, header last: a header that can be read stands in front of a complete object.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  std::memcpy(memory.data() + offset, bytes.data(), bytes.size());
+}
+
+} // namespace
+
+std::span<std::byte> object_of(std::span<std::byte> memory, const segment_slot& slot) {
+  HICACHE_CHECK(slot.offset + slot_object_offset + slot.length <= memory.size());
+  return memory.subspan(slot.offset + slot_object_offset, slot.length);
+}
+
+void seal_slot(std::span<std::byte> memory, const segment_slot& slot, uint64_t fingerprint) {
+  const auto object = std::array{std::span<const std::byte>{object_of(memory, slot)}};
+  write_header(memory, slot.offset,
+               {slot.generation, fingerprint, slot.key, slot.length, page_checksum(object)});
+}
+
+void clear_header(std::span<std::byte> memory, uint64_t offset) noexcept {
+  std::memset(memory.data() + offset, 0, page_header_bytes);
+  // Readers check the header after the bytes: the cleared header must be seen before any new byte.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+void move_slot(std::span<std::byte> memory, uint64_t from, uint64_t to, uint64_t bytes,
+               uint32_t generation) {
+  HICACHE_CHECK(from + bytes <= memory.size() && to + bytes <= memory.size());
+  auto header = decode_page_header(memory.subspan(from, page_header_bytes));
+  clear_header(memory, from);
+  std::memmove(memory.data() + to + slot_object_offset, memory.data() + from + slot_object_offset,
+               bytes - slot_object_offset);
+  if (!header)
+    return clear_header(memory, to);
+  header->generation = generation;
+  write_header(memory, to, *header);
+}
+
+bool is_intact(std::span<const std::byte> memory, uint64_t offset, const page_key& key,
+               uint32_t generation, uint64_t fingerprint) {
+  const auto header = decode_page_header(memory.subspan(offset));
+  if (!header || header->key != key || header->generation != generation
+      || header->fingerprint != fingerprint
+      || header->length > memory.size() - offset - slot_object_offset)
+    return false;
+  const auto object = std::array{memory.subspan(offset + slot_object_offset, header->length)};
+  return page_checksum(object) == header->checksum;
+}
+
+} // namespace hicache

@@ -1,0 +1,34 @@
+#pragma once
+
+#include "messages/page_header.hpp"
+#include "messages/segment_pages.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+/// How pages lie in a segment's memory. Writers hold the slot; readers may look at any moment.
+namespace hicache {
+
+/// Where a slot's object goes.
+/// @pre the slot lies in the memory
+std::span<std::byte> object_of(std::span<std::byte> memory, const segment_slot& slot);
+
+/// Writes the header in front of an object that is complete; from now on readers take it for the
+/// page. Costs a pass over the object, for its checksum.
+void seal_slot(std::span<std::byte> memory, const segment_slot& slot, uint64_t fingerprint);
+
+/// Clears the header at `offset`: whoever still reads there finds none afterwards.
+void clear_header(std::span<std::byte> memory, uint64_t offset) noexcept;
+
+/// Moves a page of `bytes`, header included, and gives it another generation. Places may overlap.
+/// A header that cannot be read is not written again.
+void move_slot(std::span<std::byte> memory, uint64_t from, uint64_t to, uint64_t bytes,
+               uint32_t generation);
+
+/// Whether a page's header and object are those that were written.
+/// @param key, generation, fingerprint What the owner knows of it.
+bool is_intact(std::span<const std::byte> memory, uint64_t offset, const page_key& key,
+               uint32_t generation, uint64_t fingerprint);
+
+} // namespace hicache

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <absl/container/btree_map.h>
+#include <absl/container/btree_set.h>
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+namespace hicache {
+
+/// Hands out pieces of a range of bytes: the smallest hole that is large enough, and of equal ones
+/// the first. Neighbouring holes are one. Equal calls give equal pieces. Not thread-safe. Calls
+/// cost O(log holes).
+class extent_allocator {
+public:
+  /// @pre bytes > 0
+  explicit extent_allocator(uint64_t bytes);
+
+  /// Takes a piece.
+  /// @returns where it begins; nothing if no hole is large enough
+  /// @pre bytes > 0
+  std::optional<uint64_t> take(uint64_t bytes);
+
+  /// Takes all of a hole.
+  /// @pre a hole begins at `offset`
+  void take_hole(uint64_t offset);
+
+  /// @pre the piece is taken, whole
+  void give_back(uint64_t offset, uint64_t bytes);
+
+  uint64_t capacity() const noexcept { return capacity_; }
+
+  /// Bytes in all holes.
+  uint64_t free() const noexcept { return free_; }
+
+  /// Length by offset, in order.
+  const absl::btree_map<uint64_t, uint64_t>& holes() const noexcept { return holes_; }
+
+private:
+  using hole = absl::btree_map<uint64_t, uint64_t>::iterator;
+
+  void remove(hole at);
+
+  void insert(uint64_t offset, uint64_t bytes);
+
+  uint64_t capacity_;
+  uint64_t free_ = 0;
+  absl::btree_map<uint64_t, uint64_t> holes_;
+  /// (length, offset) of each.
+  absl::btree_set<std::pair<uint64_t, uint64_t>> by_length_;
+};
+
+} // namespace hicache

@@ -1,0 +1,383 @@
+#include "launch/cluster_commands.hpp"
+
+#include "backends/ask.hpp"
+#include "backends/index_link.hpp"
+#include "base/limits.hpp"
+#include "base/units.hpp"
+#include "cache/page_hash.hpp"
+#include "cache/segment_table.hpp"
+#include "launch/network_flags.hpp"
+#include "launch/program.hpp"
+#include "messages/system_config.hpp"
+
+#include <absl/strings/escaping.h>
+#include <absl/strings/str_format.h>
+#include <caf/actor_system.hpp>
+#include <caf/scoped_actor.hpp>
+#include <nlohmann/json.hpp>
+
+#include <charconv>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <map>
+
+namespace hicache {
+
+namespace {
+
+using json = nlohmann::json;
+
+/// The index, and by way of it the members.
+class cluster_client {
+public:
+  static result<std::unique_ptr<cluster_client>> connect(const std::string& index,
+                                                         const tls_files& tls, duration time) {
+    const auto where = parse_endpoints(index);
+    if (!where)
+      return fail(ec::invalid_argument, "--index: " + where.error().detail);
+    if (const auto checked = tls.check(); !checked)
+      return tl::unexpected{checked.error()};
+    auto client = std::unique_ptr<cluster_client>{new cluster_client{*where, tls, time}};
+    if (auto connected = client->link_.connect(time); !connected)
+      return tl::unexpected{connected.error()};
+    return client;
+  }
+
+  /// All members, whichever shard knows them.
+  result<std::vector<member_info>> members() {
+    for (const auto& shard : link_.view()->shards)
+      if (shard)
+        if (auto list = ask<member_list>(shard, atom::members_v, member_query{}))
+          return std::move(list->members);
+    return fail(ec::peer_unreachable, "no shard of the index answers");
+  }
+
+  result<member_actor> find(uint64_t member) {
+    for (const auto& shard : link_.view()->shards)
+      if (shard)
+        if (auto found = ask<caf::strong_actor_ptr>(shard, atom::members_v, member))
+          return caf::actor_cast<member_actor>(*found);
+    return fail(ec::not_found, absl::StrFormat("there is no member %016x", member));
+  }
+
+  /// The replicas of each key.
+  result<std::vector<std::vector<replica>>> locate(std::span<const page_key> keys) {
+    const auto view = link_.view();
+    auto all = std::vector<std::vector<replica>>(keys.size());
+    const auto positions = view->positions(keys);
+    for (auto i = size_t{0}; i < positions.size(); ++i)
+      for (auto first = size_t{0}; first < positions[i].size(); first += limits::index_batch_keys) {
+        if (!view->shards[i])
+          return fail(ec::peer_unreachable,
+                      "shard " + std::to_string(view->numbers[i]) + " of the index is not reached");
+        const auto part = std::span{positions[i]}.subspan(
+          first, std::min(limits::index_batch_keys, positions[i].size() - first));
+        auto batch = key_batch{};
+        for (const auto at : part)
+          batch.keys.push_back(keys[at]);
+        auto found = ask<placements>(view->shards[i], atom::locate_v, std::move(batch));
+        if (!found)
+          return tl::unexpected{found.error()};
+        for (auto k = size_t{0}; k < part.size(); ++k)
+          all[part[k]] = std::move(found->replicas[k]);
+      }
+    return all;
+  }
+
+  template <class Answer, class Handle, class... Args>
+  result<Answer> ask(const Handle& to, Args&&... args) {
+    return ask_within<Answer>(time_, to, std::forward<Args>(args)...);
+  }
+
+  template <class Answer, class Handle, class... Args>
+  result<Answer> ask_within(duration time, const Handle& to, Args&&... args) {
+    return hicache::ask<Answer>(system_, to, caf::timespan{time}, std::forward<Args>(args)...);
+  }
+
+private:
+  struct config : system_config {
+    explicit config(const tls_files& tls) { with_network(tls); }
+  };
+
+  cluster_client(const std::vector<endpoint>& seeds, const tls_files& tls, duration time)
+    : time_(time), config_(tls), link_(system_, seeds) {}
+
+  duration time_;
+  config config_;
+  caf::actor_system system_{config_};
+  index_link link_;
+};
+
+result<page_key> parse_key(const std::string& text) {
+  auto key = page_key{};
+  const auto is_hex = text.find_first_not_of("0123456789abcdefABCDEF") == std::string::npos;
+  if (!is_hex || text.size() != 2 * key.bytes.size())
+    return fail(ec::invalid_argument, "'" + text + "' is no page; expected 64 hexadecimal digits");
+  const auto bytes = absl::HexStringToBytes(text);
+  std::copy(bytes.begin(), bytes.end(), key.bytes.begin());
+  return key;
+}
+
+result<uint64_t> parse_id(const char* flag, const std::string& text) {
+  auto id = uint64_t{};
+  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), id, 16);
+  if (status != std::errc{} || end != text.data() + text.size())
+    return fail(ec::invalid_argument,
+                std::string{flag} + ": '" + text
+                  + "' is not known; expected hexadecimal digits as hicachectl status shows them");
+  return id;
+}
+
+result<std::vector<token_id>> read_tokens(const std::string& path) {
+  auto file = std::ifstream{path};
+  const auto text = std::string{std::istreambuf_iterator<char>{file}, {}};
+  const auto parsed = json::parse(text, nullptr, false);
+  const auto is_token
+    = [](const json& x) { return x.is_number_unsigned() && x.get<uint64_t>() <= ~token_id{0}; };
+  if (!file || !parsed.is_array() || !std::ranges::all_of(parsed, is_token))
+    return fail(ec::invalid_argument,
+                "--tokens: cannot read " + path + "; expected a JSON list of token ids");
+  return parsed.get<std::vector<token_id>>();
+}
+
+std::string name_of(uint64_t member) {
+  return absl::StrFormat("%016x", member);
+}
+
+/// What members said together.
+struct answers {
+  page_totals totals;
+  bool all_well = true;
+
+  void take(uint64_t member, const result<page_totals>& one) {
+    if (!one) {
+      all_well = false;
+      std::fprintf(stderr, "member %s: %s\n", name_of(member).c_str(),
+                   to_string(one.error()).c_str());
+      return;
+    }
+    totals.pages += one->pages;
+    totals.bytes += one->bytes;
+  }
+};
+
+int show_totals(const answers& all, const char* verb, bool as_json) {
+  if (as_json)
+    std::printf("%s\n",
+                json{{"pages", all.totals.pages}, {"bytes", all.totals.bytes}}.dump().c_str());
+  else
+    std::printf("%s %llu pages, %s\n", verb, static_cast<unsigned long long>(all.totals.pages),
+                format_bytes(all.totals.bytes).c_str());
+  return all.all_well ? exit_ok : exit_failed;
+}
+
+result<int> look_up(cluster_client& cluster, const std::vector<page_key>& keys, bool as_json) {
+  const auto found = cluster.locate(keys);
+  if (!found)
+    return tl::unexpected{found.error()};
+  const auto members = cluster.members();
+  if (!members)
+    return tl::unexpected{members.error()};
+  auto hosts = std::map<uint64_t, std::string>{};
+  for (const auto& member : *members)
+    hosts[member.member] = member.host;
+  auto list = json::array();
+  auto missing = size_t{0};
+  for (auto i = size_t{0}; i < keys.size(); ++i) {
+    auto copies = json::array();
+    for (const auto& copy : (*found)[i])
+      copies.push_back({{"member", name_of(copy.member)},
+                        {"host", hosts[copy.member]},
+                        {"offset", copy.offset},
+                        {"generation", copy.generation},
+                        {"length", copy.length}});
+    missing += copies.empty() ? 1 : 0;
+    if (!as_json)
+      std::printf("%s  %s\n", to_string(keys[i]).c_str(), copies.empty() ? "not stored" : "");
+    for (const auto& copy : (*found)[i])
+      if (!as_json)
+        std::printf("  %s on %s, %s at %llu\n", name_of(copy.member).c_str(),
+                    hosts[copy.member].c_str(), format_bytes(copy.length).c_str(),
+                    static_cast<unsigned long long>(copy.offset));
+    list.push_back({{"page", to_string(keys[i])}, {"replicas", std::move(copies)}});
+  }
+  if (as_json)
+    std::printf("%s\n", json{{"pages", list}}.dump(2).c_str());
+  return missing == keys.size() ? exit_failed : exit_ok;
+}
+
+result<int> pin(cluster_client& cluster, const std::vector<page_key>& keys, page_pins wanted,
+                const char* verb, bool as_json) {
+  const auto found = cluster.locate(keys);
+  if (!found)
+    return tl::unexpected{found.error()};
+  auto of_member = std::map<uint64_t, std::vector<page_key>>{};
+  for (auto i = size_t{0}; i < keys.size(); ++i)
+    for (const auto& copy : (*found)[i])
+      of_member[copy.member].push_back(keys[i]);
+  auto all = answers{};
+  for (const auto& [id, pages] : of_member) {
+    const auto member = cluster.find(id);
+    for (auto first = size_t{0}; first < pages.size(); first += limits::index_batch_keys) {
+      const auto begin = pages.begin() + static_cast<ptrdiff_t>(first);
+      wanted.keys.assign(
+        begin,
+        begin + static_cast<ptrdiff_t>(std::min(limits::index_batch_keys, pages.size() - first)));
+      all.take(id, member ? cluster.ask<page_totals>(*member, atom::pin_v, wanted)
+                          : result<page_totals>{tl::unexpected{member.error()}});
+    }
+  }
+  const auto code = show_totals(all, verb, as_json);
+  return all.totals.pages == 0 ? exit_failed : code;
+}
+
+result<int> clear(cluster_client& cluster, uint64_t fingerprint, bool as_json) {
+  const auto members = cluster.members();
+  if (!members)
+    return tl::unexpected{members.error()};
+  auto all = answers{};
+  for (const auto& info : *members) {
+    const auto member = cluster.find(info.member);
+    all.take(info.member,
+             member ? cluster.ask<page_totals>(*member, atom::clear_v, namespace_pages{fingerprint})
+                    : result<page_totals>{tl::unexpected{member.error()}});
+  }
+  return show_totals(all, "cleared", as_json);
+}
+
+result<int> drain(cluster_client& cluster, uint64_t id, duration time, bool as_json) {
+  const auto member = cluster.find(id);
+  if (!member)
+    return tl::unexpected{member.error()};
+  std::fprintf(stderr, "draining member %s; it takes no more pages\n", name_of(id).c_str());
+  const auto report
+    = cluster.ask_within<drain_report>(time, *member, atom::drain_v, drain_request{});
+  if (!report)
+    return tl::unexpected{report.error()};
+  if (as_json)
+    std::printf("%s\n",
+                json{{"moved", report->moved}, {"withdrawn", report->withdrawn}}.dump().c_str());
+  else
+    std::printf("copied %llu pages to other members and withdrew %llu; the process may end now\n",
+                static_cast<unsigned long long>(report->moved),
+                static_cast<unsigned long long>(report->withdrawn));
+  return exit_ok;
+}
+
+} // namespace
+
+cluster_commands::cluster_commands(CLI::App& app) : app_(app) {
+  config_.index = "127.0.0.1:7766";
+  const auto add = [&](const char* name, const char* help) {
+    auto* command = app.add_subcommand(name, help);
+    add_duration_flag(*command, "--timeout",
+                      command->get_name() == "drain" ? drain_timeout_ : timeout_,
+                      "how long to wait for each answer");
+    command->add_flag("--json", json_, "print one JSON object");
+    return command;
+  };
+  const auto add_keys = [&](CLI::App* command) {
+    command->add_option("PAGES", objects_, "names of stored objects, 64 hexadecimal digits each");
+    command
+      ->add_option("--tokens", tokens_file_,
+                   "the pages of this prompt instead: a file with a JSON list of token ids; "
+                   "the settings have to be those of the instance")
+      ->type_name("FILE");
+    command->add_option("--ranks", ranks_, "with --tokens: ranks of the instance")
+      ->check(CLI::Range(1, 4096));
+    command->add_option("--extra-key", extra_key_, "with --tokens: the request's extra key");
+    command->add_option("--salt", salt_, "with --tokens: the tenant's salt");
+    add_rank_flags(*command, config_);
+  };
+  const auto add_index = [&](CLI::App* command) {
+    command->add_option("--index", config_.index, "the cluster's index")
+      ->type_name("HOST:PORT[,...]")
+      ->capture_default_str();
+    add_tls_flags(*command, config_.tls);
+  };
+  lookup_ = add("lookup", "which members hold pages");
+  add_keys(lookup_);
+  pin_ = add("pin", "keeps pages from eviction, on all members that hold them");
+  add_keys(pin_);
+  add_duration_flag(*pin_, "--ttl", ttl_,
+                    "for so long; meanwhile they go only if nothing else can");
+  pin_->add_flag("--hard", hard_, "until they are unpinned, whatever comes; within pinned_share");
+  unpin_ = add("unpin", "lets pages be evicted again");
+  add_keys(unpin_);
+  clear_ = add("clear", "withdraws and frees all pages of one namespace, on all members");
+  add_index(clear_);
+  clear_
+    ->add_option("--fingerprint", namespace_,
+                 "the namespace, as hicachectl status shows it for the members that use it")
+    ->required();
+  drain_ = add("drain", "makes a member ready to leave: copies its pinned and hot pages to others, "
+                        "withdraws the rest; it takes no more");
+  add_index(drain_);
+  drain_->add_option("--member", member_, "as hicachectl status shows it")->required();
+}
+
+bool cluster_commands::chosen() const {
+  return *lookup_ || *pin_ || *unpin_ || *clear_ || *drain_;
+}
+
+result<std::vector<page_key>> cluster_commands::keys() const {
+  auto list = std::vector<page_key>{};
+  if (objects_.empty() == tokens_file_.empty())
+    return fail(ec::invalid_argument, "expected either PAGES or --tokens FILE");
+  for (const auto& text : objects_) {
+    const auto key = parse_key(text);
+    if (!key)
+      return tl::unexpected{key.error()};
+    list.push_back(*key);
+  }
+  if (tokens_file_.empty())
+    return list;
+  const auto tokens = read_tokens(tokens_file_);
+  if (!tokens)
+    return tl::unexpected{tokens.error()};
+  auto config = config_;
+  if (auto finished = config.finish(ranks_); !finished)
+    return tl::unexpected{finished.error()};
+  const auto seed = namespace_seed({extra_key_, salt_});
+  const auto pages = hash_pages(*tokens, config.page_size, seed ? &*seed : nullptr);
+  for (const auto& page : pages)
+    for (auto rank = uint32_t{0}; rank < ranks_; ++rank)
+      for (const auto& group : config.head_groups(rank, ranks_))
+        if (const auto name = object_key(page, object_mask(config.fingerprint(), group.name));
+            std::ranges::find(list, name) == list.end()) // Ranks may hold the same heads.
+          list.push_back(name);
+  if (list.empty())
+    return fail(ec::invalid_argument, "--tokens: " + std::to_string(tokens->size())
+                                        + " tokens are no whole page; expected at least "
+                                        + std::to_string(config.page_size));
+  return list;
+}
+
+result<int> cluster_commands::perform() const {
+  start_logging("error", 0, 1);
+  const auto names_pages = *lookup_ || *pin_ || *unpin_;
+  const auto wanted = names_pages ? keys() : result<std::vector<page_key>>{};
+  if (!wanted)
+    return tl::unexpected{wanted.error()};
+  const auto id = *clear_   ? parse_id("--fingerprint", namespace_)
+                  : *drain_ ? parse_id("--member", member_)
+                            : result<uint64_t>{0};
+  if (!id)
+    return tl::unexpected{id.error()};
+  const auto cluster = cluster_client::connect(config_.index, config_.tls, timeout_);
+  if (!cluster)
+    return tl::unexpected{cluster.error()};
+  if (*lookup_)
+    return look_up(**cluster, *wanted, json_);
+  if (*clear_)
+    return clear(**cluster, *id, json_);
+  if (*drain_)
+    return drain(**cluster, *id, drain_timeout_, json_);
+  const auto ttl = std::chrono::duration_cast<std::chrono::milliseconds>(ttl_).count();
+  const auto kind = *unpin_ ? pin_kind::none : hard_ ? pin_kind::hard : pin_kind::soft;
+  return pin(**cluster, *wanted, {static_cast<uint8_t>(kind), static_cast<uint64_t>(ttl), {}},
+             *unpin_ ? "unpinned" : "pinned", json_);
+}
+
+} // namespace hicache

@@ -1,0 +1,61 @@
+#pragma once
+
+#include "base/clock.hpp"
+#include "base/error.hpp"
+#include "launch/rank_config.hpp"
+
+#include <CLI/CLI.hpp>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace hicache {
+
+/// The part of `hicachectl` that looks for pages in the cluster store and tells members what to do:
+/// `lookup`, `pin`, `unpin`, `clear`, `drain`.
+class cluster_commands {
+public:
+  /// Adds the commands. `app` must not outlive this object.
+  explicit cluster_commands(CLI::App& app);
+
+  cluster_commands(const cluster_commands&) = delete;
+  cluster_commands& operator=(const cluster_commands&) = delete;
+
+  /// True if the flags asked for one of them.
+  bool chosen() const;
+
+  /// Does what the flags asked for; blocks. Answers go to standard output.
+  /// @returns exit_ok, or exit_failed if a member refused or did not answer, or there is nothing of
+  /// that name; invalid_argument or peer_unreachable with one sentence about a bad flag, or an
+  /// index that cannot be reached.
+  result<int> perform() const;
+
+private:
+  /// The objects that the flags name.
+  result<std::vector<page_key>> keys() const;
+
+  CLI::App& app_;
+  CLI::App* lookup_ = nullptr;
+  CLI::App* pin_ = nullptr;
+  CLI::App* unpin_ = nullptr;
+  CLI::App* clear_ = nullptr;
+  CLI::App* drain_ = nullptr;
+  /// Names the index, and, with tokens, what the pages are.
+  rank_config config_;
+  duration timeout_ = std::chrono::seconds{30};
+  /// Draining copies what is worth it before it answers.
+  duration drain_timeout_ = std::chrono::hours{1};
+  bool json_ = false;
+  std::vector<std::string> objects_;
+  std::string tokens_file_;
+  std::string extra_key_;
+  std::string salt_;
+  uint32_t ranks_ = 1;
+  duration ttl_ = std::chrono::hours{1};
+  bool hard_ = false;
+  std::string namespace_;
+  std::string member_;
+};
+
+} // namespace hicache

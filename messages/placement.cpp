@@ -1,0 +1,33 @@
+#include "messages/placement.hpp"
+
+#include "base/mix.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+namespace hicache {
+
+std::vector<uint64_t> place_replicas(const page_key& key, std::span<const member_info> members,
+                                     const std::string& own_host, size_t count) {
+  auto ranked = std::vector<std::pair<uint64_t, const member_info*>>{};
+  const auto seed = std::hash<page_key>{}(key);
+  for (const auto& member : members)
+    if (member.host != own_host)
+      ranked.emplace_back(mix(seed, member.member), &member);
+  std::ranges::sort(ranked, std::greater{}, [](const auto& x) {
+    return std::pair{x.first, x.second->member};
+  });
+  auto chosen = std::vector<const member_info*>{};
+  for (const auto& [rank, member] : ranked) {
+    const auto has_host = [&](const auto* other) { return other->host == member->host; };
+    if (chosen.size() < count && std::ranges::none_of(chosen, has_host))
+      chosen.push_back(member);
+  }
+  auto ids = std::vector<uint64_t>{};
+  for (const auto* member : chosen)
+    ids.push_back(member->member);
+  return ids;
+}
+
+} // namespace hicache

@@ -1,0 +1,51 @@
+#pragma once
+
+#include "messages/ids.hpp"
+
+#include <cstdint>
+#include <vector>
+
+/// What a process says to its own segment. Plain values; in-process only.
+namespace hicache {
+
+/// A page to be written to this rank's segment.
+struct segment_page {
+  page_key key;
+  /// All zero for a first page.
+  page_key parent;
+  /// Bytes of the object.
+  uint32_t length = 0;
+  /// `fingerprint_of` its namespace, and whose quota it counts for.
+  uint64_t fingerprint = 0;
+  uint64_t tenant = 0;
+};
+
+struct segment_pages {
+  std::vector<segment_page> list;
+};
+
+/// Room for one page in this rank's segment.
+struct segment_slot {
+  enum class state : uint8_t {
+    /// The caller writes header and object to `offset`, then publishes or aborts.
+    reserved,
+    /// The segment has the page already; nothing to do.
+    present,
+    /// No room, and nothing may be evicted.
+    full,
+  };
+
+  page_key key;
+  state what = state::full;
+  /// Bytes from the start of the segment to the slot.
+  uint64_t offset = 0;
+  uint32_t generation = 0;
+  /// Bytes of the object.
+  uint32_t length = 0;
+};
+
+struct segment_slots {
+  std::vector<segment_slot> list;
+};
+
+} // namespace hicache

@@ -1,0 +1,107 @@
+// Several members of the cluster store: copies on other hosts, damage, draining.
+
+#include "messages/page_header.hpp"
+#include "tests/backends/backend_support.hpp"
+#include "tests/launch/cluster_support.hpp"
+
+#include <array>
+#include <map>
+#include <set>
+
+namespace hicache::test {
+namespace {
+
+constexpr auto page_size = size_t{4096};
+constexpr auto fingerprint = uint64_t{7};
+
+class ClusterMemberTest : public testing::Test {
+protected:
+  std::unique_ptr<local_member> join(const std::string& host, size_t pages, uint32_t replicas = 1,
+                                     read_path path = read_path::automatic) {
+    auto options = cluster_member_options{};
+    options.segment_bytes = pages * slot_bytes_for(page_size);
+    options.object_bytes = page_size;
+    options.fingerprint = fingerprint;
+    options.replicas = replicas;
+    options.host = host;
+    options.path = path;
+    return std::make_unique<local_member>(index_, std::move(options));
+  }
+
+  template <class Answer, class... Args>
+  Answer ask_index(Args... args) {
+    auto self = caf::scoped_actor{index_.system()};
+    auto answer = Answer{};
+    self->request(index_.shard(), std::chrono::seconds{10}, args...)
+      .receive([&](Answer& x) { answer = std::move(x); },
+               [](const caf::error& err) { FAIL() << to_string(from_caf(err)); });
+    return answer;
+  }
+
+  std::vector<replica> replicas_of(uint64_t number) {
+    return ask_index<placements>(atom::locate_v, key_batch{{key_of(number)}}).replicas.front();
+  }
+
+  std::map<uint64_t, std::string> hosts() {
+    auto found = std::map<uint64_t, std::string>{};
+    for (const auto& member : ask_index<member_list>(atom::members_v, member_query{}).members)
+      found[member.member] = member.host;
+    return found;
+  }
+
+  static time_point soon() { return std::chrono::steady_clock::now() + std::chrono::seconds{20}; }
+
+  static result<void> put(storage_backend& store, uint64_t number) {
+    const auto bytes = bytes_of(number, page_size);
+    return store.set(std::vector{page_write{key_of(number), {}, {bytes}}}, soon()).at(0);
+  }
+
+  static result<page_bytes> take(storage_backend& store, uint64_t number) {
+    auto bytes = page_bytes(page_size);
+    auto answer = store.get(std::vector{page_read{key_of(number), {bytes}}}, soon()).at(0);
+    if (!answer)
+      return tl::unexpected{answer.error()};
+    return bytes;
+  }
+
+  local_index index_;
+};
+
+TEST_F(ClusterMemberTest, CopiesGoToDifferentHosts) {
+  const auto writer = join("a", 8, 3);
+  const auto near = join("a", 8);
+  const auto others = std::array{join("b", 8), join("b", 8), join("c", 8)};
+  const auto store = (**writer).open();
+  ASSERT_TRUE(put(*store, 1));
+  const auto names = hosts();
+  ASSERT_EQ(names.size(), 5u);
+  auto found = std::set<std::string>{};
+  for (const auto& copy : replicas_of(1))
+    found.insert(names.at(copy.member));
+  EXPECT_EQ(replicas_of(1).size(), 3u);
+  EXPECT_EQ(found, (std::set<std::string>{"a", "b", "c"}));
+}
+
+TEST_F(ClusterMemberTest, TooFewHostsCostCopiesOnly) {
+  const auto writer = join("a", 8, 3);
+  const auto other = join("b", 8);
+  const auto store = (**writer).open();
+  EXPECT_TRUE(put(*store, 1));
+  EXPECT_EQ(replicas_of(1).size(), 2u);
+}
+
+TEST_F(ClusterMemberTest, ACopyServesWhenTheWriterIsGone) {
+  for (const auto path : {read_path::automatic, read_path::remote}) {
+    auto writer = join("a", 8, 2, path);
+    const auto other = join("b", 8, 1, path);
+    const auto reader = join("c", 1, 1, path);
+    const auto number = path == read_path::remote ? 1u : 2u;
+    ASSERT_TRUE(put(*(**writer).open(), number));
+    writer.reset();
+    const auto store = (**reader).open();
+    EXPECT_EQ(take(*store, number), bytes_of(number, page_size));
+  }
+}
+
+} // namespace
+} // namespace hicache::test
