@@ -128,15 +128,18 @@ membership index_state::view(bool known) const {
 }
 
 void index_state::on_down(const caf::actor_addr& who) {
-  const auto i = mounted_by.find(who);
-  if (i == mounted_by.end())
+  const auto gone = mounted_by.extract(who);
+  if (!gone)
     return;
-  if (table.drop(i->second)) {
+  const auto member = gone.mapped();
+  const auto at = actors.find(member);
+  if (at == actors.end() || caf::actor_cast<caf::actor_addr>(at->second) != who)
+    return; // Forgotten already, or mounted by another one since.
+  if (table.drop(member)) {
     ++members_lost;
-    spdlog::info("member {:016x} is gone; its pages are withdrawn", i->second);
+    spdlog::info("member {:016x} is gone; its pages are withdrawn", member);
   }
-  actors.erase(i->second);
-  mounted_by.erase(i);
+  actors.erase(at);
   reap();
 }
 

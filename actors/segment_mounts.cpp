@@ -106,6 +106,7 @@ void segment_mounts::reshard(const std::vector<uint32_t>& now) {
   for (const auto number : numbers_)
     if (auto& at = mounts_[number]; leaves_keys && at.shard)
       mount(number, at.shard);
+  settle();
 }
 
 template <class Page>

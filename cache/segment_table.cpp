@@ -388,6 +388,10 @@ bool segment_table::publish(const page_key& key, uint32_t generation) {
   const auto i = s.being_written(key, generation);
   if (!i)
     return false;
+  if (s.is_closed) {
+    s.clear(*i);
+    return false;
+  }
   auto& page = s.entries[*i];
   page.is_published = true;
   page.use.created = page.use.last_access = ++s.uses;

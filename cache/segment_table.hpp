@@ -155,8 +155,9 @@ public:
   /// @pre bytes > 0; the parent is another page
   reservation reserve(const segment_request& wanted, time_point now);
 
-  /// Makes a written page visible, as the one used last.
-  /// @returns false, and changes nothing, unless it is being written under this generation
+  /// Makes a written page visible, as the one used last. In a closed segment it goes instead.
+  /// @returns whether it is visible; false, and nothing changes, if it is not being written under
+  /// this generation
   bool publish(const page_key& key, uint32_t generation);
 
   /// Gives back a place that will not be published.
@@ -181,7 +182,7 @@ public:
   /// writer)
   bool remove(const page_key& key);
 
-  /// From now on nothing is reserved any more.
+  /// From now on nothing is reserved or published any more.
   void close() noexcept;
 
   /// Published pages in order of their places, from `offset` on, at most `count`. The next part of

@@ -308,8 +308,9 @@ TEST(SegmentTableTest, AClosedSegmentTakesNothing) {
   auto table = table_of(2);
   const auto got = reserve(table, page(1));
   table.close();
-  EXPECT_TRUE(table.publish(key_of(1), got.generation)) << "what was begun may end";
   EXPECT_EQ(reserve(table, page(2)).status, reserve_status::full);
+  EXPECT_FALSE(table.publish(key_of(1), got.generation)) << "begun before, and late";
+  EXPECT_EQ(table.counters().used_bytes, 0u);
 }
 
 TEST(SegmentTableTest, KnowsWhatIsWorthKeepingParentsFirst) {
