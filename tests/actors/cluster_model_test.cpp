@@ -1,0 +1,498 @@
+// The protocol of L3 between real segments and real shards of the index, under random schedules:
+// writers, readers, copies and evictions; connections that hold messages, break, and deliver late;
+// shards and members that die, come, go and fall silent. Whatever the order: a reader gets the
+// page that it asked for or none, and when all is healed the index offers exactly what the members
+// have. HICACHE_CLUSTER_MODEL_RUNS=n makes n runs, HICACHE_CLUSTER_MODEL_SEED=n the run of one
+// seed.
+
+#include "tests/actors/cluster_world.hpp"
+
+#include <spdlog/spdlog.h>
+
+#include <cstdlib>
+#include <sstream>
+
+namespace hicache {
+namespace {
+
+using namespace hicache::test;
+
+/// Pages on their way into a segment.
+struct writer {
+  member_ptr at;
+  test::reply<segment_slots> answer;
+  segment_slots slots;
+  int step = 0;
+};
+
+/// A page on its way out.
+struct reader {
+  uint64_t key = 0;
+  test::reply<placements> answer;
+  member_ptr owner;
+  page_read_steps read;
+};
+
+/// What runs did, so that they can be seen to reach what they are for.
+struct model_totals {
+  uint64_t reads = 0;
+  uint64_t stale = 0;
+  uint64_t evicted = 0;
+  uint64_t moved = 0;
+  uint64_t copied = 0;
+  uint64_t mounts = 0;
+  uint64_t drained = 0;
+
+  model_totals& operator+=(const model_totals& x) {
+    reads += x.reads;
+    stale += x.stale;
+    evicted += x.evicted;
+    moved += x.moved;
+    copied += x.copied;
+    mounts += x.mounts;
+    drained += x.drained;
+    return *this;
+  }
+};
+
+// -- the model ----------------------------------------------------------------
+
+class cluster_model : private cluster_world {
+public:
+  explicit cluster_model(uint64_t seed)
+    : cluster_world(seed), flips_bits_(seed % 3 == 0), is_calm_(seed % 5 == 0) {}
+
+  model_totals simulate(int steps) {
+    for (auto i = 0; i < steps && !has_failed(); ++i) {
+      for (auto count = 1 + draw(6); count > 0; --count)
+        step_of_pages();
+      step_of_processes();
+      deliver_some();
+      expect_lasting_generations();
+    }
+    end_everything();
+    if (!has_failed())
+      expect_agreement();
+    count();
+    return totals_;
+  }
+
+private:
+  static bool has_failed() { return ::testing::Test::HasFailure(); }
+
+  // -- pages that come and go -------------------------------------------------
+
+  void start_writer() {
+    auto next = writer{any_member(), {}, {}};
+    auto pages = segment_pages{};
+    const auto first = draw(key_count);
+    for (auto key = first; key < std::min(key_count, uint64_t{first} + 1 + draw(3)); ++key)
+      pages.list.push_back(page_of(key));
+    next.answer = send_request<segment_slots>(next.at->segment, atom::reserve_v, pages);
+    writers_.push_back(std::move(next));
+  }
+
+  void expect_answer(const member_ptr& from, std::function<bool()> has_arrived) {
+    owed_.emplace_back(from, std::move(has_arrived));
+  }
+
+  /// @returns whether the writer has ended
+  bool proceed(writer& each) {
+    if (!each.at->is_alive)
+      return true;
+    if (!each.answer.arrived())
+      return false;
+    auto& slots = each.slots.list;
+    const auto step = each.step++;
+    if (step == 0) {
+      slots = each.answer.get()->list;
+      std::erase_if(slots, [](const auto& x) { return x.what != segment_slot::state::reserved; });
+    } else if (step <= 2) {
+      for (const auto& slot : slots)
+        fill(object_of(each.at->memory, slot), number_of(slot.key), step == 2);
+    } else if (step == 3) {
+      for (const auto& slot : slots)
+        seal_slot(each.at->memory, slot, fingerprint_of(number_of(slot.key)));
+    } else {
+      auto given_up = segment_slots{};
+      if (draw(4) == 0 && !slots.empty()) {
+        given_up.list.push_back(slots.back());
+        slots.pop_back();
+      }
+      caf::anon_send(each.at->segment, atom::abort_v, given_up);
+      const auto answer = send_request<atom::ok>(each.at->segment, atom::publish_v, each.slots);
+      expect_answer(each.at, [answer] { return answer.arrived(); });
+    }
+    return slots.empty() || step == 4;
+  }
+
+  void proceed_writer() {
+    if (writers_.empty())
+      return;
+    const auto at = writers_.begin() + draw(writers_.size());
+    if (proceed(*at))
+      writers_.erase(at);
+  }
+
+  /// A page that some member has, mostly.
+  uint64_t key_to_read() {
+    const auto pages = table_of(*any_member()).published(0, key_count);
+    return pages.empty() || draw(8) == 0 ? draw(key_count)
+                                         : number_of(pages[draw(pages.size())].key);
+  }
+
+  void start_reader() {
+    const auto guide = any_member(); // Whose idea of the shards it has.
+    const auto key = key_to_read();
+    const auto number = guide->view->numbers[shard_of(key_of(key), guide->view->numbers)];
+    if (const auto link = guide->connections[number])
+      readers_.push_back(
+        {key,
+         send_request<placements>(link->shard, atom::locate_v, key_batch{{key_of(key)}}),
+         nullptr,
+         {}});
+  }
+
+  /// @returns whether the reader has ended
+  bool proceed(reader& each) {
+    if (each.owner)
+      return read_on(each);
+    if (!each.answer.arrived())
+      return false;
+    const auto answer = each.answer.get();
+    if (!answer || answer->replicas.front().empty())
+      return true;
+    each.read.key = each.key;
+    each.read.from = answer->replicas.front()[draw(answer->replicas.front().size())];
+    each.owner = members.at(each.read.from.member);
+    each.read.memory = each.owner->memory;
+    EXPECT_EQ(each.read.from.length, length_of(each.key));
+    EXPECT_LE(each.read.from.offset + slot_object_offset + each.read.from.length,
+              each.owner->memory.size());
+    return has_failed();
+  }
+
+  bool read_on(reader& each) {
+    using enum page_read_steps::outcome;
+    const auto end = each.read.go_on();
+    if (end == unfinished)
+      return false;
+    const auto batch = key_batch{{key_of(each.key)}};
+    if (end == right) {
+      EXPECT_TRUE(holds(each.read.bytes, each.key)) << "wrong bytes of page " << each.key;
+      caf::anon_send(each.owner->segment, atom::touch_v, batch);
+      ++totals_.reads;
+    } else {
+      EXPECT_TRUE(end == miss || flips_bits_) << "page " << each.key << " is taken for damaged";
+      caf::anon_send(each.owner->segment, atom::corrupt_v, batch);
+      ++totals_.stale;
+    }
+    return true;
+  }
+
+  void proceed_reader() {
+    if (readers_.empty())
+      return;
+    const auto at = readers_.begin() + draw(readers_.size());
+    if (proceed(*at))
+      readers_.erase(at);
+  }
+
+  /// Commands of people, and of other members.
+  void command() {
+    const auto at = any_member();
+    const auto key = draw(key_count);
+    const auto batch = key_batch{{key_of(key)}};
+    switch (draw(7)) {
+      case 0:
+        return caf::anon_send(at->segment, atom::touch_v, batch);
+      case 1:
+        return caf::anon_send(at->segment, atom::corrupt_v, batch);
+      case 2:
+        return caf::anon_send(
+          at->segment, atom::pin_v,
+          page_pins{static_cast<uint8_t>(draw(3)), 1000 * uint64_t{draw(9)}, batch.keys});
+      case 3:
+        return caf::anon_send(at->segment, atom::remove_v, keys_of(key, 1 + draw(3)));
+      case 4:
+        if (draw(3) == 0)
+          caf::anon_send(at->segment, atom::clear_v, namespace_pages{fingerprint_of(key)});
+        return;
+      case 5: {
+        const auto answer = send_request<atom::ok>(at->segment, atom::mount_v);
+        return expect_answer(at, [answer] { return answer.arrived(); });
+      }
+      default:
+        return flips_bits_ ? flip_bit(*at) : void();
+    }
+  }
+
+  void flip_bit(member& at) {
+    const auto pages = table_of(at).published(0, key_count);
+    if (pages.empty())
+      return;
+    const auto& page = pages[draw(pages.size())];
+    at.memory[page.offset + draw(slot_object_offset + page.length)] ^= std::byte{1} << draw(8);
+  }
+
+  /// A replica; what is asked for may be elsewhere by the time it is read.
+  void copy_pages() {
+    const auto from = any_member();
+    const auto to = any_member();
+    if (from == to)
+      return;
+    auto wanted = page_copies{from->id, {}};
+    for (const auto& page : table_of(*from).published(64 * draw(16), 1 + draw(3)))
+      wanted.pages.push_back({announce(page), parent_of(number_of(page.key)),
+                              fingerprint_of(number_of(page.key)), 0, 0, 0});
+    const auto answer = send_request<page_totals>(to->segment, atom::copy_v, wanted);
+    expect_answer(to, [answer] { return answer.arrived(); });
+    copies_.push_back(answer);
+  }
+
+  void drain_member() {
+    const auto at = any_member();
+    if (living().size() < 2 || at->is_drained)
+      return;
+    at->is_drained = true;
+    ++totals_.drained;
+    const auto answer = send_request<drain_report>(at->segment, atom::drain_v, drain_request{});
+    expect_answer(at, [answer] { return answer.arrived(); });
+  }
+
+  // -- what happens next ------------------------------------------------------
+
+  void step_of_pages() {
+    const auto choice = draw(100);
+    if (choice < 10)
+      start_writer();
+    else if (choice < 45)
+      proceed_writer();
+    else if (choice < 58)
+      start_reader();
+    else if (choice < 96)
+      proceed_reader();
+    else if (choice < 98)
+      command();
+    else
+      copy_pages();
+  }
+
+  void step_of_processes() {
+    const auto choice = draw(100);
+    if (choice < 20)
+      pass_time(std::chrono::milliseconds{1 + draw(draw(6) == 0 ? 12000 : 1500)});
+    else if (choice < 30)
+      look(*any_member());
+    else if (choice < 45 && !is_calm_)
+      disturb(*any_member());
+  }
+
+  void disturb(member& at) {
+    const auto link = std::next(at.connections.begin(), draw(at.connections.size()));
+    switch (draw(8)) {
+      case 0:
+      case 1:
+        if (link->second)
+          link->second->is_held = !link->second->is_held;
+        return;
+      case 2: // Silent at every shard, or heard again.
+        for (const auto& [number, each] : at.connections)
+          if (each)
+            each->is_held = !at.is_silent;
+        at.is_silent = !at.is_silent;
+        return;
+      case 3:
+        return break_connection(at, link->first);
+      case 4:
+      case 5:
+        return change_shards();
+      case 6:
+        return draw(4) == 0 ? drain_member() : void();
+      default:
+        if (draw(2) == 0)
+          kill_member();
+        if (living().size() < 3)
+          start_member();
+    }
+  }
+
+  // -- the end ----------------------------------------------------------------
+
+  void end_everything() {
+    mend();
+    run();
+    while (!writers_.empty() && !has_failed()) {
+      proceed_writer();
+      run();
+    }
+    while (!readers_.empty() && !has_failed()) {
+      proceed_reader();
+      run();
+    }
+    settle();
+  }
+
+  /// A generation is one page in one place for good: a reader may take it for that.
+  void expect_lasting_generations() {
+    for (const auto& at : living())
+      for (const auto& page : table_of(*at).published(0, key_count)) {
+        const auto place = std::pair{number_of(page.key), page.offset};
+        const auto [known, is_new] = placed_.try_emplace({at->id, page.generation}, place);
+        EXPECT_EQ(known->second, place) << "generation " << page.generation << " was given out";
+      }
+  }
+
+  using offers = std::map<page_key, std::map<uint64_t, replica>>;
+
+  void expect_agreement() {
+    auto expected = std::map<uint32_t, offers>{};
+    for (const auto& each : living())
+      expect_whole(*each, expected);
+    for (const auto& [number, shard] : shards)
+      expect_offers(number, expected[number]);
+    for (const auto& link : all_connections)
+      EXPECT_LE(link->mounts, link->reasons) << "mounted without a reason";
+    for (const auto& [from, has_arrived] : owed_)
+      EXPECT_TRUE(!from->is_alive || has_arrived()) << "member " << from->id << " owes an answer";
+  }
+
+  void count() {
+    for (const auto& each : living()) {
+      totals_.moved += table_of(*each).counters().moved;
+      totals_.evicted += table_of(*each).counters().evicted;
+    }
+    for (const auto& each : copies_)
+      if (each.arrived() && each.get())
+        totals_.copied += each.get()->pages;
+    for (const auto& link : all_connections)
+      totals_.mounts += link->mounts;
+  }
+
+  /// What one member has, and what it says of it.
+  void expect_whole(const member& at, std::map<uint32_t, offers>& expected) {
+    auto numbers = std::vector<uint32_t>{};
+    for (const auto& [number, shard] : shards)
+      numbers.push_back(number);
+    const auto& table = table_of(at);
+    const auto counters = table.counters();
+    const auto pages = table.published(0, key_count + 1);
+    auto bytes = uint64_t{0};
+    for (const auto& page : pages) {
+      const auto key = number_of(page.key);
+      bytes += page.bytes;
+      EXPECT_EQ(page.length, length_of(key));
+      expected[numbers[shard_of(page.key, numbers)]][page.key][at.id]
+        = {at.id, page.offset, page.generation, page.length};
+      if (flips_bits_)
+        continue;
+      EXPECT_TRUE(
+        is_intact(at.memory, page.offset, page.key, page.generation, fingerprint_of(key)));
+      const auto memory = std::span{at.memory};
+      EXPECT_TRUE(holds(memory.subspan(page.offset + slot_object_offset, page.length), key));
+    }
+    EXPECT_EQ(counters.writing, 0u) << "a reservation leaked";
+    EXPECT_EQ(counters.used_bytes, bytes);
+    EXPECT_EQ(counters.pages, pages.size());
+    EXPECT_EQ(at.figures->pages, pages.size());
+    EXPECT_EQ(at.figures->used_bytes, bytes);
+    EXPECT_EQ(at.figures->evicted, counters.evicted);
+    EXPECT_TRUE(!at.is_drained || pages.empty()) << "a drained member has pages";
+  }
+
+  /// A shard offers this and nothing else.
+  void expect_offers(uint32_t number, const offers& expected) {
+    auto query = key_batch{};
+    for (auto key = uint64_t{0}; key < key_count; ++key)
+      query.keys.push_back(key_of(key));
+    const auto found = ask_value<placements>(shards[number], atom::locate_v, query);
+    auto offered = offers{};
+    auto replicas = uint64_t{0};
+    auto bytes = uint64_t{0};
+    for (auto key = uint64_t{0}; key < key_count; ++key)
+      for (const auto& copy : found.replicas[key]) {
+        offered[key_of(key)][copy.member] = copy;
+        ++replicas;
+        bytes += copy.length;
+      }
+    EXPECT_TRUE(offered == expected) << describe(number, offered, expected);
+    const auto status = ask_value<index_status>(shards[number], atom::status_v, status_query{});
+    EXPECT_EQ(status.keys, offered.size());
+    EXPECT_EQ(status.replicas, replicas);
+    EXPECT_EQ(status.bytes, bytes);
+    auto known = std::vector<uint64_t>{};
+    for (const auto& each : status.members)
+      known.push_back(each.info.member);
+    auto alive = std::vector<uint64_t>{};
+    for (const auto& each : living())
+      alive.push_back(each->id);
+    std::ranges::sort(known);
+    EXPECT_EQ(known, alive) << "members of shard " << number;
+  }
+
+  static std::string describe(uint32_t number, const offers& offered, const offers& expected) {
+    auto text = std::ostringstream{};
+    const auto list = [&text](const offers& all) {
+      for (const auto& [key, copies] : all)
+        for (const auto& [id, copy] : copies)
+          text << ' ' << number_of(key) << '@' << id << '+' << copy.offset << '/'
+               << copy.generation;
+    };
+    text << "shard " << number << " offers";
+    list(offered);
+    text << "; expected";
+    list(expected);
+    return text.str();
+  }
+
+  /// Pages get damaged, so that checksums may be wrong.
+  bool flips_bits_;
+  /// Nothing fails.
+  bool is_calm_;
+  model_totals totals_;
+  std::vector<writer> writers_;
+  std::vector<reader> readers_;
+  std::vector<test::reply<page_totals>> copies_;
+  /// Who has to answer, and whether it has.
+  std::vector<std::pair<member_ptr, std::function<bool()>>> owed_;
+  /// Key and place, by member and generation.
+  std::map<std::pair<uint64_t, uint32_t>, std::pair<uint64_t, uint64_t>> placed_;
+};
+
+uint64_t number_from(const char* name, uint64_t otherwise) {
+  const auto* text = std::getenv(name);
+  return text ? std::strtoull(text, nullptr, 10) : otherwise;
+}
+
+TEST(ClusterModelTest, ReadersGetTheRightPageAndTheIndexAgreesWithTheOwners) {
+  spdlog::set_level(spdlog::level::err); // Shards that are lost are what is tested.
+  const auto* one = std::getenv("HICACHE_CLUSTER_MODEL_SEED");
+  const auto first = number_from("HICACHE_CLUSTER_MODEL_SEED", 1);
+  const auto runs = one ? 1 : number_from("HICACHE_CLUSTER_MODEL_RUNS", 2000);
+  auto sum = model_totals{};
+  for (auto seed = first; seed < first + runs; ++seed) {
+    SCOPED_TRACE("HICACHE_CLUSTER_MODEL_SEED=" + std::to_string(seed));
+    sum += cluster_model{seed}.simulate(80);
+    if (HasFailure())
+      return;
+  }
+  RecordProperty("reads", std::to_string(sum.reads));
+  RecordProperty("stale", std::to_string(sum.stale));
+  RecordProperty("evicted", std::to_string(sum.evicted));
+  RecordProperty("moved", std::to_string(sum.moved));
+  RecordProperty("copied", std::to_string(sum.copied));
+  RecordProperty("mounts", std::to_string(sum.mounts));
+  RecordProperty("drained", std::to_string(sum.drained));
+  // The seeds reach what they are for.
+  if (runs >= 100) {
+    EXPECT_GT(sum.reads, 2 * runs);
+    EXPECT_GT(sum.stale, runs);
+    EXPECT_GT(sum.evicted, 4 * runs);
+    EXPECT_GT(sum.moved, runs / 2);
+    EXPECT_GT(sum.copied, runs / 2);
+    EXPECT_GT(sum.drained, runs / 10);
+  }
+}
+
+} // namespace
+} // namespace hicache
