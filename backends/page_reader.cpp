@@ -236,8 +236,8 @@ void page_reader::tell_corrupt(const route_map& routes, std::span<const replica_
     if (code == ec::corrupt_page)
       spdlog::warn("page {} of member {:016x}: {}; it counts as a miss", to_string(wanted[i].key),
                    wanted[i].from.member, detail);
-    // What looks like another page, or one of another length, may be this one with a damaged header:
-    // its owner can tell.
+    // What looks like another page, or one of another length, may be this one with a damaged
+    // header: its owner can tell.
     if (code == ec::corrupt_page || code == ec::not_found || code == ec::invalid_argument)
       doubtful[wanted[i].from.member].push_back(wanted[i].key);
   }

@@ -8,7 +8,6 @@
 #include "messages/page_header.hpp"
 
 #include <caf/scoped_actor.hpp>
-
 #include <spdlog/spdlog.h>
 
 #include <unistd.h>
