@@ -19,8 +19,9 @@ std::vector<uint64_t> place_replicas(const page_key& key, std::span<const member
     return std::pair{x.first, x.second->member};
   });
   auto chosen = std::vector<const member_info*>{};
-  for (const auto& [rank, member] : ranked) {
-    const auto has_host = [&](const auto* other) { return other->host == member->host; };
+  for (const auto& entry : ranked) {
+    const auto* member = entry.second;
+    const auto has_host = [member](const auto* other) { return other->host == member->host; };
     if (chosen.size() < count && std::ranges::none_of(chosen, has_host))
       chosen.push_back(member);
   }

@@ -26,9 +26,11 @@ void check(std::span<const uint64_t> words) {
 }
 
 constexpr auto checks = std::array{
-  check<member_info>,  check<shard_map>,       check<membership>,      check<heartbeat>,
-  check<key_batch>,    check<published_pages>, check<withdrawn_pages>, check<placements>,
-  check<member_query>, check<member_list>,     check<status_query>,    check<index_status>,
+  check<member_info>,   check<shard_map>,       check<membership>,      check<heartbeat>,
+  check<key_batch>,     check<published_pages>, check<withdrawn_pages>, check<placements>,
+  check<member_query>,  check<member_list>,     check<status_query>,    check<index_status>,
+  check<page_totals>,   check<page_pins>,       check<namespace_pages>, check<page_copies>,
+  check<drain_request>, check<drain_report>,
 };
 
 } // namespace
