@@ -41,7 +41,8 @@ copier_state::filled copier_state::fill(const page_copies& pages, const segment_
     end.totals.bytes += slot_bytes_for(slot.length);
   };
   auto targets = std::vector<std::span<std::byte>>(slots.list.size());
-  auto reads = std::vector<replica_read>{};
+  auto replicas = std::vector<replica>(slots.list.size());
+  auto reads = std::vector<page_search>{};
   auto reserved = std::vector<segment_slot>{};
   for (auto i = size_t{0}; i < slots.list.size(); ++i) {
     const auto& slot = slots.list[i];
@@ -51,10 +52,8 @@ copier_state::filled copier_state::fill(const page_copies& pages, const segment_
       continue;
     const auto& copied = pages.pages[i];
     targets[i] = object_of(options.memory, slot);
-    reads.push_back({slot.key,
-                     copied.fingerprint,
-                     {pages.source, copied.page.offset, copied.page.generation, slot.length},
-                     {&targets[i], 1}});
+    replicas[i] = {pages.source, copied.page.offset, copied.page.generation, slot.length};
+    reads.push_back({slot.key, copied.fingerprint, {&replicas[i], 1}, {&targets[i], 1}, true});
     reserved.push_back(slot);
   }
   const auto outcome = reader->read(reads, options.reader.clock->now() + options.timeout);

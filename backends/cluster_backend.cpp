@@ -12,6 +12,8 @@
 
 #include <algorithm>
 #include <functional>
+#include <numeric>
+#include <thread>
 #include <utility>
 
 namespace hicache {
@@ -47,35 +49,12 @@ std::vector<result<void>> cluster_backend::get(std::span<const page_read> pages,
   if (options_.reader.clock->now() >= deadline)
     return all_fail(pages, ec::deadline_exceeded);
   auto outcome = all_fail(pages, ec::not_found);
-  auto keys = std::vector<page_key>{};
-  for (const auto& page : pages)
-    keys.push_back(page.key);
-  auto where = locate(keys, deadline);
-  // Round r tries the r-th replica of every page that has not been read yet; this process's own
-  // memory comes first.
-  const auto own = options_.reader.member;
-  for (auto& replicas : where.replicas)
-    std::stable_partition(replicas.begin(), replicas.end(),
-                          [own](const replica& x) { return x.member == own; });
-  for (auto round = size_t{0}; round < limits::replicas_per_key; ++round) {
-    auto wanted = std::vector<replica_read>{};
-    auto positions = std::vector<size_t>{};
-    for (auto i = size_t{0}; i < pages.size(); ++i)
-      if (!outcome[i] && round < where.replicas[i].size()) {
-        wanted.push_back(
-          {pages[i].key, options_.fingerprint, where.replicas[i][round], pages[i].parts});
-        positions.push_back(i);
-      }
-    if (wanted.empty())
-      break;
-    auto parts = reader_.read(wanted, deadline);
-    auto read = std::vector<const replica_read*>{};
-    for (auto k = size_t{0}; k < parts.size(); ++k) {
-      if (parts[k])
-        read.push_back(&wanted[k]);
-      outcome[positions[k]] = std::move(parts[k]);
-    }
-    reader_.tell_uses(read);
+  auto open = std::vector<size_t>(pages.size());
+  std::iota(open.begin(), open.end(), size_t{0});
+  for (auto look = 0; !open.empty() && look <= limits::demand_looks; ++look) {
+    if (look > 0)
+      std::this_thread::sleep_for(limits::demand_pause);
+    open = get_once(pages, open, look == limits::demand_looks, deadline, outcome);
   }
   auto counted = backend_counters{};
   for (const auto& page : outcome)
@@ -86,6 +65,88 @@ std::vector<result<void>> cluster_backend::get(std::span<const page_read> pages,
   const auto guard = std::lock_guard{mutex_};
   counters_ += counted;
   return outcome;
+}
+
+std::vector<size_t> cluster_backend::get_once(std::span<const page_read> pages,
+                                              std::span<const size_t> positions, bool insists,
+                                              time_point deadline,
+                                              std::vector<result<void>>& outcome) {
+  auto keys = std::vector<page_key>{};
+  for (const auto i : positions)
+    keys.push_back(pages[i].key);
+  const auto where = locate(keys, deadline);
+  auto wanted = std::vector<page_search>{};
+  auto known = std::vector<size_t>{};
+  for (auto k = size_t{0}; k < positions.size(); ++k) {
+    const auto& [key, parts] = pages[positions[k]];
+    const auto& replicas = where.replicas[k];
+    outcome[positions[k]] = fail(ec::not_found);
+    if (replicas.empty())
+      continue;
+    // There will be no more of them.
+    const auto is_everywhere = replicas.size() >= limits::replicas_per_key;
+    wanted.push_back({key, options_.fingerprint, replicas, parts, insists || is_everywhere});
+    known.push_back(positions[k]);
+  }
+  auto uses = member_pages{};
+  auto refused = std::vector<size_t>{};
+  auto hot = std::vector<size_t>{};
+  const auto found = reader_.read(wanted, deadline);
+  for (auto k = size_t{0}; k < known.size(); ++k) {
+    auto& end = outcome[known[k]];
+    if (found[k]) {
+      end = {};
+      uses[found[k]->member].push_back(wanted[k].key);
+      if (found[k]->in_demand)
+        hot.push_back(known[k]);
+    } else {
+      end = tl::unexpected{found[k].error()};
+      if (end.error().code == ec::limit_reached)
+        refused.push_back(known[k]);
+    }
+  }
+  reader_.tell_uses(std::move(uses));
+  if (options_.segment && !hot.empty())
+    offer(pages, hot, deadline);
+  return refused;
+}
+
+void cluster_backend::offer(std::span<const page_read> pages, std::span<const size_t> positions,
+                            time_point deadline) {
+  auto wanted = segment_pages{};
+  for (const auto i : positions)
+    wanted.list.push_back({pages[i].key,
+                           {},
+                           static_cast<uint32_t>(total_bytes(pages[i].parts)),
+                           options_.fingerprint,
+                           0});
+  auto slots = write_slots(std::move(wanted), [&](size_t k, std::byte* target) {
+    gather(pages[positions[k]].parts, target);
+  });
+  if (!slots)
+    return;
+  std::erase_if(slots->list, [](const auto& x) { return x.what != segment_slot::state::reserved; });
+  // Waits until the index knows, as for any page that is stored; a failure costs a copy only.
+  static_cast<void>(ask<atom::ok>(*options_.reader.system, options_.segment,
+                                  time_left(*options_.reader.clock, deadline), atom::publish_v,
+                                  std::move(*slots)));
+}
+
+template <class Gather>
+result<segment_slots> cluster_backend::write_slots(segment_pages pages, Gather gather_object) {
+  // Without a time limit: an answer that nobody takes would be slots that nobody gives back.
+  auto slots = ask<segment_slots>(*options_.reader.system, options_.segment, caf::infinite,
+                                  atom::reserve_v, std::move(pages));
+  if (!slots)
+    return slots;
+  for (auto k = size_t{0}; k < slots->list.size(); ++k) {
+    const auto& slot = slots->list[k];
+    if (slot.what != segment_slot::state::reserved)
+      continue;
+    gather_object(k, object_of(options_.segment_memory, slot).data());
+    seal_slot(options_.segment_memory, slot, options_.fingerprint);
+  }
+  return slots;
 }
 
 std::vector<result<void>> cluster_backend::set(std::span<const page_write> pages,
@@ -123,9 +184,9 @@ std::vector<result<void>> cluster_backend::set(std::span<const page_write> pages
   };
   if (!options_.segment)
     return fail_rest({ec::store_full, "this process lends no memory"});
-  // Without a time limit: an answer that nobody takes would be slots that nobody gives back.
-  auto slots = ask<segment_slots>(*options_.reader.system, options_.segment, caf::infinite,
-                                  atom::reserve_v, std::move(wanted));
+  const auto slots = write_slots(std::move(wanted), [&](size_t k, std::byte* target) {
+    gather(pages[positions[k]].parts, target);
+  });
   if (!slots)
     return fail_rest(slots.error());
   auto filled = segment_slots{};
@@ -136,8 +197,6 @@ std::vector<result<void>> cluster_backend::set(std::span<const page_write> pages
     if (slot.what == segment_slot::state::full) {
       outcome[positions[k]] = fail(ec::store_full);
     } else if (slot.what == segment_slot::state::reserved) {
-      gather(page.parts, object_of(options_.segment_memory, slot).data());
-      seal_slot(options_.segment_memory, slot, options_.fingerprint);
       filled.list.push_back(slot);
       const auto here = announced_page{slot.key, slot.offset, slot.generation, slot.length};
       copies.pages.push_back(copied_page{here, page.parent, options_.fingerprint, page.tenant});

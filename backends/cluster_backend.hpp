@@ -54,6 +54,21 @@ public:
   backend_health health() override;
 
 private:
+  /// Looks for the pages at these positions and reads those that are there. @returns those that
+  /// others will offer in a moment: their owners send them no more now
+  std::vector<size_t> get_once(std::span<const page_read> pages, std::span<const size_t> positions,
+                               bool insists, time_point deadline,
+                               std::vector<result<void>>& outcome);
+
+  /// Offers pages just read to others: they are in demand.
+  void offer(std::span<const page_read> pages, std::span<const size_t> positions,
+             time_point deadline);
+
+  /// Finds room in this process's segment for pages that are not there, and writes them: `gather`
+  /// copies the object of a page, by position, to its place.
+  template <class Gather>
+  result<segment_slots> write_slots(segment_pages pages, Gather gather_object);
+
   placements locate(std::span<const page_key> keys, time_point deadline);
 
   /// Enters a shard's answer for the keys at these positions.

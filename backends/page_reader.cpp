@@ -4,7 +4,7 @@
 #include "backends/page_checksum.hpp"
 #include "backends/storage_backend.hpp"
 #include "base/check.hpp"
-#include "base/limits.hpp"
+#include "base/mix.hpp"
 
 #include <caf/actor_cast.hpp>
 #include <caf/send.hpp>
@@ -14,6 +14,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <random>
 #include <utility>
 
 namespace hicache {
@@ -22,7 +23,7 @@ namespace {
 
 using header_bytes = std::array<std::byte, page_header_bytes>;
 
-uint64_t length_of(const replica_read& what) {
+uint64_t length_of(const page_search& what) {
   auto total = uint64_t{0};
   for (const auto& part : what.parts)
     total += part.size();
@@ -31,42 +32,37 @@ uint64_t length_of(const replica_read& what) {
 
 } // namespace
 
-page_reader::page_reader(page_reader_options options) : options_(std::move(options)) {
+page_reader::page_reader(page_reader_options options)
+  : options_(std::move(options)), salt_(std::random_device{}()) {
   HICACHE_CHECK(options_.system != nullptr && options_.index != nullptr
                 && options_.clock != nullptr);
 }
 
-std::vector<result<void>> page_reader::read(std::span<const replica_read> wanted,
-                                            time_point deadline) {
-  auto outcome = std::vector<result<void>>(wanted.size());
+std::vector<result<page_source>> page_reader::read(std::span<const page_search> wanted,
+                                                   time_point deadline) {
+  auto outcome = std::vector<result<page_source>>(wanted.size());
   auto members = std::set<uint64_t>{};
   for (const auto& what : wanted)
-    members.insert(what.from.member);
+    for (const auto& from : what.replicas)
+      members.insert(from.member);
   const auto routes = routes_to(members, deadline);
-  auto remote = std::vector<size_t>{};
+  auto doubtful = member_pages{};
+  auto open = std::vector<open_search>{};
   for (auto i = size_t{0}; i < wanted.size(); ++i) {
-    const auto way = routes.find(wanted[i].from.member);
     if (options_.clock->now() >= deadline)
       outcome[i] = fail(ec::deadline_exceeded);
-    else if (way == routes.end())
-      outcome[i] = fail(ec::not_found, "its owner is gone");
-    else if (!way->second->memory.empty())
-      outcome[i] = read_memory(way->second->memory, wanted[i]);
-    else
-      remote.push_back(i);
+    else if (auto left = read_here(routes, wanted[i], outcome[i], doubtful); !left.empty())
+      open.push_back({i, std::move(left)});
   }
-  if (!remote.empty())
-    read_remote(routes, wanted, remote, deadline, outcome);
-  tell_corrupt(routes, wanted, outcome);
+  while (!open.empty())
+    open = read_remote(routes, wanted, std::move(open), deadline, outcome, doubtful);
+  tell_corrupt(routes, std::move(doubtful));
   return outcome;
 }
 
-void page_reader::tell_uses(std::span<const replica_read* const> pages) {
-  auto used = std::map<uint64_t, std::vector<page_key>>{};
-  for (const auto* page : pages)
-    used[page->from.member].push_back(page->key);
+void page_reader::tell_uses(member_pages pages) {
   const auto guard = std::lock_guard{mutex_};
-  for (auto& [member, keys] : used)
+  for (auto& [member, keys] : pages)
     if (const auto way = routes_.find(member); way != routes_.end() && way->second->actor)
       caf::anon_send(way->second->actor, atom::touch_v, key_batch{std::move(keys)});
 }
@@ -142,10 +138,34 @@ std::shared_ptr<const known_member> page_reader::open_route(const member_info& m
 
 // -- moving bytes -------------------------------------------------------------
 
+std::vector<replica> page_reader::read_here(const route_map& routes, const page_search& what,
+                                            result<page_source>& outcome,
+                                            member_pages& doubtful) const {
+  outcome = fail(ec::not_found, "its owner is gone");
+  auto near = std::vector<replica>{};
+  auto far = std::vector<replica>{};
+  for (const auto& from : what.replicas)
+    if (const auto way = routes.find(from.member); way != routes.end())
+      (way->second->memory.empty() ? far : near).push_back(from);
+  const auto own = options_.member;
+  std::ranges::stable_partition(near, [own](const replica& x) { return x.member == own; });
+  for (const auto& from : near) {
+    const auto read = read_memory(routes.at(from.member)->memory, what, from);
+    if (read) {
+      outcome = page_source{from.member, false};
+      return {};
+    }
+    outcome = tl::unexpected{read.error()};
+    doubt(what, from, read.error(), doubtful);
+  }
+  std::ranges::sort(far, {}, [this](const replica& x) { return mix(salt_, x.member); });
+  return far;
+}
+
 result<page_header> page_reader::verify_header(std::span<const std::byte> bytes,
-                                               const replica_read& what) {
+                                               const page_search& what, const replica& from) {
   auto header = decode_page_header(bytes);
-  if (!header || header->generation != what.from.generation || header->key != what.key)
+  if (!header || header->generation != from.generation || header->key != what.key)
     return fail(ec::not_found, "its slot was reused");
   if (header->fingerprint != what.fingerprint)
     return fail(ec::corrupt_page, "another namespace");
@@ -154,16 +174,15 @@ result<page_header> page_reader::verify_header(std::span<const std::byte> bytes,
   return header;
 }
 
-result<void> page_reader::read_memory(std::span<const std::byte> memory,
-                                      const replica_read& what) const {
+result<void> page_reader::read_memory(std::span<const std::byte> memory, const page_search& what,
+                                      const replica& from) const {
   const auto length = length_of(what);
-  if (what.from.offset > memory.size()
-      || memory.size() - what.from.offset < slot_object_offset + length)
+  if (from.offset > memory.size() || memory.size() - from.offset < slot_object_offset + length)
     return fail(ec::corrupt_page, "outside of its segment");
-  const auto slot = memory.subspan(what.from.offset);
+  const auto slot = memory.subspan(from.offset);
   auto before = header_bytes{};
   std::memcpy(before.data(), slot.data(), before.size());
-  const auto header = verify_header(before, what);
+  const auto header = verify_header(before, what, from);
   if (!header)
     return tl::unexpected{header.error()};
   scatter(slot.data() + slot_object_offset, what.parts);
@@ -177,70 +196,80 @@ result<void> page_reader::read_memory(std::span<const std::byte> memory,
   return {};
 }
 
-void page_reader::read_remote(const route_map& routes, std::span<const replica_read> wanted,
-                              const std::vector<size_t>& positions, time_point deadline,
-                              std::vector<result<void>>& outcome) {
-  {
-    const auto guard = std::lock_guard{mutex_};
-    if (!client_) {
-      auto client = page_client::create();
-      if (!client) {
-        for (const auto i : positions)
-          outcome[i] = tl::unexpected{client.error()};
-        return;
-      }
-      client_ = std::move(*client);
-    }
+result<page_client*> page_reader::client() {
+  const auto guard = std::lock_guard{mutex_};
+  if (!client_) {
+    auto made = page_client::create(options_.member != 0);
+    if (!made)
+      return tl::unexpected{made.error()};
+    client_ = std::move(*made);
   }
-  // Up to the object, so that the two ranges of a page follow each other: they travel as one.
-  auto headers = std::vector<std::array<std::byte, slot_object_offset>>(positions.size());
-  auto header_targets = std::vector<std::span<std::byte>>{headers.begin(), headers.end()};
-  auto of_member = std::map<uint64_t, std::vector<size_t>>{};
-  auto reads = std::vector<server_read>{};
-  for (auto k = size_t{0}; k < positions.size(); ++k)
-    of_member[wanted[positions[k]].from.member].push_back(k);
-  for (const auto& [member, pages] : of_member) {
-    auto& read = reads.emplace_back(server_read{routes.at(member)->info.page_address, {}});
-    for (const auto k : pages) {
-      const auto& what = wanted[positions[k]];
-      read.ranges.push_back({what.from.offset, {&header_targets[k], 1}});
-      read.ranges.push_back({what.from.offset + slot_object_offset, what.parts});
-    }
-  }
-  const auto answers = client_->read(reads, deadline);
-  auto answer = answers.begin();
-  for (const auto& [member, pages] : of_member) {
-    for (auto n = size_t{0}; n < pages.size(); ++n) {
-      const auto k = pages[n];
-      const auto& what = wanted[positions[k]];
-      auto& end = outcome[positions[k]];
-      end = (*answer)[2 * n] ? (*answer)[2 * n + 1] : (*answer)[2 * n];
-      if (!end)
-        continue;
-      if (const auto header = verify_header(headers[k], what); !header)
-        end = tl::unexpected{header.error()};
-      else if (page_checksum(what.parts) != header->checksum)
-        end = fail(ec::corrupt_page, "wrong checksum");
-    }
-    ++answer;
-  }
+  return client_.get();
 }
 
-void page_reader::tell_corrupt(const route_map& routes, std::span<const replica_read> wanted,
-                               const std::vector<result<void>>& outcome) const {
-  auto doubtful = std::map<uint64_t, std::vector<page_key>>{};
-  for (auto i = size_t{0}; i < wanted.size(); ++i) {
-    if (outcome[i])
-      continue;
-    const auto& [code, detail] = outcome[i].error();
-    if (code == ec::corrupt_page)
-      spdlog::warn("page {} of member {:016x}: {}; it counts as a miss", to_string(wanted[i].key),
-                   wanted[i].from.member, detail);
-    // What looks like another page, or one of another length, may be this one with a damaged
-    // header: its owner can tell.
-    if (code == ec::corrupt_page || code == ec::not_found || code == ec::invalid_argument)
-      doubtful[wanted[i].from.member].push_back(wanted[i].key);
+std::vector<page_reader::open_search>
+page_reader::read_remote(const route_map& routes, std::span<const page_search> wanted,
+                         std::vector<open_search> open, time_point deadline,
+                         std::vector<result<page_source>>& outcome, member_pages& doubtful) {
+  const auto reader = client();
+  if (!reader) {
+    for (const auto& [position, left] : open)
+      outcome[position] = tl::unexpected{reader.error()};
+    return {};
   }
+  auto reads = range_reads{};
+  auto servers = std::map<uint64_t, size_t>{};
+  auto headers = std::vector<std::array<std::byte, slot_object_offset>>(open.size());
+  auto targets = std::vector<std::vector<std::span<std::byte>>>(open.size());
+  auto places = std::vector<std::vector<range_place>>(open.size());
+  for (auto k = size_t{0}; k < open.size(); ++k) {
+    const auto& what = wanted[open[k].position];
+    targets[k].emplace_back(headers[k]);
+    targets[k].insert(targets[k].end(), what.parts.begin(), what.parts.end());
+    for (const auto& from : open[k].left) {
+      const auto [server, is_new] = servers.try_emplace(from.member, reads.servers.size());
+      if (is_new)
+        reads.servers.push_back(routes.at(from.member)->info.page_address);
+      places[k].push_back({server->second, from.offset});
+    }
+    reads.ranges.push_back({places[k], targets[k], what.insists});
+  }
+  const auto answers = (*reader)->read(reads, deadline);
+  auto again = std::vector<open_search>{};
+  for (auto k = size_t{0}; k < open.size(); ++k) {
+    auto& [position, left] = open[k];
+    const auto& what = wanted[position];
+    if (!answers[k]) {
+      outcome[position] = tl::unexpected{answers[k].error()};
+      continue;
+    }
+    const auto at = left.begin() + static_cast<ptrdiff_t>(answers[k]->place);
+    const auto header = verify_header(headers[k], what, *at);
+    if (header && page_checksum(what.parts) == header->checksum) {
+      outcome[position] = page_source{at->member, answers[k]->in_demand};
+      continue;
+    }
+    const auto why = header ? error{ec::corrupt_page, "wrong checksum"} : header.error();
+    outcome[position] = tl::unexpected{why};
+    doubt(what, *at, why, doubtful);
+    left.erase(at);
+    if (!left.empty())
+      again.push_back(std::move(open[k]));
+  }
+  return again;
+}
+
+void page_reader::doubt(const page_search& what, const replica& from, const error& why,
+                        member_pages& doubtful) {
+  if (why.code == ec::corrupt_page)
+    spdlog::warn("page {} of member {:016x}: {}; it counts as a miss", to_string(what.key),
+                 from.member, why.detail);
+  // What looks like another page, or one of another length, may be this one with a damaged header:
+  // its owner can tell.
+  doubtful[from.member].push_back(what.key);
+}
+
+void page_reader::tell_corrupt(const route_map& routes, member_pages doubtful) {
   for (auto& [member, keys] : doubtful)
     if (const auto way = routes.find(member); way != routes.end() && way->second->actor)
       caf::anon_send(way->second->actor, atom::corrupt_v, key_batch{std::move(keys)});

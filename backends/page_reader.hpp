@@ -36,14 +36,27 @@ struct page_reader_options {
   const clock_source* clock = nullptr;
 };
 
-/// A page of one member, and where its object goes.
-struct replica_read {
+/// A page, who has it, and where its object goes.
+struct page_search {
   page_key key;
   uint64_t fingerprint = 0;
-  replica from;
+  /// Not owned; at most 64.
+  std::span<const replica> replicas;
   /// Not owned.
   std::span<const std::span<std::byte>> parts;
+  /// As in remote_range.
+  bool insists = false;
 };
+
+/// How a page was found.
+struct page_source {
+  uint64_t member = 0;
+  /// Others wanted it from the same member a moment ago, too.
+  bool in_demand = false;
+};
+
+/// Pages by the member that has them.
+using member_pages = std::map<uint64_t, std::vector<page_key>>;
 
 /// A member as a reader knows it.
 struct known_member {
@@ -63,16 +76,18 @@ class page_reader {
 public:
   explicit page_reader(page_reader_options options);
 
-  /// Reads each of these; from several members at a time. Afterwards nothing writes to the parts;
-  /// those of a page that failed hold anything.
-  /// @returns for each: not_found if the member is gone or its memory holds another page by now;
-  /// corrupt_page if the bytes do not verify; invalid_argument if the parts have not the object's
-  /// length; deadline_exceeded; peer_unreachable; io_failure. Members are told of pages that are
-  /// not as the index says.
-  std::vector<result<void>> read(std::span<const replica_read> wanted, time_point deadline);
+  /// Reads each of these: from memory that this process can address, if there is such a replica,
+  /// else from the members on other machines, several at a time and each page from the next one if
+  /// the first fails or is late. Readers differ in whom they ask first. Afterwards nothing writes
+  /// to the parts; those of a page that failed hold anything.
+  /// @returns for each, of the replica tried last: not_found if the member is gone or its memory
+  /// holds another page by now; corrupt_page if the bytes do not verify; invalid_argument if the
+  /// parts have not the object's length; limit_reached as page_client::read; deadline_exceeded;
+  /// peer_unreachable; io_failure. Members are told of pages that are not as the index says.
+  std::vector<result<page_source>> read(std::span<const page_search> wanted, time_point deadline);
 
   /// Tells the members that these pages of theirs were read, which keeps them from eviction.
-  void tell_uses(std::span<const replica_read* const> pages);
+  void tell_uses(member_pages pages);
 
   /// All members that the index knows now, this process among them; none if it cannot be reached.
   std::vector<member_info> members(time_point deadline);
@@ -92,23 +107,44 @@ private:
   std::shared_ptr<const known_member>
   open_route(const member_info& member, const index_actor& shard, time_point deadline) const;
 
-  /// Reads one replica from memory that this process can address.
-  result<void> read_memory(std::span<const std::byte> memory, const replica_read& what) const;
+  /// A page that is not read yet, and who may still be asked.
+  struct open_search {
+    size_t position = 0;
+    std::vector<replica> left;
+  };
 
-  /// Reads replicas of members on other machines by UCX.
-  void read_remote(const route_map& routes, std::span<const replica_read> wanted,
-                   const std::vector<size_t>& positions, time_point deadline,
-                   std::vector<result<void>>& outcome);
+  /// Takes a page from memory if it can. @returns those that are left to be asked by UCX.
+  std::vector<replica> read_here(const route_map& routes, const page_search& what,
+                                 result<page_source>& outcome, member_pages& doubtful) const;
+
+  /// Reads one replica from memory that this process can address.
+  result<void> read_memory(std::span<const std::byte> memory, const page_search& what,
+                           const replica& from) const;
+
+  /// Reads pages of members on other machines by UCX, each from one of those left. @returns the
+  /// pages that did not verify and may still be elsewhere
+  std::vector<open_search> read_remote(const route_map& routes, std::span<const page_search> wanted,
+                                       std::vector<open_search> open, time_point deadline,
+                                       std::vector<result<page_source>>& outcome,
+                                       member_pages& doubtful);
+
+  /// The client, made when it is needed first.
+  result<page_client*> client();
 
   /// Compares a header with what was asked for.
   static result<page_header> verify_header(std::span<const std::byte> bytes,
-                                           const replica_read& what);
+                                           const page_search& what, const replica& from);
 
-  /// Logs the pages that did not verify; tells their members.
-  void tell_corrupt(const route_map& routes, std::span<const replica_read> wanted,
-                    const std::vector<result<void>>& outcome) const;
+  /// Logs a page that did not verify, and notes whom to tell.
+  static void doubt(const page_search& what, const replica& from, const error& why,
+                    member_pages& doubtful);
+
+  /// Has the members look at pages that are not as the index says.
+  static void tell_corrupt(const route_map& routes, member_pages doubtful);
 
   page_reader_options options_;
+  /// So that readers differ.
+  uint64_t salt_;
   std::mutex mutex_; // Guards what follows.
   route_map routes_;
   std::unique_ptr<page_client> client_;

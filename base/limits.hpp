@@ -116,6 +116,21 @@ inline constexpr auto peer_memory_time = std::chrono::seconds{2};
 inline constexpr auto read_stall = std::chrono::seconds{3};
 inline constexpr auto read_avoidance = std::chrono::seconds{4};
 
+/// How long a reader waits for the next bytes of an owner before it asks another one for the same
+/// pages, and takes them from whoever is faster: some times what an owner takes on a busy machine.
+inline constexpr auto read_hedge = std::chrono::milliseconds{200};
+
+/// How often an owner sends the same page within a moment before it refers readers to those that
+/// just got it, and how long the moment is, at least. The first reader need not offer the page, the
+/// others do: the places to read it from become four times as many with each round.
+inline constexpr uint32_t demand_serves = 4;
+inline constexpr auto demand_moment = std::chrono::milliseconds{500};
+
+/// How often such a reader looks for others that offer the page before it insists, and the pause
+/// before each time: 200 ms in all, while a reader offers what it got within some milliseconds.
+inline constexpr auto demand_looks = 40;
+inline constexpr auto demand_pause = std::chrono::milliseconds{5};
+
 /// Transfers that one reader keeps in flight to one owner: enough to overlap the owner's copying
 /// with the network. An owner closes the connection of a reader that exceeds it.
 inline constexpr size_t transfers_in_flight = 4;

@@ -60,6 +60,9 @@ public:
 
   uint64_t lent_bytes() const noexcept { return memory_ ? memory_->size() : 0; }
 
+  /// Bytes that this process sent to readers on other machines.
+  uint64_t sent_bytes() const noexcept { return server_ ? server_->sent_bytes() : 0; }
+
 private:
   cluster_member(caf::actor_system& system, cluster_member_options options);
 

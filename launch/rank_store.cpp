@@ -96,6 +96,7 @@ void rank_store::close() {
   }
   actor_ = nullptr;
   backend_ = nullptr;
+  closed_sent_bytes_ += member_ ? member_->sent_bytes() : 0;
   member_.reset();
 }
 
@@ -121,6 +122,7 @@ std::optional<store_figures> rank_store::figures(std::chrono::nanoseconds timeou
   auto figures = store_figures{};
   figures.evicted = total.evicted_l3;
   figures.lent_bytes = member_ ? member_->lent_bytes() : 0;
+  figures.sent_bytes = closed_sent_bytes_ + (member_ ? member_->sent_bytes() : 0);
   figures.counters = closed_backends_;
   if (!actor_)
     return figures;

@@ -43,6 +43,8 @@ struct store_figures {
   uint64_t evicted = 0;
   /// Bytes that this rank lends to the cluster now.
   uint64_t lent_bytes = 0;
+  /// Bytes of it that were sent to readers on other machines.
+  uint64_t sent_bytes = 0;
   /// By the backend's name.
   std::map<std::string, backend_counters> counters;
   std::optional<attached_store> attached;
@@ -106,6 +108,7 @@ private:
   /// Of stores that are closed.
   rank_counters closed_;
   std::map<std::string, backend_counters> closed_backends_;
+  uint64_t closed_sent_bytes_ = 0;
 };
 
 } // namespace hicache

@@ -29,45 +29,67 @@ public:
 
   /// "host:port" with a numeric host, for page_client::read.
   virtual const std::string& address() const noexcept = 0;
+
+  /// Bytes of the memory that clients were sent since the start. Any thread.
+  virtual uint64_t sent_bytes() const noexcept = 0;
 };
 
-/// Bytes wanted from an owner's memory, and where they go.
-struct remote_range {
-  /// From the start of the owner's memory.
+/// A place from which a range may be read.
+struct range_place {
+  /// Position in range_reads::servers.
+  size_t server = 0;
+  /// From the start of that server's memory.
   uint64_t offset = 0;
-  /// Where the bytes go, one part after the other; as many as are wanted. Neither the list nor the
-  /// parts are owned.
-  std::span<const std::span<std::byte>> targets;
 };
 
-/// What is wanted from one server.
-struct server_read {
-  /// As page_server::address says; only numbers are understood.
-  std::string address;
+/// Bytes wanted, who has them, and where they go.
+struct remote_range {
+  /// Best first; 1 to 64, all of which hold the same. Not owned.
+  std::span<const range_place> places;
+  /// One part after the other; as many bytes as are wanted. Neither the list nor the parts are
+  /// owned.
+  std::span<const std::span<std::byte>> targets;
+  /// Has a server send it that would rather not (limit_reached).
+  bool insists = false;
+};
+
+/// What is to be read.
+struct range_reads {
+  /// As page_server::address says, only numbers are understood; all different.
+  std::vector<std::string> servers;
   std::vector<remote_range> ranges;
+};
+
+/// How a range was read.
+struct range_answer {
+  /// Position of the place that it came from.
+  size_t place = 0;
+  /// The server sent it to others as well a moment ago: a copy elsewhere would help.
+  bool in_demand = false;
 };
 
 /// Reads from page_servers, over connections that it keeps. Any thread; calls take turns.
 class page_client {
 public:
+  /// @param lends Whether what is in demand will be offered to others by this process, so that the
+  /// servers may send them there.
   /// @returns io_failure if UCX does not start
-  static result<std::unique_ptr<page_client>> create();
+  static result<std::unique_ptr<page_client>> create(bool lends = false);
 
   virtual ~page_client();
 
-  /// Reads all ranges, in messages of up to limits::transfer_bytes, from all servers at a time;
-  /// ranges that follow each other in the owner's memory become one. Blocks until everything
+  /// Reads all ranges, in messages of up to limits::transfer_bytes, from all servers at a time. A
+  /// range comes from its first place; from the next one if that fails, or if its server delivers
+  /// nothing for limits::read_hedge, and then from whichever is faster. Blocks until everything
   /// arrived or failed, at most until the deadline. Afterwards nothing writes to the targets; those
   /// of failed ranges hold anything.
-  /// @returns for each server one result for each range: peer_unreachable if the server went away,
-  /// never was there, or delivered nothing for limits::read_stall, now or within the last
-  /// limits::read_avoidance; deadline_exceeded;
-  ///          invalid_argument if a range, or another that shared its message, leaves the server's
-  ///          memory, or if the address is none; malformed_message if the server speaks another
-  ///          version
-  /// @pre the addresses differ
-  virtual std::vector<std::vector<result<void>>> read(std::span<const server_read> reads,
-                                                      time_point deadline)
+  /// @returns for each range why the last of its places failed: peer_unreachable if the server went
+  /// away, never was there, or delivered nothing for limits::read_stall, now or within the last
+  /// limits::read_avoidance; limit_reached if the server sent it several times a moment ago, to
+  /// readers that will offer it as well; deadline_exceeded; invalid_argument if the range, or
+  /// another that shared its message, leaves the server's memory, or if the address is none;
+  /// malformed_message if the server speaks another version
+  virtual std::vector<result<range_answer>> read(const range_reads& wanted, time_point deadline)
     = 0;
 };
 

@@ -38,4 +38,22 @@ result<page_answer> decode_page_reply(std::span<const std::byte> header) {
   return page_answer{head.id, {}};
 }
 
+result<std::vector<span_state>> decode_span_states(std::span<const page_span> spans,
+                                                   std::span<const std::byte> data) {
+  if (data.size() < spans.size())
+    return fail(ec::malformed_message, "the page server's reply is too short");
+  auto states = std::vector<span_state>(spans.size());
+  auto length = spans.size();
+  for (auto i = size_t{0}; i < spans.size(); ++i) {
+    const auto state = std::to_integer<uint8_t>(data[i]);
+    if (state > static_cast<uint8_t>(span_state::refused))
+      return fail(ec::malformed_message, "the page server speaks another version");
+    states[i] = static_cast<span_state>(state);
+    length += states[i] == span_state::refused ? 0 : spans[i].length;
+  }
+  if (length != data.size())
+    return fail(ec::malformed_message, "the page server sent another number of bytes");
+  return states;
+}
+
 } // namespace hicache

@@ -22,7 +22,7 @@ static_assert(std::endian::native == std::endian::little,
 enum page_message : unsigned { page_request_message = 1, page_reply_message = 2 };
 
 /// Changes when these structs do, so that different versions refuse each other.
-inline constexpr uint32_t page_protocol = 0x48435031;
+inline constexpr uint32_t page_protocol = 0x48435032;
 
 /// Header of a request; `count` page_spans follow as its data.
 struct page_request_head {
@@ -31,16 +31,31 @@ struct page_request_head {
   uint64_t id = 0;
 };
 
-/// A piece of the owner's memory, in bytes.
+/// A piece of the owner's memory: a page, or a part of a large one.
 struct page_span {
+  /// The reader wants it even if others had it a moment ago.
+  static constexpr uint32_t insists = 1;
+  /// The reader will offer it, if it is in demand.
+  static constexpr uint32_t lends = 2;
+
   uint64_t offset = 0;
-  uint64_t length = 0;
+  uint32_t length = 0;
+  uint32_t flags = 0;
 
   friend bool operator==(const page_span&, const page_span&) = default;
 };
 
-/// Header of a reply; the bytes of the spans follow as its data, without gaps. Nothing follows if
-/// status is not 0.
+/// What a server did with a span; one byte of a reply.
+enum class span_state : uint8_t {
+  sent,
+  /// Sent, as it was to others a moment ago.
+  in_demand,
+  /// Not sent: others that had it a moment ago will offer it as well.
+  refused,
+};
+
+/// Header of a reply. Its data: a span_state for each span, then the bytes of those that are sent,
+/// without gaps. Nothing follows if status is not 0.
 struct page_reply_head {
   uint32_t protocol = page_protocol;
   /// An `ec`.
@@ -72,7 +87,15 @@ result<page_question> decode_page_request(std::span<const std::byte> header,
 /// @returns malformed_message if it is none.
 result<page_answer> decode_page_reply(std::span<const std::byte> header);
 
-/// Buffers of limits::transfer_bytes, kept for reuse: their pages are faulted in once. Not
+/// Takes the data of a reply apart.
+/// @returns what became of each span; malformed_message if it is no answer to these spans.
+result<std::vector<span_state>> decode_span_states(std::span<const page_span> spans,
+                                                   std::span<const std::byte> data);
+
+/// The longest data of a reply.
+inline constexpr size_t reply_bytes = limits::transfer_bytes + limits::transfer_ranges;
+
+/// Buffers of reply_bytes, kept for reuse: their pages are faulted in once. Not
 /// thread-safe.
 class staging_pool {
 public:
@@ -80,7 +103,7 @@ public:
 
   buffer take() {
     if (spare_.empty())
-      return std::make_unique_for_overwrite<std::byte[]>(limits::transfer_bytes);
+      return std::make_unique_for_overwrite<std::byte[]>(reply_bytes);
     auto taken = std::move(spare_.back());
     spare_.pop_back();
     return taken;

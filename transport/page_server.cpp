@@ -1,5 +1,6 @@
 #include "base/limits.hpp"
 #include "transport/page_channel.hpp"
+#include "transport/page_demand.hpp"
 #include "transport/page_messages.hpp"
 #include "transport/shared_memory.hpp"
 #include "transport/ucx.hpp"
@@ -11,6 +12,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <list>
@@ -108,6 +110,8 @@ public:
   }
 
   const std::string& address() const noexcept override { return address_; }
+
+  uint64_t sent_bytes() const noexcept override { return sent_bytes_; }
 
 private:
   // -- callbacks of UCX, inside progress --------------------------------------
@@ -233,10 +237,7 @@ private:
     auto length = size_t{0};
     if (std::all_of(request.spans.begin(), request.spans.end(), inside)) {
       reply.bytes = staging_.take();
-      for (const auto& span : request.spans) {
-        std::memcpy(reply.bytes.get() + length, memory_.data() + span.offset, span.length);
-        length += span.length;
-      }
+      length = fill(request.spans, reply.began, reply.bytes.get());
     } else {
       reply.head.status = static_cast<uint32_t>(ec::invalid_argument);
     }
@@ -252,6 +253,21 @@ private:
     // Anything but a pointer means that UCX is done with the reply, well or not; a failure also
     // comes to the link.
     reply.sent = !UCS_PTR_IS_PTR(status);
+  }
+
+  /// Writes the data of a reply. @returns its length
+  size_t fill(const std::vector<page_span>& spans, time_point now, std::byte* to) {
+    auto length = spans.size();
+    for (auto i = size_t{0}; i < spans.size(); ++i) {
+      const auto state = demand_.admit(spans[i], now);
+      to[i] = static_cast<std::byte>(state);
+      if (state == span_state::refused)
+        continue;
+      std::memcpy(to + length, memory_.data() + spans[i].offset, spans[i].length);
+      length += spans[i].length;
+    }
+    sent_bytes_ += length - spans.size();
+    return length;
   }
 
   /// Forgets the replies that are sent and gives up the readers that do not take theirs.
@@ -296,6 +312,8 @@ private:
   std::list<page_request> line_;
   std::list<page_reply> replies_;
   staging_pool staging_;
+  page_demand demand_;
+  std::atomic<uint64_t> sent_bytes_ = 0;
   std::thread thread_;
 };
 

@@ -1,5 +1,5 @@
 // What readers and owners of pages send each other. The first byte is the length of the header, its
-// highest bit says that it is a reply.
+// highest bit says that it is a reply; the data of one answers spans of one, two, three... bytes.
 
 #include "base/check.hpp"
 #include "transport/page_messages.hpp"
@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 namespace {
 
@@ -32,11 +33,21 @@ void check_request(std::span<const std::byte> header, std::span<const std::byte>
   HICACHE_CHECK(again && again->id == question->id && again->spans == question->spans);
 }
 
-void check_reply(std::span<const std::byte> header) {
+void check_reply(std::span<const std::byte> header, std::span<const std::byte> data) {
   const auto answer = decode_page_reply(header);
   HICACHE_CHECK(answer.has_value() == (header.size() == sizeof(page_reply_head)));
   if (answer)
     HICACHE_CHECK(static_cast<uint8_t>(answer->refusal.code) < ec_count);
+  auto spans = std::vector<page_span>(data.size() / 4);
+  auto length = spans.size();
+  for (auto i = size_t{0}; i < spans.size(); ++i)
+    spans[i].length = static_cast<uint32_t>(i + 1);
+  const auto states = decode_span_states(spans, data);
+  if (!states)
+    return;
+  for (auto i = size_t{0}; i < spans.size(); ++i)
+    length += (*states)[i] == span_state::refused ? 0 : spans[i].length;
+  HICACHE_CHECK(states->size() == spans.size() && length == data.size());
 }
 
 } // namespace
@@ -47,7 +58,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto bytes = std::as_bytes(std::span{data, size}.subspan(1));
   const auto header = bytes.first(std::min<size_t>(data[0] & 0x7f, bytes.size()));
   if ((data[0] & 0x80) != 0)
-    check_reply(header);
+    check_reply(header, bytes.subspan(header.size()));
   else
     check_request(header, bytes.subspan(header.size()));
   return 0;

@@ -1,10 +1,12 @@
 // Several members of the cluster store: copies on other hosts, damage, draining.
 
+#include "base/limits.hpp"
 #include "messages/page_header.hpp"
 #include "tests/backends/backend_support.hpp"
 #include "tests/launch/cluster_support.hpp"
 
 #include <array>
+#include <future>
 #include <map>
 #include <set>
 
@@ -101,6 +103,44 @@ TEST_F(ClusterMemberTest, ACopyServesWhenTheWriterIsGone) {
     const auto store = (**reader).open();
     EXPECT_EQ(take(*store, number), bytes_of(number, page_size));
   }
+}
+
+TEST_F(ClusterMemberTest, AReaderFindsThePageWithWhoeverHasIt) {
+  const auto first = join("a", 8, 1, read_path::remote);
+  const auto second = join("b", 8, 1, read_path::remote);
+  const auto reader = join("c", 1, 1, read_path::remote);
+  ASSERT_TRUE(put(*(**first).open(), 1));
+  ASSERT_TRUE(put(*(**second).open(), 2));
+  const auto store = (**reader).open();
+  EXPECT_EQ(take(*store, 1), bytes_of(1, page_size));
+  EXPECT_EQ(take(*store, 2), bytes_of(2, page_size));
+  EXPECT_EQ((**first).sent_bytes(), slot_object_offset + page_size);
+  EXPECT_EQ((**second).sent_bytes(), slot_object_offset + page_size);
+}
+
+TEST_F(ClusterMemberTest, APageThatManyWantIsOfferedByThoseWhoGotIt) {
+  constexpr auto readers = 16;
+  const auto owner = join("owner", 8, 1, read_path::remote);
+  ASSERT_TRUE(put(*(**owner).open(), 1));
+  auto members = std::vector<std::unique_ptr<local_member>>{};
+  auto stores = std::vector<std::unique_ptr<storage_backend>>{};
+  for (auto i = 0; i < readers; ++i) {
+    members.push_back(join("reader" + std::to_string(i), 8, 1, read_path::remote));
+    stores.push_back((**members.back()).open());
+  }
+  auto reading = std::vector<std::future<result<page_bytes>>>{};
+  for (auto& store : stores)
+    reading.push_back(std::async(std::launch::async, [&store] { return take(*store, 1); }));
+  for (auto& one : reading)
+    EXPECT_EQ(one.get(), bytes_of(1, page_size));
+  EXPECT_GT(replicas_of(1).size(), 1u);
+  EXPECT_LE(replicas_of(1).size(), limits::replicas_per_key);
+  constexpr auto once = slot_object_offset + page_size;
+  auto sent = (**owner).sent_bytes();
+  EXPECT_LT(sent, readers * once);
+  for (const auto& member : members)
+    sent += (**member).sent_bytes();
+  EXPECT_GE(sent, readers * once);
 }
 
 } // namespace

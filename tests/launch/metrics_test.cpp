@@ -80,6 +80,7 @@ rank_figures sample_rank() {
   auto store = store_figures{};
   store.evicted = 61;
   store.lent_bytes = 62;
+  store.sent_bytes = 63;
   store.counters["memory"] = {71, 72, 73, 74, 75};
   store.counters["file"] = {81, 82, 83, 84, 85};
   store.attached = attached_store{"file", true, attached_store::contents{91, 92, 93}};
@@ -110,6 +111,7 @@ TEST(RankMetricsTest, EveryCounterHasItsMetric) {
     {R"(hicache_backup_retries_total{rank="3"})", 33},
     {R"(hicache_errors_total{rank="3"})", 34},
     {R"(hicache_lent_bytes{rank="3"})", 62},
+    {R"(hicache_sent_bytes_total{rank="3"})", 63},
     {R"(hicache_storage_hits_total{rank="3",backend="memory"})", 71},
     {R"(hicache_storage_misses_total{rank="3",backend="memory"})", 72},
     {R"(hicache_storage_corrupt_total{rank="3",backend="memory"})", 73},

@@ -32,25 +32,38 @@ std::vector<std::byte> pattern(size_t size) {
   return bytes;
 }
 
-/// Ranges with targets of their own, and where they come from.
+/// Ranges with targets of their own, and where they come from: from the same place of each server.
 struct wanted {
   struct target {
+    range_place place;
+    std::vector<range_place> places;
     std::vector<std::byte> bytes;
     std::vector<std::span<std::byte>> parts;
   };
 
-  std::vector<remote_range> ranges;
   std::deque<target> targets;
+  bool insists = true;
 
   /// @param part_bytes Into parts of how many bytes the target is cut; 0 leaves it whole.
   void add(uint64_t offset, size_t length, size_t part_bytes = 0) {
     auto& x = targets.emplace_back();
+    x.place.offset = offset;
     x.bytes.assign(length, std::byte{0xee});
     auto rest = std::span{x.bytes};
     for (; part_bytes != 0 && rest.size() > part_bytes; rest = rest.subspan(part_bytes))
       x.parts.push_back(rest.first(part_bytes));
     x.parts.push_back(rest);
-    ranges.push_back({offset, x.parts});
+  }
+
+  range_reads from(std::vector<std::string> servers) {
+    auto reads = range_reads{std::move(servers), {}};
+    for (auto& x : targets) {
+      x.places.assign(reads.servers.size(), x.place);
+      for (auto i = size_t{0}; i < x.places.size(); ++i)
+        x.places[i].server = i;
+      reads.ranges.push_back({x.places, x.parts, insists});
+    }
+    return reads;
   }
 
   std::vector<std::vector<std::byte>> bytes() const {
@@ -61,15 +74,14 @@ struct wanted {
   }
 
   void expect_equal(std::span<const std::byte> memory) const {
-    for (size_t i = 0; i < ranges.size(); ++i)
-      ASSERT_TRUE(std::equal(targets[i].bytes.begin(), targets[i].bytes.end(),
-                             memory.begin() + static_cast<std::ptrdiff_t>(ranges[i].offset)))
-        << "range " << i << " at " << ranges[i].offset << ", " << targets[i].bytes.size()
-        << " bytes";
+    for (const auto& x : targets)
+      ASSERT_TRUE(std::equal(x.bytes.begin(), x.bytes.end(),
+                             memory.begin() + static_cast<std::ptrdiff_t>(x.place.offset)))
+        << x.bytes.size() << " bytes at " << x.place.offset;
   }
 };
 
-void expect_all(const std::vector<result<void>>& answers, ec code) {
+void expect_all(const std::vector<result<range_answer>>& answers, ec code) {
   for (const auto& answer : answers) {
     ASSERT_EQ(answer.has_value(), code == ec::none)
       << (answer ? std::string{} : to_string(answer.error()));
@@ -97,9 +109,9 @@ std::unique_ptr<page_client> make_client() {
 }
 
 /// Reads from one server.
-std::vector<result<void>> read_from(page_client& client, const std::string& address,
-                                    std::vector<remote_range> ranges, time_point deadline) {
-  return client.read(std::vector{server_read{address, std::move(ranges)}}, deadline).front();
+std::vector<result<range_answer>> read_from(page_client& client, const std::string& address,
+                                            wanted& want, time_point deadline) {
+  return client.read(want.from({address}), deadline);
 }
 
 class PageChannelTest : public testing::Test {
@@ -113,7 +125,7 @@ protected:
 
   /// Reads and expects the memory's bytes.
   void expect_readable(wanted& want) {
-    expect_all(read_from(*client, server->address(), want.ranges, in(30s)), ec::none);
+    expect_all(read_from(*client, server->address(), want, in(30s)), ec::none);
     want.expect_equal(memory);
   }
 
@@ -178,18 +190,19 @@ TEST_F(PageChannelTest, LongSeriesOfSmallTransfersAreNotTakenForTooMany) {
 }
 
 TEST_F(PageChannelTest, NothingWantedIsNothingSent) {
-  EXPECT_TRUE(read_from(*client, "nowhere", {}, in(1s)).empty());
   auto want = wanted{};
+  EXPECT_TRUE(read_from(*client, "nowhere", want, in(1s)).empty());
   want.add(5, 0);
-  want.ranges.push_back({200, {}});
-  expect_all(read_from(*client, "nowhere", want.ranges, in(1s)), ec::none);
+  want.add(200, 0);
+  want.targets.back().parts.clear();
+  expect_all(read_from(*client, "nowhere", want, in(1s)), ec::none);
 }
 
 TEST_F(PageChannelTest, RangesOutsideTheMemoryAreRefusedAndTheConnectionGoesOn) {
   for (auto offset : {memory.size() - 5, memory.size(), memory.size() + 1, ~size_t{0} - 4}) {
     auto want = wanted{};
     want.add(offset, 10);
-    expect_all(read_from(*client, server->address(), want.ranges, in(10s)), ec::invalid_argument);
+    expect_all(read_from(*client, server->address(), want, in(10s)), ec::invalid_argument);
   }
   auto want = wanted{};
   want.add(memory.size() - 10, 10);
@@ -204,7 +217,7 @@ TEST_F(PageChannelTest, SeveralClientsReadAtATime) {
       for (auto round = 0; round < 3; ++round) {
         auto want = wanted{};
         want.add(static_cast<uint64_t>(i) * 1000, 20_MiB);
-        expect_all(read_from(*own, server->address(), want.ranges, in(30s)), ec::none);
+        expect_all(read_from(*own, server->address(), want, in(30s)), ec::none);
         want.expect_equal(memory);
       }
     }));
@@ -218,7 +231,7 @@ TEST_F(PageChannelTest, AServerThatEndsIsUnreachable) {
   expect_readable(want);
   const auto address = server->address();
   server.reset();
-  expect_all(read_from(*client, address, want.ranges, in(20s)), ec::peer_unreachable);
+  expect_all(read_from(*client, address, want, in(20s)), ec::peer_unreachable);
 }
 
 TEST_F(PageChannelTest, AClientThatLeavesDoesNotDisturbOthers) {
@@ -234,11 +247,11 @@ TEST_F(PageChannelTest, WrongAddresses) {
   auto want = wanted{};
   want.add(0, 10);
   for (const auto* address : {"", "nonsense", "127.0.0.1", "127.0.0.1:", "127.0.0.1:99999x", ":5"})
-    expect_all(read_from(*client, address, want.ranges, in(5s)), ec::invalid_argument);
+    expect_all(read_from(*client, address, want, in(5s)), ec::invalid_argument);
   const auto address = server->address();
   server.reset();
   // Nobody listens there any more.
-  expect_all(read_from(*make_client(), address, want.ranges, in(20s)), ec::peer_unreachable);
+  expect_all(read_from(*make_client(), address, want, in(20s)), ec::peer_unreachable);
 }
 
 TEST(PageServerTest, RefusesAHostWithoutAddress) {
@@ -259,7 +272,7 @@ TEST(PageServerProcessTest, AKilledServerFailsWhatIsMissingLongBeforeTheDeadline
         want.add(i * 1_MiB, 1_MiB);
       if (round == 2)
         rounds.set_value();
-      auto answers = read_from(*client, address, want.ranges, in(60s));
+      auto answers = read_from(*client, address, want, in(60s));
       if (std::any_of(answers.begin(), answers.end(), [](const auto& x) { return !x; }))
         return answers;
     }
@@ -281,19 +294,19 @@ TEST(PageServerProcessTest, AHangingServerCostsNoMoreThanTheDeadlineAndNothingIs
   auto client = make_client();
   auto first = wanted{};
   first.add(0, 1_MiB);
-  expect_all(read_from(*client, address, first.ranges, in(20s)), ec::none);
+  expect_all(read_from(*client, address, first, in(20s)), ec::none);
   child.stop();
   auto late = wanted{};
   late.add(1_MiB, 20_MiB);
   const auto began = std::chrono::steady_clock::now();
-  expect_all(read_from(*client, address, late.ranges, in(200ms)), ec::deadline_exceeded);
+  expect_all(read_from(*client, address, late, in(200ms)), ec::deadline_exceeded);
   EXPECT_LT(std::chrono::steady_clock::now() - began, 5s);
-  expect_all(read_from(*client, address, late.ranges, in(-1s)), ec::deadline_exceeded);
+  expect_all(read_from(*client, address, late, in(-1s)), ec::deadline_exceeded);
   child.resume();
   const auto before = late.bytes();
   auto again = wanted{};
   again.add(5_MiB, 20_MiB);
-  expect_all(read_from(*client, address, again.ranges, in(30s)), ec::none);
+  expect_all(read_from(*client, address, again, in(30s)), ec::none);
   again.expect_equal(memory);
   EXPECT_TRUE(late.bytes() == before) << "an abandoned transfer wrote to its target";
 }
@@ -365,7 +378,7 @@ TEST_F(PageChannelTest, MalformedRequestsCloseTheConnectionAndNothingElse) {
   EXPECT_TRUE(expelled({page_protocol, 0, 7}, whole, {}, eager));
   EXPECT_TRUE(expelled({page_protocol, ~uint32_t{0}, 7}, whole, one, eager));
   EXPECT_TRUE(expelled({page_protocol, 1, 7}, whole, {{0, limits::transfer_bytes + 1}}, eager));
-  EXPECT_TRUE(expelled({page_protocol, 2, 7}, whole, {{0, ~uint64_t{0}}, {0, 2}}, eager))
+  EXPECT_TRUE(expelled({page_protocol, 2, 7}, whole, {{0, ~uint32_t{0}}, {0, 2}}, eager))
     << "lengths that overflow";
   EXPECT_TRUE(expelled({page_protocol, 1, 7}, whole, one, UCP_AM_SEND_FLAG_RNDV));
   auto want = wanted{};
@@ -382,6 +395,8 @@ TEST_F(PageChannelTest, AReaderThatAsksForTooMuchAtATimeIsClosed) {
   expect_readable(want);
 }
 
+// -- several places for the same bytes ----------------------------------------
+
 TEST(PageChannelProcessTest, ReadsFromSeveralServersAtATimeOfWhichOneHangs) {
   auto near = serve(32_MiB);
   auto other = serve(32_MiB);
@@ -393,29 +408,94 @@ TEST(PageChannelProcessTest, ReadsFromSeveralServersAtATimeOfWhichOneHangs) {
   const auto client = make_client();
   auto first = wanted{};
   first.add(0, 10);
-  expect_all(read_from(*client, hung_address, first.ranges, in(20s)), ec::none);
+  expect_all(read_from(*client, hung_address, first, in(20s)), ec::none);
   hung.stop();
-  auto here = wanted{};
-  auto there = wanted{};
-  auto nowhere = wanted{};
-  here.add(5, 3000);
-  there.add(70, 12_MiB);
-  nowhere.add(1, 100);
-  const auto answers = client->read(std::vector{server_read{hung_address, nowhere.ranges},
-                                                server_read{near_address, here.ranges},
-                                                server_read{other_address, there.ranges}},
-                                    in(60s));
+  auto want = wanted{};
+  want.add(1, 100);
+  want.add(5, 3000);
+  want.add(70, 12_MiB);
+  auto reads = want.from({hung_address, near_address, other_address});
+  for (auto i = size_t{0}; i < 3; ++i)
+    reads.ranges[i].places = reads.ranges[i].places.subspan(i, 1);
+  const auto answers = client->read(reads, in(60s));
   ASSERT_EQ(answers.size(), 3u);
-  expect_all(answers[0], ec::peer_unreachable);
-  expect_all(answers[1], ec::none);
-  expect_all(answers[2], ec::none);
-  here.expect_equal(memory);
-  there.expect_equal(memory);
+  expect_all({answers[0]}, ec::peer_unreachable);
+  expect_all({answers[1], answers[2]}, ec::none);
+  want.targets.pop_front();
+  want.expect_equal(memory);
   // Nobody waits for it once more.
   const auto begin = std::chrono::steady_clock::now();
-  expect_all(read_from(*client, hung_address, nowhere.ranges, in(60s)), ec::peer_unreachable);
+  expect_all(read_from(*client, hung_address, first, in(60s)), ec::peer_unreachable);
   EXPECT_LT(std::chrono::steady_clock::now() - begin, limits::read_stall);
   hung.resume();
+}
+
+TEST(PageChannelProcessTest, ALateServerIsOvertakenAndThenAskedLast) {
+  auto late = serve(32_MiB);
+  auto other = serve(32_MiB);
+  const auto servers = std::vector<std::string>{late.receive(), other.receive()};
+  const auto memory = pattern(32_MiB);
+  const auto client = make_client();
+  auto first = wanted{};
+  first.add(0, 10);
+  const auto served = client->read(first.from(servers), in(20s));
+  expect_all(served, ec::none);
+  EXPECT_EQ(served.front()->place, 0u);
+  late.stop();
+  auto want = wanted{};
+  want.add(3, 12_MiB);
+  want.add(20_MiB, 1000);
+  for (const auto is_late : {true, false}) {
+    const auto begin = std::chrono::steady_clock::now();
+    const auto answers = client->read(want.from(servers), in(60s));
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, limits::read_stall);
+    expect_all(answers, ec::none);
+    for (const auto& answer : answers)
+      EXPECT_EQ(answer->place, 1u);
+    want.expect_equal(memory);
+    if (is_late)
+      late.resume();
+  }
+  // What it sends now is for nobody, but it still serves.
+  const auto before = want.bytes();
+  expect_all(read_from(*client, servers.front(), first, in(30s)), ec::none);
+  EXPECT_TRUE(want.bytes() == before);
+}
+
+TEST_F(PageChannelTest, TheNextPlaceServesWhatTheFirstCannot) {
+  const auto little = pattern(1_MiB);
+  auto small = page_server::start(little, "127.0.0.1");
+  ASSERT_TRUE(small);
+  auto gone = page_server::start(little, "127.0.0.1");
+  ASSERT_TRUE(gone);
+  const auto nowhere = (*gone)->address();
+  gone->reset();
+  auto want = wanted{};
+  want.add(2_MiB, 3_MiB);
+  const auto answers
+    = client->read(want.from({nowhere, (*small)->address(), server->address()}), in(30s));
+  expect_all(answers, ec::none);
+  EXPECT_EQ(answers.front()->place, 2u);
+  want.expect_equal(memory);
+}
+
+TEST_F(PageChannelTest, WhatManyWantIsSentAFewTimesToReadersThatOfferIt) {
+  auto want = wanted{};
+  want.insists = false;
+  want.add(4096, 100);
+  auto lender = page_client::create(true);
+  ASSERT_TRUE(lender);
+  for (auto i = 0u; i < limits::demand_serves; ++i) {
+    const auto answers = read_from(**lender, server->address(), want, in(30s));
+    expect_all(answers, ec::none);
+    EXPECT_EQ(answers.front()->in_demand, i > 0);
+  }
+  want.add(1, 3);
+  const auto answers = read_from(*client, server->address(), want, in(30s));
+  expect_all({answers[0]}, ec::limit_reached);
+  expect_all({answers[1]}, ec::none);
+  want.insists = true;
+  expect_readable(want);
 }
 
 } // namespace

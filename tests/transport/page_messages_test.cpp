@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <initializer_list>
 #include <span>
 #include <vector>
 
@@ -38,7 +39,8 @@ result<page_answer> decode(const page_reply_head& head) {
 }
 
 TEST(PageRequestTest, IsUnderstood) {
-  const auto spans = std::vector<page_span>{{4096, 10}, {0, 0}, {~uint64_t{0}, 5}};
+  const auto spans
+    = std::vector<page_span>{{4096, 10, page_span::lends}, {0, 0}, {~uint64_t{0}, 5}};
   const auto question = request_of(spans).decode();
   ASSERT_TRUE(question);
   EXPECT_EQ(question->id, 77u);
@@ -79,7 +81,7 @@ TEST(PageRequestTest, HasNoMoreSpansThanAServerTakes) {
 TEST(PageRequestTest, AsksForNoMoreThanAReplyHolds) {
   constexpr auto most = uint64_t{limits::transfer_bytes};
   EXPECT_TRUE(request_of({{0, most - 1}, {0, 1}}).decode());
-  for (const auto& spans : {std::vector<page_span>{{0, most}, {0, 1}}, {{0, 8}, {0, ~uint64_t{0}}}})
+  for (const auto& spans : {std::vector<page_span>{{0, most}, {0, 1}}, {{0, 8}, {0, ~uint32_t{0}}}})
     EXPECT_EQ(request_of(spans).decode().error().detail,
               "it asks for more bytes than a reply holds");
 }
@@ -89,6 +91,30 @@ TEST(PageReplyTest, SaysThatBytesFollow) {
   ASSERT_TRUE(answer);
   EXPECT_EQ(answer->id, 5u);
   EXPECT_EQ(answer->refusal, error{});
+}
+
+std::vector<std::byte> states_and_bytes(std::initializer_list<int> states, size_t bytes) {
+  auto data = std::vector<std::byte>{};
+  for (const auto state : states)
+    data.push_back(static_cast<std::byte>(state));
+  data.resize(data.size() + bytes);
+  return data;
+}
+
+TEST(PageReplyTest, SaysOfEachSpanWhetherItIsSent) {
+  const auto spans = std::vector<page_span>{{0, 10}, {50, 20}, {90, 30}};
+  const auto states = decode_span_states(spans, states_and_bytes({0, 2, 1}, 40));
+  ASSERT_TRUE(states);
+  EXPECT_EQ(*states, (std::vector{span_state::sent, span_state::refused, span_state::in_demand}));
+}
+
+TEST(PageReplyTest, MustFitTheRequest) {
+  const auto spans = std::vector<page_span>{{0, 10}, {50, 20}};
+  EXPECT_TRUE(decode_span_states(spans, states_and_bytes({0, 0}, 30)));
+  for (const auto& data :
+       {states_and_bytes({0, 0}, 29), states_and_bytes({0, 0}, 31), states_and_bytes({0, 3}, 30),
+        states_and_bytes({0, 2}, 30), states_and_bytes({0}, 0), states_and_bytes({}, 0)})
+    EXPECT_EQ(decode_span_states(spans, data).error().code, ec::malformed_message);
 }
 
 TEST(PageReplyTest, CarriesTheServersRefusal) {
