@@ -77,6 +77,7 @@ public:
     plan_ = nullptr;
     for (auto i = size_t{0}; i < streams.size(); ++i)
       close(wanted.servers[i], streams[i]);
+    drain(worker_);
     return plan.finish({ec::deadline_exceeded, "it took too long"});
   }
 

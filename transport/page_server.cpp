@@ -288,7 +288,7 @@ private:
 
   /// Closes the connections of readers that left or misbehaved.
   void expel() {
-    std::erase_if(readers_, [this](auto& entry) {
+    const auto left = std::erase_if(readers_, [this](auto& entry) {
       auto& x = *entry.second;
       if (x.fault.empty() && x.link.failure == UCS_OK)
         return false;
@@ -298,6 +298,8 @@ private:
       x.link.endpoint = {};
       return true;
     });
+    if (left != 0)
+      drain(worker_);
   }
 
   std::span<const std::byte> memory_;

@@ -60,7 +60,10 @@ result<ucx_worker> make_ucx_worker(const ucx_context& context);
 result<void> receive_messages(const ucx_worker& worker, unsigned id,
                               ucp_am_recv_callback_t on_message, void* argument);
 
-/// Does what is there to do, without waiting for more: lets closed endpoints come to their end.
+/// Does what is there to do, without waiting for more: lets closed endpoints come to their end. To
+/// be called soon after closing some: UCX before 1.18 ends the process if an event that it has
+/// still to look at belongs to a file descriptor which another worker was given since
+/// (github.com/openucx/ucx/pull/9942).
 void drain(const ucx_worker& worker) noexcept;
 
 /// Sleeps until the worker has something to do, `other` (unless -1) is readable, or the time is up.

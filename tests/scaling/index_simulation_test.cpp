@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <string>
 
 namespace hicache::bench {
@@ -42,6 +43,22 @@ TEST(IndexSimulationTest, TheIndexIsWholeAfterEachEventAndEqualSeedsGiveEqualFig
   EXPECT_LE(figure(*first, "a member falls silent: no longer offered after"), 12.6);
   EXPECT_NEAR(figure(*first, "a shard joins: share of all keys"), 20, 1);
   EXPECT_EQ(figure(*first, "a shard joins: keys that moved elsewhere"), 0);
+}
+
+/// Takes 8 GB and a quarter of an hour: `ctest --preset long`.
+TEST(IndexSimulationTest, AThousandMembersAndAHundredMillionKeys) {
+  if (std::getenv("HICACHE_SCALING_FULL") == nullptr)
+    GTEST_SKIP() << "HICACHE_SCALING_FULL is not set";
+  auto options = simulation_options{};
+  ASSERT_EQ(options.members, 1000u);
+  ASSERT_EQ(options.keys, 100'000'000u);
+  const auto report = simulate_index(options, {});
+  ASSERT_TRUE(report) << to_string(report.error());
+  EXPECT_LE(figure(*report, "start: memory per key: index_table::memory_bytes"), 96);
+  EXPECT_EQ(figure(*report, "steady: misses of keys that are there"), 0);
+  EXPECT_EQ(figure(*report, "steady: requests that failed"), 0);
+  EXPECT_LT(figure(*report, "a member's connection closes: no longer offered after"), 0.1);
+  EXPECT_EQ(figure(*report, "a shard joins: keys that moved elsewhere"), 0);
 }
 
 TEST(IndexSimulationTest, ASignalEndsIt) {

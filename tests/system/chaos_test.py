@@ -22,7 +22,7 @@ SEED = int(os.environ.get("HICACHE_CHAOS_SEED", random.randrange(10**6)))
 PAGE = 64
 TTL_S = 2
 # On top of what members and index may take: a busy machine, on which to start a replay alone takes seconds.
-SLACK_S = 30
+SLACK_S = 10
 # An index keeps its tables for the pages of the trace; what it takes beyond its first round is room of the allocator.
 INDEX_GROWTH_KB = 32 * 1024
 # Likewise the open files of a keeper: those for members that have gone must not add up.
