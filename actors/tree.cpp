@@ -427,6 +427,8 @@ tree_actor::behavior_type tree(tree_actor::stateful_pointer<tree_state> self,
       const auto stats = self->state.core->stats();
       counters.evicted_l1 = stats.evicted_device;
       counters.evicted_l2 = stats.evicted_host;
+      counters.free_l1 = stats.device_free;
+      counters.free_l2 = stats.host_free;
       return counters;
     },
   };

@@ -2,6 +2,7 @@
 
 #include "backends/index_link.hpp"
 
+#include <caf/actor_system.hpp>
 #include <caf/io/middleman_actor.hpp>
 #include <caf/sec.hpp>
 
@@ -10,6 +11,29 @@
 #include <string>
 
 namespace hicache {
+
+/// What CAF found at an address, if it is a directory.
+/// @returns unsupported with a sentence
+inline result<directory_actor> as_directory(caf::actor_system& system, const std::string& address,
+                                            const caf::strong_actor_ptr& found,
+                                            const std::set<std::string>& interface) {
+  const auto expected = system.message_types(caf::detail::type_list<directory_actor>{});
+  if (!found || !system.assignable(interface, expected))
+    return fail(ec::unsupported, address + " is not an index of this version of hicache");
+  return caf::actor_cast<directory_actor>(found);
+}
+
+/// Why CAF could not connect to an address, for people.
+inline error connect_error(caf::actor_system& system, const std::string& address,
+                           const caf::error& err) {
+  const auto hung_up = err == caf::sec::disconnect_during_handshake;
+  if (!hung_up && !(err == caf::sec::cannot_connect_to_node && system.has_openssl_manager()))
+    return from_caf(err);
+  return {ec::peer_unreachable,
+          address + (hung_up ? " hung up" : " is not there or hung up")
+            + ": both sides need certificates of one authority (--tls-cert, --tls-key, --tls-ca), "
+              "or neither"};
+}
 
 /// Connects to the directory at an address; does not block. To be called by an actor on itself.
 /// @param connector CAF's actor that connects.
@@ -27,23 +51,10 @@ void connect_directory(Self* self, const caf::io::middleman_actor& connector,
     .then(
       [self, address, then](const caf::node_id&, const caf::strong_actor_ptr& found,
                             const std::set<std::string>& interface) {
-        const auto expected
-          = self->system().message_types(caf::detail::type_list<directory_actor>{});
-        if (!found || !self->system().assignable(interface, expected))
-          then(fail(ec::unsupported, address + " is not an index of this version of hicache"));
-        else
-          then(caf::actor_cast<directory_actor>(found));
+        then(as_directory(self->system(), address, found, interface));
       },
       [self, address, then](const caf::error& err) {
-        const auto hung_up = err == caf::sec::disconnect_during_handshake;
-        if (hung_up
-            || (err == caf::sec::cannot_connect_to_node && self->system().has_openssl_manager()))
-          then(fail(ec::peer_unreachable,
-                    address + (hung_up ? " hung up" : " is not there or hung up")
-                      + ": both sides need certificates of one authority (--tls-cert, "
-                        "--tls-key, --tls-ca), or neither"));
-        else
-          then(tl::unexpected{from_caf(err)});
+        then(tl::unexpected{connect_error(self->system(), address, err)});
       });
 }
 

@@ -19,7 +19,7 @@ error no_node(node_id id) {
 } // namespace
 
 chunk_cache::chunk_cache(const tree_options& options)
-  : page_size_(options.page_size), pool_(options.device_pages) {
+  : page_size_(options.page_size), host_pages_(options.host_pages), pool_(options.device_pages) {
   if (options.events)
     events_.add(cache_cleared{});
 }
@@ -206,6 +206,7 @@ uint64_t chunk_cache::digest() const noexcept {
 tree_stats chunk_cache::stats() const noexcept {
   auto stats = tree_stats{};
   stats.device_free = pool_.free();
+  stats.host_free = host_pages_;
   stats.requests_open = requests_.size();
   return stats;
 }

@@ -68,6 +68,8 @@ private:
   static uint64_t digest_of(request_id id, const open_request& request) noexcept;
 
   uint32_t page_size_;
+  /// Never used: nothing is copied to L2.
+  uint32_t host_pages_;
   page_allocator pool_;
   absl::flat_hash_map<request_id, open_request> requests_;
   uint64_t requests_digest_ = 0;

@@ -1,6 +1,7 @@
 #include "launch/cluster_commands.hpp"
 
 #include "backends/ask.hpp"
+#include "backends/connect_directory.hpp"
 #include "backends/index_link.hpp"
 #include "base/limits.hpp"
 #include "base/units.hpp"
@@ -21,6 +22,7 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <set>
 
 namespace hicache {
 
@@ -85,6 +87,39 @@ public:
     return all;
   }
 
+  /// Takes a shard away: its keys go to the others.
+  result<void> retire(uint32_t number) {
+    const auto view = link_.view();
+    if (!std::ranges::binary_search(view->numbers, number))
+      return fail(ec::not_found, "there is no shard " + std::to_string(number)
+                                   + "; hicachectl status shows those in use");
+    if (view->numbers.size() == 1)
+      return fail(ec::invalid_argument,
+                  "shard " + std::to_string(number) + " is the only one; it has to stay");
+    auto why = error{ec::peer_unreachable, "no process of the index can be reached"};
+    // Whoever is told tells the others.
+    for (auto i = size_t{0}; i < view->numbers.size(); ++i) {
+      if (!view->shards[i])
+        continue;
+      const auto directory = directory_at(view->addresses[i]);
+      const auto map = directory ? ask<shard_map>(*directory, atom::shards_v, shard_map{})
+                                 : result<shard_map>{tl::unexpected{directory.error()}};
+      if (!map) {
+        why = map.error();
+        continue;
+      }
+      const auto at = std::ranges::find(map->shards, number, &index_shard::number);
+      if (at == map->shards.end())
+        return fail(ec::not_found, "there is no shard " + std::to_string(number));
+      // Younger than what it takes away, whatever this machine's clock says.
+      const auto news = shard_map{{{number, {}, at->since_ms + 1}}};
+      if (auto told = ask<shard_map>(*directory, atom::shards_v, news); !told)
+        return tl::unexpected{told.error()};
+      return {};
+    }
+    return tl::unexpected{why};
+  }
+
   template <class Answer, class Handle, class... Args>
   result<Answer> ask(const Handle& to, Args&&... args) {
     return ask_within<Answer>(time_, to, std::forward<Args>(args)...);
@@ -102,6 +137,26 @@ private:
 
   cluster_client(const std::vector<endpoint>& seeds, const tls_files& tls, duration time)
     : time_(time), config_(tls), link_(system_, seeds) {}
+
+  result<directory_actor> directory_at(const std::string& address) {
+    const auto where = parse_endpoint(address);
+    if (!where)
+      return tl::unexpected{where.error()};
+    auto self = caf::scoped_actor{system_};
+    auto found = result<directory_actor>{};
+    self
+      ->request(network_of(system_), caf::timespan{time_}, caf::connect_atom::value, where->host,
+                where->port)
+      .receive(
+        [&](const caf::node_id&, const caf::strong_actor_ptr& actor,
+            const std::set<std::string>& interface) {
+          found = as_directory(system_, address, actor, interface);
+        },
+        [&](const caf::error& err) {
+          found = tl::unexpected{connect_error(system_, address, err)};
+        });
+    return found;
+  }
 
   duration time_;
   config config_;
@@ -265,6 +320,18 @@ result<int> drain(cluster_client& cluster, uint64_t id, duration time, bool as_j
   return exit_ok;
 }
 
+result<int> retire(cluster_client& cluster, uint32_t shard, bool as_json) {
+  if (auto done = cluster.retire(shard); !done)
+    return tl::unexpected{done.error()};
+  if (as_json)
+    std::printf("%s\n", json{{"retired", shard}}.dump().c_str());
+  else
+    std::printf("shard %u is given up; members tell the others what it kept, and its process may "
+                "end\n",
+                shard);
+  return exit_ok;
+}
+
 } // namespace
 
 cluster_commands::cluster_commands(CLI::App& app) : app_(app) {
@@ -315,10 +382,13 @@ cluster_commands::cluster_commands(CLI::App& app) : app_(app) {
                         "withdraws the rest; it takes no more");
   add_index(drain_);
   drain_->add_option("--member", member_, "as hicachectl status shows it")->required();
+  retire_ = add("retire", "takes a shard of the index away: the others keep its pages from now on");
+  add_index(retire_);
+  retire_->add_option("--shard", shard_, "its number, as hicachectl status shows it")->required();
 }
 
 bool cluster_commands::chosen() const {
-  return *lookup_ || *pin_ || *unpin_ || *clear_ || *drain_;
+  return *lookup_ || *pin_ || *unpin_ || *clear_ || *drain_ || *retire_;
 }
 
 result<std::vector<page_key>> cluster_commands::keys() const {
@@ -374,6 +444,8 @@ result<int> cluster_commands::perform() const {
     return clear(**cluster, *id, json_);
   if (*drain_)
     return drain(**cluster, *id, drain_timeout_, json_);
+  if (*retire_)
+    return retire(**cluster, shard_, json_);
   const auto ttl = std::chrono::duration_cast<std::chrono::milliseconds>(ttl_).count();
   const auto kind = *unpin_ ? pin_kind::none : hard_ ? pin_kind::hard : pin_kind::soft;
   return pin(**cluster, *wanted, {static_cast<uint8_t>(kind), static_cast<uint64_t>(ttl), {}},

@@ -13,7 +13,7 @@
 namespace hicache {
 
 /// The part of `hicachectl` that looks for pages in the cluster store and tells members what to do:
-/// `lookup`, `pin`, `unpin`, `clear`, `drain`.
+/// `lookup`, `pin`, `unpin`, `clear`, `drain`, `retire`.
 class cluster_commands {
 public:
   /// Adds the commands. `app` must not outlive this object.
@@ -41,6 +41,7 @@ private:
   CLI::App* unpin_ = nullptr;
   CLI::App* clear_ = nullptr;
   CLI::App* drain_ = nullptr;
+  CLI::App* retire_ = nullptr;
   /// Names the index, and, with tokens, what the pages are.
   rank_config config_;
   duration timeout_ = std::chrono::seconds{30};
@@ -56,6 +57,7 @@ private:
   bool hard_ = false;
   std::string namespace_;
   std::string member_;
+  uint32_t shard_ = 0;
 };
 
 } // namespace hicache

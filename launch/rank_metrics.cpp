@@ -89,8 +89,15 @@ std::vector<prometheus::MetricFamily> to_metrics(const rank_figures& figures) {
   };
   room("l1", figures.l1);
   room("l2", figures.l2);
-  if (figures.counters)
+  if (figures.counters) {
     add_counters(families, *figures.counters);
+    const auto used = [&](const char* tier, uint64_t pages, uint64_t free) {
+      families.gauge("hicache_used_pages", "Pages of the tier that hold something or are reserved.",
+                     static_cast<double>(pages - free), {{"tier", tier}});
+    };
+    used("l1", figures.l1.pages, figures.counters->free_l1);
+    used("l2", figures.l2.pages, figures.counters->free_l2);
+  }
   if (figures.store)
     add_store(families, *figures.store);
   return families.take();

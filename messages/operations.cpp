@@ -25,6 +25,8 @@ rank_counters& rank_counters::operator+=(const rank_counters& other) noexcept {
   dropped_backups += other.dropped_backups;
   backup_retries += other.backup_retries;
   errors += other.errors;
+  free_l1 += other.free_l1;
+  free_l2 += other.free_l2;
   return *this;
 }
 

@@ -560,6 +560,9 @@ struct rank_counters {
   uint64_t backup_retries = 0;
   /// What the engine was told of: copies and reductions that failed.
   uint64_t errors = 0;
+  /// Pages that nothing occupies now.
+  uint64_t free_l1 = 0;
+  uint64_t free_l2 = 0;
 
   rank_counters& operator+=(const rank_counters& other) noexcept;
 };

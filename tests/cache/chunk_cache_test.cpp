@@ -14,7 +14,7 @@ namespace {
 const auto A = range(1, 17);
 
 tree_options eight_pages() {
-  return {.page_size = 4, .device_pages = 8};
+  return {.page_size = 4, .device_pages = 8, .host_pages = 5};
 }
 
 template <class T>
@@ -49,6 +49,7 @@ TEST(ChunkCache, SharesNothing) {
   EXPECT_EQ(cache.evict({cache_tier::device, 32})->tokens, 0);
   EXPECT_TRUE(cache.nodes().empty());
   EXPECT_EQ(cache.stats().device_free, 0);
+  EXPECT_EQ(cache.stats().host_free, 5) << "L2 is not used";
   EXPECT_EQ(cache.stats().requests_open, 2);
   cache.check_invariants();
 }

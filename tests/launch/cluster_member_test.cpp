@@ -119,7 +119,7 @@ TEST_F(ClusterMemberTest, AReaderFindsThePageWithWhoeverHasIt) {
 }
 
 TEST_F(ClusterMemberTest, APageThatManyWantIsOfferedByThoseWhoGotIt) {
-  constexpr auto readers = 16;
+  constexpr auto readers = 6;
   const auto owner = join("owner", 8, 1, read_path::remote);
   ASSERT_TRUE(put(*(**owner).open(), 1));
   auto members = std::vector<std::unique_ptr<local_member>>{};

@@ -76,7 +76,7 @@ rank_figures sample_rank() {
   figures.rank = 3;
   figures.l1 = {51, 52};
   figures.l2 = {53, 54};
-  figures.counters = rank_counters{21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34};
+  figures.counters = rank_counters{21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 11, 13};
   auto store = store_figures{};
   store.evicted = 61;
   store.lent_bytes = 62;
@@ -96,6 +96,8 @@ TEST(RankMetricsTest, EveryCounterHasItsMetric) {
     {R"(hicache_capacity_bytes{rank="3",tier="l1"})", 52},
     {R"(hicache_capacity_pages{rank="3",tier="l2"})", 53},
     {R"(hicache_capacity_bytes{rank="3",tier="l2"})", 54},
+    {R"(hicache_used_pages{rank="3",tier="l1"})", 40},
+    {R"(hicache_used_pages{rank="3",tier="l2"})", 40},
     {R"(hicache_moved_bytes_total{rank="3",from="l1",to="l2"})", 21},
     {R"(hicache_moved_bytes_total{rank="3",from="l2",to="l1"})", 22},
     {R"(hicache_moved_bytes_total{rank="3",from="l2",to="l3"})", 23},

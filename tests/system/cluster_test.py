@@ -174,6 +174,20 @@ class ClusterTest(SystemTest):
         again = self.replay("again", 1, *self.flags(f"{other},{address}"))
         self.assert_clean(again)
         self.assertEqual(again["computed_tokens"], self.least_computed())
+        # A shard is taken away: the others get its keys.
+        self.assertEqual(self.control(address, "retire", "--shard", "1"), {"retired": 1})
+        self.wait_until("the owner tells the others", lambda: 1 not in self.offered(address)
+                        and sum(self.offered(address).values()) == sum(before.values()))
+        rest = self.offered(address)
+        for shard in (0, 2):
+            self.assertGreater(rest[shard], after[shard])
+        self.assertIn("there is no shard 1", self.control(address, "retire", "--shard", "1", code=2))
+        self.control(address, "retire", "--shard", "2")
+        self.wait_until("one shard is left", lambda: self.offered(address) == {0: sum(before.values())})
+        last = self.replay("last", 1, *self.flags(address))
+        self.assert_clean(last)
+        self.assertEqual(last["computed_tokens"], self.least_computed())
+        self.assertIn("is the only one", self.control(address, "retire", "--shard", "0", code=2))
         for program in (owner, first_index):
             program.terminate()
             program.wait(20)

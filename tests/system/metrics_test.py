@@ -130,6 +130,11 @@ class MetricsTest(SystemTest):
             self.assertGreater(self.value(values, "hicache_storage_hits_total", backend="cluster", **labels), 0)
             self.assertEqual(self.value(values, "hicache_capacity_pages", tier="l1", **labels), 256)
             self.assertEqual(self.value(values, "hicache_capacity_pages", tier="l2", **labels), 512)
+            # More was computed than L1 holds, and all of it is in L2; nobody evicts before there is need.
+            self.assertGreater(self.value(values, "hicache_used_pages", tier="l1", **labels), 128)
+            self.assertLessEqual(self.value(values, "hicache_used_pages", tier="l1", **labels), 256)
+            self.assertGreater(self.value(values, "hicache_used_pages", tier="l2", **labels), 256)
+            self.assertLessEqual(self.value(values, "hicache_used_pages", tier="l2", **labels), 512)
         shards, status = self.scrape(index_port), self.status(address)
         for name in ("keys", "replicas", "bytes"):
             self.assertEqual(self.value(shards, f"hicache_index_{name}"), status[name], name)
