@@ -1,8 +1,9 @@
 // hicache-bench: how fast the store is, and the copies between L1 and L2. The store's putter,
 // getter and index are processes of their own.
 
+#include "base/limits.hpp"
 #include "base/units.hpp"
-#include "cache/page_hash.hpp"
+#include "launch/bench_keys.hpp"
 #include "launch/bench_transfer.hpp"
 #include "launch/cluster_member.hpp"
 #include "launch/network_flags.hpp"
@@ -34,6 +35,8 @@ struct store_flags {
   uint64_t keys = 256;
   uint64_t segment_bytes = uint64_t{1} << 30;
   std::string linger = "0s";
+  uint32_t replicas = 1;
+  std::string host;
   bool remote = false;
   bool json = false;
   tls_files tls;
@@ -46,12 +49,6 @@ struct thread_result {
   uint64_t errors = 0;
   std::vector<double> latency_us;
 };
-
-constexpr std::string_view bench_fingerprint = "hicache-bench";
-
-page_key bench_key(uint64_t number) {
-  return object_key(page_key{}, object_mask(bench_fingerprint, std::to_string(number)));
-}
 
 void add_store_flags(CLI::App& app, store_flags& flags) {
   app.add_option("--index", flags.index, "the cluster's index")
@@ -82,21 +79,33 @@ void add_store_flags(CLI::App& app, store_flags& flags) {
     ->capture_default_str();
   add_bytes_flag(app, "--segment-size", flags.segment_bytes, "put: memory to lend");
   app
+    .add_option("--replicas", flags.replicas,
+                "put: copies of each value, on members of different hosts; this one has the first")
+    ->check(CLI::Range(size_t{1}, limits::replicas_per_key))
+    ->capture_default_str();
+  app.add_option("--host", flags.host,
+                 "put: the machine that this process counts as; by default its name");
+  app
     .add_option("--linger", flags.linger,
                 "put: serve the values for this long afterwards, or forever")
     ->type_name("TIME")
     ->capture_default_str();
-  app.add_flag("--remote", flags.remote, "get: read by UCX although the putter is on this machine");
+  app.add_flag("--remote", flags.remote,
+               "get, and a lingering put that takes copies: read by UCX although the values are on "
+               "this machine");
   app.add_flag("--json", flags.json, "print one JSON object and nothing else");
   add_tls_flags(app, flags.tls);
 }
 
 /// Calls the store until the time is up, a batch after the other.
+/// @param known The keys that a getter asks for.
 thread_result measure(storage_backend& store, const store_flags& flags,
-                      std::atomic<uint64_t>& next_key, std::chrono::steady_clock::time_point end) {
+                      const std::vector<page_key>& known, std::atomic<uint64_t>& next_key,
+                      std::chrono::steady_clock::time_point end) {
   auto outcome = thread_result{};
-  auto bytes = std::vector<std::byte>(flags.batch * flags.value_bytes);
   const auto putting = flags.op == "put";
+  const auto looking = flags.op == "exists";
+  auto bytes = std::vector<std::byte>(looking ? 0 : flags.batch * flags.value_bytes);
   while (std::chrono::steady_clock::now() < end) {
     const auto first = next_key.fetch_add(flags.batch);
     auto keys = std::vector<page_key>{};
@@ -104,15 +113,18 @@ thread_result measure(storage_backend& store, const store_flags& flags,
     auto writes = std::vector<page_write>{};
     for (auto i = uint64_t{0}; i < flags.batch; ++i) {
       // A put stores keys beyond those that a getter asks for; those are stored once, at the end.
-      const auto key = bench_key(putting ? flags.keys + first + i : (first + i) % flags.keys);
-      const auto part = std::span{bytes}.subspan(i * flags.value_bytes, flags.value_bytes);
+      const auto key
+        = putting ? bench_key(flags.keys + first + i) : known[(first + i) % known.size()];
       keys.push_back(key);
+      if (looking)
+        continue;
+      const auto part = std::span{bytes}.subspan(i * flags.value_bytes, flags.value_bytes);
       reads.push_back({key, {part}});
       writes.push_back({key, {}, {part}});
     }
     const auto begin = std::chrono::steady_clock::now();
     const auto deadline = begin + std::chrono::seconds{10};
-    if (flags.op == "exists") {
+    if (looking) {
       for (const auto here : store.exists(keys, deadline))
         outcome.errors += here ? 0 : 1;
     } else {
@@ -178,6 +190,8 @@ result<int> bench_store(const store_flags& flags, const stop_signal& stop) {
   options.segment_bytes = putting ? flags.segment_bytes : 0;
   options.object_bytes = flags.value_bytes;
   options.fingerprint = fingerprint_of(bench_fingerprint);
+  options.replicas = flags.replicas;
+  options.host = flags.host;
   options.listen_host = "127.0.0.1";
   options.path = flags.remote ? read_path::remote : read_path::automatic;
   options.clock = &clock;
@@ -185,6 +199,10 @@ result<int> bench_store(const store_flags& flags, const stop_signal& stop) {
   if (!member)
     return tl::unexpected{member.error()};
   auto store = (*member)->open();
+  // Hashing them takes longer than looking them up.
+  auto known = std::vector<page_key>{};
+  for (auto i = uint64_t{0}; !putting && i < flags.keys; ++i)
+    known.push_back(bench_key(i));
   auto next_key = std::atomic<uint64_t>{0};
   auto results = std::vector<thread_result>(flags.threads);
   const auto begin = std::chrono::steady_clock::now();
@@ -194,7 +212,7 @@ result<int> bench_store(const store_flags& flags, const stop_signal& stop) {
   {
     auto threads = std::vector<std::jthread>{};
     for (auto& outcome : results)
-      threads.emplace_back([&] { outcome = measure(*store, flags, next_key, end); });
+      threads.emplace_back([&] { outcome = measure(*store, flags, known, next_key, end); });
   }
   const auto seconds
     = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
