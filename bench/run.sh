@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# bench/run.sh {tree|transfer|step|scaling|all} [--short] [--json FILE]
+# bench/run.sh {tree|transfer|step|store|scaling|all} [--short] [--json FILE]
 #
 # Builds what it needs, runs each measurement beside its baseline in the same run, and prints one table. --json writes the
 # rows to FILE too. Ends with 0 when it has measured, whatever it found. Takes a minute or two besides the build.
@@ -9,11 +9,12 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 usage() {
   cat <<'TEXT'
-Usage: bench/run.sh {tree|transfer|step|scaling|all} [--short] [--json FILE]
+Usage: bench/run.sh {tree|transfer|step|store|scaling|all} [--short] [--json FILE]
 
   tree         the prefix cache on one core: match, insert, lock, eviction, events, memory, and its actor
   transfer     copies between L1 and L2 in host memory, and of a GPU if one answers
   step         a step of 2 and 4 ranks, waiting for a late rank, prefetching from a slow store, a miss with L3
+  store        the cluster store by separate processes: values, the index, restarts; beside ucx_perftest if it is installed
   scaling      the index of L3 in virtual time: 1000 members, 100 million keys, 16 and 64 shards (8 GB, half an hour)
   all          everything that there is, scaling short
   --short      scaling: 100 members and 2 million keys
@@ -46,16 +47,15 @@ while [ $# -gt 0 ]; do
       shift
       ;;
     --short) short=1 ;;
-    tree | transfer | step | scaling | all)
+    tree | transfer | step | store | scaling | all)
       [ -z "$what" ] || give_up "one measurement at a time, or all"
       what=$1
       ;;
-    store) give_up "there are no measurements of '$1' yet; there is: tree, transfer, step, scaling, all" ;;
     *) give_up "unknown argument '$1'; bench/run.sh --help says what there is" ;;
   esac
   shift
 done
-[ -n "$what" ] || give_up "say what to measure: tree, transfer, step, scaling or all"
+[ -n "$what" ] || give_up "say what to measure: tree, transfer, step, store, scaling or all"
 
 # wants PART: true if that part is to be measured.
 wants() { [ "$what" = "$1" ] || [ "$what" = all ]; }
@@ -65,6 +65,7 @@ targets=()
 ! wants transfer || targets+=(transfer_bench)
 ! wants scaling || targets+=(scaling_bench)
 ! wants step || targets+=(step_bench hicache-replay hicache-index)
+! wants store || targets+=(store_bench hicache-bench hicache-index hicachectl)
 
 "$root/launch/install-packages.sh" >&2
 cd "$root"
@@ -114,6 +115,9 @@ if wants step; then
   "$root/build/release/bench/step_bench" prefetch "$results/step_prefetch.json"
   echo "Measuring: misses with and without L3" >&2
   python3 -B "$root/bench/step_replay.py" "$root/build/release" "$results/step_replay.json"
+fi
+if wants store; then
+  python3 -B "$root/bench/store.py" "$root/build/release" "$results/store.json"
 fi
 if wants scaling; then
   size=()

@@ -1,0 +1,393 @@
+"""store.py BUILD_DIRECTORY RESULT.json [PART...]
+
+What the cluster store does, by processes of their own, beside what its parts cost without it: copies beside memcpy, reads by UCX
+beside ucx_perftest, requests to the index beside requests to an actor that does nothing. Repeats both in turns; the figures are
+medians, the ratios medians of the rounds' ratios.
+"""
+
+import collections
+import contextlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+ROUNDS = 5
+FEW_ROUNDS = 3
+PATIENCE_S = 60
+LONGEST_S = 900
+MIB = 1 << 20
+HOLD = ("--linger", "forever", "--seconds", "0.01")
+# The members of store_bench say nothing but what they announce.
+SILENT = ("--member-ttl", "3600s")
+SAMPLE = 128
+SMALL_KEYS = 1000000
+MANY_KEYS = 10000000
+MANY_MEMBERS = 1000
+# Withdrawals of a thousandth of the keys, each.
+WITHDRAWAL_PAUSE_S = 0.02
+MOST_KEY_BYTES = 96
+MOST_RESTART_S = 2
+MOST_DEAD_S = 0.1
+
+# By its own measurements on two cores of another machine, with its TCP transport tuned.
+MOONCAKE_64K_GB_S = 1.3
+MOONCAKE_1M_GB_S = 2.2
+MOONCAKE_KEYS_S = 228e3
+MOONCAKE_KEY_BYTES = 790
+MOONCAKE_DEAD_S = 11.2
+AHEAD = 4
+
+# What ucx_perftest is tried with: sends under way, and from which size on messages go by rendezvous.
+UCX_VARIANTS = [(sends, rendezvous) for sends in (0, 4, 16) for rendezvous in ("auto", "inf")]
+
+
+def give_up(sentence):
+    sys.exit(f"store.py: {sentence}")
+
+
+def say(what):
+    print(f"Measuring: store, {what}", file=sys.stderr)
+
+
+class Programs:
+    """Starts the programs of a build; ends all that still run when it is closed."""
+
+    def __init__(self, build):
+        self.build = build
+        self.running = contextlib.ExitStack()
+
+    def path(self, name):
+        return str(self.build / ("bench" if name == "store_bench" else "bin") / name)
+
+    def start(self, name, *flags):
+        """A process whose output and input are pipes."""
+        process = subprocess.Popen([self.path(name), *map(str, flags)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                   stderr=subprocess.DEVNULL, text=True)
+        self.running.callback(end, process)
+        return process
+
+    def ask(self, name, *flags, may_fail=False):
+        """The JSON object that a program prints at its end."""
+        done = subprocess.run([self.path(name), *map(str, flags)], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        if done.returncode != 0 and not may_fail:
+            give_up(f"{name} {' '.join(map(str, flags))} ended with {done.returncode}: {done.stderr.strip()}")
+        return json.loads(done.stdout)
+
+    def start_index(self, *flags, listen="127.0.0.1:0"):
+        """An index, and its address."""
+        index = self.start("hicache-index", "--listen", listen, "--log-level", "error", *flags)
+        return index, address_of(index)
+
+    def start_putter(self, index, *flags):
+        """A process of `hicache-bench` that holds values, once they are there."""
+        putter = self.start("hicache-bench", "store", "--op", "put", "--json", "--index", index, *HOLD, *flags)
+        if json.loads(read_line(putter))["errors"] != 0:
+            give_up("a value was not stored")
+        return putter
+
+    def bench(self, op, index, *flags):
+        report = self.ask("hicache-bench", "store", "--op", op, "--json", "--index", index, *flags)
+        if report["errors"] != 0:
+            give_up(f"{report['errors']} errors of {op}")
+        return report
+
+
+def end(process):
+    if process.poll() is None:
+        process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        with contextlib.suppress(OSError):
+            pipe.close()
+
+
+def read_line(process):
+    line = process.stdout.readline()
+    if not line:
+        give_up(f"{process.args[0]} ended with {process.wait()} before it said anything")
+    return line
+
+
+def address_of(process):
+    return re.search(r"listening on (\S+)", read_line(process)).group(1)
+
+
+def make_row(name, unit, pairs=(), values=(), least_ratio=None, most_ratio=None, most=None):
+    """A row of (figure, baseline) of each round, or of figures alone."""
+    values = [value for value, _ in pairs] or values
+    value = statistics.median(values)
+    row = {"name": name, "value": value, "unit": unit, "baseline": None, "ratio": None, "target": None, "holds": None}
+    if pairs:
+        row["baseline"] = statistics.median(baseline for _, baseline in pairs)
+        row["ratio"] = statistics.median(value / baseline for value, baseline in pairs)
+    for text, of, bound, sign in (("ratio >=", row["ratio"], least_ratio, 1), ("ratio <=", row["ratio"], most_ratio, -1),
+                                  ("<=", value, most, -1)):
+        if bound is not None:
+            row["target"] = f"{text} {bound:g}"
+            row["holds"] = sign * of >= sign * bound
+    return row
+
+
+# -- values -------------------------------------------------------------------
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def run_perftest(sends, rendezvous):
+    """GiB/s of messages of 1 MiB by UCX; 0 if there is no connection."""
+    port = str(free_port())
+    environment = os.environ | {"UCX_RNDV_THRESH": rendezvous}
+    common = ["ucx_perftest", "-p", port]
+    with subprocess.Popen(common, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
+        try:
+            for _ in range(100):
+                client = subprocess.run([*common, "127.0.0.1", "-t", "ucp_am_bw", "-s", str(MIB), "-n", "1000", "-w", "100", "-f",
+                                         "-O", str(sends)], env=environment, capture_output=True, text=True, timeout=PATIENCE_S,
+                                        check=False)
+                if client.returncode == 0:
+                    # Iterations, three times, and MiB/s, of the last moment and of all.
+                    return float(client.stdout.split("\n")[-2].split()[5]) / 1024
+                time.sleep(0.05)
+        finally:
+            server.kill()
+    return 0
+
+
+class Perftest:
+    """The best that ucx_perftest shows at a moment, by the two variants that were best at first."""
+
+    def __init__(self):
+        self.variants = UCX_VARIANTS
+
+    def measure(self):
+        found = {variant: run_perftest(*variant) for variant in self.variants}
+        self.variants = sorted(self.variants, key=found.get)[-2:]
+        return max(found.values())
+
+
+def measure_replicated_put(programs):
+    """GiB/s of values of which each is on two hosts when its put returns."""
+    size = ("--value-size", "1MiB", "--segment-size", "512MiB", "--keys", 16)
+    index, address = programs.start_index()
+    holder = programs.start_putter(address, "--host", "b", "--remote", *size)
+    # Longer than it takes to use all of both segments once.
+    report = programs.bench("put", address, "--host", "a", "--replicas", 2, "--seconds", 2.5, *size)
+    held = [member["pages"] for member in programs.ask("hicachectl", "status", "--json", "--index", address)["members"]]
+    if max(held) < 256:
+        give_up("a put with two copies left no copy")
+    end(holder)
+    end(index)
+    return report["gib_per_s"]
+
+
+def measure_values(programs):
+    has_ucx = shutil.which("ucx_perftest") is not None
+    if not has_ucx:
+        print("store.py: there is no ucx_perftest (package ucx-utils), so nothing is compared with it", file=sys.stderr)
+    _, index = programs.start_index()
+    large = ("--value-size", "1MiB", "--batch", 16, "--keys", 256)
+    small = ("--value-size", "64KiB", "--batch", 128, "--keys", 4096)
+    programs.start_putter(index, *large)
+    _, other_index = programs.start_index()
+    programs.start_putter(other_index, *small)
+    perftest = Perftest()
+    pairs = collections.defaultdict(list)
+    for i in range(ROUNDS):
+        say(f"values, round {i + 1} of {ROUNDS}")
+        memcpy = programs.ask("store_bench", "memcpy")["gib_per_s"]
+        get = programs.bench("get", index, *large, "--seconds", 1)["gib_per_s"]
+        get_small = programs.bench("get", other_index, *small, "--seconds", 1)["gib_per_s"]
+        remote = programs.bench("get", index, *large, "--seconds", 1, "--remote")["gib_per_s"]
+        remote_small = programs.bench("get", other_index, *small, "--seconds", 1, "--remote")["gib_per_s"]
+        pairs["get"].append((get, memcpy))
+        gb_of_gib = (1 << 30) / 1e9
+        pairs["get, GB"].append((get * gb_of_gib, MOONCAKE_1M_GB_S))
+        pairs["small, GB"].append((get_small * gb_of_gib, MOONCAKE_64K_GB_S))
+        pairs["remote, GB"].append((remote * gb_of_gib, MOONCAKE_1M_GB_S))
+        pairs["remote small, GB"].append((remote_small * gb_of_gib, MOONCAKE_64K_GB_S))
+        if has_ucx:
+            best = perftest.measure()
+            pairs["remote"].append((remote, best))
+            pairs["put"].append((measure_replicated_put(programs), best))
+    rows = [make_row("get, same host, 1 MiB x 16, over memcpy", "GiB/s", pairs["get"], least_ratio=0.8)]
+    if has_ucx:
+        rows += [make_row("get by UCX TCP, 1 MiB x 16, over ucx_perftest", "GiB/s", pairs["remote"], least_ratio=0.9),
+                 make_row("put on two hosts by UCX TCP, 1 MiB x 16, over ucx_perftest", "GiB/s", pairs["put"], least_ratio=0.9)]
+    return rows + [
+        make_row("get, same host, 1 MiB x 16, over Mooncake's", "GB/s", pairs["get, GB"], least_ratio=AHEAD),
+        make_row("get, same host, 64 KiB x 128, over Mooncake's", "GB/s", pairs["small, GB"], least_ratio=AHEAD),
+        make_row("get by UCX TCP, 1 MiB x 16, over Mooncake's", "GB/s", pairs["remote, GB"]),
+        make_row("get by UCX TCP, 64 KiB x 128, over Mooncake's", "GB/s", pairs["remote small, GB"]),
+    ]
+
+
+# -- requests to the index ----------------------------------------------------
+
+
+def measure_requests(programs):
+    _, index = programs.start_index(*SILENT)
+    bare = ("--bare", "--index", address_of(programs.start("store_bench", "serve")))
+    say(f"an index of {SMALL_KEYS} keys")
+    owner = programs.start("store_bench", "announce", "--index", index, "--keys", SMALL_KEYS, "--batch", 4096, "--stay")
+    read_line(owner)
+    pairs = collections.defaultdict(list)
+    lookups = ("--batch", 128, "--keys", SMALL_KEYS, "--seconds", 1)
+    for i in range(ROUNDS):
+        say(f"requests, round {i + 1} of {ROUNDS}")
+        one = programs.bench("exists", index, *lookups)
+        bare_one = programs.ask("store_bench", "ask", *bare, *lookups)
+        four = programs.bench("exists", index, *lookups, "--threads", 4)
+        bare_four = programs.ask("store_bench", "ask", *bare, *lookups, "--outstanding", 4)
+        news = ("--keys", SMALL_KEYS, "--batch", 128, "--outstanding", 4)
+        announced = programs.ask("store_bench", "announce", "--index", index, *news)
+        bare_announced = programs.ask("store_bench", "announce", *bare, *news)
+        million = 1e-6
+        pairs["latency"].append((one["latency_us"]["p50"], bare_one["latency_us"]["p50"]))
+        pairs["exists"].append((four["keys_per_s"] * million, bare_four["keys_per_s"] * million))
+        pairs["announce"].append((announced["keys_per_s"] * million, bare_announced["keys_per_s"] * million))
+        pairs["client"].append((one["keys_per_s"] * million, MOONCAKE_KEYS_S * million))
+    return [
+        make_row("exists, batches of 128, 4 under way, over bare requests", "Mkeys/s", pairs["exists"], least_ratio=0.7),
+        make_row("announcing, batches of 128, 4 under way, over bare requests", "Mkeys/s", pairs["announce"], least_ratio=0.5),
+        make_row("look-up of 128 keys, median, over a bare request", "us", pairs["latency"], most_ratio=1.5),
+        make_row("exists, batches of 128, one client, over Mooncake's", "Mkeys/s", pairs["client"], least_ratio=AHEAD),
+    ]
+
+
+# -- many keys ----------------------------------------------------------------
+
+
+def resident_bytes(process):
+    status = pathlib.Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8")
+    return int(re.search(r"VmRSS:\s+(\d+) kB", status).group(1)) * 1024
+
+
+@contextlib.contextmanager
+def withdrawals(owner):
+    """Meanwhile one member after the other goes."""
+    is_over = threading.Event()
+
+    def withdraw():
+        while not is_over.wait(WITHDRAWAL_PAUSE_S):
+            owner.stdin.write("\n")
+            owner.stdin.flush()
+
+    thread = threading.Thread(target=withdraw)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def measure_many_keys(programs):
+    say(f"an index of {MANY_KEYS} keys of {MANY_MEMBERS} members")
+    index, address = programs.start_index(*SILENT)
+    empty = resident_bytes(index)
+    owner = programs.start("store_bench", "announce", "--index", address, "--keys", MANY_KEYS, "--members", MANY_MEMBERS, "--batch",
+                           4096, "--outstanding", 2, "--stay")
+    read_line(owner)
+    key_bytes = (resident_bytes(index) - empty) / MANY_KEYS
+    pairs = []
+    lookups = ("--batch", 128, "--keys", SMALL_KEYS // 10, "--seconds", 1.5)
+    for i in range(ROUNDS):
+        say(f"withdrawals, round {i + 1} of {ROUNDS}")
+        quiet = programs.bench("exists", address, *lookups)["latency_us"]["p99"]
+        with withdrawals(owner):
+            pairs.append((programs.bench("exists", address, *lookups)["latency_us"]["p99"], quiet))
+    end(owner)
+    end(index)
+    return [
+        make_row("memory of the index per key, of 10 million", "B", values=[key_bytes], most=MOST_KEY_BYTES),
+        make_row("memory of the index per key, under Mooncake's", "B", [(key_bytes, MOONCAKE_KEY_BYTES)], most_ratio=1 / AHEAD),
+        make_row("look-up of 128 keys, p99, while one segment of a thousand after the other goes", "us", pairs, most_ratio=2),
+    ]
+
+
+# -- processes that die -------------------------------------------------------
+
+
+def wait_for(watch, is_reached):
+    """Reads what `store_bench watch` prints. @returns the time at which it was reached"""
+    while True:
+        seen = json.loads(read_line(watch))
+        if is_reached(seen):
+            return seen["time"]
+
+
+def measure_restart(programs):
+    say(f"putting {SMALL_KEYS} values")
+    index, address = programs.start_index()
+    programs.start_putter(address, "--value-size", 64, "--batch", 4096, "--keys", SMALL_KEYS, "--segment-size", "1GiB")
+    watch = programs.start("store_bench", "watch", "--index", address)
+
+    def is_whole(seen):
+        return seen["keys"] >= SMALL_KEYS and seen["found"] == SAMPLE
+
+    wait_for(watch, is_whole)
+    times = []
+    for i in range(FEW_ROUNDS):
+        say(f"restart of an index, round {i + 1} of {FEW_ROUNDS}")
+        end(index)
+        wait_for(watch, lambda seen: seen["found"] == 0)
+        began = time.monotonic()
+        index, _ = programs.start_index(listen=address)
+        times.append(wait_for(watch, is_whole) - began)
+    return [make_row("restart of an index of a million keys, until it has all", "s", values=times, most=MOST_RESTART_S)]
+
+
+def measure_dead_owner(programs):
+    _, address = programs.start_index()
+    watch = programs.start("store_bench", "watch", "--index", address)
+    times = []
+    for i in range(FEW_ROUNDS):
+        say(f"death of an owner, round {i + 1} of {FEW_ROUNDS}")
+        putter = programs.start_putter(address, "--value-size", "4KiB", "--batch", 128, "--keys", SAMPLE, "--segment-size", "64MiB")
+        wait_for(watch, lambda seen: seen["found"] == SAMPLE)
+        began = time.monotonic()
+        end(putter)
+        times.append(wait_for(watch, lambda seen: seen["found"] == 0) - began)
+    return [make_row("pages of a killed owner are offered for, beside Mooncake's", "s", [(x, MOONCAKE_DEAD_S) for x in times],
+                     most=MOST_DEAD_S)]
+
+
+PARTS = {"values": measure_values, "requests": measure_requests, "keys": measure_many_keys, "restart": measure_restart,
+         "death": measure_dead_owner}
+
+
+def main():
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGALRM, lambda *_: give_up(f"it takes longer than {LONGEST_S} s"))
+    signal.alarm(LONGEST_S)
+    # Nothing but TCP between hosts, for hicache and for ucx_perftest.
+    os.environ["UCX_TLS"] = "tcp"
+    build, result, *chosen = sys.argv[1:]
+    rows = []
+    for part in [PARTS[name] for name in chosen or PARTS]:
+        programs = Programs(pathlib.Path(build).resolve())
+        with programs.running:
+            rows += part(programs)
+    with open(result, "w", encoding="utf-8") as file:
+        json.dump({"rows": rows}, file)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)
