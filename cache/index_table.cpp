@@ -23,6 +23,10 @@ using record_index = uint32_t;
 
 constexpr auto no_record = std::numeric_limits<record_index>::max();
 
+/// How many keys ahead of a look-up the memory of the hash table is asked for: a table of millions
+/// of keys is in no cache, and its answers would be waited for one after the other.
+constexpr auto keys_ahead = size_t{8};
+
 /// One replica. The records of a key form a list, oldest first, and so do those of a member; that
 /// is what makes dropping a member cost no more than its replicas.
 struct record {
@@ -353,8 +357,12 @@ located_pages index_table::locate(std::span<const page_key> keys) const {
   found.ends_.reserve(keys.size());
   found.replicas_.reserve(keys.size());
   const auto& pool = state_->pool;
-  for (const auto& key : keys) {
-    const auto at = state_->keys.find(key);
+  for (auto k = size_t{0}; k < std::min(keys.size(), keys_ahead); ++k)
+    state_->keys.prefetch(keys[k]);
+  for (auto k = size_t{0}; k < keys.size(); ++k) {
+    if (k + keys_ahead < keys.size())
+      state_->keys.prefetch(keys[k + keys_ahead]);
+    const auto at = state_->keys.find(keys[k]);
     for (auto i = at == state_->keys.end() ? no_record : *at; i != no_record;
          i = pool[i].next_of_key)
       if (state_->members[pool[i].member].mounted)
