@@ -8,6 +8,7 @@
 #include <caf/actor_cast.hpp>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace hicache {
@@ -15,6 +16,9 @@ namespace hicache {
 namespace {
 
 constexpr auto no_parent = page_key{};
+
+/// How soon a segment notices another shard, or one that is back: its pages are misses until then.
+constexpr auto index_pause = caf::timespan{std::chrono::milliseconds{250}};
 
 segment_request request_for(const segment_page& page) {
   return {page.key,
@@ -97,9 +101,12 @@ caf::result<atom::ok> segment_state::remove(const key_list& keys) {
 }
 
 void segment_state::tick() {
-  self->delayed_send(self, mounts->heartbeat_pause(), atom::tick_v);
+  self->delayed_send(self, tick_pause(), atom::tick_v);
   mounts->look_at_index();
-  mounts->beat(counters());
+  if (const auto now = options.clock->now(); now >= next_beat) {
+    next_beat = now + mounts->heartbeat_pause();
+    mounts->beat(counters());
+  }
 }
 
 // -- requests of other members, and of people ---------------------------------
@@ -197,6 +204,10 @@ page_totals segment_state::let_all_go() {
   return let_go(keys);
 }
 
+caf::timespan segment_state::tick_pause() const {
+  return std::min<caf::timespan>(mounts->heartbeat_pause(), index_pause);
+}
+
 member_counters segment_state::counters() const {
   const auto& figures = *options.figures;
   return {figures.hits, figures.misses,  figures.errors,
@@ -223,7 +234,7 @@ segment_actor::behavior_type segment(segment_actor::stateful_pointer<segment_sta
   // Others may send it anything: by default an actor ends when anyone sends it an error.
   self->set_error_handler(
     [](const caf::error& err) { spdlog::warn("a peer complains: {}", to_string(from_caf(err))); });
-  self->delayed_send(self, state.mounts->heartbeat_pause(), atom::tick_v);
+  self->delayed_send(self, state.tick_pause(), atom::tick_v);
   return {
     [self](atom::copy, const page_copies& pages) { return self->state.copy(pages); },
     [self](atom::pin, const page_pins& wanted) { return self->state.pin(wanted); },

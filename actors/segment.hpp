@@ -72,6 +72,8 @@ struct segment_state {
   /// Frees and withdraws everything.
   page_totals let_all_go();
 
+  caf::timespan tick_pause() const;
+
   member_counters counters() const;
 
   /// Shows others how full the segment is.
@@ -84,6 +86,7 @@ struct segment_state {
   // Set once, by segment().
   std::optional<segment_table> table;
   std::optional<segment_mounts> mounts;
+  time_point next_beat;
   /// Pages whose bytes in memory turned out damaged.
   uint64_t corrupt = 0;
 };
