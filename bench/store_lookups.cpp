@@ -69,6 +69,12 @@ struct lookup_figures {
   std::vector<double> latency_us;
   uint64_t found = 0;
   std::string failure;
+
+  void count(steady::time_point begin, const placements& answer) {
+    latency_us.push_back(1e6 * seconds_since(begin));
+    for (const auto& copies : answer.replicas)
+      found += copies.empty() ? 0 : 1;
+  }
 };
 
 struct asker_state {
@@ -85,9 +91,7 @@ struct asker_state {
     const auto begin = steady::now();
     auto on_answer = [this, begin](const placements& answer) {
       --under_way;
-      figures->latency_us.push_back(1e6 * seconds_since(begin));
-      for (const auto& copies : answer.replicas)
-        figures->found += copies.empty() ? 0 : 1;
+      figures->count(begin, answer);
       ask_next();
     };
     auto on_error = [this](const caf::error& err) {
@@ -122,6 +126,47 @@ caf::behavior asker(caf::stateful_actor<asker_state>* self, caf::actor shard,
   for (auto i = uint64_t{0}; i < options.outstanding; ++i)
     state.ask_next();
   return {[](atom::tick) {}};
+}
+
+/// One thread of the users of an index: waits for each answer.
+lookup_figures ask_and_wait(index_client& client, const std::vector<std::vector<page_key>>& batches,
+                            size_t next, steady::time_point end) {
+  auto figures = lookup_figures{};
+  const auto shard = client.shard();
+  for (; steady::now() < end; next = (next + 1) % batches.size()) {
+    const auto begin = steady::now();
+    const auto answer = ask<placements>(client.system(), shard, caf::infinite, atom::locate_v,
+                                        key_batch{batches[next]});
+    if (!answer) {
+      figures.failure = to_string(answer.error());
+      break;
+    }
+    figures.count(begin, *answer);
+  }
+  return figures;
+}
+
+/// The same by so many threads.
+lookup_figures ask_by_threads(index_client& client,
+                              const std::vector<std::vector<page_key>>& batches,
+                              const ask_options& options) {
+  const auto end = steady::now() + from_seconds(options.seconds);
+  auto parts = std::vector<lookup_figures>(options.outstanding);
+  {
+    auto threads = std::vector<std::jthread>{};
+    for (auto i = size_t{0}; i < parts.size(); ++i)
+      threads.emplace_back([&, i] {
+        parts[i] = ask_and_wait(client, batches, i * batches.size() / parts.size(), end);
+      });
+  }
+  auto all = lookup_figures{};
+  for (const auto& part : parts) {
+    all.latency_us.insert(all.latency_us.end(), part.latency_us.begin(), part.latency_us.end());
+    all.found += part.found;
+    if (!part.failure.empty())
+      all.failure = part.failure;
+  }
+  return all;
 }
 
 } // namespace
@@ -194,9 +239,8 @@ result<void> serve_fixed_answers() {
     return fail(ec::io_failure, "cannot listen on " + std::string{loopback});
   std::printf("listening on %s:%u\n", loopback, *port);
   std::fflush(stdout);
-  caf::scoped_actor {
-    system
-    } -> wait_for(server);
+  auto self = caf::scoped_actor{system};
+  self->wait_for(server);
   return {};
 }
 
@@ -205,12 +249,14 @@ result<nlohmann::json> measure_lookups(const ask_options& options) {
   if (!client)
     return tl::unexpected{client.error()};
   auto& system = (*client)->system();
-  auto batches = key_batches(0, options.keys, options.batch);
+  const auto batches = key_batches(0, options.keys, options.batch);
   auto figures = std::make_shared<lookup_figures>();
   const auto begin = steady::now();
-  {
+  if (options.by_threads) {
+    *figures = ask_by_threads(**client, batches, options);
+  } else {
     auto self = caf::scoped_actor{system};
-    self->wait_for(system.spawn(asker, (*client)->shard(), std::move(batches), options, figures));
+    self->wait_for(system.spawn(asker, (*client)->shard(), batches, options, figures));
   }
   const auto seconds = seconds_since(begin);
   if (!figures->failure.empty())

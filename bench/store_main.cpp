@@ -50,6 +50,7 @@ int main(int argc, char** argv) {
   add_index_flags(*ask, asks.index);
   add_count(*ask, "--batch", asks.batch, limits::index_batch_keys, "keys of a request");
   add_count(*ask, "--outstanding", asks.outstanding, 4096, "requests under way");
+  ask->add_flag("--by-threads", asks.by_threads, "by threads that wait, rather than by an actor");
   add_count(*ask, "--keys", asks.keys, most_keys, "different keys");
   ask->add_option("--seconds", asks.seconds, "how long")->check(CLI::PositiveNumber);
 

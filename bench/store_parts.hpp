@@ -37,11 +37,13 @@ struct ask_options {
   index_address index;
   uint64_t batch = 128;
   uint64_t outstanding = 1;
+  /// Threads that wait for each answer have them under way, rather than an actor.
+  bool by_threads = false;
   uint64_t keys = 1000000;
   double seconds = 1;
 };
 
-/// Look-ups of `batch` keys by an actor that keeps so many of them under way.
+/// Look-ups of `batch` keys of which so many are under way at a time.
 result<nlohmann::json> measure_lookups(const ask_options& options);
 
 struct announce_options {

@@ -287,6 +287,19 @@ class ClusterTest(SystemTest):
         putter.terminate()
         self.assertEqual(putter.wait(10), 0, putter.text())
 
+    def test_bench_puts_replicas(self):
+        _, address = self.start_index()
+        put = [BIN / "hicache-bench", "store", "--op", "put", "--index", address, "--value-size", "64KiB", "--segment-size", "64MiB",
+               "--linger", "forever", "--json"]
+        holder = self.start([*put, "--host", "b", "--batch", "1", "--keys", "1", "--seconds", "0.001"], "holder")
+        holder.wait_for(r"\}")
+        putter = self.start([*put, "--host", "a", "--replicas", "2", "--keys", "256", "--seconds", "0.1"], "putter")
+        putter.wait_for(r"\}")
+        status = self.status(address)
+        self.assertEqual({member["host"] for member in status["members"]}, {"a", "b"})
+        # All of the last 256, but for the few that the holder put itself.
+        self.assertGreater(status["replicas"] - status["keys"], 128)
+
 
 if __name__ == "__main__":
     main()
