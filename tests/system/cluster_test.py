@@ -289,8 +289,8 @@ class ClusterTest(SystemTest):
 
     def test_bench_puts_replicas(self):
         _, address = self.start_index()
-        put = [BIN / "hicache-bench", "store", "--op", "put", "--index", address, "--value-size", "64KiB", "--segment-size", "64MiB",
-               "--linger", "forever", "--json"]
+        put = [BIN / "hicache-bench", "store", "--op", "put", "--index", address, "--value-size", "64KiB",
+               "--segment-size", "64MiB", "--linger", "forever", "--json"]
         holder = self.start([*put, "--host", "b", "--batch", "1", "--keys", "1", "--seconds", "0.001"], "holder")
         holder.wait_for(r"\}")
         putter = self.start([*put, "--host", "a", "--replicas", "2", "--keys", "256", "--seconds", "0.1"], "putter")
