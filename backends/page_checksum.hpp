@@ -12,4 +12,10 @@ uint64_t page_checksum(std::span<const std::span<const std::byte>> parts);
 /// @copydoc page_checksum
 uint64_t page_checksum(std::span<const std::span<std::byte>> parts);
 
+/// Copies an object to its parts. Reads it once.
+/// @returns its checksum
+/// @pre the parts have the object's length
+uint64_t copy_object(std::span<const std::byte> object,
+                     std::span<const std::span<std::byte>> parts);
+
 } // namespace hicache

@@ -185,13 +185,13 @@ result<void> page_reader::read_memory(std::span<const std::byte> memory, const p
   const auto header = verify_header(before, what, from);
   if (!header)
     return tl::unexpected{header.error()};
-  scatter(slot.data() + slot_object_offset, what.parts);
+  const auto checksum = copy_object(slot.subspan(slot_object_offset, length), what.parts);
   // The owner clears the header before it reuses a place; so a header that still stands vouches for
-  // the bytes just copied.
+  // the bytes just copied, and hashed.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (std::memcmp(before.data(), slot.data(), before.size()) != 0)
     return fail(ec::not_found, "its slot was reused meanwhile");
-  if (page_checksum(what.parts) != header->checksum)
+  if (checksum != header->checksum)
     return fail(ec::corrupt_page, "wrong checksum");
   return {};
 }

@@ -103,8 +103,8 @@ inline constexpr auto pin_time = std::chrono::milliseconds{std::chrono::hours{24
 inline constexpr uint64_t hot_uses = 2;
 
 /// Bytes of one UCX transfer between processes: coalesces neighbouring pages, bounds the staging
-/// memory of a reader.
-inline constexpr size_t transfer_bytes = size_t{8} << 20;
+/// memory of a reader, and lets that memory stay in the processor's cache.
+inline constexpr size_t transfer_bytes = size_t{1} << 20;
 
 /// How long a reader waits for an owner on its host to hand out its memory. The owner answers in
 /// microseconds; one that takes seconds hangs, and the page can come from elsewhere.
@@ -135,11 +135,11 @@ inline constexpr auto demand_pause = std::chrono::milliseconds{5};
 /// with the network. An owner closes the connection of a reader that exceeds it.
 inline constexpr size_t transfers_in_flight = 4;
 
-/// Ranges in one request for bytes. With pages of 8 KiB and more the bytes are the tighter bound;
+/// Ranges in one request for bytes. With pages of 1 KiB and more the bytes are the tighter bound;
 /// the request stays small (16 KiB).
 inline constexpr size_t transfer_ranges = 1024;
 
-/// Replies that an owner sends at a time, over all its readers: 128 MiB of staging memory. Further
+/// Replies that an owner sends at a time, over all its readers: 16 MiB of staging memory. Further
 /// requests wait in line.
 inline constexpr size_t replies_in_flight = 16;
 

@@ -34,6 +34,23 @@ TEST(PageChecksumTest, TakesShortAndLongPartsInAnyOrder) {
   }
 }
 
+TEST(PageChecksumTest, CopiesAndHashesAtATime) {
+  const auto bytes = test::bytes_of(3, 100000);
+  const auto whole = page_checksum(test::cut(bytes, {}));
+  constexpr auto seed = 20251122;
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  auto random = std::mt19937{seed};
+  for (const auto longest : {size_t{3}, size_t{300}, size_t{8192}, size_t{8193}, size_t{30000}}) {
+    auto lengths = std::vector<size_t>{};
+    for (auto left = bytes.size(); left > longest; left -= lengths.back())
+      lengths.push_back(random() % longest);
+    auto copy = std::vector<std::byte>(bytes.size());
+    EXPECT_EQ(copy_object(bytes, test::cut(copy, lengths)), whole) << "parts up to " << longest;
+    EXPECT_EQ(copy, bytes);
+  }
+  EXPECT_EQ(copy_object({}, {}), page_checksum(std::vector<std::span<std::byte>>{}));
+}
+
 TEST(PageChecksumTest, IsXxh3) {
   // XXH3_64bits of no bytes, from the specification.
   EXPECT_EQ(page_checksum(std::vector<std::span<std::byte>>{}), 0x2d06800538d394c2u);
