@@ -231,7 +231,8 @@ private:
 
   void close(const std::string& address, stream& ended) {
     // What is still under way must not be taken for an answer to a later call.
-    if (ended.has_failed || !ended.in_flight.empty())
+    const auto is_under_way = [](const transfer_ptr& x) { return x->reader != nullptr; };
+    if (ended.has_failed || std::ranges::any_of(ended.in_flight, is_under_way))
       servers_.erase(address);
     for (auto& message : ended.in_flight)
       retire(std::move(message));

@@ -11,8 +11,10 @@
 
 #include <algorithm>
 #include <deque>
+#include <filesystem>
 #include <future>
 #include <random>
+#include <set>
 
 namespace hicache {
 namespace {
@@ -187,6 +189,30 @@ TEST_F(PageChannelTest, LongSeriesOfSmallTransfersAreNotTakenForTooMany) {
     want.add(i * 100, 50);
   for (auto round = 0; round < 5; ++round)
     expect_readable(want);
+}
+
+/// The sockets of this process, each as a number that no later one gets.
+std::set<std::string> open_sockets() {
+  auto found = std::set<std::string>{};
+  for (const auto& entry : std::filesystem::directory_iterator{"/proc/self/fd"}) {
+    auto gone = std::error_code{}; // The directory's own descriptor.
+    if (const auto target = std::filesystem::read_symlink(entry, gone).string();
+        target.starts_with("socket:"))
+      found.insert(target);
+  }
+  return found;
+}
+
+TEST_F(PageChannelTest, AConnectionIsUsedAgain) {
+  auto want = wanted{};
+  for (size_t i = 0; i < 20; ++i)
+    want.add(i * 1_MiB, 1_MiB);
+  for (auto round = 0; round < 3; ++round)
+    expect_readable(want);
+  const auto before = open_sockets();
+  for (auto round = 0; round < 5; ++round)
+    expect_readable(want);
+  EXPECT_EQ(open_sockets(), before);
 }
 
 TEST_F(PageChannelTest, NothingWantedIsNothingSent) {
