@@ -117,7 +117,7 @@ void index_state::poll() {
 void index_state::reap() {
   if (!is_reaping && table.reap(limits::index_reap)) {
     is_reaping = true;
-    self->send(self, atom::drop_v);
+    self->delayed_send(self, limits::index_reap_pause, atom::drop_v);
   }
 }
 

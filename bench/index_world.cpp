@@ -563,8 +563,7 @@ duration index_world::reap_some(uint32_t s) {
     return {};
   shard.is_reaping = true;
   const auto time = limits::index_reap * cost::reaped_replica;
-  // Behind what has come until this slice is over.
-  at(shard.begin(now_) + time, event_kind::reap, s);
+  at(shard.begin(now_) + time + limits::index_reap_pause, event_kind::reap, s);
   return time;
 }
 
