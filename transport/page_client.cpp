@@ -236,6 +236,8 @@ private:
       servers_.erase(address);
     for (auto& message : ended.in_flight)
       retire(std::move(message));
+    // The last one to hold an erased connection: it is closed here, before the caller drains.
+    ended.server = nullptr;
   }
 
   void send(stream& each, planned_message message) {
