@@ -62,7 +62,7 @@ copier_state::filled copier_state::fill(const page_copies& pages, const segment_
       end.failed.list.push_back(reserved[k]);
       continue;
     }
-    seal_slot(options.memory, reserved[k], reads[k].fingerprint);
+    seal_slot(options.memory, reserved[k], reads[k].fingerprint, outcome[k]->checksum);
     end.complete.list.push_back(reserved[k]);
     count(reserved[k]);
   }

@@ -4,6 +4,7 @@
 #include "backends/segment_memory.hpp"
 #include "base/check.hpp"
 #include "base/limits.hpp"
+#include "base/page_checksum.hpp"
 #include "messages/placement.hpp"
 
 #include <caf/scoped_actor.hpp>
@@ -120,8 +121,9 @@ void cluster_backend::offer(std::span<const page_read> pages, std::span<const si
                            static_cast<uint32_t>(total_bytes(pages[i].parts)),
                            options_.fingerprint,
                            0});
-  auto slots = write_slots(std::move(wanted), [&](size_t k, std::byte* target) {
-    gather(pages[positions[k]].parts, target);
+  auto slots = write_slots(std::move(wanted), [&](size_t k) {
+    const auto& parts = pages[positions[k]].parts;
+    return std::vector<std::span<const std::byte>>{parts.begin(), parts.end()};
   });
   if (!slots)
     return;
@@ -132,8 +134,8 @@ void cluster_backend::offer(std::span<const page_read> pages, std::span<const si
                                   std::move(*slots)));
 }
 
-template <class Gather>
-result<segment_slots> cluster_backend::write_slots(segment_pages pages, Gather gather_object) {
+template <class PartsOf>
+result<segment_slots> cluster_backend::write_slots(segment_pages pages, PartsOf parts_of) {
   // Without a time limit: an answer that nobody takes would be slots that nobody gives back.
   auto slots = ask<segment_slots>(*options_.reader.system, options_.segment, caf::infinite,
                                   atom::reserve_v, std::move(pages));
@@ -143,8 +145,8 @@ result<segment_slots> cluster_backend::write_slots(segment_pages pages, Gather g
     const auto& slot = slots->list[k];
     if (slot.what != segment_slot::state::reserved)
       continue;
-    gather_object(k, object_of(options_.segment_memory, slot).data());
-    seal_slot(options_.segment_memory, slot, options_.fingerprint);
+    const auto checksum = gather_object(parts_of(k), object_of(options_.segment_memory, slot));
+    seal_slot(options_.segment_memory, slot, options_.fingerprint, checksum);
   }
   return slots;
 }
@@ -184,9 +186,8 @@ std::vector<result<void>> cluster_backend::set(std::span<const page_write> pages
   };
   if (!options_.segment)
     return fail_rest({ec::store_full, "this process lends no memory"});
-  const auto slots = write_slots(std::move(wanted), [&](size_t k, std::byte* target) {
-    gather(pages[positions[k]].parts, target);
-  });
+  const auto slots = write_slots(
+    std::move(wanted), [&](size_t k) -> const auto& { return pages[positions[k]].parts; });
   if (!slots)
     return fail_rest(slots.error());
   auto filled = segment_slots{};

@@ -64,10 +64,10 @@ private:
   void offer(std::span<const page_read> pages, std::span<const size_t> positions,
              time_point deadline);
 
-  /// Finds room in this process's segment for pages that are not there, and writes them: `gather`
-  /// copies the object of a page, by position, to its place.
-  template <class Gather>
-  result<segment_slots> write_slots(segment_pages pages, Gather gather_object);
+  /// Finds room in this process's segment for pages that are not there, and writes them: `parts_of`
+  /// tells the parts of a page, by position.
+  template <class PartsOf>
+  result<segment_slots> write_slots(segment_pages pages, PartsOf parts_of);
 
   placements locate(std::span<const page_key> keys, time_point deadline);
 

@@ -1,9 +1,9 @@
 #include "backends/file_backend.hpp"
 
 #include "backends/lru_table.hpp"
-#include "backends/page_checksum.hpp"
 #include "backends/page_folder.hpp"
 #include "base/check.hpp"
+#include "base/page_checksum.hpp"
 #include "base/units.hpp"
 #include "messages/page_header.hpp"
 

@@ -1,27 +1,31 @@
 #include "backends/page_reader.hpp"
 
 #include "backends/ask.hpp"
-#include "backends/page_checksum.hpp"
 #include "backends/storage_backend.hpp"
 #include "base/check.hpp"
+#include "base/limits.hpp"
 #include "base/mix.hpp"
+#include "base/page_checksum.hpp"
 
 #include <caf/actor_cast.hpp>
 #include <caf/send.hpp>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cstring>
 #include <random>
+#include <thread>
 #include <utility>
 
 namespace hicache {
 
 namespace {
 
-using header_bytes = std::array<std::byte, page_header_bytes>;
+/// From here on, waking another thread costs less than it saves.
+constexpr auto shared_bytes = uint64_t{2} << 20;
+
+static_assert(sizeof(range_head) == page_header_bytes);
 
 uint64_t length_of(const page_search& what) {
   auto total = uint64_t{0};
@@ -46,14 +50,24 @@ std::vector<result<page_source>> page_reader::read(std::span<const page_search> 
     for (const auto& from : what.replicas)
       members.insert(from.member);
   const auto routes = routes_to(members, deadline);
+  auto doubts = std::vector<member_pages>(limits::read_workers);
+  auto left = std::vector<std::vector<replica>>(wanted.size());
+  auto next = std::atomic<size_t>{0};
+  share(bytes_near(routes, wanted), [&](uint32_t worker) {
+    for (auto i = next++; i < wanted.size(); i = next++)
+      if (options_.clock->now() >= deadline)
+        outcome[i] = fail(ec::deadline_exceeded);
+      else
+        left[i] = read_here(routes, wanted[i], outcome[i], doubts[worker]);
+  });
   auto doubtful = member_pages{};
+  for (const auto& of_worker : doubts)
+    for (const auto& [member, keys] : of_worker)
+      doubtful[member].insert(doubtful[member].end(), keys.begin(), keys.end());
   auto open = std::vector<open_search>{};
-  for (auto i = size_t{0}; i < wanted.size(); ++i) {
-    if (options_.clock->now() >= deadline)
-      outcome[i] = fail(ec::deadline_exceeded);
-    else if (auto left = read_here(routes, wanted[i], outcome[i], doubtful); !left.empty())
-      open.push_back({i, std::move(left)});
-  }
+  for (auto i = size_t{0}; i < wanted.size(); ++i)
+    if (!left[i].empty())
+      open.push_back({i, std::move(left[i])});
   while (!open.empty())
     open = read_remote(routes, wanted, std::move(open), deadline, outcome, doubtful);
   tell_corrupt(routes, std::move(doubtful));
@@ -138,6 +152,29 @@ std::shared_ptr<const known_member> page_reader::open_route(const member_info& m
 
 // -- moving bytes -------------------------------------------------------------
 
+void page_reader::share(uint64_t bytes, const std::function<void(uint32_t)>& work) {
+  const auto lock = std::unique_lock{workers_mutex_, std::try_to_lock};
+  if (bytes < shared_bytes || !lock)
+    return work(0);
+  if (!workers_)
+    workers_.emplace(std::clamp(std::thread::hardware_concurrency(), 1U, limits::read_workers));
+  workers_->start(work);
+  work(0);
+  workers_->join();
+}
+
+uint64_t page_reader::bytes_near(const route_map& routes, std::span<const page_search> wanted) {
+  auto bytes = uint64_t{0};
+  const auto is_near = [&routes](const replica& from) {
+    const auto way = routes.find(from.member);
+    return way != routes.end() && !way->second->memory.empty();
+  };
+  for (const auto& what : wanted)
+    if (std::ranges::any_of(what.replicas, is_near))
+      bytes += length_of(what);
+  return bytes;
+}
+
 std::vector<replica> page_reader::read_here(const route_map& routes, const page_search& what,
                                             result<page_source>& outcome,
                                             member_pages& doubtful) const {
@@ -152,7 +189,7 @@ std::vector<replica> page_reader::read_here(const route_map& routes, const page_
   for (const auto& from : near) {
     const auto read = read_memory(routes.at(from.member)->memory, what, from);
     if (read) {
-      outcome = page_source{from.member, false};
+      outcome = page_source{from.member, false, *read};
       return {};
     }
     outcome = tl::unexpected{read.error()};
@@ -174,13 +211,13 @@ result<page_header> page_reader::verify_header(std::span<const std::byte> bytes,
   return header;
 }
 
-result<void> page_reader::read_memory(std::span<const std::byte> memory, const page_search& what,
-                                      const replica& from) const {
+result<uint64_t> page_reader::read_memory(std::span<const std::byte> memory,
+                                          const page_search& what, const replica& from) const {
   const auto length = length_of(what);
   if (from.offset > memory.size() || memory.size() - from.offset < slot_object_offset + length)
     return fail(ec::corrupt_page, "outside of its segment");
   const auto slot = memory.subspan(from.offset);
-  auto before = header_bytes{};
+  auto before = range_head{};
   std::memcpy(before.data(), slot.data(), before.size());
   const auto header = verify_header(before, what, from);
   if (!header)
@@ -193,7 +230,7 @@ result<void> page_reader::read_memory(std::span<const std::byte> memory, const p
     return fail(ec::not_found, "its slot was reused meanwhile");
   if (checksum != header->checksum)
     return fail(ec::corrupt_page, "wrong checksum");
-  return {};
+  return checksum;
 }
 
 result<page_client*> page_reader::client() {
@@ -219,20 +256,16 @@ page_reader::read_remote(const route_map& routes, std::span<const page_search> w
   }
   auto reads = range_reads{};
   auto servers = std::map<uint64_t, size_t>{};
-  auto headers = std::vector<std::array<std::byte, slot_object_offset>>(open.size());
-  auto targets = std::vector<std::vector<std::span<std::byte>>>(open.size());
   auto places = std::vector<std::vector<range_place>>(open.size());
   for (auto k = size_t{0}; k < open.size(); ++k) {
     const auto& what = wanted[open[k].position];
-    targets[k].emplace_back(headers[k]);
-    targets[k].insert(targets[k].end(), what.parts.begin(), what.parts.end());
     for (const auto& from : open[k].left) {
       const auto [server, is_new] = servers.try_emplace(from.member, reads.servers.size());
       if (is_new)
         reads.servers.push_back(routes.at(from.member)->info.page_address);
-      places[k].push_back({server->second, from.offset});
+      places[k].push_back({server->second, from.offset, from.offset + slot_object_offset});
     }
-    reads.ranges.push_back({places[k], targets[k], what.insists});
+    reads.ranges.push_back({places[k], what.parts, what.insists});
   }
   const auto answers = (*reader)->read(reads, deadline);
   auto again = std::vector<open_search>{};
@@ -244,9 +277,9 @@ page_reader::read_remote(const route_map& routes, std::span<const page_search> w
       continue;
     }
     const auto at = left.begin() + static_cast<ptrdiff_t>(answers[k]->place);
-    const auto header = verify_header(headers[k], what, *at);
-    if (header && page_checksum(what.parts) == header->checksum) {
-      outcome[position] = page_source{at->member, answers[k]->in_demand};
+    const auto header = verify_header(answers[k]->head, what, *at);
+    if (header && answers[k]->checksum == header->checksum) {
+      outcome[position] = page_source{at->member, answers[k]->in_demand, header->checksum};
       continue;
     }
     const auto why = header ? error{ec::corrupt_page, "wrong checksum"} : header.error();

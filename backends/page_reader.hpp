@@ -1,15 +1,18 @@
 #pragma once
 
 #include "backends/index_link.hpp"
+#include "base/copy_workers.hpp"
 #include "messages/page_header.hpp"
 #include "transport/memory_sharing.hpp"
 #include "transport/page_channel.hpp"
 
 #include <caf/actor_system.hpp>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -53,6 +56,8 @@ struct page_source {
   uint64_t member = 0;
   /// Others wanted it from the same member a moment ago, too.
   bool in_demand = false;
+  /// page_checksum of the object.
+  uint64_t checksum = 0;
 };
 
 /// Pages by the member that has them.
@@ -71,7 +76,7 @@ struct known_member {
 };
 
 /// Reads pages from the memory of members, and verifies each: generation, key, namespace, length
-/// and checksum. Any thread; blocks.
+/// and checksum. Any thread; blocks. Threads of its own help with what is copied from memory.
 class page_reader {
 public:
   explicit page_reader(page_reader_options options);
@@ -113,13 +118,20 @@ private:
     std::vector<replica> left;
   };
 
+  /// Has this done by several threads at a time if there is enough to copy: `work` is called with
+  /// the number of each, below limits::read_workers.
+  void share(uint64_t bytes, const std::function<void(uint32_t)>& work);
+
+  /// Bytes of those that there is a replica of in memory that this process can address.
+  static uint64_t bytes_near(const route_map& routes, std::span<const page_search> wanted);
+
   /// Takes a page from memory if it can. @returns those that are left to be asked by UCX.
   std::vector<replica> read_here(const route_map& routes, const page_search& what,
                                  result<page_source>& outcome, member_pages& doubtful) const;
 
-  /// Reads one replica from memory that this process can address.
-  result<void> read_memory(std::span<const std::byte> memory, const page_search& what,
-                           const replica& from) const;
+  /// Reads one replica from memory that this process can address. @returns the page's checksum
+  result<uint64_t> read_memory(std::span<const std::byte> memory, const page_search& what,
+                               const replica& from) const;
 
   /// Reads pages of members on other machines by UCX, each from one of those left. @returns the
   /// pages that did not verify and may still be elsewhere
@@ -148,6 +160,8 @@ private:
   std::mutex mutex_; // Guards what follows.
   route_map routes_;
   std::unique_ptr<page_client> client_;
+  std::mutex workers_mutex_; // Guards what follows: a call that finds it held copies alone.
+  std::optional<copy_workers> workers_;
 };
 
 } // namespace hicache

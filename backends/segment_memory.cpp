@@ -1,7 +1,7 @@
 #include "backends/segment_memory.hpp"
 
-#include "backends/page_checksum.hpp"
 #include "base/check.hpp"
+#include "base/page_checksum.hpp"
 
 #include <array>
 #include <atomic>
@@ -26,10 +26,11 @@ std::span<std::byte> object_of(std::span<std::byte> memory, const segment_slot& 
   return memory.subspan(slot.offset + slot_object_offset, slot.length);
 }
 
-void seal_slot(std::span<std::byte> memory, const segment_slot& slot, uint64_t fingerprint) {
-  const auto object = std::array{std::span<const std::byte>{object_of(memory, slot)}};
+void seal_slot(std::span<std::byte> memory, const segment_slot& slot, uint64_t fingerprint,
+               uint64_t checksum) {
+  HICACHE_CHECK(slot.offset + slot_object_offset + slot.length <= memory.size());
   write_header(memory, slot.offset,
-               {slot.generation, fingerprint, slot.key, slot.length, page_checksum(object)});
+               {slot.generation, fingerprint, slot.key, slot.length, checksum});
 }
 
 void clear_header(std::span<std::byte> memory, uint64_t offset) noexcept {

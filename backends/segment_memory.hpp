@@ -15,8 +15,10 @@ namespace hicache {
 std::span<std::byte> object_of(std::span<std::byte> memory, const segment_slot& slot);
 
 /// Writes the header in front of an object that is complete; from now on readers take it for the
-/// page. Costs a pass over the object, for its checksum.
-void seal_slot(std::span<std::byte> memory, const segment_slot& slot, uint64_t fingerprint);
+/// page.
+/// @param checksum page_checksum of the object.
+void seal_slot(std::span<std::byte> memory, const segment_slot& slot, uint64_t fingerprint,
+               uint64_t checksum);
 
 /// Clears the header at `offset`: whoever still reads there finds none afterwards.
 void clear_header(std::span<std::byte> memory, uint64_t offset) noexcept;

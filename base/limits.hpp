@@ -110,6 +110,10 @@ inline constexpr uint64_t hot_uses = 2;
 /// memory of a reader, and lets that memory stay in the processor's cache.
 inline constexpr size_t transfer_bytes = size_t{1} << 20;
 
+/// Threads that copy one batch of pages out of mapped memory, at most: one does not use up the
+/// memory's bandwidth, four do on most machines.
+inline constexpr uint32_t read_workers = 4;
+
 /// How long a reader waits for an owner on its host to hand out its memory. The owner answers in
 /// microseconds; one that takes seconds hangs, and the page can come from elsewhere.
 inline constexpr auto peer_memory_time = std::chrono::seconds{2};
@@ -140,11 +144,11 @@ inline constexpr auto demand_pause = std::chrono::milliseconds{5};
 inline constexpr size_t transfers_in_flight = 4;
 
 /// Ranges in one request for bytes. With pages of 1 KiB and more the bytes are the tighter bound;
-/// the request stays small (16 KiB).
+/// the request stays small (24 KiB).
 inline constexpr size_t transfer_ranges = 1024;
 
-/// Replies that an owner sends at a time, over all its readers: 16 MiB of staging memory. Further
-/// requests wait in line.
+/// Replies that an owner sends at a time, over all its readers: up to 16 MiB of staging memory.
+/// Further requests wait in line.
 inline constexpr size_t replies_in_flight = 16;
 
 /// Connections of an owner's server, and of a reader's client. Times transfers_in_flight it bounds

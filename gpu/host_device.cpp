@@ -1,8 +1,8 @@
 #include "gpu/host_device.hpp"
 
 #include "base/check.hpp"
+#include "base/copy_workers.hpp"
 #include "gpu/copy_piece.hpp"
-#include "gpu/copy_workers.hpp"
 #include "gpu/host_memory.hpp"
 
 #include <algorithm>

@@ -3,6 +3,7 @@
 #include "base/clock.hpp"
 #include "base/error.hpp"
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -14,6 +15,10 @@
 /// readers. It moves bytes and knows nothing of pages: a copy may be torn by the owner's writing,
 /// which the reader finds by the page's checksum.
 namespace hicache {
+
+/// What stands in front of each page and vouches for it. Comes along with the bytes of a range;
+/// what is in it is the reader's business.
+using range_head = std::array<std::byte, 88>;
 
 /// Lets clients read a piece of memory. Has a thread of its own; readers cannot hold it up for
 /// longer than limits::storage_timeout, nor make it use more memory than `base/limits.hpp` says.
@@ -38,7 +43,8 @@ public:
 struct range_place {
   /// Position in range_reads::servers.
   size_t server = 0;
-  /// From the start of that server's memory.
+  /// From the start of that server's memory: the page's head, and the range.
+  uint64_t head = 0;
   uint64_t offset = 0;
 };
 
@@ -66,6 +72,10 @@ struct range_answer {
   size_t place = 0;
   /// The server sent it to others as well a moment ago: a copy elsewhere would help.
   bool in_demand = false;
+  /// As it was before the bytes were read.
+  range_head head = {};
+  /// page_checksum of the bytes that arrived.
+  uint64_t checksum = 0;
 };
 
 /// Reads from page_servers, over connections that it keeps. Any thread; calls take turns.
@@ -86,9 +96,9 @@ public:
   /// @returns for each range why the last of its places failed: peer_unreachable if the server went
   /// away, never was there, or delivered nothing for limits::read_stall, now or within the last
   /// limits::read_avoidance; limit_reached if the server sent it several times a moment ago, to
-  /// readers that will offer it as well; deadline_exceeded; invalid_argument if the range, or
-  /// another that shared its message, leaves the server's memory, or if the address is none;
-  /// malformed_message if the server speaks another version
+  /// readers that will offer it as well; deadline_exceeded; invalid_argument if the range or its
+  /// head, or another that shared its message, leaves the server's memory, or if the address is
+  /// none; malformed_message if the server speaks another version
   virtual std::vector<result<range_answer>> read(const range_reads& wanted, time_point deadline)
     = 0;
 };

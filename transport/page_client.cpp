@@ -7,6 +7,7 @@
 #include <netdb.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -28,6 +29,9 @@ class ucx_page_client;
 struct transfer {
   page_request_head head;
   planned_message message;
+  /// Of a reply that is being received.
+  std::array<std::byte, reply_header_bytes> header;
+  size_t header_length = 0;
   staging_pool::buffer staging;
   size_t staged = 0;
   /// The operations of UCX that refer to this.
@@ -87,7 +91,8 @@ private:
   static ucs_status_t on_reply(void* argument, const void* header, size_t header_length, void* data,
                                size_t length, const ucp_am_recv_param_t* param) {
     auto* self = static_cast<ucx_page_client*>(argument);
-    auto reply = decode_page_reply({static_cast<const std::byte*>(header), header_length});
+    const auto head = std::span{static_cast<const std::byte*>(header), header_length};
+    auto reply = decode_page_reply(head);
     if (!reply)
       return UCS_OK;
     const auto known = self->waiting_.find(reply->id);
@@ -100,9 +105,9 @@ private:
     else if (length > reply_bytes)
       self->lose(answered, {ec::malformed_message, "the page server sent too much"});
     else if ((param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0)
-      return self->fetch(answered, data, length);
+      return self->fetch(answered, head, data, length);
     else
-      self->take(answered, {static_cast<const std::byte*>(data), length});
+      self->take(answered, head, {static_cast<const std::byte*>(data), length});
     return UCS_OK;
   }
 
@@ -119,13 +124,16 @@ private:
     if (x.reader == nullptr)
       return;
     if (status == UCS_OK)
-      x.reader->take(x, {x.staging.get(), x.staged});
+      x.reader->take(x, std::span{x.header}.first(x.header_length), {x.staging.get(), x.staged});
     else
       x.reader->lose(x, {ec::peer_unreachable, ucs_status_string(status)});
   }
 
   /// Begins to receive the bytes of a rendezvous.
-  ucs_status_t fetch(transfer& into, void* descriptor, size_t length) {
+  ucs_status_t fetch(transfer& into, std::span<const std::byte> header, void* descriptor,
+                     size_t length) {
+    std::ranges::copy(header, into.header.begin());
+    into.header_length = header.size();
     into.staging = staging_.take();
     into.staged = length;
     auto params = ucp_request_param_t{};
@@ -143,8 +151,9 @@ private:
     return UCS_INPROGRESS;
   }
 
-  void take(transfer& answered, std::span<const std::byte> data) {
-    if (auto fits = plan_->deliver(answered.message, data); !fits)
+  void take(transfer& answered, std::span<const std::byte> header,
+            std::span<const std::byte> data) {
+    if (auto fits = plan_->deliver(answered.message, header, data); !fits)
       plan_->fail(answered.message, fits.error());
     answered.reader = nullptr;
   }

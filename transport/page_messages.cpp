@@ -28,7 +28,7 @@ result<page_question> decode_page_request(std::span<const std::byte> header,
 
 result<page_answer> decode_page_reply(std::span<const std::byte> header) {
   auto head = page_reply_head{};
-  if (header.size() != sizeof(head))
+  if (header.size() != sizeof(head) && header.size() != reply_header_bytes)
     return fail(ec::malformed_message, "the header of a reply has another length");
   std::memcpy(&head, header.data(), sizeof(head));
   if (head.protocol != page_protocol || head.status >= ec_count)
@@ -38,22 +38,27 @@ result<page_answer> decode_page_reply(std::span<const std::byte> header) {
   return page_answer{head.id, {}};
 }
 
-result<std::vector<span_state>> decode_span_states(std::span<const page_span> spans,
-                                                   std::span<const std::byte> data) {
-  if (data.size() < spans.size())
+result<span_answers> decode_span_answers(std::span<const page_span> spans,
+                                         std::span<const std::byte> header,
+                                         std::span<const std::byte> data) {
+  const auto size = spans.size() * sizeof(span_answer);
+  const auto is_alone = spans.size() == 1;
+  const auto from = is_alone ? header.subspan(sizeof(page_reply_head)) : data;
+  if (from.size() < size)
     return fail(ec::malformed_message, "the page server's reply is too short");
-  auto states = std::vector<span_state>(spans.size());
-  auto length = spans.size();
+  auto answers
+    = span_answers{std::vector<span_answer>(spans.size()), data.subspan(is_alone ? 0 : size)};
+  std::memcpy(answers.list.data(), from.data(), size);
+  auto length = size_t{0};
   for (auto i = size_t{0}; i < spans.size(); ++i) {
-    const auto state = std::to_integer<uint8_t>(data[i]);
-    if (state > static_cast<uint8_t>(span_state::refused))
+    const auto state = answers.list[i].state;
+    if (state > span_state::refused)
       return fail(ec::malformed_message, "the page server speaks another version");
-    states[i] = static_cast<span_state>(state);
-    length += states[i] == span_state::refused ? 0 : spans[i].length;
+    length += state == span_state::refused ? 0 : spans[i].length;
   }
-  if (length != data.size())
+  if (length != answers.bytes.size())
     return fail(ec::malformed_message, "the page server sent another number of bytes");
-  return states;
+  return answers;
 }
 
 } // namespace hicache

@@ -2,6 +2,7 @@
 
 #include "base/error.hpp"
 #include "base/limits.hpp"
+#include "transport/page_channel.hpp"
 
 #include <bit>
 #include <cstddef>
@@ -22,7 +23,7 @@ static_assert(std::endian::native == std::endian::little,
 enum page_message : unsigned { page_request_message = 1, page_reply_message = 2 };
 
 /// Changes when these structs do, so that different versions refuse each other.
-inline constexpr uint32_t page_protocol = 0x48435032;
+inline constexpr uint32_t page_protocol = 0x48435033;
 
 /// Header of a request; `count` page_spans follow as its data.
 struct page_request_head {
@@ -31,13 +32,15 @@ struct page_request_head {
   uint64_t id = 0;
 };
 
-/// A piece of the owner's memory: a page, or a part of a large one.
+/// A piece of the owner's memory, of a page or of a part of a large one, and where that page's
+/// header is.
 struct page_span {
   /// The reader wants it even if others had it a moment ago.
   static constexpr uint32_t insists = 1;
   /// The reader will offer it, if it is in demand.
   static constexpr uint32_t lends = 2;
 
+  uint64_t head = 0;
   uint64_t offset = 0;
   uint32_t length = 0;
   uint32_t flags = 0;
@@ -45,8 +48,8 @@ struct page_span {
   friend bool operator==(const page_span&, const page_span&) = default;
 };
 
-/// What a server did with a span; one byte of a reply.
-enum class span_state : uint8_t {
+/// What a server did with a span.
+enum class span_state : uint32_t {
   sent,
   /// Sent, as it was to others a moment ago.
   in_demand,
@@ -54,8 +57,18 @@ enum class span_state : uint8_t {
   refused,
 };
 
-/// Header of a reply. Its data: a span_state for each span, then the bytes of those that are sent,
-/// without gaps. Nothing follows if status is not 0.
+/// What a server says of a span.
+struct span_answer {
+  span_state state = span_state::sent;
+  uint32_t unused = 0;
+  /// The bytes at page_span::head, from before those of the span were read.
+  range_head head = {};
+};
+
+/// Header of a reply. Nothing follows if status is not 0. If the request had one span, its
+/// span_answer follows in the header, and the data are its bytes, straight from the memory. If it
+/// had more, the data are a span_answer for each, then the bytes of those that are sent, without
+/// gaps.
 struct page_reply_head {
   uint32_t protocol = page_protocol;
   /// An `ec`.
@@ -78,6 +91,13 @@ struct page_answer {
   error refusal;
 };
 
+/// What a client learns about the spans of its request.
+struct span_answers {
+  std::vector<span_answer> list;
+  /// Of the spans that were sent, one after the other. Not owned.
+  std::span<const std::byte> bytes;
+};
+
 /// Takes a request apart; the bytes come from another process and need not be aligned.
 /// @returns malformed_message with a sentence about the reader that sent it ("it ...").
 result<page_question> decode_page_request(std::span<const std::byte> header,
@@ -87,13 +107,17 @@ result<page_question> decode_page_request(std::span<const std::byte> header,
 /// @returns malformed_message if it is none.
 result<page_answer> decode_page_reply(std::span<const std::byte> header);
 
-/// Takes the data of a reply apart.
-/// @returns what became of each span; malformed_message if it is no answer to these spans.
-result<std::vector<span_state>> decode_span_states(std::span<const page_span> spans,
-                                                   std::span<const std::byte> data);
+/// Takes the rest of a reply apart.
+/// @param header All of it.
+/// @returns malformed_message if it is no answer to these spans.
+result<span_answers> decode_span_answers(std::span<const page_span> spans,
+                                         std::span<const std::byte> header,
+                                         std::span<const std::byte> data);
 
-/// The longest data of a reply.
-inline constexpr size_t reply_bytes = limits::transfer_bytes + limits::transfer_ranges;
+/// The longest header and the longest data of a reply.
+inline constexpr size_t reply_header_bytes = sizeof(page_reply_head) + sizeof(span_answer);
+inline constexpr size_t reply_bytes
+  = limits::transfer_bytes + limits::transfer_ranges * sizeof(span_answer);
 
 /// Buffers of reply_bytes, kept for reuse: their pages are faulted in once. Not
 /// thread-safe.

@@ -61,8 +61,12 @@ struct page_request {
 /// A reply that UCX may still be reading; stays where it is.
 struct page_reply {
   std::shared_ptr<reader> to;
-  page_reply_head head;
-  staging_pool::buffer bytes;
+  struct {
+    page_reply_head head;
+    span_answer answer;
+  } header;
+  /// Of several spans.
+  staging_pool::buffer gathered;
   time_point began;
   bool sent = false;
 };
@@ -229,45 +233,65 @@ private:
     auto& reply = replies_.emplace_back();
     reply.to = request.from;
     ++reply.to->replies;
-    reply.head.id = request.id;
+    reply.header.head.id = request.id;
     reply.began = std::chrono::steady_clock::now();
     const auto inside = [this](const page_span& x) {
-      return x.offset <= memory_.size() && x.length <= memory_.size() - x.offset;
+      return x.offset <= memory_.size() && x.length <= memory_.size() - x.offset
+             && x.head <= memory_.size() && sizeof(range_head) <= memory_.size() - x.head;
     };
-    auto length = size_t{0};
-    if (std::all_of(request.spans.begin(), request.spans.end(), inside)) {
-      reply.bytes = staging_.take();
-      length = fill(request.spans, reply.began, reply.bytes.get());
+    auto header_length = sizeof(page_reply_head);
+    auto bytes = std::span<const std::byte>{};
+    if (!std::ranges::all_of(request.spans, inside)) {
+      reply.header.head.status = static_cast<uint32_t>(ec::invalid_argument);
+    } else if (request.spans.size() == 1) {
+      header_length = reply_header_bytes;
+      reply.header.answer = answer_to(request.spans[0], reply.began);
+      bytes = bytes_for(request.spans[0], reply.header.answer);
     } else {
-      reply.head.status = static_cast<uint32_t>(ec::invalid_argument);
+      reply.gathered = staging_.take();
+      bytes = gather(request.spans, reply.began, reply.gathered.get());
     }
     auto params = ucp_request_param_t{};
     params.op_attr_mask
       = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
     params.cb.send = on_sent;
     params.user_data = &reply;
-    params.flags = length > rendezvous_bytes ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER;
+    params.flags = bytes.size() > rendezvous_bytes ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER;
     const auto status
-      = ucp_am_send_nbx(request.from->link.endpoint.get(), page_reply_message, &reply.head,
-                        sizeof(reply.head), reply.bytes.get(), length, &params);
+      = ucp_am_send_nbx(request.from->link.endpoint.get(), page_reply_message, &reply.header,
+                        header_length, bytes.data(), bytes.size(), &params);
     // Anything but a pointer means that UCX is done with the reply, well or not; a failure also
     // comes to the link.
     reply.sent = !UCS_PTR_IS_PTR(status);
   }
 
-  /// Writes the data of a reply. @returns its length
-  size_t fill(const std::vector<page_span>& spans, time_point now, std::byte* to) {
-    auto length = spans.size();
-    for (auto i = size_t{0}; i < spans.size(); ++i) {
-      const auto state = demand_.admit(spans[i], now);
-      to[i] = static_cast<std::byte>(state);
-      if (state == span_state::refused)
-        continue;
-      std::memcpy(to + length, memory_.data() + spans[i].offset, spans[i].length);
-      length += spans[i].length;
+  span_answer answer_to(const page_span& wanted, time_point now) {
+    auto answer = span_answer{};
+    answer.state = demand_.admit(wanted, now);
+    if (answer.state != span_state::refused) {
+      std::memcpy(answer.head.data(), memory_.data() + wanted.head, answer.head.size());
+      sent_bytes_ += wanted.length;
     }
-    sent_bytes_ += length - spans.size();
-    return length;
+    return answer;
+  }
+
+  std::span<const std::byte> bytes_for(const page_span& wanted, const span_answer& answer) const {
+    return answer.state == span_state::refused ? std::span<const std::byte>{}
+                                               : memory_.subspan(wanted.offset, wanted.length);
+  }
+
+  /// Writes the data of a reply to several spans.
+  std::span<const std::byte> gather(const std::vector<page_span>& spans, time_point now,
+                                    std::byte* to) {
+    auto length = spans.size() * sizeof(span_answer);
+    for (auto i = size_t{0}; i < spans.size(); ++i) {
+      const auto answer = answer_to(spans[i], now);
+      std::memcpy(to + i * sizeof(answer), &answer, sizeof(answer));
+      const auto bytes = bytes_for(spans[i], answer);
+      std::ranges::copy(bytes, to + length);
+      length += bytes.size();
+    }
+    return {to, length};
   }
 
   /// Forgets the replies that are sent and gives up the readers that do not take theirs.
@@ -281,7 +305,7 @@ private:
         continue;
       }
       --at->to->replies;
-      staging_.give_back(std::move(at->bytes));
+      staging_.give_back(std::move(at->gathered));
       at = replies_.erase(at);
     }
   }

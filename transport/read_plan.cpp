@@ -4,7 +4,6 @@
 #include "base/limits.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 #include <utility>
 
@@ -16,24 +15,16 @@ constexpr uint64_t bit(size_t place) {
   return uint64_t{1} << place;
 }
 
+/// Pieces from here on go alone: their bytes leave the owner's memory without a copy.
+constexpr auto alone_bytes = size_t{256} << 10;
+
 /// Lets a piece begin where it ended.
 void move_on(range_piece& next) {
+  next.begin += next.length;
   next.skip += std::exchange(next.length, 0);
   while (!next.targets.empty() && next.skip >= next.targets.front().size()) {
     next.skip -= next.targets.front().size();
     next.targets = next.targets.subspan(1);
-  }
-}
-
-void scatter_piece(const range_piece& piece, const std::byte* bytes) {
-  auto begin = piece.skip;
-  auto left = piece.length;
-  for (auto to = piece.targets.begin(); left > 0; ++to, begin = 0) {
-    const auto count = std::min(to->size() - begin, left);
-    if (count > 0)
-      std::memcpy(to->data() + begin, bytes, count);
-    bytes += count;
-    left -= count;
   }
 }
 
@@ -67,35 +58,43 @@ planned_message read_plan::next(size_t server) {
   auto room = limits::transfer_bytes;
   auto& line = lines_[server];
   while (room > 0 && message.spans.size() < limits::transfer_ranges && has_next(server)) {
-    auto& [rest, offset, left] = line.front();
+    auto& [rest, left] = line.front();
+    const auto is_large = left >= alone_bytes;
+    if (is_large && !message.spans.empty())
+      break;
     rest.length = std::min(left, room);
-    const auto flags
-      = (ranges_[rest.range].insists ? page_span::insists : 0U) | (lends_ ? page_span::lends : 0U);
-    message.spans.push_back({offset, static_cast<uint32_t>(rest.length), flags});
+    const auto& [places, targets, insists] = ranges_[rest.range];
+    const auto& from = places[rest.place];
+    message.spans.push_back(
+      {from.head, from.offset + rest.begin, static_cast<uint32_t>(rest.length),
+       (insists ? page_span::insists : 0U) | (lends_ ? page_span::lends : 0U)});
     message.pieces.push_back(rest);
     room -= rest.length;
-    offset += rest.length;
     left -= rest.length;
     move_on(rest);
     if (left == 0)
       line.pop_front();
+    if (is_large)
+      break;
   }
   return message;
 }
 
-result<void> read_plan::deliver(const planned_message& message, std::span<const std::byte> data) {
-  const auto states = decode_span_states(message.spans, data);
-  if (!states)
-    return tl::unexpected{states.error()};
-  const auto* bytes = data.data() + message.spans.size();
+result<void> read_plan::deliver(const planned_message& message, std::span<const std::byte> header,
+                                std::span<const std::byte> data) {
+  const auto answers = decode_span_answers(message.spans, header, data);
+  if (!answers)
+    return tl::unexpected{answers.error()};
+  auto rest = answers->bytes;
   for (auto i = size_t{0}; i < message.pieces.size(); ++i) {
     const auto& piece = message.pieces[i];
-    if ((*states)[i] == span_state::refused) {
+    const auto& answer = answers->list[i];
+    if (answer.state == span_state::refused) {
       fail_place(piece.range, piece.place, {ec::limit_reached, "others will have it in a moment"});
       continue;
     }
-    take(piece, bytes, (*states)[i] == span_state::in_demand);
-    bytes += piece.length;
+    take(piece, answer, rest.first(piece.length));
+    rest = rest.subspan(piece.length);
   }
   return {};
 }
@@ -131,13 +130,14 @@ bool read_plan::hedge(size_t server) {
 
 std::vector<result<range_answer>> read_plan::finish(const error& why) {
   auto answers = std::vector<result<range_answer>>{};
-  for (auto& one : progress_) {
+  for (auto i = size_t{0}; i < progress_.size(); ++i) {
+    auto& one = progress_[i];
     if (!one.is_over) {
       one.failure = why;
       end(one);
     }
     if (one.failure.code == ec::none)
-      answers.emplace_back(range_answer{one.source, one.in_demand});
+      answers.emplace_back(range_answer{one.source, one.in_demand, one.head, checksum_of(i)});
     else
       answers.emplace_back(tl::unexpected{std::move(one.failure)});
   }
@@ -166,7 +166,7 @@ void read_plan::begin_next(size_t range) {
     one.begun |= bit(*best);
     one.last = *best;
     lines_[places[*best].server].push_back(
-      {{range, *best, 0, ranges_[range].targets, 0}, places[*best].offset, one.length});
+      {{range, *best, 0, 0, ranges_[range].targets, 0}, one.length});
   } else if (one.failed == one.begun) {
     end(one);
   }
@@ -188,7 +188,8 @@ void read_plan::end(progress& which) {
   --open_;
 }
 
-void read_plan::take(const range_piece& piece, const std::byte* bytes, bool in_demand) {
+void read_plan::take(const range_piece& piece, const span_answer& answer,
+                     std::span<const std::byte> bytes) {
   auto& one = progress_[piece.range];
   if (one.is_over || (one.failed & bit(piece.place)) != 0)
     return;
@@ -201,16 +202,31 @@ void read_plan::take(const range_piece& piece, const std::byte* bytes, bool in_d
     one.failed |= bit(one.source);
     one.arrived = 0;
   }
-  if (one.arrived == 0)
+  if (one.arrived == 0) {
     one.in_demand = false;
+    one.sum.emplace();
+    one.summed = 0;
+  }
   one.source = piece.place;
-  scatter_piece(piece, bytes);
+  one.head = answer.head;
+  if (piece.begin == one.summed) {
+    one.sum->copy(bytes, piece.targets, piece.skip);
+    one.summed += bytes.size();
+  } else { // Out of order: hashed when all are there.
+    running_checksum{}.copy(bytes, piece.targets, piece.skip);
+  }
   one.arrived += piece.length;
-  one.in_demand = one.in_demand || in_demand;
+  one.in_demand = one.in_demand || answer.state == span_state::in_demand;
   if (one.arrived != one.length)
     return;
   one.failure = {};
   end(one);
+}
+
+uint64_t read_plan::checksum_of(size_t range) {
+  const auto& one = progress_[range];
+  return one.sum && one.summed == one.length ? one.sum->value()
+                                             : page_checksum(ranges_[range].targets);
 }
 
 } // namespace hicache

@@ -1,12 +1,14 @@
 #pragma once
 
 #include "base/error.hpp"
+#include "base/page_checksum.hpp"
 #include "transport/page_channel.hpp"
 #include "transport/page_messages.hpp"
 
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -25,6 +27,8 @@ enum class server_standing : uint8_t {
 struct range_piece {
   size_t range = 0;
   size_t place = 0;
+  /// From the start of the range.
+  size_t begin = 0;
   size_t length = 0;
   /// Where its bytes go: on from byte `skip` of the first of these.
   std::span<const std::span<std::byte>> targets;
@@ -55,13 +59,15 @@ public:
   /// True if there is something to ask the server for.
   bool has_next(size_t server);
 
-  /// What the server is to be asked for next, up to limits::transfer_bytes.
+  /// What the server is to be asked for next, up to limits::transfer_bytes: large pieces one by
+  /// one, so that the server need not gather them, small ones together.
   /// @pre has_next(server)
   planned_message next(size_t server);
 
-  /// The data of a reply arrived: takes what is wanted of it to where it is wanted.
+  /// A reply arrived: takes what is wanted of it to where it is wanted.
   /// @returns malformed_message if it is no answer to the message; then nothing was done
-  result<void> deliver(const planned_message& message, std::span<const std::byte> data);
+  result<void> deliver(const planned_message& message, std::span<const std::byte> header,
+                       std::span<const std::byte> data);
 
   /// The message will not be answered.
   void fail(const planned_message& message, const error& why);
@@ -90,13 +96,16 @@ private:
     size_t arrived = 0;
     bool is_over = false;
     bool in_demand = false;
+    range_head head = {};
+    /// Of the bytes that arrived in order.
+    std::optional<running_checksum> sum;
+    size_t summed = 0;
     error failure;
   };
 
   /// A range that a server is still to be asked for, from `piece.length` 0 on.
   struct line_entry {
     range_piece rest;
-    uint64_t offset = 0;
     size_t left = 0;
   };
 
@@ -108,7 +117,10 @@ private:
   void end(progress& which);
 
   /// Takes a piece's bytes, if its place can still be the one that the range comes from.
-  void take(const range_piece& piece, const std::byte* bytes, bool in_demand);
+  void take(const range_piece& piece, const span_answer& answer, std::span<const std::byte> bytes);
+
+  /// Of a range that is there.
+  uint64_t checksum_of(size_t range);
 
   std::span<const remote_range> ranges_;
   std::vector<server_standing> standing_;

@@ -112,7 +112,8 @@ private:
         fill(object_of(each.at->memory, slot), number_of(slot.key), step == 2);
     } else if (step == 3) {
       for (const auto& slot : slots)
-        seal_slot(each.at->memory, slot, fingerprint_of(number_of(slot.key)));
+        seal_slot(each.at->memory, slot, fingerprint_of(number_of(slot.key)),
+                  checksum_of(each.at->memory, slot));
     } else {
       auto given_up = segment_slots{};
       if (draw(4) == 0 && !slots.empty()) {

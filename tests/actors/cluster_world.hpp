@@ -2,8 +2,8 @@
 
 #include "actors/index.hpp"
 #include "actors/segment.hpp"
-#include "backends/page_checksum.hpp"
 #include "backends/segment_memory.hpp"
+#include "base/page_checksum.hpp"
 #include "tests/actors/cluster_network.hpp"
 
 #include <algorithm>
@@ -122,6 +122,11 @@ struct page_read_steps {
   }
 };
 
+inline uint64_t checksum_of(std::span<std::byte> memory, const segment_slot& slot) {
+  const auto object = std::array{object_of(memory, slot)};
+  return page_checksum(object);
+}
+
 /// Copies one page into `slot` at once.
 /// @returns whether it is there
 inline bool copy_page(const member_map& members, std::span<std::byte> into,
@@ -137,7 +142,7 @@ inline bool copy_page(const member_map& members, std::span<std::byte> into,
   if (end != page_read_steps::outcome::right)
     return false;
   std::ranges::copy(read.bytes, object_of(into, slot).begin());
-  seal_slot(into, slot, pages.pages[i].fingerprint);
+  seal_slot(into, slot, pages.pages[i].fingerprint, checksum_of(into, slot));
   return true;
 }
 

@@ -4,6 +4,7 @@
 #include "actors/segment.hpp"
 #include "backends/segment_memory.hpp"
 #include "base/limits.hpp"
+#include "base/page_checksum.hpp"
 #include "messages/page_header.hpp"
 #include "tests/actors/fakes.hpp"
 
@@ -43,6 +44,11 @@ protected:
   /// The index as the segment sees it: of one shard, unless the test says otherwise.
   virtual index_view_ptr view() const {
     return std::make_shared<const index_view>(index_view{{0}, {index_}, {"here"}});
+  }
+
+  void seal(const segment_slot& slot, uint64_t fingerprint) {
+    const auto object = std::array{object_of(memory_, slot)};
+    seal_slot(memory_, slot, fingerprint, page_checksum(object));
   }
 
   segment_slots reserve(std::vector<uint64_t> keys, uint64_t parent = 0) {
@@ -266,7 +272,7 @@ TEST_F(SegmentTest, DamagedPagesAreFoundOutAndCounted) {
   start_segment(2);
   const auto slots = reserve({10, 11});
   for (const auto& slot : slots.list)
-    seal_slot(memory_, slot, 0);
+    seal(slot, 0);
   send_publish(slots);
   run();
   tell(segment_, atom::corrupt_v, key_batch{{key_of(10), key_of(11), key_of(12)}});
@@ -285,7 +291,7 @@ TEST_F(SegmentTest, DamageToTheNameOfTheNamespaceIsFoundOutToo) {
   start_index();
   start_segment(2);
   const auto slots = reserve({10});
-  seal_slot(memory_, slots.list[0], 1);
+  seal(slots.list[0], 1);
   send_publish(slots);
   run();
   tell(segment_, atom::corrupt_v, key_batch{{key_of(10)}});
@@ -297,7 +303,7 @@ TEST_F(SegmentTest, PagesThatMoveAreAnnouncedAtTheirNewPlace) {
   start_segment(3);
   const auto slots = reserve({10, 11, 12});
   for (const auto& slot : slots.list)
-    seal_slot(memory_, slot, 0);
+    seal(slot, 0);
   send_publish(slots);
   run();
   tell(segment_, atom::remove_v, keys_of(10, 1));

@@ -1,4 +1,4 @@
-#include "backends/page_checksum.hpp"
+#include "base/page_checksum.hpp"
 #include "tests/backends/backend_support.hpp"
 
 #include <gtest/gtest.h>
@@ -47,8 +47,26 @@ TEST(PageChecksumTest, CopiesAndHashesAtATime) {
     auto copy = std::vector<std::byte>(bytes.size());
     EXPECT_EQ(copy_object(bytes, test::cut(copy, lengths)), whole) << "parts up to " << longest;
     EXPECT_EQ(copy, bytes);
+    auto object = std::vector<std::byte>(bytes.size());
+    EXPECT_EQ(gather_object(test::cut(bytes, lengths), object), whole) << "from parts";
+    EXPECT_EQ(object, bytes);
   }
+  EXPECT_EQ(gather_object({}, {}), page_checksum(std::vector<std::span<std::byte>>{}));
   EXPECT_EQ(copy_object({}, {}), page_checksum(std::vector<std::span<std::byte>>{}));
+}
+
+TEST(PageChecksumTest, OfPiecesIsThatOfTheWhole) {
+  const auto bytes = test::bytes_of(4, 50000);
+  auto copy = std::vector<std::byte>(bytes.size());
+  const auto targets = test::cut(copy, {100, 20000});
+  auto sum = running_checksum{};
+  const auto all = std::span{bytes};
+  sum.copy(all.first(5000), targets);
+  sum.copy(all.subspan(5000, 15100), std::span{targets}.subspan(1), 4900);
+  sum.add(all.subspan(20100));
+  EXPECT_EQ(sum.value(), page_checksum(test::cut(bytes, {})));
+  std::ranges::copy(all.subspan(20100), copy.begin() + 20100);
+  EXPECT_EQ(copy, bytes);
 }
 
 TEST(PageChecksumTest, IsXxh3) {

@@ -35,19 +35,23 @@ void check_request(std::span<const std::byte> header, std::span<const std::byte>
 
 void check_reply(std::span<const std::byte> header, std::span<const std::byte> data) {
   const auto answer = decode_page_reply(header);
-  HICACHE_CHECK(answer.has_value() == (header.size() == sizeof(page_reply_head)));
-  if (answer)
-    HICACHE_CHECK(static_cast<uint8_t>(answer->refusal.code) < ec_count);
-  auto spans = std::vector<page_span>(data.size() / 4);
-  auto length = spans.size();
+  HICACHE_CHECK(
+    answer.has_value()
+    == (header.size() == sizeof(page_reply_head) || header.size() == reply_header_bytes));
+  if (!answer)
+    return;
+  HICACHE_CHECK(static_cast<uint8_t>(answer->refusal.code) < ec_count);
+  auto spans = std::vector<page_span>(1 + data.size() / 200);
   for (auto i = size_t{0}; i < spans.size(); ++i)
     spans[i].length = static_cast<uint32_t>(i + 1);
-  const auto states = decode_span_states(spans, data);
-  if (!states)
+  const auto answers = decode_span_answers(spans, header, data);
+  if (!answers)
     return;
+  HICACHE_CHECK(answers->list.size() == spans.size());
+  auto length = size_t{0};
   for (auto i = size_t{0}; i < spans.size(); ++i)
-    length += (*states)[i] == span_state::refused ? 0 : spans[i].length;
-  HICACHE_CHECK(states->size() == spans.size() && length == data.size());
+    length += answers->list[i].state == span_state::refused ? 0 : spans[i].length;
+  HICACHE_CHECK(length == answers->bytes.size());
 }
 
 } // namespace

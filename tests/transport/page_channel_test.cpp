@@ -1,4 +1,5 @@
 #include "base/limits.hpp"
+#include "base/page_checksum.hpp"
 #include "base/units.hpp"
 #include "tests/transport/child_process.hpp"
 #include "transport/page_channel.hpp"
@@ -127,8 +128,11 @@ protected:
 
   /// Reads and expects the memory's bytes.
   void expect_readable(wanted& want) {
-    expect_all(read_from(*client, server->address(), want, in(30s)), ec::none);
+    const auto answers = read_from(*client, server->address(), want, in(30s));
+    expect_all(answers, ec::none);
     want.expect_equal(memory);
+    for (auto i = size_t{0}; i < answers.size(); ++i)
+      ASSERT_EQ(answers[i]->checksum, page_checksum(want.targets[i].parts));
   }
 
   std::vector<std::byte> memory = pattern(48_MiB);
@@ -230,9 +234,29 @@ TEST_F(PageChannelTest, RangesOutsideTheMemoryAreRefusedAndTheConnectionGoesOn) 
     want.add(offset, 10);
     expect_all(read_from(*client, server->address(), want, in(10s)), ec::invalid_argument);
   }
+  for (auto head : {memory.size() - sizeof(range_head) + 1, memory.size(), ~size_t{0} - 4}) {
+    auto want = wanted{};
+    want.add(0, 10);
+    want.targets.back().place.head = head;
+    expect_all(read_from(*client, server->address(), want, in(10s)), ec::invalid_argument);
+  }
   auto want = wanted{};
   want.add(memory.size() - 10, 10);
   expect_readable(want);
+}
+
+TEST_F(PageChannelTest, HeadsComeAlong) {
+  auto want = wanted{};
+  want.add(1_MiB, 2_MiB);
+  want.add(5_MiB, 100);
+  want.add(6_MiB, 100);
+  for (auto i = size_t{0}; i < 3; ++i)
+    want.targets[i].place.head = memory.size() - sizeof(range_head) - i;
+  const auto answers = read_from(*client, server->address(), want, in(30s));
+  expect_all(answers, ec::none);
+  for (auto i = size_t{0}; i < 3; ++i)
+    EXPECT_TRUE(std::ranges::equal(
+      answers[i]->head, std::span{memory}.subspan(want.targets[i].place.head, sizeof(range_head))));
 }
 
 TEST_F(PageChannelTest, SeveralClientsReadAtATime) {
@@ -389,7 +413,7 @@ private:
 
 TEST_F(PageChannelTest, MalformedRequestsCloseTheConnectionAndNothingElse) {
   const auto whole = sizeof(page_request_head);
-  const auto one = std::vector<page_span>{{0, 10}};
+  const auto one = std::vector<page_span>{{0, 0, 10}};
   const auto eager = UCP_AM_SEND_FLAG_EAGER;
   const auto expelled = [&](const page_request_head& head, size_t length,
                             const std::vector<page_span>& spans, unsigned flags) {
@@ -403,8 +427,8 @@ TEST_F(PageChannelTest, MalformedRequestsCloseTheConnectionAndNothingElse) {
   EXPECT_TRUE(expelled({page_protocol, 2, 7}, whole, one, eager)) << "more spans than came";
   EXPECT_TRUE(expelled({page_protocol, 0, 7}, whole, {}, eager));
   EXPECT_TRUE(expelled({page_protocol, ~uint32_t{0}, 7}, whole, one, eager));
-  EXPECT_TRUE(expelled({page_protocol, 1, 7}, whole, {{0, limits::transfer_bytes + 1}}, eager));
-  EXPECT_TRUE(expelled({page_protocol, 2, 7}, whole, {{0, ~uint32_t{0}}, {0, 2}}, eager))
+  EXPECT_TRUE(expelled({page_protocol, 1, 7}, whole, {{0, 0, limits::transfer_bytes + 1}}, eager));
+  EXPECT_TRUE(expelled({page_protocol, 2, 7}, whole, {{0, 0, ~uint32_t{0}}, {0, 0, 2}}, eager))
     << "lengths that overflow";
   EXPECT_TRUE(expelled({page_protocol, 1, 7}, whole, one, UCP_AM_SEND_FLAG_RNDV));
   auto want = wanted{};
@@ -413,7 +437,7 @@ TEST_F(PageChannelTest, MalformedRequestsCloseTheConnectionAndNothingElse) {
 }
 
 TEST_F(PageChannelTest, AReaderThatAsksForTooMuchAtATimeIsClosed) {
-  const auto spans = std::vector<page_span>{{0, limits::transfer_bytes}};
+  const auto spans = std::vector<page_span>{{0, 0, limits::transfer_bytes}};
   EXPECT_TRUE(rude_reader{server->address()}.is_expelled_after(
     {page_protocol, 1, 7}, sizeof(page_request_head), spans, UCP_AM_SEND_FLAG_EAGER, 200));
   auto want = wanted{};

@@ -10,7 +10,7 @@ namespace {
 class PageDemandTest : public testing::Test {
 protected:
   span_state ask(uint64_t offset, uint32_t flags = page_span::lends) {
-    return demand.admit({offset, 100, flags}, clock.now());
+    return demand.admit({0, offset, 100, flags}, clock.now());
   }
 
   /// Asks until the page is not sent any more.

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstring>
 #include <initializer_list>
 #include <span>
@@ -40,7 +41,7 @@ result<page_answer> decode(const page_reply_head& head) {
 
 TEST(PageRequestTest, IsUnderstood) {
   const auto spans
-    = std::vector<page_span>{{4096, 10, page_span::lends}, {0, 0}, {~uint64_t{0}, 5}};
+    = std::vector<page_span>{{64, 4096, 10, page_span::lends}, {0, 0, 0}, {8, ~uint64_t{0}, 5}};
   const auto question = request_of(spans).decode();
   ASSERT_TRUE(question);
   EXPECT_EQ(question->id, 77u);
@@ -48,13 +49,13 @@ TEST(PageRequestTest, IsUnderstood) {
 }
 
 TEST(PageRequestTest, HasAHeaderOfFixedLength) {
-  const auto request = request_of({{0, 1}});
+  const auto request = request_of({{0, 0, 1}});
   for (const auto bytes : {size_t{0}, size_t{15}})
     EXPECT_EQ(request.decode(bytes).error().detail, "its header has another length");
 }
 
 TEST(PageRequestTest, OfAnotherVersionIsRefused) {
-  auto request = request_of({{0, 1}});
+  auto request = request_of({{0, 0, 1}});
   ++request.head.protocol;
   const auto question = request.decode();
   ASSERT_FALSE(question);
@@ -65,7 +66,7 @@ TEST(PageRequestTest, OfAnotherVersionIsRefused) {
 TEST(PageRequestTest, HasAsManySpansAsItSays) {
   const auto detail = "its request has another length than it says";
   for (const auto count : {0U, 1U, 3U, ~0U}) {
-    auto request = request_of({{0, 1}, {8, 1}});
+    auto request = request_of({{0, 0, 1}, {0, 8, 1}});
     request.head.count = count;
     ASSERT_FALSE(request.decode()) << count;
     EXPECT_EQ(request.decode().error().detail, detail);
@@ -79,9 +80,10 @@ TEST(PageRequestTest, HasNoMoreSpansThanAServerTakes) {
 }
 
 TEST(PageRequestTest, AsksForNoMoreThanAReplyHolds) {
-  constexpr auto most = uint64_t{limits::transfer_bytes};
-  EXPECT_TRUE(request_of({{0, most - 1}, {0, 1}}).decode());
-  for (const auto& spans : {std::vector<page_span>{{0, most}, {0, 1}}, {{0, 8}, {0, ~uint32_t{0}}}})
+  constexpr auto most = uint32_t{limits::transfer_bytes};
+  EXPECT_TRUE(request_of({{0, 0, most - 1}, {0, 0, 1}}).decode());
+  for (const auto& spans :
+       {std::vector<page_span>{{0, 0, most}, {0, 0, 1}}, {{0, 0, 8}, {0, 0, ~uint32_t{0}}}})
     EXPECT_EQ(request_of(spans).decode().error().detail,
               "it asks for more bytes than a reply holds");
 }
@@ -93,28 +95,63 @@ TEST(PageReplyTest, SaysThatBytesFollow) {
   EXPECT_EQ(answer->refusal, error{});
 }
 
-std::vector<std::byte> states_and_bytes(std::initializer_list<int> states, size_t bytes) {
+/// Answers to spans, and so many bytes behind them.
+std::vector<std::byte> answers_and_bytes(std::initializer_list<int> states, size_t bytes) {
   auto data = std::vector<std::byte>{};
-  for (const auto state : states)
-    data.push_back(static_cast<std::byte>(state));
-  data.resize(data.size() + bytes);
+  for (const auto state : states) {
+    auto answer = span_answer{static_cast<span_state>(state), 0, {}};
+    answer.head.fill(static_cast<std::byte>(0x10 + state));
+    const auto raw = std::as_bytes(std::span{&answer, 1});
+    data.insert(data.end(), raw.begin(), raw.end());
+  }
+  data.resize(data.size() + bytes, std::byte{0x77});
   return data;
 }
 
+result<span_answers> decode(const std::vector<page_span>& spans,
+                            const std::vector<std::byte>& behind_head,
+                            const std::vector<std::byte>& data) {
+  auto header = std::vector<std::byte>(sizeof(page_reply_head));
+  header.insert(header.end(), behind_head.begin(), behind_head.end());
+  return decode_span_answers(spans, header, data);
+}
+
 TEST(PageReplyTest, SaysOfEachSpanWhetherItIsSent) {
-  const auto spans = std::vector<page_span>{{0, 10}, {50, 20}, {90, 30}};
-  const auto states = decode_span_states(spans, states_and_bytes({0, 2, 1}, 40));
-  ASSERT_TRUE(states);
-  EXPECT_EQ(*states, (std::vector{span_state::sent, span_state::refused, span_state::in_demand}));
+  const auto spans = std::vector<page_span>{{0, 0, 10}, {0, 50, 20}, {0, 90, 30}};
+  const auto data = answers_and_bytes({0, 2, 1}, 40);
+  const auto answers = decode(spans, {}, data);
+  ASSERT_TRUE(answers);
+  const auto states = std::array{span_state::sent, span_state::refused, span_state::in_demand};
+  ASSERT_EQ(answers->list.size(), states.size());
+  for (auto i = size_t{0}; i < states.size(); ++i) {
+    EXPECT_EQ(answers->list[i].state, states[i]);
+    EXPECT_EQ(answers->list[i].head.back(),
+              static_cast<std::byte>(0x10 + static_cast<int>(states[i])));
+  }
+  EXPECT_EQ(answers->bytes.size(), 40u);
+  EXPECT_EQ(answers->bytes.data() + 40, data.data() + data.size());
+}
+
+TEST(PageReplyTest, AboutOneSpanSaysItInItsHeader) {
+  const auto one = std::vector<page_span>{{0, 0, 10}};
+  const auto bytes = std::vector<std::byte>(10);
+  const auto answers = decode(one, answers_and_bytes({1}, 0), bytes);
+  ASSERT_TRUE(answers);
+  EXPECT_EQ(answers->list.at(0).state, span_state::in_demand);
+  EXPECT_EQ(answers->bytes.data(), bytes.data());
+  EXPECT_TRUE(decode(one, answers_and_bytes({2}, 0), {}));
+  EXPECT_FALSE(decode(one, answers_and_bytes({2}, 0), bytes));
+  EXPECT_FALSE(decode(one, answers_and_bytes({0}, 0), {}));
+  EXPECT_FALSE(decode(one, {}, answers_and_bytes({0}, 10)));
 }
 
 TEST(PageReplyTest, MustFitTheRequest) {
-  const auto spans = std::vector<page_span>{{0, 10}, {50, 20}};
-  EXPECT_TRUE(decode_span_states(spans, states_and_bytes({0, 0}, 30)));
+  const auto spans = std::vector<page_span>{{0, 0, 10}, {0, 50, 20}};
+  EXPECT_TRUE(decode(spans, {}, answers_and_bytes({0, 0}, 30)));
   for (const auto& data :
-       {states_and_bytes({0, 0}, 29), states_and_bytes({0, 0}, 31), states_and_bytes({0, 3}, 30),
-        states_and_bytes({0, 2}, 30), states_and_bytes({0}, 0), states_and_bytes({}, 0)})
-    EXPECT_EQ(decode_span_states(spans, data).error().code, ec::malformed_message);
+       {answers_and_bytes({0, 0}, 29), answers_and_bytes({0, 0}, 31), answers_and_bytes({0, 3}, 30),
+        answers_and_bytes({0, 2}, 30), answers_and_bytes({0}, 0), answers_and_bytes({}, 0)})
+    EXPECT_EQ(decode(spans, {}, data).error().code, ec::malformed_message);
 }
 
 TEST(PageReplyTest, CarriesTheServersRefusal) {
@@ -133,11 +170,14 @@ TEST(PageReplyTest, OfAnotherVersionIsARefusal) {
   }
 }
 
-TEST(PageReplyTest, HasAFixedLength) {
-  const auto bytes = std::vector<std::byte>(sizeof(page_reply_head) + 1);
+TEST(PageReplyTest, HasOneOfTwoLengths) {
+  const auto bytes = std::vector<std::byte>(reply_header_bytes + 1);
   const auto all = std::span{bytes};
-  for (const auto wrong : {all, all.first(0), all.first(sizeof(page_reply_head) - 1)})
-    EXPECT_EQ(decode_page_reply(wrong).error().code, ec::malformed_message);
+  for (const auto right : {sizeof(page_reply_head), reply_header_bytes})
+    EXPECT_TRUE(decode_page_reply(all.first(right)));
+  for (const auto wrong : {size_t{0}, sizeof(page_reply_head) - 1, sizeof(page_reply_head) + 1,
+                           reply_header_bytes - 1, reply_header_bytes + 1})
+    EXPECT_EQ(decode_page_reply(all.first(wrong)).error().code, ec::malformed_message);
 }
 
 } // namespace

@@ -1,4 +1,4 @@
-#include "gpu/copy_workers.hpp"
+#include "base/copy_workers.hpp"
 
 #include "base/check.hpp"
 
