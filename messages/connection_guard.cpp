@@ -111,6 +111,14 @@ public:
       .or_else(basp_);
   }
 
+  /// CAF's brokers leave in their mailbox what they have not read, and are not destroyed while the
+  /// thread that ran them has left something to do for them. Such a message would keep its sender,
+  /// and the actor system would wait for ever for a sender with a thread of its own.
+  bool cleanup(caf::error&& reason, caf::execution_unit* host) override {
+    close_all();
+    return scheduled_actor::cleanup(std::move(reason), host);
+  }
+
 private:
   using handle = caf::io::connection_handle;
 
