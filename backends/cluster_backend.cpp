@@ -21,6 +21,13 @@ namespace hicache {
 
 namespace {
 
+std::vector<page_key> keys_at(std::span<const page_read> pages, std::span<const size_t> positions) {
+  auto keys = std::vector<page_key>{};
+  for (const auto i : positions)
+    keys.push_back(pages[i].key);
+  return keys;
+}
+
 template <class T>
 std::vector<result<void>> all_fail(const T& pages, ec code, const char* detail = "") {
   return std::vector<result<void>>(pages.size(), fail(code, detail));
@@ -52,10 +59,15 @@ std::vector<result<void>> cluster_backend::get(std::span<const page_read> pages,
   auto outcome = all_fail(pages, ec::not_found);
   auto open = std::vector<size_t>(pages.size());
   std::iota(open.begin(), open.end(), size_t{0});
-  for (auto look = 0; !open.empty() && look <= limits::demand_looks; ++look) {
+  // Whoever reads pages has just asked whether they are there.
+  static_cast<void>(get_from(recall(keys_at(pages, open)), pages, open, false, deadline, outcome));
+  std::erase_if(open, [&outcome](size_t i) { return outcome[i].has_value(); });
+  const auto is_in_time = [&] { return options_.reader.clock->now() < deadline; };
+  for (auto look = 0; !open.empty() && look <= limits::demand_looks && is_in_time(); ++look) {
     if (look > 0)
       std::this_thread::sleep_for(limits::demand_pause);
-    open = get_once(pages, open, look == limits::demand_looks, deadline, outcome);
+    open = get_from(locate(keys_at(pages, open), deadline), pages, open,
+                    look == limits::demand_looks, deadline, outcome);
   }
   auto counted = backend_counters{};
   for (const auto& page : outcome)
@@ -68,22 +80,22 @@ std::vector<result<void>> cluster_backend::get(std::span<const page_read> pages,
   return outcome;
 }
 
-std::vector<size_t> cluster_backend::get_once(std::span<const page_read> pages,
+std::vector<size_t> cluster_backend::get_from(const placements& where,
+                                              std::span<const page_read> pages,
                                               std::span<const size_t> positions, bool insists,
                                               time_point deadline,
                                               std::vector<result<void>>& outcome) {
-  auto keys = std::vector<page_key>{};
-  for (const auto i : positions)
-    keys.push_back(pages[i].key);
-  const auto where = locate(keys, deadline);
   auto wanted = std::vector<page_search>{};
   auto known = std::vector<size_t>{};
   for (auto k = size_t{0}; k < positions.size(); ++k) {
     const auto& [key, parts] = pages[positions[k]];
     const auto& replicas = where.replicas[k];
-    outcome[positions[k]] = fail(ec::not_found);
-    if (replicas.empty())
+    if (replicas.empty()) {
+      // Why it could not be read a moment ago still says more, unless that was to wait.
+      if (auto& end = outcome[positions[k]]; end.error().code == ec::limit_reached)
+        end = fail(ec::not_found);
       continue;
+    }
     // There will be no more of them.
     const auto is_everywhere = replicas.size() >= limits::replicas_per_key;
     wanted.push_back({key, options_.fingerprint, replicas, parts, insists || is_everywhere});
@@ -278,7 +290,32 @@ placements cluster_backend::locate(std::span<const page_key> keys, time_point de
   }
   for (const auto& receive : waiting)
     receive();
+  remember(keys, all);
   return all;
+}
+
+void cluster_backend::remember(std::span<const page_key> keys, const placements& where) {
+  const auto until = options_.reader.clock->now() + limits::placement_memory;
+  const auto guard = std::lock_guard{mutex_};
+  for (auto i = size_t{0}; i < keys.size(); ++i)
+    if (where.replicas[i].empty())
+      remembered_.erase(keys[i]);
+    else
+      remembered_.insert(keys[i], 0, {where.replicas[i], until});
+  while (remembered_.size() > limits::placements_remembered)
+    remembered_.pop_oldest();
+}
+
+placements cluster_backend::recall(std::span<const page_key> keys) {
+  auto where = placements{};
+  const auto now = options_.reader.clock->now();
+  const auto guard = std::lock_guard{mutex_};
+  for (const auto& key : keys) {
+    const auto* known = remembered_.touch(key);
+    where.replicas.push_back(known != nullptr && now < known->until ? known->replicas
+                                                                    : std::vector<replica>{});
+  }
+  return where;
 }
 
 void cluster_backend::enter(placements& found, std::span<const size_t> positions,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "backends/index_link.hpp"
+#include "backends/lru_table.hpp"
 #include "backends/member_figures.hpp"
 #include "backends/page_reader.hpp"
 #include "backends/storage_backend.hpp"
@@ -11,6 +12,7 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace hicache {
 
@@ -54,10 +56,16 @@ public:
   backend_health health() override;
 
 private:
-  /// Looks for the pages at these positions and reads those that are there. @returns those that
+  /// Where a page was when somebody asked the index.
+  struct remembered {
+    std::vector<replica> replicas;
+    time_point until;
+  };
+
+  /// Reads the pages at these positions. @param where Who has each of them. @returns those that
   /// others will offer in a moment: their owners send them no more now
-  std::vector<size_t> get_once(std::span<const page_read> pages, std::span<const size_t> positions,
-                               bool insists, time_point deadline,
+  std::vector<size_t> get_from(const placements& where, std::span<const page_read> pages,
+                               std::span<const size_t> positions, bool insists, time_point deadline,
                                std::vector<result<void>>& outcome);
 
   /// Offers pages just read to others: they are in demand.
@@ -69,7 +77,13 @@ private:
   template <class PartsOf>
   result<segment_slots> write_slots(segment_pages pages, PartsOf parts_of);
 
+  /// Asks the index, and remembers its answer.
   placements locate(std::span<const page_key> keys, time_point deadline);
+
+  void remember(std::span<const page_key> keys, const placements& where);
+
+  /// Where the index said within limits::placement_memory that these are.
+  placements recall(std::span<const page_key> keys);
 
   /// Enters a shard's answer for the keys at these positions.
   void enter(placements& found, std::span<const size_t> positions, const index_actor& shard,
@@ -82,6 +96,7 @@ private:
   page_reader reader_;
   std::mutex mutex_; // Guards what follows.
   backend_counters counters_;
+  lru_table<remembered> remembered_;
 };
 
 } // namespace hicache

@@ -100,6 +100,12 @@ inline constexpr size_t index_members = 65536;
 /// Replicas remembered per key; more copies of a page bring nothing and cost index memory.
 inline constexpr size_t replicas_per_key = 8;
 
+/// How long, and of how many pages, a reader remembers where the index said that they are: who asks
+/// whether a page is there reads it within milliseconds. What moved or went meanwhile costs a look
+/// at its old place. Some 200 bytes each.
+inline constexpr auto placement_memory = std::chrono::seconds{1};
+inline constexpr size_t placements_remembered = 16384;
+
 /// The longest soft pin: a month. Who wants more wants a hard one.
 inline constexpr auto pin_time = std::chrono::milliseconds{std::chrono::hours{24 * 30}};
 

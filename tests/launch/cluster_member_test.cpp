@@ -4,6 +4,7 @@
 #include "messages/page_header.hpp"
 #include "tests/backends/backend_support.hpp"
 #include "tests/launch/cluster_support.hpp"
+#include "tests/support/manual_clock.hpp"
 
 #include <array>
 #include <future>
@@ -116,6 +117,51 @@ TEST_F(ClusterMemberTest, AReaderFindsThePageWithWhoeverHasIt) {
   EXPECT_EQ(take(*store, 2), bytes_of(2, page_size));
   EXPECT_EQ((**first).sent_bytes(), page_size);
   EXPECT_EQ((**second).sent_bytes(), page_size);
+}
+
+TEST_F(ClusterMemberTest, WhoJustAskedForAPageReadsItWithoutAskingAgain) {
+  auto clock = manual_clock{};
+  const auto until = clock.now() + std::chrono::hours{1};
+  auto options = cluster_member_options{};
+  options.object_bytes = page_size;
+  options.fingerprint = fingerprint;
+  options.clock = &clock;
+  auto reader = local_member{index_, std::move(options)};
+  const auto writer = join("a", 8);
+  ASSERT_TRUE(put(*(**writer).open(), 1));
+  const auto store = (*reader).open();
+  auto bytes = page_bytes(page_size);
+  const auto get = [&] { return store->get(std::vector{page_read{key_of(1), {bytes}}}, until)[0]; };
+  const auto lookups
+    = [this] { return ask_index<index_status>(atom::status_v, status_query{}).lookups; };
+  EXPECT_TRUE(store->exists(std::vector{key_of(1)}, until)[0]);
+  const auto asked = lookups();
+  EXPECT_TRUE(get());
+  EXPECT_EQ(bytes, bytes_of(1, page_size));
+  EXPECT_EQ(lookups(), asked);
+  clock.advance(limits::placement_memory);
+  EXPECT_TRUE(get());
+  EXPECT_EQ(lookups(), asked + 1) << "what was true a while ago need not be true now";
+}
+
+TEST_F(ClusterMemberTest, APageThatIsElsewhereByNowIsLookedForAgain) {
+  for (const auto path : {read_path::automatic, read_path::remote}) {
+    const auto number = path == read_path::remote ? 1u : 2u;
+    const auto first = join("a", 8, 1, path);
+    const auto second = join("b", 8, 1, path);
+    const auto reader = join("c", 1, 1, path);
+    const auto store = (**reader).open();
+    const auto keys = std::vector{key_of(number)};
+    ASSERT_TRUE(put(*(**first).open(), number));
+    ASSERT_TRUE(store->exists(keys, soon())[0]);
+    ASSERT_TRUE((**first).open()->remove(keys, soon())[0]);
+    while (!replicas_of(number).empty()) // The index is told, but not waited for.
+      ASSERT_FALSE(HasFailure());
+    ASSERT_TRUE(put(*(**second).open(), number));
+    EXPECT_EQ(take(*store, number), bytes_of(number, page_size));
+    ASSERT_TRUE((**second).open()->remove(keys, soon())[0]);
+    EXPECT_EQ(take(*store, number).error().code, ec::not_found);
+  }
 }
 
 /// More than one thread copies alone.
