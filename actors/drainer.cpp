@@ -2,6 +2,7 @@
 
 #include "actors/segment_mounts.hpp"
 #include "base/limits.hpp"
+#include "messages/object_place.hpp"
 #include "messages/placement.hpp"
 
 #include <caf/actor_cast.hpp>
@@ -32,7 +33,7 @@ caf::result<drain_report> drainer_state::drain() {
 
 void drainer_state::choose(const member_list& all) {
   std::ranges::copy_if(all.members, std::back_inserter(targets),
-                       [this](const auto& x) { return x.host != options.host; });
+                       [this](const auto& x) { return x.host != options.host && has_segment(x); });
   if (targets.empty())
     std::ranges::copy_if(all.members, std::back_inserter(targets),
                          [this](const auto& x) { return x.member != options.member; });

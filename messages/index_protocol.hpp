@@ -11,7 +11,22 @@
 namespace hicache {
 
 /// Version of the index protocol; peers of another version are refused.
-inline constexpr uint32_t index_protocol_version = 3;
+inline constexpr uint32_t index_protocol_version = 4;
+
+/// Objects that a member offers where they lie, outside of its segment: those of its L2. Their
+/// headers are in a table.
+struct lent_objects {
+  /// Where the table begins, in bytes from the start of the member's memory: slot_object_offset
+  /// bytes for each object.
+  uint64_t headers = 0;
+  /// Where object 0 begins. The others follow without gaps.
+  uint64_t objects = 0;
+  uint64_t object_bytes = 0;
+  /// 0: the member lends its segment alone.
+  uint64_t count = 0;
+
+  friend bool operator==(const lent_objects&, const lent_objects&) = default;
+};
 
 /// A rank that lends memory, and how to read it.
 struct member_info {
@@ -26,9 +41,11 @@ struct member_info {
   std::string memory_name;
   /// HOST:PORT of the UCX page server, for peers elsewhere.
   std::string page_address;
+  /// Of the segment and of lent objects.
   uint64_t capacity_bytes = 0;
   /// `fingerprint_of` the namespace of the pages that this process stores itself.
   uint64_t fingerprint = 0;
+  lent_objects lent;
 
   friend bool operator==(const member_info&, const member_info&) = default;
 };
@@ -92,13 +109,14 @@ struct heartbeat {
   friend bool operator==(const heartbeat&, const heartbeat&) = default;
 };
 
-/// A page in a segment.
+/// A page that a member offers.
 struct announced_page {
   page_key key;
-  /// Bytes from the start of the segment to the slot (its header).
+  /// Bytes from the start of the member's memory to the header; `object_offset` says where the
+  /// object is.
   uint64_t offset = 0;
   uint32_t generation = 0;
-  /// Bytes of the object behind the header.
+  /// Bytes of the object.
   uint32_t length = 0;
 
   friend bool operator==(const announced_page&, const announced_page&) = default;

@@ -1,6 +1,7 @@
 #include "messages/placement.hpp"
 
 #include "base/mix.hpp"
+#include "messages/object_place.hpp"
 
 #include <algorithm>
 #include <functional>
@@ -13,7 +14,7 @@ std::vector<uint64_t> place_replicas(const page_key& key, std::span<const member
   auto ranked = std::vector<std::pair<uint64_t, const member_info*>>{};
   const auto seed = std::hash<page_key>{}(key);
   for (const auto& member : members)
-    if (member.host != own_host)
+    if (member.host != own_host && has_segment(member))
       ranked.emplace_back(mix(seed, member.member), &member);
   std::ranges::sort(ranked, std::greater{}, [](const auto& x) {
     return std::pair{x.first, x.second->member};

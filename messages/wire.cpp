@@ -2,6 +2,7 @@
 
 #include "base/limits.hpp"
 #include "messages/index_protocol.capnp.h"
+#include "messages/object_place.hpp"
 
 #include <capnp/message.h>
 #include <capnp/serialize.h>
@@ -84,6 +85,10 @@ void write(const member_info& x, schema::MemberInfo::Builder to) {
   to.setPageAddress(x.page_address);
   to.setCapacityBytes(x.capacity_bytes);
   to.setFingerprint(x.fingerprint);
+  to.setLentHeaders(x.lent.headers);
+  to.setLentObjects(x.lent.objects);
+  to.setLentObjectBytes(x.lent.object_bytes);
+  to.setLentCount(x.lent.count);
 }
 
 void read(schema::MemberInfo::Reader from, member_info& x) {
@@ -95,6 +100,9 @@ void read(schema::MemberInfo::Reader from, member_info& x) {
   x.page_address = text(from.getPageAddress());
   x.capacity_bytes = from.getCapacityBytes();
   x.fingerprint = from.getFingerprint();
+  x.lent = {from.getLentHeaders(), from.getLentObjects(), from.getLentObjectBytes(),
+            from.getLentCount()};
+  KJ_REQUIRE(is_possible(x.lent), "no memory holds so many lent objects");
 }
 
 void write(const membership& x, schema::Membership::Builder to) {

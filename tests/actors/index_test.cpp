@@ -175,7 +175,7 @@ TEST_F(IndexTest, OtherProtocolVersionsAreRefused) {
   const auto view = ask<membership>(index_, atom::mount_v, info);
   ASSERT_FALSE(view);
   EXPECT_EQ(view.error().code, ec::unsupported);
-  EXPECT_NE(view.error().detail.find("version 3"), std::string::npos) << view.error().detail;
+  EXPECT_NE(view.error().detail.find("version 4"), std::string::npos) << view.error().detail;
   EXPECT_FALSE(beat(1));
 }
 

@@ -17,9 +17,15 @@ using test::key_of;
 constexpr auto start = time_point{};
 
 member_info member(uint64_t id, uint64_t epoch = 1) {
-  return {
-    id,      epoch,  index_protocol_version, "host-" + std::to_string(id), "memory", "10.0.0.1:7",
-    1 << 20, 1 << 10};
+  return {id,
+          epoch,
+          index_protocol_version,
+          "host-" + std::to_string(id),
+          "memory",
+          "10.0.0.1:7",
+          1 << 20,
+          1 << 10,
+          {}};
 }
 
 announced_page page(uint64_t number, uint64_t offset = 0, uint32_t length = 100) {

@@ -47,6 +47,15 @@ TEST(PlacementTest, ThereAreNoMoreCopiesThanHosts) {
   EXPECT_TRUE(place_replicas(key_of(1), {}, "host0", 5).empty());
 }
 
+TEST(PlacementTest, MembersWithoutASegmentGetNoCopies) {
+  auto all = members(4);
+  all[2].lent = {0, 4096, 4096, 8};
+  EXPECT_EQ(place_replicas(key_of(1), all, "host0", 5), std::vector<uint64_t>{4});
+  all[2].lent = {64, 4096, 4096, 8};
+  all[3].lent = {0, 4096, 4096, 8};
+  EXPECT_EQ(place_replicas(key_of(1), all, "host0", 5), std::vector<uint64_t>{3});
+}
+
 TEST(PlacementTest, EveryMemberGetsItsShare) {
   const auto all = members(10);
   auto counts = std::map<uint64_t, int>{};

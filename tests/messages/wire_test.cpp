@@ -56,6 +56,7 @@ void fill(member_info& x, random_engine& random) {
   fill(x.page_address, random);
   fill(x.capacity_bytes, random);
   fill(x.fingerprint, random);
+  x.lent = {random() >> 1, random() >> 1, 1 + (random() >> 40), random() >> 40};
 }
 
 void fill(shard_map& x, random_engine& random) {
@@ -395,6 +396,18 @@ TEST(WireLimitsTest, OverlongPagesAndTextsAreMalformed) {
   auto member = member_info{};
   member.host = std::string(257, 'x');
   EXPECT_EQ(code_of_round_trip(member), ec::malformed_message);
+}
+
+TEST(WireLimitsTest, LentObjectsBeyondAllMemoryAreMalformed) {
+  auto member = member_info{};
+  member.lent = {64, 4096, 4096, 10};
+  EXPECT_EQ(code_of_round_trip(member), ec::none);
+  for (const auto& lent :
+       {lent_objects{64, 4096, 0, 1}, lent_objects{64, 4096, 4096, uint64_t{1} << 60},
+        lent_objects{~uint64_t{0}, 4096, 1, 1}, lent_objects{64, ~uint64_t{0}, 1, 1}}) {
+    member.lent = lent;
+    EXPECT_EQ(code_of_round_trip(member), ec::malformed_message);
+  }
 }
 
 } // namespace

@@ -1,0 +1,23 @@
+#pragma once
+
+#include "messages/index_protocol.hpp"
+
+#include <cstdint>
+#include <optional>
+
+/// Where in a member's memory the bytes of a page are.
+namespace hicache {
+
+/// Whether headers and objects end before the largest address there is.
+bool is_possible(const lent_objects& lent) noexcept;
+
+/// Whether the member has a segment, and so room for pages of others.
+bool has_segment(const member_info& member) noexcept;
+
+/// Where the object begins whose header is at `offset` of a member's memory: behind the header in
+/// the segment, else among the lent objects. Nobody vouches for either argument.
+/// @returns nothing if there is no such object, or its header would begin in the midst of another.
+/// Whether the member's memory holds the object is not looked at.
+std::optional<uint64_t> object_offset(const member_info& member, uint64_t offset) noexcept;
+
+} // namespace hicache

@@ -1,0 +1,60 @@
+#include "messages/object_place.hpp"
+#include "messages/page_header.hpp"
+
+#include <gtest/gtest.h>
+
+namespace hicache {
+namespace {
+
+constexpr auto last = ~uint64_t{0};
+
+/// A segment of 1 KiB, and 4 objects of 100 bytes.
+member_info lender() {
+  auto member = member_info{};
+  member.lent = {1024, 4096, 100, 4};
+  return member;
+}
+
+TEST(ObjectPlaceTest, ObjectsOfTheSegmentFollowTheirHeaders) {
+  EXPECT_EQ(object_offset(member_info{}, 0), slot_object_offset);
+  EXPECT_EQ(object_offset(member_info{}, 1 << 20), (1 << 20) + slot_object_offset);
+  EXPECT_EQ(object_offset(lender(), 960), 960 + slot_object_offset);
+}
+
+TEST(ObjectPlaceTest, LentObjectsLieSideBySide) {
+  EXPECT_EQ(object_offset(lender(), 1024), 4096u);
+  EXPECT_EQ(object_offset(lender(), 1024 + 3 * slot_object_offset), 4396u);
+}
+
+TEST(ObjectPlaceTest, WhatIsNoHeaderHasNoObject) {
+  EXPECT_EQ(object_offset(lender(), 1024 + 4 * slot_object_offset), std::nullopt);
+  EXPECT_EQ(object_offset(lender(), 1024 + 64), std::nullopt);
+  EXPECT_EQ(object_offset(lender(), last), std::nullopt);
+  EXPECT_EQ(object_offset(member_info{}, last), std::nullopt);
+  EXPECT_EQ(object_offset(member_info{}, last - slot_object_offset), last);
+}
+
+TEST(ObjectPlaceTest, NumbersThatOverflowNameNothing) {
+  auto member = member_info{};
+  for (const auto& lent :
+       {lent_objects{0, last - 10, 100, 2}, lent_objects{0, 0, last, 2}, lent_objects{0, 0, 0, 1},
+        lent_objects{last - 64, 0, 1, 1}, lent_objects{0, 0, 1, last}}) {
+    EXPECT_FALSE(is_possible(lent));
+    member.lent = lent;
+    EXPECT_EQ(object_offset(member, lent.headers), std::nullopt);
+  }
+  member.lent = {0, last - 200, 100, 2};
+  EXPECT_TRUE(is_possible(member.lent));
+  EXPECT_EQ(object_offset(member, slot_object_offset), last - 100);
+}
+
+TEST(ObjectPlaceTest, WhoLendsL2AloneHasNoSegment) {
+  EXPECT_TRUE(has_segment(member_info{}));
+  auto member = lender();
+  EXPECT_TRUE(has_segment(member));
+  member.lent.headers = 0;
+  EXPECT_FALSE(has_segment(member));
+}
+
+} // namespace
+} // namespace hicache
