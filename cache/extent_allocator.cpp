@@ -7,8 +7,8 @@
 namespace hicache {
 
 extent_allocator::extent_allocator(uint64_t bytes) : capacity_(bytes) {
-  HICACHE_CHECK(bytes > 0);
-  insert(0, bytes);
+  if (bytes > 0)
+    insert(0, bytes);
 }
 
 std::optional<uint64_t> extent_allocator::take(uint64_t bytes) {

@@ -14,7 +14,6 @@ namespace hicache {
 /// cost O(log holes).
 class extent_allocator {
 public:
-  /// @pre bytes > 0
   explicit extent_allocator(uint64_t bytes);
 
   /// Takes a piece.

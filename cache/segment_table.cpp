@@ -339,7 +339,7 @@ struct segment_table::state {
 
 segment_table::segment_table(uint64_t bytes, segment_policy policy) {
   const auto is_share = [](double x) { return x > 0 && x <= 1; };
-  HICACHE_CHECK(bytes > 0 && policy.eviction != nullptr && is_share(policy.high_watermark)
+  HICACHE_CHECK(policy.eviction != nullptr && is_share(policy.high_watermark)
                 && is_share(policy.low_watermark) && policy.low_watermark <= policy.high_watermark
                 && is_share(policy.pinned_share) && is_share(policy.tenant_share));
   state_ = std::make_unique<state>(bytes, std::move(policy));

@@ -140,8 +140,7 @@ struct segment_counters {
 /// here. Pages without a pin go before those with a soft one.
 class segment_table {
 public:
-  /// @pre bytes > 0; shares are above 0 and at most 1, the low watermark no higher than the high
-  /// one
+  /// @pre shares are above 0 and at most 1, the low watermark no higher than the high one
   segment_table(uint64_t bytes, segment_policy policy);
 
   segment_table(segment_table&&) noexcept;

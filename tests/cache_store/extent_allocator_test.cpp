@@ -21,6 +21,12 @@ TEST(ExtentAllocatorTest, TakesTheSmallestHoleThatFitsAndOfEqualOnesTheFirst) {
   EXPECT_EQ(extents.free(), 25u);
 }
 
+TEST(ExtentAllocatorTest, OfNothingThereIsNothing) {
+  auto extents = extent_allocator{0};
+  EXPECT_EQ(extents.take(1), std::nullopt);
+  EXPECT_TRUE(extents.holes().empty());
+}
+
 TEST(ExtentAllocatorTest, NeighbouringHolesBecomeOne) {
   auto extents = extent_allocator{30};
   for (auto i = 0; i < 3; ++i)

@@ -71,6 +71,13 @@ TEST(SegmentTableTest, APageIsVisibleOnlyOncePublished) {
   EXPECT_FALSE(table.abort(key_of(1), got.generation)) << "after publishing";
 }
 
+TEST(SegmentTableTest, WithoutMemoryNothingIsStored) {
+  auto table = table_of(0);
+  EXPECT_EQ(reserve(table, page(1)).status, reserve_status::full);
+  EXPECT_TRUE(table.published(0, 10).empty());
+  EXPECT_EQ(table.counters().used_bytes, 0u);
+}
+
 TEST(SegmentTableTest, AKeyIsWrittenOnce) {
   auto table = table_of(2);
   const auto first = reserve(table, page(1));
