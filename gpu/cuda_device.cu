@@ -34,6 +34,11 @@ public:
     return allocate_pinned_memory(bytes, options);
   }
 
+  result<std::unique_ptr<device_memory>> adopt_host(std::span<std::byte> memory,
+                                                    const host_memory_options& options) override {
+    return adopt_pinned_memory(memory, options);
+  }
+
   result<std::unique_ptr<copy_engine>> make_copy_engine(const device_layers& l1,
                                                         const pool_geometry& l2,
                                                         device_memory& l2_memory,

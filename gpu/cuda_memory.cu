@@ -156,6 +156,20 @@ result<void> check_same_address(void* address) {
   return {};
 }
 
+result<std::unique_ptr<device_memory>> pin(host_mapping&& mapping) {
+  const auto bytes = mapping.bytes();
+  if (const auto status = cudaHostRegister(bytes.data(), bytes.size(),
+                                           cudaHostRegisterPortable | cudaHostRegisterMapped);
+      status != cudaSuccess)
+    return cuda_failure(ec::io_failure,
+                        "cannot pin " + format_bytes(bytes.size()) + " of memory: cudaHostRegister",
+                        status);
+  auto memory = std::make_unique<pinned_memory>(std::move(mapping));
+  if (auto same = check_same_address(bytes.data()); !same)
+    return tl::unexpected{same.error()};
+  return memory;
+}
+
 } // namespace
 
 tl::unexpected<error> cuda_failure(ec code, const std::string& what, cudaError_t status) {
@@ -258,19 +272,14 @@ result<std::unique_ptr<device_memory>> allocate_pinned_memory(uint64_t bytes,
   HICACHE_CHECK(bytes > 0);
   if (auto bound = use_cuda_device(ec::io_failure); !bound)
     return tl::unexpected{bound.error()};
-  auto mapping = host_mapping::create(bytes, numa_node_of_device(), options);
-  if (!mapping)
-    return tl::unexpected{mapping.error()};
-  auto* address = static_cast<void*>(mapping->bytes().data());
-  if (const auto status
-      = cudaHostRegister(address, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
-      status != cudaSuccess)
-    return cuda_failure(
-      ec::io_failure, "cannot pin " + format_bytes(bytes) + " of memory: cudaHostRegister", status);
-  auto memory = std::make_unique<pinned_memory>(std::move(*mapping));
-  if (auto same = check_same_address(address); !same)
-    return tl::unexpected{same.error()};
-  return memory;
+  return host_mapping::create(bytes, numa_node_of_device(), options).and_then(pin);
+}
+
+result<std::unique_ptr<device_memory>> adopt_pinned_memory(std::span<std::byte> memory,
+                                                           const host_memory_options& options) {
+  if (auto bound = use_cuda_device(ec::io_failure); !bound)
+    return tl::unexpected{bound.error()};
+  return host_mapping::adopt(memory, numa_node_of_device(), options).and_then(pin);
 }
 
 } // namespace hicache

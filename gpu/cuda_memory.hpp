@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -54,5 +55,9 @@ result<std::unique_ptr<device_memory>> open_cuda_memory(std::string_view shared)
 /// @returns io_failure; unsupported on machines where the two addresses differ
 result<std::unique_ptr<device_memory>> allocate_pinned_memory(uint64_t bytes,
                                                               const host_memory_options& options);
+
+/// The same in memory of the caller's: host_mapping::adopt(), pinned while the object lives.
+result<std::unique_ptr<device_memory>> adopt_pinned_memory(std::span<std::byte> memory,
+                                                           const host_memory_options& options);
 
 } // namespace hicache

@@ -147,6 +147,14 @@ public:
                                                                const host_memory_options& options)
     = 0;
 
+  /// Makes memory that the caller mapped, and may share, serve as L2: resident, on the NUMA node of
+  /// the device, and pinned like that of allocate_host. Errors as for allocate.
+  /// @param memory Not owned; must outlive what is returned.
+  /// @pre zeroed, none of it touched yet, and at the start of a plain page
+  virtual result<std::unique_ptr<device_memory>> adopt_host(std::span<std::byte> memory,
+                                                            const host_memory_options& options)
+    = 0;
+
   /// An engine between an L1 pool, whoever owns it, and an L2 pool at the start of a memory of this
   /// device.
   /// @pre l1.check() succeeds, both pools have the same shape, and l2_memory holds its pool

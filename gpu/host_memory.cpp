@@ -281,6 +281,22 @@ result<host_mapping> host_mapping::create(uint64_t bytes, std::optional<int> num
   return allocation_failure(bytes, system_message(code));
 }
 
+result<host_mapping> host_mapping::adopt(std::span<std::byte> memory, std::optional<int> numa_node,
+                                         const host_memory_options& options) {
+  HICACHE_CHECK(!memory.empty());
+  if (auto checked = check_memory_available(memory.size(), options.ranks_on_host); !checked)
+    return tl::unexpected{checked.error()};
+  auto mapping = host_mapping{memory, 0, memory_pages::plain, std::nullopt};
+  static_cast<void>(::madvise(memory.data(), memory.size(), MADV_HUGEPAGE));
+  if (numa_node && prefer_node(memory, *numa_node))
+    mapping.node_ = numa_node;
+  auto meter = progress_meter{options.progress, memory.size()};
+  if (const auto code = make_resident(memory, page_kinds.back(), meter); code != 0)
+    return allocation_failure(memory.size(), system_message(code));
+  meter.finish();
+  return mapping;
+}
+
 host_mapping::host_mapping(std::span<std::byte> bytes, uint64_t mapped, memory_pages pages,
                            std::optional<int> node) noexcept
   : bytes_(bytes), mapped_(mapped), pages_(pages), node_(node) {}
@@ -306,7 +322,7 @@ host_mapping::~host_mapping() {
 std::string host_mapping::description() const {
   const auto* kind = std::find_if(page_kinds.begin(), page_kinds.end(),
                                   [this](const page_kind& k) { return k.pages == pages_; });
-  const auto name = std::string{kind->name};
+  const auto name = std::string{mapped_ > 0 ? "" : "shared "} + kind->name;
   return node_ ? name + " on NUMA node " + std::to_string(*node_) : name;
 }
 
@@ -340,9 +356,9 @@ private:
   std::span<std::byte> bytes_;
 };
 
-class private_memory final : public mapped_memory {
+class host_pool_memory final : public mapped_memory {
 public:
-  explicit private_memory(host_mapping mapping)
+  explicit host_pool_memory(host_mapping mapping)
     : mapped_memory(mapping.bytes()), mapping_(std::move(mapping)) {}
 
   std::string description() const override { return mapping_.description(); }
@@ -355,6 +371,10 @@ public:
 private:
   host_mapping mapping_;
 };
+
+std::unique_ptr<device_memory> as_device_memory(host_mapping&& mapping) {
+  return std::make_unique<host_pool_memory>(std::move(mapping));
+}
 
 // -- sharing ------------------------------------------------------------------
 
@@ -422,9 +442,12 @@ std::byte* map_shared(const unique_fd& fd, uint64_t bytes) {
 
 result<std::unique_ptr<device_memory>> allocate_host_memory(uint64_t bytes,
                                                             const host_memory_options& options) {
-  return host_mapping::create(bytes, std::nullopt, options).map([](host_mapping&& mapping) {
-    return std::unique_ptr<device_memory>{std::make_unique<private_memory>(std::move(mapping))};
-  });
+  return host_mapping::create(bytes, std::nullopt, options).map(as_device_memory);
+}
+
+result<std::unique_ptr<device_memory>> adopt_host_memory(std::span<std::byte> memory,
+                                                         const host_memory_options& options) {
+  return host_mapping::adopt(memory, std::nullopt, options).map(as_device_memory);
 }
 
 result<std::unique_ptr<device_memory>> allocate_shared_memory(uint64_t bytes) {

@@ -27,7 +27,8 @@ result<void> check_memory_available(uint64_t bytes, uint32_t ranks_on_host);
 /// Pages of the machine's memory, by size.
 enum class memory_pages : uint8_t { gigabyte, two_megabytes, plain };
 
-/// A private mapping of zeroed memory, unmapped with the object. Move-only.
+/// A mapping of zeroed, resident memory for L2, unmapped with the object unless it was adopted.
+/// Move-only.
 class host_mapping {
 public:
   /// Maps `bytes` bytes in the largest pages that the machine gives (hugetlb pages of 1 GiB and 2
@@ -40,6 +41,13 @@ public:
   /// @pre bytes > 0
   static result<host_mapping> create(uint64_t bytes, std::optional<int> numa_node,
                                      const host_memory_options& options);
+
+  /// Takes a part of a mapping that others may share, such as that of a memfd, and makes it
+  /// resident as create() does, in plain pages. It stays mapped when the object goes.
+  /// @returns io_failure with a sentence
+  /// @pre memory is not empty, begins with a plain page, and was not touched yet
+  static result<host_mapping> adopt(std::span<std::byte> memory, std::optional<int> numa_node,
+                                    const host_memory_options& options);
 
   host_mapping(host_mapping&& other) noexcept;
 
@@ -60,7 +68,7 @@ private:
 
   /// What was asked for.
   std::span<std::byte> bytes_;
-  /// What was mapped: whole pages.
+  /// What was mapped: whole pages; 0 if it was adopted.
   uint64_t mapped_ = 0;
   memory_pages pages_ = memory_pages::plain;
   std::optional<int> node_;
@@ -70,6 +78,10 @@ private:
 /// @pre bytes > 0
 result<std::unique_ptr<device_memory>> allocate_host_memory(uint64_t bytes,
                                                             const host_memory_options& options);
+
+/// The same in memory of the caller's: host_mapping::adopt().
+result<std::unique_ptr<device_memory>> adopt_host_memory(std::span<std::byte> memory,
+                                                         const host_memory_options& options);
 
 /// L1 memory of the host device: zeroed, resident, can be shared with other processes.
 /// @returns io_failure with a sentence.

@@ -1,5 +1,6 @@
 #include "transport/shared_memory.hpp"
 
+#include "base/check.hpp"
 #include "base/units.hpp"
 
 #include <fcntl.h>
@@ -82,6 +83,12 @@ void mapped_peer_memory::unmap() noexcept {
 // -- shared_memory ------------------------------------------------------------
 
 result<shared_memory> shared_memory::create(uint64_t bytes, const std::string& name) {
+  return create(bytes, bytes, name);
+}
+
+result<shared_memory> shared_memory::create(uint64_t bytes, uint64_t resident,
+                                            const std::string& name) {
+  HICACHE_CHECK(resident <= bytes);
   if (bytes == 0)
     return fail(ec::invalid_argument, "shared memory of 0 bytes was asked for");
   if (bytes > static_cast<uint64_t>(std::numeric_limits<off_t>::max()))
@@ -97,7 +104,8 @@ result<shared_memory> shared_memory::create(uint64_t bytes, const std::string& n
     return creation_error(bytes, "ftruncate: " + system_message(errno));
   auto code = 0;
   do
-    code = ::fallocate(fd.get(), 0, 0, length) == 0 ? 0 : errno;
+    code
+      = resident == 0 || ::fallocate(fd.get(), 0, 0, static_cast<off_t>(resident)) == 0 ? 0 : errno;
   while (code == EINTR);
   if (code != 0)
     return creation_error(bytes, "fallocate: " + system_message(code));

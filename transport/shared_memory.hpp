@@ -54,6 +54,11 @@ public:
   /// available
   static result<shared_memory> create(uint64_t bytes, const std::string& name);
 
+  /// The same, but only the first `resident` bytes are resident: whoever uses the others sees to
+  /// that before, with whatever NUMA node and page size it wants for them.
+  /// @pre resident <= bytes
+  static result<shared_memory> create(uint64_t bytes, uint64_t resident, const std::string& name);
+
   shared_memory(shared_memory&& other) noexcept;
 
   shared_memory& operator=(shared_memory&& other) noexcept;

@@ -4,10 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <array>
 #include <memory>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -123,6 +126,33 @@ TEST_P(DeviceMemoryTest, RefusesMoreThanThereIsWithASentence) {
     EXPECT_THAT(memory.error().detail, HasSubstr("1.0 PiB"));
     EXPECT_THAT(memory.error().detail, AnyOf(HasSubstr("are available"), HasSubstr("are free")));
   }
+}
+
+TEST_P(DeviceMemoryTest, AdoptsMemoryThatOthersMayMap) {
+  constexpr auto size = size_t{3} << 20;
+  auto* address = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(address, MAP_FAILED);
+  const auto mapped = std::span{static_cast<std::byte*>(address), size};
+  {
+    // L2 begins behind other things.
+    const auto part = mapped.subspan(4096, size - 3 * 4096 + 100);
+    const auto memory = device_->adopt_host(part, {});
+    ASSERT_TRUE(memory) << memory.error().detail;
+    EXPECT_EQ((*memory)->data(), part.data());
+    EXPECT_EQ((*memory)->size(), part.size());
+    EXPECT_THAT((*memory)->description(), HasSubstr("shared plain pages"));
+    EXPECT_EQ((*memory)->share().error().code, ec::unsupported);
+    const auto bytes = std::vector<std::byte>(100, std::byte{7});
+    ASSERT_TRUE((*memory)->write(part.size() - 100, bytes));
+    EXPECT_TRUE(std::ranges::equal(part.last(100), bytes));
+    EXPECT_EQ(part[part.size() - 101], std::byte{0});
+    part[5] = std::byte{9};
+    auto seen = std::vector<std::byte>(1);
+    ASSERT_TRUE((*memory)->read(5, seen));
+    EXPECT_EQ(seen[0], std::byte{9});
+  }
+  EXPECT_EQ(mapped[4096 + 5], std::byte{9}) << "it stays the caller's";
+  ::munmap(address, size);
 }
 
 TEST_P(DeviceMemoryTest, KeepsL2ToItself) {

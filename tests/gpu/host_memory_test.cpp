@@ -345,6 +345,26 @@ TEST(HostMemoryTest, IsPrivateAndWithinItsShare) {
   EXPECT_FALSE(allocate_host_memory(available_now() / 8, {32, {}}));
 }
 
+TEST(HostMemoryTest, AdoptedMemoryIsResidentAndWithinItsShare) {
+  const auto share = [](uint64_t bytes) {
+    auto* address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                           MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    EXPECT_NE(address, MAP_FAILED);
+    return std::span{static_cast<std::byte*>(address), bytes};
+  };
+  const auto small = share(5_MiB);
+  const auto memory = adopt_host_memory(small, {});
+  ASSERT_TRUE(memory) << memory.error().detail;
+  EXPECT_EQ(resident_bytes(small), 5_MiB);
+  const auto large = share(available_now() / 8);
+  const auto refused = adopt_host_memory(large, {32, {}});
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().detail, HasSubstr("shared by 32 ranks"));
+  EXPECT_EQ(resident_bytes(large), 0u);
+  ::munmap(small.data(), small.size());
+  ::munmap(large.data(), large.size());
+}
+
 TEST(SharedMemoryTest, IsZeroedAndResident) {
   auto memory = allocate_shared_memory(3_MiB + 5);
   ASSERT_TRUE(memory) << memory.error().detail;

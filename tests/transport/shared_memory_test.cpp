@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -46,6 +47,21 @@ TEST(SharedMemoryTest, IsZeroedResidentAndWritable) {
   auto moved = std::move(*memory);
   EXPECT_EQ(moved.bytes().back(), std::byte{7});
   EXPECT_EQ(memory->data(), nullptr);
+}
+
+TEST(SharedMemoryTest, TheRestBecomesResidentWhenItIsUsed) {
+  auto memory = shared_memory::create(8_MiB, 1_MiB, "hicache-test");
+  ASSERT_TRUE(memory) << to_string(memory.error());
+  EXPECT_EQ(memory->size(), 8_MiB);
+  const auto held = [&memory] {
+    struct stat status = {};
+    EXPECT_EQ(::fstat(memory->fd(), &status), 0);
+    return static_cast<uint64_t>(status.st_blocks) * 512;
+  };
+  EXPECT_EQ(held(), 1_MiB);
+  memory->bytes().back() = std::byte{7};
+  EXPECT_GT(held(), 1_MiB);
+  EXPECT_TRUE(shared_memory::create(8_MiB, 0, "hicache-test"));
 }
 
 TEST(SharedMemoryTest, RefusesMoreThanThereIsAndNamesBothFigures) {
