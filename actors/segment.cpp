@@ -4,6 +4,7 @@
 #include "backends/segment_memory.hpp"
 #include "base/check.hpp"
 #include "base/limits.hpp"
+#include "messages/page_header.hpp"
 
 #include <caf/actor_cast.hpp>
 #include <spdlog/spdlog.h>
@@ -29,6 +30,11 @@ segment_request request_for(const segment_page& page) {
           page.tenant};
 }
 
+/// A lent page as L2 knows it.
+segment_slot slot_of(const stored_page& lent) {
+  return {lent.key, segment_slot::state::lent, lent.offset, lent.generation, lent.length};
+}
+
 } // namespace
 
 // -- requests of this process -------------------------------------------------
@@ -46,6 +52,10 @@ segment_slots segment_state::reserve(const segment_pages& pages) {
   slots.list.reserve(pages.list.size());
   const auto now = options.clock->now();
   for (const auto& page : pages.list) {
+    if (offered->find_lent(page.key)) {
+      slots.list.push_back({page.key, segment_slot::state::present, 0, 0, page.length});
+      continue;
+    }
     const auto room = table->reserve(request_for(page), now);
     for (const auto& gone : room.evicted) {
       clear_header(options.memory, gone.offset);
@@ -79,9 +89,14 @@ segment_slots segment_state::reserve(const segment_pages& pages) {
 
 caf::result<atom::ok> segment_state::publish(const segment_slots& slots) {
   auto news = std::vector<announced_page>{};
-  for (const auto& slot : slots.list)
-    if (table->publish(slot.key, slot.generation))
+  for (const auto& slot : slots.list) {
+    const auto is_lent = slot.what == segment_slot::state::lent;
+    if (is_lent ? lend(slot) : table->publish(slot.key, slot.generation)) {
       news.push_back({slot.key, slot.offset, slot.generation, slot.length});
+      if (!is_lent)
+        take_back(slot.key); // The copy stays for longer.
+    }
+  }
   show();
   auto promise = self->make_response_promise<atom::ok>();
   mounts->publish(news, [promise]() mutable { promise.deliver(atom::ok_v); });
@@ -92,6 +107,18 @@ void segment_state::abort(const segment_slots& slots) {
   for (const auto& slot : slots.list)
     if (slot.what == segment_slot::state::reserved)
       table->abort(slot.key, slot.generation);
+  show();
+}
+
+void segment_state::withdraw(const segment_slots& reclaimed) {
+  auto gone = std::vector<page_key>{};
+  for (const auto& slot : reclaimed.list)
+    if (const auto here = offered->find_lent(slot.key);
+        here && here->generation == slot.generation) {
+      offered->take_back(slot.key);
+      gone.push_back(slot.key);
+    }
+  mounts->withdraw(gone);
   show();
 }
 
@@ -131,11 +158,13 @@ page_totals segment_state::pin(const page_pins& wanted) {
 }
 
 page_totals segment_state::clear(const namespace_pages& wanted) {
-  return let_go(table->of_namespace(wanted.fingerprint));
+  return let_go(offered->of_namespace(wanted.fingerprint));
 }
 
 caf::result<drain_report> segment_state::drain() {
   table->close();
+  if (options.lent)
+    options.lent->close();
   auto promise = self->make_response_promise<drain_report>();
   auto moved = std::make_shared<drain_report>();
   auto finish = [this, promise, moved]() mutable {
@@ -170,9 +199,7 @@ void segment_state::touch(const key_batch& used) {
 void segment_state::check(const key_batch& doubtful) {
   auto damaged = std::vector<page_key>{};
   for (const auto& key : doubtful.keys)
-    if (const auto here = table->find(key);
-        here
-        && !is_intact(options.memory, here->offset, key, here->generation, here->fingerprint)) {
+    if (const auto here = offered->find(key); here && is_damaged(*here)) {
       spdlog::warn("page {} is damaged in this member's memory; it is withdrawn", to_string(key));
       damaged.push_back(key);
     }
@@ -182,12 +209,46 @@ void segment_state::check(const key_batch& doubtful) {
 
 // -- internal steps -----------------------------------------------------------
 
+bool segment_state::lend(const segment_slot& slot) {
+  // What was taken back meanwhile will not be told again.
+  if (!options.lent || !options.lent->is_lent(slot))
+    return false;
+  if (table->find(slot.key)) {
+    options.lent->take_back(slot);
+    return false;
+  }
+  if (const auto here = offered->find_lent(slot.key); here && here->generation == slot.generation)
+    return false;
+  // Another object of L2 held the page before.
+  take_back(slot.key);
+  offered->lend({slot.key, slot.offset, slot.generation, slot.length,
+                 slot_object_offset + slot.length, mounts->options().member.fingerprint});
+  return true;
+}
+
+std::optional<stored_page> segment_state::take_back(const page_key& key) {
+  auto gone = offered->take_back(key);
+  if (gone)
+    options.lent->take_back(slot_of(*gone));
+  return gone;
+}
+
+bool segment_state::is_damaged(const stored_page& page) const {
+  if (offered->find_lent(page.key))
+    return options.lent->is_damaged(slot_of(page), page.fingerprint);
+  return !is_intact(options.memory, page.offset, page.offset + slot_object_offset, page.key,
+                    page.generation, page.fingerprint);
+}
+
 page_totals segment_state::let_go(const std::vector<page_key>& keys) {
   auto totals = page_totals{};
   auto gone = std::vector<page_key>{};
   for (const auto& key : keys)
-    if (const auto where = table->find(key); where && table->remove(key)) {
-      clear_header(options.memory, where->offset);
+    if (const auto where = offered->find(key)) {
+      if (table->remove(key))
+        clear_header(options.memory, where->offset);
+      else
+        take_back(key);
       gone.push_back(key);
       ++totals.pages;
       totals.bytes += where->bytes;
@@ -199,7 +260,7 @@ page_totals segment_state::let_go(const std::vector<page_key>& keys) {
 
 page_totals segment_state::let_all_go() {
   auto keys = std::vector<page_key>{};
-  for (const auto& page : table->published(0, table->counters().pages))
+  for (const auto& page : offered->published(0, offered->count()))
     keys.push_back(page.key);
   return let_go(keys);
 }
@@ -216,7 +277,7 @@ member_counters segment_state::counters() const {
 
 void segment_state::show() {
   const auto counters = table->counters();
-  options.figures->pages = counters.pages;
+  options.figures->pages = offered->count();
   options.figures->used_bytes = counters.used_bytes;
   options.figures->evicted = counters.evicted;
 }
@@ -226,10 +287,14 @@ void segment_state::show() {
 segment_actor::behavior_type segment(segment_actor::stateful_pointer<segment_state> self,
                                      segment_options options) {
   HICACHE_CHECK(!options.memory.empty() && options.figures != nullptr && options.clock != nullptr);
+  const auto& lent = options.mounts.member.lent;
+  HICACHE_CHECK(lent == (options.lent ? options.lent->objects() : lent_objects{}));
+  const auto segment_bytes = options.lent ? lent.headers : options.memory.size();
   auto& state = self->state;
   state.options = std::move(options);
-  state.table.emplace(state.options.memory.size(), state.options.policy);
-  state.mounts.emplace(self, state.options.mounts, *state.table);
+  state.table.emplace(segment_bytes, state.options.policy);
+  state.offered.emplace(*state.table);
+  state.mounts.emplace(self, state.options.mounts, *state.offered);
   state.mounts->look_at_index();
   // Others may send it anything: by default an actor ends when anyone sends it an error.
   self->set_error_handler(
@@ -246,6 +311,7 @@ segment_actor::behavior_type segment(segment_actor::stateful_pointer<segment_sta
     [self](atom::reserve, const segment_pages& pages) { return self->state.reserve(pages); },
     [self](atom::publish, const segment_slots& slots) { return self->state.publish(slots); },
     [self](atom::abort, const segment_slots& slots) { self->state.abort(slots); },
+    [self](atom::withdraw, const segment_slots& slots) { self->state.withdraw(slots); },
     [self](atom::remove, const key_list& keys) { return self->state.remove(keys); },
     [self](atom::tick) { self->state.tick(); },
   };

@@ -1,6 +1,8 @@
 #pragma once
 
+#include "actors/offered_pages.hpp"
 #include "actors/segment_mounts.hpp"
+#include "backends/lent_pages.hpp"
 #include "backends/member_figures.hpp"
 #include "base/clock.hpp"
 #include "cache/segment_table.hpp"
@@ -19,9 +21,13 @@ namespace hicache {
 /// Fixed settings of a segment.
 struct segment_options {
   segment_mounts_options mounts;
-  /// The memory; must outlive the actor.
+  /// The member's memory: the segment, up to the headers of lent pages if there are any. Must
+  /// outlive the actor.
   std::span<std::byte> memory;
   segment_policy policy;
+  /// Pages of L2 that are offered as well; null if there are none. Open, and told of by
+  /// atom::withdraw what was taken back.
+  std::shared_ptr<lent_pages> lent;
   /// Reads pages of other members into the memory; null if nothing shall be copied here.
   copier_actor copier;
   /// Written here, and told to the index; not null.
@@ -46,6 +52,8 @@ struct segment_state {
 
   void abort(const segment_slots& slots);
 
+  void withdraw(const segment_slots& reclaimed);
+
   caf::result<atom::ok> remove(const key_list& keys);
 
   void tick();
@@ -66,6 +74,15 @@ struct segment_state {
 
   // -- internal steps ---------------------------------------------------------
 
+  /// Enters a page that is lent. @returns false if it is not any more, or offered from the segment
+  bool lend(const segment_slot& slot);
+
+  /// Ends the lending of a page, if it is lent. @returns what it was
+  std::optional<stored_page> take_back(const page_key& key);
+
+  /// Whether a published page is not what was written.
+  bool is_damaged(const stored_page& page) const;
+
   /// Frees published pages, makes them unreadable and withdraws them.
   page_totals let_go(const std::vector<page_key>& keys);
 
@@ -85,6 +102,7 @@ struct segment_state {
   segment_options options;
   // Set once, by segment().
   std::optional<segment_table> table;
+  std::optional<offered_pages> offered;
   std::optional<segment_mounts> mounts;
   time_point next_beat;
   /// Pages whose bytes in memory turned out damaged.
@@ -92,9 +110,9 @@ struct segment_state {
 };
 
 /// Owns the memory that this rank lends to L3: which page is where and who has to go; keeps the
-/// index informed. Spawn detached: a block report of many pages would hold up the rank's other
-/// actors.
-/// @pre options.memory is not empty
+/// index informed. Of pages lent from L2 it knows which are offered; what becomes of them, L2
+/// decides. Spawn detached: a block report of many pages would hold up the rank's other actors.
+/// @pre options.memory is not empty; options.mounts.member says which objects options.lent has
 segment_actor::behavior_type segment(segment_actor::stateful_pointer<segment_state> self,
                                      segment_options options);
 

@@ -29,8 +29,8 @@ announced_page announce(const stored_page& page) noexcept {
 }
 
 segment_mounts::segment_mounts(segment_actor::pointer self, segment_mounts_options options,
-                               const segment_table& table)
-  : self_(self), options_(std::move(options)), table_(table),
+                               const offered_pages& offered)
+  : self_(self), options_(std::move(options)), offered_(offered),
     heartbeat_pause_(first_heartbeat_pause) {}
 
 void segment_mounts::look_at_index() {
@@ -91,7 +91,7 @@ void segment_mounts::when_settled(std::function<void()> then) {
 void segment_mounts::reshard(const std::vector<uint32_t>& now) {
   auto moved = std::map<uint32_t, std::vector<page_key>>{};
   if (!numbers_.empty() && !now.empty())
-    for (const auto& page : table_.published(0, table_.counters().pages)) {
+    for (const auto& page : offered_.published(0, offered_.count())) {
       const auto before = numbers_[shard_of(page.key, numbers_)];
       if (before != now[shard_of(page.key, now)])
         moved[before].push_back(page.key);
@@ -139,7 +139,7 @@ void segment_mounts::report(uint32_t number, uint64_t offset) {
   auto news = std::vector<announced_page>{};
   auto next = offset;
   while (news.size() < limits::index_batch_keys) {
-    const auto pages = table_.published(next, limits::index_batch_keys - news.size());
+    const auto pages = offered_.published(next, limits::index_batch_keys - news.size());
     if (pages.empty())
       break;
     for (const auto& page : pages)
@@ -158,8 +158,8 @@ void segment_mounts::report(uint32_t number, uint64_t offset) {
   }
   at.is_reporting = false;
   std::erase_if(at.held_back, [this](const announced_page& page) {
-    const auto here = table_.find(page.key);
-    return !here || here->generation != page.generation;
+    const auto here = offered_.find(page.key);
+    return !here || hicache::announce(*here) != page;
   });
   if (auto late = std::exchange(at.held_back, {}); !late.empty())
     publish(late, [] {});

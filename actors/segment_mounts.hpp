@@ -1,7 +1,7 @@
 #pragma once
 
+#include "actors/offered_pages.hpp"
 #include "backends/index_link.hpp"
-#include "cache/segment_table.hpp"
 #include "messages/interfaces.hpp"
 
 #include <caf/typed_event_based_actor.hpp>
@@ -31,9 +31,9 @@ struct segment_mounts_options {
 /// actor.
 class segment_mounts {
 public:
-  /// @param self, table Must outlive this.
+  /// @param self, offered Must outlive this.
   segment_mounts(segment_actor::pointer self, segment_mounts_options options,
-                 const segment_table& table);
+                 const offered_pages& offered);
 
   /// Takes the shards as they are now: mounts where this member is not mounted yet.
   void look_at_index();
@@ -79,7 +79,7 @@ private:
   /// Mounts at a shard under a new epoch and reports every published page that it keeps.
   void mount(uint32_t number, const index_actor& shard);
 
-  /// Reports the published pages that a shard keeps, from this place in the segment on, one batch
+  /// Reports the published pages that a shard keeps, from this place in the memory on, one batch
   /// after the other; then what was published meanwhile.
   void report(uint32_t number, uint64_t offset);
 
@@ -97,7 +97,7 @@ private:
 
   segment_actor::pointer self_;
   segment_mounts_options options_;
-  const segment_table& table_;
+  const offered_pages& offered_;
   /// By number.
   std::map<uint32_t, mounting> mounts_;
   /// The keys of `mounts_`.

@@ -9,8 +9,6 @@
 
 namespace hicache {
 
-namespace {
-
 void write_header(std::span<std::byte> memory, uint64_t offset, const page_header& header) {
   auto bytes = std::array<std::byte, page_header_bytes>{};
   encode_page_header(header, bytes);
@@ -18,8 +16,6 @@ void write_header(std::span<std::byte> memory, uint64_t offset, const page_heade
   std::atomic_thread_fence(std::memory_order_seq_cst);
   std::memcpy(memory.data() + offset, bytes.data(), bytes.size());
 }
-
-} // namespace
 
 std::span<std::byte> object_of(std::span<std::byte> memory, const segment_slot& slot) {
   HICACHE_CHECK(slot.offset + slot_object_offset + slot.length <= memory.size());
@@ -52,15 +48,15 @@ void move_slot(std::span<std::byte> memory, uint64_t from, uint64_t to, uint64_t
   write_header(memory, to, *header);
 }
 
-bool is_intact(std::span<const std::byte> memory, uint64_t offset, const page_key& key,
-               uint32_t generation, uint64_t fingerprint) {
+bool is_intact(std::span<const std::byte> memory, uint64_t offset, uint64_t object,
+               const page_key& key, uint32_t generation, uint64_t fingerprint) {
   const auto header = decode_page_header(memory.subspan(offset));
   if (!header || header->key != key || header->generation != generation
-      || header->fingerprint != fingerprint
-      || header->length > memory.size() - offset - slot_object_offset)
+      || header->fingerprint != fingerprint || object > memory.size()
+      || header->length > memory.size() - object)
     return false;
-  const auto object = std::array{memory.subspan(offset + slot_object_offset, header->length)};
-  return page_checksum(object) == header->checksum;
+  const auto bytes = std::array{memory.subspan(object, header->length)};
+  return page_checksum(bytes) == header->checksum;
 }
 
 } // namespace hicache

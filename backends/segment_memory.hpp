@@ -20,6 +20,9 @@ std::span<std::byte> object_of(std::span<std::byte> memory, const segment_slot& 
 void seal_slot(std::span<std::byte> memory, const segment_slot& slot, uint64_t fingerprint,
                uint64_t checksum);
 
+/// Writes a header at `offset`, after all that was written to the memory before.
+void write_header(std::span<std::byte> memory, uint64_t offset, const page_header& header);
+
 /// Clears the header at `offset`: whoever still reads there finds none afterwards.
 void clear_header(std::span<std::byte> memory, uint64_t offset) noexcept;
 
@@ -29,8 +32,9 @@ void move_slot(std::span<std::byte> memory, uint64_t from, uint64_t to, uint64_t
                uint32_t generation);
 
 /// Whether a page's header and object are those that were written.
+/// @param object Where the object is; the header is at `offset`.
 /// @param key, generation, fingerprint What the owner knows of it.
-bool is_intact(std::span<const std::byte> memory, uint64_t offset, const page_key& key,
-               uint32_t generation, uint64_t fingerprint);
+bool is_intact(std::span<const std::byte> memory, uint64_t offset, uint64_t object,
+               const page_key& key, uint32_t generation, uint64_t fingerprint);
 
 } // namespace hicache

@@ -136,6 +136,8 @@ using segment_actor = member_actor::extend<
   caf::replies_to<atom::publish, segment_slots>::with<atom::ok>,
   // Gives slots back that will not be written.
   caf::reacts_to<atom::abort, segment_slots>,
+  // These pages are not lent any more: what L2 holds in their place is, or will be, another page.
+  caf::reacts_to<atom::withdraw, segment_slots>,
   // Withdraws pages and frees their slots.
   caf::replies_to<atom::remove, key_list>::with<atom::ok>,
   // Itself: heartbeat, and mounting again after the index was lost.

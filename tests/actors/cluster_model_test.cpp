@@ -1,9 +1,9 @@
 // The protocol of L3 between real segments and real shards of the index, under random schedules:
-// writers, readers, copies and evictions; connections that hold messages, break, and deliver late;
-// shards and members that die, come, go and fall silent. Whatever the order: a reader gets the
-// page that it asked for or none, and when all is healed the index offers exactly what the members
-// have. HICACHE_CLUSTER_MODEL_RUNS=n makes n runs, HICACHE_CLUSTER_MODEL_SEED=n the run of one
-// seed.
+// writers, lenders, readers, copies and evictions; connections that hold messages, break, and
+// deliver late; shards and members that die, come, go and fall silent. Whatever the order: a reader
+// gets the page that it asked for or none, and when all is healed the index offers exactly what the
+// members have. HICACHE_CLUSTER_MODEL_RUNS=n makes n runs, HICACHE_CLUSTER_MODEL_SEED=n the run of
+// one seed.
 
 #include "tests/actors/cluster_world.hpp"
 
@@ -11,6 +11,7 @@
 
 #include <cstdlib>
 #include <sstream>
+#include <tuple>
 
 namespace hicache {
 namespace {
@@ -25,6 +26,16 @@ struct writer {
   int step = 0;
 };
 
+/// A page that is computed in L2, and lent.
+struct lender {
+  member_ptr at;
+  uint64_t key = 0;
+  page_index page = 0;
+  segment_slot slot;
+  uint64_t checksum = 0;
+  int step = 0;
+};
+
 /// A page on its way out.
 struct reader {
   uint64_t key = 0;
@@ -36,7 +47,10 @@ struct reader {
 /// What runs did, so that they can be seen to reach what they are for.
 struct model_totals {
   uint64_t reads = 0;
+  uint64_t lent_reads = 0;
   uint64_t stale = 0;
+  uint64_t lent = 0;
+  uint64_t reclaimed = 0;
   uint64_t evicted = 0;
   uint64_t moved = 0;
   uint64_t copied = 0;
@@ -45,7 +59,10 @@ struct model_totals {
 
   model_totals& operator+=(const model_totals& x) {
     reads += x.reads;
+    lent_reads += x.lent_reads;
     stale += x.stale;
+    lent += x.lent;
+    reclaimed += x.reclaimed;
     evicted += x.evicted;
     moved += x.moved;
     copied += x.copied;
@@ -135,9 +152,65 @@ private:
       writers_.erase(at);
   }
 
+  /// As the tree and the copy engine do, but that L2 may be written to while a page is being lent.
+  void start_lender() {
+    constexpr auto keys = std::array<uint64_t, 4>{0, 2, 10, 17};
+    auto next = lender{any_member(), keys[draw(keys.size())], draw(lent_count), {}, 0, 0};
+    const auto is_filling
+      = [&next](const lender& x) { return x.at == next.at && x.page == next.page && x.step < 3; };
+    if (!next.at->lent || std::ranges::any_of(lenders_, is_filling))
+      return;
+    next.at->lent->reclaim(std::array{next.page});
+    lenders_.push_back(std::move(next));
+  }
+
+  /// @returns whether the lender has ended
+  bool proceed(lender& each) {
+    auto& lent = *each.at->lent;
+    const auto object = object_in(*each.at, lent.header_of(each.page), lent_bytes);
+    switch (each.step++) {
+      case 0:
+      case 1:
+        fill(object, each.key, each.step == 2);
+        return false;
+      case 2: {
+        const auto slot = lent.begin(each.page, key_of(each.key));
+        each.slot = slot.value_or(segment_slot{});
+        return !slot;
+      }
+      case 3:
+        each.checksum = page_checksum(std::array{std::span<const std::byte>{object}});
+        return false;
+      case 4:
+        if (lent.finish(each.slot, lent_fingerprint, each.checksum))
+          return false;
+        ++totals_.reclaimed;
+        return true;
+      default:
+        if (each.at->is_alive) {
+          const auto answer
+            = send_request<atom::ok>(each.at->segment, atom::publish_v, segment_slots{{each.slot}});
+          expect_answer(each.at, [answer] { return answer.arrived(); });
+          ++totals_.lent;
+        }
+        return true;
+    }
+  }
+
+  void proceed_lender() {
+    if (lenders_.empty())
+      return;
+    const auto at = lenders_.begin() + draw(lenders_.size());
+    if (proceed(*at))
+      lenders_.erase(at);
+  }
+
   /// A page that some member has, mostly.
   uint64_t key_to_read() {
-    const auto pages = table_of(*any_member()).published(0, key_count);
+    const auto at = any_member();
+    // Pages of the segment come first.
+    const auto from = at->lent && draw(2) == 0 ? at->lent->objects().headers : 0;
+    const auto pages = offered_by(*at).published(from, key_count);
     return pages.empty() || draw(8) == 0 ? draw(key_count)
                                          : number_of(pages[draw(pages.size())].key);
   }
@@ -163,13 +236,10 @@ private:
     const auto answer = each.answer.get();
     if (!answer || answer->replicas.front().empty())
       return true;
-    each.read.key = each.key;
-    each.read.from = answer->replicas.front()[draw(answer->replicas.front().size())];
-    each.owner = members.at(each.read.from.member);
-    each.read.memory = each.owner->memory;
-    EXPECT_EQ(each.read.from.length, length_of(each.key));
-    EXPECT_LE(each.read.from.offset + slot_object_offset + each.read.from.length,
-              each.owner->memory.size());
+    const auto from = answer->replicas.front()[draw(answer->replicas.front().size())];
+    each.owner = members.at(from.member);
+    each.read.start(each.key, from, *each.owner);
+    EXPECT_EQ(from.length, length_of(each.key));
     return has_failed();
   }
 
@@ -183,6 +253,8 @@ private:
       EXPECT_TRUE(holds(each.read.bytes, each.key)) << "wrong bytes of page " << each.key;
       caf::anon_send(each.owner->segment, atom::touch_v, batch);
       ++totals_.reads;
+      const auto& lent = each.owner->lent;
+      totals_.lent_reads += lent && each.read.from.offset >= lent->objects().headers ? 1 : 0;
     } else {
       EXPECT_TRUE(end == miss || flips_bits_) << "page " << each.key << " is taken for damaged";
       caf::anon_send(each.owner->segment, atom::corrupt_v, batch);
@@ -243,7 +315,7 @@ private:
     if (from == to)
       return;
     auto wanted = page_copies{from->id, {}};
-    for (const auto& page : table_of(*from).published(64 * draw(16), 1 + draw(3)))
+    for (const auto& page : offered_by(*from).published(64 * draw(20), 1 + draw(3)))
       wanted.pages.push_back({announce(page), parent_of(number_of(page.key)),
                               fingerprint_of(number_of(page.key)), 0, 0, 0});
     const auto answer = send_request<page_totals>(to->segment, atom::copy_v, wanted);
@@ -267,9 +339,13 @@ private:
     const auto choice = draw(100);
     if (choice < 10)
       start_writer();
-    else if (choice < 45)
+    else if (choice < 13)
+      start_lender();
+    else if (choice < 46)
       proceed_writer();
-    else if (choice < 58)
+    else if (choice < 54)
+      proceed_lender();
+    else if (choice < 64)
       start_reader();
     else if (choice < 96)
       proceed_reader();
@@ -327,6 +403,10 @@ private:
       proceed_writer();
       run();
     }
+    while (!lenders_.empty() && !has_failed()) {
+      proceed_lender();
+      run();
+    }
     while (!readers_.empty() && !has_failed()) {
       proceed_reader();
       run();
@@ -337,9 +417,10 @@ private:
   /// A generation is one page in one place for good: a reader may take it for that.
   void expect_lasting_generations() {
     for (const auto& at : living())
-      for (const auto& page : table_of(*at).published(0, key_count)) {
+      for (const auto& page : offered_by(*at).published(0, key_count)) {
         const auto place = std::pair{number_of(page.key), page.offset};
-        const auto [known, is_new] = placed_.try_emplace({at->id, page.generation}, place);
+        const auto is_lent = at->lent && page.offset >= at->lent->objects().headers;
+        const auto [known, is_new] = placed_.try_emplace({at->id, is_lent, page.generation}, place);
         EXPECT_EQ(known->second, place) << "generation " << page.generation << " was given out";
       }
   }
@@ -371,30 +452,33 @@ private:
   }
 
   /// What one member has, and what it says of it.
-  void expect_whole(const member& at, std::map<uint32_t, offers>& expected) {
+  void expect_whole(member& at, std::map<uint32_t, offers>& expected) {
     auto numbers = std::vector<uint32_t>{};
     for (const auto& [number, shard] : shards)
       numbers.push_back(number);
     const auto& table = table_of(at);
     const auto counters = table.counters();
-    const auto pages = table.published(0, key_count + 1);
+    const auto pages = offered_by(at).published(0, key_count + lent_count + 1);
+    auto stored = uint64_t{0};
     auto bytes = uint64_t{0};
     for (const auto& page : pages) {
       const auto key = number_of(page.key);
-      bytes += page.bytes;
+      stored += table.find(page.key) ? 1 : 0;
+      bytes += table.find(page.key) ? page.bytes : 0;
       EXPECT_EQ(page.length, length_of(key));
       expected[numbers[shard_of(page.key, numbers)]][page.key][at.id]
         = {at.id, page.offset, page.generation, page.length};
       if (flips_bits_)
         continue;
+      const auto object = object_in(at, page.offset, page.length);
+      const auto offset = static_cast<uint64_t>(object.data() - at.memory.data());
       EXPECT_TRUE(
-        is_intact(at.memory, page.offset, page.key, page.generation, fingerprint_of(key)));
-      const auto memory = std::span{at.memory};
-      EXPECT_TRUE(holds(memory.subspan(page.offset + slot_object_offset, page.length), key));
+        is_intact(at.memory, page.offset, offset, page.key, page.generation, fingerprint_of(key)));
+      EXPECT_TRUE(holds(object, key));
     }
     EXPECT_EQ(counters.writing, 0u) << "a reservation leaked";
     EXPECT_EQ(counters.used_bytes, bytes);
-    EXPECT_EQ(counters.pages, pages.size());
+    EXPECT_EQ(counters.pages, stored);
     EXPECT_EQ(at.figures->pages, pages.size());
     EXPECT_EQ(at.figures->used_bytes, bytes);
     EXPECT_EQ(at.figures->evicted, counters.evicted);
@@ -452,12 +536,13 @@ private:
   bool is_calm_;
   model_totals totals_;
   std::vector<writer> writers_;
+  std::vector<lender> lenders_;
   std::vector<reader> readers_;
   std::vector<test::reply<page_totals>> copies_;
   /// Who has to answer, and whether it has.
   std::vector<std::pair<member_ptr, std::function<bool()>>> owed_;
-  /// Key and place, by member and generation.
-  std::map<std::pair<uint64_t, uint32_t>, std::pair<uint64_t, uint64_t>> placed_;
+  /// Key and place, by member, whether it is lent, and generation.
+  std::map<std::tuple<uint64_t, bool, uint32_t>, std::pair<uint64_t, uint64_t>> placed_;
 };
 
 uint64_t number_from(const char* name, uint64_t otherwise) {
@@ -479,6 +564,9 @@ TEST(ClusterModelTest, ReadersGetTheRightPageAndTheIndexAgreesWithTheOwners) {
   }
   RecordProperty("reads", std::to_string(sum.reads));
   RecordProperty("stale", std::to_string(sum.stale));
+  RecordProperty("lent_reads", std::to_string(sum.lent_reads));
+  RecordProperty("lent", std::to_string(sum.lent));
+  RecordProperty("reclaimed", std::to_string(sum.reclaimed));
   RecordProperty("evicted", std::to_string(sum.evicted));
   RecordProperty("moved", std::to_string(sum.moved));
   RecordProperty("copied", std::to_string(sum.copied));
@@ -488,6 +576,9 @@ TEST(ClusterModelTest, ReadersGetTheRightPageAndTheIndexAgreesWithTheOwners) {
   if (runs >= 100) {
     EXPECT_GT(sum.reads, 2 * runs);
     EXPECT_GT(sum.stale, runs);
+    EXPECT_GT(sum.lent_reads, runs / 10);
+    EXPECT_GT(sum.lent, runs / 2);
+    EXPECT_GT(sum.reclaimed, runs / 50);
     EXPECT_GT(sum.evicted, 4 * runs);
     EXPECT_GT(sum.moved, runs / 2);
     EXPECT_GT(sum.copied, runs / 2);

@@ -4,6 +4,7 @@
 #include "actors/segment.hpp"
 #include "backends/segment_memory.hpp"
 #include "base/page_checksum.hpp"
+#include "messages/object_place.hpp"
 #include "tests/actors/cluster_network.hpp"
 
 #include <algorithm>
@@ -17,6 +18,11 @@ namespace hicache::test {
 // -- what the pages are -------------------------------------------------------
 
 inline constexpr auto key_count = uint64_t{24};
+/// Objects of L2 that a member lends, if it lends any, and their bytes.
+inline constexpr auto lent_count = uint64_t{3};
+inline constexpr auto lent_bytes = uint32_t{64};
+/// `fingerprint_of` the pages that are lent.
+inline constexpr auto lent_fingerprint = uint64_t{7};
 /// Pages of a chain have consecutive keys.
 inline constexpr auto chain_pages = uint64_t{4};
 
@@ -66,6 +72,8 @@ inline bool holds(std::span<const std::byte> object, uint64_t key) {
 struct member {
   uint64_t id = 0;
   std::vector<std::byte> memory;
+  /// Null if it lends its segment alone.
+  std::shared_ptr<lent_pages> lent;
   segment_actor segment;
   copier_actor copier;
   std::shared_ptr<member_figures> figures = std::make_shared<member_figures>();
@@ -78,6 +86,14 @@ struct member {
   bool is_silent = false;
 };
 
+/// The bytes of a page.
+inline std::span<std::byte> object_in(member& at, uint64_t offset, uint64_t length) {
+  auto info = member_info{};
+  if (at.lent)
+    info.lent = at.lent->objects();
+  return std::span{at.memory}.subspan(*object_offset(info, offset), length);
+}
+
 using member_ptr = std::shared_ptr<member>;
 using member_map = std::map<uint64_t, member_ptr>;
 
@@ -85,20 +101,26 @@ using member_map = std::map<uint64_t, member_ptr>;
 struct page_read_steps {
   uint64_t key = 0;
   replica from;
-  std::span<const std::byte> memory;
+  std::span<const std::byte> head;
+  std::span<const std::byte> object;
   int step = 0;
   std::array<std::byte, page_header_bytes> before{};
   std::vector<std::byte> bytes;
 
   enum class outcome { unfinished, right, miss, corrupt };
 
+  void start(uint64_t number, const replica& where, member& owner) {
+    key = number;
+    from = where;
+    head = std::span{owner.memory}.subspan(from.offset, page_header_bytes);
+    object = object_in(owner, from.offset, from.length);
+  }
+
   outcome go_on() {
-    const auto slot = memory.subspan(from.offset);
-    const auto object = slot.subspan(slot_object_offset, from.length);
     const auto middle = object.size() / 2;
     switch (step++) {
       case 0: {
-        std::copy_n(slot.begin(), before.size(), before.begin());
+        std::ranges::copy(head, before.begin());
         bytes.resize(from.length);
         const auto header = decode_page_header(before);
         return header && header->generation == from.generation && header->key == key_of(key)
@@ -113,7 +135,7 @@ struct page_read_steps {
         std::ranges::copy(object.subspan(middle), bytes.begin() + static_cast<ptrdiff_t>(middle));
         return outcome::unfinished;
       default:
-        if (!std::ranges::equal(before, slot.first(before.size())))
+        if (!std::ranges::equal(before, head))
           return outcome::miss;
         const auto parts = std::array{std::span<const std::byte>{bytes}};
         return page_checksum(parts) == decode_page_header(before)->checksum ? outcome::right
@@ -133,9 +155,8 @@ inline bool copy_page(const member_map& members, std::span<std::byte> into,
                       const segment_slot& slot, const page_copies& pages, size_t i) {
   const auto& page = pages.pages[i].page;
   auto read = page_read_steps{};
-  read.key = number_of(slot.key);
-  read.from = {pages.source, page.offset, page.generation, page.length};
-  read.memory = members.at(pages.source)->memory;
+  read.start(number_of(slot.key), {pages.source, page.offset, page.generation, page.length},
+             *members.at(pages.source));
   auto end = page_read_steps::outcome::unfinished;
   while (end == page_read_steps::outcome::unfinished)
     end = read.go_on();
@@ -209,6 +230,10 @@ public:
     return *state_of<segment_state>(at.segment).table;
   }
 
+  const offered_pages& offered_by(const member& at) const {
+    return *state_of<segment_state>(at.segment).offered;
+  }
+
   // -- processes that come and go ---------------------------------------------
 
   void start_shard(uint32_t number) {
@@ -219,7 +244,8 @@ public:
     auto at = std::make_shared<member>();
     at->id = ++last_member_;
     members[at->id] = at;
-    at->memory.assign(1024 + 64 * draw(40), std::byte{0xee});
+    const auto segment_bytes = 1024 + 64 * uint64_t{draw(40)};
+    at->memory.assign(segment_bytes, std::byte{0xee});
     at->copier = spawn(memory_copier, std::cref(members));
     auto options = segment_options{};
     options.mounts.member.member = at->id;
@@ -233,6 +259,15 @@ public:
     };
     options.mounts.index_heard = [](uint64_t) {};
     options.mounts.timeout = std::chrono::seconds{2};
+    if (draw(2) == 0) {
+      const auto headers_end = segment_bytes + lent_count * slot_object_offset;
+      const auto where = lent_objects{segment_bytes, headers_end, lent_bytes, lent_count};
+      at->memory.resize(headers_end + lent_count * lent_bytes);
+      at->lent = std::make_shared<lent_pages>(at->memory, where, 1);
+      options.lent = at->lent;
+      options.mounts.member.lent = where;
+      options.mounts.member.fingerprint = lent_fingerprint;
+    }
     options.memory = at->memory;
     if (draw(3) == 0)
       options.policy = {lru_policy(), 0.9, 0.6, 0.5, 0.7};
@@ -241,6 +276,10 @@ public:
     options.clock = &clock;
     look(*at);
     at->segment = spawn(segment, options);
+    if (at->lent)
+      at->lent->open([at = at.get()](segment_slots reclaimed) {
+        caf::anon_send(at->segment, atom::withdraw_v, std::move(reclaimed));
+      });
     for (const auto& [number, link] : at->connections)
       if (link)
         link->member = at->segment;

@@ -1,0 +1,151 @@
+#include "backends/lent_pages.hpp"
+
+#include "backends/segment_memory.hpp"
+#include "base/check.hpp"
+#include "base/page_checksum.hpp"
+#include "messages/object_place.hpp"
+#include "messages/page_header.hpp"
+
+#include <functional>
+#include <utility>
+
+namespace hicache {
+
+lent_pages::lent_pages(std::span<std::byte> memory, const lent_objects& objects,
+                       uint64_t objects_per_page)
+  : memory_(memory), objects_(objects), objects_per_page_(objects_per_page),
+    entries_(objects.count) {
+  HICACHE_CHECK(objects.count > 0 && objects_per_page > 0 && is_possible(objects));
+  HICACHE_CHECK(objects.headers + objects.count * slot_object_offset <= memory.size()
+                && objects.objects + objects.count * objects.object_bytes <= memory.size());
+}
+
+void lent_pages::open(notice reclaimed) {
+  const auto guard = std::lock_guard{mutex_};
+  HICACHE_CHECK(reclaimed && !reclaimed_);
+  reclaimed_ = std::move(reclaimed);
+}
+
+void lent_pages::close() {
+  const auto guard = std::lock_guard{mutex_};
+  reclaimed_ = nullptr;
+  for (auto object = uint64_t{0}; object < objects_.count; ++object)
+    drop(object);
+}
+
+std::optional<segment_slot> lent_pages::lend(std::span<const std::span<const std::byte>> parts,
+                                             const page_key& key, uint64_t fingerprint) {
+  const auto object = find_object(parts);
+  const auto slot = object ? begin(*object, key) : std::nullopt;
+  // Outside of the lock: this reads the whole object.
+  if (slot && finish(*slot, fingerprint, page_checksum(parts)))
+    return slot;
+  return std::nullopt;
+}
+
+std::optional<segment_slot> lent_pages::begin(uint64_t object, const page_key& key) {
+  HICACHE_CHECK(object < objects_.count);
+  const auto guard = std::lock_guard{mutex_};
+  if (!reclaimed_)
+    return std::nullopt;
+  if (const auto gone = drop(object))
+    reclaimed_({{*gone}});
+  if (++last_generation_ == 0)
+    last_generation_ = 1;
+  entries_[object] = {key, last_generation_, false};
+  return describe(object);
+}
+
+bool lent_pages::finish(const segment_slot& slot, uint64_t fingerprint, uint64_t checksum) {
+  const auto guard = std::lock_guard{mutex_};
+  const auto object = standing(slot);
+  if (!object)
+    return false;
+  write_header(memory_, slot.offset,
+               {slot.generation, fingerprint, slot.key, slot.length, checksum});
+  entries_[*object].has_header = true;
+  return true;
+}
+
+bool lent_pages::is_lent(const segment_slot& slot) const {
+  const auto guard = std::lock_guard{mutex_};
+  const auto object = standing(slot);
+  return object && entries_[*object].has_header;
+}
+
+bool lent_pages::is_damaged(const segment_slot& slot, uint64_t fingerprint) const {
+  const auto guard = std::lock_guard{mutex_};
+  const auto object = standing(slot);
+  return object && entries_[*object].has_header
+         && !is_intact(memory_, slot.offset, objects_.objects + *object * objects_.object_bytes,
+                       slot.key, slot.generation, fingerprint);
+}
+
+std::optional<uint64_t>
+lent_pages::find_object(std::span<const std::span<const std::byte>> parts) const noexcept {
+  if (parts.size() != 1 || parts.front().size() != objects_.object_bytes)
+    return std::nullopt;
+  const auto* first = memory_.data() + objects_.objects;
+  const auto* address = parts.front().data();
+  // Addresses of different memories have no order but this one.
+  if (std::less{}(address, first) || !std::less{}(address, memory_.data() + memory_.size()))
+    return std::nullopt;
+  const auto offset = static_cast<uint64_t>(address - first);
+  const auto object = offset / objects_.object_bytes;
+  if (offset % objects_.object_bytes != 0 || object >= objects_.count)
+    return std::nullopt;
+  return object;
+}
+
+uint64_t lent_pages::header_of(uint64_t object) const noexcept {
+  return objects_.headers + object * slot_object_offset;
+}
+
+void lent_pages::take_back(const segment_slot& slot) {
+  const auto guard = std::lock_guard{mutex_};
+  if (const auto object = standing(slot))
+    drop(*object);
+}
+
+void lent_pages::reclaim(std::span<const page_index> pages) {
+  auto gone = segment_slots{};
+  const auto guard = std::lock_guard{mutex_};
+  for (const auto page : pages) {
+    const auto first = page * objects_per_page_;
+    HICACHE_CHECK(first + objects_per_page_ <= objects_.count);
+    for (auto object = first; object < first + objects_per_page_; ++object)
+      if (const auto lent = drop(object))
+        gone.list.push_back(*lent);
+  }
+  if (!gone.list.empty())
+    reclaimed_(std::move(gone));
+}
+
+// -- internal steps -----------------------------------------------------------
+
+std::optional<uint64_t> lent_pages::standing(const segment_slot& slot) const {
+  const auto object = (slot.offset - objects_.headers) / slot_object_offset;
+  if (slot.offset < objects_.headers || object >= objects_.count)
+    return std::nullopt;
+  const auto& here = entries_[object];
+  if (here.generation == 0 || here.generation != slot.generation || here.key != slot.key)
+    return std::nullopt;
+  return object;
+}
+
+std::optional<segment_slot> lent_pages::drop(uint64_t object) {
+  const auto before = describe(object);
+  const auto had_header = std::exchange(entries_[object], {}).has_header;
+  if (!had_header)
+    return std::nullopt;
+  clear_header(memory_, before.offset);
+  return before;
+}
+
+segment_slot lent_pages::describe(uint64_t object) const {
+  const auto& here = entries_[object];
+  return {here.key, segment_slot::state::lent, header_of(object), here.generation,
+          static_cast<uint32_t>(objects_.object_bytes)};
+}
+
+} // namespace hicache

@@ -1,0 +1,278 @@
+// A segment that offers pages of L2 beside its own.
+
+#include "actors/index.hpp"
+#include "actors/segment.hpp"
+#include "backends/segment_memory.hpp"
+#include "base/page_checksum.hpp"
+#include "messages/page_header.hpp"
+#include "messages/shard_map.hpp"
+#include "tests/actors/fakes.hpp"
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+namespace hicache {
+namespace {
+
+using namespace hicache::test;
+using namespace std::chrono_literals;
+
+constexpr auto slot_bytes = uint64_t{192};
+constexpr auto object_bytes = uint64_t{64};
+constexpr auto fingerprint = uint64_t{7};
+
+class LentSegmentTest : public actor_test {
+protected:
+  ~LentSegmentTest() override { stop_all(); }
+
+  void start_shard(uint32_t number) { shards_[number] = spawn(index, index_options{10s, &clock}); }
+
+  /// A segment of so many slots, and eight pages of L2, each of which is an object.
+  void start(uint64_t slots) {
+    if (shards_.empty())
+      start_shard(0);
+    const auto headers = slots * slot_bytes;
+    const auto where = lent_objects{headers, headers + 8 * slot_object_offset, object_bytes, 8};
+    memory_.assign(where.objects + 8 * object_bytes, std::byte{0});
+    lent_ = std::make_shared<lent_pages>(memory_, where, 1);
+    auto options = segment_options{};
+    options.mounts.member.member = 1;
+    options.mounts.member.fingerprint = fingerprint;
+    options.mounts.member.lent = where;
+    options.mounts.index = [this] { return view(); };
+    options.mounts.index_lost = [](const index_actor&) {};
+    options.mounts.index_heard = [](uint64_t) {};
+    options.mounts.timeout = 2s;
+    options.memory = memory_;
+    options.lent = lent_;
+    options.figures = figures_;
+    options.clock = &clock;
+    segment_ = spawn(segment, options);
+    lent_->open(
+      [this](segment_slots gone) { caf::anon_send(segment_, atom::withdraw_v, std::move(gone)); });
+  }
+
+  index_view_ptr view() const {
+    auto view = std::make_shared<index_view>();
+    for (const auto& [number, shard] : shards_) {
+      view->numbers.push_back(number);
+      view->shards.push_back(shard);
+      view->addresses.emplace_back("here");
+    }
+    return view;
+  }
+
+  segment_slot lend(uint64_t object, uint64_t key) {
+    const auto bytes
+      = std::span{memory_}.subspan(lent_->objects().objects + object * object_bytes, object_bytes);
+    std::ranges::fill(bytes, static_cast<std::byte>(key));
+    const auto slot
+      = lent_->lend(std::array{std::span<const std::byte>{bytes}}, key_of(key), fingerprint);
+    EXPECT_TRUE(slot);
+    return slot.value_or(segment_slot{});
+  }
+
+  void publish(const segment_slots& slots) {
+    const auto answer = send_request<atom::ok>(segment_, atom::publish_v, slots);
+    run();
+    EXPECT_TRUE(answer.arrived());
+  }
+
+  /// Lends and publishes.
+  segment_slot offer(uint64_t object, uint64_t key) {
+    const auto slot = lend(object, key);
+    publish({{slot}});
+    return slot;
+  }
+
+  segment_slot reserve(uint64_t key) {
+    const auto pages = segment_pages{{{key_of(key), {}, object_bytes, fingerprint, 0}}};
+    return ask_value<segment_slots>(segment_, atom::reserve_v, pages).list.front();
+  }
+
+  void reclaim(page_index page) {
+    lent_->reclaim(std::array{page});
+    run();
+  }
+
+  std::vector<replica> locate(uint64_t key) {
+    const auto numbers = view()->numbers;
+    const auto& shard = shards_.at(numbers[shard_of(key_of(key), numbers)]);
+    return ask_value<placements>(shard, atom::locate_v, key_batch{{key_of(key)}}).replicas.front();
+  }
+
+  void expect_offered(uint64_t key, const segment_slot& slot) {
+    const auto found = locate(key);
+    ASSERT_EQ(found.size(), 1u) << key;
+    EXPECT_EQ(found.front(), (replica{1, slot.offset, slot.generation, slot.length}));
+  }
+
+  std::map<uint32_t, index_actor> shards_;
+  segment_actor segment_;
+  std::vector<std::byte> memory_;
+  std::shared_ptr<lent_pages> lent_;
+  std::shared_ptr<member_figures> figures_ = std::make_shared<member_figures>();
+};
+
+TEST_F(LentSegmentTest, LentPagesAreOfferedUntilTheyAreReclaimed) {
+  start(2);
+  const auto slot = offer(3, 10);
+  expect_offered(10, slot);
+  EXPECT_EQ(figures_->pages, 1u);
+  EXPECT_EQ(figures_->used_bytes, 0u) << "they take no room of the segment";
+  reclaim(3);
+  EXPECT_TRUE(locate(10).empty());
+  EXPECT_EQ(figures_->pages, 0u);
+}
+
+TEST_F(LentSegmentTest, LentPagesAreNotStoredAsWell) {
+  start(2);
+  offer(3, 10);
+  EXPECT_EQ(reserve(10).what, segment_slot::state::present);
+  reclaim(3);
+  EXPECT_EQ(reserve(10).what, segment_slot::state::reserved);
+}
+
+TEST_F(LentSegmentTest, StoredPagesAreNotLentAsWell) {
+  start(2);
+  const auto stored = reserve(10);
+  publish({{stored}});
+  const auto lent = offer(3, 10);
+  expect_offered(10, stored);
+  EXPECT_FALSE(lent_->is_lent(lent));
+}
+
+TEST_F(LentSegmentTest, ACopyThatArrivesReplacesTheLentPage) {
+  start(2);
+  const auto stored = reserve(10);
+  const auto lent = offer(3, 10);
+  expect_offered(10, lent);
+  publish({{stored}});
+  expect_offered(10, stored);
+  EXPECT_FALSE(lent_->is_lent(lent));
+  EXPECT_EQ(figures_->pages, 1u);
+}
+
+TEST_F(LentSegmentTest, APageThatIsReclaimedBeforeItIsPublishedIsNeverOffered) {
+  start(2);
+  const auto slot = lend(3, 10);
+  reclaim(3);
+  publish({{slot}});
+  EXPECT_TRUE(locate(10).empty());
+  EXPECT_EQ(figures_->pages, 0u);
+}
+
+TEST_F(LentSegmentTest, TheNewsOfAnEarlierLendingDoNotEndALaterOne) {
+  start(2);
+  const auto first = offer(3, 10);
+  const auto second = offer(5, 10); // The page came back to L2, at another place.
+  EXPECT_FALSE(lent_->is_lent(first));
+  expect_offered(10, second);
+  tell(segment_, atom::withdraw_v, segment_slots{{first}});
+  expect_offered(10, second);
+  const auto third = offer(5, 10);
+  expect_offered(10, third);
+  publish({{third}});
+  EXPECT_TRUE(lent_->is_lent(third)) << "told twice";
+}
+
+TEST_F(LentSegmentTest, WithoutASegmentL2IsLentAllTheSame) {
+  start(0);
+  EXPECT_EQ(reserve(11).what, segment_slot::state::full);
+  const auto slot = offer(3, 10);
+  EXPECT_EQ(slot.offset, 3 * slot_object_offset);
+  expect_offered(10, slot);
+  tell(segment_, atom::corrupt_v, key_batch{{key_of(10)}});
+  expect_offered(10, slot);
+}
+
+TEST_F(LentSegmentTest, BlockReportsHaveLentPages) {
+  start(2);
+  const auto stored = reserve(11);
+  publish({{stored}});
+  const auto slot = offer(3, 10);
+  stop(shards_[0]);
+  start_shard(0);
+  advance(1s);
+  expect_offered(10, slot);
+  expect_offered(11, stored);
+}
+
+TEST_F(LentSegmentTest, LentPagesMoveToTheShardsThatKeepThem) {
+  start(0);
+  auto slots = std::map<uint64_t, segment_slot>{};
+  for (auto i = uint64_t{0}; i < 8; ++i)
+    slots[20 + i] = offer(i, 20 + i);
+  start_shard(1);
+  advance(1s);
+  for (const auto& [key, slot] : slots)
+    expect_offered(key, slot);
+}
+
+TEST_F(LentSegmentTest, PinsDoNotHoldLentPages) {
+  start(2);
+  const auto slot = offer(3, 10);
+  const auto pinned = ask_value<page_totals>(segment_, atom::pin_v, page_pins{2, 0, {key_of(10)}});
+  EXPECT_EQ(pinned, page_totals{});
+  tell(segment_, atom::touch_v, key_batch{{key_of(10)}});
+  expect_offered(10, slot);
+}
+
+TEST_F(LentSegmentTest, DamageToLentPagesIsFoundOut) {
+  start(2);
+  const auto good = offer(2, 10);
+  const auto bad = offer(3, 11);
+  memory_[lent_->objects().objects + 3 * object_bytes + 5] ^= std::byte{1};
+  tell(segment_, atom::corrupt_v, key_batch{{key_of(10), key_of(11)}});
+  expect_offered(10, good);
+  EXPECT_TRUE(locate(11).empty());
+  EXPECT_FALSE(lent_->is_lent(bad));
+  EXPECT_EQ(state_of<segment_state>(segment_).corrupt, 1u);
+}
+
+TEST_F(LentSegmentTest, WhatIsOverwrittenMeanwhileIsNoDamage) {
+  start(2);
+  const auto slot = offer(3, 10);
+  lent_->take_back(slot); // The news are on their way.
+  tell(segment_, atom::corrupt_v, key_batch{{key_of(10)}});
+  EXPECT_EQ(state_of<segment_state>(segment_).corrupt, 0u);
+}
+
+TEST_F(LentSegmentTest, ClearTakesLentPagesOfTheNamespace) {
+  start(2);
+  const auto slot = offer(3, 10);
+  EXPECT_EQ(ask_value<page_totals>(segment_, atom::clear_v, namespace_pages{8}), page_totals{});
+  expect_offered(10, slot);
+  EXPECT_EQ(ask_value<page_totals>(segment_, atom::clear_v, namespace_pages{fingerprint}),
+            (page_totals{1, slot_object_offset + object_bytes}));
+  EXPECT_TRUE(locate(10).empty());
+  EXPECT_FALSE(lent_->is_lent(slot));
+}
+
+TEST_F(LentSegmentTest, RemoveTakesALentPage) {
+  start(2);
+  const auto slot = offer(3, 10);
+  tell(segment_, atom::remove_v, keys_of(10, 1));
+  EXPECT_TRUE(locate(10).empty());
+  EXPECT_FALSE(lent_->is_lent(slot));
+}
+
+TEST_F(LentSegmentTest, ADrainedMemberLendsNothing) {
+  start(2);
+  const auto stored = reserve(11);
+  publish({{stored}});
+  const auto slot = offer(3, 10);
+  const auto late = lend(4, 12);
+  EXPECT_EQ(ask_value<drain_report>(segment_, atom::drain_v, drain_request{}),
+            (drain_report{0, 2}));
+  publish({{late}});
+  for (const auto key : {10, 11, 12})
+    EXPECT_TRUE(locate(static_cast<uint64_t>(key)).empty());
+  EXPECT_FALSE(lent_->is_lent(slot));
+  EXPECT_FALSE(lent_->begin(5, key_of(13)));
+  EXPECT_EQ(figures_->pages, 0u);
+}
+
+} // namespace
+} // namespace hicache
