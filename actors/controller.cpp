@@ -20,6 +20,9 @@ void controller_state::copy(const copy_batch& batch) {
   // Loads first: an engine waits for them.
   if (!batch.loads.empty())
     copies->load(batch.loads, report(operation_kind::load));
+  if (lent)
+    for (const auto& command : batch.writes)
+      lent->reclaim(*command.host_pages);
   if (!batch.writes.empty())
     copies->store(batch.writes, report(operation_kind::write));
 }
@@ -39,10 +42,12 @@ copy_engine::callback controller_state::report(operation_kind kind) {
 
 controller_actor::behavior_type
 controller(controller_actor::stateful_pointer<controller_state> self,
-           std::unique_ptr<copy_engine> copies, uint64_t page_bytes) {
+           std::unique_ptr<copy_engine> copies, uint64_t page_bytes,
+           std::shared_ptr<lent_pages> lent) {
   HICACHE_CHECK(copies != nullptr && page_bytes > 0);
   self->state.copies = std::move(copies);
   self->state.page_bytes = page_bytes;
+  self->state.lent = std::move(lent);
   return {
     [self](atom::copy, const copy_batch& batch) { self->state.copy(batch); },
     [self](atom::counters) { return self->state.counters; },

@@ -60,6 +60,8 @@ caf::result<uint64_t> storage_state::exists(const storage_batch& batch, caf::tim
 }
 
 caf::result<storage_outcome> storage_state::get(const storage_batch& batch, caf::timespan timeout) {
+  if (options->lent)
+    options->lent->reclaim(std::span{*batch.host_pages}.subspan(batch.host_first, batch.count));
   auto reads = std::vector<page_read>{};
   reads.reserve(batch.count * options->groups.size());
   for (auto i = uint64_t{0}; i < batch.count; ++i)

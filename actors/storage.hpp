@@ -1,5 +1,6 @@
 #pragma once
 
+#include "backends/lent_pages.hpp"
 #include "backends/storage_queue.hpp"
 #include "base/clock.hpp"
 #include "cache/geometry.hpp"
@@ -39,6 +40,8 @@ struct storage_options {
   /// Must outlive the actor.
   const clock_source* clock = nullptr;
   page_writers writers = {};
+  /// Takes pages of L2 back before they are written to; null if none are lent.
+  std::shared_ptr<lent_pages> lent = {};
 };
 
 /// A batch of pages whose objects are being moved.

@@ -107,7 +107,7 @@ private:
     auto copies
       = machine_->make_copy_engine(device_layers::of(pool, std::bit_cast<uint64_t>(l1_->data())),
                                    pool, *l2_, {.inline_copies = true});
-    controller_ = system_->spawn(controller, std::move(*copies), pool.page_bytes());
+    controller_ = system_->spawn(controller, std::move(*copies), pool.page_bytes(), nullptr);
     consensus_ = system_->spawn(consensus, std::move(make_local_agreements(1).front()));
     tree = system_->spawn(hicache::tree, options, tree_helpers{controller_, consensus_, {}, {}, {}},
                           &clock_, caf::timespan{limits::step_timeout});

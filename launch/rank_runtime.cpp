@@ -278,7 +278,7 @@ void runtime_impl::spawn(std::unique_ptr<agreement> ranks) {
 void runtime_impl::spawn_tree(const engine_actor& engine) {
   const auto page_bytes = l2_.page_bytes();
   const auto settings = config_.tree(ranks_);
-  controller_ = system_->spawn(controller, std::move(copies_), page_bytes);
+  controller_ = system_->spawn(controller, std::move(copies_), page_bytes, nullptr);
   if (op_log_)
     recorder_
       = system_->spawn<caf::detached>(op_recorder, op_log_name_, std::move(op_log_), settings);

@@ -56,7 +56,7 @@ protected:
     auto copies = device_->make_copy_engine(
       device_layers::of(l1_, std::bit_cast<uint64_t>(l1_memory_->data())), l2_, *l2_memory_,
       {.inline_copies = true});
-    controller_ = spawn(controller, std::move(*copies), l2_.page_bytes());
+    controller_ = spawn(controller, std::move(*copies), l2_.page_bytes(), nullptr);
     tree_ = spawn(recorder, log_);
   }
 
@@ -130,7 +130,8 @@ TEST_F(ControllerTest, LoadBringsThemBackAndCountsTheLayers) {
 TEST_F(ControllerTest, ABatchIsOneSubmissionInEachDirection) {
   auto counted = std::make_unique<counting_engine>();
   const auto& engine = *counted;
-  controller_ = spawn(controller, std::unique_ptr<copy_engine>{std::move(counted)}, uint64_t{64});
+  controller_
+    = spawn(controller, std::unique_ptr<copy_engine>{std::move(counted)}, uint64_t{64}, nullptr);
   const auto progress = std::make_shared<layer_progress>(1);
   copy({{1, pages_of({1}), pages_of({1})}, {2, pages_of({2}), pages_of({2})}},
        {{1, pages_of({3}), pages_of({3}), progress}, {2, pages_of({4}), pages_of({4}), progress}});
@@ -158,7 +159,8 @@ TEST_F(ControllerTest, CountsTheBytesOfEachDirection) {
 }
 
 TEST_F(ControllerTest, FailedCopiesAreReportedAsSuch) {
-  controller_ = spawn(controller, std::unique_ptr<copy_engine>{new broken_engine}, uint64_t{64});
+  controller_
+    = spawn(controller, std::unique_ptr<copy_engine>{new broken_engine}, uint64_t{64}, nullptr);
   copy({{1, pages_of({1}), pages_of({1})}},
        {{1, pages_of({1}), pages_of({1}), std::make_shared<layer_progress>(1)}});
   ASSERT_EQ(log_->done.size(), 2u);

@@ -248,7 +248,7 @@ private:
       {.inline_copies = true});
     const auto bytes = x.l2.page_bytes();
     constexpr auto storage_timeout = caf::timespan{std::chrono::seconds{1}};
-    x.controller = spawn(controller, std::move(*copies), bytes);
+    x.controller = spawn(controller, std::move(*copies), bytes, nullptr);
     x.consensus = spawn(consensus, std::move(peer));
     auto attached = storage_attachment{"", "", "wait_complete"};
     auto opened = open_store{};
