@@ -172,19 +172,13 @@ std::vector<result<void>> cluster_backend::set(std::span<const page_write> pages
   for (const auto& page : pages)
     keys.push_back(page.key);
   const auto known = locate(keys, deadline);
-  auto wanted = segment_pages{};
   auto positions = std::vector<size_t>{};
   auto used = key_batch{};
-  for (auto i = size_t{0}; i < pages.size(); ++i) {
-    if (!known.replicas[i].empty()) { // Somebody has it: that will do.
+  for (auto i = size_t{0}; i < pages.size(); ++i)
+    if (is_stored(pages[i], known.replicas[i]))
       used.keys.push_back(pages[i].key);
-      continue;
-    }
-    wanted.list.push_back({pages[i].key, pages[i].parent,
-                           static_cast<uint32_t>(total_bytes(pages[i].parts)), options_.fingerprint,
-                           pages[i].tenant});
-    positions.push_back(i);
-  }
+    else
+      positions.push_back(i);
   if (options_.segment && !used.keys.empty())
     caf::anon_send(options_.segment, atom::touch_v, std::move(used));
   if (positions.empty())
@@ -198,8 +192,7 @@ std::vector<result<void>> cluster_backend::set(std::span<const page_write> pages
   };
   if (!options_.segment)
     return fail_rest({ec::store_full, "this process lends no memory"});
-  const auto slots = write_slots(
-    std::move(wanted), [&](size_t k) -> const auto& { return pages[positions[k]].parts; });
+  const auto slots = place(pages, positions);
   if (!slots)
     return fail_rest(slots.error());
   auto filled = segment_slots{};
@@ -209,7 +202,7 @@ std::vector<result<void>> cluster_backend::set(std::span<const page_write> pages
     const auto& slot = slots->list[k];
     if (slot.what == segment_slot::state::full) {
       outcome[positions[k]] = fail(ec::store_full);
-    } else if (slot.what == segment_slot::state::reserved) {
+    } else if (slot.what != segment_slot::state::present) {
       filled.list.push_back(slot);
       const auto here = announced_page{slot.key, slot.offset, slot.generation, slot.length};
       copies.pages.push_back(copied_page{here, page.parent, options_.fingerprint, page.tenant});
@@ -225,6 +218,48 @@ std::vector<result<void>> cluster_backend::set(std::span<const page_write> pages
   if (options_.replicas > 1)
     replicate(copies, deadline);
   return outcome;
+}
+
+bool cluster_backend::is_stored(const page_write& page, std::span<const replica> replicas) const {
+  const auto& lent = options_.lent;
+  return std::ranges::any_of(replicas, [&](const replica& x) {
+    if (x.member != options_.reader.member || !lent || x.offset < lent->objects().headers)
+      return true; // Somebody has it: that will do.
+    // What another object of our L2 holds may be overwritten before this one is.
+    const auto object = lent->find_object(page.parts);
+    return object && lent->header_of(*object) == x.offset
+           && lent->is_lent(
+             {page.key, segment_slot::state::lent, x.offset, x.generation, x.length});
+  });
+}
+
+result<segment_slots> cluster_backend::place(std::span<const page_write> pages,
+                                             std::span<const size_t> positions) {
+  auto slots = segment_slots{};
+  auto wanted = segment_pages{};
+  auto copied = std::vector<size_t>{};
+  for (const auto i : positions) {
+    const auto& page = pages[i];
+    auto& slot = slots.list.emplace_back();
+    if (options_.lent && options_.lent->find_object(page.parts)) {
+      // One that is taken back meanwhile is about to be overwritten: it must not be copied either.
+      slot = options_.lent->lend(page.parts, page.key, options_.fingerprint)
+               .value_or(segment_slot{page.key});
+      continue;
+    }
+    copied.push_back(slots.list.size() - 1);
+    wanted.list.push_back({page.key, page.parent, static_cast<uint32_t>(total_bytes(page.parts)),
+                           options_.fingerprint, page.tenant});
+  }
+  if (copied.empty())
+    return slots;
+  const auto written = write_slots(
+    std::move(wanted), [&](size_t k) -> const auto& { return pages[positions[copied[k]]].parts; });
+  if (!written)
+    return tl::unexpected{written.error()};
+  for (auto k = size_t{0}; k < copied.size(); ++k)
+    slots.list[copied[k]] = written->list[k];
+  return slots;
 }
 
 std::vector<result<void>> cluster_backend::remove(std::span<const page_key> keys,

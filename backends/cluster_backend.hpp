@@ -1,6 +1,7 @@
 #pragma once
 
 #include "backends/index_link.hpp"
+#include "backends/lent_pages.hpp"
 #include "backends/lru_table.hpp"
 #include "backends/member_figures.hpp"
 #include "backends/page_reader.hpp"
@@ -23,6 +24,8 @@ struct cluster_options {
   segment_actor segment;
   /// The memory of that segment, written to by this backend between reserve and publish.
   std::span<std::byte> segment_memory;
+  /// Pages of L2 are offered where they lie, if they are whole objects of these; null: copied.
+  std::shared_ptr<lent_pages> lent;
   /// `fingerprint_of` the namespace; pages with another one are not served.
   uint64_t fingerprint = 0;
   /// Copies of each page that this process stores, its own among them, on different hosts.
@@ -76,6 +79,14 @@ private:
   /// tells the parts of a page, by position.
   template <class PartsOf>
   result<segment_slots> write_slots(segment_pages pages, PartsOf parts_of);
+
+  /// Whether a page need not be stored, because one of these replicas is there for as long as a new
+  /// one would be.
+  bool is_stored(const page_write& page, std::span<const replica> replicas) const;
+
+  /// Lends the pages at these positions that L2 can lend, and writes the others to the segment.
+  /// @returns what became of each
+  result<segment_slots> place(std::span<const page_write> pages, std::span<const size_t> positions);
 
   /// Asks the index, and remembers its answer.
   placements locate(std::span<const page_key> keys, time_point deadline);

@@ -6,6 +6,7 @@
 #include "base/limits.hpp"
 #include "base/mix.hpp"
 #include "base/page_checksum.hpp"
+#include "messages/object_place.hpp"
 
 #include <caf/actor_cast.hpp>
 #include <caf/send.hpp>
@@ -182,12 +183,13 @@ std::vector<replica> page_reader::read_here(const route_map& routes, const page_
   auto near = std::vector<replica>{};
   auto far = std::vector<replica>{};
   for (const auto& from : what.replicas)
-    if (const auto way = routes.find(from.member); way != routes.end())
+    if (const auto way = routes.find(from.member);
+        way != routes.end() && object_offset(way->second->info, from.offset))
       (way->second->memory.empty() ? far : near).push_back(from);
   const auto own = options_.member;
   std::ranges::stable_partition(near, [own](const replica& x) { return x.member == own; });
   for (const auto& from : near) {
-    const auto read = read_memory(routes.at(from.member)->memory, what, from);
+    const auto read = read_memory(*routes.at(from.member), what, from);
     if (read) {
       outcome = page_source{from.member, false, *read};
       return {};
@@ -211,22 +213,26 @@ result<page_header> page_reader::verify_header(std::span<const std::byte> bytes,
   return header;
 }
 
-result<uint64_t> page_reader::read_memory(std::span<const std::byte> memory,
-                                          const page_search& what, const replica& from) const {
+result<uint64_t> page_reader::read_memory(const known_member& owner, const page_search& what,
+                                          const replica& from) {
+  const auto object = object_offset(owner.info, from.offset);
   const auto length = length_of(what);
-  if (from.offset > memory.size() || memory.size() - from.offset < slot_object_offset + length)
-    return fail(ec::corrupt_page, "outside of its segment");
-  const auto slot = memory.subspan(from.offset);
+  const auto has = [&owner](uint64_t offset, uint64_t bytes) {
+    return offset <= owner.memory.size() && owner.memory.size() - offset >= bytes;
+  };
+  if (!object || !has(from.offset, page_header_bytes) || !has(*object, length))
+    return fail(ec::corrupt_page, "outside of its owner's memory");
+  const auto head = owner.memory.subspan(from.offset, page_header_bytes);
   auto before = range_head{};
-  std::memcpy(before.data(), slot.data(), before.size());
+  std::memcpy(before.data(), head.data(), before.size());
   const auto header = verify_header(before, what, from);
   if (!header)
     return tl::unexpected{header.error()};
-  const auto checksum = copy_object(slot.subspan(slot_object_offset, length), what.parts);
+  const auto checksum = copy_object(owner.memory.subspan(*object, length), what.parts);
   // The owner clears the header before it reuses a place; so a header that still stands vouches for
   // the bytes just copied, and hashed.
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (std::memcmp(before.data(), slot.data(), before.size()) != 0)
+  if (std::memcmp(before.data(), head.data(), before.size()) != 0)
     return fail(ec::not_found, "its slot was reused meanwhile");
   if (checksum != header->checksum)
     return fail(ec::corrupt_page, "wrong checksum");
@@ -236,7 +242,7 @@ result<uint64_t> page_reader::read_memory(std::span<const std::byte> memory,
 result<page_client*> page_reader::client() {
   const auto guard = std::lock_guard{mutex_};
   if (!client_) {
-    auto made = page_client::create(options_.member != 0);
+    auto made = page_client::create(options_.offers);
     if (!made)
       return tl::unexpected{made.error()};
     client_ = std::move(*made);
@@ -263,7 +269,8 @@ page_reader::read_remote(const route_map& routes, std::span<const page_search> w
       const auto [server, is_new] = servers.try_emplace(from.member, reads.servers.size());
       if (is_new)
         reads.servers.push_back(routes.at(from.member)->info.page_address);
-      places[k].push_back({server->second, from.offset, from.offset + slot_object_offset});
+      places[k].push_back(
+        {server->second, from.offset, *object_offset(routes.at(from.member)->info, from.offset)});
     }
     reads.ranges.push_back({places[k], what.parts, what.insists});
   }

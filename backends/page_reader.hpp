@@ -35,6 +35,8 @@ struct page_reader_options {
   /// This process as a member, and the memory that it lends; 0 and empty if it lends none.
   uint64_t member = 0;
   std::span<const std::byte> own_memory;
+  /// Whether this process offers what it reads while many want it: it has a segment.
+  bool offers = false;
   read_path path = read_path::automatic;
   const clock_source* clock = nullptr;
 };
@@ -125,13 +127,14 @@ private:
   /// Bytes of those that there is a replica of in memory that this process can address.
   static uint64_t bytes_near(const route_map& routes, std::span<const page_search> wanted);
 
-  /// Takes a page from memory if it can. @returns those that are left to be asked by UCX.
+  /// Takes a page from memory if it can. @returns those that are left to be asked by UCX, all of
+  /// which name an object.
   std::vector<replica> read_here(const route_map& routes, const page_search& what,
                                  result<page_source>& outcome, member_pages& doubtful) const;
 
   /// Reads one replica from memory that this process can address. @returns the page's checksum
-  result<uint64_t> read_memory(std::span<const std::byte> memory, const page_search& what,
-                               const replica& from) const;
+  static result<uint64_t> read_memory(const known_member& owner, const page_search& what,
+                                      const replica& from);
 
   /// Reads pages of members on other machines by UCX, each from one of those left. @returns the
   /// pages that did not verify and may still be elsewhere

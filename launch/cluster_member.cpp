@@ -3,11 +3,13 @@
 #include "actors/copier.hpp"
 #include "actors/segment.hpp"
 #include "backends/ask.hpp"
+#include "base/check.hpp"
 #include "base/limits.hpp"
 #include "base/units.hpp"
 #include "messages/page_header.hpp"
 
 #include <caf/scoped_actor.hpp>
+#include <caf/send.hpp>
 #include <spdlog/spdlog.h>
 
 #include <unistd.h>
@@ -48,18 +50,20 @@ result<std::unique_ptr<cluster_member>> cluster_member::join(caf::actor_system& 
   if (!where)
     return fail(ec::invalid_argument, "--index: " + where.error().detail);
   auto member = std::unique_ptr<cluster_member>{new cluster_member{system, std::move(options)}};
-  if (member->options_.segment_bytes > 0)
+  if (member->options_.segment_bytes > 0 || member->options_.lent)
     if (auto lent = member->lend(); !lent)
       return tl::unexpected{lent.error()};
   member->index_ = std::make_unique<index_link>(system, *where);
   if (auto connected = member->index_->connect(limits::index_connect_time); !connected)
     return tl::unexpected{connected.error()};
-  if (member->memory_)
+  if (!member->memory_.empty())
     member->start();
   return member;
 }
 
 cluster_member::~cluster_member() {
+  if (options_.lent)
+    options_.lent->close();
   auto self = caf::scoped_actor{system_};
   const auto end = [&](const auto& actor) {
     if (!actor)
@@ -74,34 +78,44 @@ cluster_member::~cluster_member() {
 
 result<void> cluster_member::lend() {
   const auto slot = slot_bytes_for(options_.object_bytes);
-  if (options_.segment_bytes < slot)
+  if (options_.segment_bytes < slot && !(options_.segment_bytes == 0 && options_.lent))
     return fail(ec::invalid_argument, "--segment-size: " + format_bytes(options_.segment_bytes)
                                         + " holds no page; expected 0 or at least "
                                         + format_bytes(slot));
   // Whole cache lines.
-  auto memory = shared_memory::create(options_.segment_bytes / 64 * 64, "hicache-segment");
-  if (!memory)
-    return fail(memory.error().code, "--segment-size: " + memory.error().detail);
-  memory_ = std::move(*memory);
-  auto offer = memory_offer::start(*memory_);
+  const auto segment_bytes = options_.segment_bytes / 64 * 64;
+  if (options_.memory == nullptr) {
+    auto memory = shared_memory::create(segment_bytes, "hicache-segment");
+    if (!memory)
+      return fail(memory.error().code, "--segment-size: " + memory.error().detail);
+    own_memory_ = std::move(*memory);
+  }
+  const auto& memory = own_memory_ ? *own_memory_ : *options_.memory;
+  segment_memory_ = memory.bytes().first(segment_bytes);
+  memory_ = options_.lent ? memory.bytes() : segment_memory_;
+  if (options_.lent)
+    info_.lent = options_.lent->objects();
+  HICACHE_CHECK(info_.lent.count == 0 || info_.lent.headers == segment_bytes);
+  auto offer = memory_offer::start(memory);
   if (!offer)
     return tl::unexpected{offer.error()};
   offer_ = std::move(*offer);
-  auto server = page_server::start(memory_->bytes(), options_.listen_host);
+  auto server = page_server::start(memory_, options_.listen_host);
   if (!server)
     return fail(server.error().code, "--listen-host: " + server.error().detail);
   server_ = std::move(*server);
   info_.member = random_id();
   info_.memory_name = offer_->name();
   info_.page_address = server_->address();
-  info_.capacity_bytes = memory_->size();
+  info_.capacity_bytes = segment_bytes + info_.lent.count * info_.lent.object_bytes;
   info_.fingerprint = options_.fingerprint;
   return {};
 }
 
 void cluster_member::start() {
-  copier_ = system_.spawn<caf::detached>(
-    hicache::copier, copier_options{reader(), memory_->bytes(), limits::storage_timeout});
+  if (!segment_memory_.empty())
+    copier_ = system_.spawn<caf::detached>(
+      hicache::copier, copier_options{reader(), memory_, limits::storage_timeout});
   auto settings = segment_options{};
   settings.mounts.member = info_;
   settings.mounts.index = [link = index_.get()] { return link->view(); };
@@ -109,12 +123,17 @@ void cluster_member::start() {
     = [link = index_.get()](const index_actor& shard) { link->lost(shard); };
   settings.mounts.index_heard = [link = index_.get()](uint64_t digest) { link->heard(digest); };
   settings.mounts.timeout = index_timeout;
-  settings.memory = memory_->bytes();
+  settings.memory = memory_;
   settings.policy = options_.policy;
+  settings.lent = options_.lent;
   settings.copier = copier_;
   settings.figures = figures_;
   settings.clock = options_.clock;
   segment_ = system_.spawn<caf::detached>(hicache::segment, std::move(settings));
+  if (options_.lent)
+    options_.lent->open([segment = segment_](segment_slots reclaimed) {
+      caf::anon_send(segment, atom::withdraw_v, std::move(reclaimed));
+    });
   // What is stored from now on is offered at once.
   if (auto mounted = ask<atom::ok>(system_, segment_, caf::infinite, atom::mount_v); !mounted)
     spdlog::warn("the index does not know this member yet: {}", to_string(mounted.error()));
@@ -126,9 +145,10 @@ page_reader_options cluster_member::reader() const {
   options.index = index_.get();
   options.path = options_.path;
   options.clock = options_.clock;
-  if (memory_) {
+  if (!memory_.empty()) {
     options.member = info_.member;
-    options.own_memory = memory_->bytes();
+    options.own_memory = memory_;
+    options.offers = !segment_memory_.empty();
   }
   return options;
 }
@@ -140,9 +160,10 @@ std::unique_ptr<storage_backend> cluster_member::open() {
   options.replicas = options_.replicas;
   options.host = info_.host;
   options.figures = figures_;
-  if (memory_) {
+  if (!memory_.empty()) {
     options.segment = segment_;
-    options.segment_memory = memory_->bytes();
+    options.segment_memory = segment_memory_;
+    options.lent = options_.lent;
   }
   return std::make_unique<cluster_backend>(std::move(options));
 }

@@ -2,6 +2,7 @@
 
 #include "backends/cluster_backend.hpp"
 #include "backends/index_link.hpp"
+#include "backends/lent_pages.hpp"
 #include "base/clock.hpp"
 #include "cache/segment_table.hpp"
 #include "transport/memory_sharing.hpp"
@@ -19,7 +20,7 @@ namespace hicache {
 struct cluster_member_options {
   /// HOST:PORT of one or more processes of the index, separated by commas.
   std::string index;
-  /// Memory to lend; 0 lends none.
+  /// Memory to lend, beside L2; 0 lends none.
   uint64_t segment_bytes = 0;
   /// How it is used.
   segment_policy policy;
@@ -31,6 +32,11 @@ struct cluster_member_options {
   uint32_t replicas = 1;
   /// As in member_info; the machine's name if empty.
   std::string host;
+  /// Memory that begins with the segment, and all of which peers may read; null: the member takes
+  /// memory of its own. Must outlive the member.
+  const shared_memory* memory = nullptr;
+  /// Pages of L2 that are offered where they lie, in that memory, behind the segment; null: none.
+  std::shared_ptr<lent_pages> lent;
   /// Where peers on other machines read the segment.
   std::string listen_host;
   read_path path = read_path::automatic;
@@ -58,7 +64,7 @@ public:
   /// The cluster store as this process sees it.
   std::unique_ptr<storage_backend> open();
 
-  uint64_t lent_bytes() const noexcept { return memory_ ? memory_->size() : 0; }
+  uint64_t lent_bytes() const noexcept { return info_.capacity_bytes; }
 
   /// Bytes that this process sent to readers on other machines.
   uint64_t sent_bytes() const noexcept { return server_ ? server_->sent_bytes() : 0; }
@@ -76,7 +82,11 @@ private:
   caf::actor_system& system_;
   const cluster_member_options options_;
   const std::shared_ptr<member_figures> figures_;
-  std::optional<shared_memory> memory_;
+  /// Unless options_.memory is used.
+  std::optional<shared_memory> own_memory_;
+  /// What peers may read, the segment first; empty if nothing is lent.
+  std::span<std::byte> memory_;
+  std::span<std::byte> segment_memory_;
   std::unique_ptr<memory_offer> offer_;
   std::unique_ptr<page_server> server_;
   std::unique_ptr<index_link> index_;

@@ -185,6 +185,15 @@ result<void> rank_config::finish(uint32_t ranks) {
                std::to_string(storage.tp_lcm_size),
                absl::StrFormat("a multiple of the ranks, %d, that divides the %d KV heads", ranks,
                                kv_heads));
+  const auto l2 = pool_geometry{shape(ranks), *parse_host_layout(mem_layout), 1};
+  if (storage.zero_copy && l2.object_runs(0, {0, heads_per_object()}).size() > 1)
+    return fail(ec::invalid_argument,
+                absl::StrFormat(
+                  "--hicache-storage-backend-extra-config: zero_copy needs objects that are one "
+                  "piece of memory, and --hicache-mem-layout %s scatters them; expected page_head, "
+                  "or page_first or page_first_direct with all heads of a rank in one object "
+                  "(tp_lcm_size)",
+                  mem_layout));
   if (storage_backend == "file" && storage.path.empty())
     return fail(ec::invalid_argument,
                 "--hicache-storage-backend file needs a folder; expected "
@@ -401,7 +410,7 @@ void add_rank_flags(CLI::App& app, rank_config& config) {
       "prefetch_timeout_per_ki_token, prefetch_timeout_max (seconds, or times such as 250ms), "
       "prefetch_share (of L2), path, max_bytes, threads, "
       "tp_lcm_size, force_remote_reads, replicas, host, eviction, high_watermark, "
-      "low_watermark, pinned_share, tenant_share")
+      "low_watermark, pinned_share, tenant_share, zero_copy")
     ->type_name("JSON|@FILE");
   add("--index", config.index, "the cluster's index")->type_name("HOST:PORT");
   add_bytes_flag(app, "--segment-size", config.segment_bytes,

@@ -45,6 +45,8 @@ struct storage_config {
   uint64_t replicas = 1;
   /// Backend `cluster`: what counts as one host; the machine's name if empty.
   std::string host;
+  /// Backend `cluster`: pages of L2 are offered where they lie, and not copied to the segment.
+  bool zero_copy = false;
 };
 
 /// Reads a JSON text, or the JSON, TOML or YAML file behind an '@'.

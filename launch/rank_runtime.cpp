@@ -16,6 +16,7 @@
 #include "launch/rank_agreement.hpp"
 #include "launch/rank_metrics.hpp"
 #include "launch/rank_store.hpp"
+#include "launch/shared_pools.hpp"
 #include "messages/system_config.hpp"
 
 #include <absl/strings/str_format.h>
@@ -117,6 +118,8 @@ private:
 
   result<void> prepare_host_pool(uint32_t ranks_on_host);
 
+  result<std::unique_ptr<device_memory>> take_host_memory(const host_memory_options& options);
+
   result<void> open_op_log();
 
   result<void> open_store();
@@ -149,6 +152,8 @@ private:
   // Destroyed from the last to the first: pools outlive the actor system.
   std::unique_ptr<device> device_;
   std::unique_ptr<device_memory> l1_memory_;
+  /// Null unless L2 may be lent.
+  std::unique_ptr<shared_pools> shared_;
   std::unique_ptr<device_memory> l2_memory_;
   std::unique_ptr<caf::actor_system> system_;
   std::unique_ptr<rank_store> store_;
@@ -219,12 +224,24 @@ result<void> runtime_impl::prepare_host_pool(uint32_t ranks_on_host) {
           next = clock_.now() + std::chrono::seconds{1};
           spdlog::info("host pool: {} of {} are ready", format_bytes(ready), format_bytes(total));
         };
-  auto memory = device_->allocate_host(l2_.total_bytes(), options);
+  auto memory = take_host_memory(options);
   if (!memory)
     return fail(memory.error().code,
                 "host pool (--hicache-ratio, --hicache-size): " + memory.error().detail);
   l2_memory_ = std::move(*memory);
   return {};
+}
+
+result<std::unique_ptr<device_memory>>
+runtime_impl::take_host_memory(const host_memory_options& options) {
+  // L3 may be attached later, but memory that others can map has to be so from the start.
+  if (!config_.storage.zero_copy || !(config_.storage_backend == "cluster" || is_changeable()))
+    return device_->allocate_host(l2_.total_bytes(), options);
+  auto pools = shared_pools::create(config_.segment_bytes, l2_, config_.heads_per_object());
+  if (!pools)
+    return fail(pools.error().code, "zero_copy, with --segment-size: " + pools.error().detail);
+  shared_ = std::make_unique<shared_pools>(std::move(*pools));
+  return device_->adopt_host(shared_->l2(), options);
 }
 
 result<void> runtime_impl::open_op_log() {
@@ -239,7 +256,7 @@ result<void> runtime_impl::open_op_log() {
 
 result<void> runtime_impl::open_store() {
   store_ = std::make_unique<rank_store>(*system_, config_, rank_, ranks_, l2_, l2_memory_->data(),
-                                        clock_, wrap_);
+                                        shared_.get(), clock_, wrap_);
   if (config_.storage_backend.empty())
     return {};
   auto opened
@@ -278,7 +295,8 @@ void runtime_impl::spawn(std::unique_ptr<agreement> ranks) {
 void runtime_impl::spawn_tree(const engine_actor& engine) {
   const auto page_bytes = l2_.page_bytes();
   const auto settings = config_.tree(ranks_);
-  controller_ = system_->spawn(controller, std::move(copies_), page_bytes, nullptr);
+  controller_
+    = system_->spawn(controller, std::move(copies_), page_bytes, shared_ ? shared_->lent : nullptr);
   if (op_log_)
     recorder_
       = system_->spawn<caf::detached>(op_recorder, op_log_name_, std::move(op_log_), settings);

@@ -16,9 +16,9 @@ namespace hicache {
 
 rank_store::rank_store(caf::actor_system& system, const rank_config& settings, uint32_t rank,
                        uint32_t ranks, const pool_geometry& l2, std::byte* l2_memory,
-                       const clock_source& clock, backend_wrapper wrap)
+                       const shared_pools* shared, const clock_source& clock, backend_wrapper wrap)
   : system_(system), settings_(settings), rank_(rank), ranks_(ranks), l2_(l2),
-    l2_memory_(l2_memory), clock_(clock), wrap_(std::move(wrap)) {}
+    l2_memory_(l2_memory), shared_(shared), clock_(clock), wrap_(std::move(wrap)) {}
 
 rank_store::~rank_store() {
   close();
@@ -47,7 +47,8 @@ result<open_store> rank_store::open(const storage_attachment& wanted) {
   actor_ = system_.spawn(
     storage,
     storage_options{settings.fingerprint(), settings.head_groups(rank_, ranks_), l2_, l2_memory_,
-                    &clock_, shares_writing ? page_writers{rank_, ranks_} : page_writers{}},
+                    &clock_, shares_writing ? page_writers{rank_, ranks_} : page_writers{},
+                    shared_ != nullptr ? shared_->lent : nullptr},
     std::make_unique<storage_queue>(std::move(*backend), settings.storage.threads));
   return open_store{actor_, settings.tree(ranks_).prefetch, [this] { close(); }};
 }
@@ -64,17 +65,30 @@ result<std::unique_ptr<storage_backend>> rank_store::open_backend(const rank_con
     options.fingerprint = fingerprint;
     return make_file_backend(std::move(options), clock_);
   }
+  if (settings.storage.zero_copy && shared_ == nullptr)
+    return fail(ec::invalid_argument,
+                "zero_copy lends L2, which this instance has in private memory; expected zero_copy "
+                "in --hicache-storage-backend-extra-config when it starts");
+  const auto object_bytes = l2_.object_bytes(settings.heads_per_object());
+  if (settings.storage.zero_copy && object_bytes != shared_->lent->objects().object_bytes)
+    return fail(ec::invalid_argument,
+                "zero_copy lends L2 in the objects that it has since the start; expected the same "
+                "tp_lcm_size");
   auto options = cluster_member_options{};
   options.index = settings.index;
   options.segment_bytes = settings.segment_bytes;
   options.policy = settings.storage.segment;
-  options.object_bytes = l2_.object_bytes(settings.heads_per_object());
+  options.object_bytes = object_bytes;
   options.fingerprint = fingerprint;
   options.replicas = static_cast<uint32_t>(settings.storage.replicas);
   options.host = settings.storage.host;
   options.listen_host = settings.listen_host;
   options.path = settings.storage.force_remote_reads ? read_path::remote : read_path::automatic;
   options.clock = &clock_;
+  if (shared_ != nullptr) {
+    options.memory = &shared_->memory;
+    options.lent = settings.storage.zero_copy ? shared_->lent : nullptr;
+  }
   auto member = cluster_member::join(system_, std::move(options));
   if (!member)
     return tl::unexpected{member.error()};

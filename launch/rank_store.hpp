@@ -5,6 +5,7 @@
 #include "cache/geometry.hpp"
 #include "launch/cluster_member.hpp"
 #include "launch/rank_config.hpp"
+#include "launch/shared_pools.hpp"
 
 #include <caf/actor_system.hpp>
 #include <caf/duration.hpp>
@@ -56,10 +57,11 @@ class rank_store {
 public:
   /// @param system Networking loaded if the backend `cluster` is to be opened. All references must
   /// outlive the store, and so must L2.
+  /// @param shared What holds L2, if it can be lent; else null. Must outlive the store.
   /// @param wrap Around each backend; may be empty.
   rank_store(caf::actor_system& system, const rank_config& settings, uint32_t rank, uint32_t ranks,
-             const pool_geometry& l2, std::byte* l2_memory, const clock_source& clock,
-             backend_wrapper wrap = {});
+             const pool_geometry& l2, std::byte* l2_memory, const shared_pools* shared,
+             const clock_source& clock, backend_wrapper wrap = {});
 
   /// Ends what is open.
   ~rank_store();
@@ -98,6 +100,7 @@ private:
   const uint32_t ranks_;
   const pool_geometry& l2_;
   std::byte* const l2_memory_;
+  const shared_pools* const shared_;
   const clock_source& clock_;
   const backend_wrapper wrap_;
   std::timed_mutex mutex_; // Guards what follows.

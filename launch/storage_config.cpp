@@ -140,10 +140,10 @@ result<void> take(storage_config& config, const std::string& key, const json& va
     (key == "path" ? config.path : config.host) = value.get<std::string>();
     return {};
   }
-  if (key == "force_remote_reads") {
+  if (key == "force_remote_reads" || key == "zero_copy") {
     if (!value.is_boolean())
       return wrong("true or false");
-    config.force_remote_reads = value.get<bool>();
+    (key == "zero_copy" ? config.zero_copy : config.force_remote_reads) = value.get<bool>();
     return {};
   }
   return fail(ec::invalid_argument,
@@ -151,7 +151,7 @@ result<void> take(storage_config& config, const std::string& key, const json& va
                 + "' is not known; expected prefetch_threshold, prefetch_timeout_base, "
                   "prefetch_timeout_per_ki_token, prefetch_timeout_max, prefetch_share, path, "
                   "max_bytes, threads, tp_lcm_size, force_remote_reads, replicas, host, eviction, "
-                  "high_watermark, low_watermark, pinned_share or tenant_share");
+                  "high_watermark, low_watermark, pinned_share, tenant_share or zero_copy");
 }
 
 /// Reads a text, or the file behind an '@', into an object.

@@ -37,12 +37,13 @@ protected:
     EXPECT_EQ(config->segment.low_watermark, 0.8);
     EXPECT_EQ(config->segment.pinned_share, 0.25);
     EXPECT_EQ(config->segment.tenant_share, 0.5);
+    EXPECT_TRUE(config->zero_copy);
   }
 
   const std::string json_ = R"({"prefetch_threshold": 512, "path": "/data/kv", "max_bytes": "64MiB",
                                 "force_remote_reads": true, "threads": 3, "tp_lcm_size": 12, "replicas": 2, "host": "rack-7", "eviction": "lfu",
                                 "high_watermark": 0.9, "low_watermark": 0.8, "pinned_share": 0.25,
-                                "tenant_share": 0.5})";
+                                "tenant_share": 0.5, "zero_copy": true})";
 };
 
 TEST_F(StorageConfigTest, NothingMeansDefaults) {
@@ -51,6 +52,7 @@ TEST_F(StorageConfigTest, NothingMeansDefaults) {
   EXPECT_EQ(config->prefetch_threshold, 256u);
   EXPECT_EQ(config->threads, 2u);
   EXPECT_FALSE(config->force_remote_reads);
+  EXPECT_FALSE(config->zero_copy);
   EXPECT_EQ(config->max_bytes, 0u);
 }
 
@@ -66,14 +68,15 @@ TEST_F(StorageConfigTest, ReadsFilesOfAllThreeKinds) {
     + write("x.toml", "prefetch_threshold = 512\npath = \"/data/kv\"\nmax_bytes = \"64MiB\"\n"
                       "force_remote_reads = true\nthreads = 3\ntp_lcm_size = 12\nreplicas = 2\n"
                       "host = \"rack-7\"\neviction = \"lfu\"\nhigh_watermark = 0.9\n"
-                      "low_watermark = 0.8\npinned_share = 0.25\ntenant_share = 0.5\n")));
+                      "low_watermark = 0.8\npinned_share = 0.25\ntenant_share = 0.5\n"
+                      "zero_copy = true\n")));
   for (const auto* name : {"x.yaml", "x.yml"})
     expect_all_keys(parse_storage_config(
       "@"
       + write(name, "prefetch_threshold: 512\npath: /data/kv\nmax_bytes: 64MiB\n"
                     "force_remote_reads: true\nthreads: 3\ntp_lcm_size: 12\nreplicas: 2\n"
                     "host: rack-7\neviction: lfu\nhigh_watermark: 0.9\nlow_watermark: 0.8\n"
-                    "pinned_share: 0.25\ntenant_share: 0.5\n")));
+                    "pinned_share: 0.25\ntenant_share: 0.5\nzero_copy: true\n")));
 }
 
 TEST_F(StorageConfigTest, UnknownKeysAreNamed) {
@@ -81,7 +84,7 @@ TEST_F(StorageConfigTest, UnknownKeysAreNamed) {
             "key 'pathh' is not known; expected prefetch_threshold, prefetch_timeout_base, "
             "prefetch_timeout_per_ki_token, prefetch_timeout_max, prefetch_share, path, max_bytes, "
             "threads, tp_lcm_size, force_remote_reads, replicas, host, eviction, high_watermark, "
-            "low_watermark, pinned_share or tenant_share");
+            "low_watermark, pinned_share, tenant_share or zero_copy");
   EXPECT_NE(complaint("@" + write("x.toml", "pathh = 1")).find("key 'pathh' is not known"),
             std::string::npos);
 }
@@ -100,6 +103,8 @@ TEST_F(StorageConfigTest, WrongTypesAreNamedWithWhatWasExpected) {
   EXPECT_EQ(complaint(R"({"max_bytes": true})"), "key 'max_bytes' holds true; expected a number");
   EXPECT_EQ(complaint(R"({"force_remote_reads": 1})"),
             "key 'force_remote_reads' holds 1; expected true or false");
+  EXPECT_EQ(complaint(R"({"zero_copy": "yes"})"),
+            "key 'zero_copy' holds \"yes\"; expected true or false");
   EXPECT_EQ(complaint(R"({"replicas": 9})"),
             "key 'replicas' holds 9; expected a number from 1 to 8");
   EXPECT_EQ(complaint(R"({"replicas": 0})"),
@@ -238,6 +243,19 @@ TEST(RankConfigTest, EachBadValueIsNamedInOneSentence) {
      [](rank_config& x) { x.extra_config = R"({"tp_lcm_size": 1})"; }},
     {"--hicache-storage-backend-extra-config: key 'threads' holds 0; expected a positive number",
      [](rank_config& x) { x.extra_config = R"({"threads": 0})"; }},
+    {"--hicache-storage-backend-extra-config: zero_copy needs objects that are one piece of "
+     "memory, and --hicache-mem-layout page_first scatters them; expected page_head, or page_first "
+     "or "
+     "page_first_direct with all heads of a rank in one object (tp_lcm_size)",
+     [](rank_config& x) { x.extra_config = R"({"zero_copy": true})"; }},
+    {"--hicache-storage-backend-extra-config: zero_copy needs objects that are one piece of "
+     "memory, and --hicache-mem-layout layer_first scatters them; expected page_head, or "
+     "page_first or "
+     "page_first_direct with all heads of a rank in one object (tp_lcm_size)",
+     [](rank_config& x) {
+       x.mem_layout = "layer_first";
+       x.extra_config = R"({"zero_copy": true, "tp_lcm_size": 2})";
+     }},
     {"--admin-listen: 'here' is not an address such as 127.0.0.1:7000",
      [](rank_config& x) { x.admin_listen = "here"; }},
     {"--admin-listen: 0.0.0.0:8080 can be reached from other machines; expected "
@@ -458,6 +476,18 @@ TEST(RankConfigTest, GroupsNameTheHeadsOfTheModel) {
   EXPECT_EQ(config.heads_per_object(), 2u);
   EXPECT_EQ(config.head_groups(0, 2), (std::vector<head_group>{{{0, 2}, "heads 0+2"}}));
   EXPECT_EQ(config.head_groups(1, 2), (std::vector<head_group>{{{0, 2}, "heads 2+2"}}));
+}
+
+TEST(RankConfigTest, ZeroCopyTakesLayoutsWithWholeObjects) {
+  for (const auto& [layout, more] : {std::pair{"page_head", ""},
+                                     {"page_first", R"(, "tp_lcm_size": 2)"},
+                                     {"page_first_direct", R"(, "tp_lcm_size": 2)"}}) {
+    auto config = rank_config{};
+    config.mem_layout = layout;
+    config.extra_config = std::string{R"({"zero_copy": true)"} + more + "}";
+    const auto finished = config.finish(2);
+    EXPECT_TRUE(finished) << finished.error().detail;
+  }
 }
 
 TEST(RankConfigTest, LatentsTakeAnyTpLcmSize) {

@@ -27,9 +27,9 @@ class ClusterTest(SystemTest):
         self.trace = self.folder / "trace.jsonl"
         self.rows = write_trace(self.trace, 300)
 
-    def flags(self, address, *more, config='"prefetch_threshold": 64'):
-        return ["--trace", self.trace, "--verify", "all", *SMALL_KV, "--device-pages", "512", "--hicache-storage-backend", "cluster",
-                "--index", address, "--segment-size", "64MiB", "--hicache-storage-backend-extra-config", f"{{{config}}}", *more]
+    def flags(self, address, *more, config='"prefetch_threshold": 64', segment="64MiB", trace=None):
+        return ["--trace", trace or self.trace, "--verify", "all", *SMALL_KV, "--device-pages", "512", "--hicache-storage-backend", "cluster",
+                "--index", address, "--segment-size", segment, "--hicache-storage-backend-extra-config", f"{{{config}}}", *more]
 
     def status(self, address):
         answer = subprocess.run([BIN / "hicachectl", "status", "--index", address, "--json"], capture_output=True,
@@ -121,6 +121,41 @@ class ClusterTest(SystemTest):
         index.process.send_signal(signal.SIGINT)
         self.assertEqual(index.wait(10), 0)
         self.assert_all_gone(index)
+
+    def lend_l2(self, segment):
+        """Two instances share L2s through which their pages pass some dozen times; later ones find what is left."""
+        _, address = self.start_index()
+        def flags(*more, trace=None, config=""):
+            return self.flags(address, "--hicache-mem-layout", "page_head", "--hicache-ratio", "1", *more, segment=segment,
+                              trace=trace, config='"prefetch_threshold": 64, "zero_copy": true' + config)
+        sharing = [self.start_replay(name, 2, *flags("--linger", "forever")) for name in ("first", "second")]
+        reports = []
+        for program in sharing:
+            program.wait_for("requests in", 300)
+            reports.append(self.read_report(program))
+        # The last ones reuse what the instances used last.
+        late = self.folder / "late.jsonl"
+        late.write_text("".join(self.trace.read_text().splitlines(keepends=True)[-30:]))
+        guests = [self.replay("near", 2, *flags(trace=late)),
+                  self.replay("far", 2, *flags(trace=late, config=', "force_remote_reads": true'))]
+        for report in [*reports, *guests]:
+            self.assert_clean(report)
+            self.assertGreater(report["verify"]["pages_checked"], 0)
+        self.assertGreater(sum(report["cached_tokens"]["l3"] for report in reports), 0, "pages that are overwritten all the time")
+        for guest in guests:
+            self.assertGreater(cached(guest), reusable_tokens(self.rows[-30:], PAGE), "more than it had itself")
+        for report in reports:
+            self.assertGreater(report["evicted_pages"]["l2"], 2 * 512)
+        for member in self.status(address)["members"]:
+            self.assertGreater(member["pages"], 0)
+            self.assertLessEqual(member["bytes"], member["capacity_bytes"])
+            self.assertEqual(member["corrupt"], 0)
+
+    def test_pages_of_l2_are_lent_where_they_lie(self):
+        self.lend_l2("64MiB")
+
+    def test_pages_of_l2_are_lent_without_a_segment(self):
+        self.lend_l2("0")
 
     def test_an_index_that_dies_costs_recomputation_only(self):
         index, address = self.start_index()

@@ -82,6 +82,35 @@ class StorageAdminTest(SystemTest):
         self.assert_clean(self.read_report(replay))
         self.assertGreater(self.objects("only"), 0)
 
+    def test_a_store_that_lends_l2_comes_and_goes(self):
+        _, address = self.start_index()
+        flags = "--hicache-mem-layout", "page_head", "--index", address, "--hicache-storage-backend-extra-config"
+        lending = '{"zero_copy": true, "prefetch_threshold": 16}'
+        private, admin = self.start_instance(1, *flags, "{}")
+        said = self.storage(admin, "attach", "--backend", "cluster", "--extra-config", lending, code=1)
+        self.assertIn("expected zero_copy in --hicache-storage-backend-extra-config when it starts", said)
+        private.terminate()
+        private.wait(60)
+        replay, admin = self.start_instance(2, *flags, lending)
+        changes = 0
+        while replay.process.poll() is None and changes < 4:
+            self.storage(admin, "attach", "--backend", "cluster", "--extra-config", lending)
+            end = time.monotonic() + 30
+            while self.offered(address) == 0 and replay.process.poll() is None and time.monotonic() < end:
+                time.sleep(0.02)
+            self.storage(admin, "detach")
+            self.assertEqual(self.offered(address), 0)
+            changes += 1
+        self.assertGreater(changes, 1)
+        self.assertEqual(replay.wait(120), 0, replay.text())
+        report = self.read_report(replay)
+        self.assert_clean(report)
+        self.assertGreater(report["bytes"]["l2_to_l3"], 0)
+
+    def offered(self, address):
+        ran = subprocess.run([BIN / "hicachectl", "status", "--index", address, "--json"], capture_output=True, text=True, check=True)
+        return json.loads(ran.stdout)["replicas"]
+
 
 if __name__ == "__main__":
     main()
