@@ -13,6 +13,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <random>
@@ -275,6 +276,18 @@ page_reader::read_remote(const route_map& routes, std::span<const page_search> w
     reads.ranges.push_back({places[k], what.parts, what.insists});
   }
   const auto answers = (*reader)->read(reads, deadline);
+  auto headers = std::vector<result<page_header>>(open.size());
+  auto torn = std::map<size_t, error>{};
+  for (auto k = size_t{0}; k < open.size(); ++k) {
+    if (!answers[k])
+      continue;
+    const auto& from = open[k].left[answers[k]->place];
+    headers[k] = verify_header(answers[k]->head, wanted[open[k].position], from);
+    if (headers[k] && answers[k]->checksum != headers[k]->checksum)
+      torn.emplace(k, error{});
+  }
+  if (!torn.empty())
+    explain(**reader, reads, answers, deadline, torn);
   auto again = std::vector<open_search>{};
   for (auto k = size_t{0}; k < open.size(); ++k) {
     auto& [position, left] = open[k];
@@ -284,12 +297,11 @@ page_reader::read_remote(const route_map& routes, std::span<const page_search> w
       continue;
     }
     const auto at = left.begin() + static_cast<ptrdiff_t>(answers[k]->place);
-    const auto header = verify_header(answers[k]->head, what, *at);
-    if (header && answers[k]->checksum == header->checksum) {
-      outcome[position] = page_source{at->member, answers[k]->in_demand, header->checksum};
+    if (headers[k] && !torn.contains(k)) {
+      outcome[position] = page_source{at->member, answers[k]->in_demand, answers[k]->checksum};
       continue;
     }
-    const auto why = header ? error{ec::corrupt_page, "wrong checksum"} : header.error();
+    const auto why = headers[k] ? torn.at(k) : headers[k].error();
     outcome[position] = tl::unexpected{why};
     doubt(what, *at, why, doubtful);
     left.erase(at);
@@ -297,6 +309,27 @@ page_reader::read_remote(const route_map& routes, std::span<const page_search> w
       again.push_back(std::move(open[k]));
   }
   return again;
+}
+
+void page_reader::explain(page_client& reader, const range_reads& reads,
+                          const std::vector<result<range_answer>>& answers, time_point deadline,
+                          std::map<size_t, error>& torn) {
+  auto byte = std::byte{}; // What is read does not matter; the head comes along.
+  const auto target = std::array{std::span{&byte, 1}};
+  auto looks = range_reads{reads.servers, {}};
+  for (const auto& [k, why] : torn)
+    looks.ranges.push_back({reads.ranges[k].places.subspan(answers[k]->place, 1), target, true});
+  const auto heads = reader.read(looks, deadline);
+  auto head = heads.begin();
+  for (auto& [k, why] : torn) {
+    if (!*head)
+      why = head->error();
+    else if ((*head)->head != answers[k]->head)
+      why = {ec::not_found, "its slot was reused meanwhile"};
+    else
+      why = {ec::corrupt_page, "wrong checksum"};
+    ++head;
+  }
 }
 
 void page_reader::doubt(const page_search& what, const replica& from, const error& why,

@@ -143,6 +143,13 @@ private:
                                        std::vector<result<page_source>>& outcome,
                                        member_pages& doubtful);
 
+  /// Says of pages whose bytes do not verify whether they are damaged, or were overwritten while
+  /// they were read: then there is another head by now.
+  /// @param torn By position among the reads.
+  static void explain(page_client& reader, const range_reads& reads,
+                      const std::vector<result<range_answer>>& answers, time_point deadline,
+                      std::map<size_t, error>& torn);
+
   /// The client, made when it is needed first.
   result<page_client*> client();
 

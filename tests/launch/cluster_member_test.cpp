@@ -7,9 +7,11 @@
 #include "tests/support/manual_clock.hpp"
 
 #include <array>
+#include <atomic>
 #include <future>
 #include <map>
 #include <set>
+#include <thread>
 
 namespace hicache::test {
 namespace {
@@ -161,6 +163,42 @@ TEST_F(ClusterMemberTest, APageThatIsElsewhereByNowIsLookedForAgain) {
     EXPECT_EQ(take(*store, number), bytes_of(number, page_size));
     ASSERT_TRUE((**second).open()->remove(keys, soon())[0]);
     EXPECT_EQ(take(*store, number).error().code, ec::not_found);
+  }
+}
+
+TEST_F(ClusterMemberTest, PagesThatAreOverwrittenWhileTheyAreReadAreNotTakenForDamaged) {
+  constexpr auto large = size_t{1} << 20;
+  constexpr auto pages = uint64_t{3};
+  constexpr auto puts = uint64_t{600};
+  auto options = cluster_member_options{};
+  options.segment_bytes = pages * slot_bytes_for(large);
+  options.object_bytes = large;
+  options.fingerprint = fingerprint;
+  auto writer = local_member{index_, options};
+  options.segment_bytes = 0;
+  options.path = read_path::remote;
+  auto reader = local_member{index_, options};
+  const auto bytes_for
+    = [](uint64_t number) { return page_bytes(large, static_cast<std::byte>(number)); };
+  auto written = std::atomic<uint64_t>{0};
+  auto writing = std::jthread{[&] {
+    const auto store = (*writer).open();
+    for (auto number = uint64_t{1}; number <= puts; ++number) {
+      const auto bytes = bytes_for(number);
+      EXPECT_TRUE(store->set(std::vector{page_write{key_of(number), {}, {bytes}}}, soon())[0]);
+      written = number;
+    }
+  }};
+  const auto store = (*reader).open();
+  auto bytes = page_bytes(large);
+  while (written < puts) {
+    // The one that goes next.
+    const auto number = written < pages ? uint64_t{1} : written + 1 - pages;
+    const auto got = store->get(std::vector{page_read{key_of(number), {bytes}}}, soon())[0];
+    if (got)
+      ASSERT_TRUE(bytes == bytes_for(number));
+    else
+      ASSERT_EQ(got.error().code, ec::not_found) << to_string(got.error());
   }
 }
 

@@ -89,10 +89,10 @@ private:
 class LentMemberTest : public testing::Test {
 protected:
   /// A rank with a segment of its own.
-  std::unique_ptr<local_member> join(const std::string& host,
-                                     read_path path = read_path::automatic) {
+  std::unique_ptr<local_member> join(const std::string& host, read_path path = read_path::automatic,
+                                     uint64_t pages = 8) {
     auto options = cluster_member_options{};
-    options.segment_bytes = 8 * slot_bytes_for(page_size);
+    options.segment_bytes = pages * slot_bytes_for(page_size);
     options.object_bytes = page_size;
     options.fingerprint = fingerprint;
     options.host = host;
@@ -267,18 +267,22 @@ TEST_F(LentMemberTest, AnL3ThatLendsL2IsRefusedWhereL2CannotBeLent) {
 
 TEST_F(LentMemberTest, ReadersThatRaceWithOverwritingGetRightBytesOrNone) {
   constexpr auto keys = uint64_t{12};
+  const auto far = join("far", read_path::remote, 0);
+  const auto far_reader = (**far).open();
   auto is_over = std::atomic{false};
-  auto reading = std::jthread{[&] {
-    auto random = std::mt19937_64{1};
+  const auto read_on = [&](storage_backend& store, uint32_t seed) {
+    auto random = std::mt19937_64{seed};
     while (!is_over) {
       const auto key = random() % keys;
-      const auto got = take(*reader_, key);
+      const auto got = take(store, key);
       if (got)
         EXPECT_EQ(*got, bytes_of(key, page_size)) << key;
       else
         EXPECT_EQ(got.error().code, ec::not_found) << to_string(got.error());
     }
-  }};
+  };
+  auto reading = std::array{std::jthread{read_on, std::ref(*reader_), 1},
+                            std::jthread{read_on, std::ref(*far_reader), 3}};
   auto random = std::mt19937_64{2};
   auto in_page = std::map<page_index, uint64_t>{};
   for (auto i = 0; i < 1000; ++i) {
@@ -291,7 +295,8 @@ TEST_F(LentMemberTest, ReadersThatRaceWithOverwritingGetRightBytesOrNone) {
     in_page[page] = key;
   }
   is_over = true;
-  reading.join();
+  for (auto& one : reading)
+    one.join();
   for (const auto& [page, key] : in_page)
     EXPECT_EQ(take(*reader_, key), bytes_of(key, page_size)) << "page " << page;
 }
