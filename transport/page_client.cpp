@@ -33,7 +33,8 @@ struct transfer {
   std::array<std::byte, reply_header_bytes> header;
   size_t header_length = 0;
   staging_pool::buffer staging;
-  size_t staged = 0;
+  /// Where the bytes go: staging, or the targets themselves.
+  std::span<std::byte> received;
   /// The operations of UCX that refer to this.
   int pending = 0;
   /// Who waits for it; null once the plan knows what became of it, or does not want to.
@@ -82,6 +83,7 @@ public:
     for (auto i = size_t{0}; i < streams.size(); ++i)
       close(wanted.servers[i], streams[i]);
     drain(worker_);
+    settle();
     return plan.finish({ec::deadline_exceeded, "it took too long"});
   }
 
@@ -124,7 +126,7 @@ private:
     if (x.reader == nullptr)
       return;
     if (status == UCS_OK)
-      x.reader->take(x, std::span{x.header}.first(x.header_length), {x.staging.get(), x.staged});
+      x.reader->take(x, std::span{x.header}.first(x.header_length), x.received);
     else
       x.reader->lose(x, {ec::peer_unreachable, ucs_status_string(status)});
   }
@@ -134,8 +136,11 @@ private:
                      size_t length) {
     std::ranges::copy(header, into.header.begin());
     into.header_length = header.size();
-    into.staging = staging_.take();
-    into.staged = length;
+    into.received = plan_->target_of(into.message);
+    if (into.received.size() != length) {
+      into.staging = staging_.take();
+      into.received = {into.staging.get(), length};
+    }
     auto params = ucp_request_param_t{};
     params.op_attr_mask
       = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
@@ -143,7 +148,7 @@ private:
     params.user_data = &into;
     ++into.pending;
     const auto status
-      = ucp_am_recv_data_nbx(worker_.get(), descriptor, into.staging.get(), length, &params);
+      = ucp_am_recv_data_nbx(worker_.get(), descriptor, into.received.data(), length, &params);
     if (UCS_PTR_IS_ERR(status)) {
       --into.pending;
       lose(into, {ec::peer_unreachable, ucs_status_string(UCS_PTR_STATUS(status))});
@@ -309,6 +314,15 @@ private:
       retired_.push_back(std::move(message));
     else
       staging_.give_back(std::move(message->staging));
+  }
+
+  /// Waits until nothing is received into targets any more. UCX ends what closed connections were
+  /// receiving, and does so when their lanes are destroyed; neither takes the peer.
+  void settle() {
+    const auto is_received
+      = [](const transfer_ptr& x) { return x->pending > 0 && !x->received.empty() && !x->staging; };
+    while (std::ranges::any_of(retired_, is_received))
+      ucp_worker_progress(worker_.get());
   }
 
   std::mutex mutex_;

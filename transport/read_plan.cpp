@@ -18,6 +18,12 @@ constexpr uint64_t bit(size_t place) {
 /// Pieces from here on go alone: their bytes leave the owner's memory without a copy.
 constexpr auto alone_bytes = size_t{256} << 10;
 
+/// Where a piece goes, if that is one run of memory; else empty.
+std::span<std::byte> one_target(const range_piece& piece) {
+  const auto room = piece.targets.front().subspan(piece.skip);
+  return room.size() < piece.length ? std::span<std::byte>{} : room.first(piece.length);
+}
+
 /// Lets a piece begin where it ended.
 void move_on(range_piece& next) {
   next.begin += next.length;
@@ -78,6 +84,12 @@ planned_message read_plan::next(size_t server) {
       break;
   }
   return message;
+}
+
+std::span<std::byte> read_plan::target_of(const planned_message& message) const {
+  const auto& piece = message.pieces.front();
+  const auto is_alone = message.pieces.size() == 1 && ranges_[piece.range].places.size() == 1;
+  return is_alone && !progress_[piece.range].is_over ? one_target(piece) : std::span<std::byte>{};
 }
 
 result<void> read_plan::deliver(const planned_message& message, std::span<const std::byte> header,
@@ -209,10 +221,14 @@ void read_plan::take(const range_piece& piece, const span_answer& answer,
   }
   one.source = piece.place;
   one.head = answer.head;
+  const auto is_there = bytes.data() == one_target(piece).data();
   if (piece.begin == one.summed) {
-    one.sum->copy(bytes, piece.targets, piece.skip);
+    if (is_there)
+      one.sum->add(bytes);
+    else
+      one.sum->copy(bytes, piece.targets, piece.skip);
     one.summed += bytes.size();
-  } else { // Out of order: hashed when all are there.
+  } else if (!is_there) { // Out of order: hashed when all are there.
     running_checksum{}.copy(bytes, piece.targets, piece.skip);
   }
   one.arrived += piece.length;

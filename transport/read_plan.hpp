@@ -64,7 +64,13 @@ public:
   /// @pre has_next(server)
   planned_message next(size_t server);
 
+  /// Where the data of the message's reply may be received, to be delivered from there without a
+  /// copy: its targets, if they are one run of memory and nobody else is asked for the range.
+  /// @returns empty if the data must come elsewhere
+  std::span<std::byte> target_of(const planned_message& message) const;
+
   /// A reply arrived: takes what is wanted of it to where it is wanted.
+  /// @param data From wherever they were received.
   /// @returns malformed_message if it is no answer to the message; then nothing was done
   result<void> deliver(const planned_message& message, std::span<const std::byte> header,
                        std::span<const std::byte> data);

@@ -175,6 +175,52 @@ TEST_F(ReadPlanTest, PiecesMayArriveInAnyOrder) {
   EXPECT_TRUE(fits(0, *answers[0]));
 }
 
+TEST_F(ReadPlanTest, BytesMayBeReceivedWhereTheyAreWanted) {
+  want(0, 2 * limits::transfer_bytes + limits::transfer_bytes / 2, {0});
+  auto reads = plan(1);
+  const auto first = reads.next(0);
+  const auto second = reads.next(0);
+  const auto third = reads.next(0);
+  for (const auto& message : {first, third, second}) {
+    const auto target = reads.target_of(message);
+    EXPECT_EQ(target.data(), bytes_[0].data() + message.spans[0].offset);
+    const auto [header, data] = reply(0, message);
+    ASSERT_EQ(target.size(), data.size());
+    std::ranges::copy(data, target.begin());
+    ASSERT_TRUE(reads.deliver(message, header, target));
+  }
+  const auto answers = reads.finish(failure_);
+  ASSERT_TRUE(answers.at(0));
+  EXPECT_TRUE(fits(0, *answers[0]));
+}
+
+TEST_F(ReadPlanTest, BytesAreReceivedElsewhereWhereOthersMayBringThemOrTargetsHaveGaps) {
+  constexpr auto large = limits::transfer_bytes / 2;
+  want(0, large, {0, 1});
+  want(10, large, {0});
+  parts_.back() = {std::span{bytes_.back()}.first(100), std::span{bytes_.back()}.subspan(100)};
+  ranges_.back().targets = parts_.back();
+  want(20, 100, {0});
+  want(30, 100, {0});
+  auto reads = plan();
+  while (reads.has_next(0)) {
+    const auto message = reads.next(0);
+    EXPECT_TRUE(reads.target_of(message).empty());
+    ASSERT_TRUE(deliver(reads, 0, message));
+  }
+  for (auto i = size_t{0}; i < ranges_.size(); ++i)
+    EXPECT_TRUE(holds(i, 0)) << i;
+}
+
+TEST_F(ReadPlanTest, NothingIsReceivedWhereNothingIsWantedAnyMore) {
+  want(0, 2 * limits::transfer_bytes, {0});
+  auto reads = plan();
+  const auto first = reads.next(0);
+  const auto second = reads.next(0);
+  reads.fail(first, failure_);
+  EXPECT_TRUE(reads.target_of(second).empty());
+}
+
 TEST_F(ReadPlanTest, TheNextPlaceFollowsAFailedOne) {
   want(0, 10, {0, 1, 2});
   auto reads = plan();
