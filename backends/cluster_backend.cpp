@@ -325,32 +325,16 @@ placements cluster_backend::locate(std::span<const page_key> keys, time_point de
   }
   for (const auto& receive : waiting)
     receive();
-  remember(keys, all);
+  auto latest
+    = recent_placements::answer{keys, all, options_.reader.clock->now() + limits::placement_memory};
+  const auto guard = std::lock_guard{mutex_};
+  recent_.enter(std::move(latest));
   return all;
 }
 
-void cluster_backend::remember(std::span<const page_key> keys, const placements& where) {
-  const auto until = options_.reader.clock->now() + limits::placement_memory;
-  const auto guard = std::lock_guard{mutex_};
-  for (auto i = size_t{0}; i < keys.size(); ++i)
-    if (where.replicas[i].empty())
-      remembered_.erase(keys[i]);
-    else
-      remembered_.insert(keys[i], 0, {where.replicas[i], until});
-  while (remembered_.size() > limits::placements_remembered)
-    remembered_.pop_oldest();
-}
-
 placements cluster_backend::recall(std::span<const page_key> keys) {
-  auto where = placements{};
-  const auto now = options_.reader.clock->now();
   const auto guard = std::lock_guard{mutex_};
-  for (const auto& key : keys) {
-    const auto* known = remembered_.touch(key);
-    where.replicas.push_back(known != nullptr && now < known->until ? known->replicas
-                                                                    : std::vector<replica>{});
-  }
-  return where;
+  return recent_.recall(keys, options_.reader.clock->now());
 }
 
 void cluster_backend::enter(placements& found, std::span<const size_t> positions,

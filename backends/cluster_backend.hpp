@@ -2,9 +2,9 @@
 
 #include "backends/index_link.hpp"
 #include "backends/lent_pages.hpp"
-#include "backends/lru_table.hpp"
 #include "backends/member_figures.hpp"
 #include "backends/page_reader.hpp"
+#include "backends/recent_placements.hpp"
 #include "backends/storage_backend.hpp"
 
 #include <caf/actor_system.hpp>
@@ -59,12 +59,6 @@ public:
   backend_health health() override;
 
 private:
-  /// Where a page was when somebody asked the index.
-  struct remembered {
-    std::vector<replica> replicas;
-    time_point until;
-  };
-
   /// Reads the pages at these positions. @param where Who has each of them. @returns those that
   /// others will offer in a moment: their owners send them no more now
   std::vector<size_t> get_from(const placements& where, std::span<const page_read> pages,
@@ -91,8 +85,6 @@ private:
   /// Asks the index, and remembers its answer.
   placements locate(std::span<const page_key> keys, time_point deadline);
 
-  void remember(std::span<const page_key> keys, const placements& where);
-
   /// Where the index said within limits::placement_memory that these are.
   placements recall(std::span<const page_key> keys);
 
@@ -107,7 +99,7 @@ private:
   page_reader reader_;
   std::mutex mutex_; // Guards what follows.
   backend_counters counters_;
-  lru_table<remembered> remembered_;
+  recent_placements recent_{limits::placements_remembered};
 };
 
 } // namespace hicache
