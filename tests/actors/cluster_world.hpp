@@ -301,6 +301,10 @@ public:
         break_connection(at, number);
     const auto has_left = [&](uint32_t x) { return !shards.contains(x); };
     const auto leaves_keys = std::ranges::any_of(at.view->numbers, has_left);
+    for (const auto& link : all_connections)
+      // To the member a broken one is as good as any until it hears that the shard is lost.
+      if (leaves_keys && link->member == at.segment)
+        ++link->reasons;
     auto view = index_view{};
     for (const auto& [number, shard] : shards) {
       auto& link = at.connections[number];
@@ -309,7 +313,7 @@ public:
       if (!link && shard)
         link = connect(at, shard);
       const auto was_lost = link && std::ranges::count(at.view->shards, link->as_shard()) == 0;
-      if (link && (was_lost || leaves_keys))
+      if (was_lost)
         ++link->reasons;
       view.numbers.push_back(number);
       view.shards.push_back(link ? link->as_shard() : index_actor{});

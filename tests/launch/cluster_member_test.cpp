@@ -87,6 +87,27 @@ TEST_F(ClusterMemberTest, CopiesGoToDifferentHosts) {
   EXPECT_EQ(found, (std::set<std::string>{"a", "b", "c"}));
 }
 
+TEST_F(ClusterMemberTest, TheCopiesOfALargeBatchGoToOneMember) {
+  constexpr auto count
+    = uint64_t{2600}; // Three parts, of which each is copied in several requests.
+  const auto writer = join("a", count, 2);
+  const auto others = std::array{join("b", count), join("c", count), join("d", count)};
+  const auto bytes = bytes_of(1, page_size);
+  auto writes = std::vector<page_write>{};
+  for (auto number = uint64_t{0}; number < count; ++number)
+    writes.push_back({key_of(number), {}, {bytes}});
+  for (const auto& end : (**writer).open()->set(writes, soon()))
+    ASSERT_TRUE(end);
+  auto holders = std::set<uint64_t>{};
+  for (auto number = uint64_t{0}; number < count; ++number) {
+    const auto replicas = replicas_of(number);
+    ASSERT_EQ(replicas.size(), 2u) << number;
+    for (const auto& copy : replicas)
+      holders.insert(copy.member);
+  }
+  EXPECT_EQ(holders.size(), 2u);
+}
+
 TEST_F(ClusterMemberTest, TooFewHostsCostCopiesOnly) {
   const auto writer = join("a", 8, 3);
   const auto other = join("b", 8);
