@@ -42,7 +42,7 @@ struct fixed_answers_state {
   const caf::message& locate(size_t keys) {
     if (keys != keys_before)
       answer = caf::make_message(
-        placements{std::vector<std::vector<replica>>(keys, {replica{1, 4096, 1, 4096}}), 0});
+        placements{std::vector<replica_list>(keys, {replica{1, 4096, 1, 4096}}), 0});
     keys_before = keys;
     return answer;
   }
@@ -284,8 +284,7 @@ result<void> watch_index(const watch_options& options) {
           = ask<index_status>(system, shard, patience, atom::status_v, status_query{}))
         now.first = status->keys;
       if (const auto answer = ask<placements>(system, shard, patience, atom::locate_v, sample))
-        now.second
-          = answer->replicas.size() - std::ranges::count(answer->replicas, std::vector<replica>{});
+        now.second = answer->replicas.size() - std::ranges::count(answer->replicas, replica_list{});
     }
     if (now == std::exchange(last, now))
       continue;

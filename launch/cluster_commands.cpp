@@ -64,9 +64,9 @@ public:
   }
 
   /// The replicas of each key.
-  result<std::vector<std::vector<replica>>> locate(std::span<const page_key> keys) {
+  result<std::vector<replica_list>> locate(std::span<const page_key> keys) {
     const auto view = link_.view();
-    auto all = std::vector<std::vector<replica>>(keys.size());
+    auto all = std::vector<replica_list>(keys.size());
     const auto positions = view->positions(keys);
     for (auto i = size_t{0}; i < positions.size(); ++i)
       for (auto first = size_t{0}; first < positions[i].size(); first += limits::index_batch_keys) {

@@ -2,6 +2,8 @@
 
 #include "messages/ids.hpp"
 
+#include <absl/container/inlined_vector.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -158,9 +160,13 @@ struct replica {
   friend bool operator==(const replica&, const replica&) = default;
 };
 
+/// Who has a page. Mostly one, or two with a copy on another host: those take no memory of their
+/// own.
+using replica_list = absl::InlinedVector<replica, 2>;
+
 /// Answer to a lookup: for each key, in order, its replicas; none if the page is unknown.
 struct placements {
-  std::vector<std::vector<replica>> replicas;
+  std::vector<replica_list> replicas;
   /// As in membership.
   uint64_t shards_digest = 0;
 

@@ -7,6 +7,7 @@
 #include <capnp/message.h>
 #include <capnp/serialize.h>
 #include <kj/exception.h>
+#include <kj/io.h>
 
 #include <algorithm>
 #include <cstring>
@@ -405,13 +406,20 @@ void read(schema::DrainReport::Reader from, drain_report& x) {
 
 // -- frames -------------------------------------------------------------------
 
+/// Messages up to this length take no memory while they are put together: 128 keys, and where they
+/// are, do not.
+constexpr auto first_words = size_t{1024};
+
 template <class Schema, class T>
 frame encode_as(const T& x) {
-  auto builder = capnp::MallocMessageBuilder{};
+  capnp::word first[first_words] = {};
+  auto builder = capnp::MallocMessageBuilder{kj::arrayPtr(first, first_words)};
   write(x, builder.initRoot<Schema>());
-  const auto words = capnp::messageToFlatArray(builder);
-  auto encoded = frame(words.size());
-  std::memcpy(encoded.data(), words.begin(), words.asBytes().size());
+  auto encoded = frame(capnp::computeSerializedSizeInWords(builder));
+  auto bytes = kj::arrayPtr(reinterpret_cast<kj::byte*>(encoded.data()),
+                            encoded.size() * sizeof(capnp::word));
+  auto stream = kj::ArrayOutputStream{bytes};
+  capnp::writeMessage(stream, builder);
   return encoded;
 }
 

@@ -46,7 +46,7 @@ protected:
     return ask_value<membership>(index_, atom::tick_v, heartbeat{id, epoch, {}}).known;
   }
 
-  std::vector<replica> locate(uint64_t key) {
+  replica_list locate(uint64_t key) {
     return ask_value<placements>(index_, atom::locate_v, key_batch{{key_of(key)}}).replicas.front();
   }
 
@@ -65,7 +65,7 @@ TEST_F(IndexTest, LocatesWhatMembersPublish) {
   const auto found
     = ask<placements>(index_, atom::locate_v, key_batch{{key_of(10), key_of(99), key_of(11)}});
   ASSERT_EQ(found->replicas.size(), 3u);
-  EXPECT_EQ(found->replicas[0], (std::vector<replica>{{1, 40960, 7, 512}}));
+  EXPECT_EQ(found->replicas[0], (replica_list{{1, 40960, 7, 512}}));
   EXPECT_TRUE(found->replicas[1].empty());
   ASSERT_EQ(found->replicas[2].size(), 2u);
   EXPECT_EQ(found->replicas[2][1], (replica{2, 45056, 7, 512}));

@@ -96,7 +96,7 @@ protected:
     run();
   }
 
-  std::vector<replica> locate(uint64_t key) {
+  replica_list locate(uint64_t key) {
     const auto numbers = view()->numbers;
     const auto& shard = shards_.at(numbers[shard_of(key_of(key), numbers)]);
     return ask_value<placements>(shard, atom::locate_v, key_batch{{key_of(key)}}).replicas.front();

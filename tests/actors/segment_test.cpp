@@ -69,7 +69,7 @@ protected:
     EXPECT_TRUE(answer.arrived());
   }
 
-  std::vector<replica> locate(uint64_t key) {
+  replica_list locate(uint64_t key) {
     return ask_value<placements>(index_, atom::locate_v, key_batch{{key_of(key)}}).replicas.front();
   }
 

@@ -58,10 +58,10 @@ TEST_F(RecentPlacementsTest, RecallsEachPageOfAnAnswer) {
   answer({1, 2, 3}, {{7}, members{}, {8, 9}});
   const auto where = recent_.recall(keys({3, 2, 4, 1}), now_);
   ASSERT_EQ(where.replicas.size(), 4u);
-  EXPECT_EQ(where.replicas[0], (std::vector{held_by(8), held_by(9)}));
+  EXPECT_EQ(where.replicas[0], (replica_list{held_by(8), held_by(9)}));
   EXPECT_TRUE(where.replicas[1].empty());
   EXPECT_TRUE(where.replicas[2].empty());
-  EXPECT_EQ(where.replicas[3], std::vector{held_by(7)});
+  EXPECT_EQ(where.replicas[3], replica_list{held_by(7)});
 }
 
 TEST_F(RecentPlacementsTest, TheLatestAnswerCounts) {

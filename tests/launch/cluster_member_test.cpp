@@ -43,7 +43,7 @@ protected:
     return answer;
   }
 
-  std::vector<replica> replicas_of(uint64_t number) {
+  replica_list replicas_of(uint64_t number) {
     return ask_index<placements>(atom::locate_v, key_batch{{key_of(number)}}).replicas.front();
   }
 

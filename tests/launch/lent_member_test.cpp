@@ -100,9 +100,9 @@ protected:
     return std::make_unique<local_member>(index_, std::move(options));
   }
 
-  std::vector<replica> replicas_of(uint64_t key) {
+  replica_list replicas_of(uint64_t key) {
     auto self = caf::scoped_actor{index_.system()};
-    auto found = std::vector<replica>{};
+    auto found = replica_list{};
     self
       ->request(index_.shard(), std::chrono::seconds{10}, atom::locate_v, key_batch{{key_of(key)}})
       .receive([&](placements& x) { found = std::move(x.replicas.front()); },

@@ -36,15 +36,25 @@ void fill(uint64_t& x, random_engine& random) {
 // Elements of lists; declared here because the template below looks them up by plain name.
 void fill(announced_page& x, random_engine& random);
 void fill(replica& x, random_engine& random);
+void fill(replica_list& xs, random_engine& random);
 void fill(member_info& x, random_engine& random);
 void fill(member_state& x, random_engine& random);
 void fill(copied_page& x, random_engine& random);
 
-template <class T>
-void fill(std::vector<T>& xs, random_engine& random) {
+template <class List>
+void fill_list(List& xs, random_engine& random) {
   xs.resize(small(random));
   for (auto& x : xs)
     fill(x, random);
+}
+
+void fill(replica_list& xs, random_engine& random) {
+  fill_list(xs, random);
+}
+
+template <class T>
+void fill(std::vector<T>& xs, random_engine& random) {
+  fill_list(xs, random);
 }
 
 void fill(member_info& x, random_engine& random) {
@@ -333,7 +343,7 @@ TEST(WireLimitsTest, AFullBatchSurvives) {
 
 TEST(WireLimitsTest, TheFullestAnswerSurvives) {
   auto sent = placements{};
-  sent.replicas.assign(limits::index_batch_keys, std::vector<replica>(limits::replicas_per_key));
+  sent.replicas.assign(limits::index_batch_keys, replica_list(limits::replicas_per_key));
   const auto received = wire::codec<placements>::decode(wire::codec<placements>::encode(sent));
   ASSERT_TRUE(received) << to_string(received.error());
   EXPECT_EQ(*received, sent);
