@@ -74,10 +74,16 @@ class StoreFaultsTest(FaultsTest):
         for kind in ("delays", "failures", "cuts", "flips", "losses", "lies"):
             self.assertGreater(done[kind], 0, seen)
         # Each of them was noticed.
-        for reason in ("corrupt", "failed", "gone"):
+        for reason in ("corrupt", "failed"):
             self.assertGreater(lost[reason], 0, seen)
         for what in ("l3", "failures", "retries"):
             self.assertGreater(totals[what], 0, seen)
+        # A worse reason hides that a page is gone, so pages get lost once more where nothing else happens.
+        report, faults = self.run_on("losses", FAULTY, [*flags, "--hicache-storage-prefetch-policy", "wait_complete"],
+                                     {"seed": 1, "folder": str(pages), "lose": 0.2})
+        self.assert_clean(report)
+        self.assertGreater(faults["losses"], 0)
+        self.assertGreater(report["given_up_tokens"]["gone"], 0, report["given_up_tokens"])
 
 
 class RankFaultsTest(FaultsTest):
