@@ -1,6 +1,5 @@
 #include "launch/admin_server.hpp"
 
-#include "backends/index_link.hpp"
 #include "launch/http_listener.hpp"
 
 #include <nlohmann/json.hpp>
@@ -8,13 +7,17 @@
 #include <spdlog/spdlog.h>
 
 #include <arpa/inet.h>
+#include <strings.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <mutex>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 namespace hicache {
 
@@ -27,14 +30,22 @@ using http_response = httplib::Response;
 constexpr auto storage_path = "/hicache/storage-backend";
 constexpr auto default_deadline = std::chrono::seconds{30};
 
-bool reaches_only_this_machine(const std::string& host) {
-  auto v4 = in_addr{};
-  if (inet_pton(AF_INET, host.c_str(), &v4) == 1)
-    return ntohl(v4.s_addr) >> 24 == 127;
-  auto v6 = in6_addr{};
-  if (inet_pton(AF_INET6, host.c_str(), &v6) == 1)
-    return IN6_IS_ADDR_LOOPBACK(&v6);
-  return host == "localhost";
+/// The host of a Host header: without the port, and without the brackets of an IPv6 address.
+std::string host_of(const std::string& header) {
+  if (header.starts_with('['))
+    return header.substr(1, header.find(']') - 1);
+  return header.substr(0, header.find(':'));
+}
+
+bool is_ip_address(const std::string& host) {
+  auto bytes = std::array<unsigned char, sizeof(in6_addr)>{};
+  return inet_pton(AF_INET, host.c_str(), bytes.data()) == 1
+         || inet_pton(AF_INET6, host.c_str(), bytes.data()) == 1;
+}
+
+std::string machine_name() {
+  auto name = std::array<char, 256>{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
 }
 
 /// True if the header says "Bearer TOKEN". Takes the same time for every token of a length.
@@ -257,11 +268,13 @@ public:
     listener_.set_error_handler(httplib::Server::HandlerWithResponse{explain});
   }
 
-  result<void> listen(const endpoint& where) {
+  result<void> listen(const http_address& where) {
     auto chosen = listener_.start(where);
     if (!chosen)
       return tl::unexpected{chosen.error()};
     address_ = hicache::to_string(*chosen);
+    if (!chosen->is_unix())
+      host_names_ = {"localhost", chosen->where.host, machine_name()};
     return {};
   }
 
@@ -272,7 +285,13 @@ private:
   bool route(const http_request& asked, http_response& to) {
     const auto reads = asked.method == "GET" || asked.method == "HEAD";
     const auto stored = asked.path == storage_path;
-    if (asked.path == "/healthz" && reads) {
+    if (!is_for_us(asked)) {
+      refuse(
+        to, 421,
+        "the Host header names another machine; expected an IP address, localhost, the host of "
+        "--admin-listen or this machine's name",
+        "invalid_argument");
+    } else if (asked.path == "/healthz" && reads) {
       to.status = 200;
       to.set_content("ok", "text/plain");
     } else if (!stored && asked.path != "/healthz") {
@@ -294,6 +313,18 @@ private:
       return false;
     }
     return true;
+  }
+
+  /// False if the request was sent to a name that is not this server's: a web page can make its
+  /// own name mean this machine, and have a browser send requests here (DNS rebinding).
+  bool is_for_us(const http_request& asked) const {
+    const auto header = asked.get_header_value("Host");
+    const auto host = host_of(header);
+    const auto same = [&](const std::string& name) {
+      return !name.empty() && strcasecmp(name.c_str(), host.c_str()) == 0;
+    };
+    return host_names_.empty() || header.empty() || is_ip_address(host)
+           || std::any_of(host_names_.begin(), host_names_.end(), same);
   }
 
   void put(const http_request& asked, http_response& to, const httplib::ContentReader& reader) {
@@ -358,6 +389,8 @@ private:
   storage_admin& storage_;
   std::mutex changing_;
   std::string address_;
+  /// Names under which clients reach the server; empty for a Unix socket, where any will do.
+  std::vector<std::string> host_names_;
   // Last: its threads use the rest.
   http_listener listener_;
 };
@@ -365,13 +398,12 @@ private:
 } // namespace
 
 result<void> check_admin_options(const admin_options& options) {
-  const auto where = parse_endpoint(options.listen);
+  const auto where = parse_http_address(options.listen);
   if (!where)
     return bad("--admin-listen: " + where.error().detail);
-  if (options.token_file.empty() && !reaches_only_this_machine(where->host))
-    return bad("--admin-listen: " + options.listen
-               + " can be reached from other machines; expected --admin-token-file as well, or an "
-                 "address of this machine alone");
+  if (options.token_file.empty() && !where->is_unix())
+    return bad("--admin-listen: every user of this machine reaches " + options.listen
+               + "; expected --admin-token-file as well, or a Unix socket, unix:PATH");
   return {};
 }
 
@@ -412,7 +444,7 @@ result<std::unique_ptr<admin_server>> admin_server::start(const admin_options& o
     token = std::move(*read);
   }
   auto server = std::make_unique<http_admin_server>(options, std::move(token), storage);
-  if (auto listening = server->listen(*parse_endpoint(options.listen)); !listening)
+  if (auto listening = server->listen(*parse_http_address(options.listen)); !listening)
     return bad("--admin-listen: " + listening.error().detail);
   return std::unique_ptr<admin_server>{std::move(server)};
 }

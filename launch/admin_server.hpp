@@ -12,17 +12,17 @@ namespace hicache {
 
 /// Where and for whom an admin server answers.
 struct admin_options {
-  /// HOST:PORT; port 0 picks a free one.
+  /// HOST:PORT, where port 0 picks a free one; or unix:PATH.
   std::string listen;
-  /// File whose first line is the token that every request has to carry. May be empty where no
-  /// other machine reaches `listen`: requests need no token then.
+  /// File whose first line is the token that every request has to carry. May be empty for a Unix
+  /// socket, which only this user can connect to.
   std::string token_file;
   /// How long a request may take to arrive. Tests of slow clients shorten it.
   std::chrono::nanoseconds request_time = limits::admin_request_time;
 };
 
-/// Checks the form of the address, and that other machines reach it only with a token. Opens
-/// nothing and reads no file, which may be on rank 0's machine alone.
+/// Checks the form of the address, and that a TCP address has a token. Opens nothing and reads no
+/// file, which may be on rank 0's machine alone.
 /// @returns invalid_argument with a sentence that names the flag (--admin-listen,
 /// --admin-token-file) and what was expected.
 /// @relates admin_options
@@ -41,6 +41,7 @@ result<std::string> read_admin_token(const std::string& file);
 ///     DELETE /hicache/storage-backend   detaches
 ///     GET    /healthz                   "ok", without a token
 ///
+/// On TCP it answers only requests whose Host header is an IP address or a name of this machine.
 /// docs/operations.md has the bodies and the status codes. One instance has one, on rank 0.
 class admin_server {
 public:
@@ -55,7 +56,7 @@ public:
   /// Waits for a change that is under way, and for no client.
   virtual ~admin_server() = default;
 
-  /// HOST:PORT it listens on, with the port that was chosen.
+  /// Where it listens: HOST:PORT with the port that was chosen, or unix:PATH.
   virtual const std::string& address() const = 0;
 };
 

@@ -140,14 +140,25 @@ http_listener::~http_listener() {
   }
   stop();
   thread_.join();
+  if (!socket_path_.empty())
+    ::unlink(socket_path_.c_str());
 }
 
-result<endpoint> http_listener::start(endpoint where) {
+result<void> http_listener::bind(http_address& address) {
+  if (address.is_unix()) {
+    const auto socket = listen_on_unix_socket(address.socket_path);
+    if (!socket)
+      return tl::unexpected{socket.error()};
+    svr_sock_ = *socket;
+    socket_path_ = address.socket_path;
+    return {};
+  }
   // httplib's default, SO_REUSEPORT, would let two servers share a port and clients reach either.
   set_socket_options([](socket_t socket) {
     const auto yes = 1;
     ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
   });
+  auto& where = address.where;
   auto port = int{where.port};
   if (port == 0)
     port = bind_to_any_port(where.host);
@@ -158,18 +169,25 @@ result<endpoint> http_listener::start(endpoint where) {
                 "cannot listen on " + to_string(where)
                   + "; expected an address of this machine and a port that is free");
   where.port = static_cast<uint16_t>(port);
+  return {};
+}
+
+result<http_address> http_listener::start(http_address address) {
+  if (auto bound = bind(address); !bound)
+    return tl::unexpected{bound.error()};
   // stop() does nothing before listening begins, which is when the queue is made.
   auto listening = std::promise<void>{};
   new_task_queue = [&listening] {
     listening.set_value();
     return std::make_unique<bounded_pool>().release();
   };
-  thread_ = std::thread{[this, where] {
+  thread_ = std::thread{[this, address] {
     if (!listen_after_bind())
-      spdlog::warn("no one answers on {} any more: accepting connections failed", to_string(where));
+      spdlog::warn("no one answers on {} any more: accepting connections failed",
+                   to_string(address));
   }};
   listening.get_future().wait();
-  return where;
+  return address;
 }
 
 bool http_listener::process_and_close_socket(socket_t socket) {

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "backends/index_link.hpp"
 #include "base/error.hpp"
+#include "launch/http_address.hpp"
 
 #include <httplib.h>
 
@@ -25,16 +25,21 @@ public:
   /// Ends requests that are still arriving, and waits for those that are being answered.
   ~http_listener() override;
 
-  /// Listens, and answers from now on. Port 0 picks a free one. Once.
+  /// Listens, and answers from now on. Port 0 picks a free one; a Unix socket is removed at the
+  /// end. Once.
   /// @returns the address that was chosen, or invalid_argument with a sentence that names the one
   /// that cannot be listened on.
-  result<endpoint> start(endpoint where);
+  result<http_address> start(http_address address);
 
 private:
+  /// Binds a socket to the address, and sets the port that was chosen.
+  result<void> bind(http_address& address);
   bool process_and_close_socket(socket_t socket) override;
 
   const std::chrono::nanoseconds request_time_;
   std::thread thread_;
+  /// Of the Unix socket, if there is one.
+  std::string socket_path_;
   std::mutex mutex_;
   /// Connections whose request is arriving or being answered.
   std::set<socket_t> open_;

@@ -25,7 +25,7 @@ public:
     http_.Get("/metrics", [this](const httplib::Request&, httplib::Response& answer) {
       answer.set_content(prometheus::TextSerializer{}.Serialize(collect()), content_type);
     });
-    const auto chosen = http_.start({where.host, where.port});
+    const auto chosen = http_.start({{where.host, where.port}, {}});
     if (!chosen)
       return fail(chosen.error().code, "--metrics-port, --metrics-host: " + chosen.error().detail);
     address_ = to_string(*chosen);

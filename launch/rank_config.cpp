@@ -86,8 +86,7 @@ result<void> check_admin(const std::string& listen, const std::string& token_fil
   if (!listen.empty())
     return check_admin_options({listen, token_file});
   if (!token_file.empty())
-    return fail(ec::invalid_argument,
-                "--admin-token-file is of use with --admin-listen HOST:PORT alone");
+    return fail(ec::invalid_argument, "--admin-token-file is of use with --admin-listen alone");
   return {};
 }
 
@@ -444,8 +443,9 @@ void add_rank_flags(CLI::App& app, rank_config& config) {
       "several ranks each writes FILE.RANK")
     ->type_name("FILE");
   add("--admin-listen", config.admin_listen,
-      "where rank 0 answers hicachectl storage; port 0 picks a free one; nowhere if absent")
-    ->type_name("HOST:PORT");
+      "where rank 0 answers hicachectl storage; port 0 picks a free one, and TCP needs a token; "
+      "nowhere if absent")
+    ->type_name("HOST:PORT|unix:PATH");
   add("--admin-token-file", config.admin_token_file,
       "file with the token that operators need; only its owner may read it")
     ->type_name("FILE");

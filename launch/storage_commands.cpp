@@ -1,7 +1,7 @@
 #include "launch/storage_commands.hpp"
 
-#include "backends/index_link.hpp"
 #include "launch/admin_server.hpp"
+#include "launch/http_address.hpp"
 #include "launch/program.hpp"
 #include "launch/rank_config.hpp"
 
@@ -11,6 +11,7 @@
 #include <httplib.h>
 
 #include <iostream>
+#include <memory>
 
 namespace hicache {
 
@@ -23,11 +24,33 @@ constexpr auto storage_path = "/hicache/storage-backend";
 /// How much longer than its deadline a change may take to answer: for a server that is busy.
 constexpr auto patience = std::chrono::seconds{5};
 
+/// httplib's client on a Unix socket.
+class unix_client final : public httplib::ClientImpl {
+public:
+  explicit unix_client(std::string path) : ClientImpl("localhost"), path_(std::move(path)) {}
+
+private:
+  bool create_and_connect_socket(Socket& socket, httplib::Error& error) override {
+    socket.sock = connect_to_unix_socket(path_);
+    if (!socket.is_open())
+      error = httplib::Error::Connection;
+    return socket.is_open();
+  }
+
+  std::string path_;
+};
+
+std::unique_ptr<httplib::ClientImpl> make_client(const http_address& where) {
+  if (where.is_unix())
+    return std::make_unique<unix_client>(where.socket_path);
+  return std::make_unique<httplib::ClientImpl>(where.where.host, where.where.port);
+}
+
 /// An admin server that people named by flags.
 class admin_client {
 public:
   static result<admin_client> make(const std::string& address, const std::string& token_file) {
-    const auto where = parse_endpoint(address);
+    const auto where = parse_http_address(address);
     if (!where)
       return fail(ec::invalid_argument, "--admin: " + where.error().detail);
     auto token = std::string{};
@@ -45,9 +68,9 @@ public:
   /// admin server gives.
   result<std::pair<int, json>> ask(const std::string& method, const std::string& path,
                                    const std::string& body, duration time) const {
-    auto client = httplib::Client{where_.host, where_.port};
-    client.set_connection_timeout(time);
-    client.set_read_timeout(time);
+    const auto client = make_client(where_);
+    client->set_connection_timeout(time);
+    client->set_read_timeout(time);
     auto request = httplib::Request{};
     request.method = method;
     request.path = path;
@@ -56,7 +79,7 @@ public:
       request.set_header("Content-Type", "application/json");
     if (!token_.empty())
       request.set_header("Authorization", "Bearer " + token_);
-    const auto answer = client.send(request);
+    const auto answer = client->send(request);
     const auto name = to_string(where_);
     if (!answer && answer.error() == httplib::Error::Connection)
       return fail(ec::peer_unreachable,
@@ -74,10 +97,10 @@ public:
   }
 
 private:
-  admin_client(endpoint where, std::string token)
+  admin_client(http_address where, std::string token)
     : where_(std::move(where)), token_(std::move(token)) {}
 
-  endpoint where_;
+  http_address where_;
   std::string token_;
 };
 
@@ -107,7 +130,7 @@ storage_commands::storage_commands(CLI::App& app)
     "detach", "detaches L3 on all ranks, or on none, once what is in flight has ended");
   for (auto* command : {show, attach_, detach_}) {
     command->add_option("--admin", admin_, "the instance's admin server")
-      ->type_name("HOST:PORT")
+      ->type_name("HOST:PORT|unix:PATH")
       ->capture_default_str();
     command->add_option("--token-file", token_file_, "file with the server's token")
       ->type_name("FILE");

@@ -1,6 +1,6 @@
 // The admin server: what it answers, whom it refuses, and that no client can hold it up.
 
-#include "backends/index_link.hpp"
+#include "launch/http_address.hpp"
 #include "tests/launch/admin_support.hpp"
 
 #include <nlohmann/json.hpp>
@@ -21,7 +21,8 @@ namespace {
 using json = nlohmann::json;
 
 constexpr auto path = "/hicache/storage-backend";
-constexpr auto token = "0123456789abcdef";
+/// What follows on the first line of a raw request.
+constexpr auto bearer = "Authorization: Bearer 0123456789abcdef\r\n";
 
 /// A client that sends bytes, well formed or not.
 class raw_client {
@@ -73,9 +74,14 @@ class AdminServerTest : public test::admin_test {
 protected:
   uint16_t port() const { return parse_endpoint(server_->address())->port; }
 
+  /// The header that every request has to carry.
+  static httplib::Headers authorization() {
+    return {{"Authorization", "Bearer " + std::string{token}}};
+  }
+
   /// One request. Status 0: no answer.
   std::pair<int, json> ask(const std::string& method, const std::string& body = {},
-                           const httplib::Headers& headers = {},
+                           const httplib::Headers& headers = authorization(),
                            const std::string& where = path) const {
     auto client = httplib::Client{"127.0.0.1", port()};
     auto request = httplib::Request{};
@@ -156,7 +162,7 @@ TEST_F(AdminServerTest, DetachesWithinTheTimeAsked) {
   storage_.set({"memory", "", ""});
   EXPECT_EQ(ask("DELETE"),
             (std::pair{200, json{{"success", true}, {"message", "L3 is detached"}}}));
-  EXPECT_EQ(ask("DELETE", {}, {}, std::string{path} + "?timeout_s=0.25").first, 200);
+  EXPECT_EQ(ask("DELETE", {}, authorization(), std::string{path} + "?timeout_s=0.25").first, 200);
   const auto changes = storage_.changes();
   ASSERT_EQ(changes.size(), 2u);
   EXPECT_EQ(changes[0].first, storage_attachment{});
@@ -233,16 +239,17 @@ TEST_F(AdminServerTest, BadBodiesAreRefusedInOneSentence) {
 TEST_F(AdminServerTest, BadParametersAreRefusedInOneSentence) {
   start();
   for (const auto* value : {"0", "-3", "soon", "", "1e9", "nan"}) {
-    const auto [status, answer] = ask("DELETE", {}, {}, path + std::string{"?timeout_s="} + value);
+    const auto [status, answer]
+      = ask("DELETE", {}, authorization(), path + std::string{"?timeout_s="} + value);
     EXPECT_EQ(status, 400) << value;
     EXPECT_EQ(answer["message"], "timeout_s: expected a number of seconds above 0 and up to 3600");
   }
-  EXPECT_EQ(ask("DELETE", {}, {}, path + std::string{"?timeout=3"}).second["message"],
+  EXPECT_EQ(ask("DELETE", {}, authorization(), path + std::string{"?timeout=3"}).second["message"],
             "parameter 'timeout' is not known; expected timeout_s");
-  EXPECT_EQ(
-    ask("PUT", R"({"hicache_storage_backend": "file"})", {}, path + std::string{"?timeout_s=3"})
-      .first,
-    400);
+  EXPECT_EQ(ask("PUT", R"({"hicache_storage_backend": "file"})", authorization(),
+                path + std::string{"?timeout_s=3"})
+              .first,
+            400);
   EXPECT_TRUE(storage_.changes().empty());
 }
 
@@ -283,9 +290,9 @@ TEST_F(AdminServerTest, LongBodiesAreRefused) {
   }
   // Without saying before how long it is.
   auto client = raw_client{port()};
-  client.send("PUT " + std::string{path}
-              + " HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n12000\r\n"
-              + std::string(0x12000, 'x') + "\r\n0\r\n\r\n");
+  client.send("PUT " + std::string{path} + " HTTP/1.1\r\n" + bearer
+              + "Transfer-Encoding: chunked\r\n\r\n12000\r\n" + std::string(0x12000, 'x')
+              + "\r\n0\r\n\r\n");
   EXPECT_EQ(client.receive_all().substr(0, 13), "HTTP/1.1 413 ");
   EXPECT_EQ(storage_.changes().size(), 1u);
 }
@@ -295,15 +302,16 @@ TEST_F(AdminServerTest, BodiesThatGrowWhenUnpackedAreRefused) {
   auto client = httplib::Client{"127.0.0.1", port()};
   client.set_compress(true);
   // A thousandth of that when packed.
-  const auto answer = client.Put(path, std::string(size_t{32} << 20, ' '), "application/json");
+  const auto answer
+    = client.Put(path, authorization(), std::string(size_t{32} << 20, ' '), "application/json");
   ASSERT_TRUE(answer);
   EXPECT_EQ(answer->status, 413);
 }
 
 TEST_F(AdminServerTest, GarbageNeverEndsTheServer) {
   start();
-  const auto head = "PUT " + std::string{path} + " HTTP/1.1\r\n";
-  const auto get = "GET " + std::string{path} + " HTTP/1.1\r\n";
+  const auto head = "PUT " + std::string{path} + " HTTP/1.1\r\n" + bearer;
+  const auto get = "GET " + std::string{path} + " HTTP/1.1\r\n" + bearer;
   auto all = std::vector<std::string>{
     "",
     "\r\n",
@@ -393,7 +401,7 @@ TEST_F(AdminServerTest, OneChangeAtATime) {
   start();
   storage_.hold();
   auto first = raw_client{port()};
-  first.send("DELETE " + std::string{path} + " HTTP/1.1\r\n\r\n");
+  first.send("DELETE " + std::string{path} + " HTTP/1.1\r\n" + bearer + "\r\n");
   storage_.wait_for_changes(1);
   for (const auto* method : {"PUT", "DELETE"}) {
     const auto [status, answer] = ask(method, R"({"hicache_storage_backend": "file"})");
@@ -410,12 +418,12 @@ TEST_F(AdminServerTest, OneChangeAtATime) {
 // -- tokens -------------------------------------------------------------------
 
 TEST_F(AdminServerTest, RequestsNeedTheTokenAlsoOnThisMachine) {
-  start(write_private("token", "  " + std::string{token} + " \r\nsecond line\n"));
+  start();
   const auto with = [&](const std::string& value, const char* method = "GET") {
     return ask(method, R"({"hicache_storage_backend": "file"})", {{"Authorization", value}}).first;
   };
   for (const auto* method : {"GET", "PUT", "DELETE"}) {
-    const auto [status, answer] = ask(method, R"({"hicache_storage_backend": "file"})");
+    const auto [status, answer] = ask(method, R"({"hicache_storage_backend": "file"})", {});
     EXPECT_EQ(status, 401) << method;
     EXPECT_EQ(answer["success"], false);
     EXPECT_EQ(header("WWW-Authenticate"), "Bearer");
@@ -462,24 +470,47 @@ TEST_F(AdminServerTest, TokenFilesAreTheirOwnersAlone) {
             (error{ec::invalid_argument, "--admin-token-file: cannot read the file " + absent}));
 }
 
-TEST_F(AdminServerTest, OtherMachinesNeedAToken) {
+TEST_F(AdminServerTest, TcpNeedsAToken) {
   const auto refusal = [](const std::string& listen, const std::string& file = {}) {
     const auto fine = check_admin_options({listen, file});
     return fine ? "none" : fine.error().detail;
   };
-  for (const auto* listen : {"127.0.0.1:0", "127.9.8.7:80", "localhost:7767", "[::1]:7767"})
-    EXPECT_EQ(refusal(listen), "none") << listen;
-  for (const std::string listen : {"0.0.0.0:8080", "10.0.0.1:1", "128.0.0.1:1", "[::]:80",
-                                   "[::2]:80", "node7:80", "127.0.0.1.example.org:80"}) {
-    EXPECT_EQ(refusal(listen),
-              "--admin-listen: " + listen
-                + " can be reached from other machines; expected "
-                  "--admin-token-file as well, or an address of this machine alone");
+  for (const std::string listen : {"127.0.0.1:0", "localhost:7767", "[::1]:7767", "0.0.0.0:8080"}) {
+    EXPECT_EQ(refusal(listen), "--admin-listen: every user of this machine reaches " + listen
+                                 + "; expected --admin-token-file as well, or a Unix socket, "
+                                   "unix:PATH");
     EXPECT_EQ(refusal(listen, "token"), "none") << listen;
   }
   EXPECT_EQ(refusal("localhost"),
             "--admin-listen: 'localhost' is not an address such as 127.0.0.1:7000");
-  EXPECT_FALSE(admin_server::start({"0.0.0.0:0", ""}, storage_));
+  EXPECT_EQ(refusal("unix:/run/hicache"), "none");
+  for (const auto& socket : {std::string{}, std::string(108, 'x')})
+    EXPECT_EQ(refusal("unix:" + socket),
+              "--admin-listen: 'unix:" + socket
+                + "' is no Unix socket; expected unix:PATH with 1 to 107 "
+                  "bytes of path");
+  EXPECT_FALSE(admin_server::start({"127.0.0.1:0", ""}, storage_));
+}
+
+// -- hosts --------------------------------------------------------------------
+
+TEST_F(AdminServerTest, RequestsToNamesOfOtherMachinesAreRefused) {
+  start();
+  const auto status_for = [&](const std::string& host) {
+    auto headers = authorization();
+    headers.emplace("Host", host);
+    return ask("GET", {}, headers).first;
+  };
+  for (const auto* host :
+       {"evil.example", "evil.example:7767", "127.0.0.1.evil.example", "[", "]:1"})
+    EXPECT_EQ(status_for(host), 421) << host;
+  auto name = std::array<char, 256>{};
+  ASSERT_EQ(::gethostname(name.data(), name.size() - 1), 0);
+  for (const std::string host : {"localhost", "LocalHost:80", "127.0.0.1:7767", "10.1.2.3",
+                                 "[::1]:7767", "[::1]", static_cast<const char*>(name.data())})
+    EXPECT_EQ(status_for(host), 200) << host;
+  auto headers = httplib::Headers{{"Host", "evil.example"}};
+  EXPECT_EQ(ask("GET", {}, headers, "/healthz").first, 421);
 }
 
 // -- listening and stopping ---------------------------------------------------
@@ -487,7 +518,7 @@ TEST_F(AdminServerTest, OtherMachinesNeedAToken) {
 TEST_F(AdminServerTest, APortThatIsTakenIsNamed) {
   start();
   EXPECT_GT(port(), 0);
-  const auto second = admin_server::start({server_->address(), ""}, storage_);
+  const auto second = admin_server::start({server_->address(), token_file_}, storage_);
   ASSERT_FALSE(second);
   EXPECT_EQ(second.error().detail,
             "--admin-listen: cannot listen on " + server_->address()
@@ -495,7 +526,8 @@ TEST_F(AdminServerTest, APortThatIsTakenIsNamed) {
 }
 
 TEST_F(AdminServerTest, ListensOnIpv6) {
-  auto started = admin_server::start({"[::1]:0", ""}, storage_);
+  const auto file = write_private("token", token);
+  auto started = admin_server::start({"[::1]:0", file}, storage_);
   if (!started)
     GTEST_SKIP() << "no IPv6 here: " << started.error().detail;
   const auto& address = (*started)->address();
@@ -511,12 +543,39 @@ TEST_F(AdminServerTest, ThePortIsFreeAgainAfterwards) {
   const auto address = server_->address();
   expect_alive();
   server_.reset();
-  const auto again = admin_server::start({address, ""}, storage_);
+  const auto again = admin_server::start({address, token_file_}, storage_);
   EXPECT_TRUE(again) << again.error().detail;
 }
 
+TEST_F(AdminServerTest, AUnixSocketIsItsUsersAlone) {
+  using std::filesystem::perms;
+  start_on_unix_socket();
+  const auto socket = folder_ / "admin";
+  EXPECT_EQ(server_->address(), "unix:" + socket.string());
+  EXPECT_EQ(std::filesystem::status(socket).permissions(), perms::owner_read | perms::owner_write);
+  const auto second = admin_server::start({server_->address(), ""}, storage_);
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().detail, "--admin-listen: cannot listen on " + server_->address()
+                                     + ": another process listens on it");
+  server_.reset();
+  EXPECT_FALSE(std::filesystem::exists(socket));
+}
+
+TEST_F(AdminServerTest, AUnixSocketThatNobodyListensOnIsReplaced) {
+  const auto abandoned = listen_on_unix_socket((folder_ / "admin").string());
+  ASSERT_TRUE(abandoned);
+  ::close(*abandoned);
+  start_on_unix_socket();
+  server_.reset();
+  const auto file = write("admin", "what somebody wrote");
+  const auto refused = admin_server::start({"unix:" + file, ""}, storage_);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().detail, "--admin-listen: cannot listen on unix:" + file
+                                      + ": the path names something else than a socket");
+}
+
 TEST_F(AdminServerTest, ClientsThatDawdleAreCutOff) {
-  start({}, std::chrono::milliseconds{100});
+  start(std::chrono::milliseconds{100});
   auto silent = raw_client{port()};
   EXPECT_EQ(silent.receive_all(), "");
   auto half = raw_client{port()};
@@ -533,10 +592,10 @@ TEST_F(AdminServerTest, ClientsThatDawdleAreCutOff) {
 }
 
 TEST_F(AdminServerTest, StoppingWaitsForNoClient) {
-  start({}, std::chrono::hours{1});
+  start(std::chrono::hours{1});
   auto silent = raw_client{port()};
   auto half = raw_client{port()};
-  half.send("PUT " + std::string{path} + " HTTP/1.1\r\nContent-Length: 10\r\n\r\n{");
+  half.send("PUT " + std::string{path} + " HTTP/1.1\r\n" + bearer + "Content-Length: 10\r\n\r\n{");
   auto kept = raw_client{port()};
   kept.send("GET /healthz HTTP/1.1\r\nConnection: keep-alive\r\n\r\n");
   EXPECT_TRUE(kept.receive_all().ends_with("ok"));
@@ -549,7 +608,7 @@ TEST_F(AdminServerTest, StoppingWaitsForTheChangeUnderWay) {
   start();
   storage_.hold();
   auto client = raw_client{port()};
-  client.send("DELETE " + std::string{path} + " HTTP/1.1\r\n\r\n");
+  client.send("DELETE " + std::string{path} + " HTTP/1.1\r\n" + bearer + "\r\n");
   storage_.wait_for_changes(1);
   auto stopped = std::async(std::launch::async, [&] { server_.reset(); });
   storage_.let_go();

@@ -95,15 +95,19 @@ private:
   std::vector<std::pair<storage_attachment, std::chrono::nanoseconds>> changes_;
 };
 
-/// An admin server of a fake instance, on a port of the kernel's choice.
+/// An admin server of a fake instance.
 class admin_test : public folder_test {
 protected:
-  void start(const std::string& token_file = {},
-             std::chrono::nanoseconds request_time = limits::admin_request_time) {
-    auto started = admin_server::start({"127.0.0.1:0", token_file, request_time}, storage_);
-    ASSERT_TRUE(started) << started.error().detail;
-    server_ = std::move(*started);
+  static constexpr auto token = "0123456789abcdef";
+
+  /// Listens on TCP, at a port of the kernel's choice, for who has the token.
+  void start(std::chrono::nanoseconds request_time = limits::admin_request_time) {
+    token_file_ = write_private("token", std::string{"  "} + token + " \r\nsecond line\n");
+    start({"127.0.0.1:0", token_file_, request_time});
   }
+
+  /// Listens on a Unix socket, without a token.
+  void start_on_unix_socket() { start({"unix:" + (folder_ / "admin").string(), ""}); }
 
   /// Writes a file that its owner alone may read.
   std::string write_private(const std::string& name, const std::string& content) {
@@ -113,7 +117,14 @@ protected:
     return path;
   }
 
+  void start(const admin_options& options) {
+    auto started = admin_server::start(options, storage_);
+    ASSERT_TRUE(started) << started.error().detail;
+    server_ = std::move(*started);
+  }
+
   fake_storage_admin storage_;
+  std::string token_file_;
   std::unique_ptr<admin_server> server_;
 };
 

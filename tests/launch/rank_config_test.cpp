@@ -258,10 +258,11 @@ TEST(RankConfigTest, EachBadValueIsNamedInOneSentence) {
      }},
     {"--admin-listen: 'here' is not an address such as 127.0.0.1:7000",
      [](rank_config& x) { x.admin_listen = "here"; }},
-    {"--admin-listen: 0.0.0.0:8080 can be reached from other machines; expected "
-     "--admin-token-file as well, or an address of this machine alone",
-     [](rank_config& x) { x.admin_listen = "0.0.0.0:8080"; }},
-    {"--admin-token-file is of use with --admin-listen HOST:PORT alone",
+    {"--admin-listen: every user of this machine reaches 127.0.0.1:0; expected --admin-token-file "
+     "as "
+     "well, or a Unix socket, unix:PATH",
+     [](rank_config& x) { x.admin_listen = "127.0.0.1:0"; }},
+    {"--admin-token-file is of use with --admin-listen alone",
      [](rank_config& x) { x.admin_token_file = "token"; }},
     {"--hicache-ratio: '0.0001' is not a size that gives 1 to 2147483647 host pages",
      [](rank_config& x) { x.hicache_ratio = 0.0001; }},

@@ -60,7 +60,7 @@ protected:
 };
 
 TEST_F(StorageCommandsTest, ShowPrintsWhatIsAttached) {
-  start();
+  start_on_unix_socket();
   storage_.set({"", "", "wait_complete"});
   EXPECT_EQ(run_here({"show"}), says("backend          none\n"
                                      "extra config     {}\n"
@@ -73,7 +73,7 @@ TEST_F(StorageCommandsTest, ShowPrintsWhatIsAttached) {
 }
 
 TEST_F(StorageCommandsTest, AttachSendsTheFlags) {
-  start();
+  start_on_unix_socket();
   EXPECT_EQ(run_here({"attach", "--backend", "memory"}), says("L3 is now memory\n"));
   EXPECT_EQ(run_here({"attach", "--backend", "file", "--extra-config", R"({"path": "/a"})",
                       "--prefetch-policy", "timeout", "--timeout", "1500ms"}),
@@ -91,7 +91,7 @@ TEST_F(StorageCommandsTest, AttachSendsTheFlags) {
 }
 
 TEST_F(StorageCommandsTest, DetachSendsItsTimeout) {
-  start();
+  start_on_unix_socket();
   EXPECT_EQ(run_here({"detach", "--timeout", "250ms"}), says("L3 is detached\n"));
   EXPECT_EQ(json::parse(run_here({"detach", "--json"}).out),
             (json{{"success", true}, {"message", "L3 is detached"}}));
@@ -101,7 +101,7 @@ TEST_F(StorageCommandsTest, DetachSendsItsTimeout) {
 }
 
 TEST_F(StorageCommandsTest, ARefusalIsTheServersSentence) {
-  start();
+  start_on_unix_socket();
   storage_.fail_with({ec::invalid_argument, "file is attached; detach first"});
   EXPECT_EQ(run_here({"attach", "--backend", "file"}),
             (outcome{exit_failed, "", "hicachectl: file is attached; detach first\n"}));
@@ -115,8 +115,8 @@ TEST_F(StorageCommandsTest, ARefusalIsTheServersSentence) {
 }
 
 TEST_F(StorageCommandsTest, TokensAreSentFromTheirFile) {
-  const auto file = write_private("token", "0123456789abcdef\n");
-  start(file);
+  start();
+  const auto& file = token_file_;
   const auto other = write_private("other", "0123456789abcdeX\n");
   EXPECT_EQ(run_here({"show", "--token-file", file}).code, exit_ok);
   EXPECT_EQ(run_here({"show"}), (outcome{exit_failed, "",
@@ -132,7 +132,7 @@ TEST_F(StorageCommandsTest, TokensAreSentFromTheirFile) {
 }
 
 TEST_F(StorageCommandsTest, BadInputIsNamed) {
-  start();
+  start_on_unix_socket();
   EXPECT_EQ(
     run({"show", "--admin", "nowhere"}),
     (outcome{exit_usage, "", "--admin: 'nowhere' is not an address such as 127.0.0.1:7000"}));
@@ -146,7 +146,7 @@ TEST_F(StorageCommandsTest, BadInputIsNamed) {
 }
 
 TEST_F(StorageCommandsTest, AServerThatIsNotThereIsNamed) {
-  start();
+  start_on_unix_socket();
   const auto address = server_->address();
   server_.reset();
   EXPECT_EQ(

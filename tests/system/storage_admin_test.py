@@ -16,7 +16,7 @@ class StorageAdminTest(SystemTest):
 
     def start_instance(self, ranks, *flags):
         replay = self.start_replay("instance", ranks, "--trace", self.trace, "--verify", "all", "--page-size", "16",
-                                   "--device-pages", "1024", "--hicache-ratio", "2", "--admin-listen", "127.0.0.1:0",
+                                   "--device-pages", "1024", "--hicache-ratio", "2", "--admin-listen", f"unix:{self.folder}/admin",
                                    "--prefill-tokens-per-second", "40000", *flags)
         end = time.monotonic() + 60
         while time.monotonic() < end:
