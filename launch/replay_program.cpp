@@ -16,6 +16,7 @@
 #include <spdlog/spdlog.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <optional>
 #include <string>
@@ -138,12 +139,39 @@ result<std::optional<duration>> parse_linger(const std::string& text) {
   return std::optional<duration>{*time};
 }
 
+error cannot_write(const std::string& path) {
+  return {ec::invalid_argument, "--report: cannot write the file " + path};
+}
+
+/// False for pipes and devices, which nothing can be moved to.
+bool is_plain_file(const std::string& path) {
+  auto failed = std::error_code{};
+  return !std::filesystem::exists(path, failed) || std::filesystem::is_regular_file(path, failed);
+}
+
+/// The report appears under its name when it is complete.
 result<void> write_report(const std::string& path, const nlohmann::json& report) {
-  auto file = std::ofstream{path};
+  const auto partial = is_plain_file(path) ? path + ".part" : path;
+  auto file = std::ofstream{partial};
   file << report.dump(2) << "\n";
-  file.flush();
-  if (!file)
-    return fail(ec::invalid_argument, "--report: cannot write the file " + path);
+  file.close();
+  if (!file || (partial != path && std::rename(partial.c_str(), path.c_str()) != 0))
+    return tl::unexpected{cannot_write(path)};
+  return {};
+}
+
+/// Finds out before the work begins whether a report can be written, and removes an old one, which
+/// would pass for the new one.
+result<void> prepare_report(const std::string& path) {
+  if (!is_plain_file(path))
+    return {};
+  const auto partial = path + ".part";
+  const auto possible = std::ofstream{partial}.is_open();
+  auto failed = std::error_code{};
+  std::filesystem::remove(partial, failed);
+  std::filesystem::remove(path, failed);
+  if (!possible || failed)
+    return tl::unexpected{cannot_write(path)};
   return {};
 }
 
@@ -191,8 +219,8 @@ result<void> check(rank_config& config, const replay_flags& flags, const rank_se
   if (!loaded)
     return tl::unexpected{loaded.error()};
   workload = std::move(*loaded);
-  if (session.rank == 0 && !flags.report.empty()) // Find out now rather than after an hour.
-    return write_report(flags.report, {{"requests", 0}});
+  if (session.rank == 0 && !flags.report.empty())
+    return prepare_report(flags.report);
   return {};
 }
 

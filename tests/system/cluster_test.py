@@ -105,11 +105,14 @@ class ClusterTest(SystemTest):
     def test_a_signal_ends_everything_with_a_report(self):
         index, address = self.start_index()
         for number in (signal.SIGTERM, signal.SIGINT):
+            # What an earlier run left must not pass for this one's report.
+            (self.folder / f"stopped{number}.json").write_text("{}")
             program = self.start_replay(f"stopped{number}", 2,
                                         *self.flags(address, "--prefill-tokens-per-second", "20000"))
             deadline = time.monotonic() + 30
             while self.status(address)["keys"] == 0 and time.monotonic() < deadline:
                 time.sleep(0.02)
+            self.assertFalse(program.report.exists(), "a report appears when it is complete")
             program.process.send_signal(number)
             program.wait(20)
             report = self.read_report(program)
@@ -260,6 +263,11 @@ class ClusterTest(SystemTest):
         self.assertEqual(pinned["pages"], len(found))
         self.wait_until("the index hears of the pins", lambda: sum(m["pinned_bytes"] for m in self.status(address)["members"])
                         == pinned["bytes"])
+        absent = "0" * 64
+        left_out = subprocess.run([BIN / "hicachectl", "pin", "--index", address, names[0], absent], capture_output=True, text=True, timeout=60)
+        self.assertEqual(left_out.returncode, 1, left_out.stderr)
+        self.assertIn("1 of 2 pages are not stored", left_out.stderr)
+        self.control(address, "pin", names[0], "--hard")
         self.assertEqual(self.control(address, "unpin", *names[1:])["pages"], len(found) - 1)
         self.wait_until("and of their end", lambda: sum(m["pinned_bytes"] for m in self.status(address)["members"])
                         == pinned["bytes"] // len(found))
