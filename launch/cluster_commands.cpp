@@ -205,6 +205,19 @@ struct answers {
   page_totals totals;
   bool all_well = true;
 
+  /// The answer of a member that was asked to pin so many pages.
+  void take_pins(uint64_t member, size_t asked, const result<page_totals>& one) {
+    take(member, one);
+    if (!one || one->pages >= asked)
+      return;
+    all_well = false;
+    std::fprintf(stderr,
+                 "member %s left %llu of %zu pages out; expected room within its "
+                 "pinned_share, and pages that it still has\n",
+                 name_of(member).c_str(), static_cast<unsigned long long>(asked - one->pages),
+                 asked);
+  }
+
   void take(uint64_t member, const result<page_totals>& one) {
     if (!one) {
       all_well = false;
@@ -268,9 +281,12 @@ result<int> pin(cluster_client& cluster, const std::vector<page_key>& keys, page
   if (!found)
     return tl::unexpected{found.error()};
   auto of_member = std::map<uint64_t, std::vector<page_key>>{};
-  for (auto i = size_t{0}; i < keys.size(); ++i)
+  auto absent = size_t{0};
+  for (auto i = size_t{0}; i < keys.size(); ++i) {
+    absent += (*found)[i].empty() ? 1 : 0;
     for (const auto& copy : (*found)[i])
       of_member[copy.member].push_back(keys[i]);
+  }
   auto all = answers{};
   for (const auto& [id, pages] : of_member) {
     const auto member = cluster.find(id);
@@ -279,12 +295,17 @@ result<int> pin(cluster_client& cluster, const std::vector<page_key>& keys, page
       wanted.keys.assign(
         begin,
         begin + static_cast<ptrdiff_t>(std::min(limits::index_batch_keys, pages.size() - first)));
-      all.take(id, member ? cluster.ask<page_totals>(*member, atom::pin_v, wanted)
-                          : result<page_totals>{tl::unexpected{member.error()}});
+      all.take_pins(id, wanted.keys.size(),
+                    member ? cluster.ask<page_totals>(*member, atom::pin_v, wanted)
+                           : result<page_totals>{tl::unexpected{member.error()}});
     }
   }
-  const auto code = show_totals(all, verb, as_json);
-  return all.totals.pages == 0 ? exit_failed : code;
+  const auto unpins = wanted.kind == static_cast<uint8_t>(pin_kind::none);
+  if (absent == keys.size() || (absent > 0 && !unpins)) {
+    all.all_well = false;
+    std::fprintf(stderr, "%zu of %zu pages are not stored\n", absent, keys.size());
+  }
+  return show_totals(all, verb, as_json);
 }
 
 result<int> clear(cluster_client& cluster, uint64_t fingerprint, bool as_json) {
