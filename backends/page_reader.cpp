@@ -226,6 +226,8 @@ result<uint64_t> page_reader::read_memory(const known_member& owner, const page_
   const auto head = owner.memory.subspan(from.offset, page_header_bytes);
   auto before = range_head{};
   std::memcpy(before.data(), head.data(), before.size());
+  // The header first, then the bytes: else bytes of the page before could be read beside it.
+  std::atomic_thread_fence(std::memory_order_acquire);
   const auto header = verify_header(before, what, from);
   if (!header)
     return tl::unexpected{header.error()};
