@@ -19,6 +19,11 @@ fi
 if ! command -v ssh >/dev/null && ! command -v rsh >/dev/null; then
   export OMPI_MCA_plm_rsh_agent=false
 fi
+# On one machine, shared memory is all that ranks need; MPI's TCP transport would have each of them listen on every interface. A batch system
+# may place ranks on several machines.
+if [ -z "${OMPI_MCA_btl:-}${SLURM_JOB_ID:-}${PBS_JOBID:-}${LSB_JOBID:-}" ]; then
+  export OMPI_MCA_btl=self,vader
+fi
 # Containers often forbid the system call behind the single-copy mode of the shared-memory transport, which then warns on every rank.
 export OMPI_MCA_btl_vader_single_copy_mechanism=none
 exec "${MPIEXEC:-mpirun}" "${flags[@]}" -n "$ranks" "$@"

@@ -1,11 +1,21 @@
 """Ranks of one instance stay identical, with 1, 2 and 4 of them; a damaged one is found out."""
 
+import os
+import pathlib
 import subprocess
 import unittest
 
 from harness import BIN, MPIRUN, SMALL_KV, SystemTest, cached, main, reusable_tokens, write_trace
 
 HOOKS = "--test-corrupt-after" in subprocess.run([BIN / "hicache-replay", "--help"], capture_output=True, text=True).stdout
+
+
+def listeners(pid):
+    """Addresses of the TCP sockets on which a process listens, as /proc writes them."""
+    listening = "0A"
+    own = {os.readlink(link) for link in pathlib.Path(f"/proc/{pid}/fd").iterdir()}
+    rows = [row.split() for table in ("tcp", "tcp6") for row in pathlib.Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]]
+    return sorted(row[1] for row in rows if row[3] == listening and f"socket:[{row[9]}]" in own)
 
 
 class RanksTest(SystemTest):
@@ -41,6 +51,13 @@ class RanksTest(SystemTest):
         report = self.read_report(alone)
         self.assert_clean(report)
         self.assertEqual(report["config"]["ranks"], "1")
+
+    def test_ranks_on_one_machine_listen_nowhere(self):
+        instance = self.start_replay("quiet", 2, *self.flags("quiet", page=64), "--limit", 20, "--linger", "forever")
+        instance.wait_for("requests in")
+        ranks = instance.ranks()
+        self.assertEqual(len(ranks), 2)
+        self.assertEqual({rank: listeners(pid) for rank, pid in ranks.items()}, {0: [], 1: []})
 
     def test_four_ranks_agree_under_every_eviction_policy(self):
         # Tiers that hold a part of the trace only, so that what is evicted decides.
