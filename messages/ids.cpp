@@ -1,5 +1,11 @@
 #include "messages/ids.hpp"
 
+// Keys are short, so a call would cost more than their hash.
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <random>
+
 namespace hicache {
 
 std::string to_string(const page_key& key) {
@@ -11,6 +17,14 @@ std::string to_string(const page_key& key) {
     text.push_back(digits[byte & 15]);
   }
   return text;
+}
+
+uint64_t salted_hash(const page_key& key) noexcept {
+  static const auto salt = [] {
+    auto source = std::random_device{};
+    return uint64_t{source()} << 32 | source();
+  }();
+  return XXH3_64bits_withSeed(key.bytes.data(), key.bytes.size(), salt);
 }
 
 } // namespace hicache

@@ -49,6 +49,19 @@ struct page_key {
 /// @relates page_key
 std::string to_string(const page_key& key);
 
+/// The first word of a key, the same in every process. Keys are uniformly distributed; but whoever
+/// chooses tokens can choose them so that many keys have a word in common.
+/// @relates page_key
+inline uint64_t first_word(const page_key& key) noexcept {
+  auto word = uint64_t{};
+  std::memcpy(&word, key.bytes.data(), sizeof word);
+  return word;
+}
+
+/// A hash with a salt of this process, for hash tables: nobody can choose keys that collide.
+/// @relates page_key
+uint64_t salted_hash(const page_key& key) noexcept;
+
 using token_buffer = std::shared_ptr<const std::vector<token_id>>;
 
 using page_list = std::shared_ptr<const std::vector<page_index>>;
@@ -85,10 +98,7 @@ inline constexpr size_t reduction_channel_count = 4;
 
 template <>
 struct std::hash<hicache::page_key> {
-  /// A key is uniformly distributed, so its first word is a hash.
   size_t operator()(const hicache::page_key& key) const noexcept {
-    auto word = size_t{};
-    std::memcpy(&word, key.bytes.data(), sizeof(word));
-    return word;
+    return hicache::salted_hash(key);
   }
 };

@@ -12,7 +12,7 @@ namespace hicache {
 std::vector<uint64_t> place_replicas(const page_key& key, std::span<const member_info> members,
                                      const std::string& own_host, size_t count) {
   auto ranked = std::vector<std::pair<uint64_t, const member_info*>>{};
-  const auto seed = std::hash<page_key>{}(key);
+  const auto seed = first_word(key);
   for (const auto& member : members)
     if (member.host != own_host && has_segment(member))
       ranked.emplace_back(mix(seed, member.member), &member);

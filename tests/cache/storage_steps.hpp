@@ -33,7 +33,7 @@ inline std::vector<page_key> names_of(const tokens_t& tokens, const cache_namesp
 
 inline void put_in_store(tree_driver& d, const tokens_t& tokens, const cache_namespace& ns = {}) {
   for (const auto& key : names_of(tokens, ns))
-    d.store[key] = std::hash<page_key>{}(key);
+    d.store[key] = first_word(key);
 }
 
 inline bool is_in_store(const tree_driver& d, const tokens_t& tokens) {

@@ -364,7 +364,7 @@ TEST(Tiers, DevicePagesWithoutACopyTakeTheirHostDescendantsAlong) {
   finish(d);
   EXPECT_TRUE(d.writes.empty());
   for (const auto& key : hash_pages(A + B, 4, nullptr))
-    d.store[key] = std::hash<page_key>{}(key);
+    d.store[key] = first_word(key);
   const auto request = d.open(A + B);
   EXPECT_EQ(d.tree.prefetch(request)->tokens, 16);
   EXPECT_FALSE(d.tree.schedule(request)->ready);

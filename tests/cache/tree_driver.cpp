@@ -12,7 +12,7 @@ namespace hicache::test {
 namespace {
 
 uint64_t word_of(const page_key& key) {
-  return std::hash<page_key>{}(key);
+  return first_word(key);
 }
 
 } // namespace
