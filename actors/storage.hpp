@@ -18,9 +18,9 @@
 
 namespace hicache {
 
-/// Who writes a page that all ranks hold alike (`writer_of`).
+/// Who writes a page that several ranks hold alike (`writer_of`).
 struct page_writers {
-  /// This rank.
+  /// This rank, counted among those.
   uint32_t rank = 0;
   /// Ranks that share the writing; 1: this rank writes all of its pages.
   uint32_t ranks = 1;

@@ -194,6 +194,15 @@ std::string to_string(const pool_shape& shape) {
   return text + number("element_bytes", shape.element_bytes) + number("page_size", shape.page_size);
 }
 
+std::optional<head_split> split_heads(uint32_t heads, uint32_t ranks) noexcept {
+  HICACHE_CHECK(heads > 0 && ranks > 0);
+  if (heads % ranks == 0)
+    return head_split{heads / ranks, 1};
+  if (ranks % heads == 0)
+    return head_split{1, ranks / heads};
+  return std::nullopt;
+}
+
 pool_geometry::pool_geometry(const pool_shape& shape, host_layout layout, uint32_t pages)
   : shape_(shape), layout_(layout), pages_(pages) {
   HICACHE_CHECK(fits_its_attention(shape));
@@ -280,7 +289,7 @@ std::string pool_geometry::object_fingerprint(uint32_t heads) const {
   return text + " order=layer,token";
 }
 
-std::vector<head_group> pool_geometry::head_groups(uint32_t rank, uint32_t heads) const {
+std::vector<head_group> pool_geometry::head_groups(uint32_t part, uint32_t heads) const {
   HICACHE_CHECK(heads > 0 && shape_.kv_heads % heads == 0);
   if (shape_.attention != attention_kind::mha)
     return {{all_heads(), "latent"}};
@@ -288,7 +297,7 @@ std::vector<head_group> pool_geometry::head_groups(uint32_t rank, uint32_t heads
   for (auto first = uint32_t{0}; first < shape_.kv_heads; first += heads)
     groups.push_back(
       {{first, heads},
-       "heads " + std::to_string(rank * shape_.kv_heads + first) + "+" + std::to_string(heads)});
+       "heads " + std::to_string(part * shape_.kv_heads + first) + "+" + std::to_string(heads)});
   return groups;
 }
 

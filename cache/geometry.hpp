@@ -4,6 +4,7 @@
 #include "messages/ids.hpp"
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -36,7 +37,7 @@ std::span<const kv_part> parts_of(attention_kind kind) noexcept;
 struct pool_shape {
   attention_kind attention = attention_kind::mha;
   uint32_t layers = 0;
-  /// mha: heads of this rank (the model's heads divided by the ranks). Else 1.
+  /// mha: heads of this rank (head_split). Else 1.
   uint32_t kv_heads = 0;
   /// mha: elements of a K head. Else: elements of the latent (DeepSeek-V3: 512 + 64).
   uint32_t head_dim = 0;
@@ -55,6 +56,26 @@ struct pool_shape {
 /// All fields that the kind of attention has, for people and for fingerprints.
 /// @relates pool_shape
 std::string to_string(const pool_shape& shape);
+
+/// How a model's KV heads lie on the ranks of an instance: in equal parts in order, each part on
+/// `replicas` ranks that follow one another. A latent is a single head that all ranks hold.
+struct head_split {
+  /// Of each rank.
+  uint32_t heads = 1;
+  /// Ranks that hold the same heads.
+  uint32_t replicas = 1;
+
+  /// Which part of the heads a rank holds.
+  uint32_t part_of(uint32_t rank) const noexcept { return rank / replicas; }
+
+  friend bool operator==(const head_split&, const head_split&) = default;
+};
+
+/// Splits heads as inference engines do: among ranks that outnumber them, each head is replicated.
+/// @pre heads > 0 and ranks > 0
+/// @returns nothing unless one of the two divides the other
+/// @relates head_split
+std::optional<head_split> split_heads(uint32_t heads, uint32_t ranks) noexcept;
 
 /// Memory layouts of L2 (seed 000, "Batch-Oriented Data Organization"; docs/memory.md has
 /// pictures). Outermost dimension first:
@@ -166,9 +187,9 @@ public:
   std::string object_fingerprint(uint32_t heads) const;
 
   /// A rank's heads in groups of `heads` each, in order.
-  /// @param rank Which of the ranks that share the model's heads, kv_heads each.
+  /// @param part Which part of the model's heads, kv_heads each (head_split::part_of).
   /// @pre heads > 0 divides kv_heads
-  std::vector<head_group> head_groups(uint32_t rank, uint32_t heads) const;
+  std::vector<head_group> head_groups(uint32_t part, uint32_t heads) const;
 
 private:
   pool_shape shape_;

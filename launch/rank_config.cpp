@@ -97,8 +97,10 @@ hicache::prefetch_policy prefetch_policy_of(std::string_view name) {
 }
 
 /// Whether every rank's heads are whole groups, and all groups are alike.
-bool groups_fit(uint64_t tp_lcm_size, uint32_t ranks, uint32_t kv_heads) {
-  return tp_lcm_size == 0 || (tp_lcm_size % ranks == 0 && kv_heads % tp_lcm_size == 0);
+bool groups_fit(uint64_t tp_lcm_size, uint32_t rank_heads, uint32_t kv_heads) {
+  if (tp_lcm_size == 0 || tp_lcm_size % kv_heads == 0)
+    return true;
+  return kv_heads % tp_lcm_size == 0 && rank_heads % (kv_heads / tp_lcm_size) == 0;
 }
 
 write_policy write_policy_of(std::string_view name) {
@@ -140,9 +142,10 @@ result<void> rank_config::finish(uint32_t ranks) {
     return bad("--dtype", dtype, "an element type; expected " + names_of(dtypes));
   if (!std::has_single_bit(page_size) || page_size > 4096)
     return bad("--page-size", std::to_string(page_size), "a power of two from 1 to 4096");
-  if (*kind == attention_kind::mha && kv_heads % ranks != 0)
+  const auto heads = split_heads(kv_heads, ranks);
+  if (!heads)
     return bad("--kv-heads", std::to_string(kv_heads),
-               absl::StrFormat("divisible by the number of ranks, which is %d", ranks));
+               absl::StrFormat("divisible by the number of ranks, %d, nor a divisor of it", ranks));
   for (const auto& checked :
        {offered("--hicache-write-policy", write_policy,
                 {"write_through", "write_through_selective", "write_back"}, {}),
@@ -179,11 +182,12 @@ result<void> rank_config::finish(uint32_t ranks) {
     return fail(ec::invalid_argument,
                 "--hicache-storage-backend-extra-config: " + extra.error().detail);
   storage = *extra;
-  if (*kind == attention_kind::mha && !groups_fit(storage.tp_lcm_size, ranks, kv_heads))
+  if (*kind == attention_kind::mha && !groups_fit(storage.tp_lcm_size, heads->heads, kv_heads))
     return bad("--hicache-storage-backend-extra-config: tp_lcm_size",
                std::to_string(storage.tp_lcm_size),
-               absl::StrFormat("a multiple of the ranks, %d, that divides the %d KV heads", ranks,
-                               kv_heads));
+               absl::StrFormat("a multiple of the ranks, %d, that divides the %d KV heads or is "
+                               "a multiple of them",
+                               ranks, kv_heads));
   const auto l2 = pool_geometry{shape(ranks), *parse_host_layout(mem_layout), 1};
   if (storage.zero_copy && l2.object_runs(0, {0, heads_per_object()}).size() > 1)
     return fail(ec::invalid_argument,
@@ -219,22 +223,25 @@ result<void> rank_config::finish(uint32_t ranks) {
   return {};
 }
 
+head_split rank_config::split(uint32_t ranks) const {
+  return *split_heads(kv_heads, ranks);
+}
+
 pool_shape rank_config::shape(uint32_t ranks) const {
-  const auto kind = *parse_attention_kind(attention);
-  const auto heads = kind == attention_kind::mha ? kv_heads / ranks : 1;
-  return {kind,      layers,         heads, head_dim, v_head_dim, find_in(dtypes, dtype)->bytes,
-          page_size, index_key_bytes};
+  return {*parse_attention_kind(attention), layers,    split(ranks).heads, head_dim, v_head_dim,
+          find_in(dtypes, dtype)->bytes,    page_size, index_key_bytes};
 }
 
 uint32_t rank_config::heads_per_object() const {
   if (*parse_attention_kind(attention) != attention_kind::mha || storage.tp_lcm_size == 0)
     return 1;
-  return kv_heads / static_cast<uint32_t>(storage.tp_lcm_size);
+  return storage.tp_lcm_size >= kv_heads ? 1
+                                         : kv_heads / static_cast<uint32_t>(storage.tp_lcm_size);
 }
 
 std::vector<head_group> rank_config::head_groups(uint32_t rank, uint32_t ranks) const {
   const auto geometry = pool_geometry{shape(ranks), *parse_host_layout(mem_layout), 1};
-  return geometry.head_groups(rank, heads_per_object());
+  return geometry.head_groups(split(ranks).part_of(rank), heads_per_object());
 }
 
 std::string rank_config::fingerprint() const {
@@ -419,7 +426,8 @@ void add_rank_flags(CLI::App& app, rank_config& config) {
   add("--attention", config.attention,
       "kind of attention: mha (also MQA and GQA), mla or nsa; empty takes the model's");
   add("--layers", config.layers, "layers; 0 takes the model's")->check(CLI::NonNegativeNumber);
-  add("--kv-heads", config.kv_heads, "mha: KV heads of the whole model; 0 takes the model's")
+  add("--kv-heads", config.kv_heads,
+      "mha: KV heads of the whole model, a multiple or a divisor of the ranks; 0 takes the model's")
     ->check(CLI::NonNegativeNumber);
   add("--head-dim", config.head_dim,
       "elements per head of K, or of the latent (mla, nsa); 0 takes the model's")

@@ -35,7 +35,8 @@ struct storage_config {
   /// Backend `cluster`: reads everything over UCX, also on the same machine.
   bool force_remote_reads = false;
   /// mha: a multiple of the ranks of all instances that share pages; the KV heads go into so many
-  /// objects. 0: each KV head is an object, which suits every number of ranks.
+  /// objects, or as many as there are heads if it is a multiple of these. 0: each KV head is an
+  /// object, which suits every number of ranks.
   uint64_t tp_lcm_size = 0;
   /// Worker threads of the backend.
   uint64_t threads = 2;
@@ -128,7 +129,10 @@ struct rank_config {
   /// @returns invalid_argument with one sentence that names the flag and what was expected.
   result<void> finish(uint32_t ranks);
 
-  /// @pre finish() succeeded.
+  /// How the model's heads lie on the ranks.
+  /// @pre finish() succeeded, here and below.
+  head_split split(uint32_t ranks) const;
+
   pool_shape shape(uint32_t ranks) const;
 
   /// Heads in one object in L3: as many as storage.tp_lcm_size says, or one.

@@ -42,12 +42,11 @@ result<open_store> rank_store::open(const storage_attachment& wanted) {
     *backend = wrap_(std::move(*backend));
   backend_ = backend->get();
   // Ranks with the same bytes share the writing, unless each of them has a store of its own.
-  const auto shares_writing
-    = l2_.shape().attention != attention_kind::mha && wanted.backend != "memory";
+  const auto replicas = wanted.backend == "memory" ? 1 : settings.split(ranks_).replicas;
   actor_ = system_.spawn(
     storage,
     storage_options{settings.fingerprint(), settings.head_groups(rank_, ranks_), l2_, l2_memory_,
-                    &clock_, shares_writing ? page_writers{rank_, ranks_} : page_writers{},
+                    &clock_, page_writers{rank_ % replicas, replicas},
                     shared_ != nullptr ? shared_->lent : nullptr},
     std::make_unique<storage_queue>(std::move(*backend), settings.storage.threads));
   return open_store{actor_, settings.tree(ranks_).prefetch, [this] { close(); }};

@@ -248,9 +248,8 @@ result<int> replay(const rank_config& config, const replay_flags& flags, rank_se
   options.storage = !config.storage_backend.empty() || !config.admin_listen.empty();
   options.name_space = config.fingerprint();
   options.step_timeout = config.step_timeout;
-  // All ranks hold the same latent.
-  options.first_head
-    = config.attention == "mha" ? session.rank * (config.kv_heads / session.ranks) : 0;
+  const auto split = config.split(session.ranks);
+  options.first_head = split.part_of(session.rank) * split.heads;
 #ifdef HICACHE_TEST_HOOKS
   options.corrupt_after = session.rank == flags.corrupt_rank ? flags.corrupt_after : 0;
 #endif

@@ -236,6 +236,28 @@ TEST_F(StorageTest, RanksWithTheSameBytesWriteEachPageOnce) {
   EXPECT_TRUE(first.holds(6, 6));
 }
 
+TEST_F(StorageTest, ReplicasOfAHeadAreWrittenOnceAndServeEverySplit) {
+  auto half = shape;
+  half.kv_heads = 1;
+  // Two heads on four ranks.
+  for (auto rank = uint32_t{0}; rank < 4; ++rank) {
+    auto& it
+      = start({.number = rank / 2, .heads_per_object = 1, .shape = half, .writers = {rank % 2, 2}});
+    for (auto page = page_index{1}; page <= 10; ++page)
+      it.fill_by_head(page, page);
+    const auto before = store_.objects();
+    const auto outcome = ask_value<storage_outcome>(it.actor, atom::set_v, batch(0, 10), plenty);
+    EXPECT_TRUE(all_well(outcome.pages));
+    EXPECT_EQ(outcome.left_to_others + store_.objects() - before, 10u);
+    EXPECT_EQ(exists(it, batch(0, 10)) == 10, rank % 2 == 1) << "after the last of its replicas";
+  }
+  EXPECT_EQ(store_.objects(), 20u) << "one for each head of each page";
+  auto& whole = start({.heads_per_object = 1});
+  EXPECT_TRUE(all_well(get(whole, batch(0, 10))));
+  for (auto page = page_index{1}; page <= 10; ++page)
+    EXPECT_TRUE(whole.holds_by_head(page, page)) << page;
+}
+
 TEST_F(StorageTest, PagesLeftToOthersCountUpToTheFirstThatFailed) {
   auto& rank = start({.heads_per_object = 1, .shape = latent, .writers = {0, 2}});
   auto keys = std::vector<page_key>{};

@@ -302,6 +302,40 @@ TEST(ObjectGroups, AreTheSameHoweverTheHeadsAreSplitOverRanks) {
       }
 }
 
+TEST(ObjectGroups, OfReplicasAreThoseOfTheirHead) {
+  for (const auto layout : all_layouts)
+    for (const auto ranks : {4u, 8u, 16u}) {
+      SCOPED_TRACE(std::string{to_string(layout)} + ", " + std::to_string(ranks) + " ranks");
+      const auto split = split_heads(four_heads.kv_heads, ranks).value();
+      auto shape = four_heads;
+      shape.kv_heads = split.heads;
+      const auto model = pool_geometry{four_heads, layout, 3};
+      const auto part = pool_geometry{shape, layout, 5};
+      for (auto rank = 0u; rank < ranks; ++rank) {
+        const auto head = split.part_of(rank);
+        EXPECT_EQ(head, rank * four_heads.kv_heads / ranks) << "as engines replicate";
+        EXPECT_EQ(part.head_groups(head, 1),
+                  (std::vector<head_group>{{{0, 1}, model.head_groups(0, 1)[head].name}}));
+        auto object = object_order(part, 4);
+        for (auto& byte : object)
+          std::get<3>(byte) += head;
+        EXPECT_EQ(object, object_order(model, 1, {head, 1}));
+      }
+    }
+}
+
+TEST(HeadSplit, GivesEachRankWholeHeadsOrAReplicaOfOne) {
+  EXPECT_EQ(split_heads(8, 1), (head_split{8, 1}));
+  EXPECT_EQ(split_heads(8, 4), (head_split{2, 1}));
+  EXPECT_EQ(split_heads(8, 8), (head_split{1, 1}));
+  EXPECT_EQ(split_heads(8, 16), (head_split{1, 2}));
+  EXPECT_EQ(split_heads(2, 8), (head_split{1, 4}));
+  EXPECT_EQ(split_heads(1, 3), (head_split{1, 3})) << "MQA, and a latent";
+  EXPECT_EQ(split_heads(6, 3), (head_split{2, 1}));
+  for (const auto& [heads, ranks] : {std::pair{3u, 2u}, {2u, 3u}, {8u, 12u}, {12u, 8u}})
+    EXPECT_FALSE(split_heads(heads, ranks)) << heads << " on " << ranks;
+}
+
 TEST(ObjectGroups, AreNamedByTheModelsHeads) {
   auto shape = four_heads;
   shape.kv_heads = 2;

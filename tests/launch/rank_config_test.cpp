@@ -181,7 +181,7 @@ TEST(RankConfigTest, EachBadValueIsNamedInOneSentence) {
      [](rank_config& x) { x.page_size = 8192; }},
     {"--page-size: '0' is not a power of two from 1 to 4096",
      [](rank_config& x) { x.page_size = 0; }},
-    {"--kv-heads: '3' is not divisible by the number of ranks, which is 2",
+    {"--kv-heads: '3' is not divisible by the number of ranks, 2, nor a divisor of it",
      [](rank_config& x) { x.kv_heads = 3; }},
     {"--metrics-port: '65535' is not low enough for 2 ranks; expected at most 65534",
      [](rank_config& x) { x.metrics.port = 65535; }},
@@ -233,13 +233,13 @@ TEST(RankConfigTest, EachBadValueIsNamedInOneSentence) {
     {"--hicache-storage-backend cluster needs --index HOST:PORT",
      [](rank_config& x) { x.storage_backend = "cluster"; }},
     {"--hicache-storage-backend-extra-config: tp_lcm_size: '3' is not a multiple of the ranks, 2, "
-     "that divides the 4 KV heads",
+     "that divides the 4 KV heads or is a multiple of them",
      [](rank_config& x) { x.extra_config = R"({"tp_lcm_size": 3})"; }},
-    {"--hicache-storage-backend-extra-config: tp_lcm_size: '8' is not a multiple of the ranks, 2, "
-     "that divides the 4 KV heads",
-     [](rank_config& x) { x.extra_config = R"({"tp_lcm_size": 8})"; }},
+    {"--hicache-storage-backend-extra-config: tp_lcm_size: '6' is not a multiple of the ranks, 2, "
+     "that divides the 4 KV heads or is a multiple of them",
+     [](rank_config& x) { x.extra_config = R"({"tp_lcm_size": 6})"; }},
     {"--hicache-storage-backend-extra-config: tp_lcm_size: '1' is not a multiple of the ranks, 2, "
-     "that divides the 4 KV heads",
+     "that divides the 4 KV heads or is a multiple of them",
      [](rank_config& x) { x.extra_config = R"({"tp_lcm_size": 1})"; }},
     {"--hicache-storage-backend-extra-config: key 'threads' holds 0; expected a positive number",
      [](rank_config& x) { x.extra_config = R"({"threads": 0})"; }},
@@ -477,6 +477,29 @@ TEST(RankConfigTest, GroupsNameTheHeadsOfTheModel) {
   EXPECT_EQ(config.heads_per_object(), 2u);
   EXPECT_EQ(config.head_groups(0, 2), (std::vector<head_group>{{{0, 2}, "heads 0+2"}}));
   EXPECT_EQ(config.head_groups(1, 2), (std::vector<head_group>{{{0, 2}, "heads 2+2"}}));
+}
+
+TEST(RankConfigTest, RanksThatOutnumberTheHeadsHoldReplicasOfThem) {
+  const auto finished = [](uint32_t ranks, const char* extra = "") {
+    auto config = rank_config{};
+    config.kv_heads = 2;
+    config.extra_config = extra;
+    const auto done = config.finish(ranks);
+    EXPECT_TRUE(done) << done.error().detail;
+    return config;
+  };
+  const auto config = finished(4);
+  EXPECT_EQ(config.shape(4).kv_heads, 1u);
+  EXPECT_EQ(config.split(4), (head_split{1, 2}));
+  for (const auto rank : {0u, 1u, 2u, 3u})
+    EXPECT_EQ(config.head_groups(rank, 4),
+              (std::vector<head_group>{{{0, 1}, rank < 2 ? "heads 0+1" : "heads 1+1"}}));
+  // Instances of all sizes find each other's pages, also with the common multiple of their ranks.
+  for (const auto ranks : {1u, 2u, 4u, 8u})
+    for (const auto* extra : {"", R"({"tp_lcm_size": 2})", R"({"tp_lcm_size": 8})"}) {
+      EXPECT_EQ(finished(ranks, extra).fingerprint(), config.fingerprint()) << ranks << extra;
+      EXPECT_EQ(finished(ranks, extra).heads_per_object(), 1u);
+    }
 }
 
 TEST(RankConfigTest, ZeroCopyTakesLayoutsWithWholeObjects) {

@@ -119,7 +119,7 @@ class BadInputTest(SystemTest):
     def test_heads_that_ranks_cannot_share(self):
         program = self.start_replay("heads", 3, *TURNS, "--kv-heads", "4")
         self.assertEqual(program.wait(60), 2, program.text())
-        self.assertIn("--kv-heads: '4' is not divisible by the number of ranks, which is 3", program.err.read_text())
+        self.assertIn("--kv-heads: '4' is not divisible by the number of ranks, 3, nor a divisor of it", program.err.read_text())
         self.assert_all_gone(program)
 
     def test_mpi_without_threads(self):

@@ -62,6 +62,40 @@ class HeteroTpTest(SystemTest):
                         program.terminate()
                         program.wait(20)
 
+    def test_ranks_that_outnumber_the_heads_share_a_folder(self):
+        """Grouped-query heads that several ranks hold: one of them writes each, and instances of every size read it, and back."""
+        for layout in LAYOUTS:
+            for sizes in ((4, 1, 2), (1, 4), (2, 4)):
+                with self.subTest(layout=layout, sizes=sizes):
+                    name = f"{layout}-gqa-{'-'.join(map(str, sizes))}"
+                    flags = self.flags(layout, "--kv-heads", 2, "--hicache-storage-backend", "file",
+                                       config=f'"path": "{self.folder}/{name}", "tp_lcm_size": 4')
+                    first = self.replay(f"{name}-first", sizes[0], *flags)
+                    self.assert_clean(first)
+                    files = list((self.folder / name).glob("*/*.kv"))
+                    self.assertEqual(len(files), 2 * whole_pages(self.rows, PAGE), "one object for each of the two KV heads")
+                    head_bytes = PAGE * 2 * 4 * 2
+                    self.assertEqual(first["bytes"]["l2_to_l3"], len(files) * head_bytes, "each of them written once")
+                    for ranks in sizes[1:]:
+                        self.assert_all_found(self.replay(f"{name}-{ranks}", ranks, *flags))
+                    self.assertEqual(len(list((self.folder / name).glob("*/*.kv"))), len(files), "what is there is not stored again")
+
+    def test_ranks_that_outnumber_the_heads_share_a_cluster(self):
+        for first, others, remote, zero_copy in ((4, (1, 2), "false", "false"), (1, (4,), "true", "false"), (4, (2,), "true", "true")):
+            with self.subTest(first=first, remote=remote, zero_copy=zero_copy):
+                index, address = self.start_index()
+                flags = self.flags("page_head", "--kv-heads", 2, "--hicache-storage-backend", "cluster", "--index", address,
+                                   "--segment-size", "64MiB", "--hicache-ratio", 4,  # What is lent has to stay in L2.
+                                   config=f'"force_remote_reads": {remote}, "zero_copy": {zero_copy}')
+                owner = self.start_replay(f"gqa-{first}-{zero_copy}", first, *flags, "--linger", "forever")
+                owner.wait_for("requests in")
+                self.assert_clean(self.read_report(owner))
+                for ranks in others:
+                    self.assert_all_found(self.replay(f"gqa-{first}-{zero_copy}-{ranks}", ranks, *flags))
+                for program in (owner, index):
+                    program.terminate()
+                    program.wait(20)
+
     def test_ranks_with_the_same_latents_write_each_page_once(self):
         for attention, shape in (("mla", []), ("nsa", ["--index-key-bytes", "12"])):
             with self.subTest(attention=attention):
