@@ -231,4 +231,20 @@ inline constexpr size_t admin_connections = 64;
 /// leaves out what is missing. Prometheus gives a scrape ten seconds.
 inline constexpr auto scrape_time = std::chrono::seconds{1};
 
+/// A text that is part of the names of pages, such as --model-id: revisions and digests take some
+/// hundred bytes, RoPE settings with a factor for each dimension some thousand.
+inline constexpr size_t identity_text_bytes = 4096;
+
+/// Header of a safetensors file: the format's own bound. Models of 2026 have some MiB.
+inline constexpr size_t safetensors_header_bytes = 100'000'000;
+
+/// Levels of JSON in it: tensors, what each is, its shape.
+inline constexpr int safetensors_levels = 3;
+
+/// A model's config.json and its like: some KiB each; a larger one is something else.
+inline constexpr size_t model_config_bytes = size_t{16} << 20;
+
+/// Levels of JSON in them; what writes JSON is recursive.
+inline constexpr int model_config_levels = 64;
+
 } // namespace hicache::limits

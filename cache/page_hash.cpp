@@ -1,15 +1,12 @@
 #include "cache/page_hash.hpp"
 
 #include "base/check.hpp"
-
-#include <openssl/evp.h>
+#include "cache/sha256.hpp"
 
 #include <xxhash.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
-#include <memory>
 
 namespace hicache {
 
@@ -17,49 +14,6 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little,
               "tokens are hashed as they lie in memory, and the scheme says little endian");
-
-/// SHA-256, reused: fetching the algorithm and making a context cost more than hashing a page.
-class sha256 {
-public:
-  sha256() : context_(EVP_MD_CTX_new()) {
-    HICACHE_CHECK(context_ != nullptr);
-    static const auto* const algorithm = EVP_MD_fetch(nullptr, "SHA256", nullptr);
-    HICACHE_CHECK(algorithm != nullptr);
-    HICACHE_CHECK(EVP_DigestInit_ex2(context_.get(), algorithm, nullptr) == 1);
-  }
-
-  sha256& add(const void* data, size_t bytes) {
-    HICACHE_CHECK(EVP_DigestUpdate(context_.get(), data, bytes) == 1);
-    return *this;
-  }
-
-  sha256& add(std::string_view text) { return add(text.data(), text.size()); }
-
-  sha256& add_length(uint64_t length) {
-    auto bytes = std::array<uint8_t, sizeof(length)>{};
-    for (auto i = size_t{0}; i < bytes.size(); ++i)
-      bytes[i] = static_cast<uint8_t>(length >> (8 * i));
-    return add(bytes.data(), bytes.size());
-  }
-
-  /// A text of which the reader can tell where it ends.
-  sha256& add_framed(std::string_view text) { return add_length(text.size()).add(text); }
-
-  /// The digest of what was added; the next one starts empty.
-  page_key finish() {
-    auto key = page_key{};
-    HICACHE_CHECK(EVP_DigestFinal_ex(context_.get(), key.bytes.data(), nullptr) == 1);
-    HICACHE_CHECK(EVP_DigestInit_ex2(context_.get(), nullptr, nullptr) == 1);
-    return key;
-  }
-
-private:
-  struct deleter {
-    void operator()(EVP_MD_CTX* context) const noexcept { EVP_MD_CTX_free(context); }
-  };
-
-  std::unique_ptr<EVP_MD_CTX, deleter> context_;
-};
 
 sha256& hasher() {
   thread_local auto instance = sha256{};

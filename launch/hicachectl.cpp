@@ -1,9 +1,10 @@
-// hicachectl: looks at a running cluster; attaches and detaches L3; runs, replays and compares op
-// logs.
+// hicachectl: looks at a running cluster; attaches and detaches L3; names models; runs, replays and
+// compares op logs.
 
 #include "backends/index_link.hpp"
 #include "base/units.hpp"
 #include "launch/cluster_commands.hpp"
+#include "launch/model_commands.hpp"
 #include "launch/network_flags.hpp"
 #include "launch/oplog_commands.hpp"
 #include "launch/program.hpp"
@@ -205,11 +206,14 @@ int main(int argc, char** argv) {
   const auto oplog = oplog_commands{app};
   const auto storage = storage_commands{app};
   const auto cluster = cluster_commands{app};
+  const auto model = model_commands{app};
   return run_program(app, argc, argv, [&] {
     if (storage.chosen())
       return storage.perform();
     if (cluster.chosen())
       return cluster.perform();
+    if (model.chosen())
+      return model.perform();
     return oplog.chosen() ? oplog.perform() : show_status(flags);
   });
 }

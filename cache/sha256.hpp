@@ -1,0 +1,41 @@
+#pragma once
+
+#include "messages/ids.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+using EVP_MD_CTX = struct evp_md_ctx_st;
+
+namespace hicache {
+
+/// SHA-256, reused: fetching the algorithm and making a context cost more than hashing a page.
+/// Single-threaded.
+class sha256 {
+public:
+  sha256();
+
+  sha256& add(const void* data, size_t bytes);
+
+  sha256& add(std::string_view text) { return add(text.data(), text.size()); }
+
+  /// As 8 bytes, little endian.
+  sha256& add_number(uint64_t number);
+
+  /// A text of which the reader can tell where it ends.
+  sha256& add_framed(std::string_view text) { return add_number(text.size()).add(text); }
+
+  /// The digest of what was added; the next one starts empty.
+  page_key finish();
+
+private:
+  struct deleter {
+    void operator()(EVP_MD_CTX* context) const noexcept;
+  };
+
+  std::unique_ptr<EVP_MD_CTX, deleter> context_;
+};
+
+} // namespace hicache

@@ -1,0 +1,152 @@
+#include "base/limits.hpp"
+#include "cache/model_digest.hpp"
+#include "cache/sha256.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <set>
+
+namespace hicache {
+namespace {
+
+std::string complaint_of(const std::string& header, uint64_t data_bytes) {
+  const auto tensors = parse_safetensors(header, data_bytes);
+  if (tensors)
+    return "none";
+  EXPECT_EQ(tensors.error().code, ec::malformed_message);
+  return tensors.error().detail;
+}
+
+TEST(SafetensorsTest, HeadersListTensorsInTheOrderOfTheirBytes) {
+  const auto tensors = parse_safetensors(
+    R"({"__metadata__": {"format": "pt"},
+        "a": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [4, 16]},
+        "b": {"dtype": "F32", "shape": [], "data_offsets": [0, 4]},
+        "none": {"dtype": "F32", "shape": [0, 7], "data_offsets": [4, 4]}}    )",
+    16);
+  ASSERT_TRUE(tensors) << tensors.error().detail;
+  EXPECT_EQ(*tensors, (std::vector<stored_tensor>{{"b", "F32", {}, 0, 4},
+                                                  {"none", "F32", {0, 7}, 4, 4},
+                                                  {"a", "BF16", {2, 3}, 4, 16}}));
+  EXPECT_EQ(parse_safetensors("{}", 0)->size(), 0u);
+}
+
+TEST(SafetensorsTest, WhatIsNoHeaderIsRefused) {
+  const auto tensor = [](const char* fields) { return std::string{R"({"a": {)"} + fields + "}}"; };
+  const auto incomplete = "does not say dtype, shape and data_offsets of the tensor 'a'";
+  const auto expected = std::map<std::string, std::string>{
+    {"", "has a header that is no JSON object"},
+    {"[]", "has a header that is no JSON object"},
+    {R"({"a": )", "has a header that is no JSON object"},
+    {R"({"a": 7})", incomplete},
+    {tensor(R"("dtype": "F32", "shape": [1])"), incomplete},
+    {tensor(R"("dtype": "F32", "shape": [-1], "data_offsets": [0, 4])"), incomplete},
+    {tensor(R"("dtype": "F32", "shape": [1.5], "data_offsets": [0, 4])"), incomplete},
+    {tensor(R"("dtype": 32, "shape": [1], "data_offsets": [0, 4])"), incomplete},
+    {tensor(R"("dtype": "F32", "shape": [1], "data_offsets": [0])"), incomplete},
+    {tensor(R"("dtype": "F32", "shape": [1], "data_offsets": [0, 1e99])"), incomplete},
+    {tensor(R"("dtype": "F32", "shape": [1], "data_offsets": [4, 0])"),
+     "has a tensor 'a' that ends before it begins"},
+    {tensor(R"("dtype": "F32", "shape": [1], "data_offsets": [1, 4])"),
+     "has a gap or an overlap in front of the tensor 'a'"},
+    {tensor(R"("dtype": "F32", "shape": [1], "data_offsets": [0, 18446744073709551615])"),
+     "holds 4 bytes of tensors where its header says 18446744073709551615"},
+    {"{}", "holds 4 bytes of tensors where its header says 0"},
+  };
+  for (const auto& [header, sentence] : expected)
+    EXPECT_EQ(complaint_of(header, 4), sentence) << header;
+}
+
+TEST(SafetensorsTest, TensorsThatOverlapAreRefused) {
+  // Else a header of some bytes made a reader read all data again for each tensor.
+  EXPECT_EQ(complaint_of(R"({"a": {"dtype": "U8", "shape": [8], "data_offsets": [0, 8]},
+                            "b": {"dtype": "U8", "shape": [8], "data_offsets": [0, 8]}})",
+                         8),
+            "has a gap or an overlap in front of the tensor 'b'");
+}
+
+TEST(SafetensorsTest, DeepHeadersCostNoStack) {
+  const auto deep = "{\"a\": " + std::string(1 << 20, '[') + std::string(1 << 20, ']') + "}";
+  EXPECT_EQ(complaint_of(deep, 0), "has a header that has more than "
+                                     + std::to_string(limits::safetensors_levels)
+                                     + " levels of JSON");
+  EXPECT_EQ(canonical_model_config(deep).error().code, ec::malformed_message);
+}
+
+TEST(SafetensorsTest, EveryCutAndFlippedHeaderIsReadOrRefused) {
+  const auto header = std::string{
+    R"({"a":{"dtype":"BF16","shape":[2,3],"data_offsets":[0,12]},"__metadata__":{"x":"y"}})"};
+  ASSERT_TRUE(parse_safetensors(header, 12));
+  for (auto length = size_t{0}; length < header.size(); ++length)
+    EXPECT_NE(complaint_of(header.substr(0, length), 12), "none") << length;
+  for (auto at = size_t{0}; at < header.size(); ++at)
+    for (auto bit = 0; bit < 8; ++bit) {
+      auto flipped = header;
+      flipped[at] = static_cast<char>(flipped[at] ^ (1 << bit));
+      const auto tensors = parse_safetensors(flipped, 12);
+      EXPECT_TRUE(!tensors || tensors->empty() || tensors->back().end == 12u) << flipped;
+    }
+}
+
+TEST(ModelConfigTest, HasOneFormWhateverItsOrderAndOrigin) {
+  const auto text = canonical_model_config(
+    R"({"rope_theta": 500000.0, "_name_or_path": "/a", "hidden_size": 4, "transformers_version": "4.1"})");
+  EXPECT_EQ(text, R"({"hidden_size":4,"rope_theta":500000.0})");
+  EXPECT_EQ(text, canonical_model_config(R"({"hidden_size":4,"rope_theta":5e5})"));
+  EXPECT_EQ(canonical_model_config("[]").error().detail, "is no JSON object");
+  EXPECT_EQ(canonical_model_config("{\"a\": \"\xff\"}").error().detail, "is no JSON object");
+}
+
+struct model {
+  std::vector<model_settings> settings = {{"config.json", "{}"}};
+  std::vector<hashed_tensor> tensors
+    = {{{"a", "BF16", {2, 3}, 0, 12}, {}}, {{"b", "F32", {7}, 12, 40}, {}}};
+
+  page_key digest() const { return model_digest(settings, tensors); }
+};
+
+TEST(ModelDigestTest, ChangesWithEverythingThatIsInIt) {
+  const auto changes = std::vector<std::function<void(model&)>>{
+    [](model&) {},
+    [](model& x) { x.settings[0].text = R"({"rope_theta":1})"; },
+    [](model& x) { x.settings[0].name = "quant_config.json"; },
+    [](model& x) {
+      x.settings.push_back({"quant_config.json", "{}"});
+    },
+    [](model& x) { x.tensors[0].tensor.name = "c"; },
+    [](model& x) { x.tensors[0].tensor.dtype = "F16"; },
+    [](model& x) {
+      x.tensors[0].tensor.shape = {3, 2};
+    },
+    [](model& x) {
+      x.tensors[0].tensor.shape = {2, 3, 1};
+    },
+    [](model& x) { x.tensors[0].tensor.end = 13; },
+    [](model& x) { x.tensors[1].bytes.bytes[31] = 1; },
+    [](model& x) { std::swap(x.tensors[0].tensor.name, x.tensors[1].tensor.name); },
+    [](model& x) { x.tensors.pop_back(); },
+  };
+  auto digests = std::set<page_key>{};
+  for (const auto& change : changes) {
+    auto changed = model{};
+    change(changed);
+    digests.insert(changed.digest());
+  }
+  EXPECT_EQ(digests.size(), changes.size());
+}
+
+TEST(ModelDigestTest, DoesNotDependOnWhereTensorsLie) {
+  auto other = model{};
+  std::ranges::reverse(other.tensors);
+  for (auto& tensor : other.tensors) {
+    tensor.tensor.begin += 100;
+    tensor.tensor.end += 100;
+  }
+  EXPECT_EQ(other.digest(), model{}.digest());
+}
+
+} // namespace
+} // namespace hicache
