@@ -428,6 +428,7 @@ result<std::vector<page_key>> cluster_commands::keys() const {
   if (!tokens)
     return tl::unexpected{tokens.error()};
   auto config = config_;
+  config.storage_backend = "cluster"; // So that what its names are made of must be there.
   if (auto finished = config.finish(ranks_); !finished)
     return tl::unexpected{finished.error()};
   const auto seed = namespace_seed({extra_key_, salt_});

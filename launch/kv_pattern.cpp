@@ -27,6 +27,13 @@ kv_pattern::kv_pattern(const pool_geometry& geometry, device_memory& memory, boo
   HICACHE_CHECK(geometry.layout() == host_layout::layer_first);
 }
 
+std::string kv_pattern::model_id(std::string_view model) {
+  auto id = std::string{"hicache-kv-pattern-1"};
+  if (!model.empty())
+    id.append("/").append(model);
+  return id;
+}
+
 std::vector<uint64_t> kv_pattern::prefix_hashes(std::span<const token_id> tokens, uint64_t seed) {
   auto hashes = std::vector<uint64_t>(tokens.size());
   auto hash = seed;

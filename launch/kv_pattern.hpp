@@ -6,6 +6,8 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 namespace hicache {
@@ -15,6 +17,11 @@ namespace hicache {
 /// up in the wrong place, on the wrong rank or behind the wrong prefix shows. Single-threaded.
 class kv_pattern {
 public:
+  /// Whose KV the pattern is, as --model-id says it: never that of real weights. Tells versions
+  /// apart: whatever changes the pattern's bytes counts it up.
+  /// @param model Which model the pattern stands for; may be empty.
+  static std::string model_id(std::string_view model);
+
   /// @param geometry L1, layer_first; @param memory its memory. Both outlive the object.
   /// @param first_head The rank's first head in the model; 0 for attention without heads.
   kv_pattern(const pool_geometry& geometry, device_memory& memory, bool host_addressable,

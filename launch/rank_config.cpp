@@ -203,6 +203,8 @@ result<void> rank_config::finish(uint32_t ranks) {
                 "--hicache-storage-backend-extra-config '{\"path\": \"DIR\"}'");
   if (storage_backend == "cluster" && index.empty())
     return fail(ec::invalid_argument, "--hicache-storage-backend cluster needs --index HOST:PORT");
+  if (auto named = finish_identity(); !named)
+    return named;
   if (auto checked = tls.check(); !checked)
     return checked;
   if (auto allowed = check_listening("--listen-host", listen_host, tls, insecure); !allowed)
@@ -242,12 +244,6 @@ uint32_t rank_config::heads_per_object() const {
 std::vector<head_group> rank_config::head_groups(uint32_t rank, uint32_t ranks) const {
   const auto geometry = pool_geometry{shape(ranks), *parse_host_layout(mem_layout), 1};
   return geometry.head_groups(split(ranks).part_of(rank), heads_per_object());
-}
-
-std::string rank_config::fingerprint() const {
-  const auto model_geometry = pool_geometry{shape(1), *parse_host_layout(mem_layout), 1};
-  return absl::StrFormat("namespace=%s model=%s dtype=%s %s", name_space, model, dtype,
-                         model_geometry.object_fingerprint(heads_per_object()));
 }
 
 uint32_t rank_config::host_pages(uint32_t ranks) const {
@@ -332,6 +328,12 @@ std::vector<std::pair<std::string, std::string>> rank_config::fields() const {
     {"index-key-bytes", std::to_string(index_key_bytes)},
     {"dtype", dtype},
     {"namespace", name_space},
+    {"model-id", model_id},
+    {"kv-quantisation", kv_quantisation},
+    {"kv-scales", kv_scales},
+    {"rope", rope},
+    {"first-layer", std::to_string(first_layer)},
+    {"numerics", numerics},
     {"admin-listen", admin_listen},
     {"metrics-port", std::to_string(metrics.port)},
   };
@@ -439,6 +441,7 @@ void add_rank_flags(CLI::App& app, rank_config& config) {
     ->check(CLI::NonNegativeNumber);
   add("--dtype", config.dtype, "element type: " + names_of(dtypes) + "; empty takes the model's");
   add("--namespace", config.name_space, "pages of different namespaces are never exchanged");
+  add_identity_flags(app, config);
   add_duration_flag(app, "--step-timeout", config.step_timeout,
                     "how long a step waits for the slowest rank before it fails");
   add("--listen-host", config.listen_host,

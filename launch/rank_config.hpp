@@ -104,6 +104,20 @@ struct rank_config {
   uint32_t index_key_bytes = 0;
   std::string dtype;
   std::string name_space = "default";
+  /// Which weights made the KV: name and revision, or a digest of them (launch/model_folder.hpp).
+  /// Needed by an L3 that instances share, since equal shapes say nothing about weights. It and
+  /// what follows, down to `numerics`, are part of the names of pages and of nothing else.
+  std::string model_id;
+  /// How the elements of the KV are quantised, and with which scales; empty if they are not.
+  std::string kv_quantisation;
+  std::string kv_scales;
+  /// A JSON object of RoPE settings that are not the model's own; finish() makes its text
+  /// canonical.
+  std::string rope;
+  /// Of the model's layers, the first that this instance keeps: the stage of a pipeline.
+  uint32_t first_layer = 0;
+  /// Whatever else makes an engine's bits differ: kernels, precision of the attention.
+  std::string numerics;
   std::string listen_host = "127.0.0.1";
   /// Of the connections to the index. Paths may differ between ranks.
   tls_files tls;
@@ -141,8 +155,9 @@ struct rank_config {
   /// What a rank holds of each page.
   std::vector<head_group> head_groups(uint32_t rank, uint32_t ranks) const;
 
-  /// Everything that must match for objects to be interchangeable, besides tokens and head group.
-  /// Does not depend on the number of ranks.
+  /// Everything that must match for objects to be interchangeable, besides tokens and head group,
+  /// as a JSON object: two of them are equal only if all settings in them are. Does not depend on
+  /// the number of ranks.
   std::string fingerprint() const;
 
   uint32_t host_pages(uint32_t ranks) const;
@@ -153,7 +168,14 @@ struct rank_config {
 
   /// Every setting with its value, in a fixed order: for the report and for comparing ranks.
   std::vector<std::pair<std::string, std::string>> fields() const;
+
+private:
+  /// Checks what makes the names of pages.
+  result<void> finish_identity();
 };
+
+/// Adds the flags that say which bits the KV of the model's shape has; add_rank_flags does.
+void add_identity_flags(CLI::App& app, rank_config& config);
 
 /// Adds the flags that all ranks share, and --config FILE.
 void add_rank_flags(CLI::App& app, rank_config& config);

@@ -10,6 +10,7 @@
 #include "base/check.hpp"
 #include "base/limits.hpp"
 #include "base/units.hpp"
+#include "cache/page_hash.hpp"
 #include "launch/admin_server.hpp"
 #include "launch/ask_counters.hpp"
 #include "launch/metrics_server.hpp"
@@ -382,7 +383,8 @@ std::string runtime_impl::description() const {
                       l1_memory_ ? "" : " of the engine", format_bytes(l2_.total_bytes()),
                       config_.host_pages(ranks_), config_.mem_layout, l2_memory_->description());
   if (!config_.storage_backend.empty())
-    text += "; L3 " + config_.storage_backend;
+    text += absl::StrFormat("; L3 %s, namespace %016x", config_.storage_backend,
+                            fingerprint_of(config_.fingerprint()));
   if (store_->lent_bytes() > 0)
     text += ", lending " + format_bytes(store_->lent_bytes()) + " per rank";
   if (admin_)

@@ -211,6 +211,8 @@ bool clean(const replay_totals& totals) {
 result<void> check(rank_config& config, const replay_flags& flags, const rank_session& session,
                    std::vector<replay_request>& workload) {
   start_logging(config.log_level, session.rank, session.ranks);
+  // Made-up KV must not be taken for that of the model whose name or shape it has.
+  config.model_id = kv_pattern::model_id(config.model_id);
   if (auto checked = config.finish(session.ranks); !checked)
     return checked;
   if (auto linger = parse_linger(flags.linger); !linger)

@@ -1,3 +1,4 @@
+#include "cache/page_hash.hpp"
 #include "gpu/device.hpp"
 #include "launch/kv_pattern.hpp"
 
@@ -129,6 +130,22 @@ TEST(KvPatternLatentTest, EveryByteOfLatentAndIndexKeyIsChecked) {
       ASSERT_EQ(pattern.check(hashes, pages, 0), false) << run.offset + i;
       byte ^= std::byte{1};
     }
+}
+
+/// Stores outlive programs, so bytes that change need another name.
+TEST(KvPatternModelTest, TheIdBelongsToTheBytes) {
+  EXPECT_EQ(kv_pattern::model_id(""), "hicache-kv-pattern-1");
+  EXPECT_EQ(kv_pattern::model_id("llama"), "hicache-kv-pattern-1/llama");
+  const auto geometry = pool_geometry{shape, host_layout::layer_first, 2};
+  const auto machine = std::move(*make_device(device_kind::host));
+  const auto memory = std::move(*machine->allocate(geometry.total_bytes()));
+  std::memset(memory->data(), 0, memory->size());
+  const auto hashes = kv_pattern::prefix_hashes(std::vector<token_id>{1, 2, 3, 4}, 7);
+  auto pattern = kv_pattern{geometry, *memory, true, 2};
+  ASSERT_TRUE(pattern.compute(hashes, std::vector<page_index>{1}, 0, 4));
+  EXPECT_EQ(fingerprint_of({reinterpret_cast<const char*>(memory->data()), memory->size()}),
+            uint64_t{0x94b0531c7977ba41})
+    << "other bytes than those of version 1: count the version up";
 }
 
 /// Exchanges two pieces of L1.

@@ -534,17 +534,20 @@ TEST(RankConfigTest, EverySettingIsAmongTheFields) {
   config.pin_budget = 1;
   config.evict_below = config.evict_until = 0.5;
   config.layers = config.kv_heads = config.head_dim = config.v_head_dim = 1;
+  config.first_layer = 1;
   config.index_key_bytes = 1;
   config.io_sms = config.io_threads = 9;
   config.metrics.port = 9;
-  for (auto* text : {&config.write_policy, &config.io_backend, &config.mem_layout,
-                     &config.eviction_policy, &config.storage_backend, &config.prefetch_policy,
-                     &config.extra_config, &config.index, &config.device, &config.attention,
-                     &config.model, &config.dtype, &config.name_space, &config.admin_listen})
+  for (auto* text :
+       {&config.write_policy, &config.io_backend, &config.mem_layout, &config.eviction_policy,
+        &config.storage_backend, &config.prefetch_policy, &config.extra_config, &config.index,
+        &config.device, &config.attention, &config.model, &config.dtype, &config.name_space,
+        &config.admin_listen, &config.model_id, &config.kv_quantisation, &config.kv_scales,
+        &config.rope, &config.numerics})
     *text = "changed";
   const auto after = config.fields();
   ASSERT_EQ(after.size(), before.size());
-  EXPECT_EQ(after.size(), 31u);
+  EXPECT_EQ(after.size(), 37u);
   for (auto i = size_t{0}; i < after.size(); ++i)
     EXPECT_NE(after[i].second, before[i].second) << after[i].first;
 }

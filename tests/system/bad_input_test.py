@@ -24,6 +24,23 @@ class BadInputTest(SystemTest):
         for text in expected:
             self.assertIn(text, said[0])
 
+    def test_model_ids(self):
+        file = ["--hicache-storage-backend", "file", "--hicache-storage-backend-extra-config", '{"path": "%s"}' % (self.folder / "kv")]
+        self.refuse("hicache-rank", file, "--model-id is missing", "hicachectl model-id")
+        self.refuse("hicache-rank", ["--rope", "yarn"], "--rope", "JSON object")
+        self.assertFalse((self.folder / "kv").exists())
+        self.refuse("hicachectl", ["model-id", self.folder], "no config.json")
+        self.write("config.json", "{}")
+        self.refuse("hicachectl", ["model-id", self.folder], "no *.safetensors")
+        header = b'{"w": {"dtype": "U8", "shape": [9], "data_offsets": [0, 9]}}'
+        (self.folder / "w.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"weights")
+        self.refuse("hicachectl", ["model-id", self.folder], "w.safetensors holds 7 bytes of tensors where its header says 9")
+        (self.folder / "w.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"weights!!")
+        for flags in ([], ["--full"]):
+            named = subprocess.run([BIN / "hicachectl", "model-id", self.folder, *flags], capture_output=True, text=True)
+            self.assertEqual((named.returncode, named.stderr), (0, ""))
+            self.assertRegex(named.stdout, "^sha256:[0-9a-f]{64}\n$" if flags else "^sampled-sha256:[0-9a-f]{64}\n$")
+
     def write(self, name, text):
         path = self.folder / name
         path.write_text(text)

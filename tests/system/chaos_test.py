@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 
-from harness import BIN, MPIRUN, SMALL_KV, SystemTest, main, write_trace
+from harness import BIN, MPIRUN, REPLAYED_MODEL, SMALL_KV, SystemTest, main, write_trace
 from segments import FIELDS, HEADER_BYTES, OBJECT_OFFSET, StoppedOwner, own_segment
 
 ROUNDS = int(os.environ.get("HICACHE_CHAOS_ROUNDS", 8))
@@ -223,7 +223,8 @@ class ChaosTest(StoreTest):
         common = ["--listen-host", listen, "--insecure"] if listen else []
         if name in self.KEEPERS:
             enter = ["ip", "netns", "exec", self.network.name] if far else []
-            program = self.start([*enter, MPIRUN, 1, BIN / "hicache-rank", *common, *self.storage(self.address, "16MiB", host=host)], host)
+            program = self.start([*enter, MPIRUN, 1, BIN / "hicache-rank", *common, *REPLAYED_MODEL,
+                                  *self.storage(self.address, "16MiB", host=host)], host)
             program.report = None
             program.wait_for("ranks ready")
         else:

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import time
 
-from harness import BIN, MPIRUN, SMALL_KV, SystemTest, cached, main, reusable_tokens, write_trace
+from harness import BIN, MPIRUN, REPLAYED_MODEL, SMALL_KV, SystemTest, cached, main, reusable_tokens, write_trace
 
 PAGE = 64
 
@@ -240,8 +240,8 @@ class ClusterTest(SystemTest):
 
     def start_keeper(self, address, host):
         """A member without an engine, on what counts as another machine."""
-        keeper = self.start([MPIRUN, 1, BIN / "hicache-rank", *SMALL_KV, "--hicache-storage-backend", "cluster", "--index", address,
-                             "--segment-size", "64MiB", "--hicache-storage-backend-extra-config", json.dumps({"host": host})], host)
+        keeper = self.start([MPIRUN, 1, BIN / "hicache-rank", *SMALL_KV, *REPLAYED_MODEL, "--hicache-storage-backend", "cluster",
+                             "--index", address, "--segment-size", "64MiB", "--hicache-storage-backend-extra-config", json.dumps({"host": host})], host)
         keeper.wait_for("ranks ready")
         return keeper
 
@@ -252,7 +252,9 @@ class ClusterTest(SystemTest):
         prompt = self.folder / "prompt.json"
         row = next(row for row in self.rows if row["input_length"] >= 4 * PAGE)
         prompt.write_text(json.dumps([token_of(row["hash_ids"][i // 512], i % 512) for i in range(4 * PAGE + 3)]))
-        settings = ["--tokens", prompt, "--ranks", "2", *SMALL_KV]
+        settings = ["--tokens", prompt, "--ranks", "2", *SMALL_KV, *REPLAYED_MODEL]
+        self.control(address, "lookup", *settings, "--numerics", "other", code=1)
+        self.assertIn("--model-id is missing", self.control(address, "lookup", "--tokens", prompt, *SMALL_KV, code=2))
         found = self.control(address, "lookup", *settings)["pages"]
         heads = len(found) // 4
         self.assertEqual(len(found), 4 * heads, "whole pages, an object for each head")

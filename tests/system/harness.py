@@ -21,6 +21,9 @@ TRACE = ROOT.parent / "shared/traces/conversation_trace.jsonl"
 # KV of one layer and few elements: the tests are about where pages go, not about how wide they are.
 SMALL_KV = ["--layers", "1", "--head-dim", "4"]
 
+# Whose KV it is that hicache-replay makes up, for the programs that have to be told.
+REPLAYED_MODEL = ["--model-id", "hicache-kv-pattern-1"]
+
 
 class Program:
     """A process in a group of its own, its output kept in files."""

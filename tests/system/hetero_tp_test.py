@@ -96,6 +96,24 @@ class HeteroTpTest(SystemTest):
                     program.terminate()
                     program.wait(20)
 
+    def test_models_of_one_shape_share_a_folder_and_no_page(self):
+        def flags(*more):
+            return self.flags("page_first", "--hicache-storage-backend", "file", *more, config=f'"path": "{self.folder}/models"')
+
+        base = self.replay("base", 2, *flags("--model-id", "base"))
+        self.assert_clean(base)
+        stored = 4 * whole_pages(self.rows, PAGE)
+        others = (["--model-id", "tuned"], ["--model-id", "base", "--kv-quantisation", "fp8_e4m3"],
+                  ["--model-id", "base", "--kv-scales", "sha256:1"], ["--model-id", "base", "--rope", '{"rope_theta": 1e6}'],
+                  ["--model-id", "base", "--first-layer", "1"], ["--model-id", "base", "--numerics", "fast"])
+        for i, other in enumerate(others):
+            with self.subTest(other=other):
+                report = self.replay(f"other-{i}", 1, *flags(*other))
+                self.assert_clean(report)
+                self.assertEqual(report["cached_tokens"]["l3"], 0)
+                self.assertEqual(len(list((self.folder / "models").glob("*/*.kv"))), stored * (i + 2))
+        self.assert_all_found(self.replay("base-again", 1, *flags("--model-id", "base")))
+
     def test_ranks_with_the_same_latents_write_each_page_once(self):
         for attention, shape in (("mla", []), ("nsa", ["--index-key-bytes", "12"])):
             with self.subTest(attention=attention):

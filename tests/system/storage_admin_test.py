@@ -5,7 +5,7 @@ import re
 import subprocess
 import time
 
-from harness import BIN, SystemTest, main, write_trace
+from harness import BIN, MPIRUN, SMALL_KV, SystemTest, main, write_trace
 
 
 class StorageAdminTest(SystemTest):
@@ -81,6 +81,16 @@ class StorageAdminTest(SystemTest):
         self.assertEqual(replay.wait(120), 0, replay.text())
         self.assert_clean(self.read_report(replay))
         self.assertGreater(self.objects("only"), 0)
+
+    def test_an_engine_that_does_not_say_whose_kv_it_has_attaches_no_shared_store(self):
+        rank = self.start([MPIRUN, 1, BIN / "hicache-rank", *SMALL_KV, "--admin-listen", "127.0.0.1:0"], "rank")
+        admin = rank.wait_for(r"administered at (\S+)").group(1)
+        said = self.storage(admin, "attach", "--backend", "file", "--extra-config", self.extra("shared"), code=1)
+        self.assertIn("--model-id is missing", said)
+        self.assertFalse((self.folder / "shared").exists())
+        self.storage(admin, "attach", "--backend", "memory")
+        rank.terminate()
+        rank.wait(60)
 
     def test_a_store_that_lends_l2_comes_and_goes(self):
         _, address = self.start_index()
