@@ -1,6 +1,7 @@
 // What must hold in a hi_radix_tree at all times, beyond what holds in its radix_tree.
 
 #include "base/check.hpp"
+#include "base/limits.hpp"
 #include "cache/hi_radix_impl.hpp"
 
 #include <algorithm>
@@ -72,6 +73,10 @@ void hi_radix_tree::impl::check_locks() const {
     if (backup.device_end != nullptr)
       count_path(device, *backup.device_end);
   }
+  auto writing = uint64_t{0};
+  for (const auto* node : tree.sorted_nodes())
+    writing += node->write == 0 ? 0 : node->pages;
+  HICACHE_CHECK(writing == writing_pages && unstaged.size() <= limits::unstaged_paths);
   auto held = uint64_t{0};
   for (const auto& [id, list] : handle_locks) {
     HICACHE_CHECK(!list.empty());

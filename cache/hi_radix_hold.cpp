@@ -109,6 +109,8 @@ void hi_radix_tree::impl::begin_pin(radix_node& end, std::chrono::nanoseconds tt
     asked_pins.push_back(end.id);
   pin.asked_ttl_ns = std::max<int64_t>(pin.asked_ttl_ns, ttl.count());
   pins_digest += pin_digest(end.id, pin);
+  if (options.write != write_policy::write_back)
+    write_path(end, least_hits(), false);
 }
 
 void hi_radix_tree::impl::end_pin(node_id id) {

@@ -193,6 +193,8 @@ struct hi_radix_tree::impl {
   radix_node& hand_over(open_request& request, const insert_request& asked, uint64_t pages,
                         uint64_t& duplicates);
 
+  void copy_inserted(radix_node& end);
+
   // -- names ------------------------------------------------------------------
 
   /// Names of pages [from, to) of `tokens`, which follow on `parent`.
@@ -202,10 +204,15 @@ struct hi_radix_tree::impl {
 
   // -- copies -----------------------------------------------------------------
 
+  /// Inserts along a node from which the write policy wants it in L2, and L3, while L1 has it.
+  uint64_t least_hits() const noexcept;
+  /// Takes L2 pages for a node that is written next. @returns false if there are none.
+  bool take_copy(radix_node& node);
   /// Writes the nodes of the path that L2 lacks, root first, up to the first with fewer hits or for
-  /// which there is no room.
+  /// which there is no room. Without `may_evict` room is what is free, but for what is pinned,
+  /// which could not leave L1 otherwise.
   /// @returns how many pages.
-  uint64_t write_path(radix_node& end, uint64_t least_hits);
+  uint64_t write_path(radix_node& end, uint64_t least_hits, bool may_evict);
   /// Issues the write of nodes whose host pages were set, root first.
   void begin_write(const std::vector<radix_node*>& nodes);
   /// Begins to load the host part of the path to `end`, for which `pages` were taken.
@@ -235,6 +242,12 @@ struct hi_radix_tree::impl {
   /// Issues the backup of nodes of one path, each the parent of the next.
   void begin_backup(const std::vector<radix_node*>& nodes);
   void drop_backup(operation_id id, open_backup& backup);
+  /// Has the path to `end` copied to L2 for L3's sake, as far as L3 lacks it, when its turn comes.
+  void want_staged(const radix_node& end);
+  /// Begins such copies as far as L2's share for them allows.
+  void stage();
+  /// Nodes of one path, each the parent of the next, that L3 takes as soon as L2 has them.
+  std::vector<radix_node*> unstaged_run(radix_node& end) const;
   void finish_backups(std::span<const int64_t> stored);
   void finish_backup(operation_id id, uint64_t stored);
 
@@ -286,6 +299,10 @@ struct hi_radix_tree::impl {
   std::vector<operation_id> open_backups;
   operation_queue writes;
   operation_queue loads;
+  /// Pages of writes in flight.
+  uint64_t writing_pages = 0;
+  /// Ends of paths that wait to be staged, in the order in which they came.
+  std::deque<node_id> unstaged;
   uint64_t fetches_issued = 0;
   uint64_t backups_issued = 0;
   /// Pages of backups that are not dropped.

@@ -10,6 +10,9 @@ namespace hicache {
 
 namespace {
 
+/// Inserts along a node from which write_through_selective keeps it (SGLang's default).
+constexpr uint64_t selective_hits = 2;
+
 page_list share(std::vector<page_index> pages) {
   return std::make_shared<const std::vector<page_index>>(std::move(pages));
 }
@@ -162,6 +165,7 @@ void hi_radix_tree::impl::begin_write(const std::vector<radix_node*>& nodes) {
   for (auto* node : nodes) {
     node->write = id;
     tree.changed(*node);
+    writing_pages += node->pages;
     device_pages.insert(device_pages.end(), node->device.begin(), node->device.end());
     host_pages.insert(host_pages.end(), node->host.begin(), node->host.end());
   }
@@ -171,7 +175,30 @@ void hi_radix_tree::impl::begin_write(const std::vector<radix_node*>& nodes) {
     write_command{id, share(std::move(device_pages)), share(std::move(host_pages))});
 }
 
-uint64_t hi_radix_tree::impl::write_path(radix_node& end, uint64_t least_hits) {
+uint64_t hi_radix_tree::impl::least_hits() const noexcept {
+  switch (options.write) {
+    case write_policy::write_through:
+      return 1;
+    case write_policy::write_through_selective:
+      return selective_hits;
+    case write_policy::write_back:
+      return 0;
+  }
+  return 0;
+}
+
+bool hi_radix_tree::impl::take_copy(radix_node& node) {
+  auto pages = tree.take_host(node.pages);
+  if (!pages)
+    return false;
+  node.host = std::move(*pages);
+  // Reserved pages are not resident; the write that makes them so begins next.
+  node.write = writes.issued + 1;
+  tree.changed(node);
+  return true;
+}
+
+uint64_t hi_radix_tree::impl::write_path(radix_node& end, uint64_t least_hits, bool may_evict) {
   if (options.host_pages == 0)
     return 0;
   // Room for a node must not come from the nodes before or after it.
@@ -179,15 +206,9 @@ uint64_t hi_radix_tree::impl::write_path(radix_node& end, uint64_t least_hits) {
   auto nodes = std::vector<radix_node*>{};
   auto count = uint64_t{0};
   for (auto* node : path_nodes(end, [](const radix_node& each) { return each.host.empty(); })) {
-    if (node->use.hits < least_hits)
+    const auto has_room = may_evict || node->pins > 0 || tree.host_pool().free() >= node->pages;
+    if (node->use.hits < least_hits || !has_room || !take_copy(*node))
       break;
-    auto pages = tree.take_host(node->pages);
-    if (!pages)
-      break;
-    node->host = std::move(*pages);
-    // Reserved pages are not resident; the write that makes them so begins below.
-    node->write = writes.issued + 1;
-    tree.changed(*node);
     count += node->pages;
     nodes.push_back(node);
   }
@@ -210,7 +231,7 @@ result<backup_result> hi_radix_tree::impl::backup(node_id id) {
   if (missing > available)
     return fail(ec::out_of_host_pages, "node " + std::to_string(id) + " needs "
                                          + std::to_string(missing) + " more pages of L2");
-  return backup_result{tokens(write_path(*end, 0))};
+  return backup_result{tokens(write_path(*end, 0, true))};
 }
 
 } // namespace hicache

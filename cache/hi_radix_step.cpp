@@ -31,6 +31,7 @@ std::vector<ready_request> hi_radix_tree::impl::step(const step_facts& facts,
   auto ready = std::vector<ready_request>{};
   finish_fetches(facts, arrived, ready);
   stop_overdue();
+  stage();
   make_room();
   return ready;
 }
@@ -43,17 +44,18 @@ void hi_radix_tree::impl::finish_write(const operation_queue::entry& write) {
     if (node->write != write.id)
       continue;
     tree.finish_write(*node);
+    writing_pages -= node->pages;
     if (node->is_leaving)
       leaving.push_back(node);
   }
   tree.unlock_device(*write.end);
   for (auto* node : leaving)
     tree.leave(*node);
-  // L3 takes no page before its parent, so a page that is written back takes those above it along.
-  if (options.write == write_policy::write_back && options.storage_attached && !is_stopped)
-    write_path(*write.end, 0);
   back_up_path(*write.end);
   tree.unlock_host(*write.end);
+  // L3 takes no page before its parent, so a page that is written back takes those above it along.
+  if (!leaving.empty())
+    want_staged(*write.end);
 }
 
 void hi_radix_tree::impl::finish_load(const operation_queue::entry& load) {
@@ -69,9 +71,6 @@ void hi_radix_tree::impl::make_room() {
   const auto device_free = tree.device_pool().free() + tree.leaving();
   if (device_free < device.low_pages)
     tree.evict_device(device.high_pages - device_free);
-  const auto& host = options.host_room;
-  if (const auto free = tree.host_pool().free(); free < host.low_pages)
-    tree.evict_host(host.high_pages - free);
 }
 
 // -- state --------------------------------------------------------------------
@@ -79,7 +78,7 @@ void hi_radix_tree::impl::make_room() {
 uint64_t hi_radix_tree::impl::digest() const noexcept {
   const auto storage_flags = uint64_t{options.storage_attached} << 1 | uint64_t{is_released};
   const auto state
-    = std::array<uint64_t, 22>{tree.digest(),        writes.issued,
+    = std::array<uint64_t, 23>{tree.digest(),        writes.issued,
                                writes.done,          loads.issued,
                                loads.done,           backups_issued,
                                backups.size(),       backup_pages,
@@ -89,7 +88,8 @@ uint64_t hi_radix_tree::impl::digest() const noexcept {
                                storage_epoch,        stop_times.size() + untimed.size(),
                                uint64_t{is_stopped}, damage,
                                pins_digest,          pins.size(),
-                               handle_locks_count,   static_cast<uint64_t>(now_ns)};
+                               handle_locks_count,   static_cast<uint64_t>(now_ns),
+                               unstaged.size()};
   return XXH3_64bits(state.data(), sizeof(state));
 }
 

@@ -18,6 +18,13 @@ std::shared_ptr<const std::vector<T>> share(std::vector<T> list) {
   return std::make_shared<const std::vector<T>>(std::move(list));
 }
 
+/// True if some of the path is being written to L2 or L3.
+bool is_under_way(radix_node& end) {
+  const auto moves
+    = [](const radix_node& each) { return each.write != 0 || each.l3 == l3_state::pending; };
+  return !path_nodes(end, moves).empty();
+}
+
 /// True if L3 takes the children of this node.
 bool is_stored(const radix_node& node) noexcept {
   return node.is_root() || node.l3 == l3_state::stored;
@@ -121,6 +128,57 @@ void hi_radix_tree::impl::finish_backup(operation_id id, uint64_t stored) {
   std::ranges::sort(waiting, {}, &radix_node::id);
   for (auto* child : waiting)
     back_up_path(*child);
+}
+
+// -- staging ------------------------------------------------------------------
+
+void hi_radix_tree::impl::want_staged(const radix_node& end) {
+  if (!options.storage_attached || options.host_pages == 0 || is_stopped || end.is_root())
+    return;
+  if (unstaged.size() == limits::unstaged_paths)
+    unstaged.pop_front();
+  unstaged.push_back(end.id);
+}
+
+std::vector<radix_node*> hi_radix_tree::impl::unstaged_run(radix_node& end) const {
+  auto run = std::vector<radix_node*>{};
+  for (auto* node :
+       path_nodes(end, [](const radix_node& each) { return each.l3 == l3_state::unknown; })) {
+    const auto follows = run.empty() ? is_stored(*node->parent) : node->parent == run.back();
+    if (!follows || !node->host.empty() || node->use.hits < least_hits())
+      break;
+    run.push_back(node);
+  }
+  return run;
+}
+
+void hi_radix_tree::impl::stage() {
+  if (is_stopped)
+    unstaged.clear();
+  const auto most = std::max<uint64_t>(1, options.host_pages / limits::staging_part);
+  for (auto left = unstaged.size(); left > 0 && writing_pages + backup_pages < most; --left) {
+    const auto id = unstaged.front();
+    auto* end = tree.find(id);
+    auto run = end == nullptr ? std::vector<radix_node*>{} : unstaged_run(*end);
+    auto count = writing_pages + backup_pages;
+    if (!run.empty() && count > 0 && count + run.front()->pages > most)
+      return; // Until L3 has some of what is staged.
+    unstaged.pop_front();
+    // What follows on the run, or on what is under way already, waits for its parent.
+    if (end != nullptr && (!run.empty() || is_under_way(*end)))
+      unstaged.push_back(id);
+    if (!run.empty() && run.front()->pages > most)
+      run = {&tree.cut({run.front(), run.front()->first + most})};
+    auto nodes = std::vector<radix_node*>{};
+    for (auto* node : run) {
+      count += node->pages;
+      if (count > most || !take_copy(*node))
+        break;
+      nodes.push_back(node);
+    }
+    if (!nodes.empty())
+      begin_write(nodes);
+  }
 }
 
 // -- prefetches begin ---------------------------------------------------------
@@ -412,6 +470,7 @@ void hi_radix_tree::impl::change_storage(const storage_change& change) {
         terminate(id, fetch);
       for (auto& [id, backup] : backups)
         drop_backup(id, backup);
+      unstaged.clear();
       // The next store may lack what this one has.
       for (auto* node : tree.sorted_nodes())
         if (node->l3 == l3_state::stored) {

@@ -17,9 +17,6 @@ namespace hicache {
 
 namespace {
 
-/// Inserts along a node from which write_through_selective writes it (SGLang's default).
-constexpr uint64_t selective_hits = 2;
-
 bool equal_tokens(const token_buffer& a, const token_buffer& b, uint64_t count) {
   return a == b
          || (a && b && count <= a->size() && count <= b->size()
@@ -47,11 +44,18 @@ hi_radix_tree::impl::impl(const tree_options& opts)
   HICACHE_CHECK(options.device_pages < limits::pool_pages
                 && options.host_pages < limits::pool_pages);
   in_reserve.resize(uint64_t{options.host_pages} + 1);
-  if (options.write == write_policy::write_back && options.host_pages > 0)
-    tree.set_save([this](radix_node& node, std::vector<page_index> host) {
-      node.host = std::move(host);
-      begin_write({&node});
-    });
+  if (options.host_pages > 0)
+    tree.set_save(
+      [this](radix_node& node, std::vector<page_index> host) {
+        node.host = std::move(host);
+        begin_write({&node});
+      },
+      [this](const radix_node& node) {
+        // What L2 keeps below a node would be lost with it; and what L3 has was used before.
+        return options.write != write_policy::write_through_selective
+               || node.use.hits >= least_hits() || node.host_children > 0
+               || node.l3 == l3_state::stored;
+      });
   refill({});
 }
 
@@ -214,14 +218,24 @@ result<insert_result> hi_radix_tree::impl::insert(const insert_request& asked) {
   list_pages(request);
   tree.touch(end, asked.chunked ? 0 : 1);
   tree.raise_priority(end, asked.priority);
-  if (!asked.chunked && options.write != write_policy::write_back)
-    write_path(end, options.write == write_policy::write_through ? 1 : selective_hits);
-  // What L3 failed to take, or dropped, gets another chance with every use.
   if (!asked.chunked)
-    back_up_path(end);
+    copy_inserted(end);
   after_change(request);
   return insert_result{tokens(duplicates), request.pages, end.is_root() ? 0 : end.id,
                        retain(end, asked.retain)};
+}
+
+/// What goes to the lower tiers with an insert.
+void hi_radix_tree::impl::copy_inserted(radix_node& end) {
+  const auto is_written = options.write != write_policy::write_back;
+  if (is_written)
+    write_path(end, least_hits(), false);
+  // What L3 failed to take, or dropped, gets another chance with every use.
+  back_up_path(end);
+  if (is_written) {
+    want_staged(end);
+    stage();
+  }
 }
 
 /// Pins what a request wants retained, if the tenant's budget allows.

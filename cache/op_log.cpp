@@ -59,8 +59,6 @@ struct format<tree_options> {
     f.may("backup_limit_pages", x.backup_limit_pages, UINT64_MAX);
     f.may("device_low_pages", x.device_room.low_pages);
     f.may("device_high_pages", x.device_room.high_pages);
-    f.may("host_low_pages", x.host_room.low_pages);
-    f.may("host_high_pages", x.host_room.high_pages);
     f.need("eviction", x.eviction);
     f.may("bigram", x.bigram);
     f.may("pin_budget_pages", x.pin_budget_pages);
@@ -292,9 +290,8 @@ result<void> check(const tree_options& options) {
     return wrong("prefetch_reserve_pages is more than host_pages");
   if (options.layers == 0)
     return wrong("layers is 0");
-  for (const auto& room : {options.device_room, options.host_room})
-    if (room.low_pages > room.high_pages)
-      return wrong("a low watermark is above its high one");
+  if (options.device_room.low_pages > options.device_room.high_pages)
+    return wrong("the low watermark is above the high one");
   return {};
 }
 

@@ -20,10 +20,11 @@ namespace hicache {
 /// - write_through: with the first insert.
 /// - write_through_selective: with the second insert along it.
 /// - write_back: when the device needs its room.
+/// Where L2 has no free page, all wait until the device needs the room.
 enum class write_policy : uint8_t { write_through, write_through_selective, write_back };
 
-/// Room that steps make ahead of requests, so that none waits for an eviction: as soon as fewer
-/// than `low` pages of a tier are free, so many are evicted that `high` are. 0 makes no room ahead.
+/// Room that steps make in L1 ahead of requests, so that none waits for an eviction: as soon as
+/// fewer than `low` pages are free, so many are evicted that `high` are. 0 makes no room ahead.
 struct watermarks {
   uint32_t low_pages = 0;
   uint32_t high_pages = 0;
@@ -54,7 +55,6 @@ struct tree_options {
   /// L2 pages that may wait for their backup; beyond it the oldest backups are dropped.
   uint64_t backup_limit_pages = UINT64_MAX;
   watermarks device_room{};
-  watermarks host_room{};
   /// Who goes first when room is needed; not null.
   eviction_policy_ptr eviction = lru_policy();
   /// The unit is a pair of neighbouring tokens instead of a token, as speculative decoding with
@@ -162,15 +162,15 @@ public:
   /// Brings the request's host part to the device: takes device pages (evicting if needed) and
   /// begins the copy. A host part below the threshold or above the quota, or for which there is no
   /// room, is left alone: then loading_tokens is 0 and the request goes on with its device part.
-  /// The copied-to pages stay locked until the copy is a fact. Under write_back it can be
-  /// out_of_device_pages, as allocate.
+  /// The copied-to pages stay locked until the copy is a fact. It can be out_of_device_pages, as
+  /// allocate.
   virtual result<load_result> load_back(const load_request& request) = 0;
 
   /// Takes device pages for tokens [device_tokens, tokens) of the request, evicting if needed; the
   /// last page may be partial. Pages that the request has already count. All or nothing.
   /// @returns out_of_device_pages without evicting anything if even eviction could not make room.
-  /// Under write_back the pages may have to be written to L2 first; then the error says so, and
-  /// the same call succeeds after a step for each node of a path that has to go.
+  /// Pages may have to be written to L2 first; then the error says so, and the same call succeeds
+  /// after a step for each node of a path that has to go.
   virtual result<allocate_result> allocate(const allocate_request& request) = 0;
 
   /// Enters the request's whole pages into the tree. Pages that the tree lacks become the tree's;
@@ -221,8 +221,8 @@ public:
   /// All or nothing. @returns out_of_host_pages if L2 has no room, evicting nothing.
   virtual result<backup_result> backup(node_id node) = 0;
 
-  /// Begins nothing (0 tokens) below the threshold, above the quota or without room. Under
-  /// write_back it can be out_of_device_pages, as allocate.
+  /// Begins nothing (0 tokens) below the threshold, above the quota or without room. It can be
+  /// out_of_device_pages, as allocate.
   virtual result<load_node_result> load_node(const load_node_request& request) = 0;
 
   /// A soft reference to the prefix that ends with `node`: referenced pages are evicted after all

@@ -65,8 +65,8 @@ uint64_t radix_tree::evict_device(uint64_t count) {
 
 uint64_t radix_tree::evict_host(uint64_t count) {
   auto freed = uint64_t{0};
-  while (freed < count && !host_leaves_.empty())
-    freed += evict_host_tail(*host_leaves_.begin()->node, count - freed);
+  while (freed < count && !host_victims_.empty())
+    freed += evict_host_part(*host_victims_.begin()->node, count - freed);
   evicted_host_ += freed;
   return freed;
 }
@@ -82,27 +82,38 @@ void radix_tree::evict_device_tail(radix_node& node, uint64_t most) {
     return;
   }
   HICACHE_CHECK(node.host.empty() && node.host_locks == 0);
-  if (save_ && save_tail(node, kept))
-    return;
-  // Nothing keeps these pages, so what hangs below them cannot be reached any more.
-  drop_descendants(node);
-  truncate(node, kept);
+  const auto saved = save_ && is_worth_saving_(node) ? make_room_for(node, count) : 0;
+  if (saved < count) {
+    // Nothing keeps these pages, so what hangs below them cannot be reached any more.
+    drop_descendants(node);
+    truncate(node, kept + saved);
+  }
+  if (saved > 0)
+    save_tail(node, kept);
 }
 
-/// Begins to save all but the first `kept` pages of a node that is about to go.
-bool radix_tree::save_tail(radix_node& node, uint64_t kept) {
-  // Room must not come from the path of the node itself.
-  lock_host(node);
-  auto pages = take_host(node.pages - kept);
-  unlock_host(node);
-  if (!pages)
-    return false;
+/// Evicts from the host what comes before a leaf of the device part in the order of both tiers
+/// together: copies of what is on the device, then what ranks below the node, or hangs below it.
+/// @returns how many of the wanted pages are free.
+uint64_t radix_tree::make_room_for(radix_node& node, uint64_t wanted) {
+  const auto place = order_entry{node.record.device_key, &node};
+  while (host_pool_.free() < wanted && !host_victims_.empty()) {
+    const auto& victim = *host_victims_.begin();
+    if (node.host_children == 0 && place < victim)
+      break;
+    evicted_host_ += evict_host_part(*victim.node, wanted - host_pool_.free());
+  }
+  return std::min(wanted, host_pool_.free());
+}
+
+/// Begins to save all but the first `kept` pages of a node that is about to go. The host has room.
+void radix_tree::save_tail(radix_node& node, uint64_t kept) {
   if (kept > 0)
     split(node, kept);
+  auto pages = host_pool_.take(node.pages);
   node.is_leaving = true;
   leaving_ += node.pages;
   save_(node, std::move(*pages));
-  return true;
 }
 
 /// The device pages of a node go; the host has them.
@@ -122,19 +133,18 @@ void radix_tree::leave(radix_node& node) {
   changed(node);
 }
 
-/// Frees at most `most` pages from the end of a leaf of the host part.
+/// Frees at most `most` host pages of a victim: from the end of what the host alone has; from the
+/// front of a copy, since the device drops the end first and then needs that part of it.
 /// @returns how many.
-uint64_t radix_tree::evict_host_tail(radix_node& node, uint64_t most) {
+uint64_t radix_tree::evict_host_part(radix_node& node, uint64_t most) {
   const auto count = std::min(most, node.pages);
-  const auto kept = node.pages - count;
-  if (node.on_device()) {
-    if (kept > 0)
-      split(node, kept);
-    release_host(node, 0);
-    changed(node);
+  if (!node.on_device()) {
+    truncate(node, node.pages - count);
     return count;
   }
-  truncate(node, kept);
+  auto& part = count < node.pages ? split(node, count) : node;
+  release_host(part, 0);
+  changed(part);
   return count;
 }
 

@@ -65,14 +65,18 @@ order_key radix_tree::device_key_of(const radix_node& node) const {
   return {node.references > 0 ? referenced_group : plain_group, options_.eviction->rank(node.use)};
 }
 
-/// A copy of what is on the device goes first: nothing is lost with it.
+/// A copy of what is on the device goes first, leaf or not: nothing is lost with it. Of these, what
+/// the device drops last goes first, since it will not need the copy for the longest time.
 order_key radix_tree::host_key_of(const radix_node& node) const {
-  if (!node.host_resident() || node.host_locks > 0 || node.host_children > 0)
+  if (!node.host_resident() || node.host_locks > 0)
     return {};
-  const auto group = node.on_device()      ? duplicate_group
-                     : node.references > 0 ? referenced_group
-                                           : plain_group;
-  return {group, options_.eviction->rank(node.use)};
+  if (node.on_device()) {
+    const auto rank = options_.eviction->rank(node.use);
+    return {duplicate_group, {~rank.major, ~rank.minor}};
+  }
+  if (node.host_children > 0)
+    return {};
+  return {node.references > 0 ? referenced_group : plain_group, options_.eviction->rank(node.use)};
 }
 
 void radix_tree::reorder(eviction_order& order, radix_node& node, order_key& key,
@@ -104,9 +108,9 @@ void radix_tree::update_host(radix_node& node) {
   const auto evictable = node.host_resident() && node.host_locks == 0 ? node.pages : 0;
   totals_.host_evictable += evictable - record.host_evictable;
   record.host_evictable = evictable;
-  if (node.host_children > 0 && !record.host_key.is_present())
+  if (node.host_children > 0 && !node.on_device() && !record.host_key.is_present())
     return;
-  reorder(host_leaves_, node, record.host_key, host_key_of(node));
+  reorder(host_victims_, node, record.host_key, host_key_of(node));
 }
 
 void radix_tree::changed(radix_node& node) {
@@ -218,7 +222,7 @@ void radix_tree::check_references() const {
 void radix_tree::check_invariants() const {
   auto sums = radix_totals{};
   auto device_leaves = size_t{0};
-  auto host_leaves = size_t{0};
+  auto host_victims = size_t{0};
   auto roots = size_t{0};
   auto leaving = uint64_t{0};
   for (auto* node : sorted_nodes()) {
@@ -234,8 +238,8 @@ void radix_tree::check_invariants() const {
       HICACHE_CHECK(device_leaves_.contains(order_entry{record.device_key, node}));
     }
     if (record.host_key.is_present()) {
-      ++host_leaves;
-      HICACHE_CHECK(host_leaves_.contains(order_entry{record.host_key, node}));
+      ++host_victims;
+      HICACHE_CHECK(host_victims_.contains(order_entry{record.host_key, node}));
     }
     if (node->is_root()) {
       ++roots;
@@ -244,7 +248,7 @@ void radix_tree::check_invariants() const {
       HICACHE_CHECK(node->parent->children.find(first_page_of(*node)) == node);
     }
   }
-  HICACHE_CHECK(device_leaves == device_leaves_.size() && host_leaves == host_leaves_.size());
+  HICACHE_CHECK(device_leaves == device_leaves_.size() && host_victims == host_victims_.size());
   HICACHE_CHECK(roots == roots_.size() && leaving == leaving_);
   HICACHE_CHECK(sums == totals_);
   check_references();

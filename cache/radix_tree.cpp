@@ -250,7 +250,7 @@ void radix_tree::clear() {
   references_.clear();
   reference_ends_.clear();
   device_leaves_.clear();
-  host_leaves_.clear();
+  host_victims_.clear();
   roots_.clear();
   nodes_.clear();
   totals_ = {};

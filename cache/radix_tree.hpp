@@ -57,7 +57,8 @@ struct radix_options {
 /// - Locks count along the path, so an unlocked node has no locked node below it. Hence all pages
 /// of unlocked nodes can be evicted, and their number tells whether an allocation can succeed
 /// before anything is evicted.
-/// - A node with locked host pages below it is on the host itself or device-locked.
+/// - A node with locked host pages below it is on the host itself or device-locked. A node on the
+/// device may lack a copy on the host while nodes below it are on the host only.
 class radix_tree {
 public:
   explicit radix_tree(const radix_options& options);
@@ -149,8 +150,15 @@ public:
   /// for each of its own. The node is locked until that is a fact.
   using save_function = std::function<void(radix_node&, std::vector<page_index>)>;
 
-  /// From now on pages are saved before they leave the device, if the host has room for them.
-  void set_save(save_function save) { save_ = std::move(save); }
+  /// True if a node that leaves the device is to be kept on the host.
+  using worth_function = std::function<bool(const radix_node&)>;
+
+  /// From now on pages are saved before they leave the device, if they are worth it and the host
+  /// has room for them: pages that are free, or whose eviction comes before that of the node.
+  void set_save(save_function save, worth_function is_worth_saving) {
+    save_ = std::move(save);
+    is_worth_saving_ = std::move(is_worth_saving);
+  }
 
   /// Takes pages, evicting if needed. Evicts nothing if that cannot suffice. May come back empty
   /// although evicting did begin: if pages are leaving.
@@ -231,8 +239,9 @@ private:
   void release_device(radix_node& node, uint64_t from);
   void release_host(radix_node& node, uint64_t from);
   void evict_device_tail(radix_node& node, uint64_t most);
-  bool save_tail(radix_node& node, uint64_t kept);
-  uint64_t evict_host_tail(radix_node& node, uint64_t most);
+  uint64_t make_room_for(radix_node& node, uint64_t wanted);
+  void save_tail(radix_node& node, uint64_t kept);
+  uint64_t evict_host_part(radix_node& node, uint64_t most);
   void demote(radix_node& node);
   void update_pin_lock(radix_node& node);
   void slide_references(radix_node& node);
@@ -261,12 +270,14 @@ private:
   page_allocator host_pool_;
   absl::flat_hash_map<node_id, std::unique_ptr<radix_node>> nodes_;
   std::map<cache_namespace, radix_node*> roots_;
-  /// Victims come from the front: leaves of the device part, leaves of the host part.
+  /// Victims come from the front: leaves of the device part; copies of what is on the device, and
+  /// leaves of what is on the host only.
   eviction_order device_leaves_;
-  eviction_order host_leaves_;
+  eviction_order host_victims_;
   radix_totals totals_;
   event_queue events_;
   save_function save_;
+  worth_function is_worth_saving_;
   /// Where each reference ends now, and which end at a node.
   absl::flat_hash_map<uint64_t, radix_node*> references_;
   absl::flat_hash_map<const radix_node*, std::vector<uint64_t>> reference_ends_;

@@ -280,12 +280,8 @@ tree_options rank_config::tree(uint32_t ranks) const {
       = static_cast<uint32_t>(storage.prefetch_share * options.host_pages);
   // The other half of L2 stays for what requests bring while L3 is slow.
   options.backup_limit_pages = options.host_pages / 2;
-  const auto room = [this](uint32_t pages) {
-    return watermarks{static_cast<uint32_t>(evict_below * pages),
-                      static_cast<uint32_t>(evict_until * pages)};
-  };
-  options.device_room = room(options.device_pages);
-  options.host_room = room(options.host_pages);
+  options.device_room = {static_cast<uint32_t>(evict_below * options.device_pages),
+                         static_cast<uint32_t>(evict_until * options.device_pages)};
   return options;
 }
 
@@ -405,7 +401,7 @@ void add_rank_flags(CLI::App& app, rank_config& config) {
   add("--pin-budget", config.pin_budget,
       "share of the larger of L1 and L2 that the pins of one tenant may keep, 0 to 1");
   add("--evict-below", config.evict_below,
-      "share of L1, and of L2, below which free pages are made ahead of requests; 0 never");
+      "share of L1 below which free pages are made ahead of requests; 0 never");
   add("--evict-until", config.evict_until, "share of free pages at which that stops");
   add("--hicache-storage-backend", config.storage_backend,
       "L3: file, memory or cluster; none if absent");

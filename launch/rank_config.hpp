@@ -79,8 +79,7 @@ struct rank_config {
   bool disable_radix_cache = false;
   /// Share of the larger of L1 and L2 that the pins of one tenant may keep.
   double pin_budget = 0.25;
-  /// Shares of a tier: as soon as fewer pages are free than the first, steps evict until the second
-  /// is.
+  /// Shares of L1: as soon as fewer pages are free than the first, steps evict until the second is.
   double evict_below = 0.01;
   double evict_until = 0.02;
   /// Empty: no L3.

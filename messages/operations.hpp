@@ -279,7 +279,7 @@ struct evict_request {
 struct evict_result {
   /// Tokens whose pages are free now.
   uint64_t tokens = 0;
-  /// Tokens whose pages are being written to L2 first (write_back): free after a step.
+  /// Tokens whose pages are being written to L2 first: free after a step.
   uint64_t writing_tokens = 0;
 };
 

@@ -48,8 +48,7 @@ tree_options options_of(uint64_t seed) {
           .storage_attached = pick(true, true, true, false),
           .storage_backend = "shared",
           .backup_limit_pages = pick(UINT64_MAX, uint64_t{3}, uint64_t{8}),
-          .device_room = pick(watermarks{}, watermarks{2, 4}),
-          .host_room = pick(watermarks{}, watermarks{2, 4})};
+          .device_room = pick(watermarks{}, watermarks{2, 4})};
 }
 
 class simulation {

@@ -408,17 +408,26 @@ TEST(Watermarks, StepsMakeRoomAhead) {
   EXPECT_EQ(d.match(A), (hit{0, 16})); // The oldest went; L2 has it.
 }
 
-TEST(Watermarks, RoomInL2IsMadeAheadToo) {
-  auto options = storage();
-  options.storage_attached = false;
-  options.prefetch_reserve_pages = 0;
-  options.host_pages = 10;
-  options.host_room = {4, 5};
-  auto d = tree_driver{options};
-  d.insert(A);
-  d.insert(B);
-  d.finish();
-  EXPECT_EQ(d.tree.stats().host_free, 5);
+TEST(Watermarks, PageThatNearsTheEndOfL1IsWrittenAheadUnderEveryPolicy) {
+  for (const auto write : {write_policy::write_through, write_policy::write_back}) {
+    auto options = storage();
+    options.storage_attached = false;
+    options.prefetch_reserve_pages = 0;
+    options.write = write;
+    options.device_pages = 16;
+    options.host_pages = 4;
+    options.device_room = {5, 6};
+    auto d = tree_driver{options};
+    d.insert(A);
+    d.finish();
+    d.insert(B);
+    d.insert(C);
+    d.poll();
+    d.finish();
+    EXPECT_EQ(d.tree.stats().device_free, 6);
+    EXPECT_EQ(d.match(A), (hit{8, 8})) << "A is the oldest, and L2 has room for its tail";
+    EXPECT_EQ(d.match(B), (hit{16, 0}));
+  }
 }
 
 // -- provenance ---------------------------------------------------------------

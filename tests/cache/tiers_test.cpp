@@ -32,6 +32,7 @@ void put_on_host(tree_driver& d, const tokens_t& tokens) {
   d.insert(tokens);
   finish(d);
   d.evict(tokens.size());
+  finish(d);
 }
 
 } // namespace
@@ -91,9 +92,10 @@ TEST(Tiers, WhatDoesNotFitOnTheHostIsLostWhenEvicted) {
   d.insert(A);
   EXPECT_FALSE(d.tree.in_flight());
   EXPECT_EQ(d.host_free(), 8);
-  EXPECT_EQ(d.evict(16), 16);
-  EXPECT_EQ(d.match(A), (hit{0, 0}));
-  EXPECT_EQ(d.tree.stats().nodes, 0);
+  EXPECT_EQ(d.evict(16), 8) << "the end; L2 takes the beginning";
+  finish(d);
+  EXPECT_EQ(d.match(A), (hit{0, 8}));
+  EXPECT_EQ(d.tree.stats().nodes, 1);
 }
 
 TEST(Tiers, HostEvictsForNewerPages) {
@@ -114,14 +116,18 @@ TEST(Tiers, HostEvictsFromTheTail) {
   EXPECT_EQ(d.match(range(101, 109)), (hit{0, 8}));
 }
 
-TEST(Tiers, HostNeverEvictsThePathItWrites) {
+TEST(Tiers, ABeginningIsKeptLongerThanWhatFollowsOnIt) {
   auto d = tree_driver{tiers(64, 16)};
   d.insert(A);
   finish(d);
   d.insert(A + B);
   EXPECT_FALSE(d.tree.in_flight());
-  EXPECT_EQ(d.evict(32), 32);
-  EXPECT_EQ(d.match(A + B), (hit{0, 16}));
+  EXPECT_EQ(d.evict(16), 0);
+  finish(d);
+  EXPECT_EQ(d.match(A + B), (hit{16, 16})) << "A's copy makes room for its child";
+  EXPECT_EQ(d.evict(16), 0);
+  finish(d);
+  EXPECT_EQ(d.match(A + B), (hit{0, 16})) << "and the child for its parent";
 }
 
 TEST(Tiers, PageIsNotWrittenBeforeItsParent) {
@@ -129,8 +135,9 @@ TEST(Tiers, PageIsNotWrittenBeforeItsParent) {
   d.insert(A);
   d.insert(A + range(101, 105));
   EXPECT_TRUE(d.writes.empty());
-  EXPECT_EQ(d.evict(20), 20);
-  EXPECT_EQ(d.match(A), (hit{0, 0}));
+  EXPECT_EQ(d.evict(4), 0);
+  finish(d);
+  EXPECT_EQ(d.match(A + range(101, 105)), (hit{16, 4})) << "unless it leaves L1";
 }
 
 TEST(Tiers, WhatRemainsOfAVictimStaysAsOldAsItWas) {
@@ -287,7 +294,9 @@ TEST(Tiers, LoadOutlivesItsRequest) {
   EXPECT_EQ(d.writes, counts{4});
   finish(d);
   EXPECT_EQ(d.match(A), (hit{16, 0}));
-  EXPECT_EQ(d.evict(32), 32);
+  EXPECT_EQ(d.evict(16), 0);
+  finish(d);
+  EXPECT_EQ(d.match(B), (hit{0, 16})) << "in the room of A's copy";
 }
 
 TEST(Tiers, SplitWhileALoadIsInFlight) {
@@ -353,9 +362,10 @@ TEST(Tiers, InsertOfAPartKeepsTheRestOfTheHostPart) {
   EXPECT_EQ(d.match(A), (hit{16, 0}));
 }
 
-TEST(Tiers, DevicePagesWithoutACopyTakeTheirHostDescendantsAlong) {
-  // B hangs on the host below A, which lost its copy.
+TEST(Tiers, DevicePagesWithoutACopyAreWrittenForTheSakeOfTheirHostDescendants) {
+  // B hangs on the host below A, which has no copy there.
   auto options = tiers(64, 24);
+  options.write = write_policy::write_back;
   options.storage_attached = true;
   options.prefetch.threshold_tokens = 4;
   options.prefetch_reserve_pages = 4;
@@ -373,9 +383,41 @@ TEST(Tiers, DevicePagesWithoutACopyTakeTheirHostDescendantsAlong) {
   EXPECT_EQ(d.evict(16), 0);
   d.close(request);
   EXPECT_EQ(d.match(A + B), (hit{16, 16}));
-  EXPECT_EQ(d.evict(4), 4);
-  EXPECT_EQ(d.match(A + B), (hit{12, 0}));
-  // What is left on the host is the reserve, complete again.
-  d.poll();
-  EXPECT_EQ(d.tree.stats().host_used, 4);
+  EXPECT_EQ(d.evict(4), 0);
+  finish(d);
+  EXPECT_EQ(d.match(A + B).first, 12);
+  EXPECT_GE(d.match(A + B).second, 4);
+}
+
+TEST(Tiers, CopyMakesRoomAlthoughWhatHangsBelowItStays) {
+  // C needs the room of A's copy; B below it is in L2 only.
+  auto d = tree_driver{tiers(64, 32)};
+  const auto C = range(201, 217);
+  d.insert(A);
+  d.insert(A + B);
+  finish(d);
+  EXPECT_EQ(d.evict(16), 16);
+  d.insert(C);
+  finish(d);
+  EXPECT_EQ(d.match(A + B), (hit{16, 16}));
+  EXPECT_EQ(d.evict(16), 0);
+  finish(d);
+  EXPECT_EQ(d.match(C), (hit{0, 16}));
+  EXPECT_EQ(d.match(A + B), (hit{16, 16}));
+  // The parent is written in its turn, as the child would be lost with it.
+  EXPECT_EQ(d.evict(16), 0);
+  finish(d);
+  EXPECT_EQ(d.match(A + B), (hit{0, 32}));
+}
+
+TEST(Tiers, CopiesGoFromTheOneThatL1DropsLast) {
+  auto d = tree_driver{tiers(64, 32)};
+  d.insert(A);
+  d.insert(B);
+  finish(d);
+  EXPECT_EQ(d.evict_host(8), 8);
+  EXPECT_EQ(d.evict(16), 16) << "A's copy is whole";
+  EXPECT_EQ(d.match(A), (hit{0, 16}));
+  EXPECT_EQ(d.evict(8), 8) << "B's copy lost its front, which is the last to leave L1";
+  EXPECT_EQ(d.match(B), (hit{8, 8}));
 }

@@ -79,6 +79,9 @@ public:
 
   void run_all();
 
+  /// Lets the writes that make room in L1 become facts. @returns whether there were any.
+  bool let_pages_leave();
+
   /// Everything that is in flight becomes a fact.
   void finish();
 

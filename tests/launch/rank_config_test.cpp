@@ -408,13 +408,12 @@ TEST(RankConfigTest, PrefetchTimeoutsAreSecondsOrTimes) {
   EXPECT_EQ(options.prefetch_reserve_pages, 1024u);
 }
 
-TEST(RankConfigTest, WatermarksAreSharesOfTheirTier) {
+TEST(RankConfigTest, WatermarksAreSharesOfL1) {
   auto config = rank_config{};
   config.evict_below = 0.25;
   config.evict_until = 0.5;
   ASSERT_TRUE(config.finish(1));
   EXPECT_EQ(config.tree(1).device_room, (watermarks{1024, 2048}));
-  EXPECT_EQ(config.tree(1).host_room, (watermarks{2048, 4096}));
 }
 
 TEST(RankConfigTest, TheTokenFileIsRankZerosAndNotReadHere) {

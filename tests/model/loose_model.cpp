@@ -90,7 +90,8 @@ std::string loose_model::matched(const match_request& asked, const match_result&
   return {};
 }
 
-/// Without write_back an allocation fails if and only if even eviction cannot make room.
+/// Without L2, to which pages would be written first, an allocation fails if and only if even
+/// eviction cannot make room.
 std::string loose_model::allocated(const allocate_request& asked, const tree_answer& answer) {
   const auto entry = requests_.find(asked.request);
   if (entry == requests_.end())
@@ -102,9 +103,8 @@ std::string loose_model::allocated(const allocate_request& asked, const tree_ans
   if (answer ? more > room : more <= before_.device_free)
     return "allocate and the sizes before it contradict each other";
   if (!answer)
-    return more <= room && options_.write != write_policy::write_back
-             ? "allocate failed although there was room"
-             : "";
+    return more <= room && options_.host_pages == 0 ? "allocate failed although there was room"
+                                                    : "";
   const auto& list = *std::get<allocate_result>(*answer).device_pages;
   if (list.size() != request.pages.size() + more
       || !std::equal(request.pages.begin(), request.pages.end(), list.begin()))

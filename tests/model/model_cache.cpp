@@ -8,9 +8,6 @@ namespace hicache::test {
 
 namespace {
 
-/// Inserts along a page from which write_through_selective writes it.
-constexpr uint64_t selective_hits = 2;
-
 uint64_t ceiling(uint64_t tokens, uint64_t page_size) {
   return (tokens + page_size - 1) / page_size;
 }
@@ -203,7 +200,7 @@ void model_cache::perform(const insert_request& asked, const tree_answer& answer
     use.priority = std::max(use.priority, asked.priority);
   }
   if (!asked.chunked && options_.write != write_policy::write_back)
-    write(path, options_.write == write_policy::write_through ? 1 : selective_hits);
+    write(path, least_hits(), false);
   auto pinned = uint64_t{0};
   if (asked.retain.count() > 0 && page_count(path) > 0 && fits_budget(path)) {
     begin_pin(path, asked.retain);
@@ -281,6 +278,8 @@ bool model_cache::fits_budget(const model_path& path) {
 void model_cache::begin_pin(const model_path& path, std::chrono::nanoseconds ttl) {
   auto& asked = pins_[path].asked_ns;
   asked = std::max<int64_t>(asked.value_or(0), ttl.count());
+  if (options_.write != write_policy::write_back)
+    write(path, least_hits(), false);
 }
 
 void model_cache::perform(const pin_request& asked, const tree_answer& answer) {
@@ -366,7 +365,7 @@ void model_cache::perform(const backup_request& asked, const tree_answer& answer
   const auto has_room = missing <= host_free() + host_evictable();
   busy_.pop_back();
   if (has_room)
-    write(*path, 0);
+    write(*path, 0, true);
   if (const auto* found
       = agreed<backup_result>(has_room ? ec::none : ec::out_of_host_pages, answer))
     same("written_tokens", tokens(missing), found->written_tokens);

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -157,6 +158,8 @@ private:
   void cut(const model_path& path);
   /// The longest run of pages that end with `path` and share its node, at most `most`.
   std::vector<model_path> tail_of(const model_path& path, uint64_t most) const;
+  /// All pages of the run of `path`, the first one first.
+  std::vector<model_path> run_of(const model_path& path) const;
   void forget(const model_path& path);
   void count_holders();
   uint64_t count(bool (*wanted)(const model_page&)) const;
@@ -167,12 +170,17 @@ private:
   uint64_t device_evictable() const;
   uint64_t host_evictable() const;
   bool has_below(page_map::const_iterator page, bool model_page::*where) const;
-  std::optional<model_path> next_device_victim() const;
-  std::optional<model_path> next_host_victim() const;
+  /// Where a page stands in the order of eviction: the smallest goes first.
+  using place = std::tuple<int, eviction_rank, uint64_t, model_path>;
+
+  std::optional<place> next_device_victim() const;
+  std::optional<place> next_host_victim() const;
   uint64_t evict_device(uint64_t count);
-  void evict_tail(const std::vector<model_path>& tail);
-  bool save(const std::vector<model_path>& tail);
+  void evict_tail(const place& first, std::vector<model_path> tail);
+  void drop(const std::vector<model_path>& tail);
+  uint64_t make_room_for(const place& page, uint64_t wanted);
   uint64_t evict_host(uint64_t count);
+  uint64_t evict_host_run(const model_path& victim, uint64_t most);
   /// Makes room, if it can be made. @returns false if there is none (yet).
   bool make_device_room(uint64_t count);
   bool make_host_room(uint64_t count);
@@ -182,7 +190,8 @@ private:
   // -- parts of operations ----------------------------------------------------
 
   void load(const model_path& path);
-  uint64_t write(const model_path& path, uint64_t least_hits);
+  uint64_t least_hits() const;
+  uint64_t write(const model_path& path, uint64_t least_hits, bool may_evict);
   uint64_t missing_on_host(const model_path& path) const;
   bool fits_budget(const model_path& path);
   void begin_pin(const model_path& path, std::chrono::nanoseconds ttl);

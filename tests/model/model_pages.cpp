@@ -88,6 +88,14 @@ std::vector<model_path> model_cache::tail_of(const model_path& path, uint64_t mo
   return tail;
 }
 
+std::vector<model_path> model_cache::run_of(const model_path& path) const {
+  auto run = std::vector<model_path>{};
+  for (const auto& [each, page] : pages_)
+    if (page.run == pages_.at(path).run)
+      run.push_back(each);
+  return run;
+}
+
 /// References that end with a page that goes end one page earlier.
 void model_cache::forget(const model_path& path) {
   pages_.erase(path);
@@ -187,35 +195,43 @@ bool model_cache::has_below(page_map::const_iterator page, bool model_page::*whe
   return false;
 }
 
-std::optional<model_path> model_cache::next_device_victim() const {
-  auto first = std::optional<std::tuple<int, eviction_rank, uint64_t, model_path>>{};
+std::optional<model_cache::place> model_cache::next_device_victim() const {
+  auto first = std::optional<place>{};
   for (auto each = pages_.begin(); each != pages_.end(); ++each) {
     const auto& page = each->second;
     if (!page.on_device || page.device_locks > 0 || has_below(each, &model_page::on_device))
       continue;
-    const auto group = page.references > 0 ? 1 : 0;
+    const auto group = page.references > 0 ? 2 : 1;
     // Nodes are numbered in the order in which they come into being, and so are runs.
-    auto place = std::tuple{group, options_.eviction->rank(page.use), page.run, each->first};
-    if (!first || place < *first)
-      first = std::move(place);
+    auto next = place{group, options_.eviction->rank(page.use), page.run, each->first};
+    if (!first || next < *first)
+      first = std::move(next);
   }
-  return first ? std::optional{std::get<3>(*first)} : std::nullopt;
+  return first;
 }
 
-std::optional<model_path> model_cache::next_host_victim() const {
-  auto first = std::optional<std::tuple<int, eviction_rank, uint64_t, model_path>>{};
+std::optional<model_cache::place> model_cache::next_host_victim() const {
+  auto first = std::optional<place>{};
   for (auto each = pages_.begin(); each != pages_.end(); ++each) {
     const auto& page = each->second;
-    if (!page.on_host || page.host_locks > 0 || has_below(each, &model_page::on_host))
+    if (!page.on_host || page.host_locks > 0)
       continue;
-    // Nothing is lost with the copy of a page that is also on the device.
-    const auto group = page.on_device ? 0 : page.references > 0 ? 2 : 1;
-    // Nodes are numbered in the order in which they come into being, and so are runs.
-    auto place = std::tuple{group, options_.eviction->rank(page.use), page.run, each->first};
-    if (!first || place < *first)
-      first = std::move(place);
+    auto group = 0;
+    auto rank = options_.eviction->rank(page.use);
+    if (page.on_device) {
+      // Nothing is lost with the copy of a page that is also on the device; what goes last from
+      // there goes first from here.
+      rank = {~rank.major, ~rank.minor};
+    } else {
+      if (has_below(each, &model_page::on_host))
+        continue;
+      group = page.references > 0 ? 2 : 1;
+    }
+    auto next = place{group, rank, page.run, each->first};
+    if (!first || next < *first)
+      first = std::move(next);
   }
-  return first ? std::optional{std::get<3>(*first)} : std::nullopt;
+  return first;
 }
 
 /// @returns pages that are free now.
@@ -226,21 +242,22 @@ uint64_t model_cache::evict_device(uint64_t count) {
     const auto victim = next_device_victim();
     if (!victim)
       break;
-    evict_tail(tail_of(*victim, count - gone()));
+    evict_tail(*victim, tail_of(std::get<model_path>(*victim), count - gone()));
     count_holders();
   }
   evicted_device_ += device_free() - free;
   return device_free() - free;
 }
 
-/// @param tail Pages of one run, the last one first.
-void model_cache::evict_tail(const std::vector<model_path>& tail) {
-  const auto kept = first_pages(tail.back(), page_count(tail.back()) - 1);
+/// @param tail Pages of one run, the last one first, of which `first` is the place.
+void model_cache::evict_tail(const place& first, std::vector<model_path> tail) {
   const auto cut_off = [&] {
+    const auto kept = first_pages(tail.back(), page_count(tail.back()) - 1);
     if (page_count(kept) > 0 && pages_.at(kept).run == pages_.at(tail.back()).run)
       cut(kept);
   };
-  if (pages_.at(tail.front()).on_host) {
+  const auto& page = pages_.at(tail.front());
+  if (page.on_host) {
     cut_off();
     for (const auto& path : tail) {
       pages_.at(path).on_device = false;
@@ -248,9 +265,26 @@ void model_cache::evict_tail(const std::vector<model_path>& tail) {
     }
     return;
   }
-  if (options_.write == write_policy::write_back && save(tail))
-    return cut_off();
-  // Nothing keeps these pages, so what hangs below them cannot be reached any more.
+  const auto is_worth = options_.write != write_policy::write_through_selective
+                        || page.use.hits >= least_hits()
+                        || has_below(pages_.find(tail.front()), &model_page::on_host);
+  const auto saved
+    = options_.host_pages > 0 && is_worth ? make_room_for(first, tail.size()) : uint64_t{0};
+  const auto lost = static_cast<ptrdiff_t>(tail.size() - saved);
+  if (lost > 0)
+    drop({tail.begin(), tail.begin() + lost});
+  tail.erase(tail.begin(), tail.begin() + lost);
+  if (tail.empty())
+    return;
+  cut_off();
+  for (const auto& path : tail) {
+    pages_.at(path).on_host = true;
+    pages_.at(path).is_leaving = true;
+  }
+}
+
+/// Nothing keeps these pages, so what hangs below them cannot be reached any more.
+void model_cache::drop(const std::vector<model_path>& tail) {
   auto lost = std::vector<model_path>{};
   for (const auto& [path, page] : pages_)
     if (begins_with(path, tail.back()))
@@ -261,17 +295,24 @@ void model_cache::evict_tail(const std::vector<model_path>& tail) {
   }
 }
 
-/// Begins to write pages to L2, after which they leave L1.
-bool model_cache::save(const std::vector<model_path>& tail) {
-  busy_.push_back({{}, tail.front()});
-  const auto has_room = make_host_room(tail.size());
-  busy_.pop_back();
-  for (const auto& path : tail)
-    if (has_room) {
-      pages_.at(path).on_host = true;
-      pages_.at(path).is_leaving = true;
-    }
-  return has_room;
+/// Evicts from L2 what goes before a page of L1 that leaves it: copies, what ranks below it, and
+/// what hangs below it. @returns how many of the wanted pages are free.
+uint64_t model_cache::make_room_for(const place& page, uint64_t wanted) {
+  const auto& path = std::get<model_path>(page);
+  while (host_free() < wanted) {
+    const auto victim = next_host_victim();
+    if (!victim)
+      break;
+    const auto is_leaf = !has_below(pages_.find(path), &model_page::on_host);
+    const auto order = [](const place& each) {
+      return std::tuple{std::get<0>(each), std::get<1>(each), std::get<2>(each)};
+    };
+    if (is_leaf && order(page) < order(*victim))
+      break;
+    evicted_host_ += evict_host_run(std::get<model_path>(*victim), wanted - host_free());
+    count_holders();
+  }
+  return std::min(wanted, host_free());
 }
 
 uint64_t model_cache::evict_host(uint64_t count) {
@@ -280,20 +321,29 @@ uint64_t model_cache::evict_host(uint64_t count) {
     const auto victim = next_host_victim();
     if (!victim)
       break;
-    const auto tail = tail_of(*victim, count - freed);
-    freed += tail.size();
-    if (pages_.at(*victim).on_device) {
-      if (const auto kept = first_pages(tail.back(), page_count(tail.back()) - 1);
-          page_count(kept) > 0 && pages_.at(kept).run == pages_.at(*victim).run)
-        cut(kept);
-      for (const auto& path : tail)
-        pages_.at(path).on_host = false;
-    } else {
-      std::ranges::for_each(tail, [this](const auto& path) { forget(path); });
-    }
+    freed += evict_host_run(std::get<model_path>(*victim), count - freed);
+    count_holders();
   }
   evicted_host_ += freed;
   return freed;
+}
+
+/// Takes at most so many pages of the victim's run from L2: of what L2 alone has the last ones, of
+/// copies the first ones. @returns how many.
+uint64_t model_cache::evict_host_run(const model_path& victim, uint64_t most) {
+  if (!pages_.at(victim).on_device) {
+    const auto tail = tail_of(victim, most);
+    std::ranges::for_each(tail, [this](const auto& path) { forget(path); });
+    return tail.size();
+  }
+  auto run = run_of(victim);
+  if (run.size() > most) {
+    run.resize(most);
+    cut(run.back());
+  }
+  for (const auto& path : run)
+    pages_.at(path).on_host = false;
+  return run.size();
 }
 
 bool model_cache::make_device_room(uint64_t count) {
@@ -320,10 +370,15 @@ bool model_cache::make_host_room(uint64_t count) {
 
 // -- copies -------------------------------------------------------------------
 
+uint64_t model_cache::least_hits() const {
+  return options_.write == write_policy::write_through_selective ? 2 : 1;
+}
+
 /// Writes the runs of the path that L2 lacks, the first ones first, up to one with fewer hits or
-/// without room.
-uint64_t model_cache::write(const model_path& path, uint64_t least_hits) {
+/// without room. What is pinned may evict others in any case.
+uint64_t model_cache::write(const model_path& path, uint64_t least_hits, bool may_evict) {
   busy_.push_back({{}, path});
+  count_holders();
   auto written = uint64_t{0};
   for (auto pages = uint64_t{1}; pages <= page_count(path); ++pages) {
     const auto& first = pages_.at(first_pages(path, pages));
@@ -332,7 +387,8 @@ uint64_t model_cache::write(const model_path& path, uint64_t least_hits) {
     auto run = std::vector<model_path>{first_pages(path, pages)};
     while (pages < page_count(path) && pages_.at(first_pages(path, pages + 1)).run == first.run)
       run.push_back(first_pages(path, ++pages));
-    if (first.use.hits < least_hits || !make_host_room(run.size()))
+    const auto has_room = may_evict || first.pins > 0 || run.size() <= host_free();
+    if (first.use.hits < least_hits || !has_room || !make_host_room(run.size()))
       break;
     for (const auto& each : run)
       pages_.at(each).on_host = true;
