@@ -83,7 +83,7 @@ class StorageAdminTest(SystemTest):
         self.assertGreater(self.objects("only"), 0)
 
     def test_an_engine_that_does_not_say_whose_kv_it_has_attaches_no_shared_store(self):
-        rank = self.start([MPIRUN, 1, BIN / "hicache-rank", *SMALL_KV, "--admin-listen", "127.0.0.1:0"], "rank")
+        rank = self.start([MPIRUN, 1, BIN / "hicache-rank", *SMALL_KV, "--admin-listen", f"unix:{self.folder}/admin"], "rank")
         admin = rank.wait_for(r"administered at (\S+)").group(1)
         said = self.storage(admin, "attach", "--backend", "file", "--extra-config", self.extra("shared"), code=1)
         self.assertIn("--model-id is missing", said)
