@@ -181,12 +181,21 @@ void evict(benchmark::State& state, uint32_t leaves, const std::string& policy) 
 
 // -- the cache ----------------------------------------------------------------
 
-std::unique_ptr<prefix_cache> make_cache(uint32_t page_size, bool events) {
+std::unique_ptr<prefix_cache> make_cache(uint32_t page_size, bool events, bool copies = false) {
   auto options = tree_options{};
   options.page_size = page_size;
   options.device_pages = pages_needed(page_size);
+  options.host_pages = copies ? options.device_pages : 0;
   options.events = events;
   return make_prefix_cache(options);
+}
+
+/// All copies to L2 become facts.
+void finish_copies(prefix_cache& cache) {
+  auto facts = step_facts{};
+  for (const auto& effect : cache.take_effects())
+    facts.writes_done += std::holds_alternative<write_command>(effect) ? 1 : 0;
+  cache.step(facts, {});
 }
 
 void serve(prefix_cache& cache, const chat_turn& turn) {
@@ -203,9 +212,11 @@ void serve_all(prefix_cache& cache) {
   benchmark::DoNotOptimize(cache.take_events());
 }
 
-void match_and_release(benchmark::State& state) {
-  const auto cache = make_cache(static_cast<uint32_t>(state.range(0)), false);
+/// @param copies L2 has a copy of each page.
+void match_and_release(benchmark::State& state, bool copies) {
+  const auto cache = make_cache(static_cast<uint32_t>(state.range(0)), false, copies);
   serve_all(*cache);
+  finish_copies(*cache);
   for (auto _ : state)
     for (const auto& turn : workload().all()) {
       const auto matched
@@ -292,7 +303,8 @@ BENCHMARK_CAPTURE(insert_all, events, true)
   ->Arg(16)
   ->Arg(64)
   ->Unit(benchmark::kMillisecond);
-BENCHMARK(match_and_release)->Arg(16)->Arg(64)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(match_and_release, plain, false)->Arg(16)->Arg(64)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(match_and_release, copies, true)->Arg(16)->Arg(64)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(whole_requests, plain, false)->Arg(16)->Arg(64)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(whole_requests, events, true)->Arg(16)->Arg(64)->Unit(benchmark::kMillisecond);
 BENCHMARK(name_pages)->Arg(1)->Arg(16)->Arg(64);

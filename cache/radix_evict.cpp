@@ -66,7 +66,7 @@ uint64_t radix_tree::evict_device(uint64_t count) {
 uint64_t radix_tree::evict_host(uint64_t count) {
   auto freed = uint64_t{0};
   while (freed < count && !host_victims_.empty())
-    freed += evict_host_part(*host_victims_.begin()->node, count - freed);
+    freed += evict_host_tail(*host_victims_.begin()->node, count - freed);
   evicted_host_ += freed;
   return freed;
 }
@@ -101,7 +101,7 @@ uint64_t radix_tree::make_room_for(radix_node& node, uint64_t wanted) {
     const auto& victim = *host_victims_.begin();
     if (node.host_children == 0 && place < victim)
       break;
-    evicted_host_ += evict_host_part(*victim.node, wanted - host_pool_.free());
+    evicted_host_ += evict_host_tail(*victim.node, wanted - host_pool_.free());
   }
   return std::min(wanted, host_pool_.free());
 }
@@ -133,18 +133,19 @@ void radix_tree::leave(radix_node& node) {
   changed(node);
 }
 
-/// Frees at most `most` host pages of a victim: from the end of what the host alone has; from the
-/// front of a copy, since the device drops the end first and then needs that part of it.
+/// Frees at most `most` pages from the end of a victim on the host.
 /// @returns how many.
-uint64_t radix_tree::evict_host_part(radix_node& node, uint64_t most) {
+uint64_t radix_tree::evict_host_tail(radix_node& node, uint64_t most) {
   const auto count = std::min(most, node.pages);
-  if (!node.on_device()) {
-    truncate(node, node.pages - count);
+  const auto kept = node.pages - count;
+  if (node.on_device()) {
+    if (kept > 0)
+      split(node, kept);
+    release_host(node, 0);
+    changed(node);
     return count;
   }
-  auto& part = count < node.pages ? split(node, count) : node;
-  release_host(part, 0);
-  changed(part);
+  truncate(node, kept);
   return count;
 }
 

@@ -34,6 +34,7 @@ struct node_record {
   order_key device_key;
   bool on_device = false;
   bool on_host = false;
+  bool is_copy = false;
   order_key host_key;
   uint64_t host_evictable = 0;
   uint64_t digest = 0;
@@ -55,6 +56,8 @@ struct radix_node {
   uint32_t host_locks = 0;
   uint32_t device_children = 0;
   uint32_t host_children = 0;
+  /// Children on both tiers.
+  uint32_t copy_children = 0;
   /// Pages before this node on its path, and its own.
   uint64_t first = 0;
   uint64_t pages = 0;
@@ -92,6 +95,9 @@ struct radix_node {
   bool is_root() const noexcept { return parent == nullptr; }
 
   bool on_device() const noexcept { return !device.empty(); }
+
+  /// True if its pages on the host are copies, or are to be.
+  bool is_copy() const noexcept { return on_device() && !host.empty(); }
 
   /// True if L2 holds the pages; reserved pages do not count yet.
   bool host_resident() const noexcept { return !host.empty() && write == 0; }

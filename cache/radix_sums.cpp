@@ -65,18 +65,19 @@ order_key radix_tree::device_key_of(const radix_node& node) const {
   return {node.references > 0 ? referenced_group : plain_group, options_.eviction->rank(node.use)};
 }
 
-/// A copy of what is on the device goes first, leaf or not: nothing is lost with it. Of these, what
-/// the device drops last goes first, since it will not need the copy for the longest time.
+/// A copy of what is on the device goes first, although nodes below it may be on the host only:
+/// nothing is lost with it. Of these, what the device drops last goes first, since it will not need
+/// the copy for the longest time; and none before those below it, so that a path has one place.
 order_key radix_tree::host_key_of(const radix_node& node) const {
   if (!node.host_resident() || node.host_locks > 0)
     return {};
-  if (node.on_device()) {
-    const auto rank = options_.eviction->rank(node.use);
-    return {duplicate_group, {~rank.major, ~rank.minor}};
-  }
+  const auto rank = options_.eviction->rank(node.use);
+  if (node.on_device())
+    return node.copy_children > 0 ? order_key{}
+                                  : order_key{duplicate_group, {~rank.major, ~rank.minor}};
   if (node.host_children > 0)
     return {};
-  return {node.references > 0 ? referenced_group : plain_group, options_.eviction->rank(node.use)};
+  return {node.references > 0 ? referenced_group : plain_group, rank};
 }
 
 void radix_tree::reorder(eviction_order& order, radix_node& node, order_key& key,
@@ -108,7 +109,8 @@ void radix_tree::update_host(radix_node& node) {
   const auto evictable = node.host_resident() && node.host_locks == 0 ? node.pages : 0;
   totals_.host_evictable += evictable - record.host_evictable;
   record.host_evictable = evictable;
-  if (node.host_children > 0 && !node.on_device() && !record.host_key.is_present())
+  const auto followers = node.on_device() ? node.copy_children : node.host_children;
+  if (followers > 0 && !record.host_key.is_present())
     return;
   reorder(host_victims_, node, record.host_key, host_key_of(node));
 }
@@ -122,6 +124,7 @@ void radix_tree::changed(radix_node& node) {
   update_host(node);
   const auto on_device = node.on_device();
   const auto on_host = !node.host.empty();
+  const auto is_copy = node.is_copy();
   if (node.is_root())
     return;
   if (on_device != record.on_device) {
@@ -129,9 +132,11 @@ void radix_tree::changed(radix_node& node) {
     node.parent->device_children += on_device ? 1 : -1;
     update_device(*node.parent);
   }
-  if (on_host != record.on_host) {
+  if (on_host != record.on_host || is_copy != record.is_copy) {
+    node.parent->host_children += uint32_t{on_host} - uint32_t{record.on_host};
+    node.parent->copy_children += uint32_t{is_copy} - uint32_t{record.is_copy};
     record.on_host = on_host;
-    node.parent->host_children += on_host ? 1 : -1;
+    record.is_copy = is_copy;
     update_host(*node.parent);
   }
 }
@@ -156,6 +161,7 @@ node_record radix_tree::desired_record(const radix_node& node) const {
   auto record = node_record{};
   record.on_device = node.on_device();
   record.on_host = !node.host.empty();
+  record.is_copy = node.is_copy();
   if (record.on_device)
     (node.device_locks == 0 ? record.device_evictable : record.device_protected) = node.pages;
   if (node.host_resident() && node.host_locks == 0)
@@ -170,6 +176,7 @@ void radix_tree::check_node(const radix_node& node) const {
   HICACHE_CHECK(node.record == desired_record(node));
   auto on_device = uint32_t{0};
   auto on_host = uint32_t{0};
+  auto copies = uint32_t{0};
   node.children.visit([&](const first_page& page, const radix_node& child) {
     HICACHE_CHECK(child.parent == &node);
     HICACHE_CHECK(page.tokens == child.tokens.data() && child.first == node.end());
@@ -178,8 +185,10 @@ void radix_tree::check_node(const radix_node& node) const {
                   || (child.pins <= node.pins && child.references <= node.references));
     on_device += child.on_device() ? 1 : 0;
     on_host += child.host.empty() ? 0 : 1;
+    copies += child.is_copy() ? 1 : 0;
   });
-  HICACHE_CHECK(node.device_children == on_device && node.host_children == on_host);
+  HICACHE_CHECK(node.device_children == on_device && node.host_children == on_host
+                && node.copy_children == copies);
   if (node.is_root()) {
     HICACHE_CHECK(node.device.empty() && node.host.empty() && node.pages == 0);
     HICACHE_CHECK(!node.children.empty() || node.device_locks > 0 || node.host_locks > 0);

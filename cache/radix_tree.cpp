@@ -208,8 +208,10 @@ radix_node& radix_tree::split(radix_node& node, uint64_t pages) {
   node.parent = &upper;
   upper.record.on_device = node.record.on_device;
   upper.record.on_host = node.record.on_host;
+  upper.record.is_copy = node.record.is_copy;
   upper.device_children = node.record.on_device ? 1 : 0;
   upper.host_children = node.record.on_host ? 1 : 0;
+  upper.copy_children = node.record.is_copy ? 1 : 0;
   totals_.digest += light_digest(upper);
   changed(upper);
   changed(node);

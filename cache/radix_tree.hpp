@@ -241,7 +241,7 @@ private:
   void evict_device_tail(radix_node& node, uint64_t most);
   uint64_t make_room_for(radix_node& node, uint64_t wanted);
   void save_tail(radix_node& node, uint64_t kept);
-  uint64_t evict_host_part(radix_node& node, uint64_t most);
+  uint64_t evict_host_tail(radix_node& node, uint64_t most);
   void demote(radix_node& node);
   void update_pin_lock(radix_node& node);
   void slide_references(radix_node& node);
@@ -270,8 +270,8 @@ private:
   page_allocator host_pool_;
   absl::flat_hash_map<node_id, std::unique_ptr<radix_node>> nodes_;
   std::map<cache_namespace, radix_node*> roots_;
-  /// Victims come from the front: leaves of the device part; copies of what is on the device, and
-  /// leaves of what is on the host only.
+  /// Victims come from the front: leaves of the device part; the last copies of paths on the
+  /// device, and leaves of what is on the host only.
   eviction_order device_leaves_;
   eviction_order host_victims_;
   radix_totals totals_;

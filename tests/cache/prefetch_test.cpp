@@ -118,10 +118,10 @@ TEST(Backup, IsNotRepeatedWhenTheHostCopyIsWrittenAgain) {
   d.finish();
   EXPECT_EQ(d.backups, (counts{4, 1, 1, 1, 1}));
   EXPECT_EQ(d.writes, d.backups);
-  // B was staged in the room of A's first page, which is written anew when A leaves L1.
-  d.evict(16);
+  // B was staged in the room of A's last page, which is written anew when it leaves L1.
+  d.evict(4);
   d.finish();
-  EXPECT_EQ(d.match(A), (hit{0, 16}));
+  EXPECT_EQ(d.match(A), (hit{12, 4}));
   EXPECT_EQ(d.writes, (counts{4, 1, 1, 1, 1, 1}));
   EXPECT_EQ(d.backups, (counts{4, 1, 1, 1, 1}));
 }
@@ -424,13 +424,13 @@ TEST(Prefetch, FetchedPagesAreKnownToBeStored) {
   EXPECT_EQ(d.load(request).loading_tokens, 16);
   d.close(request);
   finish(d);
-  // B is staged in the room of A's first page, which is written anew when A leaves L1.
+  // B is staged in the room of A's last page, which is written anew when it leaves L1.
   d.insert(B);
   d.finish();
   EXPECT_EQ(d.backups, (counts{1, 1, 1, 1}));
-  d.evict(16);
+  d.evict(4);
   d.finish();
-  EXPECT_EQ(d.match(A), (hit{0, 16}));
+  EXPECT_EQ(d.match(A), (hit{12, 4}));
   EXPECT_EQ(d.writes, (counts{1, 1, 1, 1, 1}));
   EXPECT_EQ(d.backups, (counts{1, 1, 1, 1}));
 }

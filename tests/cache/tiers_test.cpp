@@ -418,6 +418,8 @@ TEST(Tiers, CopiesGoFromTheOneThatL1DropsLast) {
   EXPECT_EQ(d.evict_host(8), 8);
   EXPECT_EQ(d.evict(16), 16) << "A's copy is whole";
   EXPECT_EQ(d.match(A), (hit{0, 16}));
-  EXPECT_EQ(d.evict(8), 8) << "B's copy lost its front, which is the last to leave L1";
+  EXPECT_EQ(d.evict(8), 0) << "B's lost its end";
+  finish(d);
   EXPECT_EQ(d.match(B), (hit{8, 8}));
+  EXPECT_EQ(d.writes, (counts{4, 4, 2}));
 }

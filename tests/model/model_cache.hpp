@@ -158,8 +158,6 @@ private:
   void cut(const model_path& path);
   /// The longest run of pages that end with `path` and share its node, at most `most`.
   std::vector<model_path> tail_of(const model_path& path, uint64_t most) const;
-  /// All pages of the run of `path`, the first one first.
-  std::vector<model_path> run_of(const model_path& path) const;
   void forget(const model_path& path);
   void count_holders();
   uint64_t count(bool (*wanted)(const model_page&)) const;
@@ -169,7 +167,8 @@ private:
   uint64_t host_free() const;
   uint64_t device_evictable() const;
   uint64_t host_evictable() const;
-  bool has_below(page_map::const_iterator page, bool model_page::*where) const;
+  template <class Predicate>
+  bool has_below(page_map::const_iterator page, Predicate wanted) const;
   /// Where a page stands in the order of eviction: the smallest goes first.
   using place = std::tuple<int, eviction_rank, uint64_t, model_path>;
 
@@ -180,7 +179,7 @@ private:
   void drop(const std::vector<model_path>& tail);
   uint64_t make_room_for(const place& page, uint64_t wanted);
   uint64_t evict_host(uint64_t count);
-  uint64_t evict_host_run(const model_path& victim, uint64_t most);
+  uint64_t evict_host_tail(const model_path& victim, uint64_t most);
   /// Makes room, if it can be made. @returns false if there is none (yet).
   bool make_device_room(uint64_t count);
   bool make_host_room(uint64_t count);

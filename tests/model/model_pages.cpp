@@ -7,6 +7,22 @@
 
 namespace hicache::test {
 
+namespace {
+
+bool on_device(const model_page& page) {
+  return page.on_device;
+}
+
+bool on_host(const model_page& page) {
+  return page.on_host;
+}
+
+bool is_copy(const model_page& page) {
+  return page.on_device && page.on_host;
+}
+
+} // namespace
+
 // -- paths --------------------------------------------------------------------
 
 uint64_t model_cache::whole_pages(uint64_t tokens) const {
@@ -86,14 +102,6 @@ std::vector<model_path> model_cache::tail_of(const model_path& path, uint64_t mo
     tail.push_back(std::move(each));
   }
   return tail;
-}
-
-std::vector<model_path> model_cache::run_of(const model_path& path) const {
-  auto run = std::vector<model_path>{};
-  for (const auto& [each, page] : pages_)
-    if (page.run == pages_.at(path).run)
-      run.push_back(each);
-  return run;
 }
 
 /// References that end with a page that goes end one page earlier.
@@ -187,10 +195,11 @@ uint64_t model_cache::uses_of(page_index page) const {
 
 // -- eviction -----------------------------------------------------------------
 
-bool model_cache::has_below(page_map::const_iterator page, bool model_page::*where) const {
+template <class Predicate>
+bool model_cache::has_below(page_map::const_iterator page, Predicate wanted) const {
   for (auto each = std::next(page); each != pages_.end() && begins_with(each->first, page->first);
        ++each)
-    if (each->first.size() == page->first.size() + 1 && each->second.*where)
+    if (each->first.size() == page->first.size() + 1 && wanted(each->second))
       return true;
   return false;
 }
@@ -199,7 +208,7 @@ std::optional<model_cache::place> model_cache::next_device_victim() const {
   auto first = std::optional<place>{};
   for (auto each = pages_.begin(); each != pages_.end(); ++each) {
     const auto& page = each->second;
-    if (!page.on_device || page.device_locks > 0 || has_below(each, &model_page::on_device))
+    if (!page.on_device || page.device_locks > 0 || has_below(each, on_device))
       continue;
     const auto group = page.references > 0 ? 2 : 1;
     // Nodes are numbered in the order in which they come into being, and so are runs.
@@ -221,9 +230,11 @@ std::optional<model_cache::place> model_cache::next_host_victim() const {
     if (page.on_device) {
       // Nothing is lost with the copy of a page that is also on the device; what goes last from
       // there goes first from here.
+      if (has_below(each, is_copy))
+        continue;
       rank = {~rank.major, ~rank.minor};
     } else {
-      if (has_below(each, &model_page::on_host))
+      if (has_below(each, on_host))
         continue;
       group = page.references > 0 ? 2 : 1;
     }
@@ -267,7 +278,7 @@ void model_cache::evict_tail(const place& first, std::vector<model_path> tail) {
   }
   const auto is_worth = options_.write != write_policy::write_through_selective
                         || page.use.hits >= least_hits()
-                        || has_below(pages_.find(tail.front()), &model_page::on_host);
+                        || has_below(pages_.find(tail.front()), on_host);
   const auto saved
     = options_.host_pages > 0 && is_worth ? make_room_for(first, tail.size()) : uint64_t{0};
   const auto lost = static_cast<ptrdiff_t>(tail.size() - saved);
@@ -303,13 +314,13 @@ uint64_t model_cache::make_room_for(const place& page, uint64_t wanted) {
     const auto victim = next_host_victim();
     if (!victim)
       break;
-    const auto is_leaf = !has_below(pages_.find(path), &model_page::on_host);
+    const auto is_leaf = !has_below(pages_.find(path), on_host);
     const auto order = [](const place& each) {
       return std::tuple{std::get<0>(each), std::get<1>(each), std::get<2>(each)};
     };
     if (is_leaf && order(page) < order(*victim))
       break;
-    evicted_host_ += evict_host_run(std::get<model_path>(*victim), wanted - host_free());
+    evicted_host_ += evict_host_tail(std::get<model_path>(*victim), wanted - host_free());
     count_holders();
   }
   return std::min(wanted, host_free());
@@ -321,29 +332,26 @@ uint64_t model_cache::evict_host(uint64_t count) {
     const auto victim = next_host_victim();
     if (!victim)
       break;
-    freed += evict_host_run(std::get<model_path>(*victim), count - freed);
+    freed += evict_host_tail(std::get<model_path>(*victim), count - freed);
     count_holders();
   }
   evicted_host_ += freed;
   return freed;
 }
 
-/// Takes at most so many pages of the victim's run from L2: of what L2 alone has the last ones, of
-/// copies the first ones. @returns how many.
-uint64_t model_cache::evict_host_run(const model_path& victim, uint64_t most) {
+/// Takes at most so many pages of the victim's run from L2, the last ones. @returns how many.
+uint64_t model_cache::evict_host_tail(const model_path& victim, uint64_t most) {
+  const auto tail = tail_of(victim, most);
   if (!pages_.at(victim).on_device) {
-    const auto tail = tail_of(victim, most);
     std::ranges::for_each(tail, [this](const auto& path) { forget(path); });
     return tail.size();
   }
-  auto run = run_of(victim);
-  if (run.size() > most) {
-    run.resize(most);
-    cut(run.back());
-  }
-  for (const auto& path : run)
+  const auto kept = first_pages(tail.back(), page_count(tail.back()) - 1);
+  if (page_count(kept) > 0 && pages_.at(kept).run == pages_.at(victim).run)
+    cut(kept);
+  for (const auto& path : tail)
     pages_.at(path).on_host = false;
-  return run.size();
+  return tail.size();
 }
 
 bool model_cache::make_device_room(uint64_t count) {
