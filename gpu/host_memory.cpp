@@ -4,6 +4,7 @@
 #include "base/clock.hpp"
 #include "base/unique_fd.hpp"
 #include "base/units.hpp"
+#include "gpu/available_memory.hpp"
 
 #include <fcntl.h>
 #include <linux/mempolicy.h>
@@ -39,19 +40,6 @@ constexpr auto most_kept_back = 10_GiB;
 /// What stays free for the rest of the machine.
 uint64_t kept_back(uint64_t available) noexcept {
   return std::min<uint64_t>(most_kept_back, available / 2);
-}
-
-/// MemAvailable of the machine, in bytes; nothing where the kernel does not say.
-std::optional<uint64_t> available_memory() {
-  auto file = std::ifstream{"/proc/meminfo"};
-  auto name = std::string{};
-  auto kibibytes = uint64_t{0};
-  while (file >> name >> kibibytes) {
-    if (name == "MemAvailable:")
-      return kibibytes * 1_KiB;
-    file.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
-  }
-  return std::nullopt;
 }
 
 std::string system_message(int code) {

@@ -17,9 +17,10 @@ namespace hicache {
 /// @pre ranks_on_host > 0
 uint64_t host_memory_budget(uint64_t available, uint32_t ranks_on_host) noexcept;
 
-/// Refuses a size that the machine cannot back with memory now, so that the user reads a sentence
-/// instead of meeting the kernel's out-of-memory killer. Free huge pages of the kernel's pools do
-/// not count as available. Where the kernel does not say what is available, nothing is refused.
+/// Refuses a size that the machine, or the process's control group, cannot back with memory now
+/// (available_memory), so that the user reads a sentence instead of meeting the kernel's
+/// out-of-memory killer. Free huge pages of the kernel's pools do not count as available. Where the
+/// kernel does not say what is available, nothing is refused.
 /// @returns io_failure that names the size, what is available, and what was kept back and shared.
 /// @pre ranks_on_host > 0
 result<void> check_memory_available(uint64_t bytes, uint32_t ranks_on_host);
