@@ -2,6 +2,7 @@
 
 #include "cache/cache_event.hpp"
 
+#include <cstdint>
 #include <vector>
 
 namespace hicache {
@@ -10,6 +11,8 @@ namespace hicache {
 /// a process.
 struct cache_events {
   std::vector<cache_event> list;
+  /// Counts these messages, from 0.
+  uint64_t number = 0;
 };
 
 } // namespace hicache

@@ -129,13 +129,14 @@ void tree_state::tick(uint8_t timer, uint64_t number) {
 void tree_state::begin_step(caf::timespan wait, caf::typed_response_promise<step_result> promise) {
   if (!open) {
     ++steps_begun;
+    pace.note_step();
     apply_changes();
   }
   if (alone) {
     promise.deliver(step_alone());
     return;
   }
-  if (!open && !core->in_flight()) {
+  if (!open && !core->in_flight() && !pace.is_due(core->has_pins())) {
     // Nothing to agree on; the tree may still make room and top up the prefetcher's reserve, on
     // every rank alike.
     step_core({known.writes_done, known.loads_done, {}, {}, known.now_ns}, {});
@@ -150,7 +151,7 @@ void tree_state::begin_step(caf::timespan wait, caf::typed_response_promise<step
     conclude(*std::exchange(open->late, std::nullopt));
   else if (open->offered)
     expect_ranks();
-  else if (wait.count() == 0 || has_news())
+  else if (wait.count() == 0 || has_news() || !core->in_flight())
     offer();
   else
     self->delayed_send(self, time_to_news(wait), atom::tick_v, news_timer, step_number);
@@ -161,6 +162,7 @@ void tree_state::apply_changes() {
     auto next = std::move(changes.front());
     changes.pop_front();
     core->change_storage(next.change);
+    pace.note_change();
     note(next.change);
     dispatch();
     next.promise.deliver(atom::ok_v);
@@ -195,6 +197,10 @@ step_facts tree_state::facts_here() const {
       fetch = {static_cast<int64_t>(i->second.host_pages->size()),
                static_cast<int64_t>(i->second.found), i->second.why};
   }
+  const auto later = core->fetching_later();
+  const auto is_here = [this](fetch_id id) { return arrived.contains(id); };
+  if (const auto first = std::ranges::find_if(later, is_here); first != later.end())
+    facts.next_fetch = first - later.begin();
   return facts;
 }
 
@@ -219,6 +225,8 @@ void tree_state::forget_ended(const step_facts& facts) {
 tree_answers tree_state::apply_now(const tree_operations& operations) {
   auto answers = tree_answers{};
   answers.list.reserve(operations.list.size());
+  if (!operations.list.empty())
+    pace.note_change();
   for (const auto& operation : operations.list) {
     answers.list.push_back(hicache::apply(*core, operation));
     note(operation);
@@ -244,11 +252,23 @@ void tree_state::dispatch() {
       effect);
   if (!copies.writes.empty() || !copies.loads.empty())
     self->send(helpers.controller, atom::copy_v, std::move(copies));
-  if (auto events = core->take_events(); !events.empty() && helpers.engine)
-    self->send(helpers.engine, atom::events_v,
-               std::make_shared<const cache_events>(cache_events{std::move(events)}));
+  if (auto events = core->take_events(); !events.empty())
+    send_events(std::move(events));
   if (!notes.empty())
     send_notes();
+}
+
+void tree_state::send_events(std::vector<cache_event> list) {
+  const auto events
+    = std::make_shared<const cache_events>(cache_events{std::move(list), event_batches++});
+  if (helpers.engine)
+    self->send(helpers.engine, atom::events_v, cache_events_ptr{events});
+  if (!helpers.publisher || unpublished == limits::unpublished_batches)
+    return;
+  ++unpublished;
+  self->request(helpers.publisher, caf::infinite, atom::events_v, cache_events_ptr{events})
+    .then([this](atom::ok) { --unpublished; },
+          [this](const caf::error&) { helpers.publisher = nullptr; }); // It ends only with us.
 }
 
 template <class Event>
@@ -281,12 +301,8 @@ std::vector<ready_request> tree_state::step_core(const step_facts& facts,
 }
 
 bool tree_state::has_news() const {
-  if (writes.done() > known.writes_done || loads.done() > known.loads_done || copy_failed)
-    return true;
-  const auto is_in
-    = [](const auto& ended) { return [&ended](uint64_t id) { return ended.contains(id); }; };
-  return std::ranges::any_of(core->backing_up(), is_in(stored))
-         || std::ranges::any_of(core->fetching(), is_in(arrived));
+  return writes.done() > known.writes_done || loads.done() > known.loads_done || copy_failed
+         || !stored.empty() || !arrived.empty();
 }
 
 void tree_state::offer() {
@@ -337,6 +353,9 @@ void tree_state::conclude(result<std::vector<int64_t>> minimum) {
     promise.deliver(std::move(*outcome));
   else
     promise.deliver(to_caf(outcome.error()));
+  // What ended beyond the prefetches of this step is news for the next one.
+  if (outcome && known.next_fetch != step_facts::no_fetch)
+    on_news();
   for (auto& batch : std::exchange(waiting, {})) {
     if (open)
       batch.promise.deliver(to_caf({ec::rank_unresponsive, "the step before did not finish"}));
@@ -347,17 +366,17 @@ void tree_state::conclude(result<std::vector<int64_t>> minimum) {
 
 result<step_result> tree_state::settle(const std::vector<int64_t>& minimum) {
   auto agreed = decode_step(minimum, open->mine);
-  if (!agreed)
-    return tl::unexpected{distrust(ec::ranks_diverged, agreed.error().detail)};
-  if (!agreed->digests_agree)
+  if (!agreed.digests_agree)
     return tl::unexpected{distrust(ec::ranks_diverged, "the digests of the ranks' trees differ")};
-  if (agreed->failed)
+  if (agreed.failed)
     return tl::unexpected{distrust(ec::copy_failed, "a copy between L1 and L2 failed on a rank")};
   auto outcome = step_result{};
   outcome.reduced = true;
-  forget_ended(agreed->facts);
-  outcome.ready = step_core(agreed->facts, open->arrived);
-  known = std::move(agreed->facts);
+  outcome.was_in_flight = core->in_flight();
+  forget_ended(agreed.facts);
+  outcome.ready = step_core(agreed.facts, open->arrived);
+  known = std::move(agreed.facts);
+  pace.note_agreement(known.now_ns);
   outcome.in_flight = core->in_flight();
   dispatch();
   return outcome;
@@ -367,6 +386,7 @@ step_result tree_state::step_alone() {
   const auto facts = facts_here();
   const auto lists = pages_here();
   auto outcome = step_result{};
+  outcome.was_in_flight = core->in_flight();
   forget_ended(facts);
   outcome.ready = step_core(facts, lists);
   outcome.in_flight = core->in_flight();

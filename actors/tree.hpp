@@ -1,6 +1,7 @@
 #pragma once
 
 #include "base/clock.hpp"
+#include "cache/comparison_pace.hpp"
 #include "cache/in_order_counter.hpp"
 #include "cache/op_log.hpp"
 #include "cache/prefix_cache.hpp"
@@ -30,6 +31,8 @@ struct tree_helpers {
   engine_actor engine;
   /// Null: nothing is recorded.
   op_recorder_actor recorder{};
+  /// Null: no router is told of cache events.
+  event_publisher_actor publisher{};
 };
 
 /// @relates tree
@@ -91,11 +94,14 @@ struct tree_state {
 
   void send_notes();
 
+  /// Tells the engine, and routers, what the cache can serve.
+  void send_events(std::vector<cache_event> list);
+
   /// A step of the core that is noted.
   std::vector<ready_request> step_core(const step_facts& facts,
                                        const std::vector<page_list>& lists);
 
-  /// True if this rank has something to offer that the others cannot know yet.
+  /// True if something ended on this rank that no step has made a fact yet.
   bool has_news() const;
 
   /// From now on the other ranks have the step's time to answer.
@@ -175,6 +181,7 @@ struct tree_state {
   bool is_frozen = false;
   std::optional<held_step> held;
   std::deque<agreed_change> changes;
+  comparison_pace pace;
   /// True after the engine was told of news, until its next step.
   bool has_told_news = false;
   /// When the open step has waited too long for the other ranks. One timer serves all steps, since
@@ -185,6 +192,9 @@ struct tree_state {
   /// What the recorder does not have yet, and the batches that it has not written.
   std::vector<op_log_entry> notes;
   size_t unrecorded = 0;
+  /// Batches of cache events so far, and those that the publisher has not sent.
+  uint64_t event_batches = 0;
+  size_t unpublished = 0;
   rank_counters counters;
 };
 

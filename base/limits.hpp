@@ -23,10 +23,17 @@ inline constexpr size_t storage_queue_batches = 1024;
 /// size.
 inline constexpr size_t hit_window_size = 32;
 
-/// Prefetches, and backups, that one step can end: they bound a step's vector to 2.1 KiB, and each
-/// of them takes longer than a step.
+/// Prefetches, and backups, that one step can end: a step's vector has room for them, 2.1 KiB in
+/// all, and each of them takes longer than a step. Backups end in order; where more prefetches are
+/// open, they take turns.
 inline constexpr size_t step_fetches = 64;
 inline constexpr size_t step_backups = 64;
+
+/// How often ranks agree in a step at least while something is pinned or has changed, though
+/// nothing is in flight: pins end, and ranks that diverged are found, that much late. And the steps
+/// in which they do not agree meanwhile: an engine that becomes slow all at once still agrees soon.
+inline constexpr auto comparison_time = std::chrono::seconds{1};
+inline constexpr uint64_t steps_uncompared = 8;
 
 /// Prefetches a rank may have open. More would only queue behind the store.
 inline constexpr size_t prefetches_open = 4096;
@@ -71,6 +78,18 @@ inline constexpr size_t deferred_batches = 256;
 /// Batches of an op log that wait for the disk. A disk that far behind would cost memory without
 /// end: recording stops, serving goes on.
 inline constexpr size_t unrecorded_batches = 4096;
+
+/// Pages, and tokens, in one event for routers: SGLang's router refuses larger ones.
+inline constexpr size_t router_event_pages = 65536;
+inline constexpr size_t router_event_tokens = size_t{1} << 20;
+
+/// Batches of events that wait to be published. Whoever is that far behind would take memory
+/// without end: further ones are left out, which routers see by the gap in their numbers.
+inline constexpr size_t unpublished_batches = 4096;
+
+/// Messages that the network may keep for each router that reads too slowly (SGLang's number);
+/// further ones are left out for it.
+inline constexpr int router_messages = 100'000;
 
 /// Tokens of one request. Larger than any context window in use (2026), small enough that page
 /// counts fit 32 bits.

@@ -12,8 +12,8 @@ namespace hicache {
 /// Where pages are.
 enum class cache_medium : uint8_t { device, host };
 
-/// The id by which routers know a page: the first eight bytes of its key, big endian, as a signed
-/// number (SGLang's scheme). Keys contain the namespace, so ids do.
+/// The id by which routers know a page: the first eight bytes of its name for routers, big endian,
+/// as a signed number (SGLang's scheme). The names contain the namespace (event_seed), so ids do.
 int64_t event_id(const page_key& key) noexcept;
 
 /// Pages can be served from `medium` from now on. Emitted when the bytes are there, not before.
@@ -22,8 +22,8 @@ struct pages_stored {
   cache_namespace ns;
   /// The page before the first one; nothing if that is the start of a prompt.
   std::optional<page_key> parent;
-  /// Consecutive pages of one path, and their tokens: keys.size() * page_size, one more with
-  /// bigrams.
+  /// Consecutive pages of one path, by their names for routers, and their tokens: keys.size() *
+  /// page_size, one more with bigrams.
   std::vector<page_key> keys;
   std::vector<token_id> tokens;
 

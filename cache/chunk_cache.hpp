@@ -38,7 +38,9 @@ public:
 
   bool in_flight() const noexcept override { return false; }
   std::span<const operation_id> backing_up() const noexcept override { return {}; }
+  bool has_pins() const noexcept override { return false; }
   std::span<const fetch_id> fetching() const noexcept override { return {}; }
+  std::span<const fetch_id> fetching_later() const noexcept override { return {}; }
   std::optional<int64_t> next_stop_ns() const noexcept override { return std::nullopt; }
   std::vector<ready_request> step(const step_facts& facts,
                                   std::span<const page_list> arrived) override;

@@ -178,7 +178,8 @@ void hi_radix_tree::impl::check_invariants() const {
       list.push_back(id);
     return list;
   };
-  HICACHE_CHECK(open_fetches == numbers(fetches) && open_backups == numbers(backups));
+  HICACHE_CHECK(std::ranges::is_permutation(open_fetches, numbers(fetches))
+                && open_backups == numbers(backups));
   auto waiting = uint64_t{0};
   for (const auto& [id, backup] : backups)
     waiting += backup.is_dropped ? 0 : backup.pages;

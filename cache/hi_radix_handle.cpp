@@ -119,6 +119,14 @@ std::span<const fetch_id> hi_radix_tree::fetching() const noexcept {
   return std::span{open}.first(std::min(open.size(), limits::step_fetches));
 }
 
+std::span<const fetch_id> hi_radix_tree::fetching_later() const noexcept {
+  return std::span{impl_->open_fetches}.subspan(fetching().size());
+}
+
+bool hi_radix_tree::has_pins() const noexcept {
+  return !impl_->pins.empty();
+}
+
 std::optional<int64_t> hi_radix_tree::next_stop_ns() const noexcept {
   const auto& times = impl_->stop_times;
   return times.empty() ? std::nullopt : std::optional{times.begin()->first};

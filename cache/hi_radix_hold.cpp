@@ -12,7 +12,7 @@
 namespace hicache {
 
 uint64_t pin_digest(node_id end, const open_pin& pin) noexcept {
-  return mix(end,
+  return mix(mix(end, static_cast<uint64_t>(pin.ttl_ns)),
              mix(static_cast<uint64_t>(pin.expiry_ns), static_cast<uint64_t>(pin.asked_ttl_ns)));
 }
 
@@ -108,9 +108,20 @@ void hi_radix_tree::impl::begin_pin(radix_node& end, std::chrono::nanoseconds tt
   if (pin.asked_ttl_ns == 0)
     asked_pins.push_back(end.id);
   pin.asked_ttl_ns = std::max<int64_t>(pin.asked_ttl_ns, ttl.count());
+  pin.ttl_ns = std::max(pin.ttl_ns, pin.asked_ttl_ns);
   pins_digest += pin_digest(end.id, pin);
   if (options.write != write_policy::write_back)
     write_path(end, least_hits(), false);
+}
+
+void hi_radix_tree::impl::refresh_pins(const radix_node& end) {
+  if (!options.pin_refresh || is_stopped)
+    return;
+  // Counts of pins grow towards the root.
+  for (const auto* node = &end; !node->is_root(); node = node->parent)
+    if (node->pins > 0)
+      if (const auto pin = pins.find(node->id); pin != pins.end())
+        begin_pin(*pin->second.end, std::chrono::nanoseconds{pin->second.ttl_ns});
 }
 
 void hi_radix_tree::impl::end_pin(node_id id) {

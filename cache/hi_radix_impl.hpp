@@ -142,6 +142,8 @@ struct open_pin {
   bool is_timed = false;
   /// What was asked for since the last step, or 0: counts from the next one.
   int64_t asked_ttl_ns = 0;
+  /// The longest that was ever asked for.
+  int64_t ttl_ns = 0;
 };
 
 /// @relates open_pin
@@ -232,6 +234,8 @@ struct hi_radix_tree::impl {
   uint64_t retain(radix_node& end, std::chrono::nanoseconds ttl);
   void begin_pin(radix_node& end, std::chrono::nanoseconds ttl);
   void end_pin(node_id end);
+  /// Begins the time of all pins anew that end on the path to `end`, if the options want that.
+  void refresh_pins(const radix_node& end);
   void advance(int64_t now);
 
   // -- backups ----------------------------------------------------------------
@@ -267,6 +271,8 @@ struct hi_radix_tree::impl {
   void forget_stop_time(open_request& request);
   void finish_fetches(const step_facts& facts, std::span<const page_list> arrived,
                       std::vector<ready_request>& ready);
+  /// Has the next step begin with this open prefetch.
+  void turn_to(fetch_id id);
   /// A fetch that a request waited for has ended: it is ready, or goes on with the rest.
   void finish_waiting(open_request& request, const open_fetch& fetch, const fetch_fact& fact,
                       std::pair<uint64_t, uint64_t> taken, std::vector<ready_request>& ready);
@@ -292,8 +298,9 @@ struct hi_radix_tree::impl {
   tree_options options;
   radix_tree tree;
   absl::flat_hash_map<request_id, open_request> requests;
-  /// In issue order, as are the lists of their numbers.
+  /// In issue order, as is the list of the backups' numbers.
   std::map<fetch_id, open_fetch> fetches;
+  /// In the order of their turns: the next step may end the first ones.
   std::vector<fetch_id> open_fetches;
   std::map<operation_id, open_backup> backups;
   std::vector<operation_id> open_backups;

@@ -22,6 +22,10 @@ std::vector<ready_request> hi_radix_tree::impl::step(const step_facts& facts,
   HICACHE_CHECK(facts.backups.size() == std::min(open_backups.size(), limits::step_backups)
                 && facts.fetches.size() == std::min(open_fetches.size(), limits::step_fetches)
                 && arrived.size() == facts.fetches.size());
+  HICACHE_CHECK(
+    facts.next_fetch == step_facts::no_fetch
+    || (facts.next_fetch >= 0
+        && static_cast<uint64_t>(facts.next_fetch) < open_fetches.size() - facts.fetches.size()));
   advance(facts.now_ns);
   while (writes.done < facts.writes_done)
     finish_write(writes.finish_oldest());
@@ -39,18 +43,18 @@ std::vector<ready_request> hi_radix_tree::impl::step(const step_facts& facts,
 // -- copies -------------------------------------------------------------------
 
 void hi_radix_tree::impl::finish_write(const operation_queue::entry& write) {
+  // Root first, as routers want to hear of pages; but leaves leave first.
   auto leaving = std::vector<radix_node*>{};
-  for (auto* node = write.end; !node->is_root(); node = node->parent) {
-    if (node->write != write.id)
-      continue;
+  for (auto* node :
+       path_nodes(*write.end, [&](const radix_node& each) { return each.write == write.id; })) {
     tree.finish_write(*node);
     writing_pages -= node->pages;
     if (node->is_leaving)
       leaving.push_back(node);
   }
   tree.unlock_device(*write.end);
-  for (auto* node : leaving)
-    tree.leave(*node);
+  for (auto i = leaving.rbegin(); i != leaving.rend(); ++i)
+    tree.leave(**i);
   back_up_path(*write.end);
   tree.unlock_host(*write.end);
   // L3 takes no page before its parent, so a page that is written back takes those above it along.
@@ -59,9 +63,9 @@ void hi_radix_tree::impl::finish_write(const operation_queue::entry& write) {
 }
 
 void hi_radix_tree::impl::finish_load(const operation_queue::entry& load) {
-  for (auto* node = load.end; !node->is_root(); node = node->parent)
-    if (node->load == load.id)
-      tree.finish_load(*node);
+  for (auto* node :
+       path_nodes(*load.end, [&](const radix_node& node) { return node.load == load.id; }))
+    tree.finish_load(*node);
   tree.unlock_device(*load.end);
   tree.unlock_host(*load.end);
 }
@@ -77,6 +81,7 @@ void hi_radix_tree::impl::make_room() {
 
 uint64_t hi_radix_tree::impl::digest() const noexcept {
   const auto storage_flags = uint64_t{options.storage_attached} << 1 | uint64_t{is_released};
+  const auto fetching_digest = mix(fetches_digest, open_fetches.empty() ? 0 : open_fetches.front());
   const auto state
     = std::array<uint64_t, 23>{tree.digest(),        writes.issued,
                                writes.done,          loads.issued,
@@ -84,7 +89,7 @@ uint64_t hi_radix_tree::impl::digest() const noexcept {
                                backups.size(),       backup_pages,
                                fetches_issued,       reserve,
                                requests.size(),      requests_digest,
-                               fetches_digest,       storage_flags,
+                               fetching_digest,      storage_flags,
                                storage_epoch,        stop_times.size() + untimed.size(),
                                uint64_t{is_stopped}, damage,
                                pins_digest,          pins.size(),

@@ -341,6 +341,9 @@ void hi_radix_tree::impl::finish_fetches(const step_facts& facts,
   for (auto i = size_t{0}; i < facts.fetches.size(); ++i)
     if (facts.fetches[i].arrived >= 0)
       ended.emplace_back(open_fetches[i], i);
+  const auto later = static_cast<uint64_t>(facts.next_fetch) + facts.fetches.size();
+  const auto next = facts.next_fetch == step_facts::no_fetch ? fetch_id{0} : open_fetches.at(later);
+  std::ranges::sort(ended); // By issue, whoever has the first turn.
   for (const auto& [id, i] : ended) {
     const auto& fact = facts.fetches[i];
     const auto count = static_cast<uint64_t>(fact.arrived);
@@ -361,8 +364,14 @@ void hi_radix_tree::impl::finish_fetches(const step_facts& facts,
     for (const auto request : fetch.requests)
       finish_waiting(requests.at(request), fetch, fact, taken, ready);
   }
+  if (next != 0)
+    turn_to(next);
   refill(std::move(unused));
   reclaim();
+}
+
+void hi_radix_tree::impl::turn_to(fetch_id id) {
+  std::ranges::rotate(open_fetches, std::ranges::find(open_fetches, id));
 }
 
 std::pair<uint64_t, uint64_t> hi_radix_tree::impl::place(const open_fetch& fetch, uint64_t count,

@@ -37,6 +37,7 @@ hi_radix_tree::impl::impl(const tree_options& opts)
                          .device_pages = opts.device_pages,
                          .host_pages = opts.host_pages,
                          .eviction = opts.eviction,
+                         .order = opts.order,
                          .name_pages = opts.storage_attached || opts.events,
                          .events = opts.events}) {
   HICACHE_CHECK(std::has_single_bit(options.page_size));
@@ -105,6 +106,7 @@ void hi_radix_tree::impl::match_again(open_request& request, uint64_t limit) {
   move_device_end(request, device_end);
   // Locked nodes are in no eviction order, so that touching them is cheap.
   tree.touch(end, 0);
+  refresh_pins(end);
   if (&device_end != &end) {
     request.host_end = &end;
     request.host_pages = end.end() - device_end.end();
@@ -217,6 +219,7 @@ result<insert_result> hi_radix_tree::impl::insert(const insert_request& asked) {
     request.tokens = asked.tokens;
   list_pages(request);
   tree.touch(end, asked.chunked ? 0 : 1);
+  refresh_pins(end);
   tree.raise_priority(end, asked.priority);
   if (!asked.chunked)
     copy_inserted(end);

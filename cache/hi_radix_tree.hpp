@@ -55,7 +55,9 @@ public:
 
   bool in_flight() const noexcept override;
   std::span<const operation_id> backing_up() const noexcept override;
+  bool has_pins() const noexcept override;
   std::span<const fetch_id> fetching() const noexcept override;
+  std::span<const fetch_id> fetching_later() const noexcept override;
   std::optional<int64_t> next_stop_ns() const noexcept override;
   std::vector<ready_request> step(const step_facts& facts,
                                   std::span<const page_list> arrived) override;

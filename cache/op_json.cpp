@@ -143,6 +143,10 @@ std::string read(const json& from, write_policy& to) {
   return read_name(from, to, write_policy_names);
 }
 
+std::string read(const json& from, page_order& to) {
+  return read_name(from, to, page_order_names);
+}
+
 std::string read(const json& from, prefetch_policy& to) {
   return read_name(from, to, prefetch_policy_names);
 }
@@ -254,6 +258,10 @@ void write(std::string& text, std::chrono::nanoseconds value) {
 
 void write(std::string& text, write_policy value) {
   write_name(text, value, write_policy_names);
+}
+
+void write(std::string& text, page_order value) {
+  write_name(text, value, page_order_names);
 }
 
 void write(std::string& text, prefetch_policy value) {

@@ -27,6 +27,7 @@ inline constexpr std::array<std::string_view, 3> prefetch_policy_names
 inline constexpr std::array<std::string_view, 3> storage_action_names
   = {"attach", "detach", "release"};
 inline constexpr std::array<std::string_view, 2> tier_names = {"device", "host"};
+inline constexpr std::array<std::string_view, 2> page_order_names = {"newest_first", "ascending"};
 
 // -- one value: each reader returns what was expected, or an empty text if it took the value
 // -------
@@ -43,6 +44,7 @@ std::string read(const json& from, write_policy& to);
 std::string read(const json& from, prefetch_policy& to);
 std::string read(const json& from, storage_change::action& to);
 std::string read(const json& from, cache_tier& to);
+std::string read(const json& from, page_order& to);
 std::string read(const json& from, eviction_policy_ptr& to);
 /// Tokens, or page numbers: the types are the same.
 std::string read(const json& from, token_buffer& to);
@@ -70,6 +72,7 @@ void write(std::string& text, write_policy value);
 void write(std::string& text, prefetch_policy value);
 void write(std::string& text, storage_change::action value);
 void write(std::string& text, cache_tier value);
+void write(std::string& text, page_order value);
 void write(std::string& text, const eviction_policy_ptr& value);
 void write(std::string& text, const token_buffer& value);
 void write(std::string& text, const std::vector<int64_t>& value);

@@ -60,8 +60,10 @@ struct format<tree_options> {
     f.may("device_low_pages", x.device_room.low_pages);
     f.may("device_high_pages", x.device_room.high_pages);
     f.need("eviction", x.eviction);
+    f.may("page_order", x.order);
     f.may("bigram", x.bigram);
     f.may("pin_budget_pages", x.pin_budget_pages);
+    f.may("pin_refresh", x.pin_refresh);
     f.may("events", x.events);
     f.may("share_prefixes", x.share_prefixes, true);
   }
@@ -220,6 +222,7 @@ struct format<applied_step> {
     f.need("now_ns", x.facts.now_ns);
     f.may("backups", x.facts.backups);
     f.may("fetches", x.facts.fetches);
+    f.may("next_fetch", x.facts.next_fetch, step_facts::no_fetch);
     f.may("arrived", x.arrived);
   }
 };
@@ -441,6 +444,10 @@ result<void> op_log_player::check(const applied_step& step) const {
   const auto fetching = cache_->fetching();
   if (step.facts.fetches.size() != fetching.size() || step.arrived.size() != fetching.size())
     return wrong("it does not name each prefetch that is open");
+  const auto next = step.facts.next_fetch;
+  if (next != step_facts::no_fetch
+      && (next < 0 || static_cast<uint64_t>(next) >= cache_->fetching_later().size()))
+    return wrong("the next step would begin with a prefetch that is not open");
   auto arrived = std::set<page_index>{};
   for (auto i = size_t{0}; i < fetching.size(); ++i) {
     const auto agreed = step.facts.fetches[i].arrived;

@@ -48,6 +48,13 @@ std::optional<page_key> namespace_seed(const cache_namespace& ns) {
   return hash.finish();
 }
 
+std::optional<page_key> event_seed(const cache_namespace& ns) {
+  if (ns.salt.empty() || !ns.extra_key.empty())
+    return namespace_seed(ns);
+  using namespace std::literals;
+  return hasher().add("sglang-cache-salt-v1\0"sv).add(ns.salt).finish();
+}
+
 uint64_t tenant_of(std::string_view salt) noexcept {
   return salt.empty() ? 0 : XXH3_64bits(salt.data(), salt.size()) | 1;
 }

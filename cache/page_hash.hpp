@@ -19,6 +19,12 @@ page_key hash_page(std::span<const token_id> tokens, const page_key* prior);
 /// are the plain chain. Fields are framed, so that ("bc","a") and ("c","ab") differ.
 std::optional<page_key> namespace_seed(const cache_namespace& ns);
 
+/// The start of the chain of names by which routers know a namespace's pages. SGLang's for a salt
+/// alone, so that routers which compute names themselves find them. SGLang leaves `extra_key` out,
+/// so that an adapter's pages could be taken for the base model's; here they start as in
+/// namespace_seed.
+std::optional<page_key> event_seed(const cache_namespace& ns);
+
 /// A number for the tenant that a namespace's salt stands for; 0 without one.
 uint64_t tenant_of(std::string_view salt) noexcept;
 

@@ -3,6 +3,7 @@
 #include "base/error.hpp"
 #include "cache/cache_event.hpp"
 #include "cache/eviction_policy.hpp"
+#include "cache/page_allocator.hpp"
 #include "messages/operations.hpp"
 
 #include <chrono>
@@ -57,11 +58,15 @@ struct tree_options {
   watermarks device_room{};
   /// Who goes first when room is needed; not null.
   eviction_policy_ptr eviction = lru_policy();
+  /// In which order the free pages of L1, and of L2, are handed out.
+  page_order order = page_order::newest_first;
   /// The unit is a pair of neighbouring tokens instead of a token, as speculative decoding with
   /// EAGLE needs it: n tokens are n - 1 units, and a page's content depends on the token after it.
   bool bigram = false;
   /// Pages that the pins of one tenant (one salt) may keep; a share of the largest tier is sane.
   uint64_t pin_budget_pages = 0;
+  /// A match or an insert that reaches the end of a pin begins the pin's time anew.
+  bool pin_refresh = false;
   /// Collect cache events for take_events().
   bool events = false;
   /// False: no prefix is shared; every request keeps its own pages until release (SGLang's
@@ -87,6 +92,9 @@ struct fetch_fact {
 
 /// What all ranks agreed on in a step.
 struct step_facts {
+  /// No prefetch beyond those of the step ended on any rank.
+  static constexpr int64_t no_fetch = INT64_MAX;
+
   /// Copies finished since start, in issue order.
   uint64_t writes_done = 0;
   uint64_t loads_done = 0;
@@ -97,6 +105,8 @@ struct step_facts {
   std::vector<fetch_fact> fetches{};
   /// The slowest rank's clock, nanoseconds; a value before the last one is ignored.
   int64_t now_ns = 0;
+  /// An index into fetching_later(): the first that ended on some rank. The next step begins there.
+  int64_t next_fetch = no_fetch;
 
   friend bool operator==(const step_facts&, const step_facts&) = default;
 };
@@ -243,9 +253,15 @@ public:
   /// `step_facts::backups`.
   virtual std::span<const operation_id> backing_up() const noexcept = 0;
 
-  /// Prefetches that a step may end, oldest first, at most limits::step_fetches: the order of
-  /// `step_facts::fetches`.
+  /// True while anything is pinned, so that steps have to tell the time. Equal on all ranks.
+  virtual bool has_pins() const noexcept = 0;
+
+  /// Prefetches that the next step may end, at most limits::step_fetches: the order of
+  /// `step_facts::fetches`. All that are open take turns.
   virtual std::span<const fetch_id> fetching() const noexcept = 0;
+
+  /// All others that are open, in the order of their turns.
+  virtual std::span<const fetch_id> fetching_later() const noexcept = 0;
 
   /// The logical time at which the next prefetch of a scheduled request is over by its policy.
   virtual std::optional<int64_t> next_stop_ns() const noexcept = 0;
@@ -253,7 +269,7 @@ public:
   /// Applies what all ranks agreed on. Pins whose time is over end; room is made ahead.
   /// @param arrived This rank's host pages of each element of fetching(), in its order; an element
   /// with arrived == -1 is ignored. Pages beyond the agreed length go back to the reserve.
-  /// @returns the requests whose prefetch ended.
+  /// @returns the requests whose prefetch ended, in the order in which the prefetches were issued.
   virtual std::vector<ready_request> step(const step_facts& facts,
                                           std::span<const page_list> arrived)
     = 0;

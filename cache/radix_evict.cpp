@@ -159,6 +159,7 @@ void radix_tree::truncate(radix_node& node, uint64_t pages) {
     return remove(node);
   node.tokens.truncate(span_size(pages));
   node.keys.resize(options_.name_pages ? pages : 0);
+  node.event_keys.resize(node.event_keys.empty() ? 0 : pages);
   node.pages = pages;
   changed(node);
 }

@@ -86,6 +86,8 @@ struct radix_node {
   /// One per page if the tree names pages, else empty. In a root: the seed of its namespace, if it
   /// has one.
   std::vector<page_key> keys;
+  /// The same for routers, where events are wanted and routers know the pages by other names.
+  std::vector<page_key> event_keys;
   /// Sums over pages, maintained by radix_tree.
   uint64_t token_digest = 0;
   uint64_t device_digest = 0;

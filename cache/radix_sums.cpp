@@ -198,6 +198,7 @@ void radix_tree::check_node(const radix_node& node) const {
   HICACHE_CHECK(node.token_digest == sum_tokens(node, 0, node.pages));
   HICACHE_CHECK(node.device_digest == sum_device(node, 0, node.pages));
   HICACHE_CHECK(node.keys.size() == (options_.name_pages ? node.pages : 0));
+  HICACHE_CHECK(node.event_keys.empty() || node.event_keys.size() == node.pages);
   HICACHE_CHECK(node.on_device() || node.host_resident());
   HICACHE_CHECK(!node.on_device() || node.device.size() == node.pages);
   HICACHE_CHECK(node.host.empty() || node.host.size() == node.pages);

@@ -41,7 +41,8 @@ size_t first_page_hash::operator()(const first_page& page) const noexcept {
 
 radix_tree::radix_tree(const radix_options& options)
   : options_(options), page_tokens_(options.page_size + options.overlap),
-    device_pool_(options.device_pages), host_pool_(options.host_pages), events_(options.overlap) {
+    device_pool_(options.device_pages, options.order),
+    host_pool_(options.host_pages, options.order), events_(options.overlap) {
   HICACHE_CHECK(options_.page_size > 0 && options_.overlap <= 1 && options_.eviction);
   HICACHE_CHECK(options_.name_pages || !options_.events);
   if (options_.events)
@@ -64,8 +65,11 @@ radix_node& radix_tree::root(const cache_namespace& ns) {
     entry->second = &node;
     node.ns = &entry->first;
     node.token_digest = hash_namespace(ns);
-    if (const auto seed = namespace_seed(ns); seed && options_.name_pages)
+    const auto seed = namespace_seed(ns);
+    if (seed && options_.name_pages)
       node.keys.push_back(*seed);
+    if (const auto other = event_seed(ns); other != seed && options_.events)
+      node.event_keys.push_back(*other);
     changed(node);
   }
   return *entry->second;
@@ -125,6 +129,9 @@ radix_node& radix_tree::add(radix_node& parent, token_span tokens, std::vector<p
   HICACHE_CHECK(keys.size() == (options_.name_pages ? node.pages : 0));
   node.host = std::move(host);
   node.keys = std::move(keys);
+  if (!parent.event_keys.empty())
+    node.event_keys = hash_pages(node.tokens.view(), options_.page_size, &parent.event_keys.back(),
+                                 options_.overlap);
   node.l3 = l3;
   node.use.created = clock_;
   node.use.last_access = clock_;
@@ -192,6 +199,8 @@ radix_node& radix_tree::split(radix_node& node, uint64_t pages) {
   node.host = take_tail(upper.host, pages);
   upper.keys = std::move(node.keys);
   node.keys = take_tail(upper.keys, pages);
+  upper.event_keys = std::move(node.event_keys);
+  node.event_keys = take_tail(upper.event_keys, pages);
   upper.device_locks = node.device_locks;
   upper.host_locks = node.host_locks;
   upper.pins = node.pins;
@@ -421,12 +430,16 @@ void radix_tree::slide_references(radix_node& node) {
 
 // -- events -------------------------------------------------------------------
 
+const std::vector<page_key>& radix_tree::event_names(const radix_node& node) {
+  return node.event_keys.empty() ? node.keys : node.event_keys;
+}
+
 void radix_tree::emit_stored(cache_medium medium, const radix_node& node) {
   if (!options_.events)
     return;
-  auto event = pages_stored{medium, *node.root().ns, std::nullopt, node.keys, {}};
-  if (!node.parent->keys.empty())
-    event.parent = node.parent->keys.back();
+  auto event = pages_stored{medium, *node.root().ns, std::nullopt, event_names(node), {}};
+  if (!node.parent->is_root())
+    event.parent = event_names(*node.parent).back();
   const auto tokens = node.tokens.view();
   event.tokens.assign(tokens.begin(), tokens.end());
   events_.add(std::move(event));
@@ -435,8 +448,8 @@ void radix_tree::emit_stored(cache_medium medium, const radix_node& node) {
 void radix_tree::emit_removed(cache_medium medium, const radix_node& node, uint64_t from) {
   if (!options_.events)
     return;
-  events_.add(
-    pages_removed{medium, {node.keys.begin() + static_cast<ptrdiff_t>(from), node.keys.end()}});
+  const auto& names = event_names(node);
+  events_.add(pages_removed{medium, {names.begin() + static_cast<ptrdiff_t>(from), names.end()}});
 }
 
 } // namespace hicache

@@ -42,6 +42,7 @@ struct radix_options {
   uint32_t device_pages = 0;
   uint32_t host_pages = 0;
   eviction_policy_ptr eviction = lru_policy();
+  page_order order = page_order::newest_first;
   /// Nodes carry page keys.
   bool name_pages = false;
   /// Collect events; needs name_pages.
@@ -249,6 +250,7 @@ private:
   first_page first_page_of(const radix_node& node) const noexcept {
     return {node.tokens.data(), page_tokens_};
   }
+  static const std::vector<page_key>& event_names(const radix_node& node);
   void emit_stored(cache_medium medium, const radix_node& node);
   void emit_removed(cache_medium medium, const radix_node& node, uint64_t from);
   void reorder(eviction_order& order, radix_node& node, order_key& key, const order_key& next);

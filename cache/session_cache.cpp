@@ -446,8 +446,16 @@ std::span<const operation_id> session_cache::backing_up() const noexcept {
   return inner_->backing_up();
 }
 
+bool session_cache::has_pins() const noexcept {
+  return inner_->has_pins();
+}
+
 std::span<const fetch_id> session_cache::fetching() const noexcept {
   return inner_->fetching();
+}
+
+std::span<const fetch_id> session_cache::fetching_later() const noexcept {
+  return inner_->fetching_later();
 }
 
 std::optional<int64_t> session_cache::next_stop_ns() const noexcept {

@@ -1,48 +1,62 @@
 #include "cache/step_vector.hpp"
 
+#include "base/check.hpp"
+#include "base/limits.hpp"
+
+#include <algorithm>
+
 namespace hicache {
 
 namespace {
 
-// A value and its complement: their minima are complementary exactly if all ranks offered the same
-// value. A flag is 0 or -1, so that one rank that raises it raises it for all.
-enum slot : size_t { writes, loads, now, digest, digest_complement, failed, lists_begin };
+// The digest comes first: if its values are not complementary, the others mean nothing, since the
+// ranks may have different operations in the same place. A value and its complement: their minima
+// are complementary exactly if all ranks offered the same value. A flag is 0 or -1, so that one
+// rank that raises it raises it for all.
+enum slot : size_t { digest, digest_complement, failed, writes, loads, now, next_fetch, backups };
 
 /// Values per prefetch.
 constexpr auto fetch_values = size_t{3};
+
+constexpr auto fetches = backups + limits::step_backups;
+
+static_assert(step_values == fetches + fetch_values * limits::step_fetches);
 
 } // namespace
 
 std::vector<int64_t> encode_step(const step_offer& offer) {
   const auto& facts = offer.facts;
-  auto values = std::vector<int64_t>(lists_begin);
-  values.reserve(lists_begin + facts.backups.size() + fetch_values * facts.fetches.size());
-  values[writes] = static_cast<int64_t>(facts.writes_done);
-  values[loads] = static_cast<int64_t>(facts.loads_done);
-  values[now] = facts.now_ns;
+  HICACHE_CHECK(facts.backups.size() <= limits::step_backups
+                && facts.fetches.size() <= limits::step_fetches);
+  auto values = std::vector<int64_t>(step_values);
   values[digest] = static_cast<int64_t>(offer.digest);
   values[digest_complement] = static_cast<int64_t>(~offer.digest);
   values[failed] = offer.failed ? -1 : 0;
-  values.insert(values.end(), facts.backups.begin(), facts.backups.end());
+  values[writes] = static_cast<int64_t>(facts.writes_done);
+  values[loads] = static_cast<int64_t>(facts.loads_done);
+  values[now] = facts.now_ns;
+  values[next_fetch] = facts.next_fetch;
+  std::ranges::copy(facts.backups, values.begin() + backups);
+  auto next = values.begin() + fetches;
   for (const auto& fetch : facts.fetches)
-    values.insert(values.end(), {fetch.arrived, fetch.found, static_cast<int64_t>(fetch.why)});
+    for (const auto value : {fetch.arrived, fetch.found, static_cast<int64_t>(fetch.why)})
+      *next++ = value;
   return values;
 }
 
-result<step_agreement> decode_step(std::span<const int64_t> minimum, const step_facts& offered) {
-  const auto backups = offered.backups.size();
-  const auto fetches = offered.fetches.size();
-  if (minimum.size() != lists_begin + backups + fetch_values * fetches)
-    return fail(ec::configuration_mismatch, "a step vector of another length");
+step_agreement decode_step(std::span<const int64_t> minimum, const step_facts& offered) {
+  HICACHE_CHECK(minimum.size() == step_values);
   auto agreed = step_agreement{};
+  agreed.digests_agree = minimum[digest] == ~minimum[digest_complement];
+  agreed.failed = minimum[failed] != 0;
   agreed.facts.writes_done = static_cast<uint64_t>(minimum[writes]);
   agreed.facts.loads_done = static_cast<uint64_t>(minimum[loads]);
   agreed.facts.now_ns = minimum[now];
-  agreed.digests_agree = minimum[digest] == ~minimum[digest_complement];
-  agreed.failed = minimum[failed] != 0;
-  auto rest = minimum.subspan(lists_begin);
-  agreed.facts.backups.assign(rest.begin(), rest.begin() + static_cast<ptrdiff_t>(backups));
-  for (rest = rest.subspan(backups); !rest.empty(); rest = rest.subspan(fetch_values))
+  agreed.facts.next_fetch = minimum[next_fetch];
+  const auto stored = minimum.subspan(backups, offered.backups.size());
+  agreed.facts.backups.assign(stored.begin(), stored.end());
+  auto rest = minimum.subspan(fetches, fetch_values * offered.fetches.size());
+  for (; !rest.empty(); rest = rest.subspan(fetch_values))
     agreed.facts.fetches.push_back({rest[0], rest[1], static_cast<give_up>(rest[2])});
   return agreed;
 }

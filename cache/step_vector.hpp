@@ -1,6 +1,6 @@
 #pragma once
 
-#include "base/error.hpp"
+#include "base/limits.hpp"
 #include "cache/prefix_cache.hpp"
 
 #include <cstdint>
@@ -26,12 +26,16 @@ struct step_agreement {
   bool failed = false;
 };
 
+/// Length of every vector of a step, whatever is open: ranks that have diverged, too, can compare
+/// their digests.
+inline constexpr size_t step_values = 7 + limits::step_backups + 3 * limits::step_fetches;
+
 /// The vector whose element-wise minimum over the ranks is a `step_agreement`.
 std::vector<int64_t> encode_step(const step_offer& offer);
 
-/// Reads the minimum of the ranks' vectors.
+/// Reads the minimum of the ranks' vectors. If the digests differ, its facts are none.
 /// @param offered What this rank offered: as many backups and prefetches.
-/// @returns configuration_mismatch if the length is another one.
-result<step_agreement> decode_step(std::span<const int64_t> minimum, const step_facts& offered);
+/// @pre minimum.size() == step_values
+step_agreement decode_step(std::span<const int64_t> minimum, const step_facts& offered);
 
 } // namespace hicache

@@ -16,9 +16,13 @@ void add_tls_flags(CLI::App& app, tls_files& tls) {
     ->type_name("FILE");
 }
 
+bool is_loopback(const std::string& host) noexcept {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
 result<void> check_listening(const std::string& flag, const std::string& host, const tls_files& tls,
                              bool insecure) {
-  if (insecure || tls.given() || host == "localhost" || host == "::1" || host.starts_with("127."))
+  if (insecure || tls.given() || is_loopback(host))
     return {};
   return fail(ec::invalid_argument,
               flag + ": other machines reach '" + host

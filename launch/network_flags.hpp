@@ -12,6 +12,9 @@ namespace hicache {
 /// Adds --tls-cert, --tls-key and --tls-ca.
 void add_tls_flags(CLI::App& app, tls_files& tls);
 
+/// True if only this machine reaches the host, by its name or number: localhost, ::1, 127.*.
+bool is_loopback(const std::string& host) noexcept;
+
 /// Whether a port may be opened: on an address that other machines reach, with TLS or with
 /// --insecure.
 /// @param flag The one that gave the host.

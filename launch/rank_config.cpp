@@ -90,6 +90,24 @@ result<void> check_admin(const std::string& listen, const std::string& token_fil
   return {};
 }
 
+constexpr std::array<std::string_view, 2> page_orders = {"newest_first", "ascending"};
+
+/// Events are sent in clear.
+result<void> check_events(const std::string& endpoint, bool insecure) {
+  const auto scheme = std::string_view{"tcp://"};
+  if (insecure || !endpoint.starts_with(scheme))
+    return {};
+  auto host = endpoint.substr(scheme.size(), endpoint.rfind(':') - scheme.size());
+  if (host.starts_with('[') && host.ends_with(']'))
+    host = host.substr(1, host.size() - 2);
+  if (is_loopback(host))
+    return {};
+  return fail(ec::invalid_argument,
+              "--kv-events: other machines reach '" + endpoint
+                + "'; expected --insecure to let everyone there read the tokens of prompts, or "
+                  "tcp://127.0.0.1:PORT or ipc://FILE");
+}
+
 hicache::prefetch_policy prefetch_policy_of(std::string_view name) {
   if (name == "best_effort")
     return prefetch_policy::best_effort;
@@ -157,6 +175,8 @@ result<void> rank_config::finish(uint32_t ranks) {
       return checked;
   if (auto policy = make_eviction_policy(eviction_policy); !policy)
     return fail(ec::invalid_argument, "--radix-eviction-policy: " + policy.error().detail);
+  if (std::ranges::find(page_orders, page_order) == page_orders.end())
+    return bad("--page-order", page_order, "known; expected newest_first or ascending");
   if (!(evict_below >= 0 && evict_below <= evict_until && evict_until <= 0.5))
     return bad("--evict-below, --evict-until",
                absl::StrFormat("%g and %g", evict_below, evict_until),
@@ -182,6 +202,9 @@ result<void> rank_config::finish(uint32_t ranks) {
     return fail(ec::invalid_argument,
                 "--hicache-storage-backend-extra-config: " + extra.error().detail);
   storage = *extra;
+  // From now on a file's content, which the ranks compare: each of them may have another file of
+  // that name.
+  extra_config = *storage_config_json(extra_config);
   if (*kind == attention_kind::mha && !groups_fit(storage.tp_lcm_size, heads->heads, kv_heads))
     return bad("--hicache-storage-backend-extra-config: tp_lcm_size",
                std::to_string(storage.tp_lcm_size),
@@ -208,6 +231,8 @@ result<void> rank_config::finish(uint32_t ranks) {
   if (auto checked = tls.check(); !checked)
     return checked;
   if (auto allowed = check_listening("--listen-host", listen_host, tls, insecure); !allowed)
+    return allowed;
+  if (auto allowed = check_events(kv_events, insecure); !allowed)
     return allowed;
   if (auto admin = check_admin(admin_listen, admin_token_file); !admin)
     return admin;
@@ -263,9 +288,14 @@ tree_options rank_config::tree(uint32_t ranks) const {
   options.layers = layers;
   options.write = write_policy_of(write_policy);
   options.eviction = *make_eviction_policy(eviction_policy);
+  options.order = page_order == "ascending" ? hicache::page_order::ascending
+                                            : hicache::page_order::newest_first;
+  options.load_back_threshold_tokens = load_back_threshold;
+  options.bigram = bigram;
   options.share_prefixes = !disable_radix_cache;
   options.pin_budget_pages
     = static_cast<uint64_t>(pin_budget * std::max(options.device_pages, options.host_pages));
+  options.pin_refresh = pin_refresh;
   options.prefetch.policy = prefetch_policy_of(prefetch_policy);
   options.prefetch.threshold_tokens = static_cast<uint32_t>(storage.prefetch_threshold);
   options.prefetch.timeout_base = storage.prefetch_timeout_base;
@@ -305,8 +335,12 @@ std::vector<std::pair<std::string, std::string>> rank_config::fields() const {
     {"hicache-io-threads", std::to_string(io_threads)},
     {"hicache-mem-layout", mem_layout},
     {"radix-eviction-policy", eviction_policy},
+    {"page-order", page_order},
+    {"load-back-threshold", std::to_string(load_back_threshold)},
+    {"bigram", bigram ? "true" : "false"},
     {"disable-radix-cache", disable_radix_cache ? "true" : "false"},
     {"pin-budget", absl::StrFormat("%g", pin_budget)},
+    {"pin-refresh", pin_refresh ? "true" : "false"},
     {"evict-below", absl::StrFormat("%g", evict_below)},
     {"evict-until", absl::StrFormat("%g", evict_until)},
     {"hicache-storage-backend", storage_backend},
@@ -330,6 +364,8 @@ std::vector<std::pair<std::string, std::string>> rank_config::fields() const {
     {"rope", rope},
     {"first-layer", std::to_string(first_layer)},
     {"numerics", numerics},
+    {"kv-events", kv_events},
+    {"kv-events-topic", kv_events_topic},
     {"admin-listen", admin_listen},
     {"metrics-port", std::to_string(metrics.port)},
   };
@@ -396,10 +432,20 @@ void add_rank_flags(CLI::App& app, rank_config& config) {
       "layout of L2: layer_first, page_first, page_first_direct or page_head");
   add("--radix-eviction-policy", config.eviction_policy,
       "which page goes first: lru, lfu, fifo, mru, filo, priority or slru");
+  add("--page-order", config.page_order,
+      "in which order free pages are handed out: newest_first, or ascending, so that requests get "
+      "runs of neighbouring pages");
+  add("--load-back-threshold", config.load_back_threshold,
+      "tokens in L2 that are computed rather than loaded, if there are fewer")
+    ->check(CLI::NonNegativeNumber);
+  app.add_flag("--bigram", config.bigram,
+               "pages are of pairs of neighbouring tokens, for speculative decoding with EAGLE");
   app.add_flag("--disable-radix-cache", config.disable_radix_cache,
                "share nothing between requests: no radix tree, no L2, no L3");
   add("--pin-budget", config.pin_budget,
       "share of the larger of L1 and L2 that the pins of one tenant may keep, 0 to 1");
+  app.add_flag("--pin-refresh", config.pin_refresh,
+               "a request that uses all that is pinned begins the pin's time anew");
   add("--evict-below", config.evict_below,
       "share of L1 below which free pages are made ahead of requests; 0 never");
   add("--evict-until", config.evict_until, "share of free pages at which that stops");
@@ -444,7 +490,13 @@ void add_rank_flags(CLI::App& app, rank_config& config) {
       "address on which peers on other machines read this rank's segment");
   add_tls_flags(app, config.tls);
   app.add_flag("--insecure", config.insecure,
-               "let --listen-host be one that other machines reach, without TLS");
+               "let --listen-host and --kv-events be ones that other machines reach, without TLS");
+  add("--kv-events", config.kv_events,
+      "where rank 0 publishes for routers which pages L1 and L2 have, over ZeroMQ in SGLang's "
+      "format: tcp://*:5557 or ipc://FILE to be subscribed to, tcp://HOST:PORT to connect to a "
+      "router; nowhere if absent")
+    ->type_name("ENDPOINT");
+  add("--kv-events-topic", config.kv_events_topic, "topic of these events")->type_name("TOPIC");
   add("--record-ops", config.record_ops,
       "write every operation and step to an op log, for hicachectl oplog replay and diff; with "
       "several ranks each writes FILE.RANK")

@@ -75,16 +75,25 @@ struct rank_config {
   uint32_t io_threads = 1;
   std::string mem_layout = "page_first";
   std::string eviction_policy = "lru";
+  /// In which order free pages are handed out: newest_first or ascending.
+  std::string page_order = "newest_first";
+  /// Tokens of a host part that is computed rather than loaded, if it has fewer.
+  uint32_t load_back_threshold = 10;
+  /// The unit is a pair of neighbouring tokens, for speculative decoding with EAGLE.
+  bool bigram = false;
   /// Every request keeps its own pages and shares none.
   bool disable_radix_cache = false;
   /// Share of the larger of L1 and L2 that the pins of one tenant may keep.
   double pin_budget = 0.25;
+  /// A use of all that is pinned begins the pin's time anew.
+  bool pin_refresh = false;
   /// Shares of L1: as soon as fewer pages are free than the first, steps evict until the second is.
   double evict_below = 0.01;
   double evict_until = 0.02;
   /// Empty: no L3.
   std::string storage_backend;
   std::string prefetch_policy = "wait_complete";
+  /// JSON, or @FILE; after finish() the JSON of either.
   std::string extra_config;
   /// HOST:PORT of the index; needed by the cluster backend.
   std::string index;
@@ -120,8 +129,12 @@ struct rank_config {
   std::string listen_host = "127.0.0.1";
   /// Of the connections to the index. Paths may differ between ranks.
   tls_files tls;
-  /// Lets listen_host be one that other machines reach, without TLS.
+  /// Lets listen_host and kv_events be ones that other machines reach, without TLS.
   bool insecure = false;
+  /// Where rank 0 publishes what L1 and L2 can serve (transport/event_socket.hpp), and under which
+  /// topic. Empty: nowhere.
+  std::string kv_events;
+  std::string kv_events_topic;
   duration step_timeout = limits::step_timeout;
   std::string log_level = "info";
   /// File of the op log; each of several ranks appends its number. Empty: none.

@@ -4,6 +4,7 @@
 #include "actors/backup.hpp"
 #include "actors/consensus.hpp"
 #include "actors/controller.hpp"
+#include "actors/event_publisher.hpp"
 #include "actors/op_recorder.hpp"
 #include "actors/prefetcher.hpp"
 #include "actors/tree.hpp"
@@ -35,8 +36,8 @@ namespace {
 
 class runtime_impl final : public rank_runtime, private storage_admin {
 public:
-  runtime_impl(const rank_config& config, uint32_t rank, uint32_t ranks, backend_wrapper wrap)
-    : config_(config), rank_(rank), ranks_(ranks), wrap_(std::move(wrap)),
+  runtime_impl(const rank_config& config, uint32_t rank, uint32_t ranks, rank_extensions extensions)
+    : config_(config), rank_(rank), ranks_(ranks), extensions_(std::move(extensions)),
       l1_(config.shape(ranks), host_layout::layer_first, config.device_pages + 1),
       l2_(config.shape(ranks), *parse_host_layout(config.mem_layout),
           config.host_pages(ranks) + 1) {
@@ -52,6 +53,7 @@ public:
     admin_.reset();
     stop(tree_);
     stop(recorder_);
+    stop(publisher_);
     stop(prefetcher_);
     stop(backup_);
     stop(controller_);
@@ -123,6 +125,8 @@ private:
 
   result<void> open_op_log();
 
+  result<void> open_events();
+
   result<void> open_store();
 
   result<void> open_admin();
@@ -144,7 +148,7 @@ private:
   rank_config config_;
   uint32_t rank_;
   uint32_t ranks_;
-  backend_wrapper wrap_;
+  rank_extensions extensions_;
   monotonic_clock clock_;
   pool_geometry l1_;
   pool_geometry l2_;
@@ -162,8 +166,11 @@ private:
   std::unique_ptr<copy_engine> copies_;
   std::string op_log_name_;
   std::unique_ptr<std::ofstream> op_log_;
+  std::unique_ptr<event_socket> events_;
+  std::string events_endpoint_;
   tree_actor tree_;
   op_recorder_actor recorder_;
+  event_publisher_actor publisher_;
   controller_actor controller_;
   prefetcher_actor prefetcher_;
   backup_actor backup_;
@@ -188,6 +195,8 @@ result<void> runtime_impl::prepare(const device_layers* registered, uint32_t ran
     return tl::unexpected{copies.error()};
   copies_ = std::move(*copies);
   if (auto opened = open_op_log(); !opened)
+    return opened;
+  if (auto opened = open_events(); !opened)
     return opened;
   if (auto opened = open_store(); !opened)
     return opened;
@@ -255,9 +264,21 @@ result<void> runtime_impl::open_op_log() {
   return {};
 }
 
+result<void> runtime_impl::open_events() {
+  // An event is a fact of all ranks, so one of them tells it.
+  if (rank_ != 0 || config_.kv_events.empty())
+    return {};
+  auto opened = event_socket::open(config_.kv_events);
+  if (!opened)
+    return fail(opened.error().code, "--kv-events: " + opened.error().detail);
+  events_ = std::move(*opened);
+  events_endpoint_ = events_->endpoint();
+  return {};
+}
+
 result<void> runtime_impl::open_store() {
   store_ = std::make_unique<rank_store>(*system_, config_, rank_, ranks_, l2_, l2_memory_->data(),
-                                        shared_.get(), clock_, wrap_);
+                                        shared_.get(), clock_, extensions_.wrap);
   if (config_.storage_backend.empty())
     return {};
   auto opened
@@ -295,13 +316,20 @@ void runtime_impl::spawn(std::unique_ptr<agreement> ranks) {
 
 void runtime_impl::spawn_tree(const engine_actor& engine) {
   const auto page_bytes = l2_.page_bytes();
-  const auto settings = config_.tree(ranks_);
+  auto settings = config_.tree(ranks_);
+  settings.events = extensions_.events || events_;
+  if (extensions_.eviction)
+    settings.eviction = extensions_.eviction;
   controller_
     = system_->spawn(controller, std::move(copies_), page_bytes, shared_ ? shared_->lent : nullptr);
   if (op_log_)
     recorder_
       = system_->spawn<caf::detached>(op_recorder, op_log_name_, std::move(op_log_), settings);
-  auto helpers = tree_helpers{controller_, consensus_, {}, {}, engine, recorder_};
+  if (events_)
+    publisher_ = system_->spawn<caf::detached>(
+      event_publisher, event_publisher_options{config_.kv_events_topic, config_.page_size},
+      std::move(events_));
+  auto helpers = tree_helpers{controller_, consensus_, {}, {}, engine, recorder_, publisher_};
   prefetcher_ = system_->spawn(prefetcher, prefetcher_options{limits::storage_timeout, page_bytes},
                                opened_.actor, consensus_);
   backup_
@@ -391,6 +419,8 @@ std::string runtime_impl::description() const {
     text += "; administered at " + admin_->address();
   if (metrics_)
     text += "; metrics at " + metrics_->address();
+  if (publisher_)
+    text += "; events at " + events_endpoint_;
   return text;
 }
 
@@ -437,16 +467,19 @@ result<std::unique_ptr<rank_runtime>> rank_runtime::start(const rank_config& con
                                                           std::unique_ptr<agreement> ranks,
                                                           const engine_actor& engine,
                                                           const device_layers* registered,
-                                                          const backend_wrapper& wrap) {
+                                                          const rank_extensions& extensions) {
   const auto rank = ranks->rank();
   const auto size = ranks->size();
   // Before anything is allocated by settings that the ranks may not share.
-  if (auto same = agree_on_settings(*ranks, config.fields()); !same)
+  auto fields = config.fields();
+  fields.emplace_back("radix-eviction-policy of the engine's own",
+                      extensions.eviction ? extensions.eviction->name() : "");
+  if (auto same = agree_on_settings(*ranks, fields); !same)
     return tl::unexpected{same.error()};
   const auto here = count_ranks_on_host(*ranks);
   if (!here)
     return tl::unexpected{here.error()};
-  auto runtime = std::make_unique<runtime_impl>(config, rank, size, wrap);
+  auto runtime = std::make_unique<runtime_impl>(config, rank, size, extensions);
   if (auto all = agree_on_outcome(*ranks, runtime->prepare(registered, *here)); !all)
     return tl::unexpected{all.error()};
   runtime->spawn(std::move(ranks));

@@ -2,6 +2,7 @@
 
 #include "backends/storage_backend.hpp"
 #include "base/clock.hpp"
+#include "cache/eviction_policy.hpp"
 #include "cache/geometry.hpp"
 #include "gpu/device.hpp"
 #include "launch/rank_config.hpp"
@@ -17,6 +18,17 @@ class Collectable;
 } // namespace prometheus
 
 namespace hicache {
+
+/// What only a program that links hicache can bring along.
+struct rank_extensions {
+  /// Around each L3 store that this rank opens; may be empty.
+  backend_wrapper wrap{};
+  /// Who goes first when room is needed, in place of --radix-eviction-policy; null leaves it to
+  /// that. Of the same name on every rank.
+  eviction_policy_ptr eviction{};
+  /// Tells the engine what L1 and L2 can serve, as (atom::events, cache_events_ptr).
+  bool events = false;
+};
 
 /// One rank of hicache, running: its pools, its actors, and its part of L3. What an engine links
 /// and starts once per rank, in the same order on every rank.
@@ -38,14 +50,13 @@ public:
   /// @param registered The engine's own L1 pool, which must outlive the runtime; null lets hicache
   /// allocate one. Its shape must be that of the settings, and it must hold --device-pages pages
   /// and the padding page.
-  /// @param wrap Around each L3 store that this rank opens; may be empty.
   /// @returns one sentence: memory that is not there, an index that does not answer, settings in
   /// which the ranks differ. A rank that fails because another one did returns ec::stopping.
   static result<std::unique_ptr<rank_runtime>> start(const rank_config& config,
                                                      std::unique_ptr<agreement> ranks,
                                                      const engine_actor& engine = {},
                                                      const device_layers* registered = nullptr,
-                                                     const backend_wrapper& wrap = {});
+                                                     const rank_extensions& extensions = {});
 
   virtual ~rank_runtime() = default;
 

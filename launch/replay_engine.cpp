@@ -273,7 +273,7 @@ result<bool> replay_engine::may_get_room() {
     return true;
   // Under write_back the tree may have begun to write pages to L2 to make the room.
   return step(step_patience).map([this](const step_result& done) {
-    return done.reduced || std::ranges::count(open_, false, &open_request::parked) > 1;
+    return done.was_in_flight || std::ranges::count(open_, false, &open_request::parked) > 1;
   });
 }
 

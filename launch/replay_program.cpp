@@ -230,7 +230,7 @@ result<int> replay(const rank_config& config, const replay_flags& flags, rank_se
                    const std::vector<replay_request>& workload, const stop_signal& stop,
                    const backend_wrapper& wrap) {
   const auto speaks = session.rank == 0;
-  auto runtime = rank_runtime::start(config, std::move(session.peers), {}, nullptr, wrap);
+  auto runtime = rank_runtime::start(config, std::move(session.peers), {}, nullptr, {.wrap = wrap});
   if (!runtime)
     return tl::unexpected{runtime.error()};
   if (speaks)

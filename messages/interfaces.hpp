@@ -211,6 +211,14 @@ using op_recorder_actor = caf::typed_actor<
   // Itself: all that was sent before its end is written.
   caf::reacts_to<atom::done>>;
 
+/// The EVENT PUBLISHER tells routers what the cache can serve. Detached, because making the
+/// messages takes time that steps do not have.
+using event_publisher_actor = caf::typed_actor<
+  // Tree: what became true. Answers when it is on its way.
+  caf::replies_to<atom::events, cache_events_ptr>::with<atom::ok>,
+  // Itself: all that was sent before its end is on its way.
+  caf::reacts_to<atom::done>>;
+
 /// The ENGINE is the user's side. What the runtime tells it unasked.
 using engine_actor = caf::typed_actor<
   // Something failed that the engine should know of although it can go on: L3 lost, ranks diverged.

@@ -398,8 +398,11 @@ struct ready_request {
 
 /// Answer to step: what all ranks know now.
 struct step_result {
-  /// False if nothing was in flight, so that no reduction was needed.
+  /// False if no reduction was needed: nothing was in flight, and nothing has changed that the
+  /// ranks have to compare now.
   bool reduced = false;
+  /// True if writes, loads, backups or prefetches were outstanding when the step began.
+  bool was_in_flight = false;
   /// True while writes, loads, backups or prefetches are outstanding.
   bool in_flight = false;
   /// Requests whose prefetch ended, in the order in which the fetches were issued.

@@ -39,7 +39,8 @@ protected:
                                 .layers = 1,
                                 .prefetch = {.policy = policy, .threshold_tokens = 4},
                                 .load_back_threshold_tokens = 4,
-                                .storage_attached = true};
+                                .storage_attached = true,
+                                .pin_budget_pages = 8};
     for (auto& peer : make_local_agreements(ranks)) {
       auto& rank = ranks_.emplace_back();
       rank.consensus = spawn(consensus, std::move(peer));
@@ -509,6 +510,87 @@ TEST_F(TreeTest, FailedCopyOnOneRankIsToldToAll) {
     EXPECT_EQ(counters(rank).divergences, 0u);
   }
   EXPECT_EQ(match(2, 1).device_tokens, 0u);
+}
+
+TEST_F(TreeTest, DifferentNumbersOfOpenOperationsAreADivergence) {
+  start(2);
+  apply(whole_request(1));
+  send({match_request{2, {}, tokens(2), 8}, prefetch_request{2}}, 0);
+  run();
+  for (const auto& answer : step_all())
+    EXPECT_EQ(answer.code(), ec::ranks_diverged);
+  EXPECT_EQ(counters(0).divergences, 1u);
+  EXPECT_EQ(counters(1).divergences, 1u);
+}
+
+TEST_F(TreeTest, DigestsAreComparedThoughNothingIsInFlight) {
+  start(2);
+  for (const auto id : {1u, 2u}) {
+    apply(whole_request(id));
+    all_done(operation_kind::write, id);
+    step_all();
+    all_done(operation_kind::backup, id);
+    ASSERT_FALSE(step_all()[0].get()->in_flight);
+  }
+  for (auto rank = size_t{0}; rank < 2; ++rank)
+    send({match_request{3, {}, tokens(rank == 0 ? 1 : 2), 8}, release_request{3}}, rank);
+  run();
+  auto code = ec::none;
+  for (auto steps = uint64_t{0}; steps < limits::steps_uncompared && code == ec::none; ++steps) {
+    advance(100ms);
+    const auto answers = step_all();
+    code = answers[0].code();
+    EXPECT_EQ(answers[1].code(), code);
+  }
+  EXPECT_EQ(code, ec::ranks_diverged);
+}
+
+TEST_F(TreeTest, PinsEndThoughNothingIsInFlight) {
+  start(2);
+  apply(whole_request(1));
+  all_done(operation_kind::write, 1);
+  step_all();
+  all_done(operation_kind::backup, 1);
+  step_all();
+  const auto pinned
+    = [this](size_t rank) { return state_of<tree_state>(ranks_[rank].tree).core->stats().pinned; };
+  apply({pin_request{{}, tokens(1), 5s}});
+  const auto before = counters().reductions;
+  auto passed = caf::timespan{0};
+  while (pinned(0) > 0 && passed < 10s) {
+    advance(50ms);
+    passed += 50ms;
+    for (const auto& answer : step_all())
+      ASSERT_TRUE(answer.get()) << to_string(answer.get().error());
+  }
+  EXPECT_GE(passed, 5s);
+  EXPECT_LE(passed, 6050ms);
+  EXPECT_EQ(pinned(1), 0u);
+  const auto taken = counters().reductions - before;
+  EXPECT_GE(taken, 5u);
+  EXPECT_LE(taken, 30u) << "most steps need none";
+  EXPECT_EQ(digest(0), digest(1));
+}
+
+TEST_F(TreeTest, AnyOfVeryManyFetchesMayEndFirst) {
+  start(2);
+  const auto many = request_id{limits::step_fetches + 2};
+  for (auto id = request_id{1}; id <= many; ++id)
+    apply({match_request{id, {}, tokens(static_cast<token_id>(id)), 8}, prefetch_request{id}});
+  step_all();
+  for (const auto& rank : ranks_)
+    tell(rank.tree, atom::fetched_v, fetched_pages{many, pages_of({})});
+  auto ready = std::vector<ready_request>{};
+  for (auto steps = 0; steps < 2 && ready.empty(); ++steps) {
+    const auto news = ranks_[0].log->news;
+    const auto answers = step_all();
+    ready = answers[1].get()->ready;
+    EXPECT_EQ(ranks_[0].log->news, news + (ready.empty() ? 1 : 0))
+      << "an engine that sleeps must step again";
+  }
+  ASSERT_EQ(ready.size(), 1u);
+  EXPECT_EQ(ready[0].request, many);
+  EXPECT_EQ(digest(0), digest(1));
 }
 
 } // namespace

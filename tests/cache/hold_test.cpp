@@ -284,6 +284,24 @@ TEST(Pins, PinningAgainProlongs) {
   EXPECT_EQ(d.evict(16), 16);
 }
 
+TEST(Pins, HitsBeginTheirTimeAnewIfAsked) {
+  for (const auto refreshes : {false, true}) {
+    auto options = tiers(64, 0);
+    options.pin_refresh = refreshes;
+    auto d = tree_driver{options};
+    d.insert(A);
+    ASSERT_TRUE(d.tree.pin({{}, share(A), 2s}));
+    pass_time(d, 1s);
+    d.match(A + B);
+    pass_time(d, 1s);
+    d.match(range(1, 9)); // Not all that is pinned.
+    pass_time(d, 999ms);
+    EXPECT_EQ(d.evict(16), refreshes ? 0 : 16);
+    pass_time(d, 1ms);
+    EXPECT_EQ(d.evict(16), refreshes ? 16 : 0);
+  }
+}
+
 TEST(Pins, SurviveSplits) {
   auto d = tree_driver{tiers(64, 0)};
   d.insert(A);

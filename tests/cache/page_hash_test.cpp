@@ -46,6 +46,10 @@ TEST(PageHash, HashesWholePagesOnly) {
 
 TEST(PageHash, SeedsNamespacesLikeSglang) {
   EXPECT_EQ(namespace_seed({}), std::nullopt);
+  EXPECT_EQ(event_seed({}), std::nullopt);
+  EXPECT_EQ(to_string(*event_seed({"", "tenant-a"})),
+            "f5d0f785efe6042a4e4b0297a4d712917e1763c850835e93df58b373fd47fd2c");
+  EXPECT_EQ(event_seed({"lora1", "tenant-a"}), namespace_seed({"lora1", "tenant-a"}));
   EXPECT_EQ(to_string(*namespace_seed({"lora1", ""})),
             "69df3de801c43e60adaa856ad245421b72609a9c94f2c6cc263c4d6c4497c3c5");
   EXPECT_EQ(to_string(*namespace_seed({"", "tenant-a"})),

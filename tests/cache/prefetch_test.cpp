@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 using namespace hicache;
 using namespace hicache::test;
 
@@ -467,4 +469,36 @@ TEST(Prefetch, ReserveIsToppedUpWhenThereIsRoomAgain) {
   d.poll();
   EXPECT_EQ(d.reserve.size(), 8);
   EXPECT_EQ(d.match(A), (hit{0, 0}));
+}
+
+TEST(Prefetch, AnyOfVeryManyMayEndFirst) {
+  auto d = tree_driver{storage()};
+  auto requests = std::vector<request_id>{};
+  const auto many = static_cast<token_id>(3 * limits::step_fetches + 5);
+  for (auto i = token_id{0}; i < many; ++i) {
+    requests.push_back(d.open(range(1000 * i + 1, 1000 * i + 9)));
+    EXPECT_EQ(prefetch(d, requests.back()), 8);
+  }
+  put_in_store(d, range(1000 * (many - 1) + 1, 1000 * (many - 1) + 9));
+  // The last one ends first, then one in the middle; the others are stuck.
+  for (const auto ends : {fetch_id{many}, fetch_id{many / 2}}) {
+    d.fetch_length = [=](fetch_id id, int64_t found) { return id == ends ? found : -1; };
+    d.run_fetches();
+    auto ready = std::vector<ready_request>{};
+    for (auto steps = 0; steps < 2 && ready.empty(); ++steps)
+      ready = d.poll();
+    ASSERT_EQ(ready.size(), 1) << "two steps are enough";
+    EXPECT_EQ(ready[0].request, requests[ends - 1]);
+    EXPECT_EQ(ready[0].host_tokens, ends == many ? 8 : 0);
+  }
+  d.fetch_length = [](fetch_id, int64_t found) { return found; };
+  d.run_fetches();
+  auto ended = size_t{2};
+  for (auto steps = 0; steps < 4; ++steps) {
+    const auto ready = d.poll();
+    EXPECT_TRUE(std::ranges::is_sorted(ready, {}, &ready_request::request));
+    ended += ready.size();
+  }
+  EXPECT_EQ(ended, many);
+  EXPECT_FALSE(d.tree.in_flight());
 }

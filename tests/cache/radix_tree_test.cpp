@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 using namespace hicache;
 using namespace hicache::test;
 
@@ -299,3 +301,20 @@ TEST(RadixTree, DamageShowsInTheDigest) {
   EXPECT_NE(d.tree.digest(), full);
 }
 #endif
+
+TEST(PageOrder, IsThatOfTheOptions) {
+  for (const auto order : {page_order::newest_first, page_order::ascending}) {
+    auto d = tree_driver{{.page_size = 4, .device_pages = 4, .order = order}};
+    const auto first = d.open(range(1, 9));
+    const auto second = d.open(range(101, 109));
+    ASSERT_TRUE(d.compute(first, range(1, 9)));
+    ASSERT_TRUE(d.compute(second, range(101, 109)));
+    d.close(first);
+    d.close(second);
+    const auto both = d.open(range(201, 217));
+    const auto taken = d.tree.allocate({both, 16});
+    ASSERT_TRUE(taken);
+    EXPECT_EQ(std::ranges::is_sorted(*taken->device_pages), order == page_order::ascending);
+    d.close(both);
+  }
+}

@@ -307,6 +307,10 @@ step_facts tree_driver::offer() const {
     else
       facts.fetches.emplace_back();
   }
+  const auto later = tree.fetching_later();
+  const auto is_run = [this](fetch_id id) { return fetches_.at(id).is_run; };
+  if (const auto first = std::ranges::find_if(later, is_run); first != later.end())
+    facts.next_fetch = first - later.begin();
   return facts;
 }
 

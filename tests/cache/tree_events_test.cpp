@@ -155,6 +155,54 @@ TEST(TreeEvents, PrefetchedPagesAreStoredOnTheHost) {
   d.close(request);
 }
 
+// A router that has not heard of the parent has no place for the child.
+TEST(TreeEvents, CopiesOfSeveralNodesAreStoredRootFirstInOneEvent) {
+  auto d = tree_driver{with_events(32)};
+  const auto tokens = range(1, 13);
+  d.insert(tokens);
+  const auto pages = take(d).back().pages;
+  d.match(range(1, 5)); // Splits what is being written,
+  d.match(range(1, 9));
+  d.finish();
+  EXPECT_EQ(take(d), (std::vector<seen>{{'+', host, pages}}));
+  d.evict(12);
+  take(d);
+  EXPECT_EQ(d.load_back(tokens), 12); // and what is being loaded.
+  d.finish();
+  const auto events = d.tree.take_events();
+  ASSERT_EQ(events.size(), 1);
+  const auto& loaded = std::get<pages_stored>(events[0]);
+  EXPECT_EQ(ids_of(loaded.keys), pages);
+  EXPECT_EQ(loaded.parent, std::nullopt);
+  EXPECT_EQ(loaded.tokens, tokens);
+}
+
+// SGLang 0.5.23 gives these ids to the pages of tenant-a.
+TEST(TreeEvents, SaltedPagesHaveTheIdsThatSglangGivesThem) {
+  const auto first = int64_t{0x006feb306a146eed};
+  const auto second = int64_t{0x41d4e9809872fe28};
+  const auto tenant = cache_namespace{"", "tenant-a"};
+  auto d = tree_driver{with_events(16)};
+  take(d);
+  d.insert({1, 2, 7, 8}, tenant);
+  auto events = d.tree.take_events();
+  ASSERT_EQ(events.size(), 1);
+  const auto& stored = std::get<pages_stored>(events[0]);
+  EXPECT_EQ(ids_of(stored.keys), (ids{first, second}));
+  EXPECT_EQ(stored.parent, std::nullopt);
+  EXPECT_EQ(stored.ns, tenant);
+  d.finish();
+  take(d);
+  d.insert({1, 2, 9, 9}, tenant);
+  events = d.tree.take_events();
+  ASSERT_EQ(events.size(), 1);
+  ASSERT_TRUE(std::get<pages_stored>(events[0]).parent);
+  EXPECT_EQ(event_id(*std::get<pages_stored>(events[0]).parent), first);
+  d.match({1, 2, 9, 9}, tenant);
+  d.evict(2);
+  EXPECT_EQ(take(d), (std::vector<seen>{{'-', device, {second}}}));
+}
+
 TEST(TreeEvents, AreOffUnlessAskedFor) {
   auto options = with_events();
   options.events = false;

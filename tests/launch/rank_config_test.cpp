@@ -416,6 +416,47 @@ TEST(RankConfigTest, WatermarksAreSharesOfL1) {
   EXPECT_EQ(config.tree(1).device_room, (watermarks{1024, 2048}));
 }
 
+TEST(RankConfigTest, SettingsOfTheTreeReachIt) {
+  auto config = rank_config{};
+  EXPECT_EQ(config.load_back_threshold, tree_options{}.load_back_threshold_tokens);
+  auto app = CLI::App{};
+  add_rank_flags(app, config);
+  app.parse("--bigram --pin-refresh --page-order ascending --load-back-threshold 300");
+  ASSERT_TRUE(config.finish(1));
+  EXPECT_TRUE(config.tree(1).bigram);
+  EXPECT_TRUE(config.tree(1).pin_refresh);
+  EXPECT_EQ(config.tree(1).load_back_threshold_tokens, 300u);
+  EXPECT_EQ(config.tree(1).order, page_order::ascending);
+}
+
+TEST(RankConfigTest, EventsAreSentInClearOnlyWhereThatIsWanted) {
+  const auto refusal = [](const char* endpoint, bool insecure) {
+    auto config = rank_config{};
+    config.kv_events = endpoint;
+    config.insecure = insecure;
+    const auto finished = config.finish(1);
+    return finished ? std::string{} : finished.error().detail;
+  };
+  for (const auto* endpoint : {"", "tcp://127.0.0.1:*", "tcp://[::1]:*", "ipc:///tmp/events"})
+    EXPECT_EQ(refusal(endpoint, false), "");
+  for (const auto* endpoint : {"tcp://*:5557", "tcp://[::]:5557", "tcp://router:5557"}) {
+    EXPECT_NE(refusal(endpoint, false).find("--insecure"), std::string::npos);
+    EXPECT_EQ(refusal(endpoint, true), "");
+  }
+}
+
+TEST_F(StorageConfigTest, OfRanksIsComparedByContent) {
+  const auto value_of = [this](const char* name, const char* text) {
+    auto config = rank_config{};
+    config.extra_config = "@" + write(name, text);
+    EXPECT_TRUE(config.finish(1));
+    return config.extra_config;
+  };
+  const auto first = value_of("a.json", R"({"threads": 3})");
+  EXPECT_NE(value_of("a.json", R"({"threads": 4})"), first) << "the same name, another content";
+  EXPECT_EQ(value_of("b.toml", "threads = 3"), first) << "another name, the same content";
+}
+
 TEST(RankConfigTest, TheTokenFileIsRankZerosAndNotReadHere) {
   auto config = rank_config{};
   config.admin_listen = "0.0.0.0:0";
@@ -529,7 +570,8 @@ TEST(RankConfigTest, EverySettingIsAmongTheFields) {
   config.hicache_ratio = 1;
   config.hicache_size = 1;
   config.segment_bytes = 1;
-  config.disable_radix_cache = true;
+  config.disable_radix_cache = config.bigram = config.pin_refresh = true;
+  config.load_back_threshold = 1;
   config.pin_budget = 1;
   config.evict_below = config.evict_until = 0.5;
   config.layers = config.kv_heads = config.head_dim = config.v_head_dim = 1;
@@ -537,16 +579,18 @@ TEST(RankConfigTest, EverySettingIsAmongTheFields) {
   config.index_key_bytes = 1;
   config.io_sms = config.io_threads = 9;
   config.metrics.port = 9;
-  for (auto* text :
-       {&config.write_policy, &config.io_backend, &config.mem_layout, &config.eviction_policy,
-        &config.storage_backend, &config.prefetch_policy, &config.extra_config, &config.index,
-        &config.device, &config.attention, &config.model, &config.dtype, &config.name_space,
-        &config.admin_listen, &config.model_id, &config.kv_quantisation, &config.kv_scales,
-        &config.rope, &config.numerics})
+  for (auto* text : {&config.write_policy,    &config.io_backend,      &config.mem_layout,
+                     &config.eviction_policy, &config.storage_backend, &config.prefetch_policy,
+                     &config.extra_config,    &config.index,           &config.device,
+                     &config.attention,       &config.model,           &config.dtype,
+                     &config.name_space,      &config.admin_listen,    &config.model_id,
+                     &config.kv_quantisation, &config.kv_scales,       &config.rope,
+                     &config.numerics,        &config.page_order,      &config.kv_events,
+                     &config.kv_events_topic})
     *text = "changed";
   const auto after = config.fields();
   ASSERT_EQ(after.size(), before.size());
-  EXPECT_EQ(after.size(), 37u);
+  EXPECT_EQ(after.size(), 43u);
   for (auto i = size_t{0}; i < after.size(); ++i)
     EXPECT_NE(after[i].second, before[i].second) << after[i].first;
 }

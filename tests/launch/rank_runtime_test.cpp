@@ -4,6 +4,9 @@
 
 #include <caf/scoped_actor.hpp>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <zmq.hpp>
 
 #include <bit>
 #include <numeric>
@@ -69,9 +72,21 @@ protected:
     EXPECT_TRUE(config_.finish(1));
   }
 
-  result<std::unique_ptr<rank_runtime>> start(const device_layers* registered) {
-    return rank_runtime::start(config_, std::move(make_local_agreements(1).front()), {},
-                               registered);
+  result<std::unique_ptr<rank_runtime>> start(const device_layers* registered,
+                                              const rank_extensions& extensions = {}) {
+    return rank_runtime::start(config_, std::move(make_local_agreements(1).front()), {}, registered,
+                               extensions);
+  }
+
+  /// A request that computes 8 tokens, all alike.
+  static void compute(rank_runtime& runtime, request_id id) {
+    const auto tokens = tokens_of(id);
+    apply(runtime, {match_request{id, {}, tokens, 8}, allocate_request{id, 8},
+                    insert_request{id, tokens}, release_request{id}});
+  }
+
+  static token_buffer tokens_of(request_id id) {
+    return std::make_shared<const std::vector<token_id>>(8, static_cast<token_id>(id));
   }
 
   static tree_answers apply(rank_runtime& runtime, std::vector<tree_operation> list) {
@@ -157,6 +172,77 @@ TEST_F(RankRuntimeTest, ARegisteredPoolThatDoesNotFitIsRefusedWithASentence) {
     EXPECT_NE(runtime.error().detail.find("the registered"), std::string::npos)
       << runtime.error().detail;
   }
+}
+
+/// The first one in goes last.
+class first_in_last_out final : public eviction_policy {
+public:
+  std::string_view name() const noexcept override { return "first_in_last_out"; }
+
+  eviction_rank rank(const node_use& use) const noexcept override { return {~use.created, 0}; }
+};
+
+TEST_F(RankRuntimeTest, AnEvictionPolicyOfTheEnginesOwnDecides) {
+  config_.hicache_ratio = 0.125; // L2 keeps next to nothing.
+  ASSERT_TRUE(config_.finish(1));
+  for (const auto is_own : {false, true}) {
+    const auto own = is_own ? std::make_shared<const first_in_last_out>() : nullptr;
+    const auto runtime = start(nullptr, {.eviction = own});
+    ASSERT_TRUE(runtime) << runtime.error().detail;
+    compute(**runtime, 1);
+    compute(**runtime, 2);
+    settle(**runtime);
+    apply(**runtime, {evict_request{cache_tier::device, 8}});
+    for (const auto id : {request_id{1}, request_id{2}}) {
+      const auto found
+        = apply(**runtime, {match_request{id, {}, tokens_of(id), 8}, release_request{id}});
+      EXPECT_EQ(std::get<match_result>(*found.list[0]).device_tokens, (id == 1) == is_own ? 8u : 0u)
+        << is_own;
+    }
+  }
+}
+
+TEST_F(RankRuntimeTest, RoutersReadWhatTheCacheCanServe) {
+  config_.kv_events = "tcp://127.0.0.1:*";
+  config_.kv_events_topic = "kv";
+  ASSERT_TRUE(config_.finish(1));
+  const auto runtime = start(nullptr);
+  ASSERT_TRUE(runtime) << runtime.error().detail;
+  const auto said = (*runtime)->description();
+  const auto at = said.find("; events at ");
+  ASSERT_NE(at, std::string::npos) << said;
+  auto context = zmq::context_t{};
+  auto router = zmq::socket_t{context, ZMQ_SUB};
+  router.set(zmq::sockopt::subscribe, "kv");
+  router.set(zmq::sockopt::rcvtimeo, 100);
+  router.connect(said.substr(at + std::string_view{"; events at "}.size()));
+  // What is sent before the subscription is known goes nowhere.
+  auto frames = std::vector<zmq::message_t>(3);
+  const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds{20};
+  auto heard = false;
+  for (auto id = request_id{1}; !heard && std::chrono::steady_clock::now() < give_up; ++id) {
+    compute(**runtime, id);
+    heard = router.recv(frames[0]).has_value();
+  }
+  ASSERT_TRUE(heard);
+  ASSERT_TRUE(router.recv(frames[1]));
+  ASSERT_TRUE(router.recv(frames[2]));
+  EXPECT_EQ(frames[0].to_string(), "kv");
+  EXPECT_EQ(frames[1].size(), 8u);
+  const auto text = frames[2].to_string();
+  const auto message = nlohmann::json::from_msgpack(text);
+  const auto& event = message.at(1).at(0);
+  EXPECT_TRUE(event.at(0) == "BlockStored" || event.at(0) == "BlockRemoved") << message;
+  settle(**runtime);
+}
+
+TEST_F(RankRuntimeTest, AnEndpointForEventsThatIsNoneIsRefusedWithASentence) {
+  config_.kv_events = "nowhere";
+  const auto runtime = start(nullptr);
+  ASSERT_FALSE(runtime);
+  EXPECT_EQ(runtime.error().code, ec::invalid_argument);
+  EXPECT_TRUE(runtime.error().detail.starts_with("--kv-events: 'nowhere' is no endpoint"))
+    << runtime.error().detail;
 }
 
 } // namespace

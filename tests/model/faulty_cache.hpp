@@ -52,7 +52,11 @@ public:
   std::span<const operation_id> backing_up() const noexcept override {
     return inner_->backing_up();
   }
+  bool has_pins() const noexcept override { return inner_->has_pins(); }
   std::span<const fetch_id> fetching() const noexcept override { return inner_->fetching(); }
+  std::span<const fetch_id> fetching_later() const noexcept override {
+    return inner_->fetching_later();
+  }
   std::optional<int64_t> next_stop_ns() const noexcept override { return inner_->next_stop_ns(); }
   std::vector<ready_request> step(const step_facts& facts,
                                   std::span<const page_list> arrived) override {

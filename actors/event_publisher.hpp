@@ -1,0 +1,49 @@
+#pragma once
+
+#include "actors/cache_events.hpp"
+#include "messages/interfaces.hpp"
+#include "transport/event_socket.hpp"
+
+#include <caf/typed_event_based_actor.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace hicache {
+
+/// How events are published.
+struct event_publisher_options {
+  /// What subscribers may filter by.
+  std::string topic;
+  /// Of the tree.
+  uint32_t page_size = 0;
+};
+
+/// @relates event_publisher
+struct event_publisher_state {
+  static inline constexpr auto name = "event_publisher";
+
+  explicit event_publisher_state(event_publisher_actor::pointer owner) : self(owner) {}
+
+  // -- request handling -------------------------------------------------------
+
+  caf::result<atom::ok> publish(const cache_events_ptr& events);
+
+  // -- data -------------------------------------------------------------------
+
+  event_publisher_actor::pointer self;
+  event_publisher_options options;
+  std::unique_ptr<event_socket> socket;
+  /// True after a message could not be sent; said once.
+  bool is_failing = false;
+};
+
+/// Publishes the events of one tree in SGLang's format (cache/event_message.hpp). Told to exit, it
+/// first publishes what was sent before.
+/// @param socket Must not be null.
+event_publisher_actor::behavior_type
+event_publisher(event_publisher_actor::stateful_pointer<event_publisher_state> self,
+                event_publisher_options options, std::unique_ptr<event_socket> socket);
+
+} // namespace hicache
