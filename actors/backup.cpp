@@ -25,7 +25,7 @@ void backup_state::drop(operation_id id) {
   entry->is_dropped = true;
   if (entry != queue.begin()) {
     counters.dropped_backups += entry->command.keys->size();
-    self->send(entry->tree, atom::done_v, operation_done{operation_kind::backup, id, true, 0});
+    self->send(entry->tree, atom::done_v, operation_done{operation_kind::backup, id});
     queue.erase(entry);
   } else if (!is_busy) {
     finish_command();
@@ -115,7 +115,8 @@ void backup_state::finish_command() {
   const auto& [command, tree, is_dropped] = queue.front();
   if (is_dropped)
     counters.dropped_backups += command.keys->size() - stored;
-  self->send(tree, atom::done_v, operation_done{operation_kind::backup, command.id, true, stored});
+  self->send(tree, atom::done_v,
+             operation_done{.kind = operation_kind::backup, .id = command.id, .stored = stored});
   queue.pop_front();
   stored = 0;
   failures = 0;

@@ -34,7 +34,9 @@ copy_engine::callback controller_state::report(operation_kind kind) {
   return [tree, kind](operation_id id, const result<void>& outcome) {
     if (!outcome)
       spdlog::error("a copy between L1 and L2 failed: {}", to_string(outcome.error()));
-    caf::anon_send(tree, atom::done_v, operation_done{kind, id, outcome.has_value()});
+    caf::anon_send(tree, atom::done_v,
+                   operation_done{kind, id, outcome.has_value(),
+                                  !outcome && outcome.error().code == ec::device_lost});
   };
 }
 

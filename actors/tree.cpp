@@ -78,15 +78,19 @@ void tree_state::done(const operation_done& fact) {
   switch (fact.kind) {
     case operation_kind::write:
       writes.complete(fact.id);
+      if (!fact.ok)
+        failed_writes.insert(fact.id);
       break;
     case operation_kind::load:
       loads.complete(fact.id);
+      if (!fact.ok)
+        failed_loads.insert(fact.id);
       break;
     case operation_kind::backup:
       stored[fact.id] = fact.stored;
       break;
   }
-  copy_failed |= !fact.ok;
+  device_lost |= fact.device_lost;
   if (has_news())
     on_news();
 }
@@ -139,7 +143,9 @@ void tree_state::begin_step(caf::timespan wait, caf::typed_response_promise<step
   if (!open && !core->in_flight() && !pace.is_due(core->has_pins())) {
     // Nothing to agree on; the tree may still make room and top up the prefetcher's reserve, on
     // every rank alike.
-    step_core({known.writes_done, known.loads_done, {}, {}, known.now_ns}, {});
+    step_core(
+      {.writes_done = known.writes_done, .loads_done = known.loads_done, .now_ns = known.now_ns},
+      {});
     dispatch();
     promise.deliver(step_result{});
     return;
@@ -185,8 +191,9 @@ void tree_state::on_news() {
 }
 
 step_facts tree_state::facts_here() const {
-  auto facts
-    = step_facts{writes.done(), loads.done(), {}, {}, clock->now().time_since_epoch().count()};
+  auto facts = step_facts{.writes_done = writes.done(),
+                          .loads_done = loads.done(),
+                          .now_ns = clock->now().time_since_epoch().count()};
   for (const auto id : core->backing_up()) {
     const auto i = stored.find(id);
     facts.backups.push_back(i == stored.end() ? -1 : static_cast<int64_t>(i->second));
@@ -227,12 +234,47 @@ tree_answers tree_state::apply_now(const tree_operations& operations) {
   answers.list.reserve(operations.list.size());
   if (!operations.list.empty())
     pace.note_change();
-  for (const auto& operation : operations.list) {
-    answers.list.push_back(hicache::apply(*core, operation));
-    note(operation);
-  }
+  for (const auto& operation : operations.list)
+    answers.list.push_back(apply_one(operation));
   dispatch();
   return answers;
+}
+
+tree_answer tree_state::apply_one(const tree_operation& operation) {
+  // Before the operation: it may free pages of the request.
+  auto fenced = result<void>{};
+  if (const auto* insert = std::get_if<insert_request>(&operation))
+    fenced = fence(insert->request, insert->after);
+  else if (const auto* release = std::get_if<release_request>(&operation))
+    fenced = fence(release->request, release->after);
+  if (!fenced)
+    return tl::unexpected{std::move(fenced.error())};
+  const auto is_clear = std::holds_alternative<clear_request>(operation);
+  if (is_clear && alone)
+    return fail(ec::ranks_diverged, "the ranks' trees differ; only a restart ends that");
+  auto answer = hicache::apply(*core, operation);
+  note(operation);
+  if (is_clear && answer) {
+    is_stopped = false;
+    failures_in_a_row = 0;
+  }
+  return answer;
+}
+
+result<void> tree_state::fence(request_id request, void* event) {
+  if (event == nullptr)
+    return {};
+  if (!helpers.fences)
+    return fail(ec::unsupported, "this device has no events; expected none in `after`");
+  const auto pages = core->pages_of(request);
+  if (!pages || pages->empty())
+    return {};
+  if (auto added = helpers.fences->add(*pages, event); !added) {
+    // The other ranks cannot know, so the operation goes on here; but no copy is safe any more.
+    spdlog::critical("copies cannot wait for the engine: {}", to_string(added.error()));
+    device_lost = true;
+  }
+  return {};
 }
 
 void tree_state::dispatch() {
@@ -301,7 +343,7 @@ std::vector<ready_request> tree_state::step_core(const step_facts& facts,
 }
 
 bool tree_state::has_news() const {
-  return writes.done() > known.writes_done || loads.done() > known.loads_done || copy_failed
+  return writes.done() > known.writes_done || loads.done() > known.loads_done || device_lost
          || !stored.empty() || !arrived.empty();
 }
 
@@ -313,10 +355,12 @@ void tree_state::offer() {
   expect_ranks();
   auto on_minimum = [this](const reduced& minimum) { on_reduced(minimum.values); };
   auto on_error = [this](const caf::error& err) { on_reduced(tl::unexpected{from_caf(err)}); };
+  const auto oldest = [](const auto& ids) { return ids.empty() ? operation_id{0} : *ids.begin(); };
+  const auto offer = step_offer{open->mine, core->digest(), oldest(failed_writes),
+                                oldest(failed_loads), device_lost};
   self
-    ->request(
-      helpers.ranks, caf::infinite, atom::reduce_v,
-      reduction{reduction_channel::step, encode_step({open->mine, core->digest(), copy_failed})})
+    ->request(helpers.ranks, caf::infinite, atom::reduce_v,
+              reduction{reduction_channel::step, encode_step(offer)})
     .then(on_minimum, on_error);
 }
 
@@ -353,8 +397,10 @@ void tree_state::conclude(result<std::vector<int64_t>> minimum) {
     promise.deliver(std::move(*outcome));
   else
     promise.deliver(to_caf(outcome.error()));
-  // What ended beyond the prefetches of this step is news for the next one.
-  if (outcome && known.next_fetch != step_facts::no_fetch)
+  // What ended beyond the prefetches of this step, or behind a copy that failed, is news for the
+  // next one.
+  const auto is_cut_short = (known.write_failed || known.load_failed) && has_news();
+  if (!open && (known.next_fetch != step_facts::no_fetch || is_cut_short))
     on_news();
   for (auto& batch : std::exchange(waiting, {})) {
     if (open)
@@ -367,19 +413,43 @@ void tree_state::conclude(result<std::vector<int64_t>> minimum) {
 result<step_result> tree_state::settle(const std::vector<int64_t>& minimum) {
   auto agreed = decode_step(minimum, open->mine);
   if (!agreed.digests_agree)
-    return tl::unexpected{distrust(ec::ranks_diverged, "the digests of the ranks' trees differ")};
-  if (agreed.failed)
-    return tl::unexpected{distrust(ec::copy_failed, "a copy between L1 and L2 failed on a rank")};
+    return tl::unexpected{distrust("the digests of the ranks' trees differ")};
   auto outcome = step_result{};
   outcome.reduced = true;
   outcome.was_in_flight = core->in_flight();
   forget_ended(agreed.facts);
   outcome.ready = step_core(agreed.facts, open->arrived);
-  known = std::move(agreed.facts);
+  outcome.failed.assign(core->failed().begin(), core->failed().end());
+  const auto copies_before = known.writes_done + known.loads_done;
+  known = agreed.facts;
   pace.note_agreement(known.now_ns);
   outcome.in_flight = core->in_flight();
   dispatch();
+  if (auto weighed = weigh_failures(agreed, copies_before); !weighed)
+    return tl::unexpected{std::move(weighed.error())};
   return outcome;
+}
+
+result<void> tree_state::weigh_failures(const step_agreement& agreed, uint64_t copies_before) {
+  const auto& facts = agreed.facts;
+  const auto failures = (facts.write_failed ? 1U : 0U) + (facts.load_failed ? 1U : 0U);
+  const auto copies = facts.writes_done + facts.loads_done - copies_before;
+  if (copies > failures)
+    failures_in_a_row = 0;
+  failures_in_a_row += failures;
+  failed_writes.erase(failed_writes.begin(), failed_writes.upper_bound(facts.writes_done));
+  failed_loads.erase(failed_loads.begin(), failed_loads.upper_bound(facts.loads_done));
+  device_lost &= !agreed.device_lost;
+  if (failures > 0) {
+    counters.errors += failures;
+    spdlog::error("a copy between L1 and L2 failed on a rank; its pages are lost");
+  }
+  if (is_stopped || (!agreed.device_lost && failures_in_a_row < limits::copy_failures_in_a_row))
+    return {};
+  is_stopped = true;
+  return tl::unexpected{stop_serving(
+    ec::copy_failed, agreed.device_lost ? "a rank's device takes no copies any more"
+                                        : "one copy between L1 and L2 after the other failed")};
 }
 
 step_result tree_state::step_alone() {
@@ -394,15 +464,18 @@ step_result tree_state::step_alone() {
   return outcome;
 }
 
-error tree_state::distrust(ec why, const std::string& detail) {
+error tree_state::distrust(const std::string& detail) {
+  ++counters.divergences;
+  alone = true;
+  return stop_serving(ec::ranks_diverged, detail);
+}
+
+error tree_state::stop_serving(ec why, const std::string& detail) {
   ++counters.errors;
-  if (why == ec::ranks_diverged)
-    ++counters.divergences;
   spdlog::critical("no cached page is served any more: {}", detail);
   core->stop_serving();
   note(serving_stopped{});
   dispatch();
-  alone = true;
   auto reason = error{why, detail};
   if (helpers.engine)
     self->send(helpers.engine, atom::notice_v, to_caf(reason));

@@ -6,6 +6,7 @@
 #include "cache/op_log.hpp"
 #include "cache/prefix_cache.hpp"
 #include "cache/step_vector.hpp"
+#include "gpu/device.hpp"
 #include "messages/interfaces.hpp"
 
 #include <caf/actor_clock.hpp>
@@ -16,6 +17,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <vector>
 
 namespace hicache {
@@ -33,6 +35,8 @@ struct tree_helpers {
   op_recorder_actor recorder{};
   /// Null: no router is told of cache events.
   event_publisher_actor publisher{};
+  /// Where copies learn what to wait for; null where the device has no events.
+  std::shared_ptr<page_fences> fences{};
 };
 
 /// @relates tree
@@ -84,6 +88,12 @@ struct tree_state {
 
   tree_answers apply_now(const tree_operations& operations);
 
+  tree_answer apply_one(const tree_operation& operation);
+
+  /// From now on copies of the request's pages wait for the engine's event.
+  /// @returns unsupported if the device has no events.
+  result<void> fence(request_id request, void* event);
+
   /// Hands the core's effects to the actors concerned, its events to the engine, and what was noted
   /// to the recorder.
   void dispatch();
@@ -125,8 +135,15 @@ struct tree_state {
   /// can finish its requests.
   step_result step_alone();
 
-  /// Stops serving hits for good and tells the engine why.
-  error distrust(ec why, const std::string& detail);
+  /// Takes note of what the step said about copies that failed. @returns an error if no hit is
+  /// served from now on, until the cache is cleared.
+  result<void> weigh_failures(const step_agreement& agreed, uint64_t copies_before);
+
+  /// The ranks' trees differ: no hit is served any more for good.
+  error distrust(const std::string& detail);
+
+  /// Stops serving hits and tells the engine why.
+  error stop_serving(ec why, const std::string& detail);
 
   // -- data -------------------------------------------------------------------
 
@@ -172,7 +189,13 @@ struct tree_state {
   /// Fetches and backups that ended on this rank: what arrived, and pages stored.
   std::map<fetch_id, fetched_pages> arrived;
   std::map<operation_id, uint64_t> stored;
-  bool copy_failed = false;
+  /// Copies that failed on this rank and are no facts yet.
+  std::set<operation_id> failed_writes;
+  std::set<operation_id> failed_loads;
+  bool device_lost = false;
+  /// Agreed: copies that failed since one succeeded, and whether that ended serving.
+  uint32_t failures_in_a_row = 0;
+  bool is_stopped = false;
   bool alone = false;
   std::optional<open_step> open;
   /// Counts the engine's requests, and the steps of the instance that began.

@@ -32,6 +32,7 @@ constexpr std::array<entry, ec_count> entries = {{
   {"stopping", "the part that should answer is shutting down"},
   {"configuration_mismatch", "the ranks were started with different settings"},
   {"copy_failed", "the copy engine reported a failure"},
+  {"device_lost", "the device takes no copies any more"},
 }};
 
 const entry& lookup(ec code) noexcept {

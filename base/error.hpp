@@ -49,10 +49,12 @@ enum class ec : uint8_t {
   configuration_mismatch = 17,
   /// The copy engine reported a failure.
   copy_failed = 18,
+  /// The device takes no copies any more, whatever they are.
+  device_lost = 19,
 };
 
 /// Number of enumerators of `ec`.
-inline constexpr uint8_t ec_count = 19;
+inline constexpr uint8_t ec_count = 20;
 
 /// The identifier of a code, as reports and logs show it ("ranks_diverged").
 /// @relates ec

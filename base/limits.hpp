@@ -23,6 +23,14 @@ inline constexpr size_t storage_queue_batches = 1024;
 /// size.
 inline constexpr size_t hit_window_size = 32;
 
+/// Events of an engine's that copies may have to wait for at once: far more than kernels that an
+/// engine queues ahead. Beyond it the newest one stands for those to come.
+inline constexpr size_t page_fences_open = 1024;
+
+/// Copies between L1 and L2 that may fail one after the other before a rank is no longer trusted to
+/// copy: more than one bad page causes, few enough that no minute is spent on loads that fail.
+inline constexpr uint32_t copy_failures_in_a_row = 8;
+
 /// Prefetches, and backups, that one step can end: a step's vector has room for them, 2.1 KiB in
 /// all, and each of them takes longer than a step. Backups end in order; where more prefetches are
 /// open, they take turns.

@@ -115,6 +115,11 @@ result<void> chunk_cache::release(request_id id) {
   return {};
 }
 
+page_list chunk_cache::pages_of(request_id request) const {
+  const auto entry = requests_.find(request);
+  return entry == requests_.end() ? nullptr : entry->second.pages;
+}
+
 result<request_provenance> chunk_cache::provenance(request_id id) const {
   const auto entry = requests_.find(id);
   if (entry == requests_.end())

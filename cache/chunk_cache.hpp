@@ -21,6 +21,7 @@ public:
   result<allocate_result> allocate(const allocate_request& request) override;
   result<insert_result> insert(const insert_request& request) override;
   result<void> release(request_id request) override;
+  page_list pages_of(request_id request) const override;
   result<request_provenance> provenance(request_id request) const override;
 
   result<evict_result> evict(const evict_request& request) override;
@@ -44,6 +45,7 @@ public:
   std::optional<int64_t> next_stop_ns() const noexcept override { return std::nullopt; }
   std::vector<ready_request> step(const step_facts& facts,
                                   std::span<const page_list> arrived) override;
+  std::span<const request_id> failed() const noexcept override { return {}; }
   std::vector<tree_effect> take_effects() override { return {}; }
   std::vector<cache_event> take_events() override;
 

@@ -48,6 +48,11 @@ result<void> hi_radix_tree::release(request_id request) {
   return impl_->release(request);
 }
 
+page_list hi_radix_tree::pages_of(request_id request) const {
+  const auto entry = impl_->requests.find(request);
+  return entry == impl_->requests.end() ? nullptr : entry->second.pages;
+}
+
 result<request_provenance> hi_radix_tree::provenance(request_id request) const {
   return impl_->find(request).map(
     [this](const open_request* found) { return impl_->provenance(*found); });
@@ -137,6 +142,10 @@ std::vector<ready_request> hi_radix_tree::step(const step_facts& facts,
   return impl_->step(facts, arrived);
 }
 
+std::span<const request_id> hi_radix_tree::failed() const noexcept {
+  return impl_->failed;
+}
+
 std::vector<tree_effect> hi_radix_tree::take_effects() {
   return std::exchange(impl_->effects, {});
 }
@@ -182,7 +191,7 @@ std::vector<node_view> hi_radix_tree::nodes() const {
   const auto sorted = impl_->tree.sorted_nodes();
   auto children = std::map<node_id, std::vector<const radix_node*>>{};
   for (const auto* node : sorted)
-    if (!node->is_root())
+    if (!node->is_root() && !node->is_discarded)
       children[node->parent->id].push_back(node);
   auto open = std::vector<const radix_node*>{};
   for (auto node = sorted.rbegin(); node != sorted.rend(); ++node)

@@ -197,6 +197,7 @@ result<void> hi_radix_tree::impl::clear() {
     end_pin(pins.begin()->first);
   tree.tick();
   tree.clear();
+  is_stopped = false;
   return {};
 }
 

@@ -47,6 +47,9 @@ struct open_request {
   int64_t stop_ns = 0;
   /// True if that moment has passed.
   bool is_overdue = false;
+  /// Pages of the prefix that hold valid bytes, if a load of its device part failed: then it can
+  /// only be released.
+  uint64_t valid_pages = UINT64_MAX;
   /// Tokens that the prefetch was asked for.
   uint64_t wanted_tokens = 0;
   /// Pages [from, to) of the prefix that prefetches brought.
@@ -67,6 +70,8 @@ struct open_request {
   give_up why = give_up::none;
 
   uint64_t matched_pages() const noexcept { return device_pages + host_pages; }
+
+  bool has_failed() const noexcept { return valid_pages != UINT64_MAX; }
 
   uint64_t digest() const noexcept;
 };
@@ -221,7 +226,13 @@ struct hi_radix_tree::impl {
   layer_progress_ptr begin_load(radix_node& end, std::vector<page_index> pages);
   error no_device_pages(std::string what, uint64_t pages) const;
   void finish_write(const operation_queue::entry& write);
+  /// L2 does not get these pages.
+  void fail_write(const operation_queue::entry& write);
   void finish_load(const operation_queue::entry& load);
+  /// The pages of the load hold no valid bytes, nor does what was computed from them.
+  void fail_load(const operation_queue::entry& load);
+  /// Takes the node and all below it out of the tree, and tells the requests that use them.
+  void discard(radix_node& top);
   layer_progress_ptr progress_on(const radix_node& end) const;
   /// Evicts ahead of requests where a tier is below its watermark.
   void make_room();
@@ -325,6 +336,8 @@ struct hi_radix_tree::impl {
   uint64_t reserve = 0;
   std::vector<bool> in_reserve;
   std::vector<tree_effect> effects;
+  /// Requests whose device part the last step lost.
+  std::vector<request_id> failed;
   /// By the node that each ends with; and by the moment.
   std::map<node_id, open_pin> pins;
   absl::btree_set<std::pair<int64_t, node_id>> expiries;

@@ -37,9 +37,14 @@ bool is_stored(const radix_node& node) noexcept {
 void hi_radix_tree::impl::back_up_path(radix_node& end) {
   if (!options.storage_attached || is_stopped)
     return;
+  // Below pages that are being loaded hangs what was computed from them: it may yet be wrong.
+  auto* last = &end;
+  for (auto* node = &end; !node->is_root(); node = node->parent)
+    if (node->load != 0)
+      last = node;
   auto run = std::vector<radix_node*>{};
   for (auto* node :
-       path_nodes(end, [](const radix_node& each) { return each.l3 == l3_state::unknown; })) {
+       path_nodes(*last, [](const radix_node& each) { return each.l3 == l3_state::unknown; })) {
     const auto follows = run.empty() ? is_stored(*node->parent) : node->parent == run.back();
     if (follows && node->host_resident())
       run.push_back(node);
@@ -114,7 +119,7 @@ void hi_radix_tree::impl::finish_backup(operation_id id, uint64_t stored) {
     node->backup = 0;
     node->l3 = is_valid && done <= stored ? l3_state::stored : l3_state::unknown;
     tree.changed(*node);
-    if (node->l3 == l3_state::stored)
+    if (node->l3 == l3_state::stored && !node->is_discarded)
       node->children.visit([&](const first_page&, radix_node& child) {
         if (child.l3 == l3_state::unknown && child.host_resident())
           waiting.push_back(&child);
@@ -207,7 +212,7 @@ key_list hi_radix_tree::impl::keys_of_prefix(const open_request& request) const 
 
 uint64_t hi_radix_tree::impl::wanted_pages(const open_request& request) const {
   const auto matched = request.matched_pages();
-  if (is_stopped || !options.storage_attached || options.host_pages == 0
+  if (is_stopped || request.has_failed() || !options.storage_attached || options.host_pages == 0
       || request.limit_pages <= matched || fetches.size() >= limits::prefetches_open)
     return 0;
   const auto pages = request.limit_pages - matched;
@@ -427,7 +432,7 @@ void hi_radix_tree::impl::finish_waiting(open_request& request, const open_fetch
     request.fetched_to = brought.second;
   }
   // Pages of its own would no longer follow on the device part, if that grew.
-  if (request.owned.empty() && !is_stopped)
+  if (request.owned.empty() && !is_stopped && !request.has_failed())
     match_again(request, std::min(request.limit_pages, tree.whole_pages(request.tokens->size())));
   // The rest of what it wants was never asked for, or the fetch was ended for another's sake.
   const auto is_cut_short = arrived == shared || fetch.is_terminated;

@@ -26,7 +26,8 @@ bool equal_tokens(const token_buffer& a, const token_buffer& b, uint64_t count) 
 } // namespace
 
 uint64_t open_request::digest() const noexcept {
-  const auto flags = uint64_t{is_scheduled} << 1 | uint64_t{is_overdue};
+  const auto flags
+    = uint64_t{has_failed()} << 2 | uint64_t{is_scheduled} << 1 | uint64_t{is_overdue};
   return mix(mix(mix(id, fetch), mix(flags, static_cast<uint64_t>(stop_ns))),
              mix(mix(device_pages, host_pages), mix(owned.size(), limit_pages)));
 }
@@ -201,7 +202,7 @@ result<insert_result> hi_radix_tree::impl::insert(const insert_request& asked) {
   auto& request = **found;
   if (auto valid = check_insert(request, asked); !valid)
     return tl::unexpected{std::move(valid.error())};
-  if (is_stopped)
+  if (is_stopped || request.has_failed())
     return insert_result{0, request.pages};
   tree.tick();
   before_change(request);
@@ -317,9 +318,11 @@ request_provenance hi_radix_tree::impl::provenance(const open_request& request) 
   if (!request.has_computed)
     return told;
   const auto prompt = uint64_t{request.prompt_tokens};
-  const auto served = std::min(tokens(request.served_pages), prompt);
-  told.l3_tokens = tokens(request.loaded_from_storage);
-  told.l2_tokens = tokens(request.loaded_pages) - told.l3_tokens;
+  const auto served = std::min(tokens(std::min(request.served_pages, request.valid_pages)), prompt);
+  if (!request.has_failed()) {
+    told.l3_tokens = tokens(request.loaded_from_storage);
+    told.l2_tokens = tokens(request.loaded_pages) - told.l3_tokens;
+  }
   told.l1_tokens = served - std::min(served, told.l2_tokens + told.l3_tokens);
   told.computed_tokens = prompt - served;
   if (told.l3_tokens > 0)

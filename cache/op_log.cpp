@@ -219,6 +219,8 @@ struct format<applied_step> {
   static void fields(auto& f, auto& x) {
     f.need("writes_done", x.facts.writes_done);
     f.need("loads_done", x.facts.loads_done);
+    f.may("write_failed", x.facts.write_failed);
+    f.may("load_failed", x.facts.load_failed);
     f.need("now_ns", x.facts.now_ns);
     f.may("backups", x.facts.backups);
     f.may("fetches", x.facts.fetches);
@@ -434,6 +436,9 @@ result<void> op_log_player::check(const applied_step& step) const {
   if (!possible(known_.writes_done, step.facts.writes_done, issued_.writes_done)
       || !possible(known_.loads_done, step.facts.loads_done, issued_.loads_done))
     return wrong("it finishes copies that were not begun or undoes finished ones");
+  if ((step.facts.write_failed && step.facts.writes_done == known_.writes_done)
+      || (step.facts.load_failed && step.facts.loads_done == known_.loads_done))
+    return wrong("a copy failed, but none ended");
   const auto backing_up = cache_->backing_up();
   if (step.facts.backups.size() != backing_up.size())
     return wrong("it does not name each backup that is open");

@@ -107,6 +107,10 @@ struct step_facts {
   int64_t now_ns = 0;
   /// An index into fetching_later(): the first that ended on some rank. The next step begins there.
   int64_t next_fetch = no_fetch;
+  /// True if the last of the writes (loads) done failed on some rank; it is new in this step. Those
+  /// before it did not fail on any.
+  bool write_failed = false;
+  bool load_failed = false;
 
   friend bool operator==(const step_facts&, const step_facts&) = default;
 };
@@ -195,6 +199,9 @@ public:
   /// that ends it).
   virtual result<void> release(request_id request) = 0;
 
+  /// The pages that an open request has, cached ones and its own; null if it is not open.
+  virtual page_list pages_of(request_id request) const = 0;
+
   /// Where the tokens of an open request came from, as far as it got.
   virtual result<request_provenance> provenance(request_id request) const = 0;
 
@@ -266,13 +273,20 @@ public:
   /// The logical time at which the next prefetch of a scheduled request is over by its policy.
   virtual std::optional<int64_t> next_stop_ns() const noexcept = 0;
 
-  /// Applies what all ranks agreed on. Pins whose time is over end; room is made ahead.
+  /// Applies what all ranks agreed on. Pins whose time is over end; room is made ahead. Pages whose
+  /// write failed are on the device alone. Pages whose load failed leave the cache, on both tiers,
+  /// with everything below them, since that may have been computed from them.
   /// @param arrived This rank's host pages of each element of fetching(), in its order; an element
   /// with arrived == -1 is ignored. Pages beyond the agreed length go back to the reserve.
   /// @returns the requests whose prefetch ended, in the order in which the prefetches were issued.
   virtual std::vector<ready_request> step(const step_facts& facts,
                                           std::span<const page_list> arrived)
     = 0;
+
+  /// Open requests, by number, whose device part the last step lost since a load failed: what they
+  /// compute is not valid, and nothing of it is taken. They keep their pages until release; a match
+  /// after that finds what is valid. Valid until the next step.
+  virtual std::span<const request_id> failed() const noexcept = 0;
 
   /// Takes what is to be done, in order.
   virtual std::vector<tree_effect> take_effects() = 0;
@@ -286,8 +300,8 @@ public:
   /// `detach` that was not followed by a `release`.
   virtual void change_storage(const storage_change& change) = 0;
 
-  /// From now on match answers 0, prefetches are declined and nothing is inserted: the ranks have
-  /// diverged.
+  /// From now on, until a clear, match answers 0, prefetches are declined and nothing is inserted:
+  /// the ranks have diverged, or a device cannot copy.
   virtual void stop_serving() noexcept = 0;
 
   /// A hash of the whole state except host page numbers, which may differ between ranks (the

@@ -133,6 +133,17 @@ void radix_tree::leave(radix_node& node) {
   changed(node);
 }
 
+void radix_tree::leave_unsaved(radix_node& node) {
+  node.is_leaving = false;
+  leaving_ -= node.pages;
+  changed(node);
+  if (node.device_locks > 0 || node.device_children > 0)
+    return;
+  evicted_device_ += node.pages;
+  drop_descendants(node);
+  truncate(node, 0);
+}
+
 /// Frees at most `most` pages from the end of a victim on the host.
 /// @returns how many.
 uint64_t radix_tree::evict_host_tail(radix_node& node, uint64_t most) {
@@ -181,8 +192,8 @@ void radix_tree::release_host(radix_node& node, uint64_t from) {
   node.host.resize(from);
 }
 
-/// Removes everything below a leaf of the device part: nodes that are on the host only.
-void radix_tree::drop_descendants(radix_node& node) {
+/// All nodes below this one, each after its parent.
+std::vector<radix_node*> radix_tree::descendants(const radix_node& node) {
   auto list = std::vector<radix_node*>{};
   const auto append_children = [&list](const radix_node& parent) {
     const auto begin = list.size();
@@ -195,6 +206,12 @@ void radix_tree::drop_descendants(radix_node& node) {
   append_children(node);
   for (auto i = size_t{0}; i < list.size(); ++i)
     append_children(*list[i]);
+  return list;
+}
+
+/// Removes everything below a leaf of the device part: nodes that are on the host only.
+void radix_tree::drop_descendants(radix_node& node) {
+  const auto list = descendants(node);
   for (auto each = list.rbegin(); each != list.rend(); ++each) {
     HICACHE_CHECK(!(*each)->on_device() && (*each)->host_resident());
     evicted_host_ += (*each)->pages;

@@ -81,6 +81,9 @@ struct radix_node {
   bool is_leaving = false;
   /// True if the pins hold a device lock, since no other tier has the pages.
   bool has_pin_lock = false;
+  /// True if the pages hold no valid bytes: no walk finds the node, and it is freed as soon as
+  /// nobody locks it.
+  bool is_discarded = false;
   /// Empty or one per page. Reserved until the copy is a fact, if `write` is set.
   std::vector<page_index> host;
   /// One per page if the tree names pages, else empty. In a root: the seed of its namespace, if it
@@ -95,6 +98,9 @@ struct radix_node {
   const cache_namespace* ns = nullptr;
 
   bool is_root() const noexcept { return parent == nullptr; }
+
+  /// False for roots, and for the topmost of the nodes that were discarded together.
+  bool is_child() const noexcept { return !is_root() && (!is_discarded || parent->is_discarded); }
 
   bool on_device() const noexcept { return !device.empty(); }
 

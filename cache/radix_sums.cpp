@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 namespace hicache {
 
@@ -41,26 +42,26 @@ uint64_t radix_tree::sum_device(const radix_node& node, uint64_t from, uint64_t 
 /// What changes rarely; the rest is the light digest.
 uint64_t radix_tree::heavy_digest(const radix_node& node) const {
   const auto parent = node.is_root() ? node_id{0} : node.parent->id;
-  const auto state
-    = std::array<uint64_t, 13>{node.id,
-                               parent,
-                               node.first,
-                               node.pages,
-                               node.token_digest,
-                               node.device_digest,
-                               node.host.size(),
-                               node.use.created,
-                               uint64_t{static_cast<uint32_t>(node.use.priority)} << 32
-                                 | uint64_t{node.is_leaving} << 8 | static_cast<uint64_t>(node.l3),
-                               node.write,
-                               node.load,
-                               node.backup,
-                               0};
+  const auto state = std::array<uint64_t, 13>{
+    node.id,
+    parent,
+    node.first,
+    node.pages,
+    node.token_digest,
+    node.device_digest,
+    node.host.size(),
+    node.use.created,
+    uint64_t{static_cast<uint32_t>(node.use.priority)} << 32 | uint64_t{node.is_discarded} << 9
+      | uint64_t{node.is_leaving} << 8 | static_cast<uint64_t>(node.l3),
+    node.write,
+    node.load,
+    node.backup,
+    0};
   return XXH3_64bits(state.data(), sizeof(state));
 }
 
 order_key radix_tree::device_key_of(const radix_node& node) const {
-  if (!node.on_device() || node.device_locks > 0 || node.device_children > 0)
+  if (!node.on_device() || node.is_discarded || node.device_locks > 0 || node.device_children > 0)
     return {};
   return {node.references > 0 ? referenced_group : plain_group, options_.eviction->rank(node.use)};
 }
@@ -69,7 +70,7 @@ order_key radix_tree::device_key_of(const radix_node& node) const {
 /// nothing is lost with it. Of these, what the device drops last goes first, since it will not need
 /// the copy for the longest time; and none before those below it, so that a path has one place.
 order_key radix_tree::host_key_of(const radix_node& node) const {
-  if (!node.host_resident() || node.host_locks > 0)
+  if (!node.host_resident() || node.is_discarded || node.host_locks > 0)
     return {};
   const auto rank = options_.eviction->rank(node.use);
   if (node.on_device())
@@ -94,7 +95,7 @@ void radix_tree::reorder(eviction_order& order, radix_node& node, order_key& key
 void radix_tree::update_device(radix_node& node) {
   auto& record = node.record;
   const auto pages = node.on_device() ? node.pages : 0;
-  const auto evictable = node.device_locks == 0 ? pages : 0;
+  const auto evictable = node.device_locks == 0 && !node.is_discarded ? pages : 0;
   totals_.device_evictable += evictable - record.device_evictable;
   totals_.device_protected += (pages - evictable) - record.device_protected;
   record.device_evictable = evictable;
@@ -106,7 +107,8 @@ void radix_tree::update_device(radix_node& node) {
 
 void radix_tree::update_host(radix_node& node) {
   auto& record = node.record;
-  const auto evictable = node.host_resident() && node.host_locks == 0 ? node.pages : 0;
+  const auto evictable
+    = node.host_resident() && node.host_locks == 0 && !node.is_discarded ? node.pages : 0;
   totals_.host_evictable += evictable - record.host_evictable;
   record.host_evictable = evictable;
   const auto followers = node.on_device() ? node.copy_children : node.host_children;
@@ -127,16 +129,18 @@ void radix_tree::changed(radix_node& node) {
   const auto is_copy = node.is_copy();
   if (node.is_root())
     return;
-  if (on_device != record.on_device) {
-    record.on_device = on_device;
+  const auto was_on_device = std::exchange(record.on_device, on_device);
+  const auto was_on_host = std::exchange(record.on_host, on_host);
+  const auto was_copy = std::exchange(record.is_copy, is_copy);
+  if (!node.is_child())
+    return;
+  if (on_device != was_on_device) {
     node.parent->device_children += on_device ? 1 : -1;
     update_device(*node.parent);
   }
-  if (on_host != record.on_host || is_copy != record.is_copy) {
-    node.parent->host_children += uint32_t{on_host} - uint32_t{record.on_host};
-    node.parent->copy_children += uint32_t{is_copy} - uint32_t{record.is_copy};
-    record.on_host = on_host;
-    record.is_copy = is_copy;
+  if (on_host != was_on_host || is_copy != was_copy) {
+    node.parent->host_children += uint32_t{on_host} - uint32_t{was_on_host};
+    node.parent->copy_children += uint32_t{is_copy} - uint32_t{was_copy};
     update_host(*node.parent);
   }
 }
@@ -163,8 +167,10 @@ node_record radix_tree::desired_record(const radix_node& node) const {
   record.on_host = !node.host.empty();
   record.is_copy = node.is_copy();
   if (record.on_device)
-    (node.device_locks == 0 ? record.device_evictable : record.device_protected) = node.pages;
-  if (node.host_resident() && node.host_locks == 0)
+    (node.device_locks == 0 && !node.is_discarded ? record.device_evictable
+                                                  : record.device_protected)
+      = node.pages;
+  if (node.host_resident() && node.host_locks == 0 && !node.is_discarded)
     record.host_evictable = node.pages;
   record.digest = heavy_digest(node);
   record.device_key = device_key_of(node);
@@ -202,8 +208,11 @@ void radix_tree::check_node(const radix_node& node) const {
   HICACHE_CHECK(node.on_device() || node.host_resident());
   HICACHE_CHECK(!node.on_device() || node.device.size() == node.pages);
   HICACHE_CHECK(node.host.empty() || node.host.size() == node.pages);
-  HICACHE_CHECK(!node.on_device() || node.parent->is_root() || node.parent->on_device());
-  HICACHE_CHECK(node.host_locks == 0 || !node.host.empty() || node.device_locks > 0);
+  HICACHE_CHECK(!node.is_discarded || node.device_locks > 0 || node.host_locks > 0);
+  HICACHE_CHECK(!node.is_child() || !node.on_device() || node.parent->is_root()
+                || node.parent->on_device());
+  HICACHE_CHECK(node.is_discarded || node.host_locks == 0 || !node.host.empty()
+                || node.device_locks > 0);
   HICACHE_CHECK(node.use.last_access > 0 && node.use.last_access <= clock_);
   HICACHE_CHECK(node.has_pin_lock == (node.pins > 0 && !node.host_resident()));
   HICACHE_CHECK(!node.has_pin_lock || node.device_locks > 0);
@@ -254,7 +263,7 @@ void radix_tree::check_invariants() const {
     if (node->is_root()) {
       ++roots;
       HICACHE_CHECK(roots_.at(*node->ns) == node);
-    } else {
+    } else if (node->is_child()) {
       HICACHE_CHECK(node->parent->children.find(first_page_of(*node)) == node);
     }
   }

@@ -82,7 +82,9 @@ radix_node* radix_tree::find_root(const cache_namespace& ns) noexcept {
 
 radix_node* radix_tree::find(node_id id) noexcept {
   const auto entry = nodes_.find(id);
-  return entry == nodes_.end() || entry->second->is_root() ? nullptr : entry->second.get();
+  if (entry == nodes_.end() || entry->second->is_root() || entry->second->is_discarded)
+    return nullptr;
+  return entry->second.get();
 }
 
 path_end radix_tree::walk(radix_node& start, std::span<const token_id> tokens,
@@ -161,14 +163,23 @@ void radix_tree::set_device(radix_node& node, std::vector<page_index> pages) {
 
 void radix_tree::finish_write(radix_node& node) {
   node.write = 0;
-  emit_stored(cache_medium::host, node);
+  if (!node.is_discarded)
+    emit_stored(cache_medium::host, node);
   changed(node);
   update_pin_lock(node);
 }
 
+void radix_tree::cancel_write(radix_node& node) {
+  node.write = 0;
+  host_pool_.give_back(node.host);
+  node.host.clear();
+  changed(node);
+}
+
 void radix_tree::finish_load(radix_node& node) {
   node.load = 0;
-  emit_stored(cache_medium::device, node);
+  if (!node.is_discarded)
+    emit_stored(cache_medium::device, node);
   changed(node);
 }
 
@@ -176,7 +187,7 @@ void radix_tree::finish_load(radix_node& node) {
 /// does. The upper part inherits all marks: what finishes on the lower part by walking up its path
 /// finishes on both.
 radix_node& radix_tree::split(radix_node& node, uint64_t pages) {
-  HICACHE_CHECK(pages > 0 && pages < node.pages);
+  HICACHE_CHECK(pages > 0 && pages < node.pages && !node.is_discarded);
   auto& upper = make_node();
   const auto lower_is_smaller = node.pages - pages < pages;
   const auto from = lower_is_smaller ? pages : 0;
@@ -252,6 +263,51 @@ void radix_tree::drop_unused_root(radix_node& node) {
   nodes_.erase(node.id);
 }
 
+// -- pages that hold no valid bytes -------------------------------------------
+
+void radix_tree::discard(radix_node& top) {
+  auto& parent = *top.parent;
+  parent.children.remove(first_page_of(top));
+  parent.device_children -= top.record.on_device ? 1 : 0;
+  parent.host_children -= top.record.on_host ? 1 : 0;
+  parent.copy_children -= top.record.is_copy ? 1 : 0;
+  auto list = descendants(top);
+  list.insert(list.begin(), &top);
+  for (auto* node : list) {
+    HICACHE_CHECK(node->pins == 0);
+    if (node->on_device() && node->load == 0)
+      emit_removed(cache_medium::device, *node, 0);
+    if (node->host_resident())
+      emit_removed(cache_medium::host, *node, 0);
+    if (std::exchange(node->is_leaving, false))
+      leaving_ -= node->pages;
+    node->is_discarded = true;
+    changed(*node);
+  }
+  for (auto each = list.rbegin(); each != list.rend(); ++each)
+    free_discarded(**each);
+  changed(parent);
+}
+
+/// Frees a discarded node if nobody locks it; then nobody locks what was below it, either.
+void radix_tree::free_discarded(radix_node& node) {
+  if (!node.is_discarded || node.device_locks > 0 || node.host_locks > 0)
+    return;
+  HICACHE_CHECK(node.children.empty());
+  slide_references(node);
+  device_pool_.give_back(node.device);
+  host_pool_.give_back(node.host);
+  node.device.clear();
+  node.host.clear();
+  changed(node);
+  totals_.digest -= node.record.digest + light_digest(node);
+  if (node.parent->is_discarded)
+    node.parent->children.remove(first_page_of(node));
+  nodes_.erase(node.id);
+}
+
+// -- all nodes ----------------------------------------------------------------
+
 void radix_tree::clear() {
   HICACHE_CHECK(totals_.device_protected == 0 && leaving_ == 0);
   for (auto* node : sorted_nodes()) {
@@ -321,12 +377,14 @@ void radix_tree::lock_device(radix_node& node) {
 
 void radix_tree::unlock_device(radix_node& node) {
   auto* top = &node;
-  for (auto* each = &node; each != nullptr; each = each->parent) {
+  for (auto *each = &node, *next = each; each != nullptr; each = next) {
+    next = each->parent;
     HICACHE_CHECK(each->device_locks > 0);
     totals_.digest -= each->salt * light_factors::device_locks;
     if (--each->device_locks == 0)
       update_device(*each);
     top = each;
+    free_discarded(*each);
   }
   drop_unused_root(*top);
 }
@@ -341,12 +399,14 @@ void radix_tree::lock_host(radix_node& node) {
 
 void radix_tree::unlock_host(radix_node& node) {
   auto* top = &node;
-  for (auto* each = &node; each != nullptr; each = each->parent) {
+  for (auto *each = &node, *next = each; each != nullptr; each = next) {
+    next = each->parent;
     HICACHE_CHECK(each->host_locks > 0);
     totals_.digest -= each->salt * light_factors::host_locks;
     if (--each->host_locks == 0)
       update_host(*each);
     top = each;
+    free_discarded(*each);
   }
   drop_unused_root(*top);
 }

@@ -60,6 +60,7 @@ struct radix_options {
 /// before anything is evicted.
 /// - A node with locked host pages below it is on the host itself or device-locked. A node on the
 /// device may lack a copy on the host while nodes below it are on the host only.
+/// - A discarded node is locked; so is its parent, which it is no child of any more.
 class radix_tree {
 public:
   explicit radix_tree(const radix_options& options);
@@ -98,9 +99,21 @@ public:
   /// The copy to or from the host is a fact: ends `node.write` or `node.load`.
   void finish_write(radix_node& node);
 
+  /// The copy to the host failed: the host pages that were reserved for it are free again.
+  void cancel_write(radix_node& node);
+
   /// Ends the leaving of a node whose copy is a fact: its device pages go now, unless somebody
   /// began to use them.
   void leave(radix_node& node);
+
+  /// Ends the leaving of a node whose copy failed: it goes without one, and what hangs below it
+  /// goes too, unless somebody began to use it.
+  void leave_unsaved(radix_node& node);
+
+  /// Takes a node and all below it out of the tree, since their pages hold no valid bytes. What
+  /// nobody locks is freed at once, the rest with its last lock; until then it stays a part of the
+  /// path for those who hold it. No pin may end there.
+  void discard(radix_node& top);
 
   void finish_load(radix_node& node);
 
@@ -235,7 +248,9 @@ private:
   radix_node& split(radix_node& node, uint64_t pages);
   void remove(radix_node& node);
   void drop_unused_root(radix_node& node);
+  static std::vector<radix_node*> descendants(const radix_node& node);
   void drop_descendants(radix_node& node);
+  void free_discarded(radix_node& node);
   void truncate(radix_node& node, uint64_t pages);
   void release_device(radix_node& node, uint64_t from);
   void release_host(radix_node& node, uint64_t from);

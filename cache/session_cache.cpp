@@ -56,7 +56,8 @@ uint64_t session_cache::session::digest() const noexcept {
   if (kept)
     digest
       = mix(digest, mix(mix(kept->tokens ? kept->tokens->size() : 0, kept->node),
-                        mix(kept->resumed, kept->host_end << 1 | uint64_t{kept->is_fetching})));
+                        mix(kept->resumed, kept->host_end << 2 | uint64_t{kept->has_failed} << 1
+                                             | uint64_t{kept->is_fetching})));
   return digest;
 }
 
@@ -270,7 +271,8 @@ result<void> session_cache::release(request_id request) {
   if (owner == nullptr || !owner->kept) {
     if (auto released = inner_->release(request); !released || owner == nullptr)
       return released;
-  } else if (!owner->kept->tokens || owner->kept->is_fetching || is_stopped_) {
+  } else if (!owner->kept->tokens || owner->kept->is_fetching || owner->kept->has_failed
+             || is_stopped_) {
     give_up(*owner);
   }
   turns_.erase(request);
@@ -279,12 +281,18 @@ result<void> session_cache::release(request_id request) {
   return {};
 }
 
+page_list session_cache::pages_of(request_id request) const {
+  const auto turn = turns_.find(request);
+  return inner_->pages_of(turn == turns_.end() || !turn->second->kept ? request
+                                                                      : turn->second->inner());
+}
+
 result<request_provenance> session_cache::provenance(request_id request) const {
   const auto turn = turns_.find(request);
   if (turn == turns_.end() || !turn->second->kept)
     return inner_->provenance(request);
   const auto& kept = *turn->second->kept;
-  if (kept.resumed == 0)
+  if (kept.resumed == 0 || kept.has_failed)
     return inner_->provenance(turn->second->inner());
   auto told = request_provenance{};
   told.l1_tokens = kept.resumed;
@@ -337,7 +345,9 @@ result<void> session_cache::clear() {
       give_up(owner);
       changed(owner);
     }
-  return inner_->clear();
+  auto cleared = inner_->clear();
+  is_stopped_ &= !cleared;
+  return cleared;
 }
 
 // -- steps and state ----------------------------------------------------------
@@ -358,7 +368,31 @@ std::vector<ready_request> session_cache::step(const step_facts& facts,
     kept.host_end = each.host_tokens > 0 ? each.device_tokens + each.host_tokens : 0;
     changed(owner);
   }
+  failed_.clear();
+  const auto lost = inner_->failed();
+  for (const auto request : std::vector(lost.begin(), lost.end()))
+    lose(request);
+  std::ranges::sort(failed_);
   return ready;
+}
+
+void session_cache::lose(request_id request) {
+  if ((request & inside) == 0) {
+    failed_.push_back(request);
+    return;
+  }
+  auto& owner = sessions_.at(request & ~inside);
+  if (owner.turn) {
+    owner.kept->has_failed = true;
+    failed_.push_back(*owner.turn);
+  } else {
+    give_up(owner);
+  }
+  changed(owner);
+}
+
+std::span<const request_id> session_cache::failed() const noexcept {
+  return failed_;
 }
 
 void session_cache::stop_serving() noexcept {

@@ -41,6 +41,7 @@ public:
   result<allocate_result> allocate(const allocate_request& request) override;
   result<insert_result> insert(const insert_request& request) override;
   result<void> release(request_id request) override;
+  page_list pages_of(request_id request) const override;
   result<request_provenance> provenance(request_id request) const override;
 
   result<evict_result> evict(const evict_request& request) override;
@@ -66,6 +67,7 @@ public:
   std::optional<int64_t> next_stop_ns() const noexcept override;
   std::vector<ready_request> step(const step_facts& facts,
                                   std::span<const page_list> arrived) override;
+  std::span<const request_id> failed() const noexcept override;
   std::vector<tree_effect> take_effects() override;
   std::vector<cache_event> take_events() override;
 
@@ -101,6 +103,8 @@ private:
     uint64_t host_end = 0;
     /// True while a prefetch is open: its end may change what the inner request has.
     bool is_fetching = false;
+    /// True if a load of its pages failed: they are given up with the turn.
+    bool has_failed = false;
   };
 
   struct session {
@@ -133,6 +137,9 @@ private:
   result<Result> forward(result<Result> (prefix_cache::*operation)(const Request&),
                          const Request& asked, const session* owner);
   void give_up(session& owner);
+
+  /// The inner cache lost pages of this request of its own.
+  void lose(request_id request);
   /// Brings the digest up to date after a change of the session's fields.
   void changed(session& owner);
 
@@ -149,6 +156,8 @@ private:
   uint64_t handle_locks_ = 0;
   uint64_t sessions_digest_ = 0;
   bool is_stopped_ = false;
+  /// Of the last step, by the engine's numbers.
+  std::vector<request_id> failed_;
 };
 
 } // namespace hicache

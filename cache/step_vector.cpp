@@ -13,7 +13,18 @@ namespace {
 // ranks may have different operations in the same place. A value and its complement: their minima
 // are complementary exactly if all ranks offered the same value. A flag is 0 or -1, so that one
 // rank that raises it raises it for all.
-enum slot : size_t { digest, digest_complement, failed, writes, loads, now, next_fetch, backups };
+enum slot : size_t {
+  digest,
+  digest_complement,
+  lost,
+  writes,
+  loads,
+  failed_write,
+  failed_load,
+  now,
+  next_fetch,
+  backups
+};
 
 /// Values per prefetch.
 constexpr auto fetch_values = size_t{3};
@@ -21,6 +32,19 @@ constexpr auto fetch_values = size_t{3};
 constexpr auto fetches = backups + limits::step_backups;
 
 static_assert(step_values == fetches + fetch_values * limits::step_fetches);
+
+/// The oldest failure of all ranks is the minimum, so none is the largest number.
+int64_t encode_failure(operation_id id) {
+  return id == 0 ? INT64_MAX : static_cast<int64_t>(id);
+}
+
+/// Counts no further than the oldest failure. @returns whether that is among what is done.
+bool end_with(int64_t failure, uint64_t& done) {
+  if (static_cast<uint64_t>(failure) > done)
+    return false;
+  done = static_cast<uint64_t>(failure);
+  return true;
+}
 
 } // namespace
 
@@ -31,9 +55,11 @@ std::vector<int64_t> encode_step(const step_offer& offer) {
   auto values = std::vector<int64_t>(step_values);
   values[digest] = static_cast<int64_t>(offer.digest);
   values[digest_complement] = static_cast<int64_t>(~offer.digest);
-  values[failed] = offer.failed ? -1 : 0;
+  values[lost] = offer.device_lost ? -1 : 0;
   values[writes] = static_cast<int64_t>(facts.writes_done);
   values[loads] = static_cast<int64_t>(facts.loads_done);
+  values[failed_write] = encode_failure(offer.failed_write);
+  values[failed_load] = encode_failure(offer.failed_load);
   values[now] = facts.now_ns;
   values[next_fetch] = facts.next_fetch;
   std::ranges::copy(facts.backups, values.begin() + backups);
@@ -52,6 +78,8 @@ step_agreement decode_step(std::span<const int64_t> minimum, const step_facts& o
   agreed.facts.writes_done = static_cast<uint64_t>(minimum[writes]);
   agreed.facts.loads_done = static_cast<uint64_t>(minimum[loads]);
   agreed.facts.now_ns = minimum[now];
+  agreed.facts.write_failed = end_with(minimum[failed_write], agreed.facts.writes_done);
+  agreed.facts.load_failed = end_with(minimum[failed_load], agreed.facts.loads_done);
   agreed.facts.next_fetch = minimum[next_fetch];
   const auto stored = minimum.subspan(backups, offered.backups.size());
   agreed.facts.backups.assign(stored.begin(), stored.end());

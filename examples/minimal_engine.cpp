@@ -65,7 +65,8 @@ struct engine_state {
             return give_up(to_caf(done.error()));
         }
     }
-    // 4. Give the pages to the tree, which copies them to L2, and close the request.
+    // 4. Give the pages to the tree, which copies them to L2, and close the request. The writes are
+    // done; an engine whose kernels are still queued passes an event along (docs/integrating.md).
     apply({insert_request{request, prompt}, release_request{request}},
           [this](const tree_answers&) { step(); });
   }

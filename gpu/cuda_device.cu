@@ -6,7 +6,11 @@
 
 #include <cuda_runtime_api.h>
 
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
 #include <string>
+#include <system_error>
 #include <utility>
 
 namespace hicache {
@@ -15,28 +19,28 @@ namespace {
 
 class cuda_device final : public device {
 public:
-  explicit cuda_device(std::string name) : name_(std::move(name)) {}
+  cuda_device(int number, std::string name) : number_(number), name_(std::move(name)) {}
 
   std::string name() const override { return name_; }
 
   bool host_addressable() const noexcept override { return false; }
 
   result<std::unique_ptr<device_memory>> allocate(uint64_t bytes) override {
-    return allocate_cuda_memory(bytes, name_);
+    return allocate_cuda_memory(number_, bytes, name_);
   }
 
   result<std::unique_ptr<device_memory>> open(std::string_view shared) override {
-    return open_cuda_memory(shared);
+    return open_cuda_memory(number_, shared);
   }
 
   result<std::unique_ptr<device_memory>>
   allocate_host(uint64_t bytes, const host_memory_options& options) override {
-    return allocate_pinned_memory(bytes, options);
+    return allocate_pinned_memory(number_, bytes, options);
   }
 
   result<std::unique_ptr<device_memory>> adopt_host(std::span<std::byte> memory,
                                                     const host_memory_options& options) override {
-    return adopt_pinned_memory(memory, options);
+    return adopt_pinned_memory(number_, memory, options);
   }
 
   result<std::unique_ptr<copy_engine>> make_copy_engine(const device_layers& l1,
@@ -45,20 +49,78 @@ public:
                                                         const copy_options& options) override {
     HICACHE_CHECK(l1.check() && l1.shape == l2.shape());
     HICACHE_CHECK(l2.total_bytes() <= l2_memory.size());
-    auto mover = make_proven_cuda_mover(l1, l2, l2_memory.data(), options);
+    auto mover = make_proven_cuda_mover(number_, l1, l2, l2_memory.data(), options);
     if (!mover)
       return tl::unexpected{mover.error()};
     return make_queued_copy_engine(l1.pages, l2.pages(), l2.shape().layers, std::move(*mover),
                                    options.inline_copies);
   }
 
+  result<void> wait_for_layer(const layer_progress& progress, void* stream,
+                              uint32_t layer) override {
+    // Belongs to the stream's device whatever the calling thread's current one is.
+    if (auto* const event = static_cast<cudaEvent_t>(progress.event(layer)); event != nullptr)
+      return check_cuda(ec::copy_failed, "cudaStreamWaitEvent",
+                        cudaStreamWaitEvent(static_cast<cudaStream_t>(stream), event, 0));
+    if (progress.failed())
+      return fail(ec::copy_failed, "the load failed");
+    return {};
+  }
+
 private:
+  int number_;
   std::string name_;
 };
 
+/// The number of this process among those of its job on this machine, as Open MPI tells it.
+std::optional<uint32_t> local_rank() {
+  const auto* const text = std::getenv("OMPI_COMM_WORLD_LOCAL_RANK");
+  if (text == nullptr)
+    return std::nullopt;
+  auto number = uint32_t{0};
+  const auto* const end = text + std::strlen(text);
+  const auto read = std::from_chars(text, end, number);
+  return read.ec == std::errc{} && read.ptr == end ? std::optional{number} : std::nullopt;
+}
+
+/// The device on which the memory at this address lies.
+result<int> device_of(uint64_t pool) {
+  auto attributes = cudaPointerAttributes{};
+  if (auto asked
+      = check_cuda(ec::unsupported, "cudaPointerGetAttributes",
+                   cudaPointerGetAttributes(&attributes, reinterpret_cast<const void*>(pool)));
+      !asked)
+    return tl::unexpected{asked.error()};
+  if (attributes.type != cudaMemoryTypeDevice && attributes.type != cudaMemoryTypeManaged)
+    return fail(ec::unsupported, "the registered pool is not memory of a CUDA device");
+  return attributes.device;
+}
+
+result<int> choose_device(int count, std::optional<uint32_t> wanted, uint64_t pool) {
+  if (wanted && *wanted >= static_cast<uint32_t>(count))
+    return fail(ec::invalid_argument, "there is no CUDA device " + std::to_string(*wanted)
+                                        + "; expected 0 to " + std::to_string(count - 1));
+  if (pool != 0) {
+    auto lies = device_of(pool);
+    if (lies && wanted && static_cast<uint32_t>(*lies) != *wanted)
+      return fail(ec::invalid_argument, "the registered pool lies on CUDA device "
+                                          + std::to_string(*lies) + ", not on device "
+                                          + std::to_string(*wanted));
+    return lies;
+  }
+  if (wanted)
+    return static_cast<int>(*wanted);
+  if (const auto rank = local_rank())
+    return static_cast<int>(*rank % static_cast<uint32_t>(count));
+  auto current = 0;
+  if (auto asked = check_cuda(ec::unsupported, "cudaGetDevice", cudaGetDevice(&current)); !asked)
+    return tl::unexpected{asked.error()};
+  return current;
+}
+
 } // namespace
 
-result<std::unique_ptr<device>> make_cuda_device() {
+result<std::unique_ptr<device>> make_cuda_device(std::optional<uint32_t> wanted, uint64_t pool) {
   auto count = 0;
   if (auto asked = check_cuda(ec::unsupported, "no CUDA device can be used: cudaGetDeviceCount",
                               cudaGetDeviceCount(&count));
@@ -66,13 +128,19 @@ result<std::unique_ptr<device>> make_cuda_device() {
     return tl::unexpected{asked.error()};
   if (count == 0)
     return fail(ec::unsupported, "no CUDA device can be used: the driver offers none");
+  const auto number = choose_device(count, wanted, pool);
+  if (!number)
+    return tl::unexpected{number.error()};
   auto properties = cudaDeviceProp{};
   if (auto asked
       = check_cuda(ec::unsupported, "no CUDA device can be used: cudaGetDeviceProperties",
-                   cudaGetDeviceProperties(&properties, cuda_device_number));
+                   cudaGetDeviceProperties(&properties, *number));
       !asked)
     return tl::unexpected{asked.error()};
-  return std::make_unique<cuda_device>(properties.name);
+  auto name = std::string{properties.name};
+  if (count > 1)
+    name += ", device " + std::to_string(*number);
+  return std::make_unique<cuda_device>(*number, std::move(name));
 }
 
 } // namespace hicache

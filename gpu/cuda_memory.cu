@@ -28,11 +28,13 @@ enum class memory_origin : uint8_t { allocated, opened };
 
 class cuda_memory final : public device_memory {
 public:
-  cuda_memory(void* address, uint64_t bytes, memory_origin origin, std::string description)
-    : data_(static_cast<std::byte*>(address)), size_(bytes), origin_(origin),
+  cuda_memory(int device, void* address, uint64_t bytes, memory_origin origin,
+              std::string description)
+    : device_(device), data_(static_cast<std::byte*>(address)), size_(bytes), origin_(origin),
       description_(std::move(description)) {}
 
   ~cuda_memory() override {
+    const auto scope = cuda_device_scope{device_};
     // Fails only if the device or the process is going, and then the memory goes with it.
     static_cast<void>(origin_ == memory_origin::allocated ? cudaFree(data_)
                                                           : cudaIpcCloseMemHandle(data_));
@@ -58,7 +60,8 @@ public:
     if (origin_ == memory_origin::opened)
       return fail(ec::unsupported,
                   "this memory belongs to another process; only its owner can share it");
-    if (auto bound = use_cuda_device(ec::io_failure); !bound)
+    const auto scope = cuda_device_scope{device_};
+    if (auto bound = scope.check(ec::io_failure); !bound)
       return tl::unexpected{bound.error()};
     auto share = cuda_share{{}, size_};
     if (const auto status = cudaIpcGetMemHandle(&share.handle, data_); status != cudaSuccess)
@@ -68,10 +71,11 @@ public:
   }
 
 private:
-  static result<void> copy(void* to, const void* from, size_t bytes) {
+  result<void> copy(void* to, const void* from, size_t bytes) const {
     if (bytes == 0)
       return {};
-    if (auto bound = use_cuda_device(ec::io_failure); !bound)
+    const auto scope = cuda_device_scope{device_};
+    if (auto bound = scope.check(ec::io_failure); !bound)
       return bound;
     if (auto copied
         = check_cuda(ec::io_failure, "cudaMemcpy", cudaMemcpy(to, from, bytes, cudaMemcpyDefault));
@@ -81,6 +85,7 @@ private:
     return check_cuda(ec::io_failure, "cudaStreamSynchronize", cudaStreamSynchronize(nullptr));
   }
 
+  int device_;
   std::byte* data_;
   uint64_t size_;
   memory_origin origin_;
@@ -124,10 +129,10 @@ private:
 };
 
 /// The NUMA node that the device is attached to; nothing where the machine does not say.
-std::optional<int> numa_node_of_device() {
+std::optional<int> numa_node_of_device(int device) {
   auto name = std::array<char, 32>{};
   if (!check_cuda(ec::io_failure, "cudaDeviceGetPCIBusId",
-                  cudaDeviceGetPCIBusId(name.data(), name.size(), cuda_device_number)))
+                  cudaDeviceGetPCIBusId(name.data(), name.size(), device)))
     return std::nullopt;
   // CUDA writes the hexadecimal digits in capitals, the kernel's folders do not.
   auto folder = std::string{name.data()};
@@ -184,8 +189,32 @@ result<void> check_cuda(ec code, const char* call, cudaError_t status) {
   return {};
 }
 
-result<void> use_cuda_device(ec code) {
-  return check_cuda(code, "cudaSetDevice", cudaSetDevice(cuda_device_number));
+result<void> use_cuda_device(ec code, int device) {
+  // While another thread captures a graph, a thread in the default mode may not even ask whether an
+  // event has passed.
+  auto mode = cudaStreamCaptureModeThreadLocal;
+  if (auto set = check_cuda(code, "cudaThreadExchangeStreamCaptureMode",
+                            cudaThreadExchangeStreamCaptureMode(&mode));
+      !set)
+    return set;
+  return check_cuda(code, "cudaSetDevice", cudaSetDevice(device));
+}
+
+cuda_device_scope::cuda_device_scope(int device) noexcept {
+  status_ = cudaGetDevice(&previous_);
+  if (status_ != cudaSuccess || previous_ == device)
+    return;
+  status_ = cudaSetDevice(device);
+  is_changed_ = true;
+}
+
+cuda_device_scope::~cuda_device_scope() {
+  if (is_changed_)
+    static_cast<void>(cudaSetDevice(previous_));
+}
+
+result<void> cuda_device_scope::check(ec code) const {
+  return check_cuda(code, "cudaSetDevice", status_);
 }
 
 std::string to_string(const cuda_share& share) {
@@ -221,10 +250,11 @@ result<cuda_share> parse_cuda_share(std::string_view text) {
   return share;
 }
 
-result<std::unique_ptr<device_memory>> allocate_cuda_memory(uint64_t bytes,
+result<std::unique_ptr<device_memory>> allocate_cuda_memory(int device, uint64_t bytes,
                                                             const std::string& device_name) {
   HICACHE_CHECK(bytes > 0);
-  if (auto bound = use_cuda_device(ec::io_failure); !bound)
+  const auto scope = cuda_device_scope{device};
+  if (auto bound = scope.check(ec::io_failure); !bound)
     return tl::unexpected{bound.error()};
   // The larger one of both: rounding up wraps to 0 for sizes that no device has.
   const auto whole = std::max(bytes, (bytes + allocation_unit - 1) & ~(allocation_unit - 1));
@@ -238,7 +268,7 @@ result<std::unique_ptr<device_memory>> allocate_cuda_memory(uint64_t bytes,
                           + ", of which " + format_bytes(available) + " are free: cudaMalloc",
                         status);
   }
-  auto memory = std::make_unique<cuda_memory>(address, bytes, memory_origin::allocated,
+  auto memory = std::make_unique<cuda_memory>(device, address, bytes, memory_origin::allocated,
                                               "memory of " + device_name);
   if (const auto status = cudaMemset(address, 0, whole); status != cudaSuccess)
     return cuda_failure(ec::io_failure, "cannot clear device memory: cudaMemset", status);
@@ -249,11 +279,12 @@ result<std::unique_ptr<device_memory>> allocate_cuda_memory(uint64_t bytes,
   return memory;
 }
 
-result<std::unique_ptr<device_memory>> open_cuda_memory(std::string_view shared) {
+result<std::unique_ptr<device_memory>> open_cuda_memory(int device, std::string_view shared) {
   const auto share = parse_cuda_share(shared);
   if (!share)
     return tl::unexpected{share.error()};
-  if (auto bound = use_cuda_device(ec::io_failure); !bound)
+  const auto scope = cuda_device_scope{device};
+  if (auto bound = scope.check(ec::io_failure); !bound)
     return tl::unexpected{bound.error()};
   auto* address = static_cast<void*>(nullptr);
   if (const auto status
@@ -263,23 +294,25 @@ result<std::unique_ptr<device_memory>> open_cuda_memory(std::string_view shared)
                         "cannot open " + format_bytes(share->bytes)
                           + " of device memory of another process: cudaIpcOpenMemHandle",
                         status);
-  return std::make_unique<cuda_memory>(address, share->bytes, memory_origin::opened,
+  return std::make_unique<cuda_memory>(device, address, share->bytes, memory_origin::opened,
                                        "device memory of another process");
 }
 
-result<std::unique_ptr<device_memory>> allocate_pinned_memory(uint64_t bytes,
+result<std::unique_ptr<device_memory>> allocate_pinned_memory(int device, uint64_t bytes,
                                                               const host_memory_options& options) {
   HICACHE_CHECK(bytes > 0);
-  if (auto bound = use_cuda_device(ec::io_failure); !bound)
+  const auto scope = cuda_device_scope{device};
+  if (auto bound = scope.check(ec::io_failure); !bound)
     return tl::unexpected{bound.error()};
-  return host_mapping::create(bytes, numa_node_of_device(), options).and_then(pin);
+  return host_mapping::create(bytes, numa_node_of_device(device), options).and_then(pin);
 }
 
-result<std::unique_ptr<device_memory>> adopt_pinned_memory(std::span<std::byte> memory,
+result<std::unique_ptr<device_memory>> adopt_pinned_memory(int device, std::span<std::byte> memory,
                                                            const host_memory_options& options) {
-  if (auto bound = use_cuda_device(ec::io_failure); !bound)
+  const auto scope = cuda_device_scope{device};
+  if (auto bound = scope.check(ec::io_failure); !bound)
     return tl::unexpected{bound.error()};
-  return host_mapping::adopt(memory, numa_node_of_device(), options).and_then(pin);
+  return host_mapping::adopt(memory, numa_node_of_device(device), options).and_then(pin);
 }
 
 } // namespace hicache

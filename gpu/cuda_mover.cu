@@ -1,5 +1,6 @@
 #include "base/check.hpp"
 #include "gpu/copy_kernels.hpp"
+#include "gpu/cuda_fences.hpp"
 #include "gpu/cuda_memory.hpp"
 #include "gpu/cuda_mover.hpp"
 #include "gpu/mover_proof.hpp"
@@ -24,14 +25,6 @@ constexpr auto batch_copies = size_t{1024};
 constexpr auto direct_methods = std::array{cuda_copy_method::batched, cuda_copy_method::single};
 constexpr auto kernel_methods = std::array{cuda_copy_method::bulk, cuda_copy_method::words};
 
-struct cuda_deleter {
-  void operator()(cudaStream_t stream) const noexcept {
-    static_cast<void>(cudaStreamDestroy(stream));
-  }
-
-  void operator()(cudaEvent_t event) const noexcept { static_cast<void>(cudaEventDestroy(event)); }
-};
-
 struct pinned_deleter {
   void operator()(page_index* pages) const noexcept { static_cast<void>(cudaFreeHost(pages)); }
 };
@@ -40,8 +33,6 @@ struct device_deleter {
   void operator()(copy_strip* strips) const noexcept { static_cast<void>(cudaFree(strips)); }
 };
 
-using unique_stream = std::unique_ptr<std::remove_pointer_t<cudaStream_t>, cuda_deleter>;
-using unique_event = std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, cuda_deleter>;
 using pinned_pages = std::unique_ptr<page_index[], pinned_deleter>;
 using device_strips = std::unique_ptr<copy_strip, device_deleter>;
 
@@ -64,7 +55,8 @@ public:
       return made;
     stream_.reset(stream);
     events_per_set_ = events_per_set;
-    while (events_.size() < size_t{events_per_set} * copy_sets) {
+    // Behind those of the sets: the ones that stay the same, for graphs.
+    while (events_.size() < size_t{events_per_set} * (copy_sets + 1)) {
       auto* event = cudaEvent_t{nullptr};
       if (auto made = check_cuda(
             ec::copy_failed, "cudaEventCreateWithFlags",
@@ -90,7 +82,13 @@ public:
 
   /// After a failure: whatever was queued must not write to the pages any more. Where this fails
   /// too, the device is gone and writes nothing.
-  void settle() noexcept { static_cast<void>(cudaStreamSynchronize(stream_.get())); }
+  error settle(error failure) {
+    if (const auto gone
+        = check_cuda(ec::device_lost, "cudaStreamSynchronize", cudaStreamSynchronize(get()));
+        !gone)
+      return {ec::device_lost, failure.detail + "; " + gone.error().detail};
+    return failure;
+  }
 
   std::vector<void*> events(uint32_t set) const {
     auto list = std::vector<void*>{};
@@ -101,7 +99,7 @@ public:
 
 private:
   cudaEvent_t event(uint32_t set, uint32_t number) const {
-    HICACHE_CHECK(set < copy_sets && number < events_per_set_);
+    HICACHE_CHECK(set <= copy_sets && number < events_per_set_);
     return events_[size_t{set} * events_per_set_ + number].get();
   }
 
@@ -113,12 +111,15 @@ private:
 /// Streams and events; the classes below queue the copies.
 class cuda_mover : public page_mover {
 public:
-  cuda_mover(std::vector<copy_strip> strips, uint32_t layers)
-    : strips_(std::move(strips)), layers_(layers) {}
+  cuda_mover(int device, std::vector<copy_strip> strips, uint32_t layers)
+    : device_(device), strips_(std::move(strips)), layers_(layers) {}
 
-  result<void> open() {
-    if (auto bound = use_cuda_device(ec::copy_failed); !bound)
-      return bound;
+  /// The device is the calling thread's current one.
+  result<void> open(uint32_t device_pages) {
+    auto fences = cuda_fences::open(device_, device_pages);
+    if (!fences)
+      return tl::unexpected{fences.error()};
+    fences_ = std::move(*fences);
     if (auto opened = stores_.open(1); !opened)
       return opened;
     return loads_.open(layers_);
@@ -128,25 +129,31 @@ public:
                      std::span<const page_index> device_pages,
                      std::span<const page_index> host_pages) override {
     HICACHE_CHECK(!device_pages.empty() && device_pages.size() == host_pages.size());
-    if (auto bound = use_cuda_device(ec::copy_failed); !bound)
+    if (auto bound = use_cuda_device(ec::device_lost, device_); !bound)
       return bound;
-    auto queued = direction == copy_direction::store ? queue_store(set, device_pages, host_pages)
-                                                     : queue_load(set, device_pages, host_pages);
+    auto queued = fences_->wait(stream_of(direction).get(), device_pages);
+    if (queued)
+      queued = direction == copy_direction::store ? queue_store(set, device_pages, host_pages)
+                                                  : queue_load(set, device_pages, host_pages);
     if (!queued)
-      stream_of(direction).settle();
+      return tl::unexpected{stream_of(direction).settle(std::move(queued.error()))};
     return queued;
   }
 
   result<void> finish_layer(copy_direction direction, uint32_t set, uint32_t layer) override {
-    if (auto bound = use_cuda_device(ec::copy_failed); !bound)
+    if (auto bound = use_cuda_device(ec::device_lost, device_); !bound)
       return bound;
     auto arrived = stream_of(direction).wait(set, direction == copy_direction::store ? 0 : layer);
     if (!arrived)
-      stream_of(direction).settle();
+      return tl::unexpected{stream_of(direction).settle(std::move(arrived.error()))};
     return arrived;
   }
 
   std::vector<void*> layer_events(uint32_t set) const override { return loads_.events(set); }
+
+  std::vector<void*> layer_events() const override { return loads_.events(copy_sets); }
+
+  std::shared_ptr<page_fences> fences() const override { return fences_; }
 
 protected:
   /// Which strips to copy, and the pages of the submission.
@@ -191,12 +198,16 @@ private:
         return queued;
       if (auto marked = loads_.mark(set, layer); !marked)
         return marked;
+      if (auto marked = loads_.mark(copy_sets, layer); !marked)
+        return marked;
     }
     return {};
   }
 
+  int device_;
   std::vector<copy_strip> strips_;
   uint32_t layers_;
+  std::shared_ptr<cuda_fences> fences_;
   copy_stream stores_;
   copy_stream loads_;
 };
@@ -251,8 +262,9 @@ private:
 /// What the copy hardware of the GPU moves.
 class direct_mover final : public cuda_mover {
 public:
-  direct_mover(std::vector<copy_strip> strips, uint32_t layers, cuda_copy_method method)
-    : cuda_mover(std::move(strips), layers), batched_(method == cuda_copy_method::batched) {}
+  direct_mover(int device, std::vector<copy_strip> strips, uint32_t layers, cuda_copy_method method)
+    : cuda_mover(device, std::move(strips), layers), batched_(method == cuda_copy_method::batched) {
+  }
 
 protected:
   /// Layer by layer, so that the first one runs while the next is being listed.
@@ -308,9 +320,9 @@ private:
 /// What a kernel on a few SMs moves.
 class kernel_mover final : public cuda_mover {
 public:
-  kernel_mover(std::vector<copy_strip> strips, uint32_t layers, cuda_copy_method method,
+  kernel_mover(int device, std::vector<copy_strip> strips, uint32_t layers, cuda_copy_method method,
                uint32_t sms)
-    : cuda_mover(std::move(strips), layers),
+    : cuda_mover(device, std::move(strips), layers),
       method_(method == cuda_copy_method::bulk ? kernel_method::bulk : kernel_method::words),
       sms_(sms) {}
 
@@ -390,11 +402,11 @@ result<void> check_batches() {
   return {};
 }
 
-result<void> check_sms(uint32_t sms) {
+result<void> check_sms(int device, uint32_t sms) {
   auto available = 0;
-  if (auto asked = check_cuda(
-        ec::unsupported, "cudaDeviceGetAttribute",
-        cudaDeviceGetAttribute(&available, cudaDevAttrMultiProcessorCount, cuda_device_number));
+  if (auto asked
+      = check_cuda(ec::unsupported, "cudaDeviceGetAttribute",
+                   cudaDeviceGetAttribute(&available, cudaDevAttrMultiProcessorCount, device));
       !asked)
     return asked;
   if (sms == 0 || sms > static_cast<uint32_t>(available))
@@ -404,21 +416,21 @@ result<void> check_sms(uint32_t sms) {
 }
 
 /// A mover of this method, between small pools, does what it should.
-result<void> prove_method(const pool_geometry& l2, const copy_options& options,
+result<void> prove_method(int device, const pool_geometry& l2, const copy_options& options,
                           cuda_copy_method method) {
   // Enough to have a next page and a next layer on both sides.
   auto shape = l2.shape();
   shape.layers = std::min(shape.layers, uint32_t{2});
   const auto l1_pool = pool_geometry{shape, host_layout::layer_first, 4};
   const auto l2_pool = pool_geometry{shape, l2.layout(), 4};
-  auto l1_memory = allocate_cuda_memory(l1_pool.total_bytes(), "the GPU");
+  auto l1_memory = allocate_cuda_memory(device, l1_pool.total_bytes(), "the GPU");
   if (!l1_memory)
     return tl::unexpected{l1_memory.error()};
-  auto l2_memory = allocate_pinned_memory(l2_pool.total_bytes(), {});
+  auto l2_memory = allocate_pinned_memory(device, l2_pool.total_bytes(), {});
   if (!l2_memory)
     return tl::unexpected{l2_memory.error()};
   const auto layers = device_layers::of(l1_pool, reinterpret_cast<uint64_t>((*l1_memory)->data()));
-  auto mover = make_cuda_mover(layers, l2_pool, (*l2_memory)->data(), options, method);
+  auto mover = make_cuda_mover(device, layers, l2_pool, (*l2_memory)->data(), options, method);
   if (!mover)
     return tl::unexpected{mover.error()};
   return prove_mover(**mover, l1_pool, **l1_memory, l2_pool, **l2_memory);
@@ -444,41 +456,48 @@ std::span<const cuda_copy_method> methods_of(io_backend io) noexcept {
   return io == io_backend::direct ? direct_methods : kernel_methods;
 }
 
-result<std::unique_ptr<page_mover>> make_cuda_mover(const device_layers& l1,
+result<std::unique_ptr<page_mover>> make_cuda_mover(int device, const device_layers& l1,
                                                     const pool_geometry& l2, std::byte* l2_data,
                                                     const copy_options& options,
                                                     cuda_copy_method method) {
+  const auto scope = cuda_device_scope{device};
+  if (auto bound = scope.check(ec::copy_failed); !bound)
+    return tl::unexpected{bound.error()};
   auto strips = make_copy_strips(l1, l2, reinterpret_cast<uint64_t>(l2_data));
   const auto layers = l2.shape().layers;
   if (method == cuda_copy_method::batched || method == cuda_copy_method::single) {
     if (auto able = method == cuda_copy_method::single ? result<void>{} : check_batches(); !able)
       return tl::unexpected{able.error()};
-    auto mover = std::make_unique<direct_mover>(std::move(strips), layers, method);
-    if (auto opened = mover->open(); !opened)
+    auto mover = std::make_unique<direct_mover>(device, std::move(strips), layers, method);
+    if (auto opened = mover->open(l1.pages); !opened)
       return tl::unexpected{opened.error()};
     return mover;
   }
-  if (auto able = check_sms(options.sms); !able)
+  if (auto able = check_sms(device, options.sms); !able)
     return tl::unexpected{able.error()};
-  auto mover = std::make_unique<kernel_mover>(std::move(strips), layers, method, options.sms);
-  if (auto opened = mover->open(); !opened)
+  auto mover
+    = std::make_unique<kernel_mover>(device, std::move(strips), layers, method, options.sms);
+  if (auto opened = mover->open(l1.pages); !opened)
     return tl::unexpected{opened.error()};
   if (auto prepared = mover->prepare(std::min(l1.pages, l2.pages())); !prepared)
     return tl::unexpected{prepared.error()};
   return mover;
 }
 
-result<std::unique_ptr<page_mover>> make_proven_cuda_mover(const device_layers& l1,
+result<std::unique_ptr<page_mover>> make_proven_cuda_mover(int device, const device_layers& l1,
                                                            const pool_geometry& l2,
                                                            std::byte* l2_data,
                                                            const copy_options& options) {
+  const auto scope = cuda_device_scope{device};
+  if (auto bound = scope.check(ec::copy_failed); !bound)
+    return tl::unexpected{bound.error()};
   auto reason = std::string{};
   for (const auto method : methods_of(options.io)) {
     // Which calls and instructions a driver and a GPU really offer shows only when they are used,
     // and a cache that copies wrongly answers wrongly.
-    auto proven = prove_method(l2, options, method);
+    auto proven = prove_method(device, l2, options, method);
     if (proven)
-      return make_cuda_mover(l1, l2, l2_data, options, method);
+      return make_cuda_mover(device, l1, l2, l2_data, options, method);
     reason = std::string{to_string(method)} + ": " + proven.error().detail;
   }
   return fail(ec::unsupported, "the GPU cannot be used for copies, " + reason);

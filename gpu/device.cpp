@@ -3,6 +3,9 @@
 #include "gpu/cuda_device.hpp"
 #include "gpu/host_device.hpp"
 
+#include <charconv>
+#include <system_error>
+
 namespace hicache {
 
 const char* to_string(io_backend io) noexcept {
@@ -43,16 +46,45 @@ result<device_kind> parse_device_kind(std::string_view name) {
               "'" + std::string{name} + "' is not a device; expected auto, cuda or host");
 }
 
-result<std::unique_ptr<device>> make_device(device_kind kind) {
+result<device_choice> parse_device_choice(std::string_view text) {
+  constexpr auto prefix = std::string_view{"cuda:"};
+  if (!text.starts_with(prefix))
+    return parse_device_kind(text).map([](device_kind kind) { return device_choice{kind}; });
+  auto number = uint32_t{0};
+  const auto* const end = text.data() + text.size();
+  if (const auto read = std::from_chars(text.data() + prefix.size(), end, number);
+      read.ec != std::errc{} || read.ptr != end)
+    return fail(ec::invalid_argument,
+                "'" + std::string{text} + "' is not a device; expected cuda:N with a number");
+  return device_choice{device_kind::cuda, number};
+}
+
+std::shared_ptr<page_fences> copy_engine::fences() const {
+  return nullptr;
+}
+
+std::vector<void*> copy_engine::layer_events() const {
+  return {};
+}
+
+result<void> device::wait_for_layer(const layer_progress& progress, void*, uint32_t layer) {
+  if (!progress.wait(layer))
+    return fail(ec::copy_failed, "the load failed");
+  return {};
+}
+
+result<std::unique_ptr<device>> make_device(const device_choice& choice,
+                                            [[maybe_unused]] uint64_t pool) {
+  const auto kind = choice.kind;
   if (kind == device_kind::host)
     return make_host_device();
 #ifdef HICACHE_HAVE_CUDA
-  auto cuda = make_cuda_device();
+  auto cuda = make_cuda_device(choice.number, pool);
 #else
   auto cuda = result<std::unique_ptr<device>>{
     fail(ec::unsupported, "this build has no CUDA device; configure it with -DHICACHE_CUDA=ON")};
 #endif
-  if (!cuda && kind == device_kind::automatic)
+  if (!cuda && kind == device_kind::automatic && cuda.error().code == ec::unsupported)
     return make_host_device();
   return cuda;
 }

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -49,6 +50,22 @@ public:
   virtual result<std::string> share() const = 0;
 };
 
+/// What an engine's kernels still do with pages of L1. Copies of these pages wait for it on the
+/// device; no thread waits.
+class page_fences {
+public:
+  page_fences() = default;
+  page_fences(const page_fences&) = delete;
+  page_fences& operator=(const page_fences&) = delete;
+  virtual ~page_fences() = default;
+
+  /// Copies that begin later and read or write one of these pages wait for `event`, a native event
+  /// that was recorded before. The event may be recorded again, or destroyed, when this returns.
+  /// Any thread.
+  /// @returns copy_failed if the device refuses.
+  virtual result<void> add(std::span<const page_index> device_pages, void* event) = 0;
+};
+
 /// Copies whole pages between one L1 pool and one L2 pool. Stores (L1 -> L2) and loads (L2 -> L1)
 /// are two independent queues, each first in, first out; a store and a load that name the same
 /// pages are not ordered. Its callers bound the queues: a page takes part in one copy at a time, so
@@ -83,6 +100,16 @@ public:
 
   /// Returns when everything submitted so far has finished and its callbacks have returned.
   virtual void drain() = 0;
+
+  /// Where an engine says what copies have to wait for; null (the default) where the device has no
+  /// events.
+  virtual std::shared_ptr<page_fences> fences() const;
+
+  /// Native events, one for each layer, the same as long as the engine lives: each is recorded when
+  /// a load of that layer is queued. What waits for one waits for all loads queued before. For CUDA
+  /// graphs, which name their events when they are captured. Empty (the default) where the device
+  /// has no events.
+  virtual std::vector<void*> layer_events() const;
 };
 
 /// How pages are copied.
@@ -163,6 +190,13 @@ public:
   make_copy_engine(const device_layers& l1, const pool_geometry& l2, device_memory& l2_memory,
                    const copy_options& options)
     = 0;
+
+  /// Has what is queued on `stream` from now on wait until layer `layer` of a load is in L1. The
+  /// stream waits, not the caller (who may wait some microseconds until the load is queued). A
+  /// device without streams waits itself.
+  /// @param stream A native stream of the engine's, not being captured.
+  /// @returns copy_failed if the load failed, as far as that is known yet.
+  virtual result<void> wait_for_layer(const layer_progress& progress, void* stream, uint32_t layer);
 };
 
 /// Which device to use. `automatic` is cuda if this build has it and a GPU answers, else host.
@@ -176,8 +210,31 @@ const char* to_string(device_kind kind) noexcept;
 /// @relates device_kind
 result<device_kind> parse_device_kind(std::string_view name);
 
+/// A kind of device, and which one of these.
+struct device_choice {
+  // Not explicit: a kind is a choice.
+  device_choice(device_kind which = device_kind::automatic, std::optional<uint32_t> n = {})
+    : kind(which), number(n) {}
+
+  device_kind kind;
+  /// In the numbering of the CUDA runtime; nothing leaves it to the rules of make_device().
+  std::optional<uint32_t> number;
+
+  friend bool operator==(const device_choice&, const device_choice&) = default;
+};
+
+/// What parse_device_kind() reads, or "cuda:N".
+/// @returns invalid_argument with what is allowed.
+/// @relates device_choice
+result<device_choice> parse_device_choice(std::string_view text);
+
+/// A CUDA device without a number is the one on which the engine's pool lies; without a pool that
+/// of the rank's number on this machine (OMPI_COMM_WORLD_LOCAL_RANK), modulo the visible devices;
+/// without that number the calling thread's current one. No call changes the current device of its
+/// caller.
+/// @param pool An address in the L1 pool that the engine registered, or 0.
 /// @returns unsupported, with a sentence, if `cuda` is asked for and this build or machine has
-/// none.
-result<std::unique_ptr<device>> make_device(device_kind kind);
+/// none; invalid_argument if there is no such number or the pool lies elsewhere.
+result<std::unique_ptr<device>> make_device(const device_choice& choice, uint64_t pool = 0);
 
 } // namespace hicache

@@ -309,6 +309,10 @@ public:
     loads_.drain();
   }
 
+  std::shared_ptr<page_fences> fences() const override { return mover_->fences(); }
+
+  std::vector<void*> layer_events() const override { return mover_->layer_events(); }
+
 private:
   /// A page that does not exist must not become an address.
   void check(const page_list& device_pages, const page_list& host_pages) const {
@@ -330,6 +334,14 @@ private:
 
 std::vector<void*> page_mover::layer_events(uint32_t) const {
   return {};
+}
+
+std::vector<void*> page_mover::layer_events() const {
+  return {};
+}
+
+std::shared_ptr<page_fences> page_mover::fences() const {
+  return nullptr;
 }
 
 std::unique_ptr<copy_engine> make_queued_copy_engine(uint32_t l1_pages, uint32_t l2_pages,

@@ -28,6 +28,8 @@ public:
 
   /// Queues the copy of device_pages[i] and host_pages[i], all layers, and returns without waiting
   /// for it.
+  /// @returns device_lost if the device takes no copies any more, else copy_failed; as does
+  /// finish_layer().
   /// @param set From 0 to copy_sets - 1; nothing of this direction is in flight in it.
   /// @pre the lists are equally long and not empty; they live until the submission is finished
   virtual result<void> begin(copy_direction direction, uint32_t set,
@@ -42,6 +44,12 @@ public:
 
   /// The native events of the loads in `set`, one for each layer, or none (the default).
   virtual std::vector<void*> layer_events(uint32_t set) const;
+
+  /// As copy_engine::layer_events(): those of all loads.
+  virtual std::vector<void*> layer_events() const;
+
+  /// What begin() has the copies wait for; null (the default) for nothing.
+  virtual std::shared_ptr<page_fences> fences() const;
 };
 
 /// A copy engine that queues commands in front of a mover.

@@ -191,7 +191,7 @@ result<void> rank_config::finish(uint32_t ranks) {
     return fail(ec::invalid_argument, "--hicache-mem-layout: " + layout.error().detail);
   if (auto io = parse_io_backend(io_backend); !io)
     return fail(ec::invalid_argument, "--hicache-io-backend: " + io.error().detail);
-  if (auto parsed = parse_device_kind(device); !parsed)
+  if (auto parsed = parse_device_choice(device); !parsed)
     return fail(ec::invalid_argument, "--device: " + parsed.error().detail);
   if (metrics.port != 0 && metrics.port + ranks - 1 > 65535)
     return bad(
@@ -348,7 +348,8 @@ std::vector<std::pair<std::string, std::string>> rank_config::fields() const {
     {"hicache-storage-backend-extra-config", extra_config},
     {"index", index},
     {"segment-size", std::to_string(segment_bytes)},
-    {"device", device},
+    // Each rank may name another one.
+    {"device", device.substr(0, device.find(':'))},
     {"model", model},
     {"attention", attention},
     {"layers", std::to_string(layers)},
@@ -465,7 +466,7 @@ void add_rank_flags(CLI::App& app, rank_config& config) {
   add("--index", config.index, "the cluster's index")->type_name("HOST:PORT");
   add_bytes_flag(app, "--segment-size", config.segment_bytes,
                  "memory that each rank lends to L3 (backend cluster)");
-  add("--device", config.device, "where L1 lives: auto, cuda or host");
+  add("--device", config.device, "where L1 lives: auto, cuda, cuda:N or host");
   add("--model", config.model, "shape of the KV: " + names_of(presets));
   add("--attention", config.attention,
       "kind of attention: mha (also MQA and GQA), mla or nsa; empty takes the model's");

@@ -90,6 +90,13 @@ public:
 
   bool device_is_host_addressable() const override { return device_->host_addressable(); }
 
+  result<void> wait_for_layer(const layer_progress& progress, void* stream,
+                              uint32_t layer) override {
+    return device_->wait_for_layer(progress, stream, layer);
+  }
+
+  const std::vector<void*>& layer_events() const override { return layer_events_; }
+
   std::string description() const override;
 
   rank_counters counters() override;
@@ -164,6 +171,7 @@ private:
   std::unique_ptr<rank_store> store_;
   hicache::open_store opened_;
   std::unique_ptr<copy_engine> copies_;
+  std::vector<void*> layer_events_;
   std::string op_log_name_;
   std::unique_ptr<std::ofstream> op_log_;
   std::unique_ptr<event_socket> events_;
@@ -182,7 +190,9 @@ private:
 };
 
 result<void> runtime_impl::prepare(const device_layers* registered, uint32_t ranks_on_host) {
-  auto device = make_device(*parse_device_kind(config_.device));
+  const auto pool
+    = registered != nullptr && !registered->buffers.empty() ? registered->buffers[0].address : 0;
+  auto device = make_device(*parse_device_choice(config_.device), pool);
   if (!device)
     return tl::unexpected{device.error()};
   device_ = std::move(*device);
@@ -194,6 +204,7 @@ result<void> runtime_impl::prepare(const device_layers* registered, uint32_t ran
   if (!copies)
     return tl::unexpected{copies.error()};
   copies_ = std::move(*copies);
+  layer_events_ = copies_->layer_events();
   if (auto opened = open_op_log(); !opened)
     return opened;
   if (auto opened = open_events(); !opened)
@@ -320,6 +331,7 @@ void runtime_impl::spawn_tree(const engine_actor& engine) {
   settings.events = extensions_.events || events_;
   if (extensions_.eviction)
     settings.eviction = extensions_.eviction;
+  const auto fences = copies_->fences();
   controller_
     = system_->spawn(controller, std::move(copies_), page_bytes, shared_ ? shared_->lent : nullptr);
   if (op_log_)
@@ -329,7 +341,8 @@ void runtime_impl::spawn_tree(const engine_actor& engine) {
     publisher_ = system_->spawn<caf::detached>(
       event_publisher, event_publisher_options{config_.kv_events_topic, config_.page_size},
       std::move(events_));
-  auto helpers = tree_helpers{controller_, consensus_, {}, {}, engine, recorder_, publisher_};
+  auto helpers
+    = tree_helpers{controller_, consensus_, {}, {}, engine, recorder_, publisher_, fences};
   prefetcher_ = system_->spawn(prefetcher, prefetcher_options{limits::storage_timeout, page_bytes},
                                opened_.actor, consensus_);
   backup_

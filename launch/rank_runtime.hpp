@@ -84,6 +84,14 @@ public:
   /// True if the CPU may read and write L1 at its addresses.
   virtual bool device_is_host_addressable() const = 0;
 
+  /// Has what is queued on the engine's stream from now on wait until layer `layer` of a load is in
+  /// L1, without waiting for it here: device::wait_for_layer().
+  virtual result<void> wait_for_layer(const layer_progress& progress, void* stream, uint32_t layer)
+    = 0;
+
+  /// For CUDA graphs: copy_engine::layer_events(). Empty on the host device.
+  virtual const std::vector<void*>& layer_events() const = 0;
+
   /// One line for people: device, pools, L3.
   virtual std::string description() const = 0;
 

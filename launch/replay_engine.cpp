@@ -151,6 +151,9 @@ result<step_result> replay_engine::step(std::chrono::nanoseconds wait) {
     for (auto& request : open_)
       if (request.position + 1 == ready.request)
         request.ready = true;
+  if (!outcome->failed.empty())
+    if (auto again = restart_failed(outcome->failed); !again)
+      return tl::unexpected{again.error()};
   return outcome;
 }
 
@@ -361,9 +364,10 @@ result<replay_engine::service> replay_engine::serve(open_request& request) {
   const auto cached = loaded.device_tokens;
   // A model would wait for each layer just before it computes it; checking and computing here go
   // token by token, so wait for all.
-  if (loaded.progress && !loaded.progress->wait(loaded.progress->layers() - 1))
+  const auto is_loaded = !loaded.progress || loaded.progress->wait(loaded.progress->layers() - 1);
+  if (!is_loaded)
     ++totals_.engine_errors;
-  if (auto verified = verify(request, *pages, cached); !verified)
+  if (auto verified = verify(request, *pages, is_loaded ? cached : 0); !verified)
     return tl::unexpected{verified.error()};
   if (options_.prefill_tokens_per_second > 0)
     std::this_thread::sleep_for(std::chrono::duration<double>(
@@ -416,6 +420,19 @@ result<void> replay_engine::verify(const open_request& request,
                        workload_[request.position].line, position);
   }
   return {};
+}
+
+result<void> replay_engine::restart_failed(const std::vector<request_id>& failed) {
+  auto operations = std::vector<tree_operation>{};
+  for (auto& request : open_)
+    if (std::ranges::binary_search(failed, request.position + 1)) {
+      operations.emplace_back(release_request{request.position + 1});
+      operations.emplace_back(match_of(request));
+      request.scheduled = request.ready = false;
+    }
+  if (operations.empty())
+    return {};
+  return apply(std::move(operations)).map([](const tree_answers&) {});
 }
 
 result<void> replay_engine::restart_open() {

@@ -142,6 +142,9 @@ private:
   /// before.
   result<void> drain();
 
+  /// Requests that lost pages since a load failed on some rank begin anew.
+  result<void> restart_failed(const std::vector<request_id>& failed);
+
   result<void> restart_open();
 
   /// Releases requests that a signal cut off.

@@ -5,8 +5,8 @@
 namespace hicache {
 
 const char* to_string(give_up why) noexcept {
-  constexpr auto names = std::array{"failed",  "corrupt",    "gone",      "stopped",
-                                    "no_room", "over_quota", "too_short", "none"};
+  constexpr auto names = std::array{"failed",  "copy_failed", "corrupt",   "gone", "stopped",
+                                    "no_room", "over_quota",  "too_short", "none"};
   return names[static_cast<size_t>(why)];
 }
 

@@ -107,8 +107,11 @@ public:
     return true;
   }
 
+  /// True once event() does not block any more. An engine that has other work looks here first.
+  bool is_queued() const noexcept { return queued_.load(std::memory_order_acquire) != 0; }
+
   /// Blocks until the copies of all layers are queued on the device, which takes microseconds once
-  /// the load is at the head of its queue.
+  /// the load is among the oldest three.
   /// @returns The cudaEvent_t after which layer `layer` is in L1, for cudaStreamWaitEvent on the
   /// engine's own stream, so that no thread waits for the copy; null if there is nothing to wait
   /// for on the device: the layer is there already, the load failed (see failed()), or the device
@@ -196,6 +199,10 @@ struct insert_request {
   bool chunked = false;
   /// Pins the prefix for so long, if the tenant's budget allows; 0 does not.
   std::chrono::nanoseconds retain{0};
+  /// This rank's cudaEvent_t, recorded before, after which the request's pages are complete: copies
+  /// wait for it on the device. Null: they are complete now. Free for other use once the operations
+  /// are answered.
+  void* after = nullptr;
 };
 
 /// Answer to insert.
@@ -215,6 +222,8 @@ struct insert_result {
 /// Closes a request and unlocks what it used.
 struct release_request {
   request_id request = 0;
+  /// As in insert_request: the event after which nothing uses the request's pages any more.
+  void* after = nullptr;
 };
 
 /// Why tokens that some tier held were computed all the same. Ranks agree on the smallest of what
@@ -222,6 +231,8 @@ struct release_request {
 enum class give_up : uint8_t {
   /// L3 could not be read, or could not say what it holds.
   failed,
+  /// The copy from L2 to L1 failed, the request's own or another's that it shared.
+  copy_failed,
   /// A page did not verify.
   corrupt,
   /// A page left L3 between look-up and read.
@@ -407,6 +418,9 @@ struct step_result {
   bool in_flight = false;
   /// Requests whose prefetch ended, in the order in which the fetches were issued.
   std::vector<ready_request> ready;
+  /// Open requests, by number, that lost cached pages because a load failed on some rank: what they
+  /// compute is not valid. Release them and match them again.
+  std::vector<request_id> failed;
 };
 
 // -- tree -> controller, backup, prefetcher: effects --------------------------
@@ -493,6 +507,8 @@ struct operation_done {
   operation_id id = 0;
   /// False if a copy failed; then its pages hold unspecified bytes.
   bool ok = true;
+  /// True if it failed since the device takes no copies any more.
+  bool device_lost = false;
   /// Backups: pages of the command that L3 has now, from the first one on without a gap.
   uint64_t stored = 0;
 };

@@ -24,14 +24,14 @@ TEST(StepVectorTest, TheSlowestRankDecidesEachFact) {
   const auto agreed = agree_on({one, 1}, {other, 1});
   EXPECT_EQ(agreed.facts, (step_facts{4, 2, {8, -1}, {{2, 4, give_up::gone}, {-1, 0}}, 700}));
   EXPECT_TRUE(agreed.digests_agree);
-  EXPECT_FALSE(agreed.failed);
+  EXPECT_FALSE(agreed.device_lost);
 }
 
 TEST(StepVectorTest, OneRankIsEnoughForAFailureOrADifference) {
   auto well = step_offer{};
   auto failed = well;
-  failed.failed = true;
-  EXPECT_TRUE(agree_on(well, failed).failed);
+  failed.device_lost = true;
+  EXPECT_TRUE(agree_on(well, failed).device_lost);
   auto other = well;
   other.digest = UINT64_MAX;
   EXPECT_FALSE(agree_on(well, other).digests_agree);
@@ -61,6 +61,18 @@ TEST(StepVectorTest, TheNextStepBeginsWithTheFirstFetchThatEndedAnywhere) {
   auto other = one;
   other.next_fetch = 3;
   EXPECT_EQ(agree_on({one, 1}, {other, 1}).facts.next_fetch, 3);
+}
+
+TEST(StepVectorTest, TheOldestFailureEndsWhatIsDone) {
+  const auto one = step_offer{.facts = {.writes_done = 9, .loads_done = 5}, .failed_write = 8};
+  const auto other
+    = step_offer{.facts = {.writes_done = 7, .loads_done = 6}, .failed_write = 6, .failed_load = 6};
+  const auto agreed = agree_on(one, other);
+  EXPECT_EQ(agreed.facts.writes_done, 6u);
+  EXPECT_TRUE(agreed.facts.write_failed);
+  // The load that failed on one rank is not done on the other.
+  EXPECT_EQ(agreed.facts.loads_done, 5u);
+  EXPECT_FALSE(agreed.facts.load_failed);
 }
 
 } // namespace

@@ -144,7 +144,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, MoverProofTest, testing::ValuesIn(all_layouts)
 class CudaDeviceTest : public testing::Test {
 protected:
   void SetUp() override {
-    auto made = make_cuda_device();
+    auto made = make_cuda_device(0);
     if (!made)
       GTEST_SKIP() << made.error().detail;
     device_ = std::move(*made);
@@ -300,7 +300,7 @@ TEST_F(CudaCopyTest, EveryMethodCopiesEveryShapeAndLayout) {
                      + to_string(shape));
         auto made = pools(shape, layout, 4);
         auto mover
-          = make_cuda_mover(made.layers(), made.l2, made.l2_memory->data(), {.sms = 2}, method);
+          = make_cuda_mover(0, made.layers(), made.l2, made.l2_memory->data(), {.sms = 2}, method);
         if (!mover && mover.error().code == ec::unsupported)
           continue;
         ASSERT_TRUE(mover) << mover.error().detail;
@@ -313,13 +313,13 @@ TEST_F(CudaCopyTest, EveryMethodCopiesEveryShapeAndLayout) {
 TEST_F(CudaCopyTest, TheWaysThatEveryGpuHasCanBeMade) {
   const auto made = pools(small_shape, host_layout::page_first, 4);
   for (const auto method : {cuda_copy_method::single, cuda_copy_method::words})
-    EXPECT_TRUE(make_cuda_mover(made.layers(), made.l2, made.l2_memory->data(), {}, method));
+    EXPECT_TRUE(make_cuda_mover(0, made.layers(), made.l2, made.l2_memory->data(), {}, method));
 }
 
 TEST_F(CudaCopyTest, EveryLayerOfEverySetHasAnEventOfItsOwn) {
   const auto made = pools(small_shape, host_layout::page_first, 4);
-  const auto mover
-    = make_cuda_mover(made.layers(), made.l2, made.l2_memory->data(), {}, cuda_copy_method::single);
+  const auto mover = make_cuda_mover(0, made.layers(), made.l2, made.l2_memory->data(), {},
+                                     cuda_copy_method::single);
   ASSERT_TRUE(mover) << mover.error().detail;
   auto events = std::set<void*>{};
   for (auto set = uint32_t{0}; set < copy_sets; ++set)
@@ -331,11 +331,10 @@ TEST_F(CudaCopyTest, EveryLayerOfEverySetHasAnEventOfItsOwn) {
 
 TEST_F(CudaCopyTest, BulkCopiesAreOfferedFromHopperOn) {
   auto major = 0;
-  ASSERT_EQ(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, cuda_device_number),
-            cudaSuccess);
+  ASSERT_EQ(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), cudaSuccess);
   const auto made = pools(small_shape, host_layout::page_first, 4);
-  const auto mover
-    = make_cuda_mover(made.layers(), made.l2, made.l2_memory->data(), {}, cuda_copy_method::bulk);
+  const auto mover = make_cuda_mover(0, made.layers(), made.l2, made.l2_memory->data(), {},
+                                     cuda_copy_method::bulk);
   EXPECT_EQ(mover.has_value(), major >= 9);
 }
 

@@ -23,6 +23,10 @@ using testing::HasSubstr;
 TEST(DeviceTest, ReadsEveryKindByItsName) {
   for (const auto kind : {device_kind::automatic, device_kind::cuda, device_kind::host})
     EXPECT_EQ(parse_device_kind(to_string(kind)), kind);
+  EXPECT_EQ(parse_device_choice("cuda:3"), (device_choice{device_kind::cuda, 3}));
+  EXPECT_EQ(parse_device_choice("host"), device_choice{device_kind::host});
+  for (const auto* text : {"cuda:", "cuda:x", "cuda:-1", "cuda:1x", "host:1"})
+    EXPECT_EQ(parse_device_choice(text).error().code, ec::invalid_argument);
   const auto wrong = parse_device_kind("tpu");
   ASSERT_FALSE(wrong);
   EXPECT_EQ(wrong.error().code, ec::invalid_argument);

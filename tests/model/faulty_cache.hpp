@@ -27,6 +27,7 @@ public:
   }
   result<insert_result> insert(const insert_request& x) override;
   result<void> release(request_id x) override { return inner_->release(x); }
+  page_list pages_of(request_id x) const override { return inner_->pages_of(x); }
   result<request_provenance> provenance(request_id x) const override {
     return inner_->provenance(x);
   }
@@ -62,6 +63,7 @@ public:
                                   std::span<const page_list> arrived) override {
     return inner_->step(facts, arrived);
   }
+  std::span<const request_id> failed() const noexcept override { return inner_->failed(); }
   std::vector<tree_effect> take_effects() override { return inner_->take_effects(); }
   std::vector<cache_event> take_events() override { return inner_->take_events(); }
   void change_storage(const storage_change& x) override { inner_->change_storage(x); }

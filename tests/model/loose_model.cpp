@@ -79,7 +79,7 @@ std::string loose_model::matched(const match_request& asked, const match_result&
   if (pages > words.size() || (pages > 0 && !inserted_.contains(words[pages - 1])))
     return "found more than was inserted";
   for (const auto& [id, other] : requests_)
-    if (device < common(words, other.words))
+    if (!other.has_failed && device < common(words, other.words))
       return "did not find what request " + std::to_string(id) + " has";
   for (const auto& pin : pins_)
     if (pages < common(words, pin.words))
@@ -123,6 +123,8 @@ std::string loose_model::follow(const tree_operation& operation, const tree_answ
     return matched(*asked, std::get<match_result>(*answer), memory);
   if (const auto* asked = std::get_if<load_request>(&operation)) {
     auto& request = requests_.at(asked->request);
+    if (request.has_failed)
+      return {};
     const auto& found = std::get<load_result>(*answer);
     const auto count = found.device_tokens / options_.page_size;
     if (count > request.words.size()) {
@@ -135,6 +137,8 @@ std::string loose_model::follow(const tree_operation& operation, const tree_answ
   if (const auto* asked = std::get_if<insert_request>(&operation)) {
     auto& request = requests_.at(asked->request);
     const auto& found = std::get<insert_result>(*answer);
+    if (request.has_failed)
+      return found.node != 0 ? "took pages that hold nothing of use" : "";
     request.words = words_of(request.ns, *asked->tokens);
     request.pages = *found.device_pages;
     inserted_.insert(request.words.begin(), request.words.end());
@@ -162,6 +166,13 @@ void loose_model::advance(int64_t now_ns) {
     if (!pin.expiry_ns)
       pin.expiry_ns = now_ns + std::min(pin.ttl_ns, INT64_MAX - now_ns);
   std::erase_if(pins_, [now_ns](const auto& pin) { return *pin.expiry_ns <= now_ns; });
+}
+
+void loose_model::lose(std::span<const request_id> requests, bool has_failed) {
+  for (const auto id : requests)
+    requests_.at(id).has_failed = true;
+  if (has_failed)
+    pins_.clear();
 }
 
 std::string loose_model::compare(const tree_stats& stats) {

@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,10 @@ public:
 
   void advance(int64_t now_ns);
 
+  /// After a step: these requests hold nothing that can be relied on any more.
+  /// @param has_failed True if a load failed, which may have ended pins.
+  void lose(std::span<const request_id> requests, bool has_failed);
+
   /// Looks at the sizes after an operation. @returns what is wrong; empty if nothing is.
   std::string compare(const tree_stats& stats);
 
@@ -38,6 +43,7 @@ private:
     std::vector<uint64_t> words;
     /// All pages that the request has.
     std::vector<page_index> pages;
+    bool has_failed = false;
   };
 
   struct open_pin {

@@ -271,7 +271,7 @@ private:
   void step() {
     const auto all = chance(20);
     add(step_action{all ? UINT64_MAX : below(3), all ? UINT64_MAX : below(3),
-                    static_cast<int64_t>(below(4))});
+                    static_cast<int64_t>(below(4)), chance(5), chance(5)});
   }
 
   /// What the cache must refuse.

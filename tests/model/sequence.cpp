@@ -88,10 +88,16 @@ void cache_player::take_effects() {
 }
 
 void cache_player::step(const step_action& facts) {
+  constexpr auto garbage = uint64_t{0xbad};
+  const auto writes_before = done_.writes_done;
+  const auto loads_before = done_.loads_done;
+  auto last_write = copy{};
+  auto last_load = copy{};
   for (auto left = facts.writes; left > 0 && !writes_.empty(); --left, ++done_.writes_done) {
     const auto& [from, to] = writes_.front();
     for (auto i = size_t{0}; i < from->size(); ++i)
       memory_.host[(*to)[i]] = memory_.device[(*from)[i]];
+    last_write = writes_.front();
     writes_.pop_front();
   }
   for (auto left = facts.loads; left > 0 && !loads_.empty(); --left, ++done_.loads_done) {
@@ -100,8 +106,17 @@ void cache_player::step(const step_action& facts) {
       memory_.device[(*to)[i]] = memory_.host[(*from)[i]];
       memory_.is_loading[(*to)[i]] = false;
     }
+    last_load = loads_.front();
     loads_.pop_front();
   }
+  done_.write_failed = facts.fail_write && done_.writes_done > writes_before;
+  done_.load_failed = facts.fail_load && done_.loads_done > loads_before;
+  if (done_.write_failed)
+    for (const auto page : *last_write.to)
+      memory_.host[page] = garbage;
+  if (done_.load_failed)
+    for (const auto page : *last_load.to)
+      memory_.device[page] = garbage;
   done_.now_ns += facts.passed_ns;
   note(applied_step{done_, {}});
   cache_->step(done_, {});
@@ -127,6 +142,7 @@ std::optional<disagreement> play(const sequence& played, const cache_maker& make
     auto is_step = std::holds_alternative<step_action>(each.what);
     if (const auto* facts = std::get_if<step_action>(&each.what)) {
       player.step(*facts);
+      loose.lose(player.cache().failed(), facts->fail_load);
     } else {
       const auto operation = player.complete(each);
       loose.prepare(operation, player.memory());

@@ -21,6 +21,9 @@ struct step_action {
   uint64_t writes = 0;
   uint64_t loads = 0;
   int64_t passed_ns = 0;
+  /// The last one of each kind that this step finishes fails.
+  bool fail_write = false;
+  bool fail_load = false;
 };
 
 /// One thing to do with a cache. Nodes and generations are known only when it is done, so an action

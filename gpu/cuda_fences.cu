@@ -1,0 +1,84 @@
+#include "base/limits.hpp"
+#include "gpu/cuda_fences.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace hicache {
+
+result<std::shared_ptr<cuda_fences>> cuda_fences::open(int device, uint32_t pages) {
+  if (auto bound = use_cuda_device(ec::copy_failed, device); !bound)
+    return tl::unexpected{bound.error()};
+  auto* stream = cudaStream_t{nullptr};
+  if (auto made = check_cuda(ec::copy_failed, "cudaStreamCreateWithFlags",
+                             cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+      !made)
+    return tl::unexpected{made.error()};
+  return std::make_shared<cuda_fences>(device, pages, unique_stream{stream});
+}
+
+cuda_fences::cuda_fences(int device, uint32_t pages, unique_stream stream)
+  : device_(device), last_(pages), stream_(std::move(stream)) {}
+
+result<void> cuda_fences::add(std::span<const page_index> device_pages, void* event) {
+  const auto lock = std::scoped_lock{mutex_};
+  if (auto bound = use_cuda_device(ec::copy_failed, device_); !bound)
+    return bound;
+  forget_passed();
+  const auto newest = next_fence();
+  if (!newest)
+    return tl::unexpected{newest.error()};
+  if (auto waits
+      = check_cuda(ec::copy_failed, "cudaStreamWaitEvent",
+                   cudaStreamWaitEvent(stream_.get(), static_cast<cudaEvent_t>(event), 0));
+      !waits)
+    return waits;
+  if (auto recorded = check_cuda(ec::copy_failed, "cudaEventRecord",
+                                 cudaEventRecord((*newest)->event.get(), stream_.get()));
+      !recorded)
+    return recorded;
+  for (const auto page : device_pages)
+    last_.at(page) = (*newest)->number;
+  return {};
+}
+
+result<void> cuda_fences::wait(cudaStream_t stream, std::span<const page_index> device_pages) {
+  const auto lock = std::scoped_lock{mutex_};
+  forget_passed();
+  auto newest = uint64_t{0};
+  for (const auto page : device_pages)
+    newest = std::max(newest, last_.at(page));
+  if (open_.empty() || newest < open_.front().number)
+    return {};
+  const auto& awaited = open_.at(newest - open_.front().number);
+  return check_cuda(ec::copy_failed, "cudaStreamWaitEvent",
+                    cudaStreamWaitEvent(stream, awaited.event.get(), 0));
+}
+
+void cuda_fences::forget_passed() {
+  while (!open_.empty() && cudaEventQuery(open_.front().event.get()) == cudaSuccess) {
+    unused_.push_back(std::move(open_.front().event));
+    open_.pop_front();
+  }
+  // "Not ready" must not be what the next one who asks hears of.
+  static_cast<void>(cudaGetLastError());
+}
+
+result<cuda_fences::fence*> cuda_fences::next_fence() {
+  // Recorded again, the newest fence is behind both events.
+  if (open_.size() >= limits::page_fences_open)
+    return &open_.back();
+  if (unused_.empty()) {
+    auto* event = cudaEvent_t{nullptr};
+    if (auto made = check_cuda(ec::copy_failed, "cudaEventCreateWithFlags",
+                               cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+        !made)
+      return tl::unexpected{made.error()};
+    unused_.emplace_back(event);
+  }
+  auto& newest = open_.emplace_back(fence{++issued_, std::move(unused_.back())});
+  unused_.pop_back();
+  return &newest;
+}
+
+} // namespace hicache
