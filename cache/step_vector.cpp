@@ -74,7 +74,7 @@ step_agreement decode_step(std::span<const int64_t> minimum, const step_facts& o
   HICACHE_CHECK(minimum.size() == step_values);
   auto agreed = step_agreement{};
   agreed.digests_agree = minimum[digest] == ~minimum[digest_complement];
-  agreed.failed = minimum[failed] != 0;
+  agreed.device_lost = minimum[lost] != 0;
   agreed.facts.writes_done = static_cast<uint64_t>(minimum[writes]);
   agreed.facts.loads_done = static_cast<uint64_t>(minimum[loads]);
   agreed.facts.now_ns = minimum[now];
