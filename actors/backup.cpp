@@ -43,10 +43,8 @@ void backup_state::try_again(uint64_t pause) {
 
 caf::result<atom::ok> backup_state::drain() {
   auto promise = self->make_response_promise<atom::ok>();
-  if (queue.empty())
-    promise.deliver(atom::ok_v);
-  else
-    draining.push_back(promise);
+  draining.push_back(promise);
+  end_drain();
   return promise;
 }
 
@@ -70,14 +68,16 @@ void backup_state::send_next() {
     finish_batch(count, {std::vector<ec>(count, from_caf(err).code)});
   };
   is_busy = true;
-  // The storage keeps the deadline itself and always answers; a timeout here would leave it reading
-  // pages that the tree thinks are free.
+  // The storage keeps the deadline itself and always answers, and says whether it still reads the
+  // pages.
   self->request(storage, caf::infinite, atom::set_v, std::move(batch), timeout)
     .then(on_outcome, on_error);
 }
 
 void backup_state::finish_batch(uint64_t count, const storage_outcome& outcome) {
   is_busy = false;
+  if (outcome.ticket != 0)
+    return give_up_late(outcome.ticket);
   const auto failed = std::ranges::find_if(outcome.pages, [](ec code) { return code != ec::none; });
   const auto good = static_cast<uint64_t>(failed - outcome.pages.begin());
   counters.bytes_l2_to_l3 += (good - outcome.left_to_others) * page_bytes;
@@ -98,6 +98,10 @@ void backup_state::fail_batch(ec why) {
   // A full store is no failure: the page is simply not there for others.
   if (why == ec::store_full)
     return finish_command();
+  if (why == ec::store_unavailable) {
+    counters.dropped_backups += queue.front().command.keys->size() - stored;
+    return finish_command();
+  }
   ++counters.storage_failures;
   ++failures;
   if (is_store_failing || failures == limits::backup_attempts) {
@@ -111,17 +115,46 @@ void backup_state::fail_batch(ec why) {
                      atom::tick_v, ++pauses);
 }
 
+void backup_state::give_up_late(uint64_t ticket) {
+  ++counters.storage_failures;
+  const auto& [command, tree, is_dropped] = queue.front();
+  auto fact = operation_done{operation_kind::backup, command.id, true, stored, true};
+  self->send(tree, atom::done_v, fact);
+  fact.is_in_quarantine = false;
+  ++quarantined;
+  // Without the storage nobody can tell any more.
+  self->request(storage, caf::infinite, atom::drain_v, ticket)
+    .then(
+      [this, fact, tree = tree](atom::ok) {
+        self->send(tree, atom::done_v, fact);
+        --quarantined;
+        end_drain();
+      },
+      [](const caf::error&) {});
+  counters.dropped_backups += command.keys->size() - stored;
+  forget_command();
+  send_next();
+}
+
 void backup_state::finish_command() {
   const auto& [command, tree, is_dropped] = queue.front();
   if (is_dropped)
     counters.dropped_backups += command.keys->size() - stored;
   self->send(tree, atom::done_v,
              operation_done{.kind = operation_kind::backup, .id = command.id, .stored = stored});
+  forget_command();
+}
+
+void backup_state::forget_command() {
   queue.pop_front();
   stored = 0;
   failures = 0;
   is_pausing = false;
-  if (queue.empty())
+  end_drain();
+}
+
+void backup_state::end_drain() {
+  if (queue.empty() && quarantined == 0)
     for (auto& promise : std::exchange(draining, {}))
       promise.deliver(atom::ok_v);
 }

@@ -37,8 +37,17 @@ struct backup_state {
   /// The oldest command failed: tries again later, or gives it up.
   void fail_batch(ec why);
 
+  /// Gives up the oldest command, since its call did not return in time. Its pages are free when
+  /// the call has.
+  void give_up_late(uint64_t ticket);
+
   /// Ends the oldest command with what is stored.
   void finish_command();
+
+  void forget_command();
+
+  /// Tells who waits for it that nothing is under way any more, if so.
+  void end_drain();
 
   // -- data -------------------------------------------------------------------
 
@@ -66,6 +75,8 @@ struct backup_state {
   uint64_t pauses = 0;
   /// True after a command was given up: until a write succeeds, one attempt each is enough.
   bool is_store_failing = false;
+  /// Commands that were given up and whose calls have not returned.
+  uint64_t quarantined = 0;
   std::vector<caf::typed_response_promise<atom::ok>> draining;
   rank_counters counters;
 };

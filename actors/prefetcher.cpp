@@ -17,9 +17,24 @@ namespace {
 constexpr auto unread = ec::stopping;
 
 give_up reason_of(ec code) {
-  if (code == ec::not_found)
-    return give_up::gone;
-  return code == ec::corrupt_page ? give_up::corrupt : give_up::failed;
+  switch (code) {
+    case ec::not_found:
+      return give_up::gone;
+    case ec::corrupt_page:
+      return give_up::corrupt;
+    case ec::deadline_exceeded:
+      return give_up::late;
+    case ec::store_unavailable:
+      return give_up::unavailable;
+    default:
+      return give_up::failed;
+  }
+}
+
+/// Whether a page that was not read is a failure of its own. One that left the store is an ordinary
+/// miss; a store that is left alone has been told of.
+bool is_failure(ec code) {
+  return code != ec::not_found && code != ec::store_unavailable;
 }
 
 } // namespace
@@ -48,10 +63,13 @@ void prefetcher_state::fetch(const fetch_command& command) {
   auto batch = storage_batch{
     command.keys, nullptr, command.first, command.keys->size() - command.first, nullptr, 0};
   auto on_error = [this, id](const caf::error& err) {
-    spdlog::warn("the store did not say which pages it has: {}", to_string(from_caf(err)));
-    ++counters.storage_failures;
+    const auto why = from_caf(err);
+    if (is_failure(why.code)) {
+      spdlog::warn("the store did not say which pages it has: {}", to_string(why));
+      ++counters.storage_failures;
+    }
     if (const auto i = fetches.find(id); i != fetches.end())
-      i->second.why = give_up::failed;
+      i->second.why = std::min(i->second.why, reason_of(why.code));
     on_hit(id, 0);
   };
   ++queries_in_flight;
@@ -76,10 +94,8 @@ void prefetcher_state::refill(const refill_command& command) {
 
 caf::result<atom::ok> prefetcher_state::drain() {
   auto promise = self->make_response_promise<atom::ok>();
-  if (fetches.empty() && queries_in_flight == 0)
-    promise.deliver(atom::ok_v);
-  else
-    draining.push_back(promise);
+  draining.push_back(promise);
+  end_drain();
   return promise;
 }
 
@@ -172,8 +188,8 @@ void prefetcher_state::read_more(fetch_id id, open_fetch& fetch) {
     auto on_error = [this, id, first, count](const caf::error& err) {
       finish_read(id, first, {std::vector<ec>(count, from_caf(err).code)});
     };
-    // No timeout here: the storage keeps the deadline, and until it answers it may still write to
-    // the pages.
+    // No timeout here: the storage keeps the deadline, and says whether it may still write to the
+    // pages.
     self->request(storage, caf::infinite, atom::get_v, std::move(batch), options.timeout)
       .then(on_outcome, on_error);
   }
@@ -186,16 +202,22 @@ void prefetcher_state::finish_read(fetch_id id, uint64_t first, const storage_ou
   --fetch.reads_in_flight;
   for (auto k = size_t{0}; k < outcome.pages.size(); ++k) {
     const auto code = outcome.pages[k];
-    fetch.outcomes[first + k] = code;
     if (code == ec::none) {
       counters.bytes_l3_to_l2 += options.page_bytes;
     } else {
       fetch.why = std::min(fetch.why, reason_of(code));
-      if (code != ec::not_found) // Gone since the look-up: an ordinary miss.
+      if (is_failure(code))
         ++counters.storage_failures;
     }
+    if (outcome.ticket != 0)
+      continue; // It stays unread, and its page is not free.
+    fetch.outcomes[first + k] = code;
     if (fetch.is_answered) // Nobody waits for this page any more.
       reserve.push_back((*fetch.pages)[first + k]);
+  }
+  if (outcome.ticket != 0) {
+    const auto begin = fetch.pages->begin() + static_cast<ptrdiff_t>(first);
+    quarantine(outcome.ticket, {begin, begin + static_cast<ptrdiff_t>(outcome.pages.size())});
   }
   read_more(id, fetch);
   if (fetch.reads_in_flight == 0 && !fetch.is_answered)
@@ -203,11 +225,24 @@ void prefetcher_state::finish_read(fetch_id id, uint64_t first, const storage_ou
   forget_if_done(i);
 }
 
+void prefetcher_state::quarantine(uint64_t ticket, std::vector<page_index> pages) {
+  quarantined += pages.size();
+  auto on_returned = [this, pages = std::move(pages)](atom::ok) {
+    quarantined -= pages.size();
+    reserve.insert(reserve.end(), pages.begin(), pages.end());
+    end_drain();
+  };
+  // Without the storage nobody can tell any more.
+  self->request(storage, caf::infinite, atom::drain_v, ticket)
+    .then(std::move(on_returned), [](const caf::error&) {});
+}
+
 void prefetcher_state::answer(fetch_id id, open_fetch& fetch) {
   const auto gap = std::find_if(fetch.outcomes.begin(), fetch.outcomes.end(),
                                 [](ec code) { return code != ec::none; });
   const auto arrived = gap - fetch.outcomes.begin();
-  // Pages of reads in flight return to the reserve when their read does; all others do now.
+  // Pages of reads in flight, and of those in quarantine, return to the reserve when their read
+  // does; all others do now.
   for (auto k = static_cast<size_t>(arrived); k < fetch.pages->size(); ++k)
     if (k >= fetch.asked || fetch.outcomes[k] != unread)
       reserve.push_back((*fetch.pages)[k]);
@@ -225,7 +260,11 @@ void prefetcher_state::forget_if_done(open_fetches::iterator entry) {
       return;
     fetches.erase(entry);
   }
-  if (fetches.empty() && queries_in_flight == 0)
+  end_drain();
+}
+
+void prefetcher_state::end_drain() {
+  if (fetches.empty() && queries_in_flight == 0 && quarantined == 0)
     for (auto& promise : std::exchange(draining, {}))
       promise.deliver(atom::ok_v);
 }

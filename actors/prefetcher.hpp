@@ -76,11 +76,17 @@ struct prefetcher_state {
 
   void finish_read(fetch_id id, uint64_t first, const storage_outcome& outcome);
 
+  /// Keeps the pages of a read that was given up until its call has returned.
+  void quarantine(uint64_t ticket, std::vector<page_index> pages);
+
   /// Tells the tree what has arrived and returns the rest to the reserve.
   void answer(fetch_id id, open_fetch& fetch);
 
   /// Forgets a fetch of which nothing is under way any more.
   void forget_if_done(open_fetches::iterator entry);
+
+  /// Tells who waits for it that nothing is under way any more, if so.
+  void end_drain();
 
   // -- data -------------------------------------------------------------------
 
@@ -93,6 +99,10 @@ struct prefetcher_state {
   open_fetches fetches;
   uint64_t queries_in_flight = 0;
   std::vector<page_index> reserve;
+  /// Pages that are neither in the reserve nor the tree's, since a call that was given up may still
+  /// write to them. The tree counts them to the reserve: its size is the same on all ranks, while
+  /// each rank finds as many pages there as its own store leaves it.
+  uint64_t quarantined = 0;
   std::vector<caf::typed_response_promise<atom::ok>> draining;
   /// True after a reduction failed: nothing can be agreed on any more, so nothing is fetched.
   bool peers_lost = false;

@@ -4,6 +4,7 @@
 #include "backends/storage_queue.hpp"
 #include "base/clock.hpp"
 #include "cache/geometry.hpp"
+#include "cache/store_breaker.hpp"
 #include "messages/interfaces.hpp"
 
 #include <caf/typed_event_based_actor.hpp>
@@ -13,7 +14,10 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 namespace hicache {
@@ -42,6 +46,8 @@ struct storage_options {
   page_writers writers = {};
   /// Takes pages of L2 back before they are written to; null if none are lent.
   std::shared_ptr<lent_pages> lent = {};
+  /// Told when the store is left alone, once each time; may be empty. Called by the actor.
+  std::function<void(const error&)> notice = {};
 };
 
 /// A batch of pages whose objects are being moved.
@@ -49,6 +55,35 @@ struct open_move {
   caf::typed_response_promise<storage_outcome> promise;
   /// For each page whether its objects are among those moved; the others are another rank's.
   std::vector<bool> moved;
+  /// Pages at the end of the batch that are not given to the store, since it is being tried with a
+  /// few.
+  size_t withheld = 0;
+};
+
+/// A look-up of a batch of pages.
+using open_count = caf::typed_response_promise<uint64_t>;
+
+/// A batch that the queue has and whose deadline has not passed.
+struct open_call {
+  store_call kind = store_call::exists;
+  store_breaker::pass pass;
+  std::variant<open_count, open_move> asker;
+  time_point deadline{};
+  /// What the queue calls it.
+  uint64_t queued = 0;
+};
+
+/// A batch that was answered when its deadline passed, and whose call has not returned.
+struct late_call {
+  /// Pages of L2 that it may touch.
+  uint64_t pages = 0;
+  std::vector<caf::typed_response_promise<atom::ok>> waiting;
+};
+
+/// A breaker, and when its state was entered on the calendar.
+struct watched_breaker {
+  store_breaker breaker;
+  int64_t since_s = 0;
 };
 
 /// @relates storage
@@ -67,7 +102,18 @@ struct storage_state {
 
   caf::result<storage_outcome> remove(const storage_batch& batch, caf::timespan timeout);
 
+  caf::result<atom::ok> drain(uint64_t ticket);
+
   void finish(const storage_completion& completion);
+
+  /// Answers the batches whose deadline has passed.
+  void expire();
+
+  storage_status status();
+
+  caf::result<storage_health_ptr> health(caf::timespan timeout);
+
+  void hear_health(const storage_health_ptr& health);
 
   // -- internal steps ---------------------------------------------------------
 
@@ -80,24 +126,62 @@ struct storage_state {
 
   bool is_writer_of(const page_key& page) const;
 
-  /// Keeps a promise until its objects are finished; the callback brings their outcome back to the
-  /// actor.
-  storage_queue::pages_callback await(open_move move);
+  watched_breaker& breaker_of(store_call kind);
+
+  /// @returns nothing if a call must not go to the store
+  std::optional<store_breaker::pass> admit(store_call kind);
+
+  /// Lets something happen to a breaker, and tells who wants to know if its state changed.
+  void with_breaker(store_call kind, const std::function<void(store_breaker&)>& change);
+
+  /// Answers a batch that must not go to the store.
+  storage_outcome refused(size_t pages) const;
+
+  /// Keeps an asker until its objects are finished or late.
+  /// @returns the ticket of the batch
+  uint64_t open(open_call call);
+
+  /// The callback that brings the outcome of a batch back to the actor.
+  storage_queue::pages_callback bring(uint64_t ticket);
+
+  /// Takes note of what the queue calls a batch.
+  void is_queued(uint64_t ticket, uint64_t number);
+
+  /// Sets the timer for the batch that is late next.
+  void set_timer();
+
+  /// The deadline of a batch has passed.
+  void answer_late(uint64_t ticket, open_call& call);
+
+  void update_stuck();
 
   storage_actor::pointer self;
   std::optional<storage_options> options; // Set once, by storage().
   /// Of each of options->groups.
   std::vector<page_key> masks;
-  std::unique_ptr<storage_queue> queue;
+  std::shared_ptr<storage_queue> queue;
   uint64_t last_ticket = 0;
-  std::map<uint64_t, caf::typed_response_promise<uint64_t>> counting;
-  std::map<uint64_t, open_move> moving;
+  std::map<uint64_t, open_call> calls;
+  /// Of the calls, with their tickets; and when the timer fires, if it is set.
+  std::set<std::pair<time_point, uint64_t>> deadlines;
+  std::optional<time_point> timer;
+  std::map<uint64_t, late_call> late;
+  watched_breaker read_breaker;
+  watched_breaker write_breaker;
+  /// What the store said last, and who waits for what it says next, until when.
+  storage_health_ptr last_health = std::make_shared<const backend_health>();
+  bool is_asking_health = false;
+  std::vector<std::pair<time_point, caf::typed_response_promise<storage_health_ptr>>> wondering;
 };
 
-/// Owns one L3 backend behind a queue with worker threads of its own, and translates between pages
-/// of L2 and objects, one for each head group. A page is there if all of its objects are; what
-/// happened to it is what happened to the first of them that failed.
+/// Stands in front of one L3 backend behind a queue with worker threads of its own, and translates
+/// between pages of L2 and objects, one for each head group. A page is there if all of its objects
+/// are; what happened to it is what happened to the first of them that failed.
+///
+/// Every batch is answered when its deadline passes at the latest. If the store's call has not
+/// returned then, it may still touch the pages: the answer carries a ticket. A breaker each for
+/// reads and writes decides what goes to the store (`store_breaker`).
 storage_actor::behavior_type storage(storage_actor::stateful_pointer<storage_state> self,
-                                     storage_options options, std::unique_ptr<storage_queue> queue);
+                                     storage_options options, std::shared_ptr<storage_queue> queue);
 
 } // namespace hicache

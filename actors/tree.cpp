@@ -87,7 +87,7 @@ void tree_state::done(const operation_done& fact) {
         failed_loads.insert(fact.id);
       break;
     case operation_kind::backup:
-      stored[fact.id] = fact.stored;
+      stored[fact.id] = fact.is_in_quarantine ? backup_given_up : static_cast<int64_t>(fact.stored);
       break;
   }
   device_lost |= fact.device_lost;
@@ -140,7 +140,10 @@ void tree_state::begin_step(caf::timespan wait, caf::typed_response_promise<step
     promise.deliver(step_alone());
     return;
   }
-  if (!open && !core->in_flight() && !pace.is_due(core->has_pins())) {
+  // Each rank has made as many steps, so all agree on pages in quarantine in the same ones.
+  const auto looks_at_quarantine
+    = steps_begun % limits::quarantine_steps == 0 && core->stats().quarantined > 0;
+  if (!open && !core->in_flight() && !pace.is_due(core->has_pins()) && !looks_at_quarantine) {
     // Nothing to agree on; the tree may still make room and top up the prefetcher's reserve, on
     // every rank alike.
     step_core(
@@ -196,7 +199,7 @@ step_facts tree_state::facts_here() const {
                           .now_ns = clock->now().time_since_epoch().count()};
   for (const auto id : core->backing_up()) {
     const auto i = stored.find(id);
-    facts.backups.push_back(i == stored.end() ? -1 : static_cast<int64_t>(i->second));
+    facts.backups.push_back(i == stored.end() ? -1 : i->second);
   }
   for (const auto id : core->fetching()) {
     auto& fetch = facts.fetches.emplace_back();
@@ -222,8 +225,12 @@ std::vector<page_list> tree_state::pages_here() const {
 
 void tree_state::forget_ended(const step_facts& facts) {
   for (auto i = size_t{0}; i < facts.backups.size(); ++i)
-    if (facts.backups[i] >= 0)
-      stored.erase(core->backing_up()[i]);
+    if (const auto id = core->backing_up()[i]; facts.backups[i] >= 0) {
+      stored.erase(id);
+      in_quarantine.erase(id);
+    } else if (facts.backups[i] == backup_given_up) {
+      in_quarantine.insert(id);
+    }
   for (auto i = size_t{0}; i < facts.fetches.size(); ++i)
     if (facts.fetches[i].arrived >= 0)
       arrived.erase(core->fetching()[i]);
@@ -343,8 +350,13 @@ std::vector<ready_request> tree_state::step_core(const step_facts& facts,
 }
 
 bool tree_state::has_news() const {
+  // A backup that all ranks know to be given up is news again when it ends.
+  const auto is_news = [this](operation_id id) {
+    const auto i = stored.find(id);
+    return i != stored.end() && (i->second != backup_given_up || !in_quarantine.contains(id));
+  };
   return writes.done() > known.writes_done || loads.done() > known.loads_done || device_lost
-         || !stored.empty() || !arrived.empty();
+         || !arrived.empty() || std::ranges::any_of(core->backing_up(), is_news);
 }
 
 void tree_state::offer() {
@@ -522,6 +534,7 @@ tree_actor::behavior_type tree(tree_actor::stateful_pointer<tree_state> self,
       counters.evicted_l2 = stats.evicted_host;
       counters.free_l1 = stats.device_free;
       counters.free_l2 = stats.host_free;
+      counters.quarantined_l2 = stats.quarantined;
       return counters;
     },
   };

@@ -186,9 +186,11 @@ struct tree_state {
   in_order_counter loads;
   /// Agreed so far.
   step_facts known;
-  /// Fetches and backups that ended on this rank: what arrived, and pages stored.
+  /// Fetches and backups that ended on this rank: what arrived, and pages stored or
+  /// backup_given_up; and the backups of which all ranks know the latter.
   std::map<fetch_id, fetched_pages> arrived;
-  std::map<operation_id, uint64_t> stored;
+  std::map<operation_id, int64_t> stored;
+  std::set<operation_id> in_quarantine;
   /// Copies that failed on this rank and are no facts yet.
   std::set<operation_id> failed_writes;
   std::set<operation_id> failed_loads;

@@ -33,6 +33,7 @@ constexpr std::array<entry, ec_count> entries = {{
   {"configuration_mismatch", "the ranks were started with different settings"},
   {"copy_failed", "the copy engine reported a failure"},
   {"device_lost", "the device takes no copies any more"},
+  {"store_unavailable", "the store is left alone for a while, because its calls failed"},
 }};
 
 const entry& lookup(ec code) noexcept {

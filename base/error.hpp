@@ -51,10 +51,12 @@ enum class ec : uint8_t {
   copy_failed = 18,
   /// The device takes no copies any more, whatever they are.
   device_lost = 19,
+  /// The store is left alone for a while, because its calls failed or did not return.
+  store_unavailable = 20,
 };
 
 /// Number of enumerators of `ec`.
-inline constexpr uint8_t ec_count = 20;
+inline constexpr uint8_t ec_count = 21;
 
 /// The identifier of a code, as reports and logs show it ("ranks_diverged").
 /// @relates ec

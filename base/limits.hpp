@@ -238,8 +238,59 @@ inline constexpr auto reduction_pause_max = std::chrono::milliseconds{8};
 /// long as the instance lives, so it must cost nothing, and a person asks for it.
 inline constexpr auto admin_pause = std::chrono::milliseconds{20};
 
-/// Deadline of one storage batch.
+/// Deadline of one storage batch, unless --hicache-storage-timeout says another one.
 inline constexpr auto storage_timeout = std::chrono::seconds{10};
+
+/// Calls of one store that may have passed their deadline without returning. Each keeps a thread
+/// and the pages of a batch; with so many, nothing more goes to the store until one returns.
+inline constexpr size_t stuck_calls = 8;
+
+/// Failures in a row after which a store is left alone, and the calls of which half have to fail: a
+/// store that is merely unlucky (one batch in fifty) does not reach either in years.
+inline constexpr uint32_t breaker_failures = 3;
+inline constexpr uint32_t breaker_window = 32;
+
+/// How long a store is left alone before it is tried again, at first and at most: long enough that
+/// the deadline of a call that is tried in vain is a small share of the time, short enough that a
+/// store that was restarted is used again within a minute.
+inline constexpr auto breaker_pause_min = std::chrono::seconds{5};
+inline constexpr auto breaker_pause_max = std::chrono::seconds{60};
+
+/// Pages of a batch by which a store is tried again.
+inline constexpr size_t probe_pages = 1;
+
+/// While nothing but pages in quarantine is outstanding, one step in so many agrees on whether they
+/// are free: some seconds late, and next to no reductions.
+inline constexpr uint64_t quarantine_steps = 16;
+
+/// How long a rank that ends waits for calls of its store that have not returned, unless
+/// --shutdown-grace says another time; and how much longer before the process is ended without
+/// further ado.
+inline constexpr auto shutdown_grace = std::chrono::seconds{3};
+inline constexpr auto shutdown_slack = std::chrono::seconds{5};
+
+/// Events that the backend `file` takes from the logs of others at a time, without letting go of
+/// its table: some ten milliseconds.
+inline constexpr size_t folder_log_events = 100'000;
+
+/// How long nobody has written to a log when it is taken for that of a process that is gone (a
+/// process that lives notices and begins another one), and how many such logs there may be before
+/// one process writes them together.
+inline constexpr auto folder_log_age = std::chrono::seconds{600};
+inline constexpr size_t folder_logs = 64;
+
+/// How long a use of a page is not told to others again: they evict by it, minutes or days later.
+inline constexpr auto folder_use_pause = std::chrono::minutes{1};
+
+/// How long opening a folder waits until all of its pages are known. It goes on in the background.
+inline constexpr auto folder_load_wait = std::chrono::milliseconds{500};
+
+/// A file that has been written for so long belongs to a process that is gone.
+inline constexpr auto folder_write_time = std::chrono::hours{1};
+
+/// How often a write to a full disk is tried, each time after pages of some times its size were
+/// evicted: others may take the room as well.
+inline constexpr int full_disk_attempts = 4;
 
 /// Body of a request to the admin server. Settings of L3 take a few hundred bytes.
 inline constexpr size_t admin_body_bytes = size_t{64} << 10;

@@ -179,10 +179,16 @@ void hi_radix_tree::impl::check_invariants() const {
     return list;
   };
   HICACHE_CHECK(std::ranges::is_permutation(open_fetches, numbers(fetches))
-                && open_backups == numbers(backups));
+                && std::ranges::is_permutation(open_backups, numbers(backups)));
   auto waiting = uint64_t{0};
-  for (const auto& [id, backup] : backups)
+  auto held = uint64_t{0};
+  auto held_pages = uint64_t{0};
+  for (const auto& [id, backup] : backups) {
     waiting += backup.is_dropped ? 0 : backup.pages;
+    held += backup.is_in_quarantine ? 1 : 0;
+    held_pages += backup.is_in_quarantine ? backup.pages : 0;
+  }
+  HICACHE_CHECK(held == held_backups && held_pages == quarantined);
   HICACHE_CHECK(waiting == backup_pages && backup_pages <= options.backup_limit_pages);
 }
 

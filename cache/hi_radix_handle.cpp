@@ -110,8 +110,9 @@ result<void> hi_radix_tree::clear() {
 
 bool hi_radix_tree::in_flight() const noexcept {
   const auto pending = [](const operation_queue& queue) { return !queue.in_flight.empty(); };
-  return pending(impl_->writes) || pending(impl_->loads) || !impl_->backups.empty()
-         || !impl_->fetches.empty() || !impl_->asked_pins.empty();
+  return pending(impl_->writes) || pending(impl_->loads)
+         || impl_->backups.size() > impl_->held_backups || !impl_->fetches.empty()
+         || !impl_->asked_pins.empty();
 }
 
 std::span<const operation_id> hi_radix_tree::backing_up() const noexcept {
@@ -182,6 +183,7 @@ tree_stats hi_radix_tree::stats() const noexcept {
           .host_used = tree.host_pool().capacity() - host_free,
           .evicted_device = tree.evicted_device(),
           .evicted_host = tree.evicted_host(),
+          .quarantined = impl_->quarantined,
           .pinned = pinned,
           .requests_open = impl_->requests.size()};
 }

@@ -103,6 +103,9 @@ struct open_backup {
   /// from there; null if L2 has the whole path.
   radix_node* device_end = nullptr;
   bool is_dropped = false;
+  /// True after a rank's store did not answer in time: the backup is over, but its pages stay
+  /// locked until no rank's store reads them any more.
+  bool is_in_quarantine = false;
 };
 
 /// Operations of one kind: numbered, finished in issue order. `end` is the last node of the path
@@ -264,6 +267,8 @@ struct hi_radix_tree::impl {
   /// Nodes of one path, each the parent of the next, that L3 takes as soon as L2 has them.
   std::vector<radix_node*> unstaged_run(radix_node& end) const;
   void finish_backups(std::span<const int64_t> stored);
+  void give_up_backup(operation_id id);
+  void release_backup(operation_id id);
   void finish_backup(operation_id id, uint64_t stored);
 
   // -- prefetches -------------------------------------------------------------
@@ -314,7 +319,11 @@ struct hi_radix_tree::impl {
   /// In the order of their turns: the next step may end the first ones.
   std::vector<fetch_id> open_fetches;
   std::map<operation_id, open_backup> backups;
+  /// In issue order; those in quarantine, of which there are `held_backups`, behind the others.
   std::vector<operation_id> open_backups;
+  uint64_t held_backups = 0;
+  /// Pages of backups in quarantine.
+  uint64_t quarantined = 0;
   operation_queue writes;
   operation_queue loads;
   /// Pages of writes in flight.

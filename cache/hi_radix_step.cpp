@@ -170,7 +170,7 @@ uint64_t hi_radix_tree::impl::digest() const noexcept {
   const auto storage_flags = uint64_t{options.storage_attached} << 1 | uint64_t{is_released};
   const auto fetching_digest = mix(fetches_digest, open_fetches.empty() ? 0 : open_fetches.front());
   const auto state
-    = std::array<uint64_t, 23>{tree.digest(),        writes.issued,
+    = std::array<uint64_t, 24>{tree.digest(),        writes.issued,
                                writes.done,          loads.issued,
                                loads.done,           backups_issued,
                                backups.size(),       backup_pages,
@@ -181,7 +181,7 @@ uint64_t hi_radix_tree::impl::digest() const noexcept {
                                uint64_t{is_stopped}, damage,
                                pins_digest,          pins.size(),
                                handle_locks_count,   static_cast<uint64_t>(now_ns),
-                               unstaged.size()};
+                               unstaged.size(),      quarantined};
   return XXH3_64bits(state.data(), sizeof(state));
 }
 

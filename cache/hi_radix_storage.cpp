@@ -78,7 +78,7 @@ void hi_radix_tree::impl::begin_backup(const std::vector<radix_node*>& nodes) {
   }
   backups.emplace(id,
                   open_backup{&end, keys.size(), storage_epoch, bare->is_root() ? nullptr : bare});
-  open_backups.push_back(id);
+  open_backups.insert(open_backups.end() - static_cast<ptrdiff_t>(held_backups), id);
   backup_pages += keys.size();
   effects.push_back(backup_command{id, share(std::move(keys)), share(std::move(parents)),
                                    share(std::move(pages)), tenant_of(end.root().ns->salt)});
@@ -94,12 +94,45 @@ void hi_radix_tree::impl::drop_backup(operation_id id, open_backup& backup) {
 }
 
 void hi_radix_tree::impl::finish_backups(std::span<const int64_t> stored) {
-  auto ended = std::vector<std::pair<operation_id, uint64_t>>{};
+  auto ended = std::vector<std::pair<operation_id, int64_t>>{};
   for (auto i = size_t{0}; i < stored.size(); ++i)
-    if (stored[i] >= 0)
-      ended.emplace_back(open_backups[i], static_cast<uint64_t>(stored[i]));
-  for (const auto& [id, pages] : ended)
-    finish_backup(id, pages);
+    if (stored[i] >= 0 || stored[i] == backup_given_up)
+      ended.emplace_back(open_backups[i], stored[i]);
+  for (const auto& [id, pages] : ended) {
+    const auto is_held = backups.at(id).is_in_quarantine;
+    if (pages >= 0 && is_held)
+      release_backup(id);
+    else if (pages >= 0)
+      finish_backup(id, static_cast<uint64_t>(pages));
+    else if (!is_held)
+      give_up_backup(id);
+  }
+}
+
+void hi_radix_tree::impl::give_up_backup(operation_id id) {
+  auto& backup = backups.at(id);
+  drop_backup(id, backup); // Ranks that have not begun it need not.
+  backup.is_in_quarantine = true;
+  quarantined += backup.pages;
+  std::erase(open_backups, id);
+  open_backups.push_back(id);
+  ++held_backups;
+  for (auto* node :
+       path_nodes(*backup.end, [id](const radix_node& each) { return each.backup == id; })) {
+    node->backup = 0;
+    node->l3 = l3_state::unknown;
+    tree.changed(*node);
+  }
+}
+
+void hi_radix_tree::impl::release_backup(operation_id id) {
+  const auto backup = backups.extract(id).mapped();
+  std::erase(open_backups, id);
+  --held_backups;
+  quarantined -= backup.pages;
+  tree.unlock_host(*backup.end);
+  if (backup.device_end != nullptr)
+    tree.unlock_device(*backup.device_end);
 }
 
 void hi_radix_tree::impl::finish_backup(operation_id id, uint64_t stored) {

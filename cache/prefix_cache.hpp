@@ -90,6 +90,9 @@ struct fetch_fact {
   friend bool operator==(const fetch_fact&, const fetch_fact&) = default;
 };
 
+/// In `step_facts::backups`: a rank's store did not answer in time and may still read the pages.
+inline constexpr int64_t backup_given_up = -2;
+
 /// What all ranks agreed on in a step.
 struct step_facts {
   /// No prefetch beyond those of the step ended on any rank.
@@ -98,8 +101,9 @@ struct step_facts {
   /// Copies finished since start, in issue order.
   uint64_t writes_done = 0;
   uint64_t loads_done = 0;
-  /// One per element of backing_up(), in its order: pages stored without a gap on every rank, or -1
-  /// if some rank is not finished.
+  /// One per element of backing_up(), in its order: pages stored without a gap on every rank; -1
+  /// if some rank is not finished; backup_given_up if one has given it up, and its pages are in
+  /// quarantine.
   std::vector<int64_t> backups{};
   /// One per element of fetching(), in its order.
   std::vector<fetch_fact> fetches{};
@@ -126,6 +130,8 @@ struct tree_stats {
   uint64_t host_used = 0;
   uint64_t evicted_device = 0;
   uint64_t evicted_host = 0;
+  /// L2 pages of backups that were given up, which a store's call may still read.
+  uint64_t quarantined = 0;
   uint64_t pinned = 0;
   uint64_t requests_open = 0;
 };
@@ -253,7 +259,8 @@ public:
 
   // -- steps ------------------------------------------------------------------
 
-  /// True if anything is outstanding that only a step can turn into a fact. Equal on all ranks.
+  /// True if anything is outstanding that only a step can turn into a fact, pages in quarantine
+  /// (tree_stats::quarantined) aside: nobody can tell when those are free. Equal on all ranks.
   virtual bool in_flight() const noexcept = 0;
 
   /// Backups that a step may end, oldest first, at most limits::step_backups: the order of

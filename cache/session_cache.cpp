@@ -339,7 +339,8 @@ result<session_result> session_cache::close_session(const close_session_request&
 result<void> session_cache::clear() {
   // If the inner cache is going to refuse, nothing may be given up.
   const auto is_idle = turns_.empty() && inner_->stats().requests_open == slots_
-                       && handle_locks_ == 0 && !inner_->in_flight();
+                       && handle_locks_ == 0 && !inner_->in_flight()
+                       && inner_->stats().quarantined == 0;
   for (auto& [generation, owner] : sessions_)
     if (is_idle && owner.kept) {
       give_up(owner);

@@ -238,6 +238,18 @@ void apologise(const http_request& asked, http_response& to, const std::exceptio
   refuse(to, 500, "an exception ended the request; the rank's log names it", "none");
 }
 
+json to_json(const storage_status& status) {
+  const auto direction = [](const storage_status::direction& x) {
+    return json{
+      {"state", x.state}, {"cause", x.cause}, {"since_s", x.since_s}, {"openings", x.openings}};
+  };
+  return {{"up", status.is_up()},
+          {"reads", direction(status.reads)},
+          {"writes", direction(status.writes)},
+          {"stuck_calls", status.stuck_calls},
+          {"quarantined_pages", status.quarantined_pages}};
+}
+
 json to_json(const storage_attachment& attached) {
   const auto& text = attached.extra_config;
   // Settings that a rank was started with may be the name of a file; then that is shown.
@@ -305,7 +317,10 @@ private:
       refuse(to, 401, "the token is missing or wrong; expected Authorization: Bearer TOKEN",
              "invalid_argument");
     } else if (reads) {
-      answer(to, 200, to_json(storage_.show()));
+      auto shown = to_json(storage_.show());
+      if (const auto status = storage_.status())
+        shown["hicache_storage_status"] = to_json(*status);
+      answer(to, 200, shown);
     } else if (asked.method == "DELETE") {
       perform(to, parse_detach(asked.params),
               [this](const change_request& change) { return storage_.detach(change.deadline); });

@@ -5,6 +5,7 @@
 #include "launch/rank_config.hpp"
 #include "launch/rank_runtime.hpp"
 #include "launch/rank_session.hpp"
+#include "launch/shutdown_watch.hpp"
 #include "launch/stop_signal.hpp"
 
 #include <caf/scoped_actor.hpp>
@@ -19,6 +20,7 @@ using namespace hicache;
 constexpr auto step_pause = duration{std::chrono::milliseconds{50}};
 
 result<int> serve(const rank_config& config, rank_session& session, const stop_signal& stop) {
+  auto watch = shutdown_watch{};
   auto runtime = rank_runtime::start(config, std::move(session.peers));
   if (!runtime)
     return tl::unexpected{runtime.error()};
@@ -35,6 +37,7 @@ result<int> serve(const rank_config& config, rank_session& session, const stop_s
         [](const step_result&) {},
         [](const caf::error& err) { spdlog::warn("a step failed: {}", to_string(from_caf(err))); });
   spdlog::info("stopping");
+  watch.arm(config.shutdown_grace + limits::shutdown_slack, exit_ok);
   return exit_ok;
 }
 

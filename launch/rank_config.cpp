@@ -487,6 +487,10 @@ void add_rank_flags(CLI::App& app, rank_config& config) {
   add_identity_flags(app, config);
   add_duration_flag(app, "--step-timeout", config.step_timeout,
                     "how long a step waits for the slowest rank before it fails");
+  add_duration_flag(app, "--hicache-storage-timeout", config.storage_timeout,
+                    "how long a call of L3 may take; what has not arrived then is computed");
+  add_duration_flag(app, "--shutdown-grace", config.shutdown_grace,
+                    "how long a rank that ends waits for calls of L3 that have not returned");
   add("--listen-host", config.listen_host,
       "address on which peers on other machines read this rank's segment");
   add_tls_flags(app, config.tls);

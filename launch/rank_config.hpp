@@ -136,6 +136,10 @@ struct rank_config {
   std::string kv_events;
   std::string kv_events_topic;
   duration step_timeout = limits::step_timeout;
+  /// What one call of L3 may take.
+  duration storage_timeout = limits::storage_timeout;
+  /// How long a rank that ends waits for calls of L3 that have not returned.
+  duration shutdown_grace = limits::shutdown_grace;
   std::string log_level = "info";
   /// File of the op log; each of several ranks appends its number. Empty: none.
   std::string record_ops;

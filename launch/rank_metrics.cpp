@@ -35,6 +35,11 @@ void add_counters(metric_families& families, const rank_counters& c) {
                  "Pages whose write to L3 was given up because too many waited or L3 went on "
                  "failing.",
                  c.dropped_backups);
+  families.gauge(
+    "hicache_backup_locked_pages",
+    "Pages of L2 that are locked because a call of L3 that was given up may still read "
+    "them.",
+    static_cast<double>(c.quarantined_l2));
 }
 
 void add_backend(metric_families& families, const std::string& backend,
@@ -51,6 +56,37 @@ void add_backend(metric_families& families, const std::string& backend,
                  counted.errors, labels);
 }
 
+void add_status(metric_families& families, const std::string& backend,
+                const storage_status& status) {
+  const auto add = [&](const char* name, const storage_status::direction& x) {
+    const auto labels = metric_labels{{"backend", backend}, {"direction", name}};
+    families.gauge("hicache_storage_breaker_open",
+                   "1 if calls do not go to L3 because it failed or did not answer; 0.5 if it is "
+                   "tried again; 0 if all is well.",
+                   x.state == "open"     ? 1
+                   : x.state == "closed" ? 0
+                                         : 0.5,
+                   labels);
+    families.gauge("hicache_storage_breaker_since_seconds",
+                   "When that began, in seconds since 1970; 0: with the rank.",
+                   static_cast<double>(x.since_s), labels);
+    for (const auto* cause : {"late", "failing", "stuck"})
+      families.gauge("hicache_storage_breaker_cause", "1 for the cause, 0 for the others.",
+                     x.cause == cause ? 1 : 0,
+                     {{"backend", backend}, {"direction", name}, {"cause", cause}});
+    families.count("hicache_storage_breaker_openings_total",
+                   "Times that calls stopped going to L3.", x.openings, labels);
+  };
+  add("reads", status.reads);
+  add("writes", status.writes);
+  families.gauge("hicache_storage_stuck_calls",
+                 "Calls of L3 that have passed their deadline and not returned.",
+                 static_cast<double>(status.stuck_calls), {{"backend", backend}});
+  families.gauge("hicache_storage_quarantined_pages",
+                 "Pages of L2 that these calls may still touch.",
+                 static_cast<double>(status.quarantined_pages), {{"backend", backend}});
+}
+
 void add_store(metric_families& families, const store_figures& store) {
   families.count(evicted_name, evicted_help, store.evicted, {{"tier", "l3"}});
   families.gauge("hicache_lent_bytes", "Memory that the rank lends to the cluster store.",
@@ -65,6 +101,7 @@ void add_store(metric_families& families, const store_figures& store) {
   const auto labels = metric_labels{{"backend", store.attached->backend}};
   families.gauge("hicache_storage_up", "1 if the attached L3 can be used, 0 if not.",
                  store.attached->ok ? 1 : 0, labels);
+  add_status(families, store.attached->backend, store.attached->status);
   if (!store.attached->held)
     return;
   families.gauge("hicache_storage_objects", "Objects in L3 that the rank accounts for.",

@@ -23,6 +23,7 @@
 
 #include <absl/strings/str_format.h>
 #include <caf/scoped_actor.hpp>
+#include <caf/send.hpp>
 #include <spdlog/spdlog.h>
 
 #include <bit>
@@ -36,14 +37,16 @@ namespace {
 
 class runtime_impl final : public rank_runtime, private storage_admin {
 public:
-  runtime_impl(const rank_config& config, uint32_t rank, uint32_t ranks, rank_extensions extensions)
-    : config_(config), rank_(rank), ranks_(ranks), extensions_(std::move(extensions)),
+  runtime_impl(const rank_config& config, uint32_t rank, uint32_t ranks, engine_actor engine,
+               rank_extensions extensions)
+    : config_(config), rank_(rank), ranks_(ranks), engine_(std::move(engine)),
+      extensions_(std::move(extensions)),
       l1_(config.shape(ranks), host_layout::layer_first, config.device_pages + 1),
       l2_(config.shape(ranks), *parse_host_layout(config.mem_layout),
           config.host_pages(ranks) + 1) {
     if (config.storage_backend == "cluster" || is_changeable())
-      system_config_.with_network(config.tls);
-    system_ = std::make_unique<caf::actor_system>(system_config_);
+      system_config_->with_network(config.tls);
+    system_ = std::make_unique<caf::actor_system>(*system_config_);
   }
 
   ~runtime_impl() override {
@@ -57,8 +60,10 @@ public:
     stop(prefetcher_);
     stop(backup_);
     stop(controller_);
-    store_.reset();
+    const auto all_returned = !store_ || store_->close();
     stop(consensus_);
+    if (!all_returned)
+      leave_behind();
   }
 
   /// What this rank can do without the others.
@@ -67,7 +72,7 @@ public:
 
   void spawn(std::unique_ptr<agreement> ranks);
 
-  void spawn_tree(const engine_actor& engine);
+  void spawn_tree();
 
   const tree_actor& tree() const override { return tree_; }
 
@@ -115,12 +120,20 @@ private:
 
   storage_attachment show() override;
 
+  std::optional<storage_status> status() override {
+    return store_->status();
+  }
+
   result<void> attach(const storage_attachment& wanted, std::chrono::nanoseconds deadline) override;
 
   result<void> detach(std::chrono::nanoseconds deadline) override;
 
   /// No change of L3 begins any more; one that is under way is given up.
   void end_changes();
+
+  /// Gives up what calls of L3 that have not returned may still use, so that it stays until the
+  /// process ends.
+  void leave_behind();
 
   attachment_actor changer();
 
@@ -155,12 +168,13 @@ private:
   rank_config config_;
   uint32_t rank_;
   uint32_t ranks_;
+  engine_actor engine_;
   rank_extensions extensions_;
-  monotonic_clock clock_;
+  std::unique_ptr<monotonic_clock> clock_ = std::make_unique<monotonic_clock>();
   pool_geometry l1_;
   pool_geometry l2_;
   device_layers l1_buffers_;
-  system_config system_config_;
+  std::unique_ptr<system_config> system_config_ = std::make_unique<system_config>();
   // Destroyed from the last to the first: pools outlive the actor system.
   std::unique_ptr<device> device_;
   std::unique_ptr<device_memory> l1_memory_;
@@ -239,10 +253,10 @@ result<void> runtime_impl::prepare_host_pool(uint32_t ranks_on_host) {
   options.ranks_on_host = ranks_on_host;
   if (rank_ == 0)
     options.progress
-      = [next = clock_.now() + std::chrono::seconds{1}, this](auto ready, auto total) mutable {
-          if (clock_.now() < next)
+      = [next = clock_->now() + std::chrono::seconds{1}, this](auto ready, auto total) mutable {
+          if (clock_->now() < next)
             return;
-          next = clock_.now() + std::chrono::seconds{1};
+          next = clock_->now() + std::chrono::seconds{1};
           spdlog::info("host pool: {} of {} are ready", format_bytes(ready), format_bytes(total));
         };
   auto memory = take_host_memory(options);
@@ -289,7 +303,11 @@ result<void> runtime_impl::open_events() {
 
 result<void> runtime_impl::open_store() {
   store_ = std::make_unique<rank_store>(*system_, config_, rank_, ranks_, l2_, l2_memory_->data(),
-                                        shared_.get(), clock_, extensions_.wrap);
+                                        shared_.get(), *clock_, extensions_.wrap,
+                                        [engine = engine_](const error& why) {
+                                          if (engine)
+                                            caf::anon_send(engine, atom::notice_v, to_caf(why));
+                                        });
   if (config_.storage_backend.empty())
     return {};
   auto opened
@@ -325,7 +343,7 @@ void runtime_impl::spawn(std::unique_ptr<agreement> ranks) {
   consensus_ = system_->spawn(hicache::consensus, std::move(ranks));
 }
 
-void runtime_impl::spawn_tree(const engine_actor& engine) {
+void runtime_impl::spawn_tree() {
   const auto page_bytes = l2_.page_bytes();
   auto settings = config_.tree(ranks_);
   settings.events = extensions_.events || events_;
@@ -342,14 +360,14 @@ void runtime_impl::spawn_tree(const engine_actor& engine) {
       event_publisher, event_publisher_options{config_.kv_events_topic, config_.page_size},
       std::move(events_));
   auto helpers
-    = tree_helpers{controller_, consensus_, {}, {}, engine, recorder_, publisher_, fences};
-  prefetcher_ = system_->spawn(prefetcher, prefetcher_options{limits::storage_timeout, page_bytes},
+    = tree_helpers{controller_, consensus_, {}, {}, engine_, recorder_, publisher_, fences};
+  prefetcher_ = system_->spawn(prefetcher, prefetcher_options{config_.storage_timeout, page_bytes},
                                opened_.actor, consensus_);
   backup_
-    = system_->spawn(backup, opened_.actor, caf::timespan{limits::storage_timeout}, page_bytes);
+    = system_->spawn(backup, opened_.actor, caf::timespan{config_.storage_timeout}, page_bytes);
   helpers.prefetcher = prefetcher_;
   helpers.backup = backup_;
-  tree_ = system_->spawn(hicache::tree, settings, helpers, &clock_,
+  tree_ = system_->spawn(hicache::tree, settings, helpers, clock_.get(),
                          caf::timespan{config_.step_timeout});
   add_metrics(std::make_shared<rank_metrics>([this] { return figures(); }));
   if (!is_changeable())
@@ -364,6 +382,17 @@ void runtime_impl::spawn_tree(const engine_actor& engine) {
   const auto guard = std::lock_guard{mutex_};
   attachment_ = system_->spawn<caf::detached>(
     attachment, std::move(options), attachment_peers{tree_, prefetcher_, backup_, consensus_});
+}
+
+void runtime_impl::leave_behind() {
+  static_cast<void>(store_.release());
+  static_cast<void>(l2_memory_.release());
+  static_cast<void>(shared_.release());
+  static_cast<void>(device_.release());
+  static_cast<void>(clock_.release());
+  // It would wait for the actors of a member of the cluster store.
+  static_cast<void>(system_.release());
+  static_cast<void>(system_config_.release());
 }
 
 // -- L3 at run time -----------------------------------------------------------
@@ -492,11 +521,11 @@ result<std::unique_ptr<rank_runtime>> rank_runtime::start(const rank_config& con
   const auto here = count_ranks_on_host(*ranks);
   if (!here)
     return tl::unexpected{here.error()};
-  auto runtime = std::make_unique<runtime_impl>(config, rank, size, extensions);
+  auto runtime = std::make_unique<runtime_impl>(config, rank, size, engine, extensions);
   if (auto all = agree_on_outcome(*ranks, runtime->prepare(registered, *here)); !all)
     return tl::unexpected{all.error()};
   runtime->spawn(std::move(ranks));
-  runtime->spawn_tree(engine);
+  runtime->spawn_tree();
   return runtime;
 }
 

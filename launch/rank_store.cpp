@@ -4,8 +4,9 @@
 #include "backends/file_backend.hpp"
 #include "backends/memory_backend.hpp"
 #include "base/check.hpp"
+#include "base/limits.hpp"
 #include "cache/page_hash.hpp"
-#include "launch/ask_counters.hpp"
+#include "messages/caf_error.hpp"
 
 #include <caf/scoped_actor.hpp>
 #include <spdlog/spdlog.h>
@@ -16,9 +17,11 @@ namespace hicache {
 
 rank_store::rank_store(caf::actor_system& system, const rank_config& settings, uint32_t rank,
                        uint32_t ranks, const pool_geometry& l2, std::byte* l2_memory,
-                       const shared_pools* shared, const clock_source& clock, backend_wrapper wrap)
+                       const shared_pools* shared, const clock_source& clock, backend_wrapper wrap,
+                       std::function<void(const error&)> notice)
   : system_(system), settings_(settings), rank_(rank), ranks_(ranks), l2_(l2),
-    l2_memory_(l2_memory), shared_(shared), clock_(clock), wrap_(std::move(wrap)) {}
+    l2_memory_(l2_memory), shared_(shared), clock_(clock), wrap_(std::move(wrap)),
+    notice_(std::move(notice)) {}
 
 rank_store::~rank_store() {
   close();
@@ -40,15 +43,15 @@ result<open_store> rank_store::open(const storage_attachment& wanted) {
   }
   if (wrap_)
     *backend = wrap_(std::move(*backend));
-  backend_ = backend->get();
+  queue_ = std::make_shared<storage_queue>(std::move(*backend), settings.storage.threads);
   // Ranks with the same bytes share the writing, unless each of them has a store of its own.
   const auto replicas = wanted.backend == "memory" ? 1 : settings.split(ranks_).replicas;
-  actor_ = system_.spawn(
-    storage,
-    storage_options{settings.fingerprint(), settings.head_groups(rank_, ranks_), l2_, l2_memory_,
-                    &clock_, page_writers{rank_ % replicas, replicas},
-                    shared_ != nullptr ? shared_->lent : nullptr},
-    std::make_unique<storage_queue>(std::move(*backend), settings.storage.threads));
+  actor_ = system_.spawn(storage,
+                         storage_options{settings.fingerprint(),
+                                         settings.head_groups(rank_, ranks_), l2_, l2_memory_,
+                                         &clock_, page_writers{rank_ % replicas, replicas},
+                                         shared_ != nullptr ? shared_->lent : nullptr, notice_},
+                         queue_);
   return open_store{actor_, settings.tree(ranks_).prefetch, [this] { close(); }};
 }
 
@@ -60,7 +63,6 @@ result<std::unique_ptr<storage_backend>> rank_store::open_backend(const rank_con
     auto options = file_backend_options{};
     options.path = settings.storage.path;
     options.max_bytes = settings.storage.max_bytes;
-    options.share = {rank_, ranks_};
     options.fingerprint = fingerprint;
     return make_file_backend(std::move(options), clock_);
   }
@@ -95,33 +97,59 @@ result<std::unique_ptr<storage_backend>> rank_store::open_backend(const rank_con
   return member_->open();
 }
 
-void rank_store::close() {
+bool rank_store::close() {
   const auto guard = std::lock_guard{mutex_};
   if (!actor_)
-    return;
-  if (auto asked = ask_open(caf::infinite, closed_); !asked)
-    spdlog::warn("no counters: {}", to_string(asked.error()));
-  closed_backends_[backend_->name()] += backend_->health().counters;
+    return !has_abandoned_;
+  if (const auto health = ask_health(limits::scrape_time))
+    closed_backends_[queue_->name()] += health->counters;
   {
     auto self = caf::scoped_actor{system_};
     self->send_exit(actor_, caf::exit_reason::user_shutdown);
     self->wait_for(actor_);
   }
   actor_ = nullptr;
-  backend_ = nullptr;
   closed_sent_bytes_ += member_ ? member_->sent_bytes() : 0;
-  member_.reset();
+  const auto name = queue_->name();
+  if (std::exchange(queue_, nullptr)->close(settings_.shutdown_grace)) {
+    member_.reset();
+  } else {
+    spdlog::error("calls of L3 ({}) have not returned and are left behind", name);
+    static_cast<void>(member_.release());
+    has_abandoned_ = true;
+  }
+  return !has_abandoned_;
 }
 
-result<void> rank_store::ask_open(const caf::duration& timeout, rank_counters& total) {
-  return ask_counters(system_, timeout, total, actor_);
+result<backend_health> rank_store::ask_health(std::chrono::nanoseconds timeout) {
+  auto outcome = result<backend_health>{};
+  caf::scoped_actor {
+    system_
+    } -> request(actor_, caf::infinite, atom::health_v, caf::timespan{timeout})
+      .receive([&](const storage_health_ptr& x) { outcome = *x; },
+               [&](const caf::error& err) { outcome = tl::unexpected{from_caf(err)}; });
+  return outcome;
+}
+
+result<storage_status> rank_store::ask_status(std::chrono::nanoseconds timeout) {
+  auto outcome = result<storage_status>{};
+  caf::scoped_actor {
+    system_
+    } -> request(actor_, caf::timespan{timeout}, atom::status_v)
+      .receive([&](const storage_status& x) { outcome = x; },
+               [&](const caf::error& err) { outcome = tl::unexpected{from_caf(err)}; });
+  return outcome;
 }
 
 rank_counters rank_store::counters() {
   const auto guard = std::lock_guard{mutex_};
-  auto total = closed_;
-  if (auto asked = ask_open(caf::infinite, total); !asked)
-    spdlog::warn("no counters: {}", to_string(asked.error()));
+  auto total = rank_counters{};
+  for (const auto& [name, counted] : closed_backends_)
+    total.evicted_l3 += counted.evicted;
+  if (!actor_)
+    return total;
+  if (const auto health = ask_health(limits::scrape_time))
+    total.evicted_l3 += health->counters.evicted;
   return total;
 }
 
@@ -129,21 +157,30 @@ std::optional<store_figures> rank_store::figures(std::chrono::nanoseconds timeou
   const auto guard = std::unique_lock{mutex_, timeout};
   if (!guard)
     return std::nullopt;
-  auto total = closed_;
-  if (!ask_open(caf::duration{timeout}, total))
-    return std::nullopt;
   auto figures = store_figures{};
-  figures.evicted = total.evicted_l3;
   figures.lent_bytes = member_ ? member_->lent_bytes() : 0;
   figures.sent_bytes = closed_sent_bytes_ + (member_ ? member_->sent_bytes() : 0);
   figures.counters = closed_backends_;
-  if (!actor_)
-    return figures;
-  const auto health = backend_->health();
-  figures.counters[backend_->name()] += health.counters;
-  figures.attached = attached_store{backend_->name(), health.ok, {}};
-  figures.attached->held = {health.objects, health.bytes, health.capacity_bytes};
+  if (actor_) {
+    const auto status = ask_status(timeout);
+    const auto health = ask_health(timeout);
+    if (!status || !health)
+      return std::nullopt;
+    figures.counters[queue_->name()] += health->counters;
+    figures.attached = attached_store{queue_->name(), health->ok && status->is_up(), *status, {}};
+    figures.attached->held = {health->objects, health->bytes, health->capacity_bytes};
+  }
+  for (const auto& [name, counted] : figures.counters)
+    figures.evicted += counted.evicted;
   return figures;
+}
+
+std::optional<storage_status> rank_store::status() {
+  const auto guard = std::unique_lock{mutex_, limits::scrape_time};
+  if (!guard || !actor_)
+    return std::nullopt;
+  const auto status = ask_status(limits::scrape_time);
+  return status ? std::optional{*status} : std::nullopt;
 }
 
 uint64_t rank_store::lent_bytes() {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "actors/attachment.hpp"
+#include "backends/storage_queue.hpp"
 #include "base/clock.hpp"
 #include "cache/geometry.hpp"
 #include "launch/cluster_member.hpp"
@@ -13,6 +14,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -24,7 +26,9 @@ namespace hicache {
 /// The store that is open, as a rank sees it.
 struct attached_store {
   std::string backend;
+  /// Whether it can be used: by its own account, and by what became of the last calls.
   bool ok = true;
+  storage_status status;
 
   /// What the rank accounts for there.
   struct contents {
@@ -59,9 +63,11 @@ public:
   /// outlive the store, and so must L2.
   /// @param shared What holds L2, if it can be lent; else null. Must outlive the store.
   /// @param wrap Around each backend; may be empty.
+  /// @param notice Told when a store is left alone because its calls fail; any thread.
   rank_store(caf::actor_system& system, const rank_config& settings, uint32_t rank, uint32_t ranks,
              const pool_geometry& l2, std::byte* l2_memory, const shared_pools* shared,
-             const clock_source& clock, backend_wrapper wrap = {});
+             const clock_source& clock, backend_wrapper wrap = {},
+             std::function<void(const error&)> notice = {});
 
   /// Ends what is open.
   ~rank_store();
@@ -86,13 +92,21 @@ public:
   /// Bytes that this rank lends to the cluster now.
   uint64_t lent_bytes();
 
+  /// Which calls go to the store that is open; nothing if none is.
+  std::optional<storage_status> status();
+
+  /// Ends what is open; waits for calls that have not returned for the settings' shutdown_grace.
+  /// @returns false if some have not returned even then, now or earlier. They may go on using L2
+  /// and the clock, which must not be destroyed, and so must not the actor system.
+  bool close();
+
 private:
   result<std::unique_ptr<storage_backend>> open_backend(const rank_config& settings);
 
-  /// Adds what is open to `total`.
-  result<void> ask_open(const caf::duration& timeout, rank_counters& total);
+  /// What the store that is open says of itself, or said last.
+  result<backend_health> ask_health(std::chrono::nanoseconds timeout);
 
-  void close();
+  result<storage_status> ask_status(std::chrono::nanoseconds timeout);
 
   caf::actor_system& system_;
   const rank_config settings_;
@@ -103,13 +117,14 @@ private:
   const shared_pools* const shared_;
   const clock_source& clock_;
   const backend_wrapper wrap_;
+  const std::function<void(const error&)> notice_;
   std::timed_mutex mutex_; // Guards what follows.
   std::unique_ptr<cluster_member> member_;
   storage_actor actor_;
-  /// Owned by the actor, which ends in close().
-  storage_backend* backend_ = nullptr;
+  std::shared_ptr<storage_queue> queue_;
+  /// True after calls were left behind that have not returned.
+  bool has_abandoned_ = false;
   /// Of stores that are closed.
-  rank_counters closed_;
   std::map<std::string, backend_counters> closed_backends_;
   uint64_t closed_sent_bytes_ = 0;
 };

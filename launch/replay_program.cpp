@@ -10,6 +10,7 @@
 #include "launch/replay_metrics.hpp"
 #include "launch/replay_report.hpp"
 #include "launch/replay_workload.hpp"
+#include "launch/shutdown_watch.hpp"
 #include "launch/stop_signal.hpp"
 
 #include <nlohmann/json.hpp>
@@ -230,6 +231,7 @@ result<int> replay(const rank_config& config, const replay_flags& flags, rank_se
                    const std::vector<replay_request>& workload, const stop_signal& stop,
                    const backend_wrapper& wrap) {
   const auto speaks = session.rank == 0;
+  auto watch = shutdown_watch{};
   auto runtime = rank_runtime::start(config, std::move(session.peers), {}, nullptr, {.wrap = wrap});
   if (!runtime)
     return tl::unexpected{runtime.error()};
@@ -278,7 +280,9 @@ result<int> replay(const rank_config& config, const replay_flags& flags, rank_se
   }
   if (!engine.totals().interrupted)
     linger(*parse_linger(flags.linger), stop);
-  return clean(engine.totals()) ? exit_ok : exit_failed;
+  const auto code = clean(engine.totals()) ? exit_ok : exit_failed;
+  watch.arm(config.shutdown_grace + limits::shutdown_slack, code);
+  return code;
 }
 
 } // namespace

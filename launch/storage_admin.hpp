@@ -4,6 +4,7 @@
 #include "messages/operations.hpp"
 
 #include <chrono>
+#include <optional>
 
 namespace hicache {
 
@@ -15,6 +16,9 @@ public:
 
   /// What is attached now.
   virtual storage_attachment show() = 0;
+
+  /// Which calls go to what is attached, as rank 0 sees it; nothing if it is not known.
+  virtual std::optional<storage_status> status() = 0;
 
   /// Attaches L3. All ranks attach or none does.
   /// @param wanted Names a backend. An extra config is the text of a JSON object, never a file.

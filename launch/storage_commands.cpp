@@ -6,6 +6,7 @@
 #include "launch/rank_config.hpp"
 
 #include <absl/strings/str_format.h>
+#include <absl/time/time.h>
 #include <nlohmann/json.hpp>
 
 #include <httplib.h>
@@ -116,6 +117,23 @@ void print_attachment(const json& answer) {
   std::cout << "backend          " << shown(answer, "hicache_storage_backend")
             << "\nextra config     " << shown(answer, "hicache_storage_backend_extra_config")
             << "\nprefetch policy  " << shown(answer, "hicache_storage_prefetch_policy") << '\n';
+  const auto status = answer.find("hicache_storage_status");
+  if (status == answer.end() || !status->is_object())
+    return;
+  for (const auto* key : {"reads", "writes"}) {
+    const auto direction = status->value(key, json::object());
+    const auto state = shown(direction, "state");
+    std::cout << absl::StrFormat("%-16s %s", key, state == "closed" ? "up" : state);
+    if (state != "closed")
+      std::cout << absl::StrFormat(
+        " (%s) since %s", shown(direction, "cause"),
+        absl::FormatTime("%Y-%m-%d %H:%M:%S",
+                         absl::FromUnixSeconds(direction.value("since_s", int64_t{0})),
+                         absl::LocalTimeZone()));
+    std::cout << '\n';
+  }
+  std::cout << "stuck calls      " << shown(*status, "stuck_calls") << ", which keep "
+            << shown(*status, "quarantined_pages") << " pages of L2\n";
 }
 
 } // namespace

@@ -60,9 +60,19 @@ using storage_actor = caf::typed_actor<
   caf::replies_to<atom::set, storage_batch, caf::timespan>::with<storage_outcome>,
   // Removes pages.
   caf::replies_to<atom::remove, storage_batch, caf::timespan>::with<storage_outcome>,
+  // Answers when the call of a batch that was answered with this ticket has returned.
+  caf::replies_to<atom::drain, uint64_t>::with<atom::ok>,
   // Itself: a worker thread finished a batch.
   caf::reacts_to<atom::done, storage_completion>,
-  caf::replies_to<atom::counters>::with<rank_counters>>;
+  // Itself: the deadline of a batch has passed.
+  caf::reacts_to<atom::tick>,
+  // Anyone: which calls go to the store.
+  caf::replies_to<atom::status>::with<storage_status>,
+  // Anyone: what the store says of itself; without an answer of the store in this time, what it
+  // said last.
+  caf::replies_to<atom::health, caf::timespan>::with<storage_health_ptr>,
+  // Itself: what the store said.
+  caf::reacts_to<atom::health, storage_health_ptr>>;
 
 /// The PREFETCHER brings pages from L3 to L2. Owns the reserve of L2 pages and the agreement on hit
 /// lengths.

@@ -5,8 +5,9 @@
 namespace hicache {
 
 const char* to_string(give_up why) noexcept {
-  constexpr auto names = std::array{"failed",  "copy_failed", "corrupt",   "gone", "stopped",
-                                    "no_room", "over_quota",  "too_short", "none"};
+  constexpr auto names
+    = std::array{"unavailable", "late",    "failed",     "copy_failed", "corrupt", "gone",
+                 "stopped",     "no_room", "over_quota", "too_short",   "none"};
   return names[static_cast<size_t>(why)];
 }
 
@@ -27,6 +28,7 @@ rank_counters& rank_counters::operator+=(const rank_counters& other) noexcept {
   errors += other.errors;
   free_l1 += other.free_l1;
   free_l2 += other.free_l2;
+  quarantined_l2 += other.quarantined_l2;
   return *this;
 }
 

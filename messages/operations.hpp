@@ -229,6 +229,10 @@ struct release_request {
 /// Why tokens that some tier held were computed all the same. Ranks agree on the smallest of what
 /// they saw, so the order is from the worst to the best.
 enum class give_up : uint8_t {
+  /// L3 is left alone for a while, because it failed or did not answer (`store_breaker`).
+  unavailable,
+  /// L3 did not answer before the deadline.
+  late,
   /// L3 could not be read, or could not say what it holds.
   failed,
   /// The copy from L2 to L1 failed, the request's own or another's that it shared.
@@ -511,6 +515,9 @@ struct operation_done {
   bool device_lost = false;
   /// Backups: pages of the command that L3 has now, from the first one on without a gap.
   uint64_t stored = 0;
+  /// Backups: true if it was given up while the store may still read the pages. Another one follows
+  /// when it does not.
+  bool is_in_quarantine = false;
 };
 
 // -- prefetcher, backup -> storage --------------------------------------------
@@ -535,6 +542,9 @@ struct storage_outcome {
   std::vector<ec> pages;
   /// Writes: of the pages before the first that failed, those that another rank writes.
   uint64_t left_to_others = 0;
+  /// Not 0: the deadline passed, and the store's call has not returned, so it may still read or
+  /// write the pages. Ask the storage to `drain` this ticket to hear when it does not.
+  uint64_t ticket = 0;
 };
 
 /// A finished batch on its way from a worker thread to the storage actor: one code per object.
@@ -582,6 +592,8 @@ struct rank_counters {
   /// Pages that nothing occupies now.
   uint64_t free_l1 = 0;
   uint64_t free_l2 = 0;
+  /// Pages of L2 that are locked because a call of L3 that was given up may still read them.
+  uint64_t quarantined_l2 = 0;
 
   rank_counters& operator+=(const rank_counters& other) noexcept;
 };

@@ -62,4 +62,30 @@ struct storage_change {
   friend bool operator==(const storage_change&, const storage_change&) = default;
 };
 
+/// How a store is, without asking it anything that may block.
+struct storage_status {
+  /// What goes to the store: reads or writes.
+  struct direction {
+    /// Names of `breaker_state` and `breaker_cause`.
+    std::string state = "closed";
+    std::string cause = "none";
+    /// Since when, in seconds since 1970; 0: from the start.
+    int64_t since_s = 0;
+    uint64_t openings = 0;
+
+    friend bool operator==(const direction&, const direction&) = default;
+  };
+
+  std::string backend;
+  direction reads;
+  direction writes;
+  /// Calls that have passed their deadline and not returned, and L2 pages that they keep.
+  uint64_t stuck_calls = 0;
+  uint64_t quarantined_pages = 0;
+
+  bool is_up() const { return reads.state == "closed" && writes.state == "closed"; }
+
+  friend bool operator==(const storage_status&, const storage_status&) = default;
+};
+
 } // namespace hicache

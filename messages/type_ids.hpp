@@ -18,6 +18,10 @@ namespace hicache {
 struct cache_events;
 using cache_events_ptr = std::shared_ptr<const cache_events>;
 
+/// See backends/storage_backend.hpp.
+struct backend_health;
+using storage_health_ptr = std::shared_ptr<const backend_health>;
+
 /// See cache/op_log.hpp.
 struct op_log_batch;
 using op_log_batch_ptr = std::shared_ptr<const op_log_batch>;
@@ -117,7 +121,9 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::storage_attachment)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::storage_batch)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::storage_change)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::storage_completion)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::storage_health_ptr)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::storage_outcome)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::storage_status)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::terminate_command)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::tree_answers)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::tree_operations)

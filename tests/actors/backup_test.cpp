@@ -140,6 +140,45 @@ TEST_F(BackupTest, AStoreThatGoesOnFailingIsTriedOncePerCommand) {
   EXPECT_EQ(log_->done.size(), 3u); // It works again, so failures are worth a pause again.
 }
 
+TEST_F(BackupTest, AWriteThatDoesNotReturnEndsItsCommandAndKeepsThePages) {
+  command(1, 4);
+  command(2, 4);
+  auto late = std::move(held_->front());
+  held_->pop_front();
+  tell(storage_, errand{[late](caf::event_based_actor*) mutable {
+         late.promise.deliver(storage_outcome{std::vector<ec>(4, ec::deadline_exceeded), 0, 7});
+       }});
+  ASSERT_EQ(log_->done.size(), 1u);
+  EXPECT_EQ(log_->done[0].id, 1u);
+  EXPECT_TRUE(log_->done[0].is_in_quarantine);
+  EXPECT_EQ(counters().dropped_backups, 4u);
+  const auto asked = std::ranges::find(*held_, "drain", &held_request::verb);
+  ASSERT_NE(asked, held_->end());
+  auto drain = std::move(*asked);
+  held_->erase(asked);
+  answer(); // The next command did not wait for it.
+  ASSERT_EQ(log_->done.size(), 2u);
+  EXPECT_EQ(log_->done[1].id, 2u);
+  EXPECT_EQ(log_->done[1].stored, 4u);
+  const auto drained = send_request<atom::ok>(backup_, atom::drain_v);
+  run();
+  EXPECT_FALSE(drained.arrived());
+  tell(storage_,
+       errand{[drain](caf::event_based_actor*) mutable { drain.promise.deliver(atom::ok_v); }});
+  ASSERT_EQ(log_->done.size(), 3u);
+  EXPECT_EQ(log_->done[2].id, 1u);
+  EXPECT_FALSE(log_->done[2].is_in_quarantine);
+  EXPECT_TRUE(drained.arrived());
+}
+
+TEST_F(BackupTest, AStoreThatIsLeftAloneIsNotTriedAgain) {
+  command(1, 4);
+  answer(uint64_t{0}, ec::store_unavailable);
+  ASSERT_EQ(log_->done.size(), 1u);
+  EXPECT_EQ(counters().dropped_backups, 4u);
+  EXPECT_EQ(counters().storage_failures, 0u);
+}
+
 TEST_F(BackupTest, DroppedCommandsEndAtOnceOrWithTheirBatch) {
   command(1, 300);
   command(2, 2);

@@ -122,6 +122,7 @@ inline caf::behavior fake_storage(caf::event_based_actor* self,
     [hold](atom::exists, const storage_batch& x, caf::timespan t) { return hold("exists", x, t); },
     [hold](atom::get, const storage_batch& x, caf::timespan t) { return hold("get", x, t); },
     [hold](atom::set, const storage_batch& x, caf::timespan t) { return hold("set", x, t); },
+    [hold](atom::drain, uint64_t) { return hold("drain", {}, {}); },
     [self](const errand& x) { x.run(self); },
   };
 }

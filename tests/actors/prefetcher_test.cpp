@@ -275,7 +275,7 @@ TEST_F(PrefetcherTest, SaysWhatWasFoundAndWhyNoMoreArrived) {
   expect(4, 4, give_up::corrupt);
   fetch(6, 10);
   answer("exists", to_caf({ec::deadline_exceeded, ""}));
-  expect(5, 0, give_up::failed);
+  expect(5, 0, give_up::late);
   fetch(7, 10);
   hit(5);
   terminate(7);
@@ -283,6 +283,37 @@ TEST_F(PrefetcherTest, SaysWhatWasFoundAndWhyNoMoreArrived) {
   fetch(8, 10);
   hit(0);
   expect(7, 0, give_up::none);
+  fetch(9, 10);
+  answer("exists", to_caf({ec::io_failure, ""}));
+  expect(8, 0, give_up::failed);
+  fetch(10, 10);
+  answer("exists", to_caf({ec::store_unavailable, ""}));
+  expect(9, 0, give_up::unavailable);
+  EXPECT_EQ(counters().storage_failures, 3u); // Neither absent pages, nor a store left alone.
+}
+
+TEST_F(PrefetcherTest, PagesOfAReadThatDoesNotReturnStayOutOfTheReserve) {
+  start(1, 2, 10);
+  fetch(1, 4);
+  hit(4);
+  answer("get", storage_outcome{std::vector<ec>(4, ec::deadline_exceeded), 0, 7});
+  ASSERT_EQ(fetched().size(), 1u); // The fetch is over all the same.
+  EXPECT_TRUE(fetched()[0].host_pages->empty());
+  EXPECT_EQ(fetched()[0].found, 4u);
+  EXPECT_EQ(fetched()[0].why, give_up::late);
+  const auto& state = state_of<prefetcher_state>(ranks_[0].prefetcher);
+  EXPECT_EQ(state.reserve.size(), 6u);
+  EXPECT_EQ(state.quarantined, 4u);
+  const auto drained = drain();
+  EXPECT_FALSE(drained.arrived());
+  fetch(2, 10); // It finds the reserve shorter, and no more.
+  hit(10);
+  EXPECT_EQ(reads(), std::vector<uint64_t>{6});
+  read();
+  EXPECT_FALSE(drained.arrived());
+  answer("drain", atom::ok_v);
+  EXPECT_TRUE(drained.arrived());
+  expect_no_page_lost(10);
 }
 
 TEST_F(PrefetcherTest, IsDrainedWhenNothingOfItIsAtTheStore) {

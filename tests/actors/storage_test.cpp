@@ -1,7 +1,11 @@
+#include "base/limits.hpp"
 #include "cache/page_hash.hpp"
 #include "tests/actors/storage_fixture.hpp"
 
+#include <future>
 #include <map>
+#include <semaphore>
+#include <utility>
 
 namespace hicache {
 namespace {
@@ -295,6 +299,184 @@ TEST_F(StorageTest, FailuresOfTheStoreComeThrough) {
   set(rank, batch(0, 1));
   store_.fault_on_get = [](const page_key&) { return ec::corrupt_page; };
   EXPECT_EQ(get(rank, batch(0, 1)), (std::vector<ec>{ec::corrupt_page}));
+}
+
+// -- stores that do not return ------------------------------------------------
+
+/// A store whose reads wait until the test lets them go.
+class stuck_backend final : public storage_backend {
+public:
+  std::string name() const override { return "stuck"; }
+
+  std::vector<bool> exists(std::span<const page_key> keys, time_point) override {
+    wait();
+    return std::vector<bool>(keys.size(), true);
+  }
+
+  std::vector<result<void>> get(std::span<const page_read> pages, time_point) override {
+    wait();
+    return std::vector<result<void>>(pages.size());
+  }
+
+  std::vector<result<void>> set(std::span<const page_write> pages, time_point) override {
+    wait();
+    return std::vector<result<void>>(pages.size());
+  }
+
+  std::vector<result<void>> remove(std::span<const page_key> keys, time_point) override {
+    wait();
+    return std::vector<result<void>>(keys.size());
+  }
+
+  backend_health health() override {
+    wait();
+    return {};
+  }
+
+  std::counting_semaphore<> entered{0};
+  std::promise<void> released;
+
+private:
+  void wait() {
+    entered.release();
+    open_.wait();
+  }
+
+  std::shared_future<void> open_ = released.get_future().share();
+};
+
+class StuckStorageTest : public StorageTest {
+protected:
+  StuckStorageTest() {
+    auto store = std::make_unique<stuck_backend>();
+    store_ = store.get();
+    queue_ = std::make_shared<storage_queue>(std::move(store), 1);
+    auto& rank = ranks_.emplace_back(rank_options{});
+    auto options = storage_options{"m", rank.geometry.head_groups(0, 2), rank.geometry,
+                                   rank.memory.data(), &clock};
+    options.notice = [this](const error& why) { notices_.push_back(why); };
+    rank.actor = spawn(storage, options, queue_);
+    actor_ = rank.actor;
+  }
+
+  ~StuckStorageTest() override {
+    stop_all();
+    release();
+  }
+
+  /// Lets all calls return, and brings their outcomes to the actor's mailbox.
+  void release() {
+    if (!std::exchange(is_released_, true)) {
+      store_->released.set_value();
+      EXPECT_TRUE(queue_->close(std::chrono::hours{1}));
+    }
+    run();
+  }
+
+  storage_status status() { return ask_value<storage_status>(actor_, atom::status_v); }
+
+  template <class Verb>
+  test::reply<storage_outcome> send_batch(Verb verb, uint64_t pages) {
+    auto answer = send_request<storage_outcome>(actor_, verb, batch(0, pages), plenty);
+    run();
+    return answer;
+  }
+
+  stuck_backend* store_ = nullptr;
+  std::shared_ptr<storage_queue> queue_;
+  storage_actor actor_;
+  std::vector<error> notices_;
+  bool is_released_ = false;
+};
+
+TEST_F(StuckStorageTest, ACallIsAnsweredAtItsDeadlineAndKeepsItsPages) {
+  const auto read = send_batch(atom::get_v, 3);
+  store_->entered.acquire();
+  const auto waiting = send_batch(atom::set_v, 2);
+  advance(plenty - std::chrono::milliseconds{1});
+  EXPECT_FALSE(read.arrived());
+  advance(std::chrono::milliseconds{1});
+  ASSERT_TRUE(read.arrived());
+  EXPECT_EQ(read.get()->pages, (std::vector<ec>(3, ec::deadline_exceeded)));
+  ASSERT_NE(read.get()->ticket, 0u);
+  // One that the store has not seen keeps nothing.
+  ASSERT_TRUE(waiting.arrived());
+  EXPECT_EQ(waiting.get()->pages, (std::vector<ec>(2, ec::deadline_exceeded)));
+  EXPECT_EQ(waiting.get()->ticket, 0u);
+  EXPECT_EQ(status().stuck_calls, 1u);
+  EXPECT_EQ(status().quarantined_pages, 3u);
+  const auto drained = send_request<atom::ok>(actor_, atom::drain_v, read.get()->ticket);
+  run();
+  EXPECT_FALSE(drained.arrived());
+  release();
+  EXPECT_TRUE(drained.arrived());
+  EXPECT_EQ(status().stuck_calls, 0u);
+  EXPECT_EQ(status().quarantined_pages, 0u);
+  EXPECT_TRUE(ask<atom::ok>(actor_, atom::drain_v, read.get()->ticket)); // It was known already.
+}
+
+TEST_F(StuckStorageTest, StuckReadsAreLeftOutWithOneNoticeAndWritesAreTried) {
+  auto reads = std::vector<test::reply<storage_outcome>>{};
+  for (auto i = 0u; i < limits::breaker_failures; ++i) {
+    reads.push_back(send_batch(atom::get_v, 1));
+    store_->entered.acquire(); // On a thread of its own.
+    advance(plenty);
+  }
+  EXPECT_EQ(status().reads.state, "open");
+  EXPECT_EQ(status().reads.cause, "late");
+  EXPECT_EQ(status().writes.state, "closed");
+  EXPECT_FALSE(status().is_up());
+  ASSERT_EQ(notices_.size(), 1u);
+  EXPECT_EQ(notices_[0].code, ec::store_unavailable);
+  // At once, and the store does not see it.
+  EXPECT_EQ(send_batch(atom::get_v, 4).get()->pages, (std::vector<ec>(4, ec::store_unavailable)));
+  const auto count = ask<uint64_t>(actor_, atom::exists_v, batch(0, 4), plenty);
+  ASSERT_FALSE(count);
+  EXPECT_EQ(count.error().code, ec::store_unavailable);
+  EXPECT_FALSE(store_->entered.try_acquire());
+  EXPECT_FALSE(send_batch(atom::set_v, 1).arrived());
+  store_->entered.acquire();
+  release();
+  EXPECT_EQ(notices_.size(), 1u);
+}
+
+TEST_F(StuckStorageTest, AStoreThatDoesNotSayHowItIsIsAsItWas) {
+  const auto health = send_request<storage_health_ptr>(actor_, atom::health_v, plenty);
+  run();
+  store_->entered.acquire();
+  EXPECT_FALSE(health.arrived());
+  advance(plenty);
+  ASSERT_TRUE(health.arrived());
+  EXPECT_EQ((*health.get())->objects, 0u);
+  const auto again = send_request<storage_health_ptr>(actor_, atom::health_v, plenty);
+  run();
+  advance(plenty);
+  EXPECT_TRUE(again.arrived());
+  EXPECT_FALSE(store_->entered.try_acquire()); // It is asked once.
+  release();
+}
+
+TEST_F(StorageTest, AStoreThatFailsIsTriedWithOnePageAfterAWhile) {
+  auto& rank = start();
+  set(rank, batch(0, 5));
+  auto calls = 0;
+  auto code = ec::io_failure;
+  store_.fault_on_get = [&](const page_key&) {
+    ++calls;
+    return code;
+  };
+  for (auto i = 0u; i < limits::breaker_failures; ++i)
+    EXPECT_EQ(get(rank, batch(0, 1)), (std::vector<ec>{ec::io_failure}));
+  EXPECT_EQ(calls, 3);
+  EXPECT_EQ(get(rank, batch(0, 5)), (std::vector<ec>(5, ec::store_unavailable)));
+  EXPECT_EQ(calls, 3);
+  advance(limits::breaker_pause_min);
+  EXPECT_EQ(get(rank, batch(0, 2)), (std::vector<ec>{ec::io_failure, ec::store_unavailable}));
+  code = ec::none;
+  EXPECT_EQ(get(rank, batch(0, 2)), (std::vector<ec>(2, ec::store_unavailable)));
+  advance(2 * limits::breaker_pause_min);
+  EXPECT_EQ(get(rank, batch(0, 2)), (std::vector<ec>{ec::none, ec::store_unavailable}));
+  EXPECT_TRUE(all_well(get(rank, batch(0, 5))));
 }
 
 TEST_F(StorageTest, RequestsUnderWayAtOnceGetTheirOwnAnswers) {

@@ -190,6 +190,31 @@ TEST_F(TreeTest, CopyIsAFactWhenItIsDoneOnEveryRank) {
   EXPECT_EQ(digest(0), digest(2));
 }
 
+TEST_F(TreeTest, PagesInQuarantineOnOneRankAreAgreedOnByAll) {
+  start(2);
+  apply(whole_request(1));
+  all_done(operation_kind::write, 1);
+  step_all();
+  done(1, operation_kind::backup, 1);
+  tell(ranks_[0].tree, atom::done_v, operation_done{operation_kind::backup, 1, true, 0, true});
+  for (const auto& answer : step_all()) {
+    EXPECT_TRUE(answer.get()->reduced);
+    EXPECT_FALSE(answer.get()->in_flight); // Nothing that ends by itself.
+  }
+  const auto expect_quarantined = [this](uint64_t pages) {
+    for (auto rank = size_t{0}; rank < 2; ++rank)
+      EXPECT_EQ(counters(rank).quarantined_l2, pages);
+    EXPECT_EQ(digest(0), digest(1));
+  };
+  expect_quarantined(2);
+  done(0, operation_kind::backup, 1);
+  auto reductions = 0;
+  for (auto i = uint64_t{0}; i < limits::quarantine_steps; ++i)
+    reductions += step_all()[1].get()->reduced ? 1 : 0;
+  EXPECT_EQ(reductions, 1);
+  expect_quarantined(0);
+}
+
 TEST_F(TreeTest, CopiesThatFinishOutOfOrderCountFromTheOldest) {
   start(2);
   apply(whole_request(1));

@@ -55,7 +55,11 @@ public:
     });
   }
 
-  backend_health health() override { return queue_.backend().health(); }
+  backend_health health() override {
+    auto answer = std::promise<backend_health>{};
+    queue_.submit_health([&](auto health) { answer.set_value(health); });
+    return answer.get_future().get();
+  }
 
 private:
   template <class Submit>

@@ -9,7 +9,9 @@
 
 #include <atomic>
 #include <future>
+#include <semaphore>
 #include <stdexcept>
+#include <thread>
 
 namespace hicache::test {
 namespace {
@@ -66,6 +68,9 @@ struct gate {
 };
 
 const auto keys = std::vector{key_of(1), key_of(2)};
+
+/// For calls that a test has let go.
+constexpr auto no_limit = std::chrono::hours{1};
 
 /// All four kinds of a batch of two pages; answers are recorded.
 struct answers {
@@ -204,6 +209,90 @@ TEST(StorageQueueTest, TheEndAnswersWaitingBatchesAndWaitsForTheRunningOne) {
   EXPECT_EQ(running, (std::vector{true, true}));
   waiting.expect_all(false, error{ec::stopping, {}});
   EXPECT_EQ(gate.calls, 1);
+}
+
+// -- calls that do not return -------------------------------------------------
+
+TEST(StorageQueueTest, ABatchThatHasNotBegunIsWithdrawnAndNeverAnswered) {
+  auto gate = test::gate{};
+  auto answered = std::atomic<int>{0};
+  {
+    auto queue = storage_queue{gate.backend(), 1};
+    const auto first = queue.submit_exists(keys, no_deadline, [&](auto) { ++answered; });
+    gate.entered.get_future().wait();
+    const auto second = queue.submit_exists(keys, no_deadline, [&](auto) { answered = 100; });
+    EXPECT_EQ(queue.expire(second), storage_queue::expiry::withdrawn);
+    EXPECT_EQ(queue.expire(second), storage_queue::expiry::finished);
+    EXPECT_EQ(queue.expire(first), storage_queue::expiry::running);
+    EXPECT_EQ(queue.stuck(), 1u);
+    gate.released.set_value();
+    EXPECT_TRUE(queue.close(no_limit));
+    EXPECT_EQ(queue.stuck(), 0u);
+    EXPECT_EQ(queue.expire(first), storage_queue::expiry::finished);
+  }
+  EXPECT_EQ(answered, 1);
+  EXPECT_EQ(gate.calls, 1);
+}
+
+TEST(StorageQueueTest, AnotherThreadTakesThePlaceOfOneThatIsStuck) {
+  auto released = std::promise<void>{};
+  auto open = released.get_future().share();
+  auto stuck = std::counting_semaphore<>{0};
+  auto calls = std::atomic<size_t>{0};
+  const auto most = limits::stuck_calls + 1; // The worker, and those in its place.
+  auto queue = storage_queue{std::make_unique<scripted_backend>([&] {
+                               if (++calls <= most) {
+                                 stuck.release();
+                                 open.wait();
+                               }
+                             }),
+                             1};
+  auto answered = std::atomic<size_t>{0};
+  for (auto i = size_t{0}; i < most; ++i) {
+    const auto number = queue.submit_exists(keys, no_deadline, [&](auto) { ++answered; });
+    stuck.acquire();
+    EXPECT_EQ(queue.expire(number), storage_queue::expiry::running);
+  }
+  EXPECT_EQ(queue.stuck(), most);
+  // There is no thread for another one, until one returns.
+  auto last = std::promise<void>{};
+  queue.submit_exists(keys, no_deadline, [&](auto) { last.set_value(); });
+  released.set_value();
+  last.get_future().wait();
+  EXPECT_TRUE(queue.close(no_limit));
+  EXPECT_EQ(answered, most);
+}
+
+TEST(StorageQueueTest, HealthIsAskedBeforeAllThatWaits) {
+  auto gate = test::gate{};
+  auto order = std::vector<int>{};
+  auto queue = storage_queue{gate.backend(), 1};
+  queue.submit_exists(keys, no_deadline, [&](auto) { order.push_back(1); });
+  gate.entered.get_future().wait();
+  queue.submit_exists(keys, no_deadline, [&](auto) { order.push_back(3); });
+  auto asked = std::promise<void>{};
+  queue.submit_health([&](const auto&) { order.push_back(2); });
+  queue.submit_exists(keys, no_deadline, [&](auto) { asked.set_value(); });
+  gate.released.set_value();
+  asked.get_future().wait();
+  EXPECT_TRUE(queue.close(no_limit));
+  EXPECT_THAT(order, ElementsAre(1, 2, 3));
+}
+
+TEST(StorageQueueTest, ACallThatNeverReturnsIsLeftBehind) {
+  // What it uses must outlive the test.
+  auto& gate = *new test::gate{};
+  auto& answered = *new std::atomic<int>{0};
+  auto refused = 0;
+  {
+    auto queue = storage_queue{gate.backend(), 1};
+    queue.submit_exists(keys, no_deadline, [&](auto) { ++answered; });
+    gate.entered.get_future().wait();
+    queue.submit_exists(keys, no_deadline, [&](auto) { ++refused; });
+    EXPECT_FALSE(queue.close(std::chrono::milliseconds{1}));
+    EXPECT_EQ(refused, 1);
+  }
+  EXPECT_EQ(answered, 0);
 }
 
 } // namespace

@@ -246,6 +246,41 @@ TEST(Backup, ChildrenFollowWhenTheirParentIsStored) {
   EXPECT_TRUE(is_in_store(d, A + C));
 }
 
+TEST(Backup, PagesOfOneThatWasGivenUpStayLockedUntilNoRankReadsThem) {
+  auto d = tree_driver{storage()};
+  d.insert(A);
+  d.run_writes();
+  d.poll();
+  ASSERT_EQ(d.backups, counts{4});
+  auto facts = d.offer();
+  facts.backups = {backup_given_up};
+  d.apply(facts);
+  EXPECT_FALSE(d.tree.in_flight());
+  EXPECT_EQ(d.tree.stats().quarantined, 4u);
+  ASSERT_EQ(d.tree.backing_up().size(), 1u);
+  // Nobody can tell when they are free: everything else goes on, and does not touch them.
+  const auto evict_all = [&d] { static_cast<void>(d.tree.evict({cache_tier::host, 1000})); };
+  const auto before = d.tree.stats().evicted_host;
+  evict_all();
+  EXPECT_EQ(d.tree.stats().evicted_host, before);
+  d.apply(facts);
+  facts.backups = {-1}; // A rank has heard that its store is done, another one has not begun.
+  d.apply(facts);
+  EXPECT_EQ(d.tree.stats().quarantined, 4u);
+  d.insert(A); // May be stored again meanwhile.
+  EXPECT_EQ(d.backups, (counts{4, 4}));
+  EXPECT_TRUE(d.tree.in_flight());
+  ASSERT_EQ(d.tree.backing_up().size(), 2u);
+  EXPECT_EQ(d.tree.backing_up()[1], 1u); // Behind those that end by themselves.
+  facts = d.offer();
+  facts.backups = {4, 3};
+  d.apply(facts);
+  EXPECT_EQ(d.tree.stats().quarantined, 0u);
+  EXPECT_FALSE(d.tree.in_flight());
+  evict_all();
+  EXPECT_GT(d.tree.stats().evicted_host, before);
+}
+
 TEST(Backup, TheOldestIsDroppedWhenTooManyWait) {
   auto options = storage();
   options.backup_limit_pages = 9;

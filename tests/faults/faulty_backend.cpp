@@ -132,6 +132,9 @@ std::mt19937_64 faulty_backend::draw(const page_key& key, call which) {
 }
 
 result<void> faulty_backend::disturb(std::mt19937_64& random, call which) {
+  if (plan_.stick > 0 && happens(random, plan_.stick))
+    while (true)
+      ::pause(); // As the call of a server that is gone; signals go to another thread.
   if (happens(random, plan_.delay)) {
     ++counters_.delays;
     read_late(1 + below(random, plan_.delay_ms_max));

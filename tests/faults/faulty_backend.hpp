@@ -23,6 +23,8 @@ struct fault_plan {
   /// A call for the page takes up to `delay_ms_max` longer.
   double delay = 0;
   uint32_t delay_ms_max = 20;
+  /// A call for the page never returns.
+  double stick = 0;
   /// A get, set or remove fails.
   double fail = 0;
   /// A page that was stored is cut short in its file.
@@ -47,7 +49,7 @@ struct fault_counters {
 
 /// A file backend in which things go wrong by a plan. The damage is done to the files, below the
 /// checksums, so finding it out is the file backend's own work. Says at its end, on standard error,
-/// what it did: `faults of rank 2: {"seed":7,"delays":10,...}`.
+/// what it did: `faults of rank 2: {"seed":7,"delays":10,...}`. It has no end if a call sticks.
 class faulty_backend final : public storage_backend {
 public:
   /// @param inner A file backend on the plan's folder.
@@ -73,7 +75,7 @@ private:
   /// The source of what befalls this page this time.
   std::mt19937_64 draw(const page_key& key, call which);
 
-  /// Waits, perhaps; then fails, perhaps.
+  /// Sticks or waits, perhaps; then fails, perhaps.
   result<void> disturb(std::mt19937_64& random, call which);
 
   void damage(std::mt19937_64& random, const page_key& key);

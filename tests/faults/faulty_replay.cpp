@@ -26,6 +26,7 @@ test::fault_plan read_plan() {
   plan.rank = rank == nullptr ? 0 : static_cast<uint32_t>(std::stoul(rank));
   plan.delay = fields.value("delay", plan.delay);
   plan.delay_ms_max = fields.value("delay_ms_max", plan.delay_ms_max);
+  plan.stick = fields.value("stick", plan.stick);
   plan.fail = fields.value("fail", plan.fail);
   plan.cut = fields.value("cut", plan.cut);
   plan.flip = fields.value("flip", plan.flip);

@@ -23,6 +23,16 @@ public:
     return attached_;
   }
 
+  std::optional<storage_status> status() override {
+    const auto guard = std::lock_guard{mutex_};
+    return status_;
+  }
+
+  void set(storage_status status) {
+    const auto guard = std::lock_guard{mutex_};
+    status_ = std::move(status);
+  }
+
   result<void> attach(const storage_attachment& wanted,
                       std::chrono::nanoseconds deadline) override {
     return change(wanted, deadline);
@@ -89,6 +99,7 @@ private:
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   storage_attachment attached_;
+  std::optional<storage_status> status_;
   std::optional<error> failure_;
   bool throws_ = false;
   bool held_ = false;

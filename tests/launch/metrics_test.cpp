@@ -76,20 +76,29 @@ rank_figures sample_rank() {
   figures.rank = 3;
   figures.l1 = {51, 52};
   figures.l2 = {53, 54};
-  figures.counters = rank_counters{21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 11, 13};
+  figures.counters
+    = rank_counters{21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 11, 13, 14};
   auto store = store_figures{};
   store.evicted = 61;
   store.lent_bytes = 62;
   store.sent_bytes = 63;
   store.counters["memory"] = {71, 72, 73, 74, 75};
   store.counters["file"] = {81, 82, 83, 84, 85};
-  store.attached = attached_store{"file", true, attached_store::contents{91, 92, 93}};
+  store.attached = attached_store{
+    "file",
+    false,
+    {"file", {"open", "late", 101, 102}, {"half_open", "stuck", 103, 104}, 105, 106},
+    attached_store::contents{91, 92, 93}};
   figures.store = store;
   return figures;
 }
 
 // Dashboards depend on these names.
 TEST(RankMetricsTest, EveryCounterHasItsMetric) {
+  const auto cause = [](const std::string& direction, const std::string& what) {
+    return R"(hicache_storage_breaker_cause{rank="3",backend="file",direction=")" + direction
+           + R"(",cause=")" + what + R"("})";
+  };
   const auto expected = samples{
     {R"(hicache_up{rank="3"})", 1},
     {R"(hicache_capacity_pages{rank="3",tier="l1"})", 51},
@@ -122,7 +131,22 @@ TEST(RankMetricsTest, EveryCounterHasItsMetric) {
     {R"(hicache_storage_misses_total{rank="3",backend="file"})", 82},
     {R"(hicache_storage_corrupt_total{rank="3",backend="file"})", 83},
     {R"(hicache_storage_errors_total{rank="3",backend="file"})", 84},
-    {R"(hicache_storage_up{rank="3",backend="file"})", 1},
+    {R"(hicache_backup_locked_pages{rank="3"})", 14},
+    {R"(hicache_storage_up{rank="3",backend="file"})", 0},
+    {R"(hicache_storage_breaker_open{rank="3",backend="file",direction="reads"})", 1},
+    {R"(hicache_storage_breaker_open{rank="3",backend="file",direction="writes"})", 0.5},
+    {R"(hicache_storage_breaker_since_seconds{rank="3",backend="file",direction="reads"})", 101},
+    {R"(hicache_storage_breaker_since_seconds{rank="3",backend="file",direction="writes"})", 103},
+    {R"(hicache_storage_breaker_openings_total{rank="3",backend="file",direction="reads"})", 102},
+    {R"(hicache_storage_breaker_openings_total{rank="3",backend="file",direction="writes"})", 104},
+    {cause("reads", "late"), 1},
+    {cause("reads", "failing"), 0},
+    {cause("reads", "stuck"), 0},
+    {cause("writes", "late"), 0},
+    {cause("writes", "failing"), 0},
+    {cause("writes", "stuck"), 1},
+    {R"(hicache_storage_stuck_calls{rank="3",backend="file"})", 105},
+    {R"(hicache_storage_quarantined_pages{rank="3",backend="file"})", 106},
     {R"(hicache_storage_objects{rank="3",backend="file"})", 91},
     {R"(hicache_storage_bytes{rank="3",backend="file"})", 92},
     {R"(hicache_storage_capacity_bytes{rank="3",backend="file"})", 93},

@@ -7,6 +7,7 @@ import os
 import pathlib
 import re
 import signal
+import subprocess
 import time
 
 from harness import BIN, MPIRUN, SMALL_KV, SystemTest, cached, main, whole_pages, write_trace
@@ -84,6 +85,75 @@ class StoreFaultsTest(FaultsTest):
         self.assert_clean(report)
         self.assertGreater(faults["losses"], 0)
         self.assertGreater(report["given_up_tokens"]["gone"], 0, report["given_up_tokens"])
+
+
+class StuckStoreTest(FaultsTest):
+    """Pages that are named pipes stand for those of a server that is gone: whoever opens one waits for ever."""
+
+    def replace_by_pipes(self, pages):
+        files = list(pages.rglob("*.kv"))
+        self.assertGreater(len(files), 0)
+        for path in files:
+            path.unlink()
+            os.mkfifo(path)
+
+    def wait_for_report(self, program, requests):
+        end = time.monotonic() + 60 + SLACK_S
+        while time.monotonic() < end and program.process.poll() is None:
+            text = program.report.read_text() if program.report.exists() else ""
+            if text.endswith("}\n") and json.loads(text)["requests"] == requests:
+                return json.loads(text)
+            time.sleep(0.05)
+        self.fail(program.text())
+
+    def test_a_store_that_hangs_costs_its_hits_and_lets_the_process_end(self):
+        trace, rows = self.trace(40)
+        for ranks, policy in ((1, "wait_complete"), (2, "timeout")):
+            with self.subTest(ranks=ranks, policy=policy):
+                pages = self.folder / f"pages{ranks}"
+                flags = [*self.flags(trace, pages), "--hicache-storage-prefetch-policy", policy,
+                         "--hicache-storage-timeout", "400ms", "--shutdown-grace", "500ms"]
+                self.replay(f"warm{ranks}", ranks, *flags)
+                self.replace_by_pipes(pages)
+                stuck = self.start_replay(f"stuck{ranks}", ranks, *flags, "--linger", "forever", "--admin-listen", "127.0.0.1:0")
+                report = self.wait_for_report(stuck, len(rows))
+                self.assert_clean(report)
+                self.assertEqual(report["cached_tokens"]["l3"], 0)
+                self.assertGreater(report["given_up_tokens"]["late"], 0)
+                self.assertGreater(report["storage_failures"], 0)
+                told = re.findall("reads of L3 .* are left out", stuck.err.read_text())
+                self.assertGreaterEqual(len(told), ranks, stuck.text())
+                admin = re.search(r"administered at (\S+)", stuck.err.read_text()).group(1)
+                shown = subprocess.run([BIN / "hicachectl", "storage", "show", "--json", "--admin", admin], capture_output=True,
+                                       text=True, timeout=60, check=True)
+                status = json.loads(shown.stdout)["hicache_storage_status"]
+                self.assertFalse(status["up"])
+                self.assertEqual(status["reads"]["cause"], "late")
+                self.assertGreater(status["stuck_calls"], 0)
+                self.assertGreater(status["quarantined_pages"], 0)
+                stuck.terminate()
+                self.assertEqual(stuck.wait(5 + SLACK_S), 0, stuck.text())
+                self.assertIn("have not returned and are left behind", stuck.err.read_text())
+                self.assert_all_gone(stuck)
+
+
+    def test_calls_that_never_return_cost_pages_and_nothing_else(self):
+        # Reads and writes of four ranks stick, so pages of backups are in quarantine on some ranks and not on others.
+        trace, rows = self.trace(60)
+        pages = self.folder / "pages"
+        flags = [*self.flags(trace, pages), "--hicache-storage-timeout", "300ms", "--shutdown-grace", "300ms"]
+        for seed in SEEDS[:2]:
+            with self.subTest(seed=seed):
+                report = self.folder / f"{seed}.json"
+                run = self.start([MPIRUN, RANKS, FAULTY, "--report", report, *flags], f"sticking{seed}",
+                                 {"HICACHE_FAULTS": json.dumps({"seed": seed, "folder": str(pages), "stick": 0.002})})
+                self.assertEqual(run.wait(), 0, run.text())
+                found = json.loads(report.read_text())
+                self.assert_clean(found)
+                self.assertEqual(found["requests"], len(rows))
+                self.assertIn("have not returned and are left behind", run.err.read_text())
+                self.assertGreater(found["backups"]["dropped_pages"] + found["given_up_tokens"]["late"], 0)
+                self.assert_all_gone(run)
 
 
 class RankFaultsTest(FaultsTest):
