@@ -1,8 +1,10 @@
 #include "backends/file_backend.hpp"
 
-#include "backends/lru_table.hpp"
+#include "backends/folder_log.hpp"
+#include "backends/folder_table.hpp"
 #include "backends/page_folder.hpp"
 #include "base/check.hpp"
+#include "base/limits.hpp"
 #include "base/page_checksum.hpp"
 #include "base/units.hpp"
 #include "messages/page_header.hpp"
@@ -14,7 +16,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
+#include <condition_variable>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 namespace hicache {
@@ -62,29 +67,29 @@ public:
 
   const std::string& path() const noexcept { return path_; }
 
-  /// @returns 0 or an errno value.
-  int publish(const std::string& target) {
-    if (::rename(path_.c_str(), target.c_str()) != 0)
-      return errno;
-    path_.clear();
-    return 0;
-  }
+  /// It has another name now.
+  void is_published() noexcept { path_.clear(); }
 
 private:
   unique_fd file_;
   std::string path_;
 };
 
+/// Nanoseconds since 1970.
+int64_t wall_time() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+           std::chrono::system_clock::now().time_since_epoch())
+    .count();
+}
+
 class file_backend final : public storage_backend {
 public:
-  file_backend(page_folder folder, const file_backend_options& options, const clock_source& clock)
-    : folder_(std::move(folder)), fingerprint_(options.fingerprint),
-      capacity_(options.max_bytes / options.share.count), clock_(clock) {
-    const auto lock = std::scoped_lock{mutex_};
-    for (const auto& page : folder_.scan())
-      if (page.key.bytes.back() % options.share.count == options.share.index)
-        table_.insert(page.key, page.bytes, {});
-    make_room(0);
+  file_backend(page_folder folder, folder_log log, const file_backend_options& options,
+               const clock_source& clock)
+    : folder_(std::move(folder)), fingerprint_(options.fingerprint), capacity_(options.max_bytes),
+      clock_(clock), log_(std::move(log)), loader_([this](std::stop_token stop) { load(stop); }) {
+    auto lock = std::unique_lock{mutex_};
+    loaded_.wait_for(lock, limits::folder_load_wait, [this] { return is_loaded_; });
   }
 
   std::string name() const override { return "file"; }
@@ -105,10 +110,12 @@ public:
       const auto lock = std::scoped_lock{mutex_};
       counters_.count_get(answers.back());
     }
+    tell_uses();
     return answers;
   }
 
   std::vector<result<void>> set(std::span<const page_write> pages, time_point deadline) override {
+    hear_news();
     auto answers = std::vector<result<void>>{};
     auto buffer = std::vector<std::byte>{};
     for (const auto& page : pages) {
@@ -117,6 +124,7 @@ public:
       const auto lock = std::scoped_lock{mutex_};
       counters_.count_set(answers.back());
     }
+    tell_uses();
     return answers;
   }
 
@@ -133,6 +141,7 @@ public:
       answer.ok = false;
       answer.detail = file_failure("use", folder_.path(), errno).value().detail;
     }
+    hear_news();
     const auto lock = std::scoped_lock{mutex_};
     answer.objects = table_.size();
     answer.bytes = table_.bytes();
@@ -162,7 +171,7 @@ private:
                                            : read_page(file.get(), path, page);
     if (answer) {
       const auto lock = std::scoped_lock{mutex_};
-      table_.touch(page.key);
+      use(page.key);
     } else if (answer.error().code == ec::corrupt_page) {
       static_cast<void>(discard(page.key));
     }
@@ -217,7 +226,7 @@ private:
   result<void> set_page(const page_write& page, std::vector<std::byte>& buffer) {
     {
       const auto lock = std::scoped_lock{mutex_};
-      table_.touch(page.key);
+      use(page.key);
       if (file_exists(page.key))
         return {};
     }
@@ -225,26 +234,45 @@ private:
       buffer.resize(total_bytes(page.parts));
       gather(page.parts, buffer.data());
     }
+    const auto parts = is_scattered(page.parts) ? decltype(page.parts){{buffer}} : page.parts;
     const auto file_bytes = page_header_bytes + total_bytes(page.parts);
-    if (auto reserved = reserve(file_bytes); !reserved)
-      return reserved;
-    auto file = is_scattered(page.parts)
-                  ? write_temporary({page.key, page.parent, {buffer}}, file_bytes)
-                  : write_temporary(page, file_bytes);
+    for (auto attempt = 0;; ++attempt) {
+      if (auto reserved = reserve(page, file_bytes); !reserved)
+        return reserved;
+      auto written = write_page({page.key, page.parent, parts}, file_bytes);
+      if (written || written.error().code != ec::store_full
+          || attempt == limits::full_disk_attempts - 1 || !evict_for(page, file_bytes << attempt))
+        return written;
+    }
+  }
+
+  /// Writes a page for which bytes are set aside.
+  /// @returns store_full if the disk is full
+  result<void> write_page(const page_write& page, uint64_t file_bytes) {
+    auto file = write_temporary(page, file_bytes);
     // Under the lock, so that a table entry and its file come and go together.
     const auto lock = std::scoped_lock{mutex_};
     reserved_ -= file_bytes;
+    table_.release(page.parent);
     if (!file)
       return tl::unexpected{file.error()};
-    const auto path = folder_.page_path(page.key);
-    if (const auto failed = file->publish(path); failed != 0)
-      return file_failure("write", path, failed);
-    table_.insert(page.key, file_bytes, {});
+    // The others may count a page that is not there for a moment, but miss none.
+    const auto time = next_time();
+    if (auto told = log_.append(std::vector{
+          folder_event{folder_event::action::added, page.key, page.parent, file_bytes, time}});
+        !told)
+      return told;
+    if (const auto failed = folder_.publish(file->path(), page.key); failed != 0) {
+      tell_removed({page.key});
+      return file_failure("write", folder_.page_path(page.key), failed);
+    }
+    file->is_published();
+    table_.add(page.key, page.parent, file_bytes, time);
     return {};
   }
 
   result<temporary_file> write_temporary(const page_write& page, uint64_t file_bytes) const {
-    auto made = folder_.make_temporary(page.key);
+    auto made = folder_.make_temporary(log_.path(), page.key);
     if (!made)
       return tl::unexpected{made.error()};
     auto file = temporary_file{std::move(*made)};
@@ -258,26 +286,55 @@ private:
     return file;
   }
 
-  /// Sets bytes aside for a file that is about to be written.
-  result<void> reserve(uint64_t bytes) {
+  /// Sets bytes aside for a file that is about to be written, and keeps its parent.
+  result<void> reserve(const page_write& page, uint64_t bytes) {
     const auto lock = std::scoped_lock{mutex_};
     if (capacity_ != 0 && bytes > capacity_)
       return fail(ec::store_full, "a page of " + format_bytes(bytes) + " does not fit into "
                                     + format_bytes(capacity_));
+    table_.hold(page.parent);
     make_room(bytes);
-    if (capacity_ != 0 && table_.bytes() + reserved_ + bytes > capacity_)
-      return fail(ec::store_full, "pages being written fill the store");
+    if (capacity_ != 0 && table_.bytes() + reserved_ + bytes > capacity_) {
+      table_.release(page.parent);
+      return fail(ec::store_full, "pages being written, and those before them, fill the store");
+    }
     reserved_ += bytes;
     return {};
   }
 
   /// @pre the lock is held
   void make_room(uint64_t bytes) {
-    while (capacity_ != 0 && table_.size() > 0 && table_.bytes() + reserved_ + bytes > capacity_) {
+    if (const auto wanted = table_.bytes() + reserved_ + bytes;
+        capacity_ != 0 && wanted > capacity_)
+      evict(wanted - capacity_);
+  }
+
+  /// The disk has no room for a page: evicts others that take as many bytes.
+  /// @returns false if there are none
+  bool evict_for(const page_write& page, uint64_t bytes) {
+    const auto lock = std::scoped_lock{mutex_};
+    table_.hold(page.parent);
+    const auto any = evict(bytes);
+    table_.release(page.parent);
+    return any;
+  }
+
+  /// @pre the lock is held
+  bool evict(uint64_t bytes) {
+    auto gone = std::vector<page_key>{};
+    for (auto freed = uint64_t{0}; freed < bytes;) {
+      const auto oldest = table_.oldest();
+      if (!oldest)
+        break;
+      freed += table_.bytes_of(*oldest);
       // A file that another process removed is gone as well as one that we remove.
-      ::unlink(folder_.page_path(table_.pop_oldest()).c_str());
+      ::unlink(folder_.page_path(*oldest).c_str());
+      table_.remove(*oldest, next_time());
+      gone.push_back(*oldest);
       ++counters_.evicted;
     }
+    tell_removed(gone);
+    return !gone.empty();
   }
 
   // -- removing ---------------------------------------------------------------
@@ -287,7 +344,7 @@ private:
     const auto path = folder_.page_path(key);
     if (::unlink(path.c_str()) != 0 && errno != ENOENT)
       return file_failure("remove", path, errno);
-    table_.erase(key);
+    forget_known(key);
     return {};
   }
 
@@ -295,36 +352,161 @@ private:
   void forget(const page_key& key) {
     const auto lock = std::scoped_lock{mutex_};
     if (table_.contains(key) && !file_exists(key))
-      table_.erase(key);
+      forget_known(key);
   }
 
-  struct nothing {};
+  /// @pre the lock is held
+  void forget_known(const page_key& key) {
+    if (!table_.contains(key))
+      return;
+    table_.remove(key, next_time());
+    tell_removed({key});
+  }
+
+  // -- what processes tell each other -----------------------------------------
+
+  /// The time of an event. No two of this process are the same.
+  /// @pre the lock is held
+  int64_t next_time() {
+    last_time_ = std::max(last_time_ + 1, wall_time());
+    return last_time_;
+  }
+
+  /// @pre the lock is held
+  void use(const page_key& key) {
+    const auto time = next_time();
+    const auto before = table_.use(key, time);
+    if (before && time - *before > std::chrono::nanoseconds{limits::folder_use_pause}.count())
+      uses_.push_back({folder_event::action::used, key, {}, 0, time});
+  }
+
+  void tell_uses() {
+    const auto lock = std::scoped_lock{mutex_};
+    if (!uses_.empty())
+      static_cast<void>(log_.append(std::exchange(uses_, {}))); // It is only about the order.
+  }
+
+  /// Others that do not hear of it find out when they look for the file.
+  /// @pre the lock is held
+  void tell_removed(const std::vector<page_key>& keys) {
+    auto events = std::vector<folder_event>{};
+    for (const auto& key : keys)
+      events.push_back({folder_event::action::removed, key, {}, 0, last_time_});
+    if (!events.empty())
+      static_cast<void>(log_.append(events));
+  }
+
+  void hear_news() {
+    const auto lock = std::scoped_lock{mutex_};
+    if (is_loaded_)
+      while (apply(log_.news()))
+        continue;
+  }
+
+  /// @pre the lock is held
+  /// @returns false if there was nothing
+  bool apply(std::span<const folder_event> events) {
+    for (const auto& event : events)
+      switch (event.what) {
+        case folder_event::action::added:
+          table_.add(event.key, event.parent, event.bytes, event.time);
+          break;
+        case folder_event::action::removed:
+          table_.remove(event.key, event.time);
+          break;
+        case folder_event::action::used:
+          table_.use(event.key, event.time);
+          break;
+      }
+    return !events.empty();
+  }
+
+  // -- opening ----------------------------------------------------------------
+
+  /// Learns what the folder holds. Reads and writes go on meanwhile.
+  void load(const std::stop_token& stop) {
+    folder_.remove_abandoned(log_.path());
+    {
+      const auto lock = std::scoped_lock{mutex_};
+      table_.keep_removed(true);
+    }
+    if (!log_.has_others())
+      adopt(stop);
+    // In slices, so that reads and writes wait for milliseconds only.
+    constexpr auto slice = size_t{4096};
+    for (auto events = log_.news(); !events.empty() && !stop.stop_requested(); events = log_.news())
+      for (auto first = size_t{0}; first < events.size(); first += slice) {
+        {
+          const auto lock = std::scoped_lock{mutex_};
+          apply(std::span{events}.subspan(first, std::min(slice, events.size() - first)));
+        }
+        std::this_thread::yield();
+      }
+    const auto lock = std::scoped_lock{mutex_};
+    table_.keep_removed(false);
+    if (!stop.stop_requested() && log_.is_wasteful(table_.size()))
+      gather_logs();
+    make_room(0);
+    is_loaded_ = true;
+    loaded_.notify_all();
+  }
+
+  /// Takes over the pages of a folder without logs: an older version wrote them.
+  void adopt(const std::stop_token& stop) {
+    for (const auto& directory : folder_.directories()) {
+      if (stop.stop_requested())
+        return;
+      auto events = std::vector<folder_event>{};
+      for (const auto& page : folder_.scan(directory))
+        events.push_back({folder_event::action::added, page.key, {}, page.bytes, page.modified});
+      const auto lock = std::scoped_lock{mutex_};
+      if (apply(events))
+        static_cast<void>(log_.append(events));
+    }
+  }
+
+  /// Writes down what logs of processes that are gone tell, and removes them.
+  /// @pre the lock is held
+  void gather_logs() {
+    auto events = std::vector<folder_event>{};
+    table_.visit([&](const page_key& key, const page_key& parent, uint64_t bytes, int64_t used) {
+      events.push_back({folder_event::action::added, key, parent, bytes, used});
+    });
+    if (log_.append(events))
+      log_.drop_old();
+  }
 
   const page_folder folder_;
   const uint64_t fingerprint_;
-  /// Bound on this process's share; 0 for none.
+  /// 0 for none.
   const uint64_t capacity_;
   const clock_source& clock_;
   /// Guards what follows. Never held while page bytes move.
   std::mutex mutex_;
-  lru_table<nothing> table_;
+  std::condition_variable loaded_;
+  bool is_loaded_ = false;
+  folder_log log_;
+  folder_table table_;
+  std::vector<folder_event> uses_;
+  int64_t last_time_ = 0;
   /// Bytes of files that are being written.
   uint64_t reserved_ = 0;
   backend_counters counters_;
+  // Last, so that it has ended before what it uses is gone.
+  std::jthread loader_;
 };
 
 } // namespace
 
 result<std::unique_ptr<storage_backend>> make_file_backend(file_backend_options options,
                                                            const clock_source& clock) {
-  HICACHE_CHECK(options.share.count > 0 && options.share.index < options.share.count);
   auto folder = page_folder::open(options.path);
   if (!folder)
     return tl::unexpected{folder.error()};
-  if (options.max_bytes != 0 && options.max_bytes < options.share.count)
-    return fail(ec::invalid_argument, "max_bytes is " + std::to_string(options.max_bytes)
-                                        + "; expected at least one byte per process");
-  return std::make_unique<file_backend>(std::move(*folder), options, clock);
+  auto log = folder_log::open(folder->path());
+  if (!log)
+    return tl::unexpected{log.error()};
+  return std::make_unique<file_backend>(std::move(*folder), std::move(*log), options, clock);
 }
 
 } // namespace hicache

@@ -7,32 +7,25 @@
 
 namespace hicache {
 
-/// Which part of a folder's bound is this process's, where several processes (the ranks of an
-/// instance) share a folder.
-struct folder_share {
-  /// From 0.
-  uint32_t index = 0;
-  uint32_t count = 1;
-};
-
 struct file_backend_options {
   /// The folder; created if it does not exist.
   std::string path;
-  /// Bound on the sizes of the files of all sharing processes; 0 for none. Each process accounts
-  /// for max_bytes / share.count: for the files it writes, and for its part, by key, of the files
-  /// that it finds at the start. Files that others write meanwhile are read, but not counted here.
+  /// Bound on the sizes of the pages' files, whoever wrote them; 0 for none. Each process that uses
+  /// the folder keeps to its own bound. Processes hear of each other's writes before each batch of
+  /// their own, so together they may exceed it by what they write at the same time.
   uint64_t max_bytes = 0;
-  folder_share share = {};
   /// `fingerprint_of` the namespace. A page of another one does not verify.
   uint64_t fingerprint = 0;
 };
 
 /// Keeps each page in a file of its own, which outlives the process: `<path>/<2 hex>/<64 hex>.kv`,
-/// an encoded page_header and the page's bytes. Drops the files used longest ago to make room; uses
-/// are remembered in memory, and a restart goes by the files' times. Files that are no pages are
-/// left alone. A file that does not verify (magic, version, key, namespace, length, checksum) is
-/// removed when it is read. Nothing is synced to the disk: after a power failure a torn page does
-/// not verify.
+/// an encoded page_header and the page's bytes. What is there, what belongs to what and what was
+/// used when, processes tell each other in `<path>/.hicache` (`folder_log`); that is read in the
+/// background when the folder is opened, and no other file is looked at. To make room, and when the
+/// disk is full, drops the pages used longest ago among those without a stored child. Evicts only
+/// pages that hicache wrote. A file that does not verify (magic, version, key, namespace, length,
+/// checksum) is removed when it is read. Nothing is synced to the disk: after a power failure a
+/// torn page does not verify.
 /// @param clock Must outlive the store.
 /// @returns io_failure, store_full or invalid_argument, with a sentence, if the folder cannot be
 /// used.

@@ -1,12 +1,16 @@
 #include "backends/page_folder.hpp"
 
+#include "base/limits.hpp"
+#include "messages/page_header.hpp"
+
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <chrono>
 #include <climits>
 #include <cstdlib>
 #include <filesystem>
@@ -87,35 +91,15 @@ bool is_temporary(std::string_view name) {
          && name.ends_with(temporary_suffix) && parse_key(name.substr(0, key_digits));
 }
 
-/// Whoever writes it holds the lock. No process id has to be compared, which containers would make
-/// ambiguous.
-void remove_if_abandoned(const std::string& path) {
-  const auto file = unique_fd{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW)};
-  if (file && ::flock(file.get(), LOCK_EX | LOCK_NB) == 0)
-    ::unlink(path.c_str());
-}
-
-void scan_directory(const std::string& path, std::string_view digits,
-                    std::vector<page_folder::found_page>& found) {
-  auto failed = std::error_code{};
-  for (auto entry = fs::directory_iterator{path, failed};
-       !failed && entry != fs::directory_iterator{}; entry.increment(failed)) {
-    const auto name = entry->path().filename().string();
-    if (!name.starts_with(digits))
-      continue;
-    if (is_temporary(name)) {
-      remove_if_abandoned(entry->path().string());
-      continue;
-    }
-    if (!name.ends_with(page_suffix))
-      continue;
-    const auto key = parse_key(std::string_view{name}.substr(0, name.size() - page_suffix.size()));
-    struct stat info {};
-    if (!key || ::lstat(entry->path().c_str(), &info) != 0 || !S_ISREG(info.st_mode))
-      continue;
-    found.push_back({*key, static_cast<uint64_t>(info.st_size),
-                     int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec});
-  }
+/// Whether the file begins with the header of this page.
+bool holds_page(const std::string& path, const page_key& key) {
+  const auto file = unique_fd{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)};
+  auto bytes = std::array<std::byte, page_header_bytes>{};
+  if (!file
+      || ::pread(file.get(), bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
+    return false;
+  const auto header = decode_page_header(bytes);
+  return header && header->key == key;
 }
 
 } // namespace
@@ -157,38 +141,74 @@ std::string page_folder::page_path(const page_key& key) const {
   return path_ + '/' + digits.substr(0, 2) + '/' + digits + std::string{page_suffix};
 }
 
-result<std::pair<unique_fd, std::string>> page_folder::make_temporary(const page_key& key) const {
-  const auto digits = to_string(key);
-  const auto directory = path_ + '/' + digits.substr(0, 2);
-  const auto pattern = directory + '/' + digits + ".XXXXXX" + std::string{temporary_suffix};
-  for (const auto after_mkdir : {false, true}) {
-    auto name = pattern;
-    auto file
-      = unique_fd{::mkostemps(name.data(), static_cast<int>(temporary_suffix.size()), O_CLOEXEC)};
-    if (file) {
-      ::flock(file.get(), LOCK_EX);
-      return std::pair{std::move(file), std::move(name)};
-    }
-    if (errno != ENOENT || after_mkdir)
-      return file_failure("create a file in", directory, errno);
-    if (::mkdir(directory.c_str(), 0777) != 0 && errno != EEXIST)
-      return file_failure("create the folder", directory, errno);
-  }
-  return file_failure("create a file in", directory, ENOENT);
+result<std::pair<unique_fd, std::string>> page_folder::make_temporary(const std::string& directory,
+                                                                      const page_key& key) {
+  auto name = directory + '/' + to_string(key) + ".XXXXXX" + std::string{temporary_suffix};
+  auto file
+    = unique_fd{::mkostemps(name.data(), static_cast<int>(temporary_suffix.size()), O_CLOEXEC)};
+  if (!file)
+    return file_failure("create a file in", directory, errno);
+  return std::pair{std::move(file), std::move(name)};
 }
 
-std::vector<page_folder::found_page> page_folder::scan() const {
-  auto found = std::vector<found_page>{};
+int page_folder::publish(const std::string& temporary, const page_key& key) const {
+  const auto target = page_path(key);
+  if (::rename(temporary.c_str(), target.c_str()) == 0)
+    return 0;
+  if (errno != ENOENT)
+    return errno;
+  const auto directory = fs::path{target}.parent_path();
+  if (::mkdir(directory.c_str(), 0777) != 0 && errno != EEXIST)
+    return errno;
+  return ::rename(temporary.c_str(), target.c_str()) == 0 ? 0 : errno;
+}
+
+void page_folder::remove_abandoned(const std::string& directory) {
+  auto probe = directory + "/.probe.XXXXXX";
+  const auto file = unique_fd{::mkostemp(probe.data(), O_CLOEXEC)};
+  struct stat now {};
+  if (!file || ::fstat(file.get(), &now) != 0)
+    return;
+  ::unlink(probe.c_str());
+  const auto oldest = now.st_mtim.tv_sec - std::chrono::seconds{limits::folder_write_time}.count();
+  auto failed = std::error_code{};
+  for (auto entry = fs::directory_iterator{directory, failed};
+       !failed && entry != fs::directory_iterator{}; entry.increment(failed)) {
+    struct stat info {};
+    if (is_temporary(entry->path().filename().string())
+        && ::lstat(entry->path().c_str(), &info) == 0 && info.st_mtim.tv_sec < oldest)
+      ::unlink(entry->path().c_str());
+  }
+}
+
+std::vector<std::string> page_folder::directories() const {
+  auto names = std::vector<std::string>{};
   auto failed = std::error_code{};
   for (auto entry = fs::directory_iterator{path_, failed};
        !failed && entry != fs::directory_iterator{}; entry.increment(failed)) {
     const auto name = entry->path().filename().string();
     if (name.size() == 2 && digit(name[0]) >= 0 && digit(name[1]) >= 0)
-      scan_directory(entry->path().string(), name, found);
+      names.push_back(name);
   }
-  std::ranges::sort(found, [](const found_page& a, const found_page& b) {
-    return std::pair{a.modified, a.key} < std::pair{b.modified, b.key};
-  });
+  return names;
+}
+
+std::vector<page_folder::found_page> page_folder::scan(const std::string& directory) const {
+  auto found = std::vector<found_page>{};
+  auto failed = std::error_code{};
+  for (auto entry = fs::directory_iterator{path_ + '/' + directory, failed};
+       !failed && entry != fs::directory_iterator{}; entry.increment(failed)) {
+    const auto name = entry->path().filename().string();
+    if (!name.starts_with(directory) || !name.ends_with(page_suffix))
+      continue;
+    const auto key = parse_key(std::string_view{name}.substr(0, name.size() - page_suffix.size()));
+    struct stat info {};
+    if (!key || ::lstat(entry->path().c_str(), &info) != 0 || !S_ISREG(info.st_mode)
+        || !holds_page(entry->path().string(), *key))
+      continue;
+    found.push_back({*key, static_cast<uint64_t>(info.st_size),
+                     int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec});
+  }
   return found;
 }
 

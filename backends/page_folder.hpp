@@ -33,9 +33,7 @@ tl::unexpected<error> file_failure(const std::string& action, const std::string&
                                    int error_number);
 
 /// A folder of pages: `<2 hex>/<64 hex>.kv`, the first two digits repeated, so that no directory
-/// grows large. A page being written is
-/// `<64 hex>.<6 characters>.tmp` beside it, locked (flock) as long as its writer lives. Whatever
-/// has another name is not ours.
+/// grows large. Whatever has another name is not ours.
 class page_folder {
 public:
   struct found_page {
@@ -53,13 +51,25 @@ public:
 
   std::string page_path(const page_key& key) const;
 
-  /// A new temporary file for this page, locked, and its path.
-  result<std::pair<unique_fd, std::string>> make_temporary(const page_key& key) const;
+  /// A new temporary file for this page, in another folder of the file system, and its path.
+  static result<std::pair<unique_fd, std::string>> make_temporary(const std::string& directory,
+                                                                  const page_key& key);
 
-  /// The pages of the folder, the longest unchanged first. Removes the temporaries of writers that
-  /// are gone. What cannot be read is skipped: a cache has no more to say about it than that it is
-  /// not there.
-  std::vector<found_page> scan() const;
+  /// Gives a temporary file the name of its page.
+  /// @returns 0 or an errno value.
+  int publish(const std::string& temporary, const page_key& key) const;
+
+  /// Removes the temporary files of writers that are gone: those that are too old, by the clock of
+  /// the file system.
+  static void remove_abandoned(const std::string& directory);
+
+  /// The names of the directories that pages lie in.
+  std::vector<std::string> directories() const;
+
+  /// The pages of one of them: files that begin with the header of the page that their name says.
+  /// Reads each. What cannot be read is skipped: a cache has no more to say about it than that it
+  /// is not there.
+  std::vector<found_page> scan(const std::string& directory) const;
 
 private:
   explicit page_folder(std::string path) : path_(std::move(path)) {}

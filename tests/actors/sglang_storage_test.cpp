@@ -16,8 +16,8 @@ using namespace hicache::test;
 
 class SglangStorageTest : public StorageTest {
 protected:
-  std::unique_ptr<storage_backend> files(uint64_t max_bytes = 0, folder_share share = {}) {
-    return std::move(*make_file_backend({folder_.path(), max_bytes, share, 7}, clock));
+  std::unique_ptr<storage_backend> files(uint64_t max_bytes = 0) {
+    return std::move(*make_file_backend({folder_.path(), max_bytes, 7}, clock));
   }
 
   /// A rank that has one of two heads.
@@ -32,7 +32,7 @@ protected:
   std::set<std::string> names() const {
     auto stems = std::set<std::string>{};
     for (const auto& entry : std::filesystem::recursive_directory_iterator{folder_.path()})
-      if (entry.is_regular_file())
+      if (entry.path().extension() == ".kv")
         stems.insert(entry.path().stem());
     return stems;
   }
@@ -76,7 +76,7 @@ TEST_F(SglangStorageTest, F9OfRanksWithTheSameBytesOneWritesEachPage) {
                           .fingerprint = "bound " + std::to_string(max_bytes),
                           .shape = latent,
                           .writers = {number, 2}},
-                         files(max_bytes, {number, 2}));
+                         files(max_bytes));
       const auto outcome
         = ask_value<storage_outcome>(rank.actor, atom::set_v, batch(0, 10), plenty);
       EXPECT_TRUE(all_well(outcome.pages));

@@ -1,11 +1,14 @@
+#include "base/limits.hpp"
 #include "tests/backends/file_fixture.hpp"
 
 #include <fcntl.h>
-#include <sys/file.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <ctime>
+#include <utility>
 #include <vector>
 
 namespace hicache::test {
@@ -28,7 +31,18 @@ TEST_F(FileBackendTest, PagesSurviveARestart) {
     EXPECT_EQ(take(*store, key_of(number), size), bytes_of(number, size));
 }
 
-TEST_F(FileBackendTest, ARestartDropsTheLongestUnchangedFilesFirst) {
+TEST_F(FileBackendTest, ARestartDropsWhatWasStoredFirst) {
+  {
+    const auto store = open();
+    for (const auto number : {4u, 2u, 3u, 1u})
+      ASSERT_TRUE(put(*store, key_of(number), bytes_of(number, size)));
+  }
+  const auto store = open(3 * file_bytes);
+  EXPECT_FALSE(fs::exists(file_of(4)));
+  EXPECT_EQ(store->health().objects, 3u);
+}
+
+TEST_F(FileBackendTest, AFolderWithoutLogsIsTakenOverByTheTimesOfItsFiles) {
   {
     const auto store = open();
     for (const auto number : {1u, 2u, 3u, 4u})
@@ -38,6 +52,7 @@ TEST_F(FileBackendTest, ARestartDropsTheLongestUnchangedFilesFirst) {
   set_time(file_of(2), 1000);
   set_time(file_of(3), 3000);
   set_time(file_of(4), 2000);
+  fs::remove_all(logs());
   const auto store = open(3 * file_bytes);
   EXPECT_FALSE(fs::exists(file_of(2)));
   EXPECT_EQ(store->health().objects, 3u);
@@ -119,7 +134,7 @@ TEST_F(FileBackendTest, AFlippedBitIsNeverServed) {
 }
 
 TEST_F(FileBackendTest, PagesOfAnotherNamespaceDoNotVerify) {
-  auto other = make_file_backend({folder_.path(), 0, {}, fingerprint + 1}, clock_);
+  auto other = make_file_backend({folder_.path(), 0, fingerprint + 1}, clock_);
   ASSERT_TRUE(other);
   ASSERT_TRUE(put(**other, key_of(1), bytes_of(1, size)));
   const auto store = open();
@@ -172,19 +187,19 @@ TEST_F(FileBackendTest, LeavesForeignFilesAlone) {
 }
 
 TEST_F(FileBackendTest, RemovesTemporariesOfWritersThatAreGone) {
-  const auto digits = to_string(key_of(1));
-  const auto stem = folder_.path() + '/' + digits.substr(0, 2) + '/' + digits;
-  const auto abandoned = stem + ".abc123.tmp";
-  const auto being_written = stem + ".def456.tmp";
-  write_file(abandoned, bytes_of(1, 50));
-  write_file(being_written, bytes_of(1, 50));
-  const auto writer = ::open(being_written.c_str(), O_RDWR | O_CLOEXEC);
-  ASSERT_EQ(::flock(writer, LOCK_EX), 0);
+  const auto abandoned = logs() + '/' + to_string(key_of(1)) + ".abc123.tmp";
+  const auto being_written = logs() + '/' + to_string(key_of(1)) + ".def456.tmp";
+  const auto foreign = logs() + "/notes.tmp";
+  for (const auto& path : {abandoned, being_written, foreign})
+    write_file(path, bytes_of(1, 50));
+  const auto old = ::time(nullptr) - std::chrono::seconds{limits::folder_write_time}.count() - 60;
+  set_time(abandoned, old);
+  set_time(foreign, old);
   const auto store = open();
   EXPECT_FALSE(fs::exists(abandoned));
   EXPECT_TRUE(fs::exists(being_written));
+  EXPECT_TRUE(fs::exists(foreign));
   EXPECT_FALSE(has(*store, key_of(1)));
-  ::close(writer);
 }
 
 TEST_F(FileBackendTest, LeavesNoTemporaryBehind) {
@@ -227,12 +242,12 @@ TEST_F(FileBackendTest, AFolderThatCannotBeUsedIsRefusedWithASentence) {
   write_file(in_the_way, bytes_of(1, 10));
   for (const auto& path :
        {in_the_way, in_the_way + "/sub", std::string{"/proc/hicache"}, std::string{"/proc"}}) {
-    const auto store = make_file_backend({path, 0, {}, fingerprint}, clock_);
+    const auto store = make_file_backend({path, 0, fingerprint}, clock_);
     ASSERT_FALSE(store) << path;
     EXPECT_EQ(store.error().code, ec::io_failure) << path;
     EXPECT_THAT(store.error().detail, HasSubstr("'" + path + "'"));
   }
-  EXPECT_EQ(make_file_backend({"", 0, {}, fingerprint}, clock_).error().code, ec::invalid_argument);
+  EXPECT_EQ(make_file_backend({"", 0, fingerprint}, clock_).error().code, ec::invalid_argument);
 }
 
 TEST_F(FileBackendTest, AFolderThatVanishesCostsPagesAndNothingElse) {
@@ -250,17 +265,17 @@ TEST_F(FileBackendTest, AFolderThatVanishesCostsPagesAndNothingElse) {
   EXPECT_EQ(health.counters.errors, 1u);
 }
 
+// -- several users of a folder ------------------------------------------------
+
 TEST_F(FileBackendTest, TwoStoresShareAFolder) {
-  const auto one = open(4 * file_bytes, {0, 2});
-  const auto two = open(4 * file_bytes, {1, 2});
-  EXPECT_EQ(one->health().capacity_bytes, 2 * file_bytes);
+  const auto one = open(4 * file_bytes);
+  const auto two = open(4 * file_bytes);
   ASSERT_TRUE(put(*one, key_of(1), bytes_of(1, size)));
   EXPECT_TRUE(has(*two, key_of(1)));
   EXPECT_EQ(take(*two, key_of(1), size), bytes_of(1, size));
-  // The page is there already, so the second store neither writes nor counts it.
+  // The page is there already, so the second store does not write it; it counts it all the same.
   EXPECT_TRUE(put(*two, key_of(1), bytes_of(2, size)));
-  EXPECT_EQ(two->health().objects, 0u);
-  // What one store removes, the other one forgets as soon as it looks.
+  EXPECT_EQ(two->health().objects, 1u);
   EXPECT_TRUE(drop(*two, key_of(1)));
   EXPECT_FALSE(has(*one, key_of(1)));
   EXPECT_EQ(code_of(take(*one, key_of(1), size)), ec::not_found);
@@ -269,8 +284,8 @@ TEST_F(FileBackendTest, TwoStoresShareAFolder) {
 }
 
 TEST_F(FileBackendTest, APageThatAnotherStoreRemovedIsWrittenAgain) {
-  const auto one = open(0, {0, 2});
-  const auto two = open(0, {1, 2});
+  const auto one = open();
+  const auto two = open();
   ASSERT_TRUE(put(*one, key_of(1), bytes_of(1, size)));
   ASSERT_TRUE(drop(*two, key_of(1)));
   ASSERT_TRUE(put(*one, key_of(1), bytes_of(1, size)));
@@ -278,19 +293,120 @@ TEST_F(FileBackendTest, APageThatAnotherStoreRemovedIsWrittenAgain) {
   EXPECT_EQ(take(*two, key_of(1), size), bytes_of(1, size));
 }
 
-TEST_F(FileBackendTest, AfterARestartEveryFileIsCountedByOneOfTheSharers) {
+TEST_F(FileBackendTest, AFolderHasOneBoundWhoeverUsesIt) {
+  const auto one = open(5 * file_bytes);
+  const auto two = open(5 * file_bytes);
+  for (auto number = uint64_t{0}; number < 30; ++number) {
+    auto& store = number % 3 == 0 ? *one : *two;
+    ASSERT_TRUE(put(store, key_of(number), bytes_of(number, size)));
+    EXPECT_LE(bytes_on_disk(), 5 * file_bytes);
+  }
+  for (auto* store : {one.get(), two.get()}) {
+    EXPECT_EQ(store->health().objects, 5u);
+    EXPECT_EQ(store->health().capacity_bytes, 5 * file_bytes);
+    for (auto number = uint64_t{25}; number < 30; ++number)
+      EXPECT_TRUE(has(*store, key_of(number)));
+  }
+  EXPECT_EQ(bytes_on_disk(), 5 * file_bytes);
+}
+
+TEST_F(FileBackendTest, LogsOfProcessesThatAreGoneAreWrittenTogether) {
+  const auto count_logs
+    = [this] { return std::distance(fs::directory_iterator{logs()}, fs::directory_iterator{}); };
+  for (auto number = uint64_t{0}; number < limits::folder_logs + 1; ++number)
+    ASSERT_TRUE(put(*open(), key_of(number), bytes_of(number, size)));
+  const auto living = open();
+  ASSERT_TRUE(put(*living, key_of(100), bytes_of(100, size)));
+  for (const auto& log : fs::directory_iterator{logs()})
+    set_time(log.path(), ::time(nullptr) - 2 * limits::folder_log_age.count());
+  EXPECT_EQ(open()->health().objects, limits::folder_logs + 2);
+  EXPECT_EQ(count_logs(), 1);
+  // One that lives after all goes on in a log of another name.
+  ASSERT_TRUE(put(*living, key_of(101), bytes_of(101, size)));
+  EXPECT_EQ(count_logs(), 2);
+  EXPECT_EQ(living->health().objects, limits::folder_logs + 3);
+  EXPECT_EQ(open()->health().objects, limits::folder_logs + 3);
+}
+
+TEST_F(FileBackendTest, DamagedLogsCostNothingButTheCountOfTheirPages) {
   {
     const auto store = open();
-    for (auto number = uint64_t{0}; number < 40; ++number)
+    for (const auto number : {1u, 2u, 3u})
       ASSERT_TRUE(put(*store, key_of(number), bytes_of(number, size)));
   }
-  auto counted = uint64_t{0};
-  for (const auto index : {0u, 1u, 2u}) {
-    const auto store = open(0, {index, 3});
-    EXPECT_GT(store->health().objects, 0u);
-    counted += store->health().objects;
+  const auto log = fs::directory_iterator {
+    logs()
+    } -> path().string();
+  auto bytes = read_file(log);
+  bytes[100] ^= std::byte{1};     // In the second entry.
+  bytes.resize(bytes.size() - 1); // The last one is cut short.
+  write_file(log, bytes);
+  const auto store = open();
+  EXPECT_EQ(store->health().objects, 1u);
+  for (const auto number : {1u, 2u, 3u})
+    EXPECT_EQ(take(*store, key_of(number), size), bytes_of(number, size));
+}
+
+// -- what goes first ----------------------------------------------------------
+
+TEST_F(FileBackendTest, APrefixOutlivesItsSuffixes) {
+  const auto store = open(4 * file_bytes);
+  ASSERT_TRUE(put(*store, key_of(1), bytes_of(1, size)));
+  ASSERT_TRUE(put_after(*store, 2, 1));
+  ASSERT_TRUE(put_after(*store, 3, 2));
+  ASSERT_TRUE(put_after(*store, 4, 2));
+  ASSERT_TRUE(take(*store, key_of(3), size));
+  for (const auto& [number, gone] :
+       {std::pair{5u, 4u}, std::pair{6u, 3u}, std::pair{7u, 2u}, std::pair{8u, 1u}}) {
+    ASSERT_TRUE(put(*store, key_of(number), bytes_of(number, size)));
+    EXPECT_FALSE(has(*store, key_of(gone))) << gone;
+    EXPECT_EQ(store->health().objects, 4u);
   }
-  EXPECT_EQ(counted, 40u);
+}
+
+TEST_F(FileBackendTest, APrefixOutlivesItsSuffixesAfterARestartAndForOthers) {
+  const auto other = open(3 * file_bytes);
+  {
+    const auto store = open(3 * file_bytes);
+    ASSERT_TRUE(put(*store, key_of(1), bytes_of(1, size)));
+    ASSERT_TRUE(put_after(*store, 2, 1));
+    ASSERT_TRUE(put_after(*store, 3, 2));
+  }
+  ASSERT_TRUE(put(*other, key_of(4), bytes_of(4, size)));
+  EXPECT_FALSE(has(*other, key_of(3)));
+  const auto again = open(3 * file_bytes);
+  ASSERT_TRUE(put(*again, key_of(5), bytes_of(5, size)));
+  EXPECT_FALSE(has(*again, key_of(2)));
+  EXPECT_TRUE(has(*again, key_of(1)));
+}
+
+TEST_F(FileBackendTest, APageNeverTakesTheRoomOfItsOwnPrefix) {
+  const auto store = open(3 * file_bytes);
+  ASSERT_TRUE(put(*store, key_of(1), bytes_of(1, size)));
+  ASSERT_TRUE(put_after(*store, 2, 1));
+  ASSERT_TRUE(put_after(*store, 3, 2));
+  EXPECT_EQ(code_of(put_after(*store, 4, 3)), ec::store_full);
+  EXPECT_EQ(store->health().objects, 3u);
+}
+
+// -- a full disk --------------------------------------------------------------
+
+TEST_F(FileBackendTest, AFullDiskEvicts) {
+  const auto path = folder_.path() + "/small";
+  fs::create_directory(path);
+  if (::mount("none", path.c_str(), "tmpfs", 0, "size=1m") != 0)
+    GTEST_SKIP() << "mounting a file system of a megabyte takes root";
+  {
+    auto store = make_file_backend({path, 0, fingerprint}, clock_).value();
+    constexpr auto large = size_t{100'000};
+    for (auto number = uint64_t{0}; number < 40; ++number)
+      ASSERT_TRUE(put(*store, key_of(number), bytes_of(number, large))) << number;
+    EXPECT_TRUE(has(*store, key_of(39)));
+    EXPECT_FALSE(has(*store, key_of(0)));
+    EXPECT_GT(store->health().counters.evicted, 20u);
+    EXPECT_EQ(code_of(put(*store, key_of(50), bytes_of(50, 2 << 20))), ec::store_full);
+  }
+  EXPECT_EQ(::umount(path.c_str()), 0);
 }
 
 } // namespace

@@ -30,8 +30,8 @@ inline constexpr auto file_bytes = size + page_header_bytes;
 /// Stores in a folder of the test's own.
 class FileBackendTest : public testing::Test {
 protected:
-  std::unique_ptr<storage_backend> open(uint64_t max_bytes = 0, folder_share share = {}) {
-    auto store = make_file_backend({folder_.path(), max_bytes, share, fingerprint}, clock_);
+  std::unique_ptr<storage_backend> open(uint64_t max_bytes = 0) {
+    auto store = make_file_backend({folder_.path(), max_bytes, fingerprint}, clock_);
     EXPECT_TRUE(store) << store.error().detail;
     return std::move(*store);
   }
@@ -74,12 +74,23 @@ protected:
     EXPECT_EQ(code_of(take(store, key_of(1), size)), ec::not_found);
   }
 
+  /// Of all files but the logs.
   uint64_t bytes_on_disk() const {
     auto total = uint64_t{0};
     for (const auto& entry : std::filesystem::recursive_directory_iterator{folder_.path()})
-      if (entry.is_regular_file())
+      if (entry.is_regular_file() && entry.path().extension() != ".log")
         total += entry.file_size();
     return total;
+  }
+
+  /// Where the logs are, and what is being written.
+  std::string logs() const { return folder_.path() + "/.hicache"; }
+
+  /// Puts a page that follows on another one.
+  static result<void> put_after(storage_backend& store, uint64_t number, uint64_t parent) {
+    const auto bytes = bytes_of(number, size);
+    return store.set(std::vector{page_write{key_of(number), key_of(parent), {bytes}}},
+                     no_deadline)[0];
   }
 
   temporary_folder folder_;
