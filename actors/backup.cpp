@@ -118,7 +118,8 @@ void backup_state::fail_batch(ec why) {
 void backup_state::give_up_late(uint64_t ticket) {
   ++counters.storage_failures;
   const auto& [command, tree, is_dropped] = queue.front();
-  auto fact = operation_done{operation_kind::backup, command.id, true, stored, true};
+  auto fact = operation_done{
+    .kind = operation_kind::backup, .id = command.id, .stored = stored, .is_in_quarantine = true};
   self->send(tree, atom::done_v, fact);
   fact.is_in_quarantine = false;
   ++quarantined;

@@ -196,7 +196,8 @@ TEST_F(TreeTest, PagesInQuarantineOnOneRankAreAgreedOnByAll) {
   all_done(operation_kind::write, 1);
   step_all();
   done(1, operation_kind::backup, 1);
-  tell(ranks_[0].tree, atom::done_v, operation_done{operation_kind::backup, 1, true, 0, true});
+  tell(ranks_[0].tree, atom::done_v,
+       operation_done{.kind = operation_kind::backup, .id = 1, .is_in_quarantine = true});
   for (const auto& answer : step_all()) {
     EXPECT_TRUE(answer.get()->reduced);
     EXPECT_FALSE(answer.get()->in_flight); // Nothing that ends by itself.

@@ -1,8 +1,18 @@
 #pragma once
 
 #include "launch/admin_server.hpp"
+#include "launch/http_address.hpp"
 #include "tests/launch/support.hpp"
 
+#include <nlohmann/json.hpp>
+
+#include <arpa/inet.h>
+#include <httplib.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
 #include <condition_variable>
 #include <filesystem>
 #include <memory>
@@ -137,6 +147,100 @@ protected:
   fake_storage_admin storage_;
   std::string token_file_;
   std::unique_ptr<admin_server> server_;
+};
+
+/// What an admin server is asked for.
+constexpr auto admin_path = "/hicache/storage-backend";
+
+/// A client that sends bytes, well formed or not.
+class raw_client {
+public:
+  explicit raw_client(uint16_t port) : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    auto where = sockaddr_in{};
+    where.sin_family = AF_INET;
+    where.sin_port = htons(port);
+    where.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(::connect(socket_, reinterpret_cast<const sockaddr*>(&where), sizeof where), 0);
+  }
+
+  raw_client(const raw_client&) = delete;
+  raw_client& operator=(const raw_client&) = delete;
+
+  ~raw_client() { ::close(socket_); }
+
+  /// @returns false if the server does not listen any more.
+  bool send(const std::string& bytes) {
+    return ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL)
+           == static_cast<ssize_t>(bytes.size());
+  }
+
+  void finish_sending() { ::shutdown(socket_, SHUT_WR); }
+
+  /// True if there is something to read, or the server closed the connection.
+  bool hears_within(int time_ms) {
+    auto asked = pollfd{socket_, POLLIN, 0};
+    return ::poll(&asked, 1, time_ms) > 0;
+  }
+
+  /// Everything until the server closes.
+  std::string receive_all() {
+    auto all = std::string{};
+    auto part = std::array<char, 4096>{};
+    for (;;) {
+      const auto got = ::recv(socket_, part.data(), part.size(), 0);
+      if (got <= 0)
+        return all;
+      all.append(part.data(), static_cast<size_t>(got));
+    }
+  }
+
+private:
+  const int socket_;
+};
+
+/// Asks the server as a client does.
+class admin_client_test : public admin_test {
+protected:
+  uint16_t port() const { return parse_endpoint(server_->address())->port; }
+
+  /// The header that every request has to carry.
+  static httplib::Headers authorization() {
+    return {{"Authorization", "Bearer " + std::string{token}}};
+  }
+
+  /// One request. Status 0: no answer.
+  std::pair<int, nlohmann::json> ask(const std::string& method, const std::string& body = {},
+                                     const httplib::Headers& headers = authorization(),
+                                     const std::string& where = admin_path) const {
+    auto client = httplib::Client{"127.0.0.1", port()};
+    auto request = httplib::Request{};
+    request.method = method;
+    request.path = where;
+    request.body = body;
+    request.headers = headers;
+    const auto answer = client.send(request);
+    if (!answer)
+      return {0, {}};
+    last_headers_ = answer->headers;
+    return {answer->status, nlohmann::json::parse(answer->body, nullptr, false)};
+  }
+
+  std::string refusal_of(const std::string& body) const {
+    const auto [status, answer] = ask("PUT", body);
+    EXPECT_EQ(status, 400) << body;
+    EXPECT_EQ(answer["success"], false);
+    EXPECT_EQ(answer["code"], "invalid_argument");
+    return answer["message"];
+  }
+
+  void expect_alive() const { EXPECT_EQ(ask("GET", {}, {}, "/healthz").first, 200); }
+
+  std::string header(const std::string& name) const {
+    const auto found = last_headers_.find(name);
+    return found == last_headers_.end() ? "" : found->second;
+  }
+
+  mutable httplib::Headers last_headers_;
 };
 
 } // namespace hicache::test

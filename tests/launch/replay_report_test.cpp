@@ -98,8 +98,8 @@ TEST(ReplayReportTest, NumbersAreUnderTheirNames) {
   EXPECT_EQ(report["errors"], 13 + 34);
   EXPECT_EQ(report["given_up_tokens"]["no_room"], 35);
   EXPECT_EQ(keys_of(report["given_up_tokens"]),
-            (std::set<std::string>{"unavailable", "late", "failed", "copy_failed", "corrupt", "gone",
-                                   "stopped", "no_room", "over_quota", "too_short"}));
+            (std::set<std::string>{"unavailable", "late", "failed", "copy_failed", "corrupt",
+                                   "gone", "stopped", "no_room", "over_quota", "too_short"}));
 }
 
 TEST(ReplayReportTest, EmptyReplayDividesByNothing) {
