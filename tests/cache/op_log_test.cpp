@@ -78,7 +78,7 @@ std::vector<std::pair<op_log_event, std::string>> samples() {
     {applied_step{{1, 2, {3, -1}, {{2, 4, give_up::gone}, {}}, -4},
                   {list<page_index>({5, 6}), nullptr}},
      R"({"op":"step","writes_done":1,"loads_done":2,"now_ns":-4,"backups":[3,-1],)"
-     R"("fetches":[[2,4,3],[-1,0,8]],"arrived":[[5,6],null]})"},
+     R"("fetches":[[2,4,5],[-1,0,10]],"arrived":[[5,6],null]})"},
     {applied_step{{.writes_done = 1, .loads_done = 2, .write_failed = true, .load_failed = true},
                   {}},
      R"({"op":"step","writes_done":1,"loads_done":2,"write_failed":true,"load_failed":true,)"
