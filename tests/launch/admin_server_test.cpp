@@ -35,6 +35,21 @@ TEST_F(AdminServerTest, ShowsWhatIsAttached) {
   EXPECT_EQ(ask("GET").second["hicache_storage_backend_extra_config"], "@l3.toml");
 }
 
+TEST_F(AdminServerTest, ShowsHowTheStoreIs) {
+  start();
+  storage_.set({"file", "", "best_effort"});
+  auto status = storage_status{.backend = "file", .stuck_calls = 2, .quarantined_pages = 7};
+  status.reads = {"open", "late", 1700000000, 3};
+  storage_.set_status(status);
+  const auto shown = ask("GET").second["hicache_storage_status"];
+  EXPECT_EQ(shown["up"], false);
+  EXPECT_EQ(shown["reads"],
+            (json{{"state", "open"}, {"cause", "late"}, {"since_s", 1700000000}, {"openings", 3}}));
+  EXPECT_EQ(shown["writes"]["state"], "closed");
+  EXPECT_EQ(shown["stuck_calls"], 2);
+  EXPECT_EQ(shown["quarantined_pages"], 7);
+}
+
 TEST_F(AdminServerTest, AttachesWhatTheBodySays) {
   start();
   auto [status, answer] = ask("PUT", R"({"hicache_storage_backend": "memory"})");

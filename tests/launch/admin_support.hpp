@@ -38,7 +38,8 @@ public:
     return status_;
   }
 
-  void set(storage_status status) {
+  /// How the store is from now on.
+  void set_status(storage_status status) {
     const auto guard = std::lock_guard{mutex_};
     status_ = std::move(status);
   }

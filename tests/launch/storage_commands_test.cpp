@@ -69,6 +69,13 @@ TEST_F(StorageCommandsTest, ShowPrintsWhatIsAttached) {
   EXPECT_EQ(run_here({"show"}), says("backend          file\n"
                                      "extra config     {\"path\":\"/kv\"}\n"
                                      "prefetch policy  best_effort\n"));
+  storage_.set_status({.backend = "file", .stuck_calls = 2, .quarantined_pages = 7});
+  EXPECT_EQ(run_here({"show"}), says("backend          file\n"
+                                     "extra config     {\"path\":\"/kv\"}\n"
+                                     "prefetch policy  best_effort\n"
+                                     "reads            up\n"
+                                     "writes           up\n"
+                                     "stuck calls      2, which keep 7 pages of L2\n"));
   EXPECT_EQ(json::parse(run_here({"show", "--json"}).out)["hicache_storage_backend"], "file");
 }
 
