@@ -146,9 +146,11 @@ void tree_state::begin_step(caf::timespan wait, caf::typed_response_promise<step
   if (!open && !core->in_flight() && !pace.is_due(core->has_pins()) && !looks_at_quarantine) {
     // Nothing to agree on; the tree may still make room and top up the prefetcher's reserve, on
     // every rank alike.
-    step_core(
-      {.writes_done = known.writes_done, .loads_done = known.loads_done, .now_ns = known.now_ns},
-      {});
+    step_core({.writes_done = known.writes_done,
+               .loads_done = known.loads_done,
+               .backups = std::vector<int64_t>(core->backing_up().size(), -1),
+               .now_ns = known.now_ns},
+              {});
     dispatch();
     promise.deliver(step_result{});
     return;

@@ -44,11 +44,11 @@ protected:
       for (const auto& each : world.step().ready)
         is_ready = is_ready || each.request == id;
     EXPECT_TRUE(is_ready);
-    const auto loaded = world.apply<load_result>(load_request{id});
+    const auto loaded = with_room<load_result>(load_request{id});
     EXPECT_TRUE(loaded);
     const auto cached = loaded->device_tokens / 4;
     expect_bytes(tokens, *loaded->device_pages, cached);
-    const auto room = world.apply<allocate_result>(allocate_request{id, tokens.size()});
+    const auto room = with_room<allocate_result>(allocate_request{id, tokens.size()});
     EXPECT_TRUE(room) << to_string(room.error());
     for (const auto& rank : world.ranks)
       for (auto position = cached; position < tokens.size() / 4; ++position)
@@ -58,6 +58,17 @@ protected:
     world.settle();
     return {loaded->device_tokens - loaded->loading_tokens,
             loaded->loading_tokens - loaded->from_storage_tokens, loaded->from_storage_tokens};
+  }
+
+  /// Asks again, as an engine does, while pages of L1 are being written to make room.
+  template <class Answer, class Request>
+  result<Answer> with_room(const Request& request) {
+    auto answer = world.apply<Answer>(request);
+    for (auto i = 0; i < 20 && !answer && answer.error().code == ec::out_of_device_pages; ++i) {
+      world.step();
+      answer = world.apply<Answer>(request);
+    }
+    return answer;
   }
 
   void expect_bytes(const tokens_t& tokens, const std::vector<page_index>& pages, uint64_t count) {
@@ -78,8 +89,8 @@ TEST_P(LifeTest, RequestIsServedFromEveryTierInTurn) {
   EXPECT_EQ(serve(prompt), (served{28, 0, 0})); // The last token is always computed.
   serve(make_tokens(2, 64));                    // Fills L1; L2 holds both.
   EXPECT_EQ(serve(prompt), (served{0, 28, 0}));
-  serve(make_tokens(3, 64)); // Both pools are full of others.
-  serve(make_tokens(4, 64));
+  for (auto seed = 3u; seed < 6; ++seed) // Both pools are full of others.
+    serve(make_tokens(seed, 64));
   EXPECT_EQ(serve(prompt), (served{0, 0, 28}));
   world.expect_nothing_lost();
   EXPECT_TRUE(world.log->notices.empty());
