@@ -73,6 +73,10 @@ TEST_F(TreeCopiesTest, CopiesThatFailOneAfterTheOtherEndServingUntilAClear) {
   }
   EXPECT_EQ(ranks_[0].log->notices.size(), 1u);
   EXPECT_EQ(match(20, 1).device_tokens, 0u);
+  // What lost its copy is to be staged for L3 again, which began before serving ended.
+  ASSERT_EQ(ranks_[0].log->writes.size(), limits::copy_failures_in_a_row + 1);
+  all_done(operation_kind::write, limits::copy_failures_in_a_row + 1);
+  step_all();
   const auto cleared = apply({release_request{20}, clear_request{}});
   ASSERT_TRUE(cleared.list.back()) << to_string(cleared.list.back().error());
   apply(whole_request(21));

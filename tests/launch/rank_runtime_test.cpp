@@ -193,6 +193,7 @@ TEST_F(RankRuntimeTest, AnEvictionPolicyOfTheEnginesOwnDecides) {
     compute(**runtime, 2);
     settle(**runtime);
     apply(**runtime, {evict_request{cache_tier::device, 8}});
+    settle(**runtime); // What L2 has room for is written first.
     for (const auto id : {request_id{1}, request_id{2}}) {
       const auto found
         = apply(**runtime, {match_request{id, {}, tokens_of(id), 8}, release_request{id}});
