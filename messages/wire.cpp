@@ -1,8 +1,8 @@
 #include "messages/wire.hpp"
 
 #include "base/limits.hpp"
-#include "messages/index_protocol.capnp.h"
 #include "messages/object_place.hpp"
+#include "messages/wire_values.hpp"
 
 #include <capnp/message.h>
 #include <capnp/serialize.h>
@@ -18,6 +18,10 @@ namespace hicache::wire {
 namespace {
 
 // -- values <-> schema: one pair of functions per struct ----------------------
+
+// The templates below find all of them.
+using wire::read;
+using wire::write;
 
 void write(const page_key& x, schema::Key::Builder to) {
   uint64_t words[4];
@@ -38,8 +42,6 @@ void write(const announced_page& x, schema::AnnouncedPage::Builder to);
 void read(schema::AnnouncedPage::Reader from, announced_page& x);
 void write(const index_shard& x, schema::IndexShard::Builder to);
 void read(schema::IndexShard::Reader from, index_shard& x);
-void write(const member_info& x, schema::MemberInfo::Builder to);
-void read(schema::MemberInfo::Reader from, member_info& x);
 void write(const copied_page& x, schema::CopiedPage::Builder to);
 void read(schema::CopiedPage::Reader from, copied_page& x);
 void write(const member_state& x, schema::MemberState::Builder to);
@@ -76,6 +78,105 @@ uint8_t pin_of(uint8_t from) {
 unsigned size_of(const auto& xs) {
   return static_cast<unsigned>(xs.size());
 }
+
+void write(const index_shard& x, schema::IndexShard::Builder to) {
+  to.setNumber(x.number);
+  to.setAddress(x.address);
+  to.setSinceMs(x.since_ms);
+}
+
+void read(schema::IndexShard::Reader from, index_shard& x) {
+  x.number = from.getNumber();
+  x.address = text(from.getAddress());
+  x.since_ms = from.getSinceMs();
+}
+
+void write(const member_counters& x, schema::MemberCounters::Builder to) {
+  to.setHits(x.hits);
+  to.setMisses(x.misses);
+  to.setErrors(x.errors);
+  to.setCorrupt(x.corrupt);
+  to.setEvicted(x.evicted);
+  to.setPinnedBytes(x.pinned_bytes);
+}
+
+void read(schema::MemberCounters::Reader from, member_counters& x) {
+  x.hits = from.getHits();
+  x.misses = from.getMisses();
+  x.errors = from.getErrors();
+  x.corrupt = from.getCorrupt();
+  x.evicted = from.getEvicted();
+  x.pinned_bytes = from.getPinnedBytes();
+}
+
+void write(const announced_page& x, schema::AnnouncedPage::Builder to) {
+  write(x.key, to.initKey());
+  to.setOffset(x.offset);
+  to.setLength(x.length);
+  to.setGeneration(x.generation);
+}
+
+void read(schema::AnnouncedPage::Reader from, announced_page& x) {
+  read(from.getKey(), x.key);
+  x.offset = from.getOffset();
+  x.length = from.getLength();
+  x.generation = from.getGeneration();
+  KJ_REQUIRE(x.length <= limits::page_bytes, "page too long");
+}
+
+void write(const replica& x, schema::Replica::Builder to) {
+  to.setMember(x.member);
+  to.setOffset(x.offset);
+  to.setLength(x.length);
+  to.setGeneration(x.generation);
+}
+
+void read(schema::Replica::Reader from, replica& x) {
+  x.member = from.getMember();
+  x.offset = from.getOffset();
+  x.length = from.getLength();
+  x.generation = from.getGeneration();
+  KJ_REQUIRE(x.length <= limits::page_bytes, "page too long");
+}
+
+void write(const member_state& x, schema::MemberState::Builder to) {
+  write(x.info, to.initInfo());
+  to.setPages(x.pages);
+  to.setBytes(x.bytes);
+  to.setSilentMs(x.silent_ms);
+  write(x.counters, to.initCounters());
+}
+
+void read(schema::MemberState::Reader from, member_state& x) {
+  read(from.getInfo(), x.info);
+  x.pages = from.getPages();
+  x.bytes = from.getBytes();
+  x.silent_ms = from.getSilentMs();
+  read(from.getCounters(), x.counters);
+}
+
+void write(const copied_page& x, schema::CopiedPage::Builder to) {
+  write(x.page, to.initPage());
+  write(x.parent, to.initParent());
+  to.setFingerprint(x.fingerprint);
+  to.setTenant(x.tenant);
+  to.setPin(x.pin);
+  to.setPinTtlMs(x.pin_ttl_ms);
+}
+
+void read(schema::CopiedPage::Reader from, copied_page& x) {
+  read(from.getPage(), x.page);
+  read(from.getParent(), x.parent);
+  x.fingerprint = from.getFingerprint();
+  x.tenant = from.getTenant();
+  x.pin = pin_of(from.getPin());
+  x.pin_ttl_ms = from.getPinTtlMs();
+  KJ_REQUIRE(x.parent != x.page.key, "a page cannot be its own parent");
+}
+
+} // namespace
+
+// -- values of messages ---------------------------------------------------------
 
 void write(const member_info& x, schema::MemberInfo::Builder to) {
   to.setMember(x.member);
@@ -118,18 +219,6 @@ void read(schema::Membership::Reader from, membership& x) {
   x.shards_digest = from.getShardsDigest();
 }
 
-void write(const index_shard& x, schema::IndexShard::Builder to) {
-  to.setNumber(x.number);
-  to.setAddress(x.address);
-  to.setSinceMs(x.since_ms);
-}
-
-void read(schema::IndexShard::Reader from, index_shard& x) {
-  x.number = from.getNumber();
-  x.address = text(from.getAddress());
-  x.since_ms = from.getSinceMs();
-}
-
 void write(const shard_map& x, schema::ShardMap::Builder to) {
   write_list(x.shards, to.initShards(size_of(x.shards)));
 }
@@ -139,24 +228,6 @@ void read(schema::ShardMap::Reader from, shard_map& x) {
   const auto is_behind = [](const auto& a, const auto& b) { return a.number >= b.number; };
   KJ_REQUIRE(std::ranges::adjacent_find(x.shards, is_behind) == x.shards.end(),
              "shards are not in order");
-}
-
-void write(const member_counters& x, schema::MemberCounters::Builder to) {
-  to.setHits(x.hits);
-  to.setMisses(x.misses);
-  to.setErrors(x.errors);
-  to.setCorrupt(x.corrupt);
-  to.setEvicted(x.evicted);
-  to.setPinnedBytes(x.pinned_bytes);
-}
-
-void read(schema::MemberCounters::Reader from, member_counters& x) {
-  x.hits = from.getHits();
-  x.misses = from.getMisses();
-  x.errors = from.getErrors();
-  x.corrupt = from.getCorrupt();
-  x.evicted = from.getEvicted();
-  x.pinned_bytes = from.getPinnedBytes();
 }
 
 void write(const heartbeat& x, schema::Heartbeat::Builder to) {
@@ -169,21 +240,6 @@ void read(schema::Heartbeat::Reader from, heartbeat& x) {
   x.member = from.getMember();
   x.epoch = from.getEpoch();
   read(from.getCounters(), x.counters);
-}
-
-void write(const announced_page& x, schema::AnnouncedPage::Builder to) {
-  write(x.key, to.initKey());
-  to.setOffset(x.offset);
-  to.setLength(x.length);
-  to.setGeneration(x.generation);
-}
-
-void read(schema::AnnouncedPage::Reader from, announced_page& x) {
-  read(from.getKey(), x.key);
-  x.offset = from.getOffset();
-  x.length = from.getLength();
-  x.generation = from.getGeneration();
-  KJ_REQUIRE(x.length <= limits::page_bytes, "page too long");
 }
 
 void write(const published_pages& x, schema::PublishedPages::Builder to) {
@@ -216,21 +272,6 @@ void write(const key_batch& x, schema::KeyBatch::Builder to) {
 
 void read(schema::KeyBatch::Reader from, key_batch& x) {
   read_list(from.getKeys(), limits::index_batch_keys, x.keys);
-}
-
-void write(const replica& x, schema::Replica::Builder to) {
-  to.setMember(x.member);
-  to.setOffset(x.offset);
-  to.setLength(x.length);
-  to.setGeneration(x.generation);
-}
-
-void read(schema::Replica::Reader from, replica& x) {
-  x.member = from.getMember();
-  x.offset = from.getOffset();
-  x.length = from.getLength();
-  x.generation = from.getGeneration();
-  KJ_REQUIRE(x.length <= limits::page_bytes, "page too long");
 }
 
 void write(const placements& x, schema::Placements::Builder to) {
@@ -291,22 +332,6 @@ void write(const status_query&, schema::StatusQuery::Builder) {}
 
 void read(schema::StatusQuery::Reader, status_query&) {}
 
-void write(const member_state& x, schema::MemberState::Builder to) {
-  write(x.info, to.initInfo());
-  to.setPages(x.pages);
-  to.setBytes(x.bytes);
-  to.setSilentMs(x.silent_ms);
-  write(x.counters, to.initCounters());
-}
-
-void read(schema::MemberState::Reader from, member_state& x) {
-  read(from.getInfo(), x.info);
-  x.pages = from.getPages();
-  x.bytes = from.getBytes();
-  x.silent_ms = from.getSilentMs();
-  read(from.getCounters(), x.counters);
-}
-
 void write(const index_status& x, schema::IndexStatus::Builder to) {
   write_list(x.members, to.initMembers(size_of(x.members)));
   to.setKeys(x.keys);
@@ -361,25 +386,6 @@ void read(schema::NamespacePages::Reader from, namespace_pages& x) {
   x.fingerprint = from.getFingerprint();
 }
 
-void write(const copied_page& x, schema::CopiedPage::Builder to) {
-  write(x.page, to.initPage());
-  write(x.parent, to.initParent());
-  to.setFingerprint(x.fingerprint);
-  to.setTenant(x.tenant);
-  to.setPin(x.pin);
-  to.setPinTtlMs(x.pin_ttl_ms);
-}
-
-void read(schema::CopiedPage::Reader from, copied_page& x) {
-  read(from.getPage(), x.page);
-  read(from.getParent(), x.parent);
-  x.fingerprint = from.getFingerprint();
-  x.tenant = from.getTenant();
-  x.pin = pin_of(from.getPin());
-  x.pin_ttl_ms = from.getPinTtlMs();
-  KJ_REQUIRE(x.parent != x.page.key, "a page cannot be its own parent");
-}
-
 void write(const page_copies& x, schema::PageCopies::Builder to) {
   to.setSource(x.source);
   write_list(x.pages, to.initPages(size_of(x.pages)));
@@ -403,6 +409,8 @@ void read(schema::DrainReport::Reader from, drain_report& x) {
   x.moved = from.getMoved();
   x.withdrawn = from.getWithdrawn();
 }
+
+namespace {
 
 // -- frames -------------------------------------------------------------------
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # layering_test.sh BUILD_FOLDER COMPILER: a source that links a layer sees the headers of that layer and of those above it, and no others.
 set -euo pipefail
-layers=(base messages cache gpu transport backends actors launch)
-declare -A header=([base]=base/error.hpp [messages]=messages/ids.hpp [cache]=cache/geometry.hpp [gpu]=gpu/device.hpp
+layers=(base messages rpc cache gpu transport backends actors launch)
+declare -A header=([base]=base/error.hpp [messages]=messages/ids.hpp [rpc]=rpc/network.hpp [cache]=cache/geometry.hpp [gpu]=gpu/device.hpp
                    [transport]=transport/agreement.hpp [backends]=backends/storage_backend.hpp
                    [actors]=actors/tree.hpp [launch]=launch/program.hpp)
 # What each layer's link line names, itself included: see architecture.md and the folders' CMakeLists.txt.
-declare -A sees=([base]="base" [messages]="base messages" [cache]="base messages cache" [gpu]="base messages cache gpu"
+declare -A sees=([base]="base" [messages]="base messages" [rpc]="base messages rpc" [cache]="base messages cache" [gpu]="base messages cache gpu"
                  [transport]="base messages transport" [backends]="base messages transport backends"
                  [actors]="base messages cache gpu transport backends actors"
                  [launch]="base messages cache gpu transport backends actors launch")

@@ -1,0 +1,45 @@
+#pragma once
+
+// For sources that speak Cap'n Proto. Headers of hicache do not include it.
+
+#include "messages/index_protocol.capnp.h"
+#include "messages/index_protocol.hpp"
+
+namespace hicache::wire {
+
+/// The schema of a type of index_protocol.hpp.
+template <class T>
+struct schema_of;
+
+/// `write` enters a value into a message. `read` takes one that nobody vouches for, and throws
+/// kj::Exception unless it is valid and within the bounds of base/limits.hpp.
+#define HICACHE_DECLARE_VALUE(T, Schema)                                                           \
+  template <>                                                                                      \
+  struct schema_of<T> {                                                                            \
+    using type = schema::Schema;                                                                   \
+  };                                                                                               \
+  void write(const T& x, schema::Schema::Builder to);                                              \
+  void read(schema::Schema::Reader from, T& x);
+
+HICACHE_DECLARE_VALUE(member_info, MemberInfo)
+HICACHE_DECLARE_VALUE(shard_map, ShardMap)
+HICACHE_DECLARE_VALUE(membership, Membership)
+HICACHE_DECLARE_VALUE(heartbeat, Heartbeat)
+HICACHE_DECLARE_VALUE(published_pages, PublishedPages)
+HICACHE_DECLARE_VALUE(withdrawn_pages, WithdrawnPages)
+HICACHE_DECLARE_VALUE(key_batch, KeyBatch)
+HICACHE_DECLARE_VALUE(placements, Placements)
+HICACHE_DECLARE_VALUE(member_query, MemberQuery)
+HICACHE_DECLARE_VALUE(member_list, MemberList)
+HICACHE_DECLARE_VALUE(status_query, StatusQuery)
+HICACHE_DECLARE_VALUE(index_status, IndexStatus)
+HICACHE_DECLARE_VALUE(page_totals, PageTotals)
+HICACHE_DECLARE_VALUE(page_pins, PagePins)
+HICACHE_DECLARE_VALUE(namespace_pages, NamespacePages)
+HICACHE_DECLARE_VALUE(page_copies, PageCopies)
+HICACHE_DECLARE_VALUE(drain_request, DrainRequest)
+HICACHE_DECLARE_VALUE(drain_report, DrainReport)
+
+#undef HICACHE_DECLARE_VALUE
+
+} // namespace hicache::wire

@@ -1,0 +1,49 @@
+#include "rpc/endpoint.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
+namespace hicache::rpc {
+
+result<endpoint> parse_endpoint(const std::string& text) {
+  // What the system has room for in an address.
+  constexpr auto path_max = size_t{100};
+  auto where = endpoint{};
+  if (text.starts_with("unix:") && text.size() > 5 && text.size() <= path_max)
+    return endpoint{text, 0};
+  const auto colon = text.rfind(':');
+  if (colon != std::string::npos && colon > 0 && !text.starts_with("unix:")) {
+    where.host = text.substr(0, colon);
+    if (where.host.size() > 2 && where.host.front() == '[' && where.host.back() == ']')
+      where.host = where.host.substr(1, where.host.size() - 2);
+    const auto* end = text.data() + text.size();
+    const auto [rest, status] = std::from_chars(text.data() + colon + 1, end, where.port);
+    if (status == std::errc{} && rest == end)
+      return where;
+  }
+  return fail(ec::invalid_argument,
+              "'" + text + "' is not an address such as 127.0.0.1:7000 or unix:/run/index");
+}
+
+std::string to_string(const endpoint& where) {
+  if (where.is_path())
+    return where.host;
+  const auto host = where.host.find(':') == std::string::npos ? where.host : "[" + where.host + "]";
+  return host + ":" + std::to_string(where.port);
+}
+
+result<std::vector<endpoint>> parse_endpoints(const std::string& text) {
+  auto all = std::vector<endpoint>{};
+  for (auto begin = size_t{0}; begin <= text.size();) {
+    const auto end = std::min(text.find(',', begin), text.size());
+    auto one = parse_endpoint(text.substr(begin, end - begin));
+    if (!one)
+      return tl::unexpected{one.error()};
+    all.push_back(std::move(*one));
+    begin = end + 1;
+  }
+  return all;
+}
+
+} // namespace hicache::rpc

@@ -1,0 +1,33 @@
+#pragma once
+
+#include "base/error.hpp"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace hicache::rpc {
+
+/// Where a process takes connections: HOST:PORT, where an IPv6 address stands in brackets, or
+/// unix:PATH, a socket in the file system.
+struct endpoint {
+  /// Without brackets; unix:PATH as a whole.
+  std::string host;
+  uint16_t port = 0;
+
+  bool is_path() const noexcept { return host.starts_with("unix:"); }
+};
+
+/// @returns invalid_argument with a sentence that names the text.
+/// @relates endpoint
+result<endpoint> parse_endpoint(const std::string& text);
+
+/// HOST:PORT,HOST:PORT...
+/// @returns invalid_argument with a sentence that names the part that is wrong.
+/// @relates endpoint
+result<std::vector<endpoint>> parse_endpoints(const std::string& text);
+
+/// @relates endpoint
+std::string to_string(const endpoint& where);
+
+} // namespace hicache::rpc

@@ -1,0 +1,51 @@
+#pragma once
+
+#include "base/limits.hpp"
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+/// Bounds of this layer alone; those that it shares with other layers are in base/limits.hpp.
+namespace hicache::rpc::limits {
+
+/// 64-bit words of one message between processes: the longest value, and room for what the protocol
+/// writes around it.
+inline constexpr uint64_t message_words = hicache::limits::wire_words + 1024;
+
+/// Levels of pointers in one message: values have four, the protocol writes as many around them.
+inline constexpr int nesting = 16;
+
+/// Words of requests of one connection that wait for their answers; no more is read from it
+/// meanwhile. Some of the longest messages: who sends more waits for the answers anyway.
+inline constexpr size_t flow_words = 8 * message_words;
+
+/// Questions of one connection whose answers the peer has not let go of: each keeps its answer in
+/// memory. Some times what a member has under way while it reports its pages.
+inline constexpr size_t questions = 4096;
+
+/// Bytes that wait for a peer to take them. Beyond it nothing more is read from the peer, so it is
+/// exceeded by the answers to what was read before.
+inline constexpr size_t unsent_bytes = size_t{4} << 20;
+
+/// Connections that a process serves: each member of the largest cluster, and as many that only
+/// read or ask.
+inline constexpr size_t connections = 2 * hicache::limits::index_members;
+
+/// When a peer that is cut off is noticed, or one that does not take what it is sent: before the
+/// index forgets a silent member (10 s by default), and after some lost packets.
+inline constexpr auto peer_silence = std::chrono::seconds{8};
+
+/// How long a connection may take until the peer has said who it is, and for how long an address
+/// that failed is not tried again by who has something to send there.
+inline constexpr auto connect_time = std::chrono::seconds{2};
+inline constexpr auto connect_pause = std::chrono::seconds{1};
+
+/// When an answer of another process is not waited for any more. Those who ask wait for less; this
+/// frees what a request holds that nobody waits for.
+inline constexpr auto answer_time = std::chrono::seconds{60};
+
+/// Pause of who accepts connections when there are no descriptors left.
+inline constexpr auto accept_pause = std::chrono::milliseconds{250};
+
+} // namespace hicache::rpc::limits

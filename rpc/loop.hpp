@@ -1,0 +1,66 @@
+#pragma once
+
+#include <kj/async-io.h>
+#include <kj/function.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace hicache {
+
+/// A thread that runs kj's event loop: everything that kj and Cap'n Proto own lives there. Shared
+/// by whoever posts to it, also after its end.
+class rpc_loop : public std::enable_shared_from_this<rpc_loop> {
+public:
+  static std::shared_ptr<rpc_loop> start();
+
+  ~rpc_loop();
+
+  rpc_loop(const rpc_loop&) = delete;
+
+  rpc_loop& operator=(const rpc_loop&) = delete;
+
+  // -- any thread -------------------------------------------------------------
+
+  /// Has the loop's thread do something, in the order of the calls.
+  /// @returns false if the loop has ended: then `work` was destroyed here
+  bool post(kj::Function<void()> work);
+
+  bool is_here() const noexcept { return std::this_thread::get_id() == thread_.get_id(); }
+
+  /// Ends the thread, and with it what was kept. Not on the loop's thread.
+  void close();
+
+  // -- the loop's thread ------------------------------------------------------
+
+  kj::LowLevelAsyncIoProvider& provider() const { return *io_->lowLevelProvider; }
+
+  kj::Timer& timer() const { return io_->provider->getTimer(); }
+
+  /// Keeps a task until it ends, or the loop does. How it ends does not matter.
+  void keep(kj::Promise<void> task);
+
+  /// Does something before the loop ends, the latest first.
+  void at_end(kj::Function<void()> work) { at_end_.push_back(kj::mv(work)); }
+
+private:
+  rpc_loop();
+
+  void run();
+
+  int event_;
+  std::mutex mutex_; // Guards what follows.
+  std::vector<kj::Function<void()>> posted_;
+  bool is_closed_ = false;
+  // Of the loop's thread.
+  bool is_ending_ = false;
+  kj::AsyncIoContext* io_ = nullptr;
+  kj::TaskSet* tasks_ = nullptr;
+  std::vector<kj::Function<void()>> at_end_;
+  std::thread thread_;
+};
+
+} // namespace hicache

@@ -1,0 +1,85 @@
+#include "rpc/network.hpp"
+
+#include "rpc/limits.hpp"
+#include "rpc/proxies.hpp"
+#include "rpc/server.hpp"
+
+#include <caf/actor_cast.hpp>
+
+#include <unistd.h>
+
+#include <future>
+#include <utility>
+#include <vector>
+
+namespace hicache {
+
+listener::~listener() {
+  if (descriptor_ >= 0)
+    close(descriptor_);
+}
+
+/// What lives until the loop has ended.
+struct rpc_network::state {
+  state(caf::actor_system& of, const tls_files& tls)
+    : system(of), loop(rpc_loop::start()), proxies(std::make_shared<proxy_table>(of, loop, tls)),
+      here(of) {}
+
+  void serve(listener at, served_actors served, std::chrono::seconds silence) {
+    loop->post([this, at = std::move(at), served = std::move(served), silence]() mutable {
+      servers.push_back(std::make_shared<rpc_server>(system, *loop, proxies->tls(), here,
+                                                     at.release(), std::move(served), silence));
+    });
+  }
+
+  caf::actor_system& system;
+  std::shared_ptr<rpc_loop> loop;
+  std::shared_ptr<proxy_table> proxies;
+  // Of the loop's thread.
+  inline_unit here;
+  std::vector<std::shared_ptr<rpc_server>> servers;
+};
+
+rpc_network::rpc_network(caf::actor_system& system, const tls_files& tls)
+  : state_(std::make_shared<state>(system, tls)),
+    connector_(caf::actor_cast<connector_actor>(state_->proxies->connector())) {
+  state_->loop->post([state = state_.get()] {
+    state->loop->at_end([state] {
+      state->servers.clear();
+      state->proxies->close();
+    });
+  });
+}
+
+rpc_network::~rpc_network() {
+  connector_ = nullptr;
+  state_->loop->close();
+}
+
+result<listener> rpc_network::listen(const rpc::endpoint& where) {
+  return open_listener(where);
+}
+
+void rpc_network::serve(listener at, const directory_actor& directory, const index_serving& how) {
+  state_->serve(std::move(at), {directory, {}, how.on_network_thread}, how.silence);
+}
+
+void rpc_network::serve(listener at, const member_actor& member) {
+  state_->serve(std::move(at), {{}, member, false}, rpc::limits::peer_silence);
+}
+
+void rpc_network::stop_serving() {
+  auto done = std::promise<void>{};
+  const auto is_running = state_->loop->post([state = state_.get(), &done] {
+    state->servers.clear();
+    done.set_value();
+  });
+  if (is_running)
+    done.get_future().wait();
+}
+
+member_actor rpc_network::member_at(const std::string& address) const {
+  return caf::actor_cast<member_actor>(state_->proxies->member_at(address));
+}
+
+} // namespace hicache

@@ -1,0 +1,353 @@
+#include "rpc/proxies.hpp"
+
+#include "messages/interfaces.hpp"
+#include "messages/wire_values.hpp"
+#include "rpc/connector.hpp"
+#include "rpc/limits.hpp"
+#include "rpc/rpc_error.hpp"
+
+#include <caf/actor_cast.hpp>
+#include <caf/actor_config.hpp>
+#include <caf/exit_reason.hpp>
+#include <caf/make_actor.hpp>
+#include <caf/monitorable_actor.hpp>
+#include <caf/sec.hpp>
+#include <kj/debug.h>
+
+#include <optional>
+#include <utility>
+
+namespace hicache {
+
+/// Who waits for an answer, and gets one whatever happens.
+class pending_answer {
+public:
+  explicit pending_answer(const caf::mailbox_element& what) : sender_(what.sender), mid_(what.mid) {
+    if (!mid_.is_request())
+      sender_ = nullptr;
+  }
+
+  pending_answer(const pending_answer&) = delete;
+
+  pending_answer& operator=(const pending_answer&) = delete;
+
+  ~pending_answer() {
+    if (sender_)
+      answer(to_answer({ec::stopping, "connection closed"}));
+  }
+
+  void answer(caf::message what) {
+    if (const auto to = std::exchange(sender_, nullptr))
+      to->enqueue(caf::make_mailbox_element(nullptr, mid_.response_id(), {}, std::move(what)),
+                  nullptr);
+  }
+
+private:
+  caf::strong_actor_ptr sender_;
+  caf::message_id mid_;
+};
+
+namespace {
+
+uint64_t verb_of(const caf::type_erased_tuple& what) {
+  KJ_REQUIRE(what.size() > 0 && what.match_element<caf::atom_value>(0), "no verb");
+  return static_cast<uint64_t>(what.get_as<caf::atom_value>(0));
+}
+
+template <class T>
+const T& argument_of(const caf::type_erased_tuple& what) {
+  KJ_REQUIRE(what.size() == 2 && what.match_element<T>(1), "no such request");
+  return what.get_as<T>(1);
+}
+
+/// Sends a request that holds a value of the protocol, and takes such a value.
+template <class Argument, class Answer, class Request>
+kj::Promise<caf::message> send(Request request, const caf::type_erased_tuple& what) {
+  wire::write(argument_of<Argument>(what), request);
+  return request.send().then([](auto&& response) {
+    auto answer = Answer{};
+    wire::read(response, answer);
+    return caf::make_message(std::move(answer));
+  });
+}
+
+/// The same without an answer.
+template <class Argument, class Request>
+kj::Promise<caf::message> send(Request request, const caf::type_erased_tuple& what) {
+  wire::write(argument_of<Argument>(what), request);
+  return request.send().then([](auto&&) { return caf::message{}; });
+}
+
+kj::Promise<caf::message> refuse() {
+  return to_exception({ec::unsupported, "other processes are not asked this"});
+}
+
+// -- remote ends --------------------------------------------------------------
+
+class index_end final : public remote_end {
+public:
+  index_end(std::shared_ptr<rpc_connection> at, schema::Index::Client shard)
+    : at_(std::move(at)), shard_(kj::mv(shard)) {}
+
+  kj::Promise<caf::message> call(const caf::type_erased_tuple& what) override {
+    switch (verb_of(what)) {
+      case atom::locate::uint_value():
+        return send<key_batch, placements>(shard_.locateRequest(), what);
+      case atom::publish::uint_value():
+        return send<published_pages, membership>(shard_.publishRequest(), what);
+      case atom::withdraw::uint_value():
+        return send<withdrawn_pages, membership>(shard_.withdrawRequest(), what);
+      case atom::tick::uint_value():
+        return send<heartbeat, membership>(shard_.heartbeatRequest(), what);
+      case atom::mount::uint_value():
+        return send<member_info, membership>(shard_.mountRequest(), what);
+      case atom::members::uint_value():
+        return send<member_query, member_list>(shard_.membersRequest(), what);
+      case atom::status::uint_value():
+        return send<status_query, index_status>(shard_.statusRequest(), what);
+      default:
+        return refuse();
+    }
+  }
+
+private:
+  std::shared_ptr<rpc_connection> at_;
+  schema::Index::Client shard_;
+};
+
+class directory_end final : public remote_end {
+public:
+  directory_end(std::shared_ptr<rpc_connection> at, proxy_table& table)
+    : at_(std::move(at)), table_(table), directory_(at_->welcome().getDirectory()) {}
+
+  kj::Promise<caf::message> call(const caf::type_erased_tuple& what) override {
+    switch (verb_of(what)) {
+      case atom::shards::uint_value():
+        return send<shard_map, shard_map>(directory_.exchangeRequest(), what);
+      case atom::locate::uint_value(): {
+        auto request = directory_.shardRequest();
+        request.setNumber(argument_of<uint32_t>(what));
+        return request.send().then([this, at = at_](auto&& answer) {
+          return caf::make_message(table_.connected<index_end>(at, answer.getShard()));
+        });
+      }
+      default:
+        return refuse();
+    }
+  }
+
+private:
+  std::shared_ptr<rpc_connection> at_;
+  proxy_table& table_;
+  schema::Directory::Client directory_;
+};
+
+class connector_end final : public remote_end {
+public:
+  explicit connector_end(proxy_table& table) : table_(table) {}
+
+  kj::Promise<caf::message> call(const caf::type_erased_tuple& what) override {
+    if (verb_of(what) != atom::connect::uint_value())
+      return refuse();
+    const auto address = argument_of<std::string>(what);
+    return open_connection(table_.loop(), table_.tls(), address)
+      .then([this, address](std::shared_ptr<rpc_connection> at) -> kj::Promise<caf::message> {
+        if (!at->welcome().hasDirectory())
+          return to_exception({ec::unsupported, address + " is not an index"});
+        return caf::make_message(table_.connected<directory_end>(at, table_));
+      });
+  }
+
+private:
+  proxy_table& table_;
+};
+
+class member_end final : public remote_end, public std::enable_shared_from_this<member_end> {
+public:
+  member_end(proxy_table& table, std::string address)
+    : table_(table), address_(std::move(address)) {}
+
+  kj::Promise<caf::message> call(const caf::type_erased_tuple& what) override {
+    auto member = connect();
+    switch (verb_of(what)) {
+      case atom::copy::uint_value():
+        return send<page_copies, page_totals>(member.copyRequest(), what);
+      case atom::pin::uint_value():
+        return send<page_pins, page_totals>(member.pinRequest(), what);
+      case atom::clear::uint_value():
+        return send<namespace_pages, page_totals>(member.clearRequest(), what);
+      case atom::drain::uint_value():
+        return send<drain_request, drain_report>(member.drainRequest(), what);
+      case atom::touch::uint_value():
+        return send<key_batch>(member.touchRequest(), what);
+      case atom::corrupt::uint_value():
+        return send<key_batch>(member.corruptRequest(), what);
+      default:
+        return refuse();
+    }
+  }
+
+  /// A member copies all that is worth it before it says that it is drained.
+  bool is_patient(caf::atom_value verb) const override { return verb == atom::drain::value; }
+
+private:
+  /// The member, there or on the way.
+  schema::Member::Client connect() {
+    if (member_ != nullptr)
+      return KJ_ASSERT_NONNULL(member_);
+    const auto now = table_.loop().timer().now();
+    if (failed_ && now < *failed_ + rpc::limits::connect_pause.count() * kj::SECONDS)
+      kj::throwFatalException(
+        to_exception({ec::peer_unreachable, "cannot connect to " + address_}));
+    auto opened = open_connection(table_.loop(), table_.tls(), address_)
+                    .then([this](std::shared_ptr<rpc_connection> at) {
+                      if (!at->welcome().hasMember())
+                        kj::throwFatalException(
+                          to_exception({ec::unsupported, address_ + " is not a member"}));
+                      auto member = at->welcome().getMember();
+                      watch(std::move(at));
+                      return member;
+                    })
+                    .catch_([this](kj::Exception&& ex) -> schema::Member::Client {
+                      failed_ = table_.loop().timer().now();
+                      member_ = nullptr;
+                      kj::throwFatalException(kj::mv(ex));
+                    });
+    auto coming = schema::Member::Client{kj::mv(opened)};
+    member_ = coming;
+    return coming;
+  }
+
+  void watch(std::shared_ptr<rpc_connection> at) {
+    at_ = std::move(at);
+    watching_ = at_->lost()
+                  .then([me = weak_from_this(), &table = table_] {
+                    // What waits is told that the connection is gone before it is let go of.
+                    table.loop().post([me] {
+                      if (const auto still = me.lock()) {
+                        still->member_ = nullptr;
+                        still->at_ = nullptr;
+                      }
+                    });
+                  })
+                  .eagerlyEvaluate(nullptr);
+  }
+
+  proxy_table& table_;
+  std::string address_;
+  std::optional<kj::TimePoint> failed_;
+  std::shared_ptr<rpc_connection> at_;
+  kj::Maybe<schema::Member::Client> member_;
+  kj::Promise<void> watching_ = nullptr;
+};
+
+} // namespace
+
+// -- stand-ins ----------------------------------------------------------------
+
+/// Any thread.
+class proxy_table::proxy_actor final : public caf::monitorable_actor {
+public:
+  proxy_actor(caf::actor_config& config, std::shared_ptr<proxy_table> table, uint64_t number)
+    : monitorable_actor(config), table_(std::move(table)), number_(number) {}
+
+  ~proxy_actor() override {
+    table_->loop_->post([table = table_, number = number_] { table->ends_.erase(number); });
+  }
+
+  const char* name() const override { return "proxy"; }
+
+  void enqueue(caf::mailbox_element_ptr what, caf::execution_unit*) override {
+    if (is_over_.load(std::memory_order_acquire)) {
+      bounce(what);
+      return;
+    }
+    // Who asked is told if the loop has ended.
+    auto asker = std::make_shared<pending_answer>(*what);
+    table_->loop_->post([table = table_, number = number_, me = caf::strong_actor_ptr{ctrl()},
+                         asker = std::move(asker), what = std::move(what)]() mutable {
+      table->pass(number, *what, std::move(asker), std::move(me));
+    });
+  }
+
+  /// The connection is gone.
+  void end() {
+    is_over_.store(true, std::memory_order_release);
+    cleanup(caf::exit_reason::remote_link_unreachable, nullptr);
+  }
+
+private:
+  std::shared_ptr<proxy_table> table_;
+  uint64_t number_;
+  std::atomic<bool> is_over_ = false;
+};
+
+proxy_table::proxy_table(caf::actor_system& system, std::shared_ptr<rpc_loop> loop, tls_files files)
+  : system_(system), loop_(std::move(loop)), tls_(std::move(files)) {
+  // Files that are broken later leave what they were at the start.
+  if (tls_.is_used())
+    static_cast<void>(tls_.get());
+}
+
+caf::strong_actor_ptr proxy_table::make_proxy(uint64_t number) {
+  auto config = caf::actor_config{};
+  return caf::make_actor<proxy_actor, caf::strong_actor_ptr>(
+    system_.next_actor_id(), system_.node(), &system_, config, shared_from_this(), number);
+}
+
+void proxy_table::enter(uint64_t number, std::shared_ptr<remote_end> end) {
+  loop_->post([me = shared_from_this(), number, end = std::move(end)]() mutable {
+    if (!me->is_closed_)
+      me->ends_.emplace(number, std::move(end));
+  });
+}
+
+caf::strong_actor_ptr proxy_table::connector() {
+  const auto number = next_number();
+  enter(number, std::make_shared<connector_end>(*this));
+  return make_proxy(number);
+}
+
+caf::strong_actor_ptr proxy_table::member_at(std::string address) {
+  const auto number = next_number();
+  enter(number, std::make_shared<member_end>(*this, std::move(address)));
+  return make_proxy(number);
+}
+
+template <class End, class... Args>
+caf::strong_actor_ptr proxy_table::connected(std::shared_ptr<rpc_connection> at, Args&&... args) {
+  const auto number = next_number();
+  ends_.emplace(number, std::make_shared<End>(at, std::forward<Args>(args)...));
+  auto proxy = make_proxy(number);
+  loop_->keep(at->lost().then([weak = caf::actor_cast<caf::actor_addr>(proxy)] {
+    if (const auto still = caf::actor_cast<caf::strong_actor_ptr>(weak))
+      static_cast<proxy_actor*>(still->get())->end();
+  }));
+  return proxy;
+}
+
+void proxy_table::pass(uint64_t number, const caf::mailbox_element& what,
+                       std::shared_ptr<pending_answer> asker, caf::strong_actor_ptr proxy) {
+  const auto at = ends_.find(number);
+  if (at == ends_.end())
+    return; // Closed: who asked is told.
+  const auto& content = what.content();
+  auto answer = kj::evalNow([&] { return at->second->call(content); });
+  const auto is_patient = content.size() > 0 && content.match_element<caf::atom_value>(0)
+                          && at->second->is_patient(content.get_as<caf::atom_value>(0));
+  if (!is_patient)
+    answer
+      = loop_->timer().timeoutAfter(rpc::limits::answer_time.count() * kj::SECONDS, kj::mv(answer));
+  // The proxy is kept, and with it the connection, until there is an answer.
+  loop_->keep(answer
+                .then([asker](caf::message&& x) { asker->answer(std::move(x)); },
+                      [asker](kj::Exception&& ex) { asker->answer(to_answer(from_exception(ex))); })
+                .attach(std::move(proxy)));
+}
+
+void proxy_table::close() {
+  is_closed_ = true;
+  ends_.clear();
+}
+
+} // namespace hicache

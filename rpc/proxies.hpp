@@ -1,0 +1,90 @@
+#pragma once
+
+#include "rpc/connection.hpp"
+
+#include <caf/actor_control_block.hpp>
+#include <caf/actor_system.hpp>
+#include <caf/mailbox_element.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+
+namespace hicache {
+
+/// Who waits for an answer.
+class pending_answer;
+
+/// An actor of another process as this process asks it. The loop's thread.
+class remote_end {
+public:
+  virtual ~remote_end() noexcept(false) = default;
+
+  /// Passes a message on.
+  /// @returns what is answered; fails with to_exception
+  virtual kj::Promise<caf::message> call(const caf::type_erased_tuple& what) = 0;
+
+  /// Whether a request ends by itself, so that it may take any time.
+  virtual bool is_patient(caf::atom_value) const { return false; }
+};
+
+/// The remote ends of a process, and their stand-ins: actors of this process that take a message on
+/// the thread of whoever sends it, and hand it to the loop's thread. Shared by the stand-ins, which
+/// may outlive the loop: then they answer ec::stopping.
+class proxy_table : public std::enable_shared_from_this<proxy_table> {
+public:
+  proxy_table(caf::actor_system& system, std::shared_ptr<rpc_loop> loop, tls_files files);
+
+  proxy_table(const proxy_table&) = delete;
+
+  proxy_table& operator=(const proxy_table&) = delete;
+
+  // -- any thread -------------------------------------------------------------
+
+  /// What connects, a connector_actor.
+  caf::strong_actor_ptr connector();
+
+  /// A member at an address, a member_actor. It is connected to when there is something to say, and
+  /// again after the connection was lost.
+  caf::strong_actor_ptr member_at(std::string address);
+
+  // -- the loop's thread ------------------------------------------------------
+
+  /// A directory, or a shard. The stand-in ends with its connection.
+  template <class End, class... Args>
+  caf::strong_actor_ptr connected(std::shared_ptr<rpc_connection> at, Args&&... args);
+
+  rpc_loop& loop() const noexcept { return *loop_; }
+
+  tls_source& tls() noexcept { return tls_; }
+
+  /// Lets go of all remote ends.
+  void close();
+
+private:
+  class proxy_actor;
+  friend class proxy_actor;
+
+  uint64_t next_number() noexcept { return ++last_number_; }
+
+  /// A stand-in for the remote end of that number.
+  caf::strong_actor_ptr make_proxy(uint64_t number);
+
+  /// Enters a remote end, from any thread.
+  void enter(uint64_t number, std::shared_ptr<remote_end> end);
+
+  /// Passes a message to a remote end, and its answer to the sender.
+  void pass(uint64_t number, const caf::mailbox_element& what,
+            std::shared_ptr<pending_answer> asker, caf::strong_actor_ptr proxy);
+
+  caf::actor_system& system_;
+  std::shared_ptr<rpc_loop> loop_;
+  std::atomic<uint64_t> last_number_ = 0;
+  // Of the loop's thread.
+  tls_source tls_;
+  bool is_closed_ = false;
+  std::unordered_map<uint64_t, std::shared_ptr<remote_end>> ends_;
+};
+
+} // namespace hicache

@@ -1,0 +1,183 @@
+#include "rpc/server.hpp"
+
+#include "base/limits.hpp"
+#include "rpc/limits.hpp"
+#include "rpc/peer_stream.hpp"
+#include "rpc/rpc_error.hpp"
+#include "rpc/tls_stream.hpp"
+
+#include <capnp/rpc-twoparty.h>
+#include <kj/debug.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+namespace hicache {
+
+namespace {
+
+auto to_kj(std::chrono::nanoseconds time) {
+  return time.count() * kj::NANOSECONDS;
+}
+
+} // namespace
+
+/// What speaks Cap'n Proto with one peer.
+struct rpc_dialogue {
+  rpc_dialogue(kj::Own<kj::AsyncIoStream> transport, schema::Process::Client bootstrap)
+    : stream(kj::mv(transport)), messages(*stream),
+      network(messages, capnp::rpc::twoparty::Side::SERVER, receive_bounds()),
+      system(capnp::makeRpcServer(network, kj::mv(bootstrap))) {
+    system.setFlowLimit(rpc::limits::flow_words);
+    messages.throttle(network);
+  }
+
+  kj::Own<kj::AsyncIoStream> stream;
+  peer_stream messages;
+  capnp::TwoPartyVatNetwork network;
+  capnp::RpcSystem<capnp::rpc::twoparty::VatId> system;
+};
+
+struct rpc_server::visitor {
+  std::string name;
+  kj::TimePoint since = kj::origin<kj::TimePoint>();
+  std::list<visitor>::iterator at;
+  /// True once it has said that it speaks this protocol.
+  bool is_proven = false;
+  bool is_gone = false;
+  std::string fault;
+  std::shared_ptr<session> asker;
+  kj::Own<kj::AsyncIoStream> stream;
+  kj::Own<rpc_dialogue> dialogue;
+  kj::Promise<void> task = nullptr;
+};
+
+rpc_server::rpc_server(caf::actor_system& system, rpc_loop& loop, tls_source& tls,
+                       inline_unit& here, int socket, served_actors served,
+                       std::chrono::seconds silence)
+  : system_(system), loop_(loop), tls_(tls), here_(here), served_(std::move(served)),
+    silence_(silence), receiver_(loop.provider().wrapListenSocketFd(
+                         socket, kj::LowLevelAsyncIoProvider::TAKE_OWNERSHIP
+                                   | kj::LowLevelAsyncIoProvider::ALREADY_CLOEXEC
+                                   | kj::LowLevelAsyncIoProvider::ALREADY_NONBLOCK)) {
+  accepting_ = accept_next().eagerlyEvaluate(nullptr);
+  sweeping_ = sweep().eagerlyEvaluate(nullptr);
+}
+
+rpc_server::~rpc_server() = default;
+
+kj::Promise<void> rpc_server::accept_next() {
+  return kj::evalNow([this] { return receiver_->accept(); })
+    .then(
+      [this](kj::Own<kj::AsyncIoStream> stream) -> kj::Promise<void> {
+        is_short_of_descriptors_ = false;
+        admit(kj::mv(stream));
+        return kj::READY_NOW;
+      },
+      [this](kj::Exception&& ex) {
+        // Mostly that there are no descriptors left: those who knock wait until there are.
+        if (!std::exchange(is_short_of_descriptors_, true))
+          spdlog::error("cannot accept connections: {}; trying again until it works",
+                        ex.getDescription().cStr());
+        return loop_.timer().afterDelay(to_kj(rpc::limits::accept_pause));
+      })
+    .then([this] { return accept_next(); });
+}
+
+void rpc_server::admit(kj::Own<kj::AsyncIoStream> stream) {
+  if (visitors_.size() >= rpc::limits::connections) {
+    spdlog::warn("closed the connection from {}: too many are open", peer_name(*stream));
+    return;
+  }
+  auto& peer = visitors_.emplace_back();
+  peer.at = std::prev(visitors_.end());
+  peer.name = peer_name(*stream);
+  peer.since = loop_.timer().now();
+  peer.stream = kj::mv(stream);
+  ++unproven_;
+  // The oldest goes, so that a flood of silent peers keeps nobody out who has something to say.
+  if (unproven_ > limits::connections_unproven) {
+    const auto is_open = [](const visitor& x) { return !x.is_proven && !x.is_gone; };
+    refuse(*std::ranges::find_if(visitors_, is_open),
+           "too many connections wait for their first message");
+  }
+  peer.task
+    = kj::evalNow([&] { return serve(peer); })
+        .then([] {}, [&peer](kj::Exception&& ex) { peer.fault = ex.getDescription().cStr(); })
+        .then([this, &peer] { forget(peer); })
+        .eagerlyEvaluate(nullptr);
+}
+
+kj::Promise<void> rpc_server::serve(visitor& peer) {
+  tune(*peer.stream, silence_);
+  auto ready = kj::Promise<kj::Own<kj::AsyncIoStream>>{nullptr};
+  if (tls_.is_used()) {
+    auto keys = tls_.get();
+    if (!keys)
+      kj::throwFatalException(to_exception(keys.error()));
+    ready = wrap_tls(kj::mv(peer.stream), *keys, true);
+  } else {
+    ready = kj::mv(peer.stream);
+  }
+  return ready.then([this, &peer](kj::Own<kj::AsyncIoStream> stream) {
+    peer.asker = std::make_shared<session>(system_, loop_.shared_from_this());
+    auto greeted = [this, &peer] {
+      if (!std::exchange(peer.is_proven, true))
+        --unproven_;
+    };
+    peer.dialogue = kj::heap<rpc_dialogue>(
+      kj::mv(stream), serve_process(peer.asker, served_, here_, std::move(greeted)));
+    return peer.dialogue->network.onDisconnect();
+  });
+}
+
+kj::Promise<void> rpc_server::sweep() {
+  const auto now = loop_.timer().now();
+  for (auto& peer : visitors_) {
+    if (peer.is_gone)
+      continue;
+    if (!peer.is_proven && now - peer.since > to_kj(limits::handshake_time))
+      refuse(peer, "it does not say who it is");
+    else if (peer.dialogue.get() != nullptr
+             && peer.dialogue->network.getOutgoingMessageWaitTime()
+                  > to_kj(rpc::limits::peer_silence))
+      refuse(peer, "it does not take what it is sent");
+  }
+  return loop_.timer().afterDelay(1 * kj::SECONDS).then([this] { return sweep(); });
+}
+
+void rpc_server::refuse(visitor& peer, const std::string& why) {
+  spdlog::warn("closed the connection from {}: {}", peer.name, why);
+  peer.is_gone = true;
+  if (!peer.is_proven)
+    --unproven_;
+  erase(peer);
+}
+
+void rpc_server::forget(visitor& peer) {
+  if (std::exchange(peer.is_gone, true))
+    return;
+  auto fault = peer.fault;
+  if (fault.empty() && peer.dialogue.get() != nullptr)
+    fault = peer.dialogue->messages.fault();
+  if (!fault.empty() && !peer.is_proven)
+    spdlog::warn("refused the connection from {}: {}", peer.name, fault);
+  else if (!fault.empty())
+    spdlog::warn("closed the connection from {}: {}", peer.name, fault);
+  else if (!peer.is_proven)
+    spdlog::info("{} hung up before it said who it is", peer.name);
+  if (!peer.is_proven)
+    --unproven_;
+  erase(peer);
+}
+
+void rpc_server::erase(visitor& peer) {
+  loop_.post([me = weak_from_this(), at = peer.at] {
+    if (const auto still = me.lock())
+      still->visitors_.erase(at);
+  });
+}
+
+} // namespace hicache

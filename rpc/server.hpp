@@ -1,0 +1,65 @@
+#pragma once
+
+#include "rpc/services.hpp"
+#include "rpc/sockets.hpp"
+#include "rpc/tls.hpp"
+
+#include <chrono>
+#include <list>
+#include <memory>
+#include <string>
+
+namespace hicache {
+
+/// Accepts connections and serves actors to those who are there. The loop's thread.
+class rpc_server : public std::enable_shared_from_this<rpc_server> {
+public:
+  /// @param socket Bound and listening; taken over.
+  /// @param loop, tls, here Must outlive the server.
+  rpc_server(caf::actor_system& system, rpc_loop& loop, tls_source& tls, inline_unit& here,
+             int socket, served_actors served, std::chrono::seconds silence);
+
+  ~rpc_server();
+
+  rpc_server(const rpc_server&) = delete;
+
+  rpc_server& operator=(const rpc_server&) = delete;
+
+private:
+  struct visitor;
+
+  /// Takes the next connection, for ever.
+  kj::Promise<void> accept_next();
+
+  void admit(kj::Own<kj::AsyncIoStream> stream);
+
+  /// Speaks with a peer until one of the two ends it.
+  kj::Promise<void> serve(visitor& peer);
+
+  /// Closes what is silent, or does not take what it is sent. Again each second.
+  kj::Promise<void> sweep();
+
+  /// Ends a connection, and says so.
+  void refuse(visitor& peer, const std::string& why);
+
+  void forget(visitor& peer);
+
+  /// Lets go of a peer, but not while what belongs to it is at work.
+  void erase(visitor& peer);
+
+  caf::actor_system& system_;
+  rpc_loop& loop_;
+  tls_source& tls_;
+  inline_unit& here_;
+  served_actors served_;
+  std::chrono::seconds silence_;
+  bool is_short_of_descriptors_ = false;
+  kj::Own<kj::ConnectionReceiver> receiver_;
+  /// In the order in which they came.
+  std::list<visitor> visitors_;
+  size_t unproven_ = 0;
+  kj::Promise<void> accepting_ = nullptr;
+  kj::Promise<void> sweeping_ = nullptr;
+};
+
+} // namespace hicache

@@ -1,0 +1,61 @@
+@0xc1d7a90b52e8f364;
+
+# What processes ask of each other. An interface's methods are the messages of the actor of that name in messages/interfaces.hpp that
+# others may send. Add methods at the end; never reuse a number.
+
+using Cxx = import "/capnp/c++.capnp";
+using Protocol = import "/messages/index_protocol.capnp";
+$Cxx.namespace("hicache::schema");
+
+struct Hello {
+  # What the sender speaks, and what it wants at least: index_protocol_version and index_protocol_minimum.
+  version @0 :UInt32;
+  minimum @1 :UInt32;
+}
+
+struct Welcome {
+  hello @0 :Hello;
+  # What the process serves; null what it does not.
+  directory @1 :Directory;
+  member @2 :Member;
+}
+
+interface Process {
+  # What every connection begins with.
+  hello @0 Hello -> Welcome;
+}
+
+struct ShardQuery {
+  number @0 :UInt32;
+}
+
+struct ShardAnswer {
+  shard @0 :Index;
+}
+
+interface Directory {
+  exchange @0 Protocol.ShardMap -> Protocol.ShardMap;
+  shard @1 ShardQuery -> ShardAnswer;
+}
+
+struct Done {
+}
+
+interface Index {
+  mount @0 Protocol.MemberInfo -> Protocol.Membership;
+  heartbeat @1 Protocol.Heartbeat -> Protocol.Membership;
+  publish @2 Protocol.PublishedPages -> Protocol.Membership;
+  withdraw @3 Protocol.WithdrawnPages -> Protocol.Membership;
+  locate @4 Protocol.KeyBatch -> Protocol.Placements;
+  members @5 Protocol.MemberQuery -> Protocol.MemberList;
+  status @6 Protocol.StatusQuery -> Protocol.IndexStatus;
+}
+
+interface Member {
+  copy @0 Protocol.PageCopies -> Protocol.PageTotals;
+  pin @1 Protocol.PagePins -> Protocol.PageTotals;
+  clear @2 Protocol.NamespacePages -> Protocol.PageTotals;
+  drain @3 Protocol.DrainRequest -> Protocol.DrainReport;
+  touch @4 Protocol.KeyBatch -> Done;
+  corrupt @5 Protocol.KeyBatch -> Done;
+}

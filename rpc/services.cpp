@@ -1,0 +1,190 @@
+#include "rpc/services.hpp"
+
+#include "messages/wire_values.hpp"
+#include "rpc/connector.hpp"
+#include "rpc/rpc_error.hpp"
+
+#include <caf/actor_cast.hpp>
+#include <kj/debug.h>
+
+#include <string>
+#include <utility>
+
+namespace hicache {
+
+namespace {
+
+/// An actor of this process, as one peer reaches it.
+class served_actor {
+public:
+  served_actor(std::shared_ptr<session> peer, caf::strong_actor_ptr actor, inline_unit* here)
+    : peer_(std::move(peer)), actor_(std::move(actor)), here_(here) {}
+
+protected:
+  /// Passes a request to the actor, and its answer back.
+  template <class Request, class Answer, class Context, class Verb>
+  kj::Promise<void> relay(Context context, Verb verb) {
+    auto request = Request{};
+    wire::read(context.getParams(), request);
+    context.releaseParams();
+    context.allowCancellation();
+    return peer_->ask(actor_, caf::make_message(verb, std::move(request)), here_)
+      .then([context](const caf::message& answer) mutable {
+        KJ_REQUIRE(answer.match_elements<Answer>(), "an answer of another type");
+        wire::write(answer.get_as<Answer>(0), context.getResults());
+      });
+  }
+
+  /// Passes something that nobody answers.
+  template <class Message, class Context, class Verb>
+  kj::Promise<void> pass(Context context, Verb verb) {
+    auto message = Message{};
+    wire::read(context.getParams(), message);
+    peer_->tell(actor_, caf::make_message(verb, std::move(message)), here_);
+    return kj::READY_NOW;
+  }
+
+  std::shared_ptr<session> peer_;
+  caf::strong_actor_ptr actor_;
+  inline_unit* here_;
+};
+
+class index_service final : public schema::Index::Server, served_actor {
+public:
+  using served_actor::served_actor;
+
+  kj::Promise<void> mount(MountContext context) override {
+    return relay<member_info, membership>(context, atom::mount_v);
+  }
+
+  kj::Promise<void> heartbeat(HeartbeatContext context) override {
+    return relay<hicache::heartbeat, membership>(context, atom::tick_v);
+  }
+
+  kj::Promise<void> publish(PublishContext context) override {
+    return relay<published_pages, membership>(context, atom::publish_v);
+  }
+
+  kj::Promise<void> withdraw(WithdrawContext context) override {
+    return relay<withdrawn_pages, membership>(context, atom::withdraw_v);
+  }
+
+  kj::Promise<void> locate(LocateContext context) override {
+    return relay<key_batch, placements>(context, atom::locate_v);
+  }
+
+  kj::Promise<void> members(MembersContext context) override {
+    return relay<member_query, member_list>(context, atom::members_v);
+  }
+
+  kj::Promise<void> status(StatusContext context) override {
+    return relay<status_query, index_status>(context, atom::status_v);
+  }
+};
+
+class directory_service final : public schema::Directory::Server, served_actor {
+public:
+  directory_service(std::shared_ptr<session> peer, const directory_actor& directory,
+                    inline_unit& here, bool has_one_shard)
+    : served_actor(std::move(peer), caf::actor_cast<caf::strong_actor_ptr>(directory), &here),
+      has_one_shard_(has_one_shard) {}
+
+  kj::Promise<void> exchange(ExchangeContext context) override {
+    return relay<shard_map, shard_map>(context, atom::shards_v);
+  }
+
+  kj::Promise<void> shard(ShardContext context) override {
+    const auto number = context.getParams().getNumber();
+    return peer_->ask(actor_, caf::make_message(atom::locate_v, number), here_)
+      .then([this, context](const caf::message& answer) mutable {
+        KJ_REQUIRE(answer.match_elements<caf::strong_actor_ptr>(), "an answer of another type");
+        context.getResults().setShard(kj::heap<index_service>(
+          peer_, answer.get_as<caf::strong_actor_ptr>(0), has_one_shard_ ? here_ : nullptr));
+      });
+  }
+
+private:
+  bool has_one_shard_;
+};
+
+class member_service final : public schema::Member::Server, served_actor {
+public:
+  using served_actor::served_actor;
+
+  kj::Promise<void> copy(CopyContext context) override {
+    return relay<page_copies, page_totals>(context, atom::copy_v);
+  }
+
+  kj::Promise<void> pin(PinContext context) override {
+    return relay<page_pins, page_totals>(context, atom::pin_v);
+  }
+
+  kj::Promise<void> clear(ClearContext context) override {
+    return relay<namespace_pages, page_totals>(context, atom::clear_v);
+  }
+
+  kj::Promise<void> drain(DrainContext context) override {
+    return relay<drain_request, drain_report>(context, atom::drain_v);
+  }
+
+  kj::Promise<void> touch(TouchContext context) override {
+    return pass<key_batch>(context, atom::touch_v);
+  }
+
+  kj::Promise<void> corrupt(CorruptContext context) override {
+    return pass<key_batch>(context, atom::corrupt_v);
+  }
+};
+
+class process_service final : public schema::Process::Server {
+public:
+  process_service(std::shared_ptr<session> peer, served_actors served, inline_unit& here,
+                  std::function<void()> greeted)
+    : peer_(std::move(peer)), served_(std::move(served)), here_(here),
+      greeted_(std::move(greeted)) {}
+
+  kj::Promise<void> hello(HelloContext context) override {
+    if (const auto fits = check_hello(context.getParams()); !fits)
+      kj::throwFatalException(to_exception(fits.error()));
+    greeted_();
+    auto welcome = context.getResults();
+    write_hello(welcome.initHello());
+    if (served_.directory)
+      welcome.setDirectory(
+        kj::heap<directory_service>(peer_, served_.directory, here_, served_.has_one_shard));
+    if (served_.member)
+      welcome.setMember(kj::heap<member_service>(
+        peer_, caf::actor_cast<caf::strong_actor_ptr>(served_.member), &here_));
+    return kj::READY_NOW;
+  }
+
+private:
+  std::shared_ptr<session> peer_;
+  served_actors served_;
+  inline_unit& here_;
+  std::function<void()> greeted_;
+};
+
+} // namespace
+
+schema::Process::Client serve_process(std::shared_ptr<session> peer, const served_actors& served,
+                                      inline_unit& here, std::function<void()> greeted) {
+  return kj::heap<process_service>(std::move(peer), served, here, std::move(greeted));
+}
+
+result<void> check_hello(schema::Hello::Reader hello) {
+  if (hello.getVersion() >= index_protocol_minimum && hello.getMinimum() <= index_protocol_version)
+    return {};
+  return fail(ec::unsupported, "the peer speaks version " + std::to_string(hello.getVersion())
+                                 + " of the protocol and wants at least "
+                                 + std::to_string(hello.getMinimum()) + "; this process speaks "
+                                 + std::to_string(index_protocol_version) + " and wants at least "
+                                 + std::to_string(index_protocol_minimum));
+}
+
+void write_hello(schema::Hello::Builder hello) {
+  hello.setVersion(index_protocol_version);
+  hello.setMinimum(index_protocol_minimum);
+}
+
+} // namespace hicache

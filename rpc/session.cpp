@@ -1,0 +1,117 @@
+#include "rpc/session.hpp"
+
+#include "messages/caf_error.hpp"
+#include "rpc/rpc_error.hpp"
+
+#include <caf/actor_config.hpp>
+#include <caf/actor_system.hpp>
+#include <caf/exit_reason.hpp>
+#include <caf/mailbox_element.hpp>
+#include <caf/make_actor.hpp>
+
+#include <utility>
+
+namespace hicache {
+
+namespace {
+
+/// Messages that an actor handles before others have their turn.
+constexpr auto throughput = size_t{32};
+
+} // namespace
+
+void inline_unit::run() {
+  while (!jobs_.empty()) {
+    auto* job = jobs_.front();
+    jobs_.pop_front();
+    if (job->resume(this, throughput) == caf::resumable::resume_later)
+      jobs_.push_back(job);
+    else
+      caf::intrusive_ptr_release(job);
+  }
+}
+
+/// What actors see of a peer. Any thread.
+class session::peer_actor final : public caf::monitorable_actor {
+public:
+  peer_actor(caf::actor_config& config, std::shared_ptr<rpc_loop> loop,
+             std::weak_ptr<session> owner)
+    : monitorable_actor(config), loop_(std::move(loop)), owner_(std::move(owner)) {}
+
+  const char* name() const override { return "peer"; }
+
+  void enqueue(caf::mailbox_element_ptr what, caf::execution_unit*) override {
+    if (!what->mid.is_response()) {
+      bounce(what); // It takes nothing but answers.
+      return;
+    }
+    const auto number = what->mid.request_id().integer_value();
+    auto answer = what->move_content_to_message();
+    if (loop_->is_here())
+      hand_over(owner_, number, answer);
+    else
+      loop_->post(
+        [owner = owner_, number, answer = std::move(answer)] { hand_over(owner, number, answer); });
+  }
+
+private:
+  static void hand_over(const std::weak_ptr<session>& owner, uint64_t number,
+                        const caf::message& answer) {
+    if (const auto to = owner.lock())
+      to->take_answer(number, answer);
+  }
+
+  std::shared_ptr<rpc_loop> loop_;
+  /// Looked at on the loop's thread only.
+  std::weak_ptr<session> owner_;
+};
+
+session::session(caf::actor_system& system, std::shared_ptr<rpc_loop> loop)
+  : loop_(std::move(loop)), system_(system) {}
+
+session::~session() {
+  if (self_)
+    static_cast<peer_actor*>(self_->get())
+      ->cleanup(caf::exit_reason::remote_link_unreachable, nullptr);
+}
+
+kj::Promise<caf::message> session::ask(const caf::strong_actor_ptr& to, caf::message what,
+                                       inline_unit* here) {
+  if (!self_) {
+    auto config = caf::actor_config{};
+    self_ = caf::make_actor<peer_actor, caf::strong_actor_ptr>(
+      system_.next_actor_id(), system_.node(), &system_, config, loop_, weak_from_this());
+  }
+  const auto number = ++last_request_;
+  auto answer = kj::newPromiseAndFulfiller<caf::message>();
+  open_.emplace(number, kj::mv(answer.fulfiller));
+  to->enqueue(
+    caf::make_mailbox_element(self_, caf::message_id{number}.with_normal_priority(), {}, what),
+    here);
+  if (here != nullptr)
+    here->run();
+  return answer.promise.attach(kj::defer([me = weak_from_this(), number] {
+    if (const auto still = me.lock())
+      still->open_.erase(number); // Nobody waits any more.
+  }));
+}
+
+void session::tell(const caf::strong_actor_ptr& to, caf::message what, inline_unit* here) {
+  to->enqueue(caf::make_mailbox_element(nullptr, caf::message_id{}, {}, what), here);
+  if (here != nullptr)
+    here->run();
+}
+
+void session::take_answer(uint64_t number, const caf::message& answer) {
+  const auto at = open_.find(number);
+  if (at == open_.end())
+    return;
+  auto fulfiller = kj::mv(at->second);
+  open_.erase(at);
+  if (answer.match_elements<caf::error>())
+    fulfiller->reject(to_exception(from_caf(answer.get_as<caf::error>(0))));
+  else
+    fulfiller->fulfill(caf::message{answer});
+}
+
+} // namespace hicache
