@@ -129,7 +129,7 @@ class ClusterTest(SystemTest):
         """Two instances share L2s through which their pages pass some dozen times; later ones find what is left."""
         _, address = self.start_index()
         def flags(*more, trace=None, config=""):
-            return self.flags(address, "--hicache-mem-layout", "page_head", "--hicache-ratio", "1", *more, segment=segment,
+            return self.flags(address, "--hicache-mem-layout", "page_head", "--hicache-ratio", "4", *more, segment=segment,
                               trace=trace, config='"prefetch_threshold": 64, "zero_copy": true' + config)
         sharing = [self.start_replay(name, 2, *flags("--linger", "forever")) for name in ("first", "second")]
         reports = []
