@@ -43,7 +43,7 @@ std::optional<store_breaker::pass> store_breaker::admit(time_point now) {
 void store_breaker::succeeded(store_call call, pass shown, time_point now) {
   if (shown.period != period_)
     return;
-  in_a_row_ = 0;
+  in_a_row_[static_cast<size_t>(call)] = 0;
   window_ = (window_ << 1) & window_mask;
   seen_ = std::min(seen_ + 1, limits::breaker_window);
   is_probing_ = false;
@@ -59,10 +59,10 @@ void store_breaker::succeeded(store_call call, pass shown, time_point now) {
 void store_breaker::failed(store_call call, pass shown, breaker_cause cause, time_point now) {
   if (shown.period != period_)
     return;
-  ++in_a_row_;
+  const auto in_a_row = ++in_a_row_[static_cast<size_t>(call)];
   window_ = ((window_ << 1) | 1) & window_mask;
   seen_ = std::min(seen_ + 1, limits::breaker_window);
-  if (shown.is_probe || in_a_row_ >= limits::breaker_failures || window_is_bad())
+  if (shown.is_probe || in_a_row >= limits::breaker_failures || window_is_bad())
     open(call, cause, now);
 }
 
@@ -76,7 +76,7 @@ void store_breaker::enter(breaker_state state, time_point now) {
   state_ = state;
   since_ = now;
   ++period_;
-  in_a_row_ = 0;
+  in_a_row_ = {};
   is_probing_ = false;
 }
 

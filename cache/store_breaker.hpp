@@ -2,6 +2,7 @@
 
 #include "base/clock.hpp"
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -9,6 +10,9 @@
 namespace hicache {
 
 enum class store_call : uint8_t { exists, get, set, remove };
+
+/// Number of enumerators of `store_call`.
+inline constexpr size_t store_call_count = 4;
 
 enum class breaker_state : uint8_t {
   /// Calls go to the store.
@@ -39,11 +43,11 @@ const char* to_string(breaker_cause cause) noexcept;
 /// half-open). Reads and writes of a store have one each, because a disk that cannot be written
 /// can often be read. A state machine of values: takes the time as an argument, asks nobody.
 ///
-/// Opens after limits::breaker_failures failures in a row, when half of the last
-/// limits::breaker_window calls failed, or when limits::stuck_calls calls have not returned. After
-/// a pause, which doubles each time, it lets one call at a time pass as a probe. It closes when a
-/// probe of the kind that failed succeeds: a dead disk may still answer from its cache which files
-/// there are.
+/// Opens after limits::breaker_failures failures in a row of calls of one kind, when half of the
+/// last limits::breaker_window calls failed, or when limits::stuck_calls calls have not returned.
+/// After a pause, which doubles each time, it lets one call at a time pass as a probe. It closes
+/// when a probe of the kind that failed succeeds: a dead disk may still answer from its cache which
+/// files there are.
 class store_breaker {
 public:
   /// What an admitted call shows when its outcome is known.
@@ -85,7 +89,9 @@ private:
   /// Numbers the states entered.
   uint64_t period_ = 0;
   uint64_t openings_ = 0;
-  uint32_t in_a_row_ = 0;
+  /// Failures since a call of that kind succeeded: of pages that cannot be read, a store may still
+  /// know that they are there.
+  std::array<uint32_t, store_call_count> in_a_row_{};
   /// The last calls, the latest in the lowest bit; 1: failed.
   uint64_t window_ = 0;
   uint32_t seen_ = 0;

@@ -64,6 +64,7 @@ INSTANTIATE_TEST_SUITE_P(
     breaker_case{"AStoreThatWorksIsUsed", "ggeg", "cccc closed none"},
     breaker_case{"TwoFailuresAreChance", "FFgFF", "ccccc closed none"},
     breaker_case{"ThreeFailuresInARowOpen", "FFFgg", "cccxx open failing"},
+    breaker_case{"SuccessesOfAnotherKindHideNothing", "eLeLeLg", "ccccccx open late"},
     breaker_case{"LatenessIsToldAsSuch", "LLLg", "cccx open late"},
     breaker_case{"AThirdFailsForever", times(40, "Fgg"), times(120, "c") + " closed none"},
     breaker_case{"HalfOfAWindowFails", times(16, "FFgg") + "g",

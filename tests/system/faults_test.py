@@ -115,7 +115,8 @@ class StuckStoreTest(FaultsTest):
                          "--hicache-storage-timeout", "400ms", "--shutdown-grace", "500ms"]
                 self.replay(f"warm{ranks}", ranks, *flags)
                 self.replace_by_pipes(pages)
-                stuck = self.start_replay(f"stuck{ranks}", ranks, *flags, "--linger", "forever", "--admin-listen", "127.0.0.1:0")
+                stuck = self.start_replay(f"stuck{ranks}", ranks, *flags, "--linger", "forever",
+                                          "--admin-listen", f"unix:{self.folder}/admin{ranks}")
                 report = self.wait_for_report(stuck, len(rows))
                 self.assert_clean(report)
                 self.assertEqual(report["cached_tokens"]["l3"], 0)
@@ -135,7 +136,6 @@ class StuckStoreTest(FaultsTest):
                 self.assertEqual(stuck.wait(5 + SLACK_S), 0, stuck.text())
                 self.assertIn("have not returned and are left behind", stuck.err.read_text())
                 self.assert_all_gone(stuck)
-
 
     def test_calls_that_never_return_cost_pages_and_nothing_else(self):
         # Reads and writes of four ranks stick, so pages of backups are in quarantine on some ranks and not on others.
