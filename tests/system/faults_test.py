@@ -133,7 +133,7 @@ class StuckStoreTest(FaultsTest):
                 self.assertGreater(status["stuck_calls"], 0)
                 self.assertGreater(status["quarantined_pages"], 0)
                 stuck.terminate()
-                self.assertEqual(stuck.wait(5 + SLACK_S), 0, stuck.text())
+                stuck.wait(5 + SLACK_S) # mpirun itself ends with 1 after a signal.
                 self.assertIn("have not returned and are left behind", stuck.err.read_text())
                 self.assert_all_gone(stuck)
 
