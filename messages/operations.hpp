@@ -515,8 +515,7 @@ struct operation_done {
   bool device_lost = false;
   /// Backups: pages of the command that L3 has now, from the first one on without a gap.
   uint64_t stored = 0;
-  /// Backups: true if it was given up while the store may still read the pages. Another one follows
-  /// when it does not.
+  /// Backups: given up while the store may still read the pages. Another follows when it cannot.
   bool is_in_quarantine = false;
 };
 
