@@ -266,7 +266,11 @@ struct hi_radix_tree::impl {
   void stage();
   /// Nodes of one path, each the parent of the next, that L3 takes as soon as L2 has them.
   std::vector<radix_node*> unstaged_run(radix_node& end) const;
-  void finish_backups(std::span<const int64_t> stored);
+  /// What all ranks agreed on about an open backup, as a step's facts say it.
+  using backup_fact = std::pair<operation_id, int64_t>;
+  /// Puts names to a step's facts, before anything else of the step: it may begin backups.
+  std::vector<backup_fact> name_backups(std::span<const int64_t> stored) const;
+  void finish_backups(std::span<const backup_fact> facts);
   void give_up_backup(operation_id id);
   void release_backup(operation_id id);
   void finish_backup(operation_id id, uint64_t stored);

@@ -28,6 +28,7 @@ std::vector<ready_request> hi_radix_tree::impl::step(const step_facts& facts,
         && static_cast<uint64_t>(facts.next_fetch) < open_fetches.size() - facts.fetches.size()));
   HICACHE_CHECK((!facts.write_failed || facts.writes_done > writes.done)
                 && (!facts.load_failed || facts.loads_done > loads.done));
+  const auto backup_facts = name_backups(facts.backups);
   advance(facts.now_ns);
   failed.clear();
   while (writes.done < facts.writes_done) {
@@ -44,7 +45,7 @@ std::vector<ready_request> hi_radix_tree::impl::step(const step_facts& facts,
     else
       finish_load(load);
   }
-  finish_backups(facts.backups);
+  finish_backups(backup_facts);
   auto ready = std::vector<ready_request>{};
   finish_fetches(facts, arrived, ready);
   stop_overdue();

@@ -93,12 +93,17 @@ void hi_radix_tree::impl::drop_backup(operation_id id, open_backup& backup) {
   effects.push_back(drop_command{id});
 }
 
-void hi_radix_tree::impl::finish_backups(std::span<const int64_t> stored) {
-  auto ended = std::vector<std::pair<operation_id, int64_t>>{};
+std::vector<hi_radix_tree::impl::backup_fact>
+hi_radix_tree::impl::name_backups(std::span<const int64_t> stored) const {
+  auto facts = std::vector<backup_fact>{};
   for (auto i = size_t{0}; i < stored.size(); ++i)
     if (stored[i] >= 0 || stored[i] == backup_given_up)
-      ended.emplace_back(open_backups[i], stored[i]);
-  for (const auto& [id, pages] : ended) {
+      facts.emplace_back(open_backups[i], stored[i]);
+  return facts;
+}
+
+void hi_radix_tree::impl::finish_backups(std::span<const backup_fact> facts) {
+  for (const auto& [id, pages] : facts) {
     const auto is_held = backups.at(id).is_in_quarantine;
     if (pages >= 0 && is_held)
       release_backup(id);

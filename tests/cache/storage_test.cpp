@@ -281,6 +281,27 @@ TEST(Backup, PagesOfOneThatWasGivenUpStayLockedUntilNoRankReadsThem) {
   EXPECT_GT(d.tree.stats().evicted_host, before);
 }
 
+TEST(Backup, OneThatBeginsInAStepTakesNoFactOfThatStep) {
+  auto d = tree_driver{storage()};
+  d.insert(A);
+  d.run_writes();
+  d.poll();
+  auto facts = d.offer();
+  facts.backups = {backup_given_up};
+  d.apply(facts);
+  d.insert(B);
+  d.run_writes();
+  facts = d.offer();
+  ASSERT_GT(facts.writes_done, 1u);
+  facts.backups = {backup_given_up}; // Of A, still. The same step begins the backup of B.
+  d.apply(facts);
+  ASSERT_EQ(d.backups, (counts{4, 4}));
+  EXPECT_EQ(d.tree.stats().quarantined, 4u);
+  EXPECT_EQ(d.drops, 1);
+  EXPECT_EQ(std::vector(d.tree.backing_up().begin(), d.tree.backing_up().end()),
+            (std::vector<operation_id>{2, 1}));
+}
+
 TEST(Backup, TheOldestIsDroppedWhenTooManyWait) {
   auto options = storage();
   options.backup_limit_pages = 9;
