@@ -255,9 +255,12 @@ result<void> replay_engine::admit(uint64_t arrived) {
 }
 
 result<void> replay_engine::schedule_next() {
-  if (std::ranges::any_of(open_, &open_request::ready))
+  // Those that are parked wait for the others.
+  const auto can_run = [](const open_request& x) { return x.ready && !x.parked; };
+  const auto can_be_scheduled = [](const open_request& x) { return !x.scheduled && !x.parked; };
+  if (std::ranges::any_of(open_, can_run))
     return {};
-  const auto next = std::ranges::find(open_, false, &open_request::scheduled);
+  const auto next = std::ranges::find_if(open_, can_be_scheduled);
   if (next == open_.end())
     return {};
   const auto answers = apply({schedule_request{next->position + 1}});
