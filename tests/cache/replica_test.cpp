@@ -170,6 +170,10 @@ private:
     rank.run_writes(draw(3));
     rank.run_loads(draw(3));
     rank.run_backups(draw(3));
+    if (draw(8) == 0)
+      rank.give_up_backup();
+    if (draw(16) == 0)
+      rank.end_late_backups();
     // The reserve is used in the order in which reads happen to be made.
     std::shuffle(rank.reserve.begin(), rank.reserve.end(), random_);
     if (draw(2) == 0)

@@ -259,6 +259,24 @@ void tree_driver::run_backups(size_t count) {
   }
 }
 
+void tree_driver::give_up_backup() {
+  if (pending_backups_.empty())
+    return;
+  const auto oldest = pending_backups_.begin();
+  stored_[oldest->first] = backup_given_up;
+  late_backups_.push_back(oldest->second);
+  pending_backups_.erase(oldest);
+}
+
+void tree_driver::end_late_backups() {
+  for (const auto& backup : std::exchange(late_backups_, {})) {
+    for (auto i = size_t{0}; i < backup.keys->size(); ++i)
+      EXPECT_EQ(host_memory_[(*backup.host_pages)[i]], word_of((*backup.keys)[i]))
+        << "a page changed under a late call";
+    stored_[backup.id] = 0;
+  }
+}
+
 void tree_driver::run_fetches() {
   for (auto& [id, fetch] : fetches_) {
     const auto& keys = *fetch.command.keys;
@@ -292,6 +310,7 @@ void tree_driver::run_all() {
   run_writes();
   run_loads();
   run_backups();
+  end_late_backups();
   run_fetches();
 }
 

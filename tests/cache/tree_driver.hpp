@@ -76,6 +76,10 @@ public:
   void run_writes(size_t count = SIZE_MAX);
   void run_loads(size_t count = SIZE_MAX);
   void run_backups(size_t count = SIZE_MAX);
+  /// The store does not return from the oldest backup in time; it may still read the pages.
+  void give_up_backup();
+  /// The store returns from all of those.
+  void end_late_backups();
 
   void run_all();
 
@@ -157,7 +161,8 @@ private:
   std::deque<write_command> pending_writes_;
   std::deque<load_command> pending_loads_;
   std::map<operation_id, backup_command> pending_backups_;
-  /// Pages stored of backups that ran, and those that the tree dropped.
+  std::vector<backup_command> late_backups_;
+  /// What steps say of backups that ran, and those that the tree dropped.
   std::map<operation_id, int64_t> stored_;
   std::set<operation_id> dropped_;
   uint64_t writes_run_ = 0;
