@@ -272,8 +272,10 @@ page_reader::read_remote(const route_map& routes, std::span<const page_search> w
       const auto [server, is_new] = servers.try_emplace(from.member, reads.servers.size());
       if (is_new)
         reads.servers.push_back(routes.at(from.member)->info.page_address);
-      places[k].push_back(
-        {server->second, from.offset, *object_offset(routes.at(from.member)->info, from.offset)});
+      places[k].push_back({server->second,
+                           from.offset,
+                           *object_offset(routes.at(from.member)->info, from.offset),
+                           {what.key, from.generation}});
     }
     reads.ranges.push_back({places[k], what.parts, what.insists});
   }
@@ -284,7 +286,10 @@ page_reader::read_remote(const route_map& routes, std::span<const page_search> w
     if (!answers[k])
       continue;
     const auto& from = open[k].left[answers[k]->place];
-    headers[k] = verify_header(answers[k]->head, wanted[open[k].position], from);
+    if (answers[k]->is_gone)
+      headers[k] = fail(ec::not_found, "its slot was reused");
+    else
+      headers[k] = verify_header(answers[k]->head, wanted[open[k].position], from);
     if (headers[k] && answers[k]->checksum != headers[k]->checksum)
       torn.emplace(k, error{});
   }
@@ -326,7 +331,7 @@ void page_reader::explain(page_client& reader, const range_reads& reads,
   for (auto& [k, why] : torn) {
     if (!*head)
       why = head->error();
-    else if ((*head)->head != answers[k]->head)
+    else if ((*head)->is_gone || (*head)->head != answers[k]->head)
       why = {ec::not_found, "its slot was reused meanwhile"};
     else
       why = {ec::corrupt_page, "wrong checksum"};

@@ -6,6 +6,7 @@
 #include "base/check.hpp"
 #include "base/limits.hpp"
 #include "base/units.hpp"
+#include "messages/object_place.hpp"
 #include "messages/page_header.hpp"
 
 #include <caf/scoped_actor.hpp>
@@ -35,6 +36,16 @@ std::string host_name() {
     return "unknown";
   name.resize(name.find('\0'));
   return name;
+}
+
+/// Sends bytes of the page alone that the reader names.
+range_guard guard_of(const member_info& member) {
+  return [member](const range_claim& claim, uint64_t head_offset, const range_head& head,
+                  uint64_t offset, uint64_t length) {
+    const auto header = decode_page_header(head);
+    return header && range_claim{header->key, header->generation} == claim
+           && is_part_of_object(member, head_offset, header->length, offset, length);
+  };
 }
 
 } // namespace
@@ -100,7 +111,7 @@ result<void> cluster_member::lend() {
   if (!offer)
     return tl::unexpected{offer.error()};
   offer_ = std::move(*offer);
-  auto server = page_server::start(memory_, options_.listen_host);
+  auto server = page_server::start(memory_, guard_of(info_), options_.listen_host);
   if (!server)
     return fail(server.error().code, "--listen-host: " + server.error().detail);
   server_ = std::move(*server);

@@ -37,4 +37,11 @@ std::optional<uint64_t> object_offset(const member_info& member, uint64_t offset
   return offset + slot_object_offset;
 }
 
+bool is_part_of_object(const member_info& member, uint64_t head, uint64_t object_bytes,
+                       uint64_t offset, uint64_t length) noexcept {
+  const auto object = object_offset(member, head);
+  return object && offset >= *object && offset - *object <= object_bytes
+         && length <= object_bytes - (offset - *object);
+}
+
 } // namespace hicache

@@ -20,4 +20,9 @@ bool has_segment(const member_info& member) noexcept;
 /// Whether the member's memory holds the object is not looked at.
 std::optional<uint64_t> object_offset(const member_info& member, uint64_t offset) noexcept;
 
+/// Whether [offset, offset + length) of a member's memory is part of the object of `object_bytes`
+/// bytes whose header is at `head`. Nobody vouches for the numbers.
+bool is_part_of_object(const member_info& member, uint64_t head, uint64_t object_bytes,
+                       uint64_t offset, uint64_t length) noexcept;
+
 } // namespace hicache

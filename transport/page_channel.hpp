@@ -2,33 +2,50 @@
 
 #include "base/clock.hpp"
 #include "base/error.hpp"
+#include "messages/ids.hpp"
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 /// Bytes between hosts, by UCX active messages: an owner's page_server answers the page_clients of
-/// readers. It moves bytes and knows nothing of pages: a copy may be torn by the owner's writing,
-/// which the reader finds by the page's checksum.
+/// readers. A copy may be torn by the owner's writing, which the reader finds by the page's
+/// checksum.
 namespace hicache {
 
 /// What stands in front of each page and vouches for it. Comes along with the bytes of a range;
 /// what is in it is the reader's business.
 using range_head = std::array<std::byte, 88>;
 
-/// Lets clients read a piece of memory. Has a thread of its own; readers cannot hold it up for
+/// What a reader expects at a range's head.
+struct range_claim {
+  page_key key;
+  uint32_t generation = 0;
+
+  friend bool operator==(const range_claim&, const range_claim&) = default;
+};
+
+/// Whether a head, whose offset is given, makes the claim true and [offset, offset + length) of the
+/// memory belongs to its page. Called by the server's thread, with what strangers ask for.
+using range_guard = std::function<bool(const range_claim& claim, uint64_t head_offset,
+                                       const range_head& head, uint64_t offset, uint64_t length)>;
+
+/// Lets clients read a piece of memory: of each range they say which page it is of, and get no byte
+/// if the memory holds another one there. Has a thread of its own; readers cannot hold it up for
 /// longer than limits::storage_timeout, nor make it use more memory than `base/limits.hpp` says.
 class page_server {
 public:
   /// @param memory What clients may read. Not owned; must outlive the server.
+  /// @param guard Decides what of it is sent.
   /// @param host The name or number of the interface to listen on. The kernel picks the port.
   /// @returns invalid_argument if the host has no address; io_failure if UCX cannot listen there
   static result<std::unique_ptr<page_server>> start(std::span<const std::byte> memory,
-                                                    const std::string& host);
+                                                    range_guard guard, const std::string& host);
 
   virtual ~page_server();
 
@@ -46,6 +63,7 @@ struct range_place {
   /// From the start of that server's memory: the page's head, and the range.
   uint64_t head = 0;
   uint64_t offset = 0;
+  range_claim claim = {};
 };
 
 /// Bytes wanted, who has them, and where they go.
@@ -72,6 +90,8 @@ struct range_answer {
   size_t place = 0;
   /// The server sent it to others as well a moment ago: a copy elsewhere would help.
   bool in_demand = false;
+  /// The place holds another page by now: nothing was read, and there is no head.
+  bool is_gone = false;
   /// As it was before the bytes were read.
   range_head head = {};
   /// page_checksum of the bytes that arrived.

@@ -52,9 +52,9 @@ result<span_answers> decode_span_answers(std::span<const page_span> spans,
   auto length = size_t{0};
   for (auto i = size_t{0}; i < spans.size(); ++i) {
     const auto state = answers.list[i].state;
-    if (state > span_state::refused)
+    if (state > span_state::gone)
       return fail(ec::malformed_message, "the page server speaks another version");
-    length += state == span_state::refused ? 0 : spans[i].length;
+    length += has_bytes(state) ? spans[i].length : 0;
   }
   if (length != answers.bytes.size())
     return fail(ec::malformed_message, "the page server sent another number of bytes");

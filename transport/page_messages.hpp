@@ -23,7 +23,7 @@ static_assert(std::endian::native == std::endian::little,
 enum page_message : unsigned { page_request_message = 1, page_reply_message = 2 };
 
 /// Changes when these structs do, so that different versions refuse each other.
-inline constexpr uint32_t page_protocol = 0x48435033;
+inline constexpr uint32_t page_protocol = 0x48435034;
 
 /// Header of a request; `count` page_spans follow as its data.
 struct page_request_head {
@@ -33,7 +33,7 @@ struct page_request_head {
 };
 
 /// A piece of the owner's memory, of a page or of a part of a large one, and where that page's
-/// header is.
+/// header is, and what the reader expects there.
 struct page_span {
   /// The reader wants it even if others had it a moment ago.
   static constexpr uint32_t insists = 1;
@@ -44,6 +44,9 @@ struct page_span {
   uint64_t offset = 0;
   uint32_t length = 0;
   uint32_t flags = 0;
+  page_key key = {};
+  uint32_t generation = 0;
+  uint32_t unused = 0;
 
   friend bool operator==(const page_span&, const page_span&) = default;
 };
@@ -55,13 +58,20 @@ enum class span_state : uint32_t {
   in_demand,
   /// Not sent: others that had it a moment ago will offer it as well.
   refused,
+  /// Not sent: the memory holds another page there.
+  gone,
 };
+
+/// Whether the bytes of a span follow its answer.
+constexpr bool has_bytes(span_state state) noexcept {
+  return state == span_state::sent || state == span_state::in_demand;
+}
 
 /// What a server says of a span.
 struct span_answer {
   span_state state = span_state::sent;
   uint32_t unused = 0;
-  /// The bytes at page_span::head, from before those of the span were read.
+  /// The bytes at page_span::head, from before those of the span were read; zeros if they were not.
   range_head head = {};
 };
 

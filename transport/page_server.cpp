@@ -1,3 +1,4 @@
+#include "base/check.hpp"
 #include "base/limits.hpp"
 #include "transport/page_channel.hpp"
 #include "transport/page_demand.hpp"
@@ -73,10 +74,10 @@ struct page_reply {
 
 class ucx_page_server final : public page_server {
 public:
-  ucx_page_server(std::span<const std::byte> memory, ucx_context context, ucx_worker worker,
-                  unique_fd stop)
-    : memory_(memory), context_(std::move(context)), stop_(std::move(stop)),
-      worker_(std::move(worker)) {}
+  ucx_page_server(std::span<const std::byte> memory, range_guard guard, ucx_context context,
+                  ucx_worker worker, unique_fd stop)
+    : memory_(memory), guard_(std::move(guard)), context_(std::move(context)),
+      stop_(std::move(stop)), worker_(std::move(worker)) {}
 
   ~ucx_page_server() override {
     if (!thread_.joinable())
@@ -266,18 +267,22 @@ private:
   }
 
   span_answer answer_to(const page_span& wanted, time_point now) {
-    auto answer = span_answer{};
-    answer.state = demand_.admit(wanted, now);
-    if (answer.state != span_state::refused) {
-      std::memcpy(answer.head.data(), memory_.data() + wanted.head, answer.head.size());
-      sent_bytes_ += wanted.length;
-    }
-    return answer;
+    auto head = range_head{};
+    std::memcpy(head.data(), memory_.data() + wanted.head, head.size());
+    // The header first, then the bytes: else bytes of the page before could be sent beside it.
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (!guard_({wanted.key, wanted.generation}, wanted.head, head, wanted.offset, wanted.length))
+      return {span_state::gone, 0, {}};
+    const auto state = demand_.admit(wanted, now);
+    if (!has_bytes(state))
+      return {state, 0, {}};
+    sent_bytes_ += wanted.length;
+    return {state, 0, head};
   }
 
   std::span<const std::byte> bytes_for(const page_span& wanted, const span_answer& answer) const {
-    return answer.state == span_state::refused ? std::span<const std::byte>{}
-                                               : memory_.subspan(wanted.offset, wanted.length);
+    return has_bytes(answer.state) ? memory_.subspan(wanted.offset, wanted.length)
+                                   : std::span<const std::byte>{};
   }
 
   /// Writes the data of a reply to several spans.
@@ -327,6 +332,7 @@ private:
   }
 
   std::span<const std::byte> memory_;
+  range_guard guard_;
   std::string address_;
   ucx_context context_;
   unique_fd stop_;
@@ -347,8 +353,9 @@ private:
 
 page_server::~page_server() = default;
 
-result<std::unique_ptr<page_server>> page_server::start(std::span<const std::byte> memory,
-                                                        const std::string& host) {
+result<std::unique_ptr<page_server>>
+page_server::start(std::span<const std::byte> memory, range_guard guard, const std::string& host) {
+  HICACHE_CHECK(guard != nullptr);
   auto context = make_ucx_context();
   if (!context)
     return tl::unexpected{context.error()};
@@ -358,8 +365,8 @@ result<std::unique_ptr<page_server>> page_server::start(std::span<const std::byt
   auto stop = unique_fd{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   if (!stop)
     return fail(ec::io_failure, "eventfd: " + std::generic_category().message(errno));
-  auto server = std::make_unique<ucx_page_server>(memory, std::move(*context), std::move(*worker),
-                                                  std::move(stop));
+  auto server = std::make_unique<ucx_page_server>(memory, std::move(guard), std::move(*context),
+                                                  std::move(*worker), std::move(stop));
   if (auto opened = server->open(host); !opened)
     return tl::unexpected{opened.error()};
   return server;

@@ -71,9 +71,10 @@ planned_message read_plan::next(size_t server) {
     rest.length = std::min(left, room);
     const auto& [places, targets, insists] = ranges_[rest.range];
     const auto& from = places[rest.place];
-    message.spans.push_back(
-      {from.head, from.offset + rest.begin, static_cast<uint32_t>(rest.length),
-       (insists ? page_span::insists : 0U) | (lends_ ? page_span::lends : 0U)});
+    message.spans.push_back({from.head, from.offset + rest.begin,
+                             static_cast<uint32_t>(rest.length),
+                             (insists ? page_span::insists : 0U) | (lends_ ? page_span::lends : 0U),
+                             from.claim.key, from.claim.generation});
     message.pieces.push_back(rest);
     room -= rest.length;
     left -= rest.length;
@@ -103,6 +104,10 @@ result<void> read_plan::deliver(const planned_message& message, std::span<const 
     const auto& answer = answers->list[i];
     if (answer.state == span_state::refused) {
       fail_place(piece.range, piece.place, {ec::limit_reached, "others will have it in a moment"});
+      continue;
+    }
+    if (answer.state == span_state::gone) {
+      end_gone(piece);
       continue;
     }
     take(piece, answer, rest.first(piece.length));
@@ -149,7 +154,8 @@ std::vector<result<range_answer>> read_plan::finish(const error& why) {
       end(one);
     }
     if (one.failure.code == ec::none)
-      answers.emplace_back(range_answer{one.source, one.in_demand, one.head, checksum_of(i)});
+      answers.emplace_back(range_answer{one.source, one.in_demand, one.is_gone, one.head,
+                                        one.is_gone ? 0 : checksum_of(i)});
     else
       answers.emplace_back(tl::unexpected{std::move(one.failure)});
   }
@@ -198,6 +204,17 @@ void read_plan::fail_place(size_t range, size_t place, const error& why) {
 void read_plan::end(progress& which) {
   which.is_over = true;
   --open_;
+}
+
+void read_plan::end_gone(const range_piece& piece) {
+  auto& one = progress_[piece.range];
+  if (one.is_over || (one.failed & bit(piece.place)) != 0)
+    return;
+  one.is_gone = true;
+  one.source = piece.place;
+  one.head = {};
+  one.failure = {};
+  end(one);
 }
 
 void read_plan::take(const range_piece& piece, const span_answer& answer,

@@ -102,6 +102,7 @@ private:
     size_t arrived = 0;
     bool is_over = false;
     bool in_demand = false;
+    bool is_gone = false;
     range_head head = {};
     /// Of the bytes that arrived in order.
     std::optional<running_checksum> sum;
@@ -121,6 +122,9 @@ private:
   void fail_place(size_t range, size_t place, const error& why);
 
   void end(progress& which);
+
+  /// The place of a piece holds another page. Its reader has to know, since the owner may not.
+  void end_gone(const range_piece& piece);
 
   /// Takes a piece's bytes, if its place can still be the one that the range comes from.
   void take(const range_piece& piece, const span_answer& answer, std::span<const std::byte> bytes);

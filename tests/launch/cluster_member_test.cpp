@@ -1,10 +1,12 @@
 // Several members of the cluster store: copies on other hosts, damage, draining.
 
 #include "base/limits.hpp"
+#include "messages/object_place.hpp"
 #include "messages/page_header.hpp"
 #include "tests/backends/backend_support.hpp"
 #include "tests/launch/cluster_support.hpp"
 #include "tests/support/manual_clock.hpp"
+#include "transport/page_channel.hpp"
 
 #include <array>
 #include <atomic>
@@ -140,6 +142,33 @@ TEST_F(ClusterMemberTest, AReaderFindsThePageWithWhoeverHasIt) {
   EXPECT_EQ(take(*store, 2), bytes_of(2, page_size));
   EXPECT_EQ((**first).sent_bytes(), page_size);
   EXPECT_EQ((**second).sent_bytes(), page_size);
+}
+
+TEST_F(ClusterMemberTest, AStrangerGetsNoByteThatIsNotOfThePageItNames) {
+  const auto owner = join("a", 8);
+  ASSERT_TRUE(put(*(**owner).open(), 1));
+  ASSERT_TRUE(put(*(**owner).open(), 2));
+  const auto info = ask_index<member_list>(atom::members_v, member_query{}).members.at(0);
+  const auto page = replicas_of(1).at(0);
+  const auto object = *object_offset(info, page.offset);
+  const auto client = page_client::create();
+  ASSERT_TRUE(client) << to_string(client.error());
+  const auto is_sent = [&](const range_claim& claim, uint64_t offset, size_t length) {
+    auto bytes = page_bytes(length);
+    const auto target = std::array{std::span{bytes}};
+    const auto place = std::array{range_place{0, page.offset, offset, claim}};
+    const auto answers
+      = (*client)->read({{info.page_address}, {remote_range{place, target, true}}}, soon());
+    EXPECT_TRUE(answers.at(0)) << to_string(answers.at(0).error());
+    return answers.at(0) && !answers.at(0)->is_gone;
+  };
+  EXPECT_TRUE(is_sent({key_of(1), page.generation}, object, page_size));
+  EXPECT_FALSE(is_sent({key_of(2), page.generation}, object, page_size));
+  EXPECT_FALSE(is_sent({key_of(1), page.generation + 1}, object, page_size));
+  EXPECT_FALSE(is_sent({key_of(1), page.generation}, object + 1, page_size));
+  EXPECT_FALSE(is_sent({key_of(1), page.generation}, object - 1, 1));
+  EXPECT_FALSE(is_sent({key_of(1), page.generation}, object + slot_bytes_for(page_size), 1));
+  EXPECT_EQ((**owner).sent_bytes(), page_size);
 }
 
 TEST_F(ClusterMemberTest, WhoJustAskedForAPageReadsItWithoutAskingAgain) {

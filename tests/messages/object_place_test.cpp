@@ -48,6 +48,18 @@ TEST(ObjectPlaceTest, NumbersThatOverflowNameNothing) {
   EXPECT_EQ(object_offset(member, slot_object_offset), last - 100);
 }
 
+TEST(ObjectPlaceTest, APageIsTheBytesOfItsObject) {
+  const auto head = uint64_t{1024} + slot_object_offset; // Of the lent object at 4196.
+  EXPECT_TRUE(is_part_of_object(lender(), head, 100, 4196, 100));
+  EXPECT_TRUE(is_part_of_object(lender(), head, 100, 4250, 46));
+  EXPECT_TRUE(is_part_of_object(lender(), head, 100, 4296, 0));
+  EXPECT_FALSE(is_part_of_object(lender(), head, 100, 4195, 1));
+  EXPECT_FALSE(is_part_of_object(lender(), head, 100, 4250, 47));
+  EXPECT_FALSE(is_part_of_object(lender(), head, 100, 4196, last));
+  EXPECT_FALSE(is_part_of_object(lender(), head, 100, last, 1));
+  EXPECT_FALSE(is_part_of_object(lender(), head + 64, 100, 4196, 1)) << "no header";
+}
+
 TEST(ObjectPlaceTest, WhoLendsL2AloneHasNoSegment) {
   EXPECT_TRUE(has_segment(member_info{}));
   auto member = lender();

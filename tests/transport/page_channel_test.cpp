@@ -94,11 +94,22 @@ void expect_all(const std::vector<result<range_answer>>& answers, ec code) {
   }
 }
 
+/// The pages of these tests are bytes without headers; claims of this generation are false.
+constexpr auto false_claim = uint32_t{7};
+
+result<std::unique_ptr<page_server>> start_server(std::span<const std::byte> memory,
+                                                  const std::string& host = "127.0.0.1") {
+  const auto guard = [](const range_claim& claim, uint64_t, const range_head&, uint64_t, uint64_t) {
+    return claim.generation != false_claim;
+  };
+  return page_server::start(memory, guard, host);
+}
+
 /// A server in a process of its own, so that it can be stopped and killed.
 test::child_process serve(size_t size) {
   return test::child_process::start([size](test::pipe_end& parent) {
     const auto memory = pattern(size);
-    auto server = page_server::start(memory, "127.0.0.1");
+    auto server = start_server(memory);
     parent.send(server ? (*server)->address() : to_string(server.error()));
     parent.receive();
     return 0;
@@ -120,7 +131,7 @@ std::vector<result<range_answer>> read_from(page_client& client, const std::stri
 class PageChannelTest : public testing::Test {
 protected:
   void SetUp() override {
-    auto started = page_server::start(memory, "127.0.0.1");
+    auto started = start_server(memory);
     ASSERT_TRUE(started) << to_string(started.error());
     server = std::move(*started);
     client = make_client();
@@ -259,6 +270,26 @@ TEST_F(PageChannelTest, HeadsComeAlong) {
       answers[i]->head, std::span{memory}.subspan(want.targets[i].place.head, sizeof(range_head))));
 }
 
+TEST_F(PageChannelTest, WhatIsNotOfThePageThatTheReaderNamesIsNotSent) {
+  const auto before = server->sent_bytes();
+  auto want = wanted{};
+  want.add(1_MiB, 2_MiB);
+  want.add(5_MiB, 100);
+  for (auto& target : want.targets)
+    target.place.claim.generation = false_claim;
+  const auto kept = want.bytes();
+  want.add(6_MiB, 100);
+  const auto answers = read_from(*client, server->address(), want, in(30s));
+  expect_all(answers, ec::none);
+  for (auto i = size_t{0}; i < 2; ++i) {
+    EXPECT_TRUE(answers[i]->is_gone);
+    EXPECT_EQ(answers[i]->head, range_head{});
+    EXPECT_TRUE(want.bytes()[i] == kept[i]);
+  }
+  EXPECT_FALSE(answers[2]->is_gone);
+  EXPECT_EQ(server->sent_bytes() - before, 100u);
+}
+
 TEST_F(PageChannelTest, SeveralClientsReadAtATime) {
   auto readers = std::vector<std::future<void>>{};
   for (auto i = 0; i < 3; ++i)
@@ -305,7 +336,7 @@ TEST_F(PageChannelTest, WrongAddresses) {
 }
 
 TEST(PageServerTest, RefusesAHostWithoutAddress) {
-  const auto server = page_server::start({}, "no-such-host.invalid");
+  const auto server = start_server({}, "no-such-host.invalid");
   ASSERT_FALSE(server);
   EXPECT_EQ(server.error().code, ec::invalid_argument);
 }
@@ -537,9 +568,9 @@ TEST(PageChannelProcessTest, ALateServerIsOvertakenAndThenAskedLast) {
 
 TEST_F(PageChannelTest, TheNextPlaceServesWhatTheFirstCannot) {
   const auto little = pattern(1_MiB);
-  auto small = page_server::start(little, "127.0.0.1");
+  auto small = start_server(little);
   ASSERT_TRUE(small);
-  auto gone = page_server::start(little, "127.0.0.1");
+  auto gone = start_server(little);
   ASSERT_TRUE(gone);
   const auto nowhere = (*gone)->address();
   gone->reset();

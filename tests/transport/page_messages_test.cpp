@@ -117,11 +117,12 @@ result<span_answers> decode(const std::vector<page_span>& spans,
 }
 
 TEST(PageReplyTest, SaysOfEachSpanWhetherItIsSent) {
-  const auto spans = std::vector<page_span>{{0, 0, 10}, {0, 50, 20}, {0, 90, 30}};
-  const auto data = answers_and_bytes({0, 2, 1}, 40);
+  const auto spans = std::vector<page_span>{{0, 0, 10}, {0, 50, 20}, {0, 90, 30}, {0, 120, 7}};
+  const auto data = answers_and_bytes({0, 2, 1, 3}, 40);
   const auto answers = decode(spans, {}, data);
   ASSERT_TRUE(answers);
-  const auto states = std::array{span_state::sent, span_state::refused, span_state::in_demand};
+  const auto states
+    = std::array{span_state::sent, span_state::refused, span_state::in_demand, span_state::gone};
   ASSERT_EQ(answers->list.size(), states.size());
   for (auto i = size_t{0}; i < states.size(); ++i) {
     EXPECT_EQ(answers->list[i].state, states[i]);

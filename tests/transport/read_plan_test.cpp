@@ -51,7 +51,7 @@ protected:
       to.insert(to.end(), bytes.begin(), bytes.end());
     }
     for (const auto& span : message.spans)
-      for (auto i = uint64_t{0}; state != span_state::refused && i < span.length; ++i)
+      for (auto i = uint64_t{0}; has_bytes(state) && i < span.length; ++i)
         made.data.push_back(byte_at(server, span.offset + i));
     return made;
   }
@@ -68,7 +68,7 @@ protected:
 
   /// True if what is said of the range is true of that place.
   bool fits(size_t range, const range_answer& answer) const {
-    const auto& [server, head, offset] = ranges_[range].places[answer.place];
+    const auto& [server, head, offset, claim] = ranges_[range].places[answer.place];
     auto expected = range_head{};
     expected.fill(byte_at(server, head));
     return answer.head == expected && answer.checksum == page_checksum(parts_[range])
@@ -77,7 +77,7 @@ protected:
 
   /// True if the range holds the bytes of that place, and none of another.
   bool holds(size_t range, size_t place) const {
-    const auto& [server, head, offset] = ranges_[range].places[place];
+    const auto& [server, head, offset, claim] = ranges_[range].places[place];
     for (auto i = size_t{0}; i < bytes_[range].size(); ++i)
       if (bytes_[range][i] != byte_at(server, offset + i))
         return false;
@@ -242,6 +242,21 @@ TEST_F(ReadPlanTest, TheNextPlaceFollowsARefusal) {
   const auto answers = reads.finish(failure_);
   EXPECT_EQ(answers.at(0)->place, 1u);
   EXPECT_EQ(answers.at(1).error().code, ec::limit_reached);
+}
+
+TEST_F(ReadPlanTest, APlaceThatHoldsAnotherPageEndsTheRange) {
+  want(0, 10, {0, 1});
+  want(50, 10, {0});
+  auto reads = plan();
+  ASSERT_TRUE(deliver(reads, 0, reads.next(0), span_state::gone));
+  EXPECT_FALSE(reads.has_next(1)) << "the reader asks again, when it has told the owner";
+  ASSERT_TRUE(reads.is_over());
+  for (const auto& answer : reads.finish(failure_)) {
+    ASSERT_TRUE(answer);
+    EXPECT_TRUE(answer->is_gone);
+    EXPECT_EQ(answer->place, 0u);
+    EXPECT_EQ(answer->head, range_head{});
+  }
 }
 
 TEST_F(ReadPlanTest, FailsWithTheReasonOfTheLastPlace) {
