@@ -19,7 +19,9 @@
 #include "launch/rank_metrics.hpp"
 #include "launch/rank_store.hpp"
 #include "launch/shared_pools.hpp"
+#include "launch/stray_listeners.hpp"
 #include "messages/system_config.hpp"
+#include "transport/own_listeners.hpp"
 
 #include <absl/strings/str_format.h>
 #include <caf/scoped_actor.hpp>
@@ -310,10 +312,13 @@ result<void> runtime_impl::open_store() {
                                         });
   if (config_.storage_backend.empty())
     return {};
+  const auto listeners = listening_addresses();
   auto opened
     = store_->open({config_.storage_backend, config_.extra_config, config_.prefetch_policy});
   if (!opened)
     return tl::unexpected{opened.error()};
+  warn_of_stray_listeners(listeners, config_.listen_host,
+                          "UCX; UCX_NET_DEVICES names the interfaces that it may use");
   opened_ = std::move(*opened);
   return {};
 }

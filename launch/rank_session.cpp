@@ -2,6 +2,7 @@
 
 #include "launch/program.hpp"
 #include "launch/rank_agreement.hpp"
+#include "launch/stray_listeners.hpp"
 #include "transport/local_agreement.hpp"
 #include "transport/mpi_agreement.hpp"
 
@@ -42,6 +43,10 @@ result<int> run_rank(int& argc, char**& argv,
     if (!joined)
       return tl::unexpected{joined.error()};
     session.peers = std::move(*joined);
+    warn_of_stray_listeners(
+      {}, "127.0.0.1",
+      "Open MPI; OMPI_MCA_btl_tcp_if_include names the interfaces that it may "
+      "use");
   } else {
     session.peers = std::move(make_local_agreements(1).front());
   }

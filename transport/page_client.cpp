@@ -61,21 +61,30 @@ struct stream {
 
 class ucx_page_client final : public page_client {
 public:
-  ucx_page_client(ucx_context context, ucx_worker worker, bool lends)
-    : context_(std::move(context)), worker_(std::move(worker)), lends_(lends) {}
+  explicit ucx_page_client(bool lends) : lends_(lends) {}
 
-  ~ucx_page_client() override {
-    servers_.clear();
-    drain(worker_);
-    // Ends what is pending, so the transfers go after it.
-    worker_ = {};
+  ~ucx_page_client() override { close_worker(); }
+
+  /// Starts UCX on these interfaces, without any connection.
+  result<void> open(interface_names interfaces) {
+    close_worker();
+    auto context = make_ucx_context(interfaces);
+    if (!context)
+      return tl::unexpected{context.error()};
+    auto worker = make_ucx_worker(*context);
+    if (!worker)
+      return tl::unexpected{worker.error()};
+    context_ = std::move(*context);
+    worker_ = std::move(*worker);
+    interfaces_ = std::move(interfaces);
+    return receive_messages(worker_, page_reply_message, on_reply, this);
   }
-
-  result<void> open() { return receive_messages(worker_, page_reply_message, on_reply, this); }
 
   std::vector<result<range_answer>> read(const range_reads& wanted, time_point deadline) override {
     const auto guard = std::lock_guard{mutex_};
     auto plan = read_plan{wanted.ranges, standing_of(wanted.servers), lends_};
+    if (auto opened = open_towards(wanted.servers); !opened)
+      return plan.finish(opened.error());
     plan_ = &plan;
     auto streams = std::vector<stream>(wanted.servers.size());
     run(wanted.servers, streams, deadline);
@@ -169,6 +178,31 @@ private:
   }
 
   // -- internal steps ---------------------------------------------------------
+
+  /// Starts UCX anew if some of the servers are reached by interfaces that it does not use yet.
+  result<void> open_towards(const std::vector<std::string>& servers) {
+    auto interfaces = interfaces_;
+    for (const auto& address : servers)
+      if (!servers_.contains(address))
+        if (const auto at = address_of(address))
+          interfaces.merge(interfaces_towards(*at));
+    return interfaces == interfaces_ && worker_.get() != nullptr ? result<void>{}
+                                                                 : open(std::move(interfaces));
+  }
+
+  static std::optional<sockaddr_storage> address_of(const std::string& address) {
+    const auto parts = split_address(address);
+    return parts ? resolve(parts->first, parts->second, AI_NUMERICHOST) : std::nullopt;
+  }
+
+  void close_worker() {
+    servers_.clear();
+    if (worker_.get() != nullptr)
+      drain(worker_);
+    // Ends what is pending, so the transfers go after it.
+    worker_ = {};
+    retired_.clear();
+  }
 
   std::vector<server_standing> standing_of(const std::vector<std::string>& servers) {
     const auto now = std::chrono::steady_clock::now();
@@ -289,8 +323,7 @@ private:
       at->second->last_use = ++uses_;
       return at->second;
     }
-    const auto parts = split_address(address);
-    const auto at = parts ? resolve(parts->first, parts->second, AI_NUMERICHOST) : std::nullopt;
+    const auto at = address_of(address);
     if (!at)
       return fail(ec::invalid_argument,
                   "'" + address + "' is not the address of a page server: expected host:port");
@@ -326,6 +359,7 @@ private:
   }
 
   std::mutex mutex_;
+  interface_names interfaces_;
   ucx_context context_;
   /// Nobody waits for them, but UCX still refers to them: for moments, or until their connection is
   /// closed.
@@ -349,14 +383,10 @@ private:
 page_client::~page_client() = default;
 
 result<std::unique_ptr<page_client>> page_client::create(bool lends) {
-  auto context = make_ucx_context();
-  if (!context)
-    return tl::unexpected{context.error()};
-  auto worker = make_ucx_worker(*context);
-  if (!worker)
-    return tl::unexpected{worker.error()};
-  auto client = std::make_unique<ucx_page_client>(std::move(*context), std::move(*worker), lends);
-  if (auto opened = client->open(); !opened)
+  auto client = std::make_unique<ucx_page_client>(lends);
+  // Other interfaces when there is something to read by them.
+  const auto here = resolve("127.0.0.1", "0", AI_NUMERICHOST);
+  if (auto opened = client->open(interfaces_with(*here)); !opened)
     return tl::unexpected{opened.error()};
   return client;
 }

@@ -88,17 +88,14 @@ public:
     thread_.join();
   }
 
-  result<void> open(const std::string& host) {
-    const auto at = resolve(host, "0", AI_PASSIVE);
-    if (!at)
-      return fail(ec::invalid_argument, "the host '" + host + "' has no address");
+  result<void> open(const sockaddr_storage& at, const std::string& host) {
     auto received = receive_messages(worker_, page_request_message, on_request, this);
     if (!received)
       return received;
     auto params = ucp_listener_params_t{};
     params.field_mask = UCP_LISTENER_PARAM_FIELD_SOCK_ADDR | UCP_LISTENER_PARAM_FIELD_CONN_HANDLER;
-    params.sockaddr.addr = reinterpret_cast<const sockaddr*>(&*at);
-    params.sockaddr.addrlen = address_length(*at);
+    params.sockaddr.addr = reinterpret_cast<const sockaddr*>(&at);
+    params.sockaddr.addrlen = address_length(at);
     params.conn_handler.cb = on_connect;
     params.conn_handler.arg = this;
     auto listener = ucp_listener_h{};
@@ -356,7 +353,10 @@ page_server::~page_server() = default;
 result<std::unique_ptr<page_server>>
 page_server::start(std::span<const std::byte> memory, range_guard guard, const std::string& host) {
   HICACHE_CHECK(guard != nullptr);
-  auto context = make_ucx_context();
+  const auto at = resolve(host, "0", AI_PASSIVE);
+  if (!at)
+    return fail(ec::invalid_argument, "the host '" + host + "' has no address");
+  auto context = make_ucx_context(interfaces_with(*at));
   if (!context)
     return tl::unexpected{context.error()};
   auto worker = make_ucx_worker(*context);
@@ -367,7 +367,7 @@ page_server::start(std::span<const std::byte> memory, range_guard guard, const s
     return fail(ec::io_failure, "eventfd: " + std::generic_category().message(errno));
   auto server = std::make_unique<ucx_page_server>(memory, std::move(guard), std::move(*context),
                                                   std::move(*worker), std::move(stop));
-  if (auto opened = server->open(host); !opened)
+  if (auto opened = server->open(*at, host); !opened)
     return tl::unexpected{opened.error()};
   return server;
 }

@@ -1,11 +1,18 @@
 #include "transport/ucx.hpp"
 
+#include "base/unique_fd.hpp"
+
+#include <ifaddrs.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
 
 #include <array>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <memory>
+#include <system_error>
 
 namespace hicache {
 
@@ -33,7 +40,60 @@ result<void> make_endpoint(const ucx_worker& worker, ucp_ep_params_t params,
   return {};
 }
 
+bool is_same_host(const sockaddr* a, const sockaddr_storage& b) {
+  if (a == nullptr || a->sa_family != b.ss_family)
+    return false;
+  if (b.ss_family == AF_INET)
+    return reinterpret_cast<const sockaddr_in*>(a)->sin_addr.s_addr
+           == reinterpret_cast<const sockaddr_in&>(b).sin_addr.s_addr;
+  return b.ss_family == AF_INET6
+         && std::memcmp(&reinterpret_cast<const sockaddr_in6*>(a)->sin6_addr,
+                        &reinterpret_cast<const sockaddr_in6&>(b).sin6_addr, sizeof(in6_addr))
+              == 0;
+}
+
+/// Of this machine: those with the address, or all.
+interface_names list_interfaces(const sockaddr_storage* address) {
+  auto* list = static_cast<ifaddrs*>(nullptr);
+  if (::getifaddrs(&list) != 0)
+    return {};
+  const auto guard = std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)>{list, ::freeifaddrs};
+  auto names = interface_names{};
+  for (const auto* each = list; each != nullptr; each = each->ifa_next)
+    if (address == nullptr || is_same_host(each->ifa_addr, *address))
+      names.emplace(each->ifa_name);
+  return names;
+}
+
+/// As UCX names them, with commas between: it understands no list of what it is not to use.
+std::string rdma_devices() {
+  auto names = std::string{};
+  auto failure = std::error_code{};
+  for (const auto& device : std::filesystem::directory_iterator{"/sys/class/infiniband", failure})
+    for (const auto& port : std::filesystem::directory_iterator{device.path() / "ports", failure})
+      names += (names.empty() ? "" : ",") + device.path().filename().string() + ":"
+               + port.path().filename().string();
+  return names;
+}
+
 } // namespace
+
+interface_names interfaces_with(const sockaddr_storage& address) {
+  auto found = list_interfaces(&address);
+  return found.empty() ? list_interfaces(nullptr) : found;
+}
+
+interface_names interfaces_towards(const sockaddr_storage& to) {
+  // Connecting a datagram socket sends nothing; it asks the routing table.
+  const auto probe = unique_fd{::socket(to.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0)};
+  auto from = sockaddr_storage{};
+  auto length = socklen_t{sizeof(from)};
+  if (!probe
+      || ::connect(probe.get(), reinterpret_cast<const sockaddr*>(&to), address_length(to)) != 0
+      || ::getsockname(probe.get(), reinterpret_cast<sockaddr*>(&from), &length) != 0)
+    return {};
+  return interfaces_with(from);
+}
 
 void close_endpoint(ucp_ep_h endpoint) noexcept {
   auto params = ucp_request_param_t{};
@@ -45,10 +105,18 @@ void close_endpoint(ucp_ep_h endpoint) noexcept {
     ucp_request_free(request);
 }
 
-result<ucx_context> make_ucx_context() {
+result<ucx_context> make_ucx_context(const interface_names& interfaces) {
   auto* config = static_cast<ucp_config_t*>(nullptr);
   if (auto status = ucp_config_read(nullptr, nullptr, &config); status != UCS_OK)
     return ucx_error("ucp_config_read", status);
+  auto devices = rdma_devices();
+  for (const auto& name : interfaces)
+    devices += (devices.empty() ? "" : ",") + name;
+  if (interfaces != list_interfaces(nullptr) && std::getenv("UCX_NET_DEVICES") == nullptr)
+    if (auto status = ucp_config_modify(config, "NET_DEVICES", devices.c_str()); status != UCS_OK) {
+      ucp_config_release(config);
+      return ucx_error("ucp_config_modify", status);
+    }
   auto params = ucp_params_t{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES;
   params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -50,8 +51,20 @@ using ucx_worker = ucx_handle<ucp_worker_h, ucp_worker_destroy>;
 using ucx_listener = ucx_handle<ucp_listener_h, ucp_listener_destroy>;
 using ucx_endpoint = ucx_handle<ucp_ep_h, close_endpoint>;
 
-/// Active messages with wake-up by file descriptor.
-result<ucx_context> make_ucx_context();
+/// Names of network interfaces, as "eth0".
+using interface_names = std::set<std::string>;
+
+/// The interfaces of this machine that have the address; all of them if none has, as with that
+/// which stands for any.
+interface_names interfaces_with(const sockaddr_storage& address);
+
+/// The interfaces by which packets to the address leave.
+interface_names interfaces_towards(const sockaddr_storage& to);
+
+/// Active messages with wake-up by file descriptor. UCX listens on each interface that it uses for
+/// TCP, so it is given no others; UCX_NET_DEVICES in the environment decides instead. Devices that
+/// are no interfaces, as those for RDMA, are always used.
+result<ucx_context> make_ucx_context(const interface_names& interfaces);
 
 /// A worker that one thread at a time may use.
 result<ucx_worker> make_ucx_worker(const ucx_context& context);

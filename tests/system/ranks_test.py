@@ -59,6 +59,19 @@ class RanksTest(SystemTest):
         self.assertEqual(len(ranks), 2)
         self.assertEqual({rank: listeners(pid) for rank, pid in ranks.items()}, {0: [], 1: []})
 
+    def test_ranks_of_a_cluster_listen_where_they_were_told_to(self):
+        _, address = self.start_index()
+        instance = self.start_replay("local", 2, "--trace", self.trace, *SMALL_KV, "--page-size", 64, "--device-pages", 256,
+                                     "--limit", 20, "--linger", "forever", "--hicache-storage-backend", "cluster",
+                                     "--index", address, "--segment-size", "4MiB")
+        instance.wait_for("requests in")
+        loopback = "0100007F:"
+        for pid in instance.ranks().values():
+            found = listeners(pid)
+            self.assertGreater(len(found), 0)
+            self.assertEqual([port for port in found if not port.startswith(loopback)], [])
+        self.assertNotIn("nobody asked for", instance.err.read_text())
+
     def test_four_ranks_agree_under_every_eviction_policy(self):
         # Tiers that hold a part of the trace only, so that what is evicted decides.
         tight = ["--trace", self.trace, "--verify", "all", *SMALL_KV, "--page-size", "16", "--device-pages", "700",

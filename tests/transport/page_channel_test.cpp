@@ -2,15 +2,19 @@
 #include "base/page_checksum.hpp"
 #include "base/units.hpp"
 #include "tests/transport/child_process.hpp"
+#include "transport/own_listeners.hpp"
 #include "transport/page_channel.hpp"
 #include "transport/page_messages.hpp"
 #include "transport/ucx.hpp"
 
 #include <gtest/gtest.h>
 
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
 
 #include <algorithm>
+#include <cstring>
 #include <deque>
 #include <filesystem>
 #include <future>
@@ -103,6 +107,24 @@ result<std::unique_ptr<page_server>> start_server(std::span<const std::byte> mem
     return claim.generation != false_claim;
   };
   return page_server::start(memory, guard, host);
+}
+
+/// An address of this machine that other machines reach; empty if it has none.
+std::string other_address() {
+  auto* list = static_cast<ifaddrs*>(nullptr);
+  if (::getifaddrs(&list) != 0)
+    return {};
+  auto found = std::string{};
+  for (const auto* each = list; each != nullptr; each = each->ifa_next) {
+    if (each->ifa_addr == nullptr || each->ifa_addr->sa_family != AF_INET
+        || (each->ifa_flags & IFF_LOOPBACK) != 0 || (each->ifa_flags & IFF_RUNNING) == 0)
+      continue;
+    auto address = sockaddr_storage{};
+    std::memcpy(&address, each->ifa_addr, sizeof(sockaddr_in));
+    found = split_address(format_address(address))->first;
+  }
+  ::freeifaddrs(list);
+  return found;
 }
 
 /// A server in a process of its own, so that it can be stopped and killed.
@@ -335,6 +357,30 @@ TEST_F(PageChannelTest, WrongAddresses) {
   expect_all(read_from(*make_client(), address, want, in(20s)), ec::peer_unreachable);
 }
 
+TEST_F(PageChannelTest, NobodyListensWhereOtherMachinesGetIn) {
+  auto want = wanted{};
+  want.add(0, 1_MiB);
+  expect_readable(want);
+  const auto addresses = listening_addresses();
+  EXPECT_EQ(std::ranges::count(addresses, server->address()), 1)
+    << testing::PrintToString(addresses);
+  for (const auto& address : addresses)
+    EXPECT_TRUE(address.starts_with("127.0.0.1:")) << address;
+}
+
+TEST_F(PageChannelTest, AServerOfAnotherInterfaceIsReadByThatInterface) {
+  const auto host = other_address();
+  if (host.empty())
+    GTEST_SKIP() << "this machine has no interface but that to itself";
+  auto other = start_server(memory, host);
+  ASSERT_TRUE(other) << to_string(other.error());
+  auto want = wanted{};
+  want.add(0, 1_MiB);
+  expect_readable(want); // By the interface to itself.
+  expect_all(read_from(*client, (*other)->address(), want, in(30s)), ec::none);
+  want.expect_equal(memory);
+}
+
 TEST(PageServerTest, RefusesAHostWithoutAddress) {
   const auto server = start_server({}, "no-such-host.invalid");
   ASSERT_FALSE(server);
@@ -420,8 +466,12 @@ TEST_F(PageChannelTest, NothingIsWrittenAfterAReadThatEndsInTheMiddle) {
 /// A reader that says what the test wants.
 class rude_reader {
 public:
+  static interface_names here() {
+    return interfaces_with(*resolve("127.0.0.1", "0", AI_NUMERICHOST));
+  }
+
   explicit rude_reader(const std::string& address)
-    : context_(*make_ucx_context()), worker_(*make_ucx_worker(context_)) {
+    : context_(*make_ucx_context(here())), worker_(*make_ucx_worker(context_)) {
     EXPECT_TRUE(receive_messages(worker_, page_reply_message, count_reply, &replies_));
     const auto parts = split_address(address);
     EXPECT_TRUE(connect(worker_, *resolve(parts->first, parts->second, AI_NUMERICHOST), link_));
