@@ -1,6 +1,5 @@
 #include "actors/directory.hpp"
 
-#include "backends/connect_directory.hpp"
 #include "base/check.hpp"
 
 #include <caf/actor_cast.hpp>
@@ -50,15 +49,15 @@ void directory_state::poll() {
 // -- internal steps -----------------------------------------------------------
 
 void directory_state::connect(const std::string& where) {
-  connect_directory(self, options.connector, where,
-                    [this, where](const result<directory_actor>& found) {
-                      if (!found) {
-                        spdlog::debug("no index at {}: {}", where, to_string(found.error()));
-                        return;
-                      }
-                      others[where] = *found;
-                      tell(where);
-                    });
+  auto on_directory = [this, where](const caf::strong_actor_ptr& found) {
+    others[where] = caf::actor_cast<directory_actor>(found);
+    tell(where);
+  };
+  auto on_error = [where](const caf::error& err) {
+    spdlog::debug("no index at {}: {}", where, to_string(from_caf(err)));
+  };
+  self->request(options.connector, options.pause, atom::connect_v, where)
+    .then(on_directory, on_error);
 }
 
 void directory_state::tell(const std::string& where) {

@@ -4,7 +4,6 @@
 #include "messages/interfaces.hpp"
 #include "messages/shard_map.hpp"
 
-#include <caf/io/middleman_actor.hpp>
 #include <caf/typed_event_based_actor.hpp>
 
 #include <cstdint>
@@ -24,8 +23,7 @@ struct directory_options {
   std::vector<std::string> others;
   /// Between two exchanges with the other directories.
   duration pause = std::chrono::seconds{2};
-  /// CAF's actor that connects.
-  caf::io::middleman_actor connector;
+  connector_actor connector;
 };
 
 /// @relates directory

@@ -5,7 +5,6 @@
 #include "messages/object_place.hpp"
 #include "messages/placement.hpp"
 
-#include <caf/actor_cast.hpp>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -21,12 +20,11 @@ caf::result<drain_report> drainer_state::drain() {
     finish();
     return promise;
   }
-  shard = *reached;
   auto on_members = [this](const member_list& all) {
     choose(all);
     copy_next();
   };
-  self->request(shard, options.timeout, atom::members_v, member_query{})
+  self->request(*reached, options.timeout, atom::members_v, member_query{})
     .then(on_members, [this](const caf::error&) { finish(); });
   return promise;
 }
@@ -50,23 +48,13 @@ void drainer_state::copy_next() {
     finish();
     return;
   }
-  if (const auto at = known.find(target.front()); at != known.end()) {
-    copy_to(at->second);
-    return;
-  }
-  auto on_actor = [this, id = target.front()](const caf::strong_actor_ptr& found) {
-    known[id] = caf::actor_cast<member_actor>(found);
-    copy_to(known[id]);
-  };
-  // It is gone meanwhile.
-  auto on_error = [this, id = target.front()](const caf::error&) {
-    std::erase_if(targets, [id](const auto& x) { return x.member == id; });
-    copy_next();
-  };
-  self->request(shard, options.timeout, atom::members_v, target.front()).then(on_actor, on_error);
+  copy_to(*std::ranges::find(targets, target.front(), &member_info::member));
 }
 
-void drainer_state::copy_to(const member_actor& target) {
+void drainer_state::copy_to(const member_info& target) {
+  auto& actor = known[target.member];
+  if (!actor)
+    actor = options.reach(target);
   const auto count = std::min(limits::storage_batch_pages, options.pages.size() - done);
   const auto begin = options.pages.begin() + static_cast<ptrdiff_t>(done);
   done += count;
@@ -79,7 +67,7 @@ void drainer_state::copy_to(const member_actor& target) {
     copy_next();
   };
   self
-    ->request(target, options.timeout, atom::copy_v,
+    ->request(actor, options.timeout, atom::copy_v,
               page_copies{options.member, {begin, begin + static_cast<ptrdiff_t>(count)}})
     .then(on_copied, on_error);
 }

@@ -20,6 +20,8 @@ struct drainer_options {
   uint64_t member = 0;
   std::string host;
   std::function<index_view_ptr()> index;
+  /// A member itself.
+  std::function<member_actor(const member_info&)> reach;
   /// What one request to the index, or one batch of copies, may take.
   caf::timespan timeout{};
   /// Parents first.
@@ -42,7 +44,7 @@ struct drainer_state {
   /// Has the next batch copied, or ends.
   void copy_next();
 
-  void copy_to(const member_actor& target);
+  void copy_to(const member_info& target);
 
   void finish();
 
@@ -50,7 +52,6 @@ struct drainer_state {
 
   drainer_actor::pointer self;
   drainer_options options;
-  index_actor shard;
   std::vector<member_info> targets;
   std::map<uint64_t, member_actor> known;
   /// Pages that have been tried.

@@ -6,6 +6,7 @@
 #include <caf/actor_cast.hpp>
 #include <spdlog/spdlog.h>
 
+#include <string>
 #include <utility>
 
 namespace hicache {
@@ -21,17 +22,20 @@ uint64_t milliseconds(duration time) {
 // -- request handling ---------------------------------------------------------
 
 caf::result<membership> index_state::mount(const member_info& member) {
-  if (member.protocol_version != index_protocol_version)
-    return to_caf({ec::unsupported, "the member speaks version "
-                                      + std::to_string(member.protocol_version)
-                                      + " of the index protocol, this index version "
-                                      + std::to_string(index_protocol_version)});
+  if (member.protocol_version < index_protocol_minimum)
+    return to_caf(
+      {ec::unsupported, std::string{"the member speaks version "}
+                          .append(std::to_string(member.protocol_version))
+                          .append(" of the index protocol; this index wants at least version ")
+                          .append(std::to_string(index_protocol_minimum))});
   if (auto entered = table.mount(member, options.clock->now()); !entered)
     return to_caf(entered.error());
   if (const auto& sender = self->current_sender()) {
-    mounted_by[caf::actor_cast<caf::actor_addr>(sender)] = member.member;
-    actors[member.member] = sender;
-    self->monitor(sender);
+    const auto peer = caf::actor_cast<caf::actor_addr>(sender);
+    if (!mounted_by.contains(peer))
+      self->monitor(sender);
+    mounted_by[peer].insert(member.member);
+    peers[member.member] = peer;
   }
   reap(); // Of an older epoch.
   spdlog::info("member {:016x} on {} lends {} bytes", member.member, member.host,
@@ -79,13 +83,6 @@ member_list index_state::members(const member_query& query) const {
   return answer;
 }
 
-caf::result<caf::strong_actor_ptr> index_state::member(uint64_t id) const {
-  const auto at = actors.find(id);
-  if (at == actors.end())
-    return to_caf({ec::not_found, "no such member"});
-  return at->second;
-}
-
 index_status index_state::status() const {
   const auto now = options.clock->now();
   const auto counters = table.counters();
@@ -107,7 +104,7 @@ index_status index_state::status() const {
 void index_state::poll() {
   for (const auto member : table.expire(options.clock->now(), options.member_ttl)) {
     ++members_lost;
-    actors.erase(member);
+    peers.erase(member);
     spdlog::warn("member {:016x} has been silent for too long; its pages are withdrawn", member);
   }
   reap();
@@ -131,15 +128,16 @@ void index_state::on_down(const caf::actor_addr& who) {
   const auto gone = mounted_by.extract(who);
   if (!gone)
     return;
-  const auto member = gone.mapped();
-  const auto at = actors.find(member);
-  if (at == actors.end() || caf::actor_cast<caf::actor_addr>(at->second) != who)
-    return; // Forgotten already, or mounted by another one since.
-  if (table.drop(member)) {
-    ++members_lost;
-    spdlog::info("member {:016x} is gone; its pages are withdrawn", member);
+  for (const auto member : gone.mapped()) {
+    const auto at = peers.find(member);
+    if (at == peers.end() || at->second != who)
+      continue; // Forgotten already, or mounted by another one since.
+    if (table.drop(member)) {
+      ++members_lost;
+      spdlog::info("member {:016x} is gone; its pages are withdrawn", member);
+    }
+    peers.erase(at);
   }
-  actors.erase(at);
   reap();
 }
 
@@ -164,7 +162,6 @@ index_actor::behavior_type index(index_actor::stateful_pointer<index_state> self
     [self](atom::withdraw, const withdrawn_pages& news) { return self->state.withdraw(news); },
     [self](atom::locate, const key_batch& query) { return self->state.locate(query); },
     [self](atom::members, const member_query& query) { return self->state.members(query); },
-    [self](atom::members, uint64_t id) { return self->state.member(id); },
     [self](atom::status, const status_query&) { return self->state.status(); },
     [self](atom::shards, uint64_t digest) { self->state.shards_digest = digest; },
     [self](atom::poll) { self->state.poll(); },

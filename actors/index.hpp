@@ -40,8 +40,6 @@ struct index_state {
 
   member_list members(const member_query& query) const;
 
-  caf::result<caf::strong_actor_ptr> member(uint64_t id) const;
-
   index_status status() const;
 
   void poll();
@@ -60,9 +58,9 @@ struct index_state {
   index_actor::pointer self;
   index_options options;
   index_table table;
-  /// Which actor mounted which member: its death withdraws the member at once.
-  std::map<caf::actor_addr, uint64_t> mounted_by;
-  std::map<uint64_t, caf::strong_actor_ptr> actors;
+  /// Which peer mounted which members, and the other way around: its end withdraws them at once.
+  std::map<caf::actor_addr, std::set<uint64_t>> mounted_by;
+  std::map<uint64_t, caf::actor_addr> peers;
   time_point started;
   /// A message to itself is under way that goes on with it.
   bool is_reaping = false;

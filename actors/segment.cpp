@@ -174,7 +174,8 @@ caf::result<drain_report> segment_state::drain() {
     promise.deliver(*moved);
   };
   const auto& at = mounts->options();
-  auto settings = drainer_options{at.member.member, at.member.host, at.index, at.timeout, {}};
+  auto settings
+    = drainer_options{at.member.member, at.member.host, at.index, at.reach, at.timeout, {}};
   const auto now = options.clock->now();
   for (const auto& kept : table->worth_keeping(limits::hot_uses))
     settings.pages.push_back(copy_of(kept, now));

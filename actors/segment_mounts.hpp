@@ -18,6 +18,8 @@ struct segment_mounts_options {
   member_info member;
   /// The shards of the index as they can be reached now.
   std::function<index_view_ptr()> index;
+  /// Another member itself.
+  std::function<member_actor(const member_info&)> reach;
   /// Called when a request to a shard failed.
   std::function<void(const index_actor&)> index_lost;
   /// Called with the digest of the shard map that an answer names.

@@ -361,7 +361,7 @@ void cluster_backend::replicate(const page_copies& pages, time_point deadline) {
   auto waiting = std::vector<std::function<void()>>{};
   for (const auto target : targets) {
     const auto member = reader_.find(target, deadline);
-    if (!member || !member->actor)
+    if (!member)
       continue;
     for (auto first = size_t{0}; first < pages.pages.size(); first += limits::storage_batch_pages) {
       const auto count = std::min(limits::storage_batch_pages, pages.pages.size() - first);

@@ -6,6 +6,7 @@
 #include "backends/page_reader.hpp"
 #include "backends/recent_placements.hpp"
 #include "backends/storage_backend.hpp"
+#include "base/limits.hpp"
 
 #include <caf/actor_system.hpp>
 

@@ -1,8 +1,6 @@
 #include "backends/index_link.hpp"
 
-#include "backends/connect_directory.hpp"
 #include "base/check.hpp"
-#include "messages/system_config.hpp"
 
 #include <caf/actor_cast.hpp>
 #include <caf/event_based_actor.hpp>
@@ -12,7 +10,6 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <charconv>
 #include <condition_variable>
 #include <map>
 #include <mutex>
@@ -29,47 +26,14 @@ using namespace std::chrono_literals;
 constexpr auto pause_min = caf::timespan{50ms};
 constexpr auto pause_max = caf::timespan{1s};
 
-/// How long the first connection waits for the other shards when it has reached one: some round
-/// trips. Those that are missing then are misses until they are back.
+/// How long the first connection waits for the other shards when it has reached one, at most: some
+/// round trips. Those that are missing then are misses until they are back.
 constexpr auto rest_patience = std::chrono::seconds{1};
 
 /// What a directory may take to answer.
 constexpr auto directory_timeout = caf::timespan{5s};
 
 } // namespace
-
-result<endpoint> parse_endpoint(const std::string& text) {
-  const auto colon = text.rfind(':');
-  auto where = endpoint{};
-  if (colon != std::string::npos && colon > 0) {
-    where.host = text.substr(0, colon);
-    if (where.host.size() > 2 && where.host.front() == '[' && where.host.back() == ']')
-      where.host = where.host.substr(1, where.host.size() - 2);
-    const auto* end = text.data() + text.size();
-    const auto [rest, status] = std::from_chars(text.data() + colon + 1, end, where.port);
-    if (status == std::errc{} && rest == end)
-      return where;
-  }
-  return fail(ec::invalid_argument, "'" + text + "' is not an address such as 127.0.0.1:7000");
-}
-
-std::string to_string(const endpoint& where) {
-  const auto host = where.host.find(':') == std::string::npos ? where.host : "[" + where.host + "]";
-  return host + ":" + std::to_string(where.port);
-}
-
-result<std::vector<endpoint>> parse_endpoints(const std::string& text) {
-  auto all = std::vector<endpoint>{};
-  for (auto begin = size_t{0}; begin <= text.size();) {
-    const auto end = std::min(text.find(',', begin), text.size());
-    auto one = parse_endpoint(text.substr(begin, end - begin));
-    if (!one)
-      return tl::unexpected{one.error()};
-    all.push_back(std::move(*one));
-    begin = end + 1;
-  }
-  return all;
-}
 
 // -- views --------------------------------------------------------------------
 
@@ -96,10 +60,10 @@ struct index_link_board {
 
 namespace {
 
-struct connector_state {
+struct link_state {
   static inline constexpr auto name = "index_link";
 
-  explicit connector_state(caf::event_based_actor* owner) : self(owner) {}
+  explicit link_state(caf::event_based_actor* owner) : self(owner) {}
 
   /// One process of the index.
   struct process {
@@ -130,29 +94,33 @@ struct connector_state {
 
   void connect(const std::string& address, process& where) {
     where.is_asked = true;
-    connect_directory(self, connector, address, [this, address](result<directory_actor> found) {
-      auto& here = processes[address];
-      here.is_asked = false;
-      if (!found) {
-        failed(to_string(found.error()));
-        return;
-      }
-      here.directory = *found;
-      self->monitor(here.directory);
-      ask_map(address, here);
-    });
+    auto on_directory = [this, address](const caf::strong_actor_ptr& found) {
+      const auto here = processes.find(address);
+      if (here == processes.end())
+        return; // Forgotten meanwhile.
+      here->second.is_asked = false;
+      here->second.directory = caf::actor_cast<directory_actor>(found);
+      self->monitor(here->second.directory);
+      ask_map(address, here->second);
+    };
+    auto on_error = [this, address](const caf::error& err) {
+      if (const auto here = processes.find(address); here != processes.end())
+        here->second.is_asked = false;
+      failed(to_string(from_caf(err)));
+    };
+    self->request(connector, directory_timeout, atom::connect_v, address)
+      .then(on_directory, on_error);
   }
 
   void ask_map(const std::string& address, process& where) {
     where.is_asked = true;
     auto on_map = [this, address](const shard_map& news) {
-      processes[address].is_asked = false;
+      if (const auto here = processes.find(address); here != processes.end())
+        here->second.is_asked = false;
       take(news);
     };
-    auto on_error = [this, address](const caf::error& err) {
-      processes[address].is_asked = false;
-      drop_process(address, to_string(from_caf(err)));
-    };
+    auto on_error
+      = [this, address](const caf::error& err) { drop_process(address, to_string(from_caf(err))); };
     self->request(where.directory, directory_timeout, atom::shards_v, shard_map{})
       .then(on_map, on_error);
   }
@@ -199,14 +167,35 @@ struct connector_state {
       shards = std::move(wanted);
       show();
     }
+    forget_others();
     if (map.shards.empty())
       failed("it has no shards yet");
     refresh();
   }
 
+  /// Forgets addresses that the map does not name: they led to one of those that it names, or
+  /// nowhere.
+  void forget_others() {
+    if (shards.empty())
+      return;
+    auto named = std::set<std::string>{};
+    for (const auto& [number, what] : shards)
+      named.insert(what.address);
+    std::erase_if(processes, [&named](const auto& x) { return !named.contains(x.first); });
+  }
+
   void drop_process(const std::string& address, const std::string& why) {
-    auto& where = processes[address];
-    where.directory = nullptr;
+    const auto at = processes.find(address);
+    if (at == processes.end())
+      return;
+    at->second = {};
+    // Where the map leads may be gone for good; the user's addresses may know more by now.
+    const auto is_reached = [](const auto& x) { return !!x.second.directory; };
+    if (std::ranges::none_of(processes, is_reached)) {
+      wants_map = true;
+      for (const auto& seed : seeds)
+        processes[seed];
+    }
     for (auto& [number, what] : shards)
       if (what.address == address)
         what.actor = nullptr;
@@ -277,7 +266,9 @@ struct connector_state {
 
   caf::event_based_actor* self;
   std::shared_ptr<index_link_board> board;
-  caf::io::middleman_actor connector;
+  connector_actor connector;
+  /// Those the user named.
+  std::vector<std::string> seeds;
   shard_map map;
   /// By address: those the user named, and those that the map names.
   std::map<std::string, process> processes;
@@ -288,13 +279,14 @@ struct connector_state {
   caf::timespan pause = pause_min;
 };
 
-caf::behavior connector(caf::stateful_actor<connector_state>* self,
-                        std::shared_ptr<index_link_board> board,
-                        const std::vector<std::string>& seeds) {
+caf::behavior link_actor(caf::stateful_actor<link_state>* self,
+                         std::shared_ptr<index_link_board> board, connector_actor connector,
+                         std::vector<std::string> seeds) {
   auto& state = self->state;
   state.board = std::move(board);
-  state.connector = network_of(self->system());
-  for (const auto& seed : seeds)
+  state.connector = std::move(connector);
+  state.seeds = std::move(seeds);
+  for (const auto& seed : state.seeds)
     state.processes[seed];
   self->set_down_handler([self](const caf::down_msg& msg) { self->state.on_down(msg.source); });
   state.refresh();
@@ -311,7 +303,8 @@ caf::behavior connector(caf::stateful_actor<connector_state>* self,
 
 // -- for the users of the link ------------------------------------------------
 
-index_link::index_link(caf::actor_system& system, const std::vector<endpoint>& seeds)
+index_link::index_link(caf::actor_system& system, const connector_actor& connector,
+                       const std::vector<rpc::endpoint>& seeds)
   : seeds_([&] {
       auto text = std::string{};
       for (const auto& seed : seeds)
@@ -323,13 +316,13 @@ index_link::index_link(caf::actor_system& system, const std::vector<endpoint>& s
   auto addresses = std::vector<std::string>{};
   for (const auto& seed : seeds)
     addresses.push_back(to_string(seed));
-  connector_ = system.spawn(connector, board_, std::move(addresses));
+  link_ = system.spawn(link_actor, board_, connector, std::move(addresses));
 }
 
 index_link::~index_link() {
   auto self = caf::scoped_actor{system_};
-  self->send_exit(connector_, caf::exit_reason::user_shutdown);
-  self->wait_for(connector_);
+  self->send_exit(link_, caf::exit_reason::user_shutdown);
+  self->wait_for(link_);
 }
 
 result<void> index_link::connect(std::chrono::nanoseconds patience) {
@@ -337,8 +330,11 @@ result<void> index_link::connect(std::chrono::nanoseconds patience) {
   const auto reaches_some = [this] {
     return std::ranges::any_of(board_->view->shards, [](const auto& shard) { return !!shard; });
   };
-  if (board_->changed.wait_for(lock, patience, reaches_some)) {
-    board_->changed.wait_for(lock, rest_patience, [this] { return board_->view->is_whole(); });
+  const auto end = std::chrono::steady_clock::now() + patience;
+  if (board_->changed.wait_until(lock, end, reaches_some)) {
+    board_->changed.wait_until(lock,
+                               std::min(end, std::chrono::steady_clock::now() + rest_patience),
+                               [this] { return board_->view->is_whole(); });
     return {};
   }
   return fail(ec::peer_unreachable, "no index answers at " + seeds_ + " (" + board_->last_error
@@ -352,7 +348,7 @@ index_view_ptr index_link::view() const {
 
 void index_link::lost(const index_actor& shard) {
   if (shard)
-    caf::anon_send(connector_, atom::drop_v, caf::actor_cast<caf::strong_actor_ptr>(shard));
+    caf::anon_send(link_, atom::drop_v, caf::actor_cast<caf::strong_actor_ptr>(shard));
 }
 
 void index_link::heard(uint64_t shards_digest) {
@@ -361,7 +357,7 @@ void index_link::heard(uint64_t shards_digest) {
     if (shards_digest == 0 || shards_digest == board_->digest)
       return;
   }
-  caf::anon_send(connector_, atom::shards_v, shards_digest);
+  caf::anon_send(link_, atom::shards_v, shards_digest);
 }
 
 } // namespace hicache

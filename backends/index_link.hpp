@@ -3,6 +3,7 @@
 #include "base/error.hpp"
 #include "messages/interfaces.hpp"
 #include "messages/shard_map.hpp"
+#include "rpc/endpoint.hpp"
 
 #include <caf/actor_system.hpp>
 
@@ -14,24 +15,6 @@
 #include <vector>
 
 namespace hicache {
-
-/// HOST:PORT; in texts an IPv6 address stands in brackets.
-struct endpoint {
-  std::string host;
-  uint16_t port = 0;
-};
-
-/// @returns invalid_argument with a sentence that names the text.
-/// @relates endpoint
-result<endpoint> parse_endpoint(const std::string& text);
-
-/// HOST:PORT,HOST:PORT...
-/// @returns invalid_argument with a sentence that names the part that is wrong.
-/// @relates endpoint
-result<std::vector<endpoint>> parse_endpoints(const std::string& text);
-
-/// @relates endpoint
-std::string to_string(const endpoint& where);
 
 /// The shards of the index as this process reaches them at a moment.
 struct index_view {
@@ -60,9 +43,11 @@ struct index_link_board;
 /// blocks. Any thread.
 class index_link {
 public:
-  /// @param system Must outlive the link and have networking loaded.
-  /// @param seeds Directories to ask first; at least one.
-  index_link(caf::actor_system& system, const std::vector<endpoint>& seeds);
+  /// @param system Must outlive the link.
+  /// @param seeds Directories to ask first; at least one. All are asked at once, and again when
+  /// none of those that they named can be reached any more.
+  index_link(caf::actor_system& system, const connector_actor& connector,
+             const std::vector<rpc::endpoint>& seeds);
 
   ~index_link();
 
@@ -70,7 +55,8 @@ public:
 
   index_link& operator=(const index_link&) = delete;
 
-  /// Waits until a shard can be reached, for up to `patience`, and then a second for all of them.
+  /// Waits until a shard can be reached, and then up to a second for all of them; `patience` in
+  /// all.
   /// @returns peer_unreachable with a sentence that names the addresses if there is no shard by
   /// then
   result<void> connect(std::chrono::nanoseconds patience);
@@ -88,7 +74,7 @@ private:
   const std::string seeds_;
   caf::actor_system& system_;
   std::shared_ptr<index_link_board> board_;
-  caf::actor connector_;
+  caf::actor link_;
 };
 
 } // namespace hicache

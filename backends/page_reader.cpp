@@ -8,7 +8,6 @@
 #include "base/page_checksum.hpp"
 #include "messages/object_place.hpp"
 
-#include <caf/actor_cast.hpp>
 #include <caf/send.hpp>
 #include <spdlog/spdlog.h>
 
@@ -40,7 +39,7 @@ uint64_t length_of(const page_search& what) {
 
 page_reader::page_reader(page_reader_options options)
   : options_(std::move(options)), salt_(std::random_device{}()) {
-  HICACHE_CHECK(options_.system != nullptr && options_.index != nullptr
+  HICACHE_CHECK(options_.system != nullptr && options_.index != nullptr && options_.reach
                 && options_.clock != nullptr);
 }
 
@@ -79,7 +78,7 @@ std::vector<result<page_source>> page_reader::read(std::span<const page_search> 
 void page_reader::tell_uses(member_pages pages) {
   const auto guard = std::lock_guard{mutex_};
   for (auto& [member, keys] : pages)
-    if (const auto way = routes_.find(member); way != routes_.end() && way->second->actor)
+    if (const auto way = routes_.find(member); way != routes_.end())
       caf::anon_send(way->second->actor, atom::touch_v, key_batch{std::move(keys)});
 }
 
@@ -122,7 +121,7 @@ std::vector<member_info> page_reader::renew(const std::set<uint64_t>& wanted, ti
       if (known != routes_.end())
         kept.insert(*known);
       else if (wanted.contains(member.member))
-        kept.emplace(member.member, open_route(member, shard, deadline));
+        kept.emplace(member.member, open_route(member));
     }
     routes_ = std::move(kept);
     return std::move(list->members);
@@ -130,15 +129,10 @@ std::vector<member_info> page_reader::renew(const std::set<uint64_t>& wanted, ti
   return {};
 }
 
-std::shared_ptr<const known_member> page_reader::open_route(const member_info& member,
-                                                            const index_actor& shard,
-                                                            time_point deadline) const {
+std::shared_ptr<const known_member> page_reader::open_route(const member_info& member) const {
   auto found = known_member{};
   found.info = member;
-  if (auto actor
-      = ask<caf::strong_actor_ptr>(*options_.system, shard, time_left(*options_.clock, deadline),
-                                   atom::members_v, member.member))
-    found.actor = caf::actor_cast<member_actor>(*actor);
+  found.actor = options_.reach(member);
   if (member.member == options_.member) {
     found.memory = options_.own_memory;
   } else if (options_.path == read_path::automatic) {
@@ -351,7 +345,7 @@ void page_reader::doubt(const page_search& what, const replica& from, const erro
 
 void page_reader::tell_corrupt(const route_map& routes, member_pages doubtful) {
   for (auto& [member, keys] : doubtful)
-    if (const auto way = routes.find(member); way != routes.end() && way->second->actor)
+    if (const auto way = routes.find(member); way != routes.end())
       caf::anon_send(way->second->actor, atom::corrupt_v, key_batch{std::move(keys)});
 }
 

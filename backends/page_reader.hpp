@@ -32,6 +32,8 @@ enum class read_path : uint8_t {
 struct page_reader_options {
   caf::actor_system* system = nullptr;
   index_link* index = nullptr;
+  /// A member itself, which may be in another process.
+  std::function<member_actor(const member_info&)> reach;
   /// This process as a member, and the memory that it lends; 0 and empty if it lends none.
   uint64_t member = 0;
   std::span<const std::byte> own_memory;
@@ -70,7 +72,7 @@ struct known_member {
   member_info info;
   /// Own or mapped memory; empty if the member is read by UCX.
   std::span<const std::byte> memory;
-  /// Takes requests to the member; null if the index could not tell.
+  /// Takes requests to the member.
   member_actor actor;
 
   /// Keeps `memory`.
@@ -111,8 +113,7 @@ private:
   /// Asks the index for all members; lets go of those that are gone, and opens ways to `wanted`.
   std::vector<member_info> renew(const std::set<uint64_t>& wanted, time_point deadline);
 
-  std::shared_ptr<const known_member>
-  open_route(const member_info& member, const index_actor& shard, time_point deadline) const;
+  std::shared_ptr<const known_member> open_route(const member_info& member) const;
 
   /// A page that is not read yet, and who may still be asked.
   struct open_search {

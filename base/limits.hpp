@@ -197,28 +197,6 @@ inline constexpr size_t replies_in_flight = 16;
 /// the line of requests.
 inline constexpr size_t page_connections = 1024;
 
-/// Bytes of a message between actors of different processes: the longest frame, and room for what
-/// CAF writes around it.
-inline constexpr size_t actor_message_bytes = 8 * wire_words + (size_t{64} << 10);
-
-/// Bytes of the first message of a peer, which says who it is: CAF's takes 32.
-inline constexpr size_t handshake_bytes = 1024;
-
-/// Messages inside of a message: an error has one with its text. CAF reads them recursively.
-inline constexpr size_t nested_messages = 64;
-
-/// Connections on which nothing was said yet. More than start at once, few enough that silent ones
-/// do not use up the process's file descriptors.
-inline constexpr size_t connections_unproven = 256;
-
-/// How long a peer may take to say who it is, and how long it may be silent afterwards: peers send
-/// a heartbeat each second.
-inline constexpr auto handshake_time = std::chrono::seconds{10};
-inline constexpr auto peer_silence = std::chrono::seconds{30};
-
-/// Bytes that wait for a peer to take them: some dozen answers of the largest size.
-inline constexpr size_t unsent_bytes = size_t{64} << 20;
-
 /// How long start-up tries to reach the index before it gives up with a sentence.
 inline constexpr auto index_connect_time = std::chrono::seconds{10};
 

@@ -3,19 +3,32 @@
 #include "backends/index_link.hpp"
 #include "bench/store_parts.hpp"
 #include "messages/system_config.hpp"
+#include "rpc/network.hpp"
 
-#include <caf/actor.hpp>
 #include <caf/actor_system.hpp>
+#include <nlohmann/json.hpp>
 
+#include <chrono>
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace hicache::bench {
 
-/// An actor system with networking, connected to a shard of an index, or to what stands in for one.
+using steady = std::chrono::steady_clock;
+
+inline double seconds_since(steady::time_point begin) {
+  return std::chrono::duration<double>(steady::now() - begin).count();
+}
+
+inline steady::duration from_seconds(double seconds) {
+  return std::chrono::duration_cast<steady::duration>(std::chrono::duration<double>(seconds));
+}
+
+/// An actor system that is connected to a shard of an index.
 class index_client {
 public:
-  static result<std::unique_ptr<index_client>> connect(const index_address& to);
+  static result<std::unique_ptr<index_client>> connect(const std::string& at);
 
   ~index_client();
 
@@ -26,18 +39,48 @@ public:
   caf::actor_system& system() noexcept { return system_; }
 
   /// Null while there is no connection.
-  caf::actor shard() const;
+  index_actor shard() const;
 
 private:
   index_client();
 
   system_config config_;
   caf::actor_system system_;
-  caf::actor bare_;
+  rpc_network network_;
   std::unique_ptr<index_link> link_;
 };
 
 /// Batches of the keys `first` to `first + count - 1` of `hicache-bench store`, `batch` at a time.
 std::vector<std::vector<page_key>> key_batches(uint64_t first, uint64_t count, uint64_t batch);
+
+/// A member without memory.
+member_info describe(uint64_t id, uint64_t pages);
+
+/// What it announces: so many of the keys, from `first` on.
+std::vector<published_pages> announcements(uint64_t id, uint64_t first, uint64_t count,
+                                           uint64_t batch);
+
+/// What look-ups took, and found.
+struct lookup_figures {
+  void count(steady::time_point begin, const placements& answer) {
+    latency_us.push_back(1e6 * seconds_since(begin));
+    for (const auto& copies : answer.replicas)
+      found += copies.empty() ? 0 : 1;
+  }
+
+  std::vector<double> latency_us;
+  uint64_t found = 0;
+  std::string failure;
+};
+
+nlohmann::json to_json(lookup_figures& figures, uint64_t batch, double seconds);
+
+// -- beside bare Cap'n Proto RPC ------------------------------------------------
+
+/// As measure_lookups, of `serve_fixed_answers`: no actors, no index.
+result<nlohmann::json> measure_bare_lookups(const ask_options& options);
+
+/// As announce_keys.
+result<nlohmann::json> announce_bare_keys(const announce_options& options);
 
 } // namespace hicache::bench

@@ -1,7 +1,6 @@
 #include "bench/store_actors.hpp"
 
 #include <caf/event_based_actor.hpp>
-#include <caf/io/middleman.hpp>
 #include <caf/scoped_actor.hpp>
 #include <caf/stateful_actor.hpp>
 #include <nlohmann/json.hpp>
@@ -52,7 +51,7 @@ struct member_state {
   }
 
   caf::event_based_actor* self;
-  caf::actor shard;
+  index_actor shard;
   member_info info;
   std::vector<published_pages> left;
   uint64_t outstanding = 1;
@@ -60,7 +59,7 @@ struct member_state {
   caf::actor listener;
 };
 
-caf::behavior member(caf::stateful_actor<member_state>* self, caf::actor shard, member_info info,
+caf::behavior member(caf::stateful_actor<member_state>* self, index_actor shard, member_info info,
                      std::vector<published_pages> pages, uint64_t outstanding) {
   auto& state = self->state;
   state.shard = std::move(shard);
@@ -69,6 +68,8 @@ caf::behavior member(caf::stateful_actor<member_state>* self, caf::actor shard, 
   state.outstanding = outstanding;
   return {[self](atom::start, const caf::actor& whom) { self->state.start(whom); }};
 }
+
+} // namespace
 
 member_info describe(uint64_t id, uint64_t pages) {
   auto info = member_info{};
@@ -95,10 +96,15 @@ std::vector<published_pages> announcements(uint64_t id, uint64_t first, uint64_t
   return all;
 }
 
-} // namespace
-
 result<void> announce_keys(const announce_options& options) {
-  auto client = index_client::connect(options.index);
+  if (options.index.is_bare) {
+    const auto figures = announce_bare_keys(options);
+    if (!figures)
+      return tl::unexpected{figures.error()};
+    std::printf("%s\n", figures->dump().c_str());
+    return {};
+  }
+  auto client = index_client::connect(options.index.at);
   if (!client)
     return tl::unexpected{client.error()};
   auto& system = (*client)->system();

@@ -5,7 +5,6 @@
 #include "launch/replay_report.hpp"
 
 #include <caf/event_based_actor.hpp>
-#include <caf/io/middleman.hpp>
 #include <caf/scoped_actor.hpp>
 #include <caf/stateful_actor.hpp>
 #include <nlohmann/json.hpp>
@@ -22,60 +21,6 @@ namespace hicache::bench {
 namespace {
 
 using steady = std::chrono::steady_clock;
-
-constexpr auto loopback = "127.0.0.1";
-
-double seconds_since(steady::time_point begin) {
-  return std::chrono::duration<double>(steady::now() - begin).count();
-}
-
-steady::duration from_seconds(double seconds) {
-  return std::chrono::duration_cast<steady::duration>(std::chrono::duration<double>(seconds));
-}
-
-struct fixed_answers_state {
-  static inline constexpr auto name = "bench_server";
-
-  explicit fixed_answers_state(caf::event_based_actor*) {}
-
-  /// As an index that holds each page once; made once.
-  const caf::message& locate(size_t keys) {
-    if (keys != keys_before)
-      answer = caf::make_message(
-        placements{std::vector<replica_list>(keys, {replica{1, 4096, 1, 4096}}), 0});
-    keys_before = keys;
-    return answer;
-  }
-
-  caf::message answer;
-  size_t keys_before = 0;
-};
-
-caf::behavior fixed_answers(caf::stateful_actor<fixed_answers_state>* self) {
-  return {
-    [self](atom::locate, const key_batch& query) -> caf::message {
-      return self->state.locate(query.keys.size());
-    },
-    [](atom::mount, const member_info&) {
-      return membership{true, 60000, 0};
-    },
-    [](atom::publish, const published_pages&) {
-      return membership{true, 60000, 0};
-    },
-  };
-}
-
-struct lookup_figures {
-  std::vector<double> latency_us;
-  uint64_t found = 0;
-  std::string failure;
-
-  void count(steady::time_point begin, const placements& answer) {
-    latency_us.push_back(1e6 * seconds_since(begin));
-    for (const auto& copies : answer.replicas)
-      found += copies.empty() ? 0 : 1;
-  }
-};
 
 struct asker_state {
   static inline constexpr auto name = "bench_asker";
@@ -107,7 +52,7 @@ struct asker_state {
   explicit asker_state(caf::event_based_actor* owner) : self(owner) {}
 
   caf::event_based_actor* self;
-  caf::actor shard;
+  index_actor shard;
   std::vector<std::vector<page_key>> batches;
   std::shared_ptr<lookup_figures> figures;
   steady::time_point end;
@@ -115,7 +60,7 @@ struct asker_state {
   size_t under_way = 0;
 };
 
-caf::behavior asker(caf::stateful_actor<asker_state>* self, caf::actor shard,
+caf::behavior asker(caf::stateful_actor<asker_state>* self, index_actor shard,
                     std::vector<std::vector<page_key>> batches, const ask_options& options,
                     std::shared_ptr<lookup_figures> figures) {
   auto& state = self->state;
@@ -173,34 +118,34 @@ lookup_figures ask_by_threads(index_client& client,
 
 // -- what all clients share ---------------------------------------------------
 
-index_client::index_client()
-  : config_(std::move(system_config{}.with_network())), system_(config_) {}
+nlohmann::json to_json(lookup_figures& figures, uint64_t batch, double seconds) {
+  const auto requests = static_cast<double>(figures.latency_us.size());
+  return {
+    {"keys_per_s", requests * static_cast<double>(batch) / seconds},
+    {"found", figures.found},
+    {"latency_us",
+     {{"p50", quantile(figures.latency_us, 0.5)}, {"p99", quantile(figures.latency_us, 0.99)}}}};
+}
+
+index_client::index_client() : system_(config_), network_(system_, {}) {}
 
 index_client::~index_client() = default;
 
-result<std::unique_ptr<index_client>> index_client::connect(const index_address& to) {
-  const auto where = parse_endpoint(to.at);
+result<std::unique_ptr<index_client>> index_client::connect(const std::string& at) {
+  const auto where = rpc::parse_endpoint(at);
   if (!where)
     return tl::unexpected{where.error()};
   auto client = std::unique_ptr<index_client>{new index_client};
-  if (to.is_bare) {
-    auto found = client->system_.middleman().remote_actor(where->host, where->port);
-    if (!found)
-      return fail(ec::peer_unreachable, "nothing answers at " + to.at);
-    client->bare_ = std::move(*found);
-    return client;
-  }
-  client->link_ = std::make_unique<index_link>(client->system_, std::vector{*where});
+  client->link_ = std::make_unique<index_link>(client->system_, client->network_.connector(),
+                                               std::vector{*where});
   if (auto connected = client->link_->connect(limits::index_connect_time); !connected)
     return tl::unexpected{connected.error()};
   return client;
 }
 
-caf::actor index_client::shard() const {
-  if (!link_)
-    return bare_;
+index_actor index_client::shard() const {
   const auto view = link_->view();
-  return view->is_whole() ? caf::actor_cast<caf::actor>(view->shards.front()) : caf::actor{};
+  return view->is_whole() ? view->shards.front() : index_actor{};
 }
 
 std::vector<std::vector<page_key>> key_batches(uint64_t first, uint64_t count, uint64_t batch) {
@@ -229,23 +174,10 @@ nlohmann::json measure_memcpy(const copy_options& options) {
   return {{"gib_per_s", static_cast<double>(copied * options.bytes) / seconds / (1 << 30)}};
 }
 
-result<void> serve_fixed_answers() {
-  auto config = system_config{};
-  config.with_network();
-  auto system = caf::actor_system{config};
-  const auto server = system.spawn(fixed_answers);
-  const auto port = system.middleman().publish(server, 0, loopback);
-  if (!port)
-    return fail(ec::io_failure, "cannot listen on " + std::string{loopback});
-  std::printf("listening on %s:%u\n", loopback, *port);
-  std::fflush(stdout);
-  auto self = caf::scoped_actor{system};
-  self->wait_for(server);
-  return {};
-}
-
 result<nlohmann::json> measure_lookups(const ask_options& options) {
-  auto client = index_client::connect(options.index);
+  if (options.index.is_bare)
+    return measure_bare_lookups(options);
+  auto client = index_client::connect(options.index.at);
   if (!client)
     return tl::unexpected{client.error()};
   auto& system = (*client)->system();
@@ -261,16 +193,11 @@ result<nlohmann::json> measure_lookups(const ask_options& options) {
   const auto seconds = seconds_since(begin);
   if (!figures->failure.empty())
     return fail(ec::peer_unreachable, figures->failure);
-  const auto requests = static_cast<double>(figures->latency_us.size());
-  return nlohmann::json{
-    {"keys_per_s", requests * static_cast<double>(options.batch) / seconds},
-    {"found", figures->found},
-    {"latency_us",
-     {{"p50", quantile(figures->latency_us, 0.5)}, {"p99", quantile(figures->latency_us, 0.99)}}}};
+  return to_json(*figures, options.batch, seconds);
 }
 
 result<void> watch_index(const watch_options& options) {
-  auto client = index_client::connect({options.index, false});
+  auto client = index_client::connect(options.index);
   if (!client)
     return tl::unexpected{client.error()};
   auto& system = (*client)->system();

@@ -1,5 +1,5 @@
-// store_bench: what store.py measures the cluster store with and beside: copies by memcpy, an actor
-// that answers as an index does, members that only announce.
+// store_bench: what store.py measures the cluster store with and beside: copies by memcpy, bare RPC
+// with fixed answers, members that only announce.
 
 #include "base/limits.hpp"
 #include "bench/store_parts.hpp"
@@ -43,7 +43,8 @@ int main(int argc, char** argv) {
   add_count(*memcpy_part, "--pages", copies.pages, most_keys, "pages that the source holds");
   memcpy_part->add_option("--seconds", copies.seconds, "how long")->check(CLI::PositiveNumber);
 
-  auto* serve = app.add_subcommand("serve", "answers requests of the index with fixed answers");
+  auto* serve = app.add_subcommand(
+    "serve", "answers requests of the index with fixed answers, by bare Cap'n Proto RPC");
 
   auto asks = ask_options{};
   auto* ask = app.add_subcommand("ask", "looks up keys");

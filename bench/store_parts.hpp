@@ -29,15 +29,16 @@ struct copy_options {
 /// What a get costs at the least: one thread copies pages into the memory of a batch.
 nlohmann::json measure_memcpy(const copy_options& options);
 
-/// Answers look-ups, mounts and announcements as an index does, but without a table. Says where it
-/// listens; returns never unless it fails.
+/// Answers look-ups, mounts and announcements as an index does, by bare Cap'n Proto RPC and without
+/// a table. Says where it listens; returns never unless it fails.
 result<void> serve_fixed_answers();
 
 struct ask_options {
   index_address index;
   uint64_t batch = 128;
   uint64_t outstanding = 1;
-  /// Threads that wait for each answer have them under way, rather than an actor.
+  /// Threads that wait for each answer have them under way, rather than an actor, or the loop of
+  /// Cap'n Proto.
   bool by_threads = false;
   uint64_t keys = 1000000;
   double seconds = 1;

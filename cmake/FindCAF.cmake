@@ -1,5 +1,5 @@
 # Debian's libcaf-dev brings no package file. This module finds the headers and the libraries named in
-# COMPONENTS and defines the imported targets CAF::core, CAF::io and CAF::openssl.
+# COMPONENTS and defines an imported target for each, such as CAF::core.
 find_path(CAF_INCLUDE_DIR NAMES caf/actor_system.hpp)
 mark_as_advanced(CAF_INCLUDE_DIR)
 
@@ -35,10 +35,8 @@ if(CAF_FOUND)
         target_link_libraries(CAF::core INTERFACE Threads::Threads)
         # Refuses message types that were never announced, at compile time.
         target_compile_definitions(CAF::core INTERFACE CAF_ENABLE_TYPE_ID_CHECKS)
-      elseif(_component STREQUAL "io")
-        target_link_libraries(CAF::io INTERFACE CAF::core)
       else()
-        target_link_libraries(CAF::${_component} INTERFACE CAF::io)
+        target_link_libraries(CAF::${_component} INTERFACE CAF::core)
       endif()
     endif()
   endforeach()

@@ -1,7 +1,6 @@
 #include "launch/cluster_commands.hpp"
 
 #include "backends/ask.hpp"
-#include "backends/connect_directory.hpp"
 #include "backends/index_link.hpp"
 #include "base/limits.hpp"
 #include "base/units.hpp"
@@ -10,6 +9,7 @@
 #include "launch/network_flags.hpp"
 #include "launch/program.hpp"
 #include "messages/system_config.hpp"
+#include "rpc/network.hpp"
 
 #include <absl/strings/escaping.h>
 #include <absl/strings/str_format.h>
@@ -30,12 +30,12 @@ namespace {
 
 using json = nlohmann::json;
 
-/// The index, and by way of it the members.
+/// The index and the members.
 class cluster_client {
 public:
   static result<std::unique_ptr<cluster_client>> connect(const std::string& index,
                                                          const tls_files& tls, duration time) {
-    const auto where = parse_endpoints(index);
+    const auto where = rpc::parse_endpoints(index);
     if (!where)
       return fail(ec::invalid_argument, "--index: " + where.error().detail);
     if (const auto checked = tls.check(); !checked)
@@ -56,12 +56,16 @@ public:
   }
 
   result<member_actor> find(uint64_t member) {
-    for (const auto& shard : link_.view()->shards)
-      if (shard)
-        if (auto found = ask<caf::strong_actor_ptr>(shard, atom::members_v, member))
-          return caf::actor_cast<member_actor>(*found);
-    return fail(ec::not_found, absl::StrFormat("there is no member %016x", member));
+    const auto all = members();
+    if (!all)
+      return tl::unexpected{all.error()};
+    const auto at = std::ranges::find(*all, member, &member_info::member);
+    if (at == all->end())
+      return fail(ec::not_found, absl::StrFormat("there is no member %016x", member));
+    return reach(*at);
   }
+
+  member_actor reach(const member_info& member) { return network_.member_at(member.address); }
 
   /// The replicas of each key.
   result<std::vector<replica_list>> locate(std::span<const page_key> keys) {
@@ -131,36 +135,20 @@ public:
   }
 
 private:
-  struct config : system_config {
-    explicit config(const tls_files& tls) { with_network(tls); }
-  };
-
-  cluster_client(const std::vector<endpoint>& seeds, const tls_files& tls, duration time)
-    : time_(time), config_(tls), link_(system_, seeds) {}
+  cluster_client(const std::vector<rpc::endpoint>& seeds, const tls_files& tls, duration time)
+    : time_(time), network_(system_, tls), link_(system_, network_.connector(), seeds) {}
 
   result<directory_actor> directory_at(const std::string& address) {
-    const auto where = parse_endpoint(address);
-    if (!where)
-      return tl::unexpected{where.error()};
-    auto self = caf::scoped_actor{system_};
-    auto found = result<directory_actor>{};
-    self
-      ->request(network_of(system_), caf::timespan{time_}, caf::connect_atom::value, where->host,
-                where->port)
-      .receive(
-        [&](const caf::node_id&, const caf::strong_actor_ptr& actor,
-            const std::set<std::string>& interface) {
-          found = as_directory(system_, address, actor, interface);
-        },
-        [&](const caf::error& err) {
-          found = tl::unexpected{connect_error(system_, address, err)};
-        });
-    return found;
+    const auto found = ask<caf::strong_actor_ptr>(network_.connector(), atom::connect_v, address);
+    if (!found)
+      return tl::unexpected{found.error()};
+    return caf::actor_cast<directory_actor>(*found);
   }
 
   duration time_;
-  config config_;
+  system_config config_;
   caf::actor_system system_{config_};
+  rpc_network network_;
   index_link link_;
 };
 
@@ -313,12 +301,9 @@ result<int> clear(cluster_client& cluster, uint64_t fingerprint, bool as_json) {
   if (!members)
     return tl::unexpected{members.error()};
   auto all = answers{};
-  for (const auto& info : *members) {
-    const auto member = cluster.find(info.member);
-    all.take(info.member,
-             member ? cluster.ask<page_totals>(*member, atom::clear_v, namespace_pages{fingerprint})
-                    : result<page_totals>{tl::unexpected{member.error()}});
-  }
+  for (const auto& info : *members)
+    all.take(info.member, cluster.ask<page_totals>(cluster.reach(info), atom::clear_v,
+                                                   namespace_pages{fingerprint}));
   return show_totals(all, "cleared", as_json);
 }
 

@@ -51,24 +51,26 @@ range_guard guard_of(const member_info& member) {
 } // namespace
 
 cluster_member::cluster_member(caf::actor_system& system, cluster_member_options options)
-  : system_(system), options_(std::move(options)), figures_(std::make_shared<member_figures>()) {
+  : system_(system), options_(std::move(options)), figures_(std::make_shared<member_figures>()),
+    network_(system, options_.tls) {
   info_.host = options_.host.empty() ? host_name() : options_.host;
 }
 
 result<std::unique_ptr<cluster_member>> cluster_member::join(caf::actor_system& system,
                                                              cluster_member_options options) {
-  const auto where = parse_endpoints(options.index);
+  const auto where = rpc::parse_endpoints(options.index);
   if (!where)
     return fail(ec::invalid_argument, "--index: " + where.error().detail);
   auto member = std::unique_ptr<cluster_member>{new cluster_member{system, std::move(options)}};
   if (member->options_.segment_bytes > 0 || member->options_.lent)
     if (auto lent = member->lend(); !lent)
       return tl::unexpected{lent.error()};
-  member->index_ = std::make_unique<index_link>(system, *where);
+  member->index_ = std::make_unique<index_link>(system, member->network_.connector(), *where);
   if (auto connected = member->index_->connect(limits::index_connect_time); !connected)
     return tl::unexpected{connected.error()};
   if (!member->memory_.empty())
-    member->start();
+    if (auto started = member->start(); !started)
+      return tl::unexpected{started.error()};
   return member;
 }
 
@@ -82,6 +84,7 @@ cluster_member::~cluster_member() {
     self->send_exit(actor, caf::exit_reason::user_shutdown);
     self->wait_for(actor);
   };
+  network_.stop_serving();
   // The segment first: it withdraws, and asks for no more copies.
   end(segment_);
   end(copier_);
@@ -123,12 +126,22 @@ result<void> cluster_member::lend() {
   return {};
 }
 
-void cluster_member::start() {
+result<void> cluster_member::start() {
   if (!segment_memory_.empty())
     copier_ = system_.spawn<caf::detached>(
       hicache::copier, copier_options{reader(), memory_, limits::storage_timeout});
   auto settings = segment_options{};
+  // Others reach the member at the host where they read its pages. Whoever connects before the
+  // segment is served waits.
+  const auto pages = rpc::parse_endpoint(info_.page_address);
+  HICACHE_CHECK(pages);
+  auto socket = network_.listen({options_.listen_host, 0});
+  if (!socket)
+    return fail(ec::invalid_argument, "--listen-host: " + socket.error().detail);
+  info_.address = to_string(rpc::endpoint{pages->host, socket->where().port});
   settings.mounts.member = info_;
+  settings.mounts.reach
+    = [members = network_.members()](const member_info& other) { return members(other.address); };
   settings.mounts.index = [link = index_.get()] { return link->view(); };
   settings.mounts.index_lost
     = [link = index_.get()](const index_actor& shard) { link->lost(shard); };
@@ -141,6 +154,7 @@ void cluster_member::start() {
   settings.figures = figures_;
   settings.clock = options_.clock;
   segment_ = system_.spawn<caf::detached>(hicache::segment, std::move(settings));
+  network_.serve(std::move(*socket), segment_);
   if (options_.lent)
     options_.lent->open([segment = segment_](segment_slots reclaimed) {
       caf::anon_send(segment, atom::withdraw_v, std::move(reclaimed));
@@ -148,12 +162,19 @@ void cluster_member::start() {
   // What is stored from now on is offered at once.
   if (auto mounted = ask<atom::ok>(system_, segment_, caf::infinite, atom::mount_v); !mounted)
     spdlog::warn("the index does not know this member yet: {}", to_string(mounted.error()));
+  return {};
 }
 
 page_reader_options cluster_member::reader() const {
   auto options = page_reader_options{};
   options.system = &system_;
   options.index = index_.get();
+  options.reach = [this](const member_info& found) -> member_actor {
+    // The own segment hears of what was read before anyone asks it for the next page.
+    if (segment_ && found.member == info_.member)
+      return segment_;
+    return network_.member_at(found.address);
+  };
   options.path = options_.path;
   options.clock = options_.clock;
   if (!memory_.empty()) {

@@ -5,6 +5,7 @@
 #include "backends/lent_pages.hpp"
 #include "base/clock.hpp"
 #include "cache/segment_table.hpp"
+#include "rpc/network.hpp"
 #include "transport/memory_sharing.hpp"
 #include "transport/page_channel.hpp"
 #include "transport/shared_memory.hpp"
@@ -37,8 +38,10 @@ struct cluster_member_options {
   const shared_memory* memory = nullptr;
   /// Pages of L2 that are offered where they lie, in that memory, behind the segment; null: none.
   std::shared_ptr<lent_pages> lent;
-  /// Where peers on other machines read the segment.
+  /// Where peers on other machines read the segment, and ask this member for things.
   std::string listen_host;
+  /// For all connections of the control plane.
+  tls_files tls;
   read_path path = read_path::automatic;
   /// Must outlive the member.
   const clock_source* clock = nullptr;
@@ -49,7 +52,7 @@ struct cluster_member_options {
 class cluster_member {
 public:
   /// Takes the memory, reaches the index (for up to limits::index_connect_time) and mounts.
-  /// @param system Networking loaded; must outlive the member.
+  /// @param system Must outlive the member.
   /// @returns one sentence that names the flag: no memory, no address to listen on, no index.
   static result<std::unique_ptr<cluster_member>> join(caf::actor_system& system,
                                                       cluster_member_options options);
@@ -74,8 +77,8 @@ private:
 
   result<void> lend();
 
-  /// Starts the actors that own the memory.
-  void start();
+  /// Starts the actors that own the memory, and lets others ask for them.
+  result<void> start();
 
   page_reader_options reader() const;
 
@@ -89,6 +92,7 @@ private:
   std::span<std::byte> segment_memory_;
   std::unique_ptr<memory_offer> offer_;
   std::unique_ptr<page_server> server_;
+  rpc_network network_;
   std::unique_ptr<index_link> index_;
   member_info info_;
   segment_actor segment_;

@@ -183,7 +183,6 @@ result<int> bench_store(const store_flags& flags, const stop_signal& stop) {
   if (const auto checked = flags.tls.check(); !checked)
     return tl::unexpected{checked.error()};
   auto config = system_config{};
-  config.with_network(flags.tls);
   auto system = caf::actor_system{config};
   auto options = cluster_member_options{};
   options.index = flags.index;
@@ -193,6 +192,7 @@ result<int> bench_store(const store_flags& flags, const stop_signal& stop) {
   options.replicas = flags.replicas;
   options.host = flags.host;
   options.listen_host = "127.0.0.1";
+  options.tls = flags.tls;
   options.path = flags.remote ? read_path::remote : read_path::automatic;
   options.clock = &clock;
   auto member = cluster_member::join(system, std::move(options));

@@ -11,15 +11,19 @@
 #include "launch/rank_config.hpp"
 #include "launch/stop_signal.hpp"
 #include "messages/system_config.hpp"
+#include "rpc/limits.hpp"
+#include "rpc/network.hpp"
 
 #include <caf/actor_system.hpp>
-#include <caf/io/middleman.hpp>
-#include <caf/io/middleman_actor.hpp>
 #include <caf/scoped_actor.hpp>
 #include <spdlog/spdlog.h>
 
+#include <sys/resource.h>
+
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <utility>
 
 namespace {
 
@@ -38,31 +42,24 @@ struct index_flags {
   metrics_options metrics;
 };
 
-/// @returns the port, which differs from that of `where` if it is 0
-result<uint16_t> publish(caf::scoped_actor& self, const directory_actor& all,
-                         const endpoint& where) {
-  auto port = uint16_t{0};
-  // Reused at once after a crash: members look for it where it was.
-  self
-    ->request(network_of(self->system()), caf::infinite, caf::publish_atom::value, where.port,
-              caf::actor_cast<caf::strong_actor_ptr>(all), self->system().message_types(all),
-              where.host, true)
-    .receive([&](uint16_t opened) { port = opened; }, [](const caf::error&) {});
-  if (port == 0)
-    return fail(ec::invalid_argument, "--listen: cannot listen on " + to_string(where)
-                                        + "; expected a free port of this machine");
-  return port;
+/// A descriptor for each connection: as many as the system lets this process have.
+void raise_descriptor_limit() {
+  auto bounds = rlimit{};
+  if (getrlimit(RLIMIT_NOFILE, &bounds) != 0)
+    return;
+  bounds.rlim_cur = bounds.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &bounds);
 }
 
 result<int> serve(const index_flags& flags, const stop_signal& stop) {
   start_logging(flags.log_level, 0, 1);
-  const auto where = parse_endpoint(flags.listen);
+  const auto where = rpc::parse_endpoint(flags.listen);
   if (!where)
     return fail(ec::invalid_argument, "--listen: " + where.error().detail);
   if (flags.member_ttl < std::chrono::milliseconds{100})
     return fail(ec::invalid_argument, "--member-ttl: expected at least 100ms");
   if (!flags.advertise.empty())
-    if (const auto advertised = parse_endpoint(flags.advertise); !advertised)
+    if (const auto advertised = rpc::parse_endpoint(flags.advertise); !advertised)
       return fail(ec::invalid_argument, "--advertise: " + advertised.error().detail);
   if (const auto checked = flags.tls.check(); !checked)
     return tl::unexpected{checked.error()};
@@ -74,7 +71,7 @@ result<int> serve(const index_flags& flags, const stop_signal& stop) {
                                         + std::to_string(limits::index_shards));
   auto options = directory_options{};
   if (!flags.join.empty()) {
-    const auto others = parse_endpoints(flags.join);
+    const auto others = rpc::parse_endpoints(flags.join);
     if (!others)
       return fail(ec::invalid_argument, "--join: " + others.error().detail);
     for (const auto& other : *others)
@@ -82,8 +79,10 @@ result<int> serve(const index_flags& flags, const stop_signal& stop) {
   }
   const auto clock = monotonic_clock{};
   auto config = system_config{};
-  config.with_network(flags.tls).with_threads(flags.shards);
+  config.with_threads(flags.shards);
+  raise_descriptor_limit();
   auto system = caf::actor_system{config};
+  auto network = rpc_network{system, flags.tls};
   auto metrics = std::unique_ptr<metrics_server>{};
   if (flags.metrics.port != 0) {
     auto started = metrics_server::start(flags.metrics);
@@ -99,13 +98,14 @@ result<int> serve(const index_flags& flags, const stop_signal& stop) {
                                              std::chrono::system_clock::now().time_since_epoch())
                                              .count());
   options.pause = flags.member_ttl / 4;
-  options.connector = network_of(system);
+  options.connector = network.connector();
   const auto shards = options.shards;
   if (metrics)
     metrics->add(std::make_shared<index_metrics>(system, shards));
   const auto all = system.spawn(hicache::directory, std::move(options));
   const auto end = [&] {
     metrics.reset();
+    network.stop_serving();
     self->send_exit(all, caf::exit_reason::user_shutdown);
     self->wait_for(all);
     for (const auto& [number, shard] : shards) {
@@ -113,19 +113,22 @@ result<int> serve(const index_flags& flags, const stop_signal& stop) {
       self->wait_for(shard);
     }
   };
-  const auto port = publish(self, all, *where);
-  if (!port) {
+  auto socket = rpc_network::listen(*where);
+  if (!socket) {
     end();
-    return tl::unexpected{port.error()};
+    return fail(ec::invalid_argument, "--listen: " + socket.error().detail);
   }
-  const auto listening = to_string(endpoint{where->host, *port});
+  const auto listening = to_string(socket->where());
+  const auto silence = std::chrono::duration_cast<std::chrono::seconds>(flags.member_ttl);
+  network.serve(
+    std::move(*socket), all,
+    {flags.shards == 1, std::min<std::chrono::seconds>(silence, rpc::limits::peer_silence)});
   self->send(all, atom::start_v, flags.advertise.empty() ? listening : flags.advertise);
   std::printf("listening on %s\n", listening.c_str());
   std::fflush(stdout);
   while (!stop.wait_for(std::chrono::hours{1})) {
   }
   spdlog::info("stopping");
-  system.middleman().unpublish(all, *port);
   end();
   return exit_ok;
 }

@@ -11,6 +11,7 @@
 #include "launch/rank_config.hpp"
 #include "launch/storage_commands.hpp"
 #include "messages/system_config.hpp"
+#include "rpc/network.hpp"
 
 #include <absl/strings/str_format.h>
 #include <caf/actor_system.hpp>
@@ -18,13 +19,18 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace {
 
 using namespace hicache;
+
+/// What a shard that is reached has to answer, however little time is left.
+constexpr auto answer_time_min = duration{std::chrono::milliseconds{100}};
 
 struct status_flags {
   std::string index = "127.0.0.1:7766";
@@ -42,31 +48,39 @@ struct shard_status {
 };
 
 result<std::vector<shard_status>> ask_status(const status_flags& flags) {
-  const auto where = parse_endpoints(flags.index);
+  const auto where = rpc::parse_endpoints(flags.index);
   if (!where)
     return fail(ec::invalid_argument, "--index: " + where.error().detail);
   if (const auto checked = flags.tls.check(); !checked)
     return tl::unexpected{checked.error()};
   auto config = system_config{};
-  config.with_network(flags.tls);
   auto system = caf::actor_system{config};
-  auto link = index_link{system, *where};
+  const auto network = rpc_network{system, flags.tls};
+  auto link = index_link{system, network.connector(), *where};
+  const auto end = std::chrono::steady_clock::now() + flags.timeout;
   if (auto connected = link.connect(flags.timeout); !connected)
     return tl::unexpected{connected.error()};
+  const auto left = std::max<duration>(end - std::chrono::steady_clock::now(), answer_time_min);
   const auto view = link.view();
   auto self = caf::scoped_actor{system};
+  const auto ask = [&](const index_actor& shard) {
+    return self->request(shard, caf::timespan{left}, atom::status_v, status_query{});
+  };
+  // All at once, so that they have the same time.
+  auto asked = std::vector<std::optional<decltype(ask({}))>>{};
+  for (const auto& shard : view->shards)
+    asked.push_back(shard ? std::optional{ask(shard)} : std::nullopt);
   auto all = std::vector<shard_status>{};
   for (auto i = size_t{0}; i < view->numbers.size(); ++i) {
     auto& shard
       = all.emplace_back(shard_status{view->numbers[i], view->addresses[i], {}, "not reached"});
-    if (view->shards[i])
-      self->request(view->shards[i], flags.timeout, atom::status_v, status_query{})
-        .receive(
-          [&](index_status& x) {
-            shard.status = std::move(x);
-            shard.trouble.clear();
-          },
-          [&](const caf::error& err) { shard.trouble = to_string(from_caf(err)); });
+    if (asked[i])
+      asked[i]->receive(
+        [&](index_status& x) {
+          shard.status = std::move(x);
+          shard.trouble.clear();
+        },
+        [&](const caf::error& err) { shard.trouble = to_string(from_caf(err)); });
   }
   return all;
 }

@@ -31,7 +31,7 @@ const sockaddr* as_generic(const sockaddr_un& address) {
 
 result<http_address> parse_http_address(const std::string& text) {
   if (!text.starts_with(unix_prefix)) {
-    auto where = parse_endpoint(text);
+    auto where = rpc::parse_endpoint(text);
     if (!where)
       return tl::unexpected{where.error()};
     return http_address{std::move(*where), {}};

@@ -11,7 +11,7 @@ namespace hicache {
 /// connect to.
 struct http_address {
   /// The TCP address, if `socket_path` is empty.
-  endpoint where;
+  rpc::endpoint where;
   /// The path of the Unix socket.
   std::string socket_path;
 

@@ -22,7 +22,7 @@ bool is_loopback(const std::string& host) noexcept {
 
 result<void> check_listening(const std::string& flag, const std::string& host, const tls_files& tls,
                              bool insecure) {
-  if (insecure || tls.given() || is_loopback(host))
+  if (insecure || tls.given() || is_loopback(host) || host.starts_with("unix:"))
     return {};
   return fail(ec::invalid_argument,
               flag + ": other machines reach '" + host

@@ -8,7 +8,7 @@
 #include "cache/segment_table.hpp"
 #include "gpu/device.hpp"
 #include "launch/metrics_server.hpp"
-#include "messages/tls_files.hpp"
+#include "rpc/tls_files.hpp"
 
 #include <CLI/CLI.hpp>
 

@@ -46,8 +46,6 @@ public:
       l1_(config.shape(ranks), host_layout::layer_first, config.device_pages + 1),
       l2_(config.shape(ranks), *parse_host_layout(config.mem_layout),
           config.host_pages(ranks) + 1) {
-    if (config.storage_backend == "cluster" || is_changeable())
-      system_config_->with_network(config.tls);
     system_ = std::make_unique<caf::actor_system>(*system_config_);
   }
 

@@ -59,8 +59,7 @@ struct store_figures {
 /// all that were open. Any thread.
 class rank_store {
 public:
-  /// @param system Networking loaded if the backend `cluster` is to be opened. All references must
-  /// outlive the store, and so must L2.
+  /// @param system All references must outlive the store, and so must L2.
   /// @param shared What holds L2, if it can be lent; else null. Must outlive the store.
   /// @param wrap Around each backend; may be empty.
   /// @param notice Told when a store is left alone because its calls fail; any thread.

@@ -1,7 +1,7 @@
 @0xe3b7c5d1a9f24086;
 
-# The index protocol. Version: index_protocol_version in index_protocol.hpp. Add fields at the end with the next free
-# number; never reuse a number.
+# What processes say to each other; rpc/services.capnp has the calls. Version: index_protocol_version in index_protocol.hpp. Add fields
+# at the end with the next free number; never reuse a number.
 
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("hicache::schema");
@@ -26,6 +26,7 @@ struct MemberInfo {
   lentObjects @9 :UInt64;
   lentObjectBytes @10 :UInt64;
   lentCount @11 :UInt64;
+  address @12 :Text;
 }
 
 struct IndexShard {

@@ -12,8 +12,12 @@
 /// schema (index_protocol.capnp) and a codec (wire.hpp).
 namespace hicache {
 
-/// Version of the index protocol; peers of another version are refused.
-inline constexpr uint32_t index_protocol_version = 4;
+/// Version of the protocol between processes, and the oldest one that this version works with. Two
+/// processes work together if each has at least what the other wants; what one of them does not
+/// know of, it ignores.
+inline constexpr uint32_t index_protocol_version = 5;
+inline constexpr uint32_t index_protocol_minimum = 4;
+static_assert(index_protocol_minimum <= index_protocol_version);
 
 /// Objects that a member offers where they lie, outside of its segment: those of its L2. Their
 /// headers are in a table.
@@ -43,6 +47,8 @@ struct member_info {
   std::string memory_name;
   /// HOST:PORT of the UCX page server, for peers elsewhere.
   std::string page_address;
+  /// HOST:PORT where the member takes requests (member_actor); empty if it takes none.
+  std::string address;
   /// Of the segment and of lent objects.
   uint64_t capacity_bytes = 0;
   /// `fingerprint_of` the namespace of the pages that this process stores itself.

@@ -3,6 +3,7 @@
 // Every message that an actor of hicache understands, on one page. Read this file first.
 
 #include "messages/type_ids.hpp"
+#include "messages/wire.hpp"
 
 #include <caf/actor_control_block.hpp>
 #include <caf/replies_to.hpp>
@@ -179,8 +180,6 @@ using index_actor = caf::typed_actor<
   caf::replies_to<atom::locate, key_batch>::with<placements>,
   // How to read from members.
   caf::replies_to<atom::members, member_query>::with<member_list>,
-  // A member itself (a member_actor), for requests that go by way of the shard's process.
-  caf::replies_to<atom::members, uint64_t>::with<caf::strong_actor_ptr>,
   // State of the shard, for people.
   caf::replies_to<atom::status, status_query>::with<index_status>,
   // Directory: the digest of the shards that it knows from now on.
@@ -201,6 +200,12 @@ using directory_actor = caf::typed_actor<
   caf::reacts_to<atom::start, std::string>,
   // Itself: exchanges what is known with the other directories.
   caf::reacts_to<atom::poll>>;
+
+/// The CONNECTOR reaches other processes.
+using connector_actor = caf::typed_actor<
+  // Connects to the index process at this address. Answers its directory (a directory_actor), which
+  // ends with the connection.
+  caf::replies_to<atom::connect, std::string>::with<caf::strong_actor_ptr>>;
 
 /// The ATTACHMENT attaches and detaches L3 while the instance runs, on all ranks or none. Detached,
 /// because opening a store blocks.

@@ -1,13 +1,9 @@
 #include "messages/system_config.hpp"
 
-#include "messages/connection_guard.hpp"
 #include "messages/type_ids.hpp"
 
 #include <caf/atom.hpp>
-#include <caf/io/middleman.hpp>
 #include <caf/message.hpp>
-#include <caf/openssl/manager.hpp>
-#include <caf/timespan.hpp>
 
 namespace hicache {
 
@@ -30,26 +26,6 @@ system_config::system_config() {
 system_config& system_config::with_threads(size_t count) {
   set("scheduler.max-threads", count);
   return *this;
-}
-
-system_config& system_config::with_network(const tls_files& tls) {
-  module_factories.emplace_back(make_guarded_middleman);
-  set("middleman.workers", size_t{1});
-  set("middleman.heartbeat-interval", caf::timespan{std::chrono::seconds{1}});
-  set("middleman.app-identifiers", std::vector<std::string>{"hicache.v1"});
-  if (tls.given()) {
-    // CAF takes these as the wish that both sides show certificates.
-    openssl_certificate = tls.certificate;
-    openssl_key = tls.key;
-    openssl_cafile = tls.ca;
-    load<caf::openssl::manager>();
-  }
-  return *this;
-}
-
-caf::io::middleman_actor network_of(caf::actor_system& system) {
-  return system.has_openssl_manager() ? system.openssl_manager().actor_handle()
-                                      : system.middleman().actor_handle();
 }
 
 } // namespace hicache

@@ -4,7 +4,6 @@
 #include "messages/index_protocol.hpp"
 #include "messages/operations.hpp"
 #include "messages/segment_pages.hpp"
-#include "messages/wire_inspect.hpp"
 
 #include <caf/type_id.hpp>
 
@@ -32,26 +31,6 @@ using op_log_batch_ptr = std::shared_ptr<const op_log_batch>;
 // BEGIN and END. Not hicache::ec: CAF turns error-code enums into caf::error inside messages.
 CAF_BEGIN_TYPE_ID_BLOCK(hicache, caf::first_custom_type_id)
 
-  // -- values that cross processes: Cap'n Proto inside, see wire.hpp ----------
-  CAF_ADD_TYPE_ID(hicache, (hicache::drain_report))
-  CAF_ADD_TYPE_ID(hicache, (hicache::drain_request))
-  CAF_ADD_TYPE_ID(hicache, (hicache::heartbeat))
-  CAF_ADD_TYPE_ID(hicache, (hicache::index_status))
-  CAF_ADD_TYPE_ID(hicache, (hicache::key_batch))
-  CAF_ADD_TYPE_ID(hicache, (hicache::member_info))
-  CAF_ADD_TYPE_ID(hicache, (hicache::member_list))
-  CAF_ADD_TYPE_ID(hicache, (hicache::member_query))
-  CAF_ADD_TYPE_ID(hicache, (hicache::membership))
-  CAF_ADD_TYPE_ID(hicache, (hicache::namespace_pages))
-  CAF_ADD_TYPE_ID(hicache, (hicache::page_copies))
-  CAF_ADD_TYPE_ID(hicache, (hicache::page_pins))
-  CAF_ADD_TYPE_ID(hicache, (hicache::page_totals))
-  CAF_ADD_TYPE_ID(hicache, (hicache::shard_map))
-  CAF_ADD_TYPE_ID(hicache, (hicache::placements))
-  CAF_ADD_TYPE_ID(hicache, (hicache::published_pages))
-  CAF_ADD_TYPE_ID(hicache, (hicache::status_query))
-  CAF_ADD_TYPE_ID(hicache, (hicache::withdrawn_pages))
-
   // -- verbs: at most 10 characters -------------------------------------------
   CAF_ADD_ATOM(hicache, hicache::atom, abort, "abort")
   CAF_ADD_ATOM(hicache, hicache::atom, apply, "apply")
@@ -59,6 +38,7 @@ CAF_BEGIN_TYPE_ID_BLOCK(hicache, caf::first_custom_type_id)
   CAF_ADD_ATOM(hicache, hicache::atom, backup, "backup")
   CAF_ADD_ATOM(hicache, hicache::atom, clear, "clear")
   CAF_ADD_ATOM(hicache, hicache::atom, commit, "commit")
+  CAF_ADD_ATOM(hicache, hicache::atom, connect, "connect")
   CAF_ADD_ATOM(hicache, hicache::atom, copy, "copy")
   CAF_ADD_ATOM(hicache, hicache::atom, corrupt, "corrupt")
   CAF_ADD_ATOM(hicache, hicache::atom, counters, "counters")
@@ -99,16 +79,31 @@ CAF_BEGIN_TYPE_ID_BLOCK(hicache, caf::first_custom_type_id)
 
 CAF_END_TYPE_ID_BLOCK(hicache)
 
-// -- in-process only: they share memory, which has no meaning elsewhere -------
+// -- CAF carries these within the process alone; rpc/ brings those of index_protocol.hpp to others
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::backup_command)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::cache_events_ptr)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::copy_batch)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::drain_report)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::drain_request)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::drop_command)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::fetch_command)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::fetched_pages)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::heartbeat)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::index_status)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::key_batch)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::key_list)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::member_info)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::member_list)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::member_query)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::membership)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::namespace_pages)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::op_log_batch_ptr)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::operation_done)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::page_copies)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::page_pins)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::page_totals)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::placements)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::published_pages)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::rank_counters)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::reclaim_command)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::reduced)
@@ -116,6 +111,8 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::reduction)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::refill_command)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::segment_pages)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::segment_slots)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::shard_map)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::status_query)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::step_result)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::storage_attachment)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::storage_batch)
@@ -127,3 +124,4 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::storage_status)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::terminate_command)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::tree_answers)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::tree_operations)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::withdrawn_pages)

@@ -191,6 +191,7 @@ void write(const member_info& x, schema::MemberInfo::Builder to) {
   to.setLentObjects(x.lent.objects);
   to.setLentObjectBytes(x.lent.object_bytes);
   to.setLentCount(x.lent.count);
+  to.setAddress(x.address);
 }
 
 void read(schema::MemberInfo::Reader from, member_info& x) {
@@ -204,6 +205,7 @@ void read(schema::MemberInfo::Reader from, member_info& x) {
   x.fingerprint = from.getFingerprint();
   x.lent = {from.getLentHeaders(), from.getLentObjects(), from.getLentObjectBytes(),
             from.getLentCount()};
+  x.address = text(from.getAddress());
   KJ_REQUIRE(is_possible(x.lent), "no memory holds so many lent objects");
 }
 

@@ -23,7 +23,7 @@ result<endpoint> parse_endpoint(const std::string& text) {
       return where;
   }
   return fail(ec::invalid_argument,
-              "'" + text + "' is not an address such as 127.0.0.1:7000 or unix:/run/index");
+              "'" + text + "' is not an address such as 127.0.0.1:7000 or unix:/run/hicache");
 }
 
 std::string to_string(const endpoint& where) {

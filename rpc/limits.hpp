@@ -32,6 +32,13 @@ inline constexpr size_t unsent_bytes = size_t{4} << 20;
 /// read or ask.
 inline constexpr size_t connections = 2 * hicache::limits::index_members;
 
+/// Connections on which nothing was said yet. More than start at once, few enough that silent ones
+/// do not use up the process's file descriptors.
+inline constexpr size_t connections_unproven = 256;
+
+/// How long a peer may take to say who it is, a handshake of TLS included.
+inline constexpr auto handshake_time = std::chrono::seconds{10};
+
 /// When a peer that is cut off is noticed, or one that does not take what it is sent: before the
 /// index forgets a silent member (10 s by default), and after some lost packets.
 inline constexpr auto peer_silence = std::chrono::seconds{8};

@@ -105,6 +105,9 @@ void rpc_loop::run() {
     work();
   }
   tasks = nullptr;
+  // What Cap'n Proto has cancelled ends with the next turns, and must not be left to io's end, when
+  // there is no loop any more.
+  io.waitScope.poll();
 }
 
 } // namespace hicache

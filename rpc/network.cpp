@@ -78,8 +78,10 @@ void rpc_network::stop_serving() {
     done.get_future().wait();
 }
 
-member_actor rpc_network::member_at(const std::string& address) const {
-  return caf::actor_cast<member_actor>(state_->proxies->member_at(address));
+std::function<member_actor(const std::string&)> rpc_network::members() const {
+  return [proxies = state_->proxies](const std::string& address) {
+    return caf::actor_cast<member_actor>(proxies->member_at(address));
+  };
 }
 
 } // namespace hicache

@@ -2,13 +2,13 @@
 
 #include "base/error.hpp"
 #include "messages/interfaces.hpp"
-#include "messages/tls_files.hpp"
-#include "rpc/connector.hpp"
 #include "rpc/endpoint.hpp"
+#include "rpc/tls_files.hpp"
 
 #include <caf/actor_system.hpp>
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -83,7 +83,10 @@ public:
   const connector_actor& connector() const noexcept { return connector_; }
 
   /// The member at an address. Does not block: it is connected to when there is something to ask.
-  member_actor member_at(const std::string& address) const;
+  member_actor member_at(const std::string& address) const { return members()(address); }
+
+  /// The same for those that may outlive the network: then what is asked fails with stopping.
+  std::function<member_actor(const std::string&)> members() const;
 
 private:
   struct state;

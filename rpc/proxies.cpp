@@ -2,7 +2,6 @@
 
 #include "messages/interfaces.hpp"
 #include "messages/wire_values.hpp"
-#include "rpc/connector.hpp"
 #include "rpc/limits.hpp"
 #include "rpc/rpc_error.hpp"
 
@@ -168,7 +167,18 @@ public:
     : table_(table), address_(std::move(address)) {}
 
   kj::Promise<caf::message> call(const caf::type_erased_tuple& what) override {
-    auto member = connect();
+    return connect().then([this, what = caf::message::copy(what)] { return ask(what); });
+  }
+
+  /// A member copies all that is worth it before it says that it is drained.
+  bool is_patient(caf::atom_value verb) const override { return verb == atom::drain::value; }
+
+private:
+  /// @pre connect() was fulfilled
+  kj::Promise<caf::message> ask(const caf::type_erased_tuple& what) {
+    if (!at_)
+      return to_exception({ec::peer_unreachable, "lost the connection to " + address_});
+    auto member = at_->welcome().getMember();
     switch (verb_of(what)) {
       case atom::copy::uint_value():
         return send<page_copies, page_totals>(member.copyRequest(), what);
@@ -187,35 +197,33 @@ public:
     }
   }
 
-  /// A member copies all that is worth it before it says that it is drained.
-  bool is_patient(caf::atom_value verb) const override { return verb == atom::drain::value; }
-
-private:
-  /// The member, there or on the way.
-  schema::Member::Client connect() {
-    if (member_ != nullptr)
-      return KJ_ASSERT_NONNULL(member_);
-    const auto now = table_.loop().timer().now();
-    if (failed_ && now < *failed_ + rpc::limits::connect_pause.count() * kj::SECONDS)
-      kj::throwFatalException(
-        to_exception({ec::peer_unreachable, "cannot connect to " + address_}));
+  /// Connects unless there is a connection, or one on the way. Not a promised capability of Cap'n
+  /// Proto: what is asked of such a one outlives the loop.
+  kj::Promise<void> connect() {
+    if (failed_) {
+      const auto now = table_.loop().timer().now();
+      if (now < *failed_ + rpc::limits::connect_pause.count() * kj::SECONDS)
+        return to_exception({ec::peer_unreachable, "cannot connect to " + address_});
+      failed_.reset();
+      opened_ = nullptr;
+    }
+    KJ_IF_MAYBE (opened, opened_)
+      return opened->addBranch();
     auto opened = open_connection(table_.loop(), table_.tls(), address_)
                     .then([this](std::shared_ptr<rpc_connection> at) {
                       if (!at->welcome().hasMember())
                         kj::throwFatalException(
                           to_exception({ec::unsupported, address_ + " is not a member"}));
-                      auto member = at->welcome().getMember();
                       watch(std::move(at));
-                      return member;
                     })
-                    .catch_([this](kj::Exception&& ex) -> schema::Member::Client {
+                    .catch_([this](kj::Exception&& ex) {
                       failed_ = table_.loop().timer().now();
-                      member_ = nullptr;
                       kj::throwFatalException(kj::mv(ex));
-                    });
-    auto coming = schema::Member::Client{kj::mv(opened)};
-    member_ = coming;
-    return coming;
+                    })
+                    .fork();
+    auto branch = opened.addBranch();
+    opened_ = kj::mv(opened);
+    return branch;
   }
 
   void watch(std::shared_ptr<rpc_connection> at) {
@@ -225,7 +233,7 @@ private:
                     // What waits is told that the connection is gone before it is let go of.
                     table.loop().post([me] {
                       if (const auto still = me.lock()) {
-                        still->member_ = nullptr;
+                        still->opened_ = nullptr;
                         still->at_ = nullptr;
                       }
                     });
@@ -236,8 +244,9 @@ private:
   proxy_table& table_;
   std::string address_;
   std::optional<kj::TimePoint> failed_;
+  /// Since the first request, until the connection is lost.
+  kj::Maybe<kj::ForkedPromise<void>> opened_;
   std::shared_ptr<rpc_connection> at_;
-  kj::Maybe<schema::Member::Client> member_;
   kj::Promise<void> watching_ = nullptr;
 };
 

@@ -1,6 +1,5 @@
 #include "rpc/server.hpp"
 
-#include "base/limits.hpp"
 #include "rpc/limits.hpp"
 #include "rpc/peer_stream.hpp"
 #include "rpc/rpc_error.hpp"
@@ -98,7 +97,7 @@ void rpc_server::admit(kj::Own<kj::AsyncIoStream> stream) {
   peer.stream = kj::mv(stream);
   ++unproven_;
   // The oldest goes, so that a flood of silent peers keeps nobody out who has something to say.
-  if (unproven_ > limits::connections_unproven) {
+  if (unproven_ > rpc::limits::connections_unproven) {
     const auto is_open = [](const visitor& x) { return !x.is_proven && !x.is_gone; };
     refuse(*std::ranges::find_if(visitors_, is_open),
            "too many connections wait for their first message");
@@ -138,7 +137,7 @@ kj::Promise<void> rpc_server::sweep() {
   for (auto& peer : visitors_) {
     if (peer.is_gone)
       continue;
-    if (!peer.is_proven && now - peer.since > to_kj(limits::handshake_time))
+    if (!peer.is_proven && now - peer.since > to_kj(rpc::limits::handshake_time))
       refuse(peer, "it does not say who it is");
     else if (peer.dialogue.get() != nullptr
              && peer.dialogue->network.getOutgoingMessageWaitTime()

@@ -1,7 +1,6 @@
 #include "rpc/services.hpp"
 
 #include "messages/wire_values.hpp"
-#include "rpc/connector.hpp"
 #include "rpc/rpc_error.hpp"
 
 #include <caf/actor_cast.hpp>

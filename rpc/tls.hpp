@@ -1,7 +1,7 @@
 #pragma once
 
 #include "base/error.hpp"
-#include "messages/tls_files.hpp"
+#include "rpc/tls_files.hpp"
 
 #include <openssl/ssl.h>
 

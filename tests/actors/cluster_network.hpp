@@ -98,12 +98,6 @@ inline caf::behavior run_connection(caf::event_based_actor* self, connection_ptr
     [=](atom::members, const member_query& x) {
       return hold<member_list>(self, at, atom::members_v, x);
     },
-    [=](atom::members, uint64_t x) {
-      return hold<caf::strong_actor_ptr>(self, at, atom::members_v, x);
-    },
-    [=](atom::copy, const page_copies& x) {
-      return self->delegate(caf::actor_cast<member_actor>(at->member), atom::copy_v, x);
-    },
     [self](const errand& x) { x.run(self); },
   };
 }

@@ -257,6 +257,9 @@ public:
       std::ranges::replace(view.shards, lost, index_actor{});
       at->view = std::make_shared<const index_view>(std::move(view));
     };
+    options.mounts.reach = [this](const member_info& other) {
+      return caf::actor_cast<member_actor>(members.at(other.member)->segment);
+    };
     options.mounts.index_heard = [](uint64_t) {};
     options.mounts.timeout = std::chrono::seconds{2};
     if (draw(2) == 0) {

@@ -4,10 +4,9 @@
 #include "actors/index.hpp"
 #include "tests/actors/fakes.hpp"
 
-#include <caf/io/middleman_actor.hpp>
-
 #include <map>
-#include <set>
+#include <memory>
+#include <string>
 
 namespace hicache {
 namespace {
@@ -15,26 +14,23 @@ namespace {
 using namespace hicache::test;
 using namespace std::chrono_literals;
 
-/// Stands in for CAF's actor that connects.
-caf::behavior run_connector(caf::event_based_actor* self,
-                            std::shared_ptr<std::map<uint16_t, directory_actor>> listening) {
+/// Knows the processes of the test by their addresses.
+connector_actor::behavior_type
+run_connector(connector_actor::pointer,
+              std::shared_ptr<std::map<std::string, directory_actor>> listening) {
   return {
-    [self, listening](caf::connect_atom, const std::string&, uint16_t port)
-      -> caf::result<caf::node_id, caf::strong_actor_ptr, std::set<std::string>> {
-      const auto at = listening->find(port);
+    [listening](atom::connect, const std::string& address) -> caf::result<caf::strong_actor_ptr> {
+      const auto at = listening->find(address);
       if (at == listening->end())
         return to_caf({ec::peer_unreachable, "nobody listens there"});
-      return {self->node(), caf::actor_cast<caf::strong_actor_ptr>(at->second),
-              self->system().message_types(caf::detail::type_list<directory_actor>{})};
+      return caf::actor_cast<caf::strong_actor_ptr>(at->second);
     },
   };
 }
 
 class DirectoryTest : public actor_test {
 protected:
-  DirectoryTest() {
-    connector_ = caf::actor_cast<caf::io::middleman_actor>(spawn(run_connector, listening_));
-  }
+  DirectoryTest() { connector_ = spawn(run_connector, listening_); }
 
   ~DirectoryTest() override { stop_all(); }
 
@@ -50,7 +46,7 @@ protected:
     options.pause = 1s;
     options.connector = connector_;
     const auto started = spawn(directory, options);
-    (*listening_)[port] = started;
+    (*listening_)[address(port)] = started;
     tell(started, atom::start_v, address(port));
     return started;
   }
@@ -60,9 +56,9 @@ protected:
     return ask_value<shard_map>(of, atom::shards_v, shard_map{});
   }
 
-  std::shared_ptr<std::map<uint16_t, directory_actor>> listening_
-    = std::make_shared<std::map<uint16_t, directory_actor>>();
-  caf::io::middleman_actor connector_;
+  std::shared_ptr<std::map<std::string, directory_actor>> listening_
+    = std::make_shared<std::map<std::string, directory_actor>>();
+  connector_actor connector_;
 };
 
 TEST_F(DirectoryTest, KnowsNoShardsBeforeItKnowsItsAddress) {
@@ -102,7 +98,7 @@ TEST_F(DirectoryTest, OneThatBeginsAnewIsToldByTheOthers) {
   auto one = start(1, {0}, 10);
   const auto two = start(2, {1}, 20, {address(1)});
   stop(one);
-  listening_->erase(1);
+  listening_->erase(address(1));
   advance_in_steps(10s, 10);
   EXPECT_EQ(map_of(two).shards.size(), 2u) << "a process that is gone keeps its keys";
   one = start(1, {0}, 50);

@@ -169,13 +169,19 @@ TEST_F(IndexTest, WhatAMemberLeavesBehindIsRemovedBetweenOtherMessages) {
   EXPECT_EQ(status().keys, 0u);
 }
 
-TEST_F(IndexTest, OtherProtocolVersionsAreRefused) {
-  auto info = member(1);
-  info.protocol_version = index_protocol_version + 1;
+TEST_F(IndexTest, NeighbouringProtocolVersionsAreAdmittedAndOlderOnesRefused) {
+  auto info = member(2);
+  for (const auto version : {index_protocol_minimum, index_protocol_version + 1}) {
+    info.protocol_version = version;
+    ++info.epoch;
+    EXPECT_TRUE(ask<membership>(index_, atom::mount_v, info)) << version;
+  }
+  info = member(1);
+  info.protocol_version = index_protocol_minimum - 1;
   const auto view = ask<membership>(index_, atom::mount_v, info);
   ASSERT_FALSE(view);
   EXPECT_EQ(view.error().code, ec::unsupported);
-  EXPECT_NE(view.error().detail.find("version 4"), std::string::npos) << view.error().detail;
+  EXPECT_NE(view.error().detail.find("version 3"), std::string::npos) << view.error().detail;
   EXPECT_FALSE(beat(1));
 }
 

@@ -33,6 +33,7 @@ protected:
     options.mounts.member.capacity_bytes = memory_.size();
     options.mounts.index = [this] { return view(); };
     options.mounts.index_lost = [this](const index_actor&) { ++index_lost_; };
+    options.mounts.reach = [this](const member_info&) { return other_member(); };
     options.mounts.index_heard = [this](uint64_t digest) { heard_ = digest; };
     options.mounts.timeout = 2s;
     options.memory = memory_;
@@ -42,6 +43,8 @@ protected:
   }
 
   /// The index as the segment sees it: of one shard, unless the test says otherwise.
+  virtual member_actor other_member() const { return {}; }
+
   virtual index_view_ptr view() const {
     return std::make_shared<const index_view>(index_view{{0}, {index_}, {"here"}});
   }
@@ -334,6 +337,8 @@ copier_actor::behavior_type fake_copier(copier_actor::pointer, std::shared_ptr<c
 class DrainTest : public SegmentTest {
 protected:
   ~DrainTest() override { stop_all(); }
+
+  member_actor other_member() const override { return caf::actor_cast<member_actor>(other_); }
 
   /// A second member, which would copy.
   void start_other(const std::string& host) {

@@ -23,6 +23,7 @@ member_info member(uint64_t id, uint64_t epoch = 1) {
           "host-" + std::to_string(id),
           "memory",
           "10.0.0.1:7",
+          "10.0.0.1:8",
           1 << 20,
           1 << 10,
           {}};

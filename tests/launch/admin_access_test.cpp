@@ -81,8 +81,9 @@ TEST_F(AdminAccessTest, TcpNeedsAToken) {
                                    "unix:PATH");
     EXPECT_EQ(refusal(listen, "token"), "none") << listen;
   }
-  EXPECT_EQ(refusal("localhost"),
-            "--admin-listen: 'localhost' is not an address such as 127.0.0.1:7000");
+  EXPECT_EQ(
+    refusal("localhost"),
+    "--admin-listen: 'localhost' is not an address such as 127.0.0.1:7000 or unix:/run/hicache");
   EXPECT_EQ(refusal("unix:/run/hicache"), "none");
   for (const auto& socket : {std::string{}, std::string(108, 'x')})
     EXPECT_EQ(refusal("unix:" + socket),
@@ -132,7 +133,7 @@ TEST_F(AdminAccessTest, ListensOnIpv6) {
     GTEST_SKIP() << "no IPv6 here: " << started.error().detail;
   const auto& address = (*started)->address();
   EXPECT_TRUE(address.starts_with("[::1]:")) << address;
-  auto client = httplib::Client{"::1", parse_endpoint(address)->port};
+  auto client = httplib::Client{"::1", rpc::parse_endpoint(address)->port};
   const auto answer = client.Get("/healthz");
   ASSERT_TRUE(answer);
   EXPECT_EQ(answer->body, "ok");

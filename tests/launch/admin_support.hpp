@@ -202,7 +202,7 @@ private:
 /// Asks the server as a client does.
 class admin_client_test : public admin_test {
 protected:
-  uint16_t port() const { return parse_endpoint(server_->address())->port; }
+  uint16_t port() const { return rpc::parse_endpoint(server_->address())->port; }
 
   /// The header that every request has to carry.
   static httplib::Headers authorization() {

@@ -4,9 +4,9 @@
 #include "actors/index.hpp"
 #include "launch/cluster_member.hpp"
 #include "messages/system_config.hpp"
+#include "rpc/network.hpp"
 
 #include <caf/actor_system.hpp>
-#include <caf/io/middleman.hpp>
 #include <caf/scoped_actor.hpp>
 #include <gtest/gtest.h>
 
@@ -22,15 +22,17 @@ public:
     shard_ = system_.spawn(index, index_options{std::chrono::seconds{10}, &clock_});
     auto options = directory_options{};
     options.shards.emplace(0, shard_);
-    options.connector = system_.middleman().actor_handle();
+    options.connector = network_.connector();
     directory_ = system_.spawn(directory, std::move(options));
-    const auto port = system_.middleman().publish(directory_, 0, "127.0.0.1");
-    EXPECT_TRUE(port) << "no free port";
-    address_ = "127.0.0.1:" + std::to_string(port ? *port : uint16_t{0});
+    auto socket = rpc_network::listen({"127.0.0.1", 0});
+    EXPECT_TRUE(socket) << "no free port";
+    address_ = to_string(socket->where());
+    network_.serve(std::move(*socket), directory_, {true, std::chrono::seconds{8}});
     caf::anon_send(directory_, atom::start_v, address_);
   }
 
   ~local_index() {
+    network_.stop_serving();
     auto self = caf::scoped_actor{system_};
     for (const auto& each :
          {caf::actor_cast<caf::actor>(directory_), caf::actor_cast<caf::actor>(shard_)}) {
@@ -46,13 +48,10 @@ public:
   const index_actor& shard() const noexcept { return shard_; }
 
 private:
-  struct config : system_config {
-    config() { with_network(); }
-  };
-
   const monotonic_clock clock_;
-  config config_;
+  system_config config_;
   caf::actor_system system_{config_};
+  rpc_network network_{system_, {}};
   index_actor shard_;
   directory_actor directory_;
   std::string address_;
@@ -75,12 +74,8 @@ public:
   cluster_member& operator*() noexcept { return *member_; }
 
 private:
-  struct config : system_config {
-    config() { with_network(); }
-  };
-
   const monotonic_clock clock_;
-  config config_;
+  system_config config_;
   caf::actor_system system_{config_};
   std::unique_ptr<cluster_member> member_;
 };

@@ -246,10 +246,8 @@ TEST_F(LentMemberTest, AnL3ThatLendsL2IsRefusedWhereL2CannotBeLent) {
   const auto l2 = pool_geometry{settings.shape(1), host_layout::page_head, 4};
   auto memory = std::vector<std::byte>(l2.total_bytes());
   const auto clock = monotonic_clock{};
-  struct network : system_config {
-    network() { with_network(); }
-  } network_config;
-  auto system = caf::actor_system{network_config};
+  auto system_settings = system_config{};
+  auto system = caf::actor_system{system_settings};
   const auto complaint = [&](const shared_pools* pools, const char* config) {
     auto store = rank_store{system, settings, 0, 1, l2, memory.data(), pools, clock};
     const auto opened = store.open({"cluster", config, "wait_complete"});

@@ -256,7 +256,7 @@ TEST(RankConfigTest, EachBadValueIsNamedInOneSentence) {
        x.mem_layout = "layer_first";
        x.extra_config = R"({"zero_copy": true, "tp_lcm_size": 2})";
      }},
-    {"--admin-listen: 'here' is not an address such as 127.0.0.1:7000",
+    {"--admin-listen: 'here' is not an address such as 127.0.0.1:7000 or unix:/run/hicache",
      [](rank_config& x) { x.admin_listen = "here"; }},
     {"--admin-listen: every user of this machine reaches 127.0.0.1:0; expected --admin-token-file "
      "as "

@@ -142,7 +142,8 @@ TEST_F(StorageCommandsTest, BadInputIsNamed) {
   start_on_unix_socket();
   EXPECT_EQ(
     run({"show", "--admin", "nowhere"}),
-    (outcome{exit_usage, "", "--admin: 'nowhere' is not an address such as 127.0.0.1:7000"}));
+    (outcome{exit_usage, "",
+             "--admin: 'nowhere' is not an address such as 127.0.0.1:7000 or unix:/run/hicache"}));
   EXPECT_EQ(run_here({"attach", "--backend", "file", "--extra-config", "@/no/such/file"}),
             (outcome{exit_usage, "", "--extra-config: cannot read the file /no/such/file"}));
   EXPECT_EQ(run_here({"attach", "--backend", "file", "--extra-config", "[]"}),

@@ -215,12 +215,26 @@ TEST_F(NetworkTest, AnAddressThatDoesNotAnswerIsGivenUpSoon) {
 
 TEST_F(NetworkTest, EndingWaitsForNoConnectAndNoAnswer) {
   serve();
-  const auto dead = rpc_network::listen({"127.0.0.1", 0}).value();
+  auto dead = rpc_network::listen({"127.0.0.1", 0}).value();
+  const auto nowhere = to_string(dead.where());
   const auto at = shard();
   auto self = caf::scoped_actor{client_->system};
   auto answer = self->request(at, caf::infinite, atom::locate_v, key_batch{});
-  auto connected = self->request(client_->network.connector(), caf::infinite, atom::connect_v,
-                                 to_string(dead.where()));
+  auto connected
+    = self->request(client_->network.connector(), caf::infinite, atom::connect_v, nowhere);
+  const auto member = client_->network.member_at(nowhere);
+  self->send(member, atom::touch_v, key_batch{});
+  auto copied = self->request(member, caf::infinite, atom::copy_v, page_copies{});
+  // Both have said hello to somebody who does not answer.
+  const auto socket = dead.release();
+  auto silent = std::vector<int>{};
+  while (silent.size() < 2) {
+    auto waiting = pollfd{socket, POLLIN, 0};
+    ASSERT_EQ(poll(&waiting, 1, 10000), 1);
+    silent.push_back(accept(socket, nullptr, nullptr));
+    auto said = pollfd{silent.back(), POLLIN, 0};
+    ASSERT_EQ(poll(&said, 1, 10000), 1);
+  }
   while (seen_->lookups == 0)
     std::this_thread::yield();
   const auto begin = std::chrono::steady_clock::now();
@@ -230,7 +244,11 @@ TEST_F(NetworkTest, EndingWaitsForNoConnectAndNoAnswer) {
     = [](const caf::error& err) { EXPECT_EQ(from_caf(err).code, ec::stopping); };
   answer.receive([](const placements&) { FAIL(); }, is_stopping);
   connected.receive([](const caf::strong_actor_ptr&) { FAIL(); }, is_stopping);
+  copied.receive([](const page_totals&) { FAIL(); }, is_stopping);
   new (&client_->network) rpc_network{client_->system, {}};
+  for (const auto each : silent)
+    close(each);
+  close(socket);
 }
 
 /// A peer that says whatever it likes.
@@ -359,7 +377,7 @@ TEST_F(NetworkTest, NeighbouringVersionsWorkTogetherAndOthersAreToldWhy) {
 TEST_F(NetworkTest, SilentPeersKeepNobodyOut) {
   serve();
   auto silent = std::vector<std::unique_ptr<raw_peer>>{};
-  for (auto i = size_t{0}; i < limits::connections_unproven + 10; ++i)
+  for (auto i = size_t{0}; i < rpc::limits::connections_unproven + 10; ++i)
     silent.push_back(std::make_unique<raw_peer>(address_));
   EXPECT_TRUE(connect());
   EXPECT_TRUE(silent.front()->is_closed(10000)) << "the oldest goes";

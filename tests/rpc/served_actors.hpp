@@ -71,9 +71,6 @@ inline index_actor::behavior_type run_shard(index_actor::stateful_pointer<shard_
       return found;
     },
     [](atom::members, const member_query&) { return member_list{}; },
-    [](atom::members, uint64_t) -> caf::result<caf::strong_actor_ptr> {
-      return to_caf({ec::not_found, "no such member"});
-    },
     [](atom::status, const status_query&) { return index_status{}; },
     [](atom::shards, uint64_t) {},
     [](atom::poll) {},

@@ -7,9 +7,9 @@ declare -A header=([base]=base/error.hpp [messages]=messages/ids.hpp [rpc]=rpc/n
                    [actors]=actors/tree.hpp [launch]=launch/program.hpp)
 # What each layer's link line names, itself included: see architecture.md and the folders' CMakeLists.txt.
 declare -A sees=([base]="base" [messages]="base messages" [rpc]="base messages rpc" [cache]="base messages cache" [gpu]="base messages cache gpu"
-                 [transport]="base messages transport" [backends]="base messages transport backends"
-                 [actors]="base messages cache gpu transport backends actors"
-                 [launch]="base messages cache gpu transport backends actors launch")
+                 [transport]="base messages transport" [backends]="base messages rpc transport backends"
+                 [actors]="base messages rpc cache gpu transport backends actors"
+                 [launch]="base messages rpc cache gpu transport backends actors launch")
 work=$(mktemp -d -t hicache-layering-XXXXXX)
 trap 'rm -rf "$work"' EXIT
 failures=0

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import pathlib
 import re
 import shutil
 import socket
@@ -113,6 +114,24 @@ class TlsTest(SystemTest):
         self.assertEqual(json.loads(watcher.out.read_text())["errors"], 0)
         self.assertNotIn("lost the index", watcher.err.read_text())
         self.assert_serves()
+
+    def test_certificates_are_replaced_while_the_index_runs_and_broken_files_end_nothing(self):
+        certificate, key = map(pathlib.Path, (self.index_flags[1], self.index_flags[3]))
+        good = certificate.read_bytes(), key.read_bytes()
+        certificate.write_text("no certificate")
+        self.assert_serves()
+        self.wait_for_log("connections go on with what was there before")
+        key.unlink()
+        self.assert_serves()
+        # One of another authority, which members do not trust: they see that it is used.
+        others = list(map(pathlib.Path, Authority(self.folder, "other-ca").sign("other")))
+        for target, source in ((certificate, others[1]), (key, others[3])):
+            shutil.copy(source, target)
+        self.assert_refused(self.status(*self.flags))
+        certificate.write_bytes(good[0])
+        key.write_bytes(good[1])
+        self.assert_serves()
+        self.assertIsNone(self.index.process.poll(), self.index.text())
 
     def test_what_cannot_be_read_is_one_sentence(self):
         cert, key, ca = (self.flags[i] for i in (1, 3, 5))

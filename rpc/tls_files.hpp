@@ -18,8 +18,8 @@ struct tls_files {
 
   bool given() const noexcept { return !certificate.empty() && !key.empty() && !ca.empty(); }
 
-  /// Checks what is given as OpenSSL will read it: for each new connection, so files may be
-  /// replaced (by renaming) while the process runs, but must stay valid.
+  /// Checks what is given as OpenSSL will read it. Files may be replaced while the process runs:
+  /// connections from then on use the new ones, if they can be read.
   /// @returns invalid_argument with one sentence that names the flag and the file
   result<void> check() const;
 };

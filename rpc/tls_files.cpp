@@ -1,0 +1,41 @@
+#include "rpc/tls_files.hpp"
+
+#include "rpc/tls.hpp"
+
+#include <cerrno>
+#include <cstdio>
+#include <memory>
+#include <system_error>
+
+namespace hicache {
+
+namespace {
+
+result<void> readable(const char* flag, const std::string& file) {
+  using closer = int (*)(std::FILE*);
+  if (const auto opened
+      = std::unique_ptr<std::FILE, closer>{std::fopen(file.c_str(), "r"), std::fclose})
+    return {};
+  return fail(ec::invalid_argument, std::string{flag} + ": cannot read '" + file
+                                      + "': " + std::generic_category().message(errno));
+}
+
+} // namespace
+
+result<void> tls_files::check() const {
+  if (certificate.empty() && key.empty() && ca.empty())
+    return {};
+  if (!given())
+    return fail(ec::invalid_argument,
+                "--tls-cert, --tls-key and --tls-ca belong together; expected "
+                "all three or none");
+  for (const auto& found :
+       {readable("--tls-cert", certificate), readable("--tls-key", key), readable("--tls-ca", ca)})
+    if (!found)
+      return found;
+  if (auto loaded = load_tls(*this); !loaded)
+    return tl::unexpected{loaded.error()};
+  return {};
+}
+
+} // namespace hicache
