@@ -1,0 +1,176 @@
+#include "transport/rank_sockets.hpp"
+
+#include "transport/rank_limits.hpp"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <vector>
+
+namespace hicache {
+
+namespace {
+
+constexpr auto path_prefix = std::string_view{"unix:"};
+
+struct address {
+  sockaddr_storage bytes{};
+  socklen_t length = 0;
+
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&bytes); }
+};
+
+std::string reason(int code) {
+  return std::generic_category().message(code);
+}
+
+/// Empty if there is no such machine.
+std::vector<address> addresses_of(const socket_agreement_options& options, int flags) {
+  auto all = std::vector<address>{};
+  if (options.host.starts_with(path_prefix)) {
+    auto to = sockaddr_un{};
+    to.sun_family = AF_UNIX;
+    const auto path = options.host.substr(path_prefix.size());
+    std::memcpy(to.sun_path, path.data(), std::min(path.size(), sizeof(to.sun_path) - 1));
+    auto& one = all.emplace_back();
+    std::memcpy(&one.bytes, &to, sizeof(to));
+    one.length = sizeof(to);
+    return all;
+  }
+  auto hints = addrinfo{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags | AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(options.host.c_str(), std::to_string(options.port).c_str(), &hints, &found)
+      != 0)
+    return all;
+  for (const auto* next = found; next != nullptr; next = next->ai_next) {
+    auto& one = all.emplace_back();
+    std::memcpy(&one.bytes, next->ai_addr, next->ai_addrlen);
+    one.length = next->ai_addrlen;
+  }
+  ::freeaddrinfo(found);
+  return all;
+}
+
+unique_fd make_socket(const address& to) {
+  return unique_fd{::socket(to.bytes.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
+}
+
+/// Nothing waits for more to send, and a peer that is cut off is noticed.
+void tune(int fd) {
+  const auto set = [fd](int level, int name, int value) {
+    ::setsockopt(fd, level, name, &value,
+                 sizeof(value)); // A Unix socket takes none and needs none.
+  };
+  const auto seconds = static_cast<int>(rank_limits::peer_silence.count());
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 1);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 1);
+  set(IPPROTO_TCP, TCP_KEEPCNT, seconds - 1);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 1000 * seconds);
+}
+
+/// A path is for its owner alone. One that a crash left behind is replaced.
+bool bind_to(int fd, const address& at, const std::string& path) {
+  if (path.empty()) {
+    const auto yes = 1;
+    ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+    return ::bind(fd, at.get(), at.length) == 0;
+  }
+  const auto probe = make_socket(at);
+  if (::connect(probe.get(), at.get(), at.length) != 0 && errno == ECONNREFUSED)
+    ::unlink(path.c_str());
+  return ::bind(fd, at.get(), at.length) == 0 && ::chmod(path.c_str(), S_IRUSR | S_IWUSR) == 0;
+}
+
+/// @returns 0, or what the system says
+int connect_until(int fd, const address& to, std::chrono::steady_clock::time_point until) {
+  if (::connect(fd, to.get(), to.length) == 0)
+    return 0;
+  if (errno != EINPROGRESS)
+    return errno;
+  const auto left
+    = std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
+  auto socket = pollfd{fd, POLLOUT, 0};
+  if (::poll(&socket, 1, static_cast<int>(std::max<int64_t>(left.count(), 0))) != 1)
+    return ETIMEDOUT;
+  auto code = 0;
+  auto length = socklen_t{sizeof(code)};
+  ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &code, &length);
+  return code;
+}
+
+} // namespace
+
+std::string place_of(const socket_agreement_options& options) {
+  if (options.host.starts_with(path_prefix))
+    return options.host;
+  const auto is_bare = options.host.find(':') == std::string::npos;
+  return (is_bare ? options.host : "[" + options.host + "]") + ":" + std::to_string(options.port);
+}
+
+result<rank_listener> rank_listener::open(const socket_agreement_options& options) {
+  const auto is_path = options.host.starts_with(path_prefix);
+  const auto path = is_path ? options.host.substr(path_prefix.size()) : std::string{};
+  auto why = std::string{"no machine has this name"};
+  for (const auto& at : addresses_of(options, AI_PASSIVE)) {
+    auto socket = make_socket(at);
+    if (socket && bind_to(socket.get(), at, path) && ::listen(socket.get(), SOMAXCONN) == 0)
+      return rank_listener{std::move(socket), path};
+    why = reason(errno);
+  }
+  return fail(ec::invalid_argument, "rank 0 cannot wait for the other ranks at " + place_of(options)
+                                      + " (" + why + "); expected a free port of this machine");
+}
+
+rank_listener::~rank_listener() {
+  if (socket_ && !path_.empty())
+    ::unlink(path_.c_str());
+}
+
+std::pair<unique_fd, std::string> rank_listener::accept() {
+  auto from = address{};
+  from.length = sizeof(from.bytes);
+  auto socket = unique_fd{::accept4(socket_.get(), reinterpret_cast<sockaddr*>(&from.bytes),
+                                    &from.length, SOCK_CLOEXEC | SOCK_NONBLOCK)};
+  if (!socket)
+    return {};
+  tune(socket.get());
+  auto host = std::array<char, NI_MAXHOST>{};
+  if (from.bytes.ss_family == AF_UNIX
+      || ::getnameinfo(from.get(), from.length, host.data(), host.size(), nullptr, 0,
+                       NI_NUMERICHOST)
+           != 0)
+    return {std::move(socket), "a process of this machine"};
+  return {std::move(socket), host.data()};
+}
+
+result<unique_fd> connect_to_rank(const socket_agreement_options& options,
+                                  std::chrono::steady_clock::time_point until) {
+  auto why = std::string{"no machine has this name"};
+  for (const auto& to : addresses_of(options, 0)) {
+    auto socket = make_socket(to);
+    const auto code = socket ? connect_until(socket.get(), to, until) : errno;
+    if (code == 0) {
+      tune(socket.get());
+      return socket;
+    }
+    why = reason(code);
+  }
+  return fail(ec::peer_unreachable, why);
+}
+
+} // namespace hicache
