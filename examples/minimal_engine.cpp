@@ -148,5 +148,5 @@ int main(int argc, char** argv) {
   add_rank_flags(app, config);
   const auto check = [&](const rank_session& session) { return config.finish(session.ranks); };
   const auto body = [&](rank_session& session) { return run(config, session); };
-  return run_rank_program(app, argc, argv, check, body);
+  return run_rank_program(app, argc, argv, config, check, body);
 }

@@ -54,6 +54,6 @@ int main(int argc, char** argv) {
     start_logging(config.log_level, session.rank, session.ranks);
     return config.finish(session.ranks);
   };
-  return run_rank_program(app, argc, argv, check,
+  return run_rank_program(app, argc, argv, config, check,
                           [&](rank_session& session) { return serve(config, session, stop); });
 }

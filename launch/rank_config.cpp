@@ -495,7 +495,8 @@ void add_rank_flags(CLI::App& app, rank_config& config) {
       "address on which peers on other machines read this rank's segment");
   add_tls_flags(app, config.tls);
   app.add_flag("--insecure", config.insecure,
-               "let --listen-host and --kv-events be ones that other machines reach, without TLS");
+               "let --listen-host, --kv-events and --rendezvous be ones that other machines reach, "
+               "without TLS");
   add("--kv-events", config.kv_events,
       "where rank 0 publishes for routers which pages L1 and L2 have, over ZeroMQ in SGLang's "
       "format: tcp://*:5557 or ipc://FILE to be subscribed to, tcp://HOST:PORT to connect to a "

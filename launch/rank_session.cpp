@@ -2,9 +2,11 @@
 
 #include "launch/program.hpp"
 #include "launch/rank_agreement.hpp"
+#include "launch/rank_place.hpp"
 #include "launch/stray_listeners.hpp"
 #include "transport/local_agreement.hpp"
 #include "transport/mpi_agreement.hpp"
+#include "transport/socket_agreement.hpp"
 
 #include <mpi.h>
 #include <spdlog/spdlog.h>
@@ -23,60 +25,93 @@ namespace {
   std::abort();
 }
 
+/// This process with its peers.
+struct joined_instance {
+  /// Outlives the agreement; only under mpirun.
+  std::optional<mpi_session> mpi;
+  rank_session session;
+};
+
+result<joined_instance> join_by_mpi(int& argc, char**& argv) {
+  auto started = mpi_session::start(&argc, &argv);
+  if (!started) {
+    if (speaks_for_instance())
+      return tl::unexpected{started.error()};
+    return fail(ec::stopping);
+  }
+  auto peers = make_mpi_agreement(MPI_COMM_WORLD);
+  if (!peers)
+    return tl::unexpected{peers.error()};
+  warn_of_stray_listeners(
+    {}, "127.0.0.1",
+    "Open MPI; OMPI_MCA_btl_tcp_if_include names the interfaces that it may "
+    "use");
+  auto session = rank_session{started->rank(), started->size(), std::move(*peers)};
+  return joined_instance{std::move(*started), std::move(session)};
+}
+
+result<joined_instance> join(int& argc, char**& argv, const rank_place& place,
+                             const rank_config& config) {
+  if (place.rendezvous.empty() && started_by_mpirun())
+    return join_by_mpi(argc, argv);
+  if (place.rendezvous.empty())
+    return joined_instance{std::nullopt, {0, 1, std::move(make_local_agreements(1).front())}};
+  const auto options = place.options(config);
+  if (!options)
+    return tl::unexpected{options.error()};
+  start_logging(config.log_level, options->rank, options->size);
+  auto peers = make_socket_agreement(*options);
+  if (!peers)
+    return tl::unexpected{peers.error()};
+  return joined_instance{std::nullopt, {options->rank, options->size, std::move(*peers)}};
+}
+
 /// Joins the instance, lets all ranks check their input, then runs the body.
-result<int> run_rank(int& argc, char**& argv,
+result<int> run_rank(int& argc, char**& argv, const rank_place& place, const rank_config& config,
                      const std::function<result<void>(const rank_session&)>& check,
                      const std::function<result<int>(rank_session&)>& body) {
-  auto mpi = std::optional<mpi_session>{};
-  auto session = rank_session{};
-  if (started_by_mpirun()) {
-    auto started = mpi_session::start(&argc, &argv);
-    if (!started) {
-      if (speaks_for_instance())
-        return tl::unexpected{started.error()};
-      return fail(ec::stopping);
-    }
-    mpi = std::move(*started);
-    session.rank = mpi->rank();
-    session.ranks = mpi->size();
-    auto joined = make_mpi_agreement(MPI_COMM_WORLD);
-    if (!joined)
-      return tl::unexpected{joined.error()};
-    session.peers = std::move(*joined);
-    warn_of_stray_listeners(
-      {}, "127.0.0.1",
-      "Open MPI; OMPI_MCA_btl_tcp_if_include names the interfaces that it may "
-      "use");
-  } else {
-    session.peers = std::move(make_local_agreements(1).front());
-  }
+  auto joined = join(argc, argv, place, config);
+  if (!joined)
+    return tl::unexpected{joined.error()};
+  auto& session = joined->session;
   if (auto checked = agree_on_outcome(*session.peers, check(session)); !checked)
     return tl::unexpected{checked.error()};
   auto code = body(session);
-  if (!code && code.error().code == ec::rank_unresponsive && mpi) {
+  if (!code && code.error().code == ec::rank_unresponsive && session.ranks > 1) {
     spdlog::error("{}", to_string(code.error()));
-    abort_instance();
+    if (joined->mpi)
+      abort_instance();
+    return exit_failed; // The others are told by the connections that end with this process.
   }
   return code;
 }
 
 } // namespace
 
-int run_rank_program(CLI::App& app, int argc, char** argv,
+int run_rank_program(CLI::App& app, int argc, char** argv, const rank_config& config,
                      const std::function<result<void>(const rank_session&)>& check,
                      const std::function<result<int>(rank_session&)>& body) {
+  auto place = rank_place{};
+  add_place_flags(app, place);
   // Only the rank that is to speak may return an error that run_program prints.
   const auto quietly = [](result<int> code) {
     return !code && code.error().code == ec::stopping ? result<int>{exit_usage} : code;
   };
   const auto on_bad_flags = [&](const error& bad) {
+    // Which rank this is may not have been read.
+    if (!started_by_mpirun()) {
+      complain(app, bad);
+      return exit_usage;
+    }
     const auto refuse = [&](const rank_session&) -> result<void> { return tl::unexpected{bad}; };
-    if (auto code = run_rank(argc, argv, refuse, body); !code && code.error().code != ec::stopping)
+    if (auto code = run_rank(argc, argv, {}, config, refuse, body);
+        !code && code.error().code != ec::stopping)
       complain(app, code.error());
     return exit_usage;
   };
   return run_program(
-    app, argc, argv, [&] { return quietly(run_rank(argc, argv, check, body)); }, on_bad_flags);
+    app, argc, argv, [&] { return quietly(run_rank(argc, argv, place, config, check, body)); },
+    on_bad_flags);
 }
 
 } // namespace hicache

@@ -298,7 +298,7 @@ int run_replay(int argc, char** argv, const backend_wrapper& wrap) {
   add_rank_flags(app, config);
   auto workload = std::vector<replay_request>{};
   return run_rank_program(
-    app, argc, argv,
+    app, argc, argv, config,
     [&](const rank_session& session) { return check(config, flags, session, workload); },
     [&](rank_session& session) { return replay(config, flags, session, workload, stop, wrap); });
 }

@@ -2,9 +2,13 @@
 
 import os
 import pathlib
+import signal
+import socket
 import subprocess
+import time
 import unittest
 
+from certificates import Authority
 from harness import BIN, MPIRUN, SMALL_KV, SystemTest, cached, main, reusable_tokens, write_trace
 
 HOOKS = "--test-corrupt-after" in subprocess.run([BIN / "hicache-replay", "--help"], capture_output=True, text=True).stdout
@@ -157,6 +161,121 @@ class RanksTest(SystemTest):
         self.assertEqual(len(said), 1, program.text())
         self.assertIn("tall", said[0])
         self.assert_all_gone(program)
+
+
+class RendezvousTest(SystemTest):
+    """Ranks that are started one by one and meet at an address, as torchrun, Ray and multiprocessing start them."""
+
+    def setUp(self):
+        super().setUp()
+        self.trace = self.folder / "trace.jsonl"
+        self.rows = write_trace(self.trace, 120)
+        self.meeting = f"unix:{self.folder}/ranks"
+
+    def flags(self, pages):
+        config = f'{{"path": "{self.folder}/{pages}", "prefetch_threshold": 16}}'
+        return ["--trace", self.trace, "--verify", "all", *SMALL_KV, "--page-size", 64, "--device-pages", 256,
+                "--hicache-storage-backend", "file", "--hicache-storage-backend-extra-config", config]
+
+    def start_rank(self, rank, ranks, *flags, environment=None):
+        numbers = [] if environment else ["--rank", rank, "--ranks", ranks]
+        program = self.start([BIN / "hicache-replay", *numbers, "--report", self.folder / f"rank{rank}.json", *flags],
+                             f"{len(self.programs)}-rank{rank}", environment)
+        program.report = self.folder / "rank0.json"
+        return program
+
+    def start_ranks(self, ranks, *flags):
+        return [self.start_rank(rank, ranks, "--rendezvous", self.meeting, *flags) for rank in range(ranks)]
+
+    def replay_without_mpi(self, ranks):
+        for program in ranks:
+            self.assertEqual(program.wait(), 0, program.text())
+        return self.read_report(ranks[0])
+
+    def test_they_replay_as_under_mpirun_and_never_start_mpi(self):
+        expected = self.replay("mpi", 4, *self.flags("mpi"))
+        # A rank that started MPI would find it of no use, and say so.
+        funneled = {"LD_PRELOAD": os.environ.get("HICACHE_MPI_FUNNELED", "")}
+        ranks = [self.start_rank(rank, 4, "--rendezvous", self.meeting, *self.flags("own"),
+                                 environment={**funneled, "RANK": str(rank), "WORLD_SIZE": "4"}) for rank in range(4)]
+        report = self.replay_without_mpi(ranks)
+        for found in (report, expected):
+            self.assert_clean(found)
+            self.assertGreater(found["reductions"], 0)
+            # With L3, which tier had a token depends on when L3 took its page.
+            for key in ("bytes", "latency", "seconds"):
+                found.pop(key, None)
+        self.assertEqual(cached(report), cached(expected))
+        self.assertEqual(cached(report), reusable_tokens(self.rows, 64))
+        for key in ("requests", "prompt_tokens", "computed_tokens"):
+            self.assertEqual(report[key], expected[key])
+        self.assertEqual(report["config"]["ranks"], "4")
+
+    def start_until_stored(self, name, *flags):
+        """Starts four ranks and waits until one has stored a page."""
+        ranks = self.start_ranks(4, *self.flags(name), "--order", "timed", "--speedup", "0.01", *flags)
+        end = time.monotonic() + 60
+        while not any((self.folder / name).rglob("*.kv")):
+            self.assertLess(time.monotonic(), end, ranks[0].text())
+            time.sleep(0.02)
+        return ranks, [ranks[0], ranks[1], ranks[3]]
+
+    def assert_they_end(self, ranks, lost, state):
+        for program in ranks:
+            self.assertEqual(program.wait(60), 1, program.text())
+            self.assertIn("error rank_unresponsive: ", program.err.read_text())
+        self.assertEqual(self.read_report(ranks[0])["verify"]["mismatches"], 0)
+        sentence = f"rank 2 (process {lost.process.pid}) is {state}"
+        return [sentence in program.err.read_text() for program in ranks]
+
+    def test_the_others_end_with_a_rank_that_was_killed(self):
+        ranks, others = self.start_until_stored("killed")
+        os.kill(ranks[2].process.pid, signal.SIGKILL)
+        self.assertEqual(self.assert_they_end(others, ranks[2], "gone"), [True] * 3)
+
+    def test_the_others_end_when_one_is_stopped_for_longer_than_a_step_may_take(self):
+        ranks, others = self.start_until_stored("stopped", "--step-timeout", "3s")
+        os.kill(ranks[2].process.pid, signal.SIGSTOP)
+        # To those that wait longer, the first that gave up is gone as well.
+        self.assertIn(True, self.assert_they_end(others, ranks[2], "stopped"))
+        ranks[2].kill()
+
+    def test_what_is_wrong_with_one_rank_is_said_once_for_all(self):
+        for flag, value, expected in (("--model", "none", "--model: 'none' is not a preset"),
+                                      ("--namespace", "other", "different values of --namespace;")):
+            with self.subTest(flag=flag):
+                ranks = [self.start_rank(rank, 2, "--rendezvous", self.meeting, "--job", "ours", *self.flags("bad"), *more)
+                         for rank, more in ((0, []), (1, [flag, value]))]
+                for program in ranks:
+                    self.assertEqual(program.wait(60), 2, program.text())
+                said = [line for program in ranks for line in program.err.read_text().splitlines()
+                        if line.startswith("hicache-replay: ")]
+                self.assertEqual(len(said), 1, said)
+                self.assertIn(expected, said[0])
+
+    def test_with_tls_a_rank_without_the_authoritys_certificate_is_refused(self):
+        ours, others = (Authority(self.folder, name) for name in ("ours", "others"))
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.meeting = f"127.0.0.1:{probe.getsockname()[1]}"
+        first = self.start_rank(0, 2, "--rendezvous", self.meeting, *self.flags("tls"), *ours.sign("first"))
+        stranger = self.start_rank(1, 2, "--rendezvous", self.meeting, *self.flags("tls"), *others.sign("stranger"))
+        self.assertEqual(stranger.wait(60), 2, stranger.text())
+        self.assertIn("certificate verify failed", stranger.err.read_text())
+        second = self.start_rank(1, 2, "--rendezvous", self.meeting, *self.flags("tls"), *ours.sign("second"))
+        self.assert_clean(self.replay_without_mpi([first, second]))
+
+    def test_flags_that_cannot_be_are_refused_with_a_sentence(self):
+        for flags, expected in (
+                (["--rank", "0", "--ranks", "2", "--rendezvous", "0.0.0.0:7000"], "--rendezvous: other machines reach '0.0.0.0'"),
+                (["--rank", "2", "--ranks", "2", "--rendezvous", self.meeting], "--rank: there is no rank 2 of 2"),
+                (["--rendezvous", self.meeting], "expected --rank and --ranks, or RANK and WORLD_SIZE in the environment"),
+                (["--rank", "0", "--ranks", "2", "--rendezvous", "127.0.0.1:0"], "all ranks need the same port"),
+                (["--rank", "0", "--ranks", "2"], "--rendezvous")):
+            with self.subTest(flags=flags):
+                program = self.start([BIN / "hicache-replay", *flags, *self.flags("bad")], f"bad{len(self.programs)}")
+                self.assertEqual(program.wait(60), 2, program.text())
+                self.assertIn(expected, program.err.read_text())
 
 
 if __name__ == "__main__":

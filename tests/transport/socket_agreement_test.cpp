@@ -398,6 +398,15 @@ TEST_P(SocketAgreementFaultTest, TheLongestVectorsFitAndLongerOnesAreRefused) {
 
 // -- who does not belong ------------------------------------------------------
 
+bool is_open(const socket_agreement_options& where) {
+  const auto fd = unique_fd{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  auto at = sockaddr_in{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  at.sin_port = htons(where.port);
+  return ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&at), sizeof(at)) == 0;
+}
+
 unique_fd connect_stranger(const socket_agreement_options& where) {
   auto fd = unique_fd{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
   auto at = sockaddr_in{};
@@ -428,6 +437,7 @@ TEST_P(SocketAgreementFaultTest, StrangersKeepNoRankOut) {
   waiting.join();
   ASSERT_TRUE(first) << to_string(first.error());
   ASSERT_TRUE(second) << to_string(second.error());
+  EXPECT_FALSE(is_open(ranks[0])) << "all have come";
   auto other = std::jthread{[&] { EXPECT_TRUE(*reduce(**second, reduction_channel::step, {1})); }};
   EXPECT_TRUE(*reduce(**first, reduction_channel::step, {2}));
 }
