@@ -6,12 +6,17 @@
 #include "cache/step_vector.hpp"
 #include "messages/system_config.hpp"
 #include "transport/mpi_agreement.hpp"
+#include "transport/socket_agreement.hpp"
 
 #include <caf/event_based_actor.hpp>
 #include <caf/scoped_actor.hpp>
 #include <mpi.h>
 
+#include <unistd.h>
+
+#include <filesystem>
 #include <memory>
+#include <thread>
 #include <utility>
 
 namespace hicache::bench {
@@ -49,15 +54,38 @@ void ask_again(caf::event_based_actor* self, const bare_actor& whom, std::vector
       [](const caf::error&) { HICACHE_CHECK(false); });
 }
 
+std::unique_ptr<agreement> agree_by_mpi() {
+  auto ranks = make_mpi_agreement(MPI_COMM_WORLD);
+  HICACHE_CHECK(ranks);
+  return std::move(*ranks);
+}
+
+/// The same ranks, as if no mpirun had started them.
+std::unique_ptr<agreement> agree_without_mpi() {
+  auto rank = 0;
+  auto size = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  auto first = static_cast<int>(::getpid());
+  MPI_Bcast(&first, 1, MPI_INT, 0, MPI_COMM_WORLD);
+  auto options = socket_agreement_options{};
+  options.rank = static_cast<uint32_t>(rank);
+  options.size = static_cast<uint32_t>(size);
+  const auto name = "step-bench-" + std::to_string(first);
+  options.host = "unix:" + (std::filesystem::temp_directory_path() / name).string();
+  options.timeout = limits::step_timeout;
+  auto ranks = make_socket_agreement(options);
+  HICACHE_CHECK(ranks);
+  return std::move(*ranks);
+}
+
 /// One rank: a tree with a write in flight and its consensus, spawned as rank_runtime does, and the
 /// bare actors beside them.
 class world {
 public:
   world() : system_(settings_), self_(system_) {
     MPI_Comm_dup(MPI_COMM_WORLD, &bare_communicator_);
-    auto ranks = make_mpi_agreement(MPI_COMM_WORLD);
-    HICACHE_CHECK(ranks);
-    consensus_ = system_.spawn(consensus, std::move(*ranks));
+    consensus_ = system_.spawn(consensus, agree_by_mpi());
     controller_ = system_.spawn(slow_controller);
     auto options = tree_options{};
     options.page_size = page_size;
@@ -98,6 +126,22 @@ public:
                      MPI_MIN, bare_communicator_, &request);
       while (finished == 0)
         MPI_Test(&request, &finished, MPI_STATUS_IGNORE);
+    });
+  }
+
+  /// Reductions by an agreement that nobody else uses.
+  double reductions(bool by_mpi) {
+    auto& ranks = by_mpi ? *by_mpi_ : *without_mpi_;
+    const auto offered = encode_step({});
+    return median_of_block([&] {
+      auto is_done = false;
+      ranks.reduce_min(reduction_channel::step, offered, [&](const auto& minima) {
+        HICACHE_CHECK(minima);
+        is_done = true;
+      });
+      while (ranks.progress())
+        std::this_thread::yield();
+      HICACHE_CHECK(is_done);
     });
   }
 
@@ -152,6 +196,8 @@ private:
   caf::actor_system system_;
   caf::scoped_actor self_;
   MPI_Comm bare_communicator_ = MPI_COMM_NULL;
+  const std::unique_ptr<agreement> by_mpi_ = agree_by_mpi();
+  const std::unique_ptr<agreement> without_mpi_ = agree_without_mpi();
   consensus_actor consensus_;
   controller_actor controller_;
   tree_actor tree_;
@@ -170,9 +216,13 @@ std::vector<row> measure_latency() {
   auto parts = std::vector<double>{};
   auto ratios = std::vector<double>{};
   auto each = std::array<std::vector<double>, 3>{};
+  auto by_mpi = std::vector<double>{};
+  auto without_mpi = std::vector<double>{};
+  auto own_ratios = std::vector<double>{};
   for (auto i = 0; i < rounds; ++i) {
-    auto mine = std::array{here.bare_reductions(), here.bare_requests(),
-                           here.bare_detached_requests(), here.steps()};
+    auto mine
+      = std::array{here.bare_reductions(), here.bare_requests(),  here.bare_detached_requests(),
+                   here.steps(),           here.reductions(true), here.reductions(false)};
     MPI_Allreduce(MPI_IN_PLACE, mine.data(), mine.size(), MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
     for (auto& x : mine)
       x /= size;
@@ -181,8 +231,12 @@ std::vector<row> measure_latency() {
     steps.push_back(mine[3]);
     parts.push_back(mine[0] + mine[1] + mine[2]);
     ratios.push_back(steps.back() / parts.back());
+    by_mpi.push_back(mine[4]);
+    without_mpi.push_back(mine[5]);
+    own_ratios.push_back(mine[5] / mine[4]);
   }
-  const auto name = "step, " + std::to_string(size) + " ranks, something in flight";
+  const auto ranks = std::to_string(size) + " ranks";
+  const auto name = "step, " + ranks + ", something in flight";
   auto target = std::optional<bound>{};
   if (size == 2)
     target = bound{bound::side::ratio_at_most, 1.5};
@@ -191,6 +245,12 @@ std::vector<row> measure_latency() {
     {name + ": of the baseline, MPI_Iallreduce", median(each[0]), "us"},
     {name + ": of the baseline, request of a thread", median(each[1]), "us"},
     {name + ": of the baseline, request to a detached actor", median(each[2]), "us"},
+    {"reduction of a step without MPI, " + ranks + ", over that with MPI",
+     median(without_mpi),
+     "us",
+     median(by_mpi),
+     median(own_ratios),
+     {}},
   };
 }
 
