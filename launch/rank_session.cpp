@@ -42,10 +42,9 @@ result<joined_instance> join_by_mpi(int& argc, char**& argv) {
   auto peers = make_mpi_agreement(MPI_COMM_WORLD);
   if (!peers)
     return tl::unexpected{peers.error()};
-  warn_of_stray_listeners(
-    {}, "127.0.0.1",
-    "Open MPI; OMPI_MCA_btl_tcp_if_include names the interfaces that it may "
-    "use");
+  warn_of_stray_listeners({}, "127.0.0.1",
+                          "Open MPI; OMPI_MCA_btl_tcp_if_include names the interfaces that it may "
+                          "use");
   auto session = rank_session{started->rank(), started->size(), std::move(*peers)};
   return joined_instance{std::move(*started), std::move(session)};
 }
