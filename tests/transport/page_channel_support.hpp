@@ -1,12 +1,12 @@
 #pragma once
 
 #include "base/page_checksum.hpp"
-#include "base/units.hpp"
 #include "tests/transport/child_process.hpp"
 #include "transport/page_channel.hpp"
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <deque>
 #include <memory>
 #include <span>
@@ -15,9 +15,6 @@
 
 /// Page servers of made-up bytes, and what is read from them.
 namespace hicache::test {
-
-using namespace literals;
-using namespace std::chrono_literals;
 
 inline time_point in(duration time) {
   return std::chrono::steady_clock::now() + time;
@@ -135,14 +132,14 @@ protected:
 
   /// Reads and expects the memory's bytes.
   void expect_readable(wanted& want) {
-    const auto answers = read_from(*client, server->address(), want, in(30s));
+    const auto answers = read_from(*client, server->address(), want, in(std::chrono::seconds{30}));
     expect_all(answers, ec::none);
     want.expect_equal(memory);
     for (auto i = size_t{0}; i < answers.size(); ++i)
       ASSERT_EQ(answers[i]->checksum, page_checksum(want.targets[i].parts));
   }
 
-  std::vector<std::byte> memory = pattern(48_MiB);
+  std::vector<std::byte> memory = pattern(size_t{48} << 20);
   std::unique_ptr<page_server> server;
   std::unique_ptr<page_client> client;
 };

@@ -1,4 +1,5 @@
 #include "base/limits.hpp"
+#include "base/units.hpp"
 #include "tests/transport/page_channel_support.hpp"
 #include "transport/own_listeners.hpp"
 #include "transport/page_messages.hpp"
@@ -17,6 +18,9 @@
 
 namespace hicache::test {
 namespace {
+
+using namespace literals;
+using namespace std::chrono_literals;
 
 /// An address of this machine that other machines reach; empty if it has none.
 std::string other_address() {

@@ -2,6 +2,7 @@
 // have.
 
 #include "base/limits.hpp"
+#include "base/units.hpp"
 #include "tests/transport/page_channel_support.hpp"
 #include "transport/page_messages.hpp"
 #include "transport/ucx.hpp"
@@ -13,6 +14,9 @@
 
 namespace hicache::test {
 namespace {
+
+using namespace literals;
+using namespace std::chrono_literals;
 
 TEST(PageServerProcessTest, AKilledServerFailsWhatIsMissingLongBeforeTheDeadline) {
   auto child = serve(32_MiB);
