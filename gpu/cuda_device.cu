@@ -72,9 +72,12 @@ private:
   std::string name_;
 };
 
-/// The number of this process among those of its job on this machine, as Open MPI tells it.
+/// The number of this process among those of its job on this machine, as Open MPI or torchrun tells
+/// it.
 std::optional<uint32_t> local_rank() {
-  const auto* const text = std::getenv("OMPI_COMM_WORLD_LOCAL_RANK");
+  const auto* text = std::getenv("OMPI_COMM_WORLD_LOCAL_RANK");
+  if (text == nullptr)
+    text = std::getenv("LOCAL_RANK");
   if (text == nullptr)
     return std::nullopt;
   auto number = uint32_t{0};

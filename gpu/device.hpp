@@ -229,9 +229,9 @@ struct device_choice {
 result<device_choice> parse_device_choice(std::string_view text);
 
 /// A CUDA device without a number is the one on which the engine's pool lies; without a pool that
-/// of the rank's number on this machine (OMPI_COMM_WORLD_LOCAL_RANK), modulo the visible devices;
-/// without that number the calling thread's current one. No call changes the current device of its
-/// caller.
+/// of the rank's number on this machine (OMPI_COMM_WORLD_LOCAL_RANK, else LOCAL_RANK), modulo the
+/// visible devices; without that number the calling thread's current one. No call changes the
+/// current device of its caller.
 /// @param pool An address in the L1 pool that the engine registered, or 0.
 /// @returns unsupported, with a sentence, if `cuda` is asked for and this build or machine has
 /// none; invalid_argument if there is no such number or the pool lies elsewhere.

@@ -26,6 +26,7 @@ using testing::IsEmpty;
 constexpr auto shape = pool_shape{attention_kind::mha, 2, 2, 8, 8, 2, 4};
 constexpr auto pool_pages = uint32_t{8};
 constexpr auto local_rank_name = "OMPI_COMM_WORLD_LOCAL_RANK";
+constexpr auto torchrun_name = "LOCAL_RANK";
 
 page_list list(std::vector<page_index> pages) {
   return std::make_shared<const std::vector<page_index>>(std::move(pages));
@@ -55,6 +56,7 @@ class StreamOrderTest : public testing::Test {
 protected:
   void SetUp() override {
     unsetenv(local_rank_name);
+    unsetenv(torchrun_name);
     fake_cuda::reset(4);
     ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
   }
@@ -65,6 +67,7 @@ protected:
     l1_memory_.reset();
     l2_memory_.reset();
     unsetenv(local_rank_name);
+    unsetenv(torchrun_name);
   }
 
   void make(cuda_copy_method method = cuda_copy_method::batched) {
@@ -148,6 +151,13 @@ TEST_F(StreamOrderTest, ARankUsesTheDeviceOfItsNumberOnTheMachine) {
   EXPECT_EQ(device_of(**make_cuda_device()), 3);
   setenv(local_rank_name, "6", 1);
   EXPECT_EQ(device_of(**make_cuda_device()), 2);
+}
+
+TEST_F(StreamOrderTest, WithoutMpiTorchrunNumbersTheRanksOfAMachine) {
+  setenv(torchrun_name, "1", 1);
+  EXPECT_EQ(device_of(**make_cuda_device()), 1);
+  setenv(local_rank_name, "3", 1);
+  EXPECT_EQ(device_of(**make_cuda_device()), 3);
 }
 
 TEST_F(StreamOrderTest, ANamedDeviceComesBeforeTheRanksNumber) {
