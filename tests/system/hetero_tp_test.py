@@ -13,9 +13,10 @@ class HeteroTpTest(SystemTest):
         self.rows = write_trace(self.trace, 40)
         self.least_computed = sum(row["input_length"] - (row["input_length"] - 1) // PAGE * PAGE for row in self.rows)
 
-    def flags(self, layout, *more, config, device_pages=512):
+    def flags(self, layout, *more, config, device_pages=512, ratio=4):
+        # L2 has room for all that waits for a slow disk: of what is too much, the oldest would not be stored.
         return ["--trace", self.trace, "--verify", "all", *SMALL_KV, "--page-size", PAGE, "--device-pages", device_pages,
-                "--hicache-mem-layout", layout, "--hicache-storage-backend-extra-config",
+                "--hicache-ratio", ratio, "--hicache-mem-layout", layout, "--hicache-storage-backend-extra-config",
                 f'{{"prefetch_threshold": {PAGE}, {config}}}', *more]
 
     def assert_all_found(self, report):
@@ -85,7 +86,7 @@ class HeteroTpTest(SystemTest):
             with self.subTest(first=first, remote=remote, zero_copy=zero_copy):
                 index, address = self.start_index()
                 flags = self.flags("page_head", "--kv-heads", 2, "--hicache-storage-backend", "cluster", "--index", address,
-                                   "--segment-size", "64MiB", "--hicache-ratio", 4,  # What is lent has to stay in L2.
+                                   "--segment-size", "64MiB",
                                    config=f'"force_remote_reads": {remote}, "zero_copy": {zero_copy}')
                 owner = self.start_replay(f"gqa-{first}-{zero_copy}", first, *flags, "--linger", "forever")
                 owner.wait_for("requests in")
@@ -130,7 +131,7 @@ class HeteroTpTest(SystemTest):
 
     def test_ranks_with_stores_of_their_own_write_every_page(self):
         report = self.replay("memory", 2, *self.flags("page_first", "--attention", "mla", "--hicache-storage-backend", "memory",
-                                                      "--hicache-ratio", "1", config='"threads": 1', device_pages=256))
+                                                      config='"threads": 1', device_pages=256, ratio=1))
         self.assert_clean(report)
         self.assertGreater(report["cached_tokens"]["l3"], 0)
 
