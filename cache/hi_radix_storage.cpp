@@ -414,7 +414,8 @@ void hi_radix_tree::impl::finish_fetches(const step_facts& facts,
 }
 
 void hi_radix_tree::impl::turn_to(fetch_id id) {
-  std::ranges::rotate(open_fetches, std::ranges::find(open_fetches, id));
+  const auto next = std::ranges::find(open_fetches, id);
+  std::rotate(open_fetches.begin(), next, open_fetches.end());
 }
 
 std::pair<uint64_t, uint64_t> hi_radix_tree::impl::place(const open_fetch& fetch, uint64_t count,
