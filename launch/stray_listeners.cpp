@@ -1,6 +1,7 @@
 #include "launch/stray_listeners.hpp"
 
 #include "launch/network_flags.hpp"
+#include "rpc/endpoint.hpp"
 #include "transport/own_listeners.hpp"
 
 #include <spdlog/spdlog.h>
@@ -37,12 +38,6 @@ std::vector<std::string> numbers_of(const std::string& host) {
   return numbers;
 }
 
-/// Without the port and the brackets.
-std::string host_of(const std::string& address) {
-  auto host = address.substr(0, address.rfind(':'));
-  return host.starts_with('[') ? host.substr(1, host.size() - 2) : host;
-}
-
 } // namespace
 
 std::vector<std::string> stray_listeners(const std::vector<std::string>& addresses,
@@ -55,8 +50,8 @@ std::vector<std::string> stray_listeners(const std::vector<std::string>& address
     return {};
   auto stray = std::vector<std::string>{};
   std::ranges::copy_if(addresses, std::back_inserter(stray), [&](const std::string& address) {
-    const auto host = host_of(address);
-    return !is_loopback(host) && !allowed.contains(host);
+    const auto where = rpc::parse_endpoint(address);
+    return where && !is_loopback(where->host) && !allowed.contains(where->host);
   });
   return stray;
 }
