@@ -36,21 +36,33 @@ public:
     network_.serve(std::move(at), directory, {true, std::chrono::seconds{8}});
   }
 
-  int connect() const {
+  /// From another address each time: ports of connections that ended are not free at once.
+  int connect() {
     const auto fd = socket(AF_INET, SOCK_STREAM, 0);
-    auto to = sockaddr_in{};
-    to.sin_family = AF_INET;
-    to.sin_port = htons(port_);
-    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    HICACHE_CHECK(::connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0);
+    constexpr auto peers = uint32_t{1} << 16U;
+    const auto from = loopback_address(INADDR_LOOPBACK + peers + callers_++ % peers, 0);
+    const auto to = loopback_address(INADDR_LOOPBACK, port_);
+    HICACHE_CHECK(bind(fd, reinterpret_cast<const sockaddr*>(&from), sizeof(from)) == 0);
+    // libFuzzer's clock interrupts calls that wait.
+    HICACHE_CHECK(
+      TEMP_FAILURE_RETRY(::connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to))) == 0);
     return fd;
   }
 
 private:
+  static sockaddr_in loopback_address(uint32_t host, uint16_t port) {
+    auto result = sockaddr_in{};
+    result.sin_family = AF_INET;
+    result.sin_port = htons(port);
+    result.sin_addr.s_addr = htonl(host);
+    return result;
+  }
+
   system_config config_;
   caf::actor_system system_{config_};
   rpc_network network_{system_, {}};
   uint16_t port_ = 0;
+  uint32_t callers_ = 0;
 };
 
 } // namespace
@@ -69,7 +81,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   char answer[4096];
   do {
     auto watched = pollfd{fd, POLLIN, 0};
-    HICACHE_CHECK(poll(&watched, 1, patience_ms) == 1);
+    HICACHE_CHECK(TEMP_FAILURE_RETRY(poll(&watched, 1, patience_ms)) == 1);
   } while (recv(fd, answer, sizeof(answer), 0) > 0);
   close(fd);
   return 0;
