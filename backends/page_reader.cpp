@@ -142,7 +142,7 @@ std::shared_ptr<const known_member> page_reader::open_route(const member_info& m
     }
   }
   spdlog::debug("member {:016x} on {} is read {}", member.member, member.host,
-                found.memory.empty() ? "by UCX" : "in mapped memory");
+                found.memory.empty() ? "by the network" : "in mapped memory");
   return std::make_shared<const known_member>(std::move(found));
 }
 
@@ -239,7 +239,7 @@ result<uint64_t> page_reader::read_memory(const known_member& owner, const page_
 result<page_client*> page_reader::client() {
   const auto guard = std::lock_guard{mutex_};
   if (!client_) {
-    auto made = page_client::create(options_.offers);
+    auto made = page_client::create(options_.network, options_.offers);
     if (!made)
       return tl::unexpected{made.error()};
     client_ = std::move(*made);

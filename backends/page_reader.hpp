@@ -22,9 +22,9 @@ namespace hicache {
 
 /// How readers reach the memory of other members.
 enum class read_path : uint8_t {
-  /// Mapped memory on the same machine, UCX elsewhere.
+  /// Mapped memory on the same machine, the network elsewhere.
   automatic,
-  /// Always UCX, also on the same machine: for tests and measurements.
+  /// Always the network, also on the same machine: for tests and measurements.
   remote,
 };
 
@@ -40,6 +40,8 @@ struct page_reader_options {
   /// Whether this process offers what it reads while many want it: it has a segment.
   bool offers = false;
   read_path path = read_path::automatic;
+  /// How the network is used. Of one reader alone.
+  page_channel_options network;
   const clock_source* clock = nullptr;
 };
 
@@ -70,7 +72,7 @@ using member_pages = std::map<uint64_t, std::vector<page_key>>;
 /// A member as a reader knows it.
 struct known_member {
   member_info info;
-  /// Own or mapped memory; empty if the member is read by UCX.
+  /// Own or mapped memory; empty if the member is read by the network.
   std::span<const std::byte> memory;
   /// Takes requests to the member.
   member_actor actor;
@@ -128,7 +130,7 @@ private:
   /// Bytes of those that there is a replica of in memory that this process can address.
   static uint64_t bytes_near(const route_map& routes, std::span<const page_search> wanted);
 
-  /// Takes a page from memory if it can. @returns those that are left to be asked by UCX, all of
+  /// Takes a page from memory if it can. @returns those that are left to be asked by the network, all of
   /// which name an object.
   std::vector<replica> read_here(const route_map& routes, const page_search& what,
                                  result<page_source>& outcome, member_pages& doubtful) const;
@@ -137,7 +139,7 @@ private:
   static result<uint64_t> read_memory(const known_member& owner, const page_search& what,
                                       const replica& from);
 
-  /// Reads pages of members on other machines by UCX, each from one of those left. @returns the
+  /// Reads pages of members on other machines by the network, each from one of those left. @returns the
   /// pages that did not verify and may still be elsewhere
   std::vector<open_search> read_remote(const route_map& routes, std::span<const page_search> wanted,
                                        std::vector<open_search> open, time_point deadline,

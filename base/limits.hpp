@@ -148,7 +148,7 @@ inline constexpr auto pin_time = std::chrono::milliseconds{std::chrono::hours{24
 /// Uses from which a page is worth moving when its owner leaves: one may be chance.
 inline constexpr uint64_t hot_uses = 2;
 
-/// Bytes of one UCX transfer between processes: coalesces neighbouring pages, bounds the staging
+/// Bytes of one transfer of pages between hosts: coalesces neighbouring pages, bounds the staging
 /// memory of a reader, and lets that memory stay in the processor's cache.
 inline constexpr size_t transfer_bytes = size_t{1} << 20;
 
@@ -189,9 +189,18 @@ inline constexpr size_t transfers_in_flight = 4;
 /// the request stays small (24 KiB).
 inline constexpr size_t transfer_ranges = 1024;
 
-/// Replies that an owner sends at a time, over all its readers: up to 16 MiB of staging memory.
-/// Further requests wait in line.
-inline constexpr size_t replies_in_flight = 16;
+/// How long a new connection to an owner may take to say who it is.
+inline constexpr auto greeting_time = std::chrono::seconds{5};
+
+/// Bytes of a connection for pages that the kernel keeps until the peer has room for them: some
+/// turns of the sending thread, rather than the megabytes that it would take for a peer that takes
+/// nothing.
+inline constexpr int page_send_bytes = 256 << 10;
+
+/// How long a connection for pages may be silent, both ways, before it is asked whether the peer is
+/// there, and after how many unanswered questions, a second apart, it is not.
+inline constexpr auto silent_peer_time = std::chrono::seconds{5};
+inline constexpr auto silent_peer_probes = 3;
 
 /// Connections of an owner's server, and of a reader's client. Times transfers_in_flight it bounds
 /// the line of requests.

@@ -1,6 +1,6 @@
 """store.py BUILD_DIRECTORY RESULT.json [PART...]
 
-What the cluster store does, by processes of their own, beside what its parts cost without it: copies beside memcpy, reads by UCX
+What the cluster store does, by processes of their own, beside what its parts cost without it: copies beside memcpy, reads over TCP
 beside ucx_perftest, requests to the index beside bare Cap'n Proto RPC that looks nothing up. Repeats both in turns; the figures are
 medians, the ratios medians of the rounds' ratios.
 """
@@ -235,13 +235,13 @@ def measure_values(programs):
             pairs["put"].append((measure_replicated_put(programs), best))
     rows = [make_row("get, same host, 1 MiB x 16, over memcpy", "GiB/s", pairs["get"], least_ratio=0.8)]
     if has_ucx:
-        rows += [make_row("get by UCX TCP, 1 MiB x 16, over ucx_perftest", "GiB/s", pairs["remote"], least_ratio=0.9),
-                 make_row("put on two hosts by UCX TCP, 1 MiB x 16, over ucx_perftest", "GiB/s", pairs["put"], least_ratio=0.9)]
+        rows += [make_row("get by TCP, 1 MiB x 16, over ucx_perftest", "GiB/s", pairs["remote"], least_ratio=0.9),
+                 make_row("put on two hosts by TCP, 1 MiB x 16, over ucx_perftest", "GiB/s", pairs["put"], least_ratio=0.9)]
     return rows + [
         make_row("get, same host, 1 MiB x 16, over Mooncake's", "GB/s", pairs["get, GB"], least_ratio=AHEAD),
         make_row("get, same host, 64 KiB x 128, over Mooncake's", "GB/s", pairs["small, GB"], least_ratio=AHEAD),
-        make_row("get by UCX TCP, 1 MiB x 16, over Mooncake's", "GB/s", pairs["remote, GB"]),
-        make_row("get by UCX TCP, 64 KiB x 128, over Mooncake's", "GB/s", pairs["remote small, GB"]),
+        make_row("get by TCP, 1 MiB x 16, over Mooncake's", "GB/s", pairs["remote, GB"]),
+        make_row("get by TCP, 64 KiB x 128, over Mooncake's", "GB/s", pairs["remote small, GB"]),
     ]
 
 

@@ -8,6 +8,7 @@
 #include "base/units.hpp"
 #include "messages/object_place.hpp"
 #include "messages/page_header.hpp"
+#include "rpc/tls.hpp"
 
 #include <caf/scoped_actor.hpp>
 #include <caf/send.hpp>
@@ -114,7 +115,7 @@ result<void> cluster_member::lend() {
   if (!offer)
     return tl::unexpected{offer.error()};
   offer_ = std::move(*offer);
-  auto server = page_server::start(memory_, guard_of(info_), options_.listen_host);
+  auto server = page_server::start(memory_, guard_of(info_), options_.listen_host, network());
   if (!server)
     return fail(server.error().code, "--listen-host: " + server.error().detail);
   server_ = std::move(*server);
@@ -176,12 +177,22 @@ page_reader_options cluster_member::reader() const {
     return network_.member_at(found.address);
   };
   options.path = options_.path;
+  options.network = network();
   options.clock = options_.clock;
   if (!memory_.empty()) {
     options.member = info_.member;
     options.own_memory = memory_;
     options.offers = !segment_memory_.empty();
   }
+  return options;
+}
+
+page_channel_options cluster_member::network() const {
+  auto options = page_channel_options{options_.pages, nullptr};
+  if (options_.tls.given())
+    options.tls = [source = std::make_shared<tls_source>(options_.tls)] {
+      return result<std::shared_ptr<ssl_ctx_st>>{source->get()};
+    };
   return options;
 }
 

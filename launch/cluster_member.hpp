@@ -40,8 +40,9 @@ struct cluster_member_options {
   std::shared_ptr<lent_pages> lent;
   /// Where peers on other machines read the segment, and ask this member for things.
   std::string listen_host;
-  /// For all connections of the control plane.
+  /// For all connections, those for pages included.
   tls_files tls;
+  page_transport pages = page_transport::automatic;
   read_path path = read_path::automatic;
   /// Must outlive the member.
   const clock_source* clock = nullptr;
@@ -81,6 +82,9 @@ private:
   result<void> start();
 
   page_reader_options reader() const;
+
+  /// For one server or client of pages.
+  page_channel_options network() const;
 
   caf::actor_system& system_;
   const cluster_member_options options_;

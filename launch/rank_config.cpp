@@ -4,6 +4,7 @@
 #include "base/units.hpp"
 #include "launch/admin_server.hpp"
 #include "launch/network_flags.hpp"
+#include "transport/page_channel.hpp"
 
 #include <absl/strings/str_format.h>
 
@@ -230,6 +231,8 @@ result<void> rank_config::finish(uint32_t ranks) {
     return named;
   if (auto checked = tls.check(); !checked)
     return checked;
+  if (auto pages = parse_page_transport(page_transport); !pages)
+    return fail(ec::invalid_argument, "--page-transport: " + pages.error().detail);
   if (auto allowed = check_listening("--listen-host", listen_host, tls, insecure); !allowed)
     return allowed;
   if (auto allowed = check_events(kv_events, insecure); !allowed)
@@ -493,6 +496,9 @@ void add_rank_flags(CLI::App& app, rank_config& config) {
                     "how long a rank that ends waits for calls of L3 that have not returned");
   add("--listen-host", config.listen_host,
       "address on which peers on other machines read this rank's segment");
+  add("--page-transport", config.page_transport,
+      "what pages travel by between machines: tcp (with TLS, encrypted), ucx (RDMA), or auto: ucx "
+      "where there are RDMA devices");
   add_tls_flags(app, config.tls);
   app.add_flag("--insecure", config.insecure,
                "let --listen-host, --kv-events and --rendezvous be ones that other machines reach, "

@@ -32,7 +32,7 @@ struct storage_config {
   /// bound.
   std::string path;
   uint64_t max_bytes = 0;
-  /// Backend `cluster`: reads everything over UCX, also on the same machine.
+  /// Backend `cluster`: reads everything over the network, also on the same machine.
   bool force_remote_reads = false;
   /// mha: a multiple of the ranks of all instances that share pages; the KV heads go into so many
   /// objects, or as many as there are heads if it is a multiple of these. 0: each KV head is an
@@ -127,7 +127,9 @@ struct rank_config {
   /// Whatever else makes an engine's bits differ: kernels, precision of the attention.
   std::string numerics;
   std::string listen_host = "127.0.0.1";
-  /// Of the connections to the index. Paths may differ between ranks.
+  /// What pages travel by between machines (transport/page_channel.hpp).
+  std::string page_transport = "auto";
+  /// Of all connections between processes of the cluster. Paths may differ between ranks.
   tls_files tls;
   /// Lets listen_host and kv_events be ones that other machines reach, without TLS.
   bool insecure = false;

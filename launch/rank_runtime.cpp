@@ -316,7 +316,7 @@ result<void> runtime_impl::open_store() {
   if (!opened)
     return tl::unexpected{opened.error()};
   warn_of_stray_listeners(listeners, config_.listen_host,
-                          "UCX; UCX_NET_DEVICES names the interfaces that it may use");
+                          "UCX; UCX_NET_DEVICES names the devices that it may use");
   opened_ = std::move(*opened);
   return {};
 }

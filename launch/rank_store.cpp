@@ -85,6 +85,7 @@ result<std::unique_ptr<storage_backend>> rank_store::open_backend(const rank_con
   options.host = settings.storage.host;
   options.listen_host = settings.listen_host;
   options.tls = settings.tls;
+  options.pages = *parse_page_transport(settings.page_transport);
   options.path = settings.storage.force_remote_reads ? read_path::remote : read_path::automatic;
   options.clock = &clock_;
   if (shared_ != nullptr) {

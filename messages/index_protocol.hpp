@@ -45,7 +45,7 @@ struct member_info {
   std::string host;
   /// Name under which peers on the same machine open the memory.
   std::string memory_name;
-  /// HOST:PORT of the UCX page server, for peers elsewhere.
+  /// HOST:PORT of the page server, for peers elsewhere.
   std::string page_address;
   /// HOST:PORT where the member takes requests (member_actor); empty if it takes none.
   std::string address;

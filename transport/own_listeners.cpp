@@ -1,6 +1,6 @@
 #include "transport/own_listeners.hpp"
 
-#include "transport/ucx.hpp"
+#include "transport/addresses.hpp"
 
 #include <netinet/in.h>
 #include <sys/socket.h>

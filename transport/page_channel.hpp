@@ -11,12 +11,38 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
-/// Bytes between hosts, by UCX active messages: an owner's page_server answers the page_clients of
-/// readers. A copy may be torn by the owner's writing, which the reader finds by the page's
-/// checksum.
+struct ssl_ctx_st;
+
+/// Bytes between hosts: an owner's page_server answers the page_clients of readers, over TCP with
+/// the cluster's TLS, or over UCX among those that met that way. A copy may be torn by the owner's
+/// writing, which the reader finds by the page's checksum.
 namespace hicache {
+
+/// What pages travel by. Peers of different minds use TCP.
+enum class page_transport : uint8_t {
+  /// UCX where there are RDMA devices.
+  automatic,
+  /// TCP only: with TLS, all bytes are encrypted.
+  tcp,
+  /// UCX, also without RDMA if UCX_NET_DEVICES names the devices.
+  ucx,
+};
+
+/// How a process takes part.
+struct page_channel_options {
+  page_transport transport = page_transport::automatic;
+  /// The context for a new connection, in which each side shows its certificate and checks the
+  /// other's. One thread at a time. Null: in clear.
+  std::function<result<std::shared_ptr<ssl_ctx_st>>()> tls;
+};
+
+/// The transport named "auto", "tcp" or "ucx".
+/// @returns invalid_argument with one sentence for other names, and for UCX where it finds no
+/// device
+result<page_transport> parse_page_transport(std::string_view name);
 
 /// What stands in front of each page and vouches for it. Comes along with the bytes of a range;
 /// what is in it is the reader's business.
@@ -36,16 +62,19 @@ using range_guard = std::function<bool(const range_claim& claim, uint64_t head_o
                                        const range_head& head, uint64_t offset, uint64_t length)>;
 
 /// Lets clients read a piece of memory: of each range they say which page it is of, and get no byte
-/// if the memory holds another one there. Has a thread of its own; readers cannot hold it up for
-/// longer than limits::storage_timeout, nor make it use more memory than `base/limits.hpp` says.
+/// if the memory holds another one there. Has a thread of its own; a reader that does not take its
+/// bytes holds up nobody but itself, and is given up after limits::storage_timeout. None can make
+/// it use more memory than `base/limits.hpp` says.
 class page_server {
 public:
   /// @param memory What clients may read. Not owned; must outlive the server.
   /// @param guard Decides what of it is sent.
   /// @param host The name or number of the interface to listen on. The kernel picks the port.
-  /// @returns invalid_argument if the host has no address; io_failure if UCX cannot listen there
+  /// @returns invalid_argument if the host has no address; io_failure if nobody can listen there,
+  /// or UCX does not start
   static result<std::unique_ptr<page_server>> start(std::span<const std::byte> memory,
-                                                    range_guard guard, const std::string& host);
+                                                    range_guard guard, const std::string& host,
+                                                    page_channel_options options);
 
   virtual ~page_server();
 
@@ -104,7 +133,8 @@ public:
   /// @param lends Whether what is in demand will be offered to others by this process, so that the
   /// servers may send them there.
   /// @returns io_failure if UCX does not start
-  static result<std::unique_ptr<page_client>> create(bool lends = false);
+  static result<std::unique_ptr<page_client>> create(page_channel_options options,
+                                                     bool lends = false);
 
   virtual ~page_client();
 

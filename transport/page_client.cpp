@@ -1,16 +1,23 @@
 #include "base/limits.hpp"
+#include "base/unique_fd.hpp"
+#include "transport/addresses.hpp"
 #include "transport/page_channel.hpp"
+#include "transport/page_link.hpp"
 #include "transport/page_messages.hpp"
 #include "transport/read_plan.hpp"
 #include "transport/ucx.hpp"
 
 #include <netdb.h>
+#include <poll.h>
+#include <sys/socket.h>
 
 #include <algorithm>
-#include <array>
+#include <cerrno>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <optional>
+#include <system_error>
 #include <unordered_map>
 #include <utility>
 
@@ -18,34 +25,154 @@ namespace hicache {
 
 namespace {
 
-/// Turns without work before the caller sleeps. Few: the server of this host needs the core as
-/// well.
+/// Turns without work before the caller sleeps, if there is UCX, whose devices are asked. Few: the
+/// server of this host needs the core as well.
 constexpr auto idle_turns = 64;
 
-class ucx_page_client;
+class server_connection;
 
-/// One request and what becomes of it. UCX refers to it while operations are pending; stays where
-/// it is.
+/// One request and what becomes of it.
 struct transfer {
-  page_request_head head;
+  uint64_t id = 0;
   planned_message message;
-  /// Of a reply that is being received.
-  std::array<std::byte, reply_header_bytes> header;
-  size_t header_length = 0;
+  /// Who was asked.
+  const server_connection* server = nullptr;
+  /// Where the bytes go, if not to the targets themselves.
   staging_pool::buffer staging;
-  /// Where the bytes go: staging, or the targets themselves.
-  std::span<std::byte> received;
-  /// The operations of UCX that refer to this.
-  int pending = 0;
-  /// Who waits for it; null once the plan knows what became of it, or does not want to.
-  ucx_page_client* reader = nullptr;
+  /// The plan knows what became of it, or does not want to.
+  bool is_over = false;
 };
 
 using transfer_ptr = std::unique_ptr<transfer>;
 
-struct server_connection {
-  ucx_connection link;
+/// What this client asked and has no answer to, and where answers go.
+class open_transfers {
+public:
+  /// The answers of this call.
+  read_plan* plan = nullptr;
+
+  void add(transfer& asked) { waiting_.emplace(asked.id, &asked); }
+
+  /// No answer counts any more; but one may still be received.
+  void abandon(const transfer& asked) { waiting_.erase(asked.id); }
+
+  /// @param from Whoever sends it; null: anybody.
+  std::span<std::byte> place_for(const server_connection* from, std::span<const std::byte> header,
+                                 size_t length) {
+    auto* answered = find(from, header);
+    if (answered == nullptr || length > reply_bytes)
+      return {};
+    const auto place = plan->target_of(answered->message);
+    if (place.size() == length)
+      return place;
+    answered->staging = staging_.take();
+    return {answered->staging.get(), length};
+  }
+
+  /// @returns false if nobody waits for it
+  bool take(const server_connection* from, std::span<const std::byte> header,
+            std::span<const std::byte> data) {
+    auto* answered = find(from, header);
+    if (answered == nullptr)
+      return false;
+    if (auto reply = decode_page_reply(header); reply->refusal.code != ec::none)
+      plan->fail(answered->message, reply->refusal);
+    else if (auto fits = plan->deliver(answered->message, header, data); !fits)
+      plan->fail(answered->message, fits.error());
+    waiting_.erase(answered->id);
+    answered->is_over = true;
+    staging_.give_back(std::move(answered->staging));
+    return true;
+  }
+
+private:
+  transfer* find(const server_connection* from, std::span<const std::byte> header) {
+    const auto reply = decode_page_reply(header);
+    const auto known = reply ? waiting_.find(reply->id) : waiting_.end();
+    if (known == waiting_.end() || (from != nullptr && known->second->server != from))
+      return nullptr;
+    return known->second;
+  }
+
+  std::unordered_map<uint64_t, transfer*> waiting_;
+  staging_pool staging_;
+};
+
+/// A connection to a server, and what the server sends by its socket.
+class server_connection final : public page_sink {
+public:
+  server_connection(unique_fd socket, ssl_ctx_st* tls, open_transfers& transfers, ucx_lane* lane)
+    : link(std::move(socket), tls, false), transfers_(transfers), lane_(lane) {
+    const auto greeting = page_greeting{};
+    const auto bytes = std::as_bytes(std::span{&greeting, 1});
+    auto parcel = page_parcel{page_message::greeting, {bytes.begin(), bytes.end()}, {}, {}};
+    if (lane != nullptr)
+      parcel.front.assign(lane->address().begin(), lane->address().end());
+    link.send(std::move(parcel));
+  }
+
+  ~server_connection() {
+    if (fast_)
+      fast_->close();
+  }
+
+  server_connection(const server_connection&) = delete;
+
+  server_connection& operator=(const server_connection&) = delete;
+
+  std::span<std::byte> place_for(page_message kind, std::span<const std::byte> header,
+                                 size_t length) override {
+    if (kind == page_message::reply)
+      return transfers_.place_for(this, header, length);
+    if (kind != page_message::greeting || length > greeting_bytes)
+      return {};
+    address_.resize(length);
+    return address_;
+  }
+
+  void take(page_message kind, std::span<const std::byte> header,
+            std::span<const std::byte> data) override {
+    if (kind == page_message::greeting)
+      greet(header, data);
+    else if (kind != page_message::reply || !transfers_.take(this, header, data))
+      link.lose("it sent what nobody asked for");
+  }
+
+  /// Whether the server has greeted, and so can be asked.
+  bool is_ready() const noexcept { return secret_.has_value(); }
+
+  bool is_open() const noexcept { return link.is_open() && (!fast_ || fast_->is_open()); }
+
+  void ask(const transfer& what) {
+    const auto& spans = what.message.spans;
+    const auto head
+      = page_request_head{page_protocol, static_cast<uint32_t>(spans.size()), what.id, *secret_};
+    const auto header = std::as_bytes(std::span{&head, 1});
+    const auto data = std::as_bytes(std::span{spans});
+    auto& by = fast_ ? static_cast<page_carrier&>(*fast_) : link;
+    by.send(
+      {page_message::request, {header.begin(), header.end()}, {data.begin(), data.end()}, {}});
+  }
+
+  page_link link;
   uint64_t last_use = 0;
+
+private:
+  void greet(std::span<const std::byte> header, std::span<const std::byte> address) {
+    const auto greeting = decode_page_greeting(header);
+    if (!greeting || is_ready())
+      return link.lose(greeting ? "it says who it is again" : greeting.error().detail);
+    secret_ = greeting->secret;
+    if (lane_ != nullptr && !address.empty())
+      fast_ = lane_->connect(address);
+  }
+
+  open_transfers& transfers_;
+  ucx_lane* lane_;
+  std::optional<uint64_t> secret_;
+  /// Null if it goes without UCX.
+  std::shared_ptr<ucx_connection> fast_;
+  std::vector<std::byte> address_;
 };
 
 /// What one call does with one server.
@@ -59,149 +186,56 @@ struct stream {
   bool has_failed = false;
 };
 
-class ucx_page_client final : public page_client {
+class socket_page_client final : public page_client, page_sink {
 public:
-  explicit ucx_page_client(bool lends) : lends_(lends) {}
+  socket_page_client(page_channel_options options, bool lends)
+    : options_(std::move(options)), lends_(lends) {}
 
-  ~ucx_page_client() override { close_worker(); }
-
-  /// Starts UCX on these interfaces, without any connection.
-  result<void> open(interface_names interfaces) {
-    close_worker();
-    auto context = make_ucx_context(interfaces);
-    if (!context)
-      return tl::unexpected{context.error()};
-    auto worker = make_ucx_worker(*context);
-    if (!worker)
-      return tl::unexpected{worker.error()};
-    context_ = std::move(*context);
-    worker_ = std::move(*worker);
-    interfaces_ = std::move(interfaces);
-    return receive_messages(worker_, page_reply_message, on_reply, this);
+  result<void> open() {
+    auto lane = ucx_lane::open(options_.transport, page_message::reply, *this);
+    if (!lane)
+      return tl::unexpected{lane.error()};
+    lane_ = std::move(*lane);
+    return {};
   }
+
+  ~socket_page_client() override { servers_.clear(); }
 
   std::vector<result<range_answer>> read(const range_reads& wanted, time_point deadline) override {
     const auto guard = std::lock_guard{mutex_};
     auto plan = read_plan{wanted.ranges, standing_of(wanted.servers), lends_};
-    if (auto opened = open_towards(wanted.servers); !opened)
-      return plan.finish(opened.error());
-    plan_ = &plan;
+    transfers_.plan = &plan;
     auto streams = std::vector<stream>(wanted.servers.size());
     run(wanted.servers, streams, deadline);
-    plan_ = nullptr;
     for (auto i = size_t{0}; i < streams.size(); ++i)
       close(wanted.servers[i], streams[i]);
-    drain(worker_);
-    settle();
+    if (lane_) {
+      lane_->drain();
+      lane_->settle();
+    }
+    transfers_.plan = nullptr;
     return plan.finish({ec::deadline_exceeded, "it took too long"});
   }
 
 private:
-  // -- callbacks of UCX, inside progress --------------------------------------
+  // -- what comes by UCX ------------------------------------------------------
 
-  static ucs_status_t on_reply(void* argument, const void* header, size_t header_length, void* data,
-                               size_t length, const ucp_am_recv_param_t* param) {
-    auto* self = static_cast<ucx_page_client*>(argument);
-    const auto head = std::span{static_cast<const std::byte*>(header), header_length};
-    auto reply = decode_page_reply(head);
-    if (!reply)
-      return UCS_OK;
-    const auto known = self->waiting_.find(reply->id);
-    if (known == self->waiting_.end())
-      return UCS_OK;
-    auto& answered = *known->second;
-    self->waiting_.erase(known);
-    if (reply->refusal.code != ec::none)
-      self->lose(answered, reply->refusal);
-    else if (length > reply_bytes)
-      self->lose(answered, {ec::malformed_message, "the page server sent too much"});
-    else if ((param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0)
-      return self->fetch(answered, head, data, length);
-    else
-      self->take(answered, head, {static_cast<const std::byte*>(data), length});
-    return UCS_OK;
+  std::span<std::byte> place_for(page_message, std::span<const std::byte> header,
+                                 size_t length) override {
+    return transfers_.place_for(nullptr, header, length);
   }
 
-  static void on_sent(void* request, ucs_status_t, void* sent) {
-    --static_cast<transfer*>(sent)->pending;
-    ucp_request_free(request);
-  }
-
-  static void on_fetched(void* request, ucs_status_t status, size_t, void* fetched) {
-    auto& x = *static_cast<transfer*>(fetched);
-    --x.pending;
-    ucp_request_free(request);
-    // Nobody wants one that read() gave up.
-    if (x.reader == nullptr)
-      return;
-    if (status == UCS_OK)
-      x.reader->take(x, std::span{x.header}.first(x.header_length), x.received);
-    else
-      x.reader->lose(x, {ec::peer_unreachable, ucs_status_string(status)});
-  }
-
-  /// Begins to receive the bytes of a rendezvous.
-  ucs_status_t fetch(transfer& into, std::span<const std::byte> header, void* descriptor,
-                     size_t length) {
-    std::ranges::copy(header, into.header.begin());
-    into.header_length = header.size();
-    into.received = plan_->target_of(into.message);
-    if (into.received.size() != length) {
-      into.staging = staging_.take();
-      into.received = {into.staging.get(), length};
-    }
-    auto params = ucp_request_param_t{};
-    params.op_attr_mask
-      = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
-    params.cb.recv_am = on_fetched;
-    params.user_data = &into;
-    ++into.pending;
-    const auto status
-      = ucp_am_recv_data_nbx(worker_.get(), descriptor, into.received.data(), length, &params);
-    if (UCS_PTR_IS_ERR(status)) {
-      --into.pending;
-      lose(into, {ec::peer_unreachable, ucs_status_string(UCS_PTR_STATUS(status))});
-    }
-    return UCS_INPROGRESS;
-  }
-
-  void take(transfer& answered, std::span<const std::byte> header,
-            std::span<const std::byte> data) {
-    if (auto fits = plan_->deliver(answered.message, header, data); !fits)
-      plan_->fail(answered.message, fits.error());
-    answered.reader = nullptr;
-  }
-
-  void lose(transfer& answered, const error& why) {
-    plan_->fail(answered.message, why);
-    answered.reader = nullptr;
+  void take(page_message, std::span<const std::byte> header,
+            std::span<const std::byte> data) override {
+    // What nobody waits for is of a read that was given up.
+    static_cast<void>(transfers_.take(nullptr, header, data));
   }
 
   // -- internal steps ---------------------------------------------------------
 
-  /// Starts UCX anew if some of the servers are reached by interfaces that it does not use yet.
-  result<void> open_towards(const std::vector<std::string>& servers) {
-    auto interfaces = interfaces_;
-    for (const auto& address : servers)
-      if (!servers_.contains(address))
-        if (const auto at = address_of(address))
-          interfaces.merge(interfaces_towards(*at));
-    return interfaces == interfaces_ && worker_.get() != nullptr ? result<void>{}
-                                                                 : open(std::move(interfaces));
-  }
-
   static std::optional<sockaddr_storage> address_of(const std::string& address) {
     const auto parts = split_address(address);
     return parts ? resolve(parts->first, parts->second, AI_NUMERICHOST) : std::nullopt;
-  }
-
-  void close_worker() {
-    servers_.clear();
-    if (worker_.get() != nullptr)
-      drain(worker_);
-    // Ends what is pending, so the transfers go after it.
-    worker_ = {};
-    retired_.clear();
   }
 
   std::vector<server_standing> standing_of(const std::vector<std::string>& servers) {
@@ -221,38 +255,55 @@ private:
   void run(const std::vector<std::string>& servers, std::vector<stream>& streams,
            time_point deadline) {
     auto idle = 0;
-    while (!plan_->is_over()) {
+    while (!transfers_.plan->is_over()) {
       const auto now = std::chrono::steady_clock::now();
       if (now >= deadline)
         return;
       auto until = deadline;
       for (auto i = size_t{0}; i < streams.size(); ++i)
         until = std::min(until, advance(i, servers[i], streams[i], now));
-      idle = ucp_worker_progress(worker_.get()) != 0 ? 0 : idle + 1;
-      if (idle >= idle_turns) {
-        static_cast<void>(
-          wait_for_events(worker_, -1, std::chrono::ceil<std::chrono::milliseconds>(until - now)));
-        idle = 0;
-      }
+      if (transfers_.plan->is_over())
+        return;
+      idle = lane_ && lane_->progress() ? 0 : idle + 1;
+      wait(streams, until - now, idle);
     }
   }
 
-  /// Sends a server what may be in flight; gives it up if it is no use any more.
+  /// Sleeps until there is something to do, or the time is up.
+  void wait(const std::vector<stream>& streams, duration time, int& idle) {
+    auto events = std::vector<pollfd>{};
+    for (const auto& each : streams)
+      if (each.server && !each.has_failed)
+        events.push_back({each.server->link.fd(), each.server->link.events(), 0});
+    if (lane_) {
+      events.push_back({lane_->fd(), POLLIN, 0});
+      if (idle < idle_turns || !lane_->arm())
+        time = {};
+    }
+    const auto ms = std::chrono::ceil<std::chrono::milliseconds>(std::max(time, duration{}));
+    if (::poll(events.data(), events.size(), static_cast<int>(ms.count())) > 0)
+      idle = 0;
+  }
+
+  /// Takes what a server sent, and sends it what may be in flight; gives it up if it is no use any
+  /// more.
   /// @returns when to look again at the latest
   time_point advance(size_t number, const std::string& address, stream& each, time_point now) {
-    const auto ended = std::erase_if(each.in_flight, [this](auto& message) {
-      if (message->reader != nullptr)
-        return false;
-      retire(std::move(message));
-      return true;
-    });
+    if (each.has_failed)
+      return time_point::max();
+    if (each.server) {
+      each.server->link.flush();
+      each.server->link.pump(*each.server);
+    }
+    auto& plan = *transfers_.plan;
+    const auto ended = std::erase_if(each.in_flight, [](const auto& x) { return x->is_over; });
     if (ended != 0 || each.in_flight.empty())
-      each.moved = now;
-    if (each.has_failed || (each.in_flight.empty() && !plan_->has_next(number)))
+      each.moved = each.server && !each.server->is_ready() ? each.moved : now;
+    if (each.in_flight.empty() && !plan.has_next(number))
       return time_point::max();
     const auto give_up = [&](ec code, const std::string& why) {
       each.has_failed = true;
-      plan_->fail_server(number, {code, "reading from " + address + ": " + why});
+      plan.fail_server(number, {code, "reading from " + address + ": " + why});
       if (code == ec::peer_unreachable)
         avoided_.try_emplace(address, now + limits::read_avoidance);
       return now;
@@ -262,118 +313,86 @@ private:
       if (!found)
         return give_up(found.error().code, found.error().detail);
       each.server = std::move(*found);
+      each.moved = now;
     }
-    if (each.server->link.failure != UCS_OK)
-      return give_up(ec::peer_unreachable, ucs_status_string(each.server->link.failure));
+    if (!each.server->is_open())
+      return give_up(ec::peer_unreachable, each.server->link.reason());
     if (now - each.moved >= limits::read_stall)
       return give_up(ec::peer_unreachable, "it delivers nothing");
     if (!each.is_late && now - each.moved >= limits::read_hedge) {
       each.is_late = true;
-      if (plan_->hedge(number))
+      if (plan.hedge(number))
         late_.try_emplace(address, now + limits::read_avoidance);
     }
-    while (each.in_flight.size() < limits::transfers_in_flight && plan_->has_next(number))
-      send(each, plan_->next(number));
+    while (each.server->is_ready() && each.in_flight.size() < limits::transfers_in_flight
+           && plan.has_next(number))
+      send(each, plan.next(number));
     return each.moved + (each.is_late ? duration{limits::read_stall} : limits::read_hedge);
   }
 
   void close(const std::string& address, stream& ended) {
     // What is still under way must not be taken for an answer to a later call.
-    const auto is_under_way = [](const transfer_ptr& x) { return x->reader != nullptr; };
+    const auto is_under_way = [](const transfer_ptr& x) { return !x->is_over; };
     if (ended.has_failed || std::ranges::any_of(ended.in_flight, is_under_way))
       servers_.erase(address);
-    for (auto& message : ended.in_flight)
-      retire(std::move(message));
     // The last one to hold an erased connection: it is closed here, before the caller drains.
     ended.server = nullptr;
+    for (const auto& each : ended.in_flight)
+      transfers_.abandon(*each);
   }
 
   void send(stream& each, planned_message message) {
     auto& sent = *each.in_flight.emplace_back(std::make_unique<transfer>());
     sent.message = std::move(message);
-    sent.reader = this;
-    sent.head.id = ++last_id_;
-    sent.head.count = static_cast<uint32_t>(sent.message.spans.size());
-    waiting_.emplace(sent.head.id, &sent);
-    auto params = ucp_request_param_t{};
-    params.op_attr_mask
-      = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
-    params.cb.send = on_sent;
-    params.user_data = &sent;
-    params.flags = UCP_AM_SEND_FLAG_REPLY | UCP_AM_SEND_FLAG_EAGER;
-    const auto& spans = sent.message.spans;
-    const auto status
-      = ucp_am_send_nbx(each.server->link.endpoint.get(), page_request_message, &sent.head,
-                        sizeof(sent.head), spans.data(), spans.size() * sizeof(page_span), &params);
-    if (UCS_PTR_IS_PTR(status)) {
-      ++sent.pending;
-    } else if (UCS_PTR_IS_ERR(status)) {
-      waiting_.erase(sent.head.id);
-      lose(sent, {ec::peer_unreachable, ucs_status_string(UCS_PTR_STATUS(status))});
-    }
+    sent.server = each.server.get();
+    sent.id = ++last_id_;
+    transfers_.add(sent);
+    each.server->ask(sent);
   }
 
   /// The connection to a server, made if there is none that works.
   result<std::shared_ptr<server_connection>> find_server(const std::string& address) {
-    // Notices the servers that went away since the last call.
-    drain(worker_);
-    std::erase_if(servers_, [](const auto& x) { return x.second->link.failure != UCS_OK; });
-    std::erase_if(retired_, [](const auto& x) { return x->pending == 0; });
-    if (auto at = servers_.find(address); at != servers_.end()) {
-      at->second->last_use = ++uses_;
-      return at->second;
+    if (const auto at = servers_.find(address); at != servers_.end()) {
+      // Notices that it went away since the last call.
+      at->second->link.pump(*at->second);
+      if (at->second->is_open()) {
+        at->second->last_use = ++uses_;
+        return at->second;
+      }
+      servers_.erase(at);
     }
     const auto at = address_of(address);
     if (!at)
       return fail(ec::invalid_argument,
                   "'" + address + "' is not the address of a page server: expected host:port");
     if (servers_.size() >= limits::page_connections)
-      servers_.erase(
-        std::min_element(servers_.begin(), servers_.end(), [](const auto& x, const auto& y) {
-          return x.second->last_use < y.second->last_use;
-        }));
-    auto made = std::make_shared<server_connection>();
-    if (auto connected = connect(worker_, *at, made->link); !connected)
-      return fail(ec::peer_unreachable, connected.error().detail);
+      servers_.erase(std::ranges::min_element(
+        servers_, {}, [](const auto& entry) { return entry.second->last_use; }));
+    auto tls = options_.tls ? options_.tls() : result<std::shared_ptr<ssl_ctx_st>>{nullptr};
+    if (!tls)
+      return tl::unexpected{tls.error()};
+    auto socket = unique_fd{::socket(at->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
+    if (!socket
+        || (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&*at), address_length(*at))
+              != 0
+            && errno != EINPROGRESS))
+      return fail(ec::peer_unreachable, std::generic_category().message(errno));
+    auto made
+      = std::make_shared<server_connection>(std::move(socket), tls->get(), transfers_, lane_.get());
     made->last_use = ++uses_;
     return servers_.emplace(address, std::move(made)).first->second;
   }
 
-  /// Lets go of a transfer: at once, or when UCX is done with it.
-  void retire(transfer_ptr message) {
-    waiting_.erase(message->head.id);
-    message->reader = nullptr;
-    if (message->pending > 0)
-      retired_.push_back(std::move(message));
-    else
-      staging_.give_back(std::move(message->staging));
-  }
-
-  /// Waits until nothing is received into targets any more. UCX ends what closed connections were
-  /// receiving, and does so when their lanes are destroyed; neither takes the peer.
-  void settle() {
-    const auto is_received
-      = [](const transfer_ptr& x) { return x->pending > 0 && !x->received.empty() && !x->staging; };
-    while (std::ranges::any_of(retired_, is_received))
-      ucp_worker_progress(worker_.get());
-  }
-
   std::mutex mutex_;
-  interface_names interfaces_;
-  ucx_context context_;
-  /// Nobody waits for them, but UCX still refers to them: for moments, or until their connection is
-  /// closed.
-  std::vector<transfer_ptr> retired_;
-  ucx_worker worker_;
-  std::map<std::string, std::shared_ptr<server_connection>> servers_;
+  page_channel_options options_;
   const bool lends_;
+  open_transfers transfers_;
+  /// Null without UCX.
+  std::unique_ptr<ucx_lane> lane_;
+  std::map<std::string, std::shared_ptr<server_connection>> servers_;
   /// Those that are not asked, and those that are asked last; until when.
   std::map<std::string, time_point> avoided_;
   std::map<std::string, time_point> late_;
-  /// Of the call under way.
-  read_plan* plan_ = nullptr;
-  std::unordered_map<uint64_t, transfer*> waiting_;
-  staging_pool staging_;
   uint64_t last_id_ = 0;
   uint64_t uses_ = 0;
 };
@@ -382,11 +401,9 @@ private:
 
 page_client::~page_client() = default;
 
-result<std::unique_ptr<page_client>> page_client::create(bool lends) {
-  auto client = std::make_unique<ucx_page_client>(lends);
-  // Other interfaces when there is something to read by them.
-  const auto here = resolve("127.0.0.1", "0", AI_NUMERICHOST);
-  if (auto opened = client->open(interfaces_with(*here)); !opened)
+result<std::unique_ptr<page_client>> page_client::create(page_channel_options options, bool lends) {
+  auto client = std::make_unique<socket_page_client>(std::move(options), lends);
+  if (auto opened = client->open(); !opened)
     return tl::unexpected{opened.error()};
   return client;
 }

@@ -4,6 +4,16 @@
 
 namespace hicache {
 
+result<page_greeting> decode_page_greeting(std::span<const std::byte> header) {
+  auto greeting = page_greeting{};
+  if (header.size() != sizeof(greeting))
+    return fail(ec::malformed_message, "its greeting has another length");
+  std::memcpy(&greeting, header.data(), sizeof(greeting));
+  if (greeting.protocol != page_protocol)
+    return fail(ec::malformed_message, "it speaks another version");
+  return greeting;
+}
+
 result<page_question> decode_page_request(std::span<const std::byte> header,
                                           std::span<const std::byte> data) {
   auto head = page_request_head{};
@@ -15,7 +25,7 @@ result<page_question> decode_page_request(std::span<const std::byte> header,
   if (head.count == 0 || head.count > limits::transfer_ranges
       || data.size() != head.count * sizeof(page_span))
     return fail(ec::malformed_message, "its request has another length than it says");
-  auto question = page_question{head.id, std::vector<page_span>(head.count)};
+  auto question = page_question{head.id, head.secret, std::vector<page_span>(head.count)};
   std::memcpy(question.spans.data(), data.data(), data.size());
   auto room = uint64_t{limits::transfer_bytes};
   for (const auto& span : question.spans) {

@@ -12,24 +12,47 @@
 #include <utility>
 #include <vector>
 
-/// What page_client and page_server say to each other, as active messages. Internal to transport/.
-/// Fields travel in the machine's byte order.
+/// What page_client and page_server say to each other, over a socket (page_link) or as active
+/// messages of UCX (ucx_lane). Internal to transport/. Fields travel in the machine's byte order.
 namespace hicache {
 
 static_assert(std::endian::native == std::endian::little,
               "hosts exchange these structs as they are in memory");
 
-/// Numbers of the active messages.
-enum page_message : unsigned { page_request_message = 1, page_reply_message = 2 };
+/// What a message is.
+enum class page_message : uint32_t {
+  /// First, by the socket, from each side: a page_greeting. The data are the sender's address in
+  /// UCX, or nothing if it does without.
+  greeting = 1,
+  request = 2,
+  reply = 3,
+};
 
 /// Changes when these structs do, so that different versions refuse each other.
-inline constexpr uint32_t page_protocol = 0x48435034;
+inline constexpr uint32_t page_protocol = 0x48435035;
+
+/// In front of each message on a socket; its header and its data follow.
+struct page_frame_head {
+  page_message kind{};
+  uint32_t header_bytes = 0;
+  uint64_t data_bytes = 0;
+};
+
+/// Header of a greeting.
+struct page_greeting {
+  uint32_t protocol = page_protocol;
+  uint32_t unused = 0;
+  /// From a server: shows that a request is from the reader that it greeted. 0 from a reader.
+  uint64_t secret = 0;
+};
 
 /// Header of a request; `count` page_spans follow as its data.
 struct page_request_head {
   uint32_t protocol = page_protocol;
   uint32_t count = 0;
   uint64_t id = 0;
+  /// As the server's greeting said.
+  uint64_t secret = 0;
 };
 
 /// A piece of the owner's memory, of a page or of a part of a large one, and where that page's
@@ -89,6 +112,7 @@ struct page_reply_head {
 /// A request as a server understands it.
 struct page_question {
   uint64_t id = 0;
+  uint64_t secret = 0;
   /// 1 to limits::transfer_ranges, of limits::transfer_bytes together. Nothing is known of whether
   /// the memory has them.
   std::vector<page_span> spans;
@@ -108,6 +132,10 @@ struct span_answers {
   std::span<const std::byte> bytes;
 };
 
+/// Takes a greeting apart.
+/// @returns malformed_message with a sentence about the peer that sent it ("it ...")
+result<page_greeting> decode_page_greeting(std::span<const std::byte> header);
+
 /// Takes a request apart; the bytes come from another process and need not be aligned.
 /// @returns malformed_message with a sentence about the reader that sent it ("it ...").
 result<page_question> decode_page_request(std::span<const std::byte> header,
@@ -123,6 +151,12 @@ result<page_answer> decode_page_reply(std::span<const std::byte> header);
 result<span_answers> decode_span_answers(std::span<const page_span> spans,
                                          std::span<const std::byte> header,
                                          std::span<const std::byte> data);
+
+/// The longest data of a request.
+inline constexpr size_t request_bytes = limits::transfer_ranges * sizeof(page_span);
+
+/// The longest address in UCX that a greeting carries: some hundred bytes for each device.
+inline constexpr size_t greeting_bytes = size_t{16} << 10;
 
 /// The longest header and the longest data of a reply.
 inline constexpr size_t reply_header_bytes = sizeof(page_reply_head) + sizeof(span_answer);

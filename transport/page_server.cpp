@@ -1,85 +1,135 @@
 #include "base/check.hpp"
 #include "base/limits.hpp"
+#include "transport/addresses.hpp"
 #include "transport/page_channel.hpp"
 #include "transport/page_demand.hpp"
+#include "transport/page_link.hpp"
 #include "transport/page_messages.hpp"
-#include "transport/shared_memory.hpp"
 #include "transport/ucx.hpp"
 
+#include <openssl/rand.h>
 #include <spdlog/spdlog.h>
 
 #include <netdb.h>
+#include <poll.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
-#include <list>
-#include <map>
+#include <deque>
+#include <memory>
+#include <optional>
 #include <system_error>
 #include <thread>
+#include <unordered_map>
 #include <utility>
 
 namespace hicache {
 
 namespace {
 
-/// Replies longer than this go by rendezvous: the reader then provides the memory, rather than UCX.
-constexpr auto rendezvous_bytes = size_t{64} << 10;
-
-/// Turns without work before the thread sleeps. Few: the readers of this host need the core as
-/// well.
-constexpr auto idle_turns = 64;
-
-/// Turns between two looks for readers that are gone.
-constexpr auto expel_turns = 64;
-
-/// How often the thread looks for replies that nobody takes, while there are replies.
+/// How often the thread looks for readers that say or take nothing, while there are readers.
 constexpr auto watch_interval = std::chrono::milliseconds{500};
 
-struct reader {
-  ucx_connection link;
-  /// Its requests in line. Replies under way do not count: the reader has its bytes, and may ask
-  /// again, before UCX tells us.
-  size_t waiting = 0;
-  /// Its replies that UCX has not finished.
-  size_t replies = 0;
-  /// Why the server gives the reader up; empty while it does not.
-  std::string fault;
-  /// True once the endpoint is closed; requests and replies may still refer to the reader.
-  bool gone = false;
-};
+/// Turns without work before the thread sleeps, if there is UCX, whose devices are asked. Few: the
+/// readers of this host need the core as well.
+constexpr auto idle_turns = 64;
 
-/// A request that waits for its turn.
+/// Events taken at a time.
+constexpr auto event_count = 64;
+
+/// What is sent instead of the rest of a page that is overwritten meanwhile.
+constexpr auto zeros = std::array<std::byte, limits::transfer_bytes>{};
+
+/// A request that waits for its turn, and the way that its reply goes.
 struct page_request {
-  std::shared_ptr<reader> from;
-  uint64_t id = 0;
-  std::vector<page_span> spans;
+  page_carrier* by = nullptr;
+  page_question question;
 };
 
-/// A reply that UCX may still be reading; stays where it is.
-struct page_reply {
-  std::shared_ptr<reader> to;
-  struct {
-    page_reply_head head;
-    span_answer answer;
-  } header;
-  /// Of several spans.
-  staging_pool::buffer gathered;
-  time_point began;
-  bool sent = false;
-};
-
-class ucx_page_server final : public page_server {
+/// One reader, and what it sends by its socket.
+class reader final : public page_sink {
 public:
-  ucx_page_server(std::span<const std::byte> memory, range_guard guard, ucx_context context,
-                  ucx_worker worker, unique_fd stop)
-    : memory_(memory), guard_(std::move(guard)), context_(std::move(context)),
-      stop_(std::move(stop)), worker_(std::move(worker)) {}
+  reader(std::string from, unique_fd socket, ssl_ctx_st* tls, time_point now)
+    : name(std::move(from)), link(std::move(socket), tls, true), moved(now) {}
 
-  ~ucx_page_server() override {
+  ~reader() {
+    if (fast)
+      fast->close();
+  }
+
+  std::span<std::byte> place_for(page_message kind, std::span<const std::byte>,
+                                 size_t length) override {
+    const auto room = kind == page_message::greeting  ? greeting_bytes
+                      : kind == page_message::request ? request_bytes
+                                                      : size_t{0};
+    if (length > room)
+      return {};
+    arriving.resize(length);
+    return arriving;
+  }
+
+  void take(page_message kind, std::span<const std::byte> header,
+            std::span<const std::byte> data) override {
+    if (kind == page_message::greeting)
+      greet(header, data);
+    else
+      ask(link, header, data);
+  }
+
+  void ask(page_carrier& by, std::span<const std::byte> header, std::span<const std::byte> data) {
+    auto question = decode_page_request(header, data);
+    if (!question)
+      link.lose(question.error().detail);
+    else if (!is_greeted || question->secret != secret)
+      link.lose("it does not know what it was told");
+    else if (waiting.size() >= limits::transfers_in_flight)
+      link.lose("it asks for more than it may at a time");
+    else
+      waiting.push_back({&by, std::move(*question)});
+  }
+
+  /// For people.
+  const std::string name;
+  page_link link;
+  uint64_t secret = 0;
+  /// Whether it said who it is, and then, until it is answered, its address in UCX.
+  bool is_greeted = false;
+  bool is_answered = false;
+  std::vector<std::byte> address;
+  /// Null if it goes without UCX.
+  std::shared_ptr<ucx_connection> fast;
+  std::deque<page_request> waiting;
+  /// What the pieces under way are of, in order.
+  std::vector<page_span> sending;
+  /// When it did last what it is there for.
+  time_point moved;
+
+private:
+  void greet(std::span<const std::byte> header, std::span<const std::byte> data) {
+    const auto greeting = decode_page_greeting(header);
+    if (!greeting || is_greeted)
+      return link.lose(greeting ? "it says who it is again" : greeting.error().detail);
+    is_greeted = true;
+    address.assign(data.begin(), data.end());
+  }
+
+  std::vector<std::byte> arriving;
+};
+
+class socket_page_server final : public page_server, page_sink {
+public:
+  socket_page_server(std::span<const std::byte> memory, range_guard guard,
+                     page_channel_options options)
+    : memory_(memory), guard_(std::move(guard)), options_(std::move(options)) {}
+
+  ~socket_page_server() override {
     if (!thread_.joinable())
       return;
     const auto one = uint64_t{1};
@@ -89,24 +139,34 @@ public:
   }
 
   result<void> open(const sockaddr_storage& at, const std::string& host) {
-    auto received = receive_messages(worker_, page_request_message, on_request, this);
-    if (!received)
-      return received;
-    auto params = ucp_listener_params_t{};
-    params.field_mask = UCP_LISTENER_PARAM_FIELD_SOCK_ADDR | UCP_LISTENER_PARAM_FIELD_CONN_HANDLER;
-    params.sockaddr.addr = reinterpret_cast<const sockaddr*>(&at);
-    params.sockaddr.addrlen = address_length(at);
-    params.conn_handler.cb = on_connect;
-    params.conn_handler.arg = this;
-    auto listener = ucp_listener_h{};
-    if (auto status = ucp_listener_create(worker_.get(), &params, &listener); status != UCS_OK)
-      return fail(ec::io_failure, "cannot listen on " + host + ": " + ucs_status_string(status));
-    listener_ = ucx_listener{listener};
-    auto chosen = ucp_listener_attr_t{};
-    chosen.field_mask = UCP_LISTENER_ATTR_FIELD_SOCKADDR;
-    if (auto status = ucp_listener_query(listener, &chosen); status != UCS_OK)
-      return fail(ec::io_failure, std::string{"ucp_listener_query: "} + ucs_status_string(status));
-    address_ = format_address(chosen.sockaddr);
+    const auto cannot = [&](const char* what) {
+      return fail(ec::io_failure, "cannot listen on " + host + ": " + what + ": "
+                                    + std::generic_category().message(errno));
+    };
+    listener_ = unique_fd{::socket(at.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
+    if (!listener_)
+      return cannot("socket");
+    if (::bind(listener_.get(), reinterpret_cast<const sockaddr*>(&at), address_length(at)) != 0)
+      return cannot("bind");
+    if (::listen(listener_.get(), SOMAXCONN) != 0)
+      return cannot("listen");
+    auto chosen = sockaddr_storage{};
+    auto length = socklen_t{sizeof(chosen)};
+    if (::getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&chosen), &length) != 0)
+      return cannot("getsockname");
+    address_ = format_address(chosen);
+    stop_ = unique_fd{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+    epoll_ = unique_fd{::epoll_create1(EPOLL_CLOEXEC)};
+    if (!stop_ || !epoll_)
+      return cannot("epoll");
+    auto lane = ucx_lane::open(options_.transport, page_message::request, *this);
+    if (!lane)
+      return tl::unexpected{lane.error()};
+    lane_ = std::move(*lane);
+    if (lane_)
+      watch(lane_->fd(), EPOLL_CTL_ADD, EPOLLIN);
+    watch(listener_.get(), EPOLL_CTL_ADD, EPOLLIN);
+    watch(stop_.get(), EPOLL_CTL_ADD, EPOLLIN);
     thread_ = std::thread{[this] { run(); }};
     return {};
   }
@@ -116,231 +176,289 @@ public:
   uint64_t sent_bytes() const noexcept override { return sent_bytes_; }
 
 private:
-  // -- callbacks of UCX, inside progress --------------------------------------
+  using readers = std::unordered_map<int, std::unique_ptr<reader>>;
 
-  static void on_connect(ucp_conn_request_h request, void* self) {
-    static_cast<ucx_page_server*>(self)->arrivals_.push_back(request);
+  // -- what comes by UCX ------------------------------------------------------
+
+  std::span<std::byte> place_for(page_message, std::span<const std::byte>, size_t length) override {
+    if (length > request_bytes)
+      return {};
+    arriving_.resize(length);
+    return arriving_;
   }
 
-  static ucs_status_t on_request(void* argument, const void* header, size_t header_length,
-                                 void* data, size_t length, const ucp_am_recv_param_t* param) {
-    auto* self = static_cast<ucx_page_server*>(argument);
-    if ((param->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP) == 0)
-      return UCS_OK;
-    const auto known = self->readers_.find(param->reply_ep);
-    if (known == self->readers_.end() || !known->second->fault.empty())
-      return UCS_OK;
-    // A request is small: one that comes by rendezvous is not from our client, and its data is not
-    // here.
-    if ((param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0)
-      known->second->fault = "it sent a request by rendezvous";
-    else
-      self->take(known->second, {static_cast<const std::byte*>(header), header_length},
-                 {static_cast<const std::byte*>(data), length});
-    return UCS_OK;
-  }
-
-  static void on_sent(void* request, ucs_status_t, void* reply) {
-    static_cast<page_reply*>(reply)->sent = true;
-    ucp_request_free(request);
-  }
-
-  /// Puts a request in line; one that is wrong is the reader's fault.
-  void take(const std::shared_ptr<reader>& from, std::span<const std::byte> header,
-            std::span<const std::byte> data) {
-    auto question = decode_page_request(header, data);
-    if (!question) {
-      from->fault = question.error().detail;
-    } else if (from->waiting >= limits::transfers_in_flight) {
-      from->fault = "it asks for more than it may at a time";
-    } else {
-      ++from->waiting;
-      line_.push_back({from, question->id, std::move(question->spans)});
-    }
+  void take(page_message, std::span<const std::byte> header,
+            std::span<const std::byte> data) override {
+    const auto question = decode_page_request(header, data);
+    if (!question)
+      return;
+    const auto known = greeted_.find(question->secret);
+    if (known == greeted_.end() || !known->second->fast)
+      return;
+    known->second->ask(*known->second->fast, header, data);
+    asked_.push_back(known->second->link.fd());
   }
 
   // -- the thread -------------------------------------------------------------
 
+  void watch(int fd, int what, uint32_t events) {
+    auto event = epoll_event{};
+    event.events = events;
+    event.data.fd = fd;
+    HICACHE_CHECK(::epoll_ctl(epoll_.get(), what, fd, &event) == 0);
+  }
+
   void run() {
     auto idle = 0;
-    for (auto turn = uint64_t{0};; ++turn) {
-      idle = ucp_worker_progress(worker_.get()) != 0 ? 0 : idle + 1;
-      admit();
-      reap();
-      answer();
-      if (idle >= idle_turns || turn % expel_turns == 0)
-        expel();
-      if (idle < idle_turns)
-        continue;
-      const auto timeout = replies_.empty() ? std::chrono::milliseconds{-1} : watch_interval;
-      if (wait_for_events(worker_, stop_.get(), timeout))
-        break;
-      idle = 0;
+    auto looked = std::chrono::steady_clock::now();
+    for (auto events = std::array<epoll_event, event_count>{};;) {
+      const auto timeout = wait_time(idle);
+      const auto count = ::epoll_wait(epoll_.get(), events.data(), event_count, timeout);
+      idle = count > 0 ? 0 : idle + 1;
+      for (auto i = 0; i < count; ++i) {
+        const auto fd = events[static_cast<size_t>(i)].data.fd;
+        if (fd == stop_.get())
+          return end();
+        if (fd == listener_.get())
+          admit();
+        else if (const auto at = readers_.find(fd); at != readers_.end())
+          serve(at);
+      }
+      if (lane_ && lane_->progress())
+        idle = 0;
+      for (const auto fd : std::exchange(asked_, {}))
+        if (const auto at = readers_.find(fd); at != readers_.end())
+          serve(at);
+      if (const auto now = std::chrono::steady_clock::now(); now - looked >= watch_interval) {
+        expel(now);
+        looked = now;
+      }
     }
-    for (auto* request : std::exchange(arrivals_, {}))
-      ucp_listener_reject(listener_.get(), request);
+  }
+
+  /// How long the thread may sleep, for epoll_wait.
+  int wait_time(int idle) {
+    if (lane_ && (idle < idle_turns || !lane_->arm()))
+      return 0;
+    return readers_.empty() && !is_paused_ ? -1 : static_cast<int>(watch_interval.count());
+  }
+
+  void end() {
     listener_ = {};
+    greeted_.clear();
     readers_.clear();
-    line_.clear();
-    // The worker ends the replies in flight, so their memory goes after it. They hold the last
-    // references to closed readers.
-    for (auto& reply : replies_)
-      reply.to->link.endpoint = {};
-    drain(worker_);
-    worker_ = {};
-    replies_.clear();
+    lane_ = nullptr;
   }
 
-  /// Accepts the readers that asked.
+  /// Accepts a reader that asked; the others come at the next turns.
   void admit() {
-    for (auto* request : std::exchange(arrivals_, {})) {
-      if (readers_.size() >= limits::page_connections) {
-        ucp_listener_reject(listener_.get(), request);
-        spdlog::warn("page server {}: refused a reader: {} are connected", address_,
-                     readers_.size());
-        continue;
-      }
-      auto arrived = std::make_shared<reader>();
-      if (auto accepted = accept(worker_, request, arrived->link); !accepted)
-        spdlog::warn("page server {}: lost a reader: {}", address_, to_string(accepted.error()));
-      else
-        readers_.emplace(arrived->link.endpoint.get(), arrived);
+    auto from = sockaddr_storage{};
+    auto length = socklen_t{sizeof(from)};
+    auto socket = unique_fd{::accept4(listener_.get(), reinterpret_cast<sockaddr*>(&from), &length,
+                                      SOCK_CLOEXEC | SOCK_NONBLOCK)};
+    if (!socket) {
+      // Out of descriptors, the reader waits at the listener until one is free.
+      if (errno == EMFILE || errno == ENFILE)
+        pause_listening();
+      return;
+    }
+    if (readers_.size() >= limits::page_connections && !make_room()) {
+      spdlog::warn("page server {}: refused {}: {} readers are connected", address_,
+                   format_address(from), readers_.size());
+      return;
+    }
+    auto tls = options_.tls ? options_.tls() : result<std::shared_ptr<ssl_ctx_st>>{nullptr};
+    if (!tls) {
+      spdlog::warn("page server {}: refused {}: {}", address_, format_address(from),
+                   to_string(tls.error()));
+      return;
+    }
+    const auto fd = socket.get();
+    auto made = std::make_unique<reader>(format_address(from), std::move(socket), tls->get(),
+                                         std::chrono::steady_clock::now());
+    // What a request has to show. Not to be guessed by those who were not told.
+    HICACHE_CHECK(RAND_bytes(reinterpret_cast<unsigned char*>(&made->secret), sizeof(made->secret))
+                  == 1);
+    watch(fd, EPOLL_CTL_ADD, EPOLLIN);
+    readers_.emplace(fd, std::move(made));
+  }
+
+  /// Closes the connection that has not said for longest who it is. @returns false if all have
+  bool make_room() {
+    auto oldest = readers_.end();
+    for (auto at = readers_.begin(); at != readers_.end(); ++at)
+      if (!at->second->is_greeted
+          && (oldest == readers_.end() || at->second->moved < oldest->second->moved))
+        oldest = at;
+    if (oldest == readers_.end())
+      return false;
+    close(oldest);
+    return true;
+  }
+
+  /// Until the next look for readers that are gone.
+  void pause_listening() {
+    if (std::exchange(is_paused_, true))
+      return;
+    spdlog::error("page server {}: out of file descriptors: readers wait", address_);
+    watch(listener_.get(), EPOLL_CTL_MOD, 0);
+  }
+
+  /// Takes what a reader sent, and sends it what it may have now.
+  void serve(readers::iterator at) {
+    auto& from = *at->second;
+    retract(from);
+    from.link.flush();
+    from.link.pump(from);
+    if (from.is_greeted && !from.is_answered)
+      welcome(from);
+    answer(from);
+    if (!from.link.is_open() || (from.fast && !from.fast->is_open()))
+      return close(at);
+    watch(at->first, EPOLL_CTL_MOD,
+          (from.link.events() & POLLOUT) != 0 ? EPOLLIN | EPOLLOUT : EPOLLIN);
+  }
+
+  void welcome(reader& to) {
+    to.is_answered = true;
+    if (lane_ && !to.address.empty())
+      to.fast = lane_->connect(to.address);
+    const auto greeting = page_greeting{page_protocol, 0, to.secret};
+    auto parcel = page_parcel{};
+    parcel.kind = page_message::greeting;
+    append(parcel.header, greeting);
+    if (to.fast)
+      parcel.front.assign(lane_->address().begin(), lane_->address().end());
+    to.link.send(std::move(parcel));
+    greeted_.emplace(to.secret, &to);
+  }
+
+  void answer(reader& to) {
+    while (!to.waiting.empty() && to.waiting.front().by->has_room() && to.link.is_open()) {
+      const auto request = std::move(to.waiting.front());
+      to.waiting.pop_front();
+      to.moved = std::chrono::steady_clock::now();
+      auto spans = std::vector<page_span>{};
+      auto reply = reply_to(request.question, to.moved, spans);
+      if (request.by == &to.link)
+        to.sending = std::move(spans);
+      request.by->send(std::move(reply));
     }
   }
 
-  /// Answers requests in line, as many as there may be replies. Readers that are slow to take
-  /// theirs are passed over.
-  void answer() {
-    for (auto at = line_.begin();
-         at != line_.end() && replies_.size() < limits::replies_in_flight;) {
-      const auto& from = *at->from;
-      const auto lost = from.gone || from.link.failure != UCS_OK;
-      if (!lost && from.replies >= limits::transfers_in_flight) {
-        ++at;
-        continue;
-      }
-      const auto request = std::move(*at);
-      at = line_.erase(at);
-      --request.from->waiting;
-      if (!lost)
-        send_reply(request);
-    }
-  }
-
-  void send_reply(const page_request& request) {
-    auto& reply = replies_.emplace_back();
-    reply.to = request.from;
-    ++reply.to->replies;
-    reply.header.head.id = request.id;
-    reply.began = std::chrono::steady_clock::now();
+  /// @param sending The span of each piece.
+  page_parcel reply_to(const page_question& question, time_point now,
+                       std::vector<page_span>& sending) {
+    auto head = page_reply_head{};
+    head.id = question.id;
+    auto reply = page_parcel{};
+    reply.kind = page_message::reply;
     const auto inside = [this](const page_span& x) {
       return x.offset <= memory_.size() && x.length <= memory_.size() - x.offset
              && x.head <= memory_.size() && sizeof(range_head) <= memory_.size() - x.head;
     };
-    auto header_length = sizeof(page_reply_head);
-    auto bytes = std::span<const std::byte>{};
-    if (!std::ranges::all_of(request.spans, inside)) {
-      reply.header.head.status = static_cast<uint32_t>(ec::invalid_argument);
-    } else if (request.spans.size() == 1) {
-      header_length = reply_header_bytes;
-      reply.header.answer = answer_to(request.spans[0], reply.began);
-      bytes = bytes_for(request.spans[0], reply.header.answer);
-    } else {
-      reply.gathered = staging_.take();
-      bytes = gather(request.spans, reply.began, reply.gathered.get());
+    const auto is_inside = std::ranges::all_of(question.spans, inside);
+    if (!is_inside)
+      head.status = static_cast<uint32_t>(ec::invalid_argument);
+    append(reply.header, head);
+    if (!is_inside)
+      return reply;
+    auto& answers = question.spans.size() == 1 ? reply.header : reply.front;
+    for (const auto& span : question.spans) {
+      const auto said = answer_to(span, now);
+      append(answers, said);
+      if (!has_bytes(said.state) || span.length == 0)
+        continue;
+      reply.pieces.push_back(memory_.subspan(span.offset, span.length));
+      sending.push_back(span);
     }
-    auto params = ucp_request_param_t{};
-    params.op_attr_mask
-      = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
-    params.cb.send = on_sent;
-    params.user_data = &reply;
-    params.flags = bytes.size() > rendezvous_bytes ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER;
-    const auto status
-      = ucp_am_send_nbx(request.from->link.endpoint.get(), page_reply_message, &reply.header,
-                        header_length, bytes.data(), bytes.size(), &params);
-    // Anything but a pointer means that UCX is done with the reply, well or not; a failure also
-    // comes to the link.
-    reply.sent = !UCS_PTR_IS_PTR(status);
+    return reply;
   }
 
-  span_answer answer_to(const page_span& wanted, time_point now) {
+  template <class T>
+  static void append(std::vector<std::byte>& to, const T& x) {
+    const auto bytes = std::as_bytes(std::span{&x, 1});
+    to.insert(to.end(), bytes.begin(), bytes.end());
+  }
+
+  /// The bytes at the head of a span, if it is of the page that the reader names.
+  std::optional<range_head> verified_head(const page_span& wanted) const {
     auto head = range_head{};
     std::memcpy(head.data(), memory_.data() + wanted.head, head.size());
     // The header first, then the bytes: else bytes of the page before could be sent beside it.
     std::atomic_thread_fence(std::memory_order_acquire);
     if (!guard_({wanted.key, wanted.generation}, wanted.head, head, wanted.offset, wanted.length))
+      return std::nullopt;
+    return head;
+  }
+
+  span_answer answer_to(const page_span& wanted, time_point now) {
+    const auto head = verified_head(wanted);
+    if (!head)
       return {span_state::gone, 0, {}};
     const auto state = demand_.admit(wanted, now);
     if (!has_bytes(state))
       return {state, 0, {}};
     sent_bytes_ += wanted.length;
-    return {state, 0, head};
+    return {state, 0, *head};
   }
 
-  std::span<const std::byte> bytes_for(const page_span& wanted, const span_answer& answer) const {
-    return has_bytes(answer.state) ? memory_.subspan(wanted.offset, wanted.length)
-                                   : std::span<const std::byte>{};
+  /// The socket took a part of a reply a while ago: of pages that are overwritten since, the reader
+  /// gets no byte more.
+  void retract(reader& from) const {
+    const auto pieces = from.link.unsent_pieces();
+    const auto spans = std::span{from.sending}.last(std::min(pieces.size(), from.sending.size()));
+    for (auto i = size_t{0}; i < spans.size(); ++i)
+      if (!verified_head(spans[i]))
+        pieces[i] = std::span{zeros}.first(pieces[i].size());
   }
 
-  /// Writes the data of a reply to several spans.
-  std::span<const std::byte> gather(const std::vector<page_span>& spans, time_point now,
-                                    std::byte* to) {
-    auto length = spans.size() * sizeof(span_answer);
-    for (auto i = size_t{0}; i < spans.size(); ++i) {
-      const auto answer = answer_to(spans[i], now);
-      std::memcpy(to + i * sizeof(answer), &answer, sizeof(answer));
-      const auto bytes = bytes_for(spans[i], answer);
-      std::ranges::copy(bytes, to + length);
-      length += bytes.size();
+  void close(readers::iterator at) {
+    auto& left = *at->second;
+    if (const auto& why = left.link.reason(); !why.empty() && why != page_link::hung_up)
+      spdlog::warn("page server {}: closed the connection of {}: {}", address_, left.name, why);
+    greeted_.erase(left.secret);
+    readers_.erase(at);
+    if (lane_)
+      lane_->drain();
+  }
+
+  /// Closes the connections of readers that say or take nothing.
+  void expel(time_point now) {
+    for (auto at = readers_.begin(); at != readers_.end();) {
+      auto& x = *at->second;
+      const auto next = std::next(at);
+      const auto takes_nothing = !x.link.has_room() || (x.fast && !x.fast->has_room());
+      if (!x.is_greeted && now - x.moved >= limits::greeting_time)
+        x.link.lose("it does not say who it is");
+      else if (takes_nothing && now - x.moved >= limits::storage_timeout)
+        x.link.lose("it does not take its reply");
+      if (!x.link.is_open() || (x.fast && !x.fast->is_open()))
+        close(at);
+      at = next;
     }
-    return {to, length};
-  }
-
-  /// Forgets the replies that are sent and gives up the readers that do not take theirs.
-  void reap() {
-    const auto late = std::chrono::steady_clock::now() - limits::storage_timeout;
-    for (auto at = replies_.begin(); at != replies_.end();) {
-      if (!at->sent) {
-        if (at->began < late && at->to->fault.empty())
-          at->to->fault = "it does not take its reply";
-        ++at;
-        continue;
-      }
-      --at->to->replies;
-      staging_.give_back(std::move(at->gathered));
-      at = replies_.erase(at);
-    }
-  }
-
-  /// Closes the connections of readers that left or misbehaved.
-  void expel() {
-    const auto left = std::erase_if(readers_, [this](auto& entry) {
-      auto& x = *entry.second;
-      if (x.fault.empty() && x.link.failure == UCS_OK)
-        return false;
-      if (!x.fault.empty())
-        spdlog::warn("page server {}: closed a reader's connection: {}", address_, x.fault);
-      x.gone = true;
-      x.link.endpoint = {};
-      return true;
-    });
-    if (left != 0)
-      drain(worker_);
+    if (std::exchange(is_paused_, false))
+      watch(listener_.get(), EPOLL_CTL_MOD, EPOLLIN);
   }
 
   std::span<const std::byte> memory_;
   range_guard guard_;
+  page_channel_options options_;
   std::string address_;
-  ucx_context context_;
   unique_fd stop_;
   /// All that follows belongs to the thread once it runs.
-  ucx_worker worker_;
-  ucx_listener listener_;
-  std::vector<ucp_conn_request_h> arrivals_;
-  std::map<ucp_ep_h, std::shared_ptr<reader>> readers_;
-  std::list<page_request> line_;
-  std::list<page_reply> replies_;
-  staging_pool staging_;
+  unique_fd epoll_;
+  unique_fd listener_;
+  bool is_paused_ = false;
+  /// Null without UCX.
+  std::unique_ptr<ucx_lane> lane_;
+  /// By their sockets.
+  readers readers_;
+  /// Those that were told a secret, by it.
+  std::unordered_map<uint64_t, reader*> greeted_;
+  /// The sockets of readers that asked by UCX since the last turn.
+  std::vector<int> asked_;
+  std::vector<std::byte> arriving_;
   page_demand demand_;
   std::atomic<uint64_t> sent_bytes_ = 0;
   std::thread thread_;
@@ -350,26 +468,31 @@ private:
 
 page_server::~page_server() = default;
 
-result<std::unique_ptr<page_server>>
-page_server::start(std::span<const std::byte> memory, range_guard guard, const std::string& host) {
+result<std::unique_ptr<page_server>> page_server::start(std::span<const std::byte> memory,
+                                                        range_guard guard, const std::string& host,
+                                                        page_channel_options options) {
   HICACHE_CHECK(guard != nullptr);
   const auto at = resolve(host, "0", AI_PASSIVE);
   if (!at)
     return fail(ec::invalid_argument, "the host '" + host + "' has no address");
-  auto context = make_ucx_context(interfaces_with(*at));
-  if (!context)
-    return tl::unexpected{context.error()};
-  auto worker = make_ucx_worker(*context);
-  if (!worker)
-    return tl::unexpected{worker.error()};
-  auto stop = unique_fd{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
-  if (!stop)
-    return fail(ec::io_failure, "eventfd: " + std::generic_category().message(errno));
-  auto server = std::make_unique<ucx_page_server>(memory, std::move(guard), std::move(*context),
-                                                  std::move(*worker), std::move(stop));
+  auto server = std::make_unique<socket_page_server>(memory, std::move(guard), std::move(options));
   if (auto opened = server->open(*at, host); !opened)
     return tl::unexpected{opened.error()};
   return server;
+}
+
+result<page_transport> parse_page_transport(std::string_view name) {
+  if (name == "auto")
+    return page_transport::automatic;
+  if (name == "tcp")
+    return page_transport::tcp;
+  if (name != "ucx")
+    return fail(ec::invalid_argument,
+                "'" + std::string{name} + "' is no transport of pages; expected auto, tcp or ucx");
+  if (!has_rdma_devices() && std::getenv("UCX_NET_DEVICES") == nullptr)
+    return fail(ec::invalid_argument, "this machine has no RDMA device for ucx; expected one, or "
+                                      "UCX_NET_DEVICES to name the devices that UCX may use");
+  return page_transport::ucx;
 }
 
 } // namespace hicache

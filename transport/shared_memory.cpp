@@ -4,6 +4,7 @@
 #include "base/units.hpp"
 
 #include <fcntl.h>
+#include <linux/mman.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -18,6 +19,8 @@
 namespace hicache {
 
 namespace {
+
+using namespace literals;
 
 std::string system_message(int code) {
   return std::generic_category().message(code);
@@ -40,6 +43,43 @@ tl::unexpected<error> creation_error(uint64_t bytes, const std::string& reason) 
   return fail(ec::io_failure, "cannot share " + format_bytes(bytes) + " (" + std::to_string(bytes)
                                 + " bytes) of memory: " + reason + "; available: "
                                 + (available ? format_bytes(*available) : "unknown"));
+}
+
+/// Sizes the memory that `fd` stands for, and makes the first `resident` bytes of it resident.
+/// @returns the call that failed, with errno; null if none did
+const char* populate(const unique_fd& fd, uint64_t bytes, uint64_t resident) {
+  if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
+    return "ftruncate";
+  while (resident != 0 && ::fallocate(fd.get(), 0, 0, static_cast<off_t>(resident)) != 0)
+    if (errno != EINTR)
+      return "fallocate";
+  return nullptr;
+}
+
+/// Memory in huge pages that the machine has reserved and that are free: each process that maps it
+/// needs an entry in its page tables for each of them, instead of 512.
+std::optional<unique_fd> make_huge(uint64_t bytes, const std::string& name) {
+  if (bytes % 2_MiB != 0)
+    return std::nullopt;
+  // memfd_create takes page sizes as mmap does.
+  auto fd = unique_fd{
+    ::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB | MAP_HUGE_2MB)};
+  if (!fd || populate(fd, bytes, bytes) != nullptr)
+    return std::nullopt;
+  return fd;
+}
+
+/// @returns io_failure if there is not so much
+result<unique_fd> make_plain(uint64_t bytes, uint64_t resident, const std::string& name) {
+  // Reserving more than there is would wake the OOM killer before the kernel refuses.
+  if (const auto available = available_bytes(); available && bytes > *available)
+    return creation_error(bytes, "not enough memory");
+  auto fd = unique_fd{::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING)};
+  if (!fd)
+    return creation_error(bytes, "memfd_create: " + system_message(errno));
+  if (const auto* failed = populate(fd, bytes, resident))
+    return creation_error(bytes, std::string{failed} + ": " + system_message(errno));
+  return fd;
 }
 
 } // namespace
@@ -93,22 +133,15 @@ result<shared_memory> shared_memory::create(uint64_t bytes, uint64_t resident,
     return fail(ec::invalid_argument, "shared memory of 0 bytes was asked for");
   if (bytes > static_cast<uint64_t>(std::numeric_limits<off_t>::max()))
     return creation_error(bytes, "more than a file can hold");
-  // Reserving more than there is would wake the OOM killer before the kernel refuses.
-  if (const auto available = available_bytes(); available && bytes > *available)
-    return creation_error(bytes, "not enough memory");
-  auto fd = unique_fd{::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING)};
-  if (!fd)
-    return creation_error(bytes, "memfd_create: " + system_message(errno));
-  const auto length = static_cast<off_t>(bytes);
-  if (::ftruncate(fd.get(), length) != 0)
-    return creation_error(bytes, "ftruncate: " + system_message(errno));
-  auto code = 0;
-  do
-    code
-      = resident == 0 || ::fallocate(fd.get(), 0, 0, static_cast<off_t>(resident)) == 0 ? 0 : errno;
-  while (code == EINTR);
-  if (code != 0)
-    return creation_error(bytes, "fallocate: " + system_message(code));
+  auto fd = unique_fd{};
+  if (auto huge = resident == bytes ? make_huge(bytes, name) : std::nullopt) {
+    fd = std::move(*huge);
+  } else {
+    auto plain = make_plain(bytes, resident, name);
+    if (!plain)
+      return tl::unexpected{plain.error()};
+    fd = std::move(*plain);
+  }
   auto* address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (address == MAP_FAILED)
     return creation_error(bytes, "mmap: " + system_message(errno));

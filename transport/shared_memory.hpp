@@ -48,7 +48,8 @@ private:
 class shared_memory {
 public:
   /// Makes `bytes` bytes, zeroed and resident, so that a lack of memory shows now and never as a
-  /// bus error later.
+  /// bus error later. Whole multiples of 2 MiB are huge pages if enough of them are reserved and
+  /// free on this machine, which spares each peer that maps them gigabytes of page tables.
   /// @param name What /proc/PID/maps shows; need not be unique.
   /// @returns invalid_argument for no bytes; io_failure with the bytes asked for and those
   /// available

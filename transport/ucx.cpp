@@ -1,71 +1,31 @@
 #include "transport/ucx.hpp"
 
-#include "base/unique_fd.hpp"
+#include <spdlog/spdlog.h>
 
-#include <ifaddrs.h>
-#include <netdb.h>
-#include <netinet/in.h>
-#include <poll.h>
-
-#include <array>
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <memory>
+#include <iterator>
+#include <string>
 #include <system_error>
 
 namespace hicache {
 
 namespace {
 
+/// Data longer than this go by rendezvous: the peer then provides the memory, rather than UCX.
+constexpr auto rendezvous_bytes = size_t{64} << 10;
+
 tl::unexpected<error> ucx_error(const char* call, ucs_status_t status) {
   return fail(ec::io_failure, std::string{call} + ": " + ucs_status_string(status));
 }
 
-void note_failure(void* argument, ucp_ep_h, ucs_status_t status) {
-  static_cast<ucx_connection*>(argument)->failure = status;
+void note_failure(void* failure, ucp_ep_h, ucs_status_t status) {
+  *static_cast<ucs_status_t*>(failure) = status;
 }
 
-/// With peer-failure handling: a peer that dies fails what is in flight to it, rather than hang it.
-result<void> make_endpoint(const ucx_worker& worker, ucp_ep_params_t params,
-                           ucx_connection& connection) {
-  params.field_mask |= UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
-  params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
-  params.err_handler.cb = note_failure;
-  params.err_handler.arg = &connection;
-  auto endpoint = ucp_ep_h{};
-  if (auto status = ucp_ep_create(worker.get(), &params, &endpoint); status != UCS_OK)
-    return ucx_error("ucp_ep_create", status);
-  connection.endpoint = ucx_endpoint{endpoint};
-  return {};
-}
-
-bool is_same_host(const sockaddr* a, const sockaddr_storage& b) {
-  if (a == nullptr || a->sa_family != b.ss_family)
-    return false;
-  if (b.ss_family == AF_INET)
-    return reinterpret_cast<const sockaddr_in*>(a)->sin_addr.s_addr
-           == reinterpret_cast<const sockaddr_in&>(b).sin_addr.s_addr;
-  return b.ss_family == AF_INET6
-         && std::memcmp(&reinterpret_cast<const sockaddr_in6*>(a)->sin6_addr,
-                        &reinterpret_cast<const sockaddr_in6&>(b).sin6_addr, sizeof(in6_addr))
-              == 0;
-}
-
-/// Of this machine: those with the address, or all.
-interface_names list_interfaces(const sockaddr_storage* address) {
-  auto* list = static_cast<ifaddrs*>(nullptr);
-  if (::getifaddrs(&list) != 0)
-    return {};
-  const auto guard = std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)>{list, ::freeifaddrs};
-  auto names = interface_names{};
-  for (const auto* each = list; each != nullptr; each = each->ifa_next)
-    if (address == nullptr || is_same_host(each->ifa_addr, *address))
-      names.emplace(each->ifa_name);
-  return names;
-}
-
-/// As UCX names them, with commas between: it understands no list of what it is not to use.
+/// As UCX names them, with commas between.
 std::string rdma_devices() {
   auto names = std::string{};
   auto failure = std::error_code{};
@@ -76,23 +36,45 @@ std::string rdma_devices() {
   return names;
 }
 
-} // namespace
-
-interface_names interfaces_with(const sockaddr_storage& address) {
-  auto found = list_interfaces(&address);
-  return found.empty() ? list_interfaces(nullptr) : found;
+/// Active messages with wake-up by file descriptor. UCX listens on each interface that it uses for
+/// TCP, so it is given RDMA devices alone, unless the environment names others.
+result<ucx_context> make_context() {
+  auto* config = static_cast<ucp_config_t*>(nullptr);
+  if (auto status = ucp_config_read(nullptr, nullptr, &config); status != UCS_OK)
+    return ucx_error("ucp_config_read", status);
+  const auto guard
+    = std::unique_ptr<ucp_config_t, decltype(&ucp_config_release)>{config, ucp_config_release};
+  if (std::getenv("UCX_NET_DEVICES") == nullptr)
+    if (auto status = ucp_config_modify(config, "NET_DEVICES", rdma_devices().c_str());
+        status != UCS_OK)
+      return ucx_error("ucp_config_modify", status);
+  auto params = ucp_params_t{};
+  params.field_mask = UCP_PARAM_FIELD_FEATURES;
+  params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
+  auto context = ucp_context_h{};
+  if (auto status = ucp_init(&params, config, &context); status != UCS_OK)
+    return ucx_error("ucp_init", status);
+  return ucx_context{context};
 }
 
-interface_names interfaces_towards(const sockaddr_storage& to) {
-  // Connecting a datagram socket sends nothing; it asks the routing table.
-  const auto probe = unique_fd{::socket(to.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0)};
-  auto from = sockaddr_storage{};
-  auto length = socklen_t{sizeof(from)};
-  if (!probe
-      || ::connect(probe.get(), reinterpret_cast<const sockaddr*>(&to), address_length(to)) != 0
-      || ::getsockname(probe.get(), reinterpret_cast<sockaddr*>(&from), &length) != 0)
-    return {};
-  return interfaces_with(from);
+result<ucx_worker> make_worker(const ucx_context& context) {
+  auto params = ucp_worker_params_t{};
+  params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+  params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
+  auto worker = ucp_worker_h{};
+  if (auto status = ucp_worker_create(context.get(), &params, &worker); status != UCS_OK)
+    return ucx_error("ucp_worker_create", status);
+  return ucx_worker{worker};
+}
+
+std::span<const std::byte> bytes_at(const void* data, size_t length) noexcept {
+  return {static_cast<const std::byte*>(data), length};
+}
+
+} // namespace
+
+bool has_rdma_devices() {
+  return !rdma_devices().empty();
 }
 
 void close_endpoint(ucp_ep_h endpoint) noexcept {
@@ -105,126 +87,212 @@ void close_endpoint(ucp_ep_h endpoint) noexcept {
     ucp_request_free(request);
 }
 
-result<ucx_context> make_ucx_context(const interface_names& interfaces) {
-  auto* config = static_cast<ucp_config_t*>(nullptr);
-  if (auto status = ucp_config_read(nullptr, nullptr, &config); status != UCS_OK)
-    return ucx_error("ucp_config_read", status);
-  auto devices = rdma_devices();
-  for (const auto& name : interfaces)
-    devices += (devices.empty() ? "" : ",") + name;
-  if (interfaces != list_interfaces(nullptr) && std::getenv("UCX_NET_DEVICES") == nullptr)
-    if (auto status = ucp_config_modify(config, "NET_DEVICES", devices.c_str()); status != UCS_OK) {
-      ucp_config_release(config);
-      return ucx_error("ucp_config_modify", status);
-    }
-  auto params = ucp_params_t{};
-  params.field_mask = UCP_PARAM_FIELD_FEATURES;
-  params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
-  auto context = ucp_context_h{};
-  const auto status = ucp_init(&params, config, &context);
-  ucp_config_release(config);
-  if (status != UCS_OK)
-    return ucx_error("ucp_init", status);
-  return ucx_context{context};
+void ucx_connection::send(page_parcel parcel) {
+  lane_.send(shared_from_this(), std::move(parcel));
 }
 
-result<ucx_worker> make_ucx_worker(const ucx_context& context) {
-  auto params = ucp_worker_params_t{};
-  params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
-  params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
-  auto worker = ucp_worker_h{};
-  if (auto status = ucp_worker_create(context.get(), &params, &worker); status != UCS_OK)
-    return ucx_error("ucp_worker_create", status);
-  return ucx_worker{worker};
+bool ucx_connection::has_room() const noexcept {
+  return unsent_ < limits::transfers_in_flight;
 }
 
-result<void> receive_messages(const ucx_worker& worker, unsigned id,
-                              ucp_am_recv_callback_t on_message, void* argument) {
-  auto params = ucp_am_handler_param_t{};
-  params.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB
-                      | UCP_AM_HANDLER_PARAM_FIELD_ARG;
-  params.id = id;
-  params.cb = on_message;
-  params.arg = argument;
-  if (auto status = ucp_worker_set_am_recv_handler(worker.get(), &params); status != UCS_OK)
+bool ucx_connection::is_open() const noexcept {
+  return failure_ == UCS_OK && endpoint_.get() != nullptr;
+}
+
+result<std::unique_ptr<ucx_lane>> ucx_lane::open(page_transport transport, page_message kind,
+                                                 page_sink& sink) {
+  const auto is_wanted = transport == page_transport::ucx;
+  if (!is_wanted && (transport == page_transport::tcp || !has_rdma_devices()))
+    return nullptr;
+  auto lane = std::unique_ptr<ucx_lane>{new ucx_lane{kind, sink}};
+  if (auto started = lane->start(); started)
+    return lane;
+  else if (is_wanted)
+    return tl::unexpected{started.error()};
+  else
+    spdlog::warn("pages go by TCP, although there are RDMA devices: {}", started.error().detail);
+  return nullptr;
+}
+
+result<void> ucx_lane::start() {
+  auto context = make_context();
+  if (!context)
+    return tl::unexpected{context.error()};
+  context_ = std::move(*context);
+  auto worker = make_worker(context_);
+  if (!worker)
+    return tl::unexpected{worker.error()};
+  worker_ = std::move(*worker);
+  auto handler = ucp_am_handler_param_t{};
+  handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB
+                       | UCP_AM_HANDLER_PARAM_FIELD_ARG;
+  handler.id = static_cast<unsigned>(kind_);
+  handler.cb = on_message;
+  handler.arg = this;
+  if (auto status = ucp_worker_set_am_recv_handler(worker_.get(), &handler); status != UCS_OK)
     return ucx_error("ucp_worker_set_am_recv_handler", status);
+  if (auto status = ucp_worker_get_efd(worker_.get(), &fd_); status != UCS_OK)
+    return ucx_error("ucp_worker_get_efd", status);
+  auto* address = static_cast<ucp_address_t*>(nullptr);
+  auto length = size_t{0};
+  if (auto status = ucp_worker_get_address(worker_.get(), &address, &length); status != UCS_OK)
+    return ucx_error("ucp_worker_get_address", status);
+  const auto bytes = bytes_at(address, length);
+  address_.assign(bytes.begin(), bytes.end());
+  ucp_worker_release_address(worker_.get(), address);
+  if (address_.size() > greeting_bytes)
+    return fail(ec::io_failure, "UCX has more devices here than fit a greeting");
   return {};
 }
 
-void drain(const ucx_worker& worker) noexcept {
-  while (ucp_worker_progress(worker.get()) != 0) {
+ucx_lane::~ucx_lane() {
+  for (auto& each : departures_)
+    each.to->close();
+  if (worker_.get() != nullptr)
+    drain();
+  // Ends what is under way, so its memory goes afterwards.
+  worker_ = {};
+}
+
+std::shared_ptr<ucx_connection> ucx_lane::connect(std::span<const std::byte> address) {
+  auto made = std::make_shared<ucx_connection>(*this);
+  auto params = ucp_ep_params_t{};
+  params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE
+                      | UCP_EP_PARAM_FIELD_ERR_HANDLER;
+  params.address = reinterpret_cast<const ucp_address_t*>(address.data());
+  // A peer that dies fails what is in flight to it, rather than hang it.
+  params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+  params.err_handler.cb = note_failure;
+  params.err_handler.arg = &made->failure_;
+  auto endpoint = ucp_ep_h{};
+  if (ucp_ep_create(worker_.get(), &params, &endpoint) != UCS_OK)
+    return nullptr;
+  made->endpoint_ = ucx_endpoint{endpoint};
+  return made;
+}
+
+bool ucx_lane::progress() noexcept {
+  return ucp_worker_progress(worker_.get()) != 0;
+}
+
+void ucx_lane::drain() noexcept {
+  while (progress()) {
   }
 }
 
-bool wait_for_events(const ucx_worker& worker, int other, std::chrono::milliseconds timeout) {
-  auto worker_fd = -1;
-  if (ucp_worker_get_efd(worker.get(), &worker_fd) != UCS_OK)
-    return false;
-  // Arming fails while there is something to progress, which is then the caller's to do first.
-  if (ucp_worker_arm(worker.get()) != UCS_OK)
-    timeout = {};
-  auto events = std::array<pollfd, 2>{{{worker_fd, POLLIN, 0}, {other, POLLIN, 0}}};
-  static_cast<void>(::poll(events.data(), events.size(), static_cast<int>(timeout.count())));
-  return events[1].revents != 0;
+void ucx_lane::settle() noexcept {
+  while (!arrivals_.empty())
+    progress();
 }
 
-result<void> connect(const ucx_worker& worker, const sockaddr_storage& to,
-                     ucx_connection& connection) {
-  auto params = ucp_ep_params_t{};
-  params.field_mask = UCP_EP_PARAM_FIELD_FLAGS | UCP_EP_PARAM_FIELD_SOCK_ADDR;
-  params.flags = UCP_EP_PARAMS_FLAGS_CLIENT_SERVER;
-  params.sockaddr.addr = reinterpret_cast<const sockaddr*>(&to);
-  params.sockaddr.addrlen = address_length(to);
-  return make_endpoint(worker, params, connection);
+bool ucx_lane::arm() noexcept {
+  return ucp_worker_arm(worker_.get()) == UCS_OK;
 }
 
-result<void> accept(const ucx_worker& worker, ucp_conn_request_h request,
-                    ucx_connection& connection) {
-  auto params = ucp_ep_params_t{};
-  params.field_mask = UCP_EP_PARAM_FIELD_CONN_REQUEST;
-  params.conn_request = request;
-  return make_endpoint(worker, params, connection);
+// -- sending ------------------------------------------------------------------
+
+void ucx_lane::send(std::shared_ptr<ucx_connection> to, page_parcel parcel) {
+  if (!to->is_open())
+    return;
+  auto& made = departures_.emplace_back();
+  made.lane = this;
+  made.to = std::move(to);
+  made.parcel = std::move(parcel);
+  made.self = std::prev(departures_.end());
+  auto size = size_t{0};
+  const auto add = [&](std::span<const std::byte> bytes) {
+    // UCX takes no pointer to const; it only reads.
+    if (!bytes.empty())
+      made.parts.push_back({const_cast<std::byte*>(bytes.data()), bytes.size()});
+    size += bytes.size();
+  };
+  add(made.parcel.front);
+  for (const auto& piece : made.parcel.pieces)
+    add(piece);
+  auto params = ucp_request_param_t{};
+  params.op_attr_mask
+    = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
+  params.cb.send = on_sent;
+  params.user_data = &made;
+  params.flags = size > rendezvous_bytes ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER;
+  const void* data = nullptr;
+  auto count = size_t{0};
+  if (made.parts.size() == 1) {
+    data = made.parts[0].buffer;
+    count = size;
+  } else if (!made.parts.empty()) {
+    params.op_attr_mask |= UCP_OP_ATTR_FIELD_DATATYPE;
+    params.datatype = ucp_dt_make_iov();
+    data = made.parts.data();
+    count = made.parts.size();
+  }
+  ++made.to->unsent_;
+  const auto status
+    = ucp_am_send_nbx(made.to->endpoint_.get(), static_cast<unsigned>(made.parcel.kind),
+                      made.parcel.header.data(), made.parcel.header.size(), data, count, &params);
+  if (UCS_PTR_IS_ERR(status))
+    made.to->failure_ = UCS_PTR_STATUS(status);
+  // Anything but a pointer means that UCX is done with the message, well or not.
+  if (!UCS_PTR_IS_PTR(status))
+    end(made);
 }
 
-std::optional<sockaddr_storage> resolve(const std::string& host, const std::string& port,
-                                        int flags) {
-  auto hints = addrinfo{};
-  hints.ai_family = AF_UNSPEC;
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = flags | AI_NUMERICSERV;
-  auto* found = static_cast<addrinfo*>(nullptr);
-  if (::getaddrinfo(host.c_str(), port.c_str(), &hints, &found) != 0)
-    return std::nullopt;
-  auto address = sockaddr_storage{};
-  std::memcpy(&address, found->ai_addr, found->ai_addrlen);
-  ::freeaddrinfo(found);
-  return address;
+void ucx_lane::on_sent(void* request, ucs_status_t, void* sent) {
+  auto& which = *static_cast<departure*>(sent);
+  which.lane->end(which);
+  ucp_request_free(request);
 }
 
-std::optional<std::pair<std::string, std::string>> split_address(const std::string& address) {
-  const auto colon = address.rfind(':');
-  if (colon == std::string::npos || colon == 0 || colon + 1 == address.size())
-    return std::nullopt;
-  auto host = address.substr(0, colon);
-  if (host.front() == '[' && host.back() == ']')
-    host = host.substr(1, host.size() - 2);
-  return std::pair{host, address.substr(colon + 1)};
+void ucx_lane::end(departure& which) noexcept {
+  --which.to->unsent_;
+  departures_.erase(which.self);
 }
 
-std::string format_address(const sockaddr_storage& address) {
-  auto host = std::array<char, NI_MAXHOST>{};
-  auto port = std::array<char, NI_MAXSERV>{};
-  if (::getnameinfo(reinterpret_cast<const sockaddr*>(&address), address_length(address),
-                    host.data(), host.size(), port.data(), port.size(),
-                    NI_NUMERICHOST | NI_NUMERICSERV)
-      != 0)
-    return {};
-  const auto text = std::string{host.data()};
-  return (address.ss_family == AF_INET6 ? "[" + text + "]" : text) + ":" + port.data();
+// -- receiving ----------------------------------------------------------------
+
+ucs_status_t ucx_lane::on_message(void* lane, const void* header, size_t header_length, void* data,
+                                  size_t length, const ucp_am_recv_param_t* param) {
+  auto* self = static_cast<ucx_lane*>(lane);
+  const auto head = bytes_at(header, header_length);
+  if ((param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0)
+    return self->fetch(head, data, length);
+  const auto to
+    = length > 0 ? self->sink_.place_for(self->kind_, head, length) : std::span<std::byte>{};
+  if (to.size() != length)
+    return UCS_OK;
+  std::ranges::copy(bytes_at(data, length), to.begin());
+  self->sink_.take(self->kind_, head, to);
+  return UCS_OK;
 }
 
-socklen_t address_length(const sockaddr_storage& address) noexcept {
-  return address.ss_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+ucs_status_t ucx_lane::fetch(std::span<const std::byte> header, void* descriptor, size_t length) {
+  const auto to = sink_.place_for(kind_, header, length);
+  if (to.size() != length)
+    return UCS_OK;
+  auto& made = arrivals_.emplace_back();
+  made.lane = this;
+  made.header.assign(header.begin(), header.end());
+  made.data = to;
+  made.self = std::prev(arrivals_.end());
+  auto params = ucp_request_param_t{};
+  params.op_attr_mask
+    = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
+  params.cb.recv_am = on_fetched;
+  params.user_data = &made;
+  const auto status = ucp_am_recv_data_nbx(worker_.get(), descriptor, to.data(), length, &params);
+  if (UCS_PTR_IS_ERR(status))
+    arrivals_.erase(made.self);
+  return UCS_INPROGRESS;
+}
+
+void ucx_lane::on_fetched(void* request, ucs_status_t status, size_t, void* fetched) {
+  auto& which = *static_cast<arrival*>(fetched);
+  auto* lane = which.lane;
+  const auto ended = std::move(which);
+  lane->arrivals_.erase(ended.self);
+  ucp_request_free(request);
+  if (status == UCS_OK)
+    lane->sink_.take(lane->kind_, ended.header, ended.data);
 }
 
 } // namespace hicache

@@ -1,19 +1,20 @@
 #pragma once
 
 #include "base/error.hpp"
+#include "transport/page_channel.hpp"
+#include "transport/page_link.hpp"
 
 #include <ucp/api/ucp.h>
 
-#include <sys/socket.h>
-
-#include <chrono>
+#include <cstddef>
 #include <cstdint>
-#include <optional>
-#include <set>
-#include <string>
+#include <list>
+#include <memory>
+#include <span>
 #include <utility>
+#include <vector>
 
-/// Owners of UCX's C handles. Internal to transport/: no public header includes this one.
+/// UCX, for pages that travel by RDMA. Internal to transport/: no public header includes this one.
 namespace hicache {
 
 /// A C handle and what releases it. Move-only.
@@ -48,74 +49,129 @@ void close_endpoint(ucp_ep_h endpoint) noexcept;
 
 using ucx_context = ucx_handle<ucp_context_h, ucp_cleanup>;
 using ucx_worker = ucx_handle<ucp_worker_h, ucp_worker_destroy>;
-using ucx_listener = ucx_handle<ucp_listener_h, ucp_listener_destroy>;
 using ucx_endpoint = ucx_handle<ucp_ep_h, close_endpoint>;
 
-/// Names of network interfaces, as "eth0".
-using interface_names = std::set<std::string>;
+/// Whether this machine has RDMA devices.
+bool has_rdma_devices();
 
-/// The interfaces of this machine that have the address; all of them if none has, as with that
-/// which stands for any.
-interface_names interfaces_with(const sockaddr_storage& address);
+class ucx_lane;
 
-/// The interfaces by which packets to the address leave.
-interface_names interfaces_towards(const sockaddr_storage& to);
-
-/// Active messages with wake-up by file descriptor. UCX listens on each interface that it uses for
-/// TCP, so it is given no others; UCX_NET_DEVICES in the environment decides instead. Devices that
-/// are no interfaces, as those for RDMA, are always used.
-result<ucx_context> make_ucx_context(const interface_names& interfaces);
-
-/// A worker that one thread at a time may use.
-result<ucx_worker> make_ucx_worker(const ucx_context& context);
-
-/// Calls `on_message` from progress for each active message with number `id`.
-result<void> receive_messages(const ucx_worker& worker, unsigned id,
-                              ucp_am_recv_callback_t on_message, void* argument);
-
-/// Does what is there to do, without waiting for more: lets closed endpoints come to their end. To
-/// be called soon after closing some: UCX before 1.18 ends the process if an event that it has
-/// still to look at belongs to a file descriptor which another worker was given since
-/// (github.com/openucx/ucx/pull/9942).
-void drain(const ucx_worker& worker) noexcept;
-
-/// Sleeps until the worker has something to do, `other` (unless -1) is readable, or the time is up.
-/// @returns true if `other` is readable
-bool wait_for_events(const ucx_worker& worker, int other, std::chrono::milliseconds timeout);
-
-/// An endpoint and whether UCX gave it up. Stays where it is, since UCX knows its address.
-struct ucx_connection {
-  ucx_connection() = default;
+/// A way to a peer that said its address in UCX. Goes on to exist while messages are under way.
+class ucx_connection final : public page_carrier,
+                             public std::enable_shared_from_this<ucx_connection> {
+public:
+  explicit ucx_connection(ucx_lane& lane) : lane_(lane) {}
 
   ucx_connection(const ucx_connection&) = delete;
 
   ucx_connection& operator=(const ucx_connection&) = delete;
 
+  void send(page_parcel parcel) override;
+
+  bool has_room() const noexcept override;
+
+  bool is_open() const noexcept override;
+
+  /// To be called before the last reference goes.
+  void close() noexcept { endpoint_ = {}; }
+
+private:
+  friend class ucx_lane;
+
+  ucx_lane& lane_;
+  ucx_endpoint endpoint_;
   /// Set by progress when the peer is gone.
-  ucs_status_t failure = UCS_OK;
-  ucx_endpoint endpoint;
+  ucs_status_t failure_ = UCS_OK;
+  size_t unsent_ = 0;
 };
 
-/// Connects `connection` to a listener. Failure to reach it shows in `connection.failure`, later.
-result<void> connect(const ucx_worker& worker, const sockaddr_storage& to,
-                     ucx_connection& connection);
+/// Messages by UCX's active messages, among processes that told each other their addresses over a
+/// page_link: UCX itself listens for nobody. It trusts what it receives, so it is used by RDMA
+/// devices, whose packets come from those they are connected to. One thread at a time.
+class ucx_lane {
+public:
+  /// @param sink Takes the messages of this kind. Must outlive the lane.
+  /// @returns null if pages are to go by TCP alone, also where UCX does not start and need not;
+  /// io_failure if UCX does not start
+  static result<std::unique_ptr<ucx_lane>> open(page_transport transport, page_message kind,
+                                                page_sink& sink);
 
-/// Accepts what a listener was asked for into `connection`.
-result<void> accept(const ucx_worker& worker, ucp_conn_request_h request,
-                    ucx_connection& connection);
+  ~ucx_lane();
 
-/// Resolves "host" and "port".
-/// @param flags getaddrinfo's; AI_NUMERICHOST keeps it from asking a name server.
-std::optional<sockaddr_storage> resolve(const std::string& host, const std::string& port,
-                                        int flags);
+  ucx_lane(const ucx_lane&) = delete;
 
-/// Splits "host:port" or "[host]:port".
-std::optional<std::pair<std::string, std::string>> split_address(const std::string& address);
+  ucx_lane& operator=(const ucx_lane&) = delete;
 
-/// "1.2.3.4:5" or "[::1]:5".
-std::string format_address(const sockaddr_storage& address);
+  /// For the greeting to a peer.
+  std::span<const std::byte> address() const noexcept { return address_; }
 
-/// Bytes of a socket address of its family.
-socklen_t address_length(const sockaddr_storage& address) noexcept;
+  /// @returns null if UCX finds no way to this address
+  std::shared_ptr<ucx_connection> connect(std::span<const std::byte> address);
+
+  /// Does what is there to do. @returns whether there was something
+  bool progress() noexcept;
+
+  /// Does what is there to do, without waiting for more: lets closed connections come to their end.
+  /// To be called soon after closing some: UCX before 1.18 ends the process if an event that it has
+  /// still to look at belongs to a file descriptor which another worker was given since
+  /// (github.com/openucx/ucx/pull/9942).
+  void drain() noexcept;
+
+  /// Waits until nothing is received for the sink any more. UCX ends what closed connections were
+  /// receiving, and does so when their lanes are destroyed; neither takes the peer.
+  void settle() noexcept;
+
+  /// Has fd() become readable when there is something to do.
+  /// @returns false if there is already
+  bool arm() noexcept;
+
+  int fd() const noexcept { return fd_; }
+
+private:
+  friend class ucx_connection;
+
+  /// A message that UCX may still be reading; stays where it is.
+  struct departure {
+    ucx_lane* lane = nullptr;
+    std::shared_ptr<ucx_connection> to;
+    page_parcel parcel;
+    std::vector<ucp_dt_iov_t> parts;
+    std::list<departure>::iterator self;
+  };
+
+  /// A message whose data UCX fetches.
+  struct arrival {
+    ucx_lane* lane = nullptr;
+    std::vector<std::byte> header;
+    std::span<std::byte> data;
+    std::list<arrival>::iterator self;
+  };
+
+  ucx_lane(page_message kind, page_sink& sink) : kind_(kind), sink_(sink) {}
+
+  result<void> start();
+
+  void send(std::shared_ptr<ucx_connection> to, page_parcel parcel);
+
+  static ucs_status_t on_message(void* lane, const void* header, size_t header_length, void* data,
+                                 size_t length, const ucp_am_recv_param_t* param);
+
+  static void on_sent(void* request, ucs_status_t status, void* sent);
+
+  static void on_fetched(void* request, ucs_status_t status, size_t length, void* fetched);
+
+  ucs_status_t fetch(std::span<const std::byte> header, void* descriptor, size_t length);
+
+  void end(departure& which) noexcept;
+
+  const page_message kind_;
+  page_sink& sink_;
+  ucx_context context_;
+  ucx_worker worker_;
+  int fd_ = -1;
+  std::vector<std::byte> address_;
+  std::list<departure> departures_;
+  std::list<arrival> arrivals_;
+};
 
 } // namespace hicache

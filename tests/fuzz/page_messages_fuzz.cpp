@@ -26,11 +26,12 @@ void check_request(std::span<const std::byte> header, std::span<const std::byte>
     length += span.length;
   }
   HICACHE_CHECK(length <= limits::transfer_bytes);
-  const auto head
-    = page_request_head{page_protocol, static_cast<uint32_t>(question->spans.size()), question->id};
+  const auto head = page_request_head{page_protocol, static_cast<uint32_t>(question->spans.size()),
+                                      question->id, question->secret};
   const auto again = decode_page_request(std::as_bytes(std::span{&head, 1}),
                                          std::as_bytes(std::span{question->spans}));
-  HICACHE_CHECK(again && again->id == question->id && again->spans == question->spans);
+  HICACHE_CHECK(again && again->id == question->id && again->secret == question->secret
+                && again->spans == question->spans);
 }
 
 void check_reply(std::span<const std::byte> header, std::span<const std::byte> data) {

@@ -151,7 +151,7 @@ TEST_F(ClusterMemberTest, AStrangerGetsNoByteThatIsNotOfThePageItNames) {
   const auto info = ask_index<member_list>(atom::members_v, member_query{}).members.at(0);
   const auto page = replicas_of(1).at(0);
   const auto object = *object_offset(info, page.offset);
-  const auto client = page_client::create();
+  const auto client = page_client::create({});
   ASSERT_TRUE(client) << to_string(client.error());
   const auto is_sent = [&](const range_claim& claim, uint64_t offset, size_t length) {
     auto bytes = page_bytes(length);

@@ -1,12 +1,16 @@
 #pragma once
 
 #include "base/page_checksum.hpp"
+#include "rpc/tls.hpp"
+#include "tests/backends/temporary_folder.hpp"
+#include "tests/rpc/authority.hpp"
 #include "tests/transport/child_process.hpp"
 #include "transport/page_channel.hpp"
 
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <deque>
 #include <memory>
 #include <span>
@@ -91,26 +95,16 @@ inline void expect_all(const std::vector<result<range_answer>>& answers, ec code
 inline constexpr auto false_claim = uint32_t{7};
 
 inline result<std::unique_ptr<page_server>> start_server(std::span<const std::byte> memory,
+                                                         page_channel_options options = {},
                                                          const std::string& host = "127.0.0.1") {
   const auto guard = [](const range_claim& claim, uint64_t, const range_head&, uint64_t, uint64_t) {
     return claim.generation != false_claim;
   };
-  return page_server::start(memory, guard, host);
+  return page_server::start(memory, guard, host, std::move(options));
 }
 
-/// A server in a process of its own, so that it can be stopped and killed.
-inline child_process serve(size_t size) {
-  return child_process::start([size](pipe_end& parent) {
-    const auto memory = pattern(size);
-    auto server = start_server(memory);
-    parent.send(server ? (*server)->address() : to_string(server.error()));
-    parent.receive();
-    return 0;
-  });
-}
-
-inline std::unique_ptr<page_client> make_client() {
-  auto client = page_client::create();
+inline std::unique_ptr<page_client> make_client(page_channel_options options = {}) {
+  auto client = page_client::create(std::move(options));
   EXPECT_TRUE(client) << to_string(client.error());
   return std::move(*client);
 }
@@ -121,13 +115,70 @@ inline std::vector<result<range_answer>> read_from(page_client& client, const st
   return client.read(want.from({address}), deadline);
 }
 
-class PageChannelTest : public testing::Test {
+/// What pages travel by in a test.
+enum class way { clear, tls, ucx };
+
+inline std::string name_of(const testing::TestParamInfo<way>& info) {
+  constexpr const char* names[] = {"Clear", "Tls", "Ucx"};
+  return names[static_cast<int>(info.param)];
+}
+
+/// Servers and clients that meet by one of the ways. UCX goes by TCP on loopback here: it makes no
+/// difference to what is said.
+class PageWayTest : public testing::TestWithParam<way> {
 protected:
   void SetUp() override {
-    auto started = start_server(memory);
+    if (GetParam() != way::ucx)
+      return;
+    setenv("UCX_NET_DEVICES", "lo", 1);
+    setenv("UCX_TLS", "tcp,self", 1);
+  }
+
+  void TearDown() override {
+    unsetenv("UCX_NET_DEVICES");
+    unsetenv("UCX_TLS");
+  }
+
+  page_channel_options options() const {
+    auto made = page_channel_options{};
+    made.transport = GetParam() == way::ucx ? page_transport::ucx : page_transport::tcp;
+    if (GetParam() == way::tls)
+      made.tls = [context = tls_] { return context; };
+    return made;
+  }
+
+  /// A server in a process of its own, so that it can be stopped and killed.
+  child_process serve(size_t size) const {
+    return child_process::start([size, how = options()](pipe_end& parent) {
+      const auto memory = pattern(size);
+      auto server = start_server(memory, how);
+      parent.send(server ? (*server)->address() : to_string(server.error()));
+      parent.receive();
+      return 0;
+    });
+  }
+
+  std::unique_ptr<page_client> make_client() const { return test::make_client(options()); }
+
+private:
+  temporary_folder folder_;
+  std::shared_ptr<SSL_CTX> tls_ = *load_tls(authority{"cluster"}.sign_into(folder_.path()));
+};
+
+class PageChannelTest : public PageWayTest {
+protected:
+  void SetUp() override {
+    PageWayTest::SetUp();
+    auto started = start_server(memory, options());
     ASSERT_TRUE(started) << to_string(started.error());
     server = std::move(*started);
     client = make_client();
+  }
+
+  void TearDown() override {
+    client = nullptr;
+    server = nullptr;
+    PageWayTest::TearDown();
   }
 
   /// Reads and expects the memory's bytes.

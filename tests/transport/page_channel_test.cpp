@@ -1,9 +1,9 @@
 #include "base/limits.hpp"
 #include "base/units.hpp"
 #include "tests/transport/page_channel_support.hpp"
+#include "transport/addresses.hpp"
 #include "transport/own_listeners.hpp"
 #include "transport/page_messages.hpp"
-#include "transport/ucx.hpp"
 
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -40,7 +40,7 @@ std::string other_address() {
   return found;
 }
 
-TEST_F(PageChannelTest, ReadsRandomRanges) {
+TEST_P(PageChannelTest, ReadsRandomRanges) {
   constexpr auto seed = 20250607;
   SCOPED_TRACE("seed " + std::to_string(seed));
   auto random = std::mt19937_64{seed};
@@ -54,7 +54,7 @@ TEST_F(PageChannelTest, ReadsRandomRanges) {
   }
 }
 
-TEST_F(PageChannelTest, ScattersARangeOverTheParts) {
+TEST_P(PageChannelTest, ScattersARangeOverTheParts) {
   constexpr auto seed = 20250611;
   SCOPED_TRACE("seed " + std::to_string(seed));
   auto random = std::mt19937_64{seed};
@@ -70,7 +70,7 @@ TEST_F(PageChannelTest, ScattersARangeOverTheParts) {
   }
 }
 
-TEST_F(PageChannelTest, ReadsRangesLargerThanATransfer) {
+TEST_P(PageChannelTest, ReadsRangesLargerThanATransfer) {
   auto want = wanted{};
   want.add(3, 2 * limits::transfer_bytes + 77);
   want.add(memory.size() - 1, 1);
@@ -78,7 +78,7 @@ TEST_F(PageChannelTest, ReadsRangesLargerThanATransfer) {
   expect_readable(want);
 }
 
-TEST_F(PageChannelTest, ReadsMoreRangesThanOneRequestHolds) {
+TEST_P(PageChannelTest, ReadsMoreRangesThanOneRequestHolds) {
   auto want = wanted{};
   for (size_t i = 0; i < 3 * limits::transfer_ranges + 1; ++i)
     want.add(i * 200, 100);
@@ -87,7 +87,7 @@ TEST_F(PageChannelTest, ReadsMoreRangesThanOneRequestHolds) {
 
 /// The client asks again as soon as it has its bytes, which may be before the server knows that it
 /// has them.
-TEST_F(PageChannelTest, LongSeriesOfSmallTransfersAreNotTakenForTooMany) {
+TEST_P(PageChannelTest, LongSeriesOfSmallTransfersAreNotTakenForTooMany) {
   auto want = wanted{};
   for (size_t i = 0; i < 60 * limits::transfer_ranges; ++i)
     want.add(i * 100, 50);
@@ -107,7 +107,7 @@ std::set<std::string> open_sockets() {
   return found;
 }
 
-TEST_F(PageChannelTest, AConnectionIsUsedAgain) {
+TEST_P(PageChannelTest, AConnectionIsUsedAgain) {
   auto want = wanted{};
   for (size_t i = 0; i < 20; ++i)
     want.add(i * 1_MiB, 1_MiB);
@@ -119,7 +119,7 @@ TEST_F(PageChannelTest, AConnectionIsUsedAgain) {
   EXPECT_EQ(open_sockets(), before);
 }
 
-TEST_F(PageChannelTest, NothingWantedIsNothingSent) {
+TEST_P(PageChannelTest, NothingWantedIsNothingSent) {
   auto want = wanted{};
   EXPECT_TRUE(read_from(*client, "nowhere", want, in(1s)).empty());
   want.add(5, 0);
@@ -128,7 +128,7 @@ TEST_F(PageChannelTest, NothingWantedIsNothingSent) {
   expect_all(read_from(*client, "nowhere", want, in(1s)), ec::none);
 }
 
-TEST_F(PageChannelTest, RangesOutsideTheMemoryAreRefusedAndTheConnectionGoesOn) {
+TEST_P(PageChannelTest, RangesOutsideTheMemoryAreRefusedAndTheConnectionGoesOn) {
   for (auto offset : {memory.size() - 5, memory.size(), memory.size() + 1, ~size_t{0} - 4}) {
     auto want = wanted{};
     want.add(offset, 10);
@@ -145,7 +145,7 @@ TEST_F(PageChannelTest, RangesOutsideTheMemoryAreRefusedAndTheConnectionGoesOn) 
   expect_readable(want);
 }
 
-TEST_F(PageChannelTest, HeadsComeAlong) {
+TEST_P(PageChannelTest, HeadsComeAlong) {
   auto want = wanted{};
   want.add(1_MiB, 2_MiB);
   want.add(5_MiB, 100);
@@ -159,7 +159,7 @@ TEST_F(PageChannelTest, HeadsComeAlong) {
       answers[i]->head, std::span{memory}.subspan(want.targets[i].place.head, sizeof(range_head))));
 }
 
-TEST_F(PageChannelTest, WhatIsNotOfThePageThatTheReaderNamesIsNotSent) {
+TEST_P(PageChannelTest, WhatIsNotOfThePageThatTheReaderNamesIsNotSent) {
   const auto before = server->sent_bytes();
   auto want = wanted{};
   want.add(1_MiB, 2_MiB);
@@ -179,7 +179,7 @@ TEST_F(PageChannelTest, WhatIsNotOfThePageThatTheReaderNamesIsNotSent) {
   EXPECT_EQ(server->sent_bytes() - before, 100u);
 }
 
-TEST_F(PageChannelTest, SeveralClientsReadAtATime) {
+TEST_P(PageChannelTest, SeveralClientsReadAtATime) {
   auto readers = std::vector<std::future<void>>{};
   for (auto i = 0; i < 3; ++i)
     readers.push_back(std::async(std::launch::async, [this, i] {
@@ -195,7 +195,7 @@ TEST_F(PageChannelTest, SeveralClientsReadAtATime) {
     reader.get();
 }
 
-TEST_F(PageChannelTest, AServerThatEndsIsUnreachable) {
+TEST_P(PageChannelTest, AServerThatEndsIsUnreachable) {
   auto want = wanted{};
   want.add(0, 1000);
   expect_readable(want);
@@ -204,7 +204,7 @@ TEST_F(PageChannelTest, AServerThatEndsIsUnreachable) {
   expect_all(read_from(*client, address, want, in(20s)), ec::peer_unreachable);
 }
 
-TEST_F(PageChannelTest, AClientThatLeavesDoesNotDisturbOthers) {
+TEST_P(PageChannelTest, AClientThatLeavesDoesNotDisturbOthers) {
   for (auto i = 0; i < 5; ++i) {
     auto want = wanted{};
     want.add(0, 9_MiB);
@@ -213,7 +213,7 @@ TEST_F(PageChannelTest, AClientThatLeavesDoesNotDisturbOthers) {
   }
 }
 
-TEST_F(PageChannelTest, WrongAddresses) {
+TEST_P(PageChannelTest, WrongAddresses) {
   auto want = wanted{};
   want.add(0, 10);
   for (const auto* address : {"", "nonsense", "127.0.0.1", "127.0.0.1:", "127.0.0.1:99999x", ":5"})
@@ -224,7 +224,7 @@ TEST_F(PageChannelTest, WrongAddresses) {
   expect_all(read_from(*make_client(), address, want, in(20s)), ec::peer_unreachable);
 }
 
-TEST_F(PageChannelTest, NobodyListensWhereOtherMachinesGetIn) {
+TEST_P(PageChannelTest, NobodyListensWhereOtherMachinesGetIn) {
   auto want = wanted{};
   want.add(0, 1_MiB);
   expect_readable(want);
@@ -235,11 +235,11 @@ TEST_F(PageChannelTest, NobodyListensWhereOtherMachinesGetIn) {
     EXPECT_TRUE(address.starts_with("127.0.0.1:")) << address;
 }
 
-TEST_F(PageChannelTest, AServerOfAnotherInterfaceIsReadByThatInterface) {
+TEST_P(PageChannelTest, AServerOfAnotherInterfaceIsReadByThatInterface) {
   const auto host = other_address();
   if (host.empty())
     GTEST_SKIP() << "this machine has no interface but that to itself";
-  auto other = start_server(memory, host);
+  auto other = start_server(memory, options(), host);
   ASSERT_TRUE(other) << to_string(other.error());
   auto want = wanted{};
   want.add(0, 1_MiB);
@@ -248,8 +248,11 @@ TEST_F(PageChannelTest, AServerOfAnotherInterfaceIsReadByThatInterface) {
   want.expect_equal(memory);
 }
 
+INSTANTIATE_TEST_SUITE_P(, PageChannelTest, testing::Values(way::clear, way::tls, way::ucx),
+                         name_of);
+
 TEST(PageServerTest, RefusesAHostWithoutAddress) {
-  const auto server = start_server({}, "no-such-host.invalid");
+  const auto server = start_server({}, {}, "no-such-host.invalid");
   ASSERT_FALSE(server);
   EXPECT_EQ(server.error().code, ec::invalid_argument);
 }

@@ -30,6 +30,7 @@ public:
 raw_request request_of(std::vector<page_span> spans) {
   auto made = raw_request{};
   made.head.id = 77;
+  made.head.secret = 99;
   made.head.count = static_cast<uint32_t>(spans.size());
   made.spans = std::move(spans);
   return made;
@@ -39,12 +40,28 @@ result<page_answer> decode(const page_reply_head& head) {
   return decode_page_reply(std::as_bytes(std::span{&head, 1}));
 }
 
+result<page_greeting> decode_greeting(const page_greeting& greeting,
+                                      size_t bytes = sizeof(page_greeting)) {
+  return decode_page_greeting(std::as_bytes(std::span{&greeting, 1}).first(bytes));
+}
+
+TEST(PageGreetingTest, IsOfThisVersion) {
+  const auto greeting = decode_greeting({page_protocol, 0, 99});
+  ASSERT_TRUE(greeting);
+  EXPECT_EQ(greeting->secret, 99u);
+  EXPECT_EQ(decode_greeting({page_protocol + 1, 0, 99}).error().detail,
+            "it speaks another version");
+  EXPECT_EQ(decode_greeting({}, sizeof(page_greeting) - 1).error().detail,
+            "its greeting has another length");
+}
+
 TEST(PageRequestTest, IsUnderstood) {
   const auto spans
     = std::vector<page_span>{{64, 4096, 10, page_span::lends}, {0, 0, 0}, {8, ~uint64_t{0}, 5}};
   const auto question = request_of(spans).decode();
   ASSERT_TRUE(question);
   EXPECT_EQ(question->id, 77u);
+  EXPECT_EQ(question->secret, 99u);
   EXPECT_EQ(question->spans, spans);
 }
 

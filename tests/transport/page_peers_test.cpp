@@ -1,13 +1,8 @@
-// Page servers that die or hang, readers that keep to no protocol, and ranges that several servers
-// have.
+// Page servers that die or hang, and ranges that several servers have.
 
 #include "base/limits.hpp"
 #include "base/units.hpp"
 #include "tests/transport/page_channel_support.hpp"
-#include "transport/page_messages.hpp"
-#include "transport/ucx.hpp"
-
-#include <netdb.h>
 
 #include <algorithm>
 #include <future>
@@ -18,7 +13,12 @@ namespace {
 using namespace literals;
 using namespace std::chrono_literals;
 
-TEST(PageServerProcessTest, AKilledServerFailsWhatIsMissingLongBeforeTheDeadline) {
+class PageServerProcessTest : public PageWayTest {};
+
+INSTANTIATE_TEST_SUITE_P(, PageServerProcessTest, testing::Values(way::clear, way::tls, way::ucx),
+                         name_of);
+
+TEST_P(PageServerProcessTest, AKilledServerFailsWhatIsMissingLongBeforeTheDeadline) {
   auto child = serve(32_MiB);
   const auto address = child.receive();
   auto client = make_client();
@@ -45,7 +45,7 @@ TEST(PageServerProcessTest, AKilledServerFailsWhatIsMissingLongBeforeTheDeadline
   EXPECT_LT(std::chrono::steady_clock::now() - killed, 30s);
 }
 
-TEST(PageServerProcessTest, AHangingServerCostsNoMoreThanTheDeadlineAndNothingIsWrittenLater) {
+TEST_P(PageServerProcessTest, AHangingServerCostsNoMoreThanTheDeadlineAndNothingIsWrittenLater) {
   auto child = serve(32_MiB);
   const auto address = child.receive();
   const auto memory = pattern(32_MiB);
@@ -69,7 +69,7 @@ TEST(PageServerProcessTest, AHangingServerCostsNoMoreThanTheDeadlineAndNothingIs
   EXPECT_TRUE(late.bytes() == before) << "an abandoned transfer wrote to its target";
 }
 
-TEST_F(PageChannelTest, NothingIsWrittenAfterAReadThatEndsInTheMiddle) {
+TEST_P(PageChannelTest, NothingIsWrittenAfterAReadThatEndsInTheMiddle) {
   auto first = wanted{};
   first.add(0, 1_MiB);
   expect_readable(first);
@@ -92,97 +92,9 @@ TEST_F(PageChannelTest, NothingIsWrittenAfterAReadThatEndsInTheMiddle) {
   EXPECT_GT(cut, 0);
 }
 
-// -- readers that do not keep to the protocol ---------------------------------
-
-/// A reader that says what the test wants.
-class rude_reader {
-public:
-  static interface_names here() {
-    return interfaces_with(*resolve("127.0.0.1", "0", AI_NUMERICHOST));
-  }
-
-  explicit rude_reader(const std::string& address)
-    : context_(*make_ucx_context(here())), worker_(*make_ucx_worker(context_)) {
-    EXPECT_TRUE(receive_messages(worker_, page_reply_message, count_reply, &replies_));
-    const auto parts = split_address(address);
-    EXPECT_TRUE(connect(worker_, *resolve(parts->first, parts->second, AI_NUMERICHOST), link_));
-  }
-
-  /// Sends and waits until the server closed the connection. @returns false if it answered instead
-  bool is_expelled_after(const page_request_head& head, size_t header_length,
-                         const std::vector<page_span>& spans, unsigned flags, int times = 1) {
-    auto params = ucp_request_param_t{};
-    params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
-    params.flags = UCP_AM_SEND_FLAG_REPLY | flags;
-    for (auto i = 0; i < times; ++i) {
-      auto* request
-        = ucp_am_send_nbx(link_.endpoint.get(), page_request_message, &head, header_length,
-                          spans.data(), spans.size() * sizeof(page_span), &params);
-      if (UCS_PTR_IS_PTR(request))
-        sent_.push_back(request);
-    }
-    const auto deadline = in(20s);
-    while (link_.failure == UCS_OK && replies_ < times
-           && std::chrono::steady_clock::now() < deadline)
-      if (ucp_worker_progress(worker_.get()) == 0)
-        wait_for_events(worker_, -1, 100ms);
-    for (auto* request : sent_)
-      ucp_request_free(request);
-    sent_.clear();
-    return link_.failure != UCS_OK;
-  }
-
-private:
-  static ucs_status_t count_reply(void* count, const void*, size_t, void*, size_t,
-                                  const ucp_am_recv_param_t*) {
-    ++*static_cast<int*>(count);
-    return UCS_OK;
-  }
-
-  int replies_ = 0;
-  ucx_context context_;
-  ucx_worker worker_;
-  ucx_connection link_;
-  std::vector<void*> sent_;
-};
-
-TEST_F(PageChannelTest, MalformedRequestsCloseTheConnectionAndNothingElse) {
-  const auto whole = sizeof(page_request_head);
-  const auto one = std::vector<page_span>{{0, 0, 10}};
-  const auto eager = UCP_AM_SEND_FLAG_EAGER;
-  const auto expelled = [&](const page_request_head& head, size_t length,
-                            const std::vector<page_span>& spans, unsigned flags) {
-    return rude_reader{server->address()}.is_expelled_after(head, length, spans, flags);
-  };
-  EXPECT_FALSE(expelled({page_protocol, 1, 7}, whole, one, eager))
-    << "a proper request is answered";
-  EXPECT_TRUE(expelled({page_protocol, 1, 7}, whole - 1, one, eager));
-  EXPECT_TRUE(expelled({page_protocol, 1, 7}, 0, one, eager));
-  EXPECT_TRUE(expelled({page_protocol + 1, 1, 7}, whole, one, eager));
-  EXPECT_TRUE(expelled({page_protocol, 2, 7}, whole, one, eager)) << "more spans than came";
-  EXPECT_TRUE(expelled({page_protocol, 0, 7}, whole, {}, eager));
-  EXPECT_TRUE(expelled({page_protocol, ~uint32_t{0}, 7}, whole, one, eager));
-  EXPECT_TRUE(expelled({page_protocol, 1, 7}, whole, {{0, 0, limits::transfer_bytes + 1}}, eager));
-  EXPECT_TRUE(expelled({page_protocol, 2, 7}, whole, {{0, 0, ~uint32_t{0}}, {0, 0, 2}}, eager))
-    << "lengths that overflow";
-  EXPECT_TRUE(expelled({page_protocol, 1, 7}, whole, one, UCP_AM_SEND_FLAG_RNDV));
-  auto want = wanted{};
-  want.add(100, 3_MiB);
-  expect_readable(want);
-}
-
-TEST_F(PageChannelTest, AReaderThatAsksForTooMuchAtATimeIsClosed) {
-  const auto spans = std::vector<page_span>{{0, 0, limits::transfer_bytes}};
-  EXPECT_TRUE(rude_reader{server->address()}.is_expelled_after(
-    {page_protocol, 1, 7}, sizeof(page_request_head), spans, UCP_AM_SEND_FLAG_EAGER, 200));
-  auto want = wanted{};
-  want.add(100, 3_MiB);
-  expect_readable(want);
-}
-
 // -- several places for the same bytes ----------------------------------------
 
-TEST(PageChannelProcessTest, ReadsFromSeveralServersAtATimeOfWhichOneHangs) {
+TEST_P(PageServerProcessTest, ReadsFromSeveralServersAtATimeOfWhichOneHangs) {
   auto near = serve(32_MiB);
   auto other = serve(32_MiB);
   auto hung = serve(32_MiB);
@@ -215,7 +127,7 @@ TEST(PageChannelProcessTest, ReadsFromSeveralServersAtATimeOfWhichOneHangs) {
   hung.resume();
 }
 
-TEST(PageChannelProcessTest, ALateServerIsOvertakenAndThenAskedLast) {
+TEST_P(PageServerProcessTest, ALateServerIsOvertakenAndThenAskedLast) {
   auto late = serve(32_MiB);
   auto other = serve(32_MiB);
   const auto servers = std::vector<std::string>{late.receive(), other.receive()};
@@ -247,7 +159,7 @@ TEST(PageChannelProcessTest, ALateServerIsOvertakenAndThenAskedLast) {
   EXPECT_TRUE(want.bytes() == before);
 }
 
-TEST_F(PageChannelTest, TheNextPlaceServesWhatTheFirstCannot) {
+TEST_P(PageChannelTest, TheNextPlaceServesWhatTheFirstCannot) {
   const auto little = pattern(1_MiB);
   auto small = start_server(little);
   ASSERT_TRUE(small);
@@ -264,11 +176,11 @@ TEST_F(PageChannelTest, TheNextPlaceServesWhatTheFirstCannot) {
   want.expect_equal(memory);
 }
 
-TEST_F(PageChannelTest, WhatManyWantIsSentAFewTimesToReadersThatOfferIt) {
+TEST_P(PageChannelTest, WhatManyWantIsSentAFewTimesToReadersThatOfferIt) {
   auto want = wanted{};
   want.insists = false;
   want.add(4096, 100);
-  auto lender = page_client::create(true);
+  auto lender = page_client::create(options(), true);
   ASSERT_TRUE(lender);
   for (auto i = 0u; i < limits::demand_serves; ++i) {
     const auto answers = read_from(**lender, server->address(), want, in(30s));

@@ -13,7 +13,10 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstdint>
+#include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <optional>
 #include <string>
 #include <vector>
@@ -47,6 +50,43 @@ TEST(SharedMemoryTest, IsZeroedResidentAndWritable) {
   auto moved = std::move(*memory);
   EXPECT_EQ(moved.bytes().back(), std::byte{7});
   EXPECT_EQ(memory->data(), nullptr);
+}
+
+/// Bytes of the pages in which an address of this process is mapped.
+uint64_t page_size_at(const void* address) {
+  auto file = std::ifstream{"/proc/self/smaps"};
+  auto is_here = false;
+  for (auto line = std::string{}; std::getline(file, line);) {
+    auto begin = uintptr_t{0};
+    auto end = uintptr_t{0};
+    auto kibibytes = uint64_t{0};
+    if (std::sscanf(line.c_str(), "%lx-%lx ", &begin, &end) == 2) {
+      const auto at = reinterpret_cast<uintptr_t>(address);
+      is_here = begin <= at && at < end;
+    } else if (is_here && std::sscanf(line.c_str(), "KernelPageSize: %lu kB", &kibibytes) == 1) {
+      return kibibytes * 1024;
+    }
+  }
+  return 0;
+}
+
+TEST(SharedMemoryTest, IsOfHugePagesWhereTheMachineHasReservedThem) {
+  auto free_pages = uint64_t{0};
+  std::ifstream{"/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages"} >> free_pages;
+  if (free_pages < 4)
+    GTEST_SKIP() << "fewer than four huge pages are free here";
+  auto memory = shared_memory::create(8_MiB, "hicache-test");
+  ASSERT_TRUE(memory) << to_string(memory.error());
+  EXPECT_EQ(page_size_at(memory->data()), 2_MiB);
+  memory->bytes().back() = std::byte{7};
+  const auto duplicate = unique_fd{::fcntl(memory->fd(), F_DUPFD_CLOEXEC, 0)};
+  const auto peer = mapped_peer_memory::open(duplicate);
+  ASSERT_TRUE(peer) << to_string(peer.error());
+  EXPECT_EQ(page_size_at(peer->data()), 2_MiB);
+  EXPECT_EQ(peer->bytes().back(), std::byte{7});
+  const auto odd = shared_memory::create(8_MiB + 64, "hicache-test");
+  ASSERT_TRUE(odd) << to_string(odd.error());
+  EXPECT_LT(page_size_at(odd->data()), 2_MiB);
 }
 
 TEST(SharedMemoryTest, TheRestBecomesResidentWhenItIsUsed) {
