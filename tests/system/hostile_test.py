@@ -196,6 +196,8 @@ class HostileTest(SystemTest):
                     peer.sendall(random.randbytes(4096))
                 elif i % 3 == 1:
                     peer.sendall(struct.pack("<Q", 1 << 40) + random.randbytes(100))
+                elif i % 2 == 0:
+                    peer.sendall(bytes(17))
             except OSError:
                 pass  # Closed already.
         reader = self.replay("reader", 1, *flags, seconds=30)

@@ -7,6 +7,7 @@ import re
 import shutil
 import socket
 import ssl
+import struct
 import subprocess
 import time
 
@@ -62,7 +63,31 @@ class TlsTest(SystemTest):
         second = self.replay("second", 2, *flags[:-6], "--config", settings)
         self.assert_clean(second)
         self.assertGreater(second["cached_tokens"]["l3"], 0)
+        # As from another machine.
+        far_settings = flags.index("--hicache-storage-backend-extra-config") + 1
+        far = self.replay("far", 2, *flags[:far_settings], '{"prefetch_threshold": 64, "force_remote_reads": true}',
+                          *flags[far_settings + 1:])
+        self.assert_clean(far)
+        self.assertGreater(far["cached_tokens"]["l3"], 0)
+        self.assert_pages_are_for_members_only()
         self.assertEqual(len(self.assert_serves()["members"]), 2)
+
+    def assert_pages_are_for_members_only(self):
+        """Asks for a greeting at a page port as a reader would, without a certificate, and with one."""
+        greeting = struct.pack("<IIQ", 1, 16, 0) + b"5PCH" + bytes(12)
+        host, port = self.assert_serves()["members"][0]["page_address"].rsplit(":", 1)
+        for certified in (False, True):
+            tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            tls.check_hostname = False
+            tls.load_verify_locations(self.flags[5])
+            if certified:
+                tls.load_cert_chain(self.flags[1], self.flags[3])
+            got = b""
+            with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=10) as plain, \
+                    tls.wrap_socket(plain) as peer:
+                peer.sendall(greeting)
+                got = peer.recv(1)
+            self.assertEqual(len(got), int(certified), f"with a certificate: {certified}")
 
     def test_index_processes_find_each_other(self):
         other, address = self.start_index("--shard", "1", "--join", self.address, *self.authority.sign("other"))
