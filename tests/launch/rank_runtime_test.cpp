@@ -217,23 +217,26 @@ TEST_F(RankRuntimeTest, RoutersReadWhatTheCacheCanServe) {
   router.set(zmq::sockopt::subscribe, "kv");
   router.set(zmq::sockopt::rcvtimeo, 100);
   router.connect(said.substr(at + std::string_view{"; events at "}.size()));
-  // What is sent before the subscription is known goes nowhere.
+  // What is sent before the subscription is known goes nowhere; that the cache began empty may
+  // still come.
   auto frames = std::vector<zmq::message_t>(3);
   const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds{20};
-  auto heard = false;
-  for (auto id = request_id{1}; !heard && std::chrono::steady_clock::now() < give_up; ++id) {
-    compute(**runtime, id);
-    heard = router.recv(frames[0]).has_value();
+  auto kinds = std::set<std::string>{};
+  for (auto id = request_id{1};
+       !kinds.contains("BlockStored") && std::chrono::steady_clock::now() < give_up;) {
+    if (kinds.empty())
+      compute(**runtime, id++);
+    if (!router.recv(frames[0]))
+      continue;
+    ASSERT_TRUE(router.recv(frames[1]));
+    ASSERT_TRUE(router.recv(frames[2]));
+    EXPECT_EQ(frames[0].to_string(), "kv");
+    EXPECT_EQ(frames[1].size(), 8u);
+    const auto message = nlohmann::json::from_msgpack(frames[2].to_string());
+    for (const auto& event : message.at(1))
+      kinds.insert(event.at(0));
   }
-  ASSERT_TRUE(heard);
-  ASSERT_TRUE(router.recv(frames[1]));
-  ASSERT_TRUE(router.recv(frames[2]));
-  EXPECT_EQ(frames[0].to_string(), "kv");
-  EXPECT_EQ(frames[1].size(), 8u);
-  const auto text = frames[2].to_string();
-  const auto message = nlohmann::json::from_msgpack(text);
-  const auto& event = message.at(1).at(0);
-  EXPECT_TRUE(event.at(0) == "BlockStored" || event.at(0) == "BlockRemoved") << message;
+  EXPECT_TRUE(kinds.contains("BlockStored")) << testing::PrintToString(kinds);
   settle(**runtime);
 }
 
