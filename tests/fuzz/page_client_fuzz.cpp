@@ -93,7 +93,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   HICACHE_CHECK(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&where), &length) == 0);
   const auto rest = std::as_bytes(std::span{data, size}).subspan(1);
   auto server = std::thread{[&] {
-    const auto fd = unique_fd{TEMP_FAILURE_RETRY(::accept(listener.get(), nullptr, nullptr))};
+    const auto fd
+      = unique_fd{static_cast<int>(TEMP_FAILURE_RETRY(::accept(listener.get(), nullptr, nullptr)))};
     if (data[0] % 2 == 0)
       send_all(fd.get(), rest);
     else
