@@ -130,8 +130,8 @@ private:
   /// Bytes of those that there is a replica of in memory that this process can address.
   static uint64_t bytes_near(const route_map& routes, std::span<const page_search> wanted);
 
-  /// Takes a page from memory if it can. @returns those that are left to be asked by the network, all of
-  /// which name an object.
+  /// Takes a page from memory if it can. @returns those that are left to be asked by the network,
+  /// all of which name an object.
   std::vector<replica> read_here(const route_map& routes, const page_search& what,
                                  result<page_source>& outcome, member_pages& doubtful) const;
 
@@ -139,8 +139,8 @@ private:
   static result<uint64_t> read_memory(const known_member& owner, const page_search& what,
                                       const replica& from);
 
-  /// Reads pages of members on other machines by the network, each from one of those left. @returns the
-  /// pages that did not verify and may still be elsewhere
+  /// Reads pages of members on other machines by the network, each from one of those left. @returns
+  /// the pages that did not verify and may still be elsewhere
   std::vector<open_search> read_remote(const route_map& routes, std::span<const page_search> wanted,
                                        std::vector<open_search> open, time_point deadline,
                                        std::vector<result<page_source>>& outcome,

@@ -90,9 +90,10 @@ void add_store_flags(CLI::App& app, store_flags& flags) {
                 "put: serve the values for this long afterwards, or forever")
     ->type_name("TIME")
     ->capture_default_str();
-  app.add_flag("--remote", flags.remote,
-               "get, and a lingering put that takes copies: read by the network although the values are on "
-               "this machine");
+  app.add_flag(
+    "--remote", flags.remote,
+    "get, and a lingering put that takes copies: read by the network although the values are on "
+    "this machine");
   app.add_flag("--json", flags.json, "print one JSON object and nothing else");
   add_tls_flags(app, flags.tls);
 }

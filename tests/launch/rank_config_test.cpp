@@ -4,8 +4,6 @@
 #include "tests/launch/support.hpp"
 
 #include <cmath>
-#include <cstdlib>
-#include <filesystem>
 #include <functional>
 #include <map>
 
@@ -429,27 +427,6 @@ TEST(RankConfigTest, SettingsOfTheTreeReachIt) {
   EXPECT_TRUE(config.tree(1).pin_refresh);
   EXPECT_EQ(config.tree(1).load_back_threshold_tokens, 300u);
   EXPECT_EQ(config.tree(1).order, page_order::ascending);
-}
-
-TEST(RankConfigTest, PagesTravelByUcxWhereItFindsDevices) {
-  const auto refusal = [](const char* transport) {
-    auto config = rank_config{};
-    config.page_transport = transport;
-    const auto finished = config.finish(1);
-    return finished ? std::string{} : finished.error().detail;
-  };
-  EXPECT_EQ(refusal("auto"), "");
-  EXPECT_EQ(refusal("tcp"), "");
-  EXPECT_EQ(refusal("rdma"),
-            "--page-transport: 'rdma' is no transport of pages; expected auto, tcp or ucx");
-  setenv("UCX_NET_DEVICES", "lo", 1);
-  EXPECT_EQ(refusal("ucx"), "");
-  unsetenv("UCX_NET_DEVICES");
-  if (!std::filesystem::exists("/sys/class/infiniband")) {
-    EXPECT_EQ(refusal("ucx"),
-              "--page-transport: this machine has no RDMA device for ucx; expected one, or "
-              "UCX_NET_DEVICES to name the devices that UCX may use");
-  }
 }
 
 TEST(RankConfigTest, EventsAreSentInClearOnlyWhereThatIsWanted) {

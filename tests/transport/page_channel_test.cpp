@@ -251,6 +251,23 @@ TEST_P(PageChannelTest, AServerOfAnotherInterfaceIsReadByThatInterface) {
 INSTANTIATE_TEST_SUITE_P(, PageChannelTest, testing::Values(way::clear, way::tls, way::ucx),
                          name_of);
 
+TEST(PageTransportTest, IsUcxOnlyWhereThatFindsDevices) {
+  const auto refusal = [](std::string_view name) {
+    const auto parsed = parse_page_transport(name);
+    return parsed ? std::string{} : parsed.error().detail;
+  };
+  EXPECT_EQ(parse_page_transport("auto"), page_transport::automatic);
+  EXPECT_EQ(parse_page_transport("tcp"), page_transport::tcp);
+  EXPECT_EQ(refusal("rdma"), "'rdma' is no transport of pages; expected auto, tcp or ucx");
+  setenv("UCX_NET_DEVICES", "lo", 1);
+  EXPECT_EQ(parse_page_transport("ucx"), page_transport::ucx);
+  unsetenv("UCX_NET_DEVICES");
+  if (!std::filesystem::exists("/sys/class/infiniband")) {
+    EXPECT_EQ(refusal("ucx"), "this machine has no RDMA device for ucx; expected one, or "
+                              "UCX_NET_DEVICES to name the devices that UCX may use");
+  }
+}
+
 TEST(PageServerTest, RefusesAHostWithoutAddress) {
   const auto server = start_server({}, {}, "no-such-host.invalid");
   ASSERT_FALSE(server);
