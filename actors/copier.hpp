@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <vector>
 
 namespace hicache {
 
@@ -32,11 +33,15 @@ struct copier_state {
   // -- internal steps ---------------------------------------------------------
 
   struct filled {
-    /// What the segment has now.
-    page_totals totals;
     segment_slots complete;
     segment_slots failed;
+    /// Pages that there is no room for, or that could not be read.
+    std::vector<page_key> left_out;
   };
+
+  /// Pins the pages that came with a pin, but for those left out; then answers.
+  void pin(const page_copies& pages, const segment_actor& into, std::vector<page_key> left_out,
+           caf::typed_response_promise<page_totals> promise);
 
   /// Reads pages into the slots that were reserved for them. Blocks.
   filled fill(const page_copies& pages, const segment_slots& slots);

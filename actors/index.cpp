@@ -6,6 +6,7 @@
 #include <caf/actor_cast.hpp>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -44,13 +45,26 @@ caf::result<membership> index_state::mount(const member_info& member) {
 }
 
 membership index_state::beat(const heartbeat& sign) {
-  return view(table.heartbeat(sign.member, sign.epoch, options.clock->now(), sign.counters));
+  auto answer = view(table.heartbeat(sign.member, sign.epoch, options.clock->now(), sign.counters));
+  if (const auto at = lost.find(sign.member); answer.known && at != lost.end()) {
+    auto& keys = at->second;
+    const auto count = std::min(keys.size(), limits::index_batch_keys);
+    const auto first = keys.end() - static_cast<ptrdiff_t>(count);
+    answer.lost.assign(first, keys.end());
+    keys.erase(first, keys.end());
+    if (keys.empty())
+      lost.erase(at);
+  }
+  return answer;
 }
 
 membership index_state::publish(const published_pages& news) {
   // A sign of life, too: a member that reports many pages says nothing else meanwhile.
-  return view(table.hear(news.member, news.epoch, options.clock->now())
-              && table.publish(news.member, news.epoch, news.pages));
+  if (!table.hear(news.member, news.epoch, options.clock->now()))
+    return view(false);
+  auto answer = view(true);
+  answer.refused = *table.publish(news.member, news.epoch, news.pages);
+  return answer;
 }
 
 membership index_state::withdraw(const withdrawn_pages& news) {
@@ -75,19 +89,27 @@ placements index_state::locate(const key_batch& query) {
 }
 
 member_list index_state::members(const member_query& query) const {
-  auto wanted = std::set<uint64_t>(query.members.begin(), query.members.end());
   auto answer = member_list{};
-  for (auto& entry : table.members())
-    if (wanted.empty() || wanted.contains(entry.member.member))
-      answer.members.push_back(std::move(entry.member));
+  if (!query.members.empty()) {
+    for (const auto id : std::set<uint64_t>(query.members.begin(), query.members.end()))
+      if (auto entry = table.member(id))
+        answer.members.push_back(std::move(entry->member));
+    return answer;
+  }
+  auto page = page_of_members(query.from, query.most);
+  answer.has_more = page.has_more;
+  for (auto& entry : page.members)
+    answer.members.push_back(std::move(entry.member));
   return answer;
 }
 
-index_status index_state::status() const {
+index_status index_state::status(const status_query& query) const {
   const auto now = options.clock->now();
   const auto counters = table.counters();
   auto answer = index_status{};
-  for (auto& entry : table.members())
+  auto page = page_of_members(query.from, query.most);
+  answer.has_more = page.has_more;
+  for (auto& entry : page.members)
     answer.members.push_back({std::move(entry.member), entry.replicas, entry.bytes,
                               milliseconds(now - entry.last_heard), entry.counters});
   answer.keys = counters.keys;
@@ -105,6 +127,7 @@ void index_state::poll() {
   for (const auto member : table.expire(options.clock->now(), options.member_ttl)) {
     ++members_lost;
     peers.erase(member);
+    lost.erase(member);
     spdlog::warn("member {:016x} has been silent for too long; its pages are withdrawn", member);
   }
   reap();
@@ -112,16 +135,28 @@ void index_state::poll() {
 }
 
 void index_state::reap() {
-  if (!is_reaping && table.reap(limits::index_reap)) {
+  if (is_reaping)
+    return;
+  if (table.reap(limits::index_reap)) {
     is_reaping = true;
     self->delayed_send(self, limits::index_reap_pause, atom::drop_v);
   }
+  for (auto& copy : table.take_lost())
+    lost[copy.holder].push_back(copy.key);
 }
 
 // -- internal steps -----------------------------------------------------------
 
 membership index_state::view(bool known) const {
-  return {known, milliseconds(options.member_ttl), shards_digest};
+  return {known, milliseconds(options.member_ttl), shards_digest, {}, {}};
+}
+
+index_state::member_page index_state::page_of_members(uint64_t from, uint32_t most) const {
+  const auto count = most == 0 ? limits::index_members : size_t{most};
+  auto page = member_page{table.members(from, count + 1), false};
+  page.has_more = page.members.size() > count;
+  page.members.resize(std::min(page.members.size(), count));
+  return page;
 }
 
 void index_state::on_down(const caf::actor_addr& who) {
@@ -134,6 +169,7 @@ void index_state::on_down(const caf::actor_addr& who) {
       continue; // Forgotten already, or mounted by another one since.
     if (table.drop(member)) {
       ++members_lost;
+      lost.erase(member);
       spdlog::info("member {:016x} is gone; its pages are withdrawn", member);
     }
     peers.erase(at);
@@ -162,7 +198,7 @@ index_actor::behavior_type index(index_actor::stateful_pointer<index_state> self
     [self](atom::withdraw, const withdrawn_pages& news) { return self->state.withdraw(news); },
     [self](atom::locate, const key_batch& query) { return self->state.locate(query); },
     [self](atom::members, const member_query& query) { return self->state.members(query); },
-    [self](atom::status, const status_query&) { return self->state.status(); },
+    [self](atom::status, const status_query& query) { return self->state.status(query); },
     [self](atom::shards, uint64_t digest) { self->state.shards_digest = digest; },
     [self](atom::poll) { self->state.poll(); },
     [self](atom::drop) {

@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <map>
 #include <set>
+#include <unordered_map>
+#include <vector>
 
 namespace hicache {
 
@@ -40,7 +42,7 @@ struct index_state {
 
   member_list members(const member_query& query) const;
 
-  index_status status() const;
+  index_status status(const status_query& query) const;
 
   void poll();
 
@@ -50,6 +52,14 @@ struct index_state {
   // -- internal steps ---------------------------------------------------------
 
   membership view(bool known) const;
+
+  struct member_page {
+    std::vector<member_status> members;
+    bool has_more = false;
+  };
+
+  /// As member_query asks for.
+  member_page page_of_members(uint64_t from, uint32_t most) const;
 
   void on_down(const caf::actor_addr& who);
 
@@ -61,6 +71,8 @@ struct index_state {
   /// Which peer mounted which members, and the other way around: its end withdraws them at once.
   std::map<caf::actor_addr, std::set<uint64_t>> mounted_by;
   std::map<uint64_t, caf::actor_addr> peers;
+  /// Copies that others lost, by the member that shall know.
+  std::unordered_map<uint64_t, std::vector<page_key>> lost;
   time_point started;
   /// A message to itself is under way that goes on with it.
   bool is_reaping = false;

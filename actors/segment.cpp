@@ -1,12 +1,12 @@
 #include "actors/segment.hpp"
 
-#include "actors/drainer.hpp"
 #include "backends/segment_memory.hpp"
 #include "base/check.hpp"
 #include "base/limits.hpp"
 #include "messages/page_header.hpp"
 
 #include <caf/actor_cast.hpp>
+#include <caf/send.hpp>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -27,7 +27,8 @@ segment_request request_for(const segment_page& page) {
           slot_bytes_for(page.length),
           page.length,
           page.fingerprint,
-          page.tenant};
+          page.tenant,
+          page.copies};
 }
 
 /// A lent page as L2 knows it.
@@ -87,10 +88,12 @@ segment_slots segment_state::reserve(const segment_pages& pages) {
   return slots;
 }
 
-caf::result<atom::ok> segment_state::publish(const segment_slots& slots) {
+caf::result<key_batch> segment_state::publish(const segment_slots& slots) {
   auto news = std::vector<announced_page>{};
+  auto keys = std::vector<page_key>{};
   for (const auto& slot : slots.list) {
     const auto is_lent = slot.what == segment_slot::state::lent;
+    keys.push_back(slot.key);
     if (is_lent ? lend(slot) : table->publish(slot.key, slot.generation)) {
       news.push_back({slot.key, slot.offset, slot.generation, slot.length});
       if (!is_lent)
@@ -98,8 +101,11 @@ caf::result<atom::ok> segment_state::publish(const segment_slots& slots) {
     }
   }
   show();
-  auto promise = self->make_response_promise<atom::ok>();
-  mounts->publish(news, [promise]() mutable { promise.deliver(atom::ok_v); });
+  auto promise = self->make_response_promise<key_batch>();
+  mounts->publish(news, [this, promise, keys = std::move(keys)]() mutable {
+    std::erase_if(keys, [this](const page_key& key) { return offered->find(key).has_value(); });
+    promise.deliver(key_batch{std::move(keys)});
+  });
   return promise;
 }
 
@@ -134,6 +140,7 @@ void segment_state::tick() {
     next_beat = now + mounts->heartbeat_pause();
     mounts->beat(counters());
   }
+  repair();
 }
 
 // -- requests of other members, and of people ---------------------------------
@@ -153,6 +160,8 @@ page_totals segment_state::pin(const page_pins& wanted) {
     if (table->pin(key, static_cast<pin_kind>(wanted.kind), until)) {
       ++totals.pages;
       totals.bytes += table->find(key)->bytes;
+    } else {
+      totals.left_out.push_back(key);
     }
   return totals;
 }
@@ -161,35 +170,63 @@ page_totals segment_state::clear(const namespace_pages& wanted) {
   return let_go(offered->of_namespace(wanted.fingerprint));
 }
 
-caf::result<drain_report> segment_state::drain() {
-  table->close();
-  if (options.lent)
-    options.lent->close();
+caf::result<drain_report> segment_state::drain(const drain_request& how) {
   auto promise = self->make_response_promise<drain_report>();
-  auto moved = std::make_shared<drain_report>();
-  auto finish = [this, promise, moved]() mutable {
-    moved->withdrawn = let_all_go().pages;
-    spdlog::info("drained: {} pages are copied to other members, {} withdrawn", moved->moved,
-                 moved->withdrawn);
-    promise.deliver(*moved);
-  };
-  const auto& at = mounts->options();
-  auto settings
-    = drainer_options{at.member.member, at.member.host, at.index, at.reach, at.timeout, {}};
-  const auto now = options.clock->now();
-  for (const auto& kept : table->worth_keeping(limits::hot_uses))
-    settings.pages.push_back(copy_of(kept, now));
-  self->request(self->spawn(drainer, std::move(settings)), caf::infinite, atom::drain_v)
-    .then(
-      [moved, finish](const drain_report& done) mutable {
-        moved->moved = done.moved;
-        finish();
-      },
-      [finish](const caf::error& err) mutable {
-        spdlog::warn("draining moved nothing: {}", to_string(from_caf(err)));
-        finish();
-      });
+  if (!drain_) {
+    table->close();
+    if (options.lent)
+      options.lent->close();
+    drain_.emplace();
+    auto settings = spread_settings();
+    settings.source.stays = false;
+    settings.figures = drain_->figures;
+    const auto now = options.clock->now();
+    for (const auto& kept : table->worth_keeping(limits::hot_uses))
+      settings.pages.push_back(copy_of(kept, now));
+    drain_->spreader = self->spawn(spreader, std::move(settings));
+    const auto is_this
+      = [this, started = drain_->figures] { return drain_ && drain_->figures == started; };
+    self->request(drain_->spreader, caf::infinite, atom::copy_v)
+      .then(
+        [this, is_this](const page_totals& spread) {
+          if (is_this())
+            end_drain(spread);
+        },
+        [this, is_this](const caf::error& err) {
+          if (is_this())
+            answer_drain(tl::unexpected{from_caf(err)});
+        });
+  }
+  drain_->is_forced |= how.force;
+  drain_->waiting.push_back(promise);
   return promise;
+}
+
+drain_progress segment_state::progress() const {
+  auto answer = drain_progress{drain_.has_value(), table->is_closed(), 0, 0, 0};
+  if (drain_) {
+    answer.pages = drain_->figures->pages;
+    answer.tried = drain_->figures->tried;
+    answer.moved = drain_->figures->copied;
+  }
+  return answer;
+}
+
+drain_progress segment_state::resume() {
+  const auto so_far = progress();
+  if (drain_) {
+    self->send_exit(drain_->spreader, caf::exit_reason::user_shutdown);
+    answer_drain(fail(ec::stopping, "draining was undone"));
+  }
+  if (!table->is_closed())
+    return so_far;
+  table->open();
+  if (options.lent)
+    options.lent->open([me = caf::actor_cast<segment_actor>(self)](segment_slots reclaimed) {
+      caf::anon_send(me, atom::withdraw_v, std::move(reclaimed));
+    });
+  spdlog::info("takes pages again");
+  return so_far;
 }
 
 void segment_state::touch(const key_batch& used) {
@@ -266,6 +303,86 @@ page_totals segment_state::let_all_go() {
   return let_go(keys);
 }
 
+spreader_options segment_state::spread_settings() const {
+  const auto& at = mounts->options();
+  return {{at.member.member, at.member.host, true}, at.index, at.reach, at.timeout, 0, {},
+          std::make_shared<spread_figures>()};
+}
+
+void segment_state::end_drain(const page_totals& spread) {
+  auto pinned = size_t{0};
+  for (const auto& key : spread.left_out)
+    if (const auto kept = table->describe(key); kept && kept->pin != pin_kind::none)
+      ++pinned;
+  if (pinned > 0 && !drain_->is_forced) {
+    answer_drain(fail(ec::store_full, std::to_string(pinned)
+                                        + " pinned pages could not be copied to other members; the "
+                                          "member keeps all of its pages and takes no more"));
+    return;
+  }
+  const auto report = drain_report{spread.pages, let_all_go().pages};
+  spdlog::info("drained: other members have {} of the pages, {} are withdrawn", report.moved,
+               report.withdrawn);
+  answer_drain(report);
+}
+
+void segment_state::answer_drain(const result<drain_report>& end) {
+  if (!end)
+    spdlog::warn("not drained: {}", to_string(end.error()));
+  auto waiting = std::move(drain_->waiting);
+  drain_.reset();
+  for (auto& promise : waiting) {
+    if (end)
+      promise.deliver(*end);
+    else
+      promise.deliver(to_caf(end.error()));
+  }
+}
+
+void segment_state::note_losses(const std::vector<page_key>& keys) {
+  if (losses.empty())
+    repair_at = options.clock->now() + limits::repair_delay;
+  for (const auto& key : keys)
+    if (replicated(key, {}))
+      losses.insert(key);
+}
+
+void segment_state::repair() {
+  const auto now = options.clock->now();
+  if (is_repairing || losses.empty() || now < repair_at || table->is_closed())
+    return;
+  auto settings = spread_settings();
+  settings.bytes_per_second = limits::repair_bytes_per_second;
+  while (!losses.empty() && settings.pages.size() < limits::repair_pages)
+    if (auto page = replicated(losses.extract(losses.begin()).value(), now))
+      settings.pages.push_back(std::move(*page));
+  is_repairing = true;
+  self->request(self->spawn(spreader, std::move(settings)), caf::infinite, atom::copy_v)
+    .then(
+      [this](const page_totals& spread) {
+        is_repairing = false;
+        spdlog::info("lost copies: others have {} pages, {} nobody took", spread.pages,
+                     spread.left_out.size());
+      },
+      [this](const caf::error& err) {
+        is_repairing = false;
+        spdlog::warn("lost copies are not made anew: {}", to_string(from_caf(err)));
+      });
+}
+
+std::optional<copied_page> segment_state::replicated(const page_key& key, time_point now) const {
+  if (const auto kept = table->describe(key))
+    return kept->copies > 1 ? std::optional{copy_of(*kept, now)} : std::nullopt;
+  // Made here, as all that is lent.
+  const auto lent = options.copies > 1 ? offered->find_lent(key) : std::nullopt;
+  if (!lent)
+    return std::nullopt;
+  auto kept = kept_page{};
+  kept.page = *lent;
+  kept.copies = options.copies;
+  return copy_of(kept, now);
+}
+
 caf::timespan segment_state::tick_pause() const {
   return std::min<caf::timespan>(mounts->heartbeat_pause(), index_pause);
 }
@@ -295,6 +412,8 @@ segment_actor::behavior_type segment(segment_actor::stateful_pointer<segment_sta
   state.options = std::move(options);
   state.table.emplace(segment_bytes, state.options.policy);
   state.offered.emplace(*state.table);
+  state.options.mounts.refused = [self](const auto& keys) { self->state.let_go(keys); };
+  state.options.mounts.lost = [self](const auto& keys) { self->state.note_losses(keys); };
   state.mounts.emplace(self, state.options.mounts, *state.offered);
   state.mounts->look_at_index();
   // Others may send it anything: by default an actor ends when anyone sends it an error.
@@ -305,7 +424,9 @@ segment_actor::behavior_type segment(segment_actor::stateful_pointer<segment_sta
     [self](atom::copy, const page_copies& pages) { return self->state.copy(pages); },
     [self](atom::pin, const page_pins& wanted) { return self->state.pin(wanted); },
     [self](atom::clear, const namespace_pages& wanted) { return self->state.clear(wanted); },
-    [self](atom::drain, const drain_request&) { return self->state.drain(); },
+    [self](atom::drain, const drain_request& how) { return self->state.drain(how); },
+    [self](atom::status, const status_query&) { return self->state.progress(); },
+    [self](atom::resume, const drain_request&) { return self->state.resume(); },
     [self](atom::touch, const key_batch& used) { self->state.touch(used); },
     [self](atom::corrupt, const key_batch& doubtful) { self->state.check(doubtful); },
     [self](atom::mount) { return self->state.mount(); },

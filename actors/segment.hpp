@@ -2,6 +2,7 @@
 
 #include "actors/offered_pages.hpp"
 #include "actors/segment_mounts.hpp"
+#include "actors/spreader.hpp"
 #include "backends/lent_pages.hpp"
 #include "backends/member_figures.hpp"
 #include "base/clock.hpp"
@@ -14,6 +15,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <unordered_set>
 #include <vector>
 
 namespace hicache {
@@ -30,6 +32,8 @@ struct segment_options {
   std::shared_ptr<lent_pages> lent;
   /// Reads pages of other members into the memory; null if nothing shall be copied here.
   copier_actor copier;
+  /// Copies that there shall be of each page that is lent.
+  uint8_t copies = 1;
   /// Written here, and told to the index; not null.
   std::shared_ptr<member_figures> figures;
   /// Must outlive the actor.
@@ -48,7 +52,7 @@ struct segment_state {
 
   segment_slots reserve(const segment_pages& pages);
 
-  caf::result<atom::ok> publish(const segment_slots& slots);
+  caf::result<key_batch> publish(const segment_slots& slots);
 
   void abort(const segment_slots& slots);
 
@@ -66,7 +70,11 @@ struct segment_state {
 
   page_totals clear(const namespace_pages& wanted);
 
-  caf::result<drain_report> drain();
+  caf::result<drain_report> drain(const drain_request& how);
+
+  drain_progress progress() const;
+
+  drain_progress resume();
 
   void touch(const key_batch& used);
 
@@ -89,6 +97,23 @@ struct segment_state {
   /// Frees and withdraws everything.
   page_totals let_all_go();
 
+  /// Pages of this member that others shall have, as it would have them copied.
+  spreader_options spread_settings() const;
+
+  /// The spreader has ended: withdraws everything, unless pinned pages would be gone with that.
+  void end_drain(const page_totals& spread);
+
+  void answer_drain(const result<drain_report>& end);
+
+  /// Notes pages whose copies elsewhere are lost.
+  void note_losses(const std::vector<page_key>& keys);
+
+  /// Has lost copies made anew if it is time to.
+  void repair();
+
+  /// A page as others are asked to copy it, if it shall have more than one copy.
+  std::optional<copied_page> replicated(const page_key& key, time_point now) const;
+
   caf::timespan tick_pause() const;
 
   member_counters counters() const;
@@ -100,11 +125,24 @@ struct segment_state {
 
   segment_actor::pointer self;
   segment_options options;
+  /// Being drained.
+  struct draining {
+    bool is_forced = false;
+    spreader_actor spreader;
+    std::shared_ptr<spread_figures> figures = std::make_shared<spread_figures>();
+    std::vector<caf::typed_response_promise<drain_report>> waiting;
+  };
+
   // Set once, by segment().
   std::optional<segment_table> table;
   std::optional<offered_pages> offered;
   std::optional<segment_mounts> mounts;
   time_point next_beat;
+  std::optional<draining> drain_;
+  /// Pages whose copies elsewhere are lost, and when to look after them.
+  std::unordered_set<page_key> losses;
+  time_point repair_at;
+  bool is_repairing = false;
   /// Pages whose bytes in memory turned out damaged.
   uint64_t corrupt = 0;
 };

@@ -206,8 +206,16 @@ void segment_mounts::heed(uint32_t number, uint64_t epoch, const membership& vie
   options_.index_heard(view.shards_digest);
   const auto at = mounts_.find(number);
   // What a shard says of an older epoch means nothing any more.
-  if (at != mounts_.end() && at->second.shard && at->second.epoch == epoch && !view.known)
+  if (at == mounts_.end() || !at->second.shard || at->second.epoch != epoch)
+    return;
+  if (!view.known) {
     mount(number, at->second.shard);
+    return;
+  }
+  if (!view.refused.empty())
+    options_.refused(view.refused);
+  if (!view.lost.empty())
+    options_.lost(view.lost);
 }
 
 void segment_mounts::on_index_error(uint32_t number, const index_actor& lost,

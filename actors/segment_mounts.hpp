@@ -26,6 +26,10 @@ struct segment_mounts_options {
   std::function<void(uint64_t)> index_heard;
   /// What one request to a shard may take.
   caf::timespan timeout{};
+  /// Called with pages that were announced and that the index does not take. Set by the segment.
+  std::function<void(const std::vector<page_key>&)> refused;
+  /// Called with pages whose copy elsewhere is lost. Set by the segment.
+  std::function<void(const std::vector<page_key>&)> lost;
 };
 
 /// A segment at the shards of the index: mounts at each, keeps it informed of the pages whose keys

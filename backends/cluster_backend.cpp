@@ -141,9 +141,9 @@ void cluster_backend::offer(std::span<const page_read> pages, std::span<const si
     return;
   std::erase_if(slots->list, [](const auto& x) { return x.what != segment_slot::state::reserved; });
   // Waits until the index knows, as for any page that is stored; a failure costs a copy only.
-  static_cast<void>(ask<atom::ok>(*options_.reader.system, options_.segment,
-                                  time_left(*options_.reader.clock, deadline), atom::publish_v,
-                                  std::move(*slots)));
+  static_cast<void>(ask<key_batch>(*options_.reader.system, options_.segment,
+                                   time_left(*options_.reader.clock, deadline), atom::publish_v,
+                                   std::move(*slots)));
 }
 
 template <class PartsOf>
@@ -205,17 +205,23 @@ std::vector<result<void>> cluster_backend::set(std::span<const page_write> pages
     } else if (slot.what != segment_slot::state::present) {
       filled.list.push_back(slot);
       const auto here = announced_page{slot.key, slot.offset, slot.generation, slot.length};
-      copies.pages.push_back(copied_page{here, page.parent, options_.fingerprint, page.tenant});
+      auto& copy = copies.pages.emplace_back(
+        copied_page{here, page.parent, options_.fingerprint, page.tenant});
+      copy.copies = static_cast<uint8_t>(options_.replicas);
     }
   }
   if (filled.list.empty())
     return outcome;
-  auto published = ask<atom::ok>(*options_.reader.system, options_.segment,
-                                 time_left(*options_.reader.clock, deadline), atom::publish_v,
-                                 std::move(filled));
+  const auto published = ask<key_batch>(*options_.reader.system, options_.segment,
+                                        time_left(*options_.reader.clock, deadline),
+                                        atom::publish_v, std::move(filled));
   if (!published)
     return fail_rest(published.error());
-  if (options_.replicas > 1)
+  // What the index refused others have, more often than anyone wants.
+  std::erase_if(copies.pages, [&gone = published->keys](const copied_page& x) {
+    return std::ranges::find(gone, x.page.key) != gone.end();
+  });
+  if (options_.replicas > 1 && !copies.pages.empty())
     replicate(copies, deadline);
   return outcome;
 }
@@ -249,7 +255,8 @@ result<segment_slots> cluster_backend::place(std::span<const page_write> pages,
     }
     copied.push_back(slots.list.size() - 1);
     wanted.list.push_back({page.key, page.parent, static_cast<uint32_t>(total_bytes(page.parts)),
-                           options_.fingerprint, page.tenant});
+                           options_.fingerprint, page.tenant,
+                           static_cast<uint8_t>(options_.replicas)});
   }
   if (copied.empty())
     return slots;

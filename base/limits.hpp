@@ -136,6 +136,28 @@ inline constexpr size_t index_members = 65536;
 /// Replicas remembered per key; more copies of a page bring nothing and cost index memory.
 inline constexpr size_t replicas_per_key = 8;
 
+/// Members that one message describes: with the longest names there are (165 words a member) half a
+/// message.
+inline constexpr uint32_t members_listed = 512;
+
+/// How long who places copies remembers the list of all members: it asks for each batch of pages,
+/// and of the largest cluster the list has ten megabytes.
+inline constexpr auto member_list_memory = std::chrono::seconds{2};
+
+/// How long after its loss a copy is made anew: whoever was only cut off, or an index that was
+/// restarted, has told of its pages again by then.
+inline constexpr auto repair_delay = std::chrono::seconds{10};
+
+/// Pages whose copies are made anew in one go, on one look at the list of members; and the bytes of
+/// them a second that one member has others read from it: an eighth of a 10 Gbit/s adapter, so that
+/// pages that requests wait for come first.
+inline constexpr size_t repair_pages = 4096;
+inline constexpr uint64_t repair_bytes_per_second = uint64_t{160} << 20;
+
+/// Members that are asked in turn to take a page: where so many are full or do not answer, the
+/// cluster is.
+inline constexpr size_t copy_targets = 4;
+
 /// How long, and of how many pages, a reader remembers where the index said that they are: who asks
 /// whether a page is there reads it within milliseconds. What moved or went meanwhile costs a look
 /// at its old place. Some 200 bytes each.
@@ -159,6 +181,10 @@ inline constexpr uint32_t read_workers = 4;
 /// How long a reader waits for an owner on its host to hand out its memory. The owner answers in
 /// microseconds; one that takes seconds hangs, and the page can come from elsewhere.
 inline constexpr auto peer_memory_time = std::chrono::seconds{2};
+
+/// Processes of a machine that map the memory of one member, each twice at most (it reads, and
+/// copies for others): far more than ranks run there. Each keeps a descriptor of the owner.
+inline constexpr size_t memory_readers = 1024;
 
 /// How long a reader waits for the next bytes of an owner before it gives the owner up, and for how
 /// long it then does not ask it again. An owner answers in milliseconds, or is about to be

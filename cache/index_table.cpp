@@ -2,9 +2,10 @@
 
 #include "base/check.hpp"
 #include "base/limits.hpp"
+#include "base/mix.hpp"
 
+#include <absl/container/btree_map.h>
 #include <absl/container/btree_set.h>
-#include <absl/container/flat_hash_map.h>
 #include <absl/container/flat_hash_set.h>
 
 #include <algorithm>
@@ -127,8 +128,9 @@ struct index_table::state {
   std::vector<member_handle> free_handles;
   /// Not mounted any more, but not without replicas.
   std::deque<member_handle> leaving;
-  absl::flat_hash_map<uint64_t, member_handle> handle_of;
+  absl::btree_map<uint64_t, member_handle> handle_of;
   absl::btree_set<std::pair<time_point, member_handle>> by_silence;
+  std::vector<lost_copy> lost;
   uint64_t replicas = 0;
   uint64_t bytes = 0;
   uint64_t refused = 0;
@@ -139,6 +141,11 @@ struct index_table::state {
     if (at == handle_of.end() || members[at->second].member.epoch != epoch)
       return std::nullopt;
     return at->second;
+  }
+
+  member_status describe(member_handle handle) const {
+    const auto& entry = members[handle];
+    return {entry.member, entry.replicas, entry.bytes, entry.last_heard, entry.counters};
   }
 
   void heard(member_handle handle, time_point now) {
@@ -177,28 +184,49 @@ struct index_table::state {
     return i;
   }
 
-  void publish(member_handle handle, const announced_page& page) {
+  /// @returns false if the key has replicas enough
+  bool publish(member_handle handle, const announced_page& page) {
     const auto at = keys.find(page.key);
     if (at == keys.end()) {
       keys.insert(add(handle, page));
-      return;
+      return true;
     }
     auto count = size_t{0};
     auto last = no_record;
     for (auto i = *at; i != no_record; i = pool[i].next_of_key) {
       if (pool[i].member == handle) {
         describe(i, page);
-        return;
+        return true;
       }
       last = i;
       count += members[pool[i].member].mounted ? 1 : 0;
     }
     if (count >= limits::replicas_per_key) {
       ++refused;
-      return;
+      return false;
     }
     const auto added = add(handle, page);
     pool[last].next_of_key = added;
+    return true;
+  }
+
+  /// Notes who shall know that this replica went with its member.
+  void note_loss(record_index gone) {
+    const auto& key = pool[gone].key;
+    const auto seed = first_word(key);
+    const auto owner = members[pool[gone].member].member.member;
+    auto best = std::optional<std::pair<uint64_t, uint64_t>>{};
+    for (auto i = *keys.find(key); i != no_record; i = pool[i].next_of_key) {
+      const auto& holder = members[pool[i].member];
+      if (!holder.mounted)
+        continue;
+      if (holder.member.member == owner)
+        return; // It has mounted anew, and has the page still.
+      best = std::max(
+        best, std::optional{std::pair{mix(seed, holder.member.member), holder.member.member}});
+    }
+    if (best)
+      lost.push_back({best->second, key});
   }
 
   /// Unlinks a record from its key.
@@ -311,13 +339,16 @@ result<member_handle> index_table::mount(const member_info& member, time_point n
   return handle;
 }
 
-bool index_table::publish(uint64_t member, uint64_t epoch, std::span<const announced_page> pages) {
+std::optional<std::vector<page_key>> index_table::publish(uint64_t member, uint64_t epoch,
+                                                          std::span<const announced_page> pages) {
   const auto handle = state_->current(member, epoch);
   if (!handle)
-    return false;
+    return std::nullopt;
+  auto refused = std::vector<page_key>{};
   for (const auto& page : pages)
-    state_->publish(*handle, page);
-  return true;
+    if (!state_->publish(*handle, page))
+      refused.push_back(page.key);
+  return refused;
 }
 
 bool index_table::withdraw(uint64_t member, uint64_t epoch, std::span<const page_key> keys) {
@@ -344,12 +375,17 @@ bool index_table::reap(size_t most) {
     for (; s.members[handle].first != no_record; --most) {
       if (most == 0)
         return true;
+      s.note_loss(s.members[handle].first);
       s.remove(s.members[handle].first);
     }
     s.members[handle] = {};
     s.free_handles.push_back(handle);
   }
   return false;
+}
+
+std::vector<lost_copy> index_table::take_lost() {
+  return std::exchange(state_->lost, {});
 }
 
 located_pages index_table::locate(std::span<const page_key> keys) const {
@@ -407,13 +443,19 @@ const member_info* index_table::find(member_handle handle) const noexcept {
   return &members[handle].member;
 }
 
-std::vector<member_status> index_table::members() const {
-  auto all = std::vector<member_status>{};
-  all.reserve(state_->handle_of.size());
-  for (const auto& entry : state_->members)
-    if (entry.mounted)
-      all.push_back({entry.member, entry.replicas, entry.bytes, entry.last_heard, entry.counters});
-  return all;
+std::optional<member_status> index_table::member(uint64_t id) const {
+  const auto at = state_->handle_of.find(id);
+  if (at == state_->handle_of.end())
+    return std::nullopt;
+  return state_->describe(at->second);
+}
+
+std::vector<member_status> index_table::members(uint64_t from, size_t most) const {
+  const auto& handles = state_->handle_of;
+  auto some = std::vector<member_status>{};
+  for (auto at = handles.lower_bound(from); at != handles.end() && some.size() < most; ++at)
+    some.push_back(state_->describe(at->second));
+  return some;
 }
 
 index_counters index_table::counters() const noexcept {

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -50,6 +51,16 @@ struct member_status {
   member_counters counters;
 };
 
+/// A page whose copy went with a member that is gone.
+struct lost_copy {
+  /// The member that shall know: of those that have the page still the one that ranks highest for
+  /// it, so that all who keep track of the page tell the same one.
+  uint64_t holder = 0;
+  page_key key;
+
+  friend bool operator==(const lost_copy&, const lost_copy&) = default;
+};
+
 struct index_counters {
   uint64_t members = 0;
   /// Those that only members had that are gone are counted until they are reaped.
@@ -88,8 +99,9 @@ public:
 
   /// Enters what a member holds; what it announced before under the same key is replaced. A key
   /// with limits::replicas_per_key replicas takes no more (counted as refused).
-  /// @returns false if the member is not mounted under this epoch
-  bool publish(uint64_t member, uint64_t epoch, std::span<const announced_page> pages);
+  /// @returns the pages that were refused; nothing if the member is not mounted under this epoch
+  std::optional<std::vector<page_key>> publish(uint64_t member, uint64_t epoch,
+                                               std::span<const announced_page> pages);
 
   /// Removes what a member no longer holds; unknown keys do not matter.
   /// @returns false if the member is not mounted under this epoch
@@ -102,6 +114,10 @@ public:
   /// Frees what up to `most` replicas of members that are gone occupy.
   /// @returns whether there are more
   bool reap(size_t most);
+
+  /// The copies that were reaped since the last call, of pages that somebody else has still; not
+  /// those that their member has announced again.
+  std::vector<lost_copy> take_lost();
 
   /// The replicas of each key; none for one that is not known.
   located_pages locate(std::span<const page_key> keys) const;
@@ -122,8 +138,11 @@ public:
   /// next call that changes the table.
   const member_info* find(member_handle handle) const noexcept;
 
-  /// Every member, by handle, for people.
-  std::vector<member_status> members() const;
+  /// The member of this id.
+  std::optional<member_status> member(uint64_t id) const;
+
+  /// Members in order of their ids, from `from` on, at most `most`.
+  std::vector<member_status> members(uint64_t from, size_t most) const;
 
   index_counters counters() const noexcept;
 

@@ -31,6 +31,7 @@ struct page_entry {
   uint32_t children = 0;
   uint32_t generation = 0;
   uint32_t length = 0;
+  uint8_t copies = 1;
   bool is_published = false;
   pin_kind pin = pin_kind::none;
   /// Of a soft pin.
@@ -185,6 +186,7 @@ struct segment_table::state {
     page.length = wanted.length;
     page.fingerprint = wanted.fingerprint;
     page.tenant = wanted.tenant;
+    page.copies = wanted.copies;
     page.generation = next_generation();
     if (const auto orphan = orphans.find(wanted.key); orphan != orphans.end()) {
       page.children = orphan->second;
@@ -236,6 +238,11 @@ struct segment_table::state {
   stored_page describe(entry_index i) const {
     const auto& page = entries[i];
     return {page.key, page.offset, page.generation, page.length, page.bytes, page.fingerprint};
+  }
+
+  kept_page describe_all(entry_index i) const {
+    const auto& page = entries[i];
+    return {describe(i), page.parent, page.tenant, page.pin, page.pinned_until, page.copies};
   }
 
   // -- room -------------------------------------------------------------------
@@ -450,6 +457,19 @@ void segment_table::close() noexcept {
   state_->is_closed = true;
 }
 
+void segment_table::open() noexcept {
+  state_->is_closed = false;
+}
+
+bool segment_table::is_closed() const noexcept {
+  return state_->is_closed;
+}
+
+std::optional<kept_page> segment_table::describe(const page_key& key) const {
+  const auto i = state_->find(key);
+  return i ? std::optional{state_->describe_all(*i)} : std::nullopt;
+}
+
 std::vector<stored_page> segment_table::published(uint64_t offset, size_t count) const {
   auto pages = std::vector<stored_page>{};
   const auto& places = state_->places;
@@ -482,11 +502,8 @@ std::vector<kept_page> segment_table::worth_keeping(uint64_t uses) const {
       const auto& parent = s.entries[*i].parent;
       i = parent ? s.find(*parent) : std::nullopt;
     }
-    for (; !path.empty(); path.pop_back()) {
-      const auto& page = s.entries[path.back()];
-      kept.push_back(
-        {s.describe(path.back()), page.parent, page.tenant, page.pin, page.pinned_until});
-    }
+    for (; !path.empty(); path.pop_back())
+      kept.push_back(s.describe_all(path.back()));
   }
   return kept;
 }

@@ -39,6 +39,8 @@ struct segment_request {
   uint64_t fingerprint = 0;
   /// Whose quota it counts for; 0 is everybody without a salt.
   uint64_t tenant = 0;
+  /// Copies of the page that there shall be.
+  uint8_t copies = 1;
 };
 
 /// What became of a request for room.
@@ -107,6 +109,8 @@ struct kept_page {
   pin_kind pin = pin_kind::none;
   /// When a soft pin ends.
   time_point pinned_until;
+  /// Copies that there shall be.
+  uint8_t copies = 1;
 };
 
 struct segment_counters {
@@ -181,8 +185,15 @@ public:
   /// writer)
   bool remove(const page_key& key);
 
-  /// From now on nothing is reserved or published any more.
+  /// From now on nothing is reserved or published any more, until it is opened again.
   void close() noexcept;
+
+  void open() noexcept;
+
+  bool is_closed() const noexcept;
+
+  /// The published page with what is known of it beside its place.
+  std::optional<kept_page> describe(const page_key& key) const;
 
   /// Published pages in order of their places, from `offset` on, at most `count`. The next part of
   /// a block report begins behind the last page. Costs the pages it returns and passes.

@@ -2,6 +2,7 @@
 
 #include "backends/ask.hpp"
 #include "backends/index_link.hpp"
+#include "backends/member_lists.hpp"
 #include "base/limits.hpp"
 #include "base/units.hpp"
 #include "cache/page_hash.hpp"
@@ -20,9 +21,11 @@
 #include <charconv>
 #include <cstdio>
 #include <fstream>
+#include <future>
 #include <iterator>
 #include <map>
 #include <set>
+#include <utility>
 
 namespace hicache {
 
@@ -50,19 +53,24 @@ public:
   result<std::vector<member_info>> members() {
     for (const auto& shard : link_.view()->shards)
       if (shard)
-        if (auto list = ask<member_list>(shard, atom::members_v, member_query{}))
-          return std::move(list->members);
+        if (auto list = list_members(system_, shard, clock_, clock_.now() + time_))
+          return list;
     return fail(ec::peer_unreachable, "no shard of the index answers");
   }
 
   result<member_actor> find(uint64_t member) {
-    const auto all = members();
-    if (!all)
-      return tl::unexpected{all.error()};
-    const auto at = std::ranges::find(*all, member, &member_info::member);
-    if (at == all->end())
-      return fail(ec::not_found, absl::StrFormat("there is no member %016x", member));
-    return reach(*at);
+    for (const auto& shard : link_.view()->shards) {
+      if (!shard)
+        continue;
+      const auto found
+        = list_members(system_, shard, std::span{&member, 1}, clock_, clock_.now() + time_);
+      if (!found)
+        continue;
+      if (found->empty())
+        return fail(ec::not_found, absl::StrFormat("there is no member %016x", member));
+      return reach(found->front());
+    }
+    return fail(ec::peer_unreachable, "no shard of the index answers");
   }
 
   member_actor reach(const member_info& member) { return network_.member_at(member.address); }
@@ -146,6 +154,7 @@ private:
   }
 
   duration time_;
+  monotonic_clock clock_;
   system_config config_;
   caf::actor_system system_{config_};
   rpc_network network_;
@@ -307,15 +316,37 @@ result<int> clear(cluster_client& cluster, uint64_t fingerprint, bool as_json) {
   return show_totals(all, "cleared", as_json);
 }
 
-result<int> drain(cluster_client& cluster, uint64_t id, duration time, bool as_json) {
+/// Says each second how far a member is that is being drained, until it has answered.
+result<drain_report> watch_drain(cluster_client& cluster, const member_actor& member,
+                                 std::future<result<drain_report>> answer) {
+  auto shown = uint64_t{0};
+  while (answer.wait_for(std::chrono::seconds{1}) != std::future_status::ready) {
+    const auto now = cluster.ask<drain_progress>(member, atom::status_v, status_query{});
+    if (now && now->tried != std::exchange(shown, now->tried))
+      std::fprintf(stderr, "%llu of %llu pages tried, %llu copied\n",
+                   static_cast<unsigned long long>(now->tried),
+                   static_cast<unsigned long long>(now->pages),
+                   static_cast<unsigned long long>(now->moved));
+  }
+  return answer.get();
+}
+
+result<int> drain(cluster_client& cluster, uint64_t id, bool force, duration time, bool as_json) {
   const auto member = cluster.find(id);
   if (!member)
     return tl::unexpected{member.error()};
   std::fprintf(stderr, "draining member %s; it takes no more pages\n", name_of(id).c_str());
-  const auto report
-    = cluster.ask_within<drain_report>(time, *member, atom::drain_v, drain_request{});
-  if (!report)
-    return tl::unexpected{report.error()};
+  const auto report = watch_drain(cluster, *member, std::async(std::launch::async, [&] {
+                                    return cluster.ask_within<drain_report>(
+                                      time, *member, atom::drain_v, drain_request{force});
+                                  }));
+  if (!report) {
+    std::fprintf(stderr,
+                 "member %s is not drained: %s; drain it again, with --force to give pinned pages "
+                 "up, or take it back with --undo\n",
+                 name_of(id).c_str(), report.error().detail.c_str());
+    return exit_failed;
+  }
   if (as_json)
     std::printf("%s\n",
                 json{{"moved", report->moved}, {"withdrawn", report->withdrawn}}.dump().c_str());
@@ -323,6 +354,24 @@ result<int> drain(cluster_client& cluster, uint64_t id, duration time, bool as_j
     std::printf("copied %llu pages to other members and withdrew %llu; the process may end now\n",
                 static_cast<unsigned long long>(report->moved),
                 static_cast<unsigned long long>(report->withdrawn));
+  return exit_ok;
+}
+
+result<int> end_drain(cluster_client& cluster, uint64_t id, bool as_json) {
+  const auto member = cluster.find(id);
+  if (!member)
+    return tl::unexpected{member.error()};
+  const auto was = cluster.ask<drain_progress>(*member, atom::resume_v, drain_request{});
+  if (!was) {
+    std::fprintf(stderr, "member %s: %s\n", name_of(id).c_str(), to_string(was.error()).c_str());
+    return exit_failed;
+  }
+  if (as_json)
+    std::printf("%s\n", json{{"was_closed", was->is_closed}}.dump().c_str());
+  else
+    std::printf(was->is_closed ? "member %s takes pages again\n"
+                               : "member %s was not drained; it takes pages as before\n",
+                name_of(id).c_str());
   return exit_ok;
 }
 
@@ -388,6 +437,9 @@ cluster_commands::cluster_commands(CLI::App& app) : app_(app) {
                         "withdraws the rest; it takes no more");
   add_index(drain_);
   drain_->add_option("--member", member_, "as hicachectl status shows it")->required();
+  auto* force = drain_->add_flag("--force", force_,
+                                 "also if pinned pages cannot be copied to others: they are gone");
+  drain_->add_flag("--undo", undo_, "ends draining: the member takes pages again")->excludes(force);
   retire_ = add("retire", "takes a shard of the index away: the others keep its pages from now on");
   add_index(retire_);
   retire_->add_option("--shard", shard_, "its number, as hicachectl status shows it")->required();
@@ -450,7 +502,8 @@ result<int> cluster_commands::perform() const {
   if (*clear_)
     return clear(**cluster, *id, json_);
   if (*drain_)
-    return drain(**cluster, *id, drain_timeout_, json_);
+    return undo_ ? end_drain(**cluster, *id, json_)
+                 : drain(**cluster, *id, force_, drain_timeout_, json_);
   if (*retire_)
     return retire(**cluster, shard_, json_);
   const auto ttl = std::chrono::duration_cast<std::chrono::milliseconds>(ttl_).count();

@@ -57,6 +57,8 @@ private:
   bool hard_ = false;
   std::string namespace_;
   std::string member_;
+  bool force_ = false;
+  bool undo_ = false;
   uint32_t shard_ = 0;
 };
 

@@ -66,7 +66,7 @@ result<std::unique_ptr<cluster_member>> cluster_member::join(caf::actor_system& 
   if (member->options_.segment_bytes > 0 || member->options_.lent)
     if (auto lent = member->lend(); !lent)
       return tl::unexpected{lent.error()};
-  member->index_ = std::make_unique<index_link>(system, member->network_.connector(), *where);
+  member->index_ = std::make_shared<index_link>(system, member->network_.connector(), *where);
   if (auto connected = member->index_->connect(limits::index_connect_time); !connected)
     return tl::unexpected{connected.error()};
   if (!member->memory_.empty())
@@ -76,8 +76,6 @@ result<std::unique_ptr<cluster_member>> cluster_member::join(caf::actor_system& 
 }
 
 cluster_member::~cluster_member() {
-  if (options_.lent)
-    options_.lent->close();
   auto self = caf::scoped_actor{system_};
   const auto end = [&](const auto& actor) {
     if (!actor)
@@ -88,6 +86,8 @@ cluster_member::~cluster_member() {
   network_.stop_serving();
   // The segment first: it withdraws, and asks for no more copies.
   end(segment_);
+  if (options_.lent)
+    options_.lent->close();
   end(copier_);
 }
 
@@ -143,15 +143,15 @@ result<void> cluster_member::start() {
   settings.mounts.member = info_;
   settings.mounts.reach
     = [members = network_.members()](const member_info& other) { return members(other.address); };
-  settings.mounts.index = [link = index_.get()] { return link->view(); };
-  settings.mounts.index_lost
-    = [link = index_.get()](const index_actor& shard) { link->lost(shard); };
-  settings.mounts.index_heard = [link = index_.get()](uint64_t digest) { link->heard(digest); };
+  settings.mounts.index = [link = index_] { return link->view(); };
+  settings.mounts.index_lost = [link = index_](const index_actor& shard) { link->lost(shard); };
+  settings.mounts.index_heard = [link = index_](uint64_t digest) { link->heard(digest); };
   settings.mounts.timeout = index_timeout;
   settings.memory = memory_;
   settings.policy = options_.policy;
   settings.lent = options_.lent;
   settings.copier = copier_;
+  settings.copies = static_cast<uint8_t>(options_.replicas);
   settings.figures = figures_;
   settings.clock = options_.clock;
   segment_ = system_.spawn<caf::detached>(hicache::segment, std::move(settings));

@@ -97,7 +97,8 @@ private:
   std::unique_ptr<memory_offer> offer_;
   std::unique_ptr<page_server> server_;
   rpc_network network_;
-  std::unique_ptr<index_link> index_;
+  /// Actors that end a moment later use it still.
+  std::shared_ptr<index_link> index_;
   member_info info_;
   segment_actor segment_;
   copier_actor copier_;

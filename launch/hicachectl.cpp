@@ -2,6 +2,7 @@
 // compares op logs.
 
 #include "backends/index_link.hpp"
+#include "backends/member_lists.hpp"
 #include "base/units.hpp"
 #include "launch/cluster_commands.hpp"
 #include "launch/model_commands.hpp"
@@ -15,14 +16,15 @@
 
 #include <absl/strings/str_format.h>
 #include <caf/actor_system.hpp>
-#include <caf/scoped_actor.hpp>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <optional>
+#include <future>
 #include <string>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -47,7 +49,7 @@ struct shard_status {
   std::string trouble;
 };
 
-result<std::vector<shard_status>> ask_status(const status_flags& flags) {
+result<std::vector<shard_status>> ask_shards(const status_flags& flags) {
   const auto where = rpc::parse_endpoints(flags.index);
   if (!where)
     return fail(ec::invalid_argument, "--index: " + where.error().detail);
@@ -60,27 +62,24 @@ result<std::vector<shard_status>> ask_status(const status_flags& flags) {
   const auto end = std::chrono::steady_clock::now() + flags.timeout;
   if (auto connected = link.connect(flags.timeout); !connected)
     return tl::unexpected{connected.error()};
-  const auto left = std::max<duration>(end - std::chrono::steady_clock::now(), answer_time_min);
   const auto view = link.view();
-  auto self = caf::scoped_actor{system};
-  const auto ask = [&](const index_actor& shard) {
-    return self->request(shard, caf::timespan{left}, atom::status_v, status_query{});
-  };
+  const auto clock = monotonic_clock{};
+  const auto deadline = std::max<time_point>(end, clock.now() + answer_time_min);
   // All at once, so that they have the same time.
-  auto asked = std::vector<std::optional<decltype(ask({}))>>{};
+  auto asked = std::vector<std::future<result<index_status>>>{};
   for (const auto& shard : view->shards)
-    asked.push_back(shard ? std::optional{ask(shard)} : std::nullopt);
+    asked.push_back(std::async(std::launch::async, [&, shard]() -> result<index_status> {
+      if (!shard)
+        return fail(ec::peer_unreachable, "not reached");
+      return ask_status(system, shard, clock, deadline);
+    }));
   auto all = std::vector<shard_status>{};
   for (auto i = size_t{0}; i < view->numbers.size(); ++i) {
-    auto& shard
-      = all.emplace_back(shard_status{view->numbers[i], view->addresses[i], {}, "not reached"});
-    if (asked[i])
-      asked[i]->receive(
-        [&](index_status& x) {
-          shard.status = std::move(x);
-          shard.trouble.clear();
-        },
-        [&](const caf::error& err) { shard.trouble = to_string(from_caf(err)); });
+    auto& shard = all.emplace_back(shard_status{view->numbers[i], view->addresses[i], {}, {}});
+    if (auto status = asked[i].get())
+      shard.status = std::move(*status);
+    else
+      shard.trouble = view->shards[i] ? to_string(status.error()) : status.error().detail;
   }
   return all;
 }
@@ -88,18 +87,19 @@ result<std::vector<shard_status>> ask_status(const status_flags& flags) {
 /// The index as one: counts of all shards together, members with what all shards know of them.
 index_status total(const std::vector<shard_status>& shards) {
   auto sum = index_status{};
+  auto positions = std::unordered_map<uint64_t, size_t>{};
   for (const auto& shard : shards) {
     const auto& status = shard.status;
     for (const auto& member : status.members) {
-      const auto known = std::ranges::find(sum.members, member.info.member,
-                                           [](const auto& x) { return x.info.member; });
-      if (known == sum.members.end()) {
+      const auto [at, is_new] = positions.try_emplace(member.info.member, sum.members.size());
+      if (is_new) {
         sum.members.push_back(member);
         continue;
       }
-      known->pages += member.pages;
-      known->bytes += member.bytes;
-      known->silent_ms = std::max(known->silent_ms, member.silent_ms);
+      auto& known = sum.members[at->second];
+      known.pages += member.pages;
+      known.bytes += member.bytes;
+      known.silent_ms = std::max(known.silent_ms, member.silent_ms);
     }
     sum.keys += status.keys;
     sum.replicas += status.replicas;
@@ -192,7 +192,7 @@ void print(const std::vector<shard_status>& shards) {
 
 result<int> show_status(const status_flags& flags) {
   start_logging("error", 0, 1);
-  const auto status = ask_status(flags);
+  const auto status = ask_shards(flags);
   if (!status)
     return tl::unexpected{status.error()};
   if (flags.json)

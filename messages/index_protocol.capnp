@@ -43,6 +43,8 @@ struct Membership {
   known @0 :Bool;
   memberTtlMs @1 :UInt64;
   shardsDigest @2 :UInt64;
+  refused @3 :List(Key);
+  lost @4 :List(Key);
 }
 
 struct MemberCounters {
@@ -99,13 +101,18 @@ struct Placements {
 
 struct MemberQuery {
   members @0 :List(UInt64);
+  from @1 :UInt64;
+  most @2 :UInt32;
 }
 
 struct MemberList {
   members @0 :List(MemberInfo);
+  hasMore @1 :Bool;
 }
 
 struct StatusQuery {
+  from @0 :UInt64;
+  most @1 :UInt32;
 }
 
 struct MemberState {
@@ -126,11 +133,13 @@ struct IndexStatus {
   keysFound @6 :UInt64;
   membersLost @7 :UInt64;
   uptimeMs @8 :UInt64;
+  hasMore @9 :Bool;
 }
 
 struct PageTotals {
   pages @0 :UInt64;
   bytes @1 :UInt64;
+  leftOut @2 :List(Key);
 }
 
 struct PagePins {
@@ -150,6 +159,7 @@ struct CopiedPage {
   tenant @3 :UInt64;
   pin @4 :UInt8;
   pinTtlMs @5 :UInt64;
+  copies @6 :UInt8 = 1;
 }
 
 struct PageCopies {
@@ -158,9 +168,18 @@ struct PageCopies {
 }
 
 struct DrainRequest {
+  force @0 :Bool;
 }
 
 struct DrainReport {
   moved @0 :UInt64;
   withdrawn @1 :UInt64;
+}
+
+struct DrainProgress {
+  isDraining @0 :Bool;
+  isClosed @1 :Bool;
+  pages @2 :UInt64;
+  tried @3 :UInt64;
+  moved @4 :UInt64;
 }

@@ -88,6 +88,12 @@ struct membership {
   uint64_t member_ttl_ms = 0;
   /// `digest_of` the map that the shard's process knows; 0 if it has none.
   uint64_t shards_digest = 0;
+  /// Of the pages just announced: those that have limits::replicas_per_key replicas without this
+  /// one. Nobody will find them here.
+  std::vector<page_key> refused = {};
+  /// Pages of this member whose copy elsewhere went with a member, each told once, to one of those
+  /// that still have it.
+  std::vector<page_key> lost = {};
 
   friend bool operator==(const membership&, const membership&) = default;
 };
@@ -179,9 +185,13 @@ struct placements {
   friend bool operator==(const placements&, const placements&) = default;
 };
 
-/// Members to describe; all if empty.
+/// Members to describe: those named here, or all if it names none.
 struct member_query {
   std::vector<uint64_t> members;
+  /// Of all, in order of their ids: those with this id or a higher one, and at most so many; 0 asks
+  /// for all at once, which fits one message up to some thousand members.
+  uint64_t from = 0;
+  uint32_t most = 0;
 
   friend bool operator==(const member_query&, const member_query&) = default;
 };
@@ -189,12 +199,17 @@ struct member_query {
 /// Answer to a member query. Unknown members are left out.
 struct member_list {
   std::vector<member_info> members;
+  /// There are members with higher ids.
+  bool has_more = false;
 
   friend bool operator==(const member_list&, const member_list&) = default;
 };
 
-/// Asks for the state of a shard.
+/// Asks for the state of a shard; of its members as member_query does.
 struct status_query {
+  uint64_t from = 0;
+  uint32_t most = 0;
+
   friend bool operator==(const status_query&, const status_query&) = default;
 };
 
@@ -221,6 +236,8 @@ struct index_status {
   uint64_t keys_found = 0;
   uint64_t members_lost = 0;
   uint64_t uptime_ms = 0;
+  /// As in member_list.
+  bool has_more = false;
 
   friend bool operator==(const index_status&, const index_status&) = default;
 };
@@ -230,6 +247,8 @@ struct page_totals {
   uint64_t pages = 0;
   /// Headers included.
   uint64_t bytes = 0;
+  /// The pages that were asked for in vain.
+  std::vector<page_key> left_out = {};
 
   friend bool operator==(const page_totals&, const page_totals&) = default;
 };
@@ -262,6 +281,9 @@ struct copied_page {
   /// As in page_pins.
   uint8_t pin = 0;
   uint64_t pin_ttl_ms = 0;
+  /// Copies that there shall be, on different hosts: when one is lost, those who have others see to
+  /// it.
+  uint8_t copies = 1;
 
   friend bool operator==(const copied_page&, const copied_page&) = default;
 };
@@ -276,6 +298,9 @@ struct page_copies {
 
 /// Asks a member to give its pages away and to take no more.
 struct drain_request {
+  /// Also if pinned pages cannot be copied to anybody.
+  bool force = false;
+
   friend bool operator==(const drain_request&, const drain_request&) = default;
 };
 
@@ -287,6 +312,19 @@ struct drain_report {
   uint64_t withdrawn = 0;
 
   friend bool operator==(const drain_report&, const drain_report&) = default;
+};
+
+/// How a member gets on with being drained.
+struct drain_progress {
+  bool is_draining = false;
+  /// It takes no pages.
+  bool is_closed = false;
+  /// To be copied to others, tried so far, and copied.
+  uint64_t pages = 0;
+  uint64_t tried = 0;
+  uint64_t moved = 0;
+
+  friend bool operator==(const drain_progress&, const drain_progress&) = default;
 };
 
 } // namespace hicache

@@ -120,16 +120,21 @@ using consensus_actor = caf::typed_actor<
 
 /// A MEMBER of the cluster store, as others see it: the actor that owns the memory which it lends.
 using member_actor = caf::typed_actor<
-  // Reads these pages from another member and keeps them. Answers when that is done, with the pages
-  // that it has now.
+  // Reads these pages from another member and keeps them, with their pins. Answers when that is
+  // done, with the pages that it has now and those that it has not.
   caf::replies_to<atom::copy, page_copies>::with<page_totals>,
-  // Pins pages. Answers what was pinned.
+  // Pins pages. Answers what was pinned, and what was not.
   caf::replies_to<atom::pin, page_pins>::with<page_totals>,
   // Withdraws the pages of a namespace and frees them.
   caf::replies_to<atom::clear, namespace_pages>::with<page_totals>,
   // Copies pinned and hot pages to other members, withdraws all, and takes none any more. Answers
-  // when nothing is left.
+  // when nothing is left. Fails, and withdraws nothing, if nobody takes a pinned page, unless it is
+  // forced.
   caf::replies_to<atom::drain, drain_request>::with<drain_report>,
+  // How draining gets on.
+  caf::replies_to<atom::status, status_query>::with<drain_progress>,
+  // Ends draining, and takes pages again. Answers how far it was.
+  caf::replies_to<atom::resume, drain_request>::with<drain_progress>,
   // These pages were read from here.
   caf::reacts_to<atom::touch, key_batch>,
   // A reader found these pages damaged.
@@ -143,15 +148,16 @@ using segment_actor = member_actor::extend<
   // Finds room for pages, evicting if needed.
   caf::replies_to<atom::reserve, segment_pages>::with<segment_slots>,
   // The pages in these slots are complete: from now on they are offered to everyone. Answers when
-  // the index knows.
-  caf::replies_to<atom::publish, segment_slots>::with<atom::ok>,
+  // the index knows, with those that are not offered all the same: the index has enough copies of
+  // them, or the segment takes none any more.
+  caf::replies_to<atom::publish, segment_slots>::with<key_batch>,
   // Gives slots back that will not be written.
   caf::reacts_to<atom::abort, segment_slots>,
   // These pages are not lent any more: what L2 holds in their place is, or will be, another page.
   caf::reacts_to<atom::withdraw, segment_slots>,
   // Withdraws pages and frees their slots.
   caf::replies_to<atom::remove, key_list>::with<atom::ok>,
-  // Itself: heartbeat, and mounting again after the index was lost.
+  // Itself: heartbeat, mounting again after the index was lost, and copies to be repaired.
   caf::reacts_to<atom::tick>>;
 
 /// The COPIER reads pages of other members into this rank's segment. Detached, because reading
@@ -160,10 +166,13 @@ using copier_actor = caf::typed_actor<
   // Segment: as the member's; with the segment itself.
   caf::replies_to<atom::copy, page_copies, caf::strong_actor_ptr>::with<page_totals>>;
 
-/// The DRAINER copies the pages of a member that leaves to others.
-using drainer_actor = caf::typed_actor<
-  // Segment: once. Answers when all has been tried.
-  caf::replies_to<atom::drain>::with<drain_report>>;
+/// The SPREADER has other members copy pages of its own one.
+using spreader_actor = caf::typed_actor<
+  // Segment: once. Answers when all has been tried, with the pages that others have now, and those
+  // that nobody took.
+  caf::replies_to<atom::copy>::with<page_totals>,
+  // Itself: the next batch may go.
+  caf::reacts_to<atom::tick>>;
 
 /// The INDEX knows, for its share of the cluster's keys, which segments hold which page. One of
 /// some shards, in a process of its own.

@@ -18,6 +18,8 @@ struct segment_page {
   /// `fingerprint_of` its namespace, and whose quota it counts for.
   uint64_t fingerprint = 0;
   uint64_t tenant = 0;
+  /// As in copied_page.
+  uint8_t copies = 1;
 };
 
 struct segment_pages {

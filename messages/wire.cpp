@@ -162,6 +162,7 @@ void write(const copied_page& x, schema::CopiedPage::Builder to) {
   to.setTenant(x.tenant);
   to.setPin(x.pin);
   to.setPinTtlMs(x.pin_ttl_ms);
+  to.setCopies(x.copies);
 }
 
 void read(schema::CopiedPage::Reader from, copied_page& x) {
@@ -171,7 +172,9 @@ void read(schema::CopiedPage::Reader from, copied_page& x) {
   x.tenant = from.getTenant();
   x.pin = pin_of(from.getPin());
   x.pin_ttl_ms = from.getPinTtlMs();
+  x.copies = from.getCopies();
   KJ_REQUIRE(x.parent != x.page.key, "a page cannot be its own parent");
+  KJ_REQUIRE(x.copies <= limits::replicas_per_key, "too many copies");
 }
 
 } // namespace
@@ -213,12 +216,16 @@ void write(const membership& x, schema::Membership::Builder to) {
   to.setKnown(x.known);
   to.setMemberTtlMs(x.member_ttl_ms);
   to.setShardsDigest(x.shards_digest);
+  write_list(x.refused, to.initRefused(size_of(x.refused)));
+  write_list(x.lost, to.initLost(size_of(x.lost)));
 }
 
 void read(schema::Membership::Reader from, membership& x) {
   x.known = from.getKnown();
   x.member_ttl_ms = from.getMemberTtlMs();
   x.shards_digest = from.getShardsDigest();
+  read_list(from.getRefused(), limits::index_batch_keys, x.refused);
+  read_list(from.getLost(), limits::index_batch_keys, x.lost);
 }
 
 void write(const shard_map& x, schema::ShardMap::Builder to) {
@@ -312,6 +319,8 @@ void write(const member_query& x, schema::MemberQuery::Builder to) {
   auto members = to.initMembers(size_of(x.members));
   for (auto i = 0u; i < members.size(); ++i)
     members.set(i, x.members[i]);
+  to.setFrom(x.from);
+  to.setMost(x.most);
 }
 
 void read(schema::MemberQuery::Reader from, member_query& x) {
@@ -320,19 +329,29 @@ void read(schema::MemberQuery::Reader from, member_query& x) {
   x.members.reserve(members.size());
   for (const auto member : members)
     x.members.push_back(member);
+  x.from = from.getFrom();
+  x.most = from.getMost();
 }
 
 void write(const member_list& x, schema::MemberList::Builder to) {
   write_list(x.members, to.initMembers(size_of(x.members)));
+  to.setHasMore(x.has_more);
 }
 
 void read(schema::MemberList::Reader from, member_list& x) {
   read_list(from.getMembers(), limits::index_members, x.members);
+  x.has_more = from.getHasMore();
 }
 
-void write(const status_query&, schema::StatusQuery::Builder) {}
+void write(const status_query& x, schema::StatusQuery::Builder to) {
+  to.setFrom(x.from);
+  to.setMost(x.most);
+}
 
-void read(schema::StatusQuery::Reader, status_query&) {}
+void read(schema::StatusQuery::Reader from, status_query& x) {
+  x.from = from.getFrom();
+  x.most = from.getMost();
+}
 
 void write(const index_status& x, schema::IndexStatus::Builder to) {
   write_list(x.members, to.initMembers(size_of(x.members)));
@@ -344,6 +363,7 @@ void write(const index_status& x, schema::IndexStatus::Builder to) {
   to.setKeysFound(x.keys_found);
   to.setMembersLost(x.members_lost);
   to.setUptimeMs(x.uptime_ms);
+  to.setHasMore(x.has_more);
 }
 
 void read(schema::IndexStatus::Reader from, index_status& x) {
@@ -356,16 +376,19 @@ void read(schema::IndexStatus::Reader from, index_status& x) {
   x.keys_found = from.getKeysFound();
   x.members_lost = from.getMembersLost();
   x.uptime_ms = from.getUptimeMs();
+  x.has_more = from.getHasMore();
 }
 
 void write(const page_totals& x, schema::PageTotals::Builder to) {
   to.setPages(x.pages);
   to.setBytes(x.bytes);
+  write_list(x.left_out, to.initLeftOut(size_of(x.left_out)));
 }
 
 void read(schema::PageTotals::Reader from, page_totals& x) {
   x.pages = from.getPages();
   x.bytes = from.getBytes();
+  read_list(from.getLeftOut(), limits::index_batch_keys, x.left_out);
 }
 
 void write(const page_pins& x, schema::PagePins::Builder to) {
@@ -398,9 +421,13 @@ void read(schema::PageCopies::Reader from, page_copies& x) {
   read_list(from.getPages(), limits::storage_batch_pages, x.pages);
 }
 
-void write(const drain_request&, schema::DrainRequest::Builder) {}
+void write(const drain_request& x, schema::DrainRequest::Builder to) {
+  to.setForce(x.force);
+}
 
-void read(schema::DrainRequest::Reader, drain_request&) {}
+void read(schema::DrainRequest::Reader from, drain_request& x) {
+  x.force = from.getForce();
+}
 
 void write(const drain_report& x, schema::DrainReport::Builder to) {
   to.setMoved(x.moved);
@@ -410,6 +437,22 @@ void write(const drain_report& x, schema::DrainReport::Builder to) {
 void read(schema::DrainReport::Reader from, drain_report& x) {
   x.moved = from.getMoved();
   x.withdrawn = from.getWithdrawn();
+}
+
+void write(const drain_progress& x, schema::DrainProgress::Builder to) {
+  to.setIsDraining(x.is_draining);
+  to.setIsClosed(x.is_closed);
+  to.setPages(x.pages);
+  to.setTried(x.tried);
+  to.setMoved(x.moved);
+}
+
+void read(schema::DrainProgress::Reader from, drain_progress& x) {
+  x.is_draining = from.getIsDraining();
+  x.is_closed = from.getIsClosed();
+  x.pages = from.getPages();
+  x.tried = from.getTried();
+  x.moved = from.getMoved();
 }
 
 namespace {
@@ -480,6 +523,7 @@ HICACHE_DEFINE_CODEC(namespace_pages, NamespacePages)
 HICACHE_DEFINE_CODEC(page_copies, PageCopies)
 HICACHE_DEFINE_CODEC(drain_request, DrainRequest)
 HICACHE_DEFINE_CODEC(drain_report, DrainReport)
+HICACHE_DEFINE_CODEC(drain_progress, DrainProgress)
 
 #undef HICACHE_DEFINE_CODEC
 

@@ -44,6 +44,7 @@ HICACHE_DECLARE_CODEC(namespace_pages)
 HICACHE_DECLARE_CODEC(page_copies)
 HICACHE_DECLARE_CODEC(drain_request)
 HICACHE_DECLARE_CODEC(drain_report)
+HICACHE_DECLARE_CODEC(drain_progress)
 
 #undef HICACHE_DECLARE_CODEC
 

@@ -39,6 +39,7 @@ HICACHE_DECLARE_VALUE(namespace_pages, NamespacePages)
 HICACHE_DECLARE_VALUE(page_copies, PageCopies)
 HICACHE_DECLARE_VALUE(drain_request, DrainRequest)
 HICACHE_DECLARE_VALUE(drain_report, DrainReport)
+HICACHE_DECLARE_VALUE(drain_progress, DrainProgress)
 
 #undef HICACHE_DECLARE_VALUE
 

@@ -188,6 +188,10 @@ private:
         return send<namespace_pages, page_totals>(member.clearRequest(), what);
       case atom::drain::uint_value():
         return send<drain_request, drain_report>(member.drainRequest(), what);
+      case atom::status::uint_value():
+        return send<status_query, drain_progress>(member.progressRequest(), what);
+      case atom::resume::uint_value():
+        return send<drain_request, drain_progress>(member.resumeRequest(), what);
       case atom::touch::uint_value():
         return send<key_batch>(member.touchRequest(), what);
       case atom::corrupt::uint_value():

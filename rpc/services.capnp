@@ -58,4 +58,6 @@ interface Member {
   drain @3 Protocol.DrainRequest -> Protocol.DrainReport;
   touch @4 Protocol.KeyBatch -> Done;
   corrupt @5 Protocol.KeyBatch -> Done;
+  progress @6 Protocol.StatusQuery -> Protocol.DrainProgress;
+  resume @7 Protocol.DrainRequest -> Protocol.DrainProgress;
 }

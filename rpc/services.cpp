@@ -126,6 +126,14 @@ public:
     return relay<drain_request, drain_report>(context, atom::drain_v);
   }
 
+  kj::Promise<void> progress(ProgressContext context) override {
+    return relay<status_query, drain_progress>(context, atom::status_v);
+  }
+
+  kj::Promise<void> resume(ResumeContext context) override {
+    return relay<drain_request, drain_progress>(context, atom::resume_v);
+  }
+
   kj::Promise<void> touch(TouchContext context) override {
     return pass<key_batch>(context, atom::touch_v);
   }

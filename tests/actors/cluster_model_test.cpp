@@ -138,7 +138,7 @@ private:
         slots.pop_back();
       }
       caf::anon_send(each.at->segment, atom::abort_v, given_up);
-      const auto answer = send_request<atom::ok>(each.at->segment, atom::publish_v, each.slots);
+      const auto answer = send_request<key_batch>(each.at->segment, atom::publish_v, each.slots);
       expect_answer(each.at, [answer] { return answer.arrived(); });
     }
     return slots.empty() || step == 4;
@@ -188,8 +188,8 @@ private:
         return true;
       default:
         if (each.at->is_alive) {
-          const auto answer
-            = send_request<atom::ok>(each.at->segment, atom::publish_v, segment_slots{{each.slot}});
+          const auto answer = send_request<key_batch>(each.at->segment, atom::publish_v,
+                                                      segment_slots{{each.slot}});
           expect_answer(each.at, [answer] { return answer.arrived(); });
           ++totals_.lent;
         }
@@ -329,8 +329,12 @@ private:
       return;
     at->is_drained = true;
     ++totals_.drained;
-    const auto answer = send_request<drain_report>(at->segment, atom::drain_v, drain_request{});
-    expect_answer(at, [answer] { return answer.arrived(); });
+    const auto answer
+      = send_request<drain_report>(at->segment, atom::drain_v, drain_request{draw(2) == 0});
+    expect_answer(at, [at, answer] {
+      at->is_drained = answer.arrived() && answer.get(); // Not while nobody takes a pinned page.
+      return answer.arrived();
+    });
   }
 
   // -- what happens next ------------------------------------------------------

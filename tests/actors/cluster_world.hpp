@@ -183,7 +183,7 @@ inline copier_actor::behavior_type memory_copier(copier_actor::pointer self,
         if (const auto& slot = slots.list[i]; slot.what == segment_slot::state::reserved)
           (copy_page(members, memory, slot, pages, i) ? complete : failed).list.push_back(slot);
       self->send(into, atom::abort_v, failed);
-      auto on_ok = [promise, n = complete.list.size()](atom::ok) mutable {
+      auto on_ok = [promise, n = complete.list.size()](const key_batch&) mutable {
         promise.deliver(page_totals{n, 0});
       };
       self->request(into, caf::infinite, atom::publish_v, complete).then(on_ok, on_error);

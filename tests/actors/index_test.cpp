@@ -1,4 +1,6 @@
 #include "actors/index.hpp"
+#include "base/limits.hpp"
+#include "messages/wire.hpp"
 #include "tests/actors/fakes.hpp"
 
 #include <algorithm>
@@ -69,6 +71,35 @@ TEST_F(IndexTest, LocatesWhatMembersPublish) {
   EXPECT_TRUE(found->replicas[1].empty());
   ASSERT_EQ(found->replicas[2].size(), 2u);
   EXPECT_EQ(found->replicas[2][1], (replica{2, 45056, 7, 512}));
+}
+
+TEST_F(IndexTest, ListsOfTheMostMembersWithTheLongestNamesComeInParts) {
+  for (auto id = uint64_t{1}; id <= limits::index_members; ++id) {
+    auto info = member(id);
+    for (auto* name : {&info.host, &info.memory_name, &info.page_address, &info.address})
+      name->assign(256, 'x');
+    ask_value<membership>(index_, atom::mount_v, info);
+  }
+  auto listed = uint64_t{0};
+  auto shown = uint64_t{0};
+  for (auto has_more = true; has_more;) {
+    const auto list = ask_value<member_list>(index_, atom::members_v,
+                                             member_query{{}, listed + 1, limits::members_listed});
+    ASSERT_TRUE(wire::codec<member_list>::decode(wire::codec<member_list>::encode(list)));
+    for (const auto& x : list.members)
+      ASSERT_EQ(x.member, ++listed);
+    has_more = list.has_more;
+  }
+  for (auto has_more = true; has_more;) {
+    const auto state = ask_value<index_status>(index_, atom::status_v,
+                                               status_query{shown + 1, limits::members_listed});
+    ASSERT_TRUE(wire::codec<index_status>::decode(wire::codec<index_status>::encode(state)));
+    for (const auto& x : state.members)
+      ASSERT_EQ(x.info.member, ++shown);
+    has_more = state.has_more;
+  }
+  EXPECT_EQ(listed, limits::index_members);
+  EXPECT_EQ(shown, limits::index_members);
 }
 
 TEST_F(IndexTest, ForgetsWhatMembersWithdraw) {

@@ -74,7 +74,7 @@ protected:
   }
 
   void publish(const segment_slots& slots) {
-    const auto answer = send_request<atom::ok>(segment_, atom::publish_v, slots);
+    const auto answer = send_request<key_batch>(segment_, atom::publish_v, slots);
     run();
     EXPECT_TRUE(answer.arrived());
   }
@@ -214,7 +214,7 @@ TEST_F(LentSegmentTest, PinsDoNotHoldLentPages) {
   start(2);
   const auto slot = offer(3, 10);
   const auto pinned = ask_value<page_totals>(segment_, atom::pin_v, page_pins{2, 0, {key_of(10)}});
-  EXPECT_EQ(pinned, page_totals{});
+  EXPECT_EQ(pinned, (page_totals{0, 0, {key_of(10)}}));
   tell(segment_, atom::touch_v, key_batch{{key_of(10)}});
   expect_offered(10, slot);
 }

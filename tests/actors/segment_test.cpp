@@ -61,8 +61,8 @@ protected:
     return ask_value<segment_slots>(segment_, atom::reserve_v, pages);
   }
 
-  test::reply<atom::ok> send_publish(const segment_slots& slots) {
-    return send_request<atom::ok>(segment_, atom::publish_v, slots);
+  test::reply<key_batch> send_publish(const segment_slots& slots) {
+    return send_request<key_batch>(segment_, atom::publish_v, slots);
   }
 
   /// Reserves and publishes.
@@ -237,7 +237,7 @@ TEST_F(SegmentTest, PinnedPagesStay) {
   store({10, 11});
   const auto pinned
     = ask_value<page_totals>(segment_, atom::pin_v, page_pins{2, 0, {key_of(10), key_of(99)}});
-  EXPECT_EQ(pinned, (page_totals{1, slot_bytes}));
+  EXPECT_EQ(pinned, (page_totals{1, slot_bytes, {key_of(99)}}));
   store({12});
   EXPECT_EQ(locate(10).size(), 1u) << "older than 11, but pinned";
   ask_value<page_totals>(segment_, atom::pin_v, page_pins{1, 5000, {key_of(10)}});
@@ -299,6 +299,27 @@ TEST_F(SegmentTest, DamageToTheNameOfTheNamespaceIsFoundOutToo) {
   run();
   tell(segment_, atom::corrupt_v, key_batch{{key_of(10)}});
   EXPECT_TRUE(locate(10).empty()) << "the header says another one than the writer did";
+}
+
+TEST_F(SegmentTest, APageThatTheIndexRefusesIsFreed) {
+  start_index();
+  for (auto id = uint64_t{100}; id < 100 + limits::replicas_per_key; ++id) {
+    auto info = member_info{};
+    info.member = id;
+    ask_value<membership>(index_, atom::mount_v, info);
+    ask_value<membership>(index_, atom::publish_v,
+                          published_pages{id, 0, {{key_of(10), 0, 1, 64}}});
+  }
+  start_segment(4);
+  const auto slots = reserve({10, 11});
+  const auto answer = send_publish(slots);
+  run();
+  ASSERT_TRUE(answer.arrived());
+  EXPECT_EQ(answer.get()->keys, std::vector{key_of(10)}) << "its owner learns it";
+  EXPECT_EQ(figures_->pages, 1u);
+  EXPECT_TRUE(is_header_cleared(slots.list[0]));
+  EXPECT_EQ(locate(10).size(), limits::replicas_per_key);
+  EXPECT_EQ(locate(11).size(), 1u);
 }
 
 TEST_F(SegmentTest, PagesThatMoveAreAnnouncedAtTheirNewPlace) {
@@ -393,7 +414,8 @@ TEST_F(DrainTest, WithoutAnybodyElseEverythingIsWithdrawn) {
   start_index();
   start_segment(2);
   store({10});
-  ask_value<page_totals>(segment_, atom::pin_v, page_pins{2, 0, {key_of(10)}});
+  for (auto i = 0; i < 2; ++i)
+    tell(segment_, atom::touch_v, key_batch{{key_of(10)}});
   EXPECT_EQ(ask_value<drain_report>(segment_, atom::drain_v, drain_request{}),
             (drain_report{0, 1}));
   EXPECT_TRUE(locate(10).empty());

@@ -84,6 +84,8 @@ void fill(membership& x, random_engine& random) {
   x.known = random() % 2 == 0;
   fill(x.member_ttl_ms, random);
   fill(x.shards_digest, random);
+  fill(x.refused, random);
+  fill(x.lost, random);
 }
 
 void fill(member_counters& x, random_engine& random) {
@@ -134,13 +136,19 @@ void fill(placements& x, random_engine& random) {
 
 void fill(member_query& x, random_engine& random) {
   fill(x.members, random);
+  fill(x.from, random);
+  x.most = static_cast<uint32_t>(random());
 }
 
 void fill(member_list& x, random_engine& random) {
   fill(x.members, random);
+  x.has_more = random() % 2 == 0;
 }
 
-void fill(status_query&, random_engine&) {}
+void fill(status_query& x, random_engine& random) {
+  fill(x.from, random);
+  x.most = static_cast<uint32_t>(random());
+}
 
 void fill(member_state& x, random_engine& random) {
   fill(x.info, random);
@@ -179,6 +187,7 @@ void fill(copied_page& x, random_engine& random) {
   fill(x.tenant, random);
   x.pin = random() % 3;
   fill(x.pin_ttl_ms, random);
+  x.copies = random() % (limits::replicas_per_key + 1);
 }
 
 void fill(page_copies& x, random_engine& random) {
@@ -186,11 +195,20 @@ void fill(page_copies& x, random_engine& random) {
   fill(x.pages, random);
 }
 
-void fill(drain_request&, random_engine&) {}
+void fill(drain_request& x, random_engine& random) {
+  x.force = random() % 2 == 0;
+}
 
 void fill(drain_report& x, random_engine& random) {
   fill(x.moved, random);
   fill(x.withdrawn, random);
+}
+
+void fill(drain_progress& x, random_engine& random) {
+  x.is_draining = random() % 2 == 0;
+  x.is_closed = random() % 2 == 0;
+  for (auto* field : {&x.pages, &x.tried, &x.moved})
+    fill(*field, random);
 }
 
 // -- what no decoded value may exceed -----------------------------------------
@@ -265,10 +283,11 @@ protected:
   }
 };
 
-using every_type = ::testing::Types<member_info, shard_map, membership, heartbeat, published_pages,
-                                    withdrawn_pages, key_batch, placements, member_query,
-                                    member_list, status_query, index_status, page_totals, page_pins,
-                                    namespace_pages, page_copies, drain_request, drain_report>;
+using every_type
+  = ::testing::Types<member_info, shard_map, membership, heartbeat, published_pages,
+                     withdrawn_pages, key_batch, placements, member_query, member_list,
+                     status_query, index_status, page_totals, page_pins, namespace_pages,
+                     page_copies, drain_request, drain_report, drain_progress>;
 
 TYPED_TEST_SUITE(WireTest, every_type);
 

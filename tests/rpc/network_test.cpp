@@ -165,6 +165,11 @@ TEST_F(NetworkTest, MembersAreAskedDirectlyAndFoundAgainAfterALoss) {
   caf::anon_send(member, atom::touch_v, key_batch{{key_of(1), key_of(2)}});
   EXPECT_EQ(ask<page_totals>(member, atom::pin_v, page_pins{}), (page_totals{2, 2}));
   EXPECT_EQ(ask<drain_report>(member, atom::drain_v, drain_request{}), (drain_report{3, 4}));
+  EXPECT_EQ(ask<drain_report>(member, atom::drain_v, drain_request{true}), (drain_report{3, 5}));
+  EXPECT_EQ(ask<drain_progress>(member, atom::status_v, status_query{}),
+            (drain_progress{true, true, 7, 6, 5}));
+  EXPECT_EQ(ask<drain_progress>(member, atom::resume_v, drain_request{}),
+            (drain_progress{false, true, 7, 6, 5}));
   EXPECT_EQ(ask<page_totals>(member, atom::clear_v, namespace_pages{1}).error(),
             (error{ec::unsupported, "never"}));
   server_->network.stop_serving();
@@ -274,6 +279,26 @@ public:
 
   void hang_up() const { shutdown(fd_, SHUT_WR); }
 
+  /// Sends as much as the other side takes, reading nothing. @returns the bytes that it took
+  size_t press(const std::vector<uint8_t>& bytes) const {
+    auto sent = size_t{0};
+    auto room = pollfd{fd_, POLLOUT, 0};
+    while (sent < bytes.size() && poll(&room, 1, 500) > 0 && (room.revents & POLLHUP) == 0) {
+      const auto now
+        = ::send(fd_, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (now < 0)
+        break;
+      sent += static_cast<size_t>(now);
+    }
+    return sent;
+  }
+
+  /// Whether the other side has ended the connection, without reading.
+  bool is_cut(int milliseconds) const {
+    auto watched = pollfd{fd_, POLLRDHUP, 0};
+    return poll(&watched, 1, milliseconds) > 0;
+  }
+
   bool is_closed(int milliseconds) const {
     for (auto buffer = std::vector<char>(4096);;) {
       auto watched = pollfd{fd_, POLLIN, 0};
@@ -349,6 +374,56 @@ TEST_F(NetworkTest, WhoAsksAndNeverLetsGoOfAnswersIsEnded) {
     peer.send(greeting(i));
   EXPECT_TRUE(peer.is_closed(10000));
   EXPECT_TRUE(connect());
+}
+
+/// Looks up as many keys as one message takes, on the shard that the peer asked for before.
+std::vector<uint8_t> lookup(uint32_t number) {
+  auto builder = capnp::MallocMessageBuilder{};
+  auto call = builder.initRoot<capnp::rpc::Message>().initCall();
+  call.setQuestionId(number);
+  auto target = call.initTarget().initPromisedAnswer();
+  if (number == 2) {
+    target.setQuestionId(1);
+    target.initTransform(1)[0].setGetPointerField(1); // Welcome.directory
+    call.setInterfaceId(capnp::typeId<schema::Directory>());
+    call.setMethodId(1);
+    call.initParams().getContent().initAs<schema::ShardQuery>();
+  } else {
+    target.setQuestionId(2);
+    target.initTransform(1)[0].setGetPointerField(0); // ShardAnswer.shard
+    call.setInterfaceId(capnp::typeId<schema::Index>());
+    call.setMethodId(4);
+    call.initParams().getContent().initAs<schema::KeyBatch>().initKeys(
+      static_cast<unsigned>(limits::index_batch_keys));
+  }
+  const auto words = capnp::messageToFlatArray(builder);
+  const auto bytes = words.asBytes();
+  return {bytes.begin(), bytes.end()};
+}
+
+TEST_F(NetworkTest, AReaderThatTakesNoRepliesCostsNobodyButItself) {
+  serve();
+  const auto at = shard();
+  const auto peer = raw_peer{address_};
+  peer.send(greeting(0));
+  peer.send(greeting(1));
+  peer.send(lookup(2));
+  const auto question = lookup(3).size();
+  constexpr auto most = size_t{1000};
+  auto taken = size_t{0};
+  auto number = uint32_t{3};
+  for (auto sent = question; sent == question && number < most; ++number) {
+    sent = peer.press(lookup(number));
+    taken += sent;
+  }
+  EXPECT_LT(number, most) << "nothing more is read from it: its answers would fill the memory";
+  EXPECT_GT(taken, 10 * question);
+  const auto begin = std::chrono::steady_clock::now();
+  for (auto i = uint64_t{0}; i < 100; ++i)
+    ASSERT_TRUE(ask<placements>(at, atom::locate_v, key_batch{{key_of(i)}}));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 2s) << "others are served meanwhile";
+  EXPECT_TRUE(peer.is_cut(20000)) << "it is given up";
+  EXPECT_TRUE(ask<placements>(at, atom::locate_v, key_batch{{key_of(1)}}));
 }
 
 TEST_F(NetworkTest, NeighbouringVersionsWorkTogetherAndOthersAreToldWhy) {

@@ -103,8 +103,14 @@ inline member_actor::behavior_type run_member(member_actor::pointer,
     [](atom::clear, const namespace_pages&) -> caf::result<page_totals> {
       return to_caf({ec::unsupported, "never"});
     },
-    [](atom::drain, const drain_request&) {
-      return drain_report{3, 4};
+    [](atom::drain, const drain_request& how) {
+      return drain_report{3, how.force ? 5u : 4u};
+    },
+    [](atom::status, const status_query&) {
+      return drain_progress{true, true, 7, 6, 5};
+    },
+    [](atom::resume, const drain_request&) {
+      return drain_progress{false, true, 7, 6, 5};
     },
     [seen](atom::touch, const key_batch& keys) { seen->touched += keys.keys.size(); },
     [](atom::corrupt, const key_batch&) {},

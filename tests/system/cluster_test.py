@@ -273,8 +273,16 @@ class ClusterTest(SystemTest):
         self.assertEqual(self.control(address, "unpin", *names[1:])["pages"], len(found) - 1)
         self.wait_until("and of their end", lambda: sum(m["pinned_bytes"] for m in self.status(address)["members"])
                         == pinned["bytes"] // len(found))
-        # What is pinned goes to the member that stays.
+        # What is pinned goes to the member that stays; while there is none, it stays itself.
         self.control(address, "pin", *settings, "--ttl", "1h")
+        lonely = self.status(address)["members"]
+        refused = [subprocess.run([BIN / "hicachectl", "drain", "--index", address, "--member", member["member"]], capture_output=True,
+                                  text=True, timeout=60) for member in lonely]
+        self.assertEqual([drained.returncode for drained in refused][-1], 1, "nobody is left who takes pages")
+        self.assertIn("pinned pages could not be copied", refused[-1].stderr)
+        for member in lonely:
+            self.assertTrue(self.control(address, "drain", "--member", member["member"], "--undo")["was_closed"])
+            self.assertFalse(self.control(address, "drain", "--member", member["member"], "--undo")["was_closed"])
         self.start_keeper(address, "elsewhere")
         members = self.status(address)["members"]
         self.assertEqual(len(members), 3)

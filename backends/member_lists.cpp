@@ -1,0 +1,69 @@
+#include "backends/member_lists.hpp"
+
+#include "backends/ask.hpp"
+#include "base/limits.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace hicache {
+
+namespace {
+
+template <class T>
+void append(std::vector<T>& to, std::vector<T>& from) {
+  to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
+}
+
+} // namespace
+
+result<std::vector<member_info>> list_members(caf::actor_system& system, const index_actor& shard,
+                                              const clock_source& clock, time_point deadline) {
+  auto all = std::vector<member_info>{};
+  auto from = uint64_t{0};
+  for (;;) {
+    auto some = ask<member_list>(system, shard, time_left(clock, deadline), atom::members_v,
+                                 member_query{{}, from, limits::members_listed});
+    if (!some)
+      return tl::unexpected{some.error()};
+    append(all, some->members);
+    if (!some->has_more || all.empty())
+      return all;
+    from = all.back().member + 1;
+  }
+}
+
+result<std::vector<member_info>> list_members(caf::actor_system& system, const index_actor& shard,
+                                              std::span<const uint64_t> ids,
+                                              const clock_source& clock, time_point deadline) {
+  auto all = std::vector<member_info>{};
+  for (auto first = size_t{0}; first < ids.size(); first += limits::members_listed) {
+    const auto part
+      = ids.subspan(first, std::min<size_t>(limits::members_listed, ids.size() - first));
+    auto some = ask<member_list>(system, shard, time_left(clock, deadline), atom::members_v,
+                                 member_query{{part.begin(), part.end()}});
+    if (!some)
+      return tl::unexpected{some.error()};
+    append(all, some->members);
+  }
+  return all;
+}
+
+result<index_status> ask_status(caf::actor_system& system, const index_actor& shard,
+                                const clock_source& clock, time_point deadline) {
+  auto all = ask<index_status>(system, shard, time_left(clock, deadline), atom::status_v,
+                               status_query{0, limits::members_listed});
+  for (auto has_more = all && all->has_more; has_more && !all->members.empty();) {
+    auto some = ask<index_status>(
+      system, shard, time_left(clock, deadline), atom::status_v,
+      status_query{all->members.back().info.member + 1, limits::members_listed});
+    if (!some)
+      return some;
+    append(all->members, some->members);
+    has_more = some->has_more;
+  }
+  return all;
+}
+
+} // namespace hicache

@@ -1,0 +1,104 @@
+#include "cache/copy_plan.hpp"
+
+#include "base/limits.hpp"
+#include "base/mix.hpp"
+#include "messages/object_place.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <set>
+#include <unordered_map>
+#include <utility>
+
+namespace hicache {
+
+namespace {
+
+/// The members as a batch looks at them.
+struct candidates {
+  /// Those that can take pages, in the order in which they are asked.
+  std::vector<const member_info*> ranked;
+  std::unordered_map<uint64_t, const member_info*> by_id;
+};
+
+candidates rank(std::span<const member_info> members, const copy_source& source, uint64_t seed) {
+  auto found = candidates{};
+  auto order = std::vector<std::pair<uint64_t, const member_info*>>{};
+  for (const auto& member : members) {
+    found.by_id.emplace(member.member, &member);
+    if (member.member != source.member && has_segment(member))
+      order.emplace_back(mix(seed, member.member), &member);
+  }
+  const auto is_elsewhere = [&](const auto& x) { return x.second->host != source.host; };
+  if (!source.stays && std::ranges::any_of(order, is_elsewhere))
+    std::erase_if(order, std::not_fn(is_elsewhere));
+  std::ranges::sort(order, std::greater{}, [](const auto& x) {
+    return std::pair{x.first, x.second->member};
+  });
+  for (const auto& entry : order)
+    found.ranked.push_back(entry.second);
+  return found;
+}
+
+/// The members that count as holders of a page.
+std::vector<uint64_t> counted(const wanted_copies& page, const copy_source& source) {
+  auto all = page.confirmed;
+  if (!page.is_pinned)
+    std::ranges::copy_if(page.holders, std::back_inserter(all),
+                         [&](uint64_t x) { return x != source.member; });
+  return all;
+}
+
+/// Whom to ask for one page.
+std::vector<uint64_t> targets_of(const wanted_copies& page, const candidates& members,
+                                 const copy_source& source) {
+  if (page.refused.size() >= limits::copy_targets)
+    return {};
+  auto hosts = std::set<std::string>{};
+  if (source.stays)
+    hosts.insert(source.host);
+  const auto there = counted(page, source);
+  for (const auto id : there)
+    if (const auto at = members.by_id.find(id); at != members.by_id.end())
+      hosts.insert(at->second->host);
+  auto targets = std::vector<uint64_t>{};
+  const auto consider = [&](const member_info& member) {
+    const auto is_wanted = hosts.size() < page.copies
+                           && std::ranges::count(there, member.member) == 0
+                           && std::ranges::count(page.refused, member.member) == 0;
+    if (is_wanted && hosts.insert(member.host).second)
+      targets.push_back(member.member);
+  };
+  const auto is_holder
+    = [&](const member_info* x) { return std::ranges::count(page.holders, x->member) > 0; };
+  for (const auto* member : members.ranked)
+    if (hosts.size() < page.copies && is_holder(member))
+      consider(*member);
+  for (const auto* member : members.ranked) {
+    if (hosts.size() >= page.copies)
+      break;
+    consider(*member);
+  }
+  return targets;
+}
+
+} // namespace
+
+std::map<uint64_t, std::vector<size_t>> plan_copies(std::span<const wanted_copies> pages,
+                                                    std::span<const member_info> members,
+                                                    const copy_source& source) {
+  auto plan = std::map<uint64_t, std::vector<size_t>>{};
+  if (pages.empty())
+    return plan;
+  const auto known = rank(members, source, first_word(pages.front().key));
+  for (auto i = size_t{0}; i < pages.size(); ++i)
+    for (const auto target : targets_of(pages[i], known, source))
+      plan[target].push_back(i);
+  return plan;
+}
+
+bool is_elsewhere(const wanted_copies& page, const copy_source& source) {
+  return !counted(page, source).empty();
+}
+
+} // namespace hicache
