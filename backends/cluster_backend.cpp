@@ -359,9 +359,13 @@ void cluster_backend::enter(placements& found, std::span<const size_t> positions
 
 void cluster_backend::replicate(const page_copies& pages, time_point deadline) {
   // By the first page, so that the pages of a prefix stay together.
-  const auto members = reader_.members(deadline);
-  const auto targets = place_replicas(pages.pages.front().page.key, members, options_.host,
-                                      options_.replicas - size_t{1});
+  const auto choose = [&](const std::vector<member_info>& members) {
+    return place_replicas(pages.pages.front().page.key, members, options_.host,
+                          options_.replicas - size_t{1});
+  };
+  auto targets = choose(reader_.recent_members(deadline));
+  if (targets.size() + 1 < options_.replicas) // A host may have come just now.
+    targets = choose(reader_.members(deadline));
   const auto left = time_left(*options_.reader.clock, deadline);
   auto self = caf::scoped_actor{*options_.reader.system};
   auto copied = uint64_t{0};

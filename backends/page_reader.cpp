@@ -1,6 +1,6 @@
 #include "backends/page_reader.hpp"
 
-#include "backends/ask.hpp"
+#include "backends/member_lists.hpp"
 #include "backends/storage_backend.hpp"
 #include "base/check.hpp"
 #include "base/limits.hpp"
@@ -11,10 +11,13 @@
 #include <caf/send.hpp>
 #include <spdlog/spdlog.h>
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <iterator>
 #include <random>
 #include <thread>
 #include <utility>
@@ -40,7 +43,7 @@ uint64_t length_of(const page_search& what) {
 page_reader::page_reader(page_reader_options options)
   : options_(std::move(options)), salt_(std::random_device{}()) {
   HICACHE_CHECK(options_.system != nullptr && options_.index != nullptr && options_.reach
-                && options_.clock != nullptr);
+                && options_.watch && options_.clock != nullptr);
 }
 
 std::vector<result<page_source>> page_reader::read(std::span<const page_search> wanted,
@@ -76,15 +79,31 @@ std::vector<result<page_source>> page_reader::read(std::span<const page_search> 
 }
 
 void page_reader::tell_uses(member_pages pages) {
-  const auto guard = std::lock_guard{mutex_};
+  const auto guard = std::lock_guard{table_->mutex};
   for (auto& [member, keys] : pages)
-    if (const auto way = routes_.find(member); way != routes_.end())
+    if (const auto way = table_->routes.find(member); way != table_->routes.end())
       caf::anon_send(way->second->actor, atom::touch_v, key_batch{std::move(keys)});
 }
 
 std::vector<member_info> page_reader::members(time_point deadline) {
-  const auto guard = std::lock_guard{mutex_};
-  return renew({}, deadline);
+  for (const auto& shard : options_.index->view()->shards)
+    if (shard)
+      if (auto list = list_members(*options_.system, shard, *options_.clock, deadline)) {
+        const auto guard = std::lock_guard{mutex_};
+        members_ = *list;
+        members_until_ = options_.clock->now() + limits::member_list_memory;
+        return std::move(*list);
+      }
+  return {};
+}
+
+std::vector<member_info> page_reader::recent_members(time_point deadline) {
+  {
+    const auto guard = std::lock_guard{mutex_};
+    if (options_.clock->now() < members_until_)
+      return members_;
+  }
+  return members(deadline);
 }
 
 std::shared_ptr<const known_member> page_reader::find(uint64_t member, time_point deadline) {
@@ -97,36 +116,74 @@ std::shared_ptr<const known_member> page_reader::find(uint64_t member, time_poin
 
 page_reader::route_map page_reader::routes_to(const std::set<uint64_t>& members,
                                               time_point deadline) {
-  const auto guard = std::lock_guard{mutex_};
-  const auto is_known = [this](uint64_t member) { return routes_.contains(member); };
-  if (!std::ranges::all_of(members, is_known))
-    renew(members, deadline);
+  {
+    const auto guard = std::lock_guard{table_->mutex};
+    const auto is_known = [this](uint64_t member) { return table_->routes.contains(member); };
+    if (std::ranges::all_of(members, is_known))
+      return table_->routes;
+  }
+  renew(members, deadline);
+  const auto guard = std::lock_guard{table_->mutex};
   // A copy: another thread may renew a route while this one reads along it.
-  return routes_;
+  return table_->routes;
 }
 
-std::vector<member_info> page_reader::renew(const std::set<uint64_t>& wanted, time_point deadline) {
+void page_reader::renew(const std::set<uint64_t>& wanted, time_point deadline) {
+  auto known = std::set<uint64_t>{};
+  {
+    const auto guard = std::lock_guard{table_->mutex};
+    for (const auto& [member, way] : table_->routes)
+      known.insert(member);
+  }
+  auto ids = std::vector<uint64_t>{};
+  std::ranges::set_union(wanted, known, std::back_inserter(ids));
   for (const auto& shard : options_.index->view()->shards) {
     if (!shard)
       continue;
-    // Asks about all members: those that are gone are let go of, or their memory would stay mapped
-    // here for good.
-    auto list = ask<member_list>(*options_.system, shard, time_left(*options_.clock, deadline),
-                                 atom::members_v, member_query{});
+    const auto list = list_members(*options_.system, shard, ids, *options_.clock, deadline);
     if (!list)
       continue;
-    auto kept = route_map{};
-    for (const auto& member : list->members) {
-      const auto known = routes_.find(member.member);
-      if (known != routes_.end())
-        kept.insert(*known);
-      else if (wanted.contains(member.member))
-        kept.emplace(member.member, open_route(member));
+    auto gone = known;
+    for (const auto& member : *list) {
+      gone.erase(member.member);
+      // Without the lock: an owner that hangs holds up those alone who want its pages.
+      if (!known.contains(member.member))
+        enter(open_route(member));
     }
-    routes_ = std::move(kept);
-    return std::move(list->members);
+    const auto guard = std::lock_guard{table_->mutex};
+    for (const auto member : gone)
+      table_->routes.erase(member);
+    return;
   }
-  return {};
+}
+
+void page_reader::enter(std::shared_ptr<const known_member> found) {
+  const auto member = found->info.member;
+  auto owner = unique_fd{};
+  {
+    const auto guard = std::lock_guard{table_->mutex};
+    if (!table_->routes.emplace(member, found).second)
+      return; // Another thread was faster.
+    if (found->mapping && found->mapping->owner())
+      owner = unique_fd{::fcntl(found->mapping->owner().get(), F_DUPFD_CLOEXEC, 0)};
+  }
+  if (!owner)
+    return;
+  // Neither keeps the other: the connection is shut down with the mapping.
+  auto leave = [table = std::weak_ptr{table_}, way = std::weak_ptr{found}, member] {
+    const auto still = table.lock();
+    if (!still)
+      return;
+    // Destroyed after the lock is let go of: unmapping takes time.
+    auto gone = std::shared_ptr<const known_member>{};
+    const auto guard = std::lock_guard{still->mutex};
+    if (const auto at = still->routes.find(member);
+        at != still->routes.end() && at->second == way.lock()) {
+      gone = std::move(at->second);
+      still->routes.erase(at);
+    }
+  };
+  options_.watch(std::move(owner), std::move(leave));
 }
 
 std::shared_ptr<const known_member> page_reader::open_route(const member_info& member) const {

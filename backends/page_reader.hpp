@@ -34,6 +34,8 @@ struct page_reader_options {
   index_link* index = nullptr;
   /// A member itself, which may be in another process.
   std::function<member_actor(const member_info&)> reach;
+  /// Calls back, on any thread, once a connection has ended; as rpc_network::watch.
+  std::function<void(unique_fd, std::function<void()>)> watch;
   /// This process as a member, and the memory that it lends; 0 and empty if it lends none.
   uint64_t member = 0;
   std::span<const std::byte> own_memory;
@@ -103,17 +105,30 @@ public:
   /// All members that the index knows now, this process among them; none if it cannot be reached.
   std::vector<member_info> members(time_point deadline);
 
+  /// The same as it was within limits::member_list_memory.
+  std::vector<member_info> recent_members(time_point deadline);
+
   /// Null if the index does not know the member.
   std::shared_ptr<const known_member> find(uint64_t member, time_point deadline);
 
 private:
   using route_map = std::map<uint64_t, std::shared_ptr<const known_member>>;
 
+  /// The members met so far. Those whose memory was mapped leave as soon as they end.
+  struct route_table {
+    std::mutex mutex; // Guards what follows; held for moments.
+    route_map routes;
+  };
+
   /// Knows how to read from these members, asking the index about those it has not met.
   route_map routes_to(const std::set<uint64_t>& members, time_point deadline);
 
-  /// Asks the index for all members; lets go of those that are gone, and opens ways to `wanted`.
-  std::vector<member_info> renew(const std::set<uint64_t>& wanted, time_point deadline);
+  /// Asks the index for these members and those that are known; lets go of those that are gone, and
+  /// opens ways to the others.
+  void renew(const std::set<uint64_t>& wanted, time_point deadline);
+
+  /// Enters a way to a member, and takes it out when the owner of the memory that was mapped ends.
+  void enter(std::shared_ptr<const known_member> found);
 
   std::shared_ptr<const known_member> open_route(const member_info& member) const;
 
@@ -170,8 +185,11 @@ private:
   page_reader_options options_;
   /// So that readers differ.
   uint64_t salt_;
+  const std::shared_ptr<route_table> table_ = std::make_shared<route_table>();
   std::mutex mutex_; // Guards what follows.
-  route_map routes_;
+  /// The last list of all, and until when it is taken for that.
+  std::vector<member_info> members_;
+  time_point members_until_;
   std::unique_ptr<page_client> client_;
   std::mutex workers_mutex_; // Guards what follows: a call that finds it held copies alone.
   std::optional<copy_workers> workers_;

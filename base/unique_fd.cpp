@@ -13,6 +13,10 @@ unique_fd& unique_fd::operator=(unique_fd&& other) noexcept {
   return *this;
 }
 
+int unique_fd::release() noexcept {
+  return std::exchange(fd_, -1);
+}
+
 unique_fd::~unique_fd() {
   if (fd_ >= 0)
     ::close(fd_);

@@ -18,6 +18,9 @@ public:
   /// -1 if there is none.
   int get() const noexcept { return fd_; }
 
+  /// Gives the descriptor away.
+  int release() noexcept;
+
   explicit operator bool() const noexcept { return fd_ >= 0; }
 
 private:

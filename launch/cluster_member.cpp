@@ -176,6 +176,9 @@ page_reader_options cluster_member::reader() const {
       return segment_;
     return network_.member_at(found.address);
   };
+  options.watch = [this](unique_fd connection, std::function<void()> ended) {
+    network_.watch(std::move(connection), std::move(ended));
+  };
   options.path = options_.path;
   options.network = network();
   options.clock = options_.clock;

@@ -5,6 +5,7 @@
 #include "rpc/server.hpp"
 
 #include <caf/actor_cast.hpp>
+#include <kj/async-io.h>
 
 #include <unistd.h>
 
@@ -76,6 +77,19 @@ void rpc_network::stop_serving() {
   });
   if (is_running)
     done.get_future().wait();
+}
+
+void rpc_network::watch(unique_fd connection, std::function<void()> ended) const {
+  state_->loop->post([loop = state_->loop.get(), connection = std::move(connection),
+                      ended = std::move(ended)]() mutable {
+    auto stream = loop->provider().wrapSocketFd(connection.release(),
+                                                kj::LowLevelAsyncIoProvider::TAKE_OWNERSHIP
+                                                  | kj::LowLevelAsyncIoProvider::ALREADY_CLOEXEC);
+    auto byte = kj::heapArray<kj::byte>(1);
+    auto end = stream->tryRead(byte.begin(), 1, 1);
+    loop->keep(end.then([ended](size_t) { ended(); }, [ended](kj::Exception&&) { ended(); })
+                 .attach(kj::mv(stream), kj::mv(byte)));
+  });
 }
 
 std::function<member_actor(const std::string&)> rpc_network::members() const {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "base/error.hpp"
+#include "base/unique_fd.hpp"
 #include "messages/interfaces.hpp"
 #include "rpc/endpoint.hpp"
 #include "rpc/tls_files.hpp"
@@ -81,6 +82,10 @@ public:
 
   /// The actor that connects.
   const connector_actor& connector() const noexcept { return connector_; }
+
+  /// Calls back, on the network's thread, once the other end of a connection hangs up (or says
+  /// something), or this one is shut down; never if the network ends before.
+  void watch(unique_fd connection, std::function<void()> ended) const;
 
   /// The member at an address. Does not block: it is connected to when there is something to ask.
   member_actor member_at(const std::string& address) const { return members()(address); }

@@ -22,6 +22,7 @@
 #include <system_error>
 #include <thread>
 #include <utility>
+#include <vector>
 
 namespace hicache {
 
@@ -31,7 +32,11 @@ namespace {
 struct greeting {
   uint64_t magic = 0x68696361'6368656dULL;
   uint64_t size = 0;
+  /// The owner keeps the connection. Older versions do not, and end the greeting before.
+  uint64_t stays = 1;
 };
+
+constexpr auto old_greeting_bytes = offsetof(greeting, stays);
 
 /// Connections the kernel queues while the owner's thread is busy.
 constexpr auto backlog = 64;
@@ -82,8 +87,7 @@ std::optional<uid_t> peer_user(const unique_fd& connection) {
   return credentials.uid;
 }
 
-/// Queues the greeting and the descriptor; the kernel keeps them for the peer after the connection
-/// is closed.
+/// Queues the greeting and the descriptor.
 bool hand_over(const unique_fd& connection, int memory, uint64_t size) {
   auto message = greeting{};
   message.size = size;
@@ -121,22 +125,25 @@ public:
 
 private:
   void run() {
-    auto events = std::array<pollfd, 2>{{{stop_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}}};
     for (;;) {
+      auto events = std::vector<pollfd>{{stop_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
+      // Nothing is read from readers: all that matters is that they hang up, which is always told.
+      for (const auto& reader : readers_)
+        events.push_back({reader.get(), 0, 0});
       static_cast<void>(::poll(events.data(), events.size(), -1));
       if (events[0].revents != 0)
         return;
+      auto position = size_t{2};
+      std::erase_if(readers_, [&](const auto&) { return events[position++].revents != 0; });
       if (events[1].revents != 0 && !accept_one())
         // Only watches for the order to stop: the listener would stay readable and burn a core.
         static_cast<void>(::poll(events.data(), 1, exhausted_ms));
-      events[0].revents = 0;
-      events[1].revents = 0;
     }
   }
 
   /// @returns false if the process cannot take connections for now
-  bool accept_one() const {
-    const auto connection
+  bool accept_one() {
+    auto connection
       = unique_fd{::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)};
     if (!connection)
       return errno == EAGAIN || errno == EINTR || errno == ECONNABORTED;
@@ -144,8 +151,12 @@ private:
     if (user != ::geteuid())
       spdlog::warn("memory {}: refused a process of user {}", name_,
                    user ? std::to_string(*user) : "unknown");
+    else if (readers_.size() >= limits::memory_readers)
+      spdlog::warn("memory {}: refused a process: {} others read it", name_, readers_.size());
     else if (!hand_over(connection, memory_.get(), size_))
       spdlog::warn("memory {}: a peer left before it was answered", name_);
+    else
+      readers_.push_back(std::move(connection));
     return true;
   }
 
@@ -154,6 +165,8 @@ private:
   uint64_t size_;
   unique_fd listener_;
   unique_fd stop_;
+  /// Connections of those who mapped the memory; of the thread alone.
+  std::vector<unique_fd> readers_;
   /// Last, since it uses all of the above.
   std::thread thread_;
 };
@@ -186,7 +199,11 @@ result<std::pair<greeting, unique_fd>> receive(const unique_fd& connection,
     std::memcpy(&raw, CMSG_DATA(rights), sizeof(raw));
     fd = unique_fd{raw};
   }
-  if (got != static_cast<ssize_t>(sizeof(message)) || message.magic != greeting{}.magic || !fd)
+  if (got == static_cast<ssize_t>(old_greeting_bytes))
+    message.stays = 0;
+  else if (got != static_cast<ssize_t>(sizeof(message)))
+    fd = {};
+  if (message.magic != greeting{}.magic || !fd)
     return fail(ec::malformed_message, "the owner of memory " + name + " sent something else");
   return std::pair{message, std::move(fd)};
 }
@@ -221,7 +238,7 @@ result<mapped_peer_memory> open_peer_memory(const std::string& name) {
   const auto at = abstract_address(name);
   if (!at)
     return fail(ec::peer_unreachable, "'" + name + "' is not the name of shared memory");
-  const auto connection = unique_fd{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  auto connection = unique_fd{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)};
   if (!connection)
     return fail(ec::io_failure, system_message("socket"));
   // SO_SNDTIMEO bounds connect too, which waits while the owner's queue is full.
@@ -238,7 +255,8 @@ result<mapped_peer_memory> open_peer_memory(const std::string& name) {
   auto received = receive(connection, name);
   if (!received)
     return tl::unexpected{received.error()};
-  auto mapped = mapped_peer_memory::open(received->second);
+  auto mapped = mapped_peer_memory::open(
+    received->second, received->first.stays != 0 ? std::move(connection) : unique_fd{});
   if (mapped && mapped->size() != received->first.size)
     return fail(ec::malformed_message, "memory " + name + " has another size than announced");
   return mapped;

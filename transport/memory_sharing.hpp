@@ -10,7 +10,9 @@ namespace hicache {
 
 /// Offers memory to the processes of the same user on this host, under a random name that vanishes
 /// with this object or its process. One thread of its own answers; it reads nothing from peers and
-/// never waits for one, so no peer can hold it up. Processes of other users are refused and logged.
+/// never waits for one, so no peer can hold it up. It keeps the connections, up to
+/// limits::memory_readers, so that peers notice its end at once. Processes of other users are
+/// refused and logged.
 class memory_offer {
 public:
   /// Starts to offer `memory`, which the offer keeps alive by a descriptor of its own.
@@ -24,7 +26,8 @@ public:
 };
 
 /// Maps what a memory_offer of this host offers under `name`. Waits for the owner up to
-/// limits::peer_memory_time. Any thread.
+/// limits::peer_memory_time. What it returns has a connection to the owner, unless that is of a
+/// version that keeps none. Any thread.
 /// @returns peer_unreachable if nobody offers the name here (another host, a dead or hanging owner,
 /// another user);
 ///          malformed_message if the owner sends something else; io_failure if it cannot be mapped

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <linux/mman.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -86,7 +87,7 @@ result<unique_fd> make_plain(uint64_t bytes, uint64_t resident, const std::strin
 
 // -- mapped_peer_memory -------------------------------------------------------
 
-result<mapped_peer_memory> mapped_peer_memory::open(const unique_fd& fd) {
+result<mapped_peer_memory> mapped_peer_memory::open(const unique_fd& fd, unique_fd owner) {
   struct stat status = {};
   if (::fstat(fd.get(), &status) != 0 || status.st_size <= 0)
     return fail(ec::io_failure, "a peer's memory has no size");
@@ -97,16 +98,17 @@ result<mapped_peer_memory> mapped_peer_memory::open(const unique_fd& fd) {
   auto* address = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd.get(), 0);
   if (address == MAP_FAILED)
     return fail(ec::io_failure, "cannot map a peer's memory: " + system_message(errno));
-  return mapped_peer_memory{{static_cast<const std::byte*>(address), size}};
+  return mapped_peer_memory{{static_cast<const std::byte*>(address), size}, std::move(owner)};
 }
 
 mapped_peer_memory::mapped_peer_memory(mapped_peer_memory&& other) noexcept
-  : bytes_(std::exchange(other.bytes_, {})) {}
+  : bytes_(std::exchange(other.bytes_, {})), owner_(std::move(other.owner_)) {}
 
 mapped_peer_memory& mapped_peer_memory::operator=(mapped_peer_memory&& other) noexcept {
   if (this != &other) {
     unmap();
     bytes_ = std::exchange(other.bytes_, {});
+    owner_ = std::move(other.owner_);
   }
   return *this;
 }
@@ -118,6 +120,9 @@ mapped_peer_memory::~mapped_peer_memory() {
 void mapped_peer_memory::unmap() noexcept {
   if (!bytes_.empty())
     ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+  // Whoever watches the connection by a descriptor of its own need not any more.
+  if (owner_)
+    ::shutdown(owner_.get(), SHUT_RDWR);
 }
 
 // -- shared_memory ------------------------------------------------------------

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 
 namespace hicache {
 
@@ -19,7 +20,8 @@ public:
   /// @returns io_failure if it cannot be mapped, or if it is not sealed against shrinking (then
   /// reading it could end in a
   ///          bus error)
-  static result<mapped_peer_memory> open(const unique_fd& fd);
+  /// @param owner As owner().
+  static result<mapped_peer_memory> open(const unique_fd& fd, unique_fd owner = {});
 
   mapped_peer_memory(mapped_peer_memory&& other) noexcept;
 
@@ -34,12 +36,18 @@ public:
 
   std::span<const std::byte> bytes() const noexcept { return bytes_; }
 
+  /// A connection to the owner that hangs up when the owner is gone, and when this object is. None
+  /// if the owner keeps no connections.
+  const unique_fd& owner() const noexcept { return owner_; }
+
 private:
-  explicit mapped_peer_memory(std::span<const std::byte> bytes) noexcept : bytes_(bytes) {}
+  mapped_peer_memory(std::span<const std::byte> bytes, unique_fd owner) noexcept
+    : bytes_(bytes), owner_(std::move(owner)) {}
 
   void unmap() noexcept;
 
   std::span<const std::byte> bytes_;
+  unique_fd owner_;
 };
 
 /// Memory that peers on the same host can map: a memfd, mapped read-write here, that vanishes with

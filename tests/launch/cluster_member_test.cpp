@@ -10,6 +10,7 @@
 
 #include <array>
 #include <atomic>
+#include <fstream>
 #include <future>
 #include <map>
 #include <set>
@@ -73,6 +74,29 @@ protected:
 
   local_index index_;
 };
+
+/// Segments that are mapped in this process, by their owners and by readers.
+size_t mapped_segments() {
+  auto maps = std::ifstream{"/proc/self/maps"};
+  auto count = size_t{0};
+  for (auto line = std::string{}; std::getline(maps, line);)
+    count += line.find("memfd:hicache-segment") != std::string::npos ? 1 : 0;
+  return count;
+}
+
+TEST_F(ClusterMemberTest, AnOwnerThatEndsIsUnmappedByReadersThatReadNothingMore) {
+  auto owner = join("a", 8);
+  const auto reader = join("b", 8);
+  ASSERT_TRUE(put(*(**owner).open(), 1));
+  const auto store = (**reader).open();
+  ASSERT_TRUE(take(*store, 1));
+  ASSERT_EQ(mapped_segments(), 3u) << "two owners and a reader";
+  owner.reset();
+  const auto end = soon();
+  while (mapped_segments() > 1 && std::chrono::steady_clock::now() < end)
+    std::this_thread::yield();
+  EXPECT_EQ(mapped_segments(), 1u);
+}
 
 TEST_F(ClusterMemberTest, CopiesGoToDifferentHosts) {
   const auto writer = join("a", 8, 3);
