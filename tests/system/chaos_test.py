@@ -9,7 +9,9 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -23,6 +25,8 @@ PAGE = 64
 TTL_S = 2
 # On top of what members and index may take: a busy machine, on which to start a replay alone takes seconds.
 SLACK_S = 10
+# When index and members have given up a connection whose other end takes nothing (rpc/limits.hpp), and looked.
+GIVEN_UP_S = 10
 # An index keeps its tables for the pages of the trace; what it takes beyond its first round is room of the allocator.
 INDEX_GROWTH_KB = 32 * 1024
 # Likewise the open files of a keeper: those for members that have gone must not add up.
@@ -166,6 +170,26 @@ class Network:
             subprocess.run(["ip", *command], capture_output=True)
 
 
+class DeadAddress:
+    """A port where connections are neither taken nor refused: its queue is full."""
+
+    def __init__(self, host):
+        self.socket = socket.create_server((host, 0), backlog=0)
+        self.waiting = []
+        for _ in range(8):
+            waiting = socket.socket()
+            waiting.setblocking(False)
+            waiting.connect_ex(self.socket.getsockname())
+            self.waiting.append(waiting)
+
+    def __str__(self):
+        return "{}:{}".format(*self.socket.getsockname())
+
+    def close(self):
+        for each in (*self.waiting, self.socket):
+            each.close()
+
+
 class ChaosTest(StoreTest):
     KEEPERS = ("keeper", "far")
     REPLAYS = {"writer": 2, "reader": 1}
@@ -174,12 +198,13 @@ class ChaosTest(StoreTest):
         say(f"HICACHE_CHAOS_SEED={SEED} HICACHE_CHAOS_ROUNDS={ROUNDS}")
         self.rng = random.Random(SEED)
         self.launches, self.ended, self.hits, self.running, self.hurt = 0, 0, 0, {}, set()
+        self.dead_seed = None
         self.open_network()
         self.trace = self.folder / "trace.jsonl"
         write_trace(self.trace, 120)
         self.start_cluster()
         faults = [self.kill_keeper, self.kill_writer, self.kill_reader, self.kill_index, self.pause_member, self.pause_index,
-                  self.damage_bytes, self.damage_header]
+                  self.damage_bytes, self.damage_header, self.stop_reader_for_long, self.stick_disk, self.add_dead_seed]
         if self.network:
             faults.append(self.cut_network)
         order = []
@@ -207,7 +232,11 @@ class ChaosTest(StoreTest):
         here = self.network.here if self.network else "127.0.0.1"
         self.index_flags = ["--member-ttl", f"{TTL_S}s", *(["--insecure"] if self.network else [])]
         first, address = self.start_index(*self.index_flags, listen=f"{here}:0")
-        second, other = self.start_index("--shard", "1", "--join", address, *self.index_flags, listen=f"{here}:0")
+        # On a machine that can be cut off, if there is one.
+        self.far_host = self.network.there if self.network else here
+        self.enter_far = ["ip", "netns", "exec", self.network.name] if self.network else []
+        second, other = self.start_index("--shard", "1", "--join", address, *self.index_flags, listen=f"{self.far_host}:0",
+                                         enter=self.enter_far)
         self.indexes, self.addresses = [first, second], [address, other]
         self.address = ",".join(self.addresses)
         self.resident_kb, self.files = {}, {}
@@ -222,17 +251,20 @@ class ChaosTest(StoreTest):
         listen = self.network.there if far else self.network.here if self.network else None
         common = ["--listen-host", listen, "--insecure"] if listen else []
         if name in self.KEEPERS:
-            enter = ["ip", "netns", "exec", self.network.name] if far else []
-            program = self.start([*enter, MPIRUN, 1, BIN / "hicache-rank", *common, *REPLAYED_MODEL,
-                                  *self.storage(self.address, "16MiB", host=host)], host)
+            program = self.start([*(self.enter_far if far else []), MPIRUN, 1, BIN / "hicache-rank", *common, *REPLAYED_MODEL,
+                                  *self.storage(self.seeds(), "16MiB", host=host)], host)
             program.report = None
             program.wait_for("ranks ready")
         else:
             extra = {"replicas": 2} if name == "writer" else {"replicas": 1, "force_remote_reads": self.rng.random() < 0.5}
             program = self.start_replay(host, self.REPLAYS[name], "--trace", self.trace, "--verify", "all", "--device-pages", "512",
                                         "--prefill-tokens-per-second", "200000", *common,
-                                        *self.storage(self.address, "16MiB", host=host, **extra))
+                                        *self.storage(self.seeds(), "16MiB", host=host, **extra))
         self.running[name] = program
+
+    def seeds(self):
+        """The addresses of the index, from now on behind one that does not answer, if there is such a one."""
+        return f"{self.dead_seed},{self.address}" if self.dead_seed else self.address
 
     def look_after(self, restart=True):
         """Checks what has ended, and starts it again unless it shall wait."""
@@ -308,7 +340,7 @@ class ChaosTest(StoreTest):
         self.programs.remove(self.indexes[number])
         time.sleep(self.rng.choice([0, 1]))  # How long it is away.
         self.indexes[number], _ = self.start_index("--shard", number, "--join", self.addresses[1 - number], *self.index_flags,
-                                                   listen=self.addresses[number])
+                                                   listen=self.addresses[number], enter=self.enter_far if number == 1 else [])
         self.resident_kb.pop(number, None)
         return f"killed shard {number}"
 
@@ -323,6 +355,46 @@ class ChaosTest(StoreTest):
         name = self.rng.choice([*self.KEEPERS, *self.REPLAYS])
         pid = self.pid_of(name)
         return f"stopped a rank of {self.running[name].name} for {self.pause(pid)} s"
+
+    def stop_reader_for_long(self):
+        """One that takes no replies, until everyone has given it up; the others get theirs."""
+        pid = self.pid_of("reader")
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            begin = time.monotonic()
+            self.wait_until("the others get hits meanwhile", self.gets_hits, TTL_S + 1 + SLACK_S)
+            time.sleep(max(0, begin + GIVEN_UP_S - time.monotonic()))  # The stop itself.
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        return f"stopped a rank of {self.running['reader'].name} for {time.monotonic() - begin:.0f} s"
+
+    def stick_disk(self):
+        """A replay whose pages lie on a disk that hangs: pipes stand for them."""
+        self.launches += 1
+        pages = self.folder / f"disk{self.launches}"
+        flags = ["--trace", self.trace, "--limit", "10", "--verify", "all", *SMALL_KV, "--hicache-storage-backend", "file",
+                 "--hicache-storage-backend-extra-config", json.dumps({"prefetch_threshold": PAGE, "path": str(pages)}),
+                 "--hicache-storage-timeout", "400ms", "--shutdown-grace", "500ms"]
+        for name in ("writes", "hangs"):
+            program = self.start_replay(f"{name}{self.launches}", 1, *flags)
+            self.assertEqual(program.wait(60), 0, program.text())
+            files = list(pages.rglob("*.kv"))
+            self.assertGreater(len(files), 0)
+            self.assert_clean(self.read_report(program))
+            self.assert_all_gone(program)
+            self.programs.remove(program)
+            for path in files:
+                path.unlink()
+                os.mkfifo(path)
+        shutil.rmtree(pages)
+        return "had a replay's disk hang"
+
+    def add_dead_seed(self):
+        """Those who start from now on are told of an address where nobody answers, before the others."""
+        if not self.dead_seed:
+            self.dead_seed = DeadAddress(self.network.here if self.network else "127.0.0.1")
+            self.addCleanup(self.dead_seed.close)
+        return f"added a seed that does not answer; {self.kill_keeper()}"
 
     def pause_index(self):
         number = self.rng.randrange(2)
@@ -367,7 +439,7 @@ class ChaosTest(StoreTest):
             self.wait_until("the index forgets who is cut off", lambda: "far" not in (self.members() or ["far"]), TTL_S + 1 + SLACK_S)
         time.sleep(max(0, begin + seconds - time.monotonic()))  # How long it is cut.
         self.network.heal()
-        return f"cut the network for {time.monotonic() - begin:.1f} s"
+        return f"cut off the machine of {self.running['far'].name} and shard 1 for {time.monotonic() - begin:.1f} s"
 
     # -- rounds -------------------------------------------------------------------
 

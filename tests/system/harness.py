@@ -117,9 +117,9 @@ class SystemTest(unittest.TestCase):
         self.programs.append(program)
         return program
 
-    def start_index(self, *flags, listen="127.0.0.1:0"):
-        """Starts an index, on a free port unless told which; returns it and its address."""
-        index = self.start([BIN / "hicache-index", "--listen", listen, *flags], "index")
+    def start_index(self, *flags, listen="127.0.0.1:0", enter=()):
+        """Starts an index, on a free port unless told which, by a command that enters its machine; returns it and its address."""
+        index = self.start([*enter, BIN / "hicache-index", "--listen", listen, *flags], "index")
         return index, index.wait_for(r"listening on (\S+)").group(1)
 
     def start_replay(self, name, ranks, *flags):
