@@ -11,6 +11,15 @@
 
 namespace hicache {
 
+namespace {
+
+/// What one batch of copies may take. A member copies one batch after the other, each within
+/// limits::storage_timeout, and several members may ask it at once; one that is dead is noticed
+/// before.
+constexpr auto copy_time = 3 * limits::storage_timeout;
+
+} // namespace
+
 caf::result<page_totals> spreader_state::spread() {
   self->monitor(self->current_sender()); // Before the promise takes the sender.
   promise = self->make_response_promise<page_totals>();
@@ -130,7 +139,8 @@ void spreader_state::ask(uint64_t member, const std::vector<size_t>& positions) 
       all.push_back(batch[i].key);
     take_answer(member, positions, all);
   };
-  self->request(actor, options.timeout, atom::copy_v, std::move(wanted)).then(on_copied, on_error);
+  self->request(actor, caf::timespan{copy_time}, atom::copy_v, std::move(wanted))
+    .then(on_copied, on_error);
 }
 
 void spreader_state::take_answer(uint64_t member, const std::vector<size_t>& positions,

@@ -33,7 +33,7 @@ struct spreader_options {
   std::function<index_view_ptr()> index;
   /// A member itself.
   std::function<member_actor(const member_info&)> reach;
-  /// What one request to the index, or one batch of copies, may take.
+  /// What one request to the index may take.
   caf::timespan timeout{};
   /// How many bytes a second others may be asked to read; 0: as many as they can.
   uint64_t bytes_per_second = 0;
