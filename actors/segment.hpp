@@ -14,8 +14,8 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
-#include <unordered_set>
 #include <vector>
 
 namespace hicache {
@@ -140,7 +140,7 @@ struct segment_state {
   time_point next_beat;
   std::optional<draining> drain_;
   /// Pages whose copies elsewhere are lost, and when to look after them.
-  std::unordered_set<page_key> losses;
+  std::set<page_key> losses;
   time_point repair_at;
   bool is_repairing = false;
   /// Pages whose bytes in memory turned out damaged.

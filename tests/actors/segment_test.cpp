@@ -301,27 +301,6 @@ TEST_F(SegmentTest, DamageToTheNameOfTheNamespaceIsFoundOutToo) {
   EXPECT_TRUE(locate(10).empty()) << "the header says another one than the writer did";
 }
 
-TEST_F(SegmentTest, APageThatTheIndexRefusesIsFreed) {
-  start_index();
-  for (auto id = uint64_t{100}; id < 100 + limits::replicas_per_key; ++id) {
-    auto info = member_info{};
-    info.member = id;
-    ask_value<membership>(index_, atom::mount_v, info);
-    ask_value<membership>(index_, atom::publish_v,
-                          published_pages{id, 0, {{key_of(10), 0, 1, 64}}});
-  }
-  start_segment(4);
-  const auto slots = reserve({10, 11});
-  const auto answer = send_publish(slots);
-  run();
-  ASSERT_TRUE(answer.arrived());
-  EXPECT_EQ(answer.get()->keys, std::vector{key_of(10)}) << "its owner learns it";
-  EXPECT_EQ(figures_->pages, 1u);
-  EXPECT_TRUE(is_header_cleared(slots.list[0]));
-  EXPECT_EQ(locate(10).size(), limits::replicas_per_key);
-  EXPECT_EQ(locate(11).size(), 1u);
-}
-
 TEST_F(SegmentTest, PagesThatMoveAreAnnouncedAtTheirNewPlace) {
   start_index();
   start_segment(3);

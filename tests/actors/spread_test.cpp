@@ -137,6 +137,29 @@ protected:
   std::map<uint64_t, member> members_;
 };
 
+// -- copies that nobody finds -------------------------------------------------
+
+TEST_F(SpreadTest, ACopyThatTheIndexRefusesIsNotKept) {
+  for (auto id = uint64_t{100}; id < 100 + limits::replicas_per_key; ++id) {
+    auto info = member_info{};
+    info.member = id;
+    ask_value<membership>(index_, atom::mount_v, info);
+    ask_value<membership>(index_, atom::publish_v,
+                          published_pages{id, 0, {{key_of(10), 0, 1, 64}}});
+  }
+  start(1, "a");
+  const auto pages = segment_pages{{{key_of(10), {}, 64, 0, 0}, {key_of(11), {}, 64, 0, 0}}};
+  const auto& at = members_.at(1).segment;
+  const auto slots = ask_value<segment_slots>(at, atom::reserve_v, pages);
+  EXPECT_EQ(ask_value<key_batch>(at, atom::publish_v, slots).keys, std::vector{key_of(10)})
+    << "its owner learns it";
+  const auto& table = *state_of<segment_state>(at).table;
+  EXPECT_EQ(table.counters().pages, 1u);
+  EXPECT_EQ(table.counters().used_bytes, slot_bytes);
+  EXPECT_EQ(holders(10).size(), limits::replicas_per_key);
+  EXPECT_EQ(holders(11), std::set<uint64_t>{1});
+}
+
 // -- draining -----------------------------------------------------------------
 
 TEST_F(SpreadTest, DrainingFailsWhileNobodyTakesAPinnedPage) {
@@ -294,10 +317,12 @@ TEST_F(SpreadTest, LostCopiesAreMadeAnewNoFasterThanTheirRate) {
   store(2, keys, 2);
   kill(1);
   advance_in_steps(9s, 36);
-  while (holders(1000 + pages - 1).size() + holders(1000).size() < 3)
+  const auto made = [&] {
+    return std::ranges::count_if(keys, [&](uint64_t x) { return holders(x).size() == 2; });
+  };
+  while (made() == 0)
     advance(50ms);
-  const auto made = std::ranges::count_if(keys, [&](uint64_t x) { return holders(x).size() == 2; });
-  EXPECT_EQ(made, static_cast<int64_t>(limits::storage_batch_pages)) << "a batch, then a pause";
+  EXPECT_EQ(made(), static_cast<int64_t>(limits::storage_batch_pages)) << "a batch, then a pause";
   advance_in_steps(2s, 20);
   for (const auto key : keys)
     EXPECT_EQ(holders(key).size(), 2u);

@@ -19,7 +19,7 @@ import time
 from harness import BIN, MPIRUN, REPLAYED_MODEL, SMALL_KV, SystemTest, main, write_trace
 from segments import FIELDS, HEADER_BYTES, OBJECT_OFFSET, StoppedOwner, own_segment
 
-ROUNDS = int(os.environ.get("HICACHE_CHAOS_ROUNDS", 8))
+ROUNDS = int(os.environ.get("HICACHE_CHAOS_ROUNDS", 12))
 SEED = int(os.environ.get("HICACHE_CHAOS_SEED", random.randrange(10**6)))
 PAGE = 64
 TTL_S = 2
