@@ -51,6 +51,12 @@ struct index_state {
 
   membership view(bool known) const;
 
+  /// Whether members may have pages that this shard does not know: it began a short while ago, or
+  /// lost one that may come back, or one is still reporting.
+  bool is_partial() const;
+
+  void on_member_lost();
+
   void on_down(const caf::actor_addr& who);
 
   // -- data -------------------------------------------------------------------
@@ -62,6 +68,8 @@ struct index_state {
   std::map<caf::actor_addr, std::set<uint64_t>> mounted_by;
   std::map<uint64_t, caf::actor_addr> peers;
   time_point started;
+  /// When it began, or lost a member last.
+  time_point last_loss;
   /// A message to itself is under way that goes on with it.
   bool is_reaping = false;
   /// Of the shards that the process knows.

@@ -106,6 +106,8 @@ page_reader::route_map page_reader::routes_to(const std::set<uint64_t>& members,
 }
 
 std::vector<member_info> page_reader::renew(const std::set<uint64_t>& wanted, time_point deadline) {
+  auto all = std::map<uint64_t, member_info>{};
+  const auto is_known = [&all](uint64_t member) { return all.contains(member); };
   for (const auto& shard : options_.index->view()->shards) {
     if (!shard)
       continue;
@@ -115,18 +117,25 @@ std::vector<member_info> page_reader::renew(const std::set<uint64_t>& wanted, ti
                                  atom::members_v, member_query{});
     if (!list)
       continue;
-    auto kept = route_map{};
-    for (const auto& member : list->members) {
-      const auto known = routes_.find(member.member);
-      if (known != routes_.end())
-        kept.insert(*known);
-      else if (wanted.contains(member.member))
-        kept.emplace(member.member, open_route(member));
-    }
-    routes_ = std::move(kept);
-    return std::move(list->members);
+    for (auto& member : list->members)
+      all.emplace(member.member, std::move(member));
+    // A shard that has just begun does not know all members.
+    if (!all.empty() && std::ranges::all_of(wanted, is_known))
+      break;
   }
-  return {};
+  auto members = std::vector<member_info>{};
+  auto kept = route_map{};
+  for (auto& [id, member] : all) {
+    const auto known = routes_.find(id);
+    if (known != routes_.end())
+      kept.insert(*known);
+    else if (wanted.contains(id))
+      kept.emplace(id, open_route(member));
+    members.push_back(std::move(member));
+  }
+  if (!members.empty())
+    routes_ = std::move(kept);
+  return members;
 }
 
 std::shared_ptr<const known_member> page_reader::open_route(const member_info& member) const {
