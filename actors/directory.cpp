@@ -5,6 +5,7 @@
 #include <caf/actor_cast.hpp>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace hicache {
@@ -14,6 +15,8 @@ namespace hicache {
 shard_map directory_state::exchange(const shard_map& news) {
   if (merge(map, news))
     after_change();
+  for (const auto& shard : news.shards)
+    look_at(shard);
   return map;
 }
 
@@ -29,54 +32,101 @@ void directory_state::start(const std::string& where) {
     return;
   address = where;
   others.erase(where);
-  auto own = shard_map{};
-  for (const auto& [number, shard] : options.shards)
-    own.shards.push_back({number, address, options.since_ms});
-  exchange(own);
+  for (const auto& [other, directory] : others)
+    unheard.insert(other);
+  settle({}, nullptr);
   poll();
 }
 
 void directory_state::poll() {
-  for (const auto& [where, directory] : others) {
-    if (directory)
-      tell(where);
-    else
-      connect(where);
-  }
+  for (const auto& [where, directory] : others)
+    ask(where);
   self->delayed_send(self, options.pause, atom::poll_v);
 }
 
 // -- internal steps -----------------------------------------------------------
+
+void directory_state::claim(uint32_t number) {
+  const auto known = std::ranges::find(map.shards, number, &index_shard::number);
+  claims[number] = known == map.shards.end() ? 1 : known->epoch + 1;
+  exchange({{{number, address, claims[number]}}});
+}
+
+void directory_state::look_at(const index_shard& claimed) {
+  const auto own = claims.find(claimed.number);
+  if (own == claims.end() || superseded.contains(claimed.number) || claimed.epoch < own->second)
+    return;
+  if (claimed.address.empty()) {
+    superseded.insert(claimed.number);
+    spdlog::error("shard {} is given up: this process is not asked any more", claimed.number);
+  } else if (claimed.address != address) {
+    others.try_emplace(claimed.address);
+    if (contenders[claimed.address].insert(claimed.number).second)
+      ask(claimed.address);
+  } else if (claimed.epoch > own->second) {
+    claim(claimed.number); // What was here before this process began.
+  }
+}
+
+void directory_state::settle(const std::string& where, const shard_map* news) {
+  unheard.erase(where);
+  const auto before = claims;
+  if (unheard.empty() && claims.empty())
+    for (const auto& [number, shard] : options.shards)
+      claim(number);
+  if (const auto contested = contenders.extract(where))
+    for (const auto number : contested.mapped()) {
+      const auto at = std::ranges::find(map.shards, number, &index_shard::number);
+      if (news == nullptr) {
+        claim(number);
+      } else if (at->address == where) {
+        superseded.insert(number);
+        spdlog::error("shard {} is at {} now: this process is not asked any more", number, where);
+      }
+    }
+  if (claims != before)
+    for (const auto& [other, directory] : others)
+      if (directory)
+        tell(other);
+}
+
+void directory_state::ask(const std::string& where) {
+  if (others[where])
+    tell(where);
+  else
+    connect(where);
+}
 
 void directory_state::connect(const std::string& where) {
   auto on_directory = [this, where](const caf::strong_actor_ptr& found) {
     others[where] = caf::actor_cast<directory_actor>(found);
     tell(where);
   };
-  auto on_error = [where](const caf::error& err) {
+  auto on_error = [this, where](const caf::error& err) {
     spdlog::debug("no index at {}: {}", where, to_string(from_caf(err)));
+    settle(where, nullptr);
   };
   self->request(options.connector, options.pause, atom::connect_v, where)
     .then(on_directory, on_error);
 }
 
 void directory_state::tell(const std::string& where) {
-  auto on_map = [this](const shard_map& news) { exchange(news); };
+  auto on_map = [this, where](const shard_map& news) {
+    exchange(news);
+    settle(where, &news);
+  };
   auto on_error = [this, where](const caf::error& err) {
     spdlog::warn("the index at {} does not answer: {}", where, to_string(from_caf(err)));
     others[where] = nullptr;
+    settle(where, nullptr);
   };
   self->request(others[where], options.pause, atom::shards_v, map).then(on_map, on_error);
 }
 
 void directory_state::after_change() {
-  for (const auto& shard : map.shards) {
+  for (const auto& shard : map.shards)
     if (!shard.address.empty() && shard.address != address)
       others.try_emplace(shard.address);
-    if (options.shards.contains(shard.number) && shard.address != address)
-      spdlog::error("shard {} is {} now: this process is not asked any more", shard.number,
-                    shard.address.empty() ? "given up" : "at " + shard.address);
-  }
   for (const auto& [number, shard] : options.shards)
     self->send(shard, atom::shards_v, digest_of(map));
 }

@@ -63,7 +63,11 @@ membership index_state::publish(const published_pages& news) {
   if (!table.hear(news.member, news.epoch, options.clock->now()))
     return view(false);
   auto answer = view(true);
-  answer.refused = *table.publish(news.member, news.epoch, news.pages);
+  const auto pages = std::span{news.pages};
+  const auto firsts = pages.size() - news.seconds;
+  answer.refused = *table.publish(news.member, news.epoch, pages.first(firsts));
+  const auto seconds = *table.publish(news.member, news.epoch, pages.subspan(firsts), true);
+  answer.refused.insert(answer.refused.end(), seconds.begin(), seconds.end());
   return answer;
 }
 
@@ -73,7 +77,7 @@ membership index_state::withdraw(const withdrawn_pages& news) {
 
 placements index_state::locate(const key_batch& query) {
   const auto found = table.locate(query.keys);
-  auto answer = placements{{}, shards_digest};
+  auto answer = placements{{}, shards_digest, is_partial()};
   answer.replicas.resize(query.keys.size());
   for (auto i = size_t{0}; i < query.keys.size(); ++i)
     for (const auto& copy : found.of(i)) {
@@ -112,9 +116,10 @@ index_status index_state::status(const status_query& query) const {
   for (auto& entry : page.members)
     answer.members.push_back({std::move(entry.member), entry.replicas, entry.bytes,
                               milliseconds(now - entry.last_heard), entry.counters});
-  answer.keys = counters.keys;
-  answer.replicas = counters.replicas;
-  answer.bytes = counters.bytes;
+  answer.keys = counters.keys - counters.second_keys;
+  answer.replicas = counters.replicas - counters.second_replicas;
+  answer.bytes = counters.bytes - counters.second_bytes;
+  answer.second_keys = counters.second_keys;
   answer.lookups = lookups;
   answer.keys_asked = keys_asked;
   answer.keys_found = keys_found;
@@ -125,7 +130,7 @@ index_status index_state::status(const status_query& query) const {
 
 void index_state::poll() {
   for (const auto member : table.expire(options.clock->now(), options.member_ttl)) {
-    ++members_lost;
+    on_member_lost();
     peers.erase(member);
     lost.erase(member);
     spdlog::warn("member {:016x} has been silent for too long; its pages are withdrawn", member);
@@ -159,6 +164,15 @@ index_state::member_page index_state::page_of_members(uint64_t from, uint32_t mo
   return page;
 }
 
+bool index_state::is_partial() const {
+  return table.is_partial() || options.clock->now() - last_loss < options.member_ttl;
+}
+
+void index_state::on_member_lost() {
+  ++members_lost;
+  last_loss = options.clock->now();
+}
+
 void index_state::on_down(const caf::actor_addr& who) {
   const auto gone = mounted_by.extract(who);
   if (!gone)
@@ -168,7 +182,7 @@ void index_state::on_down(const caf::actor_addr& who) {
     if (at == peers.end() || at->second != who)
       continue; // Forgotten already, or mounted by another one since.
     if (table.drop(member)) {
-      ++members_lost;
+      on_member_lost();
       lost.erase(member);
       spdlog::info("member {:016x} is gone; its pages are withdrawn", member);
     }
@@ -184,7 +198,7 @@ index_actor::behavior_type index(index_actor::stateful_pointer<index_state> self
   HICACHE_CHECK(options.clock != nullptr && options.member_ttl.count() > 0);
   auto& state = self->state;
   state.options = options;
-  state.started = options.clock->now();
+  state.started = state.last_loss = options.clock->now();
   self->set_down_handler([self](const caf::down_msg& msg) { self->state.on_down(msg.source); });
   // By default an actor ends when anyone sends it an error, as a peer does that does not understand
   // an answer.

@@ -61,6 +61,12 @@ struct index_state {
   /// As member_query asks for.
   member_page page_of_members(uint64_t from, uint32_t most) const;
 
+  /// Whether members may have pages that this shard does not know: it began a short while ago, or
+  /// lost one that may come back, or one is still reporting.
+  bool is_partial() const;
+
+  void on_member_lost();
+
   void on_down(const caf::actor_addr& who);
 
   // -- data -------------------------------------------------------------------
@@ -74,6 +80,8 @@ struct index_state {
   /// Copies that others lost, by the member that shall know.
   std::unordered_map<uint64_t, std::vector<page_key>> lost;
   time_point started;
+  /// When it began, or lost a member last.
+  time_point last_loss;
   /// A message to itself is under way that goes on with it.
   bool is_reaping = false;
   /// Of the shards that the process knows.

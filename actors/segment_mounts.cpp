@@ -2,9 +2,11 @@
 
 #include "base/limits.hpp"
 
+#include <absl/container/inlined_vector.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 namespace hicache {
@@ -22,6 +24,41 @@ const page_key& key_of(const announced_page& x) {
   return x.key;
 }
 
+/// What a shard is to a page that it keeps: where its pages are in kept_pages.
+enum role : size_t { first_keeper, second_keeper };
+
+/// The numbers of a key's keepers and what they are to it.
+absl::InlinedVector<std::pair<uint32_t, role>, 2> roles_of(const shard_set& shards,
+                                                           const page_key& key) {
+  const auto keepers = shards.keepers_of(key);
+  auto roles = absl::InlinedVector<std::pair<uint32_t, role>, 2>{
+    {shards.numbers[keepers.first], first_keeper}};
+  if (keepers.second != key_keepers::none)
+    roles.emplace_back(shards.numbers[keepers.second], second_keeper);
+  return roles;
+}
+
+/// Nothing if the shard does not keep the key.
+std::optional<role> role_of(uint32_t number, const shard_set& shards, const page_key& key) {
+  for (const auto& [keeper, what] : roles_of(shards, key))
+    if (keeper == number)
+      return what;
+  return std::nullopt;
+}
+
+/// As messages of limits::index_batch_keys at most; whose pages they are is left open.
+std::vector<published_pages> batches(const std::array<std::vector<announced_page>, 2>& pages) {
+  auto all = std::vector<published_pages>{};
+  for (const auto role : {first_keeper, second_keeper})
+    for (const auto& page : pages[role]) {
+      if (all.empty() || all.back().pages.size() == limits::index_batch_keys)
+        all.emplace_back();
+      all.back().pages.push_back(page);
+      all.back().seconds += role == second_keeper ? 1 : 0;
+    }
+  return all;
+}
+
 } // namespace
 
 announced_page announce(const stored_page& page) noexcept {
@@ -35,50 +72,33 @@ segment_mounts::segment_mounts(segment_actor::pointer self, segment_mounts_optio
 
 void segment_mounts::look_at_index() {
   const auto view = options_.index();
-  if (view->numbers != numbers_)
-    reshard(view->numbers);
-  for (auto i = size_t{0}; i < numbers_.size(); ++i)
-    if (view->shards[i] && view->shards[i] != mounts_[numbers_[i]].shard)
-      mount(numbers_[i], view->shards[i]);
+  if (*view != shards_)
+    reshard(*view);
+  for (auto i = size_t{0}; i < shards_.numbers.size(); ++i)
+    if (const auto number = shards_.numbers[i];
+        view->shards[i] && view->shards[i] != mounts_[number].shard)
+      mount(number, view->shards[i]);
 }
 
 void segment_mounts::beat(const member_counters& counters) {
-  for (const auto& [number, at] : mounts_) {
-    if (!at.shard || at.is_reporting)
-      continue;
-    auto on_view = [this, number = number, epoch = at.epoch](const membership& view) {
-      heed(number, epoch, view);
-    };
-    auto on_error = [this, number = number, to = at.shard](const caf::error& err) {
-      on_index_error(number, to, err);
-    };
-    self_
-      ->request(at.shard, options_.timeout, atom::tick_v,
-                heartbeat{options_.member.member, at.epoch, counters})
-      .then(on_view, on_error);
-  }
+  counters_ = counters;
+  for (const auto& [number, at] : mounts_)
+    if (at.shard && !at.is_reporting)
+      beat_at(number);
 }
 
 void segment_mounts::publish(const std::vector<announced_page>& pages,
                              const std::function<void()>& then) {
   // Called when nobody holds it any more.
   const auto end = std::shared_ptr<void>{nullptr, [then](void*) { then(); }};
-  for (auto& [number, part] : by_shard(pages)) {
-    auto& at = mounts_[number];
-    if (at.is_reporting)
-      at.held_back.insert(at.held_back.end(), part.begin(), part.end());
-    else if (at.shard) // Without it the pages are stored all the same: its block report tells.
-      for (auto first = size_t{0}; first < part.size(); first += limits::index_batch_keys) {
-        const auto count = std::min(limits::index_batch_keys, part.size() - first);
-        const auto begin = part.begin() + static_cast<ptrdiff_t>(first);
-        announce(number, {begin, begin + static_cast<ptrdiff_t>(count)}, [end] {});
-      }
-  }
+  for (auto& [number, part] : by_shard(pages))
+    tell(number, std::move(part), end);
 }
 
 void segment_mounts::withdraw(const std::vector<page_key>& keys) {
   for (const auto& [number, gone] : by_shard(keys))
-    withdraw_from(number, gone);
+    for (const auto& part : gone)
+      withdraw_from(number, part);
 }
 
 void segment_mounts::when_settled(std::function<void()> then) {
@@ -88,36 +108,56 @@ void segment_mounts::when_settled(std::function<void()> then) {
 
 // -- internal steps -----------------------------------------------------------
 
-void segment_mounts::reshard(const std::vector<uint32_t>& now) {
-  auto moved = std::map<uint32_t, std::vector<page_key>>{};
-  if (!numbers_.empty() && !now.empty())
-    for (const auto& page : offered_.published(0, offered_.count())) {
-      const auto before = numbers_[shard_of(page.key, numbers_)];
-      if (before != now[shard_of(page.key, now)])
-        moved[before].push_back(page.key);
-    }
-  const auto is_in_use = [&](uint32_t x) { return std::ranges::binary_search(now, x); };
-  const auto leaves_keys = !std::ranges::all_of(numbers_, is_in_use);
-  numbers_ = now;
+void segment_mounts::reshard(const shard_set& now) {
+  const auto before = std::exchange(shards_, now);
+  const auto is_in_use = [&](uint32_t x) { return std::ranges::binary_search(now.numbers, x); };
   std::erase_if(mounts_, [&](const auto& at) { return !is_in_use(at.first); });
-  for (const auto& [number, keys] : moved)
-    if (is_in_use(number))
+  if (!before.numbers.empty() && !now.numbers.empty()) {
+    auto gained = std::map<uint32_t, kept_pages<announced_page>>{};
+    auto lost = std::map<uint32_t, std::vector<page_key>>{};
+    for (const auto& page : offered_.published(0, offered_.count())) {
+      for (const auto& [number, role] : roles_of(now, page.key))
+        if (role_of(number, before, page.key) != role)
+          gained[number][role].push_back(hicache::announce(page));
+      for (const auto& [number, role] : roles_of(before, page.key))
+        if (!role_of(number, now, page.key) && is_in_use(number))
+          lost[number].push_back(page.key);
+    }
+    for (auto& [number, kept] : gained)
+      if (mounts_.contains(number)) // Others are new: their block report tells.
+        tell(number, std::move(kept), nullptr);
+    for (const auto& [number, keys] : lost)
       withdraw_from(number, keys);
-  for (const auto number : numbers_)
-    if (auto& at = mounts_[number]; leaves_keys && at.shard)
-      mount(number, at.shard);
+  }
+  for (const auto number : now.numbers)
+    mounts_[number];
   settle();
 }
 
 template <class Page>
-std::map<uint32_t, std::vector<Page>>
+std::map<uint32_t, segment_mounts::kept_pages<Page>>
 segment_mounts::by_shard(const std::vector<Page>& pages) const {
-  auto lists = std::map<uint32_t, std::vector<Page>>{};
-  if (numbers_.empty())
+  auto lists = std::map<uint32_t, kept_pages<Page>>{};
+  if (shards_.numbers.empty())
     return lists;
   for (const auto& page : pages)
-    lists[numbers_[shard_of(key_of(page), numbers_)]].push_back(page);
+    for (const auto& [number, role] : roles_of(shards_, key_of(page)))
+      lists[number][role].push_back(page);
   return lists;
+}
+
+void segment_mounts::tell(uint32_t number, kept_pages<announced_page> pages,
+                          const std::shared_ptr<void>& then) {
+  auto& at = mounts_[number];
+  if (at.is_reporting) {
+    for (const auto role : {first_keeper, second_keeper})
+      at.held_back[role].insert(at.held_back[role].end(), pages[role].begin(), pages[role].end());
+    return;
+  }
+  if (!at.shard)
+    return; // The pages are stored all the same: its block report tells.
+  for (auto& batch : batches(pages))
+    announce(number, std::move(batch), [then] {});
 }
 
 void segment_mounts::mount(uint32_t number, const index_actor& shard) {
@@ -136,20 +176,21 @@ void segment_mounts::mount(uint32_t number, const index_actor& shard) {
 }
 
 void segment_mounts::report(uint32_t number, uint64_t offset) {
-  auto news = std::vector<announced_page>{};
+  auto news = kept_pages<announced_page>{};
+  const auto size = [&news] { return news[0].size() + news[1].size(); };
   auto next = offset;
-  while (news.size() < limits::index_batch_keys) {
-    const auto pages = offered_.published(next, limits::index_batch_keys - news.size());
+  while (size() < limits::index_batch_keys) {
+    const auto pages = offered_.published(next, limits::index_batch_keys - size());
     if (pages.empty())
       break;
     for (const auto& page : pages)
-      if (numbers_[shard_of(page.key, numbers_)] == number)
-        news.push_back(hicache::announce(page));
+      if (const auto role = role_of(number, shards_, page.key))
+        news[*role].push_back(hicache::announce(page));
     next = pages.back().offset + 1;
   }
   auto& at = mounts_[number];
-  if (!news.empty()) {
-    announce(number, std::move(news), [this, number, next, epoch = at.epoch] {
+  if (size() > 0) {
+    announce(number, std::move(batches(news).front()), [this, number, next, epoch = at.epoch] {
       if (const auto here = mounts_.find(number);
           here != mounts_.end() && here->second.shard && here->second.epoch == epoch)
         report(number, next);
@@ -157,17 +198,31 @@ void segment_mounts::report(uint32_t number, uint64_t offset) {
     return;
   }
   at.is_reporting = false;
-  std::erase_if(at.held_back, [this](const announced_page& page) {
-    const auto here = offered_.find(page.key);
-    return !here || hicache::announce(*here) != page;
-  });
-  if (auto late = std::exchange(at.held_back, {}); !late.empty())
-    publish(late, [] {});
+  auto late = std::exchange(at.held_back, {});
+  for (const auto role : {first_keeper, second_keeper})
+    std::erase_if(late[role], [&](const announced_page& page) {
+      const auto here = offered_.find(page.key);
+      return !here || hicache::announce(*here) != page
+             || role_of(number, shards_, page.key) != role;
+    });
+  tell(number, std::move(late), nullptr);
+  beat_at(number);
   settle();
 }
 
-void segment_mounts::announce(uint32_t number, std::vector<announced_page> pages,
-                              std::function<void()> then) {
+void segment_mounts::beat_at(uint32_t number) {
+  const auto& at = mounts_[number];
+  auto on_view
+    = [this, number, epoch = at.epoch](const membership& view) { heed(number, epoch, view); };
+  auto on_error
+    = [this, number, to = at.shard](const caf::error& err) { on_index_error(number, to, err); };
+  self_
+    ->request(at.shard, options_.timeout, atom::tick_v,
+              heartbeat{options_.member.member, at.epoch, counters_})
+    .then(on_view, on_error);
+}
+
+void segment_mounts::announce(uint32_t number, published_pages batch, std::function<void()> then) {
   const auto& at = mounts_[number];
   auto on_error = [this, number, to = at.shard, then](const caf::error& err) {
     on_index_error(number, to, err);
@@ -177,9 +232,9 @@ void segment_mounts::announce(uint32_t number, std::vector<announced_page> pages
     heed(number, epoch, view);
     then();
   };
-  self_
-    ->request(at.shard, options_.timeout, atom::publish_v,
-              published_pages{options_.member.member, at.epoch, std::move(pages)})
+  batch.member = options_.member.member;
+  batch.epoch = at.epoch;
+  self_->request(at.shard, options_.timeout, atom::publish_v, std::move(batch))
     .then(on_view, on_error);
 }
 

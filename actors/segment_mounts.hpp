@@ -6,8 +6,10 @@
 
 #include <caf/typed_event_based_actor.hpp>
 
+#include <array>
 #include <functional>
 #include <map>
+#include <memory>
 #include <vector>
 
 namespace hicache {
@@ -33,8 +35,8 @@ struct segment_mounts_options {
 };
 
 /// A segment at the shards of the index: mounts at each, keeps it informed of the pages whose keys
-/// it keeps, and reports all of them to one that is new or has forgotten. Part of the segment
-/// actor.
+/// it keeps, and reports all of them to one that is new or has forgotten. Both keepers of a key are
+/// told the same, each in the order in which it happened. Part of the segment actor.
 class segment_mounts {
 public:
   /// @param self, offered Must outlive this.
@@ -63,6 +65,10 @@ public:
   const segment_mounts_options& options() const noexcept { return options_; }
 
 private:
+  /// Pages of which a shard is the first keeper, and those of which it is the second.
+  template <class Page>
+  using kept_pages = std::array<std::vector<Page>, 2>;
+
   /// This member at one shard of the index.
   struct mounting {
     /// Null while there is none.
@@ -71,16 +77,20 @@ private:
     /// A block report is under way.
     bool is_reporting = false;
     /// Published while it was, perhaps behind its back.
-    std::vector<announced_page> held_back;
+    kept_pages<announced_page> held_back;
   };
 
   /// Other shards keep the keys from now on: tells those that are not asked any more, and those
   /// that are.
-  void reshard(const std::vector<uint32_t>& now);
+  void reshard(const shard_set& now);
 
   /// By the number of the shard that keeps the key.
   template <class Page>
-  std::map<uint32_t, std::vector<Page>> by_shard(const std::vector<Page>& pages) const;
+  std::map<uint32_t, kept_pages<Page>> by_shard(const std::vector<Page>& pages) const;
+
+  /// Tells a shard of pages that it keeps; `then` is called when it has answered, or cannot be
+  /// told.
+  void tell(uint32_t number, kept_pages<announced_page> pages, const std::shared_ptr<void>& then);
 
   /// Mounts at a shard under a new epoch and reports every published page that it keeps.
   void mount(uint32_t number, const index_actor& shard);
@@ -89,7 +99,12 @@ private:
   /// after the other; then what was published meanwhile.
   void report(uint32_t number, uint64_t offset);
 
-  void announce(uint32_t number, std::vector<announced_page> pages, std::function<void()> then);
+  /// Sends a batch of pages to a shard as this member's; `then` is called when it has answered or
+  /// failed.
+  void announce(uint32_t number, published_pages batch, std::function<void()> then);
+
+  /// Tells a shard that this member is alive, and has reported what it has.
+  void beat_at(uint32_t number);
 
   void withdraw_from(uint32_t number, const std::vector<page_key>& keys);
 
@@ -106,8 +121,9 @@ private:
   const offered_pages& offered_;
   /// By number.
   std::map<uint32_t, mounting> mounts_;
-  /// The keys of `mounts_`.
-  std::vector<uint32_t> numbers_;
+  /// Those of `mounts_`.
+  shard_set shards_;
+  member_counters counters_;
   caf::timespan heartbeat_pause_;
   std::vector<std::function<void()>> waiting_;
 };

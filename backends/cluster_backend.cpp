@@ -36,7 +36,8 @@ std::vector<result<void>> all_fail(const T& pages, ec code, const char* detail =
 } // namespace
 
 cluster_backend::cluster_backend(cluster_options options)
-  : options_(std::move(options)), reader_(options_.reader) {
+  : options_(std::move(options)), reader_(options_.reader),
+    lookup_(*options_.reader.system, *options_.reader.index, *options_.reader.clock) {
   HICACHE_CHECK(options_.replicas > 0 && options_.figures != nullptr);
 }
 
@@ -286,10 +287,11 @@ std::vector<result<void>> cluster_backend::remove(std::span<const page_key> keys
 backend_health cluster_backend::health() {
   auto health = backend_health{};
   const auto view = options_.reader.index->view();
-  health.ok = view->is_whole();
-  if (!health.ok)
+  health.ok = view->serves_all();
+  if (!view->is_whole())
     health.detail = view->numbers.empty() ? "the index cannot be reached"
-                                          : "a shard of the index cannot be reached";
+                    : health.ok ? "a shard of the index cannot be reached; others answer for it"
+                                : "a shard of the index cannot be reached";
   health.capacity_bytes = options_.segment_memory.size();
   health.objects = options_.figures->pages;
   health.bytes = options_.figures->used_bytes;
@@ -302,36 +304,7 @@ backend_health cluster_backend::health() {
 // -- who has what -------------------------------------------------------------
 
 placements cluster_backend::locate(std::span<const page_key> keys, time_point deadline) {
-  auto all = placements{};
-  all.replicas.resize(keys.size()); // What the index cannot say is a miss.
-  const auto view = options_.reader.index->view();
-  if (view->numbers.empty() || options_.reader.clock->now() >= deadline)
-    return all;
-  const auto positions = view->positions(keys);
-  auto self = caf::scoped_actor{*options_.reader.system};
-  // All requests first, so that the shards work side by side.
-  auto waiting = std::vector<std::function<void()>>{};
-  for (auto i = size_t{0}; i < positions.size(); ++i) {
-    const auto& shard = view->shards[i];
-    for (auto first = size_t{0}; shard && first < positions[i].size();
-         first += limits::index_batch_keys) {
-      const auto part = std::span{positions[i]}.subspan(
-        first, std::min(limits::index_batch_keys, positions[i].size() - first));
-      auto batch = key_batch{};
-      batch.keys.reserve(part.size());
-      for (const auto at : part)
-        batch.keys.push_back(keys[at]);
-      waiting.emplace_back(
-        [&, shard, part,
-         answer = self->request(shard, time_left(*options_.reader.clock, deadline), atom::locate_v,
-                                std::move(batch))]() mutable {
-          answer.receive([&](placements& found) { enter(found, part, shard, all); },
-                         [&](const caf::error&) { options_.reader.index->lost(shard); });
-        });
-    }
-  }
-  for (const auto& receive : waiting)
-    receive();
+  auto all = lookup_.locate(keys, deadline).where; // What the index cannot say is a miss.
   auto latest
     = recent_placements::answer{keys, all, options_.reader.clock->now() + limits::placement_memory};
   const auto guard = std::lock_guard{mutex_};
@@ -342,17 +315,6 @@ placements cluster_backend::locate(std::span<const page_key> keys, time_point de
 placements cluster_backend::recall(std::span<const page_key> keys) {
   const auto guard = std::lock_guard{mutex_};
   return recent_.recall(keys, options_.reader.clock->now());
-}
-
-void cluster_backend::enter(placements& found, std::span<const size_t> positions,
-                            const index_actor& shard, placements& all) const {
-  if (found.replicas.size() != positions.size()) {
-    options_.reader.index->lost(shard);
-    return;
-  }
-  options_.reader.index->heard(found.shards_digest);
-  for (auto i = size_t{0}; i < positions.size(); ++i)
-    all.replicas[positions[i]] = std::move(found.replicas[i]);
 }
 
 // -- replicas -----------------------------------------------------------------

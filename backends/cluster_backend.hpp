@@ -1,6 +1,7 @@
 #pragma once
 
 #include "backends/index_link.hpp"
+#include "backends/index_lookup.hpp"
 #include "backends/lent_pages.hpp"
 #include "backends/member_figures.hpp"
 #include "backends/page_reader.hpp"
@@ -89,15 +90,12 @@ private:
   /// Where the index said within limits::placement_memory that these are.
   placements recall(std::span<const page_key> keys);
 
-  /// Enters a shard's answer for the keys at these positions.
-  void enter(placements& found, std::span<const size_t> positions, const index_actor& shard,
-             placements& all) const;
-
   /// Has other hosts copy pages that are published here.
   void replicate(const page_copies& pages, time_point deadline);
 
   cluster_options options_;
   page_reader reader_;
+  index_lookup lookup_;
   std::mutex mutex_; // Guards what follows.
   backend_counters counters_;
   recent_placements recent_{limits::placements_remembered};

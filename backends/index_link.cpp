@@ -37,15 +37,28 @@ constexpr auto directory_timeout = caf::timespan{5s};
 
 // -- views --------------------------------------------------------------------
 
-std::vector<std::vector<size_t>> index_view::positions(std::span<const page_key> keys) const {
-  auto lists = std::vector<std::vector<size_t>>(numbers.size());
-  for (auto i = size_t{0}; i < keys.size(); ++i)
-    lists[shard_of(keys[i], numbers)].push_back(i);
-  return lists;
+index_view::index_view(const std::vector<entry>& entries) {
+  for (const auto& one : entries) {
+    numbers.push_back(one.number);
+    shards.push_back(one.shard);
+    addresses.push_back(one.address);
+  }
+  processes = process_numbers(addresses);
 }
 
 bool index_view::is_whole() const noexcept {
   return !shards.empty() && std::ranges::find(shards, index_actor{}) == shards.end();
+}
+
+bool index_view::serves_all() const noexcept {
+  // A key has its keepers in any two processes.
+  auto lost = std::set<uint32_t>{};
+  auto reached = std::set<uint32_t>{};
+  for (auto i = size_t{0}; i < shards.size(); ++i)
+    (shards[i] ? reached : lost).insert(processes[i]);
+  const auto is_other = [&](uint32_t process) { return !lost.contains(process); };
+  return !shards.empty()
+         && (lost.empty() || (lost.size() == 1 && std::ranges::any_of(reached, is_other)));
 }
 
 struct index_link_board {
@@ -121,8 +134,7 @@ struct link_state {
     };
     auto on_error
       = [this, address](const caf::error& err) { drop_process(address, to_string(from_caf(err))); };
-    self->request(where.directory, directory_timeout, atom::shards_v, shard_map{})
-      .then(on_map, on_error);
+    self->request(where.directory, directory_timeout, atom::shards_v, map).then(on_map, on_error);
   }
 
   void ask_shard(uint32_t number, shard& what) {
@@ -159,10 +171,10 @@ struct link_state {
         processes[entry.address];
         const auto known = shards.find(entry.number);
         // A shard that began anew is another actor, even at the same address.
-        const auto is_same = known != shards.end() && since[entry.number] == entry.since_ms
+        const auto is_same = known != shards.end() && since[entry.number] == entry.epoch
                              && known->second.address == entry.address;
         wanted.emplace(entry.number, is_same ? known->second : shard{entry.address, {}, false});
-        since[entry.number] = entry.since_ms;
+        since[entry.number] = entry.epoch;
       }
       shards = std::move(wanted);
       show();
@@ -250,12 +262,10 @@ struct link_state {
 
   /// Shows the users of the link what there is.
   void show() {
-    auto view = std::make_shared<index_view>();
-    for (const auto& [number, what] : shards) {
-      view->numbers.push_back(number);
-      view->shards.push_back(what.actor);
-      view->addresses.push_back(what.address);
-    }
+    auto entries = std::vector<index_view::entry>{};
+    for (const auto& [number, what] : shards)
+      entries.push_back({number, what.actor, what.address});
+    auto view = std::make_shared<const index_view>(entries);
     if (view->is_whole())
       pause = pause_min;
     const auto guard = std::lock_guard{board->mutex};

@@ -16,21 +16,33 @@
 
 namespace hicache {
 
-/// The shards of the index as this process reaches them at a moment.
-struct index_view {
-  /// Of all shards in use, in order; empty until a directory has answered.
-  std::vector<uint32_t> numbers;
+/// The shards of the index as this process reaches them at a moment: all that are in use; none
+/// until a directory has answered.
+struct index_view : shard_set {
+  index_view() = default;
+
+  /// One of the shards.
+  struct entry {
+    uint32_t number = 0;
+    /// Null while it cannot be reached.
+    index_actor shard;
+    /// HOST:PORT of its process.
+    std::string address;
+  };
+
+  /// @param entries In order of their numbers.
+  explicit index_view(const std::vector<entry>& entries);
+
   /// The shard of each number; null while it cannot be reached.
   std::vector<index_actor> shards;
   /// HOST:PORT of the process of each, for people.
   std::vector<std::string> addresses;
 
-  /// Positions in `keys` by the shard that keeps the key: one list for each of `numbers`.
-  /// @pre numbers is not empty
-  std::vector<std::vector<size_t>> positions(std::span<const page_key> keys) const;
-
   /// True if there are shards and each can be reached.
   bool is_whole() const noexcept;
+
+  /// True if each key has a keeper that can be reached.
+  bool serves_all() const noexcept;
 };
 
 using index_view_ptr = std::shared_ptr<const index_view>;

@@ -137,24 +137,32 @@ void page_reader::renew(const std::set<uint64_t>& wanted, time_point deadline) {
   }
   auto ids = std::vector<uint64_t>{};
   std::ranges::set_union(wanted, known, std::back_inserter(ids));
+  auto has_answer = false;
+  auto found = std::map<uint64_t, member_info>{};
+  const auto is_found = [&found](uint64_t member) { return found.contains(member); };
   for (const auto& shard : options_.index->view()->shards) {
     if (!shard)
       continue;
-    const auto list = list_members(*options_.system, shard, ids, *options_.clock, deadline);
+    auto list = list_members(*options_.system, shard, ids, *options_.clock, deadline);
     if (!list)
       continue;
-    auto gone = known;
-    for (const auto& member : *list) {
-      gone.erase(member.member);
-      // Without the lock: an owner that hangs holds up those alone who want its pages.
-      if (!known.contains(member.member))
-        enter(open_route(member));
-    }
-    const auto guard = std::lock_guard{table_->mutex};
-    for (const auto member : gone)
-      table_->routes.erase(member);
-    return;
+    has_answer = true;
+    for (auto& member : *list)
+      found.emplace(member.member, std::move(member));
+    // A shard that has just begun does not know all members.
+    if (!found.empty() && std::ranges::all_of(wanted, is_found))
+      break;
   }
+  if (!has_answer)
+    return;
+  // Without the lock: an owner that hangs holds up those alone who want its pages.
+  for (const auto& [id, member] : found)
+    if (!known.contains(id))
+      enter(open_route(member));
+  const auto guard = std::lock_guard{table_->mutex};
+  for (const auto member : known)
+    if (!is_found(member))
+      table_->routes.erase(member);
 }
 
 void page_reader::enter(std::shared_ptr<const known_member> found) {

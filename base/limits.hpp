@@ -122,6 +122,18 @@ inline constexpr uint64_t wire_words = 40 * index_batch_keys + 1024;
 /// lookups a second.
 inline constexpr size_t index_shards = 256;
 
+/// How long a look-up waits for a key's keeper before it asks the other one: some times what a
+/// shard takes that is busy with a block report.
+inline constexpr auto lookup_hedge = std::chrono::milliseconds{200};
+
+/// For how long the others are asked first then. One that hangs is found out by its connection
+/// within seconds; until then it costs one look-up of each process and second that wait.
+inline constexpr auto slow_shard_pause = std::chrono::seconds{1};
+
+/// What a shard may take to answer a look-up before it counts as lost; who connects to it again
+/// mounts and reports anew, so a caller's short deadline must not be enough.
+inline constexpr auto shard_answer_time = std::chrono::seconds{5};
+
 /// Replicas of a member that is gone that a shard removes before it looks at its next message: some
 /// tens of microseconds, no more than a lookup takes.
 inline constexpr size_t index_reap = 256;

@@ -135,7 +135,7 @@ private:
 
   result<void> join() {
     begin("a shard joins");
-    const auto before = world_.numbers();
+    const auto before = world_.first_shards(world_.shard_count());
     world_.add_shard();
     const auto converged = converge({});
     if (!converged)
@@ -144,7 +144,7 @@ private:
     for (const auto& who : world_.members())
       if (who.fate == member_fate::alive)
         for (auto page = who.pages.first(); page < who.pages.last(); ++page)
-          moved += who.pages.shard(page) == before.size() ? 1 : 0;
+          moved += std::ranges::count(who.pages.keepers(page), before.numbers.size()) != 0 ? 1 : 0;
     simulated("keys that the new shard keeps", static_cast<double>(moved), "");
     simulated("share of all keys", 100.0 * static_cast<double>(moved) / held(), "%");
     simulated("keys that moved elsewhere", static_cast<double>(strays(before)), "");
@@ -228,15 +228,15 @@ private:
     return static_cast<double>(count);
   }
 
-  /// Samples whose shard is another one than before, and not the new one.
-  uint64_t strays(const std::vector<uint32_t>& before) {
+  /// Samples with other keepers than before, of which the new shard is none.
+  uint64_t strays(const shard_set& before) {
+    const auto after = world_.first_shards(world_.shard_count());
     auto count = uint64_t{0};
     for (auto i = 0; i < samples; ++i) {
       const auto& pages = world_.members()[random_() % options_.members].pages;
       const auto key = pages.announced(pages.first() + random_() % pages.slots()).key;
-      const auto was = shard_of(key, before);
-      const auto is = shard_of(key, world_.numbers());
-      count += is != was && is != before.size() ? 1 : 0;
+      const auto is = after.keepers_of(key);
+      count += is != before.keepers_of(key) && !is.has(before.numbers.size()) ? 1 : 0;
     }
     return count;
   }
@@ -265,38 +265,41 @@ private:
   }
 
   result<void> count_all() {
-    auto held_by_shard = std::vector<uint64_t>(world_.numbers().size());
+    auto firsts = std::vector<uint64_t>(world_.shard_count());
+    auto all = firsts;
     for (const auto& who : world_.members())
       if (who.fate == member_fate::alive)
-        who.pages.count(held_by_shard);
-    for (const auto s : world_.numbers()) {
+        who.pages.count(firsts, all);
+    for (auto s = uint32_t{0}; s < world_.shard_count(); ++s) {
       const auto found = world_.shards()[s].table.counters();
-      if (found.replicas != held_by_shard[s] || found.keys != held_by_shard[s]
-          || found.members != living() || found.refused != 0)
-        return fail(ec::corrupt_page, phase_ + ": shard " + std::to_string(s) + " offers "
-                                        + std::to_string(found.replicas) + " pages of "
-                                        + std::to_string(found.members) + " members; expected "
-                                        + std::to_string(held_by_shard[s]) + " of "
-                                        + std::to_string(living()));
+      const auto seconds = all[s] - firsts[s];
+      if (found.replicas != all[s] || found.keys != all[s] || found.second_replicas != seconds
+          || found.second_keys != seconds || found.members != living() || found.refused != 0)
+        return fail(
+          ec::corrupt_page,
+          phase_ + ": shard " + std::to_string(s) + " offers " + std::to_string(found.replicas)
+            + " pages, " + std::to_string(found.second_replicas) + " as the second keeper, of "
+            + std::to_string(found.members) + " members; expected " + std::to_string(all[s]) + ", "
+            + std::to_string(seconds) + " of " + std::to_string(living()));
     }
     return {};
   }
 
   result<void> sample() {
-    const auto& numbers = world_.numbers();
+    const auto shards = world_.first_shards(world_.shard_count());
     for (auto i = 0; i < samples; ++i) {
       const auto& who = world_.members()[random_() % options_.members];
       const auto margin = who.pages.slots() / 8;
       const auto from = who.pages.first() - std::min(who.pages.first(), margin);
       const auto page = from + random_() % (who.pages.last() + margin - from);
       const auto announced = who.pages.announced(page);
-      const auto place = shard_of(announced.key, numbers);
+      const auto keepers = shards.keepers_of(announced.key);
       const auto is_held = who.fate == member_fate::alive && who.pages.holds(page);
-      for (auto s = size_t{0}; s < numbers.size(); ++s) {
+      for (auto s = size_t{0}; s < world_.shard_count(); ++s) {
         const auto& table = world_.shards()[s].table;
         const auto found = table.locate(std::span{&announced.key, 1});
         const auto copies = found.of(0);
-        if (copies.size() != (is_held && s == place ? 1U : 0U))
+        if (copies.size() != (is_held && keepers.has(s) ? 1U : 0U))
           return fail(ec::corrupt_page, phase_ + ": shard " + std::to_string(s) + " offers "
                                           + std::to_string(copies.size()) + " copies of a page");
         if (!copies.empty()
@@ -328,6 +331,7 @@ private:
     note_wrong(seen);
     simulated("keys looked up", static_cast<double>(seen.keys), "");
     simulated("misses of keys that are there", static_cast<double>(seen.misses), "");
+    simulated("keys that both keepers were asked for", static_cast<double>(seen.asked_twice), "");
     simulated("offers of keys that are gone", static_cast<double>(seen.stale), "");
     simulated("requests that failed", static_cast<double>(seen.failed), "");
     simulated("longest wait of a lookup", milliseconds(seen.longest_wait), "ms");

@@ -14,13 +14,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// One way between two processes.
-constexpr auto hop = duration{100us};
-
-/// What members grant a shard (launch/cluster_member.cpp), and readers.
-constexpr auto member_patience = duration{5s};
-constexpr auto reader_patience = duration{limits::storage_timeout};
-
 /// From the eviction of pages to the publication of those that take their place.
 constexpr auto write_time = duration{1ms};
 
@@ -41,17 +34,15 @@ duration every(double per_second) {
 
 index_world::index_world(uint32_t members, uint64_t pages_each, uint32_t shards, uint64_t seed,
                          const world_load& load)
-  : load_(load), random_(seed), numbers_(shards) {
+  : load_(load), random_(seed) {
   HICACHE_CHECK(members > 0 && shards > 0 && shards < limits::index_shards);
   HICACHE_CHECK(pages_each > 2 * batch && load.writes_per_s > 0 && load.lookups_per_s > 0);
-  std::iota(numbers_.begin(), numbers_.end(), 0U);
-  for (const auto number : numbers_) {
+  for (auto number = 0U; number < shards; ++number) {
     shards_.emplace_back().shards_known = shards;
     at(now_ + tick_pause, event_kind::poll, number);
   }
   for (auto m = uint32_t{0}; m < members; ++m) {
-    auto& made = members_.emplace_back(
-      simulated_member{{}, {seed, m, pages_each}, member_fate::alive, {}, 0, false, {}});
+    auto& made = members_.emplace_back(member_pages{seed, m, pages_each});
     made.info.member = m + uint64_t{1};
     made.info.host = "host-" + std::to_string(m / 8);
     made.info.memory_name = "hicache-" + std::to_string(m);
@@ -67,12 +58,21 @@ index_world::index_world(uint32_t members, uint64_t pages_each, uint32_t shards,
   unsettled_ = uint64_t{members} * shards;
 }
 
+shard_set index_world::first_shards(uint32_t count) {
+  auto set = shard_set{};
+  set.numbers.resize(count);
+  std::iota(set.numbers.begin(), set.numbers.end(), 0U);
+  set.processes = set.numbers;
+  return set;
+}
+
 void index_world::fill() {
+  const auto shards = first_shards(shard_count());
   for (auto& who : members_) {
     if (stopped && stopped())
       return;
     for (auto i = uint64_t{0}; i < who.pages.slots(); ++i)
-      who.pages.write(numbers_);
+      who.pages.write(shards);
   }
 }
 
@@ -113,7 +113,7 @@ void index_world::happen(const event& x) {
     case event_kind::map: {
       auto& who = members_[x.a];
       who.is_asking_map = false;
-      who.reader_shards = static_cast<uint32_t>(numbers_.size());
+      who.reader_shards = shard_count();
       for (auto s = static_cast<uint32_t>(who.links.size()); s < who.reader_shards; ++s) {
         who.links.push_back(0);
         link(x.a, s);
@@ -135,11 +135,12 @@ void index_world::happen(const event& x) {
     case event_kind::start: {
       auto& shard = shards_[x.a];
       shard.is_up = true;
+      shard.last_loss = now_;
       ++shard.life;
       return;
     }
     case event_kind::learn:
-      shards_[x.a].shards_known = numbers_.size();
+      shards_[x.a].shards_known = shard_count();
       return;
   }
 }
@@ -166,10 +167,11 @@ void index_world::restart_shard(uint32_t s, duration down) {
 }
 
 void index_world::add_shard() {
-  const auto number = static_cast<uint32_t>(numbers_.size());
+  const auto number = shard_count();
   HICACHE_CHECK(number < limits::index_shards);
-  numbers_.push_back(number);
-  shards_.emplace_back().shards_known = numbers_.size();
+  auto& made = shards_.emplace_back();
+  made.shards_known = shard_count();
+  made.last_loss = now_;
   at(now_ + tick_pause, event_kind::poll, number);
   // The one that it joins hears of it at once, the others when it tells them.
   for (auto s = uint32_t{0}; s < number; ++s)
@@ -182,7 +184,7 @@ void index_world::kill_member(uint32_t m, bool closes_connections) {
   auto& who = members_[m];
   HICACHE_CHECK(who.fate == member_fate::alive);
   who.fate = member_fate::dead;
-  for (auto s = uint32_t{0}; s < numbers_.size(); ++s) {
+  for (auto s = uint32_t{0}; s < shard_count(); ++s) {
     const auto is_settled_here
       = s < who.mounts.size() && who.mounts[s].life != 0 && !who.mounts[s].is_reporting;
     unsettled_ -= is_settled_here ? 0 : 1;
@@ -233,17 +235,40 @@ void index_world::reshard(uint32_t m) {
   auto& who = members_[m];
   const auto before = who.pages;
   who.mounts.resize(who.reader_shards);
-  who.pages.reshard(std::span{numbers_}.first(who.reader_shards));
-  auto moved = std::vector<std::vector<uint64_t>>(who.reader_shards);
-  for (auto page = before.first(); page < before.last(); ++page)
-    if (before.shard(page) != who.pages.shard(page))
-      moved[before.shard(page)].push_back(page);
-  for (auto s = uint32_t{0}; s < moved.size(); ++s)
-    for (auto first = moved[s].begin(); first != moved[s].end();) {
-      const auto count = std::min<ptrdiff_t>(limits::index_batch_keys, moved[s].end() - first);
+  who.pages.reshard(first_shards(who.reader_shards));
+  auto lost = std::vector<std::vector<uint64_t>>(who.reader_shards);
+  auto gained = lost;
+  for (auto page = before.first(); page < before.last(); ++page) {
+    const auto& was = before.keepers(page);
+    const auto& is = who.pages.keepers(page);
+    for (auto role = size_t{0}; role < is.size(); ++role) {
+      if (is[role] != was[role])
+        gained[is[role]].push_back(page);
+      if (std::ranges::find(is, was[role]) == is.end())
+        lost[was[role]].push_back(page);
+    }
+  }
+  for (auto s = uint32_t{0}; s < who.reader_shards; ++s) {
+    tell(m, s, std::move(gained[s]));
+    for (auto first = lost[s].begin(); first != lost[s].end();) {
+      const auto count = std::min<ptrdiff_t>(limits::index_batch_keys, lost[s].end() - first);
       send(m, s, message_kind::withdraw, {first, first + count});
       first += count;
     }
+  }
+}
+
+void index_world::tell(uint32_t m, uint32_t s, std::vector<uint64_t> pages) {
+  auto& here = members_[m].mounts[s];
+  if (here.is_reporting) {
+    here.held_back.insert(here.held_back.end(), pages.begin(), pages.end());
+    return;
+  }
+  for (auto first = pages.begin(); here.life != 0 && first != pages.end();) {
+    const auto count = std::min<ptrdiff_t>(limits::index_batch_keys, pages.end() - first);
+    send(m, s, message_kind::publish, {first, first + count});
+    first += count;
+  }
 }
 
 void index_world::mount(uint32_t m, uint32_t s) {
@@ -268,8 +293,8 @@ void index_world::report(uint32_t m, uint32_t s) {
   --unsettled_;
   last_settled_ = now_;
   std::erase_if(here.held_back, [&](uint64_t page) { return !who.pages.holds(page); });
-  if (auto late = std::exchange(here.held_back, {}); !late.empty())
-    send(m, s, message_kind::publish, std::move(late));
+  tell(m, s, std::exchange(here.held_back, {}));
+  send(m, s, message_kind::beat);
 }
 
 std::vector<std::vector<uint64_t>> index_world::by_shard(uint32_t m, uint64_t first,
@@ -277,7 +302,8 @@ std::vector<std::vector<uint64_t>> index_world::by_shard(uint32_t m, uint64_t fi
   const auto& who = members_[m];
   auto lists = std::vector<std::vector<uint64_t>>(who.mounts.size());
   for (auto page = first; page < first + count; ++page)
-    lists[who.pages.shard(page)].push_back(page);
+    for (const auto keeper : who.pages.keepers(page))
+      lists[keeper].push_back(page);
   return lists;
 }
 
@@ -303,18 +329,12 @@ void index_world::written(uint32_t m) {
   if (who.fate == member_fate::dead)
     return;
   const auto first = who.pages.last();
+  const auto shards = first_shards(static_cast<uint32_t>(who.mounts.size()));
   for (auto i = uint64_t{0}; i < batch; ++i)
-    who.pages.write(std::span{numbers_}.first(who.mounts.size()));
+    who.pages.write(shards);
   auto lists = by_shard(m, first, batch);
-  for (auto s = uint32_t{0}; s < lists.size(); ++s) {
-    auto& here = who.mounts[s];
-    if (lists[s].empty())
-      continue;
-    if (here.is_reporting)
-      here.held_back.insert(here.held_back.end(), lists[s].begin(), lists[s].end());
-    else if (here.life != 0)
-      send(m, s, message_kind::publish, std::move(lists[s]));
-  }
+  for (auto s = uint32_t{0}; s < lists.size(); ++s)
+    tell(m, s, std::move(lists[s]));
 }
 
 void index_world::ask(uint32_t m) {
@@ -330,21 +350,50 @@ void index_world::ask(uint32_t m) {
   const auto first = pages.first() + margin + random_() % (room + 1);
   if (!is_loaded_ || who.fate == member_fate::cut_off)
     return;
-  const auto known = std::span{numbers_}.first(who.reader_shards);
-  auto lists = std::vector<std::vector<uint64_t>>(known.size());
-  for (auto page = first; page < first + batch; ++page)
-    lists[shard_of(pages.announced(page).key, known)].push_back(page);
-  seen_.keys += batch;
-  for (auto s = uint32_t{0}; s < lists.size(); ++s) {
-    if (lists[s].empty())
-      continue;
-    if (who.links[s] == 0) {
-      seen_.misses += members_[owner].fate == member_fate::alive ? lists[s].size() : 0;
-      continue;
-    }
-    send(m, s, message_kind::locate, std::move(lists[s]));
-    messages_[last_sent_].owner = owner;
+  const auto known = first_shards(who.reader_shards);
+  auto lists = std::vector<std::vector<uint64_t>>(who.reader_shards);
+  auto out_of_reach = size_t{0};
+  for (auto page = first; page < first + batch; ++page) {
+    const auto keepers = known.keepers_of(pages.announced(page).key);
+    if (who.links[keepers.first] != 0)
+      lists[keepers.first].push_back(page);
+    else if (who.links[keepers.second] != 0)
+      lists[keepers.second].push_back(page);
+    else
+      ++out_of_reach;
   }
+  seen_.keys += batch;
+  count_misses(owner, out_of_reach);
+  for (auto s = uint32_t{0}; s < lists.size(); ++s)
+    if (!lists[s].empty()) {
+      send(m, s, message_kind::locate, std::move(lists[s]));
+      messages_[last_sent_].owner = owner;
+    }
+}
+
+void index_world::ask_other(const message& x, const std::vector<uint64_t>& pages) {
+  const auto& who = members_[x.member];
+  if (x.is_second_look)
+    return count_misses(x.owner, pages.size());
+  const auto known = first_shards(who.reader_shards);
+  auto lists = std::vector<std::vector<uint64_t>>(who.reader_shards);
+  for (const auto page : pages) {
+    const auto keepers = known.keepers_of(members_[x.owner].pages.announced(page).key);
+    lists[keepers.first == x.shard ? keepers.second : keepers.first].push_back(page);
+  }
+  for (auto s = uint32_t{0}; s < lists.size(); ++s)
+    if (who.links[s] == 0) {
+      count_misses(x.owner, lists[s].size());
+    } else if (!lists[s].empty()) {
+      seen_.asked_twice += lists[s].size();
+      send(x.member, s, message_kind::locate, std::move(lists[s]));
+      messages_[last_sent_].owner = x.owner;
+      messages_[last_sent_].is_second_look = true;
+    }
+}
+
+void index_world::count_misses(uint32_t owner, size_t count) {
+  seen_.misses += members_[owner].fate == member_fate::alive ? count : 0;
 }
 
 void index_world::link(uint32_t m, uint32_t s) {
@@ -379,159 +428,6 @@ void index_world::heard(uint32_t m, uint64_t shards_known) {
   at(now_ + link_pause_min + 2 * hop, event_kind::map, m);
 }
 
-// -- messages -----------------------------------------------------------------
-
-uint32_t index_world::take_message() {
-  if (free_messages_.empty()) {
-    messages_.emplace_back();
-    return static_cast<uint32_t>(messages_.size() - 1);
-  }
-  const auto i = free_messages_.back();
-  free_messages_.pop_back();
-  return i;
-}
-
-void index_world::give_back(uint32_t i) {
-  pending_ -= messages_[i].kind == message_kind::beat ? 0 : 1;
-  messages_[i] = {};
-  free_messages_.push_back(i);
-}
-
-void index_world::send(uint32_t m, uint32_t s, message_kind kind, std::vector<uint64_t> pages) {
-  auto& who = members_[m];
-  last_sent_ = take_message();
-  auto& x = messages_[last_sent_];
-  const auto of_reader = kind == message_kind::locate;
-  x = {kind, m, s, of_reader ? who.links[s] : who.mounts[s].life, 0, m, std::move(pages), now_};
-  x.epoch = of_reader ? 0 : who.mounts[s].epoch;
-  pending_ += kind == message_kind::beat ? 0 : 1;
-  if (who.fate == member_fate::alive)
-    at(now_ + hop, event_kind::arrive, last_sent_);
-  else
-    at(now_ + member_patience, event_kind::fail, last_sent_);
-}
-
-void index_world::arrive(uint32_t i) {
-  auto& x = messages_[i];
-  auto& shard = shards_[x.shard];
-  if (!shard.is_up || shard.life != x.life) {
-    at(now_ + hop, event_kind::fail, i);
-    return;
-  }
-  const auto begin = shard.begin(now_);
-  if (x.kind == message_kind::locate) {
-    const auto wait = begin - now_;
-    ++seen_.lookups;
-    seen_.late += wait > 10ms ? 1 : 0;
-    seen_.longest_wait = std::max(seen_.longest_wait, wait);
-  }
-  const auto done = shard.occupy(now_, handle(x, begin));
-  const auto patience = x.kind == message_kind::locate ? reader_patience : member_patience;
-  if (done + hop > x.sent + patience)
-    at(std::max(now_, x.sent + patience), event_kind::fail, i);
-  else
-    at(done + hop, event_kind::answer, i);
-}
-
-duration index_world::handle(message& x, time_point begin) {
-  auto& shard = shards_[x.shard];
-  const auto& who = members_[x.member];
-  const auto count = static_cast<int64_t>(x.pages.size());
-  const auto take = [&](const membership& view) {
-    x.known = view.known;
-    x.shards_known = view.shards_digest;
-  };
-  switch (x.kind) {
-    case message_kind::mount: {
-      auto info = who.info;
-      info.epoch = x.epoch;
-      take(shard.mount(info, begin));
-      return cost::message + reap_some(x.shard);
-    }
-    case message_kind::beat:
-      take(shard.beat({who.info.member, x.epoch, {}}, begin));
-      return cost::message;
-    case message_kind::publish:
-    case message_kind::report: {
-      auto news = published_pages{who.info.member, x.epoch, {}};
-      for (const auto page : x.pages)
-        news.pages.push_back(who.pages.announced(page));
-      take(shard.publish(x.kind, news));
-      return cost::message + count * cost::published_page;
-    }
-    case message_kind::withdraw: {
-      auto news = withdrawn_pages{who.info.member, x.epoch, {}};
-      for (const auto page : x.pages)
-        news.keys.push_back(who.pages.announced(page).key);
-      take(shard.withdraw(news));
-      return cost::message + count * cost::withdrawn_page;
-    }
-    case message_kind::locate:
-      locate(shard, x);
-      return cost::message + count * cost::located_key;
-  }
-  return {};
-}
-
-void index_world::locate(simulated_shard& at, message& x) {
-  const auto& owner = members_[x.owner];
-  auto query = key_batch{};
-  for (const auto page : x.pages)
-    query.keys.push_back(owner.pages.announced(page).key);
-  const auto found = at.locate(query);
-  x.shards_known = found.shards_digest;
-  const auto is_there = owner.fate == member_fate::alive;
-  for (auto i = size_t{0}; i < x.pages.size(); ++i) {
-    const auto& copies = found.replicas[i];
-    if (copies.empty()) {
-      seen_.misses += is_there ? 1 : 0;
-      continue;
-    }
-    const auto page = owner.pages.announced(x.pages[i]);
-    const auto right = replica{owner.info.member, page.offset, page.generation, page.length};
-    seen_.wrong += copies.size() == 1 && copies[0] == right ? 0 : 1;
-    seen_.stale += is_there ? 0 : 1;
-  }
-}
-
-void index_world::answer(uint32_t i) {
-  auto& x = messages_[i];
-  auto& who = members_[x.member];
-  if (shards_[x.shard].life != x.life || !shards_[x.shard].is_up)
-    return fail(i);
-  if (who.fate == member_fate::cut_off) {
-    at(std::max(now_, x.sent + member_patience), event_kind::fail, i);
-    return;
-  }
-  if (who.fate == member_fate::alive) {
-    heard(x.member, x.shards_known);
-    auto& here = who.mounts[std::min<size_t>(x.shard, who.mounts.size() - 1)];
-    const auto is_same = here.life != 0 && here.epoch == x.epoch;
-    const auto is_report = x.kind == message_kind::mount || x.kind == message_kind::report;
-    if (is_report && is_same)
-      report(x.member, x.shard);
-    else if (!is_report && x.kind != message_kind::locate && !x.known && here.life != 0
-             && !here.is_reporting && who.links[x.shard] != 0)
-      mount(x.member, x.shard);
-  }
-  give_back(i);
-}
-
-void index_world::fail(uint32_t i) {
-  const auto& x = messages_[i];
-  auto& who = members_[x.member];
-  if (who.fate != member_fate::dead) {
-    ++seen_.failed;
-    if (x.kind == message_kind::locate)
-      seen_.misses += members_[x.owner].fate == member_fate::alive ? x.pages.size() : 0;
-    else if (who.mounts[x.shard].life == x.life)
-      lose_mount(x.member, x.shard);
-    if (who.links[x.shard] == x.life)
-      lose_link(x.member, x.shard);
-  }
-  give_back(i);
-}
-
 // -- shards -------------------------------------------------------------------
 
 void index_world::poll(uint32_t s) {
@@ -541,7 +437,7 @@ void index_world::poll(uint32_t s) {
     return;
   const auto begin = shard.begin(now_);
   if (!shard.table.expire(begin, member_ttl).empty())
-    last_dropped_ = last_reaped_ = begin;
+    last_dropped_ = last_reaped_ = shard.last_loss = begin;
   shard.occupy(now_, cost::message + reap_some(s));
 }
 
@@ -551,7 +447,7 @@ void index_world::member_gone(uint32_t s, uint32_t m) {
     return;
   const auto begin = shard.begin(now_);
   if (shard.table.drop(members_[m].info.member))
-    last_dropped_ = last_reaped_ = begin;
+    last_dropped_ = last_reaped_ = shard.last_loss = begin;
   shard.occupy(now_, cost::message + reap_some(s));
 }
 

@@ -14,6 +14,9 @@
 
 namespace hicache::bench {
 
+/// One way between two processes.
+inline constexpr auto hop = duration{std::chrono::microseconds{100}};
+
 /// What the members do all the time.
 struct world_load {
   /// Batches of limits::storage_batch_pages that each member writes a second; as many pages are
@@ -33,6 +36,8 @@ struct reader_figures {
   uint64_t stale = 0;
   /// Answers that name another place than the owner's.
   uint64_t wrong = 0;
+  /// Keys that the other keeper was asked for as well.
+  uint64_t asked_twice = 0;
   /// Requests of any kind that failed or took too long.
   uint64_t failed = 0;
   /// Lookups that waited in a shard's queue for more than 10 ms, and the longest wait.
@@ -88,7 +93,10 @@ public:
 
   std::deque<simulated_shard>& shards() noexcept { return shards_; }
 
-  const std::vector<uint32_t>& numbers() const noexcept { return numbers_; }
+  uint32_t shard_count() const noexcept { return static_cast<uint32_t>(shards_.size()); }
+
+  /// The first shards, each in a process of its own.
+  static shard_set first_shards(uint32_t count);
 
   /// Every living member is mounted at every shard, and no block report is under way.
   bool is_settled() const noexcept { return unsettled_ == 0; }
@@ -149,6 +157,10 @@ private:
     uint32_t owner = 0;
     std::vector<uint64_t> pages;
     time_point sent;
+    /// A look-up that the other keepers were asked before.
+    bool is_second_look = false;
+    /// Of a look-up: what the shard does not know, and is not sure of.
+    std::vector<uint64_t> doubtful;
     /// The answer.
     bool known = false;
     uint64_t shards_known = 0;
@@ -172,13 +184,16 @@ private:
   void lose_mount(uint32_t m, uint32_t s);
   void heard(uint32_t m, uint64_t shards_known);
   std::vector<std::vector<uint64_t>> by_shard(uint32_t m, uint64_t first, uint64_t count) const;
+  void tell(uint32_t m, uint32_t s, std::vector<uint64_t> pages);
+  void ask_other(const message& x, const std::vector<uint64_t>& pages);
+  void count_misses(uint32_t owner, size_t count);
 
   // Messages.
   void send(uint32_t m, uint32_t s, message_kind kind, std::vector<uint64_t> pages = {});
   uint32_t take_message();
   void arrive(uint32_t i);
   duration handle(message& x, time_point now);
-  void locate(simulated_shard& at, message& x);
+  void locate(simulated_shard& at, message& x, time_point now);
   void answer(uint32_t i);
   void fail(uint32_t i);
   void give_back(uint32_t i);
@@ -204,7 +219,6 @@ private:
   uint64_t pending_ = 0;
   std::vector<simulated_member> members_;
   std::deque<simulated_shard> shards_;
-  std::vector<uint32_t> numbers_;
   /// Mounts of living members that are missing or report.
   uint64_t unsettled_ = 0;
   time_point last_settled_{};

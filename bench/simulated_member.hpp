@@ -2,16 +2,18 @@
 
 #include "base/clock.hpp"
 #include "messages/index_protocol.hpp"
+#include "messages/shard_map.hpp"
 
+#include <array>
 #include <cstdint>
-#include <span>
+#include <utility>
 #include <vector>
 
 namespace hicache::bench {
 
 /// The pages of a member, by formula: it writes pages 0, 1, 2, … for ever, keeps the youngest
 /// `pages` of them, and page q lies in slot q % pages. So a member with a hundred thousand pages
-/// costs a byte each: the shard that keeps the page of a slot.
+/// costs two bytes each: the shards that keep the page of a slot.
 class member_pages {
 public:
   /// @pre pages > 0
@@ -21,30 +23,32 @@ public:
 
   uint64_t last() const noexcept { return last_; }
 
-  uint64_t slots() const noexcept { return shard_of_slot_.size(); }
+  uint64_t slots() const noexcept { return keepers_of_slot_.size(); }
 
   bool holds(uint64_t page) const noexcept { return page >= first_ && page < last_; }
 
   /// As the member announces it, whether it holds the page or not.
   announced_page announced(uint64_t page) const noexcept;
 
-  /// The shard that keeps a page that is held.
-  uint8_t shard(uint64_t page) const noexcept { return shard_of_slot_[page % slots()]; }
+  /// The first keeper and the second of a page that is held.
+  const std::array<uint8_t, 2>& keepers(uint64_t page) const noexcept {
+    return keepers_of_slot_[page % slots()];
+  }
 
   /// Gives up the `count` oldest pages. @pre that many are held
   void evict(uint64_t count) noexcept { first_ += count; }
 
   /// Writes the next page. @pre a slot is free
-  void write(std::span<const uint32_t> shards);
+  void write(const shard_set& shards);
 
-  /// Asks shard_of again for every page, as other shards are in use.
-  void reshard(std::span<const uint32_t> shards);
+  /// Looks for the keepers of every page again, as other shards are in use.
+  void reshard(const shard_set& shards);
 
   /// The held pages that a shard keeps, from slot `next` on, `most` at most; moves `next` on.
   std::vector<uint64_t> pages_of(uint8_t shard, uint64_t& next, size_t most) const;
 
-  /// Adds to `counts`, by shard, how many pages are held.
-  void count(std::vector<uint64_t>& counts) const;
+  /// Adds to `firsts` and `all`, by shard, how many pages it keeps as the first, and in all.
+  void count(std::vector<uint64_t>& firsts, std::vector<uint64_t>& all) const;
 
 private:
   /// The page in a slot; not held if it is last_ or later.
@@ -53,7 +57,7 @@ private:
   uint64_t salt_ = 0;
   uint64_t first_ = 0;
   uint64_t last_ = 0;
-  std::vector<uint8_t> shard_of_slot_;
+  std::vector<std::array<uint8_t, 2>> keepers_of_slot_;
 };
 
 /// A member at one shard.
@@ -72,6 +76,8 @@ enum class member_fate : uint8_t { alive, cut_off, dead };
 
 /// A process with a segment and a reader.
 struct simulated_member {
+  explicit simulated_member(member_pages held) : pages(std::move(held)) {}
+
   member_info info;
   member_pages pages;
   member_fate fate = member_fate::alive;

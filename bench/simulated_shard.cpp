@@ -100,7 +100,10 @@ membership simulated_shard::beat(const heartbeat& sign, time_point now) {
 
 membership simulated_shard::publish(message_kind kind, const published_pages& news) {
   return through_codecs(kind, news, news.pages.size(), [&](const published_pages& x) {
-    return view(table.publish(x.member, x.epoch, x.pages));
+    const auto pages = std::span{x.pages};
+    const auto firsts = pages.size() - x.seconds;
+    return view(table.publish(x.member, x.epoch, pages.first(firsts))
+                && table.publish(x.member, x.epoch, pages.subspan(firsts), true));
   });
 }
 
@@ -110,10 +113,10 @@ membership simulated_shard::withdraw(const withdrawn_pages& news) {
     [&](const withdrawn_pages& x) { return view(table.withdraw(x.member, x.epoch, x.keys)); });
 }
 
-placements simulated_shard::locate(const key_batch& query) {
+placements simulated_shard::locate(const key_batch& query, time_point now) {
   return through_codecs(message_kind::locate, query, query.keys.size(), [&](const key_batch& x) {
     const auto found = table.locate(x.keys);
-    auto answer = placements{{}, shards_known};
+    auto answer = placements{{}, shards_known, table.is_partial() || now - last_loss < member_ttl};
     answer.replicas.resize(x.keys.size());
     for (auto i = size_t{0}; i < x.keys.size(); ++i)
       for (const auto& copy : found.of(i)) {

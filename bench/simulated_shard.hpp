@@ -76,12 +76,14 @@ public:
 
   membership withdraw(const withdrawn_pages& news);
 
-  placements locate(const key_batch& query);
+  placements locate(const key_batch& query, time_point now);
 
   bool is_up = true;
   /// Of its process, counted from 1.
   uint32_t life = 1;
   bool is_reaping = false;
+  /// When it began, or lost a member last: then members may have more than it knows.
+  time_point last_loss{};
   /// Shards that its directory knows; stands for the digest of its map.
   uint64_t shards_known = 0;
   index_table table;

@@ -24,6 +24,9 @@ using record_index = uint32_t;
 
 constexpr auto no_record = std::numeric_limits<record_index>::max();
 
+/// Handles are small (limits::index_members and those that are being reaped); a record has 31 bits.
+constexpr auto max_handle = member_handle{0x7fff'ffff};
+
 /// How many keys ahead of a look-up the memory of the hash table is asked for: a table of millions
 /// of keys is in no cache, and its answers would be waited for one after the other.
 constexpr auto keys_ahead = size_t{8};
@@ -35,7 +38,9 @@ struct record {
   uint64_t offset = 0;
   uint32_t generation = 0;
   uint32_t length = 0;
-  member_handle member = 0;
+  /// Of the key, the shard is the second keeper.
+  uint32_t is_second : 1 = 0;
+  member_handle member : 31 = 0;
   /// The next replica of the key, or the next record of the free list.
   record_index next_of_key = no_record;
   record_index previous_of_member = no_record;
@@ -110,9 +115,13 @@ struct member_entry {
   member_info member;
   /// False, too, for one that is gone but still has replicas.
   bool mounted = false;
+  /// A member sends heartbeats when it has told all that it has.
+  bool has_reported = false;
   time_point last_heard;
   uint64_t replicas = 0;
   uint64_t bytes = 0;
+  uint64_t second_replicas = 0;
+  uint64_t second_bytes = 0;
   member_counters counters;
   record_index first = no_record;
 };
@@ -133,7 +142,13 @@ struct index_table::state {
   std::vector<lost_copy> lost;
   uint64_t replicas = 0;
   uint64_t bytes = 0;
+  /// A key counts as its first record does.
+  uint64_t second_keys = 0;
+  uint64_t second_replicas = 0;
+  uint64_t second_bytes = 0;
   uint64_t refused = 0;
+  /// Members that are mounted and have not reported.
+  uint64_t reporting = 0;
 
   /// The member if it is mounted under this epoch.
   std::optional<member_handle> current(uint64_t id, uint64_t epoch) const {
@@ -145,7 +160,8 @@ struct index_table::state {
 
   member_status describe(member_handle handle) const {
     const auto& entry = members[handle];
-    return {entry.member, entry.replicas, entry.bytes, entry.last_heard, entry.counters};
+    return {entry.member, entry.replicas - entry.second_replicas, entry.bytes - entry.second_bytes,
+            entry.last_heard, entry.counters};
   }
 
   void heard(member_handle handle, time_point now) {
@@ -157,45 +173,72 @@ struct index_table::state {
     by_silence.insert({now, handle});
   }
 
-  /// Sets what the counters depend on.
-  void describe(record_index i, const announced_page& page) {
+  /// Adds a record to the counters that depend on what it says, or takes it out of them.
+  void count(const record& x, bool counts) {
+    const auto add = [counts](uint64_t& to, uint64_t n) { counts ? to += n : to -= n; };
+    auto& entry = members[x.member];
+    add(entry.replicas, 1);
+    add(entry.bytes, x.length);
+    if (x.is_second != 0) {
+      add(entry.second_replicas, 1);
+      add(entry.second_bytes, x.length);
+    }
+    if (!entry.mounted)
+      return;
+    add(replicas, 1);
+    add(bytes, x.length);
+    if (x.is_second != 0) {
+      add(second_replicas, 1);
+      add(second_bytes, x.length);
+    }
+  }
+
+  /// Makes a known record say something else.
+  void renew(record_index i, bool is_first_of_key, const announced_page& page, bool is_second) {
+    if (is_first_of_key) {
+      second_keys -= pool[i].is_second;
+      second_keys += is_second ? 1 : 0;
+    }
+    count(pool[i], false);
+    describe(i, page, is_second);
+  }
+
+  void describe(record_index i, const announced_page& page, bool is_second) {
     auto& target = pool[i];
-    auto& entry = members[target.member];
-    entry.bytes += page.length - uint64_t{target.length};
-    bytes += page.length - uint64_t{target.length};
     target.offset = page.offset;
     target.generation = page.generation;
     target.length = page.length;
+    target.is_second = is_second ? 1 : 0;
+    count(target, true);
   }
 
-  record_index add(member_handle handle, const announced_page& page) {
+  record_index add(member_handle handle, const announced_page& page, bool is_second) {
     const auto i = pool.take();
     auto& entry = members[handle];
     pool[i] = {};
     pool[i].key = page.key;
-    pool[i].member = handle;
+    pool[i].member = handle & max_handle;
     pool[i].next_of_member = entry.first;
     if (entry.first != no_record)
       pool[entry.first].previous_of_member = i;
     entry.first = i;
-    ++entry.replicas;
-    ++replicas;
-    describe(i, page);
+    describe(i, page, is_second);
     return i;
   }
 
   /// @returns false if the key has replicas enough
-  bool publish(member_handle handle, const announced_page& page) {
+  bool publish(member_handle handle, const announced_page& page, bool is_second) {
     const auto at = keys.find(page.key);
     if (at == keys.end()) {
-      keys.insert(add(handle, page));
+      keys.insert(add(handle, page, is_second));
+      second_keys += is_second ? 1 : 0;
       return true;
     }
     auto count = size_t{0};
     auto last = no_record;
     for (auto i = *at; i != no_record; i = pool[i].next_of_key) {
       if (pool[i].member == handle) {
-        describe(i, page);
+        renew(i, i == *at, page, is_second);
         return true;
       }
       last = i;
@@ -205,7 +248,7 @@ struct index_table::state {
       ++refused;
       return false;
     }
-    const auto added = add(handle, page);
+    const auto added = add(handle, page, is_second);
     pool[last].next_of_key = added;
     return true;
   }
@@ -236,8 +279,11 @@ struct index_table::state {
     const auto next = pool[i].next_of_key;
     if (*at == i) {
       keys.erase(at);
-      if (next != no_record)
+      second_keys -= pool[i].is_second;
+      if (next != no_record) {
         keys.insert(next);
+        second_keys += pool[next].is_second;
+      }
       return;
     }
     auto before = *at;
@@ -256,12 +302,7 @@ struct index_table::state {
       entry.first = gone.next_of_member;
     if (gone.next_of_member != no_record)
       pool[gone.next_of_member].previous_of_member = gone.previous_of_member;
-    --entry.replicas;
-    entry.bytes -= gone.length;
-    if (entry.mounted) {
-      --replicas;
-      bytes -= gone.length;
-    }
+    count(gone, false);
     pool.give_back(i);
   }
 
@@ -282,8 +323,11 @@ struct index_table::state {
     by_silence.erase({entry.last_heard, handle});
     handle_of.erase(entry.member.member);
     entry.mounted = false;
+    reporting -= entry.has_reported ? 0 : 1;
     replicas -= entry.replicas;
     bytes -= entry.bytes;
+    second_replicas -= entry.second_replicas;
+    second_bytes -= entry.second_bytes;
     leaving.push_back(handle);
   }
 };
@@ -333,6 +377,7 @@ result<member_handle> index_table::mount(const member_info& member, time_point n
   auto& entry = s.members[handle];
   entry.member = member;
   entry.mounted = true;
+  ++s.reporting;
   entry.last_heard = now;
   s.handle_of.emplace(member.member, handle);
   s.by_silence.insert({now, handle});
@@ -340,13 +385,14 @@ result<member_handle> index_table::mount(const member_info& member, time_point n
 }
 
 std::optional<std::vector<page_key>> index_table::publish(uint64_t member, uint64_t epoch,
-                                                          std::span<const announced_page> pages) {
+                                                          std::span<const announced_page> pages,
+                                                          bool is_second) {
   const auto handle = state_->current(member, epoch);
   if (!handle)
     return std::nullopt;
   auto refused = std::vector<page_key>{};
   for (const auto& page : pages)
-    if (!state_->publish(*handle, page))
+    if (!state_->publish(*handle, page, is_second))
       refused.push_back(page.key);
   return refused;
 }
@@ -421,7 +467,9 @@ bool index_table::heartbeat(uint64_t member, uint64_t epoch, time_point now,
                             const member_counters& counters) {
   if (!hear(member, epoch, now))
     return false;
-  state_->members[*state_->current(member, epoch)].counters = counters;
+  auto& entry = state_->members[*state_->current(member, epoch)];
+  entry.counters = counters;
+  state_->reporting -= std::exchange(entry.has_reported, true) ? 0 : 1;
   return true;
 }
 
@@ -434,6 +482,10 @@ std::vector<uint64_t> index_table::expire(time_point now, duration ttl) {
     state_->drop(handle);
   }
   return gone;
+}
+
+bool index_table::is_partial() const noexcept {
+  return state_->reporting > 0;
 }
 
 const member_info* index_table::find(member_handle handle) const noexcept {
@@ -460,7 +512,8 @@ std::vector<member_status> index_table::members(uint64_t from, size_t most) cons
 
 index_counters index_table::counters() const noexcept {
   const auto& s = *state_;
-  return {s.handle_of.size(), s.keys.size(), s.replicas, s.bytes, s.refused};
+  return {s.handle_of.size(), s.keys.size(),     s.replicas,     s.bytes,
+          s.second_keys,      s.second_replicas, s.second_bytes, s.refused};
 }
 
 uint64_t index_table::memory_bytes() const noexcept {

@@ -44,6 +44,7 @@ private:
 
 struct member_status {
   member_info member;
+  /// Without those that the table keeps as the second keeper.
   uint64_t replicas = 0;
   uint64_t bytes = 0;
   time_point last_heard;
@@ -65,9 +66,14 @@ struct index_counters {
   uint64_t members = 0;
   /// Those that only members had that are gone are counted until they are reaped.
   uint64_t keys = 0;
+  /// Of members that are mounted.
   uint64_t replicas = 0;
   /// Bytes of all replicas.
   uint64_t bytes = 0;
+  /// Of these, what the table keeps as the second keeper: a key that was announced so.
+  uint64_t second_keys = 0;
+  uint64_t second_replicas = 0;
+  uint64_t second_bytes = 0;
   /// Announcements not taken because the key has limits::replicas_per_key replicas already, since
   /// the beginning.
   uint64_t refused = 0;
@@ -99,9 +105,11 @@ public:
 
   /// Enters what a member holds; what it announced before under the same key is replaced. A key
   /// with limits::replicas_per_key replicas takes no more (counted as refused).
+  /// @param is_second The table is the second keeper of these pages.
   /// @returns the pages that were refused; nothing if the member is not mounted under this epoch
   std::optional<std::vector<page_key>> publish(uint64_t member, uint64_t epoch,
-                                               std::span<const announced_page> pages);
+                                               std::span<const announced_page> pages,
+                                               bool is_second = false);
 
   /// Removes what a member no longer holds; unknown keys do not matter.
   /// @returns false if the member is not mounted under this epoch
@@ -133,6 +141,10 @@ public:
   /// Drops the members not heard of for more than `ttl`.
   /// @returns their ids, longest silent first
   std::vector<uint64_t> expire(time_point now, duration ttl);
+
+  /// Whether members are mounted from which no heartbeat came yet: they may have pages that they
+  /// did not tell.
+  bool is_partial() const noexcept;
 
   /// The member behind a handle of `mount` or `locate`; null if it was dropped. Valid until the
   /// next call that changes the table.

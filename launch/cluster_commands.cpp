@@ -2,6 +2,7 @@
 
 #include "backends/ask.hpp"
 #include "backends/index_link.hpp"
+#include "backends/index_lookup.hpp"
 #include "backends/member_lists.hpp"
 #include "base/limits.hpp"
 #include "base/units.hpp"
@@ -77,26 +78,17 @@ public:
 
   /// The replicas of each key.
   result<std::vector<replica_list>> locate(std::span<const page_key> keys) {
+    auto found = lookup_.locate(keys, clock_.now() + time_);
+    if (found.unanswered.empty())
+      return std::move(found.where.replicas);
     const auto view = link_.view();
-    auto all = std::vector<replica_list>(keys.size());
-    const auto positions = view->positions(keys);
-    for (auto i = size_t{0}; i < positions.size(); ++i)
-      for (auto first = size_t{0}; first < positions[i].size(); first += limits::index_batch_keys) {
-        if (!view->shards[i])
-          return fail(ec::peer_unreachable,
-                      "shard " + std::to_string(view->numbers[i]) + " of the index is not reached");
-        const auto part = std::span{positions[i]}.subspan(
-          first, std::min(limits::index_batch_keys, positions[i].size() - first));
-        auto batch = key_batch{};
-        for (const auto at : part)
-          batch.keys.push_back(keys[at]);
-        auto found = ask<placements>(view->shards[i], atom::locate_v, std::move(batch));
-        if (!found)
-          return tl::unexpected{found.error()};
-        for (auto k = size_t{0}; k < part.size(); ++k)
-          all[part[k]] = std::move(found->replicas[k]);
-      }
-    return all;
+    return fail(
+      ec::peer_unreachable,
+      view->numbers.empty()
+        ? "no shard of the index is reached"
+        : "shard "
+            + std::to_string(view->numbers[view->keepers_of(keys[found.unanswered.front()]).first])
+            + " of the index is not reached, nor another one that knows its pages");
   }
 
   /// Takes a shard away: its keys go to the others.
@@ -123,8 +115,8 @@ public:
       const auto at = std::ranges::find(map->shards, number, &index_shard::number);
       if (at == map->shards.end())
         return fail(ec::not_found, "there is no shard " + std::to_string(number));
-      // Younger than what it takes away, whatever this machine's clock says.
-      const auto news = shard_map{{{number, {}, at->since_ms + 1}}};
+      // Beyond what it takes away.
+      const auto news = shard_map{{{number, {}, at->epoch + 1}}};
       if (auto told = ask<shard_map>(*directory, atom::shards_v, news); !told)
         return tl::unexpected{told.error()};
       return {};
@@ -159,6 +151,8 @@ private:
   caf::actor_system system_{config_};
   rpc_network network_;
   index_link link_;
+  monotonic_clock clock_;
+  index_lookup lookup_{system_, link_, clock_};
 };
 
 result<page_key> parse_key(const std::string& text) {

@@ -94,9 +94,6 @@ result<int> serve(const index_flags& flags, const stop_signal& stop) {
   for (auto i = uint32_t{0}; i < flags.shards; ++i)
     options.shards.emplace(flags.first_shard + i,
                            system.spawn(hicache::index, index_options{flags.member_ttl, &clock}));
-  options.since_ms = static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(
-                                             std::chrono::system_clock::now().time_since_epoch())
-                                             .count());
   options.pause = flags.member_ttl / 4;
   options.connector = network.connector();
   const auto shards = options.shards;

@@ -22,6 +22,8 @@
 #include <chrono>
 #include <cstdio>
 #include <future>
+#include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -121,6 +123,7 @@ nlohmann::json to_json(const std::vector<shard_status>& shards) {
                      {"address", shard.address},
                      {"reached", shard.trouble.empty()},
                      {"keys", shard.status.keys},
+                     {"second_keys", shard.status.second_keys},
                      {"lookups", shard.status.lookups},
                      {"uptime_ms", shard.status.uptime_ms}});
   auto members = nlohmann::json::array();
@@ -159,10 +162,14 @@ double hit_share(const member_counters& counters) {
 
 void print(const std::vector<shard_status>& shards) {
   const auto status = total(shards);
+  auto addresses = std::set<std::string>{};
+  for (const auto& shard : shards)
+    addresses.insert(shard.address);
   for (const auto& shard : shards)
     if (!shard.trouble.empty())
-      std::printf("shard %u at %s: %s; its pages are misses\n", shard.number, shard.address.c_str(),
-                  shard.trouble.c_str());
+      std::printf("shard %u at %s: %s; its pages are %s\n", shard.number, shard.address.c_str(),
+                  shard.trouble.c_str(),
+                  addresses.size() > 1 ? "left to their other keepers, and not counted" : "misses");
   const auto share = status.keys_asked == 0 ? 0.0
                                             : 100 * static_cast<double>(status.keys_found)
                                                 / static_cast<double>(status.keys_asked);

@@ -24,7 +24,10 @@ std::vector<prometheus::MetricFamily> to_metrics(const shard_figures& shards) {
       continue;
     gauge("hicache_index_members", "Members that lend memory.",
           static_cast<double>(status->members.size()));
-    gauge("hicache_index_keys", "Objects that the shard knows.", static_cast<double>(status->keys));
+    gauge("hicache_index_keys", "Objects that the shard knows as their first keeper.",
+          static_cast<double>(status->keys));
+    gauge("hicache_index_second_keys", "Objects that the shard knows as their second keeper.",
+          static_cast<double>(status->second_keys));
     gauge("hicache_index_replicas", "Places where these are.",
           static_cast<double>(status->replicas));
     gauge("hicache_index_bytes", "Bytes that these take.", static_cast<double>(status->bytes));

@@ -32,7 +32,7 @@ struct MemberInfo {
 struct IndexShard {
   number @0 :UInt32;
   address @1 :Text;
-  sinceMs @2 :UInt64;
+  epoch @2 :UInt64;
 }
 
 struct ShardMap {
@@ -73,6 +73,7 @@ struct PublishedPages {
   member @0 :UInt64;
   epoch @1 :UInt64;
   pages @2 :List(AnnouncedPage);
+  seconds @3 :UInt32;
 }
 
 struct WithdrawnPages {
@@ -97,6 +98,7 @@ struct Placements {
   counts @0 :List(UInt8);
   replicas @1 :List(Replica);
   shardsDigest @2 :UInt64;
+  isPartial @3 :Bool;
 }
 
 struct MemberQuery {
@@ -133,7 +135,8 @@ struct IndexStatus {
   keysFound @6 :UInt64;
   membersLost @7 :UInt64;
   uptimeMs @8 :UInt64;
-  hasMore @9 :Bool;
+  secondKeys @9 :UInt64;
+  hasMore @10 :Bool;
 }
 
 struct PageTotals {

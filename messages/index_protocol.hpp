@@ -60,13 +60,14 @@ struct member_info {
 
 /// One shard of the index.
 struct index_shard {
-  /// Which part of the keys it keeps, for good: see shard_of.
+  /// Which part of the keys it keeps, for good: see shard_set.
   uint32_t number = 0;
   /// HOST:PORT of the directory of its process; empty if the shard was given up.
   std::string address;
-  /// When that began, in milliseconds since 1970: the younger of two processes that claim a number
-  /// has it.
-  uint64_t since_ms = 0;
+  /// Of that claim: of two processes that claim a number the one with the larger epoch has it.
+  /// Whoever claims a shard takes one beyond those that it knows. Older processes take milliseconds
+  /// since 1970.
+  uint64_t epoch = 0;
 
   friend bool operator==(const index_shard&, const index_shard&) = default;
 };
@@ -141,6 +142,9 @@ struct published_pages {
   uint64_t member = 0;
   uint64_t epoch = 0;
   std::vector<announced_page> pages;
+  /// Of the last so many of these pages the shard is the second keeper: it answers for them like
+  /// the first, but does not count them.
+  uint32_t seconds = 0;
 
   friend bool operator==(const published_pages&, const published_pages&) = default;
 };
@@ -181,6 +185,9 @@ struct placements {
   std::vector<replica_list> replicas;
   /// As in membership.
   uint64_t shards_digest = 0;
+  /// Members may have pages that they did not tell yet: what is unknown here, the other keeper may
+  /// know.
+  bool is_partial = false;
 
   friend bool operator==(const placements&, const placements&) = default;
 };
@@ -225,7 +232,8 @@ struct member_state {
   friend bool operator==(const member_state&, const member_state&) = default;
 };
 
-/// State of one index shard. Counters since its start.
+/// State of one index shard. Counters since its start. Pages of members and the shard's count
+/// where the shard is their first keeper, so that sums over all shards have each page once.
 struct index_status {
   std::vector<member_state> members;
   uint64_t keys = 0;
@@ -238,6 +246,8 @@ struct index_status {
   uint64_t uptime_ms = 0;
   /// As in member_list.
   bool has_more = false;
+  /// Keys that the shard keeps as their second keeper; not among `keys`.
+  uint64_t second_keys = 0;
 
   friend bool operator==(const index_status&, const index_status&) = default;
 };

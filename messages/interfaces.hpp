@@ -201,7 +201,7 @@ using index_actor = caf::typed_actor<
 /// The DIRECTORY of an index process knows the shards of the whole index: its own, and those that
 /// the directories of other processes tell it of. What clients connect to.
 using directory_actor = caf::typed_actor<
-  // Another directory tells what it knows; a client tells nothing. Answers what is known with that.
+  // Another directory or a client tells what it knows. Answers what is known with that.
   caf::replies_to<atom::shards, shard_map>::with<shard_map>,
   // The shard of that number (an index_actor), if it is in this process.
   caf::replies_to<atom::locate, uint32_t>::with<caf::strong_actor_ptr>,

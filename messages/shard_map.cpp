@@ -12,31 +12,42 @@ namespace hicache {
 namespace {
 
 auto rank_of(const index_shard& shard) {
-  return std::tie(shard.since_ms, shard.address);
+  return std::tie(shard.epoch, shard.address);
 }
 
 } // namespace
 
-size_t shard_of(const page_key& key, std::span<const uint32_t> numbers) noexcept {
-  HICACHE_CHECK(!numbers.empty());
+key_keepers shard_set::keepers_of(const page_key& key) const noexcept {
+  HICACHE_CHECK(!numbers.empty() && numbers.size() == processes.size());
   // Not the word that hash tables use: the keys of a shard would share its properties.
   auto word = uint64_t{};
   std::memcpy(&word, key.bytes.data() + key.bytes.size() / 2, sizeof(word));
-  auto best = size_t{0};
-  auto highest = uint64_t{0};
-  for (auto i = size_t{0}; i < numbers.size(); ++i)
-    if (const auto rank = mix(numbers[i] + 1, word); rank > highest) {
-      highest = rank;
-      best = i;
+  auto found = key_keepers{};
+  auto first_rank = mix(numbers[0] + 1, word);
+  auto second_rank = uint64_t{0};
+  for (auto i = size_t{1}; i < numbers.size(); ++i) {
+    const auto rank = mix(numbers[i] + 1, word);
+    const auto is_apart = processes[i] != processes[found.first];
+    if (rank > first_rank) {
+      if (is_apart) {
+        found.second = found.first;
+        second_rank = first_rank;
+      }
+      found.first = i;
+      first_rank = rank;
+    } else if (is_apart && (found.second == key_keepers::none || rank > second_rank)) {
+      found.second = i;
+      second_rank = rank;
     }
-  return best;
+  }
+  return found;
 }
 
-std::vector<uint32_t> shard_numbers(const shard_map& map) {
+std::vector<uint32_t> process_numbers(std::span<const std::string> addresses) {
   auto numbers = std::vector<uint32_t>{};
-  for (const auto& shard : map.shards)
-    if (!shard.address.empty())
-      numbers.push_back(shard.number);
+  for (const auto& address : addresses)
+    numbers.push_back(
+      static_cast<uint32_t>(std::ranges::find(addresses, address) - addresses.begin()));
   return numbers;
 }
 
@@ -59,7 +70,7 @@ uint64_t digest_of(const shard_map& map) noexcept {
   auto digest = uint64_t{map.shards.size()};
   for (const auto& shard : map.shards) {
     digest = mix(digest, shard.number);
-    digest = mix(digest, shard.since_ms);
+    digest = mix(digest, shard.epoch);
     for (const auto c : shard.address)
       digest = mix(digest, static_cast<uint8_t>(c));
   }

@@ -82,13 +82,13 @@ unsigned size_of(const auto& xs) {
 void write(const index_shard& x, schema::IndexShard::Builder to) {
   to.setNumber(x.number);
   to.setAddress(x.address);
-  to.setSinceMs(x.since_ms);
+  to.setEpoch(x.epoch);
 }
 
 void read(schema::IndexShard::Reader from, index_shard& x) {
   x.number = from.getNumber();
   x.address = text(from.getAddress());
-  x.since_ms = from.getSinceMs();
+  x.epoch = from.getEpoch();
 }
 
 void write(const member_counters& x, schema::MemberCounters::Builder to) {
@@ -255,12 +255,15 @@ void write(const published_pages& x, schema::PublishedPages::Builder to) {
   to.setMember(x.member);
   to.setEpoch(x.epoch);
   write_list(x.pages, to.initPages(size_of(x.pages)));
+  to.setSeconds(x.seconds);
 }
 
 void read(schema::PublishedPages::Reader from, published_pages& x) {
   x.member = from.getMember();
   x.epoch = from.getEpoch();
   read_list(from.getPages(), limits::index_batch_keys, x.pages);
+  x.seconds = from.getSeconds();
+  KJ_REQUIRE(x.seconds <= x.pages.size(), "more pages of the second keeper than pages");
 }
 
 void write(const withdrawn_pages& x, schema::WithdrawnPages::Builder to) {
@@ -285,6 +288,7 @@ void read(schema::KeyBatch::Reader from, key_batch& x) {
 
 void write(const placements& x, schema::Placements::Builder to) {
   to.setShardsDigest(x.shards_digest);
+  to.setIsPartial(x.is_partial);
   auto total = 0u;
   auto counts = to.initCounts(size_of(x.replicas));
   for (auto i = 0u; i < counts.size(); ++i) {
@@ -300,6 +304,7 @@ void write(const placements& x, schema::Placements::Builder to) {
 
 void read(schema::Placements::Reader from, placements& x) {
   x.shards_digest = from.getShardsDigest();
+  x.is_partial = from.getIsPartial();
   const auto counts = from.getCounts();
   const auto replicas = from.getReplicas();
   KJ_REQUIRE(counts.size() <= limits::index_batch_keys, "list too long");
@@ -364,6 +369,7 @@ void write(const index_status& x, schema::IndexStatus::Builder to) {
   to.setMembersLost(x.members_lost);
   to.setUptimeMs(x.uptime_ms);
   to.setHasMore(x.has_more);
+  to.setSecondKeys(x.second_keys);
 }
 
 void read(schema::IndexStatus::Reader from, index_status& x) {
@@ -377,6 +383,7 @@ void read(schema::IndexStatus::Reader from, index_status& x) {
   x.members_lost = from.getMembersLost();
   x.uptime_ms = from.getUptimeMs();
   x.has_more = from.getHasMore();
+  x.second_keys = from.getSecondKeys();
 }
 
 void write(const page_totals& x, schema::PageTotals::Builder to) {

@@ -308,7 +308,7 @@ public:
       // To the member a broken one is as good as any until it hears that the shard is lost.
       if (leaves_keys && link->member == at.segment)
         ++link->reasons;
-    auto view = index_view{};
+    auto entries = std::vector<index_view::entry>{};
     for (const auto& [number, shard] : shards) {
       auto& link = at.connections[number];
       if (link && link->shard != shard)
@@ -318,11 +318,20 @@ public:
       const auto was_lost = link && std::ranges::count(at.view->shards, link->as_shard()) == 0;
       if (was_lost)
         ++link->reasons;
-      view.numbers.push_back(number);
-      view.shards.push_back(link ? link->as_shard() : index_actor{});
-      view.addresses.emplace_back("here");
+      entries.push_back({number, link ? link->as_shard() : index_actor{}, address_of(number)});
     }
-    at.view = std::make_shared<const index_view>(std::move(view));
+    at.view = std::make_shared<const index_view>(entries);
+  }
+
+  /// Two of the shards that there may be are in one process.
+  static std::string address_of(uint32_t number) { return "process " + std::to_string(number % 3); }
+
+  /// The shards as a member sees them that knows all.
+  shard_set all_shards() const {
+    auto entries = std::vector<index_view::entry>{};
+    for (const auto& [number, shard] : shards)
+      entries.push_back({number, shard, address_of(number)});
+    return index_view{entries};
   }
 
   /// What was sent may still arrive, but no answer; after a while the shard hears of its end.

@@ -54,13 +54,10 @@ protected:
   }
 
   index_view_ptr view() const {
-    auto view = std::make_shared<index_view>();
-    for (const auto& [number, shard] : shards_) {
-      view->numbers.push_back(number);
-      view->shards.push_back(shard);
-      view->addresses.emplace_back("here");
-    }
-    return view;
+    auto entries = std::vector<index_view::entry>{};
+    for (const auto& [number, shard] : shards_)
+      entries.push_back({number, shard, "here"});
+    return std::make_shared<const index_view>(entries);
   }
 
   segment_slot lend(uint64_t object, uint64_t key) {
@@ -97,8 +94,8 @@ protected:
   }
 
   replica_list locate(uint64_t key) {
-    const auto numbers = view()->numbers;
-    const auto& shard = shards_.at(numbers[shard_of(key_of(key), numbers)]);
+    const auto shards = view();
+    const auto& shard = shards_.at(shards->numbers[shards->keepers_of(key_of(key)).first]);
     return ask_value<placements>(shard, atom::locate_v, key_batch{{key_of(key)}}).replicas.front();
   }
 

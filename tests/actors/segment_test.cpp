@@ -46,7 +46,7 @@ protected:
   virtual member_actor other_member() const { return {}; }
 
   virtual index_view_ptr view() const {
-    return std::make_shared<const index_view>(index_view{{0}, {index_}, {"here"}});
+    return std::make_shared<const index_view>(index_view{{{0, index_, "here"}}});
   }
 
   void seal(const segment_slot& slot, uint64_t fingerprint) {
@@ -414,18 +414,15 @@ protected:
   void start_shard(uint32_t number) { shards_[number] = spawn(index, index_options{10s, &clock}); }
 
   index_view_ptr view() const override {
-    auto view = std::make_shared<index_view>();
-    for (const auto& [number, shard] : shards_) {
-      view->numbers.push_back(number);
-      view->shards.push_back(shard);
-      view->addresses.emplace_back("here");
-    }
-    return view;
+    auto entries = std::vector<index_view::entry>{};
+    for (const auto& [number, shard] : shards_)
+      entries.push_back({number, shard, "here"});
+    return std::make_shared<const index_view>(entries);
   }
 
   uint32_t keeper_of(uint64_t key) const {
-    const auto numbers = view()->numbers;
-    return numbers[shard_of(key_of(key), numbers)];
+    const auto shards = view();
+    return shards->numbers[shards->keepers_of(key_of(key)).first];
   }
 
   bool is_offered_by(uint32_t number, uint64_t key) {

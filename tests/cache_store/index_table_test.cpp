@@ -162,6 +162,56 @@ TEST(IndexTableTest, AnnouncingAgainReplaces) {
   EXPECT_EQ(table.counters().bytes, 300u);
 }
 
+TEST(IndexTableTest, PagesOfTheSecondKeeperAreLocatedButCountedApart) {
+  auto table = index_table{};
+  for (uint64_t id : {1, 2})
+    table.mount(member(id), start);
+  table.publish(1, 1, std::vector{page(1, 0, 100), page(2, 0, 10)});
+  table.publish(1, 1, std::vector{page(3, 0, 1000)}, true);
+  table.publish(2, 1, std::vector{page(3, 0, 1000)}, true);
+  EXPECT_EQ(holders(table, 3), (std::vector<uint64_t>{1, 2}));
+  auto counters = table.counters();
+  EXPECT_EQ(counters.keys, 3u);
+  EXPECT_EQ(counters.second_keys, 1u);
+  EXPECT_EQ(counters.replicas, 4u);
+  EXPECT_EQ(counters.second_replicas, 2u);
+  EXPECT_EQ(counters.second_bytes, 2000u);
+  EXPECT_EQ(table.members()[0].replicas, 2u);
+  EXPECT_EQ(table.members()[0].bytes, 110u);
+  EXPECT_EQ(table.members()[1].replicas, 0u);
+  // The shards changed: another keeper comes first now.
+  table.publish(1, 1, std::vector{page(3, 0, 1000)});
+  EXPECT_EQ(table.counters().second_keys, 0u) << "as the first of its records says";
+  EXPECT_EQ(table.counters().second_replicas, 1u);
+  table.withdraw(1, 1, std::vector{key_of(3)});
+  EXPECT_EQ(table.counters().second_keys, 1u);
+  table.drop(2);
+  counters = table.counters();
+  EXPECT_EQ(counters.second_replicas, 0u);
+  EXPECT_EQ(counters.second_bytes, 0u);
+  EXPECT_EQ(counters.bytes, 110u);
+  table.reap(10);
+  EXPECT_EQ(table.counters().second_keys, 0u);
+}
+
+TEST(IndexTableTest, IsPartialUntilEachMemberHasSentAHeartbeat) {
+  auto table = index_table{};
+  EXPECT_FALSE(table.is_partial());
+  for (uint64_t id : {1, 2})
+    table.mount(member(id), start);
+  table.heartbeat(1, 1, start);
+  table.heartbeat(1, 1, start);
+  EXPECT_TRUE(table.is_partial());
+  table.drop(2);
+  EXPECT_FALSE(table.is_partial());
+  table.mount(member(1, 2), start);
+  EXPECT_TRUE(table.is_partial()) << "a new epoch, a new report";
+  table.heartbeat(1, 1, start);
+  EXPECT_TRUE(table.is_partial());
+  table.heartbeat(1, 2, start);
+  EXPECT_FALSE(table.is_partial());
+}
+
 TEST(IndexTableTest, WithdrawRemovesOnlyTheMembersOwn) {
   auto table = index_table{};
   for (uint64_t id : {1, 2, 3}) {

@@ -281,11 +281,13 @@ TEST(IndexMetricsTest, EachShardHasItsCounters) {
   status.keys_found = 16;
   status.members_lost = 17;
   status.uptime_ms = 18500;
+  status.second_keys = 19;
   const auto expected = samples{
     {R"(hicache_up{shard="4"})", 1},
     {R"(hicache_up{shard="5"})", 0},
     {R"(hicache_index_members{shard="4"})", 2},
     {R"(hicache_index_keys{shard="4"})", 11},
+    {R"(hicache_index_second_keys{shard="4"})", 19},
     {R"(hicache_index_replicas{shard="4"})", 12},
     {R"(hicache_index_bytes{shard="4"})", 13},
     {R"(hicache_index_lookups_total{shard="4"})", 14},

@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <random>
+#include <set>
+#include <string>
 #include <vector>
 
 namespace hicache {
@@ -17,10 +20,25 @@ std::vector<page_key> random_keys(size_t count) {
   return keys;
 }
 
+/// Shards with these numbers, each in a process of its own.
+shard_set apart(const std::vector<uint32_t>& numbers) {
+  auto processes = numbers;
+  return {numbers, processes};
+}
+
 std::vector<uint32_t> numbers_of(const std::vector<page_key>& keys, std::vector<uint32_t> shards) {
   auto numbers = std::vector<uint32_t>{};
   for (const auto& key : keys)
-    numbers.push_back(shards[shard_of(key, shards)]);
+    numbers.push_back(shards[apart(shards).keepers_of(key).first]);
+  return numbers;
+}
+
+/// The numbers of the shards that keep a key.
+std::set<uint32_t> keepers(const shard_set& shards, const page_key& key) {
+  const auto found = shards.keepers_of(key);
+  auto numbers = std::set<uint32_t>{shards.numbers[found.first]};
+  if (found.second != key_keepers::none)
+    numbers.insert(shards.numbers[found.second]);
   return numbers;
 }
 
@@ -58,6 +76,52 @@ TEST(ShardMapTest, AKeyMovesOnlyToTheShardThatComesAndFromTheOneThatGoes) {
   EXPECT_LT(moved, 5500);
 }
 
+TEST(ShardMapTest, EachKeyHasTwoKeepersInDifferentProcesses) {
+  const auto shards = shard_set{{0, 1, 4, 5, 7}, {0, 0, 2, 2, 4}};
+  auto count = std::map<std::set<uint32_t>, int>{};
+  for (const auto& key : random_keys(20'000)) {
+    const auto found = shards.keepers_of(key);
+    ASSERT_NE(found.second, key_keepers::none);
+    EXPECT_NE(shards.processes[found.first], shards.processes[found.second]);
+    ++count[keepers(shards, key)];
+  }
+  EXPECT_EQ(count.size(), 8u) << "all pairs of shards that are apart";
+}
+
+TEST(ShardMapTest, OneProcessKeepsAKeyOnce) {
+  for (const auto& key : random_keys(100)) {
+    EXPECT_EQ(keepers({{3}, {0}}, key).size(), 1u);
+    EXPECT_EQ(keepers({{0, 1, 2}, {0, 0, 0}}, key).size(), 1u);
+  }
+}
+
+TEST(ShardMapTest, WhenAProcessEndsTheSecondKeeperIsTheFirstOfThoseLeft) {
+  const auto all = shard_set{{0, 1, 2, 3}, {0, 0, 2, 2}};
+  const auto left = shard_set{{2, 3}, {2, 2}};
+  for (const auto& key : random_keys(1000)) {
+    const auto before = all.keepers_of(key);
+    const auto heir = all.processes[before.first] == 0 ? before.second : before.first;
+    EXPECT_EQ(all.numbers[heir], left.numbers[left.keepers_of(key).first]);
+  }
+}
+
+TEST(ShardMapTest, KeepersChangeOnlyForTheShardThatComes) {
+  const auto before = apart({0, 1, 2});
+  const auto after = apart({0, 1, 2, 9});
+  auto moved = 0;
+  for (const auto& key : random_keys(20'000))
+    if (const auto now = keepers(after, key); now != keepers(before, key)) {
+      EXPECT_TRUE(now.contains(9));
+      ++moved;
+    }
+  EXPECT_NEAR(moved, 10'000, 500);
+}
+
+TEST(ShardMapTest, ShardsAtOneAddressAreOneProcess) {
+  const auto addresses = std::vector<std::string>{"a:1", "b:1", "a:1", "c:1", "b:1"};
+  EXPECT_EQ(process_numbers(addresses), (std::vector<uint32_t>{0, 1, 0, 3, 1}));
+}
+
 TEST(ShardMapTest, MapsBecomeEqualInWhateverOrderTheyMeet) {
   const auto a = shard_map{{{0, "a:1", 10}, {2, "a:1", 10}}};
   const auto b = shard_map{{{1, "b:1", 5}, {2, "b:1", 11}}};
@@ -72,7 +136,6 @@ TEST(ShardMapTest, MapsBecomeEqualInWhateverOrderTheyMeet) {
   EXPECT_EQ(one, other);
   EXPECT_EQ(digest_of(one), digest_of(other));
   EXPECT_EQ(one, (shard_map{{{0, "", 12}, {1, "b:1", 5}, {2, "c:1", 11}}}));
-  EXPECT_EQ(shard_numbers(one), (std::vector<uint32_t>{1, 2}));
 }
 
 TEST(ShardMapTest, ADigestDependsOnEverything) {

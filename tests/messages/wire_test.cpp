@@ -76,7 +76,7 @@ void fill(shard_map& x, random_engine& random) {
   for (auto i = size_t{0}; i < x.shards.size(); ++i) {
     x.shards[i].number = static_cast<uint32_t>(2 * i + random() % 2);
     fill(x.shards[i].address, random);
-    fill(x.shards[i].since_ms, random);
+    fill(x.shards[i].epoch, random);
   }
 }
 
@@ -110,6 +110,7 @@ void fill(published_pages& x, random_engine& random) {
   fill(x.member, random);
   fill(x.epoch, random);
   fill(x.pages, random);
+  x.seconds = static_cast<uint32_t>(random() % (x.pages.size() + 1));
 }
 
 void fill(withdrawn_pages& x, random_engine& random) {
@@ -132,6 +133,7 @@ void fill(replica& x, random_engine& random) {
 void fill(placements& x, random_engine& random) {
   fill(x.shards_digest, random);
   fill(x.replicas, random);
+  x.is_partial = random() % 2 == 0;
 }
 
 void fill(member_query& x, random_engine& random) {
@@ -161,7 +163,7 @@ void fill(member_state& x, random_engine& random) {
 void fill(index_status& x, random_engine& random) {
   fill(x.members, random);
   for (auto* field : {&x.keys, &x.replicas, &x.bytes, &x.lookups, &x.keys_asked, &x.keys_found,
-                      &x.members_lost, &x.uptime_ms})
+                      &x.members_lost, &x.uptime_ms, &x.second_keys})
     fill(*field, random);
 }
 
@@ -225,7 +227,7 @@ bool is_bounded(const published_pages& x) {
   for (const auto& page : x.pages)
     if (page.length > limits::page_bytes)
       return false;
-  return x.pages.size() <= limits::index_batch_keys;
+  return x.pages.size() <= limits::index_batch_keys && x.seconds <= x.pages.size();
 }
 
 bool is_bounded(const withdrawn_pages& x) {
@@ -424,6 +426,7 @@ TEST(WireLimitsTest, OverlongPagesAndTextsAreMalformed) {
   auto copy = replica{};
   copy.length = page.length;
   EXPECT_EQ(code_of_round_trip(placements{{{copy}}}), ec::malformed_message);
+  EXPECT_EQ(code_of_round_trip(published_pages{1, 1, {}, 1}), ec::malformed_message);
   auto member = member_info{};
   member.host = std::string(257, 'x');
   EXPECT_EQ(code_of_round_trip(member), ec::malformed_message);

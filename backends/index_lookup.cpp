@@ -1,0 +1,146 @@
+#include "backends/index_lookup.hpp"
+
+#include "backends/ask.hpp"
+#include "base/limits.hpp"
+
+#include <caf/scoped_actor.hpp>
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+namespace hicache {
+
+index_lookup::index_lookup(caf::actor_system& system, index_link& index, const clock_source& clock)
+  : system_(system), index_(index), clock_(clock) {}
+
+lookup_answer index_lookup::locate(std::span<const page_key> keys, time_point deadline) {
+  auto all = lookup_answer{};
+  all.where.replicas.resize(keys.size());
+  const auto view = index_.view();
+  if (view->numbers.empty() || clock_.now() >= deadline) {
+    all.unanswered.resize(keys.size());
+    std::iota(all.unanswered.begin(), all.unanswered.end(), size_t{0});
+    return all;
+  }
+  const auto count = view->numbers.size();
+  auto slow = std::vector<bool>(count);
+  for (auto i = size_t{0}; i < count; ++i)
+    slow[i] = count > 1 && is_slow(view->shards[i]);
+  const auto is_reached
+    = [&view](size_t i) { return i != key_keepers::none && view->shards[i] != nullptr; };
+  auto lists = shard_lists(count);
+  auto hedged = std::vector<bool>(count);
+  auto others = std::vector<size_t>(keys.size(), key_keepers::none);
+  for (auto i = size_t{0}; i < keys.size(); ++i) {
+    auto [now, later] = view->keepers_of(keys[i]);
+    if (is_reached(later) && (!is_reached(now) || (slow[now] && !slow[later])))
+      std::swap(now, later);
+    if (!is_reached(now)) {
+      all.unanswered.push_back(i);
+      continue;
+    }
+    lists[now].push_back(i);
+    if (is_reached(later)) {
+      others[i] = later;
+      hedged[now] = true;
+    }
+  }
+  const auto first = ask(*view, keys, lists, hedged, deadline, all.where);
+  auto again = shard_lists(count);
+  const auto ask_other = [&](size_t i) {
+    if (others[i] != key_keepers::none)
+      again[others[i]].push_back(i);
+    return others[i] != key_keepers::none;
+  };
+  for (const auto i : first.doubtful)
+    ask_other(i); // What the other does not know either is a miss.
+  for (const auto i : first.failed)
+    if (!ask_other(i))
+      all.unanswered.push_back(i);
+  const auto second = ask(*view, keys, again, std::vector<bool>(count), deadline, all.where);
+  for (const auto i : second.failed)
+    if (std::ranges::find(first.failed, i) != first.failed.end())
+      all.unanswered.push_back(i);
+  return all;
+}
+
+index_lookup::outcome index_lookup::ask(const index_view& view, std::span<const page_key> keys,
+                                        const shard_lists& lists, const std::vector<bool>& hedged,
+                                        time_point deadline, placements& where) {
+  auto self = caf::scoped_actor{system_};
+  auto made = outcome{};
+  const auto left = time_left(clock_, deadline);
+  const auto send = [&](size_t shard, caf::timespan granted, std::span<const size_t> part) {
+    auto batch = key_batch{};
+    batch.keys.reserve(part.size());
+    for (const auto at : part)
+      batch.keys.push_back(keys[at]);
+    return self->request(view.shards[shard], granted, atom::locate_v, std::move(batch));
+  };
+  struct question {
+    size_t shard = 0;
+    caf::timespan granted;
+    std::span<const size_t> part;
+    decltype(send({}, {}, {})) answer;
+  };
+  // All questions first, so that the shards work side by side.
+  auto questions = std::vector<question>{};
+  for (auto shard = size_t{0}; shard < lists.size(); ++shard) {
+    const auto granted
+      = hedged[shard] ? std::min<caf::timespan>(left / 2, limits::lookup_hedge) : left;
+    const auto list = std::span{lists[shard]};
+    for (auto begin = size_t{0}; begin < list.size(); begin += limits::index_batch_keys) {
+      const auto part
+        = list.subspan(begin, std::min(limits::index_batch_keys, list.size() - begin));
+      questions.push_back({shard, granted, part, send(shard, granted, part)});
+    }
+  }
+  for (auto& [shard, granted, part, answer] : questions) {
+    const auto& to = view.shards[shard];
+    const auto on_answer = [&, part = part](placements& found) {
+      if (found.replicas.size() != part.size()) {
+        index_.lost(to);
+        made.failed.insert(made.failed.end(), part.begin(), part.end());
+        return;
+      }
+      index_.heard(found.shards_digest);
+      for (auto i = size_t{0}; i < part.size(); ++i) {
+        if (found.is_partial && found.replicas[i].empty())
+          made.doubtful.push_back(part[i]);
+        where.replicas[part[i]] = std::move(found.replicas[i]);
+      }
+    };
+    const auto on_error = [&, part = part, granted = granted](const caf::error& err) {
+      failed(to, err, granted);
+      made.failed.insert(made.failed.end(), part.begin(), part.end());
+    };
+    answer.receive(on_answer, on_error);
+  }
+  return made;
+}
+
+bool index_lookup::is_slow(const index_actor& shard) {
+  const auto guard = std::lock_guard{mutex_};
+  if (!shard || slow_.empty())
+    return false;
+  const auto at = slow_.find(shard.address());
+  return at != slow_.end() && clock_.now() < at->second;
+}
+
+void index_lookup::failed(const index_actor& shard, const caf::error& why, caf::timespan granted) {
+  // Who has little time must not have others connect, mount and report anew.
+  if (from_caf(why).code != ec::deadline_exceeded || granted >= limits::shard_answer_time) {
+    index_.lost(shard);
+    return;
+  }
+  if (granted < limits::lookup_hedge)
+    return;
+  const auto guard = std::lock_guard{mutex_};
+  const auto now = clock_.now();
+  std::erase_if(slow_, [now](const auto& x) { return x.second <= now; });
+  slow_[shard.address()] = now + limits::slow_shard_pause;
+}
+
+} // namespace hicache
