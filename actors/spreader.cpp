@@ -70,17 +70,23 @@ void spreader_state::next_batch() {
 
 void spreader_state::find_holders() {
   const auto view = options.index();
-  auto keys = std::vector<page_key>{};
-  for (const auto& page : batch)
-    keys.push_back(page.key);
-  const auto positions
-    = view->numbers.empty() ? std::vector<std::vector<size_t>>{} : view->positions(keys);
+  // Each key is asked for at its first keeper, or at the second one if that cannot be reached.
+  auto positions = std::vector<std::vector<size_t>>(view->shards.size());
+  const auto is_reached
+    = [&view](size_t i) { return i != key_keepers::none && view->shards[i] != nullptr; };
+  for (auto k = size_t{0}; k < batch.size() && !positions.empty(); ++k) {
+    const auto [first, second] = view->keepers_of(batch[k].key);
+    if (is_reached(first))
+      positions[first].push_back(k);
+    else if (is_reached(second))
+      positions[second].push_back(k);
+  }
   for (auto i = size_t{0}; i < positions.size(); ++i) {
-    if (positions[i].empty() || !view->shards[i])
+    if (positions[i].empty())
       continue;
     auto query = key_batch{};
     for (const auto at : positions[i])
-      query.keys.push_back(keys[at]);
+      query.keys.push_back(batch[at].key);
     ++open;
     auto go_on = [this] {
       if (--open == 0)
