@@ -151,7 +151,6 @@ private:
   caf::actor_system system_{config_};
   rpc_network network_;
   index_link link_;
-  monotonic_clock clock_;
   index_lookup lookup_{system_, link_, clock_};
 };
 

@@ -71,7 +71,7 @@ protected:
     options.mounts.member.host = host;
     options.mounts.member.capacity_bytes = at.memory.size();
     options.mounts.index = [this] {
-      return std::make_shared<const index_view>(index_view{{0}, {index_}, {"here"}});
+      return std::make_shared<const index_view>(index_view{{{0, index_, "here"}}});
     };
     options.mounts.index_lost = [](const index_actor&) {};
     options.mounts.index_heard = [](uint64_t) {};

@@ -176,9 +176,9 @@ TEST(IndexTableTest, PagesOfTheSecondKeeperAreLocatedButCountedApart) {
   EXPECT_EQ(counters.replicas, 4u);
   EXPECT_EQ(counters.second_replicas, 2u);
   EXPECT_EQ(counters.second_bytes, 2000u);
-  EXPECT_EQ(table.members()[0].replicas, 2u);
-  EXPECT_EQ(table.members()[0].bytes, 110u);
-  EXPECT_EQ(table.members()[1].replicas, 0u);
+  EXPECT_EQ(table.members(0, 10)[0].replicas, 2u);
+  EXPECT_EQ(table.members(0, 10)[0].bytes, 110u);
+  EXPECT_EQ(table.members(0, 10)[1].replicas, 0u);
   // The shards changed: another keeper comes first now.
   table.publish(1, 1, std::vector{page(3, 0, 1000)});
   EXPECT_EQ(table.counters().second_keys, 0u) << "as the first of its records says";

@@ -409,13 +409,13 @@ TEST(WireLimitsTest, ElementsWithoutASizeAreNoMoreThanTheMessageHasWords) {
   list.members.resize(2);
   auto words = wire::codec<member_list>::encode(list);
   ASSERT_GT(words.size(), 4u);
-  // Behind framing and root: a list of 50 000 structs of which each has no words.
+  // Behind framing, and the root and its data: a list of 50 000 structs of which each has no words.
   words.resize(16);
   words[0] = uint64_t{15} << 32;
-  words[2] = uint64_t{1} | uint64_t{7} << 32;
-  words[3] = uint64_t{50'000} << 2;
+  words[3] = uint64_t{1} | uint64_t{7} << 32;
+  words[4] = uint64_t{50'000} << 2;
   EXPECT_FALSE(wire::codec<member_list>::decode(words));
-  words[3] = uint64_t{2} << 2;
+  words[4] = uint64_t{2} << 2;
   EXPECT_TRUE(wire::codec<member_list>::decode(words));
 }
 
