@@ -80,11 +80,10 @@ public:
     if (kind == page_message::greeting)
       greet(header, data);
     else
-      ask(link, header, data);
+      ask(link, decode_page_request(header, data));
   }
 
-  void ask(page_carrier& by, std::span<const std::byte> header, std::span<const std::byte> data) {
-    auto question = decode_page_request(header, data);
+  void ask(page_carrier& by, result<page_question> question) {
     if (!question)
       link.lose(question.error().detail);
     else if (!is_greeted || question->secret != secret)
@@ -189,13 +188,13 @@ private:
 
   void take(page_message, std::span<const std::byte> header,
             std::span<const std::byte> data) override {
-    const auto question = decode_page_request(header, data);
+    auto question = decode_page_request(header, data);
     if (!question)
       return;
     const auto known = greeted_.find(question->secret);
     if (known == greeted_.end() || !known->second->fast)
       return;
-    known->second->ask(*known->second->fast, header, data);
+    known->second->ask(*known->second->fast, std::move(question));
     asked_.push_back(known->second->link.fd());
   }
 

@@ -21,11 +21,6 @@ using namespace hicache;
 using namespace hicache::test;
 
 template <class T>
-std::span<const std::byte> bytes_of(const T& x) {
-  return std::as_bytes(std::span{&x, 1});
-}
-
-template <class T>
 bool receive(int fd, T& x) {
   return receive_all(fd, std::as_writable_bytes(std::span{&x, 1}));
 }

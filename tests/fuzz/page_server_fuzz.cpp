@@ -8,8 +8,6 @@
 
 #include <spdlog/spdlog.h>
 
-#include <poll.h>
-
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -19,11 +17,6 @@ namespace {
 
 using namespace hicache;
 using namespace hicache::test;
-
-template <class T>
-std::span<const std::byte> bytes_of(const T& x) {
-  return std::as_bytes(std::span{&x, 1});
-}
 
 class served_pages {
 public:
@@ -90,12 +83,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     send_all(fd.get(), rest);
   else
     ask(fd.get(), rest);
-  ::shutdown(fd.get(), SHUT_WR);
-  constexpr auto patience_ms = 10000;
-  char answer[4096];
-  do {
-    auto watched = pollfd{fd.get(), POLLIN, 0};
-    HICACHE_CHECK(TEMP_FAILURE_RETRY(poll(&watched, 1, patience_ms)) == 1);
-  } while (TEMP_FAILURE_RETRY(recv(fd.get(), answer, sizeof(answer), 0)) > 0);
+  expect_the_end(fd.get());
   return 0;
 }

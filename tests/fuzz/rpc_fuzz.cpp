@@ -10,8 +10,6 @@
 #include <caf/actor_system.hpp>
 #include <spdlog/spdlog.h>
 
-#include <poll.h>
-
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -49,12 +47,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const auto* const process = new served_process; // Nobody waits for its actors at the end.
   const auto fd = test::connect_from_anywhere(process->port());
   test::send_all(fd.get(), std::as_bytes(std::span{data, size}));
-  shutdown(fd.get(), SHUT_WR);
-  constexpr auto patience_ms = 10000;
-  char answer[4096];
-  do {
-    auto watched = pollfd{fd.get(), POLLIN, 0};
-    HICACHE_CHECK(TEMP_FAILURE_RETRY(poll(&watched, 1, patience_ms)) == 1);
-  } while (TEMP_FAILURE_RETRY(recv(fd.get(), answer, sizeof(answer), 0)) > 0);
+  test::expect_the_end(fd.get());
   return 0;
 }

@@ -7,6 +7,7 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -41,6 +42,11 @@ inline unique_fd connect_from_anywhere(uint16_t port) {
   return fd;
 }
 
+template <class T>
+std::span<const std::byte> bytes_of(const T& x) {
+  return std::as_bytes(std::span{&x, 1});
+}
+
 /// Sends as much as the peer takes.
 inline void send_all(int fd, std::span<const std::byte> rest) {
   while (!rest.empty()) {
@@ -60,6 +66,18 @@ inline bool receive_all(int fd, std::span<std::byte> rest) {
     rest = rest.subspan(static_cast<size_t>(got));
   }
   return true;
+}
+
+/// Says that nothing follows, and reads until the peer has closed the connection, which it has to
+/// do soon.
+inline void expect_the_end(int fd) {
+  ::shutdown(fd, SHUT_WR);
+  constexpr auto patience_ms = 10000;
+  char answer[4096];
+  do {
+    auto watched = pollfd{fd, POLLIN, 0};
+    HICACHE_CHECK(TEMP_FAILURE_RETRY(::poll(&watched, 1, patience_ms)) == 1);
+  } while (TEMP_FAILURE_RETRY(::recv(fd, answer, sizeof(answer), 0)) > 0);
 }
 
 } // namespace hicache::test
