@@ -46,16 +46,10 @@ struct reader {
 
 /// What runs did, so that they can be seen to reach what they are for.
 struct model_totals {
-  uint64_t reads = 0;
-  uint64_t lent_reads = 0;
-  uint64_t stale = 0;
-  uint64_t lent = 0;
-  uint64_t reclaimed = 0;
-  uint64_t evicted = 0;
-  uint64_t moved = 0;
-  uint64_t copied = 0;
-  uint64_t mounts = 0;
-  uint64_t drained = 0;
+  uint64_t reads = 0, lent_reads = 0, stale = 0;
+  uint64_t lent = 0, reclaimed = 0;
+  uint64_t evicted = 0, moved = 0, copied = 0;
+  uint64_t mounts = 0, drained = 0;
 
   model_totals& operator+=(const model_totals& x) {
     reads += x.reads;
@@ -440,6 +434,8 @@ private:
   };
 
   void expect_agreement() {
+    for (const auto& [from, has_arrived] : owed_)
+      EXPECT_TRUE(!from->is_alive || has_arrived()) << "member " << from->id << " owes an answer";
     auto expected = std::map<uint32_t, shard_offers>{};
     for (const auto& each : living())
       expect_whole(*each, expected);
@@ -447,8 +443,6 @@ private:
       expect_offers(number, expected[number]);
     for (const auto& link : all_connections)
       EXPECT_LE(link->mounts, link->reasons) << "mounted without a reason";
-    for (const auto& [from, has_arrived] : owed_)
-      EXPECT_TRUE(!from->is_alive || has_arrived()) << "member " << from->id << " owes an answer";
   }
 
   void count() {
@@ -533,9 +527,8 @@ private:
     auto text = std::ostringstream{};
     const auto list = [&text](const offers& all) {
       for (const auto& [key, copies] : all)
-        for (const auto& [id, copy] : copies)
-          text << ' ' << number_of(key) << '@' << id << '+' << copy.offset << '/'
-               << copy.generation;
+        for (const auto& [id, x] : copies)
+          text << ' ' << number_of(key) << '@' << id << '+' << x.offset << '/' << x.generation;
     };
     text << "shard " << number << " offers";
     list(offered);
