@@ -29,7 +29,8 @@ caf::result<membership> index_state::mount(const member_info& member) {
                           .append(std::to_string(member.protocol_version))
                           .append(" of the index protocol; this index wants at least version ")
                           .append(std::to_string(index_protocol_minimum))});
-  if (auto entered = table.mount(member, options.clock->now()); !entered)
+  const auto entered = table.mount(member, options.clock->now());
+  if (!entered)
     return to_caf(entered.error());
   if (const auto& sender = self->current_sender()) {
     const auto peer = caf::actor_cast<caf::actor_addr>(sender);
@@ -39,9 +40,11 @@ caf::result<membership> index_state::mount(const member_info& member) {
     peers[member.member] = peer;
   }
   reap(); // Of an older epoch.
-  spdlog::info("member {:016x} on {} lends {} bytes", member.member, member.host,
-               member.capacity_bytes);
-  return view(true);
+  spdlog::info("member {:016x} on {} lends {} bytes{}", member.member, member.host,
+               member.capacity_bytes, entered->is_resumed ? ", and goes on" : "");
+  auto answer = view(true);
+  answer.resumed = entered->is_resumed;
+  return answer;
 }
 
 membership index_state::beat(const heartbeat& sign) {
@@ -129,10 +132,12 @@ index_status index_state::status(const status_query& query) const {
 }
 
 void index_state::poll() {
-  for (const auto member : table.expire(options.clock->now(), options.member_ttl)) {
-    on_member_lost();
+  for (const auto member : table.silent(options.clock->now(), options.member_ttl)) {
     peers.erase(member);
     lost.erase(member);
+    if (!table.drop(member))
+      continue; // It has been gone for that long.
+    on_member_lost();
     spdlog::warn("member {:016x} has been silent for too long; its pages are withdrawn", member);
   }
   reap();
@@ -153,7 +158,7 @@ void index_state::reap() {
 // -- internal steps -----------------------------------------------------------
 
 membership index_state::view(bool known) const {
-  return {known, milliseconds(options.member_ttl), shards_digest, {}, {}};
+  return {known, milliseconds(options.member_ttl), shards_digest, {}, {}, false};
 }
 
 index_state::member_page index_state::page_of_members(uint64_t from, uint32_t most) const {
@@ -181,14 +186,12 @@ void index_state::on_down(const caf::actor_addr& who) {
     const auto at = peers.find(member);
     if (at == peers.end() || at->second != who)
       continue; // Forgotten already, or mounted by another one since.
-    if (table.drop(member)) {
+    if (table.suspend(member)) {
       on_member_lost();
-      lost.erase(member);
       spdlog::info("member {:016x} is gone; its pages are withdrawn", member);
     }
     peers.erase(at);
   }
-  reap();
 }
 
 // -- actor --------------------------------------------------------------------

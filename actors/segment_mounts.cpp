@@ -6,6 +6,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -23,6 +24,9 @@ const page_key& key_of(const page_key& x) {
 const page_key& key_of(const announced_page& x) {
   return x.key;
 }
+
+/// Of a report that is complete.
+constexpr auto whole_memory = std::numeric_limits<uint64_t>::max();
 
 /// What a shard is to a page that it keeps: where its pages are in kept_pages.
 enum role : size_t { first_keeper, second_keeper };
@@ -44,6 +48,14 @@ std::optional<role> role_of(uint32_t number, const shard_set& shards, const page
     if (keeper == number)
       return what;
   return std::nullopt;
+}
+
+std::vector<page_key> keys_of(const std::vector<announced_page>& pages) {
+  auto keys = std::vector<page_key>{};
+  keys.reserve(pages.size());
+  for (const auto& page : pages)
+    keys.push_back(page.key);
+  return keys;
 }
 
 /// As messages of limits::index_batch_keys at most; whose pages they are is left open.
@@ -148,37 +160,48 @@ segment_mounts::by_shard(const std::vector<Page>& pages) const {
 
 void segment_mounts::tell(uint32_t number, kept_pages<announced_page> pages,
                           const std::shared_ptr<void>& then) {
-  auto& at = mounts_[number];
-  if (at.is_reporting) {
+  const auto& at = mounts_[number];
+  if (!at.shard || at.is_reporting) {
     for (const auto role : {first_keeper, second_keeper})
-      at.held_back[role].insert(at.held_back[role].end(), pages[role].begin(), pages[role].end());
+      unsettle(number, keys_of(pages[role]));
     return;
   }
-  if (!at.shard)
-    return; // The pages are stored all the same: its block report tells.
-  for (auto& batch : batches(pages))
-    announce(number, std::move(batch), [then] {});
+  for (auto& batch : batches(pages)) {
+    auto keys = keys_of(batch.pages);
+    announce(number, std::move(batch), [this, number, keys = std::move(keys), then](bool is_taken) {
+      if (!is_taken)
+        unsettle(number, keys);
+    });
+  }
 }
 
 void segment_mounts::mount(uint32_t number, const index_actor& shard) {
   auto& at = mounts_[number];
-  at = {shard, ++options_.member.epoch, true, {}};
+  at.shard = shard;
+  at.epoch = ++options_.member.epoch;
+  at.is_reporting = true;
   auto on_view = [this, number, epoch = at.epoch](const membership& view) {
-    if (const auto here = mounts_.find(number);
-        here == mounts_.end() || here->second.epoch != epoch)
-      return; // Mounted anew since.
+    const auto here = mounts_.find(number);
+    if (here == mounts_.end() || !here->second.shard || here->second.epoch != epoch)
+      return; // Lost or mounted anew since.
     heartbeat_pause_ = std::chrono::milliseconds{std::max<uint64_t>(view.member_ttl_ms / 4, 1)};
-    report(number, 0);
+    here->second.confirmed_epoch = epoch;
+    if (!view.resumed)
+      here->second.reported_to = 0;
+    report(number);
   };
   auto on_error
     = [this, number, shard](const caf::error& err) { on_index_error(number, shard, err); };
-  self_->request(shard, options_.timeout, atom::mount_v, options_.member).then(on_view, on_error);
+  auto member = options_.member;
+  member.resumes = at.confirmed_epoch;
+  self_->request(shard, options_.timeout, atom::mount_v, std::move(member)).then(on_view, on_error);
 }
 
-void segment_mounts::report(uint32_t number, uint64_t offset) {
+void segment_mounts::report(uint32_t number) {
+  auto& at = mounts_[number];
   auto news = kept_pages<announced_page>{};
   const auto size = [&news] { return news[0].size() + news[1].size(); };
-  auto next = offset;
+  auto next = at.reported_to;
   while (size() < limits::index_batch_keys) {
     const auto pages = offered_.published(next, limits::index_batch_keys - size());
     if (pages.empty())
@@ -188,26 +211,58 @@ void segment_mounts::report(uint32_t number, uint64_t offset) {
         news[*role].push_back(hicache::announce(page));
     next = pages.back().offset + 1;
   }
-  auto& at = mounts_[number];
   if (size() > 0) {
-    announce(number, std::move(batches(news).front()), [this, number, next, epoch = at.epoch] {
-      if (const auto here = mounts_.find(number);
-          here != mounts_.end() && here->second.shard && here->second.epoch == epoch)
-        report(number, next);
-    });
+    auto on_end = [this, number, next, epoch = at.epoch](bool is_taken) {
+      const auto here = mounts_.find(number);
+      if (!is_taken || here == mounts_.end() || here->second.epoch != epoch)
+        return;
+      here->second.reported_to = next;
+      if (here->second.shard)
+        report(number);
+    };
+    announce(number, std::move(batches(news).front()), on_end);
     return;
   }
+  at.reported_to = whole_memory; // What is published from now on is told at once.
   at.is_reporting = false;
-  auto late = std::exchange(at.held_back, {});
-  for (const auto role : {first_keeper, second_keeper})
-    std::erase_if(late[role], [&](const announced_page& page) {
-      const auto here = offered_.find(page.key);
-      return !here || hicache::announce(*here) != page
-             || role_of(number, shards_, page.key) != role;
-    });
-  tell(number, std::move(late), nullptr);
+  tell_unsettled(number);
   beat_at(number);
   settle();
+}
+
+void segment_mounts::unsettle(uint32_t number, const std::vector<page_key>& keys) {
+  const auto found = mounts_.find(number);
+  if (found == mounts_.end())
+    return;
+  auto& at = found->second;
+  if (!at.shard && at.confirmed_epoch == 0)
+    return; // It will hear of everything.
+  at.unsettled.insert(at.unsettled.end(), keys.begin(), keys.end());
+  if (at.shard && !at.is_reporting) {
+    tell_unsettled(number);
+  } else if (!at.shard && at.unsettled.size() > limits::unsettled_keys) {
+    at.confirmed_epoch = 0;
+    at.unsettled.clear();
+  }
+}
+
+void segment_mounts::tell_unsettled(uint32_t number) {
+  auto keys = std::exchange(mounts_[number].unsettled, {});
+  std::ranges::sort(keys);
+  const auto doubles = std::ranges::unique(keys);
+  keys.erase(doubles.begin(), doubles.end());
+  auto offered = kept_pages<announced_page>{};
+  auto gone = std::vector<page_key>{};
+  for (const auto& key : keys) {
+    const auto here = offered_.find(key);
+    const auto role = role_of(number, shards_, key);
+    if (here && role)
+      offered[*role].push_back(hicache::announce(*here));
+    else
+      gone.push_back(key);
+  }
+  withdraw_from(number, gone);
+  tell(number, std::move(offered), nullptr);
 }
 
 void segment_mounts::beat_at(uint32_t number) {
@@ -222,15 +277,16 @@ void segment_mounts::beat_at(uint32_t number) {
     .then(on_view, on_error);
 }
 
-void segment_mounts::announce(uint32_t number, published_pages batch, std::function<void()> then) {
+void segment_mounts::announce(uint32_t number, published_pages batch,
+                              std::function<void(bool)> then) {
   const auto& at = mounts_[number];
   auto on_error = [this, number, to = at.shard, then](const caf::error& err) {
     on_index_error(number, to, err);
-    then();
+    then(false);
   };
   auto on_view = [this, number, epoch = at.epoch, then](const membership& view) {
     heed(number, epoch, view);
-    then();
+    then(view.known);
   };
   batch.member = options_.member.member;
   batch.epoch = at.epoch;
@@ -241,18 +297,24 @@ void segment_mounts::announce(uint32_t number, published_pages batch, std::funct
 void segment_mounts::withdraw_from(uint32_t number, const std::vector<page_key>& keys) {
   const auto& at = mounts_[number];
   if (!at.shard)
-    return;
-  auto on_view
-    = [this, number, epoch = at.epoch](const membership& view) { heed(number, epoch, view); };
-  auto on_error
-    = [this, number, to = at.shard](const caf::error& err) { on_index_error(number, to, err); };
+    return unsettle(number, keys);
   for (auto first = size_t{0}; first < keys.size(); first += limits::index_batch_keys) {
     const auto begin = keys.begin() + static_cast<ptrdiff_t>(first);
     const auto end
       = begin + static_cast<ptrdiff_t>(std::min(limits::index_batch_keys, keys.size() - first));
+    auto part = std::vector<page_key>(begin, end);
+    auto on_view = [this, number, epoch = at.epoch, part](const membership& view) {
+      heed(number, epoch, view);
+      if (!view.known)
+        unsettle(number, part);
+    };
+    auto on_error = [this, number, to = at.shard, part](const caf::error& err) {
+      on_index_error(number, to, err);
+      unsettle(number, part);
+    };
     self_
       ->request(at.shard, options_.timeout, atom::withdraw_v,
-                withdrawn_pages{options_.member.member, at.epoch, {begin, end}})
+                withdrawn_pages{options_.member.member, at.epoch, std::move(part)})
       .then(on_view, on_error);
   }
 }
@@ -280,7 +342,8 @@ void segment_mounts::on_index_error(uint32_t number, const index_actor& lost,
     return; // Noticed already.
   spdlog::warn("shard {} of the index does not answer: {}", number, to_string(from_caf(err)));
   options_.index_lost(lost);
-  at->second = {};
+  at->second.shard = nullptr;
+  at->second.is_reporting = false;
   settle();
 }
 

@@ -37,6 +37,10 @@ struct segment_mounts_options {
 /// A segment at the shards of the index: mounts at each, keeps it informed of the pages whose keys
 /// it keeps, and reports all of them to one that is new or has forgotten. Both keepers of a key are
 /// told the same, each in the order in which it happened. Part of the segment actor.
+///
+/// When a shard is lost, a report stands still where the shard had confirmed it, and keys of which
+/// the shard may or may not have heard are noted. A shard that is back and remembers the member
+/// lets it resume: the report goes on, and then the shard hears how it stands with those keys.
 class segment_mounts {
 public:
   /// @param self, offered Must outlive this.
@@ -76,8 +80,12 @@ private:
     uint64_t epoch = 0;
     /// A block report is under way.
     bool is_reporting = false;
-    /// Published while it was, perhaps behind its back.
-    kept_pages<announced_page> held_back;
+    /// The last epoch that the shard confirmed, if it may resume; else 0.
+    uint64_t confirmed_epoch = 0;
+    /// Under that epoch, the shard knows of the pages up to this place in the memory.
+    uint64_t reported_to = 0;
+    /// But for these, which changed behind the report's back or while the shard was lost.
+    std::vector<page_key> unsettled;
   };
 
   /// Other shards keep the keys from now on: tells those that are not asked any more, and those
@@ -92,16 +100,22 @@ private:
   /// told.
   void tell(uint32_t number, kept_pages<announced_page> pages, const std::shared_ptr<void>& then);
 
-  /// Mounts at a shard under a new epoch and reports every published page that it keeps.
+  /// Mounts at a shard under a new epoch and reports the published pages that it keeps.
   void mount(uint32_t number, const index_actor& shard);
 
-  /// Reports the published pages that a shard keeps, from this place in the memory on, one batch
-  /// after the other; then what was published meanwhile.
-  void report(uint32_t number, uint64_t offset);
+  /// Reports the published pages that a shard keeps, from where the report stands, one batch after
+  /// the other; then what is unsettled.
+  void report(uint32_t number);
 
-  /// Sends a batch of pages to a shard as this member's; `then` is called when it has answered or
-  /// failed.
-  void announce(uint32_t number, published_pages batch, std::function<void()> then);
+  /// A shard may not have heard of a change to these keys: tells it, or notes them for later.
+  void unsettle(uint32_t number, const std::vector<page_key>& keys);
+
+  /// Tells a shard how it stands with its unsettled keys.
+  void tell_unsettled(uint32_t number);
+
+  /// Sends a batch of pages to a shard as this member's; `then` is called with whether the shard
+  /// has taken it.
+  void announce(uint32_t number, published_pages batch, std::function<void(bool)> then);
 
   /// Tells a shard that this member is alive, and has reported what it has.
   void beat_at(uint32_t number);

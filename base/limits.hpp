@@ -114,6 +114,10 @@ inline constexpr uint64_t page_bytes = uint64_t{320} << 20;
 /// messages.
 inline constexpr size_t index_batch_keys = 4096;
 
+/// Keys that a member notes for a shard of the index that it has lost, 2 MiB; when more change
+/// meanwhile it reports all pages.
+inline constexpr size_t unsettled_keys = 16 * index_batch_keys;
+
 /// 64-bit words a Cap'n Proto reader may traverse for one message: index_batch_keys keys of 40
 /// words, and headroom. Control messages carry descriptors, never page bytes.
 inline constexpr uint64_t wire_words = 40 * index_batch_keys + 1024;
@@ -156,9 +160,9 @@ inline constexpr uint32_t members_listed = 512;
 /// and of the largest cluster the list has ten megabytes.
 inline constexpr auto member_list_memory = std::chrono::seconds{2};
 
-/// How long after its loss a copy is made anew: whoever was only cut off, or an index that was
-/// restarted, has told of its pages again by then.
-inline constexpr auto repair_delay = std::chrono::seconds{10};
+/// How long after a member has heard of lost copies they are made anew: the index waits its member
+/// ttl before it says so, but not for a member that mounts anew and reports all its pages.
+inline constexpr auto repair_delay = std::chrono::seconds{5};
 
 /// Pages whose copies are made anew in one go, on one look at the list of members; and the bytes of
 /// them a second that one member has others read from it: an eighth of a 10 Gbit/s adapter, so that

@@ -436,8 +436,9 @@ void index_world::poll(uint32_t s) {
   if (!shard.is_up)
     return;
   const auto begin = shard.begin(now_);
-  if (!shard.table.expire(begin, member_ttl).empty())
-    last_dropped_ = last_reaped_ = shard.last_loss = begin;
+  for (const auto member : shard.table.silent(begin, member_ttl))
+    if (shard.table.drop(member))
+      last_dropped_ = last_reaped_ = shard.last_loss = begin;
   shard.occupy(now_, cost::message + reap_some(s));
 }
 
@@ -446,7 +447,7 @@ void index_world::member_gone(uint32_t s, uint32_t m) {
   if (!shard.is_up)
     return;
   const auto begin = shard.begin(now_);
-  if (shard.table.drop(members_[m].info.member))
+  if (shard.table.suspend(members_[m].info.member))
     last_dropped_ = last_reaped_ = shard.last_loss = begin;
   shard.occupy(now_, cost::message + reap_some(s));
 }

@@ -113,8 +113,11 @@ struct key_equal : key_of_record {
 
 struct member_entry {
   member_info member;
-  /// False, too, for one that is gone but still has replicas.
-  bool mounted = false;
+  /// It mounted under this epoch without pages, and has resumed since.
+  uint64_t first_epoch = 0;
+  /// Its replicas are offered. False for one that is suspended, or gone and still has replicas.
+  bool is_offered = false;
+  bool is_suspended = false;
   /// A member sends heartbeats when it has told all that it has.
   bool has_reported = false;
   time_point last_heard;
@@ -147,13 +150,15 @@ struct index_table::state {
   uint64_t second_replicas = 0;
   uint64_t second_bytes = 0;
   uint64_t refused = 0;
-  /// Members that are mounted and have not reported.
+  /// Members that are offered and have not reported.
   uint64_t reporting = 0;
+  uint64_t suspended = 0;
 
-  /// The member if it is mounted under this epoch.
+  /// The member if it is mounted under this epoch, and not suspended.
   std::optional<member_handle> current(uint64_t id, uint64_t epoch) const {
     const auto at = handle_of.find(id);
-    if (at == handle_of.end() || members[at->second].member.epoch != epoch)
+    if (at == handle_of.end() || members[at->second].member.epoch != epoch
+        || !members[at->second].is_offered)
       return std::nullopt;
     return at->second;
   }
@@ -183,7 +188,7 @@ struct index_table::state {
       add(entry.second_replicas, 1);
       add(entry.second_bytes, x.length);
     }
-    if (!entry.mounted)
+    if (!entry.is_offered)
       return;
     add(replicas, 1);
     add(bytes, x.length);
@@ -242,7 +247,7 @@ struct index_table::state {
         return true;
       }
       last = i;
-      count += members[pool[i].member].mounted ? 1 : 0;
+      count += is_member(pool[i].member) ? 1 : 0;
     }
     if (count >= limits::replicas_per_key) {
       ++refused;
@@ -261,7 +266,7 @@ struct index_table::state {
     auto best = std::optional<std::pair<uint64_t, uint64_t>>{};
     for (auto i = *keys.find(key); i != no_record; i = pool[i].next_of_key) {
       const auto& holder = members[pool[i].member];
-      if (!holder.mounted)
+      if (!is_member(pool[i].member))
         continue;
       if (holder.member.member == owner)
         return; // It has mounted anew, and has the page still.
@@ -320,15 +325,43 @@ struct index_table::state {
 
   void drop(member_handle handle) {
     auto& entry = members[handle];
+    if (entry.is_offered)
+      offer(handle, false);
+    suspended -= std::exchange(entry.is_suspended, false) ? 1 : 0;
     by_silence.erase({entry.last_heard, handle});
     handle_of.erase(entry.member.member);
-    entry.mounted = false;
-    reporting -= entry.has_reported ? 0 : 1;
-    replicas -= entry.replicas;
-    bytes -= entry.bytes;
-    second_replicas -= entry.second_replicas;
-    second_bytes -= entry.second_bytes;
     leaving.push_back(handle);
+  }
+
+  /// Counts a member's replicas as offered, or no longer. One whose replicas are offered anew has
+  /// to report what happened meanwhile.
+  void offer(member_handle handle, bool offers) {
+    auto& entry = members[handle];
+    const auto add = [offers](uint64_t& to, uint64_t n) { offers ? to += n : to -= n; };
+    add(reporting, entry.has_reported ? 0 : 1);
+    add(replicas, entry.replicas);
+    add(bytes, entry.bytes);
+    add(second_replicas, entry.second_replicas);
+    add(second_bytes, entry.second_bytes);
+    entry.is_offered = offers;
+  }
+
+  /// Whether it is mounted, suspended or not.
+  bool is_member(member_handle handle) const {
+    return members[handle].is_offered || members[handle].is_suspended;
+  }
+
+  /// A member that is known mounts anew.
+  void resume(member_handle handle, const member_info& member, time_point now) {
+    auto& entry = members[handle];
+    if (entry.is_offered)
+      offer(handle, false);
+    suspended -= std::exchange(entry.is_suspended, false) ? 1 : 0;
+    entry.has_reported &= entry.member.epoch == member.epoch;
+    entry.member = member;
+    entry.member.resumes = 0;
+    offer(handle, true);
+    heard(handle, now);
   }
 };
 
@@ -346,22 +379,25 @@ index_table& index_table::operator=(index_table&&) noexcept = default;
 
 index_table::~index_table() = default;
 
-result<member_handle> index_table::mount(const member_info& member, time_point now) {
+result<mounted_member> index_table::mount(const member_info& member, time_point now) {
   auto& s = *state_;
   if (auto at = s.handle_of.find(member.member); at != s.handle_of.end()) {
     const auto handle = at->second;
-    auto& known = s.members[handle].member;
-    if (member.epoch < known.epoch)
+    const auto& known = s.members[handle];
+    const auto epoch = known.member.epoch;
+    if (member.epoch < epoch)
       return fail(ec::invalid_argument, "member " + std::to_string(member.member)
-                                          + " is mounted under epoch " + std::to_string(known.epoch)
+                                          + " is mounted under epoch " + std::to_string(epoch)
                                           + ", which is newer than "
                                           + std::to_string(member.epoch));
-    if (member.epoch == known.epoch) {
-      known = member;
-      s.heard(handle, now);
-      return handle;
+    // It may have mounted since, and not have heard so.
+    const auto resumes
+      = member.resumes != 0 && member.resumes >= known.first_epoch && member.resumes <= epoch;
+    if (member.epoch == epoch || resumes) {
+      s.resume(handle, member, now);
+      return mounted_member{handle, resumes};
     }
-    now = std::max(now, s.members[handle].last_heard);
+    now = std::max(now, known.last_heard);
     s.drop(handle);
   }
   if (s.handle_of.size() >= limits::index_members)
@@ -376,12 +412,13 @@ result<member_handle> index_table::mount(const member_info& member, time_point n
   }
   auto& entry = s.members[handle];
   entry.member = member;
-  entry.mounted = true;
-  ++s.reporting;
+  entry.member.resumes = 0;
+  entry.first_epoch = member.epoch;
   entry.last_heard = now;
+  s.offer(handle, true);
   s.handle_of.emplace(member.member, handle);
   s.by_silence.insert({now, handle});
-  return handle;
+  return mounted_member{handle, false};
 }
 
 std::optional<std::vector<page_key>> index_table::publish(uint64_t member, uint64_t epoch,
@@ -406,12 +443,24 @@ bool index_table::withdraw(uint64_t member, uint64_t epoch, std::span<const page
   return true;
 }
 
+bool index_table::suspend(uint64_t member) {
+  auto& s = *state_;
+  const auto at = s.handle_of.find(member);
+  if (at == s.handle_of.end() || !s.members[at->second].is_offered)
+    return false;
+  s.offer(at->second, false);
+  s.members[at->second].is_suspended = true;
+  ++s.suspended;
+  return true;
+}
+
 bool index_table::drop(uint64_t member) {
   const auto at = state_->handle_of.find(member);
   if (at == state_->handle_of.end())
     return false;
+  const auto was_offered = state_->members[at->second].is_offered;
   state_->drop(at->second);
-  return true;
+  return was_offered;
 }
 
 bool index_table::reap(size_t most) {
@@ -447,7 +496,7 @@ located_pages index_table::locate(std::span<const page_key> keys) const {
     const auto at = state_->keys.find(keys[k]);
     for (auto i = at == state_->keys.end() ? no_record : *at; i != no_record;
          i = pool[i].next_of_key)
-      if (state_->members[pool[i].member].mounted)
+      if (state_->members[pool[i].member].is_offered)
         found.replicas_.push_back(
           {pool[i].member, pool[i].offset, pool[i].generation, pool[i].length});
     found.ends_.push_back(found.replicas_.size());
@@ -473,15 +522,14 @@ bool index_table::heartbeat(uint64_t member, uint64_t epoch, time_point now,
   return true;
 }
 
-std::vector<uint64_t> index_table::expire(time_point now, duration ttl) {
-  auto gone = std::vector<uint64_t>{};
-  auto& silent = state_->by_silence;
-  while (!silent.empty() && now - silent.begin()->first > ttl) {
-    const auto handle = silent.begin()->second;
-    gone.push_back(state_->members[handle].member.member);
-    state_->drop(handle);
+std::vector<uint64_t> index_table::silent(time_point now, duration ttl) const {
+  auto ids = std::vector<uint64_t>{};
+  for (const auto& [last_heard, handle] : state_->by_silence) {
+    if (now - last_heard <= ttl)
+      break;
+    ids.push_back(state_->members[handle].member.member);
   }
-  return gone;
+  return ids;
 }
 
 bool index_table::is_partial() const noexcept {
@@ -490,14 +538,14 @@ bool index_table::is_partial() const noexcept {
 
 const member_info* index_table::find(member_handle handle) const noexcept {
   const auto& members = state_->members;
-  if (handle >= members.size() || !members[handle].mounted)
+  if (handle >= members.size() || !members[handle].is_offered)
     return nullptr;
   return &members[handle].member;
 }
 
 std::optional<member_status> index_table::member(uint64_t id) const {
   const auto at = state_->handle_of.find(id);
-  if (at == state_->handle_of.end())
+  if (at == state_->handle_of.end() || !state_->members[at->second].is_offered)
     return std::nullopt;
   return state_->describe(at->second);
 }
@@ -506,14 +554,21 @@ std::vector<member_status> index_table::members(uint64_t from, size_t most) cons
   const auto& handles = state_->handle_of;
   auto some = std::vector<member_status>{};
   for (auto at = handles.lower_bound(from); at != handles.end() && some.size() < most; ++at)
-    some.push_back(state_->describe(at->second));
+    if (state_->members[at->second].is_offered)
+      some.push_back(state_->describe(at->second));
   return some;
 }
 
 index_counters index_table::counters() const noexcept {
   const auto& s = *state_;
-  return {s.handle_of.size(), s.keys.size(),     s.replicas,     s.bytes,
-          s.second_keys,      s.second_replicas, s.second_bytes, s.refused};
+  return {s.handle_of.size() - s.suspended,
+          s.keys.size(),
+          s.replicas,
+          s.bytes,
+          s.second_keys,
+          s.second_replicas,
+          s.second_bytes,
+          s.refused};
 }
 
 uint64_t index_table::memory_bytes() const noexcept {

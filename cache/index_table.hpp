@@ -42,6 +42,15 @@ private:
   std::vector<size_t> ends_;
 };
 
+/// Answer to mount.
+struct mounted_member {
+  member_handle handle = 0;
+  /// What it announced under the epoch that it resumes is known still.
+  bool is_resumed = false;
+
+  friend bool operator==(const mounted_member&, const mounted_member&) = default;
+};
+
 struct member_status {
   member_info member;
   /// Without those that the table keeps as the second keeper.
@@ -63,10 +72,11 @@ struct lost_copy {
 };
 
 struct index_counters {
+  /// Without those that are suspended.
   uint64_t members = 0;
   /// Those that only members had that are gone are counted until they are reaped.
   uint64_t keys = 0;
-  /// Of members that are mounted.
+  /// Of members that are mounted and not suspended.
   uint64_t replicas = 0;
   /// Bytes of all replicas.
   uint64_t bytes = 0;
@@ -96,12 +106,12 @@ public:
 
   ~index_table();
 
-  /// Enters a member without pages, heard of at `now`. Under a newer epoch it loses all that it
-  /// announced under the old one; under the same epoch it keeps its pages and its description is
-  /// renewed.
+  /// Enters a member, heard of at `now`. Under a newer epoch it loses all that it announced under
+  /// the old one, unless it resumes that; under the same epoch it keeps its pages and its
+  /// description is renewed.
   /// @returns limit_reached beyond limits::index_members; invalid_argument for an older epoch than
   /// the one mounted
-  result<member_handle> mount(const member_info& member, time_point now);
+  result<mounted_member> mount(const member_info& member, time_point now);
 
   /// Enters what a member holds; what it announced before under the same key is replaced. A key
   /// with limits::replicas_per_key replicas takes no more (counted as refused).
@@ -115,8 +125,12 @@ public:
   /// @returns false if the member is not mounted under this epoch
   bool withdraw(uint64_t member, uint64_t epoch, std::span<const page_key> keys);
 
-  /// Removes a member; none of its replicas is offered any more.
+  /// Offers none of a member's replicas, and ignores what it says, until it mounts again.
   /// @returns false if it is not mounted
+  bool suspend(uint64_t member);
+
+  /// Removes a member; none of its replicas is offered any more.
+  /// @returns false if none was: it is not mounted, or suspended
   bool drop(uint64_t member);
 
   /// Frees what up to `most` replicas of members that are gone occupy.
@@ -138,9 +152,9 @@ public:
   bool heartbeat(uint64_t member, uint64_t epoch, time_point now,
                  const member_counters& counters = {});
 
-  /// Drops the members not heard of for more than `ttl`.
-  /// @returns their ids, longest silent first
-  std::vector<uint64_t> expire(time_point now, duration ttl);
+  /// The ids of members not heard of for more than `ttl`, longest silent first, suspended ones
+  /// included.
+  std::vector<uint64_t> silent(time_point now, duration ttl) const;
 
   /// Whether members are mounted from which no heartbeat came yet: they may have pages that they
   /// did not tell.
@@ -150,10 +164,10 @@ public:
   /// next call that changes the table.
   const member_info* find(member_handle handle) const noexcept;
 
-  /// The member of this id.
+  /// The member of this id, unless it is suspended.
   std::optional<member_status> member(uint64_t id) const;
 
-  /// Members in order of their ids, from `from` on, at most `most`.
+  /// Members that are not suspended, in order of their ids, from `from` on, at most `most`.
   std::vector<member_status> members(uint64_t from, size_t most) const;
 
   index_counters counters() const noexcept;

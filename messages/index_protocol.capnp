@@ -27,6 +27,7 @@ struct MemberInfo {
   lentObjectBytes @10 :UInt64;
   lentCount @11 :UInt64;
   address @12 :Text;
+  resumes @13 :UInt64;
 }
 
 struct IndexShard {
@@ -45,6 +46,7 @@ struct Membership {
   shardsDigest @2 :UInt64;
   refused @3 :List(Key);
   lost @4 :List(Key);
+  resumed @5 :Bool;
 }
 
 struct MemberCounters {

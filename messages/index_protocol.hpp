@@ -38,7 +38,8 @@ struct lent_objects {
 struct member_info {
   /// Random, chosen by the process at start, and never used again: readers know it by this alone.
   uint64_t member = 0;
-  /// Grows with every mount; nothing that was announced under an older epoch is valid.
+  /// Grows with every mount; nothing that was announced under an older epoch is valid, unless the
+  /// mount resumes it.
   uint64_t epoch = 0;
   uint32_t protocol_version = index_protocol_version;
   /// The machine, or whatever else fails as one: replicas of a page go to different ones.
@@ -54,6 +55,9 @@ struct member_info {
   /// `fingerprint_of` the namespace of the pages that this process stores itself.
   uint64_t fingerprint = 0;
   lent_objects lent;
+  /// To mount alone: an epoch before, of which the member knows what the shard has heard. A shard
+  /// that has its pages still keeps them. 0: none.
+  uint64_t resumes = 0;
 
   friend bool operator==(const member_info&, const member_info&) = default;
 };
@@ -95,6 +99,8 @@ struct membership {
   /// Pages of this member whose copy elsewhere went with a member, each told once, to one of those
   /// that still have it.
   std::vector<page_key> lost = {};
+  /// To mount: what was announced under the epoch that the member resumes is known.
+  bool resumed = false;
 
   friend bool operator==(const membership&, const membership&) = default;
 };

@@ -195,6 +195,7 @@ void write(const member_info& x, schema::MemberInfo::Builder to) {
   to.setLentObjectBytes(x.lent.object_bytes);
   to.setLentCount(x.lent.count);
   to.setAddress(x.address);
+  to.setResumes(x.resumes);
 }
 
 void read(schema::MemberInfo::Reader from, member_info& x) {
@@ -209,6 +210,7 @@ void read(schema::MemberInfo::Reader from, member_info& x) {
   x.lent = {from.getLentHeaders(), from.getLentObjects(), from.getLentObjectBytes(),
             from.getLentCount()};
   x.address = text(from.getAddress());
+  x.resumes = from.getResumes();
   KJ_REQUIRE(is_possible(x.lent), "no memory holds so many lent objects");
 }
 
@@ -218,6 +220,7 @@ void write(const membership& x, schema::Membership::Builder to) {
   to.setShardsDigest(x.shards_digest);
   write_list(x.refused, to.initRefused(size_of(x.refused)));
   write_list(x.lost, to.initLost(size_of(x.lost)));
+  to.setResumed(x.resumed);
 }
 
 void read(schema::Membership::Reader from, membership& x) {
@@ -226,6 +229,7 @@ void read(schema::Membership::Reader from, membership& x) {
   x.shards_digest = from.getShardsDigest();
   read_list(from.getRefused(), limits::index_batch_keys, x.refused);
   read_list(from.getLost(), limits::index_batch_keys, x.lost);
+  x.resumed = from.getResumed();
 }
 
 void write(const shard_map& x, schema::ShardMap::Builder to) {

@@ -175,6 +175,50 @@ TEST_F(IndexTest, DeadMembersAreForgottenAtOnce) {
   EXPECT_EQ(status().members_lost, 1u);
 }
 
+TEST_F(IndexTest, AMemberWhoseConnectionEndedGoesOnUnderTheNextEpoch) {
+  const auto first = spawn(recorder, std::make_shared<recording>());
+  send_as(first, index_, atom::mount_v, member(1));
+  run();
+  mount(2);
+  publish(1, 1, {10, 11});
+  publish(2, 1, {10});
+  stop(first);
+  advance(8s);
+  beat(2);
+  EXPECT_TRUE(locate(11).empty());
+  auto again = member(1, 2);
+  again.resumes = 1;
+  const auto view = ask_value<membership>(index_, atom::mount_v, again);
+  EXPECT_TRUE(view.known && view.resumed);
+  EXPECT_EQ(locate(11).size(), 1u);
+  EXPECT_EQ(locate(10).size(), 2u);
+  advance(8s);
+  const auto sign = ask_value<membership>(index_, atom::tick_v, heartbeat{2, 1, {}});
+  EXPECT_TRUE(sign.lost.empty()) << "nothing to repair";
+  EXPECT_TRUE(beat(1, 2));
+}
+
+TEST_F(IndexTest, CopiesAreLostWhenAMemberHasBeenGoneForTooLong) {
+  const auto owner = spawn(recorder, std::make_shared<recording>());
+  send_as(owner, index_, atom::mount_v, member(1));
+  run();
+  mount(2);
+  publish(1, 1, {10});
+  publish(2, 1, {10});
+  stop(owner);
+  const auto lost = [this] {
+    return ask_value<membership>(index_, atom::tick_v, heartbeat{2, 1, {}}).lost;
+  };
+  advance(8s);
+  EXPECT_TRUE(lost().empty()) << "it may come back";
+  advance(5s);
+  EXPECT_EQ(lost(), std::vector{key_of(10)});
+  EXPECT_EQ(status().members_lost, 1u);
+  auto again = member(1, 2);
+  again.resumes = 1;
+  EXPECT_FALSE(ask_value<membership>(index_, atom::mount_v, again).resumed);
+}
+
 TEST_F(IndexTest, WhatAMemberLeavesBehindIsRemovedBetweenOtherMessages) {
   mount(1);
   mount(2);

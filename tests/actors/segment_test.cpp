@@ -1,12 +1,7 @@
 // A segment and the index it reports to.
 
-#include "actors/index.hpp"
-#include "actors/segment.hpp"
-#include "backends/segment_memory.hpp"
 #include "base/limits.hpp"
-#include "base/page_checksum.hpp"
-#include "messages/page_header.hpp"
-#include "tests/actors/fakes.hpp"
+#include "tests/actors/segment_fixture.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -17,77 +12,6 @@ namespace {
 
 using namespace hicache::test;
 using namespace std::chrono_literals;
-
-constexpr auto slot_bytes = uint64_t{192};
-
-class SegmentTest : public actor_test {
-protected:
-  ~SegmentTest() override { stop_all(); }
-
-  void start_index() { index_ = spawn(index, index_options{10s, &clock}); }
-
-  void start_segment(uint32_t slots, uint64_t member = 1) {
-    memory_.assign(slots * slot_bytes, std::byte{0xee});
-    auto options = segment_options{};
-    options.mounts.member.member = member;
-    options.mounts.member.capacity_bytes = memory_.size();
-    options.mounts.index = [this] { return view(); };
-    options.mounts.index_lost = [this](const index_actor&) { ++index_lost_; };
-    options.mounts.reach = [this](const member_info&) { return other_member(); };
-    options.mounts.index_heard = [this](uint64_t digest) { heard_ = digest; };
-    options.mounts.timeout = 2s;
-    options.memory = memory_;
-    options.figures = figures_;
-    options.clock = &clock;
-    segment_ = spawn(segment, options);
-  }
-
-  /// The index as the segment sees it: of one shard, unless the test says otherwise.
-  virtual member_actor other_member() const { return {}; }
-
-  virtual index_view_ptr view() const {
-    return std::make_shared<const index_view>(index_view{{{0, index_, "here"}}});
-  }
-
-  void seal(const segment_slot& slot, uint64_t fingerprint) {
-    const auto object = std::array{object_of(memory_, slot)};
-    seal_slot(memory_, slot, fingerprint, page_checksum(object));
-  }
-
-  segment_slots reserve(std::vector<uint64_t> keys, uint64_t parent = 0) {
-    auto pages = segment_pages{};
-    for (const auto key : keys)
-      pages.list.push_back({key_of(key), parent == 0 ? page_key{} : key_of(parent), 64, 0, 0});
-    return ask_value<segment_slots>(segment_, atom::reserve_v, pages);
-  }
-
-  test::reply<key_batch> send_publish(const segment_slots& slots) {
-    return send_request<key_batch>(segment_, atom::publish_v, slots);
-  }
-
-  /// Reserves and publishes.
-  void store(std::vector<uint64_t> keys, uint64_t parent = 0) {
-    const auto answer = send_publish(reserve(std::move(keys), parent));
-    run();
-    EXPECT_TRUE(answer.arrived());
-  }
-
-  replica_list locate(uint64_t key) {
-    return ask_value<placements>(index_, atom::locate_v, key_batch{{key_of(key)}}).replicas.front();
-  }
-
-  bool is_header_cleared(const segment_slot& slot) const {
-    const auto header = std::span{memory_}.subspan(slot.offset, page_header_bytes);
-    return std::all_of(header.begin(), header.end(), [](std::byte x) { return x == std::byte{0}; });
-  }
-
-  index_actor index_;
-  segment_actor segment_;
-  std::vector<std::byte> memory_;
-  int index_lost_ = 0;
-  uint64_t heard_ = 0;
-  std::shared_ptr<member_figures> figures_ = std::make_shared<member_figures>();
-};
 
 TEST_F(SegmentTest, PublishedPagesAreLocated) {
   start_index();
@@ -487,103 +411,6 @@ TEST_F(ShardedSegmentTest, KeysMoveToAShardThatComesAndFromOneThatGoes) {
   expect_in_their_places(keys_);
   store({40, 41, 42, 43});
   expect_in_their_places({40, 41, 42, 43});
-}
-
-// -- what happens while a block report is under way ---------------------------
-
-/// An index that answers announcements when the test says so.
-struct slow_index {
-  std::vector<published_pages> news;
-  std::vector<withdrawn_pages> withdrawn;
-  std::deque<caf::response_promise> waiting;
-};
-
-caf::behavior run_slow_index(caf::event_based_actor* self, std::shared_ptr<slow_index> log) {
-  return {
-    [](atom::mount, const member_info&) {
-      return membership{true, 10000, 0};
-    },
-    [](atom::tick, const heartbeat&) {
-      return membership{true, 10000, 0};
-    },
-    [self, log](atom::publish, const published_pages& x) {
-      log->news.push_back(x);
-      log->waiting.push_back(self->make_response_promise());
-      return log->waiting.back();
-    },
-    [log](atom::withdraw, const withdrawn_pages& x) {
-      log->withdrawn.push_back(x);
-      return membership{true, 10000, 0};
-    },
-    [self](const errand& x) { x.run(self); },
-  };
-}
-
-class BlockReportTest : public SegmentTest {
-protected:
-  /// A segment with more pages than one message takes, of which the index has none yet.
-  void start_with(uint32_t pages) {
-    start_segment(pages + 2);
-    auto keys = std::vector<uint64_t>(pages);
-    for (auto i = uint32_t{0}; i < pages; ++i)
-      keys[i] = 1 + i;
-    store(keys);
-    slow_ = spawn(run_slow_index, log_);
-    index_ = caf::actor_cast<index_actor>(slow_);
-    advance(1s);
-  }
-
-  void answer() {
-    ASSERT_FALSE(log_->waiting.empty());
-    auto promise = std::move(log_->waiting.front());
-    log_->waiting.pop_front();
-    tell(slow_, errand{[promise](caf::event_based_actor*) mutable {
-           promise.deliver(membership{true, 10000, 0});
-         }});
-  }
-
-  std::shared_ptr<slow_index> log_ = std::make_shared<slow_index>();
-  caf::actor slow_;
-};
-
-TEST_F(BlockReportTest, GoesInBatchesOneAfterTheOther) {
-  constexpr auto pages = static_cast<uint32_t>(limits::index_batch_keys) + 10;
-  start_with(pages);
-  ASSERT_EQ(log_->news.size(), 1u);
-  EXPECT_EQ(log_->news[0].pages.size(), limits::index_batch_keys);
-  answer();
-  ASSERT_EQ(log_->news.size(), 2u);
-  EXPECT_EQ(log_->news[1].pages.size(), 10u);
-  answer();
-  EXPECT_EQ(log_->news.size(), 2u);
-}
-
-TEST_F(BlockReportTest, PagesPublishedMeanwhileFollow) {
-  start_with(10);
-  ASSERT_EQ(log_->news.size(), 1u);
-  store({500}); // Answered at once: the report will see to it.
-  store({501});
-  tell(segment_, atom::remove_v, keys_of(501, 1));
-  tell(segment_, atom::remove_v, keys_of(1, 1));
-  store({502, 503}); // In the slots of 501 and 1: one before and one behind the report.
-  EXPECT_EQ(log_->news.size(), 1u);
-  while (!log_->waiting.empty())
-    answer();
-  auto announced = std::set<page_key>{};
-  for (const auto& news : log_->news)
-    for (const auto& page : news.pages)
-      announced.insert(page.key);
-  for (const auto key : {500, 502, 503})
-    EXPECT_TRUE(announced.contains(key_of(static_cast<uint64_t>(key)))) << key;
-  EXPECT_FALSE(announced.contains(key_of(501)));
-}
-
-TEST_F(BlockReportTest, PageEvictedBehindTheReportIsWithdrawnAfterIt) {
-  start_with(10);
-  tell(segment_, atom::remove_v, keys_of(3, 1));
-  ASSERT_EQ(log_->withdrawn.size(), 1u);
-  EXPECT_EQ(log_->withdrawn[0].keys, std::vector<page_key>{key_of(3)});
-  EXPECT_EQ(log_->withdrawn[0].epoch, log_->news[0].epoch);
 }
 
 } // namespace

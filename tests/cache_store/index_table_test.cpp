@@ -1,33 +1,19 @@
 #include "base/limits.hpp"
 #include "cache/index_table.hpp"
-#include "tests/cache_store/test_keys.hpp"
+#include "tests/cache_store/test_members.hpp"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <map>
-#include <random>
 
 namespace hicache {
 namespace {
 
 using namespace std::chrono_literals;
 using test::key_of;
+using test::member;
 
 constexpr auto start = time_point{};
-
-member_info member(uint64_t id, uint64_t epoch = 1) {
-  return {id,
-          epoch,
-          index_protocol_version,
-          "host-" + std::to_string(id),
-          "memory",
-          "10.0.0.1:7",
-          "10.0.0.1:8",
-          1 << 20,
-          1 << 10,
-          {}};
-}
 
 announced_page page(uint64_t number, uint64_t offset = 0, uint32_t length = 100) {
   return {key_of(number), offset, 1, length};
@@ -55,10 +41,10 @@ TEST(IndexTableTest, LocatesEachKeyInTheOrderAskedFor) {
   const auto located = table.locate(std::vector{key_of(2), key_of(9), key_of(1)});
   ASSERT_EQ(located.keys(), 3u);
   ASSERT_EQ(located.of(0).size(), 1u);
-  EXPECT_EQ(located.of(0)[0], (page_replica{*handle, 2000, 1, 20}));
+  EXPECT_EQ(located.of(0)[0], (page_replica{handle->handle, 2000, 1, 20}));
   EXPECT_TRUE(located.of(1).empty());
   EXPECT_EQ(located.of(2)[0].offset, 1000u);
-  EXPECT_EQ(*table.find(*handle), member(1));
+  EXPECT_EQ(*table.find(handle->handle), member(1));
   EXPECT_EQ(table.find(99), nullptr);
 }
 
@@ -253,9 +239,74 @@ TEST(IndexTableTest, MountingAgainUnderTheSameEpochKeepsThePages) {
   publish(table, 1, {page(1)});
   auto moved = member(1);
   moved.host = "elsewhere";
-  EXPECT_EQ(table.mount(moved, start), handle);
-  EXPECT_EQ(table.find(*handle)->host, "elsewhere");
+  EXPECT_EQ(table.mount(moved, start), (mounted_member{handle->handle, false}));
+  EXPECT_EQ(table.find(handle->handle)->host, "elsewhere");
   EXPECT_EQ(holders(table, 1), (std::vector<uint64_t>{1}));
+}
+
+TEST(IndexTableTest, AMemberThatResumesKeepsItsPages) {
+  auto table = index_table{};
+  for (uint64_t id : {1, 2})
+    table.mount(member(id), start);
+  publish(table, 1, {page(1), page(2)});
+  publish(table, 2, {page(2)});
+  for (uint64_t id : {1, 2})
+    table.heartbeat(id, 1, start);
+  EXPECT_TRUE(table.suspend(1));
+  EXPECT_FALSE(table.suspend(1));
+  EXPECT_TRUE(holders(table, 1).empty());
+  EXPECT_EQ(holders(table, 2), (std::vector<uint64_t>{2}));
+  EXPECT_EQ(table.counters().members, 1u);
+  EXPECT_EQ(table.counters().replicas, 1u);
+  EXPECT_FALSE(table.member(1));
+  EXPECT_EQ(table.members(0, 10).size(), 1u);
+  EXPECT_FALSE(table.is_partial());
+  EXPECT_FALSE(table.reap(10));
+  EXPECT_TRUE(table.take_lost().empty()) << "it may come back";
+  auto again = member(1, 3);
+  again.resumes = 1;
+  EXPECT_EQ(table.mount(again, start + 1s), (mounted_member{0, true}));
+  EXPECT_EQ(holders(table, 1), (std::vector<uint64_t>{1}));
+  EXPECT_EQ(table.find(0)->resumes, 0u) << "of no interest to others";
+  EXPECT_EQ(table.counters().replicas, 3u);
+  EXPECT_TRUE(table.is_partial()) << "until it has told what happened meanwhile";
+  EXPECT_FALSE(publish(table, 1, {page(3)}, 1)) << "late";
+  table.heartbeat(1, 3, start + 1s);
+  EXPECT_FALSE(table.is_partial());
+  // The answer to a mount may be lost: the member knows of the first epoch alone.
+  again.epoch = 4;
+  EXPECT_TRUE(table.mount(again, start + 1s)->is_resumed);
+}
+
+TEST(IndexTableTest, AMemberThatResumesWhatTheTableForgotBeginsAnew) {
+  auto table = index_table{};
+  table.mount(member(1, 5), start);
+  publish(table, 1, {page(1)}, 5);
+  for (const auto resumes : {uint64_t{4}, uint64_t{8}}) {
+    auto again = member(1, 6 + resumes);
+    again.resumes = resumes;
+    EXPECT_FALSE(table.mount(again, start)->is_resumed) << resumes;
+    EXPECT_TRUE(holders(table, 1).empty());
+  }
+  table.suspend(1);
+  EXPECT_EQ(table.silent(start + 11s, 10s), std::vector<uint64_t>{1});
+  EXPECT_FALSE(table.drop(1)) << "nothing of it was offered any more";
+  auto again = member(1, 20);
+  again.resumes = 14;
+  EXPECT_FALSE(table.mount(again, start)->is_resumed);
+}
+
+TEST(IndexTableTest, CopiesOfASuspendedMemberAreLostWhenItIsDropped) {
+  auto table = index_table{};
+  for (uint64_t id : {1, 2}) {
+    table.mount(member(id), start);
+    publish(table, id, {page(1)});
+  }
+  table.suspend(1);
+  table.suspend(2);
+  table.drop(1);
+  EXPECT_FALSE(table.reap(10));
+  EXPECT_EQ(table.take_lost(), (std::vector{lost_copy{2, key_of(1)}})) << "when it is back";
 }
 
 TEST(IndexTableTest, UnknownMembersAreIgnored) {
@@ -285,7 +336,7 @@ TEST(IndexTableTest, DropRemovesTheMemberAndItsReplicas) {
   EXPECT_EQ(table.counters().bytes, 7u);
   ASSERT_EQ(table.members(0, 10).size(), 1u);
   EXPECT_EQ(table.members(0, 10)[0].replicas, 1u);
-  EXPECT_EQ(table.mount(member(3), start), 0u) << "handles stay dense";
+  EXPECT_EQ(table.mount(member(3), start)->handle, 0u) << "handles stay dense";
 }
 
 TEST(IndexTableTest, AMemberThatReturnsBeforeItsPastIsReapedOffersOnlyWhatItAnnouncesNow) {
@@ -316,7 +367,7 @@ TEST(IndexTableTest, ReplicasOfTheGoneDoNotCountAgainstTheBound) {
   EXPECT_EQ(table.counters().refused, 0u);
 }
 
-TEST(IndexTableTest, ExpiresTheSilentOnesOnly) {
+TEST(IndexTableTest, NamesTheSilentOnesOnly) {
   auto table = index_table{};
   for (uint64_t id : {1, 2, 3}) {
     table.mount(member(id), start);
@@ -325,9 +376,12 @@ TEST(IndexTableTest, ExpiresTheSilentOnesOnly) {
   EXPECT_TRUE(table.heartbeat(2, 1, start + 8s));
   EXPECT_TRUE(table.heartbeat(3, 1, start + 2s));
   EXPECT_TRUE(table.heartbeat(3, 1, start + 1s)) << "a late heartbeat does not turn time back";
-  EXPECT_TRUE(table.expire(start + 10s, 10s).empty()) << "exactly the ttl is not yet too long";
-  EXPECT_EQ(table.expire(start + 12s, 10s), (std::vector<uint64_t>{1}));
-  EXPECT_EQ(table.expire(start + 30s, 10s), (std::vector<uint64_t>{3, 2}));
+  EXPECT_TRUE(table.silent(start + 10s, 10s).empty()) << "exactly the ttl is not yet too long";
+  EXPECT_EQ(table.silent(start + 12s, 10s), (std::vector<uint64_t>{1}));
+  table.drop(1);
+  EXPECT_EQ(table.silent(start + 30s, 10s), (std::vector<uint64_t>{3, 2}));
+  for (uint64_t id : {2, 3})
+    table.drop(id);
   EXPECT_FALSE(table.reap(3));
   EXPECT_EQ(table.counters().keys, 0u);
   EXPECT_TRUE(table.mount(member(1), start + 40s));
@@ -368,176 +422,6 @@ TEST(IndexTableTest, WithdrawnRecordsAreUsedAgain) {
   EXPECT_LE(table.memory_bytes(), before * 2);
   EXPECT_EQ(table.counters().keys, 10'000u);
 }
-
-// -- against a naive model ----------------------------------------------------
-
-struct model_member {
-  uint64_t epoch = 0;
-  time_point heard;
-};
-
-struct model_replica {
-  uint64_t member = 0;
-  announced_page page;
-};
-
-class IndexTableModelTest : public testing::TestWithParam<uint64_t> {
-protected:
-  static constexpr auto ids = uint64_t{12};
-  static constexpr auto numbers = uint64_t{30};
-
-  void forget(uint64_t id) {
-    for (auto& [number, list] : replicas)
-      std::erase_if(list, [&](const auto& x) { return x.member == id; });
-  }
-
-  void mount() {
-    const auto id = random() % ids;
-    const auto epoch = random() % 4;
-    const auto done = table.mount(member(id, epoch), now);
-    const auto at = members.find(id);
-    if (at != members.end() && epoch < at->second.epoch) {
-      ASSERT_FALSE(done);
-      return;
-    }
-    ASSERT_TRUE(done);
-    if (at != members.end() && epoch > at->second.epoch)
-      forget(id);
-    members[id] = {epoch, now};
-  }
-
-  bool is_current(uint64_t id, uint64_t epoch) const {
-    const auto at = members.find(id);
-    return at != members.end() && at->second.epoch == epoch;
-  }
-
-  void publish() {
-    const auto id = random() % ids;
-    const auto epoch = some_epoch(id);
-    auto pages = std::vector<announced_page>{};
-    auto taken = std::vector<uint64_t>{};
-    for (auto i = random() % 6; i > 0; --i) {
-      taken.push_back(random() % numbers);
-      pages.push_back({key_of(taken.back()), random() % 1000, static_cast<uint32_t>(random() % 9),
-                       static_cast<uint32_t>(random() % 5000)});
-    }
-    ASSERT_EQ(table.publish(id, epoch, pages).has_value(), is_current(id, epoch));
-    if (!is_current(id, epoch))
-      return;
-    for (size_t i = 0; i < pages.size(); ++i) {
-      auto& list = replicas[taken[i]];
-      const auto old
-        = std::find_if(list.begin(), list.end(), [&](const auto& x) { return x.member == id; });
-      if (old != list.end())
-        old->page = pages[i];
-      else if (list.size() < limits::replicas_per_key)
-        list.push_back({id, pages[i]});
-    }
-  }
-
-  void withdraw() {
-    const auto id = random() % ids;
-    const auto epoch = some_epoch(id);
-    const auto number = random() % numbers;
-    ASSERT_EQ(table.withdraw(id, epoch, std::vector{key_of(number)}), is_current(id, epoch));
-    if (is_current(id, epoch))
-      std::erase_if(replicas[number], [&](const auto& x) { return x.member == id; });
-  }
-
-  void drop_or_expire() {
-    if (random() % 2 == 0) {
-      const auto id = random() % ids;
-      ASSERT_EQ(table.drop(id), members.erase(id) > 0);
-      forget(id);
-      return;
-    }
-    auto gone = table.expire(now, 300ms);
-    auto expected = std::vector<uint64_t>{};
-    for (const auto& [id, x] : members)
-      if (now - x.heard > 300ms)
-        expected.push_back(id);
-    std::sort(gone.begin(), gone.end());
-    ASSERT_EQ(gone, expected);
-    for (auto id : expected) {
-      members.erase(id);
-      forget(id);
-    }
-  }
-
-  void heartbeat() {
-    const auto id = random() % ids;
-    const auto epoch = some_epoch(id);
-    ASSERT_EQ(table.heartbeat(id, epoch, now), is_current(id, epoch));
-    if (is_current(id, epoch))
-      members[id].heard = now;
-  }
-
-  void compare() {
-    auto counters = index_counters{members.size(), 0, 0, 0, table.counters().refused};
-    for (uint64_t number = 0; number < numbers; ++number) {
-      const auto located = table.locate(std::vector{key_of(number)});
-      const auto& list = replicas[number];
-      ASSERT_EQ(located.of(0).size(), list.size());
-      counters.keys += list.empty() ? 0 : 1;
-      counters.replicas += list.size();
-      for (size_t i = 0; i < list.size(); ++i) {
-        const auto& got = located.of(0)[i];
-        ASSERT_EQ(table.find(got.member)->member, list[i].member);
-        ASSERT_EQ(got.offset, list[i].page.offset);
-        ASSERT_EQ(got.generation, list[i].page.generation);
-        ASSERT_EQ(got.length, list[i].page.length);
-        counters.bytes += got.length;
-      }
-    }
-    ASSERT_EQ(table.counters().members, counters.members);
-    if (table.reap(random() % 4))
-      ASSERT_GE(table.counters().keys, counters.keys);
-    else
-      ASSERT_EQ(table.counters().keys, counters.keys);
-    ASSERT_EQ(table.counters().replicas, counters.replicas);
-    ASSERT_EQ(table.counters().bytes, counters.bytes);
-    auto of_members = uint64_t{0};
-    for (const auto& x : table.members(0, 1000))
-      of_members += x.bytes;
-    ASSERT_EQ(of_members, counters.bytes);
-  }
-
-  /// Mostly the epoch of the member, sometimes another.
-  uint64_t some_epoch(uint64_t id) {
-    const auto at = members.find(id);
-    return at == members.end() || random() % 8 == 0 ? random() % 4 : at->second.epoch;
-  }
-
-  std::mt19937_64 random{GetParam()};
-  index_table table;
-  std::map<uint64_t, model_member> members;
-  std::map<uint64_t, std::vector<model_replica>> replicas;
-  time_point now = start;
-};
-
-TEST_P(IndexTableModelTest, BehavesLikeTheModel) {
-  SCOPED_TRACE("seed " + std::to_string(GetParam()));
-  for (auto step = 0; step < 3000; ++step) {
-    SCOPED_TRACE("step " + std::to_string(step));
-    now += std::chrono::milliseconds{random() % 10};
-    const auto dice = random() % 20;
-    if (dice < 3)
-      mount();
-    else if (dice < 11)
-      publish();
-    else if (dice < 15)
-      withdraw();
-    else if (dice < 19)
-      heartbeat();
-    else
-      drop_or_expire();
-    compare();
-    if (HasFatalFailure())
-      return;
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Seeds, IndexTableModelTest, testing::Range(uint64_t{1}, uint64_t{9}));
 
 } // namespace
 } // namespace hicache

@@ -69,6 +69,7 @@ void fill(member_info& x, random_engine& random) {
   fill(x.capacity_bytes, random);
   fill(x.fingerprint, random);
   x.lent = {random() >> 1, random() >> 1, 1 + (random() >> 40), random() >> 40};
+  fill(x.resumes, random);
 }
 
 void fill(shard_map& x, random_engine& random) {
@@ -86,6 +87,7 @@ void fill(membership& x, random_engine& random) {
   fill(x.shards_digest, random);
   fill(x.refused, random);
   fill(x.lost, random);
+  x.resumed = random() % 2 == 0;
 }
 
 void fill(member_counters& x, random_engine& random) {
@@ -456,9 +458,10 @@ constexpr auto member_of_version_4 = std::to_array<uint64_t>(
 
 /// The same of a version to come, with two fields that this one does not know.
 constexpr auto member_of_version_6 = std::to_array<uint64_t>(
-  {0x0000001900000000, 0x0005000a00000000, 0x0000000000000011, 0x0000000000000003,
+  {0x0000001a00000000, 0x0005000b00000000, 0x0000000000000011, 0x0000000000000003,
    0x0000000000000006, 0x0000000000001000, 0x0000000000000063, 0x0000000000000000,
-   0x0000000000000000, 0x0000000000000000, 0x0000000000000000, 0x0000000000000005,
+   0x0000000000000000, 0x0000000000000000, 0x0000000000000000, 0x0000000000000002,
+   0x0000000000000005,
    0x0000003200000011, 0x0000005a00000011, 0x0000007200000015, 0x0000007200000019,
    0x000000720000001d, 0x0000003765646f6e, 0x656863616369682f, 0x000000000000782d,
    0x372e302e302e3031, 0x000000303030343a, 0x372e302e302e3031, 0x000000313030343a,
@@ -479,6 +482,7 @@ TEST(WireVersionsTest, AMessageOfTheVersionBeforeIsUnderstood) {
   expected.protocol_version = 6;
   expected.address = "10.0.0.7:4001";
   expected.lent = {};
+  expected.resumes = 2;
   EXPECT_EQ(wire::codec<member_info>::decode(member_of_version_6), expected)
     << "what is not known is ignored";
 }
