@@ -212,8 +212,8 @@ inline constexpr auto read_avoidance = std::chrono::seconds{4};
 /// pages, and takes them from whoever is faster: some times what an owner takes on a busy machine.
 inline constexpr auto read_hedge = std::chrono::milliseconds{200};
 
-/// How often an owner sends the same page within a moment before it refers readers to those that
-/// just got it, and how long the moment is, at least. The first reader need not offer the page, the
+/// To how many readers an owner sends the same page within a moment before it refers others to those
+/// that just got it, and how long the moment is, at least. The first reader need not offer the page, the
 /// others do: the places to read it from become four times as many with each round.
 inline constexpr uint32_t demand_serves = 4;
 inline constexpr auto demand_moment = std::chrono::milliseconds{500};

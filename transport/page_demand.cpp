@@ -1,28 +1,32 @@
 #include "transport/page_demand.hpp"
 
-#include "base/limits.hpp"
-
+#include <algorithm>
 #include <utility>
 
 namespace hicache {
 
-span_state page_demand::admit(const page_span& wanted, time_point now) {
+span_state page_demand::admit(uint64_t reader, const page_span& wanted, time_point now) {
   if (const auto age = now - begin_; age >= limits::demand_moment) {
     last_ = std::exchange(current_, {});
     if (age >= 2 * limits::demand_moment)
       last_.clear();
     begin_ = now;
   }
-  const auto before = last_.find(wanted.offset);
-  auto& [sent, is_lent] = current_[wanted.offset];
-  const auto times = sent + (before == last_.end() ? 0 : before->second.sent);
-  const auto has_lender = is_lent || (before != last_.end() && before->second.is_lent);
-  if (times >= limits::demand_serves && has_lender && (wanted.flags & page_span::insists) == 0)
+  const auto at = last_.find(wanted.offset);
+  const auto before = at == last_.end() ? count{} : at->second;
+  auto& here = current_[wanted.offset];
+  const auto knows
+    = [reader](const count& x) { return std::ranges::find(x.readers, reader) != x.readers.end(); };
+  const auto is_known = knows(here) || knows(before);
+  const auto readers = here.readers.size() + before.readers.size();
+  const auto insists = (wanted.flags & page_span::insists) != 0;
+  if (!is_known && !insists && readers >= limits::demand_serves && (here.is_lent || before.is_lent))
     return span_state::refused;
-  ++sent;
-  if (times == 0)
+  if (!is_known && readers < limits::demand_serves)
+    here.readers.push_back(reader);
+  if (readers == 0 || (is_known && readers == 1))
     return span_state::sent;
-  is_lent = is_lent || (wanted.flags & page_span::lends) != 0;
+  here.is_lent = here.is_lent || (wanted.flags & page_span::lends) != 0;
   return span_state::in_demand;
 }
 

@@ -338,7 +338,7 @@ private:
       to.waiting.pop_front();
       to.moved = std::chrono::steady_clock::now();
       auto spans = std::vector<page_span>{};
-      auto reply = reply_to(request.question, to.moved, spans);
+      auto reply = reply_to(to.secret, request.question, to.moved, spans);
       if (request.by == &to.link)
         to.sending = std::move(spans);
       request.by->send(std::move(reply));
@@ -346,7 +346,7 @@ private:
   }
 
   /// @param sending The span of each piece.
-  page_parcel reply_to(const page_question& question, time_point now,
+  page_parcel reply_to(uint64_t reader, const page_question& question, time_point now,
                        std::vector<page_span>& sending) {
     auto head = page_reply_head{};
     head.id = question.id;
@@ -364,7 +364,7 @@ private:
       return reply;
     auto& answers = question.spans.size() == 1 ? reply.header : reply.front;
     for (const auto& span : question.spans) {
-      const auto said = answer_to(span, now);
+      const auto said = answer_to(reader, span, now);
       append(answers, said);
       if (!has_bytes(said.state) || span.length == 0)
         continue;
@@ -391,11 +391,11 @@ private:
     return head;
   }
 
-  span_answer answer_to(const page_span& wanted, time_point now) {
+  span_answer answer_to(uint64_t reader, const page_span& wanted, time_point now) {
     const auto head = verified_head(wanted);
     if (!head)
       return {span_state::gone, 0, {}};
-    const auto state = demand_.admit(wanted, now);
+    const auto state = demand_.admit(reader, wanted, now);
     if (!has_bytes(state))
       return {state, 0, {}};
     sent_bytes_ += wanted.length;

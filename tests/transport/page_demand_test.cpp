@@ -9,8 +9,13 @@ namespace {
 
 class PageDemandTest : public testing::Test {
 protected:
+  span_state ask_as(uint64_t reader, uint64_t offset, uint32_t flags = page_span::lends) {
+    return demand.admit(reader, {0, offset, 100, flags}, clock.now());
+  }
+
+  /// A reader that has not asked before.
   span_state ask(uint64_t offset, uint32_t flags = page_span::lends) {
-    return demand.admit({0, offset, 100, flags}, clock.now());
+    return ask_as(next_reader++, offset, flags);
   }
 
   /// Asks until the page is not sent any more.
@@ -22,6 +27,7 @@ protected:
 
   test::manual_clock clock;
   page_demand demand;
+  uint64_t next_reader = 100;
 };
 
 TEST_F(PageDemandTest, TheFirstReaderNeedNotOfferAPageTheOthersShall) {
@@ -34,6 +40,22 @@ TEST_F(PageDemandTest, APageIsSentAFewTimes) {
   use_up(0);
   EXPECT_EQ(ask(0), span_state::refused);
   EXPECT_EQ(ask(0, 0), span_state::refused);
+}
+
+TEST_F(PageDemandTest, OneReaderMakesNoDemandHoweverOftenItReads) {
+  for (auto i = 0u; i < 2 * limits::demand_serves; ++i)
+    EXPECT_EQ(ask_as(1, 0), span_state::sent);
+  clock.advance(limits::demand_moment);
+  EXPECT_EQ(ask_as(1, 0), span_state::sent);
+  EXPECT_EQ(ask_as(2, 0), span_state::in_demand);
+  EXPECT_EQ(ask_as(1, 0), span_state::in_demand);
+  EXPECT_EQ(ask_as(3, 0), span_state::in_demand) << "two readers are no crowd";
+}
+
+TEST_F(PageDemandTest, WhoGotAPageGetsItAgain) {
+  EXPECT_EQ(ask_as(1, 0), span_state::sent);
+  use_up(0);
+  EXPECT_EQ(ask_as(1, 0), span_state::in_demand);
 }
 
 TEST_F(PageDemandTest, PagesCountForThemselves) {
