@@ -51,9 +51,12 @@ bool rpc_loop::post(kj::Function<void()> work) {
     is_first = posted_.empty();
     posted_.push_back(kj::mv(work));
   }
-  if (is_first) { // Whoever posted before has woken the loop.
-    const auto one = uint64_t{1};
-    [[maybe_unused]] const auto written = write(event_, &one, sizeof(one));
+  if (!is_first)
+    return true;   // Whoever posted before has woken the loop.
+  if (is_here()) { // Not before all that has happened already is dealt with.
+    keep(kj::evalLast([this] { run_posted(); }));
+  } else {
+    wake_up();
   }
   return true;
 }
@@ -61,6 +64,7 @@ bool rpc_loop::post(kj::Function<void()> work) {
 void rpc_loop::close() {
   HICACHE_CHECK(!is_here());
   post([this] { is_ending_ = true; });
+  wake_up(); // What was posted before may have been posted by the loop's thread.
   if (thread_.joinable())
     thread_.join();
 }
@@ -79,13 +83,7 @@ void rpc_loop::run() {
     auto event = kj::UnixEventPort::FdObserver{io.unixEventPort, event_,
                                                kj::UnixEventPort::FdObserver::OBSERVE_READ};
     while (!is_ending_) {
-      auto work = std::vector<kj::Function<void()>>{};
-      {
-        const auto guard = std::lock_guard{mutex_};
-        work.swap(posted_);
-      }
-      for (auto& each : work)
-        each();
+      run_posted();
       // Each write to the event is seen once, so it need not be read. What is written from here on
       // is seen after this has begun to wait.
       if (!is_ending_)
@@ -108,6 +106,21 @@ void rpc_loop::run() {
   // What Cap'n Proto has cancelled ends with the next turns, and must not be left to io's end, when
   // there is no loop any more.
   io.waitScope.poll();
+}
+
+void rpc_loop::wake_up() {
+  const auto one = uint64_t{1};
+  [[maybe_unused]] const auto written = write(event_, &one, sizeof(one));
+}
+
+void rpc_loop::run_posted() {
+  auto work = std::vector<kj::Function<void()>>{};
+  {
+    const auto guard = std::lock_guard{mutex_};
+    work.swap(posted_);
+  }
+  for (auto& each : work)
+    each();
 }
 
 } // namespace hicache

@@ -51,6 +51,10 @@ private:
 
   void run();
 
+  void run_posted();
+
+  void wake_up();
+
   int event_;
   std::mutex mutex_; // Guards what follows.
   std::vector<kj::Function<void()>> posted_;

@@ -32,13 +32,16 @@ public:
 
   ~pending_answer() {
     if (sender_)
-      answer(to_answer({ec::stopping, "connection closed"}));
+      answer(to_answer({ec::stopping, "connection closed"}), nullptr);
   }
 
-  void answer(caf::message what) {
+  /// @param here Where who waits may run; null: on a thread of its own, or of CAF's pool.
+  void answer(caf::message what, inline_unit* here) {
     if (const auto to = std::exchange(sender_, nullptr))
       to->enqueue(caf::make_mailbox_element(nullptr, mid_.response_id(), {}, std::move(what)),
-                  nullptr);
+                  here);
+    if (here != nullptr)
+      here->run();
   }
 
 private:
@@ -296,7 +299,7 @@ private:
 };
 
 proxy_table::proxy_table(caf::actor_system& system, std::shared_ptr<rpc_loop> loop, tls_files files)
-  : system_(system), loop_(std::move(loop)), tls_(std::move(files)) {
+  : system_(system), loop_(std::move(loop)), tls_(std::move(files)), here_(system) {
   // Files that are broken later leave what they were at the start.
   if (tls_.is_used())
     static_cast<void>(tls_.get());
@@ -353,8 +356,10 @@ void proxy_table::pass(uint64_t number, const caf::mailbox_element& what,
       = loop_->timer().timeoutAfter(rpc::limits::answer_time.count() * kj::SECONDS, kj::mv(answer));
   // The proxy is kept, and with it the connection, until there is an answer.
   loop_->keep(answer
-                .then([asker](caf::message&& x) { asker->answer(std::move(x)); },
-                      [asker](kj::Exception&& ex) { asker->answer(to_answer(from_exception(ex))); })
+                .then([asker, this](caf::message&& x) { asker->answer(std::move(x), &here_); },
+                      [asker, this](kj::Exception&& ex) {
+                        asker->answer(to_answer(from_exception(ex)), &here_);
+                      })
                 .attach(std::move(proxy)));
 }
 

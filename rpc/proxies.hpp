@@ -1,6 +1,7 @@
 #pragma once
 
 #include "rpc/connection.hpp"
+#include "rpc/session.hpp"
 
 #include <caf/actor_control_block.hpp>
 #include <caf/actor_system.hpp>
@@ -83,6 +84,8 @@ private:
   std::atomic<uint64_t> last_number_ = 0;
   // Of the loop's thread.
   tls_source tls_;
+  /// Where actors that asked go on.
+  inline_unit here_;
   bool is_closed_ = false;
   std::unordered_map<uint64_t, std::shared_ptr<remote_end>> ends_;
 };

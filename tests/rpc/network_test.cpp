@@ -3,6 +3,7 @@
 
 #include "base/limits.hpp"
 #include "rpc/limits.hpp"
+#include "rpc/loop.hpp"
 #include "rpc/network.hpp"
 #include "rpc/services.capnp.h"
 #include "tests/rpc/process.hpp"
@@ -10,6 +11,7 @@
 
 #include <caf/actor_cast.hpp>
 #include <caf/actor_system.hpp>
+#include <caf/event_based_actor.hpp>
 #include <caf/scoped_actor.hpp>
 #include <caf/send.hpp>
 #include <capnp/ez-rpc.h>
@@ -24,11 +26,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <future>
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -140,6 +144,54 @@ TEST_P(NetworkTest, APeerThatGoesIsNoticedByTheActorsThatWatchIt) {
   auto lost = seen_->lost.get_future();
   client_.reset();
   EXPECT_EQ(lost.wait_for(10s), std::future_status::ready);
+}
+
+/// Asks a shard so many times, one after the other, and notes where it goes on.
+void ask_on(caf::event_based_actor* self, const index_actor& at, int times,
+            std::shared_ptr<std::promise<std::set<std::thread::id>>> done,
+            std::set<std::thread::id> threads) {
+  if (times == 0)
+    return done->set_value(std::move(threads));
+  self->request(at, caf::infinite, atom::locate_v, key_batch{{key_of(1)}})
+    .then([=](const placements&) mutable {
+      threads.insert(std::this_thread::get_id());
+      ask_on(self, at, times - 1, std::move(done), std::move(threads));
+    });
+}
+
+TEST_F(NetworkTest, ActorsThatAskGoOnOnTheNetworksThread) {
+  serve();
+  auto ends = std::array<int, 2>{};
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()), 0);
+  auto thread = std::promise<std::thread::id>{};
+  client_->network.watch(unique_fd{ends[0]},
+                         [&thread] { thread.set_value(std::this_thread::get_id()); });
+  ::close(ends[1]);
+  auto done = std::make_shared<std::promise<std::set<std::thread::id>>>();
+  client_->system.spawn(
+    [at = shard(), done](caf::event_based_actor* self) { ask_on(self, at, 100, done, {}); });
+  // An answer may come while an actor runs elsewhere: then it takes it there.
+  EXPECT_TRUE(done->get_future().get().contains(thread.get_future().get()));
+}
+
+TEST(LoopTest, DoesWhatItsOwnThreadPostsInOrderAndEnds) {
+  for (auto i = 0; i < 200; ++i) {
+    const auto loop = rpc_loop::start();
+    auto seen = std::vector<int>{};
+    auto all = std::promise<void>{};
+    loop->post([&, raw = loop.get()] {
+      raw->keep(kj::evalLater([&, raw] {
+        for (const auto number : {1, 2, 3})
+          raw->post([&seen, number] { seen.push_back(number); });
+        raw->post([&all] { all.set_value(); });
+      }));
+    });
+    if (i % 2 == 0) { // Else it may end before.
+      all.get_future().wait();
+      EXPECT_EQ(seen, (std::vector{1, 2, 3}));
+    }
+    loop->close();
+  }
 }
 
 TEST_F(NetworkTest, AStandInEndsWithItsConnectionAndWhoWaitsIsTold) {
