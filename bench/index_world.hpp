@@ -48,8 +48,9 @@ struct reader_figures {
 };
 
 /// Members, shards and the network between them in virtual time. Each acts as its actor does
-/// (actors/segment.cpp, actors/index.cpp, backends/index_link.cpp); what a shard keeps and what is
-/// said is real.
+/// (actors/segment.cpp, actors/index.cpp, backends/index_link.cpp), but that a member reports all
+/// its pages to a shard that it lost, instead of resuming; what a shard keeps and what is said is
+/// real.
 class index_world {
 public:
   index_world(uint32_t members, uint64_t pages_each, uint32_t shards, uint64_t seed,
