@@ -49,6 +49,12 @@ caf::result<membership> index_state::mount(const member_info& member) {
 
 membership index_state::beat(const heartbeat& sign) {
   auto answer = view(table.heartbeat(sign.member, sign.epoch, options.clock->now(), sign.counters));
+  if (answer.known && sign.leaves) {
+    forget(sign.member);
+    spdlog::info("member {:016x} leaves; its pages are withdrawn", sign.member);
+    reap();
+    return answer;
+  }
   if (const auto at = lost.find(sign.member); answer.known && at != lost.end()) {
     auto& keys = at->second;
     const auto count = std::min(keys.size(), limits::index_batch_keys);
@@ -133,12 +139,8 @@ index_status index_state::status(const status_query& query) const {
 
 void index_state::poll() {
   for (const auto member : table.silent(options.clock->now(), options.member_ttl)) {
-    peers.erase(member);
-    lost.erase(member);
-    if (!table.drop(member))
-      continue; // It has been gone for that long.
-    on_member_lost();
-    spdlog::warn("member {:016x} has been silent for too long; its pages are withdrawn", member);
+    if (forget(member)) // Else it has been gone for that long.
+      spdlog::warn("member {:016x} has been silent for too long; its pages are withdrawn", member);
   }
   reap();
   self->delayed_send(self, options.member_ttl / 4, atom::poll_v);
@@ -171,6 +173,15 @@ index_state::member_page index_state::page_of_members(uint64_t from, uint32_t mo
 
 bool index_state::is_partial() const {
   return table.is_partial() || options.clock->now() - last_loss < options.member_ttl;
+}
+
+bool index_state::forget(uint64_t member) {
+  peers.erase(member);
+  lost.erase(member);
+  if (!table.drop(member))
+    return false;
+  on_member_lost();
+  return true;
 }
 
 void index_state::on_member_lost() {

@@ -65,6 +65,9 @@ struct index_state {
   /// lost one that may come back, or one is still reporting.
   bool is_partial() const;
 
+  /// @returns whether it was mounted and not suspended
+  bool forget(uint64_t member);
+
   void on_member_lost();
 
   void on_down(const caf::actor_addr& who);

@@ -133,6 +133,15 @@ caf::result<atom::ok> segment_state::remove(const key_list& keys) {
   return atom::ok_v;
 }
 
+caf::result<atom::ok> segment_state::leave() {
+  auto promise = self->make_response_promise<atom::ok>();
+  mounts->leave([this, promise]() mutable {
+    promise.deliver(atom::ok_v);
+    self->quit();
+  });
+  return promise;
+}
+
 void segment_state::tick() {
   self->delayed_send(self, tick_pause(), atom::tick_v);
   mounts->look_at_index();
@@ -435,6 +444,7 @@ segment_actor::behavior_type segment(segment_actor::stateful_pointer<segment_sta
     [self](atom::abort, const segment_slots& slots) { self->state.abort(slots); },
     [self](atom::withdraw, const segment_slots& slots) { self->state.withdraw(slots); },
     [self](atom::remove, const key_list& keys) { return self->state.remove(keys); },
+    [self](atom::terminate) { return self->state.leave(); },
     [self](atom::tick) { self->state.tick(); },
   };
 }

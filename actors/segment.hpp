@@ -60,6 +60,8 @@ struct segment_state {
 
   caf::result<atom::ok> remove(const key_list& keys);
 
+  caf::result<atom::ok> leave();
+
   void tick();
 
   // -- requests of other members, and of people -------------------------------

@@ -113,6 +113,17 @@ void segment_mounts::withdraw(const std::vector<page_key>& keys) {
       withdraw_from(number, part);
 }
 
+void segment_mounts::leave(const std::function<void()>& then) {
+  // Called when nobody holds it any more.
+  const auto end = std::shared_ptr<void>{nullptr, [then](void*) { then(); }};
+  for (const auto& [number, at] : mounts_)
+    if (at.shard)
+      self_
+        ->request(at.shard, options_.timeout, atom::tick_v,
+                  heartbeat{options_.member.member, at.epoch, counters_, true})
+        .then([end](const membership&) {}, [end](const caf::error&) {});
+}
+
 void segment_mounts::when_settled(std::function<void()> then) {
   waiting_.push_back(std::move(then));
   settle();
@@ -273,7 +284,7 @@ void segment_mounts::beat_at(uint32_t number) {
     = [this, number, to = at.shard](const caf::error& err) { on_index_error(number, to, err); };
   self_
     ->request(at.shard, options_.timeout, atom::tick_v,
-              heartbeat{options_.member.member, at.epoch, counters_})
+              heartbeat{options_.member.member, at.epoch, counters_, false})
     .then(on_view, on_error);
 }
 

@@ -60,6 +60,10 @@ public:
   /// Tells the index what is not offered any more.
   void withdraw(const std::vector<page_key>& keys);
 
+  /// Tells every shard that this member ends; `then` is called when each that can be reached has
+  /// answered, or failed.
+  void leave(const std::function<void()>& then);
+
   /// Calls back when each shard that can be reached has heard of all pages.
   void when_settled(std::function<void()> then);
 

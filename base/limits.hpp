@@ -114,6 +114,10 @@ inline constexpr uint64_t page_bytes = uint64_t{320} << 20;
 /// messages.
 inline constexpr size_t index_batch_keys = 4096;
 
+/// How long a member that ends waits for the index to hear of it. Else its end is noticed, and its
+/// copies elsewhere are made anew later.
+inline constexpr auto leave_time = std::chrono::milliseconds{500};
+
 /// Keys that a member notes for a shard of the index that it has lost, 2 MiB; when more change
 /// meanwhile it reports all pages.
 inline constexpr size_t unsettled_keys = 16 * index_batch_keys;
@@ -212,9 +216,9 @@ inline constexpr auto read_avoidance = std::chrono::seconds{4};
 /// pages, and takes them from whoever is faster: some times what an owner takes on a busy machine.
 inline constexpr auto read_hedge = std::chrono::milliseconds{200};
 
-/// To how many readers an owner sends the same page within a moment before it refers others to those
-/// that just got it, and how long the moment is, at least. The first reader need not offer the page, the
-/// others do: the places to read it from become four times as many with each round.
+/// To how many readers an owner sends the same page within a moment before it refers others to
+/// those that just got it, and how long the moment is, at least. The first reader need not offer
+/// the page, the others do: the places to read it from become four times as many with each round.
 inline constexpr uint32_t demand_serves = 4;
 inline constexpr auto demand_moment = std::chrono::milliseconds{500};
 

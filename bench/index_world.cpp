@@ -159,6 +159,7 @@ void index_world::restart_shard(uint32_t s, duration down) {
   auto& shard = shards_[s];
   shard.is_up = false;
   shard.is_reaping = false;
+  shard.suspended = 0;
   shard.table = {};
   for (auto m = uint32_t{0}; m < members_.size(); ++m)
     if (members_[m].fate == member_fate::alive)
@@ -206,7 +207,9 @@ void index_world::heal() {
 }
 
 bool index_world::is_quiet() const {
-  return pending_ == 0 && std::ranges::none_of(shards_, &simulated_shard::is_reaping);
+  return pending_ == 0 && std::ranges::none_of(shards_, [](const simulated_shard& x) {
+    return x.is_reaping || x.suspended > 0;
+  });
 }
 
 // -- members ------------------------------------------------------------------
@@ -439,6 +442,8 @@ void index_world::poll(uint32_t s) {
   for (const auto member : shard.table.silent(begin, member_ttl))
     if (shard.table.drop(member))
       last_dropped_ = last_reaped_ = shard.last_loss = begin;
+    else
+      --shard.suspended;
   shard.occupy(now_, cost::message + reap_some(s));
 }
 
@@ -447,8 +452,10 @@ void index_world::member_gone(uint32_t s, uint32_t m) {
   if (!shard.is_up)
     return;
   const auto begin = shard.begin(now_);
-  if (shard.table.suspend(members_[m].info.member))
+  if (shard.table.suspend(members_[m].info.member)) {
     last_dropped_ = last_reaped_ = shard.last_loss = begin;
+    ++shard.suspended;
+  }
   shard.occupy(now_, cost::message + reap_some(s));
 }
 

@@ -82,6 +82,8 @@ public:
   /// Of its process, counted from 1.
   uint32_t life = 1;
   bool is_reaping = false;
+  /// Members whose connection has ended, until they are dropped.
+  uint64_t suspended = 0;
   /// When it began, or lost a member last: then members may have more than it knows.
   time_point last_loss{};
   /// Shards that its directory knows; stands for the digest of its map.

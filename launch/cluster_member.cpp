@@ -85,6 +85,8 @@ cluster_member::~cluster_member() {
   };
   network_.stop_serving();
   // The segment first: it withdraws, and asks for no more copies.
+  if (segment_)
+    static_cast<void>(ask<atom::ok>(system_, segment_, limits::leave_time, atom::terminate_v));
   end(segment_);
   if (options_.lent)
     options_.lent->close();

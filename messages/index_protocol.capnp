@@ -62,6 +62,7 @@ struct Heartbeat {
   member @0 :UInt64;
   epoch @1 :UInt64;
   counters @2 :MemberCounters;
+  leaves @3 :Bool;
 }
 
 struct AnnouncedPage {

@@ -121,11 +121,13 @@ struct member_counters {
   friend bool operator==(const member_counters&, const member_counters&) = default;
 };
 
-/// A sign of life.
+/// A sign of life, or the last one.
 struct heartbeat {
   uint64_t member = 0;
   uint64_t epoch = 0;
   member_counters counters;
+  /// The member ends, and all that it offered with it.
+  bool leaves = false;
 
   friend bool operator==(const heartbeat&, const heartbeat&) = default;
 };

@@ -157,6 +157,9 @@ using segment_actor = member_actor::extend<
   caf::reacts_to<atom::withdraw, segment_slots>,
   // Withdraws pages and frees their slots.
   caf::replies_to<atom::remove, key_list>::with<atom::ok>,
+  // Its process, at the end: leaves the index, and ends. Answers when every shard that can be
+  // reached knows.
+  caf::replies_to<atom::terminate>::with<atom::ok>,
   // Itself: heartbeat, mounting again after the index was lost, and copies to be repaired.
   caf::reacts_to<atom::tick>>;
 

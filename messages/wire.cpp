@@ -247,12 +247,14 @@ void write(const heartbeat& x, schema::Heartbeat::Builder to) {
   to.setMember(x.member);
   to.setEpoch(x.epoch);
   write(x.counters, to.initCounters());
+  to.setLeaves(x.leaves);
 }
 
 void read(schema::Heartbeat::Reader from, heartbeat& x) {
   x.member = from.getMember();
   x.epoch = from.getEpoch();
   read(from.getCounters(), x.counters);
+  x.leaves = from.getLeaves();
 }
 
 void write(const published_pages& x, schema::PublishedPages::Builder to) {

@@ -219,6 +219,22 @@ TEST_F(IndexTest, CopiesAreLostWhenAMemberHasBeenGoneForTooLong) {
   EXPECT_FALSE(ask_value<membership>(index_, atom::mount_v, again).resumed);
 }
 
+TEST_F(IndexTest, AMemberThatLeavesIsForgottenAtOnce) {
+  mount(1);
+  mount(2);
+  publish(1, 1, {10, 11});
+  publish(2, 1, {10});
+  EXPECT_FALSE(ask_value<membership>(index_, atom::tick_v, heartbeat{1, 7, {}, true}).known);
+  EXPECT_EQ(locate(11).size(), 1u) << "another epoch";
+  EXPECT_TRUE(ask_value<membership>(index_, atom::tick_v, heartbeat{1, 1, {}, true}).known);
+  EXPECT_TRUE(locate(11).empty());
+  EXPECT_EQ(status().keys, 1u);
+  EXPECT_EQ(status().members.size(), 1u);
+  EXPECT_EQ(status().members_lost, 1u);
+  const auto sign = ask_value<membership>(index_, atom::tick_v, heartbeat{2, 1, {}});
+  EXPECT_EQ(sign.lost, std::vector{key_of(10)});
+}
+
 TEST_F(IndexTest, WhatAMemberLeavesBehindIsRemovedBetweenOtherMessages) {
   mount(1);
   mount(2);

@@ -109,6 +109,21 @@ TEST_F(SegmentTest, ForgottenMemberMountsAgainAndReports) {
   EXPECT_EQ(locate(11).size(), 1u);
 }
 
+TEST_F(SegmentTest, LeavesTheIndexWhenItsProcessEnds) {
+  start_index();
+  start_segment(4);
+  store({10});
+  EXPECT_TRUE(ask<atom::ok>(segment_, atom::terminate_v));
+  advance_in_steps(20s, 20);
+  EXPECT_TRUE(locate(10).empty());
+  EXPECT_EQ(ask_value<index_status>(index_, atom::status_v, status_query{}).members.size(), 0u);
+}
+
+TEST_F(SegmentTest, LeavesThoughNoShardAnswers) {
+  start_segment(4);
+  EXPECT_TRUE(ask<atom::ok>(segment_, atom::terminate_v));
+}
+
 TEST_F(SegmentTest, LostIndexIsToldOfEverythingWhenItIsBack) {
   start_index();
   start_segment(4);

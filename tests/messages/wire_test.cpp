@@ -99,6 +99,7 @@ void fill(heartbeat& x, random_engine& random) {
   fill(x.member, random);
   fill(x.epoch, random);
   fill(x.counters, random);
+  x.leaves = random() % 2 == 0;
 }
 
 void fill(announced_page& x, random_engine& random) {
