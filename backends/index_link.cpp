@@ -132,9 +132,18 @@ struct link_state {
         here->second.is_asked = false;
       take(news);
     };
-    auto on_error
-      = [this, address](const caf::error& err) { drop_process(address, to_string(from_caf(err))); };
-    self->request(where.directory, directory_timeout, atom::shards_v, map).then(on_map, on_error);
+    auto on_error = [this, address, told = tells_map](const caf::error& err) {
+      const auto why = from_caf(err);
+      const auto here = processes.find(address);
+      if (told && why.code == ec::not_permitted && here != processes.end()) {
+        tells_map = false;
+        ask_map(address, here->second);
+      } else {
+        drop_process(address, to_string(why));
+      }
+    };
+    self->request(where.directory, directory_timeout, atom::shards_v, tells_map ? map : shard_map{})
+      .then(on_map, on_error);
   }
 
   void ask_shard(uint32_t number, shard& what) {
@@ -285,6 +294,8 @@ struct link_state {
   std::map<uint32_t, shard> shards;
   std::map<uint32_t, uint64_t> since;
   bool wants_map = false;
+  /// Whether directories are told what others said; false once one does not take it from here.
+  bool tells_map = true;
   bool is_timer_set = false;
   caf::timespan pause = pause_min;
 };

@@ -53,10 +53,12 @@ enum class ec : uint8_t {
   device_lost = 19,
   /// The store is left alone for a while, because its calls failed or did not return.
   store_unavailable = 20,
+  /// The role in the certificate of whoever asks does not allow it.
+  not_permitted = 21,
 };
 
 /// Number of enumerators of `ec`.
-inline constexpr uint8_t ec_count = 21;
+inline constexpr uint8_t ec_count = 22;
 
 /// The identifier of a code, as reports and logs show it ("ranks_diverged").
 /// @relates ec

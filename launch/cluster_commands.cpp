@@ -333,6 +333,8 @@ result<int> drain(cluster_client& cluster, uint64_t id, bool force, duration tim
                                     return cluster.ask_within<drain_report>(
                                       time, *member, atom::drain_v, drain_request{force});
                                   }));
+  if (!report && report.error().code == ec::not_permitted)
+    return tl::unexpected{report.error()};
   if (!report) {
     std::fprintf(stderr,
                  "member %s is not drained: %s; drain it again, with --force to give pinned pages "

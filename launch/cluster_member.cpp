@@ -8,6 +8,7 @@
 #include "base/units.hpp"
 #include "messages/object_place.hpp"
 #include "messages/page_header.hpp"
+#include "rpc/peer_identity.hpp"
 #include "rpc/tls.hpp"
 
 #include <caf/scoped_actor.hpp>
@@ -94,6 +95,8 @@ cluster_member::~cluster_member() {
 }
 
 result<void> cluster_member::lend() {
+  if (auto role = check_own_role(options_.tls, "lending memory"); !role)
+    return role;
   const auto slot = slot_bytes_for(options_.object_bytes);
   if (options_.segment_bytes < slot && !(options_.segment_bytes == 0 && options_.lent))
     return fail(ec::invalid_argument, "--segment-size: " + format_bytes(options_.segment_bytes)

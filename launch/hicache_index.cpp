@@ -13,6 +13,7 @@
 #include "messages/system_config.hpp"
 #include "rpc/limits.hpp"
 #include "rpc/network.hpp"
+#include "rpc/peer_identity.hpp"
 
 #include <caf/actor_system.hpp>
 #include <caf/scoped_actor.hpp>
@@ -63,6 +64,8 @@ result<int> serve(const index_flags& flags, const stop_signal& stop) {
       return fail(ec::invalid_argument, "--advertise: " + advertised.error().detail);
   if (const auto checked = flags.tls.check(); !checked)
     return tl::unexpected{checked.error()};
+  if (const auto role = check_own_role(flags.tls, "serving an index"); !role)
+    return tl::unexpected{role.error()};
   if (const auto allowed = check_listening("--listen", where->host, flags.tls, flags.insecure);
       !allowed)
     return tl::unexpected{allowed.error()};

@@ -11,7 +11,7 @@ packages=(
   libspdlog-dev libfmt-dev libssl-dev openssl libxxhash-dev libabsl-dev libexpected-dev
   nlohmann-json3-dev libcli11-dev libtomlplusplus-dev libyaml-cpp-dev libcpp-httplib-dev prometheus-cpp-dev
   libzmq3-dev cppzmq-dev
-  libgtest-dev libgmock-dev libbenchmark-dev
+  libgtest-dev libgmock-dev libbenchmark-dev faketime
   "$@"
 )
 

@@ -58,7 +58,7 @@ result<socket_agreement_options> rank_place::options(const rank_config& config) 
       !allowed)
     return tl::unexpected{allowed.error()};
   if (config.tls.given()) {
-    auto context = load_tls(config.tls);
+    auto context = load_tls(config.tls, tls_peers::ranks);
     if (!context)
       return tl::unexpected{context.error()};
     chosen.tls = std::move(*context);

@@ -54,7 +54,8 @@ enum class phase { connecting, securing, greeting };
 
 error why_not(const std::string& address, phase at, const kj::Exception& ex) {
   const auto why = from_exception(ex);
-  if (why.code == ec::unsupported || why.code == ec::invalid_argument)
+  if (why.code == ec::unsupported || why.code == ec::invalid_argument
+      || why.code == ec::not_permitted)
     return {why.code, address + ": " + why.detail};
   if (at == phase::connecting)
     return {ec::peer_unreachable, "cannot connect to " + address};
@@ -85,7 +86,9 @@ kj::Promise<std::shared_ptr<rpc_connection>> open_connection(rpc_loop& loop, tls
             const auto keys = tls.get();
             if (!keys)
               return to_exception(keys.error());
-            return wrap_tls(kj::mv(stream), *keys, false);
+            return wrap_tls(kj::mv(stream), *keys, false).then([](identified_stream&& made) {
+              return kj::mv(made.stream);
+            });
           })
         .then([at](kj::Own<kj::AsyncIoStream> stream) {
           *at = phase::greeting;

@@ -111,23 +111,23 @@ void rpc_server::admit(kj::Own<kj::AsyncIoStream> stream) {
 
 kj::Promise<void> rpc_server::serve(visitor& peer) {
   tune(*peer.stream, silence_);
-  auto ready = kj::Promise<kj::Own<kj::AsyncIoStream>>{nullptr};
+  auto ready = kj::Promise<identified_stream>{nullptr};
   if (tls_.is_used()) {
     auto keys = tls_.get();
     if (!keys)
       kj::throwFatalException(to_exception(keys.error()));
     ready = wrap_tls(kj::mv(peer.stream), *keys, true);
   } else {
-    ready = kj::mv(peer.stream);
+    ready = identified_stream{kj::mv(peer.stream), {}};
   }
-  return ready.then([this, &peer](kj::Own<kj::AsyncIoStream> stream) {
-    peer.asker = std::make_shared<session>(system_, loop_.shared_from_this());
+  return ready.then([this, &peer](identified_stream&& made) {
+    peer.asker = std::make_shared<session>(system_, loop_.shared_from_this(), std::move(made.peer));
     auto greeted = [this, &peer] {
       if (!std::exchange(peer.is_proven, true))
         --unproven_;
     };
     peer.dialogue = kj::heap<rpc_dialogue>(
-      kj::mv(stream), serve_process(peer.asker, served_, here_, std::move(greeted)));
+      kj::mv(made.stream), serve_process(peer.asker, served_, here_, std::move(greeted)));
     return peer.dialogue->network.onDisconnect();
   });
 }

@@ -53,18 +53,22 @@ public:
   using served_actor::served_actor;
 
   kj::Promise<void> mount(MountContext context) override {
+    peer_->demand(&peer_rights::as_member, "mount memory");
     return relay<member_info, membership>(context, atom::mount_v);
   }
 
   kj::Promise<void> heartbeat(HeartbeatContext context) override {
+    peer_->demand(&peer_rights::as_member, "tell that a member lives");
     return relay<hicache::heartbeat, membership>(context, atom::tick_v);
   }
 
   kj::Promise<void> publish(PublishContext context) override {
+    peer_->demand(&peer_rights::as_member, "offer pages");
     return relay<published_pages, membership>(context, atom::publish_v);
   }
 
   kj::Promise<void> withdraw(WithdrawContext context) override {
+    peer_->demand(&peer_rights::as_member, "withdraw pages");
     return relay<withdrawn_pages, membership>(context, atom::withdraw_v);
   }
 
@@ -89,6 +93,11 @@ public:
       has_one_shard_(has_one_shard) {}
 
   kj::Promise<void> exchange(ExchangeContext context) override {
+    for (const auto shard : context.getParams().getShards())
+      if (shard.hasAddress() && shard.getAddress().size() > 0)
+        peer_->demand(&peer_rights::as_member, "tell where shards are");
+      else if (!peer_->rights().as_member)
+        peer_->demand(&peer_rights::as_operator, "give up shards");
     return relay<shard_map, shard_map>(context, atom::shards_v);
   }
 
@@ -111,18 +120,22 @@ public:
   using served_actor::served_actor;
 
   kj::Promise<void> copy(CopyContext context) override {
+    peer_->demand(&peer_rights::as_member, "have pages copied");
     return relay<page_copies, page_totals>(context, atom::copy_v);
   }
 
   kj::Promise<void> pin(PinContext context) override {
+    peer_->demand(&peer_rights::as_operator, "pin pages");
     return relay<page_pins, page_totals>(context, atom::pin_v);
   }
 
   kj::Promise<void> clear(ClearContext context) override {
+    peer_->demand(&peer_rights::as_operator, "clear a namespace");
     return relay<namespace_pages, page_totals>(context, atom::clear_v);
   }
 
   kj::Promise<void> drain(DrainContext context) override {
+    peer_->demand(&peer_rights::as_operator, "drain a member");
     return relay<drain_request, drain_report>(context, atom::drain_v);
   }
 
@@ -131,6 +144,7 @@ public:
   }
 
   kj::Promise<void> resume(ResumeContext context) override {
+    peer_->demand(&peer_rights::as_operator, "undo draining");
     return relay<drain_request, drain_progress>(context, atom::resume_v);
   }
 

@@ -8,6 +8,7 @@
 #include <caf/exit_reason.hpp>
 #include <caf/mailbox_element.hpp>
 #include <caf/make_actor.hpp>
+#include <spdlog/spdlog.h>
 
 #include <utility>
 
@@ -66,13 +67,24 @@ private:
   std::weak_ptr<session> owner_;
 };
 
-session::session(caf::actor_system& system, std::shared_ptr<rpc_loop> loop)
-  : loop_(std::move(loop)), system_(system) {}
+session::session(caf::actor_system& system, std::shared_ptr<rpc_loop> loop, peer_identity peer)
+  : loop_(std::move(loop)), system_(system), peer_(std::move(peer)) {}
 
 session::~session() {
   if (self_)
     static_cast<peer_actor*>(self_->get())
       ->cleanup(caf::exit_reason::remote_link_unreachable, nullptr);
+}
+
+void session::demand(bool peer_rights::*right, const char* what) {
+  if (peer_.rights.*right)
+    return;
+  const auto* wanted = right == &peer_rights::as_member ? "member" : "operator";
+  const auto why = peer_.subject + " may not " + what + ": the role in its certificate is "
+                   + role_of(peer_.rights) + ", and that takes the role " + wanted;
+  if (!std::exchange(was_refused_, true))
+    spdlog::info("refused a request: {}", why);
+  kj::throwFatalException(to_exception({ec::not_permitted, why}));
 }
 
 kj::Promise<caf::message> session::ask(const caf::strong_actor_ptr& to, caf::message what,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "rpc/loop.hpp"
+#include "rpc/peer_identity.hpp"
 
 #include <absl/container/flat_hash_map.h>
 #include <caf/execution_unit.hpp>
@@ -32,7 +33,7 @@ private:
 /// connection. The loop's thread.
 class session : public std::enable_shared_from_this<session> {
 public:
-  session(caf::actor_system& system, std::shared_ptr<rpc_loop> loop);
+  session(caf::actor_system& system, std::shared_ptr<rpc_loop> loop, peer_identity peer);
 
   /// Tells the actors that watch it.
   ~session();
@@ -40,6 +41,13 @@ public:
   session(const session&) = delete;
 
   session& operator=(const session&) = delete;
+
+  const peer_rights& rights() const noexcept { return peer_.rights; }
+
+  /// Refuses what the peer has no right to: fails with not_permitted (to_exception), and notes the
+  /// first time in the log.
+  /// @param what Ends the sentence "... may not".
+  void demand(bool peer_rights::*right, const char* what);
 
   /// Sends a request. An error that is answered becomes an exception (to_exception).
   /// @param here Where the actor may run; null: on a thread of its own, or of CAF's pool.
@@ -56,6 +64,8 @@ private:
 
   std::shared_ptr<rpc_loop> loop_;
   caf::actor_system& system_;
+  peer_identity peer_;
+  bool was_refused_ = false;
   /// Made with the first request.
   caf::strong_actor_ptr self_;
   uint64_t last_request_ = 0;

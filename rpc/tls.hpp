@@ -13,10 +13,18 @@ namespace hicache {
 
 using tls_context = std::shared_ptr<SSL_CTX>;
 
+/// Whose certificates count, of those that the authority signed.
+enum class tls_peers : uint8_t {
+  /// Who connects has any role; who is connected to has that of a member.
+  cluster,
+  /// The ranks of one instance: those with this process's rights.
+  ranks,
+};
+
 /// Reads the files: both sides of a connection show a certificate that the authority signed.
 /// @returns invalid_argument with one sentence that names the flag and the file
 /// @pre files.given()
-result<tls_context> load_tls(const tls_files& files);
+result<tls_context> load_tls(const tls_files& files, tls_peers peers = tls_peers::cluster);
 
 /// The context for new connections. Files that were replaced are read again; where they cannot be,
 /// what was read before stays. One thread.

@@ -1,5 +1,7 @@
 #include "rpc/tls_stream.hpp"
 
+#include "rpc/rpc_error.hpp"
+
 #include <kj/debug.h>
 #include <openssl/err.h>
 
@@ -48,15 +50,23 @@ public:
     if (done == 1)
       return flush();
     if (status != SSL_ERROR_WANT_READ) {
-      const auto why = take_reason();
       // The peer is told.
-      return flush().then([why] { fail_tls(why); }, [why](kj::Exception&&) { fail_tls(why); });
+      const auto why = why_not();
+      return flush().then([why] { kj::throwFatalException(kj::Exception{why}); },
+                          [why](kj::Exception&&) { kj::throwFatalException(kj::Exception{why}); });
     }
     return flush().then([this] { return fill(); }).then([this](bool has_more) {
       if (!has_more)
         fail_tls("the peer hung up");
       return handshake();
     });
+  }
+
+  /// @pre the handshake is done
+  peer_identity peer() const {
+    auto found = identify(*SSL_get0_peer_certificate(ssl_.get()));
+    KJ_REQUIRE(found.has_value(), "a role that the handshake let pass");
+    return std::move(*found);
   }
 
   kj::Promise<size_t> tryRead(void* buffer, size_t least, size_t most) override {
@@ -93,6 +103,18 @@ public:
   }
 
 private:
+  /// Why there was no agreement.
+  kj::Exception why_not() {
+    auto reason = take_reason();
+    const auto is_role = SSL_get_verify_result(ssl_.get()) == X509_V_ERR_APPLICATION_VERIFICATION;
+    if (is_role && SSL_is_server(ssl_.get()) == 0)
+      return to_exception(
+        {ec::not_permitted, "the role in its certificate is not that of a member"});
+    if (is_role)
+      reason = "the role in its certificate is not known";
+    return KJ_EXCEPTION(FAILED, kj::str("TLS: ", reason.c_str()));
+  }
+
   void encrypt(const void* bytes, size_t size) {
     ERR_clear_error();
     auto written = size_t{0};
@@ -158,12 +180,13 @@ private:
 
 } // namespace
 
-kj::Promise<kj::Own<kj::AsyncIoStream>> wrap_tls(kj::Own<kj::AsyncIoStream> stream,
-                                                 const tls_context& context, bool is_server) {
+kj::Promise<identified_stream> wrap_tls(kj::Own<kj::AsyncIoStream> stream,
+                                        const tls_context& context, bool is_server) {
   auto wrapped = kj::heap<tls_stream>(kj::mv(stream), context, is_server);
   auto agreed = wrapped->handshake();
-  return agreed.then([wrapped = kj::mv(wrapped)]() mutable -> kj::Own<kj::AsyncIoStream> {
-    return kj::mv(wrapped);
+  return agreed.then([wrapped = kj::mv(wrapped)]() mutable {
+    auto peer = wrapped->peer();
+    return identified_stream{kj::mv(wrapped), std::move(peer)};
   });
 }
 

@@ -14,6 +14,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace hicache::test {
 
@@ -28,9 +29,10 @@ public:
 
   /// Signs a certificate and writes it, its key and the authority's own certificate into a folder.
   /// Each file replaces the one that was there as a whole.
-  tls_files sign_into(const std::string& folder) const {
+  /// @param units Organisational units of the subject.
+  tls_files sign_into(const std::string& folder, const std::vector<std::string>& units = {}) const {
     const auto key = make_key();
-    const auto certificate = make_certificate("process", key.get());
+    const auto certificate = make_certificate("process", key.get(), units);
     const auto files
       = tls_files{folder + "/process.crt", folder + "/process.key", folder + "/ca.crt"};
     replace(files.certificate, [&](std::FILE* to) { PEM_write_X509(to, certificate.get()); });
@@ -54,15 +56,18 @@ private:
   static key_ptr make_key() { return {EVP_EC_gen("P-256"), EVP_PKEY_free}; }
 
   /// Signed by this authority for an hour.
-  certificate_ptr make_certificate(const std::string& subject, EVP_PKEY* key) const {
+  certificate_ptr make_certificate(const std::string& subject, EVP_PKEY* key,
+                                   const std::vector<std::string>& units = {}) const {
     auto made = certificate_ptr{X509_new(), X509_free};
     X509_set_version(made.get(), X509_VERSION_3);
     ASN1_INTEGER_set(X509_get_serialNumber(made.get()), 1);
     X509_gmtime_adj(X509_getm_notBefore(made.get()), -3600);
     X509_gmtime_adj(X509_getm_notAfter(made.get()), 3600);
     X509_set_pubkey(made.get(), key);
-    set_name(X509_get_subject_name(made.get()), subject);
-    set_name(X509_get_issuer_name(made.get()), name_);
+    add_name(X509_get_subject_name(made.get()), "CN", subject);
+    for (const auto& unit : units)
+      add_name(X509_get_subject_name(made.get()), "OU", unit);
+    add_name(X509_get_issuer_name(made.get()), "CN", name_);
     // What is signed with its own key is the authority itself.
     const auto* constraints = key == key_.get() ? "critical,CA:TRUE" : "critical,CA:FALSE";
     auto* extension = X509V3_EXT_conf_nid(nullptr, nullptr, NID_basic_constraints, constraints);
@@ -72,9 +77,10 @@ private:
     return made;
   }
 
-  static void set_name(X509_NAME* to, const std::string& name) {
-    X509_NAME_add_entry_by_txt(to, "CN", MBSTRING_ASC,
-                               reinterpret_cast<const unsigned char*>(name.c_str()), -1, -1, 0);
+  static void add_name(X509_NAME* to, const char* kind, const std::string& name) {
+    X509_NAME_add_entry_by_txt(to, kind, MBSTRING_ASC,
+                               reinterpret_cast<const unsigned char*>(name.data()),
+                               static_cast<int>(name.size()), -1, 0);
   }
 
   std::string name_;

@@ -13,10 +13,10 @@ class Authority:
         self.key = folder / f"{name}.key"
         self.openssl("req", "-x509", *self.new_key(self.key), "-out", self.certificate, "-days", "2", "-subj", f"/CN={name}")
 
-    def sign(self, name, days=2):
-        """Makes a certificate; returns the flags that the programs take."""
+    def sign(self, name, days=2, role=None):
+        """Makes a certificate, for a role if one is given; returns the flags that the programs take."""
         request, key, certificate = (self.folder / f"{name}.{end}" for end in ("csr", "key", "crt"))
-        self.openssl("req", *self.new_key(key), "-out", request, "-subj", f"/CN={name}")
+        self.openssl("req", *self.new_key(key), "-out", request, "-subj", f"/CN={name}" + (f"/OU=hicache:{role}" if role else ""))
         self.openssl("x509", "-req", "-in", request, "-CA", self.certificate, "-CAkey", self.key, "-CAcreateserial", "-days", str(days),
                      "-out", certificate)
         return ["--tls-cert", certificate, "--tls-key", key, "--tls-ca", self.certificate]

@@ -5,10 +5,14 @@ byte, the others go on, the index comes back to what is true, and nothing is lef
 """
 
 import collections
+import contextlib
+import functools
 import json
+import math
 import os
 import pathlib
 import random
+import re
 import shutil
 import signal
 import socket
@@ -18,6 +22,7 @@ import time
 
 from harness import BIN, MPIRUN, REPLAYED_MODEL, SMALL_KV, SystemTest, main, write_trace
 from segments import FIELDS, HEADER_BYTES, OBJECT_OFFSET, StoppedOwner, own_segment
+from surroundings import Clocks, DeadAddress, Network, cpu_seconds, out_of_files
 
 ROUNDS = int(os.environ.get("HICACHE_CHAOS_ROUNDS", 12))
 SEED = int(os.environ.get("HICACHE_CHAOS_SEED", random.randrange(10**6)))
@@ -31,6 +36,9 @@ GIVEN_UP_S = 10
 INDEX_GROWTH_KB = 32 * 1024
 # Likewise the open files of a keeper: those for members that have gone must not add up.
 MEMBER_FILES = 64
+# Of a core, by a process that is out of file descriptors: one that spins takes what it gets.
+IDLE_SHARE = 0.4
+CRAFTED_NAMES = os.environ.get("HICACHE_CRAFTED_NAMES", BIN.parent / "tests/faults/crafted-names")
 CHECKED_FIELDS = list(FIELDS)
 
 
@@ -131,65 +139,6 @@ class DamageTest(StoreTest):
                     self.assert_all_gone(program)
 
 
-class Network:
-    """A network namespace behind a veth pair: what runs in it reaches this machine by that alone, until it is cut."""
-
-    def __init__(self):
-        self.name = f"hicache-{os.getpid()}"
-        self.ends = [f"hc{os.getpid()}{end}" for end in "ab"]
-        net = f"10.213.{os.getpid() % 256}"
-        self.here, self.there = f"{net}.1", f"{net}.2"
-
-    def ip(self, *arguments):
-        subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
-
-    def build(self):
-        """Why there is none; nothing if there is one."""
-        try:
-            self.ip("netns", "add", self.name)
-            self.ip("link", "add", self.ends[0], "type", "veth", "peer", "name", self.ends[1], "netns", self.name)
-            self.ip("addr", "add", f"{self.here}/24", "dev", self.ends[0])
-            self.ip("link", "set", self.ends[0], "up")
-            self.ip("-n", self.name, "addr", "add", f"{self.there}/24", "dev", self.ends[1])
-            self.ip("-n", self.name, "link", "set", self.ends[1], "up")
-            self.ip("-n", self.name, "link", "set", "lo", "up")
-            return None
-        except (OSError, subprocess.CalledProcessError) as error:
-            self.remove()
-            return f"{error} {getattr(error, 'stderr', '') or ''}".strip()
-
-    def cut(self):
-        # The far end: this end keeps its address, which the members here use as well.
-        self.ip("-n", self.name, "link", "set", self.ends[1], "down")
-
-    def heal(self):
-        self.ip("-n", self.name, "link", "set", self.ends[1], "up")
-
-    def remove(self):
-        for command in (["link", "del", self.ends[0]], ["netns", "del", self.name]):
-            subprocess.run(["ip", *command], capture_output=True)
-
-
-class DeadAddress:
-    """A port where connections are neither taken nor refused: its queue is full."""
-
-    def __init__(self, host):
-        self.socket = socket.create_server((host, 0), backlog=0)
-        self.waiting = []
-        for _ in range(8):
-            waiting = socket.socket()
-            waiting.setblocking(False)
-            waiting.connect_ex(self.socket.getsockname())
-            self.waiting.append(waiting)
-
-    def __str__(self):
-        return "{}:{}".format(*self.socket.getsockname())
-
-    def close(self):
-        for each in (*self.waiting, self.socket):
-            each.close()
-
-
 class ChaosTest(StoreTest):
     KEEPERS = ("keeper", "far")
     REPLAYS = {"writer": 2, "reader": 1}
@@ -200,19 +149,28 @@ class ChaosTest(StoreTest):
         self.launches, self.ended, self.hits, self.running, self.hurt = 0, 0, 0, {}, set()
         self.dead_seed = None
         self.open_network()
+        self.clocks = Clocks(self.folder, self.rng)
+        self.addCleanup(self.clocks.remove)
         self.trace = self.folder / "trace.jsonl"
         write_trace(self.trace, 120)
         self.start_cluster()
         faults = [self.kill_keeper, self.kill_writer, self.kill_reader, self.kill_index, self.pause_member, self.pause_index,
-                  self.damage_bytes, self.damage_header, self.stop_reader_for_long, self.stick_disk, self.add_dead_seed]
+                  self.damage_bytes, self.damage_header, self.stop_reader_for_long, self.stick_disk, self.add_dead_seed,
+                  self.exhaust_descriptors, self.craft_names]
         if self.network:
-            faults.append(self.cut_network)
+            faults += [self.cut_network, self.mute_network]
+        if self.clocks.library:
+            faults.append(self.set_clocks)
+        else:
+            say("skipped: clocks that differ, since there is no libfaketime")
         order = []
         try:
             for number in range(1, ROUNDS + 1):
                 if not order:
                     order = self.rng.sample(faults, len(faults))
-                self.play_round(number, order.pop())
+                # Each kind has its turn before the end, two in a round if they are more than the rounds.
+                turns = math.ceil(len(order) / (ROUNDS + 1 - number))
+                self.play_round(number, [order.pop() for _ in range(turns)])
             self.end_cluster()
         except BaseException:
             say(f"failed with HICACHE_CHAOS_SEED={SEED}")
@@ -231,12 +189,13 @@ class ChaosTest(StoreTest):
     def start_cluster(self):
         here = self.network.here if self.network else "127.0.0.1"
         self.index_flags = ["--member-ttl", f"{TTL_S}s", *(["--insecure"] if self.network else [])]
-        first, address = self.start_index(*self.index_flags, listen=f"{here}:0")
+        first, address = self.start_index(*self.index_flags, listen=f"{here}:0",
+                                          enter=self.clocks.enter("shard0"))
         # On a machine that can be cut off, if there is one.
         self.far_host = self.network.there if self.network else here
         self.enter_far = ["ip", "netns", "exec", self.network.name] if self.network else []
         second, other = self.start_index("--shard", "1", "--join", address, *self.index_flags, listen=f"{self.far_host}:0",
-                                         enter=self.enter_far)
+                                         enter=[*self.enter_far, *self.clocks.enter("shard1")])
         self.indexes, self.addresses = [first, second], [address, other]
         self.address = ",".join(self.addresses)
         self.resident_kb, self.files = {}, {}
@@ -251,15 +210,15 @@ class ChaosTest(StoreTest):
         listen = self.network.there if far else self.network.here if self.network else None
         common = ["--listen-host", listen, "--insecure"] if listen else []
         if name in self.KEEPERS:
-            program = self.start([*(self.enter_far if far else []), MPIRUN, 1, BIN / "hicache-rank", *common, *REPLAYED_MODEL,
-                                  *self.storage(self.seeds(), "16MiB", host=host)], host)
+            program = self.start([*(self.enter_far if far else []), MPIRUN, 1, *self.clocks.enter(host), BIN / "hicache-rank", *common,
+                                  *REPLAYED_MODEL, *self.storage(self.seeds(), "16MiB", host=host)], host)
             program.report = None
             program.wait_for("ranks ready")
         else:
             extra = {"replicas": 2} if name == "writer" else {"replicas": 1, "force_remote_reads": self.rng.random() < 0.5}
             program = self.start_replay(host, self.REPLAYS[name], "--trace", self.trace, "--verify", "all", "--device-pages", "512",
                                         "--prefill-tokens-per-second", "200000", *common,
-                                        *self.storage(self.seeds(), "16MiB", host=host, **extra))
+                                        *self.storage(self.seeds(), "16MiB", host=host, **extra), enter=self.clocks.enter(host))
         self.running[name] = program
 
     def seeds(self):
@@ -340,7 +299,8 @@ class ChaosTest(StoreTest):
         self.programs.remove(self.indexes[number])
         time.sleep(self.rng.choice([0, 1]))  # How long it is away.
         self.indexes[number], _ = self.start_index("--shard", number, "--join", self.addresses[1 - number], *self.index_flags,
-                                                   listen=self.addresses[number], enter=self.enter_far if number == 1 else [])
+                                                   listen=self.addresses[number],
+                                                   enter=[*(self.enter_far if number == 1 else []), *self.clocks.enter(f"shard{number}")])
         self.resident_kb.pop(number, None)
         return f"killed shard {number}"
 
@@ -441,6 +401,78 @@ class ChaosTest(StoreTest):
         self.network.heal()
         return f"cut off the machine of {self.running['far'].name} and shard 1 for {time.monotonic() - begin:.1f} s"
 
+    def mute_network(self):
+        """Half of a connection: one side hears the other, which hears nothing. Or it hears nothing of the other's end."""
+        far = self.rng.random() < 0.5
+        seconds = self.rng.choice([0.5, TTL_S + 1.5, TTL_S + 3])
+        begin = time.monotonic()
+        self.network.mute(far)
+        try:
+            what = self.kill("far") if far and self.rng.random() < 0.5 else "nobody ended"
+            time.sleep(max(0, begin + seconds - time.monotonic()))  # How long it is mute.
+        finally:
+            self.network.unmute(far)
+        return f"lost what the machine {'of shard 1' if far else 'of the others'} sent for {time.monotonic() - begin:.1f} s; {what}"
+
+    def exhaust_descriptors(self):
+        """A process that cannot open anything any more, and at whose port somebody waits."""
+        name = self.rng.choice(["index", "keeper"])
+        if name == "index":
+            number = self.rng.randrange(2)
+            program, name, addresses = self.indexes[number], f"shard {number}", [self.addresses[number]]
+            pid = program.process.pid
+        else:
+            pid, program, addresses = self.pid_of("keeper"), self.running["keeper"], []
+            name = program.name
+            self.wait_until("the index knows the keeper", lambda: addresses.extend(self.ports_of(name)) or addresses)
+        complaints = functools.partial(self.count_complaints, program)
+        before = complaints()
+        with contextlib.ExitStack() as at_the_end:
+            at_the_end.enter_context(out_of_files(pid))
+            for address in 4 * addresses:
+                host, port = address.rsplit(":", 1)
+                at_the_end.enter_context(socket.create_connection((host, int(port)), timeout=10))
+            self.wait_until(f"{name} says that it is out of descriptors", lambda: complaints() > before)
+            begin, used = time.monotonic(), cpu_seconds(pid)
+            time.sleep(1.5)  # How long it has none.
+            share = (cpu_seconds(pid) - used) / (time.monotonic() - begin)
+        self.assertLess(share, IDLE_SHARE, f"{name} spins while it is out of descriptors")
+        return f"left {name} no file descriptor for {time.monotonic() - begin:.1f} s, in which it took {share:.2f} cores"
+
+    def count_complaints(self, program):
+        return len(re.findall("cannot accept connections|out of file descriptors", program.err.read_text()))
+
+    def ports_of(self, host):
+        """Where a member takes readers of pages, if the index knows it."""
+        status = self.status(self.address) or {"members": []}
+        return [member["page_address"] for member in status["members"] if member["host"] == host]
+
+    def craft_names(self):
+        """Pages whose names hold what once ended connections: they are stored, found and read like others."""
+        self.launches += 1
+        host = self.network.here if self.network else "127.0.0.1"
+        command = [CRAFTED_NAMES, "--index", self.address, "--listen-host", host]
+        owner = self.start([*command, "--host", f"crafted{self.launches}"], f"crafted{self.launches}")
+        stored = owner.wait_for(r"stored (\d+)").group(1)
+        for name, flags in (("maps", []), ("reads", ["--remote"])):
+            reader = self.start([*command, "--read", *flags], f"{name}{self.launches}")
+            self.assertEqual(reader.wait(30), 0, reader.text() + owner.text())
+            self.assertIn(f"read {stored}", reader.out.read_text())
+            self.programs.remove(reader)
+        owner.terminate()
+        self.assertEqual(owner.wait(30), 0, owner.text())
+        self.assert_all_gone(owner)
+        self.programs.remove(owner)
+        return f"had {stored} crafted names stored and read"
+
+    def set_clocks(self):
+        """The clocks of all machines, none of which is right, jump; to processes that run, too."""
+        self.clocks.jump()
+        for index in self.indexes:
+            self.assertIn("libfaketime", pathlib.Path(f"/proc/{index.process.pid}/maps").read_text())
+        time.sleep(1)  # Until programs look.
+        return "set the clocks of all machines"
+
     # -- rounds -------------------------------------------------------------------
 
     def members(self):
@@ -469,9 +501,12 @@ class ChaosTest(StoreTest):
         self.check_ended(probe)
         return hits > 0
 
-    def play_round(self, number, fault):
-        self.look_after()
-        what = fault()
+    def play_round(self, number, faults):
+        whats = []
+        for fault in faults:
+            self.look_after()
+            whats.append(fault())
+        what = "; ".join(whats)
         healed = time.monotonic()
         self.look_after()
         try:

@@ -122,9 +122,10 @@ class SystemTest(unittest.TestCase):
         index = self.start([*enter, BIN / "hicache-index", "--listen", listen, *flags], "index")
         return index, index.wait_for(r"listening on (\S+)").group(1)
 
-    def start_replay(self, name, ranks, *flags):
+    def start_replay(self, name, ranks, *flags, enter=()):
+        """Starts a replay, its ranks by a command that enters their machine."""
         report = self.folder / f"{name}.json"
-        program = self.start([MPIRUN, ranks, BIN / "hicache-replay", "--report", report, *flags], name)
+        program = self.start([MPIRUN, ranks, *enter, BIN / "hicache-replay", "--report", report, *flags], name)
         program.report = report
         return program
 

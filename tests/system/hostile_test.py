@@ -15,6 +15,7 @@ import time
 
 from certificates import Authority
 from harness import BIN, SMALL_KV, SystemTest, main, write_trace
+from surroundings import cpu_seconds
 
 MEMORY_MIB = 200
 
@@ -61,11 +62,6 @@ class Peer:
 
     def close(self):
         self.socket.close()
-
-
-def cpu_seconds(pid):
-    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class HostileTest(SystemTest):

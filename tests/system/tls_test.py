@@ -97,6 +97,75 @@ class TlsTest(SystemTest):
                 return
         self.fail(self.index.text() + other.text())
 
+    def control(self, command, *flags):
+        return subprocess.run([str(x) for x in (BIN / "hicachectl", command, "--index", self.address, "--timeout", "20s", *flags)],
+                              capture_output=True, text=True, timeout=60)
+
+    def test_roles_say_who_may_read_keep_and_command(self):
+        keep, read, command = (self.authority.sign(role, role=role) for role in ("member", "reader", "operator"))
+        # Of two processes, which tell each other of their shards; and so would those who connect to both.
+        other, address = self.start_index("--shard", "1", "--join", self.address, *self.authority.sign("other", role="member"))
+        self.address = f"{self.address},{address}"
+        trace = self.folder / "trace.jsonl"
+        write_trace(trace, 60)
+
+        def flags(tls, segment="0", **extra):
+            return ["--trace", trace, "--verify", "all", *SMALL_KV, "--device-pages", "512", "--hicache-storage-backend", "cluster",
+                    "--index", self.address, "--segment-size", segment, "--hicache-storage-backend-extra-config",
+                    json.dumps({"prefetch_threshold": 64, **extra}), *tls]
+
+        owner = self.start([BIN / "hicache-replay", *flags(keep, "64MiB"), "--linger", "forever"], "owner")
+        owner.wait_for("requests in")
+        for name, extra in (("near", {}), ("far", {"force_remote_reads": True})):
+            report = self.replay(name, 1, *flags(read, **extra))
+            self.assert_clean(report)
+            self.assertGreater(report["cached_tokens"]["l3"], 0, name)
+        # Ranks that meet without mpirun.
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            meeting = ["--rendezvous", f"127.0.0.1:{probe.getsockname()[1]}", "--ranks", "2"]
+        pair = [self.start([BIN / "hicache-replay", *flags(read), *meeting, "--rank", rank], f"rank{rank}") for rank in range(2)]
+        for rank in pair:
+            self.assertEqual(rank.wait(60), 0, rank.text())
+
+        status = self.control("status", "--json", *read)
+        self.assertEqual(status.returncode, 0, status.stderr)
+        [member] = json.loads(status.stdout)["members"]
+        page = "0" * 64
+        commands = (("drain", "--member", member["member"]), ("drain", "--undo", "--member", member["member"]),
+                    ("clear", "--fingerprint", member["fingerprint"]))
+        for tls, role in ((read, "reader"), (keep, "member")):
+            for wanted in commands:
+                with self.subTest(role=role, command=wanted):
+                    answer = self.control(*wanted, *tls)
+                    self.assertNotEqual(answer.returncode, 0, answer.stdout)
+                    self.assertIn(f"CN={role}, OU=hicache:{role} may not", answer.stderr)
+                    self.assertIn("takes the role operator", answer.stderr)
+        retired = self.control("retire", "--shard", "1", *read)
+        self.assertNotEqual(retired.returncode, 0, retired.stdout)
+        self.assertIn("may not give up shards", retired.stderr)
+        self.assertEqual(json.loads(self.control("status", "--json", *read).stdout)["members"][0]["pages"], member["pages"])
+        for wanted in commands:
+            answer = self.control(*wanted, *command)
+            self.assertEqual(answer.returncode, 0, answer.stderr)
+        self.assertEqual(self.control("lookup", page, *command).returncode, 1)
+
+        refused = self.start_replay("refused", 1, *flags(read, "64MiB"))
+        self.assertEqual(refused.wait(60), 2, refused.text())
+        self.assertIn("is reader, and lending memory takes that of a member", refused.text())
+        for tls, role in ((read, "reader"), (command, "operator")):
+            self.refuse(["hicache-index", "--listen", "127.0.0.1:0", *tls], "--tls-cert", f"is {role}", "serving an index")
+        odd = self.authority.sign("odd", role="admin")
+        self.refuse(["hicachectl", "status", "--index", self.address, *odd], "--tls-cert", "hicache:reader")
+
+        # Who poses as the index with the certificate of a reader is not asked anything.
+        for target, source in zip(self.index_flags[1:4:2], read[1:4:2]):
+            shutil.copy(source, target)
+        answer = self.status(*command, address=self.address.split(",")[0])
+        self.assertEqual(answer.returncode, 2, answer.stderr)
+        self.assertIn("the role in its certificate is not that of a member", answer.stderr)
+        self.assertIsNone(other.process.poll(), other.text())
+
     def test_peers_without_the_right_certificate_are_refused(self):
         stranger = Authority(self.folder, "stranger")
         others = stranger.sign("other")

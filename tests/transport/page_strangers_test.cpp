@@ -322,5 +322,27 @@ TEST(PageAuthorityTest, WhoseCertificateIsOfAnotherAuthorityGetsNothing) {
   EXPECT_EQ((*server)->sent_bytes(), 0u);
 }
 
+TEST(PageAuthorityTest, EveryRoleReadsAndPagesComeFromMembersOnly) {
+  const auto folder = temporary_folder{};
+  const auto ours = authority{"ours"};
+  const auto context = [&](const char* role) {
+    const auto made = *load_tls(ours.sign_into(folder.path(), {role}));
+    return [made] { return result<std::shared_ptr<SSL_CTX>>{made}; };
+  };
+  const auto memory = pattern(1_MiB);
+  auto want = wanted{};
+  want.add(0, 1000);
+  for (const auto* owner : {"hicache:member", "hicache:reader", "hicache:operator"}) {
+    auto server = start_server(memory, {page_transport::tcp, context(owner)});
+    ASSERT_TRUE(server) << to_string(server.error());
+    const auto expected
+      = std::string_view{owner} == "hicache:member" ? ec::none : ec::peer_unreachable;
+    for (const auto* role : {"hicache:member", "hicache:reader", "hicache:operator"}) {
+      auto client = make_client({page_transport::tcp, context(role)});
+      expect_all(read_from(*client, (*server)->address(), want, in(10s)), expected);
+    }
+  }
+}
+
 } // namespace
 } // namespace hicache::test

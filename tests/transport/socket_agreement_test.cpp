@@ -538,6 +538,48 @@ TEST_F(SocketAgreementTest, WithTlsBothSidesLookAtCertificates) {
   EXPECT_TRUE(*reduce(**made, reduction_channel::step, {2}));
 }
 
+TEST_F(SocketAgreementTest, RanksOfOneInstanceHaveOneRole) {
+  const auto keys = [&](const char* role, tls_peers peers) {
+    return *load_tls(cluster.sign_into(make_folder(role), {role}), peers);
+  };
+  auto ranks = instance(network::hosts, 2);
+  ranks[0].tls = keys("hicache:reader", tls_peers::ranks);
+  auto host = std::jthread{[&] {
+    const auto made = make_socket_agreement(ranks[0]);
+    ASSERT_TRUE(made) << to_string(made.error());
+    EXPECT_TRUE(*reduce(**made, reduction_channel::step, {1}));
+  }};
+  auto other = ranks[1];
+  other.tls = keys("hicache:member", tls_peers::ranks);
+  const auto refused = make_socket_agreement(other);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ec::invalid_argument);
+  ranks[1].tls = keys("hicache:reader", tls_peers::ranks);
+  const auto made = make_socket_agreement(ranks[1]);
+  ASSERT_TRUE(made) << to_string(made.error());
+  EXPECT_TRUE(*reduce(**made, reduction_channel::step, {2}));
+}
+
+TEST_F(SocketAgreementTest, RankZeroLooksAtTheRoleOfTheOthers) {
+  auto ranks = instance(network::hosts, 2);
+  for (auto& rank : ranks)
+    rank.tls = *load_tls(cluster.sign_into(make_folder("tls")), tls_peers::ranks);
+  auto host = std::jthread{[&] {
+    const auto made = make_socket_agreement(ranks[0]);
+    ASSERT_TRUE(made) << to_string(made.error());
+    EXPECT_TRUE(*reduce(**made, reduction_channel::step, {1}));
+  }};
+  // Does not look itself.
+  auto stranger = ranks[1];
+  stranger.tls = *load_tls(cluster.sign_into(make_folder("reader"), {"hicache:reader"}));
+  const auto refused = make_socket_agreement(stranger);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ec::invalid_argument);
+  const auto made = make_socket_agreement(ranks[1]);
+  ASSERT_TRUE(made) << to_string(made.error());
+  EXPECT_TRUE(*reduce(**made, reduction_channel::step, {2}));
+}
+
 TEST_F(SocketAgreementTest, OptionsThatCannotBeAreRefused) {
   auto options = instance(network::path, 2)[1];
   options.rank = 2;
