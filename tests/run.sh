@@ -5,7 +5,8 @@
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-"$root/launch/install-packages.sh"
+# The last two for tests alone, which start servers of their own.
+"$root/launch/install-packages.sh" etcd-server dnsmasq-base
 cd "$root"
 echo "Configuring and building build/release"
 cmake --preset release
