@@ -32,6 +32,7 @@ void directory_state::start(const std::string& where) {
     return;
   address = where;
   others.erase(where);
+  look_around();
   for (const auto& [other, directory] : others)
     unheard.insert(other);
   settle({}, nullptr);
@@ -39,12 +40,29 @@ void directory_state::start(const std::string& where) {
 }
 
 void directory_state::poll() {
+  look_around();
   for (const auto& [where, directory] : others)
     ask(where);
   self->delayed_send(self, options.pause, atom::poll_v);
 }
 
 // -- internal steps -----------------------------------------------------------
+
+void directory_state::look_around() {
+  auto wanted = std::set<std::string>{};
+  if (options.others)
+    for (auto& where : options.others())
+      if (where != address)
+        wanted.insert(std::move(where));
+  for (const auto& where : wanted)
+    others.try_emplace(where);
+  for (const auto& shard : map.shards)
+    wanted.insert(shard.address);
+  std::erase_if(others, [&](const auto& other) {
+    const auto& where = other.first;
+    return !wanted.contains(where) && !contenders.contains(where) && !unheard.contains(where);
+  });
+}
 
 void directory_state::claim(uint32_t number) {
   const auto known = std::ranges::find(map.shards, number, &index_shard::number);
@@ -138,8 +156,6 @@ directory_actor::behavior_type directory(directory_actor::stateful_pointer<direc
   HICACHE_CHECK(!options.shards.empty() && options.connector);
   auto& state = self->state;
   state.options = std::move(options);
-  for (const auto& where : state.options.others)
-    state.others.try_emplace(where);
   // By default an actor ends when anyone sends it an error, as a peer does that does not understand
   // an answer.
   self->set_error_handler(

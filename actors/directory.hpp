@@ -7,6 +7,7 @@
 #include <caf/typed_event_based_actor.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -18,8 +19,9 @@ namespace hicache {
 struct directory_options {
   /// The shards of this process by number.
   std::map<uint32_t, index_actor> shards;
-  /// HOST:PORT of directories to begin with. One that is known tells of all others.
-  std::vector<std::string> others;
+  /// HOST:PORT of directories to begin with, as they are at the moment: called before each
+  /// exchange, must not block. One that is known tells of all others. Empty: there are none.
+  std::function<std::vector<std::string>()> others;
   /// Between two exchanges with the other directories.
   duration pause = std::chrono::seconds{2};
   connector_actor connector;
@@ -42,6 +44,10 @@ struct directory_state {
   void poll();
 
   // -- internal steps ---------------------------------------------------------
+
+  /// Learns of directories that the settings name now, and forgets those that neither they nor the
+  /// map names any more.
+  void look_around();
 
   /// Takes a shard for this process: under an epoch beyond all that are known.
   void claim(uint32_t number);

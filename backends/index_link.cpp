@@ -1,5 +1,6 @@
 #include "backends/index_link.hpp"
 
+#include "backends/index_addresses.hpp"
 #include "base/check.hpp"
 
 #include <caf/actor_cast.hpp>
@@ -89,6 +90,24 @@ struct link_state {
     index_actor actor;
     bool is_asked = false;
   };
+
+  /// While no process is reached, those count that the user's addresses stand for now: where the
+  /// map leads may be gone for good. Others are forgotten unless the map names them.
+  void seek() {
+    const auto is_reached = [](const auto& x) { return !!x.second.directory; };
+    if (std::ranges::any_of(processes, is_reached))
+      return;
+    wants_map = true;
+    const auto named = addresses->now();
+    auto wanted = std::set<std::string>{named.begin(), named.end()};
+    for (const auto& [number, what] : shards)
+      wanted.insert(what.address);
+    std::erase_if(processes, [&wanted](const auto& x) { return !wanted.contains(x.first); });
+    for (const auto& address : wanted)
+      processes[address];
+    if (processes.empty())
+      failed(addresses->trouble());
+  }
 
   /// Does what is left to do to reach every shard.
   void refresh() {
@@ -210,13 +229,6 @@ struct link_state {
     if (at == processes.end())
       return;
     at->second = {};
-    // Where the map leads may be gone for good; the user's addresses may know more by now.
-    const auto is_reached = [](const auto& x) { return !!x.second.directory; };
-    if (std::ranges::none_of(processes, is_reached)) {
-      wants_map = true;
-      for (const auto& seed : seeds)
-        processes[seed];
-    }
     for (auto& [number, what] : shards)
       if (what.address == address)
         what.actor = nullptr;
@@ -259,6 +271,7 @@ struct link_state {
 
   void tick() {
     is_timer_set = false;
+    seek();
     refresh();
   }
 
@@ -286,10 +299,9 @@ struct link_state {
   caf::event_based_actor* self;
   std::shared_ptr<index_link_board> board;
   connector_actor connector;
-  /// Those the user named.
-  std::vector<std::string> seeds;
+  std::shared_ptr<const index_addresses> addresses;
   shard_map map;
-  /// By address: those the user named, and those that the map names.
+  /// By address: those that the map names, and until one is reached those that the user named.
   std::map<std::string, process> processes;
   std::map<uint32_t, shard> shards;
   std::map<uint32_t, uint64_t> since;
@@ -302,15 +314,13 @@ struct link_state {
 
 caf::behavior link_actor(caf::stateful_actor<link_state>* self,
                          std::shared_ptr<index_link_board> board, connector_actor connector,
-                         std::vector<std::string> seeds) {
+                         std::shared_ptr<const index_addresses> addresses) {
   auto& state = self->state;
   state.board = std::move(board);
   state.connector = std::move(connector);
-  state.seeds = std::move(seeds);
-  for (const auto& seed : state.seeds)
-    state.processes[seed];
+  state.addresses = std::move(addresses);
   self->set_down_handler([self](const caf::down_msg& msg) { self->state.on_down(msg.source); });
-  state.refresh();
+  state.tick();
   return {
     [self](atom::tick) { self->state.tick(); },
     [self](atom::drop, const caf::strong_actor_ptr& who) {
@@ -325,19 +335,11 @@ caf::behavior link_actor(caf::stateful_actor<link_state>* self,
 // -- for the users of the link ------------------------------------------------
 
 index_link::index_link(caf::actor_system& system, const connector_actor& connector,
-                       const std::vector<rpc::endpoint>& seeds)
-  : seeds_([&] {
-      auto text = std::string{};
-      for (const auto& seed : seeds)
-        text += (text.empty() ? "" : ", ") + to_string(seed);
-      return text;
-    }()),
-    system_(system), board_(std::make_shared<index_link_board>()) {
-  HICACHE_CHECK(!seeds.empty());
-  auto addresses = std::vector<std::string>{};
-  for (const auto& seed : seeds)
-    addresses.push_back(to_string(seed));
-  link_ = system.spawn(link_actor, board_, connector, std::move(addresses));
+                       std::shared_ptr<const index_addresses> addresses)
+  : addresses_(std::move(addresses)), system_(system),
+    board_(std::make_shared<index_link_board>()) {
+  HICACHE_CHECK(addresses_);
+  link_ = system.spawn(link_actor, board_, connector, addresses_);
 }
 
 index_link::~index_link() {
@@ -358,7 +360,8 @@ result<void> index_link::connect(std::chrono::nanoseconds patience) {
                                [this] { return board_->view->is_whole(); });
     return {};
   }
-  return fail(ec::peer_unreachable, "no index answers at " + seeds_ + " (" + board_->last_error
+  return fail(ec::peer_unreachable, "no index answers at " + addresses_->name() + " ("
+                                      + board_->last_error
                                       + "); start hicache-index there or correct --index");
 }
 

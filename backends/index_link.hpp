@@ -3,7 +3,6 @@
 #include "base/error.hpp"
 #include "messages/interfaces.hpp"
 #include "messages/shard_map.hpp"
-#include "rpc/endpoint.hpp"
 
 #include <caf/actor_system.hpp>
 
@@ -15,6 +14,8 @@
 #include <vector>
 
 namespace hicache {
+
+class index_addresses;
 
 /// The shards of the index as this process reaches them at a moment: all that are in use; none
 /// until a directory has answered.
@@ -56,10 +57,10 @@ struct index_link_board;
 class index_link {
 public:
   /// @param system Must outlive the link.
-  /// @param seeds Directories to ask first; at least one. All are asked at once, and again when
-  /// none of those that they named can be reached any more.
+  /// @param addresses Directories to ask first. All are asked at once, and again, as they are by
+  /// then, when none of those that they named can be reached any more.
   index_link(caf::actor_system& system, const connector_actor& connector,
-             const std::vector<rpc::endpoint>& seeds);
+             std::shared_ptr<const index_addresses> addresses);
 
   ~index_link();
 
@@ -83,7 +84,7 @@ public:
   void heard(uint64_t shards_digest);
 
 private:
-  const std::string seeds_;
+  const std::shared_ptr<const index_addresses> addresses_;
   caf::actor_system& system_;
   std::shared_ptr<index_link_board> board_;
   caf::actor link_;

@@ -1,4 +1,5 @@
 #include "backends/ask.hpp"
+#include "backends/index_addresses.hpp"
 #include "base/limits.hpp"
 #include "bench/store_actors.hpp"
 #include "launch/bench_keys.hpp"
@@ -132,12 +133,12 @@ index_client::index_client() : system_(config_), network_(system_, {}) {}
 index_client::~index_client() = default;
 
 result<std::unique_ptr<index_client>> index_client::connect(const std::string& at) {
-  const auto where = rpc::parse_endpoint(at);
-  if (!where)
-    return tl::unexpected{where.error()};
+  auto addresses = index_addresses::open(at, {});
+  if (!addresses)
+    return tl::unexpected{addresses.error()};
   auto client = std::unique_ptr<index_client>{new index_client};
   client->link_ = std::make_unique<index_link>(client->system_, client->network_.connector(),
-                                               std::vector{*where});
+                                               std::move(*addresses));
   if (auto connected = client->link_->connect(limits::index_connect_time); !connected)
     return tl::unexpected{connected.error()};
   return client;

@@ -1,6 +1,7 @@
 #include "launch/cluster_commands.hpp"
 
 #include "backends/ask.hpp"
+#include "backends/index_addresses.hpp"
 #include "backends/index_link.hpp"
 #include "backends/index_lookup.hpp"
 #include "backends/member_lists.hpp"
@@ -39,12 +40,13 @@ class cluster_client {
 public:
   static result<std::unique_ptr<cluster_client>> connect(const std::string& index,
                                                          const tls_files& tls, duration time) {
-    const auto where = rpc::parse_endpoints(index);
-    if (!where)
-      return fail(ec::invalid_argument, "--index: " + where.error().detail);
     if (const auto checked = tls.check(); !checked)
       return tl::unexpected{checked.error()};
-    auto client = std::unique_ptr<cluster_client>{new cluster_client{*where, tls, time}};
+    auto addresses = index_addresses::open(index, tls);
+    if (!addresses)
+      return fail(ec::invalid_argument, "--index: " + addresses.error().detail);
+    auto client
+      = std::unique_ptr<cluster_client>{new cluster_client{std::move(*addresses), tls, time}};
     if (auto connected = client->link_.connect(time); !connected)
       return tl::unexpected{connected.error()};
     return client;
@@ -135,8 +137,10 @@ public:
   }
 
 private:
-  cluster_client(const std::vector<rpc::endpoint>& seeds, const tls_files& tls, duration time)
-    : time_(time), network_(system_, tls), link_(system_, network_.connector(), seeds) {}
+  cluster_client(std::shared_ptr<const index_addresses> addresses, const tls_files& tls,
+                 duration time)
+    : time_(time), network_(system_, tls),
+      link_(system_, network_.connector(), std::move(addresses)) {}
 
   result<directory_actor> directory_at(const std::string& address) {
     const auto found = ask<caf::strong_actor_ptr>(network_.connector(), atom::connect_v, address);
@@ -409,7 +413,7 @@ cluster_commands::cluster_commands(CLI::App& app) : app_(app) {
   };
   const auto add_index = [&](CLI::App* command) {
     command->add_option("--index", config_.index, "the cluster's index")
-      ->type_name("HOST:PORT[,...]")
+      ->type_name(index_place_type)
       ->capture_default_str();
     add_tls_flags(*command, config_.tls);
   };

@@ -3,6 +3,7 @@
 #include "actors/copier.hpp"
 #include "actors/segment.hpp"
 #include "backends/ask.hpp"
+#include "backends/index_addresses.hpp"
 #include "base/check.hpp"
 #include "base/limits.hpp"
 #include "base/units.hpp"
@@ -60,14 +61,15 @@ cluster_member::cluster_member(caf::actor_system& system, cluster_member_options
 
 result<std::unique_ptr<cluster_member>> cluster_member::join(caf::actor_system& system,
                                                              cluster_member_options options) {
-  const auto where = rpc::parse_endpoints(options.index);
-  if (!where)
-    return fail(ec::invalid_argument, "--index: " + where.error().detail);
+  auto addresses = index_addresses::open(options.index, options.tls);
+  if (!addresses)
+    return fail(ec::invalid_argument, "--index: " + addresses.error().detail);
   auto member = std::unique_ptr<cluster_member>{new cluster_member{system, std::move(options)}};
   if (member->options_.segment_bytes > 0 || member->options_.lent)
     if (auto lent = member->lend(); !lent)
       return tl::unexpected{lent.error()};
-  member->index_ = std::make_shared<index_link>(system, member->network_.connector(), *where);
+  member->index_
+    = std::make_shared<index_link>(system, member->network_.connector(), std::move(*addresses));
   if (auto connected = member->index_->connect(limits::index_connect_time); !connected)
     return tl::unexpected{connected.error()};
   if (!member->memory_.empty())

@@ -19,7 +19,7 @@ namespace hicache {
 
 /// How a process takes part in the cluster store.
 struct cluster_member_options {
-  /// HOST:PORT of one or more processes of the index, separated by commas.
+  /// Where the index is, as parse_index_place reads it.
   std::string index;
   /// Memory to lend, beside L2; 0 lends none.
   uint64_t segment_bytes = 0;

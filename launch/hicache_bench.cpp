@@ -52,7 +52,7 @@ struct thread_result {
 
 void add_store_flags(CLI::App& app, store_flags& flags) {
   app.add_option("--index", flags.index, "the cluster's index")
-    ->type_name("HOST:PORT")
+    ->type_name(index_place_type)
     ->capture_default_str();
   app
     .add_option("--op", flags.op,

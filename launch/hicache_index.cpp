@@ -2,7 +2,7 @@
 
 #include "actors/directory.hpp"
 #include "actors/index.hpp"
-#include "backends/index_link.hpp"
+#include "backends/index_addresses.hpp"
 #include "base/limits.hpp"
 #include "launch/index_metrics.hpp"
 #include "launch/metrics_server.hpp"
@@ -29,6 +29,10 @@
 namespace {
 
 using namespace hicache;
+
+/// How long the start waits for the addresses of the others: a dead server or two do not matter
+/// then; an index that hears of the others later joins them later.
+constexpr auto join_patience = 2 * source_answer_time;
 
 struct index_flags {
   std::string listen = "127.0.0.1:7766";
@@ -73,12 +77,15 @@ result<int> serve(const index_flags& flags, const stop_signal& stop) {
     return fail(ec::invalid_argument, "--shards: expected at least one shard, and numbers below "
                                         + std::to_string(limits::index_shards));
   auto options = directory_options{};
+  auto others = std::shared_ptr<index_addresses>{};
   if (!flags.join.empty()) {
-    const auto others = rpc::parse_endpoints(flags.join);
-    if (!others)
-      return fail(ec::invalid_argument, "--join: " + others.error().detail);
-    for (const auto& other : *others)
-      options.others.push_back(to_string(other));
+    auto opened = index_addresses::open(flags.join, flags.tls);
+    if (!opened)
+      return fail(ec::invalid_argument, "--join: " + opened.error().detail);
+    others = std::move(*opened);
+    // Shards are claimed when those who are there were asked.
+    others->wait_for(join_patience);
+    options.others = [others] { return others->now(); };
   }
   const auto clock = monotonic_clock{};
   auto config = system_config{};
@@ -104,6 +111,9 @@ result<int> serve(const index_flags& flags, const stop_signal& stop) {
     metrics->add(std::make_shared<index_metrics>(system, shards));
   const auto all = system.spawn(hicache::directory, std::move(options));
   const auto end = [&] {
+    // First of all: nobody shall look for what is about to go.
+    if (others)
+      others->close();
     metrics.reset();
     network.stop_serving();
     self->send_exit(all, caf::exit_reason::user_shutdown);
@@ -123,7 +133,10 @@ result<int> serve(const index_flags& flags, const stop_signal& stop) {
   network.serve(
     std::move(*socket), all,
     {flags.shards == 1, std::min<std::chrono::seconds>(silence, rpc::limits::peer_silence)});
-  self->send(all, atom::start_v, flags.advertise.empty() ? listening : flags.advertise);
+  const auto advertised = flags.advertise.empty() ? listening : flags.advertise;
+  self->send(all, atom::start_v, advertised);
+  if (others)
+    others->announce(advertised);
   std::printf("listening on %s\n", listening.c_str());
   std::fflush(stdout);
   while (!stop.wait_for(std::chrono::hours{1})) {
@@ -159,8 +172,9 @@ int main(int argc, char** argv) {
     ->capture_default_str();
   app
     .add_option("--join", flags.join,
-                "processes of an index that this one belongs to; one that runs is enough")
-    ->type_name("HOST:PORT[,...]");
+                "processes of an index that this one belongs to, one that runs is enough; with "
+                "etcd others find this process there, too")
+    ->type_name(index_place_type);
   add_duration_flag(app, "--member-ttl", flags.member_ttl,
                     "forget a member that is silent for longer");
   add_metrics_flags(app, flags.metrics, "port at which Prometheus finds /metrics; 0 is nowhere");

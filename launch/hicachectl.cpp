@@ -1,6 +1,7 @@
 // hicachectl: looks at a running cluster; attaches and detaches L3; names models; runs, replays and
 // compares op logs.
 
+#include "backends/index_addresses.hpp"
 #include "backends/index_link.hpp"
 #include "backends/member_lists.hpp"
 #include "base/units.hpp"
@@ -52,15 +53,15 @@ struct shard_status {
 };
 
 result<std::vector<shard_status>> ask_shards(const status_flags& flags) {
-  const auto where = rpc::parse_endpoints(flags.index);
-  if (!where)
-    return fail(ec::invalid_argument, "--index: " + where.error().detail);
   if (const auto checked = flags.tls.check(); !checked)
     return tl::unexpected{checked.error()};
+  auto addresses = index_addresses::open(flags.index, flags.tls);
+  if (!addresses)
+    return fail(ec::invalid_argument, "--index: " + addresses.error().detail);
   auto config = system_config{};
   auto system = caf::actor_system{config};
   const auto network = rpc_network{system, flags.tls};
-  auto link = index_link{system, network.connector(), *where};
+  auto link = index_link{system, network.connector(), std::move(*addresses)};
   const auto end = std::chrono::steady_clock::now() + flags.timeout;
   if (auto connected = link.connect(flags.timeout); !connected)
     return tl::unexpected{connected.error()};
@@ -219,7 +220,7 @@ int main(int argc, char** argv) {
   auto* status
     = app.add_subcommand("status", "members of the cluster, their segments, pages and bytes");
   status->add_option("--index", flags.index, "the cluster's index")
-    ->type_name("HOST:PORT")
+    ->type_name(index_place_type)
     ->capture_default_str();
   add_duration_flag(*status, "--timeout", flags.timeout, "how long to wait for the index");
   add_tls_flags(*status, flags.tls);

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "backends/index_link.hpp"
 #include "base/error.hpp"
+#include "rpc/endpoint.hpp"
 
 #include <string>
 

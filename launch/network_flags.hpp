@@ -9,6 +9,9 @@
 
 namespace hicache {
 
+/// What --index and --join take, for help; see backends/index_place.hpp.
+inline constexpr auto index_place_type = "HOST:PORT[,...]|srv://NAME|etcd://HOST:PORT/PREFIX";
+
 /// Adds --tls-cert, --tls-key and --tls-ca.
 void add_tls_flags(CLI::App& app, tls_files& tls);
 

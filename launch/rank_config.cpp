@@ -466,7 +466,7 @@ void add_rank_flags(CLI::App& app, rank_config& config) {
       "tp_lcm_size, force_remote_reads, replicas, host, eviction, high_watermark, "
       "low_watermark, pinned_share, tenant_share, zero_copy")
     ->type_name("JSON|@FILE");
-  add("--index", config.index, "the cluster's index")->type_name("HOST:PORT");
+  add("--index", config.index, "the cluster's index")->type_name(index_place_type);
   add_bytes_flag(app, "--segment-size", config.segment_bytes,
                  "memory that each rank lends to L3 (backend cluster)");
   add("--device", config.device, "where L1 lives: auto, cuda, cuda:N or host");

@@ -5,7 +5,8 @@
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-"$root/launch/install-packages.sh"
+# For tests alone, which start servers and skew clocks.
+"$root/launch/install-packages.sh" etcd-server dnsmasq-base faketime
 cd "$root"
 echo "Configuring and building build/release"
 cmake --preset release

@@ -4,6 +4,7 @@
 #include "actors/index.hpp"
 #include "tests/actors/fakes.hpp"
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -36,8 +37,13 @@ protected:
 
   static std::string address(uint16_t port) { return "10.0.0.1:" + std::to_string(port); }
 
-  directory_actor start(uint16_t port, std::vector<uint32_t> numbers,
+  directory_actor start(uint16_t port, const std::vector<uint32_t>& numbers,
                         std::vector<std::string> others = {}) {
+    return start(port, numbers, [others = std::move(others)] { return others; });
+  }
+
+  directory_actor start(uint16_t port, const std::vector<uint32_t>& numbers,
+                        std::function<std::vector<std::string>()> others) {
     auto options = directory_options{};
     for (const auto number : numbers)
       options.shards.emplace(number, spawn(index, index_options{10s, &clock}));
@@ -91,6 +97,27 @@ TEST_F(DirectoryTest, ProcessesThatJoinOneAreKnownToAll) {
   const auto all = shard_map{{{0, address(1), 1}, {1, address(2), 1}, {2, address(3), 1}}};
   for (const auto& each : {one, two, three})
     EXPECT_EQ(map_of(each), all);
+}
+
+TEST_F(DirectoryTest, JoinsProcessesThatAreNamedLaterAndForgetsThoseThatAreNamedNoMore) {
+  const auto named = std::make_shared<std::vector<std::string>>();
+  const auto one = start(1, {0}, [named] { return *named; });
+  named->push_back(address(2));
+  advance_in_steps(2s, 2);
+  named->clear();
+  advance_in_steps(2s, 2);
+  const auto two = start(2, {1});
+  advance_in_steps(2s, 2);
+  EXPECT_EQ(map_of(one).shards.size(), 1u);
+  named->push_back(address(2));
+  advance_in_steps(2s, 2);
+  EXPECT_EQ(map_of(one), (shard_map{{{0, address(1), 1}, {1, address(2), 1}}}));
+  EXPECT_EQ(map_of(two), map_of(one));
+  named->clear();
+  advance_in_steps(2s, 2);
+  tell(one, atom::shards_v, shard_map{{{2, address(3), 1}}});
+  advance_in_steps(2s, 2);
+  EXPECT_EQ(map_of(two).shards.size(), 3u) << "whom the map names is not forgotten";
 }
 
 TEST_F(DirectoryTest, OneThatBeginsAnewIsToldByTheOthers) {

@@ -28,7 +28,7 @@ public:
     front_ = system_.spawn(run_front, shard_, is_silent_);
     auto options = directory_options{};
     options.shards.emplace(number, front_);
-    options.others = std::move(others);
+    options.others = [others = std::move(others)] { return others; };
     options.pause = std::chrono::milliseconds{50};
     options.connector = network_.connector();
     directory_ = system_.spawn(directory, std::move(options));

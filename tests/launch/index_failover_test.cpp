@@ -1,10 +1,15 @@
-// Two processes of the index, one of which dies or hangs.
+// Two processes of the index, one of which dies or hangs; and an index that is found anew.
 
+#include "backends/index_addresses.hpp"
 #include "tests/backends/backend_support.hpp"
 #include "tests/launch/cluster_support.hpp"
 
+#include <gmock/gmock.h>
+
 #include <chrono>
+#include <mutex>
 #include <optional>
+#include <thread>
 
 namespace hicache::test {
 namespace {
@@ -109,6 +114,85 @@ TEST_F(IndexFailoverTest, AShardThatDoesNotAnswerIsWaitedForOnceInAWhile) {
   EXPECT_EQ(found(), all);
   // More than sixty look-ups; without the second keepers each would take its deadline.
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 15s);
+}
+
+/// Says what the test wants it to say.
+class told_source final : public address_source {
+public:
+  struct place {
+    std::mutex mutex;
+    std::vector<std::string> addresses;
+  };
+
+  explicit told_source(std::shared_ptr<place> where) : where_(std::move(where)) {}
+
+  result<address_answer> ask(const std::string&, interruption&) override {
+    const auto lock = std::lock_guard{where_->mutex};
+    return address_answer{where_->addresses, 60s, {}};
+  }
+
+private:
+  std::shared_ptr<place> where_;
+};
+
+class IndexDiscoveryTest : public testing::Test {
+protected:
+  /// From now on the index is said to be there.
+  void tell(const std::string& address) {
+    {
+      const auto lock = std::lock_guard{told_->mutex};
+      told_->addresses = {address};
+    }
+    // Makes it ask at once.
+    addresses_->announce(std::to_string(++times_));
+  }
+
+  std::string reached() const {
+    const auto view = link_.view();
+    return view->is_whole() ? view->addresses.front() : std::string{};
+  }
+
+  void wait_until_reached(const std::string& address) const {
+    const auto end = std::chrono::steady_clock::now() + 20s;
+    while (reached() != address) {
+      ASSERT_LT(std::chrono::steady_clock::now(), end);
+      std::this_thread::yield();
+    }
+  }
+
+  std::shared_ptr<told_source::place> told_ = std::make_shared<told_source::place>();
+  uint64_t times_ = 0;
+  system_config config_;
+  caf::actor_system system_{config_};
+  rpc_network network_{system_, {}};
+  std::shared_ptr<index_addresses> addresses_
+    = std::make_shared<index_addresses>("the source", std::make_unique<told_source>(told_));
+  index_link link_{system_, network_.connector(), addresses_};
+};
+
+TEST_F(IndexDiscoveryTest, NoAddressIsOneSentenceAboutTheSource) {
+  const auto refused = link_.connect(100ms);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ec::peer_unreachable);
+  EXPECT_THAT(refused.error().detail, testing::HasSubstr("no index answers at the source"));
+}
+
+TEST_F(IndexDiscoveryTest, AnAddressThatComesLaterIsReached) {
+  const auto index = local_index{};
+  tell(index.address());
+  EXPECT_TRUE(link_.connect(20s));
+  EXPECT_EQ(reached(), index.address());
+}
+
+TEST_F(IndexDiscoveryTest, AnIndexThatDiesIsLookedForWhereTheSourceSaysThen) {
+  auto first = std::make_optional<local_index>();
+  tell(first->address());
+  ASSERT_TRUE(link_.connect(20s));
+  first.reset();
+  // Its shard has the same number and begins with the same epoch, and nobody tells it of the other.
+  const auto second = local_index{};
+  tell(second.address());
+  wait_until_reached(second.address());
 }
 
 } // namespace

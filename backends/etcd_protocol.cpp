@@ -1,0 +1,105 @@
+#include "backends/etcd_protocol.hpp"
+
+#include "backends/index_addresses.hpp"
+#include "rpc/endpoint.hpp"
+
+#include <absl/strings/escaping.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+
+namespace hicache::etcd {
+
+namespace {
+
+using nlohmann::json;
+
+/// Of what etcd says in one refusal.
+constexpr auto refusal_bytes = size_t{200};
+
+std::string base64(const std::string& bytes) {
+  return absl::Base64Escape(bytes);
+}
+
+/// 64-bit integers are strings in etcd's JSON.
+std::string number_of(const json& value) {
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+/// @param read Takes what it wants from the answer; may throw.
+template <class Read>
+auto parse(const std::string& body, Read read) -> result<decltype(read(json{}))> {
+  try {
+    return read(json::parse(body));
+  } catch (const json::exception&) {
+    return fail(ec::malformed_message, "etcd's answer is malformed");
+  }
+}
+
+} // namespace
+
+request list_request(const std::string& prefix) {
+  // Up to the byte after the slash.
+  return {"/v3/kv/range", json{{"key", base64(prefix + "/")},
+                               {"range_end", base64(prefix + "0")},
+                               {"limit", std::to_string(source_addresses)},
+                               {"serializable", true}}
+                            .dump()};
+}
+
+request lease_request(std::chrono::seconds time) {
+  return {"/v3/lease/grant", json{{"TTL", std::to_string(time.count())}}.dump()};
+}
+
+request refresh_request(const std::string& lease) {
+  return {"/v3/lease/keepalive", json{{"ID", lease}}.dump()};
+}
+
+request revoke_request(const std::string& lease) {
+  return {"/v3/lease/revoke", json{{"ID", lease}}.dump()};
+}
+
+request put_request(const std::string& prefix, const std::string& address,
+                    const std::string& lease) {
+  return {
+    "/v3/kv/put",
+    json{{"key", base64(prefix + "/" + address)}, {"value", base64(address)}, {"lease", lease}}
+      .dump()};
+}
+
+result<std::vector<std::string>> read_list(const std::string& body) {
+  return parse(body, [](const json& answer) {
+    auto addresses = std::vector<std::string>{};
+    for (const auto& pair : answer.value("kvs", json::array())) {
+      auto address = std::string{};
+      // What others have put there is theirs.
+      if (absl::Base64Unescape(pair.value("value", std::string{}), &address)
+          && rpc::parse_endpoint(address))
+        addresses.push_back(std::move(address));
+    }
+    std::ranges::sort(addresses);
+    return addresses;
+  });
+}
+
+result<std::string> read_lease(const std::string& body) {
+  return parse(body, [](const json& answer) { return number_of(answer.at("ID")); });
+}
+
+result<bool> read_refresh(const std::string& body) {
+  return parse(body, [](const json& answer) {
+    const auto& lease = answer.at("result");
+    lease.at("ID");
+    return lease.contains("TTL"); // Without one it is gone.
+  });
+}
+
+std::string read_refusal(const std::string& body) {
+  const auto text = parse(body, [](const json& answer) {
+    const auto& why = answer.at("error");
+    return why.is_string() ? why.get<std::string>() : answer.at("message").get<std::string>();
+  });
+  return text.value_or(body).substr(0, refusal_bytes);
+}
+
+} // namespace hicache::etcd

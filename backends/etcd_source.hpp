@@ -1,0 +1,45 @@
+#pragma once
+
+#include "backends/etcd_protocol.hpp"
+#include "backends/index_addresses.hpp"
+#include "backends/index_place.hpp"
+
+#include <cstddef>
+#include <string>
+
+namespace hicache {
+
+/// What processes of the index have put into etcd, under leases that they refresh.
+class etcd_source final : public address_source {
+public:
+  /// @param tls For the connections to etcd, unless it is empty; read anew for each of them.
+  etcd_source(etcd_place place, tls_files tls) : place_(std::move(place)), tls_(std::move(tls)) {}
+
+  result<address_answer> ask(const std::string& own, interruption& stop) override;
+
+  void leave() override;
+
+private:
+  class connection;
+
+  result<address_answer> ask_server(const rpc::endpoint& server, const std::string& own,
+                                    interruption& stop);
+
+  result<address_answer> ask_at(connection& server, const std::string& own);
+
+  /// Sees to it that there is a lease.
+  result<void> hold_lease(connection& server);
+
+  const etcd_place place_;
+  const tls_files tls_;
+  /// The server that answered last.
+  size_t at_ = 0;
+  /// Its number; empty if it did not answer.
+  std::string number_;
+  /// Empty: none.
+  std::string lease_;
+  /// Under the lease.
+  bool is_put_ = false;
+};
+
+} // namespace hicache

@@ -1,0 +1,39 @@
+#include "backends/interruption.hpp"
+
+#include "base/check.hpp"
+
+#include <fcntl.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdint>
+
+namespace hicache {
+
+interruption::interruption() : event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  HICACHE_CHECK(event_);
+}
+
+void interruption::raise() {
+  raised_.store(true, std::memory_order_release);
+  const auto one = uint64_t{1};
+  [[maybe_unused]] const auto written = write(event_.get(), &one, sizeof(one));
+  const auto lock = std::lock_guard{mutex_};
+  if (socket_)
+    shutdown(socket_.get(), SHUT_RDWR);
+}
+
+void interruption::guard(int socket) {
+  const auto lock = std::lock_guard{mutex_};
+  socket_ = unique_fd{fcntl(socket, F_DUPFD_CLOEXEC, 0)};
+  if (is_raised())
+    shutdown(socket_.get(), SHUT_RDWR);
+}
+
+void interruption::unguard() {
+  const auto lock = std::lock_guard{mutex_};
+  socket_ = {};
+}
+
+} // namespace hicache

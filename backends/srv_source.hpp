@@ -1,0 +1,20 @@
+#pragma once
+
+#include "backends/index_addresses.hpp"
+#include "backends/index_place.hpp"
+
+namespace hicache {
+
+/// The targets of an SRV record. All are asked at once, so priorities and weights count for
+/// nothing.
+class srv_source final : public address_source {
+public:
+  explicit srv_source(srv_place place) : place_(std::move(place)) {}
+
+  result<address_answer> ask(const std::string& own, interruption& stop) override;
+
+private:
+  const srv_place place_;
+};
+
+} // namespace hicache
