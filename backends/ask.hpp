@@ -5,10 +5,14 @@
 #include "messages/caf_error.hpp"
 
 #include <caf/actor_system.hpp>
+#include <caf/after.hpp>
+#include <caf/blocking_actor.hpp>
 #include <caf/scoped_actor.hpp>
+#include <caf/sec.hpp>
 
 #include <algorithm>
 #include <chrono>
+#include <type_traits>
 #include <utility>
 
 namespace hicache {
@@ -21,6 +25,22 @@ inline caf::timespan time_left(const clock_source& clock, time_point deadline) {
   return std::min(left, caf::timespan{std::chrono::hours{1}});
 }
 
+/// Waits for the answer to a request that was sent with caf::infinite, up to a timeout, after which
+/// on_error is called with caf::sec::request_timeout. A timeout of the request itself would wake
+/// the thread of CAF's clock each time.
+template <class Response, class OnAnswer, class OnError>
+void receive_within(caf::scoped_actor& self, Response& answer, caf::timespan timeout,
+                    OnAnswer on_answer, OnError on_error) {
+  auto once = caf::blocking_actor::accept_one_cond{};
+  const auto on_timeout = [&on_error] {
+    auto err = caf::make_error(caf::sec::request_timeout);
+    on_error(err);
+  };
+  self->varargs_receive(
+    once, answer.id(), std::move(on_answer), [&on_error](caf::error& err) { on_error(err); },
+    caf::after(timeout) >> on_timeout);
+}
+
 /// Asks an actor and waits for its answer. For threads that are no actors.
 /// @param timeout caf::infinite, or for how long.
 template <class Answer, class Handle, class Time, class... Args>
@@ -28,9 +48,13 @@ result<Answer> ask(caf::actor_system& system, const Handle& to, const Time& time
                    Args&&... args) {
   auto self = caf::scoped_actor{system};
   auto answer = result<Answer>{};
-  self->request(to, timeout, std::forward<Args>(args)...)
-    .receive([&](Answer& x) { answer = std::move(x); },
-             [&](caf::error& err) { answer = tl::unexpected{from_caf(err)}; });
+  const auto on_answer = [&answer](Answer& x) { answer = std::move(x); };
+  const auto on_error = [&answer](caf::error& err) { answer = tl::unexpected{from_caf(err)}; };
+  auto response = self->request(to, caf::infinite, std::forward<Args>(args)...);
+  if constexpr (std::is_same_v<Time, caf::infinite_t>)
+    response.receive(on_answer, on_error);
+  else
+    receive_within(self, response, timeout, on_answer, on_error);
   return answer;
 }
 

@@ -72,18 +72,19 @@ index_lookup::outcome index_lookup::ask(const index_view& view, std::span<const 
   auto self = caf::scoped_actor{system_};
   auto made = outcome{};
   const auto left = time_left(clock_, deadline);
-  const auto send = [&](size_t shard, caf::timespan granted, std::span<const size_t> part) {
+  const auto asked = std::chrono::steady_clock::now();
+  const auto send = [&](size_t shard, std::span<const size_t> part) {
     auto batch = key_batch{};
     batch.keys.reserve(part.size());
     for (const auto at : part)
       batch.keys.push_back(keys[at]);
-    return self->request(view.shards[shard], granted, atom::locate_v, std::move(batch));
+    return self->request(view.shards[shard], caf::infinite, atom::locate_v, std::move(batch));
   };
   struct question {
     size_t shard = 0;
     caf::timespan granted;
     std::span<const size_t> part;
-    decltype(send({}, {}, {})) answer;
+    decltype(send({}, {})) answer;
   };
   // All questions first, so that the shards work side by side.
   auto questions = std::vector<question>{};
@@ -94,7 +95,7 @@ index_lookup::outcome index_lookup::ask(const index_view& view, std::span<const 
     for (auto begin = size_t{0}; begin < list.size(); begin += limits::index_batch_keys) {
       const auto part
         = list.subspan(begin, std::min(limits::index_batch_keys, list.size() - begin));
-      questions.push_back({shard, granted, part, send(shard, granted, part)});
+      questions.push_back({shard, granted, part, send(shard, part)});
     }
   }
   for (auto& [shard, granted, part, answer] : questions) {
@@ -116,7 +117,8 @@ index_lookup::outcome index_lookup::ask(const index_view& view, std::span<const 
       failed(to, err, granted);
       made.failed.insert(made.failed.end(), part.begin(), part.end());
     };
-    answer.receive(on_answer, on_error);
+    const auto waited = std::chrono::steady_clock::now() - asked;
+    receive_within(self, answer, std::max(granted - waited, caf::timespan{0}), on_answer, on_error);
   }
   return made;
 }

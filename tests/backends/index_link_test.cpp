@@ -1,5 +1,6 @@
 // How a process finds the shards of the index, against a directory that is in this process.
 
+#include "backends/index_addresses.hpp"
 #include "backends/index_link.hpp"
 #include "messages/caf_error.hpp"
 #include "messages/system_config.hpp"
@@ -13,6 +14,7 @@
 #include <chrono>
 #include <future>
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace hicache {
@@ -66,7 +68,9 @@ TEST(IndexLinkTest, WhoMayTellNothingAsksOnlyAndKeepsItsShards) {
   const auto directory = system.spawn(run_strict_directory, shard, seen);
   const auto connector = system.spawn(run_connector, directory);
   {
-    auto link = index_link{system, connector, {{"127.0.0.1", 1}}};
+    auto link
+      = index_link{system, connector,
+                   std::make_shared<index_addresses>(std::vector<std::string>{"127.0.0.1:1"})};
     ASSERT_TRUE(link.connect(20s));
     // First of the address that the user named, then of the one in the map; and when the map is
     // another one than the last.
