@@ -208,8 +208,8 @@ void index_world::heal() {
 
 bool index_world::is_quiet() const {
   return pending_ == 0 && std::ranges::none_of(shards_, [](const simulated_shard& x) {
-    return x.is_reaping || x.suspended > 0;
-  });
+           return x.is_reaping || x.suspended > 0;
+         });
 }
 
 // -- members ------------------------------------------------------------------
