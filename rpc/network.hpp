@@ -51,8 +51,8 @@ struct index_serving {
 /// This process's way to others and theirs to it: Cap'n Proto RPC, on one thread of its own, which
 /// listens, connects and waits for answers. Actors of other processes look like actors of this one:
 /// a request to them is answered, or fails as it would here, with the code that the other actor
-/// gave, or with peer_unreachable, deadline_exceeded or stopping. Actors that are not detached go on
-/// with answers on that thread. Any thread.
+/// gave, or with peer_unreachable, deadline_exceeded or stopping. Actors that are not detached go
+/// on with answers on that thread. Any thread.
 class rpc_network {
 public:
   /// @param system Must outlive this.

@@ -4,6 +4,7 @@
 #include "messages/caf_error.hpp"
 #include "tests/actors/segment_fixture.hpp"
 
+#include <chrono>
 #include <deque>
 #include <set>
 
@@ -11,6 +12,7 @@ namespace hicache {
 namespace {
 
 using namespace hicache::test;
+using namespace std::chrono_literals;
 
 /// An index that answers announcements when the test says so.
 struct slow_index {

@@ -13,16 +13,14 @@
 
 namespace hicache::test {
 
-using namespace std::chrono_literals;
-
-constexpr auto slot_bytes = uint64_t{192};
+inline constexpr auto slot_bytes = uint64_t{192};
 
 /// A segment and the index it reports to.
 class SegmentTest : public actor_test {
 protected:
   ~SegmentTest() override { stop_all(); }
 
-  void start_index() { index_ = spawn(index, index_options{10s, &clock}); }
+  void start_index() { index_ = spawn(index, index_options{std::chrono::seconds{10}, &clock}); }
 
   void start_segment(uint32_t slots, uint64_t member = 1) {
     memory_.assign(slots * slot_bytes, std::byte{0xee});
@@ -33,7 +31,7 @@ protected:
     options.mounts.index_lost = [this](const index_actor&) { ++index_lost_; };
     options.mounts.reach = [this](const member_info&) { return other_member(); };
     options.mounts.index_heard = [this](uint64_t digest) { heard_ = digest; };
-    options.mounts.timeout = 2s;
+    options.mounts.timeout = std::chrono::seconds{2};
     options.memory = memory_;
     options.figures = figures_;
     options.clock = &clock;
