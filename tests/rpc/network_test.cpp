@@ -146,10 +146,11 @@ TEST_P(NetworkTest, APeerThatGoesIsNoticedByTheActorsThatWatchIt) {
   EXPECT_EQ(lost.wait_for(10s), std::future_status::ready);
 }
 
-/// Asks a shard so many times, one after the other, and notes where it goes on.
+using thread_ids = std::set<std::thread::id>;
+
+/// Asks a shard so many times, one after the other, and tells where it went on.
 void ask_on(caf::event_based_actor* self, const index_actor& at, int times,
-            std::shared_ptr<std::promise<std::set<std::thread::id>>> done,
-            std::set<std::thread::id> threads) {
+            std::shared_ptr<std::promise<thread_ids>> done, thread_ids threads) {
   if (times == 0)
     return done->set_value(std::move(threads));
   self->request(at, caf::infinite, atom::locate_v, key_batch{{key_of(1)}})

@@ -76,7 +76,7 @@ class ClusterTest(SystemTest):
         doomed = self.start_replay("doomed", 2, *self.flags(address, "--linger", "forever"))
         doomed.wait_for("requests in")
         self.assertEqual(len(self.status(address)["members"]), 2)
-        survivor = self.start_replay("survivor", 2, *self.flags(address, "--prefill-tokens-per-second", "400000",
+        survivor = self.start_replay("survivor", 2, *self.flags(address, "--prefill-tokens-per-second", "400000", "--linger", "forever",
                                                                config='"prefetch_threshold": 64, "force_remote_reads": true'))
         deadline = time.monotonic() + 30
         while len(self.status(address)["members"]) < 4 and time.monotonic() < deadline:
@@ -93,12 +93,15 @@ class ClusterTest(SystemTest):
             time.sleep(0.02)
         self.assertLess(time.monotonic() - killed, 2.5, "the index forgets dead members within the ttl")
         self.assertEqual(len(self.status(address)["members"]), 2)
-        self.assertEqual(survivor.wait(), 0, survivor.text())
+        survivor.wait_for("requests in")
         report = self.read_report(survivor)
         self.assert_clean(report)
         self.assertGreater(report["cached_tokens"]["l3"], 0)
         self.assertNotEqual(doomed.wait(30), 0)
-        self.assert_all_gone(doomed)
+        survivor.terminate()
+        survivor.wait(30)
+        for program in (doomed, survivor):
+            self.assert_all_gone(program)
         index.terminate()
         self.assertEqual(index.wait(10), 0)
 
