@@ -34,12 +34,12 @@ struct shard_state {
   explicit shard_state(index_actor::pointer) {}
 
   std::shared_ptr<sightings> seen;
-  /// Look-ups that are never answered.
+  /// Look-ups that wait for a poll.
   std::vector<caf::typed_response_promise<placements>> held;
 };
 
 /// Answers each look-up with one replica a key, which holds the number of the key's first byte; one
-/// of no keys never.
+/// of no keys at the next poll.
 inline index_actor::behavior_type run_shard(index_actor::stateful_pointer<shard_state> self,
                                             std::shared_ptr<sightings> seen) {
   self->state.seen = std::move(seen);
@@ -73,7 +73,11 @@ inline index_actor::behavior_type run_shard(index_actor::stateful_pointer<shard_
     [](atom::members, const member_query&) { return member_list{}; },
     [](atom::status, const status_query&) { return index_status{}; },
     [](atom::shards, uint64_t) {},
-    [](atom::poll) {},
+    [self](atom::poll) {
+      for (auto& each : self->state.held)
+        each.deliver(placements{});
+      self->state.held.clear();
+    },
     [](atom::drop) {},
   };
 }
