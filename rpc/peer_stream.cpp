@@ -15,14 +15,23 @@ capnp::ReaderOptions receive_bounds() {
 }
 
 kj::Promise<kj::Maybe<capnp::MessageReaderAndFds>>
-peer_stream::tryReadMessage(kj::ArrayPtr<kj::AutoCloseFd> descriptors, capnp::ReaderOptions options,
+peer_stream::read(capnp::ReaderOptions options, kj::ArrayPtr<capnp::word> scratch) {
+  using read_message = kj::Maybe<capnp::MessageReaderAndFds>;
+  return capnp::tryReadMessage(input_, options, scratch)
+    .then([](kj::Maybe<kj::Own<capnp::MessageReader>>&& message) -> read_message {
+      KJ_IF_MAYBE (one, message)
+        return capnp::MessageReaderAndFds{kj::mv(*one), nullptr};
+      return nullptr;
+    });
+}
+
+kj::Promise<kj::Maybe<capnp::MessageReaderAndFds>>
+peer_stream::tryReadMessage(kj::ArrayPtr<kj::AutoCloseFd>, capnp::ReaderOptions options,
                             kj::ArrayPtr<capnp::word> scratch) {
   using read_message = kj::Maybe<capnp::MessageReaderAndFds>;
   auto next = network_ != nullptr && network_->getCurrentQueueSize() > rpc::limits::unsent_bytes
-                ? has_room().then([this, descriptors, options, scratch] {
-                    return inner_.tryReadMessage(descriptors, options, scratch);
-                  })
-                : inner_.tryReadMessage(descriptors, options, scratch);
+                ? has_room().then([=, this] { return read(options, scratch); })
+                : read(options, scratch);
   return next.then(
     [this](read_message&& message) {
       KJ_IF_MAYBE (one, message)

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "rpc/read_ahead.hpp"
+
 #include <capnp/rpc-twoparty.h>
 #include <capnp/serialize-async.h>
 #include <kj/async-io.h>
@@ -15,7 +17,7 @@ capnp::ReaderOptions receive_bounds();
 /// nothing more is read from it, so that its requests cost no more memory than it has sent.
 class peer_stream final : public capnp::MessageStream {
 public:
-  explicit peer_stream(kj::AsyncIoStream& stream) : inner_(stream) {}
+  explicit peer_stream(kj::AsyncIoStream& stream) : input_(stream), inner_(stream) {}
 
   /// What holds the messages that wait to be sent; from now on reading waits for it.
   /// @param network Must outlive the messages of this stream.
@@ -50,6 +52,10 @@ private:
   /// Ready when the peer has taken enough of what it is sent.
   kj::Promise<void> has_room();
 
+  kj::Promise<kj::Maybe<capnp::MessageReaderAndFds>> read(capnp::ReaderOptions options,
+                                                          kj::ArrayPtr<capnp::word> scratch);
+
+  read_ahead input_;
   capnp::AsyncIoMessageStream inner_;
   capnp::TwoPartyVatNetwork* network_ = nullptr;
   size_t questions_ = 0;
