@@ -3,8 +3,6 @@
 #include "backends/ask.hpp"
 #include "base/limits.hpp"
 
-#include <caf/scoped_actor.hpp>
-
 #include <algorithm>
 #include <numeric>
 #include <optional>
@@ -69,8 +67,11 @@ lookup_answer index_lookup::locate(std::span<const page_key> keys, time_point de
 index_lookup::outcome index_lookup::ask(const index_view& view, std::span<const page_key> keys,
                                         const shard_lists& lists, const std::vector<bool>& hedged,
                                         time_point deadline, placements& where) {
-  auto self = caf::scoped_actor{system_};
   auto made = outcome{};
+  if (std::ranges::all_of(lists, &std::vector<size_t>::empty))
+    return made;
+  auto asker = take_asker();
+  auto& self = *asker;
   const auto left = time_left(clock_, deadline);
   const auto asked = std::chrono::steady_clock::now();
   const auto send = [&](size_t shard, std::span<const size_t> part) {
@@ -120,7 +121,20 @@ index_lookup::outcome index_lookup::ask(const index_view& view, std::span<const 
     const auto waited = std::chrono::steady_clock::now() - asked;
     receive_within(self, answer, std::max(granted - waited, caf::timespan{0}), on_answer, on_error);
   }
+  if (made.failed.empty()) { // Else an answer may come yet.
+    const auto guard = std::lock_guard{mutex_};
+    idle_.push_back(std::move(asker));
+  }
   return made;
+}
+
+index_lookup::asker_ptr index_lookup::take_asker() {
+  const auto guard = std::lock_guard{mutex_};
+  if (idle_.empty())
+    return std::make_unique<caf::scoped_actor>(system_, true);
+  auto last = std::move(idle_.back());
+  idle_.pop_back();
+  return last;
 }
 
 bool index_lookup::is_slow(const index_actor& shard) {

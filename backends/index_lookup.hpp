@@ -5,8 +5,10 @@
 
 #include <caf/actor_addr.hpp>
 #include <caf/actor_system.hpp>
+#include <caf/scoped_actor.hpp>
 
 #include <map>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <vector>
@@ -33,6 +35,8 @@ public:
   lookup_answer locate(std::span<const page_key> keys, time_point deadline);
 
 private:
+  using asker_ptr = std::unique_ptr<caf::scoped_actor>;
+
   /// Positions of the keys that each shard is asked for.
   using shard_lists = std::vector<std::vector<size_t>>;
 
@@ -49,6 +53,9 @@ private:
   outcome ask(const index_view& view, std::span<const page_key> keys, const shard_lists& lists,
               const std::vector<bool>& hedged, time_point deadline, placements& where);
 
+  /// Who asks on behalf of a thread.
+  asker_ptr take_asker();
+
   bool is_slow(const index_actor& shard);
 
   /// @param granted What the shard had to answer.
@@ -60,6 +67,9 @@ private:
   std::mutex mutex_; // Guards what follows.
   /// Shards that let somebody wait, and until when the other keepers are asked first.
   std::map<caf::actor_addr, time_point> slow_;
+  /// Those that nobody uses. They are kept because an actor that ends wakes the thread of CAF's
+  /// clock, which takes a good part of the time of a look-up.
+  std::vector<asker_ptr> idle_;
 };
 
 } // namespace hicache

@@ -3,9 +3,17 @@
 #include "rpc/limits.hpp"
 
 #include <capnp/rpc.capnp.h>
+#include <capnp/serialize.h>
 #include <kj/debug.h>
 
 namespace hicache {
+
+namespace {
+
+/// Bytes of messages that are written together: some look-ups of 128 keys.
+constexpr auto gathered_bytes = size_t{8} << 10;
+
+} // namespace
 
 capnp::ReaderOptions receive_bounds() {
   auto options = capnp::ReaderOptions{};
@@ -64,16 +72,55 @@ void peer_stream::count(capnp::MessageReader& message) {
 }
 
 kj::Promise<void>
-peer_stream::writeMessage(kj::ArrayPtr<const int> descriptors,
+peer_stream::writeMessage(kj::ArrayPtr<const int>,
                           kj::ArrayPtr<const kj::ArrayPtr<const capnp::word>> segments) {
   if (waiting_) // One message after the other is written, so this one follows one that was taken.
     waiting_->fulfill();
-  return inner_.writeMessage(descriptors, segments);
+  const auto is_first = gathered_.empty();
+  gathered_.addAll(capnp::messageToFlatArray(segments).asBytes());
+  const auto is_enough = gathered_.size() >= gathered_bytes;
+  if (is_writing_)
+    return is_enough ? flushed_.addBranch() : kj::Promise<void>{kj::READY_NOW};
+  if (is_enough)
+    flushed_ = flush().fork();
+  else if (is_first)
+    idle_flush_ = kj::evalLast([this] {
+                    if (!is_writing_ && !gathered_.empty())
+                      flushed_ = flush().fork();
+                  }).eagerlyEvaluate(nullptr);
+  return kj::READY_NOW;
 }
 
 kj::Promise<void> peer_stream::writeMessages(
   kj::ArrayPtr<kj::ArrayPtr<const kj::ArrayPtr<const capnp::word>>> messages) {
-  return inner_.writeMessages(messages);
+  auto done = kj::Promise<void>{kj::READY_NOW};
+  for (const auto& each : messages)
+    done = writeMessage(nullptr, each);
+  return done;
+}
+
+kj::Promise<void> peer_stream::flush() {
+  is_writing_ = true;
+  auto bytes = gathered_.releaseAsArray();
+  auto written = stream_.write(bytes.begin(), bytes.size());
+  return written.attach(kj::mv(bytes))
+    .then(
+      [this]() -> kj::Promise<void> {
+        if (!gathered_.empty())
+          return flush();
+        is_writing_ = false;
+        return kj::READY_NOW;
+      },
+      [this](kj::Exception&& ex) -> kj::Promise<void> {
+        stream_.abortRead(); // Nobody may write again, but somebody reads.
+        return kj::mv(ex);
+      });
+}
+
+kj::Promise<void> peer_stream::end() {
+  if (!is_writing_ && !gathered_.empty())
+    flushed_ = flush().fork();
+  return flushed_.addBranch().then([this] { return inner_.end(); });
 }
 
 kj::Promise<void> peer_stream::has_room() {
