@@ -6,8 +6,7 @@
 #include "rpc/loop.hpp"
 #include "rpc/network.hpp"
 #include "rpc/services.capnp.h"
-#include "tests/rpc/process.hpp"
-#include "tests/rpc/served_actors.hpp"
+#include "tests/rpc/serving_test.hpp"
 
 #include <caf/actor_cast.hpp>
 #include <caf/actor_system.hpp>
@@ -48,70 +47,14 @@ page_key key_of(uint8_t first) {
   return key;
 }
 
-class NetworkTest : public ::testing::TestWithParam<bool> {
-protected:
-  /// @param inside Whether the shard runs on the network's thread.
-  void serve(bool inside = true) {
-    shard_ = server_->system.spawn(run_shard, seen_);
-    directory_ = server_->system.spawn(run_directory, shard_);
-    member_ = server_->system.spawn(run_member, seen_);
-    auto at = rpc_network::listen({"127.0.0.1", 0}).value();
-    address_ = to_string(at.where());
-    server_->network.serve(std::move(at), directory_, {inside, 2s});
-    auto member_at = rpc_network::listen({"127.0.0.1", 0}).value();
-    member_address_ = to_string(member_at.where());
-    server_->network.serve(std::move(member_at), member_);
-  }
-
-  void TearDown() override {
-    client_.reset();
-    if (!server_)
-      return;
-    server_->network.stop_serving();
-    for (const auto& each :
-         {caf::actor_cast<caf::actor>(shard_), caf::actor_cast<caf::actor>(directory_),
-          caf::actor_cast<caf::actor>(member_)})
-      if (each)
-        caf::anon_send_exit(each, caf::exit_reason::user_shutdown);
-  }
-
-  template <class Answer, class Handle, class... Args>
-  result<Answer> ask(const Handle& to, Args... args) {
-    return ask_of<Answer>(*client_, to, std::move(args)...);
-  }
-
-  result<directory_actor> connect() {
-    auto found
-      = ask<caf::strong_actor_ptr>(client_->network.connector(), atom::connect_v, address_);
-    if (!found)
-      return tl::unexpected{found.error()};
-    return caf::actor_cast<directory_actor>(*found);
-  }
-
-  index_actor shard() {
-    const auto directory = connect();
-    EXPECT_TRUE(directory) << to_string(directory.error());
-    auto found = ask<caf::strong_actor_ptr>(*directory, atom::locate_v, uint32_t{0});
-    EXPECT_TRUE(found) << to_string(found.error());
-    return caf::actor_cast<index_actor>(*found);
-  }
-
-  std::shared_ptr<sightings> seen_ = std::make_shared<sightings>();
-  std::unique_ptr<process> server_ = std::make_unique<process>();
-  std::unique_ptr<process> client_ = std::make_unique<process>();
-  index_actor shard_;
-  directory_actor directory_;
-  member_actor member_;
-  std::string address_;
-  std::string member_address_;
-};
+class NetworkTest : public ServingTest, public ::testing::WithParamInterface<bool> {};
 
 INSTANTIATE_TEST_SUITE_P(Places, NetworkTest, ::testing::Bool(), [](const auto& x) {
   return x.param ? "OnTheNetworksThread" : "OnThePool";
 });
 
 TEST_P(NetworkTest, RequestsReachActorsOfAnotherProcess) {
-  serve(GetParam());
+  serve({GetParam(), 2s});
   const auto directory = connect();
   ASSERT_TRUE(directory) << to_string(directory.error());
   const auto map = shard_map{{{4, "here:1", 10}}};
@@ -126,7 +69,7 @@ TEST_P(NetworkTest, RequestsReachActorsOfAnotherProcess) {
 }
 
 TEST_P(NetworkTest, ErrorsArriveWithCodeAndDetail) {
-  serve(GetParam());
+  serve({GetParam(), 2s});
   const auto at = shard();
   const auto refused = ask<membership>(at, atom::mount_v, member_info{});
   ASSERT_FALSE(refused);
@@ -136,7 +79,7 @@ TEST_P(NetworkTest, ErrorsArriveWithCodeAndDetail) {
 }
 
 TEST_P(NetworkTest, APeerThatGoesIsNoticedByTheActorsThatWatchIt) {
-  serve(GetParam());
+  serve({GetParam(), 2s});
   auto info = member_info{};
   info.member = 1;
   ASSERT_TRUE(ask<membership>(shard(), atom::mount_v, info));

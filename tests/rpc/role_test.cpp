@@ -3,8 +3,7 @@
 #include "rpc/network.hpp"
 #include "tests/backends/temporary_folder.hpp"
 #include "tests/rpc/authority.hpp"
-#include "tests/rpc/process.hpp"
-#include "tests/rpc/served_actors.hpp"
+#include "tests/rpc/serving_test.hpp"
 
 #include <caf/actor_cast.hpp>
 #include <caf/send.hpp>
@@ -23,18 +22,8 @@ namespace {
 using namespace std::chrono_literals;
 using namespace hicache::test;
 
-class RoleTest : public ::testing::Test {
+class RoleTest : public ServingTest {
 protected:
-  void TearDown() override {
-    if (!server_)
-      return;
-    server_->network.stop_serving();
-    for (const auto& each :
-         {caf::actor_cast<caf::actor>(shard_), caf::actor_cast<caf::actor>(directory_),
-          caf::actor_cast<caf::actor>(member_)})
-      caf::anon_send_exit(each, caf::exit_reason::user_shutdown);
-  }
-
   tls_files files_of(const std::string& name, const std::vector<std::string>& units) const {
     const auto path = folder_.path() + "/" + name;
     std::filesystem::create_directories(path);
@@ -42,34 +31,17 @@ protected:
   }
 
   void serve(const std::vector<std::string>& units) {
-    server_ = std::make_unique<process>(files_of("server", units));
-    shard_ = server_->system.spawn(run_shard, seen_);
-    directory_ = server_->system.spawn(run_directory, shard_);
-    member_ = server_->system.spawn(run_member, seen_);
-    auto at = rpc_network::listen({"127.0.0.1", 0}).value();
-    address_ = to_string(at.where());
-    server_->network.serve(std::move(at), directory_, {true, 8s});
-    auto member_at = rpc_network::listen({"127.0.0.1", 0}).value();
-    member_address_ = to_string(member_at.where());
-    server_->network.serve(std::move(member_at), member_);
+    ServingTest::serve({true, 8s}, files_of("server", units));
   }
 
   /// A process with certificates of that kind connects.
-  void connect(const std::vector<std::string>& units) {
+  void connect_as(const std::vector<std::string>& units) {
     client_ = std::make_unique<process>(files_of("client", units));
-    const auto found
-      = ask<caf::strong_actor_ptr>(client_->network.connector(), atom::connect_v, address_);
-    ASSERT_TRUE(found) << to_string(found.error());
-    to_directory_ = caf::actor_cast<directory_actor>(*found);
-    const auto shard = ask<caf::strong_actor_ptr>(to_directory_, atom::locate_v, uint32_t{0});
-    ASSERT_TRUE(shard) << to_string(shard.error());
-    to_shard_ = caf::actor_cast<index_actor>(*shard);
+    const auto directory = connect();
+    ASSERT_TRUE(directory) << to_string(directory.error());
+    to_directory_ = *directory;
+    to_shard_ = shard();
     to_member_ = client_->network.member_at(member_address_);
-  }
-
-  template <class Answer, class Handle, class... Args>
-  result<Answer> ask(const Handle& to, Args... args) {
-    return ask_of<Answer>(*client_, to, std::move(args)...);
   }
 
   /// Asks for everything that a peer can ask for.
@@ -109,14 +81,6 @@ protected:
 
   authority ours_{"ours"};
   temporary_folder folder_;
-  std::shared_ptr<sightings> seen_ = std::make_shared<sightings>();
-  std::unique_ptr<process> server_;
-  index_actor shard_;
-  directory_actor directory_;
-  member_actor member_;
-  std::string address_;
-  std::string member_address_;
-  std::unique_ptr<process> client_;
   directory_actor to_directory_;
   index_actor to_shard_;
   member_actor to_member_;
@@ -135,7 +99,7 @@ names both() {
 
 TEST_F(RoleTest, AReaderMayLookUpAndAskForTheStateOfThingsOnly) {
   serve({"hicache:member"});
-  connect({"hicache:reader"});
+  connect_as({"hicache:reader"});
   auto expected = both();
   expected.insert("give up a shard");
   EXPECT_EQ(refused(), expected);
@@ -143,31 +107,31 @@ TEST_F(RoleTest, AReaderMayLookUpAndAskForTheStateOfThingsOnly) {
 
 TEST_F(RoleTest, AMemberMayNotDoWhatOperatorsDo) {
   serve({"hicache:member"});
-  connect({"hicache:member"});
+  connect_as({"hicache:member"});
   EXPECT_EQ(refused(), of_operators);
 }
 
 TEST_F(RoleTest, AnOperatorMayNotDoWhatMembersDo) {
   serve({"hicache:member"});
-  connect({"hicache:operator"});
+  connect_as({"hicache:operator"});
   EXPECT_EQ(refused(), of_members);
 }
 
 TEST_F(RoleTest, WhoHasNoRoleMayDoEverything) {
   serve({});
-  connect({});
+  connect_as({});
   EXPECT_EQ(refused(), names{});
 }
 
 TEST_F(RoleTest, RolesAddUp) {
   serve({"hicache:member", "hicache:operator"});
-  connect({"hicache:member", "hicache:operator"});
+  connect_as({"hicache:member", "hicache:operator"});
   EXPECT_EQ(refused(), names{});
 }
 
 TEST_F(RoleTest, AReadersNewsOfReadPagesArrives) {
   serve({"hicache:member"});
-  connect({"hicache:reader"});
+  connect_as({"hicache:reader"});
   caf::anon_send(to_member_, atom::touch_v, key_batch{std::vector<page_key>(3)});
   // What is asked later is answered later.
   ASSERT_TRUE(ask<drain_progress>(to_member_, atom::status_v, status_query{}));
@@ -176,7 +140,7 @@ TEST_F(RoleTest, AReadersNewsOfReadPagesArrives) {
 
 TEST_F(RoleTest, ARefusalSaysWhoMayNotDoWhatAndWhy) {
   serve({"hicache:member"});
-  connect({"hicache:reader"});
+  connect_as({"hicache:reader"});
   const auto answer = ask<drain_report>(to_member_, atom::drain_v, drain_request{});
   ASSERT_FALSE(answer);
   EXPECT_EQ(answer.error(), (error{ec::not_permitted,
@@ -193,8 +157,7 @@ INSTANTIATE_TEST_SUITE_P(Roles, OtherRoleTest, ::testing::Values("reader", "oper
 TEST_P(OtherRoleTest, IsNotAskedAsAnIndexOrMember) {
   serve({std::string{"hicache:"} + GetParam()});
   client_ = std::make_unique<process>(files_of("client", {}));
-  const auto found
-    = ask<caf::strong_actor_ptr>(client_->network.connector(), atom::connect_v, address_);
+  const auto found = connect();
   ASSERT_FALSE(found);
   EXPECT_EQ(found.error(), (error{ec::not_permitted, address_
                                                        + ": the role in its certificate is not "
