@@ -37,7 +37,7 @@ error from_exception(const kj::Exception& ex) {
     case kj::Exception::Type::OVERLOADED:
       return {ec::deadline_exceeded, "no answer in time"};
     case kj::Exception::Type::UNIMPLEMENTED:
-      return {ec::unsupported, std::move(detail)};
+      return {ec::unsupported, "the peer's version does not know this request"};
     case kj::Exception::Type::DISCONNECTED:
       return {ec::peer_unreachable, "connection closed"};
     default:
