@@ -48,7 +48,8 @@ caf::result<membership> index_state::mount(const member_info& member) {
 }
 
 membership index_state::beat(const heartbeat& sign) {
-  auto answer = view(table.heartbeat(sign.member, sign.epoch, options.clock->now(), sign.counters));
+  auto answer = view(
+    table.heartbeat(sign.member, sign.epoch, options.clock->now(), sign.counters, sign.is_closed));
   if (answer.known && sign.leaves) {
     forget(sign.member);
     spdlog::info("member {:016x} leaves; its pages are withdrawn", sign.member);

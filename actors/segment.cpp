@@ -147,7 +147,7 @@ void segment_state::tick() {
   mounts->look_at_index();
   if (const auto now = options.clock->now(); now >= next_beat) {
     next_beat = now + mounts->heartbeat_pause();
-    mounts->beat(counters());
+    mounts->beat(counters(), table->is_closed());
   }
   repair();
 }
@@ -185,6 +185,7 @@ caf::result<drain_report> segment_state::drain(const drain_request& how) {
     table->close();
     if (options.lent)
       options.lent->close();
+    mounts->beat(counters(), true); // Nobody sends pages here from now on.
     drain_.emplace();
     auto settings = spread_settings();
     settings.source.stays = false;
@@ -230,6 +231,7 @@ drain_progress segment_state::resume() {
   if (!table->is_closed())
     return so_far;
   table->open();
+  mounts->beat(counters(), false);
   if (options.lent)
     options.lent->open([me = caf::actor_cast<segment_actor>(self)](segment_slots reclaimed) {
       caf::anon_send(me, atom::withdraw_v, std::move(reclaimed));
@@ -349,34 +351,45 @@ void segment_state::answer_drain(const result<drain_report>& end) {
 }
 
 void segment_state::note_losses(const std::vector<page_key>& keys) {
-  if (losses.empty())
-    repair_at = options.clock->now() + limits::repair_delay;
   for (const auto& key : keys)
     if (replicated(key, {}))
-      losses.insert(key);
+      losses.note(key, options.clock->now());
+  options.figures->unrepaired = losses.size();
 }
 
 void segment_state::repair() {
+  if (is_repairing || table->is_closed())
+    return;
   const auto now = options.clock->now();
-  if (is_repairing || losses.empty() || now < repair_at || table->is_closed())
+  auto tried = losses.take(now, limits::repair_pages);
+  if (tried.empty())
     return;
   auto settings = spread_settings();
   settings.bytes_per_second = limits::repair_bytes_per_second;
-  while (!losses.empty() && settings.pages.size() < limits::repair_pages)
-    if (auto page = replicated(losses.extract(losses.begin()).value(), now))
+  for (const auto& key : tried)
+    if (auto page = replicated(key, now)) // Else it is gone here, too.
       settings.pages.push_back(std::move(*page));
   is_repairing = true;
   self->request(self->spawn(spreader, std::move(settings)), caf::infinite, atom::copy_v)
     .then(
-      [this](const page_totals& spread) {
-        is_repairing = false;
-        spdlog::info("lost copies: others have {} pages, {} nobody took", spread.pages,
-                     spread.left_out.size());
+      [this, tried](const page_totals& spread) {
+        options.figures->repaired += spread.pages;
+        end_repair(tried, spread.left_out);
+        spdlog::info("lost copies: {} pages have all of theirs again, {} are tried again later",
+                     spread.pages, spread.left_out.size());
       },
-      [this](const caf::error& err) {
-        is_repairing = false;
+      [this, tried](const caf::error& err) {
+        end_repair(tried, tried);
         spdlog::warn("lost copies are not made anew: {}", to_string(from_caf(err)));
       });
+}
+
+void segment_state::end_repair(const std::vector<page_key>& tried,
+                               const std::vector<page_key>& lacking) {
+  is_repairing = false;
+  losses.settle(tried, lacking, options.clock->now());
+  options.figures->repair_failures += lacking.size();
+  options.figures->unrepaired = losses.size();
 }
 
 std::optional<copied_page> segment_state::replicated(const page_key& key, time_point now) const {

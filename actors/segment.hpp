@@ -6,6 +6,7 @@
 #include "backends/lent_pages.hpp"
 #include "backends/member_figures.hpp"
 #include "base/clock.hpp"
+#include "cache/repair_queue.hpp"
 #include "cache/segment_table.hpp"
 #include "messages/interfaces.hpp"
 
@@ -14,7 +15,6 @@
 
 #include <memory>
 #include <optional>
-#include <set>
 #include <span>
 #include <vector>
 
@@ -113,6 +113,9 @@ struct segment_state {
   /// Has lost copies made anew if it is time to.
   void repair();
 
+  /// What was tried has ended.
+  void end_repair(const std::vector<page_key>& tried, const std::vector<page_key>& lacking);
+
   /// A page as others are asked to copy it, if it shall have more than one copy.
   std::optional<copied_page> replicated(const page_key& key, time_point now) const;
 
@@ -141,9 +144,8 @@ struct segment_state {
   std::optional<segment_mounts> mounts;
   time_point next_beat;
   std::optional<draining> drain_;
-  /// Pages whose copies elsewhere are lost, and when to look after them.
-  std::set<page_key> losses;
-  time_point repair_at;
+  /// Pages whose copies elsewhere are lost.
+  repair_queue losses;
   bool is_repairing = false;
   /// Pages whose bytes in memory turned out damaged.
   uint64_t corrupt = 0;

@@ -92,8 +92,9 @@ void segment_mounts::look_at_index() {
       mount(number, view->shards[i]);
 }
 
-void segment_mounts::beat(const member_counters& counters) {
+void segment_mounts::beat(const member_counters& counters, bool is_closed) {
   counters_ = counters;
+  options_.member.is_closed = is_closed;
   for (const auto& [number, at] : mounts_)
     if (at.shard && !at.is_reporting)
       beat_at(number);
@@ -120,7 +121,7 @@ void segment_mounts::leave(const std::function<void()>& then) {
     if (at.shard)
       self_
         ->request(at.shard, options_.timeout, atom::tick_v,
-                  heartbeat{options_.member.member, at.epoch, counters_, true})
+                  heartbeat{options_.member.member, at.epoch, counters_, true, true})
         .then([end](const membership&) {}, [end](const caf::error&) {});
 }
 
@@ -283,8 +284,9 @@ void segment_mounts::beat_at(uint32_t number) {
   auto on_error
     = [this, number, to = at.shard](const caf::error& err) { on_index_error(number, to, err); };
   self_
-    ->request(at.shard, options_.timeout, atom::tick_v,
-              heartbeat{options_.member.member, at.epoch, counters_, false})
+    ->request(
+      at.shard, options_.timeout, atom::tick_v,
+      heartbeat{options_.member.member, at.epoch, counters_, false, options_.member.is_closed})
     .then(on_view, on_error);
 }
 

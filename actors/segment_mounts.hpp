@@ -50,8 +50,8 @@ public:
   /// Takes the shards as they are now: mounts where this member is not mounted yet.
   void look_at_index();
 
-  /// Tells every shard that this member is alive.
-  void beat(const member_counters& counters);
+  /// Tells every shard that this member is alive, and whether it takes no more pages.
+  void beat(const member_counters& counters, bool is_closed);
 
   /// Tells the index of pages that are offered from now on, or are elsewhere now. `then` is called
   /// when each shard that can be told has answered, or failed.

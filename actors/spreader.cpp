@@ -36,6 +36,9 @@ caf::result<page_totals> spreader_state::spread() {
 void spreader_state::list_members(const index_actor& shard, uint64_t from) {
   auto on_members = [this, shard](const member_list& some) {
     members.insert(members.end(), some.members.begin(), some.members.end());
+    for (const auto& member : some.members)
+      if (member.is_closed)
+        closed.insert(member.member);
     if (some.has_more && !some.members.empty())
       list_members(shard, some.members.back().member + 1);
     else
@@ -108,7 +111,8 @@ void spreader_state::enter(std::span<const size_t> positions, const placements& 
     return;
   for (auto k = size_t{0}; k < positions.size(); ++k)
     for (const auto& copy : found.replicas[k])
-      batch[positions[k]].holders.push_back(copy.member);
+      if (!closed.contains(copy.member))
+        batch[positions[k]].holders.push_back(copy.member);
 }
 
 void spreader_state::next_round() {
@@ -161,12 +165,10 @@ void spreader_state::take_answer(uint64_t member, const std::vector<size_t>& pos
 }
 
 void spreader_state::end_batch() {
-  for (const auto& page : batch) {
-    if (is_elsewhere(page, options.source))
-      ++totals.pages;
-    else
-      totals.left_out.push_back(page.key);
-  }
+  const auto lacking = lacking_copies(batch, members, options.source);
+  for (const auto i : lacking)
+    totals.left_out.push_back(batch[i].key);
+  totals.pages += batch.size() - lacking.size();
   totals.bytes += bytes;
   begin += batch.size();
   options.figures->tried = begin;

@@ -13,6 +13,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -82,6 +83,8 @@ struct spreader_state {
   spreader_actor::pointer self;
   spreader_options options;
   std::vector<member_info> members;
+  /// Of these, those that are drained: what they have goes.
+  std::set<uint64_t> closed;
   std::map<uint64_t, member_actor> known;
   /// Where the batch begins among the pages.
   size_t begin = 0;

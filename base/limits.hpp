@@ -174,6 +174,11 @@ inline constexpr auto repair_delay = std::chrono::seconds{5};
 inline constexpr size_t repair_pages = 4096;
 inline constexpr uint64_t repair_bytes_per_second = uint64_t{160} << 20;
 
+/// When a page whose lost copies too few members took is tried again: soon, as one may have been
+/// busy, then with doubled pauses, as more memory comes when people add it.
+inline constexpr auto repair_retry_first = std::chrono::seconds{30};
+inline constexpr auto repair_retry_last = std::chrono::minutes{10};
+
 /// Members that are asked in turn to take a page: where so many are full or do not answer, the
 /// cluster is.
 inline constexpr size_t copy_targets = 4;

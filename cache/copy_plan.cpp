@@ -14,21 +14,28 @@ namespace hicache {
 
 namespace {
 
+using members_by_id = std::unordered_map<uint64_t, const member_info*>;
+
 /// The members as a batch looks at them.
 struct candidates {
   /// Those that can take pages, in the order in which they are asked.
   std::vector<const member_info*> ranked;
-  std::unordered_map<uint64_t, const member_info*> by_id;
+  members_by_id by_id;
 };
 
+members_by_id index_of(std::span<const member_info> members) {
+  auto by_id = members_by_id{};
+  for (const auto& member : members)
+    by_id.emplace(member.member, &member);
+  return by_id;
+}
+
 candidates rank(std::span<const member_info> members, const copy_source& source, uint64_t seed) {
-  auto found = candidates{};
+  auto found = candidates{{}, index_of(members)};
   auto order = std::vector<std::pair<uint64_t, const member_info*>>{};
-  for (const auto& member : members) {
-    found.by_id.emplace(member.member, &member);
-    if (member.member != source.member && has_segment(member))
+  for (const auto& member : members)
+    if (member.member != source.member && takes_pages(member))
       order.emplace_back(mix(seed, member.member), &member);
-  }
   const auto is_elsewhere = [&](const auto& x) { return x.second->host != source.host; };
   if (!source.stays && std::ranges::any_of(order, is_elsewhere))
     std::erase_if(order, std::not_fn(is_elsewhere));
@@ -49,18 +56,25 @@ std::vector<uint64_t> counted(const wanted_copies& page, const copy_source& sour
   return all;
 }
 
+/// The hosts that have copies that count.
+std::set<std::string> hosts_of(std::span<const uint64_t> holders, const members_by_id& members,
+                               const copy_source& source) {
+  auto hosts = std::set<std::string>{};
+  if (source.stays)
+    hosts.insert(source.host);
+  for (const auto id : holders)
+    if (const auto at = members.find(id); at != members.end())
+      hosts.insert(at->second->host);
+  return hosts;
+}
+
 /// Whom to ask for one page.
 std::vector<uint64_t> targets_of(const wanted_copies& page, const candidates& members,
                                  const copy_source& source) {
   if (page.refused.size() >= limits::copy_targets)
     return {};
-  auto hosts = std::set<std::string>{};
-  if (source.stays)
-    hosts.insert(source.host);
   const auto there = counted(page, source);
-  for (const auto id : there)
-    if (const auto at = members.by_id.find(id); at != members.by_id.end())
-      hosts.insert(at->second->host);
+  auto hosts = hosts_of(there, members.by_id, source);
   auto targets = std::vector<uint64_t>{};
   const auto consider = [&](const member_info& member) {
     const auto is_wanted = hosts.size() < page.copies
@@ -97,8 +111,19 @@ std::map<uint64_t, std::vector<size_t>> plan_copies(std::span<const wanted_copie
   return plan;
 }
 
-bool is_elsewhere(const wanted_copies& page, const copy_source& source) {
-  return !counted(page, source).empty();
+std::vector<size_t> lacking_copies(std::span<const wanted_copies> pages,
+                                   std::span<const member_info> members,
+                                   const copy_source& source) {
+  const auto by_id = index_of(members);
+  const auto is_lacking = [&](const wanted_copies& page) {
+    const auto there = counted(page, source);
+    return source.stays ? hosts_of(there, by_id, source).size() < page.copies : there.empty();
+  };
+  auto positions = std::vector<size_t>{};
+  for (auto i = size_t{0}; i < pages.size(); ++i)
+    if (is_lacking(pages[i]))
+      positions.push_back(i);
+  return positions;
 }
 
 } // namespace hicache

@@ -45,7 +45,10 @@ std::map<uint64_t, std::vector<size_t>> plan_copies(std::span<const wanted_copie
                                                     std::span<const member_info> members,
                                                     const copy_source& source);
 
-/// Whether somebody but the source has the page; with its pin, if it is pinned.
-bool is_elsewhere(const wanted_copies& page, const copy_source& source);
+/// The pages that have fewer copies than they shall have, or whose pin fewer have; of a source that
+/// leaves, those that nobody else has at all.
+/// @returns positions in `pages`, ascending
+std::vector<size_t> lacking_copies(std::span<const wanted_copies> pages,
+                                   std::span<const member_info> members, const copy_source& source);
 
 } // namespace hicache

@@ -513,11 +513,12 @@ bool index_table::hear(uint64_t member, uint64_t epoch, time_point now) {
 }
 
 bool index_table::heartbeat(uint64_t member, uint64_t epoch, time_point now,
-                            const member_counters& counters) {
+                            const member_counters& counters, bool is_closed) {
   if (!hear(member, epoch, now))
     return false;
   auto& entry = state_->members[*state_->current(member, epoch)];
   entry.counters = counters;
+  entry.member.is_closed = is_closed;
   state_->reporting -= std::exchange(entry.has_reported, true) ? 0 : 1;
   return true;
 }

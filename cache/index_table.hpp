@@ -148,9 +148,9 @@ public:
   /// @returns false if the member is not mounted under this epoch
   bool hear(uint64_t member, uint64_t epoch, time_point now);
 
-  /// The same, with what it counted.
+  /// The same, with what it counted, and whether it takes no more pages.
   bool heartbeat(uint64_t member, uint64_t epoch, time_point now,
-                 const member_counters& counters = {});
+                 const member_counters& counters = {}, bool is_closed = false);
 
   /// The ids of members not heard of for more than `ttl`, longest silent first, suspended ones
   /// included.

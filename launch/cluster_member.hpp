@@ -73,6 +73,9 @@ public:
   /// Bytes that this process sent to readers on other machines.
   uint64_t sent_bytes() const noexcept { return server_ ? server_->sent_bytes() : 0; }
 
+  /// What it did since it joined.
+  const member_figures& figures() const noexcept { return *figures_; }
+
 private:
   cluster_member(caf::actor_system& system, cluster_member_options options);
 

@@ -136,6 +136,7 @@ nlohmann::json to_json(const std::vector<shard_status>& shards) {
                        {"pages", member.pages},
                        {"bytes", member.bytes},
                        {"silent_ms", member.silent_ms},
+                       {"closed", member.info.is_closed},
                        {"fingerprint", absl::StrFormat("%016x", member.info.fingerprint)},
                        {"hits", member.counters.hits},
                        {"misses", member.counters.misses},

@@ -94,6 +94,13 @@ void add_store(metric_families& families, const store_figures& store) {
   families.count("hicache_sent_bytes_total",
                  "Bytes of lent memory that were sent to readers on other machines.",
                  store.sent_bytes);
+  families.count("hicache_repaired_pages_total",
+                 "Pages of lent memory whose lost copies were made anew.", store.repaired_pages);
+  families.count("hicache_repair_failures_total",
+                 "Times that too few members took copies of such a page; it is tried again.",
+                 store.repair_failures);
+  families.gauge("hicache_unrepaired_pages", "Pages of lent memory that lack copies.",
+                 static_cast<double>(store.unrepaired_pages));
   for (const auto& [backend, counted] : store.counters)
     add_backend(families, backend, counted);
   if (!store.attached)

@@ -15,6 +15,17 @@
 
 namespace hicache {
 
+namespace {
+
+/// Adds what a member has counted since it joined.
+void count(store_figures& to, const cluster_member& member) {
+  to.sent_bytes += member.sent_bytes();
+  to.repaired_pages += member.figures().repaired;
+  to.repair_failures += member.figures().repair_failures;
+}
+
+} // namespace
+
 rank_store::rank_store(caf::actor_system& system, const rank_config& settings, uint32_t rank,
                        uint32_t ranks, const pool_geometry& l2, std::byte* l2_memory,
                        const shared_pools* shared, const clock_source& clock, backend_wrapper wrap,
@@ -104,14 +115,15 @@ bool rank_store::close() {
   if (!actor_)
     return !has_abandoned_;
   if (const auto health = ask_health(limits::scrape_time))
-    closed_backends_[queue_->name()] += health->counters;
+    closed_.counters[queue_->name()] += health->counters;
   {
     auto self = caf::scoped_actor{system_};
     self->send_exit(actor_, caf::exit_reason::user_shutdown);
     self->wait_for(actor_);
   }
   actor_ = nullptr;
-  closed_sent_bytes_ += member_ ? member_->sent_bytes() : 0;
+  if (member_)
+    count(closed_, *member_);
   const auto name = queue_->name();
   if (std::exchange(queue_, nullptr)->close(settings_.shutdown_grace)) {
     member_.reset();
@@ -146,7 +158,7 @@ result<storage_status> rank_store::ask_status(std::chrono::nanoseconds timeout) 
 rank_counters rank_store::counters() {
   const auto guard = std::lock_guard{mutex_};
   auto total = rank_counters{};
-  for (const auto& [name, counted] : closed_backends_)
+  for (const auto& [name, counted] : closed_.counters)
     total.evicted_l3 += counted.evicted;
   if (!actor_)
     return total;
@@ -159,10 +171,12 @@ std::optional<store_figures> rank_store::figures(std::chrono::nanoseconds timeou
   const auto guard = std::unique_lock{mutex_, timeout};
   if (!guard)
     return std::nullopt;
-  auto figures = store_figures{};
-  figures.lent_bytes = member_ ? member_->lent_bytes() : 0;
-  figures.sent_bytes = closed_sent_bytes_ + (member_ ? member_->sent_bytes() : 0);
-  figures.counters = closed_backends_;
+  auto figures = closed_;
+  if (member_) {
+    figures.lent_bytes = member_->lent_bytes();
+    figures.unrepaired_pages = member_->figures().unrepaired;
+    count(figures, *member_);
+  }
   if (actor_) {
     const auto status = ask_status(timeout);
     const auto health = ask_health(timeout);

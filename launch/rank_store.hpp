@@ -50,6 +50,12 @@ struct store_figures {
   uint64_t lent_bytes = 0;
   /// Bytes of it that were sent to readers on other machines.
   uint64_t sent_bytes = 0;
+  /// Pages of lent memory whose lost copies were made anew, and times that too few members took
+  /// one.
+  uint64_t repaired_pages = 0;
+  uint64_t repair_failures = 0;
+  /// Pages of it that lack copies now.
+  uint64_t unrepaired_pages = 0;
   /// By the backend's name.
   std::map<std::string, backend_counters> counters;
   std::optional<attached_store> attached;
@@ -123,9 +129,8 @@ private:
   std::shared_ptr<storage_queue> queue_;
   /// True after calls were left behind that have not returned.
   bool has_abandoned_ = false;
-  /// Of stores that are closed.
-  std::map<std::string, backend_counters> closed_backends_;
-  uint64_t closed_sent_bytes_ = 0;
+  /// Counted by stores that are closed.
+  store_figures closed_;
 };
 
 } // namespace hicache

@@ -28,6 +28,7 @@ struct MemberInfo {
   lentCount @11 :UInt64;
   address @12 :Text;
   resumes @13 :UInt64;
+  isClosed @14 :Bool;
 }
 
 struct IndexShard {
@@ -63,6 +64,7 @@ struct Heartbeat {
   epoch @1 :UInt64;
   counters @2 :MemberCounters;
   leaves @3 :Bool;
+  isClosed @4 :Bool;
 }
 
 struct AnnouncedPage {

@@ -58,6 +58,8 @@ struct member_info {
   /// To mount alone: an epoch before, of which the member knows what the shard has heard. A shard
   /// that has its pages still keeps them. 0: none.
   uint64_t resumes = 0;
+  /// It takes no more pages, because it is drained or was. As of its last heartbeat.
+  bool is_closed = false;
 
   friend bool operator==(const member_info&, const member_info&) = default;
 };
@@ -128,6 +130,8 @@ struct heartbeat {
   member_counters counters;
   /// The member ends, and all that it offered with it.
   bool leaves = false;
+  /// The member takes no more pages.
+  bool is_closed = false;
 
   friend bool operator==(const heartbeat&, const heartbeat&) = default;
 };

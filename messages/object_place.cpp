@@ -19,8 +19,8 @@ bool is_possible(const lent_objects& lent) noexcept {
          && lent.count <= (last_offset - lent.objects) / lent.object_bytes;
 }
 
-bool has_segment(const member_info& member) noexcept {
-  return member.lent.count == 0 || member.lent.headers > 0;
+bool takes_pages(const member_info& member) noexcept {
+  return !member.is_closed && (member.lent.count == 0 || member.lent.headers > 0);
 }
 
 std::optional<uint64_t> object_offset(const member_info& member, uint64_t offset) noexcept {

@@ -11,8 +11,8 @@ namespace hicache {
 /// Whether headers and objects end before the largest address there is.
 bool is_possible(const lent_objects& lent) noexcept;
 
-/// Whether the member has a segment, and so room for pages of others.
-bool has_segment(const member_info& member) noexcept;
+/// Whether the member takes pages of others: it has a segment, and is not drained.
+bool takes_pages(const member_info& member) noexcept;
 
 /// Where the object begins whose header is at `offset` of a member's memory: behind the header in
 /// the segment, else among the lent objects. Nobody vouches for either argument.

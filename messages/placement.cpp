@@ -14,7 +14,7 @@ std::vector<uint64_t> place_replicas(const page_key& key, std::span<const member
   auto ranked = std::vector<std::pair<uint64_t, const member_info*>>{};
   const auto seed = first_word(key);
   for (const auto& member : members)
-    if (member.host != own_host && has_segment(member))
+    if (member.host != own_host && takes_pages(member))
       ranked.emplace_back(mix(seed, member.member), &member);
   std::ranges::sort(ranked, std::greater{}, [](const auto& x) {
     return std::pair{x.first, x.second->member};

@@ -196,6 +196,7 @@ void write(const member_info& x, schema::MemberInfo::Builder to) {
   to.setLentCount(x.lent.count);
   to.setAddress(x.address);
   to.setResumes(x.resumes);
+  to.setIsClosed(x.is_closed);
 }
 
 void read(schema::MemberInfo::Reader from, member_info& x) {
@@ -211,6 +212,7 @@ void read(schema::MemberInfo::Reader from, member_info& x) {
             from.getLentCount()};
   x.address = text(from.getAddress());
   x.resumes = from.getResumes();
+  x.is_closed = from.getIsClosed();
   KJ_REQUIRE(is_possible(x.lent), "no memory holds so many lent objects");
 }
 
@@ -248,6 +250,7 @@ void write(const heartbeat& x, schema::Heartbeat::Builder to) {
   to.setEpoch(x.epoch);
   write(x.counters, to.initCounters());
   to.setLeaves(x.leaves);
+  to.setIsClosed(x.is_closed);
 }
 
 void read(schema::Heartbeat::Reader from, heartbeat& x) {
@@ -255,6 +258,7 @@ void read(schema::Heartbeat::Reader from, heartbeat& x) {
   x.epoch = from.getEpoch();
   read(from.getCounters(), x.counters);
   x.leaves = from.getLeaves();
+  x.is_closed = from.getIsClosed();
 }
 
 void write(const published_pages& x, schema::PublishedPages::Builder to) {

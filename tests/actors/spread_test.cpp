@@ -18,9 +18,10 @@ using namespace std::chrono_literals;
 
 constexpr auto slot_bytes = uint64_t{192};
 
-/// Takes what it is asked for without reading any bytes.
-copier_actor::behavior_type run_copier(copier_actor::pointer self) {
-  return {[self](atom::copy, const page_copies& pages, const caf::strong_actor_ptr& to) {
+/// Takes what it is asked for without reading any bytes, and counts how often it was asked.
+copier_actor::behavior_type run_copier(copier_actor::pointer self, int* asked) {
+  return {[self, asked](atom::copy, const page_copies& pages, const caf::strong_actor_ptr& to) {
+    ++*asked;
     auto promise = self->make_response_promise<page_totals>();
     const auto into = caf::actor_cast<segment_actor>(to);
     auto wanted = segment_pages{};
@@ -57,15 +58,17 @@ protected:
 
   struct member {
     std::vector<std::byte> memory;
+    int asked = 0;
     copier_actor copier;
     segment_actor segment;
+    std::shared_ptr<member_figures> figures = std::make_shared<member_figures>();
   };
 
   /// Starts a member that has room for so many pages.
   void start(uint64_t id, const std::string& host, uint32_t slots = 16) {
     auto& at = members_[id];
     at.memory.assign(slots * slot_bytes, std::byte{0xee});
-    at.copier = spawn(run_copier);
+    at.copier = spawn(run_copier, &at.asked);
     auto options = segment_options{};
     options.mounts.member.member = id;
     options.mounts.member.host = host;
@@ -81,7 +84,7 @@ protected:
     options.mounts.timeout = 2s;
     options.memory = at.memory;
     options.copier = at.copier;
-    options.figures = std::make_shared<member_figures>();
+    options.figures = at.figures;
     options.clock = &clock;
     at.segment = spawn(segment, options);
   }
@@ -215,6 +218,34 @@ TEST_F(SpreadTest, AHolderThatHasThePageAlreadyKeepsThePin) {
   EXPECT_EQ(pin_of(3, 10), pin_kind::hard);
 }
 
+TEST_F(SpreadTest, TheIndexSaysWhoTakesNoMorePages) {
+  start(1, "a");
+  const auto is_closed = [this] {
+    return ask_value<member_list>(index_, atom::members_v, member_query{}).members.at(0).is_closed;
+  };
+  EXPECT_FALSE(is_closed());
+  drain(1);
+  EXPECT_TRUE(is_closed());
+  advance_in_steps(10s, 40);
+  EXPECT_TRUE(is_closed());
+  ask_value<drain_progress>(members_.at(1).segment, atom::resume_v, drain_request{});
+  EXPECT_FALSE(is_closed());
+}
+
+TEST_F(SpreadTest, APageThatOnlyMembersBeingDrainedHaveGoesToAnother) {
+  for (auto id = uint64_t{1}; id < 4; ++id)
+    start(id, "host" + std::to_string(id));
+  for (const auto id : {1, 2}) {
+    store(static_cast<uint64_t>(id), {10}, 2);
+    pin(static_cast<uint64_t>(id), 10, pin_kind::soft);
+  }
+  for (const auto id : {1, 2})
+    static_cast<void>(send_request<drain_report>(members_.at(static_cast<uint64_t>(id)).segment,
+                                                 atom::drain_v, drain_request{}));
+  run();
+  EXPECT_EQ(holders(10), std::set<uint64_t>{3}) << "neither counts on the other";
+}
+
 TEST_F(SpreadTest, DrainingCanBeUndone) {
   start(1, "a");
   store(1, {10});
@@ -290,6 +321,62 @@ TEST_F(SpreadTest, AHardPinSurvivesItsOwner) {
     for (const auto holder : holders(10))
       EXPECT_EQ(pin_of(holder, 10), pin_kind::hard);
   }
+}
+
+TEST_F(SpreadTest, APageThatNobodyTakesIsTriedAgainLaterAndLaterUntilSomebodyDoes) {
+  for (auto id = uint64_t{1}; id < 3; ++id) {
+    start(id, "host" + std::to_string(id));
+    store(id, {10, 11}, 2);
+  }
+  const auto& figures = *members_.at(2).figures;
+  kill(1);
+  advance_in_steps(20s, 80);
+  EXPECT_EQ(figures.repair_failures, 2u);
+  EXPECT_EQ(figures.unrepaired, 2u);
+  for (const auto failures : {4u, 6u, 8u}) { // After 30, 60 and 120 seconds.
+    advance_in_steps(std::chrono::seconds{30 << (failures / 2 - 2)}, 240);
+    EXPECT_EQ(figures.repair_failures, failures);
+  }
+  start(3, "host3");
+  advance_in_steps(200s, 400);
+  EXPECT_EQ(holders(10), std::set<uint64_t>{2}) << "not before it is time";
+  advance_in_steps(40s, 80);
+  EXPECT_EQ(holders(10), (std::set<uint64_t>{2, 3}));
+  EXPECT_EQ(holders(11), (std::set<uint64_t>{2, 3}));
+  EXPECT_EQ(figures.repaired, 2u);
+  EXPECT_EQ(figures.repair_failures, 8u);
+  EXPECT_EQ(figures.unrepaired, 0u);
+}
+
+TEST_F(SpreadTest, APageThatHasOneOfItsCopiesStillLacksTheOther) {
+  for (auto id = uint64_t{1}; id < 4; ++id) {
+    start(id, "host" + std::to_string(id));
+    store(id, {10}, 3);
+  }
+  kill(1);
+  advance_in_steps(20s, 80);
+  const auto failures = [&] {
+    return members_.at(2).figures->repair_failures + members_.at(3).figures->repair_failures;
+  };
+  EXPECT_EQ(failures(), 1u) << "there is no third host";
+  start(4, "host4");
+  advance_in_steps(31s, 124);
+  EXPECT_EQ(holders(10), (std::set<uint64_t>{2, 3, 4}));
+  EXPECT_EQ(failures(), 1u);
+}
+
+TEST_F(SpreadTest, LostCopiesAreNotMadeWhereAMemberIsDrained) {
+  for (auto id = uint64_t{1}; id < 6; ++id)
+    start(id, "host" + std::to_string(id));
+  for (const auto id : {1, 2})
+    store(static_cast<uint64_t>(id), {10, 11, 12, 13}, 2);
+  drain(3);
+  drain(4);
+  kill(1);
+  advance_in_steps(20s, 80);
+  for (const auto key : {10, 11, 12, 13})
+    EXPECT_EQ(holders(static_cast<uint64_t>(key)), (std::set<uint64_t>{2, 5}));
+  EXPECT_EQ(members_.at(3).asked + members_.at(4).asked, 0);
 }
 
 TEST_F(SpreadTest, CopiesThatAreBackInTimeAreNotMadeAnew) {

@@ -90,13 +90,14 @@ TEST(CopyPlanTest, AHolderIsToldOfAPinBeforeAnybodyCopies) {
   const auto members = four();
   auto pages = std::vector{wanted(1, 1, {1, 3})};
   const auto source = copy_source{1, "a", false};
-  EXPECT_TRUE(is_elsewhere(pages[0], source));
+  EXPECT_TRUE(lacking_copies(pages, members, source).empty());
   pages[0].is_pinned = true;
-  EXPECT_FALSE(is_elsewhere(pages[0], source)) << "nobody has said that it keeps the pin";
+  EXPECT_EQ(lacking_copies(pages, members, source).size(), 1u)
+    << "nobody has said that it keeps the pin";
   EXPECT_EQ(asked(plan_copies(pages, members, source)), std::vector<uint64_t>{3});
   pages[0].confirmed = {3};
   EXPECT_TRUE(plan_copies(pages, members, source).empty());
-  EXPECT_TRUE(is_elsewhere(pages[0], source));
+  EXPECT_TRUE(lacking_copies(pages, members, source).empty());
 }
 
 TEST(CopyPlanTest, WhoRefusedIsNotAskedAgainAndAfterSomeNobodyIs) {
@@ -112,7 +113,27 @@ TEST(CopyPlanTest, WhoRefusedIsNotAskedAgainAndAfterSomeNobodyIs) {
     pages[0].refused.push_back(found.begin()->first);
   }
   EXPECT_TRUE(plan_copies(pages, members, source).empty());
-  EXPECT_FALSE(is_elsewhere(pages[0], source));
+  EXPECT_EQ(lacking_copies(pages, members, source).size(), 1u);
+}
+
+TEST(CopyPlanTest, OfOneThatStaysAPageLacksCopiesUntilItHasAll) {
+  const auto members = four();
+  auto pages = std::vector{wanted(1, 3, {1, 2}), wanted(2, 2, {1, 4}), wanted(3, 2)};
+  const auto source = copy_source{1, "a", true};
+  EXPECT_EQ(lacking_copies(pages, members, source), (std::vector<size_t>{0, 2}));
+  pages[0].confirmed = {4};
+  EXPECT_EQ(lacking_copies(pages, members, source), std::vector<size_t>{2});
+}
+
+TEST(CopyPlanTest, MembersThatAreDrainedAreNotAsked) {
+  auto members = four();
+  const auto pages = std::vector{wanted(1, 2)};
+  const auto source = copy_source{1, "a", true};
+  const auto before = asked(plan_copies(pages, members, source)).front();
+  members[before - 1].is_closed = true;
+  const auto after = asked(plan_copies(pages, members, source));
+  ASSERT_EQ(after.size(), 1u);
+  EXPECT_NE(after.front(), before);
 }
 
 TEST(CopyPlanTest, MembersWithoutASegmentAreNotAsked) {

@@ -82,6 +82,9 @@ rank_figures sample_rank() {
   store.evicted = 61;
   store.lent_bytes = 62;
   store.sent_bytes = 63;
+  store.repaired_pages = 64;
+  store.repair_failures = 65;
+  store.unrepaired_pages = 66;
   store.counters["memory"] = {71, 72, 73, 74, 75};
   store.counters["file"] = {81, 82, 83, 84, 85};
   store.attached = attached_store{
@@ -123,6 +126,9 @@ TEST(RankMetricsTest, EveryCounterHasItsMetric) {
     {R"(hicache_errors_total{rank="3"})", 34},
     {R"(hicache_lent_bytes{rank="3"})", 62},
     {R"(hicache_sent_bytes_total{rank="3"})", 63},
+    {R"(hicache_repaired_pages_total{rank="3"})", 64},
+    {R"(hicache_repair_failures_total{rank="3"})", 65},
+    {R"(hicache_unrepaired_pages{rank="3"})", 66},
     {R"(hicache_storage_hits_total{rank="3",backend="memory"})", 71},
     {R"(hicache_storage_misses_total{rank="3",backend="memory"})", 72},
     {R"(hicache_storage_corrupt_total{rank="3",backend="memory"})", 73},

@@ -61,11 +61,11 @@ TEST(ObjectPlaceTest, APageIsTheBytesOfItsObject) {
 }
 
 TEST(ObjectPlaceTest, WhoLendsL2AloneHasNoSegment) {
-  EXPECT_TRUE(has_segment(member_info{}));
+  EXPECT_TRUE(takes_pages(member_info{}));
   auto member = lender();
-  EXPECT_TRUE(has_segment(member));
+  EXPECT_TRUE(takes_pages(member));
   member.lent.headers = 0;
-  EXPECT_FALSE(has_segment(member));
+  EXPECT_FALSE(takes_pages(member));
 }
 
 } // namespace

@@ -56,6 +56,16 @@ TEST(PlacementTest, MembersWithoutASegmentGetNoCopies) {
   EXPECT_EQ(place_replicas(key_of(1), all, "host0", 5), std::vector<uint64_t>{3});
 }
 
+TEST(PlacementTest, MembersThatAreDrainedGetNoCopies) {
+  auto all = members(6);
+  all[3].is_closed = true;
+  all[4].is_closed = true;
+  EXPECT_EQ(place_replicas(key_of(1), all, "host0", 5).size(), 2u);
+  for (auto number = uint64_t{0}; number < 200; ++number)
+    for (const auto place : place_replicas(key_of(number), all, "host0", 5))
+      EXPECT_TRUE(place == 3 || place == 6) << place;
+}
+
 TEST(PlacementTest, EveryMemberGetsItsShare) {
   const auto all = members(10);
   auto counts = std::map<uint64_t, int>{};

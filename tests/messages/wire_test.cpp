@@ -70,6 +70,7 @@ void fill(member_info& x, random_engine& random) {
   fill(x.fingerprint, random);
   x.lent = {random() >> 1, random() >> 1, 1 + (random() >> 40), random() >> 40};
   fill(x.resumes, random);
+  x.is_closed = random() % 2 == 0;
 }
 
 void fill(shard_map& x, random_engine& random) {
@@ -100,6 +101,7 @@ void fill(heartbeat& x, random_engine& random) {
   fill(x.epoch, random);
   fill(x.counters, random);
   x.leaves = random() % 2 == 0;
+  x.is_closed = random() % 2 == 0;
 }
 
 void fill(announced_page& x, random_engine& random) {

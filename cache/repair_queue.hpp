@@ -1,0 +1,52 @@
+#pragma once
+
+#include "base/clock.hpp"
+#include "messages/ids.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace hicache {
+
+/// Pages of which copies are lost, and when to have these made anew: limits::repair_delay after the
+/// loss, and again after pauses that double from limits::repair_retry_first to
+/// limits::repair_retry_last while too few members take them. Pure: time comes as an argument, and
+/// equal calls give equal answers.
+class repair_queue {
+public:
+  /// A copy of the page is lost.
+  void note(const page_key& key, time_point now);
+
+  /// The pages that are due, at most `most`, those first that wait longest. They are under way
+  /// until `settle`.
+  std::vector<page_key> take(time_point now, size_t most);
+
+  /// Ends what was taken, but for the pages that lack copies still: these are tried again.
+  /// @param lacking Some of `taken`.
+  void settle(std::span<const page_key> taken, std::span<const page_key> lacking, time_point now);
+
+  /// Pages that wait, and those that are under way.
+  size_t size() const noexcept { return pages_.size(); }
+
+private:
+  struct entry {
+    uint32_t tries = 0;
+    bool is_under_way = false;
+    /// Another copy was lost meanwhile.
+    bool is_lost_again = false;
+  };
+
+  using pages = std::map<page_key, entry>;
+
+  void wait(pages::iterator at, time_point due);
+
+  pages pages_;
+  std::set<std::pair<time_point, page_key>> waiting_;
+};
+
+} // namespace hicache
