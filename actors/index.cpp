@@ -65,6 +65,8 @@ membership index_state::beat(const heartbeat& sign) {
     if (keys.empty())
       lost.erase(at);
   }
+  if (answer.known)
+    answer.refused = table.take_displaced(sign.member, limits::index_batch_keys);
   return answer;
 }
 

@@ -3,15 +3,14 @@
 #include "base/check.hpp"
 #include "base/limits.hpp"
 #include "base/mix.hpp"
+#include "cache/index_records.hpp"
 
 #include <absl/container/btree_map.h>
 #include <absl/container/btree_set.h>
 #include <absl/container/flat_hash_set.h>
 
 #include <algorithm>
-#include <array>
 #include <deque>
-#include <limits>
 #include <optional>
 #include <utility>
 
@@ -19,97 +18,9 @@ namespace hicache {
 
 namespace {
 
-/// Number of a record in the pool.
-using record_index = uint32_t;
-
-constexpr auto no_record = std::numeric_limits<record_index>::max();
-
-/// Handles are small (limits::index_members and those that are being reaped); a record has 31 bits.
-constexpr auto max_handle = member_handle{0x7fff'ffff};
-
 /// How many keys ahead of a look-up the memory of the hash table is asked for: a table of millions
 /// of keys is in no cache, and its answers would be waited for one after the other.
 constexpr auto keys_ahead = size_t{8};
-
-/// One replica. The records of a key form a list, oldest first, and so do those of a member; that
-/// is what makes dropping a member cost no more than its replicas.
-struct record {
-  page_key key;
-  uint64_t offset = 0;
-  uint32_t generation = 0;
-  uint32_t length = 0;
-  /// Of the key, the shard is the second keeper.
-  uint32_t is_second : 1 = 0;
-  member_handle member : 31 = 0;
-  /// The next replica of the key, or the next record of the free list.
-  record_index next_of_key = no_record;
-  record_index previous_of_member = no_record;
-  record_index next_of_member = no_record;
-};
-
-static_assert(sizeof(record) == 64, "one cache line, and the memory goal of memory_bytes()");
-
-/// Records by number, in chunks: growing neither copies records nor leaves a vector's slack.
-class record_pool {
-public:
-  record& operator[](record_index i) { return (*chunks_[i / chunk_records])[i % chunk_records]; }
-
-  const record& operator[](record_index i) const {
-    return (*chunks_[i / chunk_records])[i % chunk_records];
-  }
-
-  record_index take() {
-    if (free_ == no_record)
-      grow();
-    return std::exchange(free_, (*this)[free_].next_of_key);
-  }
-
-  void give_back(record_index i) { (*this)[i].next_of_key = std::exchange(free_, i); }
-
-  uint64_t memory_bytes() const noexcept { return chunks_.size() * sizeof(chunk); }
-
-private:
-  static constexpr size_t chunk_records = 4096;
-
-  using chunk = std::array<record, chunk_records>;
-
-  void grow() {
-    const auto first = chunks_.size() * chunk_records;
-    HICACHE_CHECK(first + chunk_records < no_record);
-    chunks_.push_back(std::make_unique<chunk>());
-    // Backwards, so that records are taken in order of their numbers.
-    for (auto i = chunk_records; i > 0; --i)
-      give_back(static_cast<record_index>(first + i - 1));
-  }
-
-  std::vector<std::unique_ptr<chunk>> chunks_;
-  record_index free_ = no_record;
-};
-
-/// Hash and equality of a key and of the record that stands for it.
-struct key_of_record {
-  using is_transparent = void;
-
-  const record_pool* pool;
-
-  const page_key& key(const page_key& x) const { return x; }
-
-  const page_key& key(record_index x) const { return (*pool)[x].key; }
-};
-
-struct key_hash : key_of_record {
-  template <class T>
-  size_t operator()(const T& x) const {
-    return std::hash<page_key>{}(key(x));
-  }
-};
-
-struct key_equal : key_of_record {
-  template <class T, class U>
-  bool operator()(const T& x, const U& y) const {
-    return key(x) == key(y);
-  }
-};
 
 struct member_entry {
   member_info member;
@@ -127,6 +38,8 @@ struct member_entry {
   uint64_t second_bytes = 0;
   member_counters counters;
   record_index first = no_record;
+  /// Its pages that gave way to others, and that it does not know of.
+  std::vector<page_key> displaced;
 };
 
 } // namespace
@@ -231,7 +144,22 @@ struct index_table::state {
     return i;
   }
 
-  /// @returns false if the key has replicas enough
+  /// The larger one of two members stays if a key has too many replicas.
+  std::pair<uint64_t, uint64_t> rank_of(const page_key& key, member_handle handle) const {
+    const auto id = members[handle].member.member;
+    return {mix(first_word(key), id), id};
+  }
+
+  /// The replica of this key and member.
+  record_index find(member_handle handle, const page_key& key) const {
+    const auto at = keys.find(key);
+    auto i = at == keys.end() ? no_record : *at;
+    while (i != no_record && pool[i].member != handle)
+      i = pool[i].next_of_key;
+    return i;
+  }
+
+  /// @returns false if the key has replicas enough of members that rank higher
   bool publish(member_handle handle, const announced_page& page, bool is_second) {
     const auto at = keys.find(page.key);
     if (at == keys.end()) {
@@ -241,27 +169,36 @@ struct index_table::state {
     }
     auto count = size_t{0};
     auto last = no_record;
+    auto lowest = no_record;
     for (auto i = *at; i != no_record; i = pool[i].next_of_key) {
       if (pool[i].member == handle) {
         renew(i, i == *at, page, is_second);
         return true;
       }
       last = i;
-      count += is_member(pool[i].member) ? 1 : 0;
+      if (!is_member(pool[i].member))
+        continue;
+      ++count;
+      if (lowest == no_record
+          || rank_of(page.key, pool[i].member) < rank_of(page.key, pool[lowest].member))
+        lowest = i;
     }
-    if (count >= limits::replicas_per_key) {
-      ++refused;
+    const auto is_full = count >= limits::replicas_per_key;
+    refused += is_full ? 1 : 0;
+    if (is_full && rank_of(page.key, handle) < rank_of(page.key, pool[lowest].member))
       return false;
-    }
     const auto added = add(handle, page, is_second);
     pool[last].next_of_key = added;
+    if (is_full) {
+      members[pool[lowest].member].displaced.push_back(page.key);
+      remove(lowest);
+    }
     return true;
   }
 
   /// Notes who shall know that this replica went with its member.
   void note_loss(record_index gone) {
     const auto& key = pool[gone].key;
-    const auto seed = first_word(key);
     const auto owner = members[pool[gone].member].member.member;
     auto best = std::optional<std::pair<uint64_t, uint64_t>>{};
     for (auto i = *keys.find(key); i != no_record; i = pool[i].next_of_key) {
@@ -270,8 +207,7 @@ struct index_table::state {
         continue;
       if (holder.member.member == owner)
         return; // It has mounted anew, and has the page still.
-      best = std::max(
-        best, std::optional{std::pair{mix(seed, holder.member.member), holder.member.member}});
+      best = std::max(best, std::optional{rank_of(key, pool[i].member)});
     }
     if (best)
       lost.push_back({best->second, key});
@@ -312,15 +248,8 @@ struct index_table::state {
   }
 
   void withdraw(member_handle handle, const page_key& key) {
-    const auto at = keys.find(key);
-    if (at == keys.end())
-      return;
-    for (auto i = *at; i != no_record; i = pool[i].next_of_key) {
-      if (pool[i].member == handle) {
-        remove(i);
-        return;
-      }
-    }
+    if (const auto i = find(handle, key); i != no_record)
+      remove(i);
   }
 
   void drop(member_handle handle) {
@@ -477,6 +406,19 @@ bool index_table::reap(size_t most) {
     s.free_handles.push_back(handle);
   }
   return false;
+}
+
+std::vector<page_key> index_table::take_displaced(uint64_t member, size_t most) {
+  auto& s = *state_;
+  const auto at = s.handle_of.find(member);
+  if (at == s.handle_of.end())
+    return {};
+  auto& all = s.members[at->second].displaced;
+  const auto first = all.end() - static_cast<ptrdiff_t>(std::min(all.size(), most));
+  auto some = std::vector<page_key>(first, all.end());
+  all.erase(first, all.end());
+  std::erase_if(some, [&](const page_key& key) { return s.find(at->second, key) != no_record; });
+  return some;
 }
 
 std::vector<lost_copy> index_table::take_lost() {

@@ -84,8 +84,8 @@ struct index_counters {
   uint64_t second_keys = 0;
   uint64_t second_replicas = 0;
   uint64_t second_bytes = 0;
-  /// Announcements not taken because the key has limits::replicas_per_key replicas already, since
-  /// the beginning.
+  /// Announcements that were not taken, or gave way later, because the key has
+  /// limits::replicas_per_key replicas that rank higher; since the beginning.
   uint64_t refused = 0;
 };
 
@@ -114,7 +114,8 @@ public:
   result<mounted_member> mount(const member_info& member, time_point now);
 
   /// Enters what a member holds; what it announced before under the same key is replaced. A key
-  /// with limits::replicas_per_key replicas takes no more (counted as refused).
+  /// keeps the limits::replicas_per_key replicas whose members rank highest for it (rendezvous
+  /// hashing), so that both keepers of a key keep the same ones, whatever they hear first.
   /// @param is_second The table is the second keeper of these pages.
   /// @returns the pages that were refused; nothing if the member is not mounted under this epoch
   std::optional<std::vector<page_key>> publish(uint64_t member, uint64_t epoch,
@@ -136,6 +137,10 @@ public:
   /// Frees what up to `most` replicas of members that are gone occupy.
   /// @returns whether there are more
   bool reap(size_t most);
+
+  /// Up to `most` pages of a member that were taken, gave way to members that rank higher, and were
+  /// not taken again; each once.
+  std::vector<page_key> take_displaced(uint64_t member, size_t most);
 
   /// The copies that were reaped since the last call, of pages that somebody else has still; not
   /// those that their member has announced again.

@@ -3,6 +3,7 @@
 #include "actors/index.hpp"
 #include "actors/segment.hpp"
 #include "base/limits.hpp"
+#include "base/mix.hpp"
 #include "tests/actors/fakes.hpp"
 
 #include <algorithm>
@@ -89,6 +90,15 @@ protected:
     at.segment = spawn(segment, options);
   }
 
+  /// A member that says that it has a page.
+  void offer(uint64_t id, uint64_t key) {
+    auto info = member_info{};
+    info.member = id;
+    ask_value<membership>(index_, atom::mount_v, info);
+    ask_value<membership>(index_, atom::publish_v,
+                          published_pages{id, 0, {{key_of(key), 0, 1, 64}}});
+  }
+
   void kill(uint64_t id) {
     stop(members_.at(id).segment);
     stop(members_.at(id).copier);
@@ -142,14 +152,19 @@ protected:
 
 // -- copies that nobody finds -------------------------------------------------
 
+/// Members that rank higher for a page than member 1, or lower.
+std::vector<uint64_t> ranked(uint64_t key, bool higher, size_t count) {
+  const auto rank = [&](uint64_t id) { return mix(first_word(key_of(key)), id); };
+  auto ids = std::vector<uint64_t>{};
+  for (auto id = uint64_t{100}; ids.size() < count; ++id)
+    if ((rank(id) > rank(1)) == higher)
+      ids.push_back(id);
+  return ids;
+}
+
 TEST_F(SpreadTest, ACopyThatTheIndexRefusesIsNotKept) {
-  for (auto id = uint64_t{100}; id < 100 + limits::replicas_per_key; ++id) {
-    auto info = member_info{};
-    info.member = id;
-    ask_value<membership>(index_, atom::mount_v, info);
-    ask_value<membership>(index_, atom::publish_v,
-                          published_pages{id, 0, {{key_of(10), 0, 1, 64}}});
-  }
+  for (const auto id : ranked(10, true, limits::replicas_per_key))
+    offer(id, 10);
   start(1, "a");
   const auto pages = segment_pages{{{key_of(10), {}, 64, 0, 0}, {key_of(11), {}, 64, 0, 0}}};
   const auto& at = members_.at(1).segment;
@@ -161,6 +176,21 @@ TEST_F(SpreadTest, ACopyThatTheIndexRefusesIsNotKept) {
   EXPECT_EQ(table.counters().used_bytes, slot_bytes);
   EXPECT_EQ(holders(10).size(), limits::replicas_per_key);
   EXPECT_EQ(holders(11), std::set<uint64_t>{1});
+}
+
+TEST_F(SpreadTest, ACopyThatGivesWayToOthersIsNotKeptEither) {
+  start(1, "a");
+  store(1, {10, 11});
+  for (const auto id : ranked(10, false, limits::replicas_per_key))
+    offer(id, 10);
+  EXPECT_TRUE(holders(10).contains(1)) << "it ranks highest";
+  for (const auto id : ranked(10, true, limits::replicas_per_key))
+    offer(id, 10);
+  EXPECT_FALSE(holders(10).contains(1));
+  advance_in_steps(3s, 12);
+  const auto& table = *state_of<segment_state>(members_.at(1).segment).table;
+  EXPECT_FALSE(table.find(key_of(10))) << "its owner has learnt it";
+  EXPECT_TRUE(table.find(key_of(11)));
 }
 
 // -- draining -----------------------------------------------------------------

@@ -1,6 +1,7 @@
 // The table beside a naive model of it, under random calls.
 
 #include "base/limits.hpp"
+#include "base/mix.hpp"
 #include "tests/cache_store/test_members.hpp"
 
 #include <gtest/gtest.h>
@@ -87,8 +88,11 @@ protected:
         = std::find_if(list.begin(), list.end(), [&](const auto& x) { return x.member == id; });
       if (old != list.end())
         old->page = pages[i];
-      else if (list.size() < limits::replicas_per_key)
+      else
         list.push_back({id, pages[i]});
+      if (list.size() > limits::replicas_per_key)
+        list.erase(std::ranges::min_element(
+          list, {}, [&](const auto& x) { return mix(first_word(pages[i].key), x.member); }));
     }
   }
 

@@ -1,10 +1,16 @@
 #include "base/limits.hpp"
+#include "base/mix.hpp"
 #include "cache/index_table.hpp"
 #include "tests/cache_store/test_members.hpp"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <functional>
+#include <numeric>
+#include <random>
+#include <set>
 
 namespace hicache {
 namespace {
@@ -48,14 +54,29 @@ TEST(IndexTableTest, LocatesEachKeyInTheOrderAskedFor) {
   EXPECT_EQ(table.find(99), nullptr);
 }
 
+/// The members that shall keep a page that all of these have.
+std::set<uint64_t> highest(uint64_t number, std::vector<uint64_t> ids) {
+  std::ranges::sort(ids, std::greater{},
+                    [&](uint64_t id) { return mix(first_word(key_of(number)), id); });
+  ids.resize(std::min(ids.size(), limits::replicas_per_key));
+  return {ids.begin(), ids.end()};
+}
+
+std::vector<uint64_t> ids_to(uint64_t last) {
+  auto ids = std::vector<uint64_t>(last);
+  std::iota(ids.begin(), ids.end(), 1);
+  return ids;
+}
+
 TEST(IndexTableTest, ReplicasComeInOrderOfAnnouncementAndAreBounded) {
   auto table = index_table{};
   const auto count = limits::replicas_per_key + 1;
+  const auto kept = highest(1, ids_to(count));
   auto expected = std::vector<uint64_t>{};
   for (uint64_t id = 1; id <= count; ++id) {
     table.mount(member(id), start);
     publish(table, id, {page(1)});
-    if (id <= limits::replicas_per_key)
+    if (kept.contains(id))
       expected.push_back(id);
   }
   EXPECT_EQ(holders(table, 1), expected);
@@ -64,15 +85,69 @@ TEST(IndexTableTest, ReplicasComeInOrderOfAnnouncementAndAreBounded) {
   EXPECT_EQ(table.counters().replicas, limits::replicas_per_key);
 }
 
-TEST(IndexTableTest, SaysWhichPagesItRefuses) {
+TEST(IndexTableTest, SaysWhichPagesItRefusesAndWhichGaveWay) {
   auto table = index_table{};
-  for (uint64_t id = 1; id <= limits::replicas_per_key; ++id) {
+  const auto ids = ids_to(limits::replicas_per_key + 1);
+  const auto kept = highest(1, ids);
+  const auto lowest = *std::ranges::find_if(ids, [&](uint64_t x) { return !kept.contains(x); });
+  for (const auto id : ids)
     table.mount(member(id), start);
+  for (const auto id : kept)
     EXPECT_TRUE(table.publish(id, 1, std::vector{page(1)})->empty());
+  EXPECT_EQ(table.publish(lowest, 1, std::vector{page(1), page(2)}), std::vector{key_of(1)});
+  const auto best = *kept.begin();
+  EXPECT_TRUE(table.publish(best, 1, std::vector{page(1)})->empty()) << "it has been there before";
+  table.withdraw(best, 1, std::vector{key_of(1)});
+  EXPECT_TRUE(table.publish(lowest, 1, std::vector{page(1)})->empty());
+  EXPECT_TRUE(table.take_displaced(lowest, 10).empty());
+  EXPECT_TRUE(table.publish(best, 1, std::vector{page(1)})->empty());
+  EXPECT_EQ(table.take_displaced(lowest, 10), std::vector{key_of(1)});
+  EXPECT_TRUE(table.take_displaced(lowest, 10).empty()) << "each once";
+  EXPECT_EQ(table.counters().refused, 2u);
+}
+
+TEST(IndexTableTest, APageThatGaveWayAndWasTakenAgainIsKept) {
+  auto table = index_table{};
+  const auto ids = ids_to(limits::replicas_per_key + 1);
+  const auto kept = highest(1, ids);
+  const auto lowest = *std::ranges::find_if(ids, [&](uint64_t x) { return !kept.contains(x); });
+  for (const auto id : ids)
+    table.mount(member(id), start);
+  publish(table, lowest, {page(1)});
+  for (const auto id : kept)
+    publish(table, id, {page(1)});
+  table.withdraw(*kept.begin(), 1, std::vector{key_of(1)});
+  publish(table, lowest, {page(1)});
+  EXPECT_TRUE(table.take_displaced(lowest, 10).empty());
+}
+
+TEST(IndexTableTest, BothKeepersOfAKeyKeepTheSameCopiesWhateverTheyHearFirst) {
+  for (auto seed = uint64_t{0}; seed < 50; ++seed) {
+    SCOPED_TRACE(seed);
+    auto random = std::mt19937_64{seed};
+    auto keepers = std::array<index_table, 2>{};
+    auto ids = ids_to(2 * limits::replicas_per_key);
+    for (auto& keeper : keepers) {
+      for (const auto id : ids)
+        keeper.mount(member(id), start);
+      std::ranges::shuffle(ids, random);
+      for (const auto id : ids)
+        publish(keeper, id, {page(1)});
+    }
+    // What one of them does not keep, its owner withdraws from both.
+    const auto kept = highest(1, ids);
+    for (auto& keeper : keepers)
+      for (const auto id : ids) {
+        const auto gone = keeper.take_displaced(id, 10);
+        EXPECT_TRUE(gone.empty() || !kept.contains(id)) << id;
+        for (auto& other : keepers)
+          other.withdraw(id, 1, gone);
+      }
+    for (const auto& keeper : keepers) {
+      const auto found = holders(keeper, 1);
+      EXPECT_EQ(std::set<uint64_t>(found.begin(), found.end()), kept);
+    }
   }
-  table.mount(member(99), start);
-  EXPECT_EQ(table.publish(99, 1, std::vector{page(1), page(2)}), std::vector{key_of(1)});
-  EXPECT_TRUE(table.publish(1, 1, std::vector{page(1)})->empty()) << "it has been there before";
 }
 
 TEST(IndexTableTest, TellsOneHolderOfACopyThatWentWithItsMember) {
