@@ -66,8 +66,7 @@ public:
       bytes_ -= entry.bytes;
       --size_;
     }
-    if (!keeps_removed_)
-      forget(node);
+    let_go(node);
   }
 
   /// From now on the page is not evicted, as if it had one more child.
@@ -79,11 +78,9 @@ public:
   /// Whether pages that are gone are remembered, so that older facts about them are known as such.
   void keep_removed(bool keeps) {
     keeps_removed_ = keeps;
-    auto gone = std::vector<page_key>{};
-    for (const auto& [key, entry] : nodes_)
-      if (!keeps && !entry.is_present && entry.children == 0)
-        gone.push_back(key);
-    for (const auto& key : gone)
+    if (keeps)
+      return;
+    for (const auto& key : std::exchange(gone_, {}))
       if (const auto found = nodes_.find(key); found != nodes_.end())
         forget(*found);
   }
@@ -154,7 +151,14 @@ private:
     HICACHE_CHECK(x.second.children > 0);
     --x.second.children;
     list(x);
-    if (!keeps_removed_)
+    let_go(x);
+  }
+
+  /// A page may be one to forget, now or when what is gone is not remembered any more.
+  void let_go(page_node& x) {
+    if (keeps_removed_)
+      gone_.push_back(x.first);
+    else
       forget(x);
   }
 
@@ -178,6 +182,8 @@ private:
   uint64_t size_ = 0;
   uint64_t bytes_ = 0;
   bool keeps_removed_ = false;
+  /// Pages that are to be forgotten then, unless they are there again.
+  std::vector<page_key> gone_;
 };
 
 } // namespace hicache
