@@ -104,26 +104,11 @@ placements index_state::locate(const key_batch& query) {
   return answer;
 }
 
-member_list index_state::members(const member_query& query) const {
-  auto answer = member_list{};
-  if (!query.members.empty()) {
-    for (const auto id : std::set<uint64_t>(query.members.begin(), query.members.end()))
-      if (auto entry = table.member(id))
-        answer.members.push_back(std::move(entry->member));
-    return answer;
-  }
-  auto page = page_of_members(query.from, query.most);
-  answer.has_more = page.has_more;
-  for (auto& entry : page.members)
-    answer.members.push_back(std::move(entry.member));
-  return answer;
-}
-
 index_status index_state::status(const status_query& query) const {
   const auto now = options.clock->now();
   const auto counters = table.counters();
   auto answer = index_status{};
-  auto page = page_of_members(query.from, query.most);
+  auto page = table.part(query.from, query.most);
   answer.has_more = page.has_more;
   for (auto& entry : page.members)
     answer.members.push_back({std::move(entry.member), entry.replicas, entry.bytes,
@@ -164,14 +149,6 @@ void index_state::reap() {
 
 membership index_state::view(bool known) const {
   return {known, milliseconds(options.member_ttl), shards_digest, {}, {}, false};
-}
-
-index_state::member_page index_state::page_of_members(uint64_t from, uint32_t most) const {
-  const auto count = most == 0 ? limits::index_members : size_t{most};
-  auto page = member_page{table.members(from, count + 1), false};
-  page.has_more = page.members.size() > count;
-  page.members.resize(std::min(page.members.size(), count));
-  return page;
 }
 
 bool index_state::is_partial() const {
@@ -228,7 +205,7 @@ index_actor::behavior_type index(index_actor::stateful_pointer<index_state> self
     [self](atom::publish, const published_pages& news) { return self->state.publish(news); },
     [self](atom::withdraw, const withdrawn_pages& news) { return self->state.withdraw(news); },
     [self](atom::locate, const key_batch& query) { return self->state.locate(query); },
-    [self](atom::members, const member_query& query) { return self->state.members(query); },
+    [self](atom::members, const member_query& query) { return self->state.table.list(query); },
     [self](atom::status, const status_query& query) { return self->state.status(query); },
     [self](atom::shards, uint64_t digest) { self->state.shards_digest = digest; },
     [self](atom::poll) { self->state.poll(); },

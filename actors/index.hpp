@@ -40,8 +40,6 @@ struct index_state {
 
   placements locate(const key_batch& query);
 
-  member_list members(const member_query& query) const;
-
   index_status status(const status_query& query) const;
 
   void poll();
@@ -52,14 +50,6 @@ struct index_state {
   // -- internal steps ---------------------------------------------------------
 
   membership view(bool known) const;
-
-  struct member_page {
-    std::vector<member_status> members;
-    bool has_more = false;
-  };
-
-  /// As member_query asks for.
-  member_page page_of_members(uint64_t from, uint32_t most) const;
 
   /// Whether members may have pages that this shard does not know: it began a short while ago, or
   /// lost one that may come back, or one is still reporting.

@@ -6,7 +6,6 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 #include <utility>
 
@@ -24,9 +23,6 @@ const page_key& key_of(const page_key& x) {
 const page_key& key_of(const announced_page& x) {
   return x.key;
 }
-
-/// Of a report that is complete.
-constexpr auto whole_memory = std::numeric_limits<uint64_t>::max();
 
 /// What a shard is to a page that it keeps: where its pages are in kept_pages.
 enum role : size_t { first_keeper, second_keeper };
@@ -96,7 +92,7 @@ void segment_mounts::beat(const member_counters& counters, bool is_closed) {
   counters_ = counters;
   options_.member.is_closed = is_closed;
   for (const auto& [number, at] : mounts_)
-    if (at.shard && !at.is_reporting)
+    if (at.progress.is_told())
       beat_at(number);
 }
 
@@ -121,7 +117,7 @@ void segment_mounts::leave(const std::function<void()>& then) {
     if (at.shard)
       self_
         ->request(at.shard, options_.timeout, atom::tick_v,
-                  heartbeat{options_.member.member, at.epoch, counters_, true, true})
+                  heartbeat{options_.member.member, at.progress.epoch(), counters_, true, true})
         .then([end](const membership&) {}, [end](const caf::error&) {});
 }
 
@@ -172,8 +168,7 @@ segment_mounts::by_shard(const std::vector<Page>& pages) const {
 
 void segment_mounts::tell(uint32_t number, kept_pages<announced_page> pages,
                           const std::shared_ptr<void>& then) {
-  const auto& at = mounts_[number];
-  if (!at.shard || at.is_reporting) {
+  if (!mounts_[number].progress.is_told()) {
     for (const auto role : {first_keeper, second_keeper})
       unsettle(number, keys_of(pages[role]));
     return;
@@ -190,30 +185,26 @@ void segment_mounts::tell(uint32_t number, kept_pages<announced_page> pages,
 void segment_mounts::mount(uint32_t number, const index_actor& shard) {
   auto& at = mounts_[number];
   at.shard = shard;
-  at.epoch = ++options_.member.epoch;
-  at.is_reporting = true;
-  auto on_view = [this, number, epoch = at.epoch](const membership& view) {
+  auto member = options_.member;
+  member.epoch = ++options_.member.epoch;
+  member.resumes = at.progress.mount(member.epoch);
+  auto on_view = [this, number, epoch = member.epoch](const membership& view) {
     const auto here = mounts_.find(number);
-    if (here == mounts_.end() || !here->second.shard || here->second.epoch != epoch)
-      return; // Lost or mounted anew since.
+    if (here == mounts_.end() || !here->second.progress.confirm(epoch, view.resumed))
+      return;
     heartbeat_pause_ = std::chrono::milliseconds{std::max<uint64_t>(view.member_ttl_ms / 4, 1)};
-    here->second.confirmed_epoch = epoch;
-    if (!view.resumed)
-      here->second.reported_to = 0;
     report(number);
   };
   auto on_error
     = [this, number, shard](const caf::error& err) { on_index_error(number, shard, err); };
-  auto member = options_.member;
-  member.resumes = at.confirmed_epoch;
   self_->request(shard, options_.timeout, atom::mount_v, std::move(member)).then(on_view, on_error);
 }
 
 void segment_mounts::report(uint32_t number) {
-  auto& at = mounts_[number];
+  auto& progress = mounts_[number].progress;
   auto news = kept_pages<announced_page>{};
   const auto size = [&news] { return news[0].size() + news[1].size(); };
-  auto next = at.reported_to;
+  auto next = progress.reported_to();
   while (size() < limits::index_batch_keys) {
     const auto pages = offered_.published(next, limits::index_batch_keys - size());
     if (pages.empty())
@@ -224,19 +215,15 @@ void segment_mounts::report(uint32_t number) {
     next = pages.back().offset + 1;
   }
   if (size() > 0) {
-    auto on_end = [this, number, next, epoch = at.epoch](bool is_taken) {
+    auto on_end = [this, number, next, epoch = progress.epoch()](bool is_taken) {
       const auto here = mounts_.find(number);
-      if (!is_taken || here == mounts_.end() || here->second.epoch != epoch)
-        return;
-      here->second.reported_to = next;
-      if (here->second.shard)
+      if (is_taken && here != mounts_.end() && here->second.progress.advance(epoch, next))
         report(number);
     };
     announce(number, std::move(batches(news).front()), on_end);
     return;
   }
-  at.reported_to = whole_memory; // What is published from now on is told at once.
-  at.is_reporting = false;
+  progress.complete();
   tell_unsettled(number);
   beat_at(number);
   settle();
@@ -246,26 +233,16 @@ void segment_mounts::unsettle(uint32_t number, const std::vector<page_key>& keys
   const auto found = mounts_.find(number);
   if (found == mounts_.end())
     return;
-  auto& at = found->second;
-  if (!at.shard && at.confirmed_epoch == 0)
-    return; // It will hear of everything.
-  at.unsettled.insert(at.unsettled.end(), keys.begin(), keys.end());
-  if (at.shard && !at.is_reporting) {
+  auto& progress = found->second.progress;
+  progress.unsettle(keys);
+  if (progress.is_told())
     tell_unsettled(number);
-  } else if (!at.shard && at.unsettled.size() > limits::unsettled_keys) {
-    at.confirmed_epoch = 0;
-    at.unsettled.clear();
-  }
 }
 
 void segment_mounts::tell_unsettled(uint32_t number) {
-  auto keys = std::exchange(mounts_[number].unsettled, {});
-  std::ranges::sort(keys);
-  const auto doubles = std::ranges::unique(keys);
-  keys.erase(doubles.begin(), doubles.end());
   auto offered = kept_pages<announced_page>{};
   auto gone = std::vector<page_key>{};
-  for (const auto& key : keys) {
+  for (const auto& key : mounts_[number].progress.take_unsettled()) {
     const auto here = offered_.find(key);
     const auto role = role_of(number, shards_, key);
     if (here && role)
@@ -279,14 +256,15 @@ void segment_mounts::tell_unsettled(uint32_t number) {
 
 void segment_mounts::beat_at(uint32_t number) {
   const auto& at = mounts_[number];
-  auto on_view
-    = [this, number, epoch = at.epoch](const membership& view) { heed(number, epoch, view); };
+  auto on_view = [this, number, epoch = at.progress.epoch()](const membership& view) {
+    heed(number, epoch, view);
+  };
   auto on_error
     = [this, number, to = at.shard](const caf::error& err) { on_index_error(number, to, err); };
   self_
-    ->request(
-      at.shard, options_.timeout, atom::tick_v,
-      heartbeat{options_.member.member, at.epoch, counters_, false, options_.member.is_closed})
+    ->request(at.shard, options_.timeout, atom::tick_v,
+              heartbeat{options_.member.member, at.progress.epoch(), counters_, false,
+                        options_.member.is_closed})
     .then(on_view, on_error);
 }
 
@@ -297,12 +275,12 @@ void segment_mounts::announce(uint32_t number, published_pages batch,
     on_index_error(number, to, err);
     then(false);
   };
-  auto on_view = [this, number, epoch = at.epoch, then](const membership& view) {
+  auto on_view = [this, number, epoch = at.progress.epoch(), then](const membership& view) {
     heed(number, epoch, view);
     then(view.known);
   };
   batch.member = options_.member.member;
-  batch.epoch = at.epoch;
+  batch.epoch = at.progress.epoch();
   self_->request(at.shard, options_.timeout, atom::publish_v, std::move(batch))
     .then(on_view, on_error);
 }
@@ -316,7 +294,7 @@ void segment_mounts::withdraw_from(uint32_t number, const std::vector<page_key>&
     const auto end
       = begin + static_cast<ptrdiff_t>(std::min(limits::index_batch_keys, keys.size() - first));
     auto part = std::vector<page_key>(begin, end);
-    auto on_view = [this, number, epoch = at.epoch, part](const membership& view) {
+    auto on_view = [this, number, epoch = at.progress.epoch(), part](const membership& view) {
       heed(number, epoch, view);
       if (!view.known)
         unsettle(number, part);
@@ -327,7 +305,7 @@ void segment_mounts::withdraw_from(uint32_t number, const std::vector<page_key>&
     };
     self_
       ->request(at.shard, options_.timeout, atom::withdraw_v,
-                withdrawn_pages{options_.member.member, at.epoch, std::move(part)})
+                withdrawn_pages{options_.member.member, at.progress.epoch(), std::move(part)})
       .then(on_view, on_error);
   }
 }
@@ -336,7 +314,7 @@ void segment_mounts::heed(uint32_t number, uint64_t epoch, const membership& vie
   options_.index_heard(view.shards_digest);
   const auto at = mounts_.find(number);
   // What a shard says of an older epoch means nothing any more.
-  if (at == mounts_.end() || !at->second.shard || at->second.epoch != epoch)
+  if (at == mounts_.end() || !at->second.shard || at->second.progress.epoch() != epoch)
     return;
   if (!view.known) {
     mount(number, at->second.shard);
@@ -356,12 +334,12 @@ void segment_mounts::on_index_error(uint32_t number, const index_actor& lost,
   spdlog::warn("shard {} of the index does not answer: {}", number, to_string(from_caf(err)));
   options_.index_lost(lost);
   at->second.shard = nullptr;
-  at->second.is_reporting = false;
+  at->second.progress.lose();
   settle();
 }
 
 void segment_mounts::settle() {
-  const auto is_reporting = [](const auto& at) { return at.second.is_reporting; };
+  const auto is_reporting = [](const auto& at) { return at.second.progress.is_reporting(); };
   if (std::ranges::none_of(mounts_, is_reporting))
     for (const auto& then : std::exchange(waiting_, {}))
       then();

@@ -2,6 +2,7 @@
 
 #include "actors/offered_pages.hpp"
 #include "backends/index_link.hpp"
+#include "cache/mount_progress.hpp"
 #include "messages/interfaces.hpp"
 
 #include <caf/typed_event_based_actor.hpp>
@@ -79,17 +80,9 @@ private:
 
   /// This member at one shard of the index.
   struct mounting {
-    /// Null while there is none.
+    /// Null unless mounted.
     index_actor shard;
-    uint64_t epoch = 0;
-    /// A block report is under way.
-    bool is_reporting = false;
-    /// The last epoch that the shard confirmed, if it may resume; else 0.
-    uint64_t confirmed_epoch = 0;
-    /// Under that epoch, the shard knows of the pages up to this place in the memory.
-    uint64_t reported_to = 0;
-    /// But for these, which changed behind the report's back or while the shard was lost.
-    std::vector<page_key> unsettled;
+    mount_progress progress;
   };
 
   /// Other shards keep the keys from now on: tells those that are not asked any more, and those

@@ -177,9 +177,7 @@ void spreader_state::end_batch() {
     next_batch();
     return;
   }
-  const auto pause = std::chrono::duration<double>{static_cast<double>(bytes)
-                                                   / static_cast<double>(options.bytes_per_second)};
-  self->delayed_send(self, std::chrono::duration_cast<caf::timespan>(pause), atom::tick_v);
+  self->delayed_send(self, pause_after(bytes, options.bytes_per_second), atom::tick_v);
 }
 
 void spreader_state::finish() {

@@ -5,6 +5,7 @@
 #include "messages/object_place.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <functional>
 #include <set>
 #include <unordered_map>
@@ -124,6 +125,12 @@ std::vector<size_t> lacking_copies(std::span<const wanted_copies> pages,
     if (is_lacking(pages[i]))
       positions.push_back(i);
   return positions;
+}
+
+duration pause_after(uint64_t bytes, uint64_t bytes_per_second) noexcept {
+  const auto seconds = std::chrono::duration<double>{static_cast<double>(bytes)
+                                                     / static_cast<double>(bytes_per_second)};
+  return std::chrono::duration_cast<duration>(seconds);
 }
 
 } // namespace hicache

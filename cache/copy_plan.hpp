@@ -1,5 +1,6 @@
 #pragma once
 
+#include "base/clock.hpp"
 #include "messages/index_protocol.hpp"
 
 #include <cstddef>
@@ -50,5 +51,9 @@ std::map<uint64_t, std::vector<size_t>> plan_copies(std::span<const wanted_copie
 /// @returns positions in `pages`, ascending
 std::vector<size_t> lacking_copies(std::span<const wanted_copies> pages,
                                    std::span<const member_info> members, const copy_source& source);
+
+/// How long who had so many bytes copied waits before the next batch.
+/// @pre bytes_per_second > 0
+duration pause_after(uint64_t bytes, uint64_t bytes_per_second) noexcept;
 
 } // namespace hicache

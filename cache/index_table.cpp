@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <deque>
 #include <optional>
+#include <set>
 #include <utility>
 
 namespace hicache {
@@ -500,6 +501,25 @@ std::vector<member_status> index_table::members(uint64_t from, size_t most) cons
     if (state_->members[at->second].is_offered)
       some.push_back(state_->describe(at->second));
   return some;
+}
+
+member_part index_table::part(uint64_t from, uint32_t most) const {
+  const auto count = most == 0 ? limits::index_members : size_t{most};
+  auto some = member_part{members(from, count + 1), false};
+  some.has_more = some.members.size() > count;
+  some.members.resize(std::min(some.members.size(), count));
+  return some;
+}
+
+member_list index_table::list(const member_query& query) const {
+  auto some = query.members.empty() ? part(query.from, query.most) : member_part{};
+  for (const auto id : std::set<uint64_t>(query.members.begin(), query.members.end()))
+    if (auto entry = member(id))
+      some.members.push_back(*std::move(entry));
+  auto answer = member_list{{}, some.has_more};
+  for (auto& entry : some.members)
+    answer.members.push_back(std::move(entry.member));
+  return answer;
 }
 
 index_counters index_table::counters() const noexcept {

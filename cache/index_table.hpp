@@ -61,6 +61,13 @@ struct member_status {
   member_counters counters;
 };
 
+/// Members in order of their ids.
+struct member_part {
+  std::vector<member_status> members;
+  /// There are members with higher ids.
+  bool has_more = false;
+};
+
 /// A page whose copy went with a member that is gone.
 struct lost_copy {
   /// The member that shall know: of those that have the page still the one that ranks highest for
@@ -174,6 +181,12 @@ public:
 
   /// Members that are not suspended, in order of their ids, from `from` on, at most `most`.
   std::vector<member_status> members(uint64_t from, size_t most) const;
+
+  /// The same as a message asks for it: 0 asks for all.
+  member_part part(uint64_t from, uint32_t most) const;
+
+  /// The members that a query names, or a part of all, but for suspended ones.
+  member_list list(const member_query& query) const;
 
   index_counters counters() const noexcept;
 
