@@ -86,14 +86,13 @@ void page_reader::tell_uses(member_pages pages) {
 }
 
 std::vector<member_info> page_reader::members(time_point deadline) {
-  for (const auto& shard : options_.index->view()->shards)
-    if (shard)
-      if (auto list = list_members(*options_.system, shard, *options_.clock, deadline)) {
-        const auto guard = std::lock_guard{mutex_};
-        members_ = *list;
-        members_until_ = options_.clock->now() + limits::member_list_memory;
-        return std::move(*list);
-      }
+  for (const auto& shard : reached_shards())
+    if (auto list = list_members(*options_.system, shard, *options_.clock, deadline)) {
+      const auto guard = std::lock_guard{mutex_};
+      members_ = *list;
+      members_until_ = options_.clock->now() + limits::member_list_memory;
+      return std::move(*list);
+    }
   return {};
 }
 
@@ -130,19 +129,21 @@ page_reader::route_map page_reader::routes_to(const std::set<uint64_t>& members,
 
 void page_reader::renew(const std::set<uint64_t>& wanted, time_point deadline) {
   auto known = std::set<uint64_t>{};
+  auto asked = wanted;
   {
     const auto guard = std::lock_guard{table_->mutex};
     for (const auto& [member, way] : table_->routes)
       known.insert(member);
+    if (const auto now = options_.clock->now(); now >= table_->looked_after) {
+      table_->looked_after = now + limits::member_list_memory;
+      asked.insert(known.begin(), known.end());
+    }
   }
-  auto ids = std::vector<uint64_t>{};
-  std::ranges::set_union(wanted, known, std::back_inserter(ids));
+  const auto ids = std::vector<uint64_t>(asked.begin(), asked.end());
   auto has_answer = false;
   auto found = std::map<uint64_t, member_info>{};
   const auto is_found = [&found](uint64_t member) { return found.contains(member); };
-  for (const auto& shard : options_.index->view()->shards) {
-    if (!shard)
-      continue;
+  for (const auto& shard : reached_shards()) {
     auto list = list_members(*options_.system, shard, ids, *options_.clock, deadline);
     if (!list)
       continue;
@@ -160,9 +161,17 @@ void page_reader::renew(const std::set<uint64_t>& wanted, time_point deadline) {
     if (!known.contains(id))
       enter(open_route(member));
   const auto guard = std::lock_guard{table_->mutex};
-  for (const auto member : known)
-    if (!is_found(member))
+  for (const auto member : ids)
+    if (known.contains(member) && !is_found(member))
       table_->routes.erase(member);
+}
+
+std::vector<index_actor> page_reader::reached_shards() const {
+  auto shards = options_.index->view()->shards;
+  if (!shards.empty())
+    std::ranges::rotate(shards, shards.begin() + static_cast<ptrdiff_t>(salt_ % shards.size()));
+  std::erase(shards, nullptr);
+  return shards;
 }
 
 void page_reader::enter(std::shared_ptr<const known_member> found) {

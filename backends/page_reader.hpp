@@ -118,14 +118,19 @@ private:
   struct route_table {
     std::mutex mutex; // Guards what follows; held for moments.
     route_map routes;
+    /// When those that are known are asked for next.
+    time_point looked_after;
   };
 
   /// Knows how to read from these members, asking the index about those it has not met.
   route_map routes_to(const std::set<uint64_t>& members, time_point deadline);
 
-  /// Asks the index for these members and those that are known; lets go of those that are gone, and
-  /// opens ways to the others.
+  /// Asks the index for these members, and every limits::member_list_memory for those that are
+  /// known; lets go of those that are gone, and opens ways to the others.
   void renew(const std::set<uint64_t>& wanted, time_point deadline);
+
+  /// In the order in which they are asked for members. Readers differ in whom they ask first.
+  std::vector<index_actor> reached_shards() const;
 
   /// Enters a way to a member, and takes it out when the owner of the memory that was mapped ends.
   void enter(std::shared_ptr<const known_member> found);
