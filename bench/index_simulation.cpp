@@ -2,6 +2,7 @@
 
 #include "base/limits.hpp"
 #include "bench/index_world.hpp"
+#include "messages/page_header.hpp"
 #include "messages/shard_map.hpp"
 
 #include <unistd.h>
@@ -9,6 +10,9 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <initializer_list>
+#include <optional>
+#include <utility>
 
 namespace hicache::bench {
 
@@ -28,6 +32,14 @@ constexpr auto watch_time = duration{1s};
 constexpr auto steady_time = duration{5s};
 constexpr auto restart_time = duration{2s};
 constexpr auto partition_time = duration{member_ttl + 5s};
+
+/// Shorter than member_ttl, with the heartbeat before and the connection after it.
+constexpr auto short_partition_time = duration{6s};
+
+/// Members on a host with eight GPUs.
+constexpr auto crowded_host = uint32_t{8};
+
+constexpr auto least_members = uint32_t{10};
 
 /// Per check.
 constexpr auto samples = 20'000;
@@ -53,26 +65,39 @@ double resident_bytes() {
 
 class simulation {
 public:
-  simulation(const simulation_options& options, const simulation_hooks& hooks)
+  /// @param title Begins the names of the phases.
+  simulation(const simulation_options& options, const world_load& load,
+             const simulation_hooks& hooks, std::string title)
     : options_(options), hooks_(hooks), pages_each_(options.keys / options.members),
-      resident_before_(resident_bytes()),
-      world_(options.members, pages_each_, options.shards, options.seed,
-             {options.writes_per_s, options.lookups_per_s}),
-      random_(options.seed + 1) {
+      copies_(load.copies), resident_before_(resident_bytes()),
+      world_(options.members, pages_each_, options.shards, options.seed, load),
+      random_(options.seed + 1), title_(std::move(title)) {
     world_.stopped = hooks.is_stopped;
   }
 
-  result<simulation_report> run() {
-    using phase = result<void> (simulation::*)();
-    for (const auto step :
-         {&simulation::start, &simulation::steady, &simulation::restart, &simulation::close,
-          &simulation::silence, &simulation::join, &simulation::partition})
-      if (auto done = (this->*static_cast<phase>(step))(); !done)
+  /// Each page is on one member.
+  result<simulation_report> of_index() {
+    return run({&simulation::start, &simulation::steady, &simulation::restart, &simulation::close,
+                &simulation::silence, &simulation::join, &simulation::disconnect,
+                &simulation::short_partition, &simulation::partition});
+  }
+
+  /// Each page is on two.
+  result<simulation_report> of_copies() {
+    return run({&simulation::start, &simulation::steady, &simulation::disconnect,
+                &simulation::lose_one, &simulation::lose_two});
+  }
+
+private:
+  using phase = result<void> (simulation::*)();
+
+  result<simulation_report> run(std::initializer_list<phase> phases) {
+    for (const auto step : phases)
+      if (auto done = (this->*step)(); !done)
         return tl::unexpected{done.error()};
     return std::move(report_);
   }
 
-private:
   // -- phases -----------------------------------------------------------------
 
   /// Every member mounts and reports all that it holds.
@@ -86,10 +111,13 @@ private:
     auto memory = uint64_t{0};
     for (const auto& shard : world_.shards())
       memory += shard.table.memory_bytes();
-    const auto keys = static_cast<double>(pages_each_ * options_.members);
-    simulated("memory per key: index_table::memory_bytes", static_cast<double>(memory) / keys, "B");
-    measured("memory per key: resident", (resident_bytes() - of_members) / keys, "B");
-    measured("memory of the simulated members", (of_members - resident_before_) / 1e6, "MB");
+    const auto keys = static_cast<double>(pages_each_ * options_.members * copies_);
+    const auto name = std::string{copies_ == 1 ? "memory per key: " : "memory per copy: "};
+    simulated(name + "index_table::memory_bytes", static_cast<double>(memory) / keys, "B");
+    if (copies_ == 1) { // Later memory is used again.
+      measured(name + "resident", (resident_bytes() - of_members) / keys, "B");
+      measured("memory of the simulated members", (of_members - resident_before_) / 1e6, "MB");
+    }
     measure_kind(message_kind::report);
     measure_kind(message_kind::mount);
     return check();
@@ -99,18 +127,23 @@ private:
   result<void> steady() {
     begin("steady");
     auto worked = duration{};
+    auto most = duration{};
     for (auto& shard : world_.shards()) {
       shard.figures = {};
-      worked -= shard.worked;
+      shard.worked = {};
     }
     world_.run(steady_time);
-    for (const auto& shard : world_.shards())
+    for (const auto& shard : world_.shards()) {
       worked += shard.worked;
+      most = std::max(most, shard.worked);
+    }
     show_traffic();
     const auto load = seconds(worked) / seconds(steady_time) / options_.shards;
     simulated("a shard is busy", 100 * load, "%");
-    simulated("members that shards can serve, at 70 % of a core each",
-              std::floor(options_.members * most_load / load), "");
+    simulated("the busiest shard is busy", 100 * seconds(most) / seconds(steady_time), "%");
+    if (copies_ == 1)
+      simulated("members that shards can serve, at 70 % of a core each",
+                std::floor(options_.members * most_load / load), "");
     show_readers();
     return check();
   }
@@ -153,9 +186,24 @@ private:
              : fail(ec::corrupt_page, "keys moved between shards that were there");
   }
 
+  /// A switch restarts: connections end on both sides.
+  result<void> disconnect() {
+    begin("10 % of the members lose their connections");
+    world_.disconnect(options_.members / 2, tenth());
+    return resume();
+  }
+
+  result<void> short_partition() {
+    begin("10 % of the members are cut off for 6 s");
+    world_.cut_off(options_.members / 2, tenth());
+    world_.run(short_partition_time);
+    world_.heal();
+    return resume();
+  }
+
   result<void> partition() {
     begin("10 % of the members are cut off for 15 s");
-    world_.cut_off(options_.members / 2, std::max(options_.members / 10, 1U));
+    world_.cut_off(options_.members / 2, tenth());
     world_.run(partition_time);
     simulated("dropped after", seconds(world_.last_dropped() - began_), "s");
     simulated("freed after", seconds(world_.last_reaped() - began_), "s");
@@ -166,15 +214,95 @@ private:
     return converge({});
   }
 
+  /// A member dies, and others see to the copies that went with it.
+  result<void> lose_one() {
+    begin("a member dies");
+    const auto lost = kill(1, false);
+    auto done = repair();
+    if (done && repaired_.first < world_.last_dropped() + limits::repair_delay)
+      return wrong("copies were made before the member could come back");
+    if (done && repaired_.pages != lost)
+      return wrong(std::to_string(repaired_.pages) + " copies were made anew, "
+                   + std::to_string(lost) + " were lost");
+    return done;
+  }
+
+  /// Another member dies while copies are made anew.
+  result<void> lose_two() {
+    begin("two members die one after the other");
+    kill(2, true);
+    world_.run(patience, [this] { return world_.is_repairing(); });
+    kill(4, false);
+    return repair();
+  }
+
   // -- parts of phases --------------------------------------------------------
 
   void begin(const std::string& what) {
-    phase_ = what;
+    phase_ = title_ + what;
     part_.clear();
     began_ = world_.now();
     world_.take_reader_figures();
+    world_.take_repair_figures();
     if (hooks_.progress)
-      hooks_.progress(what);
+      hooks_.progress(phase_);
+  }
+
+  uint32_t tenth() const { return std::max(options_.members / 10, 1U); }
+
+  /// @returns how many pages it had
+  uint64_t kill(uint32_t member, bool closes_connections) {
+    const auto& who = world_.members()[member];
+    const auto count = who.pages.last() - who.pages.first() + who.copies.size();
+    world_.kill_member(member, closes_connections);
+    return count;
+  }
+
+  /// Members that were away for less than member_ttl go on where they were: nobody tells a shard
+  /// again what it knows, and no copies are made.
+  result<void> resume() {
+    auto done = converge({});
+    if (done && reported_ > 0)
+      return wrong(std::to_string(reported_) + " pages were reported again");
+    if (done && world_.take_repair_figures().pages > 0)
+      return wrong("copies were made of pages that are there");
+    return done;
+  }
+
+  /// Waits until every page has as many copies as before, with readers asking all the time.
+  result<void> repair() {
+    world_.run(member_ttl + 2 * beat_pause + limits::repair_delay + calm);
+    const auto ended = world_.run(patience, [this] { return !world_.is_repairing(); });
+    if (is_stopped())
+      return fail(ec::stopping, "stopped by a signal");
+    if (!ended)
+      return fail(ec::deadline_exceeded, phase_ + ": copies are still made after ten minutes");
+    repaired_ = world_.take_repair_figures();
+    const auto time = seconds(repaired_.last - repaired_.first);
+    const auto per_second = time > 0 ? static_cast<double>(repaired_.most_bytes) / time : 0;
+    const auto batch = static_cast<double>(limits::storage_batch_pages)
+                       * static_cast<double>(slot_bytes_for(object_bytes));
+    simulated("copies made anew", static_cast<double>(repaired_.pages), "");
+    simulated("the first after", seconds(repaired_.first - began_), "s");
+    simulated("the last after", seconds(repaired_.last - began_), "s");
+    simulated("read from the busiest member, a second", per_second / 1e6, "MB");
+    simulated("ahead of the limit at most", repaired_.most_ahead / batch, "batches");
+    const auto seen = show_readers();
+    const auto [few, many] = world_.ill_copied();
+    if (repaired_.pages == 0 || repaired_.left_out > 0 || few > 0 || many > 0)
+      return wrong(std::to_string(few) + " pages have fewer copies than before, "
+                   + std::to_string(many) + " have more, nobody took "
+                   + std::to_string(repaired_.left_out));
+    if (repaired_.most_ahead > 2 * batch)
+      return wrong("a member had more read from it than the limit of a second");
+    if (seen.misses > 0 || seen.late > 0)
+      return wrong("readers missed " + std::to_string(seen.misses) + " pages and waited "
+                   + std::to_string(seen.late) + " times");
+    return check();
+  }
+
+  tl::unexpected<error> wrong(const std::string& what) const {
+    return fail(ec::corrupt_page, phase_ + ": " + what);
   }
 
   /// Waits until every living member is mounted and has reported everywhere, for good.
@@ -256,60 +384,26 @@ private:
     if (!is_quiet)
       return fail(ec::deadline_exceeded, phase_ + ": questions stay without an answer");
     if (was_told_wrong_)
-      return fail(ec::corrupt_page, phase_ + ": readers were told of places where no page is");
-    auto counted = count_all();
-    if (counted)
-      counted = sample();
+      return wrong("readers were told of places where no page is");
+    auto difference = world_.difference(random_, samples);
+    if (!difference)
+      difference = list();
+    if (difference)
+      return wrong(*difference);
     world_.set_loaded(true);
-    return counted;
-  }
-
-  result<void> count_all() {
-    auto firsts = std::vector<uint64_t>(world_.shard_count());
-    auto all = firsts;
-    for (const auto& who : world_.members())
-      if (who.fate == member_fate::alive)
-        who.pages.count(firsts, all);
-    for (auto s = uint32_t{0}; s < world_.shard_count(); ++s) {
-      const auto found = world_.shards()[s].table.counters();
-      const auto seconds = all[s] - firsts[s];
-      if (found.replicas != all[s] || found.keys != all[s] || found.second_replicas != seconds
-          || found.second_keys != seconds || found.members != living() || found.refused != 0)
-        return fail(
-          ec::corrupt_page,
-          phase_ + ": shard " + std::to_string(s) + " offers " + std::to_string(found.replicas)
-            + " pages, " + std::to_string(found.second_replicas) + " as the second keeper, of "
-            + std::to_string(found.members) + " members; expected " + std::to_string(all[s]) + ", "
-            + std::to_string(seconds) + " of " + std::to_string(living()));
-    }
     return {};
   }
 
-  result<void> sample() {
-    const auto shards = world_.first_shards(world_.shard_count());
-    for (auto i = 0; i < samples; ++i) {
-      const auto& who = world_.members()[random_() % options_.members];
-      const auto margin = who.pages.slots() / 8;
-      const auto from = who.pages.first() - std::min(who.pages.first(), margin);
-      const auto page = from + random_() % (who.pages.last() + margin - from);
-      const auto announced = who.pages.announced(page);
-      const auto keepers = shards.keepers_of(announced.key);
-      const auto is_held = who.fate == member_fate::alive && who.pages.holds(page);
-      for (auto s = size_t{0}; s < world_.shard_count(); ++s) {
-        const auto& table = world_.shards()[s].table;
-        const auto found = table.locate(std::span{&announced.key, 1});
-        const auto copies = found.of(0);
-        if (copies.size() != (is_held && keepers.has(s) ? 1U : 0U))
-          return fail(ec::corrupt_page, phase_ + ": shard " + std::to_string(s) + " offers "
-                                          + std::to_string(copies.size()) + " copies of a page");
-        if (!copies.empty()
-            && (table.find(copies[0].member)->member != who.info.member
-                || copies[0].offset != announced.offset
-                || copies[0].generation != announced.generation))
-          return fail(ec::corrupt_page, phase_ + ": a page is offered where it is not");
-      }
-    }
-    return {};
+  /// Has members ask for the list of all, and compares.
+  std::optional<std::string> list() {
+    const auto asked = world_.list_all();
+    world_.run(patience, [this] { return world_.is_quiet(); });
+    if (auto difference = world_.difference_of_lists(asked))
+      return difference;
+    longest_list_ = std::max(longest_list_, world_.take_reader_figures().longest_list);
+    if (longest_list_ > limits::members_listed)
+      return "a message names " + std::to_string(longest_list_) + " members";
+    return std::nullopt;
   }
 
   // -- figures ----------------------------------------------------------------
@@ -324,11 +418,16 @@ private:
 
   void note_wrong(const reader_figures& seen) {
     was_told_wrong_ = was_told_wrong_ || seen.wrong > 0;
+    longest_list_ = std::max(longest_list_, seen.longest_list);
   }
 
-  void show_readers() {
+  reader_figures show_readers() {
     const auto seen = world_.take_reader_figures();
     note_wrong(seen);
+    reported_ = seen.reported;
+    simulated("pages in block reports", static_cast<double>(seen.reported), "");
+    simulated("questions for members", static_cast<double>(seen.lists), "");
+    simulated("routes that readers gave up for nothing", static_cast<double>(seen.forgotten), "");
     simulated("keys looked up", static_cast<double>(seen.keys), "");
     simulated("misses of keys that are there", static_cast<double>(seen.misses), "");
     simulated("keys that both keepers were asked for", static_cast<double>(seen.asked_twice), "");
@@ -340,6 +439,7 @@ private:
                 ? 0
                 : 100.0 * static_cast<double>(seen.late) / static_cast<double>(seen.lookups),
               "%");
+    return seen;
   }
 
   kind_figures sum(message_kind kind) {
@@ -374,13 +474,25 @@ private:
     return total_us / 1e6 * static_cast<double>(all.messages);
   }
 
+  /// In percent of all.
+  double busiest_with_lists() {
+    auto all = uint64_t{0};
+    auto most = uint64_t{0};
+    for (const auto& shard : world_.shards()) {
+      const auto count = shard.figures[static_cast<size_t>(message_kind::list)].items;
+      all += count;
+      most = std::max(most, count);
+    }
+    return 100.0 * static_cast<double>(most) / static_cast<double>(std::max(all, uint64_t{1}));
+  }
+
   void show_traffic() {
     auto cpu = 0.0;
     auto messages = 0.0;
     auto bytes = 0.0;
     const auto shard_seconds = seconds(steady_time) * options_.shards;
     for (const auto kind : {message_kind::beat, message_kind::publish, message_kind::withdraw,
-                            message_kind::locate}) {
+                            message_kind::locate, message_kind::list}) {
       const auto all = sum(kind);
       if (all.coded == 0)
         continue;
@@ -397,24 +509,31 @@ private:
       bytes += per_second * size;
       cpu += measure_kind(kind);
     }
+    simulated("lists of members that the busiest shard answers", busiest_with_lists(), "%");
     simulated("messages a second and shard", messages, "");
     simulated("bytes a second and shard, both ways", bytes / 1e6, "MB");
     const auto load = cpu / shard_seconds;
     measured("a shard's codecs and table are busy", 100 * load, "%");
-    measured("members that shards could serve if there were nothing else, at 70 %",
-             std::floor(options_.members * most_load / load), "");
+    if (copies_ == 1)
+      measured("members that shards could serve if there were nothing else, at 70 %",
+               std::floor(options_.members * most_load / load), "");
   }
 
   simulation_options options_;
   simulation_hooks hooks_;
   uint64_t pages_each_;
+  uint32_t copies_;
   double resident_before_;
   index_world world_;
   std::mt19937_64 random_;
+  std::string title_;
   std::string phase_;
   std::string part_;
   time_point began_{};
   bool was_told_wrong_ = false;
+  uint64_t longest_list_ = 0;
+  uint64_t reported_ = 0;
+  repair_figures repaired_;
   simulation_report report_;
 };
 
@@ -423,7 +542,7 @@ private:
 result<simulation_report> simulate_index(const simulation_options& options,
                                          const simulation_hooks& hooks) {
   const auto least = 4 * limits::storage_batch_pages;
-  if (options.members < 10 || options.members > limits::index_members)
+  if (options.members < least_members || options.members > limits::index_members)
     return fail(ec::invalid_argument, std::to_string(options.members) + " members; expected 10 to "
                                         + std::to_string(limits::index_members));
   if (options.keys / options.members < least)
@@ -435,7 +554,24 @@ result<simulation_report> simulate_index(const simulation_options& options,
   if (!(options.writes_per_s > 0 && options.writes_per_s <= 1e6)
       || !(options.lookups_per_s > 0 && options.lookups_per_s <= 1e6))
     return fail(ec::invalid_argument, "rates are more than 0 and at most a million a second");
-  return simulation{options, hooks}.run();
+  const auto load = world_load{1, crowded_host, options.writes_per_s, options.lookups_per_s};
+  auto report = simulation{options, load, hooks, ""}.of_index();
+  if (!report)
+    return report;
+  // Smaller: copies take as much memory again.
+  auto fewer = options;
+  fewer.members = std::max(options.members / 10, least_members);
+  fewer.keys = options.keys / options.members * fewer.members;
+  auto twofold = load;
+  twofold.copies = 2;
+  twofold.members_per_host = 2;
+  const auto second = simulation{fewer, twofold, hooks, "two copies, "}.of_copies();
+  if (!second)
+    return second;
+  report->simulated.insert(report->simulated.end(), second->simulated.begin(),
+                           second->simulated.end());
+  report->measured.insert(report->measured.end(), second->measured.begin(), second->measured.end());
+  return report;
 }
 
 } // namespace hicache::bench

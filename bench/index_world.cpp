@@ -3,6 +3,7 @@
 #include "base/check.hpp"
 #include "base/limits.hpp"
 #include "messages/page_header.hpp"
+#include "messages/placement.hpp"
 #include "messages/shard_map.hpp"
 
 #include <algorithm>
@@ -12,25 +13,13 @@ namespace hicache::bench {
 
 namespace {
 
-using namespace std::chrono_literals;
-
-/// From the eviction of pages to the publication of those that take their place.
-constexpr auto write_time = duration{1ms};
-
-/// Pauses of a link that looks for a shard (backends/index_link.cpp).
-constexpr auto link_pause_min = duration{50ms};
-constexpr auto link_pause_max = duration{1s};
-
-/// Of heartbeats, of a shard's look at its members, and of directories that tell each other.
-constexpr auto tick_pause = duration{member_ttl / 4};
-
 constexpr auto batch = uint64_t{limits::storage_batch_pages};
+
+} // namespace
 
 duration every(double per_second) {
   return std::chrono::duration_cast<duration>(std::chrono::duration<double>{1 / per_second});
 }
-
-} // namespace
 
 index_world::index_world(uint32_t members, uint64_t pages_each, uint32_t shards, uint64_t seed,
                          const world_load& load)
@@ -39,21 +28,27 @@ index_world::index_world(uint32_t members, uint64_t pages_each, uint32_t shards,
   HICACHE_CHECK(pages_each > 2 * batch && load.writes_per_s > 0 && load.lookups_per_s > 0);
   for (auto number = 0U; number < shards; ++number) {
     shards_.emplace_back().shards_known = shards;
-    at(now_ + tick_pause, event_kind::poll, number);
+    at(now_ + beat_pause, event_kind::poll, number);
   }
   for (auto m = uint32_t{0}; m < members; ++m) {
     auto& made = members_.emplace_back(member_pages{seed, m, pages_each});
     made.info.member = m + uint64_t{1};
-    made.info.host = "host-" + std::to_string(m / 8);
+    made.info.host = "host-" + std::to_string(m / load.members_per_host);
     made.info.memory_name = "hicache-" + std::to_string(m);
     made.info.page_address = "10.0.0.1:" + std::to_string(20'000 + m % 40'000);
-    made.info.capacity_bytes = slot_bytes_for(uint64_t{1} << 20) * pages_each;
+    made.info.capacity_bytes = slot_bytes_for(object_bytes) * pages_each * load.copies;
     made.reader_shards = shards;
-    made.links.assign(shards, 1);
+    made.links.assign(shards, {1, 1});
     made.mounts.resize(shards);
+    made.routes.known.resize(members);
+    made.routes.offered.resize(members);
+    made.next_beat = now_ + random_up_to(beat_pause);
     at(now_ + random_up_to(tick_pause), event_kind::tick, m);
-    at(now_ + random_up_to(every(load.writes_per_s)), event_kind::write, m);
     at(now_ + random_up_to(every(load.lookups_per_s)), event_kind::ask, m);
+    if (load.copies == 1)
+      at(now_ + random_up_to(every(load.writes_per_s)), event_kind::write, m);
+    else
+      at(now_ + random_up_to(limits::member_list_memory), event_kind::place, m);
   }
   unsettled_ = uint64_t{members} * shards;
 }
@@ -73,6 +68,22 @@ void index_world::fill() {
       return;
     for (auto i = uint64_t{0}; i < who.pages.slots(); ++i)
       who.pages.write(shards);
+  }
+  if (load_.copies > 1)
+    fill_copies();
+}
+
+void index_world::fill_copies() {
+  auto infos = std::vector<member_info>{};
+  for (const auto& who : members_)
+    infos.push_back(who.info);
+  for (auto m = uint32_t{0}; m < members_.size(); ++m) {
+    const auto& who = members_[m];
+    for (auto first = uint64_t{0}; first < who.pages.slots(); first += batch)
+      for (const auto target :
+           place_replicas(who.pages.key(first), infos, who.info.host, load_.copies - 1))
+        for (auto page = first; page < std::min(first + batch, who.pages.slots()); ++page)
+          add_copy(static_cast<uint32_t>(target - 1), id_of(m, page));
   }
 }
 
@@ -94,8 +105,8 @@ bool index_world::run(duration time, const std::function<bool()>& done) {
   return false;
 }
 
-void index_world::at(time_point when, event_kind kind, uint32_t a, uint32_t b) {
-  events_.push({when, ++order_, kind, a, b});
+void index_world::at(time_point when, event_kind kind, uint32_t a, uint32_t b, uint32_t c) {
+  events_.push({when, ++order_, kind, a, b, c});
 }
 
 void index_world::happen(const event& x) {
@@ -115,11 +126,17 @@ void index_world::happen(const event& x) {
       who.is_asking_map = false;
       who.reader_shards = shard_count();
       for (auto s = static_cast<uint32_t>(who.links.size()); s < who.reader_shards; ++s) {
-        who.links.push_back(0);
+        who.links.emplace_back();
         link(x.a, s);
       }
       return;
     }
+    case event_kind::place:
+      return place(x.a);
+    case event_kind::copied:
+      return copied(x.a, x.b);
+    case event_kind::spread:
+      return next_batch(x.a);
     case event_kind::arrive:
       return arrive(x.a);
     case event_kind::answer:
@@ -131,7 +148,7 @@ void index_world::happen(const event& x) {
     case event_kind::reap:
       return reap(x.a);
     case event_kind::gone:
-      return member_gone(x.a, x.b);
+      return member_gone(x.a, x.b, x.c);
     case event_kind::start: {
       auto& shard = shards_[x.a];
       shard.is_up = true;
@@ -156,11 +173,7 @@ void index_world::set_loaded(bool loaded) {
 }
 
 void index_world::restart_shard(uint32_t s, duration down) {
-  auto& shard = shards_[s];
-  shard.is_up = false;
-  shard.is_reaping = false;
-  shard.suspended = 0;
-  shard.table = {};
+  shards_[s].end();
   for (auto m = uint32_t{0}; m < members_.size(); ++m)
     if (members_[m].fate == member_fate::alive)
       lose_link(m, s);
@@ -173,10 +186,10 @@ void index_world::add_shard() {
   auto& made = shards_.emplace_back();
   made.shards_known = shard_count();
   made.last_loss = now_;
-  at(now_ + tick_pause, event_kind::poll, number);
+  at(now_ + beat_pause, event_kind::poll, number);
   // The one that it joins hears of it at once, the others when it tells them.
   for (auto s = uint32_t{0}; s < number; ++s)
-    at(now_ + (s == 0 ? hop : random_up_to(tick_pause)), event_kind::learn, s);
+    at(now_ + (s == 0 ? hop : random_up_to(beat_pause)), event_kind::learn, s);
   for (auto& who : members_)
     unsettled_ += who.fate == member_fate::dead ? 0 : 1;
 }
@@ -186,12 +199,13 @@ void index_world::kill_member(uint32_t m, bool closes_connections) {
   HICACHE_CHECK(who.fate == member_fate::alive);
   who.fate = member_fate::dead;
   for (auto s = uint32_t{0}; s < shard_count(); ++s) {
-    const auto is_settled_here
-      = s < who.mounts.size() && who.mounts[s].life != 0 && !who.mounts[s].is_reporting;
-    unsettled_ -= is_settled_here ? 0 : 1;
+    const auto is_told = s < who.mounts.size() && who.mounts[s].progress.is_told();
+    unsettled_ -= is_told ? 0 : 1;
     if (closes_connections)
-      at(now_ + hop, event_kind::gone, s, m);
+      at(now_ + hop, event_kind::gone, s, m, who.links[s].number);
   }
+  repairing_ -= std::exchange(who.spread.is_running, false) ? 1 : 0;
+  who.losses = {};
 }
 
 void index_world::cut_off(uint32_t first, uint32_t count) {
@@ -206,256 +220,93 @@ void index_world::heal() {
       who.fate = member_fate::alive;
 }
 
+void index_world::disconnect(uint32_t first, uint32_t count) {
+  for (auto m = first; m < first + count; ++m)
+    for (auto s = uint32_t{0}; s < members_[m].links.size(); ++s)
+      lose_link(m, s);
+}
+
+bool index_world::is_repairing() const {
+  const auto has_losses = [](const simulated_member& x) { return x.losses.size() > 0; };
+  return repairing_ > 0 || std::ranges::any_of(members_, has_losses);
+}
+
 bool index_world::is_quiet() const {
-  return pending_ == 0 && std::ranges::none_of(shards_, [](const simulated_shard& x) {
-           return x.is_reaping || x.suspended > 0;
-         });
+  const auto is_busy
+    = [](const simulated_shard& x) { return x.is_reaping || !x.suspended.empty(); };
+  return pending_ == 0 && !is_repairing() && std::ranges::none_of(shards_, is_busy);
 }
 
-// -- members ------------------------------------------------------------------
+repair_figures index_world::take_repair_figures() {
+  for (auto& who : members_)
+    repaired_.most_bytes = std::max(repaired_.most_bytes, std::exchange(who.repair_bytes, 0));
+  return std::exchange(repaired_, {});
+}
 
-void index_world::tick(uint32_t m) {
+// -- pages --------------------------------------------------------------------
+
+std::array<uint8_t, 2> index_world::keepers(page_id id) const {
+  return members_[writer_of(id)].pages.keepers(number_of(id));
+}
+
+bool index_world::holds(uint32_t m, page_id id) const {
+  if (writer_of(id) == m)
+    return members_[m].pages.holds(number_of(id));
+  const auto at = copies_.find(id);
+  return at != copies_.end()
+         && std::ranges::any_of(at->second, [m](const auto& x) { return x.holder == m; });
+}
+
+std::optional<announced_page> index_world::announced(uint32_t m, page_id id) const {
+  auto page = members_[writer_of(id)].pages.announced(number_of(id));
+  if (writer_of(id) == m)
+    return page;
+  if (const auto at = copies_.find(id); at != copies_.end())
+    for (const auto& copy : at->second)
+      if (copy.holder == m) {
+        page.offset = copy.place * slot_bytes_for(object_bytes);
+        page.generation = 1;
+        return page;
+      }
+  return std::nullopt;
+}
+
+size_t index_world::holders(page_id id) const {
+  const auto is_reached = [this](uint32_t m) { return members_[m].fate == member_fate::alive; };
+  const auto writer = writer_of(id);
+  auto count = size_t{is_reached(writer) && holds(writer, id) ? 1U : 0U};
+  if (const auto at = copies_.find(id); at != copies_.end())
+    for (const auto& copy : at->second)
+      count += is_reached(copy.holder) ? 1 : 0;
+  return count;
+}
+
+void index_world::add_copy(uint32_t m, page_id id) {
   auto& who = members_[m];
-  if (who.fate == member_fate::dead)
-    return;
-  at(now_ + tick_pause, event_kind::tick, m);
-  look_at_index(m);
-  for (auto s = uint32_t{0}; s < who.mounts.size(); ++s)
-    if (who.mounts[s].life != 0 && !who.mounts[s].is_reporting)
-      send(m, s, message_kind::beat);
-}
-
-void index_world::look_at_index(uint32_t m) {
-  auto& who = members_[m];
-  if (who.mounts.size() != who.reader_shards)
-    reshard(m);
-  for (auto s = uint32_t{0}; s < who.mounts.size(); ++s)
-    if (who.links[s] != 0 && who.links[s] != who.mounts[s].life)
-      mount(m, s);
-}
-
-void index_world::reshard(uint32_t m) {
-  auto& who = members_[m];
-  const auto before = who.pages;
-  who.mounts.resize(who.reader_shards);
-  who.pages.reshard(first_shards(who.reader_shards));
-  auto lost = std::vector<std::vector<uint64_t>>(who.reader_shards);
-  auto gained = lost;
-  for (auto page = before.first(); page < before.last(); ++page) {
-    const auto& was = before.keepers(page);
-    const auto& is = who.pages.keepers(page);
-    for (auto role = size_t{0}; role < is.size(); ++role) {
-      if (is[role] != was[role])
-        gained[is[role]].push_back(page);
-      if (std::ranges::find(is, was[role]) == is.end())
-        lost[was[role]].push_back(page);
-    }
-  }
-  for (auto s = uint32_t{0}; s < who.reader_shards; ++s) {
-    tell(m, s, std::move(gained[s]));
-    for (auto first = lost[s].begin(); first != lost[s].end();) {
-      const auto count = std::min<ptrdiff_t>(limits::index_batch_keys, lost[s].end() - first);
-      send(m, s, message_kind::withdraw, {first, first + count});
-      first += count;
-    }
-  }
-}
-
-void index_world::tell(uint32_t m, uint32_t s, std::vector<uint64_t> pages) {
-  auto& here = members_[m].mounts[s];
-  if (here.is_reporting) {
-    here.held_back.insert(here.held_back.end(), pages.begin(), pages.end());
-    return;
-  }
-  for (auto first = pages.begin(); here.life != 0 && first != pages.end();) {
-    const auto count = std::min<ptrdiff_t>(limits::index_batch_keys, pages.end() - first);
-    send(m, s, message_kind::publish, {first, first + count});
-    first += count;
-  }
-}
-
-void index_world::mount(uint32_t m, uint32_t s) {
-  auto& who = members_[m];
-  auto& here = who.mounts[s];
-  if (here.life != 0 && !here.is_reporting)
-    ++unsettled_;
-  here = {who.links[s], ++who.info.epoch, true, 0, {}};
-  send(m, s, message_kind::mount);
-}
-
-void index_world::report(uint32_t m, uint32_t s) {
-  auto& who = members_[m];
-  auto& here = who.mounts[s];
-  auto pages
-    = who.pages.pages_of(static_cast<uint8_t>(s), here.next_slot, limits::index_batch_keys);
-  if (!pages.empty()) {
-    send(m, s, message_kind::report, std::move(pages));
-    return;
-  }
-  here.is_reporting = false;
-  --unsettled_;
-  last_settled_ = now_;
-  std::erase_if(here.held_back, [&](uint64_t page) { return !who.pages.holds(page); });
-  tell(m, s, std::exchange(here.held_back, {}));
-  send(m, s, message_kind::beat);
-}
-
-std::vector<std::vector<uint64_t>> index_world::by_shard(uint32_t m, uint64_t first,
-                                                         uint64_t count) const {
-  const auto& who = members_[m];
-  auto lists = std::vector<std::vector<uint64_t>>(who.mounts.size());
-  for (auto page = first; page < first + count; ++page)
-    for (const auto keeper : who.pages.keepers(page))
-      lists[keeper].push_back(page);
-  return lists;
-}
-
-void index_world::write(uint32_t m) {
-  auto& who = members_[m];
-  if (who.fate == member_fate::dead)
-    return;
-  at(now_ + every(load_.writes_per_s), event_kind::write, m);
-  if (!is_loaded_)
-    return;
-  auto lists = by_shard(m, who.pages.first(), batch);
-  who.pages.evict(batch);
-  for (auto s = uint32_t{0}; s < lists.size(); ++s)
-    if (!lists[s].empty() && who.mounts[s].life != 0)
-      send(m, s, message_kind::withdraw, std::move(lists[s]));
-  at(now_ + write_time, event_kind::written, m);
-  ++pending_;
-}
-
-void index_world::written(uint32_t m) {
-  --pending_;
-  auto& who = members_[m];
-  if (who.fate == member_fate::dead)
-    return;
-  const auto first = who.pages.last();
-  const auto shards = first_shards(static_cast<uint32_t>(who.mounts.size()));
-  for (auto i = uint64_t{0}; i < batch; ++i)
-    who.pages.write(shards);
-  auto lists = by_shard(m, first, batch);
-  for (auto s = uint32_t{0}; s < lists.size(); ++s)
-    tell(m, s, std::move(lists[s]));
-}
-
-void index_world::ask(uint32_t m) {
-  const auto& who = members_[m];
-  if (who.fate == member_fate::dead)
-    return;
-  at(now_ + every(load_.lookups_per_s), event_kind::ask, m);
-  const auto owner = static_cast<uint32_t>(random_() % members_.size());
-  const auto& pages = members_[owner].pages;
-  // Neither pages that go while the question is under way, nor such that have just come.
-  const auto margin = std::min(8 * batch, pages.slots() / 4);
-  const auto room = pages.slots() - 2 * margin - batch;
-  const auto first = pages.first() + margin + random_() % (room + 1);
-  if (!is_loaded_ || who.fate == member_fate::cut_off)
-    return;
-  const auto known = first_shards(who.reader_shards);
-  auto lists = std::vector<std::vector<uint64_t>>(who.reader_shards);
-  auto out_of_reach = size_t{0};
-  for (auto page = first; page < first + batch; ++page) {
-    const auto keepers = known.keepers_of(pages.announced(page).key);
-    if (who.links[keepers.first] != 0)
-      lists[keepers.first].push_back(page);
-    else if (who.links[keepers.second] != 0)
-      lists[keepers.second].push_back(page);
-    else
-      ++out_of_reach;
-  }
-  seen_.keys += batch;
-  count_misses(owner, out_of_reach);
-  for (auto s = uint32_t{0}; s < lists.size(); ++s)
-    if (!lists[s].empty()) {
-      send(m, s, message_kind::locate, std::move(lists[s]));
-      messages_[last_sent_].owner = owner;
-    }
-}
-
-void index_world::ask_other(const message& x, const std::vector<uint64_t>& pages) {
-  const auto& who = members_[x.member];
-  if (x.is_second_look)
-    return count_misses(x.owner, pages.size());
-  const auto known = first_shards(who.reader_shards);
-  auto lists = std::vector<std::vector<uint64_t>>(who.reader_shards);
-  for (const auto page : pages) {
-    const auto keepers = known.keepers_of(members_[x.owner].pages.announced(page).key);
-    lists[keepers.first == x.shard ? keepers.second : keepers.first].push_back(page);
-  }
-  for (auto s = uint32_t{0}; s < lists.size(); ++s)
-    if (who.links[s] == 0) {
-      count_misses(x.owner, lists[s].size());
-    } else if (!lists[s].empty()) {
-      seen_.asked_twice += lists[s].size();
-      send(x.member, s, message_kind::locate, std::move(lists[s]));
-      messages_[last_sent_].owner = x.owner;
-      messages_[last_sent_].is_second_look = true;
-    }
-}
-
-void index_world::count_misses(uint32_t owner, size_t count) {
-  seen_.misses += members_[owner].fate == member_fate::alive ? count : 0;
-}
-
-void index_world::link(uint32_t m, uint32_t s) {
-  auto& who = members_[m];
-  if (who.fate == member_fate::dead || who.links[s] != 0)
-    return;
-  if (who.fate == member_fate::cut_off || !shards_[s].is_up)
-    at(now_ + link_pause_max, event_kind::link, m, s);
-  else
-    who.links[s] = shards_[s].life;
-}
-
-void index_world::lose_link(uint32_t m, uint32_t s) {
-  auto& who = members_[m];
-  if (std::exchange(who.links[s], 0) != 0)
-    at(now_ + link_pause_min + random_up_to(link_pause_max - link_pause_min), event_kind::link, m,
-       s);
-}
-
-void index_world::lose_mount(uint32_t m, uint32_t s) {
-  auto& here = members_[m].mounts[s];
-  if (here.life != 0 && !here.is_reporting)
-    ++unsettled_;
-  here = {};
-}
-
-void index_world::heard(uint32_t m, uint64_t shards_known) {
-  auto& who = members_[m];
-  if (shards_known <= who.reader_shards || who.is_asking_map)
-    return;
-  who.is_asking_map = true;
-  at(now_ + link_pause_min + 2 * hop, event_kind::map, m);
+  copies_[id].push_back({m, static_cast<uint32_t>(who.pages.slots() + who.copies.size())});
+  who.copies.push_back(id);
 }
 
 // -- shards -------------------------------------------------------------------
 
 void index_world::poll(uint32_t s) {
-  at(now_ + tick_pause, event_kind::poll, s);
+  at(now_ + beat_pause, event_kind::poll, s);
   auto& shard = shards_[s];
   if (!shard.is_up)
     return;
   const auto begin = shard.begin(now_);
-  for (const auto member : shard.table.silent(begin, member_ttl))
-    if (shard.table.drop(member))
-      last_dropped_ = last_reaped_ = shard.last_loss = begin;
-    else
-      --shard.suspended;
+  if (shard.drop_silent(begin))
+    last_dropped_ = last_reaped_ = begin;
   shard.occupy(now_, cost::message + reap_some(s));
 }
 
-void index_world::member_gone(uint32_t s, uint32_t m) {
+void index_world::member_gone(uint32_t s, uint32_t m, uint32_t link) {
   auto& shard = shards_[s];
   if (!shard.is_up)
     return;
   const auto begin = shard.begin(now_);
-  if (shard.table.suspend(members_[m].info.member)) {
-    last_dropped_ = last_reaped_ = shard.last_loss = begin;
-    ++shard.suspended;
-  }
+  if (shard.lose(members_[m].info.member, link, begin))
+    last_dropped_ = last_reaped_ = begin;
   shard.occupy(now_, cost::message + reap_some(s));
 }
 
@@ -463,7 +314,7 @@ duration index_world::reap_some(uint32_t s) {
   auto& shard = shards_[s];
   if (shard.is_reaping)
     return {};
-  if (!shard.table.reap(limits::index_reap))
+  if (!shard.reap())
     return {};
   shard.is_reaping = true;
   const auto time = limits::index_reap * cost::reaped_replica;

@@ -15,7 +15,15 @@ using namespace std::chrono_literals;
 constexpr auto member_patience = duration{5s};
 constexpr auto reader_patience = duration{limits::storage_timeout};
 
+/// After which TCP sends again what nobody has confirmed.
+constexpr auto resend_pause = duration{200ms};
+
 } // namespace
+
+duration index_world::patience_of(const message& x) {
+  const auto is_read = x.kind == message_kind::locate || x.kind == message_kind::list;
+  return is_read && x.why != purpose::repairing ? reader_patience : member_patience;
+}
 
 // -- messages -----------------------------------------------------------------
 
@@ -35,44 +43,53 @@ void index_world::give_back(uint32_t i) {
   free_messages_.push_back(i);
 }
 
-void index_world::send(uint32_t m, uint32_t s, message_kind kind, std::vector<uint64_t> pages) {
+index_world::message& index_world::send(uint32_t m, uint32_t s, message_kind kind,
+                                        std::vector<page_id> pages) {
   auto& who = members_[m];
-  last_sent_ = take_message();
-  auto& x = messages_[last_sent_];
-  const auto of_reader = kind == message_kind::locate;
+  const auto i = take_message();
+  auto& x = messages_[i];
+  const auto of_reader = kind == message_kind::locate || kind == message_kind::list;
   x = {};
   x.kind = kind;
-  x.member = x.owner = m;
+  x.member = m;
   x.shard = s;
-  x.life = of_reader ? who.links[s] : who.mounts[s].life;
+  x.life = who.links[s].life;
+  x.link = who.links[s].number;
   x.pages = std::move(pages);
   x.sent = now_;
-  x.epoch = of_reader ? 0 : who.mounts[s].epoch;
+  x.epoch = of_reader ? 0 : who.mounts[s].progress.epoch();
   pending_ += kind == message_kind::beat ? 0 : 1;
-  if (who.fate == member_fate::alive)
-    at(now_ + hop, event_kind::arrive, last_sent_);
+  at(now_ + hop, event_kind::arrive, i);
+  return x;
+}
+
+void index_world::send_again(uint32_t i, event_kind what) {
+  const auto& x = messages_[i];
+  if (now_ + resend_pause > x.sent + patience_of(x))
+    at(std::max(now_, x.sent + patience_of(x)), event_kind::fail, i);
   else
-    at(now_ + member_patience, event_kind::fail, last_sent_);
+    at(now_ + resend_pause, what, i);
 }
 
 void index_world::arrive(uint32_t i) {
   auto& x = messages_[i];
+  if (members_[x.member].fate == member_fate::cut_off)
+    return send_again(i, event_kind::arrive);
   auto& shard = shards_[x.shard];
   if (!shard.is_up || shard.life != x.life) {
     at(now_ + hop, event_kind::fail, i);
     return;
   }
   const auto begin = shard.begin(now_);
-  if (x.kind == message_kind::locate) {
+  if (x.kind == message_kind::locate && x.why == purpose::reading) {
     const auto wait = begin - now_;
     ++seen_.lookups;
     seen_.late += wait > 10ms ? 1 : 0;
     seen_.longest_wait = std::max(seen_.longest_wait, wait);
   }
   const auto done = shard.occupy(now_, handle(x, begin));
-  const auto patience = x.kind == message_kind::locate ? reader_patience : member_patience;
-  if (done + hop > x.sent + patience)
-    at(std::max(now_, x.sent + patience), event_kind::fail, i);
+  if (done + hop > x.sent + patience_of(x))
+    at(std::max(now_, x.sent + patience_of(x)), event_kind::fail, i);
   else
     at(done + hop, event_kind::answer, i);
 }
@@ -81,15 +98,18 @@ duration index_world::handle(message& x, time_point begin) {
   auto& shard = shards_[x.shard];
   const auto& who = members_[x.member];
   const auto count = static_cast<int64_t>(x.pages.size());
-  const auto take = [&](const membership& view) {
+  const auto take = [&](membership view) {
     x.known = view.known;
+    x.resumed = view.resumed;
     x.shards_known = view.shards_digest;
+    x.lost = std::move(view.lost);
   };
   switch (x.kind) {
     case message_kind::mount: {
       auto info = who.info;
       info.epoch = x.epoch;
-      take(shard.mount(info, begin));
+      info.resumes = x.resumes;
+      take(shard.mount(info, x.link, begin));
       return cost::message + reap_some(x.shard);
     }
     case message_kind::beat:
@@ -98,88 +118,140 @@ duration index_world::handle(message& x, time_point begin) {
     case message_kind::publish:
     case message_kind::report: {
       auto news = published_pages{who.info.member, x.epoch, {}};
-      const auto is_first = [&](uint64_t page) { return who.pages.keepers(page)[0] == x.shard; };
+      const auto is_first = [&](page_id id) { return keepers(id)[0] == x.shard; };
       const auto seconds = std::ranges::stable_partition(x.pages, is_first);
       news.seconds = static_cast<uint32_t>(seconds.size());
-      for (const auto page : x.pages)
-        news.pages.push_back(who.pages.announced(page));
-      take(shard.publish(x.kind, news));
+      for (const auto id : x.pages)
+        news.pages.push_back(*announced(x.member, id));
+      take(shard.publish(x.kind, news, begin));
       return cost::message + count * cost::published_page;
     }
     case message_kind::withdraw: {
       auto news = withdrawn_pages{who.info.member, x.epoch, {}};
-      for (const auto page : x.pages)
-        news.keys.push_back(who.pages.announced(page).key);
+      for (const auto id : x.pages)
+        news.keys.push_back(members_[writer_of(id)].pages.key(number_of(id)));
       take(shard.withdraw(news));
       return cost::message + count * cost::withdrawn_page;
     }
     case message_kind::locate:
       locate(shard, x, begin);
       return cost::message + count * cost::located_key;
+    case message_kind::list: {
+      x.listed = shard.list(x.query);
+      const auto length = std::max(x.listed.members.size(), x.query.members.size());
+      ++seen_.lists;
+      seen_.longest_list = std::max<uint64_t>(seen_.longest_list, length);
+      return cost::message + static_cast<int64_t>(length) * cost::listed_member;
+    }
   }
   return {};
 }
 
 void index_world::locate(simulated_shard& at, message& x, time_point now) {
-  const auto& owner = members_[x.owner];
   auto query = key_batch{};
-  for (const auto page : x.pages)
-    query.keys.push_back(owner.pages.announced(page).key);
-  const auto found = at.locate(query, now);
+  for (const auto id : x.pages)
+    query.keys.push_back(members_[writer_of(id)].pages.key(number_of(id)));
+  auto found = at.locate(query, now);
   x.shards_known = found.shards_digest;
-  const auto is_there = owner.fate == member_fate::alive;
+  if (x.why == purpose::repairing) {
+    x.replicas = std::move(found.replicas);
+    return;
+  }
+  auto unknown = std::vector<page_id>{};
   for (auto i = size_t{0}; i < x.pages.size(); ++i) {
     const auto& copies = found.replicas[i];
     if (copies.empty()) {
-      if (found.is_partial)
-        x.doubtful.push_back(x.pages[i]);
-      else
-        count_misses(x.owner, 1);
+      (found.is_partial ? x.doubtful : unknown).push_back(x.pages[i]);
       continue;
     }
-    const auto page = owner.pages.announced(x.pages[i]);
-    const auto right = replica{owner.info.member, page.offset, page.generation, page.length};
-    seen_.wrong += copies.size() == 1 && copies[0] == right ? 0 : 1;
-    seen_.stale += is_there ? 0 : 1;
+    auto is_reached = false;
+    for (const auto& copy : copies) {
+      const auto holder = static_cast<uint32_t>(copy.member - 1);
+      const auto page = announced(holder, x.pages[i]);
+      seen_.wrong
+        += page && copy == replica{copy.member, page->offset, page->generation, page->length} ? 0
+                                                                                              : 1;
+      is_reached = is_reached || members_[holder].fate == member_fate::alive;
+      x.offered.insert(copy.member);
+    }
+    seen_.stale += is_reached ? 0 : 1;
   }
+  count_misses(unknown);
 }
 
 void index_world::answer(uint32_t i) {
   auto& x = messages_[i];
   auto& who = members_[x.member];
-  if (shards_[x.shard].life != x.life || !shards_[x.shard].is_up)
+  const auto& shard = shards_[x.shard];
+  const auto& at_shard = who.links[x.shard];
+  if (who.fate == member_fate::dead || shard.life != x.life || !shard.is_up
+      || at_shard.life != x.life || at_shard.number != x.link)
     return fail(i);
-  if (who.fate == member_fate::cut_off) {
-    at(std::max(now_, x.sent + member_patience), event_kind::fail, i);
-    return;
-  }
-  if (who.fate == member_fate::alive) {
-    heard(x.member, x.shards_known);
-    if (!x.doubtful.empty())
-      ask_other(x, x.doubtful);
-    auto& here = who.mounts[std::min<size_t>(x.shard, who.mounts.size() - 1)];
-    const auto is_same = here.life != 0 && here.epoch == x.epoch;
-    const auto is_report = x.kind == message_kind::mount || x.kind == message_kind::report;
-    if (is_report && is_same)
-      report(x.member, x.shard);
-    else if (!is_report && x.kind != message_kind::locate && !x.known && here.life != 0
-             && !here.is_reporting && who.links[x.shard] != 0)
-      mount(x.member, x.shard);
+  if (who.fate == member_fate::cut_off)
+    return send_again(i, event_kind::answer);
+  heard(x.member, x.shards_known);
+  switch (x.kind) {
+    case message_kind::locate:
+      if (x.why == purpose::repairing) {
+        enter_holders(x, false);
+        break;
+      }
+      find_routes(x.member, x.offered);
+      if (!x.doubtful.empty())
+        ask_other(x, x.doubtful);
+      break;
+    case message_kind::list:
+      x.why == purpose::reading ? heard_routes(x, false) : heard_list(x, false);
+      break;
+    default:
+      heed(x);
   }
   give_back(i);
 }
 
+void index_world::heed(message& x) {
+  auto& here = members_[x.member].mounts[x.shard];
+  auto& progress = here.progress;
+  if (x.kind == message_kind::mount) {
+    if (x.known && progress.confirm(x.epoch, x.resumed))
+      report(x.member, x.shard);
+    return;
+  }
+  const auto is_current = progress.is_mounted() && progress.epoch() == x.epoch;
+  if (is_current && !x.known)
+    mount(x.member, x.shard);
+  for (const auto& key : x.lost)
+    if (is_current && holds(x.member, id_of(key)))
+      members_[x.member].losses.note(key, now_);
+  if (x.kind == message_kind::report) {
+    if (x.known && progress.advance(x.epoch, x.next_slot))
+      report(x.member, x.shard);
+  } else if (x.kind != message_kind::beat && !x.known) {
+    unsettle(x.member, x.shard, x.pages);
+  }
+}
+
 void index_world::fail(uint32_t i) {
-  const auto& x = messages_[i];
+  auto& x = messages_[i];
   auto& who = members_[x.member];
   if (who.fate != member_fate::dead) {
     ++seen_.failed;
-    if (who.links[x.shard] == x.life)
+    if (x.kind != message_kind::list && who.links[x.shard].number == x.link)
       lose_link(x.member, x.shard);
-    if (x.kind == message_kind::locate)
-      ask_other(x, x.pages);
-    else if (who.mounts[x.shard].life == x.life)
-      lose_mount(x.member, x.shard);
+    switch (x.kind) {
+      case message_kind::locate:
+        x.why == purpose::repairing ? enter_holders(x, true) : ask_other(x, x.pages);
+        break;
+      case message_kind::list:
+        x.why == purpose::reading ? heard_routes(x, true) : heard_list(x, true);
+        break;
+      case message_kind::publish:
+      case message_kind::withdraw:
+        unsettle(x.member, x.shard, x.pages);
+        break;
+      default:
+        break;
+    }
   }
   give_back(i);
 }

@@ -1,6 +1,7 @@
 #include "bench/simulated_shard.hpp"
 
 #include "base/check.hpp"
+#include "base/limits.hpp"
 #include "messages/wire.hpp"
 
 #include <algorithm>
@@ -44,6 +45,8 @@ const char* to_string(message_kind kind) noexcept {
       return "block report";
     case message_kind::locate:
       return "lookup";
+    case message_kind::list:
+      return "list of members";
   }
   return "unknown";
 }
@@ -86,20 +89,40 @@ auto simulated_shard::through_codecs(message_kind kind, const Request& request, 
   return *std::move(understood);
 }
 
-membership simulated_shard::mount(const member_info& member, time_point now) {
+membership simulated_shard::mount(const member_info& member, uint32_t link, time_point now) {
   return through_codecs(message_kind::mount, member, 1, [&](const member_info& x) {
-    return view(table.mount(x, now).has_value());
+    const auto entered = table.mount(x, now);
+    auto answer = view(entered.has_value());
+    if (entered) {
+      answer.resumed = entered->is_resumed;
+      suspended.erase(x.member);
+      peers[x.member] = link;
+    }
+    return answer;
   });
 }
 
 membership simulated_shard::beat(const heartbeat& sign, time_point now) {
   return through_codecs(message_kind::beat, sign, 1, [&](const heartbeat& x) {
-    return view(table.heartbeat(x.member, x.epoch, now));
+    auto answer = view(table.heartbeat(x.member, x.epoch, now));
+    if (const auto at = lost.find(x.member); answer.known && at != lost.end()) {
+      auto& keys = at->second;
+      const auto first
+        = keys.end() - static_cast<ptrdiff_t>(std::min(keys.size(), limits::index_batch_keys));
+      answer.lost.assign(first, keys.end());
+      keys.erase(first, keys.end());
+      if (keys.empty())
+        lost.erase(at);
+    }
+    return answer;
   });
 }
 
-membership simulated_shard::publish(message_kind kind, const published_pages& news) {
+membership simulated_shard::publish(message_kind kind, const published_pages& news,
+                                    time_point now) {
   return through_codecs(kind, news, news.pages.size(), [&](const published_pages& x) {
+    if (!table.hear(x.member, x.epoch, now))
+      return view(false);
     const auto pages = std::span{x.pages};
     const auto firsts = pages.size() - x.seconds;
     return view(table.publish(x.member, x.epoch, pages.first(firsts))
@@ -126,6 +149,58 @@ placements simulated_shard::locate(const key_batch& query, time_point now) {
       }
     return answer;
   });
+}
+
+member_list simulated_shard::list(const member_query& query) {
+  auto& counted = figures[static_cast<size_t>(message_kind::list)];
+  const auto coded = counted.coded;
+  auto answer = through_codecs(message_kind::list, query, 0,
+                               [&](const member_query& x) { return table.list(x); });
+  counted.items += answer.members.size();
+  counted.coded_items += counted.coded > coded ? answer.members.size() : 0;
+  return answer;
+}
+
+bool simulated_shard::lose(uint64_t member, uint32_t link, time_point now) {
+  const auto at = peers.find(member);
+  if (at == peers.end() || at->second != link)
+    return false; // Mounted by another connection since.
+  peers.erase(at);
+  if (!table.suspend(member))
+    return false;
+  suspended.insert(member);
+  last_loss = now;
+  return true;
+}
+
+bool simulated_shard::drop_silent(time_point now) {
+  auto has_lost = false;
+  for (const auto member : table.silent(now, member_ttl)) {
+    peers.erase(member);
+    lost.erase(member);
+    suspended.erase(member);
+    if (table.drop(member)) {
+      last_loss = now;
+      has_lost = true;
+    }
+  }
+  return has_lost;
+}
+
+bool simulated_shard::reap() {
+  const auto has_more = table.reap(limits::index_reap);
+  for (auto& copy : table.take_lost())
+    lost[copy.holder].push_back(copy.key);
+  return has_more;
+}
+
+void simulated_shard::end() {
+  is_up = false;
+  is_reaping = false;
+  suspended.clear();
+  peers.clear();
+  lost.clear();
+  table = {};
 }
 
 membership simulated_shard::view(bool known) const {

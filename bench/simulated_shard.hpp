@@ -8,14 +8,16 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <set>
+#include <unordered_map>
 #include <vector>
 
 namespace hicache::bench {
 
 /// What a shard is told or asked. A report is a publish of many pages after a mount.
-enum class message_kind : uint8_t { mount, beat, publish, withdraw, report, locate };
+enum class message_kind : uint8_t { mount, beat, publish, withdraw, report, locate, list };
 
-inline constexpr size_t message_kinds = 6;
+inline constexpr size_t message_kinds = 7;
 
 const char* to_string(message_kind kind) noexcept;
 
@@ -29,6 +31,7 @@ inline constexpr auto published_page = std::chrono::nanoseconds{1'000};
 inline constexpr auto withdrawn_page = std::chrono::nanoseconds{1'000};
 inline constexpr auto located_key = std::chrono::nanoseconds{400};
 inline constexpr auto reaped_replica = std::chrono::nanoseconds{400};
+inline constexpr auto listed_member = std::chrono::nanoseconds{500};
 
 } // namespace cost
 
@@ -68,22 +71,41 @@ public:
   /// Begins to handle what arrives now. @returns when that is, after what came before
   time_point begin(time_point arrived) const noexcept { return std::max(arrived, busy_until_); }
 
-  membership mount(const member_info& member, time_point now);
+  /// @param link The connection by which the member asks.
+  membership mount(const member_info& member, uint32_t link, time_point now);
 
   membership beat(const heartbeat& sign, time_point now);
 
-  membership publish(message_kind kind, const published_pages& news);
+  membership publish(message_kind kind, const published_pages& news, time_point now);
 
   membership withdraw(const withdrawn_pages& news);
 
   placements locate(const key_batch& query, time_point now);
 
+  member_list list(const member_query& query);
+
+  /// The member's connection has ended. @returns whether the shard offered its pages so far
+  bool lose(uint64_t member, uint32_t link, time_point now);
+
+  /// Forgets members that are silent for too long. @returns whether it offered pages of one
+  bool drop_silent(time_point now);
+
+  /// Removes a part of what members left. @returns whether there is more
+  bool reap();
+
+  /// The process ends, with all that it knows.
+  void end();
+
   bool is_up = true;
   /// Of its process, counted from 1.
   uint32_t life = 1;
   bool is_reaping = false;
-  /// Members whose connection has ended, until they are dropped.
-  uint64_t suspended = 0;
+  /// Members whose connection has ended, until they are back or dropped.
+  std::set<uint64_t> suspended;
+  /// By which connection a member is mounted.
+  std::unordered_map<uint64_t, uint32_t> peers;
+  /// Copies that others lost, by the member that shall know.
+  std::unordered_map<uint64_t, std::vector<page_key>> lost;
   /// When it began, or lost a member last: then members may have more than it knows.
   time_point last_loss{};
   /// Shards that its directory knows; stands for the digest of its map.

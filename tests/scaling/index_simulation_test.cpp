@@ -1,9 +1,13 @@
+#include "base/limits.hpp"
 #include "bench/index_simulation.hpp"
+#include "bench/index_world.hpp"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
+#include <optional>
 #include <string>
 
 namespace hicache::bench {
@@ -26,6 +30,22 @@ double figure(const simulation_report& report, const std::string& name) {
   return at->value;
 }
 
+/// Copies come back within the limit, and readers notice nothing. That each page has as many as
+/// before, and no member reads more, the simulation itself makes sure of.
+void expect_repair(const simulation_report& report) {
+  for (const auto* loss : {"a member dies", "two members die one after the other"}) {
+    const auto name = std::string{"two copies, "} + loss;
+    EXPECT_GT(figure(report, name + ": copies made anew"), 1000);
+    EXPECT_GE(figure(report, name + ": the first after"), 12.5) << "ttl and limits::repair_delay";
+    EXPECT_LE(figure(report, name + ": read from the busiest member, a second"), 168);
+    EXPECT_EQ(figure(report, name + ": misses of keys that are there"), 0);
+    EXPECT_LT(figure(report, name + ": longest wait of a lookup"), 10);
+  }
+  EXPECT_EQ(figure(report, "two copies, 10 % of the members lose their connections: "
+                           "pages in block reports"),
+            0);
+}
+
 TEST(IndexSimulationTest, TheIndexIsWholeAfterEachEventAndEqualSeedsGiveEqualFigures) {
   const auto first = simulate_index(small_cluster(), {});
   ASSERT_TRUE(first) << to_string(first.error());
@@ -44,6 +64,15 @@ TEST(IndexSimulationTest, TheIndexIsWholeAfterEachEventAndEqualSeedsGiveEqualFig
   EXPECT_LE(figure(*first, "a member falls silent: no longer offered after"), 12.6);
   EXPECT_NEAR(figure(*first, "a shard joins: share of all keys"), 40, 2);
   EXPECT_EQ(figure(*first, "a shard joins: keys that moved elsewhere"), 0);
+  EXPECT_GT(figure(*first, "steady: questions for members"), 0);
+  EXPECT_LE(figure(*first, "steady: lists of members that the busiest shard answers"), 40);
+  EXPECT_GT(figure(*first, "10 % of the members are cut off for 6 s: requests that failed"), 0);
+  for (const auto* away :
+       {"10 % of the members lose their connections", "10 % of the members are cut off for 6 s"})
+    EXPECT_EQ(figure(*first, std::string{away} + ": pages in block reports"), 0);
+  EXPECT_GT(
+    figure(*first, "10 % of the members are cut off for 15 s, healed: pages in block reports"), 0);
+  expect_repair(*first);
 }
 
 /// Takes 8 GB and a quarter of an hour: `ctest --preset long`.
@@ -61,6 +90,38 @@ TEST(IndexSimulationTest, AThousandMembersAndAHundredMillionKeys) {
   EXPECT_EQ(figure(*report, "steady: requests that failed"), 0);
   EXPECT_LT(figure(*report, "a member's connection closes: no longer offered after"), 0.1);
   EXPECT_EQ(figure(*report, "a shard joins: keys that moved elsewhere"), 0);
+  EXPECT_LE(figure(*report, "steady: lists of members that the busiest shard answers"), 20);
+  expect_repair(*report);
+}
+
+TEST(IndexSimulationTest, ListsOfManyMembersComeInParts) {
+  using namespace std::chrono_literals;
+  auto world = index_world{1100, 300, 2, 1, {}};
+  world.fill();
+  const auto settle = [&world] {
+    const auto is_whole = [&world] { return world.is_settled() && world.is_quiet(); };
+    ASSERT_TRUE(world.run(60s, is_whole));
+  };
+  // By id and of all; who knows dead ones by id asks for them, too.
+  const auto expect_lists = [&](uint64_t parts) {
+    world.take_reader_figures();
+    const auto asked = world.list_all();
+    settle();
+    EXPECT_EQ(world.difference_of_lists(asked), std::nullopt);
+    const auto seen = world.take_reader_figures();
+    EXPECT_GE(seen.lists, 2 * parts * asked.size());
+    EXPECT_EQ(seen.longest_list, limits::members_listed);
+  };
+  settle();
+  expect_lists(3);
+  world.restart_shard(0, 1s);
+  settle();
+  expect_lists(3);
+  for (auto m = uint32_t{0}; m < 100; ++m)
+    world.kill_member(m, m % 2 == 0);
+  world.run(2 * member_ttl);
+  settle();
+  expect_lists(2);
 }
 
 TEST(IndexSimulationTest, ASignalEndsIt) {
