@@ -15,7 +15,7 @@ Usage: bench/run.sh {tree|transfer|step|store|scaling|all} [--short] [--json FIL
   transfer     copies between L1 and L2 in host memory, and of a GPU if one answers
   step         a step of 2 and 4 ranks, waiting for a late rank, prefetching from a slow store, a miss with L3
   store        the cluster store by separate processes: values, the index, restarts; beside ucx_perftest if it is installed
-  scaling      the index of L3 in virtual time: 1000 members, 100 million keys, 16 and 64 shards (8 GB, half an hour)
+  scaling      the index of L3 in virtual time: 1000 members, 100 million keys, 16 and 64 shards (16 GB, half an hour)
   all          everything that there is, scaling short
   --short      scaling: 100 members and 2 million keys
   --json FILE  write the rows to FILE as well:

@@ -75,7 +75,7 @@ TEST(IndexSimulationTest, TheIndexIsWholeAfterEachEventAndEqualSeedsGiveEqualFig
   expect_repair(*first);
 }
 
-/// Takes 8 GB and a quarter of an hour: `ctest --preset long`.
+/// Takes 16 GB and ten minutes: `ctest --preset long`.
 TEST(IndexSimulationTest, AThousandMembersAndAHundredMillionKeys) {
   if (std::getenv("HICACHE_SCALING_FULL") == nullptr)
     GTEST_SKIP() << "HICACHE_SCALING_FULL is not set";
