@@ -1,13 +1,12 @@
 #include "rpc/read_ahead.hpp"
 
 #include <algorithm>
-#include <cstring>
 
 namespace hicache {
 
 size_t read_ahead::take(kj::byte* to, size_t most) {
   const auto size = std::min(most, end_ - begin_);
-  std::memcpy(to, bytes_.data() + begin_, size);
+  std::copy_n(bytes_.data() + begin_, size, to);
   begin_ += size;
   return size;
 }

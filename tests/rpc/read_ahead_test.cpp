@@ -59,6 +59,15 @@ TEST(ReadAheadTest, SmallMessagesAreReadTogether) {
   EXPECT_EQ(input.reads(), 1);
 }
 
+TEST(ReadAheadTest, NothingMayBeReadToNowhere) {
+  auto loop = kj::EventLoop{};
+  auto scope = kj::WaitScope{loop};
+  auto input = pieces{8, 8, 1};
+  auto stream = read_ahead{input};
+  EXPECT_EQ(stream.tryRead(nullptr, 0, 0).wait(scope), 0u);
+  EXPECT_EQ(input.reads(), 0);
+}
+
 TEST(ReadAheadTest, EveryByteComesOnceHoweverItIsAskedFor) {
   for (auto seed = uint64_t{1}; seed <= 200; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
