@@ -51,8 +51,7 @@ std::vector<page_key> mount_progress::take_unsettled() {
   HICACHE_CHECK(is_told());
   auto keys = std::exchange(unsettled_, {});
   std::ranges::sort(keys);
-  const auto doubles = std::ranges::unique(keys);
-  keys.erase(doubles.begin(), doubles.end());
+  keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
   return keys;
 }
 
