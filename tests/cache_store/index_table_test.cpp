@@ -11,6 +11,7 @@
 #include <numeric>
 #include <random>
 #include <set>
+#include <utility>
 
 namespace hicache {
 namespace {
@@ -85,13 +86,20 @@ TEST(IndexTableTest, ReplicasComeInOrderOfAnnouncementAndAreBounded) {
   EXPECT_EQ(table.counters().replicas, limits::replicas_per_key);
 }
 
-TEST(IndexTableTest, SaysWhichPagesItRefusesAndWhichGaveWay) {
-  auto table = index_table{};
+/// Mounts one member more than page 1 may have copies.
+/// @returns the members whose copies stay, and the one whose copy does not
+std::pair<std::set<uint64_t>, uint64_t> mount_one_too_many(index_table& table) {
   const auto ids = ids_to(limits::replicas_per_key + 1);
-  const auto kept = highest(1, ids);
-  const auto lowest = *std::ranges::find_if(ids, [&](uint64_t x) { return !kept.contains(x); });
   for (const auto id : ids)
     table.mount(member(id), start);
+  auto kept = highest(1, ids);
+  const auto lowest = *std::ranges::find_if(ids, [&](uint64_t x) { return !kept.contains(x); });
+  return {std::move(kept), lowest};
+}
+
+TEST(IndexTableTest, SaysWhichPagesItRefusesAndWhichGaveWay) {
+  auto table = index_table{};
+  const auto [kept, lowest] = mount_one_too_many(table);
   for (const auto id : kept)
     EXPECT_TRUE(table.publish(id, 1, std::vector{page(1)})->empty());
   EXPECT_EQ(table.publish(lowest, 1, std::vector{page(1), page(2)}), std::vector{key_of(1)});
@@ -108,11 +116,7 @@ TEST(IndexTableTest, SaysWhichPagesItRefusesAndWhichGaveWay) {
 
 TEST(IndexTableTest, APageThatGaveWayAndWasTakenAgainIsKept) {
   auto table = index_table{};
-  const auto ids = ids_to(limits::replicas_per_key + 1);
-  const auto kept = highest(1, ids);
-  const auto lowest = *std::ranges::find_if(ids, [&](uint64_t x) { return !kept.contains(x); });
-  for (const auto id : ids)
-    table.mount(member(id), start);
+  const auto [kept, lowest] = mount_one_too_many(table);
   publish(table, lowest, {page(1)});
   for (const auto id : kept)
     publish(table, id, {page(1)});
