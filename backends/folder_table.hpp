@@ -4,7 +4,10 @@
 #include "messages/ids.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <set>
 #include <unordered_map>
@@ -42,8 +45,8 @@ public:
   /// The page was used.
   /// @returns when it was used before; nothing if it is not there
   std::optional<int64_t> use(const page_key& key, int64_t time) {
-    const auto found = nodes_.find(key);
-    if (found == nodes_.end() || !found->second.is_present)
+    auto* const found = find(key);
+    if (found == nullptr || !found->second.is_present)
       return std::nullopt;
     unlist(*found);
     const auto before = found->second.used;
@@ -73,7 +76,7 @@ public:
   void hold(const page_key& key) { gain_child(node_of(key)); }
 
   /// Ends a `hold`.
-  void release(const page_key& key) { lose_child(*nodes_.find(key)); }
+  void release(const page_key& key) { lose_child(*find(key)); }
 
   /// Whether pages that are gone are remembered, so that older facts about them are known as such.
   void keep_removed(bool keeps) {
@@ -81,21 +84,21 @@ public:
     if (keeps)
       return;
     for (const auto& key : std::exchange(gone_, {}))
-      if (const auto found = nodes_.find(key); found != nodes_.end())
+      if (auto* const found = find(key))
         forget(*found);
   }
 
-  bool contains(const page_key& key) const {
-    const auto found = nodes_.find(key);
-    return found != nodes_.end() && found->second.is_present;
-  }
+  bool contains(const page_key& key) const { return present(key) != nullptr; }
 
   /// The page to evict next; nothing if all pages have children or are held.
   std::optional<page_key> oldest() const {
     return leaves_.empty() ? std::nullopt : std::optional{leaves_.begin()->second->first};
   }
 
-  uint64_t bytes_of(const page_key& key) const { return contains(key) ? nodes_.at(key).bytes : 0; }
+  uint64_t bytes_of(const page_key& key) const {
+    const auto* const found = present(key);
+    return found == nullptr ? 0 : found->bytes;
+  }
 
   uint64_t size() const noexcept { return size_; }
 
@@ -104,10 +107,11 @@ public:
   /// Calls `visit(key, parent, bytes, used)` for each page.
   template <class Visit>
   void visit(Visit visit) const {
-    for (const auto& [key, entry] : nodes_)
-      if (entry.is_present)
-        visit(key, entry.parent != nullptr ? entry.parent->first : page_key{}, entry.bytes,
-              entry.used);
+    for (const auto& part : nodes_)
+      for (const auto& [key, entry] : part)
+        if (entry.is_present)
+          visit(key, entry.parent != nullptr ? entry.parent->first : page_key{}, entry.bytes,
+                entry.used);
   }
 
 private:
@@ -130,7 +134,28 @@ private:
     }
   };
 
-  page_node& node_of(const page_key& key) { return *nodes_.try_emplace(key).first; }
+  /// A table that grows moves all it has, which takes more than a second where that is ten million
+  /// pages; so there are many, and each takes its turn.
+  static constexpr auto parts = size_t{64};
+
+  static size_t part_of(const page_key& key) noexcept {
+    return std::hash<page_key>{}(key) / (SIZE_MAX / parts + 1);
+  }
+
+  page_node& node_of(const page_key& key) { return *nodes_[part_of(key)].try_emplace(key).first; }
+
+  page_node* find(const page_key& key) {
+    auto& part = nodes_[part_of(key)];
+    const auto found = part.find(key);
+    return found == part.end() ? nullptr : &*found;
+  }
+
+  /// The state of a page that is there; null if it is not.
+  const page_state* present(const page_key& key) const {
+    const auto& part = nodes_[part_of(key)];
+    const auto found = part.find(key);
+    return found == part.end() || !found->second.is_present ? nullptr : &found->second;
+  }
 
   void list(page_node& x) {
     if (x.second.is_present && x.second.children == 0)
@@ -168,7 +193,7 @@ private:
       if (each->second.is_present || each->second.children > 0)
         return;
       auto* const parent = each->second.parent;
-      nodes_.erase(nodes_.find(each->first));
+      nodes_[part_of(each->first)].erase(page_key{each->first});
       if (parent != nullptr) {
         --parent->second.children;
         list(*parent);
@@ -177,7 +202,8 @@ private:
     }
   }
 
-  std::unordered_map<page_key, page_state> nodes_;
+  /// By part.
+  std::array<std::unordered_map<page_key, page_state>, parts> nodes_;
   std::set<std::pair<int64_t, page_node*>, leaf_order> leaves_;
   uint64_t size_ = 0;
   uint64_t bytes_ = 0;
