@@ -124,7 +124,8 @@ void attachment_state::begin_attach(const request& what) {
 }
 
 storage_change attachment_state::attach_change() const {
-  return {storage_change::action::attach, options.attached.backend, options.store.prefetch};
+  return {storage_change::action::attach, options.attached.backend, options.store.prefetch,
+          options.store.lends_host};
 }
 
 // -- detaching ----------------------------------------------------------------

@@ -17,6 +17,8 @@ namespace hicache {
 struct open_store {
   storage_actor actor;
   prefetch_settings prefetch;
+  /// As of storage_change.
+  bool lends_host = false;
   /// Ends the actor and gives back what the store holds. Blocks.
   std::function<void()> close;
 };

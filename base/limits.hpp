@@ -62,9 +62,9 @@ inline constexpr uint32_t backup_attempts = 5;
 inline constexpr auto backup_pause = std::chrono::milliseconds{100};
 
 /// The part of a full L2 (one in so many pages) that holds copies of new pages only until L3 has
-/// them. What it holds is lost for hits: 1.6 %. Of 16384 pages that is 256, two storage batches, so
+/// them. What it holds is lost for hits: 1 %. Of 24576 pages that is 256, two storage batches, so
 /// that the store has one at hand while it writes the other.
-inline constexpr uint64_t staging_part = 64;
+inline constexpr uint64_t staging_part = 96;
 
 /// Paths that wait for their turn there. Beyond it the oldest is forgotten: it goes to L3 when it
 /// leaves L1 or is used again.

@@ -220,7 +220,7 @@ struct hi_radix_tree::impl {
   bool take_copy(radix_node& node);
   /// Writes the nodes of the path that L2 lacks, root first, up to the first with fewer hits or for
   /// which there is no room. Without `may_evict` room is what is free, but for what is pinned,
-  /// which could not leave L1 otherwise.
+  /// which could not leave L1 otherwise; and if L2 is lent, since then copies have a place in it.
   /// @returns how many pages.
   uint64_t write_path(radix_node& end, uint64_t least_hits, bool may_evict);
   /// Issues the write of nodes whose host pages were set, root first.

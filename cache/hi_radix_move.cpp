@@ -206,7 +206,8 @@ uint64_t hi_radix_tree::impl::write_path(radix_node& end, uint64_t least_hits, b
   auto nodes = std::vector<radix_node*>{};
   auto count = uint64_t{0};
   for (auto* node : path_nodes(end, [](const radix_node& each) { return each.host.empty(); })) {
-    const auto has_room = may_evict || node->pins > 0 || tree.host_pool().free() >= node->pages;
+    const auto has_room = may_evict || tree.options().lends_host || node->pins > 0
+                          || tree.host_pool().free() >= node->pages;
     if (node->use.hits < least_hits || !has_room || !take_copy(*node))
       break;
     count += node->pages;

@@ -168,7 +168,8 @@ void hi_radix_tree::impl::make_room() {
 // -- state --------------------------------------------------------------------
 
 uint64_t hi_radix_tree::impl::digest() const noexcept {
-  const auto storage_flags = uint64_t{options.storage_attached} << 1 | uint64_t{is_released};
+  const auto storage_flags = uint64_t{tree.options().lends_host} << 2
+                             | uint64_t{options.storage_attached} << 1 | uint64_t{is_released};
   const auto fetching_digest = mix(fetches_digest, open_fetches.empty() ? 0 : open_fetches.front());
   const auto state
     = std::array<uint64_t, 24>{tree.digest(),        writes.issued,

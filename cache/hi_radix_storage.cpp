@@ -513,6 +513,7 @@ void hi_radix_tree::impl::change_storage(const storage_change& change) {
       options.storage_attached = true;
       options.storage_backend = change.backend;
       options.prefetch = change.prefetch;
+      tree.set_lends_host(change.lends_host);
       is_released = false;
       tree.name_pages();
       refill({});
@@ -530,6 +531,7 @@ void hi_radix_tree::impl::change_storage(const storage_change& change) {
           node->l3 = l3_state::unknown;
           tree.changed(*node);
         }
+      tree.set_lends_host(false);
       return;
     case storage_change::action::release:
       is_released = !options.storage_attached;

@@ -40,7 +40,8 @@ hi_radix_tree::impl::impl(const tree_options& opts)
                          .eviction = opts.eviction,
                          .order = opts.order,
                          .name_pages = opts.storage_attached || opts.events,
-                         .events = opts.events}) {
+                         .events = opts.events,
+                         .lends_host = opts.storage_lends_host}) {
   HICACHE_CHECK(std::has_single_bit(options.page_size));
   HICACHE_CHECK(options.prefetch_reserve_pages <= options.host_pages);
   HICACHE_CHECK(options.device_pages < limits::pool_pages

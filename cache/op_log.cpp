@@ -56,6 +56,7 @@ struct format<tree_options> {
     f.need("load_back_threshold_tokens", x.load_back_threshold_tokens);
     f.may("storage_attached", x.storage_attached);
     f.may("storage_backend", x.storage_backend);
+    f.may("storage_lends_host", x.storage_lends_host);
     f.may("backup_limit_pages", x.backup_limit_pages, UINT64_MAX);
     f.may("device_low_pages", x.device_room.low_pages);
     f.may("device_high_pages", x.device_room.high_pages);
@@ -236,6 +237,7 @@ struct format<storage_change> {
     f.need("what", x.what);
     f.may("backend", x.backend);
     prefetch_fields(f, x.prefetch);
+    f.may("lends_host", x.lends_host);
   }
 };
 

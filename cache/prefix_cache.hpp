@@ -53,6 +53,8 @@ struct tree_options {
   bool storage_attached = false;
   /// Its name, for provenance.
   std::string storage_backend{};
+  /// As of storage_change.
+  bool storage_lends_host = false;
   /// L2 pages that may wait for their backup; beyond it the oldest backups are dropped.
   uint64_t backup_limit_pages = UINT64_MAX;
   watermarks device_room{};

@@ -93,7 +93,8 @@ void radix_tree::evict_device_tail(radix_node& node, uint64_t most) {
 }
 
 /// Evicts from the host what comes before a leaf of the device part in the order of both tiers
-/// together: copies of what is on the device, then what ranks below the node, or hangs below it.
+/// together: copies of what is on the device, then what ranks below the node, or hangs below it. If
+/// the host is lent, copies have no precedence.
 /// @returns how many of the wanted pages are free.
 uint64_t radix_tree::make_room_for(radix_node& node, uint64_t wanted) {
   const auto place = order_entry{node.record.device_key, &node};
@@ -153,6 +154,8 @@ uint64_t radix_tree::evict_host_tail(radix_node& node, uint64_t most) {
     if (kept > 0)
       split(node, kept);
     release_host(node, 0);
+    if (options_.lends_host && node.l3 == l3_state::stored)
+      node.l3 = l3_state::unknown;
     changed(node);
     return count;
   }

@@ -68,12 +68,13 @@ order_key radix_tree::device_key_of(const radix_node& node) const {
 
 /// A copy of what is on the device goes first, although nodes below it may be on the host only:
 /// nothing is lost with it. Of these, what the device drops last goes first, since it will not need
-/// the copy for the longest time; and none before those below it, so that a path has one place.
+/// the copy for the longest time; and none before those below it, so that a path has one place. If
+/// the host is lent, others lose it, so a copy is like any other page.
 order_key radix_tree::host_key_of(const radix_node& node) const {
   if (!node.host_resident() || node.is_discarded || node.host_locks > 0)
     return {};
   const auto rank = options_.eviction->rank(node.use);
-  if (node.on_device())
+  if (node.on_device() && !options_.lends_host)
     return node.copy_children > 0 ? order_key{}
                                   : order_key{duplicate_group, {~rank.major, ~rank.minor}};
   if (node.host_children > 0)
@@ -111,7 +112,8 @@ void radix_tree::update_host(radix_node& node) {
     = node.host_resident() && node.host_locks == 0 && !node.is_discarded ? node.pages : 0;
   totals_.host_evictable += evictable - record.host_evictable;
   record.host_evictable = evictable;
-  const auto followers = node.on_device() ? node.copy_children : node.host_children;
+  const auto followers
+    = node.on_device() && !options_.lends_host ? node.copy_children : node.host_children;
   if (followers > 0 && !record.host_key.is_present())
     return;
   reorder(host_victims_, node, record.host_key, host_key_of(node));
@@ -224,6 +226,7 @@ void radix_tree::check_node(const radix_node& node) const {
   HICACHE_CHECK(node.load == 0
                 || (node.on_device() && node.host_resident() && node.device_locks > 0));
   HICACHE_CHECK((node.backup != 0) == (node.l3 == l3_state::pending));
+  HICACHE_CHECK(!options_.lends_host || node.l3 != l3_state::stored || !node.host.empty());
   HICACHE_CHECK(node.backup == 0 || (node.host_resident() && node.host_locks > 0));
 }
 

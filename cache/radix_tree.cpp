@@ -344,6 +344,13 @@ void radix_tree::name_pages() {
   }
 }
 
+void radix_tree::set_lends_host(bool lends_host) {
+  if (std::exchange(options_.lends_host, lends_host) == lends_host)
+    return;
+  for (const auto& [id, node] : nodes_)
+    update_host(*node);
+}
+
 // -- use ----------------------------------------------------------------------
 
 void radix_tree::touch(radix_node& node, uint64_t hits) {

@@ -47,6 +47,8 @@ struct radix_options {
   bool name_pages = false;
   /// Collect events; needs name_pages.
   bool events = false;
+  /// L3 reads pages of the host where they lie, see radix_tree::set_lends_host.
+  bool lends_host = false;
 };
 
 /// The bare tree: nodes with pages on two tiers, locks, recency and eviction. Knows neither
@@ -122,6 +124,11 @@ public:
 
   /// Names the pages of all nodes and of those to come.
   void name_pages();
+
+  /// Whether L3 has a page only as long as the host has it. If so, copies of what is on the device
+  /// are evicted in the order of all pages of the host instead of first: others find a page by its
+  /// whole path. And a node that loses its copy is not stored any more.
+  void set_lends_host(bool lends_host);
 
   // -- use --------------------------------------------------------------------
 

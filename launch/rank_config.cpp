@@ -306,6 +306,7 @@ tree_options rank_config::tree(uint32_t ranks) const {
   options.prefetch.timeout_max = storage.prefetch_timeout_max;
   options.storage_backend = storage_backend;
   options.storage_attached = !storage_backend.empty();
+  options.storage_lends_host = storage_backend == "cluster" && storage.zero_copy;
   // A fetch longer than the reserve brings only as much as fits, and what is reserved caches
   // nothing meanwhile.
   if (options.storage_attached || !admin_listen.empty())

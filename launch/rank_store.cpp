@@ -63,7 +63,8 @@ result<open_store> rank_store::open(const storage_attachment& wanted) {
                                          &clock_, page_writers{rank_ % replicas, replicas},
                                          shared_ != nullptr ? shared_->lent : nullptr, notice_},
                          queue_);
-  return open_store{actor_, settings.tree(ranks_).prefetch, [this] { close(); }};
+  const auto tree = settings.tree(ranks_);
+  return open_store{actor_, tree.prefetch, tree.storage_lends_host, [this] { close(); }};
 }
 
 result<std::unique_ptr<storage_backend>> rank_store::open_backend(const rank_config& settings) {

@@ -58,6 +58,8 @@ struct storage_change {
   /// attach: the name of the backend, and how it is read.
   std::string backend{};
   prefetch_settings prefetch{};
+  /// attach: true if the store offers pages of L2 where they lie, so that it has none that L2 lost.
+  bool lends_host = false;
 
   friend bool operator==(const storage_change&, const storage_change&) = default;
 };

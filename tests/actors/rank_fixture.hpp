@@ -284,7 +284,7 @@ private:
     behind_[x.number] = behind;
     stores_[x.number] = caf::actor_cast<storage_actor>(front);
     ++x.stores_open;
-    return open_store{stores_[x.number], options_.prefetch, [&x, behind, front] {
+    return open_store{stores_[x.number], options_.prefetch, false, [&x, behind, front] {
                         EXPECT_TRUE(x.gate->held.empty()) << "a store is closed in use";
                         --x.stores_open;
                         caf::anon_send_exit(front, caf::exit_reason::user_shutdown);

@@ -85,9 +85,10 @@ std::vector<std::pair<op_log_event, std::string>> samples() {
      R"("now_ns":0})"},
     {storage_change{storage_change::action::attach,
                     "file",
-                    {prefetch_policy::timeout, 64, nanoseconds{2000000}}},
+                    {prefetch_policy::timeout, 64, nanoseconds{2000000}},
+                    true},
      R"({"op":"change_storage","what":"attach","backend":"file","prefetch_policy":"timeout",)"
-     R"("prefetch_threshold_tokens":64,"prefetch_timeout_base_ns":2000000})"},
+     R"("prefetch_threshold_tokens":64,"prefetch_timeout_base_ns":2000000,"lends_host":true})"},
     {serving_stopped{}, R"({"op":"stop_serving"})"},
   };
 }

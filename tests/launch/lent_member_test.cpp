@@ -248,20 +248,22 @@ TEST_F(LentMemberTest, AnL3ThatLendsL2IsRefusedWhereL2CannotBeLent) {
   const auto clock = monotonic_clock{};
   auto system_settings = system_config{};
   auto system = caf::actor_system{system_settings};
-  const auto complaint = [&](const shared_pools* pools, const char* config) {
+  const auto outcome = [&](const shared_pools* pools, const char* config) {
     auto store = rank_store{system, settings, 0, 1, l2, memory.data(), pools, clock};
     const auto opened = store.open({"cluster", config, "wait_complete"});
-    return opened ? "none" : opened.error().detail;
+    if (!opened)
+      return opened.error().detail;
+    return std::string{opened->lends_host ? "L2 is lent" : "nothing is lent"};
   };
-  EXPECT_EQ(complaint(nullptr, R"({"zero_copy": true})"),
+  EXPECT_EQ(outcome(nullptr, R"({"zero_copy": true})"),
             "zero_copy lends L2, which this instance has in private memory; expected zero_copy in "
             "--hicache-storage-backend-extra-config when it starts");
   const auto pools = shared_pools::create(0, l2, 1).value();
-  EXPECT_EQ(complaint(&pools, R"({"zero_copy": true})"), "none");
-  EXPECT_EQ(complaint(&pools, R"({"zero_copy": true, "tp_lcm_size": 2})"),
+  EXPECT_EQ(outcome(&pools, R"({"zero_copy": true})"), "L2 is lent");
+  EXPECT_EQ(outcome(&pools, R"({"zero_copy": true, "tp_lcm_size": 2})"),
             "zero_copy lends L2 in the objects that it has since the start; expected the same "
             "tp_lcm_size");
-  EXPECT_EQ(complaint(&pools, R"({"tp_lcm_size": 2})"), "none") << "nothing is lent";
+  EXPECT_EQ(outcome(&pools, R"({"tp_lcm_size": 2})"), "nothing is lent");
 }
 
 TEST_F(LentMemberTest, ReadersThatRaceWithOverwritingGetRightBytesOrNone) {

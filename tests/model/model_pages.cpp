@@ -227,7 +227,7 @@ std::optional<model_cache::place> model_cache::next_host_victim() const {
       continue;
     auto group = 0;
     auto rank = options_.eviction->rank(page.use);
-    if (page.on_device) {
+    if (page.on_device && !options_.storage_lends_host) {
       // Nothing is lost with the copy of a page that is also on the device; what goes last from
       // there goes first from here.
       if (has_below(each, is_copy))
@@ -383,7 +383,7 @@ uint64_t model_cache::least_hits() const {
 }
 
 /// Writes the runs of the path that L2 lacks, the first ones first, up to one with fewer hits or
-/// without room. What is pinned may evict others in any case.
+/// without room. What is pinned may evict others in any case, and all may if L3 lends L2.
 uint64_t model_cache::write(const model_path& path, uint64_t least_hits, bool may_evict) {
   busy_.push_back({{}, path});
   count_holders();
@@ -395,7 +395,8 @@ uint64_t model_cache::write(const model_path& path, uint64_t least_hits, bool ma
     auto run = std::vector<model_path>{first_pages(path, pages)};
     while (pages < page_count(path) && pages_.at(first_pages(path, pages + 1)).run == first.run)
       run.push_back(first_pages(path, ++pages));
-    const auto has_room = may_evict || first.pins > 0 || run.size() <= host_free();
+    const auto has_room
+      = may_evict || options_.storage_lends_host || first.pins > 0 || run.size() <= host_free();
     if (first.use.hits < least_hits || !has_room || !make_host_room(run.size()))
       break;
     for (const auto& each : run)

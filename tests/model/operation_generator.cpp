@@ -69,6 +69,7 @@ private:
     options.load_back_threshold_tokens
       = chance(50) ? 1 : static_cast<uint32_t>(below(3)) * options.page_size;
     options.events = chance(10);
+    options.storage_lends_host = chance(25);
   }
 
   uint64_t add(std::variant<tree_operation, step_action> what, uint64_t from = 0) {

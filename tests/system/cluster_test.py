@@ -153,7 +153,8 @@ class ClusterTest(SystemTest):
         for report in reports:
             self.assertGreater(report["evicted_pages"]["l2"], 2 * 512)
         members = self.status(address)["members"]
-        self.assertGreater(sum(member["pages"] for member in members), 0, "what one offers the other need not")
+        # What one offers the other need not. A page is an object for each of four heads.
+        self.assertGreater(sum(member["pages"] for member in members), 0.8 * 4 * 4 * 512, "nearly all of an L2")
         for member in members:
             self.assertLessEqual(member["bytes"], member["capacity_bytes"])
             self.assertEqual(member["corrupt"], 0)
