@@ -1,5 +1,6 @@
 #include "backends/file_backend.hpp"
 
+#include "backends/fair_mutex.hpp"
 #include "backends/folder_log.hpp"
 #include "backends/folder_table.hpp"
 #include "backends/page_folder.hpp"
@@ -432,8 +433,9 @@ private:
     }
     if (!log_.has_others())
       adopt(stop);
-    // In slices, so that reads and writes wait for milliseconds only.
-    constexpr auto slice = size_t{4096};
+    // In slices, so that reads and writes wait for milliseconds only: with ten million pages, parts
+    // of the table grow every 300 pages for a while.
+    constexpr auto slice = size_t{256};
     for (auto events = log_.news(); !events.empty() && !stop.stop_requested(); events = log_.news())
       for (auto first = size_t{0}; first < events.size(); first += slice) {
         {
@@ -482,8 +484,8 @@ private:
   const uint64_t capacity_;
   const clock_source& clock_;
   /// Guards what follows. Never held while page bytes move.
-  std::mutex mutex_;
-  std::condition_variable loaded_;
+  fair_mutex mutex_;
+  std::condition_variable_any loaded_;
   bool is_loaded_ = false;
   folder_log log_;
   folder_table table_;

@@ -135,8 +135,8 @@ private:
   };
 
   /// A table that grows moves all it has, which takes more than a second where that is ten million
-  /// pages; so there are many, and each takes its turn.
-  static constexpr auto parts = size_t{64};
+  /// pages; so there are many, and each takes some milliseconds.
+  static constexpr auto parts = size_t{256};
 
   static size_t part_of(const page_key& key) noexcept {
     return std::hash<page_key>{}(key) / (SIZE_MAX / parts + 1);
