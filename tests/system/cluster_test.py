@@ -153,8 +153,8 @@ class ClusterTest(SystemTest):
         for report in reports:
             self.assertGreater(report["evicted_pages"]["l2"], 2 * 512)
         members = self.status(address)["members"]
-        # What one offers the other need not. A page is an object for each of four heads.
-        self.assertGreater(sum(member["pages"] for member in members), 0.8 * 4 * 4 * 512, "nearly all of an L2")
+        # What one offers the other need not, also when it has it for longer. A page is an object for each of four heads.
+        self.assertGreater(sum(member["pages"] for member in members), 0.5 * 4 * 4 * 512, "most of an L2")
         for member in members:
             self.assertLessEqual(member["bytes"], member["capacity_bytes"])
             self.assertEqual(member["corrupt"], 0)
