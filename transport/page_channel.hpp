@@ -141,8 +141,9 @@ public:
   /// Reads all ranges, in messages of up to limits::transfer_bytes, from all servers at a time. A
   /// range comes from its first place; from the next one if that fails, or if its server delivers
   /// nothing for limits::read_hedge, and then from whichever is faster. Blocks until everything
-  /// arrived or failed, at most until the deadline. Afterwards nothing writes to the targets; those
-  /// of failed ranges hold anything.
+  /// arrived or failed, at most until the deadline; what UCX is receiving then has another
+  /// limits::read_hedge. Afterwards nothing writes to the targets; those of failed ranges hold
+  /// anything.
   /// @returns for each range why the last of its places failed: peer_unreachable if the server went
   /// away, never was there, or delivered nothing for limits::read_stall, now or within the last
   /// limits::read_avoidance; limit_reached if the server sent it several times a moment ago, to

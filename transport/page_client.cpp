@@ -39,6 +39,8 @@ struct transfer {
   const server_connection* server = nullptr;
   /// Where the bytes go, if not to the targets themselves.
   staging_pool::buffer staging;
+  /// Its answer is being received.
+  bool is_arriving = false;
   /// The plan knows what became of it, or does not want to.
   bool is_over = false;
 };
@@ -53,7 +55,7 @@ public:
 
   void add(transfer& asked) { waiting_.emplace(asked.id, &asked); }
 
-  /// No answer counts any more; but one may still be received.
+  /// No answer counts any more.
   void abandon(const transfer& asked) { waiting_.erase(asked.id); }
 
   /// @param from Whoever sends it; null: anybody.
@@ -62,6 +64,7 @@ public:
     auto* answered = find(from, header);
     if (answered == nullptr || length > reply_bytes)
       return {};
+    answered->is_arriving = true;
     const auto place = plan->target_of(answered->message);
     if (place.size() == length)
       return place;
@@ -154,6 +157,18 @@ public:
       {page_message::request, {header.begin(), header.end()}, {data.begin(), data.end()}, {}});
   }
 
+  /// Whether what is asked is answered by UCX, so that no answer has to be received.
+  bool answers_may_be_refused() const noexcept { return fast_ != nullptr; }
+
+  /// Nobody waits for this answer any more.
+  void abandon(uint64_t id) { abandoned_.push_back(id); }
+
+  /// An answer that nobody waits for came, perhaps from here.
+  void forget(uint64_t id) { std::erase(abandoned_, id); }
+
+  /// Answers that the server has still to give, beside those that somebody waits for.
+  size_t abandoned() const noexcept { return abandoned_.size(); }
+
   page_link link;
   uint64_t last_use = 0;
 
@@ -173,6 +188,7 @@ private:
   /// Null if it goes without UCX.
   std::shared_ptr<ucx_connection> fast_;
   std::vector<std::byte> address_;
+  std::vector<uint64_t> abandoned_;
 };
 
 /// What one call does with one server.
@@ -207,6 +223,8 @@ public:
     transfers_.plan = &plan;
     auto streams = std::vector<stream>(wanted.servers.size());
     run(wanted.servers, streams, deadline);
+    if (lane_)
+      lane_->settle(std::chrono::steady_clock::now() + limits::read_hedge);
     for (auto i = size_t{0}; i < streams.size(); ++i)
       close(wanted.servers[i], streams[i]);
     if (lane_) {
@@ -222,13 +240,23 @@ private:
 
   std::span<std::byte> place_for(page_message, std::span<const std::byte> header,
                                  size_t length) override {
-    return transfers_.place_for(nullptr, header, length);
+    const auto place = transfers_.place_for(nullptr, header, length);
+    if (place.empty())
+      refuse(header);
+    return place;
   }
 
   void take(page_message, std::span<const std::byte> header,
             std::span<const std::byte> data) override {
-    // What nobody waits for is of a read that was given up.
-    static_cast<void>(transfers_.take(nullptr, header, data));
+    if (!transfers_.take(nullptr, header, data))
+      refuse(header);
+  }
+
+  /// The answer to a read that was given up is here: its server may be asked for something else.
+  void refuse(std::span<const std::byte> header) {
+    if (const auto reply = decode_page_reply(header))
+      for (auto& [address, server] : servers_)
+        server->forget(reply->id);
   }
 
   // -- internal steps ---------------------------------------------------------
@@ -297,8 +325,11 @@ private:
     }
     auto& plan = *transfers_.plan;
     const auto ended = std::erase_if(each.in_flight, [](const auto& x) { return x->is_over; });
-    if (ended != 0 || each.in_flight.empty())
-      each.moved = each.server && !each.server->is_ready() ? each.moved : now;
+    const auto is_awaited
+      = !each.in_flight.empty()
+        || (each.server && (each.server->abandoned() > 0 || !each.server->is_ready()));
+    if (ended != 0 || !is_awaited)
+      each.moved = now;
     if (each.in_flight.empty() && !plan.has_next(number))
       return time_point::max();
     const auto give_up = [&](ec code, const std::string& why) {
@@ -324,21 +355,28 @@ private:
       if (plan.hedge(number))
         late_.try_emplace(address, now + limits::read_avoidance);
     }
-    while (each.server->is_ready() && each.in_flight.size() < limits::transfers_in_flight
+    while (each.server->is_ready()
+           && each.in_flight.size() + each.server->abandoned() < limits::transfers_in_flight
            && plan.has_next(number))
       send(each, plan.next(number));
     return each.moved + (each.is_late ? duration{limits::read_stall} : limits::read_hedge);
   }
 
+  /// Ends what a call does with a server. What it has not answered by UCX is refused when it comes;
+  /// by the socket it may be halfway here, which ends the connection.
   void close(const std::string& address, stream& ended) {
-    // What is still under way must not be taken for an answer to a later call.
-    const auto is_under_way = [](const transfer_ptr& x) { return !x->is_over; };
-    if (ended.has_failed || std::ranges::any_of(ended.in_flight, is_under_way))
+    const auto is_held_up = [&](const transfer_ptr& x) {
+      return !x->is_over && (x->is_arriving || !ended.server->answers_may_be_refused());
+    };
+    if (ended.has_failed || std::ranges::any_of(ended.in_flight, is_held_up))
       servers_.erase(address);
+    for (const auto& each : ended.in_flight) {
+      transfers_.abandon(*each);
+      if (!each->is_over)
+        ended.server->abandon(each->id);
+    }
     // The last one to hold an erased connection: it is closed here, before the caller drains.
     ended.server = nullptr;
-    for (const auto& each : ended.in_flight)
-      transfers_.abandon(*each);
   }
 
   void send(stream& each, planned_message message) {

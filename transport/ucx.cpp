@@ -3,12 +3,14 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <iterator>
 #include <string>
 #include <system_error>
+#include <thread>
 
 namespace hicache {
 
@@ -178,6 +180,13 @@ bool ucx_lane::progress() noexcept {
 void ucx_lane::drain() noexcept {
   while (progress()) {
   }
+}
+
+bool ucx_lane::settle(time_point until) noexcept {
+  while (!arrivals_.empty() && std::chrono::steady_clock::now() < until)
+    if (!progress())
+      std::this_thread::yield();
+  return arrivals_.empty();
 }
 
 void ucx_lane::settle() noexcept {

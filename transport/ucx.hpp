@@ -1,5 +1,6 @@
 #pragma once
 
+#include "base/clock.hpp"
 #include "base/error.hpp"
 #include "transport/page_channel.hpp"
 #include "transport/page_link.hpp"
@@ -117,8 +118,12 @@ public:
   /// (github.com/openucx/ucx/pull/9942).
   void drain() noexcept;
 
-  /// Waits until nothing is received for the sink any more. UCX ends what closed connections were
-  /// receiving, and does so when their lanes are destroyed; neither takes the peer.
+  /// Waits until nothing is received for the sink any more, at most until then.
+  /// @returns whether nothing is
+  bool settle(time_point until) noexcept;
+
+  /// As settle(), without end. UCX ends what closed connections were receiving, and does so when
+  /// their lanes are destroyed; neither takes the peer.
   void settle() noexcept;
 
   /// Has fd() become readable when there is something to do.

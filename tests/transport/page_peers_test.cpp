@@ -4,8 +4,14 @@
 #include "base/units.hpp"
 #include "tests/transport/page_channel_support.hpp"
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+
 #include <algorithm>
+#include <filesystem>
 #include <future>
+#include <set>
+#include <string>
 
 namespace hicache::test {
 namespace {
@@ -90,6 +96,51 @@ TEST_P(PageChannelTest, NothingIsWrittenAfterAReadThatEndsInTheMiddle) {
       << "after " << allowed.count() << " us";
   }
   EXPECT_GT(cut, 0);
+}
+
+/// The ports of this process' connections to a server.
+std::set<in_port_t> ports_to(const std::string& server) {
+  auto ports = std::set<in_port_t>{};
+  const auto server_port = std::stoi(server.substr(server.rfind(':') + 1));
+  for (const auto& entry : std::filesystem::directory_iterator{"/proc/self/fd"}) {
+    const auto fd = std::stoi(entry.path().filename().string());
+    auto near = sockaddr_in{};
+    auto far = sockaddr_in{};
+    auto length = socklen_t{sizeof(near)};
+    if (::getpeername(fd, reinterpret_cast<sockaddr*>(&far), &length) == 0
+        && ntohs(far.sin_port) == server_port
+        && ::getsockname(fd, reinterpret_cast<sockaddr*>(&near), &length) == 0)
+      ports.insert(ntohs(near.sin_port));
+  }
+  return ports;
+}
+
+class PageUcxTest : public PageWayTest {};
+
+INSTANTIATE_TEST_SUITE_P(, PageUcxTest, testing::Values(way::ucx), name_of);
+
+TEST_P(PageUcxTest, AReadThatIsGivenUpLeavesTheConnectionAsItIs) {
+  auto child = serve(32_MiB);
+  const auto address = child.receive();
+  const auto memory = pattern(32_MiB);
+  const auto client = make_client();
+  auto first = wanted{};
+  first.add(0, 1_MiB);
+  expect_all(read_from(*client, address, first, in(30s)), ec::none);
+  const auto ports = ports_to(address);
+  ASSERT_EQ(ports.size(), 1u);
+  child.stop();
+  for (auto i = 0; i < 3; ++i) {
+    auto late = wanted{};
+    late.add(1_MiB, 20_MiB);
+    expect_all(read_from(*client, address, late, in(50ms)), ec::deadline_exceeded);
+  }
+  child.resume();
+  auto again = wanted{};
+  again.add(5_MiB, 20_MiB);
+  expect_all(read_from(*client, address, again, in(30s)), ec::none);
+  again.expect_equal(memory);
+  EXPECT_EQ(ports_to(address), ports);
 }
 
 // -- several places for the same bytes ----------------------------------------
