@@ -189,6 +189,26 @@ inline constexpr size_t copy_targets = 4;
 inline constexpr auto placement_memory = std::chrono::seconds{1};
 inline constexpr size_t placements_remembered = 16384;
 
+/// Pages that a client of a node names in one request: as many as one message to the index has.
+inline constexpr size_t node_batch_pages = index_batch_keys;
+
+/// Clients of a node: the thousand processes that one host may run, and headroom for those that are
+/// about to end.
+inline constexpr size_t node_clients = 2048;
+
+/// Requests that a client of a node may have open. An engine asks for some requests of its users at
+/// a time; more only wait behind each other.
+inline constexpr size_t node_client_requests = 64;
+
+/// Pages that a client of a node may have reserved and leased at a time, and all clients together:
+/// a prompt of a million tokens in pages of 16 has 65536. Each takes some 100 bytes of the node.
+inline constexpr size_t node_client_pages = 65536;
+inline constexpr size_t node_pages = size_t{1} << 21;
+
+/// How long a lease lasts at most without being renewed by another look-up. A client that hangs
+/// keeps its pages from eviction for that long; copying the pages of a lease takes seconds.
+inline constexpr auto node_lease_time = std::chrono::minutes{5};
+
 /// The longest soft pin: a month. Who wants more wants a hard one.
 inline constexpr auto pin_time = std::chrono::milliseconds{std::chrono::hours{24 * 30}};
 

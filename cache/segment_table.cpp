@@ -29,6 +29,7 @@ struct page_entry {
   node_use use;
   /// Pages in the segment, written or published, whose parent this is.
   uint32_t children = 0;
+  uint32_t holds = 0;
   uint32_t generation = 0;
   uint32_t length = 0;
   uint8_t copies = 1;
@@ -66,10 +67,12 @@ uint64_t share_of(uint64_t bytes, double share) {
 } // namespace
 
 /// Invariants:
-/// - `entry_of` holds exactly the pages that have a place, and `places` where each begins.
-/// - `writing` holds exactly the offsets of those that are not published.
+/// - `entry_of` holds exactly the pages that can be asked for. `places` holds where each of them
+///   begins, and where each page begins that was removed and is still held.
+/// - `writing` holds exactly the offsets of pages in `entry_of` that are not published, and `held`
+///   those of pages with holds.
 /// - `victims`, and the victims of the page's tenant, hold exactly the published pages without
-///   children that have no hard pin.
+///   children that have no hard pin and no holds.
 /// - `soft_pins` holds exactly (end, entry) of the soft pins.
 /// - `orphans` holds the number of children of each parent that is not in the segment and has some.
 struct segment_table::state {
@@ -80,12 +83,14 @@ struct segment_table::state {
   absl::flat_hash_map<page_key, entry_index, std::hash<page_key>> entry_of;
   absl::btree_map<uint64_t, entry_index> places;
   absl::btree_set<uint64_t> writing;
+  absl::btree_set<uint64_t> held;
   absl::flat_hash_map<page_key, uint32_t, std::hash<page_key>> orphans;
   absl::btree_set<victim> victims;
   absl::btree_set<std::pair<time_point, entry_index>> soft_pins;
   absl::flat_hash_map<uint64_t, tenant_entry> tenants;
   uint64_t uses = 0;
   uint64_t pinned_bytes = 0;
+  uint64_t held_bytes = 0;
   uint64_t evicted = 0;
   uint64_t moved = 0;
   uint32_t last_generation = 0;
@@ -116,7 +121,7 @@ struct segment_table::state {
 
   void enter_victims(entry_index i) {
     const auto& page = entries[i];
-    if (!page.is_published || page.children > 0 || page.pin == pin_kind::hard)
+    if (!page.is_published || page.children > 0 || page.holds > 0 || page.pin == pin_kind::hard)
       return;
     victims.insert(victim_of(i));
     tenants.at(page.tenant).victims.insert(victim_of(i));
@@ -199,25 +204,32 @@ struct segment_table::state {
     return {reserve_status::reserved, offset, page.generation, {}, {}};
   }
 
-  /// Frees the place of a page, published or not.
+  /// Forgets a page, published or not, and frees its place unless somebody holds it.
   void clear(entry_index i) {
     set_pin(i, pin_kind::none, {});
     leave_victims(i);
     auto& page = entries[i];
     page.is_published = false;
     entry_of.erase(page.key);
-    places.erase(page.offset);
     writing.erase(page.offset);
-    extents.give_back(page.offset, page.bytes);
     if (page.children > 0)
-      orphans.emplace(page.key, page.children);
+      orphans.emplace(page.key, std::exchange(page.children, 0));
+    const auto parent = std::exchange(page.parent, std::nullopt);
+    if (page.holds == 0)
+      free_place(i);
+    if (parent)
+      drop_child(*parent);
+  }
+
+  void free_place(entry_index i) {
+    const auto& page = entries[i];
+    places.erase(page.offset);
+    extents.give_back(page.offset, page.bytes);
     const auto tenant = tenants.find(page.tenant);
     tenant->second.bytes -= page.bytes;
     if (tenant->second.bytes == 0)
       tenants.erase(tenant);
     free_entries.push_back(i);
-    if (const auto parent = std::exchange(page.parent, std::nullopt))
-      drop_child(*parent);
   }
 
   std::optional<entry_index> being_written(const page_key& key, uint32_t generation) const {
@@ -288,9 +300,13 @@ struct segment_table::state {
     }
   }
 
-  bool is_writing_between(uint64_t begin, uint64_t end) const {
-    const auto at = writing.lower_bound(begin);
-    return at != writing.end() && *at < end;
+  /// Whether a page that must not move begins there.
+  bool is_fixed_between(uint64_t begin, uint64_t end) const {
+    const auto is_in = [begin, end](const absl::btree_set<uint64_t>& offsets) {
+      const auto at = offsets.lower_bound(begin);
+      return at != offsets.end() && *at < end;
+    };
+    return is_in(writing) || is_in(held);
   }
 
   /// The neighbouring holes that make one of `bytes` with the fewest bytes of pages between them.
@@ -301,7 +317,7 @@ struct segment_table::state {
     auto previous_end = uint64_t{0};
     for (auto last = first; last != extents.holes().end(); ++last) {
       const auto [begin, length] = *last;
-      if (last != first && is_writing_between(previous_end, begin)) {
+      if (last != first && is_fixed_between(previous_end, begin)) {
         first = last;
         in_holes = 0;
       }
@@ -317,7 +333,7 @@ struct segment_table::state {
   }
 
   /// Moves pages together so that there is a hole of `bytes`.
-  /// @returns false if pages that are being written are in the way
+  /// @returns false if pages that are being written or held are in the way
   bool join_holes(uint64_t bytes, reservation& answer) {
     const auto window = find_window(bytes);
     if (window.end == 0)
@@ -348,7 +364,8 @@ segment_table::segment_table(uint64_t bytes, segment_policy policy) {
   const auto is_share = [](double x) { return x > 0 && x <= 1; };
   HICACHE_CHECK(policy.eviction != nullptr && is_share(policy.high_watermark)
                 && is_share(policy.low_watermark) && policy.low_watermark <= policy.high_watermark
-                && is_share(policy.pinned_share) && is_share(policy.tenant_share));
+                && is_share(policy.pinned_share) && is_share(policy.held_share)
+                && is_share(policy.tenant_share));
   state_ = std::make_unique<state>(bytes, std::move(policy));
 }
 
@@ -445,6 +462,43 @@ bool segment_table::pin(const page_key& key, pin_kind kind, time_point until) {
   return true;
 }
 
+std::optional<stored_page> segment_table::hold(const page_key& key) {
+  auto& s = *state_;
+  const auto i = s.find(key);
+  if (!i)
+    return std::nullopt;
+  auto& page = s.entries[*i];
+  if (page.holds == 0) {
+    if (s.held_bytes + page.bytes > share_of(s.extents.capacity(), s.policy.held_share))
+      return std::nullopt;
+    s.leave_victims(*i);
+    s.held_bytes += page.bytes;
+    s.held.insert(page.offset);
+  }
+  ++page.holds;
+  return s.describe(*i);
+}
+
+bool segment_table::release(uint64_t offset, uint32_t generation) {
+  auto& s = *state_;
+  const auto at = s.places.find(offset);
+  if (at == s.places.end())
+    return false;
+  const auto i = at->second;
+  auto& page = s.entries[i];
+  if (page.holds == 0 || page.generation != generation)
+    return false;
+  if (--page.holds > 0)
+    return true;
+  s.held_bytes -= page.bytes;
+  s.held.erase(offset);
+  if (page.is_published)
+    s.enter_victims(i);
+  else
+    s.free_place(i);
+  return true;
+}
+
 bool segment_table::remove(const page_key& key) {
   const auto i = state_->find(key);
   if (!i)
@@ -510,10 +564,11 @@ std::vector<kept_page> segment_table::worth_keeping(uint64_t uses) const {
 
 segment_counters segment_table::counters() const noexcept {
   const auto& s = *state_;
-  return {s.places.size() - s.writing.size(),
+  return {s.entry_of.size() - s.writing.size(),
           s.used(),
           s.writing.size(),
           s.pinned_bytes,
+          s.held_bytes,
           s.evicted,
           s.moved};
 }

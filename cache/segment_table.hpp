@@ -22,6 +22,9 @@ struct segment_policy {
   double low_watermark = 1;
   /// Share of the segment that hard pins may keep.
   double pinned_share = 0.5;
+  /// Share of the segment that held pages may take. They can neither go nor move, so the rest is
+  /// what new pages have.
+  double held_share = 0.5;
   /// Share of the segment that the pages of one tenant may have.
   double tenant_share = 1;
 };
@@ -49,8 +52,8 @@ enum class reserve_status : uint8_t {
   reserved,
   /// The page is stored here, or being written, already: nothing to write.
   already_there,
-  /// All room is taken by pages being written, hard pins, pages with a stored child, or the parent
-  /// of the page; or the tenant's quota by such; or the segment is closed.
+  /// All room is taken by pages being written, held pages, hard pins, pages with a stored child, or
+  /// the parent of the page; or the tenant's quota by such; or the segment is closed.
   full,
 };
 
@@ -120,6 +123,8 @@ struct segment_counters {
   uint64_t writing = 0;
   /// Bytes of hard pins.
   uint64_t pinned_bytes = 0;
+  /// Bytes of pages that somebody holds, each counted once.
+  uint64_t held_bytes = 0;
   /// Since the beginning: pages evicted to make room, and moved to make holes one.
   uint64_t evicted = 0;
   uint64_t moved = 0;
@@ -133,8 +138,11 @@ struct segment_counters {
 /// Places: best fit. Where the free bytes would do but no hole is large enough, pages between some
 /// holes are moved together, which makes these holes one: the holes are chosen so that the fewest
 /// bytes move (costs O(holes)). So no free byte is lost to fragmentation, but for as long as pages
-/// that are being written, which do not move, lie between the holes. With pages of one size nothing
-/// ever moves.
+/// that are being written or held, which do not move, lie between the holes. With pages of one size
+/// nothing ever moves.
+///
+/// Holds: a held page keeps its place, its generation and its bytes until the last hold ends, also
+/// if it is removed meanwhile: then nobody finds it any more, and its place is free afterwards.
 ///
 /// Generations: one count for the segment, raised by each reservation and move, never 0. A reader
 /// that finds another one than it was told knows that the place was reused.
@@ -179,8 +187,17 @@ public:
   /// @returns false if there is no such page, or the share of hard pins has no room for it
   bool pin(const page_key& key, pin_kind kind, time_point until);
 
-  /// Frees a published page on request, pinned or not. Unlike eviction this may orphan the page's
-  /// children: they stay, and are protected as children again once the page returns.
+  /// Holds a published page once more, so that whoever reads it in place reads this page.
+  /// @returns where it is; nothing if there is none, or the share of held pages has no room for it
+  std::optional<stored_page> hold(const page_key& key);
+
+  /// Ends one hold of the page at this place.
+  /// @returns false, and changes nothing, unless the place is held under this generation
+  bool release(uint64_t offset, uint32_t generation);
+
+  /// Frees a published page on request, pinned or not, at once or when nobody holds it. Unlike
+  /// eviction this may orphan the page's children: they stay, and are protected as children again
+  /// once the page returns.
   /// @returns false if the page is not published (a page being written can only be aborted by its
   /// writer)
   bool remove(const page_key& key);
