@@ -128,6 +128,31 @@ void segment_state::withdraw(const segment_slots& reclaimed) {
   show();
 }
 
+segment_slots segment_state::hold(const segment_holds& wanted) {
+  auto slots = segment_slots{};
+  slots.list.reserve(wanted.keys.size());
+  for (const auto& key : wanted.keys) {
+    auto& slot = slots.list.emplace_back();
+    slot.key = key;
+    // What L2 lends is not the segment's to keep.
+    const auto here = table->find(key);
+    if (!here || here->fingerprint != wanted.fingerprint || !table->hold(key))
+      continue;
+    table->touch(key);
+    slot.what = segment_slot::state::present;
+    slot.offset = here->offset;
+    slot.generation = here->generation;
+    slot.length = here->length;
+  }
+  return slots;
+}
+
+void segment_state::release(const segment_slots& slots) {
+  for (const auto& slot : slots.list)
+    table->release(slot.offset, slot.generation);
+  show();
+}
+
 caf::result<atom::ok> segment_state::remove(const key_list& keys) {
   let_go(*keys);
   return atom::ok_v;
@@ -456,6 +481,8 @@ segment_actor::behavior_type segment(segment_actor::stateful_pointer<segment_sta
     [self](atom::publish, const segment_slots& slots) { return self->state.publish(slots); },
     [self](atom::abort, const segment_slots& slots) { self->state.abort(slots); },
     [self](atom::withdraw, const segment_slots& slots) { self->state.withdraw(slots); },
+    [self](atom::hold, const segment_holds& wanted) { return self->state.hold(wanted); },
+    [self](atom::release, const segment_slots& slots) { self->state.release(slots); },
     [self](atom::remove, const key_list& keys) { return self->state.remove(keys); },
     [self](atom::terminate) { return self->state.leave(); },
     [self](atom::tick) { self->state.tick(); },

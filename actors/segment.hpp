@@ -58,6 +58,10 @@ struct segment_state {
 
   void withdraw(const segment_slots& reclaimed);
 
+  segment_slots hold(const segment_holds& wanted);
+
+  void release(const segment_slots& slots);
+
   caf::result<atom::ok> remove(const key_list& keys);
 
   caf::result<atom::ok> leave();

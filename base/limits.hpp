@@ -205,6 +205,10 @@ inline constexpr size_t node_client_requests = 64;
 inline constexpr size_t node_client_pages = 65536;
 inline constexpr size_t node_pages = size_t{1} << 21;
 
+/// How long a client waits at most for pages that other members have; below what a request between
+/// processes may take (rpc/limits.hpp). Pages that come later are there for the next look-up.
+inline constexpr auto node_wait_time = std::chrono::seconds{30};
+
 /// How long a lease lasts at most without being renewed by another look-up. A client that hangs
 /// keeps its pages from eviction for that long; copying the pages of a lease takes seconds.
 inline constexpr auto node_lease_time = std::chrono::minutes{5};

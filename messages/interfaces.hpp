@@ -155,6 +155,11 @@ using segment_actor = member_actor::extend<
   caf::reacts_to<atom::abort, segment_slots>,
   // These pages are not lent any more: what L2 holds in their place is, or will be, another page.
   caf::reacts_to<atom::withdraw, segment_slots>,
+  // Node: keeps these pages where they are, and as they are, until it releases them. Answers in the
+  // same order: `present` with the place, or `full` if the page is not here.
+  caf::replies_to<atom::hold, segment_holds>::with<segment_slots>,
+  // Node: these pages may go, each held once less.
+  caf::reacts_to<atom::release, segment_slots>,
   // Withdraws pages and frees their slots.
   caf::replies_to<atom::remove, key_list>::with<atom::ok>,
   // Its process, at the end: leaves the index, and ends. Answers when every shard that can be
@@ -168,6 +173,38 @@ using segment_actor = member_actor::extend<
 using copier_actor = caf::typed_actor<
   // Segment: as the member's; with the segment itself.
   caf::replies_to<atom::copy, page_copies, caf::strong_actor_ptr>::with<page_totals>>;
+
+/// The FETCHER finds pages of other members and has them copied into this process's segment.
+/// Detached, because asking the index blocks.
+using fetcher_actor = caf::typed_actor<
+  // Node: answers when all that could be copied has been.
+  caf::replies_to<atom::fetch, page_fetch>::with<atom::ok>>;
+
+/// The NODE lends this host's memory to processes that are no members themselves, such as engines.
+/// Whoever sends it `attach` is its client, until its connection ends; then its reservations and
+/// leases end, too.
+using node_actor = caf::typed_actor<
+  // Once, first of all: who the client is. The sender is watched from now on.
+  caf::replies_to<atom::attach, client_info>::with<node_info>,
+  // Finds room for pages that the client will write.
+  caf::replies_to<atom::reserve, wanted_pages>::with<reserved_pages>,
+  // Ends a reservation. Answers when the pages that are complete are offered, with those that are
+  // not offered all the same.
+  caf::replies_to<atom::commit, complete_pages>::with<page_totals>,
+  // Ends a reservation of which nothing was written. Answers what was given back.
+  caf::replies_to<atom::abort, client_ticket>::with<page_totals>,
+  // Where pages are, which stay there until the client releases them.
+  caf::replies_to<atom::locate, page_lookup>::with<leased_pages>,
+  // Ends a lease. Answers what was leased.
+  caf::replies_to<atom::release, client_ticket>::with<page_totals>,
+  // Brings pages here. Answers at the latest when the time is over, with those that are not here.
+  caf::replies_to<atom::fetch, page_prefetch>::with<page_totals>,
+  // The client found these pages damaged: the node looks, and withdraws those that are.
+  caf::replies_to<atom::corrupt, key_batch>::with<page_totals>,
+  // Anyone: state of the node, for people.
+  caf::replies_to<atom::status, status_query>::with<node_status>,
+  // Itself: ends leases whose time is over.
+  caf::reacts_to<atom::tick>>;
 
 /// The SPREADER has other members copy pages of its own one.
 using spreader_actor = caf::typed_actor<
@@ -215,8 +252,8 @@ using directory_actor = caf::typed_actor<
 
 /// The CONNECTOR reaches other processes.
 using connector_actor = caf::typed_actor<
-  // Connects to the index process at this address. Answers its directory (a directory_actor), which
-  // ends with the connection.
+  // Connects to the process at this address. Answers what the connector is for: the directory of an
+  // index process (a directory_actor), or a node (a node_actor). It ends with the connection.
   caf::replies_to<atom::connect, std::string>::with<caf::strong_actor_ptr>>;
 
 /// The ATTACHMENT attaches and detaches L3 while the instance runs, on all ranks or none. Detached,
@@ -288,6 +325,7 @@ inline constexpr bool is_remote_interface<
 static_assert(is_remote_interface<index_actor>);
 static_assert(is_remote_interface<directory_actor>);
 static_assert(is_remote_interface<member_actor>);
+static_assert(is_remote_interface<node_actor>);
 static_assert(!is_remote_interface<tree_actor>);
 static_assert(!is_remote_interface<storage_actor>);
 

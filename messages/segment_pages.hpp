@@ -1,5 +1,6 @@
 #pragma once
 
+#include "base/clock.hpp"
 #include "messages/ids.hpp"
 
 #include <cstdint>
@@ -50,6 +51,19 @@ struct segment_slot {
 
 struct segment_slots {
   std::vector<segment_slot> list;
+};
+
+/// Pages of a namespace to be kept where they are.
+struct segment_holds {
+  uint64_t fingerprint = 0;
+  std::vector<page_key> keys;
+};
+
+/// Pages of other members that are wanted here; their lengths are not known.
+struct page_fetch {
+  segment_pages pages;
+  /// Nobody waits for them any longer.
+  time_point deadline;
 };
 
 } // namespace hicache

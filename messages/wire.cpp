@@ -2,16 +2,9 @@
 
 #include "base/limits.hpp"
 #include "messages/object_place.hpp"
-#include "messages/wire_values.hpp"
-
-#include <capnp/message.h>
-#include <capnp/serialize.h>
-#include <kj/exception.h>
-#include <kj/io.h>
+#include "messages/wire_parts.hpp"
 
 #include <algorithm>
-#include <cstring>
-#include <string>
 
 namespace hicache::wire {
 
@@ -23,20 +16,6 @@ namespace {
 using wire::read;
 using wire::write;
 
-void write(const page_key& x, schema::Key::Builder to) {
-  uint64_t words[4];
-  std::memcpy(words, x.bytes.data(), sizeof(words));
-  to.setWord0(words[0]);
-  to.setWord1(words[1]);
-  to.setWord2(words[2]);
-  to.setWord3(words[3]);
-}
-
-void read(schema::Key::Reader from, page_key& x) {
-  const uint64_t words[] = {from.getWord0(), from.getWord1(), from.getWord2(), from.getWord3()};
-  std::memcpy(x.bytes.data(), words, sizeof(words));
-}
-
 // Elements of lists; declared here because the list templates below look them up by plain name.
 void write(const announced_page& x, schema::AnnouncedPage::Builder to);
 void read(schema::AnnouncedPage::Reader from, announced_page& x);
@@ -47,36 +26,20 @@ void read(schema::CopiedPage::Reader from, copied_page& x);
 void write(const member_state& x, schema::MemberState::Builder to);
 void read(schema::MemberState::Reader from, member_state& x);
 
-/// Lists of structs, element by element; the sizes are known to be equal.
 template <class T, class ListBuilder>
 void write_list(const std::vector<T>& xs, ListBuilder to) {
-  for (auto i = 0u; i < to.size(); ++i)
-    write(xs[i], to[i]);
+  write_each(xs, to, [](const T& x, auto one) { write(x, one); });
 }
 
 template <class T, class ListReader>
 void read_list(ListReader from, size_t count_max, std::vector<T>& xs) {
-  KJ_REQUIRE(from.size() <= count_max, "list too long");
-  xs.resize(from.size());
-  for (auto i = 0u; i < from.size(); ++i)
-    read(from[i], xs[i]);
-}
-
-std::string text(capnp::Text::Reader from) {
-  static constexpr auto text_max = size_t{256};
-  KJ_REQUIRE(from.size() <= text_max, "text too long");
-  KJ_REQUIRE(std::memchr(from.cStr(), 0, from.size()) == nullptr, "text holds a zero");
-  return {from.cStr(), from.size()};
+  read_each(from, count_max, xs, [](auto one, T& x) { read(one, x); });
 }
 
 uint8_t pin_of(uint8_t from) {
   static constexpr auto last_kind = uint8_t{2};
   KJ_REQUIRE(from <= last_kind, "no such pin");
   return from;
-}
-
-unsigned size_of(const auto& xs) {
-  return static_cast<unsigned>(xs.size());
 }
 
 void write(const index_shard& x, schema::IndexShard::Builder to) {
@@ -472,56 +435,6 @@ void read(schema::DrainProgress::Reader from, drain_progress& x) {
   x.moved = from.getMoved();
 }
 
-namespace {
-
-// -- frames -------------------------------------------------------------------
-
-/// Messages up to this length take no memory while they are put together: 128 keys, and where they
-/// are, do not.
-constexpr auto first_words = size_t{1024};
-
-template <class Schema, class T>
-frame encode_as(const T& x) {
-  capnp::word first[first_words] = {};
-  auto builder = capnp::MallocMessageBuilder{kj::arrayPtr(first, first_words)};
-  write(x, builder.initRoot<Schema>());
-  auto encoded = frame(capnp::computeSerializedSizeInWords(builder));
-  auto bytes = kj::arrayPtr(reinterpret_cast<kj::byte*>(encoded.data()),
-                            encoded.size() * sizeof(capnp::word));
-  auto stream = kj::ArrayOutputStream{bytes};
-  capnp::writeMessage(stream, builder);
-  return encoded;
-}
-
-/// Reads within fixed bounds; the one place where Cap'n Proto's exceptions end.
-template <class Schema, class T>
-result<T> decode_as(std::span<const uint64_t> words) {
-  auto options = capnp::ReaderOptions{};
-  // What we encode refers to each word once. A reader that came by more was sent the same word many
-  // times, or elements without a size.
-  options.traversalLimitInWords = std::min<uint64_t>(limits::wire_words, words.size());
-  options.nestingLimit = 8;
-  try {
-    const auto* data = reinterpret_cast<const capnp::word*>(words.data());
-    auto reader = capnp::FlatArrayMessageReader{kj::arrayPtr(data, words.size()), options};
-    auto x = T{};
-    read(reader.getRoot<Schema>(), x);
-    return x;
-  } catch (const kj::Exception& ex) {
-    return fail(ec::malformed_message, ex.getDescription().cStr());
-  }
-}
-
-} // namespace
-
-#define HICACHE_DEFINE_CODEC(T, Schema)                                                            \
-  frame codec<T>::encode(const T& x) {                                                             \
-    return encode_as<schema::Schema>(x);                                                           \
-  }                                                                                                \
-  result<T> codec<T>::decode(std::span<const uint64_t> words) {                                    \
-    return decode_as<schema::Schema, T>(words);                                                    \
-  }
-
 HICACHE_DEFINE_CODEC(member_info, MemberInfo)
 HICACHE_DEFINE_CODEC(shard_map, ShardMap)
 HICACHE_DEFINE_CODEC(membership, Membership)
@@ -541,7 +454,5 @@ HICACHE_DEFINE_CODEC(page_copies, PageCopies)
 HICACHE_DEFINE_CODEC(drain_request, DrainRequest)
 HICACHE_DEFINE_CODEC(drain_report, DrainReport)
 HICACHE_DEFINE_CODEC(drain_progress, DrainProgress)
-
-#undef HICACHE_DEFINE_CODEC
 
 } // namespace hicache::wire

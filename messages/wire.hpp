@@ -2,6 +2,7 @@
 
 #include "base/error.hpp"
 #include "messages/index_protocol.hpp"
+#include "messages/node_protocol.hpp"
 
 #include <concepts>
 #include <cstdint>
@@ -13,9 +14,9 @@ namespace hicache::wire {
 /// One encoded message. Cap'n Proto works on aligned 64-bit words.
 using frame = std::vector<uint64_t>;
 
-/// How a value leaves the process: specialised for each type of index_protocol.hpp, for nothing
-/// else. `decode` takes bytes that nobody vouches for and returns malformed_message unless they
-/// hold a valid T within the bounds of base/limits.hpp.
+/// How a value leaves the process: specialised for each message of index_protocol.hpp and
+/// node_protocol.hpp, for nothing else. `decode` takes bytes that nobody vouches for and returns
+/// malformed_message unless they hold a valid T within the bounds of base/limits.hpp.
 template <class T>
 struct codec;
 
@@ -45,6 +46,16 @@ HICACHE_DECLARE_CODEC(page_copies)
 HICACHE_DECLARE_CODEC(drain_request)
 HICACHE_DECLARE_CODEC(drain_report)
 HICACHE_DECLARE_CODEC(drain_progress)
+HICACHE_DECLARE_CODEC(client_info)
+HICACHE_DECLARE_CODEC(node_info)
+HICACHE_DECLARE_CODEC(wanted_pages)
+HICACHE_DECLARE_CODEC(reserved_pages)
+HICACHE_DECLARE_CODEC(complete_pages)
+HICACHE_DECLARE_CODEC(client_ticket)
+HICACHE_DECLARE_CODEC(page_lookup)
+HICACHE_DECLARE_CODEC(leased_pages)
+HICACHE_DECLARE_CODEC(page_prefetch)
+HICACHE_DECLARE_CODEC(node_status)
 
 #undef HICACHE_DECLARE_CODEC
 

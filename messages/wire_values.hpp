@@ -4,10 +4,12 @@
 
 #include "messages/index_protocol.capnp.h"
 #include "messages/index_protocol.hpp"
+#include "messages/node_protocol.capnp.h"
+#include "messages/node_protocol.hpp"
 
 namespace hicache::wire {
 
-/// The schema of a type of index_protocol.hpp.
+/// The schema of a message of index_protocol.hpp or node_protocol.hpp.
 template <class T>
 struct schema_of;
 
@@ -40,6 +42,16 @@ HICACHE_DECLARE_VALUE(page_copies, PageCopies)
 HICACHE_DECLARE_VALUE(drain_request, DrainRequest)
 HICACHE_DECLARE_VALUE(drain_report, DrainReport)
 HICACHE_DECLARE_VALUE(drain_progress, DrainProgress)
+HICACHE_DECLARE_VALUE(client_info, ClientInfo)
+HICACHE_DECLARE_VALUE(node_info, NodeInfo)
+HICACHE_DECLARE_VALUE(wanted_pages, WantedPages)
+HICACHE_DECLARE_VALUE(reserved_pages, ReservedPages)
+HICACHE_DECLARE_VALUE(complete_pages, CompletePages)
+HICACHE_DECLARE_VALUE(client_ticket, ClientTicket)
+HICACHE_DECLARE_VALUE(page_lookup, PageLookup)
+HICACHE_DECLARE_VALUE(leased_pages, LeasedPages)
+HICACHE_DECLARE_VALUE(page_prefetch, PagePrefetch)
+HICACHE_DECLARE_VALUE(node_status, NodeStatus)
 
 #undef HICACHE_DECLARE_VALUE
 

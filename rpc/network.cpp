@@ -1,5 +1,6 @@
 #include "rpc/network.hpp"
 
+#include "base/check.hpp"
 #include "rpc/limits.hpp"
 #include "rpc/proxies.hpp"
 #include "rpc/server.hpp"
@@ -26,10 +27,10 @@ struct rpc_network::state {
     : system(of), loop(rpc_loop::start()), proxies(std::make_shared<proxy_table>(of, loop, tls)),
       here(of) {}
 
-  void serve(listener at, served_actors served, std::chrono::seconds silence) {
-    loop->post([this, at = std::move(at), served = std::move(served), silence]() mutable {
+  void serve(listener at, served_actors served, rpc_admission admits) {
+    loop->post([this, at = std::move(at), served = std::move(served), admits]() mutable {
       servers.push_back(std::make_shared<rpc_server>(system, *loop, proxies->tls(), here,
-                                                     at.release(), std::move(served), silence));
+                                                     at.release(), std::move(served), admits));
     });
   }
 
@@ -62,11 +63,16 @@ result<listener> rpc_network::listen(const rpc::endpoint& where) {
 }
 
 void rpc_network::serve(listener at, const directory_actor& directory, const index_serving& how) {
-  state_->serve(std::move(at), {directory, {}, how.on_network_thread}, how.silence);
+  state_->serve(std::move(at), {directory, {}, {}, how.on_network_thread}, {how.silence, false});
 }
 
 void rpc_network::serve(listener at, const member_actor& member) {
-  state_->serve(std::move(at), {{}, member, false}, rpc::limits::peer_silence);
+  state_->serve(std::move(at), {{}, member, {}, false}, {rpc::limits::peer_silence, false});
+}
+
+void rpc_network::serve_node(listener at, const node_actor& node) {
+  HICACHE_CHECK(at.where().is_path());
+  state_->serve(std::move(at), {{}, {}, node, false}, {rpc::limits::peer_silence, true});
 }
 
 void rpc_network::stop_serving() {
@@ -77,6 +83,10 @@ void rpc_network::stop_serving() {
   });
   if (is_running)
     done.get_future().wait();
+}
+
+connector_actor rpc_network::node_connector() const {
+  return caf::actor_cast<connector_actor>(state_->proxies->node_connector());
 }
 
 void rpc_network::watch(unique_fd connection, std::function<void()> ended) const {

@@ -78,11 +78,20 @@ public:
   /// Lets others reach a member.
   void serve(listener at, const member_actor& member);
 
+  /// Lets processes of the same user and machine reach a node, without TLS: the system says who
+  /// they are.
+  /// @pre the listener is at a path
+  void serve_node(listener at, const node_actor& node);
+
   /// Lets nobody reach anything any more.
   void stop_serving();
 
-  /// The actor that connects.
+  /// The actor that connects to index processes.
   const connector_actor& connector() const noexcept { return connector_; }
+
+  /// An actor that connects to nodes of this machine, at unix:PATH.
+  /// @pre this was made without TLS files
+  connector_actor node_connector() const;
 
   /// Calls back, on the network's thread, once the other end of a connection hangs up (or says
   /// something), or this one is shut down; never if the network ends before.

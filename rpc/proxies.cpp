@@ -144,9 +144,47 @@ private:
   schema::Directory::Client directory_;
 };
 
+class node_end final : public remote_end {
+public:
+  explicit node_end(std::shared_ptr<rpc_connection> at)
+    : at_(std::move(at)), node_(at_->welcome().getNode()) {}
+
+  kj::Promise<caf::message> call(const caf::type_erased_tuple& what) override {
+    switch (verb_of(what)) {
+      case atom::attach::uint_value():
+        return send<client_info, node_info>(node_.attachRequest(), what);
+      case atom::reserve::uint_value():
+        return send<wanted_pages, reserved_pages>(node_.reserveRequest(), what);
+      case atom::commit::uint_value():
+        return send<complete_pages, page_totals>(node_.commitRequest(), what);
+      case atom::abort::uint_value():
+        return send<client_ticket, page_totals>(node_.abortRequest(), what);
+      case atom::locate::uint_value():
+        return send<page_lookup, leased_pages>(node_.lookupRequest(), what);
+      case atom::release::uint_value():
+        return send<client_ticket, page_totals>(node_.releaseRequest(), what);
+      case atom::fetch::uint_value():
+        return send<page_prefetch, page_totals>(node_.prefetchRequest(), what);
+      case atom::corrupt::uint_value():
+        return send<key_batch, page_totals>(node_.corruptRequest(), what);
+      case atom::status::uint_value():
+        return send<status_query, node_status>(node_.statusRequest(), what);
+      default:
+        return refuse();
+    }
+  }
+
+private:
+  std::shared_ptr<rpc_connection> at_;
+  schema::Node::Client node_;
+};
+
+/// Connects, and takes what the process shall serve.
 class connector_end final : public remote_end {
 public:
-  explicit connector_end(proxy_table& table) : table_(table) {}
+  enum class wanted { directory, node };
+
+  connector_end(proxy_table& table, wanted what) : table_(table), wanted_(what) {}
 
   kj::Promise<caf::message> call(const caf::type_erased_tuple& what) override {
     if (verb_of(what) != atom::connect::uint_value())
@@ -154,6 +192,11 @@ public:
     const auto address = argument_of<std::string>(what);
     return open_connection(table_.loop(), table_.tls(), address)
       .then([this, address](std::shared_ptr<rpc_connection> at) -> kj::Promise<caf::message> {
+        if (wanted_ == wanted::node) {
+          if (!at->welcome().hasNode())
+            return to_exception({ec::unsupported, address + " is not a node"});
+          return caf::make_message(table_.connected<node_end>(at));
+        }
         if (!at->welcome().hasDirectory())
           return to_exception({ec::unsupported, address + " is not an index"});
         return caf::make_message(table_.connected<directory_end>(at, table_));
@@ -162,6 +205,7 @@ public:
 
 private:
   proxy_table& table_;
+  wanted wanted_;
 };
 
 class member_end final : public remote_end, public std::enable_shared_from_this<member_end> {
@@ -320,7 +364,13 @@ void proxy_table::enter(uint64_t number, std::shared_ptr<remote_end> end) {
 
 caf::strong_actor_ptr proxy_table::connector() {
   const auto number = next_number();
-  enter(number, std::make_shared<connector_end>(*this));
+  enter(number, std::make_shared<connector_end>(*this, connector_end::wanted::directory));
+  return make_proxy(number);
+}
+
+caf::strong_actor_ptr proxy_table::node_connector() {
+  const auto number = next_number();
+  enter(number, std::make_shared<connector_end>(*this, connector_end::wanted::node));
   return make_proxy(number);
 }
 

@@ -43,8 +43,11 @@ public:
 
   // -- any thread -------------------------------------------------------------
 
-  /// What connects, a connector_actor.
+  /// What connects to index processes, a connector_actor.
   caf::strong_actor_ptr connector();
+
+  /// What connects to nodes, a connector_actor.
+  caf::strong_actor_ptr node_connector();
 
   /// A member at an address, a member_actor. It is connected to when there is something to say, and
   /// again after the connection was lost.
@@ -52,7 +55,7 @@ public:
 
   // -- the loop's thread ------------------------------------------------------
 
-  /// A directory, or a shard. The stand-in ends with its connection.
+  /// A directory, a shard, or a node. The stand-in ends with its connection.
   template <class End, class... Args>
   caf::strong_actor_ptr connected(std::shared_ptr<rpc_connection> at, Args&&... args);
 

@@ -9,8 +9,11 @@
 #include <kj/debug.h>
 #include <spdlog/spdlog.h>
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <memory>
+#include <string>
 #include <utility>
 
 namespace hicache {
@@ -54,13 +57,12 @@ struct rpc_server::visitor {
 };
 
 rpc_server::rpc_server(caf::actor_system& system, rpc_loop& loop, tls_source& tls,
-                       inline_unit& here, int socket, served_actors served,
-                       std::chrono::seconds silence)
+                       inline_unit& here, int socket, served_actors served, rpc_admission admits)
   : system_(system), loop_(loop), tls_(tls), here_(here), served_(std::move(served)),
-    silence_(silence), receiver_(loop.provider().wrapListenSocketFd(
-                         socket, kj::LowLevelAsyncIoProvider::TAKE_OWNERSHIP
-                                   | kj::LowLevelAsyncIoProvider::ALREADY_CLOEXEC
-                                   | kj::LowLevelAsyncIoProvider::ALREADY_NONBLOCK)) {
+    admits_(admits), receiver_(loop.provider().wrapListenSocketFd(
+                       socket, kj::LowLevelAsyncIoProvider::TAKE_OWNERSHIP
+                                 | kj::LowLevelAsyncIoProvider::ALREADY_CLOEXEC
+                                 | kj::LowLevelAsyncIoProvider::ALREADY_NONBLOCK)) {
   accepting_ = accept_next().eagerlyEvaluate(nullptr);
   sweeping_ = sweep().eagerlyEvaluate(nullptr);
 }
@@ -110,9 +112,16 @@ void rpc_server::admit(kj::Own<kj::AsyncIoStream> stream) {
 }
 
 kj::Promise<void> rpc_server::serve(visitor& peer) {
-  tune(*peer.stream, silence_);
+  tune(*peer.stream, admits_.silence);
+  if (admits_.own_user_alone)
+    if (const auto user = peer_user(*peer.stream); user != ::geteuid()) {
+      const auto why = "it is of user " + (user ? std::to_string(*user) : "unknown")
+                       + ", and the socket is for " + std::to_string(::geteuid());
+      kj::throwFatalException(kj::Exception(kj::Exception::Type::FAILED, __FILE__, __LINE__,
+                                            kj::heapString(why.c_str())));
+    }
   auto ready = kj::Promise<identified_stream>{nullptr};
-  if (tls_.is_used()) {
+  if (tls_.is_used() && !admits_.own_user_alone) {
     auto keys = tls_.get();
     if (!keys)
       kj::throwFatalException(to_exception(keys.error()));

@@ -11,13 +11,21 @@
 
 namespace hicache {
 
+/// Who is let in, and for how long.
+struct rpc_admission {
+  /// When a peer that is cut off is noticed.
+  std::chrono::seconds silence;
+  /// At a path, without TLS, and only processes of the user that this one runs as.
+  bool own_user_alone = false;
+};
+
 /// Accepts connections and serves actors to those who are there. The loop's thread.
 class rpc_server : public std::enable_shared_from_this<rpc_server> {
 public:
   /// @param socket Bound and listening; taken over.
   /// @param loop, tls, here Must outlive the server.
   rpc_server(caf::actor_system& system, rpc_loop& loop, tls_source& tls, inline_unit& here,
-             int socket, served_actors served, std::chrono::seconds silence);
+             int socket, served_actors served, rpc_admission admits);
 
   ~rpc_server();
 
@@ -52,7 +60,7 @@ private:
   tls_source& tls_;
   inline_unit& here_;
   served_actors served_;
-  std::chrono::seconds silence_;
+  rpc_admission admits_;
   bool is_short_of_descriptors_ = false;
   kj::Own<kj::ConnectionReceiver> receiver_;
   /// In the order in which they came.

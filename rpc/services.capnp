@@ -5,6 +5,7 @@
 
 using Cxx = import "/capnp/c++.capnp";
 using Protocol = import "/messages/index_protocol.capnp";
+using NodeProtocol = import "/messages/node_protocol.capnp";
 $Cxx.namespace("hicache::schema");
 
 struct Hello {
@@ -18,6 +19,7 @@ struct Welcome {
   # What the process serves; null what it does not.
   directory @1 :Directory;
   member @2 :Member;
+  node @3 :Node;
 }
 
 interface Process {
@@ -60,4 +62,16 @@ interface Member {
   corrupt @5 Protocol.KeyBatch -> Done;
   progress @6 Protocol.StatusQuery -> Protocol.DrainProgress;
   resume @7 Protocol.DrainRequest -> Protocol.DrainProgress;
+}
+
+interface Node {
+  attach @0 NodeProtocol.ClientInfo -> NodeProtocol.NodeInfo;
+  reserve @1 NodeProtocol.WantedPages -> NodeProtocol.ReservedPages;
+  commit @2 NodeProtocol.CompletePages -> Protocol.PageTotals;
+  abort @3 NodeProtocol.ClientTicket -> Protocol.PageTotals;
+  lookup @4 NodeProtocol.PageLookup -> NodeProtocol.LeasedPages;
+  release @5 NodeProtocol.ClientTicket -> Protocol.PageTotals;
+  prefetch @6 NodeProtocol.PagePrefetch -> Protocol.PageTotals;
+  status @7 Protocol.StatusQuery -> NodeProtocol.NodeStatus;
+  corrupt @8 Protocol.KeyBatch -> Protocol.PageTotals;
 }

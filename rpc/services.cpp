@@ -157,6 +157,48 @@ public:
   }
 };
 
+/// Who asks is known by its connection: nobody can speak for another client.
+class node_service final : public schema::Node::Server, served_actor {
+public:
+  using served_actor::served_actor;
+
+  kj::Promise<void> attach(AttachContext context) override {
+    return relay<client_info, node_info>(context, atom::attach_v);
+  }
+
+  kj::Promise<void> reserve(ReserveContext context) override {
+    return relay<wanted_pages, reserved_pages>(context, atom::reserve_v);
+  }
+
+  kj::Promise<void> commit(CommitContext context) override {
+    return relay<complete_pages, page_totals>(context, atom::commit_v);
+  }
+
+  kj::Promise<void> abort(AbortContext context) override {
+    return relay<client_ticket, page_totals>(context, atom::abort_v);
+  }
+
+  kj::Promise<void> lookup(LookupContext context) override {
+    return relay<page_lookup, leased_pages>(context, atom::locate_v);
+  }
+
+  kj::Promise<void> release(ReleaseContext context) override {
+    return relay<client_ticket, page_totals>(context, atom::release_v);
+  }
+
+  kj::Promise<void> prefetch(PrefetchContext context) override {
+    return relay<page_prefetch, page_totals>(context, atom::fetch_v);
+  }
+
+  kj::Promise<void> corrupt(CorruptContext context) override {
+    return relay<key_batch, page_totals>(context, atom::corrupt_v);
+  }
+
+  kj::Promise<void> status(StatusContext context) override {
+    return relay<status_query, node_status>(context, atom::status_v);
+  }
+};
+
 class process_service final : public schema::Process::Server {
 public:
   process_service(std::shared_ptr<session> peer, served_actors served, inline_unit& here,
@@ -176,6 +218,9 @@ public:
     if (served_.member)
       welcome.setMember(kj::heap<member_service>(
         peer_, caf::actor_cast<caf::strong_actor_ptr>(served_.member), &here_));
+    if (served_.node)
+      welcome.setNode(kj::heap<node_service>(
+        peer_, caf::actor_cast<caf::strong_actor_ptr>(served_.node), &here_));
     return kj::READY_NOW;
   }
 

@@ -13,6 +13,7 @@ namespace hicache {
 struct served_actors {
   directory_actor directory;
   member_actor member;
+  node_actor node;
   /// The shards that the directory hands out run on the loop's thread, which saves a look-up two
   /// changes of thread; else on CAF's pool, so that several shards use several cores.
   bool has_one_shard = false;

@@ -4,7 +4,10 @@
 #include "rpc/loop.hpp"
 #include "rpc/network.hpp"
 
+#include <sys/types.h>
+
 #include <chrono>
+#include <optional>
 #include <string>
 
 namespace hicache {
@@ -20,6 +23,10 @@ result<listener> open_listener(const rpc::endpoint& where);
 /// What every connection is set to: nothing waits for more to send, and a peer that is cut off is
 /// noticed within `silence`, whether this side sends or not.
 void tune(kj::AsyncIoStream& stream, std::chrono::seconds silence);
+
+/// The user of the process at the other end of a connection on this machine; nothing if the system
+/// does not say.
+std::optional<uid_t> peer_user(kj::AsyncIoStream& stream);
 
 /// Whom a connection leads to, for people.
 std::string peer_name(kj::AsyncIoStream& stream);

@@ -76,6 +76,49 @@ TEST_F(SegmentTest, AbortedSlotsAreFreeAgain) {
   EXPECT_TRUE(locate(10).empty());
 }
 
+TEST_F(SegmentTest, HeldPagesStayUntilTheyAreReleased) {
+  start_index();
+  start_segment(2);
+  store({10, 11});
+  const auto held
+    = ask_value<segment_slots>(segment_, atom::hold_v, segment_holds{0, {key_of(10), key_of(12)}});
+  ASSERT_EQ(held.list.size(), 2u);
+  EXPECT_EQ(held.list[0].what, segment_slot::state::present);
+  EXPECT_EQ(held.list[0].offset, locate(10).front().offset);
+  EXPECT_EQ(held.list[1].what, segment_slot::state::full);
+  tell(segment_, atom::touch_v, key_batch{{key_of(11)}});
+  store({12});
+  EXPECT_EQ(locate(10).size(), 1u) << "page 11 went";
+  EXPECT_TRUE(locate(11).empty());
+  tell(segment_, atom::release_v, held);
+  tell(segment_, atom::touch_v, key_batch{{key_of(12)}});
+  store({13});
+  EXPECT_TRUE(locate(10).empty());
+}
+
+TEST_F(SegmentTest, PagesOfAnotherNamespaceAreNotHeld) {
+  start_index();
+  start_segment(2);
+  store({10});
+  const auto held
+    = ask_value<segment_slots>(segment_, atom::hold_v, segment_holds{1, {key_of(10)}});
+  EXPECT_EQ(held.list[0].what, segment_slot::state::full);
+}
+
+TEST_F(SegmentTest, BytesOfAHeldPageThatIsRemovedStayUntilItIsReleased) {
+  start_index();
+  start_segment(2);
+  store({10});
+  const auto held
+    = ask_value<segment_slots>(segment_, atom::hold_v, segment_holds{0, {key_of(10)}});
+  tell(segment_, atom::clear_v, namespace_pages{0});
+  EXPECT_TRUE(locate(10).empty());
+  EXPECT_EQ(reserve({11}).list[0].what, segment_slot::state::reserved);
+  EXPECT_EQ(reserve({12}).list[0].what, segment_slot::state::full);
+  tell(segment_, atom::release_v, held);
+  EXPECT_EQ(reserve({12}).list[0].what, segment_slot::state::reserved);
+}
+
 TEST_F(SegmentTest, RemovedPagesAreWithdrawnAndUnreadable) {
   start_index();
   start_segment(2);

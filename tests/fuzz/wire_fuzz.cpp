@@ -30,7 +30,10 @@ constexpr auto checks = std::array{
   check<key_batch>,     check<published_pages>, check<withdrawn_pages>, check<placements>,
   check<member_query>,  check<member_list>,     check<status_query>,    check<index_status>,
   check<page_totals>,   check<page_pins>,       check<namespace_pages>, check<page_copies>,
-  check<drain_request>, check<drain_report>,    check<drain_progress>,
+  check<drain_request>, check<drain_report>,    check<drain_progress>,  check<client_info>,
+  check<node_info>,     check<wanted_pages>,    check<reserved_pages>,  check<complete_pages>,
+  check<client_ticket>, check<page_lookup>,     check<leased_pages>,    check<page_prefetch>,
+  check<node_status>,
 };
 
 } // namespace

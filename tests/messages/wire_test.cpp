@@ -41,6 +41,10 @@ void fill(replica_list& xs, random_engine& random);
 void fill(member_info& x, random_engine& random);
 void fill(member_state& x, random_engine& random);
 void fill(copied_page& x, random_engine& random);
+void fill(wanted_page& x, random_engine& random);
+void fill(page_place& x, random_engine& random);
+void fill(complete_page& x, random_engine& random);
+void fill(node_client_state& x, random_engine& random);
 
 template <class List>
 void fill_list(List& xs, random_engine& random) {
@@ -218,6 +222,88 @@ void fill(drain_progress& x, random_engine& random) {
     fill(*field, random);
 }
 
+void fill(client_info& x, random_engine& random) {
+  fill(x.tenant, random);
+  fill(x.fingerprint, random);
+}
+
+void fill(node_info& x, random_engine& random) {
+  fill(x.memory_name, random);
+  fill(x.memory_bytes, random);
+  fill(x.lease_ms, random);
+}
+
+void fill(wanted_page& x, random_engine& random) {
+  fill(x.key, random);
+  fill(x.parent, random);
+  x.length = static_cast<uint32_t>(random()); // Whoever answers looks at it.
+}
+
+void fill(wanted_pages& x, random_engine& random) {
+  fill(x.pages, random);
+}
+
+void fill(page_place& x, random_engine& random) {
+  x.status = static_cast<place_status>(random() % 3);
+  fill(x.offset, random);
+  x.generation = static_cast<uint32_t>(random());
+  x.length = static_cast<uint32_t>(random() % (limits::page_bytes + 1));
+}
+
+void fill(reserved_pages& x, random_engine& random) {
+  fill(x.reservation, random);
+  fill(x.places, random);
+}
+
+void fill(complete_page& x, random_engine& random) {
+  fill(x.key, random);
+  fill(x.checksum, random);
+}
+
+void fill(complete_pages& x, random_engine& random) {
+  fill(x.reservation, random);
+  fill(x.pages, random);
+}
+
+void fill(client_ticket& x, random_engine& random) {
+  fill(x.number, random);
+}
+
+void fill(page_lookup& x, random_engine& random) {
+  fill(x.keys, random);
+  x.is_chain = random() % 2 == 0;
+  fill(x.lease_ms, random);
+  fill(x.wait_ms, random);
+}
+
+void fill(leased_pages& x, random_engine& random) {
+  fill(x.lease, random);
+  fill(x.lease_ms, random);
+  fill(x.places, random);
+}
+
+void fill(page_prefetch& x, random_engine& random) {
+  fill(x.keys, random);
+  x.is_chain = random() % 2 == 0;
+  fill(x.wait_ms, random);
+}
+
+void fill(node_client_state& x, random_engine& random) {
+  fill(x.client, random);
+  fill(x.info, random);
+  for (auto* field : {&x.reserved_bytes, &x.leased_bytes, &x.pages, &x.requests})
+    fill(*field, random);
+}
+
+void fill(node_status& x, random_engine& random) {
+  fill(x.clients, random);
+  x.has_more = random() % 2 == 0;
+  for (auto* field : {&x.client_count, &x.reserved_bytes, &x.leased_bytes, &x.reservations,
+                      &x.leases, &x.expired_leases, &x.refused, &x.capacity_bytes, &x.used_bytes,
+                      &x.pages, &x.evicted, &x.pages_wanted, &x.pages_found, &x.pages_written})
+    fill(*field, random);
+}
+
 // -- what no decoded value may exceed -----------------------------------------
 
 bool is_bounded(const auto&) {
@@ -270,6 +356,33 @@ bool is_bounded(const page_copies& x) {
   return x.pages.size() <= limits::storage_batch_pages;
 }
 
+bool is_bounded(const wanted_pages& x) {
+  return x.pages.size() <= limits::node_batch_pages;
+}
+
+bool is_bounded(const complete_pages& x) {
+  return x.pages.size() <= limits::node_batch_pages;
+}
+
+bool is_bounded(const page_lookup& x) {
+  return x.keys.size() <= limits::node_batch_pages;
+}
+
+bool is_bounded(const page_prefetch& x) {
+  return x.keys.size() <= limits::node_batch_pages;
+}
+
+bool is_bounded(const leased_pages& x) {
+  for (const auto& place : x.places)
+    if (place.status > place_status::present || place.length > limits::page_bytes)
+      return false;
+  return x.places.size() <= limits::node_batch_pages;
+}
+
+bool is_bounded(const node_status& x) {
+  return x.clients.size() <= limits::node_clients;
+}
+
 bool is_bounded(const index_status& x) {
   return x.members.size() <= limits::index_members;
 }
@@ -294,7 +407,9 @@ using every_type
   = ::testing::Types<member_info, shard_map, membership, heartbeat, published_pages,
                      withdrawn_pages, key_batch, placements, member_query, member_list,
                      status_query, index_status, page_totals, page_pins, namespace_pages,
-                     page_copies, drain_request, drain_report, drain_progress>;
+                     page_copies, drain_request, drain_report, drain_progress, client_info,
+                     node_info, wanted_pages, reserved_pages, complete_pages, client_ticket,
+                     page_lookup, leased_pages, page_prefetch, node_status>;
 
 TYPED_TEST_SUITE(WireTest, every_type);
 
@@ -358,6 +473,12 @@ TYPED_TEST(WireTest, RandomWordsAreSafe) {
 
 // -- limits -------------------------------------------------------------------
 
+template <class T>
+ec code_of_round_trip(const T& sent) {
+  const auto received = wire::codec<T>::decode(wire::codec<T>::encode(sent));
+  return received ? ec::none : received.error().code;
+}
+
 TEST(WireLimitsTest, AFullBatchSurvives) {
   auto sent = published_pages{1, 1, std::vector<announced_page>(limits::index_batch_keys)};
   auto random = random_engine{1};
@@ -369,18 +490,23 @@ TEST(WireLimitsTest, AFullBatchSurvives) {
   EXPECT_EQ(*received, sent);
 }
 
+TEST(WireLimitsTest, FullBatchesOfANodeSurvive) {
+  EXPECT_EQ(code_of_round_trip(wanted_pages{std::vector<wanted_page>(limits::node_batch_pages)}),
+            ec::none);
+  EXPECT_EQ(
+    code_of_round_trip(leased_pages{1, 1, std::vector<page_place>(limits::node_batch_pages)}),
+    ec::none);
+  auto status = node_status{};
+  status.clients.resize(limits::node_clients);
+  EXPECT_EQ(code_of_round_trip(status), ec::none);
+}
+
 TEST(WireLimitsTest, TheFullestAnswerSurvives) {
   auto sent = placements{};
   sent.replicas.assign(limits::index_batch_keys, replica_list(limits::replicas_per_key));
   const auto received = wire::codec<placements>::decode(wire::codec<placements>::encode(sent));
   ASSERT_TRUE(received) << to_string(received.error());
   EXPECT_EQ(*received, sent);
-}
-
-template <class T>
-ec code_of_round_trip(const T& sent) {
-  const auto received = wire::codec<T>::decode(wire::codec<T>::encode(sent));
-  return received ? ec::none : received.error().code;
 }
 
 TEST(WireLimitsTest, OneMoreThanTheLimitIsMalformed) {
@@ -391,6 +517,13 @@ TEST(WireLimitsTest, OneMoreThanTheLimitIsMalformed) {
   EXPECT_EQ(code_of_round_trip(published_pages{1, 1, std::vector<announced_page>(beyond)}),
             ec::malformed_message);
   EXPECT_EQ(code_of_round_trip(member_query{std::vector<uint64_t>(beyond)}), ec::malformed_message);
+  const auto too_many = limits::node_batch_pages + 1;
+  EXPECT_EQ(code_of_round_trip(wanted_pages{std::vector<wanted_page>(too_many)}),
+            ec::malformed_message);
+  EXPECT_EQ(code_of_round_trip(complete_pages{1, std::vector<complete_page>(too_many)}),
+            ec::malformed_message);
+  EXPECT_EQ(code_of_round_trip(page_lookup{std::vector<page_key>(too_many)}),
+            ec::malformed_message);
   auto answer = placements{};
   answer.replicas.emplace_back(limits::replicas_per_key + 1);
   EXPECT_EQ(code_of_round_trip(answer), ec::malformed_message);
@@ -447,46 +580,6 @@ TEST(WireLimitsTest, LentObjectsBeyondAllMemoryAreMalformed) {
     member.lent = lent;
     EXPECT_EQ(code_of_round_trip(member), ec::malformed_message);
   }
-}
-
-// -- neighbouring versions ------------------------------------------------------
-
-/// What a process of version 4 sent for itself: it knew of no address for requests.
-constexpr auto member_of_version_4 = std::to_array<uint64_t>(
-  {0x0000001200000000, 0x0003000900000000, 0x0000000000000011, 0x0000000000000003,
-   0x0000000000000004, 0x0000000000001000, 0x0000000000000063, 0x0000000000000400,
-   0x0000000000000800, 0x0000000000000040, 0x0000000000000002, 0x0000003200000009,
-   0x0000005a00000009, 0x000000720000000d, 0x0000003765646f6e, 0x656863616369682f,
-   0x000000000000782d, 0x372e302e302e3031, 0x000000303030343a});
-
-/// The same of a version to come, with two fields that this one does not know.
-constexpr auto member_of_version_6 = std::to_array<uint64_t>(
-  {0x0000001a00000000, 0x0005000b00000000, 0x0000000000000011, 0x0000000000000003,
-   0x0000000000000006, 0x0000000000001000, 0x0000000000000063, 0x0000000000000000,
-   0x0000000000000000, 0x0000000000000000, 0x0000000000000000, 0x0000000000000002,
-   0x0000000000000005, 0x0000003200000011, 0x0000005a00000011, 0x0000007200000015,
-   0x0000007200000019, 0x000000720000001d, 0x0000003765646f6e, 0x656863616369682f,
-   0x000000000000782d, 0x372e302e302e3031, 0x000000303030343a, 0x372e302e302e3031,
-   0x000000313030343a, 0x662065687420666f, 0x0000006572757475});
-
-TEST(WireVersionsTest, AMessageOfTheVersionBeforeIsUnderstood) {
-  auto expected = member_info{};
-  expected.member = 17;
-  expected.epoch = 3;
-  expected.protocol_version = 4;
-  expected.host = "node7";
-  expected.memory_name = "/hicache-x";
-  expected.page_address = "10.0.0.7:4000";
-  expected.capacity_bytes = 4096;
-  expected.fingerprint = 99;
-  expected.lent = {1024, 2048, 64, 2};
-  EXPECT_EQ(wire::codec<member_info>::decode(member_of_version_4), expected);
-  expected.protocol_version = 6;
-  expected.address = "10.0.0.7:4001";
-  expected.lent = {};
-  expected.resumes = 2;
-  EXPECT_EQ(wire::codec<member_info>::decode(member_of_version_6), expected)
-    << "what is not known is ignored";
 }
 
 } // namespace

@@ -35,7 +35,7 @@ const auto of_previous = std::map<std::string, int>{
   {"MemberInfo", 12},   {"Membership", 3},  {"Heartbeat", 3},  {"PublishedPages", 3},
   {"Placements", 3},    {"MemberQuery", 1}, {"MemberList", 1}, {"StatusQuery", 0},
   {"IndexStatus", 9},   {"PageTotals", 2},  {"CopiedPage", 6}, {"DrainRequest", 0},
-  {"DrainProgress", 0}, {"Member", 6}};
+  {"DrainProgress", 0}, {"Member", 6},      {"Welcome", 3}};
 
 /// A version of the protocol: its schemas, and what its processes say of themselves.
 class version {
@@ -44,7 +44,8 @@ public:
 
   explicit version(kind which) : kind_(which) {
     auto files = kj::newInMemoryDirectory(kj::nullClock());
-    for (const auto* name : {"rpc/services.capnp", "messages/index_protocol.capnp"})
+    for (const auto* name :
+         {"rpc/services.capnp", "messages/index_protocol.capnp", "messages/node_protocol.capnp"})
       put(*files, name, edited(std::string{HICACHE_SCHEMAS} + "/" + name));
     put(*files, "capnp/c++.capnp", content_of(HICACHE_CAPNP_INCLUDE "/capnp/c++.capnp"));
     const auto* roots = static_cast<const kj::ReadableDirectory*>(files.get());
