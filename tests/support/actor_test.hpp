@@ -65,10 +65,7 @@ public:
   actor_world()
     : sys(testing(cfg)), sched(dynamic_cast<caf::scheduler::test_coordinator&>(sys.scheduler())) {
     sched.clock().current_time += std::chrono::hours{1}; // Time is never 0.
-    asker_ = sys.spawn([](caf::event_based_actor* self) {
-      return caf::behavior{[self](const errand& x) { x.run(self); }};
-    });
-    spawned_.push_back(caf::actor_cast<caf::strong_actor_ptr>(asker_));
+    asker_ = spawn_asker();
   }
 
   actor_world(const actor_world&) = delete;
@@ -99,6 +96,13 @@ public:
     auto actor = sys.spawn(std::forward<Args>(args)...);
     spawned_.push_back(caf::actor_cast<caf::strong_actor_ptr>(actor));
     return actor;
+  }
+
+  /// Somebody else who sends requests.
+  caf::actor spawn_asker() {
+    return spawn_inside([](caf::event_based_actor* self) {
+      return caf::behavior{[self](const errand& x) { x.run(self); }};
+    });
   }
 
   /// Ends an actor as a crash would, and delivers what follows from it.
@@ -140,6 +144,12 @@ public:
   /// Sends a request; nothing is delivered yet.
   template <class Result, class Handle, class... Args>
   reply<Result> send_request(const Handle& to, Args... args) {
+    return send_request_as<Result>(asker_, to, std::move(args)...);
+  }
+
+  /// The same as somebody whom spawn_asker made.
+  template <class Result, class Handle, class... Args>
+  reply<Result> send_request_as(const caf::actor& from, const Handle& to, Args... args) {
     auto answer = reply<Result>{};
     auto send = [to, answer,
                  sent = std::make_tuple(std::move(args)...)](caf::event_based_actor* self) {
@@ -151,7 +161,7 @@ public:
         },
         sent);
     };
-    caf::anon_send(asker_, errand{std::move(send)});
+    caf::anon_send(from, errand{std::move(send)});
     return answer;
   }
 

@@ -1,0 +1,128 @@
+#pragma once
+
+#include "backends/member_figures.hpp"
+#include "base/clock.hpp"
+#include "cache/client_table.hpp"
+#include "messages/interfaces.hpp"
+
+#include <caf/actor_addr.hpp>
+#include <caf/typed_event_based_actor.hpp>
+#include <caf/typed_response_promise.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace hicache {
+
+/// Fixed settings of a node.
+struct node_options {
+  /// What clients are told of the memory.
+  node_info info;
+  /// The memory of the segment. Must outlive the actor.
+  std::span<std::byte> memory;
+  segment_actor segment;
+  /// Brings pages of other members; null if there are no others.
+  fetcher_actor fetcher;
+  client_shares shares;
+  /// Written by the segment; not null.
+  std::shared_ptr<const member_figures> figures;
+  /// Must outlive the actor.
+  const clock_source* clock = nullptr;
+};
+
+/// @relates node
+struct node_state {
+  static inline constexpr auto name = "node";
+
+  explicit node_state(node_actor::pointer owner) : self(owner) {}
+
+  caf::result<node_info> attach(const client_info& who);
+
+  caf::result<reserved_pages> reserve(const wanted_pages& wanted);
+
+  caf::result<page_totals> commit(const complete_pages& complete);
+
+  caf::result<page_totals> abort(const client_ticket& reservation);
+
+  caf::result<leased_pages> look_up(const page_lookup& wanted);
+
+  caf::result<page_totals> release(const client_ticket& lease);
+
+  caf::result<page_totals> prefetch(const page_prefetch& wanted);
+
+  caf::result<page_totals> check(const key_batch& doubtful);
+
+  node_status status(const status_query& query) const;
+
+  void tick();
+
+  // -- internal steps ---------------------------------------------------------
+
+  /// Which client asks; 0 if it has not said who it is.
+  client_id sender() const;
+
+  /// A client's connection has ended.
+  void lose(const caf::actor_addr& client);
+
+  /// A request for pages to read, until it is granted.
+  struct search {
+    uint64_t request = 0;
+    client_identity who;
+    std::vector<page_key> keys;
+    bool is_chain = false;
+    /// For pages of other members.
+    time_point deadline;
+    /// Key by key: held if it is `present`.
+    segment_slots slots;
+    /// Called with all that is held.
+    std::function<void(search&)> then;
+    /// Called instead if the segment fails; nothing is held.
+    std::function<void(const caf::error&)> otherwise;
+  };
+
+  using search_ptr = std::shared_ptr<search>;
+
+  /// Has the segment hold what it has of the keys, then fetches the others if there is time.
+  void find(const search_ptr& wanted);
+
+  /// Has the segment hold what it has by now of those that are missing. `then` what.
+  void hold_missing(const search_ptr& wanted, std::function<void()> then);
+
+  /// Waits for the pages that are missing, up to the deadline.
+  void fetch_missing(const search_ptr& wanted);
+
+  /// Tells the segment that slots will not be written.
+  void give_back(segment_slots slots);
+
+  /// Tells the segment that pages are not read any more.
+  void end_holds(segment_slots slots);
+
+  /// Sees to it that leases end in time.
+  void keep_ticking();
+
+  // -- data -------------------------------------------------------------------
+
+  node_actor::pointer self;
+  node_options options;
+  // Set once, by node().
+  std::optional<client_table> clients;
+  std::map<caf::actor_addr, client_id> client_of;
+  client_id last_client = 0;
+  bool is_ticking = false;
+  uint64_t pages_wanted = 0;
+  uint64_t pages_found = 0;
+  uint64_t pages_written = 0;
+};
+
+/// Lends the memory of a segment to processes of this host: keeps the books of who reads and writes
+/// what (client_table), and has the segment do it. What a client holds ends with its connection.
+/// @pre options.memory is the memory of options.segment
+node_actor::behavior_type node(node_actor::stateful_pointer<node_state> self, node_options options);
+
+} // namespace hicache
