@@ -87,6 +87,17 @@ std::optional<uid_t> peer_user(const unique_fd& connection) {
   return credentials.uid;
 }
 
+/// A descriptor of the memory for those who may do that with it.
+unique_fd descriptor_for(const shared_memory& memory, peer_access access) {
+  if (access == peer_access::read) {
+    // Opened anew it is for reading alone, where memory is not sealed against writing.
+    const auto path = "/proc/self/fd/" + std::to_string(memory.fd());
+    if (auto reading = unique_fd{::open(path.c_str(), O_RDONLY | O_CLOEXEC)})
+      return reading;
+  }
+  return unique_fd{::fcntl(memory.fd(), F_DUPFD_CLOEXEC, 0)};
+}
+
 /// Queues the greeting and the descriptor.
 bool hand_over(const unique_fd& connection, int memory, uint64_t size) {
   auto message = greeting{};
@@ -212,11 +223,12 @@ result<std::pair<greeting, unique_fd>> receive(const unique_fd& connection,
 
 memory_offer::~memory_offer() = default;
 
-result<std::unique_ptr<memory_offer>> memory_offer::start(const shared_memory& memory) {
+result<std::unique_ptr<memory_offer>> memory_offer::start(const shared_memory& memory,
+                                                          peer_access access) {
   auto name = random_name();
   if (!name)
     return tl::unexpected{name.error()};
-  auto own = unique_fd{::fcntl(memory.fd(), F_DUPFD_CLOEXEC, 0)};
+  auto own = descriptor_for(memory, access);
   if (!own)
     return fail(ec::io_failure, system_message("fcntl"));
   auto stop = unique_fd{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
@@ -234,7 +246,7 @@ result<std::unique_ptr<memory_offer>> memory_offer::start(const shared_memory& m
                                                std::move(listener), std::move(stop));
 }
 
-result<mapped_peer_memory> open_peer_memory(const std::string& name) {
+result<mapped_peer_memory> open_peer_memory(const std::string& name, peer_access access) {
   const auto at = abstract_address(name);
   if (!at)
     return fail(ec::peer_unreachable, "'" + name + "' is not the name of shared memory");
@@ -256,7 +268,7 @@ result<mapped_peer_memory> open_peer_memory(const std::string& name) {
   if (!received)
     return tl::unexpected{received.error()};
   auto mapped = mapped_peer_memory::open(
-    received->second, received->first.stays != 0 ? std::move(connection) : unique_fd{});
+    received->second, received->first.stays != 0 ? std::move(connection) : unique_fd{}, access);
   if (mapped && mapped->size() != received->first.size)
     return fail(ec::malformed_message, "memory " + name + " has another size than announced");
   return mapped;

@@ -16,8 +16,12 @@ namespace hicache {
 class memory_offer {
 public:
   /// Starts to offer `memory`, which the offer keeps alive by a descriptor of its own.
+  /// @param access What those may do who map it by this offer. Processes of the same user could get
+  /// around it; it keeps them from writing by mistake.
   /// @returns io_failure if the system lacks descriptors or sockets
-  static result<std::unique_ptr<memory_offer>> start(const shared_memory& memory);
+  /// @pre the memory was created with that access, or more
+  static result<std::unique_ptr<memory_offer>> start(const shared_memory& memory,
+                                                     peer_access access = peer_access::read);
 
   virtual ~memory_offer();
 
@@ -26,11 +30,12 @@ public:
 };
 
 /// Maps what a memory_offer of this host offers under `name`. Waits for the owner up to
-/// limits::peer_memory_time. What it returns has a connection to the owner, unless that is of a
-/// version that keeps none. Any thread.
+/// limits::peer_memory_time. `access` is no more than the offer allows. What it returns has a
+/// connection to the owner, unless that is of a version that keeps none. Any thread.
 /// @returns peer_unreachable if nobody offers the name here (another host, a dead or hanging owner,
 /// another user);
 ///          malformed_message if the owner sends something else; io_failure if it cannot be mapped
-result<mapped_peer_memory> open_peer_memory(const std::string& name);
+result<mapped_peer_memory> open_peer_memory(const std::string& name,
+                                            peer_access access = peer_access::read);
 
 } // namespace hicache

@@ -87,7 +87,8 @@ result<unique_fd> make_plain(uint64_t bytes, uint64_t resident, const std::strin
 
 // -- mapped_peer_memory -------------------------------------------------------
 
-result<mapped_peer_memory> mapped_peer_memory::open(const unique_fd& fd, unique_fd owner) {
+result<mapped_peer_memory> mapped_peer_memory::open(const unique_fd& fd, unique_fd owner,
+                                                    peer_access access) {
   struct stat status = {};
   if (::fstat(fd.get(), &status) != 0 || status.st_size <= 0)
     return fail(ec::io_failure, "a peer's memory has no size");
@@ -95,10 +96,11 @@ result<mapped_peer_memory> mapped_peer_memory::open(const unique_fd& fd, unique_
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0)
     return fail(ec::io_failure, "a peer's memory is not sealed against shrinking");
   const auto size = static_cast<size_t>(status.st_size);
-  auto* address = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd.get(), 0);
+  const auto protection = access == peer_access::write ? PROT_READ | PROT_WRITE : PROT_READ;
+  auto* address = ::mmap(nullptr, size, protection, MAP_SHARED, fd.get(), 0);
   if (address == MAP_FAILED)
     return fail(ec::io_failure, "cannot map a peer's memory: " + system_message(errno));
-  return mapped_peer_memory{{static_cast<const std::byte*>(address), size}, std::move(owner)};
+  return mapped_peer_memory{{static_cast<std::byte*>(address), size}, std::move(owner)};
 }
 
 mapped_peer_memory::mapped_peer_memory(mapped_peer_memory&& other) noexcept
@@ -119,7 +121,7 @@ mapped_peer_memory::~mapped_peer_memory() {
 
 void mapped_peer_memory::unmap() noexcept {
   if (!bytes_.empty())
-    ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+    ::munmap(bytes_.data(), bytes_.size());
   // Whoever watches the connection by a descriptor of its own need not any more.
   if (owner_)
     ::shutdown(owner_.get(), SHUT_RDWR);
@@ -127,12 +129,13 @@ void mapped_peer_memory::unmap() noexcept {
 
 // -- shared_memory ------------------------------------------------------------
 
-result<shared_memory> shared_memory::create(uint64_t bytes, const std::string& name) {
-  return create(bytes, bytes, name);
+result<shared_memory> shared_memory::create(uint64_t bytes, const std::string& name,
+                                            peer_access access) {
+  return create(bytes, bytes, name, access);
 }
 
 result<shared_memory> shared_memory::create(uint64_t bytes, uint64_t resident,
-                                            const std::string& name) {
+                                            const std::string& name, peer_access access) {
   HICACHE_CHECK(resident <= bytes);
   if (bytes == 0)
     return fail(ec::invalid_argument, "shared memory of 0 bytes was asked for");
@@ -156,7 +159,8 @@ result<shared_memory> shared_memory::create(uint64_t bytes, uint64_t resident,
     return creation_error(bytes, "F_ADD_SEALS: " + system_message(errno));
   // Peers get the descriptor: nobody but the mapping above may write. Kernels before 5.1 lack this
   // seal; there peers are only asked not to.
-  static_cast<void>(::fcntl(memory.fd(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE));
+  if (access == peer_access::read)
+    static_cast<void>(::fcntl(memory.fd(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE));
   return memory;
 }
 

@@ -11,7 +11,10 @@
 
 namespace hicache {
 
-/// A peer's memory, mapped read-only. It stays valid after the peer is gone. Move-only; may be read
+/// What a peer may do with memory that it maps.
+enum class peer_access : uint8_t { read, write };
+
+/// A peer's memory. It stays valid after the peer is gone. Move-only; may be read
 /// from any thread.
 class mapped_peer_memory {
 public:
@@ -21,7 +24,8 @@ public:
   /// reading it could end in a
   ///          bus error)
   /// @param owner As owner().
-  static result<mapped_peer_memory> open(const unique_fd& fd, unique_fd owner = {});
+  static result<mapped_peer_memory> open(const unique_fd& fd, unique_fd owner = {},
+                                         peer_access access = peer_access::read);
 
   mapped_peer_memory(mapped_peer_memory&& other) noexcept;
 
@@ -36,17 +40,20 @@ public:
 
   std::span<const std::byte> bytes() const noexcept { return bytes_; }
 
+  /// @pre mapped to be written
+  std::span<std::byte> writable_bytes() const noexcept { return bytes_; }
+
   /// A connection to the owner that hangs up when the owner is gone, and when this object is. None
   /// if the owner keeps no connections.
   const unique_fd& owner() const noexcept { return owner_; }
 
 private:
-  mapped_peer_memory(std::span<const std::byte> bytes, unique_fd owner) noexcept
+  mapped_peer_memory(std::span<std::byte> bytes, unique_fd owner) noexcept
     : bytes_(bytes), owner_(std::move(owner)) {}
 
   void unmap() noexcept;
 
-  std::span<const std::byte> bytes_;
+  std::span<std::byte> bytes_;
   unique_fd owner_;
 };
 
@@ -59,14 +66,17 @@ public:
   /// bus error later. Whole multiples of 2 MiB are huge pages if enough of them are reserved and
   /// free on this machine, which spares each peer that maps them gigabytes of page tables.
   /// @param name What /proc/PID/maps shows; need not be unique.
+  /// @param access What any peer may do with it at most.
   /// @returns invalid_argument for no bytes; io_failure with the bytes asked for and those
   /// available
-  static result<shared_memory> create(uint64_t bytes, const std::string& name);
+  static result<shared_memory> create(uint64_t bytes, const std::string& name,
+                                      peer_access access = peer_access::read);
 
   /// The same, but only the first `resident` bytes are resident: whoever uses the others sees to
   /// that before, with whatever NUMA node and page size it wants for them.
   /// @pre resident <= bytes
-  static result<shared_memory> create(uint64_t bytes, uint64_t resident, const std::string& name);
+  static result<shared_memory> create(uint64_t bytes, uint64_t resident, const std::string& name,
+                                      peer_access access = peer_access::read);
 
   shared_memory(shared_memory&& other) noexcept;
 

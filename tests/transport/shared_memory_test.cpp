@@ -157,6 +157,37 @@ TEST(MemorySharingTest, AnotherProcessSeesWhatTheOwnerWrites) {
   EXPECT_EQ(child.wait(), 0);
 }
 
+TEST(MemorySharingTest, AnotherProcessWritesWhereItIsLet) {
+  auto child = test::child_process::start([](test::pipe_end& parent) {
+    const auto mapped = open_peer_memory(parent.receive(), peer_access::write);
+    if (!mapped)
+      return 1;
+    std::memcpy(mapped->writable_bytes().data() + 100, "written by peer", 15);
+    return 0;
+  });
+  auto memory = shared_memory::create(64_KiB, "hicache-test", peer_access::write);
+  ASSERT_TRUE(memory);
+  EXPECT_NE(::ftruncate(memory->fd(), 0), 0) << "nobody can shrink it";
+  auto offer = memory_offer::start(*memory, peer_access::write);
+  ASSERT_TRUE(offer) << to_string(offer.error());
+  child.send((*offer)->name());
+  EXPECT_EQ(child.wait(), 0);
+  EXPECT_EQ(text_at(memory->data() + 100, 15), "written by peer");
+}
+
+TEST(MemorySharingTest, WhoMayReadCannotMapItToWrite) {
+  for (const auto most : {peer_access::read, peer_access::write}) {
+    auto memory = shared_memory::create(64_KiB, "hicache-test", most);
+    ASSERT_TRUE(memory);
+    auto offer = memory_offer::start(*memory);
+    ASSERT_TRUE(offer);
+    EXPECT_TRUE(open_peer_memory((*offer)->name()));
+    const auto mapped = open_peer_memory((*offer)->name(), peer_access::write);
+    ASSERT_FALSE(mapped);
+    EXPECT_EQ(mapped.error().code, ec::io_failure);
+  }
+}
+
 TEST(MemorySharingTest, MappedMemoryOutlivesAKilledOwnerAndItsNameVanishes) {
   auto owner = test::child_process::start([](test::pipe_end& parent) {
     auto memory = shared_memory::create(4_KiB, "hicache-test");
