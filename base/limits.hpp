@@ -192,10 +192,6 @@ inline constexpr size_t placements_remembered = 16384;
 /// Pages that a client of a node names in one request: as many as one message to the index has.
 inline constexpr size_t node_batch_pages = index_batch_keys;
 
-/// Clients of a node: the thousand processes that one host may run, and headroom for those that are
-/// about to end.
-inline constexpr size_t node_clients = 2048;
-
 /// Requests that a client of a node may have open. An engine asks for some requests of its users at
 /// a time; more only wait behind each other.
 inline constexpr size_t node_client_requests = 64;
@@ -234,6 +230,16 @@ inline constexpr auto peer_memory_time = std::chrono::seconds{2};
 /// Processes of a machine that map the memory of one member, each twice at most (it reads, and
 /// copies for others): far more than ranks run there. Each keeps a descriptor of the owner.
 inline constexpr size_t memory_readers = 1024;
+
+/// Clients of a node: each maps its memory.
+inline constexpr size_t node_clients = memory_readers;
+
+/// After how long a client whose node is not there tries again: a node that is restarted is used
+/// within moments, and look-ups meanwhile fail without a wait.
+inline constexpr auto node_pause = std::chrono::milliseconds{250};
+
+/// How much longer than the node may wait for pages of others a client waits for its answer.
+inline constexpr auto node_answer_slack = std::chrono::seconds{1};
 
 /// How long a reader waits for the next bytes of an owner before it gives the owner up, and for how
 /// long it then does not ask it again. An owner answers in milliseconds, or is about to be

@@ -1,6 +1,7 @@
 #include "launch/cluster_member.hpp"
 
 #include "actors/copier.hpp"
+#include "actors/fetcher.hpp"
 #include "actors/segment.hpp"
 #include "backends/ask.hpp"
 #include "backends/index_addresses.hpp"
@@ -61,17 +62,23 @@ cluster_member::cluster_member(caf::actor_system& system, cluster_member_options
 
 result<std::unique_ptr<cluster_member>> cluster_member::join(caf::actor_system& system,
                                                              cluster_member_options options) {
-  auto addresses = index_addresses::open(options.index, options.tls);
-  if (!addresses)
-    return fail(ec::invalid_argument, "--index: " + addresses.error().detail);
+  auto addresses = std::shared_ptr<index_addresses>{};
+  if (!options.is_alone) {
+    auto opened = index_addresses::open(options.index, options.tls);
+    if (!opened)
+      return fail(ec::invalid_argument, "--index: " + opened.error().detail);
+    addresses = std::move(*opened);
+  }
   auto member = std::unique_ptr<cluster_member>{new cluster_member{system, std::move(options)}};
   if (member->options_.segment_bytes > 0 || member->options_.lent)
     if (auto lent = member->lend(); !lent)
       return tl::unexpected{lent.error()};
-  member->index_
-    = std::make_shared<index_link>(system, member->network_.connector(), std::move(*addresses));
-  if (auto connected = member->index_->connect(limits::index_connect_time); !connected)
-    return tl::unexpected{connected.error()};
+  if (addresses) {
+    member->index_
+      = std::make_shared<index_link>(system, member->network_.connector(), std::move(addresses));
+    if (auto connected = member->index_->connect(limits::index_connect_time); !connected)
+      return tl::unexpected{connected.error()};
+  }
   if (!member->memory_.empty())
     if (auto started = member->start(); !started)
       return tl::unexpected{started.error()};
@@ -101,15 +108,17 @@ result<void> cluster_member::lend() {
     return role;
   const auto slot = slot_bytes_for(options_.object_bytes);
   if (options_.segment_bytes < slot && !(options_.segment_bytes == 0 && options_.lent))
-    return fail(ec::invalid_argument, "--segment-size: " + format_bytes(options_.segment_bytes)
-                                        + " holds no page; expected 0 or at least "
-                                        + format_bytes(slot));
+    return fail(ec::invalid_argument,
+                options_.segment_flag + ": " + format_bytes(options_.segment_bytes)
+                  + " holds no page; expected 0 or at least " + format_bytes(slot));
   // Whole cache lines.
   const auto segment_bytes = options_.segment_bytes / 64 * 64;
   if (options_.memory == nullptr) {
-    auto memory = shared_memory::create(segment_bytes, "hicache-segment");
+    auto memory
+      = shared_memory::create(segment_bytes, "hicache-segment",
+                              options_.clients_write ? peer_access::write : peer_access::read);
     if (!memory)
-      return fail(memory.error().code, "--segment-size: " + memory.error().detail);
+      return fail(memory.error().code, options_.segment_flag + ": " + memory.error().detail);
     own_memory_ = std::move(*memory);
   }
   const auto& memory = own_memory_ ? *own_memory_ : *options_.memory;
@@ -118,6 +127,11 @@ result<void> cluster_member::lend() {
   if (options_.lent)
     info_.lent = options_.lent->objects();
   HICACHE_CHECK(info_.lent.count == 0 || info_.lent.headers == segment_bytes);
+  info_.member = random_id();
+  info_.capacity_bytes = segment_bytes + info_.lent.count * info_.lent.object_bytes;
+  info_.fingerprint = options_.fingerprint;
+  if (options_.is_alone)
+    return {}; // Nobody hears of it.
   auto offer = memory_offer::start(memory);
   if (!offer)
     return tl::unexpected{offer.error()};
@@ -126,34 +140,36 @@ result<void> cluster_member::lend() {
   if (!server)
     return fail(server.error().code, "--listen-host: " + server.error().detail);
   server_ = std::move(*server);
-  info_.member = random_id();
   info_.memory_name = offer_->name();
   info_.page_address = server_->address();
-  info_.capacity_bytes = segment_bytes + info_.lent.count * info_.lent.object_bytes;
-  info_.fingerprint = options_.fingerprint;
   return {};
 }
 
 result<void> cluster_member::start() {
-  if (!segment_memory_.empty())
-    copier_ = system_.spawn<caf::detached>(
-      hicache::copier, copier_options{reader(), memory_, limits::storage_timeout});
   auto settings = segment_options{};
-  // Others reach the member at the host where they read its pages. Whoever connects before the
-  // segment is served waits.
-  const auto pages = rpc::parse_endpoint(info_.page_address);
-  HICACHE_CHECK(pages);
-  auto socket = network_.listen({options_.listen_host, 0});
-  if (!socket)
-    return fail(ec::invalid_argument, "--listen-host: " + socket.error().detail);
-  info_.address = to_string(rpc::endpoint{pages->host, socket->where().port});
-  settings.mounts.member = info_;
-  settings.mounts.reach
-    = [members = network_.members()](const member_info& other) { return members(other.address); };
-  settings.mounts.index = [link = index_] { return link->view(); };
-  settings.mounts.index_lost = [link = index_](const index_actor& shard) { link->lost(shard); };
-  settings.mounts.index_heard = [link = index_](uint64_t digest) { link->heard(digest); };
+  settings.mounts.index = [] { return std::make_shared<const index_view>(); };
   settings.mounts.timeout = index_timeout;
+  auto socket = std::optional<listener>{};
+  if (index_) {
+    if (!segment_memory_.empty())
+      copier_ = system_.spawn<caf::detached>(
+        hicache::copier, copier_options{reader(), memory_, limits::storage_timeout});
+    // Others reach the member at the host where they read its pages. Whoever connects before the
+    // segment is served waits.
+    const auto pages = rpc::parse_endpoint(info_.page_address);
+    HICACHE_CHECK(pages);
+    auto opened = network_.listen({options_.listen_host, 0});
+    if (!opened)
+      return fail(ec::invalid_argument, "--listen-host: " + opened.error().detail);
+    socket.emplace(std::move(*opened));
+    info_.address = to_string(rpc::endpoint{pages->host, socket->where().port});
+    settings.mounts.reach
+      = [members = network_.members()](const member_info& other) { return members(other.address); };
+    settings.mounts.index = [link = index_] { return link->view(); };
+    settings.mounts.index_lost = [link = index_](const index_actor& shard) { link->lost(shard); };
+    settings.mounts.index_heard = [link = index_](uint64_t digest) { link->heard(digest); };
+  }
+  settings.mounts.member = info_;
   settings.memory = memory_;
   settings.policy = options_.policy;
   settings.lent = options_.lent;
@@ -162,7 +178,8 @@ result<void> cluster_member::start() {
   settings.figures = figures_;
   settings.clock = options_.clock;
   segment_ = system_.spawn<caf::detached>(hicache::segment, std::move(settings));
-  network_.serve(std::move(*socket), segment_);
+  if (socket)
+    network_.serve(std::move(*socket), segment_);
   if (options_.lent)
     options_.lent->open([segment = segment_](segment_slots reclaimed) {
       caf::anon_send(segment, atom::withdraw_v, std::move(reclaimed));
@@ -171,6 +188,22 @@ result<void> cluster_member::start() {
   if (auto mounted = ask<atom::ok>(system_, segment_, caf::infinite, atom::mount_v); !mounted)
     spdlog::warn("the index does not know this member yet: {}", to_string(mounted.error()));
   return {};
+}
+
+fetcher_actor cluster_member::start_fetcher() {
+  if (!copier_)
+    return {};
+  lookup_ = std::make_unique<index_lookup>(system_, *index_, *options_.clock);
+  auto options = fetcher_options{};
+  // What the index cannot say is a miss.
+  options.locate = [lookup = lookup_.get()](std::span<const page_key> keys, time_point deadline) {
+    return lookup->locate(keys, deadline).where;
+  };
+  options.copier = copier_;
+  options.segment = segment_;
+  options.member = info_.member;
+  options.clock = options_.clock;
+  return system_.spawn<caf::detached>(hicache::fetcher, std::move(options));
 }
 
 page_reader_options cluster_member::reader() const {

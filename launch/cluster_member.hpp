@@ -2,6 +2,7 @@
 
 #include "backends/cluster_backend.hpp"
 #include "backends/index_link.hpp"
+#include "backends/index_lookup.hpp"
 #include "backends/lent_pages.hpp"
 #include "base/clock.hpp"
 #include "cache/segment_table.hpp"
@@ -21,8 +22,14 @@ namespace hicache {
 struct cluster_member_options {
   /// Where the index is, as parse_index_place reads it.
   std::string index;
+  /// There is no index, and nobody reads what is lent but processes that get it otherwise.
+  bool is_alone = false;
   /// Memory to lend, beside L2; 0 lends none.
   uint64_t segment_bytes = 0;
+  /// What gave that size, for people.
+  std::string segment_flag = "--segment-size";
+  /// Processes of this host may be let write to the segment.
+  bool clients_write = false;
   /// How it is used.
   segment_policy policy;
   /// Bytes of the objects that this process stores: at least one has to fit.
@@ -66,6 +73,7 @@ public:
   cluster_member& operator=(const cluster_member&) = delete;
 
   /// The cluster store as this process sees it.
+  /// @pre not alone
   std::unique_ptr<storage_backend> open();
 
   uint64_t lent_bytes() const noexcept { return info_.capacity_bytes; }
@@ -75,6 +83,20 @@ public:
 
   /// What it did since it joined.
   const member_figures& figures() const noexcept { return *figures_; }
+
+  std::shared_ptr<const member_figures> shared_figures() const noexcept { return figures_; }
+
+  /// The segment: its memory, what holds that, and the actor that owns it.
+  /// @pre options.segment_bytes > 0, and memory of the member's own
+  std::span<std::byte> segment_memory() const noexcept { return segment_memory_; }
+
+  const shared_memory& memory() const noexcept { return *own_memory_; }
+
+  const segment_actor& segment() const noexcept { return segment_; }
+
+  /// Starts what brings pages of other members into the segment; it has to end before the member.
+  /// Null if the member is alone.
+  fetcher_actor start_fetcher();
 
 private:
   cluster_member(caf::actor_system& system, cluster_member_options options);
@@ -102,6 +124,7 @@ private:
   rpc_network network_;
   /// Actors that end a moment later use it still.
   std::shared_ptr<index_link> index_;
+  std::unique_ptr<index_lookup> lookup_;
   member_info info_;
   segment_actor segment_;
   copier_actor copier_;

@@ -19,8 +19,6 @@
 #include <caf/scoped_actor.hpp>
 #include <spdlog/spdlog.h>
 
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -46,15 +44,6 @@ struct index_flags {
   std::string log_level = "info";
   metrics_options metrics;
 };
-
-/// A descriptor for each connection: as many as the system lets this process have.
-void raise_descriptor_limit() {
-  auto bounds = rlimit{};
-  if (getrlimit(RLIMIT_NOFILE, &bounds) != 0)
-    return;
-  bounds.rlim_cur = bounds.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &bounds);
-}
 
 result<int> serve(const index_flags& flags, const stop_signal& stop) {
   start_logging(flags.log_level, 0, 1);
@@ -90,7 +79,7 @@ result<int> serve(const index_flags& flags, const stop_signal& stop) {
   const auto clock = monotonic_clock{};
   auto config = system_config{};
   config.with_threads(flags.shards);
-  raise_descriptor_limit();
+  raise_descriptor_limit(); // One for each connection.
   auto system = caf::actor_system{config};
   auto network = rpc_network{system, flags.tls};
   auto metrics = std::unique_ptr<metrics_server>{};

@@ -8,6 +8,7 @@
 #include "launch/cluster_commands.hpp"
 #include "launch/model_commands.hpp"
 #include "launch/network_flags.hpp"
+#include "launch/node_commands.hpp"
 #include "launch/oplog_commands.hpp"
 #include "launch/program.hpp"
 #include "launch/rank_config.hpp"
@@ -230,6 +231,7 @@ int main(int argc, char** argv) {
   const auto storage = storage_commands{app};
   const auto cluster = cluster_commands{app};
   const auto model = model_commands{app};
+  const auto node = node_commands{app};
   return run_program(app, argc, argv, [&] {
     if (storage.chosen())
       return storage.perform();
@@ -237,6 +239,8 @@ int main(int argc, char** argv) {
       return cluster.perform();
     if (model.chosen())
       return model.perform();
+    if (node.chosen())
+      return node.perform();
     return oplog.chosen() ? oplog.perform() : show_status(flags);
   });
 }

@@ -7,6 +7,8 @@
 #include <spdlog/spdlog.h>
 #include <ucp/api/ucp.h>
 
+#include <sys/resource.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -81,6 +83,14 @@ bool speaks_for_instance() {
     if (const auto* rank = std::getenv(name))
       return std::string{rank} == "0";
   return true;
+}
+
+void raise_descriptor_limit() {
+  auto bounds = rlimit{};
+  if (getrlimit(RLIMIT_NOFILE, &bounds) != 0)
+    return;
+  bounds.rlim_cur = bounds.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &bounds);
 }
 
 void start_logging(const std::string& level, uint32_t rank, uint32_t ranks) {

@@ -35,6 +35,9 @@ bool speaks_for_instance();
 /// True if mpirun started this process.
 bool started_by_mpirun();
 
+/// Lets this process have as many descriptors as the system allows it.
+void raise_descriptor_limit();
+
 /// Sets the level and a line format that shows the rank; logs go to standard error.
 void start_logging(const std::string& level, uint32_t rank, uint32_t ranks);
 

@@ -2,6 +2,7 @@
 #include "launch/ask_counters.hpp"
 #include "launch/index_metrics.hpp"
 #include "launch/metrics_server.hpp"
+#include "launch/node_metrics.hpp"
 #include "launch/rank_metrics.hpp"
 #include "launch/rank_runtime.hpp"
 #include "launch/replay_metrics.hpp"
@@ -18,6 +19,7 @@
 #include <prometheus/text_serializer.h>
 
 #include <map>
+#include <optional>
 #include <set>
 #include <sstream>
 
@@ -303,6 +305,36 @@ TEST(IndexMetricsTest, EachShardHasItsCounters) {
     {R"(hicache_index_uptime_seconds{shard="4"})", 18.5},
   };
   EXPECT_EQ(parse(to_metrics(shard_figures{{4, status}, {5, std::nullopt}})), expected);
+}
+
+TEST(NodeMetricsTest, ShowsWhatTheNodeSays) {
+  auto status = node_status{};
+  auto value = uint64_t{1};
+  for (auto* field : {&status.client_count, &status.reserved_bytes, &status.leased_bytes,
+                      &status.reservations, &status.leases, &status.expired_leases, &status.refused,
+                      &status.capacity_bytes, &status.used_bytes, &status.pages, &status.evicted,
+                      &status.pages_wanted, &status.pages_found, &status.pages_written})
+    *field = value++;
+  const auto expected = samples{
+    {"hicache_up", 1},
+    {"hicache_node_clients", 1},
+    {"hicache_node_reserved_bytes", 2},
+    {"hicache_node_leased_bytes", 3},
+    {"hicache_node_reservations", 4},
+    {"hicache_node_leases", 5},
+    {"hicache_node_expired_leases_total", 6},
+    {"hicache_node_refused_total", 7},
+    {"hicache_node_capacity_bytes", 8},
+    {"hicache_node_used_bytes", 9},
+    {"hicache_node_pages", 10},
+    {"hicache_node_evicted_pages_total", 11},
+    {"hicache_node_pages_wanted_total", 12},
+    {"hicache_node_pages_found_total", 13},
+    {"hicache_node_pages_written_total", 14},
+  };
+  EXPECT_EQ(parse(to_metrics(std::optional{status})), expected);
+  const auto silent = samples{{"hicache_up", 0}};
+  EXPECT_EQ(parse(to_metrics(std::optional<node_status>{})), silent);
 }
 
 TEST(IndexMetricsTest, AShardThatIsGoneIsDown) {

@@ -1,0 +1,312 @@
+#include "backends/node_client.hpp"
+
+#include "backends/ask.hpp"
+#include "base/check.hpp"
+#include "base/limits.hpp"
+#include "base/page_checksum.hpp"
+#include "messages/page_header.hpp"
+
+#include <caf/actor_cast.hpp>
+#include <caf/send.hpp>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <utility>
+
+namespace hicache {
+
+namespace {
+
+std::vector<result<void>> all_fail(size_t count, const error& why) {
+  return std::vector<result<void>>(count, tl::unexpected{why});
+}
+
+uint64_t milliseconds(duration time) {
+  return static_cast<uint64_t>(
+    std::max<int64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(time).count(), 0));
+}
+
+uint64_t length_of(const auto& parts) {
+  auto length = uint64_t{0};
+  for (const auto& part : parts)
+    length += part.size();
+  return length;
+}
+
+/// Whether an error says that the node is not there, or knows this client no more.
+bool is_gone(const error& err) {
+  return err.code == ec::peer_unreachable || err.code == ec::stopping
+         || err.code == ec::malformed_message;
+}
+
+} // namespace
+
+// -- view ---------------------------------------------------------------------
+
+node_view::node_view(node_view&& other) noexcept
+  : from_(std::move(other.from_)), lease_(std::exchange(other.lease_, 0)), until_(other.until_),
+    pages_(std::move(other.pages_)) {}
+
+node_view& node_view::operator=(node_view&& other) noexcept {
+  if (this != &other) {
+    release();
+    from_ = std::move(other.from_);
+    lease_ = std::exchange(other.lease_, 0);
+    until_ = other.until_;
+    pages_ = std::move(other.pages_);
+  }
+  return *this;
+}
+
+node_view::~node_view() {
+  release();
+}
+
+void node_view::release() noexcept {
+  // A node that is gone, or whose time is over, does not need to hear it.
+  if (lease_ != 0)
+    caf::anon_send(from_->node, atom::release_v, client_ticket{std::exchange(lease_, 0)});
+}
+
+// -- client -------------------------------------------------------------------
+
+node_client::node_client(node_client_options options) : options_(std::move(options)) {
+  HICACHE_CHECK(options_.system != nullptr && options_.connector && options_.clock != nullptr);
+}
+
+result<void> node_client::connect(time_point deadline) {
+  if (auto node = attached(deadline); !node)
+    return tl::unexpected{node.error()};
+  return {};
+}
+
+result<node_client::attached_ptr> node_client::attached(time_point deadline) {
+  const auto guard = std::lock_guard{mutex_};
+  if (attached_)
+    return attached_;
+  if (next_try_ && options_.clock->now() < *next_try_)
+    return tl::unexpected{last_failure_};
+  auto node = attach(deadline);
+  if (!node) {
+    last_failure_ = node.error();
+    next_try_ = options_.clock->now() + limits::node_pause;
+    return node;
+  }
+  attached_ = *node;
+  return node;
+}
+
+result<node_client::attached_ptr> node_client::attach(time_point deadline) {
+  const auto left = [&] { return time_left(*options_.clock, deadline); };
+  auto found = ask<caf::strong_actor_ptr>(*options_.system, options_.connector, left(),
+                                          atom::connect_v, options_.address);
+  if (!found)
+    return tl::unexpected{found.error()};
+  auto node = caf::actor_cast<node_actor>(*found);
+  const auto info = ask<node_info>(*options_.system, node, left(), atom::attach_v, options_.who);
+  if (!info)
+    return tl::unexpected{info.error()};
+  auto memory = open_peer_memory(info->memory_name, peer_access::write);
+  if (!memory)
+    return tl::unexpected{memory.error()};
+  if (memory->size() < info->memory_bytes)
+    return fail(ec::malformed_message, "the node's memory is smaller than it says");
+  return std::make_shared<const node_view::attached_node>(
+    node_view::attached_node{std::move(node), std::move(*memory)});
+}
+
+template <class Answer, class Time, class Verb, class Request>
+result<Answer> node_client::ask_node(const attached_ptr& node, Time timeout, Verb verb,
+                                     Request request) {
+  auto answer = ask<Answer>(*options_.system, node->node, timeout, verb, std::move(request));
+  if (!answer && is_gone(answer.error())) {
+    const auto guard = std::lock_guard{mutex_};
+    if (attached_ == node)
+      attached_ = nullptr;
+  }
+  return answer;
+}
+
+std::vector<result<void>> node_client::put(std::span<const page_write> pages, time_point deadline) {
+  const auto node = attached(deadline);
+  if (!node)
+    return all_fail(pages.size(), node.error());
+  auto wanted = wanted_pages{};
+  for (const auto& page : pages) {
+    const auto length = length_of(page.parts);
+    if (length == 0 || length > limits::page_bytes)
+      return all_fail(pages.size(), {ec::invalid_argument, "page " + to_string(page.key) + " has "
+                                                             + std::to_string(length) + " bytes"});
+    wanted.pages.push_back({page.key, page.parent, static_cast<uint32_t>(length)});
+  }
+  // An answer that comes too late would be a reservation that nobody ends before the connection
+  // does, so it is waited for: the node answers, or the connection ends.
+  auto got = ask_node<reserved_pages>(*node, caf::infinite, atom::reserve_v, std::move(wanted));
+  auto outcome = std::vector<result<void>>(pages.size());
+  if (got && got->places.size() != pages.size())
+    got = fail(ec::malformed_message, "the node answered for other pages");
+  if (!got)
+    return all_fail(pages.size(), got.error());
+  auto complete = complete_pages{got->reservation, {}};
+  const auto memory = (*node)->memory.writable_bytes();
+  for (auto i = size_t{0}; i < pages.size(); ++i) {
+    const auto& place = got->places[i];
+    if (place.status == place_status::none)
+      outcome[i] = fail(ec::store_full);
+    if (place.status != place_status::writable)
+      continue;
+    const auto length = length_of(pages[i].parts);
+    if (place.offset > memory.size()
+        || slot_object_offset + length > memory.size() - place.offset) {
+      outcome[i] = fail(ec::malformed_message, "the node named a place outside of its memory");
+      continue;
+    }
+    const auto object = memory.subspan(place.offset + slot_object_offset, length);
+    complete.pages.push_back({pages[i].key, gather_object(pages[i].parts, object)});
+  }
+  if (got->reservation == 0)
+    return outcome;
+  const auto done = ask_node<page_totals>(*node, time_left(*options_.clock, deadline),
+                                          atom::commit_v, std::move(complete));
+  if (!done)
+    for (auto i = size_t{0}; i < pages.size(); ++i)
+      if (got->places[i].status == place_status::writable)
+        outcome[i] = tl::unexpected{done.error()};
+  return outcome;
+}
+
+result<leased_pages> node_client::look_up(const attached_ptr& node, std::span<const page_key> keys,
+                                          bool is_chain, time_point deadline) {
+  const auto now = options_.clock->now();
+  auto wanted = page_lookup{{keys.begin(), keys.end()},
+                            is_chain,
+                            milliseconds(options_.lease),
+                            milliseconds(deadline - now)};
+  // The node answers by the deadline; a moment more, so that its answer is not lost on the way.
+  auto leased
+    = ask_node<leased_pages>(node, time_left(*options_.clock, deadline) + limits::node_answer_slack,
+                             atom::locate_v, std::move(wanted));
+  if (leased && leased->places.size() != keys.size())
+    return fail(ec::malformed_message, "the node answered for other pages");
+  return leased;
+}
+
+std::span<const std::byte> node_client::object_at(const node_view::attached_node& node,
+                                                  const page_place& place) {
+  const auto memory = node.memory.bytes();
+  if (place.offset > memory.size()
+      || slot_object_offset + uint64_t{place.length} > memory.size() - place.offset)
+    return {};
+  return memory.subspan(place.offset + slot_object_offset, place.length);
+}
+
+result<uint64_t> node_client::expected_checksum(const node_view::attached_node& node,
+                                                const page_key& key,
+                                                const page_place& place) const {
+  if (object_at(node, place).empty())
+    return fail(ec::malformed_message, "the node named a place outside of its memory");
+  const auto header = decode_page_header(node.memory.bytes().subspan(place.offset));
+  if (!header)
+    return tl::unexpected{header.error()};
+  if (header->key != key || header->generation != place.generation || header->length != place.length
+      || header->fingerprint != options_.who.fingerprint)
+    return fail(ec::corrupt_page, "another page is there");
+  return header->checksum;
+}
+
+void node_client::finish(const node_view::attached_node& node, uint64_t lease,
+                         std::vector<page_key> damaged) {
+  if (!damaged.empty())
+    caf::anon_send(node.node, atom::corrupt_v, key_batch{std::move(damaged)});
+  if (lease != 0)
+    caf::anon_send(node.node, atom::release_v, client_ticket{lease});
+}
+
+std::vector<result<void>> node_client::get(std::span<const page_read> pages, time_point deadline) {
+  const auto node = attached(deadline);
+  if (!node)
+    return all_fail(pages.size(), node.error());
+  auto keys = std::vector<page_key>{};
+  for (const auto& page : pages)
+    keys.push_back(page.key);
+  const auto leased = look_up(*node, keys, false, deadline);
+  if (!leased)
+    return all_fail(pages.size(), leased.error());
+  auto outcome = all_fail(pages.size(), {ec::not_found, {}});
+  auto damaged = std::vector<page_key>{};
+  for (auto i = size_t{0}; i < pages.size(); ++i) {
+    const auto& place = leased->places[i];
+    if (place.status != place_status::present)
+      continue;
+    const auto checksum = expected_checksum(**node, keys[i], place);
+    if (!checksum)
+      outcome[i] = tl::unexpected{checksum.error()};
+    else if (length_of(pages[i].parts) != place.length)
+      outcome[i] = fail(ec::invalid_argument, "page " + to_string(keys[i]) + " has "
+                                                + std::to_string(place.length) + " bytes");
+    else if (copy_object(object_at(**node, place), pages[i].parts) != *checksum)
+      outcome[i] = fail(ec::corrupt_page);
+    else
+      outcome[i] = {};
+    if (!outcome[i] && outcome[i].error().code == ec::corrupt_page)
+      damaged.push_back(keys[i]);
+  }
+  finish(**node, leased->lease, std::move(damaged));
+  return outcome;
+}
+
+result<node_view> node_client::view(std::span<const page_key> keys, bool is_chain,
+                                    time_point deadline) {
+  const auto node = attached(deadline);
+  if (!node)
+    return tl::unexpected{node.error()};
+  // The lease begins after this.
+  const auto asked = options_.clock->now();
+  const auto leased = look_up(*node, keys, is_chain, deadline);
+  if (!leased)
+    return tl::unexpected{leased.error()};
+  auto seen = node_view{};
+  seen.from_ = *node;
+  seen.lease_ = leased->lease;
+  seen.until_ = asked + std::chrono::milliseconds{leased->lease_ms};
+  seen.pages_.resize(keys.size());
+  auto damaged = std::vector<page_key>{};
+  for (auto i = size_t{0}; i < keys.size(); ++i) {
+    const auto& place = leased->places[i];
+    if (place.status != place_status::present)
+      continue;
+    const auto object = std::array{object_at(**node, place)};
+    const auto checksum = expected_checksum(**node, keys[i], place);
+    if (checksum && page_checksum(object) == *checksum)
+      seen.pages_[i] = object[0];
+    else
+      damaged.push_back(keys[i]);
+  }
+  finish(**node, 0, std::move(damaged));
+  return seen;
+}
+
+result<uint64_t> node_client::prefetch(std::span<const page_key> keys, bool is_chain,
+                                       time_point deadline) {
+  const auto node = attached(deadline);
+  if (!node)
+    return tl::unexpected{node.error()};
+  auto wanted = page_prefetch{
+    {keys.begin(), keys.end()}, is_chain, milliseconds(deadline - options_.clock->now())};
+  const auto done
+    = ask_node<page_totals>(*node, time_left(*options_.clock, deadline) + limits::node_answer_slack,
+                            atom::fetch_v, std::move(wanted));
+  if (!done)
+    return tl::unexpected{done.error()};
+  return done->pages;
+}
+
+result<node_status> node_client::status(const status_query& query, time_point deadline) {
+  const auto node = attached(deadline);
+  if (!node)
+    return tl::unexpected{node.error()};
+  return ask_node<node_status>(*node, time_left(*options_.clock, deadline), atom::status_v, query);
+}
+
+} // namespace hicache

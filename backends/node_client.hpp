@@ -1,0 +1,145 @@
+#pragma once
+
+#include "backends/storage_backend.hpp"
+#include "base/clock.hpp"
+#include "messages/interfaces.hpp"
+#include "transport/memory_sharing.hpp"
+
+#include <caf/actor_system.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace hicache {
+
+/// How a process uses the node of its host. All referred to outlives the client and its views.
+struct node_client_options {
+  caf::actor_system* system = nullptr;
+  /// Connects to nodes; see rpc_network::node_connector.
+  connector_actor connector;
+  /// Where the node is, as unix:PATH.
+  std::string address;
+  client_info who;
+  /// How long leases are asked for; 0: as long as the node gives them.
+  duration lease{};
+  const clock_source* clock = nullptr;
+};
+
+/// Pages of a node that are read in place. They stay where they are, and as they are, until this is
+/// destroyed or its time is over, even if the node ends. Move-only.
+class node_view {
+public:
+  node_view(node_view&& other) noexcept;
+
+  node_view& operator=(node_view&& other) noexcept;
+
+  /// Ends the lease. Waits for nobody.
+  ~node_view();
+
+  /// The objects, key by key; empty where the node has none, or what it has does not verify.
+  const std::vector<std::span<const std::byte>>& pages() const noexcept { return pages_; }
+
+  /// From then on the bytes may change: whoever is still reading must not use what it read.
+  time_point until() const noexcept { return until_; }
+
+private:
+  friend class node_client;
+
+  /// A node that was attached to, and its memory; both last as long as anybody uses them.
+  struct attached_node {
+    node_actor node;
+    mapped_peer_memory memory;
+  };
+
+  node_view() = default;
+
+  void release() noexcept;
+
+  std::shared_ptr<const attached_node> from_;
+  uint64_t lease_ = 0;
+  time_point until_;
+  std::vector<std::span<const std::byte>> pages_;
+};
+
+/// A process that stores pages in the node of its host and reads them from there: bytes go by
+/// mapped memory, all else by messages. Any thread; calls block up to their deadlines.
+///
+/// While the node is not there, everything is a miss and nothing is stored; a call finds the node
+/// again once it is back, at the earliest limits::node_pause after the last try. What was stored
+/// before is there only if the node kept it.
+class node_client {
+public:
+  explicit node_client(node_client_options options);
+
+  node_client(const node_client&) = delete;
+
+  node_client& operator=(const node_client&) = delete;
+
+  /// Connects if need be.
+  /// @returns why the node cannot be used: peer_unreachable, or what it answered
+  result<void> connect(time_point deadline);
+
+  /// Stores pages that the node has not yet.
+  /// @returns for each: store_full if there is no room; limit_reached if this client or its tenant
+  /// may not write as much at a time; peer_unreachable; deadline_exceeded; invalid_argument
+  std::vector<result<void>> put(std::span<const page_write> pages, time_point deadline);
+
+  /// Reads pages, in copies. Waits for those that other members have up to the deadline.
+  /// @returns for each: not_found; corrupt_page if its bytes do not verify; invalid_argument if the
+  /// parts have not the object's length; peer_unreachable; deadline_exceeded; limit_reached
+  std::vector<result<void>> get(std::span<const page_read> pages, time_point deadline);
+
+  /// The same in place: each page is verified once, when this returns.
+  /// @param is_chain Each page follows on from the one before, and none behind a gap is wanted.
+  result<node_view> view(std::span<const page_key> keys, bool is_chain, time_point deadline);
+
+  /// Brings pages of other members to the node.
+  /// @returns how many are there
+  result<uint64_t> prefetch(std::span<const page_key> keys, bool is_chain, time_point deadline);
+
+  result<node_status> status(const status_query& query, time_point deadline);
+
+private:
+  using attached_ptr = std::shared_ptr<const node_view::attached_node>;
+
+  /// The node, attached to.
+  result<attached_ptr> attached(time_point deadline);
+
+  result<attached_ptr> attach(time_point deadline);
+
+  /// Asks the node, and forgets it if that shows that it is gone.
+  /// @param timeout As in ask().
+  template <class Answer, class Time, class Verb, class Request>
+  result<Answer> ask_node(const attached_ptr& node, Time timeout, Verb verb, Request request);
+
+  /// The bytes of a leased page, if they are in the memory.
+  static std::span<const std::byte> object_at(const node_view::attached_node& node,
+                                              const page_place& place);
+
+  /// @returns the checksum in the page's header, or why it is not the page
+  result<uint64_t> expected_checksum(const node_view::attached_node& node, const page_key& key,
+                                     const page_place& place) const;
+
+  /// Tells the node of pages that are not what it says, and ends the lease.
+  static void finish(const node_view::attached_node& node, uint64_t lease,
+                     std::vector<page_key> damaged);
+
+  /// Has pages leased.
+  result<leased_pages> look_up(const attached_ptr& node, std::span<const page_key> keys,
+                               bool is_chain, time_point deadline);
+
+  node_client_options options_;
+  std::mutex mutex_; // Guards what follows; held while the node is connected to.
+  attached_ptr attached_;
+  /// After a failure: not before.
+  std::optional<time_point> next_try_;
+  error last_failure_;
+};
+
+} // namespace hicache

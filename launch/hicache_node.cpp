@@ -1,0 +1,111 @@
+// hicache-node: this host's share of the cache, for processes that come and go.
+
+#include "launch/metrics_server.hpp"
+#include "launch/network_flags.hpp"
+#include "launch/node_host.hpp"
+#include "launch/node_metrics.hpp"
+#include "launch/program.hpp"
+#include "launch/rank_config.hpp"
+#include "launch/stop_signal.hpp"
+#include "messages/system_config.hpp"
+
+#include <caf/actor_system.hpp>
+#include <spdlog/spdlog.h>
+
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <utility>
+
+namespace {
+
+using namespace hicache;
+
+struct node_flags {
+  uint64_t memory_bytes = 0;
+  std::string socket;
+  std::string index;
+  std::string listen_host = "127.0.0.1";
+  std::string log_level = "info";
+  tls_files tls;
+  bool insecure = false;
+  metrics_options metrics;
+};
+
+result<int> serve(const node_flags& flags, const stop_signal& stop) {
+  start_logging(flags.log_level, 0, 1);
+  if (const auto checked = flags.tls.check(); !checked)
+    return tl::unexpected{checked.error()};
+  if (!flags.index.empty())
+    if (const auto allowed
+        = check_listening("--listen-host", flags.listen_host, flags.tls, flags.insecure);
+        !allowed)
+      return tl::unexpected{allowed.error()};
+  raise_descriptor_limit(); // Two for each client.
+  const auto clock = monotonic_clock{};
+  auto config = system_config{};
+  auto system = caf::actor_system{config};
+  auto metrics = std::unique_ptr<metrics_server>{};
+  if (flags.metrics.port != 0) {
+    auto started = metrics_server::start(flags.metrics);
+    if (!started)
+      return tl::unexpected{started.error()};
+    metrics = std::move(*started);
+  }
+  auto options = node_host_options{};
+  options.memory_bytes = flags.memory_bytes;
+  options.socket = flags.socket;
+  options.index = flags.index;
+  options.listen_host = flags.listen_host;
+  options.tls = flags.tls;
+  options.clock = &clock;
+  auto host = node_host::start(system, std::move(options));
+  if (!host)
+    return tl::unexpected{host.error()};
+  if (metrics)
+    metrics->add(std::make_shared<node_metrics>(system, (*host)->actor()));
+  std::printf("listening on unix:%s\n", flags.socket.c_str());
+  std::fflush(stdout);
+  while (!stop.wait_for(std::chrono::hours{1})) {
+  }
+  spdlog::info("stopping");
+  metrics.reset();
+  host->reset();
+  return exit_ok;
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+  const auto stop = stop_signal{};
+  auto flags = node_flags{};
+  auto app
+    = CLI::App{"Keeps pages in this host's memory for processes that come and go, such as engines.",
+               "hicache-node"};
+  add_bytes_flag(app, "--memory", flags.memory_bytes,
+                 "memory for pages, such as 64GiB; taken at the start");
+  app.get_option("--memory")->required();
+  app
+    .add_option("--socket", flags.socket,
+                "where clients connect: a path, which only processes of this user can use")
+    ->type_name("PATH")
+    ->required();
+  app
+    .add_option("--index", flags.index,
+                "the index of the cluster store; without, this host's pages stay on this host")
+    ->type_name(index_place_type);
+  app
+    .add_option("--listen-host", flags.listen_host,
+                "with --index, address where members on other machines read pages")
+    ->type_name("HOST")
+    ->capture_default_str();
+  add_metrics_flags(app, flags.metrics, "port at which Prometheus finds /metrics; 0 is nowhere");
+  add_tls_flags(app, flags.tls);
+  app.add_flag("--insecure", flags.insecure,
+               "listen beyond this machine without TLS: whoever reaches the port can read and "
+               "change what is cached");
+  app.add_option("--log-level", flags.log_level, "trace, debug, info, warn, error or critical")
+    ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "critical"}))
+    ->capture_default_str();
+  return run_program(app, argc, argv, [&] { return serve(flags, stop); });
+}

@@ -1,0 +1,64 @@
+#pragma once
+
+#include "launch/cluster_member.hpp"
+#include "messages/interfaces.hpp"
+
+#include <caf/actor_system.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace hicache {
+
+/// What a node consists of.
+struct node_host_options {
+  /// Memory for pages.
+  uint64_t memory_bytes = 0;
+  /// Where clients connect: a path for a socket.
+  std::string socket;
+  /// Where the index is, as parse_index_place reads it; empty: this host has no others.
+  std::string index;
+  /// As in cluster_member_options.
+  std::string listen_host = "127.0.0.1";
+  tls_files tls;
+  /// Must outlive the node.
+  const clock_source* clock = nullptr;
+};
+
+/// A node of this process: memory, a member of the cluster store that lends it, and the actor that
+/// clients ask. Create and destroy on one thread.
+class node_host {
+public:
+  /// @param system Must outlive the node.
+  /// @returns one sentence that names the flag: no memory, no socket, no index
+  static result<std::unique_ptr<node_host>> start(caf::actor_system& system,
+                                                  node_host_options options);
+
+  /// Lets clients go, and leaves the cluster.
+  ~node_host();
+
+  node_host(const node_host&) = delete;
+
+  node_host& operator=(const node_host&) = delete;
+
+  const node_actor& actor() const noexcept { return node_; }
+
+private:
+  node_host(caf::actor_system& system, node_host_options options);
+
+  result<void> serve();
+
+  caf::actor_system& system_;
+  const node_host_options options_;
+  bool is_bound_ = false;
+  std::unique_ptr<cluster_member> member_;
+  fetcher_actor fetcher_;
+  node_actor node_;
+  /// Gives the memory to clients, who write there.
+  std::unique_ptr<memory_offer> offer_;
+  /// Apart from the member's, which may use TLS.
+  std::unique_ptr<rpc_network> network_;
+};
+
+} // namespace hicache

@@ -1,0 +1,54 @@
+#include "launch/node_metrics.hpp"
+
+#include "base/limits.hpp"
+#include "launch/metric_families.hpp"
+
+#include <caf/scoped_actor.hpp>
+
+namespace hicache {
+
+std::vector<prometheus::MetricFamily> to_metrics(const std::optional<node_status>& status) {
+  auto families = metric_families{};
+  const auto gauge = [&families](const char* name, const char* help, uint64_t value) {
+    families.gauge(name, help, static_cast<double>(value));
+  };
+  gauge("hicache_up", "1 if the node answered the scrape, 0 if not.", status ? 1 : 0);
+  if (!status)
+    return families.take();
+  gauge("hicache_node_capacity_bytes", "Memory for pages.", status->capacity_bytes);
+  gauge("hicache_node_used_bytes", "Memory that pages take, or are being written to.",
+        status->used_bytes);
+  gauge("hicache_node_pages", "Pages that can be read.", status->pages);
+  gauge("hicache_node_clients", "Clients that are connected.", status->client_count);
+  gauge("hicache_node_reserved_bytes", "Memory that clients are writing to.",
+        status->reserved_bytes);
+  gauge("hicache_node_leased_bytes",
+        "Memory that clients are reading; a page that several read counts for each.",
+        status->leased_bytes);
+  gauge("hicache_node_reservations", "Reservations of clients.", status->reservations);
+  gauge("hicache_node_leases", "Leases of clients.", status->leases);
+  families.count("hicache_node_expired_leases_total",
+                 "Leases that ended by their time, and not by their client.",
+                 status->expired_leases);
+  families.count("hicache_node_refused_total",
+                 "Requests of clients refused because of a share or a bound.", status->refused);
+  families.count("hicache_node_evicted_pages_total", "Pages evicted to make room.",
+                 status->evicted);
+  families.count("hicache_node_pages_wanted_total", "Pages that clients looked up.",
+                 status->pages_wanted);
+  families.count("hicache_node_pages_found_total", "Pages of these that they were lent.",
+                 status->pages_found);
+  families.count("hicache_node_pages_written_total", "Pages that clients wrote.",
+                 status->pages_written);
+  return families.take();
+}
+
+std::vector<prometheus::MetricFamily> node_metrics::Collect() const {
+  auto self = caf::scoped_actor{system_};
+  auto status = std::optional<node_status>{};
+  self->request(node_, caf::timespan{limits::scrape_time}, atom::status_v, status_query{0, 1})
+    .receive([&](node_status& x) { status = std::move(x); }, [](const caf::error&) {});
+  return to_metrics(status);
+}
+
+} // namespace hicache

@@ -1,0 +1,259 @@
+// A node as a process runs it, and clients in processes of their own as far as actors can tell.
+
+#include "backends/node_client.hpp"
+#include "launch/node_host.hpp"
+#include "tests/backends/backend_support.hpp"
+#include "tests/launch/cluster_support.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace hicache::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto page_size = size_t{4096};
+
+time_point soon() {
+  return std::chrono::steady_clock::now() + 20s;
+}
+
+/// An engine's process.
+struct engine {
+  explicit engine(const std::string& socket, client_info who = {1, 7})
+    : client(
+      node_client_options{&system, network.node_connector(), "unix:" + socket, who, {}, &clock}) {}
+
+  result<void> put(uint64_t number) {
+    const auto bytes = bytes_of(number, page_size);
+    return client.put(std::vector{page_write{key_of(number), {}, {bytes}}}, soon()).at(0);
+  }
+
+  result<page_bytes> get(uint64_t number, time_point deadline = soon()) {
+    auto bytes = page_bytes(page_size);
+    auto answer = client.get(std::vector{page_read{key_of(number), {bytes}}}, deadline).at(0);
+    if (!answer)
+      return tl::unexpected{answer.error()};
+    return bytes;
+  }
+
+  system_config config;
+  caf::actor_system system{config};
+  rpc_network network{system, tls_files{}};
+  monotonic_clock clock;
+  node_client client;
+};
+
+/// A node's process.
+struct node_process {
+  explicit node_process(node_host_options options) {
+    options.clock = &clock;
+    auto started = node_host::start(system, std::move(options));
+    EXPECT_TRUE(started) << to_string(started.error());
+    if (started)
+      host = std::move(*started);
+  }
+
+  system_config config;
+  caf::actor_system system{config};
+  monotonic_clock clock;
+  std::unique_ptr<node_host> host;
+};
+
+class NodeHostTest : public ::testing::Test {
+protected:
+  void SetUp() override {
+    auto folder = ::testing::TempDir() + "hicache-node-XXXXXX";
+    ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+    folder_ = folder;
+    socket_ = folder + "/socket";
+  }
+
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::unique_ptr<node_process> start(size_t pages, const std::string& index = {}) {
+    auto options = node_host_options{};
+    options.memory_bytes = pages * slot_bytes_for(page_size);
+    options.socket = socket_;
+    options.index = index;
+    return std::make_unique<node_process>(std::move(options));
+  }
+
+  std::string folder_;
+  std::string socket_;
+};
+
+ec code_of(const auto& outcome) {
+  return outcome ? ec::none : outcome.error().code;
+}
+
+TEST_F(NodeHostTest, WhatOneEngineStoresAnotherOneReads) {
+  const auto node = start(16);
+  auto writer = engine{socket_};
+  ASSERT_TRUE(writer.put(1));
+  auto reader = engine{socket_};
+  EXPECT_EQ(reader.get(1), bytes_of(1, page_size));
+  EXPECT_EQ(code_of(reader.get(2)), ec::not_found);
+  EXPECT_TRUE(reader.put(1)) << "it is there already";
+  const auto status = reader.client.status({}, soon());
+  ASSERT_TRUE(status);
+  EXPECT_EQ(status->client_count, 2u);
+  EXPECT_EQ(status->pages_written, 1u);
+}
+
+TEST_F(NodeHostTest, PagesAreReadInPlaceUntilTheViewEnds) {
+  const auto node = start(16);
+  auto one = engine{socket_};
+  ASSERT_TRUE(one.put(1));
+  const auto keys = std::vector{key_of(1), key_of(2)};
+  {
+    const auto view = one.client.view(keys, false, soon());
+    ASSERT_TRUE(view);
+    ASSERT_EQ(view->pages().size(), 2u);
+    EXPECT_TRUE(std::ranges::equal(view->pages()[0], bytes_of(1, page_size)));
+    EXPECT_TRUE(view->pages()[1].empty());
+    EXPECT_EQ(one.client.status({}, soon())->leases, 1u);
+  }
+  EXPECT_EQ(one.client.status({}, soon())->leases, 0u);
+}
+
+TEST_F(NodeHostTest, AViewOutlivesTheNode) {
+  auto node = start(16);
+  auto one = engine{socket_};
+  ASSERT_TRUE(one.put(1));
+  const auto view = one.client.view(std::array{key_of(1)}, false, soon());
+  ASSERT_TRUE(view);
+  node.reset();
+  EXPECT_TRUE(std::ranges::equal(view->pages()[0], bytes_of(1, page_size)));
+}
+
+TEST_F(NodeHostTest, PagesOfAnotherLengthAreNotRead) {
+  const auto node = start(16);
+  auto one = engine{socket_};
+  ASSERT_TRUE(one.put(1));
+  auto bytes = page_bytes(page_size + 1);
+  const auto answer = one.client.get(std::vector{page_read{key_of(1), {bytes}}}, soon());
+  EXPECT_EQ(code_of(answer.at(0)), ec::invalid_argument);
+}
+
+TEST_F(NodeHostTest, ADamagedPageIsAMissAndCanBeStoredAgain) {
+  const auto node = start(16);
+  auto one = engine{socket_};
+  ASSERT_TRUE(one.put(1));
+  {
+    const auto view = one.client.view(std::array{key_of(1)}, false, soon());
+    ASSERT_TRUE(view);
+    // Somebody of the same user wrote where it should not.
+    const_cast<std::byte&>(view->pages()[0][7]) ^= std::byte{1};
+  }
+  auto other = engine{socket_};
+  EXPECT_EQ(code_of(other.get(1)), ec::corrupt_page);
+  while (code_of(other.get(1)) == ec::corrupt_page)
+    std::this_thread::yield();
+  EXPECT_EQ(code_of(other.get(1)), ec::not_found);
+  ASSERT_TRUE(one.put(1));
+  EXPECT_EQ(other.get(1), bytes_of(1, page_size));
+}
+
+TEST_F(NodeHostTest, EnginesOfOtherNamespacesDoNotMix) {
+  const auto node = start(16);
+  auto one = engine{socket_, {1, 7}};
+  auto other = engine{socket_, {1, 8}};
+  ASSERT_TRUE(one.put(1));
+  EXPECT_EQ(code_of(other.get(1)), ec::not_found);
+}
+
+TEST_F(NodeHostTest, AnEngineThatEndsLeavesItsPages) {
+  const auto node = start(16);
+  ASSERT_TRUE(std::make_unique<engine>(socket_)->put(1));
+  auto next = engine{socket_};
+  EXPECT_EQ(next.get(1), bytes_of(1, page_size));
+}
+
+TEST_F(NodeHostTest, AnEngineOutlivesARestartOfTheNode) {
+  auto node = start(16);
+  auto one = engine{socket_};
+  ASSERT_TRUE(one.put(1));
+  node.reset();
+  EXPECT_FALSE(std::filesystem::exists(socket_));
+  EXPECT_FALSE(one.get(1));
+  EXPECT_FALSE(one.put(2));
+  node = start(16);
+  const auto end = soon();
+  while (!one.client.connect(soon()))
+    ASSERT_LT(std::chrono::steady_clock::now(), end);
+  EXPECT_EQ(code_of(one.get(1)), ec::not_found) << "its memory was the old process's";
+  EXPECT_TRUE(one.put(1));
+  EXPECT_EQ(one.get(1), bytes_of(1, page_size));
+}
+
+TEST_F(NodeHostTest, WithoutANodeEverythingIsAMiss) {
+  auto one = engine{socket_};
+  EXPECT_EQ(code_of(one.get(1)), ec::peer_unreachable);
+  EXPECT_EQ(code_of(one.put(1)), ec::peer_unreachable);
+}
+
+TEST_F(NodeHostTest, ASecondNodeAtTheSamePathIsRefused) {
+  const auto node = start(16);
+  auto options = node_host_options{};
+  options.memory_bytes = slot_bytes_for(page_size);
+  options.socket = socket_;
+  const auto clock = monotonic_clock{};
+  options.clock = &clock;
+  const auto second = node_host::start(node->system, options);
+  ASSERT_FALSE(second);
+  EXPECT_NE(second.error().detail.find("--socket"), std::string::npos);
+  auto one = engine{socket_};
+  EXPECT_TRUE(one.put(1)) << "the first one still serves";
+}
+
+TEST_F(NodeHostTest, ManyEnginesWriteAndReadAtOnce) {
+  const auto node = start(256);
+  auto threads = std::vector<std::thread>{};
+  auto failures = std::atomic<int>{0};
+  for (auto number = uint64_t{0}; number < 4; ++number)
+    threads.emplace_back([&, number] {
+      auto one = engine{socket_};
+      for (auto i = uint64_t{0}; i < 20; ++i) {
+        // Half of the keys are those of the others, too.
+        const auto key = i % 2 == 0 ? i : 1000 * number + i;
+        if (!one.put(key))
+          ++failures;
+        if (const auto bytes = one.get(key); bytes && *bytes != bytes_of(key, page_size))
+          ++failures;
+      }
+    });
+  for (auto& thread : threads)
+    thread.join();
+  EXPECT_EQ(failures, 0);
+}
+
+TEST_F(NodeHostTest, PagesOfOtherMembersAreBroughtHere) {
+  auto index = local_index{};
+  auto options = cluster_member_options{};
+  options.segment_bytes = 16 * slot_bytes_for(page_size);
+  options.object_bytes = page_size;
+  options.fingerprint = 7;
+  options.host = "elsewhere";
+  auto other = local_member{index, std::move(options)};
+  const auto bytes = bytes_of(1, page_size);
+  const auto store = (*other).open();
+  ASSERT_TRUE(store->set(std::vector{page_write{key_of(1), {}, {bytes}}}, soon()).at(0));
+  const auto node = start(16, index.address());
+  auto one = engine{socket_};
+  EXPECT_EQ(one.client.prefetch(std::array{key_of(1), key_of(2)}, false, soon()), 1u);
+  EXPECT_EQ(one.get(1, std::chrono::steady_clock::now()), bytes) << "without a wait";
+}
+
+} // namespace
+} // namespace hicache::test

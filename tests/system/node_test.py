@@ -1,0 +1,143 @@
+"""A node as people run it: starts and stops, its socket, what it shows, and what a crash leaves."""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+import unittest
+import urllib.request
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from harness import BIN, SystemTest  # noqa: E402
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+class NodeTest(SystemTest):
+    def start_node(self, *flags, name="node"):
+        path = self.folder / "socket"
+        node = self.start([BIN / "hicache-node", "--memory", "64MiB", "--socket", path, *flags], name)
+        self.assertEqual(node.wait_for(r"listening on unix:(\S+)").group(1), str(path))
+        return node, path
+
+    def refuse(self, flags, *words):
+        done = subprocess.run([BIN / "hicache-node", *map(str, flags)], capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 2, done.stderr)
+        for word in words:
+            self.assertIn(word, done.stderr)
+
+    def metrics(self, port):
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            text = answer.read().decode()
+        return {name: float(value) for name, value in re.findall(r"^(hicache_\w+) (\S+)$", text, re.MULTILINE)}
+
+    def test_starts_stops_and_removes_its_socket(self):
+        node, path = self.start_node()
+        self.assertEqual(stat.S_IMODE(os.stat(path).st_mode), 0o600)
+        node.terminate()
+        self.assertEqual(node.wait(20), 0, node.text())
+        self.assertFalse(path.exists())
+        self.assert_all_gone(node)
+
+    def test_a_path_that_is_served_is_refused_and_one_that_a_crash_left_is_not(self):
+        node, path = self.start_node()
+        self.refuse(["--memory", "1MiB", "--socket", path], "--socket")
+        node.kill()
+        self.assertTrue(path.exists())
+        again, _ = self.start_node(name="again")
+        again.terminate()
+        self.assertEqual(again.wait(20), 0, again.text())
+
+    def test_bad_flags_are_one_sentence(self):
+        path = self.folder / "socket"
+        self.refuse(["--socket", path], "--memory")
+        self.refuse(["--memory", "64MiB"], "--socket")
+        self.refuse(["--memory", "much", "--socket", path], "much")
+        self.refuse(["--memory", "8EiB", "--socket", path], "8EiB")
+        self.refuse(["--memory", "0", "--socket", path], "--memory", "holds no page")
+        self.refuse(["--memory", "1", "--socket", path], "--memory", "holds no page")
+        self.refuse(["--memory", "1MiB", "--socket", self.folder / "no" / "folder"], "--socket")
+        self.refuse(["--memory", "1MiB", "--socket", path, "--index", "127.0.0.1:1", "--listen-host", "0.0.0.0"],
+                    "--listen-host", "--insecure")
+        self.assertFalse(path.exists())
+
+    def test_strangers_at_the_socket_do_not_disturb(self):
+        port = free_port()
+        node, path = self.start_node("--metrics-port", port)
+        silent = []
+        for i in range(300):
+            one = socket.socket(socket.AF_UNIX)
+            one.connect(str(path))
+            one.send(os.urandom(64) if i % 2 == 0 else b"\0" * 8)
+            silent.append(one)
+        self.assertEqual(self.metrics(port)["hicache_up"], 1)
+        for one in silent:
+            one.close()
+        node.terminate()
+        self.assertEqual(node.wait(20), 0, node.text())
+
+    def test_shows_itself_to_prometheus_and_opens_no_other_port(self):
+        port = free_port()
+        node, _ = self.start_node("--metrics-port", port)
+        seen = self.metrics(port)
+        self.assertEqual(seen["hicache_up"], 1)
+        self.assertEqual(seen["hicache_node_capacity_bytes"], 64 << 20)
+        self.assertEqual(seen["hicache_node_clients"], 0)
+        inodes = {os.readlink(entry) for entry in pathlib.Path(f"/proc/{node.process.pid}/fd").iterdir() if entry.is_symlink()}
+        listening = [line.split() for line in pathlib.Path(f"/proc/{node.process.pid}/net/tcp").read_text().splitlines()[1:]]
+        own = {int(row[1].split(":")[1], 16) for row in listening if row[3] == "0A" and f"socket:[{row[9]}]" in inodes}
+        self.assertEqual(own, {port})
+
+    def test_shows_itself_to_people(self):
+        _, path = self.start_node()
+        status = [BIN / "hicachectl", "node", "status", "--socket"]
+        shown = subprocess.run([*status, path, "--json"], capture_output=True, text=True, timeout=60)
+        self.assertEqual(shown.returncode, 0, shown.stderr)
+        self.assertEqual(json.loads(shown.stdout)["capacity_bytes"], 64 << 20)
+        self.assertIn("64.0 MiB", subprocess.run([*status, path], capture_output=True, text=True, timeout=60).stdout)
+        nobody = subprocess.run([*status, self.folder / "nobody"], capture_output=True, text=True, timeout=60)
+        self.assertEqual(nobody.returncode, 2)
+        self.assertIn("nobody", nobody.stderr)
+
+    def test_is_a_member_of_the_cluster(self):
+        index, address = self.start_index()
+        node, _ = self.start_node("--index", address)
+        status = [BIN / "hicachectl", "status", "--index", address, "--json"]
+        shown = subprocess.run(status, capture_output=True, text=True, timeout=60)
+        self.assertEqual(shown.returncode, 0, shown.stderr)
+        self.assertIn(str(64 << 20), shown.stdout)
+        node.terminate()
+        self.assertEqual(node.wait(20), 0, node.text())
+        end = time.monotonic() + 20
+        while str(64 << 20) in subprocess.run(status, capture_output=True, text=True, timeout=60).stdout:
+            self.assertLess(time.monotonic(), end, "the index still shows the node")
+            time.sleep(0.05)
+        index.terminate()
+        self.assertEqual(index.wait(20), 0, index.text())
+
+    def test_outlives_a_restart_of_the_index(self):
+        index, address = self.start_index()
+        node, _ = self.start_node("--index", address)
+        index.process.send_signal(signal.SIGKILL)
+        index.process.wait()
+        again, _ = self.start_index(listen=address)
+        end = time.monotonic() + 30
+        status = [BIN / "hicachectl", "status", "--index", address, "--json"]
+        while str(64 << 20) not in subprocess.run(status, capture_output=True, text=True, timeout=60).stdout:
+            self.assertLess(time.monotonic(), end, node.text())
+            time.sleep(0.1)
+        again.terminate()
+
+
+if __name__ == "__main__":
+    unittest.main()
