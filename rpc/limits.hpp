@@ -52,6 +52,11 @@ inline constexpr auto connect_pause = std::chrono::seconds{1};
 /// frees what a request holds that nobody waits for.
 inline constexpr auto answer_time = std::chrono::seconds{60};
 
+/// Steps of work after which the loop looks for what came meanwhile: about twenty small requests. A
+/// connection on which there is always something to read takes no more turns than that from the
+/// others, from timers and from what other threads post.
+inline constexpr unsigned steps_between_looks = 256;
+
 /// Pause of who accepts connections when there are no descriptors left.
 inline constexpr auto accept_pause = std::chrono::milliseconds{250};
 

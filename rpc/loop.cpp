@@ -1,6 +1,7 @@
 #include "rpc/loop.hpp"
 
 #include "base/check.hpp"
+#include "rpc/limits.hpp"
 
 #include <kj/async-unix.h>
 #include <spdlog/spdlog.h>
@@ -75,6 +76,7 @@ void rpc_loop::keep(kj::Promise<void> task) {
 
 void rpc_loop::run() {
   auto io = kj::setupAsyncIo();
+  io.waitScope.setBusyPollInterval(rpc::limits::steps_between_looks);
   auto handler = quiet_tasks{};
   auto tasks = kj::heap<kj::TaskSet>(handler);
   io_ = &io;
