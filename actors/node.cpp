@@ -240,10 +240,30 @@ caf::result<page_totals> node_state::prefetch(const page_prefetch& wanted) {
 }
 
 caf::result<page_totals> node_state::check(const key_batch& doubtful) {
-  if (sender() == 0)
-    return to_caf({ec::unknown_id, "the client has not said who it is"});
-  self->send(options.segment, atom::corrupt_v, doubtful);
-  return page_totals{doubtful.keys.size(), 0};
+  const auto client = sender();
+  const auto request = clients->ask_to_read(client, doubtful.keys.size());
+  if (!request)
+    return to_caf(request.error());
+  auto promise = self->make_response_promise<page_totals>();
+  inspect(std::make_shared<inspection>(inspection{client, *request, doubtful.keys, 0, promise}));
+  return promise;
+}
+
+void node_state::inspect(const std::shared_ptr<inspection>& doubtful) {
+  auto& [client, request, keys, next, promise] = *doubtful;
+  if (next == keys.size() || !clients->find(client)) {
+    clients->refuse(request); // Nothing is leased.
+    promise.deliver(page_totals{next, 0});
+    return;
+  }
+  self->send(options.segment, atom::corrupt_v, key_batch{{keys[next++]}});
+  // To hold nothing: it is answered behind the look at the page.
+  self->request(options.segment, caf::infinite, atom::hold_v, segment_holds{})
+    .then([this, doubtful](const segment_slots&) { inspect(doubtful); },
+          [this, doubtful](caf::error& err) {
+            clients->refuse(doubtful->request);
+            doubtful->promise.deliver(std::move(err));
+          });
 }
 
 void node_state::find(const search_ptr& wanted) {

@@ -88,6 +88,19 @@ struct node_state {
 
   using search_ptr = std::shared_ptr<search>;
 
+  /// Pages that a client found damaged, until the segment has looked at all of them.
+  struct inspection {
+    client_id client = 0;
+    uint64_t request = 0;
+    std::vector<page_key> keys;
+    size_t next = 0;
+    caf::typed_response_promise<page_totals> promise;
+  };
+
+  /// Has the segment look at the next page. One at a time: it reads all of the page, and what other
+  /// clients ask it meanwhile comes in between.
+  void inspect(const std::shared_ptr<inspection>& doubtful);
+
   /// Has the segment hold what it has of the keys, then fetches the others if there is time.
   void find(const search_ptr& wanted);
 

@@ -310,8 +310,9 @@ std::optional<stored_page> segment_state::take_back(const page_key& key) {
 bool segment_state::is_damaged(const stored_page& page) const {
   if (offered->find_lent(page.key))
     return options.lent->is_damaged(slot_of(page), page.fingerprint);
-  return !is_intact(options.memory, page.offset, page.offset + slot_object_offset, page.key,
-                    page.generation, page.fingerprint);
+  const auto slot = segment_slot{page.key, segment_slot::state::present, page.offset,
+                                 page.generation, page.length};
+  return !is_intact(options.memory, slot, page.offset + slot_object_offset, page.fingerprint);
 }
 
 page_totals segment_state::let_go(const std::vector<page_key>& keys) {

@@ -77,8 +77,8 @@ bool lent_pages::is_damaged(const segment_slot& slot, uint64_t fingerprint) cons
   const auto guard = std::lock_guard{mutex_};
   const auto object = standing(slot);
   return object && entries_[*object].has_header
-         && !is_intact(memory_, slot.offset, objects_.objects + *object * objects_.object_bytes,
-                       slot.key, slot.generation, fingerprint);
+         && !is_intact(memory_, slot, objects_.objects + *object * objects_.object_bytes,
+                       fingerprint);
 }
 
 std::optional<uint64_t>

@@ -48,14 +48,14 @@ void move_slot(std::span<std::byte> memory, uint64_t from, uint64_t to, uint64_t
   write_header(memory, to, *header);
 }
 
-bool is_intact(std::span<const std::byte> memory, uint64_t offset, uint64_t object,
-               const page_key& key, uint32_t generation, uint64_t fingerprint) {
-  const auto header = decode_page_header(memory.subspan(offset));
-  if (!header || header->key != key || header->generation != generation
-      || header->fingerprint != fingerprint || object > memory.size()
-      || header->length > memory.size() - object)
+bool is_intact(std::span<const std::byte> memory, const segment_slot& page, uint64_t object,
+               uint64_t fingerprint) {
+  const auto header = decode_page_header(memory.subspan(page.offset));
+  if (!header || header->key != page.key || header->generation != page.generation
+      || header->fingerprint != fingerprint || header->length != page.length
+      || object > memory.size() || page.length > memory.size() - object)
     return false;
-  const auto bytes = std::array{memory.subspan(object, header->length)};
+  const auto bytes = std::array{memory.subspan(object, page.length)};
   return page_checksum(bytes) == header->checksum;
 }
 

@@ -31,10 +31,11 @@ void clear_header(std::span<std::byte> memory, uint64_t offset) noexcept;
 void move_slot(std::span<std::byte> memory, uint64_t from, uint64_t to, uint64_t bytes,
                uint32_t generation);
 
-/// Whether a page's header and object are those that were written.
-/// @param object Where the object is; the header is at `offset`.
-/// @param key, generation, fingerprint What the owner knows of it.
-bool is_intact(std::span<const std::byte> memory, uint64_t offset, uint64_t object,
-               const page_key& key, uint32_t generation, uint64_t fingerprint);
+/// Whether a page's header and object are those that were written. What the header says is not
+/// trusted: others may write to the memory.
+/// @param page, fingerprint What the owner knows of it; the header is at `page.offset`.
+/// @param object Where the object is.
+bool is_intact(std::span<const std::byte> memory, const segment_slot& page, uint64_t object,
+               uint64_t fingerprint);
 
 } // namespace hicache

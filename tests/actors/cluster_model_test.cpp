@@ -483,8 +483,9 @@ private:
         continue;
       const auto object = object_in(at, page.offset, page.length);
       const auto offset = static_cast<uint64_t>(object.data() - at.memory.data());
-      EXPECT_TRUE(
-        is_intact(at.memory, page.offset, offset, page.key, page.generation, fingerprint_of(key)));
+      const auto slot = segment_slot{page.key, segment_slot::state::present, page.offset,
+                                     page.generation, page.length};
+      EXPECT_TRUE(is_intact(at.memory, slot, offset, fingerprint_of(key)));
       EXPECT_TRUE(holds(object, key));
     }
     EXPECT_EQ(counters.writing, 0u) << "a reservation leaked";

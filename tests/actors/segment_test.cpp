@@ -300,8 +300,9 @@ TEST_F(SegmentTest, PagesThatMoveAreAnnouncedAtTheirNewPlace) {
   const auto here = locate(11).front();
   EXPECT_EQ(here.offset, 0u);
   EXPECT_EQ(here.length, 64u);
-  EXPECT_TRUE(is_intact(memory_, here.offset, here.offset + slot_object_offset, key_of(11),
-                        here.generation, 0));
+  const auto slot = segment_slot{key_of(11), segment_slot::state::present, here.offset,
+                                 here.generation, here.length};
+  EXPECT_TRUE(is_intact(memory_, slot, here.offset + slot_object_offset, 0));
 }
 
 /// Copies nothing, says that it did, and keeps what it was asked for.

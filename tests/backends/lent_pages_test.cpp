@@ -49,8 +49,7 @@ protected:
   bool is_readable(const segment_slot& slot) const {
     auto info = member_info{};
     info.lent = where;
-    return is_intact(memory_, slot.offset, *object_offset(info, slot.offset), slot.key,
-                     slot.generation, fingerprint);
+    return is_intact(memory_, slot, *object_offset(info, slot.offset), fingerprint);
   }
 
   bool has_header(uint64_t number) const {
