@@ -23,12 +23,35 @@ def free_port():
         return one.getsockname()[1]
 
 
-class NodeTest(SystemTest):
+CLIENT = os.environ["HICACHE_FAULTY_NODE_CLIENT"]
+
+
+class WithNode(SystemTest):
     def start_node(self, *flags, name="node"):
         path = self.folder / "socket"
         node = self.start([BIN / "hicache-node", "--memory", "64MiB", "--socket", path, *flags], name)
         self.assertEqual(node.wait_for(r"listening on unix:(\S+)").group(1), str(path))
         return node, path
+
+    def start_client(self, path, mode, name=None):
+        return self.start([CLIENT, "--socket", path, mode], name or mode)
+
+    def store(self, path):
+        """A client as it should be: what it stores it reads."""
+        client = self.start_client(path, "store")
+        self.assertEqual(client.wait(60), 0, client.text())
+
+    def status(self, path):
+        shown = subprocess.run([BIN / "hicachectl", "node", "status", "--json", "--socket", path],
+                               capture_output=True, text=True, timeout=60)
+        self.assertEqual(shown.returncode, 0, shown.stderr)
+        return json.loads(shown.stdout)
+
+    def wait_until(self, is_so, what):
+        end = time.monotonic() + 30
+        while not is_so():
+            self.assertLess(time.monotonic(), end, what)
+            time.sleep(0.05)
 
     def refuse(self, flags, *words):
         done = subprocess.run([BIN / "hicache-node", *map(str, flags)], capture_output=True, text=True, timeout=60)
@@ -41,6 +64,8 @@ class NodeTest(SystemTest):
             text = answer.read().decode()
         return {name: float(value) for name, value in re.findall(r"^(hicache_\w+) (\S+)$", text, re.MULTILINE)}
 
+
+class NodeTest(WithNode):
     def test_starts_stops_and_removes_its_socket(self):
         node, path = self.start_node()
         self.assertEqual(stat.S_IMODE(os.stat(path).st_mode), 0o600)
@@ -85,6 +110,49 @@ class NodeTest(SystemTest):
             one.close()
         node.terminate()
         self.assertEqual(node.wait(20), 0, node.text())
+
+    def test_what_a_killed_client_was_writing_is_free_again(self):
+        _, path = self.start_node()
+        client = self.start_client(path, "reserve")
+        client.wait_for("reserved")
+        self.assertGreater(self.status(path)["reserved_bytes"], 0)
+        client.kill()
+        self.wait_until(lambda: self.status(path)["reserved_bytes"] == 0, "the node still keeps what it reserved")
+        self.store(path)
+
+    def test_clients_that_flood_do_not_keep_others_out(self):
+        node, path = self.start_node()
+        floods = [self.start_client(path, "flood", f"flood{i}") for i in range(2)]
+        for flood in floods:
+            flood.wait_for("flooding")
+        self.store(path)
+        for flood in floods:
+            self.assertIsNone(flood.process.poll(), flood.text())
+            flood.terminate()
+            self.assertEqual(flood.wait(30), 0, flood.text())
+        self.assertIsNone(node.process.poll(), node.text())
+
+    def test_a_thousand_clients(self):
+        _, path = self.start_node()
+        crowd = self.start_client(path, "crowd")
+        crowd.wait_for("all are served", seconds=120)
+        seen = self.status(path)
+        self.assertEqual(len(seen["clients"]), 1024)
+        self.assertEqual(seen["refused"], 1)
+        crowd.kill()
+        self.wait_until(lambda: not self.status(path)["clients"], "the node still has clients")
+        self.store(path)
+
+    @unittest.skipIf(os.geteuid() != 0, "only root can become another user")
+    def test_other_users_are_refused_even_if_they_can_open_the_socket(self):
+        node, path = self.start_node()
+        os.chmod(self.folder, 0o755)
+        os.chmod(path, 0o666)
+        knock = f"import socket; one = socket.socket(socket.AF_UNIX); one.connect('{path}'); assert one.recv(1) == b''"
+        stranger = subprocess.run([sys.executable, "-c", knock], user=65534, capture_output=True, text=True, timeout=60)
+        self.assertEqual(stranger.returncode, 0, stranger.stderr)
+        self.wait_until(lambda: "it is of user 65534" in node.text(), node.text())
+        self.store(path)
 
     def test_shows_itself_to_prometheus_and_opens_no_other_port(self):
         port = free_port()

@@ -1,0 +1,169 @@
+// Clients of a node as it should not have them, or has many; system.node runs them. Says what it
+// has done and, unless it stores, waits for SIGTERM.
+
+#include "backends/ask.hpp"
+#include "backends/node_client.hpp"
+#include "base/limits.hpp"
+#include "launch/program.hpp"
+#include "launch/stop_signal.hpp"
+#include "messages/system_config.hpp"
+#include "rpc/network.hpp"
+#include "tests/backends/backend_support.hpp"
+
+#include <caf/actor_cast.hpp>
+#include <caf/actor_system.hpp>
+#include <caf/send.hpp>
+
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace hicache;
+using namespace std::chrono_literals;
+
+constexpr auto page_size = size_t{4096};
+
+/// Requests that a flood has under way: fewer than a connection may have, so that it lasts.
+constexpr auto flood_requests = 1000;
+
+struct client_process {
+  explicit client_process(std::string path) : address("unix:" + std::move(path)) {}
+
+  node_client_options options() {
+    return {&system, network.node_connector(), address, {1, 7}, {}, &clock};
+  }
+
+  time_point soon() const { return clock.now() + 30s; }
+
+  /// The node, which knows this client.
+  result<node_actor> attach() {
+    auto found = ask<caf::strong_actor_ptr>(system, network.node_connector(), caf::timespan{30s},
+                                            atom::connect_v, address);
+    if (!found)
+      return tl::unexpected{found.error()};
+    auto node = caf::actor_cast<node_actor>(*found);
+    if (auto info
+        = ask<node_info>(system, node, caf::timespan{30s}, atom::attach_v, client_info{1, 7});
+        !info)
+      return tl::unexpected{info.error()};
+    return node;
+  }
+
+  system_config config;
+  caf::actor_system system{config};
+  rpc_network network{system, tls_files{}};
+  monotonic_clock clock;
+  std::string address;
+};
+
+result<void> store(node_client& node, uint64_t number, time_point deadline) {
+  const auto bytes = test::bytes_of(number, page_size);
+  const auto key = test::key_of(number);
+  if (auto put = node.put(std::array{page_write{key, {}, {bytes}}}, deadline).at(0); !put)
+    return put;
+  auto seen = test::page_bytes(page_size);
+  if (auto got = node.get(std::array{page_read{key, {seen}}}, deadline).at(0); !got)
+    return got;
+  return seen == bytes ? result<void>{} : fail(ec::corrupt_page);
+}
+
+void say(const char* what) {
+  std::puts(what);
+  std::fflush(stdout);
+}
+
+void wait_for(const stop_signal& stop) {
+  while (!stop.wait_for(1h))
+    continue;
+}
+
+result<int> store_some(client_process& process) {
+  auto node = node_client{process.options()};
+  for (auto number = uint64_t{0}; number < 100; ++number)
+    if (auto stored = store(node, 5000 + number, process.soon()); !stored)
+      return tl::unexpected{stored.error()};
+  say("stored");
+  return exit_ok;
+}
+
+result<int> reserve(client_process& process, const stop_signal& stop) {
+  const auto node = process.attach();
+  if (!node)
+    return tl::unexpected{node.error()};
+  auto wanted = wanted_pages{};
+  for (auto number = uint64_t{0}; number < 100; ++number)
+    wanted.pages.push_back({test::key_of(5000 + number), {}, page_size});
+  const auto got = ask<reserved_pages>(process.system, *node, caf::timespan{30s}, atom::reserve_v,
+                                       std::move(wanted));
+  if (!got)
+    return tl::unexpected{got.error()};
+  say("reserved");
+  wait_for(stop);
+  return exit_ok;
+}
+
+result<int> flood(client_process& process, const stop_signal& stop) {
+  const auto node = process.attach();
+  if (!node)
+    return tl::unexpected{node.error()};
+  say("flooding");
+  while (!stop.raised()) {
+    for (auto i = 0; i < flood_requests; ++i)
+      caf::anon_send(*node, atom::release_v, client_ticket{1});
+    if (auto answer = ask<node_status>(process.system, *node, caf::timespan{30s}, atom::status_v,
+                                       status_query{});
+        !answer)
+      return tl::unexpected{answer.error()};
+  }
+  return exit_ok;
+}
+
+/// As many clients as a node takes and one more, each with a connection and a mapping of its own.
+result<int> crowd(client_process& process, const stop_signal& stop) {
+  raise_descriptor_limit();
+  auto nodes = std::vector<std::unique_ptr<node_client>>{};
+  for (auto i = size_t{0}; i < limits::node_clients; ++i) {
+    auto& node = *nodes.emplace_back(std::make_unique<node_client>(process.options()));
+    if (auto stored = store(node, i % 100, process.soon()); !stored)
+      return tl::unexpected{stored.error()};
+  }
+  auto one_more = node_client{process.options()};
+  if (const auto connected = one_more.connect(process.soon());
+      connected || connected.error().code != ec::limit_reached)
+    return fail(ec::malformed_message,
+                "one client too many is let in, or refused for another reason");
+  for (auto& node : nodes)
+    if (auto stored = store(*node, 200, process.soon()); !stored)
+      return tl::unexpected{stored.error()};
+  say("all are served");
+  wait_for(stop);
+  return exit_ok;
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+  const auto stop = stop_signal{};
+  auto path = std::string{};
+  auto app = CLI::App{"Uses a node badly, or much.", "faulty-node-client"};
+  app.add_option("--socket", path)->required();
+  app.require_subcommand(1);
+  auto* storing = app.add_subcommand("store", "stores pages and reads them");
+  auto* reserving = app.add_subcommand("reserve", "reserves pages and does not write them");
+  auto* flooding = app.add_subcommand("flood", "asks as much as it can");
+  app.add_subcommand("crowd", "is as many clients as a node takes");
+  return run_program(app, argc, argv, [&]() -> result<int> {
+    start_logging("info", 0, 1);
+    auto process = client_process{path};
+    if (storing->parsed())
+      return store_some(process);
+    if (reserving->parsed())
+      return reserve(process, stop);
+    return flooding->parsed() ? flood(process, stop) : crowd(process, stop);
+  });
+}
