@@ -1,11 +1,13 @@
 // hicache-node: this host's share of the cache, for processes that come and go.
 
+#include "base/units.hpp"
 #include "launch/metrics_server.hpp"
 #include "launch/network_flags.hpp"
 #include "launch/node_host.hpp"
 #include "launch/node_metrics.hpp"
 #include "launch/program.hpp"
 #include "launch/rank_config.hpp"
+#include "launch/service_manager.hpp"
 #include "launch/stop_signal.hpp"
 #include "messages/system_config.hpp"
 
@@ -32,8 +34,39 @@ struct node_flags {
   metrics_options metrics;
 };
 
+/// Where the node serves: at --socket, or at what the service manager has opened.
+result<void> choose_socket(const node_flags& flags, const service_manager& manager,
+                           node_host_options& options) {
+  auto opened = manager.take_listener();
+  if (!opened)
+    return tl::unexpected{opened.error()};
+  options.opened = std::move(*opened);
+  options.socket = options.opened ? options.opened->where().host.substr(5) : flags.socket;
+  if (options.opened && !flags.socket.empty())
+    return fail(ec::invalid_argument, "--socket: the service manager has opened " + options.socket
+                                        + " for this node; leave the flag out");
+  if (options.socket.empty())
+    return fail(ec::invalid_argument, "--socket: expected a path for clients to connect to");
+  return {};
+}
+
+/// Until a signal comes. Tells the service manager that the node lives, as long as it answers.
+void run(const node_host& host, const service_manager& manager, const stop_signal& stop) {
+  const auto patience = manager.patience().value_or(std::chrono::hours{24});
+  while (!stop.wait_for(patience / 3)) {
+    if (host.answers(patience / 3))
+      manager.alive();
+    else
+      spdlog::error("the node does not answer; the service manager is not told that it lives");
+  }
+}
+
 result<int> serve(const node_flags& flags, const stop_signal& stop) {
   start_logging(flags.log_level, 0, 1);
+  const auto manager = service_manager{};
+  auto options = node_host_options{};
+  if (const auto chosen = choose_socket(flags, manager, options); !chosen)
+    return tl::unexpected{chosen.error()};
   if (const auto checked = flags.tls.check(); !checked)
     return tl::unexpected{checked.error()};
   if (!flags.index.empty())
@@ -52,9 +85,8 @@ result<int> serve(const node_flags& flags, const stop_signal& stop) {
       return tl::unexpected{started.error()};
     metrics = std::move(*started);
   }
-  auto options = node_host_options{};
+  const auto where = options.socket;
   options.memory_bytes = flags.memory_bytes;
-  options.socket = flags.socket;
   options.index = flags.index;
   options.listen_host = flags.listen_host;
   options.tls = flags.tls;
@@ -64,11 +96,12 @@ result<int> serve(const node_flags& flags, const stop_signal& stop) {
     return tl::unexpected{host.error()};
   if (metrics)
     metrics->add(std::make_shared<node_metrics>(system, (*host)->actor()));
-  std::printf("listening on unix:%s\n", flags.socket.c_str());
+  std::printf("listening on unix:%s\n", where.c_str());
   std::fflush(stdout);
-  while (!stop.wait_for(std::chrono::hours{1})) {
-  }
+  manager.ready("lends " + format_bytes(flags.memory_bytes) + " at " + where);
+  run(**host, manager, stop);
   spdlog::info("stopping");
+  manager.stopping();
   metrics.reset();
   host->reset();
   return exit_ok;
@@ -87,9 +120,9 @@ int main(int argc, char** argv) {
   app.get_option("--memory")->required();
   app
     .add_option("--socket", flags.socket,
-                "where clients connect: a path, which only processes of this user can use")
-    ->type_name("PATH")
-    ->required();
+                "where clients connect: a path, which only processes of this user can use; not "
+                "where a service manager opens the socket")
+    ->type_name("PATH");
   app
     .add_option("--index", flags.index,
                 "the index of the cluster store; without, this host's pages stay on this host")

@@ -1,6 +1,7 @@
 #include "launch/node_host.hpp"
 
 #include "actors/node.hpp"
+#include "backends/ask.hpp"
 #include "base/units.hpp"
 #include "messages/page_header.hpp"
 
@@ -29,10 +30,11 @@ result<void> node_host::serve() {
     return fail(ec::invalid_argument, "--memory: " + format_bytes(options_.memory_bytes)
                                         + " holds no page; expected at least "
                                         + format_bytes(least));
-  auto socket = rpc_network::listen({"unix:" + options_.socket, 0});
+  auto socket = options_.opened ? result<listener>{std::move(*options_.opened)}
+                                : rpc_network::listen({"unix:" + options_.socket, 0});
   if (!socket)
     return fail(ec::invalid_argument, "--socket: " + socket.error().detail);
-  is_bound_ = true;
+  is_bound_ = !options_.opened;
   auto settings = cluster_member_options{};
   settings.index = options_.index;
   settings.is_alone = options_.index.empty();
@@ -65,6 +67,13 @@ result<void> node_host::serve() {
   spdlog::info("lends {} to processes of this user at {}",
                format_bytes(member_->segment_memory().size()), options_.socket);
   return {};
+}
+
+bool node_host::answers(duration within) const {
+  const auto time = caf::timespan{within};
+  return network_->answers(within)
+         && ask<node_status>(system_, node_, time, atom::status_v, status_query{0, 1})
+         && ask<segment_slots>(system_, member_->segment(), time, atom::hold_v, segment_holds{});
 }
 
 node_host::~node_host() {

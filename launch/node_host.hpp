@@ -17,6 +17,8 @@ struct node_host_options {
   uint64_t memory_bytes = 0;
   /// Where clients connect: a path for a socket.
   std::string socket;
+  /// A socket that somebody has opened there already, and removes; null: the node opens it.
+  std::shared_ptr<listener> opened;
   /// Where the index is, as parse_index_place reads it; empty: this host has no others.
   std::string index;
   /// As in cluster_member_options.
@@ -43,6 +45,9 @@ public:
   node_host& operator=(const node_host&) = delete;
 
   const node_actor& actor() const noexcept { return node_; }
+
+  /// Whether all that clients wait for does its work: the network, the node and its segment.
+  bool answers(duration within) const;
 
 private:
   node_host(caf::actor_system& system, node_host_options options);

@@ -85,6 +85,12 @@ void rpc_network::stop_serving() {
     done.get_future().wait();
 }
 
+bool rpc_network::answers(std::chrono::nanoseconds within) const {
+  const auto had_turn = std::make_shared<std::promise<void>>();
+  return state_->loop->post([had_turn] { had_turn->set_value(); })
+         && had_turn->get_future().wait_for(within) == std::future_status::ready;
+}
+
 connector_actor rpc_network::node_connector() const {
   return caf::actor_cast<connector_actor>(state_->proxies->node_connector());
 }

@@ -86,6 +86,9 @@ public:
   /// Lets nobody reach anything any more.
   void stop_serving();
 
+  /// Whether its thread takes work within that time.
+  bool answers(std::chrono::nanoseconds within) const;
+
   /// The actor that connects to index processes.
   const connector_actor& connector() const noexcept { return connector_; }
 

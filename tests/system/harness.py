@@ -28,14 +28,14 @@ REPLAYED_MODEL = ["--model-id", "hicache-kv-pattern-1"]
 class Program:
     """A process in a group of its own, its output kept in files."""
 
-    def __init__(self, arguments, folder, name, environment=None):
+    def __init__(self, arguments, folder, name, environment=None, descriptors=()):
         self.out = folder / f"{name}.out"
         self.err = folder / f"{name}.err"
         self.name = name
         with open(self.out, "w") as out, open(self.err, "w") as err:
             self.process = subprocess.Popen([str(a) for a in arguments], stdout=out, stderr=err,
                                             stdin=subprocess.DEVNULL, start_new_session=True,
-                                            env={**os.environ, **(environment or {})})
+                                            env={**os.environ, **(environment or {})}, pass_fds=descriptors)
 
     def wait(self, seconds=120):
         try:
@@ -112,8 +112,8 @@ class SystemTest(unittest.TestCase):
         shutil.rmtree(self.folder, ignore_errors=True)
         self.assertEqual(set(os.listdir("/dev/shm")) - self.shared_memory, set(), "shared memory is left")
 
-    def start(self, arguments, name, environment=None):
-        program = Program(arguments, self.folder, name, environment)
+    def start(self, arguments, name, environment=None, descriptors=()):
+        program = Program(arguments, self.folder, name, environment, descriptors)
         self.programs.append(program)
         return program
 

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import socket
 import stat
@@ -14,7 +15,7 @@ import unittest
 import urllib.request
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from harness import BIN, SystemTest  # noqa: E402
+from harness import BIN, ROOT, SystemTest  # noqa: E402
 
 
 def free_port():
@@ -177,6 +178,21 @@ class NodeTest(WithNode):
         self.assertEqual(nobody.returncode, 2)
         self.assertIn("nobody", nobody.stderr)
 
+    def test_the_container_file_names_the_package_of_each_library(self):
+        if not shutil.which("dpkg-query") or not shutil.which("objdump"):
+            self.skipTest("no Debian packages here")
+        named = set((ROOT / "launch/Containerfile").read_text().split()) | {"libc6", "libgcc-s1", "libstdc++6"}
+        for program in (BIN / "hicache-node", BIN / "hicachectl"):
+            text = subprocess.run(["objdump", "-p", program], capture_output=True, text=True, check=True).stdout
+            needed = set(re.findall(r"NEEDED\s+(\S+)", text))
+            text = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
+            paths = {name: os.path.realpath(path) for name, path in re.findall(r"(\S+) => (/\S+)", text)}
+            for name in sorted(needed & paths.keys()):
+                # Packages from before /lib became a link know the file by its old path.
+                known = [paths[name], paths[name].removeprefix("/usr")]
+                owner = subprocess.run(["dpkg-query", "-S", *known], capture_output=True, text=True).stdout.split(":")[0]
+                self.assertIn(owner, named, f"{name} of {program.name}")
+
     def test_is_a_member_of_the_cluster(self):
         index, address = self.start_index()
         node, _ = self.start_node("--index", address)
@@ -205,6 +221,90 @@ class NodeTest(WithNode):
             self.assertLess(time.monotonic(), end, node.text())
             time.sleep(0.1)
         again.terminate()
+
+
+class ServiceTest(WithNode):
+    """The node as systemd starts it: with a socket that is open already, and a place to tell how it is."""
+
+    def setUp(self):
+        super().setUp()
+        self.path = self.folder / "socket"
+        self.opened = socket.socket(socket.AF_UNIX)
+        self.news = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        for one in (self.opened, self.news):
+            self.addCleanup(one.close)
+        self.opened.bind(str(self.path))
+        self.opened.listen()
+        self.news.bind(str(self.folder / "news"))
+        self.news.settimeout(30)
+
+    def start_service(self, *flags, opened=None, name="service", **environment):
+        """The manager hands sockets over from descriptor 3 on, and says to whom."""
+        number = (opened or self.opened).fileno()
+        command = f'LISTEN_PID=$$ WATCHDOG_PID=$$ exec "$0" "$@" 3<&{number}'
+        environment = {"LISTEN_FDS": "1", "NOTIFY_SOCKET": str(self.folder / "news"), **environment}
+        return self.start(["bash", "-c", command, BIN / "hicache-node", "--memory", "64MiB", *flags], name, environment, [number])
+
+    def heard(self):
+        return self.news.recv(4096).decode()
+
+    def test_serves_at_the_socket_it_is_given_and_says_how_it_is(self):
+        node = self.start_service(WATCHDOG_USEC="600000")
+        self.assertEqual(self.heard(), f"READY=1\nSTATUS=lends 64.0 MiB at {self.path}")
+        self.assertIn(f"listening on unix:{self.path}", node.text())
+        self.store(self.path)
+        for _ in range(3):
+            self.assertEqual(self.heard(), "WATCHDOG=1")
+        node.terminate()
+        last = self.heard()
+        while last == "WATCHDOG=1":
+            last = self.heard()
+        self.assertEqual(last, "STOPPING=1")
+        self.assertEqual(node.wait(20), 0, node.text())
+        self.assertTrue(self.path.exists(), "it is the manager's socket")
+
+    def test_another_one_goes_on_with_the_socket_after_a_crash(self):
+        node = self.start_service()
+        self.assertIn("READY=1", self.heard())
+        self.store(self.path)
+        node.kill()
+        self.start_service(name="again")
+        self.assertIn("READY=1", self.heard())
+        self.store(self.path)
+
+    def test_without_a_watchdog_it_says_nothing_in_between(self):
+        node = self.start_service(WATCHDOG_USEC="")
+        self.assertIn("READY=1", self.heard())
+        self.store(self.path)
+        node.terminate()
+        self.assertEqual(self.heard(), "STOPPING=1")
+
+    def test_news_go_to_a_name_that_is_no_file_too(self):
+        name = f"hicache-test-{os.getpid()}"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as news:
+            news.bind("\0" + name)
+            news.settimeout(30)
+            self.start_service(NOTIFY_SOCKET="@" + name)
+            self.assertIn(b"READY=1", news.recv(4096))
+
+    def test_what_is_for_another_process_is_left_alone(self):
+        path = self.folder / "own"
+        node = self.start([BIN / "hicache-node", "--memory", "64MiB", "--socket", path], "own",
+                          {"LISTEN_FDS": "1", "LISTEN_PID": "1", "WATCHDOG_USEC": "1000", "WATCHDOG_PID": "1"})
+        node.wait_for("listening on unix:.*/own")
+
+    def test_bad_sockets_are_one_sentence(self):
+        with socket.socket() as other:
+            other.bind(("127.0.0.1", 0))
+            other.listen()
+            for what, words in ((dict(opened=other), "LISTEN_FDS"), (dict(opened=self.news), "LISTEN_FDS"),
+                                (dict(LISTEN_FDS="2"), "2 sockets")):
+                node = self.start_service(name=f"bad{len(self.programs)}", **what)
+                self.assertEqual(node.wait(30), 2, node.text())
+                self.assertIn(words, node.text())
+        node = self.start_service("--socket", self.folder / "other")
+        self.assertEqual(node.wait(30), 2, node.text())
+        self.assertIn("--socket", node.text())
 
 
 if __name__ == "__main__":
