@@ -134,7 +134,6 @@ caf::result<page_totals> node_state::commit(const complete_pages& complete) {
   auto& written = ended->complete;
   for (auto i = size_t{0}; i < keys.size(); ++i)
     seal_slot(options.memory, written.list[i], fingerprint, complete.pages[i].checksum);
-  pages_written += keys.size();
   if (keys.empty())
     return page_totals{};
   auto promise = self->make_response_promise<page_totals>();
@@ -183,12 +182,9 @@ caf::result<leased_pages> node_state::look_up(const page_lookup& wanted) {
     const auto until = options.clock->now() + std::chrono::milliseconds{lease_ms};
     auto granted = clients->grant_read(all.request, all.slots, extent, until);
     end_holds(std::move(granted.surplus));
-    pages_wanted += all.keys.size();
     auto answer = leased_pages{granted.lease, lease_ms, {}};
-    for (const auto& slot : granted.places.list) {
+    for (const auto& slot : granted.places.list)
       answer.places.push_back(place_to_read(slot));
-      pages_found += slot.what == segment_slot::state::present ? 1 : 0;
-    }
     keep_ticking();
     promise.deliver(std::move(answer));
   };
@@ -333,7 +329,8 @@ node_status node_state::status(const status_query& query) const {
                               client.reserved_bytes,
                               client.leased_bytes,
                               client.pages,
-                              client.requests});
+                              client.requests,
+                              client.traffic});
   }
   const auto counters = clients->counters();
   answer.client_count = counters.clients;
@@ -347,9 +344,9 @@ node_status node_state::status(const status_query& query) const {
   answer.used_bytes = options.figures->used_bytes;
   answer.pages = options.figures->pages;
   answer.evicted = options.figures->evicted;
-  answer.pages_wanted = pages_wanted;
-  answer.pages_found = pages_found;
-  answer.pages_written = pages_written;
+  answer.pages_wanted = counters.traffic.pages_wanted;
+  answer.pages_found = counters.traffic.pages_found;
+  answer.pages_written = counters.traffic.pages_written;
   return answer;
 }
 

@@ -128,9 +128,6 @@ struct node_state {
   std::map<caf::actor_addr, client_id> client_of;
   client_id last_client = 0;
   bool is_ticking = false;
-  uint64_t pages_wanted = 0;
-  uint64_t pages_found = 0;
-  uint64_t pages_written = 0;
 };
 
 /// Lends the memory of a segment to processes of this host: keeps the books of who reads and writes

@@ -29,6 +29,7 @@ struct client_entry {
   client_identity identity;
   tally kept;
   uint64_t requests = 0;
+  client_traffic traffic;
 };
 
 struct tenant_entry {
@@ -71,6 +72,13 @@ segment_slots slots_in(const segment_slots& slots, segment_slot::state what) {
   return found;
 }
 
+uint64_t object_bytes(const segment_slots& slots) {
+  auto bytes = uint64_t{0};
+  for (const auto& slot : slots.list)
+    bytes += slot.length;
+  return bytes;
+}
+
 result<void> check_count(size_t count) {
   if (count == 0 || count > limits::node_batch_pages)
     return fail(ec::invalid_argument, std::to_string(count) + " pages; expected 1 to "
@@ -111,6 +119,7 @@ struct client_table::state {
   absl::btree_set<std::pair<client_id, uint64_t>> tickets_of;
   absl::btree_set<std::pair<time_point, uint64_t>> ends;
   tally all;
+  client_traffic traffic;
   uint64_t requests = 0;
   uint64_t reservations = 0;
   uint64_t last_number = 0;
@@ -136,6 +145,12 @@ struct client_table::state {
     });
     on.bytes = bytes;
     on.pages = pages;
+  }
+
+  template <class F>
+  void each_traffic(client_id client, F f) {
+    f(clients.at(client).traffic);
+    f(traffic);
   }
 
   tl::unexpected<error> refuse_for(const std::string& why) {
@@ -338,6 +353,10 @@ result<committed_pages> client_table::commit(client_id client, uint64_t reservat
   for (const auto& slot : kept->slots.list)
     if (left.contains(slot.key))
       pages.unused.list.push_back(slot);
+  s.each_traffic(client, [&](client_traffic& of) {
+    of.pages_written += pages.complete.list.size();
+    of.bytes_written += object_bytes(pages.complete);
+  });
   s.take(reservation);
   return pages;
 }
@@ -391,6 +410,11 @@ granted_lease client_table::grant_read(uint64_t request, const segment_slots& sl
   }
   if (asked == nullptr)
     return answer;
+  s.each_traffic(asked->client, [&](client_traffic& of) {
+    of.pages_wanted += slots.list.size();
+    of.pages_found += leased.list.size();
+    of.bytes_found += object_bytes(leased);
+  });
   if (leased.list.empty()) {
     s.take(request);
     return answer;
@@ -433,14 +457,14 @@ void client_table::refuse(uint64_t request) {
 client_counters client_table::counters() const noexcept {
   const auto& s = *state_;
   return {s.clients.size(), s.all.reserved_bytes, s.all.leased_bytes, s.all.pages, s.requests,
-          s.reservations,   s.ends.size(),        s.expired,          s.refused};
+          s.reservations,   s.ends.size(),        s.expired,          s.refused,   s.traffic};
 }
 
 std::vector<client_state> client_table::clients() const {
   auto list = std::vector<client_state>{};
   for (const auto& [client, entry] : state_->clients)
     list.push_back({client, entry.identity, entry.kept.reserved_bytes, entry.kept.leased_bytes,
-                    entry.kept.pages, entry.requests});
+                    entry.kept.pages, entry.requests, entry.traffic});
   return list;
 }
 

@@ -3,6 +3,7 @@
 #include "base/clock.hpp"
 #include "base/error.hpp"
 #include "messages/ids.hpp"
+#include "messages/node_protocol.hpp"
 #include "messages/segment_pages.hpp"
 
 #include <cstddef>
@@ -71,6 +72,7 @@ struct client_state {
   /// Reserved and leased, a page of two leases twice.
   uint64_t pages = 0;
   uint64_t requests = 0;
+  client_traffic traffic;
 
   friend bool operator==(const client_state&, const client_state&) = default;
 };
@@ -87,6 +89,8 @@ struct client_counters {
   /// share or a bound.
   uint64_t expired = 0;
   uint64_t refused = 0;
+  /// Of clients that have left, too.
+  client_traffic traffic;
 
   friend bool operator==(const client_counters&, const client_counters&) = default;
 };

@@ -4,6 +4,7 @@
 #include "base/units.hpp"
 #include "launch/program.hpp"
 #include "launch/rank_config.hpp"
+#include "launch/stop_signal.hpp"
 #include "messages/interfaces.hpp"
 #include "messages/system_config.hpp"
 #include "rpc/network.hpp"
@@ -13,25 +14,53 @@
 #include <caf/actor_system.hpp>
 #include <nlohmann/json.hpp>
 
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
+#include <functional>
+#include <map>
 #include <utility>
+#include <vector>
 
 namespace hicache {
 
 namespace {
 
-result<node_status> ask_status(const std::string& socket, duration timeout) {
-  auto config = system_config{};
-  auto system = caf::actor_system{config};
-  auto network = rpc_network{system, tls_files{}};
-  const auto connector = network.node_connector();
-  const auto found = ask<caf::strong_actor_ptr>(system, connector, caf::timespan{timeout},
-                                                atom::connect_v, "unix:" + socket);
-  if (!found)
-    return tl::unexpected{found.error()};
-  return ask<node_status>(system, caf::actor_cast<node_actor>(*found), caf::timespan{timeout},
-                          atom::status_v, status_query{});
-}
+/// Clients that `top` shows; more do not fit on a screen.
+constexpr auto shown_clients = size_t{20};
+
+constexpr auto shortest_interval = duration{std::chrono::milliseconds{100}};
+
+/// A node that may end and come back.
+class node_link {
+public:
+  node_link(std::string socket, duration timeout)
+    : address_("unix:" + std::move(socket)), timeout_(timeout) {}
+
+  result<node_status> ask_status() {
+    if (!node_) {
+      const auto found = ask<caf::strong_actor_ptr>(system_, network_.node_connector(), timeout_,
+                                                    atom::connect_v, address_);
+      if (!found)
+        return tl::unexpected{found.error()};
+      node_ = caf::actor_cast<node_actor>(*found);
+    }
+    auto status = ask<node_status>(system_, node_, timeout_, atom::status_v, status_query{});
+    if (!status)
+      node_ = nullptr;
+    return status;
+  }
+
+private:
+  system_config config_;
+  caf::actor_system system_{config_};
+  rpc_network network_{system_, tls_files{}};
+  const std::string address_;
+  const caf::timespan timeout_;
+  node_actor node_;
+};
 
 std::string to_json(const node_status& status) {
   auto clients = nlohmann::json::array();
@@ -42,7 +71,12 @@ std::string to_json(const node_status& status) {
                        {"reserved_bytes", client.reserved_bytes},
                        {"leased_bytes", client.leased_bytes},
                        {"pages", client.pages},
-                       {"requests", client.requests}});
+                       {"requests", client.requests},
+                       {"pages_written", client.traffic.pages_written},
+                       {"bytes_written", client.traffic.bytes_written},
+                       {"pages_wanted", client.traffic.pages_wanted},
+                       {"pages_found", client.traffic.pages_found},
+                       {"bytes_found", client.traffic.bytes_found}});
   return nlohmann::json{{"capacity_bytes", status.capacity_bytes},
                         {"used_bytes", status.used_bytes},
                         {"pages", status.pages},
@@ -76,15 +110,82 @@ std::string to_text(const node_status& status) {
   return text;
 }
 
+client_traffic operator-(const client_traffic& now, const client_traffic& before) {
+  return {now.pages_written - before.pages_written, now.bytes_written - before.bytes_written,
+          now.pages_wanted - before.pages_wanted, now.pages_found - before.pages_found,
+          now.bytes_found - before.bytes_found};
+}
+
+/// A line of `top`.
+struct active_client {
+  const node_client_state* now = nullptr;
+  client_traffic traffic;
+
+  uint64_t bytes() const { return traffic.bytes_written + traffic.bytes_found; }
+};
+
+std::vector<active_client> busiest_first(const node_status& before, const node_status& now) {
+  auto known = std::map<uint64_t, client_traffic>{};
+  for (const auto& client : before.clients)
+    known[client.client] = client.traffic;
+  auto list = std::vector<active_client>{};
+  for (const auto& client : now.clients)
+    list.push_back({&client, client.traffic - known[client.client]});
+  std::ranges::stable_sort(list, std::ranges::greater{}, &active_client::bytes);
+  return list;
+}
+
+std::string share_found(const client_traffic& traffic) {
+  if (traffic.pages_wanted == 0)
+    return "-";
+  return absl::StrFormat("%.1f", 100 * static_cast<double>(traffic.pages_found)
+                                   / static_cast<double>(traffic.pages_wanted));
+}
+
 } // namespace
+
+std::string node_activity(const node_status& before, const node_status& now, duration between) {
+  const auto seconds = std::chrono::duration<double>(between).count();
+  const auto rate = [seconds](uint64_t count) { return static_cast<double>(count) / seconds; };
+  const auto bytes_rate
+    = [rate](uint64_t bytes) { return format_bytes(static_cast<uint64_t>(rate(bytes))) + "/s"; };
+  auto text = absl::StrFormat(
+    "%s of %s in use, %d pages; %d clients write %s and read %s\n"
+    "each second: %.1f of %.1f pages found, %.1f written, %.1f evicted, %.1f requests refused\n",
+    format_bytes(now.used_bytes), format_bytes(now.capacity_bytes), now.pages, now.client_count,
+    format_bytes(now.reserved_bytes), format_bytes(now.leased_bytes),
+    rate(now.pages_found - before.pages_found), rate(now.pages_wanted - before.pages_wanted),
+    rate(now.pages_written - before.pages_written), rate(now.evicted - before.evicted),
+    rate(now.refused - before.refused));
+  const auto clients = busiest_first(before, now);
+  if (!clients.empty())
+    text += absl::StrFormat("%8s %20s  %-16s %12s %12s %10s %7s %10s %10s\n", "client", "tenant",
+                            "namespace", "writes", "reads", "pages/s", "found %", "reserved",
+                            "leased");
+  for (auto i = size_t{0}; i < std::min(clients.size(), shown_clients); ++i) {
+    const auto& [client, traffic] = clients[i];
+    text += absl::StrFormat(
+      "%8d %20d  %016x %12s %12s %10.1f %7s %10s %10s\n", client->client, client->info.tenant,
+      client->info.fingerprint, bytes_rate(traffic.bytes_written), bytes_rate(traffic.bytes_found),
+      rate(traffic.pages_written + traffic.pages_found), share_found(traffic),
+      format_bytes(client->reserved_bytes), format_bytes(client->leased_bytes));
+  }
+  if (clients.size() > shown_clients)
+    text += absl::StrFormat("and %d less busy ones\n", clients.size() - shown_clients);
+  return text;
+}
 
 node_commands::node_commands(CLI::App& app) {
   node_ = app.add_subcommand("node", "looks at the node of this host");
   node_->require_subcommand(1);
   auto* status = node_->add_subcommand("status", "shows its memory and its clients");
-  status->add_option("--socket", socket_, "the node's --socket")->type_name("PATH")->required();
-  add_duration_flag(*status, "--timeout", timeout_, "how long to wait for it");
   status->add_flag("--json", json_, "print one JSON object");
+  top_ = node_->add_subcommand("top", "shows, again and again, what its clients do");
+  add_duration_flag(*top_, "--interval", interval_, "how often");
+  for (auto* each : {status, top_}) {
+    each->add_option("--socket", socket_, "the node's --socket")->type_name("PATH")->required();
+    add_duration_flag(*each, "--timeout", timeout_, "how long to wait for it");
+  }
 }
 
 bool node_commands::chosen() const {
@@ -92,11 +193,40 @@ bool node_commands::chosen() const {
 }
 
 result<int> node_commands::perform() const {
-  const auto status = ask_status(socket_, timeout_);
+  return top_->parsed() ? show_activity() : show_status();
+}
+
+result<int> node_commands::show_status() const {
+  const auto status = node_link{socket_, timeout_}.ask_status();
   if (!status)
     return tl::unexpected{status.error()};
   const auto text = json_ ? to_json(*status) + "\n" : to_text(*status);
   std::fputs(text.c_str(), stdout);
+  return exit_ok;
+}
+
+result<int> node_commands::show_activity() const {
+  if (interval_ < shortest_interval)
+    return fail(ec::invalid_argument, "--interval: expected at least 100ms");
+  const auto stop = stop_signal{};
+  const auto is_screen = ::isatty(STDOUT_FILENO) == 1;
+  auto link = node_link{socket_, timeout_};
+  auto before = link.ask_status();
+  if (!before)
+    return tl::unexpected{before.error()};
+  auto seen = std::chrono::steady_clock::now();
+  while (!stop.wait_for(interval_)) {
+    auto now = link.ask_status();
+    const auto since = std::exchange(seen, std::chrono::steady_clock::now());
+    // Another node counts from the beginning again.
+    const auto text = !now     ? to_string(now.error()) + "\n"
+                      : before ? node_activity(*before, *now, seen - since)
+                               : to_text(*now);
+    std::fputs(is_screen ? "\x1b[H\x1b[2J" : "", stdout);
+    std::fputs((text + (is_screen ? "" : "\n")).c_str(), stdout);
+    std::fflush(stdout);
+    before = std::move(now);
+  }
   return exit_ok;
 }
 

@@ -2,6 +2,7 @@
 
 #include "base/clock.hpp"
 #include "base/error.hpp"
+#include "messages/node_protocol.hpp"
 
 #include <CLI/CLI.hpp>
 
@@ -10,7 +11,13 @@
 
 namespace hicache {
 
-/// The part of `hicachectl` that talks to the node of this host: `node status`.
+/// What happened at a node between two looks at it, for people: rates of each client, the busiest
+/// first.
+/// @param before Of the same node; one that it has not seen yet is empty.
+/// @param between Above 0.
+std::string node_activity(const node_status& before, const node_status& now, duration between);
+
+/// The part of `hicachectl` that talks to the node of this host: `node status` and `node top`.
 class node_commands {
 public:
   /// Adds the command. `app` must not outlive this object.
@@ -22,15 +29,22 @@ public:
   /// True if the flags asked for it.
   bool chosen() const;
 
-  /// Does what the flags asked for. Answers go to standard output. Blocks for the node's answer.
+  /// Does what the flags asked for. Answers go to standard output. Blocks for the node's answer;
+  /// `top` until SIGINT or SIGTERM. Call it before there are other threads.
   /// @returns exit_ok; peer_unreachable with one sentence about a node that cannot be reached
   result<int> perform() const;
 
 private:
+  result<int> show_status() const;
+
+  result<int> show_activity() const;
+
   CLI::App* node_ = nullptr;
+  CLI::App* top_ = nullptr;
   std::string socket_;
   duration timeout_ = std::chrono::seconds{5};
   bool json_ = false;
+  duration interval_ = std::chrono::seconds{1};
 };
 
 } // namespace hicache

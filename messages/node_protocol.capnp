@@ -80,6 +80,15 @@ struct NodeClient {
   leasedBytes @3 :UInt64;
   pages @4 :UInt64;
   requests @5 :UInt64;
+  traffic @6 :ClientTraffic;
+}
+
+struct ClientTraffic {
+  pagesWritten @0 :UInt64;
+  bytesWritten @1 :UInt64;
+  pagesWanted @2 :UInt64;
+  pagesFound @3 :UInt64;
+  bytesFound @4 :UInt64;
 }
 
 struct NodeStatus {

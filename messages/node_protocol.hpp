@@ -137,6 +137,19 @@ struct page_prefetch {
   friend bool operator==(const page_prefetch&, const page_prefetch&) = default;
 };
 
+/// What went between a node and its clients since the beginning. Bytes are those of objects.
+struct client_traffic {
+  /// Pages that clients wrote and committed.
+  uint64_t pages_written = 0;
+  uint64_t bytes_written = 0;
+  /// Pages that clients looked up, and those of them that were leased.
+  uint64_t pages_wanted = 0;
+  uint64_t pages_found = 0;
+  uint64_t bytes_found = 0;
+
+  friend bool operator==(const client_traffic&, const client_traffic&) = default;
+};
+
 /// A client as people see it.
 struct node_client_state {
   /// Numbered by the node in the order in which they came.
@@ -148,6 +161,7 @@ struct node_client_state {
   uint64_t pages = 0;
   /// Open requests.
   uint64_t requests = 0;
+  client_traffic traffic;
 
   friend bool operator==(const node_client_state&, const node_client_state&) = default;
 };

@@ -53,6 +53,22 @@ void read_complete(schema::CompletePage::Reader from, complete_page& x) {
   x.checksum = from.getChecksum();
 }
 
+void write_traffic(const client_traffic& x, schema::ClientTraffic::Builder to) {
+  to.setPagesWritten(x.pages_written);
+  to.setBytesWritten(x.bytes_written);
+  to.setPagesWanted(x.pages_wanted);
+  to.setPagesFound(x.pages_found);
+  to.setBytesFound(x.bytes_found);
+}
+
+void read_traffic(schema::ClientTraffic::Reader from, client_traffic& x) {
+  x.pages_written = from.getPagesWritten();
+  x.bytes_written = from.getBytesWritten();
+  x.pages_wanted = from.getPagesWanted();
+  x.pages_found = from.getPagesFound();
+  x.bytes_found = from.getBytesFound();
+}
+
 void write_client(const node_client_state& x, schema::NodeClient::Builder to) {
   to.setClient(x.client);
   write(x.info, to.initInfo());
@@ -60,6 +76,7 @@ void write_client(const node_client_state& x, schema::NodeClient::Builder to) {
   to.setLeasedBytes(x.leased_bytes);
   to.setPages(x.pages);
   to.setRequests(x.requests);
+  write_traffic(x.traffic, to.initTraffic());
 }
 
 void read_client(schema::NodeClient::Reader from, node_client_state& x) {
@@ -69,6 +86,7 @@ void read_client(schema::NodeClient::Reader from, node_client_state& x) {
   x.leased_bytes = from.getLeasedBytes();
   x.pages = from.getPages();
   x.requests = from.getRequests();
+  read_traffic(from.getTraffic(), x.traffic);
 }
 
 } // namespace

@@ -204,8 +204,9 @@ TEST_F(NodeTest, ShowsItsClients) {
   store_as(second, {2});
   look_up_as(second, lookup({2, 3}));
   const auto all = status();
-  EXPECT_EQ(all.clients, (std::vector<node_client_state>{{1, {7, 70}, slot_bytes, 0, 1, 0},
-                                                         {2, {8, 80}, 0, slot_bytes, 1, 0}}));
+  EXPECT_EQ(all.clients,
+            (std::vector<node_client_state>{{1, {7, 70}, slot_bytes, 0, 1, 0, {}},
+                                            {2, {8, 80}, 0, slot_bytes, 1, 0, {1, 64, 2, 1, 64}}}));
   EXPECT_FALSE(all.has_more);
   EXPECT_EQ(all.capacity_bytes, memory_.size());
   EXPECT_EQ(all.used_bytes, 2 * slot_bytes);

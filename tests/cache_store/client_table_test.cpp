@@ -228,6 +228,21 @@ TEST_F(ClientTableTest, AClientThatLeavesLeavesNothingBehind) {
   EXPECT_FALSE(table.find(1));
 }
 
+TEST_F(ClientTableTest, TrafficIsCountedForEachClientAndOutlivesIt) {
+  const auto reservation = reserve(1, {10, 11});
+  EXPECT_EQ(table.counters().traffic, client_traffic{});
+  ASSERT_TRUE(table.commit(1, reservation, std::vector{key_of(11)}));
+  auto found = slots({1, 2, 3}, segment_slot::state::present);
+  found.list[1].what = segment_slot::state::full;
+  lease(1, found, lease_extent::prefix);
+  lease(2, found);
+  table.refuse(table.ask_to_read(2, 5).value());
+  EXPECT_EQ(table.clients()[0].traffic, (client_traffic{1, object, 3, 1, object}));
+  EXPECT_EQ(table.clients()[1].traffic, (client_traffic{0, 0, 3, 2, 2 * object}));
+  table.leave(1);
+  EXPECT_EQ(table.counters().traffic, (client_traffic{1, object, 6, 3, 3 * object}));
+}
+
 TEST_F(ClientTableTest, ARefusedRequestCostsNothing) {
   const auto request = ask_to_write(1, {10, 11});
   table.refuse(*request);

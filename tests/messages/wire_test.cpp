@@ -291,7 +291,9 @@ void fill(page_prefetch& x, random_engine& random) {
 void fill(node_client_state& x, random_engine& random) {
   fill(x.client, random);
   fill(x.info, random);
-  for (auto* field : {&x.reserved_bytes, &x.leased_bytes, &x.pages, &x.requests})
+  for (auto* field : {&x.reserved_bytes, &x.leased_bytes, &x.pages, &x.requests,
+                      &x.traffic.pages_written, &x.traffic.bytes_written, &x.traffic.pages_wanted,
+                      &x.traffic.pages_found, &x.traffic.bytes_found})
     fill(*field, random);
 }
 

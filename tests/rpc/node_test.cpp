@@ -81,7 +81,7 @@ node_actor::behavior_type run_node(node_actor::pointer self, std::shared_ptr<far
     },
     [](atom::status, const status_query& query) {
       auto answer = node_status{};
-      answer.clients.push_back({query.from, {1, 2}, 3, 4, 5, 6});
+      answer.clients.push_back({query.from, {1, 2}, 3, 4, 5, 6, {7, 8, 9, 10, 11}});
       return answer;
     },
     [](atom::tick) {},
@@ -148,7 +148,8 @@ TEST_F(NodeServingTest, EachRequestArrivesAndIsAnswered) {
   EXPECT_EQ(ask<page_totals>(*node, atom::corrupt_v, key_batch{{key_of(3)}}), (page_totals{1, 3}));
   const auto status = ask<node_status>(*node, atom::status_v, status_query{11, 1});
   ASSERT_TRUE(status) << to_string(status.error());
-  EXPECT_EQ(status->clients, (std::vector<node_client_state>{{11, {1, 2}, 3, 4, 5, 6}}));
+  EXPECT_EQ(status->clients,
+            (std::vector<node_client_state>{{11, {1, 2}, 3, 4, 5, 6, {7, 8, 9, 10, 11}}}));
 }
 
 TEST_F(NodeServingTest, RefusalsAreAnswered) {

@@ -178,6 +178,34 @@ class NodeTest(WithNode):
         self.assertEqual(nobody.returncode, 2)
         self.assertIn("nobody", nobody.stderr)
 
+    def test_top_shows_what_clients_do_until_it_is_stopped(self):
+        for end in (signal.SIGINT, signal.SIGTERM):
+            node, path = self.start_node(name=f"node{end}")
+            top = self.start([BIN / "hicachectl", "node", "top", "--interval", "200ms", "--socket", path], f"top{end}")
+            top.wait_for(r"0 clients write 0 B")
+            client = self.start_client(path, "reserve", f"client{end}")
+            top.wait_for(r"1 clients write 4\d\d\.\d KiB")
+            client.kill()
+            self.store(path)
+            top.wait_for(r"each second: [\d.]+ of [\d.]+ pages found, (?!0\.0 )[\d.]+ written")
+            top.process.send_signal(end)
+            self.assertEqual(top.wait(20), 0, top.text())
+            node.terminate()
+            self.assertEqual(node.wait(20), 0, node.text())
+        self.assert_all_gone(top)
+
+    def test_top_outlives_a_restart_of_the_node(self):
+        node, path = self.start_node()
+        top = self.start([BIN / "hicachectl", "node", "top", "--interval", "200ms", "--socket", path], "top")
+        top.wait_for("each second")
+        node.kill()
+        top.wait_for("(?m)^peer_unreachable")
+        shown = top.out.read_text().count("each second")
+        self.start_node(name="again")
+        self.wait_until(lambda: top.out.read_text().count("each second") > shown, top.text())
+        top.terminate()
+        self.assertEqual(top.wait(20), 0, top.text())
+
     def test_the_container_file_names_the_package_of_each_library(self):
         if not shutil.which("dpkg-query") or not shutil.which("objdump"):
             self.skipTest("no Debian packages here")
