@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 # Units: how many of them one second, byte or token a second is.
-SCALES = {"Mtok/s": 1e-6, "us": 1e6, "B": 1}
+SCALES = {"Mtok/s": 1e-6, "us": 1e6, "B": 1, "GiB/s": 2**-30}
 
 
 @dataclass
@@ -73,6 +73,11 @@ ROWS = [
     Row("memory of one page more, on both tiers, named", "memory_of_pages/everywhere:bytes", "B", most=42),
     Row("actor: match and release, asked by an actor", "actor_match:time", "us", "actor_bare:time", most_ratio=3),
     Row("actor: match and release, asked by a thread", "blocking_match:time", "us", "blocking_bare:time"),
+    *(Row(f"node: {what}, {text}", f"node_{what}/{size}/threads:1:bytes", "GiB/s", f"node_memcpy/{size}/threads:1:bytes", least_ratio=0.8)
+      for what in ("put", "get", "view") for size, text in ((65536, "64 KiB"), (1048576, "1 MiB"))),
+    *(Row(f"node: {what}, {text}, four clients beside one", f"node_{what}/{size}/threads:4:bytes", "GiB/s", f"node_{what}/{size}/threads:1:bytes",
+          least_ratio=1)
+      for what in ("put", "get", "view") for size, text in ((65536, "64 KiB"), (1048576, "1 MiB"))),
 ]
 
 
@@ -143,7 +148,7 @@ def main():
         with open(path, encoding="utf-8") as file:
             results.append(json.load(file))
     medians = read_medians(results)
-    rows = [measure(row, medians) for row in ROWS] if medians else []
+    rows = [measure(row, medians) for row in ROWS if row.figure in medians]
     for result in results:
         rows += result.get("rows", [])
     print_table(rows)

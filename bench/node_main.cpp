@@ -1,0 +1,212 @@
+// What a node costs its clients: pages put, read in copies and read in place, beside memcpy of as
+// many bytes in the same run. All of it verifies, which memcpy does not.
+
+#include "backends/node_client.hpp"
+#include "launch/node_host.hpp"
+#include "launch/program.hpp"
+#include "messages/system_config.hpp"
+#include "rpc/network.hpp"
+
+#include <benchmark/benchmark.h>
+#include <caf/actor_system.hpp>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace hicache;
+using namespace std::chrono_literals;
+
+/// Memory of the node, and what is read of it again and again: more than caches of processors.
+constexpr auto node_bytes = uint64_t{1} << 30;
+constexpr auto read_bytes = uint64_t{128} << 20;
+
+/// Bytes of one call.
+constexpr auto batch_bytes = size_t{8} << 20;
+
+page_key key_of(uint64_t number) {
+  auto key = page_key{};
+  std::memcpy(key.bytes.data(), &number, sizeof(number));
+  return key;
+}
+
+/// A process of its own, as far as it and the node can tell.
+struct client_process {
+  system_config config;
+  caf::actor_system system{config};
+  rpc_network network{system, tls_files{}};
+  monotonic_clock clock;
+};
+
+struct node_process {
+  explicit node_process(const std::string& path) : address("unix:" + path) {
+    auto options = node_host_options{};
+    options.memory_bytes = node_bytes;
+    options.socket = path;
+    options.clock = &clock;
+    auto started = node_host::start(system, std::move(options));
+    if (!started) {
+      std::fprintf(stderr, "%s\n", started.error().detail.c_str());
+      std::exit(1);
+    }
+    host = std::move(*started);
+  }
+
+  system_config config;
+  caf::actor_system system{config};
+  monotonic_clock clock;
+  std::string address;
+  std::unique_ptr<node_host> host;
+};
+
+/// A client with a batch of pages and the memory for them.
+class pages_in_use {
+public:
+  pages_in_use(const node_process& node, size_t page_bytes)
+    : page_bytes_(page_bytes), bytes_(batch_bytes, std::byte{1}),
+      client_({&process_.system,
+               process_.network.node_connector(),
+               node.address,
+               {1, 7},
+               {},
+               &process_.clock}) {}
+
+  size_t count() const { return batch_bytes / page_bytes_; }
+
+  std::span<std::byte> page(size_t position) {
+    return std::span{bytes_}.subspan(position * page_bytes_, page_bytes_);
+  }
+
+  bool put(uint64_t first) {
+    auto pages = std::vector<page_write>{};
+    for (auto i = size_t{0}; i < count(); ++i)
+      pages.push_back({key_of(first + i), {}, {page(i)}});
+    return all_of(client_.put(pages, process_.clock.now() + 10s));
+  }
+
+  bool get(uint64_t first) {
+    auto pages = std::vector<page_read>{};
+    for (auto i = size_t{0}; i < count(); ++i)
+      pages.push_back({key_of(first + i), {page(i)}});
+    return all_of(client_.get(pages, process_.clock.now() + 10s));
+  }
+
+  bool view(uint64_t first) {
+    auto keys = std::vector<page_key>{};
+    for (auto i = size_t{0}; i < count(); ++i)
+      keys.push_back(key_of(first + i));
+    const auto seen = client_.view(keys, false, process_.clock.now() + 10s);
+    return seen && std::ranges::none_of(seen->pages(), [](const auto& x) { return x.empty(); });
+  }
+
+private:
+  static bool all_of(const std::vector<result<void>>& outcomes) {
+    return std::ranges::all_of(outcomes, [](const auto& x) { return x.has_value(); });
+  }
+
+  client_process process_;
+  size_t page_bytes_;
+  std::vector<std::byte> bytes_;
+  node_client client_;
+};
+
+/// Numbers that no page has had.
+std::atomic<uint64_t> next_number{1};
+
+void finish(benchmark::State& state) {
+  state.counters["bytes"] = benchmark::Counter(
+    static_cast<double>(state.iterations()) * batch_bytes, benchmark::Counter::kIsRate);
+}
+
+/// Copies between a batch and memory of the size that is read, page by page.
+void copy_pages(benchmark::State& state) {
+  const auto page_bytes = static_cast<size_t>(state.range(0));
+  auto batch = std::vector<std::byte>(batch_bytes, std::byte{1});
+  auto memory = std::vector<std::byte>(read_bytes, std::byte{2});
+  auto at = size_t{0};
+  for (auto _ : state) {
+    for (auto i = size_t{0}; i < batch_bytes; i += page_bytes)
+      std::memcpy(batch.data() + i, memory.data() + at + i, page_bytes);
+    benchmark::DoNotOptimize(batch.data());
+    benchmark::ClobberMemory();
+    at = (at + batch_bytes) % read_bytes;
+  }
+  finish(state);
+}
+
+void put_pages(benchmark::State& state, const node_process& node) {
+  auto use = pages_in_use{node, static_cast<size_t>(state.range(0))};
+  // Clients live long: each has seen all of the memory, and everything that is put evicts.
+  for (auto bytes = uint64_t{0}; bytes < node_bytes; bytes += batch_bytes)
+    use.put(next_number.fetch_add(use.count()));
+  for (auto _ : state)
+    if (!use.put(next_number.fetch_add(use.count()))) {
+      state.SkipWithError("not stored");
+      break;
+    }
+  finish(state);
+}
+
+template <class Read>
+void read_pages(benchmark::State& state, const node_process& node, Read read) {
+  auto use = pages_in_use{node, static_cast<size_t>(state.range(0))};
+  const auto pages = read_bytes / batch_bytes * use.count();
+  const auto first = next_number.fetch_add(pages);
+  for (auto number = first; number < first + pages; number += use.count())
+    if (!use.put(number))
+      return state.SkipWithError("not stored");
+  auto at = uint64_t{0};
+  for (auto _ : state) {
+    if (!read(use, first + at)) {
+      state.SkipWithError("not found");
+      break;
+    }
+    at = (at + use.count()) % pages;
+  }
+  finish(state);
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+  start_logging("warn", 0, 1);
+  auto folder = std::filesystem::temp_directory_path().string() + "/hicache-node-bench-XXXXXX";
+  if (::mkdtemp(folder.data()) == nullptr)
+    return 1;
+  {
+    const auto node = node_process{folder + "/socket"};
+    const auto add = [](const char* name, auto measured) {
+      for (const auto threads : {1, 4})
+        benchmark::RegisterBenchmark(name, measured)
+          ->Arg(64 << 10)
+          ->Arg(1 << 20)
+          ->Threads(threads)
+          ->UseRealTime();
+    };
+    add("node_memcpy", copy_pages);
+    add("node_put", [&node](benchmark::State& state) { put_pages(state, node); });
+    add("node_get", [&node](benchmark::State& state) {
+      read_pages(state, node, [](pages_in_use& x, uint64_t first) { return x.get(first); });
+    });
+    add("node_view", [&node](benchmark::State& state) {
+      read_pages(state, node, [](pages_in_use& x, uint64_t first) { return x.view(first); });
+    });
+    benchmark::Initialize(&argc, argv);
+    if (!benchmark::ReportUnrecognizedArguments(argc, argv))
+      benchmark::RunSpecifiedBenchmarks();
+  }
+  std::filesystem::remove_all(folder);
+  return 0;
+}
