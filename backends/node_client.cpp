@@ -116,16 +116,19 @@ result<node_client::attached_ptr> node_client::attach(time_point deadline) {
     node_view::attached_node{std::move(node), std::move(*memory)});
 }
 
-template <class Answer, class Time, class Verb, class Request>
-result<Answer> node_client::ask_node(const attached_ptr& node, Time timeout, Verb verb,
+template <class Answer, class Verb, class Request>
+result<Answer> node_client::ask_node(const attached_ptr& node, caf::timespan timeout, Verb verb,
                                      Request request) {
   auto answer = ask<Answer>(*options_.system, node->node, timeout, verb, std::move(request));
-  if (!answer && is_gone(answer.error())) {
-    const auto guard = std::lock_guard{mutex_};
-    if (attached_ == node)
-      attached_ = nullptr;
-  }
+  if (!answer && is_gone(answer.error()))
+    forget(node);
   return answer;
+}
+
+void node_client::forget(const attached_ptr& node) {
+  const auto guard = std::lock_guard{mutex_};
+  if (attached_ == node)
+    attached_ = nullptr;
 }
 
 std::vector<result<void>> node_client::put(std::span<const page_write> pages, time_point deadline) {
@@ -140,9 +143,11 @@ std::vector<result<void>> node_client::put(std::span<const page_write> pages, ti
                                                              + std::to_string(length) + " bytes"});
     wanted.pages.push_back({page.key, page.parent, static_cast<uint32_t>(length)});
   }
-  // An answer that comes too late would be a reservation that nobody ends before the connection
-  // does, so it is waited for: the node answers, or the connection ends.
-  auto got = ask_node<reserved_pages>(*node, caf::infinite, atom::reserve_v, std::move(wanted));
+  auto got = ask_node<reserved_pages>(*node, time_left(*options_.clock, deadline), atom::reserve_v,
+                                      std::move(wanted));
+  // An answer that comes too late is a reservation that nobody knows: it ends with the connection.
+  if (!got && got.error().code == ec::deadline_exceeded)
+    forget(*node);
   auto outcome = std::vector<result<void>>(pages.size());
   if (got && got->places.size() != pages.size())
     got = fail(ec::malformed_message, "the node answered for other pages");

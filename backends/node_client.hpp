@@ -6,6 +6,7 @@
 #include "transport/memory_sharing.hpp"
 
 #include <caf/actor_system.hpp>
+#include <caf/timespan.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -114,9 +115,12 @@ private:
   result<attached_ptr> attach(time_point deadline);
 
   /// Asks the node, and forgets it if that shows that it is gone.
-  /// @param timeout As in ask().
-  template <class Answer, class Time, class Verb, class Request>
-  result<Answer> ask_node(const attached_ptr& node, Time timeout, Verb verb, Request request);
+  template <class Answer, class Verb, class Request>
+  result<Answer> ask_node(const attached_ptr& node, caf::timespan timeout, Verb verb,
+                          Request request);
+
+  /// Has the next call attach anew; the connection ends with the last call and view that use it.
+  void forget(const attached_ptr& node);
 
   /// The bytes of a leased page, if they are in the memory.
   static std::span<const std::byte> object_at(const node_view::attached_node& node,
