@@ -41,7 +41,7 @@ result<void> choose_socket(const node_flags& flags, const service_manager& manag
   if (!opened)
     return tl::unexpected{opened.error()};
   options.opened = std::move(*opened);
-  options.socket = options.opened ? options.opened->where().host.substr(5) : flags.socket;
+  options.socket = options.opened ? options.opened->where().path() : flags.socket;
   if (options.opened && !flags.socket.empty())
     return fail(ec::invalid_argument, "--socket: the service manager has opened " + options.socket
                                         + " for this node; leave the flag out");

@@ -16,6 +16,9 @@ struct endpoint {
   uint16_t port = 0;
 
   bool is_path() const noexcept { return host.starts_with("unix:"); }
+
+  /// @pre is_path()
+  std::string path() const { return host.substr(5); }
 };
 
 /// @returns invalid_argument with a sentence that names the text.

@@ -28,9 +28,18 @@ inline constexpr size_t questions = 4096;
 /// exceeded by the answers to what was read before.
 inline constexpr size_t unsent_bytes = size_t{4} << 20;
 
+/// With so many bytes that it does not take a peer is closed: it asked for far more at once than
+/// anybody who reads answers does.
+inline constexpr size_t unsent_most_bytes = 16 * unsent_bytes;
+
 /// Connections that a process serves: each member of the largest cluster, and as many that only
 /// read or ask.
 inline constexpr size_t connections = 2 * hicache::limits::index_members;
+
+/// Connections of one process to a node: more than an engine has threads that would want their own,
+/// and a quarter of the clients that a node takes, so that one that forgets to close them leaves
+/// room for others.
+inline constexpr size_t connections_of_process = 256;
 
 /// Connections on which nothing was said yet. More than start at once, few enough that silent ones
 /// do not use up the process's file descriptors.

@@ -24,6 +24,12 @@ auto to_kj(std::chrono::nanoseconds time) {
   return time.count() * kj::NANOSECONDS;
 }
 
+/// Whether a peer leaves too much untaken, or for too long.
+bool is_deaf(capnp::TwoPartyVatNetwork& network) {
+  return network.getCurrentQueueSize() > rpc::limits::unsent_most_bytes
+         || network.getOutgoingMessageWaitTime() > to_kj(rpc::limits::peer_silence);
+}
+
 } // namespace
 
 /// What speaks Cap'n Proto with one peer.
@@ -44,6 +50,8 @@ struct rpc_dialogue {
 
 struct rpc_server::visitor {
   std::string name;
+  /// Of this machine, as in peer_process.
+  pid_t process = 0;
   kj::TimePoint since = kj::origin<kj::TimePoint>();
   std::list<visitor>::iterator at;
   /// True once it has said that it speaks this protocol.
@@ -111,15 +119,27 @@ void rpc_server::admit(kj::Own<kj::AsyncIoStream> stream) {
         .eagerlyEvaluate(nullptr);
 }
 
+void rpc_server::check_process(visitor& peer) {
+  const auto refuse = [](const std::string& why) {
+    kj::throwFatalException(
+      kj::Exception(kj::Exception::Type::FAILED, __FILE__, __LINE__, kj::heapString(why.c_str())));
+  };
+  const auto from = process_of(*peer.stream);
+  if (!from || from->user != ::geteuid())
+    refuse("it is of user " + (from ? std::to_string(from->user) : "unknown")
+           + ", and the socket is for " + std::to_string(::geteuid()));
+  const auto is_of_it = [&](const visitor& x) { return x.process == from->id && !x.is_gone; };
+  const auto open = static_cast<size_t>(std::ranges::count_if(visitors_, is_of_it));
+  if (from->id != 0 && open >= rpc::limits::connections_of_process)
+    refuse("process " + std::to_string(from->id) + " has " + std::to_string(open)
+           + " connections already");
+  peer.process = from->id;
+}
+
 kj::Promise<void> rpc_server::serve(visitor& peer) {
   tune(*peer.stream, admits_.silence);
   if (admits_.own_user_alone)
-    if (const auto user = peer_user(*peer.stream); user != ::geteuid()) {
-      const auto why = "it is of user " + (user ? std::to_string(*user) : "unknown")
-                       + ", and the socket is for " + std::to_string(::geteuid());
-      kj::throwFatalException(kj::Exception(kj::Exception::Type::FAILED, __FILE__, __LINE__,
-                                            kj::heapString(why.c_str())));
-    }
+    check_process(peer);
   auto ready = kj::Promise<identified_stream>{nullptr};
   if (tls_.is_used() && !admits_.own_user_alone) {
     auto keys = tls_.get();
@@ -148,9 +168,7 @@ kj::Promise<void> rpc_server::sweep() {
       continue;
     if (!peer.is_proven && now - peer.since > to_kj(rpc::limits::handshake_time))
       refuse(peer, "it does not say who it is");
-    else if (peer.dialogue.get() != nullptr
-             && peer.dialogue->network.getOutgoingMessageWaitTime()
-                  > to_kj(rpc::limits::peer_silence))
+    else if (peer.dialogue.get() != nullptr && is_deaf(peer.dialogue->network))
       refuse(peer, "it does not take what it is sent");
   }
   return loop_.timer().afterDelay(1 * kj::SECONDS).then([this] { return sweep(); });

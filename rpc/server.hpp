@@ -15,7 +15,8 @@ namespace hicache {
 struct rpc_admission {
   /// When a peer that is cut off is noticed.
   std::chrono::seconds silence;
-  /// At a path, without TLS, and only processes of the user that this one runs as.
+  /// At a path, without TLS, and only processes of the user that this one runs as, each with a
+  /// bounded number of connections.
   bool own_user_alone = false;
 };
 
@@ -41,10 +42,14 @@ private:
 
   void admit(kj::Own<kj::AsyncIoStream> stream);
 
+  /// Throws unless a process of this machine is let in.
+  void check_process(visitor& peer);
+
   /// Speaks with a peer until one of the two ends it.
   kj::Promise<void> serve(visitor& peer);
 
-  /// Closes what is silent, or does not take what it is sent. Again each second.
+  /// Closes what is silent, or does not take what it is sent. Again each second, which is how much
+  /// longer a bound may be exceeded.
   kj::Promise<void> sweep();
 
   /// Ends a connection, and says so.

@@ -70,7 +70,7 @@ socket_addresses look_up(const rpc::endpoint& where, int flags) {
 
 kj::Promise<socket_addresses> resolve(const rpc::endpoint& where) {
   if (where.is_path())
-    return socket_addresses{path_address(where.host.substr(5))};
+    return socket_addresses{path_address(where.path())};
   if (auto known = look_up(where, AI_NUMERICHOST); !known.empty())
     return known;
   // Names are looked up by a thread that nobody waits for.
@@ -139,8 +139,8 @@ result<listener> open_listener(const rpc::endpoint& where) {
     return fail(ec::invalid_argument, "cannot listen on " + to_string(where) + " (" + why
                                         + "); expected a free port of this machine");
   };
-  const auto addresses = where.is_path() ? socket_addresses{path_address(where.host.substr(5))}
-                                         : look_up(where, AI_PASSIVE);
+  const auto addresses
+    = where.is_path() ? socket_addresses{path_address(where.path())} : look_up(where, AI_PASSIVE);
   if (addresses.empty())
     return refuse("no machine has this name");
   const auto& at = addresses.front();
@@ -151,8 +151,8 @@ result<listener> open_listener(const rpc::endpoint& where) {
   // Reused at once after a crash: peers look for it where it was.
   const auto yes = 1;
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-  const auto is_bound = where.is_path() ? bind_path(fd, where.host.substr(5), at)
-                                        : bind(fd, at.get(), at.length) == 0;
+  const auto is_bound
+    = where.is_path() ? bind_path(fd, where.path(), at) : bind(fd, at.get(), at.length) == 0;
   if (!is_bound || ::listen(fd, backlog) != 0)
     return refuse(reason(errno));
   if (where.is_path())
@@ -179,7 +179,7 @@ void tune(kj::AsyncIoStream& stream, std::chrono::seconds silence) {
   set_option(stream, IPPROTO_TCP, TCP_USER_TIMEOUT, 1000 * seconds);
 }
 
-std::optional<uid_t> peer_user(kj::AsyncIoStream& stream) {
+std::optional<peer_process> process_of(kj::AsyncIoStream& stream) {
   auto credentials = ucred{};
   auto length = kj::uint{sizeof(credentials)};
   try {
@@ -187,7 +187,7 @@ std::optional<uid_t> peer_user(kj::AsyncIoStream& stream) {
   } catch (const kj::Exception&) {
     return std::nullopt;
   }
-  return credentials.uid;
+  return peer_process{credentials.uid, credentials.pid};
 }
 
 std::string peer_name(kj::AsyncIoStream& stream) {

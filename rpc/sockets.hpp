@@ -24,9 +24,15 @@ result<listener> open_listener(const rpc::endpoint& where);
 /// noticed within `silence`, whether this side sends or not.
 void tune(kj::AsyncIoStream& stream, std::chrono::seconds silence);
 
-/// The user of the process at the other end of a connection on this machine; nothing if the system
-/// does not say.
-std::optional<uid_t> peer_user(kj::AsyncIoStream& stream);
+/// A process at the other end of a connection on this machine.
+struct peer_process {
+  uid_t user = 0;
+  /// 0 if this process cannot see it, as one in a container of its own.
+  pid_t id = 0;
+};
+
+/// Who it was that connected; nothing if the system does not say.
+std::optional<peer_process> process_of(kj::AsyncIoStream& stream);
 
 /// Whom a connection leads to, for people.
 std::string peer_name(kj::AsyncIoStream& stream);

@@ -1,13 +1,18 @@
 // A node at a path, and processes that ask it.
 
 #include "base/limits.hpp"
+#include "rpc/limits.hpp"
+#include "rpc/services.hpp"
 #include "tests/rpc/process.hpp"
 
 #include <caf/actor_cast.hpp>
 #include <caf/scoped_actor.hpp>
 #include <caf/send.hpp>
 #include <caf/typed_event_based_actor.hpp>
+#include <caf/typed_response_promise.hpp>
+#include <capnp/rpc-twoparty.h>
 #include <gtest/gtest.h>
+#include <kj/async-io.h>
 
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -24,6 +29,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace hicache {
 namespace {
@@ -37,13 +43,21 @@ page_key key_of(uint8_t number) {
   return key;
 }
 
-/// That a client is gone.
-struct farewell {
+/// What a node sees of its clients.
+struct sightings_of_clients {
+  /// That one is gone.
   std::promise<void> lost;
+  std::vector<caf::typed_response_promise<node_status>> waiting;
 };
 
+/// Asks for a long answer, which comes when so many have asked for it.
+status_query query_together(uint64_t count) {
+  return {count, limits::node_clients};
+}
+
 /// Answers with what shows that the question arrived.
-node_actor::behavior_type run_node(node_actor::pointer self, std::shared_ptr<farewell> seen) {
+node_actor::behavior_type run_node(node_actor::pointer self,
+                                   std::shared_ptr<sightings_of_clients> seen) {
   static_cast<caf::scheduled_actor*>(self)->set_down_handler(
     [seen](const caf::down_msg&) { seen->lost.set_value(); });
   return {
@@ -79,8 +93,16 @@ node_actor::behavior_type run_node(node_actor::pointer self, std::shared_ptr<far
     [](atom::corrupt, const key_batch& keys) {
       return page_totals{keys.keys.size(), 3};
     },
-    [](atom::status, const status_query& query) {
+    [self, seen](atom::status, const status_query& query) -> caf::result<node_status> {
       auto answer = node_status{};
+      if (query == query_together(query.from)) {
+        auto promise = seen->waiting.emplace_back(self->make_response_promise<node_status>());
+        answer.clients.resize(limits::node_clients);
+        if (seen->waiting.size() == query.from)
+          for (auto& one : seen->waiting)
+            one.deliver(answer);
+        return promise;
+      }
       answer.clients.push_back({query.from, {1, 2}, 3, 4, 5, 6, {7, 8, 9, 10, 11}});
       return answer;
     },
@@ -121,7 +143,7 @@ protected:
     return ask_of<Answer>(*client_, to, std::move(args)...);
   }
 
-  std::shared_ptr<farewell> seen_ = std::make_shared<farewell>();
+  std::shared_ptr<sightings_of_clients> seen_ = std::make_shared<sightings_of_clients>();
   std::string folder_;
   std::string path_;
   std::unique_ptr<process> server_;
@@ -217,6 +239,79 @@ TEST_F(NodeServingTest, ProcessesOfOtherUsersAreRefusedEvenIfTheyCanOpenTheSocke
     GTEST_SKIP() << "no other user here";
   EXPECT_EQ(WEXITSTATUS(status), 0);
   EXPECT_TRUE(connect(*client_, path_)) << "its own user's are not";
+}
+
+TEST_F(NodeServingTest, AProcessHasABoundedNumberOfConnections) {
+  auto open = std::vector<node_actor>{};
+  while (open.size() < rpc::limits::connections_of_process) {
+    auto node = connect(*client_, path_);
+    ASSERT_TRUE(node) << to_string(node.error());
+    open.push_back(std::move(*node));
+  }
+  EXPECT_FALSE(connect(*client_, path_));
+  open.pop_back();
+  const auto end = std::chrono::steady_clock::now() + 20s;
+  while (!connect(*client_, path_))
+    ASSERT_LT(std::chrono::steady_clock::now(), end) << "one that was closed counts still";
+}
+
+/// Reads slowly, once it is told to.
+class slow_stream final : public kj::AsyncIoStream {
+public:
+  slow_stream(kj::Own<kj::AsyncIoStream> inner, kj::Timer& timer)
+    : inner_(kj::mv(inner)), timer_(timer) {}
+
+  kj::Promise<size_t> tryRead(void* to, size_t least, size_t most) override {
+    if (!is_slow)
+      return inner_->tryRead(to, least, most);
+    return timer_.afterDelay(50 * kj::MILLISECONDS).then([this, to, least] {
+      return inner_->tryRead(to, least, least);
+    });
+  }
+
+  kj::Promise<void> write(const void* bytes, size_t size) override {
+    return inner_->write(bytes, size);
+  }
+
+  kj::Promise<void> write(kj::ArrayPtr<const kj::ArrayPtr<const kj::byte>> pieces) override {
+    return inner_->write(pieces);
+  }
+
+  kj::Promise<void> whenWriteDisconnected() override { return inner_->whenWriteDisconnected(); }
+
+  void shutdownWrite() override { inner_->shutdownWrite(); }
+
+  bool is_slow = false;
+
+private:
+  kj::Own<kj::AsyncIoStream> inner_;
+  kj::Timer& timer_;
+};
+
+TEST_F(NodeServingTest, APeerThatAsksForMuchMoreThanItReadsIsClosed) {
+  constexpr auto questions = 1000;
+  auto io = kj::setupAsyncIo();
+  auto& timer = io.provider->getTimer();
+  auto address
+    = io.provider->getNetwork().parseAddress(("unix:" + path_).c_str()).wait(io.waitScope);
+  auto stream = slow_stream{address->connect().wait(io.waitScope), timer};
+  auto client = capnp::TwoPartyClient{stream};
+  auto hello = client.bootstrap().castAs<schema::Process>().helloRequest();
+  write_hello(hello);
+  auto node = hello.send().wait(io.waitScope).getNode();
+  stream.is_slow = true;
+  auto answers = std::vector<kj::Promise<void>>{};
+  for (auto i = 0; i < questions; ++i) {
+    auto question = node.statusRequest();
+    const auto query = query_together(questions);
+    question.setFrom(query.from);
+    question.setMost(query.most);
+    answers.push_back(question.send().ignoreResult().eagerlyEvaluate([](kj::Exception&&) {}));
+  }
+  auto closed = stream.whenWriteDisconnected().then([] { return true; });
+  auto late = timer.afterDelay(20 * kj::SECONDS).then([] { return false; });
+  EXPECT_TRUE(closed.exclusiveJoin(kj::mv(late)).wait(io.waitScope))
+    << "its answers would be kept for minutes";
 }
 
 } // namespace

@@ -4,7 +4,6 @@ import base64
 import getpass
 import json
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -12,19 +11,12 @@ import urllib.error
 import urllib.request
 
 from certificates import Authority
-from harness import BIN, SMALL_KV, SystemTest, cached, main, write_trace
+from harness import BIN, SMALL_KV, SystemTest, cached, free_port, main, write_trace
 
 # Debian installs dnsmasq where not everybody looks.
 DNSMASQ = shutil.which("dnsmasq") or "/usr/sbin/dnsmasq"
 
 SERVICE = "_hicache._tcp.hicache.test"
-
-
-def free_port():
-    """A port that nobody uses at the moment: these servers cannot say which one they were given."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class DiscoveryTest(SystemTest):

@@ -7,6 +7,7 @@ import random
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,13 @@ SMALL_KV = ["--layers", "1", "--head-dim", "4"]
 
 # Whose KV it is that hicache-replay makes up, for the programs that have to be told.
 REPLAYED_MODEL = ["--model-id", "hicache-kv-pattern-1"]
+
+
+def free_port():
+    """A port that nobody uses at the moment, for servers that cannot say which one they were given."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 class Program:

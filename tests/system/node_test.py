@@ -14,15 +14,7 @@ import time
 import unittest
 import urllib.request
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from harness import BIN, ROOT, SystemTest  # noqa: E402
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
-
+from harness import BIN, ROOT, SystemTest, free_port, main
 
 CLIENT = os.environ["HICACHE_FAULTY_NODE_CLIENT"]
 
@@ -39,7 +31,7 @@ class WithNode(SystemTest):
 
     def store(self, path):
         """A client as it should be: what it stores it reads."""
-        client = self.start_client(path, "store")
+        client = self.start_client(path, "store", f"store{len(self.programs)}")
         self.assertEqual(client.wait(60), 0, client.text())
 
     def status(self, path):
@@ -135,14 +127,26 @@ class NodeTest(WithNode):
 
     def test_a_thousand_clients(self):
         _, path = self.start_node()
-        crowd = self.start_client(path, "crowd")
-        crowd.wait_for("all are served", seconds=120)
+        crowds = []
+        for i in range(4):
+            crowds.append(self.start_client(path, "crowd", f"crowd{i}"))
+            crowds[i].wait_for("all are served", seconds=120)
+        one_more = self.start_client(path, "store")
+        self.assertNotEqual(one_more.wait(60), 0, one_more.text())
+        self.assertIn("too many clients", one_more.text())
         seen = self.status(path)
         self.assertEqual(len(seen["clients"]), 1024)
         self.assertEqual(seen["refused"], 1)
-        crowd.kill()
+        for crowd in crowds:
+            crowd.kill()
         self.wait_until(lambda: not self.status(path)["clients"], "the node still has clients")
         self.store(path)
+
+    def test_one_process_does_not_take_the_places_of_all_others(self):
+        node, path = self.start_node()
+        self.start_client(path, "crowd").wait_for("all are served", seconds=120)
+        self.store(path)
+        self.assertIn("has 256 connections already", node.text())
 
     @unittest.skipIf(os.geteuid() != 0, "only root can become another user")
     def test_other_users_are_refused_even_if_they_can_open_the_socket(self):
@@ -336,4 +340,4 @@ class ServiceTest(WithNode):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    main()
