@@ -51,9 +51,10 @@ struct client_process {
 };
 
 struct node_process {
-  explicit node_process(const std::string& path) : address("unix:" + path) {
+  explicit node_process(const std::string& path, uint64_t bytes = node_bytes)
+    : address("unix:" + path) {
     auto options = node_host_options{};
-    options.memory_bytes = node_bytes;
+    options.memory_bytes = bytes;
     options.socket = path;
     options.clock = &clock;
     auto started = node_host::start(system, std::move(options));
@@ -71,17 +72,17 @@ struct node_process {
   std::unique_ptr<node_host> host;
 };
 
+node_client_options options_for(client_process& process, const node_process& node) {
+  return {&process.system, process.network.node_connector(), node.address, {1, 7}, {},
+          &process.clock};
+}
+
 /// A client with a batch of pages and the memory for them.
 class pages_in_use {
 public:
   pages_in_use(const node_process& node, size_t page_bytes)
     : page_bytes_(page_bytes), bytes_(batch_bytes, std::byte{1}),
-      client_({&process_.system,
-               process_.network.node_connector(),
-               node.address,
-               {1, 7},
-               {},
-               &process_.clock}) {}
+      client_(options_for(process_, node)) {}
 
   size_t count() const { return batch_bytes / page_bytes_; }
 
@@ -178,6 +179,26 @@ void read_pages(benchmark::State& state, const node_process& node, Read read) {
   finish(state);
 }
 
+/// A client from its first connection until it has the memory.
+void attach_client(benchmark::State& state, const std::string& path) {
+  const auto node = node_process{path, static_cast<uint64_t>(state.range(0)) << 30};
+  for (auto _ : state) {
+    state.PauseTiming();
+    auto process = std::make_unique<client_process>();
+    auto client = std::make_unique<node_client>(options_for(*process, node));
+    state.ResumeTiming();
+    const auto attached = client->connect(process->clock.now() + 10s);
+    state.PauseTiming();
+    client.reset();
+    process.reset();
+    if (!attached) {
+      state.SkipWithError("not attached");
+      break;
+    }
+    state.ResumeTiming();
+  }
+}
+
 } // namespace
 
 int main(int argc, char** argv) {
@@ -203,6 +224,13 @@ int main(int argc, char** argv) {
     add("node_view", [&node](benchmark::State& state) {
       read_pages(state, node, [](pages_in_use& x, uint64_t first) { return x.view(first); });
     });
+    benchmark::RegisterBenchmark(
+      "node_attach",
+      [path = folder + "/other"](benchmark::State& state) { attach_client(state, path); })
+      ->Arg(1)
+      ->Arg(8)
+      ->Iterations(20)
+      ->UseRealTime();
     benchmark::Initialize(&argc, argv);
     if (!benchmark::ReportUnrecognizedArguments(argc, argv))
       benchmark::RunSpecifiedBenchmarks();

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 # Units: how many of them one second, byte or token a second is.
-SCALES = {"Mtok/s": 1e-6, "us": 1e6, "B": 1, "GiB/s": 2**-30}
+SCALES = {"Mtok/s": 1e-6, "us": 1e6, "ms": 1e3, "B": 1, "GiB/s": 2**-30}
 
 
 @dataclass
@@ -78,6 +78,8 @@ ROWS = [
     *(Row(f"node: {what}, {text}, four clients beside one", f"node_{what}/{size}/threads:4:bytes", "GiB/s", f"node_{what}/{size}/threads:1:bytes",
           least_ratio=1)
       for what in ("put", "get", "view") for size, text in ((65536, "64 KiB"), (1048576, "1 MiB"))),
+    Row("node: attach, memory of 1 GiB", "node_attach/1:time", "ms", most=200),
+    Row("node: attach, memory of 8 GiB", "node_attach/8:time", "ms", "node_attach/1:time", most=200),
 ]
 
 
