@@ -70,10 +70,11 @@ result<void> node_host::serve() {
 }
 
 bool node_host::answers(duration within) const {
-  const auto time = caf::timespan{within};
+  const auto deadline = options_.clock->now() + within;
+  const auto left = [&] { return time_left(*options_.clock, deadline); };
   return network_->answers(within)
-         && ask<node_status>(system_, node_, time, atom::status_v, status_query{0, 1})
-         && ask<segment_slots>(system_, member_->segment(), time, atom::hold_v, segment_holds{});
+         && ask<node_status>(system_, node_, left(), atom::status_v, status_query{0, 1})
+         && ask<segment_slots>(system_, member_->segment(), left(), atom::hold_v, segment_holds{});
 }
 
 node_host::~node_host() {

@@ -46,7 +46,8 @@ public:
 
   const node_actor& actor() const noexcept { return node_; }
 
-  /// Whether all that clients wait for does its work: the network, the node and its segment.
+  /// Whether all that clients wait for does its work within that time: the network, the node and
+  /// its segment. Blocks for as long.
   bool answers(duration within) const;
 
 private:
