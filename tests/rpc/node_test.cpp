@@ -255,17 +255,19 @@ TEST_F(NodeServingTest, AProcessHasABoundedNumberOfConnections) {
     ASSERT_LT(std::chrono::steady_clock::now(), end) << "one that was closed counts still";
 }
 
-/// Reads slowly, once it is told to.
+/// Reads no more than 24 MB a second, once it is told to.
 class slow_stream final : public kj::AsyncIoStream {
 public:
   slow_stream(kj::Own<kj::AsyncIoStream> inner, kj::Timer& timer)
     : inner_(kj::mv(inner)), timer_(timer) {}
 
   kj::Promise<size_t> tryRead(void* to, size_t least, size_t most) override {
+    auto read = inner_->tryRead(to, least, most);
     if (!is_slow)
-      return inner_->tryRead(to, least, most);
-    return timer_.afterDelay(50 * kj::MILLISECONDS).then([this, to, least] {
-      return inner_->tryRead(to, least, least);
+      return read;
+    return read.then([this](size_t count) {
+      return timer_.afterDelay(static_cast<int64_t>(count) * 1000 / 24 * kj::NANOSECONDS)
+        .then([count] { return count; });
     });
   }
 
@@ -289,6 +291,7 @@ private:
 };
 
 TEST_F(NodeServingTest, APeerThatAsksForMuchMoreThanItReadsIsClosed) {
+  // 130 MB of answers: the peer would have them before it counts as silent.
   constexpr auto questions = 1000;
   auto io = kj::setupAsyncIo();
   auto& timer = io.provider->getTimer();
