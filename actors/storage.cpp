@@ -187,11 +187,13 @@ void storage_state::finish(const storage_completion& completion) {
 void storage_state::expire() {
   timer.reset();
   const auto now = options->clock->now();
-  while (!deadlines.empty() && deadlines.begin()->first <= now) {
-    const auto ticket = deadlines.begin()->second;
-    deadlines.erase(deadlines.begin());
+  auto late_ones = std::set<uint64_t, std::greater<>>{};
+  for (; !deadlines.empty() && deadlines.begin()->first <= now; deadlines.erase(deadlines.begin()))
+    late_ones.insert(deadlines.begin()->second);
+  // The newest first: those that wait are withdrawn before a thread is started instead of one that
+  // is stuck, and would begin them.
+  for (const auto ticket : late_ones)
     answer_late(ticket, calls.at(ticket));
-  }
   const auto is_over = [&](const auto& waiting) { return waiting.first <= now; };
   for (auto& [until, promise] : wondering)
     if (until <= now)
