@@ -46,14 +46,6 @@ duration wait_of(uint64_t milliseconds) {
     std::min<uint64_t>(milliseconds, std::chrono::milliseconds{limits::node_wait_time}.count())};
 }
 
-segment_slots slots_with(const segment_slots& slots, segment_slot::state what) {
-  auto found = segment_slots{};
-  for (const auto& slot : slots.list)
-    if (slot.what == what)
-      found.list.push_back(slot);
-  return found;
-}
-
 } // namespace
 
 // -- clients ------------------------------------------------------------------
@@ -171,12 +163,7 @@ caf::result<leased_pages> node_state::look_up(const page_lookup& wanted) {
   const auto longest
     = static_cast<uint64_t>(std::chrono::milliseconds{limits::node_lease_time}.count());
   const auto lease_ms = wanted.lease_ms == 0 ? longest : std::min(wanted.lease_ms, longest);
-  auto found = std::make_shared<search>();
-  found->request = *request;
-  found->who = *clients->find(client);
-  found->keys = wanted.keys;
-  found->is_chain = wanted.is_chain;
-  found->deadline = options.clock->now() + wait_of(wanted.wait_ms);
+  auto found = open_search(client, *request, wanted, promise);
   found->then = [this, promise, lease_ms](search& all) mutable {
     const auto extent = all.is_chain ? lease_extent::prefix : lease_extent::all;
     const auto until = options.clock->now() + std::chrono::milliseconds{lease_ms};
@@ -187,10 +174,6 @@ caf::result<leased_pages> node_state::look_up(const page_lookup& wanted) {
       answer.places.push_back(place_to_read(slot));
     keep_ticking();
     promise.deliver(std::move(answer));
-  };
-  found->otherwise = [this, promise, number = *request](const caf::error& err) mutable {
-    clients->refuse(number);
-    promise.deliver(err);
   };
   find(found);
   return promise;
@@ -211,25 +194,16 @@ caf::result<page_totals> node_state::prefetch(const page_prefetch& wanted) {
   if (!request)
     return to_caf(request.error());
   auto promise = self->make_response_promise<page_totals>();
-  auto found = std::make_shared<search>();
-  found->request = *request;
-  found->who = *clients->find(client);
-  found->keys = wanted.keys;
-  found->is_chain = wanted.is_chain;
-  found->deadline = options.clock->now() + wait_of(wanted.wait_ms);
+  auto found = open_search(client, *request, wanted, promise);
   found->then = [this, promise](search& all) mutable {
     clients->refuse(all.request); // Nothing is leased.
-    auto here = slots_with(all.slots, segment_slot::state::present);
+    auto here = slots_in(all.slots, segment_slot::state::present);
     auto totals = totals_of(here);
     for (const auto& slot : all.slots.list)
       if (slot.what != segment_slot::state::present)
         totals.left_out.push_back(slot.key);
     end_holds(std::move(here));
     promise.deliver(std::move(totals));
-  };
-  found->otherwise = [this, promise, number = *request](const caf::error& err) mutable {
-    clients->refuse(number);
-    promise.deliver(err);
   };
   find(found);
   return promise;
@@ -262,6 +236,22 @@ void node_state::inspect(const std::shared_ptr<inspection>& doubtful) {
           });
 }
 
+template <class Wanted, class Promise>
+node_state::search_ptr node_state::open_search(client_id client, uint64_t request,
+                                               const Wanted& wanted, Promise promise) {
+  auto opened = std::make_shared<search>();
+  opened->request = request;
+  opened->who = *clients->find(client);
+  opened->keys = wanted.keys;
+  opened->is_chain = wanted.is_chain;
+  opened->deadline = options.clock->now() + wait_of(wanted.wait_ms);
+  opened->otherwise = [this, promise, request](const caf::error& err) mutable {
+    clients->refuse(request);
+    promise.deliver(err);
+  };
+  return opened;
+}
+
 void node_state::find(const search_ptr& wanted) {
   for (const auto& key : wanted->keys)
     wanted->slots.list.push_back({key});
@@ -291,7 +281,7 @@ void node_state::hold_missing(const search_ptr& wanted, std::function<void()> th
     then();
   };
   auto on_error = [this, wanted](const caf::error& err) {
-    end_holds(slots_with(wanted->slots, segment_slot::state::present));
+    end_holds(slots_in(wanted->slots, segment_slot::state::present));
     wanted->otherwise(err);
   };
   self->request(options.segment, caf::infinite, atom::hold_v, std::move(holds))

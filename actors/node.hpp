@@ -101,6 +101,11 @@ struct node_state {
   /// clients ask it meanwhile comes in between.
   void inspect(const std::shared_ptr<inspection>& doubtful);
 
+  /// @param wanted A page_lookup or page_prefetch.
+  /// @param promise Told if the segment fails; the request is refused then.
+  template <class Wanted, class Promise>
+  search_ptr open_search(client_id client, uint64_t request, const Wanted& wanted, Promise promise);
+
   /// Has the segment hold what it has of the keys, then fetches the others if there is time.
   void find(const search_ptr& wanted);
 

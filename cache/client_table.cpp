@@ -64,14 +64,6 @@ void append(segment_slots& to, const segment_slots& slots) {
   to.list.insert(to.list.end(), slots.list.begin(), slots.list.end());
 }
 
-segment_slots slots_in(const segment_slots& slots, segment_slot::state what) {
-  auto found = segment_slots{};
-  for (const auto& slot : slots.list)
-    if (slot.what == what)
-      found.list.push_back(slot);
-  return found;
-}
-
 uint64_t object_bytes(const segment_slots& slots) {
   auto bytes = uint64_t{0};
   for (const auto& slot : slots.list)
@@ -104,6 +96,14 @@ result<void> check_pages(const segment_pages& pages) {
 }
 
 } // namespace
+
+segment_slots slots_in(const segment_slots& slots, segment_slot::state what) {
+  auto found = segment_slots{};
+  for (const auto& slot : slots.list)
+    if (slot.what == what)
+      found.list.push_back(slot);
+  return found;
+}
 
 /// Invariants:
 /// - the tallies and numbers of requests of clients, tenants and all are the sums of what the

@@ -63,6 +63,9 @@ struct granted_lease {
   segment_slots surplus;
 };
 
+/// The slots of this state, in order.
+segment_slots slots_in(const segment_slots& slots, segment_slot::state what);
+
 /// Where a client stands, for people.
 struct client_state {
   client_id client = 0;
