@@ -236,6 +236,38 @@ void node_state::inspect(const std::shared_ptr<inspection>& doubtful) {
           });
 }
 
+caf::result<page_totals> node_state::remove(const key_batch& unwanted) {
+  const auto client = sender();
+  const auto request = clients->ask_to_read(client, unwanted.keys.size());
+  if (!request)
+    return to_caf(request.error());
+  auto promise = self->make_response_promise<page_totals>();
+  auto on_error = [this, promise, number = *request](caf::error& err) mutable {
+    clients->refuse(number);
+    promise.deliver(std::move(err));
+  };
+  // Held, so that what is removed is what the client's namespace has.
+  auto on_held = [this, promise, number = *request, on_error](const segment_slots& slots) mutable {
+    clients->refuse(number); // Nothing is leased.
+    auto here = slots_in(slots, segment_slot::state::present);
+    auto keys = std::vector<page_key>{};
+    for (const auto& slot : here.list)
+      keys.push_back(slot.key);
+    auto on_removed
+      = [promise, totals = totals_of(here)](atom::ok) mutable { promise.deliver(totals); };
+    self
+      ->request(options.segment, caf::infinite, atom::remove_v,
+                std::make_shared<const std::vector<page_key>>(std::move(keys)))
+      .then(std::move(on_removed), std::move(on_error));
+    end_holds(std::move(here));
+  };
+  self
+    ->request(options.segment, caf::infinite, atom::hold_v,
+              segment_holds{clients->find(client)->fingerprint, unwanted.keys})
+    .then(std::move(on_held), on_error);
+  return promise;
+}
+
 template <class Wanted, class Promise>
 node_state::search_ptr node_state::open_search(client_id client, uint64_t request,
                                                const Wanted& wanted, Promise promise) {
@@ -387,6 +419,7 @@ node_actor::behavior_type node(node_actor::stateful_pointer<node_state> self,
     [self](atom::release, const client_ticket& which) { return self->state.release(which); },
     [self](atom::fetch, const page_prefetch& wanted) { return self->state.prefetch(wanted); },
     [self](atom::corrupt, const key_batch& doubtful) { return self->state.check(doubtful); },
+    [self](atom::remove, const key_batch& unwanted) { return self->state.remove(unwanted); },
     [self](atom::status, const status_query& query) { return self->state.status(query); },
     [self](atom::tick) { self->state.tick(); },
   };

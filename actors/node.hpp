@@ -58,6 +58,8 @@ struct node_state {
 
   caf::result<page_totals> check(const key_batch& doubtful);
 
+  caf::result<page_totals> remove(const key_batch& unwanted);
+
   node_status status(const status_query& query) const;
 
   void tick();

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <set>
 #include <utility>
 
 namespace hicache {
@@ -46,7 +47,7 @@ bool is_gone(const error& err) {
 
 node_view::node_view(node_view&& other) noexcept
   : from_(std::move(other.from_)), lease_(std::exchange(other.lease_, 0)), until_(other.until_),
-    pages_(std::move(other.pages_)) {}
+    pages_(std::move(other.pages_)), checksums_(std::move(other.checksums_)) {}
 
 node_view& node_view::operator=(node_view&& other) noexcept {
   if (this != &other) {
@@ -55,6 +56,7 @@ node_view& node_view::operator=(node_view&& other) noexcept {
     lease_ = std::exchange(other.lease_, 0);
     until_ = other.until_;
     pages_ = std::move(other.pages_);
+    checksums_ = std::move(other.checksums_);
   }
   return *this;
 }
@@ -67,6 +69,20 @@ void node_view::release() noexcept {
   // A node that is gone, or whose time is over, does not need to hear it.
   if (lease_ != 0)
     caf::anon_send(from_->node, atom::release_v, client_ticket{std::exchange(lease_, 0)});
+}
+
+result<void> node_view::copy(size_t position, std::span<const std::span<std::byte>> parts) const {
+  const auto& page = pages_[position];
+  if (page.empty())
+    return fail(ec::not_found);
+  auto length = size_t{0};
+  for (const auto& part : parts)
+    length += part.size();
+  if (length != page.size())
+    return fail(ec::invalid_argument, "the page has " + std::to_string(page.size()) + " bytes");
+  if (copy_object(page, parts) != checksums_[position])
+    return fail(ec::corrupt_page);
+  return {};
 }
 
 // -- client -------------------------------------------------------------------
@@ -82,7 +98,9 @@ result<void> node_client::connect(time_point deadline) {
 }
 
 result<node_client::attached_ptr> node_client::attached(time_point deadline) {
-  const auto guard = std::lock_guard{mutex_};
+  auto guard = std::unique_lock{mutex_, std::defer_lock};
+  if (!guard.try_lock_for(time_left(*options_.clock, deadline)))
+    return fail(ec::deadline_exceeded, "the node is being connected to");
   if (attached_)
     return attached_;
   if (next_try_ && options_.clock->now() < *next_try_)
@@ -123,6 +141,10 @@ result<Answer> node_client::ask_node(const attached_ptr& node, caf::timespan tim
   if (!answer && is_gone(answer.error()))
     forget(node);
   return answer;
+}
+
+caf::timespan node_client::patience(time_point deadline) const {
+  return time_left(*options_.clock, deadline) + limits::node_answer_slack;
 }
 
 void node_client::forget(const attached_ptr& node) {
@@ -188,10 +210,10 @@ result<leased_pages> node_client::look_up(const attached_ptr& node, std::span<co
                             is_chain,
                             milliseconds(options_.lease),
                             milliseconds(deadline - now)};
-  // The node answers by the deadline; a moment more, so that its answer is not lost on the way.
-  auto leased
-    = ask_node<leased_pages>(node, time_left(*options_.clock, deadline) + limits::node_answer_slack,
-                             atom::locate_v, std::move(wanted));
+  auto leased = ask_node<leased_pages>(node, patience(deadline), atom::locate_v, std::move(wanted));
+  // A lease that nobody knows ends with the connection, too.
+  if (!leased && leased.error().code == ec::deadline_exceeded)
+    forget(node);
   if (leased && leased->places.size() != keys.size())
     return fail(ec::malformed_message, "the node answered for other pages");
   return leased;
@@ -262,7 +284,7 @@ std::vector<result<void>> node_client::get(std::span<const page_read> pages, tim
 }
 
 result<node_view> node_client::view(std::span<const page_key> keys, bool is_chain,
-                                    time_point deadline) {
+                                    time_point deadline, page_check check) {
   const auto node = attached(deadline);
   if (!node)
     return tl::unexpected{node.error()};
@@ -276,6 +298,7 @@ result<node_view> node_client::view(std::span<const page_key> keys, bool is_chai
   seen.lease_ = leased->lease;
   seen.until_ = asked + std::chrono::milliseconds{leased->lease_ms};
   seen.pages_.resize(keys.size());
+  seen.checksums_.resize(keys.size());
   auto damaged = std::vector<page_key>{};
   for (auto i = size_t{0}; i < keys.size(); ++i) {
     const auto& place = leased->places[i];
@@ -283,28 +306,52 @@ result<node_view> node_client::view(std::span<const page_key> keys, bool is_chai
       continue;
     const auto object = std::array{object_at(**node, place)};
     const auto checksum = expected_checksum(**node, keys[i], place);
-    if (checksum && page_checksum(object) == *checksum)
+    if (checksum && (check == page_check::header || page_checksum(object) == *checksum)) {
       seen.pages_[i] = object[0];
-    else
+      seen.checksums_[i] = *checksum;
+    } else {
       damaged.push_back(keys[i]);
+    }
   }
   finish(**node, 0, std::move(damaged));
   return seen;
 }
 
-result<uint64_t> node_client::prefetch(std::span<const page_key> keys, bool is_chain,
-                                       time_point deadline) {
+result<std::vector<bool>> node_client::find(std::span<const page_key> keys, bool is_chain,
+                                            uint64_t wait_ms, time_point deadline) {
   const auto node = attached(deadline);
   if (!node)
     return tl::unexpected{node.error()};
-  auto wanted = page_prefetch{
-    {keys.begin(), keys.end()}, is_chain, milliseconds(deadline - options_.clock->now())};
-  const auto done
-    = ask_node<page_totals>(*node, time_left(*options_.clock, deadline) + limits::node_answer_slack,
-                            atom::fetch_v, std::move(wanted));
+  const auto seen
+    = ask_node<page_totals>(*node, patience(deadline), atom::fetch_v,
+                            page_prefetch{{keys.begin(), keys.end()}, is_chain, wait_ms});
+  if (!seen)
+    return tl::unexpected{seen.error()};
+  const auto missing = std::set<page_key>{seen->left_out.begin(), seen->left_out.end()};
+  auto is_there = std::vector<bool>{};
+  for (const auto& key : keys)
+    is_there.push_back(!missing.contains(key));
+  return is_there;
+}
+
+result<std::vector<bool>> node_client::prefetch(std::span<const page_key> keys, bool is_chain,
+                                                time_point deadline) {
+  return find(keys, is_chain, milliseconds(deadline - options_.clock->now()), deadline);
+}
+
+result<std::vector<bool>> node_client::exists(std::span<const page_key> keys, time_point deadline) {
+  return find(keys, false, 0, deadline);
+}
+
+std::vector<result<void>> node_client::remove(std::span<const page_key> keys, time_point deadline) {
+  const auto node = attached(deadline);
+  if (!node)
+    return all_fail(keys.size(), node.error());
+  const auto done = ask_node<page_totals>(*node, time_left(*options_.clock, deadline),
+                                          atom::remove_v, key_batch{{keys.begin(), keys.end()}});
   if (!done)
-    return tl::unexpected{done.error()};
-  return done->pages;
+    return all_fail(keys.size(), done.error());
+  return std::vector<result<void>>(keys.size());
 }
 
 result<node_status> node_client::status(const status_query& query, time_point deadline) {

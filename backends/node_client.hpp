@@ -32,8 +32,16 @@ struct node_client_options {
   const clock_source* clock = nullptr;
 };
 
-/// Pages of a node that are read in place. They stay where they are, and as they are, until this is
-/// destroyed or its time is over, even if the node ends. Move-only.
+/// What is looked at of pages before they are shown.
+enum class page_check {
+  /// All of it: what is shown may be read in place.
+  whole,
+  /// That it is the page, by its header: for those that will be copied, which verifies them.
+  header,
+};
+
+/// Pages of a node that are leased. They stay where they are, and as they are, until this is
+/// destroyed or its time is over, even if the node ends. Move-only. Several threads may read it.
 class node_view {
 public:
   node_view(node_view&& other) noexcept;
@@ -45,6 +53,11 @@ public:
 
   /// The objects, key by key; empty where the node has none, or what it has does not verify.
   const std::vector<std::span<const std::byte>>& pages() const noexcept { return pages_; }
+
+  /// Copies one of the pages, and verifies the copy.
+  /// @returns not_found; corrupt_page; invalid_argument if the parts have not the object's length
+  /// @pre position < pages().size()
+  result<void> copy(size_t position, std::span<const std::span<std::byte>> parts) const;
 
   /// From then on the bytes may change: whoever is still reading must not use what it read.
   time_point until() const noexcept { return until_; }
@@ -66,10 +79,13 @@ private:
   uint64_t lease_ = 0;
   time_point until_;
   std::vector<std::span<const std::byte>> pages_;
+  /// From the headers.
+  std::vector<uint64_t> checksums_;
 };
 
 /// A process that stores pages in the node of its host and reads them from there: bytes go by
-/// mapped memory, all else by messages. Any thread; calls block up to their deadlines.
+/// mapped memory, all else by messages. Any thread; calls block up to their deadlines, those
+/// that read limits::node_answer_slack longer if the node hangs.
 ///
 /// While the node is not there, everything is a miss and nothing is stored; a call finds the node
 /// again once it is back, at the earliest limits::node_pause after the last try. What was stored
@@ -96,13 +112,22 @@ public:
   /// parts have not the object's length; peer_unreachable; deadline_exceeded; limit_reached
   std::vector<result<void>> get(std::span<const page_read> pages, time_point deadline);
 
-  /// The same in place: each page is verified once, when this returns.
+  /// The same in place.
   /// @param is_chain Each page follows on from the one before, and none behind a gap is wanted.
-  result<node_view> view(std::span<const page_key> keys, bool is_chain, time_point deadline);
+  result<node_view> view(std::span<const page_key> keys, bool is_chain, time_point deadline,
+                         page_check check = page_check::whole);
 
-  /// Brings pages of other members to the node.
-  /// @returns how many are there
-  result<uint64_t> prefetch(std::span<const page_key> keys, bool is_chain, time_point deadline);
+  /// Brings pages of other members to the node, and leases none.
+  /// @returns for each whether it is there
+  result<std::vector<bool>> prefetch(std::span<const page_key> keys, bool is_chain,
+                                     time_point deadline);
+
+  /// Which pages the node has now. Waits for no other member.
+  result<std::vector<bool>> exists(std::span<const page_key> keys, time_point deadline);
+
+  /// Withdraws pages from the node. Views of them can be read to their end.
+  /// @returns for each: peer_unreachable; deadline_exceeded. A page that is not there is no error.
+  std::vector<result<void>> remove(std::span<const page_key> keys, time_point deadline);
 
   result<node_status> status(const status_query& query, time_point deadline);
 
@@ -119,8 +144,16 @@ private:
   result<Answer> ask_node(const attached_ptr& node, caf::timespan timeout, Verb verb,
                           Request request);
 
+  /// How long the answer of a node is waited for that takes until the deadline itself: a moment
+  /// more, so that it is not lost on the way.
+  caf::timespan patience(time_point deadline) const;
+
   /// Has the next call attach anew; the connection ends with the last call and view that use it.
   void forget(const attached_ptr& node);
+
+  /// Which pages the node has, after that many milliseconds at most in which it may bring them.
+  result<std::vector<bool>> find(std::span<const page_key> keys, bool is_chain, uint64_t wait_ms,
+                                 time_point deadline);
 
   /// The bytes of a leased page, if they are in the memory.
   static std::span<const std::byte> object_at(const node_view::attached_node& node,
@@ -139,7 +172,7 @@ private:
                                bool is_chain, time_point deadline);
 
   node_client_options options_;
-  std::mutex mutex_; // Guards what follows; held while the node is connected to.
+  std::timed_mutex mutex_; // Guards what follows; held while the node is connected to.
   attached_ptr attached_;
   /// After a failure: not before.
   std::optional<time_point> next_try_;

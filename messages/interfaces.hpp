@@ -201,6 +201,9 @@ using node_actor = caf::typed_actor<
   caf::replies_to<atom::fetch, page_prefetch>::with<page_totals>,
   // The client found these pages damaged: the node looks, and withdraws those that are.
   caf::replies_to<atom::corrupt, key_batch>::with<page_totals>,
+  // Withdraws pages of the client's namespace and frees them, once nobody reads them. Answers what
+  // was there.
+  caf::replies_to<atom::remove, key_batch>::with<page_totals>,
   // Anyone: state of the node, for people.
   caf::replies_to<atom::status, status_query>::with<node_status>,
   // Itself: ends leases whose time is over.

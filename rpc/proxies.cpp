@@ -167,6 +167,8 @@ public:
         return send<page_prefetch, page_totals>(node_.prefetchRequest(), what);
       case atom::corrupt::uint_value():
         return send<key_batch, page_totals>(node_.corruptRequest(), what);
+      case atom::remove::uint_value():
+        return send<key_batch, page_totals>(node_.removeRequest(), what);
       case atom::status::uint_value():
         return send<status_query, node_status>(node_.statusRequest(), what);
       default:

@@ -74,4 +74,5 @@ interface Node {
   prefetch @6 NodeProtocol.PagePrefetch -> Protocol.PageTotals;
   status @7 Protocol.StatusQuery -> NodeProtocol.NodeStatus;
   corrupt @8 Protocol.KeyBatch -> Protocol.PageTotals;
+  remove @9 Protocol.KeyBatch -> Protocol.PageTotals;
 }

@@ -194,6 +194,10 @@ public:
     return relay<key_batch, page_totals>(context, atom::corrupt_v);
   }
 
+  kj::Promise<void> remove(RemoveContext context) override {
+    return relay<key_batch, page_totals>(context, atom::remove_v);
+  }
+
   kj::Promise<void> status(StatusContext context) override {
     return relay<status_query, node_status>(context, atom::status_v);
   }

@@ -166,6 +166,37 @@ TEST_F(NodeTest, APageThatAClientFoundDamagedIsWithdrawnIfItIs) {
   EXPECT_EQ(reserve_as(one, {1}).places[0].status, place_status::writable);
 }
 
+TEST_F(NodeTest, AClientRemovesPagesOfItsNamespaceAndNoOthers) {
+  start(8);
+  const auto one = client(0, 7);
+  const auto other = client(0, 8);
+  store_as(one, {1, 2});
+  store_as(other, {3});
+  const auto unwanted = key_batch{{key_of(1), key_of(3), key_of(4)}};
+  EXPECT_EQ(code_of(ask_as<page_totals>(spawn_asker(), atom::remove_v, unwanted)), ec::unknown_id);
+  EXPECT_EQ(ask_as<page_totals>(one, atom::remove_v, unwanted), (page_totals{1, slot_bytes}));
+  EXPECT_TRUE(locate(1).empty());
+  EXPECT_EQ(found(look_up_as(one, lookup({1, 2}))), (std::vector{false, true}));
+  EXPECT_EQ(found(look_up_as(other, lookup({3}))), std::vector{true});
+  EXPECT_EQ(status().clients[0].requests, 0u);
+}
+
+TEST_F(NodeTest, ARemovedPageThatIsLeasedStaysReadable) {
+  start(2);
+  const auto one = client();
+  store_as(one, {1});
+  const auto held = look_up_as(one, lookup({1}));
+  ASSERT_TRUE(ask_as<page_totals>(one, atom::remove_v, key_batch{{key_of(1)}}));
+  store_as(one, {2});
+  store_as(one, {3});
+  EXPECT_EQ(memory_[held.places[0].offset + slot_object_offset], std::byte{1});
+  const auto again = reserve_as(one, {1}).places[0];
+  EXPECT_EQ(again.status, place_status::writable);
+  EXPECT_NE(again.offset, held.places[0].offset);
+  ASSERT_TRUE(ask_as<page_totals>(one, atom::release_v, client_ticket{held.lease}));
+  EXPECT_EQ(state_of<segment_state>(segment_).table->counters().held_bytes, 0u);
+}
+
 TEST_F(NodeTest, ClientsOfOtherNamespacesDoNotFindThePages) {
   start(4);
   store_as(client(0, 7), {1});

@@ -127,6 +127,24 @@ TEST_F(NodeHostTest, PagesAreReadInPlaceUntilTheViewEnds) {
   EXPECT_EQ(one.client.status({}, soon())->leases, 0u);
 }
 
+TEST_F(NodeHostTest, APageThatIsLeasedUnreadIsVerifiedAsItIsCopied) {
+  const auto node = start(16);
+  auto one = engine{socket_};
+  ASSERT_TRUE(one.put(1));
+  ASSERT_TRUE(one.put(2));
+  const auto keys = std::array{key_of(1), key_of(2), key_of(3)};
+  const auto view = one.client.view(keys, false, soon(), page_check::header);
+  ASSERT_TRUE(view);
+  const_cast<std::byte&>(view->pages()[1][7]) ^= std::byte{1};
+  auto bytes = page_bytes(page_size);
+  const auto parts = cut(bytes, {100, 1000});
+  EXPECT_TRUE(view->copy(0, parts));
+  EXPECT_EQ(bytes, bytes_of(1, page_size));
+  EXPECT_EQ(code_of(view->copy(1, parts)), ec::corrupt_page);
+  EXPECT_EQ(code_of(view->copy(2, parts)), ec::not_found);
+  EXPECT_EQ(code_of(view->copy(0, std::span{parts}.first(2))), ec::invalid_argument);
+}
+
 TEST_F(NodeHostTest, AViewOutlivesTheNode) {
   auto node = start(16);
   auto one = engine{socket_};
@@ -171,6 +189,20 @@ TEST_F(NodeHostTest, EnginesOfOtherNamespacesDoNotMix) {
   auto other = engine{socket_, {1, 8}};
   ASSERT_TRUE(one.put(1));
   EXPECT_EQ(code_of(other.get(1)), ec::not_found);
+}
+
+TEST_F(NodeHostTest, ARemovedPageIsAMissButForViewsOfIt) {
+  const auto node = start(16);
+  auto one = engine{socket_};
+  ASSERT_TRUE(one.put(1));
+  const auto keys = std::array{key_of(1), key_of(2)};
+  const auto view = one.client.view(keys, false, soon(), page_check::header);
+  ASSERT_TRUE(view);
+  EXPECT_EQ(code_of(one.client.remove(keys, soon()).at(0)), ec::none);
+  EXPECT_EQ(code_of(one.get(1)), ec::not_found);
+  auto bytes = page_bytes(page_size);
+  EXPECT_TRUE(view->copy(0, std::array{std::span{bytes}}));
+  EXPECT_EQ(bytes, bytes_of(1, page_size));
 }
 
 TEST_F(NodeHostTest, AnEngineThatEndsLeavesItsPages) {
@@ -251,7 +283,10 @@ TEST_F(NodeHostTest, PagesOfOtherMembersAreBroughtHere) {
   ASSERT_TRUE(store->set(std::vector{page_write{key_of(1), {}, {bytes}}}, soon()).at(0));
   const auto node = start(16, index.address());
   auto one = engine{socket_};
-  EXPECT_EQ(one.client.prefetch(std::array{key_of(1), key_of(2)}, false, soon()), 1u);
+  const auto keys = std::array{key_of(1), key_of(2)};
+  EXPECT_EQ(one.client.exists(keys, soon()), (std::vector{false, false}));
+  EXPECT_EQ(one.client.prefetch(keys, false, soon()), (std::vector{true, false}));
+  EXPECT_EQ(one.client.exists(keys, soon()), (std::vector{true, false}));
   EXPECT_EQ(one.get(1, std::chrono::steady_clock::now()), bytes) << "without a wait";
 }
 
