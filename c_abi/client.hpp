@@ -1,0 +1,120 @@
+#pragma once
+
+#include "backends/node_client.hpp"
+#include "base/clock.hpp"
+#include "base/error.hpp"
+#include "c_abi/batch.hpp"
+#include "c_abi/completions.hpp"
+#include "c_abi/settings.hpp"
+#include "hicache.h"
+#include "messages/system_config.hpp"
+#include "rpc/network.hpp"
+
+#include <caf/actor_system.hpp>
+
+#include <sys/types.h>
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+struct hc_lease {
+  hc_client* client = nullptr;
+  std::shared_ptr<const hicache::pinned_pages> pages;
+};
+
+/// A client of the C ABI: threads that take batches in order, have a node_client do them, and
+/// report what became of them. Any thread. Nothing that fails throws, but memory may run out.
+struct hc_client {
+  using batch = hicache::batch;
+  template <class T>
+  using result = hicache::result<T>;
+
+  /// @param log NULL, or called by all threads of this.
+  static result<std::unique_ptr<hc_client>> open(hicache::client_settings settings,
+                                                 const hc_options& options);
+
+  hc_client(const hc_client&) = delete;
+
+  hc_client& operator=(const hc_client&) = delete;
+
+  /// As hc_close says.
+  ~hc_client();
+
+  /// Whether this process opened it.
+  bool is_ours() const noexcept;
+
+  hicache::time_point now() const noexcept { return clock_.now(); }
+
+  result<void> connect(hicache::time_point deadline);
+
+  /// The key of a name.
+  hicache::page_key key_of(std::string_view name) const;
+
+  /// Has a batch done.
+  result<hc_ticket> submit(batch work);
+
+  /// The pages of a lease, while it is one of this client.
+  /// @returns unknown_id
+  result<std::shared_ptr<const hicache::pinned_pages>> pages_of(const hc_lease* lease) const;
+
+  void unpin(const hc_lease* lease);
+
+  hicache::completions& done() noexcept { return done_; }
+
+  const hicache::completions& done() const noexcept { return done_; }
+
+  hc_counters counters() const;
+
+  result<hicache::node_status> status(hicache::time_point deadline);
+
+private:
+  hc_client(hicache::client_settings settings, const hc_options& options);
+
+  /// What a thread does until the end.
+  void work();
+
+  /// Does a batch, whatever happens. Nothing is thrown.
+  hc_completion run(const batch& what) noexcept;
+
+  /// @returns an outcome for each page
+  std::vector<result<void>> outcome_of(const batch& what, hc_lease*& lease);
+
+  std::vector<result<void>> pin(const batch& what, hc_lease*& lease);
+
+  /// Enters what became of a batch in the figures, and damaged pages in the log.
+  void note(const batch& what, const std::vector<result<void>>& outcome);
+
+  /// Enters whether the node could be used.
+  /// @param failure What it answered, or why it did not; null if all went well.
+  void note_node(const hicache::error* failure);
+
+  void log(hc_level level, const std::string& text) const;
+
+  const hicache::client_settings settings_;
+  const hc_options options_;
+  const pid_t process_;
+  hicache::monotonic_clock clock_;
+  hicache::completions done_;
+  hicache::system_config config_;
+  caf::actor_system system_;
+  std::unique_ptr<hicache::rpc_network> network_;
+  hicache::node_client node_;
+  mutable std::mutex mutex_; // Guards what follows.
+  std::condition_variable changed_;
+  std::deque<batch> queue_;
+  bool is_closing_ = false;
+  std::unordered_map<const hc_lease*, std::unique_ptr<hc_lease>> leases_;
+  hc_counters counters_{};
+  /// Why the node could not be used last; empty if it could.
+  std::string trouble_;
+  std::vector<std::thread> threads_;
+};

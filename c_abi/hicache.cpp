@@ -1,0 +1,347 @@
+// The functions of hicache.h: they check what they are given, keep exceptions in, and have a client
+// do the rest.
+
+#include "hicache.h"
+
+#include "base/check.hpp"
+#include "c_abi/batch.hpp"
+#include "c_abi/client.hpp"
+#include "c_abi/settings.hpp"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <new>
+#include <span>
+#include <string_view>
+
+using namespace hicache;
+
+namespace {
+
+static_assert(HC_INVALID_ARGUMENT == static_cast<int>(ec::invalid_argument));
+static_assert(HC_UNKNOWN_ID == static_cast<int>(ec::unknown_id));
+static_assert(HC_NOT_FOUND == static_cast<int>(ec::not_found));
+static_assert(HC_CORRUPT_PAGE == static_cast<int>(ec::corrupt_page));
+static_assert(HC_DEADLINE_EXCEEDED == static_cast<int>(ec::deadline_exceeded));
+static_assert(HC_STORE_FULL == static_cast<int>(ec::store_full));
+static_assert(HC_IO_FAILURE == static_cast<int>(ec::io_failure));
+static_assert(HC_PEER_UNREACHABLE == static_cast<int>(ec::peer_unreachable));
+static_assert(HC_MALFORMED_MESSAGE == static_cast<int>(ec::malformed_message));
+static_assert(HC_LIMIT_REACHED == static_cast<int>(ec::limit_reached));
+static_assert(HC_UNSUPPORTED == static_cast<int>(ec::unsupported));
+static_assert(HC_STOPPING == static_cast<int>(ec::stopping));
+
+/// A code of the ABI alone.
+struct own_code {
+  int32_t code;
+  const char* name;
+  const char* sentence;
+};
+
+constexpr auto own_codes = std::array{
+  own_code{HC_FORKED, "forked", "the client belongs to the process that this one was forked from"},
+  own_code{HC_OUT_OF_MEMORY, "out_of_memory", "there is no memory left"},
+  own_code{HC_INTERNAL, "internal", "a mistake in hicache"},
+};
+
+const own_code* find_own(int32_t code) noexcept {
+  const auto* at = std::ranges::find(own_codes, code, &own_code::code);
+  return at == own_codes.end() ? nullptr : at;
+}
+
+bool is_ec(int32_t code) noexcept {
+  return code >= 0 && code < ec_count;
+}
+
+int32_t report_own(int32_t code, hc_error* to) noexcept {
+  report({ec::none, {}}, to);
+  if (to == nullptr)
+    return code;
+  const auto text = std::string_view{find_own(code)->sentence};
+  std::memset(to->text, 0, sizeof(to->text));
+  std::ranges::copy(text, to->text);
+  return to->code = code;
+}
+
+/// What was wrong with a call, in no memory.
+int32_t refuse(const char* what, hc_error* to) noexcept {
+  const auto code = report({ec::invalid_argument, {}}, to);
+  if (to != nullptr)
+    std::strncpy(to->text, what, sizeof(to->text) - 1);
+  return code;
+}
+
+/// Runs what a function does for a client of this process, and keeps exceptions in.
+template <class Body>
+int32_t guarded(const hc_client* client, hc_error* to, Body body) noexcept {
+  try {
+    if (client == nullptr)
+      return refuse("client: NULL; expected one that hc_open opened", to);
+    if (!client->is_ours())
+      return report_own(HC_FORKED, to);
+    if (const auto done = body(); !done)
+      return report(done.error(), to);
+    return report({ec::none, {}}, to);
+  } catch (const std::bad_alloc&) {
+    return report_own(HC_OUT_OF_MEMORY, to);
+  } catch (...) {
+    return report_own(HC_INTERNAL, to);
+  }
+}
+
+/// Takes a struct that may be longer than the one that is known here.
+template <class T>
+result<T> taken(const T* given, const std::string& name) {
+  if (given == nullptr)
+    return fail(ec::invalid_argument, name + ": NULL");
+  if (given->size < sizeof(T))
+    return fail(ec::invalid_argument, name + ": size: " + std::to_string(given->size)
+                                        + "; expected sizeof, " + std::to_string(sizeof(T)));
+  const auto* bytes = reinterpret_cast<const std::byte*>(given);
+  if (std::any_of(bytes + sizeof(T), bytes + given->size, [](auto x) { return x != std::byte{}; }))
+    return fail(ec::unsupported, name + ": says more than this version of hicache knows");
+  return *given;
+}
+
+/// Gives a struct that may be longer than the one that is known here.
+template <class T>
+result<void> give(T from, T* to, const std::string& name) {
+  if (to == nullptr || to->size < sizeof(T))
+    return fail(ec::invalid_argument,
+                name + ": expected a struct whose size is " + std::to_string(sizeof(T)));
+  from.size = to->size;
+  std::memset(reinterpret_cast<std::byte*>(to) + sizeof(T), 0, to->size - sizeof(T));
+  *to = from;
+  return {};
+}
+
+/// Begins a call.
+template <class Item>
+int32_t submit(hc_client* client, batch::kind what, const Item* items, size_t count,
+               const hc_call* call, hc_ticket* ticket, hc_error* to) noexcept {
+  return guarded(client, to, [&]() -> result<void> {
+    if ((items == nullptr && count > 0) || ticket == nullptr)
+      return fail(ec::invalid_argument,
+                  ticket == nullptr ? "ticket: NULL" : "pages: NULL, though there are some");
+    const auto how = taken(call, "call");
+    if (!how)
+      return tl::unexpected{how.error()};
+    auto work = make_batch(what, std::span{items, count}, *how, client->now());
+    if (!work)
+      return tl::unexpected{work.error()};
+    if (how->lease != nullptr) {
+      auto from = client->pages_of(how->lease);
+      if (!from)
+        return tl::unexpected{from.error()};
+      work->from = std::move(*from);
+    }
+    const auto submitted = client->submit(std::move(*work));
+    if (!submitted)
+      return tl::unexpected{submitted.error()};
+    *ticket = *submitted;
+    return {};
+  });
+}
+
+hc_node_state state_of(const node_status& status) {
+  auto state = hc_node_state{};
+  state.clients = status.client_count;
+  state.capacity_bytes = status.capacity_bytes;
+  state.used_bytes = status.used_bytes;
+  state.pages = status.pages;
+  state.reserved_bytes = status.reserved_bytes;
+  state.leased_bytes = status.leased_bytes;
+  state.reservations = status.reservations;
+  state.leases = status.leases;
+  state.pages_evicted = status.evicted;
+  state.pages_written = status.pages_written;
+  state.pages_wanted = status.pages_wanted;
+  state.pages_found = status.pages_found;
+  state.expired_leases = status.expired_leases;
+  state.refused_calls = status.refused;
+  return state;
+}
+
+} // namespace
+
+extern "C" {
+
+uint32_t hc_abi_version(void) {
+  return HC_ABI_VERSION;
+}
+
+const char* hc_version(void) {
+  return HICACHE_VERSION;
+}
+
+const char* hc_code_name(int32_t code) {
+  if (const auto* own = find_own(code))
+    return own->name;
+  return is_ec(code) ? to_string(static_cast<ec>(code)) : "unknown";
+}
+
+const char* hc_code_sentence(int32_t code) {
+  if (const auto* own = find_own(code))
+    return own->sentence;
+  return is_ec(code) ? sentence(static_cast<ec>(code)) : "a code that this version does not know";
+}
+
+int32_t hc_open(const char* config_json, const hc_options* options, hc_client** client,
+                hc_error* error) {
+  if (client == nullptr)
+    return refuse("client: NULL; expected where the client is put", error);
+  *client = nullptr;
+  if (config_json == nullptr)
+    return refuse("configuration: NULL; expected a JSON object", error);
+  try {
+    const auto none = hc_options{sizeof(hc_options), nullptr, nullptr};
+    const auto how = taken(options == nullptr ? &none : options, "options");
+    if (!how)
+      return report(how.error(), error);
+    auto settings = read_settings(config_json);
+    if (!settings)
+      return report(settings.error(), error);
+    auto opened = hc_client::open(std::move(*settings), *how);
+    if (!opened)
+      return report(opened.error(), error);
+    *client = opened->release();
+    return report({ec::none, {}}, error);
+  } catch (const std::bad_alloc&) {
+    return report_own(HC_OUT_OF_MEMORY, error);
+  } catch (const std::system_error& ex) {
+    return report({ec::io_failure, ex.what()}, error); // No more threads.
+  } catch (...) {
+    return report_own(HC_INTERNAL, error);
+  }
+}
+
+int32_t hc_close(hc_client* client) {
+  return guarded(client, nullptr, [&]() -> result<void> {
+    delete client;
+    return {};
+  });
+}
+
+int32_t hc_connect(hc_client* client, uint32_t timeout_ms, hc_error* error) {
+  return guarded(client, error,
+                 [&] { return client->connect(deadline_after(client->now(), timeout_ms)); });
+}
+
+int32_t hc_name(const hc_client* client, const void* name, size_t bytes, hc_key* key) {
+  return guarded(client, nullptr, [&]() -> result<void> {
+    if (key == nullptr || (name == nullptr && bytes > 0))
+      return fail(ec::invalid_argument);
+    const auto made = client->key_of({static_cast<const char*>(name), bytes});
+    std::ranges::copy(made.bytes, key->bytes);
+    return {};
+  });
+}
+
+int32_t hc_put(hc_client* client, const hc_page* pages, size_t count, const hc_call* call,
+               hc_ticket* ticket, hc_error* error) {
+  return submit(client, batch::kind::put, pages, count, call, ticket, error);
+}
+
+int32_t hc_get(hc_client* client, const hc_page* pages, size_t count, const hc_call* call,
+               hc_ticket* ticket, hc_error* error) {
+  return submit(client, batch::kind::get, pages, count, call, ticket, error);
+}
+
+int32_t hc_lookup(hc_client* client, const hc_key* keys, size_t count, const hc_call* call,
+                  hc_ticket* ticket, hc_error* error) {
+  return submit(client, batch::kind::lookup, keys, count, call, ticket, error);
+}
+
+int32_t hc_prefetch(hc_client* client, const hc_key* keys, size_t count, const hc_call* call,
+                    hc_ticket* ticket, hc_error* error) {
+  return submit(client, batch::kind::prefetch, keys, count, call, ticket, error);
+}
+
+int32_t hc_pin(hc_client* client, const hc_key* keys, size_t count, const hc_call* call,
+               hc_ticket* ticket, hc_error* error) {
+  return submit(client, batch::kind::pin, keys, count, call, ticket, error);
+}
+
+int32_t hc_remove(hc_client* client, const hc_key* keys, size_t count, const hc_call* call,
+                  hc_ticket* ticket, hc_error* error) {
+  return submit(client, batch::kind::remove, keys, count, call, ticket, error);
+}
+
+int32_t hc_lease_pages(const hc_lease* lease, size_t first, size_t count, hc_leased_page* pages,
+                       uint32_t* left_ms) {
+  return guarded(lease == nullptr ? nullptr : lease->client, nullptr, [&]() -> result<void> {
+    const auto of = lease->client->pages_of(lease);
+    if (!of)
+      return tl::unexpected{of.error()};
+    const auto& all = (*of)->view.pages();
+    if (first > all.size() || count > all.size() - first || (pages == nullptr && count > 0))
+      return fail(ec::invalid_argument);
+    for (auto i = size_t{0}; i < count; ++i) {
+      const auto& page = all[first + i];
+      pages[i] = {(*of)->in_place ? page.data() : nullptr, page.size(), {}};
+    }
+    if (left_ms != nullptr) {
+      const auto left = (*of)->view.until() - lease->client->now();
+      *left_ms = static_cast<uint32_t>(
+        std::max<int64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(left).count(), 0));
+    }
+    return {};
+  });
+}
+
+int32_t hc_unpin(hc_lease* lease) {
+  return guarded(lease == nullptr ? nullptr : lease->client, nullptr, [&]() -> result<void> {
+    lease->client->unpin(lease);
+    return {};
+  });
+}
+
+int hc_event_fd(const hc_client* client) {
+  return client != nullptr && client->is_ours() ? client->done().event() : -1;
+}
+
+int32_t hc_poll(hc_client* client, hc_completion* completions, size_t capacity, uint32_t timeout_ms,
+                size_t* count) {
+  return guarded(client, nullptr, [&]() -> result<void> {
+    if (count == nullptr || completions == nullptr || capacity == 0)
+      return fail(ec::invalid_argument);
+    *count = 0;
+    const auto taken = client->done().take(std::span{completions, capacity},
+                                           deadline_after(client->now(), timeout_ms));
+    if (!taken)
+      return tl::unexpected{taken.error()};
+    *count = *taken;
+    return {};
+  });
+}
+
+int32_t hc_wait(hc_client* client, hc_ticket ticket, uint32_t timeout_ms,
+                hc_completion* completion) {
+  return guarded(client, nullptr, [&]() -> result<void> {
+    if (completion == nullptr)
+      return fail(ec::invalid_argument);
+    const auto taken = client->done().take(ticket, deadline_after(client->now(), timeout_ms));
+    if (!taken)
+      return tl::unexpected{taken.error()};
+    *completion = *taken;
+    return {};
+  });
+}
+
+int32_t hc_stats(const hc_client* client, hc_counters* counters) {
+  return guarded(client, nullptr, [&] { return give(client->counters(), counters, "counters"); });
+}
+
+int32_t hc_node_status(hc_client* client, uint32_t timeout_ms, hc_node_state* state,
+                       hc_error* error) {
+  return guarded(client, error, [&]() -> result<void> {
+    const auto status = client->status(deadline_after(client->now(), timeout_ms));
+    if (!status)
+      return tl::unexpected{status.error()};
+    return give(state_of(*status), state, "state");
+  });
+}
+
+} // extern "C"

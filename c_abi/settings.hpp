@@ -1,0 +1,31 @@
+#pragma once
+
+#include "base/clock.hpp"
+#include "base/error.hpp"
+
+#include <chrono>
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace hicache {
+
+/// What a configuration of hc_open says.
+struct client_settings {
+  /// A path.
+  std::string socket;
+  std::string pages_namespace;
+  std::string tenant;
+  size_t threads = 4;
+  size_t calls = 1024;
+  /// 0: as long as the node allows.
+  std::chrono::milliseconds lease{};
+
+  friend bool operator==(const client_settings&, const client_settings&) = default;
+};
+
+/// Reads a configuration.
+/// @returns invalid_argument with a sentence
+result<client_settings> read_settings(std::string_view json);
+
+} // namespace hicache
