@@ -210,7 +210,8 @@ typedef struct hc_node_state {
 } hc_node_state;
 
 /// Takes a line of the log, without an end of line. Called by threads of hicache, several at a
-/// time. Must not call hicache, and must return soon.
+/// time, and by those that are in hc_connect() or hc_node_status(). Must not call hicache, and must
+/// return soon.
 typedef void (*hc_log)(void* user, int32_t level, const char* text);
 
 typedef struct hc_options {

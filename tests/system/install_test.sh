@@ -10,3 +10,11 @@ ls "$work/prefix/lib/systemd/system/hicache-node.service" "$work/prefix/lib/syst
 cmake -G Ninja -S "$here/consumer" -B "$work/build" -D CMAKE_PREFIX_PATH="$work/prefix" -D CMAKE_BUILD_TYPE=Release
 cmake --build "$work/build"
 "$work/build/consumer"
+# And the library for other languages, which needs none of hicache's other packages to build with.
+cmake -G Ninja -S "$here/c_consumer" -B "$work/c_build" -D CMAKE_PREFIX_PATH="$work/prefix" -D CMAKE_BUILD_TYPE=Release
+cmake --build "$work/c_build"
+"$work/c_build/c_consumer"
+package=$(find "$work/prefix" -name hicache.pc)
+read -ra flags <<<"$(PKG_CONFIG_PATH=$(dirname "$package") pkg-config --cflags --libs hicache)"
+cc "$here/c_consumer/main.c" "${flags[@]}" -o "$work/by_pkg_config"
+LD_LIBRARY_PATH=$(dirname "$package")/.. "$work/by_pkg_config"
