@@ -35,6 +35,15 @@ uint64_t length_of(const auto& parts) {
   return length;
 }
 
+/// Of the pages that are leased.
+uint64_t bytes_of(const leased_pages& leased) {
+  auto bytes = uint64_t{0};
+  for (const auto& place : leased.places)
+    if (place.status == place_status::present)
+      bytes += place.length;
+  return bytes;
+}
+
 /// Whether an error says that the node is not there, or knows this client no more.
 bool is_gone(const error& err) {
   return err.code == ec::peer_unreachable || err.code == ec::stopping
@@ -175,32 +184,47 @@ std::vector<result<void>> node_client::put(std::span<const page_write> pages, ti
     got = fail(ec::malformed_message, "the node answered for other pages");
   if (!got)
     return all_fail(pages.size(), got.error());
-  auto complete = complete_pages{got->reservation, {}};
-  const auto memory = (*node)->memory.writable_bytes();
-  for (auto i = size_t{0}; i < pages.size(); ++i) {
-    const auto& place = got->places[i];
-    if (place.status == place_status::none)
-      outcome[i] = fail(ec::store_full);
-    if (place.status != place_status::writable)
-      continue;
-    const auto length = length_of(pages[i].parts);
-    if (place.offset > memory.size()
-        || slot_object_offset + length > memory.size() - place.offset) {
-      outcome[i] = fail(ec::malformed_message, "the node named a place outside of its memory");
-      continue;
-    }
-    const auto object = memory.subspan(place.offset + slot_object_offset, length);
-    complete.pages.push_back({pages[i].key, gather_object(pages[i].parts, object)});
-  }
+  const auto complete = write(**node, pages, *got, outcome);
   if (got->reservation == 0)
     return outcome;
-  const auto done = ask_node<page_totals>(*node, time_left(*options_.clock, deadline),
-                                          atom::commit_v, std::move(complete));
+  const auto done
+    = ask_node<page_totals>(*node, time_left(*options_.clock, deadline), atom::commit_v, complete);
   if (!done)
     for (auto i = size_t{0}; i < pages.size(); ++i)
       if (got->places[i].status == place_status::writable)
         outcome[i] = tl::unexpected{done.error()};
   return outcome;
+}
+
+complete_pages node_client::write(const node_view::attached_node& node,
+                                  std::span<const page_write> pages, const reserved_pages& got,
+                                  std::vector<result<void>>& outcome) {
+  const auto memory = node.memory.writable_bytes();
+  auto bytes = uint64_t{0};
+  auto complete = complete_pages{got.reservation, {}};
+  auto positions = std::vector<size_t>{};
+  for (auto i = size_t{0}; i < pages.size(); ++i) {
+    const auto& place = got.places[i];
+    const auto length = length_of(pages[i].parts);
+    if (place.status == place_status::none)
+      outcome[i] = fail(ec::store_full);
+    if (place.status != place_status::writable)
+      continue;
+    if (place.offset > memory.size()
+        || slot_object_offset + length > memory.size() - place.offset) {
+      outcome[i] = fail(ec::malformed_message, "the node named a place outside of its memory");
+      continue;
+    }
+    complete.pages.push_back({pages[i].key, 0});
+    positions.push_back(i);
+    bytes += length;
+  }
+  copier_.for_each(positions.size(), bytes, [&](size_t n, uint32_t) {
+    const auto& parts = pages[positions[n]].parts;
+    const auto offset = got.places[positions[n]].offset + slot_object_offset;
+    complete.pages[n].checksum = gather_object(parts, memory.subspan(offset, length_of(parts)));
+  });
+  return complete;
 }
 
 result<leased_pages> node_client::look_up(const attached_ptr& node, std::span<const page_key> keys,
@@ -250,6 +274,19 @@ void node_client::finish(const node_view::attached_node& node, uint64_t lease,
     caf::anon_send(node.node, atom::release_v, client_ticket{lease});
 }
 
+result<void> node_client::read(const node_view::attached_node& node, const page_read& page,
+                               const page_place& place) const {
+  const auto checksum = expected_checksum(node, page.key, place);
+  if (!checksum)
+    return tl::unexpected{checksum.error()};
+  if (length_of(page.parts) != place.length)
+    return fail(ec::invalid_argument,
+                "page " + to_string(page.key) + " has " + std::to_string(place.length) + " bytes");
+  if (copy_object(object_at(node, place), page.parts) != *checksum)
+    return fail(ec::corrupt_page);
+  return {};
+}
+
 std::vector<result<void>> node_client::get(std::span<const page_read> pages, time_point deadline) {
   const auto node = attached(deadline);
   if (!node)
@@ -261,24 +298,14 @@ std::vector<result<void>> node_client::get(std::span<const page_read> pages, tim
   if (!leased)
     return all_fail(pages.size(), leased.error());
   auto outcome = all_fail(pages.size(), {ec::not_found, {}});
+  copier_.for_each(pages.size(), bytes_of(*leased), [&](size_t i, uint32_t) {
+    if (leased->places[i].status == place_status::present)
+      outcome[i] = read(**node, pages[i], leased->places[i]);
+  });
   auto damaged = std::vector<page_key>{};
-  for (auto i = size_t{0}; i < pages.size(); ++i) {
-    const auto& place = leased->places[i];
-    if (place.status != place_status::present)
-      continue;
-    const auto checksum = expected_checksum(**node, keys[i], place);
-    if (!checksum)
-      outcome[i] = tl::unexpected{checksum.error()};
-    else if (length_of(pages[i].parts) != place.length)
-      outcome[i] = fail(ec::invalid_argument, "page " + to_string(keys[i]) + " has "
-                                                + std::to_string(place.length) + " bytes");
-    else if (copy_object(object_at(**node, place), pages[i].parts) != *checksum)
-      outcome[i] = fail(ec::corrupt_page);
-    else
-      outcome[i] = {};
+  for (auto i = size_t{0}; i < pages.size(); ++i)
     if (!outcome[i] && outcome[i].error().code == ec::corrupt_page)
       damaged.push_back(keys[i]);
-  }
   finish(**node, leased->lease, std::move(damaged));
   return outcome;
 }
@@ -299,20 +326,22 @@ result<node_view> node_client::view(std::span<const page_key> keys, bool is_chai
   seen.until_ = asked + std::chrono::milliseconds{leased->lease_ms};
   seen.pages_.resize(keys.size());
   seen.checksums_.resize(keys.size());
-  auto damaged = std::vector<page_key>{};
-  for (auto i = size_t{0}; i < keys.size(); ++i) {
+  const auto bytes = check == page_check::header ? 0 : bytes_of(*leased);
+  copier_.for_each(keys.size(), bytes, [&](size_t i, uint32_t) {
     const auto& place = leased->places[i];
     if (place.status != place_status::present)
-      continue;
+      return;
     const auto object = std::array{object_at(**node, place)};
     const auto checksum = expected_checksum(**node, keys[i], place);
     if (checksum && (check == page_check::header || page_checksum(object) == *checksum)) {
       seen.pages_[i] = object[0];
       seen.checksums_[i] = *checksum;
-    } else {
-      damaged.push_back(keys[i]);
     }
-  }
+  });
+  auto damaged = std::vector<page_key>{};
+  for (auto i = size_t{0}; i < keys.size(); ++i)
+    if (leased->places[i].status == place_status::present && seen.pages_[i].empty())
+      damaged.push_back(keys[i]);
   finish(**node, 0, std::move(damaged));
   return seen;
 }

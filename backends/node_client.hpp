@@ -1,6 +1,7 @@
 #pragma once
 
 #include "backends/storage_backend.hpp"
+#include "base/batch_copier.hpp"
 #include "base/clock.hpp"
 #include "messages/interfaces.hpp"
 #include "transport/memory_sharing.hpp"
@@ -163,6 +164,15 @@ private:
   result<uint64_t> expected_checksum(const node_view::attached_node& node, const page_key& key,
                                      const page_place& place) const;
 
+  /// Copies pages to where they are reserved.
+  /// @returns those that can be read there now; the others' outcome is set
+  complete_pages write(const node_view::attached_node& node, std::span<const page_write> pages,
+                       const reserved_pages& got, std::vector<result<void>>& outcome);
+
+  /// Copies a leased page, and verifies it.
+  result<void> read(const node_view::attached_node& node, const page_read& page,
+                    const page_place& place) const;
+
   /// Tells the node of pages that are not what it says, and ends the lease.
   static void finish(const node_view::attached_node& node, uint64_t lease,
                      std::vector<page_key> damaged);
@@ -172,6 +182,7 @@ private:
                                bool is_chain, time_point deadline);
 
   node_client_options options_;
+  batch_copier copier_;
   std::timed_mutex mutex_; // Guards what follows; held while the node is connected to.
   attached_ptr attached_;
   /// After a failure: not before.

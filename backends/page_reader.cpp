@@ -19,15 +19,11 @@
 #include <cstring>
 #include <iterator>
 #include <random>
-#include <thread>
 #include <utility>
 
 namespace hicache {
 
 namespace {
-
-/// From here on, waking another thread costs less than it saves.
-constexpr auto shared_bytes = uint64_t{2} << 20;
 
 static_assert(sizeof(range_head) == page_header_bytes);
 
@@ -54,15 +50,13 @@ std::vector<result<page_source>> page_reader::read(std::span<const page_search> 
     for (const auto& from : what.replicas)
       members.insert(from.member);
   const auto routes = routes_to(members, deadline);
-  auto doubts = std::vector<member_pages>(limits::read_workers);
+  auto doubts = std::vector<member_pages>(limits::copy_threads);
   auto left = std::vector<std::vector<replica>>(wanted.size());
-  auto next = std::atomic<size_t>{0};
-  share(bytes_near(routes, wanted), [&](uint32_t worker) {
-    for (auto i = next++; i < wanted.size(); i = next++)
-      if (options_.clock->now() >= deadline)
-        outcome[i] = fail(ec::deadline_exceeded);
-      else
-        left[i] = read_here(routes, wanted[i], outcome[i], doubts[worker]);
+  copier_.for_each(wanted.size(), bytes_near(routes, wanted), [&](size_t i, uint32_t worker) {
+    if (options_.clock->now() >= deadline)
+      outcome[i] = fail(ec::deadline_exceeded);
+    else
+      left[i] = read_here(routes, wanted[i], outcome[i], doubts[worker]);
   });
   auto doubtful = member_pages{};
   for (const auto& of_worker : doubts)
@@ -221,17 +215,6 @@ std::shared_ptr<const known_member> page_reader::open_route(const member_info& m
 }
 
 // -- moving bytes -------------------------------------------------------------
-
-void page_reader::share(uint64_t bytes, const std::function<void(uint32_t)>& work) {
-  const auto lock = std::unique_lock{workers_mutex_, std::try_to_lock};
-  if (bytes < shared_bytes || !lock)
-    return work(0);
-  if (!workers_)
-    workers_.emplace(std::clamp(std::thread::hardware_concurrency(), 1U, limits::read_workers));
-  workers_->start(work);
-  work(0);
-  workers_->join();
-}
 
 uint64_t page_reader::bytes_near(const route_map& routes, std::span<const page_search> wanted) {
   auto bytes = uint64_t{0};

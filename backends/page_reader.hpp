@@ -1,7 +1,7 @@
 #pragma once
 
 #include "backends/index_link.hpp"
-#include "base/copy_workers.hpp"
+#include "base/batch_copier.hpp"
 #include "messages/page_header.hpp"
 #include "transport/memory_sharing.hpp"
 #include "transport/page_channel.hpp"
@@ -12,7 +12,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -143,10 +142,6 @@ private:
     std::vector<replica> left;
   };
 
-  /// Has this done by several threads at a time if there is enough to copy: `work` is called with
-  /// the number of each, below limits::read_workers.
-  void share(uint64_t bytes, const std::function<void(uint32_t)>& work);
-
   /// Bytes of those that there is a replica of in memory that this process can address.
   static uint64_t bytes_near(const route_map& routes, std::span<const page_search> wanted);
 
@@ -196,8 +191,7 @@ private:
   std::vector<member_info> members_;
   time_point members_until_;
   std::unique_ptr<page_client> client_;
-  std::mutex workers_mutex_; // Guards what follows: a call that finds it held copies alone.
-  std::optional<copy_workers> workers_;
+  batch_copier copier_;
 };
 
 } // namespace hicache

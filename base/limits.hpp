@@ -219,9 +219,9 @@ inline constexpr uint64_t hot_uses = 2;
 /// memory of a reader, and lets that memory stay in the processor's cache.
 inline constexpr size_t transfer_bytes = size_t{1} << 20;
 
-/// Threads that copy one batch of pages out of mapped memory, at most: one does not use up the
-/// memory's bandwidth, four do on most machines.
-inline constexpr uint32_t read_workers = 4;
+/// Threads that copy one batch of pages out of mapped memory or into it, at most: one does not use
+/// up the memory's bandwidth, four do on most machines.
+inline constexpr uint32_t copy_threads = 4;
 
 /// How long a reader waits for an owner on its host to hand out its memory. The owner answers in
 /// microseconds; one that takes seconds hangs, and the page can come from elsewhere.

@@ -131,18 +131,25 @@ void finish(benchmark::State& state) {
     static_cast<double>(state.iterations()) * batch_bytes, benchmark::Counter::kIsRate);
 }
 
-/// Copies between a batch and memory of the size that is read, page by page.
-void copy_pages(benchmark::State& state) {
+enum class direction { from_memory, to_memory };
+
+/// Copies between a batch and as much memory as a node has for it, page by page.
+void copy_pages(benchmark::State& state, direction way) {
   const auto page_bytes = static_cast<size_t>(state.range(0));
+  const auto is_read = way == direction::from_memory;
   auto batch = std::vector<std::byte>(batch_bytes, std::byte{1});
-  auto memory = std::vector<std::byte>(read_bytes, std::byte{2});
+  auto memory = std::vector<std::byte>(is_read ? read_bytes : node_bytes, std::byte{2});
   auto at = size_t{0};
   for (auto _ : state) {
-    for (auto i = size_t{0}; i < batch_bytes; i += page_bytes)
-      std::memcpy(batch.data() + i, memory.data() + at + i, page_bytes);
+    for (auto i = size_t{0}; i < batch_bytes; i += page_bytes) {
+      auto* const there = memory.data() + at + i;
+      auto* const here = batch.data() + i;
+      std::memcpy(is_read ? here : there, is_read ? there : here, page_bytes);
+    }
     benchmark::DoNotOptimize(batch.data());
+    benchmark::DoNotOptimize(memory.data());
     benchmark::ClobberMemory();
-    at = (at + batch_bytes) % read_bytes;
+    at = (at + batch_bytes) % memory.size();
   }
   finish(state);
 }
@@ -216,7 +223,8 @@ int main(int argc, char** argv) {
           ->Threads(threads)
           ->UseRealTime();
     };
-    add("node_memcpy", copy_pages);
+    add("node_read", [](benchmark::State& state) { copy_pages(state, direction::from_memory); });
+    add("node_write", [](benchmark::State& state) { copy_pages(state, direction::to_memory); });
     add("node_put", [&node](benchmark::State& state) { put_pages(state, node); });
     add("node_get", [&node](benchmark::State& state) {
       read_pages(state, node, [](pages_in_use& x, uint64_t first) { return x.get(first); });
