@@ -8,6 +8,8 @@
 #include "c_abi/client.hpp"
 #include "c_abi/settings.hpp"
 
+#include <caf/logger.hpp>
+
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -73,9 +75,23 @@ int32_t refuse(const char* what, hc_error* to) noexcept {
   return code;
 }
 
+/// Has the calling thread forget the client's actor system when a call ends: CAF notes the system
+/// per thread, and a client that another thread closes would wait for that note to go.
+class forgetful_call {
+public:
+  forgetful_call() = default;
+
+  forgetful_call(const forgetful_call&) = delete;
+
+  forgetful_call& operator=(const forgetful_call&) = delete;
+
+  ~forgetful_call() { caf::logger::set_current_actor_system(nullptr); }
+};
+
 /// Runs what a function does for a client of this process, and keeps exceptions in.
 template <class Body>
 int32_t guarded(const hc_client* client, hc_error* to, Body body) noexcept {
+  const auto forgetful = forgetful_call{};
   try {
     if (client == nullptr)
       return refuse("client: NULL; expected one that hc_open opened", to);
@@ -195,6 +211,7 @@ int32_t hc_open(const char* config_json, const hc_options* options, hc_client** 
   *client = nullptr;
   if (config_json == nullptr)
     return refuse("configuration: NULL; expected a JSON object", error);
+  const auto forgetful = forgetful_call{};
   try {
     const auto none = hc_options{sizeof(hc_options), nullptr, nullptr};
     const auto how = taken(options == nullptr ? &none : options, "options");

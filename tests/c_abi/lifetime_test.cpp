@@ -196,6 +196,15 @@ TEST_F(CAbiLifetimeTest, AForkedChildGetsErrorsAndCanOpenItsOwn) {
   EXPECT_EQ(hc_unpin(pinned.lease), HC_OK);
 }
 
+TEST_F(CAbiLifetimeTest, AClientIsClosedByAnotherThreadThanTheOneThatUsedIt) {
+  auto one = c_client{config()};
+  auto error = hc_error{};
+  ASSERT_EQ(hc_connect(one.get(), patience_ms, &error), HC_OK) << error.text;
+  ASSERT_EQ(one.put(1), HC_OK);
+  one.node();
+  std::thread{[&one] { one.close(); }}.join();
+}
+
 TEST_F(CAbiLifetimeTest, NothingIsLeftOfAClosedClient) {
   const auto count = [](const char* what) {
     const auto all = std::filesystem::directory_iterator{what};
