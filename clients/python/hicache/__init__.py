@@ -1,0 +1,18 @@
+"""hicache: pages of bytes in the memory of this host's hicache-node, for processes that come and go.
+
+    import hicache
+
+    with hicache.node() as node, hicache.Store(node.socket, "my-model/bf16") as store:
+        store.put(["a", "b"], [b"1" * 4096, b"2" * 4096]).check()
+        page = bytearray(4096)
+        store.get(["b"], [page]).check()
+"""
+
+from hicache._buffers import Pointers
+from hicache._calls import Call, Key, Keys, Lease, Result
+from hicache._errors import Code, DeadlineExceeded, Error, InvalidArgument, NotFound, Unreachable
+from hicache._node import Node, node
+from hicache._store import Store
+
+__all__ = ["Call", "Code", "DeadlineExceeded", "Error", "InvalidArgument", "Key", "Keys", "Lease", "Node", "NotFound", "Pointers",
+           "Result", "Store", "Unreachable", "node"]

@@ -1,0 +1,62 @@
+"""A real node for all tests, and a store for each of them."""
+
+import contextlib
+import os
+import pathlib
+import random
+import signal
+import sys
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+
+import hicache  # noqa: E402
+
+PAGE = 4096
+
+
+def page_of(number, size=PAGE):
+    """Bytes that belong to one number and no other."""
+    return random.Random(number).randbytes(size)
+
+
+@pytest.fixture(scope="session")
+def shared_node():
+    with hicache.node("64MiB") as node:
+        yield node
+
+
+@pytest.fixture
+def node():
+    """A node that the test may end."""
+    with hicache.node("16MiB") as node:
+        yield node
+
+
+@pytest.fixture
+def store(shared_node, request):
+    """A store with a namespace of its own."""
+    with shared_node.store(request.node.nodeid, timeout=60) as store:
+        yield store
+
+
+@pytest.fixture
+def descriptors():
+    """How many descriptors this process has."""
+    return lambda: len(os.listdir("/proc/self/fd"))
+
+
+@pytest.fixture
+def hung():
+    """Stops a node's process for a while."""
+
+    @contextlib.contextmanager
+    def stop(node):
+        os.kill(node.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(node.pid, signal.SIGCONT)
+
+    return stop
