@@ -216,6 +216,15 @@ def run_python(code, *arguments):
                           env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
 
 
+def runs(pid):
+    """Whether the process does; one that nobody has reaped yet does not."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
 def test_a_program_that_closes_nothing_ends(shared_node):
     done = run_python("""
 import hicache, sys
@@ -228,7 +237,7 @@ print(node.pid, node.socket)
 """, shared_node.socket)
     assert done.returncode == 0, done.stderr
     pid, socket = done.stdout.split()
-    assert not os.path.exists(f"/proc/{pid}") and not os.path.exists(socket)
+    assert not runs(pid) and not os.path.exists(socket)
 
 
 def test_a_node_ends_with_a_program_that_is_killed():
@@ -239,9 +248,9 @@ os.kill(os.getpid(), signal.SIGKILL)
 """)
     assert done.returncode == -signal.SIGKILL
     end = time.monotonic() + 60
-    while os.path.exists(f"/proc/{done.stdout.strip()}") and time.monotonic() < end:
+    while runs(done.stdout.strip()) and time.monotonic() < end:
         time.sleep(0.01)
-    assert not os.path.exists(f"/proc/{done.stdout.strip()}")
+    assert not runs(done.stdout.strip())
 
 
 def test_a_wait_ends_with_a_signal(node, hung):
@@ -288,7 +297,7 @@ def test_a_node_leaves_nothing(descriptors):
     with hicache.node("16MiB") as node:
         pid, folder = node.pid, os.path.dirname(node.socket)
         assert node.log.exists() and str(pid) in repr(node)
-    assert not os.path.exists(f"/proc/{pid}") and not os.path.exists(folder)
+    assert not runs(pid) and not os.path.exists(folder)
     assert node.pid is None and descriptors() == before
     with pytest.raises(TypeError, match="socket"):
         node.__reduce__()
