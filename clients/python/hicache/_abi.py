@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import POINTER, Structure, c_char, c_char_p, c_int, c_int32, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
+from typing import TYPE_CHECKING, Any
 
 from hicache._errors import error_of
 from hicache._files import find_library
@@ -42,16 +43,20 @@ class LeasedPage(Structure):
     _fields_ = [("data", c_void_p), ("bytes", c_size_t), ("reserved", c_uint64 * 2)]
 
 
+COUNTER_NAMES = ("connected", "open_calls", "completions", "leases", "pages_put", "bytes_put", "pages_got", "bytes_got", "pages_missed",
+                 "pages_corrupt", "pages_failed")
+
+
 class Counters(Structure):
-    _fields_ = [(name, c_uint64) for name in (
-        "size", "connected", "open_calls", "completions", "leases", "pages_put", "bytes_put", "pages_got", "bytes_got",
-        "pages_missed", "pages_corrupt", "pages_failed")]
+    _fields_ = [(name, c_uint64) for name in ("size", *COUNTER_NAMES)]
+
+
+NODE_STATE_NAMES = ("clients", "capacity_bytes", "used_bytes", "pages", "reserved_bytes", "leased_bytes", "reservations", "leases",
+                    "pages_evicted", "pages_written", "pages_wanted", "pages_found", "expired_leases", "refused_calls")
 
 
 class NodeState(Structure):
-    _fields_ = [(name, c_uint64) for name in (
-        "size", "clients", "capacity_bytes", "used_bytes", "pages", "reserved_bytes", "leased_bytes", "reservations", "leases",
-        "pages_evicted", "pages_written", "pages_wanted", "pages_found", "expired_leases", "refused_calls")]
+    _fields_ = [(name, c_uint64) for name in ("size", *NODE_STATE_NAMES)]
 
 
 LOG = ctypes.CFUNCTYPE(None, c_void_p, c_int32, c_char_p)
@@ -64,7 +69,7 @@ class Options(Structure):
 # Pointers to memory that is packed elsewhere are plain numbers (c_void_p): ctypes converts those fastest.
 _BATCH = [c_void_p, c_void_p, c_size_t, POINTER(Call), POINTER(c_uint64), POINTER(Error)]
 
-_FUNCTIONS = {
+_FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "hc_abi_version": (c_uint32, []),
     "hc_version": (c_char_p, []),
     "hc_code_name": (c_char_p, [c_int32]),
@@ -91,6 +96,10 @@ _FUNCTIONS = {
 
 class Library:
     """A libhicache.so with its functions as attributes. Each call releases the GIL."""
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
 
     def __init__(self, path: str) -> None:
         self.path = path

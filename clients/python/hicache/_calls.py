@@ -6,7 +6,7 @@ import asyncio
 import ctypes
 import os
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hicache import _abi
 from hicache._errors import Code, Error, NotFound, error_of
@@ -14,6 +14,9 @@ from hicache._errors import Code, Error, NotFound, error_of
 if TYPE_CHECKING:
     from hicache._buffers import Parts
     from hicache._store import Store
+
+
+AnyResult = TypeVar("AnyResult", bound="Result")
 
 
 class Key(bytes):
@@ -70,7 +73,7 @@ class Result:
         """For each page, whether it is fine."""
         return [code == 0 for code in self._codes]
 
-    def check(self) -> Result:
+    def check(self: AnyResult) -> AnyResult:
         """Raises if a page is not fine. Returns this."""
         if self.error is not None:
             raise self.error

@@ -55,7 +55,7 @@ class Unreachable(Error, ConnectionError):
     """The node is not there."""
 
 
-_CLASSES = {
+_CLASSES: dict[int, type[Error]] = {
     Code.INVALID_ARGUMENT: InvalidArgument,
     Code.NOT_FOUND: NotFound,
     Code.DEADLINE_EXCEEDED: DeadlineExceeded,

@@ -52,7 +52,9 @@ class Node:
     @property
     def pid(self) -> int | None:
         """The node's process; None if none runs."""
-        return self._process.pid if self._process is not None and self._process.poll() is None else None
+        if self._process is None or os.getpid() != self._owner or self._process.poll() is not None:
+            return None
+        return self._process.pid
 
     def start(self) -> None:
         """Starts it again, after stop() or kill(); what it held is gone. Nothing happens if it runs."""
@@ -63,24 +65,26 @@ class Node:
             raise error_of(Code.UNSUPPORTED, "there is no hicache-node: neither in this package nor on PATH; HICACHE_BIN can name its folder")
         self._folder.mkdir(exist_ok=True)
         with open(self.log, "w") as log:
-            self._process = subprocess.Popen([*_ends_with_us(), program, *self._command], stdin=subprocess.DEVNULL,
-                                             stdout=subprocess.PIPE, stderr=log, text=True)
+            process = subprocess.Popen([*_ends_with_us(), program, *self._command], stdin=subprocess.DEVNULL,
+                                       stdout=subprocess.PIPE, stderr=log, text=True)
+        self._process = process
         # A node that neither serves nor ends is killed, which ends the reading.
-        patience = threading.Timer(self._start_time, self._process.kill)
+        patience = threading.Timer(self._start_time, process.kill)
         patience.start()
         try:
-            line = self._process.stdout.readline()
+            line = process.stdout.readline() if process.stdout else ""
         finally:
             patience.cancel()
-            self._process.stdout.close()
+            if process.stdout:
+                process.stdout.close()
         if not line.startswith("listening on"):
-            self._process.wait()
-            raise error_of(Code.IO_FAILURE, f"hicache-node did not start: {self._last_words()}")
+            raise error_of(Code.IO_FAILURE, f"hicache-node did not start: {self._last_words(process.wait())}")
 
     def stop(self) -> None:
         """Ends it in order. Nothing happens if it has ended."""
         self._end(signal.SIGTERM)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if os.getpid() == self._owner:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def kill(self) -> None:
         """Ends it as a crash does: start() starts it again."""
@@ -103,7 +107,7 @@ class Node:
         return f"<hicache.Node at {self.socket}, {f'process {self.pid}' if self.pid else 'ended'}>"
 
     def _end(self, how: signal.Signals) -> None:
-        if self.pid is None or os.getpid() != self._owner:
+        if self._process is None or os.getpid() != self._owner:
             return
         self._process.send_signal(how)
         try:
@@ -112,9 +116,9 @@ class Node:
             self._process.kill()
             self._process.wait()
 
-    def _last_words(self) -> str:
+    def _last_words(self, status: int) -> str:
         said = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
-        return re.sub(r"^(\S*: )?error: ", "", said[-1]) if said else f"it ended with {self._process.returncode}, without a word"
+        return re.sub(r"^(\S*: )?error: ", "", said[-1]) if said else f"it ended with {status}, without a word"
 
 
 def node(memory: str = "64MiB", **options) -> Node:

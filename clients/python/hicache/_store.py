@@ -81,7 +81,7 @@ class Store:
         @param calls Calls that may be open at a time; 1024 if None.
         @param lease How long pages are pinned; as long as the node allows if None.
         """
-        self._handle: int | None = None
+        self._handle: Any = None
         self._process = os.getpid()
         self._library = _abi.library()
         settings = {"socket": os.fspath(socket), "namespace": namespace, "tenant": tenant, "threads": threads, "calls": calls,
@@ -208,7 +208,7 @@ class Store:
                 if not isinstance(text, bytes):
                     raise wrong(f"keys: one is a {type(key).__name__}; expected bytes, str or Key")
                 self._library.raise_for(name(handle, text, len(text), at + 32 * i))
-        return Keys(packed[:32 * len(keys)])
+        return Keys(bytes(packed[:32 * len(keys)]))
 
     def connect(self, timeout: Timeout = ...) -> None:
         """Connects to the node, for those who want to know early.
@@ -224,14 +224,14 @@ class Store:
         state, error = _abi.NodeState(size=ctypes.sizeof(_abi.NodeState)), _abi.Error()
         with self._using as handle:
             self._library.raise_for(self._library.hc_node_status(handle, self._milliseconds(timeout), state, error), error)
-        return {name: getattr(state, name) for name, _ in state._fields_[1:]}
+        return {name: getattr(state, name) for name in _abi.NODE_STATE_NAMES}
 
     def stats(self) -> dict[str, int]:
         """What this client did, with the names of hc_counters."""
         counters = _abi.Counters(size=ctypes.sizeof(_abi.Counters))
         with self._using as handle:
             self._library.raise_for(self._library.hc_stats(handle, counters))
-        return {name: getattr(counters, name) for name, _ in counters._fields_[1:]}
+        return {name: getattr(counters, name) for name in _abi.COUNTER_NAMES}
 
     def fileno(self) -> int:
         """A descriptor that is readable as long as poll() has something to take. It is the store's."""

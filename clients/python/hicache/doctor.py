@@ -140,8 +140,8 @@ def _version() -> str:
 def _kernel_figures() -> dict[str, int]:
     """/proc/meminfo, in bytes or pieces."""
     lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
-    return {name: int(number) * (1024 if unit else 1) for name, number, unit in
-            (re.match(r"([^:]+):\s+(\d+)( kB)?", line).groups() for line in lines)}
+    found = (re.match(r"([^:]+):\s+(\d+)( kB)?", line) for line in lines)
+    return {each[1]: int(each[2]) * (1024 if each[3] else 1) for each in found if each}
 
 
 def _look_at_memory(findings: Findings) -> None:
@@ -287,9 +287,9 @@ class _Index:
 
     def __init__(self, folder: pathlib.Path) -> None:
         with open(folder / "index.log", "w") as log:
-            self._process = subprocess.Popen([find_program("hicache-index"), "--listen", "127.0.0.1:0"], stdin=subprocess.DEVNULL,
+            self._process = subprocess.Popen([str(find_program("hicache-index")), "--listen", "127.0.0.1:0"], stdin=subprocess.DEVNULL,
                                              stdout=subprocess.PIPE, stderr=log, text=True)
-        found = re.match(r"listening on (\S+)", self._process.stdout.readline())
+        found = re.match(r"listening on (\S+)", self._process.stdout.readline() if self._process.stdout else "")
         if not found:
             self.__exit__()
             raise AssertionError("hicache-index did not start: " + (folder / "index.log").read_text().strip()[-500:])
@@ -301,7 +301,8 @@ class _Index:
     def __exit__(self, *_: object) -> None:
         self._process.terminate()
         self._process.wait(20)
-        self._process.stdout.close()
+        if self._process.stdout:
+            self._process.stdout.close()
 
 
 def _pages() -> tuple[list[str], list[bytes]]:
@@ -324,7 +325,7 @@ def _until_there(is_there: Callable[[], bool], sentence: str) -> None:
         time.sleep(0.05)
 
 
-def _size(count: int) -> str:
+def _size(count: float) -> str:
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.0f} {unit}"

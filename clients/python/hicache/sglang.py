@@ -33,7 +33,7 @@ _SHARDED_ALWAYS = ("mamba",)
 _BATCH_BYTES = 2 << 20
 _MOST_KEYS = 4096
 
-_OWN_SETTINGS = {"socket": str, "tenant": str, "namespace": str, "timeout": (int, float), "threads": int}
+_OWN_SETTINGS: dict[str, Any] = {"socket": str, "tenant": str, "namespace": str, "timeout": (int, float), "threads": int}
 
 
 class HicacheStorage(HiCacheStorage):
