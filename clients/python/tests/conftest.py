@@ -6,6 +6,7 @@ import pathlib
 import random
 import signal
 import sys
+import time
 
 import pytest
 
@@ -14,6 +15,14 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import hicache  # noqa: E402
 
 PAGE = 4096
+
+
+def until(is_so):
+    """Waits for something that this process cannot be told of."""
+    end = time.monotonic() + 90
+    while not is_so():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.001)
 
 
 def page_of(number, size=PAGE):

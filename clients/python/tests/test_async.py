@@ -7,7 +7,7 @@ import threading
 import weakref
 
 import pytest
-from conftest import PAGE, page_of
+from conftest import PAGE, page_of, until
 
 import hicache
 from hicache import Code
@@ -109,8 +109,7 @@ def test_a_call_that_is_no_longer_awaited_gives_its_memory_back(store):
             await task
 
     asyncio.run(use())
-    while store.stats()["open_calls"]:
-        pass
+    until(lambda: not store.stats()["open_calls"])
     store.poll()
     page.append(0)
     assert not store._open and store.exists(["a"]).pages == 1
@@ -165,8 +164,7 @@ def test_calls_for_which_nobody_waits_do_not_fill_the_store(shared_node, request
             except hicache.Error as trouble:
                 assert trouble.code == Code.LIMIT_REACHED  # These four are still under way.
                 store.poll(timeout=60)
-        while store.stats()["open_calls"]:
-            pass
+        until(lambda: not store.stats()["open_calls"])
         assert store.exists([f"k{i}" for i in range(100)]).pages > 4
 
 

@@ -4,7 +4,7 @@ import gc
 import threading
 
 import pytest
-from conftest import PAGE, page_of
+from conftest import PAGE, page_of, until
 
 import hicache
 from hicache import Code
@@ -118,8 +118,7 @@ def test_a_lease_ends_by_its_time(shared_node, request):
     with shared_node.store(request.node.nodeid, lease=0.001) as store:
         put(store, "a")
         with store.pin(["a"]) as lease:
-            while lease.left > 0:
-                pass
+            until(lambda: lease.left == 0)
             store.remove(["a"]).check()
             assert store.get(["a"], [bytearray(PAGE)], lease=lease).codes in ([Code.OK], [Code.NOT_FOUND])
 

@@ -10,7 +10,7 @@ import time
 import warnings
 
 import pytest
-from conftest import PAGE, page_of
+from conftest import PAGE, page_of, until
 
 import hicache
 from hicache import Code
@@ -48,8 +48,7 @@ def test_a_store_begins_without_its_node(tmp_path):
         with pytest.raises(hicache.Unreachable):
             store.node_status()
         with hicache.node("16MiB", socket=tmp_path / "node"):
-            while store.put(["a"], [page_of(1)]).pages == 0:
-                pass
+            until(lambda: store.put(["a"], [page_of(1)]).pages)
             assert store.exists(["a"]).pages == 1 and store.stats()["connected"] == 1
 
 
@@ -60,8 +59,7 @@ def test_a_store_goes_on_after_its_node_was_killed(node):
         page = bytearray(PAGE)
         assert store.get(["a"], [page]).codes == [Code.PEER_UNREACHABLE]
         node.start()
-        while store.get(["a"], [page]).codes == [Code.PEER_UNREACHABLE]:
-            pass
+        until(lambda: store.get(["a"], [page]).codes != [Code.PEER_UNREACHABLE])
         assert store.get(["a"], [page]).codes == [Code.NOT_FOUND]
         store.put(["a"], [page_of(2)]).check()
         store.get(["a"], [page]).check()
@@ -112,8 +110,7 @@ def test_closing_ends_calls_that_others_wait_for(node, hung):
     with hung(node):
         for thread in threads:
             thread.start()
-        while store.stats()["open_calls"] < 8:
-            pass
+        until(lambda: store.stats()["open_calls"] == 8)
         begin = time.monotonic()
         store.close()
         for thread in threads:
@@ -247,10 +244,7 @@ print(hicache.node("16MiB").pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """)
     assert done.returncode == -signal.SIGKILL
-    end = time.monotonic() + 60
-    while runs(done.stdout.strip()) and time.monotonic() < end:
-        time.sleep(0.01)
-    assert not runs(done.stdout.strip())
+    until(lambda: not runs(done.stdout.strip()))
 
 
 def test_a_wait_ends_with_a_signal(node, hung):
@@ -266,8 +260,7 @@ def test_a_wait_ends_with_a_signal(node, hung):
                 signal.setitimer(signal.ITIMER_REAL, 0.3)
                 with pytest.raises(KeyboardInterrupt):
                     store.put(["a"], [page], timeout=60)
-            while store.stats()["open_calls"]:
-                pass
+            until(lambda: not store.stats()["open_calls"])
             store.poll()
             page.append(0)
     finally:
