@@ -208,9 +208,9 @@ def test_a_spawned_process_reads_what_this_one_put(store, monkeypatch):
     queue.join_thread()
 
 
-def run_python(code, *arguments):
+def run_python(code, *arguments, **environment):
     return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60,
-                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment})
 
 
 def runs(pid):
@@ -237,12 +237,12 @@ print(node.pid, node.socket)
     assert not runs(pid) and not os.path.exists(socket)
 
 
-def test_a_node_ends_with_a_program_that_is_killed():
+def test_a_node_ends_with_a_program_that_is_killed(tmp_path):
     done = run_python("""
 import hicache, os, signal
 print(hicache.node("16MiB").pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
-""")
+""", TMPDIR=str(tmp_path))  # Nobody is left to remove the node's folder.
     assert done.returncode == -signal.SIGKILL
     until(lambda: not runs(done.stdout.strip()))
 
