@@ -1,0 +1,54 @@
+"""tiny_model.py FOLDER [--sliding-window]
+
+Writes a language model of 3.4 million random weights with its tokenizer: real enough for every engine, small enough for a test, and
+downloaded from nowhere. With --sliding-window four of its six layers see 128 tokens only, so that engines keep its KV in two groups.
+"""
+
+import pathlib
+import sys
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
+
+
+def tokenizer():
+    """One token for each byte."""
+    vocabulary = {letter: number for number, letter in enumerate([*sorted(pre_tokenizers.ByteLevel.alphabet()), *SPECIAL.values()])}
+    bytewise = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    bytewise.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bytewise.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=bytewise, **SPECIAL)
+
+
+def model(has_window, tokens):
+    special = {f"{name}_id": tokens.convert_tokens_to_ids(token) for name, token in SPECIAL.items()}
+    sizes = {"vocab_size": 512, "hidden_size": 256, "intermediate_size": 768, "num_attention_heads": 4, "num_key_value_heads": 2,
+             "head_dim": 64, "max_position_embeddings": 8192, **special}
+    if has_window:
+        kinds = 2 * ["sliding_attention", "sliding_attention", "full_attention"]
+        return Gemma3ForCausalLM(Gemma3TextConfig(**sizes, num_hidden_layers=len(kinds), layer_types=kinds, sliding_window=128, query_pre_attn_scalar=64))
+    return LlamaForCausalLM(LlamaConfig(**sizes, num_hidden_layers=4, tie_word_embeddings=False))
+
+
+def main(folder, has_window):
+    torch.manual_seed(0)
+    tokens = tokenizer()
+    made = model(has_window, tokens).to(torch.bfloat16)
+    if not has_window:
+        # Attention with peaks: one wrong byte of KV changes the next token.
+        with torch.no_grad():
+            for weights in made.parameters():
+                if weights.dim() == 2:
+                    weights.mul_(6)
+    made.save_pretrained(folder)
+    tokens.save_pretrained(folder)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
+        sys.exit(__doc__)
+    if not pathlib.Path(sys.argv[1], "config.json").exists():
+        main(sys.argv[1], "--sliding-window" in sys.argv[2:])
