@@ -1,7 +1,6 @@
 #include "actors/event_publisher.hpp"
 
 #include "base/check.hpp"
-#include "cache/event_message.hpp"
 
 #include <spdlog/spdlog.h>
 
@@ -15,9 +14,11 @@ namespace hicache {
 caf::result<atom::ok> event_publisher_state::publish(const cache_events_ptr& events) {
   // Routers on other machines read it, so it is the time of people's clocks.
   const auto now = std::chrono::system_clock::now().time_since_epoch();
-  const auto message
-    = event_message(std::chrono::duration<double>(now).count(), events->list, options.page_size);
+  const auto message = event_message(options.format, std::chrono::duration<double>(now).count(),
+                                     events->list, options.page_size);
   const auto sent = socket->publish(options.topic, events->number, message);
+  if (replay)
+    replay->keep(options.topic, events->number, message);
   if (!sent && !std::exchange(is_failing, true))
     spdlog::error("{}", sent.error().detail);
   return atom::ok_v;
@@ -27,10 +28,12 @@ caf::result<atom::ok> event_publisher_state::publish(const cache_events_ptr& eve
 
 event_publisher_actor::behavior_type
 event_publisher(event_publisher_actor::stateful_pointer<event_publisher_state> self,
-                event_publisher_options options, std::unique_ptr<event_socket> socket) {
+                event_publisher_options options, std::unique_ptr<event_socket> socket,
+                std::unique_ptr<event_replay> replay) {
   HICACHE_CHECK(socket != nullptr && options.page_size > 0);
   self->state.options = std::move(options);
   self->state.socket = std::move(socket);
+  self->state.replay = std::move(replay);
   // An exit message overtakes others: end when those sent before it are on their way.
   self->set_exit_handler([self](const caf::exit_msg&) { self->send(self, atom::done_v); });
   return {

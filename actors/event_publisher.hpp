@@ -1,7 +1,9 @@
 #pragma once
 
 #include "actors/cache_events.hpp"
+#include "cache/event_message.hpp"
 #include "messages/interfaces.hpp"
+#include "transport/event_replay.hpp"
 #include "transport/event_socket.hpp"
 
 #include <caf/typed_event_based_actor.hpp>
@@ -16,6 +18,7 @@ namespace hicache {
 struct event_publisher_options {
   /// What subscribers may filter by.
   std::string topic;
+  event_format format = event_format::sglang;
   /// Of the tree.
   uint32_t page_size = 0;
 };
@@ -35,15 +38,18 @@ struct event_publisher_state {
   event_publisher_actor::pointer self;
   event_publisher_options options;
   std::unique_ptr<event_socket> socket;
+  std::unique_ptr<event_replay> replay;
   /// True after a message could not be sent; said once.
   bool is_failing = false;
 };
 
-/// Publishes the events of one tree in SGLang's format (cache/event_message.hpp). Told to exit, it
+/// Publishes the events of one tree (cache/event_message.hpp). Told to exit, it
 /// first publishes what was sent before.
 /// @param socket Must not be null.
+/// @param replay For subscribers that missed some; may be null.
 event_publisher_actor::behavior_type
 event_publisher(event_publisher_actor::stateful_pointer<event_publisher_state> self,
-                event_publisher_options options, std::unique_ptr<event_socket> socket);
+                event_publisher_options options, std::unique_ptr<event_socket> socket,
+                std::unique_ptr<event_replay> replay);
 
 } // namespace hicache

@@ -71,6 +71,7 @@ segment_slots segment_state::reserve(const segment_pages& pages) {
     slot.length = page.length;
     if (room.status == reserve_status::already_there) {
       slot.what = segment_slot::state::present;
+      table->touch(page.key); // Who wants to write it has a use for it.
     } else if (room.status == reserve_status::reserved) {
       slot.what = segment_slot::state::reserved;
       slot.offset = room.offset;

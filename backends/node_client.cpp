@@ -1,6 +1,7 @@
 #include "backends/node_client.hpp"
 
 #include "backends/ask.hpp"
+#include "backends/segment_memory.hpp"
 #include "base/check.hpp"
 #include "base/limits.hpp"
 #include "base/page_checksum.hpp"
@@ -54,11 +55,11 @@ bool is_gone(const error& err) {
 
 // -- view ---------------------------------------------------------------------
 
-node_view::node_view(node_view&& other) noexcept
+leased_view::leased_view(leased_view&& other) noexcept
   : from_(std::move(other.from_)), lease_(std::exchange(other.lease_, 0)), until_(other.until_),
     pages_(std::move(other.pages_)), checksums_(std::move(other.checksums_)) {}
 
-node_view& node_view::operator=(node_view&& other) noexcept {
+leased_view& leased_view::operator=(leased_view&& other) noexcept {
   if (this != &other) {
     release();
     from_ = std::move(other.from_);
@@ -70,17 +71,17 @@ node_view& node_view::operator=(node_view&& other) noexcept {
   return *this;
 }
 
-node_view::~node_view() {
+leased_view::~leased_view() {
   release();
 }
 
-void node_view::release() noexcept {
+void leased_view::release() noexcept {
   // A node that is gone, or whose time is over, does not need to hear it.
   if (lease_ != 0)
     caf::anon_send(from_->node, atom::release_v, client_ticket{std::exchange(lease_, 0)});
 }
 
-result<void> node_view::copy(size_t position, std::span<const std::span<std::byte>> parts) const {
+result<void> leased_view::copy(size_t position, std::span<const std::span<std::byte>> parts) const {
   const auto& page = pages_[position];
   if (page.empty())
     return fail(ec::not_found);
@@ -139,8 +140,8 @@ result<node_client::attached_ptr> node_client::attach(time_point deadline) {
     return tl::unexpected{memory.error()};
   if (memory->size() < info->memory_bytes)
     return fail(ec::malformed_message, "the node's memory is smaller than it says");
-  return std::make_shared<const node_view::attached_node>(
-    node_view::attached_node{std::move(node), std::move(*memory)});
+  return std::make_shared<const leased_view::attached_node>(
+    leased_view::attached_node{std::move(node), std::move(*memory)});
 }
 
 template <class Answer, class Verb, class Request>
@@ -196,7 +197,7 @@ std::vector<result<void>> node_client::put(std::span<const page_write> pages, ti
   return outcome;
 }
 
-complete_pages node_client::write(const node_view::attached_node& node,
+complete_pages node_client::write(const leased_view::attached_node& node,
                                   std::span<const page_write> pages, const reserved_pages& got,
                                   std::vector<result<void>>& outcome) {
   const auto memory = node.memory.writable_bytes();
@@ -243,7 +244,7 @@ result<leased_pages> node_client::look_up(const attached_ptr& node, std::span<co
   return leased;
 }
 
-std::span<const std::byte> node_client::object_at(const node_view::attached_node& node,
+std::span<const std::byte> node_client::object_at(const leased_view::attached_node& node,
                                                   const page_place& place) {
   const auto memory = node.memory.bytes();
   if (place.offset > memory.size()
@@ -252,21 +253,22 @@ std::span<const std::byte> node_client::object_at(const node_view::attached_node
   return memory.subspan(place.offset + slot_object_offset, place.length);
 }
 
-result<uint64_t> node_client::expected_checksum(const node_view::attached_node& node,
+result<uint64_t> node_client::expected_checksum(const leased_view::attached_node& node,
                                                 const page_key& key,
                                                 const page_place& place) const {
   if (object_at(node, place).empty())
     return fail(ec::malformed_message, "the node named a place outside of its memory");
   const auto header = decode_page_header(node.memory.bytes().subspan(place.offset));
-  if (!header)
-    return tl::unexpected{header.error()};
-  if (header->key != key || header->generation != place.generation || header->length != place.length
-      || header->fingerprint != options_.who.fingerprint)
-    return fail(ec::corrupt_page, "another page is there");
-  return header->checksum;
+  if (header && header->key == key && header->generation == place.generation
+      && header->length == place.length && header->fingerprint == options_.who.fingerprint)
+    return header->checksum;
+  // A page that is removed keeps its bytes as long as it is leased, but not its header.
+  if (is_header_cleared(node.memory.bytes(), place.offset))
+    return fail(ec::not_found, "it was removed meanwhile");
+  return fail(ec::corrupt_page, "another page is there");
 }
 
-void node_client::finish(const node_view::attached_node& node, uint64_t lease,
+void node_client::finish(const leased_view::attached_node& node, uint64_t lease,
                          std::vector<page_key> damaged) {
   if (!damaged.empty())
     caf::anon_send(node.node, atom::corrupt_v, key_batch{std::move(damaged)});
@@ -274,7 +276,7 @@ void node_client::finish(const node_view::attached_node& node, uint64_t lease,
     caf::anon_send(node.node, atom::release_v, client_ticket{lease});
 }
 
-result<void> node_client::read(const node_view::attached_node& node, const page_read& page,
+result<void> node_client::read(const leased_view::attached_node& node, const page_read& page,
                                const page_place& place) const {
   const auto checksum = expected_checksum(node, page.key, place);
   if (!checksum)
@@ -310,8 +312,8 @@ std::vector<result<void>> node_client::get(std::span<const page_read> pages, tim
   return outcome;
 }
 
-result<node_view> node_client::view(std::span<const page_key> keys, bool is_chain,
-                                    time_point deadline, page_check check) {
+result<leased_view> node_client::view(std::span<const page_key> keys, bool is_chain,
+                                      time_point deadline, page_check check) {
   const auto node = attached(deadline);
   if (!node)
     return tl::unexpected{node.error()};
@@ -320,7 +322,7 @@ result<node_view> node_client::view(std::span<const page_key> keys, bool is_chai
   const auto leased = look_up(*node, keys, is_chain, deadline);
   if (!leased)
     return tl::unexpected{leased.error()};
-  auto seen = node_view{};
+  auto seen = leased_view{};
   seen.from_ = *node;
   seen.lease_ = leased->lease;
   seen.until_ = asked + std::chrono::milliseconds{leased->lease_ms};

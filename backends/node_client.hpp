@@ -43,14 +43,14 @@ enum class page_check {
 
 /// Pages of a node that are leased. They stay where they are, and as they are, until this is
 /// destroyed or its time is over, even if the node ends. Move-only. Several threads may read it.
-class node_view {
+class leased_view {
 public:
-  node_view(node_view&& other) noexcept;
+  leased_view(leased_view&& other) noexcept;
 
-  node_view& operator=(node_view&& other) noexcept;
+  leased_view& operator=(leased_view&& other) noexcept;
 
   /// Ends the lease. Waits for nobody.
-  ~node_view();
+  ~leased_view();
 
   /// The objects, key by key; empty where the node has none, or what it has does not verify.
   const std::vector<std::span<const std::byte>>& pages() const noexcept { return pages_; }
@@ -72,7 +72,7 @@ private:
     mapped_peer_memory memory;
   };
 
-  node_view() = default;
+  leased_view() = default;
 
   void release() noexcept;
 
@@ -115,8 +115,8 @@ public:
 
   /// The same in place.
   /// @param is_chain Each page follows on from the one before, and none behind a gap is wanted.
-  result<node_view> view(std::span<const page_key> keys, bool is_chain, time_point deadline,
-                         page_check check = page_check::whole);
+  result<leased_view> view(std::span<const page_key> keys, bool is_chain, time_point deadline,
+                           page_check check = page_check::whole);
 
   /// Brings pages of other members to the node, and leases none.
   /// @returns for each whether it is there
@@ -133,7 +133,7 @@ public:
   result<node_status> status(const status_query& query, time_point deadline);
 
 private:
-  using attached_ptr = std::shared_ptr<const node_view::attached_node>;
+  using attached_ptr = std::shared_ptr<const leased_view::attached_node>;
 
   /// The node, attached to.
   result<attached_ptr> attached(time_point deadline);
@@ -157,24 +157,24 @@ private:
                                  time_point deadline);
 
   /// The bytes of a leased page, if they are in the memory.
-  static std::span<const std::byte> object_at(const node_view::attached_node& node,
+  static std::span<const std::byte> object_at(const leased_view::attached_node& node,
                                               const page_place& place);
 
   /// @returns the checksum in the page's header, or why it is not the page
-  result<uint64_t> expected_checksum(const node_view::attached_node& node, const page_key& key,
+  result<uint64_t> expected_checksum(const leased_view::attached_node& node, const page_key& key,
                                      const page_place& place) const;
 
   /// Copies pages to where they are reserved.
   /// @returns those that can be read there now; the others' outcome is set
-  complete_pages write(const node_view::attached_node& node, std::span<const page_write> pages,
+  complete_pages write(const leased_view::attached_node& node, std::span<const page_write> pages,
                        const reserved_pages& got, std::vector<result<void>>& outcome);
 
   /// Copies a leased page, and verifies it.
-  result<void> read(const node_view::attached_node& node, const page_read& page,
+  result<void> read(const leased_view::attached_node& node, const page_read& page,
                     const page_place& place) const;
 
   /// Tells the node of pages that are not what it says, and ends the lease.
-  static void finish(const node_view::attached_node& node, uint64_t lease,
+  static void finish(const leased_view::attached_node& node, uint64_t lease,
                      std::vector<page_key> damaged);
 
   /// Has pages leased.

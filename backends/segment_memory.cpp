@@ -3,6 +3,7 @@
 #include "base/check.hpp"
 #include "base/page_checksum.hpp"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstring>
@@ -33,6 +34,11 @@ void clear_header(std::span<std::byte> memory, uint64_t offset) noexcept {
   std::memset(memory.data() + offset, 0, page_header_bytes);
   // Readers check the header after the bytes: the cleared header must be seen before any new byte.
   std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+bool is_header_cleared(std::span<const std::byte> memory, uint64_t offset) noexcept {
+  return std::ranges::all_of(memory.subspan(offset, page_header_bytes),
+                             [](std::byte x) { return x == std::byte{}; });
 }
 
 void move_slot(std::span<std::byte> memory, uint64_t from, uint64_t to, uint64_t bytes,

@@ -26,6 +26,10 @@ void write_header(std::span<std::byte> memory, uint64_t offset, const page_heade
 /// Clears the header at `offset`: whoever still reads there finds none afterwards.
 void clear_header(std::span<std::byte> memory, uint64_t offset) noexcept;
 
+/// Whether the header at `offset` was cleared and no other was written since.
+/// @pre the memory reaches as far
+bool is_header_cleared(std::span<const std::byte> memory, uint64_t offset) noexcept;
+
 /// Moves a page of `bytes`, header included, and gives it another generation. Places may overlap.
 /// A header that cannot be read is not written again.
 void move_slot(std::span<std::byte> memory, uint64_t from, uint64_t to, uint64_t bytes,

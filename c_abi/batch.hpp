@@ -18,7 +18,7 @@ namespace hicache {
 
 /// Pages that a client has pinned.
 struct pinned_pages {
-  node_view view;
+  leased_view view;
   std::map<page_key, size_t> positions;
   bool in_place = false;
 };

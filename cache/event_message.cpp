@@ -12,11 +12,8 @@ namespace hicache {
 
 namespace {
 
-using nlohmann::json;
-
-const char* medium_name(cache_medium medium) {
-  return medium == cache_medium::device ? "GPU" : "CPU_PINNED";
-}
+/// With the keys of a map in the order of the engines' own messages.
+using json = nlohmann::ordered_json;
 
 json::array_t ids_of(std::span<const page_key> keys) {
   auto ids = json::array_t{};
@@ -40,7 +37,8 @@ json::array_t units_of(std::span<const token_id> tokens, uint64_t overlap) {
 
 class message_writer {
 public:
-  explicit message_writer(uint32_t page_size) : page_size_(page_size) {}
+  message_writer(event_format format, uint32_t page_size)
+    : format_(format), page_size_(page_size) {}
 
   void operator()(const pages_stored& event) {
     const auto overlap = event.tokens.size() - event.keys.size() * page_size_;
@@ -53,12 +51,19 @@ public:
         = std::span{event.keys}.subspan(from, std::min(most, event.keys.size() - from));
       const auto tokens
         = std::span{event.tokens}.subspan(from * page_size_, keys.size() * page_size_ + overlap);
-      auto stored = json::array_t{
-        "BlockStored", ids_of(keys), std::move(parent),        units_of(tokens, overlap),
-        page_size_,    nullptr,      medium_name(event.medium)};
+      const auto is_first = parent.is_null();
+      auto stored = json{{"type", "BlockStored"},
+                         {"block_hashes", ids_of(keys)},
+                         {"parent_block_hash", std::move(parent)},
+                         {"token_ids", units_of(tokens, overlap)},
+                         {"block_size", page_size_},
+                         {"lora_id", nullptr},
+                         {"medium", medium_name(event.medium)}};
+      if (format_ == event_format::vllm)
+        stored["lora_name"] = nullptr;
       if (!event.ns.salt.empty())
-        stored.emplace_back(json::object_t{{"cache_salt", event.ns.salt}});
-      list_.emplace_back(std::move(stored));
+        add_salt(stored, event.ns.salt, keys.size(), is_first);
+      list_.push_back(std::move(stored));
       parent = event_id(keys.back());
     }
   }
@@ -66,29 +71,60 @@ public:
   void operator()(const pages_removed& event) {
     for (auto rest = std::span{event.keys}; !rest.empty();) {
       const auto keys = rest.first(std::min(limits::router_event_pages, rest.size()));
-      list_.emplace_back(json::array_t{"BlockRemoved", ids_of(keys), medium_name(event.medium)});
+      list_.push_back({{"type", "BlockRemoved"},
+                       {"block_hashes", ids_of(keys)},
+                       {"medium", medium_name(event.medium)}});
       rest = rest.subspan(keys.size());
     }
   }
 
-  void operator()(const cache_cleared&) { list_.emplace_back(json::array_t{"AllBlocksCleared"}); }
+  void operator()(const cache_cleared&) { list_.push_back({{"type", "AllBlocksCleared"}}); }
 
-  json::array_t take() { return std::move(list_); }
+  json take() { return std::move(list_); }
 
 private:
+  const char* medium_name(cache_medium medium) const {
+    if (medium == cache_medium::device)
+      return "GPU";
+    return format_ == event_format::vllm ? "CPU" : "CPU_PINNED";
+  }
+
+  /// @param is_first Whether the first of the pages begins a prompt.
+  void add_salt(json& stored, const std::string& salt, size_t pages, bool is_first) const {
+    if (format_ == event_format::sglang) {
+      stored["cache_salt"] = salt;
+      return;
+    }
+    auto keys = json::array_t(pages);
+    if (is_first)
+      keys[0] = json::array({salt});
+    stored["extra_keys"] = std::move(keys);
+  }
+
+  event_format format_;
   uint32_t page_size_;
-  json::array_t list_;
+  json list_ = json::array();
 };
 
 } // namespace
 
-std::string event_message(double seconds, std::span<const cache_event> events, uint32_t page_size) {
+result<event_format> parse_event_format(std::string_view name) {
+  if (name == "sglang")
+    return event_format::sglang;
+  if (name == "vllm")
+    return event_format::vllm;
+  return fail(ec::invalid_argument,
+              "'" + std::string{name} + "' is not known; expected sglang or vllm");
+}
+
+std::string event_message(event_format format, double seconds, std::span<const cache_event> events,
+                          uint32_t page_size) {
   HICACHE_CHECK(page_size > 0);
-  auto writer = message_writer{page_size};
+  auto writer = message_writer{format, page_size};
   for (const auto& event : events)
     std::visit(writer, event);
   auto message = std::string{};
-  json::to_msgpack(json::array_t{seconds, writer.take(), 0}, message);
+  json::to_msgpack(json::array({seconds, writer.take(), 0}), message);
   return message;
 }
 

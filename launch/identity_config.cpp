@@ -58,7 +58,7 @@ result<void> rank_config::finish_identity() {
   if (!canonical)
     return tl::unexpected{canonical.error()};
   rope = std::move(*canonical);
-  if (model_id.empty() && (storage_backend == "file" || storage_backend == "cluster"))
+  if (model_id.empty() && !storage_backend.empty() && storage_backend != "memory")
     return fail(ec::invalid_argument,
                 "--model-id is missing, and pages in " + storage_backend
                   + " are shared by all that name them alike, whatever their weights; expected "

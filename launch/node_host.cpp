@@ -41,6 +41,7 @@ result<void> node_host::serve() {
   settings.segment_bytes = options_.memory_bytes;
   settings.segment_flag = "--memory";
   settings.clients_write = true;
+  settings.policy.held_share = options_.leased_share;
   settings.listen_host = options_.listen_host;
   settings.tls = options_.tls;
   settings.clock = options_.clock;
@@ -59,6 +60,7 @@ result<void> node_host::serve() {
   settings_of_node.memory = member_->segment_memory();
   settings_of_node.segment = member_->segment();
   settings_of_node.fetcher = fetcher_;
+  settings_of_node.shares = options_.shares;
   settings_of_node.figures = member_->shared_figures();
   settings_of_node.clock = options_.clock;
   node_ = system_.spawn(hicache::node, std::move(settings_of_node));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "cache/client_table.hpp"
 #include "launch/cluster_member.hpp"
 #include "messages/interfaces.hpp"
 
@@ -17,6 +18,9 @@ struct node_host_options {
   uint64_t memory_bytes = 0;
   /// Where clients connect: a path for a socket.
   std::string socket;
+  /// What of it one client may use, and what all leases together keep from eviction.
+  client_shares shares;
+  double leased_share = 0.5;
   /// A socket that somebody has opened there already, and removes; null: the node opens it.
   std::shared_ptr<listener> opened;
   /// Where the index is, as parse_index_place reads it; empty: this host has no others.

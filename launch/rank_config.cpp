@@ -2,6 +2,7 @@
 
 #include "base/limits.hpp"
 #include "base/units.hpp"
+#include "cache/event_message.hpp"
 #include "launch/admin_server.hpp"
 #include "launch/network_flags.hpp"
 #include "transport/page_channel.hpp"
@@ -94,7 +95,7 @@ result<void> check_admin(const std::string& listen, const std::string& token_fil
 constexpr std::array<std::string_view, 2> page_orders = {"newest_first", "ascending"};
 
 /// Events are sent in clear.
-result<void> check_events(const std::string& endpoint, bool insecure) {
+result<void> check_events(const std::string& flag, const std::string& endpoint, bool insecure) {
   const auto scheme = std::string_view{"tcp://"};
   if (insecure || !endpoint.starts_with(scheme))
     return {};
@@ -104,9 +105,19 @@ result<void> check_events(const std::string& endpoint, bool insecure) {
   if (is_loopback(host))
     return {};
   return fail(ec::invalid_argument,
-              "--kv-events: other machines reach '" + endpoint
+              flag + ": other machines reach '" + endpoint
                 + "'; expected --insecure to let everyone there read the tokens of prompts, or "
                   "tcp://127.0.0.1:PORT or ipc://FILE");
+}
+
+result<void> check_events(const rank_config& config) {
+  if (auto allowed = check_events("--kv-events", config.kv_events, config.insecure); !allowed)
+    return allowed;
+  if (!config.kv_events_replay.empty() && config.kv_events.empty())
+    return fail(ec::invalid_argument, "--kv-events-replay is of use with --kv-events alone");
+  if (auto format = parse_event_format(config.kv_events_format); !format)
+    return fail(ec::invalid_argument, "--kv-events-format: " + format.error().detail);
+  return check_events("--kv-events-replay", config.kv_events_replay, config.insecure);
 }
 
 hicache::prefetch_policy prefetch_policy_of(std::string_view name) {
@@ -170,8 +181,8 @@ result<void> rank_config::finish(uint32_t ranks) {
                 {"write_through", "write_through_selective", "write_back"}, {}),
         offered("--hicache-storage-prefetch-policy", prefetch_policy,
                 {"wait_complete", "best_effort", "timeout"}, {}),
-        offered("--hicache-storage-backend", storage_backend, {"", "file", "memory", "cluster"},
-                {})})
+        offered("--hicache-storage-backend", storage_backend,
+                {"", "file", "memory", "cluster", "node"}, {})})
     if (!checked)
       return checked;
   if (auto policy = make_eviction_policy(eviction_policy); !policy)
@@ -227,6 +238,9 @@ result<void> rank_config::finish(uint32_t ranks) {
                 "--hicache-storage-backend-extra-config '{\"path\": \"DIR\"}'");
   if (storage_backend == "cluster" && index.empty())
     return fail(ec::invalid_argument, "--hicache-storage-backend cluster needs --index HOST:PORT");
+  if (storage_backend == "node" && node.empty())
+    return fail(ec::invalid_argument, "--hicache-storage-backend node needs --node PATH, where "
+                                      "hicache-node --socket PATH listens");
   if (auto named = finish_identity(); !named)
     return named;
   if (auto checked = tls.check(); !checked)
@@ -235,8 +249,8 @@ result<void> rank_config::finish(uint32_t ranks) {
     return fail(ec::invalid_argument, "--page-transport: " + pages.error().detail);
   if (auto allowed = check_listening("--listen-host", listen_host, tls, insecure); !allowed)
     return allowed;
-  if (auto allowed = check_events(kv_events, insecure); !allowed)
-    return allowed;
+  if (auto checked = check_events(*this); !checked)
+    return checked;
   if (auto admin = check_admin(admin_listen, admin_token_file); !admin)
     return admin;
   const auto page_bytes = pool_geometry{shape(ranks), host_layout::page_first, 1}.page_bytes();
@@ -371,6 +385,8 @@ std::vector<std::pair<std::string, std::string>> rank_config::fields() const {
     {"numerics", numerics},
     {"kv-events", kv_events},
     {"kv-events-topic", kv_events_topic},
+    {"kv-events-replay", kv_events_replay},
+    {"kv-events-format", kv_events_format},
     {"admin-listen", admin_listen},
     {"metrics-port", std::to_string(metrics.port)},
   };
@@ -455,7 +471,7 @@ void add_rank_flags(CLI::App& app, rank_config& config) {
       "share of L1 below which free pages are made ahead of requests; 0 never");
   add("--evict-until", config.evict_until, "share of free pages at which that stops");
   add("--hicache-storage-backend", config.storage_backend,
-      "L3: file, memory or cluster; none if absent");
+      "L3: file, memory, cluster or node; none if absent");
   add("--hicache-storage-prefetch-policy", config.prefetch_policy,
       "when a prefetch from L3 ends: best_effort (when the request could run), wait_complete or "
       "timeout (when all has arrived, but after prefetch_timeout_base + "
@@ -468,6 +484,8 @@ void add_rank_flags(CLI::App& app, rank_config& config) {
       "low_watermark, pinned_share, tenant_share, zero_copy")
     ->type_name("JSON|@FILE");
   add("--index", config.index, "the cluster's index")->type_name(index_place_type);
+  add("--node", config.node, "where the node of this host listens (backend node)")
+    ->type_name("PATH");
   add_bytes_flag(app, "--segment-size", config.segment_bytes,
                  "memory that each rank lends to L3 (backend cluster)");
   add("--device", config.device, "where L1 lives: auto, cuda, cuda:N or host");
@@ -505,11 +523,15 @@ void add_rank_flags(CLI::App& app, rank_config& config) {
                "let --listen-host, --kv-events and --rendezvous be ones that other machines reach, "
                "without TLS");
   add("--kv-events", config.kv_events,
-      "where rank 0 publishes for routers which pages L1 and L2 have, over ZeroMQ in SGLang's "
-      "format: tcp://*:5557 or ipc://FILE to be subscribed to, tcp://HOST:PORT to connect to a "
-      "router; nowhere if absent")
+      "where rank 0 publishes for routers which pages L1 and L2 have, over ZeroMQ: tcp://*:5557 "
+      "or ipc://FILE to be subscribed to, tcp://HOST:PORT to connect to a router; nowhere if "
+      "absent")
     ->type_name("ENDPOINT");
   add("--kv-events-topic", config.kv_events_topic, "topic of these events")->type_name("TOPIC");
+  add("--kv-events-replay", config.kv_events_replay,
+      "where rank 0 is asked for events that a subscriber missed; nowhere if absent")
+    ->type_name("ENDPOINT");
+  add("--kv-events-format", config.kv_events_format, "whose events these are: sglang or vllm");
   add("--record-ops", config.record_ops,
       "write every operation and step to an op log, for hicachectl oplog replay and diff; with "
       "several ranks each writes FILE.RANK")

@@ -97,6 +97,9 @@ struct rank_config {
   std::string extra_config;
   /// HOST:PORT of the index; needed by the cluster backend.
   std::string index;
+  /// Path at which the node of the host listens; needed by the node backend. May differ between
+  /// ranks.
+  std::string node;
   uint64_t segment_bytes = 0;
   std::string device = "auto";
   std::string model = "tiny";
@@ -137,6 +140,9 @@ struct rank_config {
   /// topic. Empty: nowhere.
   std::string kv_events;
   std::string kv_events_topic;
+  /// Where it is asked for those that a subscriber missed. Empty: nowhere.
+  std::string kv_events_replay;
+  std::string kv_events_format = "sglang";
   duration step_timeout = limits::step_timeout;
   /// What one call of L3 may take.
   duration storage_timeout = limits::storage_timeout;

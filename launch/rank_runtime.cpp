@@ -189,6 +189,8 @@ private:
   std::string op_log_name_;
   std::unique_ptr<std::ofstream> op_log_;
   std::unique_ptr<event_socket> events_;
+  std::unique_ptr<event_replay> replay_;
+  /// Where they are, for people.
   std::string events_endpoint_;
   tree_actor tree_;
   op_recorder_actor recorder_;
@@ -298,6 +300,13 @@ result<void> runtime_impl::open_events() {
     return fail(opened.error().code, "--kv-events: " + opened.error().detail);
   events_ = std::move(*opened);
   events_endpoint_ = events_->endpoint();
+  if (config_.kv_events_replay.empty())
+    return {};
+  auto replay = event_replay::open(config_.kv_events_replay);
+  if (!replay)
+    return fail(replay.error().code, "--kv-events-replay: " + replay.error().detail);
+  replay_ = std::move(*replay);
+  events_endpoint_ += ", again at " + replay_->endpoint();
   return {};
 }
 
@@ -360,8 +369,10 @@ void runtime_impl::spawn_tree() {
       = system_->spawn<caf::detached>(op_recorder, op_log_name_, std::move(op_log_), settings);
   if (events_)
     publisher_ = system_->spawn<caf::detached>(
-      event_publisher, event_publisher_options{config_.kv_events_topic, config_.page_size},
-      std::move(events_));
+      event_publisher,
+      event_publisher_options{config_.kv_events_topic,
+                              *parse_event_format(config_.kv_events_format), config_.page_size},
+      std::move(events_), std::move(replay_));
   auto helpers
     = tree_helpers{controller_, consensus_, {}, {}, engine_, recorder_, publisher_, fences};
   prefetcher_ = system_->spawn(prefetcher, prefetcher_options{config_.storage_timeout, page_bytes},

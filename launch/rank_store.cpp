@@ -3,6 +3,7 @@
 #include "actors/storage.hpp"
 #include "backends/file_backend.hpp"
 #include "backends/memory_backend.hpp"
+#include "backends/node_backend.hpp"
 #include "base/check.hpp"
 #include "base/limits.hpp"
 #include "cache/page_hash.hpp"
@@ -77,6 +78,12 @@ result<std::unique_ptr<storage_backend>> rank_store::open_backend(const rank_con
     options.max_bytes = settings.storage.max_bytes;
     options.fingerprint = fingerprint;
     return make_file_backend(std::move(options), clock_);
+  }
+  if (settings.storage_backend == "node") {
+    auto store = make_node_backend(system_, {settings.node, fingerprint}, clock_);
+    if (!store)
+      return fail(store.error().code, "--node: " + to_string(store.error()));
+    return store;
   }
   if (settings.storage.zero_copy && shared_ == nullptr)
     return fail(ec::invalid_argument,

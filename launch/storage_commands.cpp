@@ -155,7 +155,7 @@ storage_commands::storage_commands(CLI::App& app)
     add_duration_flag(*command, "--timeout", timeout_, "how long it may take");
     command->add_flag("--json", json_, "print the server's answer, one JSON object");
   }
-  attach_->add_option("--backend", backend_, "file, memory or cluster")->required();
+  attach_->add_option("--backend", backend_, "file, memory, cluster or node")->required();
   attach_
     ->add_option("--extra-config", extra_config_,
                  "settings, or @FILE in JSON, TOML or YAML, which is read here")

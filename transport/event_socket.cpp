@@ -1,10 +1,10 @@
 #include "transport/event_socket.hpp"
 
 #include "base/limits.hpp"
+#include "transport/event_frames.hpp"
 
 #include <zmq.hpp>
 
-#include <array>
 #include <utility>
 
 namespace hicache {
@@ -36,15 +36,10 @@ public:
   const std::string& endpoint() const noexcept override { return endpoint_; }
 
   result<void> publish(std::string_view topic, uint64_t number, std::string_view message) override {
-    auto frame = std::array<unsigned char, sizeof(number)>{};
-    for (auto& byte : frame) {
-      byte = static_cast<unsigned char>(number >> 56);
-      number <<= 8;
-    }
     try {
       const auto more = zmq::send_flags::sndmore | zmq::send_flags::dontwait;
       socket_.send(zmq::buffer(topic), more);
-      socket_.send(zmq::buffer(frame), more);
+      socket_.send(zmq::buffer(number_frame(number)), more);
       socket_.send(zmq::buffer(message), zmq::send_flags::dontwait);
     } catch (const zmq::error_t& failure) {
       return fail(ec::io_failure,

@@ -125,10 +125,11 @@ TEST(IdentityConfigTest, SharedStoresNeedToKnowWhoseKvItIs) {
       x.storage_backend = backend;
       x.extra_config = R"({"path": "/kv"})";
       x.index = "127.0.0.1:1";
+      x.node = "/run/hicache/node";
       x.model_id = id;
     });
   };
-  for (const auto* backend : {"file", "cluster"}) {
+  for (const auto* backend : {"file", "cluster", "node"}) {
     EXPECT_EQ(complaint(backend, ""),
               std::string{"--model-id is missing, and pages in "} + backend
                 + " are shared by all that name them alike, whatever their weights; expected name "

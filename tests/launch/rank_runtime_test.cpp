@@ -234,7 +234,7 @@ TEST_F(RankRuntimeTest, RoutersReadWhatTheCacheCanServe) {
     EXPECT_EQ(frames[1].size(), 8u);
     const auto message = nlohmann::json::from_msgpack(frames[2].to_string());
     for (const auto& event : message.at(1))
-      kinds.insert(event.at(0));
+      kinds.insert(event.at("type"));
   }
   EXPECT_TRUE(kinds.contains("BlockStored")) << testing::PrintToString(kinds);
   settle(**runtime);

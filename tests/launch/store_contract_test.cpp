@@ -1,7 +1,12 @@
-// The cluster store keeps the contract of stores: with an index and a segment of its own.
+// Stores that have memory of their own keep the contract of stores: the cluster store, with an
+// index and one member, and a node.
 
+#include "backends/node_backend.hpp"
+#include "launch/node_host.hpp"
 #include "messages/page_header.hpp"
+#include "messages/system_config.hpp"
 #include "tests/backends/backend_contract.hpp"
+#include "tests/backends/temporary_folder.hpp"
 #include "tests/launch/cluster_support.hpp"
 
 namespace hicache::test {
@@ -24,8 +29,31 @@ opened_backend open_cluster(const clock_source& clock, room size) {
   return {std::move(around), std::move(store)};
 }
 
+/// A node, and the rank that uses it.
+struct node_surroundings {
+  temporary_folder folder;
+  system_config config;
+  caf::actor_system system{config};
+  std::unique_ptr<node_host> node;
+};
+
+opened_backend open_node(const clock_source& clock, room size) {
+  auto around = std::make_shared<node_surroundings>();
+  auto options = node_host_options{};
+  options.memory_bytes = size.pages * slot_bytes_for(size.page_bytes);
+  options.socket = around->folder.path() + "/socket";
+  // So few pages that one is more than the share of a client.
+  options.shares = {.of_client = 1, .of_tenant = 1, .of_all = 1};
+  options.leased_share = 1;
+  options.clock = &clock;
+  around->node = node_host::start(around->system, options).value();
+  auto store = make_node_backend(around->system, {options.socket, 7}, clock).value();
+  return {std::move(around), std::move(store)};
+}
+
 INSTANTIATE_TEST_SUITE_P(Stores, BackendContractTest,
-                         testing::Values(backend_factory{"cluster", open_cluster}),
+                         testing::Values(backend_factory{"cluster", open_cluster},
+                                         backend_factory{"node", open_node}),
                          [](const auto& chosen) { return chosen.param.name; });
 
 } // namespace

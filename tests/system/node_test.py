@@ -13,7 +13,7 @@ import time
 import unittest
 import urllib.request
 
-from harness import BIN, ROOT, SystemTest, free_port, main
+from harness import BIN, ROOT, SMALL_KV, SystemTest, cached, free_port, main, reusable_tokens, write_trace
 
 CLIENT = os.environ["HICACHE_FAULTY_NODE_CLIENT"]
 
@@ -264,6 +264,59 @@ class NodeTest(WithNode):
             self.assertLess(time.monotonic(), end, node.text())
             time.sleep(0.1)
         again.terminate()
+
+
+class RanksTest(WithNode):
+    """Ranks of hicache whose L3 is a node."""
+
+    PAGE = 64
+
+    def setUp(self):
+        super().setUp()
+        self.trace = self.folder / "trace.jsonl"
+        self.rows = write_trace(self.trace, 300)
+
+    def flags(self, path, *more):
+        return ["--trace", self.trace, "--verify", "all", *SMALL_KV, "--device-pages", "512", "--hicache-storage-backend", "node",
+                "--node", path, "--hicache-storage-backend-extra-config", '{"prefetch_threshold": 64}', *more]
+
+    def least_computed(self):
+        return sum(row["input_length"] - (row["input_length"] - 1) // self.PAGE * self.PAGE for row in self.rows)
+
+    def test_pages_outlive_the_instance_that_wrote_them(self):
+        node, path = self.start_node()
+        first = self.replay("first", 2, *self.flags(path))
+        self.assert_clean(first)
+        self.assertEqual(cached(first), reusable_tokens(self.rows, self.PAGE))
+        # By ranks that split the heads in another way.
+        second = self.replay("second", 1, *self.flags(path))
+        self.assert_clean(second)
+        self.assertEqual(second["computed_tokens"], self.least_computed())
+        self.assertGreater(second["cached_tokens"]["l3"], 0)
+        node.terminate()
+        self.assertEqual(node.wait(20), 0, node.text())
+
+    def test_a_node_that_is_killed_costs_hits_and_nothing_else(self):
+        node, path = self.start_node()
+        instance = self.start_replay("instance", 2, *self.flags(path))
+        self.wait_until(lambda: self.status(path)["pages"] > 0, "nothing was stored")
+        node.process.send_signal(signal.SIGKILL)
+        node.process.wait()
+        again, _ = self.start_node(name="again")
+        self.assertEqual(instance.wait(300), 0, instance.text())
+        self.assert_clean(self.read_report(instance))
+        # What is asked for anew finds the node that is there now.
+        self.assert_clean(self.replay("next", 2, *self.flags(path)))
+        self.assertGreater(self.status(path)["pages"], 0)
+        again.terminate()
+        self.assertEqual(again.wait(20), 0, again.text())
+
+    def test_a_node_that_is_not_there_is_one_sentence(self):
+        path = self.folder / "nobody"
+        program = self.start_replay("instance", 1, *self.flags(path))
+        self.assertNotEqual(program.wait(120), 0)
+        self.assertIn("--node", program.text())
+        self.assertIn(str(path), program.text())
 
 
 class ServiceTest(WithNode):

@@ -1,0 +1,161 @@
+#include "backends/node_backend.hpp"
+
+#include "backends/node_client.hpp"
+#include "base/limits.hpp"
+#include "rpc/network.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <mutex>
+#include <utility>
+
+namespace hicache {
+
+namespace {
+
+/// Bytes of pages in one request: the share of a client in a node of 64 MiB. Larger requests save
+/// nothing, since to copy so much takes longer than to ask.
+constexpr auto request_bytes = uint64_t{8} << 20;
+
+/// How long the node is waited for at first. It is on the same machine.
+constexpr auto connect_time = std::chrono::seconds{5};
+
+/// The pages from `first` on that one request to the node takes: as many as it allows, and not more
+/// bytes than a client may have under way while others have as many.
+template <class Page>
+std::span<const Page> next_request(std::span<const Page> pages, size_t first) {
+  auto count = size_t{0};
+  auto bytes = uint64_t{0};
+  while (first + count < pages.size() && count < limits::node_batch_pages) {
+    bytes += total_bytes(pages[first + count].parts);
+    if (count > 0 && bytes > request_bytes)
+      break;
+    ++count;
+  }
+  return pages.subspan(first, count);
+}
+
+class node_backend final : public storage_backend {
+public:
+  node_backend(caf::actor_system& system, node_backend_options options, const clock_source& clock)
+    : clock_(clock), network_(system, tls_files{}),
+      node_({&system, network_.node_connector(), "unix:" + options.socket,
+             client_info{0, options.fingerprint}, duration{}, &clock}) {}
+
+  /// @pre nobody else uses it yet
+  result<void> connect() {
+    const auto node = node_.status({0, 1}, clock_.now() + connect_time);
+    if (!node)
+      return tl::unexpected{node.error()};
+    evicted_before_ = node->evicted;
+    return {};
+  }
+
+  std::string name() const override { return "node"; }
+
+  std::vector<bool> exists(std::span<const page_key> keys, time_point deadline) override {
+    auto answers = std::vector<bool>{};
+    while (answers.size() < keys.size()) {
+      const auto rest = keys.subspan(answers.size());
+      const auto asked = rest.first(std::min(rest.size(), limits::node_batch_pages));
+      auto found = std::vector<bool>(asked.size(), false);
+      if (clock_.now() < deadline)
+        found = node_.prefetch(asked, false, deadline).value_or(found);
+      answers.insert(answers.end(), found.begin(), found.end());
+    }
+    return answers;
+  }
+
+  std::vector<result<void>> get(std::span<const page_read> pages, time_point deadline) override {
+    return in_requests(
+      pages, deadline, ec::not_found, [&](auto part) { return node_.get(part, deadline); },
+      &backend_counters::count_get);
+  }
+
+  std::vector<result<void>> set(std::span<const page_write> pages, time_point deadline) override {
+    return in_requests(
+      pages, deadline, ec::store_full, [&](auto part) { return node_.put(part, deadline); },
+      &backend_counters::count_set);
+  }
+
+  std::vector<result<void>> remove(std::span<const page_key> keys, time_point deadline) override {
+    auto answers = std::vector<result<void>>{};
+    while (answers.size() < keys.size()) {
+      const auto rest = keys.subspan(answers.size());
+      const auto asked = rest.first(std::min(rest.size(), limits::node_batch_pages));
+      if (clock_.now() >= deadline) {
+        answers.resize(keys.size(), fail(ec::deadline_exceeded));
+        break;
+      }
+      for (auto& removed : node_.remove(asked, deadline))
+        answers.push_back(std::move(removed));
+    }
+    return answers;
+  }
+
+  backend_health health() override {
+    auto health = backend_health{};
+    const auto node = node_.status({0, 1}, clock_.now() + limits::scrape_time);
+    const auto lock = std::scoped_lock{mutex_};
+    if (node) {
+      // A node that was started anew counts from 0.
+      if (node->evicted < evicted_before_)
+        evicted_before_ = 0;
+      counters_.evicted = node->evicted - evicted_before_;
+      health.objects = node->pages;
+      health.bytes = node->used_bytes;
+      health.capacity_bytes = node->capacity_bytes;
+    } else {
+      health.ok = false;
+      health.detail = to_string(node.error());
+    }
+    health.counters = counters_;
+    return health;
+  }
+
+private:
+  /// Has the node do a batch, in requests that it takes.
+  /// @param none What it means if this client has as much under way as it may.
+  template <class Page, class Request>
+  std::vector<result<void>>
+  in_requests(std::span<const Page> pages, time_point deadline, ec none, Request request,
+              void (backend_counters::*count)(const result<void>&) noexcept) {
+    auto answers = std::vector<result<void>>{};
+    while (answers.size() < pages.size()) {
+      const auto part = next_request(pages, answers.size());
+      auto done = clock_.now() < deadline
+                    ? request(part)
+                    : std::vector<result<void>>(part.size(), fail(ec::deadline_exceeded));
+      for (auto& answer : done) {
+        if (!answer && answer.error().code == ec::limit_reached)
+          answer = fail(none, answer.error().detail);
+        answers.push_back(std::move(answer));
+      }
+    }
+    const auto lock = std::scoped_lock{mutex_};
+    for (const auto& answer : answers)
+      (counters_.*count)(answer);
+    return answers;
+  }
+
+  const clock_source& clock_;
+  rpc_network network_;
+  node_client node_;
+  std::mutex mutex_; // Guards what follows.
+  backend_counters counters_;
+  /// Pages that the node had evicted before.
+  uint64_t evicted_before_ = 0;
+};
+
+} // namespace
+
+result<std::unique_ptr<storage_backend>> make_node_backend(caf::actor_system& system,
+                                                           node_backend_options options,
+                                                           const clock_source& clock) {
+  auto backend = std::make_unique<node_backend>(system, std::move(options), clock);
+  if (auto connected = backend->connect(); !connected)
+    return tl::unexpected{connected.error()};
+  return backend;
+}
+
+} // namespace hicache

@@ -1,0 +1,30 @@
+#pragma once
+
+#include "backends/storage_backend.hpp"
+
+#include <caf/actor_system.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace hicache {
+
+/// What a store in a node is opened with.
+struct node_backend_options {
+  /// The path at which the node listens.
+  std::string socket;
+  /// `fingerprint_of` the namespace of the pages.
+  uint64_t fingerprint = 0;
+};
+
+/// Keeps pages in the node of this host, where they stay when this process ends. Looking for pages
+/// brings those of other hosts there. While the node is away everything is a miss.
+/// @param system Must outlive the store, as must the clock.
+/// @returns peer_unreachable or deadline_exceeded if the node does not answer within
+/// seconds, or why it lets nobody in
+result<std::unique_ptr<storage_backend>> make_node_backend(caf::actor_system& system,
+                                                           node_backend_options options,
+                                                           const clock_source& clock);
+
+} // namespace hicache
