@@ -1,9 +1,35 @@
 #!/usr/bin/env bash
-# launch/quickstart.sh
+# launch/quickstart.sh [--engine vllm|sglang]
 #
 # Installs what is missing, builds, and shows what hicache does: one index and two instances of two ranks each that serve
 # the same multi-turn conversations, the second one later. Leaves build/quickstart/report.json and no process.
+#
+# With --engine: one index, one node, and two real engines of that kind, the second one started when the first has ended, which serve the same
+# prompts with a tiny model on the CPU. Makes an environment for the engine first, from PyPI (3 GB, some minutes; see tests/engines/run.sh).
 set -euo pipefail
+
+engine=
+while (($#)); do
+  case $1 in
+    --engine)
+      engine=${2:-}
+      if [[ $engine != vllm && $engine != sglang ]]; then
+        echo "quickstart: --engine: '$engine' is not known; expected vllm or sglang" >&2
+        exit 2
+      fi
+      shift
+      ;;
+    -h | --help)
+      sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"
+      exit 0
+      ;;
+    *)
+      echo "quickstart: unknown argument '$1'; expected --engine vllm, --engine sglang or nothing" >&2
+      exit 2
+      ;;
+  esac
+  shift
+done
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 bin=$root/build/release/bin
@@ -21,12 +47,14 @@ clean_up() {
       kill -0 "$pid" 2>/dev/null || break
       sleep 0.1
     done
-    pkill -KILL -P "$pid" 2>/dev/null || true
-    kill -KILL "$pid" 2>/dev/null || true
+    # Each is the first of a session of its own, with whatever it has started.
+    kill -KILL -- "-$pid" 2>/dev/null || true
     wait "$pid" 2>/dev/null || true
   done
   pids=()
+  rm -rf "$folder"
 }
+folder=
 trap clean_up EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
@@ -51,10 +79,12 @@ wait_for() {
 "$root/launch/install-packages.sh"
 
 mkdir -p "$out"
+targets=(hicache-index hicache-replay hicachectl)
+[[ -z $engine ]] || targets=(hicache-index hicache-node hicachectl hicache_c)
 build_log=$out/build.log
 echo "Building (the first time takes some minutes; progress is in $build_log)"
 if ! (cd "$root" && cmake --preset release && cmake --build --preset release \
-        --target hicache-index hicache-replay hicachectl -j "$(nproc)") >"$build_log" 2>&1; then
+        --target "${targets[@]}" -j "$(nproc)") >"$build_log" 2>&1; then
   echo "quickstart: the build failed; see $build_log:" >&2
   tail -n 20 "$build_log" >&2
   exit 1
@@ -67,6 +97,55 @@ pids+=($!)
 wait_for "$out/index.out" '^listening on' "$!" "the index"
 index=$(sed -n 's/^listening on //p' "$out/index.out")
 echo "Index: $index"
+
+# serve_by_engines: two engines, one after the other, whose node keeps what the first one computed.
+serve_by_engines() {
+  local cache=${HICACHE_ENGINES:-${XDG_CACHE_HOME:-$HOME/.cache}/hicache/engines} tests=$root/tests/engines number
+  local python=$cache/$engine/bin/python model=$cache/model
+  mkdir -p "$cache"
+  python3 "$tests/environment.py" "$engine" "$cache/$engine"
+  "$python" "$tests/tiny_model.py" "$model"
+  # A path for a socket has 107 bytes at most.
+  folder=$(mktemp -d -t hicache-quickstart-XXXXXX)
+  setsid "$bin/hicache-node" --memory 256MiB --socket "$folder/node" --index "$index" >"$out/node.out" 2>"$out/node.err" &
+  pids+=($!)
+  wait_for "$out/node.out" '^listening on' "$!" "the node"
+  echo "Node: 256 MiB at $folder/node"
+  for number in 1 2; do
+    echo "Engine $number: ${engine} serves four prompts$( ((number == 1)) || echo ", which engine 1 has computed")"
+    PYTHONPATH=$root/clients/python:$root/examples/engines:$tests/sglang/cpu_shim HICACHE_LIBRARY=$root/build/release/c_abi/libhicache.so.1 HICACHE_BIN=$bin \
+      PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1 setsid "$python" "$root/examples/engines/${engine}_prompts.py" "$model" "$folder/node" "$out/engine-$number.json" \
+      >"$out/engine-$number.out" 2>"$out/engine-$number.err" &
+    pids+=($!)
+    if ! wait "$!"; then
+      echo "quickstart: engine $number failed; its last words:" >&2
+      tail -n 5 "$out/engine-$number.err" >&2
+      exit 1
+    fi
+    grep '^prompt of' "$out/engine-$number.out"
+  done
+  "$bin/hicachectl" node status --socket "$folder/node"
+  clean_up
+  python3 - "$out" <<'PY'
+import json, sys
+out = sys.argv[1]
+first, second = [json.load(open(f"{out}/engine-{n}.json")) for n in (1, 2)]
+json.dump({"engines": [first, second]}, open(f"{out}/report.json", "w"), indent=2)
+if [row["tokens"] for row in first] != [row["tokens"] for row in second]:
+    sys.exit("quickstart: the engines answered with other tokens")
+figures = [[sum(row[what] for row in rows) for what in ("prompt", "cached", "seconds")] for rows in (first, second)]
+(prompt, before, slow), (_, cached, fast) = figures
+if cached <= before:
+    sys.exit("quickstart: engine 2 found nothing in the node")
+print(f"Engine 1 computed {prompt - before} of {prompt} tokens in {slow:.2f} s. Engine 2, a new process, computed {prompt - cached} in {fast:.2f} s, and answered the same.")
+PY
+  echo "Report: $out/report.json"
+}
+
+if [[ -n $engine ]]; then
+  serve_by_engines
+  exit
+fi
 
 # instance NUMBER FLAGS...: starts one in the background.
 instance() {
