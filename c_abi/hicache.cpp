@@ -246,12 +246,20 @@ int32_t hc_connect(hc_client* client, uint32_t timeout_ms, hc_error* error) {
                  [&] { return client->connect(deadline_after(client->now(), timeout_ms)); });
 }
 
-int32_t hc_name(const hc_client* client, const void* name, size_t bytes, hc_key* key) {
+int32_t hc_names(const hc_client* client, const void* names, const size_t* lengths, size_t count,
+                 hc_key* keys) {
   return guarded(client, nullptr, [&]() -> result<void> {
-    if (key == nullptr || (name == nullptr && bytes > 0))
+    if (count > 0 && (lengths == nullptr || keys == nullptr))
       return fail(ec::invalid_argument);
-    const auto made = client->key_of({static_cast<const char*>(name), bytes});
-    std::ranges::copy(made.bytes, key->bytes);
+    const auto* name = static_cast<const char*>(names);
+    for (auto i = size_t{0}; i < count; ++i) {
+      if (name == nullptr && lengths[i] > 0)
+        return fail(ec::invalid_argument);
+      const auto made = client->key_of({name, lengths[i]});
+      std::ranges::copy(made.bytes, keys[i].bytes);
+      if (name != nullptr)
+        name += lengths[i];
+    }
     return {};
   });
 }

@@ -91,7 +91,7 @@ typedef struct hc_lease hc_lease;
 /// A call that was begun. Never 0, and never used again by the same client.
 typedef uint64_t hc_ticket;
 
-/// The name of a page. Names have to be spread evenly, so use digests: hc_name() makes one of any
+/// The name of a page. Names have to be spread evenly, so use digests: hc_names() makes some of any
 /// bytes.
 typedef struct hc_key {
   uint8_t bytes[32];
@@ -260,9 +260,13 @@ int32_t hc_close(hc_client* client);
 /// Connects to the node, for those who want to know early. Waits up to that time.
 int32_t hc_connect(hc_client* client, uint32_t timeout_ms, hc_error* error);
 
-/// Makes a key of any bytes: SHA-256 over the client's namespace and them. Different for each
+/// Makes keys of any bytes: SHA-256 over the client's namespace and them. Different for each
 /// namespace.
-int32_t hc_name(const hc_client* client, const void* name, size_t bytes, hc_key* key);
+/// @param names One behind the other. May be NULL if they have no bytes.
+/// @param lengths How many bytes each of them has. May be NULL if count is 0, as may keys.
+/// @param keys As many as there are names.
+int32_t hc_names(const hc_client* client, const void* names, const size_t* lengths, size_t count,
+                 hc_key* keys);
 
 /// Stores pages. What the node has, or what another client is writing, is not written again, and
 /// counts as stored. A page is there whole or not at all. Pages: HC_STORE_FULL, HC_LIMIT_REACHED,

@@ -49,7 +49,8 @@ static int use(hc_client* client, const char* verb, const char* name, const char
   hc_ticket ticket = 0;
   hc_error error = {0};
   hc_completion done;
-  hc_name(client, name, strlen(name), &page.key);
+  size_t length = strlen(name);
+  hc_names(client, name, &length, 1, &page.key);
   if (text != NULL)
     strncpy(bytes, text, sizeof bytes - 1);
   if ((text != NULL ? hc_put : hc_get)(client, &page, 1, &call, &ticket, &error) != HC_OK)

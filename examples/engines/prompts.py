@@ -6,7 +6,7 @@ import time
 
 # Token numbers that any tokenizer has, of conversations that begin alike.
 SYSTEM = [(i * 7) % 250 for i in range(1024)]
-PROMPTS = [SYSTEM + [(i * 11 + k * 13) % 250 for i in range(512 + 256 * k)] for k in range(4)]
+PROMPTS = [SYSTEM + [(i * 11 + k * 13) % 250 for i in range(500 + 256 * k)] for k in range(4)]
 
 
 def serve(generate, report):

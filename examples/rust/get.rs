@@ -70,7 +70,13 @@ extern "C" {
         error: *mut Error,
     ) -> i32;
     fn hc_close(client: *mut Client) -> i32;
-    fn hc_name(client: *const Client, name: *const c_void, bytes: usize, key: *mut Key) -> i32;
+    fn hc_names(
+        client: *const Client,
+        names: *const c_void,
+        lengths: *const usize,
+        count: usize,
+        keys: *mut Key,
+    ) -> i32;
     fn hc_get(
         client: *mut Client,
         pages: *const Page,
@@ -135,7 +141,7 @@ impl Store {
         };
         let mut done = std::mem::MaybeUninit::<Completion>::zeroed();
         unsafe {
-            hc_name(self.0, name.as_ptr().cast(), name.len(), &mut key);
+            hc_names(self.0, name.as_ptr().cast(), &name.len(), 1, &mut key);
             let page = Page {
                 key,
                 parent: Key { bytes: [0; 32] },

@@ -151,6 +151,7 @@ int run_child(hc_client* inherited, hc_lease* lease, const std::string& config) 
   counters.size = sizeof(counters);
   auto state = hc_node_state{};
   state.size = sizeof(state);
+  const auto length = size_t{1};
   auto name = hc_key{};
   const auto answers = std::array{
     hc_connect(inherited, 1000, &error),
@@ -160,7 +161,7 @@ int run_child(hc_client* inherited, hc_lease* lease, const std::string& config) 
     hc_wait(inherited, 1, 1000, &done),
     hc_stats(inherited, &counters),
     hc_node_status(inherited, 1000, &state, &error),
-    hc_name(inherited, "x", 1, &name),
+    hc_names(inherited, "x", &length, 1, &name),
     hc_unpin(lease),
     hc_lease_pages(lease, 0, 0, nullptr, nullptr),
     hc_close(inherited),

@@ -107,11 +107,14 @@ TEST_F(CAbiTest, NamespacesDoNotMix) {
   ASSERT_EQ(one.put(1), HC_OK);
   EXPECT_EQ(other.get(1), HC_NOT_FOUND);
   auto names = std::array<hc_key, 3>{};
-  EXPECT_EQ(hc_name(one.get(), "page", 4, &names[0]), HC_OK);
-  EXPECT_EQ(hc_name(other.get(), "page", 4, &names[1]), HC_OK);
-  EXPECT_EQ(hc_name(one.get(), "page", 4, &names[2]), HC_OK);
+  const auto lengths = std::array<size_t, 2>{4, 4};
+  EXPECT_EQ(hc_names(one.get(), "page", lengths.data(), 1, names.data()), HC_OK);
+  EXPECT_EQ(hc_names(other.get(), "nonepage", lengths.data(), 2, &names[1]), HC_OK);
+  std::swap(names[1], names[2]);
   EXPECT_NE(std::memcmp(&names[0], &names[1], sizeof(hc_key)), 0);
+  EXPECT_EQ(hc_names(one.get(), "nonepage", lengths.data(), 2, &names[1]), HC_OK);
   EXPECT_EQ(std::memcmp(&names[0], &names[2], sizeof(hc_key)), 0);
+  EXPECT_EQ(hc_names(one.get(), nullptr, nullptr, 0, nullptr), HC_OK);
 }
 
 TEST_F(CAbiTest, PinnedPagesStayThereAndAreReadWithoutTheNode) {
@@ -279,7 +282,11 @@ TEST_F(CAbiTest, BadArgumentsAreSentencesAndNothingBegins) {
   EXPECT_EQ(hc_lookup(one.get(), &key, HC_MAX_PAGES + 1, &how, &ticket, &error),
             HC_INVALID_ARGUMENT);
   EXPECT_EQ(hc_lookup(one.get(), nullptr, 0, &how, &ticket, nullptr), HC_INVALID_ARGUMENT);
-  EXPECT_EQ(hc_name(one.get(), nullptr, 1, nullptr), HC_INVALID_ARGUMENT);
+  const auto length = size_t{1};
+  auto name = hc_key{};
+  EXPECT_EQ(hc_names(one.get(), nullptr, &length, 1, &name), HC_INVALID_ARGUMENT);
+  EXPECT_EQ(hc_names(one.get(), "x", nullptr, 1, &name), HC_INVALID_ARGUMENT);
+  EXPECT_EQ(hc_names(one.get(), "x", &length, 1, nullptr), HC_INVALID_ARGUMENT);
   EXPECT_EQ(hc_unpin(nullptr), HC_INVALID_ARGUMENT);
   EXPECT_EQ(hc_lease_pages(nullptr, 0, 0, nullptr, nullptr), HC_INVALID_ARGUMENT);
   EXPECT_EQ(hc_close(nullptr), HC_INVALID_ARGUMENT);

@@ -77,7 +77,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "hc_open": (c_int32, [c_char_p, POINTER(Options), POINTER(c_void_p), POINTER(Error)]),
     "hc_close": (c_int32, [c_void_p]),
     "hc_connect": (c_int32, [c_void_p, c_uint32, POINTER(Error)]),
-    "hc_name": (c_int32, [c_void_p, c_char_p, c_size_t, c_void_p]),
+    "hc_names": (c_int32, [c_void_p, c_char_p, c_void_p, c_size_t, c_void_p]),
     "hc_put": (c_int32, _BATCH),
     "hc_get": (c_int32, _BATCH),
     "hc_lookup": (c_int32, _BATCH),

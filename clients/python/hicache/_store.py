@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import asyncio
 import atexit
 import collections
@@ -196,19 +197,17 @@ class Store:
             return keys
         if isinstance(keys, (bytes, str)):
             raise wrong("keys: expected a sequence of them, not a single one")
-        packed = bytearray(32 * max(len(keys), 1))
-        at = address_of(packed)
-        name = self._library.hc_name
+        texts = [key.encode() if isinstance(key, str) else key for key in keys if not isinstance(key, Key)]
+        if odd := [text for text in texts if not isinstance(text, bytes)]:
+            raise wrong(f"keys: one is a {type(odd[0]).__name__}; expected bytes, str or Key")
+        packed = bytearray(32 * max(len(texts), 1))
+        lengths = array.array("Q", map(len, texts) if texts else [0])
         with self._using as handle:
-            for i, key in enumerate(keys):
-                if isinstance(key, Key):
-                    packed[32 * i:32 * i + 32] = key
-                    continue
-                text = key.encode() if isinstance(key, str) else key
-                if not isinstance(text, bytes):
-                    raise wrong(f"keys: one is a {type(key).__name__}; expected bytes, str or Key")
-                self._library.raise_for(name(handle, text, len(text), at + 32 * i))
-        return Keys(bytes(packed[:32 * len(keys)]))
+            self._library.raise_for(self._library.hc_names(handle, b"".join(texts), address_of(lengths), len(texts), address_of(packed)))
+        if len(texts) == len(keys):
+            return Keys(bytes(packed[:32 * len(texts)]))
+        made = iter([bytes(packed[i:i + 32]) for i in range(0, 32 * len(texts), 32)])
+        return Keys(b"".join(key if isinstance(key, Key) else next(made) for key in keys))
 
     def connect(self, timeout: Timeout = ...) -> None:
         """Connects to the node, for those who want to know early.
