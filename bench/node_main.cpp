@@ -1,5 +1,6 @@
 // What a node costs its clients: pages put, read in copies and read in place, beside memcpy of as
-// many bytes in the same run. All of it verifies, which memcpy does not.
+// many bytes in the same run. All of it verifies, which memcpy does not. With --node=PATH it is a
+// client of the node at that path, to be compared with clients in other languages.
 
 #include "backends/node_client.hpp"
 #include "launch/node_host.hpp"
@@ -19,9 +20,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <functional>
+#include <initializer_list>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace {
@@ -72,17 +76,16 @@ struct node_process {
   std::unique_ptr<node_host> host;
 };
 
-node_client_options options_for(client_process& process, const node_process& node) {
-  return {&process.system, process.network.node_connector(), node.address, {1, 7}, {},
-          &process.clock};
+node_client_options options_for(client_process& process, const std::string& address) {
+  return {&process.system, process.network.node_connector(), address, {1, 7}, {}, &process.clock};
 }
 
 /// A client with a batch of pages and the memory for them.
 class pages_in_use {
 public:
-  pages_in_use(const node_process& node, size_t page_bytes)
+  pages_in_use(const std::string& address, size_t page_bytes)
     : page_bytes_(page_bytes), bytes_(batch_bytes, std::byte{1}),
-      client_(options_for(process_, node)) {}
+      client_(options_for(process_, address)) {}
 
   size_t count() const { return batch_bytes / page_bytes_; }
 
@@ -105,14 +108,23 @@ public:
   }
 
   bool view(uint64_t first) {
-    auto keys = std::vector<page_key>{};
-    for (auto i = size_t{0}; i < count(); ++i)
-      keys.push_back(key_of(first + i));
-    const auto seen = client_.view(keys, false, process_.clock.now() + 10s);
+    const auto seen = client_.view(keys_from(first), false, process_.clock.now() + 10s);
     return seen && std::ranges::none_of(seen->pages(), [](const auto& x) { return x.empty(); });
   }
 
+  bool exist(uint64_t first) {
+    const auto found = client_.exists(keys_from(first), process_.clock.now() + 10s);
+    return found && std::ranges::all_of(*found, std::identity{});
+  }
+
 private:
+  std::vector<page_key> keys_from(uint64_t first) const {
+    auto keys = std::vector<page_key>{};
+    for (auto i = size_t{0}; i < count(); ++i)
+      keys.push_back(key_of(first + i));
+    return keys;
+  }
+
   static bool all_of(const std::vector<result<void>>& outcomes) {
     return std::ranges::all_of(outcomes, [](const auto& x) { return x.has_value(); });
   }
@@ -154,8 +166,8 @@ void copy_pages(benchmark::State& state, direction way) {
   finish(state);
 }
 
-void put_pages(benchmark::State& state, const node_process& node) {
-  auto use = pages_in_use{node, static_cast<size_t>(state.range(0))};
+void put_pages(benchmark::State& state, const std::string& address) {
+  auto use = pages_in_use{address, static_cast<size_t>(state.range(0))};
   // Clients live long: each has seen all of the memory, and everything that is put evicts.
   for (auto bytes = uint64_t{0}; bytes < node_bytes; bytes += batch_bytes)
     use.put(next_number.fetch_add(use.count()));
@@ -168,8 +180,8 @@ void put_pages(benchmark::State& state, const node_process& node) {
 }
 
 template <class Read>
-void read_pages(benchmark::State& state, const node_process& node, Read read) {
-  auto use = pages_in_use{node, static_cast<size_t>(state.range(0))};
+void read_pages(benchmark::State& state, const std::string& address, Read read) {
+  auto use = pages_in_use{address, static_cast<size_t>(state.range(0))};
   const auto pages = read_bytes / batch_bytes * use.count();
   const auto first = next_number.fetch_add(pages);
   for (auto number = first; number < first + pages; number += use.count())
@@ -192,7 +204,7 @@ void attach_client(benchmark::State& state, const std::string& path) {
   for (auto _ : state) {
     state.PauseTiming();
     auto process = std::make_unique<client_process>();
-    auto client = std::make_unique<node_client>(options_for(*process, node));
+    auto client = std::make_unique<node_client>(options_for(*process, node.address));
     state.ResumeTiming();
     const auto attached = client->connect(process->clock.now() + 10s);
     state.PauseTiming();
@@ -206,31 +218,65 @@ void attach_client(benchmark::State& state, const std::string& path) {
   }
 }
 
+template <class Measured>
+void add(const char* name, std::initializer_list<int> threads, Measured measured) {
+  for (const auto count : threads)
+    benchmark::RegisterBenchmark(name, measured)
+      ->Arg(64 << 10)
+      ->Arg(1 << 20)
+      ->Threads(count)
+      ->UseRealTime();
+}
+
+/// What clients do, in so many threads.
+void add_client(const std::string& address, std::initializer_list<int> threads) {
+  add("node_put", threads, [address](benchmark::State& state) { put_pages(state, address); });
+  add("node_get", threads, [address](benchmark::State& state) {
+    read_pages(state, address, [](pages_in_use& x, uint64_t first) { return x.get(first); });
+  });
+}
+
+int run(int argc, char** argv) {
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv))
+    return 1;
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}
+
+/// As a client of a node that runs already.
+int run_at(const std::string& address, int argc, char** argv) {
+  add_client(address, {1});
+  add("node_exists", {1}, [address](benchmark::State& state) {
+    read_pages(state, address, [](pages_in_use& x, uint64_t first) { return x.exist(first); });
+  });
+  return run(argc, argv);
+}
+
 } // namespace
 
 int main(int argc, char** argv) {
   start_logging("warn", 0, 1);
+  constexpr auto flag = std::string_view{"--node="};
+  if (argc > 1 && std::string_view{argv[1]}.starts_with(flag)) {
+    const auto address = "unix:" + std::string{argv[1]}.substr(flag.size());
+    argv[1] = argv[0];
+    return run_at(address, argc - 1, argv + 1);
+  }
   auto folder = std::filesystem::temp_directory_path().string() + "/hicache-node-bench-XXXXXX";
   if (::mkdtemp(folder.data()) == nullptr)
     return 1;
+  auto code = 0;
   {
     const auto node = node_process{folder + "/socket"};
-    const auto add = [](const char* name, auto measured) {
-      for (const auto threads : {1, 4})
-        benchmark::RegisterBenchmark(name, measured)
-          ->Arg(64 << 10)
-          ->Arg(1 << 20)
-          ->Threads(threads)
-          ->UseRealTime();
-    };
-    add("node_read", [](benchmark::State& state) { copy_pages(state, direction::from_memory); });
-    add("node_write", [](benchmark::State& state) { copy_pages(state, direction::to_memory); });
-    add("node_put", [&node](benchmark::State& state) { put_pages(state, node); });
-    add("node_get", [&node](benchmark::State& state) {
-      read_pages(state, node, [](pages_in_use& x, uint64_t first) { return x.get(first); });
-    });
-    add("node_view", [&node](benchmark::State& state) {
-      read_pages(state, node, [](pages_in_use& x, uint64_t first) { return x.view(first); });
+    add("node_read", {1, 4},
+        [](benchmark::State& state) { copy_pages(state, direction::from_memory); });
+    add("node_write", {1, 4},
+        [](benchmark::State& state) { copy_pages(state, direction::to_memory); });
+    add_client(node.address, {1, 4});
+    add("node_view", {1, 4}, [&node](benchmark::State& state) {
+      read_pages(state, node.address,
+                 [](pages_in_use& x, uint64_t first) { return x.view(first); });
     });
     benchmark::RegisterBenchmark(
       "node_attach",
@@ -239,10 +285,8 @@ int main(int argc, char** argv) {
       ->Arg(8)
       ->Iterations(20)
       ->UseRealTime();
-    benchmark::Initialize(&argc, argv);
-    if (!benchmark::ReportUnrecognizedArguments(argc, argv))
-      benchmark::RunSpecifiedBenchmarks();
+    code = run(argc, argv);
   }
   std::filesystem::remove_all(folder);
-  return 0;
+  return code;
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# bench/run.sh {tree|transfer|step|store|node|scaling|all} [--short] [--json FILE]
+# bench/run.sh {tree|transfer|step|store|node|engines|scaling|all} [--short] [--json FILE]
 #
 # Builds what it needs, runs each measurement beside its baseline in the same run, and prints one table. --json writes the
 # rows to FILE too. Ends with 0 when it has measured, whatever it found. Takes a minute or two besides the build.
@@ -9,13 +9,15 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 usage() {
   cat <<'TEXT'
-Usage: bench/run.sh {tree|transfer|step|store|node|scaling|all} [--short] [--json FILE]
+Usage: bench/run.sh {tree|transfer|step|store|node|engines|scaling|all} [--short] [--json FILE]
 
   tree         the prefix cache on one core: match, insert, lock, eviction, events, memory, and its actor
   transfer     copies between L1 and L2 in host memory, and of a GPU if one answers
   step         a step of 2 and 4 ranks, waiting for a late rank, prefetching from a slow store, a miss with L3
   store        the cluster store by separate processes: values, the index, restarts; beside ucx_perftest if it is installed
   node         pages that clients put into the memory of a node and read there, beside memcpy
+  engines      a node's clients in Python beside those in C++; real engines that start with a filled node, beside what they have themselves
+               (makes environments of 3 GB each from PyPI, see tests/engines/run.sh; not part of all)
   scaling      the index of L3 in virtual time: 1000 members, 100 million keys, 16 and 64 shards (16 GB, half an hour)
   all          everything that there is, scaling short
   --short      scaling: 100 members and 2 million keys
@@ -48,7 +50,7 @@ while [ $# -gt 0 ]; do
       shift
       ;;
     --short) short=1 ;;
-    tree | transfer | step | store | node | scaling | all)
+    tree | transfer | step | store | node | engines | scaling | all)
       [ -z "$what" ] || give_up "one measurement at a time, or all"
       what=$1
       ;;
@@ -56,15 +58,16 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-[ -n "$what" ] || give_up "say what to measure: tree, transfer, step, store, node, scaling or all"
+[ -n "$what" ] || give_up "say what to measure: tree, transfer, step, store, node, engines, scaling or all"
 
 # wants PART: true if that part is to be measured.
-wants() { [ "$what" = "$1" ] || [ "$what" = all ]; }
+wants() { [ "$what" = "$1" ] || { [ "$what" = all ] && [ "$1" != engines ]; }; }
 
 targets=()
 ! wants tree || targets+=(tree_bench tree_actor_bench)
 ! wants transfer || targets+=(transfer_bench)
 ! wants node || targets+=(node_bench)
+! wants engines || targets+=(node_bench hicache-node hicache_c)
 ! wants scaling || targets+=(scaling_bench)
 ! wants step || targets+=(step_bench hicache-replay hicache-index)
 ! wants store || targets+=(store_bench hicache-bench hicache-index hicachectl)
@@ -123,6 +126,10 @@ if wants store; then
 fi
 if wants node; then
   measure node_bench
+fi
+if wants engines; then
+  HICACHE_LIBRARY=$root/build/release/c_abi/libhicache.so.1 HICACHE_BIN=$root/build/release/bin PYTHONPATH=$root/clients/python \
+    python3 -B "$root/bench/engines/store.py" "$root/build/release/bench/node_bench" "$results/python.json"
 fi
 if wants scaling; then
   size=()

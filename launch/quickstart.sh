@@ -101,7 +101,9 @@ echo "Index: $index"
 # serve_by_engines: two engines, one after the other, whose node keeps what the first one computed.
 serve_by_engines() {
   local cache=${HICACHE_ENGINES:-${XDG_CACHE_HOME:-$HOME/.cache}/hicache/engines} tests=$root/tests/engines number
-  local python=$cache/$engine/bin/python model=$cache/model
+  local python=$cache/$engine/bin/python model=$cache/model modules=$root/clients/python:$root/examples/engines
+  # What SGLang lacks on a machine without a GPU.
+  [[ $engine != sglang ]] || modules+=:$tests/sglang/cpu_shim
   mkdir -p "$cache"
   python3 "$tests/environment.py" "$engine" "$cache/$engine"
   "$python" "$tests/tiny_model.py" "$model"
@@ -113,7 +115,7 @@ serve_by_engines() {
   echo "Node: 256 MiB at $folder/node"
   for number in 1 2; do
     echo "Engine $number: ${engine} serves four prompts$( ((number == 1)) || echo ", which engine 1 has computed")"
-    PYTHONPATH=$root/clients/python:$root/examples/engines:$tests/sglang/cpu_shim HICACHE_LIBRARY=$root/build/release/c_abi/libhicache.so.1 HICACHE_BIN=$bin \
+    PYTHONPATH=$modules HICACHE_LIBRARY=$root/build/release/c_abi/libhicache.so.1 HICACHE_BIN=$bin \
       PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1 setsid "$python" "$root/examples/engines/${engine}_prompts.py" "$model" "$folder/node" "$out/engine-$number.json" \
       >"$out/engine-$number.out" 2>"$out/engine-$number.err" &
     pids+=($!)

@@ -10,7 +10,9 @@ import sys
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers.utils import logging
 
+logging.disable_progress_bar()
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
 
 
