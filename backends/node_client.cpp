@@ -10,10 +10,14 @@
 #include <caf/actor_cast.hpp>
 #include <caf/send.hpp>
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <optional>
 #include <set>
+#include <string_view>
 #include <utility>
 
 namespace hicache {
@@ -43,6 +47,15 @@ uint64_t bytes_of(const leased_pages& leased) {
     if (place.status == place_status::present)
       bytes += place.length;
   return bytes;
+}
+
+/// Whose socket a node listens at, by its address: that user runs the node, whoever this one is.
+std::optional<uid_t> owner_of(const std::string& address) {
+  constexpr auto scheme = std::string_view{"unix:"};
+  struct stat file {};
+  if (!address.starts_with(scheme) || ::stat(address.c_str() + scheme.size(), &file) != 0)
+    return std::nullopt;
+  return file.st_uid;
 }
 
 /// Whether an error says that the node is not there, or knows this client no more.
@@ -135,7 +148,7 @@ result<node_client::attached_ptr> node_client::attach(time_point deadline) {
   const auto info = ask<node_info>(*options_.system, node, left(), atom::attach_v, options_.who);
   if (!info)
     return tl::unexpected{info.error()};
-  auto memory = open_peer_memory(info->memory_name, peer_access::write);
+  auto memory = open_peer_memory(info->memory_name, peer_access::write, owner_of(options_.address));
   if (!memory)
     return tl::unexpected{memory.error()};
   if (memory->size() < info->memory_bytes)

@@ -14,6 +14,10 @@
 #include <caf/actor_system.hpp>
 #include <spdlog/spdlog.h>
 
+#include <grp.h>
+
+#include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <memory>
@@ -26,6 +30,7 @@ using namespace hicache;
 struct node_flags {
   uint64_t memory_bytes = 0;
   std::string socket;
+  std::string group;
   std::string index;
   std::string listen_host = "127.0.0.1";
   std::string log_level = "info";
@@ -50,6 +55,20 @@ result<void> choose_socket(const node_flags& flags, const service_manager& manag
   return {};
 }
 
+/// The number of a group, by that or its name.
+result<gid_t> find_group(const std::string& name) {
+  errno = 0;
+  if (const auto* found = ::getgrnam(name.c_str()))
+    return found->gr_gid;
+  auto number = gid_t{};
+  const auto* const end = name.data() + name.size();
+  if (const auto read = std::from_chars(name.data(), end, number);
+      read.ec == std::errc{} && read.ptr == end)
+    return number;
+  return fail(ec::invalid_argument,
+              "--group: there is no group '" + name + "'; expected a group's name or number");
+}
+
 /// Until a signal comes. Tells the service manager that the node lives, as long as it answers.
 void run(const node_host& host, const service_manager& manager, const stop_signal& stop) {
   const auto patience = manager.patience().value_or(std::chrono::hours{24});
@@ -67,6 +86,12 @@ result<int> serve(const node_flags& flags, const stop_signal& stop) {
   auto options = node_host_options{};
   if (const auto chosen = choose_socket(flags, manager, options); !chosen)
     return tl::unexpected{chosen.error()};
+  if (!flags.group.empty()) {
+    const auto group = find_group(flags.group);
+    if (!group)
+      return tl::unexpected{group.error()};
+    options.group = *group;
+  }
   if (const auto checked = flags.tls.check(); !checked)
     return tl::unexpected{checked.error()};
   if (!flags.index.empty())
@@ -120,9 +145,13 @@ int main(int argc, char** argv) {
   app.get_option("--memory")->required();
   app
     .add_option("--socket", flags.socket,
-                "where clients connect: a path, which only processes of this user can use; not "
-                "where a service manager opens the socket")
+                "where clients connect: a path; not where a service manager opens the socket")
     ->type_name("PATH");
+  app
+    .add_option("--group", flags.group,
+                "group whose processes are clients too, and so may write to the memory; without, "
+                "only those of this user")
+    ->type_name("NAME|NUMBER");
   app
     .add_option("--index", flags.index,
                 "the index of the cluster store; without, this host's pages stay on this host")

@@ -8,8 +8,11 @@
 #include <caf/scoped_actor.hpp>
 #include <spdlog/spdlog.h>
 
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <system_error>
 #include <utility>
 
 namespace hicache {
@@ -35,6 +38,9 @@ result<void> node_host::serve() {
   if (!socket)
     return fail(ec::invalid_argument, "--socket: " + socket.error().detail);
   is_bound_ = !options_.opened;
+  if (is_bound_ && options_.group)
+    if (auto opened = open_to_group(); !opened)
+      return opened;
   auto settings = cluster_member_options{};
   settings.index = options_.index;
   settings.is_alone = options_.index.empty();
@@ -49,7 +55,7 @@ result<void> node_host::serve() {
   if (!member)
     return tl::unexpected{member.error()};
   member_ = std::move(*member);
-  auto offer = memory_offer::start(member_->memory(), peer_access::write);
+  auto offer = memory_offer::start(member_->memory(), peer_access::write, options_.group);
   if (!offer)
     return tl::unexpected{offer.error()};
   offer_ = std::move(*offer);
@@ -65,9 +71,21 @@ result<void> node_host::serve() {
   settings_of_node.clock = options_.clock;
   node_ = system_.spawn(hicache::node, std::move(settings_of_node));
   network_ = std::make_unique<rpc_network>(system_, tls_files{});
-  network_->serve_node(std::move(*socket), node_);
-  spdlog::info("lends {} to processes of this user at {}",
+  network_->serve_node(std::move(*socket), node_, options_.group);
+  spdlog::info("lends {} to processes of this machine at {}",
                format_bytes(member_->segment_memory().size()), options_.socket);
+  return {};
+}
+
+result<void> node_host::open_to_group() const {
+  constexpr auto no_user = static_cast<uid_t>(-1);
+  const auto* path = options_.socket.c_str();
+  if (::chown(path, no_user, *options_.group) != 0
+      || ::chmod(path, S_IRUSR | S_IWUSR | S_IRGRP | S_IWGRP) != 0)
+    return fail(ec::invalid_argument, "--group: cannot give " + options_.socket + " to group "
+                                        + std::to_string(*options_.group) + ": "
+                                        + std::generic_category().message(errno)
+                                        + "; expected a group that this user is in");
   return {};
 }
 

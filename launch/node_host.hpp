@@ -6,8 +6,11 @@
 
 #include <caf/actor_system.hpp>
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace hicache {
@@ -23,6 +26,8 @@ struct node_host_options {
   double leased_share = 0.5;
   /// A socket that somebody has opened there already, and removes; null: the node opens it.
   std::shared_ptr<listener> opened;
+  /// Whose processes are clients, besides those of this user.
+  std::optional<gid_t> group;
   /// Where the index is, as parse_index_place reads it; empty: this host has no others.
   std::string index;
   /// As in cluster_member_options.
@@ -58,6 +63,9 @@ private:
   node_host(caf::actor_system& system, node_host_options options);
 
   result<void> serve();
+
+  /// Lets processes of the group open the socket.
+  result<void> open_to_group() const;
 
   caf::actor_system& system_;
   const node_host_options options_;

@@ -8,9 +8,12 @@
 
 #include <caf/actor_system.hpp>
 
+#include <sys/types.h>
+
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -80,8 +83,9 @@ public:
 
   /// Lets processes of the same user and machine reach a node, without TLS: the system says who
   /// they are.
+  /// @param group Whose processes may reach it as well.
   /// @pre the listener is at a path
-  void serve_node(listener at, const node_actor& node);
+  void serve_node(listener at, const node_actor& node, std::optional<gid_t> group = {});
 
   /// Lets nobody reach anything any more.
   void stop_serving();

@@ -1,5 +1,6 @@
 #include "rpc/server.hpp"
 
+#include "base/socket_peer.hpp"
 #include "rpc/limits.hpp"
 #include "rpc/peer_stream.hpp"
 #include "rpc/rpc_error.hpp"
@@ -124,10 +125,12 @@ void rpc_server::check_process(visitor& peer) {
     kj::throwFatalException(
       kj::Exception(kj::Exception::Type::FAILED, __FILE__, __LINE__, kj::heapString(why.c_str())));
   };
-  const auto from = process_of(*peer.stream);
-  if (!from || from->user != ::geteuid())
+  const auto socket = peer.stream->getFd();
+  const auto from = socket == nullptr ? std::nullopt : socket_peer_of(KJ_ASSERT_NONNULL(socket));
+  if (!from || !is_of_own_user_or(admits_.group, KJ_ASSERT_NONNULL(socket)))
     refuse("it is of user " + (from ? std::to_string(from->user) : "unknown")
-           + ", and the socket is for " + std::to_string(::geteuid()));
+           + ", and the socket is for " + std::to_string(::geteuid())
+           + (admits_.group ? " and group " + std::to_string(*admits_.group) : ""));
   const auto is_of_it = [&](const visitor& x) { return x.process == from->id && !x.is_gone; };
   const auto open = static_cast<size_t>(std::ranges::count_if(visitors_, is_of_it));
   if (from->id != 0 && open >= rpc::limits::connections_of_process)
@@ -138,10 +141,10 @@ void rpc_server::check_process(visitor& peer) {
 
 kj::Promise<void> rpc_server::serve(visitor& peer) {
   tune(*peer.stream, admits_.silence);
-  if (admits_.own_user_alone)
+  if (admits_.is_local)
     check_process(peer);
   auto ready = kj::Promise<identified_stream>{nullptr};
-  if (tls_.is_used() && !admits_.own_user_alone) {
+  if (tls_.is_used() && !admits_.is_local) {
     auto keys = tls_.get();
     if (!keys)
       kj::throwFatalException(to_exception(keys.error()));

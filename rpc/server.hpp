@@ -4,9 +4,12 @@
 #include "rpc/sockets.hpp"
 #include "rpc/tls.hpp"
 
+#include <sys/types.h>
+
 #include <chrono>
 #include <list>
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace hicache {
@@ -15,9 +18,10 @@ namespace hicache {
 struct rpc_admission {
   /// When a peer that is cut off is noticed.
   std::chrono::seconds silence;
-  /// At a path, without TLS, and only processes of the user that this one runs as, each with a
-  /// bounded number of connections.
-  bool own_user_alone = false;
+  /// At a path, without TLS, and only processes of the user that this one runs as, or of the group,
+  /// each with a bounded number of connections.
+  bool is_local = false;
+  std::optional<gid_t> group;
 };
 
 /// Accepts connections and serves actors to those who are there. The loop's thread.

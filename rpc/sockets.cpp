@@ -179,17 +179,6 @@ void tune(kj::AsyncIoStream& stream, std::chrono::seconds silence) {
   set_option(stream, IPPROTO_TCP, TCP_USER_TIMEOUT, 1000 * seconds);
 }
 
-std::optional<peer_process> process_of(kj::AsyncIoStream& stream) {
-  auto credentials = ucred{};
-  auto length = kj::uint{sizeof(credentials)};
-  try {
-    stream.getsockopt(SOL_SOCKET, SO_PEERCRED, &credentials, &length);
-  } catch (const kj::Exception&) {
-    return std::nullopt;
-  }
-  return peer_process{credentials.uid, credentials.pid};
-}
-
 std::string peer_name(kj::AsyncIoStream& stream) {
   auto bytes = sockaddr_storage{};
   auto length = kj::uint{sizeof(bytes)};

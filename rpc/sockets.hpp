@@ -24,16 +24,6 @@ result<listener> open_listener(const rpc::endpoint& where);
 /// noticed within `silence`, whether this side sends or not.
 void tune(kj::AsyncIoStream& stream, std::chrono::seconds silence);
 
-/// A process at the other end of a connection on this machine.
-struct peer_process {
-  uid_t user = 0;
-  /// 0 if this process cannot see it, as one in a container of its own.
-  pid_t id = 0;
-};
-
-/// Who it was that connected; nothing if the system does not say.
-std::optional<peer_process> process_of(kj::AsyncIoStream& stream);
-
 /// Whom a connection leads to, for people.
 std::string peer_name(kj::AsyncIoStream& stream);
 

@@ -1,6 +1,7 @@
 #include "transport/memory_sharing.hpp"
 
 #include "base/limits.hpp"
+#include "base/socket_peer.hpp"
 
 #include <spdlog/spdlog.h>
 
@@ -78,15 +79,6 @@ result<std::string> random_name() {
   return name;
 }
 
-/// The user at the other end; nothing if the kernel does not say.
-std::optional<uid_t> peer_user(const unique_fd& connection) {
-  auto credentials = ucred{};
-  auto length = socklen_t{sizeof(credentials)};
-  if (::getsockopt(connection.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0)
-    return std::nullopt;
-  return credentials.uid;
-}
-
 /// A descriptor of the memory for those who may do that with it.
 unique_fd descriptor_for(const shared_memory& memory, peer_access access) {
   if (access == peer_access::read) {
@@ -120,9 +112,9 @@ bool hand_over(const unique_fd& connection, int memory, uint64_t size) {
 
 class memory_offer_thread final : public memory_offer {
 public:
-  memory_offer_thread(std::string name, unique_fd memory, uint64_t size, unique_fd listener,
-                      unique_fd stop)
-    : name_(std::move(name)), memory_(std::move(memory)), size_(size),
+  memory_offer_thread(std::string name, unique_fd memory, uint64_t size, std::optional<gid_t> group,
+                      unique_fd listener, unique_fd stop)
+    : name_(std::move(name)), memory_(std::move(memory)), size_(size), group_(group),
       listener_(std::move(listener)), stop_(std::move(stop)), thread_([this] { run(); }) {}
 
   ~memory_offer_thread() override {
@@ -158,11 +150,11 @@ private:
       = unique_fd{::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)};
     if (!connection)
       return errno == EAGAIN || errno == EINTR || errno == ECONNABORTED;
-    const auto user = peer_user(connection);
-    if (user != ::geteuid())
+    if (!is_of_own_user_or(group_, connection.get())) {
+      const auto peer = socket_peer_of(connection.get());
       spdlog::warn("memory {}: refused a process of user {}", name_,
-                   user ? std::to_string(*user) : "unknown");
-    else if (readers_.size() >= limits::memory_readers)
+                   peer ? std::to_string(peer->user) : "unknown");
+    } else if (readers_.size() >= limits::memory_readers)
       spdlog::warn("memory {}: refused a process: {} others read it", name_, readers_.size());
     else if (!hand_over(connection, memory_.get(), size_))
       spdlog::warn("memory {}: a peer left before it was answered", name_);
@@ -174,6 +166,7 @@ private:
   std::string name_;
   unique_fd memory_;
   uint64_t size_;
+  std::optional<gid_t> group_;
   unique_fd listener_;
   unique_fd stop_;
   /// Connections of those who mapped the memory; of the thread alone.
@@ -223,8 +216,8 @@ result<std::pair<greeting, unique_fd>> receive(const unique_fd& connection,
 
 memory_offer::~memory_offer() = default;
 
-result<std::unique_ptr<memory_offer>> memory_offer::start(const shared_memory& memory,
-                                                          peer_access access) {
+result<std::unique_ptr<memory_offer>>
+memory_offer::start(const shared_memory& memory, peer_access access, std::optional<gid_t> group) {
   auto name = random_name();
   if (!name)
     return tl::unexpected{name.error()};
@@ -243,10 +236,11 @@ result<std::unique_ptr<memory_offer>> memory_offer::start(const shared_memory& m
   if (::listen(listener.get(), backlog) != 0)
     return fail(ec::io_failure, system_message("listen"));
   return std::make_unique<memory_offer_thread>(std::move(*name), std::move(own), memory.size(),
-                                               std::move(listener), std::move(stop));
+                                               group, std::move(listener), std::move(stop));
 }
 
-result<mapped_peer_memory> open_peer_memory(const std::string& name, peer_access access) {
+result<mapped_peer_memory> open_peer_memory(const std::string& name, peer_access access,
+                                            std::optional<uid_t> owner) {
   const auto at = abstract_address(name);
   if (!at)
     return fail(ec::peer_unreachable, "'" + name + "' is not the name of shared memory");
@@ -262,7 +256,8 @@ result<mapped_peer_memory> open_peer_memory(const std::string& name, peer_access
     return fail(ec::peer_unreachable,
                 "memory " + name + " is not offered on this host: " + system_message("connect"));
   // A name that a dead owner left free could be taken by anybody.
-  if (peer_user(connection) != ::geteuid())
+  const auto peer = socket_peer_of(connection.get());
+  if (!peer || (peer->user != ::geteuid() && peer->user != owner))
     return fail(ec::peer_unreachable, "memory " + name + " belongs to another user");
   auto received = receive(connection, name);
   if (!received)

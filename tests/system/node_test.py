@@ -170,6 +170,30 @@ class NodeTest(WithNode):
         self.wait_until(lambda: "it is of user 65534" in node.text(), node.text())
         self.store(path)
 
+    @unittest.skipIf(os.geteuid() != 0, "only root can become another user")
+    def test_processes_of_its_group_are_clients_whatever_their_user(self):
+        group, user = 64321, 65534
+        node, path = self.start_node("--group", group)
+        self.assertEqual(stat.S_IMODE(os.stat(path).st_mode), 0o660)
+        self.assertEqual(os.stat(path).st_gid, group)
+        os.chmod(self.folder, 0o755)
+        # Another user may not be able to reach the folder of the build.
+        program = shutil.copy(CLIENT, self.folder / "client")
+
+        def code_of(groups, name):
+            client = self.start(["setpriv", f"--reuid={user}", f"--regid={user}", f"--groups={groups}", program, "--socket", path, "store"], name)
+            return client.wait(60)
+
+        self.assertEqual(code_of(f"1,{group}", "member"), 0)
+        self.assertNotEqual(code_of("1", "outside"), 0)
+        os.chmod(path, 0o666)
+        self.assertNotEqual(code_of("1", "stranger"), 0)
+        self.wait_until(lambda: f"it is of user {user}" in node.text(), node.text())
+        self.store(path)
+
+    def test_a_group_that_is_none_is_one_sentence(self):
+        self.refuse(["--memory", "1MiB", "--socket", self.folder / "socket", "--group", "no such group"], "--group", "no such group")
+
     def test_shows_itself_to_prometheus_and_opens_no_other_port(self):
         port = free_port()
         node, _ = self.start_node("--metrics-port", port)
