@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# tests/engines/run.sh [sglang|vllm|lmcache]... [-- PYTEST_ARGUMENTS...]
+# tests/engines/run.sh [sglang|vllm|lmcache|nixl]... [-- PYTEST_ARGUMENTS...]
 #
 # Runs hicache's plug-ins in the engines that they are for, real ones, with a tiny model on the CPU: all that are named, or all. Makes an environment
 # for each engine first (3 GB, 2 minutes; kept in $HICACHE_ENGINES, or ~/.cache/hicache/engines) from PyPI.
-# The library and the programs are those of build/release, or those that HICACHE_LIBRARY and HICACHE_BIN name.
+# The library and the programs are those of build/release, or those that HICACHE_LIBRARY and HICACHE_BIN name. The plug-in for NIXL is
+# tested where it was built, with -D NIXL_INCLUDE_DIR (docs/engines/nixl.md), or where HICACHE_NIXL_PLUGIN names it.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -12,29 +13,36 @@ cache=${HICACHE_ENGINES:-${XDG_CACHE_HOME:-$HOME/.cache}/hicache/engines}
 engines=()
 while (($#)) && [[ $1 != -- ]]; do
   case $1 in
-    sglang | vllm | lmcache) engines+=("$1") ;;
+    sglang | vllm | lmcache | nixl) engines+=("$1") ;;
     -h | --help)
       sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"
       exit 0
       ;;
     *)
-      echo "run.sh: no engine \"$1\"; expected sglang, vllm or lmcache" >&2
+      echo "run.sh: no engine \"$1\"; expected sglang, vllm, lmcache or nixl" >&2
       exit 2
       ;;
   esac
   shift
 done
 (($#)) && shift
-((${#engines[@]})) || engines=(sglang vllm lmcache)
+((${#engines[@]})) || engines=(sglang vllm lmcache nixl)
 
 export HICACHE_LIBRARY=${HICACHE_LIBRARY:-$root/build/release/c_abi/libhicache.so.1} HICACHE_BIN=${HICACHE_BIN:-$root/build/release/bin}
 export PYTHONPATH=$root/clients/python:$here PYTHONDONTWRITEBYTECODE=1
 export HICACHE_ENGINE_MODEL=$cache/model HICACHE_ENGINE_MODEL_OF_TWO_GROUPS=$cache/model_of_two_groups
+export HICACHE_NIXL_PLUGIN=${HICACHE_NIXL_PLUGIN:-$root/build/release/clients/nixl/libplugin_HICACHE.so}
+[[ -e $HICACHE_NIXL_PLUGIN ]] || unset HICACHE_NIXL_PLUGIN
 mkdir -p "$cache"
 status=0
 for engine in "${engines[@]}"; do
-  # LMCache works for vLLM, so it is in the same environment.
-  environment=${engine/lmcache/vllm}
+  if [[ $engine == nixl && -z ${HICACHE_NIXL_PLUGIN:-} ]]; then
+    echo "== nixl: skipped, since the plug-in was not built"
+    continue
+  fi
+  # LMCache and NIXL work for vLLM, so they are in the same environment.
+  environment=vllm
+  [[ $engine != sglang ]] || environment=sglang
   python3 "$here/environment.py" "$environment" "$cache/$environment"
   python=$cache/$environment/bin/python
   "$python" "$here/tiny_model.py" "$HICACHE_ENGINE_MODEL"
