@@ -1,0 +1,512 @@
+"""vLLM with a hicache-node: as vLLM's host tier, or behind the one that vLLM has itself.
+
+    --kv-transfer-config '{"kv_connector": "HicacheConnector", "kv_connector_module_path": "hicache.vllm", "kv_role": "kv_both",
+      "kv_load_failure_policy": "recompute", "kv_connector_extra_config": {"socket": "/run/hicache/node", "block_size": 64}}'
+
+vLLM's keys say which tokens a chunk of blocks is for, by a hash, and in which group of layers. What else makes its bytes what they are is added
+here: model, data type, layout, sizes, parallelism and rank. So engines that differ in any of that never see each other's pages.
+
+The scheduler claims a hit for pages alone that it has pinned in the node. If one is lost nevertheless, the workers say so, and vLLM does what
+`kv_load_failure_policy` says: it computes the tokens itself, or fails the request.
+"""
+
+from __future__ import annotations
+
+import collections
+import copy
+import dataclasses
+import hashlib
+import json
+import time
+import uuid
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy
+import vllm
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
+from vllm.logger import init_logger
+from vllm.platforms import current_platform
+from vllm.v1.kv_cache_interface import FullAttentionSpec
+from vllm.v1.kv_offload.base import (GPULoadStoreSpec, LoadStoreSpec, Locality, LookupResult, Medium, OffloadingEvent, OffloadingManager,
+                                     OffloadingSpec, OffloadingWorker, PrepareStoreOutput, RequestOffloadingContext, TransferResult,
+                                     get_offload_group_idx, make_offload_key)
+from vllm.v1.kv_offload.tiering.async_lookup import AsyncLookupManager
+from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
+
+from hicache._buffers import Pointers, address_of, wrong
+from hicache._calls import Call, Lease
+from hicache._errors import Code, Error, error_of
+from hicache._plugin import MOST_KEYS, Trouble, pages_in_a_batch, settings_of
+from hicache._store import Store
+
+# A child of vLLM's own logger, whose lines the user sees.
+logger = init_logger(f"vllm.{__name__}")
+
+_TESTED = ("0.32",)
+# Where the connector tells the spec what a spec is not told.
+_TOLD = "hicache"
+# Look-ups that wait for the node at a time: one that waits for other hosts does not hold up the others.
+_SEARCHES = 4
+# A request that waits longer for room in the engine has its pages looked up, and pinned, again.
+_PIN_SECONDS = 30.0
+# Batches of a prompt of a million tokens, and more.
+_CALLS = 65536
+
+
+class HicacheConnector(OffloadingConnector):
+    """vLLM's connector for offloading, which also knows what to do when a page is lost."""
+
+    def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
+        """@raises InvalidArgument a setting is wrong: the engine does not start"""
+        super().__init__(_with_told(vllm_config, kv_cache_config), role, kv_cache_config)
+        if self.connector_scheduler is not None and vllm_config.kv_transfer_config.kv_load_failure_policy != "recompute":
+            logger.warning('hicache: requests fail whose pages are lost; with "kv_load_failure_policy": "recompute" they are computed instead')
+
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
+        if not request.skip_reading_prefix_cache and not self.scheduler.manager.search(request, num_computed_tokens):
+            return None, False
+        return super().get_num_new_matched_tokens(request, num_computed_tokens)
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        super().update_state_after_alloc(request, blocks, num_external_tokens)
+        if num_external_tokens == 0:
+            self.scheduler.manager.release(request.request_id)
+
+    def update_connector_output(self, connector_output: Any) -> None:
+        for request_id in connector_output.failed_recving or ():
+            self.scheduler.manager.give_up(request_id)
+        super().update_connector_output(connector_output)
+
+    def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
+        results = super().get_transfer_results(finished_req_ids)
+        results.failed_recving |= self.connector_worker.worker.take_failed()
+        return results
+
+
+def _with_told(vllm_config: Any, kv_cache_config: Any) -> Any:
+    """A configuration with our spec, and with what the spec has to know of the others."""
+    version = ".".join(vllm.__version__.split(".")[:2])
+    if version not in _TESTED:
+        logger.warning("hicache: vLLM %s was not tested, but %s was; going on as long as its interfaces answer as expected", vllm.__version__, ", ".join(_TESTED))
+    model, cache = vllm_config.model_config, vllm_config.cache_config
+    identity = {"model": model.model, "revision": model.revision, "quantization": model.quantization, "dtype": str(model.dtype),
+                "cache_dtype": cache.cache_dtype, "hash": cache.prefix_caching_hash_algo, "device": current_platform.device_type,
+                "config": hashlib.sha256(model.hf_config.to_json_string(use_diff=False).encode()).hexdigest()[:16],
+                "draft": getattr(vllm_config.speculative_config, "model", None)}
+    prefix_groups = [i for i, group in enumerate(kv_cache_config.kv_cache_groups) if isinstance(group.kv_cache_spec, FullAttentionSpec)]
+    transfer = vllm_config.kv_transfer_config
+    extra = {**transfer.kv_connector_extra_config, "spec_name": "HicacheOffloadingSpec", "spec_module_path": __name__,
+             _TOLD: {"identity": identity, "prefix_groups": prefix_groups}}
+    told = copy.copy(vllm_config)
+    told.kv_transfer_config = dataclasses.replace(transfer, kv_connector_extra_config=extra)
+    return told
+
+
+def _namespace(config: Any, identity: dict[str, Any], more: str) -> str:
+    """What all pages of an engine have in common, the same on the scheduler's side and in each worker."""
+    parallel = config.parallel
+    return json.dumps({"engine": "vllm", "version": vllm.__version__, "model": config.model.name, "dtype": config.model.dtype, "more": more,
+                       "layout": config.kv_cache_layout, "canonical": config.canonical_layout, "replicated": config.replicated_layout,
+                       "blocks": [(group.group_id, group.tokens_per_block) for group in config.groups], "chunk": config.cache.blocks_per_chunk,
+                       "world": parallel.world_size, "tp": parallel.tp_size, "pp": parallel.pp_size, "pcp": parallel.pcp_size,
+                       "dcp": parallel.dcp_size, **identity}, sort_keys=True)
+
+
+class HicacheOffloadingSpec(OffloadingSpec):
+    """vLLM's host tier in the node: shared by all engines of the host, and there when they end."""
+
+    def __init__(self, config: Any) -> None:
+        """@raises InvalidArgument a setting is wrong, or the connector is not ours: the engine does not start"""
+        super().__init__(config)
+        told = config.extra_config.get(_TOLD)
+        if told is None:
+            raise wrong('kv-transfer-config: expected "kv_connector": "HicacheConnector" with "kv_connector_module_path": "hicache.vllm": vLLM\'s own '
+                        "connector ends the engine when a page is lost")
+        settings = settings_of(config.extra_config, "kv_connector_extra_config")
+        self._namespace = _namespace(config, told["identity"], settings.pop("namespace", ""))
+        self._prefix_groups = told["prefix_groups"]
+        self._settings = settings
+
+    def get_manager(self) -> Manager:
+        logger.info("hicache: pages of %s are kept by the node at %s", self._namespace, self._settings["socket"])
+        groups = [_Group(group.group_id, group.tokens_per_block * self.blocks_per_chunk, self.tokens_per_hash, group.group_id in self._prefix_groups)
+                  for group in self.config.groups]
+        return Manager(self._open(), groups, self.config.parallel.world_size, self.kv_events_config.enable_kv_cache_events)
+
+    def get_worker(self, kv_caches: Any) -> Worker:
+        parallel = self.config.parallel
+        worker = Worker(self._open(), kv_caches, [group.group_id for group in self.config.groups], self.blocks_per_chunk, parallel.rank)
+        logger.info("hicache: rank %d of %d copies chunks of %s bytes, one number for each group of layers", parallel.rank, parallel.world_size, worker.page_bytes)
+        return worker
+
+    def _open(self) -> Store:
+        return Store(namespace=self._namespace, calls=_CALLS, **self._settings)
+
+
+class _Group(NamedTuple):
+    """A group of layers whose KV is kept in the same blocks."""
+
+    number: int
+    tokens: int
+    tokens_per_hash: int
+    # Whether a token needs the KV of all before it, so that nothing behind a missing chunk is of use.
+    is_prefix: bool
+
+    def keys(self, hashes: Sequence[bytes], first_token: int) -> list[bytes]:
+        """The keys of a prompt's chunks, without those that lie before a token."""
+        step = self.tokens // self.tokens_per_hash
+        return [make_offload_key(each, self.number) for each in hashes[step - 1::step][first_token // self.tokens:]]
+
+
+class Pages(LoadStoreSpec):
+    """What the scheduler tells the workers of a job."""
+
+    def __init__(self, request_id: str, keys: Collection[bytes], epoch: str, parents: dict[int, bytes]) -> None:
+        self.request_id = request_id
+        self.keys = list(keys)
+        self.epoch = epoch
+        # For each group the chunk before the first one.
+        self.parents = parents
+
+
+def _name(key: bytes, rank: int, epoch: str) -> bytes:
+    """What a rank's part of a chunk is called. An epoch ends when the engine's caches are reset: what was stored before is not found any more."""
+    return key + f"/{rank}/{epoch}".encode()
+
+
+class _Pinned(NamedTuple):
+    found: frozenset[bytes]
+    leases: list[Lease]
+
+
+class _Request:
+    """What the scheduler's side knows of a request."""
+
+    def __init__(self) -> None:
+        self.search: Future[_Pinned] | None = None
+        self.searched_at = 0.0
+        self.is_loading = False
+        self.is_finished = False
+        # A page of it was lost, so nothing more is loaded for it.
+        self.is_given_up = False
+        # For each group the last chunk that is there, or is being stored.
+        self.last: dict[int, bytes] = {}
+
+
+class Manager(OffloadingManager):
+    """The scheduler's side: which chunks are there, and stay until they are loaded. Used by one thread."""
+
+    def __init__(self, store: Store, groups: list[_Group], ranks: int, wants_events: bool) -> None:
+        self._store = store
+        # Those first that say how much of the others can be of use.
+        self._groups = sorted(groups, key=lambda group: not group.is_prefix)
+        self._shortest = min(group.tokens for group in groups)
+        self._ranks = ranks
+        self._epoch = ""
+        self._requests: dict[str, _Request] = {}
+        self._trouble = Trouble(logger)
+        self._threads = ThreadPoolExecutor(_SEARCHES, "hicache-search")
+        self._wants_events = wants_events
+        self._checks: collections.deque[Future[list[bytes]]] = collections.deque()
+
+    # What the connector tells.
+
+    def search(self, request: Any, first_token: int) -> bool:
+        """Looks a request's chunks up, and pins them, in a thread of its own. False as long as that goes on."""
+        known = self._requests.get(request.request_id)
+        if known is None or known.is_given_up or known.is_loading or request.num_tokens - first_token < self._shortest:
+            return True
+        if known.search is None or time.monotonic() - known.searched_at > _PIN_SECONDS:
+            self._drop(known)
+            known.searched_at = time.monotonic()
+            known.search = self._threads.submit(self._pin, list(request.block_hashes), first_token, self._epoch)
+        return known.search.done()
+
+    def release(self, request_id: str) -> None:
+        """A request is computed from here on: it loads nothing of what was pinned for it."""
+        known = self._requests.get(request_id)
+        if known is not None and not known.is_loading:
+            self._drop(known)
+
+    def give_up(self, request_id: str) -> None:
+        """A page that was to be loaded is lost. The request loads nothing any more: what was lost once may be lost again."""
+        known = self._requests.get(request_id)
+        if known is not None:
+            known.is_given_up = True
+
+    # What vLLM asks.
+
+    def on_new_request(self, req_context: Any) -> RequestOffloadingContext:
+        self._requests[req_context.req_id] = _Request()
+        return RequestOffloadingContext()
+
+    def lookup(self, key: bytes, req_context: Any) -> LookupResult:
+        known = self._requests.get(req_context.req_id)
+        if known is None or known.search is None or known.is_given_up:
+            return LookupResult.MISS
+        if not known.search.done():
+            return LookupResult.RETRY
+        return LookupResult.HIT if key in known.search.result().found else LookupResult.MISS
+
+    def prepare_load(self, keys: Collection[bytes], req_context: Any) -> Pages:
+        known = self._requests[req_context.req_id]
+        known.is_loading = True
+        pages = self._pages(keys, req_context.req_id)
+        for key in keys:
+            known.last[get_offload_group_idx(key)] = key
+        return pages
+
+    def complete_load(self, keys: Collection[bytes], req_context: Any) -> None:
+        known = self._requests.get(req_context.req_id)
+        if known is None:
+            return
+        known.is_loading = False
+        self._drop(known)
+        if known.is_finished:
+            del self._requests[req_context.req_id]
+
+    def prepare_store(self, keys: Collection[bytes], req_context: Any) -> PrepareStoreOutput:
+        known = self._requests.setdefault(req_context.req_id, _Request())
+        pages = self._pages(keys, req_context.req_id)
+        for key in keys:
+            known.last[get_offload_group_idx(key)] = key
+        # All of them, since the node knows best which it has: it writes none twice.
+        return PrepareStoreOutput(list(keys), pages, [])
+
+    def complete_store(self, keys: Collection[bytes], req_context: Any, success: bool = True) -> None:
+        if self._wants_events:
+            self._checks.append(self._threads.submit(self._there, list(keys), self._epoch))
+
+    def on_request_finished(self, req_context: Any) -> None:
+        known = self._requests.get(req_context.req_id)
+        if known is None:
+            return
+        known.is_finished = True
+        if not known.is_loading:
+            self._drop(known)
+            del self._requests[req_context.req_id]
+
+    def take_events(self) -> Iterator[OffloadingEvent]:
+        """What was stored, once the node has said that it is there on all ranks. What the node evicts is not told."""
+        while self._checks and self._checks[0].done():
+            keys = self._checks.popleft().result()
+            if keys:
+                yield OffloadingEvent(keys=keys, medium=Medium.CPU, removed=False, locality=Locality.LOCAL)
+
+    def has_pending_work(self) -> bool:
+        return bool(self._checks)
+
+    def reset_cache(self) -> None:
+        """The node's pages are those of other engines too, so they stay; but this engine finds none of them any more."""
+        self._epoch = uuid.uuid4().hex
+        self._checks.clear()
+        for request_id, known in list(self._requests.items()):
+            known.is_loading = False
+            known.last.clear()
+            self._drop(known)
+            if known.is_finished:
+                del self._requests[request_id]
+        logger.info("hicache: the caches were reset; from here on this engine finds only what it stores itself")
+
+    def shutdown(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._store.close()
+
+    # In the threads.
+
+    def _pin(self, hashes: list[bytes], first_token: int, epoch: str) -> _Pinned:
+        found: set[bytes] = set()
+        leases: list[Lease] = []
+        try:
+            for group in self._groups:
+                keys = group.keys(hashes, first_token)
+                step = max(MOST_KEYS // self._ranks, 1)
+                before = len(found)
+                for first in range(0, len(keys), step):
+                    part = keys[first:first + step]
+                    lease = self._store.pin(self._names(part, epoch), chain=group.is_prefix)
+                    self._trouble.note(lease)
+                    leases.append(lease)
+                    there = self._on_all_ranks(part, lease.ok)
+                    found.update(there)
+                    if group.is_prefix and len(there) < len(part):
+                        break
+                if group.is_prefix and len(found) == before:
+                    break  # Without the first chunk of this group none of another one is of use.
+        except Error as trouble:
+            self._trouble.tell(trouble)
+        return _Pinned(frozenset(found), leases)
+
+    def _there(self, keys: list[bytes], epoch: str) -> list[bytes]:
+        """Which of these chunks the node has now, on all ranks."""
+        try:
+            step = max(MOST_KEYS // self._ranks, 1)
+            parts = [keys[first:first + step] for first in range(0, len(keys), step)]
+            return [key for part in parts for key in self._on_all_ranks(part, self._store.exists(self._names(part, epoch)).ok)]
+        except Error as trouble:
+            self._trouble.tell(trouble)
+            return []
+
+    # The rest.
+
+    def _names(self, keys: list[bytes], epoch: str) -> Any:
+        return self._store.names([_name(key, rank, epoch) for key in keys for rank in range(self._ranks)])
+
+    def _on_all_ranks(self, keys: list[bytes], are_fine: list[bool]) -> list[bytes]:
+        return [key for i, key in enumerate(keys) if all(are_fine[i * self._ranks:(i + 1) * self._ranks])]
+
+    def _pages(self, keys: Collection[bytes], request_id: str) -> Pages:
+        return Pages(request_id, keys, self._epoch, dict(self._requests[request_id].last))
+
+    @staticmethod
+    def _drop(known: _Request) -> None:
+        """Ends the leases of a request, or lets a search go that is still under way: its leases end with it."""
+        search, known.search = known.search, None
+        if search is not None and search.done() and not search.cancelled():
+            for lease in search.result().leases:
+                lease.unpin()
+
+
+class _Job:
+    """Batches that were begun for one job of vLLM."""
+
+    def __init__(self, number: int, pages: Pages, is_load: bool) -> None:
+        self.number = number
+        self.pages = pages
+        self.is_load = is_load
+        self.calls: list[Call] = []
+        self.bytes = 0
+        self.is_fine = True
+        self.began_at = time.monotonic()
+        # What a page has that the engine does not want goes here.
+        self.scratch: list[bytearray] = []
+
+    @property
+    def is_done(self) -> bool:
+        return all(call.done for call in self.calls)
+
+
+class Worker(OffloadingWorker):
+    """A rank's side: copies chunks between the blocks of the engine and the node, which the library's threads do. Used by one thread."""
+
+    def __init__(self, store: Store, kv_caches: Any, group_numbers: list[int], blocks_per_chunk: int, rank: int) -> None:
+        """@raises Error the blocks are not in host memory"""
+        self._store = store
+        self._blocks_per_chunk = blocks_per_chunk
+        self._rank = rank
+        self._group_numbers = group_numbers
+        self._jobs: dict[int, _Job] = {}
+        self._failed: set[str] = set()
+        self._trouble = Trouble(logger)
+        # Each address of a block is `first + number * stride`, for each tensor of a group that has a piece of it.
+        self._kept = [tensor.tensor for tensor in kv_caches.tensors]
+        for tensor in self._kept:
+            if tensor.device.type != "cpu":
+                raise error_of(Code.UNSUPPORTED, f"the engine's blocks are on {tensor.device}, and HicacheConnector copies blocks in host memory alone; use vLLM's "
+                               "OffloadingConnector with its TieringOffloadingSpec and HicacheTier as a secondary tier")
+        self._firsts, self._strides, self._lengths = [], [], []
+        for refs in kv_caches.group_data_refs:
+            tensors = [self._kept[ref.tensor_idx] for ref in refs]
+            self._firsts.append(numpy.array([tensor.data_ptr() for tensor in tensors], dtype=numpy.uint64))
+            self._strides.append(numpy.array([tensor.stride(0) * tensor.element_size() for tensor in tensors], dtype=numpy.uint64))
+            self._lengths.append([ref.page_size_bytes for ref in refs])
+        #: The bytes of a chunk, for each group.
+        self.page_bytes = [sum(lengths) * blocks_per_chunk for lengths in self._lengths]
+
+    def submit_store(self, job_id: int, src_spec: GPULoadStoreSpec, dst_spec: Any) -> bool:
+        return self._submit(_Job(job_id, dst_spec, is_load=False), src_spec)
+
+    def submit_load(self, job_id: int, src_spec: Any, dst_spec: GPULoadStoreSpec) -> bool:
+        return self._submit(_Job(job_id, src_spec, is_load=True), dst_spec)
+
+    def get_finished(self) -> list[TransferResult]:
+        if not self._jobs:
+            return []
+        self._store.poll()
+        done = [job for job in self._jobs.values() if job.is_done]
+        return [self._finish(job) for job in done]
+
+    def take_failed(self) -> set[str]:
+        """Requests whose pages could not be loaded, of the jobs that get_finished() told of."""
+        failed, self._failed = self._failed, set()
+        return failed
+
+    def wait(self, job_ids: set[int]) -> None:
+        for job in [self._jobs[each] for each in job_ids if each in self._jobs]:
+            for call in job.calls:
+                self._outcome(call)
+
+    def shutdown(self) -> None:
+        self._store.close()
+
+    def _finish(self, job: _Job) -> TransferResult:
+        """vLLM is told of a success in any case: its connector takes no other, and ours asks for failures itself."""
+        del self._jobs[job.number]
+        are_fine = [self._outcome(call) for call in job.calls]
+        if job.is_load and not (job.is_fine and all(are_fine)):
+            self._failed.add(job.pages.request_id)
+            return TransferResult(job.number, True)
+        return TransferResult(job.number, True, job.bytes, time.monotonic() - job.began_at)
+
+    def _outcome(self, call: Call) -> bool:
+        try:
+            result = self._trouble.note(call.result())
+            return result.pages == len(result)
+        except Error as trouble:
+            self._trouble.tell(trouble)
+            return False
+
+    def _submit(self, job: _Job, spec: GPULoadStoreSpec) -> bool:
+        self._jobs[job.number] = job
+        first_block = 0
+        for group, (count, first) in enumerate(zip(spec.group_sizes, spec.block_indices, strict=True)):
+            blocks = spec.block_ids[first_block:first_block + count]
+            first_block += count
+            keys = [key for key in job.pages.keys if get_offload_group_idx(key) == self._group_numbers[group]]
+            addresses = self._addresses(job, group, blocks, first % self._blocks_per_chunk, len(keys))
+            if addresses is None:
+                job.is_fine = False
+            elif keys:
+                self._begin(job, group, keys, addresses)
+        return True
+
+    def _addresses(self, job: _Job, group: int, blocks: Any, skipped: int, chunks: int) -> list[int] | None:
+        """Where the pieces of whole chunks are.
+
+        @param blocks In their order, without gaps.
+        @param skipped Blocks of the first chunk that are not among them.
+        @return None if they are not the blocks of so many chunks. A load may leave out some of the first and the last chunk; what is stored has to be
+        whole, since nobody would see what is missing.
+        """
+        slots = chunks * self._blocks_per_chunk
+        left = slots - skipped - len(blocks)
+        if not 0 <= left < self._blocks_per_chunk or (not job.is_load and (skipped or left)):
+            return [] if slots == 0 and len(blocks) == 0 else None
+        firsts, strides, lengths = self._firsts[group], self._strides[group], self._lengths[group]
+        grid = numpy.empty((slots, len(lengths)), dtype=numpy.uint64)
+        grid[skipped:skipped + len(blocks)] = numpy.asarray(blocks).astype(numpy.uint64)[:, None] * strides + firsts
+        for slot in [*range(skipped), *range(slots - left, slots)]:
+            scratch = bytearray(sum(lengths))
+            job.scratch.append(scratch)
+            grid[slot] = address_of(scratch) + numpy.concatenate(([0], numpy.cumsum(lengths)[:-1])).astype(numpy.uint64)
+        return grid.ravel().tolist()
+
+    def _begin(self, job: _Job, group: int, keys: list[bytes], addresses: list[int]) -> None:
+        pieces = len(self._lengths[group]) * self._blocks_per_chunk
+        lengths = self._lengths[group] * self._blocks_per_chunk
+        step = pages_in_a_batch(self.page_bytes[group])
+        pages, parent = job.pages, job.pages.parents.get(self._group_numbers[group])
+        try:
+            names = self._store.names([_name(key, self._rank, pages.epoch) for key in keys])
+            before = _name(parent, self._rank, pages.epoch) if parent is not None else None
+            for first in range(0, len(keys), step):
+                part = names[first:first + step]
+                memory = Pointers(addresses[first * pieces:(first + step) * pieces], lengths * len(part))
+                job.calls.append(self._store.start_get(part, memory) if job.is_load else self._store.start_put(part, memory, chain=True, parent=before))
+                before = part[-1]
+            job.bytes += self.page_bytes[group] * len(keys)
+        except Error as trouble:
+            self._trouble.tell(trouble)
+            job.is_fine = False

@@ -1,0 +1,47 @@
+"""engine.py OPTIONS
+
+A vLLM engine that does what it is told: a JSON object on each line of the standard input, answered by one on the standard output.
+OPTIONS is a JSON object: what `vllm.LLM` takes, "transfer" for its KVTransferConfig, "events" for its KVEventsConfig, and "together" for a scheduler and
+a worker in one process.
+"""
+
+import json
+import os
+import sys
+
+
+def main(options):
+    # What the engine prints must not mix with the answers.
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    together = options.pop("together", False)
+    os.environ.update(VLLM_CPU_KVCACHE_SPACE="1", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", DO_NOT_TRACK="1", VLLM_LOGGING_LEVEL="INFO",
+                      VLLM_ENABLE_V1_MULTIPROCESSING="0" if together else "1")
+    if options.get("tensor_parallel_size", 1) == 2:
+        os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "0|1"
+        options["distributed_executor_backend"] = "mp"
+    from vllm import LLM, SamplingParams
+    from vllm.config import KVEventsConfig, KVTransferConfig
+    for name, kind, key in (("transfer", KVTransferConfig, "kv_transfer_config"), ("events", KVEventsConfig, "kv_events_config")):
+        if name in options:
+            options[key] = kind(**options.pop(name))
+    llm = LLM(enforce_eager=True, max_model_len=4096, dtype="bfloat16", block_size=32, enable_prefix_caching=True, max_num_seqs=4, **options)
+
+    def generate(prompts, tokens=12):
+        how = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, logprobs=0)
+        outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], how, use_tqdm=False)
+        return [{"tokens": list(output.outputs[0].token_ids), "cached": output.num_cached_tokens, "reason": output.outputs[0].finish_reason,
+                 "logprobs": [next(iter(step.values())).logprob for step in output.outputs[0].logprobs or []]} for output in outputs]
+
+    def reset(connector=False):
+        return llm.reset_prefix_cache(reset_connector=connector)
+
+    calls = {"generate": generate, "reset": reset}
+    print(json.dumps({"is": "up"}), file=answers)
+    for line in sys.stdin:
+        what = json.loads(line)
+        print(json.dumps(calls[what.pop("do")](**what)), file=answers)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
