@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hicache._buffers import wrong
-from hicache._calls import Result
+from hicache._buffers import Pointers, wrong
+from hicache._calls import Call, Keys, Result
 from hicache._errors import Error
+from hicache._store import Store
 
 #: Bytes of one batch at the node. Four of them are copied at a time ("threads"), which stays below a client's share, an eighth, of a node of 128 MiB.
 BATCH_BYTES = 2 << 20
 #: What the node takes in one request.
 MOST_KEYS = 4096
+#: What a store has open: batches of a prompt of a million tokens, and more.
+MOST_CALLS = 65536
 
 _SETTINGS: dict[str, Any] = {"socket": str, "tenant": str, "namespace": str, "timeout": (int, float), "threads": int}
 
@@ -35,11 +39,6 @@ def settings_of(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     return settings
 
 
-def pages_in_a_batch(page_bytes: int) -> int:
-    """How many pages of that length go to the node at a time."""
-    return min(max(BATCH_BYTES // max(page_bytes, 1), 1), MOST_KEYS)
-
-
 class Trouble:
     """Logs what went wrong, once until something succeeds."""
 
@@ -56,3 +55,63 @@ class Trouble:
         if sentence and sentence != self._last:
             self._logger.warning("hicache: %s; such pages are misses", sentence)
         self._last = sentence
+
+
+class Transfer:
+    """Pages that are copied between the engine's memory and the node, in batches. What cannot be begun is a miss, as what fails later."""
+
+    def __init__(self, trouble: Trouble) -> None:
+        self.began_at = time.monotonic()
+        #: Of what was begun.
+        self.bytes = 0
+        self._trouble = trouble
+        self._calls: list[tuple[int, Call | None]] = []
+
+    def begin(self, start: Callable[[Keys, Pointers], Call], names: Keys, addresses: Sequence[int], lengths: list[int]) -> None:
+        """Begins to copy pages.
+
+        @param addresses Of all pieces, page by page.
+        @param lengths Of the pieces of one page.
+        """
+        pieces, page = len(lengths), sum(lengths)
+        step = min(max(BATCH_BYTES // max(page, 1), 1), MOST_KEYS)
+        for first in range(0, len(names), step):
+            part = names[first:first + step]
+            memory = Pointers(addresses[first * pieces:(first + step) * pieces], lengths * len(part))
+            try:
+                self._calls.append((len(part), start(part, memory)))
+                self.bytes += page * len(part)
+            except Error as error:
+                self._trouble.tell(error)
+                self.miss(len(part))
+
+    def miss(self, pages: int) -> None:
+        """So many pages are not copied at all."""
+        self._calls.append((pages, None))
+
+    @property
+    def is_done(self) -> bool:
+        return all(call is None or call.done for _, call in self._calls)
+
+    def are_fine(self) -> list[bool]:
+        """Waits, and says which of the pages were copied, in their order."""
+        return [is_fine for pages, call in self._calls for is_fine in self._outcome(pages, call)]
+
+    def _outcome(self, pages: int, call: Call | None) -> list[bool]:
+        try:
+            return self._trouble.note(call.result()).ok if call is not None else [False] * pages
+        except Error as error:
+            self._trouble.tell(error)
+            return [False] * pages
+
+
+def putter(store: Store, parent: bytes | None) -> Callable[[Keys, Pointers], Call]:
+    """Puts pages as a chain, behind a page that is there already, so that the node evicts none before those that follow it."""
+    before: list[Any] = [parent]
+
+    def start(names: Keys, memory: Pointers) -> Call:
+        call = store.start_put(names, memory, chain=True, parent=before[-1])
+        before[:] = [names[-1]]
+        return call
+
+    return start

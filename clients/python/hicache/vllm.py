@@ -1,4 +1,4 @@
-"""vLLM with a hicache-node: as vLLM's host tier, or behind the one that vLLM has itself.
+"""vLLM with a hicache-node as its host tier. As a tier behind vLLM's own: vllm_tier.py.
 
     --kv-transfer-config '{"kv_connector": "HicacheConnector", "kv_connector_module_path": "hicache.vllm", "kv_role": "kv_both",
       "kv_load_failure_policy": "recompute", "kv_connector_extra_config": {"socket": "/run/hicache/node", "block_size": 64}}'
@@ -19,7 +19,7 @@ import hashlib
 import json
 import time
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -32,13 +32,11 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.kv_offload.base import (GPULoadStoreSpec, LoadStoreSpec, Locality, LookupResult, Medium, OffloadingEvent, OffloadingManager,
                                      OffloadingSpec, OffloadingWorker, PrepareStoreOutput, RequestOffloadingContext, TransferResult,
                                      get_offload_group_idx, make_offload_key)
-from vllm.v1.kv_offload.tiering.async_lookup import AsyncLookupManager
-from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
-from hicache._buffers import Pointers, address_of, wrong
-from hicache._calls import Call, Lease
+from hicache._buffers import address_of, wrong
+from hicache._calls import Lease
 from hicache._errors import Code, Error, error_of
-from hicache._plugin import MOST_KEYS, Trouble, pages_in_a_batch, settings_of
+from hicache._plugin import MOST_CALLS, MOST_KEYS, Transfer, Trouble, putter, settings_of
 from hicache._store import Store
 
 # A child of vLLM's own logger, whose lines the user sees.
@@ -51,8 +49,6 @@ _TOLD = "hicache"
 _SEARCHES = 4
 # A request that waits longer for room in the engine has its pages looked up, and pinned, again.
 _PIN_SECONDS = 30.0
-# Batches of a prompt of a million tokens, and more.
-_CALLS = 65536
 
 
 class HicacheConnector(OffloadingConnector):
@@ -85,11 +81,15 @@ class HicacheConnector(OffloadingConnector):
         return results
 
 
+def warn_of_versions() -> None:
+    if ".".join(vllm.__version__.split(".")[:2]) not in _TESTED:
+        logger.warning("hicache: vLLM %s was not tested, but %s was; going on as long as its interfaces answer as expected", vllm.__version__,
+                       ", ".join(_TESTED))
+
+
 def _with_told(vllm_config: Any, kv_cache_config: Any) -> Any:
     """A configuration with our spec, and with what the spec has to know of the others."""
-    version = ".".join(vllm.__version__.split(".")[:2])
-    if version not in _TESTED:
-        logger.warning("hicache: vLLM %s was not tested, but %s was; going on as long as its interfaces answer as expected", vllm.__version__, ", ".join(_TESTED))
+    warn_of_versions()
     model, cache = vllm_config.model_config, vllm_config.cache_config
     identity = {"model": model.model, "revision": model.revision, "quantization": model.quantization, "dtype": str(model.dtype),
                 "cache_dtype": cache.cache_dtype, "hash": cache.prefix_caching_hash_algo, "device": current_platform.device_type,
@@ -104,7 +104,7 @@ def _with_told(vllm_config: Any, kv_cache_config: Any) -> Any:
     return told
 
 
-def _namespace(config: Any, identity: dict[str, Any], more: str) -> str:
+def namespace_of(config: Any, identity: dict[str, Any], more: str) -> str:
     """What all pages of an engine have in common, the same on the scheduler's side and in each worker."""
     parallel = config.parallel
     return json.dumps({"engine": "vllm", "version": vllm.__version__, "model": config.model.name, "dtype": config.model.dtype, "more": more,
@@ -125,7 +125,7 @@ class HicacheOffloadingSpec(OffloadingSpec):
             raise wrong('kv-transfer-config: expected "kv_connector": "HicacheConnector" with "kv_connector_module_path": "hicache.vllm": vLLM\'s own '
                         "connector ends the engine when a page is lost")
         settings = settings_of(config.extra_config, "kv_connector_extra_config")
-        self._namespace = _namespace(config, told["identity"], settings.pop("namespace", ""))
+        self._namespace = namespace_of(config, told["identity"], settings.pop("namespace", ""))
         self._prefix_groups = told["prefix_groups"]
         self._settings = settings
 
@@ -142,7 +142,7 @@ class HicacheOffloadingSpec(OffloadingSpec):
         return worker
 
     def _open(self) -> Store:
-        return Store(namespace=self._namespace, calls=_CALLS, **self._settings)
+        return Store(namespace=self._namespace, calls=MOST_CALLS, **self._settings)
 
 
 class _Group(NamedTuple):
@@ -369,23 +369,16 @@ class Manager(OffloadingManager):
                 lease.unpin()
 
 
-class _Job:
-    """Batches that were begun for one job of vLLM."""
+class _Job(Transfer):
+    """A job that vLLM gave to a worker."""
 
-    def __init__(self, number: int, pages: Pages, is_load: bool) -> None:
+    def __init__(self, number: int, pages: Pages, is_load: bool, trouble: Trouble) -> None:
+        super().__init__(trouble)
         self.number = number
         self.pages = pages
         self.is_load = is_load
-        self.calls: list[Call] = []
-        self.bytes = 0
-        self.is_fine = True
-        self.began_at = time.monotonic()
         # What a page has that the engine does not want goes here.
         self.scratch: list[bytearray] = []
-
-    @property
-    def is_done(self) -> bool:
-        return all(call.done for call in self.calls)
 
 
 class Worker(OffloadingWorker):
@@ -405,7 +398,7 @@ class Worker(OffloadingWorker):
         for tensor in self._kept:
             if tensor.device.type != "cpu":
                 raise error_of(Code.UNSUPPORTED, f"the engine's blocks are on {tensor.device}, and HicacheConnector copies blocks in host memory alone; use vLLM's "
-                               "OffloadingConnector with its TieringOffloadingSpec and HicacheTier as a secondary tier")
+                               "OffloadingConnector with its TieringOffloadingSpec and HicacheTier of hicache.vllm_tier as a secondary tier")
         self._firsts, self._strides, self._lengths = [], [], []
         for refs in kv_caches.group_data_refs:
             tensors = [self._kept[ref.tensor_idx] for ref in refs]
@@ -416,10 +409,10 @@ class Worker(OffloadingWorker):
         self.page_bytes = [sum(lengths) * blocks_per_chunk for lengths in self._lengths]
 
     def submit_store(self, job_id: int, src_spec: GPULoadStoreSpec, dst_spec: Any) -> bool:
-        return self._submit(_Job(job_id, dst_spec, is_load=False), src_spec)
+        return self._submit(_Job(job_id, dst_spec, is_load=False, trouble=self._trouble), src_spec)
 
     def submit_load(self, job_id: int, src_spec: Any, dst_spec: GPULoadStoreSpec) -> bool:
-        return self._submit(_Job(job_id, src_spec, is_load=True), dst_spec)
+        return self._submit(_Job(job_id, src_spec, is_load=True, trouble=self._trouble), dst_spec)
 
     def get_finished(self) -> list[TransferResult]:
         if not self._jobs:
@@ -434,9 +427,9 @@ class Worker(OffloadingWorker):
         return failed
 
     def wait(self, job_ids: set[int]) -> None:
-        for job in [self._jobs[each] for each in job_ids if each in self._jobs]:
-            for call in job.calls:
-                self._outcome(call)
+        for each in job_ids:
+            if each in self._jobs:
+                self._jobs[each].are_fine()
 
     def shutdown(self) -> None:
         self._store.close()
@@ -444,19 +437,11 @@ class Worker(OffloadingWorker):
     def _finish(self, job: _Job) -> TransferResult:
         """vLLM is told of a success in any case: its connector takes no other, and ours asks for failures itself."""
         del self._jobs[job.number]
-        are_fine = [self._outcome(call) for call in job.calls]
-        if job.is_load and not (job.is_fine and all(are_fine)):
-            self._failed.add(job.pages.request_id)
+        if not all(job.are_fine()):
+            if job.is_load:
+                self._failed.add(job.pages.request_id)
             return TransferResult(job.number, True)
         return TransferResult(job.number, True, job.bytes, time.monotonic() - job.began_at)
-
-    def _outcome(self, call: Call) -> bool:
-        try:
-            result = self._trouble.note(call.result())
-            return result.pages == len(result)
-        except Error as trouble:
-            self._trouble.tell(trouble)
-            return False
 
     def _submit(self, job: _Job, spec: GPULoadStoreSpec) -> bool:
         self._jobs[job.number] = job
@@ -467,7 +452,7 @@ class Worker(OffloadingWorker):
             keys = [key for key in job.pages.keys if get_offload_group_idx(key) == self._group_numbers[group]]
             addresses = self._addresses(job, group, blocks, first % self._blocks_per_chunk, len(keys))
             if addresses is None:
-                job.is_fine = False
+                job.miss(max(len(keys), 1))
             elif keys:
                 self._begin(job, group, keys, addresses)
         return True
@@ -481,32 +466,22 @@ class Worker(OffloadingWorker):
         whole, since nobody would see what is missing.
         """
         slots = chunks * self._blocks_per_chunk
+        if slots == 0 and len(blocks) == 0:
+            return []
         left = slots - skipped - len(blocks)
         if not 0 <= left < self._blocks_per_chunk or (not job.is_load and (skipped or left)):
-            return [] if slots == 0 and len(blocks) == 0 else None
+            return None
         firsts, strides, lengths = self._firsts[group], self._strides[group], self._lengths[group]
         grid = numpy.empty((slots, len(lengths)), dtype=numpy.uint64)
         grid[skipped:skipped + len(blocks)] = numpy.asarray(blocks).astype(numpy.uint64)[:, None] * strides + firsts
         for slot in [*range(skipped), *range(slots - left, slots)]:
             scratch = bytearray(sum(lengths))
             job.scratch.append(scratch)
-            grid[slot] = address_of(scratch) + numpy.concatenate(([0], numpy.cumsum(lengths)[:-1])).astype(numpy.uint64)
+            grid[slot] = [address_of(scratch) + sum(lengths[:piece]) for piece in range(len(lengths))]
         return grid.ravel().tolist()
 
     def _begin(self, job: _Job, group: int, keys: list[bytes], addresses: list[int]) -> None:
-        pieces = len(self._lengths[group]) * self._blocks_per_chunk
-        lengths = self._lengths[group] * self._blocks_per_chunk
-        step = pages_in_a_batch(self.page_bytes[group])
-        pages, parent = job.pages, job.pages.parents.get(self._group_numbers[group])
-        try:
-            names = self._store.names([_name(key, self._rank, pages.epoch) for key in keys])
-            before = _name(parent, self._rank, pages.epoch) if parent is not None else None
-            for first in range(0, len(keys), step):
-                part = names[first:first + step]
-                memory = Pointers(addresses[first * pieces:(first + step) * pieces], lengths * len(part))
-                job.calls.append(self._store.start_get(part, memory) if job.is_load else self._store.start_put(part, memory, chain=True, parent=before))
-                before = part[-1]
-            job.bytes += self.page_bytes[group] * len(keys)
-        except Error as trouble:
-            self._trouble.tell(trouble)
-            job.is_fine = False
+        epoch, parent = job.pages.epoch, job.pages.parents.get(self._group_numbers[group])
+        start = self._store.start_get if job.is_load else putter(self._store, _name(parent, self._rank, epoch) if parent is not None else None)
+        names = self._store.names([_name(key, self._rank, epoch) for key in keys])
+        job.begin(start, names, addresses, self._lengths[group] * self._blocks_per_chunk)

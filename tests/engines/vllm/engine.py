@@ -5,9 +5,37 @@ OPTIONS is a JSON object: what `vllm.LLM` takes, "transfer" for its KVTransferCo
 a worker in one process.
 """
 
+import ctypes
 import json
 import os
+import signal
 import sys
+
+import numpy
+
+
+def spoil(how, process=0):
+    """Does something to the last page that the next load reads, just before it is read."""
+    from hicache.vllm import Worker, _name
+    begin = Worker._begin
+
+    def spoiled(self, job, group, keys, addresses):
+        if job.is_load:
+            Worker._begin = begin
+            names = self._store.names([_name(keys[-1], self._rank, job.pages.epoch)])
+            if how == "kill":
+                os.kill(process, signal.SIGKILL)
+            elif how == "damage":
+                with self._store.pin(names, in_place=True) as lease:
+                    ctypes.memset(numpy.frombuffer(lease[0], dtype="uint8").ctypes.data, 7, 100)
+            else:
+                self._store.remove(names).check()
+            if how == "replace":
+                self._store.put(names, [os.urandom(self.page_bytes[group])]).check()
+        begin(self, job, group, keys, addresses)
+
+    Worker._begin = spoiled
+    return how
 
 
 def main(options):
@@ -36,7 +64,7 @@ def main(options):
     def reset(connector=False):
         return llm.reset_prefix_cache(reset_connector=connector)
 
-    calls = {"generate": generate, "reset": reset}
+    calls = {"generate": generate, "reset": reset, "spoil": spoil}
     print(json.dumps({"is": "up"}), file=answers)
     for line in sys.stdin:
         what = json.loads(line)

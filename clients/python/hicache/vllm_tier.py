@@ -1,0 +1,147 @@
+"""The node as a secondary tier of vLLM, behind the host tier that vLLM has itself.
+
+    --kv-transfer-config '{"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": {
+      "spec_name": "TieringOffloadingSpec", "cpu_bytes_to_use": 8589934592, "blocks_per_chunk": 4,
+      "secondary_tiers": [{"type": "HicacheTier", "module_path": "hicache.vllm_tier", "socket": "/run/hicache/node"}]}}'
+"""
+
+from __future__ import annotations
+
+import collections
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+from vllm.platforms import current_platform
+from vllm.v1.kv_offload.base import Locality, LookupResult, Medium, OffloadingEvent, RequestOffloadingContext, get_offload_group_idx
+from vllm.v1.kv_offload.tiering.async_lookup import AsyncLookupManager
+from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
+
+from hicache._buffers import Pointers, wrong
+from hicache._calls import Call, Keys
+from hicache._plugin import MOST_CALLS, MOST_KEYS, Transfer, Trouble, putter, settings_of
+from hicache._store import Store
+from hicache.vllm import logger, namespace_of, warn_of_versions
+
+
+class _Job(Transfer):
+    """A job that vLLM gave to a tier."""
+
+    def __init__(self, job: Any, is_load: bool, trouble: Trouble) -> None:
+        super().__init__(trouble)
+        self.number = job.job_id
+        self.is_load = is_load
+        #: In the order of the pages.
+        self.keys: list[bytes] = []
+
+
+class HicacheTier(SecondaryTierManager):
+    """The node behind vLLM's own host tier: a page is a chunk of all ranks, as it lies there. Runs in the scheduler's process, used by one thread."""
+
+    medium = Medium.STORAGE
+    cache_hit_source = CacheHitSource.HOST
+
+    def __init__(self, offloading_spec: Any, primary_kv_view: memoryview, tier_type: str, backpressure_detector: Any = None,
+                 enable_kv_events: bool = False, locality: str | None = None, **settings: Any) -> None:
+        """@raises InvalidArgument a setting is wrong: the engine does not start"""
+        super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
+        given = settings_of(settings, "secondary_tiers: HicacheTier")
+        if set(settings) != set(given):
+            raise wrong(f"secondary_tiers: HicacheTier: {', '.join(sorted(set(settings) - set(given)))}: not known")
+        warn_of_versions()
+        identity = {"tier": True, "chunk_bytes": self.block_size_bytes, "device": current_platform.device_type}
+        namespace = namespace_of(offloading_spec.config, identity, given.pop("namespace", ""))
+        self.locality = Locality(locality) if locality is not None else None
+        self._store = Store(namespace=namespace, calls=MOST_CALLS, **given)
+        self._first = numpy.asarray(primary_kv_view).ctypes.data
+        self._jobs: dict[int, _Job] = {}
+        # For each request and group the last chunk that was put.
+        self._last: dict[tuple[str, int], bytes] = {}
+        self._trouble = Trouble(logger)
+        self._events: list[OffloadingEvent] = []
+        self._wants_events = enable_kv_events and offloading_spec.kv_events_config.enable_kv_cache_events
+        self._lookups = _Lookups(tier_type, self._store, self._trouble)
+        logger.info("hicache: pages of %s are kept by the node at %s", namespace, self._store.socket)
+
+    def on_new_request(self, req_context: Any) -> RequestOffloadingContext:
+        return RequestOffloadingContext()
+
+    def lookup(self, key: bytes, req_context: Any) -> LookupResult:
+        found = self._lookups.lookup(key, req_context)
+        return LookupResult.RETRY if found is None else LookupResult.HIT if found else LookupResult.MISS
+
+    def on_schedule_end(self, context: Any) -> None:
+        self._lookups.flush()
+
+    def on_request_finished(self, req_context: Any) -> None:
+        self._lookups.cleanup(req_context.req_id)
+        for last in [last for last in self._last if last[0] == req_context.req_id]:
+            del self._last[last]
+
+    def submit_store(self, job_metadata: Any) -> None:
+        job = self._jobs[job_metadata.job_id] = _Job(job_metadata, is_load=False, trouble=self._trouble)
+        context = job_metadata.req_context
+        groups: dict[int, list[tuple[int, bytes, int]]] = collections.defaultdict(list)
+        for key, chunk in zip(job_metadata.keys, job_metadata.chunk_ids, strict=True):
+            groups[get_offload_group_idx(key)].append((context.get_offload_key_position(key) or 0, key, int(chunk)))
+        for group, chunks in groups.items():
+            chunks.sort()
+            keys = [key for _, key, _ in chunks]
+            self._begin(job, putter(self._store, self._last.get((context.req_id, group))), keys, [chunk for *_, chunk in chunks])
+            self._last[context.req_id, group] = keys[-1]
+
+    def submit_load(self, job_metadata: Any) -> None:
+        job = self._jobs[job_metadata.job_id] = _Job(job_metadata, is_load=True, trouble=self._trouble)
+        self._begin(job, self._store.start_get, list(job_metadata.keys), [int(chunk) for chunk in job_metadata.chunk_ids])
+
+    def get_finished_jobs(self) -> list[JobResult]:
+        if not self._jobs:
+            return []
+        self._store.poll()
+        return [self._finish(job) for job in list(self._jobs.values()) if job.is_done]
+
+    def has_pending_work(self) -> bool:
+        return bool(self._jobs)
+
+    def take_events(self) -> list[OffloadingEvent]:
+        events, self._events = self._events, []
+        return events
+
+    def drain_jobs(self) -> None:
+        for job in self._jobs.values():
+            job.are_fine()
+
+    def shutdown(self) -> None:
+        self._lookups.shutdown()
+        self._store.close()
+
+    def _begin(self, job: _Job, start: Callable[[Keys, Pointers], Call], keys: list[bytes], chunks: list[int]) -> None:
+        job.keys += keys
+        addresses = [self._first + chunk * self.block_size_bytes for chunk in chunks]
+        job.begin(start, self._store.names(keys), addresses, [self.block_size_bytes])
+
+    def _finish(self, job: _Job) -> JobResult:
+        del self._jobs[job.number]
+        are_fine = job.are_fine()
+        fine = [key for key, is_fine in zip(job.keys, are_fine, strict=True) if is_fine]
+        if job.is_load:
+            self._lookups.mark_miss([key for key, is_fine in zip(job.keys, are_fine, strict=True) if not is_fine])
+        elif fine and self._wants_events:
+            self._events.append(OffloadingEvent(keys=fine, medium=self.medium, removed=False, locality=self.locality))
+        return JobResult(job.number, all(are_fine), fine if job.is_load else None, time.monotonic() - job.began_at, job.bytes)
+
+
+class _Lookups(AsyncLookupManager):
+    """vLLM's thread that looks chunks up, a scheduler's step at a time."""
+
+    def __init__(self, tier_type: str, store: Store, trouble: Trouble) -> None:
+        self._store = store
+        self._trouble = trouble
+        super().__init__(tier_type)
+
+    def batch_lookup(self, keys: list[bytes], req_context: Any) -> list[bool]:
+        """Which chunks the node has, after bringing those of other hosts. They are not pinned: vLLM looks again if one is lost."""
+        parts = [keys[first:first + MOST_KEYS] for first in range(0, len(keys), MOST_KEYS)]
+        return [is_there for part in parts for is_there in self._trouble.note(self._store.prefetch(part)).ok]
