@@ -1,7 +1,5 @@
 """A node as vLLM's host tier: HicacheConnector in real engines."""
 
-import os
-
 import pytest
 import zmq
 from conftest import CACHED, CHUNK, CHUNKS, MODEL_OF_TWO_GROUPS, PROMPTS, Engine, cached, same, transfer, until
@@ -66,11 +64,10 @@ def test_equal_output_from_the_node(first, node, status, expected):
 
 
 def test_a_router_hears_what_the_node_has(first, router):
-    first.do("generate", prompts=[[249, 248, 247]])  # Steps, with which events are sent.
-    until(lambda: sum(len(event.block_hashes) for event in router.hear()) >= CHUNKS, "the last event")
     chunks = {tuple(prompt[i:i + CHUNK]) for prompt in PROMPTS for i in range(0, len(prompt) - CHUNK + 1, CHUNK)}
-    assert {tuple(event.token_ids) for event in router.stored} == chunks
-    assert {(event.block_size, event.group_idx) for event in router.stored} == {(CHUNK, 0)}
+    first.do("generate", prompts=[[249, 248, 247]])  # Steps, with which events are sent.
+    until(lambda: {tuple(event.token_ids) for event in router.hear()} == chunks, "the last event")
+    assert {event.group_idx for event in router.stored} == {0}
 
 
 @pytest.mark.parametrize("how", ["remove", "damage"])
@@ -172,11 +169,3 @@ def test_a_model_with_two_groups_of_layers(node, tmp_path):
         engine.do("spoil", how="remove")
         outputs = engine.generate()
         assert cached(outputs) == [0, *CACHED[1:]] and same(outputs, computed)
-
-
-def test_the_stock_connector_is_refused_with_a_sentence(tmp_path, node):
-    given = {**transfer(node), "kv_connector": "OffloadingConnector", "kv_connector_module_path": None}
-    given["kv_connector_extra_config"] |= {"spec_name": "HicacheOffloadingSpec", "spec_module_path": "hicache.vllm"}
-    with pytest.raises(AssertionError, match='expected "kv_connector": "HicacheConnector"'):
-        Engine(tmp_path / "log", together=True, transfer=given)
-    assert not [name for name in os.listdir("/dev/shm") if name.startswith("vllm_offload_")]

@@ -1,0 +1,186 @@
+"""The parts of the plug-ins with vLLM's own classes and a real node, but no engine: what is rare there, and what is refused."""
+
+import types
+
+import numpy
+import pytest
+import torch
+from vllm.v1.kv_offload.base import (CanonicalKVCacheRef, CanonicalKVCaches, CanonicalKVCacheTensor, GPULoadStoreSpec, LookupResult, ReqContext,
+                                     get_offload_block_hash, make_offload_key)
+from vllm.v1.kv_offload.config import OffloadingCacheConfig, OffloadingConfig, OffloadingGroupConfig, OffloadingModelConfig, OffloadingParallelConfig
+from vllm.v1.kv_offload.factory import OffloadingSpecFactory
+
+import hicache
+from hicache.vllm import HicacheOffloadingSpec, Manager, Pages, Worker, _Group
+from hicache.vllm_tier import HicacheTier
+
+BLOCKS, BLOCKS_PER_CHUNK, PIECE = 16, 2, 4096
+
+
+def key(chunk, group=0):
+    return make_offload_key(chunk.to_bytes(32, "big"), group)
+
+
+def config(extra):
+    parallel = OffloadingParallelConfig(rank=0, world_size=1, tp_size=1, pp_size=1, pcp_size=1, dcp_size=1, data_parallel_index=0,
+                                        data_parallel_size=1, data_parallel_rank_local=None, is_parallelism_agnostic=False)
+    return OffloadingConfig(groups=(OffloadingGroupConfig(32, ("layer",), 0),), worker_kv_bytes_per_block=PIECE, enable_kv_cache_events=False,
+                            extra_config={"spec_name": "HicacheOffloadingSpec", "spec_module_path": "hicache.vllm", **extra}, engine_id="engine",
+                            model=OffloadingModelConfig("model", "bfloat16"), cache=OffloadingCacheConfig(32, BLOCKS_PER_CHUNK), parallel=parallel)
+
+
+class Blocks:
+    """Memory of an engine: two layers in the first group, one of them also in the second."""
+
+    def __init__(self, seed, device="cpu"):
+        made = torch.Generator().manual_seed(seed)
+        self.layers = [torch.randint(-128, 128, (BLOCKS, PIECE), dtype=torch.int8, generator=made).to(device) for _ in range(2)]
+        refs = [CanonicalKVCacheRef(i, PIECE) for i in range(2)]
+        self.caches = CanonicalKVCaches([CanonicalKVCacheTensor(layer, PIECE) for layer in self.layers], [refs, refs[1:]])
+
+    def copy(self):
+        return [layer.clone() for layer in self.layers]
+
+
+def worker(store, blocks, rank=0):
+    return Worker(store, blocks.caches, [0, 1], BLOCKS_PER_CHUNK, rank)
+
+
+def finish(job, of):
+    of.wait({job})
+    [result] = of.get_finished()
+    assert result.job_id == job and result.success
+    return result.transfer_size
+
+
+def pages(*keys, request="request", epoch=""):
+    return Pages(request, keys, epoch, {})
+
+
+@pytest.fixture
+def store(node, request):
+    with node.store(request.node.nodeid, timeout=60) as store:
+        yield store
+
+
+def test_blocks_of_two_groups_come_back(store):
+    blocks = Blocks(1)
+    before, mine = blocks.copy(), worker(store, blocks)
+    where = GPULoadStoreSpec([3, 1, 4, 15, 9, 2], [4, 2], [2, 6])
+    what = pages(key(0), key(1), key(0, 1))
+    mine.submit_store(1, where, what)
+    assert finish(1, mine) == 4 * 2 * PIECE + 2 * PIECE
+    for layer in blocks.layers:
+        layer.zero_()
+    mine.submit_load(2, what, where)
+    assert finish(2, mine) == 10 * PIECE and not mine.take_failed()
+    for block in (3, 1, 4, 15):
+        assert all(torch.equal(now[block], then[block]) for now, then in zip(blocks.layers, before))
+    for block in (9, 2):
+        assert not blocks.layers[0][block].any() and torch.equal(blocks.layers[1][block], before[1][block])
+
+
+def test_a_load_begins_and_ends_within_a_chunk(store):
+    blocks = Blocks(2)
+    before, mine = blocks.copy(), worker(store, blocks)
+    mine.submit_store(1, GPULoadStoreSpec([0, 1, 2, 3, 4, 5], [6, 0], [0, 0]), pages(key(0), key(1), key(2)))
+    finish(1, mine)
+    for layer in blocks.layers:
+        layer.zero_()
+    mine.submit_load(2, pages(key(0), key(1), key(2)), GPULoadStoreSpec([11, 12, 13, 14], [4, 0], [1, 0]))
+    finish(2, mine)
+    assert not mine.take_failed()
+    for layer, then in zip(blocks.layers, before):
+        assert torch.equal(layer[11:15], then[1:5]) and not layer[:11].any() and not layer[15].any()
+
+
+@pytest.mark.parametrize("where", [GPULoadStoreSpec([1, 2, 3], [3, 0], [1, 0]), GPULoadStoreSpec([1, 2, 3], [3, 0], [0, 0])])
+def test_chunks_that_lack_a_block_are_not_stored(store, where):
+    mine = worker(store, Blocks(3))
+    mine.submit_store(1, where, pages(key(0), key(1)))
+    assert finish(1, mine) is None
+    mine.submit_load(2, pages(key(0)), GPULoadStoreSpec([1, 2], [2, 0], [0, 0]))
+    finish(2, mine)
+    assert mine.take_failed() == {"request"} and not mine.take_failed()
+
+
+def test_ranks_and_epochs_do_not_mix(store):
+    mine = worker(store, Blocks(4))
+    mine.submit_store(1, GPULoadStoreSpec([1, 2], [2, 0], [0, 0]), pages(key(0)))
+    finish(1, mine)
+    mine.submit_load(2, pages(key(0), epoch="later"), GPULoadStoreSpec([1, 2], [2, 0], [0, 0]))
+    finish(2, mine)
+    assert mine.take_failed() == {"request"}
+    other = worker(store, Blocks(5), rank=1)
+    other.submit_load(3, pages(key(0)), GPULoadStoreSpec([1, 2], [2, 0], [0, 0]))
+    finish(3, other)
+    assert other.take_failed() == {"request"}
+
+
+class Asked:
+    """A request, as the scheduler has it."""
+
+    def __init__(self, chunks):
+        self.request_id = "request"
+        self.block_hashes = [get_offload_block_hash(key(chunk)) for chunk in range(chunks) for _ in range(BLOCKS_PER_CHUNK)]
+        self.num_tokens = 32 * len(self.block_hashes)
+
+
+def looked_up(manager, request, first_token=0):
+    """What the scheduler is told, once the search has ended."""
+    context = ReqContext(request.request_id)
+    manager.on_new_request(context)
+    while not manager.search(request, first_token):
+        pass
+    return context, [manager.lookup(key(chunk), context) is LookupResult.HIT for chunk in range(request.num_tokens // 64)]
+
+
+def test_a_hit_is_a_chunk_that_all_ranks_have_and_that_is_pinned(node, store):
+    manager = Manager(node.store(store.namespace), [_Group(0, 64, 32, True)], 2, True)
+    for rank, chunks in ((0, (0, 1, 2)), (1, (0, 1))):
+        other = worker(store, Blocks(6), rank)
+        other.submit_store(1, GPULoadStoreSpec(list(range(2 * len(chunks))), [2 * len(chunks), 0], [0, 0]), pages(*map(key, chunks)))
+        finish(1, other)
+    context, hits = looked_up(manager, Asked(4))
+    assert hits == [True, True, False, False]
+    assert store.node_status()["leases"] == 1
+    assert manager.prepare_load([key(0), key(1)], context).keys == [key(0), key(1)]
+    manager.on_request_finished(context)
+    assert store.node_status()["leases"] == 1
+    manager.complete_load([key(0), key(1)], context)
+    assert store.node_status()["leases"] == 0
+    # What was lost once is not promised again, and what is computed needs no lease.
+    context, hits = looked_up(manager, Asked(4), first_token=64)
+    assert hits == [False, True, False, False] and store.node_status()["leases"] == 1
+    manager.release("request")
+    assert store.node_status()["leases"] == 0
+    manager.give_up("request")
+    assert manager.search(Asked(4), 0) and manager.lookup(key(1), context) is LookupResult.MISS
+    # Routers hear only of what is there.
+    manager.complete_store([key(1), key(2)], context)
+    while not (events := list(manager.take_events())):
+        assert manager.has_pending_work()
+    assert [event.keys for event in events] == [[key(1)]] and not manager.has_pending_work()
+    manager.shutdown()
+
+
+def test_without_a_node_there_are_no_hits_and_no_events(tmp_path):
+    manager = Manager(hicache.Store(tmp_path / "nobody", "namespace"), [_Group(0, 64, 32, True)], 1, True)
+    context, hits = looked_up(manager, Asked(2))
+    assert hits == [False, False]
+    manager.complete_store([key(0)], context)
+    while manager.has_pending_work():
+        assert not list(manager.take_events())
+    manager.shutdown()
+
+
+def test_what_would_give_wrong_pages_or_end_the_engine_is_refused(store, tmp_path):
+    with pytest.raises(hicache.InvalidArgument, match='expected "kv_connector": "HicacheConnector"'):
+        OffloadingSpecFactory.create_spec(config({"socket": "/nobody"}))
+    with pytest.raises(hicache.InvalidArgument, match='"socket": expected the path'):
+        HicacheOffloadingSpec(config({"hicache": {"identity": {}, "prefix_groups": [0]}}))
+    with pytest.raises(hicache.Error, match="the engine's blocks are on meta, and HicacheConnector copies blocks in host memory alone"):
+        worker(store, Blocks(1, "meta"))
+    spec = types.SimpleNamespace(config=config({}), kv_events_config=types.SimpleNamespace(enable_kv_cache_events=False))
+    with pytest.raises(hicache.InvalidArgument, match="sokcet: not known"):
+        HicacheTier(spec, memoryview(numpy.zeros((4, PIECE), dtype=numpy.int8)), "HicacheTier", socket="/nobody", sokcet="x")
