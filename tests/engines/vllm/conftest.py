@@ -137,6 +137,10 @@ def node():
 
 @pytest.fixture(scope="module")
 def status(node):
-    """How the node is."""
-    with node.store("looks") as store:
-        yield store.node_status
+    """How the node is, whichever process it is meanwhile."""
+
+    def look():
+        with node.store("looks") as store:
+            return store.node_status()
+
+    return look

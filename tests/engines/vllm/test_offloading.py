@@ -77,7 +77,9 @@ def test_a_lost_page_is_computed_again(first, expected, status, how):
     outputs = first.generate()
     assert cached(outputs) == [0, *CACHED[1:]] and same(outputs, expected)
     settled(status)
-    # Then it is stored again.
+    # The next request that computes it stores it again.
+    first.do("reset")
+    assert cached(first.generate()) == [CACHED[0] - CHUNK, *CACHED[1:]]
     first.do("reset")
     assert cached(first.generate()) == CACHED
 

@@ -5,6 +5,7 @@ import types
 import numpy
 import pytest
 import torch
+from conftest import until
 from vllm.v1.kv_offload.base import (CanonicalKVCacheRef, CanonicalKVCaches, CanonicalKVCacheTensor, GPULoadStoreSpec, LookupResult, ReqContext,
                                      get_offload_block_hash, make_offload_key)
 from vllm.v1.kv_offload.config import OffloadingCacheConfig, OffloadingConfig, OffloadingGroupConfig, OffloadingModelConfig, OffloadingParallelConfig
@@ -148,12 +149,12 @@ def test_a_hit_is_a_chunk_that_all_ranks_have_and_that_is_pinned(node, store):
     manager.on_request_finished(context)
     assert store.node_status()["leases"] == 1
     manager.complete_load([key(0), key(1)], context)
-    assert store.node_status()["leases"] == 0
+    until(lambda: store.node_status()["leases"] == 0, "the end of the lease")
     # What was lost once is not promised again, and what is computed needs no lease.
     context, hits = looked_up(manager, Asked(4), first_token=64)
     assert hits == [False, True, False, False] and store.node_status()["leases"] == 1
     manager.release("request")
-    assert store.node_status()["leases"] == 0
+    until(lambda: store.node_status()["leases"] == 0, "the end of the lease")
     manager.give_up("request")
     assert manager.search(Asked(4), 0) and manager.lookup(key(1), context) is LookupResult.MISS
     # Routers hear only of what is there.
