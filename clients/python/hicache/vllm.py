@@ -60,6 +60,10 @@ class HicacheConnector(OffloadingConnector):
         if self.connector_scheduler is not None and vllm_config.kv_transfer_config.kv_load_failure_policy != "recompute":
             logger.warning('hicache: requests fail whose pages are lost; with "kv_load_failure_policy": "recompute" they are computed instead')
 
+    @classmethod
+    def build_prom_metrics(cls, vllm_config: Any, *more: Any) -> Any:
+        return super().build_prom_metrics(_with_spec(vllm_config, {}), *more)
+
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
         if not request.skip_reading_prefix_cache and not self.scheduler.manager.search(request, num_computed_tokens):
             return None, False
@@ -96,12 +100,15 @@ def _with_told(vllm_config: Any, kv_cache_config: Any) -> Any:
                 "config": hashlib.sha256(model.hf_config.to_json_string(use_diff=False).encode()).hexdigest()[:16],
                 "draft": getattr(vllm_config.speculative_config, "model", None)}
     prefix_groups = [i for i, group in enumerate(kv_cache_config.kv_cache_groups) if isinstance(group.kv_cache_spec, FullAttentionSpec)]
+    return _with_spec(vllm_config, {_TOLD: {"identity": identity, "prefix_groups": prefix_groups}})
+
+
+def _with_spec(vllm_config: Any, more: dict[str, Any]) -> Any:
     transfer = vllm_config.kv_transfer_config
-    extra = {**transfer.kv_connector_extra_config, "spec_name": "HicacheOffloadingSpec", "spec_module_path": __name__,
-             _TOLD: {"identity": identity, "prefix_groups": prefix_groups}}
-    told = copy.copy(vllm_config)
-    told.kv_transfer_config = dataclasses.replace(transfer, kv_connector_extra_config=extra)
-    return told
+    extra = {**transfer.kv_connector_extra_config, "spec_name": "HicacheOffloadingSpec", "spec_module_path": __name__, **more}
+    made = copy.copy(vllm_config)
+    made.kv_transfer_config = dataclasses.replace(transfer, kv_connector_extra_config=extra)
+    return made
 
 
 def namespace_of(config: Any, identity: dict[str, Any], more: str) -> str:
@@ -131,14 +138,15 @@ class HicacheOffloadingSpec(OffloadingSpec):
 
     def get_manager(self) -> Manager:
         logger.info("hicache: pages of %s are kept by the node at %s", self._namespace, self._settings["socket"])
-        groups = [_Group(group.group_id, group.tokens_per_block * self.blocks_per_chunk, self.tokens_per_hash, group.group_id in self._prefix_groups)
-                  for group in self.config.groups]
+        groups = [_Group(group.group_id, group.tokens_per_block * self.blocks_per_chunk, self.tokens_per_hash,
+                         group.group_id in self._prefix_groups) for group in self.config.groups]
         return Manager(self._open(), groups, self.config.parallel.world_size, self.kv_events_config.enable_kv_cache_events)
 
     def get_worker(self, kv_caches: Any) -> Worker:
         parallel = self.config.parallel
         worker = Worker(self._open(), kv_caches, [group.group_id for group in self.config.groups], self.blocks_per_chunk, parallel.rank)
-        logger.info("hicache: rank %d of %d copies chunks of %s bytes, one number for each group of layers", parallel.rank, parallel.world_size, worker.page_bytes)
+        logger.info("hicache: rank %d of %d copies chunks of %s bytes, one number for each group of layers", parallel.rank,
+                    parallel.world_size, worker.page_bytes)
         return worker
 
     def _open(self) -> Store:
@@ -397,8 +405,9 @@ class Worker(OffloadingWorker):
         self._kept = [tensor.tensor for tensor in kv_caches.tensors]
         for tensor in self._kept:
             if tensor.device.type != "cpu":
-                raise error_of(Code.UNSUPPORTED, f"the engine's blocks are on {tensor.device}, and HicacheConnector copies blocks in host memory alone; use vLLM's "
-                               "OffloadingConnector with its TieringOffloadingSpec and HicacheTier of hicache.vllm_tier as a secondary tier")
+                raise error_of(Code.UNSUPPORTED, f"the engine's blocks are on {tensor.device}, and HicacheConnector copies blocks in host memory "
+                               "alone; use vLLM's OffloadingConnector with its TieringOffloadingSpec, and HicacheTier of hicache.vllm_tier "
+                               "as a secondary tier")
         self._firsts, self._strides, self._lengths = [], [], []
         for refs in kv_caches.group_data_refs:
             tensors = [self._kept[ref.tensor_idx] for ref in refs]

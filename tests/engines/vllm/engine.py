@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+import time
 
 import numpy
 
@@ -38,6 +39,49 @@ def spoil(how, process=0):
     return how
 
 
+class Times:
+    """How long the engine's connector takes, of an engine in one process."""
+
+    def __init__(self, llm):
+        from vllm.distributed.kv_transfer import get_kv_transfer_group
+        scheduler = llm.llm_engine.engine_core.engine_core.scheduler
+        self._seconds = {"scheduler": [], "worker": []}
+        for side, of, methods in (("scheduler", scheduler.connector, ("on_new_request", "get_num_new_matched_tokens", "update_state_after_alloc",
+                                                                      "build_connector_meta", "update_connector_output", "take_events",
+                                                                      "request_finished_all_groups", "has_pending_push_work")),
+                                  ("worker", get_kv_transfer_group(), ("handle_preemptions", "start_load_kv", "wait_for_save", "get_transfer_results",
+                                                                       "get_block_ids_with_load_errors", "build_connector_worker_meta"))):
+            for method in methods:
+                setattr(of, method, self._timed(self._seconds[side], getattr(of, method)))
+        self._steps = 0
+        schedule = scheduler.schedule
+
+        def counted(*more, **named):
+            self._steps += 1
+            return schedule(*more, **named)
+
+        scheduler.schedule = counted
+
+    @staticmethod
+    def _timed(seconds, method):
+        def timed(*more, **named):
+            began_at = time.perf_counter()
+            try:
+                return method(*more, **named)
+            finally:
+                seconds.append(time.perf_counter() - began_at)
+
+        return timed
+
+    def take(self):
+        """Since it was asked last."""
+        taken = {"steps": self._steps, **{side: sum(seconds) for side, seconds in self._seconds.items()}}
+        self._steps = 0
+        for seconds in self._seconds.values():
+            seconds.clear()
+        return taken
+
+
 def main(options):
     # What the engine prints must not mix with the answers.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
@@ -57,14 +101,23 @@ def main(options):
 
     def generate(prompts, tokens=12):
         how = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, logprobs=0)
+        began_at = time.perf_counter()
         outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], how, use_tqdm=False)
         return [{"tokens": list(output.outputs[0].token_ids), "cached": output.num_cached_tokens, "reason": output.outputs[0].finish_reason,
+                 "seconds": time.perf_counter() - began_at,
                  "logprobs": [next(iter(step.values())).logprob for step in output.outputs[0].logprobs or []]} for output in outputs]
 
     def reset(connector=False):
         return llm.reset_prefix_cache(reset_connector=connector)
 
-    calls = {"generate": generate, "reset": reset, "spoil": spoil}
+    timed = []
+
+    def times():
+        if not timed:
+            timed.append(Times(llm))
+        return timed[0].take()
+
+    calls = {"generate": generate, "reset": reset, "spoil": spoil, "times": times}
     print(json.dumps({"is": "up"}), file=answers)
     for line in sys.stdin:
         what = json.loads(line)

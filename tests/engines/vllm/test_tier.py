@@ -29,7 +29,7 @@ def test_equal_output_through_both_tiers(first, status, expected):
     found = status()["pages_found"]
     outputs = first.generate()
     assert cached(outputs) == CACHED and same(outputs, expected)
-    assert status()["pages_found"] >= found + 2 * CHUNKS  # Looked for, and read.
+    assert status()["pages_found"] >= found + CHUNKS
     assert "kept by the node" in first.log
 
 
@@ -51,7 +51,7 @@ def test_a_second_engine_finds_the_pages_and_survives_the_node(first, node, stat
         assert same(outputs, 3 * expected)
         until(lambda: second.do("reset", connector=True) and sum(cached(second.generate())) == sum(CACHED), "a hit", 120)
         second.kill()
-    first.do("reset", connector=True)
-    outputs = first.generate()
-    assert cached(outputs) == CACHED and same(outputs, expected)
+    # The other engine sees with its next request that the node was restarted.
+    until(lambda: first.do("reset", connector=True) and cached(first.generate()) == CACHED, "a hit", 120)
+    assert same(first.generate(), expected)
     until(lambda: status()["leases"] == status()["reservations"] == 0, "the end of the leases")
