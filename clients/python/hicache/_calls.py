@@ -39,6 +39,9 @@ class Keys(Sequence):
 
     def __getitem__(self, at: Any) -> Any:
         if isinstance(at, slice):
+            first, last, step = at.indices(len(self))
+            if step == 1:
+                return Keys(self.packed[32 * first:32 * last])
             return Keys(b"".join(self[i] for i in range(*at.indices(len(self)))))
         if not -len(self) <= at < len(self):
             raise IndexError("no such key")

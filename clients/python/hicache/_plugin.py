@@ -22,7 +22,7 @@ MOST_CALLS = 65536
 _SETTINGS: dict[str, Any] = {"socket": str, "tenant": str, "namespace": str, "timeout": (int, float), "threads": int}
 
 
-def settings_of(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+def own_settings(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     """The settings of hicache among those of an engine.
 
     @param where What the user knows them as.

@@ -36,7 +36,7 @@ from vllm.v1.kv_offload.base import (GPULoadStoreSpec, LoadStoreSpec, Locality, 
 from hicache._buffers import address_of, wrong
 from hicache._calls import Lease
 from hicache._errors import Code, Error, error_of
-from hicache._plugin import MOST_CALLS, MOST_KEYS, Transfer, Trouble, putter, settings_of
+from hicache._plugin import MOST_CALLS, MOST_KEYS, Transfer, Trouble, putter, own_settings
 from hicache._store import Store
 
 # A child of vLLM's own logger, whose lines the user sees.
@@ -131,7 +131,7 @@ class HicacheOffloadingSpec(OffloadingSpec):
         if told is None:
             raise wrong('kv-transfer-config: expected "kv_connector": "HicacheConnector" with "kv_connector_module_path": "hicache.vllm": vLLM\'s own '
                         "connector ends the engine when a page is lost")
-        settings = settings_of(config.extra_config, "kv_connector_extra_config")
+        settings = own_settings(config.extra_config, "kv_connector_extra_config")
         self._namespace = namespace_of(config, told["identity"], settings.pop("namespace", ""))
         self._prefix_groups = told["prefix_groups"]
         self._settings = settings

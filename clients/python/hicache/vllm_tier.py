@@ -21,7 +21,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from hicache._buffers import Pointers, wrong
 from hicache._calls import Call, Keys
-from hicache._plugin import MOST_CALLS, MOST_KEYS, Transfer, Trouble, putter, settings_of
+from hicache._plugin import MOST_CALLS, MOST_KEYS, Transfer, Trouble, putter, own_settings
 from hicache._store import Store
 from hicache.vllm import logger, namespace_of, warn_of_versions
 
@@ -47,7 +47,7 @@ class HicacheTier(SecondaryTierManager):
                  enable_kv_events: bool = False, locality: str | None = None, **settings: Any) -> None:
         """@raises InvalidArgument a setting is wrong: the engine does not start"""
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
-        given = settings_of(settings, "secondary_tiers: HicacheTier")
+        given = own_settings(settings, "secondary_tiers: HicacheTier")
         if set(settings) != set(given):
             raise wrong(f"secondary_tiers: HicacheTier: {', '.join(sorted(set(settings) - set(given)))}: not known")
         warn_of_versions()
