@@ -2,7 +2,14 @@
 
 import sys
 
-from hicache.doctor import main
+from hicache import doctor, lm_server
+
+
+def main(arguments: list[str]) -> int:
+    if arguments[:1] == ["lm-server"]:
+        return lm_server.main(arguments[1:])
+    return doctor.main(arguments)
+
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -73,6 +73,7 @@ def main(arguments: list[str]) -> int:
     doctor = commands.add_parser("doctor", help="looks at this machine, and tries what hicache can do on it")
     doctor.add_argument("--socket", help="the node that engines would use here; it is tried too, with a few pages that are removed again")
     doctor.add_argument("--json", action="store_true", help="one JSON object instead of lines")
+    commands.add_parser("lm-server", help="serves LMCache's lm:// protocol from a node", add_help=False)
     flags = parser.parse_args(arguments)
     logging.getLogger("hicache").addHandler(logging.NullHandler())  # It kills a node, and says so itself.
     findings = Findings(lambda finding: None if flags.json else _say(finding))
