@@ -4,8 +4,6 @@ import contextlib
 import json
 import os
 import pathlib
-import select
-import signal
 import socket
 import subprocess
 import sys
@@ -13,13 +11,13 @@ import time
 import urllib.request
 
 import pytest
+from processes import PATIENCE_S, engine, program
 
 HERE = pathlib.Path(__file__).resolve().parent
 CHUNK = 64
 PROMPTS = (1000, 1500, 333, 2000)
 # Whole chunks of each prompt.
 CHUNKS = [length // CHUNK for length in PROMPTS]
-PATIENCE_S = 300
 
 
 def free_port():
@@ -28,52 +26,8 @@ def free_port():
         return made.getsockname()[1]
 
 
-@contextlib.contextmanager
-def program(log, *command, **options):
-    """A process, and all that it starts: they end with the `with`."""
-    with open(log, "a") as said:
-        process = subprocess.Popen([str(word) for word in command], stderr=said, start_new_session=True, text=True, **options)
-    try:
-        yield process
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        for stream in (process.stdin, process.stdout):
-            if stream:
-                stream.close()
-
-
-class Engine:
-    """vLLM, round by round."""
-
-    def __init__(self, process, log):
-        self.process, self.log = process, log
-        assert self._answer() == "ready"
-
-    def round(self):
-        self.begin()
-        return self.end()
-
-    def begin(self):
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-
-    def end(self):
-        return self._answer()
-
-    def _answer(self):
-        ready, _, _ = select.select([self.process.stdout], [], [], PATIENCE_S)
-        line = self.process.stdout.readline() if ready else ""
-        assert line, f"vLLM did not answer: {self.log.read_text()[-3000:]}"
-        return json.loads(line)
-
-
-@contextlib.contextmanager
 def vllm(folder, *arguments):
-    log = folder / "vllm.log"
-    with program(log, sys.executable, HERE / "vllm_engine.py", *arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        yield Engine(process, log)
+    return engine(folder / "vllm.log", sys.executable, HERE / "vllm_engine.py", *arguments)
 
 
 @contextlib.contextmanager
@@ -99,14 +53,14 @@ def lmcache_server(folder, node, namespace="bfloat16"):
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory):
     """The tokens of an engine without any cache."""
-    with vllm(tmp_path_factory.mktemp("oracle")) as engine:
-        return engine.round()["tokens"]
+    with vllm(tmp_path_factory.mktemp("oracle")) as running:
+        return running.ask()["tokens"]
 
 
 def test_fresh_processes_go_on_with_what_others_left(node, expected, tmp_path):
     with node.store("the test") as store:
-        with lmcache_server(tmp_path, node) as port, vllm(tmp_path, port) as engine:
-            cold = engine.round()
+        with lmcache_server(tmp_path, node) as port, vllm(tmp_path, port) as running:
+            cold = running.ask()
             assert cold["tokens"] == expected and cold["cached"] == [0] * 4
             end = time.monotonic() + 60
             while store.node_status()["pages_written"] < sum(CHUNKS):  # The server writes behind.
@@ -114,20 +68,20 @@ def test_fresh_processes_go_on_with_what_others_left(node, expected, tmp_path):
                 time.sleep(0.1)
         found = store.node_status()["pages_found"]
 
-        with lmcache_server(tmp_path, node) as port, vllm(tmp_path, port) as engine:
-            warm = engine.round()
+        with lmcache_server(tmp_path, node) as port, vllm(tmp_path, port) as running:
+            warm = running.ask()
             assert warm["tokens"] == expected
             # The last token of a prompt is always computed.
             assert warm["cached"] == [chunks * CHUNK for chunks in CHUNKS]
             assert store.node_status()["pages_found"] - found >= sum(CHUNKS)
 
-        with lmcache_server(tmp_path, node, namespace="float16") as port, vllm(tmp_path, port) as engine:
-            other = engine.round()
+        with lmcache_server(tmp_path, node, namespace="float16") as port, vllm(tmp_path, port) as running:
+            other = running.ask()
             assert other["tokens"] == expected and other["cached"] == [0] * 4
 
-            engine.begin()
+            running.begin()
             node.kill()
-            during = engine.end()
+            during = running.answer()
             node.start()
-            after = engine.round()
+            after = running.ask()
             assert during["tokens"] == expected and after["tokens"] == expected

@@ -22,6 +22,9 @@ def main():
     os.dup2(2, 1)  # What libraries print is no answer.
     options = {}
     if len(sys.argv) > 1:
+        # LMCache loads numba, and vLLM, which looks into all objects of all modules for its kernels, takes numba's library for one with a dictionary.
+        from llvmlite.binding import ffi
+        ffi._lib_fn_wrapper.get = lambda self, name: None
         options["kv_transfer_config"] = KVTransferConfig(
             kv_connector="LMCacheMPConnector", kv_role="kv_both",
             kv_connector_extra_config={"lmcache.mp.host": "tcp://localhost", "lmcache.mp.port": int(sys.argv[1])})
