@@ -2,7 +2,7 @@
 
 A client sends a header and, to store, bytes behind it; the server answers with a header and, if it has what was asked for, bytes. Numbers have 32 bits and the
 order of x86. There is no version in it: three forms of the header are in use, and what a connection sends first tells which one it is. A chunk is
-found by those only who use the same form, because they differ in how they write shapes.
+found by those only who use the same form, because they differ in what their numbers mean.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Request(NamedTuple):
     key: bytes
 
 
-# Up to 0.2; up to 0.3; since then.
+# LMCache's first generation, which 0.3.0 still has; 0.3.0; 0.5.
 _FORMS = (Form(0), Form(6), Form(7))
 # What is said about no chunk: layout 1, data type 2.
 _NOTHING = (1, 2, 0, 0, 0, 0, 0)

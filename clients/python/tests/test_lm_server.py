@@ -87,22 +87,26 @@ def ask(client, form, command, key=KEY, length=0, about=None):
     return struct.unpack(ANSWERS[form], receive(client, struct.calcsize(ANSWERS[form])))
 
 
-def test_the_bytes_of_a_real_client_get_those_of_a_real_server(server):
-    data = random.Random(1).randbytes(8 << 20)
+@pytest.mark.parametrize("age", ["oldest", "old", "new"])
+def test_the_bytes_of_a_real_client_get_those_of_a_real_server(server, age):
+    data = random.Random(1).randbytes(7 << 20) + random.Random(age).randbytes(1 << 20)
+    success, failure = golden(f"{age}_ok"), golden(f"{age}_fail")
     with server.connect() as client:
-        client.sendall(golden("lm_exist_header"))
-        assert receive(client, 36) == golden("lm_resp_fail")
-        client.sendall(golden("lm_get_header"))
-        assert receive(client, 36) == golden("lm_resp_fail")
-        client.sendall(golden("lm_put_header") + data)
-        client.sendall(golden("lm_exist_header"))
-        code, *rest = struct.unpack("<9i", receive(client, 36))
-        assert code == 200 and rest == [0, 1, 2, 0, 0, 0, 0, 0]
-        client.sendall(golden("lm_get_header"))
-        assert receive(client, 36) == golden("lm_resp_ok")
+        for command in ("exist", "get"):
+            client.sendall(golden(f"{age}_{command}"))
+            assert receive(client, len(failure)) == failure
+        client.sendall(golden(f"{age}_put") + data)
+        client.sendall(golden(f"{age}_exist"))
+        assert receive(client, len(failure)) == success[:4] + failure[4:]
+        client.sendall(golden(f"{age}_get"))
+        assert receive(client, len(success)) == success
         assert receive(client, len(data)) == data
-        client.sendall(golden("lm_health_header"))
-        assert struct.unpack("<9i", receive(client, 36))[0] == 200
+
+
+def test_a_server_that_is_well_says_so(server):
+    with server.connect() as client:
+        client.sendall(golden("new_health"))
+        assert receive(client, 36) == golden("new_ok")[:4] + golden("new_fail")[4:]
 
 
 @pytest.mark.parametrize("form", [OLDEST, OLD, NEW])
