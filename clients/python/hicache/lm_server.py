@@ -20,6 +20,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
 from hicache._errors import Error
+from hicache._plugin import Trouble
 from hicache._store import Store
 
 logger = logging.getLogger(__name__)
@@ -117,7 +118,7 @@ class LmServer:
         self._store = store
         self._room = _Room(_PUT_BYTES)
         self._connections: set[asyncio.Task] = set()
-        self._trouble = ""
+        self._trouble = Trouble(logger)
         self._is_full = False
 
     async def run(self, listener: socket.socket) -> None:
@@ -154,20 +155,13 @@ class LmServer:
         finally:
             client.close()
 
-    def note(self, error: Error | None) -> None:
-        """Logs what went wrong, once."""
-        said = str(error) if error is not None else ""
-        if said and said != self._trouble:
-            logger.warning("%s; such chunks are misses", said)
-        self._trouble = said
-
 
 class _Connection:
     """Requests of one client, one after the other."""
 
     def __init__(self, server: LmServer, client: socket.socket) -> None:
-        self._server, self._client = server, client
-        self._store, self._room = server._store, server._room
+        self._client = client
+        self._store, self._room, self._trouble = server._store, server._room, server._trouble
         self._loop = asyncio.get_running_loop()
 
     async def run(self) -> None:
@@ -196,8 +190,7 @@ class _Connection:
             await self._get(form, key)
             return
         # Chunks of other hosts count as well.
-        result = await self._store.start_prefetch([key])
-        self._server.note(result.error)
+        result = self._trouble.note(await self._store.start_prefetch([key]))
         is_good = result.error is None if request.command == HEALTH else result.pages == 1
         await self._send(form.answer(_SUCCESS if is_good else _FAILURE))
 
@@ -208,13 +201,12 @@ class _Connection:
         async with self._room.of(request.length):
             data = await self._receive(request.length)
             about = struct.pack(f"<{form.numbers}i", *request.about)
-            result = await self._store.start_put([key], [[about, data]])
-        self._server.note(result.error)
+            self._trouble.note(await self._store.start_put([key], [[about, data]]))
 
     async def _get(self, form: Form, key: bytes) -> None:
         """Sends a chunk from where the node has it."""
         with await self._store.start_pin([key], in_place=True) as lease:
-            self._server.note(lease.error)
+            self._trouble.note(lease)
             if lease.pages == 0:
                 await self._send(form.answer(_FAILURE))
                 return

@@ -41,42 +41,24 @@ from lmcache.v1.storage_backend.connector.base_connector import RemoteConnector
 from hicache._buffers import wrong
 from hicache._calls import Call, Keys, Lease, Result
 from hicache._errors import Code, Error, error_of
+from hicache._plugin import BATCH_BYTES, MOST_KEYS, Trouble, own_settings
 from hicache._store import Store
 
 logger = init_logger(__name__)
 
-# The newest LMCache that the tests ran with.
-TESTED = "0.5.6"
+# With which the tests ran.
+_TESTED = ("0.5",)
 
-# Bytes of one batch at the node; a chunk that is larger is a batch of its own.
-_BATCH_BYTES = 2 << 20
 # Pages of one lease: it lasts until all of them were read, so a lease of few does not keep the client's share for those that never are.
 _LEASE_PAGES = 16
-_MOST_KEYS = 4096
 # Calls that the library has at a time, of those that read and of those that write: more would wait there, with their time running.
 _OPEN_CALLS = 8
 
 
-def _version() -> str:
-    """Of LMCache, for names: 1.2 of 1.2.3, since what is in a chunk may be another thing in the next one."""
-    found = re.match(r"(\d+)\.(\d+)", lmcache.__version__)
-    numbers = tuple(map(int, found.groups())) if found else ()
-    if numbers > tuple(map(int, TESTED.split(".")[:2])):
-        logger.warning("hicache: LMCache %s is newer than %s, with which this plug-in was tested", lmcache.__version__, TESTED)
-    return ".".join(map(str, numbers)) or lmcache.__version__
-
-
-class _Trouble:
-    """Logs what goes wrong, once, until something succeeds."""
-
-    def __init__(self) -> None:
-        self._last = ""
-
-    def note(self, error: Error | None) -> None:
-        said = str(error) if error is not None else ""
-        if said and said != self._last:
-            logger.warning("hicache: %s; such chunks are misses", said)
-        self._last = said
+def _warn_of_versions() -> None:
+    if ".".join(lmcache.__version__.split(".")[:2]) not in _TESTED:
+        logger.warning("hicache: LMCache %s was not tested, but %s was; going on as long as its interfaces answer as expected", lmcache.__version__,
+                       ", ".join(_TESTED))
 
 
 class _Batch:
@@ -121,9 +103,10 @@ class NativeClient:
         each other's chunks.
         @raises InvalidArgument a setting is wrong: the server does not start
         """
-        if not isinstance(namespace, str) or not namespace:
+        if not namespace:
             raise wrong('adapter_params: "namespace": expected a text that says what LMCache\'s keys do not: the data type of the KV, such as "bfloat16"')
-        names = json.dumps({"engine": "lmcache", "mode": "server", "version": _version(), "more": namespace}, sort_keys=True)
+        _warn_of_versions()
+        names = json.dumps({"engine": "lmcache", "mode": "server", "version": lmcache.__version__, "more": namespace}, sort_keys=True)
         self._store = Store(socket, names, tenant=tenant, timeout=timeout, lease=lease, threads=threads)
         self._lock = threading.Lock()  # Guards what follows.
         self._last = 0
@@ -132,7 +115,7 @@ class NativeClient:
         self._pins: dict[str, Lease] = {}
         self._lease_s = lease
         self._pinned: collections.deque[tuple[float, weakref.ref[Lease], list[str]]] = collections.deque()
-        self._trouble = _Trouble()
+        self._trouble = Trouble(logger)
         self._is_closed = False
         # LMCache polls one descriptor, for completions of the library and for what ends without it.
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -185,8 +168,8 @@ class NativeClient:
             batch = self._batch(keys)
             for key in keys:
                 self._pins.pop(key, None)
-            for first in range(0, len(keys), _MOST_KEYS):
-                places = list(range(first, min(first + _MOST_KEYS, len(keys))))
+            for first in range(0, len(keys), MOST_KEYS):
+                places = list(range(first, min(first + MOST_KEYS, len(keys))))
                 self._add(self._reads, batch, places, partial(self._store.start_remove, _some(batch.names, places)))
             return self._submit(batch)
 
@@ -250,8 +233,8 @@ class NativeClient:
             self._add(self._reads, batch, some, partial(self._store.start_get, _some(batch.names, some), pages, lease=lease))
 
     def _look_up(self, batch: _Batch, places: list[int]) -> None:
-        for first in range(0, len(places), _MOST_KEYS):
-            some = places[first:first + _MOST_KEYS]
+        for first in range(0, len(places), MOST_KEYS):
+            some = places[first:first + MOST_KEYS]
             self._add(self._reads, batch, some, partial(self._store.start_exists, _some(batch.names, some)))
 
     def _begin(self) -> None:
@@ -261,7 +244,7 @@ class NativeClient:
                 try:
                     lane.open[piece.begin()] = piece
                 except Error as trouble:
-                    self._trouble.note(trouble)
+                    self._trouble.tell(trouble)
                     piece.batch.error = str(trouble)
                     self._ended(piece.batch)
 
@@ -273,7 +256,7 @@ class NativeClient:
             batch.error = str(trouble)
             self._ended(batch)
             return
-        self._trouble.note(result.error)
+        self._trouble.note(result)
         if result.error is not None:
             batch.error = str(result.error)
         for place, is_fine in zip(piece.places, result.ok, strict=True):
@@ -314,9 +297,9 @@ class NativeClient:
 def _portions(memory: Sequence[memoryview], places: Sequence[int]) -> list[list[int]]:
     """The places, in portions of so many bytes as one call should have."""
     portions: list[list[int]] = []
-    size = _BATCH_BYTES
+    size = BATCH_BYTES
     for place in places:
-        if size + memory[place].nbytes > _BATCH_BYTES or len(portions[-1]) == _MOST_KEYS:
+        if size + memory[place].nbytes > BATCH_BYTES or len(portions[-1]) == MOST_KEYS:
             portions.append([])
             size = 0
         portions[-1].append(place)
@@ -348,6 +331,7 @@ class HicacheConnector(RemoteConnector):
     def __init__(self, context: Any) -> None:
         """@raises InvalidArgument a setting is wrong: LMCache logs it and does without the node"""
         super().__init__(context.config, context.metadata)
+        _warn_of_versions()
         settings = _settings(context)
         config, metadata = context.config, context.metadata
         if config.remote_serde not in (None, "naive"):
@@ -355,21 +339,21 @@ class HicacheConnector(RemoteConnector):
         if config.pre_caching_hash_algorithm == "builtin" and "PYTHONHASHSEED" not in os.environ:
             logger.warning("hicache: LMCache names chunks by Python's hash, which differs in each process: set PYTHONHASHSEED, or "
                            "pre_caching_hash_algorithm: sha256_cbor, or no other process finds these chunks")
-        names = {"engine": "lmcache", "mode": "engine", "version": _version(), "model": metadata.model_name, "kv_shape": list(metadata.kv_shape),
+        names = {"engine": "lmcache", "mode": "engine", "version": lmcache.__version__, "model": metadata.model_name, "kv_shape": list(metadata.kv_shape),
                  "kv_dtype": str(metadata.kv_dtype), "mla": metadata.use_mla, "chunk": metadata.chunk_size, "layerwise": config.use_layerwise,
                  "hash": config.pre_caching_hash_algorithm, "more": settings.pop("namespace", "")}
         # A call ends before LMCache stops waiting for it.
         settings.setdefault("timeout", max(config.blocking_timeout_secs - 1, 1))
         self._store = Store(settings.pop("socket"), json.dumps(names, sort_keys=True), **settings)
         self._cpu = context.local_cpu_backend
-        self._trouble = _Trouble()
+        self._trouble = Trouble(logger)
         logger.info("hicache: chunks of %s are kept by the node at %s", self._store.namespace, self._store.socket)
 
     async def exists(self, key: Any) -> bool:
-        return (await self._store.start_prefetch([key.to_string()])).pages == 1
+        return self._trouble.note(await self._store.start_prefetch([key.to_string()])).pages == 1
 
     def exists_sync(self, key: Any) -> bool:
-        return self._noted(self._store.prefetch([key.to_string()])).pages == 1
+        return self._trouble.note(self._store.prefetch([key.to_string()])).pages == 1
 
     def support_batched_contains(self) -> bool:
         return True
@@ -377,9 +361,9 @@ class HicacheConnector(RemoteConnector):
     def batched_contains(self, keys: Sequence[Any]) -> int:
         """How many chunks are there, from the first one on."""
         found = 0
-        for first in range(0, len(keys), _MOST_KEYS):
-            some = [key.to_string() for key in keys[first:first + _MOST_KEYS]]
-            prefix = self._noted(self._store.prefetch(some, chain=True)).prefix
+        for first in range(0, len(keys), MOST_KEYS):
+            some = [key.to_string() for key in keys[first:first + MOST_KEYS]]
+            prefix = self._trouble.note(self._store.prefetch(some, chain=True)).prefix
             found += prefix
             if prefix < len(some):
                 break
@@ -397,24 +381,24 @@ class HicacheConnector(RemoteConnector):
     async def _read(self, key: str) -> Any:
         """A memory object, or None. The chunk says how it is to be allocated, and stays pinned meanwhile."""
         names = self._store.names([key])
-        with self._noted(await self._store.start_pin(names, in_place=True)) as lease:
+        with self._trouble.note(await self._store.start_pin(names, in_place=True)) as lease:
             if lease.pages == 0:
                 return None
             head, shapes, dtypes, layout = _described(lease[0])
             chunk = self._cpu.allocate(shapes, dtypes, layout)
             if chunk is None:
                 return None
-            read = self._noted(await self._store.start_get(names, [[bytearray(head), chunk.byte_array]], lease=lease))
+            read = self._trouble.note(await self._store.start_get(names, [[bytearray(head), chunk.byte_array]], lease=lease))
             if read.pages == 1:
                 return chunk
             chunk.ref_count_down()
             return None
 
     async def put(self, key: Any, memory_obj: Any) -> None:
-        self._noted(await self._store.start_put([key.to_string()], [[_description(memory_obj), memory_obj.byte_array]]))
+        self._trouble.note(await self._store.start_put([key.to_string()], [[_description(memory_obj), memory_obj.byte_array]]))
 
     def remove_sync(self, key: Any) -> bool:
-        return self._noted(self._store.remove([key.to_string()])).pages == 1
+        return self._trouble.note(self._store.remove([key.to_string()])).pages == 1
 
     def support_ping(self) -> bool:
         return True
@@ -430,29 +414,14 @@ class HicacheConnector(RemoteConnector):
     async def close(self) -> None:
         self._store.close()
 
-    def _noted(self, result: Any) -> Any:
-        self._trouble.note(result.error)
-        return result
-
-
-_OWN_SETTINGS: dict[str, Any] = {"socket": str, "namespace": str, "tenant": str, "timeout": (int, float), "threads": int}
-
 
 def _settings(context: Any) -> dict[str, Any]:
     """Of the URL, or of the entries `remote_storage_plugin.NAME.…`."""
     if context.plugin_name is None:
         url = urllib.parse.urlsplit(context.url)
-        settings: dict[str, Any] = {"socket": urllib.parse.unquote(url.path), **dict(urllib.parse.parse_qsl(url.query))}
-        where = "the URL of the remote storage"
-    else:
-        extra, where = context.config.extra_config or {}, f"remote_storage_plugin.{context.plugin_name}"
-        settings = {name: extra[f"{where}.{name}"] for name in _OWN_SETTINGS if f"{where}.{name}" in extra}
-    for name, value in settings.items():
-        if name not in _OWN_SETTINGS or not isinstance(value, _OWN_SETTINGS[name]):
-            raise wrong(f'{where}: "{name}": {value!r} is not allowed')
-    if not settings.get("socket"):
-        raise wrong(f'{where}: "socket": expected the path at which hicache-node listens')
-    return settings
+        return own_settings({"socket": urllib.parse.unquote(url.path), **dict(urllib.parse.parse_qsl(url.query))}, context.url)
+    where = f"remote_storage_plugin.{context.plugin_name}"
+    return own_settings({name.removeprefix(where + "."): value for name, value in (context.config.extra_config or {}).items()}, where)
 
 
 # The length of the text that follows, which says what the bytes behind it are.
