@@ -111,6 +111,15 @@ def test_a_chunk_of_another_length_is_a_miss(node):
         assert one.load([key(1)], [chunk(-1, FLOATS // 2)]) == [False]
 
 
+def test_a_damaged_chunk_is_a_miss(node, damage):
+    with adapter(node) as one:
+        assert one.store([key(1)], [chunk(1)]).is_successful()
+        assert one.look_up([key(1)]) == [True]
+        damage()
+        assert one.load([key(1)], [chunk(-1)]) == [False]
+        assert one.look_up([key(1)]) == [False]
+
+
 def test_deleted_chunks_are_gone_and_not_accounted_for(node):
     with adapter(node) as one:
         assert one.store([key(1), key(2)], [chunk(1), chunk(2)]).is_successful()

@@ -57,7 +57,7 @@ def expected(tmp_path_factory):
         return running.ask()["tokens"]
 
 
-def test_fresh_processes_go_on_with_what_others_left(node, expected, tmp_path):
+def test_fresh_processes_go_on_with_what_others_left(node, damage, expected, tmp_path):
     with node.store("the test") as store:
         with lmcache_server(tmp_path, node) as port, vllm(tmp_path, port) as running:
             cold = running.ask()
@@ -80,6 +80,9 @@ def test_fresh_processes_go_on_with_what_others_left(node, expected, tmp_path):
             # The last token of a prompt is always computed.
             assert warm["cached"] == [chunks * CHUNK for chunks in CHUNKS]
             assert store.node_status()["pages_found"] - found >= sum(CHUNKS)
+            damage()
+            assert running.ask()["tokens"] == expected
+            assert "corrupt_page" in (tmp_path / "server.log").read_text()
             running.begin()
             node.kill()
             assert running.answer()["tokens"] == expected
