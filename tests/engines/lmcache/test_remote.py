@@ -36,11 +36,11 @@ def lm_server(folder, node):
                  stdout=subprocess.PIPE) as process:
         line = process.stdout.readline().split()
         assert line[:2] == ["listening", "on"], (folder / "lm.log").read_text()
-        yield line[2]
+        yield line[2], process
 
 
 def test_engines_get_what_others_stored(node, tmp_path):
-    with lm_server(tmp_path, node) as url:
+    with lm_server(tmp_path, node) as (url, server):
         with lmcache(tmp_path) as first:
             assert first.ask({"settings": plugin(node), "do": ["lookup", "store", "lookup", "retrieve"]}) == [0, None, WHOLE, [WHOLE, True]]
             partial = plugin(node, save_unfull_chunk=True)
@@ -51,6 +51,8 @@ def test_engines_get_what_others_stored(node, tmp_path):
         with lmcache(tmp_path) as second:
             assert second.ask({"settings": plugin(node, "other weights"), "do": ["lookup", "retrieve"]}) == [0, [0, True]]
             assert second.ask({"settings": lm, "do": ["lookup", "retrieve"]}) == [WHOLE, [WHOLE, True]]
+            server.kill()
+            assert second.ask({"settings": None, "do": ["lookup", "retrieve", "store"]}) == [0, [0, True], None]
             assert second.ask({"settings": plugin(node, save_unfull_chunk=True), "do": ["lookup", "retrieve"]}) == [TOKENS, [TOKENS, True]]
             node.kill()
             assert second.ask({"settings": None, "do": ["lookup", "retrieve", "store"]}) == [0, [0, True], None]
