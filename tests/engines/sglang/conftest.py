@@ -1,0 +1,177 @@
+"""Real engines of SGLang on the CPU, each in a process of its own, with a real node."""
+
+import collections
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import hicache
+import pytest
+
+HERE = pathlib.Path(__file__).parent
+MODEL = os.environ["HICACHE_ENGINE_MODEL"]
+#: Tokens of a page, and of an answer.
+PAGE, ANSWER = 32, 8
+#: Prompts whose lengths are no multiples of a page.
+PROMPTS = [[(i * 7 + k * 13) % 250 for i in range(length)] for k, length in enumerate((1000, 1500, 333))]
+#: Pages that a cache can have of a prompt: the last token is always computed.
+PROMPT_PAGES = [(len(prompt) - 1) // PAGE for prompt in PROMPTS]
+# Of one engine; starting takes half a minute alone on two cores.
+PATIENCE = 300
+
+
+def until(is_so, what, patience=60):
+    """Waits for something that this process cannot be told of."""
+    end = time.monotonic() + patience
+    while not is_so():
+        assert time.monotonic() < end, f"{what} never came"
+        time.sleep(0.02)
+
+
+class Server:
+    """A process of SGLang, which is killed with all of its own at the end."""
+
+    def __init__(self, command, log, more=None, pass_fds=()):
+        self.log_path = log
+        paths = [HERE / "cpu_shim", os.environ.get("PYTHONPATH", "")]
+        threads = {"SGLANG_CPU_OMP_THREADS_BIND": "0|1", "SGLANG_NCCL_SO_PATH": "/nonexistent"}
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "HF_HUB_OFFLINE": "1", **threads, **(more or {})}
+        self._memory = set(os.listdir("/dev/shm"))
+        with open(log, "w") as out:
+            self._process = subprocess.Popen([*self._gently(), sys.executable, *command], stdin=subprocess.PIPE, stdout=out, stderr=out, text=True,
+                                             env=environment, pass_fds=pass_fds, start_new_session=True)
+
+    @staticmethod
+    def _gently():
+        return ["nice", "-n", "19"] if shutil.which("nice") else []
+
+    @property
+    def log(self):
+        return self.log_path.read_text(errors="replace")
+
+    def kill(self):
+        """Ends the engine as a crash of all its processes does, and removes what it leaves behind."""
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self._process.wait()
+        if self._process.stdin:
+            self._process.stdin.close()
+        for name in set(os.listdir("/dev/shm")) - self._memory:
+            if name.startswith(("sglang", "psm_", "torch_", "sem.", "mp-")):
+                pathlib.Path("/dev/shm", name).unlink(missing_ok=True)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        self.kill()
+        if kind is not None:
+            print(f"--- {self.log_path}\n{self.log[-8000:]}", file=sys.stderr)
+
+
+class Engine(Server):
+    """`sglang.Engine`, asked by the driver beside this file."""
+
+    def __init__(self, log, more=None, **arguments):
+        settings = {"model_path": MODEL, "device": "cpu", "attention_backend": "torch_native", "dtype": "bfloat16", "page_size": PAGE,
+                    "mem_fraction_static": 0.3, "max_total_tokens": 8192, "disable_overlap_schedule": True, "skip_server_warmup": True,
+                    "log_level": "info", **arguments}
+        ours, its = os.pipe()
+        super().__init__([str(HERE / "driver.py"), json.dumps(settings), str(its)], log, more, (its,))
+        os.close(its)
+        self._answers = os.fdopen(ours)
+        assert self._answer() == "up"
+
+    def kill(self):
+        super().kill()
+        self._answers.close()
+
+    def ask(self, request):
+        """Begins something; `answer` has what became of it."""
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+
+    def _answer(self):
+        patience = threading.Timer(PATIENCE, lambda: os.killpg(self._process.pid, signal.SIGKILL))
+        patience.start()
+        try:
+            line = self._answers.readline()
+        finally:
+            patience.cancel()
+        assert line, f"the engine ended, or hung for {PATIENCE} s:\n{self.log[-8000:]}"
+        return json.loads(line)
+
+    def answer(self):
+        answer = self._answer()
+        assert not (isinstance(answer, dict) and "trouble" in answer), answer["trouble"]
+        return answer
+
+    def generate(self, prompts=None, tokens=ANSWER):
+        """One after the other, so that each is computed as it is for the others."""
+        outputs = []
+        for prompt in PROMPTS if prompts is None else prompts:
+            self.ask({"generate": {"prompts": [prompt], "tokens": tokens}})
+            outputs += self.answer()
+        return outputs
+
+    def flush(self):
+        self.ask({"flush": True})
+        self.answer()
+
+
+def tokens(outputs):
+    return [output["tokens"] for output in outputs]
+
+
+def from_storage(outputs):
+    return [output.get("storage", 0) for output in outputs]
+
+
+@pytest.fixture
+def engine(tmp_path):
+    """Starts engines, which end with the test."""
+    running = []
+
+    def start(**arguments):
+        running.append(Engine(tmp_path / f"engine{len(running)}.log", **arguments))
+        return running[-1]
+
+    yield start
+    for each in running:
+        each.kill()
+
+
+@pytest.fixture(scope="session")
+def oracle(tmp_path_factory):
+    """What SGLang answers without any cache."""
+    with Engine(tmp_path_factory.mktemp("oracle") / "log", disable_radix_cache=True) as engine:
+        return tokens(engine.generate())
+
+
+@pytest.fixture
+def node():
+    with hicache.node("128MiB") as node:
+        yield node
+
+
+@pytest.fixture
+def pages(node):
+    """How many pages the node has."""
+    opened = collections.deque(maxlen=1)
+
+    def count():
+        if not opened:
+            opened.append(node.store("observer"))
+        return opened[0].node_status()["pages"]
+
+    yield count
+    if opened:
+        opened[0].close()
