@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import sglang
 import torch
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolTransferResult
 
 from hicache._buffers import Pointers, wrong
-from hicache._calls import Call, Result
+from hicache._calls import AnyResult, Call
 from hicache._errors import Code, error_of
 from hicache._store import Store
 
@@ -29,9 +31,12 @@ KV = "kv"
 # One per rank even where the model's KV is the same on all ranks.
 _SHARDED_ALWAYS = ("mamba",)
 
+# The newest release that was tried.
+_TRIED = "0.5.23"
+
 # Bytes of one batch at the node. Four of them are copied at a time ("threads"), which stays below a client's share, an eighth, of a node of 128 MiB.
-_BATCH_BYTES = 2 << 20
-_MOST_KEYS = 4096
+BATCH_BYTES = 2 << 20
+MOST_KEYS = 4096
 
 _OWN_SETTINGS: dict[str, Any] = {"socket": str, "tenant": str, "namespace": str, "timeout": (int, float), "threads": int}
 
@@ -41,7 +46,8 @@ class HicacheStorage(HiCacheStorage):
 
     def __init__(self, storage_config: Any, kwargs: dict | None = None) -> None:
         """@raises InvalidArgument a setting is wrong: the attach fails"""
-        config, settings = storage_config, _own_settings(storage_config.extra_config or {})
+        warn_of_unknown_version()
+        config, settings = storage_config, own_settings(storage_config.extra_config or {}, "hicache-storage-backend-extra-config")
         self._shard = _identity(config, ["tp_rank", "tp_size"])
         # Of a model whose KV is the same on all ranks of tensor parallelism, each rank reads what one has stored.
         self._kv_shard = _identity(config, ["dcp_rank", "dcp_size", "logical_page_size"]) if config.is_mla_model else self._shard
@@ -49,7 +55,7 @@ class HicacheStorage(HiCacheStorage):
         self._pools: dict[str, Any] = {}
         self._is_whole: dict[str, bool] = {}
         self._uses_pieces = bool((config.extra_config or {}).get("interface_v1", 0))
-        self._trouble = ""
+        self._trouble = Trouble()
         namespace = {"engine": "sglang", "model": config.model_name, "mla": config.is_mla_model, "more": settings.pop("namespace", ""),
                      **_identity(config, ["pp_rank", "pp_size", "attn_cp_rank", "attn_cp_size"])}
         self._store = Store(settings.pop("socket"), json.dumps(namespace, sort_keys=True), **settings)
@@ -88,9 +94,9 @@ class HicacheStorage(HiCacheStorage):
     def batch_exists(self, keys: list[str], extra_info: Any = None) -> int:
         """How many pages are there, from the first one on. Those of other hosts are brought to the node."""
         found = 0
-        for first in range(0, len(keys), _MOST_KEYS):
-            names = self._names(KV, keys[first:first + _MOST_KEYS])
-            prefix = self._note(self._store.prefetch(names, chain=True)).prefix
+        for first in range(0, len(keys), MOST_KEYS):
+            names = self._names(KV, keys[first:first + MOST_KEYS])
+            prefix = self._trouble.note(self._store.prefetch(names, chain=True)).prefix
             found += prefix
             if prefix < len(names):
                 break
@@ -124,8 +130,8 @@ class HicacheStorage(HiCacheStorage):
 
     def _there(self, pool: str, keys: list[str]) -> list[bool]:
         there: list[bool] = []
-        for first in range(0, len(keys), _MOST_KEYS):
-            there += self._note(self._store.prefetch(self._names(pool, keys[first:first + _MOST_KEYS]))).ok
+        for first in range(0, len(keys), MOST_KEYS):
+            there += self._trouble.note(self._store.prefetch(self._names(pool, keys[first:first + MOST_KEYS]))).ok
         return there
 
     # Pages in pieces, in the engine's host memory.
@@ -223,28 +229,46 @@ class HicacheStorage(HiCacheStorage):
         names = self._names(pool, keys)
         pieces = len(pages.addresses) // len(keys) if isinstance(pages, Pointers) else 1
         size = sum(pages.lengths[:pieces]) if isinstance(pages, Pointers) else pages[0].numel() * pages[0].element_size()
-        step = min(max(_BATCH_BYTES // max(size, 1), 1), _MOST_KEYS)
+        step = min(max(BATCH_BYTES // max(size, 1), 1), MOST_KEYS)
         calls = [start(names[i:i + step], _part(pages, i * pieces, (i + step) * pieces)) for i in range(0, len(keys), step)]
-        return [is_fine for call in calls for is_fine in self._note(call.result()).ok]
+        return [is_fine for call in calls for is_fine in self._trouble.note(call.result()).ok]
 
-    def _note(self, result: Result) -> Result:
-        """Logs what went wrong, once."""
+
+class Trouble:
+    """What goes wrong at the node, logged when it changes: once, until something succeeds."""
+
+    def __init__(self) -> None:
+        self._last = ""
+
+    def note(self, result: AnyResult) -> AnyResult:
         trouble = str(result.error) if result.error is not None else ""
-        if trouble and trouble != self._trouble:
+        if trouble and trouble != self._last:
             logger.warning("hicache: %s; such pages are misses", trouble)
-        self._trouble = trouble
+        self._last = trouble
         return result
 
 
-def _own_settings(extra: dict[str, Any]) -> dict[str, Any]:
+def warn_of_unknown_version() -> None:
+    """A release that nobody has tried may work: each call is checked as far as it can be."""
+    version = getattr(sglang, "__version__", _TRIED)
+    numbers = [[int(number) for number in re.findall(r"\d+", each.split("+")[0])[:3]] for each in (version, _TRIED)]
+    if numbers[0] > numbers[1]:
+        logger.warning("hicache: SGLang %s is newer than %s, the newest that hicache was tried with", version, _TRIED)
+
+
+def own_settings(extra: dict[str, Any], flag: str) -> dict[str, Any]:
+    """What of an engine's configuration is hicache's.
+
+    @raises InvalidArgument an entry is wrong
+    """
     settings = {}
     for name, kind in _OWN_SETTINGS.items():
         if name in extra:
             if not isinstance(extra[name], kind) or isinstance(extra[name], bool):
-                raise wrong(f'hicache-storage-backend-extra-config: "{name}": {extra[name]!r} is not allowed')
+                raise wrong(f'{flag}: "{name}": {extra[name]!r} is not allowed')
             settings[name] = extra[name]
     if "socket" not in settings:
-        raise wrong('hicache-storage-backend-extra-config: "socket": expected the path at which hicache-node listens')
+        raise wrong(f'{flag}: "socket": expected the path at which hicache-node listens')
     return settings
 
 

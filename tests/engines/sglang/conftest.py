@@ -1,15 +1,19 @@
 """Real engines of SGLang on the CPU, each in a process of its own, with a real node."""
 
-import collections
+import contextlib
 import json
 import os
 import pathlib
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+import types
+import urllib.error
+import urllib.request
 
 import hicache
 import pytest
@@ -22,8 +26,10 @@ PAGE, ANSWER = 32, 8
 PROMPTS = [[(i * 7 + k * 13) % 250 for i in range(length)] for k, length in enumerate((1000, 1500, 333))]
 #: Pages that a cache can have of a prompt: the last token is always computed.
 PROMPT_PAGES = [(len(prompt) - 1) // PAGE for prompt in PROMPTS]
-# Of one engine; starting takes half a minute alone on two cores.
-PATIENCE = 300
+ENGINE = {"model_path": MODEL, "device": "cpu", "attention_backend": "torch_native", "dtype": "bfloat16", "page_size": PAGE,
+          "mem_fraction_static": 0.3, "max_total_tokens": 8192, "disable_overlap_schedule": True, "skip_server_warmup": True}
+# Of one answer. An engine starts in half a minute alone on two cores, and in many on a machine with much else to do.
+PATIENCE = 600
 
 
 def until(is_so, what, patience=60):
@@ -81,11 +87,8 @@ class Engine(Server):
     """`sglang.Engine`, asked by the driver beside this file."""
 
     def __init__(self, log, more=None, **arguments):
-        settings = {"model_path": MODEL, "device": "cpu", "attention_backend": "torch_native", "dtype": "bfloat16", "page_size": PAGE,
-                    "mem_fraction_static": 0.3, "max_total_tokens": 8192, "disable_overlap_schedule": True, "skip_server_warmup": True,
-                    "log_level": "info", **arguments}
         ours, its = os.pipe()
-        super().__init__([str(HERE / "driver.py"), json.dumps(settings), str(its)], log, more, (its,))
+        super().__init__([str(HERE / "driver.py"), json.dumps({**ENGINE, "log_level": "info", **arguments}), str(its)], log, more, (its,))
         os.close(its)
         self._answers = os.fdopen(ours)
         assert self._answer() == "up"
@@ -114,17 +117,57 @@ class Engine(Server):
         assert not (isinstance(answer, dict) and "trouble" in answer), answer["trouble"]
         return answer
 
-    def generate(self, prompts=None, tokens=ANSWER):
-        """One after the other, so that each is computed as it is for the others."""
-        outputs = []
+    def begin(self, prompts=None, tokens=ANSWER):
+        """Asks for one prompt after the other, so that each is computed as it is in other runs."""
         for prompt in PROMPTS if prompts is None else prompts:
             self.ask({"generate": {"prompts": [prompt], "tokens": tokens}})
-            outputs += self.answer()
-        return outputs
+
+    def generate(self, prompts=None, tokens=ANSWER):
+        prompts = PROMPTS if prompts is None else prompts
+        self.begin(prompts, tokens)
+        return [output for _ in prompts for output in self.answer()]
 
     def flush(self):
         self.ask({"flush": True})
         self.answer()
+
+
+class HttpServer(Server):
+    """`sglang.launch_server`."""
+
+    def __init__(self, log, *flags):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.place = f"http://127.0.0.1:{port}"
+        settings = [text for name, value in ENGINE.items() for text in ([f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)]))]
+        super().__init__(["-m", "sglang.launch_server", "--host", "127.0.0.1", "--port", str(port), "--admin-api-key", "K", *settings, *flags], log)
+        until(lambda: self._process.poll() is not None or self.ask("GET", "/health")[0] == 200, "the server", PATIENCE)
+
+    def ask(self, method, path, body=None):
+        """Status and text of the answer; 0 if there is none."""
+        request = urllib.request.Request(self.place + path, json.dumps(body).encode() if body is not None else None, method=method,
+                                         headers={"Authorization": "Bearer K", "Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as refusal:
+            return refusal.code, refusal.read().decode()
+        except urllib.error.URLError as trouble:
+            return 0, str(trouble)
+
+    def generate(self):
+        outputs = []
+        for prompt in PROMPTS:
+            sampling = {"temperature": 0, "max_new_tokens": ANSWER, "ignore_eos": True}
+            status, text = self.ask("POST", "/generate", {"input_ids": prompt, "sampling_params": sampling})
+            assert status == 200, text
+            output = json.loads(text)
+            outputs.append({"tokens": output["output_ids"], **(output["meta_info"].get("cached_tokens_details") or {})})
+        return outputs
+
+    def flush(self):
+        until(lambda: self.ask("POST", "/flush_cache")[0] == 200, "an idle moment")
 
 
 def tokens(outputs):
@@ -163,15 +206,22 @@ def node():
 
 
 @pytest.fixture
-def pages(node):
-    """How many pages the node has."""
-    opened = collections.deque(maxlen=1)
+def hung():
+    """Stops a node's process for a while."""
 
-    def count():
-        if not opened:
-            opened.append(node.store("observer"))
-        return opened[0].node_status()["pages"]
+    @contextlib.contextmanager
+    def stop(node):
+        os.kill(node.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(node.pid, signal.SIGCONT)
 
-    yield count
-    if opened:
-        opened[0].close()
+    return stop
+
+
+@pytest.fixture
+def state(node):
+    """How the node is; itself a client of it."""
+    with node.store("observer", timeout=60) as store:
+        yield lambda: types.SimpleNamespace(**store.node_status())
