@@ -222,6 +222,10 @@ def hung():
 
 @pytest.fixture
 def state(node):
-    """How the node is; itself a client of it."""
-    with node.store("observer", timeout=60) as store:
-        yield lambda: types.SimpleNamespace(**store.node_status())
+    """How the node is. Whoever asks is a client of it, for that time."""
+
+    def ask():
+        with node.store("observer", timeout=60) as store:
+            return types.SimpleNamespace(**store.node_status())
+
+    return ask
