@@ -1,5 +1,5 @@
-"""The storage of SGLang, called as SGLang 0.5.23 calls it, over a real node. SGLang's base class and torch are stand-ins of a few lines:
-what the engine makes of it is not shown here."""
+"""The storage of SGLang, called as SGLang 0.5.23 calls it, over a real node. SGLang's base class and torch are stand-ins of a few lines, so this
+needs neither; `tests/engines/sglang` has the engine itself."""
 
 import abc
 import ctypes
