@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import mmap
 import os
 import pathlib
 import shutil
@@ -112,9 +113,10 @@ class Engine(Server):
         assert line, f"the engine ended, or hung for {PATIENCE} s:\n{self.log[-8000:]}"
         return json.loads(line)
 
-    def answer(self):
+    def answer(self, may_fail=False):
+        """What became of one request: outputs, or what SGLang raised."""
         answer = self._answer()
-        assert not (isinstance(answer, dict) and "trouble" in answer), answer["trouble"]
+        assert may_fail or not (isinstance(answer, dict) and "trouble" in answer), answer["trouble"]
         return answer
 
     def begin(self, prompts=None, tokens=ANSWER):
@@ -218,6 +220,22 @@ def hung():
             os.kill(node.pid, signal.SIGCONT)
 
     return stop
+
+
+@pytest.fixture
+def damage(node):
+    """Changes a byte in each 4 KiB of the node's memory, behind its back."""
+
+    def flip():
+        for link in pathlib.Path(f"/proc/{node.pid}/fd").iterdir():
+            if "hicache-segment" in os.readlink(link):
+                with open(link, "r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
+                    for place in range(2048, len(memory), 4096):
+                        memory[place] ^= 255
+                return
+        raise AssertionError("the node has no such memory")
+
+    return flip
 
 
 @pytest.fixture

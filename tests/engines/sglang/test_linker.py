@@ -19,7 +19,7 @@ def hits(outputs):
     return [output["cached"] for output in outputs]
 
 
-def test_pages_outlive_the_engine_and_a_killed_node_never_gives_wrong_text(engine, node, state, oracle):
+def test_pages_outlive_the_engine_and_neither_damage_nor_a_killed_node_gives_wrong_text(engine, node, state, damage, oracle):
     first = engine(**linked(node))
     outputs = first.generate()
     assert tokens(outputs) == oracle and hits(outputs) == NOTHING
@@ -36,6 +36,18 @@ def test_pages_outlive_the_engine_and_a_killed_node_never_gives_wrong_text(engin
     first.flush()
     assert hits(first.generate([turn])) == [(len(turn) - 1) // PAGE * PAGE]
 
+    # SGLang's answer to a load that fails is to abort the request; the node withdraws what was damaged.
+    damage()
+    for flush in (first.flush, lambda: None):
+        flush()
+        first.begin()
+        for right in oracle:
+            answer = first.answer(may_fail=True)
+            assert "trouble" in answer or answer[0]["finish"] == "abort" or answer[0]["tokens"] == right
+    assert "a load failed" in first.log and "Traceback" not in first.log
+    first.flush()
+    assert tokens(first.generate()) == oracle
+
     first.flush()
     first.begin()
     outputs = first.answer()
@@ -46,9 +58,13 @@ def test_pages_outlive_the_engine_and_a_killed_node_never_gives_wrong_text(engin
     outputs = first.generate()
     assert tokens(outputs) == oracle and hits(outputs) == NOTHING
     node.start()
-    first.flush()
-    assert tokens(first.generate()) == oracle
-    until(lambda: state().pages >= PARTS * sum(PROMPT_PAGES), "the pages of all prompts, once more")
+
+    def has_stored_again():
+        first.flush()
+        assert tokens(first.generate()) == oracle
+        return state().pages >= PARTS * sum(PROMPT_PAGES)
+
+    until(has_stored_again, "the pages of all prompts, once more")
 
     first.begin()
     first.kill()

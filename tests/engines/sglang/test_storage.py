@@ -20,7 +20,7 @@ def storage(node, layout="page_first_direct", interface=1, **more):
             "hicache_storage_backend": "dynamic", "hicache_storage_backend_extra_config": settings(node, interface), **more}
 
 
-def test_pages_in_pieces_outlive_the_engine_and_are_missed_without_the_node(engine, node, state, oracle):
+def test_pages_in_pieces_outlive_the_engine_and_are_missed_if_damaged_or_without_the_node(engine, node, state, damage, oracle):
     first = engine(**storage(node))
     outputs = first.generate()
     assert tokens(outputs) == oracle and from_storage(outputs) == NOTHING
@@ -29,6 +29,13 @@ def test_pages_in_pieces_outlive_the_engine_and_are_missed_without_the_node(engi
     outputs = first.generate()
     assert tokens(outputs) == oracle and from_storage(outputs) == HITS
     assert state().pages_found >= sum(PROMPT_PAGES)
+
+    damage()
+    first.flush()
+    outputs = first.generate()
+    assert tokens(outputs) == oracle and from_storage(outputs) == NOTHING
+    first.flush()
+    assert tokens(first.generate()) == oracle
 
     first.flush()
     first.begin()
@@ -40,9 +47,13 @@ def test_pages_in_pieces_outlive_the_engine_and_are_missed_without_the_node(engi
     outputs = first.generate()
     assert tokens(outputs) == oracle and from_storage(outputs) == NOTHING
     node.start()
-    first.flush()
-    assert tokens(first.generate()) == oracle
-    until(lambda: state().pages >= sum(PROMPT_PAGES), "the pages of all prompts, once more")
+
+    def has_stored_again():
+        first.flush()
+        assert tokens(first.generate()) == oracle
+        return state().pages >= sum(PROMPT_PAGES)
+
+    until(has_stored_again, "the pages of all prompts, once more")
 
     first.begin()
     first.kill()
