@@ -75,6 +75,7 @@ class Node:
             line = process.stdout.readline() if process.stdout else ""
         finally:
             patience.cancel()
+            patience.join()
             if process.stdout:
                 process.stdout.close()
         if not line.startswith("listening on"):

@@ -25,7 +25,7 @@ from sglang.srt.runtime_context import get_model, get_parallel
 
 from hicache._buffers import Pointers
 from hicache._calls import AnyResult, Call, Keys, Lease, Result
-from hicache._errors import Code, error_of
+from hicache._errors import Code, Error, error_of
 from hicache._store import Store
 from hicache.sglang import BATCH_BYTES, MOST_KEYS, Trouble, own_settings, warn_of_unknown_version
 
@@ -73,8 +73,8 @@ class _Load(NamedTuple):
 
 
 class HicacheLinker(UnifiedCacheLinker):
-    """Pages of SGLang's device pool in a node. Its methods are for the scheduler's thread, and wait for nothing but a short look-up (and reset(), for
-    what is under way)."""
+    """Pages of SGLang's device pool in a node. Its methods are for the scheduler's thread, and wait for nothing but a short look-up (and
+    reset(), for what is under way)."""
 
     def __init__(self, server_args: Any, params: Any, *, components: Any, extra_config: dict[str, Any] | None = None, forward_stream: Any = None,
                  **_: Any) -> None:
@@ -130,7 +130,7 @@ class HicacheLinker(UnifiedCacheLinker):
         pinned, step, end = _Pinned(keys, [], 0), MOST_KEYS // len(self._parts), time.monotonic() + _LOOKUP_S
         while pinned.pages < len(keys) and self._resume <= time.monotonic() < end:
             some = keys[pinned.pages:pinned.pages + step]
-            lease = self._note(self._store.pin(self._names(some, self._parts), chain=True, timeout=end - time.monotonic()))
+            lease = self._note(self._store.pin(self._names(some, self._parts), chain=True, timeout=max(end - time.monotonic(), 0)))
             pinned.leases.append(lease)
             pages = lease.prefix // len(self._parts)
             pinned.pages += pages
@@ -226,11 +226,19 @@ class HicacheLinker(UnifiedCacheLinker):
                     self.layer_done_counter.complete(index, part.first_layer + i)
         except BaseException as trouble:
             logger.error("hicache: a load failed: %s", trouble)
+            if isinstance(trouble, Error) and trouble.code == Code.CORRUPT_PAGE:
+                self._withdraw(loads)
             self.layer_done_counter.fail(index, trouble)
         finally:
             for load in loads:
                 if load.pinned is not None:
                     load.pinned.unpin()
+
+    def _withdraw(self, loads: list[_Load]) -> None:
+        """Removes pages, all parts of them, one of which is damaged: others would fail for them too, and what is there is not stored again."""
+        step = MOST_KEYS // len(self._parts)
+        for keys in (load.keys[i:i + step] for load in loads for i in range(0, len(load.keys), step)):
+            self._note(self._store.remove(self._names(keys, self._parts), timeout=_LOOKUP_S))
 
     def _read(self, part: _Part, loads: list[_Load]) -> tuple[list[list[torch.Tensor]], list[Call]]:
         """Begins to read a part of pages into host memory, by their leases."""
@@ -239,7 +247,7 @@ class HicacheLinker(UnifiedCacheLinker):
         at, calls = 0, []
         for load in loads:
             step = MOST_KEYS // len(self._parts)
-            for lease, first in zip(load.pinned.leases if load.pinned else [], range(0, len(load.keys), step)):
+            for lease, first in zip(load.pinned.leases if load.pinned else [], range(0, len(load.keys), step), strict=False):
                 names = self._names(load.keys[first:first + step], [part])
                 # Of one call a single thread of the library copies.
                 some = max(-(-len(names) // 4), 1)
@@ -344,7 +352,8 @@ def _layers(pool: Any, components: Any, params: Any) -> list[list[torch.Tensor]]
     layout = getattr(pool, "kv_cache_layout", "nhd")
     if layout != "nhd" or getattr(pool, "k_scale_buffer", None) is not None:
         raise error_of(Code.UNSUPPORTED, f"the layout {layout}, or its scales, are not supported by the linker; expected nhd without scales")
-    layers = [[k, v] for k, v in zip(pool.k_buffer, pool.v_buffer, strict=True)] if kind == "MHATokenToKVPool" else [[kv] for kv in pool.kv_buffer]
+    is_mha = kind == "MHATokenToKVPool"
+    layers = [list(kv) for kv in zip(pool.k_buffer, pool.v_buffer, strict=True)] if is_mha else [[kv] for kv in pool.kv_buffer]
     if not layers:
         raise error_of(Code.UNSUPPORTED, "the pool has no layers")
     return layers

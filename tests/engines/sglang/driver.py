@@ -1,6 +1,7 @@
 """A real engine in a process of its own: SGLang leaks and cannot be started twice in one.
 
-Arguments: those of `sglang.Engine` as JSON, and a descriptor for answers. Each line of the input is a request as JSON, each line on the descriptor its answer.
+Arguments: those of `sglang.Engine` as JSON, and a descriptor for answers. Each line of the input is a request as JSON, each line on the
+descriptor its answer.
 """
 
 import json
@@ -10,8 +11,10 @@ import time
 
 
 def _generate(engine, prompts, tokens):
+    start = time.monotonic()
     outputs = engine.generate(input_ids=prompts, sampling_params={"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True})
-    return [{"tokens": output["output_ids"], "cached": output["meta_info"]["cached_tokens"],
+    seconds = time.monotonic() - start
+    return [{"seconds": seconds, "tokens": output["output_ids"], "cached": output["meta_info"]["cached_tokens"],
              "finish": output["meta_info"]["finish_reason"]["type"], **(output["meta_info"].get("cached_tokens_details") or {})}
             for output in outputs]
 

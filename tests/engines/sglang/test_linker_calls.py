@@ -6,7 +6,7 @@ import types
 
 import pytest
 import torch
-from conftest import HERE, until
+from engines import HERE, until
 
 import hicache
 
@@ -25,7 +25,8 @@ KEYS = [f"{i:064x}" for i in range(12)]
 
 
 def mha(dtype=torch.bfloat16, seed=0, heads=4):
-    pool = MHATokenToKVPool(size=SLOTS, page_size=PAGE, dtype=dtype, head_num=heads, head_dim=64, layer_num=LAYERS, device="cpu", enable_memory_saver=False)
+    pool = MHATokenToKVPool(size=SLOTS, page_size=PAGE, dtype=dtype, head_num=heads, head_dim=64, layer_num=LAYERS, device="cpu",
+                            enable_memory_saver=False)
     return filled(pool, [*pool.k_buffer, *pool.v_buffer], seed)
 
 
@@ -129,6 +130,19 @@ def test_what_was_looked_up_is_loaded_even_if_the_node_has_gone(linker, node):
     node.start()
     until(lambda: store(first, KEYS[:4], 0, 1, 2, 3), "the node")
     until(lambda: second.lookup("c", transfer(KEYS[:4])) == [1, 2, 3, 4], "the pages")
+
+
+def test_a_damaged_page_fails_one_load_and_no_other(linker, damage):
+    source, target = mha(seed=1), mha(seed=2)
+    first, second = linker(source), linker(target)
+    assert store(first, KEYS[:4], 0, 1, 2, 3)
+    assert second.lookup("a", transfer(KEYS[:4])) == [1, 2, 3, 4]
+    damage()
+    assert not load(second, "a", KEYS[:4], 4, 5, 6, 7)
+    assert second.lookup("b", transfer(KEYS[:4])) == []
+    assert store(first, KEYS[:4], 0, 1, 2, 3)
+    assert second.lookup("c", transfer(KEYS[:4])) == [1, 2, 3, 4]
+    assert load(second, "c", KEYS[:4], 4, 5, 6, 7) and same(source, (0, 1, 2, 3), target, (4, 5, 6, 7))
 
 
 def test_a_load_that_nothing_is_pinned_for_is_a_failure_of_its_batch(linker):

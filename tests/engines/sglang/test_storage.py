@@ -2,7 +2,7 @@
 
 import json
 
-from conftest import PAGE, PROMPT_PAGES, PROMPTS, HttpServer, from_storage, tokens, until
+from engines import PAGE, PROMPT_PAGES, PROMPTS, HttpServer, from_storage, tokens, until
 
 NOTHING = [0] * len(PROMPTS)
 HITS = [count * PAGE for count in PROMPT_PAGES]

@@ -1,11 +1,11 @@
-"""The storage's calls with SGLang's own host pools, configuration and transfers over a real node, without an engine around them: the layouts whose copies
-to the device need a GPU, and the calls for several pools, which no model small enough for these tests makes."""
+"""The storage's calls with SGLang's own host pools, configuration and transfers over a real node, without an engine around them: the
+layouts whose copies to the device need a GPU, and the calls for several pools, which no model small enough for these tests makes."""
 
 import sys
 
 import pytest
 import torch
-from conftest import HERE
+from engines import HERE
 
 import hicache
 

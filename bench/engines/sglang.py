@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+"""bench/engines/sglang.py [--prompts N] [--tokens N]
+
+How long a cold engine needs for the first token of prompts that another engine of the same host has computed: SGLang without a cache,
+with its own `file` storage, and with hicache as storage and as linker. Real engines with a tiny model on the CPU, so the ratios say
+something about the ways to the bytes and little about a model. Runs in the Python of SGLang's environment, with what tests/engines/run.sh
+sets: HICACHE_ENGINE_MODEL, HICACHE_LIBRARY, HICACHE_BIN, PYTHONPATH.
+"""
+
+import argparse
+import json
+import pathlib
+import statistics
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests/engines/sglang"))
+
+import hicache  # noqa: E402
+from engines import Engine  # noqa: E402
+
+TIERS = {"enable_hierarchical_cache": True, "hicache_ratio": 2.0, "hicache_size": 0, "hicache_write_policy": "write_through",
+         "hicache_io_backend": "direct", "hicache_mem_layout": "page_first_direct", "hicache_storage_prefetch_policy": "wait_complete"}
+
+
+def kinds(socket):
+    ours = {"backend_name": "hicache", "module_path": "hicache.sglang", "class_name": "HicacheStorage", "interface_v1": 1,
+            "hicache_storage_pass_prefix_keys": True, "socket": socket}
+    linker = {"linker": "HicacheLinker", "linker_module_path": "hicache.sglang_linker", "linker_extra_config": {"socket": socket}}
+    return {
+        "computed": {"disable_radix_cache": True},
+        "file": {**TIERS, "hicache_storage_backend": "file"},
+        "hicache storage": {**TIERS, "hicache_storage_backend": "dynamic", "hicache_storage_backend_extra_config": json.dumps(ours)},
+        "hicache linker": {"enable_unified_cache_external_linker": True, "unified_cache_external_linker_backend": "dynamic",
+                           "unified_cache_external_linker_config": linker},
+    }
+
+
+def measure(settings, prompts, folder):
+    """Seconds to the first token of each prompt in a second engine, and how many tokens it had not to compute."""
+    more = {"SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR": str(folder)}
+    for number in range(2):
+        with Engine(folder / f"log{number}", more, **settings) as engine:
+            # What an engine does once only is not counted.
+            engine.generate([[251] * len(prompts[0]), [252] * 300], tokens=1)
+            outputs = engine.generate(prompts, tokens=1)
+            if number == 0:
+                # Nobody tells when the last page has been written.
+                engine.flush()
+                time.sleep(5)
+    return [output["seconds"] for output in outputs], sum(output["cached"] for output in outputs)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--prompts", type=int, default=6)
+    parser.add_argument("--tokens", type=int, default=3000)
+    options = parser.parse_args()
+    prompts = [[(i * 7 + k * 13) % 250 for i in range(options.tokens)] for k in range(options.prompts)]
+    medians = {}
+    with hicache.node("256MiB") as node:
+        for kind, settings in kinds(node.socket).items():
+            with tempfile.TemporaryDirectory() as folder:
+                seconds, cached = measure(settings, prompts, pathlib.Path(folder))
+            medians[kind] = statistics.median(seconds)
+            by_computing, by_file = (medians.get(other, medians[kind]) / medians[kind] for other in ("computed", "file"))
+            print(f"{kind:16} {medians[kind] * 1000:8.1f} ms, {cached} of {options.prompts * options.tokens} tokens cached, "
+                  f"{by_computing:.2f} × as fast as computing, {by_file:.2f} × as fast as file", flush=True)
+
+
+if __name__ == "__main__":
+    main()
