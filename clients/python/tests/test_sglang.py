@@ -268,3 +268,10 @@ def test_clearing_is_refused_rather_than_half_done(engine):
     with pytest.raises(hicache.Error, match="namespace") as trouble:
         engine().clear()
     assert trouble.value.code == Code.UNSUPPORTED
+
+
+@pytest.mark.parametrize("version, is_unknown", [("0.5.23", False), ("0.5.23.post1", False), ("0.5.9", False), ("0.5.24", True), ("1.0rc1", True)])
+def test_a_release_that_nobody_has_tried_is_warned_of_and_used(engine, caplog, version, is_unknown):
+    sys.modules["sglang"].__version__ = version
+    assert engine().batch_set_v1(KEYS[:1], indices(0)) == [True]
+    assert ("newer than" in caplog.text) == is_unknown
