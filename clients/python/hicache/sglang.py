@@ -10,10 +10,11 @@ pool's layout, type and sizes, and whether pages are whole or in pieces. So engi
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import sglang
@@ -22,7 +23,7 @@ from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolTransferRes
 
 from hicache._buffers import Pointers, wrong
 from hicache._calls import AnyResult, Call
-from hicache._errors import Code, error_of
+from hicache._errors import Code, Error, error_of
 from hicache._store import Store
 
 logger = logging.getLogger(__name__)
@@ -230,8 +231,20 @@ class HicacheStorage(HiCacheStorage):
         pieces = len(pages.addresses) // len(keys) if isinstance(pages, Pointers) else 1
         size = sum(pages.lengths[:pieces]) if isinstance(pages, Pointers) else pages[0].numel() * pages[0].element_size()
         step = min(max(BATCH_BYTES // max(size, 1), 1), MOST_KEYS)
-        calls = [start(names[i:i + step], _part(pages, i * pieces, (i + step) * pieces)) for i in range(0, len(keys), step)]
-        return [is_fine for call in calls for is_fine in self._trouble.note(call.result()).ok]
+        calls: list[Call] = []
+        try:
+            for i in range(0, len(keys), step):
+                calls.append(start(names[i:i + step], _part(pages, i * pieces, (i + step) * pieces)))
+            return [is_fine for call in calls for is_fine in self._trouble.note(call.result()).ok]
+        finally:
+            settle(calls)
+
+
+def settle(calls: Iterable[Call]) -> None:
+    """Waits until no call uses its memory any more, before somebody else may."""
+    for call in calls:
+        with contextlib.suppress(Error):
+            call.result()
 
 
 class Trouble:

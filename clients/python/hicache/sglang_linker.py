@@ -27,7 +27,7 @@ from hicache._buffers import Pointers
 from hicache._calls import AnyResult, Call, Keys, Lease, Result
 from hicache._errors import Code, Error, error_of
 from hicache._store import Store
-from hicache.sglang import BATCH_BYTES, MOST_KEYS, Trouble, own_settings, warn_of_unknown_version
+from hicache.sglang import BATCH_BYTES, MOST_KEYS, Trouble, own_settings, settle, warn_of_unknown_version
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +70,13 @@ class _Load(NamedTuple):
     keys: list[str]
     pinned: _Pinned | None
     slots: torch.Tensor
+
+
+class _Reading(NamedTuple):
+    """A part of pages on its way into host memory, which the calls use."""
+
+    staged: list[list[torch.Tensor]]
+    calls: list[Call]
 
 
 class HicacheLinker(UnifiedCacheLinker):
@@ -205,6 +212,7 @@ class HicacheLinker(UnifiedCacheLinker):
 
     def _load(self, index: int, loads: list[_Load], events: list[Any]) -> None:
         """Copies the pages of several requests to the device, layer by layer."""
+        readings: collections.deque[_Reading] = collections.deque()
         try:
             for event in events:
                 event.synchronize()
@@ -212,24 +220,25 @@ class HicacheLinker(UnifiedCacheLinker):
                 raise error_of(Code.UNKNOWN_ID, "a load of pages that no look-up has pinned")
             slots = torch.cat([load.slots for load in loads])
             # The next part is read while one is copied to the device.
-            reading = self._read(self._parts[0], loads)
+            self._read(self._parts[0], loads, readings)
             for part, after in zip(self._parts, [*self._parts[1:], None], strict=True):
-                staged, calls = reading
-                for call in calls:
+                for call in readings[0].calls:
                     call.result().check()
                 if after is not None:
-                    reading = self._read(after, loads)
+                    self._read(after, loads, readings)
                 for i, buffers in enumerate(part.layers):
-                    for buffer, rows in zip(buffers, staged[i], strict=True):
+                    for buffer, rows in zip(buffers, readings[0].staged[i], strict=True):
                         buffer[slots] = rows.to(self._device, non_blocking=True)
                     self._until_copied()
                     self.layer_done_counter.complete(index, part.first_layer + i)
+                readings.popleft()
         except BaseException as trouble:
             logger.error("hicache: a load failed: %s", trouble)
             if isinstance(trouble, Error) and trouble.code == Code.CORRUPT_PAGE:
                 self._withdraw(loads)
             self.layer_done_counter.fail(index, trouble)
         finally:
+            settle(call for reading in readings for call in reading.calls)
             for load in loads:
                 if load.pinned is not None:
                     load.pinned.unpin()
@@ -240,11 +249,11 @@ class HicacheLinker(UnifiedCacheLinker):
         for keys in (load.keys[i:i + step] for load in loads for i in range(0, len(load.keys), step)):
             self._note(self._store.remove(self._names(keys, self._parts), timeout=_LOOKUP_S))
 
-    def _read(self, part: _Part, loads: list[_Load]) -> tuple[list[list[torch.Tensor]], list[Call]]:
+    def _read(self, part: _Part, loads: list[_Load], readings: collections.deque[_Reading]) -> None:
         """Begins to read a part of pages into host memory, by their leases."""
-        pages = sum(len(load.keys) for load in loads)
-        staged, pieces = self._stage(part, pages)
-        at, calls = 0, []
+        staged, pieces = self._stage(part, sum(len(load.keys) for load in loads))
+        at, calls = 0, list[Call]()
+        readings.append(_Reading(staged, calls))
         for load in loads:
             step = MOST_KEYS // len(self._parts)
             for lease, first in zip(load.pinned.leases if load.pinned else [], range(0, len(load.keys), step), strict=False):
@@ -255,7 +264,6 @@ class HicacheLinker(UnifiedCacheLinker):
                     those = names[i:i + some]
                     calls.append(self._store.start_get(those, pieces(at, len(those)), lease=lease))
                     at += len(those)
-        return staged, calls
 
     # In the thread for offloads.
 
@@ -299,13 +307,16 @@ class HicacheLinker(UnifiedCacheLinker):
         some = max(BATCH_BYTES * missing // max(sum(rows.nbytes for layer in staged for rows in layer), 1), 1)
         under_way: collections.deque[Call] = collections.deque()
         is_stored = True
-        for i in range(0, missing, min(some, MOST_KEYS)):
-            if len(under_way) == _WINDOW:
-                is_stored &= self._is_stored(under_way.popleft().result())
-            those = names[i:i + min(some, MOST_KEYS)]
-            under_way.append(self._store.start_put(those, pieces(i, len(those)), chain=True, parent=parent))
-            parent = those[-1]
-        return all([self._is_stored(call.result()) for call in under_way]) and is_stored
+        try:
+            for i in range(0, missing, min(some, MOST_KEYS)):
+                if len(under_way) == _WINDOW:
+                    is_stored &= self._is_stored(under_way.popleft().result())
+                those = names[i:i + min(some, MOST_KEYS)]
+                under_way.append(self._store.start_put(those, pieces(i, len(those)), chain=True, parent=parent))
+                parent = those[-1]
+            return all([self._is_stored(call.result()) for call in under_way]) and is_stored
+        finally:
+            settle(under_way)
 
     def _is_stored(self, result: Result) -> bool:
         return self._note(result).pages == len(result)
