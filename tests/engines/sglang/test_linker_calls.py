@@ -139,6 +139,7 @@ def test_a_damaged_page_fails_one_load_and_no_other(linker, damage):
     assert second.lookup("a", transfer(KEYS[:4])) == [1, 2, 3, 4]
     damage()
     assert not load(second, "a", KEYS[:4], 4, 5, 6, 7)
+    until(lambda: second._store.stats()["open_calls"] == 0, "the end of all calls")
     assert second.lookup("b", transfer(KEYS[:4])) == []
     assert store(first, KEYS[:4], 0, 1, 2, 3)
     assert second.lookup("c", transfer(KEYS[:4])) == [1, 2, 3, 4]
