@@ -66,7 +66,7 @@ class Server:
         if self._process.stdin:
             self._process.stdin.close()
         for name in set(os.listdir("/dev/shm")) - self._memory:
-            if name.startswith(("sgl_", "psm_", "sem.mp-")):
+            if name.startswith(("sgl", "psm_", "sem.mp-")):
                 pathlib.Path("/dev/shm", name).unlink(missing_ok=True)
 
     def __enter__(self):
