@@ -1,5 +1,6 @@
 """Real engines of SGLang on the CPU, each in a process of its own."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -57,17 +58,27 @@ class Server:
         return self.log_path.read_text(errors="replace")
 
     def kill(self):
-        """Ends the engine as a crash of all its processes does, and removes what it leaves behind."""
-        try:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+        """Ends the engine as a crash of all its processes does, and removes what it leaves behind. Python's own process for that is left to
+        do its work, since nobody else knows whose semaphores are whose."""
+        until(self._have_ended, "the end of the engine's processes")
         self._process.wait()
-        if self._process.stdin:
-            self._process.stdin.close()
+        self._process.stdin.close()
         for name in set(os.listdir("/dev/shm")) - self._memory:
-            if name.startswith(("sgl", "psm_", "sem.mp-")):
+            if name.startswith("sgl"):
                 pathlib.Path("/dev/shm", name).unlink(missing_ok=True)
+
+    def _have_ended(self):
+        """Kills what runs of the engine's group; whether nothing does."""
+        running = 0
+        for place in pathlib.Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+                # That of one that has ended is empty.
+                command = (place / "cmdline").read_bytes()
+                if command and os.getpgid(int(place.name)) == self._process.pid:
+                    running += 1
+                    if b"resource_tracker" not in command:
+                        os.kill(int(place.name), signal.SIGKILL)
+        return running == 0
 
     def __enter__(self):
         return self
@@ -86,7 +97,10 @@ class Engine(Server):
         super().__init__([str(HERE / "driver.py"), json.dumps({**ENGINE, "log_level": "info", **arguments}), str(its)], log, more, (its,))
         os.close(its)
         self._answers = os.fdopen(ours)
-        assert self._answer() == "up"
+        with contextlib.ExitStack() as if_it_fails:
+            if_it_fails.callback(self.kill)
+            assert self._answer() == "up"
+            if_it_fails.pop_all()
 
     def kill(self):
         super().kill()
@@ -98,7 +112,7 @@ class Engine(Server):
         self._process.stdin.flush()
 
     def _answer(self):
-        patience = threading.Timer(PATIENCE, lambda: os.killpg(self._process.pid, signal.SIGKILL))
+        patience = threading.Timer(PATIENCE, self._process.kill)
         patience.start()
         try:
             line = self._answers.readline()
@@ -138,7 +152,10 @@ class HttpServer(Server):
         self.place = f"http://127.0.0.1:{port}"
         settings = [text for name, value in ENGINE.items() for text in ([f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)]))]
         super().__init__(["-m", "sglang.launch_server", "--host", "127.0.0.1", "--port", str(port), "--admin-api-key", "K", *settings, *flags], log)
-        until(lambda: self._process.poll() is not None or self.ask("GET", "/health")[0] == 200, "the server", PATIENCE)
+        with contextlib.ExitStack() as if_it_fails:
+            if_it_fails.callback(self.kill)
+            until(lambda: self._process.poll() is not None or self.ask("GET", "/health")[0] == 200, "the server", PATIENCE)
+            if_it_fails.pop_all()
 
     def ask(self, method, path, body=None):
         """Status and text of the answer; 0 if there is none."""
