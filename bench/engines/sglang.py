@@ -8,6 +8,7 @@ sets: HICACHE_ENGINE_MODEL, HICACHE_LIBRARY, HICACHE_BIN, PYTHONPATH.
 """
 
 import argparse
+import contextlib
 import json
 import pathlib
 import statistics
@@ -37,36 +38,52 @@ def kinds(socket):
     }
 
 
-def measure(settings, prompts, folder):
-    """Seconds to the first token of each prompt in a second engine, and how many tokens it had not to compute."""
-    more = {"SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR": str(folder)}
-    for number in range(2):
-        with Engine(folder / f"log{number}", more, **settings) as engine:
+def fill(settings, prompts, folder):
+    """An engine computes the prompts, stores them, and ends."""
+    with Engine(folder / "filling", environment(folder), **settings) as engine:
+        engine.generate(prompts, tokens=1)
+        engine.flush()
+        # Nobody tells when the last page has been written.
+        time.sleep(5)
+
+
+def environment(folder):
+    return {"SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR": str(folder)}
+
+
+def measure(all_settings, prompts, folder):
+    """For each kind the seconds to the first token of each prompt, in a cold engine, and how many tokens it had not to compute."""
+    with contextlib.ExitStack() as running:
+        # An engine that waits leaves the processors alone, so that all are measured in turn, at times that are alike.
+        engines = {kind: running.enter_context(Engine(folder / kind, environment(folder), sleep_on_idle=True, **settings))
+                   for kind, settings in all_settings.items()}
+        for engine in engines.values():
             # What an engine does once only is not counted.
             engine.generate([[251] * len(prompts[0]), [252] * 300], tokens=1)
-            outputs = engine.generate(prompts, tokens=1)
-            if number == 0:
-                # Nobody tells when the last page has been written.
-                engine.flush()
-                time.sleep(5)
-    return [output["seconds"] for output in outputs], sum(output["cached"] for output in outputs)
+        seconds, cached = {kind: [] for kind in engines}, dict.fromkeys(engines, 0)
+        for prompt in prompts:
+            for kind, engine in engines.items():
+                [output] = engine.generate([prompt], tokens=1)
+                seconds[kind].append(output["seconds"])
+                cached[kind] += output["cached"]
+    return {kind: statistics.median(each) for kind, each in seconds.items()}, cached
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--prompts", type=int, default=6)
+    parser.add_argument("--prompts", type=int, default=10)
     parser.add_argument("--tokens", type=int, default=3000)
     options = parser.parse_args()
     prompts = [[(i * 7 + k * 13) % 250 for i in range(options.tokens)] for k in range(options.prompts)]
-    medians = {}
-    with hicache.node("256MiB") as node:
-        for kind, settings in kinds(node.socket).items():
-            with tempfile.TemporaryDirectory() as folder:
-                seconds, cached = measure(settings, prompts, pathlib.Path(folder))
-            medians[kind] = statistics.median(seconds)
-            by_computing, by_file = (medians.get(other, medians[kind]) / medians[kind] for other in ("computed", "file"))
-            print(f"{kind:16} {medians[kind] * 1000:8.1f} ms, {cached} of {options.prompts * options.tokens} tokens cached, "
-                  f"{by_computing:.2f} × as fast as computing, {by_file:.2f} × as fast as file", flush=True)
+    with hicache.node("256MiB") as node, tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        all_settings = kinds(node.socket)
+        for kind in list(all_settings)[1:]:
+            fill(all_settings[kind], prompts, folder)
+        medians, cached = measure(all_settings, prompts, folder)
+    for kind, median in medians.items():
+        print(f"{kind:16} {median * 1000:8.1f} ms, {cached[kind]} of {options.prompts * options.tokens} tokens cached, "
+              f"{medians['computed'] / median:.2f} × as fast as computing, {medians['file'] / median:.2f} × as fast as file")
 
 
 if __name__ == "__main__":
