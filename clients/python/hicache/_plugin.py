@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hicache._buffers import Pointers, wrong
-from hicache._calls import Call, Keys, Result
+from hicache._calls import AnyResult, Call, Keys
 from hicache._errors import Error
 from hicache._store import Store
 
@@ -46,7 +46,7 @@ class Trouble:
         self._logger = logger
         self._last = ""
 
-    def note(self, result: Result) -> Result:
+    def note(self, result: AnyResult) -> AnyResult:
         self.tell(result.error)
         return result
 

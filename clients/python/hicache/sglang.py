@@ -22,8 +22,9 @@ import torch
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolTransferResult
 
 from hicache._buffers import Pointers, wrong
-from hicache._calls import AnyResult, Call
+from hicache._calls import Call
 from hicache._errors import Code, Error, error_of
+from hicache._plugin import BATCH_BYTES, MOST_KEYS, Trouble, own_settings
 from hicache._store import Store
 
 logger = logging.getLogger(__name__)
@@ -34,12 +35,6 @@ _SHARDED_ALWAYS = ("mamba",)
 
 # The newest release that was tried.
 _TRIED = "0.5.23"
-
-# Bytes of one batch at the node. Four of them are copied at a time ("threads"), which stays below a client's share, an eighth, of a node of 128 MiB.
-BATCH_BYTES = 2 << 20
-MOST_KEYS = 4096
-
-_OWN_SETTINGS: dict[str, Any] = {"socket": str, "tenant": str, "namespace": str, "timeout": (int, float), "threads": int}
 
 
 class HicacheStorage(HiCacheStorage):
@@ -56,7 +51,7 @@ class HicacheStorage(HiCacheStorage):
         self._pools: dict[str, Any] = {}
         self._is_whole: dict[str, bool] = {}
         self._uses_pieces = bool((config.extra_config or {}).get("interface_v1", 0))
-        self._trouble = Trouble()
+        self._trouble = Trouble(logger)
         namespace = {"engine": "sglang", "model": config.model_name, "mla": config.is_mla_model, "more": settings.pop("namespace", ""),
                      **_identity(config, ["pp_rank", "pp_size", "attn_cp_rank", "attn_cp_size"])}
         self._store = Store(settings.pop("socket"), json.dumps(namespace, sort_keys=True), **settings)
@@ -247,42 +242,12 @@ def settle(calls: Iterable[Call]) -> None:
             call.result()
 
 
-class Trouble:
-    """What goes wrong at the node, logged when it changes: once, until something succeeds."""
-
-    def __init__(self) -> None:
-        self._last = ""
-
-    def note(self, result: AnyResult) -> AnyResult:
-        trouble = str(result.error) if result.error is not None else ""
-        if trouble and trouble != self._last:
-            logger.warning("hicache: %s; such pages are misses", trouble)
-        self._last = trouble
-        return result
-
-
 def warn_of_unknown_version() -> None:
     """A release that nobody has tried may work: each call is checked as far as it can be."""
     version = getattr(sglang, "__version__", _TRIED)
     numbers = [[int(number) for number in re.findall(r"\d+", each.split("+")[0])[:3]] for each in (version, _TRIED)]
     if numbers[0] > numbers[1]:
         logger.warning("hicache: SGLang %s is newer than %s, the newest that hicache was tried with", version, _TRIED)
-
-
-def own_settings(extra: dict[str, Any], flag: str) -> dict[str, Any]:
-    """What of an engine's configuration is hicache's.
-
-    @raises InvalidArgument an entry is wrong
-    """
-    settings = {}
-    for name, kind in _OWN_SETTINGS.items():
-        if name in extra:
-            if not isinstance(extra[name], kind) or isinstance(extra[name], bool):
-                raise wrong(f'{flag}: "{name}": {extra[name]!r} is not allowed')
-            settings[name] = extra[name]
-    if "socket" not in settings:
-        raise wrong(f'{flag}: "socket": expected the path at which hicache-node listens')
-    return settings
 
 
 def _identity(config: Any, names: list[str]) -> dict[str, Any]:

@@ -26,8 +26,9 @@ from sglang.srt.runtime_context import get_model, get_parallel
 from hicache._buffers import Pointers
 from hicache._calls import AnyResult, Call, Keys, Lease, Result
 from hicache._errors import Code, Error, error_of
+from hicache._plugin import BATCH_BYTES, MOST_KEYS, Trouble, own_settings
 from hicache._store import Store
-from hicache.sglang import BATCH_BYTES, MOST_KEYS, Trouble, own_settings, settle, warn_of_unknown_version
+from hicache.sglang import settle, warn_of_unknown_version
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +105,7 @@ class HicacheLinker(UnifiedCacheLinker):
                      **{name: getattr(model, name, None) for name in ("model_path", "revision", "quantization", "json_model_override_args")},
                      **{name: getattr(params, name, None) for name in ("pp_rank", "pp_size", "attn_cp_rank", "attn_cp_size")}}
         self._store = Store(settings.pop("socket"), json.dumps(namespace, sort_keys=True), lease=_LEASE_S, **settings)
-        self._trouble = Trouble()
+        self._trouble = Trouble(logger)
         self._resume = 0.0
         self._pinned: dict[str, _Pinned] = {}
         self._queued: dict[str, _Load] = {}
