@@ -130,6 +130,10 @@ fi
 if wants engines; then
   HICACHE_LIBRARY=$root/build/release/c_abi/libhicache.so.1 HICACHE_BIN=$root/build/release/bin PYTHONPATH=$root/clients/python \
     python3 -B "$root/bench/engines/store.py" "$root/build/release/bench/node_bench" "$results/python.json"
+  for engine in vllm sglang; do
+    echo "Measuring: $engine with a node, with what it has itself, and with nothing" >&2
+    "$root/tests/engines/run.sh" "$engine" --run "$root/bench/engines/$engine.py"
+  done
 fi
 if wants scaling; then
   size=()

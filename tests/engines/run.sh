@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# tests/engines/run.sh [sglang|vllm|lmcache|nixl]... [-- PYTEST_ARGUMENTS...]
+# tests/engines/run.sh [sglang|vllm|lmcache|nixl]... [-- PYTEST_ARGUMENTS... | --run PROGRAM ARGUMENTS...]
 #
 # Runs hicache's plug-ins in the engines that they are for, real ones, with a tiny model on the CPU: all that are named, or all. Makes an environment
 # for each engine first (3 GB, 2 minutes; kept in $HICACHE_ENGINES, or ~/.cache/hicache/engines) from PyPI.
+# With --run it runs another program by the environment's Python instead of the tests.
 # The library and the programs are those of build/release, or those that HICACHE_LIBRARY and HICACHE_BIN name. The plug-in for NIXL is
 # tested where it was built, with -D NIXL_INCLUDE_DIR (docs/engines/nixl.md), or where HICACHE_NIXL_PLUGIN names it.
 set -euo pipefail
@@ -11,7 +12,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
 cache=${HICACHE_ENGINES:-${XDG_CACHE_HOME:-$HOME/.cache}/hicache/engines}
 engines=()
-while (($#)) && [[ $1 != -- ]]; do
+while (($#)) && [[ $1 != -- && $1 != --run ]]; do
   case $1 in
     sglang | vllm | lmcache | nixl) engines+=("$1") ;;
     -h | --help)
@@ -25,7 +26,13 @@ while (($#)) && [[ $1 != -- ]]; do
   esac
   shift
 done
-(($#)) && shift
+program=()
+if [[ ${1:-} == --run ]]; then
+  program=("${@:2}")
+  ((${#program[@]})) || { echo "run.sh: --run: expected a program" >&2; exit 2; }
+elif (($#)); then
+  shift
+fi
 ((${#engines[@]})) || engines=(sglang vllm lmcache nixl)
 
 export HICACHE_LIBRARY=${HICACHE_LIBRARY:-$root/build/release/c_abi/libhicache.so.1} HICACHE_BIN=${HICACHE_BIN:-$root/build/release/bin}
@@ -47,6 +54,10 @@ for engine in "${engines[@]}"; do
   python=$cache/$environment/bin/python
   "$python" "$here/tiny_model.py" "$HICACHE_ENGINE_MODEL"
   "$python" "$here/tiny_model.py" "$HICACHE_ENGINE_MODEL_OF_TWO_GROUPS" --sliding-window
+  if ((${#program[@]})); then
+    "$python" "${program[@]}" || status=1
+    continue
+  fi
   echo "== $engine"
   "$python" -m pytest -q -p no:cacheprovider "$@" "$here/$engine" || status=1
 done

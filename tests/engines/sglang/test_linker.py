@@ -1,5 +1,6 @@
 """hicache as the external linker of SGLang's prefix cache (`--enable-unified-cache-external-linker`)."""
 
+import pytest
 from engines import PAGE, PROMPT_PAGES, PROMPTS, tokens, until
 
 NOTHING = [0] * len(PROMPTS)
@@ -19,6 +20,7 @@ def hits(outputs):
     return [output["cached"] for output in outputs]
 
 
+@pytest.mark.short
 def test_pages_outlive_the_engine_and_neither_damage_nor_a_killed_node_gives_wrong_text(engine, node, state, damage, oracle):
     first = engine(**linked(node))
     outputs = first.generate()

@@ -50,6 +50,7 @@ def settled(status):
     until(lambda: status()["leases"] == status()["reservations"] == 0, "the end of the leases")
 
 
+@pytest.mark.short
 def test_equal_output_from_the_node(first, node, status, expected):
     outputs = first.generate()
     assert cached(outputs) == NONE and same(outputs, expected)
@@ -95,6 +96,7 @@ def test_the_comparison_would_see_a_wrong_page(first, expected):
     assert same(first.generate(PROMPTS[:1]), expected[:1])
 
 
+@pytest.mark.short
 def test_a_second_engine_finds_the_pages_of_the_first(first, node, status, expected, tmp_path):
     first.do("reset")
     first.generate()
