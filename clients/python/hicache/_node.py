@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import pathlib
 import re
@@ -11,8 +12,9 @@ import signal
 import subprocess
 import tempfile
 import threading
+import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from hicache._errors import Code, error_of
 from hicache._files import find_program
@@ -90,6 +92,18 @@ class Node:
     def kill(self) -> None:
         """Ends it as a crash does: start() starts it again."""
         self._end(signal.SIGKILL)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Has it hang, as a process does that the system has stopped."""
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            # Its threads stop one after the other.
+            while not all(task.read_text().rpartition(")")[2].split()[0] == "T" for task in pathlib.Path(f"/proc/{self.pid}/task").glob("*/stat")):
+                time.sleep(0.001)
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def store(self, namespace: str, **options) -> Store:
         """Opens a Store at this node; options as for Store."""

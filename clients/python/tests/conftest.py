@@ -1,10 +1,8 @@
 """A real node for all tests, and a store for each of them."""
 
-import contextlib
 import os
 import pathlib
 import random
-import signal
 import sys
 import time
 
@@ -54,18 +52,3 @@ def store(shared_node, request):
 def descriptors():
     """How many descriptors this process has."""
     return lambda: len(os.listdir("/proc/self/fd"))
-
-
-@pytest.fixture
-def hung():
-    """Stops a node's process for a while."""
-
-    @contextlib.contextmanager
-    def stop(node):
-        os.kill(node.pid, signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            os.kill(node.pid, signal.SIGCONT)
-
-    return stop

@@ -5,6 +5,7 @@
 # Python that has pytest: python3, or the system's. 77 if there is none (launch/install-packages.sh python3-pytest python3-numpy).
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+export PYTHONPATH=$here/..${PYTHONPATH:+:$PYTHONPATH}
 for python in ${HICACHE_PYTHON:-python3 /usr/bin/python3}; do
   if "$python" -c 'import pytest' 2>/dev/null; then
     cd "$here"

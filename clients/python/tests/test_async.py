@@ -115,7 +115,7 @@ def test_a_call_that_is_no_longer_awaited_gives_its_memory_back(store):
     assert not store._open and store.exists(["a"]).pages == 1
 
 
-def test_a_wait_for_ends_in_time_while_the_node_hangs(node, hung):
+def test_a_wait_for_ends_in_time_while_the_node_hangs(node):
     async def use(store):
         call = store.start_exists(["a"], timeout=0.3)
         with pytest.raises(asyncio.TimeoutError):
@@ -124,7 +124,7 @@ def test_a_wait_for_ends_in_time_while_the_node_hangs(node, hung):
 
     with node.store("n") as store:
         store.connect()
-        with hung(node):
+        with node.paused():
             asyncio.run(use(store))
 
 
@@ -168,7 +168,7 @@ def test_calls_for_which_nobody_waits_do_not_fill_the_store(shared_node, request
         assert store.exists([f"k{i}" for i in range(100)]).pages > 4
 
 
-def test_closing_a_store_ends_what_is_awaited(node, hung):
+def test_closing_a_store_ends_what_is_awaited(node):
     async def use(store):
         calls = [asyncio.ensure_future(store.start_put([f"k{i}"], [page_of(i)], timeout=60)) for i in range(100)]
         await asyncio.sleep(0)
@@ -177,6 +177,6 @@ def test_closing_a_store_ends_what_is_awaited(node, hung):
 
     store = node.store("n")
     store.connect()
-    with hung(node):
+    with node.paused():
         ended = asyncio.run(use(store))
     assert {type(each) for each in ended} == {hicache.Error} and {each.code for each in ended} == {Code.STOPPING}

@@ -76,10 +76,10 @@ def test_calls_end_when_the_node_is_killed_under_them(node):
         assert codes <= {Code.OK, Code.PEER_UNREACHABLE} and len(codes) == 2
 
 
-def test_a_node_that_hangs_costs_no_more_than_the_deadline(node, hung):
+def test_a_node_that_hangs_costs_no_more_than_the_deadline(node):
     with node.store("n", timeout=60) as store:
         store.connect()
-        with hung(node):
+        with node.paused():
             begin = time.monotonic()
             result = store.exists(["a"], timeout=0.2)
             assert result.codes == [Code.DEADLINE_EXCEEDED] and 0.2 <= time.monotonic() - begin < 10
@@ -94,7 +94,7 @@ def test_a_call_needs_some_time_and_may_have_all_of_it(store):
     assert store.exists(["a"], timeout=None).codes == [Code.NOT_FOUND]
 
 
-def test_closing_ends_calls_that_others_wait_for(node, hung):
+def test_closing_ends_calls_that_others_wait_for(node):
     store = node.store("n")
     store.connect()
     pages = [bytearray(PAGE) for _ in range(8)]
@@ -107,7 +107,7 @@ def test_closing_ends_calls_that_others_wait_for(node, hung):
             ended.append(trouble.code)
 
     threads = [threading.Thread(target=wait, args=(i,)) for i in range(8)]
-    with hung(node):
+    with node.paused():
         for thread in threads:
             thread.start()
         until(lambda: store.stats()["open_calls"] == 8)
@@ -247,7 +247,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     until(lambda: not runs(done.stdout.strip()))
 
 
-def test_a_wait_ends_with_a_signal(node, hung):
+def test_a_wait_ends_with_a_signal(node):
     def interrupt(signum, frame):
         raise KeyboardInterrupt
 
@@ -256,7 +256,7 @@ def test_a_wait_ends_with_a_signal(node, hung):
     try:
         with node.store("n") as store:
             store.connect()
-            with hung(node):
+            with node.paused():
                 signal.setitimer(signal.ITIMER_REAL, 0.3)
                 with pytest.raises(KeyboardInterrupt):
                     store.put(["a"], [page], timeout=60)

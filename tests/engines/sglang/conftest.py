@@ -1,10 +1,8 @@
 """Real engines of SGLang with a real node."""
 
-import contextlib
 import mmap
 import os
 import pathlib
-import signal
 import types
 
 import pytest
@@ -38,21 +36,6 @@ def oracle(tmp_path_factory):
 def node():
     with hicache.node("128MiB") as node:
         yield node
-
-
-@pytest.fixture
-def hung():
-    """Stops a node's process for a while."""
-
-    @contextlib.contextmanager
-    def stop(node):
-        os.kill(node.pid, signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            os.kill(node.pid, signal.SIGCONT)
-
-    return stop
 
 
 @pytest.fixture

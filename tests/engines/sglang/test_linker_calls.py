@@ -219,10 +219,10 @@ def test_a_pool_of_another_kind_is_refused(linker):
         linker(pool)
 
 
-def test_a_node_that_hangs_holds_up_the_scheduler_once_and_shortly(linker, node, hung):
+def test_a_node_that_hangs_holds_up_the_scheduler_once_and_shortly(linker, node):
     first = linker(mha())
     assert store(first, KEYS[:4], 0, 1, 2, 3)
-    with hung(node):
+    with node.paused():
         start = time.monotonic()
         assert first.lookup("a", transfer(KEYS[:4])) == []
         middle = time.monotonic()
