@@ -240,7 +240,8 @@ private:
   }
 
   int32_t name(const std::string& text, hc_key& key) const {
-    return hc_name(client_, text.data(), text.size(), &key);
+    const auto length = text.size();
+    return hc_names(client_, text.data(), &length, 1, &key);
   }
 
   hc_call call() const { return {sizeof(hc_call), 0, timeout_ms_, nullptr, nullptr, nullptr}; }
