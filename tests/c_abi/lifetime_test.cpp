@@ -211,12 +211,16 @@ TEST_F(CAbiLifetimeTest, NothingIsLeftOfAClosedClient) {
     const auto all = std::filesystem::directory_iterator{what};
     return std::distance(begin(all), end(all));
   };
+  const auto threads = count("/proc/self/task");
   c_client{config()}.put(1); // What libraries open once stays open.
   const auto descriptors = count("/proc/self/fd");
-  const auto threads = count("/proc/self/task");
   for (auto i = 0; i < 5; ++i)
     EXPECT_EQ(c_client{config()}.get(1), HC_OK);
   EXPECT_EQ(count("/proc/self/fd"), descriptors);
+  // The kernel shows a thread for some moments after it was joined.
+  const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds{20};
+  while (count("/proc/self/task") != threads && std::chrono::steady_clock::now() < give_up)
+    std::this_thread::yield();
   EXPECT_EQ(count("/proc/self/task"), threads);
 }
 
