@@ -1,14 +1,10 @@
 """Real engines of SGLang with a real node."""
 
-import mmap
-import os
-import pathlib
 import types
 
 import pytest
 from engines import Engine, tokens
-
-import hicache
+from node_fixtures import damage, node  # noqa: F401
 
 
 @pytest.fixture
@@ -30,28 +26,6 @@ def oracle(tmp_path_factory):
     """What SGLang answers without any cache."""
     with Engine(tmp_path_factory.mktemp("oracle") / "log", disable_radix_cache=True) as engine:
         return tokens(engine.generate())
-
-
-@pytest.fixture
-def node():
-    with hicache.node("128MiB") as node:
-        yield node
-
-
-@pytest.fixture
-def damage(node):
-    """Changes a byte in each 4 KiB of the node's memory, behind its back."""
-
-    def flip():
-        for link in pathlib.Path(f"/proc/{node.pid}/fd").iterdir():
-            if "hicache-segment" in os.readlink(link):
-                with open(link, "r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
-                    for place in range(2048, len(memory), 4096):
-                        memory[place] ^= 255
-                return
-        raise AssertionError("the node has no such memory")
-
-    return flip
 
 
 @pytest.fixture
