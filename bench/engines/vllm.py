@@ -1,7 +1,7 @@
 """vllm.py [--prompts N] [--tokens N]
 
 A second engine of vLLM that has just started, with prompts that a first one has computed: time to the first token with hicache as the host tier, with hicache
-behind vLLM's host tier, with vLLM's file tier there, and with nothing; and what each adds to a step of the scheduler. Real engines on the CPU, with the tiny model
+behind vLLM's host tier, with vLLM's file tier there, with LMCache's server, and with nothing; and what each adds to a step of the scheduler. Real engines on the CPU, with the tiny model
 of tests/engines; run it in the environment that tests/engines/run.sh makes, with the variables that it sets. Prints one line for each figure.
 """
 
@@ -11,16 +11,23 @@ import statistics
 import sys
 import tempfile
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests/engines/vllm"))
+ENGINES = pathlib.Path(__file__).resolve().parents[2] / "tests/engines"
+sys.path[:0] = [str(ENGINES / "vllm"), str(ENGINES / "lmcache")]
 
 import hicache  # noqa: E402
 from conftest import CHUNK, Engine, transfer  # noqa: E402
+from processes import lmcache_server  # noqa: E402
 
 
 def behind_the_host_tier(tier):
     return {"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
             "kv_connector_extra_config": {"spec_name": "CpuTieringSpec", "spec_module_path": "cpu_tiering", "cpu_bytes_to_use": 256 << 20,
                                           "block_size": CHUNK, "secondary_tiers": [tier]}}
+
+
+def at_lmcache(port):
+    return {"kv_connector": "LMCacheMPConnector", "kv_role": "kv_both",
+            "kv_connector_extra_config": {"lmcache.mp.host": "tcp://localhost", "lmcache.mp.port": port}}
 
 
 def measure(folder, prompts, configuration):
@@ -54,17 +61,18 @@ def main():
     chosen = parser.parse_args()
     prompts = [[(i * 7 + k * 13) % 250 for i in range(chosen.tokens)] for k in range(chosen.prompts)]
     seconds = {}
-    with hicache.node("512MiB") as node, tempfile.TemporaryDirectory() as name:
+    with hicache.node("512MiB") as node, tempfile.TemporaryDirectory() as name, lmcache_server(pathlib.Path(name)) as port:
         folder = pathlib.Path(name)
         for what, configuration in {
                 "nothing": None,
                 "vLLM's file tier": behind_the_host_tier({"type": "fs", "root_dir": str(folder / "files")}),
+                "LMCache": at_lmcache(port),
                 "HicacheTier": behind_the_host_tier({"type": "HicacheTier", "module_path": "hicache.vllm_tier", "socket": node.socket}),
                 "HicacheConnector": transfer(node)}.items():
             each, cached, loading, times = measure(folder, prompts, configuration)
             seconds[what] = statistics.median(each)
             line = f"{what}: first token after {seconds[what] * 1e3:.1f} ms (median of {len(each)}; {cached} tokens cached)"
-            for than in ("nothing", "vLLM's file tier"):
+            for than in ("nothing", "vLLM's file tier", "LMCache"):
                 if than in seconds and than != what:
                     line += f", {seconds[what] / seconds[than]:.2f} of {than}"
             if times:

@@ -5,9 +5,15 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
+import sys
+import time
+import urllib.request
 
 PATIENCE_S = 300
+#: Tokens that LMCache keeps together.
+CHUNK = 64
 
 
 @contextlib.contextmanager
@@ -52,3 +58,32 @@ class Engine:
 def engine(log, *command):
     with program(log, *command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         yield Engine(process, log)
+
+
+def free_port():
+    with socket.socket() as made:
+        made.bind(("127.0.0.1", 0))
+        return made.getsockname()[1]
+
+
+@contextlib.contextmanager
+def lmcache_server(folder, node=None, namespace="bfloat16"):
+    """A server, with the node below it if there is one; yields its port."""
+    port, http = free_port(), free_port()
+    below = []
+    if node:
+        adapter = {"type": "native_plugin", "module_path": "hicache.lmcache", "class_name": "NativeClient",
+                   "adapter_params": {"socket": node.socket, "namespace": namespace}}
+        below = ["--l2-adapter", json.dumps(adapter)]
+    log = folder / "server.log"
+    with program(log, sys.executable, "-m", "lmcache.cli.main", "server", "--host", "localhost", "--port", port, "--http-port", http,
+                 "--chunk-size", CHUNK, "--l1-size-gb", "0.5", "--eviction-policy", "LRU", "--supported-transfer-mode", "auto",
+                 "--disable-observability", *below, stdout=subprocess.DEVNULL,
+                 env={**os.environ, "LMCACHE_TRACK_USAGE": "false"}) as process:
+        end = time.monotonic() + PATIENCE_S
+        while True:
+            assert process.poll() is None and time.monotonic() < end, f"the server did not start: {log.read_text()[-3000:]}"
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{http}/healthcheck", timeout=5):
+                break
+            time.sleep(0.2)
+        yield port

@@ -1,6 +1,6 @@
-"""vllm_engine.py [PORT]
+"""vllm_engine.py RANKS [PORT]
 
-vLLM with a `lmcache server` at that port, or without any. Each line of standard input is one round: the prompts are generated for, and a line of JSON
+vLLM on so many ranks, with a `lmcache server` at that port, or without any. Each line of standard input is one round: the prompts are generated for, and a line of JSON
 tells the tokens and how many of each prompt's tokens were not computed. vLLM's own prefix cache is empty in each round.
 """
 
@@ -21,13 +21,16 @@ def main():
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # What libraries print is no answer.
     options = {}
-    if len(sys.argv) > 1:
+    if sys.argv[1] != "1":
+        os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "0|1"
+        options.update(tensor_parallel_size=int(sys.argv[1]), distributed_executor_backend="mp")
+    if len(sys.argv) > 2:
         # LMCache loads numba, and vLLM, which looks into all objects of all modules for its kernels, takes numba's library for one with a dictionary.
         from llvmlite.binding import ffi
         ffi._lib_fn_wrapper.get = lambda self, name: None
         options["kv_transfer_config"] = KVTransferConfig(
             kv_connector="LMCacheMPConnector", kv_role="kv_both",
-            kv_connector_extra_config={"lmcache.mp.host": "tcp://localhost", "lmcache.mp.port": int(sys.argv[1])})
+            kv_connector_extra_config={"lmcache.mp.host": "tcp://localhost", "lmcache.mp.port": int(sys.argv[2])})
     engine = LLM(model=os.environ["HICACHE_ENGINE_MODEL"], enforce_eager=True, max_model_len=4096, dtype="bfloat16", block_size=32,
                  enable_prefix_caching=True, max_num_seqs=4, **options)
     print(json.dumps("ready"), file=answers, flush=True)

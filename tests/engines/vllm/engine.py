@@ -51,7 +51,7 @@ class Times:
                                                                       "request_finished_all_groups", "has_pending_push_work")),
                                   ("worker", get_kv_transfer_group(), ("handle_preemptions", "start_load_kv", "wait_for_save", "get_transfer_results",
                                                                        "get_block_ids_with_load_errors", "build_connector_worker_meta"))):
-            for method in methods:
+            for method in (each for each in methods if hasattr(of, each)):
                 setattr(of, method, self._timed(self._seconds[side], getattr(of, method)))
         self._steps = 0
         schedule = scheduler.schedule
@@ -94,6 +94,10 @@ def main(options):
         options["distributed_executor_backend"] = "mp"
     from vllm import LLM, SamplingParams
     from vllm.config import KVEventsConfig, KVTransferConfig
+    if options.get("transfer", {}).get("kv_connector") == "LMCacheMPConnector":
+        # LMCache loads numba, and vLLM, which looks into all objects of all modules for its kernels, takes numba's library for one with a dictionary.
+        from llvmlite.binding import ffi
+        ffi._lib_fn_wrapper.get = lambda self, name: None
     for name, kind, key in (("transfer", KVTransferConfig, "kv_transfer_config"), ("events", KVEventsConfig, "kv_events_config")):
         if name in options:
             options[key] = kind(**options.pop(name))
