@@ -11,6 +11,8 @@ import sys
 import time
 import urllib.request
 
+from leftovers import Leftovers
+
 PATIENCE_S = 300
 #: Tokens that LMCache keeps together.
 CHUNK = 64
@@ -19,6 +21,7 @@ CHUNK = 64
 @contextlib.contextmanager
 def program(log, *command, **options):
     """A process, and all that it starts: they end with the `with`."""
+    leftovers = Leftovers()
     with open(log, "a") as said:
         process = subprocess.Popen([str(word) for word in command], stderr=said, start_new_session=True, text=True, **options)
     try:
@@ -30,6 +33,7 @@ def program(log, *command, **options):
         for stream in (process.stdin, process.stdout):
             if stream:
                 stream.close()
+        leftovers.remove()
 
 
 class Engine:

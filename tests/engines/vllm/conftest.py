@@ -11,6 +11,7 @@ import threading
 import time
 
 import pytest
+from leftovers import Leftovers
 
 import hicache
 
@@ -48,7 +49,7 @@ class Engine:
 
     def __init__(self, log, **options):
         self._log = log
-        self._memory = set(os.listdir("/dev/shm"))
+        self._leftovers = Leftovers()
         gently = ["nice", "-n", "19"] if shutil.which("nice") else []
         with open(log, "w") as out:
             self._process = subprocess.Popen([*gently, sys.executable, str(HERE / "engine.py"), json.dumps({"model": MODEL, **options})], text=True,
@@ -93,9 +94,7 @@ class Engine:
         except ProcessLookupError:
             pass
         self._process.wait()
-        for name in set(os.listdir("/dev/shm")) - self._memory:
-            if name.startswith(("vllm_offload_", "psm_", "torch_", "sem.mp-")):
-                pathlib.Path("/dev/shm", name).unlink(missing_ok=True)
+        self._leftovers.remove()
 
     def __enter__(self):
         return self
