@@ -3,20 +3,16 @@
 
 #include "hicache.h"
 
-#include "base/check.hpp"
 #include "c_abi/batch.hpp"
 #include "c_abi/client.hpp"
+#include "c_abi/guarded.hpp"
 #include "c_abi/settings.hpp"
 
-#include <caf/logger.hpp>
-
 #include <algorithm>
-#include <array>
 #include <chrono>
-#include <cstring>
 #include <new>
 #include <span>
-#include <string_view>
+#include <system_error>
 
 using namespace hicache;
 
@@ -35,102 +31,8 @@ static_assert(HC_LIMIT_REACHED == static_cast<int>(ec::limit_reached));
 static_assert(HC_UNSUPPORTED == static_cast<int>(ec::unsupported));
 static_assert(HC_STOPPING == static_cast<int>(ec::stopping));
 
-/// A code of the ABI alone.
-struct own_code {
-  int32_t code;
-  const char* name;
-  const char* sentence;
-};
-
-constexpr auto own_codes = std::array{
-  own_code{HC_FORKED, "forked", "the client belongs to the process that this one was forked from"},
-  own_code{HC_OUT_OF_MEMORY, "out_of_memory", "there is no memory left"},
-  own_code{HC_INTERNAL, "internal", "a mistake in hicache"},
-};
-
-const own_code* find_own(int32_t code) noexcept {
-  const auto* at = std::ranges::find(own_codes, code, &own_code::code);
-  return at == own_codes.end() ? nullptr : at;
-}
-
 bool is_ec(int32_t code) noexcept {
   return code >= 0 && code < ec_count;
-}
-
-int32_t report_own(int32_t code, hc_error* to) noexcept {
-  report({ec::none, {}}, to);
-  if (to == nullptr)
-    return code;
-  const auto text = std::string_view{find_own(code)->sentence};
-  std::memset(to->text, 0, sizeof(to->text));
-  std::ranges::copy(text, to->text);
-  return to->code = code;
-}
-
-/// What was wrong with a call, in no memory.
-int32_t refuse(const char* what, hc_error* to) noexcept {
-  const auto code = report({ec::invalid_argument, {}}, to);
-  if (to != nullptr)
-    std::strncpy(to->text, what, sizeof(to->text) - 1);
-  return code;
-}
-
-/// Has the calling thread forget the client's actor system when a call ends: CAF notes the system
-/// per thread, and a client that another thread closes would wait for that note to go.
-class forgetful_call {
-public:
-  forgetful_call() = default;
-
-  forgetful_call(const forgetful_call&) = delete;
-
-  forgetful_call& operator=(const forgetful_call&) = delete;
-
-  ~forgetful_call() { caf::logger::set_current_actor_system(nullptr); }
-};
-
-/// Runs what a function does for a client of this process, and keeps exceptions in.
-template <class Body>
-int32_t guarded(const hc_client* client, hc_error* to, Body body) noexcept {
-  const auto forgetful = forgetful_call{};
-  try {
-    if (client == nullptr)
-      return refuse("client: NULL; expected one that hc_open opened", to);
-    if (!client->is_ours())
-      return report_own(HC_FORKED, to);
-    if (const auto done = body(); !done)
-      return report(done.error(), to);
-    return report({ec::none, {}}, to);
-  } catch (const std::bad_alloc&) {
-    return report_own(HC_OUT_OF_MEMORY, to);
-  } catch (...) {
-    return report_own(HC_INTERNAL, to);
-  }
-}
-
-/// Takes a struct that may be longer than the one that is known here.
-template <class T>
-result<T> taken(const T* given, const std::string& name) {
-  if (given == nullptr)
-    return fail(ec::invalid_argument, name + ": NULL");
-  if (given->size < sizeof(T))
-    return fail(ec::invalid_argument, name + ": size: " + std::to_string(given->size)
-                                        + "; expected sizeof, " + std::to_string(sizeof(T)));
-  const auto* bytes = reinterpret_cast<const std::byte*>(given);
-  if (std::any_of(bytes + sizeof(T), bytes + given->size, [](auto x) { return x != std::byte{}; }))
-    return fail(ec::unsupported, name + ": says more than this version of hicache knows");
-  return *given;
-}
-
-/// Gives a struct that may be longer than the one that is known here.
-template <class T>
-result<void> give(T from, T* to, const std::string& name) {
-  if (to == nullptr || to->size < sizeof(T))
-    return fail(ec::invalid_argument,
-                name + ": expected a struct whose size is " + std::to_string(sizeof(T)));
-  from.size = to->size;
-  std::memset(reinterpret_cast<std::byte*>(to) + sizeof(T), 0, to->size - sizeof(T));
-  *to = from;
-  return {};
 }
 
 /// Begins a call.
