@@ -70,7 +70,8 @@ bool is_gone(const error& err) {
 
 leased_view::leased_view(leased_view&& other) noexcept
   : from_(std::move(other.from_)), lease_(std::exchange(other.lease_, 0)), until_(other.until_),
-    pages_(std::move(other.pages_)), checksums_(std::move(other.checksums_)) {}
+    pages_(std::move(other.pages_)), checksums_(std::move(other.checksums_)),
+    damaged_(std::move(other.damaged_)) {}
 
 leased_view& leased_view::operator=(leased_view&& other) noexcept {
   if (this != &other) {
@@ -80,6 +81,7 @@ leased_view& leased_view::operator=(leased_view&& other) noexcept {
     until_ = other.until_;
     pages_ = std::move(other.pages_);
     checksums_ = std::move(other.checksums_);
+    damaged_ = std::move(other.damaged_);
   }
   return *this;
 }
@@ -104,6 +106,17 @@ result<void> leased_view::copy(size_t position, std::span<const std::span<std::b
   if (length != page.size())
     return fail(ec::invalid_argument, "the page has " + std::to_string(page.size()) + " bytes");
   if (copy_object(page, parts) != checksums_[position])
+    return fail(ec::corrupt_page);
+  return {};
+}
+
+result<void> leased_view::check(size_t position) const {
+  const auto page = std::array{pages_[position]};
+  if (std::ranges::find(damaged_, position) != damaged_.end())
+    return fail(ec::corrupt_page);
+  if (page[0].empty())
+    return fail(ec::not_found);
+  if (page_checksum(page) != checksums_[position])
     return fail(ec::corrupt_page);
   return {};
 }
@@ -341,6 +354,7 @@ result<leased_view> node_client::view(std::span<const page_key> keys, bool is_ch
   seen.until_ = asked + std::chrono::milliseconds{leased->lease_ms};
   seen.pages_.resize(keys.size());
   seen.checksums_.resize(keys.size());
+  auto failures = std::vector<ec>(keys.size());
   const auto bytes = check == page_check::header ? 0 : bytes_of(*leased);
   copier_.for_each(keys.size(), bytes, [&](size_t i, uint32_t) {
     const auto& place = leased->places[i];
@@ -351,12 +365,17 @@ result<leased_view> node_client::view(std::span<const page_key> keys, bool is_ch
     if (checksum && (check == page_check::header || page_checksum(object) == *checksum)) {
       seen.pages_[i] = object[0];
       seen.checksums_[i] = *checksum;
+    } else {
+      failures[i] = checksum ? ec::corrupt_page : checksum.error().code;
     }
   });
   auto damaged = std::vector<page_key>{};
   for (auto i = size_t{0}; i < keys.size(); ++i)
-    if (leased->places[i].status == place_status::present && seen.pages_[i].empty())
+    if (failures[i] != ec::none) {
       damaged.push_back(keys[i]);
+      if (failures[i] == ec::corrupt_page)
+        seen.damaged_.push_back(i);
+    }
   finish(**node, 0, std::move(damaged));
   return seen;
 }

@@ -60,6 +60,11 @@ public:
   /// @pre position < pages().size()
   result<void> copy(size_t position, std::span<const std::span<std::byte>> parts) const;
 
+  /// Looks whether all bytes of one of the pages are still those that were stored.
+  /// @returns not_found; corrupt_page
+  /// @pre position < pages().size()
+  result<void> check(size_t position) const;
+
   /// From then on the bytes may change: whoever is still reading must not use what it read.
   time_point until() const noexcept { return until_; }
 
@@ -82,6 +87,8 @@ private:
   std::vector<std::span<const std::byte>> pages_;
   /// From the headers.
   std::vector<uint64_t> checksums_;
+  /// Positions of those that the node has and that do not verify.
+  std::vector<size_t> damaged_;
 };
 
 /// A process that stores pages in the node of its host and reads them from there: bytes go by

@@ -15,21 +15,14 @@ namespace {
 static_assert(HC_MAX_PAGES == limits::node_batch_pages);
 static_assert(sizeof(hc_key) == sizeof(page_key));
 
-page_key key_of(const hc_key& key) {
-  auto copy = page_key{};
-  std::ranges::copy(key.bytes, copy.bytes.begin());
-  return copy;
-}
-
 tl::unexpected<error> wrong(const std::string& what) {
   return fail(ec::invalid_argument, what);
 }
 
 /// What all batches have.
 result<batch> begin(batch::kind what, size_t count, const hc_call& call, time_point now) {
-  if (count == 0 || count > HC_MAX_PAGES)
-    return wrong("count: " + std::to_string(count) + " pages; expected 1 to "
-                 + std::to_string(HC_MAX_PAGES));
+  if (const auto checked = check_page_count(count); !checked)
+    return tl::unexpected{checked.error()};
   if (call.timeout_ms == 0)
     return wrong("timeout_ms: 0; expected the time that the call may take");
   auto allowed = uint32_t{0};
@@ -40,8 +33,8 @@ result<batch> begin(batch::kind what, size_t count, const hc_call& call, time_po
   if ((call.flags & ~allowed) != 0)
     return fail(ec::unsupported,
                 "flags: " + std::to_string(call.flags & ~allowed) + " mean nothing for this call");
-  if (call.lease != nullptr && what != batch::kind::get)
-    return fail(ec::unsupported, "lease: only hc_get reads from a lease");
+  if (call.lease != nullptr && what != batch::kind::get && what != batch::kind::load)
+    return fail(ec::unsupported, "lease: only hc_get and hc_offload_load read from a lease");
   auto begun = batch{};
   begun.what = what;
   begun.user = call.user;
@@ -75,6 +68,19 @@ result<std::vector<std::span<Byte>>> parts_of(const hc_page& page, size_t positi
 }
 
 } // namespace
+
+page_key key_of(const hc_key& key) {
+  auto copy = page_key{};
+  std::ranges::copy(key.bytes, copy.bytes.begin());
+  return copy;
+}
+
+result<void> check_page_count(size_t count) {
+  if (count == 0 || count > HC_MAX_PAGES)
+    return wrong("count: " + std::to_string(count) + " pages; expected 1 to "
+                 + std::to_string(HC_MAX_PAGES));
+  return {};
+}
 
 time_point deadline_after(time_point now, uint32_t timeout_ms) {
   return now + std::min<duration>(std::chrono::milliseconds{timeout_ms}, std::chrono::hours{1});

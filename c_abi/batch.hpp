@@ -23,10 +23,12 @@ struct pinned_pages {
   bool in_place = false;
 };
 
+class block_copy;
+
 /// A call of the C ABI in the runtime's own terms. The memory of its parts, and of its codes, is
 /// the caller's.
 struct batch {
-  enum class kind { put, get, lookup, prefetch, pin, remove };
+  enum class kind { put, get, lookup, prefetch, pin, remove, store, load };
 
   kind what = kind::lookup;
   hc_ticket ticket = 0;
@@ -41,9 +43,15 @@ struct batch {
   std::vector<page_write> writes;
   std::vector<page_read> reads;
   std::vector<page_key> keys;
+  /// Of `store` and `load`: what copies the blocks of the keys.
+  std::shared_ptr<block_copy> blocks;
 
   size_t size() const noexcept { return writes.size() + reads.size() + keys.size(); }
 };
+
+/// Whether a call may have so many pages.
+/// @returns invalid_argument with a sentence
+result<void> check_page_count(size_t count);
 
 /// What a caller said of a batch, with the pages that it names.
 /// @returns invalid_argument or unsupported, with a sentence
@@ -54,6 +62,8 @@ result<batch> make_batch(batch::kind what, std::span<const hc_page> pages, const
 /// @copydoc make_batch
 result<batch> make_batch(batch::kind what, std::span<const hc_key> keys, const hc_call& call,
                          time_point now);
+
+page_key key_of(const hc_key& key);
 
 /// A time that a caller gave.
 time_point deadline_after(time_point now, uint32_t timeout_ms);

@@ -1,5 +1,6 @@
 #include "c_abi/client.hpp"
 
+#include "c_abi/offload.hpp"
 #include "c_abi/quiet_signals.hpp"
 #include "cache/page_hash.hpp"
 #include "cache/sha256.hpp"
@@ -132,6 +133,18 @@ void hc_client::unpin(const hc_lease* lease) {
   }
 }
 
+hc_offload* hc_client::keep(std::unique_ptr<hc_offload> offload) {
+  auto* kept = offload.get();
+  const auto guard = std::lock_guard{mutex_};
+  offloads_.emplace(kept, std::move(offload));
+  return kept;
+}
+
+void hc_client::forget(const hc_offload* offload) {
+  const auto guard = std::lock_guard{mutex_};
+  offloads_.erase(offload);
+}
+
 hc_counters hc_client::counters() const {
   const auto calls = done_.counts();
   const auto guard = std::lock_guard{mutex_};
@@ -191,7 +204,7 @@ hc_completion hc_client::run(const batch& what) noexcept {
 }
 
 std::vector<result<void>> hc_client::outcome_of(const batch& what, hc_lease*& lease) {
-  if (what.from)
+  if (what.from && !what.blocks)
     return read(*what.from, what.reads, clock_);
   switch (what.what) {
     case batch::kind::put:
@@ -204,6 +217,9 @@ std::vector<result<void>> hc_client::outcome_of(const batch& what, hc_lease*& le
       return found(node_.prefetch(what.keys, what.is_chain, what.deadline), what.size());
     case batch::kind::remove:
       return node_.remove(what.keys, what.deadline);
+    case batch::kind::store:
+    case batch::kind::load:
+      return what.blocks->run(what, node_, clock_);
     case batch::kind::pin:
       break;
   }
@@ -231,24 +247,40 @@ std::vector<result<void>> hc_client::pin(const batch& what, hc_lease*& lease) {
 }
 
 void hc_client::note(const batch& what, const std::vector<result<void>>& outcome) {
-  for (auto i = size_t{0}; i < what.reads.size(); ++i)
-    if (!outcome[i] && outcome[i].error().code == ec::corrupt_page)
-      log(HC_WARNING, "page " + to_string(what.reads[i].key) + " did not verify; it is a miss");
+  const auto is_load = what.what == batch::kind::load;
+  for (auto i = size_t{0}; i < outcome.size(); ++i)
+    if (!outcome[i] && outcome[i].error().code == ec::corrupt_page
+        && (is_load || !what.reads.empty()))
+      log(HC_WARNING, "page " + to_string(is_load ? what.keys[i] : what.reads[i].key)
+                        + " did not verify; it is a miss");
   const auto guard = std::lock_guard{mutex_};
-  for (auto i = size_t{0}; i < what.writes.size(); ++i) {
-    counters_.pages_put += outcome[i] ? 1 : 0;
-    counters_.bytes_put += outcome[i] ? total_bytes(what.writes[i].parts) : 0;
-    counters_.pages_failed += outcome[i] ? 0 : 1;
-  }
-  for (auto i = size_t{0}; i < what.reads.size(); ++i) {
-    const auto code = outcome[i] ? ec::none : outcome[i].error().code;
-    counters_.pages_got += code == ec::none ? 1 : 0;
-    counters_.bytes_got += code == ec::none ? total_bytes(what.reads[i].parts) : 0;
-    counters_.pages_missed += code == ec::not_found ? 1 : 0;
-    counters_.pages_corrupt += code == ec::corrupt_page ? 1 : 0;
-    if (code != ec::none && code != ec::not_found && code != ec::corrupt_page)
-      ++counters_.pages_failed;
-  }
+  for (auto i = size_t{0}; i < what.writes.size(); ++i)
+    note_written(outcome[i], total_bytes(what.writes[i].parts));
+  for (auto i = size_t{0}; i < what.reads.size(); ++i)
+    note_read(outcome[i], total_bytes(what.reads[i].parts));
+  if (!what.blocks)
+    return;
+  for (const auto& each : outcome)
+    if (is_load)
+      note_read(each, what.blocks->page_bytes());
+    else
+      note_written(each, what.blocks->page_bytes());
+}
+
+void hc_client::note_written(const result<void>& outcome, uint64_t bytes) {
+  counters_.pages_put += outcome ? 1 : 0;
+  counters_.bytes_put += outcome ? bytes : 0;
+  counters_.pages_failed += outcome ? 0 : 1;
+}
+
+void hc_client::note_read(const result<void>& outcome, uint64_t bytes) {
+  const auto code = outcome ? ec::none : outcome.error().code;
+  counters_.pages_got += code == ec::none ? 1 : 0;
+  counters_.bytes_got += code == ec::none ? bytes : 0;
+  counters_.pages_missed += code == ec::not_found ? 1 : 0;
+  counters_.pages_corrupt += code == ec::corrupt_page ? 1 : 0;
+  if (code != ec::none && code != ec::not_found && code != ec::corrupt_page)
+    ++counters_.pages_failed;
 }
 
 void hc_client::note_node(const error* failure) {

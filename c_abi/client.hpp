@@ -68,6 +68,12 @@ struct hc_client {
 
   void unpin(const hc_lease* lease);
 
+  /// Keeps an offload until forget(), or the end of this.
+  hc_offload* keep(std::unique_ptr<hc_offload> offload);
+
+  /// Ends an offload.
+  void forget(const hc_offload* offload);
+
   hicache::completions& done() noexcept { return done_; }
 
   const hicache::completions& done() const noexcept { return done_; }
@@ -93,6 +99,12 @@ private:
   /// Enters what became of a batch in the figures, and damaged pages in the log.
   void note(const batch& what, const std::vector<result<void>>& outcome);
 
+  /// Enters what became of a page that was to be read. Under the lock.
+  void note_read(const result<void>& outcome, uint64_t bytes);
+
+  /// The same of one that was to be stored.
+  void note_written(const result<void>& outcome, uint64_t bytes);
+
   /// Enters whether the node could be used.
   /// @param failure What it answered, or why it did not; null if all went well.
   void note_node(const hicache::error* failure);
@@ -113,6 +125,7 @@ private:
   std::deque<batch> queue_;
   bool is_closing_ = false;
   std::unordered_map<const hc_lease*, std::unique_ptr<hc_lease>> leases_;
+  std::unordered_map<const hc_offload*, std::unique_ptr<hc_offload>> offloads_;
   hc_counters counters_{};
   /// Why the node could not be used last; empty if it could.
   std::string trouble_;

@@ -100,6 +100,12 @@ result<hc_completion> completions::take(hc_ticket ticket, time_point deadline) {
   return done;
 }
 
+bool completions::has(hc_ticket ticket) const {
+  const auto guard = std::lock_guard{mutex_};
+  return open_.contains(ticket)
+         || std::ranges::find(done_, ticket, &hc_completion::ticket) != done_.end();
+}
+
 void completions::close() {
   auto guard = std::unique_lock{mutex_};
   is_closed_ = true;

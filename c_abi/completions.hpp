@@ -41,6 +41,9 @@ public:
   /// @returns unknown_id; deadline_exceeded; stopping
   result<hc_completion> take(hc_ticket ticket, time_point deadline);
 
+  /// Whether a call is open, or its completion waits to be taken.
+  bool has(hc_ticket ticket) const;
+
   /// Ends all waiting, and returns when nobody waits any more. Nothing is taken from now on.
   void close();
 

@@ -1,9 +1,10 @@
 // hicache for programs in C, and in what can call C: pages of bytes in the memory of this host's
 // hicache-node. docs/c-abi.md explains it; this header is the contract.
 //
-// Calls. hc_put, hc_get, hc_lookup, hc_prefetch, hc_pin and hc_remove take a batch of pages, return
-// at once with a ticket, and complete later: hc_event_fd() is readable as long as completions wait,
-// hc_poll() takes them, hc_wait() waits for one of them. Nothing else is called back but the log.
+// Calls. hc_put, hc_get, hc_lookup, hc_prefetch, hc_pin, hc_remove, hc_offload_store and
+// hc_offload_load take a batch of pages, return at once with a ticket, and complete later:
+// hc_event_fd() is readable as long as completions wait, hc_poll() takes them, hc_wait() waits for
+// one of them. Nothing else is called back but the log.
 //
 // Errors. What can fail returns an hc_code, 0 for success, and, where there is an hc_error*, tells
 // in a sentence what was wrong and what was expected. A program must take a code that it does not
@@ -135,7 +136,8 @@ typedef struct hc_call {
   void* user;
   /// NULL, or room for an hc_code of each page, which is there when the call has completed.
   int32_t* codes;
-  /// For hc_get: read these pages and no others, without asking the node; else NULL.
+  /// For hc_get and hc_offload_load: read these pages and no others, without asking the node; else
+  /// NULL.
   hc_lease* lease;
 } hc_call;
 
@@ -250,11 +252,11 @@ const char* hc_code_sentence(int32_t code);
 int32_t hc_open(const char* config_json, const hc_options* options, hc_client** client,
                 hc_error* error);
 
-/// Closes a client, and ends its leases. Calls that are open end: those that have not begun do not,
-/// and those that wait for the node wait no more. When this has returned, no memory of the caller
-/// is used any more, and completions that were not taken are lost. Threads that wait in hc_poll()
-/// or hc_wait() get HC_STOPPING; no other call may be under way. Waits for batches that are being
-/// copied.
+/// Closes a client, and ends its leases and offloads. Calls that are open end: those that have not
+/// begun do not, and those that wait for the node wait no more. When this has returned, no memory
+/// of the caller is used any more, and completions that were not taken are lost. Threads that wait
+/// in hc_poll() or hc_wait() get HC_STOPPING; no other call may be under way. Waits for batches
+/// that are being copied.
 int32_t hc_close(hc_client* client);
 
 /// Connects to the node, for those who want to know early. Waits up to that time.
@@ -333,6 +335,91 @@ int32_t hc_stats(const hc_client* client, hc_counters* counters);
 /// @pre state->size is set
 int32_t hc_node_status(hc_client* client, uint32_t timeout_ms, hc_node_state* state,
                        hc_error* error);
+
+// Offload: an engine keeps its blocks and their table; hicache copies blocks between the engine's
+// memory and the node. Any thread, as for the calls above.
+
+/// Devices of hc_layout: this, or the number of a CUDA device.
+enum hc_device { HC_HOST = -1 };
+
+/// In place of a block's number in a page of hc_offload_load: this block is not wanted.
+#define HC_NO_BLOCK UINT32_MAX
+
+/// Blocks of an engine, with their tensors.
+typedef struct hc_offload hc_offload;
+
+/// What one layer keeps in the blocks, or a part of it: the keys, the values.
+typedef struct hc_tensor {
+  /// Of block 0.
+  void* data;
+  /// How many there are.
+  uint64_t blocks;
+  /// From the first byte of a block to that of the next.
+  uint64_t stride;
+  /// Of a block; what is between it and the next is left alone.
+  uint64_t block_bytes;
+  /// The layers from 0 on, in order; each has one tensor or several.
+  uint64_t layer;
+  uint64_t reserved[2];
+} hc_tensor;
+
+/// An engine's blocks. A block has a piece in each tensor. The bytes of a page are those of its
+/// blocks' pieces: layer by layer, tensor by tensor, block by block. So what makes these differ has
+/// to be in the namespace of the client.
+typedef struct hc_layout {
+  size_t size;
+  /// HC_HOST or the number of a CUDA device.
+  int32_t device;
+  uint32_t blocks_per_page;
+  /// Not used after the call has returned; the memory that they name is, until hc_offload_close().
+  const hc_tensor* tensors;
+  size_t tensor_count;
+} hc_layout;
+
+/// One page of hc_offload_store or hc_offload_load.
+typedef struct hc_offload_page {
+  hc_key key;
+  /// As in hc_page, for hc_offload_store.
+  hc_key parent;
+  /// As many as a page has. The array is not used after the call has returned.
+  const uint32_t* blocks;
+  uint64_t reserved[2];
+} hc_offload_page;
+
+/// Opens an offload: checks the layout. Nothing is copied.
+/// @param offload Set on success; closed by hc_offload_close(), or with the client.
+/// @returns HC_UNSUPPORTED if this library cannot copy blocks of that device
+int32_t hc_offload_open(hc_client* client, const hc_layout* layout, hc_offload** offload,
+                        hc_error* error);
+
+/// Closes an offload. Waits for its open calls. When this has returned, the engine's memory is not
+/// used any more. No other call with this offload may be under way.
+int32_t hc_offload_close(hc_offload* offload);
+
+/// How long a page of this layout is. 0 if there is no such offload.
+uint64_t hc_offload_page_bytes(const hc_offload* offload);
+
+/// Stores blocks as pages: hc_put, with all that it says. They must not change until the call has
+/// completed.
+/// @param event NULL, or a cudaEvent_t after which the blocks are complete, recorded before. The
+/// copies wait for it, not the caller. NULL for HC_HOST.
+int32_t hc_offload_store(hc_offload* offload, const hc_offload_page* pages, size_t count,
+                         const hc_call* call, void* event, hc_ticket* ticket, hc_error* error);
+
+/// Loads pages into blocks: first all bytes of all pages are verified, then they are copied layer
+/// by layer. Pages as for hc_get, HC_INVALID_ARGUMENT if the page's length is not that of the
+/// layout. The blocks of a page that is not HC_OK stay as they are, unless `error` says that the
+/// lease was over: then they hold unspecified bytes.
+int32_t hc_offload_load(hc_offload* offload, const hc_offload_page* pages, size_t count,
+                        const hc_call* call, hc_ticket* ticket, hc_error* error);
+
+/// Waits up to that time until a layer of all pages of a load is in their blocks, so that an engine
+/// can compute with it while the next ones are copied.
+/// @returns HC_DEADLINE_EXCEEDED if it is not there yet; HC_NOT_FOUND if a page of the load failed,
+/// so that the layer will never be there for all of them: the completion says more; HC_UNKNOWN_ID
+/// if this is no load of this offload whose completion was not taken; HC_INVALID_ARGUMENT
+int32_t hc_offload_wait_layer(hc_offload* offload, hc_ticket ticket, uint32_t layer,
+                              uint32_t timeout_ms);
 
 #ifdef __cplusplus
 }

@@ -14,6 +14,8 @@ ABI_VERSION = 1
 
 CHAIN = 1
 IN_PLACE = 2
+HOST = -1
+NO_BLOCK = 2**32 - 1
 
 
 class Error(Structure):
@@ -66,6 +68,19 @@ class Options(Structure):
     _fields_ = [("size", c_size_t), ("log", LOG), ("log_user", c_void_p)]
 
 
+class Tensor(Structure):
+    _fields_ = [("data", c_void_p), ("blocks", c_uint64), ("stride", c_uint64), ("block_bytes", c_uint64), ("layer", c_uint64),
+                ("reserved", c_uint64 * 2)]
+
+
+class Layout(Structure):
+    _fields_ = [("size", c_size_t), ("device", c_int32), ("blocks_per_page", c_uint32), ("tensors", c_void_p), ("tensor_count", c_size_t)]
+
+
+class OffloadPage(Structure):
+    _fields_ = [("key", c_uint8 * 32), ("parent", c_uint8 * 32), ("blocks", c_void_p), ("reserved", c_uint64 * 2)]
+
+
 # Pointers to memory that is packed elsewhere are plain numbers (c_void_p): ctypes converts those fastest.
 _BATCH = [c_void_p, c_void_p, c_size_t, POINTER(Call), POINTER(c_uint64), POINTER(Error)]
 
@@ -91,6 +106,12 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "hc_wait": (c_int32, [c_void_p, c_uint64, c_uint32, POINTER(Completion)]),
     "hc_stats": (c_int32, [c_void_p, POINTER(Counters)]),
     "hc_node_status": (c_int32, [c_void_p, c_uint32, POINTER(NodeState), POINTER(Error)]),
+    "hc_offload_open": (c_int32, [c_void_p, POINTER(Layout), POINTER(c_void_p), POINTER(Error)]),
+    "hc_offload_close": (c_int32, [c_void_p]),
+    "hc_offload_page_bytes": (c_uint64, [c_void_p]),
+    "hc_offload_store": (c_int32, [*_BATCH[:4], c_void_p, *_BATCH[4:]]),
+    "hc_offload_load": (c_int32, _BATCH),
+    "hc_offload_wait_layer": (c_int32, [c_void_p, c_uint64, c_uint32, c_uint32]),
 }
 
 

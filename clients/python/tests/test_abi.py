@@ -10,7 +10,8 @@ from hicache import _abi
 LIST = pathlib.Path(__file__).resolve().parents[3] / "tests/c_abi/abi.txt"
 
 STRUCTS = {"hc_error": _abi.Error, "hc_part": _abi.Part, "hc_page": _abi.Page, "hc_call": _abi.Call, "hc_completion": _abi.Completion,
-           "hc_leased_page": _abi.LeasedPage, "hc_counters": _abi.Counters, "hc_node_state": _abi.NodeState, "hc_options": _abi.Options}
+           "hc_leased_page": _abi.LeasedPage, "hc_counters": _abi.Counters, "hc_node_state": _abi.NodeState, "hc_options": _abi.Options, "hc_tensor": _abi.Tensor,
+           "hc_layout": _abi.Layout, "hc_offload_page": _abi.OffloadPage}
 
 
 def listed():
@@ -18,7 +19,7 @@ def listed():
 
 
 def test_structs_have_the_sizes_and_offsets_of_the_list():
-    expected = [line for line in listed() if re.match(r"hc_\w+(\.\w+)? ", line) and not line.startswith(("hc_code ", "hc_flag ", "hc_level "))
+    expected = [line for line in listed() if re.match(r"hc_\w+(\.\w+)? ", line) and not line.startswith(("hc_code ", "hc_flag ", "hc_level ", "hc_device "))
                 and not line.startswith("hc_key")]
     seen = []
     for name, struct in STRUCTS.items():
@@ -30,7 +31,7 @@ def test_structs_have_the_sizes_and_offsets_of_the_list():
 def test_codes_are_those_of_the_list():
     expected = {name: int(value) for name, value in re.findall(r"^hc_code HC_(\w+) (\d+)$", LIST.read_text(), re.MULTILINE)}
     assert {code.name: int(code) for code in hicache.Code} == expected
-    assert (_abi.CHAIN, _abi.IN_PLACE) == (1, 2)
+    assert (_abi.CHAIN, _abi.IN_PLACE, _abi.HOST) == (1, 2, -1)
 
 
 def test_all_functions_of_the_list_are_bound():

@@ -1,0 +1,140 @@
+#include "c_abi/block_table.hpp"
+
+#include "base/limits.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <string>
+
+namespace hicache {
+
+namespace {
+
+/// Of a page, which a call keeps for each.
+constexpr auto most_blocks_per_page = uint32_t{65536};
+
+/// More than the tensors of any model.
+constexpr auto most_tensors = size_t{65536};
+
+tl::unexpected<error> wrong(const std::string& what) {
+  return fail(ec::invalid_argument, "layout: " + what);
+}
+
+result<void> check_tensor(const hc_tensor& made) {
+  if (std::ranges::any_of(made.reserved, [](uint64_t x) { return x != 0; }))
+    return fail(ec::unsupported, "reserved: expected 0");
+  if (made.data == nullptr)
+    return fail(ec::invalid_argument, "data: NULL; expected where block 0 is");
+  if (made.blocks == 0 || made.blocks > HC_NO_BLOCK)
+    return fail(ec::invalid_argument, "blocks: " + std::to_string(made.blocks) + "; expected 1 to "
+                                        + std::to_string(HC_NO_BLOCK));
+  if (made.block_bytes == 0 || made.block_bytes > limits::page_bytes)
+    return fail(ec::invalid_argument, "block_bytes: " + std::to_string(made.block_bytes)
+                                        + "; expected 1 to " + std::to_string(limits::page_bytes));
+  if (made.stride < made.block_bytes)
+    return fail(ec::invalid_argument, "stride: " + std::to_string(made.stride)
+                                        + "; expected the bytes of a block, "
+                                        + std::to_string(made.block_bytes) + ", or more");
+  const auto room = std::numeric_limits<uintptr_t>::max() - reinterpret_cast<uintptr_t>(made.data);
+  if (made.stride > room / made.blocks)
+    return fail(ec::invalid_argument, "stride: " + std::to_string(made.stride)
+                                        + "; the last block would be beyond all memory");
+  return {};
+}
+
+} // namespace
+
+result<block_table> block_table::of(const hc_layout& layout) {
+  if (layout.device != HC_HOST)
+    return fail(ec::unsupported, "layout: device: " + std::to_string(layout.device)
+                                   + "; expected HC_HOST: this library copies no other memory");
+  if (layout.blocks_per_page == 0 || layout.blocks_per_page > most_blocks_per_page)
+    return wrong("blocks_per_page: " + std::to_string(layout.blocks_per_page) + "; expected 1 to "
+                 + std::to_string(most_blocks_per_page));
+  if (layout.tensors == nullptr || layout.tensor_count == 0 || layout.tensor_count > most_tensors)
+    return wrong("tensors: expected 1 to " + std::to_string(most_tensors) + " of them");
+  auto table = block_table{};
+  table.blocks_per_page_ = layout.blocks_per_page;
+  table.block_count_ = HC_NO_BLOCK;
+  for (const auto& made : std::span{layout.tensors, layout.tensor_count})
+    if (auto added = table.add(made); !added)
+      return fail(added.error().code, "layout: tensor " + std::to_string(table.tensors_.size())
+                                        + ": " + added.error().detail);
+  return table;
+}
+
+result<void> block_table::add(const hc_tensor& made) {
+  if (auto checked = check_tensor(made); !checked)
+    return checked;
+  if (layers_.empty())
+    layers_.push_back({});
+  const auto next = layers_.size() - 1;
+  const auto is_first = made.layer == next;
+  if (!is_first && (next == 0 || made.layer != next - 1))
+    return fail(ec::invalid_argument, "layer: " + std::to_string(made.layer) + "; expected "
+                                        + (next == 0 ? "" : std::to_string(next - 1) + " or ")
+                                        + std::to_string(next));
+  const auto bytes = made.block_bytes * blocks_per_page_;
+  if (page_bytes() + bytes > limits::page_bytes)
+    return fail(ec::invalid_argument,
+                "a page has more than " + std::to_string(limits::page_bytes) + " bytes with it");
+  if (is_first)
+    layers_.push_back(layers_.back());
+  tensors_.push_back({static_cast<std::byte*>(made.data), made.stride, made.block_bytes});
+  layers_.back().tensor = tensors_.size();
+  layers_.back().offset += bytes;
+  block_count_ = std::min(block_count_, made.blocks);
+  return {};
+}
+
+result<void> block_table::check(std::span<const uint32_t> blocks, block_gaps gaps) const {
+  for (const auto number : blocks) {
+    if (number == HC_NO_BLOCK && gaps == block_gaps::refused)
+      return fail(ec::invalid_argument, "blocks: one is left out, but a page is stored whole");
+    if (number != HC_NO_BLOCK && number >= block_count_)
+      return fail(ec::invalid_argument, "blocks: " + std::to_string(number) + "; there are "
+                                          + std::to_string(block_count_));
+  }
+  return {};
+}
+
+template <class Visit>
+void block_table::for_each_piece(std::span<const tensor> tensors, std::span<const uint32_t> blocks,
+                                 Visit visit) const {
+  auto offset = uint64_t{0};
+  for (const auto& each : tensors) {
+    for (auto i = size_t{0}; i < blocks.size();) {
+      auto count = size_t{1};
+      while (each.stride == each.block_bytes && i + count < blocks.size()
+             && blocks[i] != HC_NO_BLOCK && blocks[i + count] != HC_NO_BLOCK
+             && blocks[i + count] == blocks[i] + count)
+        ++count;
+      if (blocks[i] != HC_NO_BLOCK)
+        visit(each.data + blocks[i] * each.stride, count * each.block_bytes, offset);
+      offset += count * each.block_bytes;
+      i += count;
+    }
+  }
+}
+
+std::vector<std::span<const std::byte>> block_table::parts(std::span<const uint32_t> blocks) const {
+  auto all = std::vector<std::span<const std::byte>>{};
+  all.reserve(tensors_.size());
+  for_each_piece(tensors_, blocks, [&](std::byte* address, uint64_t bytes, uint64_t) {
+    all.emplace_back(address, bytes);
+  });
+  return all;
+}
+
+void block_table::copy_layer(uint32_t layer, std::span<const std::byte> page,
+                             std::span<const uint32_t> blocks) const {
+  const auto [first, offset] = layers_[layer];
+  const auto tensors = std::span{tensors_}.subspan(first, layers_[layer + 1].tensor - first);
+  const auto* from = page.data() + offset;
+  for_each_piece(tensors, blocks, [&](std::byte* address, uint64_t bytes, uint64_t at) {
+    std::memcpy(address, from + at, bytes);
+  });
+}
+
+} // namespace hicache

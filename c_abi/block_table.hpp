@@ -1,0 +1,77 @@
+#pragma once
+
+#include "base/error.hpp"
+#include "hicache.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace hicache {
+
+/// Whether a page may lack blocks.
+enum class block_gaps : uint8_t { allowed, refused };
+
+/// Blocks in the memory of an engine, and how pages are made of them. A value; owns no memory.
+class block_table {
+public:
+  /// @returns invalid_argument or unsupported, with a sentence
+  static result<block_table> of(const hc_layout& layout);
+
+  uint64_t page_bytes() const noexcept { return layers_.back().offset; }
+
+  uint32_t blocks_per_page() const noexcept { return blocks_per_page_; }
+
+  uint32_t layers() const noexcept { return static_cast<uint32_t>(layers_.size() - 1); }
+
+  /// Of one page.
+  uint64_t layer_bytes(uint32_t layer) const noexcept {
+    return layers_[layer + 1].offset - layers_[layer].offset;
+  }
+
+  /// Whether there are such blocks.
+  /// @returns invalid_argument with a sentence
+  result<void> check(std::span<const uint32_t> blocks, block_gaps gaps) const;
+
+  /// The memory of a page, in the order of its bytes.
+  /// @pre check(blocks, block_gaps::refused)
+  std::vector<std::span<const std::byte>> parts(std::span<const uint32_t> blocks) const;
+
+  /// Copies a layer of a page to its blocks.
+  /// @pre check(blocks, block_gaps::allowed); page has page_bytes()
+  void copy_layer(uint32_t layer, std::span<const std::byte> page,
+                  std::span<const uint32_t> blocks) const;
+
+private:
+  struct tensor {
+    std::byte* data = nullptr;
+    uint64_t stride = 0;
+    uint64_t block_bytes = 0;
+  };
+
+  /// Where a layer begins: among the tensors, and in a page.
+  struct layer_start {
+    size_t tensor = 0;
+    uint64_t offset = 0;
+  };
+
+  block_table() = default;
+
+  /// Calls visit(address, bytes, offset from the first byte of these tensors in a page) for each
+  /// piece, neighbours as one.
+  template <class Visit>
+  void for_each_piece(std::span<const tensor> tensors, std::span<const uint32_t> blocks,
+                      Visit visit) const;
+
+  result<void> add(const hc_tensor& made);
+
+  std::vector<tensor> tensors_;
+  /// And the end.
+  std::vector<layer_start> layers_;
+  uint32_t blocks_per_page_ = 0;
+  /// Blocks that all tensors have.
+  uint64_t block_count_ = 0;
+};
+
+} // namespace hicache

@@ -1,0 +1,169 @@
+// The calls of hicache.h for engines that keep their blocks: they check what they are given, and
+// have the client's threads do the rest.
+
+#include "c_abi/offload.hpp"
+
+#include "c_abi/client.hpp"
+#include "c_abi/guarded.hpp"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+using namespace hicache;
+
+hc_offload::hc_offload(hc_client& of, block_table table)
+  : client(of), memory_(std::make_shared<block_memory>(std::move(table))) {}
+
+result<hc_ticket> hc_offload::submit(batch what, std::span<const hc_offload_page> pages) {
+  const auto is_load = what.what == batch::kind::load;
+  auto parents = std::vector<page_key>{};
+  auto blocks = std::vector<uint32_t>{};
+  for (const auto& page : pages) {
+    if (!is_load)
+      parents.push_back(key_of(page.parent));
+    blocks.insert(blocks.end(), page.blocks, page.blocks + table().blocks_per_page());
+  }
+  const auto progress = is_load ? std::make_shared<load_progress>() : nullptr;
+  what.blocks
+    = std::make_shared<block_copy>(memory_, std::move(parents), std::move(blocks), progress);
+  const auto guard = std::lock_guard{mutex_};
+  if (loads_.size() >= most_loads_) {
+    std::erase_if(loads_, [this](const auto& load) { return !client.done().has(load.first); });
+    most_loads_ = std::max(most_loads_, 2 * loads_.size());
+  }
+  auto ticket = client.submit(std::move(what));
+  if (ticket && is_load)
+    loads_.emplace(*ticket, progress);
+  return ticket;
+}
+
+result<void> hc_offload::wait(hc_ticket ticket, uint32_t layer, time_point deadline) {
+  auto progress = std::shared_ptr<load_progress>{};
+  {
+    const auto guard = std::lock_guard{mutex_};
+    const auto at = loads_.find(ticket);
+    if (at == loads_.end() || !client.done().has(ticket))
+      return fail(ec::unknown_id);
+    progress = at->second;
+  }
+  return progress->wait(layer, deadline);
+}
+
+namespace {
+
+/// As guarded(), for an offload.
+template <class Body>
+int32_t guarded_offload(const hc_offload* offload, hc_error* to, Body body) noexcept {
+  if (offload == nullptr)
+    return refuse("offload: NULL; expected one that hc_offload_open opened", to);
+  return guarded(&offload->client, to, body);
+}
+
+result<void> check(const block_table& table, std::span<const hc_offload_page> pages,
+                   block_gaps gaps) {
+  for (auto i = size_t{0}; i < pages.size(); ++i) {
+    const auto name = "page " + std::to_string(i) + ": ";
+    if (std::ranges::any_of(pages[i].reserved, [](uint64_t x) { return x != 0; }))
+      return fail(ec::unsupported, name + "reserved: expected 0");
+    if (pages[i].blocks == nullptr)
+      return fail(ec::invalid_argument, name + "blocks: NULL");
+    const auto checked = table.check({pages[i].blocks, table.blocks_per_page()}, gaps);
+    if (!checked)
+      return fail(checked.error().code, name + checked.error().detail);
+  }
+  return {};
+}
+
+/// Begins a call.
+int32_t submit(hc_offload* offload, batch::kind what, const hc_offload_page* pages, size_t count,
+               const hc_call* call, hc_ticket* ticket, hc_error* to) noexcept {
+  return guarded_offload(offload, to, [&]() -> result<void> {
+    if ((pages == nullptr && count > 0) || ticket == nullptr)
+      return fail(ec::invalid_argument,
+                  ticket == nullptr ? "ticket: NULL" : "pages: NULL, though there are some");
+    if (auto checked = check_page_count(count); !checked)
+      return checked;
+    const auto how = taken(call, "call");
+    if (!how)
+      return tl::unexpected{how.error()};
+    const auto given = std::span{pages, count};
+    auto keys = std::vector<hc_key>{};
+    std::ranges::transform(given, std::back_inserter(keys), &hc_offload_page::key);
+    auto& client = offload->client;
+    auto work = make_batch(what, keys, *how, client.now());
+    if (!work)
+      return tl::unexpected{work.error()};
+    const auto gaps = what == batch::kind::load ? block_gaps::allowed : block_gaps::refused;
+    if (auto checked = check(offload->table(), given, gaps); !checked)
+      return checked;
+    if (how->lease != nullptr) {
+      auto from = client.pages_of(how->lease);
+      if (!from)
+        return tl::unexpected{from.error()};
+      work->from = std::move(*from);
+    }
+    const auto submitted = offload->submit(std::move(*work), given);
+    if (!submitted)
+      return tl::unexpected{submitted.error()};
+    *ticket = *submitted;
+    return {};
+  });
+}
+
+} // namespace
+
+extern "C" {
+
+int32_t hc_offload_open(hc_client* client, const hc_layout* layout, hc_offload** offload,
+                        hc_error* error) {
+  return guarded(client, error, [&]() -> result<void> {
+    if (offload == nullptr)
+      return fail(ec::invalid_argument, "offload: NULL; expected where the offload is put");
+    *offload = nullptr;
+    const auto how = taken(layout, "layout");
+    if (!how)
+      return tl::unexpected{how.error()};
+    auto table = block_table::of(*how);
+    if (!table)
+      return tl::unexpected{table.error()};
+    *offload = client->keep(std::make_unique<hc_offload>(*client, std::move(*table)));
+    return {};
+  });
+}
+
+int32_t hc_offload_close(hc_offload* offload) {
+  return guarded_offload(offload, nullptr, [&]() -> result<void> {
+    offload->close();
+    offload->client.forget(offload);
+    return {};
+  });
+}
+
+uint64_t hc_offload_page_bytes(const hc_offload* offload) {
+  return offload != nullptr ? offload->table().page_bytes() : 0;
+}
+
+int32_t hc_offload_store(hc_offload* offload, const hc_offload_page* pages, size_t count,
+                         const hc_call* call, void* event, hc_ticket* ticket, hc_error* error) {
+  if (event != nullptr)
+    return refuse("event: expected NULL, since blocks in host memory have no events", error);
+  return submit(offload, batch::kind::store, pages, count, call, ticket, error);
+}
+
+int32_t hc_offload_load(hc_offload* offload, const hc_offload_page* pages, size_t count,
+                        const hc_call* call, hc_ticket* ticket, hc_error* error) {
+  return submit(offload, batch::kind::load, pages, count, call, ticket, error);
+}
+
+int32_t hc_offload_wait_layer(hc_offload* offload, hc_ticket ticket, uint32_t layer,
+                              uint32_t timeout_ms) {
+  return guarded_offload(offload, nullptr, [&]() -> result<void> {
+    if (layer >= offload->table().layers())
+      return fail(ec::invalid_argument);
+    return offload->wait(ticket, layer, deadline_after(offload->client.now(), timeout_ms));
+  });
+}
+
+} // extern "C"

@@ -1,0 +1,40 @@
+#pragma once
+
+#include "base/clock.hpp"
+#include "base/error.hpp"
+#include "c_abi/batch.hpp"
+#include "c_abi/block_copy.hpp"
+#include "c_abi/block_table.hpp"
+#include "hicache.h"
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+
+/// An offload of the C ABI. Any thread.
+struct hc_offload {
+  hc_offload(hc_client& of, hicache::block_table table);
+
+  const hicache::block_table& table() const noexcept { return memory_->table(); }
+
+  /// Has a batch of this done.
+  hicache::result<hc_ticket> submit(hicache::batch what, std::span<const hc_offload_page> pages);
+
+  /// @returns unknown_id, and as load_progress::wait()
+  hicache::result<void> wait(hc_ticket ticket, uint32_t layer, hicache::time_point deadline);
+
+  /// As hc_offload_close says.
+  void close() { memory_->wait_for_users(); }
+
+  hc_client& client;
+
+private:
+  const std::shared_ptr<hicache::block_memory> memory_;
+  std::mutex mutex_; // Guards what follows.
+  /// Of loads whose completions were not taken, and some more.
+  std::map<hc_ticket, std::shared_ptr<hicache::load_progress>> loads_;
+  /// When there are so many, it is time to look which are not needed.
+  size_t most_loads_ = 64;
+};
