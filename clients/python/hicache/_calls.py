@@ -173,6 +173,8 @@ class Call:
         self._store = store
         self._codes = codes
         self._parts = parts
+        # What it copies, kept as long as it may.
+        self._offload: Any = None
         self._ticket = 0
         self._completion = _abi.Completion()
         self._is_awaited = False

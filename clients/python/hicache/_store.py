@@ -33,7 +33,7 @@ Timeout = float | None | EllipsisType
 
 _LONGEST_MS = 3_600_000
 # A thread that waits in the library looks up this often: for signals, and whether the store is being closed.
-_SLICE_MS = 100
+SLICE_MS = 100
 _COMPLETIONS = 64
 
 _LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
@@ -43,6 +43,14 @@ _in_log = threading.local()
 # What finalizers had to put off for that reason.
 _put_off: collections.deque[Callable[[], None]] = collections.deque()
 _stores: weakref.WeakSet[Store] = weakref.WeakSet()
+
+
+def put_off(final: Callable[[], None]) -> None:
+    """Does what a finalizer has to do: later, if the library must not be called now."""
+    if getattr(_in_log, "is_active", False):
+        _put_off.append(final)
+    else:
+        final()
 
 
 @_abi.LOG
@@ -146,8 +154,7 @@ class Store:
         @param parent The page before the first one.
         """
         packed = self.names(keys).packed
-        first = self.names([parent]).packed if parent is not None else bytes(32)
-        parents = (first + packed[:-32] if chain else first * (len(packed) // 32)) if packed else b""
+        parents = self._parents(packed, chain, parent)
         return self._start_pages(self._library.hc_put, packed, parents, Parts(pages, len(packed) // 32, False), timeout)
 
     def start_get(self, keys: Sequence[KeyLike], pages: Sequence[Any] | Pointers, *, lease: Lease | None = None,
@@ -158,9 +165,7 @@ class Store:
         @param lease Read these pages and no others, without asking the node.
         """
         packed = self.names(keys).packed
-        pin = lease._pin if lease is not None else None
-        if lease is not None and pin is None:
-            raise error_of(Code.UNKNOWN_ID, "lease: it is over, or nothing was pinned")
+        pin = self._pin_of(lease)
         parts = Parts(pages, len(packed) // 32, True)
         call = self._start_pages(self._library.hc_get, packed, bytes(len(packed)), parts, timeout, pin.handle if pin else None)
         return call
@@ -243,7 +248,7 @@ class Store:
         end = time.monotonic() + milliseconds(timeout) / 1000
         while True:
             left_ms = max(math.ceil((end - time.monotonic()) * 1000), 0)
-            taken = self._take(min(left_ms, _SLICE_MS))
+            taken = self._take(min(left_ms, SLICE_MS))
             if taken or left_ms == 0:
                 return taken
 
@@ -287,10 +292,7 @@ class Store:
         if getattr(self, "_handle", None) is None or os.getpid() != self._process:
             return
         warnings.warn(f"a hicache.Store of {self.socket} was not closed", ResourceWarning, source=self)
-        if getattr(_in_log, "is_active", False):
-            _put_off.append(self.close)
-        else:
-            self.close()
+        put_off(self.close)
 
     def __reduce__(self):
         raise TypeError("a Store cannot be pickled: it is a connection of this process; open one in the other process")
@@ -319,6 +321,19 @@ class Store:
 
     def _milliseconds(self, timeout: Timeout) -> int:
         return self._timeout_ms if timeout is ... else milliseconds(timeout)
+
+    def _parents(self, packed: bytes, chain: bool, parent: KeyLike | None) -> bytes:
+        """Of each of these keys the page before it."""
+        first = self.names([parent]).packed if parent is not None else bytes(32)
+        return (first + packed[:-32] if chain else first * (len(packed) // 32)) if packed else b""
+
+    @staticmethod
+    def _pin_of(lease: Lease | None) -> Any:
+        """What a call has to read from, if it has to."""
+        pin = lease._pin if lease is not None else None
+        if lease is not None and pin is None:
+            raise error_of(Code.UNKNOWN_ID, "lease: it is over, or nothing was pinned")
+        return pin
 
     def _start_keys(self, function: Any, keys: Sequence[KeyLike], timeout: Timeout, flags: int = 0, kind: type = Call) -> Any:
         packed = self.names(keys).packed
@@ -378,7 +393,7 @@ class Store:
             while not call.done:
                 if not is_first or self._is_closing or not self._wait_first(call):
                     with self._changed:
-                        self._changed.wait_for(lambda: call.done, _SLICE_MS / 1000)
+                        self._changed.wait_for(lambda: call.done, SLICE_MS / 1000)
         finally:
             if is_first:
                 call._is_awaited = False
@@ -388,7 +403,7 @@ class Store:
         try:
             with self._using as handle:
                 # It is there already if a signal's handler raised just when it had come.
-                code = 0 if call._completion.ticket else self._library.hc_wait(handle, call._ticket, _SLICE_MS, call._completion)
+                code = 0 if call._completion.ticket else self._library.hc_wait(handle, call._ticket, SLICE_MS, call._completion)
                 if code == 0:
                     self._finish(call._completion)
         except Error as trouble:
@@ -436,9 +451,9 @@ class Store:
         """Nobody refers to a lease any more. Called by a finalizer, so anywhere."""
         if os.getpid() != self._process:
             return
-        if getattr(_in_log, "is_active", False):
-            _put_off.append(lambda: self._end_pin(handle))
-            return
+        put_off(lambda: self._unpin(handle))
+
+    def _unpin(self, handle: int) -> None:
         self._library.hc_unpin(handle)
         with self._changed:
             self._pins -= 1
