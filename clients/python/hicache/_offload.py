@@ -9,7 +9,6 @@ import math
 import os
 import struct
 import time
-import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -156,8 +155,6 @@ class Offload:
     def __del__(self) -> None:
         if getattr(self, "_handle", None) is None or self._is_closed or os.getpid() != self._process:
             return
-        if not self._store.is_closed:
-            warnings.warn(f"a hicache.Offload of {self._store!r} was not closed", ResourceWarning, source=self)
         put_off(self.close)
 
     def __reduce__(self):

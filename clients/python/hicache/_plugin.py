@@ -7,10 +7,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hicache._buffers import Pointers, wrong
+from hicache._buffers import wrong
 from hicache._calls import AnyResult, Call, Keys
 from hicache._errors import Error
-from hicache._store import Store
 
 #: Bytes of one batch at the node. Four of them are copied at a time ("threads"), which stays below a client's share, an eighth, of a node of 128 MiB.
 BATCH_BYTES = 2 << 20
@@ -67,20 +66,17 @@ class Transfer:
         self._trouble = trouble
         self._calls: list[tuple[int, Call | None]] = []
 
-    def begin(self, start: Callable[[Keys, Pointers], Call], names: Keys, addresses: Sequence[int], lengths: list[int]) -> None:
+    def begin(self, start: Callable[[Keys, Any], Call], names: Keys, memory: Sequence[Any], page_bytes: int) -> None:
         """Begins to copy pages.
 
-        @param addresses Of all pieces, page by page.
-        @param lengths Of the pieces of one page.
+        @param memory Of each page what `start` takes.
         """
-        pieces, page = len(lengths), sum(lengths)
-        step = min(max(BATCH_BYTES // max(page, 1), 1), MOST_KEYS)
+        step = min(max(BATCH_BYTES // max(page_bytes, 1), 1), MOST_KEYS)
         for first in range(0, len(names), step):
             part = names[first:first + step]
-            memory = Pointers(addresses[first * pieces:(first + step) * pieces], lengths * len(part))
             try:
-                self._calls.append((len(part), start(part, memory)))
-                self.bytes += page * len(part)
+                self._calls.append((len(part), start(part, memory[first:first + step])))
+                self.bytes += page_bytes * len(part)
             except Error as error:
                 self._trouble.tell(error)
                 self.miss(len(part))
@@ -105,12 +101,15 @@ class Transfer:
             return [False] * pages
 
 
-def putter(store: Store, parent: bytes | None) -> Callable[[Keys, Pointers], Call]:
-    """Puts pages as a chain, behind a page that is there already, so that the node evicts none before those that follow it."""
+def putter(start_put: Callable[..., Call], parent: bytes | None) -> Callable[[Keys, Any], Call]:
+    """Puts pages as a chain, behind a page that is there already, so that the node evicts none before those that follow it.
+
+    @param start_put Of a Store, or start_store of an Offload.
+    """
     before: list[Any] = [parent]
 
-    def start(names: Keys, memory: Pointers) -> Call:
-        call = store.start_put(names, memory, chain=True, parent=before[-1])
+    def start(names: Keys, memory: Any) -> Call:
+        call = start_put(names, memory, chain=True, parent=before[-1])
         before[:] = [names[-1]]
         return call
 

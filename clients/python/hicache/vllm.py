@@ -23,7 +23,6 @@ from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-import numpy
 import vllm
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
 from vllm.logger import init_logger
@@ -33,9 +32,10 @@ from vllm.v1.kv_offload.base import (GPULoadStoreSpec, LoadStoreSpec, Locality, 
                                      OffloadingSpec, OffloadingWorker, PrepareStoreOutput, RequestOffloadingContext, TransferResult,
                                      get_offload_group_idx, make_offload_key)
 
-from hicache._buffers import address_of, wrong
+from hicache._buffers import wrong
 from hicache._calls import Lease
 from hicache._errors import Code, Error, error_of
+from hicache._offload import Offload, Tensor
 from hicache._plugin import MOST_CALLS, MOST_KEYS, Transfer, Trouble, putter, own_settings
 from hicache._store import Store
 
@@ -45,6 +45,8 @@ logger = init_logger(f"vllm.{__name__}")
 _TESTED = ("0.32",)
 # Where the connector tells the spec what a spec is not told.
 _TOLD = "hicache"
+# How a worker puts pages together; pages of another one are never read.
+_PAGE_VERSION = 2
 # Look-ups that wait for the node at a time: one that waits for other hosts does not hold up the others.
 _SEARCHES = 4
 # A request that waits longer for room in the engine has its pages looked up, and pinned, again.
@@ -132,7 +134,7 @@ class HicacheOffloadingSpec(OffloadingSpec):
             raise wrong('kv-transfer-config: expected "kv_connector": "HicacheConnector" with "kv_connector_module_path": "hicache.vllm": vLLM\'s own '
                         "connector ends the engine when a page is lost")
         settings = own_settings(config.extra_config, "kv_connector_extra_config")
-        self._namespace = namespace_of(config, told["identity"], settings.pop("namespace", ""))
+        self._namespace = namespace_of(config, {**told["identity"], "pages": _PAGE_VERSION}, settings.pop("namespace", ""))
         self._prefix_groups = told["prefix_groups"]
         self._settings = settings
 
@@ -385,8 +387,6 @@ class _Job(Transfer):
         self.number = number
         self.pages = pages
         self.is_load = is_load
-        # What a page has that the engine does not want goes here.
-        self.scratch: list[bytearray] = []
 
 
 class Worker(OffloadingWorker):
@@ -401,21 +401,16 @@ class Worker(OffloadingWorker):
         self._jobs: dict[int, _Job] = {}
         self._failed: set[str] = set()
         self._trouble = Trouble(logger)
-        # Each address of a block is `first + number * stride`, for each tensor of a group that has a piece of it.
         self._kept = [tensor.tensor for tensor in kv_caches.tensors]
         for tensor in self._kept:
             if tensor.device.type != "cpu":
                 raise error_of(Code.UNSUPPORTED, f"the engine's blocks are on {tensor.device}, and HicacheConnector copies blocks in host memory "
                                "alone; use vLLM's OffloadingConnector with its TieringOffloadingSpec, and HicacheTier of hicache.vllm_tier "
                                "as a secondary tier")
-        self._firsts, self._strides, self._lengths = [], [], []
-        for refs in kv_caches.group_data_refs:
-            tensors = [self._kept[ref.tensor_idx] for ref in refs]
-            self._firsts.append(numpy.array([tensor.data_ptr() for tensor in tensors], dtype=numpy.uint64))
-            self._strides.append(numpy.array([tensor.stride(0) * tensor.element_size() for tensor in tensors], dtype=numpy.uint64))
-            self._lengths.append([ref.page_size_bytes for ref in refs])
+        # None for a group of which this rank has no layer.
+        self._groups = [Offload(store, [self._tensor(ref) for ref in refs], blocks_per_chunk) if refs else None for refs in kv_caches.group_data_refs]
         #: The bytes of a chunk, for each group.
-        self.page_bytes = [sum(lengths) * blocks_per_chunk for lengths in self._lengths]
+        self.page_bytes = [group.page_bytes if group else 0 for group in self._groups]
 
     def submit_store(self, job_id: int, src_spec: GPULoadStoreSpec, dst_spec: Any) -> bool:
         return self._submit(_Job(job_id, dst_spec, is_load=False, trouble=self._trouble), src_spec)
@@ -459,38 +454,35 @@ class Worker(OffloadingWorker):
             blocks = spec.block_ids[first_block:first_block + count]
             first_block += count
             keys = [key for key in job.pages.keys if get_offload_group_idx(key) == self._group_numbers[group]]
-            addresses = self._addresses(job, group, blocks, first % self._blocks_per_chunk, len(keys))
-            if addresses is None:
+            chunks = self._chunks(job, blocks, first % self._blocks_per_chunk, len(keys))
+            if chunks is None or self._groups[group] is None:
                 job.miss(max(len(keys), 1))
             elif keys:
-                self._begin(job, group, keys, addresses)
+                self._begin(job, group, keys, chunks)
         return True
 
-    def _addresses(self, job: _Job, group: int, blocks: Any, skipped: int, chunks: int) -> list[int] | None:
-        """Where the pieces of whole chunks are.
+    def _tensor(self, ref: Any) -> Tensor:
+        tensor = self._kept[ref.tensor_idx]
+        return Tensor(tensor.data_ptr(), tensor.shape[0], tensor.stride(0) * tensor.element_size(), ref.page_size_bytes)
+
+    def _chunks(self, job: _Job, blocks: Any, skipped: int, chunks: int) -> list[list[int | None]] | None:
+        """The blocks of whole chunks; None in place of those that the engine does not want.
 
         @param blocks In their order, without gaps.
         @param skipped Blocks of the first chunk that are not among them.
         @return None if they are not the blocks of so many chunks. A load may leave out some of the first and the last chunk; what is stored has to be
         whole, since nobody would see what is missing.
         """
-        slots = chunks * self._blocks_per_chunk
-        if slots == 0 and len(blocks) == 0:
+        step = self._blocks_per_chunk
+        left = chunks * step - skipped - len(blocks)
+        if chunks == 0 and len(blocks) == 0:
             return []
-        left = slots - skipped - len(blocks)
-        if not 0 <= left < self._blocks_per_chunk or (not job.is_load and (skipped or left)):
+        if not 0 <= left < step or (not job.is_load and (skipped or left)):
             return None
-        firsts, strides, lengths = self._firsts[group], self._strides[group], self._lengths[group]
-        grid = numpy.empty((slots, len(lengths)), dtype=numpy.uint64)
-        grid[skipped:skipped + len(blocks)] = numpy.asarray(blocks).astype(numpy.uint64)[:, None] * strides + firsts
-        for slot in [*range(skipped), *range(slots - left, slots)]:
-            scratch = bytearray(sum(lengths))
-            job.scratch.append(scratch)
-            grid[slot] = [address_of(scratch) + sum(lengths[:piece]) for piece in range(len(lengths))]
-        return grid.ravel().tolist()
+        slots = [*[None] * skipped, *map(int, blocks), *[None] * left]
+        return [slots[first:first + step] for first in range(0, len(slots), step)]
 
-    def _begin(self, job: _Job, group: int, keys: list[bytes], addresses: list[int]) -> None:
-        epoch, parent = job.pages.epoch, job.pages.parents.get(self._group_numbers[group])
-        start = self._store.start_get if job.is_load else putter(self._store, _name(parent, self._rank, epoch) if parent is not None else None)
-        names = self._store.names([_name(key, self._rank, epoch) for key in keys])
-        job.begin(start, names, addresses, self._lengths[group] * self._blocks_per_chunk)
+    def _begin(self, job: _Job, group: int, keys: list[bytes], chunks: list[list[int | None]]) -> None:
+        epoch, parent, of = job.pages.epoch, job.pages.parents.get(self._group_numbers[group]), self._groups[group]
+        start = of.start_load if job.is_load else putter(of.start_store, _name(parent, self._rank, epoch) if parent is not None else None)
+        job.begin(start, self._store.names([_name(key, self._rank, epoch) for key in keys]), chunks, of.page_bytes)

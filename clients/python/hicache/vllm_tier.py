@@ -19,7 +19,7 @@ from vllm.v1.kv_offload.tiering.async_lookup import AsyncLookupManager
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
-from hicache._buffers import Pointers, wrong
+from hicache._buffers import wrong
 from hicache._calls import Call, Keys
 from hicache._plugin import MOST_CALLS, MOST_KEYS, Transfer, Trouble, putter, own_settings
 from hicache._store import Store
@@ -89,7 +89,7 @@ class HicacheTier(SecondaryTierManager):
         for group, chunks in groups.items():
             chunks.sort()
             keys = [key for _, key, _ in chunks]
-            self._begin(job, putter(self._store, self._last.get((context.req_id, group))), keys, [chunk for *_, chunk in chunks])
+            self._begin(job, putter(self._store.start_put, self._last.get((context.req_id, group))), keys, [chunk for *_, chunk in chunks])
             self._last[context.req_id, group] = keys[-1]
 
     def submit_load(self, job_metadata: Any) -> None:
@@ -117,10 +117,10 @@ class HicacheTier(SecondaryTierManager):
         self._lookups.shutdown()
         self._store.close()
 
-    def _begin(self, job: _Job, start: Callable[[Keys, Pointers], Call], keys: list[bytes], chunks: list[int]) -> None:
+    def _begin(self, job: _Job, start: Callable[[Keys, Any], Call], keys: list[bytes], chunks: list[int]) -> None:
         job.keys += keys
-        addresses = [self._first + chunk * self.block_size_bytes for chunk in chunks]
-        job.begin(start, self._store.names(keys), addresses, [self.block_size_bytes])
+        memory = [(self._first + chunk * self.block_size_bytes, self.block_size_bytes) for chunk in chunks]
+        job.begin(start, self._store.names(keys), memory, self.block_size_bytes)
 
     def _finish(self, job: _Job) -> JobResult:
         del self._jobs[job.number]

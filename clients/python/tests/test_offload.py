@@ -253,10 +253,17 @@ def test_what_is_closed_is_used_no_more(shared_node, layers):
     other.close()
 
 
-def test_an_offload_that_nobody_closed_closes_itself_and_says_so(store, layers):
-    with pytest.warns(ResourceWarning, match="was not closed"):
-        hicache.Offload(store, layers)
-        gc.collect()
+def test_an_offload_that_nobody_uses_lets_the_memory_go(store):
+    memory = bytearray(64)
+    offload = hicache.Offload(store, [memory])
+    call = offload.start_store(["a"], [[0]])
+    del offload
+    with pytest.raises(BufferError):
+        memory.append(0)
+    call.result().check()
+    del call
+    gc.collect()
+    memory.append(0)
 
 
 def test_an_offload_cannot_be_pickled(offload):
