@@ -189,7 +189,8 @@ void node_client::forget(const attached_ptr& node) {
     attached_ = nullptr;
 }
 
-std::vector<result<void>> node_client::put(std::span<const page_write> pages, time_point deadline) {
+std::vector<result<void>> node_client::put(std::span<const page_write> pages, time_point deadline,
+                                           const page_writer& writer) {
   const auto node = attached(deadline);
   if (!node)
     return all_fail(pages.size(), node.error());
@@ -211,21 +212,21 @@ std::vector<result<void>> node_client::put(std::span<const page_write> pages, ti
     got = fail(ec::malformed_message, "the node answered for other pages");
   if (!got)
     return all_fail(pages.size(), got.error());
-  const auto complete = write(**node, pages, *got, outcome);
+  const auto complete = write(**node, pages, *got, writer, outcome);
   if (got->reservation == 0)
     return outcome;
   const auto done
     = ask_node<page_totals>(*node, time_left(*options_.clock, deadline), atom::commit_v, complete);
   if (!done)
     for (auto i = size_t{0}; i < pages.size(); ++i)
-      if (got->places[i].status == place_status::writable)
+      if (got->places[i].status == place_status::writable && outcome[i])
         outcome[i] = tl::unexpected{done.error()};
   return outcome;
 }
 
 complete_pages node_client::write(const leased_view::attached_node& node,
                                   std::span<const page_write> pages, const reserved_pages& got,
-                                  std::vector<result<void>>& outcome) {
+                                  const page_writer& writer, std::vector<result<void>>& outcome) {
   const auto memory = node.memory.writable_bytes();
   auto bytes = uint64_t{0};
   auto complete = complete_pages{got.reservation, {}};
@@ -249,8 +250,16 @@ complete_pages node_client::write(const leased_view::attached_node& node,
   copier_.for_each(positions.size(), bytes, [&](size_t n, uint32_t) {
     const auto& parts = pages[positions[n]].parts;
     const auto offset = got.places[positions[n]].offset + slot_object_offset;
-    complete.pages[n].checksum = gather_object(parts, memory.subspan(offset, length_of(parts)));
+    const auto object = memory.subspan(offset, length_of(parts));
+    if (!writer) {
+      complete.pages[n].checksum = gather_object(parts, object);
+      return;
+    }
+    outcome[positions[n]] = writer(positions[n], object);
+    complete.pages[n].checksum = page_checksum(std::array{object});
   });
+  auto n = size_t{0};
+  std::erase_if(complete.pages, [&](const auto&) { return !outcome[positions[n++]]; });
   return complete;
 }
 

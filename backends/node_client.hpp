@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -110,10 +111,15 @@ public:
   /// @returns why the node cannot be used: peer_unreachable, or what it answered
   result<void> connect(time_point deadline);
 
+  /// Copies the parts of a page into the node's memory.
+  using page_writer = std::function<result<void>(size_t position, std::span<std::byte> object)>;
+
   /// Stores pages that the node has not yet.
+  /// @param writer For parts that this process cannot read itself. Called by several threads.
   /// @returns for each: store_full if there is no room; limit_reached if this client or its tenant
   /// may not write as much at a time; peer_unreachable; deadline_exceeded; invalid_argument
-  std::vector<result<void>> put(std::span<const page_write> pages, time_point deadline);
+  std::vector<result<void>> put(std::span<const page_write> pages, time_point deadline,
+                                const page_writer& writer = {});
 
   /// Reads pages, in copies. Waits for those that other members have up to the deadline.
   /// @returns for each: not_found; corrupt_page if its bytes do not verify; invalid_argument if the
@@ -174,7 +180,8 @@ private:
   /// Copies pages to where they are reserved.
   /// @returns those that can be read there now; the others' outcome is set
   complete_pages write(const leased_view::attached_node& node, std::span<const page_write> pages,
-                       const reserved_pages& got, std::vector<result<void>>& outcome);
+                       const reserved_pages& got, const page_writer& writer,
+                       std::vector<result<void>>& outcome);
 
   /// Copies a leased page, and verifies it.
   result<void> read(const leased_view::attached_node& node, const page_read& page,

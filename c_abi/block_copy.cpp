@@ -31,6 +31,23 @@ void load_progress::advance(uint32_t layers) {
   changed_.notify_all();
 }
 
+void load_progress::queue(std::vector<device_mark> marks) {
+  const auto guard = std::lock_guard{mutex_};
+  marks_ = std::move(marks);
+  changed_.notify_all();
+}
+
+result<device_mark> load_progress::mark(uint32_t layer, time_point deadline) const {
+  auto guard = std::unique_lock{mutex_};
+  changed_.wait_until(guard, deadline,
+                      [&] { return is_over_ || !marks_.empty() || layers_ > layer; });
+  if (layers_ > layer)
+    return device_mark{};
+  if (is_over_ || marks_.empty())
+    return fail(is_over_ ? ec::not_found : ec::deadline_exceeded);
+  return marks_[layer];
+}
+
 void load_progress::end() {
   const auto guard = std::lock_guard{mutex_};
   is_over_ = true;
@@ -92,7 +109,12 @@ std::vector<result<void>> block_copy::store(const batch& what, node_client& node
   auto pages = std::vector<page_write>{};
   for (auto i = size_t{0}; i < what.keys.size(); ++i)
     pages.push_back({what.keys[i], parents_[i], memory_->table().parts(blocks_of(i))});
-  return node.put(pages, what.deadline);
+  auto* device = memory_->device();
+  if (device == nullptr)
+    return node.put(pages, what.deadline);
+  return node.put(pages, what.deadline, [&](size_t i, std::span<std::byte> object) {
+    return device->store(pages[i].parts, object);
+  });
 }
 
 std::vector<result<void>> block_copy::load(const batch& what, node_client& node,
@@ -142,7 +164,6 @@ std::vector<result<void>> block_copy::check(const leased_view& view,
 
 void block_copy::copy(const leased_view& view, std::span<const size_t> positions,
                       const clock_source& clock, std::vector<result<void>>& outcome) {
-  const auto& table = memory_->table();
   auto good = std::vector<size_t>{};
   for (auto i = size_t{0}; i < outcome.size(); ++i)
     if (outcome[i])
@@ -150,26 +171,68 @@ void block_copy::copy(const leased_view& view, std::span<const size_t> positions
   const auto is_whole = good.size() == outcome.size();
   if (!is_whole)
     progress_->end();
-  for (auto layer = uint32_t{0}; layer < table.layers(); ++layer) {
-    // Before it, another page may have come to where one was verified; after it, to where one was
-    // copied from.
+  auto* device = memory_->device();
+  auto marks = std::vector<device_mark>{};
+  if (device != nullptr && !good.empty() && clock.now() < view.until()) {
+    auto queued = queue(view, positions, good);
+    if (!queued) {
+      progress_->end();
+      return fail_rest(outcome, queued.error());
+    }
+    marks = std::move(*queued);
+    if (is_whole)
+      progress_->queue(marks);
+  }
+  for (auto layer = uint32_t{0}; layer < memory_->table().layers(); ++layer) {
+    // After the lease another page may be where one was verified.
     if (clock.now() >= view.until())
       break;
-    memory_->copier().for_each(good.size(), good.size() * table.layer_bytes(layer),
-                               [&](size_t n, uint32_t) {
-                                 const auto i = good[n];
-                                 table.copy_layer(layer, view.pages()[positions[i]], blocks_of(i));
-                               });
+    if (device == nullptr)
+      copy_layer(layer, view, positions, good);
+    else if (!marks.empty())
+      if (const auto copied = device->finish(marks[layer]); !copied) {
+        progress_->end();
+        return fail_rest(outcome, copied.error());
+      }
     if (is_whole && clock.now() < view.until())
       progress_->advance(layer + 1);
   }
   if (clock.now() < view.until())
     return;
+  if (!marks.empty())
+    static_cast<void>(device->finish(marks.back()));
   progress_->end();
   std::ranges::for_each(outcome, [](result<void>& each) {
     if (each || each.error().code == ec::corrupt_page)
       each = fail(ec::not_found, "the lease is over");
   });
+}
+
+void block_copy::copy_layer(uint32_t layer, const leased_view& view,
+                            std::span<const size_t> positions, std::span<const size_t> pages) {
+  const auto& table = memory_->table();
+  memory_->copier().for_each(
+    pages.size(), pages.size() * table.layer_bytes(layer), [&](size_t n, uint32_t) {
+      table.copy_layer(layer, view.pages()[positions[pages[n]]], blocks_of(pages[n]));
+    });
+}
+
+result<std::vector<device_mark>> block_copy::queue(const leased_view& view,
+                                                   std::span<const size_t> positions,
+                                                   std::span<const size_t> pages) {
+  auto marks = std::vector<device_mark>{};
+  for (auto layer = uint32_t{0}; layer < memory_->table().layers(); ++layer) {
+    for (const auto i : pages)
+      if (auto queued = memory_->device()->queue_load(view.pages()[positions[i]],
+                                                      memory_->table().pieces(layer, blocks_of(i)));
+          !queued)
+        return tl::unexpected{queued.error()};
+    auto mark = memory_->device()->mark();
+    if (!mark)
+      return tl::unexpected{mark.error()};
+    marks.push_back(std::move(*mark));
+  }
+  return marks;
 }
 
 } // namespace hicache

@@ -5,6 +5,7 @@
 #include "base/clock.hpp"
 #include "base/error.hpp"
 #include "c_abi/batch.hpp"
+#include "c_abi/block_device.hpp"
 #include "c_abi/block_table.hpp"
 #include "messages/ids.hpp"
 
@@ -25,6 +26,14 @@ public:
   /// @param layers Those from 0 on that all pages of the load have.
   void advance(uint32_t layers);
 
+  /// The copies of all layers are queued on a device.
+  /// @param marks One for each layer.
+  void queue(std::vector<device_mark> marks);
+
+  /// What a stream has to wait for until a layer is there, once its copies are queued.
+  /// @returns null if it is there; not_found; deadline_exceeded
+  result<device_mark> mark(uint32_t layer, time_point deadline) const;
+
   /// No layer follows.
   void end();
 
@@ -35,15 +44,20 @@ private:
   mutable std::mutex mutex_; // Guards what follows.
   mutable std::condition_variable changed_;
   uint32_t layers_ = 0;
+  std::vector<device_mark> marks_;
   bool is_over_ = false;
 };
 
 /// The blocks that the calls of an offload copy. Any thread.
 class block_memory {
 public:
-  explicit block_memory(block_table table) : table_(std::move(table)) {}
+  /// @param device Null if the CPU can reach the blocks.
+  block_memory(block_table table, std::unique_ptr<block_device> device)
+    : table_(std::move(table)), device_(std::move(device)) {}
 
   const block_table& table() const noexcept { return table_; }
+
+  block_device* device() const noexcept { return device_.get(); }
 
   batch_copier& copier() noexcept { return copier_; }
 
@@ -57,6 +71,7 @@ public:
 
 private:
   const block_table table_;
+  const std::unique_ptr<block_device> device_;
   batch_copier copier_;
   std::mutex mutex_; // Guards what follows.
   std::condition_variable changed_;
@@ -100,6 +115,15 @@ private:
   /// Copies those pages whose outcome is good, as long as the view lasts.
   void copy(const leased_view& view, std::span<const size_t> positions, const clock_source& clock,
             std::vector<result<void>>& outcome);
+
+  /// Copies a layer of these pages.
+  void copy_layer(uint32_t layer, const leased_view& view, std::span<const size_t> positions,
+                  std::span<const size_t> pages);
+
+  /// Queues the copies of all layers of these pages on the device.
+  /// @returns a mark for each layer
+  result<std::vector<device_mark>> queue(const leased_view& view, std::span<const size_t> positions,
+                                         std::span<const size_t> pages);
 
   const std::shared_ptr<block_memory> memory_;
   const std::vector<page_key> parents_;

@@ -46,9 +46,6 @@ result<void> check_tensor(const hc_tensor& made) {
 } // namespace
 
 result<block_table> block_table::of(const hc_layout& layout) {
-  if (layout.device != HC_HOST)
-    return fail(ec::unsupported, "layout: device: " + std::to_string(layout.device)
-                                   + "; expected HC_HOST: this library copies no other memory");
   if (layout.blocks_per_page == 0 || layout.blocks_per_page > most_blocks_per_page)
     return wrong("blocks_per_page: " + std::to_string(layout.blocks_per_page) + "; expected 1 to "
                  + std::to_string(most_blocks_per_page));
@@ -100,19 +97,20 @@ result<void> block_table::check(std::span<const uint32_t> blocks, block_gaps gap
 }
 
 template <class Visit>
-void block_table::for_each_piece(std::span<const tensor> tensors, std::span<const uint32_t> blocks,
-                                 Visit visit) const {
-  auto offset = uint64_t{0};
-  for (const auto& each : tensors) {
+void block_table::for_each_piece(uint32_t first_layer, uint32_t end_layer,
+                                 std::span<const uint32_t> blocks, Visit visit) const {
+  auto offset = layers_[first_layer].offset;
+  for (auto t = layers_[first_layer].tensor; t < layers_[end_layer].tensor; ++t) {
+    const auto& of = tensors_[t];
     for (auto i = size_t{0}; i < blocks.size();) {
       auto count = size_t{1};
-      while (each.stride == each.block_bytes && i + count < blocks.size()
-             && blocks[i] != HC_NO_BLOCK && blocks[i + count] != HC_NO_BLOCK
-             && blocks[i + count] == blocks[i] + count)
+      while (of.stride == of.block_bytes && i + count < blocks.size() && blocks[i] != HC_NO_BLOCK
+             && blocks[i + count] != HC_NO_BLOCK && blocks[i + count] == blocks[i] + count)
         ++count;
+      const auto bytes = count * of.block_bytes;
       if (blocks[i] != HC_NO_BLOCK)
-        visit(each.data + blocks[i] * each.stride, count * each.block_bytes, offset);
-      offset += count * each.block_bytes;
+        visit(block_piece{of.data + blocks[i] * of.stride, bytes, offset});
+      offset += bytes;
       i += count;
     }
   }
@@ -121,19 +119,22 @@ void block_table::for_each_piece(std::span<const tensor> tensors, std::span<cons
 std::vector<std::span<const std::byte>> block_table::parts(std::span<const uint32_t> blocks) const {
   auto all = std::vector<std::span<const std::byte>>{};
   all.reserve(tensors_.size());
-  for_each_piece(tensors_, blocks, [&](std::byte* address, uint64_t bytes, uint64_t) {
-    all.emplace_back(address, bytes);
-  });
+  for_each_piece(0, layers(), blocks,
+                 [&](const block_piece& piece) { all.emplace_back(piece.address, piece.bytes); });
+  return all;
+}
+
+std::vector<block_piece> block_table::pieces(uint32_t layer,
+                                             std::span<const uint32_t> blocks) const {
+  auto all = std::vector<block_piece>{};
+  for_each_piece(layer, layer + 1, blocks, [&](const block_piece& piece) { all.push_back(piece); });
   return all;
 }
 
 void block_table::copy_layer(uint32_t layer, std::span<const std::byte> page,
                              std::span<const uint32_t> blocks) const {
-  const auto [first, offset] = layers_[layer];
-  const auto tensors = std::span{tensors_}.subspan(first, layers_[layer + 1].tensor - first);
-  const auto* from = page.data() + offset;
-  for_each_piece(tensors, blocks, [&](std::byte* address, uint64_t bytes, uint64_t at) {
-    std::memcpy(address, from + at, bytes);
+  for_each_piece(layer, layer + 1, blocks, [&](const block_piece& piece) {
+    std::memcpy(piece.address, page.data() + piece.offset, piece.bytes);
   });
 }
 

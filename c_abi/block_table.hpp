@@ -10,6 +10,14 @@
 
 namespace hicache {
 
+/// Bytes of a page that lie together in the blocks.
+struct block_piece {
+  std::byte* address = nullptr;
+  uint64_t bytes = 0;
+  /// In the page.
+  uint64_t offset = 0;
+};
+
 /// Whether a page may lack blocks.
 enum class block_gaps : uint8_t { allowed, refused };
 
@@ -38,7 +46,11 @@ public:
   /// @pre check(blocks, block_gaps::refused)
   std::vector<std::span<const std::byte>> parts(std::span<const uint32_t> blocks) const;
 
-  /// Copies a layer of a page to its blocks.
+  /// Of a layer of a page.
+  /// @pre check(blocks, block_gaps::allowed)
+  std::vector<block_piece> pieces(uint32_t layer, std::span<const uint32_t> blocks) const;
+
+  /// Copies a layer of a page to its blocks, in host memory.
   /// @pre check(blocks, block_gaps::allowed); page has page_bytes()
   void copy_layer(uint32_t layer, std::span<const std::byte> page,
                   std::span<const uint32_t> blocks) const;
@@ -58,10 +70,9 @@ private:
 
   block_table() = default;
 
-  /// Calls visit(address, bytes, offset from the first byte of these tensors in a page) for each
-  /// piece, neighbours as one.
+  /// Calls visit(piece) for each piece of some layers, neighbours as one.
   template <class Visit>
-  void for_each_piece(std::span<const tensor> tensors, std::span<const uint32_t> blocks,
+  void for_each_piece(uint32_t first_layer, uint32_t end_layer, std::span<const uint32_t> blocks,
                       Visit visit) const;
 
   result<void> add(const hc_tensor& made);

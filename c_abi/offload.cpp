@@ -13,10 +13,17 @@
 
 using namespace hicache;
 
-hc_offload::hc_offload(hc_client& of, block_table table)
-  : client(of), memory_(std::make_shared<block_memory>(std::move(table))) {}
+hc_offload::hc_offload(hc_client& of, block_table table, std::unique_ptr<block_device> device)
+  : client(of), memory_(std::make_shared<block_memory>(std::move(table), std::move(device))) {}
 
-result<hc_ticket> hc_offload::submit(batch what, std::span<const hc_offload_page> pages) {
+result<hc_ticket> hc_offload::submit(batch what, std::span<const hc_offload_page> pages,
+                                     void* event) {
+  if (event != nullptr && memory_->device() == nullptr)
+    return fail(ec::invalid_argument,
+                "event: expected NULL, since blocks in host memory have no events");
+  if (event != nullptr)
+    if (const auto added = memory_->device()->wait_for(event); !added)
+      return tl::unexpected{added.error()};
   const auto is_load = what.what == batch::kind::load;
   auto parents = std::vector<page_key>{};
   auto blocks = std::vector<uint32_t>{};
@@ -39,16 +46,32 @@ result<hc_ticket> hc_offload::submit(batch what, std::span<const hc_offload_page
   return ticket;
 }
 
+result<std::shared_ptr<load_progress>> hc_offload::load_of(hc_ticket ticket) {
+  const auto guard = std::lock_guard{mutex_};
+  const auto at = loads_.find(ticket);
+  if (at == loads_.end() || !client.done().has(ticket))
+    return fail(ec::unknown_id);
+  return at->second;
+}
+
 result<void> hc_offload::wait(hc_ticket ticket, uint32_t layer, time_point deadline) {
-  auto progress = std::shared_ptr<load_progress>{};
-  {
-    const auto guard = std::lock_guard{mutex_};
-    const auto at = loads_.find(ticket);
-    if (at == loads_.end() || !client.done().has(ticket))
-      return fail(ec::unknown_id);
-    progress = at->second;
-  }
-  return progress->wait(layer, deadline);
+  const auto load = load_of(ticket);
+  if (!load)
+    return tl::unexpected{load.error()};
+  return (*load)->wait(layer, deadline);
+}
+
+result<void> hc_offload::have_wait(hc_ticket ticket, uint32_t layer, void* stream,
+                                   time_point deadline) {
+  if (memory_->device() == nullptr)
+    return fail(ec::unsupported, "blocks in host memory have no streams");
+  const auto load = load_of(ticket);
+  if (!load)
+    return tl::unexpected{load.error()};
+  const auto mark = (*load)->mark(layer, deadline);
+  if (!mark)
+    return tl::unexpected{mark.error()};
+  return *mark ? memory_->device()->have_wait(stream, *mark) : result<void>{};
 }
 
 namespace {
@@ -78,7 +101,7 @@ result<void> check(const block_table& table, std::span<const hc_offload_page> pa
 
 /// Begins a call.
 int32_t submit(hc_offload* offload, batch::kind what, const hc_offload_page* pages, size_t count,
-               const hc_call* call, hc_ticket* ticket, hc_error* to) noexcept {
+               const hc_call* call, void* event, hc_ticket* ticket, hc_error* to) noexcept {
   return guarded_offload(offload, to, [&]() -> result<void> {
     if ((pages == nullptr && count > 0) || ticket == nullptr)
       return fail(ec::invalid_argument,
@@ -104,7 +127,7 @@ int32_t submit(hc_offload* offload, batch::kind what, const hc_offload_page* pag
         return tl::unexpected{from.error()};
       work->from = std::move(*from);
     }
-    const auto submitted = offload->submit(std::move(*work), given);
+    const auto submitted = offload->submit(std::move(*work), given, event);
     if (!submitted)
       return tl::unexpected{submitted.error()};
     *ticket = *submitted;
@@ -128,7 +151,16 @@ int32_t hc_offload_open(hc_client* client, const hc_layout* layout, hc_offload**
     auto table = block_table::of(*how);
     if (!table)
       return tl::unexpected{table.error()};
-    *offload = client->keep(std::make_unique<hc_offload>(*client, std::move(*table)));
+    auto device = std::unique_ptr<block_device>{};
+    if (how->device != HC_HOST) {
+      auto opened = open_block_device(how->device);
+      if (!opened)
+        return fail(opened.error().code, "layout: device: " + std::to_string(how->device) + "; "
+                                           + opened.error().detail);
+      device = std::move(*opened);
+    }
+    *offload
+      = client->keep(std::make_unique<hc_offload>(*client, std::move(*table), std::move(device)));
     return {};
   });
 }
@@ -147,14 +179,12 @@ uint64_t hc_offload_page_bytes(const hc_offload* offload) {
 
 int32_t hc_offload_store(hc_offload* offload, const hc_offload_page* pages, size_t count,
                          const hc_call* call, void* event, hc_ticket* ticket, hc_error* error) {
-  if (event != nullptr)
-    return refuse("event: expected NULL, since blocks in host memory have no events", error);
-  return submit(offload, batch::kind::store, pages, count, call, ticket, error);
+  return submit(offload, batch::kind::store, pages, count, call, event, ticket, error);
 }
 
 int32_t hc_offload_load(hc_offload* offload, const hc_offload_page* pages, size_t count,
                         const hc_call* call, hc_ticket* ticket, hc_error* error) {
-  return submit(offload, batch::kind::load, pages, count, call, ticket, error);
+  return submit(offload, batch::kind::load, pages, count, call, nullptr, ticket, error);
 }
 
 int32_t hc_offload_wait_layer(hc_offload* offload, hc_ticket ticket, uint32_t layer,
@@ -163,6 +193,17 @@ int32_t hc_offload_wait_layer(hc_offload* offload, hc_ticket ticket, uint32_t la
     if (layer >= offload->table().layers())
       return fail(ec::invalid_argument);
     return offload->wait(ticket, layer, deadline_after(offload->client.now(), timeout_ms));
+  });
+}
+
+int32_t hc_offload_stream_wait(hc_offload* offload, hc_ticket ticket, uint32_t layer, void* stream,
+                               uint32_t timeout_ms, hc_error* error) {
+  return guarded_offload(offload, error, [&]() -> result<void> {
+    if (layer >= offload->table().layers())
+      return fail(ec::invalid_argument, "layer: " + std::to_string(layer) + "; there are "
+                                          + std::to_string(offload->table().layers()));
+    return offload->have_wait(ticket, layer, stream,
+                              deadline_after(offload->client.now(), timeout_ms));
   });
 }
 

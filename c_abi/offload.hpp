@@ -4,6 +4,7 @@
 #include "base/error.hpp"
 #include "c_abi/batch.hpp"
 #include "c_abi/block_copy.hpp"
+#include "c_abi/block_device.hpp"
 #include "c_abi/block_table.hpp"
 #include "hicache.h"
 
@@ -15,15 +16,22 @@
 
 /// An offload of the C ABI. Any thread.
 struct hc_offload {
-  hc_offload(hc_client& of, hicache::block_table table);
+  hc_offload(hc_client& of, hicache::block_table table,
+             std::unique_ptr<hicache::block_device> device);
 
   const hicache::block_table& table() const noexcept { return memory_->table(); }
 
   /// Has a batch of this done.
-  hicache::result<hc_ticket> submit(hicache::batch what, std::span<const hc_offload_page> pages);
+  /// @param event Null, or what the blocks of a store wait for.
+  hicache::result<hc_ticket> submit(hicache::batch what, std::span<const hc_offload_page> pages,
+                                    void* event);
 
   /// @returns unknown_id, and as load_progress::wait()
   hicache::result<void> wait(hc_ticket ticket, uint32_t layer, hicache::time_point deadline);
+
+  /// @returns unsupported, unknown_id, io_failure, and as load_progress::mark()
+  hicache::result<void> have_wait(hc_ticket ticket, uint32_t layer, void* stream,
+                                  hicache::time_point deadline);
 
   /// As hc_offload_close says.
   void close() { memory_->wait_for_users(); }
@@ -31,6 +39,9 @@ struct hc_offload {
   hc_client& client;
 
 private:
+  /// @returns unknown_id
+  hicache::result<std::shared_ptr<hicache::load_progress>> load_of(hc_ticket ticket);
+
   const std::shared_ptr<hicache::block_memory> memory_;
   std::mutex mutex_; // Guards what follows.
   /// Of loads whose completions were not taken, and some more.

@@ -409,7 +409,7 @@ int32_t hc_offload_store(hc_offload* offload, const hc_offload_page* pages, size
 /// Loads pages into blocks: first all bytes of all pages are verified, then they are copied layer
 /// by layer. Pages as for hc_get, HC_INVALID_ARGUMENT if the page's length is not that of the
 /// layout. The blocks of a page that is not HC_OK stay as they are, unless `error` says that the
-/// lease was over: then they hold unspecified bytes.
+/// lease was over, or what CUDA said: then they hold unspecified bytes.
 int32_t hc_offload_load(hc_offload* offload, const hc_offload_page* pages, size_t count,
                         const hc_call* call, hc_ticket* ticket, hc_error* error);
 
@@ -420,6 +420,14 @@ int32_t hc_offload_load(hc_offload* offload, const hc_offload_page* pages, size_
 /// if this is no load of this offload whose completion was not taken; HC_INVALID_ARGUMENT
 int32_t hc_offload_wait_layer(hc_offload* offload, hc_ticket ticket, uint32_t layer,
                               uint32_t timeout_ms);
+
+/// The same for a CUDA stream: what is queued on it from now on waits on the device. The caller
+/// waits, up to that time, until the pages are verified and the copies are queued. If a copy fails
+/// after that, the completion says so.
+/// @param stream A cudaStream_t of the layout's device.
+/// @returns as hc_offload_wait_layer(); HC_IO_FAILURE; HC_UNSUPPORTED for HC_HOST
+int32_t hc_offload_stream_wait(hc_offload* offload, hc_ticket ticket, uint32_t layer, void* stream,
+                               uint32_t timeout_ms, hc_error* error);
 
 #ifdef __cplusplus
 }

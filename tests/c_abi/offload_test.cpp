@@ -306,6 +306,9 @@ TEST_F(COffloadTest, LayersAreWaitedForOneAfterTheOther) {
     ASSERT_EQ(hc_offload_wait_layer(offload_, ticket, layer, patience_ms), HC_OK);
     EXPECT_EQ(mine_.layer(layer), expected.layer(layer));
   }
+  auto error = hc_error{};
+  EXPECT_EQ(hc_offload_stream_wait(offload_, ticket, 0, nullptr, 1, &error), HC_UNSUPPORTED);
+  EXPECT_NE(std::string_view{error.text}.find("host memory"), std::string_view::npos);
   client_.wait(ticket);
   EXPECT_EQ(hc_offload_wait_layer(offload_, ticket, 0, patience_ms), HC_UNKNOWN_ID);
   EXPECT_EQ(hc_offload_wait_layer(offload_, ticket + 1, 0, 0), HC_UNKNOWN_ID);

@@ -112,6 +112,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "hc_offload_store": (c_int32, [*_BATCH[:4], c_void_p, *_BATCH[4:]]),
     "hc_offload_load": (c_int32, _BATCH),
     "hc_offload_wait_layer": (c_int32, [c_void_p, c_uint64, c_uint32, c_uint32]),
+    "hc_offload_stream_wait": (c_int32, [c_void_p, c_uint64, c_uint32, c_void_p, c_uint32, POINTER(Error)]),
 }
 
 

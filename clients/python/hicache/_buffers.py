@@ -60,8 +60,8 @@ class _Versioned(ctypes.Structure):
                 ("flags", ctypes.c_uint64), ("tensor", _DLTensor)]
 
 
-# Host memory, and such that CUDA has pinned.
-_DL_HOST = (1, 3)
+# Host memory, such that CUDA has pinned, and that of a CUDA device.
+_DL_HOST, _DL_CUDA = (1, 3), 2
 _DL_READ_ONLY = 1
 _capsule_has_name = ctypes.pythonapi.PyCapsule_IsValid
 _capsule_has_name.restype, _capsule_has_name.argtypes = ctypes.c_int, [ctypes.py_object, ctypes.c_char_p]
@@ -78,6 +78,8 @@ class Strided(NamedTuple):
     item_bytes: int
     #: The memory stays as long as this does.
     kept: Any
+    #: The number of a CUDA device; None for host memory.
+    device: int | None = None
 
     def is_contiguous(self, first: int = 0) -> bool:
         """Whether its items follow on each other, in the dimensions from one on."""
@@ -89,9 +91,10 @@ class Strided(NamedTuple):
         return True
 
 
-def by_dlpack(array: Any, is_written: bool) -> Strided:
-    """An array of any library that has DLPack, in host memory."""
-    if array.__dlpack_device__()[0] not in _DL_HOST:
+def by_dlpack(array: Any, is_written: bool, is_host: bool = True) -> Strided:
+    """An array of any library that has DLPack, in host memory, or in that of a CUDA device if `is_host` is not set."""
+    kind, number = array.__dlpack_device__()
+    if kind not in _DL_HOST and (is_host or kind != _DL_CUDA):
         raise wrong(f"a {type(array).__name__} is not in host memory")
     try:
         capsule = array.__dlpack__(max_version=(1, 0))
@@ -111,7 +114,7 @@ def by_dlpack(array: Any, is_written: bool) -> Strided:
     else:
         strides = tuple(item * math.prod(shape[i + 1:]) for i in range(len(shape)))
     # Whoever made the capsule frees the memory with it.
-    return Strided((tensor.data or 0) + tensor.byte_offset, shape, strides, item, capsule)
+    return Strided((tensor.data or 0) + tensor.byte_offset, shape, strides, item, capsule, number if kind == _DL_CUDA else None)
 
 
 def wrong(sentence: str):

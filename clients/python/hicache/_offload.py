@@ -33,6 +33,8 @@ class Tensor(NamedTuple):
     #: Bytes from one block to the next.
     stride: int
     block_bytes: int
+    #: The number of a CUDA device; None for host memory.
+    device: int | None = None
 
 
 class LoadCall(Call):
@@ -49,8 +51,14 @@ class LoadCall(Call):
         @raises DeadlineExceeded it takes longer
         """
         self._offload._wait_layer(self, layer, timeout)
-        if self.done:
-            self.result().check()
+
+    def stream_wait(self, layer: int, stream: int, timeout: Timeout = ...) -> None:
+        """Has a CUDA stream wait, on the device, until a layer of all pages is in its blocks. The caller waits until the copies are queued.
+
+        @param stream A cudaStream_t, such as torch.cuda.current_stream().cuda_stream.
+        @raises as wait_layer()
+        """
+        self._offload._wait_layer(self, layer, timeout, stream)
 
 
 class Offload:
@@ -62,7 +70,8 @@ class Offload:
 
     def __init__(self, store: Store, layers: Sequence[Any], blocks_per_page: int = 1) -> None:
         """@param layers For each layer its tensors, or the one that it has. A tensor is an array, or tensor, whose first dimension is the blocks and
-        whose blocks are contiguous, in host memory and writable; or a Tensor. Its memory is used until close().
+        whose blocks are contiguous, in host memory and writable; or a Tensor. Its memory is used until close(). All tensors may be in the memory of one
+        CUDA device instead, if the library was built with CUDA.
         """
         self._handle: Any = None
         self._store = store
@@ -77,8 +86,12 @@ class Offload:
         try:
             tensors = [(layer, self._take(each)) for layer, of in enumerate(layers)
                        for each in (of if isinstance(of, (list, tuple)) and not isinstance(of, Tensor) else (of,))]
-            packed = (_abi.Tensor * max(len(tensors), 1))(*[_abi.Tensor(*tensor, layer) for layer, tensor in tensors])
-            how = _abi.Layout(ctypes.sizeof(_abi.Layout), _abi.HOST, blocks_per_page, ctypes.addressof(packed), len(tensors))
+            devices = {tensor.device for _, tensor in tensors}
+            if len(devices) > 1:
+                raise wrong("layers: expected all tensors in host memory, or on one device")
+            device = next(iter(devices), None)
+            packed = (_abi.Tensor * max(len(tensors), 1))(*[_abi.Tensor(*tensor[:4], layer) for layer, tensor in tensors])
+            how = _abi.Layout(ctypes.sizeof(_abi.Layout), _abi.HOST if device is None else device, blocks_per_page, ctypes.addressof(packed), len(tensors))
             handle, error = ctypes.c_void_p(), _abi.Error()
             with store._using as client:
                 self._library.raise_for(self._library.hc_offload_open(client, how, handle, error), error)
@@ -92,27 +105,28 @@ class Offload:
     # Batches.
 
     def store(self, keys: Sequence[KeyLike], blocks: Sequence[Blocks], *, chain: bool = False, parent: KeyLike | None = None,
-              timeout: Timeout = ...) -> Result:
+              event: int | None = None, timeout: Timeout = ...) -> Result:
         """Stores blocks as pages: see start_store()."""
-        return self.start_store(keys, blocks, chain=chain, parent=parent, timeout=timeout).result()
+        return self.start_store(keys, blocks, chain=chain, parent=parent, event=event, timeout=timeout).result()
 
     def load(self, keys: Sequence[KeyLike], blocks: Sequence[Blocks], *, lease: Lease | None = None, timeout: Timeout = ...) -> Result:
         """Loads pages into blocks: see start_load()."""
         return self.start_load(keys, blocks, lease=lease, timeout=timeout).result()
 
     def start_store(self, keys: Sequence[KeyLike], blocks: Sequence[Blocks], *, chain: bool = False, parent: KeyLike | None = None,
-                    timeout: Timeout = ...) -> Call:
+                    event: int | None = None, timeout: Timeout = ...) -> Call:
         """Stores blocks as pages. What is there already is not written again. The blocks must not change until the call is done.
 
         @param blocks For each key the numbers of its blocks.
         @param chain, parent As for Store.put().
+        @param event For blocks of a CUDA device: a cudaEvent_t that was recorded, after which they are complete. The copies wait for it.
         """
         packed = self._store.names(keys).packed
         call = Call(self._store, (ctypes.c_int32 * (len(packed) // 32))(), None)
         call._offload = self
 
         def begin(_client: int, items: int, count: int, how: Any, ticket: Any, error: Any) -> int:
-            return self._library.hc_offload_store(self._handle, items, count, how, None, ticket, error)
+            return self._library.hc_offload_store(self._handle, items, count, how, event, ticket, error)
 
         return self._start(begin, packed, self._store._parents(packed, chain, parent), blocks, call, timeout, None)
 
@@ -201,21 +215,26 @@ class Offload:
                 raise wrong(f"blocks: {list(page)}; expected numbers of blocks, or None") from None
         return numbers if count else array.array("I", [0])
 
-    def _wait_layer(self, call: LoadCall, layer: int, timeout: Timeout) -> None:
-        """Until it is there, or the call is done."""
+    def _wait_layer(self, call: LoadCall, layer: int, timeout: Timeout, stream: int | None = None) -> None:
+        """Until it is there, or queued for a stream, or the call is done."""
         if not 0 <= layer < self.layers:
             raise wrong(f"layer: {layer}; expected 0 to {self.layers - 1}")
         end = time.monotonic() + self._store._milliseconds(timeout) / 1000
         while not call.done:
-            left_ms = max(math.ceil((end - time.monotonic()) * 1000), 0)
+            left_ms, error = max(math.ceil((end - time.monotonic()) * 1000), 0), _abi.Error()
+            slice_ms = min(left_ms, SLICE_MS)
             with self._using(), self._store._using:
-                code = self._library.hc_offload_wait_layer(self._handle, call._ticket, layer, min(left_ms, SLICE_MS))
+                if stream is None:
+                    code = self._library.hc_offload_wait_layer(self._handle, call._ticket, layer, slice_ms)
+                else:
+                    code = self._library.hc_offload_stream_wait(self._handle, call._ticket, layer, stream, slice_ms, error)
             if code == Code.OK:
                 return
             if code == Code.UNKNOWN_ID:  # Somebody has just taken the completion.
                 self._store._wait(call)
             elif code != Code.DEADLINE_EXCEEDED or left_ms == 0:
-                self._library.raise_for(code)
+                self._library.raise_for(code, error)
+        call.result().check()
 
     def _take(self, tensor: Any) -> Tensor:
         """Where the blocks of a tensor are."""
@@ -226,15 +245,15 @@ class Offload:
             raise wrong(f"layers: a {type(tensor).__name__} has to have the blocks as its first dimension, each of them contiguous")
         blocks, block_bytes = strided.shape[0], strided.item_bytes * math.prod(strided.shape[1:])
         # The only block of a tensor may have any stride.
-        return Tensor(strided.address, blocks, strided.strides[0] if blocks > 1 else block_bytes, block_bytes)
+        return Tensor(strided.address, blocks, strided.strides[0] if blocks > 1 else block_bytes, block_bytes, strided.device)
 
     def _strided(self, tensor: Any) -> Strided:
         self._kept.append(tensor)
         if hasattr(tensor, "data_ptr"):
-            if tensor.device.type != "cpu":
-                raise wrong(f"layers: a tensor has to be in host memory; one is on {tensor.device}")
-            item = tensor.element_size()
-            return Strided(tensor.data_ptr(), tuple(tensor.shape), tuple(item * stride for stride in tensor.stride()), item, None)
+            if tensor.device.type not in ("cpu", "cuda"):
+                raise wrong(f"layers: a tensor has to be in host memory, or on a CUDA device; one is on {tensor.device}")
+            item, device = tensor.element_size(), tensor.device.index if tensor.device.type == "cuda" else None
+            return Strided(tensor.data_ptr(), tuple(tensor.shape), tuple(item * stride for stride in tensor.stride()), item, None, device)
         try:
             with memoryview(tensor) as view:
                 shape, strides, item = view.shape, view.strides, view.itemsize
@@ -243,7 +262,7 @@ class Offload:
         except (BufferError, TypeError, ValueError) as trouble:
             if not hasattr(tensor, "__dlpack__"):
                 raise wrong(f"layers: expected arrays that can be written, tensors, or hicache.Tensor: {trouble}") from None
-        made = by_dlpack(tensor, True)
+        made = by_dlpack(tensor, True, is_host=False)
         self._kept.append(made.kept)
         return made
 

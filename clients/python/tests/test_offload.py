@@ -82,6 +82,8 @@ def test_layers_are_waited_for(offload, layers):
     for layer in range(2):
         call.wait_layer(layer)
         assert all((tensor[4:6] == then[0:2]).all() for tensor, then in zip(layers[layer], before[layer]))
+    with pytest.raises(hicache.Error, match="host memory have no streams"):
+        call.stream_wait(0, 0)
     assert call.result().check().pages == 1
     call.wait_layer(1)
     with pytest.raises(hicache.InvalidArgument, match="expected 0 to 1"):
@@ -155,7 +157,7 @@ class Torch:
 
     def __init__(self, values, device="cpu"):
         self.values, self.shape = values, values.shape
-        self.device = type("Device", (), {"type": device, "__str__": lambda self: self.type})()
+        self.device = type("Device", (), {"type": device, "index": 0, "__str__": lambda self: self.type})()
 
     def data_ptr(self):
         return self.values.ctypes.data
@@ -217,11 +219,24 @@ def test_the_memory_of_the_blocks_stays_until_the_offload_is_closed(store):
     ([hicache.Tensor(0, 1, 1, 1)], "data: NULL"),
     ([hicache.Tensor(64, 2, 1, 2)], "stride: 1"),
     ([Torch(numpy.zeros(4), "meta")], "one is on meta"),
-    ([ByDLPack(numpy.zeros(4), 2)], "not in host memory"),
+    ([ByDLPack(numpy.zeros(4), 4)], "not in host memory"),
+    ([ByDLPack(numpy.zeros(4), 2), numpy.zeros(4)], "on one device"),
 ])
 def test_wrong_layers_are_refused_with_a_sentence(store, layers, sentence):
     with pytest.raises(hicache.InvalidArgument, match=sentence):
         hicache.Offload(store, layers)
+
+
+@pytest.mark.parametrize("layer", [hicache.Tensor(1 << 40, 1, 16, 16, 0), ByDLPack(numpy.zeros(4), 2), Torch(numpy.zeros(4), "cuda")])
+def test_blocks_of_a_gpu_need_one(store, layer):
+    with pytest.raises(hicache.Error, match="device: 0; ") as trouble:
+        hicache.Offload(store, [layer])
+    assert trouble.value.code == Code.UNSUPPORTED
+
+
+def test_blocks_in_host_memory_have_no_events(offload):
+    with pytest.raises(hicache.InvalidArgument, match="event"):
+        offload.store(["a"], [[0, 1]], event=1)
 
 
 @pytest.mark.parametrize("blocks, sentence", [
