@@ -74,6 +74,7 @@ protected:
 };
 
 TEST_F(CCudaTest, BlocksAreStoredAndLoadedByTheDevice) {
+  const auto before = fake_cuda_state();
   ASSERT_EQ(store(1, {1, 4}), HC_OK);
   auto bytes = page_bytes(4 * block_bytes);
   ASSERT_EQ(client_.get(1, bytes), HC_OK);
@@ -82,8 +83,9 @@ TEST_F(CCudaTest, BlocksAreStoredAndLoadedByTheDevice) {
   ASSERT_EQ(load(1, {6, HC_NO_BLOCK}, &ticket), HC_OK);
   EXPECT_EQ(layer_, HC_OK);
   EXPECT_EQ(stream_, HC_OK);
-  EXPECT_EQ(page(6, 7), (page(1, 7)));
-  EXPECT_EQ(fake_cuda_state().copies_to_device, 2u);
+  EXPECT_EQ(page(6, 7), page(1, 7));
+  EXPECT_EQ(fake_cuda_state().copies_to_host, before.copies_to_host + 4);
+  EXPECT_EQ(fake_cuda_state().copies_to_device, before.copies_to_device + 2);
 }
 
 TEST_F(CCudaTest, AStoreWaitsForTheEventOnTheDevice) {
