@@ -261,9 +261,10 @@ caf::result<page_totals> node_state::remove(const key_batch& unwanted) {
       .then(std::move(on_removed), std::move(on_error));
     end_holds(std::move(here));
   };
-  self
-    ->request(options.segment, caf::infinite, atom::hold_v,
-              segment_holds{clients->find(client)->fingerprint, unwanted.keys})
+  const auto wanted = segment_holds{clients->find(client)->fingerprint, unwanted.keys};
+  // What an earlier node left may be found later.
+  self->send(options.segment, atom::drop_v, wanted);
+  self->request(options.segment, caf::infinite, atom::hold_v, wanted)
     .then(std::move(on_held), on_error);
   return promise;
 }
@@ -369,6 +370,9 @@ node_status node_state::status(const status_query& query) const {
   answer.pages_wanted = counters.traffic.pages_wanted;
   answer.pages_found = counters.traffic.pages_found;
   answer.pages_written = counters.traffic.pages_written;
+  answer.pages_kept = options.figures->kept;
+  answer.pages_dropped = options.figures->dropped;
+  answer.unscanned_bytes = options.figures->unscanned_bytes;
   return answer;
 }
 

@@ -82,8 +82,10 @@ segment_slots segment_state::reserve(const segment_pages& pages) {
   mounts->withdraw(evicted);
   auto news = std::vector<announced_page>{};
   for (const auto& one : moved)
-    if (const auto here = table->find(one.key); here && here->generation == one.generation)
+    if (const auto here = table->find(one.key); here && here->generation == one.generation) {
+      keep(one.key);
       news.push_back(announce(*here));
+    }
   mounts->publish(news, [] {});
   show();
   return slots;
@@ -97,8 +99,10 @@ caf::result<key_batch> segment_state::publish(const segment_slots& slots) {
     keys.push_back(slot.key);
     if (is_lent ? lend(slot) : table->publish(slot.key, slot.generation)) {
       news.push_back({slot.key, slot.offset, slot.generation, slot.length});
-      if (!is_lent)
+      if (!is_lent) {
         take_back(slot.key); // The copy stays for longer.
+        keep(slot.key);
+      }
     }
   }
   show();
@@ -140,6 +144,8 @@ segment_slots segment_state::hold(const segment_holds& wanted) {
     if (!here || here->fingerprint != wanted.fingerprint || !table->hold(key))
       continue;
     table->touch(key);
+    if (options.lasting)
+      set_held(options.memory, here->offset, true);
     slot.what = segment_slot::state::present;
     slot.offset = here->offset;
     slot.generation = here->generation;
@@ -150,13 +156,43 @@ segment_slots segment_state::hold(const segment_holds& wanted) {
 
 void segment_state::release(const segment_slots& slots) {
   for (const auto& slot : slots.list)
-    table->release(slot.offset, slot.generation);
+    if (table->release(slot.offset, slot.generation) && options.lasting
+        && !table->is_held(slot.offset))
+      set_held(options.memory, slot.offset, false);
   show();
 }
 
 caf::result<atom::ok> segment_state::remove(const key_list& keys) {
   let_go(*keys);
   return atom::ok_v;
+}
+
+caf::result<atom::ok> segment_state::adopt(const found_pages& part) {
+  auto promise = self->make_response_promise<atom::ok>();
+  auto news = std::vector<announced_page>{};
+  for (const auto offset : part.damaged)
+    clear_header(options.memory, offset);
+  for (const auto& found : part.list) {
+    if (adopt(found))
+      news.push_back({found.page.key, found.offset, found.generation, found.page.length});
+    else
+      clear_header(options.memory, found.offset);
+  }
+  table->pass(part.end);
+  options.figures->kept += news.size();
+  options.figures->dropped += part.damaged.size();
+  options.figures->unscanned_bytes = options.memory.size() - part.end;
+  if (part.end == options.memory.size())
+    unwanted.clear();
+  show();
+  mounts->publish(news, [promise]() mutable { promise.deliver(atom::ok_v); });
+  return promise;
+}
+
+void segment_state::drop(const segment_holds& pages) {
+  if (options.figures->unscanned_bytes > 0)
+    for (const auto& key : pages.keys)
+      unwanted.add(pages.fingerprint, key);
 }
 
 caf::result<atom::ok> segment_state::leave() {
@@ -175,6 +211,8 @@ void segment_state::tick() {
     next_beat = now + mounts->heartbeat_pause();
     mounts->beat(counters(), table->is_closed());
   }
+  if (!held_before.list.empty() && options.clock->now() >= held_until)
+    release(std::exchange(held_before, {}));
   repair();
 }
 
@@ -202,6 +240,8 @@ page_totals segment_state::pin(const page_pins& wanted) {
 }
 
 page_totals segment_state::clear(const namespace_pages& wanted) {
+  if (options.figures->unscanned_bytes > 0)
+    unwanted.add(wanted.fingerprint);
   return let_go(offered->of_namespace(wanted.fingerprint));
 }
 
@@ -314,6 +354,31 @@ bool segment_state::is_damaged(const stored_page& page) const {
   const auto slot = segment_slot{page.key, segment_slot::state::present, page.offset,
                                  page.generation, page.length};
   return !is_intact(options.memory, slot, page.offset + slot_object_offset, page.fingerprint);
+}
+
+void segment_state::keep(const page_key& key) {
+  if (!options.lasting)
+    return;
+  const auto kept = table->describe(key);
+  const auto& page = kept->page;
+  keep_slot(options.memory,
+            {{key, kept->parent.value_or(no_parent), page.length, page.fingerprint, kept->tenant,
+              kept->copies},
+             page.offset,
+             page.generation},
+            options.lasting->seed);
+}
+
+bool segment_state::adopt(const found_page& found) {
+  const auto& page = found.page;
+  if (unwanted.contains(page.fingerprint, page.key) || offered->find_lent(page.key)
+      || !table->adopt(request_for(page), found.offset, found.generation))
+    return false;
+  if (found.was_held)
+    for (const auto& slot : hold({page.fingerprint, {page.key}}).list)
+      if (slot.what == segment_slot::state::present)
+        held_before.list.push_back(slot);
+  return true;
 }
 
 page_totals segment_state::let_go(const std::vector<page_key>& keys) {
@@ -460,6 +525,11 @@ segment_actor::behavior_type segment(segment_actor::stateful_pointer<segment_sta
   auto& state = self->state;
   state.options = std::move(options);
   state.table.emplace(segment_bytes, state.options.policy);
+  if (state.options.lasting && state.options.lasting->has_pages) {
+    state.table->expect_pages();
+    state.options.figures->unscanned_bytes = segment_bytes;
+  }
+  state.held_until = state.options.clock->now() + limits::node_lease_time;
   state.offered.emplace(*state.table);
   state.options.mounts.refused = [self](const auto& keys) { self->state.let_go(keys); };
   state.options.mounts.lost = [self](const auto& keys) { self->state.note_losses(keys); };
@@ -486,6 +556,8 @@ segment_actor::behavior_type segment(segment_actor::stateful_pointer<segment_sta
     [self](atom::hold, const segment_holds& wanted) { return self->state.hold(wanted); },
     [self](atom::release, const segment_slots& slots) { self->state.release(slots); },
     [self](atom::remove, const key_list& keys) { return self->state.remove(keys); },
+    [self](atom::adopt, const found_pages& part) { return self->state.adopt(part); },
+    [self](atom::drop, const segment_holds& pages) { self->state.drop(pages); },
     [self](atom::terminate) { return self->state.leave(); },
     [self](atom::tick) { self->state.tick(); },
   };

@@ -3,11 +3,14 @@
 #include "actors/offered_pages.hpp"
 #include "actors/segment_mounts.hpp"
 #include "actors/spreader.hpp"
+#include "backends/lasting_memory.hpp"
 #include "backends/lent_pages.hpp"
 #include "backends/member_figures.hpp"
 #include "base/clock.hpp"
+#include "base/limits.hpp"
 #include "cache/repair_queue.hpp"
 #include "cache/segment_table.hpp"
+#include "cache/unwanted_pages.hpp"
 #include "messages/interfaces.hpp"
 
 #include <caf/typed_event_based_actor.hpp>
@@ -27,6 +30,8 @@ struct segment_options {
   /// outlive the actor.
   std::span<std::byte> memory;
   segment_policy policy;
+  /// The memory outlives the process.
+  std::optional<lasting_memory> lasting;
   /// Pages of L2 that are offered as well; null if there are none. Open, and told of by
   /// atom::withdraw what was taken back.
   std::shared_ptr<lent_pages> lent;
@@ -64,6 +69,10 @@ struct segment_state {
 
   caf::result<atom::ok> remove(const key_list& keys);
 
+  caf::result<atom::ok> adopt(const found_pages& part);
+
+  void drop(const segment_holds& unwanted);
+
   caf::result<atom::ok> leave();
 
   void tick();
@@ -96,6 +105,12 @@ struct segment_state {
 
   /// Whether a published page is not what was written.
   bool is_damaged(const stored_page& page) const;
+
+  /// Has the next process find a published page, if the memory outlives this one.
+  void keep(const page_key& key);
+
+  /// Enters a page that an earlier process left. @returns whether it is offered
+  bool adopt(const found_page& found);
 
   /// Frees published pages, makes them unreadable and withdraws them.
   page_totals let_go(const std::vector<page_key>& keys);
@@ -151,6 +166,11 @@ struct segment_state {
   /// Pages whose copies elsewhere are lost.
   repair_queue losses;
   bool is_repairing = false;
+  /// Pages of an earlier process that shall not be adopted.
+  unwanted_pages unwanted{limits::unwanted_pages};
+  /// Pages that clients of an earlier process may still read in place, and until when.
+  segment_slots held_before;
+  time_point held_until;
   /// Pages whose bytes in memory turned out damaged.
   uint64_t corrupt = 0;
 };

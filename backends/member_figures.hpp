@@ -21,6 +21,11 @@ struct member_figures {
   std::atomic<uint64_t> used_bytes = 0;
   /// Pages that went to make room.
   std::atomic<uint64_t> evicted = 0;
+  /// Of memory that outlived a process: pages offered again, pages that did not verify, and bytes
+  /// not looked at yet.
+  std::atomic<uint64_t> kept = 0;
+  std::atomic<uint64_t> dropped = 0;
+  std::atomic<uint64_t> unscanned_bytes = 0;
   /// Pages whose lost copies were made anew, and times that too few members took such a page.
   std::atomic<uint64_t> repaired = 0;
   std::atomic<uint64_t> repair_failures = 0;

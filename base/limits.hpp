@@ -209,6 +209,15 @@ inline constexpr auto node_wait_time = std::chrono::seconds{30};
 /// keeps its pages from eviction for that long; copying the pages of a lease takes seconds.
 inline constexpr auto node_lease_time = std::chrono::minutes{5};
 
+/// Bytes and pages of a node's memory file that are looked at in one go, after a restart: some
+/// milliseconds of work, and as many pages as one message to the index has.
+inline constexpr uint64_t scanned_bytes = uint64_t{64} << 20;
+inline constexpr size_t scanned_pages = index_batch_keys;
+
+/// Pages that were removed while they may still be found in a memory file, of some 100 bytes each.
+/// If there are more, nothing that is found from then on is offered again.
+inline constexpr size_t unwanted_pages = size_t{1} << 20;
+
 /// The longest soft pin: a month. Who wants more wants a hard one.
 inline constexpr auto pin_time = std::chrono::milliseconds{std::chrono::hours{24 * 30}};
 

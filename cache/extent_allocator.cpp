@@ -3,6 +3,7 @@
 #include "base/check.hpp"
 
 #include <iterator>
+#include <limits>
 
 namespace hicache {
 
@@ -49,6 +50,32 @@ void extent_allocator::give_back(uint64_t offset, uint64_t bytes) {
     }
   }
   insert(offset, bytes);
+}
+
+std::optional<hole_window> extent_allocator::find_window(
+  uint64_t bytes, const std::function<bool(uint64_t begin, uint64_t end)>& is_fixed) const {
+  auto best = std::optional<hole_window>{};
+  auto fewest = std::numeric_limits<uint64_t>::max();
+  auto first = holes_.begin();
+  auto in_holes = uint64_t{0};
+  auto previous_end = uint64_t{0};
+  for (auto last = first; last != holes_.end(); ++last) {
+    const auto [begin, length] = *last;
+    if (last != first && is_fixed(previous_end, begin)) {
+      first = last;
+      in_holes = 0;
+    }
+    in_holes += length;
+    previous_end = begin + length;
+    for (; in_holes - first->second >= bytes; ++first)
+      in_holes -= first->second;
+    const auto taken = previous_end - first->first - in_holes;
+    if (in_holes >= bytes && taken < fewest) {
+      best = {first->first, previous_end};
+      fewest = taken;
+    }
+  }
+  return best;
 }
 
 void extent_allocator::remove(hole at) {

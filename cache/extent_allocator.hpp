@@ -4,10 +4,17 @@
 #include <absl/container/btree_set.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <utility>
 
 namespace hicache {
+
+/// Neighbouring holes, from the first one's begin to the last one's end.
+struct hole_window {
+  uint64_t begin = 0;
+  uint64_t end = 0;
+};
 
 /// Hands out pieces of a range of bytes: the smallest hole that is large enough, and of equal ones
 /// the first. Neighbouring holes are one. Equal calls give equal pieces. Not thread-safe. Calls
@@ -27,6 +34,13 @@ public:
 
   /// @pre the piece is taken, whole
   void give_back(uint64_t offset, uint64_t bytes);
+
+  /// The neighbouring holes that make one of `bytes` with the fewest taken bytes between them.
+  /// Costs O(holes).
+  /// @param is_fixed Whether something that cannot move lies from one offset up to another.
+  std::optional<hole_window>
+  find_window(uint64_t bytes,
+              const std::function<bool(uint64_t begin, uint64_t end)>& is_fixed) const;
 
   uint64_t capacity() const noexcept { return capacity_; }
 

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <limits>
 #include <tuple>
 #include <utility>
 
@@ -53,13 +52,6 @@ struct tenant_entry {
   absl::btree_set<victim> victims;
 };
 
-/// Holes to be made one.
-struct hole_window {
-  uint64_t begin = 0;
-  uint64_t end = 0;
-  uint64_t moved_bytes = std::numeric_limits<uint64_t>::max();
-};
-
 uint64_t share_of(uint64_t bytes, double share) {
   return share >= 1 ? bytes : static_cast<uint64_t>(static_cast<double>(bytes) * share);
 }
@@ -75,6 +67,7 @@ uint64_t share_of(uint64_t bytes, double share) {
 ///   children that have no hard pin and no holds.
 /// - `soft_pins` holds exactly (end, entry) of the soft pins.
 /// - `orphans` holds the number of children of each parent that is not in the segment and has some.
+/// - From `scanned` on nothing is free, and no page is known.
 struct segment_table::state {
   segment_policy policy;
   extent_allocator extents;
@@ -88,6 +81,7 @@ struct segment_table::state {
   absl::btree_set<victim> victims;
   absl::btree_set<std::pair<time_point, entry_index>> soft_pins;
   absl::flat_hash_map<uint64_t, tenant_entry> tenants;
+  uint64_t scanned;
   uint64_t uses = 0;
   uint64_t pinned_bytes = 0;
   uint64_t held_bytes = 0;
@@ -96,9 +90,10 @@ struct segment_table::state {
   uint32_t last_generation = 0;
   bool is_closed = false;
 
-  state(uint64_t bytes, segment_policy how) : policy(std::move(how)), extents(bytes) {}
+  state(uint64_t bytes, segment_policy how)
+    : policy(std::move(how)), extents(bytes), scanned(bytes) {}
 
-  uint64_t used() const { return extents.capacity() - extents.free(); }
+  uint64_t used() const { return scanned - extents.free(); }
 
   uint32_t next_generation() {
     if (++last_generation == 0)
@@ -174,7 +169,7 @@ struct segment_table::state {
 
   // -- pages ------------------------------------------------------------------
 
-  reservation add(const segment_request& wanted, uint64_t offset) {
+  entry_index add(const segment_request& wanted, uint64_t offset, uint32_t generation) {
     auto i = static_cast<entry_index>(entries.size());
     if (free_entries.empty()) {
       entries.emplace_back();
@@ -192,7 +187,7 @@ struct segment_table::state {
     page.fingerprint = wanted.fingerprint;
     page.tenant = wanted.tenant;
     page.copies = wanted.copies;
-    page.generation = next_generation();
+    page.generation = generation;
     if (const auto orphan = orphans.find(wanted.key); orphan != orphans.end()) {
       page.children = orphan->second;
       orphans.erase(orphan);
@@ -201,7 +196,7 @@ struct segment_table::state {
     places.emplace(offset, i);
     writing.insert(offset);
     tenants[wanted.tenant].bytes += wanted.bytes;
-    return {reserve_status::reserved, offset, page.generation, {}, {}};
+    return i;
   }
 
   /// Forgets a page, published or not, and frees its place unless somebody holds it.
@@ -309,41 +304,19 @@ struct segment_table::state {
     return is_in(writing) || is_in(held);
   }
 
-  /// The neighbouring holes that make one of `bytes` with the fewest bytes of pages between them.
-  hole_window find_window(uint64_t bytes) const {
-    auto best = hole_window{};
-    auto first = extents.holes().begin();
-    auto in_holes = uint64_t{0};
-    auto previous_end = uint64_t{0};
-    for (auto last = first; last != extents.holes().end(); ++last) {
-      const auto [begin, length] = *last;
-      if (last != first && is_fixed_between(previous_end, begin)) {
-        first = last;
-        in_holes = 0;
-      }
-      in_holes += length;
-      previous_end = begin + length;
-      for (; in_holes - first->second >= bytes; ++first)
-        in_holes -= first->second;
-      const auto pages = previous_end - first->first - in_holes;
-      if (in_holes >= bytes && pages < best.moved_bytes)
-        best = {first->first, previous_end, pages};
-    }
-    return best;
-  }
-
   /// Moves pages together so that there is a hole of `bytes`.
   /// @returns false if pages that are being written or held are in the way
   bool join_holes(uint64_t bytes, reservation& answer) {
-    const auto window = find_window(bytes);
-    if (window.end == 0)
+    const auto window = extents.find_window(
+      bytes, [this](uint64_t begin, uint64_t end) { return is_fixed_between(begin, end); });
+    if (!window)
       return false;
-    for (auto hole = extents.holes().lower_bound(window.begin);
-         hole != extents.holes().end() && hole->first < window.end;
-         hole = extents.holes().lower_bound(window.begin))
+    for (auto hole = extents.holes().lower_bound(window->begin);
+         hole != extents.holes().end() && hole->first < window->end;
+         hole = extents.holes().lower_bound(window->begin))
       extents.take_hole(hole->first);
-    auto to = window.begin;
-    for (auto at = places.lower_bound(window.begin); at != places.end() && at->first < window.end;
+    auto to = window->begin;
+    for (auto at = places.lower_bound(window->begin); at != places.end() && at->first < window->end;
          at = places.lower_bound(to)) {
       const auto i = at->second;
       auto& page = entries[i];
@@ -355,7 +328,7 @@ struct segment_table::state {
       places.emplace(to, i);
       to += page.bytes;
     }
-    extents.give_back(to, window.end - to);
+    extents.give_back(to, window->end - to);
     return true;
   }
 };
@@ -401,10 +374,11 @@ reservation segment_table::reserve(const segment_request& wanted, time_point now
       s.drop_child(*wanted.parent);
     return answer;
   }
-  auto added = s.add(wanted, *offset);
-  added.evicted = std::move(answer.evicted);
-  added.moved = std::move(answer.moved);
-  return added;
+  answer.status = reserve_status::reserved;
+  answer.offset = *offset;
+  answer.generation = s.next_generation();
+  s.add(wanted, *offset, answer.generation);
+  return answer;
 }
 
 bool segment_table::publish(const page_key& key, uint32_t generation) {
@@ -422,6 +396,39 @@ bool segment_table::publish(const page_key& key, uint32_t generation) {
   s.writing.erase(page.offset);
   s.enter_victims(*i);
   return true;
+}
+
+void segment_table::expect_pages() {
+  auto& s = *state_;
+  HICACHE_CHECK(s.extents.free() == s.extents.capacity());
+  s.extents.take_hole(0);
+  s.scanned = 0;
+}
+
+bool segment_table::adopt(const segment_request& page, uint64_t offset, uint32_t generation) {
+  auto& s = *state_;
+  HICACHE_CHECK(page.bytes > 0 && page.parent != page.key && offset >= s.scanned
+                && page.bytes <= s.extents.capacity() - offset);
+  if (s.is_closed || s.entry_of.contains(page.key))
+    return false;
+  pass(offset);
+  if (page.parent)
+    s.add_child(*page.parent);
+  const auto i = s.add(page, offset, generation);
+  s.scanned += page.bytes;
+  s.last_generation = std::max(s.last_generation, generation);
+  s.entries[i].is_published = true;
+  s.writing.erase(offset);
+  s.enter_victims(i);
+  return true;
+}
+
+void segment_table::pass(uint64_t end) {
+  auto& s = *state_;
+  HICACHE_CHECK(end <= s.extents.capacity());
+  if (end > s.scanned)
+    s.extents.give_back(s.scanned, end - s.scanned);
+  s.scanned = std::max(s.scanned, end);
 }
 
 bool segment_table::abort(const page_key& key, uint32_t generation) {
@@ -497,6 +504,10 @@ bool segment_table::release(uint64_t offset, uint32_t generation) {
   else
     s.free_place(i);
   return true;
+}
+
+bool segment_table::is_held(uint64_t offset) const {
+  return state_->held.contains(offset);
 }
 
 bool segment_table::remove(const page_key& key) {

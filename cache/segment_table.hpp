@@ -171,6 +171,20 @@ public:
   /// this generation
   bool publish(const page_key& key, uint32_t generation);
 
+  /// The memory holds pages that nobody knows yet: there is no room at all until they are adopted,
+  /// or passed over.
+  /// @pre nothing is reserved or published
+  void expect_pages();
+
+  /// Publishes a page that the memory holds already, as one used before all others; what lies
+  /// between it and the one before is free. No quota keeps it out.
+  /// @returns false, and changes nothing, if its key is there already, or the segment is closed
+  /// @pre bytes > 0; the parent is another page; no place from `offset` on was adopted or passed
+  bool adopt(const segment_request& page, uint64_t offset, uint32_t generation);
+
+  /// There are no more pages to adopt before `end`: what lies there is free.
+  void pass(uint64_t end);
+
   /// Gives back a place that will not be published.
   /// @returns false, and changes nothing, unless it is being written under this generation
   bool abort(const page_key& key, uint32_t generation);
@@ -194,6 +208,9 @@ public:
   /// Ends one hold of the page at this place.
   /// @returns false, and changes nothing, unless the place is held under this generation
   bool release(uint64_t offset, uint32_t generation);
+
+  /// Whether somebody holds the page at this place.
+  bool is_held(uint64_t offset) const;
 
   /// Frees a published page on request, pinned or not, at once or when nobody holds it. Unlike
   /// eviction this may orphan the page's children: they stay, and are protected as children again

@@ -172,6 +172,7 @@ result<void> cluster_member::start() {
   settings.mounts.member = info_;
   settings.memory = memory_;
   settings.policy = options_.policy;
+  settings.lasting = options_.lasting;
   settings.lent = options_.lent;
   settings.copier = copier_;
   settings.copies = static_cast<uint8_t>(options_.replicas);

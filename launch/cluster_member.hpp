@@ -3,6 +3,7 @@
 #include "backends/cluster_backend.hpp"
 #include "backends/index_link.hpp"
 #include "backends/index_lookup.hpp"
+#include "backends/lasting_memory.hpp"
 #include "backends/lent_pages.hpp"
 #include "base/clock.hpp"
 #include "cache/segment_table.hpp"
@@ -40,6 +41,8 @@ struct cluster_member_options {
   uint32_t replicas = 1;
   /// As in member_info; the machine's name if empty.
   std::string host;
+  /// The memory outlives the process; see segment_options.
+  std::optional<lasting_memory> lasting;
   /// Memory that begins with the segment, and all of which peers may read; null: the member takes
   /// memory of its own. Must outlive the member.
   const shared_memory* memory = nullptr;

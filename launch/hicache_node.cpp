@@ -29,6 +29,7 @@ using namespace hicache;
 
 struct node_flags {
   uint64_t memory_bytes = 0;
+  std::string memory_file;
   std::string socket;
   std::string group;
   std::string index;
@@ -112,6 +113,7 @@ result<int> serve(const node_flags& flags, const stop_signal& stop) {
   }
   const auto where = options.socket;
   options.memory_bytes = flags.memory_bytes;
+  options.memory_file = flags.memory_file;
   options.index = flags.index;
   options.listen_host = flags.listen_host;
   options.tls = flags.tls;
@@ -143,6 +145,12 @@ int main(int argc, char** argv) {
   add_bytes_flag(app, "--memory", flags.memory_bytes,
                  "memory for pages, such as 64GiB; taken at the start");
   app.get_option("--memory")->required();
+  app
+    .add_option("--memory-file", flags.memory_file,
+                "file that is this memory, of --memory bytes, on hugetlbfs, tmpfs or another file "
+                "system; the next node with the same file offers its pages again. Without, pages "
+                "end with the node")
+    ->type_name("PATH");
   app
     .add_option("--socket", flags.socket,
                 "where clients connect: a path; not where a service manager opens the socket")

@@ -90,6 +90,9 @@ std::string to_json(const node_status& status) {
                         {"pages_wanted", status.pages_wanted},
                         {"pages_found", status.pages_found},
                         {"pages_written", status.pages_written},
+                        {"pages_kept", status.pages_kept},
+                        {"pages_dropped", status.pages_dropped},
+                        {"unscanned_bytes", status.unscanned_bytes},
                         {"clients", std::move(clients)}}
     .dump(2);
 }
@@ -103,6 +106,11 @@ std::string to_text(const node_status& status) {
     status.evicted, status.pages_found, status.pages_wanted, status.pages_written, status.refused,
     status.expired_leases, status.client_count, format_bytes(status.reserved_bytes),
     format_bytes(status.leased_bytes));
+  if (status.pages_kept + status.pages_dropped + status.unscanned_bytes > 0)
+    text += absl::StrFormat(
+      "memory file: %d pages of an earlier node are offered again, %d did not verify; %s left to "
+      "look at\n",
+      status.pages_kept, status.pages_dropped, format_bytes(status.unscanned_bytes));
   for (const auto& client : status.clients)
     text += absl::StrFormat("  client %d of tenant %d, namespace %016x: writes %s, reads %s\n",
                             client.client, client.info.tenant, client.info.fingerprint,

@@ -1,6 +1,7 @@
 #include "launch/node_host.hpp"
 
 #include "actors/node.hpp"
+#include "actors/page_scanner.hpp"
 #include "backends/ask.hpp"
 #include "base/units.hpp"
 #include "messages/page_header.hpp"
@@ -29,7 +30,8 @@ result<std::unique_ptr<node_host>> node_host::start(caf::actor_system& system,
 }
 
 result<void> node_host::serve() {
-  if (const auto least = slot_bytes_for(1); options_.memory_bytes < least)
+  const auto least = slot_bytes_for(1) + (options_.memory_file.empty() ? 0 : memory_label_bytes);
+  if (options_.memory_bytes < least)
     return fail(ec::invalid_argument, "--memory: " + format_bytes(options_.memory_bytes)
                                         + " holds no page; expected at least "
                                         + format_bytes(least));
@@ -41,11 +43,18 @@ result<void> node_host::serve() {
   if (is_bound_ && options_.group)
     if (auto opened = open_to_group(); !opened)
       return opened;
+  if (auto opened = open_memory(); !opened)
+    return opened;
   auto settings = cluster_member_options{};
   settings.index = options_.index;
   settings.is_alone = options_.index.empty();
   settings.segment_bytes = options_.memory_bytes;
   settings.segment_flag = "--memory";
+  if (file_) {
+    settings.segment_bytes = file_->page_bytes();
+    settings.memory = &file_->memory();
+    settings.lasting = file_->contents();
+  }
   settings.clients_write = true;
   settings.policy.held_share = options_.leased_share;
   settings.listen_host = options_.listen_host;
@@ -55,7 +64,7 @@ result<void> node_host::serve() {
   if (!member)
     return tl::unexpected{member.error()};
   member_ = std::move(*member);
-  auto offer = memory_offer::start(member_->memory(), peer_access::write, options_.group);
+  auto offer = memory_offer::start(memory(), peer_access::write, options_.group);
   if (!offer)
     return tl::unexpected{offer.error()};
   offer_ = std::move(*offer);
@@ -74,7 +83,34 @@ result<void> node_host::serve() {
   network_->serve_node(std::move(*socket), node_, options_.group);
   spdlog::info("lends {} to processes of this machine at {}",
                format_bytes(member_->segment_memory().size()), options_.socket);
+  start_scan();
   return {};
+}
+
+result<void> node_host::open_memory() {
+  if (options_.memory_file.empty())
+    return {};
+  auto file = memory_file::open(options_.memory_file, options_.memory_bytes);
+  if (!file)
+    return fail(ec::invalid_argument, "--memory-file: " + file.error().detail);
+  file_ = std::move(*file);
+  return {};
+}
+
+const shared_memory& node_host::memory() const {
+  return file_ ? file_->memory() : member_->memory();
+}
+
+void node_host::start_scan() {
+  if (!file_ || !file_->contents().has_pages)
+    return;
+  auto options = page_scanner_options{};
+  options.memory = member_->segment_memory();
+  options.seed = file_->contents().seed;
+  options.segment = member_->segment();
+  options.figures = member_->shared_figures();
+  options.clock = options_.clock;
+  scanner_ = system_.spawn<caf::detached>(hicache::page_scanner, std::move(options));
 }
 
 result<void> node_host::open_to_group() const {
@@ -98,8 +134,6 @@ bool node_host::answers(duration within) const {
 }
 
 node_host::~node_host() {
-  if (network_)
-    network_->stop_serving();
   auto self = caf::scoped_actor{system_};
   const auto end = [&](const auto& actor) {
     if (!actor)
@@ -107,7 +141,12 @@ node_host::~node_host() {
     self->send_exit(actor, caf::exit_reason::user_shutdown);
     self->wait_for(actor);
   };
+  end(scanner_);
+  // Before its clients are gone: what they read in place is theirs for as long as it was promised,
+  // which a memory file has to say to the next node.
   end(node_);
+  if (network_)
+    network_->stop_serving();
   end(fetcher_);
   // The file of a socket outlives it. Who starts here next would replace it, but people look for
   // it.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "backends/memory_file.hpp"
 #include "cache/client_table.hpp"
 #include "launch/cluster_member.hpp"
 #include "messages/interfaces.hpp"
@@ -19,6 +20,9 @@ namespace hicache {
 struct node_host_options {
   /// Memory for pages.
   uint64_t memory_bytes = 0;
+  /// A file that is the memory, and keeps its pages for the next node; empty: the memory ends with
+  /// the node.
+  std::string memory_file;
   /// Where clients connect: a path for a socket.
   std::string socket;
   /// What of it one client may use, and what all leases together keep from eviction.
@@ -64,13 +68,24 @@ private:
 
   result<void> serve();
 
+  result<void> open_memory();
+
+  /// The memory of the segment, for those who shall map it.
+  const shared_memory& memory() const;
+
+  /// Has pages that an earlier node left in the memory found.
+  void start_scan();
+
   /// Lets processes of the group open the socket.
   result<void> open_to_group() const;
 
   caf::actor_system& system_;
   const node_host_options options_;
   bool is_bound_ = false;
+  /// Outlives the member.
+  std::optional<memory_file> file_;
   std::unique_ptr<cluster_member> member_;
+  page_scanner_actor scanner_;
   fetcher_actor fetcher_;
   node_actor node_;
   /// Gives the memory to clients, who write there.

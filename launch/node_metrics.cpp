@@ -34,6 +34,16 @@ std::vector<prometheus::MetricFamily> to_metrics(const std::optional<node_status
                  "Requests of clients refused because of a share or a bound.", status->refused);
   families.count("hicache_node_evicted_pages_total", "Pages evicted to make room.",
                  status->evicted);
+  families.count("hicache_node_kept_pages_total",
+                 "Pages of an earlier node that were found in the memory file and are offered "
+                 "again.",
+                 status->pages_kept);
+  families.count("hicache_node_dropped_pages_total",
+                 "Pages that were found in the memory file and did not verify.",
+                 status->pages_dropped);
+  gauge("hicache_node_unscanned_bytes",
+        "What of the memory file was not looked at yet for pages of an earlier node.",
+        status->unscanned_bytes);
   families.count("hicache_node_pages_wanted_total", "Pages that clients looked up.",
                  status->pages_wanted);
   families.count("hicache_node_pages_found_total", "Pages of these that they were lent.",

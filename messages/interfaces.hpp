@@ -162,6 +162,11 @@ using segment_actor = member_actor::extend<
   caf::reacts_to<atom::release, segment_slots>,
   // Withdraws pages and frees their slots.
   caf::replies_to<atom::remove, key_list>::with<atom::ok>,
+  // Page scanner: pages of an earlier process that are offered again, part by part. Answers when
+  // they are.
+  caf::replies_to<atom::adopt, found_pages>::with<atom::ok>,
+  // Node: these pages, if they are found later, are not offered again.
+  caf::reacts_to<atom::drop, segment_holds>,
   // Its process, at the end: leaves the index, and ends. Answers when every shard that can be
   // reached knows.
   caf::replies_to<atom::terminate>::with<atom::ok>,
@@ -173,6 +178,12 @@ using segment_actor = member_actor::extend<
 using copier_actor = caf::typed_actor<
   // Segment: as the member's; with the segment itself.
   caf::replies_to<atom::copy, page_copies, caf::strong_actor_ptr>::with<page_totals>>;
+
+/// The PAGE SCANNER looks for pages in memory that outlived the process which wrote them. Detached,
+/// because verifying takes time.
+using page_scanner_actor = caf::typed_actor<
+  // Itself: the next part.
+  caf::reacts_to<atom::tick>>;
 
 /// The FETCHER finds pages of other members and has them copied into this process's segment.
 /// Detached, because asking the index blocks.

@@ -108,4 +108,7 @@ struct NodeStatus {
   pagesWanted @13 :UInt64;
   pagesFound @14 :UInt64;
   pagesWritten @15 :UInt64;
+  pagesKept @16 :UInt64;
+  pagesDropped @17 :UInt64;
+  unscannedBytes @18 :UInt64;
 }

@@ -190,6 +190,11 @@ struct node_status {
   uint64_t pages_wanted = 0;
   uint64_t pages_found = 0;
   uint64_t pages_written = 0;
+  /// Of memory that a node left before: pages that were found there and are offered again, pages
+  /// that did not verify, and bytes that were not looked at yet.
+  uint64_t pages_kept = 0;
+  uint64_t pages_dropped = 0;
+  uint64_t unscanned_bytes = 0;
 
   friend bool operator==(const node_status&, const node_status&) = default;
 };

@@ -206,6 +206,9 @@ void write(const node_status& x, schema::NodeStatus::Builder to) {
   to.setPagesWanted(x.pages_wanted);
   to.setPagesFound(x.pages_found);
   to.setPagesWritten(x.pages_written);
+  to.setPagesKept(x.pages_kept);
+  to.setPagesDropped(x.pages_dropped);
+  to.setUnscannedBytes(x.unscanned_bytes);
 }
 
 void read(schema::NodeStatus::Reader from, node_status& x) {
@@ -225,6 +228,9 @@ void read(schema::NodeStatus::Reader from, node_status& x) {
   x.pages_wanted = from.getPagesWanted();
   x.pages_found = from.getPagesFound();
   x.pages_written = from.getPagesWritten();
+  x.pages_kept = from.getPagesKept();
+  x.pages_dropped = from.getPagesDropped();
+  x.unscanned_bytes = from.getUnscannedBytes();
 }
 
 HICACHE_DEFINE_CODEC(client_info, ClientInfo)

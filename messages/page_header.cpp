@@ -44,9 +44,19 @@ void encode_page_header(const page_header& header, std::span<std::byte, page_hea
   root.setKey3(key[3]);
   root.setLength(header.length);
   root.setChecksum(header.checksum);
+  root.setKeptCheck(header.kept_check);
+  root.setCopies(header.copies);
+  root.setHeld(header.held);
   const auto words = capnp::messageToFlatArray(builder);
   HICACHE_CHECK(words.asBytes().size() == page_header_bytes);
   std::memcpy(target.data(), words.begin(), page_header_bytes);
+}
+
+bool may_be_page_header(std::span<const std::byte> source) noexcept {
+  // Behind two words of framing.
+  auto found = uint32_t{};
+  std::memcpy(&found, source.data() + 2 * sizeof(capnp::word), sizeof(found));
+  return found == magic;
 }
 
 result<page_header> decode_page_header(std::span<const std::byte> source) {
@@ -67,6 +77,9 @@ result<page_header> decode_page_header(std::span<const std::byte> source) {
     header.fingerprint = root.getFingerprint();
     header.length = root.getLength();
     header.checksum = root.getChecksum();
+    header.kept_check = root.getKeptCheck();
+    header.copies = root.getCopies();
+    header.held = root.getHeld();
     return header;
   } catch (const kj::Exception&) {
     return fail(ec::corrupt_page, "broken page header");

@@ -59,6 +59,25 @@ struct segment_holds {
   std::vector<page_key> keys;
 };
 
+/// A page that was found in memory which outlived the process that wrote it.
+struct found_page {
+  segment_page page;
+  uint64_t offset = 0;
+  uint32_t generation = 0;
+  /// Somebody may still read it in place.
+  bool was_held = false;
+};
+
+/// What was found in a part of such memory.
+struct found_pages {
+  /// In order of their places; they verify.
+  std::vector<found_page> list;
+  /// Where pages begin that do not.
+  std::vector<uint64_t> damaged;
+  /// The part ends here; the next one begins here.
+  uint64_t end = 0;
+};
+
 /// Pages of other members that are wanted here; their lengths are not known.
 struct page_fetch {
   segment_pages pages;

@@ -4,10 +4,12 @@
 #include "base/units.hpp"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <linux/mman.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -93,8 +95,9 @@ result<mapped_peer_memory> mapped_peer_memory::open(const unique_fd& fd, unique_
   if (::fstat(fd.get(), &status) != 0 || status.st_size <= 0)
     return fail(ec::io_failure, "a peer's memory has no size");
   const auto seals = ::fcntl(fd.get(), F_GET_SEALS);
-  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0)
-    return fail(ec::io_failure, "a peer's memory is not sealed against shrinking");
+  const auto is_named_file = S_ISREG(status.st_mode) && status.st_nlink > 0;
+  if (!is_named_file && (seals < 0 || (seals & F_SEAL_SHRINK) == 0))
+    return fail(ec::io_failure, "a peer's memory is neither sealed against shrinking nor a file");
   const auto size = static_cast<size_t>(status.st_size);
   const auto protection = access == peer_access::write ? PROT_READ | PROT_WRITE : PROT_READ;
   auto* address = ::mmap(nullptr, size, protection, MAP_SHARED, fd.get(), 0);
@@ -162,6 +165,25 @@ result<shared_memory> shared_memory::create(uint64_t bytes, uint64_t resident,
   if (access == peer_access::read)
     static_cast<void>(::fcntl(memory.fd(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE));
   return memory;
+}
+
+result<shared_memory> shared_memory::map_file(unique_fd fd, uint64_t bytes, uint64_t resident) {
+  struct stat status = {};
+  struct statfs system = {};
+  if (::fstat(fd.get(), &status) != 0 || ::fstatfs(fd.get(), &system) != 0)
+    return creation_error(bytes, "fstat: " + system_message(errno));
+  // As in make_plain.
+  const auto taken = static_cast<uint64_t>(status.st_blocks) * 512;
+  const auto available = available_bytes();
+  if (system.f_type == TMPFS_MAGIC && available && resident > taken
+      && resident - taken > *available)
+    return creation_error(bytes, "not enough memory");
+  if (const auto* failed = populate(fd, bytes, resident))
+    return creation_error(bytes, std::string{failed} + ": " + system_message(errno));
+  auto* address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  if (address == MAP_FAILED)
+    return creation_error(bytes, "mmap: " + system_message(errno));
+  return shared_memory{std::move(fd), {static_cast<std::byte*>(address), size_t{bytes}}};
 }
 
 shared_memory::shared_memory(unique_fd fd, std::span<std::byte> bytes) noexcept

@@ -20,9 +20,8 @@ class mapped_peer_memory {
 public:
   /// Maps what `fd`, the descriptor of a `shared_memory` of any process, stands for. The descriptor
   /// is not needed afterwards.
-  /// @returns io_failure if it cannot be mapped, or if it is not sealed against shrinking (then
-  /// reading it could end in a
-  ///          bus error)
+  /// @returns io_failure if it cannot be mapped, or if it is neither sealed against shrinking (then
+  /// reading it could end in a bus error) nor a file with a name, which cannot be sealed
   /// @param owner As owner().
   static result<mapped_peer_memory> open(const unique_fd& fd, unique_fd owner = {},
                                          peer_access access = peer_access::read);
@@ -77,6 +76,14 @@ public:
   /// @pre resident <= bytes
   static result<shared_memory> create(uint64_t bytes, uint64_t resident, const std::string& name,
                                       peer_access access = peer_access::read);
+
+  /// Maps a file of `bytes` bytes. Room for the first `resident` of them is reserved, so that a
+  /// lack of room shows now and never as a bus error later. It is kept, unlike other memory, when
+  /// its last user is gone. Whoever has its descriptor can shrink it: then all who use the rest
+  /// die.
+  /// @param fd Open for reading and writing.
+  /// @returns io_failure if there is no room, or the file cannot be mapped
+  static result<shared_memory> map_file(unique_fd fd, uint64_t bytes, uint64_t resident);
 
   shared_memory(shared_memory&& other) noexcept;
 

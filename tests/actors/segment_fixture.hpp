@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <optional>
 
 namespace hicache::test {
 
@@ -23,7 +24,8 @@ protected:
   void start_index() { index_ = spawn(index, index_options{std::chrono::seconds{10}, &clock}); }
 
   void start_segment(uint32_t slots, uint64_t member = 1) {
-    memory_.assign(slots * slot_bytes, std::byte{0xee});
+    if (!lasting_ || !lasting_->has_pages)
+      memory_.assign(slots * slot_bytes, std::byte{0xee});
     auto options = segment_options{};
     options.mounts.member.member = member;
     options.mounts.member.capacity_bytes = memory_.size();
@@ -33,6 +35,7 @@ protected:
     options.mounts.index_heard = [this](uint64_t digest) { heard_ = digest; };
     options.mounts.timeout = std::chrono::seconds{2};
     options.memory = memory_;
+    options.lasting = lasting_;
     options.figures = figures_;
     options.clock = &clock;
     segment_ = spawn(segment, options);
@@ -80,6 +83,9 @@ protected:
   index_actor index_;
   segment_actor segment_;
   std::vector<std::byte> memory_;
+  /// Set before start_segment: the memory outlives the segment, and has the pages of the one
+  /// before.
+  std::optional<lasting_memory> lasting_;
   int index_lost_ = 0;
   uint64_t heard_ = 0;
   std::shared_ptr<member_figures> figures_ = std::make_shared<member_figures>();

@@ -1,5 +1,5 @@
 #include "cache/segment_table.hpp"
-#include "tests/cache_store/test_keys.hpp"
+#include "tests/cache_store/test_segment.hpp"
 
 #include <gtest/gtest.h>
 
@@ -10,49 +10,14 @@
 namespace hicache {
 namespace {
 
-using test::key_of;
+using namespace hicache::test;
 using namespace std::chrono_literals;
-
-constexpr auto no_time = time_point{};
-
-segment_request page(uint64_t number, uint64_t bytes = 1, std::optional<uint64_t> parent = {},
-                     uint64_t tenant = 0) {
-  auto wanted
-    = segment_request{key_of(number), {}, bytes, static_cast<uint32_t>(number), 0, tenant};
-  if (parent)
-    wanted.parent = key_of(*parent);
-  return wanted;
-}
-
-reservation reserve(segment_table& table, const segment_request& wanted) {
-  return table.reserve(wanted, no_time);
-}
-
-/// Reserves and publishes; expects room.
-reservation store(segment_table& table, const segment_request& wanted) {
-  auto got = reserve(table, wanted);
-  EXPECT_EQ(got.status, reserve_status::reserved);
-  EXPECT_TRUE(table.publish(wanted.key, got.generation));
-  return got;
-}
-
-std::vector<page_key> evicted_by(const reservation& got) {
-  auto keys = std::vector<page_key>{};
-  for (const auto& gone : got.evicted)
-    keys.push_back(gone.key);
-  return keys;
-}
 
 std::vector<page_key> keys(std::vector<uint64_t> numbers) {
   auto list = std::vector<page_key>{};
   for (const auto number : numbers)
     list.push_back(key_of(number));
   return list;
-}
-
-/// Room for `pages` pages of one byte.
-segment_table table_of(uint64_t pages) {
-  return segment_table{pages, {}};
 }
 
 TEST(SegmentTableTest, APageIsVisibleOnlyOncePublished) {

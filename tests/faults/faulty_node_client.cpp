@@ -1,5 +1,5 @@
 // Clients of a node as it should not have them, or has many; system.node runs them. Says what it
-// has done and, unless it stores, waits for SIGTERM.
+// has done and, unless it stores, reads or removes, waits for SIGTERM.
 
 #include "backends/ask.hpp"
 #include "backends/node_client.hpp"
@@ -91,6 +91,37 @@ result<int> store_some(client_process& process) {
   return exit_ok;
 }
 
+/// What `store` stored, as far as it is there.
+result<int> read_some(client_process& process) {
+  auto node = node_client{process.options()};
+  auto found = 0;
+  for (auto number = uint64_t{0}; number < 100; ++number) {
+    auto seen = test::page_bytes(page_size);
+    const auto read = page_read{test::key_of(5000 + number), {seen}};
+    const auto got = node.get(std::array{read}, process.soon()).at(0);
+    if (got && seen != test::bytes_of(5000 + number, page_size))
+      return fail(ec::corrupt_page, "another page was read");
+    if (!got && got.error().code != ec::not_found)
+      return tl::unexpected{got.error()};
+    found += got ? 1 : 0;
+  }
+  say(("found " + std::to_string(found)).c_str());
+  return exit_ok;
+}
+
+/// The first ten pages that `store` stored.
+result<int> remove_some(client_process& process) {
+  auto node = node_client{process.options()};
+  auto keys = std::vector<page_key>{};
+  for (auto number = uint64_t{0}; number < 10; ++number)
+    keys.push_back(test::key_of(5000 + number));
+  for (const auto& removed : node.remove(keys, process.soon()))
+    if (!removed)
+      return tl::unexpected{removed.error()};
+  say("removed");
+  return exit_ok;
+}
+
 result<int> reserve(client_process& process, const stop_signal& stop) {
   const auto node = process.attach();
   if (!node)
@@ -153,6 +184,8 @@ int main(int argc, char** argv) {
   app.add_option("--socket", path)->required();
   app.require_subcommand(1);
   auto* storing = app.add_subcommand("store", "stores pages and reads them");
+  auto* reading = app.add_subcommand("read", "reads what was stored, as far as it is there");
+  auto* removing = app.add_subcommand("remove", "removes some of what was stored");
   auto* reserving = app.add_subcommand("reserve", "reserves pages and does not write them");
   auto* flooding = app.add_subcommand("flood", "asks as much as it can");
   app.add_subcommand("crowd", "is as many clients as one process may be");
@@ -161,6 +194,10 @@ int main(int argc, char** argv) {
     auto process = client_process{path};
     if (storing->parsed())
       return store_some(process);
+    if (reading->parsed())
+      return read_some(process);
+    if (removing->parsed())
+      return remove_some(process);
     if (reserving->parsed())
       return reserve(process, stop);
     return flooding->parsed() ? flood(process, stop) : crowd(process, stop);

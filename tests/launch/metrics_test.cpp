@@ -313,7 +313,8 @@ TEST(NodeMetricsTest, ShowsWhatTheNodeSays) {
   for (auto* field : {&status.client_count, &status.reserved_bytes, &status.leased_bytes,
                       &status.reservations, &status.leases, &status.expired_leases, &status.refused,
                       &status.capacity_bytes, &status.used_bytes, &status.pages, &status.evicted,
-                      &status.pages_wanted, &status.pages_found, &status.pages_written})
+                      &status.pages_wanted, &status.pages_found, &status.pages_written,
+                      &status.pages_kept, &status.pages_dropped, &status.unscanned_bytes})
     *field = value++;
   const auto expected = samples{
     {"hicache_up", 1},
@@ -331,6 +332,9 @@ TEST(NodeMetricsTest, ShowsWhatTheNodeSays) {
     {"hicache_node_pages_wanted_total", 12},
     {"hicache_node_pages_found_total", 13},
     {"hicache_node_pages_written_total", 14},
+    {"hicache_node_kept_pages_total", 15},
+    {"hicache_node_dropped_pages_total", 16},
+    {"hicache_node_unscanned_bytes", 17},
   };
   EXPECT_EQ(parse(to_metrics(std::optional{status})), expected);
   const auto silent = samples{{"hicache_up", 0}};

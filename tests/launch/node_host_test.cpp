@@ -89,9 +89,30 @@ protected:
     return std::make_unique<node_process>(std::move(options));
   }
 
+  /// Its memory is a file.
+  std::unique_ptr<node_process> start_with_file(size_t pages, const std::string& index = {}) {
+    auto options = node_host_options{};
+    options.memory_bytes = pages * slot_bytes_for(page_size) + memory_label_bytes;
+    options.memory_file = folder_ + "/memory";
+    options.socket = socket_;
+    options.index = index;
+    return std::make_unique<node_process>(std::move(options));
+  }
+
   std::string folder_;
   std::string socket_;
 };
+
+/// Waits until the node has looked at all of its memory file.
+node_status when_scanned(engine& one) {
+  for (;;) {
+    const auto status = one.client.status({}, soon());
+    EXPECT_TRUE(status) << to_string(status.error());
+    if (!status || status->unscanned_bytes == 0)
+      return status.value_or(node_status{});
+    std::this_thread::yield();
+  }
+}
 
 ec code_of(const auto& outcome) {
   return outcome ? ec::none : outcome.error().code;
@@ -227,6 +248,81 @@ TEST_F(NodeHostTest, AnEngineOutlivesARestartOfTheNode) {
   EXPECT_EQ(code_of(one.get(1)), ec::not_found) << "its memory was the old process's";
   EXPECT_TRUE(one.put(1));
   EXPECT_EQ(one.get(1), bytes_of(1, page_size));
+}
+
+TEST_F(NodeHostTest, ANodeWithAMemoryFileHasThePagesOfTheOneBefore) {
+  auto node = start_with_file(16);
+  auto one = std::make_unique<engine>(socket_);
+  for (const auto number : {1, 2, 3})
+    ASSERT_TRUE(one->put(number));
+  one->client.remove(std::array{key_of(2)}, soon());
+  one.reset();
+  node.reset();
+  node = start_with_file(16);
+  auto other = engine{socket_};
+  const auto status = when_scanned(other);
+  EXPECT_EQ(status.pages_kept, 2u);
+  EXPECT_EQ(status.pages_dropped, 0u);
+  EXPECT_EQ(other.get(1), bytes_of(1, page_size));
+  EXPECT_EQ(code_of(other.get(2)), ec::not_found);
+  EXPECT_EQ(other.get(3), bytes_of(3, page_size));
+  EXPECT_TRUE(other.put(4));
+  EXPECT_EQ(other.get(4), bytes_of(4, page_size));
+}
+
+TEST_F(NodeHostTest, AnEngineThatStaysFindsItsPagesInTheMemoryFile) {
+  auto node = start_with_file(16);
+  auto one = engine{socket_};
+  ASSERT_TRUE(one.put(1));
+  const auto view = one.client.view(std::array{key_of(1)}, false, soon());
+  ASSERT_TRUE(view);
+  node.reset();
+  EXPECT_FALSE(one.get(1));
+  node = start_with_file(16);
+  const auto end = soon();
+  while (!one.client.connect(soon()))
+    ASSERT_LT(std::chrono::steady_clock::now(), end);
+  when_scanned(one);
+  EXPECT_EQ(one.get(1), bytes_of(1, page_size));
+  for (auto number = uint64_t{2}; number < 40; ++number)
+    ASSERT_TRUE(one.put(number));
+  EXPECT_TRUE(std::ranges::equal(view->pages()[0], bytes_of(1, page_size)))
+    << "the view is of the last node, and good for some minutes";
+}
+
+TEST_F(NodeHostTest, AMemberWithAMemoryFileOffersItsPagesToTheClusterAgain) {
+  auto index = local_index{};
+  {
+    const auto node = start_with_file(16, index.address());
+    auto one = engine{socket_};
+    ASSERT_TRUE(one.put(1));
+  }
+  const auto node = start_with_file(16, index.address());
+  auto one = engine{socket_};
+  when_scanned(one);
+  auto options = cluster_member_options{};
+  options.segment_bytes = 16 * slot_bytes_for(page_size);
+  options.object_bytes = page_size;
+  options.fingerprint = 7;
+  options.host = "elsewhere";
+  auto other = local_member{index, std::move(options)};
+  const auto store = (*other).open();
+  auto bytes = page_bytes(page_size);
+  ASSERT_TRUE(store->get(std::vector{page_read{key_of(1), {bytes}}}, soon()).at(0));
+  EXPECT_EQ(bytes, bytes_of(1, page_size));
+}
+
+TEST_F(NodeHostTest, ASecondNodeWithTheSameMemoryFileIsRefused) {
+  const auto node = start_with_file(16);
+  auto options = node_host_options{};
+  options.memory_bytes = 16 * slot_bytes_for(page_size) + memory_label_bytes;
+  options.memory_file = folder_ + "/memory";
+  options.socket = folder_ + "/other";
+  const auto clock = monotonic_clock{};
+  options.clock = &clock;
+  const auto second = node_host::start(node->system, options);
+  ASSERT_FALSE(second);
+  EXPECT_NE(second.error().detail.find("--memory-file: another node"), std::string::npos);
 }
 
 TEST_F(NodeHostTest, WithoutANodeEverythingIsAMiss) {

@@ -302,7 +302,8 @@ void fill(node_status& x, random_engine& random) {
   x.has_more = random() % 2 == 0;
   for (auto* field : {&x.client_count, &x.reserved_bytes, &x.leased_bytes, &x.reservations,
                       &x.leases, &x.expired_leases, &x.refused, &x.capacity_bytes, &x.used_bytes,
-                      &x.pages, &x.evicted, &x.pages_wanted, &x.pages_found, &x.pages_written})
+                      &x.pages, &x.evicted, &x.pages_wanted, &x.pages_found, &x.pages_written,
+                      &x.pages_kept, &x.pages_dropped, &x.unscanned_bytes})
     fill(*field, random);
 }
 
