@@ -13,9 +13,10 @@ namespace hicache {
 
 namespace {
 
-/// Bytes of pages in one request: the share of a client in a node of 64 MiB. Larger requests save
-/// nothing, since to copy so much takes longer than to ask.
-constexpr auto request_bytes = uint64_t{8} << 20;
+/// Bytes of pages in one request: with the headers of their slots a bit more than a quarter of what
+/// a client may write at a time in a node of 64 MiB, so that three threads of a rank find room
+/// there. Larger requests save nothing, since to copy so much takes longer than to ask.
+constexpr auto request_bytes = uint64_t{2} << 20;
 
 /// How long the node is waited for at first. It is on the same machine.
 constexpr auto connect_time = std::chrono::seconds{5};

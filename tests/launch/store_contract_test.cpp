@@ -56,5 +56,28 @@ INSTANTIATE_TEST_SUITE_P(Stores, BackendContractTest,
                                          backend_factory{"node", open_node}),
                          [](const auto& chosen) { return chosen.param.name; });
 
+TEST(NodeStoreTest, ABatchLargerThanAClientsShareIsStoredInParts) {
+  constexpr auto page_size = size_t{64} << 10;
+  constexpr auto count = uint64_t{256};
+  const auto clock = monotonic_clock{};
+  auto around = node_surroundings{};
+  auto options = node_host_options{};
+  options.memory_bytes = uint64_t{64} << 20;
+  options.socket = around.folder.path() + "/socket";
+  options.clock = &clock;
+  around.node = node_host::start(around.system, options).value();
+  const auto store = make_node_backend(around.system, {options.socket, 7}, clock).value();
+  auto bytes = std::vector<page_bytes>{};
+  for (auto number = uint64_t{0}; number < count; ++number)
+    bytes.push_back(bytes_of(number, page_size));
+  auto pages = std::vector<page_write>{};
+  for (auto number = uint64_t{0}; number < count; ++number)
+    pages.push_back({key_of(number), {}, {bytes[number]}});
+  for (const auto& stored : store->set(pages, no_deadline))
+    EXPECT_TRUE(stored) << to_string(stored.error());
+  for (auto number = uint64_t{0}; number < count; ++number)
+    EXPECT_EQ(take(*store, key_of(number), page_size), bytes[number]);
+}
+
 } // namespace
 } // namespace hicache::test
