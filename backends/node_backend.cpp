@@ -2,11 +2,13 @@
 
 #include "backends/node_client.hpp"
 #include "base/limits.hpp"
+#include "rpc/endpoint.hpp"
 #include "rpc/network.hpp"
 
 #include <algorithm>
 #include <chrono>
 #include <mutex>
+#include <string>
 #include <utility>
 
 namespace hicache {
@@ -18,7 +20,7 @@ namespace {
 /// there. Larger requests save nothing, since to copy so much takes longer than to ask.
 constexpr auto request_bytes = uint64_t{2} << 20;
 
-/// How long the node is waited for at first. It is on the same machine.
+/// How long the node is waited for at first.
 constexpr auto connect_time = std::chrono::seconds{5};
 
 /// The pages from `first` on that one request to the node takes: as many as it allows, and not more
@@ -36,11 +38,17 @@ std::span<const Page> next_request(std::span<const Page> pages, size_t first) {
   return pages.subspan(first, count);
 }
 
+/// Whether a node listens at a port, and not at a path.
+bool is_port(const std::string& node) {
+  return node.find('/') == std::string::npos && rpc::parse_endpoint(node);
+}
+
 class node_backend final : public storage_backend {
 public:
   node_backend(caf::actor_system& system, node_backend_options options, const clock_source& clock)
-    : clock_(clock), network_(system, tls_files{}),
-      node_({&system, network_.node_connector(), "unix:" + options.socket,
+    : clock_(clock), network_(system, is_port(options.node) ? options.tls : tls_files{}),
+      node_({&system, network_.node_connector(),
+             is_port(options.node) ? options.node : "unix:" + options.node,
              client_info{0, options.fingerprint}, duration{}, &clock}) {}
 
   /// @pre nobody else uses it yet

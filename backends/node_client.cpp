@@ -58,6 +58,17 @@ std::optional<uid_t> owner_of(const std::string& address) {
   return file.st_uid;
 }
 
+result<void> check_length(const page_read& page, const page_place& place) {
+  if (length_of(page.parts) == place.length)
+    return {};
+  return fail(ec::invalid_argument,
+              "page " + to_string(page.key) + " has " + std::to_string(place.length) + " bytes");
+}
+
+bool is_of_this_host(const std::string& address) {
+  return address.starts_with("unix:");
+}
+
 /// Whether an error says that the node is not there, or knows this client no more.
 bool is_gone(const error& err) {
   return err.code == ec::peer_unreachable || err.code == ec::stopping
@@ -70,8 +81,8 @@ bool is_gone(const error& err) {
 
 leased_view::leased_view(leased_view&& other) noexcept
   : from_(std::move(other.from_)), lease_(std::exchange(other.lease_, 0)), until_(other.until_),
-    pages_(std::move(other.pages_)), checksums_(std::move(other.checksums_)),
-    damaged_(std::move(other.damaged_)) {}
+    pages_(std::move(other.pages_)), copies_(std::move(other.copies_)),
+    checksums_(std::move(other.checksums_)), damaged_(std::move(other.damaged_)) {}
 
 leased_view& leased_view::operator=(leased_view&& other) noexcept {
   if (this != &other) {
@@ -80,6 +91,7 @@ leased_view& leased_view::operator=(leased_view&& other) noexcept {
     lease_ = std::exchange(other.lease_, 0);
     until_ = other.until_;
     pages_ = std::move(other.pages_);
+    copies_ = std::move(other.copies_);
     checksums_ = std::move(other.checksums_);
     damaged_ = std::move(other.damaged_);
   }
@@ -161,13 +173,18 @@ result<node_client::attached_ptr> node_client::attach(time_point deadline) {
   const auto info = ask<node_info>(*options_.system, node, left(), atom::attach_v, options_.who);
   if (!info)
     return tl::unexpected{info.error()};
+  if (!is_of_this_host(options_.address)) {
+    auto remote = remote_pages{*options_.system, *options_.clock, node};
+    return std::make_shared<const leased_view::attached_node>(
+      leased_view::attached_node{std::move(node), {}, std::move(remote)});
+  }
   auto memory = open_peer_memory(info->memory_name, peer_access::write, owner_of(options_.address));
   if (!memory)
     return tl::unexpected{memory.error()};
   if (memory->size() < info->memory_bytes)
     return fail(ec::malformed_message, "the node's memory is smaller than it says");
   return std::make_shared<const leased_view::attached_node>(
-    leased_view::attached_node{std::move(node), std::move(*memory)});
+    leased_view::attached_node{std::move(node), std::move(*memory), {}});
 }
 
 template <class Answer, class Verb, class Request>
@@ -183,6 +200,10 @@ caf::timespan node_client::patience(time_point deadline) const {
   return time_left(*options_.clock, deadline) + limits::node_answer_slack;
 }
 
+duration node_client::time_to_wait(duration left) const {
+  return is_of_this_host(options_.address) ? left : left / 2;
+}
+
 void node_client::forget(const attached_ptr& node) {
   const auto guard = std::lock_guard{mutex_};
   if (attached_ == node)
@@ -194,6 +215,9 @@ std::vector<result<void>> node_client::put(std::span<const page_write> pages, ti
   const auto node = attached(deadline);
   if (!node)
     return all_fail(pages.size(), node.error());
+  if (writer && (*node)->remote)
+    return all_fail(pages.size(), {ec::unsupported, "pages that are not in host memory go to a "
+                                                    "node of the same machine alone"});
   auto wanted = wanted_pages{};
   for (const auto& page : pages) {
     const auto length = length_of(page.parts);
@@ -212,30 +236,56 @@ std::vector<result<void>> node_client::put(std::span<const page_write> pages, ti
     got = fail(ec::malformed_message, "the node answered for other pages");
   if (!got)
     return all_fail(pages.size(), got.error());
-  const auto complete = write(**node, pages, *got, writer, outcome);
+  for (auto i = size_t{0}; i < pages.size(); ++i)
+    if (got->places[i].status == place_status::none)
+      outcome[i] = fail(ec::store_full);
   if (got->reservation == 0)
     return outcome;
-  const auto done
-    = ask_node<page_totals>(*node, time_left(*options_.clock, deadline), atom::commit_v, complete);
-  if (!done)
-    for (auto i = size_t{0}; i < pages.size(); ++i)
-      if (got->places[i].status == place_status::writable && outcome[i])
-        outcome[i] = tl::unexpected{done.error()};
+  const auto complete = (*node)->remote ? send(**node, pages, *got, deadline)
+                                        : write(**node, pages, *got, writer, outcome);
+  const auto done = complete ? ask_node<page_totals>(*node, time_left(*options_.clock, deadline),
+                                                     atom::commit_v, *complete)
+                             : result<page_totals>{tl::unexpected{complete.error()}};
+  if (done)
+    return outcome;
+  // The node may still have the reservation, unless it is gone.
+  if (!complete && (is_gone(done.error()) || done.error().code == ec::deadline_exceeded))
+    forget(*node);
+  else
+    caf::anon_send((*node)->node, atom::abort_v, client_ticket{got->reservation});
+  for (auto i = size_t{0}; i < pages.size(); ++i)
+    if (got->places[i].status == place_status::writable && outcome[i])
+      outcome[i] = tl::unexpected{done.error()};
   return outcome;
 }
 
-complete_pages node_client::write(const leased_view::attached_node& node,
-                                  std::span<const page_write> pages, const reserved_pages& got,
-                                  const page_writer& writer, std::vector<result<void>>& outcome) {
-  const auto memory = node.memory.writable_bytes();
+result<complete_pages> node_client::send(const leased_view::attached_node& node,
+                                         std::span<const page_write> pages,
+                                         const reserved_pages& got, time_point deadline) {
+  auto writable = std::vector<const page_write*>{};
+  for (auto i = size_t{0}; i < pages.size(); ++i)
+    if (got.places[i].status == place_status::writable)
+      writable.push_back(&pages[i]);
+  const auto checksums = node.remote->write(got.reservation, writable, deadline);
+  if (!checksums)
+    return tl::unexpected{checksums.error()};
+  auto complete = complete_pages{got.reservation, {}};
+  for (auto i = size_t{0}; i < writable.size(); ++i)
+    complete.pages.push_back({writable[i]->key, (*checksums)[i]});
+  return complete;
+}
+
+result<complete_pages> node_client::write(const leased_view::attached_node& node,
+                                          std::span<const page_write> pages,
+                                          const reserved_pages& got, const page_writer& writer,
+                                          std::vector<result<void>>& outcome) {
+  const auto memory = node.memory->writable_bytes();
   auto bytes = uint64_t{0};
   auto complete = complete_pages{got.reservation, {}};
   auto positions = std::vector<size_t>{};
   for (auto i = size_t{0}; i < pages.size(); ++i) {
     const auto& place = got.places[i];
     const auto length = length_of(pages[i].parts);
-    if (place.status == place_status::none)
-      outcome[i] = fail(ec::store_full);
     if (place.status != place_status::writable)
       continue;
     if (place.offset > memory.size()
@@ -269,7 +319,7 @@ result<leased_pages> node_client::look_up(const attached_ptr& node, std::span<co
   auto wanted = page_lookup{{keys.begin(), keys.end()},
                             is_chain,
                             milliseconds(options_.lease),
-                            milliseconds(deadline - now)};
+                            milliseconds(time_to_wait(deadline - now))};
   auto leased = ask_node<leased_pages>(node, patience(deadline), atom::locate_v, std::move(wanted));
   // A lease that nobody knows ends with the connection, too.
   if (!leased && leased.error().code == ec::deadline_exceeded)
@@ -281,7 +331,7 @@ result<leased_pages> node_client::look_up(const attached_ptr& node, std::span<co
 
 std::span<const std::byte> node_client::object_at(const leased_view::attached_node& node,
                                                   const page_place& place) {
-  const auto memory = node.memory.bytes();
+  const auto memory = node.memory->bytes();
   if (place.offset > memory.size()
       || slot_object_offset + uint64_t{place.length} > memory.size() - place.offset)
     return {};
@@ -293,12 +343,12 @@ result<uint64_t> node_client::expected_checksum(const leased_view::attached_node
                                                 const page_place& place) const {
   if (object_at(node, place).empty())
     return fail(ec::malformed_message, "the node named a place outside of its memory");
-  const auto header = decode_page_header(node.memory.bytes().subspan(place.offset));
+  const auto header = decode_page_header(node.memory->bytes().subspan(place.offset));
   if (header && header->key == key && header->generation == place.generation
       && header->length == place.length && header->fingerprint == options_.who.fingerprint)
     return header->checksum;
   // A page that is removed keeps its bytes as long as it is leased, but not its header.
-  if (is_header_cleared(node.memory.bytes(), place.offset))
+  if (is_header_cleared(node.memory->bytes(), place.offset))
     return fail(ec::not_found, "it was removed meanwhile");
   return fail(ec::corrupt_page, "another page is there");
 }
@@ -316,12 +366,65 @@ result<void> node_client::read(const leased_view::attached_node& node, const pag
   const auto checksum = expected_checksum(node, page.key, place);
   if (!checksum)
     return tl::unexpected{checksum.error()};
-  if (length_of(page.parts) != place.length)
-    return fail(ec::invalid_argument,
-                "page " + to_string(page.key) + " has " + std::to_string(place.length) + " bytes");
+  if (auto fits = check_length(page, place); !fits)
+    return fits;
   if (copy_object(object_at(node, place), page.parts) != *checksum)
     return fail(ec::corrupt_page);
   return {};
+}
+
+void node_client::receive(const attached_ptr& node, std::span<const page_read> pages,
+                          const leased_pages& leased, std::vector<result<void>>& outcome,
+                          time_point deadline) {
+  auto wanted = std::vector<remote_read>{};
+  auto positions = std::vector<size_t>{};
+  for (auto i = size_t{0}; i < pages.size(); ++i) {
+    const auto& place = leased.places[i];
+    if (place.status != place_status::present)
+      continue;
+    if (auto fits = check_length(pages[i], place); !fits) {
+      outcome[i] = fits;
+      continue;
+    }
+    wanted.push_back({pages[i].key, place, pages[i].parts});
+    positions.push_back(i);
+  }
+  const auto until = options_.clock->now() + patience(deadline);
+  auto got = node->remote->read(wanted, options_.who.fingerprint, until);
+  for (auto n = size_t{0}; n < positions.size(); ++n) {
+    if (!got[n] && is_gone(got[n].error()))
+      forget(node);
+    outcome[positions[n]] = std::move(got[n]);
+  }
+}
+
+leased_view node_client::copies_of(const attached_ptr& node, std::span<const page_key> keys,
+                                   const leased_pages& leased, time_point deadline) {
+  auto seen = leased_view{};
+  seen.pages_.resize(keys.size());
+  seen.copies_.resize(keys.size());
+  seen.checksums_.resize(keys.size());
+  auto parts = std::vector<std::span<std::byte>>(keys.size());
+  auto pages = std::vector<page_read>{};
+  for (auto i = size_t{0}; i < keys.size(); ++i) {
+    const auto length = leased.places[i].length;
+    seen.copies_[i] = std::make_unique_for_overwrite<std::byte[]>(length);
+    parts[i] = {seen.copies_[i].get(), length};
+    pages.push_back({keys[i], {parts[i]}});
+  }
+  auto outcome = all_fail(keys.size(), {ec::not_found, {}});
+  receive(node, pages, leased, outcome, deadline);
+  auto damaged = std::vector<page_key>{};
+  for (auto i = size_t{0}; i < keys.size(); ++i) {
+    if (outcome[i]) {
+      seen.pages_[i] = parts[i];
+      seen.checksums_[i] = page_checksum(std::span{parts}.subspan(i, 1));
+    } else if (outcome[i].error().code == ec::corrupt_page) {
+      damaged.push_back(keys[i]);
+    }
+  }
+  finish(*node, leased.lease, std::move(damaged));
+  return seen;
 }
 
 std::vector<result<void>> node_client::get(std::span<const page_read> pages, time_point deadline) {
@@ -335,10 +438,13 @@ std::vector<result<void>> node_client::get(std::span<const page_read> pages, tim
   if (!leased)
     return all_fail(pages.size(), leased.error());
   auto outcome = all_fail(pages.size(), {ec::not_found, {}});
-  copier_.for_each(pages.size(), bytes_of(*leased), [&](size_t i, uint32_t) {
-    if (leased->places[i].status == place_status::present)
-      outcome[i] = read(**node, pages[i], leased->places[i]);
-  });
+  if ((*node)->remote)
+    receive(*node, pages, *leased, outcome, deadline);
+  else
+    copier_.for_each(pages.size(), bytes_of(*leased), [&](size_t i, uint32_t) {
+      if (leased->places[i].status == place_status::present)
+        outcome[i] = read(**node, pages[i], leased->places[i]);
+    });
   auto damaged = std::vector<page_key>{};
   for (auto i = size_t{0}; i < pages.size(); ++i)
     if (!outcome[i] && outcome[i].error().code == ec::corrupt_page)
@@ -357,10 +463,16 @@ result<leased_view> node_client::view(std::span<const page_key> keys, bool is_ch
   const auto leased = look_up(*node, keys, is_chain, deadline);
   if (!leased)
     return tl::unexpected{leased.error()};
+  const auto until = asked + std::chrono::milliseconds{leased->lease_ms};
+  if ((*node)->remote) {
+    auto copies = copies_of(*node, keys, *leased, deadline);
+    copies.until_ = until;
+    return copies;
+  }
   auto seen = leased_view{};
   seen.from_ = *node;
   seen.lease_ = leased->lease;
-  seen.until_ = asked + std::chrono::milliseconds{leased->lease_ms};
+  seen.until_ = until;
   seen.pages_.resize(keys.size());
   seen.checksums_.resize(keys.size());
   auto failures = std::vector<ec>(keys.size());

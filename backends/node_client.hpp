@@ -1,5 +1,6 @@
 #pragma once
 
+#include "backends/remote_pages.hpp"
 #include "backends/storage_backend.hpp"
 #include "base/batch_copier.hpp"
 #include "base/clock.hpp"
@@ -21,12 +22,12 @@
 
 namespace hicache {
 
-/// How a process uses the node of its host. All referred to outlives the client and its views.
+/// How a process uses a node. All referred to outlives the client and its views.
 struct node_client_options {
   caf::actor_system* system = nullptr;
   /// Connects to nodes; see rpc_network::node_connector.
   connector_actor connector;
-  /// Where the node is, as unix:PATH.
+  /// Where the node is: unix:PATH for that of this host, HOST:PORT for one of another machine.
   std::string address;
   client_info who;
   /// How long leases are asked for; 0: as long as the node gives them.
@@ -43,7 +44,8 @@ enum class page_check {
 };
 
 /// Pages of a node that are leased. They stay where they are, and as they are, until this is
-/// destroyed or its time is over, even if the node ends. Move-only. Several threads may read it.
+/// destroyed or its time is over, even if the node ends. Of a node on another machine they are
+/// copies in this process, and nothing is leased any more. Move-only. Several threads may read it.
 class leased_view {
 public:
   leased_view(leased_view&& other) noexcept;
@@ -75,7 +77,9 @@ private:
   /// A node that was attached to, and its memory; both last as long as anybody uses them.
   struct attached_node {
     node_actor node;
-    mapped_peer_memory memory;
+    /// One of the two: how bytes go.
+    std::optional<mapped_peer_memory> memory;
+    std::optional<remote_pages> remote;
   };
 
   leased_view() = default;
@@ -86,15 +90,17 @@ private:
   uint64_t lease_ = 0;
   time_point until_;
   std::vector<std::span<const std::byte>> pages_;
+  /// Where they are, if they are copies.
+  std::vector<std::unique_ptr<std::byte[]>> copies_;
   /// From the headers.
   std::vector<uint64_t> checksums_;
   /// Positions of those that the node has and that do not verify.
   std::vector<size_t> damaged_;
 };
 
-/// A process that stores pages in the node of its host and reads them from there: bytes go by
-/// mapped memory, all else by messages. Any thread; calls block up to their deadlines, those
-/// that read limits::node_answer_slack longer if the node hangs.
+/// A process that stores pages in a node and reads them from there: bytes go by mapped memory, or
+/// in messages if the node is on another machine, all else by messages. Any thread; calls block up
+/// to their deadlines, those that read limits::node_answer_slack longer if the node hangs.
 ///
 /// While the node is not there, everything is a miss and nothing is stored; a call finds the node
 /// again once it is back, at the earliest limits::node_pause after the last try. What was stored
@@ -162,6 +168,10 @@ private:
   /// more, so that it is not lost on the way.
   caf::timespan patience(time_point deadline) const;
 
+  /// How much of the time that is left the node may wait for pages of other members: of one on
+  /// another machine the bytes take the rest.
+  duration time_to_wait(duration left) const;
+
   /// Has the next call attach anew; the connection ends with the last call and view that use it.
   void forget(const attached_ptr& node);
 
@@ -179,13 +189,27 @@ private:
 
   /// Copies pages to where they are reserved.
   /// @returns those that can be read there now; the others' outcome is set
-  complete_pages write(const leased_view::attached_node& node, std::span<const page_write> pages,
-                       const reserved_pages& got, const page_writer& writer,
-                       std::vector<result<void>>& outcome);
+  result<complete_pages> write(const leased_view::attached_node& node,
+                               std::span<const page_write> pages, const reserved_pages& got,
+                               std::vector<result<void>>& outcome);
+
+  /// The same for a node on another machine.
+  /// @returns all of them, or why not all of them arrived
+  static result<complete_pages> send(const leased_view::attached_node& node,
+                                     std::span<const page_write> pages, const reserved_pages& got,
+                                     time_point deadline);
 
   /// Copies a leased page, and verifies it.
   result<void> read(const leased_view::attached_node& node, const page_read& page,
                     const page_place& place) const;
+
+  /// The same with those of the pages that a node on another machine has leased.
+  void receive(const attached_ptr& node, std::span<const page_read> pages,
+               const leased_pages& leased, std::vector<result<void>>& outcome, time_point deadline);
+
+  /// Copies leased pages of a node on another machine, and ends the lease.
+  leased_view copies_of(const attached_ptr& node, std::span<const page_key> keys,
+                        const leased_pages& leased, time_point deadline);
 
   /// Tells the node of pages that are not what it says, and ends the lease.
   static void finish(const leased_view::attached_node& node, uint64_t lease,

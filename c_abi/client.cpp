@@ -20,6 +20,12 @@ std::vector<result<void>> all_fail(size_t count, const error& why) {
   return std::vector<result<void>>(count, tl::unexpected{why});
 }
 
+/// An address as the configuration gave it.
+std::string name_of(const std::string& node) {
+  constexpr auto scheme = std::string_view{"unix:"};
+  return node.starts_with(scheme) ? node.substr(scheme.size()) : node;
+}
+
 const error* first_failure(const std::vector<result<void>>& outcome) {
   const auto at = std::ranges::find_if(outcome, [](const auto& x) { return !x.has_value(); });
   return at == outcome.end() ? nullptr : &at->error();
@@ -68,10 +74,10 @@ result<std::unique_ptr<hc_client>> hc_client::open(client_settings settings,
 
 hc_client::hc_client(client_settings settings, const hc_options& options)
   : settings_(std::move(settings)), options_(options), process_(getpid()), done_(settings_.calls),
-    system_(config_), network_(std::make_unique<rpc_network>(system_, tls_files{})),
+    system_(config_), network_(std::make_unique<rpc_network>(system_, settings_.tls)),
     node_({&system_,
            network_->node_connector(),
-           "unix:" + settings_.socket,
+           settings_.node,
            {tenant_of(settings_.tenant), fingerprint_of(settings_.pages_namespace)},
            settings_.lease,
            &clock_}) {}
@@ -298,9 +304,9 @@ void hc_client::note_node(const error* failure) {
       return;
   }
   if (is_away)
-    log(HC_WARNING, "the node at " + settings_.socket + " does not serve: " + why);
+    log(HC_WARNING, "the node at " + name_of(settings_.node) + " does not serve: " + why);
   else
-    log(HC_INFO, "connected to the node at " + settings_.socket);
+    log(HC_INFO, "connected to the node at " + name_of(settings_.node));
 }
 
 void hc_client::log(hc_level level, const std::string& text) const {

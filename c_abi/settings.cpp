@@ -1,6 +1,7 @@
 #include "c_abi/settings.hpp"
 
 #include "base/limits.hpp"
+#include "rpc/endpoint.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -8,6 +9,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 namespace hicache {
 
@@ -40,10 +42,24 @@ result<uint64_t> read_number(const std::string& key, const nlohmann::json& value
   return value.get<uint64_t>();
 }
 
+/// What a configuration says of where the node is.
+struct place_settings {
+  std::optional<std::string> socket;
+  std::optional<std::string> address;
+};
+
 result<void> read_entry(const std::string& key, const nlohmann::json& value,
-                        client_settings& settings) {
+                        client_settings& settings, place_settings& place) {
   if (key == "socket")
-    return read_text(key, value, settings.socket);
+    return read_text(key, value, place.socket.emplace());
+  if (key == "address")
+    return read_text(key, value, place.address.emplace());
+  if (key == "tls_cert")
+    return read_text(key, value, settings.tls.certificate);
+  if (key == "tls_key")
+    return read_text(key, value, settings.tls.key);
+  if (key == "tls_ca")
+    return read_text(key, value, settings.tls.ca);
   if (key == "namespace")
     return read_text(key, value, settings.pages_namespace);
   if (key == "tenant")
@@ -60,13 +76,45 @@ result<void> read_entry(const std::string& key, const nlohmann::json& value,
     number = read_number(key, value, 1, static_cast<uint64_t>(longest));
     settings.lease = std::chrono::milliseconds{number.value_or(0)};
   } else {
-    return fail(
-      ec::invalid_argument,
-      "configuration: \"" + key
-        + "\" is not known; expected socket, namespace, tenant, threads, calls or lease_ms");
+    return fail(ec::invalid_argument, "configuration: \"" + key
+                                        + "\" is not known; expected socket, address, tls_cert, "
+                                          "tls_key, tls_ca, namespace, tenant, "
+                                          "threads, calls or lease_ms");
   }
   if (!number)
     return tl::unexpected{number.error()};
+  return {};
+}
+
+/// What is wrong with files that a flag of a program would name.
+error in_terms_of_keys(error wrong) {
+  for (auto at = wrong.detail.find("--tls-"); at != std::string::npos;
+       at = wrong.detail.find("--tls-", at))
+    wrong.detail.replace(at, 6, "tls_");
+  wrong.detail = "configuration: " + wrong.detail;
+  return wrong;
+}
+
+result<void> choose_node(const place_settings& place, client_settings& settings) {
+  if (place.socket.has_value() == place.address.has_value())
+    return wrong(place.socket ? "address" : "socket",
+                 "one of \"socket\", a path of this machine, and \"address\", HOST:PORT");
+  if (place.socket) {
+    if (place.socket->empty() || place.socket->size() >= sizeof(sockaddr_un::sun_path)
+        || place.socket->find('\0') != std::string::npos)
+      return wrong("socket", "the path at which the node listens, of 107 bytes at most");
+    if (settings.tls != tls_files{})
+      return wrong("tls_cert", "no files of TLS with a socket of this machine");
+    settings.node = "unix:" + *place.socket;
+    return {};
+  }
+  const auto where = rpc::parse_endpoint(*place.address);
+  if (!where || where->is_path() || where->port == 0
+      || place.address->find('\0') != std::string::npos)
+    return wrong("address", "where the node listens for other machines, such as 10.0.0.2:7767");
+  if (const auto checked = settings.tls.check(); !checked)
+    return tl::unexpected{in_terms_of_keys(checked.error())};
+  settings.node = *place.address;
   return {};
 }
 
@@ -92,12 +140,12 @@ result<client_settings> read_settings(std::string_view json) {
       ec::invalid_argument,
       R"(configuration: expected a JSON object such as {"socket": "/run/hicache/node", "namespace": "model"})");
   auto settings = client_settings{};
+  auto place = place_settings{};
   for (const auto& [key, value] : parsed->items())
-    if (const auto read = read_entry(key, value, settings); !read)
+    if (const auto read = read_entry(key, value, settings, place); !read)
       return tl::unexpected{read.error()};
-  if (settings.socket.empty() || settings.socket.size() >= sizeof(sockaddr_un::sun_path)
-      || settings.socket.find('\0') != std::string::npos)
-    return wrong("socket", "the path at which the node listens, of 107 bytes at most");
+  if (const auto chosen = choose_node(place, settings); !chosen)
+    return tl::unexpected{chosen.error()};
   if (settings.pages_namespace.empty())
     return wrong("namespace", "a text that says whose pages these are: model, dtype, layout, rank");
   return settings;

@@ -2,6 +2,7 @@
 
 #include "base/clock.hpp"
 #include "base/error.hpp"
+#include "rpc/tls_files.hpp"
 
 #include <chrono>
 #include <cstddef>
@@ -12,8 +13,10 @@ namespace hicache {
 
 /// What a configuration of hc_open says.
 struct client_settings {
-  /// A path.
-  std::string socket;
+  /// Where the node is: unix:PATH or HOST:PORT.
+  std::string node;
+  /// For a node at HOST:PORT.
+  tls_files tls;
   std::string pages_namespace;
   std::string tenant;
   size_t threads = 4;

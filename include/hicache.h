@@ -1,5 +1,5 @@
 // hicache for programs in C, and in what can call C: pages of bytes in the memory of this host's
-// hicache-node. docs/c-abi.md explains it; this header is the contract.
+// hicache-node, or of another host's. docs/c-abi.md explains it; this header is the contract.
 //
 // Calls. hc_put, hc_get, hc_lookup, hc_prefetch, hc_pin, hc_remove, hc_offload_store and
 // hc_offload_load take a batch of pages, return at once with a ticket, and complete later:
@@ -237,7 +237,13 @@ const char* hc_code_sentence(int32_t code);
 
 /// Opens a client. The node need not be there: the client connects with the first call.
 /// The configuration is a JSON object in UTF-8:
-/// - "socket": where the node listens, a path.
+/// - "socket": where the node of this host listens, a path; or instead of it
+/// - "address": where the node of another host listens, HOST:PORT. Bytes travel in messages, and
+///   pages that are pinned are copied into memory of the lease, so they stay whatever becomes of
+///   the node.
+/// - "tls_cert", "tls_key", "tls_ca": for an address, files in PEM: this client's certificate, its
+///   key, and the certificate of the authority that signed the node's. All three, or none for a
+///   node without TLS.
 /// - "namespace": whatever makes pages differ that have the same key: model, dtype, layout, rank.
 /// - "tenant": whose share at the node this client counts for; everybody's without a tenant if
 ///   absent.

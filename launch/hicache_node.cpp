@@ -33,6 +33,7 @@ struct node_flags {
   std::string socket;
   std::string group;
   std::string index;
+  std::string listen;
   std::string listen_host = "127.0.0.1";
   std::string log_level = "info";
   tls_files tls;
@@ -54,6 +55,18 @@ result<void> choose_socket(const node_flags& flags, const service_manager& manag
   if (options.socket.empty())
     return fail(ec::invalid_argument, "--socket: expected a path for clients to connect to");
   return {};
+}
+
+/// Where clients on other machines connect, if there may be any.
+result<void> choose_port(const node_flags& flags, node_host_options& options) {
+  if (flags.listen.empty())
+    return {};
+  const auto where = rpc::parse_endpoint(flags.listen);
+  if (!where || where->is_path())
+    return fail(ec::invalid_argument,
+                "--listen: '" + flags.listen + "' is not an address such as 10.0.0.2:7767");
+  options.listen = *where;
+  return check_listening("--listen", where->host, flags.tls, flags.insecure);
 }
 
 /// The number of a group, by that or its name.
@@ -100,6 +113,8 @@ result<int> serve(const node_flags& flags, const stop_signal& stop) {
         = check_listening("--listen-host", flags.listen_host, flags.tls, flags.insecure);
         !allowed)
       return tl::unexpected{allowed.error()};
+  if (const auto chosen = choose_port(flags, options); !chosen)
+    return tl::unexpected{chosen.error()};
   raise_descriptor_limit(); // Two for each client.
   const auto clock = monotonic_clock{};
   auto config = system_config{};
@@ -124,6 +139,8 @@ result<int> serve(const node_flags& flags, const stop_signal& stop) {
   if (metrics)
     metrics->add(std::make_shared<node_metrics>(system, (*host)->actor()));
   std::printf("listening on unix:%s\n", where.c_str());
+  if (const auto& port = (*host)->listening())
+    std::printf("listening on %s\n", to_string(*port).c_str());
   std::fflush(stdout);
   manager.ready("lends " + format_bytes(flags.memory_bytes) + " at " + where);
   run(**host, manager, stop);
@@ -160,6 +177,11 @@ int main(int argc, char** argv) {
                 "group whose processes are clients too, and so may write to the memory; without, "
                 "only those of this user")
     ->type_name("NAME|NUMBER");
+  app
+    .add_option("--listen", flags.listen,
+                "where clients on other machines connect, with certificates of the cluster; "
+                "without, nowhere")
+    ->type_name("HOST:PORT");
   app
     .add_option("--index", flags.index,
                 "the index of the cluster store; without, this host's pages stay on this host")

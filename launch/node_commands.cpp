@@ -2,6 +2,7 @@
 
 #include "backends/ask.hpp"
 #include "base/units.hpp"
+#include "launch/network_flags.hpp"
 #include "launch/program.hpp"
 #include "launch/rank_config.hpp"
 #include "launch/stop_signal.hpp"
@@ -36,8 +37,8 @@ constexpr auto shortest_interval = duration{std::chrono::milliseconds{100}};
 /// A node that may end and come back.
 class node_link {
 public:
-  node_link(std::string socket, duration timeout)
-    : address_("unix:" + std::move(socket)), timeout_(timeout) {}
+  node_link(std::string address, const tls_files& tls, duration timeout)
+    : network_(system_, tls), address_(std::move(address)), timeout_(timeout) {}
 
   result<node_status> ask_status() {
     if (!node_) {
@@ -56,7 +57,7 @@ public:
 private:
   system_config config_;
   caf::actor_system system_{config_};
-  rpc_network network_{system_, tls_files{}};
+  rpc_network network_;
   const std::string address_;
   const caf::timespan timeout_;
   node_actor node_;
@@ -184,14 +185,18 @@ std::string node_activity(const node_status& before, const node_status& now, dur
 }
 
 node_commands::node_commands(CLI::App& app) {
-  node_ = app.add_subcommand("node", "looks at the node of this host");
+  node_ = app.add_subcommand("node", "looks at the node of this host, or of another one");
   node_->require_subcommand(1);
   auto* status = node_->add_subcommand("status", "shows its memory and its clients");
   status->add_flag("--json", json_, "print one JSON object");
   top_ = node_->add_subcommand("top", "shows, again and again, what its clients do");
   add_duration_flag(*top_, "--interval", interval_, "how often");
   for (auto* each : {status, top_}) {
-    each->add_option("--socket", socket_, "the node's --socket")->type_name("PATH")->required();
+    auto* where = each->add_option_group("where");
+    where->add_option("--socket", socket_, "the node's --socket")->type_name("PATH");
+    where->add_option("--address", address_, "the node's --listen")->type_name("HOST:PORT");
+    where->require_option(1);
+    add_tls_flags(*each, tls_);
     add_duration_flag(*each, "--timeout", timeout_, "how long to wait for it");
   }
 }
@@ -200,12 +205,23 @@ bool node_commands::chosen() const {
   return node_->parsed();
 }
 
+std::string node_commands::place() const {
+  return socket_.empty() ? address_ : "unix:" + socket_;
+}
+
 result<int> node_commands::perform() const {
+  if (const auto checked = tls_.check(); !checked)
+    return tl::unexpected{checked.error()};
+  if (!address_.empty())
+    if (const auto where = rpc::parse_endpoint(address_); !where || where->is_path())
+      return fail(ec::invalid_argument,
+                  "--address: '" + address_ + "' is not an address such as 10.0.0.2:7767");
   return top_->parsed() ? show_activity() : show_status();
 }
 
 result<int> node_commands::show_status() const {
-  const auto status = node_link{socket_, timeout_}.ask_status();
+  const auto status
+    = node_link{place(), socket_.empty() ? tls_ : tls_files{}, timeout_}.ask_status();
   if (!status)
     return tl::unexpected{status.error()};
   const auto text = json_ ? to_json(*status) + "\n" : to_text(*status);
@@ -218,7 +234,7 @@ result<int> node_commands::show_activity() const {
     return fail(ec::invalid_argument, "--interval: expected at least 100ms");
   const auto stop = stop_signal{};
   const auto is_screen = ::isatty(STDOUT_FILENO) == 1;
-  auto link = node_link{socket_, timeout_};
+  auto link = node_link{place(), socket_.empty() ? tls_ : tls_files{}, timeout_};
   auto before = link.ask_status();
   if (!before)
     return tl::unexpected{before.error()};

@@ -3,6 +3,7 @@
 #include "base/clock.hpp"
 #include "base/error.hpp"
 #include "messages/node_protocol.hpp"
+#include "rpc/tls_files.hpp"
 
 #include <CLI/CLI.hpp>
 
@@ -17,7 +18,7 @@ namespace hicache {
 /// @param between Above 0.
 std::string node_activity(const node_status& before, const node_status& now, duration between);
 
-/// The part of `hicachectl` that talks to the node of this host: `node status` and `node top`.
+/// The part of `hicachectl` that talks to a node: `node status` and `node top`.
 class node_commands {
 public:
   /// Adds the command. `app` must not outlive this object.
@@ -35,6 +36,9 @@ public:
   result<int> perform() const;
 
 private:
+  /// Where the node is, for a connector.
+  std::string place() const;
+
   result<int> show_status() const;
 
   result<int> show_activity() const;
@@ -42,6 +46,8 @@ private:
   CLI::App* node_ = nullptr;
   CLI::App* top_ = nullptr;
   std::string socket_;
+  std::string address_;
+  tls_files tls_;
   duration timeout_ = std::chrono::seconds{5};
   bool json_ = false;
   duration interval_ = std::chrono::seconds{1};

@@ -5,6 +5,7 @@
 #include "backends/ask.hpp"
 #include "base/units.hpp"
 #include "messages/page_header.hpp"
+#include "rpc/peer_identity.hpp"
 
 #include <caf/scoped_actor.hpp>
 #include <spdlog/spdlog.h>
@@ -45,6 +46,9 @@ result<void> node_host::serve() {
       return opened;
   if (auto opened = open_memory(); !opened)
     return opened;
+  auto port = open_port();
+  if (!port)
+    return tl::unexpected{port.error()};
   auto settings = cluster_member_options{};
   settings.index = options_.index;
   settings.is_alone = options_.index.empty();
@@ -83,6 +87,8 @@ result<void> node_host::serve() {
   network_->serve_node(std::move(*socket), node_, options_.group);
   spdlog::info("lends {} to processes of this machine at {}",
                format_bytes(member_->segment_memory().size()), options_.socket);
+  if (*port)
+    serve_port(std::move(**port));
   start_scan();
   return {};
 }
@@ -113,6 +119,24 @@ void node_host::start_scan() {
   scanner_ = system_.spawn<caf::detached>(hicache::page_scanner, std::move(options));
 }
 
+result<std::optional<listener>> node_host::open_port() const {
+  if (!options_.listen)
+    return std::nullopt;
+  if (auto role = check_own_role(options_.tls, "serving clients"); !role)
+    return tl::unexpected{role.error()};
+  auto opened = rpc_network::listen(*options_.listen);
+  if (!opened)
+    return fail(ec::invalid_argument, "--listen: " + opened.error().detail);
+  return std::move(*opened);
+}
+
+void node_host::serve_port(listener port) {
+  listening_ = port.where();
+  remote_network_ = std::make_unique<rpc_network>(system_, options_.tls);
+  remote_network_->serve_node(std::move(port), node_, member_->segment_memory());
+  spdlog::info("serves clients on other machines at {}", to_string(*listening_));
+}
+
 result<void> node_host::open_to_group() const {
   constexpr auto no_user = static_cast<uid_t>(-1);
   const auto* path = options_.socket.c_str();
@@ -128,7 +152,7 @@ result<void> node_host::open_to_group() const {
 bool node_host::answers(duration within) const {
   const auto deadline = options_.clock->now() + within;
   const auto left = [&] { return time_left(*options_.clock, deadline); };
-  return network_->answers(within)
+  return network_->answers(within) && (!remote_network_ || remote_network_->answers(left()))
          && ask<node_status>(system_, node_, left(), atom::status_v, status_query{0, 1})
          && ask<segment_slots>(system_, member_->segment(), left(), atom::hold_v, segment_holds{});
 }
@@ -145,8 +169,9 @@ node_host::~node_host() {
   // Before its clients are gone: what they read in place is theirs for as long as it was promised,
   // which a memory file has to say to the next node.
   end(node_);
-  if (network_)
-    network_->stop_serving();
+  for (const auto& network : {network_.get(), remote_network_.get()})
+    if (network != nullptr)
+      network->stop_serving();
   end(fetcher_);
   // The file of a socket outlives it. Who starts here next would replace it, but people look for
   // it.

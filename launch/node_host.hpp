@@ -32,10 +32,13 @@ struct node_host_options {
   std::shared_ptr<listener> opened;
   /// Whose processes are clients, besides those of this user.
   std::optional<gid_t> group;
+  /// Where clients on other machines connect; null: there are none.
+  std::optional<rpc::endpoint> listen;
   /// Where the index is, as parse_index_place reads it; empty: this host has no others.
   std::string index;
   /// As in cluster_member_options.
   std::string listen_host = "127.0.0.1";
+  /// For members and for clients on other machines.
   tls_files tls;
   /// Must outlive the node.
   const clock_source* clock = nullptr;
@@ -59,6 +62,9 @@ public:
 
   const node_actor& actor() const noexcept { return node_; }
 
+  /// Where clients on other machines connect, with the port that was chosen.
+  const std::optional<rpc::endpoint>& listening() const noexcept { return listening_; }
+
   /// Whether all that clients wait for does its work within that time: the network, the node and
   /// its segment. Blocks for as long.
   bool answers(duration within) const;
@@ -76,6 +82,11 @@ private:
   /// Has pages that an earlier node left in the memory found.
   void start_scan();
 
+  /// Opens the port for clients on other machines, if there may be any.
+  result<std::optional<listener>> open_port() const;
+
+  void serve_port(listener port);
+
   /// Lets processes of the group open the socket.
   result<void> open_to_group() const;
 
@@ -92,6 +103,9 @@ private:
   std::unique_ptr<memory_offer> offer_;
   /// Apart from the member's, which may use TLS.
   std::unique_ptr<rpc_network> network_;
+  /// A thread of its own: it copies and encrypts the bytes of clients on other machines.
+  std::unique_ptr<rpc_network> remote_network_;
+  std::optional<rpc::endpoint> listening_;
 };
 
 } // namespace hicache

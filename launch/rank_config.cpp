@@ -239,8 +239,8 @@ result<void> rank_config::finish(uint32_t ranks) {
   if (storage_backend == "cluster" && index.empty())
     return fail(ec::invalid_argument, "--hicache-storage-backend cluster needs --index HOST:PORT");
   if (storage_backend == "node" && node.empty())
-    return fail(ec::invalid_argument, "--hicache-storage-backend node needs --node PATH, where "
-                                      "hicache-node --socket PATH listens");
+    return fail(ec::invalid_argument, "--hicache-storage-backend node needs --node PATH|HOST:PORT, "
+                                      "where hicache-node --socket or --listen serves");
   if (auto named = finish_identity(); !named)
     return named;
   if (auto checked = tls.check(); !checked)
@@ -484,8 +484,7 @@ void add_rank_flags(CLI::App& app, rank_config& config) {
       "low_watermark, pinned_share, tenant_share, zero_copy")
     ->type_name("JSON|@FILE");
   add("--index", config.index, "the cluster's index")->type_name(index_place_type);
-  add("--node", config.node, "where the node of this host listens (backend node)")
-    ->type_name("PATH");
+  add("--node", config.node, "where the node listens (backend node)")->type_name("PATH|HOST:PORT");
   add_bytes_flag(app, "--segment-size", config.segment_bytes,
                  "memory that each rank lends to L3 (backend cluster)");
   add("--device", config.device, "where L1 lives: auto, cuda, cuda:N or host");

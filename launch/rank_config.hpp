@@ -97,7 +97,7 @@ struct rank_config {
   std::string extra_config;
   /// HOST:PORT of the index; needed by the cluster backend.
   std::string index;
-  /// Path at which the node of the host listens; needed by the node backend. May differ between
+  /// Where the node listens, a path or HOST:PORT; needed by the node backend. May differ between
   /// ranks.
   std::string node;
   uint64_t segment_bytes = 0;

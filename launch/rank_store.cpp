@@ -80,7 +80,7 @@ result<std::unique_ptr<storage_backend>> rank_store::open_backend(const rank_con
     return make_file_backend(std::move(options), clock_);
   }
   if (settings.storage_backend == "node") {
-    auto store = make_node_backend(system_, {settings.node, fingerprint}, clock_);
+    auto store = make_node_backend(system_, {settings.node, fingerprint, settings.tls}, clock_);
     if (!store)
       return fail(store.error().code, "--node: " + to_string(store.error()));
     return store;

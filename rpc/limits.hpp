@@ -41,6 +41,9 @@ inline constexpr size_t connections = 2 * hicache::limits::index_members;
 /// room for others.
 inline constexpr size_t connections_of_process = 256;
 
+/// Connections of another machine to a node, for the same reason; whose they are is not known here.
+inline constexpr size_t connections_of_machine = connections_of_process;
+
 /// Connections on which nothing was said yet. More than start at once, few enough that silent ones
 /// do not use up the process's file descriptors.
 inline constexpr size_t connections_unproven = 256;

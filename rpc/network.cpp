@@ -63,17 +63,23 @@ result<listener> rpc_network::listen(const rpc::endpoint& where) {
 }
 
 void rpc_network::serve(listener at, const directory_actor& directory, const index_serving& how) {
-  state_->serve(std::move(at), {directory, {}, {}, how.on_network_thread},
+  state_->serve(std::move(at), {directory, {}, {}, how.on_network_thread, {}},
                 {how.silence, false, {}});
 }
 
 void rpc_network::serve(listener at, const member_actor& member) {
-  state_->serve(std::move(at), {{}, member, {}, false}, {rpc::limits::peer_silence, false, {}});
+  state_->serve(std::move(at), {{}, member, {}, false, {}}, {rpc::limits::peer_silence, false, {}});
 }
 
 void rpc_network::serve_node(listener at, const node_actor& node, std::optional<gid_t> group) {
   HICACHE_CHECK(at.where().is_path());
-  state_->serve(std::move(at), {{}, {}, node, false}, {rpc::limits::peer_silence, true, group});
+  state_->serve(std::move(at), {{}, {}, node, false, {}}, {rpc::limits::peer_silence, true, group});
+}
+
+void rpc_network::serve_node(listener at, const node_actor& node, std::span<std::byte> memory) {
+  HICACHE_CHECK(!at.where().is_path() && !memory.empty());
+  state_->serve(std::move(at), {{}, {}, node, false, memory},
+                {rpc::limits::peer_silence, false, {}, rpc::limits::connections_of_machine});
 }
 
 void rpc_network::stop_serving() {

@@ -11,9 +11,11 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -87,6 +89,12 @@ public:
   /// @pre the listener is at a path
   void serve_node(listener at, const node_actor& node, std::optional<gid_t> group = {});
 
+  /// Lets processes of other machines reach a node. Bytes of pages come and go in messages; see
+  /// page_exchange.
+  /// @param memory The node's, not empty; must outlive the serving.
+  /// @pre the listener is at a port
+  void serve_node(listener at, const node_actor& node, std::span<std::byte> memory);
+
   /// Lets nobody reach anything any more.
   void stop_serving();
 
@@ -96,8 +104,8 @@ public:
   /// The actor that connects to index processes.
   const connector_actor& connector() const noexcept { return connector_; }
 
-  /// An actor that connects to nodes of this machine, at unix:PATH.
-  /// @pre this was made without TLS files
+  /// An actor that connects to nodes: at unix:PATH to that of this machine, if this was made
+  /// without TLS files, and to one that serves a port of another machine.
   connector_actor node_connector() const;
 
   /// Calls back, on the network's thread, once the other end of a connection hangs up (or says

@@ -1,8 +1,10 @@
 #include "rpc/proxies.hpp"
 
 #include "messages/interfaces.hpp"
+#include "messages/wire_parts.hpp"
 #include "messages/wire_values.hpp"
 #include "rpc/limits.hpp"
+#include "rpc/page_transfer.hpp"
 #include "rpc/rpc_error.hpp"
 
 #include <caf/actor_cast.hpp>
@@ -14,6 +16,7 @@
 #include <kj/debug.h>
 
 #include <optional>
+#include <span>
 #include <utility>
 
 namespace hicache {
@@ -171,12 +174,60 @@ public:
         return send<key_batch, page_totals>(node_.removeRequest(), what);
       case atom::status::uint_value():
         return send<status_query, node_status>(node_.statusRequest(), what);
+      case atom::set::uint_value():
+        return write(*argument_of<page_upload_ptr>(what));
+      case atom::get::uint_value():
+        return read(*argument_of<page_ranges_ptr>(what));
       default:
         return refuse();
     }
   }
 
 private:
+  kj::Promise<caf::message> write(const page_upload& upload) {
+    auto request = node_.writeRequest();
+    request.setReservation(upload.reservation);
+    auto pieces = request.initPieces(static_cast<unsigned>(upload.pieces.size()));
+    for (auto i = 0u; i < pieces.size(); ++i) {
+      wire::write(upload.pieces[i].key, pieces[i].initKey());
+      pieces[i].setOffset(upload.pieces[i].offset);
+      pieces[i].setLength(upload.pieces[i].length);
+    }
+    request.setBytes(
+      kj::arrayPtr(reinterpret_cast<const kj::byte*>(upload.bytes.data()), upload.bytes.size()));
+    return request.send().then([](auto&&) { return caf::make_message(atom::ok_v); });
+  }
+
+  kj::Promise<caf::message> read(const page_ranges& wanted) {
+    auto request = node_.readRequest();
+    auto ranges = request.initRanges(static_cast<unsigned>(wanted.size()));
+    auto length = size_t{0};
+    for (auto i = 0u; i < ranges.size(); ++i) {
+      wire::write(wanted[i].key, ranges[i].initKey());
+      ranges[i].setPlace(wanted[i].place);
+      ranges[i].setGeneration(wanted[i].generation);
+      ranges[i].setOffset(wanted[i].offset);
+      ranges[i].setLength(wanted[i].length);
+      length += wanted[i].length;
+    }
+    return request.send().then([count = wanted.size(), length](auto&& answer) {
+      // Each once: what is looked at counts for the bounds of a message.
+      const auto origins = answer.getOrigins();
+      const auto bytes = answer.getBytes();
+      KJ_REQUIRE(origins.size() == count && bytes.size() == length, "bytes of other pages");
+      auto got = std::make_shared<page_download>();
+      for (const auto& origin : origins) {
+        KJ_REQUIRE(origin.getStatus() <= static_cast<uint8_t>(range_status::damaged),
+                   "no such status");
+        got->origins.push_back({static_cast<range_status>(origin.getStatus()),
+                                origin.getFingerprint(), origin.getChecksum()});
+      }
+      const auto taken = std::as_bytes(std::span{bytes.begin(), length});
+      got->bytes.assign(taken.begin(), taken.end());
+      return caf::make_message(page_download_ptr{std::move(got)});
+    });
+  }
+
   std::shared_ptr<rpc_connection> at_;
   schema::Node::Client node_;
 };

@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace hicache {
@@ -23,6 +24,17 @@ namespace {
 
 auto to_kj(std::chrono::nanoseconds time) {
   return time.count() * kj::NANOSECONDS;
+}
+
+/// Turns a peer away.
+void turn_away(const std::string& why) {
+  kj::throwFatalException(
+    kj::Exception(kj::Exception::Type::FAILED, __FILE__, __LINE__, kj::heapString(why.c_str())));
+}
+
+/// The address in a peer's name, HOST:PORT.
+std::string_view machine_of(const std::string& peer) {
+  return std::string_view{peer}.substr(0, peer.rfind(':'));
 }
 
 /// Whether a peer leaves too much untaken, or for too long.
@@ -121,28 +133,35 @@ void rpc_server::admit(kj::Own<kj::AsyncIoStream> stream) {
 }
 
 void rpc_server::check_process(visitor& peer) {
-  const auto refuse = [](const std::string& why) {
-    kj::throwFatalException(
-      kj::Exception(kj::Exception::Type::FAILED, __FILE__, __LINE__, kj::heapString(why.c_str())));
-  };
   const auto socket = peer.stream->getFd();
   const auto from = socket == nullptr ? std::nullopt : socket_peer_of(KJ_ASSERT_NONNULL(socket));
   if (!from || !is_of_own_user_or(admits_.group, KJ_ASSERT_NONNULL(socket)))
-    refuse("it is of user " + (from ? std::to_string(from->user) : "unknown")
-           + ", and the socket is for " + std::to_string(::geteuid())
-           + (admits_.group ? " and group " + std::to_string(*admits_.group) : ""));
+    turn_away("it is of user " + (from ? std::to_string(from->user) : "unknown")
+              + ", and the socket is for " + std::to_string(::geteuid())
+              + (admits_.group ? " and group " + std::to_string(*admits_.group) : ""));
   const auto is_of_it = [&](const visitor& x) { return x.process == from->id && !x.is_gone; };
   const auto open = static_cast<size_t>(std::ranges::count_if(visitors_, is_of_it));
   if (from->id != 0 && open >= rpc::limits::connections_of_process)
-    refuse("process " + std::to_string(from->id) + " has " + std::to_string(open)
-           + " connections already");
+    turn_away("process " + std::to_string(from->id) + " has " + std::to_string(open)
+              + " connections already");
   peer.process = from->id;
+}
+
+void rpc_server::check_machine(const visitor& peer) const {
+  const auto machine = machine_of(peer.name);
+  const auto is_of_it
+    = [machine](const visitor& x) { return machine_of(x.name) == machine && !x.is_gone; };
+  const auto open = static_cast<size_t>(std::ranges::count_if(visitors_, is_of_it));
+  if (open > admits_.of_machine)
+    turn_away("its machine has " + std::to_string(open - 1) + " connections already");
 }
 
 kj::Promise<void> rpc_server::serve(visitor& peer) {
   tune(*peer.stream, admits_.silence);
   if (admits_.is_local)
     check_process(peer);
+  else if (admits_.of_machine < rpc::limits::connections)
+    check_machine(peer);
   auto ready = kj::Promise<identified_stream>{nullptr};
   if (tls_.is_used() && !admits_.is_local) {
     auto keys = tls_.get();

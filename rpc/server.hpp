@@ -1,5 +1,6 @@
 #pragma once
 
+#include "rpc/limits.hpp"
 #include "rpc/services.hpp"
 #include "rpc/sockets.hpp"
 #include "rpc/tls.hpp"
@@ -7,6 +8,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <cstddef>
 #include <list>
 #include <memory>
 #include <optional>
@@ -22,6 +24,8 @@ struct rpc_admission {
   /// each with a bounded number of connections.
   bool is_local = false;
   std::optional<gid_t> group;
+  /// Connections of one machine, by its address.
+  size_t of_machine = rpc::limits::connections;
 };
 
 /// Accepts connections and serves actors to those who are there. The loop's thread.
@@ -48,6 +52,9 @@ private:
 
   /// Throws unless a process of this machine is let in.
   void check_process(visitor& peer);
+
+  /// Throws if a machine has as many connections as it may.
+  void check_machine(const visitor& peer) const;
 
   /// Speaks with a peer until one of the two ends it.
   kj::Promise<void> serve(visitor& peer);

@@ -64,6 +64,46 @@ interface Member {
   resume @7 Protocol.DrainRequest -> Protocol.DrainProgress;
 }
 
+struct PagePiece {
+  # Bytes of a page that is reserved.
+  key @0 :Protocol.Key;
+  offset @1 :UInt32;
+  length @2 :UInt32;
+}
+
+struct PageUpload {
+  reservation @0 :UInt64;
+  pieces @1 :List(PagePiece);
+  # Of the pieces, one after the other.
+  bytes @2 :Data;
+}
+
+struct PageRange {
+  # Bytes of a page that is leased at a place.
+  key @0 :Protocol.Key;
+  place @1 :UInt64;
+  generation @2 :UInt32;
+  offset @3 :UInt32;
+  length @4 :UInt32;
+}
+
+struct PageRanges {
+  ranges @0 :List(PageRange);
+}
+
+struct RangeOrigin {
+  # What stands in front of the page; status as range_status.
+  status @0 :UInt8;
+  fingerprint @1 :UInt64;
+  checksum @2 :UInt64;
+}
+
+struct PageDownload {
+  origins @0 :List(RangeOrigin);
+  # Of the ranges, one after the other.
+  bytes @1 :Data;
+}
+
 interface Node {
   attach @0 NodeProtocol.ClientInfo -> NodeProtocol.NodeInfo;
   reserve @1 NodeProtocol.WantedPages -> NodeProtocol.ReservedPages;
@@ -75,4 +115,7 @@ interface Node {
   status @7 Protocol.StatusQuery -> NodeProtocol.NodeStatus;
   corrupt @8 Protocol.KeyBatch -> Protocol.PageTotals;
   remove @9 Protocol.KeyBatch -> Protocol.PageTotals;
+  # For clients on other machines, which cannot map the memory.
+  write @10 PageUpload -> Done;
+  read @11 PageRanges -> PageDownload;
 }

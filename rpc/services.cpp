@@ -1,6 +1,9 @@
 #include "rpc/services.hpp"
 
+#include "base/limits.hpp"
+#include "messages/wire_parts.hpp"
 #include "messages/wire_values.hpp"
+#include "rpc/page_exchange.hpp"
 #include "rpc/rpc_error.hpp"
 
 #include <caf/actor_cast.hpp>
@@ -8,10 +11,16 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace hicache {
 
 namespace {
+
+void throw_unless(const result<void>& done) {
+  if (!done)
+    kj::throwFatalException(to_exception(done.error()));
+}
 
 /// An actor of this process, as one peer reaches it.
 class served_actor {
@@ -23,13 +32,25 @@ protected:
   /// Passes a request to the actor, and its answer back.
   template <class Request, class Answer, class Context, class Verb>
   kj::Promise<void> relay(Context context, Verb verb) {
+    return forward<Answer>(context, verb, take<Request>(context), [](const Answer&) {});
+  }
+
+  template <class Request, class Context>
+  static Request take(Context& context) {
     auto request = Request{};
     wire::read(context.getParams(), request);
     context.releaseParams();
+    return request;
+  }
+
+  /// @param seen Called with the answer before the peer has it.
+  template <class Answer, class Context, class Verb, class Request, class Seen>
+  kj::Promise<void> forward(Context context, Verb verb, Request request, Seen seen) {
     context.allowCancellation();
     return peer_->ask(actor_, caf::make_message(verb, std::move(request)), here_)
-      .then([context](const caf::message& answer) mutable {
+      .then([context, seen = std::move(seen)](const caf::message& answer) mutable {
         KJ_REQUIRE(answer.match_elements<Answer>(), "an answer of another type");
+        seen(answer.get_as<Answer>(0));
         wire::write(answer.get_as<Answer>(0), context.getResults());
       });
   }
@@ -158,7 +179,7 @@ public:
 };
 
 /// Who asks is known by its connection: nobody can speak for another client.
-class node_service final : public schema::Node::Server, served_actor {
+class node_service : public schema::Node::Server, protected served_actor {
 public:
   using served_actor::served_actor;
 
@@ -203,12 +224,123 @@ public:
   }
 };
 
+/// A node, as clients on other machines reach it. Their bytes come and go here, on the network's
+/// thread: the node's actor, and with it the clients of its own machine, does not wait for copies.
+class remote_node_service final : public node_service {
+public:
+  /// @param bytes The peer's, whatever it has of this service.
+  remote_node_service(std::shared_ptr<session> peer, caf::strong_actor_ptr node, inline_unit& here,
+                      std::shared_ptr<page_exchange> bytes)
+    : node_service(std::move(peer), std::move(node), &here), bytes_(std::move(bytes)) {}
+
+  kj::Promise<void> attach(AttachContext context) override {
+    auto who = take<client_info>(context);
+    return peer_->ask(actor_, caf::make_message(atom::attach_v, std::move(who)), here_)
+      .then([context](const caf::message& answer) mutable {
+        KJ_REQUIRE(answer.match_elements<node_info>(), "an answer of another type");
+        auto info = answer.get_as<node_info>(0);
+        info.memory_name.clear(); // It is a name of this machine.
+        wire::write(info, context.getResults());
+      });
+  }
+
+  kj::Promise<void> reserve(ReserveContext context) override {
+    demand_writer();
+    auto wanted = take<wanted_pages>(context);
+    auto keys = std::vector<page_key>{};
+    for (const auto& page : wanted.pages)
+      keys.push_back(page.key);
+    return forward<reserved_pages>(context, atom::reserve_v, std::move(wanted),
+                                   [bytes = bytes_, keys = std::move(keys)](
+                                     const reserved_pages& got) { bytes->reserved(keys, got); });
+  }
+
+  kj::Promise<void> write(WriteContext context) override {
+    demand_writer();
+    const auto upload = context.getParams();
+    // Each once: what is looked at counts for the bounds of a message.
+    const auto sent = upload.getPieces();
+    const auto bytes = upload.getBytes();
+    check_bounds(sent.size(), bytes.size());
+    auto pieces = std::vector<page_piece>{};
+    for (const auto& piece : sent) {
+      auto& next = pieces.emplace_back();
+      wire::read(piece.getKey(), next.key);
+      next.offset = piece.getOffset();
+      next.length = piece.getLength();
+    }
+    throw_unless(bytes_->write(upload.getReservation(), pieces,
+                               std::as_bytes(std::span{bytes.begin(), bytes.size()})));
+    return kj::READY_NOW;
+  }
+
+  kj::Promise<void> commit(CommitContext context) override {
+    demand_writer();
+    auto complete = take<complete_pages>(context);
+    throw_unless(bytes_->check(complete));
+    bytes_->end(complete.reservation);
+    return forward<page_totals>(context, atom::commit_v, std::move(complete),
+                                [](const page_totals&) {});
+  }
+
+  kj::Promise<void> abort(AbortContext context) override {
+    const auto which = take<client_ticket>(context);
+    bytes_->end(which.number);
+    return forward<page_totals>(context, atom::abort_v, which, [](const page_totals&) {});
+  }
+
+  kj::Promise<void> remove(RemoveContext context) override {
+    demand_writer();
+    return node_service::remove(context);
+  }
+
+  kj::Promise<void> read(ReadContext context) override {
+    const auto ranges = context.getParams().getRanges();
+    auto length = uint64_t{0};
+    for (const auto& range : ranges)
+      length += range.getLength();
+    check_bounds(ranges.size(), length);
+    auto answer = context.getResults();
+    auto origins = answer.initOrigins(ranges.size());
+    auto bytes = answer.initBytes(static_cast<unsigned>(length));
+    auto* to = reinterpret_cast<std::byte*>(bytes.begin());
+    for (auto i = 0u; i < ranges.size(); ++i) {
+      auto wanted = page_range{{},
+                               ranges[i].getPlace(),
+                               ranges[i].getGeneration(),
+                               ranges[i].getOffset(),
+                               ranges[i].getLength()};
+      wire::read(ranges[i].getKey(), wanted.key);
+      const auto found = bytes_->read(wanted, {to, wanted.length});
+      origins[i].setStatus(static_cast<uint8_t>(found.status));
+      origins[i].setFingerprint(found.fingerprint);
+      origins[i].setChecksum(found.checksum);
+      to += wanted.length;
+    }
+    return kj::READY_NOW;
+  }
+
+private:
+  void demand_writer() { peer_->demand(&peer_rights::as_member, "store or remove pages"); }
+
+  static void check_bounds(size_t parts, uint64_t bytes) {
+    if (parts <= limits::transfer_ranges && bytes <= limits::transfer_bytes)
+      return;
+    throw_unless(fail(ec::invalid_argument, std::to_string(bytes) + " bytes in "
+                                              + std::to_string(parts) + " parts; expected at most "
+                                              + std::to_string(limits::transfer_bytes) + " in "
+                                              + std::to_string(limits::transfer_ranges)));
+  }
+
+  std::shared_ptr<page_exchange> bytes_;
+};
+
 class process_service final : public schema::Process::Server {
 public:
   process_service(std::shared_ptr<session> peer, served_actors served, inline_unit& here,
                   std::function<void()> greeted)
-    : peer_(std::move(peer)), served_(std::move(served)), here_(here),
-      greeted_(std::move(greeted)) {}
+    : peer_(std::move(peer)), served_(std::move(served)), here_(here), greeted_(std::move(greeted)),
+      bytes_(std::make_shared<page_exchange>(served_.node_memory)) {}
 
   kj::Promise<void> hello(HelloContext context) override {
     if (const auto fits = check_hello(context.getParams()); !fits)
@@ -223,16 +355,24 @@ public:
       welcome.setMember(kj::heap<member_service>(
         peer_, caf::actor_cast<caf::strong_actor_ptr>(served_.member), &here_));
     if (served_.node)
-      welcome.setNode(kj::heap<node_service>(
-        peer_, caf::actor_cast<caf::strong_actor_ptr>(served_.node), &here_));
+      welcome.setNode(serve_node());
     return kj::READY_NOW;
   }
 
 private:
+  schema::Node::Client serve_node() {
+    auto node = caf::actor_cast<caf::strong_actor_ptr>(served_.node);
+    if (served_.node_memory.empty())
+      return kj::heap<node_service>(peer_, std::move(node), &here_);
+    return kj::heap<remote_node_service>(peer_, std::move(node), here_, bytes_);
+  }
+
   std::shared_ptr<session> peer_;
   served_actors served_;
   inline_unit& here_;
   std::function<void()> greeted_;
+  /// Of all that the peer has of a node: it may say hello more than once.
+  std::shared_ptr<page_exchange> bytes_;
 };
 
 } // namespace

@@ -4,8 +4,10 @@
 #include "rpc/services.capnp.h"
 #include "rpc/session.hpp"
 
+#include <cstddef>
 #include <functional>
 #include <memory>
+#include <span>
 
 namespace hicache {
 
@@ -17,6 +19,8 @@ struct served_actors {
   /// The shards that the directory hands out run on the loop's thread, which saves a look-up two
   /// changes of thread; else on CAF's pool, so that several shards use several cores.
   bool has_one_shard = false;
+  /// The node's memory, if its clients are on other machines. Must outlive what is served.
+  std::span<std::byte> node_memory;
 };
 
 /// What a peer finds at the other end of its connection.

@@ -22,6 +22,8 @@ struct tls_files {
   /// connections from then on use the new ones, if they can be read.
   /// @returns invalid_argument with one sentence that names the flag and the file
   result<void> check() const;
+
+  friend bool operator==(const tls_files&, const tls_files&) = default;
 };
 
 } // namespace hicache

@@ -293,7 +293,7 @@ TEST_F(CAbiLifetimeTest, TheLogTellsWhenTheNodeComesAndGoes) {
 // -- without a node -----------------------------------------------------------
 
 TEST(CAbiOpenTest, WrongConfigurationsAreOneSentence) {
-  const auto wrong = std::array<std::pair<const char*, const char*>, 12>{{
+  const auto wrong = std::array<std::pair<const char*, const char*>, 19>{{
     {"", "JSON"},
     {"[1]", "JSON"},
     {"{", "JSON"},
@@ -306,6 +306,14 @@ TEST(CAbiOpenTest, WrongConfigurationsAreOneSentence) {
     {R"({"socket": "/x", "namespace": "x", "calls": 1e9})", "\"calls\": expected a number"},
     {R"({"socket": "/x", "namespace": "x", "lease_ms": 1000000})", "\"lease_ms\""},
     {R"({"socket": "/x", "namespace": "x", "sokcet": 1})", "\"sokcet\" is not known"},
+    {R"({"socket": "/x", "address": "a:1", "namespace": "x"})", "\"address\": expected one of"},
+    {R"({"address": "a", "namespace": "x"})", "\"address\": expected where"},
+    {R"({"address": "a:0", "namespace": "x"})", "\"address\": expected where"},
+    {R"({"address": "unix:/x", "namespace": "x"})", "\"address\": expected where"},
+    {R"({"address": "a:1", "namespace": "x", "tls_ca": "/no"})", "tls_cert, tls_key and tls_ca"},
+    {R"({"address": "a:1", "namespace": "x", "tls_cert": "/no", "tls_key": "/no", "tls_ca": "/no"})",
+     "tls_cert: cannot read '/no'"},
+    {R"({"socket": "/x", "namespace": "x", "tls_ca": "/no"})", "\"tls_cert\": expected no files"},
   }};
   for (const auto& [config, word] : wrong) {
     auto* client = reinterpret_cast<hc_client*>(1);

@@ -3,6 +3,7 @@
 
 #include "backends/ask.hpp"
 #include "backends/node_client.hpp"
+#include "launch/network_flags.hpp"
 #include "launch/program.hpp"
 #include "launch/stop_signal.hpp"
 #include "messages/system_config.hpp"
@@ -32,7 +33,8 @@ constexpr auto page_size = size_t{4096};
 constexpr auto flood_requests = 1000;
 
 struct client_process {
-  explicit client_process(std::string path) : address("unix:" + std::move(path)) {}
+  client_process(std::string at, const tls_files& tls)
+    : network(system, tls), address(std::move(at)) {}
 
   node_client_options options() {
     return {&system, network.node_connector(), address, {1, 7}, {}, &clock};
@@ -56,7 +58,7 @@ struct client_process {
 
   system_config config;
   caf::actor_system system{config};
-  rpc_network network{system, tls_files{}};
+  rpc_network network;
   monotonic_clock clock;
   std::string address;
 };
@@ -180,8 +182,12 @@ result<int> crowd(client_process& process, const stop_signal& stop) {
 int main(int argc, char** argv) {
   const auto stop = stop_signal{};
   auto path = std::string{};
+  auto address = std::string{};
+  auto tls = tls_files{};
   auto app = CLI::App{"Uses a node badly, or much.", "faulty-node-client"};
-  app.add_option("--socket", path)->required();
+  app.add_option("--socket", path);
+  app.add_option("--address", address);
+  add_tls_flags(app, tls);
   app.require_subcommand(1);
   auto* storing = app.add_subcommand("store", "stores pages and reads them");
   auto* reading = app.add_subcommand("read", "reads what was stored, as far as it is there");
@@ -191,7 +197,7 @@ int main(int argc, char** argv) {
   app.add_subcommand("crowd", "is as many clients as one process may be");
   return run_program(app, argc, argv, [&]() -> result<int> {
     start_logging("info", 0, 1);
-    auto process = client_process{path};
+    auto process = client_process{address.empty() ? "unix:" + path : address, tls};
     if (storing->parsed())
       return store_some(process);
     if (reading->parsed())

@@ -103,7 +103,8 @@ TEST(RankConfigTest, EachBadValueIsNamedInOneSentence) {
      [](rank_config& x) { x.kv_events_replay = "ipc:///tmp/replay"; }},
     {"--kv-events-format: 'dynamo' is not known; expected sglang or vllm",
      [](rank_config& x) { x.kv_events_format = "dynamo"; }},
-    {"--hicache-storage-backend node needs --node PATH, where hicache-node --socket PATH listens",
+    {"--hicache-storage-backend node needs --node PATH|HOST:PORT, where hicache-node --socket or "
+     "--listen serves",
      [](rank_config& x) { x.storage_backend = "node"; }},
     {"--hicache-storage-backend-extra-config: tp_lcm_size: '3' is not a multiple of the ranks, 2, "
      "that divides the 4 KV heads or is a multiple of them",

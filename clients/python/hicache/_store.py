@@ -72,17 +72,21 @@ def milliseconds(seconds: float | None) -> int:
 
 
 class Store:
-    """Pages of bytes in the memory of this host's node. Any thread, and any number of them at a time.
+    """Pages of bytes in the memory of a node, this host's or another one's. Any thread, and any number of them at a time.
 
     Each call takes a batch. `put` and its like wait and return a Result; `start_put` and its like return a Call, to be awaited or
     asked for its result() later. A page that failed raises nothing: the Result tells, and its check() raises. Times are in seconds.
     """
 
-    def __init__(self, socket: str | os.PathLike[str], namespace: str, *, tenant: str | None = None, timeout: float | None = 10.0,
+    def __init__(self, socket: str | os.PathLike[str] | None = None, namespace: str = "", *, address: str | None = None,
+                 tls_cert: str | os.PathLike[str] | None = None, tls_key: str | os.PathLike[str] | None = None,
+                 tls_ca: str | os.PathLike[str] | None = None, tenant: str | None = None, timeout: float | None = 10.0,
                  threads: int | None = None, calls: int | None = None, lease: float | None = None) -> None:
         """Opens a client. The node need not be there: it is asked with the first call.
 
-        @param socket Where the node listens.
+        @param socket Where the node of this host listens.
+        @param address Instead, where one of another machine listens: HOST:PORT. Pages that are pinned there are copied to this process.
+        @param tls_cert This client's certificate, for an address; with its key, and the authority's certificate.
         @param namespace Whatever makes pages differ that have the same key: model, dtype, layout, rank.
         @param tenant Whose share at the node this client counts for.
         @param timeout How long a call may take that does not say otherwise; None is an hour.
@@ -93,10 +97,12 @@ class Store:
         self._handle: Any = None
         self._process = os.getpid()
         self._library = _abi.library()
-        settings = {"socket": os.fspath(socket), "namespace": namespace, "tenant": tenant, "threads": threads, "calls": calls,
-                    "lease_ms": None if lease is None else milliseconds(lease)}
+        files = {"tls_cert": tls_cert, "tls_key": tls_key, "tls_ca": tls_ca, "socket": socket}
+        settings = {name: None if file is None else os.fspath(file) for name, file in files.items()}
+        settings |= {"address": address, "namespace": namespace, "tenant": tenant, "threads": threads, "calls": calls,
+                     "lease_ms": None if lease is None else milliseconds(lease)}
         config = json.dumps({name: value for name, value in settings.items() if value is not None})
-        self.socket, self.namespace, self.tenant = settings["socket"], namespace, tenant
+        self.socket, self.address, self.namespace, self.tenant = settings["socket"], address, namespace, tenant
         self._timeout_ms = milliseconds(timeout)
         # Reentrant, because a finalizer may run anywhere.
         self._changed = threading.Condition(threading.RLock())  # Guards what follows.
@@ -291,14 +297,14 @@ class Store:
     def __del__(self) -> None:
         if getattr(self, "_handle", None) is None or os.getpid() != self._process:
             return
-        warnings.warn(f"a hicache.Store of {self.socket} was not closed", ResourceWarning, source=self)
+        warnings.warn(f"a hicache.Store of {self.socket or self.address} was not closed", ResourceWarning, source=self)
         put_off(self.close)
 
     def __reduce__(self):
         raise TypeError("a Store cannot be pickled: it is a connection of this process; open one in the other process")
 
     def __repr__(self) -> str:
-        return f"<hicache.Store of {self.socket}, namespace {self.namespace!r}{', closed' if self._is_closing else ''}>"
+        return f"<hicache.Store of {self.socket or self.address}, namespace {self.namespace!r}{', closed' if self._is_closing else ''}>"
 
     # What follows is the store's own, and that of its calls and leases.
 

@@ -1,0 +1,53 @@
+#pragma once
+
+#include "backends/storage_backend.hpp"
+#include "base/clock.hpp"
+#include "messages/interfaces.hpp"
+#include "rpc/page_transfer.hpp"
+
+#include <caf/actor_system.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace hicache {
+
+/// A page that is leased, and where its copy goes.
+struct remote_read {
+  page_key key;
+  page_place from;
+  /// As many bytes as the page has.
+  std::span<const std::span<std::byte>> parts;
+};
+
+/// Bytes between a client and a node on another machine: in messages of up to
+/// limits::transfer_bytes, of which each call has limits::transfers_in_flight under way. Any
+/// thread.
+class remote_pages {
+public:
+  /// @param node A stand-in that a connector gave.
+  /// @param system, clock Must outlive this.
+  remote_pages(caf::actor_system& system, const clock_source& clock, const node_actor& node);
+
+  /// Writes pages that are reserved.
+  /// @returns the checksum of each; or why not all of them arrived: deadline_exceeded, or what the
+  /// node answered
+  result<std::vector<uint64_t>>
+  write(uint64_t reservation, std::span<const page_write* const> pages, time_point deadline) const;
+
+  /// Copies pages, and verifies the copies.
+  /// @param fingerprint Of their namespace.
+  /// @returns for each: not_found if it was removed; corrupt_page; deadline_exceeded;
+  /// peer_unreachable, or what the node answered
+  std::vector<result<void>> read(std::span<const remote_read> pages, uint64_t fingerprint,
+                                 time_point deadline) const;
+
+private:
+  caf::actor_system* system_;
+  const clock_source* clock_;
+  page_carrier_actor node_;
+};
+
+} // namespace hicache
