@@ -28,7 +28,7 @@ def remote(tmp_path_factory):
         flags += ["--" + name.replace("_", "-"), str(file)]
     with hicache.node("64MiB", flags=flags) as node:
         def address():
-            return re.search(r"listening on (127\.0\.0\.1:\d+)", node.log.read_text())
+            return re.search(r"other machines at (127\.0\.0\.1:\d+)", node.log.read_text())
 
         until(address)
         yield node, address().group(1), files
