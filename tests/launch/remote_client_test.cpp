@@ -369,6 +369,47 @@ TEST_F(RemoteClientTest, AReservationIsThatOfItsClientAlone) {
   EXPECT_EQ(code_of(other.carry<atom::ok>(other.attach(), atom::set_v, upload)), ec::unknown_id);
 }
 
+TEST_F(RemoteClientTest, CallsEndAtTheirDeadlinesAndLeaveNothingBehind) {
+  const auto node = start(4096);
+  auto one = engine{node->address(), sign("one")};
+  ASSERT_TRUE(one.put(1));
+  const auto now = [] { return std::chrono::steady_clock::now(); };
+  auto back = page_bytes(page_size);
+  EXPECT_EQ(code_of(one.client.get(std::vector{page_read{key_of(1), {back}}}, now()).at(0)),
+            ec::none)
+    << "without a wait for other members";
+  const auto bytes = bytes_of(2, 4 * limits::transfer_bytes);
+  auto late = 0;
+  for (auto time = 1us; time < 1s && late < 3; time *= 2) {
+    const auto put = one.client.put(std::vector{page_write{key_of(2), {}, {bytes}}}, now() + time);
+    if (put.at(0)) {
+      EXPECT_EQ(one.get(2, bytes.size()), bytes);
+      EXPECT_TRUE(one.client.remove(std::array{key_of(2)}, soon()).at(0));
+    } else {
+      EXPECT_NE(code_of(one.get(2, bytes.size())), ec::corrupt_page);
+      ++late;
+    }
+  }
+  EXPECT_GT(late, 0);
+  const auto end = soon();
+  while (one.client.status({}, soon()).value_or(node_status{{}, false, 0, 1}).reserved_bytes > 0)
+    ASSERT_LT(now(), end) << "a put that was late keeps its room";
+  EXPECT_TRUE(one.put(2, bytes.size()));
+}
+
+TEST_F(RemoteClientTest, WithoutFilesOfTlsBytesTravelInClear) {
+  auto options = node_host_options{};
+  options.memory_bytes = 16 * slot_bytes_for(page_size);
+  options.socket = socket();
+  options.listen = rpc::endpoint{"127.0.0.1", 0};
+  const auto node = node_process{std::move(options)};
+  auto one = engine{node.address()};
+  ASSERT_TRUE(one.put(1));
+  EXPECT_EQ(one.get(1), bytes_of(1, page_size));
+  auto secret = engine{node.address(), sign("one")};
+  EXPECT_EQ(code_of(secret.client.connect(soon())), ec::peer_unreachable);
+}
+
 TEST_F(RemoteClientTest, SharesHoldForClientsOnOtherMachines) {
   const auto node = start(16);
   auto one = engine{node->address(), sign("one")};
