@@ -506,6 +506,18 @@ class RanksTest(WithNode):
         node.terminate()
         self.assertEqual(node.wait(20), 0, node.text())
 
+    def test_a_node_on_another_machine_serves_as_well(self):
+        authority = Authority(self.folder, "ca")
+        node, path = self.start_node("--listen", "127.0.0.1:0", *authority.sign("node"))
+        address = node.wait_for(r"listening on (127\.\S+)").group(1)
+        first = self.replay("first", 1, *self.flags(path))
+        self.assert_clean(first)
+        second = self.replay("second", 2, *self.flags(address), *authority.sign("rank"))
+        self.assert_clean(second)
+        self.assertEqual(second["computed_tokens"], self.least_computed())
+        self.assertGreater(second["cached_tokens"]["l3"], 0)
+        self.assert_clean(self.replay("third", 1, *self.flags(address), "--model-id", "another", *authority.sign("other")))
+
     def test_a_node_that_is_killed_costs_hits_and_nothing_else(self):
         node, path = self.start_node()
         instance = self.start_replay("instance", 2, *self.flags(path))
