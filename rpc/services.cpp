@@ -224,6 +224,12 @@ public:
   }
 };
 
+/// A node, as clients of its own machine reach it: their bytes go by its memory.
+class local_node_service final : public node_service {
+public:
+  using node_service::node_service;
+};
+
 /// A node, as clients on other machines reach it. Their bytes come and go here, on the network's
 /// thread: the node's actor, and with it the clients of its own machine, does not wait for copies.
 class remote_node_service final : public node_service {
@@ -363,7 +369,7 @@ private:
   schema::Node::Client serve_node() {
     auto node = caf::actor_cast<caf::strong_actor_ptr>(served_.node);
     if (served_.node_memory.empty())
-      return kj::heap<node_service>(peer_, std::move(node), &here_);
+      return kj::heap<local_node_service>(peer_, std::move(node), &here_);
     return kj::heap<remote_node_service>(peer_, std::move(node), here_, bytes_);
   }
 
