@@ -10,7 +10,7 @@
 #include "tests/launch/cluster_support.hpp"
 #include "tests/rpc/authority.hpp"
 
-#include <optional>
+#include <utility>
 
 namespace hicache::test {
 namespace {
@@ -40,38 +40,46 @@ struct node_surroundings {
   std::unique_ptr<node_host> node;
 };
 
-/// @param listen Where the rank connects, if it is on another machine.
-opened_backend open_node_at(const clock_source& clock, room size,
-                            const std::optional<rpc::endpoint>& listen) {
+opened_backend start_node(const clock_source& clock, room size, node_host_options options) {
   auto around = std::make_shared<node_surroundings>();
-  auto options = node_host_options{};
-  options.memory_bytes = size.pages * slot_bytes_for(size.page_bytes);
+  options.memory_bytes += size.pages * slot_bytes_for(size.page_bytes);
+  if (!options.memory_file.empty())
+    options.memory_file = around->folder.path() + "/" + options.memory_file;
   options.socket = around->folder.path() + "/socket";
   // So few pages that one is more than the share of a client.
   options.shares = {.of_client = 1, .of_tenant = 1, .of_all = 1};
   options.leased_share = 1;
   options.clock = &clock;
-  options.listen = listen;
-  if (listen)
+  if (options.listen)
     options.tls = authority{"cluster"}.sign_into(around->folder.path());
   around->node = node_host::start(around->system, options).value();
-  const auto where = listen ? to_string(*around->node->listening()) : options.socket;
+  const auto where = options.listen ? to_string(*around->node->listening()) : options.socket;
   auto store = make_node_backend(around->system, {where, 7, options.tls}, clock).value();
   return {std::move(around), std::move(store)};
 }
 
 opened_backend open_node(const clock_source& clock, room size) {
-  return open_node_at(clock, size, {});
+  return start_node(clock, size, {});
 }
 
 opened_backend open_remote_node(const clock_source& clock, room size) {
-  return open_node_at(clock, size, rpc::endpoint{"127.0.0.1", 0});
+  auto options = node_host_options{};
+  options.listen = rpc::endpoint{"127.0.0.1", 0};
+  return start_node(clock, size, std::move(options));
+}
+
+opened_backend open_lasting_node(const clock_source& clock, room size) {
+  auto options = node_host_options{};
+  options.memory_bytes = memory_label_bytes;
+  options.memory_file = "memory";
+  return start_node(clock, size, std::move(options));
 }
 
 INSTANTIATE_TEST_SUITE_P(Stores, BackendContractTest,
                          testing::Values(backend_factory{"cluster", open_cluster},
                                          backend_factory{"node", open_node},
-                                         backend_factory{"remote_node", open_remote_node}),
+                                         backend_factory{"remote_node", open_remote_node},
+                                         backend_factory{"lasting_node", open_lasting_node}),
                          [](const auto& chosen) { return chosen.param.name; });
 
 TEST(NodeStoreTest, ABatchLargerThanAClientsShareIsStoredInParts) {
