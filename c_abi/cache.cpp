@@ -1,0 +1,198 @@
+#include "c_abi/cache.hpp"
+
+#include "actors/cache_events.hpp"
+#include "c_abi/quiet_signals.hpp"
+#include "messages/caf_error.hpp"
+#include "transport/local_agreement.hpp"
+#include "transport/socket_agreement.hpp"
+
+#include <caf/scoped_actor.hpp>
+#include <caf/typed_event_based_actor.hpp>
+#include <spdlog/spdlog.h>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+using namespace hicache;
+
+namespace {
+
+/// News that are kept for a caller who does not take them.
+constexpr auto most_news = size_t{65536};
+
+/// Whom the runtime tells things; keeps them for the caller.
+engine_actor::behavior_type listener(engine_actor::pointer, news_queue* news) {
+  return {
+    [news](atom::notice, const caf::error& what) { news->add(from_caf(what)); },
+    [news](atom::news) { news->add(step_news{}); },
+    [news](atom::events, const cache_events_ptr& events) {
+      for (const auto& event : events->list)
+        news->add(event);
+    },
+  };
+}
+
+/// The engine's own L1.
+device_layers registered_layers(const pool_shape& shape, const hc_cache_options& options) {
+  auto layers = device_layers{shape, options.l1_pages, {}};
+  for (auto i = size_t{0}; i < options.layer_count; ++i) {
+    const auto& one = options.layers[i];
+    layers.buffers.push_back({one.address, one.page_stride, one.token_stride});
+  }
+  return layers;
+}
+
+result<void> check(const hc_cache_options& options) {
+  if ((options.flags & ~uint32_t{HC_CACHE_EVENTS}) != 0)
+    return fail(ec::unsupported,
+                "options: flags: " + std::to_string(options.flags) + "; expected HC_CACHE_EVENTS");
+  if (options.layers == nullptr && (options.layer_count > 0 || options.l1_pages > 0))
+    return fail(ec::invalid_argument, "options: layers: NULL, though there are some");
+  for (auto i = size_t{0}; i < options.layer_count; ++i)
+    if (options.layers[i].address == 0 || options.layers[i].reserved[0] != 0
+        || options.layers[i].reserved[1] != 0)
+      return fail(ec::invalid_argument, "options: layer " + std::to_string(i)
+                                          + ": expected an address, and 0 in the reserved room");
+  return {};
+}
+
+} // namespace
+
+result<std::unique_ptr<hc_cache>> hc_cache::open(cache_settings settings,
+                                                 const hc_cache_options& options) {
+  if (auto checked = check(options); !checked)
+    return tl::unexpected{checked.error()};
+  const auto quiet = quiet_signals{};
+  auto cache = std::unique_ptr<hc_cache>{new hc_cache(std::move(settings), options)};
+  if (auto started = cache->start(options); !started)
+    return tl::unexpected{started.error()};
+  return cache;
+}
+
+hc_cache::hc_cache(cache_settings settings, const hc_cache_options& options)
+  : settings_(std::move(settings)), process_(getpid()),
+    log_(options.log, options.log_user, settings_.config.log_level), news_(most_news),
+    system_(config_) {}
+
+hc_cache::~hc_cache() {
+  news_.close();
+  answers_->end();
+  runtime_.reset();
+  if (!engine_)
+    return;
+  auto self = caf::scoped_actor{system_};
+  self->send_exit(engine_, caf::exit_reason::user_shutdown);
+  self->wait_for(engine_);
+}
+
+result<std::unique_ptr<agreement>> hc_cache::meet_others() const {
+  if (settings_.place.rendezvous.empty())
+    return std::move(make_local_agreements(1).front());
+  const auto options = settings_.place.options(settings_.config);
+  if (!options)
+    return tl::unexpected{options.error()};
+  return make_socket_agreement(*options);
+}
+
+result<void> hc_cache::start(const hc_cache_options& options) {
+  if (auto started = news_.start(); !started)
+    return started;
+  auto ranks = meet_others();
+  if (!ranks)
+    return tl::unexpected{ranks.error()};
+  engine_ = system_.spawn(listener, &news_);
+  auto extensions = rank_extensions{};
+  extensions.events = (options.flags & HC_CACHE_EVENTS) != 0;
+  const auto layers = registered_layers(settings_.config.shape((*ranks)->size()), options);
+  auto runtime = rank_runtime::start(settings_.config, std::move(*ranks), engine_,
+                                     options.layers == nullptr ? nullptr : &layers, extensions);
+  if (!runtime && runtime.error().code == ec::stopping)
+    return fail(ec::stopping, "another rank could not be opened, and says why");
+  if (!runtime)
+    return tl::unexpected{runtime.error()};
+  runtime_ = std::move(*runtime);
+  spdlog::info("rank {} of {}: {}", runtime_->rank(), runtime_->ranks(), runtime_->description());
+  return {};
+}
+
+bool hc_cache::is_ours() const noexcept {
+  return getpid() == process_;
+}
+
+hc_cache_info hc_cache::info() const {
+  const auto& layers = runtime_->device_buffers();
+  const auto pool = pool_geometry{layers.shape, host_layout::layer_first, layers.pages};
+  auto said = hc_cache_info{};
+  said.rank = runtime_->rank();
+  said.ranks = runtime_->ranks();
+  said.page_size = layers.shape.page_size;
+  said.layers = layers.shape.layers;
+  said.parts = static_cast<uint32_t>(pool.parts().size());
+  said.is_host_addressable = runtime_->device_is_host_addressable() ? 1 : 0;
+  said.device_pages = settings_.config.device_pages;
+  said.host_pages = settings_.config.host_pages(runtime_->ranks());
+  std::ranges::transform(pool.parts(), said.row_bytes,
+                         [&](auto part) { return pool.row_bytes(part); });
+  return said;
+}
+
+result<hc_layer> hc_cache::layer(uint32_t part, uint32_t layer) const {
+  const auto& all = runtime_->device_buffers();
+  const auto parts = parts_of(all.shape.attention).size();
+  if (part >= parts || layer >= all.shape.layers)
+    return fail(ec::invalid_argument);
+  const auto& one = all.buffers[part * all.shape.layers + layer];
+  return hc_layer{one.address, one.page_stride, one.token_stride, {}};
+}
+
+std::unique_ptr<hc_answers> hc_cache::apply(tree_operations ops, std::vector<uint32_t> kinds) {
+  auto call = std::make_unique<tree_call>(runtime_->system(), runtime_->tree(), std::move(ops));
+  return std::make_unique<hc_answers>(std::move(kinds), std::move(call), answers_);
+}
+
+result<hc_facts> hc_cache::step(std::chrono::milliseconds wait) {
+  auto facts = step_result{};
+  auto outcome = result<void>{};
+  auto self = caf::scoped_actor{runtime_->system()};
+  self->request(runtime_->tree(), caf::infinite, atom::step_v, caf::timespan{wait})
+    .receive([&](const step_result& x) { facts = x; },
+             [&](const caf::error& err) { outcome = tl::unexpected{from_caf(err)}; });
+  if (!outcome)
+    return tl::unexpected{outcome.error()};
+  ready_.clear();
+  for (const auto& one : facts.ready)
+    ready_.push_back({one.request, one.fetched_tokens, one.device_tokens, one.host_tokens, {}});
+  failed_ = std::move(facts.failed);
+  auto said = hc_facts{};
+  said.in_flight = facts.in_flight ? 1 : 0;
+  said.was_in_flight = facts.was_in_flight ? 1 : 0;
+  said.ready = ready_.data();
+  said.ready_count = ready_.size();
+  said.failed = failed_.data();
+  said.failed_count = failed_.size();
+  return said;
+}
+
+result<void> hc_cache::wait_for_layer(const layer_progress& progress, void* stream,
+                                      uint32_t layer) {
+  return runtime_->wait_for_layer(progress, stream, layer);
+}
+
+hc_cache_counters hc_cache::counters() {
+  const auto seen = runtime_->counters();
+  auto said = hc_cache_counters{};
+  said.bytes_l1_to_l2 = seen.bytes_l1_to_l2;
+  said.bytes_l2_to_l1 = seen.bytes_l2_to_l1;
+  said.bytes_l2_to_l3 = seen.bytes_l2_to_l3;
+  said.bytes_l3_to_l2 = seen.bytes_l3_to_l2;
+  said.evicted_l1 = seen.evicted_l1;
+  said.evicted_l2 = seen.evicted_l2;
+  said.steps = seen.steps;
+  said.storage_failures = seen.storage_failures;
+  said.errors = seen.errors;
+  said.free_l1 = seen.free_l1;
+  said.free_l2 = seen.free_l2;
+  return said;
+}

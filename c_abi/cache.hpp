@@ -1,0 +1,84 @@
+#pragma once
+
+#include "base/clock.hpp"
+#include "base/error.hpp"
+#include "c_abi/cache_answers.hpp"
+#include "c_abi/cache_config.hpp"
+#include "c_abi/cache_log.hpp"
+#include "c_abi/cache_news.hpp"
+#include "hicache_tree.h"
+#include "launch/rank_runtime.hpp"
+#include "messages/system_config.hpp"
+
+#include <caf/actor_system.hpp>
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+/// A rank of the C ABI: a rank_runtime, and an engine actor that keeps what it is told for the
+/// caller. Nothing that fails throws, but memory may run out.
+struct hc_cache {
+  template <class T>
+  using result = hicache::result<T>;
+
+  static result<std::unique_ptr<hc_cache>> open(hicache::cache_settings settings,
+                                                const hc_cache_options& options);
+
+  hc_cache(const hc_cache&) = delete;
+
+  hc_cache& operator=(const hc_cache&) = delete;
+
+  /// As hc_cache_close says.
+  ~hc_cache();
+
+  /// Whether this process opened it.
+  bool is_ours() const noexcept;
+
+  hicache::time_point now() const noexcept { return clock_.now(); }
+
+  hc_cache_info info() const;
+
+  /// @returns invalid_argument
+  result<hc_layer> layer(uint32_t part, uint32_t layer) const;
+
+  /// Sends operations to the tree.
+  /// @param kinds Of the operations.
+  std::unique_ptr<hc_answers> apply(hicache::tree_operations ops, std::vector<uint32_t> kinds);
+
+  result<hc_facts> step(std::chrono::milliseconds wait);
+
+  result<void> wait_for_layer(const hicache::layer_progress& progress, void* stream,
+                              uint32_t layer);
+
+  hicache::news_queue& news() noexcept { return news_; }
+
+  const hicache::news_queue& news() const noexcept { return news_; }
+
+  hc_cache_counters counters();
+
+private:
+  hc_cache(hicache::cache_settings settings, const hc_cache_options& options);
+
+  /// Meets the other ranks and starts the runtime.
+  result<void> start(const hc_cache_options& options);
+
+  result<std::unique_ptr<hicache::agreement>> meet_others() const;
+
+  const hicache::cache_settings settings_;
+  const pid_t process_;
+  hicache::monotonic_clock clock_;
+  hicache::log_listener log_;
+  hicache::news_queue news_;
+  hicache::system_config config_;
+  caf::actor_system system_;
+  hicache::engine_actor engine_;
+  std::unique_ptr<hicache::rank_runtime> runtime_;
+  /// What the last facts point to.
+  std::vector<hc_ready> ready_;
+  std::vector<uint64_t> failed_;
+  /// They may be freed after this.
+  const std::shared_ptr<hicache::open_answers> answers_ = std::make_shared<hicache::open_answers>();
+};

@@ -1,0 +1,203 @@
+#include "c_abi/cache_answers.hpp"
+
+#include "messages/caf_error.hpp"
+
+#include <unistd.h>
+
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+using namespace hicache;
+
+namespace hicache {
+
+tree_call::tree_call(caf::actor_system& system, const tree_actor& tree, tree_operations ops)
+  : self_(system) {
+  auto handle = self_->request(tree, caf::infinite, atom::apply_v, std::move(ops));
+  take_ = [handle]() mutable {
+    auto outcome = result<tree_answers>{};
+    handle.receive([&](const tree_answers& answers) { outcome = answers; },
+                   [&](const caf::error& err) { outcome = tl::unexpected{from_caf(err)}; });
+    return outcome;
+  };
+}
+
+std::optional<result<tree_answers>> tree_call::wait(std::chrono::milliseconds time) {
+  if (!self_->await_data(std::chrono::high_resolution_clock::now() + time))
+    return std::nullopt;
+  return take_();
+}
+
+namespace {
+
+void add_pages(const page_list& pages, hc_answer& to) {
+  if (!pages)
+    return;
+  to.pages = pages->data();
+  to.page_count = pages->size();
+}
+
+void fill(const match_result& from, hc_answer& to) {
+  to.device_tokens = from.device_tokens;
+  to.host_tokens = from.host_tokens;
+  to.node = from.node;
+  add_pages(from.device_pages, to);
+}
+
+void fill(const prefetch_result& from, hc_answer& to) {
+  to.wanted_tokens = from.tokens;
+}
+
+void fill(const schedule_result& from, hc_answer& to) {
+  to.is_ready = from.ready ? 1 : 0;
+}
+
+void fill(const load_result& from, hc_answer& to) {
+  to.device_tokens = from.device_tokens;
+  to.loading_tokens = from.loading_tokens;
+  to.from_storage_tokens = from.from_storage_tokens;
+  add_pages(from.device_pages, to);
+}
+
+void fill(const allocate_result& from, hc_answer& to) {
+  add_pages(from.device_pages, to);
+}
+
+void fill(const insert_result& from, hc_answer& to) {
+  to.duplicate_tokens = from.duplicate_tokens;
+  to.pinned_tokens = from.pinned_tokens;
+  to.node = from.node;
+  add_pages(from.device_pages, to);
+}
+
+void fill(const release_result& from, hc_answer& to) {
+  const auto& seen = from.provenance;
+  to.l1_tokens = seen.l1_tokens;
+  to.l2_tokens = seen.l2_tokens;
+  to.l3_tokens = seen.l3_tokens;
+  to.computed_tokens = seen.computed_tokens;
+  to.given_up_tokens = seen.given_up_tokens;
+  to.give_up = to_string(seen.why);
+  to.l3_backend = seen.l3_backend.c_str();
+}
+
+void fill(const evict_result& from, hc_answer& to) {
+  to.freed_tokens = from.tokens;
+  to.writing_tokens = from.writing_tokens;
+}
+
+void fill(const pin_result& from, hc_answer& to) {
+  to.pinned_tokens = from.tokens;
+}
+
+void fill(const session_result& from, hc_answer& to) {
+  to.generation = from.generation;
+}
+
+void fill(const lock_result& from, hc_answer& to) {
+  to.evictable_tokens = from.evictable_tokens;
+  to.protected_tokens = from.protected_tokens;
+}
+
+void fill(const backup_result& from, hc_answer& to) {
+  to.written_tokens = from.written_tokens;
+}
+
+void fill(const load_node_result& from, hc_answer& to) {
+  to.loading_tokens = from.loading_tokens;
+}
+
+void fill(const clear_result&, hc_answer&) {}
+
+const char* text_of(const error& what) {
+  return what.detail.empty() ? sentence(what.code) : what.detail.c_str();
+}
+
+} // namespace
+
+} // namespace hicache
+
+bool hc_progress::is_ours() const noexcept {
+  return getpid() == process;
+}
+
+void open_answers::add(hc_answers* answers) {
+  const auto guard = std::lock_guard{mutex_};
+  list_.insert(answers);
+}
+
+void open_answers::remove(hc_answers* answers) {
+  const auto guard = std::lock_guard{mutex_};
+  list_.erase(answers);
+}
+
+void open_answers::end() {
+  const auto guard = std::lock_guard{mutex_};
+  for (auto* answers : list_)
+    answers->end();
+}
+
+hc_answers::hc_answers(std::vector<uint32_t> kinds, std::unique_ptr<tree_call> call,
+                       std::shared_ptr<open_answers> book)
+  : kinds_(std::move(kinds)), book_(std::move(book)), process_(getpid()), call_(std::move(call)) {
+  book_->add(this);
+}
+
+hc_answers::~hc_answers() {
+  book_->remove(this);
+}
+
+bool hc_answers::is_ours() const noexcept {
+  return getpid() == process_;
+}
+
+hc_answers::result<void> hc_answers::wait(std::chrono::milliseconds time) {
+  const auto guard = std::lock_guard{mutex_};
+  if (call_) {
+    auto answers = call_->wait(time);
+    if (!answers)
+      return fail(ec::deadline_exceeded);
+    call_.reset();
+    if (*answers)
+      take(std::move(**answers));
+    else
+      failure_ = answers->error();
+  }
+  if (failure_.code != ec::none)
+    return tl::unexpected{failure_};
+  return {};
+}
+
+void hc_answers::end() {
+  const auto guard = std::lock_guard{mutex_};
+  if (!call_)
+    return;
+  call_.reset();
+  failure_ = {ec::stopping, "the cache was closed before it answered"};
+}
+
+std::span<const hc_answer> hc_answers::items() const {
+  const auto guard = std::lock_guard{mutex_};
+  return items_;
+}
+
+void hc_answers::take(tree_answers answers) {
+  answers_ = std::move(answers);
+  for (auto i = size_t{0}; i < answers_.list.size(); ++i)
+    items_.push_back(view_of(kinds_[i], answers_.list[i]));
+}
+
+hc_answer hc_answers::view_of(uint32_t kind, const tree_answer& answer) {
+  auto view = hc_answer{};
+  view.kind = kind;
+  if (!answer) {
+    view.code = static_cast<int32_t>(answer.error().code);
+    view.text = text_of(answer.error());
+    return view;
+  }
+  std::visit([&](const auto& x) { fill(x, view); }, *answer);
+  if (const auto* loaded = std::get_if<load_result>(&*answer); loaded && loaded->progress)
+    view.progress = &progress_.emplace_back(hc_progress{loaded->progress, process_});
+  return view;
+}

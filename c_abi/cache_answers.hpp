@@ -1,0 +1,108 @@
+#pragma once
+
+#include "base/error.hpp"
+#include "hicache_tree.h"
+#include "messages/interfaces.hpp"
+#include "messages/operations.hpp"
+
+#include <caf/actor_system.hpp>
+#include <caf/scoped_actor.hpp>
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <unordered_set>
+#include <vector>
+
+struct hc_progress {
+  /// Whether this process opened the cache.
+  bool is_ours() const noexcept;
+
+  hicache::layer_progress_ptr layers;
+  pid_t process = 0;
+};
+
+namespace hicache {
+
+/// Operations that the tree was sent, until it answers. One thread at a time.
+class tree_call {
+public:
+  tree_call(caf::actor_system& system, const tree_actor& tree, tree_operations ops);
+
+  /// @returns nothing if there is no answer in that time
+  std::optional<result<tree_answers>> wait(std::chrono::milliseconds time);
+
+private:
+  caf::scoped_actor self_;
+  /// Takes the answer, which is there.
+  std::function<result<tree_answers>()> take_;
+};
+
+/// The answers of a cache that are not freed. Any thread.
+class open_answers {
+public:
+  void add(hc_answers* answers);
+
+  void remove(hc_answers* answers);
+
+  /// The cache is closed.
+  void end();
+
+private:
+  std::mutex mutex_; // Guards what follows.
+  std::unordered_set<hc_answers*> list_;
+};
+
+} // namespace hicache
+
+/// Answers, or what they are waited for with.
+struct hc_answers {
+  template <class T>
+  using result = hicache::result<T>;
+
+  /// @param kinds Of the operations.
+  /// @param book Where this is noted while it exists.
+  hc_answers(std::vector<uint32_t> kinds, std::unique_ptr<hicache::tree_call> call,
+             std::shared_ptr<hicache::open_answers> book);
+
+  hc_answers(const hc_answers&) = delete;
+
+  hc_answers& operator=(const hc_answers&) = delete;
+
+  ~hc_answers();
+
+  bool is_ours() const noexcept;
+
+  /// @returns deadline_exceeded if there is no answer in that time; as the tree, if it has none at
+  /// all
+  result<void> wait(std::chrono::milliseconds time);
+
+  /// The cache is closed, so no answer comes any more. Nobody is in wait().
+  void end();
+
+  /// @returns nothing while there are none
+  std::span<const hc_answer> items() const;
+
+private:
+  void take(hicache::tree_answers answers);
+
+  hc_answer view_of(uint32_t kind, const hicache::tree_answer& answer);
+
+  const std::vector<uint32_t> kinds_;
+  const std::shared_ptr<hicache::open_answers> book_;
+  const pid_t process_;
+  mutable std::mutex mutex_; // Guards what follows.
+  std::unique_ptr<hicache::tree_call> call_;
+  hicache::error failure_;
+  /// What the items point to.
+  hicache::tree_answers answers_;
+  std::deque<hc_progress> progress_;
+  std::vector<hc_answer> items_;
+};

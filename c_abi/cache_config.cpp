@@ -1,0 +1,93 @@
+#include "c_abi/cache_config.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace hicache {
+
+namespace {
+
+/// Bytes of a configuration: some thousand are used, and what reads JSON is recursive.
+constexpr auto most_bytes = size_t{256} << 10;
+
+/// Levels of JSON in it: one object, with settings that are JSON themselves.
+constexpr auto most_levels = 8;
+
+/// @returns nothing if it is not a JSON object, or too deep
+std::optional<nlohmann::json> parse(std::string_view text) {
+  if (text.size() > most_bytes)
+    return std::nullopt;
+  auto is_too_deep = false;
+  const auto look = [&is_too_deep](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
+    is_too_deep = is_too_deep || depth > most_levels;
+    return !is_too_deep;
+  };
+  auto parsed = nlohmann::json::parse(text, look, false);
+  if (is_too_deep || !parsed.is_object())
+    return std::nullopt;
+  return parsed;
+}
+
+/// Appends an entry as the flags that a program would be started with, the last word first.
+result<void> add_words(const CLI::App& app, const std::string& key, const nlohmann::json& value,
+                       std::vector<std::string>& words) {
+  const auto flag = "--" + key;
+  if (key == "help" || key.starts_with('-') || app.get_option_no_throw(flag) == nullptr)
+    return fail(ec::invalid_argument, "configuration: \"" + key
+                                        + "\" is not known; expected a setting of a rank such as "
+                                          "device-pages, as hicache-rank --help lists them");
+  if (value.is_array() || value.is_null())
+    return fail(ec::invalid_argument, "configuration: \"" + key
+                                        + "\": expected a text, a number, true, false or an "
+                                          "object");
+  const auto text = value.is_string() ? value.get<std::string>() : value.dump();
+  if (text.find('\0') != std::string::npos)
+    return fail(ec::invalid_argument, "configuration: \"" + key + "\": a zero byte in a text");
+  if (text.empty()) {
+    words.push_back(text);
+    words.push_back(flag);
+  } else {
+    words.push_back(flag + "=" + text);
+  }
+  return {};
+}
+
+} // namespace
+
+result<cache_settings> read_cache_settings(std::string_view json) {
+  const auto parsed = parse(json);
+  if (!parsed)
+    return fail(
+      ec::invalid_argument,
+      R"(configuration: expected a JSON object such as {"model-id": "m@1", "device-pages": 4096})");
+  auto settings = cache_settings{};
+  auto app = CLI::App{"", "configuration"};
+  add_rank_flags(app, settings.config);
+  add_place_flags(app, settings.place);
+  auto words = std::vector<std::string>{};
+  for (const auto& [key, value] : parsed->items())
+    if (auto added = add_words(app, key, value, words); !added)
+      return tl::unexpected{added.error()};
+  try {
+    app.parse(words);
+  } catch (const CLI::Error& ex) {
+    return fail(ec::invalid_argument, std::string{"configuration: "} + ex.what());
+  }
+  auto ranks = uint32_t{1};
+  if (!settings.place.rendezvous.empty()) {
+    const auto place = settings.place.options(settings.config);
+    if (!place)
+      return fail(place.error().code, "configuration: " + place.error().detail);
+    ranks = place->size;
+  }
+  if (auto finished = settings.config.finish(ranks); !finished)
+    return fail(finished.error().code, "configuration: " + finished.error().detail);
+  return settings;
+}
+
+} // namespace hicache

@@ -1,0 +1,86 @@
+#pragma once
+
+#include "base/clock.hpp"
+#include "base/error.hpp"
+#include "base/unique_fd.hpp"
+#include "cache/cache_event.hpp"
+#include "hicache_tree.h"
+
+#include <sys/types.h>
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace hicache {
+
+/// A step would make something known.
+struct step_news {};
+
+/// What the engine is told of a cache: that, failures, and events for routers.
+using cache_news = std::variant<step_news, error, cache_event>;
+
+} // namespace hicache
+
+/// News with what they look like in C.
+struct hc_news_list {
+  hc_news_list(std::deque<hicache::cache_news> news, uint64_t lost, pid_t process);
+
+  hc_news_list(const hc_news_list&) = delete;
+
+  hc_news_list& operator=(const hc_news_list&) = delete;
+
+  const std::vector<hc_news>& items() const noexcept { return items_; }
+
+  bool is_ours() const noexcept;
+
+private:
+  const std::deque<hicache::cache_news> news_;
+  const pid_t process_;
+  std::vector<hc_news> items_;
+};
+
+namespace hicache {
+
+/// News that wait to be taken. Any thread. An eventfd is readable exactly as long as some wait.
+class news_queue {
+public:
+  /// @param most What is kept; of more, the oldest are lost.
+  /// @pre most > 0
+  explicit news_queue(size_t most);
+
+  /// @returns io_failure if there is no eventfd
+  result<void> start();
+
+  /// A step_news that waits already is not added again. Lost after close().
+  void add(cache_news news);
+
+  /// Takes all news, waiting for the first.
+  /// @returns deadline_exceeded; stopping
+  result<std::unique_ptr<hc_news_list>> take(time_point deadline);
+
+  /// Ends all waiting, and returns when nobody waits any more.
+  void close();
+
+  int event() const noexcept { return event_.get(); }
+
+private:
+  const size_t most_;
+  const pid_t process_;
+  unique_fd event_;
+  std::mutex mutex_; // Guards what follows.
+  std::condition_variable changed_;
+  std::deque<cache_news> news_;
+  bool is_step_waiting_ = false;
+  uint64_t lost_ = 0;
+  size_t waiters_ = 0;
+  bool is_closed_ = false;
+};
+
+} // namespace hicache
