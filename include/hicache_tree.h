@@ -348,8 +348,8 @@ typedef struct hc_news {
 uint32_t hc_cache_abi_version(void);
 
 /// Opens a rank: allocates its memory and connects to its L3. The configuration is a JSON object in
-/// UTF-8. Its keys are the names of the rank's settings, as in the files of --config
-/// (docs/operations.md): "page-size", "device-pages", "model-id", "hicache-storage-backend" and so
+/// UTF-8. Its keys are the names of the rank's settings, as in the files of --config:
+/// "page-size", "device-pages", "model-id", "hicache-storage-backend" and so
 /// on; "config" names such a file. Values are texts, numbers, true or false; the settings that are
 /// JSON themselves may be objects. One rank needs nothing else. With several ranks each process
 /// opens one, with the same settings, and

@@ -1,7 +1,7 @@
 // What becomes of a cache of hicache_tree.h when it is closed, when its process forks, when another
 // rank is late; its news; and what it leaves of the process that opened it.
 
-#include "c_abi/cache_news.hpp"
+#include "c_tree/cache_news.hpp"
 #include "tests/c_abi/c_cache.hpp"
 
 #include <poll.h>

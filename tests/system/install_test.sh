@@ -14,6 +14,7 @@ cmake --build "$work/build"
 cmake -G Ninja -S "$here/c_consumer" -B "$work/c_build" -D CMAKE_PREFIX_PATH="$work/prefix" -D CMAKE_BUILD_TYPE=Release
 cmake --build "$work/c_build"
 "$work/c_build/c_consumer"
+"$work/c_build/c_tree_consumer"
 package=$(find "$work/prefix" -name hicache.pc)
 read -ra flags <<<"$(PKG_CONFIG_PATH=$(dirname "$package") pkg-config --cflags --libs hicache)"
 cc "$here/c_consumer/main.c" "${flags[@]}" -o "$work/by_pkg_config"

@@ -8,12 +8,14 @@
         store.get(["b"], [page]).check()
 """
 
+from hicache import ops
 from hicache._buffers import Pointers
+from hicache._cache import Cache
 from hicache._calls import Call, Key, Keys, Lease, Result
 from hicache._errors import Code, DeadlineExceeded, Error, InvalidArgument, NotFound, Unreachable
 from hicache._node import Node, node
 from hicache._offload import LoadCall, Offload, Tensor
 from hicache._store import Store
 
-__all__ = ["Call", "Code", "DeadlineExceeded", "Error", "InvalidArgument", "Key", "Keys", "Lease", "LoadCall", "Node", "NotFound", "Offload",
-           "Pointers", "Result", "Store", "Tensor", "Unreachable", "node"]
+__all__ = ["Cache", "Call", "Code", "DeadlineExceeded", "Error", "InvalidArgument", "Key", "Keys", "Lease", "LoadCall", "Node", "NotFound", "Offload",
+           "Pointers", "Result", "Store", "Tensor", "Unreachable", "node", "ops"]

@@ -6,11 +6,16 @@ import enum
 
 
 class Code(enum.IntEnum):
-    """What calls and pages come to: enum hc_code of hicache.h. Later versions of the library have more."""
+    """What calls and pages come to: enum hc_code of hicache.h, and enum hc_cache_code of hicache_tree.h. Later versions of the libraries
+    have more."""
 
     OK = 0
     INVALID_ARGUMENT = 1
+    OUT_OF_DEVICE_PAGES = 2
+    OUT_OF_HOST_PAGES = 3
     UNKNOWN_ID = 4
+    RANKS_DIVERGED = 5
+    RANK_UNRESPONSIVE = 6
     NOT_FOUND = 7
     CORRUPT_PAGE = 8
     DEADLINE_EXCEEDED = 9
@@ -21,6 +26,10 @@ class Code(enum.IntEnum):
     LIMIT_REACHED = 14
     UNSUPPORTED = 15
     STOPPING = 16
+    CONFIGURATION_MISMATCH = 17
+    COPY_FAILED = 18
+    DEVICE_LOST = 19
+    STORE_UNAVAILABLE = 20
     FORKED = 1000
     OUT_OF_MEMORY = 1001
     INTERNAL = 1002

@@ -26,6 +26,21 @@ def find_library() -> str:
     raise ImportError(f"there is no libhicache.so: neither {own} nor one that the linker finds; HICACHE_LIBRARY can name one")
 
 
+def find_tree_library() -> str:
+    """libhicache_tree.so: $HICACHE_TREE_LIBRARY, the one beside libhicache.so, or what the linker of this system finds."""
+    named = os.environ.get("HICACHE_TREE_LIBRARY")
+    if named:
+        return named
+    library = pathlib.Path(find_library())
+    beside = library.with_name("libhicache_tree.so.1")
+    if library.is_absolute() and beside.exists():
+        return str(beside)
+    found = ctypes.util.find_library("hicache_tree")
+    if found:
+        return found
+    raise ImportError(f"there is no libhicache_tree.so: neither {beside} nor one that the linker finds; HICACHE_TREE_LIBRARY can name one")
+
+
 def find_program(name: str) -> pathlib.Path | None:
     """A program of hicache: in $HICACHE_BIN, in the package, or on PATH; None if there is none."""
     folders = [os.environ.get("HICACHE_BIN"), PACKAGE / "bin", *os.get_exec_path()]

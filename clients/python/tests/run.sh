@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # clients/python/tests/run.sh [PYTEST_ARGUMENTS...]
 #
-# Runs the tests of the Python package against the library and the programs that HICACHE_LIBRARY and HICACHE_BIN name, with the first
+# Runs the tests of the Python package against the library and the programs that HICACHE_LIBRARY, HICACHE_TREE_LIBRARY and HICACHE_BIN name, with the first
 # Python that has pytest: python3, or the system's. 77 if there is none (launch/install-packages.sh python3-pytest python3-numpy).
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

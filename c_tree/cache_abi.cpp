@@ -3,9 +3,9 @@
 
 #include "base/error.hpp"
 #include "c_abi/batch.hpp"
-#include "c_abi/cache.hpp"
-#include "c_abi/cache_ops.hpp"
 #include "c_abi/guarded.hpp"
+#include "c_tree/cache.hpp"
+#include "c_tree/cache_ops.hpp"
 
 #include <algorithm>
 #include <chrono>

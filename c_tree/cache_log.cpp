@@ -1,4 +1,4 @@
-#include "c_abi/cache_log.hpp"
+#include "c_tree/cache_log.hpp"
 
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>

@@ -1,4 +1,4 @@
-#include "c_abi/cache_ops.hpp"
+#include "c_tree/cache_ops.hpp"
 
 #include <algorithm>
 #include <chrono>

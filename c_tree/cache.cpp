@@ -1,4 +1,4 @@
-#include "c_abi/cache.hpp"
+#include "c_tree/cache.hpp"
 
 #include "actors/cache_events.hpp"
 #include "c_abi/quiet_signals.hpp"

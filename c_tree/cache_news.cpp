@@ -1,4 +1,4 @@
-#include "c_abi/cache_news.hpp"
+#include "c_tree/cache_news.hpp"
 
 #include "base/check.hpp"
 

@@ -1,4 +1,4 @@
-#include "c_abi/cache_answers.hpp"
+#include "c_tree/cache_answers.hpp"
 
 #include "messages/caf_error.hpp"
 

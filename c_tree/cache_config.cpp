@@ -1,4 +1,4 @@
-#include "c_abi/cache_config.hpp"
+#include "c_tree/cache_config.hpp"
 
 #include <nlohmann/json.hpp>
 
