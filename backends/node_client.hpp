@@ -191,7 +191,7 @@ private:
   /// @returns those that can be read there now; the others' outcome is set
   result<complete_pages> write(const leased_view::attached_node& node,
                                std::span<const page_write> pages, const reserved_pages& got,
-                               std::vector<result<void>>& outcome);
+                               const page_writer& writer, std::vector<result<void>>& outcome);
 
   /// The same for a node on another machine.
   /// @returns all of them, or why not all of them arrived
