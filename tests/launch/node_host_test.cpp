@@ -1,9 +1,7 @@
 // A node as a process runs it, and clients in processes of their own as far as actors can tell.
 
-#include "backends/node_client.hpp"
-#include "launch/node_host.hpp"
-#include "tests/backends/backend_support.hpp"
 #include "tests/launch/cluster_support.hpp"
+#include "tests/launch/node_processes.hpp"
 
 #include <gtest/gtest.h>
 
@@ -22,52 +20,10 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto page_size = size_t{4096};
-
-time_point soon() {
-  return std::chrono::steady_clock::now() + 20s;
-}
-
-/// An engine's process.
-struct engine {
+/// An engine on the node's machine.
+struct engine : engine_process {
   explicit engine(const std::string& socket, client_info who = {1, 7})
-    : client(
-      node_client_options{&system, network.node_connector(), "unix:" + socket, who, {}, &clock}) {}
-
-  result<void> put(uint64_t number) {
-    const auto bytes = bytes_of(number, page_size);
-    return client.put(std::vector{page_write{key_of(number), {}, {bytes}}}, soon()).at(0);
-  }
-
-  result<page_bytes> get(uint64_t number, time_point deadline = soon()) {
-    auto bytes = page_bytes(page_size);
-    auto answer = client.get(std::vector{page_read{key_of(number), {bytes}}}, deadline).at(0);
-    if (!answer)
-      return tl::unexpected{answer.error()};
-    return bytes;
-  }
-
-  system_config config;
-  caf::actor_system system{config};
-  rpc_network network{system, tls_files{}};
-  monotonic_clock clock;
-  node_client client;
-};
-
-/// A node's process.
-struct node_process {
-  explicit node_process(node_host_options options) {
-    options.clock = &clock;
-    auto started = node_host::start(system, std::move(options));
-    EXPECT_TRUE(started) << to_string(started.error());
-    if (started)
-      host = std::move(*started);
-  }
-
-  system_config config;
-  caf::actor_system system{config};
-  monotonic_clock clock;
-  std::unique_ptr<node_host> host;
+    : engine_process("unix:" + socket, who) {}
 };
 
 class NodeHostTest : public ::testing::Test {
@@ -383,7 +339,7 @@ TEST_F(NodeHostTest, PagesOfOtherMembersAreBroughtHere) {
   EXPECT_EQ(one.client.exists(keys, soon()), (std::vector{false, false}));
   EXPECT_EQ(one.client.prefetch(keys, false, soon()), (std::vector{true, false}));
   EXPECT_EQ(one.client.exists(keys, soon()), (std::vector{true, false}));
-  EXPECT_EQ(one.get(1, std::chrono::steady_clock::now()), bytes) << "without a wait";
+  EXPECT_EQ(one.get(1, page_size, std::chrono::steady_clock::now()), bytes) << "without a wait";
 }
 
 } // namespace

@@ -1,15 +1,12 @@
 // Clients of a node on another machine: over TLS on loopback, as far as they can tell.
 
 #include "backends/ask.hpp"
-#include "backends/node_client.hpp"
 #include "base/limits.hpp"
 #include "base/page_checksum.hpp"
-#include "launch/node_host.hpp"
 #include "messages/page_header.hpp"
-#include "messages/system_config.hpp"
 #include "rpc/limits.hpp"
-#include "tests/backends/backend_support.hpp"
 #include "tests/backends/temporary_folder.hpp"
+#include "tests/launch/node_processes.hpp"
 #include "tests/rpc/authority.hpp"
 
 #include <caf/actor_cast.hpp>
@@ -31,34 +28,14 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto page_size = size_t{4096};
-
-time_point soon() {
-  return std::chrono::steady_clock::now() + 20s;
-}
-
 ec code_of(const auto& outcome) {
   return outcome ? ec::none : outcome.error().code;
 }
 
-/// An engine's process.
-struct engine {
+/// An engine, of whatever machine.
+struct engine : engine_process {
   explicit engine(std::string at, const tls_files& tls = {}, client_info who = {1, 7})
-    : address(std::move(at)), network(system, tls),
-      client({&system, network.node_connector(), address, who, {}, &clock}) {}
-
-  result<void> put(uint64_t number, size_t size = page_size) {
-    const auto bytes = bytes_of(number, size);
-    return client.put(std::vector{page_write{key_of(number), {}, {bytes}}}, soon()).at(0);
-  }
-
-  result<page_bytes> get(uint64_t number, size_t size = page_size) {
-    auto bytes = page_bytes(size);
-    auto answer = client.get(std::vector{page_read{key_of(number), {bytes}}}, soon()).at(0);
-    if (!answer)
-      return tl::unexpected{answer.error()};
-    return bytes;
-  }
+    : engine_process(std::move(at), who, tls) {}
 
   /// The node, as one reaches it who does not use a node_client.
   node_actor attach() {
@@ -83,32 +60,11 @@ struct engine {
     return ask<Answer>(system, carrier, caf::timespan{20s}, verb,
                        std::make_shared<const Request>(std::move(request)));
   }
-
-  std::string address;
-  system_config config;
-  caf::actor_system system{config};
-  rpc_network network;
-  monotonic_clock clock;
-  node_client client;
 };
 
-/// A node's process.
-struct node_process {
-  explicit node_process(node_host_options options) {
-    options.clock = &clock;
-    auto started = node_host::start(system, std::move(options));
-    EXPECT_TRUE(started) << to_string(started.error());
-    if (started)
-      host = std::move(*started);
-  }
-
-  std::string address() const { return to_string(*host->listening()); }
-
-  system_config config;
-  caf::actor_system system{config};
-  monotonic_clock clock;
-  std::unique_ptr<node_host> host;
-};
+std::string address_of(const node_process& node) {
+  return to_string(*node.host->listening());
+}
 
 class RemoteClientTest : public ::testing::Test {
 protected:
@@ -141,12 +97,12 @@ protected:
 
 TEST_F(RemoteClientTest, WhatOneStoresOthersReadWhereverTheyAre) {
   const auto node = start(64);
-  auto writer = engine{node->address(), sign("writer")};
+  auto writer = engine{address_of(*node), sign("writer")};
   ASSERT_EQ(code_of(writer.put(1)), ec::none);
   auto local = engine{"unix:" + socket()};
   EXPECT_EQ(local.get(1), bytes_of(1, page_size));
   ASSERT_TRUE(local.put(2));
-  auto reader = engine{node->address(), sign("reader")};
+  auto reader = engine{address_of(*node), sign("reader")};
   EXPECT_EQ(reader.get(1), bytes_of(1, page_size));
   EXPECT_EQ(reader.get(2), bytes_of(2, page_size));
   EXPECT_EQ(code_of(reader.get(3)), ec::not_found);
@@ -166,7 +122,7 @@ TEST_F(RemoteClientTest, WhatOneStoresOthersReadWhereverTheyAre) {
 TEST_F(RemoteClientTest, PagesOfAllLengthsInAllPartsAreWrittenAndRead) {
   // Longer than a message, and many in one.
   const auto node = start(4096);
-  auto one = engine{node->address(), sign("one")};
+  auto one = engine{address_of(*node), sign("one")};
   const auto lengths = std::array{size_t{1},
                                   limits::transfer_bytes,
                                   limits::transfer_bytes + 1,
@@ -201,7 +157,7 @@ TEST_F(RemoteClientTest, PagesOfAllLengthsInAllPartsAreWrittenAndRead) {
 
 TEST_F(RemoteClientTest, AViewIsACopyThatOutlivesThePageAndTheNode) {
   auto node = start(64);
-  auto one = engine{node->address(), sign("one")};
+  auto one = engine{address_of(*node), sign("one")};
   ASSERT_TRUE(one.put(1));
   const auto keys = std::array{key_of(1), key_of(2)};
   auto view = one.client.view(keys, false, soon());
@@ -219,16 +175,16 @@ TEST_F(RemoteClientTest, AViewIsACopyThatOutlivesThePageAndTheNode) {
 
 TEST_F(RemoteClientTest, PagesOfOtherLengthsAndNamespacesAreNotRead) {
   const auto node = start(64);
-  auto one = engine{node->address(), sign("one")};
+  auto one = engine{address_of(*node), sign("one")};
   ASSERT_TRUE(one.put(1));
   EXPECT_EQ(code_of(one.get(1, page_size + 1)), ec::invalid_argument);
-  auto other = engine{node->address(), sign("other"), {1, 8}};
+  auto other = engine{address_of(*node), sign("other"), {1, 8}};
   EXPECT_EQ(code_of(other.get(1)), ec::not_found);
 }
 
 TEST_F(RemoteClientTest, ADamagedPageIsAMissAndGoes) {
   const auto node = start(64);
-  auto remote = engine{node->address(), sign("one")};
+  auto remote = engine{address_of(*node), sign("one")};
   ASSERT_TRUE(remote.put(1));
   {
     auto local = engine{"unix:" + socket()};
@@ -247,7 +203,7 @@ TEST_F(RemoteClientTest, ADamagedPageIsAMissAndGoes) {
 TEST_F(RemoteClientTest, AClientOutlivesARestartOfTheNode) {
   auto node = start(64);
   const auto port = node->host->listening()->port;
-  auto one = engine{node->address(), sign("one")};
+  auto one = engine{address_of(*node), sign("one")};
   ASSERT_TRUE(one.put(1));
   node.reset();
   EXPECT_FALSE(one.get(1));
@@ -263,19 +219,19 @@ TEST_F(RemoteClientTest, AClientOutlivesARestartOfTheNode) {
 
 TEST_F(RemoteClientTest, OnlyThoseWithACertificateOfTheClusterGetIn) {
   const auto node = start(64);
-  auto stranger = engine{node->address(), sign_by(authority{"other"}, "stranger")};
+  auto stranger = engine{address_of(*node), sign_by(authority{"other"}, "stranger")};
   EXPECT_EQ(code_of(stranger.client.connect(soon())), ec::peer_unreachable);
-  auto naked = engine{node->address()};
+  auto naked = engine{address_of(*node)};
   EXPECT_EQ(code_of(naked.client.connect(soon())), ec::peer_unreachable);
-  auto one = engine{node->address(), sign("one")};
+  auto one = engine{address_of(*node), sign("one")};
   EXPECT_EQ(code_of(one.client.connect(soon())), ec::none);
 }
 
 TEST_F(RemoteClientTest, AReadersCertificateDoesNotStore) {
   const auto node = start(64);
-  auto member = engine{node->address(), sign("member", {"hicache:member"})};
+  auto member = engine{address_of(*node), sign("member", {"hicache:member"})};
   ASSERT_TRUE(member.put(1));
-  auto reader = engine{node->address(), sign("reader", {"hicache:reader"})};
+  auto reader = engine{address_of(*node), sign("reader", {"hicache:reader"})};
   EXPECT_EQ(reader.get(1), bytes_of(1, page_size));
   EXPECT_EQ(code_of(reader.put(2)), ec::not_permitted);
   EXPECT_EQ(code_of(reader.client.remove(std::array{key_of(1)}, soon()).at(0)), ec::not_permitted);
@@ -300,7 +256,7 @@ TEST_F(RemoteClientTest, WhatAClientThatEndsWasWritingIsFreeAgain) {
   const auto node = start(64);
   auto watcher = engine{"unix:" + socket()};
   {
-    auto one = engine{node->address(), sign("one")};
+    auto one = engine{address_of(*node), sign("one")};
     const auto at = one.attach();
     const auto got
       = one.tell<reserved_pages>(at, atom::reserve_v, wanted_pages{{{key_of(1), {}, page_size}}});
@@ -320,7 +276,7 @@ TEST_F(RemoteClientTest, WhatAClientThatEndsWasWritingIsFreeAgain) {
 
 TEST_F(RemoteClientTest, LiesOfAClientAreErrorsForIt) {
   const auto node = start(64);
-  auto one = engine{node->address(), sign("one")};
+  auto one = engine{address_of(*node), sign("one")};
   const auto at = one.attach();
   const auto got
     = one.tell<reserved_pages>(at, atom::reserve_v, wanted_pages{{{key_of(1), {}, page_size}}});
@@ -352,14 +308,14 @@ TEST_F(RemoteClientTest, LiesOfAClientAreErrorsForIt) {
   const auto most = static_cast<uint32_t>(limits::transfer_bytes);
   EXPECT_EQ(read({{key_of(1), 0, 1, 0, most}, {key_of(1), 0, 1, 0, 1}}), ec::invalid_argument);
   EXPECT_EQ(read(page_ranges(limits::transfer_ranges + 1)), ec::invalid_argument);
-  auto other = engine{node->address(), sign("other")};
+  auto other = engine{address_of(*node), sign("other")};
   EXPECT_EQ(other.get(1), bytes);
 }
 
 TEST_F(RemoteClientTest, AReservationIsThatOfItsClientAlone) {
   const auto node = start(64);
-  auto one = engine{node->address(), sign("one")};
-  auto other = engine{node->address(), sign("other")};
+  auto one = engine{address_of(*node), sign("one")};
+  auto other = engine{address_of(*node), sign("other")};
   const auto at = one.attach();
   const auto got
     = one.tell<reserved_pages>(at, atom::reserve_v, wanted_pages{{{key_of(1), {}, page_size}}});
@@ -371,7 +327,7 @@ TEST_F(RemoteClientTest, AReservationIsThatOfItsClientAlone) {
 
 TEST_F(RemoteClientTest, CallsEndAtTheirDeadlinesAndLeaveNothingBehind) {
   const auto node = start(4096);
-  auto one = engine{node->address(), sign("one")};
+  auto one = engine{address_of(*node), sign("one")};
   ASSERT_TRUE(one.put(1));
   const auto now = [] { return std::chrono::steady_clock::now(); };
   auto back = page_bytes(page_size);
@@ -403,16 +359,16 @@ TEST_F(RemoteClientTest, WithoutFilesOfTlsBytesTravelInClear) {
   options.socket = socket();
   options.listen = rpc::endpoint{"127.0.0.1", 0};
   const auto node = node_process{std::move(options)};
-  auto one = engine{node.address()};
+  auto one = engine{address_of(node)};
   ASSERT_TRUE(one.put(1));
   EXPECT_EQ(one.get(1), bytes_of(1, page_size));
-  auto secret = engine{node.address(), sign("one")};
+  auto secret = engine{address_of(node), sign("one")};
   EXPECT_EQ(code_of(secret.client.connect(soon())), ec::peer_unreachable);
 }
 
 TEST_F(RemoteClientTest, SharesHoldForClientsOnOtherMachines) {
   const auto node = start(16);
-  auto one = engine{node->address(), sign("one")};
+  auto one = engine{address_of(*node), sign("one")};
   const auto bytes = bytes_of(1, page_size);
   auto pages = std::vector<page_write>{};
   for (auto number = uint64_t{0}; number < 9; ++number)
@@ -424,7 +380,7 @@ TEST_F(RemoteClientTest, SharesHoldForClientsOnOtherMachines) {
 
 TEST_F(RemoteClientTest, AMachineHasABoundedNumberOfConnections) {
   const auto node = start(16);
-  auto one = engine{node->address(), sign("one")};
+  auto one = engine{address_of(*node), sign("one")};
   auto open = std::vector<node_actor>{};
   const auto connect = [&] {
     return ask<caf::strong_actor_ptr>(one.system, one.network.node_connector(), caf::timespan{20s},
@@ -442,8 +398,8 @@ TEST_F(RemoteClientTest, AMachineHasABoundedNumberOfConnections) {
 
 TEST_F(RemoteClientTest, ManyWriteAndReadAtOnce) {
   const auto node = start(1024);
-  auto one = engine{node->address(), sign("one")};
-  auto other = engine{node->address(), sign("other")};
+  auto one = engine{address_of(*node), sign("one")};
+  auto other = engine{address_of(*node), sign("other")};
   auto threads = std::vector<std::thread>{};
   auto failures = std::atomic<int>{0};
   for (auto number = uint64_t{0}; number < 4; ++number)
