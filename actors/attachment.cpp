@@ -172,7 +172,10 @@ void attachment_state::finish_detach(caf::timespan time, const result<void>& dra
       options.store = {};
       options.attached.backend.clear();
       options.attached.extra_config.clear();
-      conclude({});
+      // Whoever asked hears of it when no rank offers pages any more.
+      reduce({nobody}, std::nullopt, [this](const result<std::vector<int64_t>>& closed) {
+        conclude(closed.map([](const std::vector<int64_t>&) {}));
+      });
     };
     commit(
       {storage_change::action::release}, [] {}, std::nullopt, on_applied);

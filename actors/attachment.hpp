@@ -126,7 +126,7 @@ struct attachment_state {
 /// - attach: every rank opens the store; if all could, all trees attach it before the same step.
 /// - detach: all trees stop new work before the same step and end what is under way; each rank
 /// waits until its store is idle; if all are in time, the trees take the prefetchers' pages back
-/// and the stores are closed, else all trees attach again.
+/// and the stores are closed, else all trees attach again. The answer comes when all are closed.
 attachment_actor::behavior_type
 attachment(attachment_actor::stateful_pointer<attachment_state> self, attachment_options options,
            attachment_peers peers);

@@ -128,11 +128,19 @@ TEST_F(AttachmentTest, ChangesApplyBeforeTheSameStepWhateverTheSchedule) {
     auto& world = start(3, false);
     auto answer = world.send_attach("shared");
     auto is_detaching = false;
+    const auto expect_closed_once_detached = [&] {
+      for (const auto& each : world.ranks)
+        EXPECT_FALSE(is_detaching && answer.arrived() && each->stores_open > 0);
+    };
     for (auto i = 0; i < 40; ++i) {
       auto events = random() % 20;
-      world.run_shuffled(random, [&] { return events-- > 0; });
+      world.run_shuffled(random, [&] {
+        expect_closed_once_detached();
+        return events-- > 0;
+      });
       const auto steps = world.send_step();
       world.run_shuffled(random, [&] {
+        expect_closed_once_detached();
         return !std::ranges::all_of(steps, [](const auto& step) { return step.arrived(); });
       });
       for (const auto& each : steps)
