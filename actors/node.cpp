@@ -129,18 +129,29 @@ caf::result<page_totals> node_state::commit(const complete_pages& complete) {
   if (keys.empty())
     return page_totals{};
   auto promise = self->make_response_promise<page_totals>();
-  auto on_published = [promise, written](const key_batch& refused) mutable {
-    std::erase_if(written.list, [&refused](const segment_slot& x) {
-      return std::ranges::find(refused.keys, x.key) != refused.keys.end();
-    });
-    auto totals = totals_of(written);
-    totals.left_out = refused.keys;
-    promise.deliver(std::move(totals));
-  };
+  auto on_published
+    = [this, promise, written, who = *clients->find(client)](const key_batch& refused) mutable {
+        std::erase_if(written.list, [&refused](const segment_slot& x) {
+          return std::ranges::find(refused.keys, x.key) != refused.keys.end();
+        });
+        keep_on_disk(written, who);
+        auto totals = totals_of(written);
+        totals.left_out = refused.keys;
+        promise.deliver(std::move(totals));
+      };
   auto on_error = [promise](caf::error& err) mutable { promise.deliver(std::move(err)); };
   self->request(options.segment, caf::infinite, atom::publish_v, std::move(written))
     .then(std::move(on_published), std::move(on_error));
   return promise;
+}
+
+void node_state::keep_on_disk(const segment_slots& published, const client_identity& who) {
+  if (!options.disk || published.list.empty())
+    return;
+  auto pages = segment_pages{};
+  for (const auto& slot : published.list)
+    pages.list.push_back({slot.key, slot.parent, slot.length, who.fingerprint, who.tenant});
+  self->send(options.disk, atom::backup_v, std::move(pages));
 }
 
 caf::result<page_totals> node_state::abort(const client_ticket& reservation) {
@@ -264,8 +275,16 @@ caf::result<page_totals> node_state::remove(const key_batch& unwanted) {
   const auto wanted = segment_holds{clients->find(client)->fingerprint, unwanted.keys};
   // What an earlier node left may be found later.
   self->send(options.segment, atom::drop_v, wanted);
-  self->request(options.segment, caf::infinite, atom::hold_v, wanted)
-    .then(std::move(on_held), on_error);
+  auto remove_here = [this, wanted, on_held, on_error] {
+    self->request(options.segment, caf::infinite, atom::hold_v, wanted).then(on_held, on_error);
+  };
+  if (!options.disk) {
+    remove_here();
+    return promise;
+  }
+  // First there, so that nothing comes back from there.
+  self->request(options.disk, caf::infinite, atom::remove_v, wanted)
+    .then([remove_here](atom::ok) { remove_here(); }, on_error);
   return promise;
 }
 
@@ -289,13 +308,8 @@ void node_state::find(const search_ptr& wanted) {
   for (const auto& key : wanted->keys)
     wanted->slots.list.push_back({key});
   hold_missing(wanted, [this, wanted] {
-    const auto is_here
-      = [](const segment_slot& x) { return x.what == segment_slot::state::present; };
-    if (!options.fetcher || options.clock->now() >= wanted->deadline
-        || std::ranges::all_of(wanted->slots.list, is_here))
-      wanted->then(*wanted);
-    else
-      fetch_missing(wanted);
+    bring(wanted, options.disk,
+          [this, wanted] { bring(wanted, options.fetcher, [wanted] { wanted->then(*wanted); }); });
   });
 }
 
@@ -321,7 +335,12 @@ void node_state::hold_missing(const search_ptr& wanted, std::function<void()> th
     .then(std::move(on_held), std::move(on_error));
 }
 
-void node_state::fetch_missing(const search_ptr& wanted) {
+template <class Source>
+void node_state::bring(const search_ptr& wanted, const Source& from, std::function<void()> then) {
+  const auto is_here = [](const segment_slot& x) { return x.what == segment_slot::state::present; };
+  if (!from || options.clock->now() >= wanted->deadline
+      || std::ranges::all_of(wanted->slots.list, is_here))
+    return then();
   auto order = page_fetch{{}, wanted->deadline};
   for (auto i = size_t{0}; i < wanted->keys.size(); ++i)
     if (wanted->slots.list[i].what != segment_slot::state::present)
@@ -330,8 +349,8 @@ void node_state::fetch_missing(const search_ptr& wanted) {
                                   wanted->who.fingerprint, wanted->who.tenant});
   const auto left = caf::timespan{wanted->deadline - options.clock->now()};
   // Whatever came of it, or if it takes too long: some pages may be here by now.
-  auto end = [this, wanted] { hold_missing(wanted, [wanted] { wanted->then(*wanted); }); };
-  self->request(options.fetcher, left, atom::fetch_v, std::move(order))
+  auto end = [this, wanted, then] { hold_missing(wanted, then); };
+  self->request(from, left, atom::fetch_v, std::move(order))
     .then([end](atom::ok) { end(); }, [end](const caf::error&) { end(); });
 }
 
@@ -373,6 +392,15 @@ node_status node_state::status(const status_query& query) const {
   answer.pages_kept = options.figures->kept;
   answer.pages_dropped = options.figures->dropped;
   answer.unscanned_bytes = options.figures->unscanned_bytes;
+  if (options.on_disk) {
+    answer.disk_capacity_bytes = options.disk_bytes;
+    answer.disk_bytes = options.on_disk->bytes;
+    answer.disk_pages = options.on_disk->pages;
+    answer.disk_pages_read = options.on_disk->read;
+    answer.disk_pages_written = options.on_disk->written;
+    answer.disk_pages_skipped = options.on_disk->skipped;
+    answer.disk_pages_failed = options.on_disk->failed;
+  }
   return answer;
 }
 
@@ -404,7 +432,7 @@ void node_state::keep_ticking() {
 node_actor::behavior_type node(node_actor::stateful_pointer<node_state> self,
                                node_options options) {
   HICACHE_CHECK(!options.memory.empty() && options.segment && options.figures != nullptr
-                && options.clock != nullptr);
+                && !options.disk == !options.on_disk && options.clock != nullptr);
   options.shares.pool_bytes = options.memory.size();
   options.info.lease_ms
     = static_cast<uint64_t>(std::chrono::milliseconds{limits::node_lease_time}.count());

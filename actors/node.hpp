@@ -1,5 +1,6 @@
 #pragma once
 
+#include "backends/disk_figures.hpp"
 #include "backends/member_figures.hpp"
 #include "base/clock.hpp"
 #include "cache/client_table.hpp"
@@ -27,11 +28,17 @@ struct node_options {
   /// The memory of the segment. Must outlive the actor.
   std::span<std::byte> memory;
   segment_actor segment;
+  /// The disk below the memory; null if there is none.
+  disk_tier_actor disk;
   /// Brings pages of other members; null if there are no others.
   fetcher_actor fetcher;
   client_shares shares;
   /// Written by the segment; not null.
   std::shared_ptr<const member_figures> figures;
+  /// Written by the disk tier; null if there is none.
+  std::shared_ptr<const disk_figures> on_disk;
+  /// Bound of the disk tier.
+  uint64_t disk_bytes = 0;
   /// Must outlive the actor.
   const clock_source* clock = nullptr;
 };
@@ -78,7 +85,7 @@ struct node_state {
     client_identity who;
     std::vector<page_key> keys;
     bool is_chain = false;
-    /// For pages of other members.
+    /// For pages that are not in memory.
     time_point deadline;
     /// Key by key: held if it is `present`.
     segment_slots slots;
@@ -108,14 +115,20 @@ struct node_state {
   template <class Wanted, class Promise>
   search_ptr open_search(client_id client, uint64_t request, const Wanted& wanted, Promise promise);
 
-  /// Has the segment hold what it has of the keys, then fetches the others if there is time.
+  /// Has the segment hold what it has of the keys; has the others brought from the disk, and then
+  /// from other members, if there is time.
   void find(const search_ptr& wanted);
 
   /// Has the segment hold what it has by now of those that are missing. `then` what.
   void hold_missing(const search_ptr& wanted, std::function<void()> then);
 
-  /// Waits for the pages that are missing, up to the deadline.
-  void fetch_missing(const search_ptr& wanted);
+  /// Has those that are missing brought from there, up to the deadline, and holds them. `then`
+  /// what.
+  template <class Source>
+  void bring(const search_ptr& wanted, const Source& from, std::function<void()> then);
+
+  /// Has pages that are offered now written to the disk.
+  void keep_on_disk(const segment_slots& published, const client_identity& who);
 
   /// Tells the segment that slots will not be written.
   void give_back(segment_slots slots);

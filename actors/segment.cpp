@@ -76,6 +76,7 @@ segment_slots segment_state::reserve(const segment_pages& pages) {
       slot.what = segment_slot::state::reserved;
       slot.offset = room.offset;
       slot.generation = room.generation;
+      slot.parent = page.parent;
       clear_header(options.memory, room.offset);
     }
   }
@@ -239,10 +240,21 @@ page_totals segment_state::pin(const page_pins& wanted) {
   return totals;
 }
 
-page_totals segment_state::clear(const namespace_pages& wanted) {
+caf::result<page_totals> segment_state::clear(const namespace_pages& wanted) {
   if (options.figures->unscanned_bytes > 0)
     unwanted.add(wanted.fingerprint);
-  return let_go(offered->of_namespace(wanted.fingerprint));
+  auto let_them_go = [this, wanted] { return let_go(offered->of_namespace(wanted.fingerprint)); };
+  if (!disk)
+    return let_them_go();
+  // First there, so that nothing comes back from there.
+  auto promise = self->make_response_promise<page_totals>();
+  self->request(disk, caf::infinite, atom::clear_v, wanted)
+    .then([promise, let_them_go](atom::ok) mutable { promise.deliver(let_them_go()); },
+          [promise, let_them_go](caf::error& err) mutable {
+            let_them_go();
+            promise.deliver(std::move(err));
+          });
+  return promise;
 }
 
 caf::result<drain_report> segment_state::drain(const drain_request& how) {
@@ -555,6 +567,9 @@ segment_actor::behavior_type segment(segment_actor::stateful_pointer<segment_sta
     [self](atom::withdraw, const segment_slots& slots) { self->state.withdraw(slots); },
     [self](atom::hold, const segment_holds& wanted) { return self->state.hold(wanted); },
     [self](atom::release, const segment_slots& slots) { self->state.release(slots); },
+    [self](atom::attach, const caf::strong_actor_ptr& below) {
+      self->state.disk = caf::actor_cast<disk_tier_actor>(below);
+    },
     [self](atom::remove, const key_list& keys) { return self->state.remove(keys); },
     [self](atom::adopt, const found_pages& part) { return self->state.adopt(part); },
     [self](atom::drop, const segment_holds& pages) { self->state.drop(pages); },

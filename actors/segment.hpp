@@ -83,7 +83,7 @@ struct segment_state {
 
   page_totals pin(const page_pins& wanted);
 
-  page_totals clear(const namespace_pages& wanted);
+  caf::result<page_totals> clear(const namespace_pages& wanted);
 
   caf::result<drain_report> drain(const drain_request& how);
 
@@ -170,6 +170,8 @@ struct segment_state {
   unwanted_pages unwanted{limits::unwanted_pages};
   /// Pages that clients of an earlier process may still read in place, and until when.
   segment_slots held_before;
+  /// Null if there is none.
+  disk_tier_actor disk;
   time_point held_until;
   /// Pages whose bytes in memory turned out damaged.
   uint64_t corrupt = 0;

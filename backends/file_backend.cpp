@@ -1,514 +1,54 @@
 #include "backends/file_backend.hpp"
 
-#include "backends/fair_mutex.hpp"
-#include "backends/folder_log.hpp"
-#include "backends/folder_table.hpp"
-#include "backends/page_folder.hpp"
-#include "base/check.hpp"
-#include "base/limits.hpp"
-#include "base/page_checksum.hpp"
-#include "base/units.hpp"
-#include "messages/page_header.hpp"
+#include "backends/page_files.hpp"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <array>
-#include <cerrno>
-#include <chrono>
-#include <condition_variable>
-#include <mutex>
-#include <thread>
 #include <utility>
 
 namespace hicache {
 
 namespace {
 
-/// A file's name is given out once.
-constexpr uint32_t file_generation = 1;
-
-/// Objects in parts shorter than this on average are read and written through a buffer: copying
-/// 256 bytes costs less than what the kernel does for a piece.
-constexpr uint64_t short_part_bytes = 4096;
-
-template <class Byte>
-bool is_scattered(const std::vector<std::span<Byte>>& parts) {
-  return parts.size() > 1 && total_bytes(parts) / parts.size() < short_part_bytes;
-}
-
-using header_bytes = std::array<std::byte, page_header_bytes>;
-
-/// The header and the parts as one list for readv or writev.
-template <class Byte>
-std::vector<iovec> pieces_of(header_bytes& header, const std::vector<std::span<Byte>>& parts) {
-  auto pieces = std::vector<iovec>{{header.data(), header.size()}};
-  pieces.reserve(parts.size() + 1);
-  for (const auto& part : parts)
-    pieces.push_back({const_cast<std::byte*>(part.data()), part.size()});
-  return pieces;
-}
-
-/// A temporary file that is gone unless it was published.
-class temporary_file {
-public:
-  explicit temporary_file(std::pair<unique_fd, std::string> made)
-    : file_(std::move(made.first)), path_(std::move(made.second)) {}
-  temporary_file(temporary_file&& other) noexcept
-    : file_(std::move(other.file_)), path_(std::exchange(other.path_, {})) {}
-  temporary_file& operator=(temporary_file&&) = delete;
-  ~temporary_file() {
-    if (!path_.empty())
-      ::unlink(path_.c_str());
-  }
-
-  int fd() const noexcept { return file_.get(); }
-
-  const std::string& path() const noexcept { return path_; }
-
-  /// It has another name now.
-  void is_published() noexcept { path_.clear(); }
-
-private:
-  unique_fd file_;
-  std::string path_;
-};
-
-/// Nanoseconds since 1970.
-int64_t wall_time() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-           std::chrono::system_clock::now().time_since_epoch())
-    .count();
-}
-
 class file_backend final : public storage_backend {
 public:
-  file_backend(page_folder folder, folder_log log, const file_backend_options& options,
-               const clock_source& clock)
-    : folder_(std::move(folder)), fingerprint_(options.fingerprint), capacity_(options.max_bytes),
-      clock_(clock), log_(std::move(log)), loader_([this](std::stop_token stop) { load(stop); }) {
-    auto lock = std::unique_lock{mutex_};
-    loaded_.wait_for(lock, limits::folder_load_wait, [this] { return is_loaded_; });
-  }
+  file_backend(std::unique_ptr<page_files> files, uint64_t fingerprint)
+    : files_(std::move(files)), fingerprint_(fingerprint) {}
 
   std::string name() const override { return "file"; }
 
   std::vector<bool> exists(std::span<const page_key> keys, time_point deadline) override {
-    auto answers = std::vector<bool>(keys.size(), false);
-    for (auto i = size_t{0}; i < keys.size() && clock_.now() < deadline; ++i)
-      answers[i] = file_exists(keys[i]);
-    return answers;
+    return files_->exists(keys, deadline);
   }
 
   std::vector<result<void>> get(std::span<const page_read> pages, time_point deadline) override {
     auto answers = std::vector<result<void>>{};
-    auto buffer = std::vector<std::byte>{};
-    for (const auto& page : pages) {
-      answers.push_back(clock_.now() < deadline ? get_page(page, buffer)
-                                                : fail(ec::deadline_exceeded));
-      const auto lock = std::scoped_lock{mutex_};
-      counters_.count_get(answers.back());
-    }
-    tell_uses();
+    for (const auto& page : files_->get(pages, fingerprint_, deadline))
+      answers.push_back(page ? result<void>{} : tl::unexpected{page.error()});
     return answers;
   }
 
   std::vector<result<void>> set(std::span<const page_write> pages, time_point deadline) override {
-    hear_news();
-    auto answers = std::vector<result<void>>{};
-    auto buffer = std::vector<std::byte>{};
-    for (const auto& page : pages) {
-      answers.push_back(clock_.now() < deadline ? set_page(page, buffer)
-                                                : fail(ec::deadline_exceeded));
-      const auto lock = std::scoped_lock{mutex_};
-      counters_.count_set(answers.back());
-    }
-    tell_uses();
-    return answers;
+    return files_->set(pages, {}, fingerprint_, deadline);
   }
 
   std::vector<result<void>> remove(std::span<const page_key> keys, time_point deadline) override {
-    auto answers = std::vector<result<void>>{};
-    for (const auto& key : keys)
-      answers.push_back(clock_.now() < deadline ? discard(key) : fail(ec::deadline_exceeded));
-    return answers;
+    return files_->remove(keys, std::nullopt, deadline);
   }
 
-  backend_health health() override {
-    auto answer = backend_health{};
-    if (::access(folder_.path().c_str(), W_OK | X_OK) != 0) {
-      answer.ok = false;
-      answer.detail = file_failure("use", folder_.path(), errno).value().detail;
-    }
-    hear_news();
-    const auto lock = std::scoped_lock{mutex_};
-    answer.objects = table_.size();
-    answer.bytes = table_.bytes();
-    answer.capacity_bytes = capacity_;
-    answer.counters = counters_;
-    return answer;
-  }
+  backend_health health() override { return files_->health(); }
 
 private:
-  // -- reading ----------------------------------------------------------------
-
-  /// Asks the file system, because other processes write to the folder too.
-  bool file_exists(const page_key& key) const {
-    return ::access(folder_.page_path(key).c_str(), F_OK) == 0;
-  }
-
-  result<void> get_page(const page_read& page, std::vector<std::byte>& buffer) {
-    const auto path = folder_.page_path(page.key);
-    const auto file = unique_fd{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-    if (!file) {
-      if (errno != ENOENT)
-        return file_failure("open", path, errno);
-      forget(page.key);
-      return fail(ec::not_found);
-    }
-    auto answer = is_scattered(page.parts) ? read_scattered(file.get(), path, page, buffer)
-                                           : read_page(file.get(), path, page);
-    if (answer) {
-      const auto lock = std::scoped_lock{mutex_};
-      use(page.key);
-    } else if (answer.error().code == ec::corrupt_page) {
-      static_cast<void>(discard(page.key));
-    }
-    return answer;
-  }
-
-  result<void> read_scattered(int fd, const std::string& path, const page_read& page,
-                              std::vector<std::byte>& buffer) const {
-    buffer.resize(total_bytes(page.parts));
-    auto read = read_page(fd, path, {page.key, {buffer}});
-    if (read)
-      scatter(buffer.data(), page.parts);
-    return read;
-  }
-
-  result<void> read_page(int fd, const std::string& path, const page_read& page) const {
-    struct stat info {};
-    if (::fstat(fd, &info) != 0)
-      return file_failure("read", path, errno);
-    const auto file_bytes = static_cast<uint64_t>(info.st_size);
-    const auto length = total_bytes(page.parts);
-    const auto length_fits = file_bytes == page_header_bytes + length;
-    auto header = header_bytes{};
-    // Where the lengths differ only the header is read: it tells whether the file or the caller is
-    // wrong.
-    const auto read
-      = read_pieces(fd, length_fits ? pieces_of(header, page.parts)
-                                    : std::vector<iovec>{{header.data(), header.size()}});
-    if (read.error != 0)
-      return file_failure("read", path, read.error);
-    if (read.bytes < page_header_bytes + (length_fits ? length : 0))
-      return fail(ec::corrupt_page, "'" + path + "' is short");
-    const auto decoded = decode_page_header(header);
-    if (!decoded)
-      return fail(ec::corrupt_page, "'" + path + "': " + decoded.error().detail);
-    if (decoded->key != page.key || decoded->fingerprint != fingerprint_)
-      return fail(ec::corrupt_page, "'" + path + "' holds a page of another key or namespace");
-    if (decoded->generation != file_generation)
-      return fail(ec::corrupt_page, "'" + path + "' has a generation that no file has");
-    if (decoded->length != file_bytes - page_header_bytes)
-      return fail(ec::corrupt_page, "'" + path + "' has not the length that its header says");
-    if (!length_fits)
-      return fail(ec::invalid_argument, "'" + path + "' holds " + std::to_string(decoded->length)
-                                          + " bytes, the parts " + std::to_string(length));
-    if (decoded->checksum != page_checksum(page.parts))
-      return fail(ec::corrupt_page, "'" + path + "' has not the checksum that its header says");
-    return {};
-  }
-
-  // -- writing ----------------------------------------------------------------
-
-  result<void> set_page(const page_write& page, std::vector<std::byte>& buffer) {
-    {
-      const auto lock = std::scoped_lock{mutex_};
-      use(page.key);
-      if (file_exists(page.key))
-        return {};
-    }
-    if (is_scattered(page.parts)) {
-      buffer.resize(total_bytes(page.parts));
-      gather(page.parts, buffer.data());
-    }
-    const auto parts = is_scattered(page.parts) ? decltype(page.parts){{buffer}} : page.parts;
-    const auto file_bytes = page_header_bytes + total_bytes(page.parts);
-    for (auto attempt = 0;; ++attempt) {
-      if (auto reserved = reserve(page, file_bytes); !reserved)
-        return reserved;
-      auto written = write_page({page.key, page.parent, parts}, file_bytes);
-      if (written || written.error().code != ec::store_full
-          || attempt == limits::full_disk_attempts - 1 || !evict_for(page, file_bytes << attempt))
-        return written;
-    }
-  }
-
-  /// Writes a page for which bytes are set aside.
-  /// @returns store_full if the disk is full
-  result<void> write_page(const page_write& page, uint64_t file_bytes) {
-    auto file = write_temporary(page, file_bytes);
-    // Under the lock, so that a table entry and its file come and go together.
-    const auto lock = std::scoped_lock{mutex_};
-    reserved_ -= file_bytes;
-    table_.release(page.parent);
-    if (!file)
-      return tl::unexpected{file.error()};
-    // The others may count a page that is not there for a moment, but miss none.
-    const auto time = next_time();
-    if (auto told = log_.append(std::vector{
-          folder_event{folder_event::action::added, page.key, page.parent, file_bytes, time}});
-        !told)
-      return told;
-    if (const auto failed = folder_.publish(file->path(), page.key); failed != 0) {
-      tell_removed({page.key});
-      return file_failure("write", folder_.page_path(page.key), failed);
-    }
-    file->is_published();
-    table_.add(page.key, page.parent, file_bytes, time);
-    return {};
-  }
-
-  result<temporary_file> write_temporary(const page_write& page, uint64_t file_bytes) const {
-    auto made = folder_.make_temporary(log_.path(), page.key);
-    if (!made)
-      return tl::unexpected{made.error()};
-    auto file = temporary_file{std::move(*made)};
-    auto header = header_bytes{};
-    encode_page_header(
-      {1, fingerprint_, page.key, file_bytes - page_header_bytes, page_checksum(page.parts)},
-      header);
-    const auto written = write_pieces(file.fd(), pieces_of(header, page.parts));
-    if (written.error != 0 || written.bytes != file_bytes)
-      return file_failure("write", file.path(), written.error != 0 ? written.error : EIO);
-    return file;
-  }
-
-  /// Sets bytes aside for a file that is about to be written, and keeps its parent.
-  result<void> reserve(const page_write& page, uint64_t bytes) {
-    const auto lock = std::scoped_lock{mutex_};
-    if (capacity_ != 0 && bytes > capacity_)
-      return fail(ec::store_full, "a page of " + format_bytes(bytes) + " does not fit into "
-                                    + format_bytes(capacity_));
-    table_.hold(page.parent);
-    make_room(bytes);
-    if (capacity_ != 0 && table_.bytes() + reserved_ + bytes > capacity_) {
-      table_.release(page.parent);
-      return fail(ec::store_full, "pages being written, and those before them, fill the store");
-    }
-    reserved_ += bytes;
-    return {};
-  }
-
-  /// @pre the lock is held
-  void make_room(uint64_t bytes) {
-    if (const auto wanted = table_.bytes() + reserved_ + bytes;
-        capacity_ != 0 && wanted > capacity_)
-      evict(wanted - capacity_);
-  }
-
-  /// The disk has no room for a page: evicts others that take as many bytes.
-  /// @returns false if there are none
-  bool evict_for(const page_write& page, uint64_t bytes) {
-    const auto lock = std::scoped_lock{mutex_};
-    table_.hold(page.parent);
-    const auto any = evict(bytes);
-    table_.release(page.parent);
-    return any;
-  }
-
-  /// @pre the lock is held
-  bool evict(uint64_t bytes) {
-    auto gone = std::vector<page_key>{};
-    for (auto freed = uint64_t{0}; freed < bytes;) {
-      const auto oldest = table_.oldest();
-      if (!oldest)
-        break;
-      freed += table_.bytes_of(*oldest);
-      // A file that another process removed is gone as well as one that we remove.
-      ::unlink(folder_.page_path(*oldest).c_str());
-      table_.remove(*oldest, next_time());
-      gone.push_back(*oldest);
-      ++counters_.evicted;
-    }
-    tell_removed(gone);
-    return !gone.empty();
-  }
-
-  // -- removing ---------------------------------------------------------------
-
-  result<void> discard(const page_key& key) {
-    const auto lock = std::scoped_lock{mutex_};
-    const auto path = folder_.page_path(key);
-    if (::unlink(path.c_str()) != 0 && errno != ENOENT)
-      return file_failure("remove", path, errno);
-    forget_known(key);
-    return {};
-  }
-
-  /// Drops the entry of a file that is not there, unless it has just come back.
-  void forget(const page_key& key) {
-    const auto lock = std::scoped_lock{mutex_};
-    if (table_.contains(key) && !file_exists(key))
-      forget_known(key);
-  }
-
-  /// @pre the lock is held
-  void forget_known(const page_key& key) {
-    if (!table_.contains(key))
-      return;
-    table_.remove(key, next_time());
-    tell_removed({key});
-  }
-
-  // -- what processes tell each other -----------------------------------------
-
-  /// The time of an event. No two of this process are the same.
-  /// @pre the lock is held
-  int64_t next_time() {
-    last_time_ = std::max(last_time_ + 1, wall_time());
-    return last_time_;
-  }
-
-  /// @pre the lock is held
-  void use(const page_key& key) {
-    const auto time = next_time();
-    const auto before = table_.use(key, time);
-    if (before && time - *before > std::chrono::nanoseconds{limits::folder_use_pause}.count())
-      uses_.push_back({folder_event::action::used, key, {}, 0, time});
-  }
-
-  void tell_uses() {
-    const auto lock = std::scoped_lock{mutex_};
-    if (!uses_.empty())
-      static_cast<void>(log_.append(std::exchange(uses_, {}))); // It is only about the order.
-  }
-
-  /// Others that do not hear of it find out when they look for the file.
-  /// @pre the lock is held
-  void tell_removed(const std::vector<page_key>& keys) {
-    auto events = std::vector<folder_event>{};
-    for (const auto& key : keys)
-      events.push_back({folder_event::action::removed, key, {}, 0, last_time_});
-    if (!events.empty())
-      static_cast<void>(log_.append(events));
-  }
-
-  void hear_news() {
-    const auto lock = std::scoped_lock{mutex_};
-    if (is_loaded_)
-      while (apply(log_.news()))
-        continue;
-  }
-
-  /// @pre the lock is held
-  /// @returns false if there was nothing
-  bool apply(std::span<const folder_event> events) {
-    for (const auto& event : events)
-      switch (event.what) {
-        case folder_event::action::added:
-          table_.add(event.key, event.parent, event.bytes, event.time);
-          break;
-        case folder_event::action::removed:
-          table_.remove(event.key, event.time);
-          break;
-        case folder_event::action::used:
-          table_.use(event.key, event.time);
-          break;
-      }
-    return !events.empty();
-  }
-
-  // -- opening ----------------------------------------------------------------
-
-  /// Learns what the folder holds. Reads and writes go on meanwhile.
-  void load(const std::stop_token& stop) {
-    folder_.remove_abandoned(log_.path());
-    {
-      const auto lock = std::scoped_lock{mutex_};
-      table_.keep_removed(true);
-    }
-    if (!log_.has_others())
-      adopt(stop);
-    // In slices, so that reads and writes wait for milliseconds only: with ten million pages, parts
-    // of the table grow every 300 pages for a while.
-    constexpr auto slice = size_t{256};
-    for (auto events = log_.news(); !events.empty() && !stop.stop_requested(); events = log_.news())
-      for (auto first = size_t{0}; first < events.size(); first += slice) {
-        {
-          const auto lock = std::scoped_lock{mutex_};
-          apply(std::span{events}.subspan(first, std::min(slice, events.size() - first)));
-        }
-        std::this_thread::yield();
-      }
-    const auto lock = std::scoped_lock{mutex_};
-    table_.keep_removed(false);
-    if (!stop.stop_requested() && log_.is_wasteful(table_.size()))
-      gather_logs();
-    make_room(0);
-    is_loaded_ = true;
-    loaded_.notify_all();
-  }
-
-  /// Takes over the pages of a folder without logs: an older version wrote them.
-  void adopt(const std::stop_token& stop) {
-    for (const auto& directory : folder_.directories()) {
-      if (stop.stop_requested())
-        return;
-      auto events = std::vector<folder_event>{};
-      for (const auto& page : folder_.scan(directory))
-        events.push_back({folder_event::action::added, page.key, {}, page.bytes, page.modified});
-      const auto lock = std::scoped_lock{mutex_};
-      if (apply(events))
-        static_cast<void>(log_.append(events));
-    }
-  }
-
-  /// Writes down what logs of processes that are gone tell, and removes them.
-  /// @pre the lock is held
-  void gather_logs() {
-    auto events = std::vector<folder_event>{};
-    table_.visit([&](const page_key& key, const page_key& parent, uint64_t bytes, int64_t used) {
-      events.push_back({folder_event::action::added, key, parent, bytes, used});
-    });
-    if (log_.append(events))
-      log_.drop_old();
-  }
-
-  const page_folder folder_;
+  const std::unique_ptr<page_files> files_;
   const uint64_t fingerprint_;
-  /// 0 for none.
-  const uint64_t capacity_;
-  const clock_source& clock_;
-  /// Guards what follows. Never held while page bytes move.
-  fair_mutex mutex_;
-  std::condition_variable_any loaded_;
-  bool is_loaded_ = false;
-  folder_log log_;
-  folder_table table_;
-  std::vector<folder_event> uses_;
-  int64_t last_time_ = 0;
-  /// Bytes of files that are being written.
-  uint64_t reserved_ = 0;
-  backend_counters counters_;
-  // Last, so that it has ended before what it uses is gone.
-  std::jthread loader_;
 };
 
 } // namespace
 
-result<std::unique_ptr<storage_backend>> make_file_backend(file_backend_options options,
+result<std::unique_ptr<storage_backend>> make_file_backend(const file_backend_options& options,
                                                            const clock_source& clock) {
-  auto folder = page_folder::open(options.path);
-  if (!folder)
-    return tl::unexpected{folder.error()};
-  auto log = folder_log::open(folder->path());
-  if (!log)
-    return tl::unexpected{log.error()};
-  return std::make_unique<file_backend>(std::move(*folder), std::move(*log), options, clock);
+  auto files = page_files::open(options.files, clock);
+  if (!files)
+    return tl::unexpected{files.error()};
+  return std::make_unique<file_backend>(std::move(*files), options.fingerprint);
 }
 
 } // namespace hicache

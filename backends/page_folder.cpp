@@ -92,14 +92,14 @@ bool is_temporary(std::string_view name) {
 }
 
 /// Whether the file begins with the header of this page.
-bool holds_page(const std::string& path, const page_key& key) {
+std::optional<page_header> read_header(const std::string& path, const page_key& key) {
   const auto file = unique_fd{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)};
   auto bytes = std::array<std::byte, page_header_bytes>{};
   if (!file
       || ::pread(file.get(), bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
-    return false;
+    return std::nullopt;
   const auto header = decode_page_header(bytes);
-  return header && header->key == key;
+  return header && header->key == key ? std::optional{*header} : std::nullopt;
 }
 
 } // namespace
@@ -139,6 +139,10 @@ result<page_folder> page_folder::open(std::string path) {
 std::string page_folder::page_path(const page_key& key) const {
   const auto digits = to_string(key);
   return path_ + '/' + digits.substr(0, 2) + '/' + digits + std::string{page_suffix};
+}
+
+std::optional<page_header> page_folder::header_of(const page_key& key) const {
+  return read_header(page_path(key), key);
 }
 
 result<std::pair<unique_fd, std::string>> page_folder::make_temporary(const std::string& directory,
@@ -203,10 +207,12 @@ std::vector<page_folder::found_page> page_folder::scan(const std::string& direct
       continue;
     const auto key = parse_key(std::string_view{name}.substr(0, name.size() - page_suffix.size()));
     struct stat info {};
-    if (!key || ::lstat(entry->path().c_str(), &info) != 0 || !S_ISREG(info.st_mode)
-        || !holds_page(entry->path().string(), *key))
+    if (!key || ::lstat(entry->path().c_str(), &info) != 0 || !S_ISREG(info.st_mode))
       continue;
-    found.push_back({*key, static_cast<uint64_t>(info.st_size),
+    const auto header = read_header(entry->path().string(), *key);
+    if (!header)
+      continue;
+    found.push_back({*key, header->fingerprint, static_cast<uint64_t>(info.st_size),
                      int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec});
   }
   return found;

@@ -3,10 +3,12 @@
 #include "base/error.hpp"
 #include "base/unique_fd.hpp"
 #include "messages/ids.hpp"
+#include "messages/page_header.hpp"
 
 #include <sys/uio.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -38,6 +40,8 @@ class page_folder {
 public:
   struct found_page {
     page_key key;
+    /// `fingerprint_of` its namespace.
+    uint64_t fingerprint = 0;
     uint64_t bytes = 0;
     /// Nanoseconds since 1970.
     int64_t modified = 0;
@@ -50,6 +54,10 @@ public:
   const std::string& path() const noexcept { return path_; }
 
   std::string page_path(const page_key& key) const;
+
+  /// What the header of a page's file says; nothing if there is no such file, or it begins with
+  /// something else.
+  std::optional<page_header> header_of(const page_key& key) const;
 
   /// A new temporary file for this page, in another folder of the file system, and its path.
   static result<std::pair<unique_fd, std::string>> make_temporary(const std::string& directory,

@@ -45,7 +45,8 @@ struct backend_counters {
   /// Pages dropped to make room.
   uint64_t evicted = 0;
 
-  void count_get(const result<void>& page) noexcept {
+  template <class T>
+  void count_get(const result<T>& page) noexcept {
     if (page)
       ++hits;
     else if (page.error().code == ec::not_found)

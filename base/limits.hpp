@@ -214,6 +214,16 @@ inline constexpr auto node_lease_time = std::chrono::minutes{5};
 inline constexpr uint64_t scanned_bytes = uint64_t{64} << 20;
 inline constexpr size_t scanned_pages = index_batch_keys;
 
+/// Bytes that a node's disk tier reads or writes in one go: some milliseconds of a slow disk, in
+/// which nobody else is served.
+inline constexpr uint64_t disk_batch_bytes = uint64_t{8} << 20;
+
+/// Pages that wait to be written to a node's disk, of some 130 bytes each. More are not written.
+inline constexpr size_t disk_waiting_pages = size_t{1} << 20;
+
+/// How long a node that ends goes on writing to its disk what waits for that.
+inline constexpr auto disk_drain_time = std::chrono::seconds{10};
+
 /// Pages that were removed while they may still be found in a memory file, of some 100 bytes each.
 /// If there are more, nothing that is found from then on is offered again.
 inline constexpr size_t unwanted_pages = size_t{1} << 20;

@@ -30,6 +30,8 @@ using namespace hicache;
 struct node_flags {
   uint64_t memory_bytes = 0;
   std::string memory_file;
+  std::string disk;
+  uint64_t disk_bytes = 0;
   std::string socket;
   std::string group;
   std::string index;
@@ -129,6 +131,8 @@ result<int> serve(const node_flags& flags, const stop_signal& stop) {
   const auto where = options.socket;
   options.memory_bytes = flags.memory_bytes;
   options.memory_file = flags.memory_file;
+  options.disk = flags.disk;
+  options.disk_bytes = flags.disk_bytes;
   options.index = flags.index;
   options.listen_host = flags.listen_host;
   options.tls = flags.tls;
@@ -168,6 +172,13 @@ int main(int argc, char** argv) {
                 "system; the next node with the same file offers its pages again. Without, pages "
                 "end with the node")
     ->type_name("PATH");
+  app
+    .add_option("--disk", flags.disk,
+                "folder below the memory: what clients store is written there, too, and read from "
+                "there when memory has it no more, after a restart for instance")
+    ->type_name("PATH");
+  add_bytes_flag(app, "--disk-bytes", flags.disk_bytes,
+                 "bound on the folder, such as 500GiB; what was used longest ago goes first");
   app
     .add_option("--socket", flags.socket,
                 "where clients connect: a path; not where a service manager opens the socket")

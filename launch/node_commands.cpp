@@ -94,6 +94,13 @@ std::string to_json(const node_status& status) {
                         {"pages_kept", status.pages_kept},
                         {"pages_dropped", status.pages_dropped},
                         {"unscanned_bytes", status.unscanned_bytes},
+                        {"disk_capacity_bytes", status.disk_capacity_bytes},
+                        {"disk_bytes", status.disk_bytes},
+                        {"disk_pages", status.disk_pages},
+                        {"disk_pages_read", status.disk_pages_read},
+                        {"disk_pages_written", status.disk_pages_written},
+                        {"disk_pages_skipped", status.disk_pages_skipped},
+                        {"disk_pages_failed", status.disk_pages_failed},
                         {"clients", std::move(clients)}}
     .dump(2);
 }
@@ -112,6 +119,12 @@ std::string to_text(const node_status& status) {
       "memory file: %d pages of an earlier node are offered again, %d did not verify; %s left to "
       "look at\n",
       status.pages_kept, status.pages_dropped, format_bytes(status.unscanned_bytes));
+  if (status.disk_capacity_bytes > 0)
+    text += absl::StrFormat(
+      "disk: %s of %s in use, %d pages; %d read, %d written, %d left memory before, %d failed\n",
+      format_bytes(status.disk_bytes), format_bytes(status.disk_capacity_bytes), status.disk_pages,
+      status.disk_pages_read, status.disk_pages_written, status.disk_pages_skipped,
+      status.disk_pages_failed);
   for (const auto& client : status.clients)
     text += absl::StrFormat("  client %d of tenant %d, namespace %016x: writes %s, reads %s\n",
                             client.client, client.info.tenant, client.info.fingerprint,

@@ -1,13 +1,17 @@
 #include "launch/node_host.hpp"
 
+#include "actors/disk_tier.hpp"
 #include "actors/node.hpp"
 #include "actors/page_scanner.hpp"
 #include "backends/ask.hpp"
+#include "base/limits.hpp"
 #include "base/units.hpp"
 #include "messages/page_header.hpp"
 #include "rpc/peer_identity.hpp"
 
+#include <caf/actor_cast.hpp>
 #include <caf/scoped_actor.hpp>
+#include <caf/send.hpp>
 #include <spdlog/spdlog.h>
 
 #include <sys/stat.h>
@@ -72,12 +76,17 @@ result<void> node_host::serve() {
   if (!offer)
     return tl::unexpected{offer.error()};
   offer_ = std::move(*offer);
+  if (auto started = start_disk(); !started)
+    return started;
   fetcher_ = member_->start_fetcher();
   auto settings_of_node = node_options{};
   settings_of_node.info.memory_name = offer_->name();
   settings_of_node.info.memory_bytes = member_->segment_memory().size();
   settings_of_node.memory = member_->segment_memory();
   settings_of_node.segment = member_->segment();
+  settings_of_node.disk = disk_;
+  settings_of_node.on_disk = on_disk_;
+  settings_of_node.disk_bytes = options_.disk_bytes;
   settings_of_node.fetcher = fetcher_;
   settings_of_node.shares = options_.shares;
   settings_of_node.figures = member_->shared_figures();
@@ -117,6 +126,36 @@ void node_host::start_scan() {
   options.figures = member_->shared_figures();
   options.clock = options_.clock;
   scanner_ = system_.spawn<caf::detached>(hicache::page_scanner, std::move(options));
+}
+
+result<void> node_host::start_disk() {
+  if (options_.disk.empty() && options_.disk_bytes > 0)
+    return fail(ec::invalid_argument, "--disk-bytes: expected a folder to bound, --disk");
+  if (options_.disk.empty())
+    return {};
+  if (options_.disk_bytes == 0)
+    return fail(ec::invalid_argument, "--disk: expected a bound, --disk-bytes, such as 500GiB");
+  auto files = page_files::open({options_.disk, options_.disk_bytes}, *options_.clock);
+  if (!files)
+    return fail(ec::invalid_argument, "--disk: " + files.error().detail);
+  on_disk_ = std::make_shared<disk_figures>();
+  auto options = disk_tier_options{};
+  options.files = std::move(*files);
+  options.memory = member_->segment_memory();
+  options.segment = member_->segment();
+  options.figures = on_disk_;
+  options.clock = options_.clock;
+  disk_ = system_.spawn<caf::detached>(hicache::disk_tier, std::move(options));
+  caf::anon_send(member_->segment(), atom::attach_v, caf::actor_cast<caf::strong_actor_ptr>(disk_));
+  spdlog::info("keeps pages in {}, up to {}", options_.disk, format_bytes(options_.disk_bytes));
+  return {};
+}
+
+void node_host::stop_disk() {
+  if (!disk_)
+    return;
+  if (!ask<atom::ok>(system_, disk_, caf::timespan{limits::disk_drain_time}, atom::drain_v))
+    spdlog::warn("the disk is too slow: some pages are not kept there");
 }
 
 result<std::optional<listener>> node_host::open_port() const {
@@ -172,6 +211,8 @@ node_host::~node_host() {
   for (const auto& network : {network_.get(), remote_network_.get()})
     if (network != nullptr)
       network->stop_serving();
+  stop_disk();
+  end(disk_);
   end(fetcher_);
   // The file of a socket outlives it. Who starts here next would replace it, but people look for
   // it.

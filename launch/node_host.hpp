@@ -1,5 +1,6 @@
 #pragma once
 
+#include "backends/disk_figures.hpp"
 #include "backends/memory_file.hpp"
 #include "cache/client_table.hpp"
 #include "launch/cluster_member.hpp"
@@ -23,6 +24,9 @@ struct node_host_options {
   /// A file that is the memory, and keeps its pages for the next node; empty: the memory ends with
   /// the node.
   std::string memory_file;
+  /// The folder of the disk tier, empty if there is none, and the bound on its bytes.
+  std::string disk;
+  uint64_t disk_bytes = 0;
   /// Where clients connect: a path for a socket.
   std::string socket;
   /// What of it one client may use, and what all leases together keep from eviction.
@@ -82,6 +86,12 @@ private:
   /// Has pages that an earlier node left in the memory found.
   void start_scan();
 
+  /// Starts the tier below the memory, if there is one.
+  result<void> start_disk();
+
+  /// Gives the disk tier time to write what waits for that, and ends it.
+  void stop_disk();
+
   /// Opens the port for clients on other machines, if there may be any.
   result<std::optional<listener>> open_port() const;
 
@@ -97,6 +107,8 @@ private:
   std::optional<memory_file> file_;
   std::unique_ptr<cluster_member> member_;
   page_scanner_actor scanner_;
+  disk_tier_actor disk_;
+  std::shared_ptr<disk_figures> on_disk_;
   fetcher_actor fetcher_;
   node_actor node_;
   /// Gives the memory to clients, who write there.

@@ -44,6 +44,20 @@ std::vector<prometheus::MetricFamily> to_metrics(const std::optional<node_status
   gauge("hicache_node_unscanned_bytes",
         "What of the memory file was not looked at yet for pages of an earlier node.",
         status->unscanned_bytes);
+  gauge("hicache_node_disk_capacity_bytes", "Bound on the disk tier's bytes; 0 without one.",
+        status->disk_capacity_bytes);
+  gauge("hicache_node_disk_bytes", "Bytes of the disk tier's files.", status->disk_bytes);
+  gauge("hicache_node_disk_pages", "Pages on disk.", status->disk_pages);
+  families.count("hicache_node_disk_read_pages_total", "Pages read from disk into memory.",
+                 status->disk_pages_read);
+  families.count("hicache_node_disk_written_pages_total", "Pages written to disk.",
+                 status->disk_pages_written);
+  families.count("hicache_node_disk_skipped_pages_total",
+                 "Pages that left memory before they were written to disk.",
+                 status->disk_pages_skipped);
+  families.count("hicache_node_disk_failed_pages_total",
+                 "Pages on disk that did not verify, and pages that could not be read or written.",
+                 status->disk_pages_failed);
   families.count("hicache_node_pages_wanted_total", "Pages that clients looked up.",
                  status->pages_wanted);
   families.count("hicache_node_pages_found_total", "Pages of these that they were lent.",

@@ -72,13 +72,9 @@ result<std::unique_ptr<storage_backend>> rank_store::open_backend(const rank_con
   const auto fingerprint = fingerprint_of(settings.fingerprint());
   if (settings.storage_backend == "memory")
     return make_memory_backend(settings.storage.max_bytes / ranks_, clock_);
-  if (settings.storage_backend == "file") {
-    auto options = file_backend_options{};
-    options.path = settings.storage.path;
-    options.max_bytes = settings.storage.max_bytes;
-    options.fingerprint = fingerprint;
-    return make_file_backend(std::move(options), clock_);
-  }
+  if (settings.storage_backend == "file")
+    return make_file_backend({{settings.storage.path, settings.storage.max_bytes}, fingerprint},
+                             clock_);
   if (settings.storage_backend == "node") {
     auto store = make_node_backend(system_, {settings.node, fingerprint, settings.tls}, clock_);
     if (!store)

@@ -167,6 +167,8 @@ using segment_actor = member_actor::extend<
   caf::replies_to<atom::adopt, found_pages>::with<atom::ok>,
   // Node: these pages, if they are found later, are not offered again.
   caf::reacts_to<atom::drop, segment_holds>,
+  // Its process: the disk tier below. What is cleared here is cleared there, first.
+  caf::reacts_to<atom::attach, caf::strong_actor_ptr>,
   // Its process, at the end: leaves the index, and ends. Answers when every shard that can be
   // reached knows.
   caf::replies_to<atom::terminate>::with<atom::ok>,
@@ -190,6 +192,22 @@ using page_scanner_actor = caf::typed_actor<
 using fetcher_actor = caf::typed_actor<
   // Node: answers when all that could be copied has been.
   caf::replies_to<atom::fetch, page_fetch>::with<atom::ok>>;
+
+/// The DISK TIER keeps the pages of a segment's memory on disk, too, and brings them back.
+/// Detached, because files block.
+using disk_tier_actor = fetcher_actor::extend<
+  // Node: these pages are offered from now on; they are written once there is time.
+  caf::reacts_to<atom::backup, segment_pages>,
+  // Node: removes pages of a namespace. Answers when none of them is on the disk, or about to be
+  // brought back.
+  caf::replies_to<atom::remove, segment_holds>::with<atom::ok>,
+  // Segment: removes the pages of a namespace. Answers when none is brought back any more; the
+  // files go in the background.
+  caf::replies_to<atom::clear, namespace_pages>::with<atom::ok>,
+  // Its process: answers when nothing waits to be written.
+  caf::replies_to<atom::drain>::with<atom::ok>,
+  // Itself: the next thing.
+  caf::reacts_to<atom::tick>>;
 
 /// The NODE lends this host's memory to processes that are no members themselves, such as engines.
 /// Whoever sends it `attach` is its client, until its connection ends; then its reservations and

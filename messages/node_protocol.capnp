@@ -111,4 +111,11 @@ struct NodeStatus {
   pagesKept @16 :UInt64;
   pagesDropped @17 :UInt64;
   unscannedBytes @18 :UInt64;
+  diskCapacityBytes @19 :UInt64;
+  diskBytes @20 :UInt64;
+  diskPages @21 :UInt64;
+  diskPagesRead @22 :UInt64;
+  diskPagesWritten @23 :UInt64;
+  diskPagesSkipped @24 :UInt64;
+  diskPagesFailed @25 :UInt64;
 }

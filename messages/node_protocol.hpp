@@ -195,6 +195,16 @@ struct node_status {
   uint64_t pages_kept = 0;
   uint64_t pages_dropped = 0;
   uint64_t unscanned_bytes = 0;
+  /// The disk tier, all 0 without: bound on its bytes, the bytes and pages that it has, and, since
+  /// the start, pages read into memory, written, not written since they left memory before, and
+  /// those that did not verify or could not be read or written.
+  uint64_t disk_capacity_bytes = 0;
+  uint64_t disk_bytes = 0;
+  uint64_t disk_pages = 0;
+  uint64_t disk_pages_read = 0;
+  uint64_t disk_pages_written = 0;
+  uint64_t disk_pages_skipped = 0;
+  uint64_t disk_pages_failed = 0;
 
   friend bool operator==(const node_status&, const node_status&) = default;
 };

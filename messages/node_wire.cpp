@@ -209,6 +209,13 @@ void write(const node_status& x, schema::NodeStatus::Builder to) {
   to.setPagesKept(x.pages_kept);
   to.setPagesDropped(x.pages_dropped);
   to.setUnscannedBytes(x.unscanned_bytes);
+  to.setDiskCapacityBytes(x.disk_capacity_bytes);
+  to.setDiskBytes(x.disk_bytes);
+  to.setDiskPages(x.disk_pages);
+  to.setDiskPagesRead(x.disk_pages_read);
+  to.setDiskPagesWritten(x.disk_pages_written);
+  to.setDiskPagesSkipped(x.disk_pages_skipped);
+  to.setDiskPagesFailed(x.disk_pages_failed);
 }
 
 void read(schema::NodeStatus::Reader from, node_status& x) {
@@ -231,6 +238,13 @@ void read(schema::NodeStatus::Reader from, node_status& x) {
   x.pages_kept = from.getPagesKept();
   x.pages_dropped = from.getPagesDropped();
   x.unscanned_bytes = from.getUnscannedBytes();
+  x.disk_capacity_bytes = from.getDiskCapacityBytes();
+  x.disk_bytes = from.getDiskBytes();
+  x.disk_pages = from.getDiskPages();
+  x.disk_pages_read = from.getDiskPagesRead();
+  x.disk_pages_written = from.getDiskPagesWritten();
+  x.disk_pages_skipped = from.getDiskPagesSkipped();
+  x.disk_pages_failed = from.getDiskPagesFailed();
 }
 
 HICACHE_DEFINE_CODEC(client_info, ClientInfo)

@@ -47,6 +47,8 @@ struct segment_slot {
   uint32_t generation = 0;
   /// Bytes of the object.
   uint32_t length = 0;
+  /// If it is reserved: the page before.
+  page_key parent{};
 };
 
 struct segment_slots {

@@ -41,15 +41,6 @@ protected:
     ask_value<atom::ok>(segment_, atom::adopt_v, part);
   }
 
-  page_totals remove_as(const caf::actor& from, const std::vector<uint64_t>& numbers) {
-    auto batch = key_batch{};
-    for (const auto number : numbers)
-      batch.keys.push_back(key_of(number));
-    auto done = ask_as<page_totals>(from, atom::remove_v, batch);
-    EXPECT_TRUE(done) << to_string(done.error());
-    return done.value_or(page_totals{});
-  }
-
   /// Which pages are there, without a lease.
   std::vector<bool> find(const std::vector<uint64_t>& numbers, uint64_t fingerprint = 0) {
     const auto one = client(0, fingerprint);

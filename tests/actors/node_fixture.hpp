@@ -14,16 +14,22 @@ protected:
   void start(uint32_t slots, client_shares shares = {0, 0.5, 0.75, 1}) {
     start_index();
     start_segment(slots);
+    start_below();
     auto options = node_options{};
     options.info = {"memory", memory_.size(), 0};
     options.memory = memory_;
     options.segment = segment_;
+    options.disk = disk_;
+    options.on_disk = on_disk_;
     options.fetcher = fetcher_;
     options.shares = shares;
     options.figures = figures_;
     options.clock = &clock;
     node_ = spawn(node, options);
   }
+
+  /// Starts what is below the segment's memory.
+  virtual void start_below() {}
 
   /// A client that has said who it is.
   caf::actor client(uint64_t tenant = 0, uint64_t fingerprint = 0) {
@@ -80,6 +86,15 @@ protected:
     return done.value_or(page_totals{});
   }
 
+  page_totals remove_as(const caf::actor& from, const std::vector<uint64_t>& numbers) {
+    auto batch = key_batch{};
+    for (const auto number : numbers)
+      batch.keys.push_back(key_of(number));
+    auto done = ask_as<page_totals>(from, atom::remove_v, batch);
+    EXPECT_TRUE(done) << to_string(done.error());
+    return done.value_or(page_totals{});
+  }
+
   /// Whether a reader finds this page at that place.
   bool is_page(const page_place& place, uint64_t number) const {
     const auto slot = segment_slot{key_of(number), segment_slot::state::present, place.offset,
@@ -107,6 +122,9 @@ protected:
     return outcome ? ec::none : outcome.error().code;
   }
 
+  /// Set by start_below().
+  disk_tier_actor disk_;
+  std::shared_ptr<disk_figures> on_disk_;
   /// Whom the node asks for pages of others, if it is set before start().
   fetcher_actor fetcher_;
   node_actor node_;

@@ -35,6 +35,7 @@ protected:
     options.mounts.index_heard = [this](uint64_t digest) { heard_ = digest; };
     options.mounts.timeout = std::chrono::seconds{2};
     options.memory = memory_;
+    options.policy = policy_;
     options.lasting = lasting_;
     options.figures = figures_;
     options.clock = &clock;
@@ -86,6 +87,7 @@ protected:
   /// Set before start_segment: the memory outlives the segment, and has the pages of the one
   /// before.
   std::optional<lasting_memory> lasting_;
+  segment_policy policy_;
   int index_lost_ = 0;
   uint64_t heard_ = 0;
   std::shared_ptr<member_figures> figures_ = std::make_shared<member_figures>();

@@ -17,8 +17,7 @@ opened_backend open_memory(const clock_source& clock, room size) {
 opened_backend open_file(const clock_source& clock, room size) {
   const auto folder = std::make_shared<temporary_folder>();
   const auto max_bytes = size.pages * (size.page_bytes + page_header_bytes);
-  auto store
-    = make_file_backend({.path = folder->path(), .max_bytes = max_bytes, .fingerprint = 7}, clock);
+  auto store = make_file_backend({{folder->path(), max_bytes}, 7}, clock);
   return {folder, std::move(store.value())};
 }
 

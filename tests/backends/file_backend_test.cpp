@@ -134,7 +134,7 @@ TEST_F(FileBackendTest, AFlippedBitIsNeverServed) {
 }
 
 TEST_F(FileBackendTest, PagesOfAnotherNamespaceDoNotVerify) {
-  auto other = make_file_backend({folder_.path(), 0, fingerprint + 1}, clock_);
+  auto other = make_file_backend({{folder_.path(), 0}, fingerprint + 1}, clock_);
   ASSERT_TRUE(other);
   ASSERT_TRUE(put(**other, key_of(1), bytes_of(1, size)));
   const auto store = open();
@@ -242,12 +242,12 @@ TEST_F(FileBackendTest, AFolderThatCannotBeUsedIsRefusedWithASentence) {
   write_file(in_the_way, bytes_of(1, 10));
   for (const auto& path :
        {in_the_way, in_the_way + "/sub", std::string{"/proc/hicache"}, std::string{"/proc"}}) {
-    const auto store = make_file_backend({path, 0, fingerprint}, clock_);
+    const auto store = make_file_backend({{path, 0}, fingerprint}, clock_);
     ASSERT_FALSE(store) << path;
     EXPECT_EQ(store.error().code, ec::io_failure) << path;
     EXPECT_THAT(store.error().detail, HasSubstr("'" + path + "'"));
   }
-  EXPECT_EQ(make_file_backend({"", 0, fingerprint}, clock_).error().code, ec::invalid_argument);
+  EXPECT_EQ(make_file_backend({{"", 0}, fingerprint}, clock_).error().code, ec::invalid_argument);
 }
 
 TEST_F(FileBackendTest, AFolderThatVanishesCostsPagesAndNothingElse) {
@@ -397,7 +397,7 @@ TEST_F(FileBackendTest, AFullDiskEvicts) {
   if (::mount("none", path.c_str(), "tmpfs", 0, "size=1m") != 0)
     GTEST_SKIP() << "mounting a file system of a megabyte takes root";
   {
-    auto store = make_file_backend({path, 0, fingerprint}, clock_).value();
+    auto store = make_file_backend({{path, 0}, fingerprint}, clock_).value();
     constexpr auto large = size_t{100'000};
     for (auto number = uint64_t{0}; number < 40; ++number)
       ASSERT_TRUE(put(*store, key_of(number), bytes_of(number, large))) << number;

@@ -31,7 +31,7 @@ inline constexpr auto file_bytes = size + page_header_bytes;
 class FileBackendTest : public testing::Test {
 protected:
   std::unique_ptr<storage_backend> open(uint64_t max_bytes = 0) {
-    auto store = make_file_backend({folder_.path(), max_bytes, fingerprint}, clock_);
+    auto store = make_file_backend({{folder_.path(), max_bytes}, fingerprint}, clock_);
     EXPECT_TRUE(store) << store.error().detail;
     return std::move(*store);
   }

@@ -316,6 +316,10 @@ TEST(NodeMetricsTest, ShowsWhatTheNodeSays) {
                       &status.pages_wanted, &status.pages_found, &status.pages_written,
                       &status.pages_kept, &status.pages_dropped, &status.unscanned_bytes})
     *field = value++;
+  for (auto* field : {&status.disk_capacity_bytes, &status.disk_bytes, &status.disk_pages,
+                      &status.disk_pages_read, &status.disk_pages_written,
+                      &status.disk_pages_skipped, &status.disk_pages_failed})
+    *field = value++;
   const auto expected = samples{
     {"hicache_up", 1},
     {"hicache_node_clients", 1},
@@ -335,6 +339,13 @@ TEST(NodeMetricsTest, ShowsWhatTheNodeSays) {
     {"hicache_node_kept_pages_total", 15},
     {"hicache_node_dropped_pages_total", 16},
     {"hicache_node_unscanned_bytes", 17},
+    {"hicache_node_disk_capacity_bytes", 18},
+    {"hicache_node_disk_bytes", 19},
+    {"hicache_node_disk_pages", 20},
+    {"hicache_node_disk_read_pages_total", 21},
+    {"hicache_node_disk_written_pages_total", 22},
+    {"hicache_node_disk_skipped_pages_total", 23},
+    {"hicache_node_disk_failed_pages_total", 24},
   };
   EXPECT_EQ(parse(to_metrics(std::optional{status})), expected);
   const auto silent = samples{{"hicache_up", 0}};

@@ -305,6 +305,9 @@ void fill(node_status& x, random_engine& random) {
                       &x.pages, &x.evicted, &x.pages_wanted, &x.pages_found, &x.pages_written,
                       &x.pages_kept, &x.pages_dropped, &x.unscanned_bytes})
     fill(*field, random);
+  for (auto* field : {&x.disk_capacity_bytes, &x.disk_bytes, &x.disk_pages, &x.disk_pages_read,
+                      &x.disk_pages_written, &x.disk_pages_skipped, &x.disk_pages_failed})
+    fill(*field, random);
 }
 
 // -- what no decoded value may exceed -----------------------------------------

@@ -1,0 +1,261 @@
+// A node with a disk below its memory, and the next one with the same disk.
+
+#include "actors/disk_tier.hpp"
+#include "tests/actors/node_fixture.hpp"
+#include "tests/backends/temporary_folder.hpp"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+
+namespace hicache::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+class DiskTierTest : public NodeTest {
+protected:
+  DiskTierTest() { policy_.held_share = 1; }
+
+  ~DiskTierTest() override { stop_all(); }
+
+  void start_below() override {
+    on_disk_ = std::make_shared<disk_figures>();
+    auto files = page_files::open({folder_.path(), max_bytes_}, clock);
+    ASSERT_TRUE(files) << files.error().detail;
+    disk_
+      = spawn(disk_tier, disk_tier_options{std::move(*files), memory_, segment_, on_disk_, &clock});
+    caf::anon_send(segment_, atom::attach_v, caf::actor_cast<caf::strong_actor_ptr>(disk_));
+    run();
+  }
+
+  /// A node whose clients may use all of it.
+  void begin(uint32_t slots) { start(slots, {0, 1, 1, 1}); }
+
+  /// Another node with the same disk.
+  void restart(uint32_t slots) {
+    stop(node_);
+    stop(disk_);
+    stop(segment_);
+    figures_ = std::make_shared<member_figures>();
+    begin(slots);
+  }
+
+  static page_lookup patient(const std::vector<uint64_t>& numbers) {
+    auto wanted = lookup(numbers);
+    wanted.wait_ms = 1000;
+    return wanted;
+  }
+
+  /// Which of the pages a client gets that waits for the disk; all of them as they were stored.
+  std::vector<bool> get(const std::vector<uint64_t>& numbers, uint64_t fingerprint = 0) {
+    const auto one = client(0, fingerprint);
+    const auto answer = look_up_as(one, patient(numbers));
+    for (auto i = size_t{0}; i < numbers.size(); ++i)
+      if (answer.places[i].status == place_status::present && fingerprint == 0) {
+        EXPECT_TRUE(is_page(answer.places[i], numbers[i])) << numbers[i];
+      }
+    if (answer.lease != 0) {
+      EXPECT_TRUE(ask_as<page_totals>(one, atom::release_v, client_ticket{answer.lease}));
+    }
+    return found(answer);
+  }
+
+  std::string file_of(uint64_t number) const {
+    const auto digits = to_string(key_of(number));
+    return folder_.path() + '/' + digits.substr(0, 2) + '/' + digits + ".kv";
+  }
+
+  bool is_on_disk(uint64_t number) const { return std::filesystem::exists(file_of(number)); }
+
+  segment_pages pages_to_write(const std::vector<uint64_t>& numbers) {
+    auto pages = segment_pages{};
+    for (const auto number : numbers)
+      pages.list.push_back({key_of(number), {}, 64});
+    return pages;
+  }
+
+  const temporary_folder folder_;
+  uint64_t max_bytes_ = 1 << 20;
+};
+
+using list = std::vector<bool>;
+
+TEST_F(DiskTierTest, WhatMemoryEvictedComesBackFromDisk) {
+  begin(4);
+  store_as(client(), {1, 2, 3, 4});
+  store_as(client(), {5, 6, 7, 8});
+  EXPECT_EQ(status().evicted, 4u);
+  EXPECT_EQ(get({1, 2, 3, 4}), (list{true, true, true, true}));
+  const auto now = status();
+  EXPECT_EQ(now.disk_pages, 8u);
+  EXPECT_EQ(now.disk_bytes, 8 * (64 + page_header_bytes));
+  EXPECT_EQ(now.disk_pages_written, 8u);
+  EXPECT_EQ(now.disk_pages_read, 4u);
+  EXPECT_EQ(now.disk_pages_failed + now.disk_pages_skipped, 0u);
+}
+
+TEST_F(DiskTierTest, WhoDoesNotWaitGetsWhatMemoryHas) {
+  begin(1);
+  store_as(client(), {1});
+  store_as(client(), {2});
+  EXPECT_EQ(found(look_up_as(client(), lookup({1, 2}))), (list{false, true}));
+  EXPECT_EQ(status().disk_pages_read, 0u);
+}
+
+TEST_F(DiskTierTest, TheNextNodeFindsThePages) {
+  begin(8);
+  store_as(client(), {1, 2, 3});
+  restart(8);
+  EXPECT_EQ(status().pages, 0u);
+  EXPECT_EQ(status().disk_pages, 3u);
+  EXPECT_EQ(get({1, 2, 3, 4}), (list{true, true, true, false}));
+}
+
+TEST_F(DiskTierTest, AsManyPagesComeBackAsMemoryHasRoomFor) {
+  begin(8);
+  store_as(client(), {1, 2, 3});
+  restart(2);
+  EXPECT_EQ(get({1, 2, 3}).size(), 3u);
+  EXPECT_EQ(status().pages, 2u);
+}
+
+TEST_F(DiskTierTest, WhatIsLeasedIsNotPushedOut) {
+  begin(2);
+  store_as(client(), {1});
+  store_as(client(), {2, 3});
+  const auto one = client();
+  EXPECT_EQ(found(look_up_as(one, lookup({2, 3}))), (list{true, true}));
+  EXPECT_EQ(get({1}), list{false});
+}
+
+TEST_F(DiskTierTest, RemovedPagesDoNotComeBack) {
+  begin(8);
+  const auto one = client();
+  store_as(one, {1, 2});
+  EXPECT_EQ(remove_as(one, {1}).pages, 1u);
+  EXPECT_FALSE(is_on_disk(1));
+  EXPECT_EQ(get({1, 2}), (list{false, true}));
+  restart(8);
+  EXPECT_EQ(get({1, 2}), (list{false, true}));
+}
+
+TEST_F(DiskTierTest, WhatIsRemovedBeforeItIsWrittenIsNotWritten) {
+  begin(8);
+  store_as(client(), {1, 2});
+  for (const auto number : {1, 2})
+    std::filesystem::remove(file_of(number));
+  caf::anon_send(disk_, atom::backup_v, pages_to_write({1, 2}));
+  EXPECT_TRUE(ask<atom::ok>(disk_, atom::remove_v, segment_holds{0, {key_of(1)}}));
+  EXPECT_FALSE(is_on_disk(1));
+  EXPECT_TRUE(is_on_disk(2));
+}
+
+TEST_F(DiskTierTest, NamespacesSeeTheirOwnPagesOnly) {
+  begin(1);
+  store_as(client(), {1});
+  store_as(client(), {2});
+  EXPECT_EQ(get({1}, 9), list{false});
+  remove_as(client(0, 9), {1});
+  EXPECT_TRUE(is_on_disk(1));
+  EXPECT_EQ(get({1}), list{true});
+}
+
+TEST_F(DiskTierTest, AClearedNamespaceIsGoneFromDiskToo) {
+  begin(8);
+  store_as(client(), {1, 2, 300});
+  store_as(client(0, 9), {4});
+  const auto cleared = send_request<page_totals>(segment_, atom::clear_v, namespace_pages{0});
+  const auto wanted = send_request<atom::ok>(
+    disk_, atom::fetch_v, page_fetch{pages_to_write({1, 300}), clock.now() + 1s});
+  run();
+  EXPECT_EQ(cleared.get()->pages, 3u);
+  EXPECT_TRUE(wanted.arrived());
+  EXPECT_EQ(status().pages, 1u) << "nothing is brought back before all is gone";
+  EXPECT_FALSE(is_on_disk(1) || is_on_disk(2) || is_on_disk(300));
+  EXPECT_EQ(get({1, 2, 300}), (list{false, false, false}));
+  EXPECT_EQ(get({4}, 9), list{true});
+  store_as(client(), {1});
+  EXPECT_TRUE(is_on_disk(1));
+}
+
+TEST_F(DiskTierTest, WhatAClientChangedAfterItsCommitIsFoundOut) {
+  begin(1);
+  store_as(client(), {1});
+  std::filesystem::remove(file_of(1));
+  memory_[slot_object_offset + 5] ^= std::byte{1};
+  caf::anon_send(disk_, atom::backup_v, pages_to_write({1}));
+  run();
+  EXPECT_TRUE(is_on_disk(1));
+  store_as(client(), {2});
+  EXPECT_EQ(get({1}), list{false});
+  EXPECT_FALSE(is_on_disk(1));
+  EXPECT_EQ(status().disk_pages_failed, 1u);
+}
+
+TEST_F(DiskTierTest, PagesThatLeftMemoryBeforeAreCounted) {
+  begin(2);
+  store_as(client(), {1});
+  caf::anon_send(disk_, atom::backup_v, pages_to_write({7, 8}));
+  run();
+  EXPECT_EQ(status().disk_pages_skipped, 2u);
+  EXPECT_EQ(status().disk_pages, 1u);
+}
+
+TEST_F(DiskTierTest, TheFolderIsBoundedAndAPageGoesAfterThoseBehindIt) {
+  max_bytes_ = 3 * (64 + page_header_bytes);
+  begin(8);
+  const auto one = client();
+  auto wanted = pages({1, 2});
+  wanted.pages[1].parent = key_of(1);
+  const auto got = ask_as<reserved_pages>(one, atom::reserve_v, wanted).value();
+  auto complete = complete_pages{got.reservation, {}};
+  for (const auto number : {1, 2})
+    complete.pages.push_back({key_of(number), write(got.places[number - 1], number)});
+  EXPECT_TRUE(ask_as<page_totals>(one, atom::commit_v, complete));
+  store_as(one, {3, 4});
+  EXPECT_TRUE(is_on_disk(1)) << "it is older, and has a child";
+  EXPECT_FALSE(is_on_disk(2));
+  EXPECT_TRUE(is_on_disk(3) && is_on_disk(4));
+}
+
+TEST_F(DiskTierTest, ADiskThatFailsCostsHitsOnly) {
+  begin(2);
+  std::filesystem::remove_all(folder_.path());
+  std::ofstream{folder_.path()} << "in the way";
+  store_as(client(), {1, 2});
+  EXPECT_EQ(get({1, 2, 3}), (list{true, true, false}));
+  EXPECT_EQ(status().disk_pages_failed, 2u);
+  std::filesystem::remove(folder_.path());
+}
+
+TEST_F(DiskTierTest, OthersAreAskedForWhatTheDiskHasNot) {
+  auto asked = std::vector<page_key>{};
+  fetcher_ = spawn([&asked](fetcher_actor::pointer) -> fetcher_actor::behavior_type {
+    return {[&asked](atom::fetch, const page_fetch& wanted) {
+      for (const auto& page : wanted.pages.list)
+        asked.push_back(page.key);
+      return atom::ok_v;
+    }};
+  });
+  begin(2);
+  store_as(client(), {1});
+  store_as(client(), {2, 3});
+  EXPECT_EQ(get({1, 4}), (list{true, false}));
+  EXPECT_EQ(asked, std::vector{key_of(4)});
+}
+
+TEST_F(DiskTierTest, DrainingAnswersWhenAllIsWritten) {
+  begin(8);
+  store_as(client(), {1, 2});
+  for (const auto number : {1, 2})
+    std::filesystem::remove(file_of(number));
+  caf::anon_send(disk_, atom::backup_v, pages_to_write({1, 2}));
+  EXPECT_TRUE(ask<atom::ok>(disk_, atom::drain_v));
+  EXPECT_TRUE(is_on_disk(1) && is_on_disk(2));
+}
+
+} // namespace
+} // namespace hicache::test
