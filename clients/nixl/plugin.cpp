@@ -8,8 +8,10 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <stdexcept>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -77,6 +79,10 @@ bool is_whole(const nixl_meta_dlist_t& memory, const nixl_meta_dlist_t& objects)
   return true;
 }
 
+/// Parameters that hc_open takes as they are.
+constexpr auto passed_on
+  = std::array<std::string_view, 6>{"socket", "address", "tls_cert", "tls_key", "tls_ca", "tenant"};
+
 class engine final : public nixlBackendEngine {
 public:
   /// @throws std::runtime_error a parameter is wrong; NIXL logs the sentence
@@ -85,7 +91,7 @@ public:
     for (const auto& [name, value] : getCustomParams()) {
       if (value.empty())
         continue;
-      if (name == "socket" || name == "tenant")
+      if (std::ranges::find(passed_on, name) != passed_on.end())
         config[name] = value;
       else if (name == "namespace")
         config[name] = "nixl/" + value;
@@ -292,10 +298,18 @@ private:
 extern "C" {
 
 NIXL_PLUGIN_EXPORT nixlBackendPlugin* nixl_plugin_init() {
-  return nixlBackendPluginCreator<hicache::nixl::engine>::create(
-    NIXL_PLUGIN_API_VERSION, "HICACHE", HICACHE_VERSION,
-    {{"socket", ""}, {"namespace", ""}, {"tenant", ""}, {"threads", ""}, {"timeout_ms", ""}},
-    {DRAM_SEG, OBJ_SEG});
+  return nixlBackendPluginCreator<hicache::nixl::engine>::create(NIXL_PLUGIN_API_VERSION, "HICACHE",
+                                                                 HICACHE_VERSION,
+                                                                 {{"socket", ""},
+                                                                  {"address", ""},
+                                                                  {"tls_cert", ""},
+                                                                  {"tls_key", ""},
+                                                                  {"tls_ca", ""},
+                                                                  {"namespace", ""},
+                                                                  {"tenant", ""},
+                                                                  {"threads", ""},
+                                                                  {"timeout_ms", ""}},
+                                                                 {DRAM_SEG, OBJ_SEG});
 }
 
 NIXL_PLUGIN_EXPORT void nixl_plugin_fini() {}

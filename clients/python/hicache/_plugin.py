@@ -18,14 +18,15 @@ MOST_KEYS = 4096
 #: What a store has open: batches of a prompt of a million tokens, and more.
 MOST_CALLS = 65536
 
-_SETTINGS: dict[str, Any] = {"socket": str, "tenant": str, "namespace": str, "timeout": (int, float), "threads": int}
+_TLS = ("tls_cert", "tls_key", "tls_ca")
+_SETTINGS: dict[str, Any] = {"socket": str, "address": str, **dict.fromkeys(_TLS, str), "tenant": str, "namespace": str, "timeout": (int, float), "threads": int}
 
 
 def own_settings(given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The settings of hicache among those of an engine.
+    """The settings of hicache among those of an engine: but for "namespace", arguments of Store.
 
     @param where What the user knows them as.
-    @raises InvalidArgument one is wrong, or "socket" is missing
+    @raises InvalidArgument one is wrong, or it is not said where the node is
     """
     settings = {}
     for name, kind in _SETTINGS.items():
@@ -33,8 +34,8 @@ def own_settings(given: Mapping[str, Any], where: str) -> dict[str, Any]:
             if not isinstance(given[name], kind) or isinstance(given[name], bool):
                 raise wrong(f'{where}: "{name}": {given[name]!r} is not allowed')
             settings[name] = given[name]
-    if "socket" not in settings:
-        raise wrong(f'{where}: "socket": expected the path at which hicache-node listens')
+    if ("socket" in settings) == ("address" in settings):
+        raise wrong(f'{where}: "socket": expected the path at which hicache-node listens on this machine, or instead "address", HOST:PORT of one on another')
     return settings
 
 

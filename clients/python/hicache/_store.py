@@ -103,6 +103,8 @@ class Store:
                      "lease_ms": None if lease is None else milliseconds(lease)}
         config = json.dumps({name: value for name, value in settings.items() if value is not None})
         self.socket, self.address, self.namespace, self.tenant = settings["socket"], address, namespace, tenant
+        #: The one of both that was given.
+        self.where = self.socket or address
         self._timeout_ms = milliseconds(timeout)
         # Reentrant, because a finalizer may run anywhere.
         self._changed = threading.Condition(threading.RLock())  # Guards what follows.
@@ -297,14 +299,14 @@ class Store:
     def __del__(self) -> None:
         if getattr(self, "_handle", None) is None or os.getpid() != self._process:
             return
-        warnings.warn(f"a hicache.Store of {self.socket or self.address} was not closed", ResourceWarning, source=self)
+        warnings.warn(f"a hicache.Store of {self.where} was not closed", ResourceWarning, source=self)
         put_off(self.close)
 
     def __reduce__(self):
         raise TypeError("a Store cannot be pickled: it is a connection of this process; open one in the other process")
 
     def __repr__(self) -> str:
-        return f"<hicache.Store of {self.socket or self.address}, namespace {self.namespace!r}{', closed' if self._is_closing else ''}>"
+        return f"<hicache.Store of {self.where}, namespace {self.namespace!r}{', closed' if self._is_closing else ''}>"
 
     # What follows is the store's own, and that of its calls and leases.
 

@@ -97,9 +97,9 @@ class NativeClient:
     does not need a chunk any more, and the adapter does not tell us, so what is never loaded stays pinned for that time.
     """
 
-    def __init__(self, socket: str, namespace: str, *, tenant: str | None = None, timeout: float = 10.0, lease: float = 10.0,
-                 threads: int | None = None) -> None:
-        """@param namespace What LMCache's keys leave out, as a text: the data type of the KV at least. Engines that differ in it do not see
+    def __init__(self, socket: str | None = None, namespace: str = "", *, lease: float = 10.0, **settings: Any) -> None:
+        """@param socket Where the node is, or by "address" and the files of TLS among the settings, which are those of Store.
+        @param namespace What LMCache's keys leave out, as a text: the data type of the KV at least. Engines that differ in it do not see
         each other's chunks.
         @raises InvalidArgument a setting is wrong: the server does not start
         """
@@ -107,7 +107,10 @@ class NativeClient:
             raise wrong('adapter_params: "namespace": expected a text that says what LMCache\'s keys do not: the data type of the KV, such as "bfloat16"')
         _warn_of_versions()
         names = json.dumps({"engine": "lmcache", "mode": "server", "version": lmcache.__version__, "more": namespace}, sort_keys=True)
-        self._store = Store(socket, names, tenant=tenant, timeout=timeout, lease=lease, threads=threads)
+        given = own_settings({**settings, **({} if socket is None else {"socket": socket})}, "adapter_params")
+        if unknown := settings.keys() - given.keys():
+            raise wrong(f'adapter_params: "{min(unknown)}" is not known')
+        self._store = Store(namespace=names, lease=lease, **given)
         self._lock = threading.Lock()  # Guards what follows.
         self._last = 0
         self._reads, self._writes = _Lane(), _Lane()
@@ -122,7 +125,7 @@ class NativeClient:
         self._poll = select.epoll()
         self._poll.register(self._store.fileno(), select.EPOLLIN)
         self._poll.register(self._event, select.EPOLLIN)
-        logger.info("hicache: chunks of %s are kept by the node at %s", names, socket)
+        logger.info("hicache: chunks of %s are kept by the node at %s", names, self._store.where)
 
     # What LMCache calls.
 
@@ -312,7 +315,7 @@ def _some(names: Keys, places: Sequence[int]) -> Keys:
 
 
 class HicacheConnectorAdapter(ConnectorAdapter):
-    """Makes connectors for `hicache:///path/of/the/socket?namespace=…`, and for remote storages that are called `hicache` or `hicache.…`."""
+    """Makes connectors for `hicache:///path/of/the/socket?namespace=…` or `hicache://HOST:PORT?…`, and for remote storages that are called `hicache` or `hicache.…`."""
 
     def __init__(self) -> None:
         super().__init__("hicache://")
@@ -344,10 +347,10 @@ class HicacheConnector(RemoteConnector):
                  "hash": config.pre_caching_hash_algorithm, "more": settings.pop("namespace", "")}
         # A call ends before LMCache stops waiting for it.
         settings.setdefault("timeout", max(config.blocking_timeout_secs - 1, 1))
-        self._store = Store(settings.pop("socket"), json.dumps(names, sort_keys=True), **settings)
+        self._store = Store(namespace=json.dumps(names, sort_keys=True), **settings)
         self._cpu = context.local_cpu_backend
         self._trouble = Trouble(logger)
-        logger.info("hicache: chunks of %s are kept by the node at %s", self._store.namespace, self._store.socket)
+        logger.info("hicache: chunks of %s are kept by the node at %s", self._store.namespace, self._store.where)
 
     async def exists(self, key: Any) -> bool:
         return self._trouble.note(await self._store.start_prefetch([key.to_string()])).pages == 1
@@ -419,7 +422,8 @@ def _settings(context: Any) -> dict[str, Any]:
     """Of the URL, or of the entries `remote_storage_plugin.NAME.…`."""
     if context.plugin_name is None:
         url = urllib.parse.urlsplit(context.url)
-        return own_settings({"socket": urllib.parse.unquote(url.path), **dict(urllib.parse.parse_qsl(url.query))}, context.url)
+        where = {"address": url.netloc} if url.netloc else {"socket": urllib.parse.unquote(url.path)}
+        return own_settings({**where, **dict(urllib.parse.parse_qsl(url.query))}, context.url)
     where = f"remote_storage_plugin.{context.plugin_name}"
     return own_settings({name.removeprefix(where + "."): value for name, value in (context.config.extra_config or {}).items()}, where)
 

@@ -54,14 +54,14 @@ class HicacheStorage(HiCacheStorage):
         self._trouble = Trouble(logger)
         namespace = {"engine": "sglang", "model": config.model_name, "mla": config.is_mla_model, "more": settings.pop("namespace", ""),
                      **_identity(config, ["pp_rank", "pp_size", "attn_cp_rank", "attn_cp_size"])}
-        self._store = Store(settings.pop("socket"), json.dumps(namespace, sort_keys=True), **settings)
+        self._store = Store(namespace=json.dumps(namespace, sort_keys=True), **settings)
 
     # What the engine tells.
 
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:
         self.mem_pool_host = mem_pool_host
         self._register(KV, mem_pool_host, is_whole=not self._uses_pieces)
-        logger.info("hicache: pages of %s are kept by the node at %s as %s", self._store.namespace, self._store.socket, self._suffixes[KV])
+        logger.info("hicache: pages of %s are kept by the node at %s as %s", self._store.namespace, self._store.where, self._suffixes[KV])
 
     def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
         super().register_mem_host_pool_v2(host_pool, host_pool_name)

@@ -104,7 +104,7 @@ class HicacheLinker(UnifiedCacheLinker):
         namespace = {"engine": "sglang linker", "more": settings.pop("namespace", ""),
                      **{name: getattr(model, name, None) for name in ("model_path", "revision", "quantization", "json_model_override_args")},
                      **{name: getattr(params, name, None) for name in ("pp_rank", "pp_size", "attn_cp_rank", "attn_cp_size")}}
-        self._store = Store(settings.pop("socket"), json.dumps(namespace, sort_keys=True), lease=_LEASE_S, **settings)
+        self._store = Store(namespace=json.dumps(namespace, sort_keys=True), lease=_LEASE_S, **settings)
         self._trouble = Trouble(logger)
         self._resume = 0.0
         self._pinned: dict[str, _Pinned] = {}
@@ -113,7 +113,7 @@ class HicacheLinker(UnifiedCacheLinker):
         self._module = torch.get_device_module(self._device)
         self._loading = ThreadPoolExecutor(1, "hicache-load", self._module.set_device, (self._device,))
         self._offloading = ThreadPoolExecutor(1, "hicache-offload", self._module.set_device, (self._device,))
-        logger.info("hicache: pages of %s are kept by the node at %s in %d parts, the first as %s", self._store.namespace, self._store.socket,
+        logger.info("hicache: pages of %s are kept by the node at %s in %d parts, the first as %s", self._store.namespace, self._store.where,
                     len(self._parts), self._parts[0].suffix)
 
     # What the scheduler asks.

@@ -139,7 +139,7 @@ class HicacheOffloadingSpec(OffloadingSpec):
         self._settings = settings
 
     def get_manager(self) -> Manager:
-        logger.info("hicache: pages of %s are kept by the node at %s", self._namespace, self._settings["socket"])
+        logger.info("hicache: pages of %s are kept by the node at %s", self._namespace, self._settings.get("socket") or self._settings["address"])
         groups = [_Group(group.group_id, group.tokens_per_block * self.blocks_per_chunk, self.tokens_per_hash,
                          group.group_id in self._prefix_groups) for group in self.config.groups]
         return Manager(self._open(), groups, self.config.parallel.world_size, self.kv_events_config.enable_kv_cache_events)

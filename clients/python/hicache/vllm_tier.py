@@ -63,7 +63,7 @@ class HicacheTier(SecondaryTierManager):
         self._events: list[OffloadingEvent] = []
         self._wants_events = enable_kv_events and offloading_spec.kv_events_config.enable_kv_cache_events
         self._lookups = _Lookups(tier_type, self._store, self._trouble)
-        logger.info("hicache: pages of %s are kept by the node at %s", namespace, self._store.socket)
+        logger.info("hicache: pages of %s are kept by the node at %s", namespace, self._store.where)
 
     def on_new_request(self, req_context: Any) -> RequestOffloadingContext:
         return RequestOffloadingContext()

@@ -1,37 +1,9 @@
 """A node of another machine, as far as the client can tell: over TLS."""
 
-import re
-import subprocess
-
 import pytest
-from conftest import PAGE, page_of, until
+from conftest import PAGE, page_of
 
 import hicache
-
-
-@pytest.fixture(scope="module")
-def remote(tmp_path_factory):
-    """A node that listens at a port; where, and the files of a client."""
-    folder = tmp_path_factory.mktemp("certificates")
-    new_key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj"]
-
-    def openssl(*arguments):
-        subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True)
-
-    openssl("req", "-x509", *new_key, "/CN=ca", "-keyout", folder / "ca.key", "-out", folder / "ca.crt", "-days", "2")
-    openssl("req", *new_key, "/CN=client", "-keyout", folder / "client.key", "-out", folder / "client.csr")
-    openssl("x509", "-req", "-in", folder / "client.csr", "-CA", folder / "ca.crt", "-CAkey", folder / "ca.key", "-CAcreateserial",
-            "-out", folder / "client.crt", "-days", "2")
-    files = {"tls_cert": folder / "client.crt", "tls_key": folder / "client.key", "tls_ca": folder / "ca.crt"}
-    flags = ["--listen", "127.0.0.1:0"]
-    for name, file in files.items():
-        flags += ["--" + name.replace("_", "-"), str(file)]
-    with hicache.node("64MiB", flags=flags) as node:
-        def address():
-            return re.search(r"other machines at (127\.0\.0\.1:\d+)", node.log.read_text())
-
-        until(address)
-        yield node, address().group(1), files
 
 
 def test_pages_are_shared_with_clients_of_the_nodes_machine(remote):
@@ -66,3 +38,14 @@ def test_a_client_names_its_node_in_one_way():
     for settings in ({}, {"socket": "/x", "address": "127.0.0.1:1"}, {"address": "nowhere"}, {"address": "127.0.0.1:1", "tls_ca": "/nowhere"}):
         with pytest.raises(hicache.InvalidArgument, match="address|tls_cert"):
             hicache.Store(namespace="x", **settings)
+
+
+def test_an_engines_blocks_go_there_too(remote):
+    numpy = pytest.importorskip("numpy")
+    _, address, files = remote
+    layers = [[numpy.arange(16 * 64, dtype="uint8").reshape(16, 64) + layer] for layer in range(3)]
+    with hicache.Store(namespace="offload", address=address, **files) as store, hicache.Offload(store, layers, 2) as offload:
+        offload.store(["a", "b"], [[0, 1], [2, 3]]).check()
+        offload.load(["a", "b"], [[8, 9], [10, 11]]).check()
+    for (tensor,) in layers:
+        assert (tensor[8:12] == tensor[0:4]).all()

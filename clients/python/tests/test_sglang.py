@@ -177,6 +177,15 @@ def test_many_pages_go_in_several_batches(engine):
     assert all(target.page(127 - i) == source.page(i) for i in range(128))
 
 
+def test_the_node_may_be_another_machines(engine, remote):
+    _, address, files = remote
+    where = {"address": address, **{name: str(file) for name, file in files.items()}}
+    source, target = Pool(seed=1), Pool(seed=2)
+    assert engine(source, settings={"socket": None, **where}).batch_set_v1(KEYS[:2], indices(0, 1)) == [True, True]
+    assert engine(target, settings={"socket": None, **where}).batch_get_v1(KEYS[:2], indices(2, 3)) == [True, True]
+    assert target.page(2) == source.page(0) and target.page(3) == source.page(1)
+
+
 @pytest.mark.parametrize("other", [
     {"tp_rank": 1, "tp_size": 2}, {"model_name": "another"}, {"pp_rank": 1, "pp_size": 2}, {"attn_cp_rank": 1, "attn_cp_size": 2},
     {"pool": Pool(layout="page_first")}, {"pool": Pool(dtype="torch.float16")}, {"v1": 0}, {"settings": {"namespace": "another"}},
@@ -257,7 +266,7 @@ def test_a_page_of_another_length_is_a_miss(engine):
 
 @pytest.mark.parametrize("settings, sentence", [
     ({"socket": None}, '"socket"'), ({"socket": 7}, '"socket"'), ({"timeout": "long"}, '"timeout"'), ({"threads": True}, '"threads"'),
-    ({"socket": "x" * 200}, "107 bytes"),
+    ({"socket": "x" * 200}, "107 bytes"), ({"address": "127.0.0.1:1"}, '"address"'),
 ])
 def test_a_wrong_setting_fails_the_attach_with_a_sentence(engine, settings, sentence):
     with pytest.raises(hicache.InvalidArgument, match=sentence):
