@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import array
 import asyncio
 import json
 import logging
@@ -22,9 +23,10 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from hicache import _abi
+from hicache import _abi, _tree_abi, ops
+from hicache._cache import Cache
 from hicache._errors import Error
-from hicache._files import PACKAGE, PROGRAMS, find_program
+from hicache._files import PACKAGE, PROGRAMS, find_program, find_tree_library
 from hicache._node import Node
 from hicache._store import Store
 
@@ -213,6 +215,12 @@ def _try(findings: Findings, where: str | None) -> None:
     if any(each.what == "library" and each.state == FAILURE for each in findings.all):
         findings.add("self-test", FAILURE, "not possible without the library")
         return
+    try:
+        _tree_abi.library()
+    except (OSError, ImportError) as trouble:
+        findings.add("a prefix cache", NOTE, f"not possible: {trouble}")
+    else:
+        findings.attempt("a prefix cache", _try_cache)
     if where is not None:
         findings.attempt("your node", lambda: _try_given(where))
     if find_program("hicache-node") is None:
@@ -221,6 +229,19 @@ def _try(findings: Findings, where: str | None) -> None:
     findings.attempt("a node of its own", _try_own)
     if find_program("hicache-index") is not None:
         findings.attempt("two nodes and an index", _try_cluster)
+
+
+def _try_cache() -> str:
+    prompt = array.array("I", range(64))
+    with Cache({"device": "host", "model": "tiny", "page-size": 16, "device-pages": 8}) as cache:
+        for request, cached in ((1, 0), (2, 48)):
+            cache.apply([ops.Match(request, prompt), ops.Prefetch(request), ops.Schedule(request)]).check()
+            cache.apply([ops.Load(request), ops.Allocate(request, len(prompt))]).check()
+            released = cache.apply([ops.Insert(request, prompt), ops.Release(request)]).check()[1]
+            while cache.step(0.05).in_flight:
+                pass
+            assert released.l1_tokens == cached, f"{released.l1_tokens} tokens of a prompt were cached, not {cached}"
+    return f"{find_tree_library()}: a prompt was computed once and found the second time"
 
 
 def _try_given(where: str) -> str:

@@ -26,12 +26,18 @@ def findings(*flags, **environment):
 def test_everything_that_is_built_works(shared_node):
     found, status = findings("--socket", shared_node.socket)
     assert status == 0, found
-    for what in ("library", "hicache-node", "hicache-index", "hicachectl", "memfd", "socket", "your node", "a node of its own",
-                 "two nodes and an index"):
+    for what in ("library", "hicache-node", "hicache-index", "hicachectl", "memfd", "socket", "a prefix cache", "your node",
+                 "a node of its own", "two nodes and an index"):
         assert found[what]["state"] == "ok", found[what]
     assert found["library"]["sentence"].startswith(os.environ.get("HICACHE_LIBRARY", ""))
     with shared_node.store("n") as store:
         assert store.node_status()["clients"] == 1, "the doctor left a client"
+
+
+def test_without_the_library_of_the_prefix_cache_the_rest_is_tried(tmp_path):
+    found, status = findings(HICACHE_TREE_LIBRARY=str(tmp_path / "libhicache_tree.so.1"))
+    assert status == 0, found
+    assert found["a prefix cache"]["state"] == "note" and str(tmp_path) in found["a prefix cache"]["sentence"]
 
 
 def test_without_programs_it_tries_nothing_and_says_so(tmp_path):
