@@ -64,7 +64,8 @@ def of_python(node):
     for page in SIZES:
         with node.store("python", timeout=60) as store:
             client = Client(store, page)
-            client.fill(MEMORY)
+            # Twice, so that this process has all of the node's memory in its page table, as the other one has.
+            client.fill(2 * MEMORY)
             figures["put", page] = calls_a_second(client.put)
             client.fill(READ)
             figures["get", page] = calls_a_second(client.get)
