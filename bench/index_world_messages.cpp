@@ -11,7 +11,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// What members grant a shard (launch/cluster_member.cpp), and readers.
+/// What members grant a shard (runtime/cluster_member.cpp), and readers.
 constexpr auto member_patience = duration{5s};
 constexpr auto reader_patience = duration{limits::storage_timeout};
 

@@ -3,10 +3,10 @@
 // client of the node at that path, to be compared with clients in other languages.
 
 #include "backends/node_client.hpp"
-#include "launch/node_host.hpp"
 #include "launch/program.hpp"
 #include "messages/system_config.hpp"
 #include "rpc/network.hpp"
+#include "runtime/node_host.hpp"
 
 #include <benchmark/benchmark.h>
 #include <caf/actor_system.hpp>

@@ -1,6 +1,6 @@
 #include "base/check.hpp"
 #include "bench/step_rows.hpp"
-#include "launch/rank_runtime.hpp"
+#include "runtime/rank_runtime.hpp"
 #include "transport/mpi_agreement.hpp"
 
 #include <caf/scoped_actor.hpp>

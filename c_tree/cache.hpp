@@ -7,8 +7,8 @@
 #include "c_tree/cache_log.hpp"
 #include "c_tree/cache_news.hpp"
 #include "hicache_tree.h"
-#include "launch/rank_runtime.hpp"
 #include "messages/system_config.hpp"
+#include "runtime/rank_runtime.hpp"
 
 #include <caf/actor_system.hpp>
 

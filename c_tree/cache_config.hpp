@@ -1,8 +1,8 @@
 #pragma once
 
 #include "base/error.hpp"
-#include "launch/rank_config.hpp"
-#include "launch/rank_place.hpp"
+#include "runtime/rank_config.hpp"
+#include "runtime/rank_place.hpp"
 
 #include <cstdint>
 #include <string_view>

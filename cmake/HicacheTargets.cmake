@@ -33,7 +33,7 @@ function(hicache_apply_build_mode target)
       $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${HICACHE_SANITIZER};-fno-omit-frame-pointer>)
     target_link_options(${target} PUBLIC -fsanitize=${HICACHE_SANITIZER})
     # CAF's templates take four times as long to compile when each pointer is checked before it is used.
-    if(HICACHE_SANITIZER MATCHES "undefined" AND target MATCHES "actors|launch|messages|backends")
+    if(HICACHE_SANITIZER MATCHES "undefined" AND target MATCHES "actors|launch|messages|backends|runtime")
       target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize=null,alignment>)
     endif()
   endif()

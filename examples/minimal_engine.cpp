@@ -3,9 +3,9 @@
 //
 // Every rank runs it and sends the same operations in the same order: docs/integrating.md.
 
-#include "launch/rank_runtime.hpp"
 #include "launch/rank_session.hpp"
 #include "messages/system_config.hpp"
+#include "runtime/rank_runtime.hpp"
 
 #include <caf/scoped_actor.hpp>
 #include <caf/typed_event_based_actor.hpp>

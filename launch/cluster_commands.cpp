@@ -9,10 +9,10 @@
 #include "base/units.hpp"
 #include "cache/page_hash.hpp"
 #include "cache/segment_table.hpp"
-#include "launch/network_flags.hpp"
 #include "launch/program.hpp"
 #include "messages/system_config.hpp"
 #include "rpc/network.hpp"
+#include "runtime/network_flags.hpp"
 
 #include <absl/strings/escaping.h>
 #include <absl/strings/str_format.h>

@@ -2,7 +2,7 @@
 
 #include "base/clock.hpp"
 #include "base/error.hpp"
-#include "launch/rank_config.hpp"
+#include "runtime/rank_config.hpp"
 
 #include <CLI/CLI.hpp>
 

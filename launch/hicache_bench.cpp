@@ -5,13 +5,13 @@
 #include "base/units.hpp"
 #include "launch/bench_keys.hpp"
 #include "launch/bench_transfer.hpp"
-#include "launch/cluster_member.hpp"
-#include "launch/network_flags.hpp"
 #include "launch/program.hpp"
-#include "launch/rank_config.hpp"
 #include "launch/replay_report.hpp"
 #include "launch/stop_signal.hpp"
 #include "messages/system_config.hpp"
+#include "runtime/cluster_member.hpp"
+#include "runtime/network_flags.hpp"
+#include "runtime/rank_config.hpp"
 
 #include <absl/strings/str_format.h>
 #include <caf/actor_system.hpp>

@@ -4,16 +4,16 @@
 #include "actors/index.hpp"
 #include "backends/index_addresses.hpp"
 #include "base/limits.hpp"
-#include "launch/index_metrics.hpp"
-#include "launch/metrics_server.hpp"
-#include "launch/network_flags.hpp"
 #include "launch/program.hpp"
-#include "launch/rank_config.hpp"
 #include "launch/stop_signal.hpp"
 #include "messages/system_config.hpp"
 #include "rpc/limits.hpp"
 #include "rpc/network.hpp"
 #include "rpc/peer_identity.hpp"
+#include "runtime/index_metrics.hpp"
+#include "runtime/metrics_server.hpp"
+#include "runtime/network_flags.hpp"
+#include "runtime/rank_config.hpp"
 
 #include <caf/actor_system.hpp>
 #include <caf/scoped_actor.hpp>

@@ -1,15 +1,15 @@
 // hicache-node: this host's share of the cache, for processes that come and go.
 
 #include "base/units.hpp"
-#include "launch/metrics_server.hpp"
-#include "launch/network_flags.hpp"
-#include "launch/node_host.hpp"
-#include "launch/node_metrics.hpp"
 #include "launch/program.hpp"
-#include "launch/rank_config.hpp"
 #include "launch/service_manager.hpp"
 #include "launch/stop_signal.hpp"
 #include "messages/system_config.hpp"
+#include "runtime/metrics_server.hpp"
+#include "runtime/network_flags.hpp"
+#include "runtime/node_host.hpp"
+#include "runtime/node_metrics.hpp"
+#include "runtime/rank_config.hpp"
 
 #include <caf/actor_system.hpp>
 #include <spdlog/spdlog.h>

@@ -2,11 +2,11 @@
 // memory until a signal comes.
 
 #include "launch/program.hpp"
-#include "launch/rank_config.hpp"
-#include "launch/rank_runtime.hpp"
 #include "launch/rank_session.hpp"
 #include "launch/shutdown_watch.hpp"
 #include "launch/stop_signal.hpp"
+#include "runtime/rank_config.hpp"
+#include "runtime/rank_runtime.hpp"
 
 #include <caf/scoped_actor.hpp>
 #include <spdlog/spdlog.h>

@@ -7,14 +7,14 @@
 #include "base/units.hpp"
 #include "launch/cluster_commands.hpp"
 #include "launch/model_commands.hpp"
-#include "launch/network_flags.hpp"
 #include "launch/node_commands.hpp"
 #include "launch/oplog_commands.hpp"
 #include "launch/program.hpp"
-#include "launch/rank_config.hpp"
 #include "launch/storage_commands.hpp"
 #include "messages/system_config.hpp"
 #include "rpc/network.hpp"
+#include "runtime/network_flags.hpp"
+#include "runtime/rank_config.hpp"
 
 #include <absl/strings/str_format.h>
 #include <caf/actor_system.hpp>

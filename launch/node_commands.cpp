@@ -2,13 +2,13 @@
 
 #include "backends/ask.hpp"
 #include "base/units.hpp"
-#include "launch/network_flags.hpp"
 #include "launch/program.hpp"
-#include "launch/rank_config.hpp"
 #include "launch/stop_signal.hpp"
 #include "messages/interfaces.hpp"
 #include "messages/system_config.hpp"
 #include "rpc/network.hpp"
+#include "runtime/network_flags.hpp"
+#include "runtime/rank_config.hpp"
 
 #include <absl/strings/str_format.h>
 #include <caf/actor_cast.hpp>

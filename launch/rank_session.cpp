@@ -1,9 +1,9 @@
 #include "launch/rank_session.hpp"
 
 #include "launch/program.hpp"
-#include "launch/rank_agreement.hpp"
-#include "launch/rank_place.hpp"
-#include "launch/stray_listeners.hpp"
+#include "runtime/rank_agreement.hpp"
+#include "runtime/rank_place.hpp"
+#include "runtime/stray_listeners.hpp"
 #include "transport/local_agreement.hpp"
 #include "transport/mpi_agreement.hpp"
 #include "transport/socket_agreement.hpp"

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "base/error.hpp"
-#include "launch/rank_config.hpp"
+#include "runtime/rank_config.hpp"
 #include "transport/agreement.hpp"
 
 #include <CLI/CLI.hpp>

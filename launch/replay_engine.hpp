@@ -3,10 +3,10 @@
 #include "base/clock.hpp"
 #include "base/limits.hpp"
 #include "launch/kv_pattern.hpp"
-#include "launch/rank_runtime.hpp"
 #include "launch/replay_report.hpp"
 #include "launch/replay_workload.hpp"
 #include "launch/stop_signal.hpp"
+#include "runtime/rank_runtime.hpp"
 
 #include <absl/container/flat_hash_map.h>
 #include <caf/scoped_actor.hpp>

@@ -1,6 +1,6 @@
 #include "launch/replay_metrics.hpp"
 
-#include "launch/metric_families.hpp"
+#include "runtime/metric_families.hpp"
 
 #include <string>
 

@@ -3,8 +3,6 @@
 #include "base/units.hpp"
 #include "launch/program.hpp"
 #include "launch/progress_line.hpp"
-#include "launch/rank_config.hpp"
-#include "launch/rank_runtime.hpp"
 #include "launch/rank_session.hpp"
 #include "launch/replay_engine.hpp"
 #include "launch/replay_metrics.hpp"
@@ -12,6 +10,8 @@
 #include "launch/replay_workload.hpp"
 #include "launch/shutdown_watch.hpp"
 #include "launch/stop_signal.hpp"
+#include "runtime/rank_config.hpp"
+#include "runtime/rank_runtime.hpp"
 
 #include <nlohmann/json.hpp>
 #include <spdlog/spdlog.h>

@@ -1,9 +1,9 @@
 #include "launch/storage_commands.hpp"
 
-#include "launch/admin_server.hpp"
-#include "launch/http_address.hpp"
 #include "launch/program.hpp"
-#include "launch/rank_config.hpp"
+#include "runtime/admin_server.hpp"
+#include "runtime/http_address.hpp"
+#include "runtime/rank_config.hpp"
 
 #include <absl/strings/str_format.h>
 #include <absl/time/time.h>

@@ -2,10 +2,10 @@
 // the others; system.chaos runs both. Says "stored N" and waits for SIGTERM, or "read N".
 
 #include "cache/page_hash.hpp"
-#include "launch/cluster_member.hpp"
 #include "launch/program.hpp"
 #include "launch/stop_signal.hpp"
 #include "messages/system_config.hpp"
+#include "runtime/cluster_member.hpp"
 
 #include <caf/actor_system.hpp>
 

@@ -3,12 +3,12 @@
 
 #include "backends/ask.hpp"
 #include "backends/node_client.hpp"
-#include "launch/network_flags.hpp"
 #include "launch/program.hpp"
 #include "launch/stop_signal.hpp"
 #include "messages/system_config.hpp"
 #include "rpc/limits.hpp"
 #include "rpc/network.hpp"
+#include "runtime/network_flags.hpp"
 #include "tests/backends/backend_support.hpp"
 
 #include <caf/actor_cast.hpp>

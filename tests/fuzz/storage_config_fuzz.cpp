@@ -2,7 +2,7 @@
 // file, any other input is JSON.
 
 #include "base/check.hpp"
-#include "launch/rank_config.hpp"
+#include "runtime/rank_config.hpp"
 
 #include <unistd.h>
 

@@ -1,7 +1,7 @@
 // hicachectl model-id: what the folder of a model says about whose KV it computes.
 
 #include "launch/model_folder.hpp"
-#include "tests/launch/support.hpp"
+#include "tests/runtime/support.hpp"
 
 #include <nlohmann/json.hpp>
 

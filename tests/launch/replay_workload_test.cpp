@@ -1,5 +1,5 @@
 #include "launch/replay_workload.hpp"
-#include "tests/launch/support.hpp"
+#include "tests/runtime/support.hpp"
 
 #include <algorithm>
 

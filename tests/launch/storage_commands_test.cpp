@@ -2,7 +2,7 @@
 
 #include "launch/program.hpp"
 #include "launch/storage_commands.hpp"
-#include "tests/launch/admin_support.hpp"
+#include "tests/runtime/admin_support.hpp"
 
 #include <nlohmann/json.hpp>
 

@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
 # layering_test.sh BUILD_FOLDER COMPILER: a source that links a layer sees the headers of that layer and of those above it, and no others.
 set -euo pipefail
-layers=(base messages rpc cache gpu transport backends actors launch c_abi c_tree)
+layers=(base messages rpc cache gpu transport backends actors runtime launch c_abi c_tree)
 declare -A header=([base]=base/error.hpp [messages]=messages/ids.hpp [rpc]=rpc/network.hpp [cache]=cache/geometry.hpp [gpu]=gpu/device.hpp
                    [transport]=transport/agreement.hpp [backends]=backends/storage_backend.hpp
-                   [actors]=actors/tree.hpp [launch]=launch/program.hpp [c_abi]=c_abi/client.hpp [c_tree]=c_tree/cache.hpp)
+                   [actors]=actors/tree.hpp [runtime]=runtime/rank_runtime.hpp [launch]=launch/program.hpp [c_abi]=c_abi/client.hpp [c_tree]=c_tree/cache.hpp)
 # What each layer's link line names, itself included: see architecture.md and the folders' CMakeLists.txt.
 declare -A sees=([base]="base" [messages]="base messages" [rpc]="base messages rpc" [cache]="base messages cache" [gpu]="base messages cache gpu"
                  [transport]="base messages transport" [backends]="base messages rpc transport backends"
                  [actors]="base messages rpc cache gpu transport backends actors"
-                 [launch]="base messages rpc cache gpu transport backends actors launch"
+                 [runtime]="base messages rpc cache gpu transport backends actors runtime"
+                 [launch]="base messages rpc cache gpu transport backends actors runtime launch"
                  [c_abi]="base messages rpc cache transport backends c_abi"
-                 [c_tree]="base messages rpc cache gpu transport backends actors launch c_abi c_tree")
+                 [c_tree]="base messages rpc cache gpu transport backends actors runtime c_abi c_tree")
 work=$(mktemp -d -t hicache-layering-XXXXXX)
 trap 'rm -rf "$work"' EXIT
 failures=0

@@ -1,4 +1,4 @@
-#include "launch/rank_runtime.hpp"
+#include "runtime/rank_runtime.hpp"
 #include "transport/local_agreement.hpp"
 
 #include <caf/scoped_actor.hpp>

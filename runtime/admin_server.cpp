@@ -1,0 +1,467 @@
+#include "runtime/admin_server.hpp"
+
+#include "runtime/http_listener.hpp"
+
+#include <nlohmann/json.hpp>
+#include <openssl/crypto.h>
+#include <spdlog/spdlog.h>
+
+#include <arpa/inet.h>
+#include <strings.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+namespace hicache {
+
+namespace {
+
+using json = nlohmann::json;
+using http_request = httplib::Request;
+using http_response = httplib::Response;
+
+constexpr auto storage_path = "/hicache/storage-backend";
+constexpr auto default_deadline = std::chrono::seconds{30};
+
+/// The host of a Host header: without the port, and without the brackets of an IPv6 address.
+std::string host_of(const std::string& header) {
+  if (header.starts_with('['))
+    return header.substr(1, header.find(']') - 1);
+  return header.substr(0, header.find(':'));
+}
+
+bool is_ip_address(const std::string& host) {
+  auto bytes = std::array<unsigned char, sizeof(in6_addr)>{};
+  return inet_pton(AF_INET, host.c_str(), bytes.data()) == 1
+         || inet_pton(AF_INET6, host.c_str(), bytes.data()) == 1;
+}
+
+std::string machine_name() {
+  auto name = std::array<char, 256>{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
+}
+
+/// True if the header says "Bearer TOKEN". Takes the same time for every token of a length.
+bool carries(const std::string& header, const std::string& token) {
+  constexpr auto scheme = std::string_view{"bearer "};
+  if (header.size() != scheme.size() + token.size())
+    return false;
+  const auto same_letter = [](char a, char b) { return a == std::tolower(b); };
+  return std::equal(scheme.begin(), scheme.end(), header.begin(), same_letter)
+         && CRYPTO_memcmp(header.data() + scheme.size(), token.data(), token.size()) == 0;
+}
+
+// -- requests -----------------------------------------------------------------
+
+/// A PUT or DELETE as the client sent it.
+struct change_request {
+  storage_attachment wanted;
+  std::chrono::nanoseconds deadline = default_deadline;
+};
+
+tl::unexpected<error> bad(std::string what) {
+  return fail(ec::invalid_argument, std::move(what));
+}
+
+/// Parses an object of bounded depth. A text that starts with '@' is no JSON: a client must not
+/// make a rank read files.
+/// @param name What the text is, for sentences; `example` is one that would do.
+result<json> parse_object(const std::string& text, const std::string& name, const char* example) {
+  auto too_deep = false;
+  const auto depth = [&](int level, json::parse_event_t, json&) {
+    too_deep |= level > limits::admin_json_levels;
+    return !too_deep;
+  };
+  const auto object = json::parse(text, depth, false);
+  if (too_deep)
+    return bad(name + " has more than " + std::to_string(limits::admin_json_levels)
+               + " levels; expected one such as " + example);
+  if (!object.is_object())
+    return bad(name + " is no JSON object; expected one such as " + example);
+  return object;
+}
+
+result<std::chrono::nanoseconds> parse_deadline(double seconds) {
+  const auto most = std::chrono::duration<double>(limits::admin_change_time);
+  if (!(seconds > 0) || seconds > most.count())
+    return bad("timeout_s: expected a number of seconds above 0 and up to "
+               + std::to_string(static_cast<int>(most.count())));
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+    std::chrono::duration<double>(seconds));
+}
+
+result<void> take_extra(change_request& change, const json& object) {
+  if (!change.wanted.extra_config.empty())
+    return bad("the extra config is given twice, as an object and as text; expected one of them");
+  change.wanted.extra_config = object.dump();
+  return {};
+}
+
+result<void> take(change_request& change, const std::string& key, const json& value) {
+  const auto text = [&](std::string& target) -> result<void> {
+    if (!value.is_string())
+      return bad("key '" + key + "' holds " + value.type_name() + "; expected a string");
+    target = value.get<std::string>();
+    return {};
+  };
+  if (key == "hicache_storage_backend")
+    return text(change.wanted.backend);
+  if (key == "hicache_storage_prefetch_policy")
+    return text(change.wanted.prefetch_policy);
+  if (key == "timeout_s") {
+    const auto deadline = parse_deadline(value.is_number() ? value.get<double>() : 0);
+    if (!deadline)
+      return tl::unexpected{deadline.error()};
+    change.deadline = *deadline;
+    return {};
+  }
+  if (key == "hicache_storage_backend_extra_config_json") {
+    auto content = std::string{};
+    if (auto taken = text(content); !taken || content.empty())
+      return taken;
+    const auto extra = parse_object(content, "key '" + key + "'", R"({"path": "/kv"})");
+    if (!extra)
+      return tl::unexpected{extra.error()};
+    return take_extra(change, *extra);
+  }
+  if (key == "hicache_storage_backend_extra_config") {
+    if (!value.is_object())
+      return bad("key '" + key + "' holds " + value.type_name() + "; expected an object");
+    return take_extra(change, value);
+  }
+  return bad("key '" + key
+             + "' is not known; expected hicache_storage_backend, "
+               "hicache_storage_backend_extra_config, "
+               "hicache_storage_backend_extra_config_json, hicache_storage_prefetch_policy or "
+               "timeout_s");
+}
+
+result<change_request> parse_attach(const std::string& body) {
+  const auto object = parse_object(body, "the body", R"({"hicache_storage_backend": "file"})");
+  if (!object)
+    return tl::unexpected{object.error()};
+  auto change = change_request{};
+  for (const auto& [key, value] : object->items())
+    if (!value.is_null()) // As SGLang's clients leave out a field.
+      if (auto taken = take(change, key, value); !taken)
+        return tl::unexpected{taken.error()};
+  if (change.wanted.backend.empty())
+    return bad("key 'hicache_storage_backend' is missing; expected the name of a backend");
+  return change;
+}
+
+result<change_request> parse_detach(const httplib::Params& parameters) {
+  auto change = change_request{};
+  for (const auto& [name, value] : parameters) {
+    if (name != "timeout_s")
+      return bad("parameter '" + name + "' is not known; expected timeout_s");
+    const auto number = json::parse(value, nullptr, false);
+    const auto deadline = parse_deadline(number.is_number() ? number.get<double>() : 0);
+    if (!deadline)
+      return tl::unexpected{deadline.error()};
+    change.deadline = *deadline;
+  }
+  return change;
+}
+
+// -- answers ------------------------------------------------------------------
+
+int status_of(ec code) {
+  switch (code) {
+    case ec::invalid_argument:
+    case ec::unsupported:
+      return 400;
+    case ec::rank_unresponsive:
+    case ec::ranks_diverged:
+    case ec::peer_unreachable:
+    case ec::stopping:
+      return 503;
+    case ec::deadline_exceeded:
+      return 504;
+    default:
+      return 409; // A rank could not do it.
+  }
+}
+
+void answer(http_response& to, int status, const json& body) {
+  to.status = status;
+  // What a client sent, and a sentence repeats, need not be UTF-8.
+  to.set_content(body.dump(-1, ' ', false, json::error_handler_t::replace) + "\n",
+                 "application/json");
+}
+
+void refuse(http_response& to, int status, const std::string& message, const char* code) {
+  answer(to, status, {{"success", false}, {"message", message}, {"code", code}});
+}
+
+void refuse(http_response& to, const error& why) {
+  refuse(to, status_of(why.code), why.detail.empty() ? sentence(why.code) : why.detail,
+         to_string(why.code));
+}
+
+const char* words_for(int status) {
+  switch (status) {
+    case 400:
+      return "the request is not HTTP/1.1, is too long or did not arrive in time";
+    case 414:
+      return "the address is too long";
+    default:
+      return "the request cannot be served";
+  }
+}
+
+/// Gives words to what httplib refuses by itself.
+httplib::Server::HandlerResponse explain(const http_request& asked, http_response& to) {
+  // httplib would cut the answer to the ranges of a request that it refused for them.
+  if (!asked.ranges.empty())
+    return httplib::Server::HandlerResponse::Unhandled;
+  if (to.body.empty())
+    refuse(to, to.status, words_for(to.status), "malformed_message");
+  return httplib::Server::HandlerResponse::Handled;
+}
+
+void apologise(const http_request& asked, http_response& to, const std::exception_ptr& what) {
+  try {
+    std::rethrow_exception(what);
+  } catch (const std::exception& ex) {
+    spdlog::error("{} {} ended with an exception: {}", asked.method, asked.path, ex.what());
+  } catch (...) {
+    spdlog::error("{} {} ended with an exception", asked.method, asked.path);
+  }
+  refuse(to, 500, "an exception ended the request; the rank's log names it", "none");
+}
+
+json to_json(const storage_status& status) {
+  const auto direction = [](const storage_status::direction& x) {
+    return json{
+      {"state", x.state}, {"cause", x.cause}, {"since_s", x.since_s}, {"openings", x.openings}};
+  };
+  return {{"up", status.is_up()},
+          {"reads", direction(status.reads)},
+          {"writes", direction(status.writes)},
+          {"stuck_calls", status.stuck_calls},
+          {"quarantined_pages", status.quarantined_pages}};
+}
+
+json to_json(const storage_attachment& attached) {
+  const auto& text = attached.extra_config;
+  // Settings that a rank was started with may be the name of a file; then that is shown.
+  auto extra = text.empty() ? json::object() : json::parse(text, nullptr, false);
+  if (extra.is_discarded())
+    extra = text;
+  return {
+    {"hicache_storage_backend", attached.backend.empty() ? json() : json(attached.backend)},
+    {"hicache_storage_backend_extra_config", std::move(extra)},
+    {"hicache_storage_prefetch_policy", attached.prefetch_policy},
+  };
+}
+
+// -- server -------------------------------------------------------------------
+
+class http_admin_server final : public admin_server {
+public:
+  http_admin_server(const admin_options& options, std::string token, storage_admin& storage)
+    : token_(std::move(token)), storage_(storage), listener_(options.request_time) {
+    using outcome = httplib::Server::HandlerResponse;
+    listener_.set_pre_routing_handler([this](const http_request& asked, http_response& to) {
+      return route(asked, to) ? outcome::Handled : outcome::Unhandled;
+    });
+    listener_.Put(storage_path,
+                  [this](const http_request& asked, http_response& to,
+                         const httplib::ContentReader& body) { put(asked, to, body); });
+    listener_.set_exception_handler(apologise);
+    listener_.set_error_handler(httplib::Server::HandlerWithResponse{explain});
+  }
+
+  result<void> listen(const http_address& where) {
+    auto chosen = listener_.start(where);
+    if (!chosen)
+      return tl::unexpected{chosen.error()};
+    address_ = hicache::to_string(*chosen);
+    if (!chosen->is_unix())
+      host_names_ = {"localhost", chosen->where.host, machine_name()};
+    return {};
+  }
+
+  const std::string& address() const override { return address_; }
+
+private:
+  /// Answers everything but a PUT that may go on to send its body.
+  bool route(const http_request& asked, http_response& to) {
+    const auto reads = asked.method == "GET" || asked.method == "HEAD";
+    const auto stored = asked.path == storage_path;
+    if (!is_for_us(asked)) {
+      refuse(
+        to, 421,
+        "the Host header names another machine; expected an IP address, localhost, the host of "
+        "--admin-listen or this machine's name",
+        "invalid_argument");
+    } else if (asked.path == "/healthz" && reads) {
+      to.status = 200;
+      to.set_content("ok", "text/plain");
+    } else if (!stored && asked.path != "/healthz") {
+      refuse(to, 404, "nothing is at this address; expected " + std::string{storage_path},
+             "not_found");
+    } else if (!reads && !(stored && (asked.method == "PUT" || asked.method == "DELETE"))) {
+      to.set_header("Allow", stored ? "GET, HEAD, PUT, DELETE" : "GET, HEAD");
+      refuse(to, 405, "the method " + asked.method + " is not offered here", "unsupported");
+    } else if (!token_.empty() && !carries(asked.get_header_value("Authorization"), token_)) {
+      to.set_header("WWW-Authenticate", "Bearer");
+      refuse(to, 401, "the token is missing or wrong; expected Authorization: Bearer TOKEN",
+             "invalid_argument");
+    } else if (reads) {
+      auto shown = to_json(storage_.show());
+      if (const auto status = storage_.status())
+        shown["hicache_storage_status"] = to_json(*status);
+      answer(to, 200, shown);
+    } else if (asked.method == "DELETE") {
+      perform(to, parse_detach(asked.params),
+              [this](const change_request& change) { return storage_.detach(change.deadline); });
+    } else {
+      return false;
+    }
+    return true;
+  }
+
+  /// False if the request was sent to a name that is not this server's: a web page can make its
+  /// own name mean this machine, and have a browser send requests here (DNS rebinding).
+  bool is_for_us(const http_request& asked) const {
+    const auto header = asked.get_header_value("Host");
+    const auto host = host_of(header);
+    const auto same = [&](const std::string& name) {
+      return !name.empty() && strcasecmp(name.c_str(), host.c_str()) == 0;
+    };
+    return host_names_.empty() || header.empty() || is_ip_address(host)
+           || std::any_of(host_names_.begin(), host_names_.end(), same);
+  }
+
+  void put(const http_request& asked, http_response& to, const httplib::ContentReader& reader) {
+    auto body = std::string{};
+    switch (const auto status = read(asked, reader, body)) {
+      case 200:
+        break;
+      case 413:
+        return refuse(to, status,
+                      "the body is longer than " + std::to_string(limits::admin_body_bytes)
+                        + " bytes",
+                      "limit_reached");
+      default:
+        return refuse(to, status, "the body did not arrive; expected JSON", "malformed_message");
+    }
+    if (!asked.params.empty())
+      return refuse(to, error{ec::invalid_argument, "parameter '" + asked.params.begin()->first
+                                                      + "' is not known; expected JSON alone"});
+    perform(to, parse_attach(body), [this](const change_request& change) {
+      return storage_.attach(change.wanted, change.deadline);
+    });
+  }
+
+  /// @returns the status: 200, 400 or 413.
+  static int read(const http_request& asked, const httplib::ContentReader& reader,
+                  std::string& body) {
+    if (asked.is_multipart_form_data())
+      return 400;
+    // Without either header there is no body, and httplib would wait for one.
+    if (!asked.has_header("Content-Length") && !asked.has_header("Transfer-Encoding"))
+      return 200;
+    if (asked.get_header_value<uint64_t>("Content-Length") > limits::admin_body_bytes)
+      return 413;
+    auto too_long = false;
+    const auto whole = reader([&](const char* part, size_t size) {
+      too_long = body.size() + size > limits::admin_body_bytes;
+      if (!too_long)
+        body.append(part, size);
+      return !too_long;
+    });
+    return too_long ? 413 : whole ? 200 : 400;
+  }
+
+  template <class Function>
+  void perform(http_response& to, const result<change_request>& change, Function function) {
+    if (!change)
+      return refuse(to, change.error());
+    const auto alone = std::unique_lock{changing_, std::try_to_lock};
+    if (!alone)
+      return refuse(to, 409, "another change is under way; try again when it is over",
+                    "limit_reached");
+    const result<void> done = function(*change);
+    if (!done)
+      return refuse(to, done.error());
+    const auto& backend = change->wanted.backend;
+    answer(to, 200,
+           {{"success", true},
+            {"message", backend.empty() ? "L3 is detached" : "L3 is now " + backend}});
+  }
+
+  const std::string token_;
+  storage_admin& storage_;
+  std::mutex changing_;
+  std::string address_;
+  /// Names under which clients reach the server; empty for a Unix socket, where any will do.
+  std::vector<std::string> host_names_;
+  // Last: its threads use the rest.
+  http_listener listener_;
+};
+
+} // namespace
+
+result<void> check_admin_options(const admin_options& options) {
+  const auto where = parse_http_address(options.listen);
+  if (!where)
+    return bad("--admin-listen: " + where.error().detail);
+  if (options.token_file.empty() && !where->is_unix())
+    return bad("--admin-listen: every user of this machine reaches " + options.listen
+               + "; expected --admin-token-file as well, or a Unix socket, unix:PATH");
+  return {};
+}
+
+result<std::string> read_admin_token(const std::string& file) {
+  using std::filesystem::perms;
+  auto status = std::error_code{};
+  const auto found = std::filesystem::status(file, status);
+  auto stream = std::ifstream{};
+  if (std::filesystem::is_regular_file(found))
+    stream.open(file);
+  auto token = std::string{};
+  if (!stream.is_open())
+    return bad("cannot read the file " + file);
+  const auto foreign
+    = perms::group_read | perms::group_write | perms::others_read | perms::others_write;
+  if ((found.permissions() & foreign) != perms::none)
+    return bad(file + " is open to others than its owner; expected it after chmod 600");
+  std::getline(stream, token);
+  constexpr auto blank = " \t\r";
+  token.erase(0, token.find_first_not_of(blank));
+  token.erase(token.find_last_not_of(blank) + 1);
+  const auto visible = [](char x) { return x > ' ' && x <= '~'; };
+  if (token.size() < 16 || token.size() > 1024 || !std::all_of(token.begin(), token.end(), visible))
+    return bad("the first line of " + file
+               + " is no token; expected 16 to 1024 visible ASCII characters");
+  return token;
+}
+
+result<std::unique_ptr<admin_server>> admin_server::start(const admin_options& options,
+                                                          storage_admin& storage) {
+  if (auto fine = check_admin_options(options); !fine)
+    return tl::unexpected{fine.error()};
+  auto token = std::string{};
+  if (!options.token_file.empty()) {
+    auto read = read_admin_token(options.token_file);
+    if (!read)
+      return bad("--admin-token-file: " + read.error().detail);
+    token = std::move(*read);
+  }
+  auto server = std::make_unique<http_admin_server>(options, std::move(token), storage);
+  if (auto listening = server->listen(*parse_http_address(options.listen)); !listening)
+    return bad("--admin-listen: " + listening.error().detail);
+  return std::unique_ptr<admin_server>{std::move(server)};
+}
+
+} // namespace hicache

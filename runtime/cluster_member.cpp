@@ -1,0 +1,258 @@
+#include "runtime/cluster_member.hpp"
+
+#include "actors/copier.hpp"
+#include "actors/fetcher.hpp"
+#include "actors/segment.hpp"
+#include "backends/ask.hpp"
+#include "backends/index_addresses.hpp"
+#include "base/check.hpp"
+#include "base/limits.hpp"
+#include "base/units.hpp"
+#include "messages/object_place.hpp"
+#include "messages/page_header.hpp"
+#include "rpc/peer_identity.hpp"
+#include "rpc/tls.hpp"
+
+#include <caf/scoped_actor.hpp>
+#include <caf/send.hpp>
+#include <spdlog/spdlog.h>
+
+#include <unistd.h>
+
+#include <random>
+#include <utility>
+
+namespace hicache {
+
+namespace {
+
+/// What one request to the index may take before the index counts as lost.
+constexpr auto index_timeout = std::chrono::seconds{5};
+
+uint64_t random_id() {
+  auto source = std::random_device{};
+  return (uint64_t{source()} << 32) | source();
+}
+
+std::string host_name() {
+  auto name = std::string(256, '\0');
+  if (gethostname(name.data(), name.size() - 1) != 0)
+    return "unknown";
+  name.resize(name.find('\0'));
+  return name;
+}
+
+/// Sends bytes of the page alone that the reader names.
+range_guard guard_of(const member_info& member) {
+  return [member](const range_claim& claim, uint64_t head_offset, const range_head& head,
+                  uint64_t offset, uint64_t length) {
+    const auto header = decode_page_header(head);
+    return header && range_claim{header->key, header->generation} == claim
+           && is_part_of_object(member, head_offset, header->length, offset, length);
+  };
+}
+
+} // namespace
+
+cluster_member::cluster_member(caf::actor_system& system, cluster_member_options options)
+  : system_(system), options_(std::move(options)), figures_(std::make_shared<member_figures>()),
+    network_(system, options_.tls) {
+  info_.host = options_.host.empty() ? host_name() : options_.host;
+}
+
+result<std::unique_ptr<cluster_member>> cluster_member::join(caf::actor_system& system,
+                                                             cluster_member_options options) {
+  auto addresses = std::shared_ptr<index_addresses>{};
+  if (!options.is_alone) {
+    auto opened = index_addresses::open(options.index, options.tls);
+    if (!opened)
+      return fail(ec::invalid_argument, "--index: " + opened.error().detail);
+    addresses = std::move(*opened);
+  }
+  auto member = std::unique_ptr<cluster_member>{new cluster_member{system, std::move(options)}};
+  if (member->options_.segment_bytes > 0 || member->options_.lent)
+    if (auto lent = member->lend(); !lent)
+      return tl::unexpected{lent.error()};
+  if (addresses) {
+    member->index_
+      = std::make_shared<index_link>(system, member->network_.connector(), std::move(addresses));
+    if (auto connected = member->index_->connect(limits::index_connect_time); !connected)
+      return tl::unexpected{connected.error()};
+  }
+  if (!member->memory_.empty())
+    if (auto started = member->start(); !started)
+      return tl::unexpected{started.error()};
+  return member;
+}
+
+cluster_member::~cluster_member() {
+  auto self = caf::scoped_actor{system_};
+  const auto end = [&](const auto& actor) {
+    if (!actor)
+      return;
+    self->send_exit(actor, caf::exit_reason::user_shutdown);
+    self->wait_for(actor);
+  };
+  network_.stop_serving();
+  // The segment first: it withdraws, and asks for no more copies.
+  if (segment_)
+    static_cast<void>(ask<atom::ok>(system_, segment_, limits::leave_time, atom::terminate_v));
+  end(segment_);
+  if (options_.lent)
+    options_.lent->close();
+  end(copier_);
+}
+
+result<void> cluster_member::lend() {
+  if (auto role = check_own_role(options_.tls, "lending memory"); !role)
+    return role;
+  const auto slot = slot_bytes_for(options_.object_bytes);
+  if (options_.segment_bytes < slot && !(options_.segment_bytes == 0 && options_.lent))
+    return fail(ec::invalid_argument,
+                options_.segment_flag + ": " + format_bytes(options_.segment_bytes)
+                  + " holds no page; expected 0 or at least " + format_bytes(slot));
+  // Whole cache lines.
+  const auto segment_bytes = options_.segment_bytes / 64 * 64;
+  if (options_.memory == nullptr) {
+    auto memory
+      = shared_memory::create(segment_bytes, "hicache-segment",
+                              options_.clients_write ? peer_access::write : peer_access::read);
+    if (!memory)
+      return fail(memory.error().code, options_.segment_flag + ": " + memory.error().detail);
+    own_memory_ = std::move(*memory);
+  }
+  const auto& memory = own_memory_ ? *own_memory_ : *options_.memory;
+  segment_memory_ = memory.bytes().first(segment_bytes);
+  memory_ = options_.lent ? memory.bytes() : segment_memory_;
+  if (options_.lent)
+    info_.lent = options_.lent->objects();
+  HICACHE_CHECK(info_.lent.count == 0 || info_.lent.headers == segment_bytes);
+  info_.member = random_id();
+  info_.capacity_bytes = segment_bytes + info_.lent.count * info_.lent.object_bytes;
+  info_.fingerprint = options_.fingerprint;
+  if (options_.is_alone)
+    return {}; // Nobody hears of it.
+  auto offer = memory_offer::start(memory);
+  if (!offer)
+    return tl::unexpected{offer.error()};
+  offer_ = std::move(*offer);
+  auto server = page_server::start(memory_, guard_of(info_), options_.listen_host, network());
+  if (!server)
+    return fail(server.error().code, "--listen-host: " + server.error().detail);
+  server_ = std::move(*server);
+  info_.memory_name = offer_->name();
+  info_.page_address = server_->address();
+  return {};
+}
+
+result<void> cluster_member::start() {
+  auto settings = segment_options{};
+  settings.mounts.index = [] { return std::make_shared<const index_view>(); };
+  settings.mounts.timeout = index_timeout;
+  auto socket = std::optional<listener>{};
+  if (index_) {
+    if (!segment_memory_.empty())
+      copier_ = system_.spawn<caf::detached>(
+        hicache::copier, copier_options{reader(), memory_, limits::storage_timeout});
+    // Others reach the member at the host where they read its pages. Whoever connects before the
+    // segment is served waits.
+    const auto pages = rpc::parse_endpoint(info_.page_address);
+    HICACHE_CHECK(pages);
+    auto opened = network_.listen({options_.listen_host, 0});
+    if (!opened)
+      return fail(ec::invalid_argument, "--listen-host: " + opened.error().detail);
+    socket.emplace(std::move(*opened));
+    info_.address = to_string(rpc::endpoint{pages->host, socket->where().port});
+    settings.mounts.reach
+      = [members = network_.members()](const member_info& other) { return members(other.address); };
+    settings.mounts.index = [link = index_] { return link->view(); };
+    settings.mounts.index_lost = [link = index_](const index_actor& shard) { link->lost(shard); };
+    settings.mounts.index_heard = [link = index_](uint64_t digest) { link->heard(digest); };
+  }
+  settings.mounts.member = info_;
+  settings.memory = memory_;
+  settings.policy = options_.policy;
+  settings.lasting = options_.lasting;
+  settings.lent = options_.lent;
+  settings.copier = copier_;
+  settings.copies = static_cast<uint8_t>(options_.replicas);
+  settings.figures = figures_;
+  settings.clock = options_.clock;
+  segment_ = system_.spawn<caf::detached>(hicache::segment, std::move(settings));
+  if (socket)
+    network_.serve(std::move(*socket), segment_);
+  if (options_.lent)
+    options_.lent->open([segment = segment_](segment_slots reclaimed) {
+      caf::anon_send(segment, atom::withdraw_v, std::move(reclaimed));
+    });
+  // What is stored from now on is offered at once.
+  if (auto mounted = ask<atom::ok>(system_, segment_, caf::infinite, atom::mount_v); !mounted)
+    spdlog::warn("the index does not know this member yet: {}", to_string(mounted.error()));
+  return {};
+}
+
+fetcher_actor cluster_member::start_fetcher() {
+  if (!copier_)
+    return {};
+  lookup_ = std::make_unique<index_lookup>(system_, *index_, *options_.clock);
+  auto options = fetcher_options{};
+  // What the index cannot say is a miss.
+  options.locate = [lookup = lookup_.get()](std::span<const page_key> keys, time_point deadline) {
+    return lookup->locate(keys, deadline).where;
+  };
+  options.copier = copier_;
+  options.segment = segment_;
+  options.member = info_.member;
+  options.clock = options_.clock;
+  return system_.spawn<caf::detached>(hicache::fetcher, std::move(options));
+}
+
+page_reader_options cluster_member::reader() const {
+  auto options = page_reader_options{};
+  options.system = &system_;
+  options.index = index_.get();
+  options.reach = [this](const member_info& found) -> member_actor {
+    // The own segment hears of what was read before anyone asks it for the next page.
+    if (segment_ && found.member == info_.member)
+      return segment_;
+    return network_.member_at(found.address);
+  };
+  options.watch = [this](unique_fd connection, std::function<void()> ended) {
+    network_.watch(std::move(connection), std::move(ended));
+  };
+  options.path = options_.path;
+  options.network = network();
+  options.clock = options_.clock;
+  if (!memory_.empty()) {
+    options.member = info_.member;
+    options.own_memory = memory_;
+    options.offers = !segment_memory_.empty();
+  }
+  return options;
+}
+
+page_channel_options cluster_member::network() const {
+  auto options = page_channel_options{options_.pages, nullptr};
+  if (options_.tls.given())
+    options.tls = [source = std::make_shared<tls_source>(options_.tls)] {
+      return result<std::shared_ptr<ssl_ctx_st>>{source->get()};
+    };
+  return options;
+}
+
+std::unique_ptr<storage_backend> cluster_member::open() {
+  auto options = cluster_options{};
+  options.reader = reader();
+  options.fingerprint = options_.fingerprint;
+  options.replicas = options_.replicas;
+  options.host = info_.host;
+  options.figures = figures_;
+  if (!memory_.empty()) {
+    options.segment = segment_;
+    options.segment_memory = segment_memory_;
+    options.lent = options_.lent;
+  }
+  return std::make_unique<cluster_backend>(std::move(options));
+}
+
+} // namespace hicache

@@ -1,0 +1,89 @@
+#include "runtime/http_address.hpp"
+
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+
+namespace hicache {
+
+namespace {
+
+constexpr auto unix_prefix = std::string_view{"unix:"};
+
+/// @pre the path fits: see parse_http_address
+sockaddr_un address_of(const std::string& path) {
+  auto address = sockaddr_un{};
+  address.sun_family = AF_UNIX;
+  std::copy(path.begin(), path.end(), address.sun_path);
+  return address;
+}
+
+const sockaddr* as_generic(const sockaddr_un& address) {
+  return reinterpret_cast<const sockaddr*>(&address);
+}
+
+} // namespace
+
+result<http_address> parse_http_address(const std::string& text) {
+  if (!text.starts_with(unix_prefix)) {
+    auto where = rpc::parse_endpoint(text);
+    if (!where)
+      return tl::unexpected{where.error()};
+    return http_address{std::move(*where), {}};
+  }
+  auto path = text.substr(unix_prefix.size());
+  if (path.empty() || path.size() >= sizeof(sockaddr_un::sun_path))
+    return fail(ec::invalid_argument,
+                "'" + text + "' is no Unix socket; expected unix:PATH with 1 to "
+                  + std::to_string(sizeof(sockaddr_un::sun_path) - 1) + " bytes of path");
+  return http_address{{}, std::move(path)};
+}
+
+std::string to_string(const http_address& address) {
+  return address.is_unix() ? std::string{unix_prefix} + address.socket_path
+                           : to_string(address.where);
+}
+
+result<int> listen_on_unix_socket(const std::string& path) {
+  const auto address = address_of(path);
+  const auto refuse = [&](const std::string& why) {
+    return fail(ec::invalid_argument, "cannot listen on unix:" + path + ": " + why);
+  };
+  struct stat found = {};
+  if (::lstat(path.c_str(), &found) == 0) {
+    if (!S_ISSOCK(found.st_mode))
+      return refuse("the path names something else than a socket");
+    if (const auto peer = connect_to_unix_socket(path); peer >= 0) {
+      ::close(peer);
+      return refuse("another process listens on it");
+    }
+    ::unlink(path.c_str());
+  }
+  const auto socket = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  // Nobody can connect before listen(), so the mode is in force in time.
+  if (socket < 0 || ::bind(socket, as_generic(address), sizeof address) != 0
+      || ::chmod(path.c_str(), S_IRUSR | S_IWUSR) != 0 || ::listen(socket, SOMAXCONN) != 0) {
+    const auto why = std::generic_category().message(errno);
+    if (socket >= 0)
+      ::close(socket);
+    return refuse(why);
+  }
+  return socket;
+}
+
+int connect_to_unix_socket(const std::string& path) {
+  const auto address = address_of(path);
+  const auto socket = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (socket >= 0 && ::connect(socket, as_generic(address), sizeof address) != 0) {
+    ::close(socket);
+    return -1;
+  }
+  return socket;
+}
+
+} // namespace hicache

@@ -1,0 +1,217 @@
+#include "runtime/http_listener.hpp"
+
+#include "base/clock.hpp"
+#include "base/limits.hpp"
+
+#include <spdlog/spdlog.h>
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <future>
+#include <memory>
+#include <semaphore>
+
+namespace hicache {
+
+namespace {
+
+/// How long a client may take to close a connection once it has its answer.
+constexpr auto farewell_time = std::chrono::seconds{1};
+
+/// A connection, as httplib reads and writes it. httplib's own bounds the time between two bytes;
+/// this one bounds the whole request, in time and length.
+class connection final : public httplib::Stream {
+public:
+  connection(socket_t socket, duration time)
+    : socket_(socket), time_(time), read_until_(std::chrono::steady_clock::now() + time) {}
+
+  bool is_readable() const override { return taken_ < filled_ || wait(POLLIN, read_until_); }
+
+  bool is_writable() const override {
+    return wait(POLLOUT, std::chrono::steady_clock::now() + time_);
+  }
+
+  ssize_t read(char* to, size_t size) override {
+    if (taken_ == filled_) {
+      const auto got = receive();
+      if (got <= 0)
+        return got;
+    }
+    const auto part = std::min(size, filled_ - taken_);
+    std::memcpy(to, buffer_.data() + taken_, part);
+    taken_ += part;
+    return static_cast<ssize_t>(part);
+  }
+
+  ssize_t write(const char* from, size_t size) override {
+    if (!is_writable())
+      return -1;
+    return ::send(socket_, from, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
+
+  // The routes do not care who asks.
+  void get_remote_ip_and_port(std::string&, int&) const override {}
+
+  void get_local_ip_and_port(std::string&, int&) const override {}
+
+  /// Hidden, because httplib refuses numbers that select() cannot take. A rank with a thousand
+  /// peers has such, and poll() takes them.
+  socket_t socket() const override { return INVALID_SOCKET; }
+
+  /// Says goodbye and waits for the client to close. Closing first while bytes are unread would
+  /// take the answer from a client that has not read it yet.
+  void linger() {
+    ::shutdown(socket_, SHUT_WR);
+    read_until_ = std::chrono::steady_clock::now() + std::min<duration>(time_, farewell_time);
+    bytes_left_ = limits::admin_request_bytes;
+    while (receive() > 0)
+      continue;
+  }
+
+private:
+  bool wait(short what, time_point until) const {
+    for (;;) {
+      const auto left
+        = std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
+      auto asked = pollfd{socket_, what, 0};
+      const auto ready = ::poll(&asked, 1, static_cast<int>(std::max<int64_t>(left.count(), 0)));
+      if (ready >= 0 || errno != EINTR)
+        return ready > 0;
+    }
+  }
+
+  /// Fills the buffer anew. @returns as recv(); -1 too when time or bytes are used up.
+  ssize_t receive() {
+    taken_ = filled_ = 0;
+    if (bytes_left_ == 0 || !wait(POLLIN, read_until_))
+      return -1;
+    const auto got
+      = ::recv(socket_, buffer_.data(), std::min(buffer_.size(), bytes_left_), MSG_DONTWAIT);
+    if (got > 0) {
+      filled_ = static_cast<size_t>(got);
+      bytes_left_ -= filled_;
+    }
+    return got;
+  }
+
+  const socket_t socket_;
+  const duration time_;
+  time_point read_until_;
+  size_t bytes_left_ = limits::admin_request_bytes;
+  std::array<char, 4096> buffer_;
+  size_t taken_ = 0;
+  size_t filled_ = 0;
+};
+
+/// Threads that answer. When too many connections wait, accepting waits too, and further clients
+/// stay in the system's queue.
+class bounded_pool final : public httplib::ThreadPool {
+public:
+  bounded_pool() : httplib::ThreadPool(limits::admin_threads) {}
+
+  void enqueue(std::function<void()> job) override {
+    places_.acquire();
+    httplib::ThreadPool::enqueue([this, job = std::move(job)] {
+      job();
+      places_.release();
+    });
+  }
+
+private:
+  std::counting_semaphore<> places_{limits::admin_connections};
+};
+
+} // namespace
+
+http_listener::~http_listener() {
+  if (!thread_.joinable())
+    return;
+  {
+    const auto guard = std::lock_guard{mutex_};
+    stopping_ = true;
+    for (const auto socket : open_)
+      ::shutdown(socket, SHUT_RD);
+  }
+  stop();
+  thread_.join();
+  if (!socket_path_.empty())
+    ::unlink(socket_path_.c_str());
+}
+
+result<void> http_listener::bind(http_address& address) {
+  if (address.is_unix()) {
+    const auto socket = listen_on_unix_socket(address.socket_path);
+    if (!socket)
+      return tl::unexpected{socket.error()};
+    svr_sock_ = *socket;
+    socket_path_ = address.socket_path;
+    return {};
+  }
+  // httplib's default, SO_REUSEPORT, would let two servers share a port and clients reach either.
+  set_socket_options([](socket_t socket) {
+    const auto yes = 1;
+    ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  });
+  auto& where = address.where;
+  auto port = int{where.port};
+  if (port == 0)
+    port = bind_to_any_port(where.host);
+  else if (!bind_to_port(where.host, port))
+    port = -1;
+  if (port < 0)
+    return fail(ec::invalid_argument,
+                "cannot listen on " + to_string(where)
+                  + "; expected an address of this machine and a port that is free");
+  where.port = static_cast<uint16_t>(port);
+  return {};
+}
+
+result<http_address> http_listener::start(http_address address) {
+  if (auto bound = bind(address); !bound)
+    return tl::unexpected{bound.error()};
+  // stop() does nothing before listening begins, which is when the queue is made.
+  auto listening = std::promise<void>{};
+  new_task_queue = [&listening] {
+    listening.set_value();
+    return std::make_unique<bounded_pool>().release();
+  };
+  thread_ = std::thread{[this, address] {
+    if (!listen_after_bind())
+      spdlog::warn("no one answers on {} any more: accepting connections failed",
+                   to_string(address));
+  }};
+  listening.get_future().wait();
+  return address;
+}
+
+bool http_listener::process_and_close_socket(socket_t socket) {
+  {
+    const auto guard = std::lock_guard{mutex_};
+    if (stopping_) {
+      ::close(socket);
+      return false;
+    }
+    open_.insert(socket);
+  }
+  try {
+    auto stream = connection{socket, request_time_};
+    auto closed = false;
+    // Answers are short: parts of them are not offered.
+    process_request(stream, true, closed, [](httplib::Request& x) { x.ranges.clear(); });
+    stream.linger();
+  } catch (const std::exception& ex) {
+    spdlog::warn("an HTTP request failed: {}", ex.what());
+  }
+  const auto guard = std::lock_guard{mutex_};
+  open_.erase(socket);
+  ::close(socket);
+  return true;
+}
+
+} // namespace hicache

@@ -1,0 +1,109 @@
+#include "base/limits.hpp"
+#include "runtime/rank_config.hpp"
+
+#include <absl/strings/str_format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+namespace hicache {
+
+namespace {
+
+using json = nlohmann::json;
+
+/// A text that becomes part of the names of pages.
+result<void> check_identity(std::string_view flag, const std::string& text) {
+  const auto wrong
+    = fail(ec::invalid_argument,
+           absl::StrFormat("%s: expected one line of UTF-8 text, of %d bytes at most", flag,
+                           limits::identity_text_bytes));
+  const auto is_control = [](unsigned char byte) { return byte < 0x20 || byte == 0x7f; };
+  if (text.size() > limits::identity_text_bytes || std::ranges::any_of(text, is_control))
+    return wrong;
+  try {
+    static_cast<void>(json(text).dump());
+  } catch (const json::type_error&) { // Not UTF-8.
+    return wrong;
+  }
+  return {};
+}
+
+/// The same settings in one form, whatever the order of their keys and the spaces between them.
+result<std::string> canonical_rope(const std::string& text) {
+  if (text.empty())
+    return text;
+  const auto settings = json::parse(text, nullptr, false);
+  if (!settings.is_object())
+    return fail(ec::invalid_argument, "--rope: '" + text
+                                        + "' is no JSON object; expected one such as "
+                                          "{\"rope_theta\": 500000.0}");
+  return settings.empty() ? std::string{} : settings.dump();
+}
+
+} // namespace
+
+result<void> rank_config::finish_identity() {
+  for (const auto& [flag, text] : {std::pair{"--namespace", &name_space},
+                                   {"--model-id", &model_id},
+                                   {"--kv-quantisation", &kv_quantisation},
+                                   {"--kv-scales", &kv_scales},
+                                   {"--rope", &rope},
+                                   {"--numerics", &numerics}})
+    if (auto checked = check_identity(flag, *text); !checked)
+      return checked;
+  auto canonical = canonical_rope(rope);
+  if (!canonical)
+    return tl::unexpected{canonical.error()};
+  rope = std::move(*canonical);
+  if (model_id.empty() && !storage_backend.empty() && storage_backend != "memory")
+    return fail(ec::invalid_argument,
+                "--model-id is missing, and pages in " + storage_backend
+                  + " are shared by all that name them alike, whatever their weights; expected "
+                    "name and revision of the model, or what hicachectl model-id prints for its "
+                    "folder");
+  return {};
+}
+
+std::string rank_config::fingerprint() const {
+  const auto model_geometry = pool_geometry{shape(1), *parse_host_layout(mem_layout), 1};
+  // Keys are sorted and texts quoted, so no value can pass for another setting. The preset is not
+  // among them: it stands for a shape, and that is.
+  return json{{"namespace", name_space},
+              {"model_id", model_id},
+              {"kv_quantisation", kv_quantisation},
+              {"kv_scales", kv_scales},
+              {"rope", rope},
+              {"first_layer", first_layer},
+              {"numerics", numerics},
+              {"dtype", dtype},
+              {"objects", model_geometry.object_fingerprint(heads_per_object())}}
+    .dump();
+}
+
+void add_identity_flags(CLI::App& app, rank_config& config) {
+  const auto add = [&app](const std::string& name, auto& value, const std::string& help) {
+    return app.add_option(name, value, help)->capture_default_str();
+  };
+  add(
+    "--model-id", config.model_id,
+    "whose KV this is: name and revision of the model, or what hicachectl model-id prints; needed "
+    "by file and cluster")
+    ->type_name("TEXT");
+  add("--kv-quantisation", config.kv_quantisation,
+      "how elements of the KV are quantised, such as fp8_e4m3; empty if they are not")
+    ->type_name("TEXT");
+  add("--kv-scales", config.kv_scales, "name or digest of the scales that they are quantised with")
+    ->type_name("TEXT");
+  add("--rope", config.rope, "RoPE settings where they are not the model's own")->type_name("JSON");
+  add("--first-layer", config.first_layer,
+      "of the model's layers, the first that this instance keeps: the stage of a pipeline")
+    ->check(CLI::NonNegativeNumber);
+  add("--numerics", config.numerics,
+      "whatever else makes an engine's KV differ in bits: its kernels, their precision")
+    ->type_name("TEXT");
+}
+
+} // namespace hicache

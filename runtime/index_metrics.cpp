@@ -1,0 +1,61 @@
+#include "runtime/index_metrics.hpp"
+
+#include "base/limits.hpp"
+#include "runtime/metric_families.hpp"
+
+#include <caf/scoped_actor.hpp>
+
+#include <string>
+
+namespace hicache {
+
+std::vector<prometheus::MetricFamily> to_metrics(const shard_figures& shards) {
+  auto families = metric_families{};
+  for (const auto& [number, status] : shards) {
+    const auto labels = metric_labels{{"shard", std::to_string(number)}};
+    const auto gauge = [&](const char* name, const char* help, double value) {
+      families.gauge(name, help, value, labels);
+    };
+    const auto count = [&](const char* name, const char* help, uint64_t value) {
+      families.count(name, help, value, labels);
+    };
+    gauge("hicache_up", "1 if the shard answered the scrape, 0 if not.", status ? 1 : 0);
+    if (!status)
+      continue;
+    gauge("hicache_index_members", "Members that lend memory.",
+          static_cast<double>(status->members.size()));
+    gauge("hicache_index_keys", "Objects that the shard knows as their first keeper.",
+          static_cast<double>(status->keys));
+    gauge("hicache_index_second_keys", "Objects that the shard knows as their second keeper.",
+          static_cast<double>(status->second_keys));
+    gauge("hicache_index_replicas", "Places where these are.",
+          static_cast<double>(status->replicas));
+    gauge("hicache_index_bytes", "Bytes that these take.", static_cast<double>(status->bytes));
+    count("hicache_index_lookups_total", "Look-ups, each of a batch of keys.", status->lookups);
+    count("hicache_index_keys_asked_total", "Keys that were looked up.", status->keys_asked);
+    count("hicache_index_keys_found_total", "Keys of these that were known.", status->keys_found);
+    count("hicache_index_members_lost_total", "Members that left, in order or not.",
+          status->members_lost);
+    gauge("hicache_index_uptime_seconds", "Time since the shard began.",
+          static_cast<double>(status->uptime_ms) / 1000);
+  }
+  return families.take();
+}
+
+std::vector<prometheus::MetricFamily> index_metrics::Collect() const {
+  auto self = caf::scoped_actor{system_};
+  const auto ask = [&](const index_actor& shard) {
+    return self->request(shard, caf::timespan{limits::scrape_time}, atom::status_v, status_query{});
+  };
+  // All at once, so that they have the same time.
+  auto asked = std::map<uint32_t, decltype(ask({}))>{};
+  for (const auto& [number, shard] : shards_)
+    asked.emplace(number, ask(shard));
+  auto figures = shard_figures{};
+  for (auto& [number, answer] : asked)
+    answer.receive([&](index_status& x) { figures[number] = std::move(x); },
+                   [&](const caf::error&) { figures[number] = std::nullopt; });
+  return to_metrics(figures);
+}
+
+} // namespace hicache

@@ -1,0 +1,86 @@
+#include "runtime/metrics_server.hpp"
+
+#include "base/limits.hpp"
+#include "runtime/http_listener.hpp"
+
+#include <prometheus/collectable.h>
+#include <prometheus/metric_family.h>
+#include <prometheus/text_serializer.h>
+
+#include <iterator>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+namespace hicache {
+
+namespace {
+
+/// Of Prometheus' text format.
+constexpr auto content_type = "text/plain; version=0.0.4; charset=utf-8";
+
+class server_impl final : public metrics_server {
+public:
+  result<void> listen(const metrics_options& where) {
+    http_.Get("/metrics", [this](const httplib::Request&, httplib::Response& answer) {
+      answer.set_content(prometheus::TextSerializer{}.Serialize(collect()), content_type);
+    });
+    const auto chosen = http_.start({{where.host, where.port}, {}});
+    if (!chosen)
+      return fail(chosen.error().code, "--metrics-port, --metrics-host: " + chosen.error().detail);
+    address_ = to_string(*chosen);
+    return {};
+  }
+
+  void add(std::shared_ptr<const prometheus::Collectable> source) override {
+    const auto guard = std::lock_guard{mutex_};
+    sources_.push_back(std::move(source));
+  }
+
+  const std::string& address() const override { return address_; }
+
+private:
+  std::vector<prometheus::MetricFamily> collect() {
+    auto sources = decltype(sources_){};
+    {
+      const auto guard = std::lock_guard{mutex_};
+      sources = sources_;
+    }
+    auto families = std::vector<prometheus::MetricFamily>{};
+    for (const auto& source : sources)
+      std::ranges::move(source->Collect(), std::back_inserter(families));
+    return families;
+  }
+
+  std::string address_;
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<const prometheus::Collectable>> sources_;
+  // Last, so that its threads have ended before what they use is gone.
+  http_listener http_{limits::admin_request_time};
+};
+
+} // namespace
+
+void add_metrics_flags(CLI::App& app, metrics_options& options, const std::string& port_help) {
+  app.add_option("--metrics-port", options.port, port_help)
+    ->check(CLI::Range(0, 65535))
+    ->capture_default_str();
+  app
+    .add_option("--metrics-host", options.host,
+                "address at which Prometheus may ask; every machine "
+                "that reaches it may")
+    ->type_name("HOST")
+    ->capture_default_str();
+}
+
+result<std::unique_ptr<metrics_server>> metrics_server::start(const metrics_options& where) {
+  if (where.host.empty())
+    return fail(ec::invalid_argument,
+                "--metrics-host is empty; expected an address of this machine such as 127.0.0.1");
+  auto server = std::make_unique<server_impl>();
+  if (auto listening = server->listen(where); !listening)
+    return tl::unexpected{listening.error()};
+  return server;
+}
+
+} // namespace hicache

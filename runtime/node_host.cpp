@@ -1,0 +1,223 @@
+#include "runtime/node_host.hpp"
+
+#include "actors/disk_tier.hpp"
+#include "actors/node.hpp"
+#include "actors/page_scanner.hpp"
+#include "backends/ask.hpp"
+#include "base/limits.hpp"
+#include "base/units.hpp"
+#include "messages/page_header.hpp"
+#include "rpc/peer_identity.hpp"
+
+#include <caf/actor_cast.hpp>
+#include <caf/scoped_actor.hpp>
+#include <caf/send.hpp>
+#include <spdlog/spdlog.h>
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+namespace hicache {
+
+node_host::node_host(caf::actor_system& system, node_host_options options)
+  : system_(system), options_(std::move(options)) {}
+
+result<std::unique_ptr<node_host>> node_host::start(caf::actor_system& system,
+                                                    node_host_options options) {
+  auto host = std::unique_ptr<node_host>{new node_host{system, std::move(options)}};
+  if (auto served = host->serve(); !served)
+    return tl::unexpected{served.error()};
+  return host;
+}
+
+result<void> node_host::serve() {
+  const auto least = slot_bytes_for(1) + (options_.memory_file.empty() ? 0 : memory_label_bytes);
+  if (options_.memory_bytes < least)
+    return fail(ec::invalid_argument, "--memory: " + format_bytes(options_.memory_bytes)
+                                        + " holds no page; expected at least "
+                                        + format_bytes(least));
+  auto socket = options_.opened ? result<listener>{std::move(*options_.opened)}
+                                : rpc_network::listen({"unix:" + options_.socket, 0});
+  if (!socket)
+    return fail(ec::invalid_argument, "--socket: " + socket.error().detail);
+  is_bound_ = !options_.opened;
+  if (is_bound_ && options_.group)
+    if (auto opened = open_to_group(); !opened)
+      return opened;
+  if (auto opened = open_memory(); !opened)
+    return opened;
+  auto port = open_port();
+  if (!port)
+    return tl::unexpected{port.error()};
+  auto settings = cluster_member_options{};
+  settings.index = options_.index;
+  settings.is_alone = options_.index.empty();
+  settings.segment_bytes = options_.memory_bytes;
+  settings.segment_flag = "--memory";
+  if (file_) {
+    settings.segment_bytes = file_->page_bytes();
+    settings.memory = &file_->memory();
+    settings.lasting = file_->contents();
+  }
+  settings.clients_write = true;
+  settings.policy.held_share = options_.leased_share;
+  settings.listen_host = options_.listen_host;
+  settings.tls = options_.tls;
+  settings.clock = options_.clock;
+  auto member = cluster_member::join(system_, std::move(settings));
+  if (!member)
+    return tl::unexpected{member.error()};
+  member_ = std::move(*member);
+  auto offer = memory_offer::start(memory(), peer_access::write, options_.group);
+  if (!offer)
+    return tl::unexpected{offer.error()};
+  offer_ = std::move(*offer);
+  if (auto started = start_disk(); !started)
+    return started;
+  fetcher_ = member_->start_fetcher();
+  auto settings_of_node = node_options{};
+  settings_of_node.info.memory_name = offer_->name();
+  settings_of_node.info.memory_bytes = member_->segment_memory().size();
+  settings_of_node.memory = member_->segment_memory();
+  settings_of_node.segment = member_->segment();
+  settings_of_node.disk = disk_;
+  settings_of_node.on_disk = on_disk_;
+  settings_of_node.disk_bytes = options_.disk_bytes;
+  settings_of_node.fetcher = fetcher_;
+  settings_of_node.shares = options_.shares;
+  settings_of_node.figures = member_->shared_figures();
+  settings_of_node.clock = options_.clock;
+  node_ = system_.spawn(hicache::node, std::move(settings_of_node));
+  network_ = std::make_unique<rpc_network>(system_, tls_files{});
+  network_->serve_node(std::move(*socket), node_, options_.group);
+  spdlog::info("lends {} to processes of this machine at {}",
+               format_bytes(member_->segment_memory().size()), options_.socket);
+  if (*port)
+    serve_port(std::move(**port));
+  start_scan();
+  return {};
+}
+
+result<void> node_host::open_memory() {
+  if (options_.memory_file.empty())
+    return {};
+  auto file = memory_file::open(options_.memory_file, options_.memory_bytes);
+  if (!file)
+    return fail(ec::invalid_argument, "--memory-file: " + file.error().detail);
+  file_ = std::move(*file);
+  return {};
+}
+
+const shared_memory& node_host::memory() const {
+  return file_ ? file_->memory() : member_->memory();
+}
+
+void node_host::start_scan() {
+  if (!file_ || !file_->contents().has_pages)
+    return;
+  auto options = page_scanner_options{};
+  options.memory = member_->segment_memory();
+  options.seed = file_->contents().seed;
+  options.segment = member_->segment();
+  options.figures = member_->shared_figures();
+  options.clock = options_.clock;
+  scanner_ = system_.spawn<caf::detached>(hicache::page_scanner, std::move(options));
+}
+
+result<void> node_host::start_disk() {
+  if (options_.disk.empty() && options_.disk_bytes > 0)
+    return fail(ec::invalid_argument, "--disk-bytes: expected a folder to bound, --disk");
+  if (options_.disk.empty())
+    return {};
+  if (options_.disk_bytes == 0)
+    return fail(ec::invalid_argument, "--disk: expected a bound, --disk-bytes, such as 500GiB");
+  auto files = page_files::open({options_.disk, options_.disk_bytes}, *options_.clock);
+  if (!files)
+    return fail(ec::invalid_argument, "--disk: " + files.error().detail);
+  on_disk_ = std::make_shared<disk_figures>();
+  auto options = disk_tier_options{};
+  options.files = std::move(*files);
+  options.memory = member_->segment_memory();
+  options.segment = member_->segment();
+  options.figures = on_disk_;
+  options.clock = options_.clock;
+  disk_ = system_.spawn<caf::detached>(hicache::disk_tier, std::move(options));
+  caf::anon_send(member_->segment(), atom::attach_v, caf::actor_cast<caf::strong_actor_ptr>(disk_));
+  spdlog::info("keeps pages in {}, up to {}", options_.disk, format_bytes(options_.disk_bytes));
+  return {};
+}
+
+void node_host::stop_disk() {
+  if (!disk_)
+    return;
+  if (!ask<atom::ok>(system_, disk_, caf::timespan{limits::disk_drain_time}, atom::drain_v))
+    spdlog::warn("the disk is too slow: some pages are not kept there");
+}
+
+result<std::optional<listener>> node_host::open_port() const {
+  if (!options_.listen)
+    return std::nullopt;
+  if (auto role = check_own_role(options_.tls, "serving clients"); !role)
+    return tl::unexpected{role.error()};
+  auto opened = rpc_network::listen(*options_.listen);
+  if (!opened)
+    return fail(ec::invalid_argument, "--listen: " + opened.error().detail);
+  return std::move(*opened);
+}
+
+void node_host::serve_port(listener port) {
+  listening_ = port.where();
+  remote_network_ = std::make_unique<rpc_network>(system_, options_.tls);
+  remote_network_->serve_node(std::move(port), node_, member_->segment_memory());
+  spdlog::info("serves clients on other machines at {}", to_string(*listening_));
+}
+
+result<void> node_host::open_to_group() const {
+  constexpr auto no_user = static_cast<uid_t>(-1);
+  const auto* path = options_.socket.c_str();
+  if (::chown(path, no_user, *options_.group) != 0
+      || ::chmod(path, S_IRUSR | S_IWUSR | S_IRGRP | S_IWGRP) != 0)
+    return fail(ec::invalid_argument, "--group: cannot give " + options_.socket + " to group "
+                                        + std::to_string(*options_.group) + ": "
+                                        + std::generic_category().message(errno)
+                                        + "; expected a group that this user is in");
+  return {};
+}
+
+bool node_host::answers(duration within) const {
+  const auto deadline = options_.clock->now() + within;
+  const auto left = [&] { return time_left(*options_.clock, deadline); };
+  return network_->answers(within) && (!remote_network_ || remote_network_->answers(left()))
+         && ask<node_status>(system_, node_, left(), atom::status_v, status_query{0, 1})
+         && ask<segment_slots>(system_, member_->segment(), left(), atom::hold_v, segment_holds{});
+}
+
+node_host::~node_host() {
+  auto self = caf::scoped_actor{system_};
+  const auto end = [&](const auto& actor) {
+    if (!actor)
+      return;
+    self->send_exit(actor, caf::exit_reason::user_shutdown);
+    self->wait_for(actor);
+  };
+  end(scanner_);
+  // Before its clients are gone: what they read in place is theirs for as long as it was promised,
+  // which a memory file has to say to the next node.
+  end(node_);
+  for (const auto& network : {network_.get(), remote_network_.get()})
+    if (network != nullptr)
+      network->stop_serving();
+  stop_disk();
+  end(disk_);
+  end(fetcher_);
+  // The file of a socket outlives it. Who starts here next would replace it, but people look for
+  // it.
+  if (is_bound_)
+    ::unlink(options_.socket.c_str());
+}
+
+} // namespace hicache

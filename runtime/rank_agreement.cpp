@@ -1,0 +1,85 @@
+#include "runtime/rank_agreement.hpp"
+
+#include "base/limits.hpp"
+#include "cache/page_hash.hpp"
+#include "transport/gather.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <thread>
+
+namespace hicache {
+
+result<std::vector<int64_t>> reduce_now(agreement& ranks, std::vector<int64_t> values) {
+  // Shared with the callback, which may come after this function has given up.
+  auto minimum = std::make_shared<std::optional<result<std::vector<int64_t>>>>();
+  ranks.reduce_min(reduction_channel::engine, std::move(values),
+                   [minimum](auto outcome) { *minimum = std::move(outcome); });
+  const auto give_up = std::chrono::steady_clock::now() + limits::step_timeout;
+  for (;;) {
+    ranks.progress();
+    if (*minimum)
+      return std::move(**minimum);
+    if (std::chrono::steady_clock::now() > give_up)
+      return fail(ec::rank_unresponsive, "not all ranks of the instance have started: "
+                                           + ranks.missing(reduction_channel::engine));
+    std::this_thread::sleep_for(std::chrono::microseconds{200});
+  }
+}
+
+result<void> agree_on_settings(agreement& ranks,
+                               const std::vector<std::pair<std::string, std::string>>& fields) {
+  // A hash and its complement: their minima are complementary exactly if all ranks offered the
+  // same.
+  auto values = std::vector<int64_t>{};
+  for (const auto& [name, value] : fields) {
+    const auto hash = static_cast<int64_t>(fingerprint_of(name + "=" + value));
+    values.push_back(hash);
+    values.push_back(~hash);
+  }
+  auto minimum = reduce_now(ranks, std::move(values));
+  if (!minimum)
+    return tl::unexpected{minimum.error()};
+  auto different = std::string{};
+  for (auto i = size_t{0}; i < fields.size(); ++i)
+    if ((*minimum)[2 * i] != ~(*minimum)[2 * i + 1])
+      different += (different.empty() ? "--" : ", --") + fields[i].first;
+  if (!different.empty() && ranks.rank() > 0)
+    return fail(ec::stopping); // Rank 0 says why.
+  if (!different.empty())
+    return fail(ec::configuration_mismatch, "the ranks were started with different values of "
+                                              + different + "; expected the same on every rank");
+  return {};
+}
+
+result<uint32_t> count_ranks_on_host(agreement& ranks) {
+  auto name = std::array<char, 256>{};
+  // A name that is too long is cut, the same on every rank of the machine.
+  static_cast<void>(::gethostname(name.data(), name.size() - 1));
+  // Positive, since the largest integers mean that a rank offers nothing.
+  const auto mine = static_cast<int64_t>(fingerprint_of(name.data()) >> 2);
+  const auto values = reduce_now(ranks, gather_offer(ranks.rank(), ranks.size(), {&mine, 1}));
+  if (!values)
+    return tl::unexpected{values.error()};
+  return static_cast<uint32_t>(std::ranges::count(*values, mine));
+}
+
+result<void> agree_on_outcome(agreement& ranks, const result<void>& mine) {
+  const auto nobody = std::numeric_limits<int64_t>::max();
+  auto first = reduce_now(ranks, {mine ? nobody : int64_t{ranks.rank()}});
+  if (!first)
+    return tl::unexpected{first.error()};
+  if (first->front() == nobody)
+    return {};
+  if (first->front() == int64_t{ranks.rank()})
+    return mine;
+  return fail(ec::stopping);
+}
+
+} // namespace hicache

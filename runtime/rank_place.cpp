@@ -1,0 +1,91 @@
+#include "runtime/rank_place.hpp"
+
+#include "base/limits.hpp"
+#include "rpc/endpoint.hpp"
+#include "rpc/tls.hpp"
+#include "runtime/network_flags.hpp"
+
+#include <charconv>
+#include <cstdlib>
+#include <string_view>
+
+namespace hicache {
+
+namespace {
+
+std::optional<uint32_t> number_in_environment(const char* name) {
+  const auto text = std::string_view{std::getenv(name) != nullptr ? std::getenv(name) : ""};
+  auto number = uint32_t{0};
+  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (status != std::errc{} || end != text.data() + text.size())
+    return std::nullopt;
+  return number;
+}
+
+} // namespace
+
+result<socket_agreement_options> rank_place::options(const rank_config& config) const {
+  const auto mine = rank ? rank : number_in_environment("RANK");
+  const auto all = ranks ? ranks : number_in_environment("WORLD_SIZE");
+  if (!mine || !all)
+    return fail(ec::invalid_argument,
+                "--rendezvous: which rank of how many this is cannot be told; expected --rank and "
+                "--ranks, or RANK and WORLD_SIZE in the environment");
+  if (*mine >= *all)
+    return fail(ec::invalid_argument, "--rank: there is no rank " + std::to_string(*mine) + " of "
+                                        + std::to_string(*all) + "; the first one is 0");
+  const auto where = rpc::parse_endpoint(rendezvous);
+  if (!where)
+    return fail(ec::invalid_argument, "--rendezvous: " + where.error().detail);
+  if (!where->is_path() && where->port == 0)
+    return fail(ec::invalid_argument,
+                "--rendezvous: all ranks need the same port, so it cannot be 0");
+  auto chosen = socket_agreement_options{
+    .rank = *mine,
+    .size = *all,
+    .host = where->host,
+    .port = where->port,
+    .job = job,
+    .tls = nullptr,
+    .timeout = limits::step_timeout,
+    .machine = {},
+  };
+  if (where->is_path())
+    return chosen;
+  if (auto checked = config.tls.check(); !checked)
+    return tl::unexpected{checked.error()};
+  if (auto allowed = check_listening("--rendezvous", where->host, config.tls, config.insecure);
+      !allowed)
+    return tl::unexpected{allowed.error()};
+  if (config.tls.given()) {
+    auto context = load_tls(config.tls, tls_peers::ranks);
+    if (!context)
+      return tl::unexpected{context.error()};
+    chosen.tls = std::move(*context);
+  }
+  return chosen;
+}
+
+void add_place_flags(CLI::App& app, rank_place& place) {
+  auto* meets
+    = app
+        .add_option("--rendezvous", place.rendezvous,
+                    "where the ranks of an instance find each other without mpirun; rank 0 waits "
+                    "there until all have come")
+        ->type_name("HOST:PORT|unix:PATH");
+  app
+    .add_option("--rank", place.rank,
+                "with --rendezvous: which rank this is, from 0; RANK of the environment if absent")
+    ->needs(meets);
+  app
+    .add_option("--ranks", place.ranks,
+                "with --rendezvous: how many there are; WORLD_SIZE of the environment if absent")
+    ->needs(meets);
+  app
+    .add_option("--job", place.job,
+                "with --rendezvous: a name of the instance; ranks of others are refused")
+    ->type_name("NAME")
+    ->needs(meets);
+}
+
+} // namespace hicache

@@ -1,0 +1,546 @@
+#include "runtime/rank_runtime.hpp"
+
+#include "actors/attachment.hpp"
+#include "actors/backup.hpp"
+#include "actors/consensus.hpp"
+#include "actors/controller.hpp"
+#include "actors/event_publisher.hpp"
+#include "actors/op_recorder.hpp"
+#include "actors/prefetcher.hpp"
+#include "actors/tree.hpp"
+#include "base/check.hpp"
+#include "base/limits.hpp"
+#include "base/units.hpp"
+#include "cache/page_hash.hpp"
+#include "messages/system_config.hpp"
+#include "runtime/admin_server.hpp"
+#include "runtime/ask_counters.hpp"
+#include "runtime/metrics_server.hpp"
+#include "runtime/rank_agreement.hpp"
+#include "runtime/rank_metrics.hpp"
+#include "runtime/rank_store.hpp"
+#include "runtime/shared_pools.hpp"
+#include "runtime/stray_listeners.hpp"
+#include "transport/own_listeners.hpp"
+
+#include <absl/strings/str_format.h>
+#include <caf/scoped_actor.hpp>
+#include <caf/send.hpp>
+#include <spdlog/spdlog.h>
+
+#include <bit>
+#include <fstream>
+#include <mutex>
+#include <utility>
+
+namespace hicache {
+
+namespace {
+
+class runtime_impl final : public rank_runtime, private storage_admin {
+public:
+  runtime_impl(const rank_config& config, uint32_t rank, uint32_t ranks, engine_actor engine,
+               rank_extensions extensions)
+    : config_(config), rank_(rank), ranks_(ranks), engine_(std::move(engine)),
+      extensions_(std::move(extensions)),
+      l1_(config.shape(ranks), host_layout::layer_first, config.device_pages + 1),
+      l2_(config.shape(ranks), *parse_host_layout(config.mem_layout),
+          config.host_pages(ranks) + 1) {
+    system_ = std::make_unique<caf::actor_system>(*system_config_);
+  }
+
+  ~runtime_impl() override {
+    // Whoever gives work goes before whoever does it; the network of L3 goes last.
+    metrics_.reset();
+    end_changes();
+    admin_.reset();
+    stop(tree_);
+    stop(recorder_);
+    stop(publisher_);
+    stop(prefetcher_);
+    stop(backup_);
+    stop(controller_);
+    const auto all_returned = !store_ || store_->close();
+    stop(consensus_);
+    if (!all_returned)
+      leave_behind();
+  }
+
+  /// What this rank can do without the others.
+  /// @param registered The engine's L1 pool, or null.
+  result<void> prepare(const device_layers* registered, uint32_t ranks_on_host);
+
+  void spawn(std::unique_ptr<agreement> ranks);
+
+  void spawn_tree();
+
+  const tree_actor& tree() const override { return tree_; }
+
+  const consensus_actor& consensus() const override { return consensus_; }
+
+  caf::actor_system& system() override { return *system_; }
+
+  uint32_t rank() const override { return rank_; }
+
+  uint32_t ranks() const override { return ranks_; }
+
+  const device_layers& device_buffers() const override { return l1_buffers_; }
+
+  const pool_geometry& device_geometry() const override { return l1_; }
+
+  device_memory& device_pool() override {
+    HICACHE_CHECK(l1_memory_ != nullptr);
+    return *l1_memory_;
+  }
+
+  bool device_is_host_addressable() const override { return device_->host_addressable(); }
+
+  result<void> wait_for_layer(const layer_progress& progress, void* stream,
+                              uint32_t layer) override {
+    return device_->wait_for_layer(progress, stream, layer);
+  }
+
+  const std::vector<void*>& layer_events() const override { return layer_events_; }
+
+  std::string description() const override;
+
+  rank_counters counters() override;
+
+  void add_metrics(std::shared_ptr<const prometheus::Collectable> source) override;
+
+#ifdef HICACHE_TEST_HOOKS
+  void corrupt_for_test() override;
+#endif
+
+private:
+  /// True if L3 may be attached and detached while the instance runs.
+  bool is_changeable() const {
+    return !config_.admin_listen.empty();
+  }
+
+  storage_attachment show() override;
+
+  std::optional<storage_status> status() override {
+    return store_->status();
+  }
+
+  result<void> attach(const storage_attachment& wanted, std::chrono::nanoseconds deadline) override;
+
+  result<void> detach(std::chrono::nanoseconds deadline) override;
+
+  /// No change of L3 begins any more; one that is under way is given up.
+  void end_changes();
+
+  /// Gives up what calls of L3 that have not returned may still use, so that it stays until the
+  /// process ends.
+  void leave_behind();
+
+  attachment_actor changer();
+
+  result<void> prepare_device_pool(const device_layers* registered);
+
+  result<void> prepare_host_pool(uint32_t ranks_on_host);
+
+  result<std::unique_ptr<device_memory>> take_host_memory(const host_memory_options& options);
+
+  result<void> open_op_log();
+
+  result<void> open_events();
+
+  result<void> open_store();
+
+  result<void> open_admin();
+
+  result<void> open_metrics();
+
+  rank_figures figures();
+
+  template <class Handle>
+  void stop(Handle& actor) {
+    if (!actor)
+      return;
+    auto self = caf::scoped_actor{*system_};
+    self->send_exit(actor, caf::exit_reason::user_shutdown);
+    self->wait_for(actor);
+    actor = nullptr;
+  }
+
+  rank_config config_;
+  uint32_t rank_;
+  uint32_t ranks_;
+  engine_actor engine_;
+  rank_extensions extensions_;
+  std::unique_ptr<monotonic_clock> clock_ = std::make_unique<monotonic_clock>();
+  pool_geometry l1_;
+  pool_geometry l2_;
+  device_layers l1_buffers_;
+  std::unique_ptr<system_config> system_config_ = std::make_unique<system_config>();
+  // Destroyed from the last to the first: pools outlive the actor system.
+  std::unique_ptr<device> device_;
+  std::unique_ptr<device_memory> l1_memory_;
+  /// Null unless L2 may be lent.
+  std::unique_ptr<shared_pools> shared_;
+  std::unique_ptr<device_memory> l2_memory_;
+  std::unique_ptr<caf::actor_system> system_;
+  std::unique_ptr<rank_store> store_;
+  hicache::open_store opened_;
+  std::unique_ptr<copy_engine> copies_;
+  std::vector<void*> layer_events_;
+  std::string op_log_name_;
+  std::unique_ptr<std::ofstream> op_log_;
+  std::unique_ptr<event_socket> events_;
+  std::unique_ptr<event_replay> replay_;
+  /// Where they are, for people.
+  std::string events_endpoint_;
+  tree_actor tree_;
+  op_recorder_actor recorder_;
+  event_publisher_actor publisher_;
+  controller_actor controller_;
+  prefetcher_actor prefetcher_;
+  backup_actor backup_;
+  consensus_actor consensus_;
+  std::mutex mutex_;
+  attachment_actor attachment_; // Guarded: asked by the threads of the server.
+  std::unique_ptr<admin_server> admin_;
+  std::unique_ptr<metrics_server> metrics_;
+};
+
+result<void> runtime_impl::prepare(const device_layers* registered, uint32_t ranks_on_host) {
+  const auto pool
+    = registered != nullptr && !registered->buffers.empty() ? registered->buffers[0].address : 0;
+  auto device = make_device(*parse_device_choice(config_.device), pool);
+  if (!device)
+    return tl::unexpected{device.error()};
+  device_ = std::move(*device);
+  if (auto prepared = prepare_device_pool(registered); !prepared)
+    return prepared;
+  if (auto prepared = prepare_host_pool(ranks_on_host); !prepared)
+    return prepared;
+  auto copies = device_->make_copy_engine(l1_buffers_, l2_, *l2_memory_, config_.copies());
+  if (!copies)
+    return tl::unexpected{copies.error()};
+  copies_ = std::move(*copies);
+  layer_events_ = copies_->layer_events();
+  if (auto opened = open_op_log(); !opened)
+    return opened;
+  if (auto opened = open_events(); !opened)
+    return opened;
+  if (auto opened = open_store(); !opened)
+    return opened;
+  if (auto opened = open_admin(); !opened)
+    return opened;
+  return open_metrics();
+}
+
+result<void> runtime_impl::prepare_device_pool(const device_layers* registered) {
+  if (registered != nullptr) {
+    if (registered->shape != l1_.shape() || registered->pages < l1_.pages())
+      return fail(ec::invalid_argument,
+                  absl::StrFormat("the registered pool has %d pages or another shape than the "
+                                  "settings; expected %s and %d pages, padding included",
+                                  registered->pages, to_string(l1_.shape()), l1_.pages()));
+    l1_buffers_ = *registered;
+    return l1_buffers_.check();
+  }
+  auto memory = device_->allocate(l1_.total_bytes());
+  if (!memory)
+    return fail(memory.error().code, "device pool (--device-pages): " + memory.error().detail);
+  l1_memory_ = std::move(*memory);
+  l1_buffers_ = device_layers::of(l1_, std::bit_cast<uint64_t>(l1_memory_->data()));
+  return {};
+}
+
+result<void> runtime_impl::prepare_host_pool(uint32_t ranks_on_host) {
+  auto options = host_memory_options{};
+  options.ranks_on_host = ranks_on_host;
+  if (rank_ == 0)
+    options.progress
+      = [next = clock_->now() + std::chrono::seconds{1}, this](auto ready, auto total) mutable {
+          if (clock_->now() < next)
+            return;
+          next = clock_->now() + std::chrono::seconds{1};
+          spdlog::info("host pool: {} of {} are ready", format_bytes(ready), format_bytes(total));
+        };
+  auto memory = take_host_memory(options);
+  if (!memory)
+    return fail(memory.error().code,
+                "host pool (--hicache-ratio, --hicache-size): " + memory.error().detail);
+  l2_memory_ = std::move(*memory);
+  return {};
+}
+
+result<std::unique_ptr<device_memory>>
+runtime_impl::take_host_memory(const host_memory_options& options) {
+  // L3 may be attached later, but memory that others can map has to be so from the start.
+  if (!config_.storage.zero_copy || !(config_.storage_backend == "cluster" || is_changeable()))
+    return device_->allocate_host(l2_.total_bytes(), options);
+  auto pools = shared_pools::create(config_.segment_bytes, l2_, config_.heads_per_object());
+  if (!pools)
+    return fail(pools.error().code, "zero_copy, with --segment-size: " + pools.error().detail);
+  shared_ = std::make_unique<shared_pools>(std::move(*pools));
+  return device_->adopt_host(shared_->l2(), options);
+}
+
+result<void> runtime_impl::open_op_log() {
+  if (config_.record_ops.empty())
+    return {};
+  op_log_name_ = config_.record_ops + (ranks_ > 1 ? "." + std::to_string(rank_) : "");
+  op_log_ = std::make_unique<std::ofstream>(op_log_name_, std::ios::trunc);
+  if (!*op_log_)
+    return fail(ec::invalid_argument, "--record-ops: cannot write the file " + op_log_name_);
+  return {};
+}
+
+result<void> runtime_impl::open_events() {
+  // An event is a fact of all ranks, so one of them tells it.
+  if (rank_ != 0 || config_.kv_events.empty())
+    return {};
+  auto opened = event_socket::open(config_.kv_events);
+  if (!opened)
+    return fail(opened.error().code, "--kv-events: " + opened.error().detail);
+  events_ = std::move(*opened);
+  events_endpoint_ = events_->endpoint();
+  if (config_.kv_events_replay.empty())
+    return {};
+  auto replay = event_replay::open(config_.kv_events_replay);
+  if (!replay)
+    return fail(replay.error().code, "--kv-events-replay: " + replay.error().detail);
+  replay_ = std::move(*replay);
+  events_endpoint_ += ", again at " + replay_->endpoint();
+  return {};
+}
+
+result<void> runtime_impl::open_store() {
+  store_ = std::make_unique<rank_store>(*system_, config_, rank_, ranks_, l2_, l2_memory_->data(),
+                                        shared_.get(), *clock_, extensions_.wrap,
+                                        [engine = engine_](const error& why) {
+                                          if (engine)
+                                            caf::anon_send(engine, atom::notice_v, to_caf(why));
+                                        });
+  if (config_.storage_backend.empty())
+    return {};
+  const auto listeners = listening_addresses();
+  auto opened
+    = store_->open({config_.storage_backend, config_.extra_config, config_.prefetch_policy});
+  if (!opened)
+    return tl::unexpected{opened.error()};
+  warn_of_stray_listeners(listeners, config_.listen_host,
+                          "UCX; UCX_NET_DEVICES names the devices that it may use");
+  opened_ = std::move(*opened);
+  return {};
+}
+
+result<void> runtime_impl::open_admin() {
+  if (rank_ != 0 || !is_changeable())
+    return {};
+  auto started = admin_server::start({config_.admin_listen, config_.admin_token_file}, *this);
+  if (!started)
+    return tl::unexpected{started.error()};
+  admin_ = std::move(*started);
+  return {};
+}
+
+result<void> runtime_impl::open_metrics() {
+  if (config_.metrics.port == 0)
+    return {};
+  auto started = metrics_server::start(
+    {config_.metrics.host, static_cast<uint16_t>(config_.metrics.port + rank_)});
+  if (!started)
+    return tl::unexpected{started.error()};
+  metrics_ = std::move(*started);
+  return {};
+}
+
+void runtime_impl::spawn(std::unique_ptr<agreement> ranks) {
+  consensus_ = system_->spawn(hicache::consensus, std::move(ranks));
+}
+
+void runtime_impl::spawn_tree() {
+  const auto page_bytes = l2_.page_bytes();
+  auto settings = config_.tree(ranks_);
+  settings.events = extensions_.events || events_;
+  if (extensions_.eviction)
+    settings.eviction = extensions_.eviction;
+  const auto fences = copies_->fences();
+  controller_
+    = system_->spawn(controller, std::move(copies_), page_bytes, shared_ ? shared_->lent : nullptr);
+  if (op_log_)
+    recorder_
+      = system_->spawn<caf::detached>(op_recorder, op_log_name_, std::move(op_log_), settings);
+  if (events_)
+    publisher_ = system_->spawn<caf::detached>(
+      event_publisher,
+      event_publisher_options{config_.kv_events_topic,
+                              *parse_event_format(config_.kv_events_format), config_.page_size},
+      std::move(events_), std::move(replay_));
+  auto helpers
+    = tree_helpers{controller_, consensus_, {}, {}, engine_, recorder_, publisher_, fences};
+  prefetcher_ = system_->spawn(prefetcher, prefetcher_options{config_.storage_timeout, page_bytes},
+                               opened_.actor, consensus_);
+  backup_
+    = system_->spawn(backup, opened_.actor, caf::timespan{config_.storage_timeout}, page_bytes);
+  helpers.prefetcher = prefetcher_;
+  helpers.backup = backup_;
+  tree_ = system_->spawn(hicache::tree, settings, helpers, clock_.get(),
+                         caf::timespan{config_.step_timeout});
+  add_metrics(std::make_shared<rank_metrics>([this] { return figures(); }));
+  if (!is_changeable())
+    return;
+  auto options = attachment_options{};
+  options.rank = rank_;
+  options.ranks = ranks_;
+  options.open = [this](const storage_attachment& wanted) { return store_->open(wanted); };
+  options.attached = {config_.storage_backend, config_.extra_config, config_.prefetch_policy};
+  options.store = std::move(opened_);
+  options.patience = config_.step_timeout;
+  const auto guard = std::lock_guard{mutex_};
+  attachment_ = system_->spawn<caf::detached>(
+    attachment, std::move(options), attachment_peers{tree_, prefetcher_, backup_, consensus_});
+}
+
+void runtime_impl::leave_behind() {
+  static_cast<void>(store_.release());
+  static_cast<void>(l2_memory_.release());
+  static_cast<void>(shared_.release());
+  static_cast<void>(device_.release());
+  static_cast<void>(clock_.release());
+  // It would wait for the actors of a member of the cluster store.
+  static_cast<void>(system_.release());
+  static_cast<void>(system_config_.release());
+}
+
+// -- L3 at run time -----------------------------------------------------------
+
+attachment_actor runtime_impl::changer() {
+  const auto guard = std::lock_guard{mutex_};
+  return attachment_;
+}
+
+storage_attachment runtime_impl::show() {
+  auto shown = storage_attachment{};
+  if (const auto whom = changer())
+    caf::scoped_actor {
+      *system_
+      } -> request(whom, caf::infinite, atom::status_v)
+        .receive([&](const storage_attachment& x) { shown = x; }, [](const caf::error&) {});
+  return shown;
+}
+
+result<void> runtime_impl::attach(const storage_attachment& wanted,
+                                  std::chrono::nanoseconds deadline) {
+  const auto whom = changer();
+  if (!whom)
+    return fail(ec::stopping, "the instance starts or ends");
+  auto outcome = result<void>{};
+  caf::scoped_actor {
+    *system_
+    } -> request(whom, caf::infinite, atom::attach_v, wanted, caf::timespan{deadline})
+      .receive([](atom::ok) {},
+               [&](const caf::error& err) { outcome = tl::unexpected{from_caf(err)}; });
+  return outcome;
+}
+
+result<void> runtime_impl::detach(std::chrono::nanoseconds deadline) {
+  return attach({}, deadline);
+}
+
+void runtime_impl::end_changes() {
+  auto whom = attachment_actor{};
+  {
+    const auto guard = std::lock_guard{mutex_};
+    whom = std::exchange(attachment_, nullptr);
+  }
+  if (!whom)
+    return;
+  // The other ranks end, too, and hear of it here; should one be gone, waiting for it is no use.
+  caf::scoped_actor {
+    *system_
+    } -> request(whom, caf::timespan{limits::end_of_changes}, atom::abort_v)
+      .receive([](atom::ok) {}, [](const caf::error&) {});
+  stop(whom);
+}
+
+std::string runtime_impl::description() const {
+  auto text
+    = absl::StrFormat("%s; L1 %s in %d pages%s, L2 %s in %d pages (%s; %s) per rank",
+                      device_->name(), format_bytes(l1_.total_bytes()), config_.device_pages,
+                      l1_memory_ ? "" : " of the engine", format_bytes(l2_.total_bytes()),
+                      config_.host_pages(ranks_), config_.mem_layout, l2_memory_->description());
+  if (!config_.storage_backend.empty())
+    text += absl::StrFormat("; L3 %s, namespace %016x", config_.storage_backend,
+                            fingerprint_of(config_.fingerprint()));
+  if (store_->lent_bytes() > 0)
+    text += ", lending " + format_bytes(store_->lent_bytes()) + " per rank";
+  if (admin_)
+    text += "; administered at " + admin_->address();
+  if (metrics_)
+    text += "; metrics at " + metrics_->address();
+  if (publisher_)
+    text += "; events at " + events_endpoint_;
+  return text;
+}
+
+rank_counters runtime_impl::counters() {
+  auto total = store_->counters();
+  if (auto asked
+      = ask_counters(*system_, caf::infinite, total, tree_, controller_, prefetcher_, backup_);
+      !asked)
+    spdlog::warn("no counters: {}", to_string(asked.error()));
+  return total;
+}
+
+// -- metrics ------------------------------------------------------------------
+
+void runtime_impl::add_metrics(std::shared_ptr<const prometheus::Collectable> source) {
+  if (metrics_)
+    metrics_->add(std::move(source));
+}
+
+rank_figures runtime_impl::figures() {
+  auto figures = rank_figures{};
+  figures.rank = rank_;
+  figures.l1 = {config_.device_pages, config_.device_pages * l1_.page_bytes()};
+  figures.l2 = {config_.host_pages(ranks_), config_.host_pages(ranks_) * l2_.page_bytes()};
+  auto counted = rank_counters{};
+  if (ask_counters(*system_, caf::duration{limits::scrape_time}, counted, tree_, controller_,
+                   prefetcher_, backup_))
+    figures.counters = counted;
+  figures.store = store_->figures(limits::scrape_time);
+  return figures;
+}
+
+#ifdef HICACHE_TEST_HOOKS
+void runtime_impl::corrupt_for_test() {
+  caf::scoped_actor {
+    *system_
+    } -> send(tree_, atom::corrupt_v);
+}
+#endif
+
+} // namespace
+
+result<std::unique_ptr<rank_runtime>> rank_runtime::start(const rank_config& config,
+                                                          std::unique_ptr<agreement> ranks,
+                                                          const engine_actor& engine,
+                                                          const device_layers* registered,
+                                                          const rank_extensions& extensions) {
+  const auto rank = ranks->rank();
+  const auto size = ranks->size();
+  // Before anything is allocated by settings that the ranks may not share.
+  auto fields = config.fields();
+  fields.emplace_back("radix-eviction-policy of the engine's own",
+                      extensions.eviction ? extensions.eviction->name() : "");
+  if (auto same = agree_on_settings(*ranks, fields); !same)
+    return tl::unexpected{same.error()};
+  const auto here = count_ranks_on_host(*ranks);
+  if (!here)
+    return tl::unexpected{here.error()};
+  auto runtime = std::make_unique<runtime_impl>(config, rank, size, engine, extensions);
+  if (auto all = agree_on_outcome(*ranks, runtime->prepare(registered, *here)); !all)
+    return tl::unexpected{all.error()};
+  runtime->spawn(std::move(ranks));
+  runtime->spawn_tree();
+  return runtime;
+}
+
+} // namespace hicache

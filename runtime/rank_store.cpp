@@ -1,0 +1,211 @@
+#include "runtime/rank_store.hpp"
+
+#include "actors/storage.hpp"
+#include "backends/file_backend.hpp"
+#include "backends/memory_backend.hpp"
+#include "backends/node_backend.hpp"
+#include "base/check.hpp"
+#include "base/limits.hpp"
+#include "cache/page_hash.hpp"
+#include "messages/caf_error.hpp"
+
+#include <caf/scoped_actor.hpp>
+#include <spdlog/spdlog.h>
+
+#include <utility>
+
+namespace hicache {
+
+namespace {
+
+/// Adds what a member has counted since it joined.
+void count(store_figures& to, const cluster_member& member) {
+  to.sent_bytes += member.sent_bytes();
+  to.repaired_pages += member.figures().repaired;
+  to.repair_failures += member.figures().repair_failures;
+}
+
+} // namespace
+
+rank_store::rank_store(caf::actor_system& system, const rank_config& settings, uint32_t rank,
+                       uint32_t ranks, const pool_geometry& l2, std::byte* l2_memory,
+                       const shared_pools* shared, const clock_source& clock, backend_wrapper wrap,
+                       std::function<void(const error&)> notice)
+  : system_(system), settings_(settings), rank_(rank), ranks_(ranks), l2_(l2),
+    l2_memory_(l2_memory), shared_(shared), clock_(clock), wrap_(std::move(wrap)),
+    notice_(std::move(notice)) {}
+
+rank_store::~rank_store() {
+  close();
+}
+
+result<open_store> rank_store::open(const storage_attachment& wanted) {
+  const auto guard = std::lock_guard{mutex_};
+  HICACHE_CHECK(!actor_);
+  auto settings = settings_;
+  settings.storage_backend = wanted.backend;
+  settings.extra_config = wanted.extra_config;
+  settings.prefetch_policy = wanted.prefetch_policy;
+  if (auto checked = settings.finish(ranks_); !checked)
+    return tl::unexpected{checked.error()};
+  auto backend = open_backend(settings);
+  if (!backend) {
+    member_.reset();
+    return tl::unexpected{backend.error()};
+  }
+  if (wrap_)
+    *backend = wrap_(std::move(*backend));
+  queue_ = std::make_shared<storage_queue>(std::move(*backend), settings.storage.threads);
+  // Ranks with the same bytes share the writing, unless each of them has a store of its own.
+  const auto replicas = wanted.backend == "memory" ? 1 : settings.split(ranks_).replicas;
+  actor_ = system_.spawn(storage,
+                         storage_options{settings.fingerprint(),
+                                         settings.head_groups(rank_, ranks_), l2_, l2_memory_,
+                                         &clock_, page_writers{rank_ % replicas, replicas},
+                                         shared_ != nullptr ? shared_->lent : nullptr, notice_},
+                         queue_);
+  const auto tree = settings.tree(ranks_);
+  return open_store{actor_, tree.prefetch, tree.storage_lends_host, [this] { close(); }};
+}
+
+result<std::unique_ptr<storage_backend>> rank_store::open_backend(const rank_config& settings) {
+  const auto fingerprint = fingerprint_of(settings.fingerprint());
+  if (settings.storage_backend == "memory")
+    return make_memory_backend(settings.storage.max_bytes / ranks_, clock_);
+  if (settings.storage_backend == "file")
+    return make_file_backend({{settings.storage.path, settings.storage.max_bytes}, fingerprint},
+                             clock_);
+  if (settings.storage_backend == "node") {
+    auto store = make_node_backend(system_, {settings.node, fingerprint, settings.tls}, clock_);
+    if (!store)
+      return fail(store.error().code, "--node: " + to_string(store.error()));
+    return store;
+  }
+  if (settings.storage.zero_copy && shared_ == nullptr)
+    return fail(ec::invalid_argument,
+                "zero_copy lends L2, which this instance has in private memory; expected zero_copy "
+                "in --hicache-storage-backend-extra-config when it starts");
+  const auto object_bytes = l2_.object_bytes(settings.heads_per_object());
+  if (settings.storage.zero_copy && object_bytes != shared_->lent->objects().object_bytes)
+    return fail(ec::invalid_argument,
+                "zero_copy lends L2 in the objects that it has since the start; expected the same "
+                "tp_lcm_size");
+  auto options = cluster_member_options{};
+  options.index = settings.index;
+  options.segment_bytes = settings.segment_bytes;
+  options.policy = settings.storage.segment;
+  options.object_bytes = object_bytes;
+  options.fingerprint = fingerprint;
+  options.replicas = static_cast<uint32_t>(settings.storage.replicas);
+  options.host = settings.storage.host;
+  options.listen_host = settings.listen_host;
+  options.tls = settings.tls;
+  options.pages = *parse_page_transport(settings.page_transport);
+  options.path = settings.storage.force_remote_reads ? read_path::remote : read_path::automatic;
+  options.clock = &clock_;
+  if (shared_ != nullptr) {
+    options.memory = &shared_->memory;
+    options.lent = settings.storage.zero_copy ? shared_->lent : nullptr;
+  }
+  auto member = cluster_member::join(system_, std::move(options));
+  if (!member)
+    return tl::unexpected{member.error()};
+  member_ = std::move(*member);
+  return member_->open();
+}
+
+bool rank_store::close() {
+  const auto guard = std::lock_guard{mutex_};
+  if (!actor_)
+    return !has_abandoned_;
+  if (const auto health = ask_health(limits::scrape_time))
+    closed_.counters[queue_->name()] += health->counters;
+  {
+    auto self = caf::scoped_actor{system_};
+    self->send_exit(actor_, caf::exit_reason::user_shutdown);
+    self->wait_for(actor_);
+  }
+  actor_ = nullptr;
+  if (member_)
+    count(closed_, *member_);
+  const auto name = queue_->name();
+  if (std::exchange(queue_, nullptr)->close(settings_.shutdown_grace)) {
+    member_.reset();
+  } else {
+    spdlog::error("calls of L3 ({}) have not returned and are left behind", name);
+    static_cast<void>(member_.release());
+    has_abandoned_ = true;
+  }
+  return !has_abandoned_;
+}
+
+result<backend_health> rank_store::ask_health(std::chrono::nanoseconds timeout) {
+  auto outcome = result<backend_health>{};
+  caf::scoped_actor {
+    system_
+    } -> request(actor_, caf::infinite, atom::health_v, caf::timespan{timeout})
+      .receive([&](const storage_health_ptr& x) { outcome = *x; },
+               [&](const caf::error& err) { outcome = tl::unexpected{from_caf(err)}; });
+  return outcome;
+}
+
+result<storage_status> rank_store::ask_status(std::chrono::nanoseconds timeout) {
+  auto outcome = result<storage_status>{};
+  caf::scoped_actor {
+    system_
+    } -> request(actor_, caf::timespan{timeout}, atom::status_v)
+      .receive([&](const storage_status& x) { outcome = x; },
+               [&](const caf::error& err) { outcome = tl::unexpected{from_caf(err)}; });
+  return outcome;
+}
+
+rank_counters rank_store::counters() {
+  const auto guard = std::lock_guard{mutex_};
+  auto total = rank_counters{};
+  for (const auto& [name, counted] : closed_.counters)
+    total.evicted_l3 += counted.evicted;
+  if (!actor_)
+    return total;
+  if (const auto health = ask_health(limits::scrape_time))
+    total.evicted_l3 += health->counters.evicted;
+  return total;
+}
+
+std::optional<store_figures> rank_store::figures(std::chrono::nanoseconds timeout) {
+  const auto guard = std::unique_lock{mutex_, timeout};
+  if (!guard)
+    return std::nullopt;
+  auto figures = closed_;
+  if (member_) {
+    figures.lent_bytes = member_->lent_bytes();
+    figures.unrepaired_pages = member_->figures().unrepaired;
+    count(figures, *member_);
+  }
+  if (actor_) {
+    const auto status = ask_status(timeout);
+    const auto health = ask_health(timeout);
+    if (!status || !health)
+      return std::nullopt;
+    figures.counters[queue_->name()] += health->counters;
+    figures.attached = attached_store{queue_->name(), health->ok && status->is_up(), *status, {}};
+    figures.attached->held = {health->objects, health->bytes, health->capacity_bytes};
+  }
+  for (const auto& [name, counted] : figures.counters)
+    figures.evicted += counted.evicted;
+  return figures;
+}
+
+std::optional<storage_status> rank_store::status() {
+  const auto guard = std::unique_lock{mutex_, limits::scrape_time};
+  if (!guard || !actor_)
+    return std::nullopt;
+  const auto status = ask_status(limits::scrape_time);
+  return status ? std::optional{*status} : std::nullopt;
+}
+
+uint64_t rank_store::lent_bytes() {
+  const auto guard = std::lock_guard{mutex_};
+  return member_ ? member_->lent_bytes() : 0;
+}
+
+} // namespace hicache

@@ -1,0 +1,151 @@
+// The extra config of the storage backend.
+
+#include "runtime/rank_config.hpp"
+#include "tests/runtime/support.hpp"
+
+namespace hicache {
+namespace {
+
+class StorageConfigTest : public test::folder_test {
+protected:
+  static std::string complaint(const std::string& text) {
+    const auto config = parse_storage_config(text);
+    if (config)
+      return "none";
+    EXPECT_EQ(config.error().code, ec::invalid_argument);
+    return config.error().detail;
+  }
+
+  static void expect_all_keys(const result<storage_config>& config) {
+    ASSERT_TRUE(config) << config.error().detail;
+    EXPECT_EQ(config->prefetch_threshold, 512u);
+    EXPECT_EQ(config->path, "/data/kv");
+    EXPECT_EQ(config->max_bytes, uint64_t{64} << 20);
+    EXPECT_TRUE(config->force_remote_reads);
+    EXPECT_EQ(config->threads, 3u);
+    EXPECT_EQ(config->tp_lcm_size, 12u);
+    EXPECT_EQ(config->replicas, 2u);
+    EXPECT_EQ(config->host, "rack-7");
+    EXPECT_EQ(config->segment.eviction->name(), "lfu");
+    EXPECT_EQ(config->segment.high_watermark, 0.9);
+    EXPECT_EQ(config->segment.low_watermark, 0.8);
+    EXPECT_EQ(config->segment.pinned_share, 0.25);
+    EXPECT_EQ(config->segment.tenant_share, 0.5);
+    EXPECT_TRUE(config->zero_copy);
+  }
+
+  const std::string json_ = R"({"prefetch_threshold": 512, "path": "/data/kv", "max_bytes": "64MiB",
+                                "force_remote_reads": true, "threads": 3, "tp_lcm_size": 12, "replicas": 2, "host": "rack-7", "eviction": "lfu",
+                                "high_watermark": 0.9, "low_watermark": 0.8, "pinned_share": 0.25,
+                                "tenant_share": 0.5, "zero_copy": true})";
+};
+
+TEST_F(StorageConfigTest, NothingMeansDefaults) {
+  const auto config = parse_storage_config("");
+  ASSERT_TRUE(config);
+  EXPECT_EQ(config->prefetch_threshold, 256u);
+  EXPECT_EQ(config->threads, 2u);
+  EXPECT_FALSE(config->force_remote_reads);
+  EXPECT_FALSE(config->zero_copy);
+  EXPECT_EQ(config->max_bytes, 0u);
+}
+
+TEST_F(StorageConfigTest, ReadsJson) {
+  expect_all_keys(parse_storage_config(json_));
+  EXPECT_EQ(parse_storage_config(R"({"max_bytes": 1000})")->max_bytes, 1000u);
+}
+
+TEST_F(StorageConfigTest, ReadsFilesOfAllThreeKinds) {
+  expect_all_keys(parse_storage_config("@" + write("x.json", json_)));
+  expect_all_keys(parse_storage_config(
+    "@"
+    + write("x.toml", "prefetch_threshold = 512\npath = \"/data/kv\"\nmax_bytes = \"64MiB\"\n"
+                      "force_remote_reads = true\nthreads = 3\ntp_lcm_size = 12\nreplicas = 2\n"
+                      "host = \"rack-7\"\neviction = \"lfu\"\nhigh_watermark = 0.9\n"
+                      "low_watermark = 0.8\npinned_share = 0.25\ntenant_share = 0.5\n"
+                      "zero_copy = true\n")));
+  for (const auto* name : {"x.yaml", "x.yml"})
+    expect_all_keys(parse_storage_config(
+      "@"
+      + write(name, "prefetch_threshold: 512\npath: /data/kv\nmax_bytes: 64MiB\n"
+                    "force_remote_reads: true\nthreads: 3\ntp_lcm_size: 12\nreplicas: 2\n"
+                    "host: rack-7\neviction: lfu\nhigh_watermark: 0.9\nlow_watermark: 0.8\n"
+                    "pinned_share: 0.25\ntenant_share: 0.5\nzero_copy: true\n")));
+}
+
+TEST_F(StorageConfigTest, UnknownKeysAreNamed) {
+  EXPECT_EQ(complaint(R"({"pathh": "x"})"),
+            "key 'pathh' is not known; expected prefetch_threshold, prefetch_timeout_base, "
+            "prefetch_timeout_per_ki_token, prefetch_timeout_max, prefetch_share, path, max_bytes, "
+            "threads, tp_lcm_size, force_remote_reads, replicas, host, eviction, high_watermark, "
+            "low_watermark, pinned_share, tenant_share or zero_copy");
+  EXPECT_NE(complaint("@" + write("x.toml", "pathh = 1")).find("key 'pathh' is not known"),
+            std::string::npos);
+}
+
+TEST_F(StorageConfigTest, WrongTypesAreNamedWithWhatWasExpected) {
+  EXPECT_EQ(complaint(R"({"prefetch_threshold": "many"})"),
+            "key 'prefetch_threshold' holds \"many\"; expected a number");
+  EXPECT_EQ(complaint(R"({"prefetch_threshold": -1})"),
+            "key 'prefetch_threshold' holds -1; expected a number");
+  EXPECT_EQ(complaint(R"({"threads": 0})"), "key 'threads' holds 0; expected a positive number");
+  EXPECT_EQ(complaint(R"({"tp_lcm_size": 0})"),
+            "key 'tp_lcm_size' holds 0; expected a positive number");
+  EXPECT_EQ(complaint(R"({"path": 7})"), "key 'path' holds 7; expected the name of a folder");
+  EXPECT_EQ(complaint(R"({"max_bytes": "64MiBs"})"),
+            "key 'max_bytes' holds \"64MiBs\"; expected a size such as 64MiB");
+  EXPECT_EQ(complaint(R"({"max_bytes": true})"), "key 'max_bytes' holds true; expected a number");
+  EXPECT_EQ(complaint(R"({"force_remote_reads": 1})"),
+            "key 'force_remote_reads' holds 1; expected true or false");
+  EXPECT_EQ(complaint(R"({"zero_copy": "yes"})"),
+            "key 'zero_copy' holds \"yes\"; expected true or false");
+  EXPECT_EQ(complaint(R"({"replicas": 9})"),
+            "key 'replicas' holds 9; expected a number from 1 to 8");
+  EXPECT_EQ(complaint(R"({"replicas": 0})"),
+            "key 'replicas' holds 0; expected a number from 1 to 8");
+  EXPECT_EQ(complaint(R"({"eviction": "best"})"),
+            "key 'eviction' holds \"best\"; expected lru, lfu, "
+            "fifo, mru, filo, priority or slru");
+  EXPECT_EQ(complaint(R"({"tenant_share": 0})"),
+            "key 'tenant_share' holds 0; expected a share of the segment above 0, at most 1");
+  EXPECT_EQ(complaint(R"({"high_watermark": 0.5, "low_watermark": 0.6})"),
+            "key 'low_watermark' is above 'high_watermark'; expected it to be no higher");
+}
+
+TEST_F(StorageConfigTest, BrokenTextAndMissingFilesAreSaidSo) {
+  EXPECT_EQ(complaint("[1, 2]"), "expected keys and values, as in {\"prefetch_threshold\": 256}");
+  EXPECT_EQ(complaint("{\"path\":").substr(0, 16), "cannot be read: ");
+  EXPECT_EQ(complaint("@" + write("x.toml", "path = ")).substr(0, 16), "cannot be read: ");
+  EXPECT_EQ(complaint("@" + write("x.yaml", "path: [1, 2")).substr(0, 16), "cannot be read: ");
+  // Not UTF-8.
+  EXPECT_EQ(complaint("@" + write("x.yaml", "path: \x9a")).substr(0, 16), "cannot be read: ");
+  const auto absent = (folder_ / "absent.json").string();
+  EXPECT_EQ(complaint("@" + absent), "cannot read the file " + absent);
+}
+
+TEST_F(StorageConfigTest, BecomesJsonForAnotherProcess) {
+  EXPECT_EQ(*storage_config_json(""), "");
+  EXPECT_EQ(*storage_config_json(R"({"path": "/kv"})"), R"({"path":"/kv"})");
+  EXPECT_EQ(*storage_config_json("@" + write("x.yaml", "path: /kv\nthreads: 3\n")),
+            R"({"path":"/kv","threads":3})");
+  EXPECT_EQ(*storage_config_json("@" + write("x.toml", "of_a_later_version = true")),
+            R"({"of_a_later_version":true})");
+  EXPECT_EQ(storage_config_json("[]").error().code, ec::invalid_argument);
+  EXPECT_EQ(storage_config_json("@/no/such/file").error().detail,
+            "cannot read the file /no/such/file");
+}
+
+TEST_F(StorageConfigTest, OfRanksIsComparedByContent) {
+  const auto value_of = [this](const char* name, const char* text) {
+    auto config = rank_config{};
+    config.extra_config = "@" + write(name, text);
+    EXPECT_TRUE(config.finish(1));
+    return config.extra_config;
+  };
+  const auto first = value_of("a.json", R"({"threads": 3})");
+  EXPECT_NE(value_of("a.json", R"({"threads": 4})"), first) << "the same name, another content";
+  EXPECT_EQ(value_of("b.toml", "threads = 3"), first) << "another name, the same content";
+}
+
+} // namespace
+} // namespace hicache
