@@ -522,13 +522,6 @@ tree_actor::behavior_type tree(tree_actor::stateful_pointer<tree_state> self,
     [self](atom::done, const operation_done& fact) { self->state.done(fact); },
     [self](atom::fetched, const fetched_pages& fact) { self->state.fetched(fact); },
     [self](atom::tick, uint8_t timer, uint64_t number) { self->state.tick(timer, number); },
-    [self](atom::corrupt) {
-#ifdef HICACHE_TEST_HOOKS
-      self->state.core->corrupt_for_test();
-#else
-      static_cast<void>(self);
-#endif
-    },
     [self](atom::counters) {
       auto counters = self->state.counters;
       const auto stats = self->state.core->stats();

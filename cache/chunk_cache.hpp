@@ -56,12 +56,6 @@ public:
   std::vector<node_view> nodes() const override { return {}; }
   void check_invariants() const override;
 
-#ifdef HICACHE_TEST_HOOKS
-  void corrupt_for_test() noexcept override {
-    ++damage_;
-  }
-#endif
-
 private:
   struct open_request {
     page_list pages;
@@ -77,7 +71,6 @@ private:
   page_allocator pool_;
   absl::flat_hash_map<request_id, open_request> requests_;
   uint64_t requests_digest_ = 0;
-  uint64_t damage_ = 0;
   event_queue events_;
 };
 

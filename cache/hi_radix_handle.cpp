@@ -226,15 +226,4 @@ void hi_radix_tree::check_invariants() const {
   impl_->check_invariants();
 }
 
-#ifdef HICACHE_TEST_HOOKS
-void hi_radix_tree::corrupt_for_test() noexcept {
-  for (auto* node : impl_->tree.sorted_nodes())
-    if (!node->is_root()) {
-      ++node->use.created;
-      return impl_->tree.changed(*node);
-    }
-  ++impl_->damage;
-}
-#endif
-
 } // namespace hicache

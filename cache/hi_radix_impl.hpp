@@ -366,7 +366,6 @@ struct hi_radix_tree::impl {
   bool is_stopped = false;
   uint64_t requests_digest = 0;
   uint64_t fetches_digest = 0;
-  uint64_t damage = 0;
 };
 
 } // namespace hicache

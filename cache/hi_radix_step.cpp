@@ -171,6 +171,7 @@ uint64_t hi_radix_tree::impl::digest() const noexcept {
   const auto storage_flags = uint64_t{tree.options().lends_host} << 2
                              | uint64_t{options.storage_attached} << 1 | uint64_t{is_released};
   const auto fetching_digest = mix(fetches_digest, open_fetches.empty() ? 0 : open_fetches.front());
+  // The 0 counted something once; recorded op logs have it.
   const auto state
     = std::array<uint64_t, 24>{tree.digest(),        writes.issued,
                                writes.done,          loads.issued,
@@ -180,7 +181,7 @@ uint64_t hi_radix_tree::impl::digest() const noexcept {
                                requests.size(),      requests_digest,
                                fetching_digest,      storage_flags,
                                storage_epoch,        stop_times.size() + untimed.size(),
-                               uint64_t{is_stopped}, damage,
+                               uint64_t{is_stopped}, 0,
                                pins_digest,          pins.size(),
                                handle_locks_count,   static_cast<uint64_t>(now_ns),
                                unstaged.size(),      quarantined};

@@ -73,10 +73,6 @@ public:
   std::vector<node_view> nodes() const override;
   void check_invariants() const override;
 
-#ifdef HICACHE_TEST_HOOKS
-  void corrupt_for_test() noexcept override;
-#endif
-
 private:
   struct impl;
 

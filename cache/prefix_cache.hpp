@@ -325,11 +325,6 @@ public:
   /// Walks everything and aborts (HICACHE_CHECK) where an invariant does not hold. For tests.
   /// O(pages).
   virtual void check_invariants() const = 0;
-
-#ifdef HICACHE_TEST_HOOKS
-  /// Makes this rank's state differ from the others', as a memory error would.
-  virtual void corrupt_for_test() noexcept = 0;
-#endif
 };
 
 /// A cache by its options: the tree or, without sharing, a chunk cache; with sessions.

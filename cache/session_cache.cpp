@@ -517,10 +517,4 @@ std::vector<node_view> session_cache::nodes() const {
   return inner_->nodes();
 }
 
-#ifdef HICACHE_TEST_HOOKS
-void session_cache::corrupt_for_test() noexcept {
-  inner_->corrupt_for_test();
-}
-#endif
-
 } // namespace hicache

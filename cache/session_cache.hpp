@@ -80,10 +80,6 @@ public:
   std::vector<node_view> nodes() const override;
   void check_invariants() const override;
 
-#ifdef HICACHE_TEST_HOOKS
-  void corrupt_for_test() noexcept override;
-#endif
-
 private:
   /// The inner request of a streaming session, during a turn and until the next one.
   struct slot {

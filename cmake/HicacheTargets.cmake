@@ -41,9 +41,6 @@ function(hicache_apply_build_mode target)
     # g++ warns that ThreadSanitizer does not see fences. Ours order bytes between processes, which it does not see either.
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-tsan>)
   endif()
-  if(HICACHE_TEST_HOOKS)
-    target_compile_definitions(${target} PRIVATE HICACHE_TEST_HOOKS)
-  endif()
 endfunction()
 
 # hicache_add_library(<layer> SOURCES ... [PUBLIC_LINK ...] [PRIVATE_LINK ...])

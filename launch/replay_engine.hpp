@@ -43,10 +43,6 @@ struct replay_options {
   /// How long the ranks' engines wait for each other.
   duration step_timeout = limits::step_timeout;
   uint32_t first_head = 0;
-#ifdef HICACHE_TEST_HOOKS
-  /// This rank damages its tree after so many requests; 0: never.
-  uint64_t corrupt_after = 0;
-#endif
 };
 
 /// An engine made of a workload: does with the cache what an inference engine does, on real KV
@@ -163,6 +159,8 @@ private:
   time_point start_;
   size_t next_ = 0;
   bool in_flight_ = false;
+  /// The ranks diverged, and no longer take the same turns.
+  bool is_alone_ = false;
   std::deque<open_request> open_;
 };
 

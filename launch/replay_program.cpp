@@ -39,10 +39,6 @@ struct replay_flags {
   std::string sessions = "off";
   std::string linger = "0s";
   std::string report;
-#ifdef HICACHE_TEST_HOOKS
-  uint64_t corrupt_after = 0;
-  uint32_t corrupt_rank = 0;
-#endif
 };
 
 void add_replay_flags(CLI::App& app, replay_flags& flags) {
@@ -101,11 +97,6 @@ void add_replay_flags(CLI::App& app, replay_flags& flags) {
     ->type_name("TIME")
     ->capture_default_str();
   app.add_option("--report", flags.report, "where to write the report")->type_name("FILE.json");
-#ifdef HICACHE_TEST_HOOKS
-  app.add_option("--test-corrupt-after", flags.corrupt_after,
-                 "test hook: damage a tree after N requests");
-  app.add_option("--test-corrupt-rank", flags.corrupt_rank, "test hook: which rank's tree");
-#endif
 }
 
 result<std::vector<replay_request>> load_workload(const replay_flags& flags,
@@ -229,10 +220,10 @@ result<void> check(rank_config& config, const replay_flags& flags, const rank_se
 
 result<int> replay(const rank_config& config, const replay_flags& flags, rank_session& session,
                    const std::vector<replay_request>& workload, const stop_signal& stop,
-                   const backend_wrapper& wrap) {
+                   const rank_extensions& extensions) {
   const auto speaks = session.rank == 0;
   auto watch = shutdown_watch{};
-  auto runtime = rank_runtime::start(config, std::move(session.peers), {}, nullptr, {.wrap = wrap});
+  auto runtime = rank_runtime::start(config, std::move(session.peers), {}, nullptr, extensions);
   if (!runtime)
     return tl::unexpected{runtime.error()};
   if (speaks)
@@ -254,9 +245,6 @@ result<int> replay(const rank_config& config, const replay_flags& flags, rank_se
   options.step_timeout = config.step_timeout;
   const auto split = config.split(session.ranks);
   options.first_head = split.part_of(session.rank) * split.heads;
-#ifdef HICACHE_TEST_HOOKS
-  options.corrupt_after = session.rank == flags.corrupt_rank ? flags.corrupt_after : 0;
-#endif
   auto progress = progress_line{speaks, workload.size()};
   const auto metrics = std::make_shared<replay_metrics>(session.rank);
   (*runtime)->add_metrics(metrics);
@@ -287,7 +275,7 @@ result<int> replay(const rank_config& config, const replay_flags& flags, rank_se
 
 } // namespace
 
-int run_replay(int argc, char** argv, const backend_wrapper& wrap) {
+int run_replay(int argc, char** argv, const std::function<rank_extensions(rank_session&)>& bring) {
   const auto stop = stop_signal{};
   auto app = CLI::App{
     "Replays a workload through hicache, as an inference engine would, on real KV bytes.",
@@ -300,7 +288,10 @@ int run_replay(int argc, char** argv, const backend_wrapper& wrap) {
   return run_rank_program(
     app, argc, argv, config,
     [&](const rank_session& session) { return check(config, flags, session, workload); },
-    [&](rank_session& session) { return replay(config, flags, session, workload, stop, wrap); });
+    [&](rank_session& session) {
+      return replay(config, flags, session, workload, stop,
+                    bring ? bring(session) : rank_extensions{});
+    });
 }
 
 } // namespace hicache

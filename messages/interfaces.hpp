@@ -39,8 +39,6 @@ using tree_actor = caf::typed_actor<
   // Itself: a step has waited long enough for news (0) or for the other ranks (1); with the step's
   // number.
   caf::reacts_to<atom::tick, uint8_t, uint64_t>,
-  // Tests: makes this rank's tree differ from the others'; ignored unless the build has test hooks.
-  caf::reacts_to<atom::corrupt>,
   // Anyone: what this rank did so far.
   caf::replies_to<atom::counters>::with<rank_counters>>;
 

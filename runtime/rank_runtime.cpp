@@ -108,21 +108,13 @@ public:
 
   void add_metrics(std::shared_ptr<const prometheus::Collectable> source) override;
 
-#ifdef HICACHE_TEST_HOOKS
-  void corrupt_for_test() override;
-#endif
-
 private:
   /// True if L3 may be attached and detached while the instance runs.
-  bool is_changeable() const {
-    return !config_.admin_listen.empty();
-  }
+  bool is_changeable() const { return !config_.admin_listen.empty(); }
 
   storage_attachment show() override;
 
-  std::optional<storage_status> status() override {
-    return store_->status();
-  }
+  std::optional<storage_status> status() override { return store_->status(); }
 
   result<void> attach(const storage_attachment& wanted, std::chrono::nanoseconds deadline) override;
 
@@ -508,14 +500,6 @@ rank_figures runtime_impl::figures() {
   figures.store = store_->figures(limits::scrape_time);
   return figures;
 }
-
-#ifdef HICACHE_TEST_HOOKS
-void runtime_impl::corrupt_for_test() {
-  caf::scoped_actor {
-    *system_
-    } -> send(tree_, atom::corrupt_v);
-}
-#endif
 
 } // namespace
 

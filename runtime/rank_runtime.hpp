@@ -101,11 +101,6 @@ public:
   /// Shows more at --metrics-port: what the engine itself counts. Does nothing without that flag.
   /// @param source As for metrics_server::add; a prometheus::Registry, say.
   virtual void add_metrics(std::shared_ptr<const prometheus::Collectable> source) = 0;
-
-#ifdef HICACHE_TEST_HOOKS
-  /// Damages this rank's tree, as a memory error would.
-  virtual void corrupt_for_test() = 0;
-#endif
 };
 
 } // namespace hicache

@@ -6,6 +6,7 @@
 #include "actors/tree.hpp"
 #include "base/limits.hpp"
 #include "tests/actors/fakes.hpp"
+#include "tests/support/damage.hpp"
 #include "transport/local_agreement.hpp"
 
 #include <deque>
@@ -13,12 +14,6 @@
 
 namespace hicache {
 namespace {
-
-#ifdef HICACHE_TEST_HOOKS
-constexpr auto has_test_hooks = true;
-#else
-constexpr auto has_test_hooks = false;
-#endif
 
 using namespace hicache::test;
 using namespace std::chrono_literals;
@@ -213,12 +208,10 @@ TEST_F(OpRecorderTest, LogicalTimeIsTheClockOfTheSteps) {
 }
 
 TEST_F(OpRecorderTest, LogsOfDivergedRanksShowWhere) {
-  if (!has_test_hooks)
-    GTEST_SKIP() << "needs a build with test hooks";
   start(2);
   apply(whole_request(1));
   const auto equal = log_of(ranks_[0]).size();
-  tell(ranks_[1].tree, atom::corrupt_v);
+  damage(*state(ranks_[1]).core);
   finish_write(1);
   EXPECT_EQ(step().error().code, ec::ranks_diverged);
   apply(whole_request(2));

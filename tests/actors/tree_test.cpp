@@ -2,15 +2,10 @@
 
 #include "base/limits.hpp"
 #include "tests/actors/tree_fixture.hpp"
+#include "tests/support/damage.hpp"
 
 namespace hicache {
 namespace {
-
-#ifdef HICACHE_TEST_HOOKS
-constexpr auto has_test_hooks = true;
-#else
-constexpr auto has_test_hooks = false;
-#endif
 
 using namespace hicache::test;
 using namespace std::chrono_literals;
@@ -384,11 +379,9 @@ TEST_F(TreeTest, LostRankFailsEveryStep) {
 // -- ranks that differ --------------------------------------------------------
 
 TEST_F(TreeTest, DivergedRanksServeNoHitAnyMore) {
-  if (!has_test_hooks)
-    GTEST_SKIP() << "this build cannot damage a rank";
   start(3);
   apply(whole_request(1));
-  tell(ranks_[1].tree, atom::corrupt_v);
+  damage(*state_of<tree_state>(ranks_[1].tree).core);
   for (const auto& answer : step_all())
     EXPECT_EQ(answer.code(), ec::ranks_diverged);
   for (auto rank = size_t{0}; rank < 3; ++rank) {
@@ -404,11 +397,9 @@ TEST_F(TreeTest, DivergedRanksServeNoHitAnyMore) {
 }
 
 TEST_F(TreeTest, DivergedRanksFinishTheirRequestsAlone) {
-  if (!has_test_hooks)
-    GTEST_SKIP() << "this build cannot damage a rank";
   start(2);
   apply({match_request{1, {}, tokens(1), 8}, prefetch_request{1}, schedule_request{1}});
-  tell(ranks_[1].tree, atom::corrupt_v);
+  damage(*state_of<tree_state>(ranks_[1].tree).core);
   step_all();
   EXPECT_TRUE(send_step(0).get()); // Without rank 1.
   tell(ranks_[0].tree, atom::fetched_v, fetched_pages{1, pages_of({})});

@@ -289,19 +289,6 @@ TEST(RadixTree, DeepPathsAreFreedWithoutRecursion) {
   EXPECT_EQ(d.tree.stats().nodes, 0);
 }
 
-#ifdef HICACHE_TEST_HOOKS
-TEST(RadixTree, DamageShowsInTheDigest) {
-  auto d = tree_driver{device_only(4)};
-  const auto empty = d.tree.digest();
-  d.tree.corrupt_for_test();
-  EXPECT_NE(d.tree.digest(), empty);
-  d.insert(A);
-  const auto full = d.tree.digest();
-  d.tree.corrupt_for_test();
-  EXPECT_NE(d.tree.digest(), full);
-}
-#endif
-
 TEST(PageOrder, IsThatOfTheOptions) {
   for (const auto order : {page_order::newest_first, page_order::ascending}) {
     auto d = tree_driver{{.page_size = 4, .device_pages = 4, .order = order}};

@@ -1,29 +1,72 @@
-// hicache-replay on a store in which things go wrong. HICACHE_FAULTS holds the plan, as JSON with
-// the names of fault_plan's fields.
+// hicache-replay with faults. HICACHE_FAULTS holds the plan, as JSON: the names of fault_plan's
+// fields, for a store in which things go wrong; or damaged_rank and damaged_after, for a rank that
+// differs from the others after so many steps.
 
 #include "launch/replay_program.hpp"
 #include "tests/faults/faulty_backend.hpp"
+#include "transport/agreement.hpp"
 
 #include <nlohmann/json.hpp>
 
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace {
 
 using namespace hicache;
 
-test::fault_plan read_plan() {
+/// A rank whose tree differs from the others' as far as they can tell: the digests that it offers
+/// are wrong after so many steps.
+class damaged_agreement final : public agreement {
+public:
+  damaged_agreement(std::unique_ptr<agreement> inner, uint64_t after)
+    : inner_(std::move(inner)), left_(after) {}
+
+  uint32_t rank() const noexcept override { return inner_->rank(); }
+
+  uint32_t size() const noexcept override { return inner_->size(); }
+
+  void reduce_min(reduction_channel channel, std::vector<int64_t> values, callback done) override {
+    if (channel == reduction_channel::step && (left_ == 0 || --left_ == 0))
+      --values.front(); // The digest; its complement stays.
+    inner_->reduce_min(channel, std::move(values), std::move(done));
+  }
+
+  bool progress() override { return inner_->progress(); }
+
+  void on_news(news_callback news) override { inner_->on_news(std::move(news)); }
+
+  std::string missing(reduction_channel channel) override { return inner_->missing(channel); }
+
+private:
+  const std::unique_ptr<agreement> inner_;
+  uint64_t left_;
+};
+
+struct replay_plan {
+  test::fault_plan store;
+  std::optional<uint32_t> damaged_rank;
+  uint64_t damaged_after = 0;
+};
+
+replay_plan read_plan() {
   const auto* text = std::getenv("HICACHE_FAULTS");
   const auto fields = nlohmann::json::parse(text == nullptr ? "{}" : text);
-  const auto* rank = std::getenv("OMPI_COMM_WORLD_RANK");
-  auto plan = test::fault_plan{};
+  auto read = replay_plan{};
+  if (fields.contains("damaged_rank")) {
+    read.damaged_rank = fields.at("damaged_rank").get<uint32_t>();
+    read.damaged_after = fields.at("damaged_after");
+    return read;
+  }
+  auto& plan = read.store;
   plan.seed = fields.at("seed");
   plan.folder = fields.at("folder");
-  plan.rank = rank == nullptr ? 0 : static_cast<uint32_t>(std::stoul(rank));
   plan.delay = fields.value("delay", plan.delay);
   plan.delay_ms_max = fields.value("delay_ms_max", plan.delay_ms_max);
   plan.stick = fields.value("stick", plan.stick);
@@ -32,26 +75,39 @@ test::fault_plan read_plan() {
   plan.flip = fields.value("flip", plan.flip);
   plan.lose = fields.value("lose", plan.lose);
   plan.lie = fields.value("lie", plan.lie);
-  return plan;
+  return read;
 }
 
 } // namespace
 
 int main(int argc, char** argv) {
-  auto plan = test::fault_plan{};
+  auto plan = replay_plan{};
   try {
     plan = read_plan();
   } catch (const std::exception& ex) {
-    std::fprintf(stderr, "HICACHE_FAULTS: %s; expected JSON with at least a seed and a folder\n",
+    std::fprintf(stderr,
+                 "HICACHE_FAULTS: %s; expected JSON with a seed and a folder, or with damaged_rank "
+                 "and damaged_after\n",
                  ex.what());
     return 2;
   }
-  return run_replay(argc, argv, [&plan](std::unique_ptr<storage_backend> inner) {
-    auto folder = page_folder::open(plan.folder);
-    if (!folder) {
-      std::fprintf(stderr, "HICACHE_FAULTS: %s\n", folder.error().detail.c_str());
-      std::exit(2);
-    }
-    return std::make_unique<test::faulty_backend>(std::move(inner), std::move(*folder), plan);
+  return run_replay(argc, argv, [&plan](rank_session& session) {
+    auto extensions = rank_extensions{};
+    if (plan.damaged_rank == session.rank)
+      session.peers
+        = std::make_unique<damaged_agreement>(std::move(session.peers), plan.damaged_after);
+    if (plan.store.folder.empty())
+      return extensions;
+    plan.store.rank = session.rank;
+    extensions.wrap = [&plan](std::unique_ptr<storage_backend> inner) {
+      auto folder = page_folder::open(plan.store.folder);
+      if (!folder) {
+        std::fprintf(stderr, "HICACHE_FAULTS: %s\n", folder.error().detail.c_str());
+        std::exit(2);
+      }
+      return std::make_unique<test::faulty_backend>(std::move(inner), std::move(*folder),
+                                                    plan.store);
+    };
+    return extensions;
   });
 }

@@ -72,11 +72,6 @@ public:
   tree_stats stats() const noexcept override { return inner_->stats(); }
   std::vector<node_view> nodes() const override { return inner_->nodes(); }
   void check_invariants() const override { inner_->check_invariants(); }
-#ifdef HICACHE_TEST_HOOKS
-  void corrupt_for_test() noexcept override {
-    inner_->corrupt_for_test();
-  }
-#endif
 
 private:
   std::unique_ptr<prefix_cache> inner_;
