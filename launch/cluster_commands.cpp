@@ -13,6 +13,7 @@
 #include "messages/system_config.hpp"
 #include "rpc/network.hpp"
 #include "runtime/network_flags.hpp"
+#include "runtime/setting.hpp"
 
 #include <absl/strings/escaping.h>
 #include <absl/strings/str_format.h>

@@ -12,6 +12,7 @@
 #include "runtime/cluster_member.hpp"
 #include "runtime/network_flags.hpp"
 #include "runtime/rank_config.hpp"
+#include "runtime/setting.hpp"
 
 #include <absl/strings/str_format.h>
 #include <caf/actor_system.hpp>
@@ -173,6 +174,31 @@ nlohmann::json report(const store_flags& flags, const thread_result& all, double
           {"errors", all.errors}};
 }
 
+thread_result sum_of(const std::vector<thread_result>& results) {
+  auto all = thread_result{};
+  for (const auto& one : results) {
+    all.ops += one.ops;
+    all.keys += one.keys;
+    all.errors += one.errors;
+    all.latency_us.insert(all.latency_us.end(), one.latency_us.begin(), one.latency_us.end());
+  }
+  return all;
+}
+
+void print(const store_flags& flags, const thread_result& all, double seconds) {
+  const auto figures = report(flags, all, seconds);
+  if (flags.json)
+    std::printf("%s\n", figures.dump().c_str());
+  else
+    std::printf("%s of %s, batch %lu, %lu threads: %.2f GiB/s, %.0f keys/s, median %.0f us, p99 "
+                "%.0f us, %lu errors\n",
+                flags.op.c_str(), format_bytes(flags.value_bytes).c_str(), flags.batch,
+                flags.threads, figures["gib_per_s"].get<double>(),
+                figures["keys_per_s"].get<double>(), figures["latency_us"]["p50"].get<double>(),
+                figures["latency_us"]["p99"].get<double>(), all.errors);
+  std::fflush(stdout);
+}
+
 result<int> bench_store(const store_flags& flags, const stop_signal& stop) {
   start_logging("warn", 0, 1);
   const auto linger = flags.linger == "forever" ? result<duration>{std::chrono::hours{24 * 365}}
@@ -217,26 +243,10 @@ result<int> bench_store(const store_flags& flags, const stop_signal& stop) {
   }
   const auto seconds
     = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  auto all = thread_result{};
-  for (auto& one : results) {
-    all.ops += one.ops;
-    all.keys += one.keys;
-    all.errors += one.errors;
-    all.latency_us.insert(all.latency_us.end(), one.latency_us.begin(), one.latency_us.end());
-  }
+  auto all = sum_of(results);
   if (putting)
     all.errors += store_keys(*store, flags);
-  const auto figures = report(flags, all, seconds);
-  if (flags.json)
-    std::printf("%s\n", figures.dump().c_str());
-  else
-    std::printf("%s of %s, batch %lu, %lu threads: %.2f GiB/s, %.0f keys/s, median %.0f us, p99 "
-                "%.0f us, %lu errors\n",
-                flags.op.c_str(), format_bytes(flags.value_bytes).c_str(), flags.batch,
-                flags.threads, figures["gib_per_s"].get<double>(),
-                figures["keys_per_s"].get<double>(), figures["latency_us"]["p50"].get<double>(),
-                figures["latency_us"]["p99"].get<double>(), all.errors);
-  std::fflush(stdout);
+  print(flags, all, seconds);
   if (putting)
     stop.wait_for(*linger);
   return all.errors == 0 ? exit_ok : exit_failed;

@@ -10,6 +10,7 @@
 #include "runtime/node_host.hpp"
 #include "runtime/node_metrics.hpp"
 #include "runtime/rank_config.hpp"
+#include "runtime/setting.hpp"
 
 #include <caf/actor_system.hpp>
 #include <spdlog/spdlog.h>

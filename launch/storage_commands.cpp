@@ -4,6 +4,7 @@
 #include "runtime/admin_server.hpp"
 #include "runtime/http_address.hpp"
 #include "runtime/rank_config.hpp"
+#include "runtime/setting.hpp"
 
 #include <absl/strings/str_format.h>
 #include <absl/time/time.h>

@@ -83,27 +83,4 @@ std::string rank_config::fingerprint() const {
     .dump();
 }
 
-void add_identity_flags(CLI::App& app, rank_config& config) {
-  const auto add = [&app](const std::string& name, auto& value, const std::string& help) {
-    return app.add_option(name, value, help)->capture_default_str();
-  };
-  add(
-    "--model-id", config.model_id,
-    "whose KV this is: name and revision of the model, or what hicachectl model-id prints; needed "
-    "by file and cluster")
-    ->type_name("TEXT");
-  add("--kv-quantisation", config.kv_quantisation,
-      "how elements of the KV are quantised, such as fp8_e4m3; empty if they are not")
-    ->type_name("TEXT");
-  add("--kv-scales", config.kv_scales, "name or digest of the scales that they are quantised with")
-    ->type_name("TEXT");
-  add("--rope", config.rope, "RoPE settings where they are not the model's own")->type_name("JSON");
-  add("--first-layer", config.first_layer,
-      "of the model's layers, the first that this instance keeps: the stage of a pipeline")
-    ->check(CLI::NonNegativeNumber);
-  add("--numerics", config.numerics,
-      "whatever else makes an engine's KV differ in bits: its kernels, their precision")
-    ->type_name("TEXT");
-}
-
 } // namespace hicache

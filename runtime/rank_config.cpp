@@ -143,6 +143,16 @@ write_policy write_policy_of(std::string_view name) {
 } // namespace
 
 result<void> rank_config::finish(uint32_t ranks) {
+  using part = result<void> (rank_config::*)(uint32_t);
+  for (const auto each : {part{&rank_config::finish_shape}, part{&rank_config::check_choices},
+                          part{&rank_config::finish_storage}, part{&rank_config::check_network},
+                          part{&rank_config::check_sizes}})
+    if (auto finished = (this->*each)(ranks); !finished)
+      return finished;
+  return {};
+}
+
+result<void> rank_config::finish_shape(uint32_t ranks) {
   const auto preset = find_in(presets, model);
   if (preset == presets.end())
     return bad("--model", model, "a preset; expected " + names_of(presets));
@@ -172,15 +182,20 @@ result<void> rank_config::finish(uint32_t ranks) {
     return bad("--dtype", dtype, "an element type; expected " + names_of(dtypes));
   if (!std::has_single_bit(page_size) || page_size > 4096)
     return bad("--page-size", std::to_string(page_size), "a power of two from 1 to 4096");
-  const auto heads = split_heads(kv_heads, ranks);
-  if (!heads)
+  if (!split_heads(kv_heads, ranks))
     return bad("--kv-heads", std::to_string(kv_heads),
                absl::StrFormat("divisible by the number of ranks, %d, nor a divisor of it", ranks));
+  return {};
+}
+
+result<void> rank_config::check_choices(uint32_t ranks) {
   for (const auto& checked :
        {offered("--hicache-write-policy", write_policy,
                 {"write_through", "write_through_selective", "write_back"}, {}),
         offered("--hicache-storage-prefetch-policy", prefetch_policy,
                 {"wait_complete", "best_effort", "timeout"}, {}),
+        offered("--log-level", log_level, {"trace", "debug", "info", "warn", "error", "critical"},
+                {}),
         offered("--hicache-storage-backend", storage_backend,
                 {"", "file", "memory", "cluster", "node"}, {})})
     if (!checked)
@@ -209,6 +224,10 @@ result<void> rank_config::finish(uint32_t ranks) {
     return bad(
       "--metrics-port", std::to_string(metrics.port),
       absl::StrFormat("low enough for %d ranks; expected at most %d", ranks, 65536 - ranks));
+  return {};
+}
+
+result<void> rank_config::finish_storage(uint32_t ranks) {
   auto extra = parse_storage_config(extra_config);
   if (!extra)
     return fail(ec::invalid_argument,
@@ -217,7 +236,8 @@ result<void> rank_config::finish(uint32_t ranks) {
   // From now on a file's content, which the ranks compare: each of them may have another file of
   // that name.
   extra_config = *storage_config_json(extra_config);
-  if (*kind == attention_kind::mha && !groups_fit(storage.tp_lcm_size, heads->heads, kv_heads))
+  if (*parse_attention_kind(attention) == attention_kind::mha
+      && !groups_fit(storage.tp_lcm_size, split(ranks).heads, kv_heads))
     return bad("--hicache-storage-backend-extra-config: tp_lcm_size",
                std::to_string(storage.tp_lcm_size),
                absl::StrFormat("a multiple of the ranks, %d, that divides the %d KV heads or is "
@@ -241,8 +261,10 @@ result<void> rank_config::finish(uint32_t ranks) {
   if (storage_backend == "node" && node.empty())
     return fail(ec::invalid_argument, "--hicache-storage-backend node needs --node PATH|HOST:PORT, "
                                       "where hicache-node --socket or --listen serves");
-  if (auto named = finish_identity(); !named)
-    return named;
+  return finish_identity();
+}
+
+result<void> rank_config::check_network(uint32_t) {
   if (auto checked = tls.check(); !checked)
     return checked;
   if (auto pages = parse_page_transport(page_transport); !pages)
@@ -253,6 +275,10 @@ result<void> rank_config::finish(uint32_t ranks) {
     return checked;
   if (auto admin = check_admin(admin_listen, admin_token_file); !admin)
     return admin;
+  return {};
+}
+
+result<void> rank_config::check_sizes(uint32_t ranks) {
   const auto page_bytes = pool_geometry{shape(ranks), host_layout::page_first, 1}.page_bytes();
   if (page_bytes > limits::page_bytes)
     return bad("--page-size", std::to_string(page_size),
@@ -339,214 +365,6 @@ copy_options rank_config::copies() const {
   options.sms = io_sms;
   options.host_threads = io_threads;
   return options;
-}
-
-std::vector<std::pair<std::string, std::string>> rank_config::fields() const {
-  return {
-    {"page-size", std::to_string(page_size)},
-    {"device-pages", std::to_string(device_pages)},
-    {"hicache-ratio", absl::StrFormat("%g", hicache_ratio)},
-    {"hicache-size", absl::StrFormat("%g", hicache_size)},
-    {"hicache-write-policy", write_policy},
-    {"hicache-io-backend", io_backend},
-    {"hicache-io-sms", std::to_string(io_sms)},
-    {"hicache-io-threads", std::to_string(io_threads)},
-    {"hicache-mem-layout", mem_layout},
-    {"radix-eviction-policy", eviction_policy},
-    {"page-order", page_order},
-    {"load-back-threshold", std::to_string(load_back_threshold)},
-    {"bigram", bigram ? "true" : "false"},
-    {"disable-radix-cache", disable_radix_cache ? "true" : "false"},
-    {"pin-budget", absl::StrFormat("%g", pin_budget)},
-    {"pin-refresh", pin_refresh ? "true" : "false"},
-    {"evict-below", absl::StrFormat("%g", evict_below)},
-    {"evict-until", absl::StrFormat("%g", evict_until)},
-    {"hicache-storage-backend", storage_backend},
-    {"hicache-storage-prefetch-policy", prefetch_policy},
-    {"hicache-storage-backend-extra-config", extra_config},
-    {"index", index},
-    {"segment-size", std::to_string(segment_bytes)},
-    // Each rank may name another one.
-    {"device", device.substr(0, device.find(':'))},
-    {"model", model},
-    {"attention", attention},
-    {"layers", std::to_string(layers)},
-    {"kv-heads", std::to_string(kv_heads)},
-    {"head-dim", std::to_string(head_dim)},
-    {"v-head-dim", std::to_string(v_head_dim)},
-    {"index-key-bytes", std::to_string(index_key_bytes)},
-    {"dtype", dtype},
-    {"namespace", name_space},
-    {"model-id", model_id},
-    {"kv-quantisation", kv_quantisation},
-    {"kv-scales", kv_scales},
-    {"rope", rope},
-    {"first-layer", std::to_string(first_layer)},
-    {"numerics", numerics},
-    {"kv-events", kv_events},
-    {"kv-events-topic", kv_events_topic},
-    {"kv-events-replay", kv_events_replay},
-    {"kv-events-format", kv_events_format},
-    {"admin-listen", admin_listen},
-    {"metrics-port", std::to_string(metrics.port)},
-  };
-}
-
-void add_bytes_flag(CLI::App& app, const std::string& name, uint64_t& value,
-                    const std::string& help) {
-  const auto read = [name, &value](const std::string& text) {
-    const auto bytes = parse_bytes(text);
-    if (!bytes)
-      throw CLI::ValidationError(name, bytes.error().detail);
-    value = *bytes;
-  };
-  app.add_option_function<std::string>(name, read, help)
-    ->type_name("SIZE")
-    ->default_str(format_bytes(value));
-}
-
-void add_duration_flag(CLI::App& app, const std::string& name, duration& value,
-                       const std::string& help) {
-  const auto read = [name, &value](const std::string& text) {
-    const auto time = parse_duration(text);
-    if (!time)
-      throw CLI::ValidationError(name, time.error().detail);
-    value = *time;
-  };
-  app.add_option_function<std::string>(name, read, help)
-    ->type_name("TIME")
-    ->default_str(absl::StrFormat("%gs", std::chrono::duration<double>(value).count()));
-}
-
-void add_rank_flags(CLI::App& app, rank_config& config) {
-  app.set_config("--config", "", "TOML file with the same names as the flags; flags win")
-    ->type_name("FILE");
-  app.allow_config_extras(CLI::config_extras_mode::error);
-  const auto add = [&app](const std::string& name, auto& value, const std::string& help) {
-    return app.add_option(name, value, help)->capture_default_str();
-  };
-  add("--page-size", config.page_size, "tokens per page, a power of two")
-    ->check(CLI::PositiveNumber);
-  add("--device-pages", config.device_pages, "pages of the device pool (L1) on each rank")
-    ->check(CLI::Range(1, 1 << 30));
-  add("--hicache-ratio", config.hicache_ratio, "host pool (L2) as a multiple of the device pool")
-    ->check(CLI::PositiveNumber);
-  add(
-    "--hicache-size", config.hicache_size,
-    "host pool (L2) of each rank in GB (1e9 bytes); overrides the ratio; 0 leaves it to the ratio")
-    ->check(CLI::NonNegativeNumber);
-  add(
-    "--hicache-write-policy", config.write_policy,
-    "when pages go to the next tier: write_through (at the first insert), write_through_selective "
-    "(at the second) or write_back (when L1 needs the room)");
-  add(
-    "--hicache-io-backend", config.io_backend,
-    "how pages are copied between L1 and L2: direct (the GPU's copy hardware, or memcpy) or kernel "
-    "(a few SMs, or threads, gather and scatter)");
-  add("--hicache-io-sms", config.io_sms,
-      "SMs that the copy kernels may occupy, each direction for itself")
-    ->check(CLI::Range(1, 1024));
-  add("--hicache-io-threads", config.io_threads,
-      "threads that copy on the host device, each direction for itself")
-    ->check(CLI::Range(1, 256));
-  add("--hicache-mem-layout", config.mem_layout,
-      "layout of L2: layer_first, page_first, page_first_direct or page_head");
-  add("--radix-eviction-policy", config.eviction_policy,
-      "which page goes first: lru, lfu, fifo, mru, filo, priority or slru");
-  add("--page-order", config.page_order,
-      "in which order free pages are handed out: newest_first, or ascending, so that requests get "
-      "runs of neighbouring pages");
-  add("--load-back-threshold", config.load_back_threshold,
-      "tokens in L2 that are computed rather than loaded, if there are fewer")
-    ->check(CLI::NonNegativeNumber);
-  app.add_flag("--bigram", config.bigram,
-               "pages are of pairs of neighbouring tokens, for speculative decoding with EAGLE");
-  app.add_flag("--disable-radix-cache", config.disable_radix_cache,
-               "share nothing between requests: no radix tree, no L2, no L3");
-  add("--pin-budget", config.pin_budget,
-      "share of the larger of L1 and L2 that the pins of one tenant may keep, 0 to 1");
-  app.add_flag("--pin-refresh", config.pin_refresh,
-               "a request that uses all that is pinned begins the pin's time anew");
-  add("--evict-below", config.evict_below,
-      "share of L1 below which free pages are made ahead of requests; 0 never");
-  add("--evict-until", config.evict_until, "share of free pages at which that stops");
-  add("--hicache-storage-backend", config.storage_backend,
-      "L3: file, memory, cluster or node; none if absent");
-  add("--hicache-storage-prefetch-policy", config.prefetch_policy,
-      "when a prefetch from L3 ends: best_effort (when the request could run), wait_complete or "
-      "timeout (when all has arrived, but after prefetch_timeout_base + "
-      "prefetch_timeout_per_ki_token * tokens / 1024 at the latest)");
-  add("--hicache-storage-backend-extra-config", config.extra_config,
-      "JSON, or @FILE in JSON, TOML or YAML: prefetch_threshold (tokens), prefetch_timeout_base, "
-      "prefetch_timeout_per_ki_token, prefetch_timeout_max (seconds, or times such as 250ms), "
-      "prefetch_share (of L2), path, max_bytes, threads, "
-      "tp_lcm_size, force_remote_reads, replicas, host, eviction, high_watermark, "
-      "low_watermark, pinned_share, tenant_share, zero_copy")
-    ->type_name("JSON|@FILE");
-  add("--index", config.index, "the cluster's index")->type_name(index_place_type);
-  add("--node", config.node, "where the node listens (backend node)")->type_name("PATH|HOST:PORT");
-  add_bytes_flag(app, "--segment-size", config.segment_bytes,
-                 "memory that each rank lends to L3 (backend cluster)");
-  add("--device", config.device, "where L1 lives: auto, cuda, cuda:N or host");
-  add("--model", config.model, "shape of the KV: " + names_of(presets));
-  add("--attention", config.attention,
-      "kind of attention: mha (also MQA and GQA), mla or nsa; empty takes the model's");
-  add("--layers", config.layers, "layers; 0 takes the model's")->check(CLI::NonNegativeNumber);
-  add("--kv-heads", config.kv_heads,
-      "mha: KV heads of the whole model, a multiple or a divisor of the ranks; 0 takes the model's")
-    ->check(CLI::NonNegativeNumber);
-  add("--head-dim", config.head_dim,
-      "elements per head of K, or of the latent (mla, nsa); 0 takes the model's")
-    ->check(CLI::NonNegativeNumber);
-  add("--v-head-dim", config.v_head_dim, "mha: elements per head of V; 0 takes --head-dim")
-    ->check(CLI::NonNegativeNumber);
-  add("--index-key-bytes", config.index_key_bytes,
-      "nsa: bytes of a token's index key and its scale in one layer; 0 takes 132")
-    ->check(CLI::NonNegativeNumber);
-  add("--dtype", config.dtype, "element type: " + names_of(dtypes) + "; empty takes the model's");
-  add("--namespace", config.name_space, "pages of different namespaces are never exchanged");
-  add_identity_flags(app, config);
-  add_duration_flag(app, "--step-timeout", config.step_timeout,
-                    "how long a step waits for the slowest rank before it fails");
-  add_duration_flag(app, "--hicache-storage-timeout", config.storage_timeout,
-                    "how long a call of L3 may take; what has not arrived then is computed");
-  add_duration_flag(app, "--shutdown-grace", config.shutdown_grace,
-                    "how long a rank that ends waits for calls of L3 that have not returned");
-  add("--listen-host", config.listen_host,
-      "address on which peers on other machines read this rank's segment");
-  add("--page-transport", config.page_transport,
-      "what pages travel by between machines: tcp (with TLS, encrypted), ucx (RDMA), or auto: ucx "
-      "where there are RDMA devices");
-  add_tls_flags(app, config.tls);
-  app.add_flag("--insecure", config.insecure,
-               "let --listen-host, --kv-events and --rendezvous be ones that other machines reach, "
-               "without TLS");
-  add("--kv-events", config.kv_events,
-      "where rank 0 publishes for routers which pages L1 and L2 have, over ZeroMQ: tcp://*:5557 "
-      "or ipc://FILE to be subscribed to, tcp://HOST:PORT to connect to a router; nowhere if "
-      "absent")
-    ->type_name("ENDPOINT");
-  add("--kv-events-topic", config.kv_events_topic, "topic of these events")->type_name("TOPIC");
-  add("--kv-events-replay", config.kv_events_replay,
-      "where rank 0 is asked for events that a subscriber missed; nowhere if absent")
-    ->type_name("ENDPOINT");
-  add("--kv-events-format", config.kv_events_format, "whose events these are: sglang or vllm");
-  add("--record-ops", config.record_ops,
-      "write every operation and step to an op log, for hicachectl oplog replay and diff; with "
-      "several ranks each writes FILE.RANK")
-    ->type_name("FILE");
-  add("--admin-listen", config.admin_listen,
-      "where rank 0 answers hicachectl storage; port 0 picks a free one, and TCP needs a token; "
-      "nowhere if absent")
-    ->type_name("HOST:PORT|unix:PATH");
-  add("--admin-token-file", config.admin_token_file,
-      "file with the token that operators need; only its owner may read it")
-    ->type_name("FILE");
-  add_metrics_flags(app, config.metrics,
-                    "port at which Prometheus finds /metrics of rank 0; rank r has this port plus "
-                    "r; 0 is nowhere");
-  add("--log-level", config.log_level, "trace, debug, info, warn, error or critical")
-    ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "critical"}));
 }
 
 } // namespace hicache

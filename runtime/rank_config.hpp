@@ -190,26 +190,28 @@ struct rank_config {
 
   copy_options copies() const;
 
-  /// Every setting with its value, in a fixed order: for the report and for comparing ranks.
+  /// The settings that ranks have in common, with their values, in the order of rank_settings():
+  /// for the report and for comparing ranks.
   std::vector<std::pair<std::string, std::string>> fields() const;
 
 private:
+  // The parts of finish(), in their order.
+
+  result<void> finish_shape(uint32_t ranks);
+
+  result<void> check_choices(uint32_t ranks);
+
+  result<void> finish_storage(uint32_t ranks);
+
   /// Checks what makes the names of pages.
   result<void> finish_identity();
-};
 
-/// Adds the flags that say which bits the KV of the model's shape has; add_rank_flags does.
-void add_identity_flags(CLI::App& app, rank_config& config);
+  result<void> check_network(uint32_t ranks);
+
+  result<void> check_sizes(uint32_t ranks);
+};
 
 /// Adds the flags that all ranks share, and --config FILE.
 void add_rank_flags(CLI::App& app, rank_config& config);
-
-/// Adds a flag that takes a size such as 64MiB.
-void add_bytes_flag(CLI::App& app, const std::string& name, uint64_t& value,
-                    const std::string& help);
-
-/// Adds a flag that takes a time such as 250ms.
-void add_duration_flag(CLI::App& app, const std::string& name, duration& value,
-                       const std::string& help);
 
 } // namespace hicache

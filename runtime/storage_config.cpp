@@ -1,6 +1,6 @@
 #include "base/limits.hpp"
 #include "base/units.hpp"
-#include "runtime/rank_config.hpp"
+#include "runtime/rank_settings.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -11,8 +11,11 @@
 #include <array>
 #include <filesystem>
 #include <fstream>
+#include <span>
 #include <sstream>
 #include <string_view>
+#include <type_traits>
+#include <variant>
 
 namespace hicache {
 
@@ -44,114 +47,201 @@ json parse_text(const std::string& text, const std::string& extension) {
   return json::parse(text);
 }
 
-/// A setting that is a share of something.
-struct share_key {
-  std::string_view name;
-  double most;
-  const char* expected;
-  double& (*of)(storage_config&);
-};
-
+constexpr auto a_time = "seconds, or a time such as 250ms, of an hour at most";
 constexpr auto of_segment = "a share of the segment above 0, at most 1";
+constexpr auto no_end = 1e18;
 
-constexpr auto shares = std::array{
-  share_key{"prefetch_share", 0.5, "a share of L2 above 0, at most 0.5",
-            [](storage_config& x) -> double& { return x.prefetch_share; }},
-  share_key{"high_watermark", 1, of_segment,
-            [](storage_config& x) -> double& { return x.segment.high_watermark; }},
-  share_key{"low_watermark", 1, of_segment,
-            [](storage_config& x) -> double& { return x.segment.low_watermark; }},
-  share_key{"pinned_share", 1, of_segment,
-            [](storage_config& x) -> double& { return x.segment.pinned_share; }},
-  share_key{"tenant_share", 1, of_segment,
-            [](storage_config& x) -> double& { return x.segment.tenant_share; }},
-};
+template <auto Member>
+setting_value in_segment(storage_config& x) {
+  return &(x.segment.*Member);
+}
+
+constexpr auto settings = std::to_array<storage_setting>({
+  {{"prefetch_threshold",
+    "TOKENS",
+    at<&storage_config::prefetch_threshold>,
+    "a shorter tail is not looked for in L3",
+    {0, no_end}},
+   "all",
+   "a number"},
+  {{"prefetch_timeout_base", "TIME", at<&storage_config::prefetch_timeout_base>,
+    "policy `timeout`: a prefetch takes at most base + per_ki_token * tokens / 1024; seconds, or "
+    "times such as `\"250ms\"`"},
+   "all",
+   a_time},
+  {{"prefetch_timeout_per_ki_token", "TIME", at<&storage_config::prefetch_timeout_per_ki_token>,
+    "as above"},
+   "all",
+   a_time},
+  {{"prefetch_timeout_max", "TIME", at<&storage_config::prefetch_timeout_max>,
+    "the most of that, however many tokens there are"},
+   "all",
+   a_time},
+  {{"prefetch_share",
+    "X",
+    at<&storage_config::prefetch_share>,
+    "share of L2, at most 0.5, that is set aside for pages on their way from L3",
+    {0, 0.5}},
+   "all",
+   "a share of L2 above 0, at most 0.5"},
+  {{"path", "DIR", at<&storage_config::path>, "the folder; created if it does not exist"},
+   "`file`",
+   "the name of a folder"},
+  {{"max_bytes", "SIZE",
+    [](storage_config& x) -> setting_value { return size_value{&x.max_bytes}; },
+    "`memory`: most bytes of all ranks of the instance together; `file`: most bytes of the "
+    "folder's pages, whoever wrote them; a number or a size such as `\"64MiB\"`; 0 is without "
+    "bound"},
+   "`memory`, `file`",
+   "a number of bytes, or a size such as 64MiB"},
+  {{"threads", "N", at<&storage_config::threads>, "worker threads of the backend", {1, no_end}},
+   "all",
+   "a positive number"},
+  {{"tp_lcm_size",
+    "N",
+    at<&storage_config::tp_lcm_size>,
+    "mha: a common multiple of the ranks of all instances that share pages, and a divisor or a "
+    "multiple of the KV heads; makes fewer, larger [objects](backends.md#objects). Absent, or a "
+    "multiple of the KV heads: an object for each head, which suits every number of ranks",
+    {1, no_end}},
+   "all",
+   "a positive number"},
+  {{"force_remote_reads", "BOOL", at<&storage_config::force_remote_reads>,
+    "read by the network also from owners on the same machine; for tests and measurements"},
+   "`cluster`",
+   "true or false"},
+  {{"replicas",
+    "N",
+    at<&storage_config::replicas>,
+    "copies of each page that a rank stores, its own among them, [on different "
+    "hosts](cluster.md#placement)",
+    {1, limits::replicas_per_key}},
+   "`cluster`",
+   "a number from 1 to 8"},
+  {{"host", "NAME", at<&storage_config::host>,
+    "what counts as one host; the machine's name if absent"},
+   "`cluster`",
+   "the name of a machine"},
+  {{"eviction", "NAME", in_segment<&segment_policy::eviction>,
+    "which page of the segment goes first: as for `--radix-eviction-policy`"},
+   "`cluster`",
+   "lru, lfu, fifo, mru, filo, priority or slru"},
+  {{"high_watermark",
+    "X",
+    in_segment<&segment_policy::high_watermark>,
+    "share of the segment: a page that would fill it beyond makes room down to `low_watermark`",
+    {0, 1}},
+   "`cluster`",
+   of_segment},
+  {{"low_watermark",
+    "X",
+    in_segment<&segment_policy::low_watermark>,
+    "share of the segment at which that ends",
+    {0, 1}},
+   "`cluster`",
+   of_segment},
+  {{"pinned_share",
+    "X",
+    in_segment<&segment_policy::pinned_share>,
+    "share of the segment that hard pins may keep",
+    {0, 1}},
+   "`cluster`",
+   of_segment},
+  {{"tenant_share",
+    "X",
+    in_segment<&segment_policy::tenant_share>,
+    "share of the segment that the pages of one tenant may have",
+    {0, 1}},
+   "`cluster`",
+   of_segment},
+  {{"zero_copy", "BOOL", at<&storage_config::zero_copy>,
+    "offer pages of L2 [where they lie](cluster.md#zero-copy), instead of copying them to the "
+    "segment. Needs a `--hicache-mem-layout` in which an object is one piece: `page_head`, or "
+    "`page_first` and `page_first_direct` where `tp_lcm_size` makes all heads of a rank one "
+    "object, or the attention keeps a latent"},
+   "`cluster`",
+   "true or false"},
+});
+
+/// Takes the value of a key, if it is one that the key may have.
+bool take(const setting_range& range, uint64_t& to, const json& value) {
+  if (!value.is_number_unsigned())
+    return false;
+  to = value.get<uint64_t>();
+  return static_cast<double>(to) >= range.least && static_cast<double>(to) <= range.most;
+}
+
+/// A share: of nothing is none.
+bool take(const setting_range& range, double& to, const json& value) {
+  if (!value.is_number())
+    return false;
+  to = value.get<double>();
+  return to > range.least && to <= range.most;
+}
+
+bool take(const setting_range&, bool& to, const json& value) {
+  to = value.is_boolean() && value.get<bool>();
+  return value.is_boolean();
+}
+
+bool take(const setting_range&, std::string& to, const json& value) {
+  to = value.is_string() ? value.get<std::string>() : "";
+  return value.is_string();
+}
+
+bool take_size(uint64_t& to, const json& value) {
+  const auto read = value.is_string()            ? parse_bytes(value.get<std::string>())
+                    : value.is_number_unsigned() ? result<uint64_t>{value.get<uint64_t>()}
+                                                 : fail(ec::invalid_argument);
+  to = read.value_or(0);
+  return read.has_value();
+}
+
+/// Seconds as a number, as SGLang has it, or a time with its unit.
+bool take(const setting_range&, duration& to, const json& value) {
+  constexpr auto longest = 3600.0;
+  if (value.is_number() && value.get<double>() >= 0 && value.get<double>() <= longest) {
+    to = std::chrono::duration_cast<duration>(std::chrono::duration<double>(value.get<double>()));
+    return true;
+  }
+  const auto read
+    = value.is_string() ? parse_duration(value.get<std::string>()) : fail(ec::invalid_argument);
+  to = read.value_or(duration{});
+  return read && to <= std::chrono::hours{1};
+}
+
+bool take(const setting_range&, eviction_policy_ptr& to, const json& value) {
+  auto policy = make_eviction_policy(value.is_string() ? value.get<std::string>() : "");
+  if (policy)
+    to = std::move(*policy);
+  return policy.has_value();
+}
 
 result<void> take(storage_config& config, const std::string& key, const json& value) {
-  const auto wrong = [&](const char* expected) {
-    return fail(ec::invalid_argument,
-                "key '" + key + "' holds " + value.dump() + "; expected " + expected);
-  };
-  const auto number = [&](uint64_t& target, uint64_t least) -> result<void> {
-    if (!value.is_number_unsigned() || value.get<uint64_t>() < least)
-      return wrong(least == 0 ? "a number" : "a positive number");
-    target = value.get<uint64_t>();
-    return {};
-  };
-  // Seconds as a number, as SGLang has it, or a time with its unit.
-  const auto time = [&](duration& target) -> result<void> {
-    constexpr auto longest = 3600.0;
-    if (value.is_number() && value.get<double>() >= 0 && value.get<double>() <= longest) {
-      target
-        = std::chrono::duration_cast<duration>(std::chrono::duration<double>(value.get<double>()));
-      return {};
-    }
-    const auto read
-      = value.is_string() ? parse_duration(value.get<std::string>()) : fail(ec::invalid_argument);
-    if (!read || *read > std::chrono::hours{1})
-      return wrong("seconds, or a time such as 250ms, of an hour at most");
-    target = *read;
-    return {};
-  };
-  if (key == "prefetch_threshold")
-    return number(config.prefetch_threshold, 0);
-  if (key == "prefetch_timeout_base")
-    return time(config.prefetch_timeout_base);
-  if (key == "prefetch_timeout_per_ki_token")
-    return time(config.prefetch_timeout_per_ki_token);
-  if (key == "prefetch_timeout_max")
-    return time(config.prefetch_timeout_max);
-  if (const auto at = std::ranges::find(shares, key, &share_key::name); at != shares.end()) {
-    if (!value.is_number() || !(value.get<double>() > 0 && value.get<double>() <= at->most))
-      return wrong(at->expected);
-    at->of(config) = value.get<double>();
-    return {};
+  const auto found = std::ranges::find(settings, key, &storage_setting::name);
+  if (found == settings.end()) {
+    auto names = std::string{};
+    for (const auto& each : settings)
+      names += (&each == &settings.front()  ? ""
+                : &each == &settings.back() ? " or "
+                                            : ", ")
+               + std::string{each.name};
+    return fail(ec::invalid_argument, "key '" + key + "' is not known; expected " + names);
   }
-  if (key == "eviction") {
-    auto policy = make_eviction_policy(value.is_string() ? value.get<std::string>() : "");
-    if (!policy)
-      return wrong("lru, lfu, fifo, mru, filo, priority or slru");
-    config.segment.eviction = std::move(*policy);
+  const auto is_good = std::visit(
+    [&](auto to) {
+      if constexpr (std::is_same_v<decltype(to), size_value>)
+        return take_size(*to.bytes, value);
+      else if constexpr (requires { take(found->range, *to, value); })
+        return take(found->range, *to, value);
+      else
+        return false;
+    },
+    found->at(config));
+  if (is_good)
     return {};
-  }
-  if (key == "replicas") {
-    if (!value.is_number_unsigned() || value.get<uint64_t>() == 0
-        || value.get<uint64_t>() > limits::replicas_per_key)
-      return wrong("a number from 1 to 8");
-    config.replicas = value.get<uint64_t>();
-    return {};
-  }
-  if (key == "threads")
-    return number(config.threads, 1);
-  if (key == "tp_lcm_size")
-    return number(config.tp_lcm_size, 1);
-  if (key == "max_bytes" && value.is_string()) {
-    const auto bytes = parse_bytes(value.get<std::string>());
-    if (!bytes)
-      return wrong("a size such as 64MiB");
-    config.max_bytes = *bytes;
-    return {};
-  }
-  if (key == "max_bytes")
-    return number(config.max_bytes, 0);
-  if (key == "path" || key == "host") {
-    if (!value.is_string())
-      return wrong(key == "path" ? "the name of a folder" : "the name of a machine");
-    (key == "path" ? config.path : config.host) = value.get<std::string>();
-    return {};
-  }
-  if (key == "force_remote_reads" || key == "zero_copy") {
-    if (!value.is_boolean())
-      return wrong("true or false");
-    (key == "zero_copy" ? config.zero_copy : config.force_remote_reads) = value.get<bool>();
-    return {};
-  }
-  return fail(ec::invalid_argument,
-              "key '" + key
-                + "' is not known; expected prefetch_threshold, prefetch_timeout_base, "
-                  "prefetch_timeout_per_ki_token, prefetch_timeout_max, prefetch_share, path, "
-                  "max_bytes, threads, tp_lcm_size, force_remote_reads, replicas, host, eviction, "
-                  "high_watermark, low_watermark, pinned_share, tenant_share or zero_copy");
+  return fail(ec::invalid_argument, "key '" + key + "' holds " + value.dump() + "; expected "
+                                      + std::string{found->expected});
 }
 
 /// Reads a text, or the file behind an '@', into an object.
@@ -179,6 +269,10 @@ result<json> read_object(const std::string& text) {
 }
 
 } // namespace
+
+std::span<const storage_setting> storage_settings() {
+  return settings;
+}
 
 result<storage_config> parse_storage_config(const std::string& text) {
   auto config = storage_config{};

@@ -1,0 +1,124 @@
+#include "runtime/setting.hpp"
+
+#include "base/units.hpp"
+
+#include <absl/strings/str_format.h>
+#include <absl/strings/str_replace.h>
+
+#include <chrono>
+#include <type_traits>
+
+namespace hicache {
+
+namespace {
+
+template <class... Functions>
+struct overloaded : Functions... {
+  using Functions::operator()...;
+};
+
+std::string text_of(duration value) {
+  return absl::StrFormat("%gs", std::chrono::duration<double>(value).count());
+}
+
+/// A flag whose text is read by a function that says what is wrong with it.
+template <class T>
+void add_parsed_flag(CLI::App& app, const std::string& name, T& value, const std::string& help,
+                     result<T> (*parse)(std::string_view), const std::string& type,
+                     const std::string& shown_default) {
+  const auto read = [name, &value, parse](const std::string& text) {
+    const auto parsed = parse(text);
+    if (!parsed)
+      throw CLI::ValidationError(name, parsed.error().detail);
+    value = *parsed;
+  };
+  app.add_option_function<std::string>(name, read, help)
+    ->type_name(type)
+    ->default_str(shown_default);
+}
+
+} // namespace
+
+std::string text_of(const setting_value& value) {
+  return std::visit(
+    overloaded{[](const bool* x) { return std::string{*x ? "true" : "false"}; },
+               [](const double* x) { return absl::StrFormat("%g", *x); },
+               [](const size_value& x) { return std::to_string(*x.bytes); },
+               [](const duration* x) { return text_of(*x); },
+               [](const std::string* x) { return *x; },
+               [](const eviction_policy_ptr* x) { return std::string{(*x)->name()}; },
+               [](const auto* x) { return std::to_string(*x); }},
+    value);
+}
+
+std::string shown(const setting_value& value) {
+  if (const auto* size = std::get_if<size_value>(&value); size != nullptr && *size->bytes != 0)
+    return format_bytes(*size->bytes);
+  if (const auto* is_on = std::get_if<bool*>(&value))
+    return **is_on ? "on" : "off";
+  return text_of(value);
+}
+
+std::string meaning_of(std::string_view meaning, const setting_range& range) {
+  const auto number = [](double x) { return absl::StrFormat("%.0f", x); };
+  return std::string{meaning}
+         + (range.is_given() ? "; " + number(range.least) + " to " + number(range.most) : "");
+}
+
+std::string plain(std::string_view markdown) {
+  auto text = std::string{};
+  for (auto rest = markdown; !rest.empty();) {
+    const auto begin = rest.find('[');
+    const auto middle = rest.find("](", begin);
+    const auto end = rest.find(')', middle);
+    // A bracket that is no link, as in [,…], stays.
+    if (end == std::string_view::npos || rest.find(']', begin) != middle) {
+      const auto upto = begin == std::string_view::npos ? rest.size() : begin + 1;
+      text += rest.substr(0, upto);
+      rest.remove_prefix(upto);
+      continue;
+    }
+    text += rest.substr(0, begin);
+    text += rest.substr(begin + 1, middle - begin - 1);
+    rest.remove_prefix(end + 1);
+  }
+  return absl::StrReplaceAll(text, {{"`", ""}});
+}
+
+void add_flag(CLI::App& app, std::string_view name, std::string_view type,
+              const setting_value& value, const setting_range& range, const std::string& help) {
+  const auto flag = "--" + std::string{name};
+  std::visit(
+    overloaded{
+      [&](bool* x) { app.add_flag(flag, *x, help); },
+      [&](size_value x) { add_bytes_flag(app, flag, *x.bytes, help); },
+      [&](duration* x) { add_duration_flag(app, flag, *x, help); },
+      [&](eviction_policy_ptr* x) {
+        add_parsed_flag(app, flag, *x, help, make_eviction_policy, std::string{type},
+                        std::string{(*x)->name()});
+      },
+      [&](std::string* x) {
+        app.add_option(flag, *x, help)->capture_default_str()->type_name(std::string{type});
+      },
+      [&](auto* x) {
+        using number = std::remove_pointer_t<decltype(x)>;
+        auto* option = app.add_option(flag, *x, help);
+        option->capture_default_str()->type_name(std::string{type});
+        if (range.is_given())
+          option->check(
+            CLI::Range(static_cast<number>(range.least), static_cast<number>(range.most)));
+      }},
+    value);
+}
+
+void add_bytes_flag(CLI::App& app, const std::string& name, uint64_t& value,
+                    const std::string& help) {
+  add_parsed_flag(app, name, value, help, parse_bytes, "SIZE", format_bytes(value));
+}
+
+void add_duration_flag(CLI::App& app, const std::string& name, duration& value,
+                       const std::string& help) {
+  add_parsed_flag(app, name, value, help, parse_duration, "TIME", text_of(value));
+}
+
+} // namespace hicache

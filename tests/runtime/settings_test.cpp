@@ -1,0 +1,171 @@
+// The tables of settings, and what comes from them.
+
+#include "runtime/rank_settings.hpp"
+
+#include <absl/strings/str_replace.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <set>
+#include <sstream>
+#include <string>
+
+namespace hicache {
+namespace {
+
+using testing::HasSubstr;
+
+std::string cell(const std::string& text) {
+  return absl::StrReplaceAll(text, {{"|", "\\|"}});
+}
+
+std::string code(const std::string& text) {
+  return text.empty() ? "" : "`" + cell(text) + "`";
+}
+
+std::string rank_table() {
+  auto table = std::string{"| flag | default | equal on | meaning |\n| --- | --- | --- | --- |\n"};
+  auto defaults = rank_config{};
+  for (const auto& each : rank_settings()) {
+    const auto type = std::string{each.type};
+    const auto equal = each.equal == equal_on::nobody  ? ""
+                       : each.equal == equal_on::ranks ? "ranks"
+                                                       : "sharers";
+    table += "| " + code("--" + std::string{each.name} + (type.empty() ? "" : " " + type)) + " | "
+             + code(shown(each.at(defaults))) + " | " + equal + " | "
+             + cell(meaning_of(each.meaning, each.range)) + " |\n";
+  }
+  return table;
+}
+
+std::string storage_table() {
+  auto table = std::string{"| key | default | backends | meaning |\n| --- | --- | --- | --- |\n"};
+  auto defaults = storage_config{};
+  for (const auto& each : storage_settings())
+    table += "| " + code(std::string{each.name}) + " | " + code(shown(each.at(defaults))) + " | "
+             + std::string{each.backends} + " | " + cell(std::string{each.meaning}) + " |\n";
+  return table;
+}
+
+/// Compares a table with what docs/configuration.md has between two comments. With
+/// HICACHE_WRITE_DOCS in the environment it is written there.
+void expect_documented(const std::string& what, const std::string& table) {
+  auto text = std::string{};
+  {
+    auto file = std::ifstream{HICACHE_CONFIGURATION_PAGE};
+    text.assign(std::istreambuf_iterator<char>{file}, {});
+  }
+  const auto marker = "<!-- " + what + " -->\n";
+  const auto begin = text.find(marker);
+  ASSERT_NE(begin, std::string::npos) << marker;
+  const auto first = begin + marker.size();
+  const auto end = text.find("<!-- end -->", first);
+  ASSERT_NE(end, std::string::npos);
+  if (std::getenv("HICACHE_WRITE_DOCS") != nullptr)
+    std::ofstream{HICACHE_CONFIGURATION_PAGE} << text.replace(first, end - first, table);
+  else
+    EXPECT_EQ(text.substr(first, end - first), table)
+      << "docs/configuration.md is not up to date: run this with HICACHE_WRITE_DOCS=1";
+}
+
+TEST(SettingsTest, ThePageHasTheTableOfRanks) {
+  expect_documented("rank settings", rank_table());
+}
+
+TEST(SettingsTest, ThePageHasTheTableOfL3) {
+  expect_documented("storage settings", storage_table());
+}
+
+TEST(SettingsTest, NamesAreUnique) {
+  auto names = std::set<std::string_view>{};
+  for (const auto& each : rank_settings())
+    EXPECT_TRUE(names.insert(each.name).second) << each.name;
+}
+
+TEST(SettingsTest, EachIsAFlagWithItsSentence) {
+  auto app = CLI::App{};
+  auto config = rank_config{};
+  add_rank_flags(app, config);
+  for (const auto& each : rank_settings()) {
+    const auto* option = app.get_option_no_throw("--" + std::string{each.name});
+    ASSERT_NE(option, nullptr) << each.name;
+    EXPECT_EQ(option->get_description().find_first_of("`"), std::string::npos);
+    EXPECT_THAT(option->get_description(), HasSubstr(plain(each.meaning)));
+  }
+}
+
+TEST(SettingsTest, NumbersOutsideOfTheirRangeAreNamed) {
+  auto config = rank_config{};
+  auto app = CLI::App{};
+  add_rank_flags(app, config);
+  try {
+    app.parse("--hicache-io-sms 2000");
+    FAIL() << "taken";
+  } catch (const CLI::ParseError& ex) {
+    EXPECT_THAT(ex.what(), HasSubstr("--hicache-io-sms: Value 2000 not in range"));
+  }
+}
+
+TEST(SettingsTest, MarkdownBecomesPlainText) {
+  EXPECT_EQ(plain("a [page](x.md#y) of `L1`, [,…] and [z]"), "a page of L1, [,…] and [z]");
+  EXPECT_EQ(plain("HOST:PORT[,…] or [this](a.md)"), "HOST:PORT[,…] or this");
+}
+
+TEST(SettingsTest, ValuesAreShownWithTheirUnits) {
+  auto bytes = uint64_t{64} << 20;
+  auto time = duration{std::chrono::milliseconds{250}};
+  EXPECT_EQ(text_of(size_value{&bytes}), "67108864");
+  EXPECT_EQ(shown(size_value{&bytes}), "64.0 MiB");
+  EXPECT_EQ(shown(&time), "0.25s");
+}
+
+// Those and no others are part of the names of pages.
+TEST(SettingsTest, SharersHaveWhatMakesTheNamesOfPages) {
+  const auto changes = std::map<std::string, std::function<void(rank_config&)>>{
+    {"page-size", [](auto& x) { x.page_size = 32; }},
+    {"model", [](auto& x) { x.model = "llama-3.1-8b"; }},
+    {"attention", [](auto& x) { x.attention = "mla"; }},
+    {"layers", [](auto& x) { x.layers = 5; }},
+    {"kv-heads", [](auto& x) { x.kv_heads = 16; }},
+    {"head-dim", [](auto& x) { x.head_dim = 24; }},
+    {"v-head-dim", [](auto& x) { x.v_head_dim = 24; }},
+    {"index-key-bytes", [](auto& x) { x.attention = "nsa", x.index_key_bytes = 64; }},
+    {"dtype", [](auto& x) { x.dtype = "fp8"; }},
+    {"namespace", [](auto& x) { x.name_space = "other"; }},
+    {"model-id", [](auto& x) { x.model_id = "other"; }},
+    {"kv-quantisation", [](auto& x) { x.kv_quantisation = "int8"; }},
+    {"kv-scales", [](auto& x) { x.kv_scales = "other"; }},
+    {"rope", [](auto& x) { x.rope = R"({"rope_theta": 1})"; }},
+    {"first-layer", [](auto& x) { x.first_layer = 2; }},
+    {"numerics", [](auto& x) { x.numerics = "other"; }},
+    {"hicache-mem-layout", [](auto& x) { x.mem_layout = "layer_first"; }},
+    {"device-pages", [](auto& x) { x.device_pages = 7; }},
+    {"radix-eviction-policy", [](auto& x) { x.eviction_policy = "lfu"; }},
+  };
+  const auto print_of = [](const std::function<void(rank_config&)>& change) {
+    auto config = rank_config{};
+    if (change)
+      change(config);
+    const auto finished = config.finish(1);
+    EXPECT_TRUE(finished) << finished.error().detail;
+    return config.fingerprint();
+  };
+  const auto usual = print_of({});
+  for (const auto& each : rank_settings()) {
+    const auto change = changes.find(std::string{each.name});
+    if (each.equal == equal_on::sharers) {
+      ASSERT_NE(change, changes.end()) << each.name;
+    }
+    if (change != changes.end()) {
+      EXPECT_EQ(print_of(change->second) != usual, each.equal == equal_on::sharers) << each.name;
+    }
+  }
+}
+
+} // namespace
+} // namespace hicache
