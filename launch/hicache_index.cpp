@@ -14,6 +14,7 @@
 #include "runtime/metrics_server.hpp"
 #include "runtime/network_flags.hpp"
 #include "runtime/rank_config.hpp"
+#include "runtime/setting.hpp"
 
 #include <caf/actor_system.hpp>
 #include <caf/scoped_actor.hpp>
@@ -45,8 +46,8 @@ struct index_flags {
   metrics_options metrics;
 };
 
-result<int> serve(const index_flags& flags, const stop_signal& stop) {
-  start_logging(flags.log_level, 0, 1);
+/// Where to listen, if the flags fit together.
+result<rpc::endpoint> check(const index_flags& flags) {
   const auto where = rpc::parse_endpoint(flags.listen);
   if (!where)
     return fail(ec::invalid_argument, "--listen: " + where.error().detail);
@@ -65,45 +66,69 @@ result<int> serve(const index_flags& flags, const stop_signal& stop) {
   if (flags.shards == 0 || flags.first_shard + flags.shards > limits::index_shards)
     return fail(ec::invalid_argument, "--shards: expected at least one shard, and numbers below "
                                         + std::to_string(limits::index_shards));
+  return *where;
+}
+
+/// The other processes of the index, once they were asked which shards they have; null without
+/// --join.
+result<std::shared_ptr<index_addresses>> join(const index_flags& flags) {
+  if (flags.join.empty())
+    return nullptr;
+  auto opened = index_addresses::open(flags.join, flags.tls);
+  if (!opened)
+    return fail(ec::invalid_argument, "--join: " + opened.error().detail);
+  (*opened)->wait_for(join_patience);
+  return std::move(*opened);
+}
+
+/// Null without --metrics-port.
+result<std::unique_ptr<metrics_server>> start_metrics(const metrics_options& where) {
+  if (where.port == 0)
+    return nullptr;
+  return metrics_server::start(where);
+}
+
+decltype(directory_options::shards)
+spawn_shards(caf::actor_system& system, const index_flags& flags, const clock_source& clock) {
+  auto shards = decltype(directory_options::shards){};
+  for (auto i = uint32_t{0}; i < flags.shards; ++i)
+    shards.emplace(flags.first_shard + i,
+                   system.spawn(hicache::index, index_options{flags.member_ttl, &clock}));
+  return shards;
+}
+
+result<int> serve(const index_flags& flags, const stop_signal& stop) {
+  const auto where = check(flags);
+  if (!where)
+    return tl::unexpected{where.error()};
   auto options = directory_options{};
-  auto others = std::shared_ptr<index_addresses>{};
-  if (!flags.join.empty()) {
-    auto opened = index_addresses::open(flags.join, flags.tls);
-    if (!opened)
-      return fail(ec::invalid_argument, "--join: " + opened.error().detail);
-    others = std::move(*opened);
-    // Shards are claimed when those who are there were asked.
-    others->wait_for(join_patience);
+  const auto joined = join(flags);
+  if (!joined)
+    return tl::unexpected{joined.error()};
+  if (const auto& others = *joined)
     options.others = [others] { return others->now(); };
-  }
   const auto clock = monotonic_clock{};
   auto config = system_config{};
   config.with_threads(flags.shards);
   raise_descriptor_limit(); // One for each connection.
   auto system = caf::actor_system{config};
   auto network = rpc_network{system, flags.tls};
-  auto metrics = std::unique_ptr<metrics_server>{};
-  if (flags.metrics.port != 0) {
-    auto started = metrics_server::start(flags.metrics);
-    if (!started)
-      return tl::unexpected{started.error()};
-    metrics = std::move(*started);
-  }
+  auto metrics = start_metrics(flags.metrics);
+  if (!metrics)
+    return tl::unexpected{metrics.error()};
   auto self = caf::scoped_actor{system};
-  for (auto i = uint32_t{0}; i < flags.shards; ++i)
-    options.shards.emplace(flags.first_shard + i,
-                           system.spawn(hicache::index, index_options{flags.member_ttl, &clock}));
+  options.shards = spawn_shards(system, flags, clock);
   options.pause = flags.member_ttl / 4;
   options.connector = network.connector();
   const auto shards = options.shards;
-  if (metrics)
-    metrics->add(std::make_shared<index_metrics>(system, shards));
+  if (*metrics)
+    (*metrics)->add(std::make_shared<index_metrics>(system, shards));
   const auto all = system.spawn(hicache::directory, std::move(options));
   const auto end = [&] {
     // First of all: nobody shall look for what is about to go.
-    if (others)
-      others->close();
-    metrics.reset();
+    if (*joined)
+      (*joined)->close();
+    metrics->reset();
     network.stop_serving();
     self->send_exit(all, caf::exit_reason::user_shutdown);
     self->wait_for(all);
@@ -124,8 +149,8 @@ result<int> serve(const index_flags& flags, const stop_signal& stop) {
     {flags.shards == 1, std::min<std::chrono::seconds>(silence, rpc::limits::peer_silence)});
   const auto advertised = flags.advertise.empty() ? listening : flags.advertise;
   self->send(all, atom::start_v, advertised);
-  if (others)
-    others->announce(advertised);
+  if (*joined)
+    (*joined)->announce(advertised);
   std::printf("listening on %s\n", listening.c_str());
   std::fflush(stdout);
   while (!stop.wait_for(std::chrono::hours{1})) {
@@ -174,5 +199,8 @@ int main(int argc, char** argv) {
   app.add_option("--log-level", flags.log_level, "trace, debug, info, warn, error or critical")
     ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "critical"}))
     ->capture_default_str();
-  return run_program(app, argc, argv, [&] { return serve(flags, stop); });
+  return run_program(app, argc, argv, [&] {
+    start_logging(flags.log_level, 0, 1);
+    return serve(flags, stop);
+  });
 }

@@ -53,6 +53,29 @@ result<void> node_host::serve() {
   auto port = open_port();
   if (!port)
     return tl::unexpected{port.error()};
+  auto member = cluster_member::join(system_, member_settings());
+  if (!member)
+    return tl::unexpected{member.error()};
+  member_ = std::move(*member);
+  auto offer = memory_offer::start(memory(), peer_access::write, options_.group);
+  if (!offer)
+    return tl::unexpected{offer.error()};
+  offer_ = std::move(*offer);
+  if (auto started = start_disk(); !started)
+    return started;
+  fetcher_ = member_->start_fetcher();
+  node_ = system_.spawn(hicache::node, node_settings());
+  network_ = std::make_unique<rpc_network>(system_, tls_files{});
+  network_->serve_node(std::move(*socket), node_, options_.group);
+  spdlog::info("lends {} to processes of this machine at {}",
+               format_bytes(member_->segment_memory().size()), options_.socket);
+  if (*port)
+    serve_port(std::move(**port));
+  start_scan();
+  return {};
+}
+
+cluster_member_options node_host::member_settings() {
   auto settings = cluster_member_options{};
   settings.index = options_.index;
   settings.is_alone = options_.index.empty();
@@ -68,38 +91,23 @@ result<void> node_host::serve() {
   settings.listen_host = options_.listen_host;
   settings.tls = options_.tls;
   settings.clock = options_.clock;
-  auto member = cluster_member::join(system_, std::move(settings));
-  if (!member)
-    return tl::unexpected{member.error()};
-  member_ = std::move(*member);
-  auto offer = memory_offer::start(memory(), peer_access::write, options_.group);
-  if (!offer)
-    return tl::unexpected{offer.error()};
-  offer_ = std::move(*offer);
-  if (auto started = start_disk(); !started)
-    return started;
-  fetcher_ = member_->start_fetcher();
-  auto settings_of_node = node_options{};
-  settings_of_node.info.memory_name = offer_->name();
-  settings_of_node.info.memory_bytes = member_->segment_memory().size();
-  settings_of_node.memory = member_->segment_memory();
-  settings_of_node.segment = member_->segment();
-  settings_of_node.disk = disk_;
-  settings_of_node.on_disk = on_disk_;
-  settings_of_node.disk_bytes = options_.disk_bytes;
-  settings_of_node.fetcher = fetcher_;
-  settings_of_node.shares = options_.shares;
-  settings_of_node.figures = member_->shared_figures();
-  settings_of_node.clock = options_.clock;
-  node_ = system_.spawn(hicache::node, std::move(settings_of_node));
-  network_ = std::make_unique<rpc_network>(system_, tls_files{});
-  network_->serve_node(std::move(*socket), node_, options_.group);
-  spdlog::info("lends {} to processes of this machine at {}",
-               format_bytes(member_->segment_memory().size()), options_.socket);
-  if (*port)
-    serve_port(std::move(**port));
-  start_scan();
-  return {};
+  return settings;
+}
+
+node_options node_host::node_settings() {
+  auto settings = node_options{};
+  settings.info.memory_name = offer_->name();
+  settings.info.memory_bytes = member_->segment_memory().size();
+  settings.memory = member_->segment_memory();
+  settings.segment = member_->segment();
+  settings.disk = disk_;
+  settings.on_disk = on_disk_;
+  settings.disk_bytes = options_.disk_bytes;
+  settings.fetcher = fetcher_;
+  settings.shares = options_.shares;
+  settings.figures = member_->shared_figures();
+  settings.clock = options_.clock;
+  return settings;
 }
 
 result<void> node_host::open_memory() {

@@ -17,6 +17,8 @@
 
 namespace hicache {
 
+struct node_options;
+
 /// What a node consists of.
 struct node_host_options {
   /// Memory for pages.
@@ -77,6 +79,13 @@ private:
   node_host(caf::actor_system& system, node_host_options options);
 
   result<void> serve();
+
+  /// The node as a member of the cluster.
+  cluster_member_options member_settings();
+
+  /// The node as its clients see it.
+  /// @pre it is a member, and offers its memory
+  node_options node_settings();
 
   result<void> open_memory();
 

@@ -11,9 +11,12 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(sys.argv[1])
-LAYERS = ("base", "messages", "rpc", "cache", "gpu", "transport", "backends", "actors", "launch", "c_abi", "c_tree")
+LAYERS = ("base", "messages", "rpc", "cache", "gpu", "transport", "backends", "actors", "runtime", "launch", "c_abi", "c_tree")
 CPP = (".hpp", ".cpp", ".cu")
 MAX_LINES = 600
+MAX_FUNCTION_LINES = 60
+# What docs name of other programs and libraries.
+FOREIGN = {"--kv-events-config", "--network", "--prefix-caching-hash-algo", "--userns", "MASTER_PORT", "storage_plugins", "ucp_request_send_state_ff"}
 
 
 def files(*suffixes):
@@ -55,6 +58,46 @@ class Tidy(unittest.TestCase):
     def test_files_are_short(self):
         self.assert_none([path for path, text in files(*CPP, ".py", ".sh") if text.count("\n") > MAX_LINES],
                          f"a file has at most {MAX_LINES} lines")
+
+    def test_functions_are_short(self):
+        begin = re.compile(r"(?!namespace|struct|class|enum|extern|union|using|template)\S.*\{$")
+        long = []
+        for path, text in files(*CPP):
+            if path.parts[0] not in (*LAYERS, "bench"):
+                continue
+            start = 0
+            for number, line in enumerate(text.splitlines(), 1):
+                if begin.match(line):
+                    start = number
+                elif line == "}" and start:
+                    if number - start - 1 > MAX_FUNCTION_LINES:
+                        long.append(f"{path}:{start}")
+                    start = 0
+                elif line.startswith("}"):
+                    start = 0
+        self.assert_none(long, f"a function has at most {MAX_FUNCTION_LINES} lines")
+
+    def test_docs_name_what_exists(self):
+        """Paths, flags, and names of functions, settings and metrics between backticks."""
+        sources = "\n".join(text for path, text in files(*CPP, ".h", ".py", ".sh", ".txt", ".capnp", ".json", ".cmake", ".in", ".service", ".socket"))
+        words, flags = set(re.findall(r"[A-Za-z_]\w*", sources)), set(re.findall(r"--[a-z][\w-]*", sources))
+        # Those of the tables of settings.
+        flags |= {"--" + name for name in re.findall(r'\{\{"([a-z][a-z-]*)",', sources)}
+        folders, names = {path.parts[0] for path, _ in files(*CPP, ".py")}, {path.name for path in ROOT.rglob("*")}
+        found = []
+        for page, text in files(".md"):
+            if page.parts[0] not in ("docs", "README.md"):
+                continue
+            for quoted in set(re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))):
+                missing = {flag for flag in re.findall(r"(?<![\w-])--[a-z][\w-]*", quoted) if flag not in flags}
+                if re.fullmatch(r"[A-Za-z]\w*(::\w+)*(\(\))?", quoted) and re.search(r"_|::|\(\)", quoted):
+                    missing |= {word for word in re.findall(r"\w+", quoted) if word not in words}
+                elif re.fullmatch(r"([\w.-]+/)+[\w.*-]*", quoted) and quoted.split("/")[0] in folders:
+                    missing |= set() if any(ROOT.glob(quoted)) or any(ROOT.glob(quoted + ".*")) else {quoted}
+                elif re.fullmatch(r"[\w-]+\.(hpp|cpp|cu|py|sh|md|capnp)", quoted) and quoted not in names:
+                    missing.add(quoted)
+                found += [f"{page}: {each}" for each in sorted(missing - FOREIGN)]
+        self.assert_none(found, "docs name something that is not there")
 
     def test_every_source_is_built(self):
         lists = [set(re.split(r"[\s()/]+", text)) for path, text in files(".txt") if path.name == "CMakeLists.txt"]
