@@ -109,7 +109,7 @@ struct prefetcher_state {
   rank_counters counters;
 };
 
-/// Brings pages from L3 to L2 (`lockstep.md`, "L3 hit lengths" and "Pages for prefetching").
+/// Brings pages from L3 to L2 (docs/internals.md, "One page's way").
 prefetcher_actor::behavior_type
 prefetcher(prefetcher_actor::stateful_pointer<prefetcher_state> self, prefetcher_options options,
            storage_actor storage, consensus_actor ranks);

@@ -38,9 +38,9 @@ struct cluster_options {
   std::shared_ptr<member_figures> figures;
 };
 
-/// L3 as the pooled memory of all members (`store.md`): writes go to this process's own segment,
-/// reads come from whoever holds the page. Further replicas are not written but read, by the
-/// members that shall have them: nobody but its owner ever writes to a segment.
+/// L3 as the pooled memory of all members (docs/cluster.md): writes go to this process's own
+/// segment, reads come from whoever holds the page. Further replicas are not written but read, by
+/// the members that shall have them: nobody but its owner ever writes to a segment.
 class cluster_backend final : public storage_backend {
 public:
   explicit cluster_backend(cluster_options options);

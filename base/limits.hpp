@@ -19,7 +19,7 @@ inline constexpr size_t storage_batches_in_flight = 4;
 /// limit_reached: a store that far behind is of no use to the request that waits.
 inline constexpr size_t storage_queue_batches = 1024;
 
-/// Prefetches whose hit length is agreed on in one reduction (`lockstep.md`): the window's fixed
+/// Prefetches whose hit length is agreed on in one reduction: the window's fixed
 /// size.
 inline constexpr size_t hit_window_size = 32;
 

@@ -47,8 +47,8 @@ public:
 /// @relates eviction_policy
 using eviction_policy_ptr = std::shared_ptr<const eviction_policy>;
 
-/// One of the seven policies of SGLang (seed 002, "Eviction Policies"): lru, lfu, fifo, mru, filo,
-/// priority, slru. Names are read without regard to case.
+/// One of the seven policies of SGLang (docs/prefix-cache.md, "Eviction"): lru, lfu, fifo, mru,
+/// filo, priority, slru. Names are read without regard to case.
 /// @returns invalid_argument with the allowed names.
 result<eviction_policy_ptr> make_eviction_policy(std::string_view name);
 

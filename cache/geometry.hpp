@@ -77,8 +77,7 @@ struct head_split {
 /// @relates head_split
 std::optional<head_split> split_heads(uint32_t heads, uint32_t ranks) noexcept;
 
-/// Memory layouts of L2 (seed 000, "Batch-Oriented Data Organization"; docs/memory.md has
-/// pictures). Outermost dimension first:
+/// Memory layouts of L2 (docs/memory.md has pictures). Outermost dimension first:
 /// - layer_first: part, layer, page, token: what the GPU computes on. A page is scattered over
 /// parts * layers runs.
 /// - page_first: page, part, token, layer: a page is one object; one layer of one token is one run.

@@ -17,7 +17,7 @@
 
 namespace hicache {
 
-/// When a page goes to the next slower tier (seed 000, "Write-back Strategies").
+/// When a page goes to the next slower tier (docs/prefix-cache.md, "Write policies").
 /// - write_through: with the first insert.
 /// - write_through_selective: with the second insert along it.
 /// - write_back: when the device needs its room.
@@ -156,7 +156,7 @@ struct node_view {
 
 /// Which tokens are cached in which pages of L1 and L2, who uses them, and what is on its way
 /// between the tiers. A replicated state machine: its state is a function of the operations
-/// applied, so equal operations give equal states on every rank (`lockstep.md`). Recency is an
+/// applied, so equal operations give equal states on every rank (docs/internals.md). Recency is an
 /// operation counter; no clock, address or hash order decides anything.
 ///
 /// Not thread-safe: the tree actor owns it. Operations that fail change nothing.

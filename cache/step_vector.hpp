@@ -9,7 +9,8 @@
 
 namespace hicache {
 
-/// What one rank offers at a step (`lockstep.md`).
+/// What one rank offers at a step (docs/internals.md, "The tree is a replicated state
+/// machine").
 struct step_offer {
   /// As far as this rank knows; `now_ns` is its own clock.
   step_facts facts;

@@ -7,7 +7,7 @@
 /// L3 at run time: what it is called, how it is read, and how it comes and goes. Plain values.
 namespace hicache {
 
-/// When a prefetch ends (seed 000, "Prefetch Strategies").
+/// When a prefetch ends (docs/policies.md compares them).
 enum class prefetch_policy : uint8_t {
   /// When the request could run.
   best_effort,

@@ -112,8 +112,8 @@ TEST(SettingsTest, NumbersOutsideOfTheirRangeAreNamed) {
 }
 
 TEST(SettingsTest, MarkdownBecomesPlainText) {
-  EXPECT_EQ(plain("a [page](x.md#y) of `L1`, [,…] and [z]"), "a page of L1, [,…] and [z]");
-  EXPECT_EQ(plain("HOST:PORT[,…] or [this](a.md)"), "HOST:PORT[,…] or this");
+  EXPECT_EQ(plain("a [page](memory.md#l1) of `L1`, [,…] and [z]"), "a page of L1, [,…] and [z]");
+  EXPECT_EQ(plain("HOST:PORT[,…] or [this](node.md)"), "HOST:PORT[,…] or this");
 }
 
 TEST(SettingsTest, ValuesAreShownWithTheirUnits) {

@@ -92,8 +92,9 @@ TEST_F(StorageConfigTest, WrongTypesAreNamedWithWhatWasExpected) {
   EXPECT_EQ(complaint(R"({"tp_lcm_size": 0})"),
             "key 'tp_lcm_size' holds 0; expected a positive number");
   EXPECT_EQ(complaint(R"({"path": 7})"), "key 'path' holds 7; expected the name of a folder");
-  EXPECT_EQ(complaint(R"({"max_bytes": "64MiBs"})"),
-            "key 'max_bytes' holds \"64MiBs\"; expected a number of bytes, or a size such as 64MiB");
+  EXPECT_EQ(
+    complaint(R"({"max_bytes": "64MiBs"})"),
+    "key 'max_bytes' holds \"64MiBs\"; expected a number of bytes, or a size such as 64MiB");
   EXPECT_EQ(complaint(R"({"max_bytes": true})"),
             "key 'max_bytes' holds true; expected a number of bytes, or a size such as 64MiB");
   EXPECT_EQ(complaint(R"({"force_remote_reads": 1})"),

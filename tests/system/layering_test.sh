@@ -5,7 +5,7 @@ layers=(base messages rpc cache gpu transport backends actors runtime launch c_a
 declare -A header=([base]=base/error.hpp [messages]=messages/ids.hpp [rpc]=rpc/network.hpp [cache]=cache/geometry.hpp [gpu]=gpu/device.hpp
                    [transport]=transport/agreement.hpp [backends]=backends/storage_backend.hpp
                    [actors]=actors/tree.hpp [runtime]=runtime/rank_runtime.hpp [launch]=launch/program.hpp [c_abi]=c_abi/client.hpp [c_tree]=c_tree/cache.hpp)
-# What each layer's link line names, itself included: see architecture.md and the folders' CMakeLists.txt.
+# What each layer's link line names, itself included: see docs/internals.md and the folders' CMakeLists.txt.
 declare -A sees=([base]="base" [messages]="base messages" [rpc]="base messages rpc" [cache]="base messages cache" [gpu]="base messages cache gpu"
                  [transport]="base messages transport" [backends]="base messages rpc transport backends"
                  [actors]="base messages rpc cache gpu transport backends actors"

@@ -100,6 +100,12 @@ class Tidy(unittest.TestCase):
                 found += [f"{page}: {each}" for each in sorted(missing - FOREIGN)]
         self.assert_none(found, "docs name something that is not there")
 
+    def test_sources_name_documents_that_exist(self):
+        documents = re.compile(r"\b(?:docs/)?[\w-]+(?:/[\w-]+)*\.md\b")
+        missing = [f"{path}: {named}" for path, text in files(*CPP, ".h", ".py", ".sh") for named in documents.findall(text)
+                   if not (ROOT / named).exists() and not (ROOT / "docs" / named).exists() and not (path.parent / named).exists()]
+        self.assert_none(missing, "a comment refers to a document that is not there")
+
     def test_every_source_is_built(self):
         lists = [set(re.split(r"[\s()/]+", text)) for path, text in files(".txt") if path.name == "CMakeLists.txt"]
         compiled = {pathlib.Path(entry["file"]).resolve()
