@@ -1,6 +1,6 @@
 #pragma once
 
-#include "cache/cache_event.hpp"
+#include "cache/prefix/cache_event.hpp"
 
 #include <cstdint>
 #include <vector>

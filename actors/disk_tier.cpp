@@ -3,7 +3,7 @@
 #include "backends/segment_memory.hpp"
 #include "base/check.hpp"
 #include "base/limits.hpp"
-#include "cache/client_table.hpp"
+#include "cache/store/client_table.hpp"
 #include "messages/page_header.hpp"
 
 #include <spdlog/spdlog.h>

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "actors/cache_events.hpp"
-#include "cache/event_message.hpp"
+#include "cache/prefix/event_message.hpp"
 #include "messages/interfaces.hpp"
 #include "transport/event_replay.hpp"
 #include "transport/event_socket.hpp"
@@ -43,7 +43,7 @@ struct event_publisher_state {
   bool is_failing = false;
 };
 
-/// Publishes the events of one tree (cache/event_message.hpp). Told to exit, it
+/// Publishes the events of one tree (cache/prefix/event_message.hpp). Told to exit, it
 /// first publishes what was sent before.
 /// @param socket Must not be null.
 /// @param replay For subscribers that missed some; may be null.

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "base/clock.hpp"
-#include "cache/index_table.hpp"
+#include "cache/store/index_table.hpp"
 #include "messages/interfaces.hpp"
 
 #include <caf/typed_event_based_actor.hpp>

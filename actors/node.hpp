@@ -3,7 +3,7 @@
 #include "backends/disk_figures.hpp"
 #include "backends/member_figures.hpp"
 #include "base/clock.hpp"
-#include "cache/client_table.hpp"
+#include "cache/store/client_table.hpp"
 #include "messages/interfaces.hpp"
 
 #include <caf/actor_addr.hpp>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "cache/segment_table.hpp"
+#include "cache/store/segment_table.hpp"
 #include "messages/ids.hpp"
 
 #include <cstddef>

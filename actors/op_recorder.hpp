@@ -1,6 +1,6 @@
 #pragma once
 
-#include "cache/op_log.hpp"
+#include "cache/oplog/op_log.hpp"
 #include "messages/interfaces.hpp"
 
 #include <caf/typed_event_based_actor.hpp>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "cache/hit_window.hpp"
+#include "cache/step/hit_window.hpp"
 #include "messages/interfaces.hpp"
 
 #include <caf/typed_event_based_actor.hpp>

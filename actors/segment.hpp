@@ -8,9 +8,9 @@
 #include "backends/member_figures.hpp"
 #include "base/clock.hpp"
 #include "base/limits.hpp"
-#include "cache/repair_queue.hpp"
-#include "cache/segment_table.hpp"
-#include "cache/unwanted_pages.hpp"
+#include "cache/store/repair_queue.hpp"
+#include "cache/store/segment_table.hpp"
+#include "cache/store/unwanted_pages.hpp"
 #include "messages/interfaces.hpp"
 
 #include <caf/typed_event_based_actor.hpp>

@@ -2,7 +2,7 @@
 
 #include "actors/offered_pages.hpp"
 #include "backends/index_link.hpp"
-#include "cache/mount_progress.hpp"
+#include "cache/store/mount_progress.hpp"
 #include "messages/interfaces.hpp"
 
 #include <caf/typed_event_based_actor.hpp>

@@ -1,8 +1,8 @@
 #pragma once
 
 #include "backends/index_link.hpp"
-#include "cache/copy_plan.hpp"
-#include "cache/segment_table.hpp"
+#include "cache/store/copy_plan.hpp"
+#include "cache/store/segment_table.hpp"
 #include "messages/interfaces.hpp"
 
 #include <caf/typed_event_based_actor.hpp>

@@ -2,7 +2,7 @@
 
 #include "base/check.hpp"
 #include "base/limits.hpp"
-#include "cache/page_hash.hpp"
+#include "cache/hash/page_hash.hpp"
 
 #include <caf/send.hpp>
 #include <spdlog/spdlog.h>

@@ -4,7 +4,7 @@
 #include "backends/storage_queue.hpp"
 #include "base/clock.hpp"
 #include "cache/geometry.hpp"
-#include "cache/store_breaker.hpp"
+#include "cache/store/store_breaker.hpp"
 #include "messages/interfaces.hpp"
 
 #include <caf/typed_event_based_actor.hpp>

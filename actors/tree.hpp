@@ -1,11 +1,11 @@
 #pragma once
 
 #include "base/clock.hpp"
-#include "cache/comparison_pace.hpp"
-#include "cache/in_order_counter.hpp"
-#include "cache/op_log.hpp"
-#include "cache/prefix_cache.hpp"
-#include "cache/step_vector.hpp"
+#include "cache/oplog/op_log.hpp"
+#include "cache/prefix/prefix_cache.hpp"
+#include "cache/step/comparison_pace.hpp"
+#include "cache/step/in_order_counter.hpp"
+#include "cache/step/step_vector.hpp"
 #include "gpu/device.hpp"
 #include "messages/interfaces.hpp"
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "cache/radix_tree.hpp"
+#include "cache/radix/radix_tree.hpp"
 
 #include <cstdint>
 #include <random>

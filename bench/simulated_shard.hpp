@@ -1,7 +1,7 @@
 #pragma once
 
 #include "base/clock.hpp"
-#include "cache/index_table.hpp"
+#include "cache/store/index_table.hpp"
 #include "messages/index_protocol.hpp"
 
 #include <algorithm>

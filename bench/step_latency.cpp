@@ -3,7 +3,7 @@
 #include "base/check.hpp"
 #include "base/limits.hpp"
 #include "bench/step_rows.hpp"
-#include "cache/step_vector.hpp"
+#include "cache/step/step_vector.hpp"
 #include "messages/system_config.hpp"
 #include "transport/mpi_agreement.hpp"
 #include "transport/socket_agreement.hpp"

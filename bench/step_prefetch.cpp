@@ -7,7 +7,7 @@
 #include "base/check.hpp"
 #include "base/limits.hpp"
 #include "bench/step_rows.hpp"
-#include "cache/page_hash.hpp"
+#include "cache/hash/page_hash.hpp"
 #include "messages/system_config.hpp"
 #include "transport/local_agreement.hpp"
 

@@ -7,9 +7,9 @@
 #include "base/check.hpp"
 #include "bench/chat.hpp"
 #include "bench/cold_tree.hpp"
-#include "cache/page_hash.hpp"
-#include "cache/prefix_cache.hpp"
-#include "cache/radix_tree.hpp"
+#include "cache/hash/page_hash.hpp"
+#include "cache/prefix/prefix_cache.hpp"
+#include "cache/radix/radix_tree.hpp"
 
 #include <benchmark/benchmark.h>
 

@@ -2,8 +2,8 @@
 
 #include "c_abi/offload.hpp"
 #include "c_abi/quiet_signals.hpp"
-#include "cache/page_hash.hpp"
-#include "cache/sha256.hpp"
+#include "cache/hash/page_hash.hpp"
+#include "cache/hash/sha256.hpp"
 
 #include <unistd.h>
 

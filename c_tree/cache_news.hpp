@@ -3,7 +3,7 @@
 #include "base/clock.hpp"
 #include "base/error.hpp"
 #include "base/unique_fd.hpp"
-#include "cache/cache_event.hpp"
+#include "cache/prefix/cache_event.hpp"
 #include "hicache_tree.h"
 
 #include <sys/types.h>

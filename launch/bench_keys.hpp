@@ -1,6 +1,6 @@
 #pragma once
 
-#include "cache/page_hash.hpp"
+#include "cache/hash/page_hash.hpp"
 
 #include <cstdint>
 #include <string>

@@ -3,8 +3,8 @@
 #include "base/limits.hpp"
 #include "base/unique_fd.hpp"
 #include "base/units.hpp"
-#include "cache/model_digest.hpp"
-#include "cache/sha256.hpp"
+#include "cache/hash/model_digest.hpp"
+#include "cache/hash/sha256.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>

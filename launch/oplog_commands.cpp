@@ -1,7 +1,7 @@
 #include "launch/oplog_commands.hpp"
 
-#include "cache/op_log.hpp"
-#include "cache/op_script.hpp"
+#include "cache/oplog/op_log.hpp"
+#include "cache/oplog/op_script.hpp"
 #include "launch/program.hpp"
 
 #include <nlohmann/json.hpp>

@@ -1,7 +1,7 @@
 #include "launch/replay_engine.hpp"
 
 #include "base/check.hpp"
-#include "cache/page_hash.hpp"
+#include "cache/hash/page_hash.hpp"
 #include "transport/gather.hpp"
 
 #include <spdlog/spdlog.h>

@@ -277,7 +277,7 @@ struct page_totals {
 
 /// Pins pages of a member, or takes their pins away.
 struct page_pins {
-  /// A `pin_kind` of cache/segment_table.hpp.
+  /// A `pin_kind` of cache/store/segment_table.hpp.
   uint8_t kind = 0;
   /// How long a soft pin lasts.
   uint64_t ttl_ms = 0;

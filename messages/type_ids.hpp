@@ -22,7 +22,7 @@ using cache_events_ptr = std::shared_ptr<const cache_events>;
 struct backend_health;
 using storage_health_ptr = std::shared_ptr<const backend_health>;
 
-/// See cache/op_log.hpp.
+/// See cache/oplog/op_log.hpp.
 struct op_log_batch;
 using op_log_batch_ptr = std::shared_ptr<const op_log_batch>;
 

@@ -6,7 +6,7 @@
 #include "backends/lasting_memory.hpp"
 #include "backends/lent_pages.hpp"
 #include "base/clock.hpp"
-#include "cache/segment_table.hpp"
+#include "cache/store/segment_table.hpp"
 #include "rpc/network.hpp"
 #include "transport/memory_sharing.hpp"
 #include "transport/page_channel.hpp"

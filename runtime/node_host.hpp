@@ -2,7 +2,7 @@
 
 #include "backends/disk_figures.hpp"
 #include "backends/memory_file.hpp"
-#include "cache/client_table.hpp"
+#include "cache/store/client_table.hpp"
 #include "messages/interfaces.hpp"
 #include "runtime/cluster_member.hpp"
 

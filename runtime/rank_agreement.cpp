@@ -1,7 +1,7 @@
 #include "runtime/rank_agreement.hpp"
 
 #include "base/limits.hpp"
-#include "cache/page_hash.hpp"
+#include "cache/hash/page_hash.hpp"
 #include "transport/gather.hpp"
 
 #include <unistd.h>

@@ -2,7 +2,7 @@
 
 #include "base/limits.hpp"
 #include "base/units.hpp"
-#include "cache/event_message.hpp"
+#include "cache/prefix/event_message.hpp"
 #include "runtime/admin_server.hpp"
 #include "runtime/network_flags.hpp"
 #include "transport/page_channel.hpp"

@@ -11,7 +11,7 @@
 #include "base/check.hpp"
 #include "base/limits.hpp"
 #include "base/units.hpp"
-#include "cache/page_hash.hpp"
+#include "cache/hash/page_hash.hpp"
 #include "messages/system_config.hpp"
 #include "runtime/admin_server.hpp"
 #include "runtime/ask_counters.hpp"

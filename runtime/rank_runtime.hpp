@@ -2,8 +2,8 @@
 
 #include "backends/storage_backend.hpp"
 #include "base/clock.hpp"
-#include "cache/eviction_policy.hpp"
 #include "cache/geometry.hpp"
+#include "cache/radix/eviction_policy.hpp"
 #include "gpu/device.hpp"
 #include "messages/interfaces.hpp"
 #include "runtime/rank_config.hpp"

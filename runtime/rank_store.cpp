@@ -6,7 +6,7 @@
 #include "backends/node_backend.hpp"
 #include "base/check.hpp"
 #include "base/limits.hpp"
-#include "cache/page_hash.hpp"
+#include "cache/hash/page_hash.hpp"
 #include "messages/caf_error.hpp"
 
 #include <caf/scoped_actor.hpp>

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "base/clock.hpp"
-#include "cache/eviction_policy.hpp"
+#include "cache/radix/eviction_policy.hpp"
 
 #include <CLI/CLI.hpp>
 

@@ -1,7 +1,7 @@
 // Cases S1 to P30 of SGLang's L3 (docs/internals.md, "Cases of SGLang"), on one complete rank:
 // tree, prefetcher, backup and storage, with a store in memory. Page 4, lengths in tokens.
 
-#include "cache/page_hash.hpp"
+#include "cache/hash/page_hash.hpp"
 #include "tests/actors/rank_fixture.hpp"
 
 #include <gtest/gtest.h>

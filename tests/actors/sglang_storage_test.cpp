@@ -2,7 +2,7 @@
 // actor makes of pages, with files behind it.
 
 #include "backends/file_backend.hpp"
-#include "cache/page_hash.hpp"
+#include "cache/hash/page_hash.hpp"
 #include "tests/actors/storage_fixture.hpp"
 #include "tests/backends/temporary_folder.hpp"
 

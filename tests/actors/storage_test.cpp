@@ -1,5 +1,5 @@
 #include "base/limits.hpp"
-#include "cache/page_hash.hpp"
+#include "cache/hash/page_hash.hpp"
 #include "tests/actors/storage_fixture.hpp"
 
 #include <future>

@@ -1,5 +1,5 @@
-#include "cache/cache_event.hpp"
-#include "cache/page_hash.hpp"
+#include "cache/hash/page_hash.hpp"
+#include "cache/prefix/cache_event.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "cache/chunk_cache.hpp"
+#include "cache/prefix/chunk_cache.hpp"
 #include "tests/cache/tree_driver.hpp"
 
 #include <gtest/gtest.h>

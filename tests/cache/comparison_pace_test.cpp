@@ -1,6 +1,6 @@
 // In which steps ranks agree although nothing is in flight.
 
-#include "cache/comparison_pace.hpp"
+#include "cache/step/comparison_pace.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // What routers read, compared byte by byte with messages of SGLang's and vLLM's own publishers.
 
 #include "base/limits.hpp"
-#include "cache/event_message.hpp"
+#include "cache/prefix/event_message.hpp"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>

@@ -1,6 +1,6 @@
 #include "base/limits.hpp"
-#include "cache/hit_window.hpp"
-#include "cache/in_order_counter.hpp"
+#include "cache/step/hit_window.hpp"
+#include "cache/step/in_order_counter.hpp"
 
 #include <gtest/gtest.h>
 

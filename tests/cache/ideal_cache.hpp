@@ -1,6 +1,6 @@
 #pragma once
 
-#include "cache/eviction_policy.hpp"
+#include "cache/radix/eviction_policy.hpp"
 
 #include <absl/container/flat_hash_map.h>
 

@@ -1,6 +1,6 @@
 #include "base/limits.hpp"
-#include "cache/model_digest.hpp"
-#include "cache/sha256.hpp"
+#include "cache/hash/model_digest.hpp"
+#include "cache/hash/sha256.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // Op logs: text and values, and playing what was recorded.
 
-#include "cache/op_log.hpp"
+#include "cache/oplog/op_log.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // Op scripts: every case of tests/cases, and what the interpreter itself decides.
 
-#include "cache/op_script.hpp"
+#include "cache/oplog/op_script.hpp"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>

@@ -1,4 +1,4 @@
-#include "cache/page_allocator.hpp"
+#include "cache/radix/page_allocator.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "cache/page_hash.hpp"
+#include "cache/hash/page_hash.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-#include "cache/page_hash.hpp"
-#include "cache/prefix_key.hpp"
+#include "cache/hash/page_hash.hpp"
+#include "cache/radix/prefix_key.hpp"
 #include "tests/cache/tree_driver.hpp"
 
 #include <gtest/gtest.h>

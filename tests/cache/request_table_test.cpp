@@ -1,4 +1,4 @@
-#include "cache/request_table.hpp"
+#include "cache/prefix/request_table.hpp"
 
 #include <gtest/gtest.h>
 

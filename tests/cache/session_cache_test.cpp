@@ -1,7 +1,7 @@
 // Sessions over a tree and over a chunk cache. Page 4, 16 pages on the device, unless stated.
 
 #include "base/limits.hpp"
-#include "cache/session_cache.hpp"
+#include "cache/prefix/session_cache.hpp"
 #include "tests/cache/session_engine.hpp"
 #include "tests/cache/tree_driver.hpp"
 

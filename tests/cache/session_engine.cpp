@@ -2,8 +2,8 @@
 
 #include "base/check.hpp"
 #include "base/mix.hpp"
-#include "cache/chunk_cache.hpp"
-#include "cache/hi_radix_tree.hpp"
+#include "cache/prefix/chunk_cache.hpp"
+#include "cache/prefix/hi_radix_tree.hpp"
 
 #include <gtest/gtest.h>
 

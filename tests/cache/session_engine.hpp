@@ -1,6 +1,6 @@
 #pragma once
 
-#include "cache/session_cache.hpp"
+#include "cache/prefix/session_cache.hpp"
 #include "tests/cache/tree_driver.hpp"
 
 #include <cstdint>

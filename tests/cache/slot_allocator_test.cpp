@@ -1,4 +1,4 @@
-#include "cache/slot_allocator.hpp"
+#include "cache/prefix/slot_allocator.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // The vector whose minimum is what the ranks agree on in a step.
 
-#include "cache/step_vector.hpp"
+#include "cache/step/step_vector.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 #include "base/limits.hpp"
-#include "cache/store_breaker.hpp"
+#include "cache/store/store_breaker.hpp"
 
 #include <gtest/gtest.h>
 

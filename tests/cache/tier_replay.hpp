@@ -1,6 +1,6 @@
 #pragma once
 
-#include "cache/prefix_cache.hpp"
+#include "cache/prefix/prefix_cache.hpp"
 #include "tests/cache/ideal_cache.hpp"
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "cache/hi_radix_tree.hpp"
-#include "cache/page_hash.hpp"
+#include "cache/hash/page_hash.hpp"
+#include "cache/prefix/hi_radix_tree.hpp"
 
 #include <cstdint>
 #include <deque>

@@ -1,6 +1,6 @@
 // How much a small segment keeps of a real workload, beside an ideal LRU of the same size.
 
-#include "cache/segment_table.hpp"
+#include "cache/store/segment_table.hpp"
 #include "tests/cache_store/test_keys.hpp"
 
 #include <gtest/gtest.h>

@@ -1,7 +1,7 @@
 // Clients that do all they can, beside a segment, against sums over plain lists.
 
-#include "cache/client_table.hpp"
-#include "cache/segment_table.hpp"
+#include "cache/store/client_table.hpp"
+#include "cache/store/segment_table.hpp"
 #include "messages/page_header.hpp"
 #include "tests/cache_store/test_keys.hpp"
 

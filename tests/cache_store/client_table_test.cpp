@@ -1,5 +1,5 @@
 #include "base/limits.hpp"
-#include "cache/client_table.hpp"
+#include "cache/store/client_table.hpp"
 #include "messages/page_header.hpp"
 #include "tests/cache_store/test_keys.hpp"
 

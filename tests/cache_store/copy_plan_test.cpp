@@ -1,5 +1,5 @@
 #include "base/limits.hpp"
-#include "cache/copy_plan.hpp"
+#include "cache/store/copy_plan.hpp"
 #include "tests/cache_store/test_keys.hpp"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "cache/extent_allocator.hpp"
+#include "cache/store/extent_allocator.hpp"
 
 #include <gtest/gtest.h>
 

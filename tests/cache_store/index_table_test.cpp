@@ -1,6 +1,6 @@
 #include "base/limits.hpp"
 #include "base/mix.hpp"
-#include "cache/index_table.hpp"
+#include "cache/store/index_table.hpp"
 #include "tests/cache_store/test_members.hpp"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 #include "base/limits.hpp"
-#include "cache/mount_progress.hpp"
+#include "cache/store/mount_progress.hpp"
 #include "tests/cache_store/test_keys.hpp"
 
 #include <gtest/gtest.h>

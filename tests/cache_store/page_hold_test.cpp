@@ -1,6 +1,6 @@
 // Pages that somebody reads in place.
 
-#include "cache/segment_table.hpp"
+#include "cache/store/segment_table.hpp"
 #include "tests/cache_store/test_keys.hpp"
 
 #include <gtest/gtest.h>

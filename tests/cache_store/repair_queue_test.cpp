@@ -1,5 +1,5 @@
 #include "base/limits.hpp"
-#include "cache/repair_queue.hpp"
+#include "cache/store/repair_queue.hpp"
 #include "tests/cache_store/test_keys.hpp"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // Pages that an earlier process left in the memory of a segment.
 
-#include "cache/segment_table.hpp"
+#include "cache/store/segment_table.hpp"
 #include "tests/cache_store/test_segment.hpp"
 
 #include <gtest/gtest.h>

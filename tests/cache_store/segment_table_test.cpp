@@ -1,4 +1,4 @@
-#include "cache/segment_table.hpp"
+#include "cache/store/segment_table.hpp"
 #include "tests/cache_store/test_segment.hpp"
 
 #include <gtest/gtest.h>

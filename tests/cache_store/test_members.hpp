@@ -1,6 +1,6 @@
 #pragma once
 
-#include "cache/index_table.hpp"
+#include "cache/store/index_table.hpp"
 #include "tests/cache_store/test_keys.hpp"
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "cache/segment_table.hpp"
+#include "cache/store/segment_table.hpp"
 #include "tests/cache_store/test_keys.hpp"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "cache/unwanted_pages.hpp"
+#include "cache/store/unwanted_pages.hpp"
 #include "tests/cache_store/test_keys.hpp"
 
 #include <gtest/gtest.h>

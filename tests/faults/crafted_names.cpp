@@ -1,7 +1,7 @@
 // A member that stores pages under names which nobody gets by chance, or one that reads them from
 // the others; system.chaos runs both. Says "stored N" and waits for SIGTERM, or "read N".
 
-#include "cache/page_hash.hpp"
+#include "cache/hash/page_hash.hpp"
 #include "launch/program.hpp"
 #include "launch/stop_signal.hpp"
 #include "messages/system_config.hpp"

@@ -2,10 +2,10 @@
 // are named.
 
 #include "base/check.hpp"
-#include "cache/cache_event.hpp"
-#include "cache/op_log.hpp"
-#include "cache/page_hash.hpp"
-#include "cache/prefix_key.hpp"
+#include "cache/hash/page_hash.hpp"
+#include "cache/oplog/op_log.hpp"
+#include "cache/prefix/cache_event.hpp"
+#include "cache/radix/prefix_key.hpp"
 
 #include <algorithm>
 #include <cstdint>

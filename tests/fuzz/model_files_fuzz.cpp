@@ -2,7 +2,7 @@
 // any other one makes it a safetensors file, length and header and tensors.
 
 #include "base/check.hpp"
-#include "cache/model_digest.hpp"
+#include "cache/hash/model_digest.hpp"
 #include "launch/model_folder.hpp"
 
 #include <nlohmann/json.hpp>

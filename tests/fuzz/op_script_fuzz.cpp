@@ -2,8 +2,8 @@
 // for the player of op logs; others are chance for the generator, whose sequences the models
 // follow.
 
-#include "cache/op_log.hpp"
-#include "cache/op_script.hpp"
+#include "cache/oplog/op_log.hpp"
+#include "cache/oplog/op_script.hpp"
 #include "tests/model/operation_generator.hpp"
 #include "tests/model/sequence.hpp"
 

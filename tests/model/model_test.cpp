@@ -1,5 +1,5 @@
 #include "base/check.hpp"
-#include "cache/op_log.hpp"
+#include "cache/oplog/op_log.hpp"
 #include "tests/model/operation_generator.hpp"
 #include "tests/model/sequence.hpp"
 #include "tests/model/shrink.hpp"

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "cache/op_log.hpp"
-#include "cache/prefix_cache.hpp"
+#include "cache/oplog/op_log.hpp"
+#include "cache/prefix/prefix_cache.hpp"
 
 #include <cstdint>
 #include <deque>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "cache/prefix_cache.hpp"
+#include "cache/prefix/prefix_cache.hpp"
 
 #include <gtest/gtest.h>
 

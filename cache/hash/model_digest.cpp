@@ -1,0 +1,118 @@
+#include "cache/hash/model_digest.hpp"
+
+#include "base/limits.hpp"
+#include "cache/hash/sha256.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+namespace hicache {
+
+namespace {
+
+using json = nlohmann::json;
+
+/// Where writers of safetensors note what they like.
+constexpr auto notes = "__metadata__";
+
+tl::unexpected<error> malformed(std::string what) {
+  return fail(ec::malformed_message, std::move(what));
+}
+
+/// An object of bounded depth.
+result<json> parse_object(std::string_view text, int levels) {
+  auto too_deep = false;
+  const auto depth = [&](int level, json::parse_event_t, json&) {
+    too_deep |= level > levels;
+    return !too_deep;
+  };
+  auto object = json::parse(text, depth, false);
+  if (too_deep)
+    return malformed("has more than " + std::to_string(levels) + " levels of JSON");
+  if (!object.is_object())
+    return malformed("is no JSON object");
+  return object;
+}
+
+bool is_list_of_numbers(const json& value) {
+  return value.is_array()
+         && std::ranges::all_of(value, [](const json& x) { return x.is_number_unsigned(); });
+}
+
+result<stored_tensor> take_tensor(const std::string& name, const json& value) {
+  const auto field = [&](const char* key) {
+    const auto found = value.find(key);
+    return found == value.end() ? json{} : *found;
+  };
+  const auto offsets = value.is_object() ? field("data_offsets") : json{};
+  if (!is_list_of_numbers(offsets) || offsets.size() != 2 || !is_list_of_numbers(field("shape"))
+      || !field("dtype").is_string())
+    return malformed("does not say dtype, shape and data_offsets of the tensor '" + name + "'");
+  auto tensor = stored_tensor{name, field("dtype"), field("shape"), offsets[0], offsets[1]};
+  if (tensor.begin > tensor.end)
+    return malformed("has a tensor '" + name + "' that ends before it begins");
+  return tensor;
+}
+
+} // namespace
+
+result<std::vector<stored_tensor>> parse_safetensors(std::string_view header, uint64_t data_bytes) {
+  const auto object = parse_object(header, limits::safetensors_levels);
+  if (!object)
+    return malformed("has a header that " + object.error().detail);
+  auto tensors = std::vector<stored_tensor>{};
+  for (const auto& [name, value] : object->items()) {
+    if (name == notes)
+      continue;
+    auto tensor = take_tensor(name, value);
+    if (!tensor)
+      return tl::unexpected{tensor.error()};
+    tensors.push_back(std::move(*tensor));
+  }
+  std::ranges::sort(tensors, {},
+                    [](const stored_tensor& x) { return std::tie(x.begin, x.end, x.name); });
+  // Overlaps would let a small file stand for any amount of reading.
+  auto covered = uint64_t{0};
+  for (const auto& tensor : tensors) {
+    if (tensor.begin != covered)
+      return malformed("has a gap or an overlap in front of the tensor '" + tensor.name + "'");
+    covered = tensor.end;
+  }
+  if (covered != data_bytes)
+    return malformed("holds " + std::to_string(data_bytes)
+                     + " bytes of tensors where its header says " + std::to_string(covered));
+  return tensors;
+}
+
+result<std::string> canonical_model_config(std::string_view text) {
+  auto object = parse_object(text, limits::model_config_levels);
+  if (!object)
+    return tl::unexpected{object.error()};
+  object->erase("_name_or_path");
+  object->erase("transformers_version");
+  return object->dump();
+}
+
+page_key model_digest(const std::vector<model_settings>& settings,
+                      std::vector<hashed_tensor> tensors) {
+  std::ranges::sort(tensors, {}, [](const hashed_tensor& x) {
+    return std::tie(x.tensor.name, x.tensor.dtype, x.tensor.shape, x.bytes);
+  });
+  auto hash = sha256{};
+  hash.add_framed("hicache-model-v1").add_number(settings.size());
+  for (const auto& [name, text] : settings)
+    hash.add_framed(name).add_framed(text);
+  hash.add_number(tensors.size());
+  for (const auto& [tensor, bytes] : tensors) {
+    hash.add_framed(tensor.name).add_framed(tensor.dtype).add_number(tensor.shape.size());
+    for (const auto extent : tensor.shape)
+      hash.add_number(extent);
+    hash.add_number(tensor.end - tensor.begin).add(bytes.bytes.data(), bytes.bytes.size());
+  }
+  return hash.finish();
+}
+
+} // namespace hicache

@@ -1,0 +1,98 @@
+#include "cache/oplog/op_answers.hpp"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+#include <variant>
+
+namespace hicache::op_json {
+
+namespace {
+
+template <class... Handlers>
+struct overload : Handlers... {
+  using Handlers::operator()...;
+};
+
+template <class... Handlers>
+overload(Handlers...) -> overload<Handlers...>;
+
+answer ids_of(const std::vector<page_key>& keys) {
+  auto ids = answer::array();
+  for (const auto& key : keys)
+    ids.push_back(event_id(key));
+  return ids;
+}
+
+answer show_node(const node_view& node) {
+  auto tiers = answer::array();
+  if (node.on_device)
+    tiers.push_back("device");
+  if (node.on_host)
+    tiers.push_back("host");
+  if (node.in_storage)
+    tiers.push_back("storage");
+  auto shown = answer{{"node", node.id}};
+  if (node.parent == 0) {
+    shown["extra_key"] = node.ns.extra_key;
+    shown["salt"] = node.ns.salt;
+  }
+  shown["tokens"] = node.tokens;
+  shown["tiers"] = tiers;
+  shown["locks"] = node.device_locks;
+  shown["host_locks"] = node.host_locks;
+  shown["pins"] = node.pins;
+  shown["hits"] = node.use.hits;
+  shown["priority"] = node.use.priority;
+  shown["children"] = answer::array();
+  return shown;
+}
+
+} // namespace
+
+answer show_event(const cache_event& event) {
+  const auto medium = [](cache_medium x) { return x == cache_medium::device ? "device" : "host"; };
+  return std::visit(overload{
+                      [&](const pages_stored& x) {
+                        return answer{{"event", "stored"},
+                                      {"medium", medium(x.medium)},
+                                      {"extra_key", x.ns.extra_key},
+                                      {"salt", x.ns.salt},
+                                      {"parent", x.parent ? answer(event_id(*x.parent)) : answer()},
+                                      {"pages", ids_of(x.keys)},
+                                      {"tokens", x.tokens}};
+                      },
+                      [&](const pages_removed& x) {
+                        return answer{{"event", "removed"},
+                                      {"medium", medium(x.medium)},
+                                      {"pages", ids_of(x.keys)}};
+                      },
+                      [](const cache_cleared&) {
+                        return answer{{"event", "cleared"}};
+                      },
+                    },
+                    event);
+}
+
+answer show_nodes(const std::vector<node_view>& nodes) {
+  auto shown = std::map<node_id, answer>{};
+  auto roots = answer::array();
+  for (const auto& node : nodes)
+    shown[node.id] = show_node(node);
+  // Parents come before children, so from the back each node is complete when its parent takes it.
+  // What was collected from the back is turned round then.
+  for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
+    auto& complete = shown.at(node->id);
+    std::reverse(complete["children"].begin(), complete["children"].end());
+    auto& siblings = node->parent == 0 ? roots : shown.at(node->parent)["children"];
+    siblings.push_back(std::move(complete));
+  }
+  std::reverse(roots.begin(), roots.end());
+  return answer{{"nodes", std::move(roots)}};
+}
+
+answer show_locks(const lock_result& locks) {
+  return {{"evictable", locks.evictable_tokens}, {"protected", locks.protected_tokens}};
+}
+
+} // namespace hicache::op_json

@@ -1,0 +1,366 @@
+#include "cache/oplog/op_json.hpp"
+
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <memory>
+
+namespace hicache::op_json {
+
+namespace {
+
+template <class Integer>
+std::string read_integer(const json& from, Integer& to) {
+  constexpr auto least = std::numeric_limits<Integer>::min();
+  constexpr auto most = std::numeric_limits<Integer>::max();
+  if (from.is_number_unsigned() && std::in_range<Integer>(from.get<uint64_t>()))
+    to = static_cast<Integer>(from.get<uint64_t>());
+  else if (from.is_number_integer() && !from.is_number_unsigned()
+           && std::in_range<Integer>(from.get<int64_t>()))
+    to = static_cast<Integer>(from.get<int64_t>());
+  else
+    return "expected a whole number from " + std::to_string(least) + " to " + std::to_string(most);
+  return {};
+}
+
+template <class Enum, size_t Count>
+std::string read_name(const json& from, Enum& to,
+                      const std::array<std::string_view, Count>& names) {
+  const auto i = from.is_string()
+                   ? std::find(names.begin(), names.end(), from.get_ref<const std::string&>())
+                   : names.end();
+  if (i != names.end()) {
+    to = static_cast<Enum>(i - names.begin());
+    return {};
+  }
+  auto expected = std::string{"expected "};
+  for (auto n = size_t{0}; n < Count; ++n)
+    expected += (n == 0 ? "" : n + 1 == Count ? " or " : ", ") + std::string{names[n]};
+  return expected;
+}
+
+/// A span, since g++ 12 merges the instances for arrays of several sizes and then warns of bounds.
+template <class Enum>
+void write_name(std::string& text, Enum value, std::span<const std::string_view> names) {
+  text += '"';
+  text += names[static_cast<size_t>(value)];
+  text += '"';
+}
+
+template <class Integer>
+void write_integer(std::string& text, Integer value) {
+  char digits[24];
+  const auto end = std::to_chars(digits, digits + sizeof(digits), value).ptr;
+  text.append(digits, end);
+}
+
+template <class Integer>
+void write_list(std::string& text, const std::vector<Integer>& list) {
+  auto separator = '[';
+  for (const auto x : list) {
+    text += separator;
+    write_integer(text, x);
+    separator = ',';
+  }
+  text += list.empty() ? "[]" : "]";
+}
+
+int digit_of(char c) {
+  if (c >= '0' && c <= '9')
+    return c - '0';
+  return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/// Bytes behind {"hex": "..."}.
+bool read_hex_bytes(const json& from, std::string& to) {
+  if (!from.is_object() || from.size() != 1 || !from.contains("hex") || !from["hex"].is_string())
+    return false;
+  const auto& digits = from["hex"].get_ref<const std::string&>();
+  if (digits.size() % 2 != 0)
+    return false;
+  to.clear();
+  for (auto i = size_t{0}; i < digits.size(); i += 2) {
+    const auto high = digit_of(digits[i]);
+    const auto low = digit_of(digits[i + 1]);
+    if (high < 0 || low < 0)
+      return false;
+    to += static_cast<char>(high * 16 + low);
+  }
+  return true;
+}
+
+} // namespace
+
+// -- reading values
+// ---------------------------------------------------------------------------------
+
+std::string read(const json& from, bool& to) {
+  if (!from.is_boolean())
+    return "expected true or false";
+  to = from.get<bool>();
+  return {};
+}
+
+std::string read(const json& from, uint32_t& to) {
+  return read_integer(from, to);
+}
+
+std::string read(const json& from, int32_t& to) {
+  return read_integer(from, to);
+}
+
+std::string read(const json& from, uint64_t& to) {
+  return read_integer(from, to);
+}
+
+std::string read(const json& from, int64_t& to) {
+  return read_integer(from, to);
+}
+
+std::string read(const json& from, double& to) {
+  if (!from.is_number())
+    return "expected a number";
+  to = from.get<double>();
+  return {};
+}
+
+std::string read(const json& from, std::string& to) {
+  if (from.is_string())
+    to = from.get<std::string>();
+  else if (!read_hex_bytes(from, to))
+    return "expected text";
+  return {};
+}
+
+std::string read(const json& from, std::chrono::nanoseconds& to) {
+  auto count = int64_t{};
+  auto expected = read(from, count);
+  to = std::chrono::nanoseconds{count};
+  return expected;
+}
+
+std::string read(const json& from, write_policy& to) {
+  return read_name(from, to, write_policy_names);
+}
+
+std::string read(const json& from, page_order& to) {
+  return read_name(from, to, page_order_names);
+}
+
+std::string read(const json& from, prefetch_policy& to) {
+  return read_name(from, to, prefetch_policy_names);
+}
+
+std::string read(const json& from, storage_change::action& to) {
+  return read_name(from, to, storage_action_names);
+}
+
+std::string read(const json& from, cache_tier& to) {
+  return read_name(from, to, tier_names);
+}
+
+std::string read(const json& from, eviction_policy_ptr& to) {
+  if (!from.is_string())
+    return "expected the name of an eviction policy";
+  auto found = make_eviction_policy(from.get_ref<const std::string&>());
+  if (!found)
+    return found.error().detail;
+  to = *found;
+  return {};
+}
+
+std::string read(const json& from, token_buffer& to) {
+  if (!from.is_array())
+    return "expected a list of numbers";
+  auto list = std::make_shared<std::vector<token_id>>();
+  list->reserve(from.size());
+  for (const auto& element : from) {
+    if (!element.is_number())
+      return "expected numbers only";
+    auto& token = list->emplace_back();
+    if (!read_integer(element, token).empty())
+      return "token id does not fit in uint32: " + element.dump();
+  }
+  to = std::move(list);
+  return {};
+}
+
+std::string read(const json& from, std::vector<int64_t>& to) {
+  if (!from.is_array())
+    return "expected a list of numbers";
+  to.clear();
+  for (const auto& element : from)
+    if (auto expected = read(element, to.emplace_back()); !expected.empty())
+      return expected;
+  return {};
+}
+
+std::string read(const json& from, std::vector<page_list>& to) {
+  if (!from.is_array())
+    return "expected a list of lists of pages";
+  to.clear();
+  for (const auto& element : from) {
+    auto& pages = to.emplace_back();
+    if (element.is_null())
+      continue;
+    if (!read(element, pages).empty())
+      return "expected lists of page numbers, or null";
+  }
+  return {};
+}
+
+std::string read(const json& from, std::vector<fetch_fact>& to) {
+  if (!from.is_array())
+    return "expected a list";
+  to.clear();
+  for (const auto& element : from) {
+    auto values = std::vector<int64_t>{};
+    if (!read(element, values).empty() || values.size() != 3 || values[0] < -1 || values[1] < 0
+        || values[2] < 0 || values[2] > static_cast<int64_t>(give_up::none))
+      return "expected lists of three numbers: pages arrived, pages found, reason";
+    to.push_back({values[0], values[1], static_cast<give_up>(values[2])});
+  }
+  return {};
+}
+
+// -- writing values
+// ---------------------------------------------------------------------------------
+
+void write(std::string& text, bool value) {
+  text += value ? "true" : "false";
+}
+
+void write(std::string& text, uint64_t value) {
+  write_integer(text, value);
+}
+
+void write(std::string& text, int64_t value) {
+  write_integer(text, value);
+}
+
+void write(std::string& text, const std::string& value) {
+  try {
+    text += json(value).dump();
+  } catch (const json::type_error&) { // Not UTF-8.
+    constexpr auto digits = std::string_view{"0123456789abcdef"};
+    text += "{\"hex\":\"";
+    for (const auto c : value) {
+      text += digits[static_cast<unsigned char>(c) >> 4];
+      text += digits[static_cast<unsigned char>(c) & 15];
+    }
+    text += "\"}";
+  }
+}
+
+void write(std::string& text, std::chrono::nanoseconds value) {
+  write_integer(text, value.count());
+}
+
+void write(std::string& text, write_policy value) {
+  write_name(text, value, write_policy_names);
+}
+
+void write(std::string& text, page_order value) {
+  write_name(text, value, page_order_names);
+}
+
+void write(std::string& text, prefetch_policy value) {
+  write_name(text, value, prefetch_policy_names);
+}
+
+void write(std::string& text, storage_change::action value) {
+  write_name(text, value, storage_action_names);
+}
+
+void write(std::string& text, cache_tier value) {
+  write_name(text, value, tier_names);
+}
+
+void write(std::string& text, const eviction_policy_ptr& value) {
+  write(text, std::string{value->name()});
+}
+
+void write(std::string& text, const token_buffer& value) {
+  write_list(text, *value);
+}
+
+void write(std::string& text, const std::vector<int64_t>& value) {
+  write_list(text, value);
+}
+
+void write(std::string& text, const std::vector<page_list>& value) {
+  auto separator = '[';
+  for (const auto& pages : value) {
+    text += separator;
+    if (pages)
+      write_list(text, *pages);
+    else
+      text += "null";
+    separator = ',';
+  }
+  text += value.empty() ? "[]" : "]";
+}
+
+void write(std::string& text, const std::vector<fetch_fact>& value) {
+  auto separator = '[';
+  for (const auto& fetch : value) {
+    text += separator;
+    write(text, std::vector<int64_t>{fetch.arrived, fetch.found, static_cast<int64_t>(fetch.why)});
+    separator = ',';
+  }
+  text += value.empty() ? "[]" : "]";
+}
+
+// -- digests, lines, objects
+// ------------------------------------------------------------------------
+
+std::string to_hex(uint64_t value) {
+  char digits[16];
+  const auto end = std::to_chars(digits, digits + sizeof(digits), value, 16).ptr;
+  const auto count = static_cast<size_t>(end - digits);
+  return std::string(sizeof(digits) - count, '0') + std::string(digits, count);
+}
+
+bool read_hex(std::string_view text, uint64_t& value) {
+  const auto* end = text.data() + text.size();
+  const auto parsed = std::from_chars(text.data(), end, value, 16);
+  return text.size() == 16 && parsed.ec == std::errc{} && parsed.ptr == end;
+}
+
+result<json> parse_object(std::string_view line) {
+  auto object = json::parse(line, nullptr, false);
+  if (object.is_discarded())
+    return fail(ec::malformed_message, "expected a JSON object, found what is no JSON");
+  if (!object.is_object())
+    return fail(ec::malformed_message, "expected a JSON object, found another JSON value");
+  return object;
+}
+
+result<void> object_reader::finish() {
+  for (const auto& [key, value] : object_.items())
+    if (std::find(known_.begin(), known_.end(), key) == known_.end())
+      complain("key '" + shorten(key) + "' is not known here");
+  if (!why_.empty())
+    return fail(ec::invalid_argument, why_);
+  return {};
+}
+
+std::string object_reader::describe(const json& value) {
+  if (value.is_structured())
+    return value.is_array() ? "a list" : "an object";
+  return shorten(value.dump());
+}
+
+std::string object_reader::shorten(std::string text) {
+  constexpr auto most = size_t{60};
+  if (text.size() > most) {
+    auto end = most;
+    while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80)
+      --end; // Not inside a character.
+    text.resize(end);
+    text += "...";
+  }
+  return text;
+}
+
+} // namespace hicache::op_json

@@ -1,0 +1,505 @@
+#include "cache/oplog/op_log.hpp"
+
+#include "base/limits.hpp"
+#include "cache/oplog/op_json.hpp"
+
+#include <bit>
+#include <type_traits>
+#include <utility>
+
+namespace hicache {
+
+namespace {
+
+using op_json::object_reader;
+using op_json::object_writer;
+
+template <class... Handlers>
+struct overload : Handlers... {
+  using Handlers::operator()...;
+};
+
+template <class... Handlers>
+overload(Handlers...) -> overload<Handlers...>;
+
+/// The keys of an entry: `fields` names each once, for the reader and for the writer. `x` is const
+/// for the writer.
+template <class T>
+struct format;
+
+template <class Namespace>
+void namespace_fields(auto& f, Namespace& ns) {
+  f.may("extra_key", ns.extra_key);
+  f.may("salt", ns.salt);
+}
+
+void prefetch_fields(auto& f, auto& x) {
+  constexpr auto usual = prefetch_settings{};
+  f.need("prefetch_policy", x.policy);
+  f.need("prefetch_threshold_tokens", x.threshold_tokens);
+  f.may("prefetch_timeout_base_ns", x.timeout_base, usual.timeout_base);
+  f.may("prefetch_timeout_per_ki_token_ns", x.timeout_per_ki_token, usual.timeout_per_ki_token);
+  f.may("prefetch_timeout_max_ns", x.timeout_max, usual.timeout_max);
+}
+
+template <>
+struct format<tree_options> {
+  static constexpr auto name = "options";
+  static void fields(auto& f, auto& x) {
+    f.need("page_size", x.page_size);
+    f.need("device_pages", x.device_pages);
+    f.need("host_pages", x.host_pages);
+    f.may("prefetch_reserve_pages", x.prefetch_reserve_pages);
+    f.may("layers", x.layers, 1u);
+    f.need("write_policy", x.write);
+    prefetch_fields(f, x.prefetch);
+    f.need("load_back_threshold_tokens", x.load_back_threshold_tokens);
+    f.may("storage_attached", x.storage_attached);
+    f.may("storage_backend", x.storage_backend);
+    f.may("storage_lends_host", x.storage_lends_host);
+    f.may("backup_limit_pages", x.backup_limit_pages, UINT64_MAX);
+    f.may("device_low_pages", x.device_room.low_pages);
+    f.may("device_high_pages", x.device_room.high_pages);
+    f.need("eviction", x.eviction);
+    f.may("page_order", x.order);
+    f.may("bigram", x.bigram);
+    f.may("pin_budget_pages", x.pin_budget_pages);
+    f.may("pin_refresh", x.pin_refresh);
+    f.may("events", x.events);
+    f.may("share_prefixes", x.share_prefixes, true);
+  }
+};
+
+template <>
+struct format<match_request> {
+  static constexpr auto name = "match";
+  static void fields(auto& f, auto& x) {
+    f.need("request", x.request);
+    namespace_fields(f, x.ns);
+    f.need("tokens", x.tokens);
+    f.need("limit", x.limit);
+    f.may("session", x.session.session);
+    f.may("generation", x.session.generation);
+  }
+};
+
+template <class T>
+struct request_format {
+  static void fields(auto& f, auto& x) { f.need("request", x.request); }
+};
+
+template <>
+struct format<prefetch_request> : request_format<prefetch_request> {
+  static constexpr auto name = "prefetch";
+};
+
+template <>
+struct format<schedule_request> : request_format<schedule_request> {
+  static constexpr auto name = "schedule";
+};
+
+template <>
+struct format<release_request> : request_format<release_request> {
+  static constexpr auto name = "release";
+};
+
+template <>
+struct format<load_request> {
+  static constexpr auto name = "load_back";
+  static void fields(auto& f, auto& x) {
+    f.need("request", x.request);
+    f.may("quota", x.quota_tokens, UINT64_MAX);
+  }
+};
+
+template <>
+struct format<allocate_request> {
+  static constexpr auto name = "allocate";
+  static void fields(auto& f, auto& x) {
+    f.need("request", x.request);
+    f.need("count", x.tokens);
+  }
+};
+
+template <>
+struct format<insert_request> {
+  static constexpr auto name = "insert";
+  static void fields(auto& f, auto& x) {
+    f.need("request", x.request);
+    f.need("tokens", x.tokens);
+    f.may("priority", x.priority);
+    f.may("chunked", x.chunked);
+    f.may("retain_ns", x.retain);
+  }
+};
+
+template <>
+struct format<evict_request> {
+  static constexpr auto name = "evict";
+  static void fields(auto& f, auto& x) {
+    f.need("tier", x.tier);
+    f.need("count", x.tokens);
+  }
+};
+
+template <>
+struct format<pin_request> {
+  static constexpr auto name = "pin";
+  static void fields(auto& f, auto& x) {
+    namespace_fields(f, x.ns);
+    f.need("tokens", x.tokens);
+    f.need("ttl_ns", x.ttl);
+  }
+};
+
+template <>
+struct format<unpin_request> {
+  static constexpr auto name = "unpin";
+  static void fields(auto& f, auto& x) {
+    namespace_fields(f, x.ns);
+    f.need("tokens", x.tokens);
+  }
+};
+
+template <>
+struct format<open_session_request> {
+  static constexpr auto name = "open_session";
+  static void fields(auto& f, auto& x) {
+    f.need("session", x.session);
+    f.may("streaming", x.streaming);
+  }
+};
+
+template <>
+struct format<close_session_request> {
+  static constexpr auto name = "close_session";
+  static void fields(auto& f, auto& x) {
+    f.need("session", x.session.session);
+    f.need("generation", x.session.generation);
+  }
+};
+
+template <class T>
+struct node_format {
+  static void fields(auto& f, auto& x) { f.need("node", x.node); }
+};
+
+template <>
+struct format<lock_request> : node_format<lock_request> {
+  static constexpr auto name = "lock";
+};
+
+template <>
+struct format<unlock_request> : node_format<unlock_request> {
+  static constexpr auto name = "unlock";
+};
+
+template <>
+struct format<backup_request> : node_format<backup_request> {
+  static constexpr auto name = "backup";
+};
+
+template <>
+struct format<load_node_request> {
+  static constexpr auto name = "load_node";
+  static void fields(auto& f, auto& x) {
+    f.need("node", x.node);
+    f.may("quota", x.quota_tokens, UINT64_MAX);
+  }
+};
+
+template <>
+struct format<clear_request> {
+  static constexpr auto name = "clear";
+  static void fields(auto&, auto&) {}
+};
+
+template <>
+struct format<applied_step> {
+  static constexpr auto name = "step";
+  static void fields(auto& f, auto& x) {
+    f.need("writes_done", x.facts.writes_done);
+    f.need("loads_done", x.facts.loads_done);
+    f.may("write_failed", x.facts.write_failed);
+    f.may("load_failed", x.facts.load_failed);
+    f.need("now_ns", x.facts.now_ns);
+    f.may("backups", x.facts.backups);
+    f.may("fetches", x.facts.fetches);
+    f.may("next_fetch", x.facts.next_fetch, step_facts::no_fetch);
+    f.may("arrived", x.arrived);
+  }
+};
+
+template <>
+struct format<storage_change> {
+  static constexpr auto name = "change_storage";
+  static void fields(auto& f, auto& x) {
+    f.need("what", x.what);
+    f.may("backend", x.backend);
+    prefetch_fields(f, x.prefetch);
+    f.may("lends_host", x.lends_host);
+  }
+};
+
+template <>
+struct format<serving_stopped> {
+  static constexpr auto name = "stop_serving";
+  static void fields(auto&, auto&) {}
+};
+
+// -- writing ------------------------------------------------------------------
+
+template <class T>
+void write_fields(object_writer& writer, const T& event) {
+  writer.need("op", std::string{format<T>::name});
+  format<T>::fields(writer, event);
+}
+
+template <>
+void write_fields(object_writer& writer, const tree_operation& operation) {
+  std::visit([&](const auto& x) { write_fields(writer, x); }, operation);
+}
+
+// -- reading ------------------------------------------------------------------
+
+/// Reads the alternative of `Variant` that is called `op`. @returns false if none is.
+template <class Variant, size_t I = 0>
+bool read_event(std::string_view op, object_reader& reader, op_log_event& event) {
+  if constexpr (I == std::variant_size_v<Variant>) {
+    return false;
+  } else {
+    using alternative = std::variant_alternative_t<I, Variant>;
+    if constexpr (std::is_same_v<alternative, tree_operation>) {
+      if (read_event<tree_operation>(op, reader, event))
+        return true;
+    } else if (op == format<alternative>::name) {
+      auto value = alternative{};
+      format<alternative>::fields(reader, value);
+      if constexpr (std::is_same_v<Variant, tree_operation>)
+        event = tree_operation{std::move(value)};
+      else
+        event = std::move(value);
+      return true;
+    }
+    return read_event<Variant, I + 1>(op, reader, event);
+  }
+}
+
+result<void> check(const tree_options& options) {
+  const auto wrong = [](const char* what) { return fail(ec::invalid_argument, what); };
+  if (!std::has_single_bit(options.page_size) || options.page_size > 4096)
+    return wrong("page_size is not a power of two from 1 to 4096");
+  if (options.device_pages == 0 || options.device_pages >= limits::pool_pages)
+    return wrong("device_pages is not a size of a pool");
+  if (options.host_pages >= limits::pool_pages)
+    return wrong("host_pages is not a size of a pool");
+  if (options.prefetch_reserve_pages > options.host_pages)
+    return wrong("prefetch_reserve_pages is more than host_pages");
+  if (options.layers == 0)
+    return wrong("layers is 0");
+  if (options.device_room.low_pages > options.device_room.high_pages)
+    return wrong("the low watermark is above the high one");
+  return {};
+}
+
+error at_line(uint64_t line, const error& err) {
+  return {err.code, "line " + std::to_string(line) + ": " + err.detail};
+}
+
+} // namespace
+
+std::string to_line(const op_log_entry& entry) {
+  auto writer = object_writer{};
+  std::visit([&](const auto& x) { write_fields(writer, x); }, entry.event);
+  if (entry.digest)
+    writer.need("digest", digest_to_text(*entry.digest));
+  return writer.finish();
+}
+
+result<op_log_entry> parse_op_log_entry(std::string_view line) {
+  const auto object = op_json::parse_object(line);
+  if (!object)
+    return tl::unexpected{object.error()};
+  auto reader = object_reader{*object};
+  auto op = std::string{};
+  auto digest = std::string{};
+  reader.need("op", op);
+  reader.may("digest", digest);
+  auto entry = op_log_entry{};
+  if (!op.empty() && !read_event<op_log_event>(op, reader, entry.event))
+    return fail(ec::invalid_argument, "there is no op '" + op + "'");
+  if (auto read = reader.finish(); !read)
+    return tl::unexpected{read.error()};
+  if (!digest.empty() && !op_json::read_hex(digest, entry.digest.emplace()))
+    return fail(ec::invalid_argument, "key 'digest' does not hold sixteen hexadecimal digits");
+  if (const auto* options = std::get_if<tree_options>(&entry.event))
+    if (auto checked = check(*options); !checked)
+      return tl::unexpected{checked.error()};
+  return entry;
+}
+
+result<std::vector<op_log_entry>> parse_op_log(std::string_view text) {
+  auto entries = std::vector<op_log_entry>{};
+  while (!text.empty()) {
+    const auto end = text.find('\n');
+    auto entry = parse_op_log_entry(text.substr(0, end));
+    if (!entry)
+      return tl::unexpected{at_line(entries.size() + 1, entry.error())};
+    entries.push_back(std::move(*entry));
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+  }
+  return entries;
+}
+
+bool agree(const op_log_entry& a, const op_log_entry& b) {
+  if (a.digest && b.digest && *a.digest != *b.digest)
+    return false;
+  const auto common = [](const op_log_entry& entry) {
+    auto copy = op_log_entry{entry.event, {}};
+    if (auto* step = std::get_if<applied_step>(&copy.event))
+      step->arrived.clear();
+    return to_line(copy);
+  };
+  return common(a) == common(b);
+}
+
+std::string digest_to_text(uint64_t digest) {
+  return op_json::to_hex(digest);
+}
+
+// -- playing --------------------------------------------------------------------
+
+result<uint64_t> op_log_player::play(const op_log_entry& entry) {
+  ++line_;
+  const auto is_options = std::holds_alternative<tree_options>(entry.event);
+  if (is_options != (line_ == 1))
+    return tl::unexpected{
+      at_line(line_, {ec::invalid_argument, is_options ? "options after the first line"
+                                                       : "the first line of a log holds options"})};
+  const auto done = std::visit([this](const auto& x) { return perform(x); }, entry.event);
+  if (!done)
+    return tl::unexpected{at_line(line_, done.error())};
+  take_effects();
+  const auto digest = cache_->digest();
+  if (entry.digest && *entry.digest != digest)
+    return tl::unexpected{
+      at_line(line_, {ec::ranks_diverged, "the digest is " + digest_to_text(digest)
+                                            + ", recorded was " + digest_to_text(*entry.digest)})};
+  return digest;
+}
+
+result<void> op_log_player::perform(const tree_options& options) {
+  cache_ = make_prefix_cache(options);
+  return {};
+}
+
+result<void> op_log_player::perform(const tree_operation& operation) {
+  // An answer that is an error is one in the recording, too.
+  static_cast<void>(apply(*cache_, operation));
+  return {};
+}
+
+result<void> op_log_player::perform(const applied_step& step) {
+  if (auto checked = check(step); !checked)
+    return checked;
+  const auto backing_up = cache_->backing_up();
+  for (auto i = size_t{0}; i < backing_up.size(); ++i)
+    if (step.facts.backups[i] >= 0)
+      backups_.erase(backing_up[i]);
+  const auto fetching = cache_->fetching();
+  for (auto i = size_t{0}; i < fetching.size(); ++i) {
+    if (step.facts.fetches[i].arrived < 0)
+      continue;
+    fetches_.erase(fetching[i]);
+    for (const auto page : *step.arrived[i])
+      reserve_.erase(page);
+  }
+  known_ = step.facts;
+  cache_->step(step.facts, step.arrived);
+  return {};
+}
+
+result<void> op_log_player::perform(const storage_change& change) {
+  cache_->change_storage(change);
+  return {};
+}
+
+result<void> op_log_player::perform(const serving_stopped&) {
+  cache_->stop_serving();
+  return {};
+}
+
+result<void> op_log_player::check(const applied_step& step) const {
+  const auto wrong = [](const char* what) {
+    return fail(ec::invalid_argument, std::string{"this step cannot have happened: "} + what);
+  };
+  const auto possible
+    = [](uint64_t before, uint64_t now, uint64_t issued) { return before <= now && now <= issued; };
+  if (!possible(known_.writes_done, step.facts.writes_done, issued_.writes_done)
+      || !possible(known_.loads_done, step.facts.loads_done, issued_.loads_done))
+    return wrong("it finishes copies that were not begun or undoes finished ones");
+  if ((step.facts.write_failed && step.facts.writes_done == known_.writes_done)
+      || (step.facts.load_failed && step.facts.loads_done == known_.loads_done))
+    return wrong("a copy failed, but none ended");
+  const auto backing_up = cache_->backing_up();
+  if (step.facts.backups.size() != backing_up.size())
+    return wrong("it does not name each backup that is open");
+  for (auto i = size_t{0}; i < backing_up.size(); ++i)
+    if (const auto stored = step.facts.backups[i];
+        stored >= 0 && static_cast<uint64_t>(stored) > backups_.at(backing_up[i]))
+      return wrong("a backup stored more pages than it has");
+  const auto fetching = cache_->fetching();
+  if (step.facts.fetches.size() != fetching.size() || step.arrived.size() != fetching.size())
+    return wrong("it does not name each prefetch that is open");
+  const auto next = step.facts.next_fetch;
+  if (next != step_facts::no_fetch
+      && (next < 0 || static_cast<uint64_t>(next) >= cache_->fetching_later().size()))
+    return wrong("the next step would begin with a prefetch that is not open");
+  auto arrived = std::set<page_index>{};
+  for (auto i = size_t{0}; i < fetching.size(); ++i) {
+    const auto agreed = step.facts.fetches[i].arrived;
+    if (agreed < 0)
+      continue;
+    const auto fetch = fetches_.find(fetching[i]);
+    if (!step.arrived[i] || static_cast<uint64_t>(agreed) > step.arrived[i]->size()
+        || fetch == fetches_.end() || step.arrived[i]->size() > fetch->second)
+      return wrong("a prefetch brought more pages than arrived or were asked for");
+    for (const auto page : *step.arrived[i])
+      if (reserve_.count(page) == 0 || !arrived.insert(page).second)
+        return wrong("a page arrived where the prefetcher has none");
+  }
+  return {};
+}
+
+void op_log_player::take_effects() {
+  for (const auto& effect : cache_->take_effects())
+    std::visit(overload{
+                 [&](const write_command& x) { issued_.writes_done = x.id; },
+                 [&](const load_command& x) { issued_.loads_done = x.id; },
+                 [&](const backup_command& x) { backups_[x.id] = x.keys->size(); },
+                 [](const drop_command&) {},
+                 [&](const fetch_command& x) { fetches_[x.id] = x.keys->size() - x.first; },
+                 [](const terminate_command&) {},
+                 [&](const refill_command& x) {
+                   reserve_.insert(x.host_pages->begin(), x.host_pages->end());
+                 },
+                 [&](const reclaim_command&) { reserve_.clear(); },
+               },
+               effect);
+  cache_->take_events();
+}
+
+result<std::vector<uint64_t>> replay(std::span<const op_log_entry> entries) {
+  auto player = op_log_player{};
+  auto digests = std::vector<uint64_t>{};
+  digests.reserve(entries.size());
+  for (const auto& entry : entries) {
+    auto digest = player.play(entry);
+    if (!digest)
+      return tl::unexpected{digest.error()};
+    digests.push_back(*digest);
+  }
+  return digests;
+}
+
+} // namespace hicache

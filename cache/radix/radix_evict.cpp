@@ -1,0 +1,225 @@
+// Eviction in radix_tree: who goes, how much of it, and what goes with it.
+
+#include "base/check.hpp"
+#include "cache/radix/radix_tree.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace hicache {
+
+std::optional<std::vector<page_index>> radix_tree::take_device(uint64_t count) {
+  if (const auto free = device_pool_.free(); free < count) {
+    if (count > free + totals_.device_evictable + leaving_)
+      return std::nullopt;
+    // What is leaving already need not be evicted again.
+    if (const auto missing = count - free; missing > leaving_)
+      evict_device(missing - leaving_);
+  }
+  return device_pool_.take(count);
+}
+
+std::optional<std::vector<page_index>> radix_tree::take_host(uint64_t count) {
+  if (const auto free = host_pool_.free(); free < count) {
+    if (count > free + totals_.host_evictable)
+      return std::nullopt;
+    evict_host(count - free);
+  }
+  return host_pool_.take(count);
+}
+
+/// Asks for the memory of the victims to come: in a large tree they are cold, and waiting for them
+/// would take most of the time. A small tree lies in the processor's caches as it is.
+void radix_tree::prefetch_victims(const eviction_order& order) {
+  constexpr auto large_tree = size_t{1} << 14;
+  if (order.size() < large_tree)
+    return;
+  constexpr auto nodes_ahead = 4;
+  constexpr auto parts_ahead = 2;
+  auto next = order.begin();
+  for (auto i = 0; i <= nodes_ahead && next != order.end(); ++i, ++next) {
+    const auto* node = next->node;
+    if (i == nodes_ahead)
+      for (auto line = size_t{0}; line < sizeof(radix_node); line += 64)
+        __builtin_prefetch(reinterpret_cast<const char*>(node) + line);
+    if (i == parts_ahead) {
+      __builtin_prefetch(node->tokens.data());
+      __builtin_prefetch(node->device.data());
+      __builtin_prefetch(node->parent);
+    }
+  }
+}
+
+uint64_t radix_tree::evict_device(uint64_t count) {
+  const auto free = device_pool_.free();
+  const auto leaving = leaving_;
+  const auto gone = [&] { return device_pool_.free() - free + leaving_ - leaving; };
+  while (gone() < count && !device_leaves_.empty()) {
+    prefetch_victims(device_leaves_);
+    evict_device_tail(*device_leaves_.begin()->node, count - gone());
+  }
+  const auto freed = device_pool_.free() - free;
+  evicted_device_ += freed;
+  return freed;
+}
+
+uint64_t radix_tree::evict_host(uint64_t count) {
+  auto freed = uint64_t{0};
+  while (freed < count && !host_victims_.empty())
+    freed += evict_host_tail(*host_victims_.begin()->node, count - freed);
+  evicted_host_ += freed;
+  return freed;
+}
+
+/// Takes at most `most` pages from the end of a leaf of the device part.
+void radix_tree::evict_device_tail(radix_node& node, uint64_t most) {
+  const auto count = std::min(most, node.pages);
+  const auto kept = node.pages - count;
+  if (node.host_resident()) {
+    if (kept > 0)
+      split(node, kept);
+    demote(node);
+    return;
+  }
+  HICACHE_CHECK(node.host.empty() && node.host_locks == 0);
+  const auto saved = save_ && is_worth_saving_(node) ? make_room_for(node, count) : 0;
+  if (saved < count) {
+    // Nothing keeps these pages, so what hangs below them cannot be reached any more.
+    drop_descendants(node);
+    truncate(node, kept + saved);
+  }
+  if (saved > 0)
+    save_tail(node, kept);
+}
+
+/// Evicts from the host what comes before a leaf of the device part in the order of both tiers
+/// together: copies of what is on the device, then what ranks below the node, or hangs below it. If
+/// the host is lent, copies have no precedence.
+/// @returns how many of the wanted pages are free.
+uint64_t radix_tree::make_room_for(radix_node& node, uint64_t wanted) {
+  const auto place = order_entry{node.record.device_key, &node};
+  while (host_pool_.free() < wanted && !host_victims_.empty()) {
+    const auto& victim = *host_victims_.begin();
+    if (node.host_children == 0 && place < victim)
+      break;
+    evicted_host_ += evict_host_tail(*victim.node, wanted - host_pool_.free());
+  }
+  return std::min(wanted, host_pool_.free());
+}
+
+/// Begins to save all but the first `kept` pages of a node that is about to go. The host has room.
+void radix_tree::save_tail(radix_node& node, uint64_t kept) {
+  if (kept > 0)
+    split(node, kept);
+  auto pages = host_pool_.take(node.pages);
+  node.is_leaving = true;
+  leaving_ += node.pages;
+  save_(node, std::move(*pages));
+}
+
+/// The device pages of a node go; the host has them.
+void radix_tree::demote(radix_node& node) {
+  release_device(node, 0);
+  changed(node);
+}
+
+void radix_tree::leave(radix_node& node) {
+  HICACHE_CHECK(node.host_resident());
+  node.is_leaving = false;
+  leaving_ -= node.pages;
+  if (node.device_locks == 0 && node.device_children == 0) {
+    evicted_device_ += node.pages;
+    release_device(node, 0);
+  }
+  changed(node);
+}
+
+void radix_tree::leave_unsaved(radix_node& node) {
+  node.is_leaving = false;
+  leaving_ -= node.pages;
+  changed(node);
+  if (node.device_locks > 0 || node.device_children > 0)
+    return;
+  evicted_device_ += node.pages;
+  drop_descendants(node);
+  truncate(node, 0);
+}
+
+/// Frees at most `most` pages from the end of a victim on the host.
+/// @returns how many.
+uint64_t radix_tree::evict_host_tail(radix_node& node, uint64_t most) {
+  const auto count = std::min(most, node.pages);
+  const auto kept = node.pages - count;
+  if (node.on_device()) {
+    if (kept > 0)
+      split(node, kept);
+    release_host(node, 0);
+    if (options_.lends_host && node.l3 == l3_state::stored)
+      node.l3 = l3_state::unknown;
+    changed(node);
+    return count;
+  }
+  truncate(node, kept);
+  return count;
+}
+
+/// Cuts a node without children to its first `pages` pages; to none: removes it.
+void radix_tree::truncate(radix_node& node, uint64_t pages) {
+  HICACHE_CHECK(node.children.empty());
+  node.token_digest -= sum_tokens(node, pages, node.pages);
+  release_device(node, pages);
+  release_host(node, pages);
+  if (pages == 0)
+    return remove(node);
+  node.tokens.truncate(span_size(pages));
+  node.keys.resize(options_.name_pages ? pages : 0);
+  node.event_keys.resize(node.event_keys.empty() ? 0 : pages);
+  node.pages = pages;
+  changed(node);
+}
+
+void radix_tree::release_device(radix_node& node, uint64_t from) {
+  if (!node.on_device())
+    return;
+  emit_removed(cache_medium::device, node, from);
+  node.device_digest -= sum_device(node, from, node.pages);
+  device_pool_.give_back(std::span{node.device}.subspan(from));
+  node.device.resize(from);
+}
+
+void radix_tree::release_host(radix_node& node, uint64_t from) {
+  if (node.host.empty())
+    return;
+  emit_removed(cache_medium::host, node, from);
+  host_pool_.give_back(std::span{node.host}.subspan(from));
+  node.host.resize(from);
+}
+
+/// All nodes below this one, each after its parent.
+std::vector<radix_node*> radix_tree::descendants(const radix_node& node) {
+  auto list = std::vector<radix_node*>{};
+  const auto append_children = [&list](const radix_node& parent) {
+    const auto begin = list.size();
+    parent.children.visit(
+      [&list](const first_page&, radix_node& child) { list.push_back(&child); });
+    // The order decides which host page is handed out next.
+    std::sort(list.begin() + static_cast<ptrdiff_t>(begin), list.end(),
+              [](const auto* a, const auto* b) { return a->id < b->id; });
+  };
+  append_children(node);
+  for (auto i = size_t{0}; i < list.size(); ++i)
+    append_children(*list[i]);
+  return list;
+}
+
+/// Removes everything below a leaf of the device part: nodes that are on the host only.
+void radix_tree::drop_descendants(radix_node& node) {
+  const auto list = descendants(node);
+  for (auto each = list.rbegin(); each != list.rend(); ++each) {
+    HICACHE_CHECK(!(*each)->on_device() && (*each)->host_resident());
+    evicted_host_ += (*each)->pages;
+    truncate(**each, 0);
+  }
+}
+
+} // namespace hicache

@@ -1,0 +1,279 @@
+// What radix_tree keeps incrementally: sums, eviction orders, the digest.
+
+#include "base/check.hpp"
+#include "base/mix.hpp"
+#include "cache/radix/radix_tree.hpp"
+
+// Pages are short, so a call would cost more than their hash.
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace hicache {
+
+namespace {
+
+/// Groups of an eviction order: all of a lower group go first.
+constexpr uint8_t duplicate_group = 0;
+constexpr uint8_t plain_group = 1;
+constexpr uint8_t referenced_group = 2;
+
+} // namespace
+
+uint64_t radix_tree::sum_tokens(const radix_node& node, uint64_t from, uint64_t to) const {
+  auto sum = uint64_t{0};
+  const auto page_bytes = page_tokens_ * sizeof(token_id);
+  for (auto i = from; i < to; ++i)
+    sum
+      += mix(node.first + i, XXH3_64bits(node.tokens.data() + i * options_.page_size, page_bytes));
+  return sum;
+}
+
+uint64_t radix_tree::sum_device(const radix_node& node, uint64_t from, uint64_t to) const {
+  auto sum = uint64_t{0};
+  for (auto i = from; i < to && !node.device.empty(); ++i)
+    sum += mix(node.first + i, node.device[i]);
+  return sum;
+}
+
+/// What changes rarely; the rest is the light digest.
+uint64_t radix_tree::heavy_digest(const radix_node& node) const {
+  const auto parent = node.is_root() ? node_id{0} : node.parent->id;
+  const auto state = std::array<uint64_t, 13>{
+    node.id,
+    parent,
+    node.first,
+    node.pages,
+    node.token_digest,
+    node.device_digest,
+    node.host.size(),
+    node.use.created,
+    uint64_t{static_cast<uint32_t>(node.use.priority)} << 32 | uint64_t{node.is_discarded} << 9
+      | uint64_t{node.is_leaving} << 8 | static_cast<uint64_t>(node.l3),
+    node.write,
+    node.load,
+    node.backup,
+    0};
+  return XXH3_64bits(state.data(), sizeof(state));
+}
+
+order_key radix_tree::device_key_of(const radix_node& node) const {
+  if (!node.on_device() || node.is_discarded || node.device_locks > 0 || node.device_children > 0)
+    return {};
+  return {node.references > 0 ? referenced_group : plain_group, options_.eviction->rank(node.use)};
+}
+
+/// A copy of what is on the device goes first, although nodes below it may be on the host only:
+/// nothing is lost with it. Of these, what the device drops last goes first, since it will not need
+/// the copy for the longest time; and none before those below it, so that a path has one place. If
+/// the host is lent, others lose it, so a copy is like any other page.
+order_key radix_tree::host_key_of(const radix_node& node) const {
+  if (!node.host_resident() || node.is_discarded || node.host_locks > 0)
+    return {};
+  const auto rank = options_.eviction->rank(node.use);
+  if (node.on_device() && !options_.lends_host)
+    return node.copy_children > 0 ? order_key{}
+                                  : order_key{duplicate_group, {~rank.major, ~rank.minor}};
+  if (node.host_children > 0)
+    return {};
+  return {node.references > 0 ? referenced_group : plain_group, rank};
+}
+
+void radix_tree::reorder(eviction_order& order, radix_node& node, order_key& key,
+                         const order_key& next) {
+  if (key == next)
+    return;
+  if (key.is_present())
+    order.erase(order_entry{key, &node});
+  if (next.is_present())
+    order.insert(order_entry{next, &node});
+  key = next;
+}
+
+void radix_tree::update_device(radix_node& node) {
+  auto& record = node.record;
+  const auto pages = node.on_device() ? node.pages : 0;
+  const auto evictable = node.device_locks == 0 && !node.is_discarded ? pages : 0;
+  totals_.device_evictable += evictable - record.device_evictable;
+  totals_.device_protected += (pages - evictable) - record.device_protected;
+  record.device_evictable = evictable;
+  record.device_protected = pages - evictable;
+  if (node.device_children > 0 && !record.device_key.is_present())
+    return;
+  reorder(device_leaves_, node, record.device_key, device_key_of(node));
+}
+
+void radix_tree::update_host(radix_node& node) {
+  auto& record = node.record;
+  const auto evictable
+    = node.host_resident() && node.host_locks == 0 && !node.is_discarded ? node.pages : 0;
+  totals_.host_evictable += evictable - record.host_evictable;
+  record.host_evictable = evictable;
+  const auto followers
+    = node.on_device() && !options_.lends_host ? node.copy_children : node.host_children;
+  if (followers > 0 && !record.host_key.is_present())
+    return;
+  reorder(host_victims_, node, record.host_key, host_key_of(node));
+}
+
+void radix_tree::changed(radix_node& node) {
+  auto& record = node.record;
+  const auto digest = heavy_digest(node);
+  totals_.digest += digest - record.digest;
+  record.digest = digest;
+  update_device(node);
+  update_host(node);
+  const auto on_device = node.on_device();
+  const auto on_host = !node.host.empty();
+  const auto is_copy = node.is_copy();
+  if (node.is_root())
+    return;
+  const auto was_on_device = std::exchange(record.on_device, on_device);
+  const auto was_on_host = std::exchange(record.on_host, on_host);
+  const auto was_copy = std::exchange(record.is_copy, is_copy);
+  if (!node.is_child())
+    return;
+  if (on_device != was_on_device) {
+    node.parent->device_children += on_device ? 1 : -1;
+    update_device(*node.parent);
+  }
+  if (on_host != was_on_host || is_copy != was_copy) {
+    node.parent->host_children += uint32_t{on_host} - uint32_t{was_on_host};
+    node.parent->copy_children += uint32_t{is_copy} - uint32_t{was_copy};
+    update_host(*node.parent);
+  }
+}
+
+uint64_t radix_tree::digest() const noexcept {
+  return mix(mix(totals_.digest, device_pool_.digest()),
+             mix(mix(host_pool_.free(), clock_), mix(last_id_, last_reference_)));
+}
+
+std::vector<radix_node*> radix_tree::sorted_nodes() const {
+  auto list = std::vector<radix_node*>{};
+  list.reserve(nodes_.size());
+  for (const auto& [id, node] : nodes_)
+    list.push_back(node.get());
+  std::sort(list.begin(), list.end(), [](const auto* a, const auto* b) { return a->id < b->id; });
+  return list;
+}
+
+// -- checks -------------------------------------------------------------------
+
+node_record radix_tree::desired_record(const radix_node& node) const {
+  auto record = node_record{};
+  record.on_device = node.on_device();
+  record.on_host = !node.host.empty();
+  record.is_copy = node.is_copy();
+  if (record.on_device)
+    (node.device_locks == 0 && !node.is_discarded ? record.device_evictable
+                                                  : record.device_protected)
+      = node.pages;
+  if (node.host_resident() && node.host_locks == 0 && !node.is_discarded)
+    record.host_evictable = node.pages;
+  record.digest = heavy_digest(node);
+  record.device_key = device_key_of(node);
+  record.host_key = host_key_of(node);
+  return record;
+}
+
+void radix_tree::check_node(const radix_node& node) const {
+  HICACHE_CHECK(node.record == desired_record(node));
+  auto on_device = uint32_t{0};
+  auto on_host = uint32_t{0};
+  auto copies = uint32_t{0};
+  node.children.visit([&](const first_page& page, const radix_node& child) {
+    HICACHE_CHECK(child.parent == &node);
+    HICACHE_CHECK(page.tokens == child.tokens.data() && child.first == node.end());
+    HICACHE_CHECK(child.device_locks <= node.device_locks && child.host_locks <= node.host_locks);
+    HICACHE_CHECK(node.is_root()
+                  || (child.pins <= node.pins && child.references <= node.references));
+    on_device += child.on_device() ? 1 : 0;
+    on_host += child.host.empty() ? 0 : 1;
+    copies += child.is_copy() ? 1 : 0;
+  });
+  HICACHE_CHECK(node.device_children == on_device && node.host_children == on_host
+                && node.copy_children == copies);
+  if (node.is_root()) {
+    HICACHE_CHECK(node.device.empty() && node.host.empty() && node.pages == 0);
+    HICACHE_CHECK(!node.children.empty() || node.device_locks > 0 || node.host_locks > 0);
+    return;
+  }
+  HICACHE_CHECK(node.pages > 0 && node.tokens.size() == span_size(node.pages));
+  HICACHE_CHECK(node.token_digest == sum_tokens(node, 0, node.pages));
+  HICACHE_CHECK(node.device_digest == sum_device(node, 0, node.pages));
+  HICACHE_CHECK(node.keys.size() == (options_.name_pages ? node.pages : 0));
+  HICACHE_CHECK(node.event_keys.empty() || node.event_keys.size() == node.pages);
+  HICACHE_CHECK(node.on_device() || node.host_resident());
+  HICACHE_CHECK(!node.on_device() || node.device.size() == node.pages);
+  HICACHE_CHECK(node.host.empty() || node.host.size() == node.pages);
+  HICACHE_CHECK(!node.is_discarded || node.device_locks > 0 || node.host_locks > 0);
+  HICACHE_CHECK(!node.is_child() || !node.on_device() || node.parent->is_root()
+                || node.parent->on_device());
+  HICACHE_CHECK(node.is_discarded || node.host_locks == 0 || !node.host.empty()
+                || node.device_locks > 0);
+  HICACHE_CHECK(node.use.last_access > 0 && node.use.last_access <= clock_);
+  HICACHE_CHECK(node.has_pin_lock == (node.pins > 0 && !node.host_resident()));
+  HICACHE_CHECK(!node.has_pin_lock || node.device_locks > 0);
+  HICACHE_CHECK(node.pins == 0 || node.host_locks >= node.pins);
+  if (node.write != 0)
+    HICACHE_CHECK(node.on_device() && !node.host.empty() && node.device_locks > 0
+                  && node.host_locks > 0);
+  HICACHE_CHECK(!node.is_leaving || node.write != 0);
+  HICACHE_CHECK(node.load == 0
+                || (node.on_device() && node.host_resident() && node.device_locks > 0));
+  HICACHE_CHECK((node.backup != 0) == (node.l3 == l3_state::pending));
+  HICACHE_CHECK(!options_.lends_host || node.l3 != l3_state::stored || !node.host.empty());
+  HICACHE_CHECK(node.backup == 0 || (node.host_resident() && node.host_locks > 0));
+}
+
+void radix_tree::check_references() const {
+  auto ends = size_t{0};
+  for (const auto& [node, list] : reference_ends_) {
+    HICACHE_CHECK(!list.empty() && node->references >= (node->is_root() ? 0 : list.size()));
+    for (const auto reference : list)
+      HICACHE_CHECK(references_.at(reference) == node);
+    ends += list.size();
+  }
+  HICACHE_CHECK(ends == references_.size());
+}
+
+void radix_tree::check_invariants() const {
+  auto sums = radix_totals{};
+  auto device_leaves = size_t{0};
+  auto host_victims = size_t{0};
+  auto roots = size_t{0};
+  auto leaving = uint64_t{0};
+  for (auto* node : sorted_nodes()) {
+    check_node(*node);
+    const auto& record = node->record;
+    sums.device_evictable += record.device_evictable;
+    sums.device_protected += record.device_protected;
+    sums.host_evictable += record.host_evictable;
+    sums.digest += record.digest + light_digest(*node);
+    leaving += node->is_leaving ? node->pages : 0;
+    if (record.device_key.is_present()) {
+      ++device_leaves;
+      HICACHE_CHECK(device_leaves_.contains(order_entry{record.device_key, node}));
+    }
+    if (record.host_key.is_present()) {
+      ++host_victims;
+      HICACHE_CHECK(host_victims_.contains(order_entry{record.host_key, node}));
+    }
+    if (node->is_root()) {
+      ++roots;
+      HICACHE_CHECK(roots_.at(*node->ns) == node);
+    } else if (node->is_child()) {
+      HICACHE_CHECK(node->parent->children.find(first_page_of(*node)) == node);
+    }
+  }
+  HICACHE_CHECK(device_leaves == device_leaves_.size() && host_victims == host_victims_.size());
+  HICACHE_CHECK(roots == roots_.size() && leaving == leaving_);
+  HICACHE_CHECK(sums == totals_);
+  check_references();
+}
+
+} // namespace hicache

@@ -1,0 +1,316 @@
+#pragma once
+
+#include "cache/prefix/cache_event.hpp"
+#include "cache/radix/page_allocator.hpp"
+#include "cache/radix/radix_node.hpp"
+#include "messages/ids.hpp"
+
+#include <absl/container/btree_set.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace hicache {
+
+/// Where a walk along tokens ended: `node` holds the last matched page, `pages` were matched on the
+/// whole path. The walk may have ended inside the node.
+struct path_end {
+  radix_node* node = nullptr;
+  uint64_t pages = 0;
+};
+
+/// Sums over all nodes, in pages.
+struct radix_totals {
+  uint64_t device_evictable = 0;
+  uint64_t device_protected = 0;
+  uint64_t host_evictable = 0;
+  uint64_t digest = 0;
+
+  friend bool operator==(const radix_totals&, const radix_totals&) = default;
+};
+
+/// Fixed settings of a radix_tree.
+struct radix_options {
+  uint32_t page_size = 1;
+  /// Tokens that neighbouring pages share: 1 with bigrams, else 0.
+  uint32_t overlap = 0;
+  uint32_t device_pages = 0;
+  uint32_t host_pages = 0;
+  eviction_policy_ptr eviction = lru_policy();
+  page_order order = page_order::newest_first;
+  /// Nodes carry page keys.
+  bool name_pages = false;
+  /// Collect events; needs name_pages.
+  bool events = false;
+  /// L3 reads pages of the host where they lie, see radix_tree::set_lends_host.
+  bool lends_host = false;
+};
+
+/// The bare tree: nodes with pages on two tiers, locks, recency and eviction. Knows neither
+/// requests nor copies. Single-threaded.
+///
+/// Invariants:
+/// - Pages on the device form a prefix of every path; a node without pages on the device has pages
+/// on the host.
+/// - Locks count along the path, so an unlocked node has no locked node below it. Hence all pages
+/// of unlocked nodes can be evicted, and their number tells whether an allocation can succeed
+/// before anything is evicted.
+/// - A node with locked host pages below it is on the host itself or device-locked. A node on the
+/// device may lack a copy on the host while nodes below it are on the host only.
+/// - A discarded node is locked; so is its parent, which it is no child of any more.
+class radix_tree {
+public:
+  explicit radix_tree(const radix_options& options);
+
+  radix_tree(const radix_tree&) = delete;
+
+  radix_tree& operator=(const radix_tree&) = delete;
+
+  // -- structure --------------------------------------------------------------
+
+  /// The root of a namespace, created if need be. A root without children and locks goes away by
+  /// itself.
+  radix_node& root(const cache_namespace& ns);
+
+  /// The root, or null.
+  radix_node* find_root(const cache_namespace& ns) noexcept;
+
+  /// The node, or null if it is gone.
+  radix_node* find(node_id id) noexcept;
+
+  /// Walks from `start`, which ends at tokens[start.end() * page_size], along at most `limit` pages
+  /// of the whole path.
+  path_end walk(radix_node& start, std::span<const token_id> tokens, uint64_t limit) const;
+
+  /// The node that ends where the walk ended: splits if that is inside a node.
+  radix_node& cut(const path_end& end);
+
+  /// Adds a node at the end of `parent`. Its first page must differ from all children's.
+  radix_node& add(radix_node& parent, token_span tokens, std::vector<page_index> device,
+                  std::vector<page_index> host, std::vector<page_key> keys, l3_state l3);
+
+  /// Gives a node that has no pages on the device the pages of its tokens. If `node.load` is set,
+  /// their bytes are still to come.
+  void set_device(radix_node& node, std::vector<page_index> pages);
+
+  /// The copy to or from the host is a fact: ends `node.write` or `node.load`.
+  void finish_write(radix_node& node);
+
+  /// The copy to the host failed: the host pages that were reserved for it are free again.
+  void cancel_write(radix_node& node);
+
+  /// Ends the leaving of a node whose copy is a fact: its device pages go now, unless somebody
+  /// began to use them.
+  void leave(radix_node& node);
+
+  /// Ends the leaving of a node whose copy failed: it goes without one, and what hangs below it
+  /// goes too, unless somebody began to use it.
+  void leave_unsaved(radix_node& node);
+
+  /// Takes a node and all below it out of the tree, since their pages hold no valid bytes. What
+  /// nobody locks is freed at once, the rest with its last lock; until then it stays a part of the
+  /// path for those who hold it. No pin may end there.
+  void discard(radix_node& top);
+
+  void finish_load(radix_node& node);
+
+  /// Removes everything. Nothing may be locked.
+  void clear();
+
+  /// Names the pages of all nodes and of those to come.
+  void name_pages();
+
+  /// Whether L3 has a page only as long as the host has it. If so, copies of what is on the device
+  /// are evicted in the order of all pages of the host instead of first: others find a page by its
+  /// whole path. And a node that loses its copy is not stored any more.
+  void set_lends_host(bool lends_host);
+
+  // -- use --------------------------------------------------------------------
+
+  /// Starts a new moment of recency.
+  void tick() noexcept { ++clock_; }
+
+  /// Makes the path to `node` the most recently used.
+  /// @param hits How many hits that is worth.
+  void touch(radix_node& node, uint64_t hits);
+
+  /// Gives the path to `node` at least this priority.
+  void raise_priority(radix_node& node, int32_t priority);
+
+  /// Keeps the device (host) pages of the path to `node` until unlocked. Counts.
+  void lock_device(radix_node& node);
+
+  void unlock_device(radix_node& node);
+
+  void lock_host(radix_node& node);
+
+  void unlock_host(radix_node& node);
+
+  /// Counts a pin on the path to `node`, which keeps its pages on one tier at least.
+  void pin(radix_node& node);
+
+  void unpin(radix_node& node);
+
+  /// Has eviction take the path to `node` after all that nobody refers to.
+  /// @returns the reference's number.
+  uint64_t refer(radix_node& node);
+
+  void drop_reference(uint64_t reference);
+
+  /// Brings sums and eviction orders up to date after a change of the node's fields.
+  void changed(radix_node& node);
+
+  // -- pages ------------------------------------------------------------------
+
+  /// Begins to write a leaf of the device part, that no other tier has, to these host pages, one
+  /// for each of its own. The node is locked until that is a fact.
+  using save_function = std::function<void(radix_node&, std::vector<page_index>)>;
+
+  /// True if a node that leaves the device is to be kept on the host.
+  using worth_function = std::function<bool(const radix_node&)>;
+
+  /// From now on pages are saved before they leave the device, if they are worth it and the host
+  /// has room for them: pages that are free, or whose eviction comes before that of the node.
+  void set_save(save_function save, worth_function is_worth_saving) {
+    save_ = std::move(save);
+    is_worth_saving_ = std::move(is_worth_saving);
+  }
+
+  /// Takes pages, evicting if needed. Evicts nothing if that cannot suffice. May come back empty
+  /// although evicting did begin: if pages are leaving.
+  std::optional<std::vector<page_index>> take_device(uint64_t count);
+
+  std::optional<std::vector<page_index>> take_host(uint64_t count);
+
+  /// Frees up to `count` device pages.
+  /// @returns how many.
+  uint64_t evict_device(uint64_t count);
+
+  uint64_t evict_host(uint64_t count);
+
+  /// Device pages that are free as soon as their copy to the host is a fact.
+  uint64_t leaving() const noexcept { return leaving_; }
+
+  page_allocator& device_pool() noexcept { return device_pool_; }
+
+  page_allocator& host_pool() noexcept { return host_pool_; }
+
+  const page_allocator& device_pool() const noexcept { return device_pool_; }
+
+  const page_allocator& host_pool() const noexcept { return host_pool_; }
+
+  // -- state ------------------------------------------------------------------
+
+  const radix_options& options() const noexcept { return options_; }
+
+  const radix_totals& totals() const noexcept { return totals_; }
+
+  event_queue& events() noexcept { return events_; }
+
+  /// Nodes that hold pages: all but roots.
+  uint64_t node_count() const noexcept { return nodes_.size() - roots_.size(); }
+
+  uint64_t evicted_device() const noexcept { return evicted_device_; }
+
+  uint64_t evicted_host() const noexcept { return evicted_host_; }
+
+  uint64_t clock() const noexcept { return clock_; }
+
+  uint64_t digest() const noexcept;
+
+  /// Tokens of a run of so many pages.
+  uint64_t span_size(uint64_t pages) const noexcept {
+    return pages * options_.page_size + options_.overlap;
+  }
+
+  /// Whole pages of so many tokens.
+  uint64_t whole_pages(uint64_t tokens) const noexcept {
+    return tokens < options_.overlap ? 0 : (tokens - options_.overlap) / options_.page_size;
+  }
+
+  /// All nodes, ordered by id. For checks.
+  std::vector<radix_node*> sorted_nodes() const;
+
+  /// Aborts where the tree contradicts itself.
+  void check_invariants() const;
+
+private:
+  struct order_entry {
+    order_key key;
+    radix_node* node = nullptr;
+
+    friend bool operator<(const order_entry& a, const order_entry& b) noexcept {
+      return a.key != b.key ? a.key < b.key : a.node->id < b.node->id;
+    }
+  };
+
+  using eviction_order = absl::btree_set<order_entry>;
+
+  radix_node& make_node();
+  radix_node& split(radix_node& node, uint64_t pages);
+  void remove(radix_node& node);
+  void drop_unused_root(radix_node& node);
+  static std::vector<radix_node*> descendants(const radix_node& node);
+  void drop_descendants(radix_node& node);
+  void free_discarded(radix_node& node);
+  void truncate(radix_node& node, uint64_t pages);
+  void release_device(radix_node& node, uint64_t from);
+  void release_host(radix_node& node, uint64_t from);
+  void evict_device_tail(radix_node& node, uint64_t most);
+  uint64_t make_room_for(radix_node& node, uint64_t wanted);
+  void save_tail(radix_node& node, uint64_t kept);
+  uint64_t evict_host_tail(radix_node& node, uint64_t most);
+  void demote(radix_node& node);
+  void update_pin_lock(radix_node& node);
+  void slide_references(radix_node& node);
+  static void prefetch_victims(const eviction_order& order);
+  first_page first_page_of(const radix_node& node) const noexcept {
+    return {node.tokens.data(), page_tokens_};
+  }
+  static const std::vector<page_key>& event_names(const radix_node& node);
+  void emit_stored(cache_medium medium, const radix_node& node);
+  void emit_removed(cache_medium medium, const radix_node& node, uint64_t from);
+  void reorder(eviction_order& order, radix_node& node, order_key& key, const order_key& next);
+  order_key device_key_of(const radix_node& node) const;
+  order_key host_key_of(const radix_node& node) const;
+  void update_device(radix_node& node);
+  void update_host(radix_node& node);
+  uint64_t heavy_digest(const radix_node& node) const;
+  node_record desired_record(const radix_node& node) const;
+  uint64_t sum_tokens(const radix_node& node, uint64_t from, uint64_t to) const;
+  uint64_t sum_device(const radix_node& node, uint64_t from, uint64_t to) const;
+  void check_node(const radix_node& node) const;
+  void check_references() const;
+
+  radix_options options_;
+  /// Tokens that one page looks at.
+  uint32_t page_tokens_;
+  page_allocator device_pool_;
+  page_allocator host_pool_;
+  absl::flat_hash_map<node_id, std::unique_ptr<radix_node>> nodes_;
+  std::map<cache_namespace, radix_node*> roots_;
+  /// Victims come from the front: leaves of the device part; the last copies of paths on the
+  /// device, and leaves of what is on the host only.
+  eviction_order device_leaves_;
+  eviction_order host_victims_;
+  radix_totals totals_;
+  event_queue events_;
+  save_function save_;
+  worth_function is_worth_saving_;
+  /// Where each reference ends now, and which end at a node.
+  absl::flat_hash_map<uint64_t, radix_node*> references_;
+  absl::flat_hash_map<const radix_node*, std::vector<uint64_t>> reference_ends_;
+  uint64_t last_reference_ = 0;
+  node_id last_id_ = 0;
+  uint64_t clock_ = 0;
+  uint64_t leaving_ = 0;
+  uint64_t evicted_device_ = 0;
+  uint64_t evicted_host_ = 0;
+};
+
+} // namespace hicache
