@@ -1,6 +1,6 @@
 #pragma once
 
-#include "backends/lent_pages.hpp"
+#include "backends/cluster/lent_pages.hpp"
 #include "gpu/device.hpp"
 #include "messages/interfaces.hpp"
 

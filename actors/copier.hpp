@@ -1,6 +1,6 @@
 #pragma once
 
-#include "backends/page_reader.hpp"
+#include "backends/cluster/page_reader.hpp"
 #include "messages/interfaces.hpp"
 
 #include <caf/typed_event_based_actor.hpp>

@@ -1,6 +1,6 @@
 #include "actors/disk_tier.hpp"
 
-#include "backends/segment_memory.hpp"
+#include "backends/cluster/segment_memory.hpp"
 #include "base/check.hpp"
 #include "base/limits.hpp"
 #include "cache/store/client_table.hpp"

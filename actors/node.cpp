@@ -1,6 +1,6 @@
 #include "actors/node.hpp"
 
-#include "backends/segment_memory.hpp"
+#include "backends/cluster/segment_memory.hpp"
 #include "base/check.hpp"
 #include "base/limits.hpp"
 

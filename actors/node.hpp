@@ -1,7 +1,7 @@
 #pragma once
 
+#include "backends/cluster/member_figures.hpp"
 #include "backends/disk_figures.hpp"
-#include "backends/member_figures.hpp"
 #include "base/clock.hpp"
 #include "cache/store/client_table.hpp"
 #include "messages/interfaces.hpp"

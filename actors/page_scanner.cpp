@@ -1,6 +1,6 @@
 #include "actors/page_scanner.hpp"
 
-#include "backends/lasting_memory.hpp"
+#include "backends/cluster/lasting_memory.hpp"
 #include "base/check.hpp"
 #include "base/limits.hpp"
 #include "base/units.hpp"

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "backends/member_figures.hpp"
+#include "backends/cluster/member_figures.hpp"
 #include "base/clock.hpp"
 #include "messages/interfaces.hpp"
 

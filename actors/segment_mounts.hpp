@@ -1,7 +1,7 @@
 #pragma once
 
 #include "actors/offered_pages.hpp"
-#include "backends/index_link.hpp"
+#include "backends/cluster/index_link.hpp"
 #include "cache/store/mount_progress.hpp"
 #include "messages/interfaces.hpp"
 

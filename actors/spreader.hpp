@@ -1,6 +1,6 @@
 #pragma once
 
-#include "backends/index_link.hpp"
+#include "backends/cluster/index_link.hpp"
 #include "cache/store/copy_plan.hpp"
 #include "cache/store/segment_table.hpp"
 #include "messages/interfaces.hpp"

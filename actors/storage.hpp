@@ -1,6 +1,6 @@
 #pragma once
 
-#include "backends/lent_pages.hpp"
+#include "backends/cluster/lent_pages.hpp"
 #include "backends/storage_queue.hpp"
 #include "base/clock.hpp"
 #include "cache/geometry.hpp"

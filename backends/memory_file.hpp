@@ -1,6 +1,6 @@
 #pragma once
 
-#include "backends/lasting_memory.hpp"
+#include "backends/cluster/lasting_memory.hpp"
 #include "base/error.hpp"
 #include "base/unique_fd.hpp"
 #include "transport/shared_memory.hpp"

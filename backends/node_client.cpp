@@ -1,7 +1,7 @@
 #include "backends/node_client.hpp"
 
 #include "backends/ask.hpp"
-#include "backends/segment_memory.hpp"
+#include "backends/cluster/segment_memory.hpp"
 #include "base/check.hpp"
 #include "base/limits.hpp"
 #include "base/page_checksum.hpp"

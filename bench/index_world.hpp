@@ -29,7 +29,7 @@ inline constexpr auto tick_pause = duration{std::chrono::milliseconds{250}};
 /// Of heartbeats, of a shard's look at its members, and of directories that tell each other.
 inline constexpr auto beat_pause = duration{member_ttl / 4};
 
-/// Pauses of a link that looks for a shard (backends/index_link.cpp).
+/// Pauses of a link that looks for a shard (backends/cluster/index_link.cpp).
 inline constexpr auto link_pause_min = duration{std::chrono::milliseconds{50}};
 inline constexpr auto link_pause_max = duration{std::chrono::seconds{1}};
 
@@ -89,9 +89,9 @@ struct repair_figures {
 };
 
 /// Members, shards and the network between them in virtual time. Each acts as its actor does
-/// (actors/segment.cpp, actors/spreader.cpp, actors/index.cpp, backends/index_link.cpp,
-/// backends/page_reader.cpp), with the same tables, plans and progress; what a shard keeps and what
-/// is said is real.
+/// (actors/segment.cpp, actors/spreader.cpp, actors/index.cpp, backends/cluster/index_link.cpp,
+/// backends/cluster/page_reader.cpp), with the same tables, plans and progress; what a shard keeps
+/// and what is said is real.
 class index_world {
 public:
   index_world(uint32_t members, uint64_t pages_each, uint32_t shards, uint64_t seed,

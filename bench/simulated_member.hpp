@@ -109,7 +109,8 @@ struct simulated_listing {
   std::vector<member_info> members;
 };
 
-/// What a reader knows of members (backends/page_reader.cpp): a route to each that a look-up named.
+/// What a reader knows of members (backends/cluster/page_reader.cpp): a route to each that a
+/// look-up named.
 struct simulated_routes {
   /// By number of the member: there is a route, and look-ups named it since it was looked for last.
   std::vector<bool> known;

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "backends/index_link.hpp"
+#include "backends/cluster/index_link.hpp"
 #include "bench/store_parts.hpp"
 #include "messages/system_config.hpp"
 #include "rpc/network.hpp"

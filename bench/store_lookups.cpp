@@ -1,5 +1,5 @@
 #include "backends/ask.hpp"
-#include "backends/index_addresses.hpp"
+#include "backends/cluster/index_addresses.hpp"
 #include "base/limits.hpp"
 #include "bench/store_actors.hpp"
 #include "launch/bench_keys.hpp"

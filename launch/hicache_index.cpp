@@ -2,7 +2,7 @@
 
 #include "actors/directory.hpp"
 #include "actors/index.hpp"
-#include "backends/index_addresses.hpp"
+#include "backends/cluster/index_addresses.hpp"
 #include "base/limits.hpp"
 #include "launch/program.hpp"
 #include "launch/stop_signal.hpp"

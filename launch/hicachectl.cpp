@@ -1,9 +1,9 @@
 // hicachectl: looks at a running cluster; attaches and detaches L3; names models; runs, replays and
 // compares op logs.
 
-#include "backends/index_addresses.hpp"
-#include "backends/index_link.hpp"
-#include "backends/member_lists.hpp"
+#include "backends/cluster/index_addresses.hpp"
+#include "backends/cluster/index_link.hpp"
+#include "backends/cluster/member_lists.hpp"
 #include "base/units.hpp"
 #include "launch/cluster_commands.hpp"
 #include "launch/model_commands.hpp"

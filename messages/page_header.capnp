@@ -16,7 +16,7 @@ struct PageHeader {
   key3 @7 :UInt64;
   length @8 :UInt64;
   checksum @9 :UInt64;
-  # Only in memory that outlives its process; backends/lasting_memory.hpp.
+  # Only in memory that outlives its process; backends/cluster/lasting_memory.hpp.
   keptCheck @10 :UInt32;
   copies @11 :UInt8;
   held @12 :UInt8;

@@ -23,8 +23,8 @@ struct page_header {
   uint64_t length = 0;
   /// XXH3-64 of these bytes.
   uint64_t checksum = 0;
-  /// Only in memory that outlives its process (backends/lasting_memory.hpp), else 0: guards the
-  /// header and what stands behind it.
+  /// Only in memory that outlives its process (backends/cluster/lasting_memory.hpp), else 0: guards
+  /// the header and what stands behind it.
   uint32_t kept_check = 0;
   /// Likewise: copies of the page that there shall be, and not 0 while somebody reads it in place.
   uint8_t copies = 0;

@@ -36,7 +36,7 @@ struct segment_slot {
     present,
     /// No room, and nothing may be evicted.
     full,
-    /// The page is in L2 and offered from there (backends/lent_pages.hpp).
+    /// The page is in L2 and offered from there (backends/cluster/lent_pages.hpp).
     lent,
   };
 

@@ -4,7 +4,7 @@
 #include "actors/fetcher.hpp"
 #include "actors/segment.hpp"
 #include "backends/ask.hpp"
-#include "backends/index_addresses.hpp"
+#include "backends/cluster/index_addresses.hpp"
 #include "base/check.hpp"
 #include "base/limits.hpp"
 #include "base/units.hpp"

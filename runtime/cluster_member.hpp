@@ -1,10 +1,10 @@
 #pragma once
 
-#include "backends/cluster_backend.hpp"
-#include "backends/index_link.hpp"
-#include "backends/index_lookup.hpp"
-#include "backends/lasting_memory.hpp"
-#include "backends/lent_pages.hpp"
+#include "backends/cluster/cluster_backend.hpp"
+#include "backends/cluster/index_link.hpp"
+#include "backends/cluster/index_lookup.hpp"
+#include "backends/cluster/lasting_memory.hpp"
+#include "backends/cluster/lent_pages.hpp"
 #include "base/clock.hpp"
 #include "cache/store/segment_table.hpp"
 #include "rpc/network.hpp"

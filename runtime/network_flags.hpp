@@ -9,7 +9,7 @@
 
 namespace hicache {
 
-/// What --index and --join take, for help; see backends/index_place.hpp.
+/// What --index and --join take, for help; see backends/cluster/index_place.hpp.
 inline constexpr auto index_place_type = "HOST:PORT[,...]|srv://NAME|etcd://HOST:PORT/PREFIX";
 
 /// Adds --tls-cert, --tls-key and --tls-ca.

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "backends/lent_pages.hpp"
+#include "backends/cluster/lent_pages.hpp"
 #include "base/error.hpp"
 #include "cache/geometry.hpp"
 #include "transport/shared_memory.hpp"

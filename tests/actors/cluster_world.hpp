@@ -2,7 +2,7 @@
 
 #include "actors/index.hpp"
 #include "actors/segment.hpp"
-#include "backends/segment_memory.hpp"
+#include "backends/cluster/segment_memory.hpp"
 #include "base/page_checksum.hpp"
 #include "messages/object_place.hpp"
 #include "tests/actors/cluster_network.hpp"

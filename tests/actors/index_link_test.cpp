@@ -1,7 +1,7 @@
 // How a process finds the shards of the index, against a directory that is in this process.
 
-#include "backends/index_addresses.hpp"
-#include "backends/index_link.hpp"
+#include "backends/cluster/index_addresses.hpp"
+#include "backends/cluster/index_link.hpp"
 #include "messages/caf_error.hpp"
 #include "messages/system_config.hpp"
 #include "tests/rpc/served_actors.hpp"

@@ -1,7 +1,7 @@
 // A node whose memory outlives it, and the next one with the same memory.
 
 #include "actors/page_scanner.hpp"
-#include "backends/lasting_memory.hpp"
+#include "backends/cluster/lasting_memory.hpp"
 #include "base/limits.hpp"
 #include "tests/actors/node_fixture.hpp"
 

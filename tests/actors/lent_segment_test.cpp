@@ -2,7 +2,7 @@
 
 #include "actors/index.hpp"
 #include "actors/segment.hpp"
-#include "backends/segment_memory.hpp"
+#include "backends/cluster/segment_memory.hpp"
 #include "base/page_checksum.hpp"
 #include "messages/page_header.hpp"
 #include "messages/shard_map.hpp"

@@ -1,10 +1,10 @@
 // Where addresses of the index come from: what --index says, what sources answer, and what holds
 // between two answers.
 
-#include "backends/dns_client.hpp"
-#include "backends/etcd_protocol.hpp"
-#include "backends/index_addresses.hpp"
-#include "backends/index_place.hpp"
+#include "backends/cluster/dns_client.hpp"
+#include "backends/cluster/etcd_protocol.hpp"
+#include "backends/cluster/index_addresses.hpp"
+#include "backends/cluster/index_place.hpp"
 
 #include <absl/strings/escaping.h>
 #include <gmock/gmock.h>

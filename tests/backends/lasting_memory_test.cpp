@@ -1,5 +1,5 @@
-#include "backends/lasting_memory.hpp"
-#include "backends/segment_memory.hpp"
+#include "backends/cluster/lasting_memory.hpp"
+#include "backends/cluster/segment_memory.hpp"
 #include "base/page_checksum.hpp"
 #include "messages/page_header.hpp"
 #include "tests/backends/backend_support.hpp"

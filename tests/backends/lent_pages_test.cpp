@@ -1,5 +1,5 @@
-#include "backends/lent_pages.hpp"
-#include "backends/segment_memory.hpp"
+#include "backends/cluster/lent_pages.hpp"
+#include "backends/cluster/segment_memory.hpp"
 #include "base/page_checksum.hpp"
 #include "messages/object_place.hpp"
 #include "messages/page_header.hpp"

@@ -1,6 +1,6 @@
 // What is remembered of the index's answers: the latest, for a time, up to a number of pages.
 
-#include "backends/recent_placements.hpp"
+#include "backends/cluster/recent_placements.hpp"
 #include "tests/backends/backend_support.hpp"
 
 #include <gtest/gtest.h>

@@ -1,9 +1,9 @@
 // Where the index is: a first byte of 'd' makes the rest an answer of the DNS, 'p' what --index
 // says, any other input is an answer of etcd.
 
-#include "backends/dns_client.hpp"
-#include "backends/etcd_protocol.hpp"
-#include "backends/index_place.hpp"
+#include "backends/cluster/dns_client.hpp"
+#include "backends/cluster/etcd_protocol.hpp"
+#include "backends/cluster/index_place.hpp"
 #include "base/check.hpp"
 
 #include <cstddef>

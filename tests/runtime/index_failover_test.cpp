@@ -1,6 +1,6 @@
 // Two processes of the index, one of which dies or hangs; and an index that is found anew.
 
-#include "backends/index_addresses.hpp"
+#include "backends/cluster/index_addresses.hpp"
 #include "tests/backends/backend_support.hpp"
 #include "tests/runtime/cluster_support.hpp"
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "backends/index_link.hpp"
+#include "backends/cluster/index_link.hpp"
 #include "base/clock.hpp"
 
 #include <caf/actor_addr.hpp>

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "backends/index_addresses.hpp"
-#include "backends/index_place.hpp"
+#include "backends/cluster/index_addresses.hpp"
+#include "backends/cluster/index_place.hpp"
 
 namespace hicache {
 

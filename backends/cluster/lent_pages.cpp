@@ -1,6 +1,6 @@
-#include "backends/lent_pages.hpp"
+#include "backends/cluster/lent_pages.hpp"
 
-#include "backends/segment_memory.hpp"
+#include "backends/cluster/segment_memory.hpp"
 #include "base/check.hpp"
 #include "base/page_checksum.hpp"
 #include "messages/object_place.hpp"

@@ -1,6 +1,6 @@
-#include "backends/etcd_source.hpp"
+#include "backends/cluster/etcd_source.hpp"
 
-#include "backends/dns_client.hpp"
+#include "backends/cluster/dns_client.hpp"
 
 #include <openssl/ssl.h>
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "backends/interruption.hpp"
+#include "backends/cluster/interruption.hpp"
 #include "base/error.hpp"
 #include "rpc/endpoint.hpp"
 

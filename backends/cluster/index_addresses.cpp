@@ -1,8 +1,8 @@
-#include "backends/index_addresses.hpp"
+#include "backends/cluster/index_addresses.hpp"
 
-#include "backends/etcd_source.hpp"
-#include "backends/index_place.hpp"
-#include "backends/srv_source.hpp"
+#include "backends/cluster/etcd_source.hpp"
+#include "backends/cluster/index_place.hpp"
+#include "backends/cluster/srv_source.hpp"
 #include "base/check.hpp"
 
 #include <spdlog/spdlog.h>

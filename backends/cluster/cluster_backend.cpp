@@ -1,7 +1,7 @@
-#include "backends/cluster_backend.hpp"
+#include "backends/cluster/cluster_backend.hpp"
 
 #include "backends/ask.hpp"
-#include "backends/segment_memory.hpp"
+#include "backends/cluster/segment_memory.hpp"
 #include "base/check.hpp"
 #include "base/limits.hpp"
 #include "base/page_checksum.hpp"

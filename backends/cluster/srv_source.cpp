@@ -1,6 +1,6 @@
-#include "backends/srv_source.hpp"
+#include "backends/cluster/srv_source.hpp"
 
-#include "backends/dns_client.hpp"
+#include "backends/cluster/dns_client.hpp"
 
 #include <algorithm>
 

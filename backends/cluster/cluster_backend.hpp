@@ -1,11 +1,11 @@
 #pragma once
 
-#include "backends/index_link.hpp"
-#include "backends/index_lookup.hpp"
-#include "backends/lent_pages.hpp"
-#include "backends/member_figures.hpp"
-#include "backends/page_reader.hpp"
-#include "backends/recent_placements.hpp"
+#include "backends/cluster/index_link.hpp"
+#include "backends/cluster/index_lookup.hpp"
+#include "backends/cluster/lent_pages.hpp"
+#include "backends/cluster/member_figures.hpp"
+#include "backends/cluster/page_reader.hpp"
+#include "backends/cluster/recent_placements.hpp"
 #include "backends/storage_backend.hpp"
 #include "base/limits.hpp"
 

@@ -1,6 +1,6 @@
-#include "backends/index_link.hpp"
+#include "backends/cluster/index_link.hpp"
 
-#include "backends/index_addresses.hpp"
+#include "backends/cluster/index_addresses.hpp"
 #include "base/check.hpp"
 
 #include <caf/actor_cast.hpp>

@@ -1,6 +1,6 @@
-#include "backends/dns_client.hpp"
+#include "backends/cluster/dns_client.hpp"
 
-#include "backends/index_addresses.hpp"
+#include "backends/cluster/index_addresses.hpp"
 #include "base/check.hpp"
 
 #include <ares.h>

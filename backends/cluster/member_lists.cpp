@@ -1,4 +1,4 @@
-#include "backends/member_lists.hpp"
+#include "backends/cluster/member_lists.hpp"
 
 #include "backends/ask.hpp"
 #include "base/limits.hpp"

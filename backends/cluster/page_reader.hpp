@@ -1,6 +1,6 @@
 #pragma once
 
-#include "backends/index_link.hpp"
+#include "backends/cluster/index_link.hpp"
 #include "base/batch_copier.hpp"
 #include "messages/page_header.hpp"
 #include "transport/memory_sharing.hpp"

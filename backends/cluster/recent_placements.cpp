@@ -1,4 +1,4 @@
-#include "backends/recent_placements.hpp"
+#include "backends/cluster/recent_placements.hpp"
 
 #include "base/check.hpp"
 

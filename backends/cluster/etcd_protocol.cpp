@@ -1,6 +1,6 @@
-#include "backends/etcd_protocol.hpp"
+#include "backends/cluster/etcd_protocol.hpp"
 
-#include "backends/index_addresses.hpp"
+#include "backends/cluster/index_addresses.hpp"
 #include "rpc/endpoint.hpp"
 
 #include <absl/strings/escaping.h>

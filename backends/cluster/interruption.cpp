@@ -1,4 +1,4 @@
-#include "backends/interruption.hpp"
+#include "backends/cluster/interruption.hpp"
 
 #include "base/check.hpp"
 

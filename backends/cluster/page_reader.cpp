@@ -1,6 +1,6 @@
-#include "backends/page_reader.hpp"
+#include "backends/cluster/page_reader.hpp"
 
-#include "backends/member_lists.hpp"
+#include "backends/cluster/member_lists.hpp"
 #include "backends/storage_backend.hpp"
 #include "base/check.hpp"
 #include "base/limits.hpp"

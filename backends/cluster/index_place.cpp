@@ -1,4 +1,4 @@
-#include "backends/index_place.hpp"
+#include "backends/cluster/index_place.hpp"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

@@ -1,4 +1,4 @@
-#include "backends/segment_memory.hpp"
+#include "backends/cluster/segment_memory.hpp"
 
 #include "base/check.hpp"
 #include "base/page_checksum.hpp"

@@ -1,4 +1,4 @@
-#include "backends/index_lookup.hpp"
+#include "backends/cluster/index_lookup.hpp"
 
 #include "backends/ask.hpp"
 #include "base/limits.hpp"

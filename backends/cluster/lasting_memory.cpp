@@ -1,6 +1,6 @@
-#include "backends/lasting_memory.hpp"
+#include "backends/cluster/lasting_memory.hpp"
 
-#include "backends/segment_memory.hpp"
+#include "backends/cluster/segment_memory.hpp"
 #include "base/check.hpp"
 #include "base/limits.hpp"
 #include "base/page_checksum.hpp"

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "backends/etcd_protocol.hpp"
-#include "backends/index_addresses.hpp"
-#include "backends/index_place.hpp"
+#include "backends/cluster/etcd_protocol.hpp"
+#include "backends/cluster/index_addresses.hpp"
+#include "backends/cluster/index_place.hpp"
 
 #include <cstddef>
 #include <string>
