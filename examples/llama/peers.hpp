@@ -1,0 +1,44 @@
+#pragma once
+
+#include <mpi.h>
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+namespace llama {
+
+/// How the ranks of an instance exchange what is not hicache's: partial sums, and the decisions of
+/// rank 0. One thread at a time. Every function is collective, and waits for the other ranks; a
+/// rank that dies ends the instance (MPI_ERRORS_ARE_FATAL).
+class peers {
+public:
+  /// A single rank; MPI need not be initialised.
+  peers() = default;
+
+  /// Duplicates the communicator, so that these messages and hicache's never meet.
+  explicit peers(MPI_Comm communicator);
+
+  peers(const peers&) = delete;
+
+  peers& operator=(const peers&) = delete;
+
+  ~peers();
+
+  int rank() const noexcept { return rank_; }
+
+  int size() const noexcept { return size_; }
+
+  /// Replaces the values by their sums over all ranks.
+  void sum(std::span<float> values) const;
+
+  /// Replaces the bytes by those of rank 0. All ranks pass equally many.
+  void broadcast(std::vector<std::byte>& bytes) const;
+
+private:
+  MPI_Comm communicator_ = MPI_COMM_NULL;
+  int rank_ = 0;
+  int size_ = 1;
+};
+
+} // namespace llama

@@ -1,0 +1,83 @@
+#pragma once
+
+#include "examples/llama/paged_kv.hpp"
+#include "examples/llama/peers.hpp"
+#include "examples/llama/weights.hpp"
+#include "messages/operations.hpp"
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace llama {
+
+/// Tokens of one sequence that a pass computes: a prompt, a part of one, or the last token.
+struct slice {
+  std::span<const hicache::token_id> tokens;
+  /// Position of the first of them in its sequence. The KV of all before it is in the pages, or on
+  /// its way there.
+  uint64_t first = 0;
+  /// Of the whole sequence, up to and with these tokens.
+  std::span<const hicache::page_index> pages;
+  /// The load that brings cached pages, if there is one.
+  const hicache::layer_progress* loading = nullptr;
+  /// Whether the scores of what follows on the last token are wanted.
+  bool wants_scores = false;
+};
+
+struct pass_result {
+  /// One row of the vocabulary's size for each slice that wants one, in their order; the same on
+  /// all ranks.
+  std::vector<float> scores;
+  /// False if a load failed: what was computed from it is of no use.
+  bool is_loaded = true;
+};
+
+/// Llama, Qwen2 and Qwen3 on the CPU, this rank's part. Computes attention on the pages of L1 where
+/// they lie. One thread at a time.
+class transformer {
+public:
+  /// @param ranks Outlives the object.
+  transformer(model_config config, model_weights weights, paged_kv kv, const peers& ranks);
+
+  const model_config& config() const noexcept { return config_; }
+
+  /// Computes the slices together and writes their K and V to their pages. Before a layer it waits
+  /// until that layer of the cached pages is in L1, and for no more. Collective.
+  /// @pre every token is below the vocabulary's size, and no slice is empty
+  pass_result compute(std::span<const slice> slices);
+
+private:
+  /// Attention of one layer for all rows, from `qkv_` to `attended_`.
+  void attend(uint32_t layer, std::span<const slice> slices);
+
+  void attend_head(uint32_t layer, const slice& each, size_t first_row, uint32_t head);
+
+  /// Normalises and rotates Q and K, and writes K and V to the pages.
+  void store_kv(uint32_t layer, std::span<const slice> slices);
+
+  void rotate(float* head, uint64_t position) const;
+
+  /// Adds the sum over all ranks of what a layer makes of `input` to the hidden state.
+  void add_to_hidden(const linear_layer& layer, const std::vector<float>& input);
+
+  std::vector<float> score(std::span<const slice> slices);
+
+  const model_config config_;
+  const model_weights weights_;
+  paged_kv kv_;
+  const peers& ranks_;
+  const std::vector<float> frequencies_;
+  const float amplitude_;
+  // One row for each token of the pass.
+  size_t rows_ = 0;
+  std::vector<float> hidden_;
+  std::vector<float> normed_;
+  std::vector<float> qkv_;
+  std::vector<float> attended_;
+  std::vector<float> inner_;
+  std::vector<float> partial_;
+  std::vector<float> weights_of_tokens_;
+};
+
+} // namespace llama
