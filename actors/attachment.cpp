@@ -18,171 +18,43 @@ namespace {
 
 constexpr auto nobody = std::numeric_limits<int64_t>::max();
 
-error without_code(const caf::error& err) {
-  const auto why = from_caf(err);
-  return {ec::rank_unresponsive, "the ranks could not agree on a change of L3: " + to_string(why)};
+using machine = attachment_machine;
+
+tl::unexpected<error> from_ranks(const caf::error& err) {
+  return fail(ec::rank_unresponsive,
+              "the ranks could not agree on a change of L3: " + to_string(from_caf(err)));
 }
 
 } // namespace
 
 // -- request handling ---------------------------------------------------------
 
-caf::result<atom::ok> attachment_state::change(const storage_attachment& wanted,
-                                               caf::timespan time) {
+caf::result<atom::ok> attachment_state::change(const storage_attachment& what, caf::timespan time) {
   if (options.rank != 0)
     return to_caf({ec::unsupported, "rank 0 of the instance is to be asked"});
-  if (is_over || !ending.empty())
+  if (machine->is_ending())
     return to_caf({ec::stopping, "the instance ends, or a rank of it is gone"});
   if (asking)
     return to_caf({ec::limit_reached, "another change of L3 is under way"});
-  if (wanted.extra_config.size() + wanted.backend.size() + wanted.prefetch_policy.size()
+  if (what.extra_config.size() + what.backend.size() + what.prefetch_policy.size()
       > limits::attachment_text)
     return to_caf(
       {ec::invalid_argument, "the configuration of the backend is too long; expected at most "
                                + std::to_string(limits::attachment_text) + " bytes"});
-  asking = self->make_response_promise<atom::ok>();
-  announce({wanted, time});
-  return *asking;
+  auto promise = self->make_response_promise<atom::ok>();
+  asking = promise;
+  handle(machine::asked{{what, time}});
+  return promise;
 }
 
 caf::result<atom::ok> attachment_state::end() {
   auto promise = self->make_response_promise<atom::ok>();
-  if (is_over) {
-    promise.deliver(atom::ok_v);
-    return promise;
-  }
-  const auto is_first = ending.empty();
   ending.push_back(promise);
-  if (options.rank == 0 && !asking && is_first)
-    announce({{}, {}, true});
+  handle(machine::asked_to_end{});
   return promise;
 }
 
-// -- the ranks hear of a request ----------------------------------------------
-
-void attachment_state::listen() {
-  if (options.rank != 0)
-    announce({});
-  else if (!ending.empty())
-    announce({{}, {}, true});
-}
-
-void attachment_state::announce(const request& what) {
-  auto offer = std::vector<int64_t>(limits::attachment_words, nobody);
-  if (options.rank == 0)
-    offer = text_offer({std::to_string(what.time.count()), what.is_end ? "end" : "",
-                        what.wanted.backend, what.wanted.prefetch_policy, what.wanted.extra_config},
-                       limits::attachment_words);
-  // Ranks other than 0 wait here for as long as nobody asks for anything.
-  reduce(std::move(offer), {}, [this](const result<std::vector<int64_t>>& minimum) {
-    if (!minimum)
-      return conclude(tl::unexpected{minimum.error()});
-    const auto texts = offered_texts(*minimum);
-    HICACHE_CHECK(texts.size() == 5);
-    begin({{texts[2], texts[4], texts[3]}, caf::timespan{std::stoll(texts[0])}, !texts[1].empty()});
-  });
-}
-
-void attachment_state::begin(const request& what) {
-  if (what.is_end) {
-    is_over = true;
-    for (auto& promise : std::exchange(ending, {}))
-      promise.deliver(atom::ok_v);
-  } else if (what.wanted.backend.empty()) {
-    begin_detach(what);
-  } else {
-    begin_attach(what);
-  }
-}
-
-// -- attaching ----------------------------------------------------------------
-
-void attachment_state::begin_attach(const request& what) {
-  auto wanted = what.wanted;
-  if (wanted.prefetch_policy.empty())
-    wanted.prefetch_policy = options.attached.prefetch_policy;
-  auto opened = options.store.actor
-                  ? fail(ec::invalid_argument, "the backend " + options.attached.backend
-                                                 + " is attached; expected it to be detached first")
-                  : options.open(wanted);
-  const auto mine = opened.map([](const open_store&) {});
-  const auto store = opened ? *opened : open_store{};
-  agree(mine, what.time, [this, wanted, store](const result<void>& all) {
-    if (!all) {
-      if (store.close)
-        store.close();
-      return conclude(all);
-    }
-    options.attached = wanted;
-    options.store = store;
-    const auto handle = caf::actor_cast<caf::strong_actor_ptr>(store.actor);
-    self->send(peers.prefetcher, atom::attach_v, handle);
-    self->send(peers.backup, atom::attach_v, handle);
-    commit(
-      attach_change(), [this] { conclude({}); }, std::nullopt, [](const result<void>&) {});
-  });
-}
-
-storage_change attachment_state::attach_change() const {
-  return {storage_change::action::attach, options.attached.backend, options.store.prefetch,
-          options.store.lends_host};
-}
-
-// -- detaching ----------------------------------------------------------------
-
-void attachment_state::begin_detach(const request& what) {
-  if (!options.store.actor)
-    return conclude({});
-  const auto time = what.time;
-  // One time for all that is waited for: the other ranks' patience begins when they are done.
-  const auto left = [this, until = self->clock().now() + time] {
-    return std::max(caf::timespan{until - self->clock().now()}, caf::timespan{1});
-  };
-  const auto drain_backup = [this, time, left] {
-    self->request(peers.backup, left(), atom::drain_v)
-      .then([this, time](atom::ok) { finish_detach(time, {}); },
-            [this, time](const caf::error&) {
-              finish_detach(time, fail(ec::deadline_exceeded, "writes to L3 are still under way"));
-            });
-  };
-  const auto on_applied = [this, time, left, drain_backup](const result<void>& applied) {
-    if (!applied)
-      return finish_detach(time, fail(ec::deadline_exceeded, "the engine makes no steps"));
-    self->request(peers.prefetcher, left(), atom::drain_v)
-      .then([drain_backup](atom::ok) { drain_backup(); },
-            [this, time](const caf::error&) {
-              finish_detach(time, fail(ec::deadline_exceeded, "reads of L3 are still under way"));
-            });
-  };
-  commit(
-    {storage_change::action::detach}, [] {}, time, on_applied);
-}
-
-void attachment_state::finish_detach(caf::timespan time, const result<void>& drained) {
-  agree(drained, time, [this](const result<void>& all) {
-    if (!all) {
-      commit(
-        attach_change(), [this, all] { conclude(all); }, std::nullopt, [](const result<void>&) {});
-      return;
-    }
-    const auto on_applied = [this](const result<void>&) {
-      self->send(peers.prefetcher, atom::attach_v, caf::strong_actor_ptr{});
-      self->send(peers.backup, atom::attach_v, caf::strong_actor_ptr{});
-      options.store.close();
-      options.store = {};
-      options.attached.backend.clear();
-      options.attached.extra_config.clear();
-      // Whoever asked hears of it when no rank offers pages any more.
-      reduce({nobody}, std::nullopt, [this](const result<std::vector<int64_t>>& closed) {
-        conclude(closed.map([](const std::vector<int64_t>&) {}));
-      });
-    };
-    commit(
-      {storage_change::action::release}, [] {}, std::nullopt, on_applied);
-  });
-}
-
-// -- agreeing -----------------------------------------------------------------
+// -- internal steps -----------------------------------------------------------
 
 template <class Handle, class... Args>
 auto attachment_state::ask(const Handle& whom, std::optional<caf::timespan> time,
@@ -190,75 +62,170 @@ auto attachment_state::ask(const Handle& whom, std::optional<caf::timespan> time
   return time ? self->request(whom, *time, args...) : self->request(whom, caf::infinite, args...);
 }
 
-void attachment_state::reduce(std::vector<int64_t> values, std::optional<caf::timespan> time,
-                              next_step next) {
-  const auto offer = reduction{reduction_channel::admin, std::move(values)};
-  ask(peers.ranks, time, atom::reduce_v, offer)
+template <class Next>
+void attachment_state::reduce(std::vector<int64_t> values, std::optional<caf::timespan> wait,
+                              Next next) {
+  ask(peers.ranks, wait, atom::reduce_v, reduction{reduction_channel::admin, std::move(values)})
     .then([next](const reduced& minimum) { next(minimum.values); },
-          [this, next](const caf::error& err) {
-            is_over = true; // Nothing can be agreed on any more.
-            next(tl::unexpected{without_code(err)});
-          });
+          [next](const caf::error& err) { next(from_ranks(err)); });
 }
 
-void attachment_state::agree(const result<void>& mine, caf::timespan time,
-                             std::function<void(const result<void>&)> next) {
-  const auto patience = time + options.patience;
-  reduce({mine ? nobody : int64_t{options.rank}}, patience,
-         [this, mine, patience, next](const result<std::vector<int64_t>>& first) {
-           if (!first)
-             return next(tl::unexpected{first.error()});
-           const auto speaker = first->front();
-           if (speaker == nobody)
-             return next({});
-           auto offer = std::vector<int64_t>(limits::attachment_words, nobody);
-           if (speaker == int64_t{options.rank}) {
-             auto detail = mine.error().detail;
-             detail.resize(std::min(detail.size(), limits::attachment_text));
-             offer = text_offer({std::to_string(static_cast<int>(mine.error().code)), detail},
-                                limits::attachment_words);
-           }
-           reduce(std::move(offer), patience, [speaker, next](const auto& minimum) {
-             if (!minimum)
-               return next(tl::unexpected{minimum.error()});
-             const auto texts = offered_texts(*minimum);
-             next(fail(static_cast<ec>(std::stoi(texts[0])),
-                       "rank " + std::to_string(speaker) + ": " + texts[1]));
-           });
+template <class Next>
+void attachment_state::broadcast(const std::vector<std::string>& texts,
+                                 std::optional<caf::timespan> wait, Next next) {
+  reduce(text_offer(texts, limits::attachment_words), wait,
+         [next](const result<std::vector<int64_t>>& minimum) {
+           next(minimum.map([](const std::vector<int64_t>& all) { return offered_texts(all); }));
          });
 }
 
-void attachment_state::commit(const storage_change& change, std::function<void()> on_agreed,
-                              std::optional<caf::timespan> time,
-                              std::function<void(const result<void>&)> on_applied) {
-  const auto on_steps = [this, change, on_agreed, time, on_applied](const auto& minimum) {
-    if (!minimum) {
-      self->send(peers.tree, atom::abort_v);
-      return conclude(tl::unexpected{minimum.error()});
-    }
-    const auto before = static_cast<uint64_t>(-minimum->front()) + 1;
-    ask(peers.tree, time, atom::commit_v, change, before)
-      .then([on_applied](atom::ok) { on_applied({}); },
-            [on_applied](const caf::error& err) { on_applied(tl::unexpected{from_caf(err)}); });
-    on_agreed();
-  };
-  self->request(peers.tree, caf::infinite, atom::freeze_v)
-    .then([this, on_steps](
-            uint64_t begun) { reduce({-static_cast<int64_t>(begun)}, options.patience, on_steps); },
-          [this](const caf::error& err) { conclude(tl::unexpected{from_caf(err)}); });
+void attachment_state::hand_over(const storage_actor& store) {
+  const auto handle = caf::actor_cast<caf::strong_actor_ptr>(store);
+  self->send(peers.prefetcher, atom::attach_v, handle);
+  self->send(peers.backup, atom::attach_v, handle);
 }
 
-void attachment_state::conclude(const result<void>& outcome) {
-  if (!outcome)
-    spdlog::warn("L3 was not changed: {}", to_string(outcome.error()));
-  if (auto promise = std::exchange(asking, std::nullopt)) {
-    if (outcome)
-      promise->deliver(atom::ok_v);
-    else
-      promise->deliver(to_caf(outcome.error()));
-  }
-  if (!is_over)
-    return listen();
+// -- actions of the machine ---------------------------------------------------
+
+void attachment_state::handle(const machine::event& what) {
+  carry_out(machine->handle(self->clock().now().time_since_epoch(), what));
+}
+
+void attachment_state::carry_out(const std::vector<machine::action>& actions) {
+  for (const auto& action : actions)
+    std::visit([this](const auto& each) { act(each); }, action);
+}
+
+void attachment_state::act(const machine::announce& what) {
+  auto texts = std::vector<std::string>{};
+  if (what.what)
+    texts = {std::to_string(what.what->patience.count()), what.what->is_end ? "end" : "",
+             what.what->wanted.backend, what.what->wanted.prefetch_policy,
+             what.what->wanted.extra_config};
+  broadcast(texts, {}, [this](const result<std::vector<std::string>>& said) {
+    handle(machine::heard{said.map([](const std::vector<std::string>& heard) {
+      HICACHE_CHECK(heard.size() == 5);
+      return machine::request{
+        {heard[2], heard[4], heard[3]}, caf::timespan{std::stoll(heard[0])}, !heard[1].empty()};
+    })});
+  });
+}
+
+void attachment_state::act(const machine::open& what) {
+  wanted = what.wanted;
+  if (wanted.prefetch_policy.empty())
+    wanted.prefetch_policy = options.attached.prefetch_policy;
+  auto opened = options.open(wanted);
+  fresh = opened.value_or(open_store{});
+  handle(machine::opened{opened.map([](const open_store&) {})});
+}
+
+void attachment_state::act(const machine::vote& what) {
+  reduce({what.is_well ? nobody : int64_t{options.rank}}, what.wait,
+         [this](const result<std::vector<int64_t>>& minimum) {
+           handle(machine::voted{minimum.map([](const std::vector<int64_t>& values) {
+             return values.front() == nobody ? std::optional<uint32_t>{}
+                                             : static_cast<uint32_t>(values.front());
+           })});
+         });
+}
+
+void attachment_state::act(const machine::explain& what) {
+  auto texts = std::vector<std::string>{};
+  if (what.speaker == options.rank)
+    texts = {std::to_string(static_cast<int>(what.why.code)),
+             what.why.detail.substr(0, limits::attachment_text)};
+  broadcast(
+    texts, what.wait, [this, speaker = what.speaker](const result<std::vector<std::string>>& said) {
+      handle(machine::explained{said ? error{static_cast<ec>(std::stoi((*said)[0])),
+                                             "rank " + std::to_string(speaker) + ": " + (*said)[1]}
+                                     : said.error(),
+                                !said});
+    });
+}
+
+void attachment_state::act(const machine::freeze&) {
+  self->request(peers.tree, caf::infinite, atom::freeze_v)
+    .then(
+      [this](uint64_t begun) { handle(machine::frozen{begun}); },
+      [this](const caf::error& err) { handle(machine::frozen{tl::unexpected{from_caf(err)}}); });
+}
+
+void attachment_state::act(const machine::fix& what) {
+  reduce({-static_cast<int64_t>(what.begun)}, options.patience,
+         [this](const result<std::vector<int64_t>>& minimum) {
+           handle(machine::fixed{minimum.map([](const std::vector<int64_t>& values) {
+             return static_cast<uint64_t>(-values.front());
+           })});
+         });
+}
+
+void attachment_state::act(const machine::abort&) {
+  self->send(peers.tree, atom::abort_v);
+}
+
+void attachment_state::act(const machine::commit& what) {
+  auto change = storage_change{what.what};
+  if (what.what == storage_change::action::attach)
+    change
+      = {what.what, options.attached.backend, options.store.prefetch, options.store.lends_host};
+  const auto is_awaited = what.what != storage_change::action::attach;
+  const auto on_outcome = [this, is_awaited](const result<void>& outcome) {
+    if (is_awaited)
+      handle(machine::applied{outcome});
+  };
+  ask(peers.tree, what.wait, atom::commit_v, change, what.before)
+    .then([on_outcome](atom::ok) { on_outcome({}); },
+          [on_outcome](const caf::error& err) { on_outcome(tl::unexpected{from_caf(err)}); });
+}
+
+void attachment_state::act(const machine::drain_reads& what) {
+  self->request(peers.prefetcher, caf::timespan{what.wait}, atom::drain_v)
+    .then([this](atom::ok) { handle(machine::drained{}); },
+          [this](const caf::error&) {
+            handle(
+              machine::drained{fail(ec::deadline_exceeded, "reads of L3 are still under way")});
+          });
+}
+
+void attachment_state::act(const machine::drain_writes& what) {
+  self->request(peers.backup, caf::timespan{what.wait}, atom::drain_v)
+    .then([this](atom::ok) { handle(machine::drained{}); },
+          [this](const caf::error&) {
+            handle(
+              machine::drained{fail(ec::deadline_exceeded, "writes to L3 are still under way")});
+          });
+}
+
+void attachment_state::act(const machine::use_store&) {
+  options.attached = wanted;
+  options.store = std::exchange(fresh, {});
+  hand_over(options.store.actor);
+}
+
+void attachment_state::act(const machine::discard_store&) {
+  if (const auto unused = std::exchange(fresh, {}); unused.close)
+    unused.close();
+}
+
+void attachment_state::act(const machine::close_store&) {
+  hand_over({});
+  std::exchange(options.store, {}).close();
+  options.attached.backend.clear();
+  options.attached.extra_config.clear();
+}
+
+void attachment_state::act(const machine::answer& what) {
+  if (!what.outcome)
+    spdlog::warn("L3 was not changed: {}", to_string(what.outcome.error()));
+  auto promise = std::exchange(asking, std::nullopt);
+  if (promise && what.outcome)
+    promise->deliver(atom::ok_v);
+  else if (promise)
+    promise->deliver(to_caf(what.outcome.error()));
+}
+
+void attachment_state::act(const machine::end&) {
   for (auto& promise : std::exchange(ending, {}))
     promise.deliver(atom::ok_v);
 }
@@ -269,9 +236,11 @@ attachment_actor::behavior_type
 attachment(attachment_actor::stateful_pointer<attachment_state> self, attachment_options options,
            attachment_peers peers) {
   HICACHE_CHECK(options.open && peers.tree && peers.prefetcher && peers.backup && peers.ranks);
-  self->state.options = std::move(options);
-  self->state.peers = std::move(peers);
-  self->state.listen();
+  auto& state = self->state;
+  state.machine.emplace(options.rank, options.patience, options.attached.backend);
+  state.options = std::move(options);
+  state.peers = std::move(peers);
+  state.carry_out(state.machine->start());
   return {
     [self](atom::status) { return self->state.options.attached; },
     [self](atom::attach, const storage_attachment& wanted, caf::timespan time) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "cache/step/attachment_machine.hpp"
 #include "messages/interfaces.hpp"
 
 #include <caf/typed_event_based_actor.hpp>
@@ -42,12 +43,13 @@ struct attachment_options {
 
 /// Whom an attachment has to do with.
 struct attachment_peers {
-  tree_actor tree;
+  tree_core_actor tree;
   prefetcher_actor prefetcher;
   backup_actor backup;
-  consensus_actor ranks;
+  consensus_core_actor ranks;
 };
 
+/// Carries out what an `attachment_machine` decides.
 /// @relates attachment
 struct attachment_state {
   static inline constexpr auto name = "attachment";
@@ -62,62 +64,59 @@ struct attachment_state {
 
   // -- internal steps ---------------------------------------------------------
 
-  /// A request as all ranks know it.
-  struct request {
-    storage_attachment wanted;
-    caf::timespan time{};
-    bool is_end = false;
-  };
+  /// Takes the minimum over all ranks.
+  /// @param wait For the other ranks; nothing: for ever.
+  template <class Next>
+  void reduce(std::vector<int64_t> values, std::optional<caf::timespan> wait, Next next);
 
-  using next_step = std::function<void(const result<std::vector<int64_t>>&)>;
-
-  /// Waits for the next request of rank 0; on rank 0: for somebody who asks.
-  void listen();
-
-  /// Makes a request known to all ranks.
-  void announce(const request& what);
-
-  /// All ranks know the request.
-  void begin(const request& what);
-
-  void begin_attach(const request& what);
-
-  void begin_detach(const request& what);
-
-  /// Nothing is under way on this rank any more, or the time is over.
-  void finish_detach(caf::timespan time, const result<void>& drained);
+  /// Brings one rank's texts to all.
+  /// @param texts What this rank says; empty if another one speaks.
+  template <class Next>
+  void broadcast(const std::vector<std::string>& texts, std::optional<caf::timespan> wait,
+                 Next next);
 
   /// Asks an actor; without a time: for ever.
   template <class Handle, class... Args>
   auto ask(const Handle& whom, std::optional<caf::timespan> time, const Args&... args);
 
-  /// @param time How long to wait for the other ranks; nothing: for ever.
-  void reduce(std::vector<int64_t> values, std::optional<caf::timespan> time, next_step next);
+  /// Tells the prefetcher and the backup which store to use; null: none.
+  void hand_over(const storage_actor& store);
 
-  /// Goes on with success if all ranks succeeded, else with the error of the lowest that failed.
-  void agree(const result<void>& mine, caf::timespan time,
-             std::function<void(const result<void>&)> next);
+  // -- actions of the machine -------------------------------------------------
 
-  /// All ranks' trees apply a change before the same step.
-  /// @param on_agreed The step is known on all ranks.
-  /// @param on_applied This rank's tree applied it, or did not within `time`.
-  void commit(const storage_change& change, std::function<void()> on_agreed,
-              std::optional<caf::timespan> time,
-              std::function<void(const result<void>&)> on_applied);
+  /// Hands an event to the machine and carries out what it decides.
+  void handle(const attachment_machine::event& what);
 
-  void conclude(const result<void>& outcome);
+  void carry_out(const std::vector<attachment_machine::action>& actions);
 
-  storage_change attach_change() const;
+  void act(const attachment_machine::announce& what);
+  void act(const attachment_machine::open& what);
+  void act(const attachment_machine::vote& what);
+  void act(const attachment_machine::explain& what);
+  void act(const attachment_machine::freeze& what);
+  void act(const attachment_machine::fix& what);
+  void act(const attachment_machine::abort& what);
+  void act(const attachment_machine::commit& what);
+  void act(const attachment_machine::drain_reads& what);
+  void act(const attachment_machine::drain_writes& what);
+  void act(const attachment_machine::use_store& what);
+  void act(const attachment_machine::discard_store& what);
+  void act(const attachment_machine::close_store& what);
+  void act(const attachment_machine::answer& what);
+  void act(const attachment_machine::end& what);
 
   // -- data -------------------------------------------------------------------
 
   attachment_actor::pointer self;
   attachment_options options;
   attachment_peers peers;
-  /// Rank 0: who asked.
+  std::optional<attachment_machine> machine; // Set once, by attachment().
+  /// Opened, and not in use yet.
+  storage_attachment wanted;
+  open_store fresh;
+  /// Rank 0: who asked for the change that is under way.
   std::optional<caf::typed_response_promise<atom::ok>> asking;
   std::vector<caf::typed_response_promise<atom::ok>> ending;
-  bool is_over = false;
 };
 
 /// Attaches and detaches L3 while the instance runs. Rank 0 is asked; the ranks agree on a

@@ -13,7 +13,7 @@ namespace hicache {
 // -- request handling ---------------------------------------------------------
 
 void backup_state::enqueue(const backup_command& command) {
-  queue.push_back({command, caf::actor_cast<tree_actor>(self->current_sender())});
+  queue.push_back({command, caf::actor_cast<tree_core_actor>(self->current_sender())});
   send_next();
 }
 

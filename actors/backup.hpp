@@ -54,7 +54,7 @@ struct backup_state {
   /// A command and whom to tell.
   struct pending {
     backup_command command;
-    tree_actor tree;
+    tree_core_actor tree;
     bool is_dropped = false;
   };
 

@@ -85,12 +85,13 @@ void consensus_state::finish(size_t channel, result<std::vector<int64_t>> minimu
 
 // -- actor --------------------------------------------------------------------
 
-consensus_actor::behavior_type consensus(consensus_actor::stateful_pointer<consensus_state> self,
-                                         std::unique_ptr<agreement> ranks) {
+consensus_core_actor::behavior_type
+consensus(consensus_core_actor::stateful_pointer<consensus_state> self,
+          std::unique_ptr<agreement> ranks) {
   HICACHE_CHECK(ranks != nullptr);
   self->state.ranks = std::move(ranks);
   self->state.ranks->on_news([me = caf::actor_cast<caf::weak_actor_ptr>(self)] {
-    if (const auto to = caf::actor_cast<consensus_actor>(me))
+    if (const auto to = caf::actor_cast<consensus_core_actor>(me))
       caf::anon_send(to, atom::poll_v, uint64_t{0});
   });
   return {

@@ -1,7 +1,7 @@
 #pragma once
 
+#include "hicache/agreement.hpp"
 #include "messages/interfaces.hpp"
-#include "transport/agreement.hpp"
 
 #include <caf/actor_clock.hpp>
 #include <caf/typed_event_based_actor.hpp>
@@ -19,7 +19,7 @@ namespace hicache {
 struct consensus_state {
   static inline constexpr auto name = "consensus";
 
-  explicit consensus_state(consensus_actor::pointer owner) : self(owner) {}
+  explicit consensus_state(consensus_core_actor::pointer owner) : self(owner) {}
 
   // -- request handling -------------------------------------------------------
 
@@ -41,7 +41,7 @@ struct consensus_state {
 
   // -- data -------------------------------------------------------------------
 
-  consensus_actor::pointer self;
+  consensus_core_actor::pointer self;
   /// Who waits on each channel; at most one.
   std::array<std::optional<caf::typed_response_promise<reduced>>, reduction_channel_count> waiting;
   /// Until when to go on without a pause.
@@ -56,7 +56,8 @@ struct consensus_state {
 
 /// Owns the agreement of the instance's ranks. Needs no thread of its own: it blocks for
 /// limits::reduction_spin at most, which costs a step less than it would to wake another thread.
-consensus_actor::behavior_type consensus(consensus_actor::stateful_pointer<consensus_state> self,
-                                         std::unique_ptr<agreement> ranks);
+consensus_core_actor::behavior_type
+consensus(consensus_core_actor::stateful_pointer<consensus_state> self,
+          std::unique_ptr<agreement> ranks);
 
 } // namespace hicache

@@ -30,7 +30,7 @@ void controller_state::copy(const copy_batch& batch) {
 // -- internal steps -----------------------------------------------------------
 
 copy_engine::callback controller_state::report(operation_kind kind) {
-  auto tree = caf::actor_cast<tree_actor>(self->current_sender());
+  auto tree = caf::actor_cast<tree_core_actor>(self->current_sender());
   return [tree, kind](operation_id id, const result<void>& outcome) {
     if (!outcome)
       spdlog::error("a copy between L1 and L2 failed: {}", to_string(outcome.error()));

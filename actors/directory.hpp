@@ -1,6 +1,6 @@
 #pragma once
 
-#include "base/clock.hpp"
+#include "hicache/clock.hpp"
 #include "messages/interfaces.hpp"
 #include "messages/shard_map.hpp"
 

@@ -2,7 +2,7 @@
 
 #include "backends/disk_figures.hpp"
 #include "backends/page_files.hpp"
-#include "base/clock.hpp"
+#include "hicache/clock.hpp"
 #include "messages/interfaces.hpp"
 
 #include <caf/typed_event_based_actor.hpp>

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "actors/cache_events.hpp"
 #include "cache/prefix/event_message.hpp"
+#include "hicache/events.hpp"
 #include "messages/interfaces.hpp"
 #include "transport/event_replay.hpp"
 #include "transport/event_socket.hpp"

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "base/clock.hpp"
 #include "cache/store/index_table.hpp"
+#include "hicache/clock.hpp"
 #include "messages/interfaces.hpp"
 
 #include <caf/typed_event_based_actor.hpp>

@@ -2,8 +2,8 @@
 
 #include "backends/cluster/member_figures.hpp"
 #include "backends/disk_figures.hpp"
-#include "base/clock.hpp"
 #include "cache/store/client_table.hpp"
+#include "hicache/clock.hpp"
 #include "messages/interfaces.hpp"
 
 #include <caf/actor_addr.hpp>

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "cache/store/segment_table.hpp"
-#include "messages/ids.hpp"
+#include "hicache/ids.hpp"
 
 #include <cstddef>
 #include <cstdint>

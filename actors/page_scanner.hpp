@@ -1,7 +1,7 @@
 #pragma once
 
 #include "backends/cluster/member_figures.hpp"
-#include "base/clock.hpp"
+#include "hicache/clock.hpp"
 #include "messages/interfaces.hpp"
 
 #include <caf/typed_event_based_actor.hpp>

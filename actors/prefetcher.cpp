@@ -47,7 +47,7 @@ void prefetcher_state::fetch(const fetch_command& command) {
   HICACHE_CHECK(is_new);
   auto& fetch = entry->second;
   fetch.command = command;
-  fetch.tree = caf::actor_cast<tree_actor>(self->current_sender());
+  fetch.tree = caf::actor_cast<tree_core_actor>(self->current_sender());
   fetch.pages = std::make_shared<const std::vector<page_index>>();
   if (peers_lost) {
     fetch.why = give_up::failed;
@@ -70,11 +70,11 @@ void prefetcher_state::fetch(const fetch_command& command) {
     }
     if (const auto i = fetches.find(id); i != fetches.end())
       i->second.why = std::min(i->second.why, reason_of(why.code));
-    on_hit(id, 0);
+    on_hit(id, {});
   };
   ++queries_in_flight;
   self->request(storage, caf::infinite, atom::exists_v, std::move(batch), options.timeout)
-    .then([this, id](uint64_t pages) { on_hit(id, pages); }, on_error);
+    .then([this, id](const storage_hit& hit) { on_hit(id, hit); }, on_error);
 }
 
 void prefetcher_state::terminate(fetch_id id) {
@@ -101,11 +101,13 @@ caf::result<atom::ok> prefetcher_state::drain() {
 
 // -- internal steps -----------------------------------------------------------
 
-void prefetcher_state::on_hit(fetch_id id, uint64_t pages) {
+void prefetcher_state::on_hit(fetch_id id, const storage_hit& hit) {
   --queries_in_flight;
   const auto i = fetches.find(id);
-  if (i != fetches.end())
-    offer(id, i->second, pages);
+  if (i != fetches.end()) {
+    i->second.places = hit.places;
+    offer(id, i->second, hit.pages);
+  }
   forget_if_done(fetches.find(id));
 }
 
@@ -181,8 +183,8 @@ void prefetcher_state::read_more(fetch_id id, open_fetch& fetch) {
     const auto count = std::min<uint64_t>(fetch.pages->size() - first, limits::storage_batch_pages);
     fetch.asked += count;
     ++fetch.reads_in_flight;
-    auto batch
-      = storage_batch{command.keys, nullptr, command.first + first, count, fetch.pages, first};
+    auto batch = storage_batch{command.keys, nullptr, command.first + first, count, fetch.pages,
+                               first,        0,       fetch.places};
     auto on_outcome
       = [this, id, first](const storage_outcome& outcome) { finish_read(id, first, outcome); };
     auto on_error = [this, id, first, count](const caf::error& err) {
@@ -273,7 +275,7 @@ void prefetcher_state::end_drain() {
 
 prefetcher_actor::behavior_type
 prefetcher(prefetcher_actor::stateful_pointer<prefetcher_state> self, prefetcher_options options,
-           storage_actor storage, consensus_actor ranks) {
+           storage_actor storage, consensus_core_actor ranks) {
   HICACHE_CHECK(ranks);
   self->state.options = options;
   self->state.storage = std::move(storage);

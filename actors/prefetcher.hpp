@@ -40,11 +40,13 @@ struct prefetcher_state {
   /// One fetch from its command until its length is agreed on and its last read returned.
   struct open_fetch {
     fetch_command command;
-    tree_actor tree;
+    tree_core_actor tree;
     /// Taken from the reserve, in the order of the keys.
     page_list pages;
     /// Outcome of each page; ec::none once read, `unread` before.
     std::vector<ec> outcomes;
+    /// Where the store said that the pages are.
+    place_list places;
     /// Pages that every rank has.
     uint64_t found = 0;
     give_up why = give_up::none;
@@ -59,8 +61,8 @@ struct prefetcher_state {
 
   using open_fetches = std::map<fetch_id, open_fetch>;
 
-  /// The store has `pages` of the fetch in a row on this rank.
-  void on_hit(fetch_id id, uint64_t pages);
+  /// The store answered the look-up of a fetch on this rank.
+  void on_hit(fetch_id id, const storage_hit& hit);
 
   /// Offers this rank's length of a fetch, the first time.
   void offer(fetch_id id, open_fetch& fetch, uint64_t pages);
@@ -94,7 +96,7 @@ struct prefetcher_state {
   prefetcher_options options;
   /// Null: nothing is found.
   storage_actor storage;
-  consensus_actor ranks;
+  consensus_core_actor ranks;
   hit_window hits;
   open_fetches fetches;
   uint64_t queries_in_flight = 0;
@@ -112,6 +114,6 @@ struct prefetcher_state {
 /// Brings pages from L3 to L2 (docs/internals.md, "One page's way").
 prefetcher_actor::behavior_type
 prefetcher(prefetcher_actor::stateful_pointer<prefetcher_state> self, prefetcher_options options,
-           storage_actor storage, consensus_actor ranks);
+           storage_actor storage, consensus_core_actor ranks);
 
 } // namespace hicache

@@ -6,11 +6,11 @@
 #include "backends/cluster/lasting_memory.hpp"
 #include "backends/cluster/lent_pages.hpp"
 #include "backends/cluster/member_figures.hpp"
-#include "base/clock.hpp"
 #include "base/limits.hpp"
 #include "cache/store/repair_queue.hpp"
 #include "cache/store/segment_table.hpp"
 #include "cache/store/unwanted_pages.hpp"
+#include "hicache/clock.hpp"
 #include "messages/interfaces.hpp"
 
 #include <caf/typed_event_based_actor.hpp>

@@ -2,7 +2,6 @@
 
 #include "base/check.hpp"
 #include "base/limits.hpp"
-#include "cache/hash/page_hash.hpp"
 
 #include <caf/send.hpp>
 #include <spdlog/spdlog.h>
@@ -15,22 +14,31 @@ namespace hicache {
 
 namespace {
 
-/// A first page has no parent, and so has its object.
-constexpr auto no_parent = page_key{};
-
-/// Whether an object's outcome says that the store does not work. A store that is full or lacks a
-/// page works.
-bool is_failure_of_store(ec code) {
+/// Whether an object's outcome says that the store does not work. A store that is full or lacks an
+/// object works.
+template <class T>
+bool is_failure_of_store(const result<T>& object) {
+  if (object)
+    return false;
+  const auto code = object.error().code;
   return code == ec::io_failure || code == ec::deadline_exceeded || code == ec::peer_unreachable;
+}
+
+/// @returns the code of the first object, if the store failed all of them; else none
+template <class T>
+ec failure_of(const std::vector<result<T>>& objects) {
+  return !objects.empty() && std::ranges::all_of(objects, is_failure_of_store<T>)
+           ? objects.front().error().code
+           : ec::none;
 }
 
 template <class Iterator>
 Iterator first_failure(Iterator begin, Iterator end) {
-  return std::find_if(begin, end, [](ec code) { return code != ec::none; });
+  return std::find_if(begin, end, [](const auto& object) { return !object; });
 }
 
-/// Puts the outcomes of objects together to those of pages.
-storage_outcome outcome_of(const std::vector<bool>& moved, const std::vector<ec>& objects,
+/// Combines the outcomes of objects to those of pages.
+storage_outcome outcome_of(const std::vector<bool>& moved, const std::vector<result<void>>& objects,
                            size_t objects_per_page) {
   auto outcome = storage_outcome{std::vector<ec>(moved.size(), ec::none)};
   auto object = objects.begin();
@@ -42,7 +50,7 @@ storage_outcome outcome_of(const std::vector<bool>& moved, const std::vector<ec>
     }
     const auto end = object + static_cast<ptrdiff_t>(objects_per_page);
     if (const auto failure = first_failure(object, end); failure != end) {
-      outcome.pages[i] = *failure;
+      outcome.pages[i] = failure->error().code;
       failed = true;
     }
     object = end;
@@ -50,83 +58,74 @@ storage_outcome outcome_of(const std::vector<bool>& moved, const std::vector<ec>
   return outcome;
 }
 
+/// The leading pages of a look-up, with the places of their objects.
+storage_hit hit_of(const std::vector<result<store_place>>& objects, size_t objects_per_page) {
+  const auto missing = first_failure(objects.begin(), objects.end());
+  const auto pages = static_cast<size_t>(missing - objects.begin()) / objects_per_page;
+  auto places = std::vector<store_place>{};
+  places.reserve(pages * objects_per_page);
+  for (auto i = size_t{0}; i < pages * objects_per_page; ++i)
+    places.push_back(*objects[i]);
+  return {pages, std::make_shared<const std::vector<store_place>>(std::move(places))};
+}
+
 } // namespace
 
 // -- request handling ---------------------------------------------------------
 
-caf::result<uint64_t> storage_state::exists(const storage_batch& batch, caf::timespan timeout) {
+caf::result<storage_hit> storage_state::exists(const storage_batch& batch, caf::timespan timeout) {
   const auto pass = admit(store_call::exists);
   if (!pass)
     return to_caf({ec::store_unavailable, {}});
-  auto promise = self->make_response_promise<uint64_t>();
-  const auto deadline = options->clock->now() + timeout;
-  const auto ticket = open({store_call::exists, *pass, promise, deadline});
-  auto on_done = [me = storage_actor{self}, ticket](const std::vector<bool>& found) {
-    auto codes = std::vector<ec>{};
-    for (const auto here : found)
-      codes.push_back(here ? ec::none : ec::not_found);
-    caf::anon_send(me, atom::done_v, storage_completion{ticket, std::move(codes)});
-  };
-  is_queued(ticket, queue->submit_exists(object_names(batch), deadline, on_done));
-  return promise;
+  return open<storage_hit>(
+    store_call::exists, *pass, 0, timeout, [&](time_point deadline, uint64_t ticket) {
+      auto on_done = [me = storage_actor{self}, ticket, per_page = options.objects->per_page()](
+                       const std::vector<result<store_place>>& found) {
+        caf::anon_send(me, atom::done_v,
+                       storage_completion{ticket, hit_of(found, per_page), {}, failure_of(found)});
+      };
+      return store->lookup(options.objects->names(batch), deadline, on_done);
+    });
 }
 
 caf::result<storage_outcome> storage_state::get(const storage_batch& batch, caf::timespan timeout) {
   const auto pass = admit(store_call::get);
   if (!pass)
     return refused(batch.count);
-  const auto count
-    = pass->is_probe ? std::min<uint64_t>(batch.count, limits::probe_pages) : batch.count;
-  if (options->lent)
-    options->lent->reclaim(std::span{*batch.host_pages}.subspan(batch.host_first, count));
-  auto reads = std::vector<page_read>{};
-  reads.reserve(count * options->groups.size());
-  for (auto i = uint64_t{0}; i < count; ++i)
-    for (auto k = size_t{0}; k < masks.size(); ++k)
-      reads.push_back(
-        {object_key((*batch.keys)[batch.first + i], masks[k]),
-         parts_of<std::byte>((*batch.host_pages)[batch.host_first + i], options->groups[k])});
-  auto promise = self->make_response_promise<storage_outcome>();
-  const auto deadline = options->clock->now() + timeout;
-  const auto ticket
-    = open({store_call::get, *pass,
-            open_move{promise, std::vector<bool>(count, true), batch.count - count}, deadline});
-  is_queued(ticket, queue->submit_get(std::move(reads), deadline, bring(ticket)));
-  return promise;
+  auto admitted = batch;
+  if (pass->is_probe)
+    admitted.count = std::min<uint64_t>(batch.count, limits::probe_pages);
+  return open<storage_outcome>(
+    store_call::get, *pass, batch.count, timeout, [&](time_point deadline, uint64_t ticket) {
+      auto done
+        = bring(ticket, std::vector<bool>(admitted.count, true), batch.count - admitted.count);
+      return store->read(options.objects->reads(admitted), deadline, std::move(done), {});
+    });
 }
 
 caf::result<storage_outcome> storage_state::set(const storage_batch& batch, caf::timespan timeout) {
+  const auto& objects = *options.objects;
   const auto pages = std::span{*batch.keys}.subspan(batch.first, batch.count);
-  if (std::ranges::none_of(pages, [this](const auto& key) { return is_writer_of(key); }))
+  if (std::ranges::none_of(pages, [&](const auto& key) { return objects.writes(key); }))
     return storage_outcome{std::vector<ec>(batch.count, ec::none), batch.count};
   const auto pass = admit(store_call::set);
   if (!pass)
     return refused(batch.count);
-  auto writes = std::vector<page_write>{};
+  auto admitted = batch;
   auto moved = std::vector<bool>{};
   auto written = size_t{0};
-  for (auto i = uint64_t{0}; i < batch.count; ++i) {
-    const auto& key = (*batch.keys)[batch.first + i];
-    const auto& parent = (*batch.parents)[batch.first + i];
+  for (const auto& key : pages) {
     if (pass->is_probe && written == limits::probe_pages)
       break;
-    moved.push_back(is_writer_of(key));
-    if (!moved.back())
-      continue;
-    ++written;
-    for (auto k = size_t{0}; k < masks.size(); ++k)
-      writes.push_back(
-        {object_key(key, masks[k]), parent == no_parent ? parent : object_key(parent, masks[k]),
-         parts_of<const std::byte>((*batch.host_pages)[batch.host_first + i], options->groups[k]),
-         batch.tenant});
+    moved.push_back(objects.writes(key));
+    written += moved.back() ? 1 : 0;
   }
-  auto promise = self->make_response_promise<storage_outcome>();
-  const auto deadline = options->clock->now() + timeout;
-  const auto withheld = batch.count - moved.size();
-  const auto ticket
-    = open({store_call::set, *pass, open_move{promise, std::move(moved), withheld}, deadline});
-  is_queued(ticket, queue->submit_set(std::move(writes), deadline, bring(ticket)));
-  return promise;
+  admitted.count = moved.size();
+  return open<storage_outcome>(
+    store_call::set, *pass, batch.count, timeout, [&](time_point deadline, uint64_t ticket) {
+      auto done = bring(ticket, std::move(moved), batch.count - admitted.count);
+      return store->write(objects.own_writes(admitted, written), deadline, std::move(done));
+    });
 }
 
 caf::result<storage_outcome> storage_state::remove(const storage_batch& batch,
@@ -134,12 +133,11 @@ caf::result<storage_outcome> storage_state::remove(const storage_batch& batch,
   const auto pass = admit(store_call::remove);
   if (!pass)
     return refused(batch.count);
-  auto promise = self->make_response_promise<storage_outcome>();
-  const auto deadline = options->clock->now() + timeout;
-  const auto ticket = open({store_call::remove, *pass,
-                            open_move{promise, std::vector<bool>(batch.count, true)}, deadline});
-  is_queued(ticket, queue->submit_remove(object_names(batch), deadline, bring(ticket)));
-  return promise;
+  return open<storage_outcome>(
+    store_call::remove, *pass, batch.count, timeout, [&](time_point deadline, uint64_t ticket) {
+      return store->remove(options.objects->names(batch), deadline,
+                           bring(ticket, std::vector<bool>(batch.count, true), 0));
+    });
 }
 
 caf::result<atom::ok> storage_state::drain(uint64_t ticket) {
@@ -162,36 +160,29 @@ void storage_state::finish(const storage_completion& completion) {
   auto& call = node.mapped();
   deadlines.erase({call.deadline, completion.ticket});
   with_breaker(call.kind, [&](store_breaker& breaker) {
-    const auto& objects = completion.objects;
-    const auto now = options->clock->now();
-    if (!objects.empty() && std::ranges::all_of(objects, is_failure_of_store))
-      breaker.failed(call.kind, call.pass,
-                     objects.front() == ec::deadline_exceeded ? breaker_cause::late
-                                                              : breaker_cause::failing,
-                     now);
-    else
+    const auto now = options.clock->now();
+    if (completion.failure == ec::none)
       breaker.succeeded(call.kind, call.pass, now);
+    else
+      breaker.failed(call.kind, call.pass,
+                     completion.failure == ec::deadline_exceeded ? breaker_cause::late
+                                                                 : breaker_cause::failing,
+                     now);
   });
-  if (auto* promise = std::get_if<open_count>(&call.asker)) {
-    const auto missing = first_failure(completion.objects.begin(), completion.objects.end());
-    const auto objects = static_cast<uint64_t>(missing - completion.objects.begin());
-    promise->deliver(objects / options->groups.size());
-    return;
-  }
-  auto& move = std::get<open_move>(call.asker);
-  auto outcome = outcome_of(move.moved, completion.objects, options->groups.size());
-  outcome.pages.insert(outcome.pages.end(), move.withheld, ec::store_unavailable);
-  move.promise.deliver(std::move(outcome));
+  if (call.kind == store_call::exists)
+    call.promise.deliver(completion.hit);
+  else
+    call.promise.deliver(completion.outcome);
 }
 
 void storage_state::expire() {
   timer.reset();
-  const auto now = options->clock->now();
+  const auto now = options.clock->now();
   auto late_ones = std::set<uint64_t, std::greater<>>{};
   for (; !deadlines.empty() && deadlines.begin()->first <= now; deadlines.erase(deadlines.begin()))
     late_ones.insert(deadlines.begin()->second);
-  // The newest first: those that wait are withdrawn before a thread is started instead of one that
-  // is stuck, and would begin them.
+  // The newest first: batches that have not begun are withdrawn before the store starts a thread in
+  // the place of a stuck one, which would begin them.
   for (const auto ticket : late_ones)
     answer_late(ticket, calls.at(ticket));
   const auto is_over = [&](const auto& waiting) { return waiting.first <= now; };
@@ -208,18 +199,18 @@ storage_status storage_state::status() {
                                      x.since_s, x.breaker.openings()};
   };
   auto status
-    = storage_status{queue->name(), view(read_breaker), view(write_breaker), queue->stuck(), 0};
+    = storage_status{store->name(), view(read_breaker), view(write_breaker), late.size(), 0};
   for (const auto& [ticket, call] : late)
     status.quarantined_pages += call.pages;
   return status;
 }
 
 caf::result<storage_health_ptr> storage_state::health(caf::timespan timeout) {
-  const auto deadline = options->clock->now() + timeout;
+  const auto deadline = options.clock->now() + timeout;
   auto promise = self->make_response_promise<storage_health_ptr>();
   wondering.emplace_back(deadline, promise);
   if (!std::exchange(is_asking_health, true)) {
-    queue->submit_health([me = storage_actor{self}](const backend_health& health) {
+    store->health([me = storage_actor{self}](const backend_health& health) {
       caf::anon_send(me, atom::health_v, std::make_shared<const backend_health>(health));
     });
   }
@@ -242,7 +233,7 @@ watched_breaker& storage_state::breaker_of(store_call kind) {
 
 std::optional<store_breaker::pass> storage_state::admit(store_call kind) {
   auto pass = std::optional<store_breaker::pass>{};
-  with_breaker(kind, [&](store_breaker& x) { pass = x.admit(options->clock->now()); });
+  with_breaker(kind, [&](store_breaker& x) { pass = x.admit(options.clock->now()); });
   return pass;
 }
 
@@ -259,34 +250,37 @@ void storage_state::with_breaker(store_call kind,
                       .count();
   const auto* const direction = &watched == &read_breaker ? "reads of" : "writes to";
   if (breaker.state() == breaker_state::closed)
-    spdlog::info("{} L3 ({}) work again", direction, queue->name());
+    spdlog::info("{} L3 ({}) work again", direction, store->name());
   if (before != breaker_state::closed || breaker.state() != breaker_state::open)
     return;
   const auto* const why = breaker.cause() == breaker_cause::failing ? "they fail"
                           : breaker.cause() == breaker_cause::late
                             ? "they do not return before their deadline"
                             : "too many have not returned";
-  const auto notice = error{ec::store_unavailable, std::string{direction} + " L3 (" + queue->name()
+  const auto notice = error{ec::store_unavailable, std::string{direction} + " L3 (" + store->name()
                                                      + ") are left out for a while: " + why};
   spdlog::warn("{}", notice.detail);
-  if (options->notice)
-    options->notice(notice);
+  if (options.notice)
+    options.notice(notice);
 }
 
 storage_outcome storage_state::refused(size_t pages) const {
   return {std::vector<ec>(pages, ec::store_unavailable)};
 }
 
-uint64_t storage_state::open(open_call call) {
+template <class Answer, class Submit>
+caf::typed_response_promise<Answer> storage_state::open(store_call kind, store_breaker::pass pass,
+                                                        size_t pages, caf::timespan timeout,
+                                                        Submit submit) {
+  auto promise = self->make_response_promise<Answer>();
+  const auto deadline = options.clock->now() + timeout;
   const auto ticket = ++last_ticket;
-  deadlines.emplace(call.deadline, ticket);
-  calls.emplace(ticket, std::move(call));
+  deadlines.emplace(deadline, ticket);
+  const auto entry
+    = calls.emplace(ticket, open_call{kind, pass, promise, deadline, pages, 0}).first;
   set_timer();
-  return ticket;
-}
-
-void storage_state::is_queued(uint64_t ticket, uint64_t number) {
-  calls.at(ticket).queued = number;
+  entry->second.number = submit(deadline, ticket);
+  return promise;
 }
 
 void storage_state::set_timer() {
@@ -298,77 +292,46 @@ void storage_state::set_timer() {
   if (!next || (timer && *timer <= *next))
     return;
   timer = next;
-  const auto left = std::max(*next - options->clock->now(), duration{0});
+  const auto left = std::max(*next - options.clock->now(), duration{0});
   self->delayed_send(self, caf::timespan{left}, atom::tick_v);
 }
 
 void storage_state::answer_late(uint64_t ticket, open_call& call) {
-  const auto fate = queue->expire(call.queued);
-  if (fate == storage_queue::expiry::finished)
+  const auto fate = store->expire(call.number);
+  if (fate == storage_backend::expiry::finished)
     return; // Its outcome is in the mailbox.
   with_breaker(call.kind, [&](store_breaker& breaker) {
-    breaker.failed(call.kind, call.pass, breaker_cause::late, options->clock->now());
+    breaker.failed(call.kind, call.pass, breaker_cause::late, options.clock->now());
   });
-  const auto is_running = fate == storage_queue::expiry::running;
-  if (auto* promise = std::get_if<open_count>(&call.asker)) {
-    promise->deliver(to_caf({ec::deadline_exceeded, queue->name() + " did not answer in time"}));
-    if (is_running)
-      late.emplace(ticket, late_call{});
-  } else {
-    auto& move = std::get<open_move>(call.asker);
-    const auto pages = move.moved.size() + move.withheld;
-    auto outcome = storage_outcome{std::vector<ec>(pages, ec::deadline_exceeded)};
-    if (is_running) {
-      outcome.ticket = ticket;
-      late.emplace(ticket, late_call{call.kind == store_call::remove ? 0 : pages, {}});
-    }
-    move.promise.deliver(std::move(outcome));
-  }
+  const auto is_running = fate == storage_backend::expiry::running;
+  const auto moves_pages = call.kind == store_call::get || call.kind == store_call::set;
+  if (is_running)
+    late.emplace(ticket, late_call{moves_pages ? call.pages : 0, {}});
+  if (call.kind == store_call::exists)
+    call.promise.deliver(
+      to_caf({ec::deadline_exceeded, store->name() + " did not answer in time"}));
+  else
+    call.promise.deliver(storage_outcome{std::vector<ec>(call.pages, ec::deadline_exceeded), 0,
+                                         is_running ? ticket : 0});
   calls.erase(ticket);
   update_stuck();
 }
 
 void storage_state::update_stuck() {
   const auto update
-    = [this](store_breaker& breaker) { breaker.set_stuck(queue->stuck(), options->clock->now()); };
+    = [this](store_breaker& breaker) { breaker.set_stuck(late.size(), options.clock->now()); };
   with_breaker(store_call::get, update);
   with_breaker(store_call::set, update);
 }
 
-// -- internal steps -----------------------------------------------------------
-
-std::vector<page_key> storage_state::object_names(const storage_batch& batch) const {
-  auto names = std::vector<page_key>{};
-  names.reserve(batch.count * options->groups.size());
-  for (auto i = uint64_t{0}; i < batch.count; ++i)
-    for (const auto& mask : masks)
-      names.push_back(object_key((*batch.keys)[batch.first + i], mask));
-  return names;
-}
-
-template <class Byte>
-std::vector<std::span<Byte>> storage_state::parts_of(page_index page,
-                                                     const head_group& group) const {
-  const auto runs = options->host_geometry.object_runs(page, group.heads);
-  auto parts = std::vector<std::span<Byte>>{};
-  parts.reserve(runs.size());
-  for (const auto& run : runs)
-    parts.emplace_back(options->host_memory + run.offset, run.length);
-  return parts;
-}
-
-bool storage_state::is_writer_of(const page_key& page) const {
-  const auto& writers = options->writers;
-  return writer_of(page, writers.ranks) == writers.rank;
-}
-
-storage_queue::pages_callback storage_state::bring(uint64_t ticket) {
-  return [me = storage_actor{self}, ticket](const std::vector<result<void>>& outcome) {
-    auto codes = std::vector<ec>{};
-    codes.reserve(outcome.size());
-    for (const auto& object : outcome)
-      codes.push_back(object ? ec::none : object.error().code);
-    caf::anon_send(me, atom::done_v, storage_completion{ticket, std::move(codes)});
+storage_backend::pages_done storage_state::bring(uint64_t ticket, std::vector<bool> moved,
+                                                 size_t withheld) {
+  return [me = storage_actor{self}, ticket, moved = std::move(moved), withheld,
+          per_page = options.objects->per_page()](const std::vector<result<void>>& objects) {
+    auto outcome = outcome_of(moved, objects, per_page);
+    outcome.pages.insert(outcome.pages.end(), withheld, ec::store_unavailable);
+    caf::anon_send(me, atom::done_v,
+                   storage_completion{ticket, {}, std::move(outcome), failure_of(objects)});
   };
 }
 
@@ -376,13 +339,10 @@ storage_queue::pages_callback storage_state::bring(uint64_t ticket) {
 
 storage_actor::behavior_type storage(storage_actor::stateful_pointer<storage_state> self,
                                      storage_options options,
-                                     std::shared_ptr<storage_queue> queue) {
-  HICACHE_CHECK(queue != nullptr && options.host_memory != nullptr && options.clock != nullptr);
-  HICACHE_CHECK(!options.groups.empty() && options.writers.rank < options.writers.ranks);
-  for (const auto& group : options.groups)
-    self->state.masks.push_back(object_mask(options.fingerprint, group.name));
-  self->state.options.emplace(std::move(options));
-  self->state.queue = std::move(queue);
+                                     std::shared_ptr<storage_backend> store) {
+  HICACHE_CHECK(store != nullptr && options.objects != nullptr && options.clock != nullptr);
+  self->state.options = std::move(options);
+  self->state.store = std::move(store);
   return {
     [self](atom::exists, const storage_batch& batch, caf::timespan timeout) {
       return self->state.exists(batch, timeout);

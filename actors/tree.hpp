@@ -1,49 +1,29 @@
 #pragma once
 
-#include "base/clock.hpp"
-#include "cache/oplog/op_log.hpp"
+#include "actors/tree_outbox.hpp"
 #include "cache/prefix/prefix_cache.hpp"
-#include "cache/step/comparison_pace.hpp"
-#include "cache/step/in_order_counter.hpp"
-#include "cache/step/step_vector.hpp"
-#include "gpu/device.hpp"
+#include "cache/step/copy_health.hpp"
+#include "cache/step/rank_facts.hpp"
+#include "cache/step/step_machine.hpp"
+#include "hicache/clock.hpp"
 #include "messages/interfaces.hpp"
 
-#include <caf/actor_clock.hpp>
 #include <caf/typed_event_based_actor.hpp>
 #include <caf/typed_response_promise.hpp>
 
 #include <deque>
-#include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <vector>
 
 namespace hicache {
 
-/// The actors that carry out what the tree decides.
-struct tree_helpers {
-  controller_actor controller;
-  consensus_actor ranks;
-  /// Null without L3.
-  prefetcher_actor prefetcher;
-  backup_actor backup;
-  /// Told of failures and of cache events; may be null.
-  engine_actor engine;
-  /// Null: nothing is recorded.
-  op_recorder_actor recorder{};
-  /// Null: no router is told of cache events.
-  event_publisher_actor publisher{};
-  /// Where copies learn what to wait for; null where the device has no events.
-  std::shared_ptr<page_fences> fences{};
-};
-
+/// Carries out what a `step_machine` decides, over a prefix cache.
 /// @relates tree
 struct tree_state {
   static inline constexpr auto name = "tree";
 
-  explicit tree_state(tree_actor::pointer owner) : self(owner) {}
+  explicit tree_state(tree_core_actor::pointer owner) : self(owner) {}
 
   // -- request handling: one function per message, in interface order ---------
 
@@ -51,40 +31,38 @@ struct tree_state {
 
   caf::result<step_result> step(caf::timespan wait);
 
-  caf::result<uint64_t> freeze();
-
-  caf::result<atom::ok> commit(const storage_change& change, uint64_t before);
-
-  void unfreeze();
-
   void done(const operation_done& fact);
 
   void fetched(const fetched_pages& fact);
 
-  void tick(uint8_t timer, uint64_t number);
+  uint64_t freeze();
+
+  caf::result<atom::ok> commit(const storage_change& change, uint64_t before);
+
+  rank_counters count() const;
+
+  // -- actions of the step machine --------------------------------------------
+
+  /// Hands an event to the step machine and carries out what it decides.
+  void handle(const step_machine::event& what);
+
+  void act(const step_machine::begin& what);
+  void act(const step_machine::step_locally& what);
+  void act(const step_machine::step_alone& what);
+  void act(const step_machine::set_wait_timer& what);
+  void act(const step_machine::set_ranks_timer& what);
+  void act(const step_machine::offer& what);
+  void act(const step_machine::settle& what);
+  void act(const step_machine::answer& what);
+  void act(const step_machine::fail_step& what);
+  void act(const step_machine::report_missing& what);
+  void act(const step_machine::tell_engine& what);
+  void act(const step_machine::replay& what);
 
   // -- internal steps ---------------------------------------------------------
 
-  /// A step that is not frozen: begins it, or goes on with one whose reduction did not finish.
-  void begin_step(caf::timespan wait, caf::typed_response_promise<step_result> promise);
-
-  /// Applies the changes of L3 that belong before the step which begins.
-  void apply_changes();
-
-  /// Wakes up when the next prefetch is over by its policy, or after `wait`.
-  caf::timespan time_to_news(caf::timespan wait) const;
-
-  /// Something can become a fact: offers it if a step is open, else tells the engine, once.
-  void on_news();
-
-  /// The finished parts of what a step can end, as this rank knows them.
-  step_facts facts_here() const;
-
-  /// This rank's pages of each fetch that a step can end.
-  std::vector<page_list> pages_here() const;
-
-  /// What the step ended is forgotten.
-  void forget_ended(const step_facts& facts);
+  /// Tells the step machine if something ended that no step has made a fact yet.
+  void look_for_news();
 
   tree_answers apply_now(const tree_operations& operations);
 
@@ -94,140 +72,55 @@ struct tree_state {
   /// @returns unsupported if the device has no events.
   result<void> fence(request_id request, void* event);
 
-  /// Hands the core's effects to the actors concerned, its events to the engine, and what was noted
-  /// to the recorder.
-  void dispatch();
+  step_openings open() const;
 
-  /// Notes for the recorder what was just applied.
-  template <class Event>
-  void note(const Event& event);
-
-  void send_notes();
-
-  /// Tells the engine, and routers, what the cache can serve.
-  void send_events(std::vector<cache_event> list);
-
-  /// A step of the core that is noted.
-  std::vector<ready_request> step_core(const step_facts& facts,
-                                       const std::vector<page_list>& lists);
-
-  /// True if something ended on this rank that no step has made a fact yet.
-  bool has_news() const;
-
-  /// From now on the other ranks have the step's time to answer.
-  void expect_ranks();
-
-  void set_ranks_timer(caf::timespan time);
-
-  /// Enters the step's reduction with what this rank knows.
-  void offer();
-
-  /// Takes the outcome of the step's reduction; the engine may have given up on it meanwhile.
-  void on_reduced(result<std::vector<int64_t>> minimum);
-
-  /// Applies an outcome and answers the engine.
-  void conclude(result<std::vector<int64_t>> minimum);
+  int64_t now_ns() const;
 
   /// Turns an agreed vector into facts.
   result<step_result> settle(const std::vector<int64_t>& minimum);
 
-  /// The step of a rank whose tree has diverged: it goes on alone, without hits, so that the engine
-  /// can finish its requests.
-  step_result step_alone();
-
-  /// Takes note of what the step said about copies that failed. @returns an error if no hit is
-  /// served from now on, until the cache is cleared.
-  result<void> weigh_failures(const step_agreement& agreed, uint64_t copies_before);
-
-  /// The ranks' trees differ: no hit is served any more for good.
-  error distrust(const std::string& detail);
+  /// Steps the cache.
+  step_result step_core(const step_facts& facts);
 
   /// Stops serving hits and tells the engine why.
   error stop_serving(ec why, const std::string& detail);
 
   // -- data -------------------------------------------------------------------
 
-  /// A step from the engine's request until its answer.
-  struct open_step {
-    std::optional<caf::typed_response_promise<step_result>> promise;
-    bool offered = false;
-    /// What was offered, and this rank's pages of each fetch.
-    step_facts mine;
-    std::vector<page_list> arrived;
-    /// The outcome, if it came after the engine was told that a rank is unresponsive.
-    std::optional<result<std::vector<int64_t>>> late;
-  };
-
-  /// Operations that came while a step was open: on every rank they come after it.
+  /// Operations that came during a step.
   struct deferred {
     tree_operations operations;
     caf::typed_response_promise<tree_answers> promise;
   };
 
-  /// A step that waits for a change of L3 to be agreed on.
-  struct held_step {
-    caf::timespan wait{};
-    caf::typed_response_promise<step_result> promise;
-  };
-
-  /// A change of L3 and the step before which it is applied.
+  /// A change of L3 that waits for its step.
   struct agreed_change {
     storage_change change;
-    uint64_t before = 0;
     caf::typed_response_promise<atom::ok> promise;
   };
 
-  tree_actor::pointer self;
-  tree_helpers helpers;
+  tree_core_actor::pointer self;
   const clock_source* clock = nullptr;
-  caf::timespan step_timeout{};
-  std::unique_ptr<prefix_cache> core; // Set once, by tree().
-  in_order_counter writes;
-  in_order_counter loads;
-  /// Agreed so far.
-  step_facts known;
-  /// Fetches and backups that ended on this rank: what arrived, and pages stored or
-  /// backup_given_up; and the backups of which all ranks know the latter.
-  std::map<fetch_id, fetched_pages> arrived;
-  std::map<operation_id, int64_t> stored;
-  std::set<operation_id> in_quarantine;
-  /// Copies that failed on this rank and are no facts yet.
-  std::set<operation_id> failed_writes;
-  std::set<operation_id> failed_loads;
-  bool device_lost = false;
-  /// Agreed: copies that failed since one succeeded, and whether that ended serving.
-  uint32_t failures_in_a_row = 0;
-  bool is_stopped = false;
-  bool alone = false;
-  std::optional<open_step> open;
-  /// Counts the engine's requests, and the steps of the instance that began.
-  uint64_t step_number = 0;
-  uint64_t steps_begun = 0;
-  bool is_frozen = false;
-  std::optional<held_step> held;
+  // Set once, by tree().
+  std::optional<tree_outbox> outbox;
+  std::unique_ptr<prefix_cache> core;
+  std::optional<step_machine> steps;
+  rank_facts facts;
+  copy_health health;
+  /// The engine's, while it waits for a step; taken when it is answered, since a promise keeps its
+  /// actor alive.
+  caf::typed_response_promise<step_result> asking;
+  std::deque<deferred> waiting;
   std::deque<agreed_change> changes;
-  comparison_pace pace;
-  /// True after the engine was told of news, until its next step.
-  bool has_told_news = false;
-  /// When the open step has waited too long for the other ranks. One timer serves all steps, since
-  /// setting one wakes the clock's thread, which costs as much as all the rest of a step.
-  caf::actor_clock::time_point deadline{};
-  bool is_ranks_timer_set = false;
-  std::vector<deferred> waiting;
-  /// What the recorder does not have yet, and the batches that it has not written.
-  std::vector<op_log_entry> notes;
-  size_t unrecorded = 0;
-  /// Batches of cache events so far, and those that the publisher has not sent.
-  uint64_t event_batches = 0;
-  size_t unpublished = 0;
   rank_counters counters;
 };
 
 /// Runs the replicated state machine of one rank.
 /// @param clock Must outlive the actor.
-/// @param step_timeout After this long a step fails with rank_unresponsive; it can be repeated.
-tree_actor::behavior_type tree(tree_actor::stateful_pointer<tree_state> self,
-                               const tree_options& options, tree_helpers helpers,
-                               const clock_source* clock, caf::timespan step_timeout);
+/// @param step_timeout How long the other ranks have to enter a reduction. Then the step fails with
+/// rank_unresponsive; it can be repeated.
+tree_core_actor::behavior_type tree(tree_core_actor::stateful_pointer<tree_state> self,
+                                    const tree_options& options, tree_helpers helpers,
+                                    const clock_source* clock, caf::timespan step_timeout);
 
 } // namespace hicache

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "base/clock.hpp"
-#include "base/error.hpp"
-#include "messages/caf_error.hpp"
+#include "hicache/caf_error.hpp"
+#include "hicache/clock.hpp"
+#include "hicache/error.hpp"
 
 #include <caf/actor_system.hpp>
 #include <caf/after.hpp>

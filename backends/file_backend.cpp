@@ -8,12 +8,17 @@ namespace hicache {
 
 namespace {
 
-class file_backend final : public storage_backend {
+class file_backend final : public blocking_store {
 public:
   file_backend(std::unique_ptr<page_files> files, uint64_t fingerprint)
     : files_(std::move(files)), fingerprint_(fingerprint) {}
 
   std::string name() const override { return "file"; }
+
+  store_capabilities capabilities() const override {
+    return {
+      .survives_restarts = true, .is_shared = true, .tells_occupancy = true, .preferred_batch = 32};
+  }
 
   std::vector<bool> exists(std::span<const page_key> keys, time_point deadline) override {
     return files_->exists(keys, deadline);
@@ -43,8 +48,8 @@ private:
 
 } // namespace
 
-result<std::unique_ptr<storage_backend>> make_file_backend(const file_backend_options& options,
-                                                           const clock_source& clock) {
+result<std::unique_ptr<blocking_store>> make_file_backend(const file_backend_options& options,
+                                                          const clock_source& clock) {
   auto files = page_files::open(options.files, clock);
   if (!files)
     return tl::unexpected{files.error()};

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "backends/blocking_store.hpp"
 #include "backends/page_files.hpp"
 
 #include <cstdint>
@@ -16,7 +17,7 @@ struct file_backend_options {
 /// Keeps the pages of one namespace in a folder; see page_files.
 /// @param clock Must outlive the store.
 /// @returns As page_files::open.
-result<std::unique_ptr<storage_backend>> make_file_backend(const file_backend_options& options,
-                                                           const clock_source& clock);
+result<std::unique_ptr<blocking_store>> make_file_backend(const file_backend_options& options,
+                                                          const clock_source& clock);
 
 } // namespace hicache

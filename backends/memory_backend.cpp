@@ -12,12 +12,16 @@ namespace {
 /// Shared, so that bytes are copied without the lock and outlive an eviction.
 using stored_page = std::shared_ptr<const std::vector<std::byte>>;
 
-class memory_backend final : public storage_backend {
+class memory_backend final : public blocking_store {
 public:
   memory_backend(uint64_t max_bytes, const clock_source& clock)
     : max_bytes_(max_bytes), clock_(clock) {}
 
   std::string name() const override { return "memory"; }
+
+  store_capabilities capabilities() const override {
+    return {.tells_occupancy = true, .preferred_batch = 32};
+  }
 
   std::vector<bool> exists(std::span<const page_key> keys, time_point deadline) override {
     auto answers = std::vector<bool>(keys.size(), false);
@@ -115,8 +119,7 @@ private:
 
 } // namespace
 
-std::unique_ptr<storage_backend> make_memory_backend(uint64_t max_bytes,
-                                                     const clock_source& clock) {
+std::unique_ptr<blocking_store> make_memory_backend(uint64_t max_bytes, const clock_source& clock) {
   return std::make_unique<memory_backend>(max_bytes, clock);
 }
 

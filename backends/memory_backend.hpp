@@ -1,6 +1,6 @@
 #pragma once
 
-#include "backends/storage_backend.hpp"
+#include "backends/blocking_store.hpp"
 
 #include <memory>
 
@@ -10,6 +10,6 @@ namespace hicache {
 /// policies without I/O. Drops the pages used longest ago to make room.
 /// @param max_bytes Bound on the bytes of the pages; 0 for none.
 /// @param clock Must outlive the store.
-std::unique_ptr<storage_backend> make_memory_backend(uint64_t max_bytes, const clock_source& clock);
+std::unique_ptr<blocking_store> make_memory_backend(uint64_t max_bytes, const clock_source& clock);
 
 } // namespace hicache

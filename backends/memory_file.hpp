@@ -1,8 +1,8 @@
 #pragma once
 
 #include "backends/cluster/lasting_memory.hpp"
-#include "base/error.hpp"
 #include "base/unique_fd.hpp"
+#include "hicache/error.hpp"
 #include "transport/shared_memory.hpp"
 
 #include <cstddef>

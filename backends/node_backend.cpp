@@ -43,7 +43,7 @@ bool is_port(const std::string& node) {
   return node.find('/') == std::string::npos && rpc::parse_endpoint(node);
 }
 
-class node_backend final : public storage_backend {
+class node_backend final : public blocking_store {
 public:
   node_backend(caf::actor_system& system, node_backend_options options, const clock_source& clock)
     : clock_(clock), network_(system, is_port(options.node) ? options.tls : tls_files{}),
@@ -61,6 +61,13 @@ public:
   }
 
   std::string name() const override { return "node"; }
+
+  store_capabilities capabilities() const override {
+    return {.survives_restarts = true,
+            .is_shared = true,
+            .tells_occupancy = true,
+            .preferred_object_bytes = request_bytes};
+  }
 
   std::vector<bool> exists(std::span<const page_key> keys, time_point deadline) override {
     auto answers = std::vector<bool>{};
@@ -158,9 +165,9 @@ private:
 
 } // namespace
 
-result<std::unique_ptr<storage_backend>> make_node_backend(caf::actor_system& system,
-                                                           node_backend_options options,
-                                                           const clock_source& clock) {
+result<std::unique_ptr<blocking_store>> make_node_backend(caf::actor_system& system,
+                                                          node_backend_options options,
+                                                          const clock_source& clock) {
   auto backend = std::make_unique<node_backend>(system, std::move(options), clock);
   if (auto connected = backend->connect(); !connected)
     return tl::unexpected{connected.error()};

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "backends/storage_backend.hpp"
-#include "rpc/tls_files.hpp"
+#include "backends/blocking_store.hpp"
+#include "hicache/tls_files.hpp"
 
 #include <caf/actor_system.hpp>
 
@@ -27,8 +27,8 @@ struct node_backend_options {
 /// @param system Must outlive the store, as must the clock.
 /// @returns peer_unreachable or deadline_exceeded if the node does not answer within
 /// seconds, or why it lets nobody in
-result<std::unique_ptr<storage_backend>> make_node_backend(caf::actor_system& system,
-                                                           node_backend_options options,
-                                                           const clock_source& clock);
+result<std::unique_ptr<blocking_store>> make_node_backend(caf::actor_system& system,
+                                                          node_backend_options options,
+                                                          const clock_source& clock);
 
 } // namespace hicache

@@ -1,9 +1,9 @@
 #pragma once
 
 #include "backends/remote_pages.hpp"
-#include "backends/storage_backend.hpp"
 #include "base/batch_copier.hpp"
-#include "base/clock.hpp"
+#include "hicache/clock.hpp"
+#include "hicache/storage_backend.hpp"
 #include "messages/interfaces.hpp"
 #include "transport/memory_sharing.hpp"
 

@@ -4,7 +4,7 @@
 #include "backends/folder_log.hpp"
 #include "backends/folder_table.hpp"
 #include "backends/page_folder.hpp"
-#include "backends/storage_backend.hpp"
+#include "hicache/storage_backend.hpp"
 
 #include <condition_variable>
 #include <cstddef>

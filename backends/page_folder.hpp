@@ -1,8 +1,8 @@
 #pragma once
 
-#include "base/error.hpp"
 #include "base/unique_fd.hpp"
-#include "messages/ids.hpp"
+#include "hicache/error.hpp"
+#include "hicache/ids.hpp"
 #include "messages/page_header.hpp"
 
 #include <sys/uio.h>

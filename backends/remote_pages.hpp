@@ -1,7 +1,7 @@
 #pragma once
 
-#include "backends/storage_backend.hpp"
-#include "base/clock.hpp"
+#include "hicache/clock.hpp"
+#include "hicache/storage_backend.hpp"
 #include "messages/interfaces.hpp"
 #include "rpc/page_transfer.hpp"
 

@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <deque>
 #include <exception>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -18,42 +19,55 @@ namespace hicache {
 
 namespace {
 
-std::vector<result<void>> all_failed(size_t count, const error& reason) {
-  return std::vector<result<void>>(count, tl::unexpected{reason});
-}
-
-/// The one place where a store's exceptions end: its batch has failed, the worker goes on.
-template <class Call>
-auto guarded(const std::string& name, Call call, size_t pages) {
+/// Exception boundary: turns an exception of the store into a failed batch; the worker continues.
+template <class Answer, class Call>
+std::vector<Answer> guarded(const std::string& name, size_t size, Call call) {
   auto reason = std::string{};
   try {
     auto answers = call();
-    HICACHE_CHECK(answers.size() == pages);
+    HICACHE_CHECK(answers.size() == size);
     return answers;
   } catch (const std::exception& thrown) {
     reason = thrown.what();
   } catch (...) {
     reason = "an unknown exception";
   }
-  if constexpr (std::is_same_v<decltype(call()), std::vector<bool>>)
-    return std::vector<bool>(pages, false);
-  else
-    return all_failed(pages, {ec::io_failure, name + " threw: " + reason});
+  return std::vector<Answer>(size, fail(ec::io_failure, name + " threw: " + reason));
+}
+
+/// Reads a batch in parts, and reports all but the last one.
+std::vector<result<void>> read_in_parts(blocking_store& store, std::span<const page_read> pages,
+                                        size_t part_size, time_point deadline,
+                                        const storage_backend::read_progress& progress) {
+  if (!progress || part_size == 0)
+    return store.get(pages, deadline);
+  auto answers = std::vector<result<void>>{};
+  while (answers.size() < pages.size()) {
+    const auto first = answers.size();
+    const auto count = std::min(part_size, pages.size() - first);
+    auto part = store.get(pages.subspan(first, count), deadline);
+    HICACHE_CHECK(part.size() == count);
+    if (first + count < pages.size())
+      progress(first, part);
+    answers.insert(answers.end(), std::make_move_iterator(part.begin()),
+                   std::make_move_iterator(part.end()));
+  }
+  return answers;
 }
 
 } // namespace
 
 struct storage_queue::batch {
-  /// Calls the store; what it returns tells the outcome to whoever submitted the batch.
-  std::function<std::function<void()>(storage_backend&)> call;
+  /// Calls the store. The function that it returns passes the outcome to `done`.
+  std::function<std::function<void()>(blocking_store&)> call;
   std::function<void(const error&)> refuse;
   bool is_urgent = false;
-  uint64_t number = 0;
+  batch_number number = 0;
 };
 
-/// What workers share with the queue, which a worker that does not return outlives.
+/// Shared by the queue and its workers. A worker whose call does not return outlives the queue.
 struct storage_queue::shared_state {
-  std::unique_ptr<storage_backend> backend;
+  std::unique_ptr<blocking_store> store;
   size_t threads = 0;
   mutable std::mutex mutex; // Guards what follows.
   std::condition_variable changed;
@@ -67,9 +81,10 @@ struct storage_queue::shared_state {
   bool is_abandoned = false;
 };
 
-storage_queue::storage_queue(std::unique_ptr<storage_backend> backend, size_t threads)
-  : name_(backend->name()), state_(std::make_shared<shared_state>()) {
-  state_->backend = std::move(backend);
+storage_queue::storage_queue(std::unique_ptr<blocking_store> store, size_t threads)
+  : name_(store->name()), capabilities_(store->capabilities()),
+    state_(std::make_shared<shared_state>()) {
+  state_->store = std::move(store);
   state_->threads = threads;
   const auto lock = std::scoped_lock{state_->mutex};
   for (auto i = size_t{0}; i < threads; ++i)
@@ -97,70 +112,84 @@ bool storage_queue::close(std::chrono::nanoseconds grace) {
     state_->is_abandoned = true;
     return false;
   }
-  const auto gone = std::move(state_->backend);
+  const auto gone = std::move(state_->store);
   lock.unlock();
   return true;
 }
 
-uint64_t storage_queue::submit_exists(std::vector<page_key> keys, time_point deadline,
-                                      exists_callback done) {
-  const auto count = keys.size();
-  return submit({[name = name_, keys = std::move(keys), deadline, done](storage_backend& backend) {
-                   auto found = guarded(
-                     name, [&] { return backend.exists(keys, deadline); }, keys.size());
-                   return [done, found = std::move(found)] { done(found); };
+template <class Item, class Answer, class Call>
+storage_queue::batch_number
+storage_queue::submit_items(store_batch<Item> items, Call call,
+                            std::function<void(std::vector<Answer>)> done) {
+  const auto size = items.size();
+  return submit({[name = name_, items = std::move(items), call = std::move(call),
+                  done](blocking_store& store) -> std::function<void()> {
+                   auto answers = guarded<Answer>(name, items.size(),
+                                                  [&] { return call(store, items.list()); });
+                   return
+                     [done, answers = std::move(answers)]() mutable { done(std::move(answers)); };
                  },
-                 [count, done](const error&) { done(std::vector<bool>(count, false)); }});
+                 [size, done](const error& reason) {
+                   done(std::vector<Answer>(size, tl::unexpected{reason}));
+                 }});
 }
 
-uint64_t storage_queue::submit_get(std::vector<page_read> pages, time_point deadline,
-                                   pages_callback done) {
-  const auto count = pages.size();
-  return submit(
-    {[name = name_, pages = std::move(pages), deadline, done](storage_backend& backend) {
-       auto answers = guarded(
-         name, [&] { return backend.get(pages, deadline); }, pages.size());
-       return [done, answers = std::move(answers)] { done(answers); };
-     },
-     [count, done](const error& reason) { done(all_failed(count, reason)); }});
+storage_queue::batch_number storage_queue::lookup(store_batch<page_key> keys, time_point deadline,
+                                                  lookup_done done) {
+  auto call = [deadline](blocking_store& store, const std::vector<page_key>& list) {
+    auto places = std::vector<result<store_place>>{};
+    places.reserve(list.size());
+    for (const auto found : store.exists(list, deadline))
+      places.push_back(found ? result<store_place>{} : fail(ec::not_found));
+    return places;
+  };
+  return submit_items(std::move(keys), std::move(call), std::move(done));
 }
 
-uint64_t storage_queue::submit_set(std::vector<page_write> pages, time_point deadline,
-                                   pages_callback done) {
-  const auto count = pages.size();
-  return submit(
-    {[name = name_, pages = std::move(pages), deadline, done](storage_backend& backend) {
-       auto answers = guarded(
-         name, [&] { return backend.set(pages, deadline); }, pages.size());
-       return [done, answers = std::move(answers)] { done(answers); };
-     },
-     [count, done](const error& reason) { done(all_failed(count, reason)); }});
+storage_queue::batch_number storage_queue::read(store_batch<page_read> pages, time_point deadline,
+                                                pages_done done, read_progress progress) {
+  auto call = [deadline, progress = std::move(progress), part = capabilities_.preferred_batch](
+                blocking_store& store, const std::vector<page_read>& list) {
+    return read_in_parts(store, list, part, deadline, progress);
+  };
+  return submit_items(std::move(pages), std::move(call), std::move(done));
 }
 
-uint64_t storage_queue::submit_remove(std::vector<page_key> keys, time_point deadline,
-                                      pages_callback done) {
-  const auto count = keys.size();
-  return submit({[name = name_, keys = std::move(keys), deadline, done](storage_backend& backend) {
-                   auto answers = guarded(
-                     name, [&] { return backend.remove(keys, deadline); }, keys.size());
-                   return [done, answers = std::move(answers)] { done(answers); };
-                 },
-                 [count, done](const error& reason) { done(all_failed(count, reason)); }});
+storage_queue::batch_number storage_queue::write(store_batch<page_write> pages, time_point deadline,
+                                                 pages_done done) {
+  auto call = [deadline](blocking_store& store, const std::vector<page_write>& list) {
+    return store.set(list, deadline);
+  };
+  return submit_items(std::move(pages), std::move(call), std::move(done));
 }
 
-uint64_t storage_queue::submit_health(health_callback done) {
-  return submit({[done](storage_backend& backend) {
-                   return [done, health = backend.health()] { done(health); };
-                 },
-                 [](const error&) {}, true});
+storage_queue::batch_number storage_queue::remove(store_batch<page_key> keys, time_point deadline,
+                                                  pages_done done) {
+  auto call = [deadline](blocking_store& store, const std::vector<page_key>& list) {
+    return store.remove(list, deadline);
+  };
+  return submit_items(std::move(keys), std::move(call), std::move(done));
 }
 
-uint64_t storage_queue::submit(batch next) {
+void storage_queue::health(health_done done) {
+  submit({[done](blocking_store& store) -> std::function<void()> {
+            return [done, health = store.health()] { done(health); };
+          },
+          [done](const error& reason) {
+            auto health = backend_health{};
+            health.ok = false;
+            health.detail = to_string(reason);
+            done(std::move(health));
+          },
+          true});
+}
+
+storage_queue::batch_number storage_queue::submit(batch next) {
   auto lock = std::unique_lock{state_->mutex};
   const auto number = next.number = ++state_->last_number;
   if (state_->threads == 0 && !state_->is_closing) {
     lock.unlock();
-    next.call (*state_->backend)();
+    next.call (*state_->store)();
     return number;
   }
   const auto is_full = state_->waiting.size() >= limits::storage_queue_batches;
@@ -178,7 +207,7 @@ uint64_t storage_queue::submit(batch next) {
   return number;
 }
 
-storage_queue::expiry storage_queue::expire(uint64_t number) {
+storage_queue::expiry storage_queue::expire(batch_number number) {
   const auto lock = std::scoped_lock{state_->mutex};
   auto& waiting = state_->waiting;
   if (const auto entry = std::ranges::find(waiting, number, &batch::number);
@@ -195,15 +224,10 @@ storage_queue::expiry storage_queue::expire(uint64_t number) {
   return expiry::running;
 }
 
-size_t storage_queue::stuck() const {
-  const auto lock = std::scoped_lock{state_->mutex};
-  return state_->stuck;
-}
-
 void storage_queue::start_worker(const std::shared_ptr<shared_state>& state) {
   ++state->workers;
-  // Detached: nobody can wait for a thread that the kernel does not let go. `close` waits for those
-  // that end.
+  // Detached: a thread that the kernel does not let go cannot be joined. `close` waits for the
+  // others.
   std::thread{[state] { work(state); }}.detach();
 }
 
@@ -217,9 +241,9 @@ void storage_queue::work(const std::shared_ptr<shared_state>& state) {
     state->waiting.pop_front();
     state->running.emplace(next.number, false);
     lock.unlock();
-    auto answer = next.call(*state->backend);
+    auto answer = next.call(*state->store);
     lock.lock();
-    // Whom the answer is for is gone, and perhaps what it refers to.
+    // The receiver of the answer is gone, and perhaps what the answer refers to.
     while (state->is_abandoned) {
       lock.unlock();
       ::pause();
@@ -228,7 +252,7 @@ void storage_queue::work(const std::shared_ptr<shared_state>& state) {
     state->stuck -= state->running.extract(next.number).mapped() ? 1 : 0;
     lock.unlock();
     answer();
-    // What the batch holds on to is released before the next one is waited for.
+    // Release what the batch refers to before waiting for the next one.
     answer = {};
     next = {};
     lock.lock();

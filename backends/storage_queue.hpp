@@ -1,88 +1,66 @@
 #pragma once
 
-#include "backends/storage_backend.hpp"
+#include "backends/blocking_store.hpp"
+#include "hicache/storage_backend.hpp"
 
-#include <chrono>
-#include <functional>
 #include <memory>
 #include <string>
-#include <vector>
 
 namespace hicache {
 
-/// Makes a store asynchronous: batches wait in one queue, in order, for a few worker threads. Any
-/// thread may submit.
+/// Makes a storage_backend of a store whose calls block. The one place that owns threads for that:
+/// batches wait in one queue, in order, for a few worker threads.
 ///
-/// Every batch is answered exactly once. At most limits::storage_queue_batches wait; one more is
-/// answered with limit_reached (exists: all false) on the submitting thread. A store that throws
-/// answers io_failure. The bytes behind a batch's parts must stay valid until its answer.
+/// At most limits::storage_queue_batches wait; one more is answered with limit_reached on the
+/// submitting thread. A store that throws answers io_failure. A read is carried out in parts of
+/// `store_capabilities::preferred_batch` objects, and each part is reported.
 ///
-/// The queue keeps no time. Whoever submits says when a batch is late (`expire`): one that has not
-/// begun is taken out; a call that is under way cannot be ended, so another thread takes the place
-/// of its worker, for limits::stuck_calls calls at most.
-class storage_queue {
+/// The queue keeps no time. A call that is under way when its batch expires cannot be ended:
+/// another thread takes the place of its worker, for limits::stuck_calls calls at most.
+class storage_queue final : public storage_backend {
 public:
-  using exists_callback = std::function<void(std::vector<bool>)>;
-  using pages_callback = std::function<void(std::vector<result<void>>)>;
-  using health_callback = std::function<void(backend_health)>;
-
-  /// What became of a batch that is late.
-  enum class expiry {
-    /// It had not begun. It is not carried out and not answered any more.
-    withdrawn,
-    /// The store's call is under way; it is answered when that returns.
-    running,
-    /// It is answered, or is about to be.
-    finished,
-  };
-
-  /// @param threads Workers; with 0 a batch runs on the submitting thread before submit returns
+  /// @param threads Workers; with 0 a batch runs on the submitting thread before the call returns
   /// (for deterministic tests).
-  storage_queue(std::unique_ptr<storage_backend> backend, size_t threads);
-
-  storage_queue(const storage_queue&) = delete;
-  storage_queue& operator=(const storage_queue&) = delete;
+  storage_queue(std::unique_ptr<blocking_store> store, size_t threads);
 
   /// Closes with limits::shutdown_grace.
-  ~storage_queue();
+  ~storage_queue() override;
 
-  /// Callbacks run on a worker; they must not throw, nor destroy the queue.
-  /// @returns a number for `expire`.
-  uint64_t submit_exists(std::vector<page_key> keys, time_point deadline, exists_callback done);
+  std::string name() const override { return name_; }
 
-  uint64_t submit_get(std::vector<page_read> pages, time_point deadline, pages_callback done);
+  store_capabilities capabilities() const override { return capabilities_; }
 
-  uint64_t submit_set(std::vector<page_write> pages, time_point deadline, pages_callback done);
+  batch_number lookup(store_batch<page_key> keys, time_point deadline, lookup_done done) override;
 
-  uint64_t submit_remove(std::vector<page_key> keys, time_point deadline, pages_callback done);
+  batch_number read(store_batch<page_read> pages, time_point deadline, pages_done done,
+                    read_progress progress) override;
 
-  /// Asks the store how it is, before all that waits. Not answered if the queue is closed.
-  uint64_t submit_health(health_callback done);
+  batch_number write(store_batch<page_write> pages, time_point deadline, pages_done done) override;
 
-  expiry expire(uint64_t number);
+  batch_number remove(store_batch<page_key> keys, time_point deadline, pages_done done) override;
 
-  /// Calls under way that have expired.
-  size_t stuck() const;
+  /// Asks the store before all that waits.
+  void health(health_done done) override;
 
-  /// Answers the batches that still wait with `stopping` (exists: all false), on the calling
-  /// thread, and waits for those that run. A second call does nothing.
-  /// @returns true if all have returned: the store is destroyed. Else the threads of the others and
-  /// the store are left behind for good, with all that the store refers to, and nothing is answered
-  /// any more.
-  bool close(std::chrono::nanoseconds grace);
+  expiry expire(batch_number number) override;
 
-  /// The name of the store.
-  const std::string& name() const noexcept { return name_; }
+  bool close(std::chrono::nanoseconds grace) override;
 
 private:
   struct batch;
   struct shared_state;
 
-  uint64_t submit(batch next);
+  /// Queues a batch of the store: `call` carries it out, on a worker.
+  template <class Item, class Answer, class Call>
+  batch_number submit_items(store_batch<Item> items, Call call,
+                            std::function<void(std::vector<Answer>)> done);
+
+  batch_number submit(batch next);
   static void start_worker(const std::shared_ptr<shared_state>& state);
   static void work(const std::shared_ptr<shared_state>& state);
 
   const std::string name_;
+  const store_capabilities capabilities_;
   const std::shared_ptr<shared_state> state_;
 };
 

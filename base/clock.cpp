@@ -1,4 +1,4 @@
-#include "base/clock.hpp"
+#include "hicache/clock.hpp"
 
 namespace hicache {
 

@@ -1,4 +1,4 @@
-#include "base/error.hpp"
+#include "hicache/error.hpp"
 
 #include <array>
 #include <cstddef>

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "base/clock.hpp"
-#include "base/error.hpp"
+#include "hicache/clock.hpp"
+#include "hicache/error.hpp"
 
 #include <cstdint>
 #include <string>

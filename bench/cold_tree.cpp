@@ -50,8 +50,8 @@ radix_node& cold_tree::add(radix_node& parent) {
 
 void cold_tree::use(radix_node& leaf) {
   tree_.tick();
-  tree_.touch(leaf, leaf.id % 5);
-  tree_.raise_priority(leaf, static_cast<int32_t>(leaf.id % 3));
+  tree_.touch(leaf, leaf.id() % 5);
+  tree_.raise_priority(leaf, static_cast<int32_t>(leaf.id() % 3));
 }
 
 } // namespace hicache::bench

@@ -3,8 +3,8 @@
 // client of the node at that path, to be compared with clients in other languages.
 
 #include "backends/node_client.hpp"
+#include "hicache/system_config.hpp"
 #include "launch/program.hpp"
-#include "messages/system_config.hpp"
 #include "rpc/network.hpp"
 #include "runtime/node_host.hpp"
 

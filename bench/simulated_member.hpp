@@ -1,9 +1,9 @@
 #pragma once
 
-#include "base/clock.hpp"
 #include "cache/store/copy_plan.hpp"
 #include "cache/store/mount_progress.hpp"
 #include "cache/store/repair_queue.hpp"
+#include "hicache/clock.hpp"
 #include "messages/index_protocol.hpp"
 #include "messages/shard_map.hpp"
 

@@ -4,9 +4,8 @@
 #include "base/limits.hpp"
 #include "bench/step_rows.hpp"
 #include "cache/step/step_vector.hpp"
-#include "messages/system_config.hpp"
-#include "transport/mpi_agreement.hpp"
-#include "transport/socket_agreement.hpp"
+#include "hicache/agreement.hpp"
+#include "hicache/system_config.hpp"
 
 #include <caf/event_based_actor.hpp>
 #include <caf/scoped_actor.hpp>
@@ -55,7 +54,7 @@ void ask_again(caf::event_based_actor* self, const bare_actor& whom, std::vector
 }
 
 std::unique_ptr<agreement> agree_by_mpi() {
-  auto ranks = make_mpi_agreement(MPI_COMM_WORLD);
+  auto ranks = make_mpi_agreement(MPI_Comm_c2f(MPI_COMM_WORLD));
   HICACHE_CHECK(ranks);
   return std::move(*ranks);
 }
@@ -198,9 +197,9 @@ private:
   MPI_Comm bare_communicator_ = MPI_COMM_NULL;
   const std::unique_ptr<agreement> by_mpi_ = agree_by_mpi();
   const std::unique_ptr<agreement> without_mpi_ = agree_without_mpi();
-  consensus_actor consensus_;
+  consensus_core_actor consensus_;
   controller_actor controller_;
-  tree_actor tree_;
+  tree_core_actor tree_;
   bare_actor scheduled_;
   bare_actor detached_;
 };

@@ -7,7 +7,7 @@
 
 #include "base/check.hpp"
 #include "bench/step_rows.hpp"
-#include "transport/mpi_agreement.hpp"
+#include "hicache/agreement.hpp"
 
 #include <nlohmann/json.hpp>
 

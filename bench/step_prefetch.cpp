@@ -4,12 +4,13 @@
 #include "actors/storage.hpp"
 #include "actors/tree.hpp"
 #include "backends/memory_backend.hpp"
+#include "backends/storage_queue.hpp"
 #include "base/check.hpp"
 #include "base/limits.hpp"
 #include "bench/step_rows.hpp"
 #include "cache/hash/page_hash.hpp"
-#include "messages/system_config.hpp"
-#include "transport/local_agreement.hpp"
+#include "hicache/agreement.hpp"
+#include "hicache/system_config.hpp"
 
 #include <caf/scoped_actor.hpp>
 
@@ -36,9 +37,9 @@ constexpr auto fingerprint = "bench";
 constexpr auto shard = "heads 0";
 
 /// A store in memory that takes a millisecond longer for each call.
-class slow_backend final : public storage_backend {
+class slow_backend final : public blocking_store {
 public:
-  explicit slow_backend(std::unique_ptr<storage_backend> inner) : inner_(std::move(inner)) {}
+  explicit slow_backend(std::unique_ptr<blocking_store> inner) : inner_(std::move(inner)) {}
 
   std::string name() const override { return "slow"; }
 
@@ -63,7 +64,7 @@ public:
   backend_health health() override { return inner_->health(); }
 
 private:
-  std::unique_ptr<storage_backend> inner_;
+  std::unique_ptr<blocking_store> inner_;
 };
 
 /// A store that has the pages of one prompt, and L2 for them.
@@ -113,12 +114,13 @@ double read_all(store& from) {
     auto reads = std::vector<page_read>{};
     for (auto i = first; i < std::min(first + limits::storage_batch_pages, from.names.size()); ++i)
       reads.push_back({from.names[i], {from.page(static_cast<page_index>(i + 1))}});
-    from.queue->submit_get(std::move(reads), from.clock.now() + deadline,
-                           [&read_more](const std::vector<result<void>>& outcome) {
-                             for (const auto& page : outcome)
-                               HICACHE_CHECK(page);
-                             read_more();
-                           });
+    from.queue->read(std::move(reads), from.clock.now() + deadline,
+                     [&read_more](const std::vector<result<void>>& outcome) {
+                       for (const auto& page : outcome)
+                         HICACHE_CHECK(page);
+                       read_more();
+                     },
+                     {});
   };
   const auto begin = bench_clock::now();
   for (size_t i = 0; i < limits::storage_batches_in_flight; ++i)
@@ -139,11 +141,10 @@ public:
     : store_(l3), system_(settings_), self_(system_), controller_(system_.spawn(idle_controller)),
       consensus_(system_.spawn(consensus, std::move(make_local_agreements(1).front()))) {
     const auto page_bytes = l3.geometry.page_bytes();
-    storage_ = system_.spawn(
-      storage,
-      storage_options{
-        fingerprint, {{l3.geometry.all_heads(), shard}}, l3.geometry, l3.memory.data(), &l3.clock},
-      std::move(l3.queue));
+    const auto objects = std::make_shared<const page_objects>(
+      fingerprint, std::vector{head_group{l3.geometry.all_heads(), shard}}, l3.geometry,
+      l3.memory.data(), page_writers{}, nullptr);
+    storage_ = system_.spawn(storage, storage_options{objects, &l3.clock}, std::move(l3.queue));
     prefetcher_ = system_.spawn(prefetcher, prefetcher_options{caf::timespan{deadline}, page_bytes},
                                 storage_, consensus_);
     backup_ = system_.spawn(backup, storage_, caf::timespan{deadline}, page_bytes);
@@ -212,11 +213,11 @@ private:
   caf::actor_system system_;
   caf::scoped_actor self_;
   controller_actor controller_;
-  consensus_actor consensus_;
+  consensus_core_actor consensus_;
   storage_actor storage_;
   prefetcher_actor prefetcher_;
   backup_actor backup_;
-  tree_actor tree_;
+  tree_core_actor tree_;
 };
 
 } // namespace

@@ -1,7 +1,7 @@
 #include "base/check.hpp"
 #include "bench/step_rows.hpp"
-#include "runtime/rank_runtime.hpp"
-#include "transport/mpi_agreement.hpp"
+#include "hicache/agreement.hpp"
+#include "hicache/runtime.hpp"
 
 #include <caf/scoped_actor.hpp>
 #include <mpi.h>
@@ -87,7 +87,7 @@ private:
     config.device = "host";
     config.page_size = page_size;
     config.device_pages = 256;
-    auto ranks = make_mpi_agreement(MPI_COMM_WORLD);
+    auto ranks = make_mpi_agreement(MPI_Comm_c2f(MPI_COMM_WORLD));
     HICACHE_CHECK(ranks && config.finish((*ranks)->size()));
     auto runtime = rank_runtime::start(config, std::move(*ranks));
     HICACHE_CHECK(runtime);

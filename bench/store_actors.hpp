@@ -2,7 +2,7 @@
 
 #include "backends/cluster/index_link.hpp"
 #include "bench/store_parts.hpp"
-#include "messages/system_config.hpp"
+#include "hicache/system_config.hpp"
 #include "rpc/network.hpp"
 
 #include <caf/actor_system.hpp>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "base/error.hpp"
+#include "hicache/error.hpp"
 
 #include <nlohmann/json_fwd.hpp>
 

@@ -12,8 +12,8 @@
 #include "base/check.hpp"
 #include "base/limits.hpp"
 #include "bench/chat.hpp"
-#include "messages/system_config.hpp"
-#include "transport/local_agreement.hpp"
+#include "hicache/agreement.hpp"
+#include "hicache/system_config.hpp"
 
 #include <benchmark/benchmark.h>
 #include <caf/event_based_actor.hpp>
@@ -91,7 +91,7 @@ public:
   caf::scoped_actor& self() { return *self_; }
 
   bare_actor idle;
-  tree_actor tree;
+  tree_core_actor tree;
 
 private:
   void spawn_tree() {
@@ -121,7 +121,7 @@ private:
   std::unique_ptr<caf::actor_system> system_;
   std::unique_ptr<caf::scoped_actor> self_;
   controller_actor controller_;
-  consensus_actor consensus_;
+  consensus_core_actor consensus_;
   size_t asked_ = 0;
 };
 

@@ -187,7 +187,7 @@ std::unique_ptr<prefix_cache> make_cache(uint32_t page_size, bool events, bool c
   options.device_pages = pages_needed(page_size);
   options.host_pages = copies ? options.device_pages : 0;
   options.events = events;
-  return make_prefix_cache(options);
+  return std::make_unique<prefix_cache>(options);
 }
 
 /// All copies to L2 become facts.

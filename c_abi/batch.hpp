@@ -1,11 +1,11 @@
 #pragma once
 
 #include "backends/node_client.hpp"
-#include "backends/storage_backend.hpp"
-#include "base/clock.hpp"
-#include "base/error.hpp"
 #include "hicache.h"
-#include "messages/ids.hpp"
+#include "hicache/clock.hpp"
+#include "hicache/error.hpp"
+#include "hicache/ids.hpp"
+#include "hicache/storage_backend.hpp"
 
 #include <cstddef>
 #include <cstdint>

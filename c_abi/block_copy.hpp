@@ -2,12 +2,12 @@
 
 #include "backends/node_client.hpp"
 #include "base/batch_copier.hpp"
-#include "base/clock.hpp"
-#include "base/error.hpp"
 #include "c_abi/batch.hpp"
 #include "c_abi/block_device.hpp"
 #include "c_abi/block_table.hpp"
-#include "messages/ids.hpp"
+#include "hicache/clock.hpp"
+#include "hicache/error.hpp"
+#include "hicache/ids.hpp"
 
 #include <condition_variable>
 #include <cstddef>

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "base/error.hpp"
 #include "c_abi/block_table.hpp"
+#include "hicache/error.hpp"
 
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "base/error.hpp"
 #include "hicache.h"
+#include "hicache/error.hpp"
 
 #include <cstddef>
 #include <cstdint>

@@ -1,13 +1,13 @@
 #pragma once
 
 #include "backends/node_client.hpp"
-#include "base/clock.hpp"
-#include "base/error.hpp"
 #include "c_abi/batch.hpp"
 #include "c_abi/completions.hpp"
 #include "c_abi/settings.hpp"
 #include "hicache.h"
-#include "messages/system_config.hpp"
+#include "hicache/clock.hpp"
+#include "hicache/error.hpp"
+#include "hicache/system_config.hpp"
 #include "rpc/network.hpp"
 
 #include <caf/actor_system.hpp>

@@ -1,9 +1,9 @@
 #pragma once
 
-#include "base/clock.hpp"
-#include "base/error.hpp"
 #include "base/unique_fd.hpp"
 #include "hicache.h"
+#include "hicache/clock.hpp"
+#include "hicache/error.hpp"
 
 #include <condition_variable>
 #include <cstddef>

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "base/error.hpp"
 #include "c_abi/block_device.hpp"
+#include "hicache/error.hpp"
 
 #include <cstdint>
 #include <memory>

@@ -1,9 +1,9 @@
 #pragma once
 
-#include "base/error.hpp"
 #include "c_abi/batch.hpp"
 #include "c_abi/client.hpp"
 #include "hicache.h"
+#include "hicache/error.hpp"
 
 #include <caf/logger.hpp>
 

@@ -1,12 +1,12 @@
 #pragma once
 
-#include "base/clock.hpp"
-#include "base/error.hpp"
 #include "c_abi/batch.hpp"
 #include "c_abi/block_copy.hpp"
 #include "c_abi/block_device.hpp"
 #include "c_abi/block_table.hpp"
 #include "hicache.h"
+#include "hicache/clock.hpp"
+#include "hicache/error.hpp"
 
 #include <cstdint>
 #include <map>

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "base/clock.hpp"
-#include "base/error.hpp"
-#include "rpc/tls_files.hpp"
+#include "hicache/clock.hpp"
+#include "hicache/error.hpp"
+#include "hicache/tls_files.hpp"
 
 #include <chrono>
 #include <cstddef>

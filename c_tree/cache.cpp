@@ -1,10 +1,9 @@
 #include "c_tree/cache.hpp"
 
-#include "actors/cache_events.hpp"
 #include "c_abi/quiet_signals.hpp"
-#include "messages/caf_error.hpp"
-#include "transport/local_agreement.hpp"
-#include "transport/socket_agreement.hpp"
+#include "hicache/agreement.hpp"
+#include "hicache/caf_error.hpp"
+#include "hicache/events.hpp"
 
 #include <caf/scoped_actor.hpp>
 #include <caf/typed_event_based_actor.hpp>
@@ -60,7 +59,7 @@ result<void> check(const hc_cache_options& options) {
 
 } // namespace
 
-result<std::unique_ptr<hc_cache>> hc_cache::open(cache_settings settings,
+result<std::unique_ptr<hc_cache>> hc_cache::open(cache_setup settings,
                                                  const hc_cache_options& options) {
   if (auto checked = check(options); !checked)
     return tl::unexpected{checked.error()};
@@ -71,7 +70,7 @@ result<std::unique_ptr<hc_cache>> hc_cache::open(cache_settings settings,
   return cache;
 }
 
-hc_cache::hc_cache(cache_settings settings, const hc_cache_options& options)
+hc_cache::hc_cache(cache_setup settings, const hc_cache_options& options)
   : settings_(std::move(settings)), process_(getpid()),
     log_(options.log, options.log_user, settings_.config.log_level), news_(most_news),
     system_(config_) {}

@@ -1,14 +1,14 @@
 #pragma once
 
-#include "base/clock.hpp"
-#include "base/error.hpp"
 #include "c_tree/cache_answers.hpp"
 #include "c_tree/cache_config.hpp"
 #include "c_tree/cache_log.hpp"
 #include "c_tree/cache_news.hpp"
+#include "hicache/clock.hpp"
+#include "hicache/error.hpp"
+#include "hicache/runtime.hpp"
+#include "hicache/system_config.hpp"
 #include "hicache_tree.h"
-#include "messages/system_config.hpp"
-#include "runtime/rank_runtime.hpp"
 
 #include <caf/actor_system.hpp>
 
@@ -24,7 +24,7 @@ struct hc_cache {
   template <class T>
   using result = hicache::result<T>;
 
-  static result<std::unique_ptr<hc_cache>> open(hicache::cache_settings settings,
+  static result<std::unique_ptr<hc_cache>> open(hicache::cache_setup settings,
                                                 const hc_cache_options& options);
 
   hc_cache(const hc_cache&) = delete;
@@ -60,14 +60,14 @@ struct hc_cache {
   hc_cache_counters counters();
 
 private:
-  hc_cache(hicache::cache_settings settings, const hc_cache_options& options);
+  hc_cache(hicache::cache_setup settings, const hc_cache_options& options);
 
   /// Meets the other ranks and starts the runtime.
   result<void> start(const hc_cache_options& options);
 
   result<std::unique_ptr<hicache::agreement>> meet_others() const;
 
-  const hicache::cache_settings settings_;
+  const hicache::cache_setup settings_;
   const pid_t process_;
   hicache::monotonic_clock clock_;
   hicache::log_listener log_;

@@ -1,11 +1,11 @@
 // The functions of hicache_tree.h: they check what they are given, keep exceptions in, and have a
 // cache do the rest.
 
-#include "base/error.hpp"
 #include "c_abi/batch.hpp"
 #include "c_abi/guarded.hpp"
 #include "c_tree/cache.hpp"
 #include "c_tree/cache_ops.hpp"
+#include "hicache/error.hpp"
 
 #include <algorithm>
 #include <chrono>

@@ -1,6 +1,6 @@
 #include "c_tree/cache_answers.hpp"
 
-#include "messages/caf_error.hpp"
+#include "hicache/caf_error.hpp"
 
 #include <unistd.h>
 

@@ -1,9 +1,9 @@
 #pragma once
 
-#include "base/error.hpp"
+#include "hicache/error.hpp"
+#include "hicache/operations.hpp"
 #include "hicache_tree.h"
 #include "messages/interfaces.hpp"
-#include "messages/operations.hpp"
 
 #include <caf/actor_system.hpp>
 #include <caf/scoped_actor.hpp>

@@ -59,13 +59,13 @@ result<void> add_words(const CLI::App& app, const std::string& key, const nlohma
 
 } // namespace
 
-result<cache_settings> read_cache_settings(std::string_view json) {
+result<cache_setup> read_cache_settings(std::string_view json) {
   const auto parsed = parse(json);
   if (!parsed)
     return fail(
       ec::invalid_argument,
       R"(configuration: expected a JSON object such as {"model-id": "m@1", "device-pages": 4096})");
-  auto settings = cache_settings{};
+  auto settings = cache_setup{};
   auto app = CLI::App{"", "configuration"};
   add_rank_flags(app, settings.config);
   add_place_flags(app, settings.place);

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "base/error.hpp"
+#include "hicache/error.hpp"
 #include "runtime/rank_config.hpp"
 #include "runtime/rank_place.hpp"
 
@@ -10,7 +10,7 @@
 namespace hicache {
 
 /// What a configuration of hc_cache_open says.
-struct cache_settings {
+struct cache_setup {
   /// Finished.
   rank_config config;
   rank_place place;
@@ -18,6 +18,6 @@ struct cache_settings {
 
 /// Reads a configuration: what the flags of a rank say, as a JSON object.
 /// @returns invalid_argument with a sentence
-result<cache_settings> read_cache_settings(std::string_view json);
+result<cache_setup> read_cache_settings(std::string_view json);
 
 } // namespace hicache

@@ -1,9 +1,9 @@
 #pragma once
 
-#include "base/clock.hpp"
-#include "base/error.hpp"
 #include "base/unique_fd.hpp"
 #include "cache/prefix/cache_event.hpp"
+#include "hicache/clock.hpp"
+#include "hicache/error.hpp"
 #include "hicache_tree.h"
 
 #include <sys/types.h>

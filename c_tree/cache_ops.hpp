@@ -1,8 +1,8 @@
 #pragma once
 
-#include "base/error.hpp"
+#include "hicache/error.hpp"
+#include "hicache/operations.hpp"
 #include "hicache_tree.h"
-#include "messages/operations.hpp"
 
 #include <span>
 

@@ -1,6 +1,7 @@
-#include "cache/geometry.hpp"
+#include "hicache/geometry.hpp"
 
 #include "base/check.hpp"
+#include "cache/copy_strips.hpp"
 
 #include <algorithm>
 #include <array>

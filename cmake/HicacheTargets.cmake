@@ -14,8 +14,7 @@ function(hicache_expose target folder)
   if("INTERFACE" IN_LIST ARGN)
     set(scope INTERFACE)
   endif()
-  target_include_directories(${target} ${scope}
-    "$<BUILD_INTERFACE:${view}>" "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/hicache>")
+  target_include_directories(${target} ${scope} "$<BUILD_INTERFACE:${view}>")
 endfunction()
 
 function(hicache_apply_build_mode target)
@@ -43,20 +42,26 @@ function(hicache_apply_build_mode target)
   endif()
 endfunction()
 
-# hicache_add_library(<layer> SOURCES ... [PUBLIC_LINK ...] [PRIVATE_LINK ...])
+# hicache_add_library(<layer> SOURCES ... [PUBLIC_LINK ...] [PRIVATE_LINK ...] [NOT_INSTALLED])
 #
-# Defines hicache_<layer>, alias hicache::<layer>, from the sources of the current folder.
+# Defines hicache_<layer>, alias hicache::<layer>, from the sources of the current folder. Its archive is installed, without headers,
+# unless only programs of this project link it.
 function(hicache_add_library name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;PUBLIC_LINK;PRIVATE_LINK" ${ARGN})
+  cmake_parse_arguments(ARG "NOT_INSTALLED" "" "SOURCES;PUBLIC_LINK;PRIVATE_LINK" ${ARGN})
+  # These consist of headers, so who links the installed archive does not need them.
+  foreach(headers CLI11::CLI11 nlohmann_json::nlohmann_json)
+    list(TRANSFORM ARG_PUBLIC_LINK REPLACE "^${headers}$" "$<BUILD_INTERFACE:${headers}>")
+    list(TRANSFORM ARG_PRIVATE_LINK REPLACE "^${headers}$" "$<BUILD_INTERFACE:${headers}>")
+  endforeach()
   add_library(hicache_${name} ${ARG_SOURCES})
   add_library(hicache::${name} ALIAS hicache_${name})
   set_target_properties(hicache_${name} PROPERTIES EXPORT_NAME ${name} POSITION_INDEPENDENT_CODE ON)
   hicache_expose(hicache_${name} ${name})
   target_link_libraries(hicache_${name} PUBLIC ${ARG_PUBLIC_LINK} PRIVATE ${ARG_PRIVATE_LINK})
   hicache_apply_build_mode(hicache_${name})
-  install(TARGETS hicache_${name} EXPORT hicacheTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-  install(DIRECTORY "${PROJECT_SOURCE_DIR}/${name}" DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/hicache
-          FILES_MATCHING PATTERN "*.hpp")
+  if(NOT ARG_NOT_INSTALLED)
+    install(TARGETS hicache_${name} EXPORT hicacheTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  endif()
 endfunction()
 
 # hicache_add_program(<name> SOURCES ... LINK ...): an installed executable in build/<preset>/bin.

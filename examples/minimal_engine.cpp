@@ -3,15 +3,17 @@
 //
 // Every rank runs it and sends the same operations in the same order: docs/integrating.md.
 
+#include "hicache/runtime.hpp"
+#include "hicache/system_config.hpp"
 #include "launch/rank_session.hpp"
-#include "messages/system_config.hpp"
-#include "runtime/rank_runtime.hpp"
 
 #include <caf/scoped_actor.hpp>
 #include <caf/typed_event_based_actor.hpp>
 
 #include <cstdio>
 #include <functional>
+
+CAF_ADD_ATOM(minimal_engine, minimal_engine, serve, "serve")
 
 using namespace hicache;
 
@@ -20,7 +22,7 @@ namespace {
 constexpr uint64_t prompt_length = 300;
 
 /// Hears of failures, as every engine, and serves a prompt: answers how many tokens were cached.
-using my_engine = engine_actor::extend<caf::replies_to<atom::start>::with<uint64_t>>;
+using my_engine = engine_actor::extend<caf::replies_to<minimal_engine::serve>::with<uint64_t>>;
 
 void complain(const caf::error& what) {
   std::fprintf(stderr, "%s\n", to_string(from_caf(what)).c_str());
@@ -114,7 +116,7 @@ my_engine::behavior_type engine(my_engine::stateful_pointer<engine_state> self,
     [](atom::notice, const caf::error& what) { complain(what); },
     [](atom::news) {},                            // For engines that sleep between steps.
     [](atom::events, const cache_events_ptr&) {}, // For routers; off unless the options ask for it.
-    [self](atom::start) { return self->state.serve(); },
+    [self](minimal_engine::serve) { return self->state.serve(); },
   };
 }
 
@@ -131,7 +133,7 @@ result<int> run(const rank_config& config, rank_session& session) {
   auto self = caf::scoped_actor{system};
   auto cached = uint64_t{0};
   for (auto round = 1; round <= 2; ++round) {
-    self->request(mine, caf::infinite, atom::start_v)
+    self->request(mine, caf::infinite, minimal_engine::serve_v)
       .receive([&](uint64_t x) { cached = x; }, complain);
     if (session.rank == 0)
       std::printf("round %d: %lu of %lu tokens were cached\n", round, cached, prompt_length);

@@ -1,8 +1,9 @@
 #pragma once
 
-#include "base/error.hpp"
-#include "cache/geometry.hpp"
+#include "cache/copy_strips.hpp"
 #include "gpu/queued_copy_engine.hpp"
+#include "hicache/error.hpp"
+#include "hicache/geometry.hpp"
 
 #include <cuda_runtime_api.h>
 

@@ -1,6 +1,7 @@
 #pragma once
 
-#include "cache/geometry.hpp"
+#include "cache/copy_strips.hpp"
+#include "hicache/geometry.hpp"
 
 #include <cstdint>
 

@@ -1,5 +1,6 @@
 #include "base/check.hpp"
 #include "base/units.hpp"
+#include "cache/copy_strips.hpp"
 #include "gpu/cuda_memory.hpp"
 #include "gpu/host_memory.hpp"
 

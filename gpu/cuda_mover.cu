@@ -1,4 +1,5 @@
 #include "base/check.hpp"
+#include "cache/copy_strips.hpp"
 #include "gpu/copy_kernels.hpp"
 #include "gpu/cuda_fences.hpp"
 #include "gpu/cuda_memory.hpp"

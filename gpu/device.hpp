@@ -1,9 +1,10 @@
 #pragma once
 
-#include "base/error.hpp"
-#include "cache/geometry.hpp"
-#include "messages/ids.hpp"
-#include "messages/operations.hpp"
+#include "hicache/device.hpp"
+#include "hicache/error.hpp"
+#include "hicache/geometry.hpp"
+#include "hicache/ids.hpp"
+#include "messages/commands.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -16,39 +17,6 @@
 #include <vector>
 
 namespace hicache {
-
-/// A block of device memory (L1) or host memory (L2), freed with the object. Not copyable.
-class device_memory {
-public:
-  device_memory() = default;
-  device_memory(const device_memory&) = delete;
-  device_memory& operator=(const device_memory&) = delete;
-  virtual ~device_memory() = default;
-
-  /// The first byte. L1 may be dereferenced by the CPU only if the device is host_addressable(); L2
-  /// always.
-  virtual std::byte* data() noexcept = 0;
-
-  /// Bytes.
-  virtual uint64_t size() const noexcept = 0;
-
-  /// For people: what kind of memory was got ("2 MiB huge pages on NUMA node 0, pinned").
-  virtual std::string description() const = 0;
-
-  /// Copies `bytes` to `offset` and returns when they are there. For set-up, tests and checks, not
-  /// for the hot path. Any thread.
-  /// @pre offset + bytes.size() <= size()
-  virtual result<void> write(uint64_t offset, std::span<const std::byte> bytes) = 0;
-
-  /// The other way round.
-  /// @pre offset + bytes.size() <= size()
-  virtual result<void> read(uint64_t offset, std::span<std::byte> bytes) const = 0;
-
-  /// A line of text by which another process of the same user on this machine can open the memory
-  /// (device::open) while this object lives.
-  /// @returns unsupported for memory that cannot be shared: L2, and what was itself opened.
-  virtual result<std::string> share() const = 0;
-};
 
 /// What an engine's kernels still do with pages of L1. Copies of these pages wait for it on the
 /// device; no thread waits.
@@ -111,18 +79,6 @@ public:
   /// has no events.
   virtual std::vector<void*> layer_events() const;
 };
-
-/// How pages are copied.
-/// - direct: the copy hardware of the GPU (memcpy on the host device) moves runs of bytes.
-/// - kernel: a kernel on a few SMs (the threads of the host device) gathers and scatters pieces.
-enum class io_backend : uint8_t { direct, kernel };
-
-/// @relates io_backend
-const char* to_string(io_backend io) noexcept;
-
-/// @returns invalid_argument with the allowed names.
-/// @relates io_backend
-result<io_backend> parse_io_backend(std::string_view name);
 
 /// Settings of a copy engine.
 struct copy_options {
@@ -198,35 +154,6 @@ public:
   /// @returns copy_failed if the load failed, as far as that is known yet.
   virtual result<void> wait_for_layer(const layer_progress& progress, void* stream, uint32_t layer);
 };
-
-/// Which device to use. `automatic` is cuda if this build has it and a GPU answers, else host.
-enum class device_kind : uint8_t { automatic, cuda, host };
-
-/// "auto", "cuda" or "host".
-/// @relates device_kind
-const char* to_string(device_kind kind) noexcept;
-
-/// @returns invalid_argument with the allowed names.
-/// @relates device_kind
-result<device_kind> parse_device_kind(std::string_view name);
-
-/// A kind of device, and which one of these.
-struct device_choice {
-  // Not explicit: a kind is a choice.
-  device_choice(device_kind which = device_kind::automatic, std::optional<uint32_t> n = {})
-    : kind(which), number(n) {}
-
-  device_kind kind;
-  /// In the numbering of the CUDA runtime; nothing leaves it to the rules of make_device().
-  std::optional<uint32_t> number;
-
-  friend bool operator==(const device_choice&, const device_choice&) = default;
-};
-
-/// What parse_device_kind() reads, or "cuda:N".
-/// @returns invalid_argument with what is allowed.
-/// @relates device_choice
-result<device_choice> parse_device_choice(std::string_view text);
 
 /// A CUDA device without a number is the one on which the engine's pool lies; without a pool that
 /// of the rank's number on this machine (OMPI_COMM_WORLD_LOCAL_RANK, else LOCAL_RANK), modulo the

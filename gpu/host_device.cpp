@@ -2,6 +2,7 @@
 
 #include "base/check.hpp"
 #include "base/copy_workers.hpp"
+#include "cache/copy_strips.hpp"
 #include "gpu/copy_piece.hpp"
 #include "gpu/host_memory.hpp"
 

@@ -1,10 +1,10 @@
 #include "gpu/host_memory.hpp"
 
 #include "base/check.hpp"
-#include "base/clock.hpp"
 #include "base/unique_fd.hpp"
 #include "base/units.hpp"
 #include "gpu/available_memory.hpp"
+#include "hicache/clock.hpp"
 
 #include <fcntl.h>
 #include <linux/mempolicy.h>

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "base/error.hpp"
 #include "gpu/device.hpp"
+#include "hicache/error.hpp"
 
 #include <cstdint>
 #include <memory>

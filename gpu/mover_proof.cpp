@@ -1,6 +1,7 @@
 #include "gpu/mover_proof.hpp"
 
 #include "base/check.hpp"
+#include "cache/copy_strips.hpp"
 #include "gpu/copy_piece.hpp"
 
 #include <algorithm>

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "cache/geometry.hpp"
 #include "gpu/device.hpp"
 #include "gpu/queued_copy_engine.hpp"
+#include "hicache/geometry.hpp"
 
 namespace hicache {
 

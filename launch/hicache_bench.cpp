@@ -3,12 +3,12 @@
 
 #include "base/limits.hpp"
 #include "base/units.hpp"
+#include "hicache/system_config.hpp"
 #include "launch/bench_keys.hpp"
 #include "launch/bench_transfer.hpp"
 #include "launch/program.hpp"
 #include "launch/replay_report.hpp"
 #include "launch/stop_signal.hpp"
-#include "messages/system_config.hpp"
 #include "runtime/cluster_member.hpp"
 #include "runtime/network_flags.hpp"
 #include "runtime/rank_config.hpp"
@@ -101,7 +101,7 @@ void add_store_flags(CLI::App& app, store_flags& flags) {
 
 /// Calls the store until the time is up, a batch after the other.
 /// @param known The keys that a getter asks for.
-thread_result measure(storage_backend& store, const store_flags& flags,
+thread_result measure(blocking_store& store, const store_flags& flags,
                       const std::vector<page_key>& known, std::atomic<uint64_t>& next_key,
                       std::chrono::steady_clock::time_point end) {
   auto outcome = thread_result{};
@@ -142,7 +142,7 @@ thread_result measure(storage_backend& store, const store_flags& flags,
 }
 
 /// Stores the keys that getters ask for.
-uint64_t store_keys(storage_backend& store, const store_flags& flags) {
+uint64_t store_keys(blocking_store& store, const store_flags& flags) {
   auto value = std::vector<std::byte>(flags.value_bytes, std::byte{0x5a});
   auto errors = uint64_t{0};
   for (auto first = uint64_t{0}; first < flags.keys; first += flags.batch) {

@@ -1,10 +1,10 @@
 // hicache-node: this host's share of the cache, for processes that come and go.
 
 #include "base/units.hpp"
+#include "hicache/system_config.hpp"
 #include "launch/program.hpp"
 #include "launch/service_manager.hpp"
 #include "launch/stop_signal.hpp"
-#include "messages/system_config.hpp"
 #include "runtime/metrics_server.hpp"
 #include "runtime/network_flags.hpp"
 #include "runtime/node_host.hpp"

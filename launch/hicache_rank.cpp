@@ -1,12 +1,13 @@
 // hicache-rank: a rank by itself, with no engine: a member of the cluster store that lends its
 // memory until a signal comes.
 
+#include "base/limits.hpp"
+#include "hicache/runtime.hpp"
 #include "launch/program.hpp"
 #include "launch/rank_session.hpp"
 #include "launch/shutdown_watch.hpp"
 #include "launch/stop_signal.hpp"
 #include "runtime/rank_config.hpp"
-#include "runtime/rank_runtime.hpp"
 
 #include <caf/scoped_actor.hpp>
 #include <spdlog/spdlog.h>

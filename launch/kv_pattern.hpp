@@ -1,8 +1,8 @@
 #pragma once
 
-#include "cache/geometry.hpp"
 #include "gpu/device.hpp"
-#include "messages/ids.hpp"
+#include "hicache/geometry.hpp"
+#include "hicache/ids.hpp"
 
 #include <cstdint>
 #include <span>

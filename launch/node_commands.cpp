@@ -2,10 +2,10 @@
 
 #include "backends/ask.hpp"
 #include "base/units.hpp"
+#include "hicache/system_config.hpp"
 #include "launch/program.hpp"
 #include "launch/stop_signal.hpp"
 #include "messages/interfaces.hpp"
-#include "messages/system_config.hpp"
 #include "rpc/network.hpp"
 #include "runtime/network_flags.hpp"
 #include "runtime/rank_config.hpp"

@@ -1,9 +1,9 @@
 #pragma once
 
-#include "base/clock.hpp"
-#include "base/error.hpp"
+#include "hicache/clock.hpp"
+#include "hicache/error.hpp"
+#include "hicache/tls_files.hpp"
 #include "messages/node_protocol.hpp"
-#include "rpc/tls_files.hpp"
 
 #include <CLI/CLI.hpp>
 

@@ -1,12 +1,10 @@
 #include "launch/rank_session.hpp"
 
+#include "hicache/agreement.hpp"
 #include "launch/program.hpp"
 #include "runtime/rank_agreement.hpp"
 #include "runtime/rank_place.hpp"
 #include "runtime/stray_listeners.hpp"
-#include "transport/local_agreement.hpp"
-#include "transport/mpi_agreement.hpp"
-#include "transport/socket_agreement.hpp"
 
 #include <mpi.h>
 #include <spdlog/spdlog.h>
@@ -39,7 +37,7 @@ result<joined_instance> join_by_mpi(int& argc, char**& argv) {
       return tl::unexpected{started.error()};
     return fail(ec::stopping);
   }
-  auto peers = make_mpi_agreement(MPI_COMM_WORLD);
+  auto peers = make_mpi_agreement(MPI_Comm_c2f(MPI_COMM_WORLD));
   if (!peers)
     return tl::unexpected{peers.error()};
   warn_of_stray_listeners({}, "127.0.0.1",

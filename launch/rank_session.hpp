@@ -1,8 +1,8 @@
 #pragma once
 
-#include "base/error.hpp"
+#include "hicache/agreement.hpp"
+#include "hicache/error.hpp"
 #include "runtime/rank_config.hpp"
-#include "transport/agreement.hpp"
 
 #include <CLI/CLI.hpp>
 

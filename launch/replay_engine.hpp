@@ -1,12 +1,12 @@
 #pragma once
 
-#include "base/clock.hpp"
 #include "base/limits.hpp"
+#include "hicache/clock.hpp"
+#include "hicache/runtime.hpp"
 #include "launch/kv_pattern.hpp"
 #include "launch/replay_report.hpp"
 #include "launch/replay_workload.hpp"
 #include "launch/stop_signal.hpp"
-#include "runtime/rank_runtime.hpp"
 
 #include <absl/container/flat_hash_map.h>
 #include <caf/scoped_actor.hpp>

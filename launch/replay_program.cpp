@@ -1,6 +1,7 @@
 #include "launch/replay_program.hpp"
 
 #include "base/units.hpp"
+#include "hicache/runtime.hpp"
 #include "launch/program.hpp"
 #include "launch/progress_line.hpp"
 #include "launch/rank_session.hpp"
@@ -11,7 +12,6 @@
 #include "launch/shutdown_watch.hpp"
 #include "launch/stop_signal.hpp"
 #include "runtime/rank_config.hpp"
-#include "runtime/rank_runtime.hpp"
 
 #include <nlohmann/json.hpp>
 #include <spdlog/spdlog.h>

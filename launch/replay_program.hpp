@@ -1,7 +1,7 @@
 #pragma once
 
+#include "hicache/runtime.hpp"
 #include "launch/rank_session.hpp"
-#include "runtime/rank_runtime.hpp"
 
 #include <functional>
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "messages/operations.hpp"
+#include "hicache/operations.hpp"
 
 #include <nlohmann/json_fwd.hpp>
 

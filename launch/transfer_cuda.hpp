@@ -1,6 +1,6 @@
 #pragma once
 
-#include "base/error.hpp"
+#include "hicache/error.hpp"
 #include "launch/transfer_probe.hpp"
 
 #include <cstdint>

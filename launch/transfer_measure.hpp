@@ -1,8 +1,8 @@
 #pragma once
 
-#include "base/error.hpp"
-#include "cache/geometry.hpp"
 #include "gpu/device.hpp"
+#include "hicache/error.hpp"
+#include "hicache/geometry.hpp"
 
 #include <cstdint>
 #include <string>

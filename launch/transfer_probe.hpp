@@ -1,10 +1,11 @@
 #pragma once
 
-#include "base/error.hpp"
-#include "cache/geometry.hpp"
+#include "cache/copy_strips.hpp"
 #include "gpu/queued_copy_engine.hpp"
-#include "messages/ids.hpp"
-#include "messages/operations.hpp"
+#include "hicache/error.hpp"
+#include "hicache/geometry.hpp"
+#include "hicache/ids.hpp"
+#include "hicache/operations.hpp"
 
 #include <chrono>
 #include <cstddef>

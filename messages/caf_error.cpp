@@ -1,4 +1,4 @@
-#include "messages/caf_error.hpp"
+#include "hicache/caf_error.hpp"
 
 #include <caf/atom.hpp>
 #include <caf/deep_to_string.hpp>

@@ -1,4 +1,4 @@
-#include "messages/ids.hpp"
+#include "hicache/ids.hpp"
 
 // Keys are short, so a call would cost more than their hash.
 #define XXH_INLINE_ALL

@@ -1,7 +1,9 @@
 #pragma once
 
-// Every message that an actor of hicache understands, on one page. Read this file first.
+// Every message between the actors of hicache, on one page. What an engine sends and receives is in
+// hicache/interfaces.hpp.
 
+#include "hicache/interfaces.hpp"
 #include "messages/type_ids.hpp"
 #include "messages/wire.hpp"
 
@@ -16,14 +18,8 @@
 
 namespace hicache {
 
-/// The TREE owns what is cached where: the HiRadixTree and the page allocators of L1 and L2. The
-/// engine talks to this one.
-using tree_actor = caf::typed_actor<
-  // Engine: applies the operations of one turn, in order, and answers each. The same on every rank.
-  caf::replies_to<atom::apply, tree_operations>::with<tree_answers>,
-  // Engine: turns what happened meanwhile into facts, the same on every rank. Waits up to the given
-  // time for news.
-  caf::replies_to<atom::step, caf::timespan>::with<step_result>,
+/// The TREE as the other actors of a rank see it.
+using tree_core_actor = tree_actor::extend<
   // Controller, backup: an operation ended on this rank.
   caf::reacts_to<atom::done, operation_done>,
   // Prefetcher: a fetch ended on this rank.
@@ -38,9 +34,7 @@ using tree_actor = caf::typed_actor<
   caf::reacts_to<atom::abort>,
   // Itself: a step has waited long enough for news (0) or for the other ranks (1); with the step's
   // number.
-  caf::reacts_to<atom::tick, uint8_t, uint64_t>,
-  // Anyone: what this rank did so far.
-  caf::replies_to<atom::counters>::with<rank_counters>>;
+  caf::reacts_to<atom::tick, uint8_t, uint64_t>>;
 
 /// The CONTROLLER moves pages between L1 and L2. Reports each command to the tree when it is done,
 /// in issue order.
@@ -48,11 +42,10 @@ using controller_actor = caf::typed_actor<
   // Tree: copies L1 -> L2, and L2 -> L1 layer by layer; one submission in each direction.
   caf::reacts_to<atom::copy, copy_batch>, caf::replies_to<atom::counters>::with<rank_counters>>;
 
-/// The STORAGE owns one L3 backend and its worker threads. Every request carries the time it may
-/// take.
+/// The STORAGE owns one L3 backend. Every request carries the time it may take.
 using storage_actor = caf::typed_actor<
-  // Answers how many pages follow on from the first one without a gap.
-  caf::replies_to<atom::exists, storage_batch, caf::timespan>::with<uint64_t>,
+  // Answers how many pages follow on from the first one without a gap, and where they are.
+  caf::replies_to<atom::exists, storage_batch, caf::timespan>::with<storage_hit>,
   // Reads pages into L2.
   caf::replies_to<atom::get, storage_batch, caf::timespan>::with<storage_outcome>,
   // Writes pages from L2.
@@ -61,7 +54,7 @@ using storage_actor = caf::typed_actor<
   caf::replies_to<atom::remove, storage_batch, caf::timespan>::with<storage_outcome>,
   // Answers when the call of a batch that was answered with this ticket has returned.
   caf::replies_to<atom::drain, uint64_t>::with<atom::ok>,
-  // Itself: a worker thread finished a batch.
+  // Itself: the store finished a batch.
   caf::reacts_to<atom::done, storage_completion>,
   // Itself: the deadline of a batch has passed.
   caf::reacts_to<atom::tick>,
@@ -105,13 +98,8 @@ using backup_actor = caf::typed_actor<
   caf::replies_to<atom::drain>::with<atom::ok>,
   caf::replies_to<atom::counters>::with<rank_counters>>;
 
-/// The CONSENSUS owns the communicators of the instance.
-using consensus_actor = caf::typed_actor<
-  // Answers the element-wise minimum over all ranks. One at a time per channel.
-  caf::replies_to<atom::reduce, reduction>::with<reduced>,
-  // Which ranks the reduction of this channel (reduction_channel) still waits for, for people, as
-  // far as it can be told.
-  caf::replies_to<atom::missing, uint8_t>::with<std::string>,
+/// The CONSENSUS as the other actors of a rank see it. Owns the communicators of the instance.
+using consensus_core_actor = consensus_actor::extend<
   // Itself: looks after reductions in flight; with the number of the timer, or 0 for news of
   // another rank.
   caf::reacts_to<atom::poll, uint64_t>>;
@@ -313,17 +301,6 @@ using event_publisher_actor = caf::typed_actor<
   // Itself: all that was sent before its end is on its way.
   caf::reacts_to<atom::done>>;
 
-/// The ENGINE is the user's side. What the runtime tells it unasked.
-using engine_actor = caf::typed_actor<
-  // Something failed that the engine should know of although it can go on: L3 lost, ranks diverged.
-  caf::reacts_to<atom::notice, caf::error>,
-  // Something ended that a step would make a fact: a copy, or the prefetch of a request. Once
-  // between two steps, so that an engine that sleeps knows when to step.
-  caf::reacts_to<atom::news>,
-  // Pages can be served from a tier from now on, or no longer. Only if `tree_options::events` asks
-  // for it; see actors/cache_events.hpp.
-  caf::reacts_to<atom::events, cache_events_ptr>>;
-
 // -- proof that remote interfaces carry only values with a wire format --------
 
 namespace detail {
@@ -357,6 +334,7 @@ static_assert(is_remote_interface<directory_actor>);
 static_assert(is_remote_interface<member_actor>);
 static_assert(is_remote_interface<node_actor>);
 static_assert(!is_remote_interface<tree_actor>);
+static_assert(!is_remote_interface<tree_core_actor>);
 static_assert(!is_remote_interface<storage_actor>);
 
 } // namespace hicache

@@ -1,4 +1,4 @@
-#include "messages/operations.hpp"
+#include "messages/commands.hpp"
 
 #include <array>
 

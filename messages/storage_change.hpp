@@ -1,21 +1,13 @@
 #pragma once
 
+#include "hicache/policies.hpp"
+
 #include <chrono>
 #include <cstdint>
 #include <string>
 
 /// L3 at run time: what it is called, how it is read, and how it comes and goes. Plain values.
 namespace hicache {
-
-/// When a prefetch ends (docs/policies.md compares them).
-enum class prefetch_policy : uint8_t {
-  /// When the request could run.
-  best_effort,
-  /// When everything has arrived.
-  wait_complete,
-  /// When everything has arrived, but after a time that grows with the length at the latest.
-  timeout,
-};
 
 /// How L3 is read. The defaults are SGLang's.
 struct prefetch_settings {

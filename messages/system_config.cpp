@@ -1,6 +1,6 @@
-#include "messages/system_config.hpp"
+#include "hicache/system_config.hpp"
 
-#include "messages/type_ids.hpp"
+#include "hicache/caf_error.hpp"
 
 #include <caf/atom.hpp>
 #include <caf/message.hpp>
@@ -8,7 +8,6 @@
 namespace hicache {
 
 system_config::system_config() {
-  add_message_types<caf::id_block::hicache>();
   // The overload of add_error_category that takes the enum alone does not compile in CAF 0.17.6.
   add_error_category(caf::atom("hicache"),
                      [](uint8_t code, caf::atom_value category, const caf::message& context) {

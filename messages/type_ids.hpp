@@ -1,10 +1,11 @@
 #pragma once
 
-#include "messages/caf_error.hpp"
+#include "hicache/interfaces.hpp"
+#include "messages/commands.hpp"
 #include "messages/index_protocol.hpp"
 #include "messages/node_protocol.hpp"
-#include "messages/operations.hpp"
 #include "messages/segment_pages.hpp"
+#include "messages/storage_batch.hpp"
 
 #include <caf/type_id.hpp>
 
@@ -14,11 +15,7 @@ namespace hicache {
 
 // What these point to is defined by the layer that makes it; messages carry the pointer only.
 
-/// See actors/cache_events.hpp.
-struct cache_events;
-using cache_events_ptr = std::shared_ptr<const cache_events>;
-
-/// See backends/storage_backend.hpp.
+/// See include/hicache/storage_backend.hpp.
 struct backend_health;
 using storage_health_ptr = std::shared_ptr<const backend_health>;
 
@@ -28,66 +25,52 @@ using op_log_batch_ptr = std::shared_ptr<const op_log_batch>;
 
 } // namespace hicache
 
-// Announces what actors send. Entries are counted with __COUNTER__: nothing but entries between
-// BEGIN and END. Not hicache::ec: CAF turns error-code enums into caf::error inside messages.
-CAF_BEGIN_TYPE_ID_BLOCK(hicache, caf::first_custom_type_id)
-
-  // -- verbs: at most 10 characters -------------------------------------------
-  CAF_ADD_ATOM(hicache, hicache::atom, abort, "abort")
-  CAF_ADD_ATOM(hicache, hicache::atom, adopt, "adopt")
-  CAF_ADD_ATOM(hicache, hicache::atom, apply, "apply")
-  CAF_ADD_ATOM(hicache, hicache::atom, attach, "attach")
-  CAF_ADD_ATOM(hicache, hicache::atom, backup, "backup")
-  CAF_ADD_ATOM(hicache, hicache::atom, clear, "clear")
-  CAF_ADD_ATOM(hicache, hicache::atom, commit, "commit")
-  CAF_ADD_ATOM(hicache, hicache::atom, connect, "connect")
-  CAF_ADD_ATOM(hicache, hicache::atom, copy, "copy")
-  CAF_ADD_ATOM(hicache, hicache::atom, corrupt, "corrupt")
-  CAF_ADD_ATOM(hicache, hicache::atom, counters, "counters")
-  CAF_ADD_ATOM(hicache, hicache::atom, done, "done")
-  CAF_ADD_ATOM(hicache, hicache::atom, drain, "drain")
-  CAF_ADD_ATOM(hicache, hicache::atom, drop, "drop")
-  CAF_ADD_ATOM(hicache, hicache::atom, events, "events")
-  CAF_ADD_ATOM(hicache, hicache::atom, exists, "exists")
-  CAF_ADD_ATOM(hicache, hicache::atom, fetch, "fetch")
-  CAF_ADD_ATOM(hicache, hicache::atom, fetched, "fetched")
-  CAF_ADD_ATOM(hicache, hicache::atom, freeze, "freeze")
-  CAF_ADD_ATOM(hicache, hicache::atom, get, "get")
-  CAF_ADD_ATOM(hicache, hicache::atom, health, "health")
-  CAF_ADD_ATOM(hicache, hicache::atom, hold, "hold")
-  CAF_ADD_ATOM(hicache, hicache::atom, locate, "locate")
-  CAF_ADD_ATOM(hicache, hicache::atom, members, "members")
-  CAF_ADD_ATOM(hicache, hicache::atom, missing, "missing")
-  CAF_ADD_ATOM(hicache, hicache::atom, mount, "mount")
-  CAF_ADD_ATOM(hicache, hicache::atom, news, "news")
-  CAF_ADD_ATOM(hicache, hicache::atom, notice, "notice")
-  CAF_ADD_ATOM(hicache, hicache::atom, ok, "ok")
-  CAF_ADD_ATOM(hicache, hicache::atom, pin, "pin")
-  CAF_ADD_ATOM(hicache, hicache::atom, poll, "poll")
-  CAF_ADD_ATOM(hicache, hicache::atom, publish, "publish")
-  CAF_ADD_ATOM(hicache, hicache::atom, record, "record")
-  CAF_ADD_ATOM(hicache, hicache::atom, reduce, "reduce")
-  CAF_ADD_ATOM(hicache, hicache::atom, refill, "refill")
-  CAF_ADD_ATOM(hicache, hicache::atom, release, "release")
-  CAF_ADD_ATOM(hicache, hicache::atom, remove, "remove")
-  CAF_ADD_ATOM(hicache, hicache::atom, reserve, "reserve")
-  CAF_ADD_ATOM(hicache, hicache::atom, resume, "resume")
-  CAF_ADD_ATOM(hicache, hicache::atom, set, "set")
-  CAF_ADD_ATOM(hicache, hicache::atom, shards, "shards")
-  CAF_ADD_ATOM(hicache, hicache::atom, start, "start")
-  CAF_ADD_ATOM(hicache, hicache::atom, status, "status")
-  CAF_ADD_ATOM(hicache, hicache::atom, step, "step")
-  CAF_ADD_ATOM(hicache, hicache::atom, terminate, "terminate")
-  CAF_ADD_ATOM(hicache, hicache::atom, tick, "tick")
-  CAF_ADD_ATOM(hicache, hicache::atom, touch, "touch")
-  CAF_ADD_ATOM(hicache, hicache::atom, withdraw, "withdraw")
-
-CAF_END_TYPE_ID_BLOCK(hicache)
+// -- verbs between actors of hicache: at most 10 characters. Those of the engine are in
+// hicache/interfaces.hpp.
+CAF_ADD_ATOM(hicache, hicache::atom, abort, "abort")
+CAF_ADD_ATOM(hicache, hicache::atom, adopt, "adopt")
+CAF_ADD_ATOM(hicache, hicache::atom, attach, "attach")
+CAF_ADD_ATOM(hicache, hicache::atom, backup, "backup")
+CAF_ADD_ATOM(hicache, hicache::atom, clear, "clear")
+CAF_ADD_ATOM(hicache, hicache::atom, commit, "commit")
+CAF_ADD_ATOM(hicache, hicache::atom, connect, "connect")
+CAF_ADD_ATOM(hicache, hicache::atom, copy, "copy")
+CAF_ADD_ATOM(hicache, hicache::atom, corrupt, "corrupt")
+CAF_ADD_ATOM(hicache, hicache::atom, done, "done")
+CAF_ADD_ATOM(hicache, hicache::atom, drain, "drain")
+CAF_ADD_ATOM(hicache, hicache::atom, drop, "drop")
+CAF_ADD_ATOM(hicache, hicache::atom, exists, "exists")
+CAF_ADD_ATOM(hicache, hicache::atom, fetch, "fetch")
+CAF_ADD_ATOM(hicache, hicache::atom, fetched, "fetched")
+CAF_ADD_ATOM(hicache, hicache::atom, freeze, "freeze")
+CAF_ADD_ATOM(hicache, hicache::atom, get, "get")
+CAF_ADD_ATOM(hicache, hicache::atom, health, "health")
+CAF_ADD_ATOM(hicache, hicache::atom, hold, "hold")
+CAF_ADD_ATOM(hicache, hicache::atom, locate, "locate")
+CAF_ADD_ATOM(hicache, hicache::atom, members, "members")
+CAF_ADD_ATOM(hicache, hicache::atom, mount, "mount")
+CAF_ADD_ATOM(hicache, hicache::atom, ok, "ok")
+CAF_ADD_ATOM(hicache, hicache::atom, pin, "pin")
+CAF_ADD_ATOM(hicache, hicache::atom, poll, "poll")
+CAF_ADD_ATOM(hicache, hicache::atom, publish, "publish")
+CAF_ADD_ATOM(hicache, hicache::atom, record, "record")
+CAF_ADD_ATOM(hicache, hicache::atom, refill, "refill")
+CAF_ADD_ATOM(hicache, hicache::atom, release, "release")
+CAF_ADD_ATOM(hicache, hicache::atom, remove, "remove")
+CAF_ADD_ATOM(hicache, hicache::atom, reserve, "reserve")
+CAF_ADD_ATOM(hicache, hicache::atom, resume, "resume")
+CAF_ADD_ATOM(hicache, hicache::atom, set, "set")
+CAF_ADD_ATOM(hicache, hicache::atom, shards, "shards")
+CAF_ADD_ATOM(hicache, hicache::atom, start, "start")
+CAF_ADD_ATOM(hicache, hicache::atom, status, "status")
+CAF_ADD_ATOM(hicache, hicache::atom, terminate, "terminate")
+CAF_ADD_ATOM(hicache, hicache::atom, tick, "tick")
+CAF_ADD_ATOM(hicache, hicache::atom, touch, "touch")
+CAF_ADD_ATOM(hicache, hicache::atom, withdraw, "withdraw")
 
 // -- CAF carries these within the process alone; rpc/ brings those of index_protocol.hpp and
 // node_protocol.hpp to others
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::backup_command)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::cache_events_ptr)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::client_info)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::client_ticket)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::complete_pages)
@@ -121,10 +104,7 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::page_prefetch)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::page_totals)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::placements)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::published_pages)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::rank_counters)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::reclaim_command)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::reduced)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::reduction)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::refill_command)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::reserved_pages)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::segment_holds)
@@ -132,16 +112,14 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::segment_pages)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::segment_slots)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::shard_map)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::status_query)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::step_result)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::storage_attachment)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::storage_batch)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::storage_change)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::storage_completion)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::storage_health_ptr)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::storage_hit)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::storage_outcome)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::storage_status)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::terminate_command)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::tree_answers)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::tree_operations)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::wanted_pages)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::withdrawn_pages)

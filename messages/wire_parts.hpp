@@ -2,8 +2,8 @@
 
 // What the sources that turn values into messages share. Include after wire_values.hpp.
 
-#include "base/error.hpp"
 #include "base/limits.hpp"
+#include "hicache/error.hpp"
 #include "messages/wire.hpp"
 #include "messages/wire_values.hpp"
 

@@ -1,10 +1,10 @@
 #pragma once
 
-#include "base/error.hpp"
 #include "base/unique_fd.hpp"
+#include "hicache/error.hpp"
+#include "hicache/tls_files.hpp"
 #include "messages/interfaces.hpp"
 #include "rpc/endpoint.hpp"
-#include "rpc/tls_files.hpp"
 
 #include <caf/actor_system.hpp>
 

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "base/error.hpp"
 #include "base/page_checksum.hpp"
+#include "hicache/error.hpp"
 #include "messages/node_protocol.hpp"
 #include "rpc/page_transfer.hpp"
 

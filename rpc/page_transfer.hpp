@@ -1,6 +1,6 @@
 #pragma once
 
-#include "messages/ids.hpp"
+#include "hicache/ids.hpp"
 #include "messages/type_ids.hpp"
 
 #include <caf/allowed_unsafe_message_type.hpp>

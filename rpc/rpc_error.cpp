@@ -1,6 +1,6 @@
 #include "rpc/rpc_error.hpp"
 
-#include "messages/caf_error.hpp"
+#include "hicache/caf_error.hpp"
 
 #include <charconv>
 #include <string_view>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "base/error.hpp"
+#include "hicache/error.hpp"
 
 #include <caf/message.hpp>
 #include <kj/exception.h>

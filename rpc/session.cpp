@@ -1,6 +1,6 @@
 #include "rpc/session.hpp"
 
-#include "messages/caf_error.hpp"
+#include "hicache/caf_error.hpp"
 #include "rpc/rpc_error.hpp"
 
 #include <caf/actor_config.hpp>

@@ -1,4 +1,4 @@
-#include "rpc/tls_files.hpp"
+#include "hicache/tls_files.hpp"
 
 #include "rpc/tls.hpp"
 

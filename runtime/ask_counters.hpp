@@ -1,6 +1,6 @@
 #pragma once
 
-#include "messages/caf_error.hpp"
+#include "hicache/caf_error.hpp"
 #include "messages/interfaces.hpp"
 
 #include <caf/actor_system.hpp>

@@ -240,7 +240,7 @@ page_channel_options cluster_member::network() const {
   return options;
 }
 
-std::unique_ptr<storage_backend> cluster_member::open() {
+std::unique_ptr<blocking_store> cluster_member::open() {
   auto options = cluster_options{};
   options.reader = reader();
   options.fingerprint = options_.fingerprint;

@@ -5,8 +5,8 @@
 #include "backends/cluster/index_lookup.hpp"
 #include "backends/cluster/lasting_memory.hpp"
 #include "backends/cluster/lent_pages.hpp"
-#include "base/clock.hpp"
 #include "cache/store/segment_table.hpp"
+#include "hicache/clock.hpp"
 #include "rpc/network.hpp"
 #include "transport/memory_sharing.hpp"
 #include "transport/page_channel.hpp"
@@ -77,7 +77,7 @@ public:
 
   /// The cluster store as this process sees it.
   /// @pre not alone
-  std::unique_ptr<storage_backend> open();
+  std::unique_ptr<blocking_store> open();
 
   uint64_t lent_bytes() const noexcept { return info_.capacity_bytes; }
 

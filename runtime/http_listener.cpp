@@ -1,7 +1,7 @@
 #include "runtime/http_listener.hpp"
 
-#include "base/clock.hpp"
 #include "base/limits.hpp"
+#include "hicache/clock.hpp"
 
 #include <spdlog/spdlog.h>
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "base/error.hpp"
+#include "hicache/error.hpp"
 #include "runtime/http_address.hpp"
 
 #include <httplib.h>

@@ -1,6 +1,7 @@
 #pragma once
 
-#include "base/error.hpp"
+#include "hicache/config.hpp"
+#include "hicache/error.hpp"
 
 #include <CLI/CLI.hpp>
 
@@ -13,13 +14,6 @@ class Collectable;
 } // namespace prometheus
 
 namespace hicache {
-
-/// Where Prometheus finds the metrics of a process.
-struct metrics_options {
-  std::string host = "127.0.0.1";
-  /// 0: nowhere.
-  uint16_t port = 0;
-};
 
 /// Adds --metrics-port and --metrics-host.
 /// @param port_help What is said about the port.

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "base/error.hpp"
-#include "rpc/tls_files.hpp"
+#include "hicache/error.hpp"
+#include "hicache/tls_files.hpp"
 
 #include <CLI/CLI.hpp>
 

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "base/error.hpp"
-#include "transport/agreement.hpp"
+#include "hicache/agreement.hpp"
+#include "hicache/error.hpp"
 
 #include <string>
 #include <utility>

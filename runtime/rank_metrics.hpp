@@ -1,6 +1,6 @@
 #pragma once
 
-#include "messages/operations.hpp"
+#include "messages/commands.hpp"
 #include "runtime/rank_store.hpp"
 
 #include <prometheus/collectable.h>

@@ -1,5 +1,3 @@
-#include "runtime/rank_runtime.hpp"
-
 #include "actors/attachment.hpp"
 #include "actors/backup.hpp"
 #include "actors/consensus.hpp"
@@ -12,7 +10,8 @@
 #include "base/limits.hpp"
 #include "base/units.hpp"
 #include "cache/hash/page_hash.hpp"
-#include "messages/system_config.hpp"
+#include "hicache/runtime.hpp"
+#include "hicache/system_config.hpp"
 #include "runtime/admin_server.hpp"
 #include "runtime/ask_counters.hpp"
 #include "runtime/metrics_server.hpp"
@@ -74,9 +73,9 @@ public:
 
   void spawn_tree();
 
-  const tree_actor& tree() const override { return tree_; }
+  tree_actor tree() const override { return tree_; }
 
-  const consensus_actor& consensus() const override { return consensus_; }
+  consensus_actor consensus() const override { return consensus_; }
 
   caf::actor_system& system() override { return *system_; }
 
@@ -184,13 +183,13 @@ private:
   std::unique_ptr<event_replay> replay_;
   /// Where they are, for people.
   std::string events_endpoint_;
-  tree_actor tree_;
+  tree_core_actor tree_;
   op_recorder_actor recorder_;
   event_publisher_actor publisher_;
   controller_actor controller_;
   prefetcher_actor prefetcher_;
   backup_actor backup_;
-  consensus_actor consensus_;
+  consensus_core_actor consensus_;
   std::mutex mutex_;
   attachment_actor attachment_; // Guarded: asked by the threads of the server.
   std::unique_ptr<admin_server> admin_;

@@ -4,14 +4,17 @@
 #include "backends/file_backend.hpp"
 #include "backends/memory_backend.hpp"
 #include "backends/node_backend.hpp"
+#include "backends/storage_queue.hpp"
 #include "base/check.hpp"
 #include "base/limits.hpp"
 #include "cache/hash/page_hash.hpp"
-#include "messages/caf_error.hpp"
+#include "hicache/caf_error.hpp"
 
 #include <caf/scoped_actor.hpp>
 #include <spdlog/spdlog.h>
 
+#include <array>
+#include <span>
 #include <utility>
 
 namespace hicache {
@@ -53,22 +56,28 @@ result<open_store> rank_store::open(const storage_attachment& wanted) {
     member_.reset();
     return tl::unexpected{backend.error()};
   }
+  auto store = std::unique_ptr<storage_backend>{
+    std::make_unique<storage_queue>(std::move(*backend), settings.storage.threads)};
   if (wrap_)
-    *backend = wrap_(std::move(*backend));
-  queue_ = std::make_shared<storage_queue>(std::move(*backend), settings.storage.threads);
+    store = wrap_(std::move(store));
+  const auto l2_memory = std::array{std::span{l2_memory_, l2_.total_bytes()}};
+  if (const auto attached = store->attach_memory(l2_memory); !attached)
+    spdlog::warn("L3 ({}) does not register L2: {}", store->name(), to_string(attached.error()));
+  store_ = std::move(store);
   // Ranks with the same bytes share the writing, unless each of them has a store of its own.
-  const auto replicas = wanted.backend == "memory" ? 1 : settings.split(ranks_).replicas;
-  actor_ = system_.spawn(storage,
-                         storage_options{settings.fingerprint(),
-                                         settings.head_groups(rank_, ranks_), l2_, l2_memory_,
-                                         &clock_, page_writers{rank_ % replicas, replicas},
-                                         shared_ != nullptr ? shared_->lent : nullptr, notice_},
-                         queue_);
+  const auto replicas = store_->capabilities().is_shared ? settings.split(ranks_).replicas : 1;
+  auto options = storage_options{};
+  options.objects = std::make_shared<const page_objects>(
+    settings.fingerprint(), settings.head_groups(rank_, ranks_), l2_, l2_memory_,
+    page_writers{rank_ % replicas, replicas}, shared_ != nullptr ? shared_->lent : nullptr);
+  options.clock = &clock_;
+  options.notice = notice_;
+  actor_ = system_.spawn(storage, std::move(options), store_);
   const auto tree = settings.tree(ranks_);
   return open_store{actor_, tree.prefetch, tree.storage_lends_host, [this] { close(); }};
 }
 
-result<std::unique_ptr<storage_backend>> rank_store::open_backend(const rank_config& settings) {
+result<std::unique_ptr<blocking_store>> rank_store::open_backend(const rank_config& settings) {
   const auto fingerprint = fingerprint_of(settings.fingerprint());
   if (settings.storage_backend == "memory")
     return make_memory_backend(settings.storage.max_bytes / ranks_, clock_);
@@ -119,7 +128,7 @@ bool rank_store::close() {
   if (!actor_)
     return !has_abandoned_;
   if (const auto health = ask_health(limits::scrape_time))
-    closed_.counters[queue_->name()] += health->counters;
+    closed_.counters[store_->name()] += health->counters;
   {
     auto self = caf::scoped_actor{system_};
     self->send_exit(actor_, caf::exit_reason::user_shutdown);
@@ -128,8 +137,8 @@ bool rank_store::close() {
   actor_ = nullptr;
   if (member_)
     count(closed_, *member_);
-  const auto name = queue_->name();
-  if (std::exchange(queue_, nullptr)->close(settings_.shutdown_grace)) {
+  const auto name = store_->name();
+  if (std::exchange(store_, nullptr)->close(settings_.shutdown_grace)) {
     member_.reset();
   } else {
     spdlog::error("calls of L3 ({}) have not returned and are left behind", name);
@@ -186,9 +195,10 @@ std::optional<store_figures> rank_store::figures(std::chrono::nanoseconds timeou
     const auto health = ask_health(timeout);
     if (!status || !health)
       return std::nullopt;
-    figures.counters[queue_->name()] += health->counters;
-    figures.attached = attached_store{queue_->name(), health->ok && status->is_up(), *status, {}};
-    figures.attached->held = {health->objects, health->bytes, health->capacity_bytes};
+    figures.counters[store_->name()] += health->counters;
+    figures.attached = attached_store{store_->name(), health->ok && status->is_up(), *status, {}};
+    if (store_->capabilities().tells_occupancy)
+      figures.attached->held = {health->objects, health->bytes, health->capacity_bytes};
   }
   for (const auto& [name, counted] : figures.counters)
     figures.evicted += counted.evicted;

@@ -1,9 +1,10 @@
 #pragma once
 
 #include "actors/attachment.hpp"
-#include "backends/storage_queue.hpp"
-#include "base/clock.hpp"
-#include "cache/geometry.hpp"
+#include "backends/blocking_store.hpp"
+#include "hicache/clock.hpp"
+#include "hicache/geometry.hpp"
+#include "hicache/storage_backend.hpp"
 #include "runtime/cluster_member.hpp"
 #include "runtime/rank_config.hpp"
 #include "runtime/shared_pools.hpp"
@@ -38,7 +39,7 @@ struct attached_store {
     uint64_t capacity_bytes = 0;
   };
 
-  /// Nothing for the cluster store, whose index knows.
+  /// Nothing if the store cannot tell.
   std::optional<contents> held;
 };
 
@@ -106,7 +107,7 @@ public:
   bool close();
 
 private:
-  result<std::unique_ptr<storage_backend>> open_backend(const rank_config& settings);
+  result<std::unique_ptr<blocking_store>> open_backend(const rank_config& settings);
 
   /// What the store that is open says of itself, or said last.
   result<backend_health> ask_health(std::chrono::nanoseconds timeout);
@@ -126,7 +127,7 @@ private:
   std::timed_mutex mutex_; // Guards what follows.
   std::unique_ptr<cluster_member> member_;
   storage_actor actor_;
-  std::shared_ptr<storage_queue> queue_;
+  std::shared_ptr<storage_backend> store_;
   /// True after calls were left behind that have not returned.
   bool has_abandoned_ = false;
   /// Counted by stores that are closed.

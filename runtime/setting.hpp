@@ -1,7 +1,7 @@
 #pragma once
 
-#include "base/clock.hpp"
-#include "cache/radix/eviction_policy.hpp"
+#include "hicache/clock.hpp"
+#include "hicache/eviction_policy.hpp"
 
 #include <CLI/CLI.hpp>
 

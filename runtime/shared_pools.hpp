@@ -1,8 +1,8 @@
 #pragma once
 
 #include "backends/cluster/lent_pages.hpp"
-#include "base/error.hpp"
-#include "cache/geometry.hpp"
+#include "hicache/error.hpp"
+#include "hicache/geometry.hpp"
 #include "transport/shared_memory.hpp"
 
 #include <cstddef>

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "base/error.hpp"
-#include "messages/operations.hpp"
+#include "hicache/error.hpp"
+#include "messages/commands.hpp"
 
 #include <chrono>
 #include <optional>

@@ -1,4 +1,4 @@
-#include "transport/agreement.hpp"
+#include "hicache/agreement.hpp"
 
 namespace hicache {
 

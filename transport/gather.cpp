@@ -35,7 +35,7 @@ std::vector<std::span<const int64_t>> gathered(uint32_t size, std::span<const in
   return rows;
 }
 
-std::vector<int64_t> text_offer(std::initializer_list<std::string> texts, size_t words) {
+std::vector<int64_t> text_offer(std::span<const std::string> texts, size_t words) {
   auto offer = std::vector<int64_t>{};
   for (const auto& text : texts) {
     offer.push_back(static_cast<int64_t>(text.size()));

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <initializer_list>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,12 +21,12 @@ std::vector<int64_t> gather_offer(uint32_t rank, uint32_t size, std::span<const 
 /// @pre reduced.size() is a multiple of size
 std::vector<std::span<const int64_t>> gathered(uint32_t size, std::span<const int64_t> reduced);
 
-/// What one rank offers so that all ranks get its texts; the others offer the largest integer in
-/// every word.
+/// What a rank offers to a broadcast of texts. The other ranks offer no texts, which is the largest
+/// integer in every word.
 /// @param words The size of the offer, equal on all ranks; the texts take a seventh of a word for
 /// each byte, and a word each.
 /// @pre the texts fit
-std::vector<int64_t> text_offer(std::initializer_list<std::string> texts, size_t words);
+std::vector<int64_t> text_offer(std::span<const std::string> texts, size_t words);
 
 /// The texts that one rank offered.
 /// @param reduced The minimum of all ranks' offers.

@@ -1,6 +1,5 @@
-#include "transport/local_agreement.hpp"
-
 #include "base/check.hpp"
+#include "hicache/agreement.hpp"
 
 #include <algorithm>
 #include <array>

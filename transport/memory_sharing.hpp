@@ -1,6 +1,6 @@
 #pragma once
 
-#include "base/error.hpp"
+#include "hicache/error.hpp"
 #include "transport/shared_memory.hpp"
 
 #include <sys/types.h>

@@ -1,7 +1,8 @@
-#include "transport/mpi_agreement.hpp"
-
 #include "base/check.hpp"
+#include "hicache/agreement.hpp"
 #include "transport/rank_process.hpp"
+
+#include <mpi.h>
 
 #include <array>
 #include <string>
@@ -239,13 +240,14 @@ void mpi_session::finalise() noexcept {
 
 // -- make_mpi_agreement -------------------------------------------------------
 
-result<std::unique_ptr<agreement>> make_mpi_agreement(MPI_Comm communicator) {
+result<std::unique_ptr<agreement>> make_mpi_agreement(int handle) {
   if (!mpi_is_running())
     return fail(ec::unsupported, "MPI is not initialised; MPI_THREAD_MULTIPLE is needed");
   auto provided = 0;
   MPI_Query_thread(&provided);
   if (provided < MPI_THREAD_MULTIPLE)
     return thread_level_error(provided);
+  const auto communicator = MPI_Comm_f2c(handle);
   auto rank = 0;
   auto size = 0;
   MPI_Comm_rank(communicator, &rank);

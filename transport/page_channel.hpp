@@ -1,8 +1,9 @@
 #pragma once
 
-#include "base/clock.hpp"
-#include "base/error.hpp"
-#include "messages/ids.hpp"
+#include "hicache/clock.hpp"
+#include "hicache/error.hpp"
+#include "hicache/ids.hpp"
+#include "hicache/policies.hpp"
 
 #include <array>
 #include <cstddef>
@@ -20,16 +21,6 @@ struct ssl_ctx_st;
 /// the cluster's TLS, or over UCX among those that met that way. A copy may be torn by the owner's
 /// writing, which the reader finds by the page's checksum.
 namespace hicache {
-
-/// What pages travel by. Peers of different minds use TCP.
-enum class page_transport : uint8_t {
-  /// UCX where there are RDMA devices.
-  automatic,
-  /// TCP only: with TLS, all bytes are encrypted.
-  tcp,
-  /// UCX, also without RDMA if UCX_NET_DEVICES names the devices.
-  ucx,
-};
 
 /// How a process takes part.
 struct page_channel_options {

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "base/clock.hpp"
 #include "base/limits.hpp"
+#include "hicache/clock.hpp"
 #include "transport/page_messages.hpp"
 
 #include <absl/container/inlined_vector.h>

@@ -1,9 +1,9 @@
 #pragma once
 
-#include "base/error.hpp"
+#include "hicache/agreement.hpp"
+#include "hicache/error.hpp"
 #include "transport/rank_link.hpp"
 #include "transport/rank_process.hpp"
-#include "transport/socket_agreement.hpp"
 
 #include <array>
 #include <cstdint>

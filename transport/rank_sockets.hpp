@@ -1,8 +1,8 @@
 #pragma once
 
-#include "base/error.hpp"
 #include "base/unique_fd.hpp"
-#include "transport/socket_agreement.hpp"
+#include "hicache/agreement.hpp"
+#include "hicache/error.hpp"
 
 #include <chrono>
 #include <string>

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "base/error.hpp"
 #include "base/page_checksum.hpp"
+#include "hicache/error.hpp"
 #include "transport/page_channel.hpp"
 #include "transport/page_messages.hpp"
 

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "base/error.hpp"
 #include "base/unique_fd.hpp"
+#include "hicache/error.hpp"
 
 #include <cstddef>
 #include <cstdint>

@@ -1,8 +1,6 @@
-#include "transport/socket_agreement.hpp"
-
 #include "base/check.hpp"
+#include "hicache/agreement.hpp"
 #include "transport/host_reductions.hpp"
-#include "transport/local_agreement.hpp"
 #include "transport/rank_link.hpp"
 #include "transport/rank_meeting.hpp"
 

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "base/clock.hpp"
-#include "base/error.hpp"
+#include "hicache/clock.hpp"
+#include "hicache/error.hpp"
 #include "transport/page_channel.hpp"
 #include "transport/page_link.hpp"
 

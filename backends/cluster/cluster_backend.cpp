@@ -89,7 +89,7 @@ std::vector<size_t> cluster_backend::get_from(const placements& where,
   auto wanted = std::vector<page_search>{};
   auto known = std::vector<size_t>{};
   for (auto k = size_t{0}; k < positions.size(); ++k) {
-    const auto& [key, parts] = pages[positions[k]];
+    const auto& page = pages[positions[k]];
     const auto& replicas = where.replicas[k];
     if (replicas.empty()) {
       // Why it could not be read a moment ago still says more, unless that was to wait.
@@ -99,7 +99,8 @@ std::vector<size_t> cluster_backend::get_from(const placements& where,
     }
     // There will be no more of them.
     const auto is_everywhere = replicas.size() >= limits::replicas_per_key;
-    wanted.push_back({key, options_.fingerprint, replicas, parts, insists || is_everywhere});
+    wanted.push_back(
+      {page.key, options_.fingerprint, replicas, page.parts, insists || is_everywhere});
     known.push_back(positions[k]);
   }
   auto uses = member_pages{};

@@ -1,13 +1,14 @@
 #pragma once
 
+#include "backends/blocking_store.hpp"
 #include "backends/cluster/index_link.hpp"
 #include "backends/cluster/index_lookup.hpp"
 #include "backends/cluster/lent_pages.hpp"
 #include "backends/cluster/member_figures.hpp"
 #include "backends/cluster/page_reader.hpp"
 #include "backends/cluster/recent_placements.hpp"
-#include "backends/storage_backend.hpp"
 #include "base/limits.hpp"
+#include "hicache/storage_backend.hpp"
 
 #include <caf/actor_system.hpp>
 
@@ -41,13 +42,17 @@ struct cluster_options {
 /// L3 as the pooled memory of all members (docs/cluster.md): writes go to this process's own
 /// segment, reads come from whoever holds the page. Further replicas are not written but read, by
 /// the members that shall have them: nobody but its owner ever writes to a segment.
-class cluster_backend final : public storage_backend {
+class cluster_backend final : public blocking_store {
 public:
   explicit cluster_backend(cluster_options options);
 
   ~cluster_backend() override;
 
   std::string name() const override { return "cluster"; }
+
+  store_capabilities capabilities() const override {
+    return {.is_shared = true, .tells_occupancy = true};
+  }
 
   std::vector<bool> exists(std::span<const page_key> keys, time_point deadline) override;
 

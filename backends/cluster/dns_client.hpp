@@ -1,7 +1,7 @@
 #pragma once
 
 #include "backends/cluster/interruption.hpp"
-#include "base/error.hpp"
+#include "hicache/error.hpp"
 #include "rpc/endpoint.hpp"
 
 #include <cstddef>

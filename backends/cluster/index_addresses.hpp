@@ -1,8 +1,8 @@
 #pragma once
 
 #include "backends/cluster/interruption.hpp"
-#include "base/error.hpp"
-#include "rpc/tls_files.hpp"
+#include "hicache/error.hpp"
+#include "hicache/tls_files.hpp"
 
 #include <chrono>
 #include <condition_variable>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "base/error.hpp"
+#include "hicache/error.hpp"
 #include "messages/interfaces.hpp"
 #include "messages/shard_map.hpp"
 

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "backends/cluster/index_link.hpp"
-#include "base/clock.hpp"
+#include "hicache/clock.hpp"
 
 #include <caf/actor_addr.hpp>
 #include <caf/actor_system.hpp>

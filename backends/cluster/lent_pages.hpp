@@ -1,6 +1,6 @@
 #pragma once
 
-#include "messages/ids.hpp"
+#include "hicache/ids.hpp"
 #include "messages/index_protocol.hpp"
 #include "messages/segment_pages.hpp"
 

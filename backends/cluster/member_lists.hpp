@@ -1,6 +1,6 @@
 #pragma once
 
-#include "base/clock.hpp"
+#include "hicache/clock.hpp"
 #include "messages/interfaces.hpp"
 
 #include <caf/actor_system.hpp>

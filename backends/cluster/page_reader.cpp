@@ -1,11 +1,11 @@
 #include "backends/cluster/page_reader.hpp"
 
 #include "backends/cluster/member_lists.hpp"
-#include "backends/storage_backend.hpp"
 #include "base/check.hpp"
 #include "base/limits.hpp"
 #include "base/mix.hpp"
 #include "base/page_checksum.hpp"
+#include "hicache/storage_backend.hpp"
 #include "messages/object_place.hpp"
 
 #include <caf/send.hpp>

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "base/error.hpp"
-#include "messages/ids.hpp"
+#include "hicache/error.hpp"
+#include "hicache/ids.hpp"
 
 #include <cstdint>
 #include <string>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "messages/ids.hpp"
+#include "hicache/ids.hpp"
 
 #include <cstdint>
 #include <optional>

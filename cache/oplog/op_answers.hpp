@@ -4,7 +4,7 @@
 
 #include "cache/prefix/cache_event.hpp"
 #include "cache/prefix/prefix_cache.hpp"
-#include "messages/operations.hpp"
+#include "messages/commands.hpp"
 
 #include <nlohmann/json.hpp>
 

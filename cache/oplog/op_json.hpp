@@ -2,9 +2,9 @@
 
 // Reading and writing the JSON objects of op logs and op scripts. Only their sources include this.
 
-#include "base/error.hpp"
 #include "cache/prefix/prefix_cache.hpp"
-#include "messages/ids.hpp"
+#include "hicache/error.hpp"
+#include "hicache/ids.hpp"
 
 #include <nlohmann/json.hpp>
 

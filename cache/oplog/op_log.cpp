@@ -389,7 +389,7 @@ result<uint64_t> op_log_player::play(const op_log_entry& entry) {
 }
 
 result<void> op_log_player::perform(const tree_options& options) {
-  cache_ = make_prefix_cache(options);
+  cache_ = std::make_unique<prefix_cache>(options);
   return {};
 }
 

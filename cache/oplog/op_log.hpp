@@ -1,8 +1,8 @@
 #pragma once
 
-#include "base/error.hpp"
 #include "cache/prefix/prefix_cache.hpp"
-#include "messages/operations.hpp"
+#include "hicache/error.hpp"
+#include "messages/commands.hpp"
 
 #include <cstdint>
 #include <map>

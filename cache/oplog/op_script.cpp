@@ -196,7 +196,7 @@ op_script::impl::outcome op_script::impl::config(object_reader& reader) {
 }
 
 void op_script::impl::begin() {
-  cache = make_prefix_cache(options);
+  cache = std::make_unique<prefix_cache>(options);
   facts = {};
   written_tokens = 0;
   loaded_tokens = 0;

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "base/error.hpp"
 #include "cache/prefix/prefix_cache.hpp"
+#include "hicache/error.hpp"
 
 #include <memory>
 #include <string>

@@ -1,7 +1,8 @@
 #pragma once
 
-#include "base/error.hpp"
 #include "cache/prefix/cache_event.hpp"
+#include "hicache/error.hpp"
+#include "hicache/policies.hpp"
 
 #include <cstdint>
 #include <span>
@@ -9,15 +10,6 @@
 #include <string_view>
 
 namespace hicache {
-
-/// Whose publisher's messages routers read. They differ in what L2 and a salt are called.
-enum class event_format : uint8_t {
-  /// SGLang 0.5.23: "CPU_PINNED", and a `cache_salt`.
-  sglang,
-  /// vLLM 0.32: "CPU", and a salt among the `extra_keys` of a prompt's first block. Also what
-  /// Dynamo and llm-d read.
-  vllm,
-};
 
 /// @returns invalid_argument with what was expected
 result<event_format> parse_event_format(std::string_view name);

@@ -1,12 +1,500 @@
+// prefix_cache: operations without a request, steps, state.
+
 #include "cache/prefix/prefix_cache.hpp"
 
-#include "cache/prefix/chunk_cache.hpp"
-#include "cache/prefix/hi_radix_tree.hpp"
-#include "cache/prefix/session_cache.hpp"
+#include "base/check.hpp"
+#include "base/limits.hpp"
+#include "base/mix.hpp"
 
+#include <xxhash.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <map>
 #include <utility>
 
 namespace hicache {
+
+namespace {
+
+radix_options radix_options_of(const tree_options& options) {
+  // A cache that shares nothing has no nodes; its pages were always handed out newest first.
+  const auto order = options.share_prefixes ? options.order : page_order::newest_first;
+  return {.page_size = options.page_size,
+          .overlap = options.bigram ? 1U : 0U,
+          .device_pages = options.device_pages,
+          .host_pages = options.host_pages,
+          .eviction = options.eviction,
+          .order = order,
+          .name_pages = options.storage_attached || options.events,
+          .events = options.events,
+          .lends_host = options.storage_lends_host};
+}
+
+/// Who has each page of a pool; every taken page has one owner.
+class page_census {
+public:
+  explicit page_census(const page_allocator& pool)
+    : pool_(pool), seen_(uint64_t{pool.capacity()} + 1) {}
+
+  void add(std::span<const page_index> pages) {
+    for (const auto page : pages) {
+      HICACHE_CHECK(pool_.is_taken(page) && !seen_[page]);
+      seen_[page] = true;
+      ++count_;
+    }
+  }
+
+  /// True if no page is lost.
+  bool is_complete() const { return count_ + pool_.free() == pool_.capacity(); }
+
+private:
+  const page_allocator& pool_;
+  std::vector<bool> seen_;
+  uint64_t count_ = 0;
+};
+
+} // namespace
+
+prefix_cache::prefix_cache(const tree_options& options)
+  : settings_{options}, tree_(radix_options_of(options)), backups_(tree_, settings_, effects_),
+    copies_(tree_, backups_, settings_, effects_), pins_(tree_, copies_, settings_),
+    handle_locks_(tree_), requests_(tree_, pins_, settings_),
+    fetches_(tree_, requests_, settings_, effects_), sessions_(settings_) {
+  HICACHE_CHECK(std::has_single_bit(options.page_size));
+  HICACHE_CHECK(options.prefetch_reserve_pages <= options.host_pages);
+  HICACHE_CHECK(options.device_pages < limits::pool_pages
+                && options.host_pages < limits::pool_pages);
+  if (!options.share_prefixes)
+    settings_.options.storage_attached = false;
+  if (options.host_pages > 0)
+    tree_.set_save([this](radix_node& node,
+                          std::vector<page_index> host) { copies_.write(node, std::move(host)); },
+                   [this](const radix_node& node) {
+                     // What L2 keeps below a node would be lost with it; and what L3 has was used
+                     // before.
+                     return settings_.options.write != write_policy::write_through_selective
+                            || node.use().hits >= settings_.least_hits() || node.host_children() > 0
+                            || node.l3() == l3_state::stored;
+                   });
+  fetches_.refill();
+}
+
+// -- operations without a request ---------------------------------------------
+
+result<evict_result> prefix_cache::evict(const evict_request& asked) {
+  const auto size = settings_.options.page_size;
+  const auto pages = asked.tokens / size + (asked.tokens % size > 0 ? 1 : 0);
+  if (asked.tier == cache_tier::host)
+    return evict_result{tokens(tree_.evict_host(pages)), 0};
+  const auto leaving = tree_.leaving();
+  const auto freed = tree_.evict_device(pages);
+  return evict_result{tokens(freed), tokens(tree_.leaving() - leaving)};
+}
+
+result<pin_result> prefix_cache::pin(const pin_request& asked) {
+  if (!asked.tokens || asked.ttl.count() <= 0)
+    return fail(ec::invalid_argument, "a pin needs tokens and a time above zero");
+  auto* root = tree_.find_root(asked.ns);
+  if (root == nullptr)
+    return pin_result{};
+  const auto end = tree_.walk(*root, *asked.tokens, tree_.whole_pages(asked.tokens->size()));
+  if (end.node->is_root())
+    return pin_result{};
+  if (!pins_.fits_budget(end)) {
+    const auto wanted = tokens(open_pins::unpinned_pages(end));
+    return fail(ec::limit_reached, "pinning " + std::to_string(wanted)
+                                     + " more tokens would exceed the tenant's budget of "
+                                     + std::to_string(tokens(settings_.options.pin_budget_pages))
+                                     + " tokens");
+  }
+  pins_.begin(tree_.cut(end), asked.ttl);
+  return pin_result{tokens(end.pages)};
+}
+
+result<pin_result> prefix_cache::unpin(const unpin_request& asked) {
+  auto* root = tree_.find_root(asked.ns);
+  if (root == nullptr || !asked.tokens)
+    return pin_result{};
+  const auto end = tree_.walk(*root, *asked.tokens, tree_.whole_pages(asked.tokens->size()));
+  pins_.end_within(end);
+  auto still = uint64_t{0};
+  for (const auto* node = end.node; !node->is_root(); node = node->parent())
+    still += node->pins() > 0 ? std::min(node->end(), end.pages) - node->first() : 0;
+  return pin_result{tokens(still)};
+}
+
+result<session_result> prefix_cache::open_session(const open_session_request& asked) {
+  return sessions_.open(asked).map([](uint64_t generation) { return session_result{generation}; });
+}
+
+result<session_result> prefix_cache::close_session(const close_session_request& asked) {
+  const auto found = sessions_.find_idle(asked.session);
+  if (!found)
+    return tl::unexpected{found.error()};
+  const auto& session = **found;
+  if (session.kept)
+    give_up_slot(session);
+  if (session.reference != 0)
+    tree_.drop_reference(session.reference);
+  sessions_.close(session);
+  return session_result{asked.session.generation};
+}
+
+result<void> prefix_cache::clear() {
+  // What sessions hold is given up, but only if nothing else stands in the way.
+  const auto is_idle = !sessions_.has_turns() && requests_.size() == sessions_.slots()
+                       && handle_locks_.count() == 0 && !in_flight()
+                       && backups_.quarantined_pages() == 0;
+  for (const auto& [generation, session] : sessions_.list())
+    if (is_idle && session.kept)
+      give_up_slot(session);
+  if (!requests_.empty() || handle_locks_.count() > 0)
+    return fail(ec::invalid_argument, "requests are open or nodes locked, so nothing was cleared");
+  if (copies_.in_flight() || !backups_.empty() || !fetches_.empty())
+    return fail(ec::invalid_argument, "copies are in flight, so nothing was cleared");
+  pins_.end_all();
+  tree_.tick();
+  tree_.clear();
+  settings_.is_stopped = false;
+  return {};
+}
+
+// -- operations on a node -----------------------------------------------------
+
+lock_result prefix_cache::lock_sizes() const {
+  return {tokens(tree_.totals().device_evictable), tokens(tree_.totals().device_protected)};
+}
+
+result<lock_result> prefix_cache::lock(node_id id) {
+  return handle_locks_.lock(id).map([this] { return lock_sizes(); });
+}
+
+result<lock_result> prefix_cache::unlock(node_id id) {
+  return handle_locks_.unlock(id).map([this] { return lock_sizes(); });
+}
+
+result<backup_result> prefix_cache::backup(node_id id) {
+  auto* end = tree_.find(id);
+  if (end == nullptr)
+    return tl::unexpected{no_node(id)};
+  auto missing = uint64_t{0};
+  for (const auto* node = end; !node->is_root(); node = node->parent())
+    missing += node->host().empty() ? node->pages() : 0;
+  tree_.lock_host(*end);
+  const auto available = tree_.host_pool().free() + tree_.totals().host_evictable;
+  tree_.unlock_host(*end);
+  if (missing > available)
+    return fail(ec::out_of_host_pages, "node " + std::to_string(id) + " needs "
+                                         + std::to_string(missing) + " more pages of L2");
+  return backup_result{tokens(copies_.write_path(*end, 0, true))};
+}
+
+result<load_node_result> prefix_cache::load_node(const load_node_request& asked) {
+  auto* end = tree_.find(asked.node);
+  if (end == nullptr)
+    return tl::unexpected{no_node(asked.node)};
+  auto& device_end = end->device_end();
+  const auto count = end->end() - device_end.end();
+  if (count == 0 || tokens(count) < settings_.options.load_back_threshold_tokens
+      || tokens(count) > asked.quota_tokens || settings_.is_stopped)
+    return load_node_result{};
+  // Neither half of the path may make room for the other.
+  tree_.lock_device(device_end);
+  tree_.lock_host(*end);
+  auto pages = tree_.take_device(count);
+  if (pages)
+    copies_.load(*end, std::move(*pages));
+  tree_.unlock_host(*end);
+  tree_.unlock_device(device_end);
+  if (!pages && tree_.leaving() > 0)
+    return tl::unexpected{no_device_pages("node " + std::to_string(asked.node), count)};
+  return load_node_result{pages ? tokens(count) : 0};
+}
+
+result<uint64_t> prefix_cache::refer(node_id id) {
+  auto* node = tree_.find(id);
+  if (node == nullptr)
+    return tl::unexpected{no_node(id)};
+  return tree_.refer(*node);
+}
+
+void prefix_cache::drop_reference(uint64_t reference) {
+  tree_.drop_reference(reference);
+}
+
+// -- steps --------------------------------------------------------------------
+
+bool prefix_cache::in_flight() const noexcept {
+  return copies_.in_flight() || backups_.in_flight() || !fetches_.empty() || pins_.is_waiting();
+}
+
+std::span<const operation_id> prefix_cache::backing_up() const noexcept {
+  return backups_.next();
+}
+
+bool prefix_cache::has_pins() const noexcept {
+  return !pins_.empty();
+}
+
+std::span<const fetch_id> prefix_cache::fetching() const noexcept {
+  return fetches_.next();
+}
+
+std::span<const fetch_id> prefix_cache::fetching_later() const noexcept {
+  return fetches_.later();
+}
+
+std::optional<int64_t> prefix_cache::next_stop_ns() const noexcept {
+  return fetches_.next_stop_ns();
+}
+
+std::vector<ready_request> prefix_cache::step(const step_facts& facts,
+                                              std::span<const page_list> arrived) {
+  fetches_.check_facts(facts, arrived);
+  const auto backup_facts = backups_.name(facts.backups);
+  settings_.now_ns = std::max(settings_.now_ns, facts.now_ns);
+  pins_.advance();
+  lost_.clear();
+  failed_.clear();
+  copies_.finish_writes(facts.writes_done, facts.write_failed);
+  copies_.finish_loads(facts.loads_done, facts.load_failed,
+                       [this](radix_node& top) { discard(top); });
+  backups_.finish(backup_facts);
+  auto ready = fetches_.finish(facts, arrived);
+  fetches_.stop_overdue();
+  copies_.stage();
+  make_room();
+  for (auto& each : ready)
+    if (const auto* session = sessions_.find_inner(each.request); session != nullptr) {
+      sessions_.forget_insert(each, *session);
+      each.request = *session->turn;
+    }
+  for (const auto request : lost_)
+    lose(request);
+  std::ranges::sort(failed_);
+  return ready;
+}
+
+/// Takes a node and all below it out of the cache, since a load of its pages failed.
+void prefix_cache::discard(radix_node& top) {
+  pins_.end_below(top);
+  const auto valid_pages = top.first();
+  tree_.discard(top);
+  lost_ = requests_.lose_discarded(valid_pages);
+}
+
+/// A request lost cached pages. If it is a session's between two turns, nobody has to know.
+void prefix_cache::lose(request_id request) {
+  const auto* session = sessions_.find_inner(request);
+  if (session == nullptr)
+    return failed_.push_back(request);
+  if (!session->turn)
+    return give_up_slot(*session);
+  sessions_.change(*session)->kept->has_failed = true;
+  failed_.push_back(*session->turn);
+}
+
+/// Evicts ahead of requests if L1 is below its watermark.
+void prefix_cache::make_room() {
+  const auto& room = settings_.options.device_room;
+  const auto free = tree_.device_pool().free() + tree_.leaving();
+  if (free < room.low_pages)
+    tree_.evict_device(room.high_pages - free);
+}
+
+std::span<const request_id> prefix_cache::failed() const noexcept {
+  return failed_;
+}
+
+std::vector<tree_effect> prefix_cache::take_effects() {
+  return std::exchange(effects_, {});
+}
+
+std::vector<cache_event> prefix_cache::take_events() {
+  return tree_.events().take();
+}
+
+// -- state --------------------------------------------------------------------
+
+void prefix_cache::change_storage(const storage_change& change) {
+  auto& options = settings_.options;
+  if (!options.share_prefixes)
+    return; // Nothing is shared, so nothing is stored.
+  switch (change.what) {
+    case storage_change::action::attach:
+      ++settings_.storage_epoch;
+      options.storage_attached = true;
+      options.storage_backend = change.backend;
+      options.prefetch = change.prefetch;
+      tree_.set_lends_host(change.lends_host);
+      fetches_.keep_reserve();
+      tree_.name_pages();
+      fetches_.refill();
+      return;
+    case storage_change::action::detach:
+      options.storage_attached = false;
+      fetches_.terminate_all();
+      backups_.drop_all();
+      copies_.forget_staging();
+      // The next store may lack what this one has.
+      for (auto* node : tree_.sorted_nodes())
+        if (node->l3() == l3_state::stored)
+          node_edit{tree_, *node}.end_backup(l3_state::unknown);
+      tree_.set_lends_host(false);
+      return;
+    case storage_change::action::release:
+      fetches_.release_reserve();
+      return;
+  }
+}
+
+void prefix_cache::stop_serving() noexcept {
+  settings_.is_stopped = true;
+}
+
+uint64_t prefix_cache::digest() const noexcept {
+  const auto inner = settings_.options.share_prefixes ? shared_digest() : unshared_digest();
+  const auto [sessions, last_generation, session_count] = sessions_.digest();
+  return mix(mix(inner, sessions), mix(last_generation, session_count));
+}
+
+// The order of the words, and the 0s that counted something once, are those of recorded op logs.
+
+uint64_t prefix_cache::unshared_digest() const noexcept {
+  const auto [request_count, requests] = requests_.digest();
+  return mix(mix(requests, request_count), mix(tree_.device_pool().digest(), 0));
+}
+
+uint64_t prefix_cache::shared_digest() const noexcept {
+  const auto [writes_issued, writes_done, loads_issued, loads_done, unstaged] = copies_.digest();
+  const auto [backups_issued, backup_count, backup_pages, quarantined] = backups_.digest();
+  const auto [fetches_issued, reserve, fetches, deadlines] = fetches_.digest();
+  const auto [request_count, requests] = requests_.digest();
+  const auto [pins, pin_count] = pins_.digest();
+  const auto storage = uint64_t{tree_.options().lends_host} << 2
+                       | uint64_t{settings_.options.storage_attached} << 1
+                       | uint64_t{fetches_.is_released()};
+  const auto state = std::array<uint64_t, 24>{tree_.digest(),
+                                              writes_issued,
+                                              writes_done,
+                                              loads_issued,
+                                              loads_done,
+                                              backups_issued,
+                                              backup_count,
+                                              backup_pages,
+                                              fetches_issued,
+                                              reserve,
+                                              request_count,
+                                              requests,
+                                              fetches,
+                                              storage,
+                                              settings_.storage_epoch,
+                                              deadlines,
+                                              uint64_t{settings_.is_stopped},
+                                              0,
+                                              pins,
+                                              pin_count,
+                                              handle_locks_.count(),
+                                              static_cast<uint64_t>(settings_.now_ns),
+                                              unstaged,
+                                              quarantined};
+  return XXH3_64bits(state.data(), sizeof(state));
+}
+
+tree_stats prefix_cache::stats() const noexcept {
+  const auto host_free = tree_.host_pool().free();
+  return {.nodes = tree_.node_count(),
+          .device_free = tree_.device_pool().free(),
+          .device_evictable = tree_.totals().device_evictable,
+          .device_protected = tree_.totals().device_protected,
+          .host_free = host_free,
+          .host_used = tree_.host_pool().capacity() - host_free,
+          .evicted_device = tree_.evicted_device(),
+          .evicted_host = tree_.evicted_host(),
+          .quarantined = backups_.quarantined_pages(),
+          .pinned = pins_.pages(),
+          .requests_open = requests_.size()};
+}
+
+std::vector<node_view> prefix_cache::nodes() const {
+  auto list = std::vector<node_view>{};
+  const auto sorted = tree_.sorted_nodes();
+  auto children = std::map<node_id, std::vector<const radix_node*>>{};
+  for (const auto* node : sorted)
+    if (!node->is_root() && !node->is_discarded())
+      children[node->parent()->id()].push_back(node);
+  auto open = std::vector<const radix_node*>{};
+  for (auto node = sorted.rbegin(); node != sorted.rend(); ++node)
+    if ((*node)->is_root())
+      open.push_back(*node);
+  while (!open.empty()) {
+    const auto& node = *open.back();
+    open.pop_back();
+    const auto& below = children[node.id()];
+    open.insert(open.end(), below.rbegin(), below.rend());
+    if (node.is_root())
+      continue;
+    const auto tokens = node.tokens().view();
+    list.push_back({.id = node.id(),
+                    .parent = node.parent()->is_root() ? 0 : node.parent()->id(),
+                    .ns = node.ns(),
+                    .tokens = {tokens.begin(), tokens.end()},
+                    .on_device = node.on_device(),
+                    .on_host = node.host_resident(),
+                    .in_storage = node.l3() == l3_state::stored,
+                    .device_locks = node.device_locks(),
+                    .host_locks = node.host_locks(),
+                    .pins = node.pins(),
+                    .use = node.use()});
+  }
+  return list;
+}
+
+// -- checks -------------------------------------------------------------------
+
+void prefix_cache::check_locks() const {
+  auto census = lock_census{};
+  backups_.count_locks(census);
+  copies_.count_locks(census);
+  pins_.count_locks(census);
+  handle_locks_.count_locks(census);
+  requests_.count_locks(census);
+  for (const auto* node : tree_.sorted_nodes()) {
+    HICACHE_CHECK(node->device_locks() == census.device_locks(*node));
+    HICACHE_CHECK(node->host_locks() == census.host_locks(*node));
+    HICACHE_CHECK(node->backup() == 0 || backups_.is_open(node->backup()));
+  }
+}
+
+void prefix_cache::check_pages() const {
+  auto device = page_census{tree_.device_pool()};
+  auto host = page_census{tree_.host_pool()};
+  for (const auto* node : tree_.sorted_nodes()) {
+    device.add(node->device());
+    host.add(node->host());
+  }
+  requests_.visit([&](const open_request& request) { device.add(request.owned); });
+  host.add(fetches_.reserved());
+  HICACHE_CHECK(device.is_complete() && host.is_complete());
+}
+
+void prefix_cache::check_invariants() const {
+  tree_.check_invariants();
+  backups_.check_invariants();
+  copies_.check_invariants();
+  pins_.check_invariants();
+  requests_.check_invariants();
+  fetches_.check_invariants();
+  sessions_.check_invariants();
+  for (const auto& [generation, session] : sessions_.list())
+    HICACHE_CHECK(!session.kept || requests_.contains(session.inner()));
+  check_locks();
+  check_pages();
+}
+
+// -- any operation ------------------------------------------------------------
 
 namespace {
 
@@ -26,17 +514,6 @@ tree_answer widen(result<T> outcome) {
 }
 
 } // namespace
-
-prefix_cache::~prefix_cache() = default;
-
-std::unique_ptr<prefix_cache> make_prefix_cache(const tree_options& options) {
-  auto inner = std::unique_ptr<prefix_cache>{};
-  if (options.share_prefixes)
-    inner = std::make_unique<hi_radix_tree>(options);
-  else
-    inner = std::make_unique<chunk_cache>(options);
-  return std::make_unique<session_cache>(std::move(inner), options.page_size);
-}
 
 tree_answer apply(prefix_cache& cache, const tree_operation& operation) {
   return std::visit(

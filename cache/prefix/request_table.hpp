@@ -1,8 +1,8 @@
 #pragma once
 
-#include "base/error.hpp"
 #include "cache/prefix/slot_allocator.hpp"
 #include "cache/radix/page_allocator.hpp"
+#include "hicache/error.hpp"
 
 #include <absl/container/flat_hash_map.h>
 

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "base/error.hpp"
 #include "cache/radix/page_allocator.hpp"
+#include "hicache/error.hpp"
 
 #include <cstdint>
 #include <optional>

@@ -1,4 +1,4 @@
-#include "cache/radix/eviction_policy.hpp"
+#include "hicache/eviction_policy.hpp"
 
 #include <strings.h>
 

@@ -1,6 +1,7 @@
 #pragma once
 
-#include "messages/ids.hpp"
+#include "hicache/ids.hpp"
+#include "hicache/policies.hpp"
 
 #include <cstdint>
 #include <optional>
@@ -8,12 +9,6 @@
 #include <vector>
 
 namespace hicache {
-
-/// In which order free pages are handed out again.
-/// - newest_first: the page given back last comes first; never-used pages come last, ascending.
-/// - ascending: pages given back wait aside until the free list runs short. Then they are sorted
-///   into it, so that requests get runs of neighbouring pages, for a sort every now and then.
-enum class page_order : uint8_t { newest_first, ascending };
 
 /// Hands out the pages 1..capacity of one pool; page 0 is the padding page and stays out of it. The
 /// order is fixed, so equal calls give equal pages. Single-threaded.

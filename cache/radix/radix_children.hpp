@@ -1,6 +1,6 @@
 #pragma once
 
-#include "messages/ids.hpp"
+#include "hicache/ids.hpp"
 
 #include <absl/container/flat_hash_map.h>
 
@@ -10,7 +10,7 @@
 
 namespace hicache {
 
-struct radix_node;
+class radix_node;
 
 /// The first page of a child, by which its parent finds it. Looks into the child's tokens.
 struct first_page {

@@ -28,8 +28,8 @@ std::optional<std::vector<page_index>> radix_tree::take_host(uint64_t count) {
   return host_pool_.take(count);
 }
 
-/// Asks for the memory of the victims to come: in a large tree they are cold, and waiting for them
-/// would take most of the time. A small tree lies in the processor's caches as it is.
+/// Prefetches upcoming victims into the CPU cache. In a large tree the misses would dominate
+/// eviction; a small tree is in the cache anyway.
 void radix_tree::prefetch_victims(const eviction_order& order) {
   constexpr auto large_tree = size_t{1} << 14;
   if (order.size() < large_tree)
@@ -43,9 +43,9 @@ void radix_tree::prefetch_victims(const eviction_order& order) {
       for (auto line = size_t{0}; line < sizeof(radix_node); line += 64)
         __builtin_prefetch(reinterpret_cast<const char*>(node) + line);
     if (i == parts_ahead) {
-      __builtin_prefetch(node->tokens.data());
-      __builtin_prefetch(node->device.data());
-      __builtin_prefetch(node->parent);
+      __builtin_prefetch(node->tokens_.data());
+      __builtin_prefetch(node->device_.data());
+      __builtin_prefetch(node->parent_);
     }
   }
 }
@@ -73,15 +73,15 @@ uint64_t radix_tree::evict_host(uint64_t count) {
 
 /// Takes at most `most` pages from the end of a leaf of the device part.
 void radix_tree::evict_device_tail(radix_node& node, uint64_t most) {
-  const auto count = std::min(most, node.pages);
-  const auto kept = node.pages - count;
+  const auto count = std::min(most, node.pages_);
+  const auto kept = node.pages_ - count;
   if (node.host_resident()) {
     if (kept > 0)
       split(node, kept);
     demote(node);
     return;
   }
-  HICACHE_CHECK(node.host.empty() && node.host_locks == 0);
+  HICACHE_CHECK(node.host_.empty() && node.host_locks_ == 0);
   const auto saved = save_ && is_worth_saving_(node) ? make_room_for(node, count) : 0;
   if (saved < count) {
     // Nothing keeps these pages, so what hangs below them cannot be reached any more.
@@ -97,10 +97,10 @@ void radix_tree::evict_device_tail(radix_node& node, uint64_t most) {
 /// the host is lent, copies have no precedence.
 /// @returns how many of the wanted pages are free.
 uint64_t radix_tree::make_room_for(radix_node& node, uint64_t wanted) {
-  const auto place = order_entry{node.record.device_key, &node};
+  const auto place = order_entry{node.record_.device_key, &node};
   while (host_pool_.free() < wanted && !host_victims_.empty()) {
     const auto& victim = *host_victims_.begin();
-    if (node.host_children == 0 && place < victim)
+    if (node.host_children_ == 0 && place < victim)
       break;
     evicted_host_ += evict_host_tail(*victim.node, wanted - host_pool_.free());
   }
@@ -111,36 +111,36 @@ uint64_t radix_tree::make_room_for(radix_node& node, uint64_t wanted) {
 void radix_tree::save_tail(radix_node& node, uint64_t kept) {
   if (kept > 0)
     split(node, kept);
-  auto pages = host_pool_.take(node.pages);
-  node.is_leaving = true;
-  leaving_ += node.pages;
+  auto pages = host_pool_.take(node.pages_);
+  node.is_leaving_ = true;
+  leaving_ += node.pages_;
   save_(node, std::move(*pages));
 }
 
 /// The device pages of a node go; the host has them.
 void radix_tree::demote(radix_node& node) {
+  const auto edit = node_edit{*this, node};
   release_device(node, 0);
-  changed(node);
 }
 
 void radix_tree::leave(radix_node& node) {
   HICACHE_CHECK(node.host_resident());
-  node.is_leaving = false;
-  leaving_ -= node.pages;
-  if (node.device_locks == 0 && node.device_children == 0) {
-    evicted_device_ += node.pages;
+  const auto edit = node_edit{*this, node};
+  node.is_leaving_ = false;
+  leaving_ -= node.pages_;
+  if (node.device_locks_ == 0 && node.device_children_ == 0) {
+    evicted_device_ += node.pages_;
     release_device(node, 0);
   }
-  changed(node);
 }
 
 void radix_tree::leave_unsaved(radix_node& node) {
-  node.is_leaving = false;
-  leaving_ -= node.pages;
+  node.is_leaving_ = false;
+  leaving_ -= node.pages_;
   changed(node);
-  if (node.device_locks > 0 || node.device_children > 0)
+  if (node.device_locks_ > 0 || node.device_children_ > 0)
     return;
-  evicted_device_ += node.pages;
+  evicted_device_ += node.pages_;
   drop_descendants(node);
   truncate(node, 0);
 }
@@ -148,15 +148,15 @@ void radix_tree::leave_unsaved(radix_node& node) {
 /// Frees at most `most` pages from the end of a victim on the host.
 /// @returns how many.
 uint64_t radix_tree::evict_host_tail(radix_node& node, uint64_t most) {
-  const auto count = std::min(most, node.pages);
-  const auto kept = node.pages - count;
+  const auto count = std::min(most, node.pages_);
+  const auto kept = node.pages_ - count;
   if (node.on_device()) {
     if (kept > 0)
       split(node, kept);
+    const auto edit = node_edit{*this, node};
     release_host(node, 0);
-    if (options_.lends_host && node.l3 == l3_state::stored)
-      node.l3 = l3_state::unknown;
-    changed(node);
+    if (options_.lends_host && node.l3_ == l3_state::stored)
+      node.l3_ = l3_state::unknown;
     return count;
   }
   truncate(node, kept);
@@ -165,16 +165,16 @@ uint64_t radix_tree::evict_host_tail(radix_node& node, uint64_t most) {
 
 /// Cuts a node without children to its first `pages` pages; to none: removes it.
 void radix_tree::truncate(radix_node& node, uint64_t pages) {
-  HICACHE_CHECK(node.children.empty());
-  node.token_digest -= sum_tokens(node, pages, node.pages);
+  HICACHE_CHECK(node.children_.empty());
+  node.token_digest_ -= sum_tokens(node, pages, node.pages_);
   release_device(node, pages);
   release_host(node, pages);
   if (pages == 0)
     return remove(node);
-  node.tokens.truncate(span_size(pages));
-  node.keys.resize(options_.name_pages ? pages : 0);
-  node.event_keys.resize(node.event_keys.empty() ? 0 : pages);
-  node.pages = pages;
+  node.tokens_.truncate(span_size(pages));
+  node.keys_.resize(options_.name_pages ? pages : 0);
+  node.event_keys_.resize(node.event_keys_.empty() ? 0 : pages);
+  node.pages_ = pages;
   changed(node);
 }
 
@@ -182,17 +182,17 @@ void radix_tree::release_device(radix_node& node, uint64_t from) {
   if (!node.on_device())
     return;
   emit_removed(cache_medium::device, node, from);
-  node.device_digest -= sum_device(node, from, node.pages);
-  device_pool_.give_back(std::span{node.device}.subspan(from));
-  node.device.resize(from);
+  node.device_digest_ -= sum_device(node, from, node.pages_);
+  device_pool_.give_back(std::span{node.device_}.subspan(from));
+  node.device_.resize(from);
 }
 
 void radix_tree::release_host(radix_node& node, uint64_t from) {
-  if (node.host.empty())
+  if (node.host_.empty())
     return;
   emit_removed(cache_medium::host, node, from);
-  host_pool_.give_back(std::span{node.host}.subspan(from));
-  node.host.resize(from);
+  host_pool_.give_back(std::span{node.host_}.subspan(from));
+  node.host_.resize(from);
 }
 
 /// All nodes below this one, each after its parent.
@@ -200,11 +200,11 @@ std::vector<radix_node*> radix_tree::descendants(const radix_node& node) {
   auto list = std::vector<radix_node*>{};
   const auto append_children = [&list](const radix_node& parent) {
     const auto begin = list.size();
-    parent.children.visit(
+    parent.children_.visit(
       [&list](const first_page&, radix_node& child) { list.push_back(&child); });
     // The order decides which host page is handed out next.
     std::sort(list.begin() + static_cast<ptrdiff_t>(begin), list.end(),
-              [](const auto* a, const auto* b) { return a->id < b->id; });
+              [](const auto* a, const auto* b) { return a->id_ < b->id_; });
   };
   append_children(node);
   for (auto i = size_t{0}; i < list.size(); ++i)
@@ -217,7 +217,7 @@ void radix_tree::drop_descendants(radix_node& node) {
   const auto list = descendants(node);
   for (auto each = list.rbegin(); each != list.rend(); ++each) {
     HICACHE_CHECK(!(*each)->on_device() && (*each)->host_resident());
-    evicted_host_ += (*each)->pages;
+    evicted_host_ += (*each)->pages_;
     truncate(**each, 0);
   }
 }

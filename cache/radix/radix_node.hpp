@@ -1,9 +1,9 @@
 #pragma once
 
-#include "cache/radix/eviction_policy.hpp"
 #include "cache/radix/radix_children.hpp"
 #include "cache/radix/token_span.hpp"
-#include "messages/ids.hpp"
+#include "hicache/eviction_policy.hpp"
+#include "hicache/ids.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -42,92 +42,153 @@ struct node_record {
   friend bool operator==(const node_record&, const node_record&) = default;
 };
 
-/// A run of whole pages that share one path from the root. Written by radix_tree and the operations
-/// on it; whoever changes a field calls `radix_tree::changed` afterwards.
-struct radix_node {
-  // What locking and touching a path need comes first, to lie in few cache lines.
+class node_edit;
+class radix_tree;
 
+/// A run of whole pages that share one path from the root. Anyone may read it; it changes through
+/// radix_tree and node_edit only, which keep sums, eviction orders and digest up to date.
+class radix_node {
+public:
   /// Null for the root of a namespace, which holds no pages.
-  radix_node* parent = nullptr;
-  /// What the light part of the digest is multiplied with.
-  uint64_t salt = 0;
-  /// Locks on this node and all below it.
-  uint32_t device_locks = 0;
-  uint32_t host_locks = 0;
-  uint32_t device_children = 0;
-  uint32_t host_children = 0;
-  /// Children on both tiers.
-  uint32_t copy_children = 0;
-  /// Pages before this node on its path, and its own.
-  uint64_t first = 0;
-  uint64_t pages = 0;
-  /// Empty or one per page.
-  std::vector<page_index> device;
-  node_record record;
-  node_use use;
-  /// Pins and session references that end here or below.
-  uint32_t pins = 0;
-  uint32_t references = 0;
-  token_span tokens;
-  radix_children children;
+  radix_node* parent() const noexcept { return parent_; }
 
-  node_id id = 0;
-  /// Operations in flight on the node's pages, or 0.
-  operation_id write = 0;
-  operation_id load = 0;
-  operation_id backup = 0;
-  l3_state l3 = l3_state::unknown;
-  /// True if the device pages are to go when `write` is a fact (write_back).
-  bool is_leaving = false;
-  /// True if the pins hold a device lock, since no other tier has the pages.
-  bool has_pin_lock = false;
-  /// True if the pages hold no valid bytes: no walk finds the node, and it is freed as soon as
-  /// nobody locks it.
-  bool is_discarded = false;
-  /// Empty or one per page. Reserved until the copy is a fact, if `write` is set.
-  std::vector<page_index> host;
-  /// One per page if the tree names pages, else empty. In a root: the seed of its namespace, if it
-  /// has one.
-  std::vector<page_key> keys;
-  /// The same for routers, where events are wanted and routers know the pages by other names.
-  std::vector<page_key> event_keys;
-  /// Sums over pages, maintained by radix_tree.
-  uint64_t token_digest = 0;
-  uint64_t device_digest = 0;
-  /// The namespace of a root; null in other nodes.
-  const cache_namespace* ns = nullptr;
+  node_id id() const noexcept { return id_; }
 
-  bool is_root() const noexcept { return parent == nullptr; }
+  /// Pages before this node on its path.
+  uint64_t first() const noexcept { return first_; }
 
-  /// False for roots, and for the topmost of the nodes that were discarded together.
-  bool is_child() const noexcept { return !is_root() && (!is_discarded || parent->is_discarded); }
-
-  bool on_device() const noexcept { return !device.empty(); }
-
-  /// True if its pages on the host are copies, or are to be.
-  bool is_copy() const noexcept { return on_device() && !host.empty(); }
-
-  /// True if L2 holds the pages; reserved pages do not count yet.
-  bool host_resident() const noexcept { return !host.empty() && write == 0; }
+  uint64_t pages() const noexcept { return pages_; }
 
   /// End of the node on its path, in pages.
-  uint64_t end() const noexcept { return first + pages; }
+  uint64_t end() const noexcept { return first_ + pages_; }
+
+  const token_span& tokens() const noexcept { return tokens_; }
+
+  const radix_children& children() const noexcept { return children_; }
+
+  /// L1 pages: none, or one per page.
+  const std::vector<page_index>& device() const noexcept { return device_; }
+
+  /// L2 pages: none, or one per page. Reserved until the copy is a fact, if `write` is set.
+  const std::vector<page_index>& host() const noexcept { return host_; }
+
+  /// One per page if the tree names pages, else empty. In a root: the seed of its namespace, if it
+  /// has one.
+  const std::vector<page_key>& keys() const noexcept { return keys_; }
+
+  const node_use& use() const noexcept { return use_; }
+
+  /// Locks on this node and all below it.
+  uint32_t device_locks() const noexcept { return device_locks_; }
+
+  uint32_t host_locks() const noexcept { return host_locks_; }
+
+  /// Children with pages in L2.
+  uint32_t host_children() const noexcept { return host_children_; }
+
+  /// Pins and session references that end here or below.
+  uint32_t pins() const noexcept { return pins_; }
+
+  uint32_t references() const noexcept { return references_; }
+
+  /// Operations in flight on the node's pages, or 0.
+  operation_id write() const noexcept { return write_; }
+
+  operation_id load() const noexcept { return load_; }
+
+  operation_id backup() const noexcept { return backup_; }
+
+  l3_state l3() const noexcept { return l3_; }
+
+  /// True if the L1 pages are freed when `write` is a fact (write_back).
+  bool is_leaving() const noexcept { return is_leaving_; }
+
+  /// True if the pins hold a device lock, since no other tier has the pages.
+  bool has_pin_lock() const noexcept { return has_pin_lock_; }
+
+  /// True if the pages hold no valid bytes: no walk finds the node, and it is freed with its last
+  /// lock.
+  bool is_discarded() const noexcept { return is_discarded_; }
+
+  bool is_root() const noexcept { return parent_ == nullptr; }
+
+  /// False for roots, and for the topmost of the nodes that were discarded together.
+  bool is_child() const noexcept {
+    return !is_root() && (!is_discarded_ || parent_->is_discarded_);
+  }
+
+  bool on_device() const noexcept { return !device_.empty(); }
+
+  /// True if its pages on the host are copies, or are to be.
+  bool is_copy() const noexcept { return on_device() && !host_.empty(); }
+
+  /// True if L2 holds the pages; reserved pages do not count yet.
+  bool host_resident() const noexcept { return !host_.empty() && write_ == 0; }
 
   /// The root of its namespace.
   const radix_node& root() const noexcept {
     const auto* node = this;
     while (!node->is_root())
-      node = node->parent;
+      node = node->parent_;
     return *node;
   }
+
+  /// The namespace.
+  const cache_namespace& ns() const noexcept { return *root().ns_; }
 
   /// The last node of the path to this one that is on the device; may be the root.
   radix_node& device_end() noexcept {
     auto* node = this;
     while (!node->is_root() && !node->on_device())
-      node = node->parent;
+      node = node->parent_;
     return *node;
   }
+
+  /// What changes with every operation, as a part of the digest.
+  uint64_t light_digest() const noexcept;
+
+private:
+  friend class node_edit;
+  friend class radix_tree;
+
+  // What locking and touching a path need comes first, to lie in few cache lines.
+
+  radix_node* parent_ = nullptr;
+  /// What the light part of the digest is multiplied with.
+  uint64_t salt_ = 0;
+  uint32_t device_locks_ = 0;
+  uint32_t host_locks_ = 0;
+  uint32_t device_children_ = 0;
+  uint32_t host_children_ = 0;
+  /// Children on both tiers.
+  uint32_t copy_children_ = 0;
+  uint64_t first_ = 0;
+  uint64_t pages_ = 0;
+  std::vector<page_index> device_;
+  node_record record_;
+  node_use use_;
+  uint32_t pins_ = 0;
+  uint32_t references_ = 0;
+  token_span tokens_;
+  radix_children children_;
+
+  node_id id_ = 0;
+  operation_id write_ = 0;
+  operation_id load_ = 0;
+  operation_id backup_ = 0;
+  l3_state l3_ = l3_state::unknown;
+  bool is_leaving_ = false;
+  bool has_pin_lock_ = false;
+  bool is_discarded_ = false;
+  std::vector<page_index> host_;
+  std::vector<page_key> keys_;
+  /// Names for routers, where events are wanted and routers know the pages by other names.
+  std::vector<page_key> event_keys_;
+  /// Sums over pages, maintained by radix_tree.
+  uint64_t token_digest_ = 0;
+  uint64_t device_digest_ = 0;
+  /// The namespace of a root; null in other nodes.
+  const cache_namespace* ns_ = nullptr;
 };
 
 /// Factors of what changes with every operation, so that the digest follows such a change with one
@@ -141,21 +202,24 @@ struct light_factors {
   static constexpr uint64_t references = 0xd6e8feb86659fd93;
 };
 
+inline uint64_t radix_node::light_digest() const noexcept {
+  return salt_
+         * (device_locks_ * light_factors::device_locks + host_locks_ * light_factors::host_locks
+            + use_.last_access * light_factors::last_access + use_.hits * light_factors::hits
+            + pins_ * light_factors::pins + references_ * light_factors::references);
+}
+
+/// True if L3 takes the children of this node, or it is the root.
 /// @relates radix_node
-inline uint64_t light_digest(const radix_node& node) noexcept {
-  return node.salt
-         * (node.device_locks * light_factors::device_locks
-            + node.host_locks * light_factors::host_locks
-            + node.use.last_access * light_factors::last_access
-            + node.use.hits * light_factors::hits + node.pins * light_factors::pins
-            + node.references * light_factors::references);
+inline bool is_in_l3(const radix_node& node) noexcept {
+  return node.is_root() || node.l3() == l3_state::stored;
 }
 
 /// Nodes of the path to `end` for which `wanted` holds, root first.
 template <class Predicate>
 std::vector<radix_node*> path_nodes(radix_node& end, Predicate wanted) {
   auto nodes = std::vector<radix_node*>{};
-  for (auto* node = &end; !node->is_root(); node = node->parent)
+  for (auto* node = &end; !node->is_root(); node = node->parent())
     if (wanted(*node))
       nodes.push_back(node);
   std::reverse(nodes.begin(), nodes.end());

@@ -27,43 +27,45 @@ uint64_t radix_tree::sum_tokens(const radix_node& node, uint64_t from, uint64_t 
   auto sum = uint64_t{0};
   const auto page_bytes = page_tokens_ * sizeof(token_id);
   for (auto i = from; i < to; ++i)
-    sum
-      += mix(node.first + i, XXH3_64bits(node.tokens.data() + i * options_.page_size, page_bytes));
+    sum += mix(node.first_ + i,
+               XXH3_64bits(node.tokens_.data() + i * options_.page_size, page_bytes));
   return sum;
 }
 
 uint64_t radix_tree::sum_device(const radix_node& node, uint64_t from, uint64_t to) const {
   auto sum = uint64_t{0};
-  for (auto i = from; i < to && !node.device.empty(); ++i)
-    sum += mix(node.first + i, node.device[i]);
+  for (auto i = from; i < to && !node.device_.empty(); ++i)
+    sum += mix(node.first_ + i, node.device_[i]);
   return sum;
 }
 
 /// What changes rarely; the rest is the light digest.
 uint64_t radix_tree::heavy_digest(const radix_node& node) const {
-  const auto parent = node.is_root() ? node_id{0} : node.parent->id;
+  const auto parent = node.is_root() ? node_id{0} : node.parent_->id_;
   const auto state = std::array<uint64_t, 13>{
-    node.id,
+    node.id_,
     parent,
-    node.first,
-    node.pages,
-    node.token_digest,
-    node.device_digest,
-    node.host.size(),
-    node.use.created,
-    uint64_t{static_cast<uint32_t>(node.use.priority)} << 32 | uint64_t{node.is_discarded} << 9
-      | uint64_t{node.is_leaving} << 8 | static_cast<uint64_t>(node.l3),
-    node.write,
-    node.load,
-    node.backup,
+    node.first_,
+    node.pages_,
+    node.token_digest_,
+    node.device_digest_,
+    node.host_.size(),
+    node.use_.created,
+    uint64_t{static_cast<uint32_t>(node.use_.priority)} << 32 | uint64_t{node.is_discarded_} << 9
+      | uint64_t{node.is_leaving_} << 8 | static_cast<uint64_t>(node.l3_),
+    node.write_,
+    node.load_,
+    node.backup_,
     0};
   return XXH3_64bits(state.data(), sizeof(state));
 }
 
 order_key radix_tree::device_key_of(const radix_node& node) const {
-  if (!node.on_device() || node.is_discarded || node.device_locks > 0 || node.device_children > 0)
+  if (!node.on_device() || node.is_discarded_ || node.device_locks_ > 0
+      || node.device_children_ > 0)
     return {};
-  return {node.references > 0 ? referenced_group : plain_group, options_.eviction->rank(node.use)};
+  return {node.references_ > 0 ? referenced_group : plain_group,
+          options_.eviction->rank(node.use_)};
 }
 
 /// A copy of what is on the device goes first, although nodes below it may be on the host only:
@@ -71,15 +73,15 @@ order_key radix_tree::device_key_of(const radix_node& node) const {
 /// the copy for the longest time; and none before those below it, so that a path has one place. If
 /// the host is lent, others lose it, so a copy is like any other page.
 order_key radix_tree::host_key_of(const radix_node& node) const {
-  if (!node.host_resident() || node.is_discarded || node.host_locks > 0)
+  if (!node.host_resident() || node.is_discarded_ || node.host_locks_ > 0)
     return {};
-  const auto rank = options_.eviction->rank(node.use);
+  const auto rank = options_.eviction->rank(node.use_);
   if (node.on_device() && !options_.lends_host)
-    return node.copy_children > 0 ? order_key{}
-                                  : order_key{duplicate_group, {~rank.major, ~rank.minor}};
-  if (node.host_children > 0)
+    return node.copy_children_ > 0 ? order_key{}
+                                   : order_key{duplicate_group, {~rank.major, ~rank.minor}};
+  if (node.host_children_ > 0)
     return {};
-  return {node.references > 0 ? referenced_group : plain_group, rank};
+  return {node.references_ > 0 ? referenced_group : plain_group, rank};
 }
 
 void radix_tree::reorder(eviction_order& order, radix_node& node, order_key& key,
@@ -94,40 +96,40 @@ void radix_tree::reorder(eviction_order& order, radix_node& node, order_key& key
 }
 
 void radix_tree::update_device(radix_node& node) {
-  auto& record = node.record;
-  const auto pages = node.on_device() ? node.pages : 0;
-  const auto evictable = node.device_locks == 0 && !node.is_discarded ? pages : 0;
+  auto& record = node.record_;
+  const auto pages = node.on_device() ? node.pages_ : 0;
+  const auto evictable = node.device_locks_ == 0 && !node.is_discarded_ ? pages : 0;
   totals_.device_evictable += evictable - record.device_evictable;
   totals_.device_protected += (pages - evictable) - record.device_protected;
   record.device_evictable = evictable;
   record.device_protected = pages - evictable;
-  if (node.device_children > 0 && !record.device_key.is_present())
+  if (node.device_children_ > 0 && !record.device_key.is_present())
     return;
   reorder(device_leaves_, node, record.device_key, device_key_of(node));
 }
 
 void radix_tree::update_host(radix_node& node) {
-  auto& record = node.record;
+  auto& record = node.record_;
   const auto evictable
-    = node.host_resident() && node.host_locks == 0 && !node.is_discarded ? node.pages : 0;
+    = node.host_resident() && node.host_locks_ == 0 && !node.is_discarded_ ? node.pages_ : 0;
   totals_.host_evictable += evictable - record.host_evictable;
   record.host_evictable = evictable;
   const auto followers
-    = node.on_device() && !options_.lends_host ? node.copy_children : node.host_children;
+    = node.on_device() && !options_.lends_host ? node.copy_children_ : node.host_children_;
   if (followers > 0 && !record.host_key.is_present())
     return;
   reorder(host_victims_, node, record.host_key, host_key_of(node));
 }
 
 void radix_tree::changed(radix_node& node) {
-  auto& record = node.record;
+  auto& record = node.record_;
   const auto digest = heavy_digest(node);
   totals_.digest += digest - record.digest;
   record.digest = digest;
   update_device(node);
   update_host(node);
   const auto on_device = node.on_device();
-  const auto on_host = !node.host.empty();
+  const auto on_host = !node.host_.empty();
   const auto is_copy = node.is_copy();
   if (node.is_root())
     return;
@@ -137,13 +139,13 @@ void radix_tree::changed(radix_node& node) {
   if (!node.is_child())
     return;
   if (on_device != was_on_device) {
-    node.parent->device_children += on_device ? 1 : -1;
-    update_device(*node.parent);
+    node.parent_->device_children_ += on_device ? 1 : -1;
+    update_device(*node.parent_);
   }
   if (on_host != was_on_host || is_copy != was_copy) {
-    node.parent->host_children += uint32_t{on_host} - uint32_t{was_on_host};
-    node.parent->copy_children += uint32_t{is_copy} - uint32_t{was_copy};
-    update_host(*node.parent);
+    node.parent_->host_children_ += uint32_t{on_host} - uint32_t{was_on_host};
+    node.parent_->copy_children_ += uint32_t{is_copy} - uint32_t{was_copy};
+    update_host(*node.parent_);
   }
 }
 
@@ -157,7 +159,7 @@ std::vector<radix_node*> radix_tree::sorted_nodes() const {
   list.reserve(nodes_.size());
   for (const auto& [id, node] : nodes_)
     list.push_back(node.get());
-  std::sort(list.begin(), list.end(), [](const auto* a, const auto* b) { return a->id < b->id; });
+  std::sort(list.begin(), list.end(), [](const auto* a, const auto* b) { return a->id_ < b->id_; });
   return list;
 }
 
@@ -166,14 +168,14 @@ std::vector<radix_node*> radix_tree::sorted_nodes() const {
 node_record radix_tree::desired_record(const radix_node& node) const {
   auto record = node_record{};
   record.on_device = node.on_device();
-  record.on_host = !node.host.empty();
+  record.on_host = !node.host_.empty();
   record.is_copy = node.is_copy();
   if (record.on_device)
-    (node.device_locks == 0 && !node.is_discarded ? record.device_evictable
-                                                  : record.device_protected)
-      = node.pages;
-  if (node.host_resident() && node.host_locks == 0 && !node.is_discarded)
-    record.host_evictable = node.pages;
+    (node.device_locks_ == 0 && !node.is_discarded_ ? record.device_evictable
+                                                    : record.device_protected)
+      = node.pages_;
+  if (node.host_resident() && node.host_locks_ == 0 && !node.is_discarded_)
+    record.host_evictable = node.pages_;
   record.digest = heavy_digest(node);
   record.device_key = device_key_of(node);
   record.host_key = host_key_of(node);
@@ -181,59 +183,60 @@ node_record radix_tree::desired_record(const radix_node& node) const {
 }
 
 void radix_tree::check_node(const radix_node& node) const {
-  HICACHE_CHECK(node.record == desired_record(node));
+  HICACHE_CHECK(node.record_ == desired_record(node));
   auto on_device = uint32_t{0};
   auto on_host = uint32_t{0};
   auto copies = uint32_t{0};
-  node.children.visit([&](const first_page& page, const radix_node& child) {
-    HICACHE_CHECK(child.parent == &node);
-    HICACHE_CHECK(page.tokens == child.tokens.data() && child.first == node.end());
-    HICACHE_CHECK(child.device_locks <= node.device_locks && child.host_locks <= node.host_locks);
+  node.children_.visit([&](const first_page& page, const radix_node& child) {
+    HICACHE_CHECK(child.parent_ == &node);
+    HICACHE_CHECK(page.tokens == child.tokens_.data() && child.first_ == node.end());
+    HICACHE_CHECK(child.device_locks_ <= node.device_locks_
+                  && child.host_locks_ <= node.host_locks_);
     HICACHE_CHECK(node.is_root()
-                  || (child.pins <= node.pins && child.references <= node.references));
+                  || (child.pins_ <= node.pins_ && child.references_ <= node.references_));
     on_device += child.on_device() ? 1 : 0;
-    on_host += child.host.empty() ? 0 : 1;
+    on_host += child.host_.empty() ? 0 : 1;
     copies += child.is_copy() ? 1 : 0;
   });
-  HICACHE_CHECK(node.device_children == on_device && node.host_children == on_host
-                && node.copy_children == copies);
+  HICACHE_CHECK(node.device_children_ == on_device && node.host_children_ == on_host
+                && node.copy_children_ == copies);
   if (node.is_root()) {
-    HICACHE_CHECK(node.device.empty() && node.host.empty() && node.pages == 0);
-    HICACHE_CHECK(!node.children.empty() || node.device_locks > 0 || node.host_locks > 0);
+    HICACHE_CHECK(node.device_.empty() && node.host_.empty() && node.pages_ == 0);
+    HICACHE_CHECK(!node.children_.empty() || node.device_locks_ > 0 || node.host_locks_ > 0);
     return;
   }
-  HICACHE_CHECK(node.pages > 0 && node.tokens.size() == span_size(node.pages));
-  HICACHE_CHECK(node.token_digest == sum_tokens(node, 0, node.pages));
-  HICACHE_CHECK(node.device_digest == sum_device(node, 0, node.pages));
-  HICACHE_CHECK(node.keys.size() == (options_.name_pages ? node.pages : 0));
-  HICACHE_CHECK(node.event_keys.empty() || node.event_keys.size() == node.pages);
+  HICACHE_CHECK(node.pages_ > 0 && node.tokens_.size() == span_size(node.pages_));
+  HICACHE_CHECK(node.token_digest_ == sum_tokens(node, 0, node.pages_));
+  HICACHE_CHECK(node.device_digest_ == sum_device(node, 0, node.pages_));
+  HICACHE_CHECK(node.keys_.size() == (options_.name_pages ? node.pages_ : 0));
+  HICACHE_CHECK(node.event_keys_.empty() || node.event_keys_.size() == node.pages_);
   HICACHE_CHECK(node.on_device() || node.host_resident());
-  HICACHE_CHECK(!node.on_device() || node.device.size() == node.pages);
-  HICACHE_CHECK(node.host.empty() || node.host.size() == node.pages);
-  HICACHE_CHECK(!node.is_discarded || node.device_locks > 0 || node.host_locks > 0);
-  HICACHE_CHECK(!node.is_child() || !node.on_device() || node.parent->is_root()
-                || node.parent->on_device());
-  HICACHE_CHECK(node.is_discarded || node.host_locks == 0 || !node.host.empty()
-                || node.device_locks > 0);
-  HICACHE_CHECK(node.use.last_access > 0 && node.use.last_access <= clock_);
-  HICACHE_CHECK(node.has_pin_lock == (node.pins > 0 && !node.host_resident()));
-  HICACHE_CHECK(!node.has_pin_lock || node.device_locks > 0);
-  HICACHE_CHECK(node.pins == 0 || node.host_locks >= node.pins);
-  if (node.write != 0)
-    HICACHE_CHECK(node.on_device() && !node.host.empty() && node.device_locks > 0
-                  && node.host_locks > 0);
-  HICACHE_CHECK(!node.is_leaving || node.write != 0);
-  HICACHE_CHECK(node.load == 0
-                || (node.on_device() && node.host_resident() && node.device_locks > 0));
-  HICACHE_CHECK((node.backup != 0) == (node.l3 == l3_state::pending));
-  HICACHE_CHECK(!options_.lends_host || node.l3 != l3_state::stored || !node.host.empty());
-  HICACHE_CHECK(node.backup == 0 || (node.host_resident() && node.host_locks > 0));
+  HICACHE_CHECK(!node.on_device() || node.device_.size() == node.pages_);
+  HICACHE_CHECK(node.host_.empty() || node.host_.size() == node.pages_);
+  HICACHE_CHECK(!node.is_discarded_ || node.device_locks_ > 0 || node.host_locks_ > 0);
+  HICACHE_CHECK(!node.is_child() || !node.on_device() || node.parent_->is_root()
+                || node.parent_->on_device());
+  HICACHE_CHECK(node.is_discarded_ || node.host_locks_ == 0 || !node.host_.empty()
+                || node.device_locks_ > 0);
+  HICACHE_CHECK(node.use_.last_access > 0 && node.use_.last_access <= clock_);
+  HICACHE_CHECK(node.has_pin_lock_ == (node.pins_ > 0 && !node.host_resident()));
+  HICACHE_CHECK(!node.has_pin_lock_ || node.device_locks_ > 0);
+  HICACHE_CHECK(node.pins_ == 0 || node.host_locks_ >= node.pins_);
+  if (node.write_ != 0)
+    HICACHE_CHECK(node.on_device() && !node.host_.empty() && node.device_locks_ > 0
+                  && node.host_locks_ > 0);
+  HICACHE_CHECK(!node.is_leaving_ || node.write_ != 0);
+  HICACHE_CHECK(node.load_ == 0
+                || (node.on_device() && node.host_resident() && node.device_locks_ > 0));
+  HICACHE_CHECK((node.backup_ != 0) == (node.l3_ == l3_state::pending));
+  HICACHE_CHECK(!options_.lends_host || node.l3_ != l3_state::stored || !node.host_.empty());
+  HICACHE_CHECK(node.backup_ == 0 || (node.host_resident() && node.host_locks_ > 0));
 }
 
 void radix_tree::check_references() const {
   auto ends = size_t{0};
   for (const auto& [node, list] : reference_ends_) {
-    HICACHE_CHECK(!list.empty() && node->references >= (node->is_root() ? 0 : list.size()));
+    HICACHE_CHECK(!list.empty() && node->references_ >= (node->is_root() ? 0 : list.size()));
     for (const auto reference : list)
       HICACHE_CHECK(references_.at(reference) == node);
     ends += list.size();
@@ -249,12 +252,12 @@ void radix_tree::check_invariants() const {
   auto leaving = uint64_t{0};
   for (auto* node : sorted_nodes()) {
     check_node(*node);
-    const auto& record = node->record;
+    const auto& record = node->record_;
     sums.device_evictable += record.device_evictable;
     sums.device_protected += record.device_protected;
     sums.host_evictable += record.host_evictable;
-    sums.digest += record.digest + light_digest(*node);
-    leaving += node->is_leaving ? node->pages : 0;
+    sums.digest += record.digest + node->light_digest();
+    leaving += node->is_leaving_ ? node->pages_ : 0;
     if (record.device_key.is_present()) {
       ++device_leaves;
       HICACHE_CHECK(device_leaves_.contains(order_entry{record.device_key, node}));
@@ -265,9 +268,9 @@ void radix_tree::check_invariants() const {
     }
     if (node->is_root()) {
       ++roots;
-      HICACHE_CHECK(roots_.at(*node->ns) == node);
+      HICACHE_CHECK(roots_.at(*node->ns_) == node);
     } else if (node->is_child()) {
-      HICACHE_CHECK(node->parent->children.find(first_page_of(*node)) == node);
+      HICACHE_CHECK(node->parent_->children_.find(first_page_of(*node)) == node);
     }
   }
   HICACHE_CHECK(device_leaves == device_leaves_.size() && host_victims == host_victims_.size());

@@ -53,9 +53,9 @@ radix_tree::radix_tree(const radix_options& options)
 
 radix_node& radix_tree::make_node() {
   auto owner = std::make_unique<radix_node>();
-  owner->id = ++last_id_;
-  owner->salt = mix(last_id_, last_id_) | 1;
-  return *nodes_.emplace(owner->id, std::move(owner)).first->second;
+  owner->id_ = ++last_id_;
+  owner->salt_ = mix(last_id_, last_id_) | 1;
+  return *nodes_.emplace(owner->id_, std::move(owner)).first->second;
 }
 
 radix_node& radix_tree::root(const cache_namespace& ns) {
@@ -63,13 +63,13 @@ radix_node& radix_tree::root(const cache_namespace& ns) {
   if (is_new) {
     auto& node = make_node();
     entry->second = &node;
-    node.ns = &entry->first;
-    node.token_digest = hash_namespace(ns);
+    node.ns_ = &entry->first;
+    node.token_digest_ = hash_namespace(ns);
     const auto seed = namespace_seed(ns);
     if (seed && options_.name_pages)
-      node.keys.push_back(*seed);
+      node.keys_.push_back(*seed);
     if (const auto other = event_seed(ns); other != seed && options_.events)
-      node.event_keys.push_back(*other);
+      node.event_keys_.push_back(*other);
     changed(node);
   }
   return *entry->second;
@@ -82,7 +82,7 @@ radix_node* radix_tree::find_root(const cache_namespace& ns) noexcept {
 
 radix_node* radix_tree::find(node_id id) noexcept {
   const auto entry = nodes_.find(id);
-  if (entry == nodes_.end() || entry->second->is_root() || entry->second->is_discarded)
+  if (entry == nodes_.end() || entry->second->is_root() || entry->second->is_discarded())
     return nullptr;
   return entry->second.get();
 }
@@ -93,16 +93,16 @@ path_end radix_tree::walk(radix_node& start, std::span<const token_id> tokens,
   auto end = path_end{&start, start.end()};
   while (end.pages < limit) {
     const auto* wanted = tokens.data() + end.pages * options_.page_size;
-    auto* child = end.node->children.only();
+    auto* child = end.node->children_.only();
     if (child == nullptr)
-      child = end.node->children.find(first_page{wanted, page_tokens_});
+      child = end.node->children_.find(first_page{wanted, page_tokens_});
     if (child == nullptr)
       break;
     // While tokens are compared, the node after the next one comes into the cache.
-    if (const auto* next = child->children.only())
-      __builtin_prefetch(&next->tokens);
+    if (const auto* next = child->children_.only())
+      __builtin_prefetch(&next->tokens_);
     const auto equal
-      = equal_pages(wanted, child->tokens.data(), std::min(child->pages, limit - end.pages),
+      = equal_pages(wanted, child->tokens_.data(), std::min(child->pages_, limit - end.pages),
                     options_.page_size, options_.overlap);
     if (equal == 0)
       break;
@@ -115,124 +115,127 @@ path_end radix_tree::walk(radix_node& start, std::span<const token_id> tokens,
 }
 
 radix_node& radix_tree::cut(const path_end& end) {
-  return end.pages == end.node->end() ? *end.node : split(*end.node, end.pages - end.node->first);
+  return end.pages == end.node->end() ? *end.node : split(*end.node, end.pages - end.node->first_);
 }
 
 radix_node& radix_tree::add(radix_node& parent, token_span tokens, std::vector<page_index> device,
                             std::vector<page_index> host, std::vector<page_key> keys, l3_state l3) {
   auto& node = make_node();
-  node.parent = &parent;
-  node.tokens = std::move(tokens);
-  node.first = parent.end();
-  node.pages = whole_pages(node.tokens.size());
-  HICACHE_CHECK(node.pages > 0 && node.tokens.size() == span_size(node.pages));
+  node.parent_ = &parent;
+  node.tokens_ = std::move(tokens);
+  node.first_ = parent.end();
+  node.pages_ = whole_pages(node.tokens_.size());
+  HICACHE_CHECK(node.pages_ > 0 && node.tokens_.size() == span_size(node.pages_));
   HICACHE_CHECK(!device.empty() || !host.empty());
   HICACHE_CHECK(device.empty() || parent.on_device() || parent.is_root());
-  HICACHE_CHECK(keys.size() == (options_.name_pages ? node.pages : 0));
-  node.host = std::move(host);
-  node.keys = std::move(keys);
-  if (!parent.event_keys.empty())
-    node.event_keys = hash_pages(node.tokens.view(), options_.page_size, &parent.event_keys.back(),
-                                 options_.overlap);
-  node.l3 = l3;
-  node.use.created = clock_;
-  node.use.last_access = clock_;
-  node.token_digest = sum_tokens(node, 0, node.pages);
+  HICACHE_CHECK(keys.size() == (options_.name_pages ? node.pages_ : 0));
+  node.host_ = std::move(host);
+  node.keys_ = std::move(keys);
+  if (!parent.event_keys_.empty())
+    node.event_keys_ = hash_pages(node.tokens_.view(), options_.page_size,
+                                  &parent.event_keys_.back(), options_.overlap);
+  node.l3_ = l3;
+  node.use_.created = clock_;
+  node.use_.last_access = clock_;
+  node.token_digest_ = sum_tokens(node, 0, node.pages_);
   if (!device.empty()) {
-    node.device = std::move(device);
-    node.device_digest = sum_device(node, 0, node.pages);
+    node.device_ = std::move(device);
+    node.device_digest_ = sum_device(node, 0, node.pages_);
     emit_stored(cache_medium::device, node);
   }
-  if (!node.host.empty())
+  if (!node.host_.empty())
     emit_stored(cache_medium::host, node);
-  const auto is_new = parent.children.add(first_page_of(node), node);
+  const auto is_new = parent.children_.add(first_page_of(node), node);
   HICACHE_CHECK(is_new);
-  totals_.digest += light_digest(node);
+  totals_.digest += node.light_digest();
   changed(node);
   return node;
 }
 
-void radix_tree::set_device(radix_node& node, std::vector<page_index> pages) {
-  HICACHE_CHECK(!node.on_device() && pages.size() == node.pages);
-  node.device = std::move(pages);
-  node.device_digest = sum_device(node, 0, node.pages);
-  if (node.load == 0)
+void radix_tree::set_device(radix_node& node, std::vector<page_index> pages, operation_id load) {
+  HICACHE_CHECK(!node.on_device() && pages.size() == node.pages_);
+  const auto edit = node_edit{*this, node};
+  node.load_ = load;
+  node.device_ = std::move(pages);
+  node.device_digest_ = sum_device(node, 0, node.pages_);
+  if (load == 0)
     emit_stored(cache_medium::device, node);
-  changed(node);
 }
 
 void radix_tree::finish_write(radix_node& node) {
-  node.write = 0;
-  if (!node.is_discarded)
-    emit_stored(cache_medium::host, node);
-  changed(node);
+  {
+    const auto edit = node_edit{*this, node};
+    node.write_ = 0;
+    if (!node.is_discarded_)
+      emit_stored(cache_medium::host, node);
+  }
   update_pin_lock(node);
 }
 
 void radix_tree::cancel_write(radix_node& node) {
-  node.write = 0;
-  host_pool_.give_back(node.host);
-  node.host.clear();
-  changed(node);
+  const auto edit = node_edit{*this, node};
+  node.write_ = 0;
+  host_pool_.give_back(node.host_);
+  node.host_.clear();
 }
 
 void radix_tree::finish_load(radix_node& node) {
-  node.load = 0;
-  if (!node.is_discarded)
+  const auto edit = node_edit{*this, node};
+  node.load_ = 0;
+  if (!node.is_discarded_)
     emit_stored(cache_medium::device, node);
-  changed(node);
 }
 
 /// The new node becomes the upper part, so that whoever holds `node` as the end of a path still
 /// does. The upper part inherits all marks: what finishes on the lower part by walking up its path
 /// finishes on both.
 radix_node& radix_tree::split(radix_node& node, uint64_t pages) {
-  HICACHE_CHECK(pages > 0 && pages < node.pages && !node.is_discarded);
+  HICACHE_CHECK(pages > 0 && pages < node.pages_ && !node.is_discarded_);
   auto& upper = make_node();
-  const auto lower_is_smaller = node.pages - pages < pages;
+  const auto lower_is_smaller = node.pages_ - pages < pages;
   const auto from = lower_is_smaller ? pages : 0;
-  const auto to = lower_is_smaller ? node.pages : pages;
+  const auto to = lower_is_smaller ? node.pages_ : pages;
   const auto tokens_part = sum_tokens(node, from, to);
   const auto device_part = sum_device(node, from, to);
-  upper.token_digest = lower_is_smaller ? node.token_digest - tokens_part : tokens_part;
-  upper.device_digest = lower_is_smaller ? node.device_digest - device_part : device_part;
-  node.token_digest -= upper.token_digest;
-  node.device_digest -= upper.device_digest;
-  upper.parent = node.parent;
-  upper.first = node.first;
-  upper.pages = pages;
-  node.first += pages;
-  node.pages -= pages;
-  upper.tokens = node.tokens.cut_front(pages * options_.page_size, options_.overlap);
-  upper.device = std::move(node.device);
-  node.device = take_tail(upper.device, pages);
-  upper.host = std::move(node.host);
-  node.host = take_tail(upper.host, pages);
-  upper.keys = std::move(node.keys);
-  node.keys = take_tail(upper.keys, pages);
-  upper.event_keys = std::move(node.event_keys);
-  node.event_keys = take_tail(upper.event_keys, pages);
-  upper.device_locks = node.device_locks;
-  upper.host_locks = node.host_locks;
-  upper.pins = node.pins;
-  upper.references = node.references;
-  upper.use = node.use;
-  upper.write = node.write;
-  upper.load = node.load;
-  upper.backup = node.backup;
-  upper.l3 = node.l3;
-  upper.is_leaving = node.is_leaving;
+  upper.token_digest_ = lower_is_smaller ? node.token_digest_ - tokens_part : tokens_part;
+  upper.device_digest_ = lower_is_smaller ? node.device_digest_ - device_part : device_part;
+  node.token_digest_ -= upper.token_digest_;
+  node.device_digest_ -= upper.device_digest_;
+  upper.parent_ = node.parent_;
+  upper.first_ = node.first_;
+  upper.pages_ = pages;
+  node.first_ += pages;
+  node.pages_ -= pages;
+  upper.tokens_ = node.tokens_.cut_front(pages * options_.page_size, options_.overlap);
+  upper.device_ = std::move(node.device_);
+  node.device_ = take_tail(upper.device_, pages);
+  upper.host_ = std::move(node.host_);
+  node.host_ = take_tail(upper.host_, pages);
+  upper.keys_ = std::move(node.keys_);
+  node.keys_ = take_tail(upper.keys_, pages);
+  upper.event_keys_ = std::move(node.event_keys_);
+  node.event_keys_ = take_tail(upper.event_keys_, pages);
+  upper.device_locks_ = node.device_locks_;
+  upper.host_locks_ = node.host_locks_;
+  upper.pins_ = node.pins_;
+  upper.references_ = node.references_;
+  upper.use_ = node.use_;
+  upper.write_ = node.write_;
+  upper.load_ = node.load_;
+  upper.backup_ = node.backup_;
+  upper.l3_ = node.l3_;
+  upper.is_leaving_ = node.is_leaving_;
   // The upper part shares the buffer, so the parent's key still looks at its first page.
-  upper.parent->children.replace(first_page_of(upper), upper);
-  upper.children.add(first_page_of(node), node);
-  node.parent = &upper;
-  upper.record.on_device = node.record.on_device;
-  upper.record.on_host = node.record.on_host;
-  upper.record.is_copy = node.record.is_copy;
-  upper.device_children = node.record.on_device ? 1 : 0;
-  upper.host_children = node.record.on_host ? 1 : 0;
-  upper.copy_children = node.record.is_copy ? 1 : 0;
-  totals_.digest += light_digest(upper);
+  upper.parent_->children_.replace(first_page_of(upper), upper);
+  upper.children_.add(first_page_of(node), node);
+  node.parent_ = &upper;
+  upper.record_.on_device = node.record_.on_device;
+  upper.record_.on_host = node.record_.on_host;
+  upper.record_.is_copy = node.record_.is_copy;
+  upper.device_children_ = node.record_.on_device ? 1 : 0;
+  upper.host_children_ = node.record_.on_host ? 1 : 0;
+  upper.copy_children_ = node.record_.is_copy ? 1 : 0;
+  totals_.digest += upper.light_digest();
   changed(upper);
   changed(node);
   update_pin_lock(upper);
@@ -240,48 +243,48 @@ radix_node& radix_tree::split(radix_node& node, uint64_t pages) {
 }
 
 void radix_tree::remove(radix_node& node) {
-  HICACHE_CHECK(node.children.empty() && node.device_locks == 0 && node.host_locks == 0);
-  HICACHE_CHECK(node.device.empty() && node.host.empty());
+  HICACHE_CHECK(node.children_.empty() && node.device_locks_ == 0 && node.host_locks_ == 0);
+  HICACHE_CHECK(node.device_.empty() && node.host_.empty());
   slide_references(node);
   changed(node);
-  totals_.digest -= node.record.digest + light_digest(node);
-  auto& parent = *node.parent;
-  parent.children.remove(first_page_of(node));
-  nodes_.erase(node.id);
+  totals_.digest -= node.record_.digest + node.light_digest();
+  auto& parent = *node.parent_;
+  parent.children_.remove(first_page_of(node));
+  nodes_.erase(node.id_);
   drop_unused_root(parent);
 }
 
 void radix_tree::drop_unused_root(radix_node& node) {
-  if (!node.is_root() || !node.children.empty() || node.device_locks > 0 || node.host_locks > 0)
+  if (!node.is_root() || !node.children_.empty() || node.device_locks_ > 0 || node.host_locks_ > 0)
     return;
-  HICACHE_CHECK(node.pins == 0);
+  HICACHE_CHECK(node.pins_ == 0);
   for (const auto reference : reference_ends_[&node])
     references_.erase(reference);
   reference_ends_.erase(&node);
-  totals_.digest -= node.record.digest + light_digest(node);
-  roots_.erase(roots_.find(*node.ns));
-  nodes_.erase(node.id);
+  totals_.digest -= node.record_.digest + node.light_digest();
+  roots_.erase(roots_.find(*node.ns_));
+  nodes_.erase(node.id_);
 }
 
 // -- pages that hold no valid bytes -------------------------------------------
 
 void radix_tree::discard(radix_node& top) {
-  auto& parent = *top.parent;
-  parent.children.remove(first_page_of(top));
-  parent.device_children -= top.record.on_device ? 1 : 0;
-  parent.host_children -= top.record.on_host ? 1 : 0;
-  parent.copy_children -= top.record.is_copy ? 1 : 0;
+  auto& parent = *top.parent_;
+  parent.children_.remove(first_page_of(top));
+  parent.device_children_ -= top.record_.on_device ? 1 : 0;
+  parent.host_children_ -= top.record_.on_host ? 1 : 0;
+  parent.copy_children_ -= top.record_.is_copy ? 1 : 0;
   auto list = descendants(top);
   list.insert(list.begin(), &top);
   for (auto* node : list) {
-    HICACHE_CHECK(node->pins == 0);
-    if (node->on_device() && node->load == 0)
+    HICACHE_CHECK(node->pins_ == 0);
+    if (node->on_device() && node->load_ == 0)
       emit_removed(cache_medium::device, *node, 0);
     if (node->host_resident())
       emit_removed(cache_medium::host, *node, 0);
-    if (std::exchange(node->is_leaving, false))
-      leaving_ -= node->pages;
-    node->is_discarded = true;
+    if (std::exchange(node->is_leaving_, false))
+      leaving_ -= node->pages_;
+    node->is_discarded_ = true;
     changed(*node);
   }
   for (auto each = list.rbegin(); each != list.rend(); ++each)
@@ -291,19 +294,19 @@ void radix_tree::discard(radix_node& top) {
 
 /// Frees a discarded node if nobody locks it; then nobody locks what was below it, either.
 void radix_tree::free_discarded(radix_node& node) {
-  if (!node.is_discarded || node.device_locks > 0 || node.host_locks > 0)
+  if (!node.is_discarded_ || node.device_locks_ > 0 || node.host_locks_ > 0)
     return;
-  HICACHE_CHECK(node.children.empty());
+  HICACHE_CHECK(node.children_.empty());
   slide_references(node);
-  device_pool_.give_back(node.device);
-  host_pool_.give_back(node.host);
-  node.device.clear();
-  node.host.clear();
+  device_pool_.give_back(node.device_);
+  host_pool_.give_back(node.host_);
+  node.device_.clear();
+  node.host_.clear();
   changed(node);
-  totals_.digest -= node.record.digest + light_digest(node);
-  if (node.parent->is_discarded)
-    node.parent->children.remove(first_page_of(node));
-  nodes_.erase(node.id);
+  totals_.digest -= node.record_.digest + node.light_digest();
+  if (node.parent_->is_discarded_)
+    node.parent_->children_.remove(first_page_of(node));
+  nodes_.erase(node.id_);
 }
 
 // -- all nodes ----------------------------------------------------------------
@@ -311,8 +314,8 @@ void radix_tree::free_discarded(radix_node& node) {
 void radix_tree::clear() {
   HICACHE_CHECK(totals_.device_protected == 0 && leaving_ == 0);
   for (auto* node : sorted_nodes()) {
-    device_pool_.give_back(node->device);
-    host_pool_.give_back(node->host);
+    device_pool_.give_back(node->device_);
+    host_pool_.give_back(node->host_);
   }
   references_.clear();
   reference_ends_.clear();
@@ -330,14 +333,14 @@ void radix_tree::name_pages() {
     return;
   for (const auto& [ns, root] : roots_) {
     if (const auto seed = namespace_seed(ns))
-      root->keys.push_back(*seed);
+      root->keys_.push_back(*seed);
     auto list = std::vector<radix_node*>{root};
     while (!list.empty()) {
       auto& parent = *list.back();
       list.pop_back();
-      const auto* prior = parent.keys.empty() ? nullptr : &parent.keys.back();
-      parent.children.visit([&](const first_page&, radix_node& child) {
-        child.keys = hash_pages(child.tokens.view(), options_.page_size, prior, options_.overlap);
+      const auto* prior = parent.keys_.empty() ? nullptr : &parent.keys_.back();
+      parent.children_.visit([&](const first_page&, radix_node& child) {
+        child.keys_ = hash_pages(child.tokens_.view(), options_.page_size, prior, options_.overlap);
         list.push_back(&child);
       });
     }
@@ -354,30 +357,28 @@ void radix_tree::set_lends_host(bool lends_host) {
 // -- use ----------------------------------------------------------------------
 
 void radix_tree::touch(radix_node& node, uint64_t hits) {
-  for (auto* each = &node; !each->is_root(); each = each->parent) {
-    totals_.digest -= light_digest(*each);
-    each->use.last_access = clock_;
-    each->use.hits += hits;
-    totals_.digest += light_digest(*each);
-    if (each->record.device_key.is_present())
+  for (auto* each = &node; !each->is_root(); each = each->parent_) {
+    totals_.digest -= each->light_digest();
+    each->use_.last_access = clock_;
+    each->use_.hits += hits;
+    totals_.digest += each->light_digest();
+    if (each->record_.device_key.is_present())
       update_device(*each);
-    if (each->record.host_key.is_present())
+    if (each->record_.host_key.is_present())
       update_host(*each);
   }
 }
 
 void radix_tree::raise_priority(radix_node& node, int32_t priority) {
-  for (auto* each = &node; !each->is_root(); each = each->parent)
-    if (each->use.priority < priority) {
-      each->use.priority = priority;
-      changed(*each);
-    }
+  for (auto* each = &node; !each->is_root(); each = each->parent_)
+    if (each->use_.priority < priority)
+      node_edit{*this, *each}.set_priority(priority);
 }
 
 void radix_tree::lock_device(radix_node& node) {
-  for (auto* each = &node; each != nullptr; each = each->parent) {
-    totals_.digest += each->salt * light_factors::device_locks;
-    if (each->device_locks++ == 0)
+  for (auto* each = &node; each != nullptr; each = each->parent_) {
+    totals_.digest += each->salt_ * light_factors::device_locks;
+    if (each->device_locks_++ == 0)
       update_device(*each);
   }
 }
@@ -385,10 +386,10 @@ void radix_tree::lock_device(radix_node& node) {
 void radix_tree::unlock_device(radix_node& node) {
   auto* top = &node;
   for (auto *each = &node, *next = each; each != nullptr; each = next) {
-    next = each->parent;
-    HICACHE_CHECK(each->device_locks > 0);
-    totals_.digest -= each->salt * light_factors::device_locks;
-    if (--each->device_locks == 0)
+    next = each->parent_;
+    HICACHE_CHECK(each->device_locks_ > 0);
+    totals_.digest -= each->salt_ * light_factors::device_locks;
+    if (--each->device_locks_ == 0)
       update_device(*each);
     top = each;
     free_discarded(*each);
@@ -397,9 +398,9 @@ void radix_tree::unlock_device(radix_node& node) {
 }
 
 void radix_tree::lock_host(radix_node& node) {
-  for (auto* each = &node; each != nullptr; each = each->parent) {
-    totals_.digest += each->salt * light_factors::host_locks;
-    if (each->host_locks++ == 0)
+  for (auto* each = &node; each != nullptr; each = each->parent_) {
+    totals_.digest += each->salt_ * light_factors::host_locks;
+    if (each->host_locks_++ == 0)
       update_host(*each);
   }
 }
@@ -407,10 +408,10 @@ void radix_tree::lock_host(radix_node& node) {
 void radix_tree::unlock_host(radix_node& node) {
   auto* top = &node;
   for (auto *each = &node, *next = each; each != nullptr; each = next) {
-    next = each->parent;
-    HICACHE_CHECK(each->host_locks > 0);
-    totals_.digest -= each->salt * light_factors::host_locks;
-    if (--each->host_locks == 0)
+    next = each->parent_;
+    HICACHE_CHECK(each->host_locks_ > 0);
+    totals_.digest -= each->salt_ * light_factors::host_locks;
+    if (--each->host_locks_ == 0)
       update_host(*each);
     top = each;
     free_discarded(*each);
@@ -422,18 +423,18 @@ void radix_tree::unlock_host(radix_node& node) {
 
 void radix_tree::pin(radix_node& node) {
   lock_host(node);
-  for (auto* each = &node; !each->is_root(); each = each->parent) {
-    ++each->pins;
-    totals_.digest += each->salt * light_factors::pins;
+  for (auto* each = &node; !each->is_root(); each = each->parent_) {
+    ++each->pins_;
+    totals_.digest += each->salt_ * light_factors::pins;
     update_pin_lock(*each);
   }
 }
 
 void radix_tree::unpin(radix_node& node) {
-  for (auto* each = &node; !each->is_root(); each = each->parent) {
-    HICACHE_CHECK(each->pins > 0);
-    --each->pins;
-    totals_.digest -= each->salt * light_factors::pins;
+  for (auto* each = &node; !each->is_root(); each = each->parent_) {
+    HICACHE_CHECK(each->pins_ > 0);
+    --each->pins_;
+    totals_.digest -= each->salt_ * light_factors::pins;
     update_pin_lock(*each);
   }
   unlock_host(node);
@@ -442,10 +443,10 @@ void radix_tree::unpin(radix_node& node) {
 /// Pins keep pages on one tier: on the host by the host lock that each pin holds, on the device
 /// only as long as the host does not have them.
 void radix_tree::update_pin_lock(radix_node& node) {
-  const auto is_needed = node.pins > 0 && !node.host_resident();
-  if (is_needed == node.has_pin_lock)
+  const auto is_needed = node.pins_ > 0 && !node.host_resident();
+  if (is_needed == node.has_pin_lock_)
     return;
-  node.has_pin_lock = is_needed;
+  node.has_pin_lock_ = is_needed;
   if (is_needed)
     lock_device(node);
   else
@@ -453,9 +454,9 @@ void radix_tree::update_pin_lock(radix_node& node) {
 }
 
 uint64_t radix_tree::refer(radix_node& node) {
-  for (auto* each = &node; !each->is_root(); each = each->parent) {
-    ++each->references;
-    totals_.digest += each->salt * light_factors::references;
+  for (auto* each = &node; !each->is_root(); each = each->parent_) {
+    ++each->references_;
+    totals_.digest += each->salt_ * light_factors::references;
     update_device(*each);
     update_host(*each);
   }
@@ -474,9 +475,9 @@ void radix_tree::drop_reference(uint64_t reference) {
   std::erase(ends->second, reference);
   if (ends->second.empty())
     reference_ends_.erase(ends);
-  for (auto* each = &node; !each->is_root(); each = each->parent) {
-    --each->references;
-    totals_.digest -= each->salt * light_factors::references;
+  for (auto* each = &node; !each->is_root(); each = each->parent_) {
+    --each->references_;
+    totals_.digest -= each->salt_ * light_factors::references;
     update_device(*each);
     update_host(*each);
   }
@@ -490,24 +491,24 @@ void radix_tree::slide_references(radix_node& node) {
   const auto list = std::move(entry->second);
   reference_ends_.erase(entry);
   for (const auto reference : list)
-    references_[reference] = node.parent;
-  auto& ends = reference_ends_[node.parent];
+    references_[reference] = node.parent_;
+  auto& ends = reference_ends_[node.parent_];
   ends.insert(ends.end(), list.begin(), list.end());
 }
 
 // -- events -------------------------------------------------------------------
 
 const std::vector<page_key>& radix_tree::event_names(const radix_node& node) {
-  return node.event_keys.empty() ? node.keys : node.event_keys;
+  return node.event_keys_.empty() ? node.keys_ : node.event_keys_;
 }
 
 void radix_tree::emit_stored(cache_medium medium, const radix_node& node) {
   if (!options_.events)
     return;
-  auto event = pages_stored{medium, *node.root().ns, std::nullopt, event_names(node), {}};
-  if (!node.parent->is_root())
-    event.parent = event_names(*node.parent).back();
-  const auto tokens = node.tokens.view();
+  auto event = pages_stored{medium, node.ns(), std::nullopt, event_names(node), {}};
+  if (!node.parent_->is_root())
+    event.parent = event_names(*node.parent_).back();
+  const auto tokens = node.tokens_.view();
   event.tokens.assign(tokens.begin(), tokens.end());
   events_.add(std::move(event));
 }

@@ -1,9 +1,10 @@
 #pragma once
 
+#include "base/check.hpp"
 #include "cache/prefix/cache_event.hpp"
 #include "cache/radix/page_allocator.hpp"
 #include "cache/radix/radix_node.hpp"
-#include "messages/ids.hpp"
+#include "hicache/ids.hpp"
 
 #include <absl/container/btree_set.h>
 
@@ -22,6 +23,43 @@ namespace hicache {
 struct path_end {
   radix_node* node = nullptr;
   uint64_t pages = 0;
+};
+
+/// A change of one node. When it ends, sums, eviction orders and digest hold what the node holds
+/// now, on whatever way the change ended. Lives no longer than the node.
+class node_edit {
+public:
+  node_edit(radix_tree& tree, radix_node& node) noexcept : tree_(tree), node_(node) {}
+
+  node_edit(const node_edit&) = delete;
+
+  node_edit& operator=(const node_edit&) = delete;
+
+  ~node_edit();
+
+  /// Begins write `id` to these L2 pages, one per page of the node.
+  void begin_write(operation_id id, std::vector<page_index> host) {
+    HICACHE_CHECK(host.size() == node_.pages_);
+    node_.write_ = id;
+    node_.host_ = std::move(host);
+  }
+
+  void begin_backup(operation_id id) {
+    node_.backup_ = id;
+    node_.l3_ = l3_state::pending;
+  }
+
+  /// The backup has ended, or what L3 holds of the node has changed.
+  void end_backup(l3_state l3) {
+    node_.backup_ = 0;
+    node_.l3_ = l3;
+  }
+
+  void set_priority(int32_t priority) { node_.use_.priority = priority; }
+
+private:
+  radix_tree& tree_;
+  radix_node& node_;
 };
 
 /// Sums over all nodes, in pages.
@@ -94,9 +132,9 @@ public:
   radix_node& add(radix_node& parent, token_span tokens, std::vector<page_index> device,
                   std::vector<page_index> host, std::vector<page_key> keys, l3_state l3);
 
-  /// Gives a node that has no pages on the device the pages of its tokens. If `node.load` is set,
-  /// their bytes are still to come.
-  void set_device(radix_node& node, std::vector<page_index> pages);
+  /// Gives a node that has no pages in L1 the pages of its tokens.
+  /// @param load The load that is to bring their bytes; 0 if the bytes are there.
+  void set_device(radix_node& node, std::vector<page_index> pages, operation_id load = 0);
 
   /// The copy to or from the host is a fact: ends `node.write` or `node.load`.
   void finish_write(radix_node& node);
@@ -156,14 +194,11 @@ public:
 
   void unpin(radix_node& node);
 
-  /// Has eviction take the path to `node` after all that nobody refers to.
+  /// Moves the path to `node` behind all unreferenced nodes in eviction order.
   /// @returns the reference's number.
   uint64_t refer(radix_node& node);
 
   void drop_reference(uint64_t reference);
-
-  /// Brings sums and eviction orders up to date after a change of the node's fields.
-  void changed(radix_node& node);
 
   // -- pages ------------------------------------------------------------------
 
@@ -240,12 +275,14 @@ public:
   void check_invariants() const;
 
 private:
+  friend class node_edit;
+
   struct order_entry {
     order_key key;
     radix_node* node = nullptr;
 
     friend bool operator<(const order_entry& a, const order_entry& b) noexcept {
-      return a.key != b.key ? a.key < b.key : a.node->id < b.node->id;
+      return a.key != b.key ? a.key < b.key : a.node->id() < b.node->id();
     }
   };
 
@@ -270,12 +307,14 @@ private:
   void slide_references(radix_node& node);
   static void prefetch_victims(const eviction_order& order);
   first_page first_page_of(const radix_node& node) const noexcept {
-    return {node.tokens.data(), page_tokens_};
+    return {node.tokens_.data(), page_tokens_};
   }
   static const std::vector<page_key>& event_names(const radix_node& node);
   void emit_stored(cache_medium medium, const radix_node& node);
   void emit_removed(cache_medium medium, const radix_node& node, uint64_t from);
   void reorder(eviction_order& order, radix_node& node, order_key& key, const order_key& next);
+  /// Brings sums, eviction orders and digest up to date after a change of the node's fields.
+  void changed(radix_node& node);
   order_key device_key_of(const radix_node& node) const;
   order_key host_key_of(const radix_node& node) const;
   void update_device(radix_node& node);
@@ -312,5 +351,9 @@ private:
   uint64_t evicted_device_ = 0;
   uint64_t evicted_host_ = 0;
 };
+
+inline node_edit::~node_edit() {
+  tree_.changed(node_);
+}
 
 } // namespace hicache

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "base/check.hpp"
-#include "messages/ids.hpp"
+#include "hicache/ids.hpp"
 
 #include <cstdint>
 #include <set>

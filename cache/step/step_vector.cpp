@@ -9,10 +9,10 @@ namespace hicache {
 
 namespace {
 
-// The digest comes first: if its values are not complementary, the others mean nothing, since the
-// ranks may have different operations in the same place. A value and its complement: their minima
-// are complementary exactly if all ranks offered the same value. A flag is 0 or -1, so that one
-// rank that raises it raises it for all.
+// The digest comes first. The minima of a value and of its complement are complementary exactly if
+// all ranks offered the same value; if they are not, the other slots mean nothing, since the ranks
+// may have different operations in the same place. A flag is 0 or -1: one rank that raises it
+// raises it for all.
 enum slot : size_t {
   digest,
   digest_complement,
@@ -70,7 +70,7 @@ std::vector<int64_t> encode_step(const step_offer& offer) {
   return values;
 }
 
-step_agreement decode_step(std::span<const int64_t> minimum, const step_facts& offered) {
+step_agreement decode_step(std::span<const int64_t> minimum, const step_openings& open) {
   HICACHE_CHECK(minimum.size() == step_values);
   auto agreed = step_agreement{};
   agreed.digests_agree = minimum[digest] == ~minimum[digest_complement];
@@ -81,9 +81,9 @@ step_agreement decode_step(std::span<const int64_t> minimum, const step_facts& o
   agreed.facts.write_failed = end_with(minimum[failed_write], agreed.facts.writes_done);
   agreed.facts.load_failed = end_with(minimum[failed_load], agreed.facts.loads_done);
   agreed.facts.next_fetch = minimum[next_fetch];
-  const auto stored = minimum.subspan(backups, offered.backups.size());
+  const auto stored = minimum.subspan(backups, open.backups.size());
   agreed.facts.backups.assign(stored.begin(), stored.end());
-  auto rest = minimum.subspan(fetches, fetch_values * offered.fetches.size());
+  auto rest = minimum.subspan(fetches, fetch_values * open.fetches.size());
   for (; !rest.empty(); rest = rest.subspan(fetch_values))
     agreed.facts.fetches.push_back({rest[0], rest[1], static_cast<give_up>(rest[2])});
   return agreed;

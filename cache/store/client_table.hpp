@@ -1,8 +1,8 @@
 #pragma once
 
-#include "base/clock.hpp"
-#include "base/error.hpp"
-#include "messages/ids.hpp"
+#include "hicache/clock.hpp"
+#include "hicache/error.hpp"
+#include "hicache/ids.hpp"
 #include "messages/node_protocol.hpp"
 #include "messages/segment_pages.hpp"
 

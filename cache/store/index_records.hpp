@@ -2,7 +2,7 @@
 
 #include "base/check.hpp"
 #include "cache/store/index_table.hpp"
-#include "messages/ids.hpp"
+#include "hicache/ids.hpp"
 
 #include <array>
 #include <cstddef>

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "base/clock.hpp"
-#include "messages/ids.hpp"
+#include "hicache/clock.hpp"
+#include "hicache/ids.hpp"
 
 #include <cstddef>
 #include <cstdint>

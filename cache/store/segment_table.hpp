@@ -1,8 +1,9 @@
 #pragma once
 
-#include "base/clock.hpp"
-#include "cache/radix/eviction_policy.hpp"
-#include "messages/ids.hpp"
+#include "hicache/clock.hpp"
+#include "hicache/eviction_policy.hpp"
+#include "hicache/ids.hpp"
+#include "hicache/policies.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -11,23 +12,6 @@
 #include <vector>
 
 namespace hicache {
-
-/// How a segment uses its memory.
-struct segment_policy {
-  /// Who goes first when room is needed.
-  eviction_policy_ptr eviction = lru_policy();
-  /// A page that would fill the segment beyond the first share first makes the second one: so that
-  /// there is room for the next ones. Both 1: pages are evicted one by one, when they have to.
-  double high_watermark = 1;
-  double low_watermark = 1;
-  /// Share of the segment that hard pins may keep.
-  double pinned_share = 0.5;
-  /// Share of the segment that held pages may take. They can neither go nor move, so the rest is
-  /// what new pages have.
-  double held_share = 0.5;
-  /// Share of the segment that the pages of one tenant may have.
-  double tenant_share = 1;
-};
 
 /// A page to find room for.
 struct segment_request {

@@ -3,7 +3,7 @@
 #include "examples/llama/paged_kv.hpp"
 #include "examples/llama/peers.hpp"
 #include "examples/llama/weights.hpp"
-#include "messages/operations.hpp"
+#include "hicache/operations.hpp"
 
 #include <cstdint>
 #include <span>

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "cache/geometry.hpp"
 #include "examples/llama/checkpoint.hpp"
+#include "hicache/geometry.hpp"
 
 #include <cstdint>
 #include <vector>

@@ -93,7 +93,7 @@ protected:
   /// No step waits for a change of L3.
   void expect_steps_go_on() {
     for (const auto& each : world_->ranks)
-      EXPECT_FALSE(rank_world::state_of<tree_state>(each->tree).is_frozen);
+      EXPECT_FALSE(rank_world::state_of<tree_state>(each->tree).steps->is_frozen());
   }
 
   std::optional<rank_world> world_;

@@ -1,7 +1,7 @@
 // What a segment tells a shard of the index that is slow, forgets, or is lost for a while.
 
 #include "base/limits.hpp"
-#include "messages/caf_error.hpp"
+#include "hicache/caf_error.hpp"
 #include "tests/actors/segment_fixture.hpp"
 
 #include <chrono>

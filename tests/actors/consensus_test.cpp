@@ -1,7 +1,7 @@
 #include "actors/consensus.hpp"
 #include "base/limits.hpp"
+#include "hicache/agreement.hpp"
 #include "tests/support/actor_test.hpp"
-#include "transport/local_agreement.hpp"
 
 #include <algorithm>
 #include <functional>
@@ -28,7 +28,7 @@ protected:
     return answer;
   }
 
-  std::vector<consensus_actor> actors_;
+  std::vector<consensus_core_actor> actors_;
 };
 
 TEST_F(ConsensusTest, AloneTheMinimumIsTheOffer) {

@@ -165,7 +165,7 @@ inline void pass_gate(caf::event_based_actor* self, const storage_gate_ptr& gate
   const auto on_outcome = [promise](const storage_outcome& x) mutable { promise.deliver(x); };
   if (request.verb == "exists")
     self->request(storage, caf::infinite, atom::exists_v, request.batch, request.timeout)
-      .then([promise](uint64_t x) mutable { promise.deliver(x); }, on_error);
+      .then([promise](const storage_hit& x) mutable { promise.deliver(x); }, on_error);
   else if (request.verb == "get")
     self->request(storage, caf::infinite, atom::get_v, request.batch, request.timeout)
       .then(on_outcome, on_error);
@@ -196,21 +196,21 @@ inline caf::behavior gated_storage(caf::event_based_actor* self, const storage_g
 class shared_store {
 public:
   explicit shared_store(const clock_source& clock)
-    : pages_(std::shared_ptr<storage_backend>{make_memory_backend(0, clock)}) {}
+    : pages_(std::shared_ptr<blocking_store>{make_memory_backend(0, clock)}) {}
 
   /// The code with which reading or writing an object fails; ec::none lets it pass. Must outlive
   /// the backends.
   std::function<ec(const page_key& object)> fault_on_get;
   std::function<ec(const page_key& object)> fault_on_set;
 
-  std::unique_ptr<storage_backend> open() { return std::make_unique<view>(*this, pages_); }
+  std::unique_ptr<blocking_store> open() { return std::make_unique<view>(*this, pages_); }
 
   uint64_t objects() const { return pages_->health().objects; }
 
 private:
-  class view final : public storage_backend {
+  class view final : public blocking_store {
   public:
-    view(shared_store& owner, std::shared_ptr<storage_backend> pages)
+    view(shared_store& owner, std::shared_ptr<blocking_store> pages)
       : owner_(owner), pages_(std::move(pages)) {}
 
     std::string name() const override { return "shared"; }
@@ -253,10 +253,10 @@ private:
     }
 
     shared_store& owner_;
-    std::shared_ptr<storage_backend> pages_;
+    std::shared_ptr<blocking_store> pages_;
   };
 
-  std::shared_ptr<storage_backend> pages_;
+  std::shared_ptr<blocking_store> pages_;
 };
 
 } // namespace hicache::test

@@ -2,8 +2,8 @@
 
 #include "backends/cluster/index_addresses.hpp"
 #include "backends/cluster/index_link.hpp"
-#include "messages/caf_error.hpp"
-#include "messages/system_config.hpp"
+#include "hicache/caf_error.hpp"
+#include "hicache/system_config.hpp"
 #include "tests/rpc/served_actors.hpp"
 
 #include <caf/actor_cast.hpp>

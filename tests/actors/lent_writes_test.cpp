@@ -55,7 +55,7 @@ private:
 };
 
 /// The same when it is asked for pages.
-class watching_backend final : public storage_backend {
+class watching_backend final : public blocking_store {
 public:
   watching_backend(const lent_l2& watched, std::vector<page_index>& seen)
     : watched_(watched), seen_(seen) {}
@@ -112,14 +112,7 @@ TEST_F(LentWritesTest, StoresFromL1TakePagesBackAndLoadsDoNot) {
 TEST_F(LentWritesTest, ReadsFromL3TakePagesBackAndWritesDoNot) {
   auto memory = storage_rank{{}};
   const auto sut
-    = spawn(storage,
-            storage_options{"model=m",
-                            memory.geometry.head_groups(0, 2),
-                            memory.geometry,
-                            memory.memory.data(),
-                            &clock,
-                            {},
-                            l2_.lent},
+    = spawn(storage, storage_options{objects_of(memory, {}, l2_.lent), &clock},
             std::make_unique<storage_queue>(std::make_unique<watching_backend>(l2_, seen_), 0));
   auto batch = storage_batch{keys_of(1, 3), keys_of(0, 3), 1, 2, pages_of({3, 1, 2}), 1};
   ask_value<storage_outcome>(sut, atom::set_v, batch, plenty);

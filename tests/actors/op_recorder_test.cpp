@@ -1,13 +1,13 @@
 // Recording: what the tree notes, what the recorder writes, and what happens when it cannot.
 
-#include "actors/cache_events.hpp"
 #include "actors/consensus.hpp"
 #include "actors/op_recorder.hpp"
 #include "actors/tree.hpp"
 #include "base/limits.hpp"
+#include "hicache/agreement.hpp"
+#include "hicache/events.hpp"
 #include "tests/actors/fakes.hpp"
 #include "tests/support/damage.hpp"
-#include "transport/local_agreement.hpp"
 
 #include <deque>
 #include <sstream>
@@ -54,8 +54,8 @@ protected:
 
   struct rank {
     small_disk disk{SIZE_MAX};
-    consensus_actor consensus;
-    tree_actor tree;
+    consensus_core_actor consensus;
+    tree_core_actor tree;
     op_recorder_actor recorder;
     std::shared_ptr<recording> log = std::make_shared<recording>();
     std::shared_ptr<std::vector<cache_event>> events = std::make_shared<std::vector<cache_event>>();
@@ -232,7 +232,7 @@ TEST_F(OpRecorderTest, LogsOfDivergedRanksShowWhere) {
 TEST_F(OpRecorderTest, ATreeThatRecordsNothingNotesNothing) {
   start(1, false);
   apply(whole_request(1));
-  EXPECT_EQ(state(ranks_[0]).notes.capacity(), 0u);
+  EXPECT_EQ(state(ranks_[0]).outbox->notes().capacity(), 0u);
 }
 
 TEST_F(OpRecorderTest, AFullDiskEndsTheRecordingOnly) {
@@ -244,7 +244,7 @@ TEST_F(OpRecorderTest, AFullDiskEndsTheRecordingOnly) {
   apply(whole_request(1));
   apply(whole_request(2));
   EXPECT_EQ(disk.refusals, 1u);
-  EXPECT_FALSE(state(x).helpers.recorder);
+  EXPECT_FALSE(state(x).outbox->helpers().recorder);
   EXPECT_EQ(state(x).core->stats().device_free, 12u);
   stop_all();
 }
@@ -262,9 +262,9 @@ TEST_F(OpRecorderTest, ADiskThatFallsBehindEndsTheRecordingOnly) {
   start_tree(x);
   for (auto i = size_t{0}; i < limits::unrecorded_batches; ++i)
     apply({release_request{1}});
-  EXPECT_TRUE(state(x).helpers.recorder);
+  EXPECT_TRUE(state(x).outbox->helpers().recorder);
   apply({release_request{1}});
-  EXPECT_FALSE(state(x).helpers.recorder);
+  EXPECT_FALSE(state(x).outbox->helpers().recorder);
   EXPECT_EQ(held->size(), limits::unrecorded_batches);
   apply(whole_request(1));
   EXPECT_EQ(state(x).core->stats().device_free, 14u);

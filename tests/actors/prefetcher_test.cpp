@@ -1,8 +1,8 @@
 #include "actors/consensus.hpp"
 #include "actors/prefetcher.hpp"
 #include "base/limits.hpp"
+#include "hicache/agreement.hpp"
 #include "tests/actors/fakes.hpp"
-#include "transport/local_agreement.hpp"
 
 #include <algorithm>
 #include <set>
@@ -17,7 +17,7 @@ constexpr auto timeout = caf::timespan{std::chrono::seconds{3}};
 
 /// A prefetcher with a storage that answers when the test says so.
 struct prefetching_rank {
-  consensus_actor consensus;
+  consensus_core_actor consensus;
   prefetcher_actor prefetcher;
   caf::actor storage;
   caf::actor tree;
@@ -69,7 +69,7 @@ protected:
          errand{[request, x](caf::event_based_actor*) mutable { request.promise.deliver(x); }});
   }
 
-  void hit(uint64_t pages, size_t rank = 0) { answer("exists", pages, rank); }
+  void hit(uint64_t pages, size_t rank = 0) { answer("exists", storage_hit{pages}, rank); }
 
   /// Answers the oldest read; page `failed` of it fails.
   void read(std::optional<uint64_t> failed = {}, ec code = ec::io_failure, size_t rank = 0) {

@@ -7,8 +7,9 @@
 #include "actors/prefetcher.hpp"
 #include "actors/storage.hpp"
 #include "actors/tree.hpp"
+#include "backends/storage_queue.hpp"
+#include "hicache/agreement.hpp"
 #include "tests/actors/fakes.hpp"
-#include "transport/local_agreement.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -70,10 +71,10 @@ public:
     std::unique_ptr<device_memory> l1_memory;
     std::unique_ptr<device_memory> l2_memory;
     controller_actor controller;
-    consensus_actor consensus;
+    consensus_core_actor consensus;
     prefetcher_actor prefetcher;
     backup_actor backup;
-    tree_actor tree;
+    tree_core_actor tree;
     attachment_actor attachment;
     storage_gate_ptr gate = std::make_shared<storage_gate>();
     uint32_t stores_open = 0;
@@ -276,9 +277,10 @@ private:
       if (const auto can = on_open(x.number); !can)
         return tl::unexpected{can.error()};
     auto& pages = wanted.backend == "other" ? other_store : store;
-    const auto behind = spawn_inside(storage,
-                                     storage_options{"model=test", x.l2.head_groups(x.number, 1),
-                                                     x.l2, x.l2_memory->data(), &clock},
+    const auto objects
+      = std::make_shared<const page_objects>("model=test", x.l2.head_groups(x.number, 1), x.l2,
+                                             x.l2_memory->data(), page_writers{}, nullptr);
+    const auto behind = spawn_inside(storage, storage_options{objects, &clock},
                                      std::make_unique<storage_queue>(pages.open(), 0));
     const auto front = spawn_inside(gated_storage, x.gate, behind);
     behind_[x.number] = behind;

@@ -16,7 +16,7 @@ using namespace hicache::test;
 
 class SglangStorageTest : public StorageTest {
 protected:
-  std::unique_ptr<storage_backend> files(uint64_t max_bytes = 0) {
+  std::unique_ptr<blocking_store> files(uint64_t max_bytes = 0) {
     return std::move(*make_file_backend({{folder_.path(), max_bytes}, 7}, clock));
   }
 

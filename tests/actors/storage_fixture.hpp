@@ -1,6 +1,7 @@
 #pragma once
 
 #include "actors/storage.hpp"
+#include "backends/storage_queue.hpp"
 #include "tests/actors/fakes.hpp"
 
 #include <algorithm>
@@ -93,6 +94,14 @@ private:
   }
 };
 
+/// What a rank has of its pages.
+inline std::shared_ptr<const page_objects>
+objects_of(storage_rank& rank, const rank_options& options, std::shared_ptr<lent_pages> lent = {}) {
+  return std::make_shared<const page_objects>(
+    options.fingerprint, rank.geometry.head_groups(options.number, options.heads_per_object),
+    rank.geometry, rank.memory.data(), options.writers, std::move(lent));
+}
+
 /// Any number of ranks, in front of one store unless the test gives them others.
 class StorageTest : public actor_test {
 protected:
@@ -100,14 +109,10 @@ protected:
 
   storage_rank& start(const rank_options& options = {}) { return start(options, store_.open()); }
 
-  storage_rank& start(const rank_options& options, std::unique_ptr<storage_backend> store) {
+  storage_rank& start(const rank_options& options, std::unique_ptr<blocking_store> store) {
     auto& rank = ranks_.emplace_back(options);
-    rank.actor
-      = spawn(storage,
-              storage_options{options.fingerprint,
-                              rank.geometry.head_groups(options.number, options.heads_per_object),
-                              rank.geometry, rank.memory.data(), &clock, options.writers},
-              std::make_unique<storage_queue>(std::move(store), 0));
+    rank.actor = spawn(storage, storage_options{objects_of(rank, options), &clock},
+                       std::make_unique<storage_queue>(std::move(store), 0));
     return rank;
   }
 
@@ -125,7 +130,7 @@ protected:
   }
 
   uint64_t exists(storage_rank& rank, storage_batch x, caf::timespan timeout = plenty) {
-    return ask_value<uint64_t>(rank.actor, atom::exists_v, x, timeout);
+    return ask_value<storage_hit>(rank.actor, atom::exists_v, x, timeout).pages;
   }
 
   shared_store store_{clock};

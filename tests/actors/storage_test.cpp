@@ -73,7 +73,7 @@ TEST_F(StorageTest, HeadsAndModelsDoNotShareObjects) {
 
 TEST_F(StorageTest, ParentsAreNamedAsTheirObjects) {
   // A store that evicts leaves first must see the parent under the name it was stored by.
-  class spy final : public storage_backend {
+  class spy final : public blocking_store {
   public:
     explicit spy(std::vector<std::pair<page_key, page_key>>& seen) : seen_(seen) {}
     std::string name() const override { return "spy"; }
@@ -304,7 +304,7 @@ TEST_F(StorageTest, FailuresOfTheStoreComeThrough) {
 // -- stores that do not return ------------------------------------------------
 
 /// A store whose reads wait until the test lets them go.
-class stuck_backend final : public storage_backend {
+class stuck_backend final : public blocking_store {
 public:
   std::string name() const override { return "stuck"; }
 
@@ -352,8 +352,7 @@ protected:
     store_ = store.get();
     queue_ = std::make_shared<storage_queue>(std::move(store), 1);
     auto& rank = ranks_.emplace_back(rank_options{});
-    auto options = storage_options{"m", rank.geometry.head_groups(0, 2), rank.geometry,
-                                   rank.memory.data(), &clock};
+    auto options = storage_options{objects_of(rank, {}), &clock};
     options.notice = [this](const error& why) { notices_.push_back(why); };
     rank.actor = spawn(storage, options, queue_);
     actor_ = rank.actor;
@@ -430,7 +429,7 @@ TEST_F(StuckStorageTest, StuckReadsAreLeftOutWithOneNoticeAndWritesAreTried) {
   EXPECT_EQ(notices_[0].code, ec::store_unavailable);
   // At once, and the store does not see it.
   EXPECT_EQ(send_batch(atom::get_v, 4).get()->pages, (std::vector<ec>(4, ec::store_unavailable)));
-  const auto count = ask<uint64_t>(actor_, atom::exists_v, batch(0, 4), plenty);
+  const auto count = ask<storage_hit>(actor_, atom::exists_v, batch(0, 4), plenty);
   ASSERT_FALSE(count);
   EXPECT_EQ(count.error().code, ec::store_unavailable);
   EXPECT_FALSE(store_->entered.try_acquire());
@@ -482,11 +481,11 @@ TEST_F(StorageTest, AStoreThatFailsIsTriedWithOnePageAfterAWhile) {
 TEST_F(StorageTest, RequestsUnderWayAtOnceGetTheirOwnAnswers) {
   auto& rank = start();
   set(rank, batch(0, 1));
-  const auto a = send_request<uint64_t>(rank.actor, atom::exists_v, batch(0, 5), plenty);
+  const auto a = send_request<storage_hit>(rank.actor, atom::exists_v, batch(0, 5), plenty);
   const auto b = send_request<storage_outcome>(rank.actor, atom::get_v, batch(1, 2), plenty);
   const auto c = send_request<storage_outcome>(rank.actor, atom::get_v, batch(0, 1), plenty);
   run();
-  EXPECT_EQ(*a.get(), 1u);
+  EXPECT_EQ(a.get()->pages, 1u);
   EXPECT_EQ(b.get()->pages, (std::vector<ec>(2, ec::not_found)));
   EXPECT_EQ(c.get()->pages, (std::vector<ec>{ec::none}));
 }

@@ -2,8 +2,8 @@
 
 #include "actors/consensus.hpp"
 #include "actors/tree.hpp"
+#include "hicache/agreement.hpp"
 #include "tests/actors/fakes.hpp"
-#include "transport/local_agreement.hpp"
 
 #include <chrono>
 #include <deque>
@@ -16,8 +16,8 @@ inline constexpr auto step_timeout = caf::timespan{std::chrono::seconds{5}};
 
 /// A tree whose helpers only listen.
 struct bare_rank {
-  consensus_actor consensus;
-  tree_actor tree;
+  consensus_core_actor consensus;
+  tree_core_actor tree;
   std::shared_ptr<recording> log = std::make_shared<recording>();
 };
 

@@ -295,6 +295,27 @@ TEST_F(TreeTest, OperationsSentDuringAStepComeAfterIt) {
     EXPECT_TRUE(answer.get()) << to_string(answer.get().error());
 }
 
+TEST_F(TreeTest, OperationsSentWhileAStepIsHeldComeAfterIt) {
+  start(2);
+  apply(whole_request(1));
+  all_done(operation_kind::write, 1);
+  const auto frozen = send_request<uint64_t>(ranks_[0].tree, atom::freeze_v);
+  const auto held = send_step(0);
+  const auto early = send(whole_request(2), 0);
+  const auto open = send_step(1);
+  const auto late = send(whole_request(2), 1);
+  run();
+  EXPECT_EQ(*frozen.get(), 0u);
+  EXPECT_FALSE(held.arrived());
+  EXPECT_FALSE(early.arrived());
+  tell(ranks_[0].tree, atom::abort_v);
+  EXPECT_TRUE(held.get()) << to_string(held.get().error());
+  EXPECT_TRUE(open.get());
+  EXPECT_TRUE(early.get());
+  EXPECT_TRUE(late.get());
+  EXPECT_EQ(digest(0), digest(1));
+}
+
 TEST_F(TreeTest, OnlySoManyBatchesWaitBehindAStep) {
   start(2);
   apply(whole_request(1));

@@ -1,6 +1,8 @@
 #pragma once
 
+#include "backends/storage_queue.hpp"
 #include "tests/backends/backend_support.hpp"
+#include "tests/backends/waiting_store.hpp"
 #include "tests/support/manual_clock.hpp"
 
 #include <gtest/gtest.h>
@@ -9,6 +11,7 @@
 #include <functional>
 #include <latch>
 #include <memory>
+#include <optional>
 #include <thread>
 
 /// What every store must do. A test program includes this file once and instantiates
@@ -20,6 +23,12 @@ struct opened_backend {
   std::shared_ptr<void> surroundings;
   std::unique_ptr<storage_backend> store;
 };
+
+/// A store whose calls block, with threads of its own.
+inline std::unique_ptr<storage_backend> queued(std::unique_ptr<blocking_store> store,
+                                               size_t threads = 2) {
+  return std::make_unique<storage_queue>(std::move(store), threads);
+}
 
 /// How much a store must hold: exactly `pages` pages of `page_bytes` bytes, no more.
 struct room {
@@ -34,16 +43,18 @@ struct backend_factory {
 
 class BackendContractTest : public testing::TestWithParam<backend_factory> {
 protected:
-  storage_backend& open(room size) {
-    opened_ = GetParam().open(clock_, size);
-    return *opened_.store;
+  waiting_store& open(room size) {
+    auto opened = GetParam().open(clock_, size);
+    surroundings_ = std::move(opened.surroundings);
+    return store_.emplace(std::move(opened.store));
   }
 
   /// Room enough for what the test does.
-  storage_backend& open() { return open({64, 4096}); }
+  waiting_store& open() { return open({64, 4096}); }
 
   manual_clock clock_;
-  opened_backend opened_;
+  std::shared_ptr<void> surroundings_;
+  std::optional<waiting_store> store_;
 };
 
 /// Heads of a page are thousands of short parts; layers of it are a few long ones.

@@ -1,6 +1,7 @@
 #pragma once
 
-#include "backends/storage_backend.hpp"
+#include "backends/blocking_store.hpp"
+#include "hicache/storage_backend.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -47,15 +48,15 @@ auto cut(Bytes& bytes, const std::vector<size_t>& lengths) {
 
 inline constexpr auto no_deadline = time_point::max();
 
-inline bool has(storage_backend& store, const page_key& key) {
+inline bool has(blocking_store& store, const page_key& key) {
   return store.exists(std::vector{key}, no_deadline).at(0);
 }
 
-inline result<void> put(storage_backend& store, const page_key& key, const page_bytes& bytes) {
+inline result<void> put(blocking_store& store, const page_key& key, const page_bytes& bytes) {
   return store.set(std::vector{page_write{key, {}, {bytes}}}, no_deadline).at(0);
 }
 
-inline result<page_bytes> take(storage_backend& store, const page_key& key, size_t count) {
+inline result<page_bytes> take(blocking_store& store, const page_key& key, size_t count) {
   auto bytes = page_bytes(count);
   auto answer = store.get(std::vector{page_read{key, {bytes}}}, no_deadline).at(0);
   if (!answer)
@@ -63,7 +64,7 @@ inline result<page_bytes> take(storage_backend& store, const page_key& key, size
   return bytes;
 }
 
-inline result<void> drop(storage_backend& store, const page_key& key) {
+inline result<void> drop(blocking_store& store, const page_key& key) {
   return store.remove(std::vector{key}, no_deadline).at(0);
 }
 
@@ -74,7 +75,8 @@ ec code_of(const result<T>& answer) {
 }
 
 /// Answers in a form that can be compared: error{} stands for a good one.
-inline std::vector<error> errors_of(const std::vector<result<void>>& answers) {
+template <class T>
+std::vector<error> errors_of(const std::vector<result<T>>& answers) {
   auto errors = std::vector<error>{};
   for (const auto& answer : answers)
     errors.push_back(answer ? error{} : answer.error());

@@ -30,7 +30,7 @@ inline constexpr auto file_bytes = size + page_header_bytes;
 /// Stores in a folder of the test's own.
 class FileBackendTest : public testing::Test {
 protected:
-  std::unique_ptr<storage_backend> open(uint64_t max_bytes = 0) {
+  std::unique_ptr<blocking_store> open(uint64_t max_bytes = 0) {
     auto store = make_file_backend({{folder_.path(), max_bytes}, fingerprint}, clock_);
     EXPECT_TRUE(store) << store.error().detail;
     return std::move(*store);
@@ -62,7 +62,7 @@ protected:
   }
 
   /// Expects that reading page 1 finds damage, counts it, and removes the file.
-  void expect_corrupt(storage_backend& store, const std::string& what) {
+  void expect_corrupt(blocking_store& store, const std::string& what) {
     SCOPED_TRACE(what);
     const auto before = store.health().counters.corrupt;
     const auto page = take(store, key_of(1), size);
@@ -87,7 +87,7 @@ protected:
   std::string logs() const { return folder_.path() + "/.hicache"; }
 
   /// Puts a page that follows on another one.
-  static result<void> put_after(storage_backend& store, uint64_t number, uint64_t parent) {
+  static result<void> put_after(blocking_store& store, uint64_t number, uint64_t parent) {
     const auto bytes = bytes_of(number, size);
     return store.set(std::vector{page_write{key_of(number), key_of(parent), {bytes}}},
                      no_deadline)[0];

@@ -23,7 +23,7 @@ using numbers = std::vector<uint64_t>;
 class SglangFileTest : public FileBackendTest {
 protected:
   /// Which of pages 1 to `last` there are.
-  static numbers pages_of(storage_backend& store, uint64_t last) {
+  static numbers pages_of(blocking_store& store, uint64_t last) {
     auto found = numbers{};
     for (auto number = uint64_t{1}; number <= last; ++number)
       if (has(store, key_of(number)))
@@ -32,7 +32,7 @@ protected:
   }
 
   /// A folder with room for `room` pages that holds pages 1 to `count`, put in this order.
-  std::unique_ptr<storage_backend> filled(uint64_t room, uint64_t count) {
+  std::unique_ptr<blocking_store> filled(uint64_t room, uint64_t count) {
     auto store = open(room * file_bytes);
     for (auto number = uint64_t{1}; number <= count; ++number)
       EXPECT_TRUE(put(*store, key_of(number), bytes_of(number, size)));

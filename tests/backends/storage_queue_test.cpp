@@ -19,7 +19,7 @@ namespace {
 using testing::ElementsAre;
 
 /// A store that does what the test says at every call and then answers well.
-class scripted_backend final : public storage_backend {
+class scripted_backend final : public blocking_store {
 public:
   explicit scripted_backend(std::function<void()> script) : script_(std::move(script)) {}
 
@@ -58,7 +58,7 @@ struct gate {
   std::shared_future<void> open = released.get_future().share();
   std::atomic<int> calls{0};
 
-  std::unique_ptr<storage_backend> backend() {
+  std::unique_ptr<blocking_store> backend() {
     return std::make_unique<scripted_backend>([this] {
       if (calls++ == 0)
         entered.set_value();
@@ -74,19 +74,19 @@ constexpr auto no_limit = std::chrono::hours{1};
 
 /// All four kinds of a batch of two pages; answers are recorded.
 struct answers {
-  std::vector<std::vector<bool>> found;
+  std::vector<std::vector<error>> found;
   std::vector<std::vector<error>> pages;
 
   void submit_all(storage_queue& queue) {
     const auto record = [this](const auto& done) { pages.push_back(errors_of(done)); };
-    queue.submit_exists(keys, no_deadline, [this](auto done) { found.push_back(std::move(done)); });
-    queue.submit_get({{keys[0], {}}, {keys[1], {}}}, no_deadline, record);
-    queue.submit_set({{keys[0], {}, {}}, {keys[1], {}, {}}}, no_deadline, record);
-    queue.submit_remove(keys, no_deadline, record);
+    queue.lookup(keys, no_deadline, [this](const auto& done) { found.push_back(errors_of(done)); });
+    queue.read(std::vector<page_read>{{keys[0], {}}, {keys[1], {}}}, no_deadline, record, {});
+    queue.write(std::vector<page_write>{{keys[0], {}, {}}, {keys[1], {}, {}}}, no_deadline, record);
+    queue.remove(keys, no_deadline, record);
   }
 
-  void expect_all(bool exists, const error& page) const {
-    EXPECT_THAT(found, ElementsAre(ElementsAre(exists, exists)));
+  void expect_all(const error& page) const {
+    EXPECT_THAT(found, ElementsAre(ElementsAre(page, page)));
     EXPECT_THAT(pages, testing::AllOf(testing::SizeIs(3), testing::Each(ElementsAre(page, page))));
   }
 };
@@ -97,7 +97,7 @@ TEST(StorageQueueTest, WithoutThreadsABatchRunsOnTheCaller) {
     std::make_unique<scripted_backend>([&] { runner = std::this_thread::get_id(); }), 0};
   auto heard = answers{};
   heard.submit_all(queue);
-  heard.expect_all(true, {});
+  heard.expect_all({});
   EXPECT_EQ(runner, std::this_thread::get_id());
 }
 
@@ -107,7 +107,7 @@ TEST(StorageQueueTest, OneWorkerAnswersInOrder) {
     auto last = std::promise<void>{};
     auto queue = storage_queue{std::make_unique<scripted_backend>([] {}), 1};
     for (auto i = 0; i < 100; ++i)
-      queue.submit_exists(keys, no_deadline, [&, i](auto) {
+      queue.lookup(keys, no_deadline, [&, i](auto) {
         order.push_back(i);
         if (i == 99)
           last.set_value();
@@ -131,7 +131,7 @@ TEST(StorageQueueTest, TwoWorkersRunTwoBatchesAtOnce) {
                              2};
   auto done = std::array<std::promise<void>, 2>{};
   for (auto& promise : done)
-    queue.submit_exists(keys, no_deadline, [&](auto) { promise.set_value(); });
+    queue.lookup(keys, no_deadline, [&](auto) { promise.set_value(); });
   for (auto& promise : done)
     promise.get_future().wait();
 }
@@ -142,16 +142,16 @@ TEST(StorageQueueTest, RefusesMoreBatchesThanItsBound) {
   auto answered = std::atomic<size_t>{0};
   {
     auto queue = storage_queue{gate.backend(), 1};
-    queue.submit_exists(keys, no_deadline, [&](auto) { ++answered; });
+    queue.lookup(keys, no_deadline, [&](auto) { ++answered; });
     gate.entered.get_future().wait();
     for (auto i = size_t{0}; i < limits::storage_queue_batches; ++i)
-      queue.submit_exists(keys, no_deadline, [&](auto) { ++answered; });
+      queue.lookup(keys, no_deadline, [&](auto) { ++answered; });
     EXPECT_EQ(answered, 0u);
     refused.submit_all(queue);
     gate.released.set_value();
   }
   EXPECT_EQ(answered, limits::storage_queue_batches + 1);
-  refused.expect_all(false, error{ec::limit_reached, "too many batches wait for scripted"});
+  refused.expect_all(error{ec::limit_reached, "too many batches wait for scripted"});
 }
 
 TEST(StorageQueueTest, AStoreThatThrowsHasFailedItsBatchAndNothingElse) {
@@ -165,15 +165,15 @@ TEST(StorageQueueTest, AStoreThatThrowsHasFailedItsBatchAndNothingElse) {
                              0};
   auto standard = answers{};
   standard.submit_all(queue);
-  standard.expect_all(false, error{ec::io_failure, "scripted threw: the disk is on fire"});
+  standard.expect_all(error{ec::io_failure, "scripted threw: the disk is on fire"});
   mode = 1;
   auto other = answers{};
   other.submit_all(queue);
-  other.expect_all(false, error{ec::io_failure, "scripted threw: an unknown exception"});
+  other.expect_all(error{ec::io_failure, "scripted threw: an unknown exception"});
   mode = 2;
   auto good = answers{};
   good.submit_all(queue);
-  good.expect_all(true, {});
+  good.expect_all({});
 }
 
 TEST(StorageQueueTest, AWorkerSurvivesAStoreThatThrows) {
@@ -183,31 +183,32 @@ TEST(StorageQueueTest, AWorkerSurvivesAStoreThatThrows) {
                                  throw std::runtime_error{"once"};
                              }),
                              1};
-  auto first = std::promise<std::vector<bool>>{};
-  auto second = std::promise<std::vector<bool>>{};
-  queue.submit_exists(keys, no_deadline, [&](auto found) { first.set_value(found); });
-  queue.submit_exists(keys, no_deadline, [&](auto found) { second.set_value(found); });
-  EXPECT_EQ(first.get_future().get(), (std::vector{false, false}));
-  EXPECT_EQ(second.get_future().get(), (std::vector{true, true}));
+  auto first = std::promise<std::vector<error>>{};
+  auto second = std::promise<std::vector<error>>{};
+  queue.lookup(keys, no_deadline, [&](const auto& found) { first.set_value(errors_of(found)); });
+  queue.lookup(keys, no_deadline, [&](const auto& found) { second.set_value(errors_of(found)); });
+  const auto failed = error{ec::io_failure, "scripted threw: once"};
+  EXPECT_THAT(first.get_future().get(), ElementsAre(failed, failed));
+  EXPECT_THAT(second.get_future().get(), ElementsAre(error{}, error{}));
 }
 
 TEST(StorageQueueTest, TheEndAnswersWaitingBatchesAndWaitsForTheRunningOne) {
   auto gate = test::gate{};
-  auto running = std::vector<bool>{};
+  auto running = std::vector<error>{};
   auto waiting = answers{};
   {
     auto queue = storage_queue{gate.backend(), 1};
-    queue.submit_exists(keys, no_deadline, [&](auto found) { running = found; });
+    queue.lookup(keys, no_deadline, [&](const auto& found) { running = errors_of(found); });
     gate.entered.get_future().wait();
     waiting.submit_all(queue);
     // The running batch can end only after the destructor has refused one that waits.
-    queue.submit_exists(keys, no_deadline, [&](auto found) {
-      EXPECT_EQ(found, (std::vector{false, false}));
+    queue.lookup(keys, no_deadline, [&](const auto& found) {
+      EXPECT_EQ(code_of(found[0]), ec::stopping);
       gate.released.set_value();
     });
   }
-  EXPECT_EQ(running, (std::vector{true, true}));
-  waiting.expect_all(false, error{ec::stopping, {}});
+  EXPECT_THAT(running, ElementsAre(error{}, error{}));
+  waiting.expect_all(error{ec::stopping, {}});
   EXPECT_EQ(gate.calls, 1);
 }
 
@@ -218,16 +219,14 @@ TEST(StorageQueueTest, ABatchThatHasNotBegunIsWithdrawnAndNeverAnswered) {
   auto answered = std::atomic<int>{0};
   {
     auto queue = storage_queue{gate.backend(), 1};
-    const auto first = queue.submit_exists(keys, no_deadline, [&](auto) { ++answered; });
+    const auto first = queue.lookup(keys, no_deadline, [&](auto) { ++answered; });
     gate.entered.get_future().wait();
-    const auto second = queue.submit_exists(keys, no_deadline, [&](auto) { answered = 100; });
+    const auto second = queue.lookup(keys, no_deadline, [&](auto) { answered = 100; });
     EXPECT_EQ(queue.expire(second), storage_queue::expiry::withdrawn);
     EXPECT_EQ(queue.expire(second), storage_queue::expiry::finished);
     EXPECT_EQ(queue.expire(first), storage_queue::expiry::running);
-    EXPECT_EQ(queue.stuck(), 1u);
     gate.released.set_value();
     EXPECT_TRUE(queue.close(no_limit));
-    EXPECT_EQ(queue.stuck(), 0u);
     EXPECT_EQ(queue.expire(first), storage_queue::expiry::finished);
   }
   EXPECT_EQ(answered, 1);
@@ -249,14 +248,13 @@ TEST(StorageQueueTest, AnotherThreadTakesThePlaceOfOneThatIsStuck) {
                              1};
   auto answered = std::atomic<size_t>{0};
   for (auto i = size_t{0}; i < most; ++i) {
-    const auto number = queue.submit_exists(keys, no_deadline, [&](auto) { ++answered; });
+    const auto number = queue.lookup(keys, no_deadline, [&](auto) { ++answered; });
     stuck.acquire();
     EXPECT_EQ(queue.expire(number), storage_queue::expiry::running);
   }
-  EXPECT_EQ(queue.stuck(), most);
   // There is no thread for another one, until one returns.
   auto last = std::promise<void>{};
-  queue.submit_exists(keys, no_deadline, [&](auto) { last.set_value(); });
+  queue.lookup(keys, no_deadline, [&](auto) { last.set_value(); });
   released.set_value();
   last.get_future().wait();
   EXPECT_TRUE(queue.close(no_limit));
@@ -267,12 +265,12 @@ TEST(StorageQueueTest, HealthIsAskedBeforeAllThatWaits) {
   auto gate = test::gate{};
   auto order = std::vector<int>{};
   auto queue = storage_queue{gate.backend(), 1};
-  queue.submit_exists(keys, no_deadline, [&](auto) { order.push_back(1); });
+  queue.lookup(keys, no_deadline, [&](auto) { order.push_back(1); });
   gate.entered.get_future().wait();
-  queue.submit_exists(keys, no_deadline, [&](auto) { order.push_back(3); });
+  queue.lookup(keys, no_deadline, [&](auto) { order.push_back(3); });
   auto asked = std::promise<void>{};
-  queue.submit_health([&](const auto&) { order.push_back(2); });
-  queue.submit_exists(keys, no_deadline, [&](auto) { asked.set_value(); });
+  queue.health([&](const auto&) { order.push_back(2); });
+  queue.lookup(keys, no_deadline, [&](auto) { asked.set_value(); });
   gate.released.set_value();
   asked.get_future().wait();
   EXPECT_TRUE(queue.close(no_limit));
@@ -286,9 +284,9 @@ TEST(StorageQueueTest, ACallThatNeverReturnsIsLeftBehind) {
   auto refused = 0;
   {
     auto queue = storage_queue{gate.backend(), 1};
-    queue.submit_exists(keys, no_deadline, [&](auto) { ++answered; });
+    queue.lookup(keys, no_deadline, [&](auto) { ++answered; });
     gate.entered.get_future().wait();
-    queue.submit_exists(keys, no_deadline, [&](auto) { ++refused; });
+    queue.lookup(keys, no_deadline, [&](auto) { ++refused; });
     EXPECT_FALSE(queue.close(std::chrono::milliseconds{1}));
     EXPECT_EQ(refused, 1);
   }

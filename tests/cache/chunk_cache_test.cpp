@@ -1,4 +1,6 @@
-#include "cache/prefix/chunk_cache.hpp"
+// A cache that shares no prefixes (SGLang's ChunkCache).
+
+#include "cache/prefix/prefix_cache.hpp"
 #include "tests/cache/tree_driver.hpp"
 
 #include <gtest/gtest.h>
@@ -14,7 +16,7 @@ namespace {
 const auto A = range(1, 17);
 
 tree_options eight_pages() {
-  return {.page_size = 4, .device_pages = 8, .host_pages = 5};
+  return {.page_size = 4, .device_pages = 8, .host_pages = 5, .share_prefixes = false};
 }
 
 template <class T>
@@ -34,7 +36,7 @@ insert_request computed(request_id request, const tokens_t& tokens) {
 
 // Case L10: nothing is ever found, nothing can be evicted.
 TEST(ChunkCache, SharesNothing) {
-  auto cache = chunk_cache{eight_pages()};
+  auto cache = prefix_cache{eight_pages()};
   for (const auto request : {request_id{1}, request_id{2}}) {
     const auto matched = cache.match(ask(request, A));
     EXPECT_EQ(matched->device_tokens + matched->host_tokens, 0);
@@ -55,7 +57,7 @@ TEST(ChunkCache, SharesNothing) {
 }
 
 TEST(ChunkCache, ReleaseFreesThePages) {
-  auto cache = chunk_cache{eight_pages()};
+  auto cache = prefix_cache{eight_pages()};
   ASSERT_TRUE(cache.match(ask(1, A)));
   ASSERT_TRUE(cache.allocate({1, 32}));
   ASSERT_TRUE(cache.match(ask(2, A)));
@@ -67,7 +69,7 @@ TEST(ChunkCache, ReleaseFreesThePages) {
 }
 
 TEST(ChunkCache, AllocationIsAllOrNothingAndCountsWhatIsThere) {
-  auto cache = chunk_cache{eight_pages()};
+  auto cache = prefix_cache{eight_pages()};
   ASSERT_TRUE(cache.match(ask(1, A)));
   const auto first = cache.allocate({1, 5})->device_pages;
   EXPECT_EQ(first->size(), 2);
@@ -80,7 +82,7 @@ TEST(ChunkCache, AllocationIsAllOrNothingAndCountsWhatIsThere) {
 }
 
 TEST(ChunkCache, RefusesWhatItCannotDo) {
-  auto cache = chunk_cache{eight_pages()};
+  auto cache = prefix_cache{eight_pages()};
   ASSERT_TRUE(cache.match(ask(1, A)));
   ASSERT_TRUE(cache.allocate({1, 12}));
   const auto digest = cache.digest();
@@ -102,13 +104,12 @@ TEST(ChunkCache, RefusesWhatItCannotDo) {
   EXPECT_EQ(code(cache.load_node({1})), ec::unknown_id);
   EXPECT_EQ(code(cache.refer(1)), ec::unknown_id);
   EXPECT_EQ(code(cache.pin({.tokens = nullptr, .ttl = 1s})), ec::invalid_argument);
-  EXPECT_EQ(code(cache.open_session({1})), ec::unsupported);
   EXPECT_EQ(code(cache.clear()), ec::invalid_argument);
   EXPECT_EQ(cache.digest(), digest);
 }
 
 TEST(ChunkCache, HasNothingToDoForTheOtherTiers) {
-  auto cache = chunk_cache{eight_pages()};
+  auto cache = prefix_cache{eight_pages()};
   cache.change_storage({});
   ASSERT_TRUE(cache.match(ask(1, A)));
   EXPECT_EQ(cache.prefetch(1)->tokens, 0);
@@ -127,9 +128,9 @@ TEST(ChunkCache, HasNothingToDoForTheOtherTiers) {
 
 TEST(ChunkCache, TheFirstEventIsThatNothingIsCached) {
   auto options = eight_pages();
-  EXPECT_TRUE(chunk_cache{options}.take_events().empty());
+  EXPECT_TRUE(prefix_cache{options}.take_events().empty());
   options.events = true;
-  auto cache = chunk_cache{options};
+  auto cache = prefix_cache{options};
   const auto events = cache.take_events();
   ASSERT_EQ(events.size(), 1);
   EXPECT_TRUE(std::holds_alternative<cache_cleared>(events.front()));
@@ -139,8 +140,8 @@ TEST(ChunkCache, TheFirstEventIsThatNothingIsCached) {
 }
 
 TEST(ChunkCache, EqualOperationsGiveEqualDigests) {
-  auto a = chunk_cache{eight_pages()};
-  auto b = chunk_cache{eight_pages()};
+  auto a = prefix_cache{eight_pages()};
+  auto b = prefix_cache{eight_pages()};
   const auto empty = a.digest();
   for (auto* cache : {&a, &b}) {
     ASSERT_TRUE(cache->match(ask(1, A)));
@@ -155,17 +156,15 @@ TEST(ChunkCache, EqualOperationsGiveEqualDigests) {
   EXPECT_EQ(a.digest(), b.digest());
 }
 
-TEST(ChunkCache, ComesFromTheOptions) {
-  auto options = eight_pages();
-  options.share_prefixes = false;
-  const auto cache = make_prefix_cache(options);
+TEST(ChunkCache, ClearsWithoutRequests) {
+  auto cache = prefix_cache{eight_pages()};
   for (const auto request : {request_id{1}, request_id{2}}) {
-    EXPECT_EQ(cache->match(ask(request, A))->device_tokens, 0);
-    ASSERT_TRUE(cache->allocate({request, 16}));
-    ASSERT_TRUE(cache->insert(computed(request, A)));
+    EXPECT_EQ(cache.match(ask(request, A))->device_tokens, 0);
+    ASSERT_TRUE(cache.allocate({request, 16}));
+    ASSERT_TRUE(cache.insert(computed(request, A)));
   }
-  ASSERT_TRUE(cache->release(1));
-  ASSERT_TRUE(cache->release(2));
-  EXPECT_TRUE(cache->clear());
-  EXPECT_EQ(cache->stats().device_free, 8);
+  ASSERT_TRUE(cache.release(1));
+  ASSERT_TRUE(cache.release(2));
+  EXPECT_TRUE(cache.clear());
+  EXPECT_EQ(cache.stats().device_free, 8);
 }

@@ -1,4 +1,5 @@
-#include "cache/geometry.hpp"
+#include "cache/copy_strips.hpp"
+#include "hicache/geometry.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -30,7 +31,6 @@ constexpr auto latent_alone = pool_shape{.attention = attention_kind::mla,
                                          .head_dim = 9,
                                          .element_bytes = 2,
                                          .page_size = 4};
-
 constexpr auto latent_and_key = pool_shape{.attention = attention_kind::nsa,
                                            .layers = 3,
                                            .kv_heads = 1,

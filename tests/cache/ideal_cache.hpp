@@ -1,6 +1,6 @@
 #pragma once
 
-#include "cache/radix/eviction_policy.hpp"
+#include "hicache/eviction_policy.hpp"
 
 #include <absl/container/flat_hash_map.h>
 

@@ -216,7 +216,7 @@ public:
     options_.load_back_threshold_tokens = 2;
     options_.storage_attached = true;
     options_.pin_budget_pages = 4;
-    cache_ = make_prefix_cache(options_);
+    cache_ = std::make_unique<prefix_cache>(options_);
     note(options_);
   }
 

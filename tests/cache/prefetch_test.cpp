@@ -50,7 +50,7 @@ TEST(Backup, FollowsTheWriteAndHappensOnce) {
 }
 
 TEST(Backup, NamesEachPagesParent) {
-  auto tree = hi_radix_tree{storage()};
+  auto tree = prefix_cache{storage()};
   const auto write = [&](request_id id, const tokens_t& tokens, uint64_t writes) {
     EXPECT_TRUE(tree.match({id, {}, share(tokens), tokens.size()}));
     EXPECT_TRUE(tree.allocate({id, tokens.size()}));

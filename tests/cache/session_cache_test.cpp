@@ -1,7 +1,7 @@
-// Sessions over a tree and over a chunk cache. Page 4, 16 pages on the device, unless stated.
+// Sessions, with and without shared prefixes. Page 4, 16 pages on the device, unless stated.
 
 #include "base/limits.hpp"
-#include "cache/prefix/session_cache.hpp"
+#include "cache/prefix/prefix_cache.hpp"
 #include "tests/cache/session_engine.hpp"
 #include "tests/cache/tree_driver.hpp"
 
@@ -33,7 +33,7 @@ tree_options tree() {
   return {.page_size = 4, .device_pages = 16};
 }
 
-/// With each kind of inner cache. True: the tree.
+/// True: prefixes are shared.
 class StreamingSession : public testing::TestWithParam<bool> {
 protected:
   StreamingSession() : e(options()) { session = e.open_session(7, true); }

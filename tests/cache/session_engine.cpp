@@ -2,8 +2,6 @@
 
 #include "base/check.hpp"
 #include "base/mix.hpp"
-#include "cache/prefix/chunk_cache.hpp"
-#include "cache/prefix/hi_radix_tree.hpp"
 
 #include <gtest/gtest.h>
 
@@ -13,12 +11,6 @@
 namespace hicache::test {
 
 namespace {
-
-std::unique_ptr<prefix_cache> make_inner(const tree_options& options) {
-  if (options.share_prefixes)
-    return std::make_unique<hi_radix_tree>(options);
-  return std::make_unique<chunk_cache>(options);
-}
 
 /// What the slots of these tokens must hold.
 std::vector<uint64_t> words_of(const tokens_t& tokens) {
@@ -32,7 +24,7 @@ std::vector<uint64_t> words_of(const tokens_t& tokens) {
 } // namespace
 
 session_engine::session_engine(const tree_options& options)
-  : cache(make_inner(options), options.page_size), page_size_(options.page_size),
+  : cache(options), page_size_(options.page_size),
     device_(size_t{options.device_pages + 1} * options.page_size),
     host_(size_t{options.host_pages + 1} * options.page_size),
     is_shared_(options.device_pages + 1) {

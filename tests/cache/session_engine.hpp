@@ -1,6 +1,6 @@
 #pragma once
 
-#include "cache/prefix/session_cache.hpp"
+#include "cache/prefix/prefix_cache.hpp"
 #include "tests/cache/tree_driver.hpp"
 
 #include <cstdint>
@@ -49,7 +49,7 @@ public:
   /// Steps until nothing is in flight.
   void finish();
 
-  session_cache cache;
+  prefix_cache cache;
   uint64_t terminates = 0;
 
 private:

@@ -101,24 +101,28 @@ TEST(SessionTiers, NothingIsKeptWhileAHostPartIsLeft) {
 
 namespace {
 
-/// Runs a first turn of session 7 up to a prefetch of 16 tokens.
-session_engine prefetching() {
-  auto options = tree();
-  options.prefetch_reserve_pages = 8;
-  options.prefetch.threshold_tokens = 4;
-  options.storage_attached = true;
-  auto e = session_engine{options};
-  e.match(5, first_turn, e.open_session(7, true));
-  EXPECT_EQ(e.cache.prefetch(5)->tokens, 16);
-  return e;
-}
+/// Has run a first turn of session 7 up to a prefetch of 16 tokens.
+struct prefetching_engine : session_engine {
+  prefetching_engine() : session_engine(options()) {
+    match(5, first_turn, open_session(7, true));
+    EXPECT_EQ(cache.prefetch(5)->tokens, 16);
+  }
+
+  static tree_options options() {
+    auto result = tree();
+    result.prefetch_reserve_pages = 8;
+    result.prefetch.threshold_tokens = 4;
+    result.storage_attached = true;
+    return result;
+  }
+};
 
 constexpr auto prefetching_session = session_ref{7, 1};
 
 } // namespace
 
 TEST(SessionTiers, ReadyRequestsHaveTheNumbersOfTheEngine) {
-  auto e = prefetching();
+  auto e = prefetching_engine{};
   EXPECT_FALSE(e.cache.schedule(5)->ready);
   const auto ready = e.step(2);
   ASSERT_EQ(ready.size(), 1);
@@ -132,7 +136,7 @@ TEST(SessionTiers, ReadyRequestsHaveTheNumbersOfTheEngine) {
 }
 
 TEST(SessionTiers, WhatAPrefetchBroughtIsAHostPartToo) {
-  auto e = prefetching();
+  auto e = prefetching_engine{};
   EXPECT_FALSE(e.cache.schedule(5)->ready);
   e.step(2);
   ASSERT_TRUE(e.compute(5, range(1, 6)));
@@ -142,7 +146,7 @@ TEST(SessionTiers, WhatAPrefetchBroughtIsAHostPartToo) {
 }
 
 TEST(SessionTiers, ATurnThatEndsBeforeItsPrefetchAddsNothing) {
-  auto e = prefetching();
+  auto e = prefetching_engine{};
   ASSERT_TRUE(e.compute(5, first_turn));
   e.insert(5, first_turn);
   e.release(5);
@@ -154,7 +158,7 @@ TEST(SessionTiers, ATurnThatEndsBeforeItsPrefetchAddsNothing) {
 }
 
 TEST(SessionTiers, WhatIsInsertedBeforeThePrefetchEndsDoesNotCount) {
-  auto e = prefetching();
+  auto e = prefetching_engine{};
   EXPECT_FALSE(e.cache.schedule(5)->ready);
   ASSERT_TRUE(e.compute(5, first_turn));
   e.insert(5, first_turn);

@@ -15,7 +15,9 @@ step_agreement agree_on(const step_offer& a, const step_offer& b) {
   const auto other = encode_step(b);
   for (auto i = size_t{0}; i < minimum.size(); ++i)
     minimum[i] = std::min(minimum[i], other[i]);
-  return decode_step(minimum, a.facts);
+  const auto backups = std::vector<operation_id>(a.facts.backups.size());
+  const auto fetches = std::vector<fetch_id>(a.facts.fetches.size());
+  return decode_step(minimum, {backups, fetches, {}});
 }
 
 TEST(StepVectorTest, TheSlowestRankDecidesEachFact) {

@@ -26,7 +26,8 @@ class tier_replay {
   }
 
 public:
-  explicit tier_replay(const tree_options& options) : cache_(make_prefix_cache(options)) {
+  explicit tier_replay(const tree_options& options)
+    : cache_(std::make_unique<prefix_cache>(options)) {
     take_effects();
   }
 

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "cache/hash/page_hash.hpp"
-#include "cache/prefix/hi_radix_tree.hpp"
+#include "cache/prefix/prefix_cache.hpp"
 
 #include <cstdint>
 #include <deque>
@@ -134,7 +134,7 @@ public:
   /// Takes the tree's effects and checks it. Call after using `tree` directly.
   void settle();
 
-  hi_radix_tree tree;
+  prefix_cache tree;
 
 private:
   struct open_state {

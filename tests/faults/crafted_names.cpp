@@ -2,9 +2,9 @@
 // the others; system.chaos runs both. Says "stored N" and waits for SIGTERM, or "read N".
 
 #include "cache/hash/page_hash.hpp"
+#include "hicache/system_config.hpp"
 #include "launch/program.hpp"
 #include "launch/stop_signal.hpp"
-#include "messages/system_config.hpp"
 #include "runtime/cluster_member.hpp"
 
 #include <caf/actor_system.hpp>
@@ -51,7 +51,7 @@ std::vector<std::byte> object_of(const page_key& name) {
   return bytes;
 }
 
-int store(storage_backend& to, const stop_signal& stop) {
+int store(blocking_store& to, const stop_signal& stop) {
   const auto names = crafted_names();
   auto objects = std::vector<std::vector<std::byte>>{};
   auto pages = std::vector<page_write>{};
@@ -71,7 +71,7 @@ int store(storage_backend& to, const stop_signal& stop) {
   return exit_ok;
 }
 
-int read(storage_backend& from) {
+int read(blocking_store& from) {
   const auto names = crafted_names();
   auto objects = std::vector<std::vector<std::byte>>(names.size());
   auto pages = std::vector<page_read>{};

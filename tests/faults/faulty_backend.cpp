@@ -40,7 +40,7 @@ void read_late(uint64_t milliseconds) {
 
 } // namespace
 
-faulty_backend::faulty_backend(std::unique_ptr<storage_backend> inner, page_folder folder,
+faulty_backend::faulty_backend(std::unique_ptr<blocking_store> inner, page_folder folder,
                                fault_plan plan)
   : inner_(std::move(inner)), folder_(std::move(folder)), plan_(std::move(plan)) {
   HICACHE_CHECK(inner_ != nullptr && inner_->name() == "file");

@@ -1,7 +1,8 @@
 #pragma once
 
+#include "backends/blocking_store.hpp"
 #include "backends/page_folder.hpp"
-#include "backends/storage_backend.hpp"
+#include "hicache/storage_backend.hpp"
 
 #include <atomic>
 #include <cstdint>
@@ -50,10 +51,10 @@ struct fault_counters {
 /// A file backend in which things go wrong by a plan. The damage is done to the files, below the
 /// checksums, so finding it out is the file backend's own work. Says at its end, on standard error,
 /// what it did: `faults of rank 2: {"seed":7,"delays":10,...}`. It has no end if a call sticks.
-class faulty_backend final : public storage_backend {
+class faulty_backend final : public blocking_store {
 public:
   /// @param inner A file backend on the plan's folder.
-  faulty_backend(std::unique_ptr<storage_backend> inner, page_folder folder, fault_plan plan);
+  faulty_backend(std::unique_ptr<blocking_store> inner, page_folder folder, fault_plan plan);
 
   ~faulty_backend() override;
 
@@ -80,7 +81,7 @@ private:
 
   void damage(std::mt19937_64& random, const page_key& key);
 
-  const std::unique_ptr<storage_backend> inner_;
+  const std::unique_ptr<blocking_store> inner_;
   const page_folder folder_;
   const fault_plan plan_;
   fault_counters counters_;

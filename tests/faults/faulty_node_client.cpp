@@ -3,9 +3,9 @@
 
 #include "backends/ask.hpp"
 #include "backends/node_client.hpp"
+#include "hicache/system_config.hpp"
 #include "launch/program.hpp"
 #include "launch/stop_signal.hpp"
-#include "messages/system_config.hpp"
 #include "rpc/limits.hpp"
 #include "rpc/network.hpp"
 #include "runtime/network_flags.hpp"

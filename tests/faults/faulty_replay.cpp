@@ -2,9 +2,11 @@
 // fields, for a store in which things go wrong; or damaged_rank and damaged_after, for a rank that
 // differs from the others after so many steps.
 
+#include "backends/storage_queue.hpp"
+#include "hicache/agreement.hpp"
 #include "launch/replay_program.hpp"
+#include "tests/backends/waiting_store.hpp"
 #include "tests/faults/faulty_backend.hpp"
-#include "transport/agreement.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -105,8 +107,11 @@ int main(int argc, char** argv) {
         std::fprintf(stderr, "HICACHE_FAULTS: %s\n", folder.error().detail.c_str());
         std::exit(2);
       }
-      return std::make_unique<test::faulty_backend>(std::move(inner), std::move(*folder),
-                                                    plan.store);
+      constexpr auto threads = 2; // storage_config::threads
+      return std::make_unique<storage_queue>(
+        std::make_unique<test::faulty_backend>(
+          std::make_unique<test::waiting_store>(std::move(inner)), std::move(*folder), plan.store),
+        threads);
     };
     return extensions;
   });

@@ -54,10 +54,10 @@ void run_text(std::string_view text) {
 
 void run_sequence(std::span<const uint8_t> bytes) {
   const auto played = generate_from(bytes);
-  const auto wrong = play(played, make_prefix_cache);
+  const auto wrong = play(played);
   if (!wrong)
     return;
-  play_alone(played, make_prefix_cache, &std::cerr);
+  play_alone(played, &std::cerr);
   std::fprintf(stderr, "action %zu: %s\n", wrong->action, wrong->what.c_str());
   std::abort();
 }

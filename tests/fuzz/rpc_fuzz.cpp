@@ -2,7 +2,7 @@
 // process goes on, and the connection ends soon after the peer has hung up.
 
 #include "base/check.hpp"
-#include "messages/system_config.hpp"
+#include "hicache/system_config.hpp"
 #include "rpc/network.hpp"
 #include "tests/fuzz/sockets.hpp"
 #include "tests/rpc/served_actors.hpp"

@@ -1,7 +1,7 @@
-#include "base/clock.hpp"
 #include "base/unique_fd.hpp"
 #include "base/units.hpp"
 #include "gpu/host_memory.hpp"
+#include "hicache/clock.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "cache/geometry.hpp"
+#include "hicache/geometry.hpp"
 
 #include <algorithm>
 #include <cstddef>

@@ -73,10 +73,10 @@ cd - >/dev/null
 # A pack brings GoogleTest and tl::expected along; elsewhere Debian's packages have them.
 # Relative paths, because flags travel as text and the root's name may have spaces.
 googletest=/usr/src/googletest
-includes="-I ."
+includes="-I . -I include"
 if [ -d "$root/third_party" ]; then
   googletest=third_party/googletest
-  includes="-I . -I third_party/include"
+  includes="-I . -I include -I third_party/include"
 fi
 (cd "$root" && [ -d "$googletest/googlemock/src" ]) \
   || give_up "there is no $googletest/googlemock; install libgtest-dev and libgmock-dev, or use a pack"
@@ -94,7 +94,7 @@ pack() {
       mkdir "$top/third_party/googletest/$part"
       cp -r "$googletest/$part"/{include,src} "$top/third_party/googletest/$part/"
     done
-    cp --parents "${library[@]}" "${tests[@]}" "${benchmark[@]}" base/*.hpp messages/{ids,operations}.hpp cache/geometry.hpp \
+    cp --parents "${library[@]}" "${tests[@]}" "${benchmark[@]}" base/*.hpp include/hicache/*.hpp messages/{commands,storage_change}.hpp cache/copy_strips.hpp \
       gpu/*.hpp tests/gpu/*.hpp launch/transfer_*.hpp tests/gpu/run.sh LICENSE "$top"
   )
   tar -czf "$target" -C "$scratch" hicache-gpu

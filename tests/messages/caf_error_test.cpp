@@ -1,5 +1,5 @@
-#include "messages/caf_error.hpp"
-#include "messages/system_config.hpp"
+#include "hicache/caf_error.hpp"
+#include "hicache/system_config.hpp"
 
 #include <caf/actor_system.hpp>
 #include <caf/exit_reason.hpp>

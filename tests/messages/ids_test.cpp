@@ -1,6 +1,6 @@
 // Names of pages in hash tables.
 
-#include "messages/ids.hpp"
+#include "hicache/ids.hpp"
 
 #include <gtest/gtest.h>
 

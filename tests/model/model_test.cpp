@@ -31,7 +31,7 @@ uint64_t number_from(const char* variable, uint64_t fallback) {
 }
 
 bool passes(uint64_t seed, copy_time copies) {
-  const auto wrong = play(generate(seed, copies, actions_each), make_prefix_cache);
+  const auto wrong = play(generate(seed, copies, actions_each));
   if (wrong)
     std::fprintf(stderr, "action %zu: %s\n", wrong->action, wrong->what.c_str());
   return !wrong;
@@ -40,14 +40,14 @@ bool passes(uint64_t seed, copy_time copies) {
 /// Shrinks the sequence, says what is wrong with it, and leaves an op log.
 std::string report(uint64_t seed, copy_time copies) {
   const auto shows = [](const sequence& played) {
-    return !passes_in_child([&] { return !play(played, make_prefix_cache); }, child_output::silent);
+    return !passes_in_child([&] { return !play(played); }, child_output::silent);
   };
   const auto shortest = shrink(generate(seed, copies, actions_each), shows);
   const auto path = testing::TempDir() + "model-" + std::to_string(seed) + ".jsonl";
-  write_log(shortest, make_prefix_cache, path);
+  write_log(shortest, path);
   static_cast<void>(passes_in_child(
     [&] {
-      const auto wrong = play(shortest, make_prefix_cache);
+      const auto wrong = play(shortest);
       if (wrong)
         std::fprintf(stderr, "shrunk, action %zu: %s\n", wrong->action, wrong->what.c_str());
       return !wrong;

@@ -33,8 +33,8 @@ uint64_t answered_by(const tree_answer& answer) {
 
 } // namespace
 
-cache_player::cache_player(const tree_options& options, const cache_maker& maker, std::ostream* log)
-  : cache_(maker(options)), log_(log) {
+cache_player::cache_player(const tree_options& options, std::ostream* log, apply_function apply)
+  : cache_(options), apply_(std::move(apply)), log_(log) {
   memory_.device.resize(options.device_pages + 1);
   memory_.host.resize(options.host_pages + 1);
   memory_.is_loading.resize(options.device_pages + 1);
@@ -66,7 +66,7 @@ tree_operation cache_player::complete(const action& each) const {
 
 tree_answer cache_player::perform(const action& each, const tree_operation& operation) {
   note(operation);
-  auto answer = apply(*cache_, operation);
+  auto answer = apply_(cache_, operation);
   if (const auto number = answered_by(answer); number != 0)
     answered_[each.number] = number;
   take_effects();
@@ -74,7 +74,7 @@ tree_answer cache_player::perform(const action& each, const tree_operation& oper
 }
 
 void cache_player::take_effects() {
-  for (const auto& effect : cache_->take_effects()) {
+  for (const auto& effect : cache_.take_effects()) {
     if (const auto* write = std::get_if<write_command>(&effect)) {
       writes_.push_back({write->device_pages, write->host_pages});
     } else if (const auto* load = std::get_if<load_command>(&effect)) {
@@ -119,20 +119,20 @@ void cache_player::step(const step_action& facts) {
       memory_.device[page] = garbage;
   done_.now_ns += facts.passed_ns;
   note(applied_step{done_, {}});
-  cache_->step(done_, {});
+  cache_.step(done_, {});
   take_effects();
 }
 
 bool cache_player::settle() {
-  if (!cache_->in_flight())
+  if (!cache_.in_flight())
     return false;
   step({UINT64_MAX, UINT64_MAX, 0});
-  HICACHE_CHECK(!cache_->in_flight());
+  HICACHE_CHECK(!cache_.in_flight());
   return true;
 }
 
-std::optional<disagreement> play(const sequence& played, const cache_maker& maker) {
-  auto player = cache_player{played.options, maker};
+std::optional<disagreement> play(const sequence& played, const apply_function& apply) {
+  auto player = cache_player{played.options, nullptr, apply};
   auto model = model_cache{played.options};
   auto loose = loose_model{played.options};
   const auto is_exact = played.copies == copy_time::at_once;
@@ -167,8 +167,8 @@ std::optional<disagreement> play(const sequence& played, const cache_maker& make
   return {};
 }
 
-uint64_t play_alone(const sequence& played, const cache_maker& maker, std::ostream* log) {
-  auto player = cache_player{played.options, maker, log};
+uint64_t play_alone(const sequence& played, std::ostream* log, const apply_function& apply) {
+  auto player = cache_player{played.options, log, apply};
   for (const auto& each : played.actions) {
     if (const auto* facts = std::get_if<step_action>(&each.what)) {
       player.step(*facts);

@@ -7,7 +7,6 @@
 #include <deque>
 #include <functional>
 #include <map>
-#include <memory>
 #include <optional>
 #include <ostream>
 #include <string>
@@ -58,7 +57,8 @@ struct disagreement {
   std::string what;
 };
 
-using cache_maker = std::function<std::unique_ptr<prefix_cache>(const tree_options&)>;
+/// Applies an operation: hicache::apply, or the same with a fault.
+using apply_function = std::function<tree_answer(prefix_cache&, const tree_operation&)>;
 
 /// What pages hold: a word that stands for the bytes. Words move when copies finish, so a page that
 /// ends up in the wrong place shows.
@@ -72,7 +72,8 @@ struct page_memory {
 class cache_player {
 public:
   /// @param log Where to write the op log to, line by line, each before it is done; may be null.
-  cache_player(const tree_options& options, const cache_maker& maker, std::ostream* log = nullptr);
+  explicit cache_player(const tree_options& options, std::ostream* log = nullptr,
+                        apply_function apply = hicache::apply);
 
   /// The action's operation, with what it takes from earlier answers filled in.
   /// @pre The action is no step.
@@ -87,7 +88,7 @@ public:
   /// Finishes all that is in flight. @returns true if that took a step.
   bool settle();
 
-  const prefix_cache& cache() const noexcept { return *cache_; }
+  const prefix_cache& cache() const noexcept { return cache_; }
 
   page_memory& memory() noexcept { return memory_; }
 
@@ -102,7 +103,8 @@ private:
   void note(op_log_event event);
   void take_effects();
 
-  std::unique_ptr<prefix_cache> cache_;
+  prefix_cache cache_;
+  apply_function apply_;
   std::ostream* log_;
   page_memory memory_;
   std::deque<copy> writes_;
@@ -115,12 +117,14 @@ private:
 /// Plays a sequence against the models and checks every invariant after each action. Aborts where
 /// the cache's own checks do.
 /// @returns nothing if cache and models agree to the end.
-std::optional<disagreement> play(const sequence& played, const cache_maker& maker);
+std::optional<disagreement> play(const sequence& played,
+                                 const apply_function& apply = hicache::apply);
 
 /// Plays a sequence without models.
 /// @param log Where to write the op log to; may be null.
 /// @returns the digest after the last action.
-uint64_t play_alone(const sequence& played, const cache_maker& maker, std::ostream* log = nullptr);
+uint64_t play_alone(const sequence& played, std::ostream* log = nullptr,
+                    const apply_function& apply = hicache::apply);
 
 /// The options in one line, for messages.
 std::string describe(const sequence& played);

@@ -53,11 +53,11 @@ sequence shrink(sequence from, const fault_test& shows) {
   return from;
 }
 
-void write_log(const sequence& played, const cache_maker& maker,
-               const std::filesystem::path& path) {
+void write_log(const sequence& played, const std::filesystem::path& path,
+               const apply_function& apply) {
   const auto body = [&] {
     auto file = std::ofstream{path};
-    play_alone(played, maker, &file);
+    play_alone(played, &file, apply);
     return true;
   };
   static_cast<void>(passes_in_child(body, child_output::silent));

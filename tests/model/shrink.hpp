@@ -25,6 +25,7 @@ using fault_test = std::function<bool(const sequence&)>;
 sequence shrink(sequence from, const fault_test& shows);
 
 /// Writes a sequence as an op log; up to the action that aborts, if one does.
-void write_log(const sequence& played, const cache_maker& maker, const std::filesystem::path& path);
+void write_log(const sequence& played, const std::filesystem::path& path,
+               const apply_function& apply = hicache::apply);
 
 } // namespace hicache::test

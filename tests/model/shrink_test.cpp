@@ -1,6 +1,5 @@
 #include "base/check.hpp"
 #include "cache/oplog/op_log.hpp"
-#include "tests/model/faulty_cache.hpp"
 #include "tests/model/operation_generator.hpp"
 #include "tests/model/sequence.hpp"
 #include "tests/model/shrink.hpp"
@@ -10,30 +9,37 @@
 #include <fstream>
 #include <sstream>
 #include <string>
-
-namespace hicache::test {
-
-result<insert_result> faulty_cache::insert(const insert_request& x) {
-  auto outcome = inner_->insert(x);
-  is_armed_ |= outcome && x.chunked && outcome->node != 0;
-  return outcome;
-}
-
-result<evict_result> faulty_cache::evict(const evict_request& x) {
-  auto outcome = inner_->evict(x);
-  if (!is_armed_ || x.tier != cache_tier::device)
-    return outcome;
-  HICACHE_CHECK(fault_ != planted_fault::abort);
-  outcome->tokens += 1;
-  return outcome;
-}
-
-} // namespace hicache::test
+#include <variant>
 
 using namespace hicache;
 using namespace hicache::test;
 
 namespace {
+
+enum class planted_fault : uint8_t { wrong_answer, abort };
+
+/// Applies operations with a fault on purpose: after an insert of a part of a prefill that the tree
+/// took pages of, the next eviction from L1 goes wrong.
+class faulty_apply {
+public:
+  explicit faulty_apply(planted_fault fault) : fault_(fault) {}
+
+  tree_answer operator()(prefix_cache& cache, const tree_operation& operation) {
+    auto answer = apply(cache, operation);
+    if (const auto* asked = std::get_if<insert_request>(&operation); asked != nullptr && answer)
+      is_armed_ |= asked->chunked && std::get<insert_result>(*answer).node != 0;
+    const auto* asked = std::get_if<evict_request>(&operation);
+    if (!is_armed_ || asked == nullptr || asked->tier != cache_tier::device)
+      return answer;
+    HICACHE_CHECK(fault_ != planted_fault::abort);
+    std::get<evict_result>(*answer).tokens += 1;
+    return answer;
+  }
+
+private:
+  planted_fault fault_;
+  bool is_armed_ = false;
+};
 
 class ShrinkTest : public testing::TestWithParam<planted_fault> {};
 
@@ -41,11 +47,9 @@ class ShrinkTest : public testing::TestWithParam<planted_fault> {};
 constexpr uint64_t seed = 5;
 
 TEST_P(ShrinkTest, FindsTheFewActionsThatShowAPlantedFault) {
-  const auto maker = [](const tree_options& options) {
-    return std::make_unique<faulty_cache>(options, GetParam());
-  };
+  const auto faulty = faulty_apply{GetParam()};
   const auto shows = [&](const sequence& played) {
-    return !passes_in_child([&] { return !play(played, maker); }, child_output::silent);
+    return !passes_in_child([&] { return !play(played, faulty); }, child_output::silent);
   };
   const auto whole = generate(seed, copy_time::at_once, 300);
   ASSERT_TRUE(shows(whole));
@@ -55,7 +59,7 @@ TEST_P(ShrinkTest, FindsTheFewActionsThatShowAPlantedFault) {
   EXPECT_TRUE(shows(shortest));
 
   const auto path = testing::TempDir() + "hicache-planted-" + std::to_string(int(GetParam()));
-  write_log(shortest, maker, path);
+  write_log(shortest, path, faulty);
   auto text = std::ostringstream{};
   text << std::ifstream{path}.rdbuf();
   const auto entries = parse_op_log(text.str());
@@ -66,7 +70,7 @@ TEST_P(ShrinkTest, FindsTheFewActionsThatShowAPlantedFault) {
   // The healthy cache goes the same way as far as the fault.
   const auto digests = replay(*entries);
   ASSERT_TRUE(digests) << digests.error().detail;
-  EXPECT_EQ(digests->back(), play_alone(shortest, make_prefix_cache));
+  EXPECT_EQ(digests->back(), play_alone(shortest));
 }
 
 INSTANTIATE_TEST_SUITE_P(Faults, ShrinkTest,
@@ -98,7 +102,7 @@ TEST(SequenceTest, LogReplaysToTheSameDigest) {
     for (const auto copies : {copy_time::at_once, copy_time::late}) {
       const auto played = generate(i * 13, copies, 100);
       auto log = std::ostringstream{};
-      const auto digest = play_alone(played, make_prefix_cache, &log);
+      const auto digest = play_alone(played, &log);
       const auto entries = parse_op_log(log.str());
       ASSERT_TRUE(entries) << "seed " << i * 13 << ": " << entries.error().detail;
       const auto digests = replay(*entries);
@@ -114,7 +118,7 @@ uint64_t digest_of_many() {
     auto played = generate(i, i % 3 == 0 ? copy_time::at_once : copy_time::late, 150);
     // Leave the cache full.
     played.actions.resize(150);
-    sum = sum * 0x9e3779b97f4a7c15 + play_alone(played, make_prefix_cache);
+    sum = sum * 0x9e3779b97f4a7c15 + play_alone(played);
   }
   return sum;
 }

@@ -2,7 +2,7 @@
 
 // Certificates for tests, made in memory and written to files.
 
-#include "rpc/tls_files.hpp"
+#include "hicache/tls_files.hpp"
 
 #include <openssl/evp.h>
 #include <openssl/pem.h>

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "messages/caf_error.hpp"
-#include "messages/system_config.hpp"
+#include "hicache/caf_error.hpp"
+#include "hicache/system_config.hpp"
 #include "rpc/network.hpp"
 
 #include <caf/actor_system.hpp>

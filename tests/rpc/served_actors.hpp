@@ -2,7 +2,7 @@
 
 // Actors that other processes may ask, without what is behind them in a process of the cluster.
 
-#include "messages/caf_error.hpp"
+#include "hicache/caf_error.hpp"
 #include "messages/interfaces.hpp"
 
 #include <caf/actor_cast.hpp>

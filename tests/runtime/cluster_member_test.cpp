@@ -59,12 +59,12 @@ protected:
 
   static time_point soon() { return std::chrono::steady_clock::now() + std::chrono::seconds{20}; }
 
-  static result<void> put(storage_backend& store, uint64_t number) {
+  static result<void> put(blocking_store& store, uint64_t number) {
     const auto bytes = bytes_of(number, page_size);
     return store.set(std::vector{page_write{key_of(number), {}, {bytes}}}, soon()).at(0);
   }
 
-  static result<page_bytes> take(storage_backend& store, uint64_t number) {
+  static result<page_bytes> take(blocking_store& store, uint64_t number) {
     auto bytes = page_bytes(page_size);
     auto answer = store.get(std::vector{page_read{key_of(number), {bytes}}}, soon()).at(0);
     if (!answer)
@@ -306,7 +306,7 @@ TEST_F(ClusterMemberTest, APageThatManyWantIsOfferedByThoseWhoGotIt) {
   const auto owner = join("owner", 8, 1, read_path::remote);
   ASSERT_TRUE(put(*(**owner).open(), 1));
   auto members = std::vector<std::unique_ptr<local_member>>{};
-  auto stores = std::vector<std::unique_ptr<storage_backend>>{};
+  auto stores = std::vector<std::unique_ptr<blocking_store>>{};
   for (auto i = 0; i < readers; ++i) {
     members.push_back(join("reader" + std::to_string(i), 8, 1, read_path::remote));
     stores.push_back((**members.back()).open());

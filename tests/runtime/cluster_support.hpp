@@ -2,7 +2,7 @@
 
 #include "actors/directory.hpp"
 #include "actors/index.hpp"
-#include "messages/system_config.hpp"
+#include "hicache/system_config.hpp"
 #include "rpc/network.hpp"
 #include "runtime/cluster_member.hpp"
 

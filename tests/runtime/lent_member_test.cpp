@@ -69,7 +69,7 @@ public:
     return store_->set(std::vector{page_write{key_of(key), {}, {page(number)}}}, soon()).at(0);
   }
 
-  storage_backend& store() { return *store_; }
+  blocking_store& store() { return *store_; }
 
   cluster_member& member() { return **member_; }
 
@@ -83,7 +83,7 @@ private:
 
   shared_pools pools_;
   std::unique_ptr<local_member> member_;
-  std::unique_ptr<storage_backend> store_;
+  std::unique_ptr<blocking_store> store_;
 };
 
 class LentMemberTest : public testing::Test {
@@ -110,7 +110,7 @@ protected:
     return found;
   }
 
-  static result<page_bytes> take(storage_backend& store, uint64_t key) {
+  static result<page_bytes> take(blocking_store& store, uint64_t key) {
     auto bytes = page_bytes(page_size);
     auto answer = store.get(std::vector{page_read{key_of(key), {bytes}}}, soon()).at(0);
     if (!answer)
@@ -121,7 +121,7 @@ protected:
   local_index index_;
   lender owner_{index_, 4};
   std::unique_ptr<local_member> other_ = join("reader");
-  std::unique_ptr<storage_backend> reader_ = (**other_).open();
+  std::unique_ptr<blocking_store> reader_ = (**other_).open();
 };
 
 TEST_F(LentMemberTest, OthersReadL2WhereItLies) {
@@ -271,7 +271,7 @@ TEST_F(LentMemberTest, ReadersThatRaceWithOverwritingGetRightBytesOrNone) {
   const auto far = join("far", read_path::remote, 0);
   const auto far_reader = (**far).open();
   auto is_over = std::atomic{false};
-  const auto read_on = [&](storage_backend& store, uint32_t seed) {
+  const auto read_on = [&](blocking_store& store, uint32_t seed) {
     auto random = std::mt19937_64{seed};
     while (!is_over) {
       const auto key = random() % keys;

@@ -1,13 +1,13 @@
 #include "actors/index.hpp"
-#include "messages/system_config.hpp"
+#include "hicache/agreement.hpp"
+#include "hicache/runtime.hpp"
+#include "hicache/system_config.hpp"
 #include "runtime/ask_counters.hpp"
 #include "runtime/index_metrics.hpp"
 #include "runtime/metrics_server.hpp"
 #include "runtime/node_metrics.hpp"
 #include "runtime/rank_metrics.hpp"
-#include "runtime/rank_runtime.hpp"
 #include "tests/runtime/metrics_support.hpp"
-#include "transport/local_agreement.hpp"
 
 #include <caf/scoped_actor.hpp>
 #include <gmock/gmock.h>

@@ -1,8 +1,8 @@
 // A client of a node that does not behave as one.
 
 #include "backends/node_client.hpp"
-#include "messages/caf_error.hpp"
-#include "messages/system_config.hpp"
+#include "hicache/caf_error.hpp"
+#include "hicache/system_config.hpp"
 #include "tests/backends/backend_support.hpp"
 #include "transport/memory_sharing.hpp"
 #include "transport/shared_memory.hpp"

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "backends/node_client.hpp"
-#include "messages/system_config.hpp"
+#include "hicache/system_config.hpp"
 #include "runtime/node_host.hpp"
 #include "tests/backends/backend_support.hpp"
 

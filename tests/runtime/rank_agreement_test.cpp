@@ -1,5 +1,5 @@
+#include "hicache/agreement.hpp"
 #include "runtime/rank_agreement.hpp"
-#include "transport/local_agreement.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
-#include "messages/caf_error.hpp"
-#include "runtime/rank_runtime.hpp"
-#include "transport/local_agreement.hpp"
+#include "hicache/agreement.hpp"
+#include "hicache/caf_error.hpp"
+#include "hicache/runtime.hpp"
 
 #include <caf/scoped_actor.hpp>
 #include <gtest/gtest.h>

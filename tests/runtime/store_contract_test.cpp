@@ -2,8 +2,8 @@
 // index and one member, and a node, of this machine or, as far as it can tell, of another one.
 
 #include "backends/node_backend.hpp"
+#include "hicache/system_config.hpp"
 #include "messages/page_header.hpp"
-#include "messages/system_config.hpp"
 #include "runtime/node_host.hpp"
 #include "tests/backends/backend_contract.hpp"
 #include "tests/backends/temporary_folder.hpp"
@@ -28,7 +28,7 @@ opened_backend open_cluster(const clock_source& clock, room size) {
   options.fingerprint = 7;
   options.clock = &clock;
   around->member = std::make_unique<local_member>(around->index, std::move(options));
-  auto store = (**around->member).open();
+  auto store = queued((**around->member).open());
   return {std::move(around), std::move(store)};
 }
 
@@ -55,7 +55,7 @@ opened_backend start_node(const clock_source& clock, room size, node_host_option
   around->node = node_host::start(around->system, options).value();
   const auto where = options.listen ? to_string(*around->node->listening()) : options.socket;
   auto store = make_node_backend(around->system, {where, 7, options.tls}, clock).value();
-  return {std::move(around), std::move(store)};
+  return {std::move(around), queued(std::move(store))};
 }
 
 opened_backend open_node(const clock_source& clock, room size) {

@@ -3,9 +3,9 @@
 // CAF's own test DSL defines macros that clash with GoogleTest and fires timeouts on its own. This
 // fixture talks to CAF's deterministic scheduler directly.
 
-#include "base/error.hpp"
+#include "hicache/error.hpp"
+#include "hicache/system_config.hpp"
 #include "messages/interfaces.hpp"
-#include "messages/system_config.hpp"
 #include "tests/support/manual_clock.hpp"
 
 #include <caf/actor_system.hpp>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "base/clock.hpp"
+#include "hicache/clock.hpp"
 
 #include <atomic>
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "transport/agreement.hpp"
+#include "hicache/agreement.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
+#include "hicache/agreement.hpp"
 #include "tests/transport/agreement_contract.hpp"
-#include "transport/local_agreement.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,8 @@
+#include "hicache/agreement.hpp"
 #include "tests/transport/agreement_contract.hpp"
-#include "transport/mpi_agreement.hpp"
 
 #include <gtest/gtest.h>
+#include <mpi.h>
 
 #include <unistd.h>
 
@@ -18,7 +19,7 @@ namespace {
 class MpiAgreementTest : public testing::Test {
 protected:
   void SetUp() override {
-    auto made = make_mpi_agreement(MPI_COMM_WORLD);
+    auto made = make_mpi_agreement(MPI_Comm_c2f(MPI_COMM_WORLD));
     ASSERT_TRUE(made) << to_string(made.error());
     ranks = std::move(*made);
   }
@@ -120,7 +121,7 @@ TEST_F(MpiAgreementTest, DestroyingAnOutstandingReductionDoesNotWait) {
 
 int main(int argc, char** argv) {
   // Before MPI runs there is no agreement, and the sentence says what is missing.
-  const auto early = hicache::make_mpi_agreement(MPI_COMM_NULL);
+  const auto early = hicache::make_mpi_agreement(0);
   if (early || early.error().code != hicache::ec::unsupported
       || early.error().detail.find("MPI_THREAD_MULTIPLE") == std::string::npos) {
     std::fprintf(stderr, "an agreement without MPI was not refused\n");

@@ -1,10 +1,10 @@
 #include "base/unique_fd.hpp"
+#include "hicache/agreement.hpp"
 #include "rpc/tls.hpp"
 #include "tests/rpc/authority.hpp"
 #include "tests/transport/agreement_contract.hpp"
 #include "tests/transport/child_process.hpp"
 #include "transport/rank_limits.hpp"
-#include "transport/socket_agreement.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

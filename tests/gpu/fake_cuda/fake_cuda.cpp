@@ -1,5 +1,6 @@
 #include "tests/gpu/fake_cuda/fake_cuda.hpp"
 
+#include "cache/copy_strips.hpp"
 #include "gpu/copy_kernels.hpp"
 #include "gpu/copy_piece.hpp"
 

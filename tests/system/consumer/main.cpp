@@ -1,7 +1,6 @@
-#include "runtime/rank_runtime.hpp"
-#include "transport/local_agreement.hpp"
-
 #include <caf/scoped_actor.hpp>
+
+#include <hicache/hicache.hpp>
 
 #include <cstdio>
 

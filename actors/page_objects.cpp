@@ -1,0 +1,94 @@
+#include "actors/page_objects.hpp"
+
+#include "base/check.hpp"
+#include "cache/hash/page_hash.hpp"
+
+#include <span>
+#include <utility>
+
+namespace hicache {
+
+namespace {
+
+/// A first page has no parent, and neither has its object.
+constexpr auto no_parent = page_key{};
+
+std::span<const page_key> keys_of(const storage_batch& batch) {
+  return std::span{*batch.keys}.subspan(batch.first, batch.count);
+}
+
+} // namespace
+
+page_objects::page_objects(const std::string& fingerprint, std::vector<head_group> groups,
+                           const pool_geometry& geometry, std::byte* memory, page_writers writers,
+                           std::shared_ptr<lent_pages> lent)
+  : groups_(std::move(groups)), geometry_(geometry), memory_(memory), writers_(writers),
+    lent_(std::move(lent)) {
+  HICACHE_CHECK(!groups_.empty() && memory_ != nullptr && writers_.rank < writers_.ranks);
+  for (const auto& group : groups_)
+    masks_.push_back(object_mask(fingerprint, group.name));
+}
+
+bool page_objects::writes(const page_key& page) const {
+  return writer_of(page, writers_.ranks) == writers_.rank;
+}
+
+store_batch<page_key> page_objects::names(const storage_batch& batch) const {
+  return {batch.count * per_page(), [me = shared_from_this(), batch] {
+            auto names = std::vector<page_key>{};
+            names.reserve(batch.count * me->per_page());
+            for (const auto& key : keys_of(batch))
+              for (const auto& mask : me->masks_)
+                names.push_back(object_key(key, mask));
+            return names;
+          }};
+}
+
+store_batch<page_read> page_objects::reads(const storage_batch& batch) const {
+  return {batch.count * per_page(), [me = shared_from_this(), batch] {
+            if (me->lent_)
+              me->lent_->reclaim(
+                std::span{*batch.host_pages}.subspan(batch.host_first, batch.count));
+            auto reads = std::vector<page_read>{};
+            reads.reserve(batch.count * me->per_page());
+            for (auto i = uint64_t{0}; i < batch.count; ++i)
+              for (auto group = size_t{0}; group < me->per_page(); ++group) {
+                const auto place = (batch.host_first + i) * me->per_page() + group;
+                reads.push_back(
+                  {object_key((*batch.keys)[batch.first + i], me->masks_[group]),
+                   me->parts_of<std::byte>((*batch.host_pages)[batch.host_first + i], group),
+                   batch.places ? (*batch.places)[place] : store_place{}});
+              }
+            return reads;
+          }};
+}
+
+store_batch<page_write> page_objects::own_writes(const storage_batch& batch, size_t count) const {
+  return {count * per_page(), [me = shared_from_this(), batch, count] {
+            auto writes = std::vector<page_write>{};
+            writes.reserve(count * me->per_page());
+            for (auto i = uint64_t{0}; i < batch.count; ++i) {
+              const auto& key = (*batch.keys)[batch.first + i];
+              const auto& parent = (*batch.parents)[batch.first + i];
+              const auto page = (*batch.host_pages)[batch.host_first + i];
+              for (auto group = size_t{0}; me->writes(key) && group < me->per_page(); ++group)
+                writes.push_back(
+                  {object_key(key, me->masks_[group]),
+                   parent == no_parent ? parent : object_key(parent, me->masks_[group]),
+                   me->parts_of<const std::byte>(page, group), batch.tenant});
+            }
+            return writes;
+          }};
+}
+
+template <class Byte>
+std::vector<std::span<Byte>> page_objects::parts_of(page_index page, size_t group) const {
+  const auto runs = geometry_.object_runs(page, groups_[group].heads);
+  auto parts = std::vector<std::span<Byte>>{};
+  parts.reserve(runs.size());
+  for (const auto& run : runs)
+    parts.emplace_back(memory_ + run.offset, run.length);
+  return parts;
+}
+
+} // namespace hicache

@@ -1,0 +1,75 @@
+#pragma once
+
+#include "cache/oplog/op_log.hpp"
+#include "cache/prefix/prefix_cache.hpp"
+#include "gpu/device.hpp"
+#include "messages/interfaces.hpp"
+
+#include <caf/typed_event_based_actor.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace hicache {
+
+/// The actors that carry out what the tree decides.
+struct tree_helpers {
+  controller_actor controller;
+  consensus_core_actor ranks;
+  /// Null without L3.
+  prefetcher_actor prefetcher;
+  backup_actor backup;
+  /// Told of news, failures and cache events; may be null.
+  engine_actor engine;
+  /// Null: nothing is recorded.
+  op_recorder_actor recorder{};
+  /// Null: no router is told of cache events.
+  event_publisher_actor publisher{};
+  /// Where copies learn what to wait for; null where the device has no events.
+  std::shared_ptr<page_fences> fences{};
+};
+
+/// Sends what the prefix cache wants done to the tree's helpers: effects, cache events, and what
+/// was applied. Part of the tree actor.
+class tree_outbox {
+public:
+  /// @param self The tree; outlives this.
+  tree_outbox(tree_core_actor::pointer self, tree_helpers helpers)
+    : self_(self), helpers_(std::move(helpers)) {}
+
+  const tree_helpers& helpers() const noexcept { return helpers_; }
+
+  /// What the recorder does not have yet.
+  const std::vector<op_log_entry>& notes() const noexcept { return notes_; }
+
+  /// Notes for the recorder what was just applied to the cache.
+  template <class Event>
+  void note(const Event& event, const prefix_cache& core) {
+    if (helpers_.recorder)
+      notes_.push_back({event, core.digest()});
+  }
+
+  /// Sends the cache's effects and events, and the notes.
+  void send(prefix_cache& core);
+
+private:
+  void send_effects(std::vector<tree_effect> effects);
+
+  /// Tells the engine, and routers, what the cache can serve.
+  void send_events(std::vector<cache_event> list);
+
+  void send_notes();
+
+  tree_core_actor::pointer self_;
+  tree_helpers helpers_;
+  /// What the recorder does not have yet, and the batches that it has not written.
+  std::vector<op_log_entry> notes_;
+  size_t unrecorded_ = 0;
+  /// Batches of cache events so far, and those that the publisher has not sent.
+  uint64_t event_batches_ = 0;
+  size_t unpublished_ = 0;
+};
+
+} // namespace hicache

@@ -1,0 +1,40 @@
+#pragma once
+
+#include "cache/prefix/tree_options.hpp"
+
+#include <cstdint>
+
+namespace hicache {
+
+/// What every part of a prefix_cache reads and only prefix_cache changes.
+struct cache_settings {
+  tree_options options;
+  /// Counts attachments of L3: what began under an earlier one says nothing about this one.
+  uint64_t storage_epoch = 0;
+  /// Logical time, nanoseconds: the latest that a step told.
+  int64_t now_ns = 0;
+  /// True from stop_serving() to clear().
+  bool is_stopped = false;
+
+  uint64_t tokens(uint64_t pages) const noexcept { return pages * options.page_size; }
+
+  /// Inserts along a node from which the write policy wants it in L2, and L3, while L1 has it.
+  uint64_t least_hits() const noexcept {
+    switch (options.write) {
+      case write_policy::write_through:
+        return 1;
+      case write_policy::write_through_selective:
+        return 2; // SGLang's default.
+      case write_policy::write_back:
+        return 0;
+    }
+    return 0;
+  }
+
+  /// True if L3 is attached and is still the one of that epoch.
+  bool is_attached_since(uint64_t epoch) const noexcept {
+    return options.storage_attached && epoch == storage_epoch;
+  }
+};
+
+} // namespace hicache

@@ -1,0 +1,61 @@
+#include "cache/prefix/handle_locks.hpp"
+
+#include "base/check.hpp"
+#include "base/limits.hpp"
+
+#include <string>
+
+namespace hicache {
+
+error no_node(node_id id) {
+  return {ec::unknown_id, "node " + std::to_string(id) + " is not in the tree (any more)"};
+}
+
+result<void> handle_locks::lock(node_id id) {
+  auto* node = tree_.find(id);
+  if (node == nullptr)
+    return tl::unexpected{no_node(id)};
+  if (count_ >= limits::handle_locks)
+    return fail(ec::limit_reached, "too many locks are held by node");
+  auto& device_end = node->device_end();
+  auto held = held_lock{&device_end, nullptr};
+  tree_.lock_device(device_end);
+  if (&device_end != node) {
+    tree_.lock_host(*node);
+    held.host_end = node;
+  }
+  locks_[id].push_back(held);
+  ++count_;
+  return {};
+}
+
+result<void> handle_locks::unlock(node_id id) {
+  const auto entry = locks_.find(id);
+  if (entry == locks_.end())
+    return fail(ec::unknown_id, "node " + std::to_string(id) + " is not locked");
+  const auto held = entry->second.front();
+  entry->second.pop_front();
+  if (entry->second.empty())
+    locks_.erase(entry);
+  --count_;
+  if (held.host_end != nullptr)
+    tree_.unlock_host(*held.host_end);
+  tree_.unlock_device(*held.device_end);
+  return {};
+}
+
+void handle_locks::count_locks(lock_census& census) const {
+  auto held = uint64_t{0};
+  for (const auto& [id, list] : locks_) {
+    HICACHE_CHECK(!list.empty());
+    for (const auto& lock : list) {
+      ++held;
+      census.add_device(*lock.device_end);
+      if (lock.host_end != nullptr)
+        census.add_host(*lock.host_end);
+    }
+  }
+  HICACHE_CHECK(held == count_);
+}
+
+} // namespace hicache

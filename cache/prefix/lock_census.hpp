@@ -1,0 +1,39 @@
+#pragma once
+
+#include "cache/radix/radix_node.hpp"
+
+#include <cstdint>
+#include <map>
+
+namespace hicache {
+
+/// The locks that all holders account for, by node. For checks.
+class lock_census {
+public:
+  /// Counts a lock on the path to `end`.
+  void add_device(const radix_node& end) { add(device_, end); }
+
+  void add_host(const radix_node& end) { add(host_, end); }
+
+  uint32_t device_locks(const radix_node& node) const { return count(device_, node); }
+
+  uint32_t host_locks(const radix_node& node) const { return count(host_, node); }
+
+private:
+  using counts = std::map<const radix_node*, uint32_t>;
+
+  static void add(counts& list, const radix_node& end) {
+    for (const auto* node = &end; node != nullptr; node = node->parent())
+      ++list[node];
+  }
+
+  static uint32_t count(const counts& list, const radix_node& node) {
+    const auto entry = list.find(&node);
+    return entry == list.end() ? 0 : entry->second;
+  }
+
+  counts device_;
+  counts host_;
+};
+
+} // namespace hicache

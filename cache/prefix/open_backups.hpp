@@ -1,0 +1,105 @@
+#pragma once
+
+#include "cache/prefix/cache_settings.hpp"
+#include "cache/prefix/lock_census.hpp"
+#include "cache/prefix/step_facts.hpp"
+#include "cache/radix/radix_tree.hpp"
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace hicache {
+
+/// Writes from L2 to L3 between their command and the step that ends them. L3 takes no page before
+/// its parent, and a backup is of nodes of one path, each the parent of the next. Part of a
+/// prefix_cache.
+class open_backups {
+public:
+  /// What all ranks agreed on about one backup, as `step_facts::backups` says it.
+  using fact = std::pair<operation_id, int64_t>;
+
+  open_backups(radix_tree& tree, const cache_settings& settings, std::vector<tree_effect>& effects)
+    : tree_(tree), settings_(settings), effects_(effects) {}
+
+  /// Begins to write to L3 what it lacks of the path to `end`: nodes whose parent it has, as far as
+  /// L2 has them. Drops the oldest backups beyond the limit.
+  void back_up_path(radix_node& end);
+
+  /// The same for the children of nodes that L3 has got just now, or for which it had to wait.
+  void back_up(std::vector<radix_node*> children);
+
+  /// Tells all ranks to end the backups that have not begun.
+  void drop_all();
+
+  /// Backups that a step may end: the order of `step_facts::backups`.
+  std::span<const operation_id> next() const noexcept;
+
+  /// Gives a step's facts their numbers. Call before anything else of the step: that may begin
+  /// backups.
+  std::vector<fact> name(std::span<const int64_t> stored) const;
+
+  /// Applies a step's facts.
+  void finish(std::span<const fact> facts);
+
+  bool empty() const noexcept { return backups_.empty(); }
+
+  /// True if a step can end any. Nobody can tell when those in quarantine end.
+  bool in_flight() const noexcept { return backups_.size() > held_; }
+
+  /// Pages of backups that are not dropped.
+  uint64_t waiting_pages() const noexcept { return waiting_pages_; }
+
+  /// Pages of backups in quarantine.
+  uint64_t quarantined_pages() const noexcept { return quarantined_pages_; }
+
+  /// Issued, open, waiting pages, pages in quarantine.
+  std::array<uint64_t, 4> digest() const noexcept {
+    return {issued_, backups_.size(), waiting_pages_, quarantined_pages_};
+  }
+
+  bool is_open(operation_id id) const { return backups_.contains(id); }
+
+  void count_locks(lock_census& census) const;
+
+  void check_invariants() const;
+
+private:
+  struct open_backup {
+    /// The last node of the path; stays so when the node is split.
+    radix_node* end = nullptr;
+    uint64_t pages = 0;
+    uint64_t epoch = 0;
+    /// Nearest ancestor without a copy in L2, device-locked, since L2 nodes below depend on it;
+    /// null if L2 has the whole path.
+    radix_node* device_end = nullptr;
+    bool is_dropped = false;
+    /// True after a rank's store did not answer in time: the backup is over, but its pages stay
+    /// locked until no rank's store reads them any more.
+    bool is_in_quarantine = false;
+  };
+
+  void begin(const std::vector<radix_node*>& nodes);
+  void drop(operation_id id, open_backup& backup);
+  void end(operation_id id, uint64_t stored);
+  void quarantine(operation_id id);
+  void end_quarantine(operation_id id);
+  open_backup take(operation_id id);
+  void unlock(const open_backup& backup);
+
+  radix_tree& tree_;
+  const cache_settings& settings_;
+  std::vector<tree_effect>& effects_;
+  std::map<operation_id, open_backup> backups_;
+  /// In issue order; those in quarantine, of which there are `held_`, behind the others.
+  std::vector<operation_id> order_;
+  uint64_t held_ = 0;
+  uint64_t issued_ = 0;
+  uint64_t waiting_pages_ = 0;
+  uint64_t quarantined_pages_ = 0;
+};
+
+} // namespace hicache

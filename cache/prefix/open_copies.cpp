@@ -1,0 +1,288 @@
+#include "cache/prefix/open_copies.hpp"
+
+#include "base/check.hpp"
+#include "base/limits.hpp"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+namespace hicache {
+
+namespace {
+
+page_list share(std::vector<page_index> pages) {
+  return std::make_shared<const std::vector<page_index>>(std::move(pages));
+}
+
+/// True if some of the path is being written to L2 or L3.
+bool is_under_way(radix_node& end) {
+  const auto moves
+    = [](const radix_node& each) { return each.write() != 0 || each.l3() == l3_state::pending; };
+  return !path_nodes(end, moves).empty();
+}
+
+} // namespace
+
+// -- L1 -> L2 -----------------------------------------------------------------
+
+void open_copies::begin_write(const std::vector<radix_node*>& nodes) {
+  auto device_pages = std::vector<page_index>{};
+  auto host_pages = std::vector<page_index>{};
+  auto& last = *nodes.back();
+  const auto id = writes_.begin(last);
+  for (const auto* node : nodes) {
+    HICACHE_CHECK(node->write() == id);
+    writing_pages_ += node->pages();
+    device_pages.insert(device_pages.end(), node->device().begin(), node->device().end());
+    host_pages.insert(host_pages.end(), node->host().begin(), node->host().end());
+  }
+  tree_.lock_device(last);
+  tree_.lock_host(last);
+  effects_.emplace_back(
+    write_command{id, share(std::move(device_pages)), share(std::move(host_pages))});
+}
+
+/// Takes L2 pages for a node, which the next write is to fill. @returns false if there are none.
+bool open_copies::reserve_host(radix_node& node) {
+  auto pages = tree_.take_host(node.pages());
+  if (pages)
+    node_edit{tree_, node}.begin_write(writes_.issued + 1, std::move(*pages));
+  return pages.has_value();
+}
+
+void open_copies::write(radix_node& node, std::vector<page_index> host) {
+  node_edit{tree_, node}.begin_write(writes_.issued + 1, std::move(host));
+  begin_write({&node});
+}
+
+uint64_t open_copies::write_path(radix_node& end, uint64_t least_hits, bool may_evict) {
+  if (settings_.options.host_pages == 0)
+    return 0;
+  // Room for a node must not come from the nodes before or after it.
+  tree_.lock_host(end);
+  auto nodes = std::vector<radix_node*>{};
+  auto count = uint64_t{0};
+  for (auto* node : path_nodes(end, [](const radix_node& each) { return each.host().empty(); })) {
+    const auto has_room = may_evict || tree_.options().lends_host || node->pins() > 0
+                          || tree_.host_pool().free() >= node->pages();
+    if (node->use().hits < least_hits || !has_room || !reserve_host(*node))
+      break;
+    count += node->pages();
+    nodes.push_back(node);
+  }
+  if (!nodes.empty())
+    begin_write(nodes);
+  tree_.unlock_host(end);
+  return count;
+}
+
+// -- staging ------------------------------------------------------------------
+
+void open_copies::want_staged(const radix_node& end) {
+  const auto& options = settings_.options;
+  if (!options.storage_attached || options.host_pages == 0 || settings_.is_stopped || end.is_root())
+    return;
+  if (unstaged_.size() == limits::unstaged_paths)
+    unstaged_.pop_front();
+  unstaged_.push_back(end.id());
+}
+
+/// Nodes of the path, each the parent of the next, that L3 takes as soon as L2 has them.
+std::vector<radix_node*> open_copies::unstaged_run(radix_node& end) const {
+  auto run = std::vector<radix_node*>{};
+  for (auto* node :
+       path_nodes(end, [](const radix_node& each) { return each.l3() == l3_state::unknown; })) {
+    const auto follows = run.empty() ? is_in_l3(*node->parent()) : node->parent() == run.back();
+    if (!follows || !node->host().empty() || node->use().hits < settings_.least_hits())
+      break;
+    run.push_back(node);
+  }
+  return run;
+}
+
+void open_copies::stage() {
+  if (settings_.is_stopped)
+    unstaged_.clear();
+  const auto under_way = [this] { return writing_pages_ + backups_.waiting_pages(); };
+  const auto most = std::max<uint64_t>(1, settings_.options.host_pages / limits::staging_part);
+  for (auto left = unstaged_.size(); left > 0 && under_way() < most; --left) {
+    const auto id = unstaged_.front();
+    auto* end = tree_.find(id);
+    auto run = end == nullptr ? std::vector<radix_node*>{} : unstaged_run(*end);
+    auto count = under_way();
+    if (!run.empty() && count > 0 && count + run.front()->pages() > most)
+      return; // Until L3 has some of what is staged.
+    unstaged_.pop_front();
+    // What follows on the run, or on what is under way already, waits for its parent.
+    if (end != nullptr && (!run.empty() || is_under_way(*end)))
+      unstaged_.push_back(id);
+    if (!run.empty() && run.front()->pages() > most)
+      run = {&tree_.cut({run.front(), run.front()->first() + most})};
+    auto nodes = std::vector<radix_node*>{};
+    for (auto* node : run) {
+      count += node->pages();
+      if (count > most || !reserve_host(*node))
+        break;
+      nodes.push_back(node);
+    }
+    if (!nodes.empty())
+      begin_write(nodes);
+  }
+}
+
+// -- L2 -> L1 -----------------------------------------------------------------
+
+layer_progress_ptr open_copies::load(radix_node& end, std::vector<page_index> pages) {
+  auto progress = std::make_shared<layer_progress>(settings_.options.layers);
+  const auto id = loads_.begin(end, progress);
+  auto host_pages = std::vector<page_index>{};
+  host_pages.reserve(pages.size());
+  auto next = pages.begin();
+  for (auto* node : path_nodes(end, [](const radix_node& each) { return !each.on_device(); })) {
+    const auto part = next + static_cast<ptrdiff_t>(node->pages());
+    tree_.set_device(*node, {next, part}, id);
+    next = part;
+    host_pages.insert(host_pages.end(), node->host().begin(), node->host().end());
+  }
+  HICACHE_CHECK(next == pages.end());
+  // The load keeps both copies until it is done, whatever becomes of the request.
+  tree_.lock_device(end);
+  tree_.lock_host(end);
+  effects_.push_back(
+    load_command{id, share(std::move(host_pages)), share(std::move(pages)), progress});
+  return progress;
+}
+
+/// Loads finish in order, so the latest one on the path is the one to wait for.
+layer_progress_ptr open_copies::progress_on(const radix_node& end) const {
+  auto latest = operation_id{0};
+  for (const auto* node = &end; node != nullptr; node = node->parent())
+    latest = std::max(latest, node->load());
+  return latest == 0 ? nullptr : loads_.open[latest - loads_.done - 1].progress;
+}
+
+// -- writes end ---------------------------------------------------------------
+
+void open_copies::finish_writes(uint64_t done, bool last_failed) {
+  HICACHE_CHECK(done >= writes_.done && done <= writes_.issued);
+  HICACHE_CHECK(!last_failed || done > writes_.done);
+  while (writes_.done < done) {
+    const auto write = writes_.take_oldest();
+    if (last_failed && writes_.done == done)
+      fail_write(write);
+    else
+      finish_write(write);
+  }
+}
+
+void open_copies::finish_write(const queue::copy& write) {
+  // Root first, as routers want to hear of pages; but leaves leave first.
+  auto leaving = std::vector<radix_node*>{};
+  for (auto* node :
+       path_nodes(*write.end, [&](const radix_node& each) { return each.write() == write.id; })) {
+    tree_.finish_write(*node);
+    writing_pages_ -= node->pages();
+    if (node->is_leaving())
+      leaving.push_back(node);
+  }
+  tree_.unlock_device(*write.end);
+  for (auto i = leaving.rbegin(); i != leaving.rend(); ++i)
+    tree_.leave(**i);
+  auto* end = write.end;
+  while (end->is_discarded())
+    end = end->parent();
+  backups_.back_up_path(*end);
+  // L3 takes no page before its parent, so a page that is written back takes those above it along.
+  if (!leaving.empty())
+    want_staged(*write.end);
+  tree_.unlock_host(*write.end);
+}
+
+void open_copies::fail_write(const queue::copy& write) {
+  auto leaving = std::vector<radix_node*>{};
+  for (auto* node = write.end; !node->is_root(); node = node->parent()) {
+    if (node->write() != write.id)
+      continue;
+    tree_.cancel_write(*node);
+    writing_pages_ -= node->pages();
+    if (node->is_leaving())
+      leaving.push_back(node);
+  }
+  tree_.unlock_device(*write.end);
+  tree_.unlock_host(*write.end);
+  // Otherwise a device that cannot write would never have room again.
+  for (auto* node : leaving)
+    tree_.leave_unsaved(*node);
+}
+
+// -- loads end ----------------------------------------------------------------
+
+void open_copies::finish_loads(uint64_t done, bool last_failed,
+                               const std::function<void(radix_node&)>& discard) {
+  HICACHE_CHECK(done >= loads_.done && done <= loads_.issued);
+  HICACHE_CHECK(!last_failed || done > loads_.done);
+  while (loads_.done < done) {
+    const auto load = loads_.take_oldest();
+    if (last_failed && loads_.done == done)
+      fail_load(load, discard);
+    else
+      finish_load(load);
+  }
+}
+
+void open_copies::finish_load(const queue::copy& load) {
+  // Root first, as routers want to hear of pages.
+  auto waiting = std::vector<radix_node*>{};
+  for (auto* node :
+       path_nodes(*load.end, [&](const radix_node& each) { return each.load() == load.id; })) {
+    tree_.finish_load(*node);
+    // What was computed from these pages and is in L2 by now has waited to go to L3.
+    if (!node->is_discarded())
+      node->children().visit([&](const first_page&, radix_node& child) {
+        if (child.l3() == l3_state::unknown && child.on_device() && child.host_resident())
+          waiting.push_back(&child);
+      });
+  }
+  backups_.back_up(std::move(waiting));
+  tree_.unlock_device(*load.end);
+  tree_.unlock_host(*load.end);
+}
+
+void open_copies::fail_load(const queue::copy& load,
+                            const std::function<void(radix_node&)>& discard) {
+  auto* top = static_cast<radix_node*>(nullptr);
+  for (auto* node = load.end; !node->is_root(); node = node->parent())
+    if (node->load() == load.id)
+      top = node;
+  if (!top->is_discarded())
+    discard(*top);
+  for (auto* node = load.end; node != top->parent(); node = node->parent())
+    tree_.finish_load(*node);
+  tree_.unlock_device(*load.end);
+  tree_.unlock_host(*load.end);
+}
+
+// -- checks -------------------------------------------------------------------
+
+void open_copies::count_locks(lock_census& census) const {
+  for (const auto* list : {&writes_, &loads_})
+    for (const auto& copy : list->open) {
+      census.add_device(*copy.end);
+      census.add_host(*copy.end);
+    }
+}
+
+void open_copies::check_invariants() const {
+  for (const auto* list : {&writes_, &loads_})
+    HICACHE_CHECK(list->open.size() == list->issued - list->done);
+  auto writing = uint64_t{0};
+  for (const auto* node : tree_.sorted_nodes()) {
+    writing += node->write() == 0 ? 0 : node->pages();
+    HICACHE_CHECK(node->write() == 0 || node->write() > writes_.done);
+    HICACHE_CHECK(node->load() == 0 || node->load() > loads_.done);
+  }
+  HICACHE_CHECK(writing == writing_pages_ && unstaged_.size() <= limits::unstaged_paths);
+}
+
+} // namespace hicache

@@ -1,0 +1,406 @@
+#include "cache/prefix/open_fetches.hpp"
+
+#include "base/check.hpp"
+#include "base/limits.hpp"
+#include "base/mix.hpp"
+
+#include <algorithm>
+#include <memory>
+
+namespace hicache {
+
+namespace {
+
+page_list share(std::vector<page_index> pages) {
+  return std::make_shared<const std::vector<page_index>>(std::move(pages));
+}
+
+} // namespace
+
+open_fetches::open_fetches(radix_tree& tree, open_requests& requests,
+                           const cache_settings& settings, std::vector<tree_effect>& effects)
+  : tree_(tree), requests_(requests), settings_(settings), effects_(effects),
+    in_reserve_(uint64_t{settings.options.host_pages} + 1) {
+  // nop
+}
+
+uint64_t open_fetches::digest_of(const open_fetch& fetch) noexcept {
+  auto waiting = uint64_t{0};
+  for (const auto request : fetch.requests)
+    waiting = mix(waiting, request);
+  return mix(mix(fetch.id, waiting), mix(fetch.first, uint64_t{fetch.is_terminated}));
+}
+
+// -- prefetches begin ---------------------------------------------------------
+
+/// Pages of the prefix that the request could still get from L3, or 0 if that is not worth it.
+uint64_t open_fetches::wanted_pages(const open_request& request) const {
+  const auto& options = settings_.options;
+  const auto matched = request.matched_pages();
+  if (settings_.is_stopped || request.has_failed() || !options.storage_attached
+      || options.host_pages == 0 || request.limit_pages <= matched
+      || fetches_.size() >= limits::prefetches_open)
+    return 0;
+  const auto pages = request.limit_pages - matched;
+  return pages >= threshold_pages() ? pages : 0;
+}
+
+/// The fewest pages that are worth a fetch, at least 1.
+uint64_t open_fetches::threshold_pages() const noexcept {
+  const auto size = settings_.options.page_size;
+  return std::max<uint64_t>(1, (settings_.options.prefetch.threshold_tokens + size - 1) / size);
+}
+
+uint64_t open_fetches::begin(request_id id) {
+  const auto& found = requests_.at(id);
+  const auto wanted = found.had_fetch ? 0 : wanted_pages(found);
+  if (wanted == 0)
+    return 0;
+  const auto request = requests_.change(id);
+  request->keys = requests_.name_prefix(*request);
+  request->keyed_tokens = request->tokens;
+  request->had_fetch = true;
+  request->wanted_tokens = settings_.tokens(wanted);
+  join_or_issue(*request);
+  if (settings_.options.prefetch.policy == prefetch_policy::timeout)
+    untimed_.push_back(id);
+  return request->wanted_tokens;
+}
+
+void open_fetches::join_or_issue(open_request& request) {
+  if (const auto other = find_to_join(request); other != 0) {
+    fetches_.change(other)->requests.push_back(request.id);
+    request.fetch = other;
+    return;
+  }
+  const auto& options = settings_.options;
+  const auto id = ++issued_;
+  const auto first = request.matched_pages();
+  auto fetch = open_fetch{id,
+                          {request.id},
+                          request.root->ns(),
+                          options.storage_backend,
+                          settings_.storage_epoch,
+                          request.tokens,
+                          request.keys,
+                          first};
+  index(fetch);
+  fetches_.insert(id, std::move(fetch));
+  order_.push_back(id);
+  request.fetch = id;
+  const auto least = options.prefetch.threshold_tokens + options.page_size - 1;
+  effects_.push_back(fetch_command{id, request.keys, first, least / options.page_size});
+}
+
+/// The oldest fetch that brings enough of what follows the request's match, or 0. Names are
+/// chained, so who brings the last page of that brings all of them.
+fetch_id open_fetches::find_to_join(const open_request& request) const {
+  const auto first = request.matched_pages();
+  const auto last = first + threshold_pages() - 1;
+  HICACHE_CHECK(last < request.keys->size());
+  const auto bringing = bringing_.find((*request.keys)[last]);
+  if (bringing == bringing_.end())
+    return 0;
+  for (const auto id : bringing->second)
+    if (const auto& fetch = fetches_.at(id); !fetch.is_terminated && fetch.first <= first)
+      return id;
+  return 0;
+}
+
+void open_fetches::index(const open_fetch& fetch) {
+  for (auto i = fetch.first; i < fetch.keys->size(); ++i)
+    bringing_[(*fetch.keys)[i]].push_back(fetch.id);
+}
+
+open_fetches::open_fetch open_fetches::take(fetch_id id) {
+  auto fetch = fetches_.take(id);
+  std::erase(order_, id);
+  for (auto i = fetch.first; i < fetch.keys->size(); ++i) {
+    const auto entry = bringing_.find((*fetch.keys)[i]);
+    auto& list = entry->second;
+    list.erase(std::ranges::find(list, id));
+    if (list.empty())
+      bringing_.erase(entry);
+  }
+  return fetch;
+}
+
+/// Where the request stops agreeing with what the fetch brings, in pages of the prefix.
+uint64_t open_fetches::shared_end(const open_request& request, const open_fetch& fetch) {
+  // Names are chained, so equal names mean equal names before them.
+  const auto first = request.keys->begin();
+  const auto both = static_cast<ptrdiff_t>(std::min(request.keys->size(), fetch.keys->size()));
+  const auto is_shared = [&](const auto& name) { return name == (*fetch.keys)[&name - &*first]; };
+  return static_cast<uint64_t>(std::partition_point(first, first + both, is_shared) - first);
+}
+
+// -- prefetches are told to end -----------------------------------------------
+
+bool open_fetches::schedule(request_id id) {
+  if (requests_.at(id).fetch == 0)
+    return true;
+  requests_.change(id)->is_scheduled = true;
+  if (const auto& request = requests_.at(id); must_stop(request))
+    terminate(request.fetch);
+  return false;
+}
+
+/// True if the request is to run with what has arrived.
+bool open_fetches::must_stop(const open_request& request) const noexcept {
+  return request.is_scheduled
+         && (request.is_overdue
+             || settings_.options.prefetch.policy == prefetch_policy::best_effort);
+}
+
+void open_fetches::terminate(fetch_id id) {
+  if (fetches_.at(id).is_terminated)
+    return;
+  fetches_.change(id)->is_terminated = true;
+  effects_.push_back(terminate_command{id});
+}
+
+void open_fetches::terminate_all() {
+  for (const auto& [id, fetch] : fetches_)
+    terminate(id);
+}
+
+void open_fetches::leave(request_id id) {
+  const auto& request = requests_.at(id);
+  stop_times_.erase({request.stop_ns, id});
+  if (request.fetch == 0)
+    return;
+  std::erase(fetches_.change(request.fetch)->requests, id);
+  if (fetches_.at(request.fetch).requests.empty())
+    terminate(request.fetch);
+}
+
+void open_fetches::stop_overdue() {
+  for (const auto id : std::exchange(untimed_, {})) {
+    if (!requests_.contains(id) || requests_.at(id).fetch == 0 || requests_.at(id).stop_ns != 0)
+      continue;
+    const auto& rule = settings_.options.prefetch;
+    const auto request = requests_.change(id);
+    const auto time
+      = rule.timeout_base
+        + rule.timeout_per_ki_token * static_cast<int64_t>(request->wanted_tokens) / 1024;
+    request->stop_ns = settings_.now_ns + std::min(time, rule.timeout_max).count();
+    stop_times_.emplace(request->stop_ns, id);
+  }
+  while (!stop_times_.empty() && stop_times_.begin()->first <= settings_.now_ns) {
+    const auto id = stop_times_.begin()->second;
+    stop_times_.erase(stop_times_.begin());
+    requests_.change(id)->is_overdue = true;
+    if (const auto& request = requests_.at(id); must_stop(request))
+      terminate(request.fetch);
+  }
+}
+
+// -- prefetches end -----------------------------------------------------------
+
+std::span<const fetch_id> open_fetches::next() const noexcept {
+  return std::span{order_}.first(std::min(order_.size(), limits::step_fetches));
+}
+
+std::span<const fetch_id> open_fetches::later() const noexcept {
+  return std::span{order_}.subspan(next().size());
+}
+
+std::optional<int64_t> open_fetches::next_stop_ns() const noexcept {
+  return stop_times_.empty() ? std::nullopt : std::optional{stop_times_.begin()->first};
+}
+
+void open_fetches::check_facts(const step_facts& facts, std::span<const page_list> arrived) const {
+  HICACHE_CHECK(facts.fetches.size() == next().size() && arrived.size() == next().size());
+  HICACHE_CHECK(
+    facts.next_fetch == step_facts::no_fetch
+    || (facts.next_fetch >= 0 && static_cast<uint64_t>(facts.next_fetch) < later().size()));
+}
+
+std::vector<ready_request> open_fetches::finish(const step_facts& facts,
+                                                std::span<const page_list> arrived) {
+  auto ready = std::vector<ready_request>{};
+  auto unused = std::vector<page_index>{};
+  auto ended = std::vector<std::pair<fetch_id, size_t>>{};
+  for (auto i = size_t{0}; i < facts.fetches.size(); ++i)
+    if (facts.fetches[i].arrived >= 0)
+      ended.emplace_back(order_[i], i);
+  const auto turn = facts.next_fetch == step_facts::no_fetch
+                      ? fetch_id{0}
+                      : later()[static_cast<size_t>(facts.next_fetch)];
+  std::ranges::sort(ended); // By issue, whoever has the first turn.
+  for (const auto& [id, i] : ended) {
+    const auto& fact = facts.fetches[i];
+    const auto count = static_cast<uint64_t>(fact.arrived);
+    const auto present = arrived[i] ? arrived[i]->size() : 0;
+    HICACHE_CHECK(count <= present);
+    const auto fetch = take(id);
+    HICACHE_CHECK(count <= fetch.keys->size() - fetch.first);
+    tree_.tick();
+    const auto taken = place(fetch, count, arrived[i]);
+    // Pages before and after the part that the tree took.
+    for (auto k = size_t{0}; k < present; ++k)
+      if (const auto at = fetch.first + k; at < taken.first || at >= taken.second)
+        unused.push_back((*arrived[i])[k]);
+    for (const auto request : fetch.requests)
+      finish_waiting(*requests_.change(request), fetch, fact, taken, ready);
+  }
+  if (turn != 0)
+    turn_to(turn);
+  refill(std::move(unused));
+  reclaim();
+  return ready;
+}
+
+/// Has the next step begin with this fetch.
+void open_fetches::turn_to(fetch_id id) {
+  std::rotate(order_.begin(), std::ranges::find(order_, id), order_.end());
+}
+
+/// Enters pages that arrived as L2 nodes.
+/// @returns the part of the prefix that the tree took.
+open_fetches::page_range open_fetches::place(const open_fetch& fetch, uint64_t count,
+                                             const page_list& arrived) {
+  const auto none = page_range{fetch.first, fetch.first};
+  auto* root = tree_.find_root(fetch.ns);
+  // Without a root there is nothing before the pages either, unless they are first.
+  if (count == 0 || settings_.is_stopped || (root == nullptr && fetch.first > 0))
+    return none;
+  if (root == nullptr)
+    root = &tree_.root(fetch.ns);
+  const auto to = fetch.first + count;
+  const auto end = tree_.walk(*root, *fetch.tokens, to);
+  // The path may be gone, if the request is; or others may have brought the same pages.
+  if (end.pages < fetch.first || end.pages == to)
+    return none;
+  const auto from = end.pages;
+  auto& parent = tree_.cut(end);
+  const auto first = arrived->begin() + static_cast<ptrdiff_t>(from - fetch.first);
+  auto pages = std::vector<page_index>(first, first + static_cast<ptrdiff_t>(to - from));
+  for (const auto page : pages) {
+    HICACHE_CHECK(page < in_reserve_.size() && in_reserve_[page]);
+    in_reserve_[page] = false;
+  }
+  reserve_ -= pages.size();
+  const auto key = [&](uint64_t at) { return fetch.keys->begin() + static_cast<ptrdiff_t>(at); };
+  const auto size = settings_.options.page_size;
+  const auto l3 = settings_.is_attached_since(fetch.epoch) ? l3_state::stored : l3_state::unknown;
+  auto& node = tree_.add(parent, token_span{fetch.tokens, from * size, tree_.span_size(to - from)},
+                         {}, std::move(pages), {key(from), key(to)}, l3);
+  tree_.touch(node, 0);
+  return {from, to};
+}
+
+/// A fetch that a request waited for has ended: the request is ready, or goes on with the rest.
+void open_fetches::finish_waiting(open_request& request, const open_fetch& fetch,
+                                  const fetch_fact& fact, page_range taken,
+                                  std::vector<ready_request>& ready) {
+  const auto shared = shared_end(request, fetch);
+  const auto arrived = std::min(shared, fetch.first + static_cast<uint64_t>(fact.arrived));
+  const auto found = std::min(shared, fetch.first + static_cast<uint64_t>(fact.found));
+  request.fetch = 0;
+  request.known_pages = std::max({request.known_pages, arrived, found});
+  if (found > arrived || fact.found == 0)
+    request.why = std::min(request.why, fact.why);
+  const auto brought = page_range{taken.first, std::min(taken.second, shared)};
+  if (brought.first < brought.second) {
+    request.storage_backend = fetch.backend;
+    if (brought.first != request.fetched_to || request.fetched_from == request.fetched_to)
+      request.fetched_from = brought.first;
+    request.fetched_to = brought.second;
+  }
+  // Pages of its own would no longer follow on the L1 part, if that grew.
+  if (request.owned.empty() && !settings_.is_stopped && !request.has_failed())
+    requests_.rematch(request,
+                      std::min(request.limit_pages, tree_.whole_pages(request.tokens->size())));
+  // The rest of what it wants was never asked for, or the fetch was ended for another's sake.
+  const auto is_cut_short = arrived == shared || fetch.is_terminated;
+  if (is_cut_short && !must_stop(request) && request.owned.empty()
+      && request.matched_pages() >= arrived && request.keyed_tokens == request.tokens
+      && wanted_pages(request) > 0)
+    return join_or_issue(request);
+  stop_times_.erase({request.stop_ns, request.id});
+  const auto tokens = [this](uint64_t pages) { return settings_.tokens(pages); };
+  ready.push_back({request.id, tokens(request.fetched_to - request.fetched_from),
+                   tokens(request.device_pages), tokens(request.host_pages)});
+}
+
+// -- the reserve --------------------------------------------------------------
+
+void open_fetches::refill(std::vector<page_index> unused) {
+  for (const auto page : unused)
+    HICACHE_CHECK(page < in_reserve_.size() && in_reserve_[page]);
+  const auto& options = settings_.options;
+  const auto available = tree_.host_pool().free() + tree_.totals().host_evictable;
+  const auto wanted = options.storage_attached ? options.prefetch_reserve_pages : uint64_t{0};
+  const auto lacking = std::min(wanted - std::min(wanted, reserve_), available);
+  const auto more = tree_.take_host(lacking);
+  HICACHE_CHECK(more);
+  for (const auto page : *more)
+    in_reserve_[page] = true;
+  reserve_ += more->size();
+  unused.insert(unused.end(), more->begin(), more->end());
+  if (!unused.empty())
+    effects_.push_back(refill_command{share(std::move(unused))});
+}
+
+void open_fetches::release_reserve() {
+  is_released_ = !settings_.options.storage_attached;
+  reclaim();
+}
+
+void open_fetches::reclaim() {
+  if (!is_released_ || reserve_ == 0 || !fetches_.empty())
+    return;
+  tree_.host_pool().give_back(reserved());
+  in_reserve_.assign(in_reserve_.size(), false);
+  reserve_ = 0;
+  effects_.push_back(reclaim_command{});
+}
+
+std::vector<page_index> open_fetches::reserved() const {
+  auto pages = std::vector<page_index>{};
+  for (auto page = page_index{1}; page < in_reserve_.size(); ++page)
+    if (in_reserve_[page])
+      pages.push_back(page);
+  return pages;
+}
+
+// -- state --------------------------------------------------------------------
+
+std::array<uint64_t, 4> open_fetches::digest() const noexcept {
+  return {issued_, reserve_, mix(fetches_.digest(), order_.empty() ? 0 : order_.front()),
+          stop_times_.size() + untimed_.size()};
+}
+
+void open_fetches::check_invariants() const {
+  fetches_.check_digest();
+  auto ids = std::vector<fetch_id>{};
+  auto named = size_t{0};
+  for (const auto& [id, fetch] : fetches_) {
+    ids.push_back(id);
+    for (const auto request : fetch.requests)
+      HICACHE_CHECK(requests_.at(request).fetch == id);
+    HICACHE_CHECK(!fetch.requests.empty() || fetch.is_terminated);
+    named += fetch.keys->size() - fetch.first;
+    for (auto i = fetch.first; i < fetch.keys->size(); ++i)
+      HICACHE_CHECK(std::ranges::count(bringing_.at((*fetch.keys)[i]), id) == 1);
+  }
+  HICACHE_CHECK(std::ranges::is_permutation(order_, ids));
+  for (const auto& [name, list] : bringing_) {
+    HICACHE_CHECK(!list.empty() && std::ranges::is_sorted(list));
+    named -= list.size();
+  }
+  HICACHE_CHECK(named == 0);
+  requests_.visit([this](const open_request& request) {
+    HICACHE_CHECK(request.fetch == 0
+                  || std::ranges::count(fetches_.at(request.fetch).requests, request.id) == 1);
+    HICACHE_CHECK(request.stop_ns == 0 || request.is_overdue || request.fetch == 0
+                  || stop_times_.contains({request.stop_ns, request.id}));
+  });
+  for (const auto& [stop_ns, id] : stop_times_)
+    HICACHE_CHECK(requests_.at(id).stop_ns == stop_ns && requests_.at(id).fetch != 0);
+  HICACHE_CHECK(reserved().size() == reserve_
+                && reserve_ <= settings_.options.prefetch_reserve_pages);
+}
+
+} // namespace hicache

@@ -1,0 +1,299 @@
+#include "cache/prefix/open_requests.hpp"
+
+#include "base/check.hpp"
+#include "base/limits.hpp"
+#include "base/mix.hpp"
+#include "cache/hash/page_hash.hpp"
+
+#include <memory>
+#include <span>
+
+namespace hicache {
+
+namespace {
+
+bool equal_tokens(const token_buffer& a, const token_buffer& b, uint64_t count) {
+  return a == b
+         || (a && b && count <= a->size() && count <= b->size()
+             && std::equal(a->begin(), a->begin() + static_cast<ptrdiff_t>(count), b->begin()));
+}
+
+uint64_t digest_of(const open_request& request) noexcept {
+  const auto flags = uint64_t{request.has_failed()} << 2 | uint64_t{request.is_scheduled} << 1
+                     | uint64_t{request.is_overdue};
+  return mix(
+    mix(mix(request.id, request.fetch), mix(flags, static_cast<uint64_t>(request.stop_ns))),
+    mix(mix(request.device_pages, request.host_pages),
+        mix(request.owned.size(), request.limit_pages)));
+}
+
+/// The same for a cache that shares nothing: a request has nothing but pages of its own.
+uint64_t unshared_digest_of(const open_request& request) noexcept {
+  return mix(request.id, request.owned.size());
+}
+
+} // namespace
+
+open_requests::open_requests(radix_tree& tree, open_pins& pins, const cache_settings& settings)
+  : tree_(tree), pins_(pins), settings_(settings),
+    requests_(settings.options.share_prefixes ? &digest_of : &unshared_digest_of) {
+  // nop
+}
+
+result<const open_request*> open_requests::find(request_id id) const {
+  if (const auto* request = requests_.find(id))
+    return request;
+  return fail(ec::unknown_id, "request " + std::to_string(id) + " is not open");
+}
+
+// -- open and close -----------------------------------------------------------
+
+void open_requests::open(const match_request& asked, request_id id) {
+  tree_.tick();
+  auto request = open_request{};
+  request.id = id;
+  request.tokens = asked.tokens;
+  request.prompt_tokens = asked.tokens->size();
+  request.limit_pages = tree_.whole_pages(asked.limit);
+  request.root = &tree_.root(asked.ns);
+  request.device_end = request.root;
+  tree_.lock_device(*request.root);
+  const auto may_hit = settings_.options.share_prefixes && !settings_.is_stopped;
+  rematch(request, may_hit ? request.limit_pages : 0);
+  requests_.insert(id, std::move(request));
+}
+
+void open_requests::close(request_id id) {
+  auto request = requests_.take(id);
+  tree_.device_pool().give_back(request.owned);
+  drop_host_part(request);
+  tree_.unlock_device(*request.device_end);
+}
+
+// -- the matched part ---------------------------------------------------------
+
+void open_requests::rematch(open_request& request, uint64_t limit) {
+  auto& end = tree_.cut(tree_.walk(*request.root, *request.tokens, limit));
+  auto& device_end = end.device_end();
+  if (&device_end != &end)
+    tree_.lock_host(end);
+  drop_host_part(request);
+  move_device_end(request, device_end);
+  // Locked nodes are in no eviction order, so touching them is cheap.
+  tree_.touch(end, 0);
+  pins_.refresh(end);
+  if (&device_end != &end) {
+    request.host_end = &end;
+    request.host_pages = end.end() - device_end.end();
+  }
+  list_pages(request);
+}
+
+void open_requests::move_device_end(open_request& request, radix_node& end) {
+  tree_.lock_device(end);
+  tree_.unlock_device(*request.device_end);
+  request.device_end = &end;
+  request.device_pages = end.end();
+}
+
+void open_requests::drop_host_part(open_request& request) {
+  if (request.host_end == nullptr)
+    return;
+  tree_.unlock_host(*request.host_end);
+  request.host_end = nullptr;
+  request.host_pages = 0;
+}
+
+void open_requests::extend_device_part(open_request& request) {
+  if (request.host_end == nullptr || !request.owned.empty())
+    return;
+  auto& device_end = request.host_end->device_end();
+  if (device_end.end() <= request.device_pages)
+    return;
+  const auto matched = request.matched_pages();
+  move_device_end(request, device_end);
+  request.host_pages = matched - request.device_pages;
+  if (request.host_pages == 0)
+    drop_host_part(request);
+  list_pages(request);
+}
+
+void open_requests::list_pages(open_request& request) {
+  auto list = std::vector<page_index>(request.device_pages + request.owned.size());
+  for (const auto* node = request.device_end; !node->is_root(); node = node->parent())
+    std::copy(node->device().begin(), node->device().end(),
+              list.begin() + static_cast<ptrdiff_t>(node->first()));
+  std::copy(request.owned.begin(), request.owned.end(),
+            list.begin() + static_cast<ptrdiff_t>(request.device_pages));
+  request.pages = std::make_shared<const std::vector<page_index>>(std::move(list));
+}
+
+std::vector<request_id> open_requests::lose_discarded(uint64_t valid_pages) {
+  auto ids = std::vector<request_id>{};
+  for (const auto& [id, request] : requests_)
+    if (request.device_end->is_discarded()
+        || (request.host_end != nullptr && request.host_end->is_discarded()))
+      ids.push_back(id);
+  // The order decides which page is handed out next.
+  std::ranges::sort(ids);
+  auto failed = std::vector<request_id>{};
+  for (const auto id : ids) {
+    const auto request = requests_.change(id);
+    if (request->host_end != nullptr && request->host_end->is_discarded()) {
+      request->miss(request->matched_pages(), give_up::copy_failed);
+      drop_host_part(*request);
+    }
+    if (request->device_end->is_discarded() && !request->has_failed()) {
+      request->miss(request->device_pages, give_up::copy_failed);
+      request->valid_pages = valid_pages;
+      failed.push_back(id);
+    }
+  }
+  return failed;
+}
+
+// -- insert -------------------------------------------------------------------
+
+result<void> open_requests::check_insert(const open_request& request,
+                                         const insert_request& asked) const {
+  const auto name = "request " + std::to_string(asked.request);
+  if (!asked.tokens)
+    return fail(ec::invalid_argument, name + ": no tokens");
+  const auto count = asked.tokens->size();
+  if (count > limits::request_tokens)
+    return fail(ec::limit_reached, name + " has too many tokens");
+  if (request.device_pages > 0 && count < tree_.span_size(request.device_pages))
+    return fail(ec::invalid_argument, name + ": fewer tokens than its pages in the tree");
+  if (count > settings_.tokens(request.device_pages + request.owned.size()))
+    return fail(ec::invalid_argument, name + ": more tokens than its pages hold");
+  const auto pages = request.matched_pages();
+  const auto matched = pages == 0 ? 0 : std::min<uint64_t>(count, tree_.span_size(pages));
+  if (!equal_tokens(asked.tokens, request.tokens, matched))
+    return fail(ec::invalid_argument, name + ": the tokens do not begin with those of the match");
+  return {};
+}
+
+std::pair<radix_node*, uint64_t>
+open_requests::hand_over(open_request& request, const insert_request& asked, uint64_t pages) {
+  const auto& tokens = asked.tokens;
+  const auto base = request.device_pages;
+  // The request's own pages for [from, to) of the prefix.
+  const auto own = [&](uint64_t from, uint64_t to) {
+    return std::span{request.owned}.subspan(from - base, to - from);
+  };
+  auto duplicates = uint64_t{0};
+  auto* end = &tree_.cut(tree_.walk(*request.device_end, *tokens, pages));
+  for (auto* node :
+       path_nodes(*end, [base](const radix_node& each) { return each.first() >= base; })) {
+    const auto part = own(node->first(), node->end());
+    if (node->on_device()) {
+      tree_.device_pool().give_back(part);
+      duplicates += node->pages();
+    } else {
+      tree_.set_device(*node, {part.begin(), part.end()});
+    }
+  }
+  if (const auto from = end->end(); from < pages) {
+    const auto size = settings_.options.page_size;
+    const auto part = own(from, pages);
+    auto keys = name_pages(request, tokens, from, pages, *end);
+    end = &tree_.add(*end, token_span{tokens, from * size, tree_.span_size(pages - from)},
+                     {part.begin(), part.end()}, {}, std::move(keys), l3_state::unknown);
+    node_edit{tree_, *end}.set_priority(asked.priority);
+  }
+  request.owned.erase(request.owned.begin(),
+                      request.owned.begin() + static_cast<ptrdiff_t>(pages - base));
+  return {end, duplicates};
+}
+
+// -- names --------------------------------------------------------------------
+
+/// Names of pages [from, to) of `tokens`, which follow on `parent`.
+std::vector<page_key> open_requests::name_pages(const open_request& request,
+                                                const token_buffer& tokens, uint64_t from,
+                                                uint64_t to, const radix_node& parent) const {
+  if (!tree_.options().name_pages)
+    return {};
+  const auto size = settings_.options.page_size;
+  const auto known = request.keys ? request.keys->size() : 0;
+  // Names computed for a prefetch serve here, as far as they are names of these tokens.
+  const auto reused
+    = known > from
+          && equal_tokens(tokens, request.keyed_tokens, tree_.span_size(std::min(known, to)))
+        ? std::min(known, to)
+        : from;
+  auto keys = std::vector<page_key>{};
+  keys.reserve(to - from);
+  for (auto i = from; i < reused; ++i)
+    keys.push_back((*request.keys)[i]);
+  const auto* prior = !keys.empty()           ? &keys.back()
+                      : parent.keys().empty() ? nullptr
+                                              : &parent.keys().back();
+  const auto rest
+    = hash_pages(std::span{*tokens}.subspan(reused * size, tree_.span_size(to - reused)), size,
+                 prior, tree_.options().overlap);
+  keys.insert(keys.end(), rest.begin(), rest.end());
+  return keys;
+}
+
+key_list open_requests::name_prefix(const open_request& request) const {
+  auto keys = std::vector<page_key>(request.matched_pages());
+  for (const auto* node = &request.end(); !node->is_root(); node = node->parent())
+    std::copy(node->keys().begin(), node->keys().end(),
+              keys.begin() + static_cast<ptrdiff_t>(node->first()));
+  const auto& known = request.end().keys();
+  const auto size = settings_.options.page_size;
+  const auto tail = std::span{*request.tokens}.subspan(
+    keys.size() * size, tree_.span_size(request.limit_pages - keys.size()));
+  const auto rest
+    = hash_pages(tail, size, known.empty() ? nullptr : &known.back(), tree_.options().overlap);
+  keys.insert(keys.end(), rest.begin(), rest.end());
+  return std::make_shared<const std::vector<page_key>>(std::move(keys));
+}
+
+// -- state --------------------------------------------------------------------
+
+request_provenance open_requests::provenance(const open_request& request) const {
+  auto told = request_provenance{};
+  if (!request.has_computed)
+    return told;
+  const auto tokens = [this](uint64_t pages) { return settings_.tokens(pages); };
+  const auto prompt = uint64_t{request.prompt_tokens};
+  const auto served = std::min(tokens(std::min(request.served_pages, request.valid_pages)), prompt);
+  if (!request.has_failed()) {
+    told.l3_tokens = tokens(request.loaded_from_storage);
+    told.l2_tokens = tokens(request.loaded_pages) - told.l3_tokens;
+  }
+  told.l1_tokens = served - std::min(served, told.l2_tokens + told.l3_tokens);
+  told.computed_tokens = prompt - served;
+  if (told.l3_tokens > 0)
+    told.l3_backend = request.storage_backend;
+  const auto known = std::min(tokens(std::min(request.known_pages, request.limit_pages)), prompt);
+  if (known > served) {
+    told.given_up_tokens = known - served;
+    told.why = request.why;
+  }
+  return told;
+}
+
+void open_requests::count_locks(lock_census& census) const {
+  for (const auto& [id, request] : requests_) {
+    census.add_device(*request.device_end);
+    if (request.host_end != nullptr)
+      census.add_host(*request.host_end);
+  }
+}
+
+void open_requests::check_invariants() const {
+  requests_.check_digest();
+  for (const auto& [id, request] : requests_) {
+    HICACHE_CHECK(request.id == id
+                  && request.pages->size() == request.device_pages + request.owned.size());
+    HICACHE_CHECK(request.device_end->end() == request.device_pages);
+    HICACHE_CHECK((request.host_end == nullptr) == (request.host_pages == 0));
+    HICACHE_CHECK(request.host_end == nullptr
+                  || request.host_end->end() == request.matched_pages());
+  }
+}
+
+} // namespace hicache

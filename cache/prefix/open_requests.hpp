@@ -1,0 +1,186 @@
+#pragma once
+
+#include "cache/prefix/cache_settings.hpp"
+#include "cache/prefix/digested_map.hpp"
+#include "cache/prefix/lock_census.hpp"
+#include "cache/prefix/open_pins.hpp"
+#include "cache/radix/radix_tree.hpp"
+#include "hicache/error.hpp"
+#include "messages/commands.hpp"
+
+#include <absl/container/flat_hash_map.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace hicache {
+
+/// A request between match and release.
+struct open_request {
+  request_id id = 0;
+  token_buffer tokens;
+  /// Tokens of the match.
+  uint64_t prompt_tokens = 0;
+  /// Whole pages of `tokens` that may be answered from the cache.
+  uint64_t limit_pages = 0;
+  radix_node* root = nullptr;
+  /// End of the L1 part, device-locked; the root if the part is empty.
+  radix_node* device_end = nullptr;
+  /// End of the L2 part, host-locked; null if the part is empty.
+  radix_node* host_end = nullptr;
+  /// Pages of the L1 part: the tree's.
+  uint64_t device_pages = 0;
+  uint64_t host_pages = 0;
+  /// Pages after the L1 part that are this request's own.
+  std::vector<page_index> owned;
+  /// The L1 part's pages and then `owned`, as last told to the engine.
+  page_list pages;
+  /// Names of the pages of `keyed_tokens`, if they were computed.
+  key_list keys;
+  token_buffer keyed_tokens;
+  /// The prefetch that it waits for, or 0.
+  fetch_id fetch = 0;
+  bool had_fetch = false;
+  /// True once the engine wants to run it.
+  bool is_scheduled = false;
+  /// Deadline of its prefetch by the policy `timeout`; 0 until a step told the time.
+  int64_t stop_ns = 0;
+  /// True if the deadline has expired.
+  bool is_overdue = false;
+  /// Pages of the prefix that hold valid bytes, if a load of its L1 part failed: then it can only
+  /// be released.
+  uint64_t valid_pages = UINT64_MAX;
+  /// Tokens that the prefetch was asked for.
+  uint64_t wanted_tokens = 0;
+  /// Pages [from, to) of the prefix that prefetches brought.
+  uint64_t fetched_from = 0;
+  uint64_t fetched_to = 0;
+
+  // For its provenance.
+
+  /// Pages that it loaded from L2, and of these what L3 had brought for it.
+  uint64_t loaded_pages = 0;
+  uint64_t loaded_from_storage = 0;
+  std::string storage_backend;
+  /// Pages in L1 when it first allocated pages to compute in.
+  uint64_t served_pages = 0;
+  bool has_computed = false;
+  /// Pages of the prefix that L2 held or L3 was known to hold, and why they were not all used.
+  uint64_t known_pages = 0;
+  give_up why = give_up::none;
+
+  uint64_t matched_pages() const noexcept { return device_pages + host_pages; }
+
+  bool has_failed() const noexcept { return valid_pages != UINT64_MAX; }
+
+  /// The last node of the match.
+  const radix_node& end() const noexcept { return host_end != nullptr ? *host_end : *device_end; }
+
+  /// Pages up to `known` were there to be used, and were not.
+  void miss(uint64_t known, give_up reason) noexcept {
+    known_pages = std::max(known_pages, known);
+    why = std::min(why, reason);
+  }
+};
+
+/// The open requests: the part of the tree that each has matched and locked, and the pages that are
+/// its own. A request changes through an edit (`change`); the functions that take one want it from
+/// an edit. Part of a prefix_cache.
+class open_requests {
+public:
+  using table = digested_map<absl::flat_hash_map<request_id, open_request>>;
+
+  open_requests(radix_tree& tree, open_pins& pins, const cache_settings& settings);
+
+  /// @returns unknown_id if it is not open.
+  result<const open_request*> find(request_id id) const;
+
+  bool contains(request_id id) const { return requests_.find(id) != nullptr; }
+
+  const open_request& at(request_id id) const { return requests_.at(id); }
+
+  /// @pre The request is open.
+  table::edit change(request_id id) { return requests_.change(id); }
+
+  /// Opens a request and locks what it matches. @pre The number is free.
+  void open(const match_request& asked, request_id id);
+
+  /// Unlocks what a request matched and frees its own pages.
+  void close(request_id id);
+
+  // -- the matched part -------------------------------------------------------
+
+  /// Sets the L1 and the L2 part to the longest match of at most `limit` pages, and moves the locks
+  /// there.
+  void rematch(open_request& request, uint64_t limit);
+
+  /// Moves the end of the L1 part, and its lock, to `end`.
+  void move_device_end(open_request& request, radix_node& end);
+
+  /// Gives up the L2 part.
+  void drop_host_part(open_request& request);
+
+  /// Adds to the L1 part what others brought to L1 meanwhile.
+  void extend_device_part(open_request& request);
+
+  /// Brings `pages` up to date.
+  void list_pages(open_request& request);
+
+  /// Some nodes were discarded, with the pages of a path from `valid_pages` on.
+  /// @returns the requests that lost their L1 part, sorted.
+  std::vector<request_id> lose_discarded(uint64_t valid_pages);
+
+  // -- insert -----------------------------------------------------------------
+
+  /// @returns invalid_argument if the request cannot insert these tokens.
+  result<void> check_insert(const open_request& request, const insert_request& asked) const;
+
+  /// Gives the request's own pages to the nodes of the first `pages` pages of the tokens, and
+  /// creates the nodes that the tree lacks.
+  /// @returns the last node, and how many pages the tree had in L1 already.
+  std::pair<radix_node*, uint64_t> hand_over(open_request& request, const insert_request& asked,
+                                             uint64_t pages);
+
+  // -- names ------------------------------------------------------------------
+
+  /// Names of all pages that may be answered from the cache.
+  key_list name_prefix(const open_request& request) const;
+
+  // -- state ------------------------------------------------------------------
+
+  /// Where the tokens of the prompt came from, so far.
+  request_provenance provenance(const open_request& request) const;
+
+  size_t size() const noexcept { return requests_.size(); }
+
+  bool empty() const noexcept { return requests_.empty(); }
+
+  /// How many there are, and the sum of their digests.
+  std::array<uint64_t, 2> digest() const noexcept { return {requests_.size(), requests_.digest()}; }
+
+  /// Calls `visit` with each request, in no defined order.
+  template <class Visit>
+  void visit(Visit visit) const {
+    for (const auto& [id, request] : requests_)
+      visit(request);
+  }
+
+  void count_locks(lock_census& census) const;
+
+  void check_invariants() const;
+
+private:
+  std::vector<page_key> name_pages(const open_request& request, const token_buffer& tokens,
+                                   uint64_t from, uint64_t to, const radix_node& parent) const;
+
+  radix_tree& tree_;
+  open_pins& pins_;
+  const cache_settings& settings_;
+  table requests_;
+};
+
+} // namespace hicache

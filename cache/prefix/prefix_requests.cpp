@@ -1,0 +1,329 @@
+// Operations of requests on a prefix_cache: match, prefetch, schedule, load back, allocate, insert,
+// release.
+
+#include "base/check.hpp"
+#include "base/limits.hpp"
+#include "cache/prefix/prefix_cache.hpp"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace hicache {
+
+namespace {
+
+std::string name_of(request_id request) {
+  return "request " + std::to_string(request);
+}
+
+/// Pages that [a, b) and [c, d) share.
+uint64_t overlap(uint64_t a, uint64_t b, uint64_t c, uint64_t d) {
+  const auto from = std::max(a, c);
+  const auto to = std::min(b, d);
+  return to > from ? to - from : 0;
+}
+
+/// The pages that the cache holds, without those that the request allocated.
+page_list device_part(const open_request& request) {
+  if (request.owned.empty())
+    return request.pages;
+  const auto begin = request.pages->begin();
+  return std::make_shared<const std::vector<page_index>>(
+    begin, begin + static_cast<ptrdiff_t>(request.device_pages));
+}
+
+} // namespace
+
+result<const open_request*> prefix_cache::find(request_id request) const {
+  return sessions_.inner_of(request).and_then([this](request_id id) { return requests_.find(id); });
+}
+
+// -- match --------------------------------------------------------------------
+
+result<void> prefix_cache::check_match(const match_request& asked,
+                                       const session_state* session) const {
+  const auto name = name_of(asked.request);
+  if (!asked.tokens || asked.limit > asked.tokens->size())
+    return fail(ec::invalid_argument, name + ": the limit exceeds the tokens");
+  if (requests_.contains(asked.request))
+    return fail(ec::invalid_argument, name + " is open already");
+  if (asked.tokens->size() > limits::request_tokens)
+    return fail(ec::limit_reached, name + " has too many tokens");
+  // A slot is used again or given up first.
+  const auto replaced = session != nullptr && session->kept ? 1 : 0;
+  if (requests_.size() - replaced >= limits::requests_open)
+    return fail(ec::limit_reached, "too many open requests");
+  return {};
+}
+
+result<match_result> prefix_cache::match(const match_request& asked) {
+  const auto found = sessions_.find_for(asked);
+  if (!found)
+    return tl::unexpected{found.error()};
+  const auto* session = *found;
+  if (auto valid = check_match(asked, session); !valid)
+    return tl::unexpected{std::move(valid.error())};
+  if (session == nullptr)
+    return open(asked, asked.request);
+  auto answer = session->is_streaming ? match_turn(asked, *session) : open(asked, asked.request);
+  sessions_.begin_turn(*session, asked.request);
+  return answer;
+}
+
+match_result prefix_cache::open(const match_request& asked, request_id id) {
+  requests_.open(asked, id);
+  const auto& request = requests_.at(id);
+  return {tokens(request.device_pages), tokens(request.host_pages), request.pages,
+          request.end().is_root() ? 0 : request.end().id()};
+}
+
+match_result prefix_cache::match_turn(const match_request& asked, const session_state& session) {
+  if (session.kept) {
+    if (auto resumed = sessions_.resume(asked, session))
+      return *resumed;
+    give_up_slot(session);
+  }
+  auto answer = open(asked, session.inner());
+  auto kept = session_slot{};
+  kept.ns = asked.ns;
+  if (answer.host_tokens > 0)
+    kept.host_end = answer.device_tokens + answer.host_tokens;
+  sessions_.change(session)->kept = std::move(kept);
+  return answer;
+}
+
+void prefix_cache::give_up_slot(const session_state& session) {
+  close(session.inner());
+  sessions_.change(session)->kept.reset();
+}
+
+// -- prefetch -----------------------------------------------------------------
+
+result<prefetch_result> prefix_cache::prefetch(request_id id) {
+  const auto found = find(id);
+  if (!found)
+    return tl::unexpected{found.error()};
+  const auto* session = sessions_.owner_of(id);
+  const auto is_kept = session != nullptr && session->kept;
+  if (is_kept && session->kept->resumed > 0)
+    return prefetch_result{};
+  const auto wanted = fetches_.begin((*found)->id);
+  if (is_kept && wanted > 0)
+    sessions_.change(*session)->kept->is_fetching = true;
+  return prefetch_result{wanted};
+}
+
+result<schedule_result> prefix_cache::schedule(request_id id) {
+  const auto found = find(id);
+  if (!found)
+    return tl::unexpected{found.error()};
+  return schedule_result{fetches_.schedule((*found)->id)};
+}
+
+// -- load back ----------------------------------------------------------------
+
+result<load_result> prefix_cache::load_back(const load_request& asked) {
+  const auto found = find(asked.request);
+  if (!found)
+    return tl::unexpected{found.error()};
+  auto loaded = load_host_part((*found)->id, asked);
+  const auto* session = sessions_.owner_of(asked.request);
+  if (loaded && session != nullptr && session->kept && session->kept->resumed > 0) {
+    // There is nothing to load, but what the slot holds may still be on its way.
+    loaded->device_tokens = session->kept->resumed;
+    loaded->device_pages
+      = first_pages(session->kept->pages, loaded->device_tokens, settings_.options.page_size);
+  }
+  return loaded;
+}
+
+result<load_result> prefix_cache::load_host_part(request_id id, const load_request& asked) {
+  const auto& found = requests_.at(id);
+  // What others brought to L1 meanwhile need not be loaded, nor make room for the rest.
+  auto& device_end = found.host_end != nullptr && found.owned.empty() ? found.host_end->device_end()
+                                                                      : *found.device_end;
+  const auto missing = found.matched_pages() - std::max(device_end.end(), found.device_pages);
+  const auto is_short = tokens(missing) < settings_.options.load_back_threshold_tokens;
+  const auto is_long = tokens(missing) > asked.quota_tokens;
+  const auto is_wanted
+    = missing > 0 && !is_short && !is_long && found.owned.empty() && !settings_.is_stopped;
+  tree_.lock_device(device_end);
+  auto pages = is_wanted ? tree_.take_device(missing) : std::nullopt;
+  if (is_wanted && !pages && tree_.leaving() > 0) {
+    tree_.unlock_device(device_end);
+    return tl::unexpected{no_device_pages(name_of(asked.request), missing)};
+  }
+  const auto request = requests_.change(id);
+  requests_.extend_device_part(*request);
+  tree_.unlock_device(device_end);
+  const auto to = request->matched_pages();
+  if (!pages) {
+    const auto reason = missing == 0 ? give_up::none
+                        : is_short   ? give_up::too_short
+                        : is_long    ? give_up::over_quota
+                                     : give_up::no_room;
+    request->miss(to, reason);
+    return load_result{tokens(request->device_pages), 0, 0, device_part(*request),
+                       copies_.progress_on(*request->device_end)};
+  }
+  const auto from = request->device_pages;
+  auto& end = *request->host_end;
+  auto progress = copies_.load(end, std::move(*pages));
+  requests_.move_device_end(*request, end);
+  requests_.drop_host_part(*request);
+  requests_.list_pages(*request);
+  const auto from_storage = overlap(from, to, request->fetched_from, request->fetched_to);
+  request->loaded_pages += to - from;
+  request->loaded_from_storage += from_storage;
+  return load_result{tokens(to), tokens(to - from), tokens(from_storage), request->pages,
+                     std::move(progress)};
+}
+
+// -- allocate and insert ------------------------------------------------------
+
+error prefix_cache::no_device_pages(std::string what, uint64_t pages) const {
+  what += " needs " + std::to_string(pages) + " more pages";
+  if (tree_.leaving() > 0)
+    what += "; pages are being written to L2, so try again after a step";
+  return {ec::out_of_device_pages, std::move(what)};
+}
+
+result<allocate_result> prefix_cache::allocate(const allocate_request& asked) {
+  const auto found = find(asked.request);
+  if (!found)
+    return tl::unexpected{found.error()};
+  if (asked.tokens > limits::request_tokens)
+    return fail(ec::limit_reached, name_of(asked.request) + " would have too many tokens");
+  const auto size = settings_.options.page_size;
+  const auto wanted = (asked.tokens + size - 1) / size;
+  const auto present = (*found)->device_pages + (*found)->owned.size();
+  if (wanted == 0)
+    return allocate_result{(*found)->pages};
+  const auto request = requests_.change((*found)->id);
+  if (request->owned.empty()) {
+    request->has_computed = true;
+    request->served_pages = std::min(wanted, request->device_pages);
+  }
+  if (wanted <= present)
+    return allocate_result{request->pages};
+  const auto pages = tree_.take_device(wanted - present);
+  if (!pages)
+    return tl::unexpected{no_device_pages(name_of(asked.request), wanted - present)};
+  request->owned.insert(request->owned.end(), pages->begin(), pages->end());
+  requests_.list_pages(*request);
+  return allocate_result{request->pages};
+}
+
+result<insert_result> prefix_cache::insert(const insert_request& asked) {
+  const auto found = find(asked.request);
+  if (!found)
+    return tl::unexpected{found.error()};
+  const auto* session = sessions_.owner_of(asked.request);
+  if (session != nullptr)
+    if (auto valid = sessions_.check_insert(asked, *session); !valid)
+      return tl::unexpected{std::move(valid.error())};
+  if (auto valid = requests_.check_insert(**found, asked); !valid)
+    return tl::unexpected{std::move(valid.error())};
+  auto answer = insert_pages((*found)->id, asked);
+  if (session != nullptr && session->kept) {
+    sessions_.keep(asked, answer, *session);
+  } else if (session != nullptr && answer.node != 0) {
+    const auto older = session->reference;
+    sessions_.change(*session)->reference = tree_.refer(*tree_.find(answer.node));
+    if (older != 0)
+      tree_.drop_reference(older);
+  }
+  return answer;
+}
+
+insert_result prefix_cache::insert_pages(request_id id, const insert_request& asked) {
+  const auto request = requests_.change(id);
+  if (settings_.is_stopped || request->has_failed() || !settings_.options.share_prefixes)
+    return {0, request->pages};
+  tree_.tick();
+  const auto pages = tree_.whole_pages(asked.tokens->size());
+  const auto matched = request->matched_pages();
+  const auto [last, duplicates] = requests_.hand_over(*request, asked, pages);
+  auto& end = *last;
+  requests_.move_device_end(*request, end);
+  // An L2 part beyond what was inserted stays this request's.
+  if (pages >= matched) {
+    requests_.drop_host_part(*request);
+    request->tokens = asked.tokens;
+  } else {
+    request->host_pages = matched - pages;
+  }
+  requests_.list_pages(*request);
+  tree_.touch(end, asked.chunked ? 0 : 1);
+  pins_.refresh(end);
+  tree_.raise_priority(end, asked.priority);
+  if (!asked.chunked)
+    copy_inserted(end);
+  return {tokens(duplicates), request->pages, end.is_root() ? 0 : end.id(),
+          retain(end, asked.retain)};
+}
+
+/// Starts to copy an insert to the lower tiers.
+void prefix_cache::copy_inserted(radix_node& end) {
+  const auto is_written = settings_.options.write != write_policy::write_back;
+  if (is_written)
+    copies_.write_path(end, settings_.least_hits(), false);
+  // What L3 failed to take, or dropped, gets another chance with every use.
+  backups_.back_up_path(end);
+  if (is_written) {
+    copies_.want_staged(end);
+    copies_.stage();
+  }
+}
+
+/// Pins what a request wants retained, if the tenant's budget allows. @returns the tokens pinned.
+uint64_t prefix_cache::retain(radix_node& end, std::chrono::nanoseconds ttl) {
+  if (ttl.count() <= 0 || end.is_root() || !pins_.fits_budget({&end, end.end()}))
+    return 0;
+  pins_.begin(end, ttl);
+  return tokens(end.end());
+}
+
+// -- release ------------------------------------------------------------------
+
+result<void> prefix_cache::release(request_id id) {
+  const auto found = find(id);
+  if (!found)
+    return tl::unexpected{found.error()};
+  const auto* session = sessions_.owner_of(id);
+  if (session == nullptr || !session->kept)
+    close((*found)->id);
+  else if (!session->kept->can_stay() || settings_.is_stopped)
+    give_up_slot(*session);
+  if (session != nullptr)
+    sessions_.end_turn(*session);
+  return {};
+}
+
+void prefix_cache::close(request_id id) {
+  fetches_.leave(id);
+  requests_.close(id);
+}
+
+page_list prefix_cache::pages_of(request_id request) const {
+  const auto found = find(request);
+  return found ? (*found)->pages : nullptr;
+}
+
+result<request_provenance> prefix_cache::provenance(request_id id) const {
+  const auto found = find(id);
+  if (!found)
+    return tl::unexpected{found.error()};
+  const auto* session = sessions_.owner_of(id);
+  if (session == nullptr || !session->kept || session->kept->resumed == 0
+      || session->kept->has_failed)
+    return requests_.provenance(**found);
+  auto told = request_provenance{};
+  told.l1_tokens = session->kept->resumed;
+  told.computed_tokens = session->kept->prompt_tokens - session->kept->resumed;
+  return told;
+}
+
+} // namespace hicache

@@ -1,0 +1,56 @@
+#pragma once
+
+#include "messages/commands.hpp"
+
+#include <cstdint>
+#include <variant>
+#include <vector>
+
+namespace hicache {
+
+/// What the cache wants done, in order. The tree actor hands each to the actor concerned.
+using tree_effect = std::variant<write_command, load_command, backup_command, drop_command,
+                                 fetch_command, terminate_command, refill_command, reclaim_command>;
+
+/// What became of one fetch on all ranks.
+struct fetch_fact {
+  /// Pages that arrived without a gap on every rank, or -1 if some rank is not finished.
+  int64_t arrived = -1;
+  /// Pages that L3 holds on every rank, as far as that became known.
+  int64_t found = 0;
+  /// The worst reason of all ranks.
+  give_up why = give_up::none;
+
+  friend bool operator==(const fetch_fact&, const fetch_fact&) = default;
+};
+
+/// In `step_facts::backups`: a rank's store did not answer in time and may still read the pages.
+inline constexpr int64_t backup_given_up = -2;
+
+/// What all ranks agreed on in a step.
+struct step_facts {
+  /// No prefetch beyond those of the step ended on any rank.
+  static constexpr int64_t no_fetch = INT64_MAX;
+
+  /// Copies finished since start, in issue order.
+  uint64_t writes_done = 0;
+  uint64_t loads_done = 0;
+  /// One per element of backing_up(), in its order: pages stored without a gap on every rank; -1
+  /// if some rank is not finished; backup_given_up if one has given it up, and its pages are in
+  /// quarantine.
+  std::vector<int64_t> backups{};
+  /// One per element of fetching(), in its order.
+  std::vector<fetch_fact> fetches{};
+  /// The slowest rank's clock, nanoseconds; a value before the last one is ignored.
+  int64_t now_ns = 0;
+  /// An index into fetching_later(): the first that ended on some rank. The next step begins there.
+  int64_t next_fetch = no_fetch;
+  /// True if the last of the writes (loads) done failed on some rank; it is new in this step. Those
+  /// before it did not fail on any.
+  bool write_failed = false;
+  bool load_failed = false;
+
+  friend bool operator==(const step_facts&, const step_facts&) = default;
+};
+
+} // namespace hicache

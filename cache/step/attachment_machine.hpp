@@ -1,0 +1,266 @@
+#pragma once
+
+#include "hicache/error.hpp"
+#include "messages/storage_change.hpp"
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace hicache {
+
+/// What an attachment waits for.
+enum class attachment_phase : uint8_t {
+  /// Rank 0: a request. It has announced none.
+  idle,
+  /// The next request that rank 0 announces.
+  listening,
+  /// This rank's store to be opened.
+  opening,
+  /// The votes of all ranks.
+  voting,
+  /// Why the lowest rank that failed did.
+  explaining,
+  /// The tree, which is to begin no more steps.
+  freezing,
+  /// The largest number of steps that any rank has begun.
+  fixing,
+  /// The tree, which is to apply the change before the step.
+  applying,
+  /// The reads of this rank's store, then its writes.
+  draining_reads,
+  draining_writes,
+  /// The ranks, which are to close their stores.
+  closing,
+  /// Nothing: there are no more changes.
+  over,
+};
+
+/// Decides how one rank takes part in changes of L3 that all ranks make or none does. Events go in,
+/// actions come out; the attachment actor carries them out in order. Every action but those that
+/// say otherwise is answered by one event, also if it failed. Knows no clock: every event comes
+/// with the time. A value; single-threaded.
+class attachment_machine {
+public:
+  /// Since any fixed moment of a steady clock.
+  using time = std::chrono::nanoseconds;
+
+  /// What rank 0 announces: the end of all changes, or a change of L3.
+  struct request {
+    storage_attachment wanted{};
+    /// How long the engine and the store of each rank may take.
+    time patience{};
+    bool is_end = false;
+  };
+
+  // -- events -----------------------------------------------------------------
+
+  /// @pre rank 0, in phase idle
+  struct asked {
+    request what;
+  };
+
+  /// The instance ends. Answered by `end` after the change that is under way.
+  struct asked_to_end {};
+
+  /// Of `announce`.
+  struct heard {
+    result<request> what;
+  };
+
+  /// Of `open`.
+  struct opened {
+    result<void> outcome;
+  };
+
+  /// Of `vote`: the lowest rank that failed.
+  struct voted {
+    result<std::optional<uint32_t>> failed;
+  };
+
+  /// Of `explain`: the error to report, or why it could not be heard.
+  struct explained {
+    error why;
+    bool is_broken = false;
+  };
+
+  /// Of `freeze`: the steps that this rank has begun.
+  struct frozen {
+    result<uint64_t> begun;
+  };
+
+  /// Of `fix`: the largest number of steps begun.
+  struct fixed {
+    result<uint64_t> begun;
+  };
+
+  /// Of `commit`.
+  struct applied {
+    result<void> outcome;
+  };
+
+  /// Of `drain_reads` and `drain_writes`.
+  struct drained {
+    result<void> outcome;
+  };
+
+  using event = std::variant<asked, asked_to_end, heard, opened, voted, explained, frozen, fixed,
+                             applied, drained>;
+
+  // -- actions ----------------------------------------------------------------
+
+  /// Broadcast the request from rank 0; other ranks have none and wait for ever.
+  struct announce {
+    std::optional<request> what;
+  };
+
+  struct open {
+    storage_attachment wanted;
+  };
+
+  /// Take the minimum of all ranks' votes.
+  struct vote {
+    bool is_well = true;
+    /// For the other ranks; nothing: for ever.
+    std::optional<time> wait;
+  };
+
+  /// Broadcast why this rank failed, or hear it from the one that did.
+  struct explain {
+    uint32_t speaker = 0;
+    error why;
+    time wait{};
+  };
+
+  struct freeze {};
+
+  /// Take the maximum of the steps that the ranks have begun.
+  struct fix {
+    uint64_t begun = 0;
+  };
+
+  /// The tree goes on with its steps. No event.
+  struct abort {};
+
+  /// The tree applies the change before the step of that number. No event for an attachment, which
+  /// nobody waits for.
+  struct commit {
+    storage_change::action what{};
+    uint64_t before = 0;
+    /// Nothing: for ever.
+    std::optional<time> wait;
+  };
+
+  struct drain_reads {
+    time wait{};
+  };
+
+  struct drain_writes {
+    time wait{};
+  };
+
+  /// Hand the store that was opened to those who read and write. No event.
+  struct use_store {};
+
+  /// Close the store that was opened and is not used. No event.
+  struct discard_store {};
+
+  /// Close the store in use. No event.
+  struct close_store {};
+
+  /// Answer whoever asked for the change, if it was asked of this rank. No event.
+  struct answer {
+    result<void> outcome;
+  };
+
+  /// Answer whoever asked for the end. No event.
+  struct end {};
+
+  using action
+    = std::variant<announce, open, vote, explain, freeze, fix, abort, commit, drain_reads,
+                   drain_writes, use_store, discard_store, close_store, answer, end>;
+
+  // -- functions --------------------------------------------------------------
+
+  /// @param patience How long ranks wait for each other beyond the time of a request.
+  /// @param attached The backend that is attached; empty: none.
+  attachment_machine(uint32_t rank, time patience, std::string attached)
+    : rank_(rank), patience_(patience), attached_(std::move(attached)) {}
+
+  /// What to do at first.
+  std::vector<action> start();
+
+  /// Takes an event. @returns what to do, in order.
+  /// @pre The event can happen in this phase.
+  std::vector<action> handle(time now, const event& what);
+
+  attachment_phase phase() const noexcept { return phase_; }
+
+  bool is_attached() const noexcept { return !attached_.empty(); }
+
+  /// True once somebody asked for the end, or a rank is gone.
+  bool is_ending() const noexcept { return is_ending_ || is_broken_; }
+
+private:
+  void on(time now, const asked& what);
+  void on(time now, const asked_to_end&);
+  void on(time now, const heard& what);
+  void on(time now, const opened& what);
+  void on(time now, const voted& what);
+  void on(time now, const explained& what);
+  void on(time now, const frozen& what);
+  void on(time now, const fixed& what);
+  void on(time now, const applied& what);
+  void on(time now, const drained& what);
+
+  /// What the ranks vote on.
+  enum class question : uint8_t { opened, drained, closed };
+
+  /// Waits for the next request, or announces the end that was asked for.
+  void listen();
+
+  void send_vote(question about, result<void> mine);
+
+  /// All ranks know how the vote went.
+  void decide(const result<void>& all);
+
+  /// Goes on with a change that all ranks' trees are to apply.
+  void begin_change(storage_change::action what);
+
+  void conclude(const result<void>& outcome);
+
+  template <class Action>
+  void act(attachment_phase next, Action what) {
+    phase_ = next;
+    actions_.emplace_back(std::move(what));
+  }
+
+  template <class Action>
+  void act(Action what) {
+    actions_.emplace_back(std::move(what));
+  }
+
+  uint32_t rank_;
+  time patience_;
+  std::string attached_;
+  /// Somebody asked for the end.
+  bool is_ending_ = false;
+  /// The ranks can agree on nothing any more.
+  bool is_broken_ = false;
+  attachment_phase phase_ = attachment_phase::idle;
+  /// The change that is under way, and until when it may take.
+  request current_;
+  time until_{};
+  storage_change::action change_{};
+  question asked_about_{};
+  /// This rank's vote, and what a change is answered with.
+  result<void> mine_;
+  result<void> outcome_;
+  std::vector<action> actions_;
+};
+
+} // namespace hicache

@@ -1,0 +1,21 @@
+#pragma once
+
+// The glue between hicache::ec and CAF. It must come before any use of `ec` as a caf::error.
+
+#include "hicache/error.hpp"
+
+#include <caf/error.hpp>
+#include <caf/make_message.hpp> // CAF_ERROR_CODE_ENUM expands to make_message
+
+CAF_ERROR_CODE_ENUM(hicache::ec, "hicache")
+
+namespace hicache {
+
+/// An error as actors exchange it.
+caf::error to_caf(const error& err);
+
+/// An error as the rest of hicache sees it. CAF's own errors become the closest code: a dead or
+/// silent receiver is peer_unreachable, a timeout deadline_exceeded.
+error from_caf(const caf::error& err);
+
+} // namespace hicache

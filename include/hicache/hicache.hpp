@@ -1,0 +1,34 @@
+#pragma once
+
+/// All of hicache that an engine can use. Where to start:
+///
+/// - config.hpp: fill in a `rank_config`, and let `finish` check it.
+/// - agreement.hpp: join the ranks of the instance, by MPI or without.
+/// - runtime.hpp: `rank_runtime::start` runs this rank; `tree()` is the actor to talk to.
+/// - interfaces.hpp, operations.hpp: the messages, and the operations that they carry.
+/// - geometry.hpp, device.hpp: where the KV of a token lies in L1.
+///
+/// Only if needed: events.hpp (what routers are told), eviction_policy.hpp (an eviction order of
+/// your own), storage_backend.hpp (a store of your own), system_config.hpp (an actor system for the
+/// engine's actors), error.hpp and caf_error.hpp (errors as values, and as messages).
+///
+/// examples/minimal_engine.cpp is a complete engine, and docs/integrating.md says what an engine
+/// may rely on.
+
+#include "hicache/agreement.hpp"
+#include "hicache/caf_error.hpp"
+#include "hicache/clock.hpp"
+#include "hicache/config.hpp"
+#include "hicache/device.hpp"
+#include "hicache/error.hpp"
+#include "hicache/events.hpp"
+#include "hicache/eviction_policy.hpp"
+#include "hicache/geometry.hpp"
+#include "hicache/ids.hpp"
+#include "hicache/interfaces.hpp"
+#include "hicache/operations.hpp"
+#include "hicache/policies.hpp"
+#include "hicache/runtime.hpp"
+#include "hicache/storage_backend.hpp"
+#include "hicache/system_config.hpp"
+#include "hicache/tls_files.hpp"
