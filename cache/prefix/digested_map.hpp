@@ -2,6 +2,7 @@
 
 #include "base/check.hpp"
 
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 
