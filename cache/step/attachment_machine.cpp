@@ -47,7 +47,7 @@ void attachment_machine::on(time now, const heard& what) {
   }
   current_ = *what.what;
   until_ = now + current_.patience;
-  outcome_ = {};
+  failure_.reset();
   if (current_.is_end) {
     is_ending_ = true;
     return act(phases::over, end{});
@@ -109,7 +109,7 @@ void attachment_machine::on(time, const fixed& what) {
     wait = current_.patience;
   act(phases::applying, commit{change_, *what.begun + 1, wait});
   if (change_ == storage_action::attach)
-    conclude(outcome_);
+    conclude(failure_ ? result<void>{tl::unexpected{*failure_}} : result<void>{});
 }
 
 void attachment_machine::on(time now, const applied& what) {
@@ -158,7 +158,8 @@ void attachment_machine::decide(const result<void>& all) {
   if (asked_about_ == question::closed)
     return conclude(all);
   if (asked_about_ == question::drained) {
-    outcome_ = all;
+    if (!all)
+      failure_ = all.error();
     return begin_change(all ? storage_action::release : storage_action::attach);
   }
   if (!all) {

@@ -257,9 +257,10 @@ private:
   time until_{};
   storage_change::action change_{};
   question asked_about_{};
-  /// This rank's vote, and what a change is answered with.
+  /// This rank's vote.
   result<void> mine_;
-  result<void> outcome_;
+  /// Why the change is taken back, if it is.
+  std::optional<error> failure_;
   std::vector<action> actions_;
 };
 
