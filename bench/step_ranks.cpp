@@ -84,7 +84,7 @@ public:
 private:
   static std::unique_ptr<rank_runtime> start() {
     auto config = rank_config{};
-    config.device = "host";
+    config.device = device_kind::host;
     config.page_size = page_size;
     config.device_pages = 256;
     auto ranks = make_mpi_agreement(MPI_Comm_c2f(MPI_COMM_WORLD));

@@ -72,7 +72,7 @@ result<std::unique_ptr<hc_cache>> hc_cache::open(cache_setup settings,
 
 hc_cache::hc_cache(cache_setup settings, const hc_cache_options& options)
   : settings_(std::move(settings)), process_(getpid()),
-    log_(options.log, options.log_user, settings_.config.log_level), news_(most_news),
+    log_(options.log, options.log_user, to_string(settings_.config.log_level)), news_(most_news),
     system_(config_) {}
 
 hc_cache::~hc_cache() {

@@ -3,15 +3,16 @@
 //
 // Every rank runs it and sends the same operations in the same order: docs/integrating.md.
 
-#include "hicache/runtime.hpp"
-#include "hicache/system_config.hpp"
-#include "launch/rank_session.hpp"
-
 #include <caf/scoped_actor.hpp>
 #include <caf/typed_event_based_actor.hpp>
+#include <mpi.h>
+
+#include <hicache/hicache.hpp>
 
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
+#include <optional>
 
 CAF_ADD_ATOM(minimal_engine, minimal_engine, serve, "serve")
 
@@ -120,13 +121,14 @@ my_engine::behavior_type engine(my_engine::stateful_pointer<engine_state> self,
   };
 }
 
-result<int> run(const rank_config& config, rank_session& session) {
+/// Starts the rank, and serves the prompt twice.
+result<int> run(const rank_config& config, std::unique_ptr<agreement> peers) {
   // The engine exists before the runtime, which tells it of failures, and so has its own system.
   auto settings = system_config{};
   auto system = caf::actor_system{settings};
   auto runtime = std::unique_ptr<rank_runtime>{};
   const auto mine = system.spawn(engine, &runtime);
-  if (auto started = rank_runtime::start(config, std::move(session.peers), mine); started)
+  if (auto started = rank_runtime::start(config, std::move(peers), mine); started)
     runtime = std::move(*started);
   else
     return tl::unexpected{started.error()};
@@ -135,20 +137,37 @@ result<int> run(const rank_config& config, rank_session& session) {
   for (auto round = 1; round <= 2; ++round) {
     self->request(mine, caf::infinite, minimal_engine::serve_v)
       .receive([&](uint64_t x) { cached = x; }, complain);
-    if (session.rank == 0)
+    if (runtime->rank() == 0)
       std::printf("round %d: %lu of %lu tokens were cached\n", round, cached, prompt_length);
   }
   self->send_exit(mine, caf::exit_reason::user_shutdown);
   return cached > 0 ? 0 : 1;
 }
 
+result<int> run_rank(int* argc, char*** argv) {
+  auto mpi = std::optional<mpi_session>{}; // Outlives the agreement.
+  auto peers = std::move(make_local_agreements(1).front());
+  if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr) {
+    auto started = mpi_session::start(argc, argv);
+    if (!started)
+      return tl::unexpected{started.error()};
+    mpi = std::move(*started);
+    auto joined = make_mpi_agreement(MPI_Comm_c2f(MPI_COMM_WORLD));
+    if (!joined)
+      return tl::unexpected{joined.error()};
+    peers = std::move(*joined);
+  }
+  auto config = rank_config{}; // A tiny model; host memory where there is no GPU.
+  if (auto valid = config.finish(peers->size()); !valid)
+    return tl::unexpected{valid.error()};
+  return run(config, std::move(peers));
+}
+
 } // namespace
 
 int main(int argc, char** argv) {
-  auto config = rank_config{}; // A tiny model; host memory where there is no GPU.
-  auto app = CLI::App{"The smallest engine on hicache.", "hicache-minimal-engine"};
-  add_rank_flags(app, config);
-  const auto check = [&](const rank_session& session) { return config.finish(session.ranks); };
-  const auto body = [&](rank_session& session) { return run(config, session); };
-  return run_rank_program(app, argc, argv, config, check, body);
+  const auto code = run_rank(&argc, &argv);
+  if (!code)
+    std::fprintf(stderr, "%s\n", to_string(code.error()).c_str());
+  return code.value_or(1);
 }

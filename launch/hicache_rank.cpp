@@ -52,7 +52,7 @@ int main(int argc, char** argv) {
     "hicache-rank"};
   add_rank_flags(app, config);
   const auto check = [&](const rank_session& session) {
-    start_logging(config.log_level, session.rank, session.ranks);
+    start_logging(to_string(config.log_level), session.rank, session.ranks);
     return config.finish(session.ranks);
   };
   return run_rank_program(app, argc, argv, config, check,

@@ -56,7 +56,7 @@ result<joined_instance> join(int& argc, char**& argv, const rank_place& place,
   const auto options = place.options(config);
   if (!options)
     return tl::unexpected{options.error()};
-  start_logging(config.log_level, options->rank, options->size);
+  start_logging(to_string(config.log_level), options->rank, options->size);
   auto peers = make_socket_agreement(*options);
   if (!peers)
     return tl::unexpected{peers.error()};

@@ -171,7 +171,7 @@ result<void> prepare_report(const std::string& path) {
 result<void> conclude(replay_engine& engine, const replay_flags& flags, const rank_config& config,
                       uint32_t ranks, bool speaks) {
   if (speaks) {
-    auto settings = config.fields();
+    auto settings = shared_settings(config);
     settings.emplace_back("ranks", std::to_string(ranks));
     settings.emplace_back("trace", flags.trace);
     settings.emplace_back("workload", flags.workload);
@@ -202,7 +202,7 @@ bool clean(const replay_totals& totals) {
 /// Everything that can be refused before the ranks begin.
 result<void> check(rank_config& config, const replay_flags& flags, const rank_session& session,
                    std::vector<replay_request>& workload) {
-  start_logging(config.log_level, session.rank, session.ranks);
+  start_logging(to_string(config.log_level), session.rank, session.ranks);
   // Made-up KV must not be taken for that of the model whose name or shape it has.
   config.model_id = kv_pattern::model_id(config.model_id);
   if (auto checked = config.finish(session.ranks); !checked)

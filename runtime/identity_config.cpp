@@ -45,22 +45,23 @@ result<std::string> canonical_rope(const std::string& text) {
 
 } // namespace
 
-result<void> rank_config::finish_identity() {
-  for (const auto& [flag, text] : {std::pair{"--namespace", &name_space},
-                                   {"--model-id", &model_id},
-                                   {"--kv-quantisation", &kv_quantisation},
-                                   {"--kv-scales", &kv_scales},
-                                   {"--rope", &rope},
-                                   {"--numerics", &numerics}})
+result<void> finish_identity(rank_config& config) {
+  for (const auto& [flag, text] : {std::pair{"--namespace", &config.name_space},
+                                   {"--model-id", &config.model_id},
+                                   {"--kv-quantisation", &config.kv_quantisation},
+                                   {"--kv-scales", &config.kv_scales},
+                                   {"--rope", &config.rope},
+                                   {"--numerics", &config.numerics}})
     if (auto checked = check_identity(flag, *text); !checked)
       return checked;
-  auto canonical = canonical_rope(rope);
+  auto canonical = canonical_rope(config.rope);
   if (!canonical)
     return tl::unexpected{canonical.error()};
-  rope = std::move(*canonical);
-  if (model_id.empty() && !storage_backend.empty() && storage_backend != "memory")
+  config.rope = std::move(*canonical);
+  if (config.model_id.empty() && !config.storage_backend.empty()
+      && config.storage_backend != "memory")
     return fail(ec::invalid_argument,
-                "--model-id is missing, and pages in " + storage_backend
+                "--model-id is missing, and pages in " + config.storage_backend
                   + " are shared by all that name them alike, whatever their weights; expected "
                     "name and revision of the model, or what hicachectl model-id prints for its "
                     "folder");
@@ -68,7 +69,7 @@ result<void> rank_config::finish_identity() {
 }
 
 std::string rank_config::fingerprint() const {
-  const auto model_geometry = pool_geometry{shape(1), *parse_host_layout(mem_layout), 1};
+  const auto model_geometry = pool_geometry{shape(1), mem_layout, 1};
   // Keys are sorted and texts quoted, so no value can pass for another setting. The preset is not
   // among them: it stands for a shape, and that is.
   return json{{"namespace", name_space},
@@ -78,7 +79,7 @@ std::string rank_config::fingerprint() const {
               {"rope", rope},
               {"first_layer", first_layer},
               {"numerics", numerics},
-              {"dtype", dtype},
+              {"dtype", to_string(*dtype)},
               {"objects", model_geometry.object_fingerprint(heads_per_object())}}
     .dump();
 }

@@ -43,8 +43,7 @@ public:
     : config_(config), rank_(rank), ranks_(ranks), engine_(std::move(engine)),
       extensions_(std::move(extensions)),
       l1_(config.shape(ranks), host_layout::layer_first, config.device_pages + 1),
-      l2_(config.shape(ranks), *parse_host_layout(config.mem_layout),
-          config.host_pages(ranks) + 1) {
+      l2_(config.shape(ranks), config.mem_layout, config.host_pages(ranks) + 1) {
     system_ = std::make_unique<caf::actor_system>(*system_config_);
   }
 
@@ -199,7 +198,7 @@ private:
 result<void> runtime_impl::prepare(const device_layers* registered, uint32_t ranks_on_host) {
   const auto pool
     = registered != nullptr && !registered->buffers.empty() ? registered->buffers[0].address : 0;
-  auto device = make_device(*parse_device_choice(config_.device), pool);
+  auto device = make_device(config_.device, pool);
   if (!device)
     return tl::unexpected{device.error()};
   device_ = std::move(*device);
@@ -207,7 +206,7 @@ result<void> runtime_impl::prepare(const device_layers* registered, uint32_t ran
     return prepared;
   if (auto prepared = prepare_host_pool(ranks_on_host); !prepared)
     return prepared;
-  auto copies = device_->make_copy_engine(l1_buffers_, l2_, *l2_memory_, config_.copies());
+  auto copies = device_->make_copy_engine(l1_buffers_, l2_, *l2_memory_, copy_options_of(config_));
   if (!copies)
     return tl::unexpected{copies.error()};
   copies_ = std::move(*copies);
@@ -311,8 +310,8 @@ result<void> runtime_impl::open_store() {
   if (config_.storage_backend.empty())
     return {};
   const auto listeners = listening_addresses();
-  auto opened
-    = store_->open({config_.storage_backend, config_.extra_config, config_.prefetch_policy});
+  auto opened = store_->open(
+    {config_.storage_backend, config_.extra_config, to_string(config_.prefetch_policy)});
   if (!opened)
     return tl::unexpected{opened.error()};
   warn_of_stray_listeners(listeners, config_.listen_host,
@@ -348,7 +347,7 @@ void runtime_impl::spawn(std::unique_ptr<agreement> ranks) {
 
 void runtime_impl::spawn_tree() {
   const auto page_bytes = l2_.page_bytes();
-  auto settings = config_.tree(ranks_);
+  auto settings = tree_options_of(config_, ranks_);
   settings.events = extensions_.events || events_;
   if (extensions_.eviction)
     settings.eviction = extensions_.eviction;
@@ -361,8 +360,7 @@ void runtime_impl::spawn_tree() {
   if (events_)
     publisher_ = system_->spawn<caf::detached>(
       event_publisher,
-      event_publisher_options{config_.kv_events_topic,
-                              *parse_event_format(config_.kv_events_format), config_.page_size},
+      event_publisher_options{config_.kv_events_topic, config_.kv_events_format, config_.page_size},
       std::move(events_), std::move(replay_));
   auto helpers
     = tree_helpers{controller_, consensus_, {}, {}, engine_, recorder_, publisher_, fences};
@@ -381,7 +379,8 @@ void runtime_impl::spawn_tree() {
   options.rank = rank_;
   options.ranks = ranks_;
   options.open = [this](const storage_attachment& wanted) { return store_->open(wanted); };
-  options.attached = {config_.storage_backend, config_.extra_config, config_.prefetch_policy};
+  options.attached
+    = {config_.storage_backend, config_.extra_config, to_string(config_.prefetch_policy)};
   options.store = std::move(opened_);
   options.patience = config_.step_timeout;
   const auto guard = std::lock_guard{mutex_};
@@ -452,11 +451,11 @@ void runtime_impl::end_changes() {
 }
 
 std::string runtime_impl::description() const {
-  auto text
-    = absl::StrFormat("%s; L1 %s in %d pages%s, L2 %s in %d pages (%s; %s) per rank",
-                      device_->name(), format_bytes(l1_.total_bytes()), config_.device_pages,
-                      l1_memory_ ? "" : " of the engine", format_bytes(l2_.total_bytes()),
-                      config_.host_pages(ranks_), config_.mem_layout, l2_memory_->description());
+  auto text = absl::StrFormat("%s; L1 %s in %d pages%s, L2 %s in %d pages (%s; %s) per rank",
+                              device_->name(), format_bytes(l1_.total_bytes()),
+                              config_.device_pages, l1_memory_ ? "" : " of the engine",
+                              format_bytes(l2_.total_bytes()), config_.host_pages(ranks_),
+                              to_string(config_.mem_layout), l2_memory_->description());
   if (!config_.storage_backend.empty())
     text += absl::StrFormat("; L3 %s, namespace %016x", config_.storage_backend,
                             fingerprint_of(config_.fingerprint()));
@@ -510,7 +509,7 @@ result<std::unique_ptr<rank_runtime>> rank_runtime::start(const rank_config& con
   const auto rank = ranks->rank();
   const auto size = ranks->size();
   // Before anything is allocated by settings that the ranks may not share.
-  auto fields = config.fields();
+  auto fields = shared_settings(config);
   fields.emplace_back("radix-eviction-policy of the engine's own",
                       extensions.eviction ? extensions.eviction->name() : "");
   if (auto same = agree_on_settings(*ranks, fields); !same)

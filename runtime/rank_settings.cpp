@@ -1,15 +1,141 @@
 #include "runtime/rank_settings.hpp"
 
+#include "cache/prefix/event_message.hpp"
 #include "runtime/network_flags.hpp"
+#include "transport/page_channel.hpp"
 
 #include <array>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 namespace hicache {
 
 namespace {
+
+/// The names of an enumeration's values, in their order.
+template <class T>
+struct names;
+
+template <>
+struct names<write_policy> {
+  static constexpr auto list
+    = std::to_array({"write_through", "write_through_selective", "write_back"});
+};
+
+template <>
+struct names<page_order> {
+  static constexpr auto list = std::to_array({"newest_first", "ascending"});
+};
+
+template <>
+struct names<prefetch_policy> {
+  static constexpr auto list = std::to_array({"best_effort", "wait_complete", "timeout"});
+};
+
+template <>
+struct names<event_format> {
+  static constexpr auto list = std::to_array({"sglang", "vllm"});
+};
+
+template <>
+struct names<page_transport> {
+  static constexpr auto list = std::to_array({"auto", "tcp", "ucx"});
+};
+
+template <>
+struct names<log_level> {
+  static constexpr auto list
+    = std::to_array({"trace", "debug", "info", "warn", "error", "critical"});
+};
+
+template <>
+struct names<element_type> {
+  static constexpr auto list = std::to_array({"fp8", "fp16", "bf16", "fp32"});
+};
+
+template <class T>
+const char* name_in_list(T value) noexcept {
+  return names<T>::list[static_cast<size_t>(value)];
+}
+
+/// @param what What the value is not: "known", or "a colour".
+/// @param between Stands between the names that were expected.
+template <class T>
+result<T> find_in_list(std::string_view name, std::string_view what = "known",
+                       std::string_view between = " or ") {
+  auto expected = std::string{};
+  for (auto i = size_t{0}; i < names<T>::list.size(); ++i) {
+    if (name == names<T>::list[i])
+      return static_cast<T>(i);
+    expected += (i == 0 ? "" : std::string{between}) + names<T>::list[i];
+  }
+  return fail(ec::invalid_argument,
+              "'" + std::string{name} + "' is not " + std::string{what} + "; expected " + expected);
+}
+
+template <class T>
+result<T> parse_listed(std::string_view name) {
+  return find_in_list<T>(name);
+}
+
+const char* to_string(write_policy policy) noexcept {
+  return name_in_list(policy);
+}
+
+const char* to_string(page_order order) noexcept {
+  return name_in_list(order);
+}
+
+const char* to_string(event_format format) noexcept {
+  return name_in_list(format);
+}
+
+result<element_type> parse_element_type(std::string_view name) {
+  return find_in_list<element_type>(name, "an element type", ", ");
+}
+
+std::string to_string(const device_choice& choice) {
+  return hicache::to_string(choice.kind)
+         + (choice.number ? ":" + std::to_string(*choice.number) : std::string{});
+}
+
+/// Where a member lies whose values have names: those that `Parse` takes and to_string() gives. An
+/// absent value has the empty name.
+template <auto Member, auto Parse>
+setting_value named(rank_config& config) {
+  using value = std::remove_reference_t<decltype(config.*Member)>;
+  constexpr auto is_optional = requires(value x) {
+    x.has_value();
+  };
+  const auto name = [](const void* at) -> std::string {
+    const auto& x = *static_cast<const value*>(at);
+    if constexpr (is_optional)
+      return x ? to_string(*x) : "";
+    else
+      return to_string(x);
+  };
+  const auto take = [](void* at, std::string_view text) -> result<void> {
+    auto& x = *static_cast<value*>(at);
+    if (is_optional && text.empty()) {
+      x = value{};
+      return {};
+    }
+    const auto parsed = Parse(text);
+    if (!parsed)
+      return tl::unexpected{parsed.error()};
+    x = *parsed;
+    return {};
+  };
+  return named_value{&(config.*Member), name, take};
+}
+
+/// `named` for what the tables above name.
+template <auto Member, class T>
+setting_value listed(rank_config& config) {
+  return named<Member, parse_listed<T>>(config);
+}
 
 constexpr auto settings = std::to_array<rank_setting>({
   {{"page-size",
@@ -28,12 +154,12 @@ constexpr auto settings = std::to_array<rank_setting>({
     "L2 of each rank in units of 1e9 bytes; overrides the ratio unless 0",
     {0, 1e9}},
    equal_on::ranks},
-  {{"hicache-write-policy", "NAME", at<&rank_config::write_policy>,
+  {{"hicache-write-policy", "NAME", listed<&rank_config::write_policy, write_policy>,
     "when pages go to L2: `write_through` (at the first insert), `write_through_selective` (at the "
     "second) or `write_back` (when L1 needs their room); where L2 is full, all wait for that; see "
     "[prefix-cache.md](prefix-cache.md#write-policies)"},
    equal_on::ranks},
-  {{"hicache-io-backend", "NAME", at<&rank_config::io_backend>,
+  {{"hicache-io-backend", "NAME", named<&rank_config::io_backend, parse_io_backend>,
     "how pages are copied between L1 and L2: `direct` (the GPU's copy hardware; memcpy on the host "
     "device) or `kernel` (a few SMs, or threads, gather and scatter)"},
    equal_on::ranks},
@@ -49,7 +175,7 @@ constexpr auto settings = std::to_array<rank_setting>({
     "threads that copy on the host device, each direction for itself",
     {1, 256}},
    equal_on::ranks},
-  {{"hicache-mem-layout", "NAME", at<&rank_config::mem_layout>,
+  {{"hicache-mem-layout", "NAME", named<&rank_config::mem_layout, parse_host_layout>,
     "layout of L2: `layer_first`, `page_first`, `page_first_direct` or `page_head`; "
     "[memory.md](memory.md) shows them"},
    equal_on::sharers},
@@ -57,7 +183,7 @@ constexpr auto settings = std::to_array<rank_setting>({
     "which page goes first: `lru`, `lfu`, `fifo`, `mru`, `filo`, `priority` or `slru`, in any case "
     "of letters; see [prefix-cache.md](prefix-cache.md#eviction)"},
    equal_on::ranks},
-  {{"page-order", "NAME", at<&rank_config::page_order>,
+  {{"page-order", "NAME", listed<&rank_config::page_order, page_order>,
     "in which order free pages of L1, and of L2, are handed out: `newest_first` (the one freed "
     "last), or `ascending` (freed pages are sorted when the list runs short, so that requests get "
     "runs of neighbouring pages)"},
@@ -91,7 +217,8 @@ constexpr auto settings = std::to_array<rank_setting>({
   {{"hicache-storage-backend", "NAME", at<&rank_config::storage_backend>,
     "L3: `memory`, `file`, `cluster` or `node`; none if absent; see [backends.md](backends.md)"},
    equal_on::ranks},
-  {{"hicache-storage-prefetch-policy", "NAME", at<&rank_config::prefetch_policy>,
+  {{"hicache-storage-prefetch-policy", "NAME",
+    named<&rank_config::prefetch_policy, parse_prefetch_policy>,
     "when a prefetch ends: `wait_complete` (all that L3 has arrived), `best_effort` (what has "
     "arrived when the request may run) or `timeout` (all has arrived, but after a time that grows "
     "with the length at the latest)"},
@@ -121,7 +248,7 @@ constexpr auto settings = std::to_array<rank_setting>({
     "address at which peers on other machines read this rank's segment and ask it to copy, pin or "
     "drain; one that they reach needs TLS or `--insecure`"},
    equal_on::nobody},
-  {{"page-transport", "NAME", at<&rank_config::page_transport>,
+  {{"page-transport", "NAME", named<&rank_config::page_transport, parse_page_transport>,
     "what pages travel by between machines: `tcp` (encrypted with TLS), `ucx` (RDMA; the devices "
     "of `UCX_NET_DEVICES` if that is set) or `auto`: `ucx` where there are RDMA devices. Peers of "
     "different minds use TCP"},
@@ -130,7 +257,7 @@ constexpr auto settings = std::to_array<rank_setting>({
     "lets `--listen-host`, `--kv-events` and `--rendezvous` be reached by other machines without "
     "TLS"},
    equal_on::nobody},
-  {{"device", "NAME", at<&rank_config::device>,
+  {{"device", "NAME", named<&rank_config::device, parse_device_choice>,
     "where L1 lives: `cuda`, `cuda:N` (that device), `host` (host memory stands in), or `auto` "
     "(CUDA if this build has it and a GPU answers). Without a number a rank takes the device of "
     "its number on the machine; ranks may name different ones "
@@ -140,7 +267,7 @@ constexpr auto settings = std::to_array<rank_setting>({
     "shape of the KV: `tiny`, `llama-3.1-8b`, `llama-3.1-70b`, `qwen3-32b`, `deepseek-v3` (mla), "
     "`deepseek-v3.2` (nsa)"},
    equal_on::sharers},
-  {{"attention", "NAME", at<&rank_config::attention>,
+  {{"attention", "NAME", named<&rank_config::attention, parse_attention_kind>,
     "kind of attention: `mha` (and so GQA and MQA), `mla` or `nsa`; empty takes the model's"},
    equal_on::sharers},
   {{"layers", "N", at<&rank_config::layers>, "layers; 0 takes the model's"}, equal_on::sharers},
@@ -157,7 +284,7 @@ constexpr auto settings = std::to_array<rank_setting>({
   {{"index-key-bytes", "N", at<&rank_config::index_key_bytes>,
     "nsa: bytes of a token's index key and its scale in one layer; 0 takes 132"},
    equal_on::sharers},
-  {{"dtype", "NAME", at<&rank_config::dtype>,
+  {{"dtype", "NAME", named<&rank_config::dtype, parse_element_type>,
     "element type: `fp8`, `fp16`, `bf16` or `fp32`; empty takes the model's"},
    equal_on::sharers},
   {{"namespace", "NAME", at<&rank_config::name_space>,
@@ -201,7 +328,7 @@ constexpr auto settings = std::to_array<rank_setting>({
   {{"kv-events-replay", "ENDPOINT", at<&rank_config::kv_events_replay>,
     "where rank 0 is asked for events that a router missed; nowhere if absent"},
    equal_on::ranks},
-  {{"kv-events-format", "NAME", at<&rank_config::kv_events_format>,
+  {{"kv-events-format", "NAME", named<&rank_config::kv_events_format, parse_event_format>,
     "whose events they are: `sglang` or `vllm`"},
    equal_on::ranks},
   {{"admin-listen", "HOST:PORT|unix:PATH", at<&rank_config::admin_listen>,
@@ -231,12 +358,36 @@ constexpr auto settings = std::to_array<rank_setting>({
     "how long a rank that ends waits for calls of L3 that have not returned, before it leaves them "
     "behind"},
    equal_on::nobody},
-  {{"log-level", "NAME", at<&rank_config::log_level>,
+  {{"log-level", "NAME", listed<&rank_config::log_level, log_level>,
     "`trace`, `debug`, `info`, `warn`, `error` or `critical`"},
    equal_on::nobody},
 });
 
 } // namespace
+
+const char* to_string(prefetch_policy policy) noexcept {
+  return name_in_list(policy);
+}
+
+result<prefetch_policy> parse_prefetch_policy(std::string_view name) {
+  if (const auto found = find_in_list<prefetch_policy>(name))
+    return *found;
+  return fail(ec::invalid_argument, "'" + std::string{name}
+                                      + "' is not known; expected wait_complete or best_effort "
+                                        "or timeout");
+}
+
+const char* to_string(page_transport transport) noexcept {
+  return name_in_list(transport);
+}
+
+const char* to_string(log_level level) noexcept {
+  return name_in_list(level);
+}
+
+const char* to_string(element_type type) noexcept {
+  return name_in_list(type);
+}
 
 std::span<const rank_setting> rank_settings() {
   return settings;
@@ -251,11 +402,11 @@ void add_rank_flags(CLI::App& app, rank_config& config) {
   add_tls_flags(app, config.tls);
 }
 
-std::vector<std::pair<std::string, std::string>> rank_config::fields() const {
+std::vector<std::pair<std::string, std::string>> shared_settings(const rank_config& config) {
   auto list = std::vector<std::pair<std::string, std::string>>{};
-  auto copy = *this;
+  auto copy = config;
   // Each rank may name another one.
-  copy.device = device.substr(0, device.find(':'));
+  copy.device.number.reset();
   for (const auto& each : settings)
     if (each.equal != equal_on::nobody)
       list.emplace_back(each.name, text_of(each.at(copy)));

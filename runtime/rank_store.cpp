@@ -48,7 +48,11 @@ result<open_store> rank_store::open(const storage_attachment& wanted) {
   auto settings = settings_;
   settings.storage_backend = wanted.backend;
   settings.extra_config = wanted.extra_config;
-  settings.prefetch_policy = wanted.prefetch_policy;
+  const auto policy = parse_prefetch_policy(wanted.prefetch_policy);
+  if (!policy)
+    return fail(ec::invalid_argument,
+                "--hicache-storage-prefetch-policy: " + policy.error().detail);
+  settings.prefetch_policy = *policy;
   if (auto checked = settings.finish(ranks_); !checked)
     return tl::unexpected{checked.error()};
   auto backend = open_backend(settings);
@@ -73,7 +77,7 @@ result<open_store> rank_store::open(const storage_attachment& wanted) {
   options.clock = &clock_;
   options.notice = notice_;
   actor_ = system_.spawn(storage, std::move(options), store_);
-  const auto tree = settings.tree(ranks_);
+  const auto tree = tree_options_of(settings, ranks_);
   return open_store{actor_, tree.prefetch, tree.storage_lends_host, [this] { close(); }};
 }
 
@@ -109,7 +113,7 @@ result<std::unique_ptr<blocking_store>> rank_store::open_backend(const rank_conf
   options.host = settings.storage.host;
   options.listen_host = settings.listen_host;
   options.tls = settings.tls;
-  options.pages = *parse_page_transport(settings.page_transport);
+  options.pages = settings.page_transport;
   options.path = settings.storage.force_remote_reads ? read_path::remote : read_path::automatic;
   options.clock = &clock_;
   if (shared_ != nullptr) {

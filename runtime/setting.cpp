@@ -46,6 +46,7 @@ std::string text_of(const setting_value& value) {
                [](const size_value& x) { return std::to_string(*x.bytes); },
                [](const duration* x) { return text_of(*x); },
                [](const std::string* x) { return *x; },
+               [](const named_value& x) { return x.name(x.at); },
                [](const eviction_policy_ptr* x) { return std::string{(*x)->name()}; },
                [](const auto* x) { return std::to_string(*x); }},
     value);
@@ -96,6 +97,15 @@ void add_flag(CLI::App& app, std::string_view name, std::string_view type,
       [&](eviction_policy_ptr* x) {
         add_parsed_flag(app, flag, *x, help, make_eviction_policy, std::string{type},
                         std::string{(*x)->name()});
+      },
+      [&](named_value x) {
+        const auto take = [flag, x](const std::string& text) {
+          if (const auto taken = x.take(x.at, text); !taken)
+            throw CLI::ValidationError(flag, taken.error().detail);
+        };
+        app.add_option_function<std::string>(flag, take, help)
+          ->type_name(std::string{type})
+          ->default_str(x.name(x.at));
       },
       [&](std::string* x) {
         app.add_option(flag, *x, help)->capture_default_str()->type_name(std::string{type});

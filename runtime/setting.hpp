@@ -1,6 +1,7 @@
 #pragma once
 
 #include "hicache/clock.hpp"
+#include "hicache/error.hpp"
 #include "hicache/eviction_policy.hpp"
 
 #include <CLI/CLI.hpp>
@@ -18,9 +19,19 @@ struct size_value {
   uint64_t* bytes = nullptr;
 };
 
+/// Where a value lies that is chosen by name.
+struct named_value {
+  void* at = nullptr;
+  /// Its name; empty if it is absent.
+  std::string (*name)(const void* at) = nullptr;
+  /// Makes it the value of that name.
+  /// @returns invalid_argument with what was expected
+  result<void> (*take)(void* at, std::string_view name) = nullptr;
+};
+
 /// Where the value of a setting lies; its type says how it is written.
 using setting_value = std::variant<bool*, uint16_t*, uint32_t*, uint64_t*, double*, size_value,
-                                   duration*, std::string*, eviction_policy_ptr*>;
+                                   duration*, std::string*, named_value, eviction_policy_ptr*>;
 
 /// What a number may be; anything if both are 0.
 struct setting_range {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "hicache/clock.hpp"
+#include "hicache/device.hpp"
 #include "hicache/error.hpp"
 #include "hicache/eviction_policy.hpp"
 #include "hicache/geometry.hpp"
@@ -9,16 +10,25 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 /// What a rank of hicache can be told. docs/configuration.md has the same settings as flags and as
 /// keys of configuration files.
 namespace hicache {
 
-struct copy_options;
-struct tree_options;
+/// Type of the elements of KV.
+enum class element_type : uint8_t { fp8, fp16, bf16, fp32 };
+
+/// @relates element_type
+const char* to_string(element_type type) noexcept;
+
+/// What a process writes to its log: this and what is worse.
+enum class log_level : uint8_t { trace, debug, info, warn, error, critical };
+
+/// @relates log_level
+const char* to_string(log_level level) noexcept;
 
 /// What the storage backend and the prefetcher take from --hicache-storage-backend-extra-config.
 struct storage_config {
@@ -66,16 +76,17 @@ struct rank_config {
   double hicache_ratio = 2.0;
   /// Gigabytes (1e9) of L2 per rank; 0 means that the ratio decides.
   double hicache_size = 0;
-  std::string write_policy = "write_through";
-  std::string io_backend = "direct";
+  hicache::write_policy write_policy = write_policy::write_through;
+  hicache::io_backend io_backend = io_backend::direct;
   /// SMs that copies by kernel may occupy, and threads that copy on the host device; each direction
   /// for itself.
   uint32_t io_sms = 4;
   uint32_t io_threads = 1;
-  std::string mem_layout = "page_first";
+  /// Layout of L2.
+  host_layout mem_layout = host_layout::page_first;
+  /// A name that make_eviction_policy() knows; rank_extensions::eviction overrides it.
   std::string eviction_policy = "lru";
-  /// In which order free pages are handed out: newest_first or ascending.
-  std::string page_order = "newest_first";
+  hicache::page_order page_order = page_order::newest_first;
   /// Tokens of a host part that is computed rather than loaded, if it has fewer.
   uint32_t load_back_threshold = 10;
   /// The unit is a pair of neighbouring tokens, for speculative decoding with EAGLE.
@@ -91,7 +102,7 @@ struct rank_config {
   double evict_until = 0.02;
   /// Empty: no L3.
   std::string storage_backend;
-  std::string prefetch_policy = "wait_complete";
+  hicache::prefetch_policy prefetch_policy = prefetch_policy::wait_complete;
   /// JSON, or @FILE; after finish() the JSON of either.
   std::string extra_config;
   /// HOST:PORT of the index; needed by the cluster backend.
@@ -100,10 +111,10 @@ struct rank_config {
   /// ranks.
   std::string node;
   uint64_t segment_bytes = 0;
-  std::string device = "auto";
+  device_choice device;
   std::string model = "tiny";
-  /// Empty or 0 means that the model preset decides, here and below.
-  std::string attention;
+  /// Absent or 0 means that the model preset decides, here and below.
+  std::optional<attention_kind> attention;
   uint32_t layers = 0;
   /// mha: of the whole model.
   uint32_t kv_heads = 0;
@@ -112,7 +123,7 @@ struct rank_config {
   uint32_t v_head_dim = 0;
   /// nsa: bytes of a token's index key.
   uint32_t index_key_bytes = 0;
-  std::string dtype;
+  std::optional<element_type> dtype;
   std::string name_space = "default";
   /// Which weights made the KV: name and revision, or a digest of them (launch/model_folder.hpp).
   /// Needed by an L3 that instances share, since equal shapes say nothing about weights. It and
@@ -130,7 +141,7 @@ struct rank_config {
   std::string numerics;
   std::string listen_host = "127.0.0.1";
   /// What pages travel by between machines (transport/page_channel.hpp).
-  std::string page_transport = "auto";
+  hicache::page_transport page_transport = page_transport::automatic;
   /// Of all connections between processes of the cluster. Paths may differ between ranks.
   tls_files tls;
   /// Lets listen_host and kv_events be ones that other machines reach, without TLS.
@@ -141,13 +152,13 @@ struct rank_config {
   std::string kv_events_topic;
   /// Where it is asked for those that a subscriber missed. Empty: nowhere.
   std::string kv_events_replay;
-  std::string kv_events_format = "sglang";
+  event_format kv_events_format = event_format::sglang;
   duration step_timeout = std::chrono::seconds{30};
   /// What one call of L3 may take.
   duration storage_timeout = std::chrono::seconds{10};
   /// How long a rank that ends waits for calls of L3 that have not returned.
   duration shutdown_grace = std::chrono::seconds{3};
-  std::string log_level = "info";
+  hicache::log_level log_level = log_level::info;
   /// File of the op log; each of several ranks appends its number. Empty: none.
   std::string record_ops;
   /// HOST:PORT at which rank 0 answers operators (runtime/admin_server.hpp). Empty: nowhere.
@@ -184,30 +195,6 @@ struct rank_config {
   std::string fingerprint() const;
 
   uint32_t host_pages(uint32_t ranks) const;
-
-  tree_options tree(uint32_t ranks) const;
-
-  copy_options copies() const;
-
-  /// The settings that ranks have in common, with their values, in the order of rank_settings():
-  /// for the report and for comparing ranks.
-  std::vector<std::pair<std::string, std::string>> fields() const;
-
-private:
-  // The parts of finish(), in their order.
-
-  result<void> finish_shape(uint32_t ranks);
-
-  result<void> check_choices(uint32_t ranks);
-
-  result<void> finish_storage(uint32_t ranks);
-
-  /// Checks what makes the names of pages.
-  result<void> finish_identity();
-
-  result<void> check_network(uint32_t ranks);
-
-  result<void> check_sizes(uint32_t ranks);
 };
 
 } // namespace hicache

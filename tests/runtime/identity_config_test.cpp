@@ -63,11 +63,11 @@ std::vector<identity_setting> identity_settings() {
   for (const auto size : {64u, 16u})
     page.values.push_back([size](rank_config& x) { x.page_size = size; });
   auto& dtype = settings.emplace_back(identity_setting{"dtype", {}});
-  for (const auto* type : {"bf16", "fp16", "fp8"})
+  for (const auto type : {element_type::bf16, element_type::fp16, element_type::fp8})
     dtype.values.push_back([type](rank_config& x) { x.dtype = type; });
   auto& layout = settings.emplace_back(identity_setting{"layout", {}});
-  for (const auto* name : {"page_first", "page_first_direct"})
-    layout.values.push_back([name](rank_config& x) { x.mem_layout = name; });
+  for (const auto order : {host_layout::page_first, host_layout::page_first_direct})
+    layout.values.push_back([order](rank_config& x) { x.mem_layout = order; });
   return settings;
 }
 

@@ -240,7 +240,7 @@ TEST_F(LentMemberTest, ASegmentBesideL2KeepsToItself) {
 TEST_F(LentMemberTest, AnL3ThatLendsL2IsRefusedWhereL2CannotBeLent) {
   auto settings = rank_config{};
   settings.index = index_.address();
-  settings.mem_layout = "page_head";
+  settings.mem_layout = host_layout::page_head;
   settings.model_id = "test";
   ASSERT_TRUE(settings.finish(1));
   const auto l2 = pool_geometry{settings.shape(1), host_layout::page_head, 4};

@@ -347,10 +347,10 @@ TEST(MetricsServerTest, AnAddressThatCannotBeUsedIsOneSentence) {
 class RuntimeMetricsTest : public testing::Test {
 protected:
   RuntimeMetricsTest() {
-    config_.device = "host";
+    config_.device = device_kind::host;
     config_.page_size = 4;
     config_.device_pages = 8;
-    config_.log_level = "warn";
+    config_.log_level = log_level::warn;
     config_.metrics.port = free_port();
     config_.storage_backend = "memory";
     EXPECT_TRUE(config_.finish(1));

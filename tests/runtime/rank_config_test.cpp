@@ -27,12 +27,12 @@ TEST(RankConfigTest, DefaultsAreComplete) {
   ASSERT_TRUE(config.finish(2));
   EXPECT_EQ(config.layers, 2u);
   EXPECT_EQ(config.v_head_dim, config.head_dim);
-  EXPECT_EQ(config.dtype, "bf16");
+  EXPECT_EQ(config.dtype, element_type::bf16);
   EXPECT_EQ(config.shape(2), (pool_shape{attention_kind::mha, 2, 2, 8, 8, 2, 64}));
   EXPECT_EQ(config.host_pages(2), 8192u);
-  EXPECT_FALSE(config.tree(2).storage_attached);
-  EXPECT_TRUE(config.tree(2).share_prefixes);
-  EXPECT_EQ(config.tree(2).prefetch_reserve_pages, 0u);
+  EXPECT_FALSE(tree_options_of(config, 2).storage_attached);
+  EXPECT_TRUE(tree_options_of(config, 2).share_prefixes);
+  EXPECT_EQ(tree_options_of(config, 2).prefetch_reserve_pages, 0u);
 }
 
 TEST(RankConfigTest, EachBadValueIsNamedInOneSentence) {
@@ -40,8 +40,6 @@ TEST(RankConfigTest, EachBadValueIsNamedInOneSentence) {
     {"--model: 'gpt' is not a preset; expected tiny, llama-3.1-8b, llama-3.1-70b, qwen3-32b, "
      "deepseek-v3, deepseek-v3.2",
      [](rank_config& x) { x.model = "gpt"; }},
-    {"--dtype: 'int4' is not an element type; expected fp8, fp16, bf16, fp32",
-     [](rank_config& x) { x.dtype = "int4"; }},
     {"--page-size: '48' is not a power of two from 1 to 4096",
      [](rank_config& x) { x.page_size = 48; }},
     {"--page-size: '8192' is not a power of two from 1 to 4096",
@@ -64,26 +62,17 @@ TEST(RankConfigTest, EachBadValueIsNamedInOneSentence) {
     {"--hicache-storage-backend-extra-config: key 'prefetch_share' holds 0.75; expected a share of "
      "L2 above 0, at most 0.5",
      [](rank_config& x) { x.extra_config = R"({"prefetch_share": 0.75})"; }},
-    {"--attention: 'linear' is not a kind of attention; expected mha, mla or nsa",
-     [](rank_config& x) { x.attention = "linear"; }},
     {"--kv-heads and --v-head-dim: attention mla keeps one latent for all heads; expected "
      "--head-dim alone",
      [](rank_config& x) {
-       x.attention = "mla";
+       x.attention = attention_kind::mla;
        x.kv_heads = 4;
      }},
     {"--index-key-bytes: attention mla has no index keys; expected it with nsa alone",
      [](rank_config& x) {
-       x.attention = "mla";
+       x.attention = attention_kind::mla;
        x.index_key_bytes = 132;
      }},
-    {"--hicache-write-policy: 'never' is not known; expected write_through or "
-     "write_through_selective or write_back",
-     [](rank_config& x) { x.write_policy = "never"; }},
-    {"--hicache-storage-prefetch-policy: 'soon' is not known; expected wait_complete or "
-     "best_effort "
-     "or timeout",
-     [](rank_config& x) { x.prefetch_policy = "soon"; }},
     {"--radix-eviction-policy: no eviction policy is called \"random\"; there are lru, lfu, fifo, "
      "mru, filo, priority, slru",
      [](rank_config& x) { x.eviction_policy = "random"; }},
@@ -95,14 +84,10 @@ TEST(RankConfigTest, EachBadValueIsNamedInOneSentence) {
        x.disable_radix_cache = true;
        x.storage_backend = "memory";
      }},
-    {"--hicache-io-backend: 'mmap' is not a way to copy pages; expected direct or kernel",
-     [](rank_config& x) { x.io_backend = "mmap"; }},
     {"--hicache-storage-backend cluster needs --index HOST:PORT",
      [](rank_config& x) { x.storage_backend = "cluster"; }},
     {"--kv-events-replay is of use with --kv-events alone",
      [](rank_config& x) { x.kv_events_replay = "ipc:///tmp/replay"; }},
-    {"--kv-events-format: 'dynamo' is not known; expected sglang or vllm",
-     [](rank_config& x) { x.kv_events_format = "dynamo"; }},
     {"--hicache-storage-backend node needs --node PATH|HOST:PORT, where hicache-node --socket or "
      "--listen serves",
      [](rank_config& x) { x.storage_backend = "node"; }},
@@ -127,7 +112,7 @@ TEST(RankConfigTest, EachBadValueIsNamedInOneSentence) {
      "page_first or "
      "page_first_direct with all heads of a rank in one object (tp_lcm_size)",
      [](rank_config& x) {
-       x.mem_layout = "layer_first";
+       x.mem_layout = host_layout::layer_first;
        x.extra_config = R"({"zero_copy": true, "tp_lcm_size": 2})";
      }},
     {"--admin-listen: 'here' is not an address such as 127.0.0.1:7000 or unix:/run/hicache",
@@ -148,11 +133,6 @@ TEST(RankConfigTest, EachBadValueIsNamedInOneSentence) {
 }
 
 TEST(RankConfigTest, OtherBadChoicesNameFlagAndAllowedValues) {
-  const auto layout = complaint_of([](rank_config& x) { x.mem_layout = "page_last"; });
-  EXPECT_EQ(layout.find("--hicache-mem-layout: "), 0u) << layout;
-  EXPECT_NE(layout.find("page_first_direct"), std::string::npos) << layout;
-  const auto device = complaint_of([](rank_config& x) { x.device = "tpu"; });
-  EXPECT_EQ(device.find("--device: "), 0u) << device;
   const auto backend = complaint_of([](rank_config& x) { x.storage_backend = "redis"; });
   EXPECT_EQ(backend.find("--hicache-storage-backend: 'redis' is not known"), 0u) << backend;
   const auto file = complaint_of([](rank_config& x) { x.storage_backend = "file"; });
@@ -160,7 +140,7 @@ TEST(RankConfigTest, OtherBadChoicesNameFlagAndAllowedValues) {
   const auto page = complaint_of([](rank_config& x) {
     x.model = "llama-3.1-70b";
     x.page_size = 4096;
-    x.dtype = "fp32";
+    x.dtype = element_type::fp32;
   });
   EXPECT_EQ(page.find("--page-size: '4096' is not small enough"), 0u) << page;
 }
@@ -170,17 +150,14 @@ TEST(RankConfigTest, PoliciesReachTheTree) {
     auto config = rank_config{};
     config.eviction_policy = name;
     ASSERT_TRUE(config.finish(1)) << name;
-    EXPECT_EQ(config.tree(1).eviction->name(), name);
+    EXPECT_EQ(tree_options_of(config, 1).eviction->name(), name);
   }
-  const auto writes = std::map<std::string, write_policy>{
-    {"write_through", write_policy::write_through},
-    {"write_through_selective", write_policy::write_through_selective},
-    {"write_back", write_policy::write_back}};
-  for (const auto& [name, policy] : writes) {
+  for (const auto policy : {write_policy::write_through, write_policy::write_through_selective,
+                            write_policy::write_back}) {
     auto config = rank_config{};
-    config.write_policy = name;
-    ASSERT_TRUE(config.finish(1)) << name;
-    EXPECT_EQ(config.tree(1).write, policy);
+    config.write_policy = policy;
+    ASSERT_TRUE(config.finish(1));
+    EXPECT_EQ(tree_options_of(config, 1).write, policy);
   }
 }
 
@@ -191,7 +168,7 @@ TEST(RankConfigTest, PinsMayKeepAShareOfTheLargerTier) {
     config.hicache_ratio = ratio;
     config.pin_budget = share;
     EXPECT_TRUE(config.finish(1));
-    return config.tree(1).pin_budget_pages;
+    return tree_options_of(config, 1).pin_budget_pages;
   };
   EXPECT_EQ(rank_config{}.pin_budget, 0.25);
   EXPECT_EQ(budget(100, 2, 0.25), 50u);
@@ -203,8 +180,8 @@ TEST(RankConfigTest, WithoutTheRadixCacheThereIsNoHostPool) {
   auto config = rank_config{};
   config.disable_radix_cache = true;
   ASSERT_TRUE(config.finish(1));
-  EXPECT_FALSE(config.tree(1).share_prefixes);
-  EXPECT_EQ(config.tree(1).host_pages, 0u);
+  EXPECT_FALSE(tree_options_of(config, 1).share_prefixes);
+  EXPECT_EQ(tree_options_of(config, 1).host_pages, 0u);
 }
 
 TEST(RankConfigTest, FlagsOverridePresets) {
@@ -212,7 +189,7 @@ TEST(RankConfigTest, FlagsOverridePresets) {
   config.model = "llama-3.1-8b";
   config.layers = 3;
   config.v_head_dim = 64;
-  config.dtype = "fp8";
+  config.dtype = element_type::fp8;
   ASSERT_TRUE(config.finish(4));
   EXPECT_EQ(config.shape(4), (pool_shape{attention_kind::mha, 3, 2, 128, 64, 1, 64}));
 }
@@ -225,7 +202,7 @@ TEST(RankConfigTest, LatentsHaveNoHeadsAndAreTheSameOnEveryRank) {
   EXPECT_EQ(config.head_groups(0, 8), config.head_groups(7, 8));
   EXPECT_EQ(config.head_groups(0, 8), (std::vector<head_group>{{{0, 1}, "latent"}}));
   auto sparse = rank_config{};
-  sparse.attention = "nsa";
+  sparse.attention = attention_kind::nsa;
   ASSERT_TRUE(sparse.finish(3));
   EXPECT_EQ(sparse.shape(3), (pool_shape{attention_kind::nsa, 2, 1, 8, 0, 2, 64, 132}));
   auto heads = rank_config{};
@@ -235,14 +212,14 @@ TEST(RankConfigTest, LatentsHaveNoHeadsAndAreTheSameOnEveryRank) {
 
 TEST(RankConfigTest, CopySettingsReachTheEngine) {
   auto config = rank_config{};
-  EXPECT_EQ(config.copies().io, io_backend::direct);
-  config.io_backend = "kernel";
+  EXPECT_EQ(copy_options_of(config).io, io_backend::direct);
+  config.io_backend = io_backend::kernel;
   config.io_sms = 7;
   config.io_threads = 3;
   ASSERT_TRUE(config.finish(1));
-  EXPECT_EQ(config.copies().io, io_backend::kernel);
-  EXPECT_EQ(config.copies().sms, 7u);
-  EXPECT_EQ(config.copies().host_threads, 3u);
+  EXPECT_EQ(copy_options_of(config).io, io_backend::kernel);
+  EXPECT_EQ(copy_options_of(config).sms, 7u);
+  EXPECT_EQ(copy_options_of(config).host_threads, 3u);
 }
 
 TEST(RankConfigTest, SizeInGigabytesWinsOverTheRatio) {
@@ -255,10 +232,10 @@ TEST(RankConfigTest, SizeInGigabytesWinsOverTheRatio) {
 TEST(RankConfigTest, StorageReservesPagesForPrefetching) {
   auto config = rank_config{};
   config.storage_backend = "memory";
-  config.prefetch_policy = "best_effort";
+  config.prefetch_policy = prefetch_policy::best_effort;
   config.extra_config = R"({"prefetch_threshold": 100})";
   ASSERT_TRUE(config.finish(1));
-  const auto options = config.tree(1);
+  const auto options = tree_options_of(config, 1);
   EXPECT_TRUE(options.storage_attached);
   EXPECT_EQ(options.prefetch_reserve_pages, 2048u);
   EXPECT_EQ(options.storage_backend, "memory");
@@ -270,11 +247,11 @@ TEST(RankConfigTest, StorageReservesPagesForPrefetching) {
 TEST(RankConfigTest, PrefetchTimeoutsAreSecondsOrTimes) {
   auto config = rank_config{};
   config.storage_backend = "memory";
-  config.prefetch_policy = "timeout";
+  config.prefetch_policy = prefetch_policy::timeout;
   config.extra_config = R"({"prefetch_timeout_base": 0.5, "prefetch_timeout_per_ki_token": "20ms",
                             "prefetch_timeout_max": 2, "prefetch_share": 0.125})";
   ASSERT_TRUE(config.finish(1));
-  const auto options = config.tree(1);
+  const auto options = tree_options_of(config, 1);
   EXPECT_EQ(options.prefetch.policy, prefetch_policy::timeout);
   EXPECT_EQ(options.prefetch.timeout_base, std::chrono::milliseconds{500});
   EXPECT_EQ(options.prefetch.timeout_per_ki_token, std::chrono::milliseconds{20});
@@ -287,7 +264,7 @@ TEST(RankConfigTest, WatermarksAreSharesOfL1) {
   config.evict_below = 0.25;
   config.evict_until = 0.5;
   ASSERT_TRUE(config.finish(1));
-  EXPECT_EQ(config.tree(1).device_room, (watermarks{1024, 2048}));
+  EXPECT_EQ(tree_options_of(config, 1).device_room, (watermarks{1024, 2048}));
 }
 
 TEST(RankConfigTest, SettingsOfTheTreeReachIt) {
@@ -297,10 +274,10 @@ TEST(RankConfigTest, SettingsOfTheTreeReachIt) {
   add_rank_flags(app, config);
   app.parse("--bigram --pin-refresh --page-order ascending --load-back-threshold 300");
   ASSERT_TRUE(config.finish(1));
-  EXPECT_TRUE(config.tree(1).bigram);
-  EXPECT_TRUE(config.tree(1).pin_refresh);
-  EXPECT_EQ(config.tree(1).load_back_threshold_tokens, 300u);
-  EXPECT_EQ(config.tree(1).order, page_order::ascending);
+  EXPECT_TRUE(tree_options_of(config, 1).bigram);
+  EXPECT_TRUE(tree_options_of(config, 1).pin_refresh);
+  EXPECT_EQ(tree_options_of(config, 1).load_back_threshold_tokens, 300u);
+  EXPECT_EQ(tree_options_of(config, 1).order, page_order::ascending);
 }
 
 TEST(RankConfigTest, EventsAreSentInClearOnlyWhereThatIsWanted) {
@@ -329,7 +306,7 @@ TEST(RankConfigTest, TheTokenFileIsRankZerosAndNotReadHere) {
   EXPECT_TRUE(config.finish(2));
   auto other = config;
   other.admin_token_file = "/another/file";
-  EXPECT_EQ(config.fields(), other.fields());
+  EXPECT_EQ(shared_settings(config), shared_settings(other));
   EXPECT_EQ(config.fingerprint(), [] {
     auto usual = rank_config{};
     EXPECT_TRUE(usual.finish(2));
@@ -346,10 +323,11 @@ TEST(RankConfigTest, FingerprintsSeparateWhatMustNotBeExchanged) {
   };
   const auto usual = fingerprint([](rank_config&) {});
   EXPECT_NE(fingerprint([](rank_config& x) { x.name_space = "other"; }), usual);
-  EXPECT_NE(fingerprint([](rank_config& x) { x.dtype = "fp16"; }), usual);
+  EXPECT_NE(fingerprint([](rank_config& x) { x.dtype = element_type::fp16; }), usual);
   EXPECT_NE(fingerprint([](rank_config& x) { x.page_size = 32; }), usual);
   EXPECT_NE(fingerprint([](rank_config& x) { x.layers = 3; }), usual);
-  EXPECT_NE(fingerprint([](rank_config& x) { x.mem_layout = "page_first_direct"; }), usual);
+  EXPECT_NE(fingerprint([](rank_config& x) { x.mem_layout = host_layout::page_first_direct; }),
+            usual);
   EXPECT_EQ(fingerprint([](rank_config& x) { x.device_pages = 77; }), usual);
 }
 
@@ -408,9 +386,9 @@ TEST(RankConfigTest, RanksThatOutnumberTheHeadsHoldReplicasOfThem) {
 }
 
 TEST(RankConfigTest, ZeroCopyTakesLayoutsWithWholeObjects) {
-  for (const auto& [layout, more] : {std::pair{"page_head", ""},
-                                     {"page_first", R"(, "tp_lcm_size": 2)"},
-                                     {"page_first_direct", R"(, "tp_lcm_size": 2)"}}) {
+  for (const auto& [layout, more] : {std::pair{host_layout::page_head, ""},
+                                     {host_layout::page_first, R"(, "tp_lcm_size": 2)"},
+                                     {host_layout::page_first_direct, R"(, "tp_lcm_size": 2)"}}) {
     auto config = rank_config{};
     config.mem_layout = layout;
     config.extra_config = std::string{R"({"zero_copy": true)"} + more + "}";
@@ -421,7 +399,7 @@ TEST(RankConfigTest, ZeroCopyTakesLayoutsWithWholeObjects) {
 
 TEST(RankConfigTest, LatentsTakeAnyTpLcmSize) {
   auto config = rank_config{};
-  config.attention = "mla";
+  config.attention = attention_kind::mla;
   config.extra_config = R"({"tp_lcm_size": 6})";
   ASSERT_TRUE(config.finish(4));
   EXPECT_EQ(config.heads_per_object(), 1u);
@@ -429,7 +407,7 @@ TEST(RankConfigTest, LatentsTakeAnyTpLcmSize) {
 
 TEST(RankConfigTest, EverySettingIsAmongTheFields) {
   auto config = rank_config{};
-  const auto before = config.fields();
+  const auto before = shared_settings(config);
   config.page_size = 1;
   config.device_pages = 1;
   config.hicache_ratio = 1;
@@ -444,17 +422,22 @@ TEST(RankConfigTest, EverySettingIsAmongTheFields) {
   config.index_key_bytes = 1;
   config.io_sms = config.io_threads = 9;
   config.metrics.port = 9;
-  config.kv_events_replay = config.kv_events_format = "changed";
-  for (auto* text : {&config.write_policy,    &config.io_backend,      &config.mem_layout,
-                     &config.eviction_policy, &config.storage_backend, &config.prefetch_policy,
-                     &config.extra_config,    &config.index,           &config.device,
-                     &config.attention,       &config.model,           &config.dtype,
-                     &config.name_space,      &config.admin_listen,    &config.model_id,
-                     &config.kv_quantisation, &config.kv_scales,       &config.rope,
-                     &config.numerics,        &config.page_order,      &config.kv_events,
-                     &config.kv_events_topic})
+  config.write_policy = write_policy::write_back;
+  config.io_backend = io_backend::kernel;
+  config.mem_layout = host_layout::page_head;
+  config.page_order = page_order::ascending;
+  config.prefetch_policy = prefetch_policy::timeout;
+  config.device = device_kind::host;
+  config.attention = attention_kind::nsa;
+  config.dtype = element_type::fp32;
+  config.kv_events_format = event_format::vllm;
+  for (auto* text :
+       {&config.eviction_policy, &config.storage_backend, &config.extra_config, &config.index,
+        &config.model, &config.name_space, &config.admin_listen, &config.model_id,
+        &config.kv_quantisation, &config.kv_scales, &config.rope, &config.numerics,
+        &config.kv_events, &config.kv_events_topic, &config.kv_events_replay})
     *text = "changed";
-  const auto after = config.fields();
+  const auto after = shared_settings(config);
   ASSERT_EQ(after.size(), before.size());
   EXPECT_EQ(after.size(), 45u);
   for (auto i = size_t{0}; i < after.size(); ++i)

@@ -65,10 +65,10 @@ private:
 class RankRuntimeTest : public testing::Test {
 protected:
   RankRuntimeTest() {
-    config_.device = "host";
+    config_.device = device_kind::host;
     config_.page_size = 4;
     config_.device_pages = 8;
-    config_.log_level = "warn";
+    config_.log_level = log_level::warn;
     EXPECT_TRUE(config_.finish(1));
   }
 
@@ -119,9 +119,10 @@ protected:
 };
 
 TEST_F(RankRuntimeTest, PagesOfARegisteredPoolGoToL2AndComeBack) {
-  for (const auto* layout : {"layer_first", "page_first", "page_head"})
-    for (const auto* io : {"direct", "kernel"}) {
-      SCOPED_TRACE(std::string{layout} + " " + io);
+  for (const auto layout :
+       {host_layout::layer_first, host_layout::page_first, host_layout::page_head})
+    for (const auto io : {io_backend::direct, io_backend::kernel}) {
+      SCOPED_TRACE(std::string{to_string(layout)} + " " + to_string(io));
       config_.mem_layout = layout;
       config_.io_backend = io;
       auto pool = engine_pool{config_.shape(1), 9};

@@ -14,6 +14,7 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <vector>
 
 namespace hicache {
 namespace {
@@ -124,18 +125,97 @@ TEST(SettingsTest, ValuesAreShownWithTheirUnits) {
   EXPECT_EQ(shown(&time), "0.25s");
 }
 
+TEST(SettingsTest, NamesAreReadIntoTypesAndWrittenBack) {
+  auto config = rank_config{};
+  auto app = CLI::App{};
+  add_rank_flags(app, config);
+  const auto words
+    = std::map<std::string, std::string>{{"hicache-write-policy", "write_back"},
+                                         {"hicache-io-backend", "kernel"},
+                                         {"hicache-mem-layout", "page_head"},
+                                         {"page-order", "ascending"},
+                                         {"hicache-storage-prefetch-policy", "timeout"},
+                                         {"page-transport", "tcp"},
+                                         {"device", "cuda:3"},
+                                         {"attention", "nsa"},
+                                         {"dtype", "fp32"},
+                                         {"kv-events-format", "vllm"},
+                                         {"log-level", "critical"}};
+  auto line = std::string{};
+  for (const auto& [flag, word] : words)
+    line += " --" + flag + " " + word;
+  app.parse(line);
+  EXPECT_EQ(config.write_policy, write_policy::write_back);
+  EXPECT_EQ(config.io_backend, io_backend::kernel);
+  EXPECT_EQ(config.mem_layout, host_layout::page_head);
+  EXPECT_EQ(config.page_order, page_order::ascending);
+  EXPECT_EQ(config.prefetch_policy, prefetch_policy::timeout);
+  EXPECT_EQ(config.page_transport, page_transport::tcp);
+  EXPECT_EQ(config.device, (device_choice{device_kind::cuda, 3}));
+  EXPECT_EQ(config.attention, attention_kind::nsa);
+  EXPECT_EQ(config.dtype, element_type::fp32);
+  EXPECT_EQ(config.kv_events_format, event_format::vllm);
+  EXPECT_EQ(config.log_level, log_level::critical);
+  for (const auto& each : rank_settings())
+    if (const auto word = words.find(std::string{each.name}); word != words.end()) {
+      EXPECT_EQ(text_of(each.at(config)), word->second) << each.name;
+    }
+}
+
+TEST(SettingsTest, AnEmptyNameLeavesTheChoiceToTheModel) {
+  auto config = rank_config{};
+  config.attention = attention_kind::mla;
+  auto app = CLI::App{};
+  add_rank_flags(app, config);
+  app.parse(std::vector<std::string>{"", "--attention"}); // From the last word to the first.
+  EXPECT_FALSE(config.attention);
+}
+
+TEST(SettingsTest, UnknownNamesAreRefusedByTheirFlag) {
+  const auto refusals = std::map<std::string, std::string>{
+    {"--dtype int4", "--dtype: 'int4' is not an element type; expected fp8, fp16, bf16, fp32"},
+    {"--attention linear",
+     "--attention: 'linear' is not a kind of attention; expected mha, mla or nsa"},
+    {"--hicache-write-policy never",
+     "--hicache-write-policy: 'never' is not known; expected write_through or "
+     "write_through_selective or write_back"},
+    {"--hicache-storage-prefetch-policy soon",
+     "--hicache-storage-prefetch-policy: 'soon' is not known; expected wait_complete or "
+     "best_effort or timeout"},
+    {"--hicache-io-backend mmap",
+     "--hicache-io-backend: 'mmap' is not a way to copy pages; expected direct or kernel"},
+    {"--kv-events-format dynamo",
+     "--kv-events-format: 'dynamo' is not known; expected sglang or vllm"},
+    {"--page-order random",
+     "--page-order: 'random' is not known; expected newest_first or ascending"},
+    {"--log-level loud",
+     "--log-level: 'loud' is not known; expected trace or debug or info or warn or error or "
+     "critical"}};
+  for (const auto& [line, sentence] : refusals) {
+    auto config = rank_config{};
+    auto app = CLI::App{};
+    add_rank_flags(app, config);
+    try {
+      app.parse(line);
+      ADD_FAILURE() << line << " was taken";
+    } catch (const CLI::ParseError& ex) {
+      EXPECT_EQ(ex.what(), sentence);
+    }
+  }
+}
+
 // Those and no others are part of the names of pages.
 TEST(SettingsTest, SharersHaveWhatMakesTheNamesOfPages) {
   const auto changes = std::map<std::string, std::function<void(rank_config&)>>{
     {"page-size", [](auto& x) { x.page_size = 32; }},
     {"model", [](auto& x) { x.model = "llama-3.1-8b"; }},
-    {"attention", [](auto& x) { x.attention = "mla"; }},
+    {"attention", [](auto& x) { x.attention = attention_kind::mla; }},
     {"layers", [](auto& x) { x.layers = 5; }},
     {"kv-heads", [](auto& x) { x.kv_heads = 16; }},
     {"head-dim", [](auto& x) { x.head_dim = 24; }},
     {"v-head-dim", [](auto& x) { x.v_head_dim = 24; }},
-    {"index-key-bytes", [](auto& x) { x.attention = "nsa", x.index_key_bytes = 64; }},
-    {"dtype", [](auto& x) { x.dtype = "fp8"; }},
+    {"index-key-bytes", [](auto& x) { x.attention = attention_kind::nsa, x.index_key_bytes = 64; }},
+    {"dtype", [](auto& x) { x.dtype = element_type::fp8; }},
     {"namespace", [](auto& x) { x.name_space = "other"; }},
     {"model-id", [](auto& x) { x.model_id = "other"; }},
     {"kv-quantisation", [](auto& x) { x.kv_quantisation = "int8"; }},
@@ -143,7 +223,7 @@ TEST(SettingsTest, SharersHaveWhatMakesTheNamesOfPages) {
     {"rope", [](auto& x) { x.rope = R"({"rope_theta": 1})"; }},
     {"first-layer", [](auto& x) { x.first_layer = 2; }},
     {"numerics", [](auto& x) { x.numerics = "other"; }},
-    {"hicache-mem-layout", [](auto& x) { x.mem_layout = "layer_first"; }},
+    {"hicache-mem-layout", [](auto& x) { x.mem_layout = host_layout::layer_first; }},
     {"device-pages", [](auto& x) { x.device_pages = 7; }},
     {"radix-eviction-policy", [](auto& x) { x.eviction_policy = "lfu"; }},
   };
