@@ -26,11 +26,32 @@ SMALL_KV = ["--layers", "1", "--head-dim", "4"]
 REPLAYED_MODEL = ["--model-id", "hicache-kv-pattern-1"]
 
 
+_ports = []
+
+
+def free_ports(count):
+    """The first of `count` ports in a row for servers that cannot say which one they were given. Until this process ends no other test gets
+    them, and the kernel gives none of them to programs that ask for any port."""
+    below = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        first = random.SystemRandom().randrange(10000, below - count)
+        held = []
+        try:
+            for port in range(first, first + count):
+                held.append(socket.socket(socket.AF_UNIX))
+                held[-1].bind(f"\0hicache-test-port-{port}")
+                with socket.create_server(("127.0.0.1", port)):
+                    pass
+        except OSError:
+            for each in held:
+                each.close()
+        else:
+            _ports.extend(held)
+            return first
+
+
 def free_port():
-    """A port that nobody uses at the moment, for servers that cannot say which one they were given."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    return free_ports(1)
 
 
 class Program:
@@ -99,29 +120,14 @@ class Program:
         return f"--- {self.name} out\n{self.out.read_text()}\n--- {self.name} err\n{self.err.read_text()}"
 
 
-def shared_memory():
-    """The files in shared memory that programs of hicache could have made, or the libraries that they use."""
-    return {name for name in os.listdir("/dev/shm") if re.match(r"hicache|vader_segment|ucx|faketime|ompi", name)}
-
-
-def abandoned(names):
-    """Those files in shared memory that no process has: others may run programs of hicache at the same time."""
-    maps = ""
-    for process in pathlib.Path("/proc").glob("[0-9]*/maps"):
-        try:
-            maps += process.read_text()
-        except OSError:
-            pass  # It has ended.
-    return {name for name in names if f"/dev/shm/{name}" not in maps}
-
-
 class SystemTest(unittest.TestCase):
     """A test with a folder of its own, which kills what it started and checks that nothing is left."""
 
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="hicache-test-"))
+        # MPI and UCX put their files in shared memory here, where no other program has any.
+        self.shared_memory = pathlib.Path(tempfile.mkdtemp(prefix="hicache-test-", dir="/dev/shm"))
         self.programs = []
-        self.shared_memory = shared_memory()
         self.addCleanup(self.clean_up)
 
     def clean_up(self):
@@ -134,10 +140,13 @@ class SystemTest(unittest.TestCase):
             except subprocess.TimeoutExpired:
                 program.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
-        self.assertEqual(abandoned(shared_memory() - self.shared_memory), set(), "shared memory is left")
+        left = os.listdir(self.shared_memory)
+        shutil.rmtree(self.shared_memory)
+        self.assertEqual(left, [], "shared memory is left")
 
     def start(self, arguments, name, environment=None, descriptors=()):
-        program = Program(arguments, self.folder, name, environment, descriptors)
+        own = {"OMPI_MCA_btl_vader_backing_directory": str(self.shared_memory), "UCX_POSIX_DIR": str(self.shared_memory)}
+        program = Program(arguments, self.folder, name, {**own, **(environment or {})}, descriptors)
         self.programs.append(program)
         return program
 

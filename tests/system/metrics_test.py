@@ -3,31 +3,13 @@
 import collections
 import json
 import re
-import socket
 import subprocess
 import urllib.error
 import urllib.request
 
-from harness import BIN, SMALL_KV, SystemTest, cached, main, write_trace
+from harness import BIN, SMALL_KV, SystemTest, cached, free_ports, main, write_trace
 
 SAMPLE = re.compile(r'([a-z_]+)(?:\{((?:[a-z_]+="[^"]*",?)*)\})? (\S+)')
-
-
-def free_ports(count):
-    """The first of `count` ports in a row that were free a moment ago."""
-    while True:
-        taken = []
-        try:
-            taken.append(socket.create_server(("127.0.0.1", 0)))
-            first = taken[0].getsockname()[1]
-            for port in range(first + 1, first + count):
-                taken.append(socket.create_server(("127.0.0.1", port)))
-            return first
-        except (OSError, OverflowError):
-            pass
-        finally:
-            for each in taken:
-                each.close()
 
 
 class MetricsTest(SystemTest):

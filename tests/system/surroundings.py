@@ -16,7 +16,8 @@ class Network:
     def __init__(self):
         self.name = f"hicache-{os.getpid()}"
         self.ends = [f"hc{os.getpid()}{end}" for end in "ab"]
-        net = f"10.213.{os.getpid() % 256}"
+        used = subprocess.run(["ip", "-4", "addr"], capture_output=True, text=True).stdout
+        net = next(net for net in (f"10.213.{(os.getpid() + n) % 256}" for n in range(256)) if f" {net}." not in used)
         self.here, self.there = f"{net}.1", f"{net}.2"
 
     def ip(self, *arguments):
@@ -88,7 +89,6 @@ class Clocks:
 
     def __init__(self, folder, rng):
         self.folder, self.rng, self.files = folder, rng, []
-        self.before = self.leftovers()
         self.library = next(pathlib.Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
 
     def enter(self, host):
@@ -108,13 +108,12 @@ class Clocks:
         for file in self.files:
             self.set(file)
 
-    def leftovers(self):
-        return set(pathlib.Path("/dev/shm").glob("*faketime_*"))
-
     def remove(self):
-        """Removes what libfaketime leaves in shared memory when its process is killed."""
-        for path in self.leftovers() - self.before:
-            path.unlink(missing_ok=True)
+        """Removes what libfaketime leaves in shared memory when its process is killed: the names end with the number of a process."""
+        for path in pathlib.Path("/dev/shm").glob("*faketime_*"):
+            number = path.name.rsplit("_", 1)[1]
+            if number.isdigit() and not pathlib.Path("/proc", number).exists():
+                path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
