@@ -13,4 +13,4 @@ cmake --preset release
 cmake --build --preset release -j "$(nproc)"
 echo "Running the tests"
 ctest --preset release -j "$(nproc)" --output-junit tests.xml "$@"
-tests/skips.py build/release/tests.xml
+tests/skips.py build/release/tests.xml release

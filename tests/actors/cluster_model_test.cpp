@@ -146,7 +146,7 @@ private:
       writers_.erase(at);
   }
 
-  /// As the tree and the copy engine do, but that L2 may be written to while a page is being lent.
+  /// As the tree and the copy engine do, but L2 may change while a page is lent.
   void start_lender() {
     constexpr auto keys = std::array<uint64_t, 4>{0, 2, 10, 17};
     auto next = lender{any_member(), keys[draw(keys.size())], draw(lent_count), {}, 0, 0};

@@ -6,6 +6,7 @@ Looks at the tree itself: what the compiler does not complain about and a reader
 import json
 import pathlib
 import re
+import subprocess
 import sys
 import unittest
 
@@ -25,6 +26,21 @@ def files(*suffixes):
         below = path.relative_to(ROOT)
         if below.parts[0] not in ("build", ".git") and path.is_file() and path.suffix in suffixes:
             yield below, path.read_text()
+
+
+def forbidden_includes(deps, sees):
+    """Which objects of a layer were compiled from headers of which other layers that the table does not let it see, and the layers that were
+    looked at. `deps` is what `ninja -t deps` prints."""
+    found, looked_at, layer, target = set(), set(), None, ""
+    for line in deps.splitlines():
+        if line and not line.startswith(" "):
+            target = line.split(":")[0]
+            layer = target.split("/")[0] if target.split("/")[0] in LAYERS else None
+        elif layer and (include := re.match(r" +(?:\S*/)?layers/(\w+)/", line)):
+            looked_at.add(layer)
+            if include.group(1) not in sees[layer]:
+                found.add(f"{target}: {line.strip()}")
+    return found, looked_at
 
 
 class Tidy(unittest.TestCase):
@@ -76,6 +92,16 @@ class Tidy(unittest.TestCase):
                 elif line.startswith("}"):
                     start = 0
         self.assert_none(long, f"a function has at most {MAX_FUNCTION_LINES} lines")
+
+    def test_layers_include_only_what_they_may(self):
+        """By the compiler's own list. The table is that of layering_test.sh."""
+        sees = {layer: seen.split() for layer, seen in re.findall(r'\[(\w+)\]="([^"]+)"', (ROOT / "tests/system/layering_test.sh").read_text())}
+        deps = subprocess.run(["ninja", "-C", BUILD, "-t", "deps"], capture_output=True, text=True, check=True).stdout
+        found, looked_at = forbidden_includes(deps, sees)
+        self.assertEqual(looked_at, set(LAYERS), "build first")
+        self.assert_none(sorted(found), "a layer includes only what its link line names")
+        upwards = "cache/CMakeFiles/x.o: #deps 2, deps mtime 1 (VALID)\n    ../../cache/x.cpp\n    layers/actors/actors/tree.hpp\n"
+        self.assertEqual(forbidden_includes(upwards, sees), ({"cache/CMakeFiles/x.o: layers/actors/actors/tree.hpp"}, {"cache"}))
 
     def test_docs_name_what_exists(self):
         """Paths, flags, and names of functions, settings and metrics between backticks."""
