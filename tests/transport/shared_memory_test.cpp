@@ -7,6 +7,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -68,6 +69,21 @@ uint64_t page_size_at(const void* address) {
     }
   }
   return 0;
+}
+
+/// Pages that this thread has had to be given so far.
+long faults() {
+  auto usage = rusage{};
+  EXPECT_EQ(::getrusage(RUSAGE_THREAD, &usage), 0);
+  return usage.ru_minflt;
+}
+
+TEST(SharedMemoryTest, TheFirstPassOverItFaultsInNoPage) {
+  auto memory = shared_memory::create(4_MiB, "hicache-test");
+  ASSERT_TRUE(memory);
+  const auto before = faults();
+  std::memset(memory->data(), 1, memory->size());
+  EXPECT_LT(faults() - before, 16) << "of 1024 pages";
 }
 
 TEST(SharedMemoryTest, IsOfHugePagesWhereTheMachineHasReservedThem) {
