@@ -118,7 +118,8 @@ struct range_answer {
   uint64_t checksum = 0;
 };
 
-/// Reads from page_servers, over connections that it keeps. Any thread; calls take turns.
+/// Reads from page_servers, over connections that it keeps. Any thread, several at a time: each
+/// call under way has connections of its own.
 class page_client {
 public:
   /// @param lends Whether what is in demand will be offered to others by this process, so that the

@@ -202,10 +202,45 @@ struct stream {
   bool has_failed = false;
 };
 
-class socket_page_client final : public page_client, page_sink {
+/// How servers did a moment ago. Shared by clients; any thread.
+class server_record {
 public:
-  socket_page_client(page_channel_options options, bool lends)
-    : options_(std::move(options)), lends_(lends) {}
+  std::vector<server_standing> standing_of(const std::vector<std::string>& servers) {
+    const auto now = std::chrono::steady_clock::now();
+    const auto is_over = [now](const auto& entry) { return entry.second <= now; };
+    const auto guard = std::scoped_lock{mutex_};
+    std::erase_if(avoided_, is_over);
+    std::erase_if(late_, is_over);
+    auto standing = std::vector<server_standing>{};
+    for (const auto& address : servers)
+      standing.push_back(avoided_.contains(address) ? server_standing::avoided
+                         : late_.contains(address)  ? server_standing::late
+                                                    : server_standing::good);
+    return standing;
+  }
+
+  void avoid(const std::string& address, time_point now) {
+    const auto guard = std::scoped_lock{mutex_};
+    avoided_.try_emplace(address, now + limits::read_avoidance);
+  }
+
+  void was_late(const std::string& address, time_point now) {
+    const auto guard = std::scoped_lock{mutex_};
+    late_.try_emplace(address, now + limits::read_avoidance);
+  }
+
+private:
+  std::mutex mutex_; // Guards what follows.
+  /// Those that are not asked, and those that are asked last; until when.
+  std::map<std::string, time_point> avoided_;
+  std::map<std::string, time_point> late_;
+};
+
+/// Serves one call at a time.
+class socket_page_client final : page_sink {
+public:
+  socket_page_client(page_channel_options options, bool lends, server_record& record)
+    : options_(std::move(options)), lends_(lends), record_(record) {}
 
   result<void> open() {
     auto lane = ucx_lane::open(options_.transport, page_message::reply, *this);
@@ -215,11 +250,14 @@ public:
     return {};
   }
 
-  ~socket_page_client() override { servers_.clear(); }
+  ~socket_page_client() { servers_.clear(); }
 
-  std::vector<result<range_answer>> read(const range_reads& wanted, time_point deadline) override {
-    const auto guard = std::lock_guard{mutex_};
-    auto plan = read_plan{wanted.ranges, standing_of(wanted.servers), lends_};
+  socket_page_client(const socket_page_client&) = delete;
+
+  socket_page_client& operator=(const socket_page_client&) = delete;
+
+  std::vector<result<range_answer>> read(const range_reads& wanted, time_point deadline) {
+    auto plan = read_plan{wanted.ranges, record_.standing_of(wanted.servers), lends_};
     transfers_.plan = &plan;
     auto streams = std::vector<stream>(wanted.servers.size());
     run(wanted.servers, streams, deadline);
@@ -264,19 +302,6 @@ private:
   static std::optional<sockaddr_storage> address_of(const std::string& address) {
     const auto parts = split_address(address);
     return parts ? resolve(parts->first, parts->second, AI_NUMERICHOST) : std::nullopt;
-  }
-
-  std::vector<server_standing> standing_of(const std::vector<std::string>& servers) {
-    const auto now = std::chrono::steady_clock::now();
-    const auto is_over = [now](const auto& entry) { return entry.second <= now; };
-    std::erase_if(avoided_, is_over);
-    std::erase_if(late_, is_over);
-    auto standing = std::vector<server_standing>{};
-    for (const auto& address : servers)
-      standing.push_back(avoided_.contains(address) ? server_standing::avoided
-                         : late_.contains(address)  ? server_standing::late
-                                                    : server_standing::good);
-    return standing;
   }
 
   /// Does all that can be done until the deadline.
@@ -336,7 +361,7 @@ private:
       each.has_failed = true;
       plan.fail_server(number, {code, "reading from " + address + ": " + why});
       if (code == ec::peer_unreachable)
-        avoided_.try_emplace(address, now + limits::read_avoidance);
+        record_.avoid(address, now);
       return now;
     };
     if (!each.server) {
@@ -353,7 +378,7 @@ private:
     if (!each.is_late && now - each.moved >= limits::read_hedge) {
       each.is_late = true;
       if (plan.hedge(number))
-        late_.try_emplace(address, now + limits::read_avoidance);
+        record_.was_late(address, now);
     }
     while (each.server->is_ready()
            && each.in_flight.size() + each.server->abandoned() < limits::transfers_in_flight
@@ -421,18 +446,81 @@ private:
     return servers_.emplace(address, std::move(made)).first->second;
   }
 
-  std::mutex mutex_;
   page_channel_options options_;
   const bool lends_;
+  server_record& record_;
   open_transfers transfers_;
   /// Null without UCX.
   std::unique_ptr<ucx_lane> lane_;
   std::map<std::string, std::shared_ptr<server_connection>> servers_;
-  /// Those that are not asked, and those that are asked last; until when.
-  std::map<std::string, time_point> avoided_;
-  std::map<std::string, time_point> late_;
   uint64_t last_id_ = 0;
   uint64_t uses_ = 0;
+};
+
+/// A client for each call that is under way. A call takes the one that was used last, so that calls
+/// one after the other use the same connections.
+class page_client_pool final : public page_client {
+public:
+  page_client_pool(page_channel_options options, bool lends)
+    : options_(std::move(options)), lends_(lends) {
+    if (options_.tls)
+      options_.tls = [this, make = options_.tls] {
+        const auto guard = std::scoped_lock{tls_mutex_};
+        return make();
+      };
+  }
+
+  result<void> open() {
+    auto first = make();
+    if (!first)
+      return tl::unexpected{first.error()};
+    give_back(std::move(*first));
+    return {};
+  }
+
+  std::vector<result<range_answer>> read(const range_reads& wanted, time_point deadline) override {
+    auto client = take();
+    if (!client)
+      return std::vector<result<range_answer>>(wanted.ranges.size(),
+                                               tl::unexpected{client.error()});
+    auto answers = (*client)->read(wanted, deadline);
+    give_back(std::move(*client));
+    return answers;
+  }
+
+private:
+  using client_ptr = std::unique_ptr<socket_page_client>;
+
+  result<client_ptr> make() {
+    auto client = std::make_unique<socket_page_client>(options_, lends_, record_);
+    if (auto opened = client->open(); !opened)
+      return tl::unexpected{opened.error()};
+    return client;
+  }
+
+  result<client_ptr> take() {
+    {
+      const auto guard = std::scoped_lock{mutex_};
+      if (!idle_.empty()) {
+        auto last = std::move(idle_.back());
+        idle_.pop_back();
+        return last;
+      }
+    }
+    return make();
+  }
+
+  void give_back(client_ptr client) {
+    const auto guard = std::scoped_lock{mutex_};
+    idle_.push_back(std::move(client));
+  }
+
+  page_channel_options options_;
+  const bool lends_;
+  server_record record_;
+  std::mutex tls_mutex_; // Held while a context is made.
+  std::mutex mutex_;     // Guards what follows.
+  std::vector<client_ptr> idle_;
 };
 
 } // namespace
@@ -440,7 +528,7 @@ private:
 page_client::~page_client() = default;
 
 result<std::unique_ptr<page_client>> page_client::create(page_channel_options options, bool lends) {
-  auto client = std::make_unique<socket_page_client>(std::move(options), lends);
+  auto client = std::make_unique<page_client_pool>(std::move(options), lends);
   if (auto opened = client->open(); !opened)
     return tl::unexpected{opened.error()};
   return client;

@@ -1,4 +1,5 @@
 #include "base/limits.hpp"
+#include "base/unique_fd.hpp"
 #include "base/units.hpp"
 #include "tests/transport/page_channel_support.hpp"
 #include "transport/addresses.hpp"
@@ -8,8 +9,12 @@
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <filesystem>
 #include <future>
@@ -177,6 +182,34 @@ TEST_P(PageChannelTest, WhatIsNotOfThePageThatTheReaderNamesIsNotSent) {
   }
   EXPECT_FALSE(answers[2]->is_gone);
   EXPECT_EQ(server->sent_bytes() - before, 100u);
+}
+
+TEST_P(PageChannelTest, AReadDoesNotWaitForAnotherOfTheSameClient) {
+  // The kernel connects whoever comes, and nobody answers.
+  const auto silent = unique_fd{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  auto where = sockaddr_in{};
+  where.sin_family = AF_INET;
+  where.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  auto length = socklen_t{sizeof(where)};
+  auto* address = reinterpret_cast<sockaddr*>(&where);
+  ASSERT_EQ(::bind(silent.get(), address, length), 0);
+  ASSERT_EQ(::listen(silent.get(), 1), 0);
+  ASSERT_EQ(::getsockname(silent.get(), address, &length), 0);
+  auto is_over = std::atomic<bool>{false};
+  auto held_up = std::async(std::launch::async, [&] {
+    auto want = wanted{};
+    want.add(0, 1000);
+    const auto at = "127.0.0.1:" + std::to_string(ntohs(where.sin_port));
+    expect_all(read_from(*client, at, want, in(30s)), ec::peer_unreachable);
+    is_over = true;
+  });
+  auto connection = pollfd{silent.get(), POLLIN, 0};
+  ASSERT_EQ(::poll(&connection, 1, -1), 1);
+  auto want = wanted{};
+  want.add(0, 1000);
+  expect_readable(want);
+  EXPECT_FALSE(is_over);
+  held_up.get();
 }
 
 TEST_P(PageChannelTest, SeveralClientsReadAtATime) {
