@@ -1,14 +1,23 @@
 #pragma once
 
+#include "cache/store/backup_window.hpp"
 #include "messages/interfaces.hpp"
 
 #include <caf/typed_event_based_actor.hpp>
 #include <caf/typed_response_promise.hpp>
 
-#include <deque>
+#include <map>
 #include <vector>
 
 namespace hicache {
+
+/// Fixed settings of a backup.
+struct backup_options {
+  /// What one batch may take.
+  caf::timespan timeout{};
+  /// Bytes of one page on this rank, for the counters.
+  uint64_t page_bytes = 0;
+};
 
 /// @relates backup
 struct backup_state {
@@ -22,32 +31,22 @@ struct backup_state {
 
   void drop(operation_id id);
 
-  void try_again(uint64_t pause);
+  void resume(uint64_t pause);
+
+  void attach(storage_actor store);
 
   caf::result<atom::ok> drain();
 
+  rank_counters counters() const;
+
   // -- internal steps ---------------------------------------------------------
 
-  /// Sends the next batch of the oldest command, if none is under way.
-  void send_next();
+  /// Reports commands that ended, and gives the store what may be sent now.
+  void go_on();
 
-  /// Takes the outcome of the batch of `count` pages that was under way.
-  void finish_batch(uint64_t count, const storage_outcome& outcome);
+  void send(const backup_window::batch& batch);
 
-  /// The oldest command failed: tries again later, or gives it up.
-  void fail_batch(ec why);
-
-  /// Gives up the oldest command, since its call did not return in time. Its pages are free when
-  /// the call has.
-  void give_up_late(uint64_t ticket);
-
-  /// Ends the oldest command with what is stored.
-  void finish_command();
-
-  void forget_command();
-
-  /// Tells who waits for it that nothing is under way any more, if so.
-  void end_drain();
+  void finish(const backup_window::batch& batch, const storage_outcome& outcome);
 
   // -- data -------------------------------------------------------------------
 
@@ -55,38 +54,21 @@ struct backup_state {
   struct pending {
     backup_command command;
     tree_core_actor tree;
-    bool is_dropped = false;
   };
 
   backup_actor::pointer self;
+  backup_options options;
   /// Null: nothing is stored.
   storage_actor storage;
-  caf::timespan timeout{};
-  uint64_t page_bytes = 0;
-  /// Bounded by the tree, which drops the oldest.
-  std::deque<pending> queue;
-  /// Pages of the oldest command that are stored already, and how often its next ones failed.
-  uint64_t stored = 0;
-  uint32_t failures = 0;
-  /// True while a batch is under way; while the oldest command waits to be tried again.
-  bool is_busy = false;
-  bool is_pausing = false;
-  /// Numbers the pauses, so that one that was cut short means nothing.
-  uint64_t pauses = 0;
-  /// True after a command was given up: until a write succeeds, one attempt each is enough.
-  bool is_store_failing = false;
-  /// Commands that were given up and whose calls have not returned.
-  uint64_t quarantined = 0;
+  /// As the store says, once it has.
+  bool orders_writes = false;
+  std::map<operation_id, pending> commands;
+  backup_window window;
   std::vector<caf::typed_response_promise<atom::ok>> draining;
-  rank_counters counters;
 };
 
-/// Writes pages from L2 to L3, in issue order, parents before children: what follows a page that
-/// could not be written waits until it is, and is given up with it after limits::backup_attempts.
-/// @param timeout What one batch may take.
-/// @param page_bytes Bytes of one page on this rank, for the counters.
+/// Writes pages from L2 to L3, parents before children (backup_window).
 backup_actor::behavior_type backup(backup_actor::stateful_pointer<backup_state> self,
-                                   storage_actor storage, caf::timespan timeout,
-                                   uint64_t page_bytes);
+                                   storage_actor storage, backup_options options);
 
 } // namespace hicache

@@ -63,6 +63,18 @@ store_batch<page_read> page_objects::reads(const storage_batch& batch) const {
           }};
 }
 
+storage_backend::read_progress page_objects::progress(const storage_batch& batch) const {
+  if (!batch.marks)
+    return {};
+  return [marks = batch.marks, begin = batch.host_first * per_page(),
+          needed = static_cast<uint32_t>(per_page())](size_t first,
+                                                      std::span<const result<void>> outcomes) {
+    for (auto i = size_t{0}; i < outcomes.size(); ++i)
+      if (outcomes[i])
+        marks->add((begin + first + i) / needed, needed);
+  };
+}
+
 store_batch<page_write> page_objects::own_writes(const storage_batch& batch, size_t count) const {
   return {count * per_page(), [me = shared_from_this(), batch, count] {
             auto writes = std::vector<page_write>{};

@@ -3,7 +3,7 @@
 #include "backends/cluster/lent_pages.hpp"
 #include "hicache/geometry.hpp"
 #include "hicache/storage_backend.hpp"
-#include "messages/commands.hpp"
+#include "messages/storage_batch.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -44,6 +44,9 @@ public:
   store_batch<page_key> names(const storage_batch& batch) const;
 
   store_batch<page_read> reads(const storage_batch& batch) const;
+
+  /// Marks what a read reports early; empty if the batch has no marks.
+  storage_backend::read_progress progress(const storage_batch& batch) const;
 
   /// Those pages of a batch that this rank writes.
   /// @param count How many they are.

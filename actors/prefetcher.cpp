@@ -11,34 +11,6 @@
 
 namespace hicache {
 
-namespace {
-
-/// Outcome of a page that no read has returned yet.
-constexpr auto unread = ec::stopping;
-
-give_up reason_of(ec code) {
-  switch (code) {
-    case ec::not_found:
-      return give_up::gone;
-    case ec::corrupt_page:
-      return give_up::corrupt;
-    case ec::deadline_exceeded:
-      return give_up::late;
-    case ec::store_unavailable:
-      return give_up::unavailable;
-    default:
-      return give_up::failed;
-  }
-}
-
-/// Whether a page that was not read is a failure of its own. One that left the store is an ordinary
-/// miss; a store that is left alone has been told of.
-bool is_failure(ec code) {
-  return code != ec::not_found && code != ec::store_unavailable;
-}
-
-} // namespace
-
 // -- request handling ---------------------------------------------------------
 
 void prefetcher_state::fetch(const fetch_command& command) {
@@ -48,9 +20,8 @@ void prefetcher_state::fetch(const fetch_command& command) {
   auto& fetch = entry->second;
   fetch.command = command;
   fetch.tree = caf::actor_cast<tree_core_actor>(self->current_sender());
-  fetch.pages = std::make_shared<const std::vector<page_index>>();
   if (peers_lost) {
-    fetch.why = give_up::failed;
+    fetch.reads.stop(give_up::failed);
     answer(id, fetch);
     fetches.erase(entry);
     return;
@@ -64,12 +35,12 @@ void prefetcher_state::fetch(const fetch_command& command) {
     command.keys, nullptr, command.first, command.keys->size() - command.first, nullptr, 0};
   auto on_error = [this, id](const caf::error& err) {
     const auto why = from_caf(err);
-    if (is_failure(why.code)) {
+    if (is_failed_read(why.code)) {
       spdlog::warn("the store did not say which pages it has: {}", to_string(why));
       ++counters.storage_failures;
     }
     if (const auto i = fetches.find(id); i != fetches.end())
-      i->second.why = std::min(i->second.why, reason_of(why.code));
+      i->second.reads.stop(reason_of(why.code));
     on_hit(id, {});
   };
   ++queries_in_flight;
@@ -79,10 +50,10 @@ void prefetcher_state::fetch(const fetch_command& command) {
 
 void prefetcher_state::terminate(fetch_id id) {
   const auto i = fetches.find(id);
-  if (i == fetches.end() || i->second.is_answered)
+  if (i == fetches.end() || i->second.reads.is_ended())
     return;
   auto& fetch = i->second;
-  fetch.why = std::min(fetch.why, give_up::stopped);
+  fetch.reads.stop(give_up::stopped);
   answer(id, fetch);
   // Nobody wants its length any more, so those behind it need not wait for the store's word.
   offer(id, fetch, 0);
@@ -135,8 +106,8 @@ void prefetcher_state::agree() {
     peers_lost = true;
     for (auto i = fetches.begin(); i != fetches.end();) {
       auto& fetch = i->second;
-      if (!fetch.is_answered) {
-        fetch.why = give_up::failed;
+      if (!fetch.reads.is_ended()) {
+        fetch.reads.stop(give_up::failed);
         answer(i->first, fetch);
       }
       fetch.is_agreed = true;
@@ -154,21 +125,19 @@ void prefetcher_state::begin(fetch_id id, uint64_t pages) {
   HICACHE_CHECK(i != fetches.end());
   auto& fetch = i->second;
   fetch.is_agreed = true;
-  if (!fetch.is_answered) {
+  if (!fetch.reads.is_ended()) {
     fetch.found = pages;
     auto wanted = std::min<uint64_t>(pages, reserve.size());
     if (wanted < pages)
-      fetch.why = std::min(fetch.why, give_up::no_room);
+      fetch.reads.stop(give_up::no_room);
     if (pages < fetch.command.least) {
       wanted = 0;
-      fetch.why = std::min(fetch.why, pages > 0 ? give_up::too_short : give_up::none);
+      fetch.reads.stop(pages > 0 ? give_up::too_short : give_up::none);
     }
-    fetch.pages = std::make_shared<const std::vector<page_index>>(
-      reserve.end() - static_cast<ptrdiff_t>(wanted), reserve.end());
+    fetch.reads.begin({reserve.end() - static_cast<ptrdiff_t>(wanted), reserve.end()});
     reserve.resize(reserve.size() - wanted);
-    fetch.outcomes.assign(wanted, unread);
     read_more(id, fetch);
-    if (fetch.reads_in_flight == 0)
+    if (fetch.reads.reads_in_flight() == 0)
       answer(id, fetch);
   }
   forget_if_done(i);
@@ -176,53 +145,40 @@ void prefetcher_state::begin(fetch_id id, uint64_t pages) {
 
 void prefetcher_state::read_more(fetch_id id, open_fetch& fetch) {
   const auto& command = fetch.command;
-  while (!fetch.is_answered && fetch.asked < fetch.pages->size()
-         && fetch.reads_in_flight < limits::storage_batches_in_flight
-         && fetch.why > give_up::gone) {
-    const auto first = fetch.asked;
-    const auto count = std::min<uint64_t>(fetch.pages->size() - first, limits::storage_batch_pages);
-    fetch.asked += count;
-    ++fetch.reads_in_flight;
-    auto batch = storage_batch{command.keys, nullptr, command.first + first, count, fetch.pages,
-                               first,        0,       fetch.places};
+  while (const auto part = fetch.reads.next()) {
+    auto batch = storage_batch{.keys = command.keys,
+                               .parents = nullptr,
+                               .first = command.first + part->first,
+                               .count = part->count,
+                               .host_pages = fetch.reads.pages(),
+                               .host_first = part->first,
+                               .places = fetch.places,
+                               .marks = fetch.reads.marks()};
     auto on_outcome
-      = [this, id, first](const storage_outcome& outcome) { finish_read(id, first, outcome); };
-    auto on_error = [this, id, first, count](const caf::error& err) {
-      finish_read(id, first, {std::vector<ec>(count, from_caf(err).code)});
+      = [this, id, part = *part](const storage_outcome& x) { finish_read(id, part, x); };
+    auto on_error = [this, id, part = *part](const caf::error& err) {
+      finish_read(id, part, {std::vector<ec>(part.count, from_caf(err).code)});
     };
-    // No timeout here: the storage keeps the deadline, and says whether it may still write to the
-    // pages.
+    // No timeout here: the storage keeps the deadline, and says whether the store may still write
+    // to the pages.
     self->request(storage, caf::infinite, atom::get_v, std::move(batch), options.timeout)
-      .then(on_outcome, on_error);
+      .then(std::move(on_outcome), std::move(on_error));
   }
 }
 
-void prefetcher_state::finish_read(fetch_id id, uint64_t first, const storage_outcome& outcome) {
+void prefetcher_state::finish_read(fetch_id id, const fetch_reads::part& part,
+                                   const storage_outcome& outcome) {
   const auto i = fetches.find(id);
   HICACHE_CHECK(i != fetches.end());
   auto& fetch = i->second;
-  --fetch.reads_in_flight;
-  for (auto k = size_t{0}; k < outcome.pages.size(); ++k) {
-    const auto code = outcome.pages[k];
-    if (code == ec::none) {
-      counters.bytes_l3_to_l2 += options.page_bytes;
-    } else {
-      fetch.why = std::min(fetch.why, reason_of(code));
-      if (is_failure(code))
-        ++counters.storage_failures;
-    }
-    if (outcome.ticket != 0)
-      continue; // It stays unread, and its page is not free.
-    fetch.outcomes[first + k] = code;
-    if (fetch.is_answered) // Nobody waits for this page any more.
-      reserve.push_back((*fetch.pages)[first + k]);
-  }
-  if (outcome.ticket != 0) {
-    const auto begin = fetch.pages->begin() + static_cast<ptrdiff_t>(first);
-    quarantine(outcome.ticket, {begin, begin + static_cast<ptrdiff_t>(outcome.pages.size())});
-  }
+  auto ends = fetch.reads.finish(part, outcome);
+  counters.bytes_l3_to_l2 += ends.read * options.page_bytes;
+  counters.storage_failures += ends.failures;
+  reserve.insert(reserve.end(), ends.free.begin(), ends.free.end());
+  if (outcome.ticket != 0)
+    quarantine(outcome.ticket, std::move(ends.quarantined));
   read_more(id, fetch);
-  if (fetch.reads_in_flight == 0 && !fetch.is_answered)
+  if (fetch.reads.reads_in_flight() == 0 && !fetch.reads.is_ended())
     answer(id, fetch);
   forget_if_done(i);
 }
@@ -240,25 +196,17 @@ void prefetcher_state::quarantine(uint64_t ticket, std::vector<page_index> pages
 }
 
 void prefetcher_state::answer(fetch_id id, open_fetch& fetch) {
-  const auto gap = std::find_if(fetch.outcomes.begin(), fetch.outcomes.end(),
-                                [](ec code) { return code != ec::none; });
-  const auto arrived = gap - fetch.outcomes.begin();
-  // Pages of reads in flight, and of those in quarantine, return to the reserve when their read
-  // does; all others do now.
-  for (auto k = static_cast<size_t>(arrived); k < fetch.pages->size(); ++k)
-    if (k >= fetch.asked || fetch.outcomes[k] != unread)
-      reserve.push_back((*fetch.pages)[k]);
-  auto pages = std::make_shared<const std::vector<page_index>>(fetch.pages->begin(),
-                                                               fetch.pages->begin() + arrived);
-  fetch.is_answered = true;
+  auto ended = fetch.reads.end();
+  counters.bytes_l3_to_l2 += ended.read * options.page_bytes;
+  reserve.insert(reserve.end(), ended.free.begin(), ended.free.end());
   self->send(fetch.tree, atom::fetched_v,
-             fetched_pages{id, std::move(pages), fetch.found, fetch.why});
+             fetched_pages{id, std::move(ended.arrived), fetch.found, fetch.reads.why()});
 }
 
 void prefetcher_state::forget_if_done(open_fetches::iterator entry) {
   if (entry != fetches.end()) {
     const auto& fetch = entry->second;
-    if (!fetch.is_answered || !fetch.is_agreed || fetch.reads_in_flight > 0)
+    if (!fetch.reads.is_ended() || !fetch.is_agreed || fetch.reads.reads_in_flight() > 0)
       return;
     fetches.erase(entry);
   }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "cache/step/hit_window.hpp"
+#include "cache/store/fetch_reads.hpp"
 #include "messages/interfaces.hpp"
 
 #include <caf/typed_event_based_actor.hpp>
@@ -41,22 +42,14 @@ struct prefetcher_state {
   struct open_fetch {
     fetch_command command;
     tree_core_actor tree;
-    /// Taken from the reserve, in the order of the keys.
-    page_list pages;
-    /// Outcome of each page; ec::none once read, `unread` before.
-    std::vector<ec> outcomes;
+    fetch_reads reads;
     /// Where the store said that the pages are.
     place_list places;
     /// Pages that every rank has.
     uint64_t found = 0;
-    give_up why = give_up::none;
-    /// Pages asked for so far.
-    uint64_t asked = 0;
-    uint64_t reads_in_flight = 0;
     /// True once this rank's length was offered, and once the ranks agreed on one.
     bool is_known = false;
     bool is_agreed = false;
-    bool is_answered = false;
   };
 
   using open_fetches = std::map<fetch_id, open_fetch>;
@@ -73,10 +66,9 @@ struct prefetcher_state {
   /// All ranks have `pages` of the fetch: reads them.
   void begin(fetch_id id, uint64_t pages);
 
-  /// Keeps limits::storage_batches_in_flight batches under way.
   void read_more(fetch_id id, open_fetch& fetch);
 
-  void finish_read(fetch_id id, uint64_t first, const storage_outcome& outcome);
+  void finish_read(fetch_id id, const fetch_reads::part& part, const storage_outcome& outcome);
 
   /// Keeps the pages of a read that was given up until its call has returned.
   void quarantine(uint64_t ticket, std::vector<page_index> pages);

@@ -99,7 +99,8 @@ caf::result<storage_outcome> storage_state::get(const storage_batch& batch, caf:
     store_call::get, *pass, batch.count, timeout, [&](time_point deadline, uint64_t ticket) {
       auto done
         = bring(ticket, std::vector<bool>(admitted.count, true), batch.count - admitted.count);
-      return store->read(options.objects->reads(admitted), deadline, std::move(done), {});
+      return store->read(options.objects->reads(admitted), deadline, std::move(done),
+                         options.objects->progress(admitted));
     });
 }
 
@@ -198,8 +199,9 @@ storage_status storage_state::status() {
     return storage_status::direction{to_string(x.breaker.state()), to_string(x.breaker.cause()),
                                      x.since_s, x.breaker.openings()};
   };
-  auto status
-    = storage_status{store->name(), view(read_breaker), view(write_breaker), late.size(), 0};
+  auto status = storage_status{store->name(),      store->capabilities().orders_writes,
+                               view(read_breaker), view(write_breaker),
+                               late.size(),        0};
   for (const auto& [ticket, call] : late)
     status.quarantined_pages += call.pages;
   return status;

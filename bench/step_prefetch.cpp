@@ -147,7 +147,7 @@ public:
     storage_ = system_.spawn(storage, storage_options{objects, &l3.clock}, std::move(l3.queue));
     prefetcher_ = system_.spawn(prefetcher, prefetcher_options{caf::timespan{deadline}, page_bytes},
                                 storage_, consensus_);
-    backup_ = system_.spawn(backup, storage_, caf::timespan{deadline}, page_bytes);
+    backup_ = system_.spawn(backup, storage_, backup_options{caf::timespan{deadline}, page_bytes});
     auto options = tree_options{};
     options.page_size = shape.page_size;
     options.device_pages = 8;

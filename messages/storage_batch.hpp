@@ -3,6 +3,8 @@
 #include "hicache/error.hpp"
 #include "hicache/ids.hpp"
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -13,6 +15,30 @@ namespace hicache {
 /// See include/hicache/storage_backend.hpp.
 struct store_place;
 using place_list = std::shared_ptr<const std::vector<store_place>>;
+
+/// Which pages of a fetch were read so far: set on the store's thread while reads are under way, so
+/// that a fetch that ends early has what arrived.
+class read_marks {
+public:
+  explicit read_marks(size_t pages) : objects_(pages) {}
+
+  /// One more object of a page is in L2, and the store does not touch it any more.
+  /// @param needed Objects of a page.
+  void add(size_t page, uint32_t needed) noexcept {
+    if (objects_[page].fetch_add(1, std::memory_order_acq_rel) + 1 == needed)
+      objects_[page].store(complete, std::memory_order_release);
+  }
+
+  bool has(size_t page) const noexcept {
+    return objects_[page].load(std::memory_order_acquire) == complete;
+  }
+
+private:
+  static constexpr auto complete = ~uint32_t{0};
+
+  /// How many were read of each page.
+  std::vector<std::atomic<uint32_t>> objects_;
+};
 
 /// Pages [first, first + count) of `keys`; page first + i moves from or to host_pages[host_first +
 /// i]. Keys name pages; the names of this rank's objects follow from them.
@@ -30,6 +56,8 @@ struct storage_batch {
   /// For reads: where the objects of host_pages are, all objects of each page; null if nobody
   /// looked.
   place_list places = {};
+  /// For reads: of host_pages; null if nobody wants to know.
+  std::shared_ptr<read_marks> marks = {};
 };
 
 /// Result of a look-up: the pages that follow on from the first one without a gap.

@@ -71,6 +71,8 @@ struct storage_status {
   };
 
   std::string backend;
+  /// As in store_capabilities.
+  bool orders_writes = false;
   direction reads;
   direction writes;
   /// Calls that have passed their deadline and not returned, and L2 pages that they keep.

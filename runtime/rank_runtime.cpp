@@ -367,7 +367,7 @@ void runtime_impl::spawn_tree() {
   prefetcher_ = system_->spawn(prefetcher, prefetcher_options{config_.storage_timeout, page_bytes},
                                opened_.actor, consensus_);
   backup_
-    = system_->spawn(backup, opened_.actor, caf::timespan{config_.storage_timeout}, page_bytes);
+    = system_->spawn(backup, opened_.actor, backup_options{config_.storage_timeout, page_bytes});
   helpers.prefetcher = prefetcher_;
   helpers.backup = backup_;
   tree_ = system_->spawn(hicache::tree, settings, helpers, clock_.get(),

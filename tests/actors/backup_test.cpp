@@ -12,10 +12,12 @@ constexpr auto timeout = caf::timespan{std::chrono::seconds{3}};
 
 class BackupTest : public actor_test {
 protected:
-  BackupTest() {
-    storage_ = spawn(fake_storage, held_);
+  explicit BackupTest(bool orders_writes = false) {
+    storage_ = spawn(fake_storage, held_, orders_writes);
     tree_ = spawn(recorder, log_);
-    backup_ = spawn(backup, caf::actor_cast<storage_actor>(storage_), timeout, page_bytes);
+    backup_ = spawn(backup, caf::actor_cast<storage_actor>(storage_),
+                    backup_options{timeout, page_bytes});
+    run(); // The store says whether it orders writes.
   }
 
   void command(operation_id id, uint64_t pages) {
@@ -84,22 +86,58 @@ TEST_F(BackupTest, CommandsAreDoneInOrder) {
   EXPECT_TRUE(held_->empty());
 }
 
+TEST_F(BackupTest, CommandsAreWrittenSideBySide) {
+  for (auto id = operation_id{1}; id <= 6; ++id)
+    command(id, 200);
+  EXPECT_EQ(held_->size(), limits::storage_batches_in_flight);
+  for (const auto& request : *held_)
+    EXPECT_EQ(request.batch.first, 0u); // Of each command one batch.
+  for (auto i = 0; i < 12; ++i)
+    answer();
+  EXPECT_EQ(log_->done.size(), 6u);
+  EXPECT_EQ(counters().bytes_l2_to_l3, 1200 * page_bytes);
+}
+
+class OrderedBackupTest : public BackupTest {
+protected:
+  OrderedBackupTest() : BackupTest(true) {}
+};
+
+TEST_F(OrderedBackupTest, BatchesOfACommandFollowEachOther) {
+  command(1, 700);
+  ASSERT_EQ(held_->size(), limits::storage_batches_in_flight);
+  for (auto i = size_t{0}; i < held_->size(); ++i)
+    EXPECT_EQ((*held_)[i].batch.first, i * limits::storage_batch_pages);
+  answer(uint64_t{5});
+  for (auto i = 0; i < 3; ++i)
+    answer(uint64_t{0}); // The store fails what follows a page that failed.
+  EXPECT_TRUE(held_->empty());
+  EXPECT_EQ(counters().storage_failures, 1u);
+  advance(limits::backup_pause);
+  ASSERT_EQ(held_->size(), limits::storage_batches_in_flight);
+  EXPECT_EQ(held_->front().batch.first, 5u);
+  while (!held_->empty())
+    answer();
+  ASSERT_EQ(log_->done.size(), 1u);
+  EXPECT_EQ(log_->done[0].stored, 700u);
+}
+
 TEST_F(BackupTest, FailedPageIsTriedAgainBeforeItsChildren) {
   command(1, 300);
   command(2, 1);
   answer();
+  answer(); // The second command depends on nothing of the first.
+  ASSERT_EQ(log_->done.size(), 1u);
+  EXPECT_EQ(log_->done[0].id, 2u);
   answer(uint64_t{5});
   EXPECT_TRUE(held_->empty());
-  EXPECT_TRUE(log_->done.empty());
   advance(limits::backup_pause);
   ASSERT_EQ(held_->size(), 1u);
   EXPECT_EQ(held_->front().batch.first, 133u); // From the failed page on.
   answer();
   answer();
-  ASSERT_EQ(log_->done.size(), 1u);
-  EXPECT_EQ(log_->done[0].stored, 300u);
-  answer();
   ASSERT_EQ(log_->done.size(), 2u);
+  EXPECT_EQ(log_->done[1].stored, 300u);
   EXPECT_EQ(counters().bytes_l2_to_l3, 301 * page_bytes);
   EXPECT_EQ(counters().storage_failures, 1u);
   EXPECT_EQ(counters().backup_retries, 1u);
@@ -181,11 +219,11 @@ TEST_F(BackupTest, AStoreThatIsLeftAloneIsNotTriedAgain) {
 
 TEST_F(BackupTest, DroppedCommandsEndAtOnceOrWithTheirBatch) {
   command(1, 300);
-  command(2, 2);
-  command(3, 2);
-  tell(backup_, atom::drop_v, drop_command{2});
+  for (auto id = operation_id{2}; id <= 5; ++id)
+    command(id, 2);
+  tell(backup_, atom::drop_v, drop_command{5}); // It has not begun.
   ASSERT_EQ(log_->done.size(), 1u);
-  EXPECT_EQ(log_->done[0].id, 2u);
+  EXPECT_EQ(log_->done[0].id, 5u);
   EXPECT_EQ(log_->done[0].stored, 0u);
   tell(backup_, atom::drop_v, drop_command{1});
   EXPECT_EQ(log_->done.size(), 1u); // The store still reads its pages.
@@ -194,12 +232,14 @@ TEST_F(BackupTest, DroppedCommandsEndAtOnceOrWithTheirBatch) {
   EXPECT_EQ(log_->done[1].id, 1u);
   EXPECT_EQ(log_->done[1].stored, 128u);
   answer(uint64_t{0});
-  tell(backup_, atom::drop_v, drop_command{3}); // It waits to be tried again.
+  tell(backup_, atom::drop_v, drop_command{2}); // It waits to be tried again.
   ASSERT_EQ(log_->done.size(), 3u);
+  answer();
+  answer();
   advance(std::chrono::seconds{10});
   EXPECT_TRUE(held_->empty());
-  tell(backup_, atom::drop_v, drop_command{3}); // Over already.
-  EXPECT_EQ(log_->done.size(), 3u);
+  tell(backup_, atom::drop_v, drop_command{2}); // Over already.
+  EXPECT_EQ(log_->done.size(), 5u);
   EXPECT_EQ(counters().dropped_backups, 2u + 172 + 2);
 }
 
@@ -240,7 +280,8 @@ TEST_F(BackupTest, CommandsEndThoughTheStorageIsDead) {
   for (auto attempt = 1u; attempt < limits::backup_attempts; ++attempt)
     advance(std::chrono::seconds{2});
   EXPECT_EQ(log_->done.size(), 2u);
-  EXPECT_EQ(counters().storage_failures, limits::backup_attempts + 1);
+  // With the first command's last attempt the second one is given up, too.
+  EXPECT_EQ(counters().storage_failures, 2 * limits::backup_attempts - 1);
   EXPECT_EQ(counters().bytes_l2_to_l3, 0u);
 }
 

@@ -111,8 +111,8 @@ struct held_request {
 
 using held_requests = std::deque<held_request>;
 
-inline caf::behavior fake_storage(caf::event_based_actor* self,
-                                  std::shared_ptr<held_requests> held) {
+inline caf::behavior fake_storage(caf::event_based_actor* self, std::shared_ptr<held_requests> held,
+                                  bool orders_writes) {
   const auto hold
     = [self, held](const char* verb, const storage_batch& batch, caf::timespan timeout) {
         held->push_back({verb, batch, timeout, self->make_response_promise()});
@@ -123,6 +123,9 @@ inline caf::behavior fake_storage(caf::event_based_actor* self,
     [hold](atom::get, const storage_batch& x, caf::timespan t) { return hold("get", x, t); },
     [hold](atom::set, const storage_batch& x, caf::timespan t) { return hold("set", x, t); },
     [hold](atom::drain, uint64_t) { return hold("drain", {}, {}); },
+    [orders_writes](atom::status) {
+      return storage_status{"fake", orders_writes, {}, {}};
+    },
     [self](const errand& x) { x.run(self); },
   };
 }
@@ -186,6 +189,9 @@ inline caf::behavior gated_storage(caf::event_based_actor* self, const storage_g
     [hold](atom::exists, const storage_batch& x, caf::timespan t) { return hold("exists", x, t); },
     [hold](atom::get, const storage_batch& x, caf::timespan t) { return hold("get", x, t); },
     [hold](atom::set, const storage_batch& x, caf::timespan t) { return hold("set", x, t); },
+    [](atom::status) {
+      return storage_status{"gated", false, {}, {}};
+    },
     [self](const errand& x) { x.run(self); },
   };
 }

@@ -35,7 +35,7 @@ protected:
     for (auto& peer : peers) {
       auto& rank = ranks_.emplace_back();
       rank.consensus = spawn(consensus, std::move(peer));
-      rank.storage = spawn(fake_storage, rank.held);
+      rank.storage = spawn(fake_storage, rank.held, false);
       rank.tree = spawn(recorder, rank.log);
       rank.prefetcher = spawn(prefetcher, prefetcher_options{timeout, page_bytes},
                               caf::actor_cast<storage_actor>(rank.storage), rank.consensus);
@@ -363,6 +363,42 @@ TEST_F(PrefetcherTest, TerminatedDuringReadsKeepsThePrefixThatArrived) {
   read(uint64_t{3});
   EXPECT_EQ(fetched().size(), 1u);
   expect_no_page_lost(656);
+}
+
+TEST_F(PrefetcherTest, TerminatedDuringAReadKeepsThePagesThatItReported) {
+  start(1, 2, 10);
+  fetch(1, 6);
+  hit(6);
+  const auto marks = ranks_[0].held->front().batch.marks;
+  ASSERT_NE(marks, nullptr);
+  for (const auto page : {0u, 1u, 3u})
+    marks->add(page, 1);
+  terminate(1);
+  ASSERT_EQ(fetched().size(), 1u);
+  EXPECT_EQ(fetched()[0].host_pages->size(), 2u);
+  // Page 3 is behind a gap, but the store is done with it.
+  EXPECT_EQ(state_of<prefetcher_state>(ranks_[0].prefetcher).reserve.size(), 5u);
+  marks->add(2, 1); // Too late: nobody was told of it.
+  answer("get", storage_outcome{std::vector<ec>(6, ec::deadline_exceeded), 0, 7});
+  EXPECT_EQ(state_of<prefetcher_state>(ranks_[0].prefetcher).reserve.size(), 6u);
+  EXPECT_EQ(state_of<prefetcher_state>(ranks_[0].prefetcher).quarantined, 2u);
+  answer("drain", atom::ok_v);
+  expect_no_page_lost(10);
+  EXPECT_EQ(counters().bytes_l3_to_l2, 4 * page_bytes);
+}
+
+TEST_F(PrefetcherTest, ReadsTakeThePlacesOfTheLookUp) {
+  start(1);
+  fetch(1, 200, 4);
+  const auto places = std::make_shared<const std::vector<store_place>>(196);
+  answer("exists", storage_hit{196, places});
+  ASSERT_EQ(reads().size(), 2u);
+  for (const auto& read : *ranks_[0].held) {
+    EXPECT_EQ(read.batch.places, places);
+    EXPECT_EQ(read.batch.host_first + 4, read.batch.first); // Page i has place i.
+  }
+  read();
+  read();
 }
 
 TEST_F(PrefetcherTest, TerminatingWhatIsOverDoesNothing) {

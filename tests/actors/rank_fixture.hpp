@@ -198,7 +198,7 @@ public:
       EXPECT_EQ(stats.device_protected, 0u);
       EXPECT_EQ(stats.device_free + stats.device_evictable, options_.device_pages);
       const auto& backups = state_of<backup_state>(each->backup);
-      EXPECT_TRUE(backups.queue.empty() && !backups.is_busy);
+      EXPECT_TRUE(backups.window.is_idle() && backups.commands.empty());
       const auto& prefetcher = state_of<prefetcher_state>(each->prefetcher);
       EXPECT_TRUE(prefetcher.fetches.empty());
       EXPECT_EQ(prefetcher.queries_in_flight, 0u);
@@ -259,7 +259,7 @@ private:
     }
     x.prefetcher
       = spawn(prefetcher, prefetcher_options{storage_timeout, bytes}, opened.actor, x.consensus);
-    x.backup = spawn(backup, opened.actor, storage_timeout, bytes);
+    x.backup = spawn(backup, opened.actor, backup_options{storage_timeout, bytes});
     x.tree = spawn(tree, options_,
                    tree_helpers{x.controller, x.consensus, x.prefetcher, x.backup,
                                 caf::actor_cast<engine_actor>(notices_)},

@@ -7,8 +7,10 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <functional>
+#include <future>
 #include <latch>
 #include <memory>
 #include <optional>
@@ -252,6 +254,65 @@ TEST_P(BackendContractTest, ServesManyThreadsWithoutEverMixingPages) {
   const auto health = store.health();
   EXPECT_LE(health.bytes, health.capacity_bytes);
   EXPECT_EQ(health.counters.corrupt, 0u);
+}
+
+// -- the asynchronous side ----------------------------------------------------
+
+TEST_P(BackendContractTest, AReadMayTakeThePlacesOfALookUp) {
+  auto& store = open();
+  ASSERT_TRUE(put(store, key_of(1), bytes_of(1, 100)));
+  ASSERT_TRUE(put(store, key_of(2), bytes_of(2, 100)));
+  const auto places = store.lookup(std::vector{key_of(1), key_of(2), key_of(3)}, no_deadline);
+  ASSERT_EQ(places.size(), 3u);
+  ASSERT_TRUE(places[0]);
+  ASSERT_TRUE(places[1]);
+  EXPECT_EQ(code_of(places[2]), ec::not_found);
+  ASSERT_TRUE(drop(store, key_of(2))); // Its place says what was true then.
+  auto back = std::vector{page_bytes(100), page_bytes(100)};
+  const auto read = store.get(std::vector{page_read{key_of(1), {back[0]}, *places[0]},
+                                          page_read{key_of(2), {back[1]}, *places[1]}},
+                              no_deadline);
+  EXPECT_TRUE(read[0]);
+  EXPECT_EQ(back[0], bytes_of(1, 100));
+  EXPECT_EQ(code_of(read[1]), ec::not_found);
+}
+
+TEST_P(BackendContractTest, EveryBatchIsAnsweredOnceAlsoIfTheStoreCloses) {
+  constexpr auto batches = size_t{64};
+  auto& store = open();
+  auto& backend = store.backend();
+  const auto bytes = bytes_of(1, 100);
+  auto answers = std::vector<std::atomic<int>>(4 * batches);
+  auto back = std::vector<page_bytes>(batches, page_bytes(100));
+  const auto count = [&](size_t i) { return [&answers, i](const auto&) { ++answers[i]; }; };
+  for (auto i = size_t{0}; i < batches; ++i) {
+    backend.write(std::vector{page_write{key_of(i), {}, {bytes}}}, no_deadline, count(4 * i));
+    backend.lookup(std::vector{key_of(i)}, no_deadline, count(4 * i + 1));
+    backend.read(std::vector{page_read{key_of(i), {back[i]}}}, no_deadline, count(4 * i + 2), {});
+    backend.remove(std::vector{key_of(i)}, no_deadline, count(4 * i + 3));
+  }
+  EXPECT_TRUE(backend.close(std::chrono::hours{1}));
+  for (const auto& each : answers)
+    EXPECT_EQ(each, 1);
+  EXPECT_EQ(code_of(put(store, key_of(1), bytes)), ec::stopping);
+}
+
+TEST_P(BackendContractTest, ABatchThatIsAnsweredHasNotExpired) {
+  auto& store = open();
+  auto answered = std::promise<void>{};
+  const auto number = store.backend().lookup(std::vector{key_of(1)}, no_deadline,
+                                             [&](const auto&) { answered.set_value(); });
+  answered.get_future().wait();
+  EXPECT_NE(number, 0u);
+  EXPECT_NE(store.backend().expire(number), storage_backend::expiry::withdrawn);
+}
+
+TEST_P(BackendContractTest, TakesMemoryToRegister) {
+  auto& store = open();
+  auto memory = page_bytes(4096);
+  EXPECT_TRUE(store.backend().attach_memory(std::array{std::span{memory}}));
+  EXPECT_TRUE(store.capabilities().tells_occupancy);
+  EXPECT_EQ(store.capabilities(), store.backend().capabilities());
 }
 
 } // namespace hicache::test

@@ -154,6 +154,56 @@ TEST(StorageQueueTest, RefusesMoreBatchesThanItsBound) {
   refused.expect_all(error{ec::limit_reached, "too many batches wait for scripted"});
 }
 
+/// Reads well and wants small batches.
+class small_backend final : public blocking_store {
+public:
+  std::string name() const override { return "small"; }
+  store_capabilities capabilities() const override { return {.preferred_batch = 2}; }
+  std::vector<bool> exists(std::span<const page_key> list, time_point) override {
+    return std::vector<bool>(list.size());
+  }
+  std::vector<result<void>> get(std::span<const page_read> pages, time_point) override {
+    auto outcomes = std::vector<result<void>>(pages.size());
+    outcomes.back() = fail(ec::not_found);
+    return outcomes;
+  }
+  std::vector<result<void>> set(std::span<const page_write> pages, time_point) override {
+    return std::vector<result<void>>(pages.size());
+  }
+  std::vector<result<void>> remove(std::span<const page_key> list, time_point) override {
+    return std::vector<result<void>>(list.size());
+  }
+  backend_health health() override { return {}; }
+};
+
+TEST(StorageQueueTest, AReadIsReportedInPartsOfTheStoresSize) {
+  auto queue = storage_queue{std::make_unique<small_backend>(), 0};
+  auto reported = std::vector<std::pair<size_t, std::vector<error>>>{};
+  auto done = std::vector<error>{};
+  queue.read(
+    std::vector<page_read>(5), no_deadline, [&](const auto& all) { done = errors_of(all); },
+    [&](size_t first, std::span<const result<void>> part) {
+      EXPECT_TRUE(done.empty());
+      reported.emplace_back(first, errors_of(std::vector<result<void>>{part.begin(), part.end()}));
+    });
+  const auto gone = error{ec::not_found, {}};
+  EXPECT_THAT(reported, ElementsAre(testing::Pair(0, ElementsAre(error{}, gone)),
+                                    testing::Pair(2, ElementsAre(error{}, gone))));
+  EXPECT_THAT(done, ElementsAre(error{}, gone, error{}, gone, gone));
+}
+
+TEST(StorageQueueTest, AListIsMadeOnTheWorker) {
+  auto queue = storage_queue{std::make_unique<small_backend>(), 1};
+  auto maker = std::promise<std::thread::id>{};
+  queue.lookup({2,
+                [&] {
+                  maker.set_value(std::this_thread::get_id());
+                  return keys;
+                }},
+               no_deadline, [](const auto&) {});
+  EXPECT_NE(maker.get_future().get(), std::this_thread::get_id());
+}
+
 TEST(StorageQueueTest, AStoreThatThrowsHasFailedItsBatchAndNothingElse) {
   auto mode = 0;
   auto queue = storage_queue{std::make_unique<scripted_backend>([&] {

@@ -38,7 +38,7 @@ TEST_F(AdminServerTest, ShowsWhatIsAttached) {
 TEST_F(AdminServerTest, ShowsHowTheStoreIs) {
   start();
   storage_.set({"file", "", "best_effort"});
-  auto status = storage_status{"file", {}, {}, 2, 7};
+  auto status = storage_status{"file", false, {}, {}, 2, 7};
   status.reads = {"open", "late", 1700000000, 3};
   storage_.set_status(status);
   const auto shown = ask("GET").second["hicache_storage_status"];
