@@ -168,7 +168,7 @@ void attachment_state::act(const machine::commit& what) {
   auto change = storage_change{what.what};
   if (what.what == storage_change::action::attach)
     change
-      = {what.what, options.attached.backend, options.store.prefetch, options.store.lends_host};
+      = {what.what, options.attached.backend, options.store.prefetch, options.store.exports_l2};
   const auto is_awaited = what.what != storage_change::action::attach;
   const auto on_outcome = [this, is_awaited](const result<void>& outcome) {
     if (is_awaited)

@@ -19,7 +19,7 @@ struct open_store {
   storage_actor actor;
   prefetch_settings prefetch;
   /// As of storage_change.
-  bool lends_host = false;
+  bool exports_l2 = false;
   /// Ends the actor and gives back what the store holds. Blocks.
   std::function<void()> close;
 };
@@ -46,7 +46,7 @@ struct attachment_peers {
   tree_core_actor tree;
   prefetcher_actor prefetcher;
   backup_actor backup;
-  consensus_core_actor ranks;
+  rank_reduction_core_actor ranks;
 };
 
 /// Carries out what an `attachment_machine` decides.

@@ -78,8 +78,8 @@ void backup_state::go_on() {
 
 void backup_state::send(const backup_window::batch& batch) {
   const auto& command = commands.at(batch.id).command;
-  auto pages = storage_batch{command.keys,       command.parents, batch.first,   batch.count,
-                             command.host_pages, batch.first,     command.tenant};
+  auto pages = storage_batch{command.keys,     command.parents, batch.first,   batch.count,
+                             command.l2_pages, batch.first,     command.tenant};
   auto on_outcome = [this, batch](const storage_outcome& outcome) { finish(batch, outcome); };
   auto on_error = [this, batch](const caf::error& err) {
     finish(batch, {std::vector<ec>(batch.count, from_caf(err).code)});

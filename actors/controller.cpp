@@ -14,15 +14,15 @@ namespace hicache {
 
 void controller_state::copy(const copy_batch& batch) {
   for (const auto& command : batch.writes)
-    counters.bytes_l1_to_l2 += command.host_pages->size() * page_bytes;
+    counters.bytes_l1_to_l2 += command.l2_pages->size() * page_bytes;
   for (const auto& command : batch.loads)
-    counters.bytes_l2_to_l1 += command.device_pages->size() * page_bytes;
+    counters.bytes_l2_to_l1 += command.l1_pages->size() * page_bytes;
   // Loads first: an engine waits for them.
   if (!batch.loads.empty())
     copies->load(batch.loads, report(operation_kind::load));
-  if (lent)
+  if (exported)
     for (const auto& command : batch.writes)
-      lent->reclaim(*command.host_pages);
+      exported->reclaim(*command.l2_pages);
   if (!batch.writes.empty())
     copies->store(batch.writes, report(operation_kind::write));
 }
@@ -45,11 +45,11 @@ copy_engine::callback controller_state::report(operation_kind kind) {
 controller_actor::behavior_type
 controller(controller_actor::stateful_pointer<controller_state> self,
            std::unique_ptr<copy_engine> copies, uint64_t page_bytes,
-           std::shared_ptr<lent_pages> lent) {
+           std::shared_ptr<exported_pages> exported) {
   HICACHE_CHECK(copies != nullptr && page_bytes > 0);
   self->state.copies = std::move(copies);
   self->state.page_bytes = page_bytes;
-  self->state.lent = std::move(lent);
+  self->state.exported = std::move(exported);
   return {
     [self](atom::copy, const copy_batch& batch) { self->state.copy(batch); },
     [self](atom::counters) { return self->state.counters; },

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "backends/cluster/lent_pages.hpp"
+#include "backends/cluster/exported_pages.hpp"
 #include "gpu/device.hpp"
 #include "messages/interfaces.hpp"
 
@@ -24,16 +24,16 @@ struct controller_state {
   controller_actor::pointer self;
   std::unique_ptr<copy_engine> copies;
   uint64_t page_bytes = 0;
-  std::shared_ptr<lent_pages> lent;
+  std::shared_ptr<exported_pages> exported;
   rank_counters counters;
 };
 
 /// Moves pages between L1 and L2 and reports to whoever sent the batch.
 /// @param page_bytes Bytes of one page on this rank, for the counters.
-/// @param lent Takes pages of L2 back before they are written to; null if none are lent.
+/// @param exported Takes pages of L2 back before they are written to; null if none are exported.
 controller_actor::behavior_type
 controller(controller_actor::stateful_pointer<controller_state> self,
            std::unique_ptr<copy_engine> copies, uint64_t page_bytes,
-           std::shared_ptr<lent_pages> lent);
+           std::shared_ptr<exported_pages> exported);
 
 } // namespace hicache

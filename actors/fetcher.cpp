@@ -71,7 +71,7 @@ void fetcher_state::try_next(const job_ptr& job) {
         note(job, std::move(part));
       };
       auto on_error = [this, job, part](const caf::error&) { note(job, part); };
-      self->request(options.copier, caf::infinite, atom::copy_v, std::move(copies), into)
+      self->request(options.replicator, caf::infinite, atom::copy_v, std::move(copies), into)
         .then(std::move(on_copied), std::move(on_error));
     }
 }
@@ -88,7 +88,8 @@ void fetcher_state::note(const job_ptr& job, std::vector<open_page> failed) {
 
 fetcher_actor::behavior_type fetcher(fetcher_actor::stateful_pointer<fetcher_state> self,
                                      fetcher_options options) {
-  HICACHE_CHECK(options.locate && options.copier && options.segment && options.clock != nullptr);
+  HICACHE_CHECK(options.locate && options.replicator && options.segment
+                && options.clock != nullptr);
   self->state.options = std::move(options);
   return {[self](atom::fetch, const page_fetch& wanted) { return self->state.fetch(wanted); }};
 }

@@ -18,7 +18,7 @@ namespace hicache {
 struct fetcher_options {
   /// Where pages are, by the deadline; none where the index does not say. May block.
   std::function<placements(std::span<const page_key>, time_point)> locate;
-  copier_actor copier;
+  replicator_actor replicator;
   /// Where the pages shall go, and this member.
   segment_actor segment;
   uint64_t member = 0;
@@ -67,8 +67,8 @@ struct fetcher_state {
 };
 
 /// Brings pages of other members into this process's segment: asks the index for the pages of one
-/// request at a time, and has the copier read them, from one member after the other until one has
-/// them. Spawn detached, since asking the index blocks.
+/// request at a time, and has the replicator read them, from one member after the other until one
+/// has them. Spawn detached, since asking the index blocks.
 fetcher_actor::behavior_type fetcher(fetcher_actor::stateful_pointer<fetcher_state> self,
                                      fetcher_options options);
 

@@ -39,7 +39,7 @@ caf::result<membership> index_state::mount(const member_info& member) {
     mounted_by[peer].insert(member.member);
     peers[member.member] = peer;
   }
-  reap(); // Of an older epoch.
+  expire_replicas(); // Of an older epoch.
   spdlog::info("member {:016x} on {} lends {} bytes{}", member.member, member.host,
                member.capacity_bytes, entered->is_resumed ? ", and goes on" : "");
   auto answer = view(true);
@@ -47,13 +47,13 @@ caf::result<membership> index_state::mount(const member_info& member) {
   return answer;
 }
 
-membership index_state::beat(const heartbeat& sign) {
+membership index_state::take_heartbeat(const heartbeat& sign) {
   auto answer = view(
     table.heartbeat(sign.member, sign.epoch, options.clock->now(), sign.counters, sign.is_closed));
   if (answer.known && sign.leaves) {
     forget(sign.member);
     spdlog::info("member {:016x} leaves; its pages are withdrawn", sign.member);
-    reap();
+    expire_replicas();
     return answer;
   }
   if (const auto at = lost.find(sign.member); answer.known && at != lost.end()) {
@@ -130,16 +130,16 @@ void index_state::poll() {
     if (forget(member)) // Else it has been gone for that long.
       spdlog::warn("member {:016x} has been silent for too long; its pages are withdrawn", member);
   }
-  reap();
+  expire_replicas();
   self->delayed_send(self, options.member_ttl / 4, atom::poll_v);
 }
 
-void index_state::reap() {
-  if (is_reaping)
+void index_state::expire_replicas() {
+  if (is_expiring)
     return;
-  if (table.reap(limits::index_reap)) {
-    is_reaping = true;
-    self->delayed_send(self, limits::index_reap_pause, atom::drop_v);
+  if (table.expire_replicas(limits::index_expiry)) {
+    is_expiring = true;
+    self->delayed_send(self, limits::index_expiry_pause, atom::drop_v);
   }
   for (auto& copy : table.take_lost())
     lost[copy.holder].push_back(copy.key);
@@ -201,7 +201,7 @@ index_actor::behavior_type index(index_actor::stateful_pointer<index_state> self
   self->delayed_send(self, options.member_ttl / 4, atom::poll_v);
   return {
     [self](atom::mount, const member_info& member) { return self->state.mount(member); },
-    [self](atom::tick, const heartbeat& sign) { return self->state.beat(sign); },
+    [self](atom::tick, const heartbeat& sign) { return self->state.take_heartbeat(sign); },
     [self](atom::publish, const published_pages& news) { return self->state.publish(news); },
     [self](atom::withdraw, const withdrawn_pages& news) { return self->state.withdraw(news); },
     [self](atom::locate, const key_batch& query) { return self->state.locate(query); },
@@ -210,8 +210,8 @@ index_actor::behavior_type index(index_actor::stateful_pointer<index_state> self
     [self](atom::shards, uint64_t digest) { self->state.shards_digest = digest; },
     [self](atom::poll) { self->state.poll(); },
     [self](atom::drop) {
-      self->state.is_reaping = false;
-      self->state.reap();
+      self->state.is_expiring = false;
+      self->state.expire_replicas();
     },
   };
 }

@@ -32,7 +32,7 @@ struct index_state {
 
   caf::result<membership> mount(const member_info& member);
 
-  membership beat(const heartbeat& sign);
+  membership take_heartbeat(const heartbeat& sign);
 
   membership publish(const published_pages& news);
 
@@ -45,7 +45,7 @@ struct index_state {
   void poll();
 
   /// Removes a part of what members left behind, then looks at other messages before the next one.
-  void reap();
+  void expire_replicas();
 
   // -- internal steps ---------------------------------------------------------
 
@@ -76,7 +76,7 @@ struct index_state {
   /// When it began, or lost a member last.
   time_point last_loss;
   /// A message to itself is under way that goes on with it.
-  bool is_reaping = false;
+  bool is_expiring = false;
   /// Of the shards that the process knows.
   uint64_t shards_digest = 0;
   uint64_t lookups = 0;

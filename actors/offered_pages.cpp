@@ -4,42 +4,42 @@
 
 namespace hicache {
 
-std::optional<stored_page> offered_pages::lend(const stored_page& page) {
-  auto before = take_back(page.key);
-  HICACHE_CHECK(lent_.emplace(page.offset, page).second);
+std::optional<stored_page> offered_pages::export_page(const stored_page& page) {
+  auto before = revoke(page.key);
+  HICACHE_CHECK(exported_.emplace(page.offset, page).second);
   places_.emplace(page.key, page.offset);
   return before;
 }
 
-std::optional<stored_page> offered_pages::take_back(const page_key& key) {
-  auto gone = find_lent(key);
+std::optional<stored_page> offered_pages::revoke(const page_key& key) {
+  auto gone = find_exported(key);
   if (gone) {
-    lent_.erase(gone->offset);
+    exported_.erase(gone->offset);
     places_.erase(key);
   }
   return gone;
 }
 
-std::optional<stored_page> offered_pages::find_lent(const page_key& key) const {
+std::optional<stored_page> offered_pages::find_exported(const page_key& key) const {
   const auto at = places_.find(key);
-  return at == places_.end() ? std::nullopt : std::optional{lent_.at(at->second)};
+  return at == places_.end() ? std::nullopt : std::optional{exported_.at(at->second)};
 }
 
 std::optional<stored_page> offered_pages::find(const page_key& key) const {
   auto stored = table_.find(key);
-  return stored ? stored : find_lent(key);
+  return stored ? stored : find_exported(key);
 }
 
 std::vector<stored_page> offered_pages::published(uint64_t offset, size_t count) const {
   auto pages = table_.published(offset, count);
-  for (auto at = lent_.lower_bound(offset); at != lent_.end() && pages.size() < count; ++at)
+  for (auto at = exported_.lower_bound(offset); at != exported_.end() && pages.size() < count; ++at)
     pages.push_back(at->second);
   return pages;
 }
 
 std::vector<page_key> offered_pages::of_namespace(uint64_t fingerprint) const {
   auto keys = table_.of_namespace(fingerprint);
-  for (const auto& [offset, page] : lent_)
+  for (const auto& [offset, page] : exported_)
     if (page.fingerprint == fingerprint)
       keys.push_back(page.key);
   return keys;

@@ -21,9 +21,9 @@ std::span<const page_key> keys_of(const storage_batch& batch) {
 
 page_objects::page_objects(const std::string& fingerprint, std::vector<head_group> groups,
                            const pool_geometry& geometry, std::byte* memory, page_writers writers,
-                           std::shared_ptr<lent_pages> lent)
+                           std::shared_ptr<exported_pages> exported)
   : groups_(std::move(groups)), geometry_(geometry), memory_(memory), writers_(writers),
-    lent_(std::move(lent)) {
+    exported_(std::move(exported)) {
   HICACHE_CHECK(!groups_.empty() && memory_ != nullptr && writers_.rank < writers_.ranks);
   for (const auto& group : groups_)
     masks_.push_back(object_mask(fingerprint, group.name));
@@ -45,28 +45,27 @@ store_batch<page_key> page_objects::names(const storage_batch& batch) const {
 }
 
 store_batch<page_read> page_objects::reads(const storage_batch& batch) const {
-  return {batch.count * per_page(), [me = shared_from_this(), batch] {
-            if (me->lent_)
-              me->lent_->reclaim(
-                std::span{*batch.host_pages}.subspan(batch.host_first, batch.count));
-            auto reads = std::vector<page_read>{};
-            reads.reserve(batch.count * me->per_page());
-            for (auto i = uint64_t{0}; i < batch.count; ++i)
-              for (auto group = size_t{0}; group < me->per_page(); ++group) {
-                const auto place = (batch.host_first + i) * me->per_page() + group;
-                reads.push_back(
-                  {object_key((*batch.keys)[batch.first + i], me->masks_[group]),
-                   me->parts_of<std::byte>((*batch.host_pages)[batch.host_first + i], group),
-                   batch.places ? (*batch.places)[place] : store_place{}});
-              }
-            return reads;
-          }};
+  return {
+    batch.count * per_page(), [me = shared_from_this(), batch] {
+      if (me->exported_)
+        me->exported_->reclaim(std::span{*batch.l2_pages}.subspan(batch.l2_first, batch.count));
+      auto reads = std::vector<page_read>{};
+      reads.reserve(batch.count * me->per_page());
+      for (auto i = uint64_t{0}; i < batch.count; ++i)
+        for (auto group = size_t{0}; group < me->per_page(); ++group) {
+          const auto place = (batch.l2_first + i) * me->per_page() + group;
+          reads.push_back({object_key((*batch.keys)[batch.first + i], me->masks_[group]),
+                           me->parts_of<std::byte>((*batch.l2_pages)[batch.l2_first + i], group),
+                           batch.places ? (*batch.places)[place] : store_place{}});
+        }
+      return reads;
+    }};
 }
 
 storage_backend::read_progress page_objects::progress(const storage_batch& batch) const {
   if (!batch.marks)
     return {};
-  return [marks = batch.marks, begin = batch.host_first * per_page(),
+  return [marks = batch.marks, begin = batch.l2_first * per_page(),
           needed = static_cast<uint32_t>(per_page())](size_t first,
                                                       std::span<const result<void>> outcomes) {
     for (auto i = size_t{0}; i < outcomes.size(); ++i)
@@ -82,7 +81,7 @@ store_batch<page_write> page_objects::own_writes(const storage_batch& batch, siz
             for (auto i = uint64_t{0}; i < batch.count; ++i) {
               const auto& key = (*batch.keys)[batch.first + i];
               const auto& parent = (*batch.parents)[batch.first + i];
-              const auto page = (*batch.host_pages)[batch.host_first + i];
+              const auto page = (*batch.l2_pages)[batch.l2_first + i];
               for (auto group = size_t{0}; me->writes(key) && group < me->per_page(); ++group)
                 writes.push_back(
                   {object_key(key, me->masks_[group]),

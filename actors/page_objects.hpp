@@ -1,6 +1,6 @@
 #pragma once
 
-#include "backends/cluster/lent_pages.hpp"
+#include "backends/cluster/exported_pages.hpp"
 #include "hicache/geometry.hpp"
 #include "hicache/storage_backend.hpp"
 #include "messages/storage_batch.hpp"
@@ -29,10 +29,10 @@ public:
   /// @param fingerprint Model and geometry; pages with another fingerprint are other pages.
   /// @param groups Together all heads of this rank.
   /// @param memory L2, laid out by `geometry`. Must outlive all batches.
-  /// @param lent Takes pages of L2 back before they are read into; null if none are lent.
+  /// @param exported Takes pages of L2 back before they are read into; null if none are exported.
   page_objects(const std::string& fingerprint, std::vector<head_group> groups,
                const pool_geometry& geometry, std::byte* memory, page_writers writers,
-               std::shared_ptr<lent_pages> lent);
+               std::shared_ptr<exported_pages> exported);
 
   /// Objects of a page.
   size_t per_page() const noexcept { return masks_.size(); }
@@ -62,7 +62,7 @@ private:
   const pool_geometry geometry_;
   std::byte* const memory_;
   const page_writers writers_;
-  const std::shared_ptr<lent_pages> lent_;
+  const std::shared_ptr<exported_pages> exported_;
 };
 
 } // namespace hicache

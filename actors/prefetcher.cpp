@@ -21,7 +21,7 @@ void prefetcher_state::fetch(const fetch_command& command) {
   fetch.command = command;
   fetch.tree = caf::actor_cast<tree_core_actor>(self->current_sender());
   if (peers_lost) {
-    fetch.reads.stop(give_up::failed);
+    fetch.reads.stop(miss_reason::failed);
     answer(id, fetch);
     fetches.erase(entry);
     return;
@@ -53,14 +53,14 @@ void prefetcher_state::terminate(fetch_id id) {
   if (i == fetches.end() || i->second.reads.is_ended())
     return;
   auto& fetch = i->second;
-  fetch.reads.stop(give_up::stopped);
+  fetch.reads.stop(miss_reason::stopped);
   answer(id, fetch);
   // Nobody wants its length any more, so those behind it need not wait for the store's word.
   offer(id, fetch, 0);
 }
 
-void prefetcher_state::refill(const refill_command& command) {
-  reserve.insert(reserve.end(), command.host_pages->begin(), command.host_pages->end());
+void prefetcher_state::fill_staging(const staging_command& command) {
+  reserve.insert(reserve.end(), command.l2_pages->begin(), command.l2_pages->end());
 }
 
 caf::result<atom::ok> prefetcher_state::drain() {
@@ -107,7 +107,7 @@ void prefetcher_state::agree() {
     for (auto i = fetches.begin(); i != fetches.end();) {
       auto& fetch = i->second;
       if (!fetch.reads.is_ended()) {
-        fetch.reads.stop(give_up::failed);
+        fetch.reads.stop(miss_reason::failed);
         answer(i->first, fetch);
       }
       fetch.is_agreed = true;
@@ -129,10 +129,10 @@ void prefetcher_state::begin(fetch_id id, uint64_t pages) {
     fetch.found = pages;
     auto wanted = std::min<uint64_t>(pages, reserve.size());
     if (wanted < pages)
-      fetch.reads.stop(give_up::no_room);
+      fetch.reads.stop(miss_reason::no_room);
     if (pages < fetch.command.least) {
       wanted = 0;
-      fetch.reads.stop(pages > 0 ? give_up::too_short : give_up::none);
+      fetch.reads.stop(pages > 0 ? miss_reason::too_short : miss_reason::none);
     }
     fetch.reads.begin({reserve.end() - static_cast<ptrdiff_t>(wanted), reserve.end()});
     reserve.resize(reserve.size() - wanted);
@@ -150,8 +150,8 @@ void prefetcher_state::read_more(fetch_id id, open_fetch& fetch) {
                                .parents = nullptr,
                                .first = command.first + part->first,
                                .count = part->count,
-                               .host_pages = fetch.reads.pages(),
-                               .host_first = part->first,
+                               .l2_pages = fetch.reads.pages(),
+                               .l2_first = part->first,
                                .places = fetch.places,
                                .marks = fetch.reads.marks()};
     auto on_outcome
@@ -223,7 +223,7 @@ void prefetcher_state::end_drain() {
 
 prefetcher_actor::behavior_type
 prefetcher(prefetcher_actor::stateful_pointer<prefetcher_state> self, prefetcher_options options,
-           storage_actor storage, consensus_core_actor ranks) {
+           storage_actor storage, rank_reduction_core_actor ranks) {
   HICACHE_CHECK(ranks);
   self->state.options = options;
   self->state.storage = std::move(storage);
@@ -233,8 +233,8 @@ prefetcher(prefetcher_actor::stateful_pointer<prefetcher_state> self, prefetcher
     [self](atom::terminate, const terminate_command& command) {
       self->state.terminate(command.id);
     },
-    [self](atom::refill, const refill_command& command) { self->state.refill(command); },
-    [self](atom::refill, const reclaim_command&) { self->state.reserve.clear(); },
+    [self](atom::stage, const staging_command& command) { self->state.fill_staging(command); },
+    [self](atom::stage, const reclaim_command&) { self->state.reserve.clear(); },
     [self](atom::attach, const caf::strong_actor_ptr& store) {
       self->state.storage = caf::actor_cast<storage_actor>(store);
     },

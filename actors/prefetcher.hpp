@@ -32,7 +32,7 @@ struct prefetcher_state {
 
   void terminate(fetch_id id);
 
-  void refill(const refill_command& command);
+  void fill_staging(const staging_command& command);
 
   caf::result<atom::ok> drain();
 
@@ -88,7 +88,7 @@ struct prefetcher_state {
   prefetcher_options options;
   /// Null: nothing is found.
   storage_actor storage;
-  consensus_core_actor ranks;
+  rank_reduction_core_actor ranks;
   hit_window hits;
   open_fetches fetches;
   uint64_t queries_in_flight = 0;
@@ -106,6 +106,6 @@ struct prefetcher_state {
 /// Brings pages from L3 to L2 (docs/internals.md, "One page's way").
 prefetcher_actor::behavior_type
 prefetcher(prefetcher_actor::stateful_pointer<prefetcher_state> self, prefetcher_options options,
-           storage_actor storage, consensus_core_actor ranks);
+           storage_actor storage, rank_reduction_core_actor ranks);
 
 } // namespace hicache

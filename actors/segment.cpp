@@ -31,9 +31,10 @@ segment_request request_for(const segment_page& page) {
           page.copies};
 }
 
-/// A lent page as L2 knows it.
-segment_slot slot_of(const stored_page& lent) {
-  return {lent.key, segment_slot::state::lent, lent.offset, lent.generation, lent.length};
+/// A exported page as L2 knows it.
+segment_slot slot_of(const stored_page& exported) {
+  return {exported.key, segment_slot::state::exported, exported.offset, exported.generation,
+          exported.length};
 }
 
 } // namespace
@@ -53,7 +54,7 @@ segment_slots segment_state::reserve(const segment_pages& pages) {
   slots.list.reserve(pages.list.size());
   const auto now = options.clock->now();
   for (const auto& page : pages.list) {
-    if (offered->find_lent(page.key)) {
+    if (offered->find_exported(page.key)) {
       slots.list.push_back({page.key, segment_slot::state::present, 0, 0, page.length});
       continue;
     }
@@ -96,12 +97,12 @@ caf::result<key_batch> segment_state::publish(const segment_slots& slots) {
   auto news = std::vector<announced_page>{};
   auto keys = std::vector<page_key>{};
   for (const auto& slot : slots.list) {
-    const auto is_lent = slot.what == segment_slot::state::lent;
+    const auto is_exported = slot.what == segment_slot::state::exported;
     keys.push_back(slot.key);
-    if (is_lent ? lend(slot) : table->publish(slot.key, slot.generation)) {
+    if (is_exported ? export_page(slot) : table->publish(slot.key, slot.generation)) {
       news.push_back({slot.key, slot.offset, slot.generation, slot.length});
-      if (!is_lent) {
-        take_back(slot.key); // The copy stays for longer.
+      if (!is_exported) {
+        revoke(slot.key); // The copy stays for longer.
         keep(slot.key);
       }
     }
@@ -125,9 +126,9 @@ void segment_state::abort(const segment_slots& slots) {
 void segment_state::withdraw(const segment_slots& reclaimed) {
   auto gone = std::vector<page_key>{};
   for (const auto& slot : reclaimed.list)
-    if (const auto here = offered->find_lent(slot.key);
+    if (const auto here = offered->find_exported(slot.key);
         here && here->generation == slot.generation) {
-      offered->take_back(slot.key);
+      offered->revoke(slot.key);
       gone.push_back(slot.key);
     }
   mounts->withdraw(gone);
@@ -140,7 +141,7 @@ segment_slots segment_state::hold(const segment_holds& wanted) {
   for (const auto& key : wanted.keys) {
     auto& slot = slots.list.emplace_back();
     slot.key = key;
-    // What L2 lends is not the segment's to keep.
+    // What L2 exports is not the segment's to keep.
     const auto here = table->find(key);
     if (!here || here->fingerprint != wanted.fingerprint || !table->hold(key))
       continue;
@@ -208,9 +209,9 @@ caf::result<atom::ok> segment_state::leave() {
 void segment_state::tick() {
   self->delayed_send(self, tick_pause(), atom::tick_v);
   mounts->look_at_index();
-  if (const auto now = options.clock->now(); now >= next_beat) {
-    next_beat = now + mounts->heartbeat_pause();
-    mounts->beat(counters(), table->is_closed());
+  if (const auto now = options.clock->now(); now >= next_heartbeat) {
+    next_heartbeat = now + mounts->heartbeat_pause();
+    mounts->send_heartbeat(counters(), table->is_closed());
   }
   if (!held_before.list.empty() && options.clock->now() >= held_until)
     release(std::exchange(held_before, {}));
@@ -220,9 +221,9 @@ void segment_state::tick() {
 // -- requests of other members, and of people ---------------------------------
 
 caf::result<page_totals> segment_state::copy(const page_copies& pages) {
-  if (!options.copier)
+  if (!options.replicator)
     return to_caf({ec::unsupported, "this member copies nothing"});
-  return self->delegate(options.copier, atom::copy_v, pages,
+  return self->delegate(options.replicator, atom::copy_v, pages,
                         caf::actor_cast<caf::strong_actor_ptr>(self));
 }
 
@@ -261,9 +262,9 @@ caf::result<drain_report> segment_state::drain(const drain_request& how) {
   auto promise = self->make_response_promise<drain_report>();
   if (!drain_) {
     table->close();
-    if (options.lent)
-      options.lent->close();
-    mounts->beat(counters(), true); // Nobody sends pages here from now on.
+    if (options.exported)
+      options.exported->close();
+    mounts->send_heartbeat(counters(), true); // Nobody sends pages here from now on.
     drain_.emplace();
     auto settings = spread_settings();
     settings.source.stays = false;
@@ -309,9 +310,9 @@ drain_progress segment_state::resume() {
   if (!table->is_closed())
     return so_far;
   table->open();
-  mounts->beat(counters(), false);
-  if (options.lent)
-    options.lent->open([me = caf::actor_cast<segment_actor>(self)](segment_slots reclaimed) {
+  mounts->send_heartbeat(counters(), false);
+  if (options.exported)
+    options.exported->open([me = caf::actor_cast<segment_actor>(self)](segment_slots reclaimed) {
       caf::anon_send(me, atom::withdraw_v, std::move(reclaimed));
     });
   spdlog::info("takes pages again");
@@ -336,33 +337,34 @@ void segment_state::check(const key_batch& doubtful) {
 
 // -- internal steps -----------------------------------------------------------
 
-bool segment_state::lend(const segment_slot& slot) {
+bool segment_state::export_page(const segment_slot& slot) {
   // What was taken back meanwhile will not be told again.
-  if (!options.lent || !options.lent->is_lent(slot))
+  if (!options.exported || !options.exported->is_exported(slot))
     return false;
   if (table->find(slot.key)) {
-    options.lent->take_back(slot);
+    options.exported->revoke(slot);
     return false;
   }
-  if (const auto here = offered->find_lent(slot.key); here && here->generation == slot.generation)
+  if (const auto here = offered->find_exported(slot.key);
+      here && here->generation == slot.generation)
     return false;
   // Another object of L2 held the page before.
-  take_back(slot.key);
-  offered->lend({slot.key, slot.offset, slot.generation, slot.length,
-                 slot_object_offset + slot.length, mounts->options().member.fingerprint});
+  revoke(slot.key);
+  offered->export_page({slot.key, slot.offset, slot.generation, slot.length,
+                        slot_object_offset + slot.length, mounts->options().member.fingerprint});
   return true;
 }
 
-std::optional<stored_page> segment_state::take_back(const page_key& key) {
-  auto gone = offered->take_back(key);
+std::optional<stored_page> segment_state::revoke(const page_key& key) {
+  auto gone = offered->revoke(key);
   if (gone)
-    options.lent->take_back(slot_of(*gone));
+    options.exported->revoke(slot_of(*gone));
   return gone;
 }
 
 bool segment_state::is_damaged(const stored_page& page) const {
-  if (offered->find_lent(page.key))
-    return options.lent->is_damaged(slot_of(page), page.fingerprint);
+  if (offered->find_exported(page.key))
+    return options.exported->is_damaged(slot_of(page), page.fingerprint);
   const auto slot = segment_slot{page.key, segment_slot::state::present, page.offset,
                                  page.generation, page.length};
   return !is_intact(options.memory, slot, page.offset + slot_object_offset, page.fingerprint);
@@ -383,7 +385,7 @@ void segment_state::keep(const page_key& key) {
 
 bool segment_state::adopt(const found_page& found) {
   const auto& page = found.page;
-  if (unwanted.contains(page.fingerprint, page.key) || offered->find_lent(page.key)
+  if (unwanted.contains(page.fingerprint, page.key) || offered->find_exported(page.key)
       || !table->adopt(request_for(page), found.offset, found.generation))
     return false;
   if (found.was_held)
@@ -401,7 +403,7 @@ page_totals segment_state::let_go(const std::vector<page_key>& keys) {
       if (table->remove(key))
         clear_header(options.memory, where->offset);
       else
-        take_back(key);
+        revoke(key);
       gone.push_back(key);
       ++totals.pages;
       totals.bytes += where->bytes;
@@ -499,12 +501,12 @@ void segment_state::end_repair(const std::vector<page_key>& tried,
 std::optional<copied_page> segment_state::replicated(const page_key& key, time_point now) const {
   if (const auto kept = table->describe(key))
     return kept->copies > 1 ? std::optional{copy_of(*kept, now)} : std::nullopt;
-  // Made here, as all that is lent.
-  const auto lent = options.copies > 1 ? offered->find_lent(key) : std::nullopt;
-  if (!lent)
+  // Made here, as all that is exported.
+  const auto exported = options.copies > 1 ? offered->find_exported(key) : std::nullopt;
+  if (!exported)
     return std::nullopt;
   auto kept = kept_page{};
-  kept.page = *lent;
+  kept.page = *exported;
   kept.copies = options.copies;
   return copy_of(kept, now);
 }
@@ -531,9 +533,9 @@ void segment_state::show() {
 segment_actor::behavior_type segment(segment_actor::stateful_pointer<segment_state> self,
                                      segment_options options) {
   HICACHE_CHECK(!options.memory.empty() && options.figures != nullptr && options.clock != nullptr);
-  const auto& lent = options.mounts.member.lent;
-  HICACHE_CHECK(lent == (options.lent ? options.lent->objects() : lent_objects{}));
-  const auto segment_bytes = options.lent ? lent.headers : options.memory.size();
+  const auto& exported = options.mounts.member.exported;
+  HICACHE_CHECK(exported == (options.exported ? options.exported->objects() : exported_objects{}));
+  const auto segment_bytes = options.exported ? exported.headers : options.memory.size();
   auto& state = self->state;
   state.options = std::move(options);
   state.table.emplace(segment_bytes, state.options.policy);

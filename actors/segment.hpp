@@ -3,8 +3,8 @@
 #include "actors/offered_pages.hpp"
 #include "actors/segment_mounts.hpp"
 #include "actors/spreader.hpp"
+#include "backends/cluster/exported_pages.hpp"
 #include "backends/cluster/lasting_memory.hpp"
-#include "backends/cluster/lent_pages.hpp"
 #include "backends/cluster/member_figures.hpp"
 #include "base/limits.hpp"
 #include "cache/store/repair_queue.hpp"
@@ -26,7 +26,7 @@ namespace hicache {
 /// Fixed settings of a segment.
 struct segment_options {
   segment_mounts_options mounts;
-  /// The member's memory: the segment, up to the headers of lent pages if there are any. Must
+  /// The member's memory: the segment, up to the headers of exported pages if there are any. Must
   /// outlive the actor.
   std::span<std::byte> memory;
   segment_policy policy;
@@ -34,10 +34,10 @@ struct segment_options {
   std::optional<lasting_memory> lasting;
   /// Pages of L2 that are offered as well; null if there are none. Open, and told of by
   /// atom::withdraw what was taken back.
-  std::shared_ptr<lent_pages> lent;
+  std::shared_ptr<exported_pages> exported;
   /// Reads pages of other members into the memory; null if nothing shall be copied here.
-  copier_actor copier;
-  /// Copies that there shall be of each page that is lent.
+  replicator_actor replicator;
+  /// Copies that there shall be of each page that is exported.
   uint8_t copies = 1;
   /// Written here, and told to the index; not null.
   std::shared_ptr<member_figures> figures;
@@ -97,11 +97,12 @@ struct segment_state {
 
   // -- internal steps ---------------------------------------------------------
 
-  /// Enters a page that is lent. @returns false if it is not any more, or offered from the segment
-  bool lend(const segment_slot& slot);
+  /// Enters a page that is exported. @returns false if it is not any more, or offered from the
+  /// segment
+  bool export_page(const segment_slot& slot);
 
-  /// Ends the lending of a page, if it is lent. @returns what it was
-  std::optional<stored_page> take_back(const page_key& key);
+  /// Ends the exporting of a page, if it is exported. @returns what it was
+  std::optional<stored_page> revoke(const page_key& key);
 
   /// Whether a published page is not what was written.
   bool is_damaged(const stored_page& page) const;
@@ -161,7 +162,7 @@ struct segment_state {
   std::optional<segment_table> table;
   std::optional<offered_pages> offered;
   std::optional<segment_mounts> mounts;
-  time_point next_beat;
+  time_point next_heartbeat;
   std::optional<draining> drain_;
   /// Pages whose copies elsewhere are lost.
   repair_queue losses;
@@ -177,10 +178,10 @@ struct segment_state {
   uint64_t corrupt = 0;
 };
 
-/// Owns the memory that this rank lends to L3: which page is where and who has to go; keeps the
-/// index informed. Of pages lent from L2 it knows which are offered; what becomes of them, L2
+/// Owns the memory that this rank exports to L3: which page is where and who has to go; keeps the
+/// index informed. Of pages exported from L2 it knows which are offered; what becomes of them, L2
 /// decides. Spawn detached: a block report of many pages would hold up the rank's other actors.
-/// @pre options.memory is not empty; options.mounts.member says which objects options.lent has
+/// @pre options.memory is not empty; options.mounts.member says which objects options.exported has
 segment_actor::behavior_type segment(segment_actor::stateful_pointer<segment_state> self,
                                      segment_options options);
 

@@ -88,12 +88,12 @@ void segment_mounts::look_at_index() {
       mount(number, view->shards[i]);
 }
 
-void segment_mounts::beat(const member_counters& counters, bool is_closed) {
+void segment_mounts::send_heartbeat(const member_counters& counters, bool is_closed) {
   counters_ = counters;
   options_.member.is_closed = is_closed;
   for (const auto& [number, at] : mounts_)
     if (at.progress.is_told())
-      beat_at(number);
+      heartbeat_at(number);
 }
 
 void segment_mounts::publish(const std::vector<announced_page>& pages,
@@ -225,7 +225,7 @@ void segment_mounts::report(uint32_t number) {
   }
   progress.complete();
   tell_unsettled(number);
-  beat_at(number);
+  heartbeat_at(number);
   settle();
 }
 
@@ -254,10 +254,10 @@ void segment_mounts::tell_unsettled(uint32_t number) {
   tell(number, std::move(offered), nullptr);
 }
 
-void segment_mounts::beat_at(uint32_t number) {
+void segment_mounts::heartbeat_at(uint32_t number) {
   const auto& at = mounts_[number];
   auto on_view = [this, number, epoch = at.progress.epoch()](const membership& view) {
-    heed(number, epoch, view);
+    apply_view(number, epoch, view);
   };
   auto on_error
     = [this, number, to = at.shard](const caf::error& err) { on_index_error(number, to, err); };
@@ -276,7 +276,7 @@ void segment_mounts::announce(uint32_t number, published_pages batch,
     then(false);
   };
   auto on_view = [this, number, epoch = at.progress.epoch(), then](const membership& view) {
-    heed(number, epoch, view);
+    apply_view(number, epoch, view);
     then(view.known);
   };
   batch.member = options_.member.member;
@@ -295,7 +295,7 @@ void segment_mounts::withdraw_from(uint32_t number, const std::vector<page_key>&
       = begin + static_cast<ptrdiff_t>(std::min(limits::index_batch_keys, keys.size() - first));
     auto part = std::vector<page_key>(begin, end);
     auto on_view = [this, number, epoch = at.progress.epoch(), part](const membership& view) {
-      heed(number, epoch, view);
+      apply_view(number, epoch, view);
       if (!view.known)
         unsettle(number, part);
     };
@@ -310,7 +310,7 @@ void segment_mounts::withdraw_from(uint32_t number, const std::vector<page_key>&
   }
 }
 
-void segment_mounts::heed(uint32_t number, uint64_t epoch, const membership& view) {
+void segment_mounts::apply_view(uint32_t number, uint64_t epoch, const membership& view) {
   options_.index_heard(view.shards_digest);
   const auto at = mounts_.find(number);
   // What a shard says of an older epoch means nothing any more.

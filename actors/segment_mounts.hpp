@@ -52,7 +52,7 @@ public:
   void look_at_index();
 
   /// Tells every shard that this member is alive, and whether it takes no more pages.
-  void beat(const member_counters& counters, bool is_closed);
+  void send_heartbeat(const member_counters& counters, bool is_closed);
 
   /// Tells the index of pages that are offered from now on, or are elsewhere now. `then` is called
   /// when each shard that can be told has answered, or failed.
@@ -115,12 +115,12 @@ private:
   void announce(uint32_t number, published_pages batch, std::function<void(bool)> then);
 
   /// Tells a shard that this member is alive, and has reported what it has.
-  void beat_at(uint32_t number);
+  void heartbeat_at(uint32_t number);
 
   void withdraw_from(uint32_t number, const std::vector<page_key>& keys);
 
   /// Takes a shard's view of this member; mounts again if the shard does not know it.
-  void heed(uint32_t number, uint64_t epoch, const membership& view);
+  void apply_view(uint32_t number, uint64_t epoch, const membership& view);
 
   void on_index_error(uint32_t number, const index_actor& lost, const caf::error& err);
 

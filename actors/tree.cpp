@@ -10,7 +10,7 @@ namespace hicache {
 
 namespace {
 
-constexpr uint8_t news_timer = 0;
+constexpr uint8_t notify_timer = 0;
 constexpr uint8_t ranks_timer = 1;
 
 } // namespace
@@ -62,10 +62,10 @@ rank_counters tree_state::count() const {
   auto all = counters;
   const auto stats = core->stats();
   all.steps = steps->steps_asked();
-  all.evicted_l1 = stats.evicted_device;
-  all.evicted_l2 = stats.evicted_host;
-  all.free_l1 = stats.device_free;
-  all.free_l2 = stats.host_free;
+  all.evicted_l1 = stats.evicted_l1;
+  all.evicted_l2 = stats.evicted_l2;
+  all.free_l1 = stats.l1_free;
+  all.free_l2 = stats.l2_free;
   all.quarantined_l2 = stats.quarantined;
   return all;
 }
@@ -91,7 +91,7 @@ void tree_state::act(const step_machine::begin& what) {
                                    .has_pins = core->has_pins(),
                                    .has_quarantine = core->stats().quarantined > 0,
                                    .has_news = facts.has_news(core->backing_up())};
-  if (const auto stop = core->next_stop_ns())
+  if (const auto stop = core->next_deadline_ns())
     found.next_stop = std::chrono::nanoseconds{*stop - now_ns()};
   handle(found);
 }
@@ -108,7 +108,7 @@ void tree_state::act(const step_machine::step_alone&) {
 }
 
 void tree_state::act(const step_machine::set_wait_timer& what) {
-  self->delayed_send(self, what.after, atom::tick_v, news_timer, what.number);
+  self->delayed_send(self, what.after, atom::tick_v, notify_timer, what.number);
 }
 
 void tree_state::act(const step_machine::set_ranks_timer& what) {
@@ -158,7 +158,7 @@ void tree_state::act(const step_machine::report_missing&) {
 
 void tree_state::act(const step_machine::tell_engine&) {
   if (outbox->helpers().engine)
-    self->send(outbox->helpers().engine, atom::news_v);
+    self->send(outbox->helpers().engine, atom::notify_v);
 }
 
 void tree_state::act(const step_machine::replay&) {
@@ -298,7 +298,7 @@ tree_core_actor::behavior_type tree(tree_core_actor::stateful_pointer<tree_state
     },
     [self](atom::abort) { self->state.handle(step_machine::aborted{}); },
     [self](atom::tick, uint8_t timer, uint64_t number) {
-      if (timer == news_timer)
+      if (timer == notify_timer)
         self->state.handle(step_machine::wait_over{number});
       else
         self->state.handle(step_machine::ranks_timer{});

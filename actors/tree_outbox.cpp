@@ -41,8 +41,8 @@ void tree_outbox::send_effects(std::vector<tree_effect> effects) {
         [&](drop_command& x) { self_->send(helpers_.backup, atom::drop_v, x); },
         [&](fetch_command& x) { self_->send(helpers_.prefetcher, atom::fetch_v, std::move(x)); },
         [&](terminate_command& x) { self_->send(helpers_.prefetcher, atom::terminate_v, x); },
-        [&](refill_command& x) { self_->send(helpers_.prefetcher, atom::refill_v, std::move(x)); },
-        [&](reclaim_command& x) { self_->send(helpers_.prefetcher, atom::refill_v, x); },
+        [&](staging_command& x) { self_->send(helpers_.prefetcher, atom::stage_v, std::move(x)); },
+        [&](reclaim_command& x) { self_->send(helpers_.prefetcher, atom::stage_v, x); },
       },
       effect);
   if (!copies.writes.empty() || !copies.loads.empty())

@@ -17,7 +17,7 @@ namespace hicache {
 /// The actors that carry out what the tree decides.
 struct tree_helpers {
   controller_actor controller;
-  consensus_core_actor ranks;
+  rank_reduction_core_actor ranks;
   /// Null without L3.
   prefetcher_actor prefetcher;
   backup_actor backup;

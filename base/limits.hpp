@@ -144,11 +144,11 @@ inline constexpr auto shard_answer_time = std::chrono::seconds{5};
 
 /// Replicas of a member that is gone that a shard removes before it looks at its next message: some
 /// tens of microseconds, no more than a lookup takes.
-inline constexpr size_t index_reap = 256;
+inline constexpr size_t index_expiry = 256;
 
 /// Between two such parts. Nobody waits for that memory; but on a machine with few cores look-ups
 /// wait for the processor, and their p99 was four times as long without a pause.
-inline constexpr auto index_reap_pause = std::chrono::milliseconds{1};
+inline constexpr auto index_expiry_pause = std::chrono::milliseconds{1};
 
 /// Members an index shard accepts.
 inline constexpr size_t index_members = 65536;

@@ -12,7 +12,7 @@ namespace {
 radix_options options_of(uint32_t leaves, std::string_view policy) {
   auto options = radix_options{};
   options.page_size = cold_tree::page_size;
-  options.device_pages = leaves + leaves / cold_tree::leaves_per_parent;
+  options.l1_pages = leaves + leaves / cold_tree::leaves_per_parent;
   options.eviction = *make_eviction_policy(policy);
   return options;
 }
@@ -26,7 +26,7 @@ cold_tree::cold_tree(uint32_t leaves, std::string_view policy)
   for (auto i = uint32_t{0}; i < leaves / leaves_per_parent; ++i) {
     parents_.push_back(&add(root));
     // Whatever the policy, parents stay.
-    tree_.lock_device(*parents_.back());
+    tree_.lock_l1(*parents_.back());
   }
   auto list = std::vector<radix_node*>{};
   for (auto i = uint32_t{0}; i < leaves; ++i)
@@ -36,15 +36,15 @@ cold_tree::cold_tree(uint32_t leaves, std::string_view policy)
     use(*leaf);
 }
 
-void cold_tree::refill() {
-  while (tree_.device_pool().free() > 0)
+void cold_tree::fill_staging() {
+  while (tree_.l1_pool().free() > 0)
     use(add(*parents_[random_() % parents_.size()]));
 }
 
 radix_node& cold_tree::add(radix_node& parent) {
   tree_.tick();
   const auto tokens = std::make_shared<const std::vector<token_id>>(page_size, ++added_);
-  return tree_.add(parent, token_span{tokens, 0, page_size}, *tree_.take_device(1), {}, {},
+  return tree_.add(parent, token_span{tokens, 0, page_size}, *tree_.take_l1(1), {}, {},
                    l3_state::unknown);
 }
 

@@ -20,7 +20,7 @@ public:
   cold_tree(uint32_t leaves, std::string_view policy);
 
   /// Adds leaves until there are as many as at the start.
-  void refill();
+  void fill_staging();
 
   radix_tree& tree() noexcept { return tree_; }
 

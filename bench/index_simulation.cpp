@@ -206,7 +206,7 @@ private:
     world_.cut_off(options_.members / 2, tenth());
     world_.run(partition_time);
     simulated("dropped after", seconds(world_.last_dropped() - began_), "s");
-    simulated("freed after", seconds(world_.last_reaped() - began_), "s");
+    simulated("freed after", seconds(world_.last_expired() - began_), "s");
     show_readers();
     began_ = world_.now();
     part_ = ", healed";
@@ -331,7 +331,7 @@ private:
     world_.run(member_ttl + calm,
                [this] { return world_.now() - began_ > watch_time && all_dropped(); });
     simulated("no longer offered after", seconds(world_.last_dropped() - began_), "s");
-    simulated("freed after", seconds(world_.last_reaped() - began_), "s");
+    simulated("freed after", seconds(world_.last_expired() - began_), "s");
     show_readers();
     return check();
   }

@@ -145,8 +145,8 @@ void index_world::happen(const event& x) {
       return fail(x.a);
     case event_kind::poll:
       return poll(x.a);
-    case event_kind::reap:
-      return reap(x.a);
+    case event_kind::expire_replicas:
+      return expire_replicas(x.a);
     case event_kind::gone:
       return member_gone(x.a, x.b, x.c);
     case event_kind::start: {
@@ -233,7 +233,7 @@ bool index_world::is_repairing() const {
 
 bool index_world::is_quiet() const {
   const auto is_busy
-    = [](const simulated_shard& x) { return x.is_reaping || !x.suspended.empty(); };
+    = [](const simulated_shard& x) { return x.is_expiring || !x.suspended.empty(); };
   return pending_ == 0 && !is_repairing() && std::ranges::none_of(shards_, is_busy);
 }
 
@@ -296,8 +296,8 @@ void index_world::poll(uint32_t s) {
     return;
   const auto begin = shard.begin(now_);
   if (shard.drop_silent(begin))
-    last_dropped_ = last_reaped_ = begin;
-  shard.occupy(now_, cost::message + reap_some(s));
+    last_dropped_ = last_expired_ = begin;
+  shard.occupy(now_, cost::message + expire_some_replicas(s));
 }
 
 void index_world::member_gone(uint32_t s, uint32_t m, uint32_t link) {
@@ -306,28 +306,28 @@ void index_world::member_gone(uint32_t s, uint32_t m, uint32_t link) {
     return;
   const auto begin = shard.begin(now_);
   if (shard.lose(members_[m].info.member, link, begin))
-    last_dropped_ = last_reaped_ = begin;
-  shard.occupy(now_, cost::message + reap_some(s));
+    last_dropped_ = last_expired_ = begin;
+  shard.occupy(now_, cost::message + expire_some_replicas(s));
 }
 
-duration index_world::reap_some(uint32_t s) {
+duration index_world::expire_some_replicas(uint32_t s) {
   auto& shard = shards_[s];
-  if (shard.is_reaping)
+  if (shard.is_expiring)
     return {};
-  if (!shard.reap())
+  if (!shard.expire_replicas())
     return {};
-  shard.is_reaping = true;
-  const auto time = limits::index_reap * cost::reaped_replica;
-  at(shard.begin(now_) + time + limits::index_reap_pause, event_kind::reap, s);
+  shard.is_expiring = true;
+  const auto time = limits::index_expiry * cost::expired_replica;
+  at(shard.begin(now_) + time + limits::index_expiry_pause, event_kind::expire_replicas, s);
   return time;
 }
 
-void index_world::reap(uint32_t s) {
+void index_world::expire_replicas(uint32_t s) {
   auto& shard = shards_[s];
   if (!shard.is_up)
     return;
-  shard.is_reaping = false;
-  last_reaped_ = shard.occupy(now_, cost::message + reap_some(s));
+  shard.is_expiring = false;
+  last_expired_ = shard.occupy(now_, cost::message + expire_some_replicas(s));
 }
 
 } // namespace hicache::bench

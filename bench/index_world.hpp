@@ -173,7 +173,7 @@ public:
   /// left.
   time_point last_dropped() const noexcept { return last_dropped_; }
 
-  time_point last_reaped() const noexcept { return last_reaped_; }
+  time_point last_expired() const noexcept { return last_expired_; }
 
   reader_figures take_reader_figures() { return std::exchange(seen_, {}); }
 
@@ -197,7 +197,7 @@ private:
     fail,
     // To a shard.
     poll,
-    reap,
+    expire_replicas,
     gone,
     start,
     learn,
@@ -326,15 +326,15 @@ private:
   void locate(simulated_shard& at, message& x, time_point now);
   void answer(uint32_t i);
   /// What an answer says of the member's mount.
-  void heed(message& x);
+  void apply_view(message& x);
   void fail(uint32_t i);
   void give_back(uint32_t i);
 
   // Shards.
   void poll(uint32_t s);
-  void reap(uint32_t s);
+  void expire_replicas(uint32_t s);
   /// Removes a slice of what members left, and goes on after other messages. @returns what it takes
-  duration reap_some(uint32_t s);
+  duration expire_some_replicas(uint32_t s);
   void member_gone(uint32_t s, uint32_t m, uint32_t link);
 
   std::optional<std::string> difference_of_counts() const;
@@ -358,7 +358,7 @@ private:
   uint64_t unsettled_ = 0;
   time_point last_settled_{};
   time_point last_dropped_{};
-  time_point last_reaped_{};
+  time_point last_expired_{};
   reader_figures seen_;
   absl::flat_hash_map<page_id, absl::InlinedVector<page_copy, 2>> copies_;
   /// Members that have copies made anew.

@@ -110,7 +110,7 @@ duration index_world::handle(message& x, time_point begin) {
       info.epoch = x.epoch;
       info.resumes = x.resumes;
       take(shard.mount(info, x.link, begin));
-      return cost::message + reap_some(x.shard);
+      return cost::message + expire_some_replicas(x.shard);
     }
     case message_kind::beat:
       take(shard.beat({who.info.member, x.epoch, {}}, begin));
@@ -204,12 +204,12 @@ void index_world::answer(uint32_t i) {
       x.why == purpose::reading ? heard_routes(x, false) : heard_list(x, false);
       break;
     default:
-      heed(x);
+      apply_view(x);
   }
   give_back(i);
 }
 
-void index_world::heed(message& x) {
+void index_world::apply_view(message& x) {
   auto& here = members_[x.member].mounts[x.shard];
   auto& progress = here.progress;
   if (x.kind == message_kind::mount) {

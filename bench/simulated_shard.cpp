@@ -187,8 +187,8 @@ bool simulated_shard::drop_silent(time_point now) {
   return has_lost;
 }
 
-bool simulated_shard::reap() {
-  const auto has_more = table.reap(limits::index_reap);
+bool simulated_shard::expire_replicas() {
+  const auto has_more = table.expire_replicas(limits::index_expiry);
   for (auto& copy : table.take_lost())
     lost[copy.holder].push_back(copy.key);
   return has_more;
@@ -196,7 +196,7 @@ bool simulated_shard::reap() {
 
 void simulated_shard::end() {
   is_up = false;
-  is_reaping = false;
+  is_expiring = false;
   suspended.clear();
   peers.clear();
   lost.clear();

@@ -30,7 +30,7 @@ inline constexpr auto message = std::chrono::nanoseconds{10'000};
 inline constexpr auto published_page = std::chrono::nanoseconds{1'000};
 inline constexpr auto withdrawn_page = std::chrono::nanoseconds{1'000};
 inline constexpr auto located_key = std::chrono::nanoseconds{400};
-inline constexpr auto reaped_replica = std::chrono::nanoseconds{400};
+inline constexpr auto expired_replica = std::chrono::nanoseconds{400};
 inline constexpr auto listed_member = std::chrono::nanoseconds{500};
 
 } // namespace cost
@@ -91,7 +91,7 @@ public:
   bool drop_silent(time_point now);
 
   /// Removes a part of what members left. @returns whether there is more
-  bool reap();
+  bool expire_replicas();
 
   /// The process ends, with all that it knows.
   void end();
@@ -99,7 +99,7 @@ public:
   bool is_up = true;
   /// Of its process, counted from 1.
   uint32_t life = 1;
-  bool is_reaping = false;
+  bool is_expiring = false;
   /// Members whose connection has ended, until they are back or dropped.
   std::set<uint64_t> suspended;
   /// By which connection a member is mounted.

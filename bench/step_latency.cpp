@@ -1,10 +1,10 @@
-#include "actors/consensus.hpp"
+#include "actors/rank_reduction.hpp"
 #include "actors/tree.hpp"
 #include "base/check.hpp"
 #include "base/limits.hpp"
 #include "bench/step_rows.hpp"
 #include "cache/step/step_vector.hpp"
-#include "hicache/agreement.hpp"
+#include "hicache/rank_reducer.hpp"
 #include "hicache/system_config.hpp"
 
 #include <caf/event_based_actor.hpp>
@@ -53,44 +53,44 @@ void ask_again(caf::event_based_actor* self, const bare_actor& whom, std::vector
       [](const caf::error&) { HICACHE_CHECK(false); });
 }
 
-std::unique_ptr<agreement> agree_by_mpi() {
-  auto ranks = make_mpi_agreement(MPI_Comm_c2f(MPI_COMM_WORLD));
+std::unique_ptr<rank_reducer> agree_by_mpi() {
+  auto ranks = make_mpi_reducer(MPI_Comm_c2f(MPI_COMM_WORLD));
   HICACHE_CHECK(ranks);
   return std::move(*ranks);
 }
 
 /// The same ranks, as if no mpirun had started them.
-std::unique_ptr<agreement> agree_without_mpi() {
+std::unique_ptr<rank_reducer> agree_without_mpi() {
   auto rank = 0;
   auto size = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   auto first = static_cast<int>(::getpid());
   MPI_Bcast(&first, 1, MPI_INT, 0, MPI_COMM_WORLD);
-  auto options = socket_agreement_options{};
+  auto options = socket_reducer_options{};
   options.rank = static_cast<uint32_t>(rank);
   options.size = static_cast<uint32_t>(size);
   const auto name = "step-bench-" + std::to_string(first);
   options.host = "unix:" + (std::filesystem::temp_directory_path() / name).string();
   options.timeout = limits::step_timeout;
-  auto ranks = make_socket_agreement(options);
+  auto ranks = make_socket_reducer(options);
   HICACHE_CHECK(ranks);
   return std::move(*ranks);
 }
 
-/// One rank: a tree with a write in flight and its consensus, spawned as rank_runtime does, and the
-/// bare actors beside them.
+/// One rank: a tree with a write in flight and its rank_reduction, spawned as rank_runtime does,
+/// and the bare actors beside them.
 class world {
 public:
   world() : system_(settings_), self_(system_) {
     MPI_Comm_dup(MPI_COMM_WORLD, &bare_communicator_);
-    consensus_ = system_.spawn(consensus, agree_by_mpi());
+    rank_reduction_ = system_.spawn(rank_reduction, agree_by_mpi());
     controller_ = system_.spawn(slow_controller);
     auto options = tree_options{};
     options.page_size = page_size;
-    options.device_pages = options.host_pages = 8;
-    tree_ = system_.spawn(tree, options, tree_helpers{controller_, consensus_, {}, {}, {}}, &clock_,
-                          caf::timespan{limits::step_timeout});
+    options.l1_pages = options.l2_pages = 8;
+    tree_ = system_.spawn(tree, options, tree_helpers{controller_, rank_reduction_, {}, {}, {}},
+                          &clock_, caf::timespan{limits::step_timeout});
     scheduled_ = system_.spawn(bare);
     detached_ = system_.spawn<caf::detached>(bare);
     begin_write();
@@ -98,7 +98,7 @@ public:
 
   ~world() {
     for (const auto& actor :
-         {caf::actor_cast<caf::actor>(tree_), caf::actor_cast<caf::actor>(consensus_),
+         {caf::actor_cast<caf::actor>(tree_), caf::actor_cast<caf::actor>(rank_reduction_),
           caf::actor_cast<caf::actor>(controller_), caf::actor_cast<caf::actor>(scheduled_),
           caf::actor_cast<caf::actor>(detached_)}) {
       self_->send_exit(actor, caf::exit_reason::user_shutdown);
@@ -153,7 +153,7 @@ public:
   }
 
   /// An actor of the scheduler asks one that has a thread of its own, as the tree asks the
-  /// consensus.
+  /// rank_reduction.
   double bare_detached_requests() {
     auto times = std::vector<double>{};
     times.reserve(block);
@@ -195,9 +195,9 @@ private:
   caf::actor_system system_;
   caf::scoped_actor self_;
   MPI_Comm bare_communicator_ = MPI_COMM_NULL;
-  const std::unique_ptr<agreement> by_mpi_ = agree_by_mpi();
-  const std::unique_ptr<agreement> without_mpi_ = agree_without_mpi();
-  consensus_core_actor consensus_;
+  const std::unique_ptr<rank_reducer> by_mpi_ = agree_by_mpi();
+  const std::unique_ptr<rank_reducer> without_mpi_ = agree_without_mpi();
+  rank_reduction_core_actor rank_reduction_;
   controller_actor controller_;
   tree_core_actor tree_;
   bare_actor scheduled_;

@@ -7,7 +7,7 @@
 
 #include "base/check.hpp"
 #include "bench/step_rows.hpp"
-#include "hicache/agreement.hpp"
+#include "hicache/rank_reducer.hpp"
 
 #include <nlohmann/json.hpp>
 

@@ -1,6 +1,6 @@
 #include "actors/backup.hpp"
-#include "actors/consensus.hpp"
 #include "actors/prefetcher.hpp"
+#include "actors/rank_reduction.hpp"
 #include "actors/storage.hpp"
 #include "actors/tree.hpp"
 #include "backends/memory_backend.hpp"
@@ -9,7 +9,7 @@
 #include "base/limits.hpp"
 #include "bench/step_rows.hpp"
 #include "cache/hash/page_hash.hpp"
-#include "hicache/agreement.hpp"
+#include "hicache/rank_reducer.hpp"
 #include "hicache/system_config.hpp"
 
 #include <caf/scoped_actor.hpp>
@@ -139,22 +139,22 @@ class world {
 public:
   explicit world(store& l3)
     : store_(l3), system_(settings_), self_(system_), controller_(system_.spawn(idle_controller)),
-      consensus_(system_.spawn(consensus, std::move(make_local_agreements(1).front()))) {
+      rank_reduction_(system_.spawn(rank_reduction, std::move(make_local_reducers(1).front()))) {
     const auto page_bytes = l3.geometry.page_bytes();
     const auto objects = std::make_shared<const page_objects>(
       fingerprint, std::vector{head_group{l3.geometry.all_heads(), shard}}, l3.geometry,
       l3.memory.data(), page_writers{}, nullptr);
     storage_ = system_.spawn(storage, storage_options{objects, &l3.clock}, std::move(l3.queue));
     prefetcher_ = system_.spawn(prefetcher, prefetcher_options{caf::timespan{deadline}, page_bytes},
-                                storage_, consensus_);
+                                storage_, rank_reduction_);
     backup_ = system_.spawn(backup, storage_, backup_options{caf::timespan{deadline}, page_bytes});
     auto options = tree_options{};
     options.page_size = shape.page_size;
-    options.device_pages = 8;
-    options.host_pages = options.prefetch_reserve_pages = pages;
+    options.l1_pages = 8;
+    options.l2_pages = options.prefetch_reserve_pages = pages;
     options.storage_attached = true;
     tree_ = system_.spawn(tree, options,
-                          tree_helpers{controller_, consensus_, prefetcher_, backup_, {}},
+                          tree_helpers{controller_, rank_reduction_, prefetcher_, backup_, {}},
                           &l3.clock, caf::timespan{limits::step_timeout});
   }
 
@@ -162,7 +162,7 @@ public:
     for (const auto& actor :
          {caf::actor_cast<caf::actor>(tree_), caf::actor_cast<caf::actor>(prefetcher_),
           caf::actor_cast<caf::actor>(backup_), caf::actor_cast<caf::actor>(controller_),
-          caf::actor_cast<caf::actor>(storage_), caf::actor_cast<caf::actor>(consensus_)}) {
+          caf::actor_cast<caf::actor>(storage_), caf::actor_cast<caf::actor>(rank_reduction_)}) {
       self_->send_exit(actor, caf::exit_reason::user_shutdown);
       self_->wait_for(actor);
     }
@@ -213,7 +213,7 @@ private:
   caf::actor_system system_;
   caf::scoped_actor self_;
   controller_actor controller_;
-  consensus_core_actor consensus_;
+  rank_reduction_core_actor rank_reduction_;
   storage_actor storage_;
   prefetcher_actor prefetcher_;
   backup_actor backup_;

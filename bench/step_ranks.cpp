@@ -1,6 +1,6 @@
 #include "base/check.hpp"
 #include "bench/step_rows.hpp"
-#include "hicache/agreement.hpp"
+#include "hicache/rank_reducer.hpp"
 #include "hicache/runtime.hpp"
 
 #include <caf/scoped_actor.hpp>
@@ -70,7 +70,9 @@ public:
   }
 
   void reduce_on(reduction_channel channel) {
-    self_->request(runtime_->consensus(), caf::infinite, atom::reduce_v, reduction{channel, {0, 0}})
+    self_
+      ->request(runtime_->rank_reduction(), caf::infinite, atom::reduce_v,
+                reduction{channel, {0, 0}})
       .receive([](const reduced&) {}, [](const caf::error&) { HICACHE_CHECK(false); });
   }
 
@@ -86,8 +88,8 @@ private:
     auto config = rank_config{};
     config.device = device_kind::host;
     config.page_size = page_size;
-    config.device_pages = 256;
-    auto ranks = make_mpi_agreement(MPI_Comm_c2f(MPI_COMM_WORLD));
+    config.l1_pages = 256;
+    auto ranks = make_mpi_reducer(MPI_Comm_c2f(MPI_COMM_WORLD));
     HICACHE_CHECK(ranks && config.finish((*ranks)->size()));
     auto runtime = rank_runtime::start(config, std::move(*ranks));
     HICACHE_CHECK(runtime);

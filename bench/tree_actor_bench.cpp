@@ -6,13 +6,13 @@
 // thread (CPU time).
 // Read: through run.sh, which sets each figure beside its baseline of the same run.
 
-#include "actors/consensus.hpp"
 #include "actors/controller.hpp"
+#include "actors/rank_reduction.hpp"
 #include "actors/tree.hpp"
 #include "base/check.hpp"
 #include "base/limits.hpp"
 #include "bench/chat.hpp"
-#include "hicache/agreement.hpp"
+#include "hicache/rank_reducer.hpp"
 #include "hicache/system_config.hpp"
 
 #include <benchmark/benchmark.h>
@@ -54,7 +54,7 @@ public:
   ~world() {
     for (const auto& actor :
          {caf::actor_cast<caf::actor>(idle), caf::actor_cast<caf::actor>(tree),
-          caf::actor_cast<caf::actor>(controller_), caf::actor_cast<caf::actor>(consensus_)}) {
+          caf::actor_cast<caf::actor>(controller_), caf::actor_cast<caf::actor>(rank_reduction_)}) {
       (*self_)->send_exit(actor, caf::exit_reason::user_shutdown);
       (*self_)->wait_for(actor);
     }
@@ -97,7 +97,7 @@ private:
   void spawn_tree() {
     auto options = tree_options{};
     options.page_size = page_size;
-    options.device_pages = static_cast<uint32_t>(2 * chat::instance().new_tokens() / page_size);
+    options.l1_pages = static_cast<uint32_t>(2 * chat::instance().new_tokens() / page_size);
     // Without L2 no byte ever moves, but the tree insists on a controller.
     const auto shape = pool_shape{attention_kind::mha, 1, 1, 1, 1, 1, page_size};
     const auto pool = pool_geometry{shape, host_layout::layer_first, 2};
@@ -108,9 +108,10 @@ private:
       = machine_->make_copy_engine(device_layers::of(pool, std::bit_cast<uint64_t>(l1_->data())),
                                    pool, *l2_, {.inline_copies = true});
     controller_ = system_->spawn(controller, std::move(*copies), pool.page_bytes(), nullptr);
-    consensus_ = system_->spawn(consensus, std::move(make_local_agreements(1).front()));
-    tree = system_->spawn(hicache::tree, options, tree_helpers{controller_, consensus_, {}, {}, {}},
-                          &clock_, caf::timespan{limits::step_timeout});
+    rank_reduction_ = system_->spawn(rank_reduction, std::move(make_local_reducers(1).front()));
+    tree = system_->spawn(hicache::tree, options,
+                          tree_helpers{controller_, rank_reduction_, {}, {}, {}}, &clock_,
+                          caf::timespan{limits::step_timeout});
   }
 
   system_config settings_;
@@ -121,7 +122,7 @@ private:
   std::unique_ptr<caf::actor_system> system_;
   std::unique_ptr<caf::scoped_actor> self_;
   controller_actor controller_;
-  consensus_core_actor consensus_;
+  rank_reduction_core_actor rank_reduction_;
   size_t asked_ = 0;
 };
 

@@ -48,7 +48,7 @@ uint32_t pages_needed(uint32_t page_size) {
 std::unique_ptr<radix_tree> make_tree(uint32_t page_size, bool events = false) {
   auto options = radix_options{};
   options.page_size = page_size;
-  options.device_pages = pages_needed(page_size);
+  options.l1_pages = pages_needed(page_size);
   options.name_pages = events;
   options.events = events;
   return std::make_unique<radix_tree>(options);
@@ -68,10 +68,10 @@ void insert(radix_tree& tree, radix_node& root, const chat_turn& turn, const cha
   const auto pages = turn.told->size() / size;
   const auto known = turn.known / size;
   tree.tick();
-  auto own = *tree.take_device(pages - known);
+  auto own = *tree.take_l1(pages - known);
   auto* end = &tree.cut(tree.walk(root, *turn.told, pages));
   const auto from = end->end();
-  tree.device_pool().give_back(std::span{own}.first(from - known));
+  tree.l1_pool().give_back(std::span{own}.first(from - known));
   own.erase(own.begin(), own.begin() + static_cast<ptrdiff_t>(from - known));
   if (from < pages) {
     auto keys = std::vector<page_key>{};
@@ -152,8 +152,8 @@ void lock_path(benchmark::State& state) {
   auto next = size_t{0};
   for (auto _ : state) {
     auto& end = *ends[next++ % ends.size()];
-    tree->lock_device(end);
-    tree->unlock_device(end);
+    tree->lock_l1(end);
+    tree->unlock_l1(end);
   }
 }
 
@@ -169,10 +169,10 @@ cold_tree& shared_cold_tree(uint32_t leaves, const std::string& policy) {
 void evict(benchmark::State& state, uint32_t leaves, const std::string& policy) {
   auto& cold = shared_cold_tree(leaves, policy);
   for (auto _ : state) {
-    const auto freed = cold.tree().evict_device(victims_per_round);
+    const auto freed = cold.tree().evict_l1(victims_per_round);
     state.PauseTiming();
     HICACHE_CHECK(freed == victims_per_round);
-    cold.refill();
+    cold.fill_staging();
     state.ResumeTiming();
   }
   state.counters["victims"] = benchmark::Counter(
@@ -184,8 +184,8 @@ void evict(benchmark::State& state, uint32_t leaves, const std::string& policy) 
 std::unique_ptr<prefix_cache> make_cache(uint32_t page_size, bool events, bool copies = false) {
   auto options = tree_options{};
   options.page_size = page_size;
-  options.device_pages = pages_needed(page_size);
-  options.host_pages = copies ? options.device_pages : 0;
+  options.l1_pages = pages_needed(page_size);
+  options.l2_pages = copies ? options.l1_pages : 0;
   options.events = events;
   return std::make_unique<prefix_cache>(options);
 }
@@ -221,7 +221,7 @@ void match_and_release(benchmark::State& state, bool copies) {
     for (const auto& turn : workload().all()) {
       const auto matched
         = cache->match({.request = 1, .tokens = turn.told, .limit = turn.told->size()});
-      HICACHE_CHECK(matched && matched->device_tokens == turn.told->size());
+      HICACHE_CHECK(matched && matched->l1_tokens == turn.told->size());
       HICACHE_CHECK(cache->release(1));
     }
   count_tokens(state, workload().told_tokens());
@@ -273,17 +273,17 @@ void memory_of_pages(benchmark::State& state, bool everywhere) {
   for (auto _ : state) {
     auto options = radix_options{};
     options.page_size = page_size;
-    options.device_pages = nodes * pages;
-    options.host_pages = nodes * pages;
+    options.l1_pages = nodes * pages;
+    options.l2_pages = nodes * pages;
     options.name_pages = everywhere;
     auto tree = radix_tree{options};
     auto& root = tree.root({});
     const auto before = bytes_in_use();
     for (const auto& tokens : buffers) {
       tree.tick();
-      auto host = everywhere ? *tree.take_host(pages) : std::vector<page_index>{};
-      tree.add(root, token_span{tokens, 0, tokens->size()}, *tree.take_device(pages),
-               std::move(host), std::vector<page_key>(everywhere ? pages : 0), l3_state::unknown);
+      auto host = everywhere ? *tree.take_l2(pages) : std::vector<page_index>{};
+      tree.add(root, token_span{tokens, 0, tokens->size()}, *tree.take_l1(pages), std::move(host),
+               std::vector<page_key>(everywhere ? pages : 0), l3_state::unknown);
     }
     state.counters["bytes"] = (bytes_in_use() - before) / (nodes * pages);
   }

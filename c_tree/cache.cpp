@@ -1,9 +1,9 @@
 #include "c_tree/cache.hpp"
 
 #include "c_abi/quiet_signals.hpp"
-#include "hicache/agreement.hpp"
 #include "hicache/caf_error.hpp"
 #include "hicache/events.hpp"
+#include "hicache/rank_reducer.hpp"
 
 #include <caf/scoped_actor.hpp>
 #include <caf/typed_event_based_actor.hpp>
@@ -25,7 +25,7 @@ constexpr auto most_news = size_t{65536};
 engine_actor::behavior_type listener(engine_actor::pointer, news_queue* news) {
   return {
     [news](atom::notice, const caf::error& what) { news->add(from_caf(what)); },
-    [news](atom::news) { news->add(step_news{}); },
+    [news](atom::notify) { news->add(step_news{}); },
     [news](atom::events, const cache_events_ptr& events) {
       for (const auto& event : events->list)
         news->add(event);
@@ -86,13 +86,13 @@ hc_cache::~hc_cache() {
   self->wait_for(engine_);
 }
 
-result<std::unique_ptr<agreement>> hc_cache::meet_others() const {
+result<std::unique_ptr<rank_reducer>> hc_cache::meet_others() const {
   if (settings_.place.rendezvous.empty())
-    return std::move(make_local_agreements(1).front());
+    return std::move(make_local_reducers(1).front());
   const auto options = settings_.place.options(settings_.config);
   if (!options)
     return tl::unexpected{options.error()};
-  return make_socket_agreement(*options);
+  return make_socket_reducer(*options);
 }
 
 result<void> hc_cache::start(const hc_cache_options& options) {
@@ -130,8 +130,8 @@ hc_cache_info hc_cache::info() const {
   said.layers = layers.shape.layers;
   said.parts = static_cast<uint32_t>(pool.parts().size());
   said.is_host_addressable = runtime_->device_is_host_addressable() ? 1 : 0;
-  said.device_pages = settings_.config.device_pages;
-  said.host_pages = settings_.config.host_pages(runtime_->ranks());
+  said.device_pages = settings_.config.l1_pages;
+  said.host_pages = settings_.config.l2_pages(runtime_->ranks());
   std::ranges::transform(pool.parts(), said.row_bytes,
                          [&](auto part) { return pool.row_bytes(part); });
   return said;
@@ -162,7 +162,7 @@ result<hc_facts> hc_cache::step(std::chrono::milliseconds wait) {
     return tl::unexpected{outcome.error()};
   ready_.clear();
   for (const auto& one : facts.ready)
-    ready_.push_back({one.request, one.fetched_tokens, one.device_tokens, one.host_tokens, {}});
+    ready_.push_back({one.request, one.fetched_tokens, one.l1_tokens, one.l2_tokens, {}});
   failed_ = std::move(facts.failed);
   auto said = hc_facts{};
   said.in_flight = facts.in_flight ? 1 : 0;

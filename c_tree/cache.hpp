@@ -65,7 +65,7 @@ private:
   /// Meets the other ranks and starts the runtime.
   result<void> start(const hc_cache_options& options);
 
-  result<std::unique_ptr<hicache::agreement>> meet_others() const;
+  result<std::unique_ptr<hicache::rank_reducer>> meet_others() const;
 
   const hicache::cache_setup settings_;
   const pid_t process_;

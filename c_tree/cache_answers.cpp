@@ -39,10 +39,10 @@ void add_pages(const page_list& pages, hc_answer& to) {
 }
 
 void fill(const match_result& from, hc_answer& to) {
-  to.device_tokens = from.device_tokens;
-  to.host_tokens = from.host_tokens;
+  to.device_tokens = from.l1_tokens;
+  to.host_tokens = from.l2_tokens;
   to.node = from.node;
-  add_pages(from.device_pages, to);
+  add_pages(from.l1_pages, to);
 }
 
 void fill(const prefetch_result& from, hc_answer& to) {
@@ -54,21 +54,21 @@ void fill(const schedule_result& from, hc_answer& to) {
 }
 
 void fill(const load_result& from, hc_answer& to) {
-  to.device_tokens = from.device_tokens;
+  to.device_tokens = from.l1_tokens;
   to.loading_tokens = from.loading_tokens;
   to.from_storage_tokens = from.from_storage_tokens;
-  add_pages(from.device_pages, to);
+  add_pages(from.l1_pages, to);
 }
 
 void fill(const allocate_result& from, hc_answer& to) {
-  add_pages(from.device_pages, to);
+  add_pages(from.l1_pages, to);
 }
 
 void fill(const insert_result& from, hc_answer& to) {
   to.duplicate_tokens = from.duplicate_tokens;
   to.pinned_tokens = from.pinned_tokens;
   to.node = from.node;
-  add_pages(from.device_pages, to);
+  add_pages(from.l1_pages, to);
 }
 
 void fill(const release_result& from, hc_answer& to) {
@@ -77,7 +77,7 @@ void fill(const release_result& from, hc_answer& to) {
   to.l2_tokens = seen.l2_tokens;
   to.l3_tokens = seen.l3_tokens;
   to.computed_tokens = seen.computed_tokens;
-  to.given_up_tokens = seen.given_up_tokens;
+  to.given_up_tokens = seen.unserved_tokens;
   to.give_up = to_string(seen.why);
   to.l3_backend = seen.l3_backend.c_str();
 }

@@ -127,7 +127,7 @@ result<tree_operation> operation_of(const hc_op& op) {
     case HC_OP_UNLOCK:
       return unlock_request{op.node};
     case HC_OP_BACKUP:
-      return backup_request{op.node};
+      return write_request{op.node};
     case HC_OP_LOAD_NODE:
       return load_node_request{op.node, op.limit};
     default:

@@ -52,7 +52,7 @@ struct row_copy {
 /// Neighbouring pieces are joined: where both sides are contiguous a copy has a single row, across
 /// pages too.
 /// @pre the lists are equally long and their pages exist
-void append_copies(std::span<const copy_strip> strips, std::span<const page_index> device_pages,
-                   std::span<const page_index> host_pages, std::vector<row_copy>& copies);
+void append_copies(std::span<const copy_strip> strips, std::span<const page_index> l1_pages,
+                   std::span<const page_index> l2_pages, std::vector<row_copy>& copies);
 
 } // namespace hicache

@@ -355,14 +355,14 @@ std::vector<copy_strip> make_copy_strips(const device_layers& l1, const pool_geo
   return strips;
 }
 
-void append_copies(std::span<const copy_strip> strips, std::span<const page_index> device_pages,
-                   std::span<const page_index> host_pages, std::vector<row_copy>& copies) {
-  HICACHE_CHECK(device_pages.size() == host_pages.size());
+void append_copies(std::span<const copy_strip> strips, std::span<const page_index> l1_pages,
+                   std::span<const page_index> l2_pages, std::vector<row_copy>& copies) {
+  HICACHE_CHECK(l1_pages.size() == l2_pages.size());
   for (const auto& strip : strips)
-    for (auto i = size_t{0}; i < device_pages.size(); ++i) {
-      const auto next = row_copy{strip.device_address + device_pages[i] * strip.device_page_stride,
+    for (auto i = size_t{0}; i < l1_pages.size(); ++i) {
+      const auto next = row_copy{strip.device_address + l1_pages[i] * strip.device_page_stride,
                                  strip.device_row_stride,
-                                 strip.host_address + host_pages[i] * strip.host_page_stride,
+                                 strip.host_address + l2_pages[i] * strip.host_page_stride,
                                  strip.host_row_stride,
                                  strip.row_bytes,
                                  strip.rows};

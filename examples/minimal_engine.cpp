@@ -54,18 +54,18 @@ struct engine_state {
   /// 3. "Computes" the pages that were not cached: fills K and V where the geometry says they lie.
   void compute(const tree_answers& answers) {
     const auto& loaded = std::get<load_result>(*answers.list[0]);
-    const auto& pages = *std::get<allocate_result>(*answers.list[1]).device_pages;
+    const auto& pages = *std::get<allocate_result>(*answers.list[1]).l1_pages;
     const auto& pool = (*runtime)->device_geometry();
-    cached = loaded.device_tokens;
+    cached = loaded.l1_tokens;
     for (auto layer = 0u; layer < pool.shape().layers; ++layer) {
       if (loaded.progress && !loaded.progress->wait(layer)) // Until the cached part is in L1.
-        return give_up(to_caf({ec::copy_failed, "loading from L2"}));
+        return miss_reason(to_caf({ec::copy_failed, "loading from L2"}));
       for (auto page = cached / pool.shape().page_size; page < pages.size(); ++page)
         for (const auto part : pool.parts()) {
           const auto rows = pool.rows(layer, part, pages[page]);
           const auto bytes = std::vector<std::byte>(rows.rows * rows.stride, std::byte{7});
-          if (const auto done = (*runtime)->device_pool().write(rows.offset, bytes); !done)
-            return give_up(to_caf(done.error()));
+          if (const auto done = (*runtime)->l1_pool().write(rows.offset, bytes); !done)
+            return miss_reason(to_caf(done.error()));
         }
     }
     // 4. Give the pages to the tree, which copies them to L2, and close the request. The writes are
@@ -85,7 +85,7 @@ struct engine_state {
         answer.deliver(cached);
     };
     self->request((*runtime)->tree(), caf::infinite, atom::step_v, caf::timespan{50'000'000})
-      .then(on_step, [this](const caf::error& err) { give_up(err); });
+      .then(on_step, [this](const caf::error& err) { miss_reason(err); });
   }
 
   /// Sends operations of one turn and goes on with `next` if all of them succeed.
@@ -93,14 +93,14 @@ struct engine_state {
     auto on_answers = [this, next](const tree_answers& answers) {
       for (const auto& each : answers.list)
         if (!each)
-          return give_up(to_caf(each.error()));
+          return miss_reason(to_caf(each.error()));
       next(answers);
     };
     self->request((*runtime)->tree(), caf::infinite, atom::apply_v, tree_operations{std::move(ops)})
-      .then(on_answers, [this](const caf::error& err) { give_up(err); });
+      .then(on_answers, [this](const caf::error& err) { miss_reason(err); });
   }
 
-  void give_up(const caf::error& why) { answer.deliver(why); }
+  void miss_reason(const caf::error& why) { answer.deliver(why); }
 
   my_engine::pointer self;
   std::unique_ptr<rank_runtime>* runtime = nullptr;
@@ -115,14 +115,14 @@ my_engine::behavior_type engine(my_engine::stateful_pointer<engine_state> self,
   self->state.runtime = runtime;
   return {
     [](atom::notice, const caf::error& what) { complain(what); },
-    [](atom::news) {},                            // For engines that sleep between steps.
+    [](atom::notify) {},                          // For engines that sleep between steps.
     [](atom::events, const cache_events_ptr&) {}, // For routers; off unless the options ask for it.
     [self](minimal_engine::serve) { return self->state.serve(); },
   };
 }
 
 /// Starts the rank, and serves the prompt twice.
-result<int> run(const rank_config& config, std::unique_ptr<agreement> peers) {
+result<int> run(const rank_config& config, std::unique_ptr<rank_reducer> peers) {
   // The engine exists before the runtime, which tells it of failures, and so has its own system.
   auto settings = system_config{};
   auto system = caf::actor_system{settings};
@@ -146,13 +146,13 @@ result<int> run(const rank_config& config, std::unique_ptr<agreement> peers) {
 
 result<int> run_rank(int* argc, char*** argv) {
   auto mpi = std::optional<mpi_session>{}; // Outlives the agreement.
-  auto peers = std::move(make_local_agreements(1).front());
+  auto peers = std::move(make_local_reducers(1).front());
   if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr) {
     auto started = mpi_session::start(argc, argv);
     if (!started)
       return tl::unexpected{started.error()};
     mpi = std::move(*started);
-    auto joined = make_mpi_agreement(MPI_Comm_c2f(MPI_COMM_WORLD));
+    auto joined = make_mpi_reducer(MPI_Comm_c2f(MPI_COMM_WORLD));
     if (!joined)
       return tl::unexpected{joined.error()};
     peers = std::move(*joined);

@@ -53,7 +53,7 @@ __device__ piece_bundle find_bundle(const kernel_copy& copy, const copy_strip& s
   const auto most = pieces_per_bundle(strip);
   bundle.pieces = left < most ? static_cast<uint32_t>(left) : most;
   if (lane < bundle.pieces) {
-    const auto piece = find_piece(strip, copy.device_pages, copy.host_pages, first + lane);
+    const auto piece = find_piece(strip, copy.l1_pages, copy.l2_pages, first + lane);
     const auto store = copy.direction == copy_direction::store;
     bundle.from = store ? piece.device_address : piece.host_address;
     bundle.to = store ? piece.host_address : piece.device_address;

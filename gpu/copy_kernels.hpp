@@ -24,8 +24,8 @@ struct kernel_copy {
   copy_direction direction = copy_direction::store;
   /// These three point to memory that the GPU reads.
   const copy_strip* strips = nullptr;
-  const page_index* device_pages = nullptr;
-  const page_index* host_pages = nullptr;
+  const page_index* l1_pages = nullptr;
+  const page_index* l2_pages = nullptr;
   uint64_t strip_count = 0;
   uint64_t pages = 0;
   /// The largest value of bundle_count() over the strips.

@@ -37,23 +37,23 @@ HICACHE_HOST_DEVICE inline uint64_t piece_count(const copy_strip& strip, uint64_
   return pages * strip.rows * pieces_per_row(strip);
 }
 
-/// Piece number `index` of the copy of device_pages[i] and host_pages[i]: page by page, row by row,
+/// Piece number `index` of the copy of l1_pages[i] and l2_pages[i]: page by page, row by row,
 /// front to back. What the kernels compute for each warp; the CPU runs the same function.
 /// @pre index < piece_count(strip, pages in the lists)
 /// @relates copy_strip
 HICACHE_HOST_DEVICE inline copy_piece find_piece(const copy_strip& strip,
-                                                 const page_index* device_pages,
-                                                 const page_index* host_pages, uint64_t index) {
+                                                 const page_index* l1_pages,
+                                                 const page_index* l2_pages, uint64_t index) {
   const auto per_row = pieces_per_row(strip);
   const auto line = index / per_row;
   const auto begin = (index - line * per_row) * piece_bytes;
   const auto page = line / strip.rows;
   const auto row = line - page * strip.rows;
   const auto left = strip.row_bytes - begin;
-  return {strip.device_address + device_pages[page] * strip.device_page_stride
+  return {strip.device_address + l1_pages[page] * strip.device_page_stride
             + row * strip.device_row_stride + begin,
-          strip.host_address + host_pages[page] * strip.host_page_stride
-            + row * strip.host_row_stride + begin,
+          strip.host_address + l2_pages[page] * strip.host_page_stride + row * strip.host_row_stride
+            + begin,
           left < piece_bytes ? left : piece_bytes};
 }
 

@@ -20,7 +20,7 @@ result<std::shared_ptr<cuda_fences>> cuda_fences::open(int device, uint32_t page
 cuda_fences::cuda_fences(int device, uint32_t pages, unique_stream stream)
   : device_(device), last_(pages), stream_(std::move(stream)) {}
 
-result<void> cuda_fences::add(std::span<const page_index> device_pages, void* event) {
+result<void> cuda_fences::add(std::span<const page_index> l1_pages, void* event) {
   const auto lock = std::scoped_lock{mutex_};
   if (auto bound = use_cuda_device(ec::copy_failed, device_); !bound)
     return bound;
@@ -37,16 +37,16 @@ result<void> cuda_fences::add(std::span<const page_index> device_pages, void* ev
                                  cudaEventRecord((*newest)->event.get(), stream_.get()));
       !recorded)
     return recorded;
-  for (const auto page : device_pages)
+  for (const auto page : l1_pages)
     last_.at(page) = (*newest)->number;
   return {};
 }
 
-result<void> cuda_fences::wait(cudaStream_t stream, std::span<const page_index> device_pages) {
+result<void> cuda_fences::wait(cudaStream_t stream, std::span<const page_index> l1_pages) {
   const auto lock = std::scoped_lock{mutex_};
   forget_passed();
   auto newest = uint64_t{0};
-  for (const auto page : device_pages)
+  for (const auto page : l1_pages)
     newest = std::max(newest, last_.at(page));
   if (open_.empty() || newest < open_.front().number)
     return {};

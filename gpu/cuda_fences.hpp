@@ -36,11 +36,11 @@ public:
 
   cuda_fences(int device, uint32_t pages, unique_stream stream);
 
-  result<void> add(std::span<const page_index> device_pages, void* event) override;
+  result<void> add(std::span<const page_index> l1_pages, void* event) override;
 
   /// What is queued on `stream` from now on waits for all that was added for these pages. The
   /// device is the calling thread's current one.
-  result<void> wait(cudaStream_t stream, std::span<const page_index> device_pages);
+  result<void> wait(cudaStream_t stream, std::span<const page_index> l1_pages);
 
 private:
   struct fence {

@@ -116,8 +116,8 @@ public:
     : device_(device), strips_(std::move(strips)), layers_(layers) {}
 
   /// The device is the calling thread's current one.
-  result<void> open(uint32_t device_pages) {
-    auto fences = cuda_fences::open(device_, device_pages);
+  result<void> open(uint32_t l1_pages) {
+    auto fences = cuda_fences::open(device_, l1_pages);
     if (!fences)
       return tl::unexpected{fences.error()};
     fences_ = std::move(*fences);
@@ -126,16 +126,15 @@ public:
     return loads_.open(layers_);
   }
 
-  result<void> begin(copy_direction direction, uint32_t set,
-                     std::span<const page_index> device_pages,
-                     std::span<const page_index> host_pages) override {
-    HICACHE_CHECK(!device_pages.empty() && device_pages.size() == host_pages.size());
+  result<void> begin(copy_direction direction, uint32_t set, std::span<const page_index> l1_pages,
+                     std::span<const page_index> l2_pages) override {
+    HICACHE_CHECK(!l1_pages.empty() && l1_pages.size() == l2_pages.size());
     if (auto bound = use_cuda_device(ec::device_lost, device_); !bound)
       return bound;
-    auto queued = fences_->wait(stream_of(direction).get(), device_pages);
+    auto queued = fences_->wait(stream_of(direction).get(), l1_pages);
     if (queued)
-      queued = direction == copy_direction::store ? queue_store(set, device_pages, host_pages)
-                                                  : queue_load(set, device_pages, host_pages);
+      queued = direction == copy_direction::store ? queue_store(set, l1_pages, l2_pages)
+                                                  : queue_load(set, l1_pages, l2_pages);
     if (!queued)
       return tl::unexpected{stream_of(direction).settle(std::move(queued.error()))};
     return queued;
@@ -163,8 +162,8 @@ protected:
     uint32_t set;
     size_t first_strip;
     size_t strip_count;
-    std::span<const page_index> device_pages;
-    std::span<const page_index> host_pages;
+    std::span<const page_index> l1_pages;
+    std::span<const page_index> l2_pages;
   };
 
   /// Queues the copies of these strips on the direction's stream. Called for the first strips of a
@@ -180,21 +179,20 @@ protected:
   }
 
 private:
-  result<void> queue_store(uint32_t set, std::span<const page_index> device_pages,
-                           std::span<const page_index> host_pages) {
-    if (auto queued
-        = queue({copy_direction::store, set, 0, strips_.size(), device_pages, host_pages});
+  result<void> queue_store(uint32_t set, std::span<const page_index> l1_pages,
+                           std::span<const page_index> l2_pages) {
+    if (auto queued = queue({copy_direction::store, set, 0, strips_.size(), l1_pages, l2_pages});
         !queued)
       return queued;
     return stores_.mark(set, 0);
   }
 
-  result<void> queue_load(uint32_t set, std::span<const page_index> device_pages,
-                          std::span<const page_index> host_pages) {
+  result<void> queue_load(uint32_t set, std::span<const page_index> l1_pages,
+                          std::span<const page_index> l2_pages) {
     const auto count = strips_per_layer();
     for (auto layer = uint32_t{0}; layer < layers_; ++layer) {
       if (auto queued
-          = queue({copy_direction::load, set, layer * count, count, device_pages, host_pages});
+          = queue({copy_direction::load, set, layer * count, count, l1_pages, l2_pages});
           !queued)
         return queued;
       if (auto marked = loads_.mark(set, layer); !marked)
@@ -275,8 +273,8 @@ protected:
     const auto count = strips_per_layer();
     for (auto first = size_t{0}; first < copy.strip_count; first += count) {
       own.copies.clear();
-      append_copies(strips().subspan(copy.first_strip + first, count), copy.device_pages,
-                    copy.host_pages, own.copies);
+      append_copies(strips().subspan(copy.first_strip + first, count), copy.l1_pages, copy.l2_pages,
+                    own.copies);
       for (const auto& rows : own.copies)
         if (auto queued = queue_rows(copy.direction, rows, own.batch); !queued)
           return queued;
@@ -360,21 +358,21 @@ public:
 
 protected:
   result<void> queue(const strip_copy& copy) override {
-    const auto pages = copy.device_pages.size();
+    const auto pages = copy.l1_pages.size();
     HICACHE_CHECK(pages <= most_pages_);
-    auto* const device_pages
+    auto* const l1_pages
       = lists_[copy.set + (copy.direction == copy_direction::store ? 0 : copy_sets)].get();
-    auto* const host_pages = device_pages + most_pages_;
+    auto* const l2_pages = l1_pages + most_pages_;
     if (copy.first_strip == 0) {
-      std::ranges::copy(copy.device_pages, device_pages);
-      std::ranges::copy(copy.host_pages, host_pages);
+      std::ranges::copy(copy.l1_pages, l1_pages);
+      std::ranges::copy(copy.l2_pages, l2_pages);
     }
     auto launch = kernel_copy{};
     launch.direction = copy.direction;
     launch.strips = strips_.get() + copy.first_strip;
     launch.strip_count = copy.strip_count;
-    launch.device_pages = device_pages;
-    launch.host_pages = host_pages;
+    launch.l1_pages = l1_pages;
+    launch.l2_pages = l2_pages;
     launch.pages = pages;
     for (const auto& strip : strips().subspan(copy.first_strip, copy.strip_count))
       launch.bundles = std::max(launch.bundles, bundle_count(strip, pages));

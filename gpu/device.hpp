@@ -31,7 +31,7 @@ public:
   /// that was recorded before. The event may be recorded again, or destroyed, when this returns.
   /// Any thread.
   /// @returns copy_failed if the device refuses.
-  virtual result<void> add(std::span<const page_index> device_pages, void* event) = 0;
+  virtual result<void> add(std::span<const page_index> l1_pages, void* event) = 0;
 };
 
 /// Copies whole pages between one L1 pool and one L2 pool. Stores (L1 -> L2) and loads (L2 -> L1)
@@ -56,11 +56,11 @@ public:
   copy_engine& operator=(const copy_engine&) = delete;
   virtual ~copy_engine() = default;
 
-  /// Copies device_pages[i] to host_pages[i]. Any thread.
+  /// Copies l1_pages[i] to l2_pages[i]. Any thread.
   /// @pre the lists of each command are equally long and all their pages exist
   virtual void store(std::vector<write_command> commands, callback done) = 0;
 
-  /// Copies host_pages[i] to device_pages[i], layer by layer. Each command's `progress` counts the
+  /// Copies l2_pages[i] to l1_pages[i], layer by layer. Each command's `progress` counts the
   /// complete layers; it fails if the copy fails. `done` is called after the last layer. Any
   /// thread.
   /// @pre as for store; progress is not null

@@ -126,9 +126,9 @@ public:
     : direction_(direction), io_(io), page_by_page_(page_by_page), strips_(strips),
       copies_(threads), arrived_(steps), workers_(threads) {}
 
-  void begin(uint32_t set, std::span<const page_index> device_pages,
-             std::span<const page_index> host_pages) {
-    submissions_[set] = {device_pages, host_pages};
+  void begin(uint32_t set, std::span<const page_index> l1_pages,
+             std::span<const page_index> l2_pages) {
+    submissions_[set] = {l1_pages, l2_pages};
   }
 
   /// Copies step `step` of the submission, and begins with the others at the first one.
@@ -157,8 +157,8 @@ public:
 
 private:
   struct submission {
-    std::span<const page_index> device_pages;
-    std::span<const page_index> host_pages;
+    std::span<const page_index> l1_pages;
+    std::span<const page_index> l2_pages;
   };
 
   std::span<const copy_strip> strips_of(uint32_t step) const {
@@ -170,7 +170,7 @@ private:
   uint32_t count_workers(uint32_t set) const {
     auto bytes = uint64_t{0};
     for (const auto& strip : strips_of(0))
-      bytes += strip.row_bytes * strip.rows * submissions_[set].host_pages.size();
+      bytes += strip.row_bytes * strip.rows * submissions_[set].l2_pages.size();
     return bytes < split_bytes ? 1 : workers_.size();
   }
 
@@ -185,14 +185,14 @@ private:
   /// What memory engines do: runs of bytes, as many for each thread.
   void copy_runs(uint32_t set, std::span<const copy_strip> strips, uint32_t worker,
                  uint32_t workers) {
-    const auto [device_pages, host_pages] = submissions_[set];
+    const auto [l1_pages, l2_pages] = submissions_[set];
     auto& copies = copies_[worker];
     copies.clear();
     if (page_by_page_)
-      for (auto i = size_t{0}; i < host_pages.size(); ++i)
-        append_copies(strips, device_pages.subspan(i, 1), host_pages.subspan(i, 1), copies);
+      for (auto i = size_t{0}; i < l2_pages.size(); ++i)
+        append_copies(strips, l1_pages.subspan(i, 1), l2_pages.subspan(i, 1), copies);
     else
-      append_copies(strips, device_pages, host_pages, copies);
+      append_copies(strips, l1_pages, l2_pages, copies);
     auto bytes = uint64_t{0};
     for (const auto& copy : copies)
       bytes += bytes_of(copy);
@@ -205,9 +205,9 @@ private:
   /// n-th, since a core, unlike a warp, gains from going on where it was.
   void copy_pieces(uint32_t set, std::span<const copy_strip> strips, uint32_t worker,
                    uint32_t workers) const {
-    const auto pages = submissions_[set].host_pages.size();
-    const auto* device = submissions_[set].device_pages.data();
-    const auto* host = submissions_[set].host_pages.data();
+    const auto pages = submissions_[set].l2_pages.size();
+    const auto* device = submissions_[set].l1_pages.data();
+    const auto* host = submissions_[set].l2_pages.data();
     auto pieces = uint64_t{0};
     for (const auto& strip : strips)
       pieces += piece_count(strip, pages);
@@ -280,10 +280,9 @@ public:
       loads_(copy_direction::load, options.io, false, strips_, l2.shape().layers,
              threads_of(options)) {}
 
-  result<void> begin(copy_direction direction, uint32_t set,
-                     std::span<const page_index> device_pages,
-                     std::span<const page_index> host_pages) override {
-    lane(direction).begin(set, device_pages, host_pages);
+  result<void> begin(copy_direction direction, uint32_t set, std::span<const page_index> l1_pages,
+                     std::span<const page_index> l2_pages) override {
+    lane(direction).begin(set, l1_pages, l2_pages);
     return {};
   }
 

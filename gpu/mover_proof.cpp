@@ -19,10 +19,10 @@ namespace {
 
 /// The copy as the CPU does it, piece by piece. The strips hold CPU addresses on both sides.
 void copy_on_cpu(std::span<const copy_strip> strips, copy_direction direction,
-                 std::span<const page_index> device_pages, std::span<const page_index> host_pages) {
+                 std::span<const page_index> l1_pages, std::span<const page_index> l2_pages) {
   for (const auto& strip : strips)
-    for (auto i = uint64_t{0}; i < piece_count(strip, device_pages.size()); ++i) {
-      const auto piece = find_piece(strip, device_pages.data(), host_pages.data(), i);
+    for (auto i = uint64_t{0}; i < piece_count(strip, l1_pages.size()); ++i) {
+      const auto piece = find_piece(strip, l1_pages.data(), l2_pages.data(), i);
       auto* const device = reinterpret_cast<void*>(piece.device_address);
       auto* const host = reinterpret_cast<void*>(piece.host_address);
       std::memcpy(direction == copy_direction::store ? host : device,
@@ -32,8 +32,8 @@ void copy_on_cpu(std::span<const copy_strip> strips, copy_direction direction,
 
 /// Runs one submission to its end.
 result<void> run(page_mover& mover, copy_direction direction, uint32_t layers,
-                 std::span<const page_index> device_pages, std::span<const page_index> host_pages) {
-  auto done = mover.begin(direction, 0, device_pages, host_pages);
+                 std::span<const page_index> l1_pages, std::span<const page_index> l2_pages) {
+  auto done = mover.begin(direction, 0, l1_pages, l2_pages);
   for (auto layer = direction == copy_direction::store ? layers - 1 : 0; done && layer < layers;
        ++layer)
     done = mover.finish_layer(direction, 0, layer);
@@ -62,13 +62,13 @@ result<void> prove_mover(page_mover& mover, const pool_geometry& l1_pool, device
   if (auto written = l2_memory.write(0, l2_image); !written)
     return written;
   // The load brings the pages to other places than the store took them from.
-  constexpr auto host_pages = std::array<page_index, 3>{3, 1, 2};
-  for (const auto& [direction, device_pages] :
+  constexpr auto l2_pages = std::array<page_index, 3>{3, 1, 2};
+  for (const auto& [direction, l1_pages] :
        {std::pair{copy_direction::store, std::array<page_index, 3>{1, 2, 3}},
         std::pair{copy_direction::load, std::array<page_index, 3>{2, 3, 1}}}) {
-    if (auto done = run(mover, direction, l1_pool.shape().layers, device_pages, host_pages); !done)
+    if (auto done = run(mover, direction, l1_pool.shape().layers, l1_pages, l2_pages); !done)
       return done;
-    copy_on_cpu(strips, direction, device_pages, host_pages);
+    copy_on_cpu(strips, direction, l1_pages, l2_pages);
     auto l1_bytes = std::vector<std::byte>(l1_image.size());
     auto l2_bytes = std::vector<std::byte>(l2_image.size());
     if (auto read = l1_memory.read(0, l1_bytes); !read)

@@ -17,8 +17,8 @@ namespace {
 /// A command of either direction.
 struct copy_job {
   operation_id id = 0;
-  page_list device_pages;
-  page_list host_pages;
+  page_list l1_pages;
+  page_list l2_pages;
   /// Null for a store.
   layer_progress_ptr progress;
   /// Whether `progress` was told that the copies are queued, which happens once.
@@ -29,8 +29,8 @@ struct copy_job {
 /// What the mover is given at a time: some jobs of a batch, and their pages.
 struct attempt {
   std::span<copy_job> jobs;
-  std::span<const page_index> device_pages;
-  std::span<const page_index> host_pages;
+  std::span<const page_index> l1_pages;
+  std::span<const page_index> l2_pages;
   uint32_t set = 0;
   /// What begin() returned.
   result<void> begun;
@@ -43,8 +43,8 @@ struct batch {
   std::vector<copy_job> jobs;
   copy_engine::callback done;
   /// The lists of all jobs, one after the other.
-  std::vector<page_index> device_pages;
-  std::vector<page_index> host_pages;
+  std::vector<page_index> l1_pages;
+  std::vector<page_index> l2_pages;
   attempt whole;
   /// Whether the mover has been asked to begin `whole`.
   bool begun = false;
@@ -165,23 +165,23 @@ private:
   void begin(batch& next) {
     next.whole.jobs = next.jobs;
     for (auto& job : next.jobs) {
-      std::ranges::copy(*job.device_pages, std::back_inserter(next.device_pages));
-      std::ranges::copy(*job.host_pages, std::back_inserter(next.host_pages));
+      std::ranges::copy(*job.l1_pages, std::back_inserter(next.l1_pages));
+      std::ranges::copy(*job.l2_pages, std::back_inserter(next.l2_pages));
       // Nothing has to arrive.
-      if (job.progress && job.host_pages->empty()) {
+      if (job.progress && job.l2_pages->empty()) {
         tell_queued(job, {});
         tell_arrived(job, layers_);
       }
     }
-    next.whole.device_pages = next.device_pages;
-    next.whole.host_pages = next.host_pages;
+    next.whole.l1_pages = next.l1_pages;
+    next.whole.l2_pages = next.l2_pages;
     begin(next.whole);
   }
 
   void begin(attempt& next) {
-    if (next.host_pages.empty())
+    if (next.l2_pages.empty())
       return;
-    next.begun = mover_.begin(direction_, next.set, next.device_pages, next.host_pages);
+    next.begun = mover_.begin(direction_, next.set, next.l1_pages, next.l2_pages);
     if (!next.begun || direction_ == copy_direction::store)
       return;
     const auto events = mover_.layer_events(next.set);
@@ -191,7 +191,7 @@ private:
   }
 
   result<void> finish(const attempt& first) {
-    if (!first.begun || first.host_pages.empty())
+    if (!first.begun || first.l2_pages.empty())
       return first.begun;
     // A store arrives as a whole.
     const auto from = direction_ == copy_direction::store ? layers_ - 1 : 0;
@@ -218,7 +218,7 @@ private:
   }
 
   result<void> run_alone(copy_job& job, uint32_t set) {
-    auto alone = attempt{{&job, 1}, *job.device_pages, *job.host_pages, set, {}, false};
+    auto alone = attempt{{&job, 1}, *job.l1_pages, *job.l2_pages, set, {}, false};
     begin_again(alone);
     return finish(alone);
   }
@@ -230,7 +230,7 @@ private:
 
   // -- one job ----------------------------------------------------------------
 
-  static bool has_pages(const copy_job& job) { return !job.host_pages->empty(); }
+  static bool has_pages(const copy_job& job) { return !job.l2_pages->empty(); }
 
   static void tell_queued(copy_job& job, std::vector<void*> events) {
     if (!job.queued)
@@ -277,13 +277,9 @@ public:
     HICACHE_CHECK(done != nullptr);
     auto jobs = std::vector<copy_job>{};
     for (auto& command : commands) {
-      check(command.device_pages, command.host_pages);
-      jobs.push_back({command.id,
-                      std::move(command.device_pages),
-                      std::move(command.host_pages),
-                      nullptr,
-                      false,
-                      {}});
+      check(command.l1_pages, command.l2_pages);
+      jobs.push_back(
+        {command.id, std::move(command.l1_pages), std::move(command.l2_pages), nullptr, false, {}});
     }
     stores_.submit(std::move(jobs), std::move(done));
   }
@@ -292,11 +288,11 @@ public:
     HICACHE_CHECK(done != nullptr);
     auto jobs = std::vector<copy_job>{};
     for (auto& command : commands) {
-      check(command.device_pages, command.host_pages);
+      check(command.l1_pages, command.l2_pages);
       HICACHE_CHECK(command.progress != nullptr && command.progress->layers() == layers_);
       jobs.push_back({command.id,
-                      std::move(command.device_pages),
-                      std::move(command.host_pages),
+                      std::move(command.l1_pages),
+                      std::move(command.l2_pages),
                       std::move(command.progress),
                       false,
                       {}});
@@ -315,11 +311,11 @@ public:
 
 private:
   /// A page that does not exist must not become an address.
-  void check(const page_list& device_pages, const page_list& host_pages) const {
-    HICACHE_CHECK(device_pages != nullptr && host_pages != nullptr);
-    HICACHE_CHECK(device_pages->size() == host_pages->size());
-    HICACHE_CHECK(std::ranges::all_of(*device_pages, [this](auto p) { return p < l1_pages_; }));
-    HICACHE_CHECK(std::ranges::all_of(*host_pages, [this](auto p) { return p < l2_pages_; }));
+  void check(const page_list& l1_pages, const page_list& l2_pages) const {
+    HICACHE_CHECK(l1_pages != nullptr && l2_pages != nullptr);
+    HICACHE_CHECK(l1_pages->size() == l2_pages->size());
+    HICACHE_CHECK(std::ranges::all_of(*l1_pages, [this](auto p) { return p < l1_pages_; }));
+    HICACHE_CHECK(std::ranges::all_of(*l2_pages, [this](auto p) { return p < l2_pages_; }));
   }
 
   uint32_t l1_pages_;

@@ -26,15 +26,15 @@ public:
   page_mover& operator=(const page_mover&) = delete;
   virtual ~page_mover() = default;
 
-  /// Queues the copy of device_pages[i] and host_pages[i], all layers, and returns without waiting
+  /// Queues the copy of l1_pages[i] and l2_pages[i], all layers, and returns without waiting
   /// for it.
   /// @returns device_lost if the device takes no copies any more, else copy_failed; as does
   /// finish_layer().
   /// @param set From 0 to copy_sets - 1; nothing of this direction is in flight in it.
   /// @pre the lists are equally long and not empty; they live until the submission is finished
   virtual result<void> begin(copy_direction direction, uint32_t set,
-                             std::span<const page_index> device_pages,
-                             std::span<const page_index> host_pages)
+                             std::span<const page_index> l1_pages,
+                             std::span<const page_index> l2_pages)
     = 0;
 
   /// Returns when layer `layer` of a submission has arrived. Called with 0 to layers - 1 for a

@@ -1,4 +1,4 @@
-// hicache-rank: a rank by itself, with no engine: a member of the cluster store that lends its
+// hicache-rank: a rank by itself, with no engine: a member of the cluster store that exports its
 // memory until a signal comes.
 
 #include "base/limits.hpp"

@@ -1,6 +1,6 @@
 #include "launch/rank_session.hpp"
 
-#include "hicache/agreement.hpp"
+#include "hicache/rank_reducer.hpp"
 #include "launch/program.hpp"
 #include "runtime/rank_agreement.hpp"
 #include "runtime/rank_place.hpp"
@@ -37,7 +37,7 @@ result<joined_instance> join_by_mpi(int& argc, char**& argv) {
       return tl::unexpected{started.error()};
     return fail(ec::stopping);
   }
-  auto peers = make_mpi_agreement(MPI_Comm_c2f(MPI_COMM_WORLD));
+  auto peers = make_mpi_reducer(MPI_Comm_c2f(MPI_COMM_WORLD));
   if (!peers)
     return tl::unexpected{peers.error()};
   warn_of_stray_listeners({}, "127.0.0.1",
@@ -52,12 +52,12 @@ result<joined_instance> join(int& argc, char**& argv, const rank_place& place,
   if (place.rendezvous.empty() && started_by_mpirun())
     return join_by_mpi(argc, argv);
   if (place.rendezvous.empty())
-    return joined_instance{std::nullopt, {0, 1, std::move(make_local_agreements(1).front())}};
+    return joined_instance{std::nullopt, {0, 1, std::move(make_local_reducers(1).front())}};
   const auto options = place.options(config);
   if (!options)
     return tl::unexpected{options.error()};
   start_logging(to_string(config.log_level), options->rank, options->size);
-  auto peers = make_socket_agreement(*options);
+  auto peers = make_socket_reducer(*options);
   if (!peers)
     return tl::unexpected{peers.error()};
   return joined_instance{std::nullopt, {options->rank, options->size, std::move(*peers)}};

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "hicache/agreement.hpp"
 #include "hicache/error.hpp"
+#include "hicache/rank_reducer.hpp"
 #include "runtime/rank_config.hpp"
 
 #include <CLI/CLI.hpp>
@@ -18,7 +18,7 @@ struct rank_session {
   uint32_t rank = 0;
   uint32_t ranks = 1;
   /// How this rank agrees with the others; the body takes it.
-  std::unique_ptr<agreement> peers;
+  std::unique_ptr<rank_reducer> peers;
 };
 
 /// `run_program` for programs that are ranks, with the flags of rank_place: all ranks check their

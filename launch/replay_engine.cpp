@@ -38,7 +38,7 @@ replay_engine::replay_engine(rank_runtime& runtime, const std::vector<replay_req
                              progress_callback progress)
   : runtime_(runtime), workload_(workload), options_(options), stop_(stop),
     progress_(std::move(progress)), self_(runtime.system()),
-    pattern_(runtime.device_geometry(), runtime.device_pool(), runtime.device_is_host_addressable(),
+    pattern_(runtime.device_geometry(), runtime.l1_pool(), runtime.device_is_host_addressable(),
              options.first_head) {}
 
 result<void> replay_engine::run() {
@@ -97,7 +97,7 @@ result<std::vector<int64_t>> replay_engine::reduce(std::vector<int64_t> values) 
   auto minimum = result<std::vector<int64_t>>{};
   // The ranks' engines wait for each other as long as for a step: a rank that computes is not late.
   self_
-    ->request(runtime_.consensus(), caf::timespan{options_.step_timeout}, atom::reduce_v,
+    ->request(runtime_.rank_reduction(), caf::timespan{options_.step_timeout}, atom::reduce_v,
               reduction{reduction_channel::engine, std::move(values)})
     .receive([&](reduced& x) { minimum = std::move(x.values); },
              [&](const caf::error& err) {
@@ -111,7 +111,7 @@ error replay_engine::missing_rank() {
   ++totals_.engine_errors;
   auto missing = error{ec::rank_unresponsive, "the engines' turn was not agreed on in time: "};
   self_
-    ->request(runtime_.consensus(), caf::infinite, atom::missing_v,
+    ->request(runtime_.rank_reduction(), caf::infinite, atom::missing_v,
               static_cast<uint8_t>(reduction_channel::engine))
     .receive([&](const std::string& who) { missing.detail += who; },
              [&](const caf::error& err) { missing.detail += to_string(from_caf(err)); });
@@ -363,8 +363,8 @@ result<replay_engine::service> replay_engine::serve(open_request& request) {
   in_flight_ |= loaded.progress != nullptr;
   if (!answers->list[1])
     return missed(answers->list[1].error());
-  const auto pages = std::get<allocate_result>(*answers->list[1]).device_pages;
-  const auto cached = loaded.device_tokens;
+  const auto pages = std::get<allocate_result>(*answers->list[1]).l1_pages;
+  const auto cached = loaded.l1_tokens;
   // A model would wait for each layer just before it computes it; checking and computing here go
   // token by token, so wait for all.
   const auto is_loaded = !loaded.progress || loaded.progress->wait(loaded.progress->layers() - 1);
@@ -399,7 +399,7 @@ result<replay_engine::service> replay_engine::serve(open_request& request) {
   totals_.cached_l1 += from.l1_tokens;
   totals_.cached_l2 += from.l2_tokens;
   totals_.cached_l3 += from.l3_tokens;
-  totals_.given_up[static_cast<size_t>(from.why)] += from.given_up_tokens;
+  totals_.given_up[static_cast<size_t>(from.why)] += from.unserved_tokens;
   return service::served;
 }
 

@@ -112,11 +112,11 @@ result<std::vector<replay_request>> load_workload(const replay_flags& flags,
   for (const auto& request : *requests) {
     const auto tokens = request.input_length + (flags.cache_output ? request.output_length : 0);
     const auto pages = (tokens + config.page_size - 1) / config.page_size;
-    if (pages > config.device_pages)
+    if (pages > config.l1_pages)
       return fail(ec::invalid_argument,
                   "--device-pages: request " + std::to_string(request.line) + " needs "
                     + std::to_string(pages) + " pages, the device pool has "
-                    + std::to_string(config.device_pages) + "; expected at least as many");
+                    + std::to_string(config.l1_pages) + "; expected at least as many");
   }
   return requests;
 }

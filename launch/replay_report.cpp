@@ -58,8 +58,8 @@ nlohmann::json to_json(const replay_totals& totals,
   for (const auto& [name, value] : config)
     settings[name] = value;
   auto given_up = nlohmann::json::object();
-  for (auto why = size_t{0}; why < static_cast<size_t>(give_up::none); ++why)
-    given_up[to_string(static_cast<give_up>(why))] = totals.given_up[why];
+  for (auto why = size_t{0}; why < static_cast<size_t>(miss_reason::none); ++why)
+    given_up[to_string(static_cast<miss_reason>(why))] = totals.given_up[why];
   return {
     {"requests", totals.requests},
     {"prompt_tokens", totals.prompt_tokens},

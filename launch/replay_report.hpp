@@ -22,7 +22,7 @@ struct replay_counts {
   uint64_t cached_l2 = 0;
   uint64_t cached_l3 = 0;
   /// Tokens that were computed although a tier held them, by reason (`give_up`).
-  std::array<uint64_t, static_cast<size_t>(give_up::none) + 1> given_up{};
+  std::array<uint64_t, static_cast<size_t>(miss_reason::none) + 1> given_up{};
   uint64_t pages_checked = 0;
   uint64_t mismatches = 0;
   /// Requests that could not be served, failed copies, steps that failed.

@@ -66,9 +66,8 @@ public:
   result<double> copy_by_page(copy_direction direction) override {
     const auto begin = std::chrono::steady_clock::now();
     for (const auto& strip : target_.strips)
-      for (auto i = size_t{0}; i < target_.device_pages.size(); ++i)
-        if (auto copied
-            = copy_page(direction, strip, target_.device_pages[i], target_.host_pages[i]);
+      for (auto i = size_t{0}; i < target_.l1_pages.size(); ++i)
+        if (auto copied = copy_page(direction, strip, target_.l1_pages[i], target_.l2_pages[i]);
             !copied)
           return tl::unexpected{copied.error()};
     return finish(begin);
@@ -99,12 +98,11 @@ public:
 
 private:
   /// One call: a run of bytes, or rows that lie apart.
-  result<void> copy_page(copy_direction direction, const copy_strip& strip, page_index device_page,
-                         page_index host_page) {
+  result<void> copy_page(copy_direction direction, const copy_strip& strip, page_index l1_page,
+                         page_index l2_page) {
     const auto storing = direction == copy_direction::store;
-    auto* l1
-      = reinterpret_cast<void*>(strip.device_address + device_page * strip.device_page_stride);
-    auto* l2 = reinterpret_cast<void*>(strip.host_address + host_page * strip.host_page_stride);
+    auto* l1 = reinterpret_cast<void*>(strip.device_address + l1_page * strip.device_page_stride);
+    auto* l2 = reinterpret_cast<void*>(strip.host_address + l2_page * strip.host_page_stride);
     auto* to = storing ? l2 : l1;
     auto* from = storing ? l1 : l2;
     if (strip.rows == 1)

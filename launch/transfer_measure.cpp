@@ -107,15 +107,15 @@ public:
         = take(device_->make_copy_engine(layers, l2_, *l2_memory_, what_.copies), engine_);
         !made)
       return made;
-    device_pages_ = page_order(what_.pages, what_.fragmented, 1);
-    host_pages_ = page_order(what_.pages, what_.fragmented, 2);
+    l1_pages_ = page_order(what_.pages, what_.fragmented, 1);
+    l2_pages_ = page_order(what_.pages, what_.fragmented, 2);
     auto target
       = probe_target{own_l1_->data(),
                      own_l2_->data(),
                      bytes_,
                      make_copy_strips(layers, l2_, reinterpret_cast<uint64_t>(l2_memory_->data())),
-                     *device_pages_,
-                     *host_pages_,
+                     *l1_pages_,
+                     *l2_pages_,
                      what_.copies.host_threads};
     return take(make_probe(*device_, std::move(target)), probe_);
   }
@@ -161,7 +161,7 @@ private:
   /// @returns seconds
   double store() {
     const auto begin = steady_clock::now();
-    engine_->store({write_command{++last_id_, device_pages_, host_pages_}},
+    engine_->store({write_command{++last_id_, l1_pages_, l2_pages_}},
                    [this](operation_id, const result<void>& done) { count(done); });
     engine_->drain();
     return seconds_since(begin);
@@ -176,7 +176,7 @@ private:
   }
 
   void begin_load(layer_progress_ptr progress) {
-    engine_->load({load_command{++last_id_, host_pages_, device_pages_, std::move(progress)}},
+    engine_->load({load_command{++last_id_, l2_pages_, l1_pages_, std::move(progress)}},
                   [this](operation_id, const result<void>& done) { count(done); });
   }
 
@@ -278,8 +278,8 @@ private:
   pool_geometry l2_;
   /// Of all pages of one submission.
   uint64_t bytes_;
-  page_list device_pages_;
-  page_list host_pages_;
+  page_list l1_pages_;
+  page_list l2_pages_;
   std::unique_ptr<device> device_;
   std::unique_ptr<device_memory> l1_memory_;
   std::unique_ptr<device_memory> l2_memory_;

@@ -25,8 +25,8 @@ struct probe_target {
   uint64_t bytes = 0;
   /// How the engine's pools correspond, and the pages that it copies.
   std::vector<copy_strip> strips;
-  std::vector<page_index> device_pages;
-  std::vector<page_index> host_pages;
+  std::vector<page_index> l1_pages;
+  std::vector<page_index> l2_pages;
   /// Threads that copy on the host device.
   uint32_t threads = 1;
 };

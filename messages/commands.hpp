@@ -15,18 +15,18 @@ namespace hicache {
 
 // -- tree -> controller, backup, prefetcher: effects --------------------------
 
-/// L1 -> L2 copy of whole pages: device_pages[i] goes to host_pages[i].
+/// L1 -> L2 copy of whole pages: l1_pages[i] goes to l2_pages[i].
 struct write_command {
   operation_id id = 0;
-  page_list device_pages{};
-  page_list host_pages;
+  page_list l1_pages{};
+  page_list l2_pages;
 };
 
 /// L2 -> L1 copy of whole pages, layer by layer.
 struct load_command {
   operation_id id = 0;
-  page_list host_pages;
-  page_list device_pages{};
+  page_list l2_pages;
+  page_list l1_pages{};
   layer_progress_ptr progress;
 };
 
@@ -37,13 +37,13 @@ struct copy_batch {
   std::vector<load_command> loads;
 };
 
-/// L2 -> L3 write: keys[i] names host_pages[i]; parents[i] names the page before it, or is all zero
+/// L2 -> L3 write: keys[i] names l2_pages[i]; parents[i] names the page before it, or is all zero
 /// for a first page.
 struct backup_command {
   operation_id id = 0;
   key_list keys;
   key_list parents;
-  page_list host_pages;
+  page_list l2_pages;
   /// `tenant_of` the pages' namespace.
   uint64_t tenant = 0;
 };
@@ -68,8 +68,8 @@ struct drop_command {
 };
 
 /// Gives L2 pages to the prefetcher's reserve.
-struct refill_command {
-  page_list host_pages;
+struct staging_command {
+  page_list l2_pages;
 };
 
 /// Takes all pages of the prefetcher's reserve back. No fetch is open then.
@@ -79,12 +79,12 @@ struct reclaim_command {};
 struct fetched_pages {
   fetch_id id = 0;
   /// L2 pages filled without a gap from keys[first] on.
-  page_list host_pages;
+  page_list l2_pages;
   /// Pages from keys[first] on that L3 holds on every rank; 0 if the fetch ended before that was
   /// known.
   uint64_t found = 0;
   /// Why no more arrived.
-  give_up why = give_up::none;
+  miss_reason why = miss_reason::none;
 };
 
 // -- facts: controller and backup -> tree -------------------------------------

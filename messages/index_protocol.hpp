@@ -21,20 +21,20 @@ static_assert(index_protocol_minimum <= index_protocol_version);
 
 /// Objects that a member offers where they lie, outside of its segment: those of its L2. Their
 /// headers are in a table.
-struct lent_objects {
+struct exported_objects {
   /// Where the table begins, in bytes from the start of the member's memory: slot_object_offset
   /// bytes for each object.
   uint64_t headers = 0;
   /// Where object 0 begins. The others follow without gaps.
   uint64_t objects = 0;
   uint64_t object_bytes = 0;
-  /// 0: the member lends its segment alone.
+  /// 0: the member exports its segment alone.
   uint64_t count = 0;
 
-  friend bool operator==(const lent_objects&, const lent_objects&) = default;
+  friend bool operator==(const exported_objects&, const exported_objects&) = default;
 };
 
-/// A rank that lends memory, and how to read it.
+/// A rank that exports memory, and how to read it.
 struct member_info {
   /// Random, chosen by the process at start, and never used again: readers know it by this alone.
   uint64_t member = 0;
@@ -50,11 +50,11 @@ struct member_info {
   std::string page_address;
   /// HOST:PORT where the member takes requests (member_actor); empty if it takes none.
   std::string address;
-  /// Of the segment and of lent objects.
+  /// Of the segment and of exported objects.
   uint64_t capacity_bytes = 0;
   /// `fingerprint_of` the namespace of the pages that this process stores itself.
   uint64_t fingerprint = 0;
-  lent_objects lent;
+  exported_objects exported;
   /// To mount alone: an epoch before, of which the member knows what the shard has heard. A shard
   /// that has its pages still keeps them. 0: none.
   uint64_t resumes = 0;

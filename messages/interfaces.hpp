@@ -75,9 +75,9 @@ using prefetcher_actor = caf::typed_actor<
   // Ends a fetch with what has arrived.
   caf::reacts_to<atom::terminate, terminate_command>,
   // Adds pages to the reserve.
-  caf::reacts_to<atom::refill, refill_command>,
+  caf::reacts_to<atom::stage, staging_command>,
   // Empties the reserve. No fetch is open.
-  caf::reacts_to<atom::refill, reclaim_command>,
+  caf::reacts_to<atom::stage, reclaim_command>,
   // Attachment: the store to read from; null is none.
   caf::reacts_to<atom::attach, caf::strong_actor_ptr>,
   // Attachment: answers when nothing is under way any more.
@@ -99,12 +99,13 @@ using backup_actor = caf::typed_actor<
   caf::replies_to<atom::counters>::with<rank_counters>>;
 
 /// The CONSENSUS as the other actors of a rank see it. Owns the communicators of the instance.
-using consensus_core_actor = consensus_actor::extend<
+using rank_reduction_core_actor = rank_reduction_actor::extend<
   // Itself: looks after reductions in flight; with the number of the timer, or 0 for news of
   // another rank.
   caf::reacts_to<atom::poll, uint64_t>>;
 
-/// A MEMBER of the cluster store, as others see it: the actor that owns the memory which it lends.
+/// A MEMBER of the cluster store, as others see it: the actor that owns the memory which it
+/// exports.
 using member_actor = caf::typed_actor<
   // Reads these pages from another member and keeps them, with their pins. Answers when that is
   // done, with the pages that it has now and those that it has not.
@@ -126,7 +127,7 @@ using member_actor = caf::typed_actor<
   // A reader found these pages damaged.
   caf::reacts_to<atom::corrupt, key_batch>>;
 
-/// The SEGMENT owns the memory that this rank lends to L3: which page is where. Mounts it at the
+/// The SEGMENT owns the memory that this rank exports to L3: which page is where. Mounts it at the
 /// index and announces pages.
 using segment_actor = member_actor::extend<
   // Its process, at the start. Answers when every shard that can be reached has heard of all pages.
@@ -139,7 +140,8 @@ using segment_actor = member_actor::extend<
   caf::replies_to<atom::publish, segment_slots>::with<key_batch>,
   // Gives slots back that will not be written.
   caf::reacts_to<atom::abort, segment_slots>,
-  // These pages are not lent any more: what L2 holds in their place is, or will be, another page.
+  // These pages are not exported any more: what L2 holds in their place is, or will be, another
+  // page.
   caf::reacts_to<atom::withdraw, segment_slots>,
   // Node: keeps these pages where they are, and as they are, until it releases them. Answers in the
   // same order: `present` with the place, or `full` if the page is not here.
@@ -163,7 +165,7 @@ using segment_actor = member_actor::extend<
 
 /// The COPIER reads pages of other members into this rank's segment. Detached, because reading
 /// blocks.
-using copier_actor = caf::typed_actor<
+using replicator_actor = caf::typed_actor<
   // Segment: as the member's; with the segment itself.
   caf::replies_to<atom::copy, page_copies, caf::strong_actor_ptr>::with<page_totals>>;
 
@@ -195,9 +197,9 @@ using disk_tier_actor = fetcher_actor::extend<
   // Itself: the next thing.
   caf::reacts_to<atom::tick>>;
 
-/// The NODE lends this host's memory to processes that are no members themselves, such as engines.
-/// Whoever sends it `attach` is its client, until its connection ends; then its reservations and
-/// leases end, too.
+/// The NODE exports this host's memory to processes that are no members themselves, such as
+/// engines. Whoever sends it `attach` is its client, until its connection ends; then its
+/// reservations and leases end, too.
 using node_actor = caf::typed_actor<
   // Once, first of all: who the client is. The sender is watched from now on.
   caf::replies_to<atom::attach, client_info>::with<node_info>,

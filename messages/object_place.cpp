@@ -12,25 +12,26 @@ constexpr auto last_offset = std::numeric_limits<uint64_t>::max();
 
 } // namespace
 
-bool is_possible(const lent_objects& lent) noexcept {
-  if (lent.count == 0)
+bool is_possible(const exported_objects& exported) noexcept {
+  if (exported.count == 0)
     return true;
-  return lent.object_bytes > 0 && lent.count <= (last_offset - lent.headers) / slot_object_offset
-         && lent.count <= (last_offset - lent.objects) / lent.object_bytes;
+  return exported.object_bytes > 0
+         && exported.count <= (last_offset - exported.headers) / slot_object_offset
+         && exported.count <= (last_offset - exported.objects) / exported.object_bytes;
 }
 
 bool takes_pages(const member_info& member) noexcept {
-  return !member.is_closed && (member.lent.count == 0 || member.lent.headers > 0);
+  return !member.is_closed && (member.exported.count == 0 || member.exported.headers > 0);
 }
 
 std::optional<uint64_t> object_offset(const member_info& member, uint64_t offset) noexcept {
-  const auto& lent = member.lent;
-  if (lent.count > 0 && offset >= lent.headers) {
-    const auto object = (offset - lent.headers) / slot_object_offset;
-    if (!is_possible(lent) || (offset - lent.headers) % slot_object_offset != 0
-        || object >= lent.count)
+  const auto& exported = member.exported;
+  if (exported.count > 0 && offset >= exported.headers) {
+    const auto object = (offset - exported.headers) / slot_object_offset;
+    if (!is_possible(exported) || (offset - exported.headers) % slot_object_offset != 0
+        || object >= exported.count)
       return std::nullopt;
-    return lent.objects + object * lent.object_bytes;
+    return exported.objects + object * exported.object_bytes;
   }
   if (offset > last_offset - slot_object_offset)
     return std::nullopt;

@@ -9,13 +9,13 @@
 namespace hicache {
 
 /// Whether headers and objects end before the largest address there is.
-bool is_possible(const lent_objects& lent) noexcept;
+bool is_possible(const exported_objects& exported) noexcept;
 
 /// Whether the member takes pages of others: it has a segment, and is not drained.
 bool takes_pages(const member_info& member) noexcept;
 
 /// Where the object begins whose header is at `offset` of a member's memory: behind the header in
-/// the segment, else among the lent objects. Nobody vouches for either argument.
+/// the segment, else among the exported objects. Nobody vouches for either argument.
 /// @returns nothing if there is no such object, or its header would begin in the midst of another.
 /// Whether the member's memory holds the object is not looked at.
 std::optional<uint64_t> object_offset(const member_info& member, uint64_t offset) noexcept;

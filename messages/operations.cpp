@@ -4,7 +4,7 @@
 
 namespace hicache {
 
-const char* to_string(give_up why) noexcept {
+const char* to_string(miss_reason why) noexcept {
   constexpr auto names
     = std::array{"unavailable", "late",    "failed",     "copy_failed", "corrupt", "gone",
                  "stopped",     "no_room", "over_quota", "too_short",   "none"};

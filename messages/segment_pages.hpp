@@ -36,13 +36,13 @@ struct segment_slot {
     present,
     /// No room, and nothing may be evicted.
     full,
-    /// The page is in L2 and offered from there (backends/cluster/lent_pages.hpp).
-    lent,
+    /// The page is in L2 and offered from there (backends/cluster/exported_pages.hpp).
+    exported,
   };
 
   page_key key;
   state what = state::full;
-  /// Bytes from the start of the segment to the slot; of a lent page, to its header.
+  /// Bytes from the start of the segment to the slot; of a exported page, to its header.
   uint64_t offset = 0;
   uint32_t generation = 0;
   /// Bytes of the object.

@@ -40,7 +40,7 @@ private:
   std::vector<std::atomic<uint32_t>> objects_;
 };
 
-/// Pages [first, first + count) of `keys`; page first + i moves from or to host_pages[host_first +
+/// Pages [first, first + count) of `keys`; page first + i moves from or to l2_pages[l2_first +
 /// i]. Keys name pages; the names of this rank's objects follow from them.
 struct storage_batch {
   key_list keys;
@@ -49,14 +49,14 @@ struct storage_batch {
   uint64_t first = 0;
   uint64_t count = 0;
   /// Null where no bytes move.
-  page_list host_pages;
-  uint64_t host_first = 0;
+  page_list l2_pages;
+  uint64_t l2_first = 0;
   /// For writes: `tenant_of` the pages' namespace.
   uint64_t tenant = 0;
-  /// For reads: where the objects of host_pages are, all objects of each page; null if nobody
+  /// For reads: where the objects of l2_pages are, all objects of each page; null if nobody
   /// looked.
   place_list places = {};
-  /// For reads: of host_pages; null if nobody wants to know.
+  /// For reads: of l2_pages; null if nobody wants to know.
   std::shared_ptr<read_marks> marks = {};
 };
 

@@ -51,7 +51,7 @@ struct storage_change {
   std::string backend{};
   prefetch_settings prefetch{};
   /// attach: true if the store offers pages of L2 where they lie, so that it has none that L2 lost.
-  bool lends_host = false;
+  bool exports_l2 = false;
 
   friend bool operator==(const storage_change&, const storage_change&) = default;
 };

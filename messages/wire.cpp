@@ -153,10 +153,10 @@ void write(const member_info& x, schema::MemberInfo::Builder to) {
   to.setPageAddress(x.page_address);
   to.setCapacityBytes(x.capacity_bytes);
   to.setFingerprint(x.fingerprint);
-  to.setLentHeaders(x.lent.headers);
-  to.setLentObjects(x.lent.objects);
-  to.setLentObjectBytes(x.lent.object_bytes);
-  to.setLentCount(x.lent.count);
+  to.setLentHeaders(x.exported.headers);
+  to.setLentObjects(x.exported.objects);
+  to.setLentObjectBytes(x.exported.object_bytes);
+  to.setLentCount(x.exported.count);
   to.setAddress(x.address);
   to.setResumes(x.resumes);
   to.setIsClosed(x.is_closed);
@@ -171,12 +171,12 @@ void read(schema::MemberInfo::Reader from, member_info& x) {
   x.page_address = text(from.getPageAddress());
   x.capacity_bytes = from.getCapacityBytes();
   x.fingerprint = from.getFingerprint();
-  x.lent = {from.getLentHeaders(), from.getLentObjects(), from.getLentObjectBytes(),
-            from.getLentCount()};
+  x.exported = {from.getLentHeaders(), from.getLentObjects(), from.getLentObjectBytes(),
+                from.getLentCount()};
   x.address = text(from.getAddress());
   x.resumes = from.getResumes();
   x.is_closed = from.getIsClosed();
-  KJ_REQUIRE(is_possible(x.lent), "no memory holds so many lent objects");
+  KJ_REQUIRE(is_possible(x.exported), "no memory holds so many lent objects");
 }
 
 void write(const membership& x, schema::Membership::Builder to) {

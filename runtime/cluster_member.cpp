@@ -1,7 +1,7 @@
 #include "runtime/cluster_member.hpp"
 
-#include "actors/copier.hpp"
 #include "actors/fetcher.hpp"
+#include "actors/replicator.hpp"
 #include "actors/segment.hpp"
 #include "backends/ask.hpp"
 #include "backends/cluster/index_addresses.hpp"
@@ -70,9 +70,9 @@ result<std::unique_ptr<cluster_member>> cluster_member::join(caf::actor_system& 
     addresses = std::move(*opened);
   }
   auto member = std::unique_ptr<cluster_member>{new cluster_member{system, std::move(options)}};
-  if (member->options_.segment_bytes > 0 || member->options_.lent)
-    if (auto lent = member->lend(); !lent)
-      return tl::unexpected{lent.error()};
+  if (member->options_.segment_bytes > 0 || member->options_.exported)
+    if (auto exported = member->export_memory(); !exported)
+      return tl::unexpected{exported.error()};
   if (addresses) {
     member->index_
       = std::make_shared<index_link>(system, member->network_.connector(), std::move(addresses));
@@ -98,16 +98,16 @@ cluster_member::~cluster_member() {
   if (segment_)
     static_cast<void>(ask<atom::ok>(system_, segment_, limits::leave_time, atom::terminate_v));
   end(segment_);
-  if (options_.lent)
-    options_.lent->close();
-  end(copier_);
+  if (options_.exported)
+    options_.exported->close();
+  end(replicator_);
 }
 
-result<void> cluster_member::lend() {
+result<void> cluster_member::export_memory() {
   if (auto role = check_own_role(options_.tls, "lending memory"); !role)
     return role;
   const auto slot = slot_bytes_for(options_.object_bytes);
-  if (options_.segment_bytes < slot && !(options_.segment_bytes == 0 && options_.lent))
+  if (options_.segment_bytes < slot && !(options_.segment_bytes == 0 && options_.exported))
     return fail(ec::invalid_argument,
                 options_.segment_flag + ": " + format_bytes(options_.segment_bytes)
                   + " holds no page; expected 0 or at least " + format_bytes(slot));
@@ -123,12 +123,12 @@ result<void> cluster_member::lend() {
   }
   const auto& memory = own_memory_ ? *own_memory_ : *options_.memory;
   segment_memory_ = memory.bytes().first(segment_bytes);
-  memory_ = options_.lent ? memory.bytes() : segment_memory_;
-  if (options_.lent)
-    info_.lent = options_.lent->objects();
-  HICACHE_CHECK(info_.lent.count == 0 || info_.lent.headers == segment_bytes);
+  memory_ = options_.exported ? memory.bytes() : segment_memory_;
+  if (options_.exported)
+    info_.exported = options_.exported->objects();
+  HICACHE_CHECK(info_.exported.count == 0 || info_.exported.headers == segment_bytes);
   info_.member = random_id();
-  info_.capacity_bytes = segment_bytes + info_.lent.count * info_.lent.object_bytes;
+  info_.capacity_bytes = segment_bytes + info_.exported.count * info_.exported.object_bytes;
   info_.fingerprint = options_.fingerprint;
   if (options_.is_alone)
     return {}; // Nobody hears of it.
@@ -152,8 +152,8 @@ result<void> cluster_member::start() {
   auto socket = std::optional<listener>{};
   if (index_) {
     if (!segment_memory_.empty())
-      copier_ = system_.spawn<caf::detached>(
-        hicache::copier, copier_options{reader(), memory_, limits::storage_timeout});
+      replicator_ = system_.spawn<caf::detached>(
+        hicache::replicator, replicator_options{reader(), memory_, limits::storage_timeout});
     // Others reach the member at the host where they read its pages. Whoever connects before the
     // segment is served waits.
     const auto pages = rpc::parse_endpoint(info_.page_address);
@@ -173,16 +173,16 @@ result<void> cluster_member::start() {
   settings.memory = memory_;
   settings.policy = options_.policy;
   settings.lasting = options_.lasting;
-  settings.lent = options_.lent;
-  settings.copier = copier_;
+  settings.exported = options_.exported;
+  settings.replicator = replicator_;
   settings.copies = static_cast<uint8_t>(options_.replicas);
   settings.figures = figures_;
   settings.clock = options_.clock;
   segment_ = system_.spawn<caf::detached>(hicache::segment, std::move(settings));
   if (socket)
     network_.serve(std::move(*socket), segment_);
-  if (options_.lent)
-    options_.lent->open([segment = segment_](segment_slots reclaimed) {
+  if (options_.exported)
+    options_.exported->open([segment = segment_](segment_slots reclaimed) {
       caf::anon_send(segment, atom::withdraw_v, std::move(reclaimed));
     });
   // What is stored from now on is offered at once.
@@ -192,7 +192,7 @@ result<void> cluster_member::start() {
 }
 
 fetcher_actor cluster_member::start_fetcher() {
-  if (!copier_)
+  if (!replicator_)
     return {};
   lookup_ = std::make_unique<index_lookup>(system_, *index_, *options_.clock);
   auto options = fetcher_options{};
@@ -200,7 +200,7 @@ fetcher_actor cluster_member::start_fetcher() {
   options.locate = [lookup = lookup_.get()](std::span<const page_key> keys, time_point deadline) {
     return lookup->locate(keys, deadline).where;
   };
-  options.copier = copier_;
+  options.replicator = replicator_;
   options.segment = segment_;
   options.member = info_.member;
   options.clock = options_.clock;
@@ -250,7 +250,7 @@ std::unique_ptr<blocking_store> cluster_member::open() {
   if (!memory_.empty()) {
     options.segment = segment_;
     options.segment_memory = segment_memory_;
-    options.lent = options_.lent;
+    options.exported = options_.exported;
   }
   return std::make_unique<cluster_backend>(std::move(options));
 }

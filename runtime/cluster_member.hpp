@@ -1,10 +1,10 @@
 #pragma once
 
 #include "backends/cluster/cluster_backend.hpp"
+#include "backends/cluster/exported_pages.hpp"
 #include "backends/cluster/index_link.hpp"
 #include "backends/cluster/index_lookup.hpp"
 #include "backends/cluster/lasting_memory.hpp"
-#include "backends/cluster/lent_pages.hpp"
 #include "cache/store/segment_table.hpp"
 #include "hicache/clock.hpp"
 #include "rpc/network.hpp"
@@ -23,9 +23,9 @@ namespace hicache {
 struct cluster_member_options {
   /// Where the index is, as parse_index_place reads it.
   std::string index;
-  /// There is no index, and nobody reads what is lent but processes that get it otherwise.
+  /// There is no index, and nobody reads what is exported but processes that get it otherwise.
   bool is_alone = false;
-  /// Memory to lend, beside L2; 0 lends none.
+  /// Memory to export, beside L2; 0 exports none.
   uint64_t segment_bytes = 0;
   /// What gave that size, for people.
   std::string segment_flag = "--segment-size";
@@ -47,7 +47,7 @@ struct cluster_member_options {
   /// memory of its own. Must outlive the member.
   const shared_memory* memory = nullptr;
   /// Pages of L2 that are offered where they lie, in that memory, behind the segment; null: none.
-  std::shared_ptr<lent_pages> lent;
+  std::shared_ptr<exported_pages> exported;
   /// Where peers on other machines read the segment, and ask this member for things.
   std::string listen_host;
   /// For all connections, those for pages included.
@@ -58,7 +58,7 @@ struct cluster_member_options {
   const clock_source* clock = nullptr;
 };
 
-/// This process in the cluster store: the memory it lends, its connection to the index, and the
+/// This process in the cluster store: the memory it exports, its connection to the index, and the
 /// actor that owns the memory. Create and destroy on one thread.
 class cluster_member {
 public:
@@ -79,7 +79,7 @@ public:
   /// @pre not alone
   std::unique_ptr<blocking_store> open();
 
-  uint64_t lent_bytes() const noexcept { return info_.capacity_bytes; }
+  uint64_t exported_bytes() const noexcept { return info_.capacity_bytes; }
 
   /// Bytes that this process sent to readers on other machines.
   uint64_t sent_bytes() const noexcept { return server_ ? server_->sent_bytes() : 0; }
@@ -104,7 +104,7 @@ public:
 private:
   cluster_member(caf::actor_system& system, cluster_member_options options);
 
-  result<void> lend();
+  result<void> export_memory();
 
   /// Starts the actors that own the memory, and lets others ask for them.
   result<void> start();
@@ -119,7 +119,7 @@ private:
   const std::shared_ptr<member_figures> figures_;
   /// Unless options_.memory is used.
   std::optional<shared_memory> own_memory_;
-  /// What peers may read, the segment first; empty if nothing is lent.
+  /// What peers may read, the segment first; empty if nothing is exported.
   std::span<std::byte> memory_;
   std::span<std::byte> segment_memory_;
   std::unique_ptr<memory_offer> offer_;
@@ -130,7 +130,7 @@ private:
   std::unique_ptr<index_lookup> lookup_;
   member_info info_;
   segment_actor segment_;
-  copier_actor copier_;
+  replicator_actor replicator_;
 };
 
 } // namespace hicache

@@ -50,8 +50,8 @@ struct node_host_options {
   const clock_source* clock = nullptr;
 };
 
-/// A node of this process: memory, a member of the cluster store that lends it, and the actor that
-/// clients ask. Create and destroy on one thread.
+/// A node of this process: memory, a member of the cluster store that exports it, and the actor
+/// that clients ask. Create and destroy on one thread.
 class node_host {
 public:
   /// @param system Must outlive the node.

@@ -16,7 +16,7 @@
 
 namespace hicache {
 
-result<std::vector<int64_t>> reduce_now(agreement& ranks, std::vector<int64_t> values) {
+result<std::vector<int64_t>> reduce_now(rank_reducer& ranks, std::vector<int64_t> values) {
   // Shared with the callback, which may come after this function has given up.
   auto minimum = std::make_shared<std::optional<result<std::vector<int64_t>>>>();
   ranks.reduce_min(reduction_channel::engine, std::move(values),
@@ -33,7 +33,7 @@ result<std::vector<int64_t>> reduce_now(agreement& ranks, std::vector<int64_t> v
   }
 }
 
-result<void> agree_on_settings(agreement& ranks,
+result<void> agree_on_settings(rank_reducer& ranks,
                                const std::vector<std::pair<std::string, std::string>>& fields) {
   // A hash and its complement: their minima are complementary exactly if all ranks offered the
   // same.
@@ -58,7 +58,7 @@ result<void> agree_on_settings(agreement& ranks,
   return {};
 }
 
-result<uint32_t> count_ranks_on_host(agreement& ranks) {
+result<uint32_t> count_ranks_on_host(rank_reducer& ranks) {
   auto name = std::array<char, 256>{};
   // A name that is too long is cut, the same on every rank of the machine.
   static_cast<void>(::gethostname(name.data(), name.size() - 1));
@@ -70,7 +70,7 @@ result<uint32_t> count_ranks_on_host(agreement& ranks) {
   return static_cast<uint32_t>(std::ranges::count(*values, mine));
 }
 
-result<void> agree_on_outcome(agreement& ranks, const result<void>& mine) {
+result<void> agree_on_outcome(rank_reducer& ranks, const result<void>& mine) {
   const auto nobody = std::numeric_limits<int64_t>::max();
   auto first = reduce_now(ranks, {mine ? nobody : int64_t{ranks.rank()}});
   if (!first)

@@ -228,7 +228,7 @@ result<void> check_sizes(const rank_config& config, uint32_t ranks) {
                                format_bytes(page_bytes), format_bytes(limits::page_bytes)));
   const auto wanted = config.hicache_size > 0
                         ? config.hicache_size * 1e9 / static_cast<double>(page_bytes)
-                        : config.hicache_ratio * config.device_pages;
+                        : config.hicache_ratio * config.l1_pages;
   if (!(wanted >= 1) || wanted >= static_cast<double>(limits::pool_pages))
     return bad(
       config.hicache_size > 0 ? "--hicache-size" : "--hicache-ratio",
@@ -272,20 +272,20 @@ std::vector<head_group> rank_config::head_groups(uint32_t rank, uint32_t ranks) 
   return geometry.head_groups(split(ranks).part_of(rank), heads_per_object());
 }
 
-uint32_t rank_config::host_pages(uint32_t ranks) const {
+uint32_t rank_config::l2_pages(uint32_t ranks) const {
   if (disable_radix_cache)
     return 0;
   const auto page_bytes = pool_geometry{shape(ranks), host_layout::page_first, 1}.page_bytes();
   return static_cast<uint32_t>(hicache_size > 0
                                  ? hicache_size * 1e9 / static_cast<double>(page_bytes)
-                                 : hicache_ratio * device_pages);
+                                 : hicache_ratio * l1_pages);
 }
 
 tree_options tree_options_of(const rank_config& config, uint32_t ranks) {
   auto options = tree_options{};
   options.page_size = config.page_size;
-  options.device_pages = config.device_pages;
-  options.host_pages = config.host_pages(ranks);
+  options.l1_pages = config.l1_pages;
+  options.l2_pages = config.l2_pages(ranks);
   options.layers = config.layers;
   options.write = config.write_policy;
   options.eviction = *make_eviction_policy(config.eviction_policy);
@@ -294,7 +294,7 @@ tree_options tree_options_of(const rank_config& config, uint32_t ranks) {
   options.bigram = config.bigram;
   options.share_prefixes = !config.disable_radix_cache;
   options.pin_budget_pages
-    = static_cast<uint64_t>(config.pin_budget * std::max(options.device_pages, options.host_pages));
+    = static_cast<uint64_t>(config.pin_budget * std::max(options.l1_pages, options.l2_pages));
   options.pin_refresh = config.pin_refresh;
   options.prefetch.policy = config.prefetch_policy;
   options.prefetch.threshold_tokens = static_cast<uint32_t>(config.storage.prefetch_threshold);
@@ -303,16 +303,16 @@ tree_options tree_options_of(const rank_config& config, uint32_t ranks) {
   options.prefetch.timeout_max = config.storage.prefetch_timeout_max;
   options.storage_backend = config.storage_backend;
   options.storage_attached = !config.storage_backend.empty();
-  options.storage_lends_host = config.storage_backend == "cluster" && config.storage.zero_copy;
+  options.storage_exports_l2 = config.storage_backend == "cluster" && config.storage.zero_copy;
   // A fetch longer than the reserve brings only as much as fits, and what is reserved caches
   // nothing meanwhile.
   if (options.storage_attached || !config.admin_listen.empty())
     options.prefetch_reserve_pages
-      = static_cast<uint32_t>(config.storage.prefetch_share * options.host_pages);
+      = static_cast<uint32_t>(config.storage.prefetch_share * options.l2_pages);
   // The other half of L2 stays for what requests bring while L3 is slow.
-  options.backup_limit_pages = options.host_pages / 2;
-  options.device_room = {static_cast<uint32_t>(config.evict_below * options.device_pages),
-                         static_cast<uint32_t>(config.evict_until * options.device_pages)};
+  options.backup_limit_pages = options.l2_pages / 2;
+  options.l1_room = {static_cast<uint32_t>(config.evict_below * options.l1_pages),
+                     static_cast<uint32_t>(config.evict_until * options.l1_pages)};
   return options;
 }
 

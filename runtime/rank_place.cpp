@@ -24,7 +24,7 @@ std::optional<uint32_t> number_in_environment(const char* name) {
 
 } // namespace
 
-result<socket_agreement_options> rank_place::options(const rank_config& config) const {
+result<socket_reducer_options> rank_place::options(const rank_config& config) const {
   const auto mine = rank ? rank : number_in_environment("RANK");
   const auto all = ranks ? ranks : number_in_environment("WORLD_SIZE");
   if (!mine || !all)
@@ -40,7 +40,7 @@ result<socket_agreement_options> rank_place::options(const rank_config& config) 
   if (!where->is_path() && where->port == 0)
     return fail(ec::invalid_argument,
                 "--rendezvous: all ranks need the same port, so it cannot be 0");
-  auto chosen = socket_agreement_options{
+  auto chosen = socket_reducer_options{
     .rank = *mine,
     .size = *all,
     .host = where->host,

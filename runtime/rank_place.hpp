@@ -1,7 +1,7 @@
 #pragma once
 
-#include "hicache/agreement.hpp"
 #include "hicache/error.hpp"
+#include "hicache/rank_reducer.hpp"
 #include "runtime/rank_config.hpp"
 
 #include <CLI/CLI.hpp>
@@ -25,7 +25,7 @@ struct rank_place {
   /// @param config For TLS; need not be finished.
   /// @returns invalid_argument with one sentence that names the flag
   /// @pre rendezvous is given
-  result<socket_agreement_options> options(const rank_config& config) const;
+  result<socket_reducer_options> options(const rank_config& config) const;
 };
 
 /// Adds --rank, --ranks, --rendezvous and --job.

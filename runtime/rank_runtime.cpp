@@ -1,10 +1,10 @@
 #include "actors/attachment.hpp"
 #include "actors/backup.hpp"
-#include "actors/consensus.hpp"
 #include "actors/controller.hpp"
 #include "actors/event_publisher.hpp"
 #include "actors/op_recorder.hpp"
 #include "actors/prefetcher.hpp"
+#include "actors/rank_reduction.hpp"
 #include "actors/tree.hpp"
 #include "base/check.hpp"
 #include "base/limits.hpp"
@@ -42,8 +42,8 @@ public:
                rank_extensions extensions)
     : config_(config), rank_(rank), ranks_(ranks), engine_(std::move(engine)),
       extensions_(std::move(extensions)),
-      l1_(config.shape(ranks), host_layout::layer_first, config.device_pages + 1),
-      l2_(config.shape(ranks), config.mem_layout, config.host_pages(ranks) + 1) {
+      l1_(config.shape(ranks), host_layout::layer_first, config.l1_pages + 1),
+      l2_(config.shape(ranks), config.mem_layout, config.l2_pages(ranks) + 1) {
     system_ = std::make_unique<caf::actor_system>(*system_config_);
   }
 
@@ -59,7 +59,7 @@ public:
     stop(backup_);
     stop(controller_);
     const auto all_returned = !store_ || store_->close();
-    stop(consensus_);
+    stop(rank_reduction_);
     if (!all_returned)
       leave_behind();
   }
@@ -68,13 +68,13 @@ public:
   /// @param registered The engine's L1 pool, or null.
   result<void> prepare(const device_layers* registered, uint32_t ranks_on_host);
 
-  void spawn(std::unique_ptr<agreement> ranks);
+  void spawn(std::unique_ptr<rank_reducer> ranks);
 
   void spawn_tree();
 
   tree_actor tree() const override { return tree_; }
 
-  consensus_actor consensus() const override { return consensus_; }
+  rank_reduction_actor rank_reduction() const override { return rank_reduction_; }
 
   caf::actor_system& system() override { return *system_; }
 
@@ -86,7 +86,7 @@ public:
 
   const pool_geometry& device_geometry() const override { return l1_; }
 
-  device_memory& device_pool() override {
+  device_memory& l1_pool() override {
     HICACHE_CHECK(l1_memory_ != nullptr);
     return *l1_memory_;
   }
@@ -127,9 +127,9 @@ private:
 
   attachment_actor changer();
 
-  result<void> prepare_device_pool(const device_layers* registered);
+  result<void> prepare_l1_pool(const device_layers* registered);
 
-  result<void> prepare_host_pool(uint32_t ranks_on_host);
+  result<void> prepare_l2_pool(uint32_t ranks_on_host);
 
   result<std::unique_ptr<device_memory>> take_host_memory(const host_memory_options& options);
 
@@ -168,7 +168,7 @@ private:
   // Destroyed from the last to the first: pools outlive the actor system.
   std::unique_ptr<device> device_;
   std::unique_ptr<device_memory> l1_memory_;
-  /// Null unless L2 may be lent.
+  /// Null unless L2 may be exported.
   std::unique_ptr<shared_pools> shared_;
   std::unique_ptr<device_memory> l2_memory_;
   std::unique_ptr<caf::actor_system> system_;
@@ -188,7 +188,7 @@ private:
   controller_actor controller_;
   prefetcher_actor prefetcher_;
   backup_actor backup_;
-  consensus_core_actor consensus_;
+  rank_reduction_core_actor rank_reduction_;
   std::mutex mutex_;
   attachment_actor attachment_; // Guarded: asked by the threads of the server.
   std::unique_ptr<admin_server> admin_;
@@ -202,9 +202,9 @@ result<void> runtime_impl::prepare(const device_layers* registered, uint32_t ran
   if (!device)
     return tl::unexpected{device.error()};
   device_ = std::move(*device);
-  if (auto prepared = prepare_device_pool(registered); !prepared)
+  if (auto prepared = prepare_l1_pool(registered); !prepared)
     return prepared;
-  if (auto prepared = prepare_host_pool(ranks_on_host); !prepared)
+  if (auto prepared = prepare_l2_pool(ranks_on_host); !prepared)
     return prepared;
   auto copies = device_->make_copy_engine(l1_buffers_, l2_, *l2_memory_, copy_options_of(config_));
   if (!copies)
@@ -222,7 +222,7 @@ result<void> runtime_impl::prepare(const device_layers* registered, uint32_t ran
   return open_metrics();
 }
 
-result<void> runtime_impl::prepare_device_pool(const device_layers* registered) {
+result<void> runtime_impl::prepare_l1_pool(const device_layers* registered) {
   if (registered != nullptr) {
     if (registered->shape != l1_.shape() || registered->pages < l1_.pages())
       return fail(ec::invalid_argument,
@@ -240,7 +240,7 @@ result<void> runtime_impl::prepare_device_pool(const device_layers* registered) 
   return {};
 }
 
-result<void> runtime_impl::prepare_host_pool(uint32_t ranks_on_host) {
+result<void> runtime_impl::prepare_l2_pool(uint32_t ranks_on_host) {
   auto options = host_memory_options{};
   options.ranks_on_host = ranks_on_host;
   if (rank_ == 0)
@@ -341,8 +341,8 @@ result<void> runtime_impl::open_metrics() {
   return {};
 }
 
-void runtime_impl::spawn(std::unique_ptr<agreement> ranks) {
-  consensus_ = system_->spawn(hicache::consensus, std::move(ranks));
+void runtime_impl::spawn(std::unique_ptr<rank_reducer> ranks) {
+  rank_reduction_ = system_->spawn(hicache::rank_reduction, std::move(ranks));
 }
 
 void runtime_impl::spawn_tree() {
@@ -352,8 +352,8 @@ void runtime_impl::spawn_tree() {
   if (extensions_.eviction)
     settings.eviction = extensions_.eviction;
   const auto fences = copies_->fences();
-  controller_
-    = system_->spawn(controller, std::move(copies_), page_bytes, shared_ ? shared_->lent : nullptr);
+  controller_ = system_->spawn(controller, std::move(copies_), page_bytes,
+                               shared_ ? shared_->exported : nullptr);
   if (op_log_)
     recorder_
       = system_->spawn<caf::detached>(op_recorder, op_log_name_, std::move(op_log_), settings);
@@ -363,9 +363,9 @@ void runtime_impl::spawn_tree() {
       event_publisher_options{config_.kv_events_topic, config_.kv_events_format, config_.page_size},
       std::move(events_), std::move(replay_));
   auto helpers
-    = tree_helpers{controller_, consensus_, {}, {}, engine_, recorder_, publisher_, fences};
+    = tree_helpers{controller_, rank_reduction_, {}, {}, engine_, recorder_, publisher_, fences};
   prefetcher_ = system_->spawn(prefetcher, prefetcher_options{config_.storage_timeout, page_bytes},
-                               opened_.actor, consensus_);
+                               opened_.actor, rank_reduction_);
   backup_
     = system_->spawn(backup, opened_.actor, backup_options{config_.storage_timeout, page_bytes});
   helpers.prefetcher = prefetcher_;
@@ -385,7 +385,7 @@ void runtime_impl::spawn_tree() {
   options.patience = config_.step_timeout;
   const auto guard = std::lock_guard{mutex_};
   attachment_ = system_->spawn<caf::detached>(
-    attachment, std::move(options), attachment_peers{tree_, prefetcher_, backup_, consensus_});
+    attachment, std::move(options), attachment_peers{tree_, prefetcher_, backup_, rank_reduction_});
 }
 
 void runtime_impl::leave_behind() {
@@ -452,15 +452,15 @@ void runtime_impl::end_changes() {
 
 std::string runtime_impl::description() const {
   auto text = absl::StrFormat("%s; L1 %s in %d pages%s, L2 %s in %d pages (%s; %s) per rank",
-                              device_->name(), format_bytes(l1_.total_bytes()),
-                              config_.device_pages, l1_memory_ ? "" : " of the engine",
-                              format_bytes(l2_.total_bytes()), config_.host_pages(ranks_),
-                              to_string(config_.mem_layout), l2_memory_->description());
+                              device_->name(), format_bytes(l1_.total_bytes()), config_.l1_pages,
+                              l1_memory_ ? "" : " of the engine", format_bytes(l2_.total_bytes()),
+                              config_.l2_pages(ranks_), to_string(config_.mem_layout),
+                              l2_memory_->description());
   if (!config_.storage_backend.empty())
     text += absl::StrFormat("; L3 %s, namespace %016x", config_.storage_backend,
                             fingerprint_of(config_.fingerprint()));
-  if (store_->lent_bytes() > 0)
-    text += ", lending " + format_bytes(store_->lent_bytes()) + " per rank";
+  if (store_->exported_bytes() > 0)
+    text += ", lending " + format_bytes(store_->exported_bytes()) + " per rank";
   if (admin_)
     text += "; administered at " + admin_->address();
   if (metrics_)
@@ -489,8 +489,8 @@ void runtime_impl::add_metrics(std::shared_ptr<const prometheus::Collectable> so
 rank_figures runtime_impl::figures() {
   auto figures = rank_figures{};
   figures.rank = rank_;
-  figures.l1 = {config_.device_pages, config_.device_pages * l1_.page_bytes()};
-  figures.l2 = {config_.host_pages(ranks_), config_.host_pages(ranks_) * l2_.page_bytes()};
+  figures.l1 = {config_.l1_pages, config_.l1_pages * l1_.page_bytes()};
+  figures.l2 = {config_.l2_pages(ranks_), config_.l2_pages(ranks_) * l2_.page_bytes()};
   auto counted = rank_counters{};
   if (ask_counters(*system_, caf::duration{limits::scrape_time}, counted, tree_, controller_,
                    prefetcher_, backup_))
@@ -502,7 +502,7 @@ rank_figures runtime_impl::figures() {
 } // namespace
 
 result<std::unique_ptr<rank_runtime>> rank_runtime::start(const rank_config& config,
-                                                          std::unique_ptr<agreement> ranks,
+                                                          std::unique_ptr<rank_reducer> ranks,
                                                           const engine_actor& engine,
                                                           const device_layers* registered,
                                                           const rank_extensions& extensions) {

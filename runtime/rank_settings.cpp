@@ -144,7 +144,7 @@ constexpr auto settings = std::to_array<rank_setting>({
     "tokens per page, a power of two",
     {1, 4096}},
    equal_on::sharers},
-  {{"device-pages", "N", at<&rank_config::device_pages>, "pages of L1 on each rank", {1, 1 << 30}},
+  {{"device-pages", "N", at<&rank_config::l1_pages>, "pages of L1 on each rank", {1, 1 << 30}},
    equal_on::ranks},
   {{"hicache-ratio", "X", at<&rank_config::hicache_ratio>, "pages of L2 as a multiple of L1's"},
    equal_on::ranks},

@@ -73,12 +73,12 @@ result<open_store> rank_store::open(const storage_attachment& wanted) {
   auto options = storage_options{};
   options.objects = std::make_shared<const page_objects>(
     settings.fingerprint(), settings.head_groups(rank_, ranks_), l2_, l2_memory_,
-    page_writers{rank_ % replicas, replicas}, shared_ != nullptr ? shared_->lent : nullptr);
+    page_writers{rank_ % replicas, replicas}, shared_ != nullptr ? shared_->exported : nullptr);
   options.clock = &clock_;
   options.notice = notice_;
   actor_ = system_.spawn(storage, std::move(options), store_);
   const auto tree = tree_options_of(settings, ranks_);
-  return open_store{actor_, tree.prefetch, tree.storage_lends_host, [this] { close(); }};
+  return open_store{actor_, tree.prefetch, tree.storage_exports_l2, [this] { close(); }};
 }
 
 result<std::unique_ptr<blocking_store>> rank_store::open_backend(const rank_config& settings) {
@@ -99,7 +99,7 @@ result<std::unique_ptr<blocking_store>> rank_store::open_backend(const rank_conf
                 "zero_copy lends L2, which this instance has in private memory; expected zero_copy "
                 "in --hicache-storage-backend-extra-config when it starts");
   const auto object_bytes = l2_.object_bytes(settings.heads_per_object());
-  if (settings.storage.zero_copy && object_bytes != shared_->lent->objects().object_bytes)
+  if (settings.storage.zero_copy && object_bytes != shared_->exported->objects().object_bytes)
     return fail(ec::invalid_argument,
                 "zero_copy lends L2 in the objects that it has since the start; expected the same "
                 "tp_lcm_size");
@@ -118,7 +118,7 @@ result<std::unique_ptr<blocking_store>> rank_store::open_backend(const rank_conf
   options.clock = &clock_;
   if (shared_ != nullptr) {
     options.memory = &shared_->memory;
-    options.lent = settings.storage.zero_copy ? shared_->lent : nullptr;
+    options.exported = settings.storage.zero_copy ? shared_->exported : nullptr;
   }
   auto member = cluster_member::join(system_, std::move(options));
   if (!member)
@@ -190,7 +190,7 @@ std::optional<store_figures> rank_store::figures(std::chrono::nanoseconds timeou
     return std::nullopt;
   auto figures = closed_;
   if (member_) {
-    figures.lent_bytes = member_->lent_bytes();
+    figures.exported_bytes = member_->exported_bytes();
     figures.unrepaired_pages = member_->figures().unrepaired;
     count(figures, *member_);
   }
@@ -217,9 +217,9 @@ std::optional<storage_status> rank_store::status() {
   return status ? std::optional{*status} : std::nullopt;
 }
 
-uint64_t rank_store::lent_bytes() {
+uint64_t rank_store::exported_bytes() {
   const auto guard = std::lock_guard{mutex_};
-  return member_ ? member_->lent_bytes() : 0;
+  return member_ ? member_->exported_bytes() : 0;
 }
 
 } // namespace hicache

@@ -47,11 +47,11 @@ struct attached_store {
 struct store_figures {
   /// Objects dropped to make room.
   uint64_t evicted = 0;
-  /// Bytes that this rank lends to the cluster now.
-  uint64_t lent_bytes = 0;
+  /// Bytes that this rank exports to the cluster now.
+  uint64_t exported_bytes = 0;
   /// Bytes of it that were sent to readers on other machines.
   uint64_t sent_bytes = 0;
-  /// Pages of lent memory whose lost copies were made anew, and times that too few members took
+  /// Pages of exported memory whose lost copies were made anew, and times that too few members took
   /// one.
   uint64_t repaired_pages = 0;
   uint64_t repair_failures = 0;
@@ -67,7 +67,7 @@ struct store_figures {
 class rank_store {
 public:
   /// @param system All references must outlive the store, and so must L2.
-  /// @param shared What holds L2, if it can be lent; else null. Must outlive the store.
+  /// @param shared What holds L2, if it can be exported; else null. Must outlive the store.
   /// @param wrap Around each backend; may be empty.
   /// @param notice Told when a store is left alone because its calls fail; any thread.
   rank_store(caf::actor_system& system, const rank_config& settings, uint32_t rank, uint32_t ranks,
@@ -95,8 +95,8 @@ public:
   /// `timeout`
   std::optional<store_figures> figures(std::chrono::nanoseconds timeout);
 
-  /// Bytes that this rank lends to the cluster now.
-  uint64_t lent_bytes();
+  /// Bytes that this rank exports to the cluster now.
+  uint64_t exported_bytes();
 
   /// Which calls go to the store that is open; nothing if none is.
   std::optional<storage_status> status();

@@ -16,14 +16,14 @@ constexpr auto machine_page = uint64_t{4096};
 } // namespace
 
 std::span<std::byte> shared_pools::l2() const {
-  const auto& where = lent->objects();
+  const auto& where = exported->objects();
   return memory.bytes().subspan(where.objects, where.count * where.object_bytes);
 }
 
 result<shared_pools> shared_pools::create(uint64_t segment_bytes, const pool_geometry& l2,
                                           uint32_t heads) {
   const auto objects_per_page = l2.shape().kv_heads / heads;
-  auto where = lent_objects{};
+  auto where = exported_objects{};
   where.headers = segment_bytes / cache_line * cache_line;
   where.object_bytes = l2.object_bytes(heads);
   where.count = uint64_t{l2.pages()} * objects_per_page;
@@ -34,8 +34,8 @@ result<shared_pools> shared_pools::create(uint64_t segment_bytes, const pool_geo
     = shared_memory::create(where.objects + l2.total_bytes(), where.objects, "hicache-pools");
   if (!memory)
     return tl::unexpected{memory.error()};
-  auto lent = std::make_shared<lent_pages>(memory->bytes(), where, objects_per_page);
-  return shared_pools{std::move(*memory), std::move(lent)};
+  auto exported = std::make_shared<exported_pages>(memory->bytes(), where, objects_per_page);
+  return shared_pools{std::move(*memory), std::move(exported)};
 }
 
 } // namespace hicache

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "backends/cluster/lent_pages.hpp"
+#include "backends/cluster/exported_pages.hpp"
 #include "hicache/error.hpp"
 #include "hicache/geometry.hpp"
 #include "transport/shared_memory.hpp"
@@ -13,10 +13,10 @@
 namespace hicache {
 
 /// A rank's segment and its L2 in one piece of memory that peers can map, so that pages of L2 can
-/// be lent: the segment, a header for each object of L2, and L2 from a page of the machine on.
+/// be exported: the segment, a header for each object of L2, and L2 from a page of the machine on.
 struct shared_pools {
   shared_memory memory;
-  std::shared_ptr<lent_pages> lent;
+  std::shared_ptr<exported_pages> exported;
 
   /// Where L2 lies.
   std::span<std::byte> l2() const;

@@ -122,11 +122,11 @@ struct range_answer {
 /// call under way has connections of its own.
 class page_client {
 public:
-  /// @param lends Whether what is in demand will be offered to others by this process, so that the
-  /// servers may send them there.
+  /// @param exports Whether what is in demand will be offered to others by this process, so that
+  /// the servers may send them there.
   /// @returns io_failure if UCX does not start
   static result<std::unique_ptr<page_client>> create(page_channel_options options,
-                                                     bool lends = false);
+                                                     bool exports = false);
 
   virtual ~page_client();
 

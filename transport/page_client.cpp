@@ -239,8 +239,8 @@ private:
 /// Serves one call at a time.
 class socket_page_client final : page_sink {
 public:
-  socket_page_client(page_channel_options options, bool lends, server_record& record)
-    : options_(std::move(options)), lends_(lends), record_(record) {}
+  socket_page_client(page_channel_options options, bool exports, server_record& record)
+    : options_(std::move(options)), exports_(exports), record_(record) {}
 
   result<void> open() {
     auto lane = ucx_lane::open(options_.transport, page_message::reply, *this);
@@ -257,7 +257,7 @@ public:
   socket_page_client& operator=(const socket_page_client&) = delete;
 
   std::vector<result<range_answer>> read(const range_reads& wanted, time_point deadline) {
-    auto plan = read_plan{wanted.ranges, record_.standing_of(wanted.servers), lends_};
+    auto plan = read_plan{wanted.ranges, record_.standing_of(wanted.servers), exports_};
     transfers_.plan = &plan;
     auto streams = std::vector<stream>(wanted.servers.size());
     run(wanted.servers, streams, deadline);
@@ -447,7 +447,7 @@ private:
   }
 
   page_channel_options options_;
-  const bool lends_;
+  const bool exports_;
   server_record& record_;
   open_transfers transfers_;
   /// Null without UCX.
@@ -461,8 +461,8 @@ private:
 /// one after the other use the same connections.
 class page_client_pool final : public page_client {
 public:
-  page_client_pool(page_channel_options options, bool lends)
-    : options_(std::move(options)), lends_(lends) {
+  page_client_pool(page_channel_options options, bool exports)
+    : options_(std::move(options)), exports_(exports) {
     if (options_.tls)
       options_.tls = [this, make = options_.tls] {
         const auto guard = std::scoped_lock{tls_mutex_};
@@ -492,7 +492,7 @@ private:
   using client_ptr = std::unique_ptr<socket_page_client>;
 
   result<client_ptr> make() {
-    auto client = std::make_unique<socket_page_client>(options_, lends_, record_);
+    auto client = std::make_unique<socket_page_client>(options_, exports_, record_);
     if (auto opened = client->open(); !opened)
       return tl::unexpected{opened.error()};
     return client;
@@ -516,7 +516,7 @@ private:
   }
 
   page_channel_options options_;
-  const bool lends_;
+  const bool exports_;
   server_record record_;
   std::mutex tls_mutex_; // Held while a context is made.
   std::mutex mutex_;     // Guards what follows.
@@ -527,8 +527,9 @@ private:
 
 page_client::~page_client() = default;
 
-result<std::unique_ptr<page_client>> page_client::create(page_channel_options options, bool lends) {
-  auto client = std::make_unique<page_client_pool>(std::move(options), lends);
+result<std::unique_ptr<page_client>> page_client::create(page_channel_options options,
+                                                         bool exports) {
+  auto client = std::make_unique<page_client_pool>(std::move(options), exports);
   if (auto opened = client->open(); !opened)
     return tl::unexpected{opened.error()};
   return client;

@@ -20,13 +20,14 @@ span_state page_demand::admit(uint64_t reader, const page_span& wanted, time_poi
   const auto is_known = knows(here) || knows(before);
   const auto readers = here.readers.size() + before.readers.size();
   const auto insists = (wanted.flags & page_span::insists) != 0;
-  if (!is_known && !insists && readers >= limits::demand_serves && (here.is_lent || before.is_lent))
+  if (!is_known && !insists && readers >= limits::demand_serves
+      && (here.is_exported || before.is_exported))
     return span_state::refused;
   if (!is_known && readers < limits::demand_serves)
     here.readers.push_back(reader);
   if (readers == 0 || (is_known && readers == 1))
     return span_state::sent;
-  here.is_lent = here.is_lent || (wanted.flags & page_span::lends) != 0;
+  here.is_exported = here.is_exported || (wanted.flags & page_span::exports) != 0;
   return span_state::in_demand;
 }
 

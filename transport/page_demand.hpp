@@ -27,7 +27,7 @@ private:
     /// The first ones.
     absl::InlinedVector<uint64_t, limits::demand_serves> readers;
     /// Whether somebody who got it offers it.
-    bool is_lent = false;
+    bool is_exported = false;
   };
 
   using counts = std::unordered_map<uint64_t, count>;

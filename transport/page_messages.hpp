@@ -61,7 +61,7 @@ struct page_span {
   /// The reader wants it even if others had it a moment ago.
   static constexpr uint32_t insists = 1;
   /// The reader will offer it, if it is in demand.
-  static constexpr uint32_t lends = 2;
+  static constexpr uint32_t exports = 2;
 
   uint64_t head = 0;
   uint64_t offset = 0;

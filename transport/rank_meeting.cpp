@@ -46,7 +46,7 @@ pollfd of(const rank_link& link) {
 /// Rank 0 while it waits for the others.
 class open_meeting {
 public:
-  open_meeting(const socket_agreement_options& options, const rank_hello& mine,
+  open_meeting(const socket_reducer_options& options, const rank_hello& mine,
                rank_listener listener)
     : options_(options), listener_(std::move(listener)), mine_(mine) {
     found_.ranks.resize(options.size);
@@ -192,7 +192,7 @@ private:
     }
   }
 
-  const socket_agreement_options& options_;
+  const socket_reducer_options& options_;
   rank_listener listener_;
   const rank_hello& mine_;
   /// The oldest first.
@@ -207,7 +207,7 @@ private:
 /// another one may help.
 using attempt = std::optional<result<rank_meeting>>;
 
-attempt understand(const rank_frame& frame, const socket_agreement_options& options,
+attempt understand(const rank_frame& frame, const socket_reducer_options& options,
                    std::unique_ptr<rank_link>& link) {
   if (frame.kind == rank_message::refused)
     return fail(ec::invalid_argument, text_of(frame));
@@ -223,7 +223,7 @@ attempt understand(const rank_frame& frame, const socket_agreement_options& opti
   return found;
 }
 
-attempt introduce(unique_fd socket, const socket_agreement_options& options, const rank_hello& mine,
+attempt introduce(unique_fd socket, const socket_reducer_options& options, const rank_hello& mine,
                   std::string& why) {
   const auto most = std::max(options.size * sizeof(rank_hello), rank_limits::sentence_bytes);
   auto link = std::make_unique<rank_link>(std::move(socket), options.tls.get(), false, most);
@@ -248,7 +248,7 @@ attempt introduce(unique_fd socket, const socket_agreement_options& options, con
                                        + place_of(options) + " does not say that all are there");
 }
 
-result<rank_meeting> join(const socket_agreement_options& options, const rank_hello& mine) {
+result<rank_meeting> join(const socket_reducer_options& options, const rank_hello& mine) {
   const auto end = meeting_clock::now() + options.timeout;
   auto why = std::string{};
   do {
@@ -265,7 +265,7 @@ result<rank_meeting> join(const socket_agreement_options& options, const rank_he
 
 } // namespace
 
-result<rank_meeting> meet(const socket_agreement_options& options, const rank_hello& mine) {
+result<rank_meeting> meet(const socket_reducer_options& options, const rank_hello& mine) {
   if (options.rank > 0)
     return join(options, mine);
   auto listener = rank_listener::open(options);

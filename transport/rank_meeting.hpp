@@ -1,7 +1,7 @@
 #pragma once
 
-#include "hicache/agreement.hpp"
 #include "hicache/error.hpp"
+#include "hicache/rank_reducer.hpp"
 #include "transport/rank_link.hpp"
 #include "transport/rank_process.hpp"
 
@@ -38,7 +38,7 @@ struct rank_meeting {
 
 /// Blocks until all ranks are there, or until options.timeout.
 /// @param mine This rank.
-/// @returns as make_socket_agreement
-result<rank_meeting> meet(const socket_agreement_options& options, const rank_hello& mine);
+/// @returns as make_socket_reducer
+result<rank_meeting> meet(const socket_reducer_options& options, const rank_hello& mine);
 
 } // namespace hicache

@@ -36,7 +36,7 @@ std::string reason(int code) {
 }
 
 /// Empty if there is no such machine.
-std::vector<address> addresses_of(const socket_agreement_options& options, int flags) {
+std::vector<address> addresses_of(const socket_reducer_options& options, int flags) {
   auto all = std::vector<address>{};
   if (options.host.starts_with(path_prefix)) {
     auto to = sockaddr_un{};
@@ -115,14 +115,14 @@ int connect_until(int fd, const address& to, std::chrono::steady_clock::time_poi
 
 } // namespace
 
-std::string place_of(const socket_agreement_options& options) {
+std::string place_of(const socket_reducer_options& options) {
   if (options.host.starts_with(path_prefix))
     return options.host;
   const auto is_bare = options.host.find(':') == std::string::npos;
   return (is_bare ? options.host : "[" + options.host + "]") + ":" + std::to_string(options.port);
 }
 
-result<rank_listener> rank_listener::open(const socket_agreement_options& options) {
+result<rank_listener> rank_listener::open(const socket_reducer_options& options) {
   const auto is_path = options.host.starts_with(path_prefix);
   const auto path = is_path ? options.host.substr(path_prefix.size()) : std::string{};
   auto why = std::string{"no machine has this name"};
@@ -158,7 +158,7 @@ std::pair<unique_fd, std::string> rank_listener::accept() {
   return {std::move(socket), host.data()};
 }
 
-result<unique_fd> connect_to_rank(const socket_agreement_options& options,
+result<unique_fd> connect_to_rank(const socket_reducer_options& options,
                                   std::chrono::steady_clock::time_point until) {
   auto why = std::string{"no machine has this name"};
   for (const auto& to : addresses_of(options, 0)) {

@@ -1,8 +1,8 @@
 #pragma once
 
 #include "base/unique_fd.hpp"
-#include "hicache/agreement.hpp"
 #include "hicache/error.hpp"
+#include "hicache/rank_reducer.hpp"
 
 #include <chrono>
 #include <string>
@@ -11,13 +11,13 @@
 namespace hicache {
 
 /// The address of the options, for people.
-std::string place_of(const socket_agreement_options& options);
+std::string place_of(const socket_reducer_options& options);
 
 /// Where rank 0 waits for the others. Move-only; a socket in the file system is gone afterwards.
 class rank_listener {
 public:
   /// @returns invalid_argument with a sentence if the address is not this machine's or is taken
-  static result<rank_listener> open(const socket_agreement_options& options);
+  static result<rank_listener> open(const socket_reducer_options& options);
 
   rank_listener(rank_listener&& other) noexcept = default;
 
@@ -42,7 +42,7 @@ private:
 
 /// Connects to where rank 0 waits. Blocks, not beyond `until`, but for looking up a name.
 /// @returns peer_unreachable with a sentence
-result<unique_fd> connect_to_rank(const socket_agreement_options& options,
+result<unique_fd> connect_to_rank(const socket_reducer_options& options,
                                   std::chrono::steady_clock::time_point until);
 
 } // namespace hicache

@@ -37,8 +37,8 @@ void move_on(range_piece& next) {
 } // namespace
 
 read_plan::read_plan(std::span<const remote_range> ranges, std::vector<server_standing> standing,
-                     bool lends)
-  : ranges_(ranges), standing_(std::move(standing)), lends_(lends), progress_(ranges.size()),
+                     bool exports)
+  : ranges_(ranges), standing_(std::move(standing)), exports_(exports), progress_(ranges.size()),
     lines_(standing_.size()), open_(ranges.size()) {
   for (auto i = size_t{0}; i < ranges.size(); ++i) {
     HICACHE_CHECK(!ranges[i].places.empty() && ranges[i].places.size() <= 64);
@@ -71,10 +71,10 @@ planned_message read_plan::next(size_t server) {
     rest.length = std::min(left, room);
     const auto& [places, targets, insists] = ranges_[rest.range];
     const auto& from = places[rest.place];
-    message.spans.push_back({from.head, from.offset + rest.begin,
-                             static_cast<uint32_t>(rest.length),
-                             (insists ? page_span::insists : 0U) | (lends_ ? page_span::lends : 0U),
-                             from.claim.key, from.claim.generation});
+    message.spans.push_back(
+      {from.head, from.offset + rest.begin, static_cast<uint32_t>(rest.length),
+       (insists ? page_span::insists : 0U) | (exports_ ? page_span::exports : 0U), from.claim.key,
+       from.claim.generation});
     message.pieces.push_back(rest);
     room -= rest.length;
     left -= rest.length;

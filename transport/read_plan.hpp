@@ -49,9 +49,9 @@ class read_plan {
 public:
   /// @param ranges Not owned.
   /// @param standing Of each server that the ranges name.
-  /// @param lends As for page_client::create.
+  /// @param exports As for page_client::create.
   read_plan(std::span<const remote_range> ranges, std::vector<server_standing> standing,
-            bool lends);
+            bool exports);
 
   /// True if every range was read or has failed at all of its places.
   bool is_over() const noexcept { return open_ == 0; }
@@ -134,7 +134,7 @@ private:
 
   std::span<const remote_range> ranges_;
   std::vector<server_standing> standing_;
-  bool lends_;
+  bool exports_;
   std::vector<progress> progress_;
   std::vector<std::deque<line_entry>> lines_;
   size_t open_ = 0;

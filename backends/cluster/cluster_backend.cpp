@@ -229,15 +229,15 @@ std::vector<result<void>> cluster_backend::set(std::span<const page_write> pages
 }
 
 bool cluster_backend::is_stored(const page_write& page, std::span<const replica> replicas) const {
-  const auto& lent = options_.lent;
+  const auto& exported = options_.exported;
   return std::ranges::any_of(replicas, [&](const replica& x) {
-    if (x.member != options_.reader.member || !lent || x.offset < lent->objects().headers)
+    if (x.member != options_.reader.member || !exported || x.offset < exported->objects().headers)
       return true; // Somebody has it: that will do.
     // What another object of our L2 holds may be overwritten before this one is.
-    const auto object = lent->find_object(page.parts);
-    return object && lent->header_of(*object) == x.offset
-           && lent->is_lent(
-             {page.key, segment_slot::state::lent, x.offset, x.generation, x.length});
+    const auto object = exported->find_object(page.parts);
+    return object && exported->header_of(*object) == x.offset
+           && exported->is_exported(
+             {page.key, segment_slot::state::exported, x.offset, x.generation, x.length});
   });
 }
 
@@ -249,9 +249,9 @@ result<segment_slots> cluster_backend::place(std::span<const page_write> pages,
   for (const auto i : positions) {
     const auto& page = pages[i];
     auto& slot = slots.list.emplace_back();
-    if (options_.lent && options_.lent->find_object(page.parts)) {
+    if (options_.exported && options_.exported->find_object(page.parts)) {
       // One that is taken back meanwhile is about to be overwritten: it must not be copied either.
-      slot = options_.lent->lend(page.parts, page.key, options_.fingerprint)
+      slot = options_.exported->export_page(page.parts, page.key, options_.fingerprint)
                .value_or(segment_slot{page.key});
       continue;
     }

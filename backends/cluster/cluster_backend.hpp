@@ -1,9 +1,9 @@
 #pragma once
 
 #include "backends/blocking_store.hpp"
+#include "backends/cluster/exported_pages.hpp"
 #include "backends/cluster/index_link.hpp"
 #include "backends/cluster/index_lookup.hpp"
-#include "backends/cluster/lent_pages.hpp"
 #include "backends/cluster/member_figures.hpp"
 #include "backends/cluster/page_reader.hpp"
 #include "backends/cluster/recent_placements.hpp"
@@ -23,12 +23,12 @@ namespace hicache {
 /// What the `cluster` backend works with. Everything referred to outlives it.
 struct cluster_options {
   page_reader_options reader;
-  /// This process's segment; null if it lends no memory: then set fails with store_full.
+  /// This process's segment; null if it exports no memory: then set fails with store_full.
   segment_actor segment;
   /// The memory of that segment, written to by this backend between reserve and publish.
   std::span<std::byte> segment_memory;
   /// Pages of L2 are offered where they lie, if they are whole objects of these; null: copied.
-  std::shared_ptr<lent_pages> lent;
+  std::shared_ptr<exported_pages> exported;
   /// `fingerprint_of` the namespace; pages with another one are not served.
   uint64_t fingerprint = 0;
   /// Copies of each page that this process stores, its own among them, on different hosts.
@@ -85,7 +85,7 @@ private:
   /// one would be.
   bool is_stored(const page_write& page, std::span<const replica> replicas) const;
 
-  /// Lends the pages at these positions that L2 can lend, and writes the others to the segment.
+  /// Lends the pages at these positions that L2 can export, and writes the others to the segment.
   /// @returns what became of each
   result<segment_slots> place(std::span<const page_write> pages, std::span<const size_t> positions);
 

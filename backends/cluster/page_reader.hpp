@@ -35,7 +35,7 @@ struct page_reader_options {
   std::function<member_actor(const member_info&)> reach;
   /// Calls back, on any thread, once a connection has ended; as rpc_network::watch.
   std::function<void(unique_fd, std::function<void()>)> watch;
-  /// This process as a member, and the memory that it lends; 0 and empty if it lends none.
+  /// This process as a member, and the memory that it exports; 0 and empty if it exports none.
   uint64_t member = 0;
   std::span<const std::byte> own_memory;
   /// Whether this process offers what it reads while many want it: it has a segment.

@@ -26,9 +26,9 @@ answer ids_of(const std::vector<page_key>& keys) {
 
 answer show_node(const node_view& node) {
   auto tiers = answer::array();
-  if (node.on_device)
+  if (node.in_l1)
     tiers.push_back("device");
-  if (node.on_host)
+  if (node.in_l2)
     tiers.push_back("host");
   if (node.in_storage)
     tiers.push_back("storage");
@@ -39,8 +39,8 @@ answer show_node(const node_view& node) {
   }
   shown["tokens"] = node.tokens;
   shown["tiers"] = tiers;
-  shown["locks"] = node.device_locks;
-  shown["host_locks"] = node.host_locks;
+  shown["locks"] = node.l1_locks;
+  shown["host_locks"] = node.l2_locks;
   shown["pins"] = node.pins;
   shown["hits"] = node.use.hits;
   shown["priority"] = node.use.priority;

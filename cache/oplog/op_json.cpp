@@ -216,9 +216,9 @@ std::string read(const json& from, std::vector<fetch_fact>& to) {
   for (const auto& element : from) {
     auto values = std::vector<int64_t>{};
     if (!read(element, values).empty() || values.size() != 3 || values[0] < -1 || values[1] < 0
-        || values[2] < 0 || values[2] > static_cast<int64_t>(give_up::none))
+        || values[2] < 0 || values[2] > static_cast<int64_t>(miss_reason::none))
       return "expected lists of three numbers: pages arrived, pages found, reason";
-    to.push_back({values[0], values[1], static_cast<give_up>(values[2])});
+    to.push_back({values[0], values[1], static_cast<miss_reason>(values[2])});
   }
   return {};
 }

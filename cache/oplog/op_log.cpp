@@ -47,8 +47,8 @@ struct format<tree_options> {
   static constexpr auto name = "options";
   static void fields(auto& f, auto& x) {
     f.need("page_size", x.page_size);
-    f.need("device_pages", x.device_pages);
-    f.need("host_pages", x.host_pages);
+    f.need("device_pages", x.l1_pages);
+    f.need("host_pages", x.l2_pages);
     f.may("prefetch_reserve_pages", x.prefetch_reserve_pages);
     f.may("layers", x.layers, 1u);
     f.need("write_policy", x.write);
@@ -56,10 +56,10 @@ struct format<tree_options> {
     f.need("load_back_threshold_tokens", x.load_back_threshold_tokens);
     f.may("storage_attached", x.storage_attached);
     f.may("storage_backend", x.storage_backend);
-    f.may("storage_lends_host", x.storage_lends_host);
+    f.may("storage_lends_host", x.storage_exports_l2);
     f.may("backup_limit_pages", x.backup_limit_pages, UINT64_MAX);
-    f.may("device_low_pages", x.device_room.low_pages);
-    f.may("device_high_pages", x.device_room.high_pages);
+    f.may("device_low_pages", x.l1_room.low_pages);
+    f.may("device_high_pages", x.l1_room.high_pages);
     f.need("eviction", x.eviction);
     f.may("page_order", x.order);
     f.may("bigram", x.bigram);
@@ -195,7 +195,7 @@ struct format<unlock_request> : node_format<unlock_request> {
 };
 
 template <>
-struct format<backup_request> : node_format<backup_request> {
+struct format<write_request> : node_format<write_request> {
   static constexpr auto name = "backup";
 };
 
@@ -237,7 +237,7 @@ struct format<storage_change> {
     f.need("what", x.what);
     f.may("backend", x.backend);
     prefetch_fields(f, x.prefetch);
-    f.may("lends_host", x.lends_host);
+    f.may("lends_host", x.exports_l2);
   }
 };
 
@@ -289,15 +289,15 @@ result<void> check(const tree_options& options) {
   const auto wrong = [](const char* what) { return fail(ec::invalid_argument, what); };
   if (!std::has_single_bit(options.page_size) || options.page_size > 4096)
     return wrong("page_size is not a power of two from 1 to 4096");
-  if (options.device_pages == 0 || options.device_pages >= limits::pool_pages)
+  if (options.l1_pages == 0 || options.l1_pages >= limits::pool_pages)
     return wrong("device_pages is not a size of a pool");
-  if (options.host_pages >= limits::pool_pages)
+  if (options.l2_pages >= limits::pool_pages)
     return wrong("host_pages is not a size of a pool");
-  if (options.prefetch_reserve_pages > options.host_pages)
+  if (options.prefetch_reserve_pages > options.l2_pages)
     return wrong("prefetch_reserve_pages is more than host_pages");
   if (options.layers == 0)
     return wrong("layers is 0");
-  if (options.device_room.low_pages > options.device_room.high_pages)
+  if (options.l1_room.low_pages > options.l1_room.high_pages)
     return wrong("the low watermark is above the high one");
   return {};
 }
@@ -473,19 +473,18 @@ result<void> op_log_player::check(const applied_step& step) const {
 
 void op_log_player::take_effects() {
   for (const auto& effect : cache_->take_effects())
-    std::visit(overload{
-                 [&](const write_command& x) { issued_.writes_done = x.id; },
-                 [&](const load_command& x) { issued_.loads_done = x.id; },
-                 [&](const backup_command& x) { backups_[x.id] = x.keys->size(); },
-                 [](const drop_command&) {},
-                 [&](const fetch_command& x) { fetches_[x.id] = x.keys->size() - x.first; },
-                 [](const terminate_command&) {},
-                 [&](const refill_command& x) {
-                   reserve_.insert(x.host_pages->begin(), x.host_pages->end());
-                 },
-                 [&](const reclaim_command&) { reserve_.clear(); },
-               },
-               effect);
+    std::visit(
+      overload{
+        [&](const write_command& x) { issued_.writes_done = x.id; },
+        [&](const load_command& x) { issued_.loads_done = x.id; },
+        [&](const backup_command& x) { backups_[x.id] = x.keys->size(); },
+        [](const drop_command&) {},
+        [&](const fetch_command& x) { fetches_[x.id] = x.keys->size() - x.first; },
+        [](const terminate_command&) {},
+        [&](const staging_command& x) { reserve_.insert(x.l2_pages->begin(), x.l2_pages->end()); },
+        [&](const reclaim_command&) { reserve_.clear(); },
+      },
+      effect);
   cache_->take_events();
 }
 

@@ -42,8 +42,8 @@ struct op_script::impl {
   outcome config(object_reader& reader);
   outcome match(object_reader& reader);
   outcome insert(object_reader& reader);
-  outcome evict_device(object_reader& reader) { return evict(reader, cache_tier::device); }
-  outcome evict_host(object_reader& reader) { return evict(reader, cache_tier::host); }
+  outcome evict_l1(object_reader& reader) { return evict(reader, cache_tier::device); }
+  outcome evict_l2(object_reader& reader) { return evict(reader, cache_tier::host); }
   outcome evict(object_reader& reader, cache_tier tier);
   outcome lock(object_reader& reader);
   outcome unlock(object_reader& reader);
@@ -116,24 +116,13 @@ result<std::string> op_script::run(std::string_view line) {
 }
 
 op_script::impl::handler op_script::impl::find(std::string_view op) {
-  static const auto handlers
-    = std::map<std::string_view, handler>{{"config", &impl::config},
-                                          {"match", &impl::match},
-                                          {"insert", &impl::insert},
-                                          {"evict", &impl::evict_device},
-                                          {"evict_host", &impl::evict_host},
-                                          {"lock", &impl::lock},
-                                          {"unlock", &impl::unlock},
-                                          {"backup", &impl::backup},
-                                          {"load_back", &impl::load_back},
-                                          {"pin", &impl::pin},
-                                          {"unpin", &impl::unpin},
-                                          {"tick", &impl::tick},
-                                          {"stats", &impl::stats},
-                                          {"tree", &impl::tree},
-                                          {"events", &impl::events},
-                                          {"digest", &impl::digest},
-                                          {"reset", &impl::reset}};
+  static const auto handlers = std::map<std::string_view, handler>{
+    {"config", &impl::config},  {"match", &impl::match},         {"insert", &impl::insert},
+    {"evict", &impl::evict_l1}, {"evict_host", &impl::evict_l2}, {"lock", &impl::lock},
+    {"unlock", &impl::unlock},  {"backup", &impl::backup},       {"load_back", &impl::load_back},
+    {"pin", &impl::pin},        {"unpin", &impl::unpin},         {"tick", &impl::tick},
+    {"stats", &impl::stats},    {"tree", &impl::tree},           {"events", &impl::events},
+    {"digest", &impl::digest},  {"reset", &impl::reset}};
   const auto i = handlers.find(op);
   return i == handlers.end() ? nullptr : i->second;
 }
@@ -159,14 +148,14 @@ op_script::impl::outcome op_script::impl::perform(const json& object) {
 
 op_script::impl::outcome op_script::impl::config(object_reader& reader) {
   auto wanted = tree_options{};
-  auto device_tokens = uint64_t{};
-  auto host_tokens = uint64_t{};
+  auto l1_tokens = uint64_t{};
+  auto l2_tokens = uint64_t{};
   auto budget_tokens = uint64_t{};
   reader.may("page_size", wanted.page_size, 1u);
   reader.may("eviction", wanted.eviction, lru_policy());
   reader.may("write_policy", wanted.write);
-  reader.may("device_tokens", device_tokens, uint64_t{65536});
-  reader.may("host_tokens", host_tokens, uint64_t{131072});
+  reader.may("device_tokens", l1_tokens, uint64_t{65536});
+  reader.may("host_tokens", l2_tokens, uint64_t{131072});
   reader.may("bigram", wanted.bigram);
   reader.may("events", wanted.events);
   reader.may("share_prefixes", wanted.share_prefixes, true);
@@ -177,18 +166,17 @@ op_script::impl::outcome op_script::impl::config(object_reader& reader) {
   if (!std::has_single_bit(page_size) || page_size > 4096)
     return fail(ec::invalid_argument, "key 'page_size' is not a power of two from 1 to 4096");
   const auto pages_max = std::to_string(tier_pages_max);
-  if (device_tokens % page_size != 0 || device_tokens == 0
-      || device_tokens / page_size > tier_pages_max)
+  if (l1_tokens % page_size != 0 || l1_tokens == 0 || l1_tokens / page_size > tier_pages_max)
     return fail(ec::invalid_argument,
                 "key 'device_tokens' is not a multiple of page_size, from 1 to " + pages_max
                   + " pages");
-  if (host_tokens % page_size != 0 || host_tokens / page_size > tier_pages_max)
+  if (l2_tokens % page_size != 0 || l2_tokens / page_size > tier_pages_max)
     return fail(ec::invalid_argument, "key 'host_tokens' is not a multiple of page_size, from 0 to "
                                         + pages_max + " pages");
-  wanted.device_pages = static_cast<uint32_t>(device_tokens / page_size);
-  wanted.host_pages = static_cast<uint32_t>(host_tokens / page_size);
+  wanted.l1_pages = static_cast<uint32_t>(l1_tokens / page_size);
+  wanted.l2_pages = static_cast<uint32_t>(l2_tokens / page_size);
   wanted.pin_budget_pages = budget_tokens == UINT64_MAX
-                              ? std::max(wanted.device_pages, wanted.host_pages) / 4
+                              ? std::max(wanted.l1_pages, wanted.l2_pages) / 4
                               : budget_tokens / page_size;
   options = wanted;
   begin();
@@ -261,7 +249,7 @@ op_script::impl::outcome op_script::impl::match(object_reader& reader) {
   if (!matched)
     return tl::unexpected{matched.error()};
   return answer{
-    {"device", matched->device_tokens}, {"host", matched->host_tokens}, {"node", matched->node}};
+    {"device", matched->l1_tokens}, {"host", matched->l2_tokens}, {"node", matched->node}};
 }
 
 /// What does not fill a page is not cached, so a script needs no room for it. Bigrams overlap: the
@@ -297,8 +285,7 @@ op_script::impl::outcome op_script::impl::insert(object_reader& reader) {
     return tl::unexpected{inserted.error()};
   if (!released)
     return tl::unexpected{released.error()};
-  return answer{{"prefix", matched->device_tokens + matched->host_tokens},
-                {"node", inserted->node}};
+  return answer{{"prefix", matched->l1_tokens + matched->l2_tokens}, {"node", inserted->node}};
 }
 
 op_script::impl::outcome op_script::impl::pin(object_reader& reader) {
@@ -355,7 +342,7 @@ op_script::impl::outcome op_script::impl::evict(object_reader& reader, cache_tie
 
 uint64_t op_script::impl::free_tokens(cache_tier tier) const {
   const auto now = cache->stats();
-  return tokens_of(tier == cache_tier::device ? now.device_free : now.host_free);
+  return tokens_of(tier == cache_tier::device ? now.l1_free : now.l2_free);
 }
 
 bool op_script::impl::settle() {
@@ -372,11 +359,11 @@ bool op_script::impl::take_effects() {
   for (const auto& effect : cache->take_effects()) {
     if (const auto* write = std::get_if<write_command>(&effect)) {
       facts.writes_done = write->id;
-      written_tokens += tokens_of(write->host_pages->size());
+      written_tokens += tokens_of(write->l2_pages->size());
       any = true;
     } else if (const auto* load = std::get_if<load_command>(&effect)) {
       facts.loads_done = load->id;
-      loaded_tokens += tokens_of(load->host_pages->size());
+      loaded_tokens += tokens_of(load->l2_pages->size());
       any = true;
     }
   }
@@ -441,13 +428,13 @@ op_script::impl::outcome op_script::impl::stats(object_reader& reader) {
   if (auto read = reader.finish(); !read)
     return tl::unexpected{read.error()};
   const auto now = cache->stats();
-  return answer{{"evictable", tokens_of(now.device_evictable)},
-                {"protected", tokens_of(now.device_protected)},
-                {"device_used", tokens_of(options.device_pages - now.device_free)},
-                {"host_used", tokens_of(now.host_used)},
+  return answer{{"evictable", tokens_of(now.l1_evictable)},
+                {"protected", tokens_of(now.l1_protected)},
+                {"device_used", tokens_of(options.l1_pages - now.l1_free)},
+                {"host_used", tokens_of(now.l2_used)},
                 {"nodes", now.nodes},
-                {"device_free", tokens_of(now.device_free)},
-                {"host_free", tokens_of(now.host_free)},
+                {"device_free", tokens_of(now.l1_free)},
+                {"host_free", tokens_of(now.l2_free)},
                 {"pinned", tokens_of(now.pinned)},
                 {"written", written_tokens},
                 {"loaded", loaded_tokens}};

@@ -17,12 +17,12 @@ result<void> handle_locks::lock(node_id id) {
     return tl::unexpected{no_node(id)};
   if (count_ >= limits::handle_locks)
     return fail(ec::limit_reached, "too many locks are held by node");
-  auto& device_end = node->device_end();
-  auto held = held_lock{&device_end, nullptr};
-  tree_.lock_device(device_end);
-  if (&device_end != node) {
-    tree_.lock_host(*node);
-    held.host_end = node;
+  auto& l1_end = node->l1_end();
+  auto held = held_lock{&l1_end, nullptr};
+  tree_.lock_l1(l1_end);
+  if (&l1_end != node) {
+    tree_.lock_l2(*node);
+    held.l2_end = node;
   }
   locks_[id].push_back(held);
   ++count_;
@@ -38,9 +38,9 @@ result<void> handle_locks::unlock(node_id id) {
   if (entry->second.empty())
     locks_.erase(entry);
   --count_;
-  if (held.host_end != nullptr)
-    tree_.unlock_host(*held.host_end);
-  tree_.unlock_device(*held.device_end);
+  if (held.l2_end != nullptr)
+    tree_.unlock_l2(*held.l2_end);
+  tree_.unlock_l1(*held.l1_end);
   return {};
 }
 
@@ -50,9 +50,9 @@ void handle_locks::count_locks(lock_census& census) const {
     HICACHE_CHECK(!list.empty());
     for (const auto& lock : list) {
       ++held;
-      census.add_device(*lock.device_end);
-      if (lock.host_end != nullptr)
-        census.add_host(*lock.host_end);
+      census.add_device(*lock.l1_end);
+      if (lock.l2_end != nullptr)
+        census.add_host(*lock.l2_end);
     }
   }
   HICACHE_CHECK(held == count_);

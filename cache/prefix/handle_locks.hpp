@@ -29,9 +29,9 @@ public:
 
 private:
   struct held_lock {
-    radix_node* device_end = nullptr;
+    radix_node* l1_end = nullptr;
     /// Null if all of the path was in L1.
-    radix_node* host_end = nullptr;
+    radix_node* l2_end = nullptr;
   };
 
   radix_tree& tree_;

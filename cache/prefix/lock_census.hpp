@@ -15,9 +15,9 @@ public:
 
   void add_host(const radix_node& end) { add(host_, end); }
 
-  uint32_t device_locks(const radix_node& node) const { return count(device_, node); }
+  uint32_t l1_locks(const radix_node& node) const { return count(device_, node); }
 
-  uint32_t host_locks(const radix_node& node) const { return count(host_, node); }
+  uint32_t l2_locks(const radix_node& node) const { return count(host_, node); }
 
 private:
   using counts = std::map<const radix_node*, uint32_t>;

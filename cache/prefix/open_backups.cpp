@@ -32,7 +32,7 @@ void open_backups::back_up_path(radix_node& end) {
   for (auto* node :
        path_nodes(*last, [](const radix_node& each) { return each.l3() == l3_state::unknown; })) {
     const auto follows = run.empty() ? is_in_l3(*node->parent()) : node->parent() == run.back();
-    if (follows && node->host_resident())
+    if (follows && node->l2_resident())
       run.push_back(node);
     else if (!run.empty())
       break;
@@ -55,11 +55,11 @@ void open_backups::begin(const std::vector<radix_node*>& nodes) {
   const auto id = ++issued_;
   auto& end = *nodes.back();
   auto* bare = nodes.front()->parent();
-  while (!bare->is_root() && bare->host_resident())
+  while (!bare->is_root() && bare->l2_resident())
     bare = bare->parent();
   if (!bare->is_root())
-    tree_.lock_device(*bare);
-  tree_.lock_host(end);
+    tree_.lock_l1(*bare);
+  tree_.lock_l2(end);
   for (auto* node : nodes) {
     node_edit{tree_, *node}.begin_backup(id);
     const auto& parent = *node->parent();
@@ -133,7 +133,7 @@ void open_backups::end(operation_id id, uint64_t stored) {
     node_edit{tree_, *node}.end_backup(is_stored ? l3_state::stored : l3_state::unknown);
     if (is_stored && !node->is_discarded())
       node->children().visit([&](const first_page&, radix_node& child) {
-        if (child.l3() == l3_state::unknown && child.host_resident())
+        if (child.l3() == l3_state::unknown && child.l2_resident())
           waiting.push_back(&child);
       });
   }
@@ -168,9 +168,9 @@ open_backups::open_backup open_backups::take(operation_id id) {
 }
 
 void open_backups::unlock(const open_backup& backup) {
-  tree_.unlock_host(*backup.end);
-  if (backup.device_end != nullptr)
-    tree_.unlock_device(*backup.device_end);
+  tree_.unlock_l2(*backup.end);
+  if (backup.l1_end != nullptr)
+    tree_.unlock_l1(*backup.l1_end);
 }
 
 // -- checks -------------------------------------------------------------------
@@ -178,8 +178,8 @@ void open_backups::unlock(const open_backup& backup) {
 void open_backups::count_locks(lock_census& census) const {
   for (const auto& [id, backup] : backups_) {
     census.add_host(*backup.end);
-    if (backup.device_end != nullptr)
-      census.add_device(*backup.device_end);
+    if (backup.l1_end != nullptr)
+      census.add_device(*backup.l1_end);
   }
 }
 

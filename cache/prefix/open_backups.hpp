@@ -75,7 +75,7 @@ private:
     uint64_t epoch = 0;
     /// Nearest ancestor without a copy in L2, device-locked, since L2 nodes below depend on it;
     /// null if L2 has the whole path.
-    radix_node* device_end = nullptr;
+    radix_node* l1_end = nullptr;
     bool is_dropped = false;
     /// True after a rank's store did not answer in time: the backup is over, but its pages stay
     /// locked until no rank's store reads them any more.

@@ -27,25 +27,24 @@ bool is_under_way(radix_node& end) {
 // -- L1 -> L2 -----------------------------------------------------------------
 
 void open_copies::begin_write(const std::vector<radix_node*>& nodes) {
-  auto device_pages = std::vector<page_index>{};
-  auto host_pages = std::vector<page_index>{};
+  auto l1_pages = std::vector<page_index>{};
+  auto l2_pages = std::vector<page_index>{};
   auto& last = *nodes.back();
   const auto id = writes_.begin(last);
   for (const auto* node : nodes) {
     HICACHE_CHECK(node->write() == id);
     writing_pages_ += node->pages();
-    device_pages.insert(device_pages.end(), node->device().begin(), node->device().end());
-    host_pages.insert(host_pages.end(), node->host().begin(), node->host().end());
+    l1_pages.insert(l1_pages.end(), node->device().begin(), node->device().end());
+    l2_pages.insert(l2_pages.end(), node->host().begin(), node->host().end());
   }
-  tree_.lock_device(last);
-  tree_.lock_host(last);
-  effects_.emplace_back(
-    write_command{id, share(std::move(device_pages)), share(std::move(host_pages))});
+  tree_.lock_l1(last);
+  tree_.lock_l2(last);
+  effects_.emplace_back(write_command{id, share(std::move(l1_pages)), share(std::move(l2_pages))});
 }
 
 /// Takes L2 pages for a node, which the next write is to fill. @returns false if there are none.
 bool open_copies::reserve_host(radix_node& node) {
-  auto pages = tree_.take_host(node.pages());
+  auto pages = tree_.take_l2(node.pages());
   if (pages)
     node_edit{tree_, node}.begin_write(writes_.issued + 1, std::move(*pages));
   return pages.has_value();
@@ -57,15 +56,15 @@ void open_copies::write(radix_node& node, std::vector<page_index> host) {
 }
 
 uint64_t open_copies::write_path(radix_node& end, uint64_t least_hits, bool may_evict) {
-  if (settings_.options.host_pages == 0)
+  if (settings_.options.l2_pages == 0)
     return 0;
   // Room for a node must not come from the nodes before or after it.
-  tree_.lock_host(end);
+  tree_.lock_l2(end);
   auto nodes = std::vector<radix_node*>{};
   auto count = uint64_t{0};
   for (auto* node : path_nodes(end, [](const radix_node& each) { return each.host().empty(); })) {
-    const auto has_room = may_evict || tree_.options().lends_host || node->pins() > 0
-                          || tree_.host_pool().free() >= node->pages();
+    const auto has_room = may_evict || tree_.options().exports_l2 || node->pins() > 0
+                          || tree_.l2_pool().free() >= node->pages();
     if (node->use().hits < least_hits || !has_room || !reserve_host(*node))
       break;
     count += node->pages();
@@ -73,7 +72,7 @@ uint64_t open_copies::write_path(radix_node& end, uint64_t least_hits, bool may_
   }
   if (!nodes.empty())
     begin_write(nodes);
-  tree_.unlock_host(end);
+  tree_.unlock_l2(end);
   return count;
 }
 
@@ -81,7 +80,7 @@ uint64_t open_copies::write_path(radix_node& end, uint64_t least_hits, bool may_
 
 void open_copies::want_staged(const radix_node& end) {
   const auto& options = settings_.options;
-  if (!options.storage_attached || options.host_pages == 0 || settings_.is_stopped || end.is_root())
+  if (!options.storage_attached || options.l2_pages == 0 || settings_.is_stopped || end.is_root())
     return;
   if (unstaged_.size() == limits::unstaged_paths)
     unstaged_.pop_front();
@@ -105,7 +104,7 @@ void open_copies::stage() {
   if (settings_.is_stopped)
     unstaged_.clear();
   const auto under_way = [this] { return writing_pages_ + backups_.waiting_pages(); };
-  const auto most = std::max<uint64_t>(1, settings_.options.host_pages / limits::staging_part);
+  const auto most = std::max<uint64_t>(1, settings_.options.l2_pages / limits::staging_part);
   for (auto left = unstaged_.size(); left > 0 && under_way() < most; --left) {
     const auto id = unstaged_.front();
     auto* end = tree_.find(id);
@@ -136,21 +135,21 @@ void open_copies::stage() {
 layer_progress_ptr open_copies::load(radix_node& end, std::vector<page_index> pages) {
   auto progress = std::make_shared<layer_progress>(settings_.options.layers);
   const auto id = loads_.begin(end, progress);
-  auto host_pages = std::vector<page_index>{};
-  host_pages.reserve(pages.size());
+  auto l2_pages = std::vector<page_index>{};
+  l2_pages.reserve(pages.size());
   auto next = pages.begin();
-  for (auto* node : path_nodes(end, [](const radix_node& each) { return !each.on_device(); })) {
+  for (auto* node : path_nodes(end, [](const radix_node& each) { return !each.in_l1(); })) {
     const auto part = next + static_cast<ptrdiff_t>(node->pages());
-    tree_.set_device(*node, {next, part}, id);
+    tree_.set_l1(*node, {next, part}, id);
     next = part;
-    host_pages.insert(host_pages.end(), node->host().begin(), node->host().end());
+    l2_pages.insert(l2_pages.end(), node->host().begin(), node->host().end());
   }
   HICACHE_CHECK(next == pages.end());
   // The load keeps both copies until it is done, whatever becomes of the request.
-  tree_.lock_device(end);
-  tree_.lock_host(end);
+  tree_.lock_l1(end);
+  tree_.lock_l2(end);
   effects_.push_back(
-    load_command{id, share(std::move(host_pages)), share(std::move(pages)), progress});
+    load_command{id, share(std::move(l2_pages)), share(std::move(pages)), progress});
   return progress;
 }
 
@@ -178,41 +177,41 @@ void open_copies::finish_writes(uint64_t done, bool last_failed) {
 
 void open_copies::finish_write(const queue::copy& write) {
   // Root first, as routers want to hear of pages; but leaves leave first.
-  auto leaving = std::vector<radix_node*>{};
+  auto pending_write_backs = std::vector<radix_node*>{};
   for (auto* node :
        path_nodes(*write.end, [&](const radix_node& each) { return each.write() == write.id; })) {
     tree_.finish_write(*node);
     writing_pages_ -= node->pages();
-    if (node->is_leaving())
-      leaving.push_back(node);
+    if (node->is_write_back_pending())
+      pending_write_backs.push_back(node);
   }
-  tree_.unlock_device(*write.end);
-  for (auto i = leaving.rbegin(); i != leaving.rend(); ++i)
+  tree_.unlock_l1(*write.end);
+  for (auto i = pending_write_backs.rbegin(); i != pending_write_backs.rend(); ++i)
     tree_.leave(**i);
   auto* end = write.end;
   while (end->is_discarded())
     end = end->parent();
   backups_.back_up_path(*end);
   // L3 takes no page before its parent, so a page that is written back takes those above it along.
-  if (!leaving.empty())
+  if (!pending_write_backs.empty())
     want_staged(*write.end);
-  tree_.unlock_host(*write.end);
+  tree_.unlock_l2(*write.end);
 }
 
 void open_copies::fail_write(const queue::copy& write) {
-  auto leaving = std::vector<radix_node*>{};
+  auto pending_write_backs = std::vector<radix_node*>{};
   for (auto* node = write.end; !node->is_root(); node = node->parent()) {
     if (node->write() != write.id)
       continue;
     tree_.cancel_write(*node);
     writing_pages_ -= node->pages();
-    if (node->is_leaving())
-      leaving.push_back(node);
+    if (node->is_write_back_pending())
+      pending_write_backs.push_back(node);
   }
-  tree_.unlock_device(*write.end);
-  tree_.unlock_host(*write.end);
+  tree_.unlock_l1(*write.end);
+  tree_.unlock_l2(*write.end);
   // Otherwise a device that cannot write would never have room again.
-  for (auto* node : leaving)
+  for (auto* node : pending_write_backs)
     tree_.leave_unsaved(*node);
 }
 
@@ -240,13 +239,13 @@ void open_copies::finish_load(const queue::copy& load) {
     // What was computed from these pages and is in L2 by now has waited to go to L3.
     if (!node->is_discarded())
       node->children().visit([&](const first_page&, radix_node& child) {
-        if (child.l3() == l3_state::unknown && child.on_device() && child.host_resident())
+        if (child.l3() == l3_state::unknown && child.in_l1() && child.l2_resident())
           waiting.push_back(&child);
       });
   }
   backups_.back_up(std::move(waiting));
-  tree_.unlock_device(*load.end);
-  tree_.unlock_host(*load.end);
+  tree_.unlock_l1(*load.end);
+  tree_.unlock_l2(*load.end);
 }
 
 void open_copies::fail_load(const queue::copy& load,
@@ -259,8 +258,8 @@ void open_copies::fail_load(const queue::copy& load,
     discard(*top);
   for (auto* node = load.end; node != top->parent(); node = node->parent())
     tree_.finish_load(*node);
-  tree_.unlock_device(*load.end);
-  tree_.unlock_host(*load.end);
+  tree_.unlock_l1(*load.end);
+  tree_.unlock_l2(*load.end);
 }
 
 // -- checks -------------------------------------------------------------------

@@ -20,7 +20,7 @@ page_list share(std::vector<page_index> pages) {
 open_fetches::open_fetches(radix_tree& tree, open_requests& requests,
                            const cache_settings& settings, std::vector<tree_effect>& effects)
   : tree_(tree), requests_(requests), settings_(settings), effects_(effects),
-    in_reserve_(uint64_t{settings.options.host_pages} + 1) {
+    in_reserve_(uint64_t{settings.options.l2_pages} + 1) {
   // nop
 }
 
@@ -38,7 +38,7 @@ uint64_t open_fetches::wanted_pages(const open_request& request) const {
   const auto& options = settings_.options;
   const auto matched = request.matched_pages();
   if (settings_.is_stopped || request.has_failed() || !options.storage_attached
-      || options.host_pages == 0 || request.limit_pages <= matched
+      || options.l2_pages == 0 || request.limit_pages <= matched
       || fetches_.size() >= limits::prefetches_open)
     return 0;
   const auto pages = request.limit_pages - matched;
@@ -140,15 +140,15 @@ bool open_fetches::schedule(request_id id) {
   if (requests_.at(id).fetch == 0)
     return true;
   requests_.change(id)->is_scheduled = true;
-  if (const auto& request = requests_.at(id); must_stop(request))
+  if (const auto& request = requests_.at(id); has_expired(request))
     terminate(request.fetch);
   return false;
 }
 
 /// True if the request is to run with what has arrived.
-bool open_fetches::must_stop(const open_request& request) const noexcept {
+bool open_fetches::has_expired(const open_request& request) const noexcept {
   return request.is_scheduled
-         && (request.is_overdue
+         && (request.is_past_deadline
              || settings_.options.prefetch.policy == prefetch_policy::best_effort);
 }
 
@@ -166,7 +166,7 @@ void open_fetches::terminate_all() {
 
 void open_fetches::leave(request_id id) {
   const auto& request = requests_.at(id);
-  stop_times_.erase({request.stop_ns, id});
+  stop_times_.erase({request.deadline_ns, id});
   if (request.fetch == 0)
     return;
   std::erase(fetches_.change(request.fetch)->requests, id);
@@ -174,23 +174,23 @@ void open_fetches::leave(request_id id) {
     terminate(request.fetch);
 }
 
-void open_fetches::stop_overdue() {
+void open_fetches::expire_fetches() {
   for (const auto id : std::exchange(untimed_, {})) {
-    if (!requests_.contains(id) || requests_.at(id).fetch == 0 || requests_.at(id).stop_ns != 0)
+    if (!requests_.contains(id) || requests_.at(id).fetch == 0 || requests_.at(id).deadline_ns != 0)
       continue;
     const auto& rule = settings_.options.prefetch;
     const auto request = requests_.change(id);
     const auto time
       = rule.timeout_base
         + rule.timeout_per_ki_token * static_cast<int64_t>(request->wanted_tokens) / 1024;
-    request->stop_ns = settings_.now_ns + std::min(time, rule.timeout_max).count();
-    stop_times_.emplace(request->stop_ns, id);
+    request->deadline_ns = settings_.now_ns + std::min(time, rule.timeout_max).count();
+    stop_times_.emplace(request->deadline_ns, id);
   }
   while (!stop_times_.empty() && stop_times_.begin()->first <= settings_.now_ns) {
     const auto id = stop_times_.begin()->second;
     stop_times_.erase(stop_times_.begin());
-    requests_.change(id)->is_overdue = true;
-    if (const auto& request = requests_.at(id); must_stop(request))
+    requests_.change(id)->is_past_deadline = true;
+    if (const auto& request = requests_.at(id); has_expired(request))
       terminate(request.fetch);
   }
 }
@@ -205,7 +205,7 @@ std::span<const fetch_id> open_fetches::later() const noexcept {
   return std::span{order_}.subspan(next().size());
 }
 
-std::optional<int64_t> open_fetches::next_stop_ns() const noexcept {
+std::optional<int64_t> open_fetches::next_deadline_ns() const noexcept {
   return stop_times_.empty() ? std::nullopt : std::optional{stop_times_.begin()->first};
 }
 
@@ -246,7 +246,7 @@ std::vector<ready_request> open_fetches::finish(const step_facts& facts,
   }
   if (turn != 0)
     turn_to(turn);
-  refill(std::move(unused));
+  fill_staging(std::move(unused));
   reclaim();
   return ready;
 }
@@ -314,33 +314,33 @@ void open_fetches::finish_waiting(open_request& request, const open_fetch& fetch
                       std::min(request.limit_pages, tree_.whole_pages(request.tokens->size())));
   // The rest of what it wants was never asked for, or the fetch was ended for another's sake.
   const auto is_cut_short = arrived == shared || fetch.is_terminated;
-  if (is_cut_short && !must_stop(request) && request.owned.empty()
+  if (is_cut_short && !has_expired(request) && request.owned.empty()
       && request.matched_pages() >= arrived && request.keyed_tokens == request.tokens
       && wanted_pages(request) > 0)
     return join_or_issue(request);
-  stop_times_.erase({request.stop_ns, request.id});
+  stop_times_.erase({request.deadline_ns, request.id});
   const auto tokens = [this](uint64_t pages) { return settings_.tokens(pages); };
   ready.push_back({request.id, tokens(request.fetched_to - request.fetched_from),
-                   tokens(request.device_pages), tokens(request.host_pages)});
+                   tokens(request.l1_pages), tokens(request.l2_pages)});
 }
 
 // -- the reserve --------------------------------------------------------------
 
-void open_fetches::refill(std::vector<page_index> unused) {
+void open_fetches::fill_staging(std::vector<page_index> unused) {
   for (const auto page : unused)
     HICACHE_CHECK(page < in_reserve_.size() && in_reserve_[page]);
   const auto& options = settings_.options;
-  const auto available = tree_.host_pool().free() + tree_.totals().host_evictable;
+  const auto available = tree_.l2_pool().free() + tree_.totals().l2_evictable;
   const auto wanted = options.storage_attached ? options.prefetch_reserve_pages : uint64_t{0};
   const auto lacking = std::min(wanted - std::min(wanted, reserve_), available);
-  const auto more = tree_.take_host(lacking);
+  const auto more = tree_.take_l2(lacking);
   HICACHE_CHECK(more);
   for (const auto page : *more)
     in_reserve_[page] = true;
   reserve_ += more->size();
   unused.insert(unused.end(), more->begin(), more->end());
   if (!unused.empty())
-    effects_.push_back(refill_command{share(std::move(unused))});
+    effects_.push_back(staging_command{share(std::move(unused))});
 }
 
 void open_fetches::release_reserve() {
@@ -351,7 +351,7 @@ void open_fetches::release_reserve() {
 void open_fetches::reclaim() {
   if (!is_released_ || reserve_ == 0 || !fetches_.empty())
     return;
-  tree_.host_pool().give_back(reserved());
+  tree_.l2_pool().give_back(reserved());
   in_reserve_.assign(in_reserve_.size(), false);
   reserve_ = 0;
   effects_.push_back(reclaim_command{});
@@ -394,11 +394,11 @@ void open_fetches::check_invariants() const {
   requests_.visit([this](const open_request& request) {
     HICACHE_CHECK(request.fetch == 0
                   || std::ranges::count(fetches_.at(request.fetch).requests, request.id) == 1);
-    HICACHE_CHECK(request.stop_ns == 0 || request.is_overdue || request.fetch == 0
-                  || stop_times_.contains({request.stop_ns, request.id}));
+    HICACHE_CHECK(request.deadline_ns == 0 || request.is_past_deadline || request.fetch == 0
+                  || stop_times_.contains({request.deadline_ns, request.id}));
   });
-  for (const auto& [stop_ns, id] : stop_times_)
-    HICACHE_CHECK(requests_.at(id).stop_ns == stop_ns && requests_.at(id).fetch != 0);
+  for (const auto& [deadline_ns, id] : stop_times_)
+    HICACHE_CHECK(requests_.at(id).deadline_ns == deadline_ns && requests_.at(id).fetch != 0);
   HICACHE_CHECK(reserved().size() == reserve_
                 && reserve_ <= settings_.options.prefetch_reserve_pages);
 }

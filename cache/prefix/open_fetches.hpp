@@ -53,7 +53,7 @@ public:
   std::span<const fetch_id> later() const noexcept;
 
   /// The logical time at which the next deadline of a scheduled request expires.
-  std::optional<int64_t> next_stop_ns() const noexcept;
+  std::optional<int64_t> next_deadline_ns() const noexcept;
 
   /// Aborts if these facts are not those of this state.
   void check_facts(const step_facts& facts, std::span<const page_list> arrived) const;
@@ -63,14 +63,14 @@ public:
   std::vector<ready_request> finish(const step_facts& facts, std::span<const page_list> arrived);
 
   /// Ends the prefetches of scheduled requests whose deadline has expired.
-  void stop_overdue();
+  void expire_fetches();
 
   // -- L3 comes and goes ------------------------------------------------------
 
   void terminate_all();
 
   /// Gives the prefetcher as many pages as its reserve lacks and L2 can spare.
-  void refill() { refill({}); }
+  void fill_staging() { fill_staging({}); }
 
   /// L3 is attached (again), so the reserve stays.
   void keep_reserve() { is_released_ = false; }
@@ -120,12 +120,12 @@ private:
   void index(const open_fetch& fetch);
   open_fetch take(fetch_id id);
   void terminate(fetch_id id);
-  bool must_stop(const open_request& request) const noexcept;
+  bool has_expired(const open_request& request) const noexcept;
   void finish_waiting(open_request& request, const open_fetch& fetch, const fetch_fact& fact,
                       page_range taken, std::vector<ready_request>& ready);
   page_range place(const open_fetch& fetch, uint64_t count, const page_list& arrived);
   void turn_to(fetch_id id);
-  void refill(std::vector<page_index> unused);
+  void fill_staging(std::vector<page_index> unused);
   void reclaim();
 
   radix_tree& tree_;

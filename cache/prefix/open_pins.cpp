@@ -144,7 +144,7 @@ void open_pins::check_invariants() const {
   auto used = std::map<std::string, uint64_t>{};
   for (const auto* node : tree_.sorted_nodes())
     if (!node->is_root()) {
-      HICACHE_CHECK(node->pins() == counts.host_locks(*node));
+      HICACHE_CHECK(node->pins() == counts.l2_locks(*node));
       if (node->pins() > 0)
         used[node->ns().salt] += node->pages();
     }

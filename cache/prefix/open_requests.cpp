@@ -20,11 +20,10 @@ bool equal_tokens(const token_buffer& a, const token_buffer& b, uint64_t count) 
 
 uint64_t digest_of(const open_request& request) noexcept {
   const auto flags = uint64_t{request.has_failed()} << 2 | uint64_t{request.is_scheduled} << 1
-                     | uint64_t{request.is_overdue};
+                     | uint64_t{request.is_past_deadline};
   return mix(
-    mix(mix(request.id, request.fetch), mix(flags, static_cast<uint64_t>(request.stop_ns))),
-    mix(mix(request.device_pages, request.host_pages),
-        mix(request.owned.size(), request.limit_pages)));
+    mix(mix(request.id, request.fetch), mix(flags, static_cast<uint64_t>(request.deadline_ns))),
+    mix(mix(request.l1_pages, request.l2_pages), mix(request.owned.size(), request.limit_pages)));
 }
 
 /// The same for a cache that shares nothing: a request has nothing but pages of its own.
@@ -56,8 +55,8 @@ void open_requests::open(const match_request& asked, request_id id) {
   request.prompt_tokens = asked.tokens->size();
   request.limit_pages = tree_.whole_pages(asked.limit);
   request.root = &tree_.root(asked.ns);
-  request.device_end = request.root;
-  tree_.lock_device(*request.root);
+  request.l1_end = request.root;
+  tree_.lock_l1(*request.root);
   const auto may_hit = settings_.options.share_prefixes && !settings_.is_stopped;
   rematch(request, may_hit ? request.limit_pages : 0);
   requests_.insert(id, std::move(request));
@@ -65,86 +64,86 @@ void open_requests::open(const match_request& asked, request_id id) {
 
 void open_requests::close(request_id id) {
   auto request = requests_.take(id);
-  tree_.device_pool().give_back(request.owned);
-  drop_host_part(request);
-  tree_.unlock_device(*request.device_end);
+  tree_.l1_pool().give_back(request.owned);
+  drop_l2_part(request);
+  tree_.unlock_l1(*request.l1_end);
 }
 
 // -- the matched part ---------------------------------------------------------
 
 void open_requests::rematch(open_request& request, uint64_t limit) {
   auto& end = tree_.cut(tree_.walk(*request.root, *request.tokens, limit));
-  auto& device_end = end.device_end();
-  if (&device_end != &end)
-    tree_.lock_host(end);
-  drop_host_part(request);
-  move_device_end(request, device_end);
+  auto& l1_end = end.l1_end();
+  if (&l1_end != &end)
+    tree_.lock_l2(end);
+  drop_l2_part(request);
+  move_l1_end(request, l1_end);
   // Locked nodes are in no eviction order, so touching them is cheap.
   tree_.touch(end, 0);
   pins_.refresh(end);
-  if (&device_end != &end) {
-    request.host_end = &end;
-    request.host_pages = end.end() - device_end.end();
+  if (&l1_end != &end) {
+    request.l2_end = &end;
+    request.l2_pages = end.end() - l1_end.end();
   }
   list_pages(request);
 }
 
-void open_requests::move_device_end(open_request& request, radix_node& end) {
-  tree_.lock_device(end);
-  tree_.unlock_device(*request.device_end);
-  request.device_end = &end;
-  request.device_pages = end.end();
+void open_requests::move_l1_end(open_request& request, radix_node& end) {
+  tree_.lock_l1(end);
+  tree_.unlock_l1(*request.l1_end);
+  request.l1_end = &end;
+  request.l1_pages = end.end();
 }
 
-void open_requests::drop_host_part(open_request& request) {
-  if (request.host_end == nullptr)
+void open_requests::drop_l2_part(open_request& request) {
+  if (request.l2_end == nullptr)
     return;
-  tree_.unlock_host(*request.host_end);
-  request.host_end = nullptr;
-  request.host_pages = 0;
+  tree_.unlock_l2(*request.l2_end);
+  request.l2_end = nullptr;
+  request.l2_pages = 0;
 }
 
-void open_requests::extend_device_part(open_request& request) {
-  if (request.host_end == nullptr || !request.owned.empty())
+void open_requests::rematch_l1(open_request& request) {
+  if (request.l2_end == nullptr || !request.owned.empty())
     return;
-  auto& device_end = request.host_end->device_end();
-  if (device_end.end() <= request.device_pages)
+  auto& l1_end = request.l2_end->l1_end();
+  if (l1_end.end() <= request.l1_pages)
     return;
   const auto matched = request.matched_pages();
-  move_device_end(request, device_end);
-  request.host_pages = matched - request.device_pages;
-  if (request.host_pages == 0)
-    drop_host_part(request);
+  move_l1_end(request, l1_end);
+  request.l2_pages = matched - request.l1_pages;
+  if (request.l2_pages == 0)
+    drop_l2_part(request);
   list_pages(request);
 }
 
 void open_requests::list_pages(open_request& request) {
-  auto list = std::vector<page_index>(request.device_pages + request.owned.size());
-  for (const auto* node = request.device_end; !node->is_root(); node = node->parent())
+  auto list = std::vector<page_index>(request.l1_pages + request.owned.size());
+  for (const auto* node = request.l1_end; !node->is_root(); node = node->parent())
     std::copy(node->device().begin(), node->device().end(),
               list.begin() + static_cast<ptrdiff_t>(node->first()));
   std::copy(request.owned.begin(), request.owned.end(),
-            list.begin() + static_cast<ptrdiff_t>(request.device_pages));
+            list.begin() + static_cast<ptrdiff_t>(request.l1_pages));
   request.pages = std::make_shared<const std::vector<page_index>>(std::move(list));
 }
 
 std::vector<request_id> open_requests::lose_discarded(uint64_t valid_pages) {
   auto ids = std::vector<request_id>{};
   for (const auto& [id, request] : requests_)
-    if (request.device_end->is_discarded()
-        || (request.host_end != nullptr && request.host_end->is_discarded()))
+    if (request.l1_end->is_discarded()
+        || (request.l2_end != nullptr && request.l2_end->is_discarded()))
       ids.push_back(id);
   // The order decides which page is handed out next.
   std::ranges::sort(ids);
   auto failed = std::vector<request_id>{};
   for (const auto id : ids) {
     const auto request = requests_.change(id);
-    if (request->host_end != nullptr && request->host_end->is_discarded()) {
-      request->miss(request->matched_pages(), give_up::copy_failed);
-      drop_host_part(*request);
+    if (request->l2_end != nullptr && request->l2_end->is_discarded()) {
+      request->miss(request->matched_pages(), miss_reason::copy_failed);
+      drop_l2_part(*request);
     }
-    if (request->device_end->is_discarded() && !request->has_failed()) {
-      request->miss(request->device_pages, give_up::copy_failed);
+    if (request->l1_end->is_discarded() && !request->has_failed()) {
+      request->miss(request->l1_pages, miss_reason::copy_failed);
       request->valid_pages = valid_pages;
       failed.push_back(id);
     }
@@ -162,9 +161,9 @@ result<void> open_requests::check_insert(const open_request& request,
   const auto count = asked.tokens->size();
   if (count > limits::request_tokens)
     return fail(ec::limit_reached, name + " has too many tokens");
-  if (request.device_pages > 0 && count < tree_.span_size(request.device_pages))
+  if (request.l1_pages > 0 && count < tree_.span_size(request.l1_pages))
     return fail(ec::invalid_argument, name + ": fewer tokens than its pages in the tree");
-  if (count > settings_.tokens(request.device_pages + request.owned.size()))
+  if (count > settings_.tokens(request.l1_pages + request.owned.size()))
     return fail(ec::invalid_argument, name + ": more tokens than its pages hold");
   const auto pages = request.matched_pages();
   const auto matched = pages == 0 ? 0 : std::min<uint64_t>(count, tree_.span_size(pages));
@@ -176,21 +175,21 @@ result<void> open_requests::check_insert(const open_request& request,
 std::pair<radix_node*, uint64_t>
 open_requests::hand_over(open_request& request, const insert_request& asked, uint64_t pages) {
   const auto& tokens = asked.tokens;
-  const auto base = request.device_pages;
+  const auto base = request.l1_pages;
   // The request's own pages for [from, to) of the prefix.
   const auto own = [&](uint64_t from, uint64_t to) {
     return std::span{request.owned}.subspan(from - base, to - from);
   };
   auto duplicates = uint64_t{0};
-  auto* end = &tree_.cut(tree_.walk(*request.device_end, *tokens, pages));
+  auto* end = &tree_.cut(tree_.walk(*request.l1_end, *tokens, pages));
   for (auto* node :
        path_nodes(*end, [base](const radix_node& each) { return each.first() >= base; })) {
     const auto part = own(node->first(), node->end());
-    if (node->on_device()) {
-      tree_.device_pool().give_back(part);
+    if (node->in_l1()) {
+      tree_.l1_pool().give_back(part);
       duplicates += node->pages();
     } else {
-      tree_.set_device(*node, {part.begin(), part.end()});
+      tree_.set_l1(*node, {part.begin(), part.end()});
     }
   }
   if (const auto from = end->end(); from < pages) {
@@ -270,7 +269,7 @@ request_provenance open_requests::provenance(const open_request& request) const 
     told.l3_backend = request.storage_backend;
   const auto known = std::min(tokens(std::min(request.known_pages, request.limit_pages)), prompt);
   if (known > served) {
-    told.given_up_tokens = known - served;
+    told.unserved_tokens = known - served;
     told.why = request.why;
   }
   return told;
@@ -278,9 +277,9 @@ request_provenance open_requests::provenance(const open_request& request) const 
 
 void open_requests::count_locks(lock_census& census) const {
   for (const auto& [id, request] : requests_) {
-    census.add_device(*request.device_end);
-    if (request.host_end != nullptr)
-      census.add_host(*request.host_end);
+    census.add_device(*request.l1_end);
+    if (request.l2_end != nullptr)
+      census.add_host(*request.l2_end);
   }
 }
 
@@ -288,11 +287,10 @@ void open_requests::check_invariants() const {
   requests_.check_digest();
   for (const auto& [id, request] : requests_) {
     HICACHE_CHECK(request.id == id
-                  && request.pages->size() == request.device_pages + request.owned.size());
-    HICACHE_CHECK(request.device_end->end() == request.device_pages);
-    HICACHE_CHECK((request.host_end == nullptr) == (request.host_pages == 0));
-    HICACHE_CHECK(request.host_end == nullptr
-                  || request.host_end->end() == request.matched_pages());
+                  && request.pages->size() == request.l1_pages + request.owned.size());
+    HICACHE_CHECK(request.l1_end->end() == request.l1_pages);
+    HICACHE_CHECK((request.l2_end == nullptr) == (request.l2_pages == 0));
+    HICACHE_CHECK(request.l2_end == nullptr || request.l2_end->end() == request.matched_pages());
   }
 }
 

@@ -29,12 +29,12 @@ struct open_request {
   uint64_t limit_pages = 0;
   radix_node* root = nullptr;
   /// End of the L1 part, device-locked; the root if the part is empty.
-  radix_node* device_end = nullptr;
+  radix_node* l1_end = nullptr;
   /// End of the L2 part, host-locked; null if the part is empty.
-  radix_node* host_end = nullptr;
+  radix_node* l2_end = nullptr;
   /// Pages of the L1 part: the tree's.
-  uint64_t device_pages = 0;
-  uint64_t host_pages = 0;
+  uint64_t l1_pages = 0;
+  uint64_t l2_pages = 0;
   /// Pages after the L1 part that are this request's own.
   std::vector<page_index> owned;
   /// The L1 part's pages and then `owned`, as last told to the engine.
@@ -48,9 +48,9 @@ struct open_request {
   /// True once the engine wants to run it.
   bool is_scheduled = false;
   /// Deadline of its prefetch by the policy `timeout`; 0 until a step told the time.
-  int64_t stop_ns = 0;
+  int64_t deadline_ns = 0;
   /// True if the deadline has expired.
-  bool is_overdue = false;
+  bool is_past_deadline = false;
   /// Pages of the prefix that hold valid bytes, if a load of its L1 part failed: then it can only
   /// be released.
   uint64_t valid_pages = UINT64_MAX;
@@ -71,17 +71,17 @@ struct open_request {
   bool has_computed = false;
   /// Pages of the prefix that L2 held or L3 was known to hold, and why they were not all used.
   uint64_t known_pages = 0;
-  give_up why = give_up::none;
+  miss_reason why = miss_reason::none;
 
-  uint64_t matched_pages() const noexcept { return device_pages + host_pages; }
+  uint64_t matched_pages() const noexcept { return l1_pages + l2_pages; }
 
   bool has_failed() const noexcept { return valid_pages != UINT64_MAX; }
 
   /// The last node of the match.
-  const radix_node& end() const noexcept { return host_end != nullptr ? *host_end : *device_end; }
+  const radix_node& end() const noexcept { return l2_end != nullptr ? *l2_end : *l1_end; }
 
   /// Pages up to `known` were there to be used, and were not.
-  void miss(uint64_t known, give_up reason) noexcept {
+  void miss(uint64_t known, miss_reason reason) noexcept {
     known_pages = std::max(known_pages, known);
     why = std::min(why, reason);
   }
@@ -119,13 +119,13 @@ public:
   void rematch(open_request& request, uint64_t limit);
 
   /// Moves the end of the L1 part, and its lock, to `end`.
-  void move_device_end(open_request& request, radix_node& end);
+  void move_l1_end(open_request& request, radix_node& end);
 
   /// Gives up the L2 part.
-  void drop_host_part(open_request& request);
+  void drop_l2_part(open_request& request);
 
   /// Adds to the L1 part what others brought to L1 meanwhile.
-  void extend_device_part(open_request& request);
+  void rematch_l1(open_request& request);
 
   /// Brings `pages` up to date.
   void list_pages(open_request& request);

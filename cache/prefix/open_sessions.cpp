@@ -32,10 +32,9 @@ uint64_t digest_of(const session_state& session) noexcept {
   if (session.turn)
     digest = mix(digest, mix(*session.turn, 1));
   if (const auto& kept = session.kept)
-    digest
-      = mix(digest, mix(mix(kept->tokens ? kept->tokens->size() : 0, kept->node),
-                        mix(kept->resumed, kept->host_end << 2 | uint64_t{kept->has_failed} << 1
-                                             | uint64_t{kept->is_fetching})));
+    digest = mix(digest, mix(mix(kept->tokens ? kept->tokens->size() : 0, kept->node),
+                             mix(kept->resumed, kept->l2_end << 2 | uint64_t{kept->has_failed} << 1
+                                                  | uint64_t{kept->is_fetching})));
   return digest;
 }
 
@@ -175,12 +174,12 @@ void open_sessions::keep(const insert_request& asked, const insert_result& answe
                          const session_state& session) {
   const auto changed = change(session);
   auto& kept = *changed->kept;
-  kept.pages = answer.device_pages;
+  kept.pages = answer.l1_pages;
   kept.node = answer.node;
   kept.tokens = nullptr;
-  if (asked.tokens->size() > kept.host_end) {
+  if (asked.tokens->size() > kept.l2_end) {
     kept.tokens = asked.tokens;
-    kept.host_end = 0;
+    kept.l2_end = 0;
   }
 }
 
@@ -190,7 +189,7 @@ void open_sessions::forget_insert(const ready_request& rematched, const session_
   auto& kept = *changed->kept;
   kept.is_fetching = false;
   kept.tokens = nullptr;
-  kept.host_end = rematched.host_tokens > 0 ? rematched.device_tokens + rematched.host_tokens : 0;
+  kept.l2_end = rematched.l2_tokens > 0 ? rematched.l1_tokens + rematched.l2_tokens : 0;
 }
 
 // -- state --------------------------------------------------------------------

@@ -30,7 +30,7 @@ struct session_slot {
   uint64_t prompt_tokens = 0;
   /// Tokens up to the end of an L2 part that the request still has, or 0. The next prompt could
   /// contradict it, so nothing is kept meanwhile.
-  uint64_t host_end = 0;
+  uint64_t l2_end = 0;
   /// True while a prefetch is open: its end may change what the request has.
   bool is_fetching = false;
   /// True if a load of its pages failed: they are given up with the turn.

@@ -23,13 +23,13 @@ radix_options radix_options_of(const tree_options& options) {
   const auto order = options.share_prefixes ? options.order : page_order::newest_first;
   return {.page_size = options.page_size,
           .overlap = options.bigram ? 1U : 0U,
-          .device_pages = options.device_pages,
-          .host_pages = options.host_pages,
+          .l1_pages = options.l1_pages,
+          .l2_pages = options.l2_pages,
           .eviction = options.eviction,
           .order = order,
           .name_pages = options.storage_attached || options.events,
           .events = options.events,
-          .lends_host = options.storage_lends_host};
+          .exports_l2 = options.storage_exports_l2};
 }
 
 /// Who has each page of a pool; every taken page has one owner.
@@ -63,22 +63,21 @@ prefix_cache::prefix_cache(const tree_options& options)
     handle_locks_(tree_), requests_(tree_, pins_, settings_),
     fetches_(tree_, requests_, settings_, effects_), sessions_(settings_) {
   HICACHE_CHECK(std::has_single_bit(options.page_size));
-  HICACHE_CHECK(options.prefetch_reserve_pages <= options.host_pages);
-  HICACHE_CHECK(options.device_pages < limits::pool_pages
-                && options.host_pages < limits::pool_pages);
+  HICACHE_CHECK(options.prefetch_reserve_pages <= options.l2_pages);
+  HICACHE_CHECK(options.l1_pages < limits::pool_pages && options.l2_pages < limits::pool_pages);
   if (!options.share_prefixes)
     settings_.options.storage_attached = false;
-  if (options.host_pages > 0)
+  if (options.l2_pages > 0)
     tree_.set_save([this](radix_node& node,
                           std::vector<page_index> host) { copies_.write(node, std::move(host)); },
                    [this](const radix_node& node) {
                      // What L2 keeps below a node would be lost with it; and what L3 has was used
                      // before.
                      return settings_.options.write != write_policy::write_through_selective
-                            || node.use().hits >= settings_.least_hits() || node.host_children() > 0
+                            || node.use().hits >= settings_.least_hits() || node.l2_children() > 0
                             || node.l3() == l3_state::stored;
                    });
-  fetches_.refill();
+  fetches_.fill_staging();
 }
 
 // -- operations without a request ---------------------------------------------
@@ -87,10 +86,10 @@ result<evict_result> prefix_cache::evict(const evict_request& asked) {
   const auto size = settings_.options.page_size;
   const auto pages = asked.tokens / size + (asked.tokens % size > 0 ? 1 : 0);
   if (asked.tier == cache_tier::host)
-    return evict_result{tokens(tree_.evict_host(pages)), 0};
-  const auto leaving = tree_.leaving();
-  const auto freed = tree_.evict_device(pages);
-  return evict_result{tokens(freed), tokens(tree_.leaving() - leaving)};
+    return evict_result{tokens(tree_.evict_l2(pages)), 0};
+  const auto pending_write_backs = tree_.pending_write_backs();
+  const auto freed = tree_.evict_l1(pages);
+  return evict_result{tokens(freed), tokens(tree_.pending_write_backs() - pending_write_backs)};
 }
 
 result<pin_result> prefix_cache::pin(const pin_request& asked) {
@@ -164,7 +163,7 @@ result<void> prefix_cache::clear() {
 // -- operations on a node -----------------------------------------------------
 
 lock_result prefix_cache::lock_sizes() const {
-  return {tokens(tree_.totals().device_evictable), tokens(tree_.totals().device_protected)};
+  return {tokens(tree_.totals().l1_evictable), tokens(tree_.totals().l1_protected)};
 }
 
 result<lock_result> prefix_cache::lock(node_id id) {
@@ -182,9 +181,9 @@ result<backup_result> prefix_cache::backup(node_id id) {
   auto missing = uint64_t{0};
   for (const auto* node = end; !node->is_root(); node = node->parent())
     missing += node->host().empty() ? node->pages() : 0;
-  tree_.lock_host(*end);
-  const auto available = tree_.host_pool().free() + tree_.totals().host_evictable;
-  tree_.unlock_host(*end);
+  tree_.lock_l2(*end);
+  const auto available = tree_.l2_pool().free() + tree_.totals().l2_evictable;
+  tree_.unlock_l2(*end);
   if (missing > available)
     return fail(ec::out_of_host_pages, "node " + std::to_string(id) + " needs "
                                          + std::to_string(missing) + " more pages of L2");
@@ -195,21 +194,21 @@ result<load_node_result> prefix_cache::load_node(const load_node_request& asked)
   auto* end = tree_.find(asked.node);
   if (end == nullptr)
     return tl::unexpected{no_node(asked.node)};
-  auto& device_end = end->device_end();
-  const auto count = end->end() - device_end.end();
+  auto& l1_end = end->l1_end();
+  const auto count = end->end() - l1_end.end();
   if (count == 0 || tokens(count) < settings_.options.load_back_threshold_tokens
       || tokens(count) > asked.quota_tokens || settings_.is_stopped)
     return load_node_result{};
   // Neither half of the path may make room for the other.
-  tree_.lock_device(device_end);
-  tree_.lock_host(*end);
-  auto pages = tree_.take_device(count);
+  tree_.lock_l1(l1_end);
+  tree_.lock_l2(*end);
+  auto pages = tree_.take_l1(count);
   if (pages)
     copies_.load(*end, std::move(*pages));
-  tree_.unlock_host(*end);
-  tree_.unlock_device(device_end);
-  if (!pages && tree_.leaving() > 0)
-    return tl::unexpected{no_device_pages("node " + std::to_string(asked.node), count)};
+  tree_.unlock_l2(*end);
+  tree_.unlock_l1(l1_end);
+  if (!pages && tree_.pending_write_backs() > 0)
+    return tl::unexpected{no_l1_pages("node " + std::to_string(asked.node), count)};
   return load_node_result{pages ? tokens(count) : 0};
 }
 
@@ -246,8 +245,8 @@ std::span<const fetch_id> prefix_cache::fetching_later() const noexcept {
   return fetches_.later();
 }
 
-std::optional<int64_t> prefix_cache::next_stop_ns() const noexcept {
-  return fetches_.next_stop_ns();
+std::optional<int64_t> prefix_cache::next_deadline_ns() const noexcept {
+  return fetches_.next_deadline_ns();
 }
 
 std::vector<ready_request> prefix_cache::step(const step_facts& facts,
@@ -263,9 +262,9 @@ std::vector<ready_request> prefix_cache::step(const step_facts& facts,
                        [this](radix_node& top) { discard(top); });
   backups_.finish(backup_facts);
   auto ready = fetches_.finish(facts, arrived);
-  fetches_.stop_overdue();
+  fetches_.expire_fetches();
   copies_.stage();
-  make_room();
+  evict_in_background();
   for (auto& each : ready)
     if (const auto* session = sessions_.find_inner(each.request); session != nullptr) {
       sessions_.forget_insert(each, *session);
@@ -297,11 +296,11 @@ void prefix_cache::lose(request_id request) {
 }
 
 /// Evicts ahead of requests if L1 is below its watermark.
-void prefix_cache::make_room() {
-  const auto& room = settings_.options.device_room;
-  const auto free = tree_.device_pool().free() + tree_.leaving();
+void prefix_cache::evict_in_background() {
+  const auto& room = settings_.options.l1_room;
+  const auto free = tree_.l1_pool().free() + tree_.pending_write_backs();
   if (free < room.low_pages)
-    tree_.evict_device(room.high_pages - free);
+    tree_.evict_l1(room.high_pages - free);
 }
 
 std::span<const request_id> prefix_cache::failed() const noexcept {
@@ -328,10 +327,10 @@ void prefix_cache::change_storage(const storage_change& change) {
       options.storage_attached = true;
       options.storage_backend = change.backend;
       options.prefetch = change.prefetch;
-      tree_.set_lends_host(change.lends_host);
+      tree_.set_exports_l2(change.exports_l2);
       fetches_.keep_reserve();
       tree_.name_pages();
-      fetches_.refill();
+      fetches_.fill_staging();
       return;
     case storage_change::action::detach:
       options.storage_attached = false;
@@ -342,7 +341,7 @@ void prefix_cache::change_storage(const storage_change& change) {
       for (auto* node : tree_.sorted_nodes())
         if (node->l3() == l3_state::stored)
           node_edit{tree_, *node}.end_backup(l3_state::unknown);
-      tree_.set_lends_host(false);
+      tree_.set_exports_l2(false);
       return;
     case storage_change::action::release:
       fetches_.release_reserve();
@@ -364,7 +363,7 @@ uint64_t prefix_cache::digest() const noexcept {
 
 uint64_t prefix_cache::unshared_digest() const noexcept {
   const auto [request_count, requests] = requests_.digest();
-  return mix(mix(requests, request_count), mix(tree_.device_pool().digest(), 0));
+  return mix(mix(requests, request_count), mix(tree_.l1_pool().digest(), 0));
 }
 
 uint64_t prefix_cache::shared_digest() const noexcept {
@@ -373,7 +372,7 @@ uint64_t prefix_cache::shared_digest() const noexcept {
   const auto [fetches_issued, reserve, fetches, deadlines] = fetches_.digest();
   const auto [request_count, requests] = requests_.digest();
   const auto [pins, pin_count] = pins_.digest();
-  const auto storage = uint64_t{tree_.options().lends_host} << 2
+  const auto storage = uint64_t{tree_.options().exports_l2} << 2
                        | uint64_t{settings_.options.storage_attached} << 1
                        | uint64_t{fetches_.is_released()};
   const auto state = std::array<uint64_t, 24>{tree_.digest(),
@@ -404,15 +403,15 @@ uint64_t prefix_cache::shared_digest() const noexcept {
 }
 
 tree_stats prefix_cache::stats() const noexcept {
-  const auto host_free = tree_.host_pool().free();
+  const auto l2_free = tree_.l2_pool().free();
   return {.nodes = tree_.node_count(),
-          .device_free = tree_.device_pool().free(),
-          .device_evictable = tree_.totals().device_evictable,
-          .device_protected = tree_.totals().device_protected,
-          .host_free = host_free,
-          .host_used = tree_.host_pool().capacity() - host_free,
-          .evicted_device = tree_.evicted_device(),
-          .evicted_host = tree_.evicted_host(),
+          .l1_free = tree_.l1_pool().free(),
+          .l1_evictable = tree_.totals().l1_evictable,
+          .l1_protected = tree_.totals().l1_protected,
+          .l2_free = l2_free,
+          .l2_used = tree_.l2_pool().capacity() - l2_free,
+          .evicted_l1 = tree_.evicted_l1(),
+          .evicted_l2 = tree_.evicted_l2(),
           .quarantined = backups_.quarantined_pages(),
           .pinned = pins_.pages(),
           .requests_open = requests_.size()};
@@ -441,11 +440,11 @@ std::vector<node_view> prefix_cache::nodes() const {
                     .parent = node.parent()->is_root() ? 0 : node.parent()->id(),
                     .ns = node.ns(),
                     .tokens = {tokens.begin(), tokens.end()},
-                    .on_device = node.on_device(),
-                    .on_host = node.host_resident(),
+                    .in_l1 = node.in_l1(),
+                    .in_l2 = node.l2_resident(),
                     .in_storage = node.l3() == l3_state::stored,
-                    .device_locks = node.device_locks(),
-                    .host_locks = node.host_locks(),
+                    .l1_locks = node.l1_locks(),
+                    .l2_locks = node.l2_locks(),
                     .pins = node.pins(),
                     .use = node.use()});
   }
@@ -462,15 +461,15 @@ void prefix_cache::check_locks() const {
   handle_locks_.count_locks(census);
   requests_.count_locks(census);
   for (const auto* node : tree_.sorted_nodes()) {
-    HICACHE_CHECK(node->device_locks() == census.device_locks(*node));
-    HICACHE_CHECK(node->host_locks() == census.host_locks(*node));
+    HICACHE_CHECK(node->l1_locks() == census.l1_locks(*node));
+    HICACHE_CHECK(node->l2_locks() == census.l2_locks(*node));
     HICACHE_CHECK(node->backup() == 0 || backups_.is_open(node->backup()));
   }
 }
 
 void prefix_cache::check_pages() const {
-  auto device = page_census{tree_.device_pool()};
-  auto host = page_census{tree_.host_pool()};
+  auto device = page_census{tree_.l1_pool()};
+  auto host = page_census{tree_.l2_pool()};
   for (const auto* node : tree_.sorted_nodes()) {
     device.add(node->device());
     host.add(node->host());
@@ -536,7 +535,7 @@ tree_answer apply(prefix_cache& cache, const tree_operation& operation) {
       [&](const close_session_request& x) { return widen(cache.close_session(x)); },
       [&](const lock_request& x) { return widen(cache.lock(x.node)); },
       [&](const unlock_request& x) { return widen(cache.unlock(x.node)); },
-      [&](const backup_request& x) { return widen(cache.backup(x.node)); },
+      [&](const write_request& x) { return widen(cache.backup(x.node)); },
       [&](const load_node_request& x) { return widen(cache.load_node(x)); },
       [&](const clear_request&) { return widen(cache.clear().map([] { return clear_result{}; })); },
     },

@@ -26,14 +26,14 @@ namespace hicache {
 /// Counts for people and metrics. Pages, unless the name says otherwise.
 struct tree_stats {
   uint64_t nodes = 0;
-  uint64_t device_free = 0;
+  uint64_t l1_free = 0;
   /// Device pages in the tree that eviction may take / may not take because of locks.
-  uint64_t device_evictable = 0;
-  uint64_t device_protected = 0;
-  uint64_t host_free = 0;
-  uint64_t host_used = 0;
-  uint64_t evicted_device = 0;
-  uint64_t evicted_host = 0;
+  uint64_t l1_evictable = 0;
+  uint64_t l1_protected = 0;
+  uint64_t l2_free = 0;
+  uint64_t l2_used = 0;
+  uint64_t evicted_l1 = 0;
+  uint64_t evicted_l2 = 0;
   /// L2 pages of backups that were given up, which a store's call may still read.
   uint64_t quarantined = 0;
   uint64_t pinned = 0;
@@ -47,11 +47,11 @@ struct node_view {
   node_id parent = 0;
   cache_namespace ns;
   std::vector<token_id> tokens;
-  bool on_device = false;
-  bool on_host = false;
+  bool in_l1 = false;
+  bool in_l2 = false;
   bool in_storage = false;
-  uint32_t device_locks = 0;
-  uint32_t host_locks = 0;
+  uint32_t l1_locks = 0;
+  uint32_t l2_locks = 0;
   uint32_t pins = 0;
   node_use use;
 };
@@ -101,7 +101,7 @@ public:
   /// allocate.
   result<load_result> load_back(const load_request& request);
 
-  /// Takes device pages for tokens [device_tokens, tokens) of the request, evicting if needed; the
+  /// Takes device pages for tokens [l1_tokens, tokens) of the request, evicting if needed; the
   /// last page may be partial. Pages that the request has already count. All or nothing.
   /// @returns out_of_device_pages without evicting anything if even eviction could not make room.
   /// Pages may have to be written to L2 first; then the error says so, and the same call succeeds
@@ -193,7 +193,7 @@ public:
   std::span<const fetch_id> fetching_later() const noexcept;
 
   /// The logical time at which the next prefetch of a scheduled request is over by its policy.
-  std::optional<int64_t> next_stop_ns() const noexcept;
+  std::optional<int64_t> next_deadline_ns() const noexcept;
 
   /// Applies what all ranks agreed on. Pins whose time is over end; room is made ahead. Pages whose
   /// write failed are on the device alone. Pages whose load failed leave the cache, on both tiers,
@@ -252,13 +252,13 @@ private:
   insert_result insert_pages(request_id id, const insert_request& asked);
   void copy_inserted(radix_node& end);
   uint64_t retain(radix_node& end, std::chrono::nanoseconds ttl);
-  error no_device_pages(std::string what, uint64_t pages) const;
+  error no_l1_pages(std::string what, uint64_t pages) const;
 
   // -- steps ------------------------------------------------------------------
 
   void discard(radix_node& top);
   void lose(request_id request);
-  void make_room();
+  void evict_in_background();
 
   // -- state ------------------------------------------------------------------
 

@@ -26,12 +26,12 @@ uint64_t overlap(uint64_t a, uint64_t b, uint64_t c, uint64_t d) {
 }
 
 /// The pages that the cache holds, without those that the request allocated.
-page_list device_part(const open_request& request) {
+page_list l1_part(const open_request& request) {
   if (request.owned.empty())
     return request.pages;
   const auto begin = request.pages->begin();
   return std::make_shared<const std::vector<page_index>>(
-    begin, begin + static_cast<ptrdiff_t>(request.device_pages));
+    begin, begin + static_cast<ptrdiff_t>(request.l1_pages));
 }
 
 } // namespace
@@ -75,7 +75,7 @@ result<match_result> prefix_cache::match(const match_request& asked) {
 match_result prefix_cache::open(const match_request& asked, request_id id) {
   requests_.open(asked, id);
   const auto& request = requests_.at(id);
-  return {tokens(request.device_pages), tokens(request.host_pages), request.pages,
+  return {tokens(request.l1_pages), tokens(request.l2_pages), request.pages,
           request.end().is_root() ? 0 : request.end().id()};
 }
 
@@ -88,8 +88,8 @@ match_result prefix_cache::match_turn(const match_request& asked, const session_
   auto answer = open(asked, session.inner());
   auto kept = session_slot{};
   kept.ns = asked.ns;
-  if (answer.host_tokens > 0)
-    kept.host_end = answer.device_tokens + answer.host_tokens;
+  if (answer.l2_tokens > 0)
+    kept.l2_end = answer.l1_tokens + answer.l2_tokens;
   sessions_.change(session)->kept = std::move(kept);
   return answer;
 }
@@ -132,9 +132,9 @@ result<load_result> prefix_cache::load_back(const load_request& asked) {
   const auto* session = sessions_.owner_of(asked.request);
   if (loaded && session != nullptr && session->kept && session->kept->resumed > 0) {
     // There is nothing to load, but what the slot holds may still be on its way.
-    loaded->device_tokens = session->kept->resumed;
-    loaded->device_pages
-      = first_pages(session->kept->pages, loaded->device_tokens, settings_.options.page_size);
+    loaded->l1_tokens = session->kept->resumed;
+    loaded->l1_pages
+      = first_pages(session->kept->pages, loaded->l1_tokens, settings_.options.page_size);
   }
   return loaded;
 }
@@ -142,37 +142,37 @@ result<load_result> prefix_cache::load_back(const load_request& asked) {
 result<load_result> prefix_cache::load_host_part(request_id id, const load_request& asked) {
   const auto& found = requests_.at(id);
   // What others brought to L1 meanwhile need not be loaded, nor make room for the rest.
-  auto& device_end = found.host_end != nullptr && found.owned.empty() ? found.host_end->device_end()
-                                                                      : *found.device_end;
-  const auto missing = found.matched_pages() - std::max(device_end.end(), found.device_pages);
+  auto& l1_end
+    = found.l2_end != nullptr && found.owned.empty() ? found.l2_end->l1_end() : *found.l1_end;
+  const auto missing = found.matched_pages() - std::max(l1_end.end(), found.l1_pages);
   const auto is_short = tokens(missing) < settings_.options.load_back_threshold_tokens;
   const auto is_long = tokens(missing) > asked.quota_tokens;
   const auto is_wanted
     = missing > 0 && !is_short && !is_long && found.owned.empty() && !settings_.is_stopped;
-  tree_.lock_device(device_end);
-  auto pages = is_wanted ? tree_.take_device(missing) : std::nullopt;
-  if (is_wanted && !pages && tree_.leaving() > 0) {
-    tree_.unlock_device(device_end);
-    return tl::unexpected{no_device_pages(name_of(asked.request), missing)};
+  tree_.lock_l1(l1_end);
+  auto pages = is_wanted ? tree_.take_l1(missing) : std::nullopt;
+  if (is_wanted && !pages && tree_.pending_write_backs() > 0) {
+    tree_.unlock_l1(l1_end);
+    return tl::unexpected{no_l1_pages(name_of(asked.request), missing)};
   }
   const auto request = requests_.change(id);
-  requests_.extend_device_part(*request);
-  tree_.unlock_device(device_end);
+  requests_.rematch_l1(*request);
+  tree_.unlock_l1(l1_end);
   const auto to = request->matched_pages();
   if (!pages) {
-    const auto reason = missing == 0 ? give_up::none
-                        : is_short   ? give_up::too_short
-                        : is_long    ? give_up::over_quota
-                                     : give_up::no_room;
+    const auto reason = missing == 0 ? miss_reason::none
+                        : is_short   ? miss_reason::too_short
+                        : is_long    ? miss_reason::over_quota
+                                     : miss_reason::no_room;
     request->miss(to, reason);
-    return load_result{tokens(request->device_pages), 0, 0, device_part(*request),
-                       copies_.progress_on(*request->device_end)};
+    return load_result{tokens(request->l1_pages), 0, 0, l1_part(*request),
+                       copies_.progress_on(*request->l1_end)};
   }
-  const auto from = request->device_pages;
-  auto& end = *request->host_end;
+  const auto from = request->l1_pages;
+  auto& end = *request->l2_end;
   auto progress = copies_.load(end, std::move(*pages));
-  requests_.move_device_end(*request, end);
-  requests_.drop_host_part(*request);
+  requests_.move_l1_end(*request, end);
+  requests_.drop_l2_part(*request);
   requests_.list_pages(*request);
   const auto from_storage = overlap(from, to, request->fetched_from, request->fetched_to);
   request->loaded_pages += to - from;
@@ -183,9 +183,9 @@ result<load_result> prefix_cache::load_host_part(request_id id, const load_reque
 
 // -- allocate and insert ------------------------------------------------------
 
-error prefix_cache::no_device_pages(std::string what, uint64_t pages) const {
+error prefix_cache::no_l1_pages(std::string what, uint64_t pages) const {
   what += " needs " + std::to_string(pages) + " more pages";
-  if (tree_.leaving() > 0)
+  if (tree_.pending_write_backs() > 0)
     what += "; pages are being written to L2, so try again after a step";
   return {ec::out_of_device_pages, std::move(what)};
 }
@@ -198,19 +198,19 @@ result<allocate_result> prefix_cache::allocate(const allocate_request& asked) {
     return fail(ec::limit_reached, name_of(asked.request) + " would have too many tokens");
   const auto size = settings_.options.page_size;
   const auto wanted = (asked.tokens + size - 1) / size;
-  const auto present = (*found)->device_pages + (*found)->owned.size();
+  const auto present = (*found)->l1_pages + (*found)->owned.size();
   if (wanted == 0)
     return allocate_result{(*found)->pages};
   const auto request = requests_.change((*found)->id);
   if (request->owned.empty()) {
     request->has_computed = true;
-    request->served_pages = std::min(wanted, request->device_pages);
+    request->served_pages = std::min(wanted, request->l1_pages);
   }
   if (wanted <= present)
     return allocate_result{request->pages};
-  const auto pages = tree_.take_device(wanted - present);
+  const auto pages = tree_.take_l1(wanted - present);
   if (!pages)
-    return tl::unexpected{no_device_pages(name_of(asked.request), wanted - present)};
+    return tl::unexpected{no_l1_pages(name_of(asked.request), wanted - present)};
   request->owned.insert(request->owned.end(), pages->begin(), pages->end());
   requests_.list_pages(*request);
   return allocate_result{request->pages};
@@ -247,13 +247,13 @@ insert_result prefix_cache::insert_pages(request_id id, const insert_request& as
   const auto matched = request->matched_pages();
   const auto [last, duplicates] = requests_.hand_over(*request, asked, pages);
   auto& end = *last;
-  requests_.move_device_end(*request, end);
+  requests_.move_l1_end(*request, end);
   // An L2 part beyond what was inserted stays this request's.
   if (pages >= matched) {
-    requests_.drop_host_part(*request);
+    requests_.drop_l2_part(*request);
     request->tokens = asked.tokens;
   } else {
-    request->host_pages = matched - pages;
+    request->l2_pages = matched - pages;
   }
   requests_.list_pages(*request);
   tree_.touch(end, asked.chunked ? 0 : 1);

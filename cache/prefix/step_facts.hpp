@@ -9,8 +9,9 @@
 namespace hicache {
 
 /// What the cache wants done, in order. The tree actor hands each to the actor concerned.
-using tree_effect = std::variant<write_command, load_command, backup_command, drop_command,
-                                 fetch_command, terminate_command, refill_command, reclaim_command>;
+using tree_effect
+  = std::variant<write_command, load_command, backup_command, drop_command, fetch_command,
+                 terminate_command, staging_command, reclaim_command>;
 
 /// What became of one fetch on all ranks.
 struct fetch_fact {
@@ -19,7 +20,7 @@ struct fetch_fact {
   /// Pages that L3 holds on every rank, as far as that became known.
   int64_t found = 0;
   /// The worst reason of all ranks.
-  give_up why = give_up::none;
+  miss_reason why = miss_reason::none;
 
   friend bool operator==(const fetch_fact&, const fetch_fact&) = default;
 };

@@ -23,10 +23,10 @@ struct tree_options {
   /// Tokens per page, a power of two.
   uint32_t page_size = 64;
   /// Usable L1 pages; the padding page comes on top.
-  uint32_t device_pages = 0;
+  uint32_t l1_pages = 0;
   /// Usable L2 pages, the prefetch reserve included; 0 switches L2 (and with it L3) off.
-  uint32_t host_pages = 0;
-  /// L2 pages set aside for the prefetcher, at most host_pages.
+  uint32_t l2_pages = 0;
+  /// L2 pages set aside for the prefetcher, at most l2_pages.
   uint32_t prefetch_reserve_pages = 0;
   /// Layers of the model, for layer_progress.
   uint32_t layers = 1;
@@ -39,10 +39,10 @@ struct tree_options {
   /// Its name, for provenance.
   std::string storage_backend{};
   /// As of storage_change.
-  bool storage_lends_host = false;
+  bool storage_exports_l2 = false;
   /// L2 pages that may wait for their backup; beyond it the oldest backups are dropped.
   uint64_t backup_limit_pages = UINT64_MAX;
-  watermarks device_room{};
+  watermarks l1_room{};
   /// Who goes first when room is needed; not null.
   eviction_policy_ptr eviction = lru_policy();
   /// In which order the free pages of L1, and of L2, are handed out.

@@ -8,24 +8,24 @@
 
 namespace hicache {
 
-std::optional<std::vector<page_index>> radix_tree::take_device(uint64_t count) {
-  if (const auto free = device_pool_.free(); free < count) {
-    if (count > free + totals_.device_evictable + leaving_)
+std::optional<std::vector<page_index>> radix_tree::take_l1(uint64_t count) {
+  if (const auto free = l1_pool_.free(); free < count) {
+    if (count > free + totals_.l1_evictable + pending_write_backs_)
       return std::nullopt;
     // What is leaving already need not be evicted again.
-    if (const auto missing = count - free; missing > leaving_)
-      evict_device(missing - leaving_);
+    if (const auto missing = count - free; missing > pending_write_backs_)
+      evict_l1(missing - pending_write_backs_);
   }
-  return device_pool_.take(count);
+  return l1_pool_.take(count);
 }
 
-std::optional<std::vector<page_index>> radix_tree::take_host(uint64_t count) {
-  if (const auto free = host_pool_.free(); free < count) {
-    if (count > free + totals_.host_evictable)
+std::optional<std::vector<page_index>> radix_tree::take_l2(uint64_t count) {
+  if (const auto free = l2_pool_.free(); free < count) {
+    if (count > free + totals_.l2_evictable)
       return std::nullopt;
-    evict_host(count - free);
+    evict_l2(count - free);
   }
-  return host_pool_.take(count);
+  return l2_pool_.take(count);
 }
 
 /// Prefetches upcoming victims into the CPU cache. In a large tree the misses would dominate
@@ -50,39 +50,40 @@ void radix_tree::prefetch_victims(const eviction_order& order) {
   }
 }
 
-uint64_t radix_tree::evict_device(uint64_t count) {
-  const auto free = device_pool_.free();
-  const auto leaving = leaving_;
-  const auto gone = [&] { return device_pool_.free() - free + leaving_ - leaving; };
-  while (gone() < count && !device_leaves_.empty()) {
-    prefetch_victims(device_leaves_);
-    evict_device_tail(*device_leaves_.begin()->node, count - gone());
+uint64_t radix_tree::evict_l1(uint64_t count) {
+  const auto free = l1_pool_.free();
+  const auto pending_write_backs = pending_write_backs_;
+  const auto gone
+    = [&] { return l1_pool_.free() - free + pending_write_backs_ - pending_write_backs; };
+  while (gone() < count && !l1_leaves_.empty()) {
+    prefetch_victims(l1_leaves_);
+    evict_l1_tail(*l1_leaves_.begin()->node, count - gone());
   }
-  const auto freed = device_pool_.free() - free;
-  evicted_device_ += freed;
+  const auto freed = l1_pool_.free() - free;
+  evicted_l1_ += freed;
   return freed;
 }
 
-uint64_t radix_tree::evict_host(uint64_t count) {
+uint64_t radix_tree::evict_l2(uint64_t count) {
   auto freed = uint64_t{0};
-  while (freed < count && !host_victims_.empty())
-    freed += evict_host_tail(*host_victims_.begin()->node, count - freed);
-  evicted_host_ += freed;
+  while (freed < count && !l2_victims_.empty())
+    freed += evict_l2_tail(*l2_victims_.begin()->node, count - freed);
+  evicted_l2_ += freed;
   return freed;
 }
 
 /// Takes at most `most` pages from the end of a leaf of the device part.
-void radix_tree::evict_device_tail(radix_node& node, uint64_t most) {
+void radix_tree::evict_l1_tail(radix_node& node, uint64_t most) {
   const auto count = std::min(most, node.pages_);
   const auto kept = node.pages_ - count;
-  if (node.host_resident()) {
+  if (node.l2_resident()) {
     if (kept > 0)
       split(node, kept);
     demote(node);
     return;
   }
   HICACHE_CHECK(node.host_.empty() && node.host_locks_ == 0);
-  const auto saved = save_ && is_worth_saving_(node) ? make_room_for(node, count) : 0;
+  const auto saved = save_ && is_worth_saving_(node) ? write_back_for(node, count) : 0;
   if (saved < count) {
     // Nothing keeps these pages, so what hangs below them cannot be reached any more.
     drop_descendants(node);
@@ -94,68 +95,68 @@ void radix_tree::evict_device_tail(radix_node& node, uint64_t most) {
 
 /// Evicts from the host what comes before a leaf of the device part in the order of both tiers
 /// together: copies of what is on the device, then what ranks below the node, or hangs below it. If
-/// the host is lent, copies have no precedence.
+/// the host is exported, copies have no precedence.
 /// @returns how many of the wanted pages are free.
-uint64_t radix_tree::make_room_for(radix_node& node, uint64_t wanted) {
-  const auto place = order_entry{node.record_.device_key, &node};
-  while (host_pool_.free() < wanted && !host_victims_.empty()) {
-    const auto& victim = *host_victims_.begin();
+uint64_t radix_tree::write_back_for(radix_node& node, uint64_t wanted) {
+  const auto place = order_entry{node.record_.l1_key, &node};
+  while (l2_pool_.free() < wanted && !l2_victims_.empty()) {
+    const auto& victim = *l2_victims_.begin();
     if (node.host_children_ == 0 && place < victim)
       break;
-    evicted_host_ += evict_host_tail(*victim.node, wanted - host_pool_.free());
+    evicted_l2_ += evict_l2_tail(*victim.node, wanted - l2_pool_.free());
   }
-  return std::min(wanted, host_pool_.free());
+  return std::min(wanted, l2_pool_.free());
 }
 
 /// Begins to save all but the first `kept` pages of a node that is about to go. The host has room.
 void radix_tree::save_tail(radix_node& node, uint64_t kept) {
   if (kept > 0)
     split(node, kept);
-  auto pages = host_pool_.take(node.pages_);
+  auto pages = l2_pool_.take(node.pages_);
   node.is_leaving_ = true;
-  leaving_ += node.pages_;
+  pending_write_backs_ += node.pages_;
   save_(node, std::move(*pages));
 }
 
 /// The device pages of a node go; the host has them.
 void radix_tree::demote(radix_node& node) {
   const auto edit = node_edit{*this, node};
-  release_device(node, 0);
+  release_l1(node, 0);
 }
 
 void radix_tree::leave(radix_node& node) {
-  HICACHE_CHECK(node.host_resident());
+  HICACHE_CHECK(node.l2_resident());
   const auto edit = node_edit{*this, node};
   node.is_leaving_ = false;
-  leaving_ -= node.pages_;
+  pending_write_backs_ -= node.pages_;
   if (node.device_locks_ == 0 && node.device_children_ == 0) {
-    evicted_device_ += node.pages_;
-    release_device(node, 0);
+    evicted_l1_ += node.pages_;
+    release_l1(node, 0);
   }
 }
 
 void radix_tree::leave_unsaved(radix_node& node) {
   node.is_leaving_ = false;
-  leaving_ -= node.pages_;
+  pending_write_backs_ -= node.pages_;
   changed(node);
   if (node.device_locks_ > 0 || node.device_children_ > 0)
     return;
-  evicted_device_ += node.pages_;
+  evicted_l1_ += node.pages_;
   drop_descendants(node);
   truncate(node, 0);
 }
 
 /// Frees at most `most` pages from the end of a victim on the host.
 /// @returns how many.
-uint64_t radix_tree::evict_host_tail(radix_node& node, uint64_t most) {
+uint64_t radix_tree::evict_l2_tail(radix_node& node, uint64_t most) {
   const auto count = std::min(most, node.pages_);
   const auto kept = node.pages_ - count;
-  if (node.on_device()) {
+  if (node.in_l1()) {
     if (kept > 0)
       split(node, kept);
     const auto edit = node_edit{*this, node};
-    release_host(node, 0);
-    if (options_.lends_host && node.l3_ == l3_state::stored)
+    release_l2(node, 0);
+    if (options_.exports_l2 && node.l3_ == l3_state::stored)
       node.l3_ = l3_state::unknown;
     return count;
   }
@@ -167,8 +168,8 @@ uint64_t radix_tree::evict_host_tail(radix_node& node, uint64_t most) {
 void radix_tree::truncate(radix_node& node, uint64_t pages) {
   HICACHE_CHECK(node.children_.empty());
   node.token_digest_ -= sum_tokens(node, pages, node.pages_);
-  release_device(node, pages);
-  release_host(node, pages);
+  release_l1(node, pages);
+  release_l2(node, pages);
   if (pages == 0)
     return remove(node);
   node.tokens_.truncate(span_size(pages));
@@ -178,20 +179,20 @@ void radix_tree::truncate(radix_node& node, uint64_t pages) {
   changed(node);
 }
 
-void radix_tree::release_device(radix_node& node, uint64_t from) {
-  if (!node.on_device())
+void radix_tree::release_l1(radix_node& node, uint64_t from) {
+  if (!node.in_l1())
     return;
   emit_removed(cache_medium::device, node, from);
-  node.device_digest_ -= sum_device(node, from, node.pages_);
-  device_pool_.give_back(std::span{node.device_}.subspan(from));
+  node.device_digest_ -= sum_l1(node, from, node.pages_);
+  l1_pool_.give_back(std::span{node.device_}.subspan(from));
   node.device_.resize(from);
 }
 
-void radix_tree::release_host(radix_node& node, uint64_t from) {
+void radix_tree::release_l2(radix_node& node, uint64_t from) {
   if (node.host_.empty())
     return;
   emit_removed(cache_medium::host, node, from);
-  host_pool_.give_back(std::span{node.host_}.subspan(from));
+  l2_pool_.give_back(std::span{node.host_}.subspan(from));
   node.host_.resize(from);
 }
 
@@ -216,8 +217,8 @@ std::vector<radix_node*> radix_tree::descendants(const radix_node& node) {
 void radix_tree::drop_descendants(radix_node& node) {
   const auto list = descendants(node);
   for (auto each = list.rbegin(); each != list.rend(); ++each) {
-    HICACHE_CHECK(!(*each)->on_device() && (*each)->host_resident());
-    evicted_host_ += (*each)->pages_;
+    HICACHE_CHECK(!(*each)->in_l1() && (*each)->l2_resident());
+    evicted_l2_ += (*each)->pages_;
     truncate(**each, 0);
   }
 }

@@ -29,14 +29,14 @@ struct order_key {
 
 /// What the tree's sums and eviction orders hold for a node at present.
 struct node_record {
-  uint64_t device_evictable = 0;
-  uint64_t device_protected = 0;
-  order_key device_key;
-  bool on_device = false;
-  bool on_host = false;
+  uint64_t l1_evictable = 0;
+  uint64_t l1_protected = 0;
+  order_key l1_key;
+  bool in_l1 = false;
+  bool in_l2 = false;
   bool is_copy = false;
-  order_key host_key;
-  uint64_t host_evictable = 0;
+  order_key l2_key;
+  uint64_t l2_evictable = 0;
   uint64_t digest = 0;
 
   friend bool operator==(const node_record&, const node_record&) = default;
@@ -79,12 +79,12 @@ public:
   const node_use& use() const noexcept { return use_; }
 
   /// Locks on this node and all below it.
-  uint32_t device_locks() const noexcept { return device_locks_; }
+  uint32_t l1_locks() const noexcept { return device_locks_; }
 
-  uint32_t host_locks() const noexcept { return host_locks_; }
+  uint32_t l2_locks() const noexcept { return host_locks_; }
 
   /// Children with pages in L2.
-  uint32_t host_children() const noexcept { return host_children_; }
+  uint32_t l2_children() const noexcept { return host_children_; }
 
   /// Pins and session references that end here or below.
   uint32_t pins() const noexcept { return pins_; }
@@ -101,7 +101,7 @@ public:
   l3_state l3() const noexcept { return l3_; }
 
   /// True if the L1 pages are freed when `write` is a fact (write_back).
-  bool is_leaving() const noexcept { return is_leaving_; }
+  bool is_write_back_pending() const noexcept { return is_leaving_; }
 
   /// True if the pins hold a device lock, since no other tier has the pages.
   bool has_pin_lock() const noexcept { return has_pin_lock_; }
@@ -117,13 +117,13 @@ public:
     return !is_root() && (!is_discarded_ || parent_->is_discarded_);
   }
 
-  bool on_device() const noexcept { return !device_.empty(); }
+  bool in_l1() const noexcept { return !device_.empty(); }
 
   /// True if its pages on the host are copies, or are to be.
-  bool is_copy() const noexcept { return on_device() && !host_.empty(); }
+  bool is_copy() const noexcept { return in_l1() && !host_.empty(); }
 
   /// True if L2 holds the pages; reserved pages do not count yet.
-  bool host_resident() const noexcept { return !host_.empty() && write_ == 0; }
+  bool l2_resident() const noexcept { return !host_.empty() && write_ == 0; }
 
   /// The root of its namespace.
   const radix_node& root() const noexcept {
@@ -137,9 +137,9 @@ public:
   const cache_namespace& ns() const noexcept { return *root().ns_; }
 
   /// The last node of the path to this one that is on the device; may be the root.
-  radix_node& device_end() noexcept {
+  radix_node& l1_end() noexcept {
     auto* node = this;
-    while (!node->is_root() && !node->on_device())
+    while (!node->is_root() && !node->in_l1())
       node = node->parent_;
     return *node;
   }
@@ -194,8 +194,8 @@ private:
 /// Factors of what changes with every operation, so that the digest follows such a change with one
 /// multiplication.
 struct light_factors {
-  static constexpr uint64_t device_locks = 0x9e3779b97f4a7c15;
-  static constexpr uint64_t host_locks = 0xc2b2ae3d27d4eb4f;
+  static constexpr uint64_t l1_locks = 0x9e3779b97f4a7c15;
+  static constexpr uint64_t l2_locks = 0xc2b2ae3d27d4eb4f;
   static constexpr uint64_t last_access = 0x165667b19e3779f9;
   static constexpr uint64_t hits = 0x27d4eb2f165667c5;
   static constexpr uint64_t pins = 0x85ebca77c2b2ae63;
@@ -204,7 +204,7 @@ struct light_factors {
 
 inline uint64_t radix_node::light_digest() const noexcept {
   return salt_
-         * (device_locks_ * light_factors::device_locks + host_locks_ * light_factors::host_locks
+         * (device_locks_ * light_factors::l1_locks + host_locks_ * light_factors::l2_locks
             + use_.last_access * light_factors::last_access + use_.hits * light_factors::hits
             + pins_ * light_factors::pins + references_ * light_factors::references);
 }

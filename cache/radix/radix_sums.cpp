@@ -32,7 +32,7 @@ uint64_t radix_tree::sum_tokens(const radix_node& node, uint64_t from, uint64_t 
   return sum;
 }
 
-uint64_t radix_tree::sum_device(const radix_node& node, uint64_t from, uint64_t to) const {
+uint64_t radix_tree::sum_l1(const radix_node& node, uint64_t from, uint64_t to) const {
   auto sum = uint64_t{0};
   for (auto i = from; i < to && !node.device_.empty(); ++i)
     sum += mix(node.first_ + i, node.device_[i]);
@@ -60,9 +60,8 @@ uint64_t radix_tree::heavy_digest(const radix_node& node) const {
   return XXH3_64bits(state.data(), sizeof(state));
 }
 
-order_key radix_tree::device_key_of(const radix_node& node) const {
-  if (!node.on_device() || node.is_discarded_ || node.device_locks_ > 0
-      || node.device_children_ > 0)
+order_key radix_tree::l1_key_of(const radix_node& node) const {
+  if (!node.in_l1() || node.is_discarded_ || node.device_locks_ > 0 || node.device_children_ > 0)
     return {};
   return {node.references_ > 0 ? referenced_group : plain_group,
           options_.eviction->rank(node.use_)};
@@ -71,12 +70,12 @@ order_key radix_tree::device_key_of(const radix_node& node) const {
 /// A copy of what is on the device goes first, although nodes below it may be on the host only:
 /// nothing is lost with it. Of these, what the device drops last goes first, since it will not need
 /// the copy for the longest time; and none before those below it, so that a path has one place. If
-/// the host is lent, others lose it, so a copy is like any other page.
-order_key radix_tree::host_key_of(const radix_node& node) const {
-  if (!node.host_resident() || node.is_discarded_ || node.host_locks_ > 0)
+/// the host is exported, others lose it, so a copy is like any other page.
+order_key radix_tree::l2_key_of(const radix_node& node) const {
+  if (!node.l2_resident() || node.is_discarded_ || node.host_locks_ > 0)
     return {};
   const auto rank = options_.eviction->rank(node.use_);
-  if (node.on_device() && !options_.lends_host)
+  if (node.in_l1() && !options_.exports_l2)
     return node.copy_children_ > 0 ? order_key{}
                                    : order_key{duplicate_group, {~rank.major, ~rank.minor}};
   if (node.host_children_ > 0)
@@ -95,30 +94,30 @@ void radix_tree::reorder(eviction_order& order, radix_node& node, order_key& key
   key = next;
 }
 
-void radix_tree::update_device(radix_node& node) {
+void radix_tree::update_l1(radix_node& node) {
   auto& record = node.record_;
-  const auto pages = node.on_device() ? node.pages_ : 0;
+  const auto pages = node.in_l1() ? node.pages_ : 0;
   const auto evictable = node.device_locks_ == 0 && !node.is_discarded_ ? pages : 0;
-  totals_.device_evictable += evictable - record.device_evictable;
-  totals_.device_protected += (pages - evictable) - record.device_protected;
-  record.device_evictable = evictable;
-  record.device_protected = pages - evictable;
-  if (node.device_children_ > 0 && !record.device_key.is_present())
+  totals_.l1_evictable += evictable - record.l1_evictable;
+  totals_.l1_protected += (pages - evictable) - record.l1_protected;
+  record.l1_evictable = evictable;
+  record.l1_protected = pages - evictable;
+  if (node.device_children_ > 0 && !record.l1_key.is_present())
     return;
-  reorder(device_leaves_, node, record.device_key, device_key_of(node));
+  reorder(l1_leaves_, node, record.l1_key, l1_key_of(node));
 }
 
-void radix_tree::update_host(radix_node& node) {
+void radix_tree::update_l2(radix_node& node) {
   auto& record = node.record_;
   const auto evictable
-    = node.host_resident() && node.host_locks_ == 0 && !node.is_discarded_ ? node.pages_ : 0;
-  totals_.host_evictable += evictable - record.host_evictable;
-  record.host_evictable = evictable;
+    = node.l2_resident() && node.host_locks_ == 0 && !node.is_discarded_ ? node.pages_ : 0;
+  totals_.l2_evictable += evictable - record.l2_evictable;
+  record.l2_evictable = evictable;
   const auto followers
-    = node.on_device() && !options_.lends_host ? node.copy_children_ : node.host_children_;
-  if (followers > 0 && !record.host_key.is_present())
+    = node.in_l1() && !options_.exports_l2 ? node.copy_children_ : node.host_children_;
+  if (followers > 0 && !record.l2_key.is_present())
     return;
-  reorder(host_victims_, node, record.host_key, host_key_of(node));
+  reorder(l2_victims_, node, record.l2_key, l2_key_of(node));
 }
 
 void radix_tree::changed(radix_node& node) {
@@ -126,32 +125,32 @@ void radix_tree::changed(radix_node& node) {
   const auto digest = heavy_digest(node);
   totals_.digest += digest - record.digest;
   record.digest = digest;
-  update_device(node);
-  update_host(node);
-  const auto on_device = node.on_device();
-  const auto on_host = !node.host_.empty();
+  update_l1(node);
+  update_l2(node);
+  const auto in_l1 = node.in_l1();
+  const auto in_l2 = !node.host_.empty();
   const auto is_copy = node.is_copy();
   if (node.is_root())
     return;
-  const auto was_on_device = std::exchange(record.on_device, on_device);
-  const auto was_on_host = std::exchange(record.on_host, on_host);
+  const auto was_in_l1 = std::exchange(record.in_l1, in_l1);
+  const auto was_in_l2 = std::exchange(record.in_l2, in_l2);
   const auto was_copy = std::exchange(record.is_copy, is_copy);
   if (!node.is_child())
     return;
-  if (on_device != was_on_device) {
-    node.parent_->device_children_ += on_device ? 1 : -1;
-    update_device(*node.parent_);
+  if (in_l1 != was_in_l1) {
+    node.parent_->device_children_ += in_l1 ? 1 : -1;
+    update_l1(*node.parent_);
   }
-  if (on_host != was_on_host || is_copy != was_copy) {
-    node.parent_->host_children_ += uint32_t{on_host} - uint32_t{was_on_host};
+  if (in_l2 != was_in_l2 || is_copy != was_copy) {
+    node.parent_->host_children_ += uint32_t{in_l2} - uint32_t{was_in_l2};
     node.parent_->copy_children_ += uint32_t{is_copy} - uint32_t{was_copy};
-    update_host(*node.parent_);
+    update_l2(*node.parent_);
   }
 }
 
 uint64_t radix_tree::digest() const noexcept {
-  return mix(mix(totals_.digest, device_pool_.digest()),
-             mix(mix(host_pool_.free(), clock_), mix(last_id_, last_reference_)));
+  return mix(mix(totals_.digest, l1_pool_.digest()),
+             mix(mix(l2_pool_.free(), clock_), mix(last_id_, last_reference_)));
 }
 
 std::vector<radix_node*> radix_tree::sorted_nodes() const {
@@ -167,25 +166,24 @@ std::vector<radix_node*> radix_tree::sorted_nodes() const {
 
 node_record radix_tree::desired_record(const radix_node& node) const {
   auto record = node_record{};
-  record.on_device = node.on_device();
-  record.on_host = !node.host_.empty();
+  record.in_l1 = node.in_l1();
+  record.in_l2 = !node.host_.empty();
   record.is_copy = node.is_copy();
-  if (record.on_device)
-    (node.device_locks_ == 0 && !node.is_discarded_ ? record.device_evictable
-                                                    : record.device_protected)
+  if (record.in_l1)
+    (node.device_locks_ == 0 && !node.is_discarded_ ? record.l1_evictable : record.l1_protected)
       = node.pages_;
-  if (node.host_resident() && node.host_locks_ == 0 && !node.is_discarded_)
-    record.host_evictable = node.pages_;
+  if (node.l2_resident() && node.host_locks_ == 0 && !node.is_discarded_)
+    record.l2_evictable = node.pages_;
   record.digest = heavy_digest(node);
-  record.device_key = device_key_of(node);
-  record.host_key = host_key_of(node);
+  record.l1_key = l1_key_of(node);
+  record.l2_key = l2_key_of(node);
   return record;
 }
 
 void radix_tree::check_node(const radix_node& node) const {
   HICACHE_CHECK(node.record_ == desired_record(node));
-  auto on_device = uint32_t{0};
-  auto on_host = uint32_t{0};
+  auto in_l1 = uint32_t{0};
+  auto in_l2 = uint32_t{0};
   auto copies = uint32_t{0};
   node.children_.visit([&](const first_page& page, const radix_node& child) {
     HICACHE_CHECK(child.parent_ == &node);
@@ -194,11 +192,11 @@ void radix_tree::check_node(const radix_node& node) const {
                   && child.host_locks_ <= node.host_locks_);
     HICACHE_CHECK(node.is_root()
                   || (child.pins_ <= node.pins_ && child.references_ <= node.references_));
-    on_device += child.on_device() ? 1 : 0;
-    on_host += child.host_.empty() ? 0 : 1;
+    in_l1 += child.in_l1() ? 1 : 0;
+    in_l2 += child.host_.empty() ? 0 : 1;
     copies += child.is_copy() ? 1 : 0;
   });
-  HICACHE_CHECK(node.device_children_ == on_device && node.host_children_ == on_host
+  HICACHE_CHECK(node.device_children_ == in_l1 && node.host_children_ == in_l2
                 && node.copy_children_ == copies);
   if (node.is_root()) {
     HICACHE_CHECK(node.device_.empty() && node.host_.empty() && node.pages_ == 0);
@@ -207,30 +205,29 @@ void radix_tree::check_node(const radix_node& node) const {
   }
   HICACHE_CHECK(node.pages_ > 0 && node.tokens_.size() == span_size(node.pages_));
   HICACHE_CHECK(node.token_digest_ == sum_tokens(node, 0, node.pages_));
-  HICACHE_CHECK(node.device_digest_ == sum_device(node, 0, node.pages_));
+  HICACHE_CHECK(node.device_digest_ == sum_l1(node, 0, node.pages_));
   HICACHE_CHECK(node.keys_.size() == (options_.name_pages ? node.pages_ : 0));
   HICACHE_CHECK(node.event_keys_.empty() || node.event_keys_.size() == node.pages_);
-  HICACHE_CHECK(node.on_device() || node.host_resident());
-  HICACHE_CHECK(!node.on_device() || node.device_.size() == node.pages_);
+  HICACHE_CHECK(node.in_l1() || node.l2_resident());
+  HICACHE_CHECK(!node.in_l1() || node.device_.size() == node.pages_);
   HICACHE_CHECK(node.host_.empty() || node.host_.size() == node.pages_);
   HICACHE_CHECK(!node.is_discarded_ || node.device_locks_ > 0 || node.host_locks_ > 0);
-  HICACHE_CHECK(!node.is_child() || !node.on_device() || node.parent_->is_root()
-                || node.parent_->on_device());
+  HICACHE_CHECK(!node.is_child() || !node.in_l1() || node.parent_->is_root()
+                || node.parent_->in_l1());
   HICACHE_CHECK(node.is_discarded_ || node.host_locks_ == 0 || !node.host_.empty()
                 || node.device_locks_ > 0);
   HICACHE_CHECK(node.use_.last_access > 0 && node.use_.last_access <= clock_);
-  HICACHE_CHECK(node.has_pin_lock_ == (node.pins_ > 0 && !node.host_resident()));
+  HICACHE_CHECK(node.has_pin_lock_ == (node.pins_ > 0 && !node.l2_resident()));
   HICACHE_CHECK(!node.has_pin_lock_ || node.device_locks_ > 0);
   HICACHE_CHECK(node.pins_ == 0 || node.host_locks_ >= node.pins_);
   if (node.write_ != 0)
-    HICACHE_CHECK(node.on_device() && !node.host_.empty() && node.device_locks_ > 0
+    HICACHE_CHECK(node.in_l1() && !node.host_.empty() && node.device_locks_ > 0
                   && node.host_locks_ > 0);
   HICACHE_CHECK(!node.is_leaving_ || node.write_ != 0);
-  HICACHE_CHECK(node.load_ == 0
-                || (node.on_device() && node.host_resident() && node.device_locks_ > 0));
+  HICACHE_CHECK(node.load_ == 0 || (node.in_l1() && node.l2_resident() && node.device_locks_ > 0));
   HICACHE_CHECK((node.backup_ != 0) == (node.l3_ == l3_state::pending));
-  HICACHE_CHECK(!options_.lends_host || node.l3_ != l3_state::stored || !node.host_.empty());
-  HICACHE_CHECK(node.backup_ == 0 || (node.host_resident() && node.host_locks_ > 0));
+  HICACHE_CHECK(!options_.exports_l2 || node.l3_ != l3_state::stored || !node.host_.empty());
+  HICACHE_CHECK(node.backup_ == 0 || (node.l2_resident() && node.host_locks_ > 0));
 }
 
 void radix_tree::check_references() const {
@@ -246,25 +243,25 @@ void radix_tree::check_references() const {
 
 void radix_tree::check_invariants() const {
   auto sums = radix_totals{};
-  auto device_leaves = size_t{0};
-  auto host_victims = size_t{0};
+  auto l1_leaves = size_t{0};
+  auto l2_victims = size_t{0};
   auto roots = size_t{0};
-  auto leaving = uint64_t{0};
+  auto pending_write_backs = uint64_t{0};
   for (auto* node : sorted_nodes()) {
     check_node(*node);
     const auto& record = node->record_;
-    sums.device_evictable += record.device_evictable;
-    sums.device_protected += record.device_protected;
-    sums.host_evictable += record.host_evictable;
+    sums.l1_evictable += record.l1_evictable;
+    sums.l1_protected += record.l1_protected;
+    sums.l2_evictable += record.l2_evictable;
     sums.digest += record.digest + node->light_digest();
-    leaving += node->is_leaving_ ? node->pages_ : 0;
-    if (record.device_key.is_present()) {
-      ++device_leaves;
-      HICACHE_CHECK(device_leaves_.contains(order_entry{record.device_key, node}));
+    pending_write_backs += node->is_leaving_ ? node->pages_ : 0;
+    if (record.l1_key.is_present()) {
+      ++l1_leaves;
+      HICACHE_CHECK(l1_leaves_.contains(order_entry{record.l1_key, node}));
     }
-    if (record.host_key.is_present()) {
-      ++host_victims;
-      HICACHE_CHECK(host_victims_.contains(order_entry{record.host_key, node}));
+    if (record.l2_key.is_present()) {
+      ++l2_victims;
+      HICACHE_CHECK(l2_victims_.contains(order_entry{record.l2_key, node}));
     }
     if (node->is_root()) {
       ++roots;
@@ -273,8 +270,8 @@ void radix_tree::check_invariants() const {
       HICACHE_CHECK(node->parent_->children_.find(first_page_of(*node)) == node);
     }
   }
-  HICACHE_CHECK(device_leaves == device_leaves_.size() && host_victims == host_victims_.size());
-  HICACHE_CHECK(roots == roots_.size() && leaving == leaving_);
+  HICACHE_CHECK(l1_leaves == l1_leaves_.size() && l2_victims == l2_victims_.size());
+  HICACHE_CHECK(roots == roots_.size() && pending_write_backs == pending_write_backs_);
   HICACHE_CHECK(sums == totals_);
   check_references();
 }

@@ -41,8 +41,8 @@ size_t first_page_hash::operator()(const first_page& page) const noexcept {
 
 radix_tree::radix_tree(const radix_options& options)
   : options_(options), page_tokens_(options.page_size + options.overlap),
-    device_pool_(options.device_pages, options.order),
-    host_pool_(options.host_pages, options.order), events_(options.overlap) {
+    l1_pool_(options.l1_pages, options.order), l2_pool_(options.l2_pages, options.order),
+    events_(options.overlap) {
   HICACHE_CHECK(options_.page_size > 0 && options_.overlap <= 1 && options_.eviction);
   HICACHE_CHECK(options_.name_pages || !options_.events);
   if (options_.events)
@@ -127,7 +127,7 @@ radix_node& radix_tree::add(radix_node& parent, token_span tokens, std::vector<p
   node.pages_ = whole_pages(node.tokens_.size());
   HICACHE_CHECK(node.pages_ > 0 && node.tokens_.size() == span_size(node.pages_));
   HICACHE_CHECK(!device.empty() || !host.empty());
-  HICACHE_CHECK(device.empty() || parent.on_device() || parent.is_root());
+  HICACHE_CHECK(device.empty() || parent.in_l1() || parent.is_root());
   HICACHE_CHECK(keys.size() == (options_.name_pages ? node.pages_ : 0));
   node.host_ = std::move(host);
   node.keys_ = std::move(keys);
@@ -140,7 +140,7 @@ radix_node& radix_tree::add(radix_node& parent, token_span tokens, std::vector<p
   node.token_digest_ = sum_tokens(node, 0, node.pages_);
   if (!device.empty()) {
     node.device_ = std::move(device);
-    node.device_digest_ = sum_device(node, 0, node.pages_);
+    node.device_digest_ = sum_l1(node, 0, node.pages_);
     emit_stored(cache_medium::device, node);
   }
   if (!node.host_.empty())
@@ -152,12 +152,12 @@ radix_node& radix_tree::add(radix_node& parent, token_span tokens, std::vector<p
   return node;
 }
 
-void radix_tree::set_device(radix_node& node, std::vector<page_index> pages, operation_id load) {
-  HICACHE_CHECK(!node.on_device() && pages.size() == node.pages_);
+void radix_tree::set_l1(radix_node& node, std::vector<page_index> pages, operation_id load) {
+  HICACHE_CHECK(!node.in_l1() && pages.size() == node.pages_);
   const auto edit = node_edit{*this, node};
   node.load_ = load;
   node.device_ = std::move(pages);
-  node.device_digest_ = sum_device(node, 0, node.pages_);
+  node.device_digest_ = sum_l1(node, 0, node.pages_);
   if (load == 0)
     emit_stored(cache_medium::device, node);
 }
@@ -175,7 +175,7 @@ void radix_tree::finish_write(radix_node& node) {
 void radix_tree::cancel_write(radix_node& node) {
   const auto edit = node_edit{*this, node};
   node.write_ = 0;
-  host_pool_.give_back(node.host_);
+  l2_pool_.give_back(node.host_);
   node.host_.clear();
 }
 
@@ -196,9 +196,9 @@ radix_node& radix_tree::split(radix_node& node, uint64_t pages) {
   const auto from = lower_is_smaller ? pages : 0;
   const auto to = lower_is_smaller ? node.pages_ : pages;
   const auto tokens_part = sum_tokens(node, from, to);
-  const auto device_part = sum_device(node, from, to);
+  const auto l1_part = sum_l1(node, from, to);
   upper.token_digest_ = lower_is_smaller ? node.token_digest_ - tokens_part : tokens_part;
-  upper.device_digest_ = lower_is_smaller ? node.device_digest_ - device_part : device_part;
+  upper.device_digest_ = lower_is_smaller ? node.device_digest_ - l1_part : l1_part;
   node.token_digest_ -= upper.token_digest_;
   node.device_digest_ -= upper.device_digest_;
   upper.parent_ = node.parent_;
@@ -229,11 +229,11 @@ radix_node& radix_tree::split(radix_node& node, uint64_t pages) {
   upper.parent_->children_.replace(first_page_of(upper), upper);
   upper.children_.add(first_page_of(node), node);
   node.parent_ = &upper;
-  upper.record_.on_device = node.record_.on_device;
-  upper.record_.on_host = node.record_.on_host;
+  upper.record_.in_l1 = node.record_.in_l1;
+  upper.record_.in_l2 = node.record_.in_l2;
   upper.record_.is_copy = node.record_.is_copy;
-  upper.device_children_ = node.record_.on_device ? 1 : 0;
-  upper.host_children_ = node.record_.on_host ? 1 : 0;
+  upper.device_children_ = node.record_.in_l1 ? 1 : 0;
+  upper.host_children_ = node.record_.in_l2 ? 1 : 0;
   upper.copy_children_ = node.record_.is_copy ? 1 : 0;
   totals_.digest += upper.light_digest();
   changed(upper);
@@ -271,19 +271,19 @@ void radix_tree::drop_unused_root(radix_node& node) {
 void radix_tree::discard(radix_node& top) {
   auto& parent = *top.parent_;
   parent.children_.remove(first_page_of(top));
-  parent.device_children_ -= top.record_.on_device ? 1 : 0;
-  parent.host_children_ -= top.record_.on_host ? 1 : 0;
+  parent.device_children_ -= top.record_.in_l1 ? 1 : 0;
+  parent.host_children_ -= top.record_.in_l2 ? 1 : 0;
   parent.copy_children_ -= top.record_.is_copy ? 1 : 0;
   auto list = descendants(top);
   list.insert(list.begin(), &top);
   for (auto* node : list) {
     HICACHE_CHECK(node->pins_ == 0);
-    if (node->on_device() && node->load_ == 0)
+    if (node->in_l1() && node->load_ == 0)
       emit_removed(cache_medium::device, *node, 0);
-    if (node->host_resident())
+    if (node->l2_resident())
       emit_removed(cache_medium::host, *node, 0);
     if (std::exchange(node->is_leaving_, false))
-      leaving_ -= node->pages_;
+      pending_write_backs_ -= node->pages_;
     node->is_discarded_ = true;
     changed(*node);
   }
@@ -298,8 +298,8 @@ void radix_tree::free_discarded(radix_node& node) {
     return;
   HICACHE_CHECK(node.children_.empty());
   slide_references(node);
-  device_pool_.give_back(node.device_);
-  host_pool_.give_back(node.host_);
+  l1_pool_.give_back(node.device_);
+  l2_pool_.give_back(node.host_);
   node.device_.clear();
   node.host_.clear();
   changed(node);
@@ -312,15 +312,15 @@ void radix_tree::free_discarded(radix_node& node) {
 // -- all nodes ----------------------------------------------------------------
 
 void radix_tree::clear() {
-  HICACHE_CHECK(totals_.device_protected == 0 && leaving_ == 0);
+  HICACHE_CHECK(totals_.l1_protected == 0 && pending_write_backs_ == 0);
   for (auto* node : sorted_nodes()) {
-    device_pool_.give_back(node->device_);
-    host_pool_.give_back(node->host_);
+    l1_pool_.give_back(node->device_);
+    l2_pool_.give_back(node->host_);
   }
   references_.clear();
   reference_ends_.clear();
-  device_leaves_.clear();
-  host_victims_.clear();
+  l1_leaves_.clear();
+  l2_victims_.clear();
   roots_.clear();
   nodes_.clear();
   totals_ = {};
@@ -347,11 +347,11 @@ void radix_tree::name_pages() {
   }
 }
 
-void radix_tree::set_lends_host(bool lends_host) {
-  if (std::exchange(options_.lends_host, lends_host) == lends_host)
+void radix_tree::set_exports_l2(bool exports_l2) {
+  if (std::exchange(options_.exports_l2, exports_l2) == exports_l2)
     return;
   for (const auto& [id, node] : nodes_)
-    update_host(*node);
+    update_l2(*node);
 }
 
 // -- use ----------------------------------------------------------------------
@@ -362,10 +362,10 @@ void radix_tree::touch(radix_node& node, uint64_t hits) {
     each->use_.last_access = clock_;
     each->use_.hits += hits;
     totals_.digest += each->light_digest();
-    if (each->record_.device_key.is_present())
-      update_device(*each);
-    if (each->record_.host_key.is_present())
-      update_host(*each);
+    if (each->record_.l1_key.is_present())
+      update_l1(*each);
+    if (each->record_.l2_key.is_present())
+      update_l2(*each);
   }
 }
 
@@ -375,44 +375,44 @@ void radix_tree::raise_priority(radix_node& node, int32_t priority) {
       node_edit{*this, *each}.set_priority(priority);
 }
 
-void radix_tree::lock_device(radix_node& node) {
+void radix_tree::lock_l1(radix_node& node) {
   for (auto* each = &node; each != nullptr; each = each->parent_) {
-    totals_.digest += each->salt_ * light_factors::device_locks;
+    totals_.digest += each->salt_ * light_factors::l1_locks;
     if (each->device_locks_++ == 0)
-      update_device(*each);
+      update_l1(*each);
   }
 }
 
-void radix_tree::unlock_device(radix_node& node) {
+void radix_tree::unlock_l1(radix_node& node) {
   auto* top = &node;
   for (auto *each = &node, *next = each; each != nullptr; each = next) {
     next = each->parent_;
     HICACHE_CHECK(each->device_locks_ > 0);
-    totals_.digest -= each->salt_ * light_factors::device_locks;
+    totals_.digest -= each->salt_ * light_factors::l1_locks;
     if (--each->device_locks_ == 0)
-      update_device(*each);
+      update_l1(*each);
     top = each;
     free_discarded(*each);
   }
   drop_unused_root(*top);
 }
 
-void radix_tree::lock_host(radix_node& node) {
+void radix_tree::lock_l2(radix_node& node) {
   for (auto* each = &node; each != nullptr; each = each->parent_) {
-    totals_.digest += each->salt_ * light_factors::host_locks;
+    totals_.digest += each->salt_ * light_factors::l2_locks;
     if (each->host_locks_++ == 0)
-      update_host(*each);
+      update_l2(*each);
   }
 }
 
-void radix_tree::unlock_host(radix_node& node) {
+void radix_tree::unlock_l2(radix_node& node) {
   auto* top = &node;
   for (auto *each = &node, *next = each; each != nullptr; each = next) {
     next = each->parent_;
     HICACHE_CHECK(each->host_locks_ > 0);
-    totals_.digest -= each->salt_ * light_factors::host_locks;
+    totals_.digest -= each->salt_ * light_factors::l2_locks;
     if (--each->host_locks_ == 0)
-      update_host(*each);
+      update_l2(*each);
     top = each;
     free_discarded(*each);
   }
@@ -422,7 +422,7 @@ void radix_tree::unlock_host(radix_node& node) {
 // -- pins and references ------------------------------------------------------
 
 void radix_tree::pin(radix_node& node) {
-  lock_host(node);
+  lock_l2(node);
   for (auto* each = &node; !each->is_root(); each = each->parent_) {
     ++each->pins_;
     totals_.digest += each->salt_ * light_factors::pins;
@@ -437,28 +437,28 @@ void radix_tree::unpin(radix_node& node) {
     totals_.digest -= each->salt_ * light_factors::pins;
     update_pin_lock(*each);
   }
-  unlock_host(node);
+  unlock_l2(node);
 }
 
 /// Pins keep pages on one tier: on the host by the host lock that each pin holds, on the device
 /// only as long as the host does not have them.
 void radix_tree::update_pin_lock(radix_node& node) {
-  const auto is_needed = node.pins_ > 0 && !node.host_resident();
+  const auto is_needed = node.pins_ > 0 && !node.l2_resident();
   if (is_needed == node.has_pin_lock_)
     return;
   node.has_pin_lock_ = is_needed;
   if (is_needed)
-    lock_device(node);
+    lock_l1(node);
   else
-    unlock_device(node);
+    unlock_l1(node);
 }
 
 uint64_t radix_tree::refer(radix_node& node) {
   for (auto* each = &node; !each->is_root(); each = each->parent_) {
     ++each->references_;
     totals_.digest += each->salt_ * light_factors::references;
-    update_device(*each);
-    update_host(*each);
+    update_l1(*each);
+    update_l2(*each);
   }
   references_.emplace(++last_reference_, &node);
   reference_ends_[&node].push_back(last_reference_);
@@ -478,8 +478,8 @@ void radix_tree::drop_reference(uint64_t reference) {
   for (auto* each = &node; !each->is_root(); each = each->parent_) {
     --each->references_;
     totals_.digest -= each->salt_ * light_factors::references;
-    update_device(*each);
-    update_host(*each);
+    update_l1(*each);
+    update_l2(*each);
   }
 }
 

@@ -64,9 +64,9 @@ private:
 
 /// Sums over all nodes, in pages.
 struct radix_totals {
-  uint64_t device_evictable = 0;
-  uint64_t device_protected = 0;
-  uint64_t host_evictable = 0;
+  uint64_t l1_evictable = 0;
+  uint64_t l1_protected = 0;
+  uint64_t l2_evictable = 0;
   uint64_t digest = 0;
 
   friend bool operator==(const radix_totals&, const radix_totals&) = default;
@@ -77,16 +77,16 @@ struct radix_options {
   uint32_t page_size = 1;
   /// Tokens that neighbouring pages share: 1 with bigrams, else 0.
   uint32_t overlap = 0;
-  uint32_t device_pages = 0;
-  uint32_t host_pages = 0;
+  uint32_t l1_pages = 0;
+  uint32_t l2_pages = 0;
   eviction_policy_ptr eviction = lru_policy();
   page_order order = page_order::newest_first;
   /// Nodes carry page keys.
   bool name_pages = false;
   /// Collect events; needs name_pages.
   bool events = false;
-  /// L3 reads pages of the host where they lie, see radix_tree::set_lends_host.
-  bool lends_host = false;
+  /// L3 reads pages of the host where they lie, see radix_tree::set_exports_l2.
+  bool exports_l2 = false;
 };
 
 /// The bare tree: nodes with pages on two tiers, locks, recency and eviction. Knows neither
@@ -134,7 +134,7 @@ public:
 
   /// Gives a node that has no pages in L1 the pages of its tokens.
   /// @param load The load that is to bring their bytes; 0 if the bytes are there.
-  void set_device(radix_node& node, std::vector<page_index> pages, operation_id load = 0);
+  void set_l1(radix_node& node, std::vector<page_index> pages, operation_id load = 0);
 
   /// The copy to or from the host is a fact: ends `node.write` or `node.load`.
   void finish_write(radix_node& node);
@@ -166,7 +166,7 @@ public:
   /// Whether L3 has a page only as long as the host has it. If so, copies of what is on the device
   /// are evicted in the order of all pages of the host instead of first: others find a page by its
   /// whole path. And a node that loses its copy is not stored any more.
-  void set_lends_host(bool lends_host);
+  void set_exports_l2(bool exports_l2);
 
   // -- use --------------------------------------------------------------------
 
@@ -181,13 +181,13 @@ public:
   void raise_priority(radix_node& node, int32_t priority);
 
   /// Keeps the device (host) pages of the path to `node` until unlocked. Counts.
-  void lock_device(radix_node& node);
+  void lock_l1(radix_node& node);
 
-  void unlock_device(radix_node& node);
+  void unlock_l1(radix_node& node);
 
-  void lock_host(radix_node& node);
+  void lock_l2(radix_node& node);
 
-  void unlock_host(radix_node& node);
+  void unlock_l2(radix_node& node);
 
   /// Counts a pin on the path to `node`, which keeps its pages on one tier at least.
   void pin(radix_node& node);
@@ -218,26 +218,26 @@ public:
 
   /// Takes pages, evicting if needed. Evicts nothing if that cannot suffice. May come back empty
   /// although evicting did begin: if pages are leaving.
-  std::optional<std::vector<page_index>> take_device(uint64_t count);
+  std::optional<std::vector<page_index>> take_l1(uint64_t count);
 
-  std::optional<std::vector<page_index>> take_host(uint64_t count);
+  std::optional<std::vector<page_index>> take_l2(uint64_t count);
 
   /// Frees up to `count` device pages.
   /// @returns how many.
-  uint64_t evict_device(uint64_t count);
+  uint64_t evict_l1(uint64_t count);
 
-  uint64_t evict_host(uint64_t count);
+  uint64_t evict_l2(uint64_t count);
 
   /// Device pages that are free as soon as their copy to the host is a fact.
-  uint64_t leaving() const noexcept { return leaving_; }
+  uint64_t pending_write_backs() const noexcept { return pending_write_backs_; }
 
-  page_allocator& device_pool() noexcept { return device_pool_; }
+  page_allocator& l1_pool() noexcept { return l1_pool_; }
 
-  page_allocator& host_pool() noexcept { return host_pool_; }
+  page_allocator& l2_pool() noexcept { return l2_pool_; }
 
-  const page_allocator& device_pool() const noexcept { return device_pool_; }
+  const page_allocator& l1_pool() const noexcept { return l1_pool_; }
 
-  const page_allocator& host_pool() const noexcept { return host_pool_; }
+  const page_allocator& l2_pool() const noexcept { return l2_pool_; }
 
   // -- state ------------------------------------------------------------------
 
@@ -250,9 +250,9 @@ public:
   /// Nodes that hold pages: all but roots.
   uint64_t node_count() const noexcept { return nodes_.size() - roots_.size(); }
 
-  uint64_t evicted_device() const noexcept { return evicted_device_; }
+  uint64_t evicted_l1() const noexcept { return evicted_l1_; }
 
-  uint64_t evicted_host() const noexcept { return evicted_host_; }
+  uint64_t evicted_l2() const noexcept { return evicted_l2_; }
 
   uint64_t clock() const noexcept { return clock_; }
 
@@ -296,12 +296,12 @@ private:
   void drop_descendants(radix_node& node);
   void free_discarded(radix_node& node);
   void truncate(radix_node& node, uint64_t pages);
-  void release_device(radix_node& node, uint64_t from);
-  void release_host(radix_node& node, uint64_t from);
-  void evict_device_tail(radix_node& node, uint64_t most);
-  uint64_t make_room_for(radix_node& node, uint64_t wanted);
+  void release_l1(radix_node& node, uint64_t from);
+  void release_l2(radix_node& node, uint64_t from);
+  void evict_l1_tail(radix_node& node, uint64_t most);
+  uint64_t write_back_for(radix_node& node, uint64_t wanted);
   void save_tail(radix_node& node, uint64_t kept);
-  uint64_t evict_host_tail(radix_node& node, uint64_t most);
+  uint64_t evict_l2_tail(radix_node& node, uint64_t most);
   void demote(radix_node& node);
   void update_pin_lock(radix_node& node);
   void slide_references(radix_node& node);
@@ -315,28 +315,28 @@ private:
   void reorder(eviction_order& order, radix_node& node, order_key& key, const order_key& next);
   /// Brings sums, eviction orders and digest up to date after a change of the node's fields.
   void changed(radix_node& node);
-  order_key device_key_of(const radix_node& node) const;
-  order_key host_key_of(const radix_node& node) const;
-  void update_device(radix_node& node);
-  void update_host(radix_node& node);
+  order_key l1_key_of(const radix_node& node) const;
+  order_key l2_key_of(const radix_node& node) const;
+  void update_l1(radix_node& node);
+  void update_l2(radix_node& node);
   uint64_t heavy_digest(const radix_node& node) const;
   node_record desired_record(const radix_node& node) const;
   uint64_t sum_tokens(const radix_node& node, uint64_t from, uint64_t to) const;
-  uint64_t sum_device(const radix_node& node, uint64_t from, uint64_t to) const;
+  uint64_t sum_l1(const radix_node& node, uint64_t from, uint64_t to) const;
   void check_node(const radix_node& node) const;
   void check_references() const;
 
   radix_options options_;
   /// Tokens that one page looks at.
   uint32_t page_tokens_;
-  page_allocator device_pool_;
-  page_allocator host_pool_;
+  page_allocator l1_pool_;
+  page_allocator l2_pool_;
   absl::flat_hash_map<node_id, std::unique_ptr<radix_node>> nodes_;
   std::map<cache_namespace, radix_node*> roots_;
   /// Victims come from the front: leaves of the device part; the last copies of paths on the
   /// device, and leaves of what is on the host only.
-  eviction_order device_leaves_;
-  eviction_order host_victims_;
+  eviction_order l1_leaves_;
+  eviction_order l2_victims_;
   radix_totals totals_;
   event_queue events_;
   save_function save_;
@@ -347,9 +347,9 @@ private:
   uint64_t last_reference_ = 0;
   node_id last_id_ = 0;
   uint64_t clock_ = 0;
-  uint64_t leaving_ = 0;
-  uint64_t evicted_device_ = 0;
-  uint64_t evicted_host_ = 0;
+  uint64_t pending_write_backs_ = 0;
+  uint64_t evicted_l1_ = 0;
+  uint64_t evicted_l2_ = 0;
 };
 
 inline node_edit::~node_edit() {

@@ -20,7 +20,7 @@ public:
   /// @param copies Copies that ended with it, failed ones included.
   /// @returns why no hit is served from now on, until `reset`; null if the instance is well, or was
   /// not well before
-  const char* note(const step_agreement& agreed, uint64_t copies) noexcept {
+  const char* note(const step_minima& agreed, uint64_t copies) noexcept {
     const auto failed = failures(agreed.facts);
     if (copies > failed)
       failures_in_a_row_ = 0;

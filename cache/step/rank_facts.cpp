@@ -53,7 +53,7 @@ step_facts rank_facts::mine(const step_openings& open, int64_t now_ns) const {
   for (const auto id : open.fetches) {
     auto& fetch = facts.fetches.emplace_back();
     if (const auto i = arrived_.find(id); i != arrived_.end())
-      fetch = {static_cast<int64_t>(i->second.host_pages->size()),
+      fetch = {static_cast<int64_t>(i->second.l2_pages->size()),
                static_cast<int64_t>(i->second.found), i->second.why};
   }
   const auto is_here = [this](fetch_id id) { return arrived_.contains(id); };
@@ -88,11 +88,11 @@ std::vector<page_list> rank_facts::take(const step_openings& open, const step_fa
   for (auto i = size_t{0}; i < facts.fetches.size(); ++i)
     if (facts.fetches[i].arrived >= 0)
       if (const auto ended = arrived_.extract(open.fetches[i]))
-        lists[i] = ended.mapped().host_pages;
+        lists[i] = ended.mapped().l2_pages;
   return lists;
 }
 
-uint64_t rank_facts::agree(const step_agreement& agreed) {
+uint64_t rank_facts::agree(const step_minima& agreed) {
   const auto copies = [](const step_facts& facts) { return facts.writes_done + facts.loads_done; };
   const auto before = copies(known_);
   known_ = agreed.facts;

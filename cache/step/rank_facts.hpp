@@ -47,7 +47,7 @@ public:
 
   /// Takes note of what all ranks know now.
   /// @returns the copies that all ranks know to have ended since the last step
-  uint64_t agree(const step_agreement& agreed);
+  uint64_t agree(const step_minima& agreed);
 
   /// The time of the last agreement.
   int64_t now_ns() const noexcept { return known_.now_ns; }

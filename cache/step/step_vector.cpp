@@ -70,9 +70,9 @@ std::vector<int64_t> encode_step(const step_offer& offer) {
   return values;
 }
 
-step_agreement decode_step(std::span<const int64_t> minimum, const step_openings& open) {
+step_minima decode_step(std::span<const int64_t> minimum, const step_openings& open) {
   HICACHE_CHECK(minimum.size() == step_values);
-  auto agreed = step_agreement{};
+  auto agreed = step_minima{};
   agreed.digests_agree = minimum[digest] == ~minimum[digest_complement];
   agreed.device_lost = minimum[lost] != 0;
   agreed.facts.writes_done = static_cast<uint64_t>(minimum[writes]);
@@ -85,7 +85,7 @@ step_agreement decode_step(std::span<const int64_t> minimum, const step_openings
   agreed.facts.backups.assign(stored.begin(), stored.end());
   auto rest = minimum.subspan(fetches, fetch_values * open.fetches.size());
   for (; !rest.empty(); rest = rest.subspan(fetch_values))
-    agreed.facts.fetches.push_back({rest[0], rest[1], static_cast<give_up>(rest[2])});
+    agreed.facts.fetches.push_back({rest[0], rest[1], static_cast<miss_reason>(rest[2])});
   return agreed;
 }
 

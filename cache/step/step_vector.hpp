@@ -31,7 +31,7 @@ struct step_offer {
 };
 
 /// What all ranks know after the step's reduction.
-struct step_agreement {
+struct step_minima {
   step_facts facts;
   bool digests_agree = false;
   /// True if any rank's device takes no copies any more.
@@ -42,12 +42,12 @@ struct step_agreement {
 /// compare their digests.
 inline constexpr size_t step_values = 9 + limits::step_backups + 3 * limits::step_fetches;
 
-/// The vector whose element-wise minimum over the ranks is a `step_agreement`.
+/// The vector whose element-wise minimum over the ranks is a `step_minima`.
 std::vector<int64_t> encode_step(const step_offer& offer);
 
 /// Reads the minimum of the ranks' vectors. If the digests differ, its facts mean nothing.
 /// @param open What this rank offered.
 /// @pre minimum.size() == step_values
-step_agreement decode_step(std::span<const int64_t> minimum, const step_openings& open);
+step_minima decode_step(std::span<const int64_t> minimum, const step_openings& open);
 
 } // namespace hicache

@@ -8,18 +8,18 @@
 
 namespace hicache {
 
-give_up reason_of(ec code) {
+miss_reason reason_of(ec code) {
   switch (code) {
     case ec::not_found:
-      return give_up::gone;
+      return miss_reason::gone;
     case ec::corrupt_page:
-      return give_up::corrupt;
+      return miss_reason::corrupt;
     case ec::deadline_exceeded:
-      return give_up::late;
+      return miss_reason::late;
     case ec::store_unavailable:
-      return give_up::unavailable;
+      return miss_reason::unavailable;
     default:
-      return give_up::failed;
+      return miss_reason::failed;
   }
 }
 
@@ -36,7 +36,7 @@ void fetch_reads::begin(std::vector<page_index> pages) {
 
 std::optional<fetch_reads::part> fetch_reads::next() {
   if (is_ended_ || asked_ == pages_->size() || reads_in_flight_ == limits::storage_batches_in_flight
-      || why_ <= give_up::gone)
+      || why_ <= miss_reason::gone)
     return std::nullopt;
   const auto first = asked_;
   const auto count = std::min<uint64_t>(pages_->size() - first, limits::storage_batch_pages);

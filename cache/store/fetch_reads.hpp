@@ -56,9 +56,9 @@ public:
   answer end();
 
   /// Notes why no more arrives: the reason that comes first in `give_up` counts.
-  void stop(give_up reason) noexcept { why_ = std::min(why_, reason); }
+  void stop(miss_reason reason) noexcept { why_ = std::min(why_, reason); }
 
-  give_up why() const noexcept { return why_; }
+  miss_reason why() const noexcept { return why_; }
 
   bool is_ended() const noexcept { return is_ended_; }
 
@@ -79,12 +79,12 @@ private:
   /// Pages asked for so far.
   uint64_t asked_ = 0;
   uint64_t reads_in_flight_ = 0;
-  give_up why_ = give_up::none;
+  miss_reason why_ = miss_reason::none;
   bool is_ended_ = false;
 };
 
 /// Why a page whose read ended so was not there.
-give_up reason_of(ec code);
+miss_reason reason_of(ec code);
 
 /// Whether a page that was not read is a failure of its own. One that left the store is an ordinary
 /// miss; a store that is left out is reported elsewhere.

@@ -53,7 +53,7 @@ struct index_table::state {
   std::vector<member_entry> members;
   std::vector<member_handle> free_handles;
   /// Not mounted any more, but not without replicas.
-  std::deque<member_handle> leaving;
+  std::deque<member_handle> pending_write_backs;
   absl::btree_map<uint64_t, member_handle> handle_of;
   absl::btree_set<std::pair<time_point, member_handle>> by_silence;
   std::vector<lost_copy> lost;
@@ -260,7 +260,7 @@ struct index_table::state {
     suspended -= std::exchange(entry.is_suspended, false) ? 1 : 0;
     by_silence.erase({entry.last_heard, handle});
     handle_of.erase(entry.member.member);
-    leaving.push_back(handle);
+    pending_write_backs.push_back(handle);
   }
 
   /// Counts a member's replicas as offered, or no longer. One whose replicas are offered anew has
@@ -393,10 +393,10 @@ bool index_table::drop(uint64_t member) {
   return was_offered;
 }
 
-bool index_table::reap(size_t most) {
+bool index_table::expire_replicas(size_t most) {
   auto& s = *state_;
-  for (; !s.leaving.empty(); s.leaving.pop_front()) {
-    const auto handle = s.leaving.front();
+  for (; !s.pending_write_backs.empty(); s.pending_write_backs.pop_front()) {
+    const auto handle = s.pending_write_backs.front();
     for (; s.members[handle].first != no_record; --most) {
       if (most == 0)
         return true;

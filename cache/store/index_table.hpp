@@ -143,7 +143,7 @@ public:
 
   /// Frees what up to `most` replicas of members that are gone occupy.
   /// @returns whether there are more
-  bool reap(size_t most);
+  bool expire_replicas(size_t most);
 
   /// Up to `most` pages of a member that were taken, gave way to members that rank higher, and were
   /// not taken again; each once.

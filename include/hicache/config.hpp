@@ -72,7 +72,7 @@ struct metrics_options {
 /// instance.
 struct rank_config {
   uint32_t page_size = 64;
-  uint32_t device_pages = 4096;
+  uint32_t l1_pages = 4096;
   double hicache_ratio = 2.0;
   /// Gigabytes (1e9) of L2 per rank; 0 means that the ratio decides.
   double hicache_size = 0;
@@ -194,7 +194,7 @@ struct rank_config {
   /// the number of ranks.
   std::string fingerprint() const;
 
-  uint32_t host_pages(uint32_t ranks) const;
+  uint32_t l2_pages(uint32_t ranks) const;
 };
 
 } // namespace hicache

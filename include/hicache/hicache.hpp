@@ -3,7 +3,7 @@
 /// All of hicache that an engine can use. Where to start:
 ///
 /// - config.hpp: fill in a `rank_config`, and let `finish` check it.
-/// - agreement.hpp: join the ranks of the instance, by MPI or without.
+/// - rank_reducer.hpp: join the ranks of the instance, by MPI or without.
 /// - runtime.hpp: `rank_runtime::start` runs this rank; `tree()` is the actor to talk to.
 /// - interfaces.hpp, operations.hpp: the messages, and the operations that they carry.
 /// - geometry.hpp, device.hpp: where the KV of a token lies in L1.
@@ -15,7 +15,6 @@
 /// examples/minimal_engine.cpp is a complete engine, and docs/integrating.md says what an engine
 /// may rely on.
 
-#include "hicache/agreement.hpp"
 #include "hicache/caf_error.hpp"
 #include "hicache/clock.hpp"
 #include "hicache/config.hpp"
@@ -28,6 +27,7 @@
 #include "hicache/interfaces.hpp"
 #include "hicache/operations.hpp"
 #include "hicache/policies.hpp"
+#include "hicache/rank_reducer.hpp"
 #include "hicache/runtime.hpp"
 #include "hicache/storage_backend.hpp"
 #include "hicache/system_config.hpp"

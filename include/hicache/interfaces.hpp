@@ -23,7 +23,7 @@ CAF_ADD_ATOM(hicache, hicache::atom, apply, "apply")
 CAF_ADD_ATOM(hicache, hicache::atom, counters, "counters")
 CAF_ADD_ATOM(hicache, hicache::atom, events, "events")
 CAF_ADD_ATOM(hicache, hicache::atom, missing, "missing")
-CAF_ADD_ATOM(hicache, hicache::atom, news, "news")
+CAF_ADD_ATOM(hicache, hicache::atom, notify, "notify")
 CAF_ADD_ATOM(hicache, hicache::atom, notice, "notice")
 CAF_ADD_ATOM(hicache, hicache::atom, reduce, "reduce")
 CAF_ADD_ATOM(hicache, hicache::atom, step, "step")
@@ -52,7 +52,7 @@ using tree_actor = caf::typed_actor<
   caf::replies_to<atom::counters>::with<rank_counters>>;
 
 /// The CONSENSUS reduces vectors over the ranks of the instance.
-using consensus_actor = caf::typed_actor<
+using rank_reduction_actor = caf::typed_actor<
   // Answers the element-wise minimum over all ranks, once every rank has sent its vector. One at a
   // time per channel; an engine uses reduction_channel::engine.
   caf::replies_to<atom::reduce, reduction>::with<reduced>,
@@ -66,7 +66,7 @@ using engine_actor = caf::typed_actor<
   caf::reacts_to<atom::notice, caf::error>,
   // A copy or the prefetch of a request completed; the next step makes it a fact. At most once
   // between two steps, so that an engine that sleeps knows when to step.
-  caf::reacts_to<atom::news>,
+  caf::reacts_to<atom::notify>,
   // Pages can be served from L1 or L2 from now on, or no longer. Only with rank_extensions::events.
   caf::reacts_to<atom::events, cache_events_ptr>>;
 

@@ -45,10 +45,10 @@ struct match_request {
 /// Lengths are in tokens, whole pages (but for a streaming session, which may hold a page in part).
 /// The device part comes first, the host part follows on it.
 struct match_result {
-  uint64_t device_tokens = 0;
-  uint64_t host_tokens = 0;
+  uint64_t l1_tokens = 0;
+  uint64_t l2_tokens = 0;
   /// The pages of the device part, in prefix order.
-  page_list device_pages{};
+  page_list l1_pages{};
   /// The node at the end of the match, host part included; 0 if nothing matched.
   node_id node = 0;
 };
@@ -162,13 +162,13 @@ using layer_progress_ptr = std::shared_ptr<layer_progress>;
 /// Answer to load_back.
 struct load_result {
   /// Tokens on the device now, including those still being loaded. Whole pages.
-  uint64_t device_tokens = 0;
+  uint64_t l1_tokens = 0;
   /// Of these, the tokens that this call began to load from L2.
   uint64_t loading_tokens = 0;
   /// Of the loading ones, the tokens that this request's own prefetch brought from L3.
   uint64_t from_storage_tokens = 0;
   /// The pages of the device part, in prefix order.
-  page_list device_pages{};
+  page_list l1_pages{};
   /// Null if every page is there. May be set although loading_tokens is 0: then another request's
   /// load is still bringing pages that this one shares, and this one waits for it all the same.
   layer_progress_ptr progress;
@@ -183,7 +183,7 @@ struct allocate_request {
 /// Answer to allocate: the pages of the whole request so far, in prefix order: first the cached
 /// ones, then the new ones.
 struct allocate_result {
-  page_list device_pages{};
+  page_list l1_pages{};
 };
 
 /// Gives computed pages to the tree.
@@ -211,7 +211,7 @@ struct insert_result {
   uint64_t duplicate_tokens = 0;
   /// The pages of the whole request, in prefix order, after duplicates were replaced by the tree's
   /// pages.
-  page_list device_pages{};
+  page_list l1_pages{};
   /// The node at the end of what the tree holds of these tokens; 0 if that is nothing.
   node_id node = 0;
   /// Tokens that `retain` pinned.
@@ -227,7 +227,7 @@ struct release_request {
 
 /// Why tokens that some tier held were computed all the same. Ranks agree on the smallest of what
 /// they saw, so the order is from the worst to the best.
-enum class give_up : uint8_t {
+enum class miss_reason : uint8_t {
   /// L3 is left alone for a while, because it failed or did not answer (`store_breaker`).
   unavailable,
   /// L3 did not answer before the deadline.
@@ -254,7 +254,7 @@ enum class give_up : uint8_t {
 
 /// The name of a reason as reports show it ("no_room").
 /// @relates give_up
-const char* to_string(give_up why) noexcept;
+const char* to_string(miss_reason why) noexcept;
 
 /// Where the tokens of a request's prompt came from. Those of the first three and the computed ones
 /// are the whole prompt; what was given up was computed.
@@ -266,8 +266,8 @@ struct request_provenance {
   std::string l3_backend;
   uint64_t computed_tokens = 0;
   /// Tokens that L2 held or L3 was known to hold.
-  uint64_t given_up_tokens = 0;
-  give_up why = give_up::none;
+  uint64_t unserved_tokens = 0;
+  miss_reason why = miss_reason::none;
 
   friend bool operator==(const request_provenance&, const request_provenance&) = default;
 };
@@ -351,7 +351,7 @@ struct lock_result {
 };
 
 /// Writes the prefix that ends with a node to L2, as far as L2 lacks it, whatever the write policy.
-struct backup_request {
+struct write_request {
   node_id node = 0;
 };
 
@@ -381,7 +381,7 @@ using tree_operation
   = std::variant<match_request, prefetch_request, schedule_request, load_request, allocate_request,
                  insert_request, release_request, evict_request, pin_request, unpin_request,
                  open_session_request, close_session_request, lock_request, unlock_request,
-                 backup_request, load_node_request, clear_request>;
+                 write_request, load_node_request, clear_request>;
 
 /// An answer, or why there is none.
 using tree_answer = result<
@@ -406,8 +406,8 @@ struct ready_request {
   /// Tokens that came from L3 and are in L2 now. Whole pages.
   uint64_t fetched_tokens = 0;
   /// Tokens of L1 and L2 that the request's prefix has now, fetched ones included.
-  uint64_t device_tokens = 0;
-  uint64_t host_tokens = 0;
+  uint64_t l1_tokens = 0;
+  uint64_t l2_tokens = 0;
 };
 
 /// Answer to step: what all ranks know now.
@@ -426,7 +426,7 @@ struct step_result {
   std::vector<request_id> failed;
 };
 
-// -- everyone -> consensus ----------------------------------------------------
+// -- everyone -> rank_reduction ----------------------------------------------------
 
 /// A vector whose element-wise minimum over all ranks is asked for.
 struct reduction {

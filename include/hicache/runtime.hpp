@@ -1,12 +1,12 @@
 #pragma once
 
-#include "hicache/agreement.hpp"
 #include "hicache/config.hpp"
 #include "hicache/device.hpp"
 #include "hicache/error.hpp"
 #include "hicache/eviction_policy.hpp"
 #include "hicache/geometry.hpp"
 #include "hicache/interfaces.hpp"
+#include "hicache/rank_reducer.hpp"
 #include "hicache/storage_backend.hpp"
 
 #include <caf/fwd.hpp>
@@ -38,7 +38,7 @@ struct rank_extensions {
 ///
 ///     auto config = rank_config{};
 ///     auto valid = config.finish(ranks);
-///     auto peers = make_mpi_agreement(MPI_Comm_c2f(MPI_COMM_WORLD));
+///     auto peers = make_mpi_reducer(MPI_Comm_c2f(MPI_COMM_WORLD));
 ///     auto runtime = rank_runtime::start(config, std::move(*peers));
 ///     ... send messages to (*runtime)->tree() ...
 ///
@@ -57,7 +57,7 @@ public:
   /// @returns one sentence: memory that is not there, an index that does not answer, settings in
   /// which the ranks differ. A rank that fails because another one did returns ec::stopping.
   static result<std::unique_ptr<rank_runtime>> start(const rank_config& config,
-                                                     std::unique_ptr<agreement> ranks,
+                                                     std::unique_ptr<rank_reducer> ranks,
                                                      const engine_actor& engine = {},
                                                      const device_layers* registered = nullptr,
                                                      const rank_extensions& extensions = {});
@@ -68,7 +68,7 @@ public:
   virtual tree_actor tree() const = 0;
 
   /// Reduces vectors of the engine's own over its ranks, on reduction_channel::engine.
-  virtual consensus_actor consensus() const = 0;
+  virtual rank_reduction_actor rank_reduction() const = 0;
 
   virtual caf::actor_system& system() = 0;
 
@@ -79,11 +79,11 @@ public:
   /// Where the pages of L1 lie: addresses of the device.
   virtual const device_layers& device_buffers() const = 0;
 
-  /// Where they lie in device_pool(), and that memory.
+  /// Where they lie in l1_pool(), and that memory.
   /// @pre the engine did not register a pool of its own
   virtual const pool_geometry& device_geometry() const = 0;
 
-  virtual device_memory& device_pool() = 0;
+  virtual device_memory& l1_pool() = 0;
 
   /// True if the CPU may read and write L1 at its addresses.
   virtual bool device_is_host_addressable() const = 0;

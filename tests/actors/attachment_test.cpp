@@ -19,8 +19,8 @@ constexpr auto reserve_pages = uint32_t{8};
 
 tree_options options_with(bool attached) {
   return {.page_size = page_size,
-          .device_pages = 32,
-          .host_pages = 40,
+          .l1_pages = 32,
+          .l2_pages = 40,
           .prefetch_reserve_pages = reserve_pages,
           .layers = 2,
           .prefetch = {.policy = prefetch_policy::wait_complete, .threshold_tokens = 4},
@@ -218,7 +218,7 @@ TEST_F(AttachmentTest, DetachEndsWhatIsUnderWayAndReturnsTheReserve) {
   release(1);
   release(2);
   world.settle();
-  EXPECT_EQ(world.core_of(*world.ranks[0]).stats().host_used, 4u) << "the pages computed";
+  EXPECT_EQ(world.core_of(*world.ranks[0]).stats().l2_used, 4u) << "the pages computed";
   EXPECT_EQ(world.counters().errors, 0u);
   expect_all_works(3);
   EXPECT_TRUE(attach("shared"));
@@ -419,7 +419,7 @@ TEST_F(AttachmentEndTest, ARankThatIsGoneFreezesNobody) {
     auto left = events;
     auto random = std::mt19937_64{7};
     world.run_shuffled(random, [&] { return left-- > 0; });
-    caf::anon_send_exit(world.ranks[2]->consensus, caf::exit_reason::kill);
+    caf::anon_send_exit(world.ranks[2]->rank_reduction, caf::exit_reason::kill);
     world.run();
     world.advance_in_steps(10 * rank_world::patience, 50);
     EXPECT_TRUE(answer.arrived());

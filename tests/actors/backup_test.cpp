@@ -59,7 +59,7 @@ TEST_F(BackupTest, LongCommandsGoInBatchesOneAfterTheOther) {
     const auto& request = held_->front();
     EXPECT_EQ(request.verb, "set");
     EXPECT_EQ(request.timeout, timeout);
-    EXPECT_EQ(request.batch.host_first, request.batch.first);
+    EXPECT_EQ(request.batch.l2_first, request.batch.first);
     EXPECT_EQ((*request.batch.parents)[1], (*request.batch.keys)[0]);
     sizes.push_back(request.batch.count);
     firsts.push_back(request.batch.first);

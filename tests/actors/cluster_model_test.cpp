@@ -26,8 +26,8 @@ struct writer {
   int step = 0;
 };
 
-/// A page that is computed in L2, and lent.
-struct lender {
+/// A page that is computed in L2, and exported.
+struct exporter {
   member_ptr at;
   uint64_t key = 0;
   page_index page = 0;
@@ -46,16 +46,16 @@ struct reader {
 
 /// What runs did, so that they can be seen to reach what they are for.
 struct model_totals {
-  uint64_t reads = 0, lent_reads = 0, stale = 0;
-  uint64_t lent = 0, reclaimed = 0;
+  uint64_t reads = 0, exported_reads = 0, stale = 0;
+  uint64_t exported = 0, reclaimed = 0;
   uint64_t evicted = 0, moved = 0, copied = 0;
   uint64_t mounts = 0, drained = 0;
 
   model_totals& operator+=(const model_totals& x) {
     reads += x.reads;
-    lent_reads += x.lent_reads;
+    exported_reads += x.exported_reads;
     stale += x.stale;
-    lent += x.lent;
+    exported += x.exported;
     reclaimed += x.reclaimed;
     evicted += x.evicted;
     moved += x.moved;
@@ -146,29 +146,29 @@ private:
       writers_.erase(at);
   }
 
-  /// As the tree and the copy engine do, but L2 may change while a page is lent.
-  void start_lender() {
+  /// As the tree and the copy engine do, but L2 may change while a page is exported.
+  void start_exporter() {
     constexpr auto keys = std::array<uint64_t, 4>{0, 2, 10, 17};
-    auto next = lender{any_member(), keys[draw(keys.size())], draw(lent_count), {}, 0, 0};
+    auto next = exporter{any_member(), keys[draw(keys.size())], draw(exported_count), {}, 0, 0};
     const auto is_filling
-      = [&next](const lender& x) { return x.at == next.at && x.page == next.page && x.step < 3; };
-    if (!next.at->lent || std::ranges::any_of(lenders_, is_filling))
+      = [&next](const exporter& x) { return x.at == next.at && x.page == next.page && x.step < 3; };
+    if (!next.at->exported || std::ranges::any_of(exporters_, is_filling))
       return;
-    next.at->lent->reclaim(std::array{next.page});
-    lenders_.push_back(std::move(next));
+    next.at->exported->reclaim(std::array{next.page});
+    exporters_.push_back(std::move(next));
   }
 
   /// @returns whether the lender has ended
-  bool proceed(lender& each) {
-    auto& lent = *each.at->lent;
-    const auto object = object_in(*each.at, lent.header_of(each.page), lent_bytes);
+  bool proceed(exporter& each) {
+    auto& exported = *each.at->exported;
+    const auto object = object_in(*each.at, exported.header_of(each.page), exported_bytes);
     switch (each.step++) {
       case 0:
       case 1:
         fill(object, each.key, each.step == 2);
         return false;
       case 2: {
-        const auto slot = lent.begin(each.page, key_of(each.key));
+        const auto slot = exported.begin(each.page, key_of(each.key));
         each.slot = slot.value_or(segment_slot{});
         return !slot;
       }
@@ -176,7 +176,7 @@ private:
         each.checksum = page_checksum(std::array{std::span<const std::byte>{object}});
         return false;
       case 4:
-        if (lent.finish(each.slot, lent_fingerprint, each.checksum))
+        if (exported.finish(each.slot, exported_fingerprint, each.checksum))
           return false;
         ++totals_.reclaimed;
         return true;
@@ -185,25 +185,25 @@ private:
           const auto answer = send_request<key_batch>(each.at->segment, atom::publish_v,
                                                       segment_slots{{each.slot}});
           expect_answer(each.at, [answer] { return answer.arrived(); });
-          ++totals_.lent;
+          ++totals_.exported;
         }
         return true;
     }
   }
 
-  void proceed_lender() {
-    if (lenders_.empty())
+  void proceed_exporter() {
+    if (exporters_.empty())
       return;
-    const auto at = lenders_.begin() + draw(lenders_.size());
+    const auto at = exporters_.begin() + draw(exporters_.size());
     if (proceed(*at))
-      lenders_.erase(at);
+      exporters_.erase(at);
   }
 
   /// A page that some member has, mostly.
   uint64_t key_to_read() {
     const auto at = any_member();
     // Pages of the segment come first.
-    const auto from = at->lent && draw(2) == 0 ? at->lent->objects().headers : 0;
+    const auto from = at->exported && draw(2) == 0 ? at->exported->objects().headers : 0;
     const auto pages = offered_by(*at).published(from, key_count);
     return pages.empty() || draw(8) == 0 ? draw(key_count)
                                          : number_of(pages[draw(pages.size())].key);
@@ -249,8 +249,9 @@ private:
       EXPECT_TRUE(holds(each.read.bytes, each.key)) << "wrong bytes of page " << each.key;
       caf::anon_send(each.owner->segment, atom::touch_v, batch);
       ++totals_.reads;
-      const auto& lent = each.owner->lent;
-      totals_.lent_reads += lent && each.read.from.offset >= lent->objects().headers ? 1 : 0;
+      const auto& exported = each.owner->exported;
+      totals_.exported_reads
+        += exported && each.read.from.offset >= exported->objects().headers ? 1 : 0;
     } else {
       EXPECT_TRUE(end == miss || flips_bits_) << "page " << each.key << " is taken for damaged";
       caf::anon_send(each.owner->segment, atom::corrupt_v, batch);
@@ -340,11 +341,11 @@ private:
     if (choice < 10)
       start_writer();
     else if (choice < 13)
-      start_lender();
+      start_exporter();
     else if (choice < 46)
       proceed_writer();
     else if (choice < 54)
-      proceed_lender();
+      proceed_exporter();
     else if (choice < 64)
       start_reader();
     else if (choice < 96)
@@ -403,8 +404,8 @@ private:
       proceed_writer();
       run();
     }
-    while (!lenders_.empty() && !has_failed()) {
-      proceed_lender();
+    while (!exporters_.empty() && !has_failed()) {
+      proceed_exporter();
       run();
     }
     while (!readers_.empty() && !has_failed()) {
@@ -419,8 +420,9 @@ private:
     for (const auto& at : living())
       for (const auto& page : offered_by(*at).published(0, key_count)) {
         const auto place = std::pair{number_of(page.key), page.offset};
-        const auto is_lent = at->lent && page.offset >= at->lent->objects().headers;
-        const auto [known, is_new] = placed_.try_emplace({at->id, is_lent, page.generation}, place);
+        const auto is_exported = at->exported && page.offset >= at->exported->objects().headers;
+        const auto [known, is_new]
+          = placed_.try_emplace({at->id, is_exported, page.generation}, place);
         EXPECT_EQ(known->second, place) << "generation " << page.generation << " was given out";
       }
   }
@@ -462,7 +464,7 @@ private:
     const auto now = all_shards();
     const auto& table = table_of(at);
     const auto counters = table.counters();
-    const auto pages = offered_by(at).published(0, key_count + lent_count + 1);
+    const auto pages = offered_by(at).published(0, key_count + exported_count + 1);
     auto stored = uint64_t{0};
     auto bytes = uint64_t{0};
     for (const auto& page : pages) {
@@ -544,12 +546,12 @@ private:
   bool is_calm_;
   model_totals totals_;
   std::vector<writer> writers_;
-  std::vector<lender> lenders_;
+  std::vector<exporter> exporters_;
   std::vector<reader> readers_;
   std::vector<test::reply<page_totals>> copies_;
   /// Who has to answer, and whether it has.
   std::vector<std::pair<member_ptr, std::function<bool()>>> owed_;
-  /// Key and place, by member, whether it is lent, and generation.
+  /// Key and place, by member, whether it is exported, and generation.
   std::map<std::tuple<uint64_t, bool, uint32_t>, std::pair<uint64_t, uint64_t>> placed_;
 };
 
@@ -572,8 +574,8 @@ TEST(ClusterModelTest, ReadersGetTheRightPageAndTheIndexAgreesWithTheOwners) {
   }
   RecordProperty("reads", std::to_string(sum.reads));
   RecordProperty("stale", std::to_string(sum.stale));
-  RecordProperty("lent_reads", std::to_string(sum.lent_reads));
-  RecordProperty("lent", std::to_string(sum.lent));
+  RecordProperty("lent_reads", std::to_string(sum.exported_reads));
+  RecordProperty("lent", std::to_string(sum.exported));
   RecordProperty("reclaimed", std::to_string(sum.reclaimed));
   RecordProperty("evicted", std::to_string(sum.evicted));
   RecordProperty("moved", std::to_string(sum.moved));
@@ -584,8 +586,8 @@ TEST(ClusterModelTest, ReadersGetTheRightPageAndTheIndexAgreesWithTheOwners) {
   if (runs >= 100) {
     EXPECT_GT(sum.reads, 2 * runs);
     EXPECT_GT(sum.stale, runs);
-    EXPECT_GT(sum.lent_reads, runs / 10);
-    EXPECT_GT(sum.lent, runs / 2);
+    EXPECT_GT(sum.exported_reads, runs / 10);
+    EXPECT_GT(sum.exported, runs / 2);
     EXPECT_GT(sum.reclaimed, runs / 50);
     EXPECT_GT(sum.evicted, 4 * runs);
     EXPECT_GT(sum.moved, runs / 2);

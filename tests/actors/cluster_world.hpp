@@ -18,11 +18,11 @@ namespace hicache::test {
 // -- what the pages are -------------------------------------------------------
 
 inline constexpr auto key_count = uint64_t{24};
-/// Objects of L2 that a member lends, if it lends any, and their bytes.
-inline constexpr auto lent_count = uint64_t{3};
-inline constexpr auto lent_bytes = uint32_t{64};
-/// `fingerprint_of` the pages that are lent.
-inline constexpr auto lent_fingerprint = uint64_t{7};
+/// Objects of L2 that a member exports, if it exports any, and their bytes.
+inline constexpr auto exported_count = uint64_t{3};
+inline constexpr auto exported_bytes = uint32_t{64};
+/// `fingerprint_of` the pages that are exported.
+inline constexpr auto exported_fingerprint = uint64_t{7};
 /// Pages of a chain have consecutive keys.
 inline constexpr auto chain_pages = uint64_t{4};
 
@@ -68,14 +68,14 @@ inline bool holds(std::span<const std::byte> object, uint64_t key) {
 
 // -- who is there -------------------------------------------------------------
 
-/// A process that lends memory. Its memory can be read after its death.
+/// A process that exports memory. Its memory can be read after its death.
 struct member {
   uint64_t id = 0;
   std::vector<std::byte> memory;
-  /// Null if it lends its segment alone.
-  std::shared_ptr<lent_pages> lent;
+  /// Null if it exports its segment alone.
+  std::shared_ptr<exported_pages> exported;
   segment_actor segment;
-  copier_actor copier;
+  replicator_actor replicator;
   std::shared_ptr<member_figures> figures = std::make_shared<member_figures>();
   index_view_ptr view = std::make_shared<const index_view>();
   /// By the number of the shard.
@@ -89,8 +89,8 @@ struct member {
 /// The bytes of a page.
 inline std::span<std::byte> object_in(member& at, uint64_t offset, uint64_t length) {
   auto info = member_info{};
-  if (at.lent)
-    info.lent = at.lent->objects();
+  if (at.exported)
+    info.exported = at.exported->objects();
   return std::span{at.memory}.subspan(*object_offset(info, offset), length);
 }
 
@@ -167,9 +167,9 @@ inline bool copy_page(const member_map& members, std::span<std::byte> into,
   return true;
 }
 
-/// A copier that reads at once what the real one reads by a page_reader.
-inline copier_actor::behavior_type memory_copier(copier_actor::pointer self,
-                                                 const member_map& members) {
+/// A replicator that reads at once what the real one reads by a page_reader.
+inline replicator_actor::behavior_type memory_replicator(replicator_actor::pointer self,
+                                                         const member_map& members) {
   return {[self, &members](atom::copy, const page_copies& pages, const caf::strong_actor_ptr& to) {
     auto promise = self->make_response_promise<page_totals>();
     const auto into = caf::actor_cast<segment_actor>(to);
@@ -246,7 +246,7 @@ public:
     members[at->id] = at;
     const auto segment_bytes = 1024 + 64 * uint64_t{draw(40)};
     at->memory.assign(segment_bytes, std::byte{0xee});
-    at->copier = spawn(memory_copier, std::cref(members));
+    at->replicator = spawn(memory_replicator, std::cref(members));
     auto options = segment_options{};
     options.mounts.member.member = at->id;
     options.mounts.member.host = "host" + std::to_string(at->id);
@@ -263,24 +263,25 @@ public:
     options.mounts.index_heard = [](uint64_t) {};
     options.mounts.timeout = std::chrono::seconds{2};
     if (draw(2) == 0) {
-      const auto headers_end = segment_bytes + lent_count * slot_object_offset;
-      const auto where = lent_objects{segment_bytes, headers_end, lent_bytes, lent_count};
-      at->memory.resize(headers_end + lent_count * lent_bytes);
-      at->lent = std::make_shared<lent_pages>(at->memory, where, 1);
-      options.lent = at->lent;
-      options.mounts.member.lent = where;
-      options.mounts.member.fingerprint = lent_fingerprint;
+      const auto headers_end = segment_bytes + exported_count * slot_object_offset;
+      const auto where
+        = exported_objects{segment_bytes, headers_end, exported_bytes, exported_count};
+      at->memory.resize(headers_end + exported_count * exported_bytes);
+      at->exported = std::make_shared<exported_pages>(at->memory, where, 1);
+      options.exported = at->exported;
+      options.mounts.member.exported = where;
+      options.mounts.member.fingerprint = exported_fingerprint;
     }
     options.memory = at->memory;
     if (draw(3) == 0)
       options.policy = {lru_policy(), 0.9, 0.6, 0.5, 0.7};
-    options.copier = at->copier;
+    options.replicator = at->replicator;
     options.figures = at->figures;
     options.clock = &clock;
     look(*at);
     at->segment = spawn(segment, options);
-    if (at->lent)
-      at->lent->open([at = at.get()](segment_slots reclaimed) {
+    if (at->exported)
+      at->exported->open([at = at.get()](segment_slots reclaimed) {
         caf::anon_send(at->segment, atom::withdraw_v, std::move(reclaimed));
       });
     for (const auto& [number, link] : at->connections)
@@ -351,7 +352,7 @@ public:
     at->is_alive = false;
     for (const auto& [number, shard] : std::map{at->connections})
       break_connection(*at, number);
-    caf::anon_send_exit(at->copier, caf::exit_reason::kill);
+    caf::anon_send_exit(at->replicator, caf::exit_reason::kill);
     caf::anon_send_exit(at->segment, caf::exit_reason::kill);
   }
 

@@ -59,7 +59,7 @@ struct recording {
   std::vector<operation_id> dropped;
   uint64_t news = 0;
   uint64_t reclaims = 0;
-  std::vector<page_index> refilled;
+  std::vector<page_index> filled_staging;
   std::vector<operation_done> done;
   std::vector<fetched_pages> fetched;
   std::vector<error> notices;
@@ -77,10 +77,10 @@ inline caf::behavior recorder(caf::event_based_actor* self, std::shared_ptr<reco
     [log](atom::fetch, const fetch_command& x) { log->fetches.push_back(x); },
     [log](atom::terminate, const terminate_command& x) { log->terminated.push_back(x.id); },
     [log](atom::drop, const drop_command& x) { log->dropped.push_back(x.id); },
-    [log](atom::news) { ++log->news; },
-    [log](atom::refill, const reclaim_command&) { ++log->reclaims; },
-    [log](atom::refill, const refill_command& x) {
-      log->refilled.insert(log->refilled.end(), x.host_pages->begin(), x.host_pages->end());
+    [log](atom::notify) { ++log->news; },
+    [log](atom::stage, const reclaim_command&) { ++log->reclaims; },
+    [log](atom::stage, const staging_command& x) {
+      log->filled_staging.insert(log->filled_staging.end(), x.l2_pages->begin(), x.l2_pages->end());
     },
     [log](atom::done, const operation_done& x) { log->done.push_back(x); },
     [log](atom::fetched, const fetched_pages& x) { log->fetched.push_back(x); },

@@ -18,7 +18,7 @@ protected:
   void SetUp() override {
     start_index();
     start_segment(4);
-    copier_ = spawn([this](copier_actor::pointer) -> copier_actor::behavior_type {
+    replicator_ = spawn([this](replicator_actor::pointer) -> replicator_actor::behavior_type {
       return {[this](atom::copy, const page_copies& pages, const caf::strong_actor_ptr&) {
         asked_.push_back(pages);
         auto totals = page_totals{};
@@ -38,7 +38,7 @@ protected:
         where.replicas.push_back(replicas_[key]);
       return where;
     };
-    options.copier = copier_;
+    options.replicator = replicator_;
     options.segment = segment_;
     options.member = 1;
     options.clock = &clock;
@@ -64,7 +64,7 @@ protected:
   std::set<uint64_t> failing_;
   std::vector<page_copies> asked_;
   duration copying_time_{};
-  copier_actor copier_;
+  replicator_actor replicator_;
   fetcher_actor fetcher_;
 };
 
@@ -124,7 +124,7 @@ TEST_F(FetcherTest, NothingIsTriedWhenTheTimeIsOver) {
 
 TEST_F(FetcherTest, ADeadCopierEndsTheFetch) {
   replicas_[key_of(1)] = {{2, 0, 1, 64}, {3, 0, 1, 64}};
-  stop(copier_);
+  stop(replicator_);
   fetch({1});
 }
 

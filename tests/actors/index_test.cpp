@@ -44,7 +44,7 @@ protected:
     return ask_value<membership>(index_, atom::withdraw_v, news).known;
   }
 
-  bool beat(uint64_t id, uint64_t epoch = 1) {
+  bool take_heartbeat(uint64_t id, uint64_t epoch = 1) {
     return ask_value<membership>(index_, atom::tick_v, heartbeat{id, epoch, {}}).known;
   }
 
@@ -116,8 +116,8 @@ TEST_F(IndexTest, IgnoresOtherEpochsAndStrangers) {
   EXPECT_FALSE(publish(1, 2, {11}));
   EXPECT_FALSE(publish(1, 4, {11}));
   EXPECT_FALSE(withdraw(1, 2, {10}));
-  EXPECT_FALSE(beat(1, 2));
-  EXPECT_FALSE(beat(9));
+  EXPECT_FALSE(take_heartbeat(1, 2));
+  EXPECT_FALSE(take_heartbeat(9));
   EXPECT_FALSE(publish(9, 1, {12}));
   EXPECT_EQ(locate(10).size(), 1u);
   EXPECT_TRUE(locate(11).empty());
@@ -141,11 +141,11 @@ TEST_F(IndexTest, SilentMembersAreForgotten) {
   publish(1, 1, {10});
   publish(2, 1, {20});
   advance_in_steps(6s, 6);
-  EXPECT_TRUE(beat(2));
+  EXPECT_TRUE(take_heartbeat(2));
   advance_in_steps(6s, 6);
   EXPECT_TRUE(locate(10).empty());
   EXPECT_EQ(locate(20).size(), 1u);
-  EXPECT_FALSE(beat(1)); // On which it mounts again.
+  EXPECT_FALSE(take_heartbeat(1)); // On which it mounts again.
   EXPECT_EQ(status().members_lost, 1u);
 }
 
@@ -154,7 +154,7 @@ TEST_F(IndexTest, SignsOfLifeKeepMembers) {
   publish(1, 1, {10});
   for (auto i = 0; i < 10; ++i) {
     advance(5s);
-    EXPECT_TRUE(beat(1));
+    EXPECT_TRUE(take_heartbeat(1));
   }
   EXPECT_EQ(locate(10).size(), 1u);
   EXPECT_EQ(status().members_lost, 0u);
@@ -171,7 +171,7 @@ TEST_F(IndexTest, DeadMembersAreForgottenAtOnce) {
   stop(owner);
   ASSERT_EQ(locate(10).size(), 1u);
   EXPECT_EQ(locate(10)[0].member, 2u);
-  EXPECT_FALSE(beat(1));
+  EXPECT_FALSE(take_heartbeat(1));
   EXPECT_EQ(status().members_lost, 1u);
 }
 
@@ -184,7 +184,7 @@ TEST_F(IndexTest, AMemberWhoseConnectionEndedGoesOnUnderTheNextEpoch) {
   publish(2, 1, {10});
   stop(first);
   advance(8s);
-  beat(2);
+  take_heartbeat(2);
   EXPECT_TRUE(locate(11).empty());
   auto again = member(1, 2);
   again.resumes = 1;
@@ -195,7 +195,7 @@ TEST_F(IndexTest, AMemberWhoseConnectionEndedGoesOnUnderTheNextEpoch) {
   advance(8s);
   const auto sign = ask_value<membership>(index_, atom::tick_v, heartbeat{2, 1, {}});
   EXPECT_TRUE(sign.lost.empty()) << "nothing to repair";
-  EXPECT_TRUE(beat(1, 2));
+  EXPECT_TRUE(take_heartbeat(1, 2));
 }
 
 TEST_F(IndexTest, CopiesAreLostWhenAMemberHasBeenGoneForTooLong) {
@@ -242,7 +242,7 @@ TEST_F(IndexTest, WhatAMemberLeavesBehindIsRemovedBetweenOtherMessages) {
   std::iota(keys.begin(), keys.end(), 1);
   publish(1, 1, keys);
   advance_in_steps(9s, 3);
-  beat(2);
+  take_heartbeat(2);
   clock.advance(2s);
   caf::anon_send(index_, atom::poll_v);
   const auto located = send_request<placements>(index_, atom::locate_v, key_batch{{key_of(1)}});
@@ -273,7 +273,7 @@ TEST_F(IndexTest, NeighbouringProtocolVersionsAreAdmittedAndOlderOnesRefused) {
   ASSERT_FALSE(view);
   EXPECT_EQ(view.error().code, ec::unsupported);
   EXPECT_NE(view.error().detail.find("version 3"), std::string::npos) << view.error().detail;
-  EXPECT_FALSE(beat(1));
+  EXPECT_FALSE(take_heartbeat(1));
 }
 
 TEST_F(IndexTest, PeersThatComplainDoNotEndIt) {

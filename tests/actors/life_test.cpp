@@ -20,8 +20,8 @@ struct served {
 
 tree_options small_pools() {
   return {.page_size = 4,
-          .device_pages = 16,
-          .host_pages = 32,
+          .l1_pages = 16,
+          .l2_pages = 32,
           .prefetch_reserve_pages = 8,
           .layers = 2,
           .prefetch = {.threshold_tokens = 8},
@@ -46,17 +46,17 @@ protected:
     EXPECT_TRUE(is_ready);
     const auto loaded = with_room<load_result>(load_request{id});
     EXPECT_TRUE(loaded);
-    const auto cached = loaded->device_tokens / 4;
-    expect_bytes(tokens, *loaded->device_pages, cached);
+    const auto cached = loaded->l1_tokens / 4;
+    expect_bytes(tokens, *loaded->l1_pages, cached);
     const auto room = with_room<allocate_result>(allocate_request{id, tokens.size()});
     EXPECT_TRUE(room) << to_string(room.error());
     for (const auto& rank : world.ranks)
       for (auto position = cached; position < tokens.size() / 4; ++position)
-        world.compute(*rank, tokens, (*room->device_pages)[position], position);
+        world.compute(*rank, tokens, (*room->l1_pages)[position], position);
     EXPECT_TRUE(world.apply<insert_result>(insert_request{id, buffer}));
     EXPECT_TRUE(world.apply<release_result>(release_request{id}));
     world.settle();
-    return {loaded->device_tokens - loaded->loading_tokens,
+    return {loaded->l1_tokens - loaded->loading_tokens,
             loaded->loading_tokens - loaded->from_storage_tokens, loaded->from_storage_tokens};
   }
 

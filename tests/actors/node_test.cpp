@@ -281,7 +281,7 @@ protected:
     start(8);
   }
 
-  /// The copier has read this page, and the fetcher says so.
+  /// The replicator has read this page, and the fetcher says so.
   void arrive(uint64_t number) {
     auto slots = reserve({number});
     seal(slots.list[0], 0);

@@ -1,11 +1,11 @@
 // Recording: what the tree notes, what the recorder writes, and what happens when it cannot.
 
-#include "actors/consensus.hpp"
 #include "actors/op_recorder.hpp"
+#include "actors/rank_reduction.hpp"
 #include "actors/tree.hpp"
 #include "base/limits.hpp"
-#include "hicache/agreement.hpp"
 #include "hicache/events.hpp"
+#include "hicache/rank_reducer.hpp"
 #include "tests/actors/fakes.hpp"
 #include "tests/support/damage.hpp"
 
@@ -21,8 +21,8 @@ using namespace std::chrono_literals;
 tree_options small_options() {
   auto options = tree_options{};
   options.page_size = 4;
-  options.device_pages = 16;
-  options.host_pages = 16;
+  options.l1_pages = 16;
+  options.l2_pages = 16;
   options.events = true;
   return options;
 }
@@ -54,7 +54,7 @@ protected:
 
   struct rank {
     small_disk disk{SIZE_MAX};
-    consensus_core_actor consensus;
+    rank_reduction_core_actor rank_reduction;
     tree_core_actor tree;
     op_recorder_actor recorder;
     std::shared_ptr<recording> log = std::make_shared<recording>();
@@ -67,9 +67,9 @@ protected:
 
   /// Ranks whose copies end when the test says so.
   void start(uint32_t ranks, bool records = true) {
-    for (auto& peer : make_local_agreements(ranks)) {
+    for (auto& peer : make_local_reducers(ranks)) {
       auto& x = ranks_.emplace_back();
-      x.consensus = spawn(consensus, std::move(peer));
+      x.rank_reduction = spawn(rank_reduction, std::move(peer));
       if (records)
         x.recorder = record_to(x.disk);
       start_tree(x);
@@ -81,7 +81,7 @@ protected:
     auto engine = spawn([events = x.events](caf::event_based_actor*) {
       return caf::behavior{
         [](atom::notice, const caf::error&) {},
-        [](atom::news) {},
+        [](atom::notify) {},
         [events](atom::events, const cache_events_ptr& more) {
           events->insert(events->end(), more->list.begin(), more->list.end());
         },
@@ -89,7 +89,7 @@ protected:
     });
     x.tree = spawn(tree, small_options(),
                    tree_helpers{caf::actor_cast<controller_actor>(listener),
-                                x.consensus,
+                                x.rank_reduction,
                                 {},
                                 {},
                                 caf::actor_cast<engine_actor>(engine),
@@ -237,7 +237,7 @@ TEST_F(OpRecorderTest, ATreeThatRecordsNothingNotesNothing) {
 
 TEST_F(OpRecorderTest, AFullDiskEndsTheRecordingOnly) {
   auto& x = ranks_.emplace_back();
-  x.consensus = spawn(consensus, std::move(make_local_agreements(1).front()));
+  x.rank_reduction = spawn(rank_reduction, std::move(make_local_reducers(1).front()));
   auto disk = small_disk{to_line({small_options(), {}}).size() + 1};
   x.recorder = record_to(disk);
   start_tree(x);
@@ -245,13 +245,13 @@ TEST_F(OpRecorderTest, AFullDiskEndsTheRecordingOnly) {
   apply(whole_request(2));
   EXPECT_EQ(disk.refusals, 1u);
   EXPECT_FALSE(state(x).outbox->helpers().recorder);
-  EXPECT_EQ(state(x).core->stats().device_free, 12u);
+  EXPECT_EQ(state(x).core->stats().l1_free, 12u);
   stop_all();
 }
 
 TEST_F(OpRecorderTest, ADiskThatFallsBehindEndsTheRecordingOnly) {
   auto& x = ranks_.emplace_back();
-  x.consensus = spawn(consensus, std::move(make_local_agreements(1).front()));
+  x.rank_reduction = spawn(rank_reduction, std::move(make_local_reducers(1).front()));
   auto held = std::make_shared<std::vector<caf::response_promise>>();
   const auto slow = spawn([held](caf::event_based_actor* self) {
     return caf::behavior{[self, held](atom::record, const op_log_batch_ptr&) {
@@ -267,7 +267,7 @@ TEST_F(OpRecorderTest, ADiskThatFallsBehindEndsTheRecordingOnly) {
   EXPECT_FALSE(state(x).outbox->helpers().recorder);
   EXPECT_EQ(held->size(), limits::unrecorded_batches);
   apply(whole_request(1));
-  EXPECT_EQ(state(x).core->stats().device_free, 14u);
+  EXPECT_EQ(state(x).core->stats().l1_free, 14u);
   held->clear();
 }
 

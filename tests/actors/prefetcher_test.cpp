@@ -1,7 +1,7 @@
-#include "actors/consensus.hpp"
 #include "actors/prefetcher.hpp"
+#include "actors/rank_reduction.hpp"
 #include "base/limits.hpp"
-#include "hicache/agreement.hpp"
+#include "hicache/rank_reducer.hpp"
 #include "tests/actors/fakes.hpp"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ constexpr auto timeout = caf::timespan{std::chrono::seconds{3}};
 
 /// A prefetcher with a storage that answers when the test says so.
 struct prefetching_rank {
-  consensus_core_actor consensus;
+  rank_reduction_core_actor rank_reduction;
   prefetcher_actor prefetcher;
   caf::actor storage;
   caf::actor tree;
@@ -31,16 +31,16 @@ protected:
 
   void start(size_t ranks, uint64_t threshold = 2, uint32_t reserve = 400) {
     threshold_ = threshold;
-    auto peers = make_local_agreements(static_cast<uint32_t>(ranks));
+    auto peers = make_local_reducers(static_cast<uint32_t>(ranks));
     for (auto& peer : peers) {
       auto& rank = ranks_.emplace_back();
-      rank.consensus = spawn(consensus, std::move(peer));
+      rank.rank_reduction = spawn(rank_reduction, std::move(peer));
       rank.storage = spawn(fake_storage, rank.held, false);
       rank.tree = spawn(recorder, rank.log);
       rank.prefetcher = spawn(prefetcher, prefetcher_options{timeout, page_bytes},
-                              caf::actor_cast<storage_actor>(rank.storage), rank.consensus);
+                              caf::actor_cast<storage_actor>(rank.storage), rank.rank_reduction);
       if (reserve > 0)
-        tell(rank.prefetcher, atom::refill_v, refill_command{page_run(1, reserve)});
+        tell(rank.prefetcher, atom::stage_v, staging_command{page_run(1, reserve)});
     }
   }
 
@@ -97,7 +97,7 @@ protected:
   void expect_no_page_lost(uint32_t reserve, size_t rank = 0) {
     auto pages = state_of<prefetcher_state>(ranks_[rank].prefetcher).reserve;
     for (const auto& each : fetched(rank))
-      pages.insert(pages.end(), each.host_pages->begin(), each.host_pages->end());
+      pages.insert(pages.end(), each.l2_pages->begin(), each.l2_pages->end());
     EXPECT_EQ(pages.size(), reserve);
     EXPECT_EQ(std::set<page_index>(pages.begin(), pages.end()).size(), pages.size());
     EXPECT_TRUE(state_of<prefetcher_state>(ranks_[rank].prefetcher).fetches.empty());
@@ -130,7 +130,7 @@ TEST_F(PrefetcherTest, BringsWhatTheStoreHas) {
   read();
   ASSERT_EQ(fetched().size(), 1u);
   EXPECT_EQ(fetched()[0].id, 1u);
-  EXPECT_EQ(fetched()[0].host_pages->size(), 5u);
+  EXPECT_EQ(fetched()[0].l2_pages->size(), 5u);
   expect_no_page_lost(400);
   EXPECT_EQ(counters().bytes_l3_to_l2, 5 * page_bytes);
 }
@@ -140,7 +140,7 @@ TEST_F(PrefetcherTest, HitsBelowTheThresholdAreGivenUp) {
   fetch(1, 10);
   hit(5);
   ASSERT_EQ(fetched().size(), 1u);
-  EXPECT_TRUE(fetched()[0].host_pages->empty());
+  EXPECT_TRUE(fetched()[0].l2_pages->empty());
   EXPECT_TRUE(reads().empty());
   expect_no_page_lost(400);
 }
@@ -150,7 +150,7 @@ TEST_F(PrefetcherTest, MissIsAnsweredAtOnce) {
   fetch(1, 10);
   hit(0);
   ASSERT_EQ(fetched().size(), 1u);
-  EXPECT_TRUE(fetched()[0].host_pages->empty());
+  EXPECT_TRUE(fetched()[0].l2_pages->empty());
 }
 
 TEST_F(PrefetcherTest, ShortReserveFetchesFewer) {
@@ -159,11 +159,11 @@ TEST_F(PrefetcherTest, ShortReserveFetchesFewer) {
   hit(8);
   EXPECT_EQ(reads(), std::vector<uint64_t>{3});
   read();
-  EXPECT_EQ(fetched()[0].host_pages->size(), 3u);
+  EXPECT_EQ(fetched()[0].l2_pages->size(), 3u);
   fetch(2, 10);
   hit(8); // Nothing is left for this one.
   ASSERT_EQ(fetched().size(), 2u);
-  EXPECT_TRUE(fetched()[1].host_pages->empty());
+  EXPECT_TRUE(fetched()[1].l2_pages->empty());
   expect_no_page_lost(3);
 }
 
@@ -179,7 +179,7 @@ TEST_F(PrefetcherTest, LongFetchesKeepFourBatchesUnderWay) {
   for (auto i = 0; i < 4; ++i)
     read();
   ASSERT_EQ(fetched().size(), 1u);
-  EXPECT_EQ(fetched()[0].host_pages->size(), 656u);
+  EXPECT_EQ(fetched()[0].l2_pages->size(), 656u);
   expect_no_page_lost(656);
 }
 
@@ -193,7 +193,7 @@ TEST_F(PrefetcherTest, FailedPageEndsThePrefixAndTheReading) {
   for (auto i = 0; i < 3; ++i)
     read();
   ASSERT_EQ(fetched().size(), 1u);
-  EXPECT_EQ(fetched()[0].host_pages->size(), 100u);
+  EXPECT_EQ(fetched()[0].l2_pages->size(), 100u);
   expect_no_page_lost(656);
   EXPECT_EQ(counters().storage_failures, 1u);
 }
@@ -203,7 +203,7 @@ TEST_F(PrefetcherTest, PageGoneSinceTheLookUpIsNoFailure) {
   fetch(1, 4);
   hit(4);
   read(uint64_t{1}, ec::not_found);
-  EXPECT_EQ(fetched()[0].host_pages->size(), 1u);
+  EXPECT_EQ(fetched()[0].l2_pages->size(), 1u);
   EXPECT_EQ(counters().storage_failures, 0u);
 }
 
@@ -216,7 +216,7 @@ TEST_F(PrefetcherTest, BatchesMayEndInAnyOrder) {
   EXPECT_TRUE(fetched().empty());
   read(uint64_t{127});
   ASSERT_EQ(fetched().size(), 1u);
-  EXPECT_EQ(fetched()[0].host_pages->size(), 127u);
+  EXPECT_EQ(fetched()[0].l2_pages->size(), 127u);
   expect_no_page_lost(400);
 }
 
@@ -225,7 +225,7 @@ TEST_F(PrefetcherTest, TerminatedBeforeTheHitIsKnownEndsEmpty) {
   fetch(1, 10);
   terminate(1);
   ASSERT_EQ(fetched().size(), 1u);
-  EXPECT_TRUE(fetched()[0].host_pages->empty());
+  EXPECT_TRUE(fetched()[0].l2_pages->empty());
   hit(10); // Too late; nothing is read.
   EXPECT_TRUE(reads().empty());
   EXPECT_EQ(fetched().size(), 1u);
@@ -248,7 +248,7 @@ TEST_F(PrefetcherTest, TerminatedFetchesDoNotHoldUpThoseBehindThem) {
 
 TEST_F(PrefetcherTest, SaysWhatWasFoundAndWhyNoMoreArrived) {
   start(1, 3, 8);
-  const auto expect = [this](size_t fetch, uint64_t found, give_up why) {
+  const auto expect = [this](size_t fetch, uint64_t found, miss_reason why) {
     ASSERT_GT(fetched().size(), fetch);
     EXPECT_EQ(fetched()[fetch].found, found) << fetch;
     EXPECT_EQ(fetched()[fetch].why, why) << to_string(fetched()[fetch].why);
@@ -256,39 +256,39 @@ TEST_F(PrefetcherTest, SaysWhatWasFoundAndWhyNoMoreArrived) {
   fetch(1, 10);
   hit(4);
   read();
-  expect(0, 4, give_up::none);
+  expect(0, 4, miss_reason::none);
   fetch(2, 10);
   hit(2);
-  expect(1, 2, give_up::too_short);
+  expect(1, 2, miss_reason::too_short);
   fetch(3, 10);
   hit(6);
   read();
-  expect(2, 6, give_up::no_room);
-  tell(ranks_[0].prefetcher, atom::refill_v, refill_command{page_run(100, 20)});
+  expect(2, 6, miss_reason::no_room);
+  tell(ranks_[0].prefetcher, atom::stage_v, staging_command{page_run(100, 20)});
   fetch(4, 10);
   hit(4);
   read(uint64_t{1}, ec::not_found);
-  expect(3, 4, give_up::gone);
+  expect(3, 4, miss_reason::gone);
   fetch(5, 10);
   hit(4);
   read(uint64_t{1}, ec::corrupt_page);
-  expect(4, 4, give_up::corrupt);
+  expect(4, 4, miss_reason::corrupt);
   fetch(6, 10);
   answer("exists", to_caf({ec::deadline_exceeded, ""}));
-  expect(5, 0, give_up::late);
+  expect(5, 0, miss_reason::late);
   fetch(7, 10);
   hit(5);
   terminate(7);
-  expect(6, 5, give_up::stopped);
+  expect(6, 5, miss_reason::stopped);
   fetch(8, 10);
   hit(0);
-  expect(7, 0, give_up::none);
+  expect(7, 0, miss_reason::none);
   fetch(9, 10);
   answer("exists", to_caf({ec::io_failure, ""}));
-  expect(8, 0, give_up::failed);
+  expect(8, 0, miss_reason::failed);
   fetch(10, 10);
   answer("exists", to_caf({ec::store_unavailable, ""}));
-  expect(9, 0, give_up::unavailable);
+  expect(9, 0, miss_reason::unavailable);
   EXPECT_EQ(counters().storage_failures, 3u); // Neither absent pages, nor a store left alone.
 }
 
@@ -298,9 +298,9 @@ TEST_F(PrefetcherTest, PagesOfAReadThatDoesNotReturnStayOutOfTheReserve) {
   hit(4);
   answer("get", storage_outcome{std::vector<ec>(4, ec::deadline_exceeded), 0, 7});
   ASSERT_EQ(fetched().size(), 1u); // The fetch is over all the same.
-  EXPECT_TRUE(fetched()[0].host_pages->empty());
+  EXPECT_TRUE(fetched()[0].l2_pages->empty());
   EXPECT_EQ(fetched()[0].found, 4u);
-  EXPECT_EQ(fetched()[0].why, give_up::late);
+  EXPECT_EQ(fetched()[0].why, miss_reason::late);
   const auto& state = state_of<prefetcher_state>(ranks_[0].prefetcher);
   EXPECT_EQ(state.reserve.size(), 6u);
   EXPECT_EQ(state.quarantined, 4u);
@@ -336,14 +336,14 @@ TEST_F(PrefetcherTest, WithoutAStoreNothingIsFound) {
   tell(ranks_[0].prefetcher, atom::attach_v, caf::strong_actor_ptr{});
   fetch(1, 4);
   ASSERT_EQ(fetched().size(), 1u);
-  EXPECT_TRUE(fetched()[0].host_pages->empty());
+  EXPECT_TRUE(fetched()[0].l2_pages->empty());
   EXPECT_TRUE(ranks_[0].held->empty());
   tell(ranks_[0].prefetcher, atom::attach_v,
        caf::actor_cast<caf::strong_actor_ptr>(ranks_[0].storage));
   fetch(2, 4);
   hit(4);
   read();
-  EXPECT_EQ(fetched()[1].host_pages->size(), 4u);
+  EXPECT_EQ(fetched()[1].l2_pages->size(), 4u);
 }
 
 TEST_F(PrefetcherTest, TerminatedDuringReadsKeepsThePrefixThatArrived) {
@@ -353,7 +353,7 @@ TEST_F(PrefetcherTest, TerminatedDuringReadsKeepsThePrefixThatArrived) {
   read();
   terminate(1);
   ASSERT_EQ(fetched().size(), 1u);
-  EXPECT_EQ(fetched()[0].host_pages->size(), 128u);
+  EXPECT_EQ(fetched()[0].l2_pages->size(), 128u);
   EXPECT_EQ(reads().size(), 4u);
   // Their pages return with them, not before: the store may still write to them.
   EXPECT_EQ(state_of<prefetcher_state>(ranks_[0].prefetcher).reserve.size(), 16u);
@@ -375,7 +375,7 @@ TEST_F(PrefetcherTest, TerminatedDuringAReadKeepsThePagesThatItReported) {
     marks->add(page, 1);
   terminate(1);
   ASSERT_EQ(fetched().size(), 1u);
-  EXPECT_EQ(fetched()[0].host_pages->size(), 2u);
+  EXPECT_EQ(fetched()[0].l2_pages->size(), 2u);
   // Page 3 is behind a gap, but the store is done with it.
   EXPECT_EQ(state_of<prefetcher_state>(ranks_[0].prefetcher).reserve.size(), 5u);
   marks->add(2, 1); // Too late: nobody was told of it.
@@ -395,7 +395,7 @@ TEST_F(PrefetcherTest, ReadsTakeThePlacesOfTheLookUp) {
   ASSERT_EQ(reads().size(), 2u);
   for (const auto& read : *ranks_[0].held) {
     EXPECT_EQ(read.batch.places, places);
-    EXPECT_EQ(read.batch.host_first + 4, read.batch.first); // Page i has place i.
+    EXPECT_EQ(read.batch.l2_first + 4, read.batch.first); // Page i has place i.
   }
   read();
   read();
@@ -416,7 +416,7 @@ TEST_F(PrefetcherTest, SilentStoreIsAMiss) {
   fetch(1, 4);
   answer("exists", to_caf({ec::deadline_exceeded, ""}));
   ASSERT_EQ(fetched().size(), 1u);
-  EXPECT_TRUE(fetched()[0].host_pages->empty());
+  EXPECT_TRUE(fetched()[0].l2_pages->empty());
   EXPECT_EQ(counters().storage_failures, 1u);
 }
 
@@ -426,7 +426,7 @@ TEST_F(PrefetcherTest, FailedReadRequestReturnsAllItsPages) {
   hit(4);
   answer("get", to_caf({ec::peer_unreachable, ""}));
   ASSERT_EQ(fetched().size(), 1u);
-  EXPECT_TRUE(fetched()[0].host_pages->empty());
+  EXPECT_TRUE(fetched()[0].l2_pages->empty());
   expect_no_page_lost(400);
 }
 
@@ -441,7 +441,7 @@ TEST_F(PrefetcherTest, RanksReadWhatAllOfThemHave) {
   for (auto rank = 0u; rank < 3; ++rank) {
     EXPECT_EQ(reads(rank), std::vector<uint64_t>{4});
     read({}, ec::none, rank);
-    EXPECT_EQ(fetched(rank)[0].host_pages->size(), 4u);
+    EXPECT_EQ(fetched(rank)[0].l2_pages->size(), 4u);
     expect_no_page_lost(400, rank);
   }
 }
@@ -481,13 +481,13 @@ TEST_F(PrefetcherTest, WithoutItsPeersEveryFetchEndsEmpty) {
   fetch(1, 10);
   fetch(2, 10);
   hit(10, 0);
-  stop(ranks_[1].consensus);
+  stop(ranks_[1].rank_reduction);
   EXPECT_EQ(fetched(0).size(), 2u);
   fetch(3, 10);
   hit(10, 0); // Of the second one: too late.
   ASSERT_EQ(fetched(0).size(), 3u);
   for (const auto& each : fetched(0))
-    EXPECT_TRUE(each.host_pages->empty());
+    EXPECT_TRUE(each.l2_pages->empty());
   expect_no_page_lost(400, 0);
 }
 
@@ -498,7 +498,7 @@ TEST_F(PrefetcherTest, ReadsUnderWayReturnTheirPagesThoughThePeersAreLost) {
   hit(10, 1);
   fetch(2, 10);
   hit(10, 0);
-  stop(ranks_[1].consensus);
+  stop(ranks_[1].rank_reduction);
   EXPECT_EQ(fetched(0).size(), 2u);
   read();
   expect_no_page_lost(400, 0);

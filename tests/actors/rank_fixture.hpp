@@ -2,13 +2,13 @@
 
 #include "actors/attachment.hpp"
 #include "actors/backup.hpp"
-#include "actors/consensus.hpp"
 #include "actors/controller.hpp"
 #include "actors/prefetcher.hpp"
+#include "actors/rank_reduction.hpp"
 #include "actors/storage.hpp"
 #include "actors/tree.hpp"
 #include "backends/storage_queue.hpp"
-#include "hicache/agreement.hpp"
+#include "hicache/rank_reducer.hpp"
 #include "tests/actors/fakes.hpp"
 
 #include <algorithm>
@@ -46,7 +46,7 @@ public:
     : shape_{attention_kind::mha, options.layers, 1, 4, 4, 2, options.page_size},
       options_(options) {
     notices_ = spawn(recorder, log);
-    auto peers = make_local_agreements(count);
+    auto peers = make_local_reducers(count);
     for (auto i = uint32_t{0}; i < count; ++i)
       add_rank(i, count, std::move(peers[i]), step_timeout);
   }
@@ -61,8 +61,8 @@ public:
 
   struct rank {
     rank(uint32_t which, const pool_shape& shape, const tree_options& options)
-      : number(which), l1(shape, host_layout::layer_first, options.device_pages + 1),
-        l2(shape, host_layout::page_first, options.host_pages + 1) {}
+      : number(which), l1(shape, host_layout::layer_first, options.l1_pages + 1),
+        l2(shape, host_layout::page_first, options.l2_pages + 1) {}
 
     uint32_t number;
     pool_geometry l1;
@@ -71,7 +71,7 @@ public:
     std::unique_ptr<device_memory> l1_memory;
     std::unique_ptr<device_memory> l2_memory;
     controller_actor controller;
-    consensus_core_actor consensus;
+    rank_reduction_core_actor rank_reduction;
     prefetcher_actor prefetcher;
     backup_actor backup;
     tree_core_actor tree;
@@ -195,8 +195,8 @@ public:
       core_of(*each).check_invariants();
       const auto stats = core_of(*each).stats();
       EXPECT_EQ(stats.requests_open, 0u);
-      EXPECT_EQ(stats.device_protected, 0u);
-      EXPECT_EQ(stats.device_free + stats.device_evictable, options_.device_pages);
+      EXPECT_EQ(stats.l1_protected, 0u);
+      EXPECT_EQ(stats.l1_free + stats.l1_evictable, options_.l1_pages);
       const auto& backups = state_of<backup_state>(each->backup);
       EXPECT_TRUE(backups.window.is_idle() && backups.commands.empty());
       const auto& prefetcher = state_of<prefetcher_state>(each->prefetcher);
@@ -238,7 +238,7 @@ public:
   std::shared_ptr<recording> log = std::make_shared<recording>();
 
 private:
-  void add_rank(uint32_t number, uint32_t count, std::unique_ptr<agreement> peer,
+  void add_rank(uint32_t number, uint32_t count, std::unique_ptr<rank_reducer> peer,
                 caf::timespan step_timeout) {
     auto& x = *ranks.emplace_back(std::make_unique<rank>(number, shape_, options_));
     x.machine = std::move(*make_device(device_kind::host));
@@ -250,18 +250,18 @@ private:
     const auto bytes = x.l2.page_bytes();
     constexpr auto storage_timeout = caf::timespan{std::chrono::seconds{1}};
     x.controller = spawn(controller, std::move(*copies), bytes, nullptr);
-    x.consensus = spawn(consensus, std::move(peer));
+    x.rank_reduction = spawn(rank_reduction, std::move(peer));
     auto attached = storage_attachment{"", "", "wait_complete"};
     auto opened = open_store{};
     if (options_.storage_attached) {
       attached.backend = "shared";
       opened = *open_on(x, attached);
     }
-    x.prefetcher
-      = spawn(prefetcher, prefetcher_options{storage_timeout, bytes}, opened.actor, x.consensus);
+    x.prefetcher = spawn(prefetcher, prefetcher_options{storage_timeout, bytes}, opened.actor,
+                         x.rank_reduction);
     x.backup = spawn(backup, opened.actor, backup_options{storage_timeout, bytes});
     x.tree = spawn(tree, options_,
-                   tree_helpers{x.controller, x.consensus, x.prefetcher, x.backup,
+                   tree_helpers{x.controller, x.rank_reduction, x.prefetcher, x.backup,
                                 caf::actor_cast<engine_actor>(notices_)},
                    &clock, step_timeout);
     x.attachment
@@ -269,7 +269,7 @@ private:
               attachment_options{number, count,
                                  [this, &x](const auto& wanted) { return open_on(x, wanted); },
                                  attached, opened, patience},
-              attachment_peers{x.tree, x.prefetcher, x.backup, x.consensus});
+              attachment_peers{x.tree, x.prefetcher, x.backup, x.rank_reduction});
   }
 
   result<open_store> open_on(rank& x, const storage_attachment& wanted) {

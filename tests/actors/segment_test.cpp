@@ -310,7 +310,8 @@ struct copies_log {
   std::vector<page_copies> asked;
 };
 
-copier_actor::behavior_type fake_copier(copier_actor::pointer, std::shared_ptr<copies_log> log) {
+replicator_actor::behavior_type fake_replicator(replicator_actor::pointer,
+                                                std::shared_ptr<copies_log> log) {
   return {[log](atom::copy, const page_copies& pages, const caf::strong_actor_ptr&) {
     log->asked.push_back(pages);
     return page_totals{pages.pages.size(), 0};
@@ -333,7 +334,7 @@ protected:
     options.mounts.index_heard = [](uint64_t) {};
     options.mounts.timeout = 2s;
     options.memory = other_memory_;
-    options.copier = spawn(fake_copier, log_);
+    options.replicator = spawn(fake_replicator, log_);
     options.figures = std::make_shared<member_figures>();
     options.clock = &clock;
     other_ = spawn(segment, options);

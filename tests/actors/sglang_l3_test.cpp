@@ -22,8 +22,8 @@ const auto B = make_tokens(2, 16);
 /// L1 and L2 of 64 tokens. The reserve stands for the half of L2 to which SGLang limits prefetches.
 tree_options l3(prefetch_policy policy = prefetch_policy::best_effort) {
   return {.page_size = page_size,
-          .device_pages = 16,
-          .host_pages = 16,
+          .l1_pages = 16,
+          .l2_pages = 16,
           .prefetch_reserve_pages = 8,
           .prefetch = {.policy = policy,
                        .threshold_tokens = 4,
@@ -116,7 +116,7 @@ protected:
     const auto result
       = world_->apply<match_result>(match_request{id, {}, buffer_of(tokens), tokens.size()});
     release(id);
-    return {result->device_tokens, result->host_tokens};
+    return {result->l1_tokens, result->l2_tokens};
   }
 
   /// Computes what the cache lacks of an open request, and closes it.
@@ -124,7 +124,7 @@ protected:
     const auto pages = world_->apply<allocate_result>(allocate_request{id, tokens.size()});
     EXPECT_TRUE(pages) << to_string(pages.error());
     for (auto i = size_t{0}; i < tokens.size() / page_size; ++i)
-      world_->compute(rank(), tokens, (*pages->device_pages)[i], i);
+      world_->compute(rank(), tokens, (*pages->l1_pages)[i], i);
     EXPECT_TRUE(world_->apply<insert_result>(insert_request{id, buffer_of(tokens)}));
     return release(id);
   }
@@ -154,7 +154,7 @@ protected:
   }
 
   /// What SGLang calls free in L2: nobody's, or set aside and not in use.
-  uint64_t host_free() const { return (core().stats().host_free + reserve().size()) * page_size; }
+  uint64_t l2_free() const { return (core().stats().l2_free + reserve().size()) * page_size; }
 
   std::optional<rank_world> world_;
 
@@ -191,8 +191,8 @@ TEST_F(SglangL3Test, S1WhatIsInL2IsStoredOnce) {
 
 TEST_F(SglangL3Test, S2LongBackupsGoInBatches) {
   auto options = l3();
-  options.device_pages = 300;
-  options.host_pages = 308;
+  options.l1_pages = 300;
+  options.l2_pages = 308;
   start(options);
   insert(make_tokens(1, 1200));
   world_->settle();
@@ -208,7 +208,7 @@ TEST_F(SglangL3Test, S2LongBackupsGoInBatches) {
 TEST_F(SglangL3Test, P1BringsWhatIsStored) {
   start();
   put_in_store(A);
-  EXPECT_EQ(host_free(), 64u);
+  EXPECT_EQ(l2_free(), 64u);
   const auto request = open(A);
   close_gate();
   EXPECT_EQ(prefetch(request), 16u);
@@ -216,7 +216,7 @@ TEST_F(SglangL3Test, P1BringsWhatIsStored) {
   EXPECT_EQ(occupied(), 0u);
   pass("exists");
   EXPECT_EQ(occupied(), 16u);
-  EXPECT_EQ(host_free(), 48u);
+  EXPECT_EQ(l2_free(), 48u);
   EXPECT_TRUE(step().empty());
   EXPECT_EQ(fetching(), 1u);
   pass("get");
@@ -225,7 +225,7 @@ TEST_F(SglangL3Test, P1BringsWhatIsStored) {
   EXPECT_EQ(match(A), (hit{0, 16}));
   EXPECT_EQ(fetching(), 0u);
   EXPECT_EQ(occupied(), 0u);
-  EXPECT_EQ(host_free(), 48u);
+  EXPECT_EQ(l2_free(), 48u);
   EXPECT_EQ(asked("exists"), counts{4});
   EXPECT_EQ(asked("get"), counts{4});
 }
@@ -238,7 +238,7 @@ TEST_F(SglangL3Test, P2TakesRoomForWhatIsFoundOnly) {
   prefetch(request);
   pass("exists");
   EXPECT_EQ(occupied(), 8u);
-  EXPECT_EQ(host_free(), 56u);
+  EXPECT_EQ(l2_free(), 56u);
   pass("get");
   expect_ready(request, 8);
   release(request);
@@ -282,7 +282,7 @@ TEST_F(SglangL3Test, P4HitsBelowTheThresholdAreNotRead) {
   release(request);
   EXPECT_EQ(fetching(), 0u);
   EXPECT_EQ(occupied(), 0u);
-  EXPECT_EQ(host_free(), 64u);
+  EXPECT_EQ(l2_free(), 64u);
   EXPECT_EQ(match(A), (hit{0, 0}));
   EXPECT_EQ(asked("exists"), counts{4});
   EXPECT_TRUE(asked("get").empty());
@@ -296,7 +296,7 @@ TEST_F(SglangL3Test, P5AMissCostsNothingAndIsNoFailure) {
   expect_ready(request, 0);
   EXPECT_EQ(fetching(), 0u);
   EXPECT_EQ(occupied(), 0u);
-  EXPECT_EQ(finish(request, A), (request_provenance{0, 0, 0, "", 16, 0, give_up::none}));
+  EXPECT_EQ(finish(request, A), (request_provenance{0, 0, 0, "", 16, 0, miss_reason::none}));
   EXPECT_EQ(asked("exists"), counts{4});
   EXPECT_TRUE(asked("get").empty());
   EXPECT_EQ(world_->counters().storage_failures, 0u);
@@ -308,7 +308,7 @@ TEST_F(SglangL3Test, P6PrefetchesTogetherFitTheReserve) {
   for (const auto occupied_before : {16u, 12u}) {
     SCOPED_TRACE(occupied_before);
     auto options = l3();
-    options.host_pages = 8;
+    options.l2_pages = 8;
     options.prefetch_reserve_pages = 4;
     start(options);
     const auto first = make_tokens(1, occupied_before);
@@ -329,7 +329,7 @@ TEST_F(SglangL3Test, P6PrefetchesTogetherFitTheReserve) {
       pass("get");
     }
     expect_ready(request, room);
-    EXPECT_EQ(finish(request, B), (request_provenance{0, 0, 0, "", 16, 16, give_up::no_room}));
+    EXPECT_EQ(finish(request, B), (request_provenance{0, 0, 0, "", 16, 16, miss_reason::no_room}));
     open_gate();
     world_->settle();
   }
@@ -346,7 +346,7 @@ TEST_F(SglangL3Test, P8KeepsWhatCameBeforeAFailedRead) {
   expect_ready(request, 8);
   release(request);
   EXPECT_EQ(match(A), (hit{0, 8}));
-  EXPECT_EQ(host_free(), 56u);
+  EXPECT_EQ(l2_free(), 56u);
   EXPECT_EQ(occupied(), 0u);
   EXPECT_EQ(world_->counters().storage_failures, 1u);
 }
@@ -364,7 +364,7 @@ TEST_F(SglangL3Test, P9AnAbortBeforeTheAnswerReadsNothing) {
   EXPECT_EQ(fetching(), 0u);
   open_gate();
   EXPECT_EQ(occupied(), 0u);
-  EXPECT_EQ(host_free(), 64u);
+  EXPECT_EQ(l2_free(), 64u);
   EXPECT_EQ(asked("exists"), counts{4});
   EXPECT_TRUE(asked("get").empty());
   EXPECT_EQ(match(A), (hit{0, 0}));
@@ -400,7 +400,7 @@ TEST_F(SglangL3Test, P15TimeoutLetsGoWhenTheTimeIsUp) {
   EXPECT_FALSE(schedule(request));
   const auto begin = world_->clock.now().time_since_epoch();
   EXPECT_TRUE(step().empty());
-  EXPECT_EQ(core().next_stop_ns(), (begin + 1'003'906'250ns).count());
+  EXPECT_EQ(core().next_deadline_ns(), (begin + 1'003'906'250ns).count());
   world_->advance(990ms);
   for (auto i = 0; i < 3; ++i)
     EXPECT_TRUE(step().empty());
@@ -416,13 +416,13 @@ TEST_F(SglangL3Test, P15TimeoutLetsGoWhenTheTimeIsUp) {
 
 TEST_F(SglangL3Test, P17BringsAsMuchAsThereIsRoomFor) {
   auto options = l3();
-  options.host_pages = 6;
+  options.l2_pages = 6;
   options.prefetch_reserve_pages = 2;
   start(options);
   insert(B);
   world_->settle();
   const auto busy = open(B);
-  EXPECT_EQ(host_free(), 8u);
+  EXPECT_EQ(l2_free(), 8u);
   put_in_store(A);
   const auto request = open(A);
   EXPECT_EQ(prefetch(request), 16u);
@@ -435,7 +435,7 @@ TEST_F(SglangL3Test, P17BringsAsMuchAsThereIsRoomFor) {
 
 TEST_F(SglangL3Test, P22ALongPrefetchIsOneQueryAndReadsInBatches) {
   auto options = l3();
-  options.host_pages = 600;
+  options.l2_pages = 600;
   options.prefetch_reserve_pages = 300;
   start(options);
   const auto tokens = make_tokens(1, 1200);
@@ -463,8 +463,8 @@ TEST_F(SglangL3Test, P25WhatCameFromL3IsLoadedAndNotStoredAgain) {
   EXPECT_EQ(loaded->from_storage_tokens, 16u);
   world_->settle();
   for (auto i = size_t{0}; i < 4; ++i)
-    EXPECT_TRUE(world_->holds(rank(), A, (*loaded->device_pages)[i], i)) << "page " << i;
-  EXPECT_EQ(finish(request, A), (request_provenance{0, 0, 16, "shared", 0, 0, give_up::none}));
+    EXPECT_TRUE(world_->holds(rank(), A, (*loaded->l1_pages)[i], i)) << "page " << i;
+  EXPECT_EQ(finish(request, A), (request_provenance{0, 0, 16, "shared", 0, 0, miss_reason::none}));
   world_->settle();
   EXPECT_EQ(match(A), (hit{16, 0}));
   EXPECT_EQ(asked("set"), counts{4});

@@ -20,7 +20,7 @@ using namespace hicache::test;
 constexpr auto rank_count = uint32_t{3};
 constexpr auto page_size = uint32_t{4};
 
-constexpr auto host_pages = uint32_t{18};
+constexpr auto l2_pages = uint32_t{18};
 /// Seeds run in so many ctest entries, each with so many schedules.
 constexpr auto batches = uint64_t{20};
 constexpr auto seeds_per_batch = uint64_t{600};
@@ -32,8 +32,8 @@ tree_options options_of(uint64_t seed) {
     return list[random() % list.size()];
   };
   return {.page_size = page_size,
-          .device_pages = 14,
-          .host_pages = host_pages,
+          .l1_pages = 14,
+          .l2_pages = l2_pages,
           .prefetch_reserve_pages = 6,
           .layers = 2,
           .write = pick(write_policy::write_through, write_policy::write_through_selective,
@@ -48,7 +48,7 @@ tree_options options_of(uint64_t seed) {
           .storage_attached = pick(true, true, true, false),
           .storage_backend = "shared",
           .backup_limit_pages = pick(UINT64_MAX, uint64_t{3}, uint64_t{8}),
-          .device_room = pick(watermarks{}, watermarks{2, 4})};
+          .l1_room = pick(watermarks{}, watermarks{2, 4})};
 }
 
 class simulation {
@@ -92,7 +92,7 @@ private:
     /// One per rank.
     std::vector<load_result> loaded;
 
-    uint64_t cached_pages() const { return loaded.front().device_tokens / page_size; }
+    uint64_t cached_pages() const { return loaded.front().l1_tokens / page_size; }
   };
 
   static bool has_failed() { return ::testing::Test::HasFailure(); }
@@ -243,7 +243,7 @@ private:
       return;
     for (const auto& rank : world_.ranks)
       for (auto i = request.cached_pages(); i < request.tokens.size() / page_size; ++i)
-        world_.compute(*rank, request.tokens, (*room->device_pages)[i], i);
+        world_.compute(*rank, request.tokens, (*room->l1_pages)[i], i);
     EXPECT_TRUE(apply<insert_result>(insert_request{id, buffer_of(request.tokens)}));
     close(id);
     ++completed_;
@@ -256,10 +256,10 @@ private:
         world_.run_shuffled(random_,
                             [&] { return mine.progress->done() < mine.progress->layers(); });
       for (auto i = uint64_t{0}; i < request.cached_pages(); ++i)
-        ASSERT_TRUE(world_.holds(*rank, request.tokens, (*mine.device_pages)[i], i))
+        ASSERT_TRUE(world_.holds(*rank, request.tokens, (*mine.l1_pages)[i], i))
           << "rank " << rank->number << ", page " << i;
     }
-    served_ += request.loaded.front().device_tokens;
+    served_ += request.loaded.front().l1_tokens;
   }
 
   void close(request_id id) {
@@ -310,8 +310,8 @@ private:
       return;
     world_.expect_nothing_lost();
     const auto& rank = *world_.ranks.front();
-    EXPECT_EQ(world_.core_of(rank).stats().host_free,
-              host_pages - (world_.is_attached(rank) ? 6u : 0u));
+    EXPECT_EQ(world_.core_of(rank).stats().l2_free,
+              l2_pages - (world_.is_attached(rank) ? 6u : 0u));
     EXPECT_TRUE(world_.log->notices.empty());
   }
 
@@ -348,8 +348,8 @@ private:
       }
     for (const auto& node : core.nodes())
       ADD_FAILURE() << "node " << node.id << " below " << node.parent
-                    << " stays; on device: " << node.on_device << ", on host: " << node.on_host
-                    << ", locks: " << node.device_locks << " and " << node.host_locks;
+                    << " stays; on device: " << node.in_l1 << ", on host: " << node.in_l2
+                    << ", locks: " << node.l1_locks << " and " << node.l2_locks;
   }
 
 public:

@@ -20,7 +20,7 @@ using namespace std::chrono_literals;
 constexpr auto slot_bytes = uint64_t{192};
 
 /// Takes what it is asked for without reading any bytes, and counts how often it was asked.
-copier_actor::behavior_type run_copier(copier_actor::pointer self, int* asked) {
+replicator_actor::behavior_type run_replicator(replicator_actor::pointer self, int* asked) {
   return {[self, asked](atom::copy, const page_copies& pages, const caf::strong_actor_ptr& to) {
     ++*asked;
     auto promise = self->make_response_promise<page_totals>();
@@ -60,7 +60,7 @@ protected:
   struct member {
     std::vector<std::byte> memory;
     int asked = 0;
-    copier_actor copier;
+    replicator_actor replicator;
     segment_actor segment;
     std::shared_ptr<member_figures> figures = std::make_shared<member_figures>();
   };
@@ -69,7 +69,7 @@ protected:
   void start(uint64_t id, const std::string& host, uint32_t slots = 16) {
     auto& at = members_[id];
     at.memory.assign(slots * slot_bytes, std::byte{0xee});
-    at.copier = spawn(run_copier, &at.asked);
+    at.replicator = spawn(run_replicator, &at.asked);
     auto options = segment_options{};
     options.mounts.member.member = id;
     options.mounts.member.host = host;
@@ -84,7 +84,7 @@ protected:
     };
     options.mounts.timeout = 2s;
     options.memory = at.memory;
-    options.copier = at.copier;
+    options.replicator = at.replicator;
     options.figures = at.figures;
     options.clock = &clock;
     at.segment = spawn(segment, options);
@@ -101,7 +101,7 @@ protected:
 
   void kill(uint64_t id) {
     stop(members_.at(id).segment);
-    stop(members_.at(id).copier);
+    stop(members_.at(id).replicator);
   }
 
   void store(uint64_t id, std::vector<uint64_t> keys, uint8_t copies = 1) {

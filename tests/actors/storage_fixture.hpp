@@ -96,10 +96,11 @@ private:
 
 /// What a rank has of its pages.
 inline std::shared_ptr<const page_objects>
-objects_of(storage_rank& rank, const rank_options& options, std::shared_ptr<lent_pages> lent = {}) {
+objects_of(storage_rank& rank, const rank_options& options,
+           std::shared_ptr<exported_pages> exported = {}) {
   return std::make_shared<const page_objects>(
     options.fingerprint, rank.geometry.head_groups(options.number, options.heads_per_object),
-    rank.geometry, rank.memory.data(), options.writers, std::move(lent));
+    rank.geometry, rank.memory.data(), options.writers, std::move(exported));
 }
 
 /// Any number of ranks, in front of one store unless the test gives them others.

@@ -22,8 +22,8 @@ TEST_F(StorageTest, PagesComeBackAsTheyWere) {
     for (auto page = page_index{1}; page <= 10; ++page)
       rank.fill(page, 0);
     auto back = batch(2, 3);
-    back.host_pages = pages_of({15, 12, 7});
-    back.host_first = 0;
+    back.l2_pages = pages_of({15, 12, 7});
+    back.l2_first = 0;
     EXPECT_TRUE(all_well(get(rank, back)));
     EXPECT_TRUE(rank.holds(15, 3));
     EXPECT_TRUE(rank.holds(12, 4));

@@ -26,8 +26,8 @@ TEST_F(TreeCopiesTest, AStoreThatFailsOnOneRankFailsItsPagesOnAll) {
   EXPECT_EQ(digest(0), digest(1));
   EXPECT_EQ(counters(0).errors, 1u);
   apply({evict_request{cache_tier::device, 64}});
-  EXPECT_EQ(match(3, 1).host_tokens, 0u);
-  EXPECT_EQ(match(4, 2).host_tokens, 8u);
+  EXPECT_EQ(match(3, 1).l2_tokens, 0u);
+  EXPECT_EQ(match(4, 2).l2_tokens, 8u);
   EXPECT_TRUE(ranks_[0].log->notices.empty());
 }
 
@@ -58,8 +58,8 @@ TEST_F(TreeCopiesTest, ALoadThatFailsOnOneRankFailsItsRequestsOnAll) {
     EXPECT_TRUE(answer.get()->failed.empty());
   EXPECT_EQ(digest(0), digest(1));
   apply({release_request{3}, release_request{4}});
-  EXPECT_EQ(match(5, 1).device_tokens, 0u);
-  EXPECT_EQ(match(6, 2).device_tokens, 8u);
+  EXPECT_EQ(match(5, 1).l1_tokens, 0u);
+  EXPECT_EQ(match(6, 2).l1_tokens, 8u);
 }
 
 TEST_F(TreeCopiesTest, CopiesThatFailOneAfterTheOtherEndServingUntilAClear) {
@@ -72,7 +72,7 @@ TEST_F(TreeCopiesTest, CopiesThatFailOneAfterTheOtherEndServingUntilAClear) {
       EXPECT_EQ(answer.code(), i < limits::copy_failures_in_a_row ? ec::none : ec::copy_failed);
   }
   EXPECT_EQ(ranks_[0].log->notices.size(), 1u);
-  EXPECT_EQ(match(20, 1).device_tokens, 0u);
+  EXPECT_EQ(match(20, 1).l1_tokens, 0u);
   // What lost its copy is to be staged for L3 again, which began before serving ended.
   ASSERT_EQ(ranks_[0].log->writes.size(), limits::copy_failures_in_a_row + 1);
   all_done(operation_kind::write, limits::copy_failures_in_a_row + 1);
@@ -80,7 +80,7 @@ TEST_F(TreeCopiesTest, CopiesThatFailOneAfterTheOtherEndServingUntilAClear) {
   const auto cleared = apply({release_request{20}, clear_request{}});
   ASSERT_TRUE(cleared.list.back()) << to_string(cleared.list.back().error());
   apply(whole_request(21));
-  EXPECT_EQ(match(22, 21).device_tokens, 8u);
+  EXPECT_EQ(match(22, 21).l1_tokens, 8u);
   EXPECT_EQ(digest(0), digest(1));
   EXPECT_EQ(counters().divergences, 0u);
 }
@@ -102,7 +102,7 @@ TEST_F(TreeCopiesTest, ALostDeviceEndsServingOnAllRanks) {
   tell(ranks_[1].tree, atom::done_v, operation_done{operation_kind::write, 1, false, true});
   for (const auto& answer : step_all())
     EXPECT_EQ(answer.code(), ec::copy_failed);
-  EXPECT_EQ(match(2, 1).device_tokens, 0u);
+  EXPECT_EQ(match(2, 1).l1_tokens, 0u);
   EXPECT_EQ(digest(0), digest(1));
 }
 
@@ -111,8 +111,8 @@ TEST_F(TreeCopiesTest, ALostDeviceEndsServingOnAllRanks) {
 /// Notes what copies have to wait for.
 class noted_fences final : public page_fences {
 public:
-  result<void> add(std::span<const page_index> device_pages, void* event) override {
-    notes.emplace_back(event, std::vector(device_pages.begin(), device_pages.end()));
+  result<void> add(std::span<const page_index> l1_pages, void* event) override {
+    notes.emplace_back(event, std::vector(l1_pages.begin(), l1_pages.end()));
     return outcome;
   }
 
@@ -129,14 +129,14 @@ TEST_F(TreeCopiesTest, AnEventHoldsForAllPagesThatTheRequestHad) {
   // The same prompt was being computed twice: the insert frees the second one's pages.
   const auto prompt = tokens(1);
   const auto taken = apply({match_request{2, {}, prompt, 0}, allocate_request{2, 8}});
-  const auto own = *std::get<allocate_result>(*taken.list.back()).device_pages;
+  const auto own = *std::get<allocate_result>(*taken.list.back()).l1_pages;
   const auto inserted = apply({insert_request{.request = 2, .tokens = prompt, .after = &event}});
   ASSERT_EQ(std::get<insert_result>(*inserted.list.back()).duplicate_tokens, 8u);
   ASSERT_EQ(fences->notes.size(), 1u);
   EXPECT_EQ(fences->notes[0], std::pair(static_cast<void*>(&event), own));
   apply({release_request{2, &event}});
   ASSERT_EQ(fences->notes.size(), 2u);
-  EXPECT_EQ(fences->notes[1].second, *std::get<insert_result>(*inserted.list.back()).device_pages);
+  EXPECT_EQ(fences->notes[1].second, *std::get<insert_result>(*inserted.list.back()).l1_pages);
 }
 
 TEST_F(TreeCopiesTest, ADeviceWithoutEventsTakesNone) {

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "actors/consensus.hpp"
+#include "actors/rank_reduction.hpp"
 #include "actors/tree.hpp"
-#include "hicache/agreement.hpp"
+#include "hicache/rank_reducer.hpp"
 #include "tests/actors/fakes.hpp"
 
 #include <chrono>
@@ -16,7 +16,7 @@ inline constexpr auto step_timeout = caf::timespan{std::chrono::seconds{5}};
 
 /// A tree whose helpers only listen.
 struct bare_rank {
-  consensus_core_actor consensus;
+  rank_reduction_core_actor rank_reduction;
   tree_core_actor tree;
   std::shared_ptr<recording> log = std::make_shared<recording>();
 };
@@ -27,21 +27,21 @@ protected:
 
   void start(uint32_t ranks, prefetch_policy policy = prefetch_policy::wait_complete) {
     auto options = tree_options{.page_size = 4,
-                                .device_pages = 16,
-                                .host_pages = 16,
+                                .l1_pages = 16,
+                                .l2_pages = 16,
                                 .prefetch_reserve_pages = 4,
                                 .layers = 1,
                                 .prefetch = {.policy = policy, .threshold_tokens = 4},
                                 .load_back_threshold_tokens = 4,
                                 .storage_attached = true,
                                 .pin_budget_pages = 8};
-    for (auto& peer : make_local_agreements(ranks)) {
+    for (auto& peer : make_local_reducers(ranks)) {
       auto& rank = ranks_.emplace_back();
-      rank.consensus = spawn(consensus, std::move(peer));
+      rank.rank_reduction = spawn(rank_reduction, std::move(peer));
       const auto listener = spawn(recorder, rank.log);
       rank.tree = spawn(tree, options,
                         tree_helpers{caf::actor_cast<controller_actor>(listener),
-                                     rank.consensus,
+                                     rank.rank_reduction,
                                      caf::actor_cast<prefetcher_actor>(listener),
                                      caf::actor_cast<backup_actor>(listener),
                                      caf::actor_cast<engine_actor>(listener),

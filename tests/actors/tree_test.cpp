@@ -23,8 +23,8 @@ TEST_F(TreeTest, AnswersEachOperationInOrder) {
     EXPECT_EQ(answers.list[i]->index(), (std::vector<size_t>{0, 4, 5, 6})[i]);
   }
   ASSERT_EQ(ranks_[0].log->writes.size(), 1u);
-  EXPECT_EQ(ranks_[0].log->writes[0].device_pages->size(), 2u);
-  EXPECT_EQ(match(2, 1).device_tokens, 8u);
+  EXPECT_EQ(ranks_[0].log->writes[0].l1_pages->size(), 2u);
+  EXPECT_EQ(match(2, 1).l1_tokens, 8u);
 }
 
 TEST_F(TreeTest, CopiesOfATurnTravelInOneMessage) {
@@ -50,7 +50,7 @@ TEST_F(TreeTest, FailedOperationDoesNotStopThoseBehindIt) {
 TEST_F(TreeTest, ReserveIsHandedOutAtTheStart) {
   start(2);
   for (const auto& rank : ranks_)
-    EXPECT_EQ(rank.log->refilled.size(), 4u);
+    EXPECT_EQ(rank.log->filled_staging.size(), 4u);
 }
 
 // -- steps: when they reduce and when they end --------------------------------
@@ -240,7 +240,7 @@ TEST_F(TreeTest, RequestIsReadyWithThePrefixThatEveryRankHas) {
   apply({match_request{1, {}, tokens(1), 8}, prefetch_request{1}, schedule_request{1}});
   ASSERT_EQ(ranks_[0].log->fetches.size(), 1u);
   const auto waiting = step_all(1s);
-  const auto& reserve = ranks_[0].log->refilled;
+  const auto& reserve = ranks_[0].log->filled_staging;
   tell(ranks_[0].tree, atom::fetched_v, fetched_pages{1, pages_of({reserve[0], reserve[1]})});
   tell(ranks_[1].tree, atom::fetched_v, fetched_pages{1, pages_of({reserve[3]})});
   for (const auto& answer : waiting) {
@@ -356,7 +356,7 @@ TEST_F(TreeTest, SilentRankFailsTheStepAndTheRepeatedOneSucceeds) {
   ASSERT_TRUE(late.get());
   EXPECT_EQ(digest(0), digest(1));
   EXPECT_EQ(ranks_[0].log->backups.size(), 1u);
-  EXPECT_EQ(match(6, 1).device_tokens, 8u);
+  EXPECT_EQ(match(6, 1).l1_tokens, 8u);
 }
 
 TEST_F(TreeTest, OutcomeThatCameLateAnswersTheRepeatedStep) {
@@ -391,7 +391,7 @@ TEST_F(TreeTest, LostRankFailsEveryStep) {
   start(2);
   apply(whole_request(1));
   const auto waiting = send_step(0);
-  stop(ranks_[1].consensus);
+  stop(ranks_[1].rank_reduction);
   EXPECT_EQ(waiting.code(), ec::rank_unresponsive);
   EXPECT_EQ(send_step(0).code(), ec::rank_unresponsive);
   EXPECT_EQ(send_step(0).code(), ec::rank_unresponsive);
@@ -412,8 +412,8 @@ TEST_F(TreeTest, DivergedRanksServeNoHitAnyMore) {
     const auto answer = send({match_request{2, {}, tokens(1), 8}}, rank);
     run();
     const auto found = std::get<match_result>(*answer.get()->list.front());
-    EXPECT_EQ(found.device_tokens, 0u);
-    EXPECT_EQ(found.host_tokens, 0u);
+    EXPECT_EQ(found.l1_tokens, 0u);
+    EXPECT_EQ(found.l2_tokens, 0u);
   }
 }
 

@@ -11,8 +11,8 @@ namespace {
 
 tree_options bigrams(uint32_t page_size) {
   return {.page_size = page_size,
-          .device_pages = 512 / page_size,
-          .host_pages = 512 / page_size,
+          .l1_pages = 512 / page_size,
+          .l2_pages = 512 / page_size,
           .prefetch_reserve_pages = 64 / page_size,
           .prefetch = {.threshold_tokens = 1},
           .storage_attached = true,

@@ -16,7 +16,7 @@ namespace {
 const auto A = range(1, 17);
 
 tree_options eight_pages() {
-  return {.page_size = 4, .device_pages = 8, .host_pages = 5, .share_prefixes = false};
+  return {.page_size = 4, .l1_pages = 8, .l2_pages = 5, .share_prefixes = false};
 }
 
 template <class T>
@@ -39,19 +39,19 @@ TEST(ChunkCache, SharesNothing) {
   auto cache = prefix_cache{eight_pages()};
   for (const auto request : {request_id{1}, request_id{2}}) {
     const auto matched = cache.match(ask(request, A));
-    EXPECT_EQ(matched->device_tokens + matched->host_tokens, 0);
-    EXPECT_TRUE(matched->device_pages->empty());
+    EXPECT_EQ(matched->l1_tokens + matched->l2_tokens, 0);
+    EXPECT_TRUE(matched->l1_pages->empty());
     EXPECT_EQ(matched->node, 0);
-    const auto pages = cache.allocate({request, 16})->device_pages;
+    const auto pages = cache.allocate({request, 16})->l1_pages;
     const auto inserted = cache.insert(computed(request, A));
     EXPECT_EQ(inserted->duplicate_tokens, 0);
-    EXPECT_EQ(*inserted->device_pages, *pages);
+    EXPECT_EQ(*inserted->l1_pages, *pages);
     EXPECT_EQ(inserted->node, 0);
   }
   EXPECT_EQ(cache.evict({cache_tier::device, 32})->tokens, 0);
   EXPECT_TRUE(cache.nodes().empty());
-  EXPECT_EQ(cache.stats().device_free, 0);
-  EXPECT_EQ(cache.stats().host_free, 5) << "L2 is not used";
+  EXPECT_EQ(cache.stats().l1_free, 0);
+  EXPECT_EQ(cache.stats().l2_free, 5) << "L2 is not used";
   EXPECT_EQ(cache.stats().requests_open, 2);
   cache.check_invariants();
 }
@@ -63,20 +63,20 @@ TEST(ChunkCache, ReleaseFreesThePages) {
   ASSERT_TRUE(cache.match(ask(2, A)));
   EXPECT_EQ(code(cache.allocate({2, 1})), ec::out_of_device_pages);
   ASSERT_TRUE(cache.release(1));
-  EXPECT_EQ(cache.allocate({2, 1})->device_pages->size(), 1);
-  EXPECT_EQ(cache.stats().device_free, 7);
+  EXPECT_EQ(cache.allocate({2, 1})->l1_pages->size(), 1);
+  EXPECT_EQ(cache.stats().l1_free, 7);
   cache.check_invariants();
 }
 
 TEST(ChunkCache, AllocationIsAllOrNothingAndCountsWhatIsThere) {
   auto cache = prefix_cache{eight_pages()};
   ASSERT_TRUE(cache.match(ask(1, A)));
-  const auto first = cache.allocate({1, 5})->device_pages;
+  const auto first = cache.allocate({1, 5})->l1_pages;
   EXPECT_EQ(first->size(), 2);
-  EXPECT_EQ(*cache.allocate({1, 8})->device_pages, *first);
+  EXPECT_EQ(*cache.allocate({1, 8})->l1_pages, *first);
   EXPECT_EQ(code(cache.allocate({1, 33})), ec::out_of_device_pages);
-  EXPECT_EQ(cache.stats().device_free, 6);
-  const auto more = cache.allocate({1, 9})->device_pages;
+  EXPECT_EQ(cache.stats().l1_free, 6);
+  const auto more = cache.allocate({1, 9})->l1_pages;
   ASSERT_EQ(more->size(), 3);
   EXPECT_EQ((std::vector<page_index>{more->begin(), more->begin() + 2}), *first);
 }
@@ -115,8 +115,8 @@ TEST(ChunkCache, HasNothingToDoForTheOtherTiers) {
   EXPECT_EQ(cache.prefetch(1)->tokens, 0);
   EXPECT_TRUE(cache.schedule(1)->ready);
   const auto loaded = cache.load_back({1});
-  EXPECT_EQ(loaded->device_tokens + loaded->loading_tokens, 0);
-  EXPECT_TRUE(loaded->device_pages->empty());
+  EXPECT_EQ(loaded->l1_tokens + loaded->loading_tokens, 0);
+  EXPECT_TRUE(loaded->l1_pages->empty());
   EXPECT_EQ(loaded->progress, nullptr);
   EXPECT_EQ(cache.pin({.tokens = share(A), .ttl = 1s})->tokens, 0);
   EXPECT_EQ(cache.unpin({.tokens = share(A)})->tokens, 0);
@@ -159,12 +159,12 @@ TEST(ChunkCache, EqualOperationsGiveEqualDigests) {
 TEST(ChunkCache, ClearsWithoutRequests) {
   auto cache = prefix_cache{eight_pages()};
   for (const auto request : {request_id{1}, request_id{2}}) {
-    EXPECT_EQ(cache.match(ask(request, A))->device_tokens, 0);
+    EXPECT_EQ(cache.match(ask(request, A))->l1_tokens, 0);
     ASSERT_TRUE(cache.allocate({request, 16}));
     ASSERT_TRUE(cache.insert(computed(request, A)));
   }
   ASSERT_TRUE(cache.release(1));
   ASSERT_TRUE(cache.release(2));
   EXPECT_TRUE(cache.clear());
-  EXPECT_EQ(cache.stats().device_free, 8);
+  EXPECT_EQ(cache.stats().l1_free, 8);
 }

@@ -13,8 +13,8 @@ constexpr auto page_size = uint64_t{4};
 
 tree_options options(write_policy write = write_policy::write_through, bool storage = false) {
   return {.page_size = page_size,
-          .device_pages = 16,
-          .host_pages = 16,
+          .l1_pages = 16,
+          .l2_pages = 16,
           .layers = 2,
           .write = write,
           .load_back_threshold_tokens = 4,
@@ -32,7 +32,7 @@ void finish(tree_driver& d) {
   d.poll();
 }
 
-void put_on_host(tree_driver& d, const tokens_t& tokens) {
+void put_in_l2(tree_driver& d, const tokens_t& tokens) {
   d.insert(tokens);
   d.finish();
   d.evict(tokens.size());
@@ -63,9 +63,9 @@ TEST(FailedCopy, PagesWhoseWriteFailedAreInL1Alone) {
   auto d = tree_driver{options()};
   d.insert(A);
   fail_write(d);
-  EXPECT_EQ(d.host_free(), 16 * page_size);
+  EXPECT_EQ(d.l2_free(), 16 * page_size);
   EXPECT_EQ(d.match(A), (hit{16, 0}));
-  EXPECT_EQ(d.evict_host(16), 0);
+  EXPECT_EQ(d.evict_l2(16), 0);
 }
 
 TEST(FailedCopy, AWriteThatFailedIsTriedAgainWithTheNextUse) {
@@ -95,34 +95,34 @@ TEST(FailedCopy, PagesThatCannotBeWrittenBackMakeRoomAllTheSame) {
   d.insert(A);
   EXPECT_EQ(d.evict(16), 0);
   fail_write(d);
-  EXPECT_EQ(d.tree.stats().device_free, 16u);
-  EXPECT_EQ(d.host_free(), 16 * page_size);
+  EXPECT_EQ(d.tree.stats().l1_free, 16u);
+  EXPECT_EQ(d.l2_free(), 16 * page_size);
   EXPECT_EQ(d.match(A), (hit{0, 0}));
 }
 
 TEST(FailedCopy, PagesWhoseLoadFailedAreNotServed) {
   auto d = tree_driver{options()};
-  put_on_host(d, A);
+  put_in_l2(d, A);
   const auto request = d.open(A);
   EXPECT_EQ(d.load(request).loading_tokens, 16u);
   fail_load(d);
   EXPECT_EQ(failed(d), std::vector{request});
   EXPECT_EQ(d.match(A), (hit{0, 0}));
   // Its pages are its own until it is released: kernels may still use them.
-  EXPECT_EQ(d.tree.stats().device_free, 12u);
+  EXPECT_EQ(d.tree.stats().l1_free, 12u);
   d.close(request);
-  EXPECT_EQ(d.tree.stats().device_free, 16u);
-  EXPECT_EQ(d.host_free(), 16 * page_size);
+  EXPECT_EQ(d.tree.stats().l1_free, 16u);
+  EXPECT_EQ(d.l2_free(), 16 * page_size);
   EXPECT_EQ(d.insert(A), 0u);
 }
 
 TEST(FailedCopy, WhatIsBeforeTheLoadIsServedAsBefore) {
   auto d = tree_driver{options()};
-  put_on_host(d, longer);
+  put_in_l2(d, longer);
   d.insert(A);
   d.finish();
   const auto request = d.open(longer);
-  EXPECT_EQ(d.matched(request).device_tokens, 16u);
+  EXPECT_EQ(d.matched(request).l1_tokens, 16u);
   EXPECT_EQ(d.load(request).loading_tokens, 8u);
   fail_load(d);
   EXPECT_EQ(failed(d), std::vector{request});
@@ -132,7 +132,7 @@ TEST(FailedCopy, WhatIsBeforeTheLoadIsServedAsBefore) {
 
 TEST(FailedCopy, WhatWasComputedFromAFailedLoadGoesWithIt) {
   auto d = tree_driver{options(write_policy::write_through, true)};
-  put_on_host(d, A);
+  put_in_l2(d, A);
   const auto stored = d.store.size();
   const auto request = d.open(longer);
   d.load(request);
@@ -150,13 +150,13 @@ TEST(FailedCopy, WhatWasComputedFromAFailedLoadGoesWithIt) {
   EXPECT_EQ(failed(d), std::vector{reader});
   EXPECT_EQ(d.match(longer), (hit{0, 0}));
   d.close(reader);
-  EXPECT_EQ(d.tree.stats().device_free, 16u);
-  EXPECT_EQ(d.host_free(), 16 * page_size);
+  EXPECT_EQ(d.tree.stats().l1_free, 16u);
+  EXPECT_EQ(d.l2_free(), 16 * page_size);
 }
 
 TEST(FailedCopy, WhatWasComputedFromALoadGoesToL3OnceTheLoadIsAFact) {
   auto d = tree_driver{options(write_policy::write_through, true)};
-  put_on_host(d, A);
+  put_in_l2(d, A);
   const auto request = d.open(longer);
   d.load(request);
   ASSERT_TRUE(d.compute(request, longer));
@@ -172,24 +172,24 @@ TEST(FailedCopy, WhatWasComputedFromALoadGoesToL3OnceTheLoadIsAFact) {
 
 TEST(FailedCopy, RequestsThatShareTheLoadFailTogether) {
   auto d = tree_driver{options()};
-  put_on_host(d, A);
+  put_in_l2(d, A);
   const auto first = d.open(A);
   d.load(first);
   const auto second = d.open(longer);
-  EXPECT_EQ(d.matched(second).device_tokens, 16u);
+  EXPECT_EQ(d.matched(second).l1_tokens, 16u);
   const auto other = d.open(B);
   fail_load(d);
   EXPECT_EQ(failed(d), (std::vector{first, second}));
   d.close(first);
-  EXPECT_EQ(d.tree.stats().device_free, 12u);
+  EXPECT_EQ(d.tree.stats().l1_free, 12u);
   d.close(second);
-  EXPECT_EQ(d.tree.stats().device_free, 16u);
+  EXPECT_EQ(d.tree.stats().l1_free, 16u);
   d.close(other);
 }
 
 TEST(FailedCopy, ARequestThatHasNotLoadedOnlyLosesItsHostPart) {
   auto d = tree_driver{options()};
-  put_on_host(d, A);
+  put_in_l2(d, A);
   const auto waiting = d.open(A);
   const auto loading = d.open(A);
   d.load(loading);
@@ -204,7 +204,7 @@ TEST(FailedCopy, ARequestThatHasNotLoadedOnlyLosesItsHostPart) {
 
 TEST(FailedCopy, NothingThatAFailedRequestInsertsIsTaken) {
   auto d = tree_driver{options()};
-  put_on_host(d, A);
+  put_in_l2(d, A);
   const auto request = d.open(longer);
   d.load(request);
   ASSERT_TRUE(d.compute(request, longer));
@@ -212,12 +212,12 @@ TEST(FailedCopy, NothingThatAFailedRequestInsertsIsTaken) {
   const auto inserted = d.tree.insert({request, std::make_shared<const tokens_t>(longer)});
   ASSERT_TRUE(inserted);
   EXPECT_EQ(inserted->node, 0u);
-  EXPECT_EQ(inserted->device_pages->size(), 6u);
+  EXPECT_EQ(inserted->l1_pages->size(), 6u);
   const auto told = d.tree.provenance(request);
   EXPECT_EQ(told->l2_tokens, 0u);
   EXPECT_EQ(told->computed_tokens, 24u);
-  EXPECT_EQ(told->given_up_tokens, 16u);
-  EXPECT_EQ(told->why, give_up::copy_failed);
+  EXPECT_EQ(told->unserved_tokens, 16u);
+  EXPECT_EQ(told->why, miss_reason::copy_failed);
   d.close(request);
   EXPECT_EQ(d.match(longer), (hit{0, 0}));
 }
@@ -226,7 +226,7 @@ TEST(FailedCopy, PinsLocksAndReferencesOfLostPagesEnd) {
   auto settings = options();
   settings.pin_budget_pages = 16;
   auto d = tree_driver{settings};
-  put_on_host(d, A);
+  put_in_l2(d, A);
   ASSERT_TRUE(d.tree.pin({{}, std::make_shared<const tokens_t>(A), std::chrono::hours{1}}));
   const auto request = d.open(A);
   const auto node = d.matched(request).node;
@@ -238,16 +238,16 @@ TEST(FailedCopy, PinsLocksAndReferencesOfLostPagesEnd) {
   EXPECT_EQ(d.tree.stats().pinned, 0u);
   EXPECT_EQ(d.tree.lock(node).error().code, ec::unknown_id);
   d.close(request);
-  EXPECT_EQ(d.tree.stats().device_free, 12u);
+  EXPECT_EQ(d.tree.stats().l1_free, 12u);
   EXPECT_TRUE(d.tree.unlock(node));
-  EXPECT_EQ(d.tree.stats().device_free, 16u);
+  EXPECT_EQ(d.tree.stats().l1_free, 16u);
   d.tree.drop_reference(*reference);
   d.settle();
 }
 
 TEST(FailedCopy, ALoadBelowAFailedOneFailsToo) {
   auto d = tree_driver{options()};
-  put_on_host(d, longer);
+  put_in_l2(d, longer);
   const auto first = d.open(A);
   d.load(first);
   const auto second = d.open(longer);
@@ -255,10 +255,10 @@ TEST(FailedCopy, ALoadBelowAFailedOneFailsToo) {
   d.close(second);
   fail_load(d);
   // Its copy still writes to these pages.
-  EXPECT_EQ(d.tree.stats().device_free, 10u);
+  EXPECT_EQ(d.tree.stats().l1_free, 10u);
   d.close(first);
   finish(d);
-  EXPECT_EQ(d.tree.stats().device_free, 16u);
+  EXPECT_EQ(d.tree.stats().l1_free, 16u);
   EXPECT_EQ(d.match(longer), (hit{0, 0}));
 }
 

@@ -495,10 +495,10 @@ std::vector<copy_strip> strips_of(host_layout layout, uint32_t layer) {
   return {all.begin() + layer * 2, all.begin() + layer * 2 + 2};
 }
 
-std::vector<row_copy> plan(host_layout layout, uint32_t layer, std::vector<page_index> device_pages,
-                           std::vector<page_index> host_pages) {
+std::vector<row_copy> plan(host_layout layout, uint32_t layer, std::vector<page_index> l1_pages,
+                           std::vector<page_index> l2_pages) {
   auto copies = std::vector<row_copy>{};
-  append_copies(strips_of(layout, layer), device_pages, host_pages, copies);
+  append_copies(strips_of(layout, layer), l1_pages, l2_pages, copies);
   return copies;
 }
 

@@ -17,11 +17,9 @@ const auto C = range(201, 217);
 
 using hit = tree_driver::hit;
 
-tree_options tiers(uint32_t device_tokens = 64, uint32_t host_tokens = 64) {
-  return {.page_size = 4,
-          .device_pages = device_tokens / 4,
-          .host_pages = host_tokens / 4,
-          .pin_budget_pages = 8};
+tree_options tiers(uint32_t l1_tokens = 64, uint32_t l2_tokens = 64) {
+  return {
+    .page_size = 4, .l1_pages = l1_tokens / 4, .l2_pages = l2_tokens / 4, .pin_budget_pages = 8};
 }
 
 template <class T>
@@ -95,13 +93,13 @@ TEST(Handles, LockProtectsTheHostPartToo) {
   const auto node = d.last_insert.node;
   d.evict(16);
   ASSERT_TRUE(d.tree.lock(node));
-  EXPECT_EQ(d.evict_host(16), 0);
+  EXPECT_EQ(d.evict_l2(16), 0);
   EXPECT_EQ(d.load_back(A), 16);
   d.finish();
   ASSERT_TRUE(d.tree.unlock(node));
   d.tree.check_invariants();
   EXPECT_EQ(d.evict(16), 16);
-  EXPECT_EQ(d.evict_host(16), 16);
+  EXPECT_EQ(d.evict_l2(16), 16);
 }
 
 TEST(Handles, BackupIsAllOrNothing) {
@@ -112,9 +110,9 @@ TEST(Handles, BackupIsAllOrNothing) {
   d.insert(A + B);
   const auto node = d.last_insert.node;
   d.finish();
-  EXPECT_EQ(d.host_free(), 8) << "A was inserted twice";
+  EXPECT_EQ(d.l2_free(), 8) << "A was inserted twice";
   EXPECT_EQ(code(d.tree.backup(node)), ec::out_of_host_pages);
-  EXPECT_EQ(d.host_free(), 8);
+  EXPECT_EQ(d.l2_free(), 8);
   EXPECT_EQ(d.match(A + B), (hit{32, 0}));
 }
 
@@ -184,8 +182,8 @@ TEST(Handles, ClearForgetsEverythingAndWaitsForNobody) {
   ASSERT_TRUE(d.tree.clear());
   d.settle();
   EXPECT_EQ(d.match(A), (hit{0, 0}));
-  EXPECT_EQ(d.tree.stats().device_free, 16);
-  EXPECT_EQ(d.host_free(), 64);
+  EXPECT_EQ(d.tree.stats().l1_free, 16);
+  EXPECT_EQ(d.l2_free(), 64);
   EXPECT_EQ(d.tree.stats().pinned, 0);
   EXPECT_EQ(d.insert(A), 0);
 }
@@ -213,12 +211,12 @@ TEST(Pins, PageMayLeaveTheDeviceIfTheHostHasIt) {
   d.finish();
   EXPECT_EQ(d.evict(16), 16);
   EXPECT_EQ(d.match(A), (hit{0, 16}));
-  EXPECT_EQ(d.evict_host(16), 0);
+  EXPECT_EQ(d.evict_l2(16), 0);
   d.insert(B);
   d.finish();
   EXPECT_EQ(d.match(A), (hit{0, 16})) << "a backup must not take the room of a pinned page";
   pass_time(d, 1s);
-  EXPECT_EQ(d.evict_host(16), 16);
+  EXPECT_EQ(d.evict_l2(16), 16);
 }
 
 TEST(Pins, BudgetOfATenantCountsPagesOnce) {

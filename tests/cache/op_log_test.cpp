@@ -27,8 +27,8 @@ std::vector<std::pair<op_log_event, std::string>> samples() {
   const auto ns = cache_namespace{"lora", "tenant"};
   auto options = tree_options{};
   options.page_size = 4;
-  options.device_pages = 8;
-  options.host_pages = 16;
+  options.l1_pages = 8;
+  options.l2_pages = 16;
   options.prefetch_reserve_pages = 3;
   options.layers = 2;
   options.write = write_policy::write_back;
@@ -72,10 +72,10 @@ std::vector<std::pair<op_log_event, std::string>> samples() {
      R"({"op":"close_session","session":5,"generation":2})"},
     {operation(lock_request{8}), R"({"op":"lock","node":8})"},
     {operation(unlock_request{8}), R"({"op":"unlock","node":8})"},
-    {operation(backup_request{8}), R"({"op":"backup","node":8})"},
+    {operation(write_request{8}), R"({"op":"backup","node":8})"},
     {operation(load_node_request{8, 16}), R"({"op":"load_node","node":8,"quota":16})"},
     {operation(clear_request{}), R"({"op":"clear"})"},
-    {applied_step{{1, 2, {3, -1}, {{2, 4, give_up::gone}, {}}, -4},
+    {applied_step{{1, 2, {3, -1}, {{2, 4, miss_reason::gone}, {}}, -4},
                   {list<page_index>({5, 6}), nullptr}},
      R"({"op":"step","writes_done":1,"loads_done":2,"now_ns":-4,"backups":[3,-1],)"
      R"("fetches":[[2,4,5],[-1,0,10]],"arrived":[[5,6],null]})"},
@@ -209,8 +209,8 @@ class recorded_rank {
 public:
   explicit recorded_rank(uint32_t seed) : random_(seed) {
     options_.page_size = 2;
-    options_.device_pages = 24;
-    options_.host_pages = 40;
+    options_.l1_pages = 24;
+    options_.l2_pages = 40;
     options_.prefetch_reserve_pages = 8;
     options_.prefetch.threshold_tokens = 2;
     options_.load_back_threshold_tokens = 2;
@@ -243,8 +243,9 @@ private:
         issued_.loads_done = load->id;
       else if (const auto* backup = std::get_if<backup_command>(&effect))
         backups_[backup->id] = backup->keys->size();
-      else if (const auto* refill = std::get_if<refill_command>(&effect))
-        reserve_.insert(reserve_.end(), refill->host_pages->begin(), refill->host_pages->end());
+      else if (const auto* fill_staging = std::get_if<staging_command>(&effect))
+        reserve_.insert(reserve_.end(), fill_staging->l2_pages->begin(),
+                        fill_staging->l2_pages->end());
       else if (const auto* fetch = std::get_if<fetch_command>(&effect))
         fetch_pages(*fetch);
     }
@@ -405,8 +406,8 @@ TEST_F(OpLogReplayTest, AStepThatCannotHaveHappenedIsRefused) {
 TEST_F(OpLogReplayTest, PagesThatCannotHaveArrivedAreRefused) {
   auto options = tree_options{};
   options.page_size = 1;
-  options.device_pages = 8;
-  options.host_pages = 8;
+  options.l1_pages = 8;
+  options.l2_pages = 8;
   options.prefetch_reserve_pages = 4;
   options.prefetch.threshold_tokens = 1;
   options.storage_attached = true;

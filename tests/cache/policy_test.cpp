@@ -18,7 +18,7 @@ const auto B = range(101, 105);
 const auto C = range(201, 205);
 
 tree_options with_policy(eviction_policy_ptr policy) {
-  return {.page_size = 4, .device_pages = 16, .eviction = std::move(policy)};
+  return {.page_size = 4, .l1_pages = 16, .eviction = std::move(policy)};
 }
 
 eviction_policy_ptr policy(std::string_view name) {
@@ -150,13 +150,13 @@ TEST(EvictionPolicy, OnlyInsertsAreHits) {
 
 TEST(EvictionPolicy, PoliciesOrderTheHostToo) {
   auto options = with_policy(policy("mru"));
-  options.host_pages = 8;
+  options.l2_pages = 8;
   auto d = tree_driver{options};
   for (const auto& tokens : {A, B, C})
     d.insert(tokens);
   d.finish();
   EXPECT_EQ(d.evict(12), 12);
-  EXPECT_EQ(d.evict_host(4), 4);
+  EXPECT_EQ(d.evict_l2(4), 4);
   EXPECT_TRUE(holds(d, A) && holds(d, B) && !holds(d, C));
 }
 

@@ -76,7 +76,7 @@ TEST(Backup, NamesEachPagesParent) {
 
 TEST(Backup, KeepsItsHostPages) {
   auto options = storage();
-  options.host_pages = 6;
+  options.l2_pages = 6;
   options.prefetch_reserve_pages = 2;
   auto d = tree_driver{options};
   d.insert(A);
@@ -145,17 +145,17 @@ TEST(Backup, NamesThePagesThatWereInsertedNotThoseThatWereAskedFor) {
 TEST(Prefetch, BringsPagesFromStorage) {
   auto d = tree_driver{storage()};
   put_in_store(d, A);
-  EXPECT_EQ(d.host_free(), 32);
+  EXPECT_EQ(d.l2_free(), 32);
   EXPECT_EQ(d.reserve.size(), 8);
   const auto request = d.open(A);
   const auto ready = fetch(d, request);
   ASSERT_EQ(ready.size(), 1);
   EXPECT_EQ(ready[0].request, request);
   EXPECT_EQ(ready[0].fetched_tokens, 16);
-  EXPECT_EQ(ready[0].device_tokens, 0);
-  EXPECT_EQ(ready[0].host_tokens, 16);
+  EXPECT_EQ(ready[0].l1_tokens, 0);
+  EXPECT_EQ(ready[0].l2_tokens, 16);
   EXPECT_EQ(d.reserve.size(), 8);
-  EXPECT_EQ(d.host_free(), 16);
+  EXPECT_EQ(d.l2_free(), 16);
   EXPECT_EQ(d.terminates, 1);
   d.close(request);
   EXPECT_EQ(d.match(A), (hit{0, 16}));
@@ -200,7 +200,7 @@ TEST(Prefetch, EmptyStorageMakesTheRequestReady) {
   const auto ready = fetch(d, request);
   ASSERT_EQ(ready.size(), 1);
   EXPECT_EQ(ready[0].fetched_tokens, 0);
-  EXPECT_EQ(d.host_free(), 32);
+  EXPECT_EQ(d.l2_free(), 32);
   EXPECT_EQ(d.reserve.size(), 8);
   d.close(request);
 }
@@ -227,10 +227,10 @@ TEST(Prefetch, IsDeclinedWithoutStorageOrHost) {
   EXPECT_EQ(prefetch(without_storage, without_storage.open(A)), 0);
   EXPECT_TRUE(without_storage.reserve.empty());
   options = storage();
-  options.host_pages = 0;
+  options.l2_pages = 0;
   options.prefetch_reserve_pages = 0;
-  auto without_host = tree_driver{options};
-  EXPECT_EQ(prefetch(without_host, without_host.open(A)), 0);
+  auto without_l2 = tree_driver{options};
+  EXPECT_EQ(prefetch(without_l2, without_l2.open(A)), 0);
 }
 
 TEST(Prefetch, IsDeclinedWhenStopped) {
@@ -284,7 +284,7 @@ TEST(Prefetch, PagesBeyondTheAgreedLengthGoBack) {
   facts.fetches[0].arrived = 1;
   EXPECT_EQ(d.apply(facts)[0].fetched_tokens, 4);
   EXPECT_EQ(d.reserve.size(), 8);
-  EXPECT_EQ(d.host_free(), 28);
+  EXPECT_EQ(d.l2_free(), 28);
   d.close(request);
 }
 
@@ -300,7 +300,7 @@ TEST(Prefetch, ReleaseBeforeTheQueryLeavesNothing) {
   d.run_fetches();
   EXPECT_TRUE(d.poll().empty());
   EXPECT_FALSE(d.tree.in_flight());
-  EXPECT_EQ(d.host_free(), 32);
+  EXPECT_EQ(d.l2_free(), 32);
   EXPECT_EQ(d.tree.stats().nodes, 0);
 }
 
@@ -319,7 +319,7 @@ TEST(Prefetch, WhatArrivedForAReleasedRequestIsKept) {
 
 TEST(Prefetch, WhatArrivedBehindAPathThatIsGoneGoesBack) {
   auto options = storage();
-  options.host_pages = 8;
+  options.l2_pages = 8;
   auto d = tree_driver{options};
   put_in_store(d, A + B);
   d.insert(A);
@@ -399,7 +399,7 @@ TEST(Prefetch, FetchedPagesAreLoadedAndNotWrittenAgain) {
   auto d = tree_driver{storage()};
   put_in_store(d, A);
   const auto request = d.open(A + B);
-  EXPECT_EQ(fetch(d, request)[0].host_tokens, 16);
+  EXPECT_EQ(fetch(d, request)[0].l2_tokens, 16);
   const auto result = d.load(request);
   EXPECT_EQ(result.loading_tokens, 16);
   EXPECT_EQ(result.from_storage_tokens, 16);
@@ -417,7 +417,7 @@ TEST(Prefetch, FetchedPagesAreLoadedAndNotWrittenAgain) {
 
 TEST(Prefetch, FetchedPagesAreKnownToBeStored) {
   auto options = storage();
-  options.host_pages = 12;
+  options.l2_pages = 12;
   auto d = tree_driver{options};
   put_in_store(d, A);
   const auto request = d.open(A);
@@ -445,20 +445,20 @@ TEST(Prefetch, PagesThatOthersBroughtMeanwhileAreDuplicates) {
   d.run_fetches();
   schedule(d, request);
   d.insert(range(1, 9));
-  const auto host_free = d.host_free();
+  const auto l2_free = d.l2_free();
   const auto ready = d.poll();
   ASSERT_EQ(ready.size(), 1);
   EXPECT_EQ(ready[0].fetched_tokens, 8);
-  EXPECT_EQ(ready[0].device_tokens, 8);
-  EXPECT_EQ(ready[0].host_tokens, 8);
+  EXPECT_EQ(ready[0].l1_tokens, 8);
+  EXPECT_EQ(ready[0].l2_tokens, 8);
   EXPECT_EQ(d.reserve.size(), 8);
-  EXPECT_EQ(d.host_free(), host_free - 8);
+  EXPECT_EQ(d.l2_free(), l2_free - 8);
   d.close(request);
 }
 
 TEST(Prefetch, ReserveIsToppedUpWhenThereIsRoomAgain) {
   auto options = storage();
-  options.host_pages = 8;
+  options.l2_pages = 8;
   auto d = tree_driver{options};
   put_in_store(d, A);
   const auto request = d.open(A);
@@ -489,7 +489,7 @@ TEST(Prefetch, AnyOfVeryManyMayEndFirst) {
       ready = d.poll();
     ASSERT_EQ(ready.size(), 1) << "two steps are enough";
     EXPECT_EQ(ready[0].request, requests[ends - 1]);
-    EXPECT_EQ(ready[0].host_tokens, ends == many ? 8 : 0);
+    EXPECT_EQ(ready[0].l2_tokens, ends == many ? 8 : 0);
   }
   d.fetch_length = [](fetch_id, int64_t found) { return found; };
   d.run_fetches();

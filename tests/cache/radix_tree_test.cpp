@@ -12,8 +12,8 @@ using namespace hicache::test;
 
 namespace {
 
-tree_options device_only(uint32_t page_size, uint32_t device_tokens = 256) {
-  return {.page_size = page_size, .device_pages = device_tokens / page_size, .layers = 2};
+tree_options l1_only(uint32_t page_size, uint32_t l1_tokens = 256) {
+  return {.page_size = page_size, .l1_pages = l1_tokens / page_size, .layers = 2};
 }
 
 const auto A = range(1, 17);
@@ -25,7 +25,7 @@ using hit = tree_driver::hit;
 } // namespace
 
 TEST(RadixTree, InsertTellsWhatWasCached) {
-  auto d = tree_driver{device_only(1)};
+  auto d = tree_driver{l1_only(1)};
   EXPECT_EQ(d.insert({1, 2, 3}), 0);
   EXPECT_EQ(d.insert({1, 2, 3}), 3);
   EXPECT_EQ(d.insert({1, 2, 4, 5}), 2);
@@ -36,7 +36,7 @@ TEST(RadixTree, InsertTellsWhatWasCached) {
 }
 
 TEST(RadixTree, CachesWholePages) {
-  auto d = tree_driver{device_only(4)};
+  auto d = tree_driver{l1_only(4)};
   EXPECT_EQ(d.insert(range(0, 10)), 0);
   EXPECT_EQ(d.evictable(), 8);
   EXPECT_EQ(d.insert(range(0, 6) + tokens_t{77, 78}), 4);
@@ -50,16 +50,16 @@ TEST(RadixTree, CachesWholePages) {
 }
 
 TEST(RadixTree, LessThanAPageIsNotCached) {
-  auto d = tree_driver{device_only(4)};
+  auto d = tree_driver{l1_only(4)};
   EXPECT_EQ(d.match({}), (hit{0, 0}));
   EXPECT_EQ(d.match({1, 2, 3}), (hit{0, 0}));
   EXPECT_EQ(d.insert({1, 2, 3}), 0);
   EXPECT_EQ(d.total(), 0);
-  EXPECT_EQ(d.tree.stats().device_free, 64);
+  EXPECT_EQ(d.tree.stats().l1_free, 64);
 }
 
 TEST(RadixTree, NamespacesShareNothing) {
-  auto d = tree_driver{device_only(1)};
+  auto d = tree_driver{l1_only(1)};
   const auto spaces = std::vector<cache_namespace>{
     {"key1", ""}, {"key2", ""}, {}, {"", "a"}, {"", "b"}, {"e", "a"}, {"bc", "a"}, {"c", "ab"}};
   for (const auto& ns : spaces)
@@ -73,7 +73,7 @@ TEST(RadixTree, NamespacesShareNothing) {
 
 TEST(RadixTree, SplitsKeepSizes) {
   for (const auto page_size : {1u, 2u}) {
-    auto d = tree_driver{device_only(page_size)};
+    auto d = tree_driver{l1_only(page_size)};
     EXPECT_EQ(d.insert(range(1, 9)), 0);
     EXPECT_EQ(d.insert({1, 2, 9, 10}), 2);
     EXPECT_EQ(d.evictable(), 10);
@@ -86,7 +86,7 @@ TEST(RadixTree, SplitsKeepSizes) {
 
 TEST(RadixTree, DifferenceInsideAPageEndsTheMatchBeforeIt) {
   for (auto at = 0u; at < 16; ++at) {
-    auto d = tree_driver{device_only(4)};
+    auto d = tree_driver{l1_only(4)};
     d.insert(A);
     auto other = A;
     other[at] = 999;
@@ -95,17 +95,17 @@ TEST(RadixTree, DifferenceInsideAPageEndsTheMatchBeforeIt) {
 }
 
 TEST(RadixTree, MatchStopsAtTheLimit) {
-  auto d = tree_driver{device_only(4)};
+  auto d = tree_driver{l1_only(4)};
   d.insert(A);
   const auto matched = d.tree.match({100, {}, share(A), 15});
   ASSERT_TRUE(matched);
-  EXPECT_EQ(matched->device_tokens, 12);
-  EXPECT_EQ(matched->device_pages->size(), 3);
+  EXPECT_EQ(matched->l1_tokens, 12);
+  EXPECT_EQ(matched->l1_pages->size(), 3);
   d.settle();
 }
 
 TEST(RadixTree, EvictsTheLeastRecentlyUsedFirst) {
-  auto d = tree_driver{device_only(4, 48)};
+  auto d = tree_driver{l1_only(4, 48)};
   d.insert(A);
   d.insert(B);
   d.insert(C);
@@ -117,7 +117,7 @@ TEST(RadixTree, EvictsTheLeastRecentlyUsedFirst) {
 }
 
 TEST(RadixTree, EvictsWholePagesFromTheTail) {
-  auto d = tree_driver{device_only(4)};
+  auto d = tree_driver{l1_only(4)};
   d.insert(A);
   EXPECT_EQ(d.evict(4), 4);
   EXPECT_EQ(d.match(A), (hit{12, 0}));
@@ -126,7 +126,7 @@ TEST(RadixTree, EvictsWholePagesFromTheTail) {
 }
 
 TEST(RadixTree, EvictsBranchesBeforeWhatTheyShare) {
-  auto d = tree_driver{device_only(4)};
+  auto d = tree_driver{l1_only(4)};
   d.insert(A);
   d.insert(A + B);
   d.insert(A + C);
@@ -137,7 +137,7 @@ TEST(RadixTree, EvictsBranchesBeforeWhatTheyShare) {
 }
 
 TEST(RadixTree, LocksCountAndProtectAncestors) {
-  auto d = tree_driver{device_only(4)};
+  auto d = tree_driver{l1_only(4)};
   d.insert(A + B);
   const auto first = d.open(A + B);
   const auto second = d.open(A + B);
@@ -151,7 +151,7 @@ TEST(RadixTree, LocksCountAndProtectAncestors) {
 }
 
 TEST(RadixTree, LockOfAPartLeavesTheRestEvictable) {
-  auto d = tree_driver{device_only(4)};
+  auto d = tree_driver{l1_only(4)};
   d.insert(A);
   const auto request = d.open(range(1, 9));
   EXPECT_EQ(d.evictable(), 8);
@@ -161,7 +161,7 @@ TEST(RadixTree, LockOfAPartLeavesTheRestEvictable) {
 }
 
 TEST(RadixTree, AllocationThatCannotSucceedEvictsNothing) {
-  auto d = tree_driver{device_only(4, 48)};
+  auto d = tree_driver{l1_only(4, 48)};
   d.insert(A);
   const auto locked = d.open(A);
   d.insert(B);
@@ -171,46 +171,46 @@ TEST(RadixTree, AllocationThatCannotSucceedEvictsNothing) {
   ASSERT_FALSE(result);
   EXPECT_EQ(result.error().code, ec::out_of_device_pages);
   EXPECT_EQ(d.tree.digest(), before);
-  EXPECT_EQ(d.tree.stats().evicted_device, 0);
+  EXPECT_EQ(d.tree.stats().evicted_l1, 0);
   EXPECT_TRUE(d.tree.allocate({request, 32}));
-  EXPECT_EQ(d.tree.stats().evicted_device, 4);
+  EXPECT_EQ(d.tree.stats().evicted_l1, 4);
   d.close(request);
   d.close(locked);
 }
 
 TEST(RadixTree, RequestKeepsItsPartialPage) {
-  auto d = tree_driver{device_only(4)};
+  auto d = tree_driver{l1_only(4)};
   const auto request = d.open(range(1, 7));
   EXPECT_TRUE(d.compute(request, range(1, 7)));
-  EXPECT_EQ(d.insert_open(request, range(1, 7)).device_pages->size(), 2);
+  EXPECT_EQ(d.insert_open(request, range(1, 7)).l1_pages->size(), 2);
   EXPECT_EQ(d.total(), 4);
-  EXPECT_EQ(d.tree.stats().device_free, 62);
+  EXPECT_EQ(d.tree.stats().l1_free, 62);
   // Decoding goes on in the page that was begun.
   const auto longer = range(1, 12);
   EXPECT_TRUE(d.compute(request, longer));
-  EXPECT_EQ(d.tree.stats().device_free, 61);
+  EXPECT_EQ(d.tree.stats().l1_free, 61);
   EXPECT_EQ(d.insert_open(request, longer).duplicate_tokens, 0);
   EXPECT_EQ(d.total(), 8);
   d.close(request);
-  EXPECT_EQ(d.tree.stats().device_free, 62);
+  EXPECT_EQ(d.tree.stats().l1_free, 62);
   EXPECT_EQ(d.match(longer), (hit{8, 0}));
 }
 
 TEST(RadixTree, DuplicatesAreFreedAndReplaced) {
-  auto d = tree_driver{device_only(4)};
+  auto d = tree_driver{l1_only(4)};
   const auto slow = d.open(A + B);
   EXPECT_TRUE(d.compute(slow, A + B));
   d.insert(A);
   const auto result = d.insert_open(slow, A + B);
   EXPECT_EQ(result.duplicate_tokens, 16);
-  EXPECT_EQ(result.device_pages->size(), 8);
+  EXPECT_EQ(result.l1_pages->size(), 8);
   EXPECT_EQ(d.total(), 32);
-  EXPECT_EQ(d.tree.stats().device_free, 64 - 8);
+  EXPECT_EQ(d.tree.stats().l1_free, 64 - 8);
   d.close(slow);
 }
 
 TEST(RadixTree, WrongUseIsAnErrorAndChangesNothing) {
-  auto d = tree_driver{device_only(4)};
+  auto d = tree_driver{l1_only(4)};
   d.insert(A);
   const auto request = d.open(A);
   const auto before = d.tree.digest();
@@ -234,7 +234,7 @@ TEST(RadixTree, WrongUseIsAnErrorAndChangesNothing) {
 }
 
 TEST(RadixTree, OpenRequestsAreBounded) {
-  auto d = tree_driver{device_only(4)};
+  auto d = tree_driver{l1_only(4)};
   const auto none = share({});
   for (auto id = request_id{1}; id <= limits::requests_open; ++id)
     ASSERT_TRUE(d.tree.match({id, {}, none, 0}));
@@ -246,20 +246,20 @@ TEST(RadixTree, OpenRequestsAreBounded) {
 }
 
 TEST(RadixTree, StoppedTreeServesNothing) {
-  auto d = tree_driver{device_only(4)};
+  auto d = tree_driver{l1_only(4)};
   d.insert(A);
   const auto request = d.open(A + B);
   EXPECT_TRUE(d.compute(request, A + B));
   d.tree.stop_serving();
   EXPECT_EQ(d.match(A), (hit{0, 0}));
-  EXPECT_EQ(d.insert_open(request, A + B).device_pages->size(), 8);
+  EXPECT_EQ(d.insert_open(request, A + B).l1_pages->size(), 8);
   d.close(request);
   EXPECT_EQ(d.total(), 16);
 }
 
 TEST(RadixTree, DigestFollowsTheState) {
-  auto a = tree_driver{device_only(4)};
-  auto b = tree_driver{device_only(4)};
+  auto a = tree_driver{l1_only(4)};
+  auto b = tree_driver{l1_only(4)};
   EXPECT_EQ(a.tree.digest(), b.tree.digest());
   a.insert(A);
   EXPECT_NE(a.tree.digest(), b.tree.digest());
@@ -273,15 +273,15 @@ TEST(RadixTree, DigestFollowsTheState) {
 }
 
 TEST(RadixTree, DigestTellsWhichTokens) {
-  auto a = tree_driver{device_only(4)};
-  auto b = tree_driver{device_only(4)};
+  auto a = tree_driver{l1_only(4)};
+  auto b = tree_driver{l1_only(4)};
   a.insert(A);
   b.insert(B);
   EXPECT_NE(a.tree.digest(), b.tree.digest());
 }
 
 TEST(RadixTree, DeepPathsAreFreedWithoutRecursion) {
-  auto d = tree_driver{{.page_size = 1, .device_pages = 3000, .layers = 1}};
+  auto d = tree_driver{{.page_size = 1, .l1_pages = 3000, .layers = 1}};
   for (auto n = 1u; n <= 2000; n += 100)
     d.insert(range(0, n));
   EXPECT_EQ(d.tree.stats().nodes, 20);
@@ -291,7 +291,7 @@ TEST(RadixTree, DeepPathsAreFreedWithoutRecursion) {
 
 TEST(PageOrder, IsThatOfTheOptions) {
   for (const auto order : {page_order::newest_first, page_order::ascending}) {
-    auto d = tree_driver{{.page_size = 4, .device_pages = 4, .order = order}};
+    auto d = tree_driver{{.page_size = 4, .l1_pages = 4, .order = order}};
     const auto first = d.open(range(1, 9));
     const auto second = d.open(range(101, 109));
     ASSERT_TRUE(d.compute(first, range(1, 9)));
@@ -301,7 +301,7 @@ TEST(PageOrder, IsThatOfTheOptions) {
     const auto both = d.open(range(201, 217));
     const auto taken = d.tree.allocate({both, 16});
     ASSERT_TRUE(taken);
-    EXPECT_EQ(std::ranges::is_sorted(*taken->device_pages), order == page_order::ascending);
+    EXPECT_EQ(std::ranges::is_sorted(*taken->l1_pages), order == page_order::ascending);
     d.close(both);
   }
 }

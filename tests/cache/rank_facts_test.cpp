@@ -52,11 +52,11 @@ TEST_F(RankFactsTest, CopiesAreNewsWhenNoneBeforeThemIsMissing) {
 
 TEST_F(RankFactsTest, OffersWhatEndedInTheOrderOfWhatIsOpen) {
   facts_.add(operation_done{.kind = backup, .id = 5, .stored = 3});
-  facts_.add(fetched_pages{2, pages({8, 9}), 4, give_up::gone});
+  facts_.add(fetched_pages{2, pages({8, 9}), 4, miss_reason::gone});
   facts_.add(fetched_pages{6, pages({7})});
   const auto mine = facts_.mine(open(), 9);
   EXPECT_EQ(mine.backups, (std::vector<int64_t>{-1, 3}));
-  EXPECT_EQ(mine.fetches, (std::vector<fetch_fact>{{}, {2, 4, give_up::gone}}));
+  EXPECT_EQ(mine.fetches, (std::vector<fetch_fact>{{}, {2, 4, miss_reason::gone}}));
   EXPECT_EQ(mine.next_fetch, 1);
   EXPECT_EQ(mine.now_ns, 9);
   const auto lists = step();
@@ -110,7 +110,7 @@ TEST_F(RankFactsTest, ALostDeviceIsNewsUntilAllKnow) {
 
 TEST(CopyHealthTest, CountsFailuresUntilACopySucceeds) {
   auto health = copy_health{};
-  auto failed = step_agreement{};
+  auto failed = step_minima{};
   failed.facts.write_failed = true;
   for (auto i = uint32_t{1}; i < limits::copy_failures_in_a_row; ++i)
     EXPECT_EQ(health.note(failed, 1), nullptr);

@@ -18,8 +18,8 @@ namespace {
 using content = std::vector<uint64_t>;
 
 struct pressure {
-  uint32_t device_pages;
-  uint32_t host_pages;
+  uint32_t l1_pages;
+  uint32_t l2_pages;
   uint32_t reserve_pages;
   bool is_roomy;
 };
@@ -33,13 +33,13 @@ public:
     for (auto i = 0; i < 3; ++i) {
       ranks_.push_back(std::make_unique<tree_driver>(
         tree_options{.page_size = 2,
-                     .device_pages = size.device_pages,
-                     .host_pages = size.host_pages,
+                     .l1_pages = size.l1_pages,
+                     .l2_pages = size.l2_pages,
                      .prefetch_reserve_pages = size.reserve_pages,
                      .layers = 1,
                      .prefetch = {.policy = policy, .threshold_tokens = 4},
                      .load_back_threshold_tokens = 4,
-                     .storage_attached = size.host_pages > 0}));
+                     .storage_attached = size.l2_pages > 0}));
       ranks_.back()->fetch_length = [this](fetch_id, int64_t hit) {
         return draw(3) == 0   ? -1
                : draw(4) == 0 ? static_cast<int64_t>(draw(static_cast<uint32_t>(hit) + 1))
@@ -101,7 +101,7 @@ private:
     for (auto& rank : ranks_)
       id = rank->open(next.tokens, next.ns);
     const auto& matched = ranks_.front()->matched(id);
-    const auto hit = (matched.device_tokens + matched.host_tokens) / 2;
+    const auto hit = (matched.l1_tokens + matched.l2_tokens) / 2;
     const auto words = ranks_.front()->contents(next.tokens, next.ns);
     auto known = uint64_t{0};
     while (known < words.size() && ever_cached_.contains(words[known]))
@@ -236,8 +236,8 @@ private:
     }
     for (auto& rank : ranks_) {
       const auto stats = rank->tree.stats();
-      EXPECT_EQ(stats.device_evictable + stats.device_protected, 0);
-      EXPECT_EQ(stats.device_free * 2 + rank->total(), rank->tree.stats().device_free * 2);
+      EXPECT_EQ(stats.l1_evictable + stats.l1_protected, 0);
+      EXPECT_EQ(stats.l1_free * 2 + rank->total(), rank->tree.stats().l1_free * 2);
     }
     compare();
   }
@@ -259,21 +259,20 @@ void run(uint32_t seed, const pressure& size, int operations) {
 
 TEST(Replicas, StayEqualUnderPressure) {
   for (auto seed = 0u; seed < 10 && !HasFailure(); ++seed)
-    run(seed, {.device_pages = 20, .host_pages = 64, .reserve_pages = 16, .is_roomy = false}, 300);
+    run(seed, {.l1_pages = 20, .l2_pages = 64, .reserve_pages = 16, .is_roomy = false}, 300);
 }
 
 TEST(Replicas, StayEqualWhenTheHostIsSmall) {
   for (auto seed = 100u; seed < 110 && !HasFailure(); ++seed)
-    run(seed, {.device_pages = 28, .host_pages = 24, .reserve_pages = 8, .is_roomy = false}, 300);
+    run(seed, {.l1_pages = 28, .l2_pages = 24, .reserve_pages = 8, .is_roomy = false}, 300);
 }
 
 TEST(Replicas, StayEqualWithoutAHostTier) {
   for (auto seed = 200u; seed < 204 && !HasFailure(); ++seed)
-    run(seed, {.device_pages = 24, .host_pages = 0, .reserve_pages = 0, .is_roomy = false}, 300);
+    run(seed, {.l1_pages = 24, .l2_pages = 0, .reserve_pages = 0, .is_roomy = false}, 300);
 }
 
 TEST(Replicas, RememberEverythingWhereThereIsRoom) {
   for (auto seed = 300u; seed < 304 && !HasFailure(); ++seed)
-    run(seed, {.device_pages = 4000, .host_pages = 4000, .reserve_pages = 16, .is_roomy = true},
-        300);
+    run(seed, {.l1_pages = 4000, .l2_pages = 4000, .reserve_pages = 16, .is_roomy = true}, 300);
 }

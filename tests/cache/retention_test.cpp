@@ -73,13 +73,12 @@ std::vector<page_string> conversations() {
 /// The hits must be within 2 % of what is ideal for these tiers. What steps evict ahead is what MRU
 /// and FILO would have kept least, the prompt just served, so they may lose that share as well.
 void expect_ideal(const tree_options& options, const std::vector<page_string>& all) {
-  const auto prompts = fitting(all, options.device_pages);
+  const auto prompts = fitting(all, options.l1_pages);
   const auto ideal = ideal_hits(ideal_of(options), options.eviction, prompts);
   const auto counts = replay_prompts(options, prompts);
   const auto name = options.eviction->name();
   SCOPED_TRACE(testing::Message() << name << ", " << name_of(options.write) << ", "
-                                  << options.device_pages << " + " << options.host_pages
-                                  << " pages");
+                                  << options.l1_pages << " + " << options.l2_pages << " pages");
   const auto least = name == "mru" || name == "filo" ? 0.97 : 0.98;
   EXPECT_GE(static_cast<double>(counts.hits), least * static_cast<double>(ideal));
   EXPECT_LE(counts.writes_per_page(), 1.05);
@@ -124,8 +123,7 @@ TEST(Retention, L3TakesEveryPageThroughASmallShareOfAFullL2) {
     SCOPED_TRACE(name_of(write));
     EXPECT_GE(static_cast<double>(counts.hits), 0.98 * static_cast<double>(ideal));
     // What is in L1 yet has not been written back.
-    EXPECT_GE(counts.backups + (write == write_policy::write_back ? options.device_pages : 0),
-              unique);
+    EXPECT_GE(counts.backups + (write == write_policy::write_back ? options.l1_pages : 0), unique);
     EXPECT_LE(counts.writes_per_page(), 2.05) << "once for L3 and once for L2";
   }
 }
@@ -136,12 +134,12 @@ TEST(Retention, AnL2ThatIsLentKeepsWhatL1HasToo) {
   for (const auto ratio : {2, 4}) {
     auto options = tiers(write_policy::write_through, unique / 20, ratio * unique / 20);
     options.storage_attached = true;
-    options.storage_lends_host = true;
-    const auto ideal = ideal_hits({options.host_pages, 0, 0}, options.eviction, prompts);
+    options.storage_exports_l2 = true;
+    const auto ideal = ideal_hits({options.l2_pages, 0, 0}, options.eviction, prompts);
     const auto counts = replay_prompts(options, prompts);
     SCOPED_TRACE(ratio);
     EXPECT_GE(static_cast<double>(counts.hits), 0.98 * static_cast<double>(ideal));
-    EXPECT_GE(static_cast<double>(counts.copies), 0.95 * options.device_pages);
+    EXPECT_GE(static_cast<double>(counts.copies), 0.95 * options.l1_pages);
     EXPECT_GE(counts.backups, unique);
     EXPECT_LE(counts.writes_per_page(), 1.0) << "once for both";
   }

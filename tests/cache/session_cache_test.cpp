@@ -30,7 +30,7 @@ match_request ask(request_id request, const tokens_t& tokens, const session_ref&
 }
 
 tree_options tree() {
-  return {.page_size = 4, .device_pages = 16};
+  return {.page_size = 4, .l1_pages = 16};
 }
 
 /// True: prefixes are shared.
@@ -136,7 +136,7 @@ TEST(Sessions, EqualOperationsGiveEqualDigests) {
 namespace {
 
 tree_options single_token_pages() {
-  return {.page_size = 1, .device_pages = 32};
+  return {.page_size = 1, .l1_pages = 32};
 }
 
 } // namespace
@@ -203,7 +203,7 @@ TEST(ReferringSession, OverAChunkCacheThereIsNothingToReferTo) {
   const auto session = e.open_session(1, false);
   e.run(first_turn, session);
   e.run(first_turn, session);
-  EXPECT_EQ(e.cache.stats().device_free, 16);
+  EXPECT_EQ(e.cache.stats().l1_free, 16);
 }
 
 // -- sessions that stream: the next turn -----------------------------------------
@@ -212,17 +212,17 @@ TEST_P(StreamingSession, GoesOnAfterItsLastToken) {
   e.run(first_turn, session);
   const auto prompt = first_turn + B;
   const auto matched = e.match(2, prompt, session);
-  EXPECT_EQ(matched.device_tokens, 19);
-  EXPECT_EQ(matched.host_tokens, 0);
-  EXPECT_EQ(matched.device_pages->size(), 5);
+  EXPECT_EQ(matched.l1_tokens, 19);
+  EXPECT_EQ(matched.l2_tokens, 0);
+  EXPECT_EQ(matched.l1_pages->size(), 5);
   EXPECT_EQ(matched.node != 0, GetParam());
   ASSERT_TRUE(e.compute(2, prompt));
   const auto inserted = e.insert(2, prompt);
   EXPECT_EQ(inserted.duplicate_tokens, 0);
-  EXPECT_EQ(std::vector(inserted.device_pages->begin(), inserted.device_pages->begin() + 5),
-            *matched.device_pages);
+  EXPECT_EQ(std::vector(inserted.l1_pages->begin(), inserted.l1_pages->begin() + 5),
+            *matched.l1_pages);
   e.release(2);
-  EXPECT_EQ(e.match(3, prompt + A, session).device_tokens, 35);
+  EXPECT_EQ(e.match(3, prompt + A, session).l1_tokens, 35);
   EXPECT_EQ(e.cached(prompt), shared(35));
 }
 
@@ -230,11 +230,11 @@ TEST_P(StreamingSession, KeepsItsPagesBetweenTurns) {
   e.run(first_turn, session);
   EXPECT_EQ(e.cache.stats().requests_open, 1);
   EXPECT_EQ(e.cache.evict({cache_tier::device, 64})->tokens, 0);
-  EXPECT_EQ(e.cache.stats().device_free, 11);
+  EXPECT_EQ(e.cache.stats().l1_free, 11);
   ASSERT_TRUE(e.cache.close_session({session}));
   EXPECT_EQ(e.cache.stats().requests_open, 0);
   EXPECT_EQ(e.cache.evict({cache_tier::device, 64})->tokens, shared(19));
-  EXPECT_EQ(e.cache.stats().device_free, 16);
+  EXPECT_EQ(e.cache.stats().l1_free, 16);
 }
 
 TEST_P(StreamingSession, KeepsWhatTheLastInsertSaidAndNotWhatItAllocated) {
@@ -244,12 +244,12 @@ TEST_P(StreamingSession, KeepsWhatTheLastInsertSaidAndNotWhatItAllocated) {
   e.insert(1, range(1, 11));
   e.insert(1, first_turn);
   e.release(1);
-  EXPECT_EQ(e.cache.stats().device_free, 6);
+  EXPECT_EQ(e.cache.stats().l1_free, 6);
   const auto matched = e.match(2, first_turn + B, session);
-  EXPECT_EQ(matched.device_tokens, 19);
-  EXPECT_EQ(matched.device_pages->size(), 5);
-  EXPECT_EQ(e.cache.allocate({2, 40})->device_pages->size(), 10);
-  EXPECT_EQ(e.cache.stats().device_free, 6) << "they count for the next turn";
+  EXPECT_EQ(matched.l1_tokens, 19);
+  EXPECT_EQ(matched.l1_pages->size(), 5);
+  EXPECT_EQ(e.cache.allocate({2, 40})->l1_pages->size(), 10);
+  EXPECT_EQ(e.cache.stats().l1_free, 6) << "they count for the next turn";
 }
 
 TEST_P(StreamingSession, ADivergingPromptGivesTheSlotUp) {
@@ -257,8 +257,8 @@ TEST_P(StreamingSession, ADivergingPromptGivesTheSlotUp) {
   other[18] = 999;
   for (const auto& prompt : {other, range(1, 19)}) {
     e.run(first_turn, session);
-    EXPECT_EQ(e.match(2, prompt, session).device_tokens, shared(19));
-    EXPECT_EQ(e.cache.stats().device_free, 16 - shared(19) / 4);
+    EXPECT_EQ(e.match(2, prompt, session).l1_tokens, shared(19));
+    EXPECT_EQ(e.cache.stats().l1_free, 16 - shared(19) / 4);
     e.release(2);
     EXPECT_EQ(e.cache.stats().requests_open, 0);
   }
@@ -268,34 +268,34 @@ TEST_P(StreamingSession, AnotherNamespaceGivesTheSlotUp) {
   e.run(first_turn, session);
   auto asked = ask(2, first_turn + B, session);
   asked.ns = {"adapter", ""};
-  EXPECT_EQ(e.cache.match(asked)->device_tokens, 0);
+  EXPECT_EQ(e.cache.match(asked)->l1_tokens, 0);
   e.cache.check_invariants();
 }
 
 TEST_P(StreamingSession, TheLimitMayCutThePageOfItsOwn) {
   e.run(first_turn, session);
   const auto matched = e.match(2, first_turn, session);
-  EXPECT_EQ(matched.device_tokens, 18);
-  EXPECT_EQ(matched.device_pages->size(), 5);
+  EXPECT_EQ(matched.l1_tokens, 18);
+  EXPECT_EQ(matched.l1_pages->size(), 5);
   ASSERT_TRUE(e.compute(2, first_turn));
   e.insert(2, first_turn);
   e.release(2);
   auto asked = ask(3, first_turn, session);
   asked.limit = 16;
   const auto whole = e.cache.match(asked);
-  EXPECT_EQ(whole->device_tokens, 16);
-  EXPECT_EQ(whole->device_pages->size(), 4);
+  EXPECT_EQ(whole->l1_tokens, 16);
+  EXPECT_EQ(whole->l1_pages->size(), 4);
 }
 
 // What follows the answer is computed, and nobody may write to pages that others read.
 TEST_P(StreamingSession, ALimitInsideASharedPageStartsAfresh) {
   e.run(A, session);
   const auto matched = e.match(2, A, session);
-  EXPECT_EQ(matched.device_tokens, GetParam() ? 12 : 15);
+  EXPECT_EQ(matched.l1_tokens, GetParam() ? 12 : 15);
   ASSERT_TRUE(e.compute(2, A));
   EXPECT_EQ(e.insert(2, A).duplicate_tokens, GetParam() ? 4 : 0);
   e.release(2);
-  EXPECT_EQ(e.match(3, A + B, session).device_tokens, 16);
+  EXPECT_EQ(e.match(3, A + B, session).l1_tokens, 16);
 }
 
 TEST_P(StreamingSession, AnAbortedFirstTurnKeepsNothing) {
@@ -303,8 +303,8 @@ TEST_P(StreamingSession, AnAbortedFirstTurnKeepsNothing) {
   ASSERT_TRUE(e.compute(1, first_turn));
   e.release(1);
   EXPECT_EQ(e.cache.stats().requests_open, 0);
-  EXPECT_EQ(e.cache.stats().device_free, 16);
-  EXPECT_EQ(e.match(2, first_turn, session).device_tokens, 0);
+  EXPECT_EQ(e.cache.stats().l1_free, 16);
+  EXPECT_EQ(e.match(2, first_turn, session).l1_tokens, 0);
 }
 
 TEST_P(StreamingSession, AnAbortedLaterTurnKeepsWhatWasThere) {
@@ -313,11 +313,11 @@ TEST_P(StreamingSession, AnAbortedLaterTurnKeepsWhatWasThere) {
   e.match(2, prompt, session);
   ASSERT_TRUE(e.compute(2, prompt));
   e.release(2);
-  EXPECT_EQ(e.match(3, prompt, session).device_tokens, 19);
+  EXPECT_EQ(e.match(3, prompt, session).l1_tokens, 19);
   ASSERT_TRUE(e.compute(3, prompt));
   e.insert(3, prompt);
   e.release(3);
-  EXPECT_EQ(e.match(4, prompt + A, session).device_tokens, 35);
+  EXPECT_EQ(e.match(4, prompt + A, session).l1_tokens, 35);
 }
 
 TEST_P(StreamingSession, AnInsertHasToBeginWithTheTokensOfTheMatch) {
@@ -334,7 +334,7 @@ TEST_P(StreamingSession, AnInsertHasToBeginWithTheTokensOfTheMatch) {
 
 TEST_P(StreamingSession, AnEmptyInsertHoldsNothing) {
   e.run({1, 2, 3}, session);
-  EXPECT_EQ(e.match(1, {1, 2, 3}, session).device_tokens, 2);
+  EXPECT_EQ(e.match(1, {1, 2, 3}, session).l1_tokens, 2);
   e.insert(1, {});
   ASSERT_TRUE(e.cache.insert({.request = 1, .tokens = share({1, 2, 3})}));
   e.insert(1, {});
@@ -349,9 +349,9 @@ TEST_P(StreamingSession, AResumedTurnNeedsNoOtherTier) {
   EXPECT_EQ(e.cache.prefetch(2)->tokens, 0);
   EXPECT_TRUE(e.cache.schedule(2)->ready);
   const auto loaded = e.cache.load_back({2});
-  EXPECT_EQ(loaded->device_tokens, 19);
+  EXPECT_EQ(loaded->l1_tokens, 19);
   EXPECT_EQ(loaded->loading_tokens, 0);
-  EXPECT_EQ(loaded->device_pages->size(), 5);
+  EXPECT_EQ(loaded->l1_pages->size(), 5);
   EXPECT_EQ(loaded->progress, nullptr);
   EXPECT_EQ(e.cache.digest(), digest);
 }
@@ -398,8 +398,8 @@ TEST_P(StreamingSession, ErrorsNameTheRequestOfTheEngine) {
 TEST_P(StreamingSession, ClearGivesUpSlotsAndLeavesSessionsOpen) {
   e.run(first_turn, session);
   ASSERT_TRUE(e.cache.clear());
-  EXPECT_EQ(e.cache.stats().device_free, 16);
-  EXPECT_EQ(e.match(1, first_turn + B, session).device_tokens, 0);
+  EXPECT_EQ(e.cache.stats().l1_free, 16);
+  EXPECT_EQ(e.match(1, first_turn + B, session).l1_tokens, 0);
 }
 
 TEST_P(StreamingSession, ARefusedClearChangesNothing) {
@@ -423,7 +423,7 @@ TEST_P(StreamingSession, OnceStoppedASlotServesNothing) {
   e.match(1, B, other);
   ASSERT_TRUE(e.compute(1, B));
   e.cache.stop_serving();
-  EXPECT_EQ(e.match(2, first_turn + B, session).device_tokens, 0);
+  EXPECT_EQ(e.match(2, first_turn + B, session).l1_tokens, 0);
   e.insert(1, B);
   e.release(1);
   e.release(2);

@@ -25,9 +25,8 @@ std::vector<uint64_t> words_of(const tokens_t& tokens) {
 
 session_engine::session_engine(const tree_options& options)
   : cache(options), page_size_(options.page_size),
-    device_(size_t{options.device_pages + 1} * options.page_size),
-    host_(size_t{options.host_pages + 1} * options.page_size),
-    is_shared_(options.device_pages + 1) {
+    device_(size_t{options.l1_pages + 1} * options.page_size),
+    host_(size_t{options.l2_pages + 1} * options.page_size), is_shared_(options.l1_pages + 1) {
   take_effects();
 }
 
@@ -44,11 +43,11 @@ match_result session_engine::match(request_id request, const tokens_t& tokens,
   const auto matched = cache.match(
     {.request = request, .tokens = share(tokens), .limit = tokens.size() - 1, .session = session});
   HICACHE_CHECK(matched);
-  EXPECT_LT(matched->device_tokens + matched->host_tokens, tokens.size());
-  EXPECT_EQ(matched->device_pages->size(), (matched->device_tokens + page_size_ - 1) / page_size_);
-  check(tokens, matched->device_tokens, matched->device_pages);
+  EXPECT_LT(matched->l1_tokens + matched->l2_tokens, tokens.size());
+  EXPECT_EQ(matched->l1_pages->size(), (matched->l1_tokens + page_size_ - 1) / page_size_);
+  check(tokens, matched->l1_tokens, matched->l1_pages);
   // A resumed turn has more pages, if the last one allocated more than it used.
-  requests_[request] = {matched->device_tokens, cache.allocate({request, 0})->device_pages};
+  requests_[request] = {matched->l1_tokens, cache.allocate({request, 0})->l1_pages};
   return *matched;
 }
 
@@ -60,7 +59,7 @@ load_result session_engine::load(request_id request) {
     EXPECT_EQ(loaded.error().code, ec::out_of_device_pages);
     return {};
   }
-  requests_[request] = {loaded->device_tokens, loaded->device_pages};
+  requests_[request] = {loaded->l1_tokens, loaded->l1_pages};
   return *loaded;
 }
 
@@ -70,11 +69,11 @@ bool session_engine::compute(request_id request, const tokens_t& tokens) {
   if (!allocated)
     return false;
   auto& state = requests_.at(request);
-  const auto& pages = *allocated->device_pages;
+  const auto& pages = *allocated->l1_pages;
   EXPECT_GE(pages.size() * page_size_, tokens.size());
   for (auto i = state.pages->size(); i < pages.size(); ++i)
     is_shared_[pages[i]] = false;
-  state.pages = allocated->device_pages;
+  state.pages = allocated->l1_pages;
   const auto words = words_of(tokens);
   for (auto i = state.known; i < tokens.size(); ++i) {
     const auto page = pages[i / page_size_];
@@ -90,7 +89,7 @@ insert_result session_engine::insert(request_id request, const tokens_t& tokens)
   take_effects();
   auto& state = requests_.at(request);
   state.known = tokens.size();
-  state.pages = inserted->device_pages;
+  state.pages = inserted->l1_pages;
   check(tokens, tokens.size(), state.pages);
   for (auto i = size_t{0}; inserted->node != 0 && i < tokens.size() / page_size_; ++i)
     is_shared_[(*state.pages)[i]] = true;
@@ -117,9 +116,9 @@ uint64_t session_engine::cached(const tokens_t& tokens) {
   const auto request = next_request_++;
   const auto matched
     = cache.match({.request = request, .tokens = share(tokens), .limit = tokens.size()});
-  check(tokens, matched->device_tokens, matched->device_pages);
+  check(tokens, matched->l1_tokens, matched->l1_pages);
   EXPECT_TRUE(cache.release(request));
-  return matched->device_tokens;
+  return matched->l1_tokens;
 }
 
 void session_engine::check(const tokens_t& tokens, uint64_t count, const page_list& pages) const {
@@ -140,19 +139,20 @@ void session_engine::take_effects() {
       };
   for (const auto& effect : cache.take_effects()) {
     if (const auto* write = std::get_if<write_command>(&effect)) {
-      copy(device_, write->device_pages, host_, write->host_pages);
+      copy(device_, write->l1_pages, host_, write->l2_pages);
       ++facts_.writes_done;
     } else if (const auto* load = std::get_if<load_command>(&effect)) {
-      copy(host_, load->host_pages, device_, load->device_pages);
-      for (const auto page : *load->device_pages)
+      copy(host_, load->l2_pages, device_, load->l1_pages);
+      for (const auto page : *load->l1_pages)
         is_shared_[page] = true;
       ++facts_.loads_done;
     } else if (const auto* backup = std::get_if<backup_command>(&effect)) {
       backed_up_[backup->id] = static_cast<int64_t>(backup->keys->size());
     } else if (std::holds_alternative<terminate_command>(effect)) {
       ++terminates;
-    } else if (const auto* refill = std::get_if<refill_command>(&effect)) {
-      reserve_.insert(reserve_.end(), refill->host_pages->begin(), refill->host_pages->end());
+    } else if (const auto* fill_staging = std::get_if<staging_command>(&effect)) {
+      reserve_.insert(reserve_.end(), fill_staging->l2_pages->begin(),
+                      fill_staging->l2_pages->end());
     }
   }
 }
@@ -170,7 +170,7 @@ std::vector<ready_request> session_engine::step(uint64_t fetched) {
   }
   auto ready = cache.step(facts_, arrived);
   for (const auto& each : ready)
-    requests_[each.request] = {each.device_tokens, cache.allocate({each.request, 0})->device_pages};
+    requests_[each.request] = {each.l1_tokens, cache.allocate({each.request, 0})->l1_pages};
   take_effects();
   cache.check_invariants();
   return ready;

@@ -16,7 +16,7 @@ namespace {
 class session_players {
 public:
   session_players(const tree_options& options, uint32_t seed)
-    : engine(options), random_(seed), capacity_(options.device_pages) {}
+    : engine(options), random_(seed), capacity_(options.l1_pages) {}
 
   void play() {
     const auto name = session_id{1 + below(6)};
@@ -50,7 +50,7 @@ public:
     }
     engine.finish();
     EXPECT_TRUE(engine.cache.clear());
-    EXPECT_EQ(engine.cache.stats().device_free, capacity_);
+    EXPECT_EQ(engine.cache.stats().l1_free, capacity_);
     engine.cache.check_invariants();
   }
 
@@ -96,7 +96,7 @@ private:
     who.request = ++last_request_;
     who.computed = 0;
     const auto matched = engine.match(who.request, who.prompt, who.ref);
-    resumed += matched.device_tokens % 4 > 0 ? 1 : 0;
+    resumed += matched.l1_tokens % 4 > 0 ? 1 : 0;
     if (below(3) == 0) {
       EXPECT_TRUE(engine.cache.prefetch(who.request));
       who.is_pending = below(4) > 0 && !engine.cache.schedule(who.request)->ready;
@@ -136,10 +136,10 @@ struct setting {
 };
 
 std::vector<setting> settings() {
-  auto tree = tree_options{.page_size = 4, .device_pages = 40};
-  auto tiers = tree_options{
-    .page_size = 4, .device_pages = 40, .host_pages = 40, .load_back_threshold_tokens = 4};
-  auto chunk = tree_options{.page_size = 4, .device_pages = 60};
+  auto tree = tree_options{.page_size = 4, .l1_pages = 40};
+  auto tiers
+    = tree_options{.page_size = 4, .l1_pages = 40, .l2_pages = 40, .load_back_threshold_tokens = 4};
+  auto chunk = tree_options{.page_size = 4, .l1_pages = 60};
   chunk.share_prefixes = false;
   return {{"tree", tree}, {"tiers", tiers}, {"chunk", chunk}};
 }

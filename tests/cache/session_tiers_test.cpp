@@ -20,7 +20,7 @@ ec code(const result<T>& outcome) {
 }
 
 tree_options tree() {
-  return {.page_size = 4, .device_pages = 16, .host_pages = 16};
+  return {.page_size = 4, .l1_pages = 16, .l2_pages = 16};
 }
 
 } // namespace
@@ -51,7 +51,7 @@ TEST(SessionTiers, ALoadThatIsStillRunningIsWaitedFor) {
   e.finish();
   e.cache.evict({cache_tier::device, 16});
   const auto session = e.open_session(7, true);
-  EXPECT_EQ(e.match(1, first_turn, session).host_tokens, 16);
+  EXPECT_EQ(e.match(1, first_turn, session).l2_tokens, 16);
   const auto progress = e.load(1).progress;
   ASSERT_NE(progress, nullptr);
   ASSERT_TRUE(e.compute(1, first_turn));
@@ -59,7 +59,7 @@ TEST(SessionTiers, ALoadThatIsStillRunningIsWaitedFor) {
   e.release(1);
   e.match(2, first_turn + B, session);
   const auto loaded = e.cache.load_back({2});
-  EXPECT_EQ(loaded->device_tokens, 19);
+  EXPECT_EQ(loaded->l1_tokens, 19);
   EXPECT_EQ(loaded->loading_tokens, 0);
   EXPECT_EQ(loaded->progress, progress);
   e.finish();
@@ -72,11 +72,11 @@ TEST(SessionTiers, AHostPartThatAnInsertCoveredCountsNoMore) {
   e.finish();
   e.cache.evict({cache_tier::device, 16});
   const auto session = e.open_session(7, true);
-  EXPECT_EQ(e.match(1, range(1, 18), session).host_tokens, 16);
+  EXPECT_EQ(e.match(1, range(1, 18), session).l2_tokens, 16);
   ASSERT_TRUE(e.compute(1, range(1, 18)));
   e.insert(1, range(1, 18));
   e.release(1);
-  EXPECT_EQ(e.match(2, range(1, 18) + B, session).device_tokens, 17);
+  EXPECT_EQ(e.match(2, range(1, 18) + B, session).l1_tokens, 17);
   e.insert(2, A);
   e.release(2);
   EXPECT_EQ(e.cache.stats().requests_open, 1);
@@ -88,13 +88,13 @@ TEST(SessionTiers, NothingIsKeptWhileAHostPartIsLeft) {
   e.finish();
   e.cache.evict({cache_tier::device, 16});
   const auto session = e.open_session(7, true);
-  EXPECT_EQ(e.match(1, A + B, session).host_tokens, 16);
+  EXPECT_EQ(e.match(1, A + B, session).l2_tokens, 16);
   ASSERT_TRUE(e.compute(1, range(1, 9)));
   e.insert(1, range(1, 9));
   e.release(1);
   EXPECT_EQ(e.cache.stats().requests_open, 0);
   const auto prompt = range(1, 9) + B;
-  EXPECT_EQ(e.match(2, prompt, session).device_tokens, 8);
+  EXPECT_EQ(e.match(2, prompt, session).l1_tokens, 8);
   ASSERT_TRUE(e.compute(2, prompt));
   EXPECT_TRUE(e.cache.insert({.request = 2, .tokens = share(prompt)}));
 }
@@ -128,11 +128,11 @@ TEST(SessionTiers, ReadyRequestsHaveTheNumbersOfTheEngine) {
   ASSERT_EQ(ready.size(), 1);
   EXPECT_EQ(ready[0].request, 5);
   EXPECT_EQ(ready[0].fetched_tokens, 8);
-  EXPECT_EQ(ready[0].host_tokens, 8);
+  EXPECT_EQ(ready[0].l2_tokens, 8);
   ASSERT_TRUE(e.compute(5, first_turn));
   e.insert(5, first_turn);
   e.release(5);
-  EXPECT_EQ(e.match(6, first_turn + B, prefetching_session).device_tokens, 19);
+  EXPECT_EQ(e.match(6, first_turn + B, prefetching_session).l1_tokens, 19);
 }
 
 TEST(SessionTiers, WhatAPrefetchBroughtIsAHostPartToo) {
@@ -152,7 +152,7 @@ TEST(SessionTiers, ATurnThatEndsBeforeItsPrefetchAddsNothing) {
   e.release(5);
   EXPECT_EQ(e.cache.stats().requests_open, 0);
   EXPECT_EQ(e.terminates, 1);
-  EXPECT_EQ(e.match(6, first_turn + B, prefetching_session).device_tokens, 16);
+  EXPECT_EQ(e.match(6, first_turn + B, prefetching_session).l1_tokens, 16);
   EXPECT_TRUE(e.step(1).empty());
   e.cache.check_invariants();
 }
@@ -165,5 +165,5 @@ TEST(SessionTiers, WhatIsInsertedBeforeThePrefetchEndsDoesNotCount) {
   EXPECT_EQ(e.step(1).size(), 1);
   e.release(5);
   EXPECT_EQ(e.cache.stats().requests_open, 0);
-  EXPECT_EQ(e.match(6, first_turn + B, prefetching_session).device_tokens, 16);
+  EXPECT_EQ(e.match(6, first_turn + B, prefetching_session).l1_tokens, 16);
 }

@@ -10,7 +10,7 @@ namespace hicache {
 namespace {
 
 /// What the ranks agree on if they offer these.
-step_agreement agree_on(const step_offer& a, const step_offer& b) {
+step_minima agree_on(const step_offer& a, const step_offer& b) {
   auto minimum = encode_step(a);
   const auto other = encode_step(b);
   for (auto i = size_t{0}; i < minimum.size(); ++i)
@@ -21,10 +21,10 @@ step_agreement agree_on(const step_offer& a, const step_offer& b) {
 }
 
 TEST(StepVectorTest, TheSlowestRankDecidesEachFact) {
-  const auto one = step_facts{5, 2, {9, -1}, {{3, 4, give_up::gone}, {}}, 700};
-  const auto other = step_facts{4, 3, {8, 1}, {{2, 5, give_up::none}, {6, 7}}, 900};
+  const auto one = step_facts{5, 2, {9, -1}, {{3, 4, miss_reason::gone}, {}}, 700};
+  const auto other = step_facts{4, 3, {8, 1}, {{2, 5, miss_reason::none}, {6, 7}}, 900};
   const auto agreed = agree_on({one, 1}, {other, 1});
-  EXPECT_EQ(agreed.facts, (step_facts{4, 2, {8, -1}, {{2, 4, give_up::gone}, {-1, 0}}, 700}));
+  EXPECT_EQ(agreed.facts, (step_facts{4, 2, {8, -1}, {{2, 4, miss_reason::gone}, {-1, 0}}, 700}));
   EXPECT_TRUE(agreed.digests_agree);
   EXPECT_FALSE(agreed.device_lost);
 }

@@ -18,8 +18,8 @@ using counts = std::vector<uint64_t>;
 /// A tree with L3 of 16 pages on each tier, of which 8 are set aside for prefetches.
 inline tree_options with_storage(prefetch_policy policy) {
   return {.page_size = 4,
-          .device_pages = 16,
-          .host_pages = 16,
+          .l1_pages = 16,
+          .l2_pages = 16,
           .prefetch_reserve_pages = 8,
           .layers = 2,
           .prefetch = {.policy = policy, .threshold_tokens = 4},

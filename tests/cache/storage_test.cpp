@@ -13,8 +13,8 @@ using namespace std::chrono_literals;
 
 tree_options storage(prefetch_policy policy = prefetch_policy::wait_complete) {
   auto options = with_storage(policy);
-  options.device_pages = 32;
-  options.host_pages = 40;
+  options.l1_pages = 32;
+  options.l2_pages = 40;
   options.prefetch_reserve_pages = 16;
   options.prefetch.timeout_base = 1s;
   options.prefetch.timeout_per_ki_token = 256s;
@@ -51,7 +51,7 @@ TEST(SharedFetch, RequestsForTheSamePagesShareOne) {
   const auto ready = d.poll();
   EXPECT_EQ(ready_ids(ready), (ids{first, second}));
   for (const auto& each : ready)
-    EXPECT_EQ(each.host_tokens, 16);
+    EXPECT_EQ(each.l2_tokens, 16);
   EXPECT_EQ(d.reserve.size(), 16);
   d.close(first);
   d.close(second);
@@ -70,7 +70,7 @@ TEST(SharedFetch, ALongerPromptGoesOnWithTheRestOfItsOwn) {
   const auto ready = d.poll();
   EXPECT_EQ(ready_ids(ready), ids{second});
   EXPECT_EQ(ready[0].fetched_tokens, 32);
-  EXPECT_EQ(ready[0].host_tokens, 32);
+  EXPECT_EQ(ready[0].l2_tokens, 32);
   d.close(first);
   d.close(second);
 }
@@ -85,7 +85,7 @@ TEST(SharedFetch, APromptThatBranchesGoesOnFromThere) {
   d.run_fetches();
   EXPECT_EQ(ready_ids(d.poll()), ids{first});
   d.run_fetches();
-  EXPECT_EQ(d.poll()[0].host_tokens, 32);
+  EXPECT_EQ(d.poll()[0].l2_tokens, 32);
   d.close(first);
   d.close(second);
 }
@@ -112,10 +112,10 @@ TEST(SharedFetch, TheOneThatCannotWaitLeavesTheRestToTheOther) {
   d.run_fetches();
   const auto ready = d.poll();
   ASSERT_EQ(ready_ids(ready), ids{hurried});
-  EXPECT_EQ(ready[0].host_tokens, 8);
+  EXPECT_EQ(ready[0].l2_tokens, 8);
   EXPECT_EQ(d.fetches, 2); // For the two pages that are missing.
   d.run_fetches();
-  EXPECT_EQ(d.poll()[0].host_tokens, 16);
+  EXPECT_EQ(d.poll()[0].l2_tokens, 16);
   EXPECT_TRUE(schedule(d, patient));
   d.close(hurried);
   d.close(patient);
@@ -163,14 +163,14 @@ TEST(PrefetchTimeout, EndsAtTheStepThatIsLateEnough) {
   const auto request = open_and_fetch(d, A); // 1 s + 256 s * 16 / 1024 = 5 s.
   EXPECT_FALSE(schedule(d, request));
   d.poll(); // The time begins.
-  EXPECT_EQ(d.tree.next_stop_ns(), 15'000'000'000);
+  EXPECT_EQ(d.tree.next_deadline_ns(), 15'000'000'000);
   d.now_ns = 14'999'999'999;
   d.poll();
   EXPECT_EQ(d.terminates, 0);
   d.now_ns = 15'000'000'000;
   d.poll();
   EXPECT_EQ(d.terminates, 1);
-  EXPECT_EQ(d.tree.next_stop_ns(), std::nullopt);
+  EXPECT_EQ(d.tree.next_deadline_ns(), std::nullopt);
   d.fetch_length = [](fetch_id, int64_t) { return 0; };
   d.run_fetches();
   EXPECT_EQ(ready_ids(d.poll()), ids{request});
@@ -182,9 +182,9 @@ TEST(PrefetchTimeout, HasALongestTime) {
   const auto request = open_and_fetch(d, A + B); // 9 s, were it not for the cap.
   d.fetch_length = [](fetch_id, int64_t) { return -1; };
   d.poll();
-  EXPECT_EQ(d.tree.next_stop_ns(), 6'000'000'000);
+  EXPECT_EQ(d.tree.next_deadline_ns(), 6'000'000'000);
   d.close(request);
-  EXPECT_EQ(d.tree.next_stop_ns(), std::nullopt);
+  EXPECT_EQ(d.tree.next_deadline_ns(), std::nullopt);
 }
 
 TEST(PrefetchTimeout, IsNoMatterUntilTheRequestCouldRun) {
@@ -260,9 +260,9 @@ TEST(Backup, PagesOfOneThatWasGivenUpStayLockedUntilNoRankReadsThem) {
   ASSERT_EQ(d.tree.backing_up().size(), 1u);
   // Nobody can tell when they are free: everything else goes on, and does not touch them.
   const auto evict_all = [&d] { static_cast<void>(d.tree.evict({cache_tier::host, 1000})); };
-  const auto before = d.tree.stats().evicted_host;
+  const auto before = d.tree.stats().evicted_l2;
   evict_all();
-  EXPECT_EQ(d.tree.stats().evicted_host, before);
+  EXPECT_EQ(d.tree.stats().evicted_l2, before);
   d.apply(facts);
   facts.backups = {-1}; // A rank has heard that its store is done, another one has not begun.
   d.apply(facts);
@@ -278,7 +278,7 @@ TEST(Backup, PagesOfOneThatWasGivenUpStayLockedUntilNoRankReadsThem) {
   EXPECT_EQ(d.tree.stats().quarantined, 0u);
   EXPECT_FALSE(d.tree.in_flight());
   evict_all();
-  EXPECT_GT(d.tree.stats().evicted_host, before);
+  EXPECT_GT(d.tree.stats().evicted_l2, before);
 }
 
 TEST(Backup, OneThatBeginsInAStepTakesNoFactOfThatStep) {
@@ -334,7 +334,7 @@ TEST(Backup, UnderWriteBackWhatIsAboveASavedPageIsSavedAsWell) {
 TEST(Backup, KeepsWhatItHangsFrom) {
   auto options = storage();
   options.write = write_policy::write_back;
-  options.host_pages = 8;
+  options.l2_pages = 8;
   options.prefetch_reserve_pages = 0;
   auto d = tree_driver{options};
   d.insert(A);
@@ -343,7 +343,7 @@ TEST(Backup, KeepsWhatItHangsFrom) {
   d.finish();
   EXPECT_TRUE(is_in_store(d, A));
   d.insert(A + B);
-  d.evict_host(32); // A is in L1 and L3 now.
+  d.evict_l2(32); // A is in L1 and L3 now.
   d.insert(C);
   EXPECT_TRUE(d.tree.backup(d.last_insert.node)); // L2 has room for B alone.
   d.settle();
@@ -367,7 +367,7 @@ TEST(ChangeOfStorage, DetachingEndsEverythingAndGivesTheReserveBack) {
   d.run_writes();
   d.poll();
   const auto request = open_and_fetch(d, C);
-  const auto host_free = d.host_free();
+  const auto l2_free = d.l2_free();
   d.tree.change_storage({storage_change::action::detach});
   d.settle();
   EXPECT_EQ(d.terminates, 1);
@@ -380,7 +380,7 @@ TEST(ChangeOfStorage, DetachingEndsEverythingAndGivesTheReserveBack) {
   EXPECT_EQ(ready_ids(d.poll()), ids{request});
   d.finish();
   EXPECT_TRUE(d.is_reclaimed);
-  EXPECT_EQ(d.host_free(), host_free + 64 - 16);
+  EXPECT_EQ(d.l2_free(), l2_free + 64 - 16);
   EXPECT_EQ(d.match(C), (hit{0, 16})); // What arrived is kept.
   EXPECT_FALSE(is_in_store(d, A));
 }
@@ -448,19 +448,19 @@ TEST(ChangeOfStorage, SettingsChangeWithIt) {
 
 TEST(Watermarks, StepsMakeRoomAhead) {
   auto options = storage();
-  options.device_pages = 16;
-  options.device_room = {3, 6};
+  options.l1_pages = 16;
+  options.l1_room = {3, 6};
   auto d = tree_driver{options};
   d.insert(A);
   d.insert(B);
   d.insert(C);
-  EXPECT_EQ(d.tree.stats().device_free, 4);
+  EXPECT_EQ(d.tree.stats().l1_free, 4);
   d.finish();
-  EXPECT_EQ(d.tree.stats().device_free, 4); // Not below the low mark.
+  EXPECT_EQ(d.tree.stats().l1_free, 4); // Not below the low mark.
   d.insert(range(301, 309));
-  EXPECT_EQ(d.tree.stats().device_free, 2);
+  EXPECT_EQ(d.tree.stats().l1_free, 2);
   d.finish();
-  EXPECT_EQ(d.tree.stats().device_free, 6);
+  EXPECT_EQ(d.tree.stats().l1_free, 6);
   EXPECT_EQ(d.match(A), (hit{0, 16})); // The oldest went; L2 has it.
 }
 
@@ -470,9 +470,9 @@ TEST(Watermarks, PageThatNearsTheEndOfL1IsWrittenAheadUnderEveryPolicy) {
     options.storage_attached = false;
     options.prefetch_reserve_pages = 0;
     options.write = write;
-    options.device_pages = 16;
-    options.host_pages = 4;
-    options.device_room = {5, 6};
+    options.l1_pages = 16;
+    options.l2_pages = 4;
+    options.l1_room = {5, 6};
     auto d = tree_driver{options};
     d.insert(A);
     d.finish();
@@ -480,7 +480,7 @@ TEST(Watermarks, PageThatNearsTheEndOfL1IsWrittenAheadUnderEveryPolicy) {
     d.insert(C);
     d.poll();
     d.finish();
-    EXPECT_EQ(d.tree.stats().device_free, 6);
+    EXPECT_EQ(d.tree.stats().l1_free, 6);
     EXPECT_EQ(d.match(A), (hit{8, 8})) << "A is the oldest, and L2 has room for its tail";
     EXPECT_EQ(d.match(B), (hit{16, 0}));
   }
@@ -506,7 +506,7 @@ TEST(Provenance, TellsTheTiersApart) {
   EXPECT_EQ(told(d, request), request_provenance{}); // Nothing was computed yet.
   EXPECT_EQ(d.load(request).loading_tokens, 32);
   EXPECT_TRUE(d.compute(request, prompt));
-  const auto expected = request_provenance{16, 16, 16, "file", 7, 0, give_up::none};
+  const auto expected = request_provenance{16, 16, 16, "file", 7, 0, miss_reason::none};
   EXPECT_EQ(told(d, request), expected);
   d.insert_open(request, prompt);
   EXPECT_EQ(told(d, request), expected);
@@ -520,11 +520,12 @@ TEST(Provenance, TellsWhatWasGivenUpAndWhy) {
   const auto cut_short = open_and_fetch(d, A);
   d.run_fetches();
   auto facts = d.offer();
-  facts.fetches[0] = {1, 4, give_up::corrupt};
+  facts.fetches[0] = {1, 4, miss_reason::corrupt};
   d.apply(facts);
   d.load(cut_short);
   EXPECT_TRUE(d.compute(cut_short, A));
-  EXPECT_EQ(told(d, cut_short), (request_provenance{0, 0, 4, "file", 12, 12, give_up::corrupt}));
+  EXPECT_EQ(told(d, cut_short),
+            (request_provenance{0, 0, 4, "file", 12, 12, miss_reason::corrupt}));
   d.close(cut_short);
 }
 
@@ -536,7 +537,7 @@ TEST(Provenance, TellsWhyAHostPartWasNotLoaded) {
   const auto request = d.open(A);
   EXPECT_EQ(d.tree.load_back({request, 8})->loading_tokens, 0);
   EXPECT_TRUE(d.compute(request, A));
-  EXPECT_EQ(told(d, request), (request_provenance{0, 0, 0, "", 16, 16, give_up::over_quota}));
+  EXPECT_EQ(told(d, request), (request_provenance{0, 0, 0, "", 16, 16, miss_reason::over_quota}));
   d.close(request);
 }
 

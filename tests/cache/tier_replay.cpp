@@ -41,7 +41,7 @@ public:
     HICACHE_CHECK(cache_->insert({.request = id, .tokens = tokens}));
     HICACHE_CHECK(cache_->release(id));
     counts_.pages += prompt.size();
-    counts_.hits += loaded->device_tokens;
+    counts_.hits += loaded->l1_tokens;
     counts_.loads += loaded->loading_tokens;
     do
       step();
@@ -53,7 +53,7 @@ public:
   uint64_t copies() const {
     auto copies = uint64_t{0};
     for (const auto& node : cache_->nodes())
-      copies += node.on_device && node.on_host ? node.tokens.size() : 0;
+      copies += node.in_l1 && node.in_l2 ? node.tokens.size() : 0;
     return copies;
   }
 
@@ -61,7 +61,7 @@ private:
   void take_effects() {
     for (const auto& effect : cache_->take_effects()) {
       if (const auto* write = std::get_if<write_command>(&effect)) {
-        counts_.writes += write->device_pages->size();
+        counts_.writes += write->l1_pages->size();
         ++facts_.writes_done;
       } else if (std::holds_alternative<load_command>(effect)) {
         ++facts_.loads_done;
@@ -93,14 +93,14 @@ private:
 
 } // namespace
 
-tree_options tiers(write_policy write, uint64_t device_pages, uint64_t host_pages) {
-  const auto device = static_cast<uint32_t>(device_pages);
+tree_options tiers(write_policy write, uint64_t l1_pages, uint64_t l2_pages) {
+  const auto device = static_cast<uint32_t>(l1_pages);
   return {.page_size = 1,
-          .device_pages = device,
-          .host_pages = static_cast<uint32_t>(host_pages),
+          .l1_pages = device,
+          .l2_pages = static_cast<uint32_t>(l2_pages),
           .write = write,
           .load_back_threshold_tokens = 1,
-          .device_room = {device / 100, device / 50}};
+          .l1_room = {device / 100, device / 50}};
 }
 
 replay_counts replay_prompts(const tree_options& options, const std::vector<page_string>& prompts) {
@@ -123,8 +123,8 @@ uint64_t ideal_hits(const ideal_sizes& sizes, const eviction_policy_ptr& policy,
 
 ideal_sizes ideal_of(const tree_options& options) {
   if (options.write == write_policy::write_through_selective)
-    return {options.device_pages, options.host_pages, 2};
-  return {uint64_t{options.device_pages} + options.host_pages, 0, 0};
+    return {options.l1_pages, options.l2_pages, 2};
+  return {uint64_t{options.l1_pages} + options.l2_pages, 0, 0};
 }
 
 std::vector<page_string> read_trace(const std::string& path, size_t limit, uint64_t page_tokens) {
@@ -143,8 +143,8 @@ std::vector<page_string> read_trace(const std::string& path, size_t limit, uint6
   return prompts;
 }
 
-std::vector<page_string> fitting(std::vector<page_string> prompts, uint64_t device_pages) {
-  std::erase_if(prompts, [=](const auto& prompt) { return prompt.size() > device_pages; });
+std::vector<page_string> fitting(std::vector<page_string> prompts, uint64_t l1_pages) {
+  std::erase_if(prompts, [=](const auto& prompt) { return prompt.size() > l1_pages; });
   return prompts;
 }
 

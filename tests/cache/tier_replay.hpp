@@ -28,7 +28,7 @@ struct replay_counts {
 };
 
 /// Options of a cache whose page is one token, which stands for a page of any size.
-tree_options tiers(write_policy write, uint64_t device_pages, uint64_t host_pages);
+tree_options tiers(write_policy write, uint64_t l1_pages, uint64_t l2_pages);
 
 /// Serves the prompts one after the other, as an engine does, from a cache without bytes whose
 /// copies are done when a step asks.
@@ -46,7 +46,7 @@ ideal_sizes ideal_of(const tree_options& options);
 std::vector<page_string> read_trace(const std::string& path, size_t limit, uint64_t page_tokens);
 
 /// Without those that do not fit into so many pages, which an engine refuses.
-std::vector<page_string> fitting(std::vector<page_string> prompts, uint64_t device_pages);
+std::vector<page_string> fitting(std::vector<page_string> prompts, uint64_t l1_pages);
 
 /// Different pages of the prompts. A page is different if what comes before it is.
 uint64_t count_unique(const std::vector<page_string>& prompts);

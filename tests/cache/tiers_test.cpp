@@ -10,9 +10,8 @@ using namespace hicache::test;
 
 namespace {
 
-tree_options tiers(uint32_t device_tokens = 64, uint32_t host_tokens = 64) {
-  return {
-    .page_size = 4, .device_pages = device_tokens / 4, .host_pages = host_tokens / 4, .layers = 2};
+tree_options tiers(uint32_t l1_tokens = 64, uint32_t l2_tokens = 64) {
+  return {.page_size = 4, .l1_pages = l1_tokens / 4, .l2_pages = l2_tokens / 4, .layers = 2};
 }
 
 const auto A = range(1, 17);
@@ -28,7 +27,7 @@ void finish(tree_driver& d) {
 }
 
 /// Leaves `tokens` on the host only.
-void put_on_host(tree_driver& d, const tokens_t& tokens) {
+void put_in_l2(tree_driver& d, const tokens_t& tokens) {
   d.insert(tokens);
   finish(d);
   d.evict(tokens.size());
@@ -42,7 +41,7 @@ TEST(Tiers, PageGoesToTheHostAndComesBack) {
   EXPECT_EQ(d.insert(A), 0);
   EXPECT_EQ(d.match(A), (hit{16, 0}));
   EXPECT_EQ(d.protected_size(), 16);
-  EXPECT_EQ(d.host_free(), 48);
+  EXPECT_EQ(d.l2_free(), 48);
   EXPECT_TRUE(d.tree.in_flight());
   finish(d);
   EXPECT_FALSE(d.tree.in_flight());
@@ -91,7 +90,7 @@ TEST(Tiers, WhatDoesNotFitOnTheHostIsLostWhenEvicted) {
   auto d = tree_driver{tiers(64, 8)};
   d.insert(A);
   EXPECT_FALSE(d.tree.in_flight());
-  EXPECT_EQ(d.host_free(), 8);
+  EXPECT_EQ(d.l2_free(), 8);
   EXPECT_EQ(d.evict(16), 8) << "the end; L2 takes the beginning";
   finish(d);
   EXPECT_EQ(d.match(A), (hit{0, 8}));
@@ -100,18 +99,18 @@ TEST(Tiers, WhatDoesNotFitOnTheHostIsLostWhenEvicted) {
 
 TEST(Tiers, HostEvictsForNewerPages) {
   auto d = tree_driver{tiers(64, 16)};
-  put_on_host(d, A);
+  put_in_l2(d, A);
   EXPECT_EQ(d.match(A), (hit{0, 16}));
-  put_on_host(d, B);
+  put_in_l2(d, B);
   EXPECT_EQ(d.match(A), (hit{0, 0}));
   EXPECT_EQ(d.match(B), (hit{0, 16}));
-  EXPECT_EQ(d.tree.stats().evicted_host, 4);
+  EXPECT_EQ(d.tree.stats().evicted_l2, 4);
 }
 
 TEST(Tiers, HostEvictsFromTheTail) {
   auto d = tree_driver{tiers(64, 20)};
-  put_on_host(d, A);
-  put_on_host(d, range(101, 109));
+  put_in_l2(d, A);
+  put_in_l2(d, range(101, 109));
   EXPECT_EQ(d.match(A), (hit{0, 12}));
   EXPECT_EQ(d.match(range(101, 109)), (hit{0, 8}));
 }
@@ -162,12 +161,12 @@ TEST(Tiers, SplitWhileAWriteIsInFlight) {
   EXPECT_EQ(d.evict(12), 12);
   EXPECT_EQ(d.match(range(1, 9)), (hit{0, 8}));
   EXPECT_EQ(d.match({1, 2, 3, 4, 91, 92, 93, 94}), (hit{0, 8}));
-  EXPECT_EQ(d.host_free(), 52);
+  EXPECT_EQ(d.l2_free(), 52);
 }
 
 TEST(Tiers, ShortHostPartIsNotLoaded) {
   auto d = tree_driver{tiers()};
-  put_on_host(d, A);
+  put_in_l2(d, A);
   EXPECT_EQ(d.load_back(range(1, 9)), 0);
   EXPECT_EQ(d.match(A), (hit{0, 16}));
   EXPECT_EQ(d.load_back(range(1, 13)), 12);
@@ -177,7 +176,7 @@ TEST(Tiers, ShortHostPartIsNotLoaded) {
 
 TEST(Tiers, LoadBackEvictsOthers) {
   auto d = tree_driver{tiers(16)};
-  put_on_host(d, A);
+  put_in_l2(d, A);
   d.insert(B);
   finish(d);
   EXPECT_EQ(d.load_back(A), 16);
@@ -188,7 +187,7 @@ TEST(Tiers, LoadBackEvictsOthers) {
 
 TEST(Tiers, LoadBackWithoutRoomChangesNothing) {
   auto d = tree_driver{tiers(16)};
-  put_on_host(d, A);
+  put_in_l2(d, A);
   d.insert(B);
   finish(d);
   const auto locked = d.open(B);
@@ -196,7 +195,7 @@ TEST(Tiers, LoadBackWithoutRoomChangesNothing) {
   const auto before = d.tree.digest();
   const auto result = d.load(request);
   EXPECT_EQ(result.loading_tokens, 0);
-  EXPECT_EQ(result.device_tokens, 0);
+  EXPECT_EQ(result.l1_tokens, 0);
   EXPECT_EQ(result.progress, nullptr);
   EXPECT_EQ(d.tree.digest(), before);
   d.close(request);
@@ -214,10 +213,10 @@ TEST(Tiers, LoadFollowsTheDevicePart) {
   EXPECT_EQ(d.match(A + B), (hit{16, 16}));
   const auto request = d.open(A + B);
   const auto result = d.load(request);
-  EXPECT_EQ(result.device_tokens, 32);
+  EXPECT_EQ(result.l1_tokens, 32);
   EXPECT_EQ(result.loading_tokens, 16);
   EXPECT_EQ(result.from_storage_tokens, 0);
-  EXPECT_EQ(result.device_pages->size(), 8);
+  EXPECT_EQ(result.l1_pages->size(), 8);
   ASSERT_TRUE(result.progress);
   EXPECT_EQ(result.progress->done(), 0);
   EXPECT_EQ(d.protected_size(), 32);
@@ -230,7 +229,7 @@ TEST(Tiers, LoadFollowsTheDevicePart) {
 
 TEST(Tiers, InsertAdoptsPagesForTheHostPartWithoutASecondWrite) {
   auto d = tree_driver{tiers()};
-  put_on_host(d, A);
+  put_in_l2(d, A);
   EXPECT_EQ(d.insert(A), 16);
   finish(d);
   EXPECT_EQ(d.match(A), (hit{16, 0}));
@@ -239,7 +238,7 @@ TEST(Tiers, InsertAdoptsPagesForTheHostPartWithoutASecondWrite) {
 
 TEST(Tiers, LoadedPagesAreEvictedWithoutASecondWrite) {
   auto d = tree_driver{tiers()};
-  put_on_host(d, A);
+  put_in_l2(d, A);
   d.load_back(A);
   finish(d);
   EXPECT_EQ(d.evict(16), 16);
@@ -260,7 +259,7 @@ TEST(Tiers, SplitNodeNeedsNoSecondCopy) {
 
 TEST(Tiers, MatchSplitsNodesOnTheHost) {
   auto d = tree_driver{tiers()};
-  put_on_host(d, A);
+  put_in_l2(d, A);
   EXPECT_EQ(d.match(range(1, 9)), (hit{0, 8}));
   EXPECT_EQ(d.match(range(1, 7)), (hit{0, 4}));
   EXPECT_EQ(d.match(A), (hit{0, 16}));
@@ -274,7 +273,7 @@ TEST(Tiers, MatchSplitsNodesOnTheHost) {
 
 TEST(Tiers, HostPartOfARequestStays) {
   auto d = tree_driver{tiers(64, 16)};
-  put_on_host(d, A);
+  put_in_l2(d, A);
   const auto request = d.open(A);
   d.insert(B);
   EXPECT_EQ(d.writes, counts{4});
@@ -285,7 +284,7 @@ TEST(Tiers, HostPartOfARequestStays) {
 
 TEST(Tiers, LoadOutlivesItsRequest) {
   auto d = tree_driver{tiers(32, 16)};
-  put_on_host(d, A);
+  put_in_l2(d, A);
   EXPECT_EQ(d.load_back(A), 16);
   EXPECT_EQ(d.tree.stats().requests_open, 0);
   EXPECT_EQ(d.evict(16), 0);
@@ -301,7 +300,7 @@ TEST(Tiers, LoadOutlivesItsRequest) {
 
 TEST(Tiers, SplitWhileALoadIsInFlight) {
   auto d = tree_driver{tiers()};
-  put_on_host(d, A);
+  put_in_l2(d, A);
   EXPECT_EQ(d.load_back(A), 16);
   EXPECT_EQ(d.match(range(1, 9)), (hit{8, 0}));
   EXPECT_EQ(d.evictable(), 0);
@@ -315,7 +314,7 @@ TEST(Tiers, SplitWhileALoadIsInFlight) {
 
 TEST(Tiers, SecondRequestWaitsForTheLoadItShares) {
   auto d = tree_driver{tiers()};
-  put_on_host(d, A);
+  put_in_l2(d, A);
   const auto first = d.open(A);
   const auto second = d.open(A);
   const auto third_progress = [&] {
@@ -326,7 +325,7 @@ TEST(Tiers, SecondRequestWaitsForTheLoadItShares) {
   };
   const auto progress = d.load(first).progress;
   const auto result = d.load(second);
-  EXPECT_EQ(result.device_tokens, 16);
+  EXPECT_EQ(result.l1_tokens, 16);
   EXPECT_EQ(result.loading_tokens, 0);
   EXPECT_EQ(result.progress, progress);
   EXPECT_EQ(third_progress(), progress);
@@ -339,7 +338,7 @@ TEST(Tiers, SecondRequestWaitsForTheLoadItShares) {
 
 TEST(Tiers, RequestThatAllocatedFirstKeepsItsOwnPages) {
   auto d = tree_driver{tiers()};
-  put_on_host(d, A);
+  put_in_l2(d, A);
   const auto request = d.open(A);
   EXPECT_TRUE(d.compute(request, A));
   EXPECT_EQ(d.load(request).loading_tokens, 0);
@@ -350,12 +349,12 @@ TEST(Tiers, RequestThatAllocatedFirstKeepsItsOwnPages) {
 
 TEST(Tiers, InsertOfAPartKeepsTheRestOfTheHostPart) {
   auto d = tree_driver{tiers()};
-  put_on_host(d, A);
+  put_in_l2(d, A);
   const auto request = d.open(A);
   EXPECT_TRUE(d.compute(request, range(1, 5)));
   d.insert_open(request, range(1, 5));
   const auto result = d.load(request);
-  EXPECT_EQ(result.device_tokens, 16);
+  EXPECT_EQ(result.l1_tokens, 16);
   EXPECT_EQ(result.loading_tokens, 12);
   finish(d);
   d.close(request);
@@ -415,7 +414,7 @@ TEST(Tiers, CopiesGoFromTheOneThatL1DropsLast) {
   d.insert(A);
   d.insert(B);
   finish(d);
-  EXPECT_EQ(d.evict_host(8), 8);
+  EXPECT_EQ(d.evict_l2(8), 8);
   EXPECT_EQ(d.evict(16), 16) << "A's copy is whole";
   EXPECT_EQ(d.match(A), (hit{0, 16}));
   EXPECT_EQ(d.evict(8), 0) << "B's lost its end";

@@ -34,8 +34,8 @@ token_buffer share(tokens_t tokens) {
 
 tree_driver::tree_driver(const tree_options& options)
   : tree(options), page_size_(options.page_size), overlap_(options.bigram ? 1 : 0),
-    layers_(options.layers), device_memory_(options.device_pages + 1),
-    host_memory_(options.host_pages + 1), is_loading_(options.device_pages + 1) {
+    layers_(options.layers), device_memory_(options.l1_pages + 1),
+    host_memory_(options.l2_pages + 1), is_loading_(options.l1_pages + 1) {
   settle();
 }
 
@@ -43,7 +43,7 @@ tree_driver::tree_driver(const tree_options& options)
 
 tree_driver::hit tree_driver::match(const tokens_t& tokens, const cache_namespace& ns) {
   const auto request = open(tokens, ns);
-  const auto result = hit{matched(request).device_tokens, matched(request).host_tokens};
+  const auto result = hit{matched(request).l1_tokens, matched(request).l2_tokens};
   close(request);
   return result;
 }
@@ -55,7 +55,7 @@ uint64_t tree_driver::insert(const tokens_t& tokens, const cache_namespace& ns) 
 uint64_t tree_driver::insert(const tokens_t& tokens, const cache_namespace& ns,
                              insert_request hints) {
   const auto request = open(tokens, ns);
-  const auto cached = matched(request).device_tokens + matched(request).host_tokens;
+  const auto cached = matched(request).l1_tokens + matched(request).l2_tokens;
   auto fits = compute(request, tokens);
   while (!fits && let_pages_leave())
     fits = compute(request, tokens);
@@ -80,7 +80,7 @@ uint64_t tree_driver::evict(uint64_t tokens) {
   return result->tokens;
 }
 
-uint64_t tree_driver::evict_host(uint64_t tokens) {
+uint64_t tree_driver::evict_l2(uint64_t tokens) {
   const auto result = tree.evict({cache_tier::host, tokens});
   settle();
   return result->tokens;
@@ -100,7 +100,7 @@ request_id tree_driver::open(const tokens_t& tokens, const cache_namespace& ns) 
   auto result = tree.match({id, ns, share(tokens), tokens.size()});
   HICACHE_CHECK(result);
   const auto& state = requests_[id] = {tokens, ns, *result};
-  check_device(state, result->device_pages, result->device_tokens);
+  check_device(state, result->l1_pages, result->l1_tokens);
   settle();
   return id;
 }
@@ -119,13 +119,13 @@ load_result tree_driver::load(request_id request) {
     EXPECT_EQ(result.error().code, ec::out_of_device_pages);
     return {};
   }
-  EXPECT_EQ(result->device_tokens / page_size_, result->device_pages->size());
+  EXPECT_EQ(result->l1_tokens / page_size_, result->l1_pages->size());
   if (result->loading_tokens > 0) {
     EXPECT_EQ(result->progress->layers(), layers_);
   }
   auto& state = requests_.at(request);
-  state.matched.device_tokens = result->device_tokens;
-  check_device(state, result->device_pages, result->device_tokens);
+  state.matched.l1_tokens = result->l1_tokens;
+  check_device(state, result->l1_pages, result->l1_tokens);
   return *result;
 }
 
@@ -136,10 +136,10 @@ bool tree_driver::compute(request_id request, const tokens_t& tokens) {
     return false;
   // Only the request's own pages are written; the others may be in use by anyone.
   auto words = contents(tokens, requests_.at(request).ns);
-  words.resize(result->device_pages->size());
-  const auto previous = requests_.at(request).matched.device_tokens / page_size_;
+  words.resize(result->l1_pages->size());
+  const auto previous = requests_.at(request).matched.l1_tokens / page_size_;
   for (auto i = previous; i < words.size(); ++i)
-    device_memory_[(*result->device_pages)[i]] = words[i];
+    device_memory_[(*result->l1_pages)[i]] = words[i];
   return true;
 }
 
@@ -156,8 +156,8 @@ insert_result tree_driver::insert_open(const insert_request& asked) {
   state.tokens = tokens;
   const auto units = tokens.size() - std::min<size_t>(tokens.size(), overlap_);
   const auto whole = units / page_size_ * page_size_;
-  check_device(state, result->device_pages, whole);
-  state.matched.device_tokens = whole;
+  check_device(state, result->l1_pages, whole);
+  state.matched.l1_tokens = whole;
   settle();
   return *result;
 }
@@ -187,19 +187,19 @@ std::vector<uint64_t> tree_driver::contents(const tokens_t& tokens,
 void tree_driver::settle() {
   for (auto& effect : tree.take_effects()) {
     if (auto* write = std::get_if<write_command>(&effect)) {
-      EXPECT_EQ(write->device_pages->size(), write->host_pages->size());
-      writes.push_back(write->device_pages->size());
+      EXPECT_EQ(write->l1_pages->size(), write->l2_pages->size());
+      writes.push_back(write->l1_pages->size());
       EXPECT_EQ(write->id, writes.size());
       pending_writes_.push_back(*write);
     } else if (auto* load = std::get_if<load_command>(&effect)) {
-      EXPECT_EQ(load->device_pages->size(), load->host_pages->size());
-      loads.push_back(load->device_pages->size());
+      EXPECT_EQ(load->l1_pages->size(), load->l2_pages->size());
+      loads.push_back(load->l1_pages->size());
       EXPECT_EQ(load->id, loads.size());
-      for (const auto page : *load->device_pages)
+      for (const auto page : *load->l1_pages)
         is_loading_[page] = true;
       pending_loads_.push_back(*load);
     } else if (auto* backup = std::get_if<backup_command>(&effect)) {
-      EXPECT_EQ(backup->keys->size(), backup->host_pages->size());
+      EXPECT_EQ(backup->keys->size(), backup->l2_pages->size());
       EXPECT_EQ(backup->keys->size(), backup->parents->size());
       backups.push_back(backup->keys->size());
       EXPECT_EQ(backup->id, backups.size());
@@ -215,8 +215,8 @@ void tree_driver::settle() {
       fetches_[fetch->id].command = *fetch;
     } else if (std::holds_alternative<terminate_command>(effect)) {
       ++terminates;
-    } else if (auto* refill = std::get_if<refill_command>(&effect)) {
-      reserve.insert(reserve.end(), refill->host_pages->begin(), refill->host_pages->end());
+    } else if (auto* fill_staging = std::get_if<staging_command>(&effect)) {
+      reserve.insert(reserve.end(), fill_staging->l2_pages->begin(), fill_staging->l2_pages->end());
     }
   }
   tree.check_invariants();
@@ -225,8 +225,8 @@ void tree_driver::settle() {
 void tree_driver::run_writes(size_t count) {
   for (; count > 0 && !pending_writes_.empty(); --count, ++writes_run_) {
     const auto& write = pending_writes_.front();
-    for (auto i = size_t{0}; i < write.host_pages->size(); ++i)
-      host_memory_[(*write.host_pages)[i]] = device_memory_[(*write.device_pages)[i]];
+    for (auto i = size_t{0}; i < write.l2_pages->size(); ++i)
+      host_memory_[(*write.l2_pages)[i]] = device_memory_[(*write.l1_pages)[i]];
     pending_writes_.pop_front();
   }
 }
@@ -234,9 +234,9 @@ void tree_driver::run_writes(size_t count) {
 void tree_driver::run_loads(size_t count) {
   for (; count > 0 && !pending_loads_.empty(); --count, ++loads_run_) {
     const auto& load = pending_loads_.front();
-    for (auto i = size_t{0}; i < load.host_pages->size(); ++i) {
-      device_memory_[(*load.device_pages)[i]] = host_memory_[(*load.host_pages)[i]];
-      is_loading_[(*load.device_pages)[i]] = false;
+    for (auto i = size_t{0}; i < load.l2_pages->size(); ++i) {
+      device_memory_[(*load.l1_pages)[i]] = host_memory_[(*load.l2_pages)[i]];
+      is_loading_[(*load.l1_pages)[i]] = false;
     }
     load.progress->advance(load.progress->layers());
     pending_loads_.pop_front();
@@ -250,7 +250,7 @@ void tree_driver::run_backups(size_t count) {
     for (auto i = size_t{0}; i < wanted; ++i) {
       const auto& key = (*backup.keys)[i];
       const auto& parent = (*backup.parents)[i];
-      EXPECT_EQ(host_memory_[(*backup.host_pages)[i]], word_of(key)) << "a wrong page goes to L3";
+      EXPECT_EQ(host_memory_[(*backup.l2_pages)[i]], word_of(key)) << "a wrong page goes to L3";
       EXPECT_TRUE(parent == page_key{} || store.contains(parent)) << "a page without its parent";
       store[key] = word_of(key);
     }
@@ -271,7 +271,7 @@ void tree_driver::give_up_backup() {
 void tree_driver::end_late_backups() {
   for (const auto& backup : std::exchange(late_backups_, {})) {
     for (auto i = size_t{0}; i < backup.keys->size(); ++i)
-      EXPECT_EQ(host_memory_[(*backup.host_pages)[i]], word_of((*backup.keys)[i]))
+      EXPECT_EQ(host_memory_[(*backup.l2_pages)[i]], word_of((*backup.keys)[i]))
         << "a page changed under a late call";
     stored_[backup.id] = 0;
   }
@@ -322,7 +322,7 @@ step_facts tree_driver::offer() const {
     const auto& fetch = fetches_.at(id);
     if (fetch.is_run)
       facts.fetches.push_back(
-        {static_cast<int64_t>(fetch.arrived.size()), fetch.found, give_up::none});
+        {static_cast<int64_t>(fetch.arrived.size()), fetch.found, miss_reason::none});
     else
       facts.fetches.emplace_back();
   }
@@ -344,7 +344,7 @@ std::vector<ready_request> tree_driver::apply(const step_facts& facts) {
   }
   auto ready = tree.step(facts, arrived);
   for (const auto& each : ready)
-    requests_.at(each.request).matched.device_tokens = each.device_tokens;
+    requests_.at(each.request).matched.l1_tokens = each.l1_tokens;
   settle();
   return ready;
 }

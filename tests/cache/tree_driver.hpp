@@ -48,7 +48,7 @@ public:
   /// @returns the tokens evicted at once.
   uint64_t evict(uint64_t tokens);
 
-  uint64_t evict_host(uint64_t tokens);
+  uint64_t evict_l2(uint64_t tokens);
 
   /// Loads the host part of `tokens` back and closes the request. @returns the tokens loading.
   uint64_t load_back(const tokens_t& tokens);
@@ -123,9 +123,9 @@ public:
   std::map<page_key, uint64_t> store;
   std::deque<page_index> reserve;
 
-  uint64_t host_free() const { return tree.stats().host_free * page_size_; }
-  uint64_t evictable() const { return tree.stats().device_evictable * page_size_; }
-  uint64_t protected_size() const { return tree.stats().device_protected * page_size_; }
+  uint64_t l2_free() const { return tree.stats().l2_free * page_size_; }
+  uint64_t evictable() const { return tree.stats().l1_evictable * page_size_; }
+  uint64_t protected_size() const { return tree.stats().l1_protected * page_size_; }
   uint64_t total() const { return evictable() + protected_size(); }
 
   /// The words that pages of these tokens must hold.

@@ -9,8 +9,8 @@ using namespace hicache::test;
 
 namespace {
 
-tree_options with_events(uint32_t host_tokens = 0) {
-  return {.page_size = 2, .device_pages = 32, .host_pages = host_tokens / 2, .events = true};
+tree_options with_events(uint32_t l2_tokens = 0) {
+  return {.page_size = 2, .l1_pages = 32, .l2_pages = l2_tokens / 2, .events = true};
 }
 
 using ids = std::vector<int64_t>;
@@ -102,7 +102,7 @@ TEST(TreeEvents, CopiesCountWhenTheyAreFacts) {
   d.finish();
   EXPECT_EQ(take(d), (std::vector<seen>{{'+', device, pages}}));
   d.evict(12);
-  d.evict_host(12);
+  d.evict_l2(12);
   EXPECT_EQ(take(d), (std::vector<seen>{{'-', device, pages}, {'-', host, pages}}));
 }
 

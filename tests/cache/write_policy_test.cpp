@@ -16,19 +16,16 @@ const auto C = range(201, 217);
 using hit = tree_driver::hit;
 using counts = std::vector<uint64_t>;
 
-tree_options tiers(write_policy write, uint32_t device_tokens = 64, uint32_t host_tokens = 64) {
-  return {.page_size = 4,
-          .device_pages = device_tokens / 4,
-          .host_pages = host_tokens / 4,
-          .write = write};
+tree_options tiers(write_policy write, uint32_t l1_tokens = 64, uint32_t l2_tokens = 64) {
+  return {.page_size = 4, .l1_pages = l1_tokens / 4, .l2_pages = l2_tokens / 4, .write = write};
 }
 
 /// Evicts like a caller who waits for what is being written.
 uint64_t evict_and_finish(tree_driver& d, uint64_t tokens) {
-  const auto before = d.tree.stats().evicted_device;
+  const auto before = d.tree.stats().evicted_l1;
   d.evict(tokens);
   d.finish();
-  return (d.tree.stats().evicted_device - before) * 4;
+  return (d.tree.stats().evicted_l1 - before) * 4;
 }
 
 } // namespace
@@ -84,12 +81,12 @@ TEST(WriteThroughSelective, WritesWithTheSecondInsert) {
   auto d = tree_driver{tiers(write_policy::write_through_selective)};
   EXPECT_EQ(d.insert(A), 0);
   d.match(A);
-  EXPECT_EQ(d.host_free(), 64);
+  EXPECT_EQ(d.l2_free(), 64);
   EXPECT_EQ(d.insert(A), 16);
-  EXPECT_EQ(d.host_free(), 48);
+  EXPECT_EQ(d.l2_free(), 48);
   EXPECT_EQ(d.insert(A), 16);
   d.finish();
-  EXPECT_EQ(d.host_free(), 48);
+  EXPECT_EQ(d.l2_free(), 48);
   EXPECT_EQ(d.writes, counts{4});
 }
 
@@ -127,7 +124,7 @@ TEST(WriteBack, WritesWhatLeavesTheDevice) {
   d.settle();
   d.finish();
   EXPECT_EQ(d.match(A), (hit{0, 16}));
-  EXPECT_EQ(d.host_free(), 0);
+  EXPECT_EQ(d.l2_free(), 0);
   d.insert(B);
   EXPECT_EQ(evict_and_finish(d, 16), 16);
   EXPECT_EQ(d.match(A), (hit{0, 0}));
@@ -141,7 +138,7 @@ TEST(WriteBack, DropsWhatTheHostCannotTake) {
   EXPECT_EQ(d.evict(16), 8) << "the end";
   d.finish();
   EXPECT_EQ(d.match(A), (hit{0, 8}));
-  EXPECT_EQ(d.host_free(), 0);
+  EXPECT_EQ(d.l2_free(), 0);
 }
 
 TEST(WriteBack, WritesOnlyAsMuchOfTheTailAsIsNeeded) {
@@ -215,7 +212,7 @@ TEST(WriteBack, ChildGoesBeforeItsParent) {
   d.close(request);
   EXPECT_EQ(evict_and_finish(d, 8), 8);
   EXPECT_EQ(d.match(range(1, 13)), (hit{0, 4})) << "the child makes room for its parent";
-  EXPECT_EQ(d.host_free(), 0);
+  EXPECT_EQ(d.l2_free(), 0);
 }
 
 TEST(WriteBack, LeavingPagesSplitAndArePinned) {
@@ -229,5 +226,5 @@ TEST(WriteBack, LeavingPagesSplitAndArePinned) {
   d.settle();
   d.finish();
   EXPECT_EQ(d.match(A), (hit{0, 16})) << "a pin keeps pages on one tier";
-  EXPECT_EQ(d.evict_host(16), 12);
+  EXPECT_EQ(d.evict_l2(16), 12);
 }

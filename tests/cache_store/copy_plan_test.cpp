@@ -138,7 +138,7 @@ TEST(CopyPlanTest, MembersThatAreDrainedAreNotAsked) {
 
 TEST(CopyPlanTest, MembersWithoutASegmentAreNotAsked) {
   auto without = member(2, "b");
-  without.lent.count = 1;
+  without.exported.count = 1;
   const auto members = std::vector{member(1, "a"), without};
   EXPECT_TRUE(plan_copies(std::vector{wanted(1, 1)}, members, {1, "a", false}).empty());
 }

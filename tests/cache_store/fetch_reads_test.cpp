@@ -45,7 +45,7 @@ TEST(FetchReadsTest, ReadsNothingBehindAPageThatIsGone) {
   EXPECT_EQ(ends.read, first.count - 1);
   EXPECT_EQ(ends.failures, 0u);
   EXPECT_FALSE(fetch.next());
-  EXPECT_EQ(fetch.why(), give_up::gone);
+  EXPECT_EQ(fetch.why(), miss_reason::gone);
   const auto end = fetch.end();
   EXPECT_EQ(*end.arrived, pages(3));
   EXPECT_EQ(end.free.size(), 5 * limits::storage_batch_pages - 3);
@@ -84,7 +84,7 @@ TEST(FetchReadsTest, PagesOfALateReadAreInQuarantineUnlessTheyAreMarked) {
   const auto end = fetch.end();
   EXPECT_THAT(*end.arrived, ElementsAre(10));
   EXPECT_THAT(end.free, IsEmpty());
-  EXPECT_EQ(fetch.why(), give_up::late);
+  EXPECT_EQ(fetch.why(), miss_reason::late);
 }
 
 TEST(FetchReadsTest, EveryPageGoesToOnePlace) {

@@ -164,7 +164,7 @@ protected:
       }
     }
     ASSERT_EQ(table.counters().members, counters.members);
-    if (table.reap(random() % 4))
+    if (table.expire_replicas(random() % 4))
       ASSERT_GE(table.counters().keys, counters.keys);
     else
       ASSERT_EQ(table.counters().keys, counters.keys);

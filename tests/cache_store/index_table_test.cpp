@@ -164,7 +164,7 @@ TEST(IndexTableTest, TellsOneHolderOfACopyThatWentWithItsMember) {
   table.withdraw(1, 1, std::vector{key_of(3)});
   table.drop(1);
   EXPECT_TRUE(table.take_lost().empty()) << "nothing was reaped yet";
-  while (table.reap(1))
+  while (table.expire_replicas(1))
     continue;
   auto lost = table.take_lost();
   ASSERT_EQ(lost.size(), 2u) << "3 was withdrawn, and 4 nobody has";
@@ -179,7 +179,7 @@ TEST(IndexTableTest, TellsOneHolderOfACopyThatWentWithItsMember) {
     publish(other, id, {page(2), page(1)});
   }
   other.drop(1);
-  EXPECT_FALSE(other.reap(10));
+  EXPECT_FALSE(other.expire_replicas(10));
   auto told = other.take_lost();
   const auto by_key = [](const auto& a, const auto& b) { return a.key.bytes < b.key.bytes; };
   std::sort(lost.begin(), lost.end(), by_key);
@@ -195,7 +195,7 @@ TEST(IndexTableTest, ACopyThatIsAnnouncedAgainIsNotLost) {
   }
   table.mount(member(1, 2), start);
   publish(table, 1, {page(1)}, 2);
-  EXPECT_FALSE(table.reap(10));
+  EXPECT_FALSE(table.expire_replicas(10));
   EXPECT_EQ(table.take_lost(), (std::vector{lost_copy{2, key_of(2)}}));
 }
 
@@ -255,7 +255,7 @@ TEST(IndexTableTest, PagesOfTheSecondKeeperAreLocatedButCountedApart) {
   EXPECT_EQ(counters.second_replicas, 0u);
   EXPECT_EQ(counters.second_bytes, 0u);
   EXPECT_EQ(counters.bytes, 110u);
-  table.reap(10);
+  table.expire_replicas(10);
   EXPECT_EQ(table.counters().second_keys, 0u);
 }
 
@@ -299,7 +299,7 @@ TEST(IndexTableTest, ANewEpochDropsAllOfTheOldOne) {
   ASSERT_TRUE(table.mount(member(1, 2), start));
   EXPECT_TRUE(holders(table, 1).empty());
   EXPECT_EQ(table.counters().replicas, 0u);
-  EXPECT_FALSE(table.reap(2));
+  EXPECT_FALSE(table.expire_replicas(2));
   EXPECT_EQ(table.counters().keys, 0u);
   EXPECT_FALSE(publish(table, 1, {page(3)}, 1)) << "stale";
   EXPECT_FALSE(table.withdraw(1, 1, std::vector{key_of(1)}));
@@ -340,7 +340,7 @@ TEST(IndexTableTest, AMemberThatResumesKeepsItsPages) {
   EXPECT_FALSE(table.member(1));
   EXPECT_EQ(table.members(0, 10).size(), 1u);
   EXPECT_FALSE(table.is_partial());
-  EXPECT_FALSE(table.reap(10));
+  EXPECT_FALSE(table.expire_replicas(10));
   EXPECT_TRUE(table.take_lost().empty()) << "it may come back";
   auto again = member(1, 3);
   again.resumes = 1;
@@ -384,7 +384,7 @@ TEST(IndexTableTest, CopiesOfASuspendedMemberAreLostWhenItIsDropped) {
   table.suspend(1);
   table.suspend(2);
   table.drop(1);
-  EXPECT_FALSE(table.reap(10));
+  EXPECT_FALSE(table.expire_replicas(10));
   EXPECT_EQ(table.take_lost(), (std::vector{lost_copy{2, key_of(1)}})) << "when it is back";
 }
 
@@ -409,8 +409,8 @@ TEST(IndexTableTest, DropRemovesTheMemberAndItsReplicas) {
   EXPECT_EQ(table.find(0), nullptr);
   EXPECT_EQ(table.counters().members, 1u);
   EXPECT_EQ(table.counters().bytes, 7u);
-  EXPECT_TRUE(table.reap(1));
-  EXPECT_FALSE(table.reap(1));
+  EXPECT_TRUE(table.expire_replicas(1));
+  EXPECT_FALSE(table.expire_replicas(1));
   EXPECT_EQ(table.counters().keys, 1u);
   EXPECT_EQ(table.counters().bytes, 7u);
   ASSERT_EQ(table.members(0, 10).size(), 1u);
@@ -423,12 +423,12 @@ TEST(IndexTableTest, AMemberThatReturnsBeforeItsPastIsReapedOffersOnlyWhatItAnno
   table.mount(member(1), start);
   publish(table, 1, {page(1), page(2), page(3)});
   table.drop(1);
-  EXPECT_TRUE(table.reap(1));
+  EXPECT_TRUE(table.expire_replicas(1));
   table.mount(member(1, 2), start);
   publish(table, 1, {page(2, 77)}, 2);
   EXPECT_EQ(holders(table, 2), (std::vector<uint64_t>{1}));
   EXPECT_TRUE(holders(table, 1).empty() && holders(table, 3).empty());
-  while (table.reap(1))
+  while (table.expire_replicas(1))
     continue;
   EXPECT_EQ(table.locate(std::vector{key_of(2)}).of(0)[0].offset, 77u);
   EXPECT_EQ(table.counters().keys, 1u);
@@ -461,7 +461,7 @@ TEST(IndexTableTest, NamesTheSilentOnesOnly) {
   EXPECT_EQ(table.silent(start + 30s, 10s), (std::vector<uint64_t>{3, 2}));
   for (uint64_t id : {2, 3})
     table.drop(id);
-  EXPECT_FALSE(table.reap(3));
+  EXPECT_FALSE(table.expire_replicas(3));
   EXPECT_EQ(table.counters().keys, 0u);
   EXPECT_TRUE(table.mount(member(1), start + 40s));
 }

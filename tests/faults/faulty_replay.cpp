@@ -3,7 +3,7 @@
 // differs from the others after so many steps.
 
 #include "backends/storage_queue.hpp"
-#include "hicache/agreement.hpp"
+#include "hicache/rank_reducer.hpp"
 #include "launch/replay_program.hpp"
 #include "tests/backends/waiting_store.hpp"
 #include "tests/faults/faulty_backend.hpp"
@@ -25,9 +25,9 @@ using namespace hicache;
 
 /// A rank whose tree differs from the others' as far as they can tell: the digests that it offers
 /// are wrong after so many steps.
-class damaged_agreement final : public agreement {
+class damaged_reducer final : public rank_reducer {
 public:
-  damaged_agreement(std::unique_ptr<agreement> inner, uint64_t after)
+  damaged_reducer(std::unique_ptr<rank_reducer> inner, uint64_t after)
     : inner_(std::move(inner)), left_(after) {}
 
   uint32_t rank() const noexcept override { return inner_->rank(); }
@@ -42,12 +42,12 @@ public:
 
   bool progress() override { return inner_->progress(); }
 
-  void on_news(news_callback news) override { inner_->on_news(std::move(news)); }
+  void on_notify(notify_callback news) override { inner_->on_notify(std::move(news)); }
 
   std::string missing(reduction_channel channel) override { return inner_->missing(channel); }
 
 private:
-  const std::unique_ptr<agreement> inner_;
+  const std::unique_ptr<rank_reducer> inner_;
   uint64_t left_;
 };
 
@@ -97,7 +97,7 @@ int main(int argc, char** argv) {
     auto extensions = rank_extensions{};
     if (plan.damaged_rank == session.rank)
       session.peers
-        = std::make_unique<damaged_agreement>(std::move(session.peers), plan.damaged_after);
+        = std::make_unique<damaged_reducer>(std::move(session.peers), plan.damaged_after);
     if (plan.store.folder.empty())
       return extensions;
     plan.store.rank = session.rank;

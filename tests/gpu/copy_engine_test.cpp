@@ -70,13 +70,13 @@ public:
   }
 
   /// Copies in the expected bytes.
-  void expect_copy(copy_direction direction, const std::vector<page_index>& device_pages,
-                   const std::vector<page_index>& host_pages) {
-    for (auto i = size_t{0}; i < device_pages.size(); ++i)
+  void expect_copy(copy_direction direction, const std::vector<page_index>& l1_pages,
+                   const std::vector<page_index>& l2_pages) {
+    for (auto i = size_t{0}; i < l1_pages.size(); ++i)
       test::for_each_byte(shape, 0, shape.layers, [&](byte_position at) {
-        at.page = device_pages[i];
+        at.page = l1_pages[i];
         auto& in_l1 = l1_bytes[l1.address(at)];
-        at.page = host_pages[i];
+        at.page = l2_pages[i];
         auto& in_l2 = l2_bytes[reference_address(shape, l2.layout(), l2.pages(), at)];
         if (direction == copy_direction::store)
           in_l2 = in_l1;
@@ -445,12 +445,11 @@ TEST(CopyEngineDeathTest, RefusesPagesThatDoNotExist) {
                          4,
                          6};
   const auto progress = std::make_shared<layer_progress>(small_shape.layers);
-  const auto store = [&](std::vector<page_index> device_pages, std::vector<page_index> host_pages) {
-    pools.engine->store({{1, pages(device_pages), pages(host_pages)}}, [](auto, const auto&) {});
+  const auto store = [&](std::vector<page_index> l1_pages, std::vector<page_index> l2_pages) {
+    pools.engine->store({{1, pages(l1_pages), pages(l2_pages)}}, [](auto, const auto&) {});
   };
-  const auto load = [&](std::vector<page_index> host_pages, std::vector<page_index> device_pages) {
-    pools.engine->load({{1, pages(host_pages), pages(device_pages), progress}},
-                       [](auto, const auto&) {});
+  const auto load = [&](std::vector<page_index> l2_pages, std::vector<page_index> l1_pages) {
+    pools.engine->load({{1, pages(l2_pages), pages(l1_pages), progress}}, [](auto, const auto&) {});
   };
   EXPECT_DEATH(store({4}, {1}), "l1_pages_");
   EXPECT_DEATH(store({1}, {6}), "l2_pages_");

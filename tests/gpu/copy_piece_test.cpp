@@ -30,23 +30,23 @@ TEST(CopyPieceTest, CutsRowsIntoPiecesOfAtMostFourKibibytes) {
 }
 
 TEST(CopyPieceTest, FindsPagesRowsAndPiecesInOrder) {
-  const auto device_pages = std::vector<page_index>{5, 2, 9};
-  const auto host_pages = std::vector<page_index>{1, 8, 3};
+  const auto l1_pages = std::vector<page_index>{5, 2, 9};
+  const auto l2_pages = std::vector<page_index>{1, 8, 3};
   for (const auto row_bytes : {1u, 132u, 4095u, 4096u, 4097u, 9000u})
     for (const auto rows : {1u, 3u}) {
       SCOPED_TRACE(std::to_string(rows) + " rows of " + std::to_string(row_bytes));
       const auto strip = make_strip(row_bytes, rows);
       auto index = uint64_t{0};
-      for (auto page = size_t{0}; page < device_pages.size(); ++page)
+      for (auto page = size_t{0}; page < l1_pages.size(); ++page)
         for (auto row = uint64_t{0}; row < rows; ++row)
           for (auto begin = uint64_t{0}; begin < row_bytes; begin += 4096, ++index) {
-            const auto piece = find_piece(strip, device_pages.data(), host_pages.data(), index);
+            const auto piece = find_piece(strip, l1_pages.data(), l2_pages.data(), index);
             EXPECT_EQ(piece.device_address,
-                      1000 + device_pages[page] * 1'000'000 + row * 20'000 + begin);
-            EXPECT_EQ(piece.host_address, 7 + host_pages[page] * 3'000'000 + row * 15'000 + begin);
+                      1000 + l1_pages[page] * 1'000'000 + row * 20'000 + begin);
+            EXPECT_EQ(piece.host_address, 7 + l2_pages[page] * 3'000'000 + row * 15'000 + begin);
             EXPECT_EQ(piece.bytes, std::min<uint64_t>(4096, row_bytes - begin));
           }
-      EXPECT_EQ(index, piece_count(strip, device_pages.size()));
+      EXPECT_EQ(index, piece_count(strip, l1_pages.size()));
     }
 }
 

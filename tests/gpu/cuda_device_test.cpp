@@ -85,10 +85,9 @@ public:
   faulty_mover(std::unique_ptr<page_mover> sound, copy_direction broken, std::byte* victim)
     : sound_(std::move(sound)), broken_(broken), victim_(victim) {}
 
-  result<void> begin(copy_direction direction, uint32_t set,
-                     std::span<const page_index> device_pages,
-                     std::span<const page_index> host_pages) override {
-    return sound_->begin(direction, set, device_pages, host_pages);
+  result<void> begin(copy_direction direction, uint32_t set, std::span<const page_index> l1_pages,
+                     std::span<const page_index> l2_pages) override {
+    return sound_->begin(direction, set, l1_pages, l2_pages);
   }
 
   result<void> finish_layer(copy_direction direction, uint32_t set, uint32_t layer) override {

@@ -69,21 +69,20 @@ public:
     return &events[set][layer];
   }
 
-  result<void> begin(copy_direction direction, uint32_t set,
-                     std::span<const page_index> device_pages,
-                     std::span<const page_index> host_pages) override {
+  result<void> begin(copy_direction direction, uint32_t set, std::span<const page_index> l1_pages,
+                     std::span<const page_index> l2_pages) override {
     auto& lane = lanes_[static_cast<size_t>(direction)];
     const auto lock = std::scoped_lock{script_->mutex};
     EXPECT_LT(set, copy_sets);
     EXPECT_FALSE(lane[set]) << "set " << set << " is in flight";
-    EXPECT_FALSE(host_pages.empty());
-    EXPECT_TRUE(std::ranges::equal(device_pages, host_pages));
-    script_->begun.emplace_back(host_pages.begin(), host_pages.end());
+    EXPECT_FALSE(l2_pages.empty());
+    EXPECT_TRUE(std::ranges::equal(l1_pages, l2_pages));
+    script_->begun.emplace_back(l2_pages.begin(), l2_pages.end());
     script_->begin_threads.insert(std::this_thread::get_id());
     script_->changed.notify_all();
-    if (holds(script_->fail_begin, host_pages))
+    if (holds(script_->fail_begin, l2_pages))
       return fail(ec::copy_failed, "begin broke");
-    lane[set] = host_pages;
+    lane[set] = l2_pages;
     const auto in_flight = std::ranges::count_if(lane, [](const auto& x) { return !!x; });
     script_->most_in_flight = std::max(script_->most_in_flight, static_cast<uint32_t>(in_flight));
     return {};

@@ -32,7 +32,7 @@ replay_totals sample() {
   totals.ttft_ms = {4, 1, 3, 2};
   totals.step_us = {10};
   totals.counters = {21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34};
-  totals.given_up[static_cast<size_t>(give_up::no_room)] = 35;
+  totals.given_up[static_cast<size_t>(miss_reason::no_room)] = 35;
   return totals;
 }
 

@@ -49,10 +49,10 @@ TEST(PlacementTest, ThereAreNoMoreCopiesThanHosts) {
 
 TEST(PlacementTest, MembersWithoutASegmentGetNoCopies) {
   auto all = members(4);
-  all[2].lent = {0, 4096, 4096, 8};
+  all[2].exported = {0, 4096, 4096, 8};
   EXPECT_EQ(place_replicas(key_of(1), all, "host0", 5), std::vector<uint64_t>{4});
-  all[2].lent = {64, 4096, 4096, 8};
-  all[3].lent = {0, 4096, 4096, 8};
+  all[2].exported = {64, 4096, 4096, 8};
+  all[3].exported = {0, 4096, 4096, 8};
   EXPECT_EQ(place_replicas(key_of(1), all, "host0", 5), std::vector<uint64_t>{3});
 }
 

@@ -72,7 +72,7 @@ void fill(member_info& x, random_engine& random) {
   fill(x.address, random);
   fill(x.capacity_bytes, random);
   fill(x.fingerprint, random);
-  x.lent = {random() >> 1, random() >> 1, 1 + (random() >> 40), random() >> 40};
+  x.exported = {random() >> 1, random() >> 1, 1 + (random() >> 40), random() >> 40};
   fill(x.resumes, random);
   x.is_closed = random() % 2 == 0;
 }
@@ -578,12 +578,12 @@ TEST(WireLimitsTest, OverlongPagesAndTextsAreMalformed) {
 
 TEST(WireLimitsTest, LentObjectsBeyondAllMemoryAreMalformed) {
   auto member = member_info{};
-  member.lent = {64, 4096, 4096, 10};
+  member.exported = {64, 4096, 4096, 10};
   EXPECT_EQ(code_of_round_trip(member), ec::none);
-  for (const auto& lent :
-       {lent_objects{64, 4096, 0, 1}, lent_objects{64, 4096, 4096, uint64_t{1} << 60},
-        lent_objects{~uint64_t{0}, 4096, 1, 1}, lent_objects{64, ~uint64_t{0}, 1, 1}}) {
-    member.lent = lent;
+  for (const auto& exported :
+       {exported_objects{64, 4096, 0, 1}, exported_objects{64, 4096, 4096, uint64_t{1} << 60},
+        exported_objects{~uint64_t{0}, 4096, 1, 1}, exported_objects{64, ~uint64_t{0}, 1, 1}}) {
+    member.exported = exported;
     EXPECT_EQ(code_of_round_trip(member), ec::malformed_message);
   }
 }

@@ -38,11 +38,11 @@ TEST(WireVersionsTest, AMessageOfTheVersionBeforeIsUnderstood) {
   expected.page_address = "10.0.0.7:4000";
   expected.capacity_bytes = 4096;
   expected.fingerprint = 99;
-  expected.lent = {1024, 2048, 64, 2};
+  expected.exported = {1024, 2048, 64, 2};
   EXPECT_EQ(wire::codec<member_info>::decode(member_of_version_4), expected);
   expected.protocol_version = 6;
   expected.address = "10.0.0.7:4001";
-  expected.lent = {};
+  expected.exported = {};
   expected.resumes = 2;
   EXPECT_EQ(wire::codec<member_info>::decode(member_of_version_6), expected)
     << "what is not known is ignored";

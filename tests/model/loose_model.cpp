@@ -58,7 +58,7 @@ std::string loose_model::check_contents(const std::vector<uint64_t>& words, uint
     return "more pages than the tokens have, or fewer than it says";
   for (auto i = uint64_t{0}; i < count; ++i) {
     const auto page = (*pages)[i];
-    if (page == 0 || page > options_.device_pages)
+    if (page == 0 || page > options_.l1_pages)
       return "there is no page " + std::to_string(page);
     if (!memory.is_loading[page] && memory.device[page] != words[i])
       return "page " + std::to_string(page) + " does not hold page " + std::to_string(i)
@@ -72,9 +72,9 @@ std::string loose_model::matched(const match_request& asked, const match_result&
   auto limited = std::vector<token_id>(asked.tokens->begin(),
                                        asked.tokens->begin() + static_cast<ptrdiff_t>(asked.limit));
   auto words = words_of(asked.ns, limited);
-  const auto device = found.device_tokens / options_.page_size;
-  const auto pages = device + found.host_tokens / options_.page_size;
-  if (auto wrong = check_contents(words, device, found.device_pages, memory); !wrong.empty())
+  const auto device = found.l1_tokens / options_.page_size;
+  const auto pages = device + found.l2_tokens / options_.page_size;
+  if (auto wrong = check_contents(words, device, found.l1_pages, memory); !wrong.empty())
     return wrong;
   if (pages > words.size() || (pages > 0 && !inserted_.contains(words[pages - 1])))
     return "found more than was inserted";
@@ -85,7 +85,7 @@ std::string loose_model::matched(const match_request& asked, const match_result&
     if (pages < common(words, pin.words))
       return "did not find what is pinned";
   auto& request = requests_[asked.request];
-  request = {asked.ns, words, words, *found.device_pages};
+  request = {asked.ns, words, words, *found.l1_pages};
   request.words.resize(device);
   return {};
 }
@@ -99,13 +99,12 @@ std::string loose_model::allocated(const allocate_request& asked, const tree_ans
   auto& request = entry->second;
   const auto wanted = (asked.tokens + options_.page_size - 1) / options_.page_size;
   const auto more = wanted - std::min<uint64_t>(wanted, request.pages.size());
-  const auto room = before_.device_free + before_.device_evictable;
-  if (answer ? more > room : more <= before_.device_free)
+  const auto room = before_.l1_free + before_.l1_evictable;
+  if (answer ? more > room : more <= before_.l1_free)
     return "allocate and the sizes before it contradict each other";
   if (!answer)
-    return more <= room && options_.host_pages == 0 ? "allocate failed although there was room"
-                                                    : "";
-  const auto& list = *std::get<allocate_result>(*answer).device_pages;
+    return more <= room && options_.l2_pages == 0 ? "allocate failed although there was room" : "";
+  const auto& list = *std::get<allocate_result>(*answer).l1_pages;
   if (list.size() != request.pages.size() + more
       || !std::equal(request.pages.begin(), request.pages.end(), list.begin()))
     return "allocate changed the pages that the request had";
@@ -126,13 +125,13 @@ std::string loose_model::follow(const tree_operation& operation, const tree_answ
     if (request.has_failed)
       return {};
     const auto& found = std::get<load_result>(*answer);
-    const auto count = found.device_tokens / options_.page_size;
+    const auto count = found.l1_tokens / options_.page_size;
     if (count > request.words.size()) {
       request.words = request.prompt;
       request.words.resize(count);
-      request.pages = *found.device_pages;
+      request.pages = *found.l1_pages;
     }
-    return check_contents(request.words, count, found.device_pages, memory);
+    return check_contents(request.words, count, found.l1_pages, memory);
   }
   if (const auto* asked = std::get_if<insert_request>(&operation)) {
     auto& request = requests_.at(asked->request);
@@ -140,11 +139,11 @@ std::string loose_model::follow(const tree_operation& operation, const tree_answ
     if (request.has_failed)
       return found.node != 0 ? "took pages that hold nothing of use" : "";
     request.words = words_of(request.ns, *asked->tokens);
-    request.pages = *found.device_pages;
+    request.pages = *found.l1_pages;
     inserted_.insert(request.words.begin(), request.words.end());
     if (found.pinned_tokens > 0)
       pins_.push_back({request.words, asked->retain.count(), {}});
-    return check_contents(request.words, request.words.size(), found.device_pages, memory);
+    return check_contents(request.words, request.words.size(), found.l1_pages, memory);
   }
   if (const auto* asked = std::get_if<pin_request>(&operation)) {
     auto words = words_of(asked->ns, *asked->tokens);
@@ -182,10 +181,10 @@ std::string loose_model::compare(const tree_stats& stats) {
     owned += request.pages.size() - std::min(request.words.size(), request.pages.size());
   if (stats.requests_open != requests_.size())
     return "requests_open is wrong";
-  if (stats.host_free + stats.host_used != options_.host_pages)
+  if (stats.l2_free + stats.l2_used != options_.l2_pages)
     return "host pages are lost";
-  const auto used = stats.device_free + stats.device_evictable + stats.device_protected;
-  if (used + owned != options_.device_pages)
+  const auto used = stats.l1_free + stats.l1_evictable + stats.l1_protected;
+  if (used + owned != options_.l1_pages)
     return "device pages are lost: requests have " + std::to_string(owned) + " of their own";
   return {};
 }

@@ -66,7 +66,7 @@ void model_cache::perform(const match_request& asked, const tree_answer& answer)
     return;
   const auto root = root_of(asked.ns);
   const auto path = cached_part(path_of(root, *asked.tokens, asked.limit));
-  const auto device = device_part(path);
+  const auto device = l1_part(path);
   cut(path);
   ++moment_;
   for (auto pages = uint64_t{1}; pages <= page_count(path); ++pages)
@@ -77,9 +77,9 @@ void model_cache::perform(const match_request& asked, const tree_answer& answer)
     request.session = asked.session.session;
     session->request = asked.request;
   }
-  same("device_tokens", tokens(page_count(device)), found->device_tokens);
-  same("host_tokens", tokens(page_count(path) - page_count(device)), found->host_tokens);
-  same_pages(device, {}, found->device_pages);
+  same("device_tokens", tokens(page_count(device)), found->l1_tokens);
+  same("host_tokens", tokens(page_count(path) - page_count(device)), found->l2_tokens);
+  same_pages(device, {}, found->l1_pages);
   same_node(path, found->node);
 }
 
@@ -104,7 +104,7 @@ void model_cache::perform(const load_request& asked, const tree_answer& answer) 
   const auto before = held;
   // What others brought to the device meanwhile is the request's, too.
   if (request.owned.empty() && !held.host.empty()) {
-    held.device = device_part(held.host);
+    held.device = l1_part(held.host);
     if (held.device == held.host)
       held.host.clear();
   }
@@ -114,11 +114,11 @@ void model_cache::perform(const load_request& asked, const tree_answer& answer) 
   auto expected = ec::none;
   if (missing > 0 && tokens(missing) >= options_.load_back_threshold_tokens
       && tokens(missing) <= asked.quota_tokens && request.owned.empty()) {
-    if (make_device_room(missing)) {
+    if (make_l1_room(missing)) {
       loading = missing;
       load(held.host);
       held = {held.host, {}};
-    } else if (leaving() > 0) {
+    } else if (pending_write_backs() > 0) {
       expected = ec::out_of_device_pages;
     }
   }
@@ -127,16 +127,16 @@ void model_cache::perform(const load_request& asked, const tree_answer& answer) 
   const auto* found = agreed<load_result>(expected, answer);
   if (found == nullptr)
     return;
-  same("device_tokens", tokens(page_count(held.device)), found->device_tokens);
+  same("device_tokens", tokens(page_count(held.device)), found->l1_tokens);
   same("loading_tokens", tokens(loading), found->loading_tokens);
   same("from_storage_tokens", 0, found->from_storage_tokens);
   same("progress", loading > 0 ? 1 : 0, found->progress != nullptr ? 1 : 0);
-  same_pages(held.device, {}, found->device_pages);
+  same_pages(held.device, {}, found->l1_pages);
 }
 
 void model_cache::load(const model_path& path) {
   for (auto pages = uint64_t{1}; pages <= page_count(path); ++pages)
-    pages_.at(first_pages(path, pages)).on_device = true;
+    pages_.at(first_pages(path, pages)).in_l1 = true;
 }
 
 void model_cache::perform(const allocate_request& asked, const tree_answer& answer) {
@@ -147,18 +147,18 @@ void model_cache::perform(const allocate_request& asked, const tree_answer& answ
   const auto wanted = ceiling(asked.tokens, options_.page_size);
   const auto present = page_count(request.held.device) + request.owned.size();
   const auto more = wanted > present ? wanted - present : 0;
-  const auto expected = more == 0 || make_device_room(more) ? ec::none : ec::out_of_device_pages;
+  const auto expected = more == 0 || make_l1_room(more) ? ec::none : ec::out_of_device_pages;
   const auto* found = agreed<allocate_result>(expected, answer);
   if (found == nullptr)
     return;
-  const auto& list = *found->device_pages;
+  const auto& list = *found->l1_pages;
   auto owned = request.owned;
   if (list.size() >= more)
     owned.insert(owned.end(), list.end() - static_cast<ptrdiff_t>(more), list.end());
   for (auto i = request.owned.size(); i < owned.size(); ++i)
     same("use of page " + std::to_string(owned[i]), 0, uses_of(owned[i]));
   request.owned = std::move(owned);
-  same_pages(request.held.device, request.owned, found->device_pages);
+  same_pages(request.held.device, request.owned, found->l1_pages);
 }
 
 ec model_cache::check_insert(const insert_request& asked) const {
@@ -210,7 +210,7 @@ void model_cache::perform(const insert_request& asked, const tree_answer& answer
     sessions_.at(request.session).reference = path;
   same("duplicate_tokens", tokens(duplicates), found->duplicate_tokens);
   same("pinned_tokens", tokens(pinned), found->pinned_tokens);
-  same_pages(path, request.owned, found->device_pages);
+  same_pages(path, request.owned, found->l1_pages);
   same_node(path, found->node);
 }
 
@@ -230,11 +230,11 @@ void model_cache::give_pages(open_request& request, const model_path& path, int3
       page.use.created = moment_;
       page.use.priority = priority;
     }
-    if (page.on_device) {
+    if (page.in_l1) {
       ++duplicates;
     } else {
-      page.on_device = true;
-      page.device_page = own;
+      page.in_l1 = true;
+      page.l1_page = own;
     }
   }
 }
@@ -256,10 +256,10 @@ void model_cache::perform(const evict_request& asked, const tree_answer& answer)
   const auto wanted = ceiling(asked.tokens, options_.page_size);
   const auto is_host = asked.tier == cache_tier::host;
   count_holders();
-  const auto freed = is_host ? evict_host(wanted) : evict_device(wanted);
+  const auto freed = is_host ? evict_l2(wanted) : evict_l1(wanted);
   if (const auto* found = agreed<evict_result>(ec::none, answer)) {
     same("evicted tokens", tokens(freed), found->tokens);
-    same("writing_tokens", tokens(leaving()), found->writing_tokens);
+    same("writing_tokens", tokens(pending_write_backs()), found->writing_tokens);
   }
 }
 
@@ -336,7 +336,7 @@ void model_cache::perform(const close_session_request& asked, const tree_answer&
 void model_cache::perform(const lock_request& asked, const tree_answer& answer) {
   const auto path = find_node(asked.node);
   if (path) {
-    const auto device = device_part(*path);
+    const auto device = l1_part(*path);
     locks_[asked.node].push_back({device, device == *path ? model_path{} : *path});
   }
   if (const auto* found = agreed<lock_result>(path ? ec::none : ec::unknown_id, answer))
@@ -355,14 +355,14 @@ void model_cache::perform(const unlock_request& asked, const tree_answer& answer
     same_locks(*found);
 }
 
-void model_cache::perform(const backup_request& asked, const tree_answer& answer) {
+void model_cache::perform(const write_request& asked, const tree_answer& answer) {
   const auto path = find_node(asked.node);
   if (!path)
     return static_cast<void>(agreed<backup_result>(ec::unknown_id, answer));
   busy_.push_back({{}, *path});
   count_holders();
-  const auto missing = missing_on_host(*path);
-  const auto has_room = missing <= host_free() + host_evictable();
+  const auto missing = missing_in_l2(*path);
+  const auto has_room = missing <= l2_free() + l2_evictable();
   busy_.pop_back();
   if (has_room)
     write(*path, 0, true);
@@ -375,16 +375,16 @@ void model_cache::perform(const load_node_request& asked, const tree_answer& ans
   const auto path = find_node(asked.node);
   if (!path)
     return static_cast<void>(agreed<load_node_result>(ec::unknown_id, answer));
-  const auto missing = page_count(*path) - page_count(device_part(*path));
+  const auto missing = page_count(*path) - page_count(l1_part(*path));
   auto loading = uint64_t{0};
   auto expected = ec::none;
   if (missing > 0 && tokens(missing) >= options_.load_back_threshold_tokens
       && tokens(missing) <= asked.quota_tokens) {
-    busy_.push_back({device_part(*path), *path});
-    if (make_device_room(missing)) {
+    busy_.push_back({l1_part(*path), *path});
+    if (make_l1_room(missing)) {
       loading = missing;
       load(*path);
-    } else if (leaving() > 0) {
+    } else if (pending_write_backs() > 0) {
       expected = ec::out_of_device_pages;
     }
     busy_.pop_back();

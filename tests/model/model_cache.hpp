@@ -33,19 +33,19 @@ inline bool begins_with(const model_path& path, const model_path& part) {
 
 /// What is known of one cached page.
 struct model_page {
-  bool on_device = false;
-  bool on_host = false;
+  bool in_l1 = false;
+  bool in_l2 = false;
   /// True while the page is written to L2 so that it can leave L1 (write_back).
-  bool is_leaving = false;
+  bool is_write_back_pending = false;
   /// Where it is on the device; 0 if no answer has told yet.
-  page_index device_page = 0;
+  page_index l1_page = 0;
   node_use use;
   /// Pages of one run stand in one node: what was inserted at once and not cut since.
   uint64_t run = 0;
 
   // Counted anew from the holders when needed.
-  uint32_t device_locks = 0;
-  uint32_t host_locks = 0;
+  uint32_t l1_locks = 0;
+  uint32_t l2_locks = 0;
   uint32_t pins = 0;
   uint32_t references = 0;
 };
@@ -116,7 +116,7 @@ private:
   void perform(const close_session_request& asked, const tree_answer& answer);
   void perform(const lock_request& asked, const tree_answer& answer);
   void perform(const unlock_request& asked, const tree_answer& answer);
-  void perform(const backup_request& asked, const tree_answer& answer);
+  void perform(const write_request& asked, const tree_answer& answer);
   void perform(const load_node_request& asked, const tree_answer& answer);
   void perform(const clear_request& asked, const tree_answer& answer);
 
@@ -145,7 +145,7 @@ private:
   /// The longest beginning of `path` that is cached.
   model_path cached_part(const model_path& path) const;
   /// The part of `path` that is on the device.
-  model_path device_part(const model_path& path) const;
+  model_path l1_part(const model_path& path) const;
   /// What the node ends with, if any page of it is cached.
   std::optional<model_path> find_node(node_id node) const;
   const cache_namespace& namespace_of(const model_path& path) const;
@@ -163,27 +163,27 @@ private:
   uint64_t count(bool (*wanted)(const model_page&)) const;
   /// Places in which the model knows this device page.
   uint64_t uses_of(page_index page) const;
-  uint64_t device_free() const;
-  uint64_t host_free() const;
-  uint64_t device_evictable() const;
-  uint64_t host_evictable() const;
+  uint64_t l1_free() const;
+  uint64_t l2_free() const;
+  uint64_t l1_evictable() const;
+  uint64_t l2_evictable() const;
   template <class Predicate>
   bool has_below(page_map::const_iterator page, Predicate wanted) const;
   /// Where a page stands in the order of eviction: the smallest goes first.
   using place = std::tuple<int, eviction_rank, uint64_t, model_path>;
 
-  std::optional<place> next_device_victim() const;
-  std::optional<place> next_host_victim() const;
-  uint64_t evict_device(uint64_t count);
+  std::optional<place> next_l1_victim() const;
+  std::optional<place> next_l2_victim() const;
+  uint64_t evict_l1(uint64_t count);
   void evict_tail(const place& first, std::vector<model_path> tail);
   void drop(const std::vector<model_path>& tail);
-  uint64_t make_room_for(const place& page, uint64_t wanted);
-  uint64_t evict_host(uint64_t count);
-  uint64_t evict_host_tail(const model_path& victim, uint64_t most);
+  uint64_t write_back_for(const place& page, uint64_t wanted);
+  uint64_t evict_l2(uint64_t count);
+  uint64_t evict_l2_tail(const model_path& victim, uint64_t most);
   /// Makes room, if it can be made. @returns false if there is none (yet).
-  bool make_device_room(uint64_t count);
-  bool make_host_room(uint64_t count);
-  uint64_t leaving() const;
+  bool make_l1_room(uint64_t count);
+  bool make_l2_room(uint64_t count);
+  uint64_t pending_write_backs() const;
   void finish_copies();
 
   // -- parts of operations ----------------------------------------------------
@@ -191,7 +191,7 @@ private:
   void load(const model_path& path);
   uint64_t least_hits() const;
   uint64_t write(const model_path& path, uint64_t least_hits, bool may_evict);
-  uint64_t missing_on_host(const model_path& path) const;
+  uint64_t missing_in_l2(const model_path& path) const;
   bool fits_budget(const model_path& path);
   void begin_pin(const model_path& path, std::chrono::nanoseconds ttl);
   ec check_insert(const insert_request& asked) const;
@@ -215,8 +215,8 @@ private:
   uint64_t last_generation_ = 0;
   uint64_t moment_ = 0;
   int64_t now_ns_ = 0;
-  uint64_t evicted_device_ = 0;
-  uint64_t evicted_host_ = 0;
+  uint64_t evicted_l1_ = 0;
+  uint64_t evicted_l2_ = 0;
   std::string difference_;
 };
 

@@ -29,11 +29,11 @@ void model_cache::same_pages(const model_path& path, const std::vector<page_inde
       continue;
     }
     auto& page = pages_.at(first_pages(path, i + 1));
-    if (page.device_page == 0) {
+    if (page.l1_page == 0) {
       same("uses of page " + std::to_string(number), 0, uses_of(number));
-      page.device_page = number;
+      page.l1_page = number;
     }
-    same("page " + std::to_string(i) + " of the prefix", page.device_page, number);
+    same("page " + std::to_string(i) + " of the prefix", page.l1_page, number);
   }
 }
 
@@ -47,9 +47,9 @@ void model_cache::same_node(const model_path& path, node_id found) {
 
 void model_cache::same_locks(const lock_result& found) {
   count_holders();
-  const auto on_device = count([](const model_page& page) { return page.on_device; });
-  same("evictable_tokens", tokens(device_evictable()), found.evictable_tokens);
-  same("protected_tokens", tokens(on_device - device_evictable()), found.protected_tokens);
+  const auto in_l1 = count([](const model_page& page) { return page.in_l1; });
+  same("evictable_tokens", tokens(l1_evictable()), found.evictable_tokens);
+  same("protected_tokens", tokens(in_l1 - l1_evictable()), found.protected_tokens);
 }
 
 // -- state --------------------------------------------------------------------
@@ -83,20 +83,20 @@ std::string model_cache::compare(const prefix_cache& cache) {
 }
 
 void model_cache::compare_stats(const tree_stats& found) {
-  const auto on_device = count([](const model_page& page) { return page.on_device; });
+  const auto in_l1 = count([](const model_page& page) { return page.in_l1; });
   auto runs = std::vector<uint64_t>{};
   for (const auto& [path, page] : pages_)
     runs.push_back(page.run);
   std::ranges::sort(runs);
   runs.erase(std::unique(runs.begin(), runs.end()), runs.end());
   same("nodes", runs.size(), found.nodes);
-  same("device_free", device_free(), found.device_free);
-  same("device_evictable", device_evictable(), found.device_evictable);
-  same("device_protected", on_device - device_evictable(), found.device_protected);
-  same("host_free", host_free(), found.host_free);
-  same("host_used", options_.host_pages - host_free(), found.host_used);
-  same("evicted_device", evicted_device_, found.evicted_device);
-  same("evicted_host", evicted_host_, found.evicted_host);
+  same("device_free", l1_free(), found.l1_free);
+  same("device_evictable", l1_evictable(), found.l1_evictable);
+  same("device_protected", in_l1 - l1_evictable(), found.l1_protected);
+  same("host_free", l2_free(), found.l2_free);
+  same("host_used", options_.l2_pages - l2_free(), found.l2_used);
+  same("evicted_device", evicted_l1_, found.evicted_l1);
+  same("evicted_host", evicted_l2_, found.evicted_l2);
   same("pinned", count([](const model_page& page) { return page.pins > 0; }), found.pinned);
   same("requests_open", requests_.size(), found.requests_open);
 }
@@ -109,10 +109,10 @@ void model_cache::compare_node(const node_view& found, const model_path& parent,
     if (entry == pages_.end())
       return same(name + "page " + std::to_string(pages) + " is cached", 0, 1);
     const auto& page = entry->second;
-    same(name + "on_device", page.on_device ? 1 : 0, found.on_device ? 1 : 0);
-    same(name + "on_host", page.on_host ? 1 : 0, found.on_host ? 1 : 0);
-    same(name + "device locked", page.device_locks > 0 ? 1 : 0, found.device_locks > 0 ? 1 : 0);
-    same(name + "host_locks", page.host_locks, found.host_locks);
+    same(name + "on_device", page.in_l1 ? 1 : 0, found.in_l1 ? 1 : 0);
+    same(name + "on_host", page.in_l2 ? 1 : 0, found.in_l2 ? 1 : 0);
+    same(name + "device locked", page.l1_locks > 0 ? 1 : 0, found.l1_locks > 0 ? 1 : 0);
+    same(name + "host_locks", page.l2_locks, found.l2_locks);
     same(name + "pins", page.pins, found.pins);
     same(name + "hits", page.use.hits, found.use.hits);
     same(name + "priority", static_cast<uint64_t>(page.use.priority),

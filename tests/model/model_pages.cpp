@@ -9,16 +9,16 @@ namespace hicache::test {
 
 namespace {
 
-bool on_device(const model_page& page) {
-  return page.on_device;
+bool in_l1(const model_page& page) {
+  return page.in_l1;
 }
 
-bool on_host(const model_page& page) {
-  return page.on_host;
+bool in_l2(const model_page& page) {
+  return page.in_l2;
 }
 
 bool is_copy(const model_page& page) {
-  return page.on_device && page.on_host;
+  return page.in_l1 && page.in_l2;
 }
 
 } // namespace
@@ -59,9 +59,9 @@ model_path model_cache::cached_part(const model_path& path) const {
   return first_pages(path, pages);
 }
 
-model_path model_cache::device_part(const model_path& path) const {
+model_path model_cache::l1_part(const model_path& path) const {
   auto pages = page_count(path);
-  while (pages > 0 && !pages_.at(first_pages(path, pages)).on_device)
+  while (pages > 0 && !pages_.at(first_pages(path, pages)).in_l1)
     --pages;
   return first_pages(path, pages);
 }
@@ -129,19 +129,19 @@ void model_cache::count_holders() {
   for (const auto& [path, pin] : pins_) {
     host.push_back(&path);
     for (const auto& [each, page] : pages_)
-      if (begins_with(path, each) && !page.on_host)
+      if (begins_with(path, each) && !page.in_l2)
         device.push_back(&each);
   }
   for (const auto& [path, page] : pages_)
-    if (page.is_leaving) {
+    if (page.is_write_back_pending) {
       device.push_back(&path);
       host.push_back(&path);
     }
   for (auto& entry : pages_) {
     auto& page = entry.second;
     const auto is_on = [&](const model_path* each) { return begins_with(*each, entry.first); };
-    page.device_locks = static_cast<uint32_t>(std::ranges::count_if(device, is_on));
-    page.host_locks = static_cast<uint32_t>(std::ranges::count_if(host, is_on));
+    page.l1_locks = static_cast<uint32_t>(std::ranges::count_if(device, is_on));
+    page.l2_locks = static_cast<uint32_t>(std::ranges::count_if(host, is_on));
     page.pins = 0;
     for (const auto& [path, pin] : pins_)
       page.pins += begins_with(path, entry.first) ? 1 : 0;
@@ -156,38 +156,37 @@ uint64_t model_cache::count(bool (*wanted)(const model_page&)) const {
     std::ranges::count_if(pages_, [&](const auto& each) { return wanted(each.second); }));
 }
 
-uint64_t model_cache::device_free() const {
-  auto used = count([](const model_page& page) { return page.on_device; });
+uint64_t model_cache::l1_free() const {
+  auto used = count([](const model_page& page) { return page.in_l1; });
   for (const auto& [id, request] : requests_)
     used += request.owned.size();
-  return options_.device_pages - used;
+  return options_.l1_pages - used;
 }
 
-uint64_t model_cache::host_free() const {
-  return options_.host_pages - count([](const model_page& page) { return page.on_host; });
+uint64_t model_cache::l2_free() const {
+  return options_.l2_pages - count([](const model_page& page) { return page.in_l2; });
 }
 
-uint64_t model_cache::device_evictable() const {
-  return count([](const model_page& page) { return page.on_device && page.device_locks == 0; });
+uint64_t model_cache::l1_evictable() const {
+  return count([](const model_page& page) { return page.in_l1 && page.l1_locks == 0; });
 }
 
-uint64_t model_cache::host_evictable() const {
-  return count([](const model_page& page) { return page.on_host && page.host_locks == 0; });
+uint64_t model_cache::l2_evictable() const {
+  return count([](const model_page& page) { return page.in_l2 && page.l2_locks == 0; });
 }
 
-uint64_t model_cache::leaving() const {
-  return count([](const model_page& page) { return page.is_leaving; });
+uint64_t model_cache::pending_write_backs() const {
+  return count([](const model_page& page) { return page.is_write_back_pending; });
 }
 
-uint64_t model_cache::missing_on_host(const model_path& path) const {
-  return static_cast<uint64_t>(std::ranges::count_if(pages_, [&](const auto& each) {
-    return begins_with(path, each.first) && !each.second.on_host;
-  }));
+uint64_t model_cache::missing_in_l2(const model_path& path) const {
+  return static_cast<uint64_t>(std::ranges::count_if(
+    pages_, [&](const auto& each) { return begins_with(path, each.first) && !each.second.in_l2; }));
 }
 
 uint64_t model_cache::uses_of(page_index page) const {
-  auto uses = static_cast<uint64_t>(std::ranges::count_if(
-    pages_, [&](const auto& each) { return each.second.device_page == page; }));
+  auto uses = static_cast<uint64_t>(
+    std::ranges::count_if(pages_, [&](const auto& each) { return each.second.l1_page == page; }));
   for (const auto& [id, request] : requests_)
     uses += static_cast<uint64_t>(std::ranges::count(request.owned, page));
   return uses;
@@ -204,11 +203,11 @@ bool model_cache::has_below(page_map::const_iterator page, Predicate wanted) con
   return false;
 }
 
-std::optional<model_cache::place> model_cache::next_device_victim() const {
+std::optional<model_cache::place> model_cache::next_l1_victim() const {
   auto first = std::optional<place>{};
   for (auto each = pages_.begin(); each != pages_.end(); ++each) {
     const auto& page = each->second;
-    if (!page.on_device || page.device_locks > 0 || has_below(each, on_device))
+    if (!page.in_l1 || page.l1_locks > 0 || has_below(each, in_l1))
       continue;
     const auto group = page.references > 0 ? 2 : 1;
     // Nodes are numbered in the order in which they come into being, and so are runs.
@@ -219,22 +218,22 @@ std::optional<model_cache::place> model_cache::next_device_victim() const {
   return first;
 }
 
-std::optional<model_cache::place> model_cache::next_host_victim() const {
+std::optional<model_cache::place> model_cache::next_l2_victim() const {
   auto first = std::optional<place>{};
   for (auto each = pages_.begin(); each != pages_.end(); ++each) {
     const auto& page = each->second;
-    if (!page.on_host || page.host_locks > 0)
+    if (!page.in_l2 || page.l2_locks > 0)
       continue;
     auto group = 0;
     auto rank = options_.eviction->rank(page.use);
-    if (page.on_device && !options_.storage_lends_host) {
+    if (page.in_l1 && !options_.storage_exports_l2) {
       // Nothing is lost with the copy of a page that is also on the device; what goes last from
       // there goes first from here.
       if (has_below(each, is_copy))
         continue;
       rank = {~rank.major, ~rank.minor};
     } else {
-      if (has_below(each, on_host))
+      if (has_below(each, in_l2))
         continue;
       group = page.references > 0 ? 2 : 1;
     }
@@ -246,18 +245,18 @@ std::optional<model_cache::place> model_cache::next_host_victim() const {
 }
 
 /// @returns pages that are free now.
-uint64_t model_cache::evict_device(uint64_t count) {
-  const auto free = device_free();
-  const auto gone = [&] { return device_free() - free + leaving(); };
+uint64_t model_cache::evict_l1(uint64_t count) {
+  const auto free = l1_free();
+  const auto gone = [&] { return l1_free() - free + pending_write_backs(); };
   while (gone() < count) {
-    const auto victim = next_device_victim();
+    const auto victim = next_l1_victim();
     if (!victim)
       break;
     evict_tail(*victim, tail_of(std::get<model_path>(*victim), count - gone()));
     count_holders();
   }
-  evicted_device_ += device_free() - free;
-  return device_free() - free;
+  evicted_l1_ += l1_free() - free;
+  return l1_free() - free;
 }
 
 /// @param tail Pages of one run, the last one first, of which `first` is the place.
@@ -268,19 +267,19 @@ void model_cache::evict_tail(const place& first, std::vector<model_path> tail) {
       cut(kept);
   };
   const auto& page = pages_.at(tail.front());
-  if (page.on_host) {
+  if (page.in_l2) {
     cut_off();
     for (const auto& path : tail) {
-      pages_.at(path).on_device = false;
-      pages_.at(path).device_page = 0;
+      pages_.at(path).in_l1 = false;
+      pages_.at(path).l1_page = 0;
     }
     return;
   }
   const auto is_worth = options_.write != write_policy::write_through_selective
                         || page.use.hits >= least_hits()
-                        || has_below(pages_.find(tail.front()), on_host);
+                        || has_below(pages_.find(tail.front()), in_l2);
   const auto saved
-    = options_.host_pages > 0 && is_worth ? make_room_for(first, tail.size()) : uint64_t{0};
+    = options_.l2_pages > 0 && is_worth ? write_back_for(first, tail.size()) : uint64_t{0};
   const auto lost = static_cast<ptrdiff_t>(tail.size() - saved);
   if (lost > 0)
     drop({tail.begin(), tail.begin() + lost});
@@ -289,8 +288,8 @@ void model_cache::evict_tail(const place& first, std::vector<model_path> tail) {
     return;
   cut_off();
   for (const auto& path : tail) {
-    pages_.at(path).on_host = true;
-    pages_.at(path).is_leaving = true;
+    pages_.at(path).in_l2 = true;
+    pages_.at(path).is_write_back_pending = true;
   }
 }
 
@@ -301,48 +300,48 @@ void model_cache::drop(const std::vector<model_path>& tail) {
     if (begins_with(path, tail.back()))
       lost.push_back(path);
   for (auto path = lost.rbegin(); path != lost.rend(); ++path) {
-    evicted_host_ += pages_.at(*path).on_host ? 1 : 0;
+    evicted_l2_ += pages_.at(*path).in_l2 ? 1 : 0;
     forget(*path);
   }
 }
 
 /// Evicts from L2 what goes before a page of L1 that leaves it: copies, what ranks below it, and
 /// what hangs below it. @returns how many of the wanted pages are free.
-uint64_t model_cache::make_room_for(const place& page, uint64_t wanted) {
+uint64_t model_cache::write_back_for(const place& page, uint64_t wanted) {
   const auto& path = std::get<model_path>(page);
-  while (host_free() < wanted) {
-    const auto victim = next_host_victim();
+  while (l2_free() < wanted) {
+    const auto victim = next_l2_victim();
     if (!victim)
       break;
-    const auto is_leaf = !has_below(pages_.find(path), on_host);
+    const auto is_leaf = !has_below(pages_.find(path), in_l2);
     const auto order = [](const place& each) {
       return std::tuple{std::get<0>(each), std::get<1>(each), std::get<2>(each)};
     };
     if (is_leaf && order(page) < order(*victim))
       break;
-    evicted_host_ += evict_host_tail(std::get<model_path>(*victim), wanted - host_free());
+    evicted_l2_ += evict_l2_tail(std::get<model_path>(*victim), wanted - l2_free());
     count_holders();
   }
-  return std::min(wanted, host_free());
+  return std::min(wanted, l2_free());
 }
 
-uint64_t model_cache::evict_host(uint64_t count) {
+uint64_t model_cache::evict_l2(uint64_t count) {
   auto freed = uint64_t{0};
   while (freed < count) {
-    const auto victim = next_host_victim();
+    const auto victim = next_l2_victim();
     if (!victim)
       break;
-    freed += evict_host_tail(std::get<model_path>(*victim), count - freed);
+    freed += evict_l2_tail(std::get<model_path>(*victim), count - freed);
     count_holders();
   }
-  evicted_host_ += freed;
+  evicted_l2_ += freed;
   return freed;
 }
 
 /// Takes at most so many pages of the victim's run from L2, the last ones. @returns how many.
-uint64_t model_cache::evict_host_tail(const model_path& victim, uint64_t most) {
+uint64_t model_cache::evict_l2_tail(const model_path& victim, uint64_t most) {
   const auto tail = tail_of(victim, most);
-  if (!pages_.at(victim).on_device) {
+  if (!pages_.at(victim).in_l1) {
     std::ranges::for_each(tail, [this](const auto& path) { forget(path); });
     return tail.size();
   }
@@ -350,29 +349,29 @@ uint64_t model_cache::evict_host_tail(const model_path& victim, uint64_t most) {
   if (page_count(kept) > 0 && pages_.at(kept).run == pages_.at(victim).run)
     cut(kept);
   for (const auto& path : tail)
-    pages_.at(path).on_host = false;
+    pages_.at(path).in_l2 = false;
   return tail.size();
 }
 
-bool model_cache::make_device_room(uint64_t count) {
-  const auto free = device_free();
+bool model_cache::make_l1_room(uint64_t count) {
+  const auto free = l1_free();
   if (count <= free)
     return true;
   count_holders();
-  if (count > free + device_evictable())
+  if (count > free + l1_evictable())
     return false;
-  evict_device(count - free);
-  return count <= device_free();
+  evict_l1(count - free);
+  return count <= l1_free();
 }
 
-bool model_cache::make_host_room(uint64_t count) {
-  const auto free = host_free();
+bool model_cache::make_l2_room(uint64_t count) {
+  const auto free = l2_free();
   if (count <= free)
     return true;
   count_holders();
-  if (count > free + host_evictable())
+  if (count > free + l2_evictable())
     return false;
-  evict_host(count - free);
+  evict_l2(count - free);
   return true;
 }
 
@@ -383,24 +382,24 @@ uint64_t model_cache::least_hits() const {
 }
 
 /// Writes the runs of the path that L2 lacks, the first ones first, up to one with fewer hits or
-/// without room. What is pinned may evict others in any case, and all may if L3 lends L2.
+/// without room. What is pinned may evict others in any case, and all may if L3 exports L2.
 uint64_t model_cache::write(const model_path& path, uint64_t least_hits, bool may_evict) {
   busy_.push_back({{}, path});
   count_holders();
   auto written = uint64_t{0};
   for (auto pages = uint64_t{1}; pages <= page_count(path); ++pages) {
     const auto& first = pages_.at(first_pages(path, pages));
-    if (first.on_host)
+    if (first.in_l2)
       continue;
     auto run = std::vector<model_path>{first_pages(path, pages)};
     while (pages < page_count(path) && pages_.at(first_pages(path, pages + 1)).run == first.run)
       run.push_back(first_pages(path, ++pages));
     const auto has_room
-      = may_evict || options_.storage_lends_host || first.pins > 0 || run.size() <= host_free();
-    if (first.use.hits < least_hits || !has_room || !make_host_room(run.size()))
+      = may_evict || options_.storage_exports_l2 || first.pins > 0 || run.size() <= l2_free();
+    if (first.use.hits < least_hits || !has_room || !make_l2_room(run.size()))
       break;
     for (const auto& each : run)
-      pages_.at(each).on_host = true;
+      pages_.at(each).in_l2 = true;
     written += run.size();
   }
   busy_.pop_back();
@@ -409,11 +408,11 @@ uint64_t model_cache::write(const model_path& path, uint64_t least_hits, bool ma
 
 void model_cache::finish_copies() {
   for (auto& [path, page] : pages_)
-    if (page.is_leaving) {
-      page.is_leaving = false;
-      page.on_device = false;
-      page.device_page = 0;
-      ++evicted_device_;
+    if (page.is_write_back_pending) {
+      page.is_write_back_pending = false;
+      page.in_l1 = false;
+      page.l1_page = 0;
+      ++evicted_l1_;
     }
 }
 

@@ -13,8 +13,8 @@ namespace {
 
 constexpr auto policies = std::array{"lru", "lfu", "fifo", "mru", "filo", "priority", "slru"};
 constexpr auto page_sizes = std::array{1U, 4U, 16U, 64U};
-constexpr auto device_sizes = std::array{2U, 5U, 8U, 12U, 16U, 24U, 32U};
-constexpr auto host_sizes = std::array{0U, 2U, 5U, 8U, 16U, 32U, 48U};
+constexpr auto l1_sizes = std::array{2U, 5U, 8U, 12U, 16U, 24U, 32U};
+constexpr auto l2_sizes = std::array{0U, 2U, 5U, 8U, 16U, 32U, 48U};
 constexpr auto budgets = std::array{0U, 2U, 6U, 1000U};
 constexpr size_t most_open = 4;
 constexpr uint64_t most_pages = 6;
@@ -63,13 +63,13 @@ private:
     options.page_size = page_sizes[seed / 7 % 4];
     options.write = static_cast<write_policy>(seed / 28 % 3);
     options.bigram = seed / 84 % 2 == 1;
-    options.device_pages = any_of(device_sizes);
-    options.host_pages = any_of(host_sizes);
+    options.l1_pages = any_of(l1_sizes);
+    options.l2_pages = any_of(l2_sizes);
     options.pin_budget_pages = any_of(budgets);
     options.load_back_threshold_tokens
       = chance(50) ? 1 : static_cast<uint32_t>(below(3)) * options.page_size;
     options.events = chance(10);
-    options.storage_lends_host = chance(25);
+    options.storage_exports_l2 = chance(25);
   }
 
   uint64_t add(std::variant<tree_operation, step_action> what, uint64_t from = 0) {
@@ -252,7 +252,7 @@ private:
       add(unlock_request{}, locks_[which]);
       locks_.erase(locks_.begin() + static_cast<ptrdiff_t>(which));
     } else if (kind < 8) {
-      add(backup_request{}, from);
+      add(write_request{}, from);
     } else {
       add(load_node_request{0, chance(80) ? UINT64_MAX : below(3 * made_.options.page_size)}, from);
     }

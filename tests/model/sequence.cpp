@@ -35,9 +35,9 @@ uint64_t answered_by(const tree_answer& answer) {
 
 cache_player::cache_player(const tree_options& options, std::ostream* log, apply_function apply)
   : cache_(options), apply_(std::move(apply)), log_(log) {
-  memory_.device.resize(options.device_pages + 1);
-  memory_.host.resize(options.host_pages + 1);
-  memory_.is_loading.resize(options.device_pages + 1);
+  memory_.device.resize(options.l1_pages + 1);
+  memory_.host.resize(options.l2_pages + 1);
+  memory_.is_loading.resize(options.l1_pages + 1);
   note(options);
   take_effects();
 }
@@ -56,7 +56,7 @@ tree_operation cache_player::complete(const action& each) const {
                [&](close_session_request& x) { x.session.generation = known; },
                [&](lock_request& x) { x.node = known; },
                [&](unlock_request& x) { x.node = known; },
-               [&](backup_request& x) { x.node = known; },
+               [&](write_request& x) { x.node = known; },
                [&](load_node_request& x) { x.node = known; },
                [](const auto&) {},
              },
@@ -76,13 +76,13 @@ tree_answer cache_player::perform(const action& each, const tree_operation& oper
 void cache_player::take_effects() {
   for (const auto& effect : cache_.take_effects()) {
     if (const auto* write = std::get_if<write_command>(&effect)) {
-      writes_.push_back({write->device_pages, write->host_pages});
+      writes_.push_back({write->l1_pages, write->l2_pages});
     } else if (const auto* load = std::get_if<load_command>(&effect)) {
-      loads_.push_back({load->host_pages, load->device_pages});
-      for (const auto page : *load->device_pages)
+      loads_.push_back({load->l2_pages, load->l1_pages});
+      for (const auto page : *load->l1_pages)
         memory_.is_loading[page] = true;
     } else {
-      HICACHE_CHECK(std::holds_alternative<refill_command>(effect));
+      HICACHE_CHECK(std::holds_alternative<staging_command>(effect));
     }
   }
 }

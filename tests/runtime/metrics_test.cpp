@@ -1,5 +1,5 @@
 #include "actors/index.hpp"
-#include "hicache/agreement.hpp"
+#include "hicache/rank_reducer.hpp"
 #include "hicache/runtime.hpp"
 #include "hicache/system_config.hpp"
 #include "runtime/ask_counters.hpp"
@@ -60,7 +60,7 @@ rank_figures sample_rank() {
     = rank_counters{21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 11, 13, 14};
   auto store = store_figures{};
   store.evicted = 61;
-  store.lent_bytes = 62;
+  store.exported_bytes = 62;
   store.sent_bytes = 63;
   store.repaired_pages = 64;
   store.repair_failures = 65;
@@ -349,7 +349,7 @@ protected:
   RuntimeMetricsTest() {
     config_.device = device_kind::host;
     config_.page_size = 4;
-    config_.device_pages = 8;
+    config_.l1_pages = 8;
     config_.log_level = log_level::warn;
     config_.metrics.port = free_port();
     config_.storage_backend = "memory";
@@ -357,7 +357,7 @@ protected:
   }
 
   result<std::unique_ptr<rank_runtime>> start() {
-    return rank_runtime::start(config_, std::move(make_local_agreements(1).front()));
+    return rank_runtime::start(config_, std::move(make_local_reducers(1).front()));
   }
 
   std::string address() const { return "127.0.0.1:" + std::to_string(config_.metrics.port); }

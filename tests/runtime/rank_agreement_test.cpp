@@ -1,4 +1,4 @@
-#include "hicache/agreement.hpp"
+#include "hicache/rank_reducer.hpp"
 #include "runtime/rank_agreement.hpp"
 
 #include <gtest/gtest.h>
@@ -13,8 +13,8 @@ using settings = std::vector<std::pair<std::string, std::string>>;
 
 /// Runs `body` once per rank, each on a thread of its own, as processes would.
 template <class Result>
-std::vector<Result> on_ranks(uint32_t ranks, const std::function<Result(agreement&)>& body) {
-  const auto peers = make_local_agreements(ranks);
+std::vector<Result> on_ranks(uint32_t ranks, const std::function<Result(rank_reducer&)>& body) {
+  const auto peers = make_local_reducers(ranks);
   auto outcomes = std::vector<std::optional<Result>>(ranks);
   {
     auto threads = std::vector<std::jthread>{};
@@ -28,7 +28,7 @@ std::vector<Result> on_ranks(uint32_t ranks, const std::function<Result(agreemen
 }
 
 TEST(ReduceNowTest, EveryRankHearsTheMinimum) {
-  const auto minima = on_ranks<result<std::vector<int64_t>>>(3, [](agreement& ranks) {
+  const auto minima = on_ranks<result<std::vector<int64_t>>>(3, [](rank_reducer& ranks) {
     return reduce_now(ranks, {ranks.rank() + 5, -int64_t{ranks.rank()}});
   });
   for (const auto& each : minima) {
@@ -44,7 +44,7 @@ TEST(CountRanksOnHostTest, RanksOfOneProcessShareItsMachine) {
 
 std::vector<result<void>> agree(uint32_t ranks, const std::function<settings(uint32_t)>& of_rank) {
   return on_ranks<result<void>>(
-    ranks, [&](agreement& peers) { return agree_on_settings(peers, of_rank(peers.rank())); });
+    ranks, [&](rank_reducer& peers) { return agree_on_settings(peers, of_rank(peers.rank())); });
 }
 
 TEST(AgreeOnSettingsTest, EqualSettingsSucceed) {
@@ -80,7 +80,7 @@ TEST(AgreeOnSettingsTest, ADifferenceOnAnyRankIsFound) {
 std::vector<result<void>> settle(uint32_t ranks,
                                  const std::function<result<void>(uint32_t)>& of_rank) {
   return on_ranks<result<void>>(
-    ranks, [&](agreement& peers) { return agree_on_outcome(peers, of_rank(peers.rank())); });
+    ranks, [&](rank_reducer& peers) { return agree_on_outcome(peers, of_rank(peers.rank())); });
 }
 
 TEST(AgreeOnOutcomeTest, SucceedsIfAllDo) {

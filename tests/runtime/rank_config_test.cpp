@@ -29,7 +29,7 @@ TEST(RankConfigTest, DefaultsAreComplete) {
   EXPECT_EQ(config.v_head_dim, config.head_dim);
   EXPECT_EQ(config.dtype, element_type::bf16);
   EXPECT_EQ(config.shape(2), (pool_shape{attention_kind::mha, 2, 2, 8, 8, 2, 64}));
-  EXPECT_EQ(config.host_pages(2), 8192u);
+  EXPECT_EQ(config.l2_pages(2), 8192u);
   EXPECT_FALSE(tree_options_of(config, 2).storage_attached);
   EXPECT_TRUE(tree_options_of(config, 2).share_prefixes);
   EXPECT_EQ(tree_options_of(config, 2).prefetch_reserve_pages, 0u);
@@ -162,9 +162,9 @@ TEST(RankConfigTest, PoliciesReachTheTree) {
 }
 
 TEST(RankConfigTest, PinsMayKeepAShareOfTheLargerTier) {
-  const auto budget = [](uint32_t device_pages, double ratio, double share) {
+  const auto budget = [](uint32_t l1_pages, double ratio, double share) {
     auto config = rank_config{};
-    config.device_pages = device_pages;
+    config.l1_pages = l1_pages;
     config.hicache_ratio = ratio;
     config.pin_budget = share;
     EXPECT_TRUE(config.finish(1));
@@ -181,7 +181,7 @@ TEST(RankConfigTest, WithoutTheRadixCacheThereIsNoHostPool) {
   config.disable_radix_cache = true;
   ASSERT_TRUE(config.finish(1));
   EXPECT_FALSE(tree_options_of(config, 1).share_prefixes);
-  EXPECT_EQ(tree_options_of(config, 1).host_pages, 0u);
+  EXPECT_EQ(tree_options_of(config, 1).l2_pages, 0u);
 }
 
 TEST(RankConfigTest, FlagsOverridePresets) {
@@ -226,7 +226,7 @@ TEST(RankConfigTest, SizeInGigabytesWinsOverTheRatio) {
   auto config = rank_config{};
   config.hicache_size = 0.01;
   ASSERT_TRUE(config.finish(2));
-  EXPECT_EQ(config.host_pages(2), 10'000'000u / (64 * 2 * 2 * 2 * 8 * 2));
+  EXPECT_EQ(config.l2_pages(2), 10'000'000u / (64 * 2 * 2 * 2 * 8 * 2));
 }
 
 TEST(RankConfigTest, StorageReservesPagesForPrefetching) {
@@ -264,7 +264,7 @@ TEST(RankConfigTest, WatermarksAreSharesOfL1) {
   config.evict_below = 0.25;
   config.evict_until = 0.5;
   ASSERT_TRUE(config.finish(1));
-  EXPECT_EQ(tree_options_of(config, 1).device_room, (watermarks{1024, 2048}));
+  EXPECT_EQ(tree_options_of(config, 1).l1_room, (watermarks{1024, 2048}));
 }
 
 TEST(RankConfigTest, SettingsOfTheTreeReachIt) {
@@ -328,7 +328,7 @@ TEST(RankConfigTest, FingerprintsSeparateWhatMustNotBeExchanged) {
   EXPECT_NE(fingerprint([](rank_config& x) { x.layers = 3; }), usual);
   EXPECT_NE(fingerprint([](rank_config& x) { x.mem_layout = host_layout::page_first_direct; }),
             usual);
-  EXPECT_EQ(fingerprint([](rank_config& x) { x.device_pages = 77; }), usual);
+  EXPECT_EQ(fingerprint([](rank_config& x) { x.l1_pages = 77; }), usual);
 }
 
 TEST(RankConfigTest, FingerprintsAreThoseOfTheModelWhateverTheRanks) {
@@ -409,7 +409,7 @@ TEST(RankConfigTest, EverySettingIsAmongTheFields) {
   auto config = rank_config{};
   const auto before = shared_settings(config);
   config.page_size = 1;
-  config.device_pages = 1;
+  config.l1_pages = 1;
   config.hicache_ratio = 1;
   config.hicache_size = 1;
   config.segment_bytes = 1;

@@ -1,5 +1,5 @@
-#include "hicache/agreement.hpp"
 #include "hicache/caf_error.hpp"
+#include "hicache/rank_reducer.hpp"
 #include "hicache/runtime.hpp"
 
 #include <caf/scoped_actor.hpp>
@@ -67,14 +67,14 @@ protected:
   RankRuntimeTest() {
     config_.device = device_kind::host;
     config_.page_size = 4;
-    config_.device_pages = 8;
+    config_.l1_pages = 8;
     config_.log_level = log_level::warn;
     EXPECT_TRUE(config_.finish(1));
   }
 
   result<std::unique_ptr<rank_runtime>> start(const device_layers* registered,
                                               const rank_extensions& extensions = {}) {
-    return rank_runtime::start(config_, std::move(make_local_agreements(1).front()), {}, registered,
+    return rank_runtime::start(config_, std::move(make_local_reducers(1).front()), {}, registered,
                                extensions);
   }
 
@@ -133,7 +133,7 @@ TEST_F(RankRuntimeTest, PagesOfARegisteredPoolGoToL2AndComeBack) {
       const auto tokens = std::make_shared<const std::vector<token_id>>(12, 5);
       const auto taken
         = apply(**runtime, {match_request{1, {}, tokens, 12}, allocate_request{1, 12}});
-      const auto pages = *std::get<allocate_result>(*taken.list[1]).device_pages;
+      const auto pages = *std::get<allocate_result>(*taken.list[1]).l1_pages;
       ASSERT_EQ(pages.size(), 3u);
       auto expected = std::vector<std::vector<std::byte>>{};
       for (const auto page : pages) {
@@ -150,7 +150,7 @@ TEST_F(RankRuntimeTest, PagesOfARegisteredPoolGoToL2AndComeBack) {
       ASSERT_EQ(loaded.loading_tokens, 12u);
       ASSERT_TRUE(loaded.progress->wait(config_.layers - 1));
       for (auto i = size_t{0}; i < expected.size(); ++i)
-        EXPECT_EQ(pool.page((*loaded.device_pages)[i]), expected[i]);
+        EXPECT_EQ(pool.page((*loaded.l1_pages)[i]), expected[i]);
       settle(**runtime);
       apply(**runtime, {release_request{2}});
     }
@@ -198,7 +198,7 @@ TEST_F(RankRuntimeTest, AnEvictionPolicyOfTheEnginesOwnDecides) {
     for (const auto id : {request_id{1}, request_id{2}}) {
       const auto found
         = apply(**runtime, {match_request{id, {}, tokens_of(id), 8}, release_request{id}});
-      EXPECT_EQ(std::get<match_result>(*found.list[0]).device_tokens, (id == 1) == is_own ? 8u : 0u)
+      EXPECT_EQ(std::get<match_result>(*found.list[0]).l1_tokens, (id == 1) == is_own ? 8u : 0u)
         << is_own;
     }
   }
@@ -221,10 +221,10 @@ TEST_F(RankRuntimeTest, RoutersReadWhatTheCacheCanServe) {
   // What is sent before the subscription is known goes nowhere; that the cache began empty may
   // still come.
   auto frames = std::vector<zmq::message_t>(3);
-  const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds{20};
+  const auto miss_reason = std::chrono::steady_clock::now() + std::chrono::seconds{20};
   auto kinds = std::set<std::string>{};
   for (auto id = request_id{1};
-       !kinds.contains("BlockStored") && std::chrono::steady_clock::now() < give_up;) {
+       !kinds.contains("BlockStored") && std::chrono::steady_clock::now() < miss_reason;) {
     if (kinds.empty())
       compute(**runtime, id++);
     if (!router.recv(frames[0]))

@@ -224,7 +224,7 @@ TEST(SettingsTest, SharersHaveWhatMakesTheNamesOfPages) {
     {"first-layer", [](auto& x) { x.first_layer = 2; }},
     {"numerics", [](auto& x) { x.numerics = "other"; }},
     {"hicache-mem-layout", [](auto& x) { x.mem_layout = host_layout::layer_first; }},
-    {"device-pages", [](auto& x) { x.device_pages = 7; }},
+    {"device-pages", [](auto& x) { x.l1_pages = 7; }},
     {"radix-eviction-policy", [](auto& x) { x.eviction_policy = "lfu"; }},
   };
   const auto print_of = [](const std::function<void(rank_config&)>& change) {

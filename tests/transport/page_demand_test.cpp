@@ -9,12 +9,12 @@ namespace {
 
 class PageDemandTest : public testing::Test {
 protected:
-  span_state ask_as(uint64_t reader, uint64_t offset, uint32_t flags = page_span::lends) {
+  span_state ask_as(uint64_t reader, uint64_t offset, uint32_t flags = page_span::exports) {
     return demand.admit(reader, {0, offset, 100, flags}, clock.now());
   }
 
   /// A reader that has not asked before.
-  span_state ask(uint64_t offset, uint32_t flags = page_span::lends) {
+  span_state ask(uint64_t offset, uint32_t flags = page_span::exports) {
     return ask_as(next_reader++, offset, flags);
   }
 
@@ -73,7 +73,7 @@ TEST_F(PageDemandTest, NobodyIsRefusedIfNobodyOffersThePage) {
   EXPECT_EQ(ask(0), span_state::sent) << "who reads first is not told to offer it";
   for (auto i = 0; i < 100; ++i)
     EXPECT_EQ(ask(0, 0), span_state::in_demand);
-  EXPECT_EQ(ask(0, page_span::lends), span_state::in_demand);
+  EXPECT_EQ(ask(0, page_span::exports), span_state::in_demand);
   EXPECT_EQ(ask(0, 0), span_state::refused);
 }
 

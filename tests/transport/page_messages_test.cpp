@@ -57,7 +57,7 @@ TEST(PageGreetingTest, IsOfThisVersion) {
 
 TEST(PageRequestTest, IsUnderstood) {
   const auto spans
-    = std::vector<page_span>{{64, 4096, 10, page_span::lends}, {0, 0, 0}, {8, ~uint64_t{0}, 5}};
+    = std::vector<page_span>{{64, 4096, 10, page_span::exports}, {0, 0, 0}, {8, ~uint64_t{0}, 5}};
   const auto question = request_of(spans).decode();
   ASSERT_TRUE(question);
   EXPECT_EQ(question->id, 77u);

@@ -231,14 +231,14 @@ TEST_P(PageChannelTest, WhatManyWantIsSentAFewTimesToReadersThatOfferIt) {
   auto want = wanted{};
   want.insists = false;
   want.add(4096, 100);
-  auto lenders = std::vector<std::unique_ptr<page_client>>{};
+  auto exporters = std::vector<std::unique_ptr<page_client>>{};
   for (auto i = 0u; i < limits::demand_serves; ++i) {
-    auto lender = page_client::create(options(), true);
-    ASSERT_TRUE(lender);
-    lenders.push_back(std::move(*lender));
+    auto exporter = page_client::create(options(), true);
+    ASSERT_TRUE(exporter);
+    exporters.push_back(std::move(*exporter));
     // Twice: a reader counts once.
     for (auto time = 0; time < 2; ++time) {
-      const auto answers = read_from(*lenders.back(), server->address(), want, in(30s));
+      const auto answers = read_from(*exporters.back(), server->address(), want, in(30s));
       expect_all(answers, ec::none);
       EXPECT_EQ(answers.front()->in_demand, i > 0);
     }

@@ -29,8 +29,8 @@ protected:
     ranges_.push_back({places, parts_.back()});
   }
 
-  read_plan plan(size_t servers = 3, bool lends = false) {
-    return {ranges_, std::vector(servers, server_standing::good), lends};
+  read_plan plan(size_t servers = 3, bool exports = false) {
+    return {ranges_, std::vector(servers, server_standing::good), exports};
   }
 
   /// What a server says: header and data.
@@ -111,7 +111,7 @@ TEST_F(ReadPlanTest, TellsServersWhatTheReaderWantsAndOffers) {
   want(0, 10, {0});
   ranges_[0].insists = true;
   auto reads = plan(1, true);
-  EXPECT_EQ(reads.next(0).spans[0].flags, page_span::insists | page_span::lends);
+  EXPECT_EQ(reads.next(0).spans[0].flags, page_span::insists | page_span::exports);
 }
 
 TEST_F(ReadPlanTest, ReportsWhatIsInDemand) {

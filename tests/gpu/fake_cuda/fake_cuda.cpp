@@ -502,7 +502,7 @@ result<void> launch_copy_kernel(kernel_method, const kernel_copy& copy, uint32_t
   auto kernel = work{stream_or_default(stream), "a copy kernel"};
   for (auto i = uint64_t{0}; i < copy.strip_count; ++i)
     for (auto piece = uint64_t{0}; piece < piece_count(copy.strips[i], copy.pages); ++piece) {
-      const auto found = find_piece(copy.strips[i], copy.device_pages, copy.host_pages, piece);
+      const auto found = find_piece(copy.strips[i], copy.l1_pages, copy.l2_pages, piece);
       auto* const device = reinterpret_cast<void*>(found.device_address);
       auto* const host = reinterpret_cast<void*>(found.host_address);
       if (copy.direction == copy_direction::store)

@@ -9,7 +9,7 @@ int main() {
   if (auto checked = config.finish(1); !checked)
     return 1;
   auto runtime
-    = hicache::rank_runtime::start(config, std::move(hicache::make_local_agreements(1).front()));
+    = hicache::rank_runtime::start(config, std::move(hicache::make_local_reducers(1).front()));
   if (!runtime)
     return 1;
   const auto tokens = std::make_shared<const std::vector<hicache::token_id>>(200, 1);
@@ -24,7 +24,7 @@ int main() {
       .receive(
         [&](const hicache::tree_answers& answers) {
           const auto& again = answers.list[4];
-          answered = again ? std::get<hicache::match_result>(*again).device_tokens : 0;
+          answered = again ? std::get<hicache::match_result>(*again).l1_tokens : 0;
         },
         [](const caf::error&) {});
   std::printf("%zu tokens cached\n", answered);

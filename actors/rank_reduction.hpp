@@ -1,6 +1,6 @@
 #pragma once
 
-#include "hicache/agreement.hpp"
+#include "hicache/rank_reducer.hpp"
 #include "messages/interfaces.hpp"
 
 #include <caf/actor_clock.hpp>
@@ -15,11 +15,11 @@
 
 namespace hicache {
 
-/// @relates consensus
-struct consensus_state {
-  static inline constexpr auto name = "consensus";
+/// @relates rank_reduction
+struct rank_reduction_state {
+  static inline constexpr auto name = "rank_reduction";
 
-  explicit consensus_state(consensus_core_actor::pointer owner) : self(owner) {}
+  explicit rank_reduction_state(rank_reduction_core_actor::pointer owner) : self(owner) {}
 
   // -- request handling -------------------------------------------------------
 
@@ -41,7 +41,7 @@ struct consensus_state {
 
   // -- data -------------------------------------------------------------------
 
-  consensus_core_actor::pointer self;
+  rank_reduction_core_actor::pointer self;
   /// Who waits on each channel; at most one.
   std::array<std::optional<caf::typed_response_promise<reduced>>, reduction_channel_count> waiting;
   /// Until when to go on without a pause.
@@ -51,13 +51,13 @@ struct consensus_state {
   /// The timer that counts; earlier ones are ignored.
   uint64_t timer = 0;
   /// Last, since its end answers those who wait.
-  std::unique_ptr<agreement> ranks;
+  std::unique_ptr<rank_reducer> ranks;
 };
 
 /// Owns the agreement of the instance's ranks. Needs no thread of its own: it blocks for
 /// limits::reduction_spin at most, which costs a step less than it would to wake another thread.
-consensus_core_actor::behavior_type
-consensus(consensus_core_actor::stateful_pointer<consensus_state> self,
-          std::unique_ptr<agreement> ranks);
+rank_reduction_core_actor::behavior_type
+rank_reduction(rank_reduction_core_actor::stateful_pointer<rank_reduction_state> self,
+               std::unique_ptr<rank_reducer> ranks);
 
 } // namespace hicache

@@ -13,8 +13,8 @@
 
 namespace hicache {
 
-/// Fixed settings of a copier.
-struct copier_options {
+/// Fixed settings of a replicator.
+struct replicator_options {
   page_reader_options reader;
   /// The memory of this process's segment.
   std::span<std::byte> memory;
@@ -22,11 +22,11 @@ struct copier_options {
   duration timeout{};
 };
 
-/// @relates copier
-struct copier_state {
-  static inline constexpr auto name = "copier";
+/// @relates replicator
+struct replicator_state {
+  static inline constexpr auto name = "replicator";
 
-  explicit copier_state(copier_actor::pointer owner) : self(owner) {}
+  explicit replicator_state(replicator_actor::pointer owner) : self(owner) {}
 
   caf::result<page_totals> copy(const page_copies& pages, const segment_actor& into);
 
@@ -48,14 +48,14 @@ struct copier_state {
 
   // -- data -------------------------------------------------------------------
 
-  copier_actor::pointer self;
-  copier_options options;
+  replicator_actor::pointer self;
+  replicator_options options;
   std::unique_ptr<page_reader> reader;
 };
 
 /// Reads pages of other members into this process's segment, one batch after the other. Spawn
 /// detached, since it blocks.
-copier_actor::behavior_type copier(copier_actor::stateful_pointer<copier_state> self,
-                                   copier_options options);
+replicator_actor::behavior_type
+replicator(replicator_actor::stateful_pointer<replicator_state> self, replicator_options options);
 
 } // namespace hicache

@@ -1,5 +1,5 @@
-#include "hicache/agreement.hpp"
-#include "tests/transport/agreement_contract.hpp"
+#include "hicache/rank_reducer.hpp"
+#include "tests/transport/reducer_contract.hpp"
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@ namespace {
 
 using answer = std::optional<result<std::vector<int64_t>>>;
 
-agreement::callback into(answer& where) {
+rank_reducer::callback into(answer& where) {
   return [&where](auto minima) {
     ASSERT_FALSE(where.has_value()) << "called twice";
     where = std::move(minima);
@@ -24,7 +24,7 @@ agreement::callback into(answer& where) {
 class LocalAgreementContractTest : public testing::TestWithParam<uint32_t> {};
 
 TEST_P(LocalAgreementContractTest, AllRanksGetTheMinimum) {
-  auto members = make_local_agreements(GetParam());
+  auto members = make_local_reducers(GetParam());
   ASSERT_EQ(members.size(), GetParam());
   auto threads = std::vector<std::jthread>{};
   for (uint32_t i = 0; i < members.size(); ++i) {
@@ -33,7 +33,7 @@ TEST_P(LocalAgreementContractTest, AllRanksGetTheMinimum) {
       EXPECT_EQ(rank.rank(), i);
       EXPECT_EQ(rank.size(), members.size());
       auto news = std::counting_semaphore<>{0};
-      rank.on_news([&news] { news.release(); });
+      rank.on_notify([&news] { news.release(); });
       const auto me = std::this_thread::get_id();
       for (auto turn = 0; turn < 200; ++turn) {
         auto minima = answer{};
@@ -55,16 +55,16 @@ TEST_P(LocalAgreementContractTest, AllRanksGetTheMinimum) {
 INSTANTIATE_TEST_SUITE_P(Ranks, LocalAgreementContractTest, testing::Values(1, 2, 4));
 
 TEST(LocalAgreementTest, OneRankKeepsTheContract) {
-  auto members = make_local_agreements(1);
-  test::expect_agreement_contract(*members[0], [] { FAIL() << "one rank never waits"; });
+  auto members = make_local_reducers(1);
+  test::expect_reducer_contract(*members[0], [] { FAIL() << "one rank never waits"; });
 }
 
 TEST(LocalAgreementTest, TheLastRankToEnterIsAnsweredAtOnceAndTheOthersGetNews) {
-  auto members = make_local_agreements(3);
+  auto members = make_local_reducers(3);
   auto answers = std::array<answer, 3>{};
   auto news = std::vector<uint32_t>{};
   for (uint32_t i = 0; i < 3; ++i)
-    members[i]->on_news([&news, i] { news.push_back(i); });
+    members[i]->on_notify([&news, i] { news.push_back(i); });
   const auto enter = [&](uint32_t i) {
     members[i]->reduce_min(reduction_channel::step, {int64_t{i}}, into(answers[i]));
   };
@@ -84,7 +84,7 @@ TEST(LocalAgreementTest, TheLastRankToEnterIsAnsweredAtOnceAndTheOthersGetNews) 
 }
 
 TEST(LocalAgreementTest, NamesExactlyTheRanksThatAreMissing) {
-  auto members = make_local_agreements(4);
+  auto members = make_local_reducers(4);
   members[1]->reduce_min(reduction_channel::step, {1}, [](auto) {});
   members[2]->reduce_min(reduction_channel::prefetch, {1}, [](auto) {});
   EXPECT_EQ(members[1]->missing(reduction_channel::step),
@@ -94,7 +94,7 @@ TEST(LocalAgreementTest, NamesExactlyTheRanksThatAreMissing) {
 }
 
 TEST(LocalAgreementTest, ChannelsAreIndependent) {
-  auto members = make_local_agreements(2);
+  auto members = make_local_reducers(2);
   auto step = std::array<answer, 2>{};
   auto prefetch = std::array<answer, 2>{};
   members[0]->reduce_min(reduction_channel::step, {1}, into(step[0]));
@@ -112,7 +112,7 @@ TEST(LocalAgreementTest, ChannelsAreIndependent) {
 }
 
 TEST(LocalAgreementTest, UnequalLengthsFailOnEveryRankAndTheNextReductionWorks) {
-  auto members = make_local_agreements(2);
+  auto members = make_local_reducers(2);
   auto answers = std::array<answer, 2>{};
   members[0]->reduce_min(reduction_channel::engine, {1, 2}, into(answers[0]));
   members[1]->reduce_min(reduction_channel::engine, {1}, into(answers[1]));
@@ -128,7 +128,7 @@ TEST(LocalAgreementTest, UnequalLengthsFailOnEveryRankAndTheNextReductionWorks) 
 }
 
 TEST(LocalAgreementTest, ADestroyedRankFailsWhatIsOutstandingAndWhatComesLater) {
-  auto members = make_local_agreements(3);
+  auto members = make_local_reducers(3);
   auto early = std::array<answer, 2>{};
   members[0]->reduce_min(reduction_channel::step, {1}, into(early[0]));
   members[1]->reduce_min(reduction_channel::step, {1}, into(early[1]));
@@ -147,7 +147,7 @@ TEST(LocalAgreementTest, ADestroyedRankFailsWhatIsOutstandingAndWhatComesLater) 
 }
 
 TEST(LocalAgreementDeathTest, ASecondReductionOnABusyChannelIsABug) {
-  auto members = make_local_agreements(2);
+  auto members = make_local_reducers(2);
   members[0]->reduce_min(reduction_channel::step, {1}, [](auto) {});
   EXPECT_DEATH(members[0]->reduce_min(reduction_channel::step, {1}, [](auto) {}), "");
 }

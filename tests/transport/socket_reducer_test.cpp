@@ -1,9 +1,9 @@
 #include "base/unique_fd.hpp"
-#include "hicache/agreement.hpp"
+#include "hicache/rank_reducer.hpp"
 #include "rpc/tls.hpp"
 #include "tests/rpc/authority.hpp"
-#include "tests/transport/agreement_contract.hpp"
 #include "tests/transport/child_process.hpp"
+#include "tests/transport/reducer_contract.hpp"
 #include "transport/rank_limits.hpp"
 
 #include <gmock/gmock.h>
@@ -27,7 +27,7 @@ namespace {
 
 using testing::HasSubstr;
 using answer = std::optional<result<std::vector<int64_t>>>;
-using made_agreement = result<std::unique_ptr<agreement>>;
+using made_reducer = result<std::unique_ptr<rank_reducer>>;
 
 /// For what has to happen.
 constexpr auto long_time = std::chrono::seconds{60};
@@ -72,8 +72,8 @@ protected:
   ~SocketAgreementTest() override { std::filesystem::remove_all(folder); }
 
   /// What each rank is started with.
-  std::vector<socket_agreement_options> instance(network how, uint32_t size) {
-    auto ranks = std::vector<socket_agreement_options>(size);
+  std::vector<socket_reducer_options> instance(network how, uint32_t size) {
+    auto ranks = std::vector<socket_reducer_options>(size);
     const auto port = how == network::path ? uint16_t{0} : free_port();
     for (uint32_t i = 0; i < size; ++i) {
       ranks[i].rank = i;
@@ -105,16 +105,16 @@ protected:
   std::string folder;
 };
 
-using rank_body = std::function<void(agreement&, test::pipe_end&)>;
+using rank_body = std::function<void(rank_reducer&, test::pipe_end&)>;
 
 /// Each rank in a process of its own.
-std::vector<test::child_process> start_processes(std::vector<socket_agreement_options> ranks,
+std::vector<test::child_process> start_processes(std::vector<socket_reducer_options> ranks,
                                                  const rank_body& body) {
   auto started = std::vector<test::child_process>{};
   for (const auto& options : ranks)
     started.push_back(test::child_process::start([&](test::pipe_end& parent) {
       {
-        auto made = make_socket_agreement(options);
+        auto made = make_socket_reducer(options);
         EXPECT_TRUE(made) << to_string(made.error());
         if (made)
           body(**made, parent);
@@ -126,14 +126,14 @@ std::vector<test::child_process> start_processes(std::vector<socket_agreement_op
 }
 
 /// Each rank on a thread of its own.
-void run_threads(const std::vector<socket_agreement_options>& ranks,
-                 const std::function<void(uint32_t, made_agreement)>& body) {
+void run_threads(const std::vector<socket_reducer_options>& ranks,
+                 const std::function<void(uint32_t, made_reducer)>& body) {
   auto threads = std::vector<std::jthread>{};
   for (const auto& options : ranks)
-    threads.emplace_back([&options, &body] { body(options.rank, make_socket_agreement(options)); });
+    threads.emplace_back([&options, &body] { body(options.rank, make_socket_reducer(options)); });
 }
 
-answer reduce(agreement& rank, reduction_channel channel, std::vector<int64_t> values) {
+answer reduce(rank_reducer& rank, reduction_channel channel, std::vector<int64_t> values) {
   return test::reduce(rank, channel, std::move(values), yield);
 }
 
@@ -146,13 +146,13 @@ class SocketAgreementContractTest
 TEST_P(SocketAgreementContractTest, ProcessesKeepIt) {
   const auto [how, size] = GetParam();
   auto ranks
-    = start_processes(instance(how, size), [how = how, size = size](agreement& rank, auto&) {
+    = start_processes(instance(how, size), [how = how, size = size](rank_reducer& rank, auto&) {
         EXPECT_EQ(rank.size(), size);
         EXPECT_FALSE(rank.progress());
         if (size > 1 && how == network::path) {
           EXPECT_EQ(rank.missing(reduction_channel::step), "which rank is missing cannot be told");
         }
-        test::expect_agreement_contract(rank, yield);
+        test::expect_reducer_contract(rank, yield);
       });
   for (auto& rank : ranks)
     EXPECT_EQ(rank.wait(), 0);
@@ -174,7 +174,7 @@ INSTANTIATE_TEST_SUITE_P(Networks, SocketAgreementFaultTest,
 
 TEST_P(SocketAgreementFaultTest, ALateRankHoldsUpNobodysThread) {
   auto entered = std::latch{1};
-  run_threads(instance(GetParam(), 2), [&](uint32_t me, made_agreement made) {
+  run_threads(instance(GetParam(), 2), [&](uint32_t me, made_reducer made) {
     ASSERT_TRUE(made) << to_string(made.error());
     auto& rank = **made;
     auto minima = answer{};
@@ -196,7 +196,7 @@ TEST_P(SocketAgreementFaultTest, ALateRankHoldsUpNobodysThread) {
 
 TEST_P(SocketAgreementFaultTest, TheOthersAreToldOfARankThatWasKilled) {
   for (const auto lost : {0U, 2U}) {
-    auto ranks = start_processes(instance(GetParam(), 4), [&](agreement& rank, auto& parent) {
+    auto ranks = start_processes(instance(GetParam(), 4), [&](rank_reducer& rank, auto& parent) {
       EXPECT_TRUE(*reduce(rank, reduction_channel::step, {1}));
       if (rank.rank() == lost) {
         parent.send("ready");
@@ -238,7 +238,7 @@ TEST_P(SocketAgreementFaultTest, TheOthersAreToldOfARankThatWasKilled) {
 
 /// Nobody but the one that asks is in a reduction, so nobody else looks.
 TEST_P(SocketAgreementFaultTest, ADeathIsToldAlsoWhileRankZeroIsBusyElsewhere) {
-  auto ranks = start_processes(instance(GetParam(), 4), [](agreement& rank, auto& parent) {
+  auto ranks = start_processes(instance(GetParam(), 4), [](rank_reducer& rank, auto& parent) {
     auto minima = answer{};
     if (rank.rank() == 1)
       rank.reduce_min(reduction_channel::step, {2}, [&](auto x) { minima = std::move(x); });
@@ -258,7 +258,7 @@ TEST_P(SocketAgreementFaultTest, ADeathIsToldAlsoWhileRankZeroIsBusyElsewhere) {
 }
 
 TEST_F(SocketAgreementTest, ARankThatIsStoppedIsNamedAndMayGoOn) {
-  auto ranks = start_processes(instance(network::port, 4), [](agreement& rank, auto& parent) {
+  auto ranks = start_processes(instance(network::port, 4), [](rank_reducer& rank, auto& parent) {
     EXPECT_TRUE(*reduce(rank, reduction_channel::step, {1}));
     parent.send("ready");
     parent.receive();
@@ -295,7 +295,7 @@ TEST_F(SocketAgreementTest, ARankThatIsStoppedIsNamedAndMayGoOn) {
 TEST_F(SocketAgreementTest, RankZeroKnowsWhichHostsLackARank) {
   auto together = std::latch{4};
   auto asked = std::latch{4};
-  run_threads(instance(network::tls, 4), [&](uint32_t me, made_agreement made) {
+  run_threads(instance(network::tls, 4), [&](uint32_t me, made_reducer made) {
     ASSERT_TRUE(made) << to_string(made.error());
     auto& rank = **made;
     auto minima = answer{};
@@ -327,7 +327,7 @@ TEST_F(SocketAgreementTest, RankZeroKnowsWhichHostsLackARank) {
 TEST_P(SocketAgreementFaultTest, WhatEndedBeforeARankWentAwayHasEndedWell) {
   for (auto turn = 0; turn < 20; ++turn) {
     auto late = std::latch{3};
-    run_threads(instance(GetParam(), 4), [&](uint32_t me, made_agreement made) {
+    run_threads(instance(GetParam(), 4), [&](uint32_t me, made_reducer made) {
       ASSERT_TRUE(made) << to_string(made.error());
       auto& rank = **made;
       auto minima = answer{};
@@ -352,7 +352,7 @@ TEST_P(SocketAgreementFaultTest, WhatEndedBeforeARankWentAwayHasEndedWell) {
 }
 
 TEST_F(SocketAgreementTest, DestroyingAnOutstandingReductionDoesNotWait) {
-  run_threads(instance(network::hosts, 2), [&](uint32_t me, made_agreement made) {
+  run_threads(instance(network::hosts, 2), [&](uint32_t me, made_reducer made) {
     ASSERT_TRUE(made) << to_string(made.error());
     auto minima = answer{};
     if (me == 0)
@@ -366,7 +366,7 @@ TEST_F(SocketAgreementTest, DestroyingAnOutstandingReductionDoesNotWait) {
 // -- lengths ------------------------------------------------------------------
 
 TEST_P(SocketAgreementFaultTest, UnequalLengthsFailOnEveryRankAndTheNextReductionWorks) {
-  run_threads(instance(GetParam(), 4), [](uint32_t me, made_agreement made) {
+  run_threads(instance(GetParam(), 4), [](uint32_t me, made_reducer made) {
     ASSERT_TRUE(made) << to_string(made.error());
     for (const auto odd : {0U, 3U}) {
       const auto minima
@@ -381,7 +381,7 @@ TEST_P(SocketAgreementFaultTest, UnequalLengthsFailOnEveryRankAndTheNextReductio
 }
 
 TEST_P(SocketAgreementFaultTest, TheLongestVectorsFitAndLongerOnesAreRefused) {
-  run_threads(instance(GetParam(), 4), [](uint32_t me, made_agreement made) {
+  run_threads(instance(GetParam(), 4), [](uint32_t me, made_reducer made) {
     ASSERT_TRUE(made) << to_string(made.error());
     const auto mine = std::vector<int64_t>(rank_limits::values, me);
     for (const auto channel : {reduction_channel::step, reduction_channel::engine}) {
@@ -398,7 +398,7 @@ TEST_P(SocketAgreementFaultTest, TheLongestVectorsFitAndLongerOnesAreRefused) {
 
 // -- who does not belong ------------------------------------------------------
 
-bool is_open(const socket_agreement_options& where) {
+bool is_open(const socket_reducer_options& where) {
   const auto fd = unique_fd{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
   auto at = sockaddr_in{};
   at.sin_family = AF_INET;
@@ -407,7 +407,7 @@ bool is_open(const socket_agreement_options& where) {
   return ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&at), sizeof(at)) == 0;
 }
 
-unique_fd connect_stranger(const socket_agreement_options& where) {
+unique_fd connect_stranger(const socket_reducer_options& where) {
   auto fd = unique_fd{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
   auto at = sockaddr_in{};
   at.sin_family = AF_INET;
@@ -420,8 +420,8 @@ unique_fd connect_stranger(const socket_agreement_options& where) {
 
 TEST_P(SocketAgreementFaultTest, StrangersKeepNoRankOut) {
   const auto ranks = instance(GetParam() == network::path ? network::port : GetParam(), 2);
-  auto first = made_agreement{};
-  auto waiting = std::jthread{[&] { first = make_socket_agreement(ranks[0]); }};
+  auto first = made_reducer{};
+  auto waiting = std::jthread{[&] { first = make_socket_reducer(ranks[0]); }};
   auto strangers = std::vector<unique_fd>{};
   const auto zeros = std::string(17, '\0');
   const auto half_hello = std::string{"\x90\0\0\0\1\0\0\0\0\0\0\0\0\0\0\0hiranks\0\1", 25};
@@ -433,7 +433,7 @@ TEST_P(SocketAgreementFaultTest, StrangersKeepNoRankOut) {
       if (i % 2 == 0)
         strangers.pop_back();
     }
-  auto second = make_socket_agreement(ranks[1]);
+  auto second = make_socket_reducer(ranks[1]);
   waiting.join();
   ASSERT_TRUE(first) << to_string(first.error());
   ASSERT_TRUE(second) << to_string(second.error());
@@ -446,9 +446,9 @@ TEST_F(SocketAgreementTest, ARankThatDoesNotBelongIsToldWhyAndTheOthersGoOn) {
   const auto ranks = instance(network::port, 3);
   auto doubled = std::latch{1};
   auto threads = std::vector<std::jthread>{};
-  const auto start = [&](const socket_agreement_options& options) {
+  const auto start = [&](const socket_reducer_options& options) {
     threads.emplace_back([&, options] {
-      const auto made = make_socket_agreement(options);
+      const auto made = make_socket_reducer(options);
       if (made) {
         EXPECT_TRUE(*reduce(**made, reduction_channel::step, {1}));
         return;
@@ -458,8 +458,8 @@ TEST_F(SocketAgreementTest, ARankThatDoesNotBelongIsToldWhyAndTheOthersGoOn) {
       doubled.count_down();
     });
   };
-  const auto refusal = [](const socket_agreement_options& options) {
-    const auto made = make_socket_agreement(options);
+  const auto refusal = [](const socket_reducer_options& options) {
+    const auto made = make_socket_reducer(options);
     EXPECT_FALSE(made);
     return made ? "" : to_string(made.error());
   };
@@ -484,7 +484,7 @@ TEST_F(SocketAgreementTest, RanksThatNeverComeAreNamed) {
   for (auto& rank : ranks)
     rank.timeout = 5 * short_time;
   ranks[1].timeout = long_time;
-  run_threads(ranks, [](uint32_t, made_agreement made) {
+  run_threads(ranks, [](uint32_t, made_reducer made) {
     ASSERT_FALSE(made);
     EXPECT_EQ(made.error().code, ec::rank_unresponsive);
     EXPECT_THAT(made.error().detail, HasSubstr("not all ranks of the instance have started: of 4, "
@@ -495,7 +495,7 @@ TEST_F(SocketAgreementTest, RanksThatNeverComeAreNamed) {
 TEST_F(SocketAgreementTest, ARankWithoutRankZeroSaysWhereItLooked) {
   auto ranks = instance(network::path, 2);
   ranks[1].timeout = short_time;
-  const auto made = make_socket_agreement(ranks[1]);
+  const auto made = make_socket_reducer(ranks[1]);
   ASSERT_FALSE(made);
   EXPECT_EQ(to_string(made.error()),
             "rank_unresponsive: not all ranks of the instance have started: rank 0 is not at "
@@ -508,7 +508,7 @@ TEST_F(SocketAgreementTest, WithTlsBothSidesLookAtCertificates) {
   for (auto& rank : ranks)
     rank.tls = cluster_tls();
   auto host = std::jthread{[&] {
-    const auto made = make_socket_agreement(ranks[0]);
+    const auto made = make_socket_reducer(ranks[0]);
     ASSERT_TRUE(made) << to_string(made.error());
     EXPECT_TRUE(*reduce(**made, reduction_channel::step, {1}));
   }};
@@ -516,24 +516,24 @@ TEST_F(SocketAgreementTest, WithTlsBothSidesLookAtCertificates) {
   auto stranger = ranks[1];
   auto files = others.sign_into(make_folder("other"));
   stranger.tls = *load_tls(files);
-  const auto refused = make_socket_agreement(stranger);
+  const auto refused = make_socket_reducer(stranger);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ec::invalid_argument);
   EXPECT_THAT(refused.error().detail, HasSubstr("TLS: certificate verify failed"));
   // Trusts it, but shows a certificate that rank 0 does not trust.
   files.ca = folder + "/tls/ca.crt";
   stranger.tls = *load_tls(files);
-  const auto untrusted = make_socket_agreement(stranger);
+  const auto untrusted = make_socket_reducer(stranger);
   ASSERT_FALSE(untrusted);
   EXPECT_EQ(untrusted.error().code, ec::invalid_argument);
   EXPECT_THAT(untrusted.error().detail, HasSubstr("unknown ca"));
   auto in_clear = ranks[1];
   in_clear.tls = nullptr;
   in_clear.timeout = short_time;
-  const auto plain = make_socket_agreement(in_clear);
+  const auto plain = make_socket_reducer(in_clear);
   ASSERT_FALSE(plain);
   EXPECT_EQ(plain.error().code, ec::rank_unresponsive);
-  const auto made = make_socket_agreement(ranks[1]);
+  const auto made = make_socket_reducer(ranks[1]);
   ASSERT_TRUE(made) << to_string(made.error());
   EXPECT_TRUE(*reduce(**made, reduction_channel::step, {2}));
 }
@@ -545,17 +545,17 @@ TEST_F(SocketAgreementTest, RanksOfOneInstanceHaveOneRole) {
   auto ranks = instance(network::hosts, 2);
   ranks[0].tls = keys("hicache:reader", tls_peers::ranks);
   auto host = std::jthread{[&] {
-    const auto made = make_socket_agreement(ranks[0]);
+    const auto made = make_socket_reducer(ranks[0]);
     ASSERT_TRUE(made) << to_string(made.error());
     EXPECT_TRUE(*reduce(**made, reduction_channel::step, {1}));
   }};
   auto other = ranks[1];
   other.tls = keys("hicache:member", tls_peers::ranks);
-  const auto refused = make_socket_agreement(other);
+  const auto refused = make_socket_reducer(other);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ec::invalid_argument);
   ranks[1].tls = keys("hicache:reader", tls_peers::ranks);
-  const auto made = make_socket_agreement(ranks[1]);
+  const auto made = make_socket_reducer(ranks[1]);
   ASSERT_TRUE(made) << to_string(made.error());
   EXPECT_TRUE(*reduce(**made, reduction_channel::step, {2}));
 }
@@ -565,17 +565,17 @@ TEST_F(SocketAgreementTest, RankZeroLooksAtTheRoleOfTheOthers) {
   for (auto& rank : ranks)
     rank.tls = *load_tls(cluster.sign_into(make_folder("tls")), tls_peers::ranks);
   auto host = std::jthread{[&] {
-    const auto made = make_socket_agreement(ranks[0]);
+    const auto made = make_socket_reducer(ranks[0]);
     ASSERT_TRUE(made) << to_string(made.error());
     EXPECT_TRUE(*reduce(**made, reduction_channel::step, {1}));
   }};
   // Does not look itself.
   auto stranger = ranks[1];
   stranger.tls = *load_tls(cluster.sign_into(make_folder("reader"), {"hicache:reader"}));
-  const auto refused = make_socket_agreement(stranger);
+  const auto refused = make_socket_reducer(stranger);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ec::invalid_argument);
-  const auto made = make_socket_agreement(ranks[1]);
+  const auto made = make_socket_reducer(ranks[1]);
   ASSERT_TRUE(made) << to_string(made.error());
   EXPECT_TRUE(*reduce(**made, reduction_channel::step, {2}));
 }
@@ -583,13 +583,13 @@ TEST_F(SocketAgreementTest, RankZeroLooksAtTheRoleOfTheOthers) {
 TEST_F(SocketAgreementTest, OptionsThatCannotBeAreRefused) {
   auto options = instance(network::path, 2)[1];
   options.rank = 2;
-  EXPECT_EQ(make_socket_agreement(options).error().code, ec::invalid_argument);
+  EXPECT_EQ(make_socket_reducer(options).error().code, ec::invalid_argument);
   options.rank = 0;
   options.host = "unix:/nowhere/ranks";
-  EXPECT_THAT(make_socket_agreement(options).error().detail,
+  EXPECT_THAT(make_socket_reducer(options).error().detail,
               HasSubstr("rank 0 cannot wait for the other ranks at unix:/nowhere/ranks (No such"));
   options.job = std::string(64, 'x');
-  EXPECT_EQ(make_socket_agreement(options).error().code, ec::invalid_argument);
+  EXPECT_EQ(make_socket_reducer(options).error().code, ec::invalid_argument);
 }
 
 } // namespace

@@ -1,6 +1,6 @@
-#include "actors/consensus.hpp"
+#include "actors/rank_reduction.hpp"
 #include "base/limits.hpp"
-#include "hicache/agreement.hpp"
+#include "hicache/rank_reducer.hpp"
 #include "tests/support/actor_test.hpp"
 
 #include <algorithm>
@@ -18,8 +18,8 @@ protected:
   ~ConsensusTest() override { stop_all(); }
 
   void start(uint32_t ranks) {
-    for (auto& each : make_local_agreements(ranks))
-      actors_.push_back(spawn(consensus, std::move(each)));
+    for (auto& each : make_local_reducers(ranks))
+      actors_.push_back(spawn(rank_reduction, std::move(each)));
   }
 
   test::reply<reduced> offer(size_t rank, reduction_channel channel, values xs) {
@@ -28,7 +28,7 @@ protected:
     return answer;
   }
 
-  std::vector<consensus_core_actor> actors_;
+  std::vector<rank_reduction_core_actor> actors_;
 };
 
 TEST_F(ConsensusTest, AloneTheMinimumIsTheOffer) {
@@ -128,9 +128,9 @@ struct script {
 
 /// Ends a reduction with its own values once the script allows it, in a call of progress(), as MPI
 /// does.
-class scripted_agreement final : public agreement {
+class scripted_reducer final : public rank_reducer {
 public:
-  explicit scripted_agreement(script& shared) : script_(shared) {}
+  explicit scripted_reducer(script& shared) : script_(shared) {}
 
   uint32_t rank() const noexcept override { return 0; }
 
@@ -149,7 +149,7 @@ public:
     return !waiting_.empty();
   }
 
-  void on_news(news_callback) override {}
+  void on_notify(notify_callback) override {}
 
   std::string missing(reduction_channel) override { return "rank 1"; }
 
@@ -161,7 +161,7 @@ private:
 class ConsensusPollingTest : public ConsensusTest {
 protected:
   ConsensusPollingTest() {
-    actors_.push_back(spawn(consensus, std::make_unique<scripted_agreement>(shared_)));
+    actors_.push_back(spawn(rank_reduction, std::make_unique<scripted_reducer>(shared_)));
   }
 
   ~ConsensusPollingTest() override { stop_all(); }

@@ -20,23 +20,23 @@ namespace hicache {
 ///
 /// One thread at a time may call a given object. Its callbacks run inside its functions only, on
 /// the caller's thread.
-class agreement {
+class rank_reducer {
 public:
   /// Receives the minima, in the order of the values offered, or the error that prevented them.
   using callback = std::function<void(result<std::vector<int64_t>>)>;
 
-  /// Says that `progress` has something to do; see on_news.
-  using news_callback = std::function<void()>;
+  /// Says that `progress` has something to do; see on_notify.
+  using notify_callback = std::function<void()>;
 
-  agreement() = default;
+  rank_reducer() = default;
 
-  agreement(const agreement&) = delete;
+  rank_reducer(const rank_reducer&) = delete;
 
-  agreement& operator=(const agreement&) = delete;
+  rank_reducer& operator=(const rank_reducer&) = delete;
 
   /// Does not wait for the other ranks. Reductions that are still outstanding here are answered
   /// with `stopping`.
-  virtual ~agreement();
+  virtual ~rank_reducer();
 
   /// This rank, from 0.
   virtual uint32_t rank() const noexcept = 0;
@@ -61,7 +61,7 @@ public:
   /// From now on calls `news` when another rank in this process ended a reduction of this one,
   /// which `progress` will find. On any thread, also while this object is being called; `news` must
   /// not call it.
-  virtual void on_news(news_callback news) = 0;
+  virtual void on_notify(notify_callback news) = 0;
 
   /// Which ranks have not entered the outstanding reduction of a channel, as far as this rank can
   /// tell, for people: "rank 2 (process 1234) is stopped; rank 3 (process 1235) is gone".
@@ -80,7 +80,7 @@ public:
 /// destroyed no reduction can end: the outstanding ones of the others, and all that they begin
 /// later, fail with `rank_unresponsive`.
 /// @pre ranks > 0
-std::vector<std::unique_ptr<agreement>> make_local_agreements(uint32_t ranks);
+std::vector<std::unique_ptr<rank_reducer>> make_local_reducers(uint32_t ranks);
 
 // -- ranks started by mpirun --------------------------------------------------
 
@@ -132,12 +132,12 @@ private:
 /// @param communicator What MPI_Comm_c2f returns for it, so that this header needs no MPI.
 /// @returns unsupported if MPI is not initialised with MPI_THREAD_MULTIPLE, io_failure if it cannot
 /// duplicate the communicator
-result<std::unique_ptr<agreement>> make_mpi_agreement(int communicator);
+result<std::unique_ptr<rank_reducer>> make_mpi_reducer(int communicator);
 
 // -- ranks started by something else ------------------------------------------
 
 /// A rank that something else than mpirun started, and where it finds the others.
-struct socket_agreement_options {
+struct socket_reducer_options {
   /// From 0, each of them once.
   uint32_t rank = 0;
   /// Ranks of the instance, equal on all.
@@ -172,6 +172,6 @@ struct socket_agreement_options {
 /// @returns invalid_argument with a sentence for options that cannot be, or that rank 0 refuses
 ///          (another size or job, a rank that is there already); rank_unresponsive with a sentence
 ///          that says who has not come; io_failure if the system lacks memory or sockets
-result<std::unique_ptr<agreement>> make_socket_agreement(const socket_agreement_options& options);
+result<std::unique_ptr<rank_reducer>> make_socket_reducer(const socket_reducer_options& options);
 
 } // namespace hicache

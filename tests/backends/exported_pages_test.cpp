@@ -1,4 +1,4 @@
-#include "backends/cluster/lent_pages.hpp"
+#include "backends/cluster/exported_pages.hpp"
 #include "backends/cluster/segment_memory.hpp"
 #include "base/page_checksum.hpp"
 #include "messages/object_place.hpp"
@@ -17,12 +17,12 @@ constexpr auto fingerprint = uint64_t{7};
 constexpr auto object_bytes = uint64_t{100};
 constexpr auto objects_per_page = uint64_t{2};
 /// A segment of 64 bytes, the headers, and 3 pages of 2 objects.
-constexpr auto where = lent_objects{64, 4096, object_bytes, 6};
+constexpr auto where = exported_objects{64, 4096, object_bytes, 6};
 
 class LentPagesTest : public testing::Test {
 protected:
   LentPagesTest() {
-    lent_.open([this](const segment_slots& gone) {
+    exported_.open([this](const segment_slots& gone) {
       reclaimed_.insert(reclaimed_.end(), gone.list.begin(), gone.list.end());
     });
   }
@@ -36,9 +36,9 @@ protected:
     std::ranges::copy(bytes_of(key, object_bytes), object(number).begin());
   }
 
-  std::optional<segment_slot> lend(uint64_t number, uint64_t key) {
+  std::optional<segment_slot> export_page(uint64_t number, uint64_t key) {
     const auto parts = std::array{std::span<const std::byte>{object(number)}};
-    return lent_.lend(parts, key_of(key), fingerprint);
+    return exported_.export_page(parts, key_of(key), fingerprint);
   }
 
   uint64_t checksum_of(uint64_t number) {
@@ -48,35 +48,35 @@ protected:
   /// As a reader sees it.
   bool is_readable(const segment_slot& slot) const {
     auto info = member_info{};
-    info.lent = where;
+    info.exported = where;
     return is_intact(memory_, slot, *object_offset(info, slot.offset), fingerprint);
   }
 
   bool has_header(uint64_t number) const {
-    const auto bytes = std::span{memory_}.subspan(lent_.header_of(number), slot_object_offset);
+    const auto bytes = std::span{memory_}.subspan(exported_.header_of(number), slot_object_offset);
     return std::ranges::any_of(bytes, [](std::byte x) { return x != std::byte{0}; });
   }
 
   std::vector<std::byte> memory_ = std::vector<std::byte>(where.objects + 6 * object_bytes);
-  lent_pages lent_{memory_, where, objects_per_page};
+  exported_pages exported_{memory_, where, objects_per_page};
   std::vector<segment_slot> reclaimed_;
 };
 
 TEST_F(LentPagesTest, LentObjectsAreReadWhereTheyLie) {
   compute(3, 10);
-  const auto slot = lend(3, 10);
+  const auto slot = export_page(3, 10);
   ASSERT_TRUE(slot);
-  EXPECT_EQ(slot->what, segment_slot::state::lent);
+  EXPECT_EQ(slot->what, segment_slot::state::exported);
   EXPECT_EQ(slot->offset, where.headers + 3 * slot_object_offset);
   EXPECT_EQ(slot->length, object_bytes);
-  EXPECT_TRUE(lent_.is_lent(*slot));
+  EXPECT_TRUE(exported_.is_exported(*slot));
   EXPECT_TRUE(is_readable(*slot));
 }
 
 TEST_F(LentPagesTest, OnlyWholeObjectsAreLent) {
   const auto all = std::span<const std::byte>{memory_}.subspan(where.objects);
   const auto find
-    = [this](std::span<const std::byte> part) { return lent_.find_object(std::array{part}); };
+    = [this](std::span<const std::byte> part) { return exported_.find_object(std::array{part}); };
   EXPECT_EQ(find(all.first(object_bytes)), 0u);
   EXPECT_EQ(find(all.last(object_bytes)), 5u);
   EXPECT_EQ(find(all.subspan(1, object_bytes)), std::nullopt);
@@ -86,107 +86,108 @@ TEST_F(LentPagesTest, OnlyWholeObjectsAreLent) {
   const auto elsewhere = page_bytes(object_bytes);
   EXPECT_EQ(find(elsewhere), std::nullopt);
   const auto halves = std::array{all.first(50), all.subspan(50, 50)};
-  EXPECT_EQ(lent_.find_object(halves), std::nullopt);
-  EXPECT_FALSE(lent_.lend(std::array{all.subspan(1, object_bytes)}, key_of(1), fingerprint));
+  EXPECT_EQ(exported_.find_object(halves), std::nullopt);
+  EXPECT_FALSE(
+    exported_.export_page(std::array{all.subspan(1, object_bytes)}, key_of(1), fingerprint));
 }
 
 TEST_F(LentPagesTest, ReclaimedPagesHaveNoHeaderAndAreToldOf) {
-  const auto first = *lend(2, 10);
-  const auto second = *lend(3, 11);
-  const auto other = *lend(4, 12);
-  lent_.reclaim(std::array{page_index{1}});
+  const auto first = *export_page(2, 10);
+  const auto second = *export_page(3, 11);
+  const auto other = *export_page(4, 12);
+  exported_.reclaim(std::array{page_index{1}});
   EXPECT_FALSE(has_header(2));
   EXPECT_FALSE(has_header(3));
-  EXPECT_FALSE(lent_.is_lent(first));
+  EXPECT_FALSE(exported_.is_exported(first));
   ASSERT_EQ(reclaimed_.size(), 2u);
   EXPECT_EQ(reclaimed_[0].key, key_of(10));
   EXPECT_EQ(reclaimed_[0].offset, first.offset);
   EXPECT_EQ(reclaimed_[0].generation, first.generation);
   EXPECT_EQ(reclaimed_[1].key, second.key);
   EXPECT_TRUE(is_readable(other));
-  lent_.reclaim(std::array{page_index{1}, page_index{0}});
+  exported_.reclaim(std::array{page_index{1}, page_index{0}});
   EXPECT_EQ(reclaimed_.size(), 2u) << "nothing is lent there any more";
 }
 
 TEST_F(LentPagesTest, APageThatIsReclaimedWhileItIsLentStaysInvisible) {
-  const auto slot = lent_.begin(2, key_of(10));
+  const auto slot = exported_.begin(2, key_of(10));
   ASSERT_TRUE(slot);
   const auto checksum = checksum_of(2);
   EXPECT_FALSE(has_header(2));
-  EXPECT_FALSE(lent_.is_lent(*slot));
-  lent_.reclaim(std::array{page_index{1}});
+  EXPECT_FALSE(exported_.is_exported(*slot));
+  exported_.reclaim(std::array{page_index{1}});
   EXPECT_TRUE(reclaimed_.empty()) << "nobody has seen it";
   compute(2, 11);
-  EXPECT_FALSE(lent_.finish(*slot, fingerprint, checksum));
+  EXPECT_FALSE(exported_.finish(*slot, fingerprint, checksum));
   EXPECT_FALSE(has_header(2));
 }
 
 TEST_F(LentPagesTest, ALaterLendingOfAnObjectEndsTheOneUnderWay) {
-  const auto first = *lent_.begin(2, key_of(10));
-  lent_.reclaim(std::array{page_index{1}});
+  const auto first = *exported_.begin(2, key_of(10));
+  exported_.reclaim(std::array{page_index{1}});
   compute(2, 11);
-  const auto second = *lent_.begin(2, key_of(11));
+  const auto second = *exported_.begin(2, key_of(11));
   EXPECT_NE(first.generation, second.generation);
-  EXPECT_TRUE(lent_.finish(second, fingerprint, checksum_of(2)));
-  EXPECT_FALSE(lent_.finish(first, fingerprint, checksum_of(2)));
+  EXPECT_TRUE(exported_.finish(second, fingerprint, checksum_of(2)));
+  EXPECT_FALSE(exported_.finish(first, fingerprint, checksum_of(2)));
   EXPECT_TRUE(is_readable(second));
 }
 
 TEST_F(LentPagesTest, LendingAgainTakesTheOldHeaderBack) {
-  const auto first = *lend(2, 10);
-  const auto second = *lend(2, 10);
-  EXPECT_FALSE(lent_.is_lent(first));
-  EXPECT_TRUE(lent_.is_lent(second));
+  const auto first = *export_page(2, 10);
+  const auto second = *export_page(2, 10);
+  EXPECT_FALSE(exported_.is_exported(first));
+  EXPECT_TRUE(exported_.is_exported(second));
   ASSERT_EQ(reclaimed_.size(), 1u);
   EXPECT_EQ(reclaimed_[0].generation, first.generation);
 }
 
 TEST_F(LentPagesTest, WhatIsTakenBackIsNotToldOf) {
-  const auto first = *lend(2, 10);
-  lent_.take_back(first);
+  const auto first = *export_page(2, 10);
+  exported_.revoke(first);
   EXPECT_FALSE(has_header(2));
   EXPECT_TRUE(reclaimed_.empty());
-  const auto second = *lend(2, 10);
-  lent_.take_back(first);
-  EXPECT_TRUE(lent_.is_lent(second)) << "another lending";
+  const auto second = *export_page(2, 10);
+  exported_.revoke(first);
+  EXPECT_TRUE(exported_.is_exported(second)) << "another lending";
 }
 
 TEST_F(LentPagesTest, SlotsThatAreNoneAreNotLent) {
-  auto slot = *lend(0, 10);
+  auto slot = *export_page(0, 10);
   slot.offset = 0;
-  EXPECT_FALSE(lent_.is_lent(slot));
+  EXPECT_FALSE(exported_.is_exported(slot));
   slot.offset = where.headers + where.count * slot_object_offset;
-  EXPECT_FALSE(lent_.is_lent(slot));
+  EXPECT_FALSE(exported_.is_exported(slot));
   slot.offset = ~uint64_t{0};
-  EXPECT_FALSE(lent_.is_lent(slot));
-  lent_.take_back(slot);
+  EXPECT_FALSE(exported_.is_exported(slot));
+  exported_.revoke(slot);
   EXPECT_TRUE(has_header(0));
 }
 
 TEST_F(LentPagesTest, DamageIsFoundInWhatIsLentOnly) {
-  const auto slot = *lend(2, 10);
-  EXPECT_FALSE(lent_.is_damaged(slot, fingerprint));
-  EXPECT_TRUE(lent_.is_damaged(slot, fingerprint + 1));
+  const auto slot = *export_page(2, 10);
+  EXPECT_FALSE(exported_.is_damaged(slot, fingerprint));
+  EXPECT_TRUE(exported_.is_damaged(slot, fingerprint + 1));
   object(2)[5] ^= std::byte{1};
-  EXPECT_TRUE(lent_.is_damaged(slot, fingerprint));
-  lent_.reclaim(std::array{page_index{1}});
-  EXPECT_FALSE(lent_.is_damaged(slot, fingerprint)) << "it is being overwritten";
-  const auto begun = *lent_.begin(2, key_of(11));
-  EXPECT_FALSE(lent_.is_damaged(begun, fingerprint));
+  EXPECT_TRUE(exported_.is_damaged(slot, fingerprint));
+  exported_.reclaim(std::array{page_index{1}});
+  EXPECT_FALSE(exported_.is_damaged(slot, fingerprint)) << "it is being overwritten";
+  const auto begun = *exported_.begin(2, key_of(11));
+  EXPECT_FALSE(exported_.is_damaged(begun, fingerprint));
 }
 
 TEST_F(LentPagesTest, ClosedNothingIsLent) {
-  const auto slot = *lend(2, 10);
-  const auto begun = *lent_.begin(4, key_of(12));
-  lent_.close();
+  const auto slot = *export_page(2, 10);
+  const auto begun = *exported_.begin(4, key_of(12));
+  exported_.close();
   EXPECT_FALSE(has_header(2));
-  EXPECT_FALSE(lent_.is_lent(slot));
+  EXPECT_FALSE(exported_.is_exported(slot));
   EXPECT_TRUE(reclaimed_.empty());
-  EXPECT_FALSE(lent_.finish(begun, fingerprint, checksum_of(4)));
-  EXPECT_FALSE(lend(2, 10));
-  lent_.reclaim(std::array{page_index{0}, page_index{1}, page_index{2}});
-  lent_.open([](const segment_slots&) {});
-  EXPECT_TRUE(lend(2, 10));
+  EXPECT_FALSE(exported_.finish(begun, fingerprint, checksum_of(4)));
+  EXPECT_FALSE(export_page(2, 10));
+  exported_.reclaim(std::array{page_index{0}, page_index{1}, page_index{2}});
+  exported_.open([](const segment_slots&) {});
+  EXPECT_TRUE(export_page(2, 10));
 }
 
 } // namespace

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "hicache/agreement.hpp"
+#include "hicache/rank_reducer.hpp"
 
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@
 namespace hicache::test {
 
 /// Reduces and moves things forward until the callback was called.
-inline result<std::vector<int64_t>> reduce(agreement& rank, reduction_channel channel,
+inline result<std::vector<int64_t>> reduce(rank_reducer& rank, reduction_channel channel,
                                            std::vector<int64_t> values,
                                            const std::function<void()>& idle) {
   auto answer = std::optional<result<std::vector<int64_t>>>{};
@@ -27,7 +27,7 @@ inline result<std::vector<int64_t>> reduce(agreement& rank, reduction_channel ch
 }
 
 /// Many reductions in a row give the element-wise minimum each, on one channel.
-inline void expect_minima(agreement& rank, const std::function<void()>& idle) {
+inline void expect_minima(rank_reducer& rank, const std::function<void()>& idle) {
   const auto me = static_cast<int64_t>(rank.rank());
   const auto last = static_cast<int64_t>(rank.size()) - 1;
   for (int64_t turn = 0; turn < 50; ++turn) {
@@ -39,14 +39,14 @@ inline void expect_minima(agreement& rank, const std::function<void()>& idle) {
 }
 
 /// A reduction of no values is a barrier.
-inline void expect_empty_vectors_work(agreement& rank, const std::function<void()>& idle) {
+inline void expect_empty_vectors_work(rank_reducer& rank, const std::function<void()>& idle) {
   const auto minima = reduce(rank, reduction_channel::engine, {}, idle);
   ASSERT_TRUE(minima.has_value());
   EXPECT_TRUE(minima->empty());
 }
 
 /// Ranks may enter channels in different orders.
-inline void expect_independent_channels(agreement& rank, const std::function<void()>& idle) {
+inline void expect_independent_channels(rank_reducer& rank, const std::function<void()>& idle) {
   auto order = std::vector{reduction_channel::step, reduction_channel::prefetch,
                            reduction_channel::engine, reduction_channel::admin};
   if (rank.rank() % 2 == 1)
@@ -65,7 +65,7 @@ inline void expect_independent_channels(agreement& rank, const std::function<voi
 }
 
 /// A callback may begin the next reduction of its channel.
-inline void expect_chained_reductions(agreement& rank, const std::function<void()>& idle) {
+inline void expect_chained_reductions(rank_reducer& rank, const std::function<void()>& idle) {
   auto turns = int64_t{0};
   auto next = std::function<void()>{};
   next = [&] {
@@ -82,7 +82,7 @@ inline void expect_chained_reductions(agreement& rank, const std::function<void(
   EXPECT_EQ(turns, 5);
 }
 
-inline void expect_agreement_contract(agreement& rank, const std::function<void()>& idle) {
+inline void expect_reducer_contract(rank_reducer& rank, const std::function<void()>& idle) {
   expect_minima(rank, idle);
   expect_empty_vectors_work(rank, idle);
   expect_independent_channels(rank, idle);

@@ -1,4 +1,4 @@
-#include "backends/cluster/lent_pages.hpp"
+#include "backends/cluster/exported_pages.hpp"
 
 #include "backends/cluster/segment_memory.hpp"
 #include "base/check.hpp"
@@ -11,8 +11,8 @@
 
 namespace hicache {
 
-lent_pages::lent_pages(std::span<std::byte> memory, const lent_objects& objects,
-                       uint64_t objects_per_page)
+exported_pages::exported_pages(std::span<std::byte> memory, const exported_objects& objects,
+                               uint64_t objects_per_page)
   : memory_(memory), objects_(objects), objects_per_page_(objects_per_page),
     entries_(objects.count) {
   HICACHE_CHECK(objects.count > 0 && objects_per_page > 0 && is_possible(objects));
@@ -20,21 +20,22 @@ lent_pages::lent_pages(std::span<std::byte> memory, const lent_objects& objects,
                 && objects.objects + objects.count * objects.object_bytes <= memory.size());
 }
 
-void lent_pages::open(notice reclaimed) {
+void exported_pages::open(notice reclaimed) {
   const auto guard = std::lock_guard{mutex_};
   HICACHE_CHECK(reclaimed && !reclaimed_);
   reclaimed_ = std::move(reclaimed);
 }
 
-void lent_pages::close() {
+void exported_pages::close() {
   const auto guard = std::lock_guard{mutex_};
   reclaimed_ = nullptr;
   for (auto object = uint64_t{0}; object < objects_.count; ++object)
     drop(object);
 }
 
-std::optional<segment_slot> lent_pages::lend(std::span<const std::span<const std::byte>> parts,
-                                             const page_key& key, uint64_t fingerprint) {
+std::optional<segment_slot>
+exported_pages::export_page(std::span<const std::span<const std::byte>> parts, const page_key& key,
+                            uint64_t fingerprint) {
   const auto object = find_object(parts);
   const auto slot = object ? begin(*object, key) : std::nullopt;
   // Outside of the lock: this reads the whole object.
@@ -43,7 +44,7 @@ std::optional<segment_slot> lent_pages::lend(std::span<const std::span<const std
   return std::nullopt;
 }
 
-std::optional<segment_slot> lent_pages::begin(uint64_t object, const page_key& key) {
+std::optional<segment_slot> exported_pages::begin(uint64_t object, const page_key& key) {
   HICACHE_CHECK(object < objects_.count);
   const auto guard = std::lock_guard{mutex_};
   if (!reclaimed_)
@@ -56,7 +57,7 @@ std::optional<segment_slot> lent_pages::begin(uint64_t object, const page_key& k
   return describe(object);
 }
 
-bool lent_pages::finish(const segment_slot& slot, uint64_t fingerprint, uint64_t checksum) {
+bool exported_pages::finish(const segment_slot& slot, uint64_t fingerprint, uint64_t checksum) {
   const auto guard = std::lock_guard{mutex_};
   const auto object = standing(slot);
   if (!object)
@@ -67,13 +68,13 @@ bool lent_pages::finish(const segment_slot& slot, uint64_t fingerprint, uint64_t
   return true;
 }
 
-bool lent_pages::is_lent(const segment_slot& slot) const {
+bool exported_pages::is_exported(const segment_slot& slot) const {
   const auto guard = std::lock_guard{mutex_};
   const auto object = standing(slot);
   return object && entries_[*object].has_header;
 }
 
-bool lent_pages::is_damaged(const segment_slot& slot, uint64_t fingerprint) const {
+bool exported_pages::is_damaged(const segment_slot& slot, uint64_t fingerprint) const {
   const auto guard = std::lock_guard{mutex_};
   const auto object = standing(slot);
   return object && entries_[*object].has_header
@@ -82,7 +83,7 @@ bool lent_pages::is_damaged(const segment_slot& slot, uint64_t fingerprint) cons
 }
 
 std::optional<uint64_t>
-lent_pages::find_object(std::span<const std::span<const std::byte>> parts) const noexcept {
+exported_pages::find_object(std::span<const std::span<const std::byte>> parts) const noexcept {
   if (parts.size() != 1 || parts.front().size() != objects_.object_bytes)
     return std::nullopt;
   const auto* first = memory_.data() + objects_.objects;
@@ -97,25 +98,25 @@ lent_pages::find_object(std::span<const std::span<const std::byte>> parts) const
   return object;
 }
 
-uint64_t lent_pages::header_of(uint64_t object) const noexcept {
+uint64_t exported_pages::header_of(uint64_t object) const noexcept {
   return objects_.headers + object * slot_object_offset;
 }
 
-void lent_pages::take_back(const segment_slot& slot) {
+void exported_pages::revoke(const segment_slot& slot) {
   const auto guard = std::lock_guard{mutex_};
   if (const auto object = standing(slot))
     drop(*object);
 }
 
-void lent_pages::reclaim(std::span<const page_index> pages) {
+void exported_pages::reclaim(std::span<const page_index> pages) {
   auto gone = segment_slots{};
   const auto guard = std::lock_guard{mutex_};
   for (const auto page : pages) {
     const auto first = page * objects_per_page_;
     HICACHE_CHECK(first + objects_per_page_ <= objects_.count);
     for (auto object = first; object < first + objects_per_page_; ++object)
-      if (const auto lent = drop(object))
-        gone.list.push_back(*lent);
+      if (const auto exported = drop(object))
+        gone.list.push_back(*exported);
   }
   if (!gone.list.empty())
     reclaimed_(std::move(gone));
@@ -123,7 +124,7 @@ void lent_pages::reclaim(std::span<const page_index> pages) {
 
 // -- internal steps -----------------------------------------------------------
 
-std::optional<uint64_t> lent_pages::standing(const segment_slot& slot) const {
+std::optional<uint64_t> exported_pages::standing(const segment_slot& slot) const {
   const auto object = (slot.offset - objects_.headers) / slot_object_offset;
   if (slot.offset < objects_.headers || object >= objects_.count)
     return std::nullopt;
@@ -133,7 +134,7 @@ std::optional<uint64_t> lent_pages::standing(const segment_slot& slot) const {
   return object;
 }
 
-std::optional<segment_slot> lent_pages::drop(uint64_t object) {
+std::optional<segment_slot> exported_pages::drop(uint64_t object) {
   const auto before = describe(object);
   const auto had_header = std::exchange(entries_[object], {}).has_header;
   if (!had_header)
@@ -142,9 +143,9 @@ std::optional<segment_slot> lent_pages::drop(uint64_t object) {
   return before;
 }
 
-segment_slot lent_pages::describe(uint64_t object) const {
+segment_slot exported_pages::describe(uint64_t object) const {
   const auto& here = entries_[object];
-  return {here.key, segment_slot::state::lent, header_of(object), here.generation,
+  return {here.key, segment_slot::state::exported, header_of(object), here.generation,
           static_cast<uint32_t>(objects_.object_bytes)};
 }
 

@@ -1,5 +1,5 @@
 #include "base/check.hpp"
-#include "hicache/agreement.hpp"
+#include "hicache/rank_reducer.hpp"
 
 #include <algorithm>
 #include <array>
@@ -68,7 +68,7 @@ public:
     return std::exchange(members_[rank].ended, {});
   }
 
-  void on_news(uint32_t rank, agreement::news_callback news) {
+  void on_notify(uint32_t rank, rank_reducer::notify_callback news) {
     const auto guard = std::lock_guard{mutex_};
     members_[rank].news = std::move(news);
   }
@@ -96,7 +96,7 @@ private:
   struct member {
     /// Outcomes that the rank has not taken yet.
     per_channel<std::optional<outcome>> ended;
-    agreement::news_callback news;
+    rank_reducer::notify_callback news;
   };
 
   tl::unexpected<error> missing_rank() const {
@@ -124,12 +124,12 @@ private:
   std::optional<uint32_t> left_;
 };
 
-class local_agreement final : public agreement {
+class local_reducer final : public rank_reducer {
 public:
-  local_agreement(std::shared_ptr<local_group> group, uint32_t rank)
+  local_reducer(std::shared_ptr<local_group> group, uint32_t rank)
     : group_(std::move(group)), rank_(rank) {}
 
-  ~local_agreement() override {
+  ~local_reducer() override {
     group_->leave(rank_);
     for (auto& done : waiting_)
       if (done)
@@ -158,7 +158,7 @@ public:
     return false;
   }
 
-  void on_news(news_callback news) override { group_->on_news(rank_, std::move(news)); }
+  void on_notify(notify_callback news) override { group_->on_notify(rank_, std::move(news)); }
 
   std::string missing(reduction_channel channel) override { return group_->missing(channel); }
 
@@ -170,13 +170,13 @@ private:
 
 } // namespace
 
-std::vector<std::unique_ptr<agreement>> make_local_agreements(uint32_t ranks) {
+std::vector<std::unique_ptr<rank_reducer>> make_local_reducers(uint32_t ranks) {
   HICACHE_CHECK(ranks > 0);
   auto group = std::make_shared<local_group>(ranks);
-  auto members = std::vector<std::unique_ptr<agreement>>{};
+  auto members = std::vector<std::unique_ptr<rank_reducer>>{};
   members.reserve(ranks);
   for (uint32_t rank = 0; rank < ranks; ++rank)
-    members.push_back(std::make_unique<local_agreement>(group, rank));
+    members.push_back(std::make_unique<local_reducer>(group, rank));
   return members;
 }
 

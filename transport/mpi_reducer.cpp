@@ -1,5 +1,5 @@
 #include "base/check.hpp"
-#include "hicache/agreement.hpp"
+#include "hicache/rank_reducer.hpp"
 #include "transport/rank_process.hpp"
 
 #include <mpi.h>
@@ -65,16 +65,16 @@ struct channel_state {
   std::unique_ptr<std::vector<int64_t>> offered;
   std::unique_ptr<std::vector<int64_t>> minima;
   /// Set while a reduction is outstanding.
-  agreement::callback done;
+  rank_reducer::callback done;
   /// The first failure; the communicator cannot be trusted after it.
   std::string failure;
 };
 
-class mpi_agreement final : public agreement {
+class mpi_reducer final : public rank_reducer {
 public:
-  mpi_agreement(uint32_t rank, uint32_t size) : rank_(rank), size_(size) {}
+  mpi_reducer(uint32_t rank, uint32_t size) : rank_(rank), size_(size) {}
 
-  ~mpi_agreement() override {
+  ~mpi_reducer() override {
     const auto running = mpi_is_running();
     for (auto& channel : channels_) {
       if (channel.request != MPI_REQUEST_NULL || !channel.failure.empty())
@@ -132,7 +132,7 @@ public:
     return true;
   }
 
-  void on_news(news_callback) override {}
+  void on_notify(notify_callback) override {}
 
   std::string missing(reduction_channel) override { return describe_lost(processes_, rank_); }
 
@@ -238,9 +238,9 @@ void mpi_session::finalise() noexcept {
   owner_ = false;
 }
 
-// -- make_mpi_agreement -------------------------------------------------------
+// -- make_mpi_reducer -------------------------------------------------------
 
-result<std::unique_ptr<agreement>> make_mpi_agreement(int handle) {
+result<std::unique_ptr<rank_reducer>> make_mpi_reducer(int handle) {
   if (!mpi_is_running())
     return fail(ec::unsupported, "MPI is not initialised; MPI_THREAD_MULTIPLE is needed");
   auto provided = 0;
@@ -253,7 +253,7 @@ result<std::unique_ptr<agreement>> make_mpi_agreement(int handle) {
   MPI_Comm_rank(communicator, &rank);
   MPI_Comm_size(communicator, &size);
   auto made
-    = std::make_unique<mpi_agreement>(static_cast<uint32_t>(rank), static_cast<uint32_t>(size));
+    = std::make_unique<mpi_reducer>(static_cast<uint32_t>(rank), static_cast<uint32_t>(size));
   if (auto opened = made->open(communicator); !opened)
     return tl::unexpected{opened.error()};
   return made;

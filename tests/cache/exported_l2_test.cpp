@@ -13,10 +13,10 @@ namespace {
 using namespace hicache::test;
 
 /// L2 has room for two of the prompts A to D, L1 for four.
-tree_options lending(write_policy write = write_policy::write_through) {
+tree_options exporting(write_policy write = write_policy::write_through) {
   auto options = with_storage(prefetch_policy::wait_complete);
   options.write = write;
-  options.storage_lends_host = true;
+  options.storage_exports_l2 = true;
   return options;
 }
 
@@ -27,13 +27,13 @@ const auto D = range(301, 317);
 bool is_offered(tree_driver& d, const tokens_t& tokens) {
   auto offered = std::set<token_id>{};
   for (const auto& node : d.tree.nodes())
-    if (node.on_host && node.in_storage)
+    if (node.in_l2 && node.in_storage)
       offered.insert(node.tokens.begin(), node.tokens.end());
   return std::ranges::all_of(tokens, [&](token_id token) { return offered.contains(token); });
 }
 
 TEST(LentHost, CopiesOfWhatL1HasStayForAsLongAsOtherPages) {
-  auto d = tree_driver{lending()};
+  auto d = tree_driver{exporting()};
   for (const auto& prompt : {A, B, C}) {
     d.insert(prompt);
     d.finish();
@@ -45,7 +45,7 @@ TEST(LentHost, CopiesOfWhatL1HasStayForAsLongAsOtherPages) {
 }
 
 TEST(LentHost, WhatLostItsPlaceIsOfferedAgainWhenItIsUsed) {
-  auto d = tree_driver{lending()};
+  auto d = tree_driver{exporting()};
   for (const auto& prompt : {A, B, C, A}) {
     d.insert(prompt);
     d.finish();
@@ -57,14 +57,14 @@ TEST(LentHost, WhatLostItsPlaceIsOfferedAgainWhenItIsUsed) {
 }
 
 TEST(LentHost, WhatLostItsPlaceIsOfferedAgainWhenItLeavesL1) {
-  auto d = tree_driver{lending()};
+  auto d = tree_driver{exporting()};
   for (const auto& prompt : {A, B, C}) {
     d.insert(prompt);
     d.finish();
   }
   d.match(A);
-  d.evict_host(16); // B has no copy any more.
-  d.evict(16);      // B is the first to go, and saved.
+  d.evict_l2(16); // B has no copy any more.
+  d.evict(16);    // B is the first to go, and saved.
   d.finish();
   EXPECT_TRUE(is_offered(d, B));
   EXPECT_EQ(d.match(B), (hit{0, 16}));
@@ -72,7 +72,7 @@ TEST(LentHost, WhatLostItsPlaceIsOfferedAgainWhenItLeavesL1) {
 }
 
 TEST(LentHost, LeavesOfAPathGoFirst) {
-  auto d = tree_driver{lending()};
+  auto d = tree_driver{exporting()};
   d.insert(A + B);
   d.finish();
   d.insert(A + C);
@@ -83,7 +83,7 @@ TEST(LentHost, LeavesOfAPathGoFirst) {
 }
 
 TEST(LentHost, WhatIsWrittenBackIsOfferedWithWhatIsAboveIt) {
-  auto d = tree_driver{lending(write_policy::write_back)};
+  auto d = tree_driver{exporting(write_policy::write_back)};
   d.insert(A);
   d.insert(A + B);
   d.finish();
@@ -95,8 +95,8 @@ TEST(LentHost, WhatIsWrittenBackIsOfferedWithWhatIsAboveIt) {
 }
 
 TEST(LentHost, TheStoreThatIsAttachedDecides) {
-  auto options = lending();
-  options.storage_lends_host = false;
+  auto options = exporting();
+  options.storage_exports_l2 = false;
   auto d = tree_driver{options};
   for (const auto& prompt : {A, B, C}) {
     d.insert(prompt);

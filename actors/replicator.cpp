@@ -1,4 +1,4 @@
-#include "actors/copier.hpp"
+#include "actors/replicator.hpp"
 
 #include "backends/cluster/segment_memory.hpp"
 #include "base/check.hpp"
@@ -27,7 +27,8 @@ page_totals totals_of(const page_copies& pages, std::vector<page_key> left_out) 
 
 } // namespace
 
-caf::result<page_totals> copier_state::copy(const page_copies& pages, const segment_actor& into) {
+caf::result<page_totals> replicator_state::copy(const page_copies& pages,
+                                                const segment_actor& into) {
   auto promise = self->make_response_promise<page_totals>();
   auto wanted = segment_pages{};
   for (const auto& copied : pages.pages)
@@ -49,9 +50,9 @@ caf::result<page_totals> copier_state::copy(const page_copies& pages, const segm
   return promise;
 }
 
-void copier_state::pin(const page_copies& pages, const segment_actor& into,
-                       std::vector<page_key> left_out,
-                       caf::typed_response_promise<page_totals> promise) {
+void replicator_state::pin(const page_copies& pages, const segment_actor& into,
+                           std::vector<page_key> left_out,
+                           caf::typed_response_promise<page_totals> promise) {
   auto unpinned = std::make_shared<std::vector<page_key>>(std::move(left_out));
   // Answers when no request holds it any more.
   const auto end = std::shared_ptr<void>{nullptr, [promise, pages, unpinned](void*) mutable {
@@ -71,7 +72,8 @@ void copier_state::pin(const page_copies& pages, const segment_actor& into,
   }
 }
 
-copier_state::filled copier_state::fill(const page_copies& pages, const segment_slots& slots) {
+replicator_state::filled replicator_state::fill(const page_copies& pages,
+                                                const segment_slots& slots) {
   auto end = filled{};
   auto targets = std::vector<std::span<std::byte>>(slots.list.size());
   auto replicas = std::vector<replica>(slots.list.size());
@@ -104,8 +106,8 @@ copier_state::filled copier_state::fill(const page_copies& pages, const segment_
 
 // -- actor --------------------------------------------------------------------
 
-copier_actor::behavior_type copier(copier_actor::stateful_pointer<copier_state> self,
-                                   copier_options options) {
+replicator_actor::behavior_type
+replicator(replicator_actor::stateful_pointer<replicator_state> self, replicator_options options) {
   HICACHE_CHECK(!options.memory.empty() && options.timeout.count() > 0);
   self->state.reader = std::make_unique<page_reader>(options.reader);
   self->state.options = std::move(options);

@@ -33,23 +33,23 @@ protected:
     if (shards_.empty())
       start_shard(0);
     const auto headers = slots * slot_bytes;
-    const auto where = lent_objects{headers, headers + 8 * slot_object_offset, object_bytes, 8};
+    const auto where = exported_objects{headers, headers + 8 * slot_object_offset, object_bytes, 8};
     memory_.assign(where.objects + 8 * object_bytes, std::byte{0});
-    lent_ = std::make_shared<lent_pages>(memory_, where, 1);
+    exported_ = std::make_shared<exported_pages>(memory_, where, 1);
     auto options = segment_options{};
     options.mounts.member.member = 1;
     options.mounts.member.fingerprint = fingerprint;
-    options.mounts.member.lent = where;
+    options.mounts.member.exported = where;
     options.mounts.index = [this] { return view(); };
     options.mounts.index_lost = [](const index_actor&) {};
     options.mounts.index_heard = [](uint64_t) {};
     options.mounts.timeout = 2s;
     options.memory = memory_;
-    options.lent = lent_;
+    options.exported = exported_;
     options.figures = figures_;
     options.clock = &clock;
     segment_ = spawn(segment, options);
-    lent_->open(
+    exported_->open(
       [this](segment_slots gone) { caf::anon_send(segment_, atom::withdraw_v, std::move(gone)); });
   }
 
@@ -60,12 +60,12 @@ protected:
     return std::make_shared<const index_view>(entries);
   }
 
-  segment_slot lend(uint64_t object, uint64_t key) {
-    const auto bytes
-      = std::span{memory_}.subspan(lent_->objects().objects + object * object_bytes, object_bytes);
+  segment_slot export_page(uint64_t object, uint64_t key) {
+    const auto bytes = std::span{memory_}.subspan(
+      exported_->objects().objects + object * object_bytes, object_bytes);
     std::ranges::fill(bytes, static_cast<std::byte>(key));
-    const auto slot
-      = lent_->lend(std::array{std::span<const std::byte>{bytes}}, key_of(key), fingerprint);
+    const auto slot = exported_->export_page(std::array{std::span<const std::byte>{bytes}},
+                                             key_of(key), fingerprint);
     EXPECT_TRUE(slot);
     return slot.value_or(segment_slot{});
   }
@@ -78,7 +78,7 @@ protected:
 
   /// Lends and publishes.
   segment_slot offer(uint64_t object, uint64_t key) {
-    const auto slot = lend(object, key);
+    const auto slot = export_page(object, key);
     publish({{slot}});
     return slot;
   }
@@ -89,7 +89,7 @@ protected:
   }
 
   void reclaim(page_index page) {
-    lent_->reclaim(std::array{page});
+    exported_->reclaim(std::array{page});
     run();
   }
 
@@ -108,7 +108,7 @@ protected:
   std::map<uint32_t, index_actor> shards_;
   segment_actor segment_;
   std::vector<std::byte> memory_;
-  std::shared_ptr<lent_pages> lent_;
+  std::shared_ptr<exported_pages> exported_;
   std::shared_ptr<member_figures> figures_ = std::make_shared<member_figures>();
 };
 
@@ -135,25 +135,25 @@ TEST_F(LentSegmentTest, StoredPagesAreNotLentAsWell) {
   start(2);
   const auto stored = reserve(10);
   publish({{stored}});
-  const auto lent = offer(3, 10);
+  const auto exported = offer(3, 10);
   expect_offered(10, stored);
-  EXPECT_FALSE(lent_->is_lent(lent));
+  EXPECT_FALSE(exported_->is_exported(exported));
 }
 
 TEST_F(LentSegmentTest, ACopyThatArrivesReplacesTheLentPage) {
   start(2);
   const auto stored = reserve(10);
-  const auto lent = offer(3, 10);
-  expect_offered(10, lent);
+  const auto exported = offer(3, 10);
+  expect_offered(10, exported);
   publish({{stored}});
   expect_offered(10, stored);
-  EXPECT_FALSE(lent_->is_lent(lent));
+  EXPECT_FALSE(exported_->is_exported(exported));
   EXPECT_EQ(figures_->pages, 1u);
 }
 
 TEST_F(LentSegmentTest, APageThatIsReclaimedBeforeItIsPublishedIsNeverOffered) {
   start(2);
-  const auto slot = lend(3, 10);
+  const auto slot = export_page(3, 10);
   reclaim(3);
   publish({{slot}});
   EXPECT_TRUE(locate(10).empty());
@@ -164,14 +164,14 @@ TEST_F(LentSegmentTest, TheNewsOfAnEarlierLendingDoNotEndALaterOne) {
   start(2);
   const auto first = offer(3, 10);
   const auto second = offer(5, 10); // The page came back to L2, at another place.
-  EXPECT_FALSE(lent_->is_lent(first));
+  EXPECT_FALSE(exported_->is_exported(first));
   expect_offered(10, second);
   tell(segment_, atom::withdraw_v, segment_slots{{first}});
   expect_offered(10, second);
   const auto third = offer(5, 10);
   expect_offered(10, third);
   publish({{third}});
-  EXPECT_TRUE(lent_->is_lent(third)) << "told twice";
+  EXPECT_TRUE(exported_->is_exported(third)) << "told twice";
 }
 
 TEST_F(LentSegmentTest, WithoutASegmentL2IsLentAllTheSame) {
@@ -220,18 +220,18 @@ TEST_F(LentSegmentTest, DamageToLentPagesIsFoundOut) {
   start(2);
   const auto good = offer(2, 10);
   const auto bad = offer(3, 11);
-  memory_[lent_->objects().objects + 3 * object_bytes + 5] ^= std::byte{1};
+  memory_[exported_->objects().objects + 3 * object_bytes + 5] ^= std::byte{1};
   tell(segment_, atom::corrupt_v, key_batch{{key_of(10), key_of(11)}});
   expect_offered(10, good);
   EXPECT_TRUE(locate(11).empty());
-  EXPECT_FALSE(lent_->is_lent(bad));
+  EXPECT_FALSE(exported_->is_exported(bad));
   EXPECT_EQ(state_of<segment_state>(segment_).corrupt, 1u);
 }
 
 TEST_F(LentSegmentTest, WhatIsOverwrittenMeanwhileIsNoDamage) {
   start(2);
   const auto slot = offer(3, 10);
-  lent_->take_back(slot); // The news are on their way.
+  exported_->revoke(slot); // The news are on their way.
   tell(segment_, atom::corrupt_v, key_batch{{key_of(10)}});
   EXPECT_EQ(state_of<segment_state>(segment_).corrupt, 0u);
 }
@@ -244,7 +244,7 @@ TEST_F(LentSegmentTest, ClearTakesLentPagesOfTheNamespace) {
   EXPECT_EQ(ask_value<page_totals>(segment_, atom::clear_v, namespace_pages{fingerprint}),
             (page_totals{1, slot_object_offset + object_bytes}));
   EXPECT_TRUE(locate(10).empty());
-  EXPECT_FALSE(lent_->is_lent(slot));
+  EXPECT_FALSE(exported_->is_exported(slot));
 }
 
 TEST_F(LentSegmentTest, RemoveTakesALentPage) {
@@ -252,7 +252,7 @@ TEST_F(LentSegmentTest, RemoveTakesALentPage) {
   const auto slot = offer(3, 10);
   tell(segment_, atom::remove_v, keys_of(10, 1));
   EXPECT_TRUE(locate(10).empty());
-  EXPECT_FALSE(lent_->is_lent(slot));
+  EXPECT_FALSE(exported_->is_exported(slot));
 }
 
 TEST_F(LentSegmentTest, ADrainedMemberLendsNothing) {
@@ -260,14 +260,14 @@ TEST_F(LentSegmentTest, ADrainedMemberLendsNothing) {
   const auto stored = reserve(11);
   publish({{stored}});
   const auto slot = offer(3, 10);
-  const auto late = lend(4, 12);
+  const auto late = export_page(4, 12);
   EXPECT_EQ(ask_value<drain_report>(segment_, atom::drain_v, drain_request{}),
             (drain_report{0, 2}));
   publish({{late}});
   for (const auto key : {10, 11, 12})
     EXPECT_TRUE(locate(static_cast<uint64_t>(key)).empty());
-  EXPECT_FALSE(lent_->is_lent(slot));
-  EXPECT_FALSE(lent_->begin(5, key_of(13)));
+  EXPECT_FALSE(exported_->is_exported(slot));
+  EXPECT_FALSE(exported_->begin(5, key_of(13)));
   EXPECT_EQ(figures_->pages, 0u);
 }
 

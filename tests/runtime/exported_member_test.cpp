@@ -17,26 +17,26 @@ namespace hicache::test {
 namespace {
 
 constexpr auto page_size = size_t{4096};
-constexpr auto host_pages = uint32_t{8};
+constexpr auto l2_pages = uint32_t{8};
 constexpr auto fingerprint = uint64_t{7};
 
 time_point soon() {
   return std::chrono::steady_clock::now() + std::chrono::seconds{20};
 }
 
-enum class lending : uint8_t { nothing, l2 };
+enum class exporting : uint8_t { nothing, l2 };
 
-/// A rank with an L2 that it lends.
-class lender {
+/// A rank with an L2 that it exports.
+class exporter {
 public:
-  explicit lender(const local_index& index, size_t segment_pages, uint32_t replicas = 1)
+  explicit exporter(const local_index& index, size_t segment_pages, uint32_t replicas = 1)
     : pools_(
       shared_pools::create(segment_pages * slot_bytes_for(page_size), geometry(), 1).value()) {
     join(index, segment_pages, replicas);
   }
 
   void join(const local_index& index, size_t segment_pages, uint32_t replicas = 1,
-            lending what = lending::l2) {
+            exporting what = exporting::l2) {
     auto options = cluster_member_options{};
     options.segment_bytes = segment_pages * slot_bytes_for(page_size);
     options.object_bytes = page_size;
@@ -44,8 +44,8 @@ public:
     options.replicas = replicas;
     options.host = "lender";
     options.memory = &pools_.memory;
-    if (what == lending::l2)
-      options.lent = pools_.lent;
+    if (what == exporting::l2)
+      options.exported = pools_.exported;
     member_ = std::make_unique<local_member>(index, std::move(options));
     store_ = (**member_).open();
   }
@@ -61,7 +61,7 @@ public:
 
   /// Puts the bytes of a key into a page, as the copy engine does.
   void compute(page_index number, uint64_t key) {
-    pools_.lent->reclaim(std::array{number});
+    pools_.exported->reclaim(std::array{number});
     std::ranges::copy(bytes_of(key, page_size), page(number).begin());
   }
 
@@ -73,12 +73,12 @@ public:
 
   cluster_member& member() { return **member_; }
 
-  lent_pages& lent() { return *pools_.lent; }
+  exported_pages& exported() { return *pools_.exported; }
 
 private:
   static pool_geometry geometry() {
     const auto shape = pool_shape{attention_kind::mha, 1, 1, 32, 32, 4, 16, 0};
-    return {shape, host_layout::page_first, host_pages};
+    return {shape, host_layout::page_first, l2_pages};
   }
 
   shared_pools pools_;
@@ -119,7 +119,7 @@ protected:
   }
 
   local_index index_;
-  lender owner_{index_, 4};
+  exporter owner_{index_, 4};
   std::unique_ptr<local_member> other_ = join("reader");
   std::unique_ptr<blocking_store> reader_ = (**other_).open();
 };
@@ -195,7 +195,7 @@ TEST_F(LentMemberTest, WhatIsNoPageOfL2IsCopied) {
 }
 
 TEST_F(LentMemberTest, CopiesForOtherHostsComeFromL2) {
-  auto writer = lender{index_, 0, 2};
+  auto writer = exporter{index_, 0, 2};
   writer.compute(3, 1);
   ASSERT_TRUE(writer.put(3, 1));
   EXPECT_EQ(replicas_of(1).size(), 2u);
@@ -204,8 +204,8 @@ TEST_F(LentMemberTest, CopiesForOtherHostsComeFromL2) {
 }
 
 TEST_F(LentMemberTest, L2IsLentWithoutASegment) {
-  auto writer = lender{index_, 0};
-  EXPECT_EQ(writer.member().lent_bytes(), host_pages * page_size);
+  auto writer = exporter{index_, 0};
+  EXPECT_EQ(writer.member().exported_bytes(), l2_pages * page_size);
   writer.compute(3, 1);
   ASSERT_TRUE(writer.put(3, 1));
   EXPECT_EQ(take(*reader_, 1), bytes_of(1, page_size));
@@ -217,7 +217,7 @@ TEST_F(LentMemberTest, WhoLeavesLendsNothing) {
   ASSERT_TRUE(owner_.put(3, 1));
   owner_.leave();
   EXPECT_EQ(code_of(take(*reader_, 1)), ec::not_found);
-  EXPECT_FALSE(owner_.lent().begin(3, key_of(1)));
+  EXPECT_FALSE(owner_.exported().begin(3, key_of(1)));
   owner_.join(index_, 4);
   ASSERT_TRUE(owner_.put(3, 1));
   EXPECT_EQ(take(*reader_, 1), bytes_of(1, page_size));
@@ -225,15 +225,15 @@ TEST_F(LentMemberTest, WhoLeavesLendsNothing) {
 
 TEST_F(LentMemberTest, ASegmentBesideL2KeepsToItself) {
   owner_.leave();
-  for (auto page = page_index{0}; page < host_pages; ++page)
+  for (auto page = page_index{0}; page < l2_pages; ++page)
     owner_.compute(page, page);
-  owner_.join(index_, 4, 1, lending::nothing);
+  owner_.join(index_, 4, 1, exporting::nothing);
   for (auto key = uint64_t{20}; key < 20 + 3 * 4; ++key)
     EXPECT_TRUE(put(owner_.store(), key_of(key), bytes_of(key, page_size)));
   EXPECT_EQ(owner_.store().health().objects, 4u);
   ASSERT_TRUE(owner_.put(3, 3));
   EXPECT_EQ(owner_.store().health().objects, 4u) << "copied";
-  for (auto page = page_index{0}; page < host_pages; ++page)
+  for (auto page = page_index{0}; page < l2_pages; ++page)
     EXPECT_TRUE(std::ranges::equal(owner_.page(page), bytes_of(page, page_size))) << page;
 }
 
@@ -253,7 +253,7 @@ TEST_F(LentMemberTest, AnL3ThatLendsL2IsRefusedWhereL2CannotBeLent) {
     const auto opened = store.open({"cluster", config, "wait_complete"});
     if (!opened)
       return opened.error().detail;
-    return std::string{opened->lends_host ? "L2 is lent" : "nothing is lent"};
+    return std::string{opened->exports_l2 ? "L2 is lent" : "nothing is lent"};
   };
   EXPECT_EQ(outcome(nullptr, R"({"zero_copy": true})"),
             "zero_copy lends L2, which this instance has in private memory; expected zero_copy in "
@@ -287,7 +287,7 @@ TEST_F(LentMemberTest, ReadersThatRaceWithOverwritingGetRightBytesOrNone) {
   auto random = std::mt19937_64{2};
   auto in_page = std::map<page_index, uint64_t>{};
   for (auto i = 0; i < 1000; ++i) {
-    const auto page = static_cast<page_index>(1 + random() % (host_pages - 1));
+    const auto page = static_cast<page_index>(1 + random() % (l2_pages - 1));
     const auto key = random() % keys;
     const auto has_key = [key](const auto& x) { return x.second == key; };
     std::erase_if(in_page, has_key);

@@ -1,4 +1,4 @@
-#include "actors/consensus.hpp"
+#include "actors/rank_reduction.hpp"
 
 #include "base/check.hpp"
 #include "base/limits.hpp"
@@ -13,7 +13,7 @@ namespace hicache {
 
 // -- request handling ---------------------------------------------------------
 
-caf::result<reduced> consensus_state::reduce(const reduction& request) {
+caf::result<reduced> rank_reduction_state::reduce(const reduction& request) {
   const auto channel = static_cast<size_t>(request.channel);
   HICACHE_CHECK(channel < waiting.size());
   if (waiting[channel])
@@ -30,21 +30,21 @@ caf::result<reduced> consensus_state::reduce(const reduction& request) {
   return promise;
 }
 
-std::string consensus_state::missing(uint8_t channel) const {
+std::string rank_reduction_state::missing(uint8_t channel) const {
   HICACHE_CHECK(channel < waiting.size());
   if (!waiting[channel])
     return "no rank is waited for";
   return ranks->missing(static_cast<reduction_channel>(channel));
 }
 
-void consensus_state::poll(uint64_t number) {
+void rank_reduction_state::poll(uint64_t number) {
   if (number == 0 || number == timer)
     look_after();
 }
 
 // -- internal steps -----------------------------------------------------------
 
-void consensus_state::look_after() {
+void rank_reduction_state::look_after() {
   // Ranks that run in step enter within microseconds of each other. Whoever sends a message
   // meanwhile does not wait for them.
   while (ranks->progress()) {
@@ -67,14 +67,14 @@ void consensus_state::look_after() {
   }
 }
 
-bool consensus_state::is_urgent() const {
+bool rank_reduction_state::is_urgent() const {
   for (size_t i = 0; i < waiting.size(); ++i)
     if (waiting[i] && i != static_cast<size_t>(reduction_channel::admin))
       return true;
   return false;
 }
 
-void consensus_state::finish(size_t channel, result<std::vector<int64_t>> minimum) {
+void rank_reduction_state::finish(size_t channel, result<std::vector<int64_t>> minimum) {
   HICACHE_CHECK(waiting[channel]);
   auto promise = *std::exchange(waiting[channel], std::nullopt);
   if (minimum)
@@ -85,13 +85,13 @@ void consensus_state::finish(size_t channel, result<std::vector<int64_t>> minimu
 
 // -- actor --------------------------------------------------------------------
 
-consensus_core_actor::behavior_type
-consensus(consensus_core_actor::stateful_pointer<consensus_state> self,
-          std::unique_ptr<agreement> ranks) {
+rank_reduction_core_actor::behavior_type
+rank_reduction(rank_reduction_core_actor::stateful_pointer<rank_reduction_state> self,
+               std::unique_ptr<rank_reducer> ranks) {
   HICACHE_CHECK(ranks != nullptr);
   self->state.ranks = std::move(ranks);
-  self->state.ranks->on_news([me = caf::actor_cast<caf::weak_actor_ptr>(self)] {
-    if (const auto to = caf::actor_cast<consensus_core_actor>(me))
+  self->state.ranks->on_notify([me = caf::actor_cast<caf::weak_actor_ptr>(self)] {
+    if (const auto to = caf::actor_cast<rank_reduction_core_actor>(me))
       caf::anon_send(to, atom::poll_v, uint64_t{0});
   });
   return {

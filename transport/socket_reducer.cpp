@@ -1,5 +1,5 @@
 #include "base/check.hpp"
-#include "hicache/agreement.hpp"
+#include "hicache/rank_reducer.hpp"
 #include "transport/host_reductions.hpp"
 #include "transport/rank_link.hpp"
 #include "transport/rank_meeting.hpp"
@@ -305,15 +305,15 @@ private:
   std::thread thread_;
 };
 
-class socket_agreement final : public agreement {
+class socket_reducer final : public rank_reducer {
 public:
-  socket_agreement(uint32_t rank, rank_meeting meeting, host_reductions memory)
+  socket_reducer(uint32_t rank, rank_meeting meeting, host_reductions memory)
     : rank_(rank), size_(static_cast<uint32_t>(meeting.ranks.size())), hosts_(meeting.ranks),
       neighbours_(hosts_.members[hosts_.of_rank[rank]]),
       place_(static_cast<uint32_t>(std::ranges::find(neighbours_, rank) - neighbours_.begin())),
       memory_(std::move(memory)), hub_(rank, std::move(meeting), hosts_) {}
 
-  ~socket_agreement() override {
+  ~socket_reducer() override {
     for (auto& channel : channels_)
       if (channel.done)
         std::exchange(channel.done, nullptr)(fail(ec::stopping));
@@ -350,7 +350,7 @@ public:
     return outstanding;
   }
 
-  void on_news(news_callback) override {}
+  void on_notify(notify_callback) override {}
 
   std::string missing(reduction_channel which) override {
     if (auto failure = hub_.failure(); !failure.empty())
@@ -452,14 +452,14 @@ bool fill(std::array<char, N>& to, const std::string& text) {
 
 } // namespace
 
-result<std::unique_ptr<agreement>> make_socket_agreement(const socket_agreement_options& options) {
+result<std::unique_ptr<rank_reducer>> make_socket_reducer(const socket_reducer_options& options) {
   if (options.size == 0 || options.size > rank_limits::ranks || options.rank >= options.size)
     return fail(ec::invalid_argument,
                 "rank " + std::to_string(options.rank) + " of " + std::to_string(options.size)
                   + " cannot be; expected up to " + std::to_string(rank_limits::ranks)
                   + " ranks, counted from 0");
   if (options.size == 1)
-    return std::move(make_local_agreements(1).front());
+    return std::move(make_local_reducers(1).front());
   auto mine = rank_hello{};
   mine.rank = options.rank;
   mine.size = options.size;
@@ -487,7 +487,7 @@ result<std::unique_ptr<agreement>> make_socket_agreement(const socket_agreement_
     if (!memory)
       return tl::unexpected{memory.error()};
   }
-  return std::make_unique<socket_agreement>(options.rank, std::move(*meeting), std::move(*memory));
+  return std::make_unique<socket_reducer>(options.rank, std::move(*meeting), std::move(*memory));
 }
 
 } // namespace hicache

@@ -1,5 +1,5 @@
-#include "hicache/agreement.hpp"
-#include "tests/transport/agreement_contract.hpp"
+#include "hicache/rank_reducer.hpp"
+#include "tests/transport/reducer_contract.hpp"
 
 #include <gtest/gtest.h>
 #include <mpi.h>
@@ -19,12 +19,12 @@ namespace {
 class MpiAgreementTest : public testing::Test {
 protected:
   void SetUp() override {
-    auto made = make_mpi_agreement(MPI_Comm_c2f(MPI_COMM_WORLD));
+    auto made = make_mpi_reducer(MPI_Comm_c2f(MPI_COMM_WORLD));
     ASSERT_TRUE(made) << to_string(made.error());
     ranks = std::move(*made);
   }
 
-  std::unique_ptr<agreement> ranks;
+  std::unique_ptr<rank_reducer> ranks;
 };
 
 TEST_F(MpiAgreementTest, KnowsItsPlace) {
@@ -38,7 +38,7 @@ TEST_F(MpiAgreementTest, KnowsItsPlace) {
 }
 
 TEST_F(MpiAgreementTest, KeepsTheContract) {
-  test::expect_agreement_contract(*ranks, [] { std::this_thread::yield(); });
+  test::expect_reducer_contract(*ranks, [] { std::this_thread::yield(); });
 }
 
 TEST_F(MpiAgreementTest, ALateRankHoldsUpNobodysThread) {
@@ -121,7 +121,7 @@ TEST_F(MpiAgreementTest, DestroyingAnOutstandingReductionDoesNotWait) {
 
 int main(int argc, char** argv) {
   // Before MPI runs there is no agreement, and the sentence says what is missing.
-  const auto early = hicache::make_mpi_agreement(0);
+  const auto early = hicache::make_mpi_reducer(0);
   if (early || early.error().code != hicache::ec::unsupported
       || early.error().detail.find("MPI_THREAD_MULTIPLE") == std::string::npos) {
     std::fprintf(stderr, "an agreement without MPI was not refused\n");

@@ -1,7 +1,0 @@
-#include "hicache/agreement.hpp"
-
-namespace hicache {
-
-agreement::~agreement() = default;
-
-} // namespace hicache
