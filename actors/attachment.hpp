@@ -14,34 +14,31 @@
 
 namespace hicache {
 
-/// A store that is open, with what the tree has to know of it.
+/// An open store and what the tree needs to know about it.
 struct open_store {
   storage_actor actor;
   prefetch_settings prefetch;
-  /// As of storage_change.
+  /// See storage_change::exports_l2.
   bool exports_l2 = false;
-  /// Ends the actor and gives back what the store holds. Blocks.
+  /// Ends the actor and frees what the store holds. Blocks.
   std::function<void()> close;
 };
 
-/// Opens a store on this rank; blocks. Checks the request as the flags of the same names are
-/// checked.
+/// Opens a store on this rank; blocks. Validates the request like the flags of the same names.
 /// @returns invalid_argument with one sentence, or why the store cannot be opened
 using store_opener = std::function<result<open_store>(const storage_attachment&)>;
 
-/// Fixed settings of an attachment.
 struct attachment_options {
   uint32_t rank = 0;
   uint32_t ranks = 1;
   store_opener open;
-  /// What is attached from the start; without an actor: nothing.
+  /// Attached at start; none if `store` has no actor.
   storage_attachment attached;
   open_store store;
-  /// How long ranks wait for each other's word beyond the deadline of a request.
+  /// How long ranks wait for each other beyond the deadline of a request.
   caf::timespan patience{};
 };
 
-/// Whom an attachment has to do with.
 struct attachment_peers {
   tree_core_actor tree;
   prefetcher_actor prefetcher;
@@ -65,26 +62,26 @@ struct attachment_state {
   // -- internal steps ---------------------------------------------------------
 
   /// Takes the minimum over all ranks.
-  /// @param wait For the other ranks; nothing: for ever.
+  /// @param wait For the other ranks; nullopt: no timeout.
   template <class Next>
   void reduce(std::vector<int64_t> values, std::optional<caf::timespan> wait, Next next);
 
-  /// Brings one rank's texts to all.
-  /// @param texts What this rank says; empty if another one speaks.
+  /// Broadcasts one rank's texts to all ranks.
+  /// @param texts This rank's texts; empty if another rank is the source.
   template <class Next>
   void broadcast(const std::vector<std::string>& texts, std::optional<caf::timespan> wait,
                  Next next);
 
-  /// Asks an actor; without a time: for ever.
+  /// Sends a request; no timeout if `time` is nullopt.
   template <class Handle, class... Args>
   auto ask(const Handle& whom, std::optional<caf::timespan> time, const Args&... args);
 
-  /// Tells the prefetcher and the backup which store to use; null: none.
+  /// Gives the prefetcher and the backup their store; null: none.
   void hand_over(const storage_actor& store);
 
   // -- actions of the machine -------------------------------------------------
 
-  /// Hands an event to the machine and carries out what it decides.
+  /// Feeds an event to the machine and carries out its actions.
   void handle(const attachment_machine::event& what);
 
   void carry_out(const std::vector<attachment_machine::action>& actions);
@@ -111,21 +108,22 @@ struct attachment_state {
   attachment_options options;
   attachment_peers peers;
   std::optional<attachment_machine> machine; // Set once, by attachment().
-  /// Opened, and not in use yet.
+  /// Opened, not yet in use.
   storage_attachment wanted;
   open_store fresh;
-  /// Rank 0: who asked for the change that is under way.
+  /// Rank 0: the caller of the pending change.
   std::optional<caf::typed_response_promise<atom::ok>> asking;
   std::vector<caf::typed_response_promise<atom::ok>> ending;
 };
 
-/// Attaches and detaches L3 while the instance runs. Rank 0 is asked; the ranks agree on a
-/// communicator of their own, so that a change needs no step to become known, and on the step
+/// Attaches and detaches L3 while the instance runs. Requests go to rank 0. The ranks coordinate
+/// over a communicator of their own, so a change needs no step to propagate, and agree on the step
 /// before which it takes effect:
-/// - attach: every rank opens the store; if all could, all trees attach it before the same step.
-/// - detach: all trees stop new work before the same step and end what is under way; each rank
-/// waits until its store is idle; if all are in time, the trees take the prefetchers' pages back
-/// and the stores are closed, else all trees attach again. The answer comes when all are closed.
+/// - attach: every rank opens the store; if all succeed, all trees attach it before the same step.
+/// - detach: all trees stop new work and end running work before the same step; each rank waits
+/// until its store is idle. If all meet the deadline, the trees reclaim the prefetchers' staging
+/// pages and the stores are closed; otherwise all trees attach again. The reply follows once all
+/// are closed.
 attachment_actor::behavior_type
 attachment(attachment_actor::stateful_pointer<attachment_state> self, attachment_options options,
            attachment_peers peers);

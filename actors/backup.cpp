@@ -35,7 +35,7 @@ void backup_state::attach(storage_actor store) {
     if (storage == from)
       orders_writes = status.orders_writes;
   };
-  // Without an answer batches wait for each other.
+  // Until the reply arrives, batches wait for their parents' batches.
   self->request(storage, caf::infinite, atom::status_v)
     .then(std::move(on_status), [](const caf::error&) {});
 }
@@ -84,8 +84,8 @@ void backup_state::send(const backup_window::batch& batch) {
   auto on_error = [this, batch](const caf::error& err) {
     finish(batch, {std::vector<ec>(batch.count, from_caf(err).code)});
   };
-  // No timeout here: the storage keeps the deadline and always answers, and says whether the store
-  // may still read the pages.
+  // No request timeout: the storage actor enforces the deadline, always answers, and reports
+  // whether the store may still read the pages.
   self->request(storage, caf::infinite, atom::set_v, std::move(pages), options.timeout)
     .then(std::move(on_outcome), std::move(on_error));
 }
@@ -102,7 +102,7 @@ void backup_state::finish(const backup_window::batch& batch, const storage_outco
       window.returned(batch);
       go_on();
     };
-    // Without the storage nobody can tell any more.
+    // If the storage is gone, the pages stay quarantined.
     self->request(storage, caf::infinite, atom::drain_v, outcome.ticket)
       .then(std::move(on_returned), [](const caf::error&) {});
   }

@@ -11,9 +11,8 @@
 
 namespace hicache {
 
-/// Fixed settings of a backup.
 struct backup_options {
-  /// What one batch may take.
+  /// Timeout of one batch.
   caf::timespan timeout{};
   /// Bytes of one page on this rank, for the counters.
   uint64_t page_bytes = 0;
@@ -41,7 +40,7 @@ struct backup_state {
 
   // -- internal steps ---------------------------------------------------------
 
-  /// Reports commands that ended, and gives the store what may be sent now.
+  /// Reports finished commands and sends the batches that the window allows.
   void go_on();
 
   void send(const backup_window::batch& batch);
@@ -50,7 +49,7 @@ struct backup_state {
 
   // -- data -------------------------------------------------------------------
 
-  /// A command and whom to tell.
+  /// A command and the tree to notify.
   struct pending {
     backup_command command;
     tree_core_actor tree;
@@ -58,9 +57,9 @@ struct backup_state {
 
   backup_actor::pointer self;
   backup_options options;
-  /// Null: nothing is stored.
+  /// Null: no backups.
   storage_actor storage;
-  /// As the store says, once it has.
+  /// From the store's status; false until it has replied.
   bool orders_writes = false;
   std::map<operation_id, pending> commands;
   backup_window window;

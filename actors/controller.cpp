@@ -17,7 +17,7 @@ void controller_state::copy(const copy_batch& batch) {
     counters.bytes_l1_to_l2 += command.l2_pages->size() * page_bytes;
   for (const auto& command : batch.loads)
     counters.bytes_l2_to_l1 += command.l1_pages->size() * page_bytes;
-  // Loads first: an engine waits for them.
+  // Loads first: the engine waits for them.
   if (!batch.loads.empty())
     copies->load(batch.loads, report(operation_kind::load));
   if (exported)

@@ -18,7 +18,7 @@ struct controller_state {
 
   void copy(const copy_batch& batch);
 
-  /// What the copy engine calls, on its own thread, when a command is done: tells the tree.
+  /// Completion callback of a command; notifies the tree. Called on the copy engine's thread.
   copy_engine::callback report(operation_kind kind);
 
   controller_actor::pointer self;
@@ -28,9 +28,9 @@ struct controller_state {
   rank_counters counters;
 };
 
-/// Moves pages between L1 and L2 and reports to whoever sent the batch.
+/// Moves pages between L1 and L2 and reports to the sender of the batch.
 /// @param page_bytes Bytes of one page on this rank, for the counters.
-/// @param exported Takes pages of L2 back before they are written to; null if none are exported.
+/// @param exported Revokes pages of L2 before they are overwritten; null if none are exported.
 controller_actor::behavior_type
 controller(controller_actor::stateful_pointer<controller_state> self,
            std::unique_ptr<copy_engine> copies, uint64_t page_bytes,

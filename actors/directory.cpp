@@ -82,7 +82,7 @@ void directory_state::look_at(const index_shard& claimed) {
     if (contenders[claimed.address].insert(claimed.number).second)
       ask(claimed.address);
   } else if (claimed.epoch > own->second) {
-    claim(claimed.number); // What was here before this process began.
+    claim(claimed.number); // The claim of an earlier process at this address.
   }
 }
 
@@ -156,8 +156,8 @@ directory_actor::behavior_type directory(directory_actor::stateful_pointer<direc
   HICACHE_CHECK(!options.shards.empty() && options.connector);
   auto& state = self->state;
   state.options = std::move(options);
-  // By default an actor ends when anyone sends it an error, as a peer does that does not understand
-  // an answer.
+  // By default an error message terminates an actor; peers send one if they do not understand a
+  // reply.
   self->set_error_handler(
     [](const caf::error& err) { spdlog::warn("a peer complains: {}", to_string(from_caf(err))); });
   return {

@@ -15,14 +15,13 @@
 
 namespace hicache {
 
-/// Fixed settings of a directory.
 struct directory_options {
-  /// The shards of this process by number.
+  /// This process's shards by number.
   std::map<uint32_t, index_actor> shards;
-  /// HOST:PORT of directories to begin with, as they are at the moment: called before each
-  /// exchange, must not block. One that is known tells of all others. Empty: there are none.
+  /// Returns HOST:PORT of the directories to join at present; one reachable directory suffices to
+  /// learn all others. Called before each exchange, must not block. May be empty.
   std::function<std::vector<std::string>()> others;
-  /// Between two exchanges with the other directories.
+  /// Interval between exchanges with the other directories.
   duration pause = std::chrono::seconds{2};
   connector_actor connector;
 };
@@ -45,17 +44,16 @@ struct directory_state {
 
   // -- internal steps ---------------------------------------------------------
 
-  /// Learns of directories that the settings name now, and forgets those that neither they nor the
-  /// map names any more.
+  /// Adds directories that the settings name now; drops those named neither there nor in the map.
   void look_around();
 
-  /// Takes a shard for this process: under an epoch beyond all that are known.
+  /// Claims a shard for this process, with an epoch above all known ones.
   void claim(uint32_t number);
 
-  /// Somebody says who has one of this process's shards.
+  /// Checks a peer's claim to one of this process's shards.
   void look_at(const index_shard& claimed);
 
-  /// The process at this address has answered, or cannot be reached. @param news Nothing then.
+  /// Handles the reply of the process at this address. @param news Null if it is unreachable.
   void settle(const std::string& where, const shard_map* news);
 
   void ask(const std::string& where);
@@ -64,32 +62,32 @@ struct directory_state {
 
   void tell(const std::string& where);
 
-  /// Tells the own shards of a map that changed.
+  /// Notifies this process's shards of a changed map.
   void after_change();
 
   // -- data -------------------------------------------------------------------
 
   directory_actor::pointer self;
   directory_options options;
-  /// HOST:PORT under which other processes reach this one; empty before the start.
+  /// HOST:PORT at which other processes reach this one; empty before the start.
   std::string address;
   shard_map map;
-  /// Epochs of the own shards; empty until the others that are named were asked.
+  /// Epochs of this process's shards; empty until the configured directories have been queried.
   std::map<uint32_t, uint64_t> claims;
-  /// Of these, those that were given up, or that a living process claimed later.
+  /// Claims that were given up, or that a living process superseded with a later one.
   std::set<uint32_t> superseded;
-  /// Others that have yet to be heard of before the own shards are claimed.
+  /// Directories to hear from before this process claims its shards.
   std::set<std::string> unheard;
-  /// Own shards that these are said to have; they are asked.
+  /// Addresses that claim shards of this process, pending verification.
   std::map<std::string, std::set<uint32_t>> contenders;
-  /// Other directories by address; null while there is no connection.
+  /// Other directories by address; null while not connected.
   std::map<std::string, directory_actor> others;
 };
 
-/// What clients and other index processes connect to. A process claims its shards under epochs
-/// beyond all that it hears of, from the processes that it joins and from clients; so of two that
-/// claim a number the later one has it, whatever their clocks say. A claim of a process that cannot
-/// be reached any more is taken over.
+/// The entry point for clients and other index processes. A process claims its shards with epochs
+/// above all it has learned from the processes it joins and from clients. So of two claims to a
+/// number the later one wins, whatever the clocks say. Claims of an unreachable process are taken
+/// over.
 directory_actor::behavior_type directory(directory_actor::stateful_pointer<directory_state> self,
                                          directory_options options);
 

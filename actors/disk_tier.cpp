@@ -220,7 +220,8 @@ void disk_tier_state::write_held(const segment_pages& pages, const segment_slots
     const auto& slot = held.list[i];
     if (slot.what != segment_slot::state::present)
       continue;
-    // Not from the bytes: others may write to the memory, and a reader shall find out.
+    // The header's checksum, not a recomputed one: other processes can write to the memory, and
+    // readers must detect damage.
     const auto header = decode_page_header(options.memory.subspan(slot.offset));
     if (!header)
       continue;

@@ -12,7 +12,7 @@ namespace hicache {
 // -- request handling ---------------------------------------------------------
 
 caf::result<atom::ok> event_publisher_state::publish(const cache_events_ptr& events) {
-  // Routers on other machines read it, so it is the time of people's clocks.
+  // Wall-clock time, since routers on other machines read it.
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   const auto message = event_message(options.format, std::chrono::duration<double>(now).count(),
                                      events->list, options.page_size);
@@ -34,7 +34,7 @@ event_publisher(event_publisher_actor::stateful_pointer<event_publisher_state> s
   self->state.options = std::move(options);
   self->state.socket = std::move(socket);
   self->state.replay = std::move(replay);
-  // An exit message overtakes others: end when those sent before it are on their way.
+  // An exit message overtakes others: quit only after publishing those received before it.
   self->set_exit_handler([self](const caf::exit_msg&) { self->send(self, atom::done_v); });
   return {
     [self](atom::events, const cache_events_ptr& events) { return self->state.publish(events); },

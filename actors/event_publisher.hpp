@@ -14,12 +14,11 @@
 
 namespace hicache {
 
-/// How events are published.
 struct event_publisher_options {
-  /// What subscribers may filter by.
+  /// Subscribers may filter by it.
   std::string topic;
   event_format format = event_format::sglang;
-  /// Of the tree.
+  /// Tokens per page of the tree.
   uint32_t page_size = 0;
 };
 
@@ -39,14 +38,14 @@ struct event_publisher_state {
   event_publisher_options options;
   std::unique_ptr<event_socket> socket;
   std::unique_ptr<event_replay> replay;
-  /// True after a message could not be sent; said once.
+  /// True after a send failed; logged once.
   bool is_failing = false;
 };
 
-/// Publishes the events of one tree (cache/prefix/event_message.hpp). Told to exit, it
-/// first publishes what was sent before.
+/// Publishes the events of one tree (cache/prefix/event_message.hpp). On exit, publishes everything
+/// received before.
 /// @param socket Must not be null.
-/// @param replay For subscribers that missed some; may be null.
+/// @param replay For subscribers that missed messages; may be null.
 event_publisher_actor::behavior_type
 event_publisher(event_publisher_actor::stateful_pointer<event_publisher_state> self,
                 event_publisher_options options, std::unique_ptr<event_socket> socket,

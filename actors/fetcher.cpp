@@ -12,7 +12,7 @@
 namespace hicache {
 
 caf::result<atom::ok> fetcher_state::fetch(const page_fetch& wanted) {
-  // Requests wait for each other here, so time may be over.
+  // Requests queue here, so the deadline may have passed.
   if (options.clock->now() >= wanted.deadline)
     return atom::ok_v;
   auto keys = std::vector<page_key>{};
@@ -24,7 +24,7 @@ caf::result<atom::ok> fetcher_state::fetch(const page_fetch& wanted) {
   job->deadline = wanted.deadline;
   for (auto i = size_t{0}; i < keys.size(); ++i) {
     auto& replicas = where.replicas[i];
-    // The index may not have heard yet that a page left this member.
+    // The index may still list a page that left this member.
     const auto last = std::ranges::remove_if(
       replicas, [this](const replica& x) { return x.member == options.member; });
     replicas.erase(last.begin(), last.end());

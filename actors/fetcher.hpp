@@ -14,12 +14,11 @@
 
 namespace hicache {
 
-/// Fixed settings of a fetcher.
 struct fetcher_options {
-  /// Where pages are, by the deadline; none where the index does not say. May block.
+  /// Looks up the replicas of pages by the deadline; none where the index has no reply. May block.
   std::function<placements(std::span<const page_key>, time_point)> locate;
   replicator_actor replicator;
-  /// Where the pages shall go, and this member.
+  /// The target of the pages.
   segment_actor segment;
   uint64_t member = 0;
   /// Must outlive the actor.
@@ -36,28 +35,27 @@ struct fetcher_state {
 
   // -- internal steps ---------------------------------------------------------
 
-  /// A page, and which of its replicas is tried next.
+  /// A page and its next replica to try.
   struct open_page {
     segment_page page;
     replica_list replicas;
     size_t next = 0;
   };
 
-  /// Pages that one request is about.
   struct fetch_job {
     std::vector<open_page> pages;
     time_point deadline;
-    /// Requests that are not answered yet.
+    /// Replicator requests without a reply yet.
     size_t waiting = 0;
     caf::typed_response_promise<atom::ok> promise;
   };
 
   using job_ptr = std::shared_ptr<fetch_job>;
 
-  /// Has each page copied from its next replica; answers when there is none left to try.
+  /// Requests each page from its next replica; replies when no replica is left to try.
   void try_next(const job_ptr& job);
 
-  /// One request has ended: these pages are still wanted.
+  /// Handles the end of one request; `failed` pages are still missing.
   void note(const job_ptr& job, std::vector<open_page> failed);
 
   // -- data -------------------------------------------------------------------
@@ -66,9 +64,9 @@ struct fetcher_state {
   fetcher_options options;
 };
 
-/// Brings pages of other members into this process's segment: asks the index for the pages of one
-/// request at a time, and has the replicator read them, from one member after the other until one
-/// has them. Spawn detached, since asking the index blocks.
+/// Copies pages of other members into this process's segment: locates the pages of one request at a
+/// time and has the replicator read them, trying one replica after another. Spawn detached, since
+/// index lookups block.
 fetcher_actor::behavior_type fetcher(fetcher_actor::stateful_pointer<fetcher_state> self,
                                      fetcher_options options);
 

@@ -71,7 +71,7 @@ membership index_state::take_heartbeat(const heartbeat& sign) {
 }
 
 membership index_state::publish(const published_pages& news) {
-  // A sign of life, too: a member that reports many pages says nothing else meanwhile.
+  // Counts as a heartbeat: a member reporting many pages sends nothing else meanwhile.
   if (!table.hear(news.member, news.epoch, options.clock->now()))
     return view(false);
   auto answer = view(true);
@@ -127,7 +127,7 @@ index_status index_state::status(const status_query& query) const {
 
 void index_state::poll() {
   for (const auto member : table.silent(options.clock->now(), options.member_ttl)) {
-    if (forget(member)) // Else it has been gone for that long.
+    if (forget(member)) // Otherwise it was suspended.
       spdlog::warn("member {:016x} has been silent for too long; its pages are withdrawn", member);
   }
   expire_replicas();
@@ -176,7 +176,7 @@ void index_state::on_down(const caf::actor_addr& who) {
   for (const auto member : gone.mapped()) {
     const auto at = peers.find(member);
     if (at == peers.end() || at->second != who)
-      continue; // Forgotten already, or mounted by another one since.
+      continue; // Dropped already, or mounted by another peer since.
     if (table.suspend(member)) {
       on_member_lost();
       spdlog::info("member {:016x} is gone; its pages are withdrawn", member);
@@ -194,8 +194,8 @@ index_actor::behavior_type index(index_actor::stateful_pointer<index_state> self
   state.options = options;
   state.started = state.last_loss = options.clock->now();
   self->set_down_handler([self](const caf::down_msg& msg) { self->state.on_down(msg.source); });
-  // By default an actor ends when anyone sends it an error, as a peer does that does not understand
-  // an answer.
+  // By default an error message terminates an actor; peers send one if they do not understand a
+  // reply.
   self->set_error_handler(
     [](const caf::error& err) { spdlog::warn("a peer complains: {}", to_string(from_caf(err))); });
   self->delayed_send(self, options.member_ttl / 4, atom::poll_v);

@@ -14,9 +14,8 @@
 
 namespace hicache {
 
-/// Fixed settings of an index shard.
 struct index_options {
-  /// A member that is silent for longer is forgotten.
+  /// A member that is silent for longer is dropped.
   duration member_ttl = std::chrono::seconds{10};
   /// Must outlive the actor.
   const clock_source* clock = nullptr;
@@ -44,18 +43,18 @@ struct index_state {
 
   void poll();
 
-  /// Removes a part of what members left behind, then looks at other messages before the next one.
+  /// Removes a bounded number of dead members' replicas, then yields to other messages.
   void expire_replicas();
 
   // -- internal steps ---------------------------------------------------------
 
   membership view(bool known) const;
 
-  /// Whether members may have pages that this shard does not know: it began a short while ago, or
-  /// lost one that may come back, or one is still reporting.
+  /// Whether members may hold pages unknown to this shard: it started or lost a member recently, or
+  /// a member is still reporting.
   bool is_partial() const;
 
-  /// @returns whether it was mounted and not suspended
+  /// @returns whether the member was mounted and not suspended
   bool forget(uint64_t member);
 
   void on_member_lost();
@@ -67,17 +66,18 @@ struct index_state {
   index_actor::pointer self;
   index_options options;
   index_table table;
-  /// Which peer mounted which members, and the other way around: its end withdraws them at once.
+  /// Which peer mounted which members, and the reverse. When a peer goes down, the pages of its
+  /// members are withdrawn at once.
   std::map<caf::actor_addr, std::set<uint64_t>> mounted_by;
   std::map<uint64_t, caf::actor_addr> peers;
-  /// Copies that others lost, by the member that shall know.
+  /// Replicas lost on other members, by the member to notify.
   std::unordered_map<uint64_t, std::vector<page_key>> lost;
   time_point started;
-  /// When it began, or lost a member last.
+  /// Start time, or when a member was last lost.
   time_point last_loss;
-  /// A message to itself is under way that goes on with it.
+  /// A message to itself that continues the expiry is under way.
   bool is_expiring = false;
-  /// Of the shards that the process knows.
+  /// Digest of the process's shard map.
   uint64_t shards_digest = 0;
   uint64_t lookups = 0;
   uint64_t keys_asked = 0;

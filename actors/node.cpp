@@ -15,7 +15,7 @@ namespace hicache {
 
 namespace {
 
-/// How late a lease may end. Its pages are kept from eviction for that much longer.
+/// Maximum delay of a lease's expiry; its pages are kept from eviction for that long.
 constexpr auto lease_slack = caf::timespan{std::chrono::milliseconds{250}};
 
 uint64_t bytes_of(const segment_slots& slots) {
@@ -238,7 +238,7 @@ void node_state::inspect(const std::shared_ptr<inspection>& doubtful) {
     return;
   }
   self->send(options.segment, atom::corrupt_v, key_batch{{keys[next++]}});
-  // To hold nothing: it is answered behind the look at the page.
+  // An empty hold is answered after the page was verified.
   self->request(options.segment, caf::infinite, atom::hold_v, segment_holds{})
     .then([this, doubtful](const segment_slots&) { inspect(doubtful); },
           [this, doubtful](caf::error& err) {
@@ -257,7 +257,7 @@ caf::result<page_totals> node_state::remove(const key_batch& unwanted) {
     clients->refuse(number);
     promise.deliver(std::move(err));
   };
-  // Held, so that what is removed is what the client's namespace has.
+  // Held, so that only pages of the client's namespace are removed.
   auto on_held = [this, promise, number = *request, on_error](const segment_slots& slots) mutable {
     clients->refuse(number); // Nothing is leased.
     auto here = slots_in(slots, segment_slot::state::present);
@@ -273,7 +273,7 @@ caf::result<page_totals> node_state::remove(const key_batch& unwanted) {
     end_holds(std::move(here));
   };
   const auto wanted = segment_holds{clients->find(client)->fingerprint, unwanted.keys};
-  // What an earlier node left may be found later.
+  // The scanner may find the pages later in memory left by an earlier node.
   self->send(options.segment, atom::drop_v, wanted);
   auto remove_here = [this, wanted, on_held, on_error] {
     self->request(options.segment, caf::infinite, atom::hold_v, wanted).then(on_held, on_error);
@@ -282,7 +282,7 @@ caf::result<page_totals> node_state::remove(const key_batch& unwanted) {
     remove_here();
     return promise;
   }
-  // First there, so that nothing comes back from there.
+  // Disk first, so that the pages do not return from there.
   self->request(options.disk, caf::infinite, atom::remove_v, wanted)
     .then([remove_here](atom::ok) { remove_here(); }, on_error);
   return promise;
@@ -348,7 +348,7 @@ void node_state::bring(const search_ptr& wanted, const Source& from, std::functi
                                   wanted->is_chain && i > 0 ? wanted->keys[i - 1] : page_key{}, 0,
                                   wanted->who.fingerprint, wanted->who.tenant});
   const auto left = caf::timespan{wanted->deadline - options.clock->now()};
-  // Whatever came of it, or if it takes too long: some pages may be here by now.
+  // Even after an error or timeout, some pages may have arrived.
   auto end = [this, wanted, then] { hold_missing(wanted, then); };
   self->request(from, left, atom::fetch_v, std::move(order))
     .then([end](atom::ok) { end(); }, [end](const caf::error&) { end(); });
@@ -439,7 +439,7 @@ node_actor::behavior_type node(node_actor::stateful_pointer<node_state> self,
   self->state.clients.emplace(options.shares);
   self->state.options = std::move(options);
   self->set_down_handler([self](const caf::down_msg& msg) { self->state.lose(msg.source); });
-  // Others may send it anything: by default an actor ends when anyone sends it an error.
+  // By default an error message terminates an actor, and any peer may send one.
   self->set_error_handler(
     [](const caf::error& err) { spdlog::warn("a peer complains: {}", to_string(from_caf(err))); });
   return {

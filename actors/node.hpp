@@ -21,23 +21,22 @@
 
 namespace hicache {
 
-/// Fixed settings of a node.
 struct node_options {
-  /// What clients are told of the memory.
+  /// Sent to clients when they attach.
   node_info info;
   /// The memory of the segment. Must outlive the actor.
   std::span<std::byte> memory;
   segment_actor segment;
-  /// The disk below the memory; null if there is none.
+  /// The disk tier; null if there is none.
   disk_tier_actor disk;
-  /// Brings pages of other members; null if there are no others.
+  /// Fetches pages of other members; null if there are no others.
   fetcher_actor fetcher;
   client_shares shares;
   /// Written by the segment; not null.
   std::shared_ptr<const member_figures> figures;
   /// Written by the disk tier; null if there is none.
   std::shared_ptr<const disk_figures> on_disk;
-  /// Bound of the disk tier.
+  /// Capacity of the disk tier.
   uint64_t disk_bytes = 0;
   /// Must outlive the actor.
   const clock_source* clock = nullptr;
@@ -73,31 +72,31 @@ struct node_state {
 
   // -- internal steps ---------------------------------------------------------
 
-  /// Which client asks; 0 if it has not said who it is.
+  /// The client that sent the current message; 0 if it has not attached.
   client_id sender() const;
 
-  /// A client's connection has ended.
+  /// Frees a client's state after its connection ended.
   void lose(const caf::actor_addr& client);
 
-  /// A request for pages to read, until it is granted.
+  /// A lookup that is not granted yet.
   struct search {
     uint64_t request = 0;
     client_identity who;
     std::vector<page_key> keys;
     bool is_chain = false;
-    /// For pages that are not in memory.
+    /// For fetching pages that are not in memory.
     time_point deadline;
-    /// Key by key: held if it is `present`.
+    /// By key; `present` slots are held.
     segment_slots slots;
-    /// Called with all that is held.
+    /// Called when all sources have been tried.
     std::function<void(search&)> then;
-    /// Called instead if the segment fails; nothing is held.
+    /// Called instead if the segment fails; no page is held then.
     std::function<void(const caf::error&)> otherwise;
   };
 
   using search_ptr = std::shared_ptr<search>;
 
-  /// Pages that a client found damaged, until the segment has looked at all of them.
+  /// Pages that a client reported as damaged, until the segment has verified all of them.
   struct inspection {
     client_id client = 0;
     uint64_t request = 0;
@@ -106,37 +105,36 @@ struct node_state {
     caf::typed_response_promise<page_totals> promise;
   };
 
-  /// Has the segment look at the next page. One at a time: it reads all of the page, and what other
-  /// clients ask it meanwhile comes in between.
+  /// Has the segment verify the next page. One at a time: it reads the whole page, and other
+  /// clients' requests run in between.
   void inspect(const std::shared_ptr<inspection>& doubtful);
 
   /// @param wanted A page_lookup or page_prefetch.
-  /// @param promise Told if the segment fails; the request is refused then.
+  /// @param promise Receives the error if the segment fails; the request is refused then.
   template <class Wanted, class Promise>
   search_ptr open_search(client_id client, uint64_t request, const Wanted& wanted, Promise promise);
 
-  /// Has the segment hold what it has of the keys; has the others brought from the disk, and then
-  /// from other members, if there is time.
+  /// Holds the pages in memory, then fetches missing ones from the disk and from other members if
+  /// the deadline allows.
   void find(const search_ptr& wanted);
 
-  /// Has the segment hold what it has by now of those that are missing. `then` what.
+  /// Holds missing pages that the segment has by now, then calls `then`.
   void hold_missing(const search_ptr& wanted, std::function<void()> then);
 
-  /// Has those that are missing brought from there, up to the deadline, and holds them. `then`
-  /// what.
+  /// Fetches missing pages from `from` up to the deadline, holds them, then calls `then`.
   template <class Source>
   void bring(const search_ptr& wanted, const Source& from, std::function<void()> then);
 
-  /// Has pages that are offered now written to the disk.
+  /// Has published pages written to the disk.
   void keep_on_disk(const segment_slots& published, const client_identity& who);
 
-  /// Tells the segment that slots will not be written.
+  /// Aborts slots that will not be written.
   void give_back(segment_slots slots);
 
-  /// Tells the segment that pages are not read any more.
+  /// Releases pages that are no longer read.
   void end_holds(segment_slots slots);
 
-  /// Sees to it that leases end in time.
+  /// Keeps the timer that expires leases running.
   void keep_ticking();
 
   // -- data -------------------------------------------------------------------
@@ -150,8 +148,9 @@ struct node_state {
   bool is_ticking = false;
 };
 
-/// Lends the memory of a segment to processes of this host: keeps the books of who reads and writes
-/// what (client_table), and has the segment do it. What a client holds ends with its connection.
+/// Serves the memory of a segment to processes of this host: tracks which client reads and writes
+/// what (client_table); the segment does the work. A client's reservations and leases end with its
+/// connection.
 /// @pre options.memory is the memory of options.segment
 node_actor::behavior_type node(node_actor::stateful_pointer<node_state> self, node_options options);
 

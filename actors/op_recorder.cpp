@@ -38,9 +38,9 @@ op_recorder(op_recorder_actor::stateful_pointer<op_recorder_state> self,
   HICACHE_CHECK(file != nullptr);
   self->state.file_name = file_name;
   self->state.file = std::move(file);
-  // A failure was logged; whoever records hears of it with the first batch.
+  // A failure is logged; the sender learns of it with the first batch.
   static_cast<void>(self->state.write(to_line({options, {}}) + "\n"));
-  // An exit message overtakes others: end when those sent before it are written.
+  // An exit message overtakes others: quit only after writing those received before it.
   self->set_exit_handler([self](const caf::exit_msg&) { self->send(self, atom::done_v); });
   return {
     [self](atom::record, const op_log_batch_ptr& batch) { return self->state.record(batch); },

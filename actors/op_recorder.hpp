@@ -23,21 +23,21 @@ struct op_recorder_state {
 
   // -- internal steps ---------------------------------------------------------
 
-  /// Writes and flushes, so that a rank that dies leaves all that it did. Gives up at the first
-  /// failure, with one line in the log.
+  /// Writes and flushes, so that the log is complete if the rank dies. Stops at the first failure
+  /// and logs it once.
   result<void> write(const std::string& lines);
 
   // -- data -------------------------------------------------------------------
 
   op_recorder_actor::pointer self;
-  /// For people.
+  /// For log messages.
   std::string file_name;
-  /// Null once it took no more.
+  /// Null after a failed write.
   std::unique_ptr<std::ostream> file;
 };
 
-/// Writes the op log of one rank. Told to exit, it first writes what was sent before.
-/// @param file_name What to call the file in messages.
+/// Writes the op log of one rank. On exit, writes everything received before.
+/// @param file_name Name of the file in messages.
 /// @param file Empty; must not be null.
 /// @param options The options of the tree: the first line.
 op_recorder_actor::behavior_type

@@ -10,7 +10,7 @@ namespace hicache {
 
 namespace {
 
-/// A first page has no parent, and neither has its object.
+/// The parent of a first page and of its object.
 constexpr auto no_parent = page_key{};
 
 std::span<const page_key> keys_of(const storage_batch& batch) {

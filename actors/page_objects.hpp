@@ -13,43 +13,43 @@
 
 namespace hicache {
 
-/// Who writes a page that several ranks hold alike (`writer_of`).
+/// Which of several ranks with identical pages writes a page (`writer_of`).
 struct page_writers {
-  /// This rank, counted among those.
+  /// This rank's index among those.
   uint32_t rank = 0;
-  /// Ranks that share the writing; 1: this rank writes all of its pages.
+  /// Number of ranks that share the writes; 1: this rank writes all of its pages.
   uint32_t ranks = 1;
 };
 
-/// The objects of a rank's pages: their names, and the pieces of L2 that hold them. A page has one
-/// object for each head group. Immutable: batches share it and make their lists on the thread of
-/// the store, so that no actor does work that grows with objects.
+/// Maps a rank's pages to store objects: their names and their pieces of L2. A page has one object
+/// per head group. Immutable and shared by batches, which build their lists on the store's thread,
+/// so no actor does work proportional to the number of objects.
 class page_objects : public std::enable_shared_from_this<page_objects> {
 public:
-  /// @param fingerprint Model and geometry; pages with another fingerprint are other pages.
+  /// @param fingerprint Model and geometry; pages with different fingerprints are different pages.
   /// @param groups Together all heads of this rank.
   /// @param memory L2, laid out by `geometry`. Must outlive all batches.
-  /// @param exported Takes pages of L2 back before they are read into; null if none are exported.
+  /// @param exported Revokes pages of L2 before they are read into; null if none are exported.
   page_objects(const std::string& fingerprint, std::vector<head_group> groups,
                const pool_geometry& geometry, std::byte* memory, page_writers writers,
                std::shared_ptr<exported_pages> exported);
 
-  /// Objects of a page.
+  /// Objects per page.
   size_t per_page() const noexcept { return masks_.size(); }
 
   /// Whether this rank writes a page.
   bool writes(const page_key& page) const;
 
-  /// The names of a batch, page by page, as are all lists here.
+  /// The object names of a batch, ordered by page, as are all lists here.
   store_batch<page_key> names(const storage_batch& batch) const;
 
   store_batch<page_read> reads(const storage_batch& batch) const;
 
-  /// Marks what a read reports early; empty if the batch has no marks.
+  /// Sets the batch's marks as pages arrive; empty if the batch has none.
   storage_backend::read_progress progress(const storage_batch& batch) const;
 
-  /// Those pages of a batch that this rank writes.
-  /// @param count How many they are.
+  /// The pages of a batch that this rank writes.
+  /// @param count Number of those pages.
   store_batch<page_write> own_writes(const storage_batch& batch, size_t count) const;
 
 private:
@@ -57,7 +57,7 @@ private:
   std::vector<std::span<Byte>> parts_of(page_index page, size_t group) const;
 
   const std::vector<head_group> groups_;
-  /// Of each group.
+  /// By group.
   std::vector<page_key> masks_;
   const pool_geometry geometry_;
   std::byte* const memory_;

@@ -14,7 +14,7 @@ namespace hicache {
 
 namespace {
 
-/// How often a long scan says how far it is.
+/// How often a long scan logs its progress.
 constexpr auto news_pause = std::chrono::seconds{5};
 
 } // namespace

@@ -13,11 +13,10 @@
 
 namespace hicache {
 
-/// Fixed settings of a page scanner.
 struct page_scanner_options {
   /// The memory of the segment. Must outlive the actor.
   std::span<const std::byte> memory;
-  /// Of the memory's label.
+  /// From the memory's label.
   uint64_t seed = 0;
   segment_actor segment;
   /// Written by the segment; not null.
@@ -36,7 +35,7 @@ struct page_scanner_state {
 
   // -- internal steps ---------------------------------------------------------
 
-  /// The segment has what was found up to there.
+  /// Continues at `end` after the segment has taken the part before it.
   void pass(uint64_t end);
 
   // -- data -------------------------------------------------------------------
@@ -48,10 +47,10 @@ struct page_scanner_state {
   time_point last_said;
 };
 
-/// Looks for pages that an earlier process left in the segment's memory, verifies them, and has the
-/// segment offer them again: part by part, while the segment serves. Ends with the last part. Spawn
-/// detached, since it reads all of the memory.
-/// @pre the segment expects pages, and gives no place away before it was told of it
+/// Finds and verifies pages that an earlier process left in the segment's memory and has the
+/// segment publish them again, part by part, while the segment serves. Ends with the last part.
+/// Spawn detached, since it reads all of the memory.
+/// @pre the segment expects pages and allocates no slot before it has been scanned
 page_scanner_actor::behavior_type
 page_scanner(page_scanner_actor::stateful_pointer<page_scanner_state> self,
              page_scanner_options options);

@@ -55,7 +55,7 @@ void prefetcher_state::terminate(fetch_id id) {
   auto& fetch = i->second;
   fetch.reads.stop(miss_reason::stopped);
   answer(id, fetch);
-  // Nobody wants its length any more, so those behind it need not wait for the store's word.
+  // Its length no longer matters, so later fetches need not wait for the store's reply.
   offer(id, fetch, 0);
 }
 
@@ -99,7 +99,7 @@ void prefetcher_state::agree() {
       begin(id, static_cast<uint64_t>(pages));
     agree();
   };
-  // Without its peers this rank can fetch nothing more; what the tree waits for ends empty.
+  // Without its peers this rank can fetch nothing more; all pending fetches end empty.
   auto on_error = [this](const caf::error& err) {
     spdlog::error("the ranks cannot agree on hit lengths: {}", to_string(from_caf(err)));
     ++counters.errors;
@@ -159,8 +159,8 @@ void prefetcher_state::read_more(fetch_id id, open_fetch& fetch) {
     auto on_error = [this, id, part = *part](const caf::error& err) {
       finish_read(id, part, {std::vector<ec>(part.count, from_caf(err).code)});
     };
-    // No timeout here: the storage keeps the deadline, and says whether the store may still write
-    // to the pages.
+    // No request timeout: the storage actor enforces the deadline and reports whether the store may
+    // still write to the pages.
     self->request(storage, caf::infinite, atom::get_v, std::move(batch), options.timeout)
       .then(std::move(on_outcome), std::move(on_error));
   }
@@ -190,7 +190,7 @@ void prefetcher_state::quarantine(uint64_t ticket, std::vector<page_index> pages
     reserve.insert(reserve.end(), pages.begin(), pages.end());
     end_drain();
   };
-  // Without the storage nobody can tell any more.
+  // If the storage is gone, the pages stay quarantined.
   self->request(storage, caf::infinite, atom::drain_v, ticket)
     .then(std::move(on_returned), [](const caf::error&) {});
 }

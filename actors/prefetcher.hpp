@@ -12,9 +12,8 @@
 
 namespace hicache {
 
-/// Fixed settings of a prefetcher.
 struct prefetcher_options {
-  /// What one storage request may take.
+  /// Timeout of one storage request.
   caf::timespan timeout{};
   /// Bytes of one page on this rank, for the counters.
   uint64_t page_bytes = 0;
@@ -38,67 +37,67 @@ struct prefetcher_state {
 
   // -- internal steps ---------------------------------------------------------
 
-  /// One fetch from its command until its length is agreed on and its last read returned.
+  /// A fetch, from its command until its length is agreed and its last read has returned.
   struct open_fetch {
     fetch_command command;
     tree_core_actor tree;
     fetch_reads reads;
-    /// Where the store said that the pages are.
+    /// Where the store reported the pages.
     place_list places;
-    /// Pages that every rank has.
+    /// Pages that every rank found.
     uint64_t found = 0;
-    /// True once this rank's length was offered, and once the ranks agreed on one.
+    /// True once this rank has offered its length, and once the ranks have agreed on one.
     bool is_known = false;
     bool is_agreed = false;
   };
 
   using open_fetches = std::map<fetch_id, open_fetch>;
 
-  /// The store answered the look-up of a fetch on this rank.
+  /// Handles the store's reply to the lookup of a fetch.
   void on_hit(fetch_id id, const storage_hit& hit);
 
-  /// Offers this rank's length of a fetch, the first time.
+  /// Offers this rank's length of a fetch, unless it has been offered.
   void offer(fetch_id id, open_fetch& fetch, uint64_t pages);
 
   /// Reduces the next window of hit lengths if its oldest is known.
   void agree();
 
-  /// All ranks have `pages` of the fetch: reads them.
+  /// Reads the `pages` pages of the fetch that all ranks found.
   void begin(fetch_id id, uint64_t pages);
 
   void read_more(fetch_id id, open_fetch& fetch);
 
   void finish_read(fetch_id id, const fetch_reads::part& part, const storage_outcome& outcome);
 
-  /// Keeps the pages of a read that was given up until its call has returned.
+  /// Quarantines the pages of an expired read until its call has returned.
   void quarantine(uint64_t ticket, std::vector<page_index> pages);
 
-  /// Tells the tree what has arrived and returns the rest to the reserve.
+  /// Reports the arrived pages to the tree and returns the rest to the staging pool.
   void answer(fetch_id id, open_fetch& fetch);
 
-  /// Forgets a fetch of which nothing is under way any more.
+  /// Erases a fetch that has nothing in flight.
   void forget_if_done(open_fetches::iterator entry);
 
-  /// Tells who waits for it that nothing is under way any more, if so.
+  /// Answers pending drains if nothing is in flight.
   void end_drain();
 
   // -- data -------------------------------------------------------------------
 
   prefetcher_actor::pointer self;
   prefetcher_options options;
-  /// Null: nothing is found.
+  /// Null: lookups find nothing.
   storage_actor storage;
   rank_reduction_core_actor ranks;
   hit_window hits;
   open_fetches fetches;
   uint64_t queries_in_flight = 0;
   std::vector<page_index> reserve;
-  /// Pages that are neither in the reserve nor the tree's, since a call that was given up may still
-  /// write to them. The tree counts them to the reserve: its size is the same on all ranks, while
-  /// each rank finds as many pages there as its own store leaves it.
+  /// Pages that neither the staging pool nor the tree has, since an expired call may still write to
+  /// them. The tree counts them as part of the pool: its size is equal on all ranks, while each
+  /// rank finds as many pages in it as its own store has left.
   uint64_t quarantined = 0;
   std::vector<caf::typed_response_promise<atom::ok>> draining;
-  /// True after a reduction failed: nothing can be agreed on any more, so nothing is fetched.
+  /// True after a failed reduction: the ranks can no longer agree, so nothing is fetched.
   bool peers_lost = false;
   rank_counters counters;
 };

@@ -45,8 +45,8 @@ void rank_reduction_state::poll(uint64_t number) {
 // -- internal steps -----------------------------------------------------------
 
 void rank_reduction_state::look_after() {
-  // Ranks that run in step enter within microseconds of each other. Whoever sends a message
-  // meanwhile does not wait for them.
+  // Ranks in lockstep enter within microseconds of each other. Stop spinning when a message
+  // arrives.
   while (ranks->progress()) {
     const auto urgent = is_urgent();
     const auto spins = urgent && std::chrono::steady_clock::now() < spin_until;

@@ -31,10 +31,10 @@ struct rank_reduction_state {
 
   // -- internal steps ---------------------------------------------------------
 
-  /// Moves all reductions forward: without a pause at first, then from timer to timer.
+  /// Advances all reductions: spins at first, then polls by timer.
   void look_after();
 
-  /// True if someone waits who expects an answer soon.
+  /// True if a reduction other than admin is outstanding.
   bool is_urgent() const;
 
   void finish(size_t channel, result<std::vector<int64_t>> minimum);
@@ -42,20 +42,20 @@ struct rank_reduction_state {
   // -- data -------------------------------------------------------------------
 
   rank_reduction_core_actor::pointer self;
-  /// Who waits on each channel; at most one.
+  /// The pending request of each channel.
   std::array<std::optional<caf::typed_response_promise<reduced>>, reduction_channel_count> waiting;
-  /// Until when to go on without a pause.
+  /// End of the spin phase.
   std::chrono::steady_clock::time_point spin_until{};
-  /// When someone last asked who expects an answer soon; the pauses grow from there.
+  /// When the last non-admin reduction began; polling intervals grow from there.
   caf::actor_clock::time_point entered{};
-  /// The timer that counts; earlier ones are ignored.
+  /// Number of the current timer; earlier ones are ignored.
   uint64_t timer = 0;
-  /// Last, since its end answers those who wait.
+  /// Declared last, since its destructor answers pending requests.
   std::unique_ptr<rank_reducer> ranks;
 };
 
-/// Owns the agreement of the instance's ranks. Needs no thread of its own: it blocks for
-/// limits::reduction_spin at most, which costs a step less than it would to wake another thread.
+/// Owns the rank reduction of the instance. Needs no thread of its own: it blocks for at most
+/// limits::reduction_spin, which costs a step less than waking another thread.
 rank_reduction_core_actor::behavior_type
 rank_reduction(rank_reduction_core_actor::stateful_pointer<rank_reduction_state> self,
                std::unique_ptr<rank_reducer> ranks);

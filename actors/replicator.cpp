@@ -13,7 +13,6 @@ namespace hicache {
 
 namespace {
 
-/// What came of a request to copy pages.
 page_totals totals_of(const page_copies& pages, std::vector<page_key> left_out) {
   auto totals = page_totals{};
   for (const auto& copied : pages.pages)
@@ -54,7 +53,7 @@ void replicator_state::pin(const page_copies& pages, const segment_actor& into,
                            std::vector<page_key> left_out,
                            caf::typed_response_promise<page_totals> promise) {
   auto unpinned = std::make_shared<std::vector<page_key>>(std::move(left_out));
-  // Answers when no request holds it any more.
+  // Replies when the last request releases it.
   const auto end = std::shared_ptr<void>{nullptr, [promise, pages, unpinned](void*) mutable {
                                            promise.deliver(totals_of(pages, std::move(*unpinned)));
                                          }};

@@ -13,12 +13,11 @@
 
 namespace hicache {
 
-/// Fixed settings of a replicator.
 struct replicator_options {
   page_reader_options reader;
   /// The memory of this process's segment.
   std::span<std::byte> memory;
-  /// What reading one batch may take.
+  /// Timeout for reading one batch.
   duration timeout{};
 };
 
@@ -35,15 +34,15 @@ struct replicator_state {
   struct filled {
     segment_slots complete;
     segment_slots failed;
-    /// Pages that there is no room for, or that could not be read.
+    /// Pages without a slot, or that could not be read.
     std::vector<page_key> left_out;
   };
 
-  /// Pins the pages that came with a pin, but for those left out; then answers.
+  /// Applies the pins that the pages came with, except to those left out, then replies.
   void pin(const page_copies& pages, const segment_actor& into, std::vector<page_key> left_out,
            caf::typed_response_promise<page_totals> promise);
 
-  /// Reads pages into the slots that were reserved for them. Blocks.
+  /// Reads pages into their reserved slots. Blocks.
   filled fill(const page_copies& pages, const segment_slots& slots);
 
   // -- data -------------------------------------------------------------------
@@ -53,8 +52,8 @@ struct replicator_state {
   std::unique_ptr<page_reader> reader;
 };
 
-/// Reads pages of other members into this process's segment, one batch after the other. Spawn
-/// detached, since it blocks.
+/// Copies pages of other members into this process's segment, batch by batch. Spawn detached, since
+/// it blocks.
 replicator_actor::behavior_type
 replicator(replicator_actor::stateful_pointer<replicator_state> self, replicator_options options);
 

@@ -18,7 +18,7 @@ namespace {
 
 constexpr auto no_parent = page_key{};
 
-/// How soon a segment notices another shard, or one that is back: its pages are misses until then.
+/// How soon a segment notices a new or returned shard; its pages are misses until then.
 constexpr auto index_pause = caf::timespan{std::chrono::milliseconds{250}};
 
 segment_request request_for(const segment_page& page) {
@@ -31,7 +31,6 @@ segment_request request_for(const segment_page& page) {
           page.copies};
 }
 
-/// A exported page as L2 knows it.
 segment_slot slot_of(const stored_page& exported) {
   return {exported.key, segment_slot::state::exported, exported.offset, exported.generation,
           exported.length};
@@ -72,7 +71,7 @@ segment_slots segment_state::reserve(const segment_pages& pages) {
     slot.length = page.length;
     if (room.status == reserve_status::already_there) {
       slot.what = segment_slot::state::present;
-      table->touch(page.key); // Who wants to write it has a use for it.
+      table->touch(page.key); // A write shows interest in the page.
     } else if (room.status == reserve_status::reserved) {
       slot.what = segment_slot::state::reserved;
       slot.offset = room.offset;
@@ -102,7 +101,7 @@ caf::result<key_batch> segment_state::publish(const segment_slots& slots) {
     if (is_exported ? export_page(slot) : table->publish(slot.key, slot.generation)) {
       news.push_back({slot.key, slot.offset, slot.generation, slot.length});
       if (!is_exported) {
-        revoke(slot.key); // The copy stays for longer.
+        revoke(slot.key); // The segment's copy lives longer.
         keep(slot.key);
       }
     }
@@ -141,7 +140,7 @@ segment_slots segment_state::hold(const segment_holds& wanted) {
   for (const auto& key : wanted.keys) {
     auto& slot = slots.list.emplace_back();
     slot.key = key;
-    // What L2 exports is not the segment's to keep.
+    // Pages exported from L2 cannot be held.
     const auto here = table->find(key);
     if (!here || here->fingerprint != wanted.fingerprint || !table->hold(key))
       continue;
@@ -218,7 +217,7 @@ void segment_state::tick() {
   repair();
 }
 
-// -- requests of other members, and of people ---------------------------------
+// -- requests of other members and of operators -------------------------------
 
 caf::result<page_totals> segment_state::copy(const page_copies& pages) {
   if (!options.replicator)
@@ -247,7 +246,7 @@ caf::result<page_totals> segment_state::clear(const namespace_pages& wanted) {
   auto let_them_go = [this, wanted] { return let_go(offered->of_namespace(wanted.fingerprint)); };
   if (!disk)
     return let_them_go();
-  // First there, so that nothing comes back from there.
+  // Disk first, so that the pages do not return from there.
   auto promise = self->make_response_promise<page_totals>();
   self->request(disk, caf::infinite, atom::clear_v, wanted)
     .then([promise, let_them_go](atom::ok) mutable { promise.deliver(let_them_go()); },
@@ -264,7 +263,7 @@ caf::result<drain_report> segment_state::drain(const drain_request& how) {
     table->close();
     if (options.exported)
       options.exported->close();
-    mounts->send_heartbeat(counters(), true); // Nobody sends pages here from now on.
+    mounts->send_heartbeat(counters(), true); // Other members stop sending pages.
     drain_.emplace();
     auto settings = spread_settings();
     settings.source.stays = false;
@@ -338,7 +337,7 @@ void segment_state::check(const key_batch& doubtful) {
 // -- internal steps -----------------------------------------------------------
 
 bool segment_state::export_page(const segment_slot& slot) {
-  // What was taken back meanwhile will not be told again.
+  // If it was revoked meanwhile, there is no further notice.
   if (!options.exported || !options.exported->is_exported(slot))
     return false;
   if (table->find(slot.key)) {
@@ -348,7 +347,7 @@ bool segment_state::export_page(const segment_slot& slot) {
   if (const auto here = offered->find_exported(slot.key);
       here && here->generation == slot.generation)
     return false;
-  // Another object of L2 held the page before.
+  // The page was exported from another L2 object before.
   revoke(slot.key);
   offered->export_page({slot.key, slot.offset, slot.generation, slot.length,
                         slot_object_offset + slot.length, mounts->options().member.fingerprint});
@@ -473,7 +472,7 @@ void segment_state::repair() {
   auto settings = spread_settings();
   settings.bytes_per_second = limits::repair_bytes_per_second;
   for (const auto& key : tried)
-    if (auto page = replicated(key, now)) // Else it is gone here, too.
+    if (auto page = replicated(key, now)) // Otherwise it was removed here too.
       settings.pages.push_back(std::move(*page));
   is_repairing = true;
   self->request(self->spawn(spreader, std::move(settings)), caf::infinite, atom::copy_v)
@@ -501,7 +500,7 @@ void segment_state::end_repair(const std::vector<page_key>& tried,
 std::optional<copied_page> segment_state::replicated(const page_key& key, time_point now) const {
   if (const auto kept = table->describe(key))
     return kept->copies > 1 ? std::optional{copy_of(*kept, now)} : std::nullopt;
-  // Made here, as all that is exported.
+  // Exported pages always originate here.
   const auto exported = options.copies > 1 ? offered->find_exported(key) : std::nullopt;
   if (!exported)
     return std::nullopt;
@@ -549,7 +548,7 @@ segment_actor::behavior_type segment(segment_actor::stateful_pointer<segment_sta
   state.options.mounts.lost = [self](const auto& keys) { self->state.note_losses(keys); };
   state.mounts.emplace(self, state.options.mounts, *state.offered);
   state.mounts->look_at_index();
-  // Others may send it anything: by default an actor ends when anyone sends it an error.
+  // By default an error message terminates an actor, and any peer may send one.
   self->set_error_handler(
     [](const caf::error& err) { spdlog::warn("a peer complains: {}", to_string(from_caf(err))); });
   self->delayed_send(self, state.tick_pause(), atom::tick_v);

@@ -23,23 +23,22 @@
 
 namespace hicache {
 
-/// Fixed settings of a segment.
 struct segment_options {
   segment_mounts_options mounts;
-  /// The member's memory: the segment, up to the headers of exported pages if there are any. Must
-  /// outlive the actor.
+  /// The member's memory; the segment is its part before the headers of exported pages, if there
+  /// are any. Must outlive the actor.
   std::span<std::byte> memory;
   segment_policy policy;
-  /// The memory outlives the process.
+  /// Set if the memory outlives the process.
   std::optional<lasting_memory> lasting;
-  /// Pages of L2 that are offered as well; null if there are none. Open, and told of by
-  /// atom::withdraw what was taken back.
+  /// Pages of L2 that are offered as well; null if there are none. Must be open, with a notice that
+  /// sends revoked pages to this actor as atom::withdraw.
   std::shared_ptr<exported_pages> exported;
-  /// Reads pages of other members into the memory; null if nothing shall be copied here.
+  /// Copies pages of other members into the memory; null if this member copies nothing.
   replicator_actor replicator;
-  /// Copies that there shall be of each page that is exported.
+  /// Copies wanted of each exported page.
   uint8_t copies = 1;
-  /// Written here, and told to the index; not null.
+  /// Written by this actor and reported to the index; not null.
   std::shared_ptr<member_figures> figures;
   /// Must outlive the actor.
   const clock_source* clock = nullptr;
@@ -77,7 +76,7 @@ struct segment_state {
 
   void tick();
 
-  // -- requests of other members, and of people -------------------------------
+  // -- requests of other members and of operators -----------------------------
 
   caf::result<page_totals> copy(const page_copies& pages);
 
@@ -97,60 +96,57 @@ struct segment_state {
 
   // -- internal steps ---------------------------------------------------------
 
-  /// Enters a page that is exported. @returns false if it is not any more, or offered from the
-  /// segment
+  /// Adds an exported page. @returns false if it has been revoked or the segment has the page
   bool export_page(const segment_slot& slot);
 
-  /// Ends the exporting of a page, if it is exported. @returns what it was
+  /// Revokes a page if it is exported. @returns the page
   std::optional<stored_page> revoke(const page_key& key);
 
-  /// Whether a published page is not what was written.
+  /// Whether a published page's bytes no longer match its checksum.
   bool is_damaged(const stored_page& page) const;
 
-  /// Has the next process find a published page, if the memory outlives this one.
+  /// Marks a published page so that the next process finds it, if the memory outlives this one.
   void keep(const page_key& key);
 
-  /// Enters a page that an earlier process left. @returns whether it is offered
+  /// Adds a page that an earlier process left. @returns whether it is offered
   bool adopt(const found_page& found);
 
-  /// Frees published pages, makes them unreadable and withdraws them.
+  /// Frees published pages, clears their headers and withdraws them.
   page_totals let_go(const std::vector<page_key>& keys);
 
-  /// Frees and withdraws everything.
   page_totals let_all_go();
 
-  /// Pages of this member that others shall have, as it would have them copied.
+  /// Settings of a spreader for this member; `pages` is empty.
   spreader_options spread_settings() const;
 
-  /// The spreader has ended: withdraws everything, unless pinned pages would be gone with that.
+  /// Called when the spreader has ended: withdraws everything unless that would lose pinned pages.
   void end_drain(const page_totals& spread);
 
   void answer_drain(const result<drain_report>& end);
 
-  /// Notes pages whose copies elsewhere are lost.
+  /// Notes pages that lost copies on other members.
   void note_losses(const std::vector<page_key>& keys);
 
-  /// Has lost copies made anew if it is time to.
+  /// Starts replacing lost copies if a repair is due.
   void repair();
 
-  /// What was tried has ended.
+  /// Ends a repair; pages in `lacking` are retried later.
   void end_repair(const std::vector<page_key>& tried, const std::vector<page_key>& lacking);
 
-  /// A page as others are asked to copy it, if it shall have more than one copy.
+  /// The request to copy a page; nullopt unless it should have more than one copy.
   std::optional<copied_page> replicated(const page_key& key, time_point now) const;
 
   caf::timespan tick_pause() const;
 
   member_counters counters() const;
 
-  /// Shows others how full the segment is.
+  /// Updates the published figures.
   void show();
 
   // -- data -------------------------------------------------------------------
 
   segment_actor::pointer self;
   segment_options options;
-  /// Being drained.
   struct draining {
     bool is_forced = false;
     spreader_actor spreader;
@@ -164,24 +160,25 @@ struct segment_state {
   std::optional<segment_mounts> mounts;
   time_point next_heartbeat;
   std::optional<draining> drain_;
-  /// Pages whose copies elsewhere are lost.
+  /// Pages that lost copies on other members.
   repair_queue losses;
   bool is_repairing = false;
-  /// Pages of an earlier process that shall not be adopted.
+  /// Pages left by an earlier process that must not be adopted.
   unwanted_pages unwanted{limits::unwanted_pages};
-  /// Pages that clients of an earlier process may still read in place, and until when.
+  /// Pages that clients of an earlier process may still read in place, until held_until.
   segment_slots held_before;
-  /// Null if there is none.
+  /// May be null.
   disk_tier_actor disk;
   time_point held_until;
-  /// Pages whose bytes in memory turned out damaged.
+  /// Published pages found damaged in memory.
   uint64_t corrupt = 0;
 };
 
-/// Owns the memory that this rank exports to L3: which page is where and who has to go; keeps the
-/// index informed. Of pages exported from L2 it knows which are offered; what becomes of them, L2
-/// decides. Spawn detached: a block report of many pages would hold up the rank's other actors.
-/// @pre options.memory is not empty; options.mounts.member says which objects options.exported has
+/// Owns the memory that this process exports to L3: decides placement and eviction and keeps the
+/// index informed. For pages exported from L2 it only tracks which are offered; L2 decides their
+/// fate. Spawn detached: a block report of many pages would delay other actors.
+/// @pre options.memory is not empty; options.mounts.member describes the objects of
+/// options.exported
 segment_actor::behavior_type segment(segment_actor::stateful_pointer<segment_state> self,
                                      segment_options options);
 

@@ -13,7 +13,7 @@ namespace hicache {
 
 namespace {
 
-/// Until the index has said how long it waits for a sign of life.
+/// Used until the index has sent its interval.
 constexpr auto first_heartbeat_pause = std::chrono::milliseconds{500};
 
 const page_key& key_of(const page_key& x) {
@@ -24,10 +24,10 @@ const page_key& key_of(const announced_page& x) {
   return x.key;
 }
 
-/// What a shard is to a page that it keeps: where its pages are in kept_pages.
+/// A shard's role for a key; index into kept_pages.
 enum role : size_t { first_keeper, second_keeper };
 
-/// The numbers of a key's keepers and what they are to it.
+/// The shards that keep a key, with their roles.
 absl::InlinedVector<std::pair<uint32_t, role>, 2> roles_of(const shard_set& shards,
                                                            const page_key& key) {
   const auto keepers = shards.keepers_of(key);
@@ -38,7 +38,7 @@ absl::InlinedVector<std::pair<uint32_t, role>, 2> roles_of(const shard_set& shar
   return roles;
 }
 
-/// Nothing if the shard does not keep the key.
+/// @returns nullopt if the shard does not keep the key
 std::optional<role> role_of(uint32_t number, const shard_set& shards, const page_key& key) {
   for (const auto& [keeper, what] : roles_of(shards, key))
     if (keeper == number)
@@ -54,7 +54,7 @@ std::vector<page_key> keys_of(const std::vector<announced_page>& pages) {
   return keys;
 }
 
-/// As messages of limits::index_batch_keys at most; whose pages they are is left open.
+/// Splits pages into messages of at most limits::index_batch_keys; member and epoch are left unset.
 std::vector<published_pages> batches(const std::array<std::vector<announced_page>, 2>& pages) {
   auto all = std::vector<published_pages>{};
   for (const auto role : {first_keeper, second_keeper})
@@ -98,7 +98,7 @@ void segment_mounts::send_heartbeat(const member_counters& counters, bool is_clo
 
 void segment_mounts::publish(const std::vector<announced_page>& pages,
                              const std::function<void()>& then) {
-  // Called when nobody holds it any more.
+  // Calls `then` when the last reference is gone.
   const auto end = std::shared_ptr<void>{nullptr, [then](void*) { then(); }};
   for (auto& [number, part] : by_shard(pages))
     tell(number, std::move(part), end);
@@ -111,7 +111,7 @@ void segment_mounts::withdraw(const std::vector<page_key>& keys) {
 }
 
 void segment_mounts::leave(const std::function<void()>& then) {
-  // Called when nobody holds it any more.
+  // Calls `then` when the last reference is gone.
   const auto end = std::shared_ptr<void>{nullptr, [then](void*) { then(); }};
   for (const auto& [number, at] : mounts_)
     if (at.shard)
@@ -144,7 +144,7 @@ void segment_mounts::reshard(const shard_set& now) {
           lost[number].push_back(page.key);
     }
     for (auto& [number, kept] : gained)
-      if (mounts_.contains(number)) // Others are new: their block report tells.
+      if (mounts_.contains(number)) // New shards get a block report.
         tell(number, std::move(kept), nullptr);
     for (const auto& [number, keys] : lost)
       withdraw_from(number, keys);
@@ -313,7 +313,7 @@ void segment_mounts::withdraw_from(uint32_t number, const std::vector<page_key>&
 void segment_mounts::apply_view(uint32_t number, uint64_t epoch, const membership& view) {
   options_.index_heard(view.shards_digest);
   const auto at = mounts_.find(number);
-  // What a shard says of an older epoch means nothing any more.
+  // Ignore replies to an older epoch.
   if (at == mounts_.end() || !at->second.shard || at->second.progress.epoch() != epoch)
     return;
   if (!view.known) {
@@ -330,7 +330,7 @@ void segment_mounts::on_index_error(uint32_t number, const index_actor& lost,
                                     const caf::error& err) {
   const auto at = mounts_.find(number);
   if (at == mounts_.end() || at->second.shard != lost)
-    return; // Noticed already.
+    return; // Already handled.
   spdlog::warn("shard {} of the index does not answer: {}", number, to_string(from_caf(err)));
   options_.index_lost(lost);
   at->second.shard = nullptr;

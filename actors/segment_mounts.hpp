@@ -15,60 +15,59 @@
 
 namespace hicache {
 
-/// How a segment reaches the index.
+/// How a segment reaches the index and other members.
 struct segment_mounts_options {
-  /// How the index and the readers see this member; each mount begins the next epoch.
+  /// How the index and readers see this member; each mount increments the epoch.
   member_info member;
-  /// The shards of the index as they can be reached now.
+  /// The currently reachable shards of the index.
   std::function<index_view_ptr()> index;
-  /// Another member itself.
+  /// Resolves another member to its actor.
   std::function<member_actor(const member_info&)> reach;
   /// Called when a request to a shard failed.
   std::function<void(const index_actor&)> index_lost;
-  /// Called with the digest of the shard map that an answer names.
+  /// Called with the shard map digest in a reply.
   std::function<void(uint64_t)> index_heard;
-  /// What one request to a shard may take.
+  /// Timeout of one request to a shard.
   caf::timespan timeout{};
-  /// Called with pages that were announced and that the index does not take. Set by the segment.
+  /// Called with announced pages that the index refuses. Set by the segment.
   std::function<void(const std::vector<page_key>&)> refused;
-  /// Called with pages whose copy elsewhere is lost. Set by the segment.
+  /// Called with pages that lost a copy on another member. Set by the segment.
   std::function<void(const std::vector<page_key>&)> lost;
 };
 
-/// A segment at the shards of the index: mounts at each, keeps it informed of the pages whose keys
-/// it keeps, and reports all of them to one that is new or has forgotten. Both keepers of a key are
-/// told the same, each in the order in which it happened. Part of the segment actor.
+/// A segment's mounts at the shards of the index. Mounts at each shard, announces changes to the
+/// pages whose keys the shard keeps, and reports all such pages to a shard that is new or has lost
+/// its state. Both keepers of a key receive the same changes, each in order.
 ///
-/// When a shard is lost, a report stands still where the shard had confirmed it, and keys of which
-/// the shard may or may not have heard are noted. A shard that is back and remembers the member
-/// lets it resume: the report goes on, and then the shard hears how it stands with those keys.
+/// When a shard is lost, its report stops at the last confirmed page, and keys of unconfirmed
+/// changes are recorded. If the shard returns and remembers the member, the report resumes there,
+/// followed by the current state of those keys.
 class segment_mounts {
 public:
   /// @param self, offered Must outlive this.
   segment_mounts(segment_actor::pointer self, segment_mounts_options options,
                  const offered_pages& offered);
 
-  /// Takes the shards as they are now: mounts where this member is not mounted yet.
+  /// Updates the shards; mounts where this member is not mounted.
   void look_at_index();
 
-  /// Tells every shard that this member is alive, and whether it takes no more pages.
+  /// Sends a heartbeat to every shard. @param is_closed Whether this member takes no more pages.
   void send_heartbeat(const member_counters& counters, bool is_closed);
 
-  /// Tells the index of pages that are offered from now on, or are elsewhere now. `then` is called
-  /// when each shard that can be told has answered, or failed.
+  /// Announces pages that are new or have moved. Calls `then` when each reachable shard has
+  /// answered or failed.
   void publish(const std::vector<announced_page>& pages, const std::function<void()>& then);
 
-  /// Tells the index what is not offered any more.
   void withdraw(const std::vector<page_key>& keys);
 
-  /// Tells every shard that this member ends; `then` is called when each that can be reached has
-  /// answered, or failed.
+  /// Tells every shard that this member leaves. Calls `then` when each reachable one has answered
+  /// or failed.
   void leave(const std::function<void()>& then);
 
-  /// Calls back when each shard that can be reached has heard of all pages.
+  /// Calls `then` when each reachable shard has received a report of all pages.
   void when_settled(std::function<void()> then);
 
-  /// How often the index wants to hear of this member.
+  /// The heartbeat interval that the index expects.
   caf::timespan heartbeat_pause() const noexcept { return heartbeat_pause_; }
 
   const segment_mounts_options& options() const noexcept { return options_; }
@@ -85,46 +84,45 @@ private:
     mount_progress progress;
   };
 
-  /// Other shards keep the keys from now on: tells those that are not asked any more, and those
-  /// that are.
+  /// Applies a changed shard set: announces pages to their new keepers and withdraws them from the
+  /// old ones.
   void reshard(const shard_set& now);
 
-  /// By the number of the shard that keeps the key.
+  /// Groups pages by the numbers of the shards that keep their keys.
   template <class Page>
   std::map<uint32_t, kept_pages<Page>> by_shard(const std::vector<Page>& pages) const;
 
-  /// Tells a shard of pages that it keeps; `then` is called when it has answered, or cannot be
-  /// told.
+  /// Announces pages to a shard that keeps them. Releases `then` when it has answered or cannot be
+  /// reached.
   void tell(uint32_t number, kept_pages<announced_page> pages, const std::shared_ptr<void>& then);
 
   /// Mounts at a shard under a new epoch and reports the published pages that it keeps.
   void mount(uint32_t number, const index_actor& shard);
 
-  /// Reports the published pages that a shard keeps, from where the report stands, one batch after
-  /// the other; then what is unsettled.
+  /// Reports the published pages that a shard keeps, batch by batch from the last confirmed one,
+  /// then its unsettled keys.
   void report(uint32_t number);
 
-  /// A shard may not have heard of a change to these keys: tells it, or notes them for later.
+  /// Records keys whose changes a shard may have missed; sends their state if it is mounted.
   void unsettle(uint32_t number, const std::vector<page_key>& keys);
 
-  /// Tells a shard how it stands with its unsettled keys.
+  /// Sends a shard the current state of its unsettled keys.
   void tell_unsettled(uint32_t number);
 
-  /// Sends a batch of pages to a shard as this member's; `then` is called with whether the shard
-  /// has taken it.
+  /// Sends a batch of this member's pages to a shard. Calls `then` with whether the shard has taken
+  /// it.
   void announce(uint32_t number, published_pages batch, std::function<void(bool)> then);
 
-  /// Tells a shard that this member is alive, and has reported what it has.
   void heartbeat_at(uint32_t number);
 
   void withdraw_from(uint32_t number, const std::vector<page_key>& keys);
 
-  /// Takes a shard's view of this member; mounts again if the shard does not know it.
+  /// Applies a shard's view of this member; remounts if the shard does not know it.
   void apply_view(uint32_t number, uint64_t epoch, const membership& view);
 
   void on_index_error(uint32_t number, const index_actor& lost, const caf::error& err);
 
-  /// A report has ended, well or not.
+  /// Calls the callbacks of when_settled() if no report is running.
   void settle();
 
   segment_actor::pointer self_;
@@ -132,14 +130,14 @@ private:
   const offered_pages& offered_;
   /// By number.
   std::map<uint32_t, mounting> mounts_;
-  /// Those of `mounts_`.
+  /// The keys of `mounts_`.
   shard_set shards_;
   member_counters counters_;
   caf::timespan heartbeat_pause_;
   std::vector<std::function<void()>> waiting_;
 };
 
-/// How others find a published page.
+/// The index entry of a published page.
 announced_page announce(const stored_page& page) noexcept;
 
 } // namespace hicache

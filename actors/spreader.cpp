@@ -13,9 +13,9 @@ namespace hicache {
 
 namespace {
 
-/// What one batch of copies may take. A member copies one batch after the other, each within
-/// limits::storage_timeout, and several members may ask it at once; one that is dead is noticed
-/// before.
+/// Timeout of one batch of copies. A member copies one batch at a time, each within
+/// limits::storage_timeout, and several members may send it batches at once. Dead members are
+/// detected earlier.
 constexpr auto copy_time = 3 * limits::storage_timeout;
 
 } // namespace
@@ -27,7 +27,7 @@ caf::result<page_totals> spreader_state::spread() {
   const auto view = options.index();
   const auto reached = std::ranges::find_if(view->shards, [](const auto& x) { return !!x; });
   if (reached == view->shards.end() || options.pages.empty())
-    next_batch(); // Without members nobody takes anything.
+    next_batch(); // No members to copy the pages.
   else
     list_members(*reached, 0);
   return promise;
@@ -73,7 +73,7 @@ void spreader_state::next_batch() {
 
 void spreader_state::find_holders() {
   const auto view = options.index();
-  // Each key is asked for at its first keeper, or at the second one if that cannot be reached.
+  // Locate each key at its first keeper, or at the second if that is unreachable.
   auto positions = std::vector<std::vector<size_t>>(view->shards.size());
   const auto is_reached
     = [&view](size_t i) { return i != key_keepers::none && view->shards[i] != nullptr; };
@@ -136,7 +136,7 @@ void spreader_state::ask(uint64_t member, const std::vector<size_t>& positions) 
   auto on_copied = [this, member, positions](const page_totals& copied) {
     bytes += copied.bytes;
     auto left_out = copied.left_out;
-    // An older version does not say which.
+    // Older versions do not report which pages were left out.
     if (left_out.empty() && copied.pages < positions.size())
       for (const auto i : positions)
         left_out.push_back(batch[i].key);
@@ -191,7 +191,7 @@ spreader_actor::behavior_type spreader(spreader_actor::stateful_pointer<spreader
                                        spreader_options options) {
   HICACHE_CHECK(options.figures != nullptr);
   self->state.options = std::move(options);
-  // Nobody waits any more, and nobody has the pages.
+  // The requester is gone, and the pages with it.
   self->set_down_handler([self](const caf::down_msg&) { self->quit(); });
   return {[self](atom::copy) { return self->state.spread(); },
           [self](atom::tick) { self->state.next_batch(); }};

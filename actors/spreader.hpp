@@ -19,24 +19,24 @@
 
 namespace hicache {
 
-/// How a spreader gets on. Written by it alone.
+/// Progress of a spreader. Written by it alone.
 struct spread_figures {
   std::atomic<uint64_t> pages = 0;
   std::atomic<uint64_t> tried = 0;
-  /// Of these: others have them now.
+  /// Pages of `tried` that other members have now.
   std::atomic<uint64_t> copied = 0;
 };
 
-/// What a spreader has copied, and where it finds the others.
+/// The pages to copy, and how to reach the other members.
 struct spreader_options {
   /// The member that has the pages.
   copy_source source;
   std::function<index_view_ptr()> index;
-  /// A member itself.
+  /// Resolves a member to its actor.
   std::function<member_actor(const member_info&)> reach;
-  /// What one request to the index may take.
+  /// Timeout of one index request.
   caf::timespan timeout{};
-  /// How many bytes a second others may be asked to read; 0: as many as they can.
+  /// Limit on the bytes copied per second; 0: unlimited.
   uint64_t bytes_per_second = 0;
   /// Parents first.
   std::vector<copied_page> pages;
@@ -54,23 +54,23 @@ struct spreader_state {
 
   // -- internal steps ---------------------------------------------------------
 
-  /// Asks for the next part of the list of members; then begins.
+  /// Requests the next part of the member list; starts after the last.
   void list_members(const index_actor& shard, uint64_t from);
 
-  /// Looks for the pages of the next batch, or ends.
+  /// Starts the next batch, or finishes.
   void next_batch();
 
   void find_holders();
 
-  /// Enters what a shard said of the pages at these positions of the batch.
+  /// Records a shard's reply for the pages at these positions of the batch.
   void enter(std::span<const size_t> positions, const placements& found);
 
-  /// Asks the members that the plan names; ends the batch when it names none.
+  /// Sends the requests of the plan's next round; ends the batch if there are none.
   void next_round();
 
   void ask(uint64_t member, const std::vector<size_t>& positions);
 
-  /// A member was asked for these pages, and has not the keys left out.
+  /// Records that a member copied these pages, except the keys left out.
   void take_answer(uint64_t member, const std::vector<size_t>& positions,
                    const std::vector<page_key>& left_out);
 
@@ -83,26 +83,25 @@ struct spreader_state {
   spreader_actor::pointer self;
   spreader_options options;
   std::vector<member_info> members;
-  /// Of these, those that are drained: what they have goes.
+  /// Draining members: their copies will vanish.
   std::set<uint64_t> closed;
   std::map<uint64_t, member_actor> known;
-  /// Where the batch begins among the pages.
+  /// Index of the batch's first page.
   size_t begin = 0;
   std::vector<wanted_copies> batch;
-  /// Requests whose answers the batch waits for.
+  /// Outstanding requests of the batch.
   size_t open = 0;
-  /// Bytes that the batch had copied.
+  /// Bytes that the batch copied.
   uint64_t bytes = 0;
   page_totals totals;
   caf::typed_response_promise<page_totals> promise;
 };
 
-/// Has other members copy pages of a member, a batch after the other, as plan_copies says, and
-/// ends.
+/// Has other members copy a member's pages batch by batch, as plan_copies decides, then ends.
 spreader_actor::behavior_type spreader(spreader_actor::stateful_pointer<spreader_state> self,
                                        spreader_options options);
 
-/// A page as others are asked to copy it.
+/// The request to copy a page.
 copied_page copy_of(const kept_page& kept, time_point now);
 
 } // namespace hicache

@@ -14,8 +14,8 @@ namespace hicache {
 
 namespace {
 
-/// Whether an object's outcome says that the store does not work. A store that is full or lacks an
-/// object works.
+/// Whether an object's outcome means that the store is broken. A full store, or one without the
+/// object, works.
 template <class T>
 bool is_failure_of_store(const result<T>& object) {
   if (object)
@@ -24,7 +24,7 @@ bool is_failure_of_store(const result<T>& object) {
   return code == ec::io_failure || code == ec::deadline_exceeded || code == ec::peer_unreachable;
 }
 
-/// @returns the code of the first object, if the store failed all of them; else none
+/// @returns the first object's code if all objects failed because of the store; else none
 template <class T>
 ec failure_of(const std::vector<result<T>>& objects) {
   return !objects.empty() && std::ranges::all_of(objects, is_failure_of_store<T>)
@@ -37,7 +37,7 @@ Iterator first_failure(Iterator begin, Iterator end) {
   return std::find_if(begin, end, [](const auto& object) { return !object; });
 }
 
-/// Combines the outcomes of objects to those of pages.
+/// Combines object outcomes into page outcomes.
 storage_outcome outcome_of(const std::vector<bool>& moved, const std::vector<result<void>>& objects,
                            size_t objects_per_page) {
   auto outcome = storage_outcome{std::vector<ec>(moved.size(), ec::none)};
@@ -58,7 +58,7 @@ storage_outcome outcome_of(const std::vector<bool>& moved, const std::vector<res
   return outcome;
 }
 
-/// The leading pages of a look-up, with the places of their objects.
+/// The leading pages found by a lookup, with the places of their objects.
 storage_hit hit_of(const std::vector<result<store_place>>& objects, size_t objects_per_page) {
   const auto missing = first_failure(objects.begin(), objects.end());
   const auto pages = static_cast<size_t>(missing - objects.begin()) / objects_per_page;
@@ -182,8 +182,8 @@ void storage_state::expire() {
   auto late_ones = std::set<uint64_t, std::greater<>>{};
   for (; !deadlines.empty() && deadlines.begin()->first <= now; deadlines.erase(deadlines.begin()))
     late_ones.insert(deadlines.begin()->second);
-  // The newest first: batches that have not begun are withdrawn before the store starts a thread in
-  // the place of a stuck one, which would begin them.
+  // Newest first: queued batches must be withdrawn before the store replaces a stuck thread with a
+  // new one that would start them.
   for (const auto ticket : late_ones)
     answer_late(ticket, calls.at(ticket));
   const auto is_over = [&](const auto& waiting) { return waiting.first <= now; };

@@ -97,7 +97,8 @@ void tree_state::act(const step_machine::begin& what) {
 }
 
 void tree_state::act(const step_machine::step_locally&) {
-  // The cache may still make room and fill the prefetcher's reserve, on every rank alike.
+  // The cache may still evict in the background and refill the staging pool, identically on all
+  // ranks.
   step_core(facts.unchanged(core->backing_up().size()));
   std::exchange(asking, {}).deliver(step_result{});
 }
@@ -213,7 +214,8 @@ result<void> tree_state::fence(request_id request, void* event) {
   if (!pages || pages->empty())
     return {};
   if (auto added = outbox->helpers().fences->add(*pages, event); !added) {
-    // The operation goes on, since the other ranks cannot know; but no copy is safe any more.
+    // The operation proceeds, since the other ranks do not know of the failure; but copies are
+    // unsafe from now on.
     spdlog::critical("copies cannot wait for the engine: {}", to_string(added.error()));
     facts.lose_device();
   }

@@ -18,7 +18,7 @@
 
 namespace hicache {
 
-/// Carries out what a `step_machine` decides, over a prefix cache.
+/// Carries out the actions of a `step_machine` on a prefix cache.
 /// @relates tree
 struct tree_state {
   static inline constexpr auto name = "tree";
@@ -43,7 +43,7 @@ struct tree_state {
 
   // -- actions of the step machine --------------------------------------------
 
-  /// Hands an event to the step machine and carries out what it decides.
+  /// Feeds an event to the step machine and carries out its actions.
   void handle(const step_machine::event& what);
 
   void act(const step_machine::begin& what);
@@ -61,14 +61,14 @@ struct tree_state {
 
   // -- internal steps ---------------------------------------------------------
 
-  /// Tells the step machine if something ended that no step has made a fact yet.
+  /// Notifies the step machine of completions that no step has turned into facts.
   void look_for_news();
 
   tree_answers apply_now(const tree_operations& operations);
 
   tree_answer apply_one(const tree_operation& operation);
 
-  /// From now on copies of the request's pages wait for the engine's event.
+  /// Makes copies of the request's pages wait for the engine's event from now on.
   /// @returns unsupported if the device has no events.
   result<void> fence(request_id request, void* event);
 
@@ -76,10 +76,9 @@ struct tree_state {
 
   int64_t now_ns() const;
 
-  /// Turns an agreed vector into facts.
+  /// Turns a reduced vector into facts.
   result<step_result> settle(const std::vector<int64_t>& minimum);
 
-  /// Steps the cache.
   step_result step_core(const step_facts& facts);
 
   /// Stops serving hits and tells the engine why.
@@ -87,13 +86,13 @@ struct tree_state {
 
   // -- data -------------------------------------------------------------------
 
-  /// Operations that came during a step.
+  /// Operations received during a step.
   struct deferred {
     tree_operations operations;
     caf::typed_response_promise<tree_answers> promise;
   };
 
-  /// A change of L3 that waits for its step.
+  /// An L3 change waiting for its step.
   struct agreed_change {
     storage_change change;
     caf::typed_response_promise<atom::ok> promise;
@@ -107,8 +106,8 @@ struct tree_state {
   std::optional<step_machine> steps;
   rank_facts facts;
   copy_health health;
-  /// The engine's, while it waits for a step; taken when it is answered, since a promise keeps its
-  /// actor alive.
+  /// The engine's pending step request. Moved out when answered, since a promise keeps its actor
+  /// alive.
   caf::typed_response_promise<step_result> asking;
   std::deque<deferred> waiting;
   std::deque<agreed_change> changes;
@@ -117,8 +116,8 @@ struct tree_state {
 
 /// Runs the replicated state machine of one rank.
 /// @param clock Must outlive the actor.
-/// @param step_timeout How long the other ranks have to enter a reduction. Then the step fails with
-/// rank_unresponsive; it can be repeated.
+/// @param step_timeout How long the other ranks have to enter a reduction. After that the step
+/// fails with rank_unresponsive; it can be repeated.
 tree_core_actor::behavior_type tree(tree_core_actor::stateful_pointer<tree_state> self,
                                     const tree_options& options, tree_helpers helpers,
                                     const clock_source* clock, caf::timespan step_timeout);

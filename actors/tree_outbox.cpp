@@ -59,7 +59,7 @@ void tree_outbox::send_events(std::vector<cache_event> list) {
   ++unpublished_;
   self_->request(helpers_.publisher, caf::infinite, atom::events_v, cache_events_ptr{events})
     .then([this](atom::ok) { --unpublished_; },
-          [this](const caf::error&) { helpers_.publisher = nullptr; }); // It ends only with us.
+          [this](const caf::error&) { helpers_.publisher = nullptr; }); // It ends with the tree.
 }
 
 void tree_outbox::send_notes() {
@@ -71,7 +71,7 @@ void tree_outbox::send_notes() {
   }
   ++unrecorded_;
   auto on_ok = [this](atom::ok) { --unrecorded_; };
-  // The recorder has said why.
+  // The recorder has logged the reason.
   auto on_error = [this](const caf::error&) { helpers_.recorder = nullptr; };
   self_
     ->request(helpers_.recorder, caf::infinite, atom::record_v, op_log_batch_ptr{std::move(batch)})

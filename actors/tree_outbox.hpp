@@ -14,57 +14,57 @@
 
 namespace hicache {
 
-/// The actors that carry out what the tree decides.
+/// The actors that carry out the tree's decisions.
 struct tree_helpers {
   controller_actor controller;
   rank_reduction_core_actor ranks;
   /// Null without L3.
   prefetcher_actor prefetcher;
   backup_actor backup;
-  /// Told of news, failures and cache events; may be null.
+  /// Notified of completions, failures and cache events; may be null.
   engine_actor engine;
-  /// Null: nothing is recorded.
+  /// Null: no recording.
   op_recorder_actor recorder{};
-  /// Null: no router is told of cache events.
+  /// Null: cache events are not published to routers.
   event_publisher_actor publisher{};
-  /// Where copies learn what to wait for; null where the device has no events.
+  /// Tells copies which engine events to wait for; null if the device has no events.
   std::shared_ptr<page_fences> fences{};
 };
 
-/// Sends what the prefix cache wants done to the tree's helpers: effects, cache events, and what
-/// was applied. Part of the tree actor.
+/// Sends the prefix cache's output to the tree's helpers: effects, cache events, and op log
+/// entries. Part of the tree actor.
 class tree_outbox {
 public:
-  /// @param self The tree; outlives this.
+  /// @param self The tree; must outlive this.
   tree_outbox(tree_core_actor::pointer self, tree_helpers helpers)
     : self_(self), helpers_(std::move(helpers)) {}
 
   const tree_helpers& helpers() const noexcept { return helpers_; }
 
-  /// What the recorder does not have yet.
+  /// Entries not yet sent to the recorder.
   const std::vector<op_log_entry>& notes() const noexcept { return notes_; }
 
-  /// Notes for the recorder what was just applied to the cache.
+  /// Records what was just applied to the cache.
   template <class Event>
   void note(const Event& event, const prefix_cache& core) {
     if (helpers_.recorder)
       notes_.push_back({event, core.digest()});
   }
 
-  /// Sends the cache's effects and events, and the notes.
+  /// Sends the cache's effects and events, and the op log entries.
   void send(prefix_cache& core);
 
 private:
   void send_effects(std::vector<tree_effect> effects);
 
-  /// Tells the engine, and routers, what the cache can serve.
+  /// Sends cache events to the engine and to routers.
   void send_events(std::vector<cache_event> list);
 
   void send_notes();
 
   tree_core_actor::pointer self_;
   tree_helpers helpers_;
-  /// What the recorder does not have yet, and the batches that it has not written.
+  /// Entries not yet sent, and batches that the recorder has not written.
   std::vector<op_log_entry> notes_;
   size_t unrecorded_ = 0;
   /// Batches of cache events so far, and those that the publisher has not sent.

@@ -17,17 +17,15 @@
 
 namespace hicache {
 
-/// What is left of the time until a deadline, for a request: at least a moment, and not so long
-/// that CAF's clock would overflow.
+/// Time left until a deadline: at least 1 ns, at most an hour, or CAF's clock would overflow.
 inline caf::timespan time_left(const clock_source& clock, time_point deadline) {
   const auto now = clock.now();
   const auto left = deadline > now ? caf::timespan{deadline - now} : caf::timespan{1};
   return std::min(left, caf::timespan{std::chrono::hours{1}});
 }
 
-/// Waits for the answer to a request that was sent with caf::infinite, up to a timeout, after which
-/// on_error is called with caf::sec::request_timeout. A timeout of the request itself would wake
-/// the thread of CAF's clock each time.
+/// Waits for the answer to a request sent with caf::infinite, up to a timeout, after which on_error
+/// gets caf::sec::request_timeout. A timeout of the request itself would wake CAF's clock thread.
 template <class Response, class OnAnswer, class OnError>
 void receive_within(caf::scoped_actor& self, Response& answer, caf::timespan timeout,
                     OnAnswer on_answer, OnError on_error) {
@@ -41,8 +39,8 @@ void receive_within(caf::scoped_actor& self, Response& answer, caf::timespan tim
     caf::after(timeout) >> on_timeout);
 }
 
-/// Asks an actor and waits for its answer. For threads that are no actors.
-/// @param timeout caf::infinite, or for how long.
+/// Sends a request to an actor and waits for the answer. For threads that are not actors.
+/// @param timeout caf::infinite, or a duration.
 template <class Answer, class Handle, class Time, class... Args>
 result<Answer> ask(caf::actor_system& system, const Handle& to, const Time& timeout,
                    Args&&... args) {

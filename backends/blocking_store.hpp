@@ -8,11 +8,10 @@
 
 namespace hicache {
 
-/// A store whose calls block: what a library without completions, such as a file system, is wrapped
-/// as. storage_queue makes it a storage_backend. Calls may come from any thread, several at a time,
-/// and answer per object, in order; errors as there. After a call has returned, the store touches
-/// no part any more. Deadlines are looked at between objects, on the clock that the store was
-/// opened with.
+/// A store with blocking calls, for libraries without completions such as a file system;
+/// storage_queue turns it into a storage_backend. Any thread may call, several at a time. Calls
+/// answer per object, in order, with the errors of storage_backend. A call does not access the
+/// parts after it has returned. Deadlines are checked between objects, on the store's clock.
 class blocking_store {
 public:
   blocking_store() = default;
@@ -24,8 +23,7 @@ public:
 
   virtual store_capabilities capabilities() const { return {}; }
 
-  /// Which of the objects the store holds. A store that cannot be reached, or not before the
-  /// deadline, answers false.
+  /// Which of the objects the store holds; false if it cannot be reached before the deadline.
   virtual std::vector<bool> exists(std::span<const page_key> keys, time_point deadline) = 0;
 
   /// As storage_backend::read.

@@ -6,9 +6,8 @@
 
 namespace hicache {
 
-/// A mutex that threads get in the order in which they asked for it. One that takes it again as
-/// soon as it gave it up holds others up for one turn only; with std::mutex they may wait for
-/// hundreds. Any thread.
+/// A FIFO mutex: threads get it in the order of their requests. A thread that relocks it at once
+/// delays others by one turn only; with std::mutex it can be hundreds. Any thread.
 class fair_mutex {
 public:
   void lock() {
@@ -23,7 +22,7 @@ public:
     changed_.notify_all();
   }
 
-  /// Threads that wait for it now.
+  /// Number of waiting threads.
   uint64_t waiting() {
     const auto guard = std::scoped_lock{mutex_};
     return tickets_ == turn_ ? 0 : tickets_ - turn_ - 1;
@@ -33,7 +32,7 @@ private:
   std::mutex mutex_; // Guards what follows.
   std::condition_variable changed_;
   uint64_t tickets_ = 0;
-  /// Of whom it is the turn.
+  /// Ticket whose turn it is.
   uint64_t turn_ = 0;
 };
 

@@ -10,13 +10,13 @@ namespace hicache {
 
 struct file_backend_options {
   page_files_options files;
-  /// `fingerprint_of` the namespace. A page of another one does not verify.
+  /// `fingerprint_of` the namespace. Pages of another one do not verify.
   uint64_t fingerprint = 0;
 };
 
-/// Keeps the pages of one namespace in a folder; see page_files.
+/// Stores the pages of one namespace in a folder; see page_files.
 /// @param clock Must outlive the store.
-/// @returns As page_files::open.
+/// @returns as page_files::open.
 result<std::unique_ptr<blocking_store>> make_file_backend(const file_backend_options& options,
                                                           const clock_source& clock);
 

@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 constexpr auto log_suffix = std::string_view{".log"};
 constexpr size_t name_digits = 16;
 
-/// An event as it lies in a file, in the byte order of the machines that hicache runs on.
+/// An event as stored in a file, in the machine's byte order.
 struct log_entry {
   uint32_t magic = 0;
   uint32_t what = 0;
@@ -106,7 +106,7 @@ result<folder_log> folder_log::open(const std::string& folder) {
 }
 
 result<void> folder_log::append(std::span<const folder_event> events) {
-  // Another process may have taken this log for that of one that is gone.
+  // Another process may have removed this log, mistaking its writer for gone.
   struct stat info {};
   if (::fstat(file_.get(), &info) != 0 || info.st_nlink == 0) {
     auto name = new_name();
@@ -129,7 +129,7 @@ result<void> folder_log::append(std::span<const folder_event> events) {
       continue;
     if (written <= 0) {
       const auto reason = errno;
-      // What follows half an entry could not be read.
+      // Entries after a partial one would be unreadable.
       [[maybe_unused]] const auto cut = ::ftruncate(file_.get(), info.st_size);
       return file_failure("write to", path_ + '/' + name_, reason);
     }
@@ -179,7 +179,7 @@ std::vector<std::string> folder_log::old_logs() const {
   auto names = std::vector<std::string>{};
   for (const auto& [name, other] : others_) {
     struct stat info {};
-    // By the clock of the file system, which set both times.
+    // Compares file system times only.
     if (other.file && ::fstat(other.file.get(), &info) == 0
         && info.st_mtim.tv_sec + limits::folder_log_age.count() < mine.st_mtim.tv_sec
         && other.read_bytes + sizeof(log_entry) > static_cast<uint64_t>(info.st_size))

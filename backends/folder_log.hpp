@@ -14,7 +14,7 @@
 
 namespace hicache {
 
-/// What happened to one page of a folder.
+/// A change of one page in a folder.
 struct folder_event {
   enum class action : uint8_t { added, removed, used };
 
@@ -24,41 +24,39 @@ struct folder_event {
   page_key parent{};
   /// added: the size of its file.
   uint64_t bytes = 0;
-  /// Nanoseconds since 1970, by the clock of who did it.
+  /// Nanoseconds since 1970, by the writer's clock.
   int64_t time = 0;
 
   friend bool operator==(const folder_event&, const folder_event&) = default;
 };
 
-/// What all processes that use a folder of pages tell each other: which pages are there. Each
-/// process appends to a file of its own, `<folder>/.hicache/<16 hex>.log`, and reads those of the
-/// others from where it stopped. So no two processes write to one file and nothing is locked, which
-/// suits network file systems. An entry has a checksum; what does not fit is skipped. Not
-/// thread-safe, but for `news`, which may run beside `append`.
+/// The log of a folder's pages, shared by all processes that use the folder. Each process appends
+/// to its own file, `<folder>/.hicache/<16 hex>.log`, and reads the others' files incrementally. So
+/// no two processes write to one file and nothing is locked, which suits network file systems.
+/// Entries with wrong checksums are skipped. Not thread-safe, but `news` may run beside `append`.
 class folder_log {
 public:
-  /// Begins a log in the folder, which exists.
+  /// Creates a log in the folder, which must exist.
   static result<folder_log> open(const std::string& folder);
 
-  /// Where the logs are, and files that are being written.
+  /// Directory of the logs and of files that are being written.
   const std::string& path() const noexcept { return path_; }
 
-  /// Whether other logs were there when this one began.
+  /// Whether other logs existed when this one was created.
   bool has_others() const noexcept { return has_others_; }
 
-  /// Tells the others. After an error they may know of the first events.
+  /// Appends events for the other processes. After an error they may see the first events.
   result<void> append(std::span<const folder_event> events);
 
-  /// What the others told since the last call, the earliest first; some 100,000 events at a time,
-  /// none if that is all.
+  /// New events of the other processes, sorted by time; some 100,000 at a time, empty at the end.
   std::vector<folder_event> news();
 
-  /// Whether reading the logs takes several times as long as it has to for so many pages, since
-  /// they tell of many that are gone. Only logs that nobody has written to for a while count.
+  /// Whether the old logs are too many, or several times as large as this many pages need, since
+  /// they mention many pages that are gone. Counts only logs without recent writes.
   bool is_wasteful(uint64_t pages);
 
-  /// Removes the logs that nobody has written to for a while and that were read to their ends.
-  /// @pre what they told is in this one
+  /// Removes the logs without recent writes that were read to their ends.
+  /// @pre this log has their content
   void drop_old();
 
 private:
@@ -70,11 +68,11 @@ private:
     uint64_t read_bytes = 0;
   };
 
-  /// Logs that nobody has written to for limits::folder_log_age, and that were read.
+  /// Logs without writes for limits::folder_log_age that were read to their ends.
   std::vector<std::string> old_logs() const;
 
   std::string path_;
-  /// Guards the name, which changes when others took this log for that of a process that is gone.
+  /// Guards the name, which changes if another process removed this log by mistake.
   std::unique_ptr<std::mutex> mutex_ = std::make_unique<std::mutex>();
   std::string name_;
   unique_fd file_;

@@ -16,13 +16,12 @@
 
 namespace hicache {
 
-/// Pages with their parents, by last use: what is evicted next is the page without a stored child
-/// that was used longest ago, so that a prefix outlives its suffixes. Times are any numbers that
-/// grow. Facts may come in any order: of two about one page, the later one holds, as long as
-/// `keep_removed` is on. Not thread-safe.
+/// Pages and their parents, by last use. Evicts the least recently used page without a stored
+/// child, so that a prefix outlives its suffixes. Times are any increasing numbers. Facts may
+/// arrive in any order: with `keep_removed` the later one about a page wins. Not thread-safe.
 class folder_table {
 public:
-  /// The page is there. Adding it again is a use.
+  /// Records that the page exists. Adding it again is a use.
   void add(const page_key& key, const page_key& parent, uint64_t bytes, int64_t time) {
     auto& node = node_of(key);
     auto& entry = node.second;
@@ -42,8 +41,8 @@ public:
     list(node);
   }
 
-  /// The page was used.
-  /// @returns when it was used before; nothing if it is not there
+  /// Records a use of the page.
+  /// @returns the time of the previous use; empty if the page is not stored
   std::optional<int64_t> use(const page_key& key, int64_t time) {
     auto* const found = find(key);
     if (found == nullptr || !found->second.is_present)
@@ -55,7 +54,7 @@ public:
     return before;
   }
 
-  /// The page is gone.
+  /// Records that the page is gone.
   void remove(const page_key& key, int64_t time) {
     if (!keeps_removed_ && !contains(key))
       return;
@@ -72,13 +71,13 @@ public:
     let_go(node);
   }
 
-  /// From now on the page is not evicted, as if it had one more child.
+  /// Protects the page from eviction, as if it had one more child.
   void hold(const page_key& key) { gain_child(node_of(key)); }
 
   /// Ends a `hold`.
   void release(const page_key& key) { lose_child(*find(key)); }
 
-  /// Whether pages that are gone are remembered, so that older facts about them are known as such.
+  /// Whether to remember pages that are gone, so that older facts about them are recognised.
   void keep_removed(bool keeps) {
     keeps_removed_ = keeps;
     if (keeps)
@@ -90,7 +89,7 @@ public:
 
   bool contains(const page_key& key) const { return present(key) != nullptr; }
 
-  /// The page to evict next; nothing if all pages have children or are held.
+  /// The page to evict next; empty if all pages have children or are held.
   std::optional<page_key> oldest() const {
     return leaves_.empty() ? std::nullopt : std::optional{leaves_.begin()->second->first};
   }
@@ -134,8 +133,8 @@ private:
     }
   };
 
-  /// A table that grows moves all it has, which takes more than a second where that is ten million
-  /// pages; so there are many, and each takes some milliseconds.
+  /// Growing a hash table moves all entries, which takes more than a second for ten million pages;
+  /// with many parts each takes some milliseconds.
   static constexpr auto parts = size_t{256};
 
   static size_t part_of(const page_key& key) noexcept {
@@ -150,7 +149,7 @@ private:
     return found == part.end() ? nullptr : &*found;
   }
 
-  /// The state of a page that is there; null if it is not.
+  /// The state of a stored page; null if it is not stored.
   const page_state* present(const page_key& key) const {
     const auto& part = nodes_[part_of(key)];
     const auto found = part.find(key);
@@ -179,7 +178,7 @@ private:
     let_go(x);
   }
 
-  /// A page may be one to forget, now or when what is gone is not remembered any more.
+  /// Forgets a page if it is unused, at once or when `keep_removed` ends.
   void let_go(page_node& x) {
     if (keeps_removed_)
       gone_.push_back(x.first);
@@ -187,7 +186,7 @@ private:
       forget(x);
   }
 
-  /// Drops what is known of a page that is not there and has no child; and so up the path.
+  /// Drops the state of a page that is not stored and has no child, and likewise its ancestors.
   void forget(page_node& x) {
     for (auto* each = &x; each != nullptr;) {
       if (each->second.is_present || each->second.children > 0)
@@ -208,7 +207,7 @@ private:
   uint64_t size_ = 0;
   uint64_t bytes_ = 0;
   bool keeps_removed_ = false;
-  /// Pages that are to be forgotten then, unless they are there again.
+  /// Pages to forget when `keep_removed` ends, unless they are stored again.
   std::vector<page_key> gone_;
 };
 

@@ -10,7 +10,7 @@
 
 namespace hicache {
 
-/// Pages in the order of their last use, with the bytes they take. Not thread-safe.
+/// Pages ordered by last use, with their sizes in bytes. Not thread-safe.
 template <class Value>
 class lru_table {
 public:
@@ -20,7 +20,7 @@ public:
     Value value;
   };
 
-  /// Makes the page the latest one.
+  /// Makes the page the most recently used one.
   /// @returns the page's value, or null if it is not in the table.
   const Value* touch(const page_key& key) {
     const auto found = positions_.find(key);
@@ -32,7 +32,7 @@ public:
 
   bool contains(const page_key& key) const { return positions_.contains(key); }
 
-  /// Adds a page as the latest one, in place of an entry of that key.
+  /// Adds a page as the most recently used one; replaces an entry of the same key.
   void insert(const page_key& key, uint64_t bytes, Value value) {
     erase(key);
     positions_.emplace(key, order_.insert(order_.end(), {key, bytes, std::move(value)}));
@@ -48,7 +48,7 @@ public:
     positions_.erase(found);
   }
 
-  /// Takes out the page that was used longest ago.
+  /// Removes the least recently used page.
   /// @pre size() > 0
   page_key pop_oldest() {
     HICACHE_CHECK(!order_.empty());

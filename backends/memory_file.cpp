@@ -30,11 +30,10 @@ uint64_t random_seed() {
   return (uint64_t{source()} << 32) | source();
 }
 
-/// A file that is open and locked.
 struct locked_file {
   unique_fd lock;
   uint64_t bytes = 0;
-  /// It was not there before.
+  /// Whether this process created it.
   bool is_made = false;
 };
 
@@ -61,8 +60,7 @@ result<locked_file> lock_file(const std::string& path) {
   return file;
 }
 
-/// What a file of some size says of itself: at its end, or at its beginning if whoever made it was
-/// ended before all of it had room.
+/// The label of a file: at its end, or at its beginning if its creator died before finishing.
 found_label label_of(const unique_fd& file, uint64_t bytes) {
   if (bytes < memory_label_bytes)
     return {};
@@ -100,7 +98,7 @@ result<void> check_size(const std::string& path, const locked_file& file, uint64
   return {};
 }
 
-/// Leaves the file as it was found. Whoever could not open it has lost nothing by that.
+/// Restores the file as it was found, so that a failed open changes nothing.
 void undo(const std::string& path, const locked_file& file) {
   if (file.is_made)
     ::unlink(path.c_str());
@@ -108,8 +106,8 @@ void undo(const std::string& path, const locked_file& file) {
     static_cast<void>(::ftruncate(file.lock.get(), 0));
 }
 
-/// Maps a file by a description of its own. A new one is labelled at its beginning before the rest
-/// of it gets room, which takes time.
+/// Maps a file through a separate open file description. Labels a new file at its beginning before
+/// reserving room for the rest, which takes time.
 result<shared_memory> map(const locked_file& file, uint64_t bytes) {
   const auto path = "/proc/self/fd/" + std::to_string(file.lock.get());
   const auto open = [&path] { return unique_fd{::open(path.c_str(), O_RDWR | O_CLOEXEC)}; };
@@ -156,7 +154,7 @@ void memory_file::label(const std::string& path) {
   }
   if (found.owner != memory_owner::stranger)
     spdlog::warn("{} is damaged, or of another version: the node begins with no pages", path);
-  // With another seed nothing that is there counts as a page.
+  // With another seed, nothing in the memory verifies as a page.
   contents_ = {random_seed(), false};
   write_label(place, {memory_.size(), contents_.seed});
   if (read_label(memory_.bytes()).owner != memory_owner::stranger)

@@ -13,21 +13,21 @@
 
 namespace hicache {
 
-/// A file that is the memory of one process at a time, and keeps its pages for the next one: on
-/// tmpfs, hugetlbfs, or any other file system whose files can be mapped shared. Its last
-/// memory_label_bytes are its label. Move-only.
+/// A file that is the memory of one process at a time and keeps its pages for the next one: on
+/// tmpfs, hugetlbfs, or any other file system whose files can be mapped shared. The label takes its
+/// last memory_label_bytes. Move-only.
 class memory_file {
 public:
-  /// Opens a file, or makes it, and keeps other processes from doing so until this one ends. A file
-  /// that is ours and cannot be read by this version begins from nothing, with a warning; one that
-  /// is not ours is never written to, unless it is empty.
-  /// @param bytes Of the file; --memory, for sentences.
+  /// Opens or creates a file, and locks out other processes until this one ends. A file of hicache
+  /// that this version cannot read is initialised, with a warning; others are only written to if
+  /// empty.
+  /// @param bytes Size of the file; the value of --memory, for messages.
   /// @pre bytes >= memory_label_bytes
-  /// @returns invalid_argument with a sentence: it is in use, not ours, of another user or
-  /// size, or cannot be opened; io_failure if there is no room
+  /// @returns invalid_argument with a sentence: it is in use, foreign, of another user or size, or
+  /// cannot be opened; io_failure if there is no room
   static result<memory_file> open(const std::string& path, uint64_t bytes);
 
-  /// All of the file, for those who shall map it.
+  /// The whole file, for processes that map it.
   const shared_memory& memory() const noexcept { return memory_; }
 
   /// Bytes for slots: all but the label, in whole cache lines.
@@ -39,10 +39,10 @@ private:
   memory_file(unique_fd lock, shared_memory memory)
     : lock_(std::move(lock)), memory_(std::move(memory)) {}
 
-  /// Learns from the label what is in the memory; makes another label if that cannot be used.
+  /// Reads the label; writes a new one if the memory cannot be used.
   void label(const std::string& path);
 
-  /// A description of its own: those that clients have would keep the lock beyond this process.
+  /// A separate open file description: those of clients would keep the lock beyond this process.
   unique_fd lock_;
   shared_memory memory_;
   lasting_memory contents_;

@@ -15,16 +15,15 @@ namespace hicache {
 
 namespace {
 
-/// Bytes of pages in one request: with the headers of their slots a bit more than a quarter of what
-/// a client may write at a time in a node of 64 MiB, so that three threads of a rank find room
-/// there. Larger requests save nothing, since to copy so much takes longer than to ask.
+/// Bytes of pages per request: with slot headers a bit more than a quarter of what a client may
+/// write at a time in a node of 64 MiB, so that three threads of a rank fit. Larger requests gain
+/// nothing, since copying dominates the round trip.
 constexpr auto request_bytes = uint64_t{2} << 20;
 
-/// How long the node is waited for at first.
+/// Timeout of the first connection.
 constexpr auto connect_time = std::chrono::seconds{5};
 
-/// The pages from `first` on that one request to the node takes: as many as it allows, and not more
-/// bytes than a client may have under way while others have as many.
+/// The pages of one request, from `first` on, bounded by node_batch_pages and request_bytes.
 template <class Page>
 std::span<const Page> next_request(std::span<const Page> pages, size_t first) {
   auto count = size_t{0};
@@ -38,7 +37,7 @@ std::span<const Page> next_request(std::span<const Page> pages, size_t first) {
   return pages.subspan(first, count);
 }
 
-/// Whether a node listens at a port, and not at a path.
+/// Whether the node's address is a port, not a path.
 bool is_port(const std::string& node) {
   return node.find('/') == std::string::npos && rpc::parse_endpoint(node);
 }
@@ -51,7 +50,7 @@ public:
              is_port(options.node) ? options.node : "unix:" + options.node,
              client_info{0, options.fingerprint}, duration{}, &clock}) {}
 
-  /// @pre nobody else uses it yet
+  /// @pre not in use yet
   result<void> connect() {
     const auto node = node_.status({0, 1}, clock_.now() + connect_time);
     if (!node)
@@ -114,7 +113,7 @@ public:
     const auto node = node_.status({0, 1}, clock_.now() + limits::scrape_time);
     const auto lock = std::scoped_lock{mutex_};
     if (node) {
-      // A node that was started anew counts from 0.
+      // A restarted node counts from 0.
       if (node->evicted < evicted_before_)
         evicted_before_ = 0;
       counters_.evicted = node->evicted - evicted_before_;
@@ -130,8 +129,8 @@ public:
   }
 
 private:
-  /// Has the node do a batch, in requests that it takes.
-  /// @param none What it means if this client has as much under way as it may.
+  /// Executes a batch on the node, in requests of the permitted size.
+  /// @param none Error for a client that has as much in flight as it may.
   template <class Page, class Request>
   std::vector<result<void>>
   in_requests(std::span<const Page> pages, time_point deadline, ec none, Request request,
@@ -159,7 +158,7 @@ private:
   node_client node_;
   std::mutex mutex_; // Guards what follows.
   backend_counters counters_;
-  /// Pages that the node had evicted before.
+  /// Evictions of the node before this connection.
   uint64_t evicted_before_ = 0;
 };
 

@@ -11,9 +11,8 @@
 
 namespace hicache {
 
-/// What a store in a node is opened with.
 struct node_backend_options {
-  /// Where the node listens: a path of this machine, or HOST:PORT.
+  /// Address of the node: a path on this machine, or HOST:PORT.
   std::string node;
   /// `fingerprint_of` the namespace of the pages.
   uint64_t fingerprint = 0;
@@ -21,12 +20,11 @@ struct node_backend_options {
   tls_files tls;
 };
 
-/// Keeps pages in a node, of this host or another one, where they stay when this process ends.
-/// Looking for pages brings those of other members there. While the node is away everything is a
-/// miss.
+/// Stores pages in a node, on this host or another one, where they outlive this process. A lookup
+/// fetches pages of other members to the node. While the node is unreachable every page is a miss.
 /// @param system Must outlive the store, as must the clock.
-/// @returns peer_unreachable or deadline_exceeded if the node does not answer within
-/// seconds, or why it lets nobody in
+/// @returns peer_unreachable or deadline_exceeded if the node does not answer within seconds, or
+/// the node's reason for refusing this client
 result<std::unique_ptr<blocking_store>> make_node_backend(caf::actor_system& system,
                                                           node_backend_options options,
                                                           const clock_source& clock);

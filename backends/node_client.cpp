@@ -40,7 +40,7 @@ uint64_t length_of(const auto& parts) {
   return length;
 }
 
-/// Of the pages that are leased.
+/// Total size of the leased pages.
 uint64_t bytes_of(const leased_pages& leased) {
   auto bytes = uint64_t{0};
   for (const auto& place : leased.places)
@@ -49,7 +49,7 @@ uint64_t bytes_of(const leased_pages& leased) {
   return bytes;
 }
 
-/// Whose socket a node listens at, by its address: that user runs the node, whoever this one is.
+/// The user that runs the node: the owner of the socket at its address.
 std::optional<uid_t> owner_of(const std::string& address) {
   constexpr auto scheme = std::string_view{"unix:"};
   struct stat file {};
@@ -69,7 +69,7 @@ bool is_of_this_host(const std::string& address) {
   return address.starts_with("unix:");
 }
 
-/// Whether an error says that the node is not there, or knows this client no more.
+/// Whether an error means that the node is gone or no longer knows this client.
 bool is_gone(const error& err) {
   return err.code == ec::peer_unreachable || err.code == ec::stopping
          || err.code == ec::malformed_message;
@@ -103,7 +103,7 @@ leased_view::~leased_view() {
 }
 
 void leased_view::release() noexcept {
-  // A node that is gone, or whose time is over, does not need to hear it.
+  // If the node is gone or the lease expired, the message has no effect.
   if (lease_ != 0)
     caf::anon_send(from_->node, atom::release_v, client_ticket{std::exchange(lease_, 0)});
 }
@@ -228,7 +228,7 @@ std::vector<result<void>> node_client::put(std::span<const page_write> pages, ti
   }
   auto got = ask_node<reserved_pages>(*node, time_left(*options_.clock, deadline), atom::reserve_v,
                                       std::move(wanted));
-  // An answer that comes too late is a reservation that nobody knows: it ends with the connection.
+  // A late answer would be a reservation without owner; disconnecting ends it.
   if (!got && got.error().code == ec::deadline_exceeded)
     forget(*node);
   auto outcome = std::vector<result<void>>(pages.size());
@@ -248,7 +248,7 @@ std::vector<result<void>> node_client::put(std::span<const page_write> pages, ti
                              : result<page_totals>{tl::unexpected{complete.error()}};
   if (done)
     return outcome;
-  // The node may still have the reservation, unless it is gone.
+  // Release the reservation, which also ends with the connection.
   if (!complete && (is_gone(done.error()) || done.error().code == ec::deadline_exceeded))
     forget(*node);
   else
@@ -321,7 +321,7 @@ result<leased_pages> node_client::look_up(const attached_ptr& node, std::span<co
                             milliseconds(options_.lease),
                             milliseconds(time_to_wait(deadline - now))};
   auto leased = ask_node<leased_pages>(node, patience(deadline), atom::locate_v, std::move(wanted));
-  // A lease that nobody knows ends with the connection, too.
+  // A lease without owner ends with the connection, too.
   if (!leased && leased.error().code == ec::deadline_exceeded)
     forget(node);
   if (leased && leased->places.size() != keys.size())
@@ -347,7 +347,7 @@ result<uint64_t> node_client::expected_checksum(const leased_view::attached_node
   if (header && header->key == key && header->generation == place.generation
       && header->length == place.length && header->fingerprint == options_.who.fingerprint)
     return header->checksum;
-  // A page that is removed keeps its bytes as long as it is leased, but not its header.
+  // A removed page keeps its bytes while leased, but not its header.
   if (is_header_cleared(node.memory->bytes(), place.offset))
     return fail(ec::not_found, "it was removed meanwhile");
   return fail(ec::corrupt_page, "another page is there");
@@ -458,7 +458,7 @@ result<leased_view> node_client::view(std::span<const page_key> keys, bool is_ch
   const auto node = attached(deadline);
   if (!node)
     return tl::unexpected{node.error()};
-  // The lease begins after this.
+  // Taken before the request, so that `until` is no later than the end of the lease.
   const auto asked = options_.clock->now();
   const auto leased = look_up(*node, keys, is_chain, deadline);
   if (!leased)

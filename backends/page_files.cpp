@@ -27,11 +27,10 @@ namespace hicache {
 
 namespace {
 
-/// A file's name is given out once.
+/// Constant, because a file name is never reused.
 constexpr uint32_t file_generation = 1;
 
-/// Objects in parts shorter than this on average are read and written through a buffer: copying
-/// 256 bytes costs less than what the kernel does for a piece.
+/// Objects with smaller parts on average use a buffer: copying 256 bytes is cheaper than an iovec.
 constexpr uint64_t short_part_bytes = 4096;
 
 template <class Byte>
@@ -51,7 +50,7 @@ std::vector<iovec> pieces_of(header_bytes& header, const std::vector<std::span<B
   return pieces;
 }
 
-/// A temporary file that is gone unless it was published.
+/// A temporary file, removed unless it was published.
 class temporary_file {
 public:
   explicit temporary_file(std::pair<unique_fd, std::string> made)
@@ -68,7 +67,7 @@ public:
 
   const std::string& path() const noexcept { return path_; }
 
-  /// It has another name now.
+  /// The file has been renamed; do not remove it.
   void is_published() noexcept { path_.clear(); }
 
 private:
@@ -255,8 +254,7 @@ result<uint64_t> page_files::read_page(int fd, const std::string& path, const pa
   const auto length = total_bytes(page.parts);
   const auto length_fits = file_bytes == page_header_bytes + length;
   auto header = header_bytes{};
-  // Where the lengths differ only the header is read: it tells whether the file or the caller is
-  // wrong.
+  // If the lengths differ, the header alone shows whether the file or the caller is wrong.
   const auto read
     = read_pieces(fd, length_fits ? pieces_of(header, page.parts)
                                   : std::vector<iovec>{{header.data(), header.size()}});
@@ -313,13 +311,13 @@ result<void> page_files::set_page(const page_write& page, std::optional<uint64_t
 result<void> page_files::write_page(const page_write& page, const page_header& header) {
   auto file = write_temporary(log_.path(), page, header);
   const auto file_bytes = page_header_bytes + header.length;
-  // Under the lock, so that a table entry and its file come and go together.
+  // Under the lock, so that the table entry and the file change together.
   const auto lock = std::scoped_lock{mutex_};
   reserved_ -= file_bytes;
   table_.release(page.parent);
   if (!file)
     return tl::unexpected{file.error()};
-  // The others may count a page that is not there for a moment, but miss none.
+  // Logged before publishing: others may briefly count a missing page, but do not miss one.
   const auto time = next_time();
   if (auto told = log_.append(std::vector{
         folder_event{folder_event::action::added, page.key, page.parent, file_bytes, time}});
@@ -369,7 +367,7 @@ bool page_files::evict(uint64_t bytes) {
     if (!oldest)
       break;
     freed += table_.bytes_of(*oldest);
-    // A file that another process removed is gone as well as one that we remove.
+    // It is equally gone if another process has already removed the file.
     ::unlink(folder_.page_path(*oldest).c_str());
     table_.remove(*oldest, next_time());
     gone.push_back(*oldest);
@@ -403,7 +401,7 @@ void page_files::forget_known(const page_key& key) {
   tell_removed({key});
 }
 
-// -- what processes tell each other -----------------------------------------
+// -- events shared between processes ----------------------------------------
 
 int64_t page_files::next_time() {
   last_time_ = std::max(last_time_ + 1, wall_time());
@@ -420,7 +418,7 @@ void page_files::use(const page_key& key) {
 void page_files::tell_uses() {
   const auto lock = std::scoped_lock{mutex_};
   if (!uses_.empty())
-    static_cast<void>(log_.append(std::exchange(uses_, {}))); // It is only about the order.
+    static_cast<void>(log_.append(std::exchange(uses_, {}))); // Only affects the eviction order.
 }
 
 void page_files::tell_removed(const std::vector<page_key>& keys) {

@@ -27,10 +27,10 @@ namespace fs = std::filesystem;
 constexpr auto page_suffix = std::string_view{".kv"};
 constexpr auto temporary_suffix = std::string_view{".tmp"};
 constexpr size_t key_digits = 64;
-/// What mkstemps puts between the key and the suffix, with the dot before it.
+/// Length of what mkstemps inserts between key and suffix, including the dot.
 constexpr size_t temporary_mark = 7;
 
-/// preadv and pwritev move less than asked for at a signal, at 2 GiB and at the end of the file.
+/// preadv and pwritev stop early after a signal, at 2 GiB and at the end of the file.
 template <class Call>
 transfer_outcome transfer(Call call, int fd, std::vector<iovec>& pieces) {
   auto outcome = transfer_outcome{};
@@ -91,7 +91,7 @@ bool is_temporary(std::string_view name) {
          && name.ends_with(temporary_suffix) && parse_key(name.substr(0, key_digits));
 }
 
-/// Whether the file begins with the header of this page.
+/// The header of the file if it is that of this page.
 std::optional<page_header> read_header(const std::string& path, const page_key& key) {
   const auto file = unique_fd{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)};
   auto bytes = std::array<std::byte, page_header_bytes>{};
@@ -127,7 +127,7 @@ result<page_folder> page_folder::open(std::string path) {
   fs::create_directories(path, failed);
   if (failed)
     return file_failure("create the folder", path, failed.value());
-  // Permissions do not tell all: only a file that was made shows that files can be made.
+  // Permission bits are not conclusive; only creating a file is.
   auto probe = path + "/.probe.XXXXXX";
   const auto file = unique_fd{::mkostemp(probe.data(), O_CLOEXEC)};
   if (!file)

@@ -13,10 +13,10 @@
 #include <utility>
 #include <vector>
 
-/// How pages lie in a folder, and the few system calls on them.
+/// Format of pages in a folder, and the few system calls on them.
 namespace hicache {
 
-/// How far a transfer came: all bytes if `error` is 0 and the file was long enough.
+/// Progress of a transfer: all bytes if `error` is 0 and the file was long enough.
 struct transfer_outcome {
   uint64_t bytes = 0;
   /// An errno value, or 0.
@@ -34,8 +34,8 @@ transfer_outcome write_pieces(int fd, std::vector<iovec> pieces);
 tl::unexpected<error> file_failure(const std::string& action, const std::string& path,
                                    int error_number);
 
-/// A folder of pages: `<2 hex>/<64 hex>.kv`, the first two digits repeated, so that no directory
-/// grows large. Whatever has another name is not ours.
+/// A folder of pages: `<2 hex>/<64 hex>.kv`, where the directory repeats the first two digits, so
+/// that no directory grows large. Files with other names are ignored.
 class page_folder {
 public:
   struct found_page {
@@ -47,7 +47,7 @@ public:
     int64_t modified = 0;
   };
 
-  /// Creates the folder if it does not exist and tries to write in it.
+  /// Creates the folder if it does not exist, and checks that it is writable.
   /// @returns io_failure or store_full with a sentence.
   static result<page_folder> open(std::string path);
 
@@ -55,28 +55,25 @@ public:
 
   std::string page_path(const page_key& key) const;
 
-  /// What the header of a page's file says; nothing if there is no such file, or it begins with
-  /// something else.
+  /// The header of a page's file; empty if there is no such file, or it begins with something else.
   std::optional<page_header> header_of(const page_key& key) const;
 
-  /// A new temporary file for this page, in another folder of the file system, and its path.
+  /// A new temporary file for this page, in another folder of the same file system, and its path.
   static result<std::pair<unique_fd, std::string>> make_temporary(const std::string& directory,
                                                                   const page_key& key);
 
-  /// Gives a temporary file the name of its page.
+  /// Renames a temporary file to the name of its page.
   /// @returns 0 or an errno value.
   int publish(const std::string& temporary, const page_key& key) const;
 
-  /// Removes the temporary files of writers that are gone: those that are too old, by the clock of
-  /// the file system.
+  /// Removes abandoned temporary files: those that are too old by the file system's clock.
   static void remove_abandoned(const std::string& directory);
 
-  /// The names of the directories that pages lie in.
+  /// The names of the directories that contain pages.
   std::vector<std::string> directories() const;
 
-  /// The pages of one of them: files that begin with the header of the page that their name says.
-  /// Reads each. What cannot be read is skipped: a cache has no more to say about it than that it
-  /// is not there.
+  /// The pages of one directory: files that begin with the header of the page in their name. Reads
+  /// each; skips unreadable ones, which a cache treats as missing.
   std::vector<found_page> scan(const std::string& directory) const;
 
 private:

@@ -17,7 +17,7 @@ namespace hicache {
 
 namespace {
 
-/// Requests to a node that are under way, in order.
+/// Requests to a node in flight, in order.
 template <class Answer, class Verb, class Request>
 class request_line {
 public:
@@ -33,7 +33,7 @@ public:
     open_.push_back(self_->request(node_, caf::infinite, Verb::value, std::move(request)));
   }
 
-  /// Waits for the oldest.
+  /// Waits for the oldest answer.
   /// @pre not empty
   result<Answer> receive() {
     auto answer = result<Answer>{};
@@ -57,13 +57,13 @@ private:
   std::deque<response> open_;
 };
 
-/// A place in bytes that lie in parts.
+/// A position in bytes that are split into parts.
 template <class Byte>
 class part_cursor {
 public:
   explicit part_cursor(std::span<const std::span<Byte>> parts) : parts_(parts) {}
 
-  /// The parts from here on, and how much of the first is behind.
+  /// The remaining parts; the first skip() bytes of the first one are consumed.
   std::span<const std::span<Byte>> parts() const noexcept { return parts_; }
 
   size_t skip() const noexcept { return skip_; }
@@ -80,7 +80,7 @@ public:
     }
   }
 
-  /// Appends as many bytes as that, and goes on behind them.
+  /// Appends this many bytes and advances.
   void take(size_t count, std::vector<std::byte>& to) {
     while (count > 0) {
       const auto here
@@ -104,7 +104,7 @@ bool is_full(const page_upload& upload) {
          || upload.bytes.size() == limits::transfer_bytes;
 }
 
-/// What is read of pages by one message.
+/// The ranges read by one message.
 struct planned_read {
   page_ranges ranges;
   /// The page of each range.
@@ -131,11 +131,11 @@ std::vector<planned_read> plan(std::span<const remote_read> pages) {
   return messages;
 }
 
-/// A page that is being read.
+/// A page being received.
 struct arriving_page {
   explicit arriving_page(const remote_read& page) : to(page.parts), left(page.from.length) {}
 
-  /// @returns nothing while there is more to come
+  /// @returns empty while more is to come
   std::optional<result<void>> take(const range_origin& origin, std::span<const std::byte> bytes,
                                    uint64_t fingerprint) {
     if (origin.status == range_status::gone)

@@ -14,7 +14,7 @@
 
 namespace hicache {
 
-/// A page that is leased, and where its copy goes.
+/// A leased page, and the target of its copy.
 struct remote_read {
   page_key key;
   page_place from;
@@ -22,25 +22,23 @@ struct remote_read {
   std::span<const std::span<std::byte>> parts;
 };
 
-/// Bytes between a client and a node on another machine: in messages of up to
-/// limits::transfer_bytes, of which each call has limits::transfers_in_flight under way. Any
-/// thread.
+/// Transfers between a client and a node on another machine: messages of up to
+/// limits::transfer_bytes, limits::transfers_in_flight of them per call. Any thread.
 class remote_pages {
 public:
-  /// @param node A stand-in that a connector gave.
+  /// @param node A proxy from a connector.
   /// @param system, clock Must outlive this.
   remote_pages(caf::actor_system& system, const clock_source& clock, const node_actor& node);
 
-  /// Writes pages that are reserved.
-  /// @returns the checksum of each; or why not all of them arrived: deadline_exceeded, or what the
-  /// node answered
+  /// Writes reserved pages.
+  /// @returns the checksum of each; if not all arrived, deadline_exceeded or the node's error
   result<std::vector<uint64_t>>
   write(uint64_t reservation, std::span<const page_write* const> pages, time_point deadline) const;
 
-  /// Copies pages, and verifies the copies.
+  /// Copies pages and verifies the copies.
   /// @param fingerprint Of their namespace.
-  /// @returns for each: not_found if it was removed; corrupt_page; deadline_exceeded;
-  /// peer_unreachable, or what the node answered
+  /// @returns per page: not_found if it was removed; corrupt_page; deadline_exceeded;
+  /// peer_unreachable, or the node's error
   std::vector<result<void>> read(std::span<const remote_read> pages, uint64_t fingerprint,
                                  time_point deadline) const;
 

@@ -58,7 +58,7 @@ std::vector<result<void>> read_in_parts(blocking_store& store, std::span<const p
 } // namespace
 
 struct storage_queue::batch {
-  /// Calls the store. The function that it returns passes the outcome to `done`.
+  /// Calls the store; returns a function that passes the outcome to `done`.
   std::function<std::function<void()>(blocking_store&)> call;
   std::function<void(const error&)> refuse;
   bool is_urgent = false;
@@ -72,7 +72,7 @@ struct storage_queue::shared_state {
   mutable std::mutex mutex; // Guards what follows.
   std::condition_variable changed;
   std::deque<batch> waiting;
-  /// Calls under way, and whether they have expired.
+  /// Running calls, and whether they have expired.
   std::map<uint64_t, bool> running;
   uint64_t last_number = 0;
   size_t workers = 0;
@@ -226,8 +226,7 @@ storage_queue::expiry storage_queue::expire(batch_number number) {
 
 void storage_queue::start_worker(const std::shared_ptr<shared_state>& state) {
   ++state->workers;
-  // Detached: a thread that the kernel does not let go cannot be joined. `close` waits for the
-  // others.
+  // Detached: a thread stuck in the kernel cannot be joined. `close` waits for the others.
   std::thread{[state] { work(state); }}.detach();
 }
 
@@ -243,7 +242,7 @@ void storage_queue::work(const std::shared_ptr<shared_state>& state) {
     lock.unlock();
     auto answer = next.call(*state->store);
     lock.lock();
-    // The receiver of the answer is gone, and perhaps what the answer refers to.
+    // The receiver of the answer is gone, and perhaps also what the answer refers to.
     while (state->is_abandoned) {
       lock.unlock();
       ::pause();

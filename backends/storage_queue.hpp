@@ -8,19 +8,18 @@
 
 namespace hicache {
 
-/// Makes a storage_backend of a store whose calls block. The one place that owns threads for that:
-/// batches wait in one queue, in order, for a few worker threads.
+/// Turns a blocking_store into a storage_backend; the only owner of threads for that. Batches wait
+/// in one FIFO queue for a few worker threads.
 ///
-/// At most limits::storage_queue_batches wait; one more is answered with limit_reached on the
-/// submitting thread. A store that throws answers io_failure. A read is carried out in parts of
+/// At most limits::storage_queue_batches wait; a further one fails with limit_reached on the
+/// submitting thread. An exception of the store becomes io_failure. A read is executed in parts of
 /// `store_capabilities::preferred_batch` objects, and each part is reported.
 ///
-/// The queue keeps no time. A call that is under way when its batch expires cannot be ended:
-/// another thread takes the place of its worker, for limits::stuck_calls calls at most.
+/// The queue keeps no time. A running call whose batch expires cannot be cancelled: another thread
+/// replaces its worker, for limits::stuck_calls calls at most.
 class storage_queue final : public storage_backend {
 public:
-  /// @param threads Workers; with 0 a batch runs on the submitting thread before the call returns
-  /// (for deterministic tests).
+  /// @param threads Workers; 0: batches run on the submitting thread (deterministic tests).
   storage_queue(std::unique_ptr<blocking_store> store, size_t threads);
 
   /// Closes with limits::shutdown_grace.
@@ -39,7 +38,7 @@ public:
 
   batch_number remove(store_batch<page_key> keys, time_point deadline, pages_done done) override;
 
-  /// Asks the store before all that waits.
+  /// Queued before all waiting batches.
   void health(health_done done) override;
 
   expiry expire(batch_number number) override;
@@ -50,7 +49,7 @@ private:
   struct batch;
   struct shared_state;
 
-  /// Queues a batch of the store: `call` carries it out, on a worker.
+  /// Queues a batch; a worker executes it with `call`.
   template <class Item, class Answer, class Call>
   batch_number submit_items(store_batch<Item> items, Call call,
                             std::function<void(std::vector<Answer>)> done);

@@ -10,7 +10,7 @@ namespace hicache {
 
 namespace {
 
-/// From here on, waking another thread costs less than it saves.
+/// From this size on, waking another thread pays off.
 constexpr auto shared_bytes = uint64_t{2} << 20;
 
 } // namespace

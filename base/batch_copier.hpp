@@ -10,19 +10,18 @@
 
 namespace hicache {
 
-/// Shares the pages of a large batch among threads that copy and hash them. The threads are started
-/// with the first batch that is worth it. Any thread; a call that finds another one under way does
-/// its pages alone.
+/// Distributes the pages of a large batch over threads that copy and hash them. The threads start
+/// with the first large batch. Thread-safe; a concurrent call processes its pages alone.
 class batch_copier {
 public:
-  /// Calls work(position, worker) once for each position below `count`, and returns when all have
+  /// Calls work(position, worker) once for each position below `count` and returns when all have
   /// returned. Calls of the same worker, a number below limits::copy_threads, do not overlap.
   /// @param bytes Of all pages.
   void for_each(size_t count, uint64_t bytes,
                 const std::function<void(size_t position, uint32_t worker)>& work);
 
 private:
-  std::mutex mutex_; // Guards what follows; held while threads are at work.
+  std::mutex mutex_; // Guards workers_; held while the threads run.
   std::optional<copy_workers> workers_;
 };
 

@@ -1,8 +1,7 @@
 #pragma once
 
-/// Always-on assertion for what a correct program cannot reach. Prints the condition and aborts: a
-/// stopped cache costs recomputation, a wrong one costs wrong answers. What may legally happen is
-/// an hicache::error instead.
+/// Always-on assertion of an internal invariant. Prints the condition and aborts: a stopped cache
+/// costs recomputation, a wrong one costs wrong answers. Legal failures return hicache::error.
 #define HICACHE_CHECK(condition)                                                                   \
   (static_cast<bool>(condition) ? static_cast<void>(0)                                             \
                                 : ::hicache::detail::check_failed(#condition, __FILE__, __LINE__))

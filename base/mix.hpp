@@ -4,8 +4,7 @@
 
 namespace hicache {
 
-/// Spreads two words over one. Sums of such words make digests that can be kept up to date by
-/// adding and subtracting.
+/// Hashes two words into one. Sums of such words are digests that support addition and removal.
 constexpr uint64_t mix(uint64_t a, uint64_t b) noexcept {
   auto x = a * 0x9e3779b97f4a7c15 + b;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;

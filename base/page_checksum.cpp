@@ -3,7 +3,7 @@
 #include "base/check.hpp"
 
 #if __has_include(<xxh_x86dispatch.h>) && defined(__x86_64__)
-// Chooses the widest registers that the processor has.
+// Dispatches to the widest SIMD registers of the processor.
 #include <xxh_x86dispatch.h>
 #else
 #include <xxhash.h>
@@ -17,12 +17,11 @@ namespace hicache {
 
 namespace {
 
-/// Shorter parts are copied together first: XXH3 takes pieces of 256 bytes at a quarter of its
-/// speed.
+/// Shorter parts are gathered first: XXH3 runs at a quarter of its speed on 256-byte pieces.
 constexpr size_t short_part_bytes = 4096;
 constexpr size_t block_bytes = size_t{16} << 10;
 
-/// What is copied before it is hashed: stays in the first cache.
+/// Bytes copied before they are hashed; fits in the L1 data cache.
 constexpr size_t copied_bytes = size_t{8} << 10;
 constexpr size_t line_bytes = 64;
 
@@ -31,7 +30,7 @@ uint64_t checksum(std::span<const std::span<Byte>> parts) {
   if (parts.size() == 1)
     return XXH3_64bits(parts[0].data(), parts[0].size());
   auto sum = running_checksum{};
-  std::array<std::byte, block_bytes> block; // Only what was filled is read.
+  std::array<std::byte, block_bytes> block; // Only the filled part is read.
   auto filled = size_t{0};
   for (const auto& part : parts) {
     const auto is_short = part.size() < short_part_bytes;
@@ -49,7 +48,7 @@ uint64_t checksum(std::span<const std::span<Byte>> parts) {
   return sum.value();
 }
 
-/// Asks for memory that is wanted next.
+/// Prefetches memory for the next copy.
 void fetch_ahead(const std::byte* from, std::byte* to, size_t count) {
   for (auto i = size_t{0}; i < count; i += line_bytes) {
     __builtin_prefetch(from + i);

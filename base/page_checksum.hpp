@@ -15,15 +15,15 @@ uint64_t page_checksum(std::span<const std::span<const std::byte>> parts);
 /// @copydoc page_checksum
 uint64_t page_checksum(std::span<const std::span<std::byte>> parts);
 
-/// The same checksum of bytes that come one piece after the other.
+/// The same checksum, computed incrementally.
 class running_checksum {
 public:
   running_checksum();
 
   void add(std::span<const std::byte> bytes);
 
-  /// Adds bytes and copies them to where they go: on from byte `skip` of the first of the parts.
-  /// Reads them once.
+  /// Adds the bytes and copies them, in one pass, to the parts, starting at byte `skip` of the
+  /// first.
   /// @pre the parts have room for them
   void copy(std::span<const std::byte> bytes, std::span<const std::span<std::byte>> parts,
             size_t skip = 0);
@@ -38,13 +38,13 @@ private:
   std::unique_ptr<XXH3_state_s, free_state> state_;
 };
 
-/// Puts an object together from its parts. Reads them once.
+/// Copies the parts into one object, in one pass.
 /// @returns its checksum
-/// @pre the object has the length of the parts
+/// @pre the object has the total length of the parts
 uint64_t gather_object(std::span<const std::span<const std::byte>> parts,
                        std::span<std::byte> object);
 
-/// Copies an object to its parts. Reads it once.
+/// Copies an object to its parts, in one pass.
 /// @returns its checksum
 /// @pre the parts have the object's length
 uint64_t copy_object(std::span<const std::byte> object,

@@ -19,7 +19,7 @@ std::optional<ucred> credentials_of(int socket) noexcept {
 }
 
 bool is_in_group(int socket, gid_t group) {
-  // Asked for nothing, the system says how much there is.
+  // Without a buffer the call fails and reports the required size.
   auto length = socklen_t{0};
   if (::getsockopt(socket, SOL_SOCKET, SO_PEERGROUPS, nullptr, &length) == 0)
     return false;

@@ -2,7 +2,7 @@
 
 namespace hicache {
 
-/// A file descriptor with an owner. Move-only.
+/// Owns a file descriptor. Move-only.
 class unique_fd {
 public:
   unique_fd() = default;
@@ -15,10 +15,10 @@ public:
 
   ~unique_fd();
 
-  /// -1 if there is none.
+  /// @returns -1 if there is none
   int get() const noexcept { return fd_; }
 
-  /// Gives the descriptor away.
+  /// Gives up ownership.
   int release() noexcept;
 
   explicit operator bool() const noexcept { return fd_ >= 0; }

@@ -26,12 +26,12 @@ constexpr uint64_t operator""_GiB(unsigned long long x) {
 
 } // namespace literals
 
-/// Reads a size: digits with an optional fraction, then nothing (bytes), k/M/G/T (powers of 1000)
+/// Parses a size: digits with an optional fraction, then nothing (bytes), k/M/G/T (powers of 1000)
 /// or Ki/Mi/Gi/Ti (powers of 1024), then an optional B: `4096`, `64MiB`, `2GB`, `1.5G`.
-/// @returns bytes, or invalid_argument with a sentence that names the text.
+/// @returns bytes, or invalid_argument with a message that quotes the text
 result<uint64_t> parse_bytes(std::string_view text);
 
-/// Reads a time: digits with an optional fraction, then ns, us, ms, s, min or h: `250ms`, `2s`.
+/// Parses a time: digits with an optional fraction, then ns, us, ms, s, min or h: `250ms`, `2s`.
 result<duration> parse_duration(std::string_view text);
 
 /// "1.5 GiB".

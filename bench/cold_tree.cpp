@@ -25,7 +25,7 @@ cold_tree::cold_tree(uint32_t leaves, std::string_view policy)
   auto& root = tree_.root({});
   for (auto i = uint32_t{0}; i < leaves / leaves_per_parent; ++i) {
     parents_.push_back(&add(root));
-    // Whatever the policy, parents stay.
+    // Parents must never be evicted, whatever the policy.
     tree_.lock_l1(*parents_.back());
   }
   auto list = std::vector<radix_node*>{};

@@ -9,8 +9,7 @@
 
 namespace hicache::bench {
 
-/// A radix tree full of leaves of one page each, a hundred to a parent, that were last used in an
-/// order that has nothing to do with where they lie in memory.
+/// A radix tree of one-page leaves, a hundred per parent, used in an order unrelated to memory.
 class cold_tree {
 public:
   static constexpr uint32_t page_size = 16;
@@ -19,7 +18,7 @@ public:
   /// @param policy As make_eviction_policy reads it.
   cold_tree(uint32_t leaves, std::string_view policy);
 
-  /// Adds leaves until there are as many as at the start.
+  /// Adds leaves up to the initial number.
   void fill_staging();
 
   radix_tree& tree() noexcept { return tree_; }
@@ -29,7 +28,7 @@ public:
 private:
   radix_node& add(radix_node& parent);
 
-  /// Uses a leaf, as often and as urgently as its number says.
+  /// Touches a leaf; frequency and priority depend on its number.
   void use(radix_node& leaf);
 
   uint32_t leaves_;

@@ -20,20 +20,20 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// How long a phase may take until all is offered again: many times what one should.
+/// Time limit for the index to converge in a phase; many times the expected time.
 constexpr auto patience = duration{10min};
 
-/// For so long nothing may become unsettled again: members look at the index in this time.
+/// Time without unsettled mounts that counts as converged; exceeds the members' check interval.
 constexpr auto calm = duration{3s};
 
-/// A phase lasts so long at least, so that there are lookups to look at.
+/// Minimum length of a phase, so that it contains lookups.
 constexpr auto watch_time = duration{1s};
 
 constexpr auto steady_time = duration{5s};
 constexpr auto restart_time = duration{2s};
 constexpr auto partition_time = duration{member_ttl + 5s};
 
-/// Shorter than member_ttl, with the heartbeat before and the connection after it.
+/// Including the heartbeat before and the reconnection after, still shorter than member_ttl.
 constexpr auto short_partition_time = duration{6s};
 
 /// Members on a host with eight GPUs.
@@ -41,10 +41,10 @@ constexpr auto crowded_host = uint32_t{8};
 
 constexpr auto least_members = uint32_t{10};
 
-/// Per check.
+/// Number of sampled pages per check.
 constexpr auto samples = 20'000;
 
-/// The share of a core that a shard should be busy at most, so that its queue stays short.
+/// Highest load of a shard, as a share of a core, at which its queue stays short.
 constexpr auto most_load = 0.7;
 
 double seconds(duration time) {
@@ -55,7 +55,7 @@ double milliseconds(duration time) {
   return 1e3 * seconds(time);
 }
 
-/// Resident memory of this process; 0 where the system does not say.
+/// Resident memory of this process; 0 if unknown.
 double resident_bytes() {
   auto total = uint64_t{0};
   auto resident = uint64_t{0};
@@ -65,7 +65,7 @@ double resident_bytes() {
 
 class simulation {
 public:
-  /// @param title Begins the names of the phases.
+  /// @param title Prefix of the phase names.
   simulation(const simulation_options& options, const world_load& load,
              const simulation_hooks& hooks, std::string title)
     : options_(options), hooks_(hooks), pages_each_(options.keys / options.members),
@@ -75,14 +75,14 @@ public:
     world_.stopped = hooks.is_stopped;
   }
 
-  /// Each page is on one member.
+  /// Phases with each page on one member.
   result<simulation_report> of_index() {
     return run({&simulation::start, &simulation::steady, &simulation::restart, &simulation::close,
                 &simulation::silence, &simulation::join, &simulation::disconnect,
                 &simulation::short_partition, &simulation::partition});
   }
 
-  /// Each page is on two.
+  /// Phases with each page on two members.
   result<simulation_report> of_copies() {
     return run({&simulation::start, &simulation::steady, &simulation::disconnect,
                 &simulation::lose_one, &simulation::lose_two});
@@ -100,7 +100,7 @@ private:
 
   // -- phases -----------------------------------------------------------------
 
-  /// Every member mounts and reports all that it holds.
+  /// Every member mounts and reports all its pages.
   result<void> start() {
     begin("start");
     world_.fill();
@@ -114,7 +114,7 @@ private:
     const auto keys = static_cast<double>(pages_each_ * options_.members * copies_);
     const auto name = std::string{copies_ == 1 ? "memory per key: " : "memory per copy: "};
     simulated(name + "index_table::memory_bytes", static_cast<double>(memory) / keys, "B");
-    if (copies_ == 1) { // Later memory is used again.
+    if (copies_ == 1) { // Later runs reuse freed memory.
       measured(name + "resident", (resident_bytes() - of_members) / keys, "B");
       measured("memory of the simulated members", (of_members - resident_before_) / 1e6, "MB");
     }
@@ -123,7 +123,7 @@ private:
     return check();
   }
 
-  /// What a shard has to do all the time.
+  /// Continuous load of the shards.
   result<void> steady() {
     begin("steady");
     auto worked = duration{};
@@ -186,7 +186,7 @@ private:
              : fail(ec::corrupt_page, "keys moved between shards that were there");
   }
 
-  /// A switch restarts: connections end on both sides.
+  /// Connections end on both sides, as when a switch restarts.
   result<void> disconnect() {
     begin("10 % of the members lose their connections");
     world_.disconnect(options_.members / 2, tenth());
@@ -214,7 +214,7 @@ private:
     return converge({});
   }
 
-  /// A member dies, and others see to the copies that went with it.
+  /// A member dies, and the others replace the lost replicas.
   result<void> lose_one() {
     begin("a member dies");
     const auto lost = kill(1, false);
@@ -227,7 +227,7 @@ private:
     return done;
   }
 
-  /// Another member dies while copies are made anew.
+  /// A second member dies while replicas are being recreated.
   result<void> lose_two() {
     begin("two members die one after the other");
     kill(2, true);
@@ -250,7 +250,7 @@ private:
 
   uint32_t tenth() const { return std::max(options_.members / 10, 1U); }
 
-  /// @returns how many pages it had
+  /// @returns the number of pages it held
   uint64_t kill(uint32_t member, bool closes_connections) {
     const auto& who = world_.members()[member];
     const auto count = who.pages.last() - who.pages.first() + who.copies.size();
@@ -258,8 +258,8 @@ private:
     return count;
   }
 
-  /// Members that were away for less than member_ttl go on where they were: nobody tells a shard
-  /// again what it knows, and no copies are made.
+  /// After an absence shorter than member_ttl, members continue where they were: pages are not
+  /// reported again and no replicas are made.
   result<void> resume() {
     auto done = converge({});
     if (done && reported_ > 0)
@@ -269,7 +269,7 @@ private:
     return done;
   }
 
-  /// Waits until every page has as many copies as before, with readers asking all the time.
+  /// Waits until every page has its full number of replicas again, while readers continue.
   result<void> repair() {
     world_.run(member_ttl + 2 * beat_pause + limits::repair_delay + calm);
     const auto ended = world_.run(patience, [this] { return !world_.is_repairing(); });
@@ -305,7 +305,7 @@ private:
     return fail(ec::corrupt_page, phase_ + ": " + what);
   }
 
-  /// Waits until every living member is mounted and has reported everywhere, for good.
+  /// Waits until all living members are mounted everywhere and have reported, for a while.
   result<void> settle() {
     const auto is_calm = [this] {
       return world_.is_settled() && world_.now() - world_.last_settled() > calm
@@ -326,7 +326,7 @@ private:
     return check();
   }
 
-  /// Waits until a dead member's pages are gone.
+  /// Waits until a dead member's pages are removed.
   result<void> forget() {
     world_.run(member_ttl + calm,
                [this] { return world_.now() - began_ > watch_time && all_dropped(); });
@@ -356,7 +356,7 @@ private:
     return static_cast<double>(count);
   }
 
-  /// Samples with other keepers than before, of which the new shard is none.
+  /// Number of sampled keys that moved between old shards.
   uint64_t strays(const shard_set& before) {
     const auto after = world_.first_shards(world_.shard_count());
     auto count = uint64_t{0};
@@ -373,8 +373,7 @@ private:
 
   // -- checks -----------------------------------------------------------------
 
-  /// Lets what is under way end; then the index has to offer what the living members hold, and
-  /// nothing else.
+  /// Lets outstanding requests finish; then compares the index with the living members' pages.
   result<void> check() {
     note_wrong(world_.take_reader_figures());
     world_.set_loaded(false);
@@ -394,7 +393,7 @@ private:
     return {};
   }
 
-  /// Has members ask for the list of all, and compares.
+  /// Makes members query the list of all members, and checks it.
   std::optional<std::string> list() {
     const auto asked = world_.list_all();
     world_.run(patience, [this] { return world_.is_quiet(); });
@@ -459,7 +458,7 @@ private:
     return all;
   }
 
-  /// CPU time of one kind; @returns that of all its messages, in seconds.
+  /// Reports the mean CPU time of a message kind. @returns the total of that kind, in seconds
   double measure_kind(message_kind kind) {
     const auto all = sum(kind);
     if (all.coded == 0)
@@ -474,7 +473,7 @@ private:
     return total_us / 1e6 * static_cast<double>(all.messages);
   }
 
-  /// In percent of all.
+  /// The busiest shard's share of all listed members, in percent.
   double busiest_with_lists() {
     auto all = uint64_t{0};
     auto most = uint64_t{0};
@@ -558,7 +557,7 @@ result<simulation_report> simulate_index(const simulation_options& options,
   auto report = simulation{options, load, hooks, ""}.of_index();
   if (!report)
     return report;
-  // Smaller: copies take as much memory again.
+  // Fewer members and keys, because two replicas take twice the memory.
   auto fewer = options;
   fewer.members = std::max(options.members / 10, least_members);
   fewer.keys = options.keys / options.members * fewer.members;

@@ -166,7 +166,7 @@ duration index_world::random_up_to(duration most) {
   return duration{static_cast<int64_t>(random_() % static_cast<uint64_t>(most.count() + 1))};
 }
 
-// -- what happens to it -------------------------------------------------------
+// -- operations ---------------------------------------------------------------
 
 void index_world::set_loaded(bool loaded) {
   is_loaded_ = loaded;
@@ -187,7 +187,7 @@ void index_world::add_shard() {
   made.shards_known = shard_count();
   made.last_loss = now_;
   at(now_ + beat_pause, event_kind::poll, number);
-  // The one that it joins hears of it at once, the others when it tells them.
+  // The shard that it joins knows it at once, the others after their next exchange.
   for (auto s = uint32_t{0}; s < number; ++s)
     at(now_ + (s == 0 ? hop : random_up_to(beat_pause)), event_kind::learn, s);
   for (auto& who : members_)

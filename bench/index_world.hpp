@@ -20,123 +20,119 @@
 
 namespace hicache::bench {
 
-/// One way between two processes.
+/// One-way network latency between two processes.
 inline constexpr auto hop = duration{std::chrono::microseconds{100}};
 
-/// Of a segment's looks at the index, and at what is left to repair (actors/segment.cpp).
+/// How often a segment checks the index and pending repairs (actors/segment.cpp).
 inline constexpr auto tick_pause = duration{std::chrono::milliseconds{250}};
 
-/// Of heartbeats, of a shard's look at its members, and of directories that tell each other.
+/// Interval of heartbeats, of a shard's check of its members, and of exchanges between directories.
 inline constexpr auto beat_pause = duration{member_ttl / 4};
 
-/// Pauses of a link that looks for a shard (backends/cluster/index_link.cpp).
+/// Reconnection pauses of a link to a shard (backends/cluster/index_link.cpp).
 inline constexpr auto link_pause_min = duration{std::chrono::milliseconds{50}};
 inline constexpr auto link_pause_max = duration{std::chrono::seconds{1}};
 
-/// From one event to the next.
+/// Interval between events at that rate.
 duration every(double per_second);
 
-/// What the members are, and what they do all the time.
+/// Members and their continuous load.
 struct world_load {
-  /// Copies of each page, on different hosts. With more than one the members write nothing but what
-  /// `fill` writes.
+  /// Replicas per page, on different hosts. With more than one, members write only in `fill`.
   uint32_t copies = 1;
   uint32_t members_per_host = 8;
-  /// Batches of limits::storage_batch_pages that each member writes a second; as many pages are
-  /// evicted for them.
+  /// Batches of limits::storage_batch_pages per second that each member writes, and evicts.
   double writes_per_s = 1;
-  /// Batches of limits::storage_batch_pages that each member looks up a second.
+  /// Batches of limits::storage_batch_pages per second that each member looks up.
   double lookups_per_s = 10;
 };
 
-/// What readers saw since the last `take_reader_figures`.
+/// Counts of the readers since the last `take_reader_figures`.
 struct reader_figures {
   uint64_t lookups = 0;
   uint64_t keys = 0;
-  /// Keys of pages that a member holds and can be asked for, but that the index did not offer.
+  /// Keys that the index did not offer although a reachable member holds the page.
   uint64_t misses = 0;
-  /// Keys of pages that the index offered at members alone that are dead or cut off.
+  /// Keys offered only at members that are dead or partitioned.
   uint64_t stale = 0;
-  /// Offers of a page where it is not and was not.
+  /// Offers with a location at which the page is not and was not.
   uint64_t wrong = 0;
-  /// Keys that the other keeper was asked for as well.
+  /// Keys that were also looked up at the second keeper.
   uint64_t asked_twice = 0;
-  /// Requests of any kind that failed or took too long.
+  /// Requests of any kind that failed or timed out.
   uint64_t failed = 0;
-  /// Lookups that waited in a shard's queue for more than 10 ms, and the longest wait.
+  /// Lookups that waited longer than 10 ms in a shard's queue, and the longest wait.
   uint64_t late = 0;
   duration longest_wait{};
-  /// Questions for members, the longest of these lists and their answers, and routes to members
-  /// that are alive that a reader gave up since no answer named them.
+  /// Member queries, the longest list in one, and routes to living members that readers dropped.
   uint64_t lists = 0;
   uint64_t longest_list = 0;
   uint64_t forgotten = 0;
-  /// What shards were told in block reports.
+  /// Pages in block reports.
   uint64_t reported = 0;
 };
 
-/// Copies made anew since the last `take_repair_figures`.
+/// Replicas recreated since the last `take_repair_figures`.
 struct repair_figures {
   uint64_t pages = 0;
-  /// Pages that lacked copies still when a try ended.
+  /// Pages still short of replicas when an attempt ended.
   uint64_t left_out = 0;
   time_point first;
   time_point last;
-  /// Of the member whose pages were read most.
+  /// Bytes read from the busiest member.
   uint64_t most_bytes = 0;
-  /// By how many bytes a member was ahead of limits::repair_bytes_per_second.
+  /// Maximum bytes by which a member exceeded limits::repair_bytes_per_second.
   double most_ahead = 0;
 };
 
-/// Members, shards and the network between them in virtual time. Each acts as its actor does
-/// (actors/segment.cpp, actors/spreader.cpp, actors/index.cpp, backends/cluster/index_link.cpp,
-/// backends/cluster/page_reader.cpp), with the same tables, plans and progress; what a shard keeps
-/// and what is said is real.
+/// Members, shards and their network in virtual time. Each follows its actor (actors/segment.cpp,
+/// actors/spreader.cpp, actors/index.cpp, backends/cluster/index_link.cpp,
+/// backends/cluster/page_reader.cpp) and uses the same tables, plans and progress; the contents of
+/// shards and messages are real.
 class index_world {
 public:
   index_world(uint32_t members, uint64_t pages_each, uint32_t shards, uint64_t seed,
               const world_load& load);
 
-  /// Lets every member write as many pages as it has room for, before anything else happens.
+  /// Fills every member with pages before anything else happens.
   void fill();
 
   // -- time -------------------------------------------------------------------
 
   time_point now() const noexcept { return now_; }
 
-  /// Lets things happen until the time is over, or `done` says so after one of them, or `stopped`.
-  /// @returns whether `done` said so
+  /// Processes events until `time` has passed, or `done` (checked after each) or `stopped` is true.
+  /// @returns whether `done` returned true
   bool run(duration time, const std::function<bool()>& done = {});
 
-  /// Looked at now and then; true ends every run.
+  /// Polled periodically; true ends every run.
   std::function<bool()> stopped;
 
-  // -- what happens to it -----------------------------------------------------
+  // -- operations -------------------------------------------------------------
 
   void set_loaded(bool loaded);
 
-  /// The shard's process ends with all that it knows, and begins anew after a while.
+  /// The shard's process ends, loses its state and restarts after `down`.
   void restart_shard(uint32_t shard, duration down);
 
-  /// One more shard joins. @pre there are fewer than limits::index_shards
+  /// @pre there are fewer than limits::index_shards
   void add_shard();
 
-  /// The member's process ends. Its connections close, or the shards hear nothing.
+  /// The member's process ends. Its connections close, or the shards get no notification.
   void kill_member(uint32_t member, bool closes_connections);
 
-  /// The members are reached by nobody, until they are again.
+  /// Partitions the members from the network until heal().
   void cut_off(uint32_t first, uint32_t count);
 
   void heal();
 
-  /// The connections of these members end, and the shards hear of it.
+  /// Closes the connections of these members; the shards are notified.
   void disconnect(uint32_t first, uint32_t count);
 
-  /// Has members ask for all members: some for the list, the others by id.
-  /// @returns those that ask
+  /// @returns the members that it makes query all members: the list, and each by id
   std::vector<uint32_t> list_all();
 
-  // -- what can be seen -------------------------------------------------------
+  // -- observations -----------------------------------------------------------
 
   const std::vector<simulated_member>& members() const noexcept { return members_; }
 
@@ -147,30 +143,30 @@ public:
   /// The first shards, each in a process of its own.
   static shard_set first_shards(uint32_t count);
 
-  /// Every living member is mounted at every shard, and no block report is under way.
+  /// True if every living member is mounted at every shard and no block report is in progress.
   bool is_settled() const noexcept { return unsettled_ == 0; }
 
-  /// Nobody waits for an answer, signs of life aside, and nothing is left to reap or to repair.
+  /// True if only heartbeats are outstanding, and nothing is left to expire or repair.
   bool is_quiet() const;
 
-  /// Somebody has lost copies made anew, or is about to.
+  /// True if a member is recreating lost replicas or is about to.
   bool is_repairing() const;
 
-  /// What the index offers that is not there, or the other way around; what readers do not know of
-  /// the members. @pre is_quiet()
+  /// Describes the first difference between the index and what the members hold, or a living member
+  /// that a reader was offered but does not know.
+  /// @pre is_quiet()
   std::optional<std::string> difference(std::mt19937_64& random, int samples) const;
 
-  /// The same for those that `list_all` had ask.
+  /// The same for the members returned by `list_all`.
   std::optional<std::string> difference_of_lists(std::span<const uint32_t> asked) const;
 
-  /// Pages of members that are reached which have fewer copies than they shall have, and more.
+  /// Pages of reachable members with too few replicas, and with too many.
   std::pair<uint64_t, uint64_t> ill_copied() const;
 
-  /// When a block report ended last.
+  /// End of the last block report.
   time_point last_settled() const noexcept { return last_settled_; }
 
-  /// When a shard noticed last that a member is gone, and when it had freed the last of what one
-  /// left.
+  /// When a shard last dropped a member, and when it last freed a dropped member's entries.
   time_point last_dropped() const noexcept { return last_dropped_; }
 
   time_point last_expired() const noexcept { return last_expired_; }
@@ -181,7 +177,7 @@ public:
 
 private:
   enum class event_kind : uint8_t {
-    // To a member.
+    // Events of a member.
     tick,
     write,
     written,
@@ -191,11 +187,11 @@ private:
     place,
     copied,
     spread,
-    // To a message.
+    // Events of a message.
     arrive,
     answer,
     fail,
-    // To a shard.
+    // Events of a shard.
     poll,
     expire_replicas,
     gone,
@@ -214,7 +210,7 @@ private:
     bool operator>(const event& x) const { return std::tie(at, order) > std::tie(x.at, x.order); }
   };
 
-  /// Who asked, of questions that several parts of a member ask.
+  /// Origin of a query that several parts of a member send.
   enum class purpose : uint8_t { reading, placing, repairing };
 
   struct message {
@@ -222,33 +218,33 @@ private:
     purpose why = purpose::reading;
     uint32_t member = 0;
     uint32_t shard = 0;
-    /// Of the shard's process that it is meant for, and the connection.
+    /// Process of the addressed shard, and connection.
     uint32_t life = 0;
     uint32_t link = 0;
     uint64_t epoch = 0;
     uint64_t resumes = 0;
     std::vector<page_id> pages;
     time_point sent;
-    /// A look-up that the other keepers were asked before.
+    /// A lookup sent to the second keepers.
     bool is_second_look = false;
-    /// Of a report: where it goes on.
+    /// Of a report: where it continues.
     uint64_t next_slot = 0;
     member_query query;
-    /// Of repairing: where the pages are in its batch.
+    /// Of a repair: positions of the pages in its batch.
     std::vector<size_t> positions;
-    /// The answer.
+    /// Answer.
     bool known = false;
     bool resumed = false;
     uint64_t shards_known = 0;
     std::vector<page_key> lost;
     member_list listed;
     std::vector<replica_list> replicas;
-    /// Of a look-up: what the shard does not know, and is not sure of; members that it named.
+    /// Of a lookup: pages about which the shard is not sure, and members in its answer.
     std::vector<page_id> doubtful;
     std::set<uint64_t> offered;
   };
 
-  /// Where a page is besides its writer.
+  /// Location of a replica on a member other than the page's writer.
   struct page_copy {
     uint32_t holder = 0;
     uint32_t place = 0;
@@ -261,9 +257,9 @@ private:
   // Pages.
   std::array<uint8_t, 2> keepers(page_id id) const;
   bool holds(uint32_t m, page_id id) const;
-  /// As a member announces a page that it holds or held. @returns nothing if it never did
+  /// The page as announced by a member that holds or held it; nothing if it never did.
   std::optional<announced_page> announced(uint32_t m, page_id id) const;
-  /// How many members that are reached hold it.
+  /// Number of reachable members that hold it.
   size_t holders(page_id id) const;
   void add_copy(uint32_t m, page_id id);
   void fill_copies();
@@ -277,7 +273,7 @@ private:
   void write(uint32_t m);
   void written(uint32_t m);
   void link(uint32_t m, uint32_t s);
-  /// The connection has ended, and with it the mount.
+  /// The connection has ended, and the mount with it.
   void lose_link(uint32_t m, uint32_t s);
   void heard(uint32_t m, uint64_t shards_known);
   std::vector<std::vector<page_id>> by_shard(uint32_t m, std::span<const page_id> pages) const;
@@ -285,14 +281,14 @@ private:
   void withdraw_from(uint32_t m, uint32_t s, const std::vector<page_id>& pages);
   void unsettle(uint32_t m, uint32_t s, const std::vector<page_id>& pages);
   void tell_unsettled(uint32_t m, uint32_t s);
-  /// Counts a mount that is told at once now, or was before.
+  /// Updates `unsettled_` after a mount has changed.
   void note_told(bool before, const simulated_mount& here);
 
   // Readers.
   void ask(uint32_t m);
   void ask_other(const message& x, const std::vector<page_id>& pages);
   void count_misses(const std::vector<page_id>& pages);
-  /// Which shard is asked for members after so many. Readers differ in whom they ask first.
+  /// Shard for member queries after `tried` failures. Readers start at different shards.
   std::optional<uint32_t> next_shard(uint32_t m, uint32_t& tried) const;
   void find_routes(uint32_t m, const std::set<uint64_t>& offered);
   void ask_routes(uint32_t m);
@@ -317,15 +313,15 @@ private:
   // Messages.
   message& send(uint32_t m, uint32_t s, message_kind kind, std::vector<page_id> pages = {});
   uint32_t take_message();
-  /// What who asked waits for the answer.
+  /// Timeout of a request.
   static duration patience_of(const message& x);
-  /// The network takes neither question nor answer now.
+  /// Schedules a retransmission of a request or an answer that the network cannot deliver.
   void send_again(uint32_t i, event_kind what);
   void arrive(uint32_t i);
   duration handle(message& x, time_point now);
   void locate(simulated_shard& at, message& x, time_point now);
   void answer(uint32_t i);
-  /// What an answer says of the member's mount.
+  /// Applies an answer to the member's mount.
   void apply_view(message& x);
   void fail(uint32_t i);
   void give_back(uint32_t i);
@@ -333,7 +329,7 @@ private:
   // Shards.
   void poll(uint32_t s);
   void expire_replicas(uint32_t s);
-  /// Removes a slice of what members left, and goes on after other messages. @returns what it takes
+  /// Removes a batch of dropped members' entries and schedules the next; returns the time needed.
   duration expire_some_replicas(uint32_t s);
   void member_gone(uint32_t s, uint32_t m, uint32_t link);
 
@@ -350,18 +346,18 @@ private:
   std::priority_queue<event, std::vector<event>, std::greater<>> events_;
   std::deque<message> messages_;
   std::vector<uint32_t> free_messages_;
-  /// Messages under way, signs of life aside, and writes that are not announced yet.
+  /// Number of messages in flight, except heartbeats, and of writes not yet announced.
   uint64_t pending_ = 0;
   std::vector<simulated_member> members_;
   std::deque<simulated_shard> shards_;
-  /// Mounts of living members that are missing or report.
+  /// Number of mounts of living members that are missing or still reporting.
   uint64_t unsettled_ = 0;
   time_point last_settled_{};
   time_point last_dropped_{};
   time_point last_expired_{};
   reader_figures seen_;
   absl::flat_hash_map<page_id, absl::InlinedVector<page_copy, 2>> copies_;
-  /// Members that have copies made anew.
+  /// Number of members that are recreating replicas.
   uint64_t repairing_ = 0;
   repair_figures repaired_;
 };

@@ -1,4 +1,4 @@
-// What the simulated index offers, and readers know, beside what there is.
+// Compares the simulated index, and the readers' view, with the actual state of the members.
 
 #include "bench/index_world.hpp"
 

@@ -1,4 +1,4 @@
-// What members of the simulated cluster do: mounting, reporting, writing.
+// Actions of simulated members: mounting, reporting, writing.
 
 #include "base/limits.hpp"
 #include "bench/index_world.hpp"
@@ -11,12 +11,12 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// From the eviction of pages to the publication of those that take their place.
+/// Time from the eviction of pages to the publication of their replacements.
 constexpr auto write_time = duration{1ms};
 
 constexpr auto batch = uint64_t{limits::storage_batch_pages};
 
-/// Pages of a member that follow each other.
+/// Consecutive pages of a member.
 std::vector<page_id> run_of(uint32_t m, uint64_t first, uint64_t count) {
   auto pages = std::vector<page_id>{};
   pages.reserve(count);
@@ -25,7 +25,7 @@ std::vector<page_id> run_of(uint32_t m, uint64_t first, uint64_t count) {
   return pages;
 }
 
-/// Parts of limits::index_batch_keys at most.
+/// Calls `send` with parts of at most limits::index_batch_keys pages.
 template <class Send>
 void in_parts(const std::vector<page_id>& pages, Send send) {
   for (auto first = pages.begin(); first != pages.end();) {

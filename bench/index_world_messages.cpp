@@ -1,4 +1,4 @@
-// What is said in the simulated cluster, and what becomes of it.
+// Messages of the simulated cluster: sending, delivery, processing and failure.
 
 #include "base/limits.hpp"
 #include "bench/index_world.hpp"
@@ -11,11 +11,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// What members grant a shard (runtime/cluster_member.cpp), and readers.
+/// Request timeouts of members (runtime/cluster_member.cpp) and of readers.
 constexpr auto member_patience = duration{5s};
 constexpr auto reader_patience = duration{limits::storage_timeout};
 
-/// After which TCP sends again what nobody has confirmed.
+/// TCP retransmission timeout.
 constexpr auto resend_pause = duration{200ms};
 
 } // namespace

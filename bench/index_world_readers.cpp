@@ -1,4 +1,4 @@
-// What readers of the simulated cluster ask: look-ups, and who the members are that these name.
+// Readers of the simulated cluster: lookups, and queries for the members in their answers.
 
 #include "base/limits.hpp"
 #include "bench/index_world.hpp"
@@ -13,7 +13,7 @@ constexpr auto batch = uint64_t{limits::storage_batch_pages};
 
 } // namespace
 
-// -- look-ups -----------------------------------------------------------------
+// -- lookups ------------------------------------------------------------------
 
 void index_world::ask(uint32_t m) {
   const auto& who = members_[m];
@@ -22,7 +22,7 @@ void index_world::ask(uint32_t m) {
   at(now_ + every(load_.lookups_per_s), event_kind::ask, m);
   const auto writer = static_cast<uint32_t>(random_() % members_.size());
   const auto& pages = members_[writer].pages;
-  // Neither pages that go while the question is under way, nor such that have just come.
+  // Avoids pages that are evicted during the lookup or have only just been written.
   const auto margin = std::min(8 * batch, pages.slots() / 4);
   const auto room = pages.slots() - 2 * margin - batch;
   const auto first = pages.first() + margin + random_() % (room + 1);
@@ -133,7 +133,7 @@ void index_world::heard_routes(message& x, bool failed) {
   if (!failed && routes.begin < routes.ids.size())
     return ask_part(x.member);
   routes.has_answer = routes.has_answer || !failed;
-  // A shard that has just begun does not know all members.
+  // A shard that has just started does not know all members.
   if (!failed && std::ranges::includes(routes.found, routes.needed))
     return end_routes(x.member);
   ++routes.tried;

@@ -1,4 +1,4 @@
-// Copies that went with a member are made anew by those who have the pages still.
+// Replaces the replicas lost with a member, from members that still hold the pages.
 
 #include "base/limits.hpp"
 #include "bench/index_world.hpp"
@@ -12,7 +12,7 @@ namespace hicache::bench {
 
 namespace {
 
-/// What two members have for each other, of a 10 Gbit/s adapter.
+/// Bandwidth between two members with a 10 Gbit/s adapter.
 constexpr auto transfer_bytes_per_second = uint64_t{1'250'000'000};
 
 constexpr auto page_bytes = slot_bytes_for(object_bytes);

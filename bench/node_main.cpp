@@ -1,6 +1,6 @@
-// What a node costs its clients: pages put, read in copies and read in place, beside memcpy of as
-// many bytes in the same run. All of it verifies, which memcpy does not. With --node=PATH it is a
-// client of the node at that path, to be compared with clients in other languages.
+// Benchmark of a node's clients: put, read as copy and read in place, compared with memcpy of the
+// same number of bytes in the same run. All but memcpy verify the pages. With --node=PATH it is a
+// client of the node at that path, for comparison with clients in other languages.
 
 #include "backends/node_client.hpp"
 #include "hicache/system_config.hpp"
@@ -33,11 +33,11 @@ namespace {
 using namespace hicache;
 using namespace std::chrono_literals;
 
-/// Memory of the node, and what is read of it again and again: more than caches of processors.
+/// Memory of the node, and of the pages that are read repeatedly; larger than CPU caches.
 constexpr auto node_bytes = uint64_t{1} << 30;
 constexpr auto read_bytes = uint64_t{128} << 20;
 
-/// Bytes of one call.
+/// Bytes per call.
 constexpr auto batch_bytes = size_t{8} << 20;
 
 page_key key_of(uint64_t number) {
@@ -46,7 +46,7 @@ page_key key_of(uint64_t number) {
   return key;
 }
 
-/// A process of its own, as far as it and the node can tell.
+/// Emulates a separate client process.
 struct client_process {
   system_config config;
   caf::actor_system system{config};
@@ -80,7 +80,7 @@ node_client_options options_for(client_process& process, const std::string& addr
   return {&process.system, process.network.node_connector(), address, {1, 7}, {}, &process.clock};
 }
 
-/// A client with a batch of pages and the memory for them.
+/// A client with a batch of pages and memory for them.
 class pages_in_use {
 public:
   pages_in_use(const std::string& address, size_t page_bytes)
@@ -135,7 +135,7 @@ private:
   node_client client_;
 };
 
-/// Numbers that no page has had.
+/// Next unused page number.
 std::atomic<uint64_t> next_number{1};
 
 void finish(benchmark::State& state) {
@@ -145,7 +145,7 @@ void finish(benchmark::State& state) {
 
 enum class direction { from_memory, to_memory };
 
-/// Copies between a batch and as much memory as a node has for it, page by page.
+/// Baseline: copies page by page between a batch and memory of the size used on the node.
 void copy_pages(benchmark::State& state, direction way) {
   const auto page_bytes = static_cast<size_t>(state.range(0));
   const auto is_read = way == direction::from_memory;
@@ -168,7 +168,7 @@ void copy_pages(benchmark::State& state, direction way) {
 
 void put_pages(benchmark::State& state, const std::string& address) {
   auto use = pages_in_use{address, static_cast<size_t>(state.range(0))};
-  // Clients live long: each has seen all of the memory, and everything that is put evicts.
+  // Steady state of a long-lived client: all of the memory has been touched, and every put evicts.
   for (auto bytes = uint64_t{0}; bytes < node_bytes; bytes += batch_bytes)
     use.put(next_number.fetch_add(use.count()));
   for (auto _ : state)
@@ -198,7 +198,7 @@ void read_pages(benchmark::State& state, const std::string& address, Read read) 
   finish(state);
 }
 
-/// A client from its first connection until it has the memory.
+/// Time for a client to connect and map the memory.
 void attach_client(benchmark::State& state, const std::string& path) {
   const auto node = node_process{path, static_cast<uint64_t>(state.range(0)) << 30};
   for (auto _ : state) {
@@ -228,7 +228,7 @@ void add(const char* name, std::initializer_list<int> threads, Measured measured
       ->UseRealTime();
 }
 
-/// What clients do, in so many threads.
+/// Registers the client benchmarks with these numbers of threads.
 void add_client(const std::string& address, std::initializer_list<int> threads) {
   add("node_put", threads, [address](benchmark::State& state) { put_pages(state, address); });
   add("node_get", threads, [address](benchmark::State& state) {
@@ -244,7 +244,7 @@ int run(int argc, char** argv) {
   return 0;
 }
 
-/// As a client of a node that runs already.
+/// Runs as a client of a running node.
 int run_at(const std::string& address, int argc, char** argv) {
   add_client(address, {1});
   add("node_exists", {1}, [address](benchmark::State& state) {

@@ -1,8 +1,8 @@
 """policies.py BUILD_DIRECTORY TRACE RESULTS.jsonl [--limit N]
 
-What each write policy and each stop policy of the prefetch buys: replays a published trace, every cached byte checked, under each
-pair of them, on 1, 2 and 4 ranks, with a folder and with the cluster's memory as L3. Appends a line to RESULTS.jsonl after each
-replay and leaves out those that it has already, so that it can be stopped and started again; prints the table at the end.
+Effect of each write policy and each stop policy of the prefetch: replays a published trace under every pair of policies, on 1, 2
+and 4 ranks, with a folder and with the cluster's memory as L3, and checks every cached byte. Appends a line to RESULTS.jsonl after
+each replay and skips those already in it, so that it can be interrupted and resumed; prints the table at the end.
 """
 
 import argparse
@@ -19,10 +19,10 @@ WRITE_POLICIES = ("write_through", "write_through_selective", "write_back")
 STOP_POLICIES = ("best_effort", "wait_complete", "timeout")
 RANKS = (1, 2, 4)
 STORES = ("file", "cluster")
-# Twenty times as fast as the trace was recorded, on an engine that is just fast enough for it without a cache.
+# Twenty times the recorded speed, on an engine that is just fast enough for it without a cache.
 SPEEDUP = 20
 TOKENS_PER_SECOND = 870000
-# Much smaller than what the trace touches (310 thousand pages of 64 tokens), so that L3 has something to add. L3 holds all of it.
+# Much smaller than the trace's working set (310 thousand pages of 64 tokens), so that L3 matters. L3 holds all of it.
 TIERS = ("--device-pages", "8192", "--hicache-ratio", "2")
 SHAPE = ("--model", "tiny", "--layers", "1", "--head-dim", "4")
 STORE_BYTES = 3 << 30
@@ -40,7 +40,7 @@ class Trial:
         self.folder = folder
 
     def run(self, store, ranks, write, stop):
-        """The report of one replay on a fresh instance and an empty L3."""
+        """Runs one replay on a fresh instance with an empty L3 and returns its report."""
         flags = ["--hicache-write-policy", write, "--hicache-storage-prefetch-policy", stop, "--hicache-storage-backend", store]
         if store == "file":
             with tempfile.TemporaryDirectory(dir=self.folder) as path:

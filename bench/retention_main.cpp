@@ -1,5 +1,5 @@
-// retention_bench TRACE [REQUESTS]: what L1 and L2 keep of a trace under each write policy, beside
-// an LRU of both together and one of L2's size. Prints the table of docs/policies.md.
+// retention_bench TRACE [REQUESTS]: hits of a trace in L1 and L2 under each write policy, compared
+// with an LRU of both tiers together and one of L2's size. Prints the table of docs/policies.md.
 
 #include "tests/cache/tier_replay.hpp"
 

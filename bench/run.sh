@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # bench/run.sh {tree|transfer|step|store|node|engines|scaling|all} [--short] [--json FILE]
 #
-# Builds what it needs, runs each measurement beside its baseline in the same run, and prints one table. --json writes the
-# rows to FILE too. Ends with 0 when it has measured, whatever it found. Takes a minute or two besides the build.
+# Builds what it needs, runs each measurement and its baseline in the same run, and prints one table. --json also writes the
+# rows to FILE. Exits with 0 when all measurements ran, whether or not they meet their targets. Takes a minute or two plus the build.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -29,7 +29,7 @@ table: what, figure, unit, baseline, ratio, target, holds. Ends with 0 when it h
 TEXT
 }
 
-# give_up SENTENCE: for what the caller got wrong.
+# give_up SENTENCE: usage error.
 give_up() {
   echo "bench/run.sh: $1" >&2
   exit 2
@@ -60,7 +60,7 @@ while [ $# -gt 0 ]; do
 done
 [ -n "$what" ] || give_up "say what to measure: tree, transfer, step, store, node, engines, scaling or all"
 
-# wants PART: true if that part is to be measured.
+# wants PART: true if the part is selected.
 wants() { [ "$what" = "$1" ] || { [ "$what" = all ] && [ "$1" != engines ]; }; }
 
 targets=()
@@ -82,7 +82,7 @@ cd - >/dev/null
 results=$(mktemp -d -t hicache-bench-XXXXXX)
 trap 'rm -rf "$results"' EXIT
 
-# measure PROGRAM [FILTER]: repeats its benchmarks, mixing them, so that a slow moment of the machine hits all alike.
+# measure PROGRAM [FILTER]: repeats its benchmarks interleaved, so that slow phases of the machine affect all alike.
 measure() {
   echo "Measuring: $1 ${2:-}" >&2
   local out
@@ -95,24 +95,24 @@ measure() {
   }
 }
 
-# measure_step RANKS PART: one part of step_bench, as an instance of so many ranks.
+# measure_step RANKS PART: runs one part of step_bench on RANKS ranks.
 measure_step() {
   echo "Measuring: step_bench $2, $1 ranks" >&2
   "$root/launch/mpirun.sh" "$1" "$root/build/release/bench/step_bench" "$2" "$results/step_$2_$1.json"
 }
 
 if wants tree; then
-  # In processes of their own: trees of a million leaves leave a heap in which everything else is slower.
+  # In separate processes: trees of a million leaves fragment the heap, which slows down everything else.
   measure tree_bench '-evict|memory'
   measure tree_bench 'evict|memory'
   measure tree_actor_bench
 fi
 if wants transfer; then
-  # Repeats and mixes by itself.
+  # Repeats and interleaves by itself.
   "$root/build/release/bench/transfer_bench" --json "$results/transfer_bench.json"
 fi
 if wants step; then
-  # Repeat and mix by themselves, too.
+  # These repeat and interleave by themselves, too.
   measure_step 2 ranks
   measure_step 2 latency
   measure_step 4 latency

@@ -1,5 +1,5 @@
-// scaling_bench: the index of L3 with many members and keys, in virtual time. What it does and
-// leaves out is in docs/scaling.md.
+// scaling_bench: the L3 index with many members and keys, in virtual time. docs/scaling.md
+// describes what it covers and omits.
 
 #include "bench/index_simulation.hpp"
 #include "launch/stop_signal.hpp"

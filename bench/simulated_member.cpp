@@ -10,7 +10,7 @@ namespace hicache::bench {
 
 namespace {
 
-/// The shards, of which there are two at least, are all in different processes.
+/// The two keepers of a key. Requires at least two shards, each in its own process.
 std::array<uint8_t, 2> numbers_of(const shard_set& shards, const page_key& key) {
   const auto keepers = shards.keepers_of(key);
   return {static_cast<uint8_t>(shards.numbers[keepers.first]),

@@ -16,8 +16,7 @@
 
 namespace hicache::bench {
 
-/// A page of the cluster: the member that wrote it, and its number there. It is the last word of
-/// the page's key.
+/// A page of the cluster: its writer and its number there. It is the last word of the page's key.
 using page_id = uint64_t;
 
 constexpr page_id id_of(uint32_t writer, uint64_t number) noexcept {
@@ -34,12 +33,11 @@ constexpr uint64_t number_of(page_id id) noexcept {
 
 page_id id_of(const page_key& key) noexcept;
 
-/// Bytes of every page's object.
+/// Size of every page's object.
 inline constexpr auto object_bytes = uint32_t{1} << 20;
 
-/// The pages that a member writes, by formula: it writes pages 0, 1, 2, … for ever, keeps the
-/// youngest `pages` of them, and page q lies in slot q % pages. So a member with a hundred thousand
-/// pages costs two bytes each: the shards that keep the page of a slot.
+/// The pages of a member, by formula: it writes pages 0, 1, 2, …, keeps the latest `pages`, and
+/// page q lies in slot q % pages. So a page costs two bytes of memory: the shards that keep it.
 class member_pages {
 public:
   /// @pre pages > 0
@@ -55,28 +53,28 @@ public:
 
   bool holds(uint64_t page) const noexcept { return page >= first_ && page < last_; }
 
-  /// As the member announces it, whether it holds the page or not.
+  /// The page as announced by the member, held or not.
   announced_page announced(uint64_t page) const noexcept;
 
-  /// The first keeper and the second of a page that is held.
+  /// First and second keeper of a held page.
   const std::array<uint8_t, 2>& keepers(uint64_t page) const noexcept {
     return keepers_of_slot_[page % slots()];
   }
 
-  /// Gives up the `count` oldest pages. @pre that many are held
+  /// Evicts the `count` oldest pages. @pre that many are held
   void evict(uint64_t count) noexcept { first_ += count; }
 
   /// Writes the next page. @pre a slot is free
   void write(const shard_set& shards);
 
-  /// Looks for the keepers of every page again, as other shards are in use.
+  /// Recomputes the keepers of every page after a change of shards.
   void reshard(const shard_set& shards);
 
-  /// The held pages that a shard keeps, from slot `next` on, `most` at most; moves `next` on.
+  /// At most `most` held pages kept by a shard, from slot `next` on; advances `next`.
   std::vector<page_id> pages_of(uint8_t shard, uint64_t& next, size_t most) const;
 
 private:
-  /// The page in a slot; not held if it is last_ or later.
+  /// The page in a slot; not held if >= last_.
   uint64_t page_in(uint64_t slot) const noexcept;
 
   uint64_t salt_ = 0;
@@ -86,41 +84,40 @@ private:
   std::vector<std::array<uint8_t, 2>> keepers_of_slot_;
 };
 
-/// A connection to a shard, of the member's segment and of its reader.
+/// Connection of a member's segment and reader to a shard.
 struct simulated_link {
-  /// Of the shard's process; 0 if there is no connection.
+  /// Process of the shard; 0 if not connected.
   uint32_t life = 0;
-  /// Counts the connections that there were.
+  /// Number of connections so far.
   uint32_t number = 0;
 };
 
-/// A member at one shard.
+/// A member's mount at one shard.
 struct simulated_mount {
-  /// The connection by which it is mounted; 0 if it was not yet.
+  /// Connection of the mount; 0 if not mounted yet.
   uint32_t link = 0;
   mount_progress progress;
 };
 
-/// A list of members, asked for in parts.
+/// A list of members, queried in parts.
 struct simulated_listing {
   bool is_open = false;
-  /// Shards that are out of reach or failed.
+  /// Number of shards that were unreachable or failed.
   uint32_t tried = 0;
   std::vector<member_info> members;
 };
 
-/// What a reader knows of members (backends/cluster/page_reader.cpp): a route to each that a
-/// look-up named.
+/// A reader's routes (backends/cluster/page_reader.cpp) to the members that lookups returned.
 struct simulated_routes {
-  /// By number of the member: there is a route, and look-ups named it since it was looked for last.
+  /// By member number: has a route; was returned by lookups since the routes were last refreshed.
   std::vector<bool> known;
   std::vector<bool> offered;
-  /// Members to be asked for next, by id.
+  /// Ids of the members to query next.
   std::set<uint64_t> wanted;
-  /// When those that are known are asked for next.
+  /// Next time at which the known routes are refreshed.
   time_point looked_after;
-  /// The question under way: whom it needs, all that it names, which part is asked for, how many
-  /// shards were asked before, and what was found.
+  /// Outstanding query: required members, all queried ids, start of the current part, number of
+  /// shards tried, and results.
   bool is_asking = false;
   std::set<uint64_t> needed;
   std::vector<uint64_t> ids;
@@ -130,21 +127,21 @@ struct simulated_routes {
   std::set<uint64_t> found;
 };
 
-/// Lost copies that a member has made anew (actors/spreader.cpp).
+/// Repair of a member's lost replicas (actors/spreader.cpp).
 struct simulated_spread {
   bool is_running = false;
-  /// What is tried, what of it the member has still, and what lacked copies afterwards.
+  /// Pages taken from the queue, those still held, and those that lacked replicas afterwards.
   std::vector<page_key> taken;
   std::vector<page_key> pages;
   std::vector<page_key> lacking;
   simulated_listing listing;
   size_t begin = 0;
   std::vector<wanted_copies> batch;
-  /// Questions to shards or members that the batch waits for.
+  /// Outstanding requests of the batch to shards or members.
   size_t open = 0;
-  /// Of this round, by id of the member.
+  /// Positions requested in this round, by member id.
   std::map<uint64_t, std::vector<size_t>> asked;
-  /// Bytes that the batch had copied.
+  /// Bytes copied by the batch.
   uint64_t bytes = 0;
 };
 
@@ -156,24 +153,22 @@ struct simulated_member {
 
   member_info info;
   member_pages pages;
-  /// Copies of pages of others, in places behind its own.
+  /// Replicas of other members' pages, in slots behind its own.
   std::vector<page_id> copies;
   member_fate fate = member_fate::alive;
   time_point next_beat;
-  /// Shards that its segment knows, and those that its reader knows: the segment looks now and
-  /// then.
+  /// Shards known to the segment, and to the reader; the segment catches up at its next tick.
   std::vector<simulated_mount> mounts;
   uint32_t reader_shards = 0;
   bool is_asking_map = false;
   /// By shard.
   std::vector<simulated_link> links;
   simulated_routes routes;
-  /// All members, for who places copies.
+  /// List of all members, for placing replicas.
   simulated_listing listing;
   repair_queue losses;
   simulated_spread spread;
-  /// Bytes that others read from it to make copies anew, and by how many it is ahead of
-  /// limits::repair_bytes_per_second.
+  /// Bytes read from it for repairs, and bytes by which it exceeds limits::repair_bytes_per_second.
   uint64_t repair_bytes = 0;
   double bytes_ahead = 0;
   time_point last_repair;

@@ -11,7 +11,7 @@ namespace hicache::bench {
 
 namespace {
 
-/// Of the messages with few keys only each so many is encoded and decoded: there are millions.
+/// Only every n-th message with few keys is encoded and decoded, because there are millions.
 constexpr auto codec_interval = uint64_t{16};
 
 double thread_time() {
@@ -20,7 +20,7 @@ double thread_time() {
   return static_cast<double>(now.tv_sec) * 1e9 + static_cast<double>(now.tv_nsec);
 }
 
-/// What lies between two calls of thread_time that follow each other.
+/// Overhead of thread_time: the time between two consecutive calls.
 double empty_time() {
   constexpr auto rounds = 1000;
   const auto begin = thread_time();
@@ -164,7 +164,7 @@ member_list simulated_shard::list(const member_query& query) {
 bool simulated_shard::lose(uint64_t member, uint32_t link, time_point now) {
   const auto at = peers.find(member);
   if (at == peers.end() || at->second != link)
-    return false; // Mounted by another connection since.
+    return false; // Mounted by another connection in the meantime.
   peers.erase(at);
   if (!table.suspend(member))
     return false;

@@ -14,18 +14,18 @@
 
 namespace hicache::bench {
 
-/// What a shard is told or asked. A report is a publish of many pages after a mount.
+/// Messages to a shard. A report is a publish of many pages after a mount.
 enum class message_kind : uint8_t { mount, beat, publish, withdraw, report, locate, list };
 
 inline constexpr size_t message_kinds = 7;
 
 const char* to_string(message_kind kind) noexcept;
 
-/// What handling takes a shard in virtual time. Stated, so that equal seeds give equal figures;
-/// docs/scaling.md has what was measured beside it.
+/// Virtual processing times of a shard. Constants, so that equal seeds give equal figures;
+/// docs/scaling.md compares them with measurements.
 namespace cost {
 
-/// Reading a message from its connection, giving it to the actor, writing the answer.
+/// Reading a message, passing it to the actor, writing the answer.
 inline constexpr auto message = std::chrono::nanoseconds{10'000};
 inline constexpr auto published_page = std::chrono::nanoseconds{1'000};
 inline constexpr auto withdrawn_page = std::chrono::nanoseconds{1'000};
@@ -35,17 +35,15 @@ inline constexpr auto listed_member = std::chrono::nanoseconds{500};
 
 } // namespace cost
 
-/// As hicache-index has it by default.
+/// Default of hicache-index.
 inline constexpr auto member_ttl = duration{std::chrono::seconds{10}};
 
-/// What was measured of one kind of message: bytes of its frames, and CPU time of a shard for those
-/// of them that went through the codecs.
+/// One kind of message: frame sizes, and a shard's CPU time for those encoded and decoded.
 struct kind_figures {
   uint64_t messages = 0;
-  /// Pages or keys in them.
+  /// Pages or keys in the messages.
   uint64_t items = 0;
-  /// Of the messages, those that were encoded and decoded: their items, the bytes of question and
-  /// answer, and the nanoseconds that the shard's side took.
+  /// Of the encoded and decoded messages; times are nanoseconds on the shard's side.
   uint64_t coded = 0;
   uint64_t coded_items = 0;
   uint64_t request_bytes = 0;
@@ -57,21 +55,20 @@ struct kind_figures {
 
 using shard_figures = std::array<kind_figures, message_kinds>;
 
-/// One shard of the index as its actor is (actors/index.cpp), without the actor: a table, the
-/// codecs around it, and a queue in virtual time that is worked off one message after the other.
+/// One shard of the index without its actor (actors/index.cpp): a table, its codecs, and a
+/// virtual-time queue that is processed one message at a time.
 class simulated_shard {
 public:
-  /// Takes the time `what` from `when` on, or from the end of what came before. @returns when it is
-  /// done
+  /// Occupies the shard for `what` from `when`, or from the end of earlier work. @returns the end
   time_point occupy(time_point when, duration what);
 
-  /// When the last message so far will have been handled.
+  /// End of the work queued so far.
   time_point busy_until() const noexcept { return busy_until_; }
 
-  /// Begins to handle what arrives now. @returns when that is, after what came before
+  /// @returns when a message that arrives now is processed
   time_point begin(time_point arrived) const noexcept { return std::max(arrived, busy_until_); }
 
-  /// @param link The connection by which the member asks.
+  /// @param link The member's connection.
   membership mount(const member_info& member, uint32_t link, time_point now);
 
   membership beat(const heartbeat& sign, time_point now);
@@ -84,35 +81,35 @@ public:
 
   member_list list(const member_query& query);
 
-  /// The member's connection has ended. @returns whether the shard offered its pages so far
+  /// The member's connection has ended. @returns whether the shard offered its pages until now
   bool lose(uint64_t member, uint32_t link, time_point now);
 
-  /// Forgets members that are silent for too long. @returns whether it offered pages of one
+  /// Drops members silent for too long. @returns whether it offered pages of one
   bool drop_silent(time_point now);
 
-  /// Removes a part of what members left. @returns whether there is more
+  /// Removes a batch of dropped members' entries. @returns whether there is more
   bool expire_replicas();
 
-  /// The process ends, with all that it knows.
+  /// Ends the process and discards its state.
   void end();
 
   bool is_up = true;
-  /// Of its process, counted from 1.
+  /// Number of its process, from 1.
   uint32_t life = 1;
   bool is_expiring = false;
-  /// Members whose connection has ended, until they are back or dropped.
+  /// Members whose connection has ended, until they return or are dropped.
   std::set<uint64_t> suspended;
-  /// By which connection a member is mounted.
+  /// Connection of each mounted member.
   std::unordered_map<uint64_t, uint32_t> peers;
-  /// Copies that others lost, by the member that shall know.
+  /// Lost replicas, by the member to be notified.
   std::unordered_map<uint64_t, std::vector<page_key>> lost;
-  /// When it began, or lost a member last: then members may have more than it knows.
+  /// Start of the process or last loss of a member: since then, members may hold unknown pages.
   time_point last_loss{};
-  /// Shards that its directory knows; stands for the digest of its map.
+  /// Shards known to its directory; stands for the digest of its map.
   uint64_t shards_known = 0;
   index_table table;
   shard_figures figures;
-  /// Virtual time spent.
+  /// Total virtual processing time.
   duration worked{};
 
 private:

@@ -22,25 +22,25 @@ namespace hicache::bench {
 
 namespace {
 
-/// Each round has a block of every kind, so that a slow moment of the machine hits all alike.
+/// Each round has a block of every kind, so that slow phases of the machine affect all alike.
 constexpr auto rounds = 31;
 constexpr auto block = 100;
 
 constexpr uint32_t page_size = 16;
 
-/// Answers at once.
+/// Answers immediately.
 using bare_actor = caf::typed_actor<caf::replies_to<atom::get>::with<atom::ok>>;
 
 bare_actor::behavior_type bare() {
   return {[](atom::get) { return atom::ok_v; }};
 }
 
-/// Begins copies that take longer than the measurement: so something is in flight at every step.
+/// Starts copies that never finish, so that every step has something in flight.
 controller_actor::behavior_type slow_controller() {
   return {[](atom::copy, const copy_batch&) {}, [](atom::counters) { return rank_counters{}; }};
 }
 
-/// Asks `whom` until it has as many microseconds as a block has requests, then ends.
+/// Sends requests to `whom` until `times` holds one block of latencies in microseconds, then quits.
 void ask_again(caf::event_based_actor* self, const bare_actor& whom, std::vector<double>* times) {
   if (times->size() == block)
     return self->quit();
@@ -59,7 +59,7 @@ std::unique_ptr<rank_reducer> agree_by_mpi() {
   return std::move(*ranks);
 }
 
-/// The same ranks, as if no mpirun had started them.
+/// The same ranks connected by sockets, as without mpirun.
 std::unique_ptr<rank_reducer> agree_without_mpi() {
   auto rank = 0;
   auto size = 0;
@@ -78,8 +78,8 @@ std::unique_ptr<rank_reducer> agree_without_mpi() {
   return std::move(*ranks);
 }
 
-/// One rank: a tree with a write in flight and its rank_reduction, spawned as rank_runtime does,
-/// and the bare actors beside them.
+/// One rank: a tree with a write in flight and its rank_reduction, spawned as in rank_runtime, and
+/// bare actors as baselines.
 class world {
 public:
   world() : system_(settings_), self_(system_) {
@@ -128,7 +128,7 @@ public:
     });
   }
 
-  /// Reductions by an agreement that nobody else uses.
+  /// Reductions on a reducer of their own.
   double reductions(bool by_mpi) {
     auto& ranks = by_mpi ? *by_mpi_ : *without_mpi_;
     const auto offered = encode_step({});
@@ -144,7 +144,7 @@ public:
     });
   }
 
-  /// A thread asks an actor of the scheduler, as an engine asks the tree.
+  /// A thread sends requests to a scheduled actor, as an engine to the tree.
   double bare_requests() {
     return median_of_block([this] {
       self_->request(scheduled_, caf::infinite, atom::get_v)
@@ -152,8 +152,7 @@ public:
     });
   }
 
-  /// An actor of the scheduler asks one that has a thread of its own, as the tree asks the
-  /// rank_reduction.
+  /// A scheduled actor sends requests to a detached one, as the tree to the rank_reduction.
   double bare_detached_requests() {
     auto times = std::vector<double>{};
     times.reserve(block);
@@ -210,7 +209,7 @@ std::vector<row> measure_latency() {
   auto here = world{};
   auto size = 0;
   MPI_Comm_size(MPI_COMM_WORLD, &size);
-  // Means over the ranks of the medians of their blocks.
+  // Means over the ranks of the block medians.
   auto steps = std::vector<double>{};
   auto parts = std::vector<double>{};
   auto ratios = std::vector<double>{};

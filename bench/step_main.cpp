@@ -1,9 +1,8 @@
-// step_bench: what a step costs, and what happens when a rank is late, as rows of the table that
-// run.sh prints.
+// step_bench: cost of a step, and of a late rank, as rows of the table printed by run.sh.
 //
 // What: `latency` and `ranks` are ranks of an mpirun job, `prefetch` is one process.
-// Vary: nothing but the number of ranks.
-// Read: through run.sh. Each part repeats in rounds that hold the figure and its baseline both.
+// Vary: only the number of ranks.
+// Read: through run.sh. Each part repeats in rounds that contain both the figure and its baseline.
 
 #include "base/check.hpp"
 #include "bench/step_rows.hpp"

@@ -30,13 +30,13 @@ constexpr size_t workers = 2; // storage_config::threads
 constexpr auto latency = std::chrono::milliseconds{1};
 constexpr auto deadline = std::chrono::hours{1};
 
-/// 16 KiB a page.
+/// 16 KiB per page.
 constexpr auto shape = pool_shape{attention_kind::mha, 2, 1, 128, 128, 2, 16, 0};
 
 constexpr auto fingerprint = "bench";
 constexpr auto shard = "heads 0";
 
-/// A store in memory that takes a millisecond longer for each call.
+/// In-memory store that adds a millisecond to each exists and get.
 class slow_backend final : public blocking_store {
 public:
   explicit slow_backend(std::unique_ptr<blocking_store> inner) : inner_(std::move(inner)) {}
@@ -67,7 +67,7 @@ private:
   std::unique_ptr<blocking_store> inner_;
 };
 
-/// A store that has the pages of one prompt, and L2 for them.
+/// A store that holds the pages of one prompt, and the L2 memory for them.
 class store {
 public:
   store() : geometry(shape, host_layout::page_first, pages + 1), memory(geometry.total_bytes()) {
@@ -100,8 +100,7 @@ public:
   std::unique_ptr<storage_queue> queue;
 };
 
-/// The store's own benchmark: all pages, in batches of the size and number that a prefetch has in
-/// flight.
+/// The store alone: reads all pages in a prefetch's batch size and number of batches in flight.
 /// @returns microseconds
 double read_all(store& from) {
   auto next = std::atomic<size_t>{0};
@@ -134,7 +133,7 @@ controller_actor::behavior_type idle_controller() {
   return {[](atom::copy, const copy_batch&) {}, [](atom::counters) { return rank_counters{}; }};
 }
 
-/// A rank of one whose L2 is a reserve for the whole prompt.
+/// A single rank whose L2 is entirely staging pool, large enough for the whole prompt.
 class world {
 public:
   explicit world(store& l3)
@@ -168,7 +167,7 @@ public:
     }
   }
 
-  /// From the prefetch to the step that says that all pages are there. Forgets them again.
+  /// From the prefetch to the step that reports all pages; clears the cache afterwards.
   /// @returns microseconds
   double prefetch() {
     const auto request = request_id{1};
@@ -185,7 +184,7 @@ public:
     while (step().in_flight)
       continue;
     apply({clear_request{}});
-    step(); // Fills the reserve again.
+    step(); // Refills the staging pool.
     return time;
   }
 
@@ -223,7 +222,7 @@ private:
 } // namespace
 
 std::vector<row> measure_prefetch() {
-  // The same store twice: one is read by the benchmark, the other's queue belongs to a rank.
+  // Two equal stores: one is read directly, the other's queue belongs to a rank.
   auto bare = store{};
   auto l3 = store{};
   auto rank = world{l3};

@@ -19,7 +19,7 @@ namespace {
 
 constexpr auto counted_steps = 200;
 
-/// How late the late rank is, and how often.
+/// Delay of the late rank, and number of rounds.
 constexpr auto lateness = std::chrono::seconds{2};
 constexpr auto late_rounds = 3;
 
@@ -30,7 +30,7 @@ int64_t largest_of_ranks(int64_t mine) {
   return mine;
 }
 
-/// CPU seconds of all threads of this process so far.
+/// CPU seconds used so far by all threads of this process.
 double cpu_seconds() {
   auto used = rusage{};
   ::getrusage(RUSAGE_SELF, &used);
@@ -40,12 +40,12 @@ double cpu_seconds() {
   return seconds(used.ru_utime) + seconds(used.ru_stime);
 }
 
-/// A rank as programs start it, and the little that an engine does here.
+/// A rank as programs start it, with a minimal engine.
 class engine {
 public:
   engine() : runtime_(start()), self_(runtime_->system()) {}
 
-  /// Computes a page that was never seen, whose write to L2 begins with that.
+  /// Inserts a new page, which starts its write to L2.
   void begin_write() {
     const auto tokens = std::make_shared<const std::vector<token_id>>(page_size, ++last_token_);
     const auto id = request_id{last_token_};
@@ -101,7 +101,7 @@ private:
   token_id last_token_ = 0;
 };
 
-/// The most reductions that one step took.
+/// Maximum number of reductions in one step.
 int64_t count_reductions(engine& here, bool with_writes) {
   auto most = int64_t{0};
   for (auto counted = 0; counted < counted_steps;) {
@@ -120,7 +120,7 @@ int64_t count_reductions(engine& here, bool with_writes) {
   return most;
 }
 
-/// What share of a core rank 0 takes while it waits in `meet` for a rank that comes later.
+/// CPU usage of rank 0, as a share of a core, while it waits in `meet` for a late rank.
 template <class Meet>
 double share_of_core(int rank, Meet meet) {
   auto shares = std::vector<double>{};

@@ -1,7 +1,7 @@
 """step_replay.py BUILD_DIRECTORY RESULT.json
 
-What a request that misses everywhere pays for an L3 being attached: replays prompts that share nothing, with and without L3 in
-turns, and compares the medians of their times to the first token.
+Overhead of an attached L3 for requests that miss in all tiers: replays prompts without common prefixes, alternately with and
+without L3, and compares the median times to the first token.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ REQUESTS = 40
 TOKENS = 4096
 BLOCK_TOKENS = 512
 RANKS = 2
-# One GPU of its time reads some ten thousand tokens of a prompt a second with a model of 8 billion parameters.
+# A current GPU prefills some ten thousand tokens a second with a model of 8 billion parameters.
 TOKENS_PER_SECOND = 50000
 MOST_RATIO = 1.02
 PATIENCE_S = 300
@@ -27,7 +27,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def write_trace(path):
-    """Requests of which no two have a block in common."""
+    """Writes requests that share no blocks."""
     blocks = TOKENS // BLOCK_TOKENS
     with open(path, "w", encoding="utf-8") as file:
         for i in range(REQUESTS):
@@ -37,7 +37,7 @@ def write_trace(path):
 
 @contextlib.contextmanager
 def running_index(programs):
-    """An index of the cluster store; its address."""
+    """Runs an index of the cluster store and yields its address."""
     with subprocess.Popen([programs / "hicache-index", "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE,
                           stderr=subprocess.DEVNULL, text=True) as index:
         try:
@@ -60,7 +60,7 @@ class Replay:
         write_trace(self.trace)
 
     def run(self, *flags):
-        """The report of one replay on a fresh instance."""
+        """Runs one replay on a fresh instance and returns its report."""
         report = self.folder / "report.json"
         command = [ROOT / "launch/mpirun.sh", RANKS, self.programs / "hicache-replay", "--trace", self.trace, "--report", report,
                    "--prefill-tokens-per-second", TOKENS_PER_SECOND, "--device", "host", "--log-level", "error",

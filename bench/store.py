@@ -1,8 +1,8 @@
 """store.py BUILD_DIRECTORY RESULT.json [PART...]
 
-What the cluster store does, by processes of their own, beside what its parts cost without it: copies beside memcpy, reads over TCP
-beside ucx_perftest, requests to the index beside bare Cap'n Proto RPC that looks nothing up. Repeats both in turns; the figures are
-medians, the ratios medians of the rounds' ratios.
+The cluster store, run as separate processes, compared with baselines: copies with memcpy, reads over TCP with ucx_perftest, requests
+to the index with bare Cap'n Proto RPC without lookup. Alternates figure and baseline; figures are medians, ratios medians of the
+per-round ratios.
 """
 
 import collections
@@ -28,19 +28,19 @@ PERFTEST_S = 15
 LONGEST_S = 900
 MIB = 1 << 20
 HOLD = ("--linger", "forever", "--seconds", "0.01")
-# The members of store_bench say nothing but what they announce.
+# Members of store_bench send no heartbeats, so they must not expire.
 SILENT = ("--member-ttl", "3600s")
 SAMPLE = 128
 SMALL_KEYS = 1000000
 MANY_KEYS = 10000000
 MANY_MEMBERS = 1000
-# Withdrawals of a thousandth of the keys, each.
+# Pause between withdrawals; each removes a thousandth of the keys.
 WITHDRAWAL_PAUSE_S = 0.02
 MOST_KEY_BYTES = 96
 MOST_RESTART_S = 2
 MOST_DEAD_S = 0.1
 
-# By its own measurements on two cores of another machine, with its TCP transport tuned.
+# By Mooncake's own measurements on two cores of another machine, with its TCP transport tuned.
 MOONCAKE_64K_GB_S = 1.3
 MOONCAKE_1M_GB_S = 2.2
 MOONCAKE_KEYS_S = 228e3
@@ -49,7 +49,7 @@ MOONCAKE_KEY_BYTES = 790
 MOONCAKE_DEAD_S = 11.2
 AHEAD = 4
 
-# What ucx_perftest is tried with: sends under way, and from which size on messages go by rendezvous.
+# Variants of ucx_perftest: outstanding sends, and the message size from which rendezvous is used.
 UCX_VARIANTS = [(sends, rendezvous) for sends in (0, 4, 16) for rendezvous in ("auto", "inf")]
 
 
@@ -62,7 +62,7 @@ def say(what):
 
 
 class Programs:
-    """Starts the programs of a build; ends all that still run when it is closed."""
+    """Starts the programs of a build; on close kills those still running."""
 
     def __init__(self, build):
         self.build = build
@@ -72,14 +72,14 @@ class Programs:
         return str(self.build / ("bench" if name == "store_bench" else "bin") / name)
 
     def start(self, name, *flags):
-        """A process whose output and input are pipes."""
+        """Starts a process with pipes for input and output."""
         process = subprocess.Popen([self.path(name), *map(str, flags)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                    stderr=subprocess.DEVNULL, text=True)
         self.running.callback(end, process)
         return process
 
     def ask(self, name, *flags):
-        """The JSON object that a program prints at its end."""
+        """Runs a program and returns the JSON object that it prints."""
         command = [self.path(name), *map(str, flags)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
@@ -90,12 +90,12 @@ class Programs:
         return json.loads(done.stdout)
 
     def start_index(self, *flags, listen="127.0.0.1:0"):
-        """An index, and its address."""
+        """Starts an index. @returns the process and its address"""
         index = self.start("hicache-index", "--listen", listen, "--log-level", "error", *flags)
         return index, address_of(index)
 
     def start_putter(self, index, *flags):
-        """A process of `hicache-bench` that holds values, once they are there."""
+        """Starts a `hicache-bench` that stores and holds values; returns when they are stored."""
         putter = self.start("hicache-bench", "store", "--op", "put", "--json", "--index", index, *HOLD, *flags)
         if json.loads(read_line(putter))["errors"] != 0:
             give_up("a value was not stored")
@@ -129,7 +129,7 @@ def address_of(process):
 
 
 def make_row(name, unit, pairs=(), values=(), least_ratio=None, most_ratio=None, most=None):
-    """A row of (figure, baseline) of each round, or of figures alone."""
+    """Makes a row from (figure, baseline) pairs of the rounds, or from figures alone."""
     values = [value for value, _ in pairs] or values
     value = statistics.median(values)
     row = {"name": name, "value": value, "unit": unit, "baseline": None, "ratio": None, "target": None, "holds": None}
@@ -154,7 +154,7 @@ def free_port():
 
 
 def run_perftest(sends, rendezvous):
-    """GiB/s of messages of 1 MiB by UCX; 0 if it gets nowhere: both processes spin, and a busy machine may starve them."""
+    """GiB/s of 1 MiB messages by UCX; 0 on failure or timeout: both processes spin, and a busy machine may starve them."""
     environment = os.environ | {"UCX_RNDV_THRESH": rendezvous}
     common = ["ucx_perftest", "-p", str(free_port())]
     test = [*common, "127.0.0.1", "-t", "ucp_am_bw", "-s", str(MIB), "-n", "500", "-w", "50", "-O", str(sends), "-f"]
@@ -163,9 +163,9 @@ def run_perftest(sends, rendezvous):
         for _ in range(100):
             client = subprocess.run(test, env=environment, capture_output=True, text=True, timeout=PERFTEST_S, check=False)
             if client.returncode == 0:
-                # Iterations, three times, and MiB/s, of the last moment and of all.
+                # Columns: iterations, three times, then MiB/s of the last interval and overall.
                 return float(client.stdout.split("\n")[-2].split()[5]) / 1024
-            time.sleep(0.05) # It does not listen yet.
+            time.sleep(0.05) # The server does not listen yet.
     except subprocess.TimeoutExpired:
         pass
     finally:
@@ -175,7 +175,7 @@ def run_perftest(sends, rendezvous):
 
 
 class Perftest:
-    """The best that ucx_perftest shows at a moment, by the two variants that were best at first."""
+    """Best current result of ucx_perftest. After the first measurement only the two best variants are run."""
 
     def __init__(self):
         self.variants = UCX_VARIANTS
@@ -190,11 +190,11 @@ class Perftest:
 
 
 def measure_replicated_put(programs):
-    """GiB/s of values of which each is on two hosts when its put returns."""
+    """GiB/s of puts that return when the value is on two hosts."""
     size = ("--value-size", "1MiB", "--segment-size", "512MiB", "--keys", 16)
     index, address = programs.start_index()
     holder = programs.start_putter(address, "--host", "b", "--remote", *size)
-    # Longer than it takes to use all of both segments once.
+    # Long enough to fill both segments once.
     report = programs.bench("put", address, "--host", "a", "--replicas", 2, "--seconds", 2.5, *size)
     held = [member["pages"] for member in programs.ask("hicachectl", "status", "--json", "--index", address)["members"]]
     if max(held) < min(256, 16 * report["ops"]) / 2:
@@ -260,7 +260,7 @@ def measure_requests(programs):
         say(f"requests, round {i + 1} of {ROUNDS}")
 
         def ask(*flags):
-            """The index beside bare RPC."""
+            """Runs the lookups with the index and with bare RPC."""
             return [programs.ask("store_bench", "ask", *of, *lookups, *flags) for of in (("--index", index), bare)]
 
         one, four = (programs.bench("exists", index, *lookups, "--threads", threads) for threads in (1, 4))
@@ -302,7 +302,7 @@ def resident_bytes(process):
 
 @contextlib.contextmanager
 def withdrawals(owner):
-    """Meanwhile one member after the other goes."""
+    """In the meantime withdraws one member after the other."""
     is_over = threading.Event()
 
     def withdraw():
@@ -347,7 +347,7 @@ def measure_many_keys(programs):
 
 
 def wait_for(watch, is_reached):
-    """Reads what `store_bench watch` prints. @returns the time at which it was reached"""
+    """Reads the output of `store_bench watch`. @returns the time at which is_reached became true"""
     while True:
         seen = json.loads(read_line(watch))
         if is_reached(seen):
@@ -399,7 +399,7 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     signal.signal(signal.SIGALRM, lambda *_: give_up(f"it takes longer than {LONGEST_S} s"))
     signal.alarm(LONGEST_S)
-    # Nothing but TCP between hosts, for hicache and for ucx_perftest.
+    # Only TCP between hosts, for hicache and ucx_perftest.
     os.environ["UCX_TLS"] = "tcp"
     build, result, *chosen = sys.argv[1:]
     rows = []

@@ -25,7 +25,7 @@ inline steady::duration from_seconds(double seconds) {
   return std::chrono::duration_cast<steady::duration>(std::chrono::duration<double>(seconds));
 }
 
-/// An actor system that is connected to a shard of an index.
+/// An actor system connected to a shard of an index.
 class index_client {
 public:
   static result<std::unique_ptr<index_client>> connect(const std::string& at);
@@ -38,7 +38,7 @@ public:
 
   caf::actor_system& system() noexcept { return system_; }
 
-  /// Null while there is no connection.
+  /// Null if not connected.
   index_actor shard() const;
 
 private:
@@ -50,17 +50,17 @@ private:
   std::unique_ptr<index_link> link_;
 };
 
-/// Batches of the keys `first` to `first + count - 1` of `hicache-bench store`, `batch` at a time.
+/// Keys `first` to `first + count - 1` of `hicache-bench store`, in batches of `batch`.
 std::vector<std::vector<page_key>> key_batches(uint64_t first, uint64_t count, uint64_t batch);
 
 /// A member without memory.
 member_info describe(uint64_t id, uint64_t pages);
 
-/// What it announces: so many of the keys, from `first` on.
+/// Announcements of `count` keys from `first` on.
 std::vector<published_pages> announcements(uint64_t id, uint64_t first, uint64_t count,
                                            uint64_t batch);
 
-/// What look-ups took, and found.
+/// Lookup latencies and hits.
 struct lookup_figures {
   void count(steady::time_point begin, const placements& answer) {
     latency_us.push_back(1e6 * seconds_since(begin));
@@ -75,9 +75,9 @@ struct lookup_figures {
 
 nlohmann::json to_json(lookup_figures& figures, uint64_t batch, double seconds);
 
-// -- beside bare Cap'n Proto RPC ------------------------------------------------
+// -- baseline: bare Cap'n Proto RPC ---------------------------------------------
 
-/// As measure_lookups, of `serve_fixed_answers`: no actors, no index.
+/// As measure_lookups, against `serve_fixed_answers`: no actors, no index.
 result<nlohmann::json> measure_bare_lookups(const ask_options& options);
 
 /// As announce_keys.

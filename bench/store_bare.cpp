@@ -1,4 +1,4 @@
-// Bare Cap'n Proto RPC: the calls of the index with nothing behind them, and nothing in front.
+// Baseline of the index: its calls over bare Cap'n Proto RPC, without an index or actors.
 
 #include "bench/store_actors.hpp"
 #include "messages/wire_values.hpp"
@@ -18,7 +18,7 @@ namespace {
 
 class fixed_answers final : public schema::Index::Server {
 public:
-  /// As an index that holds each page once.
+  /// Answers like an index that holds each page once.
   kj::Promise<void> locate(LocateContext context) override {
     const auto keys = context.getParams().getKeys();
     auto answer = context.getResults();
@@ -52,8 +52,7 @@ private:
   }
 };
 
-/// Has so many calls under way until there is none left to begin. `begin_next` begins one, or says
-/// that there is none.
+/// Keeps calls running one after the other. `begin_next` starts one, or returns nothing at the end.
 template <class BeginNext>
 kj::Promise<void> repeat(BeginNext begin_next) {
   auto next = begin_next();

@@ -26,7 +26,7 @@ using steady = std::chrono::steady_clock;
 struct asker_state {
   static inline constexpr auto name = "bench_asker";
 
-  /// Asks until the time is up, then waits for what is under way.
+  /// Sends requests until the time is up, then waits for those outstanding.
   void ask_next() {
     if (steady::now() >= end || !figures->failure.empty()) {
       if (under_way == 0)
@@ -74,7 +74,7 @@ caf::behavior asker(caf::stateful_actor<asker_state>* self, index_actor shard,
   return {[](atom::tick) {}};
 }
 
-/// One thread of the users of an index: waits for each answer.
+/// Blocking client: one thread that waits for each answer.
 lookup_figures ask_and_wait(index_client& client, const std::vector<std::vector<page_key>>& batches,
                             size_t next, steady::time_point end) {
   auto figures = lookup_figures{};
@@ -92,7 +92,7 @@ lookup_figures ask_and_wait(index_client& client, const std::vector<std::vector<
   return figures;
 }
 
-/// The same by so many threads.
+/// The same with several threads.
 lookup_figures ask_by_threads(index_client& client,
                               const std::vector<std::vector<page_key>>& batches,
                               const ask_options& options) {
@@ -117,7 +117,7 @@ lookup_figures ask_by_threads(index_client& client,
 
 } // namespace
 
-// -- what all clients share ---------------------------------------------------
+// -- shared by all clients -----------------------------------------------------
 
 nlohmann::json to_json(lookup_figures& figures, uint64_t batch, double seconds) {
   const auto requests = static_cast<double>(figures.latency_us.size());

@@ -1,5 +1,5 @@
-// store_bench: what store.py measures the cluster store with and beside: copies by memcpy, bare RPC
-// with fixed answers, members that only announce.
+// store_bench: parts and baselines of store.py's measurements of the cluster store: copies by
+// memcpy, bare RPC with fixed answers, members that only announce.
 
 #include "base/limits.hpp"
 #include "bench/store_parts.hpp"

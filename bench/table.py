@@ -1,6 +1,6 @@
 """table.py [--json FILE] RESULT...
 
-Reads what Google Benchmark wrote, and rows that a benchmark made itself, and prints one table: each figure beside its baseline
+Reads the output of Google Benchmark, and rows written by other benchmarks, and prints one table: each figure next to its baseline
 of the same run.
 """
 
@@ -12,7 +12,7 @@ import statistics
 from dataclasses import dataclass
 from typing import Optional
 
-# Units: how many of them one second, byte or token a second is.
+# Factors from seconds, bytes, tokens per second and bytes per second to each unit.
 SCALES = {"Mtok/s": 1e-6, "us": 1e6, "ms": 1e3, "B": 1, "GiB/s": 2**-30}
 
 
@@ -29,7 +29,7 @@ class Row:
     most_ratio: Optional[float] = None
 
     def bounds(self):
-        """Each bound as (text, whether the figure and the ratio keep it)."""
+        """The bounds as (text, predicate of value and ratio)."""
         return [(text + f" {bound:g}", keeps) for text, bound, keeps in (
             (">=", self.least, lambda value, ratio: value >= self.least),
             ("<=", self.most, lambda value, ratio: value <= self.most),
@@ -84,7 +84,7 @@ ROWS = [
 
 
 def read_medians(results):
-    """Medians over the repetitions: {"benchmark:counter": value}, times in seconds."""
+    """@returns medians over the repetitions: {"benchmark:counter": value}, times in seconds"""
     values = {}
     for result in results:
         for run in result.get("benchmarks", []):
@@ -102,7 +102,7 @@ def read_medians(results):
 
 
 def measure(row, medians):
-    """One row as --json writes it."""
+    """@returns a row in the format of --json"""
     scale = SCALES[row.unit]
     value = medians[row.figure] * scale
     baseline = medians[row.baseline] * scale if row.baseline else None
@@ -120,7 +120,7 @@ def measure(row, medians):
 
 
 def show_number(number):
-    """Three digits, never an exponent."""
+    """Formats with three digits and no exponent."""
     if number is None:
         return ""
     digits = max(0, 2 - math.floor(math.log10(abs(number)))) if number else 0

@@ -1,6 +1,6 @@
-// transfer_bench: copies between L1 and L2 beside their baselines, as rows of the table that
-// run.sh prints. Depends on no library but the project's lower layers, so that it can be built on
-// a machine that has a GPU and little else.
+// transfer_bench: copies between L1 and L2 compared with their baselines, as rows of the table
+// printed by run.sh. Depends only on the project's lower layers, so that it can be built on a GPU
+// machine with few libraries.
 
 #include "launch/transfer_measure.hpp"
 
@@ -24,13 +24,13 @@ using namespace hicache;
 
 struct options {
   device_kind device = device_kind::automatic;
-  /// For each case.
+  /// Per case.
   double seconds = 1;
   /// Empty: standard output.
   std::string json;
 };
 
-/// A bound of a row's value or ratio; `text` is what the table shows.
+/// Bound on a row's value or ratio; `text` is shown in the table.
 struct bound {
   std::string text;
   bool holds = false;
@@ -46,28 +46,28 @@ struct row {
   std::optional<bound> target;
 };
 
-/// What the copies of one device are measured with and have to reach.
+/// Cases and bounds of one device.
 struct device_plan {
   device_kind device;
   std::vector<uint32_t> threads;
-  /// Copied by a submission: enough that no cache of the CPU holds them.
+  /// Pages per submission: enough to exceed the CPU caches.
   uint32_t pages;
 };
 
 constexpr auto startup_bytes = uint64_t{1} << 30;
 constexpr auto most_startup_ratio = 1.2;
-/// By how much gathering beats one call per page and layer.
+/// Minimum speed-up of gathering over one call per page and layer.
 constexpr auto least_over_pages = 3.0;
-/// Per cent of a load that a computation of equal length hides.
+/// Minimum percentage of a load hidden by a computation of equal length.
 constexpr auto least_hidden = 90.0;
 
 constexpr std::array layouts = {host_layout::page_first_direct, host_layout::page_first,
                                 host_layout::layer_first, host_layout::page_head};
 
-/// Llama 3.1 8B on one rank: 8 MiB a page.
+/// Llama 3.1 8B on one rank: 8 MiB per page.
 constexpr auto shape = pool_shape{attention_kind::mha, 32, 8, 128, 128, 2, 64, 0};
 
-/// The share of a single large copy that has to be reached, where something is promised.
+/// Required share of a single large copy's rate; nothing if no bound applies.
 std::optional<double> least_share(device_kind device, host_layout layout) {
   if (device == device_kind::host)
     return 0.8;
@@ -118,13 +118,13 @@ void add_case(const transfer_case& what, const device_plan& plan, const std::str
       over_pages.target = at_least("ratio ", least_over_pages, figures.by_page_ratio);
     rows.push_back(std::move(over_pages));
   }
-  // A computation needs a core of its own.
+  // The computation needs its own core.
   if (plan.device == device_kind::host
       && what.copies.host_threads >= std::thread::hardware_concurrency())
     return;
   const auto hidden = found.overlap_hidden * 100;
   auto overlap = row{name + ": load hidden by computation", hidden, "%", {}, {}, {}};
-  // Where the CPU does both, they also compete for memory.
+  // On the host device, copies and computation compete for memory bandwidth, so there is no bound.
   if (plan.device == device_kind::cuda)
     overlap.target = at_least("", least_hidden, hidden);
   rows.push_back(std::move(overlap));

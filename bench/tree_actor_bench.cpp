@@ -1,10 +1,8 @@
-// A match request through the tree actor, beside a request to an actor that does nothing.
+// A match request through the tree actor, compared with a request to an actor that does nothing.
 //
-// What: one message there and one back; the tree's holds a match that finds all its tokens, and its
-// release.
-// Vary: who asks: a thread that blocks for the answer (wall time), or another actor on the same
-// thread (CPU time).
-// Read: through run.sh, which sets each figure beside its baseline of the same run.
+// What: one round trip; the tree's contains a match that finds all its tokens, and its release.
+// Vary: the sender: a blocking thread (wall time), or another actor on the same thread (CPU time).
+// Read: through run.sh, which compares each figure with its baseline of the same run.
 
 #include "actors/controller.hpp"
 #include "actors/rank_reduction.hpp"
@@ -29,14 +27,14 @@ namespace {
 
 constexpr uint32_t page_size = 64;
 
-/// Answers at once.
+/// Answers immediately.
 using bare_actor = caf::typed_actor<caf::replies_to<atom::get>::with<atom::ok>>;
 
 bare_actor::behavior_type bare() {
   return {[](atom::get) { return atom::ok_v; }};
 }
 
-/// One scheduler thread, a tree that knows the workload "chat", and the actors that it needs.
+/// One scheduler thread, a tree filled with the workload "chat", and the actors it needs.
 class world {
 public:
   world() {
@@ -60,7 +58,7 @@ public:
     }
   }
 
-  /// The match of all tokens of a turn, of one turn after the other, and its release.
+  /// Match of all tokens of the next turn, and its release.
   tree_operations next_match() {
     const auto& turns = chat::instance().all();
     const auto& turn = turns[asked_++ % turns.size()];
@@ -98,7 +96,7 @@ private:
     auto options = tree_options{};
     options.page_size = page_size;
     options.l1_pages = static_cast<uint32_t>(2 * chat::instance().new_tokens() / page_size);
-    // Without L2 no byte ever moves, but the tree insists on a controller.
+    // Without L2 no bytes are copied, but the tree requires a controller.
     const auto shape = pool_shape{attention_kind::mha, 1, 1, 1, 1, 1, page_size};
     const auto pool = pool_geometry{shape, host_layout::layer_first, 2};
     machine_ = std::move(*make_device(device_kind::host));
@@ -126,7 +124,7 @@ private:
   size_t asked_ = 0;
 };
 
-// -- a thread that blocks -----------------------------------------------------
+// -- a blocking thread --------------------------------------------------------
 
 void blocking_bare(benchmark::State& state, world& here) {
   for (auto _ : state)
@@ -140,8 +138,7 @@ void blocking_match(benchmark::State& state, world& here) {
 
 // -- an actor -----------------------------------------------------------------
 
-/// Asks until the benchmark is content. `state` and the actor's own thread meet at start and end
-/// only.
+/// Sends requests until the benchmark ends. `state` is shared across threads only at start and end.
 template <class Ask>
 void ask_again(caf::event_based_actor* self, benchmark::State* state, Ask ask) {
   if (!state->KeepRunning())
@@ -182,7 +179,7 @@ void run(int argc, char** argv) {
     return benchmark::RegisterBenchmark(
       name, [&here, body](benchmark::State& state) { body(state, here); });
   };
-  // A thread that blocks waits for other threads; an actor on the same thread never does.
+  // Wall time, because a blocking thread waits for others; an actor on the same thread does not.
   add("blocking_bare", blocking_bare)->UseRealTime();
   add("blocking_match", blocking_match)->UseRealTime();
   add("actor_bare", actor_bare)->MeasureProcessCPUTime();

@@ -1,8 +1,8 @@
-// The prefix cache on one core: the bare radix_tree, and the cache that engines use around it.
+// The prefix cache on one core: the bare radix_tree, and the cache built on it for engines.
 //
 // What: match, insert (with and without events), lock, eviction, whole requests, page names,
-// memory. Vary: page size, eviction policy, number of leaves. Read: through run.sh, which sets each
-// figure beside its baseline of the same run.
+// memory. Vary: page size, eviction policy, number of leaves. Read: through run.sh, which compares
+// each figure with its baseline of the same run.
 
 #include "base/check.hpp"
 #include "bench/chat.hpp"
@@ -28,7 +28,7 @@ namespace {
 
 constexpr uint32_t victims_per_round = 250;
 
-/// Names of all pages of all conversations; empty lists if a tree needs none.
+/// Page names of all conversations; empty lists for trees without names.
 using chat_names = std::vector<std::vector<page_key>>;
 
 const chat& workload() {
@@ -40,7 +40,7 @@ void count_tokens(benchmark::State& state, uint64_t per_iteration) {
                                                 benchmark::Counter::kIsIterationInvariantRate);
 }
 
-/// Room for the whole workload, and for one turn of all sessions besides.
+/// Room for twice the workload, so that a further turn of all sessions fits.
 uint32_t pages_needed(uint32_t page_size) {
   return static_cast<uint32_t>(2 * workload().new_tokens() / page_size);
 }
@@ -61,8 +61,8 @@ chat_names name_all(uint32_t page_size) {
   return names;
 }
 
-/// Enters a turn as a request does: its own pages begin where the cache ended when it came; what
-/// others entered meanwhile is a duplicate.
+/// Inserts a turn as a request does: its own pages start where the cached prefix ended at its
+/// arrival; pages inserted by others in the meantime are duplicates.
 void insert(radix_tree& tree, radix_node& root, const chat_turn& turn, const chat_names& names) {
   const uint64_t size = tree.options().page_size;
   const auto pages = turn.told->size() / size;
@@ -85,7 +85,7 @@ void insert(radix_tree& tree, radix_node& root, const chat_turn& turn, const cha
   tree.touch(*end, 1);
 }
 
-/// Enters the first `turns` turns of all sessions.
+/// Inserts the first `turns` turns of all sessions.
 void fill(radix_tree& tree, uint32_t turns, const chat_names& names = {}) {
   auto& root = tree.root({});
   for (const auto& turn : std::span{workload().all()}.first(turns * chat::sessions)) {
@@ -97,8 +97,7 @@ void fill(radix_tree& tree, uint32_t turns, const chat_names& names = {}) {
 
 // -- the bare tree ------------------------------------------------------------
 
-/// The baseline of match and insert: the same tokens, compared with those of one long buffer for
-/// each conversation.
+/// Baseline of match and insert: compares the tokens with one contiguous buffer per conversation.
 void compare(benchmark::State& state) {
   for (auto _ : state)
     for (const auto& turn : workload().all()) {
@@ -140,7 +139,7 @@ void insert_all(benchmark::State& state, bool events) {
 }
 
 void lock_path(benchmark::State& state) {
-  // After nine turns a session's path has ten nodes: the prompt and one for each turn.
+  // After nine turns a session's path has ten nodes: the prompt and one per turn.
   const auto tree = make_tree(64);
   fill(*tree, 9);
   auto ends = std::vector<radix_node*>{};
@@ -157,7 +156,7 @@ void lock_path(benchmark::State& state) {
   }
 }
 
-/// Trees of a million leaves take seconds to make, so each is made once.
+/// Building trees of a million leaves takes seconds, so each is built once.
 cold_tree& shared_cold_tree(uint32_t leaves, const std::string& policy) {
   static auto trees = std::map<std::pair<uint32_t, std::string>, std::unique_ptr<cold_tree>>{};
   auto& tree = trees[{leaves, policy}];
@@ -190,7 +189,7 @@ std::unique_ptr<prefix_cache> make_cache(uint32_t page_size, bool events, bool c
   return std::make_unique<prefix_cache>(options);
 }
 
-/// All copies to L2 become facts.
+/// Finishes all copies to L2.
 void finish_copies(prefix_cache& cache) {
   auto facts = step_facts{};
   for (const auto& effect : cache.take_effects())
@@ -212,7 +211,7 @@ void serve_all(prefix_cache& cache) {
   benchmark::DoNotOptimize(cache.take_events());
 }
 
-/// @param copies L2 has a copy of each page.
+/// @param copies Whether L2 has a copy of each page.
 void match_and_release(benchmark::State& state, bool copies) {
   const auto cache = make_cache(static_cast<uint32_t>(state.range(0)), false, copies);
   serve_all(*cache);
@@ -247,13 +246,13 @@ void name_pages(benchmark::State& state) {
 
 // -- memory -------------------------------------------------------------------
 
-/// What malloc has given out, its own headers and rounding included.
+/// Bytes allocated by malloc, including its headers and rounding.
 double bytes_in_use() {
   const auto info = mallinfo2();
   return static_cast<double>(info.uordblks + info.hblkhd);
 }
 
-/// Leaves of one page each with all that a tree keeps for them, their tokens included.
+/// One-page leaves with everything that a tree stores for them, tokens included.
 void memory_of_leaves(benchmark::State& state) {
   for (auto _ : state) {
     const auto before = bytes_in_use();
@@ -262,7 +261,7 @@ void memory_of_leaves(benchmark::State& state) {
   }
 }
 
-/// Nodes of so many pages that only pages count; without their tokens.
+/// Nodes with so many pages that the per-page cost dominates; tokens excluded.
 void memory_of_pages(benchmark::State& state, bool everywhere) {
   constexpr auto nodes = uint32_t{16};
   constexpr auto pages = uint32_t{4096};

@@ -19,7 +19,7 @@ tl::unexpected<error> wrong(const std::string& what) {
   return fail(ec::invalid_argument, what);
 }
 
-/// What all batches have.
+/// Sets the fields common to all batches.
 result<batch> begin(batch::kind what, size_t count, const hc_call& call, time_point now) {
   if (const auto checked = check_page_count(count); !checked)
     return tl::unexpected{checked.error()};
@@ -45,7 +45,7 @@ result<batch> begin(batch::kind what, size_t count, const hc_call& call, time_po
   return begun;
 }
 
-/// The memory of a page, as the store takes it.
+/// The memory of a page as spans.
 template <class Byte>
 result<std::vector<std::span<Byte>>> parts_of(const hc_page& page, size_t position) {
   const auto name = "page " + std::to_string(position) + ": ";

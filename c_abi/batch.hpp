@@ -16,7 +16,7 @@
 
 namespace hicache {
 
-/// Pages that a client has pinned.
+/// Pages pinned by a client.
 struct pinned_pages {
   leased_view view;
   std::map<page_key, size_t> positions;
@@ -25,8 +25,7 @@ struct pinned_pages {
 
 class block_copy;
 
-/// A call of the C ABI in the runtime's own terms. The memory of its parts, and of its codes, is
-/// the caller's.
+/// A call of the C ABI in internal types. The caller owns the memory of its parts and codes.
 struct batch {
   enum class kind { put, get, lookup, prefetch, pin, remove, store, load };
 
@@ -37,25 +36,25 @@ struct batch {
   bool is_chain = false;
   bool in_place = false;
   int32_t* codes = nullptr;
-  /// Where to read, if not from the node.
+  /// The lease to read from instead of the node, or null.
   std::shared_ptr<const pinned_pages> from;
-  /// Of these, the one that fits `what`.
+  /// Only the list that matches `what` is used.
   std::vector<page_write> writes;
   std::vector<page_read> reads;
   std::vector<page_key> keys;
-  /// Of `store` and `load`: what copies the blocks of the keys.
+  /// For `store` and `load`: copies the blocks of the keys.
   std::shared_ptr<block_copy> blocks;
 
   size_t size() const noexcept { return writes.size() + reads.size() + keys.size(); }
 };
 
-/// Whether a call may have so many pages.
+/// Checks that a call may have `count` pages.
 /// @returns invalid_argument with a sentence
 result<void> check_page_count(size_t count);
 
-/// What a caller said of a batch, with the pages that it names.
+/// Builds a batch from the caller's pages and options.
 /// @returns invalid_argument or unsupported, with a sentence
-/// @param now The call's time runs from here.
+/// @param now Start of the call's time limit.
 result<batch> make_batch(batch::kind what, std::span<const hc_page> pages, const hc_call& call,
                          time_point now);
 
@@ -65,14 +64,14 @@ result<batch> make_batch(batch::kind what, std::span<const hc_key> keys, const h
 
 page_key key_of(const hc_key& key);
 
-/// A time that a caller gave.
+/// The deadline after a caller's timeout, which is capped at an hour.
 time_point deadline_after(time_point now, uint32_t timeout_ms);
 
-/// Says how it went, in the caller's terms; writes its codes.
+/// Builds the completion for the caller and writes its codes.
 /// @pre one outcome for each page
 hc_completion complete(const batch& done, std::span<const result<void>> outcome);
 
-/// Tells the caller what was wrong.
+/// Reports an error to the caller.
 /// @returns its code
 int32_t report(const error& what, hc_error* to) noexcept;
 

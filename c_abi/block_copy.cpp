@@ -14,7 +14,7 @@ std::vector<result<void>> all_fail(size_t count, const error& why) {
   return std::vector<result<void>>(count, tl::unexpected{why});
 }
 
-/// Nothing more is copied: pages that could have been are not.
+/// Fails all pages that have not failed yet.
 void fail_rest(std::vector<result<void>>& outcome, const error& why) {
   for (auto& each : outcome)
     if (each)
@@ -184,7 +184,7 @@ void block_copy::copy(const leased_view& view, std::span<const size_t> positions
       progress_->queue(marks);
   }
   for (auto layer = uint32_t{0}; layer < memory_->table().layers(); ++layer) {
-    // After the lease another page may be where one was verified.
+    // After the lease expires, the memory may hold another page.
     if (clock.now() >= view.until())
       break;
     if (device == nullptr)

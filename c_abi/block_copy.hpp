@@ -20,21 +20,22 @@
 
 namespace hicache {
 
-/// How many layers of a load are in their blocks. Any thread.
+/// Progress of a load by layers. Any thread.
 class load_progress {
 public:
-  /// @param layers Those from 0 on that all pages of the load have.
+  /// @param layers Number of layers, from 0, that are in the blocks of all pages of the load.
   void advance(uint32_t layers);
 
-  /// The copies of all layers are queued on a device.
-  /// @param marks One for each layer.
+  /// Records that the copies of all layers are queued on a device.
+  /// @param marks One per layer.
   void queue(std::vector<device_mark> marks);
 
-  /// What a stream has to wait for until a layer is there, once its copies are queued.
-  /// @returns null if it is there; not_found; deadline_exceeded
+  /// Waits until the copies are queued and returns the mark that a stream must wait for before it
+  /// uses a layer.
+  /// @returns null if the layer is there; not_found if the load ended without it; deadline_exceeded
   result<device_mark> mark(uint32_t layer, time_point deadline) const;
 
-  /// No layer follows.
+  /// Records that no further layer follows.
   void end();
 
   /// @returns not_found if the load ended without that layer; deadline_exceeded
@@ -48,7 +49,7 @@ private:
   bool is_over_ = false;
 };
 
-/// The blocks that the calls of an offload copy. Any thread.
+/// The blocks of an offload and how to copy them. Any thread.
 class block_memory {
 public:
   /// @param device Null if the CPU can reach the blocks.
@@ -61,12 +62,12 @@ public:
 
   batch_copier& copier() noexcept { return copier_; }
 
-  /// From now on the memory must stay, until leave().
+  /// Registers a user: the memory must stay valid until leave().
   void enter();
 
   void leave();
 
-  /// Returns when nobody uses the memory any more.
+  /// Waits until the memory has no users.
   void wait_for_users();
 
 private:
@@ -78,12 +79,12 @@ private:
   size_t users_ = 0;
 };
 
-/// What a batch of an offload does. Uses the memory as long as it lives.
+/// The work of one offload batch. Uses the memory during its lifetime.
 class block_copy {
 public:
-  /// @param parents Of each page; for a store.
-  /// @param blocks Of all pages, page by page. They were checked.
-  /// @param progress For a load.
+  /// @param parents One per page; only for a store.
+  /// @param blocks Of all pages, page by page; already checked.
+  /// @param progress Only for a load.
   block_copy(std::shared_ptr<block_memory> memory, std::vector<page_key> parents,
              std::vector<uint32_t> blocks, std::shared_ptr<load_progress> progress);
 
@@ -91,13 +92,13 @@ public:
 
   block_copy& operator=(const block_copy&) = delete;
 
-  /// Whoever waits for a layer that did not come is told.
+  /// Ends the wait for layers that did not arrive.
   ~block_copy();
 
   uint64_t page_bytes() const noexcept { return memory_->table().page_bytes(); }
 
-  /// Copies the blocks of a batch's keys. Once.
-  /// @returns an outcome for each page
+  /// Copies the blocks of a batch's keys. Call it once.
+  /// @returns one outcome per page
   std::vector<result<void>> run(const batch& what, node_client& node, const clock_source& clock);
 
 private:
@@ -108,20 +109,20 @@ private:
   std::vector<result<void>> load(const batch& what, node_client& node, const clock_source& clock);
 
   /// Verifies pages.
-  /// @param positions Those of the pages in the view; its size for one that it does not have.
+  /// @param positions Positions of the pages in the view; the view's size for a page it lacks.
   std::vector<result<void>> check(const leased_view& view, std::span<const size_t> positions,
                                   page_check done) const;
 
-  /// Copies those pages whose outcome is good, as long as the view lasts.
+  /// Copies the pages whose outcome is good, until the lease of the view expires.
   void copy(const leased_view& view, std::span<const size_t> positions, const clock_source& clock,
             std::vector<result<void>>& outcome);
 
-  /// Copies a layer of these pages.
+  /// Copies a layer of `pages`.
   void copy_layer(uint32_t layer, const leased_view& view, std::span<const size_t> positions,
                   std::span<const size_t> pages);
 
-  /// Queues the copies of all layers of these pages on the device.
-  /// @returns a mark for each layer
+  /// Queues the copies of all layers of `pages` on the device.
+  /// @returns one mark per layer
   result<std::vector<device_mark>> queue(const leased_view& view, std::span<const size_t> positions,
                                          std::span<const size_t> pages);
 

@@ -11,10 +11,10 @@ namespace hicache {
 
 namespace {
 
-/// Of a page, which a call keeps for each.
+/// Bounds the block numbers kept per page of a call.
 constexpr auto most_blocks_per_page = uint32_t{65536};
 
-/// More than the tensors of any model.
+/// More than any model has.
 constexpr auto most_tensors = size_t{65536};
 
 tl::unexpected<error> wrong(const std::string& what) {

@@ -10,18 +10,18 @@
 
 namespace hicache {
 
-/// Bytes of a page that lie together in the blocks.
+/// Bytes of a page that are contiguous in the blocks.
 struct block_piece {
   std::byte* address = nullptr;
   uint64_t bytes = 0;
-  /// In the page.
+  /// Offset in the page.
   uint64_t offset = 0;
 };
 
 /// Whether a page may lack blocks.
 enum class block_gaps : uint8_t { allowed, refused };
 
-/// Blocks in the memory of an engine, and how pages are made of them. A value; owns no memory.
+/// Blocks in an engine's memory, and their mapping to pages. A value; owns no memory.
 class block_table {
 public:
   /// @returns invalid_argument or unsupported, with a sentence
@@ -33,24 +33,24 @@ public:
 
   uint32_t layers() const noexcept { return static_cast<uint32_t>(layers_.size() - 1); }
 
-  /// Of one page.
+  /// Bytes of the layer in one page.
   uint64_t layer_bytes(uint32_t layer) const noexcept {
     return layers_[layer + 1].offset - layers_[layer].offset;
   }
 
-  /// Whether there are such blocks.
+  /// Checks that the blocks exist.
   /// @returns invalid_argument with a sentence
   result<void> check(std::span<const uint32_t> blocks, block_gaps gaps) const;
 
-  /// The memory of a page, in the order of its bytes.
+  /// The memory parts of a page, in page order.
   /// @pre check(blocks, block_gaps::refused)
   std::vector<std::span<const std::byte>> parts(std::span<const uint32_t> blocks) const;
 
-  /// Of a layer of a page.
+  /// The pieces of one layer of a page.
   /// @pre check(blocks, block_gaps::allowed)
   std::vector<block_piece> pieces(uint32_t layer, std::span<const uint32_t> blocks) const;
 
-  /// Copies a layer of a page to its blocks, in host memory.
+  /// Copies a layer of a page to its blocks in host memory.
   /// @pre check(blocks, block_gaps::allowed); page has page_bytes()
   void copy_layer(uint32_t layer, std::span<const std::byte> page,
                   std::span<const uint32_t> blocks) const;
@@ -62,7 +62,7 @@ private:
     uint64_t block_bytes = 0;
   };
 
-  /// Where a layer begins: among the tensors, and in a page.
+  /// Start of a layer: index of its first tensor, and offset in a page.
   struct layer_start {
     size_t tensor = 0;
     uint64_t offset = 0;
@@ -70,7 +70,7 @@ private:
 
   block_table() = default;
 
-  /// Calls visit(piece) for each piece of some layers, neighbours as one.
+  /// Calls visit(piece) for each piece of the layers, with adjacent pieces merged.
   template <class Visit>
   void for_each_piece(uint32_t first_layer, uint32_t end_layer, std::span<const uint32_t> blocks,
                       Visit visit) const;
@@ -78,10 +78,10 @@ private:
   result<void> add(const hc_tensor& made);
 
   std::vector<tensor> tensors_;
-  /// And the end.
+  /// One per layer, then the end.
   std::vector<layer_start> layers_;
   uint32_t blocks_per_page_ = 0;
-  /// Blocks that all tensors have.
+  /// Number of blocks present in all tensors.
   uint64_t block_count_ = 0;
 };
 

@@ -20,7 +20,7 @@ std::vector<result<void>> all_fail(size_t count, const error& why) {
   return std::vector<result<void>>(count, tl::unexpected{why});
 }
 
-/// An address as the configuration gave it.
+/// The address as written in the configuration.
 std::string name_of(const std::string& node) {
   constexpr auto scheme = std::string_view{"unix:"};
   return node.starts_with(scheme) ? node.substr(scheme.size()) : node;
@@ -51,7 +51,7 @@ std::vector<result<void>> read(const pinned_pages& from, const std::vector<page_
     const auto at = from.positions.find(page.key);
     auto copied
       = at == from.positions.end() ? fail(ec::not_found) : from.view.copy(at->second, page.parts);
-    // After the lease another page may be there.
+    // After the lease expires, the memory may hold another page.
     if (!copied && copied.error().code == ec::corrupt_page && clock.now() >= from.view.until())
       copied = fail(ec::not_found, "the lease is over");
     outcome.push_back(std::move(copied));
@@ -90,7 +90,7 @@ hc_client::~hc_client() {
     queue_.clear();
   }
   changed_.notify_all();
-  // Whoever waits for the node is told that it will not answer.
+  // Fails all calls that wait for the node.
   network_.reset();
   for (auto& thread : threads_)
     thread.join();
@@ -188,7 +188,7 @@ hc_completion hc_client::run(const batch& what) noexcept {
   said.error.code = HC_INTERNAL;
   auto* lease = static_cast<hc_lease*>(nullptr);
   try {
-    // The node is not to blame for a batch whose time was over before its turn came.
+    // A batch that expired in the queue says nothing about the node.
     const auto is_late = !what.from && now() >= what.deadline;
     const auto outcome
       = is_late ? all_fail(what.size(), {ec::deadline_exceeded, {}}) : outcome_of(what, lease);
@@ -201,7 +201,7 @@ hc_completion hc_client::run(const batch& what) noexcept {
   } catch (const std::bad_alloc&) {
     said.error.code = HC_OUT_OF_MEMORY;
   } catch (...) {
-    // The code says it all.
+    // said.error.code is HC_INTERNAL already.
   }
   unpin(lease);
   if (what.codes != nullptr)

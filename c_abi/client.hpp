@@ -31,14 +31,14 @@ struct hc_lease {
   std::shared_ptr<const hicache::pinned_pages> pages;
 };
 
-/// A client of the C ABI: threads that take batches in order, have a node_client do them, and
-/// report what became of them. Any thread. Nothing that fails throws, but memory may run out.
+/// A client of the C ABI: its threads take batches in order, execute them with a node_client, and
+/// post completions. Any thread. Throws only if memory or threads run out.
 struct hc_client {
   using batch = hicache::batch;
   template <class T>
   using result = hicache::result<T>;
 
-  /// @param log NULL, or called by all threads of this.
+  /// @param options Its log, if not NULL, is called by all threads of the client.
   static result<std::unique_ptr<hc_client>> open(hicache::client_settings settings,
                                                  const hc_options& options);
 
@@ -49,29 +49,29 @@ struct hc_client {
   /// As hc_close says.
   ~hc_client();
 
-  /// Whether this process opened it.
+  /// Whether this process opened the client.
   bool is_ours() const noexcept;
 
   hicache::time_point now() const noexcept { return clock_.now(); }
 
   result<void> connect(hicache::time_point deadline);
 
-  /// The key of a name.
+  /// The key for a name.
   hicache::page_key key_of(std::string_view name) const;
 
-  /// Has a batch done.
+  /// Queues a batch.
   result<hc_ticket> submit(batch work);
 
-  /// The pages of a lease, while it is one of this client.
+  /// The pages of a lease of this client.
   /// @returns unknown_id
   result<std::shared_ptr<const hicache::pinned_pages>> pages_of(const hc_lease* lease) const;
 
   void unpin(const hc_lease* lease);
 
-  /// Keeps an offload until forget(), or the end of this.
+  /// Owns an offload until forget() or destruction.
   hc_offload* keep(std::unique_ptr<hc_offload> offload);
 
-  /// Ends an offload.
+  /// Destroys an offload.
   void forget(const hc_offload* offload);
 
   hicache::completions& done() noexcept { return done_; }
@@ -85,28 +85,28 @@ struct hc_client {
 private:
   hc_client(hicache::client_settings settings, const hc_options& options);
 
-  /// What a thread does until the end.
+  /// Loop of a worker thread.
   void work();
 
-  /// Does a batch, whatever happens. Nothing is thrown.
+  /// Executes a batch; turns exceptions into a failed completion.
   hc_completion run(const batch& what) noexcept;
 
-  /// @returns an outcome for each page
+  /// @returns one outcome per page
   std::vector<result<void>> outcome_of(const batch& what, hc_lease*& lease);
 
   std::vector<result<void>> pin(const batch& what, hc_lease*& lease);
 
-  /// Enters what became of a batch in the figures, and damaged pages in the log.
+  /// Counts the outcomes of a batch, and logs corrupt pages.
   void note(const batch& what, const std::vector<result<void>>& outcome);
 
-  /// Enters what became of a page that was to be read. Under the lock.
+  /// Counts the outcome of reading a page. Requires mutex_.
   void note_read(const result<void>& outcome, uint64_t bytes);
 
-  /// The same of one that was to be stored.
+  /// Counts the outcome of storing a page. Requires mutex_.
   void note_written(const result<void>& outcome, uint64_t bytes);
 
-  /// Enters whether the node could be used.
-  /// @param failure What it answered, or why it did not; null if all went well.
+  /// Records whether the node is usable.
+  /// @param failure Null on success.
   void note_node(const hicache::error* failure);
 
   void log(hc_level level, const std::string& text) const;
@@ -127,7 +127,7 @@ private:
   std::unordered_map<const hc_lease*, std::unique_ptr<hc_lease>> leases_;
   std::unordered_map<const hc_offload*, std::unique_ptr<hc_offload>> offloads_;
   hc_counters counters_{};
-  /// Why the node could not be used last; empty if it could.
+  /// Why the node was last unusable; empty if it was usable.
   std::string trouble_;
   std::vector<std::thread> threads_;
 };

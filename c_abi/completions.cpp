@@ -10,7 +10,7 @@
 
 namespace hicache {
 
-/// Counted while the mutex is held, which it also is whenever this begins and ends.
+/// Must be created and destroyed with the mutex held.
 class completions::waiter {
 public:
   explicit waiter(completions& of) : of_(of) { ++of_.waiters_; }

@@ -15,36 +15,36 @@
 
 namespace hicache {
 
-/// Calls that are open, and completions that wait to be taken. Any thread. An eventfd is readable
-/// exactly as long as completions wait.
+/// Open calls and untaken completions; an eventfd is readable exactly while the latter exist. Any
+/// thread.
 class completions {
 public:
-  /// @param most Calls that may be open, with those whose completions wait.
+  /// @param most Maximum open calls, including those whose completions were not taken.
   /// @pre most > 0
   explicit completions(size_t most);
 
-  /// @returns io_failure if there is no eventfd
+  /// @returns io_failure if no eventfd can be made
   result<void> start();
 
-  /// Numbers a call.
+  /// Opens a call and returns its ticket.
   /// @returns limit_reached; stopping
   result<hc_ticket> open();
 
-  /// A call has completed. Its ticket was opened, and completes once. Lost after close().
+  /// Adds the completion of an open call, once per ticket. Dropped after close().
   void add(const hc_completion& done);
 
-  /// Takes completions, waiting for the first one.
-  /// @returns how many; stopping
+  /// Takes completions, waiting for the first.
+  /// @returns how many, 0 at the deadline; stopping
   result<size_t> take(std::span<hc_completion> room, time_point deadline);
 
-  /// Takes one, waiting for it.
+  /// Waits for a call and takes its completion.
   /// @returns unknown_id; deadline_exceeded; stopping
   result<hc_completion> take(hc_ticket ticket, time_point deadline);
 
-  /// Whether a call is open, or its completion waits to be taken.
+  /// Whether a call is open or its completion was not taken.
   bool has(hc_ticket ticket) const;
 
-  /// Ends all waiting, and returns when nobody waits any more. Nothing is taken from now on.
+  /// Wakes all waiting threads and returns when none waits. Nothing can be taken afterwards.
   void close();
 
   int event() const noexcept { return event_.get(); }
@@ -57,10 +57,10 @@ public:
   figures counts() const;
 
 private:
-  /// Somebody waits.
+  /// Counts a waiting thread.
   class waiter;
 
-  /// A completion was taken.
+  /// Updates the eventfd after completions were taken.
   void took();
 
   const size_t most_;

@@ -11,7 +11,7 @@ namespace hicache {
 
 namespace {
 
-/// What is used of the CUDA driver. Without it the library works all the same.
+/// The functions used of the CUDA driver. The library also works without a driver.
 struct cuda_driver {
   decltype(&cuInit) init = nullptr;
   decltype(&cuGetErrorString) error_string = nullptr;
@@ -39,7 +39,7 @@ bool find(void* library, const char* name, Function& function) {
 }
 
 result<cuda_driver> load_driver() {
-  // Never closed: the driver has threads of its own.
+  // Never closed, because the driver has threads of its own.
   auto* library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr)
     return fail(ec::unsupported, "there is no CUDA driver; expected libcuda.so.1");
@@ -82,7 +82,7 @@ public:
 
   ~cuda_context() { cuda_.release(device_); }
 
-  /// Calls body() in the context, and says what a call that failed was.
+  /// Calls body() in the context and reports a failure with the name of the call.
   template <class Body>
   result<void> run(const char* name, Body body) const {
     auto status = cuda_.push(context_);
@@ -144,7 +144,7 @@ public:
         status = cuda().copy_to_host(to, address_of(part->data()), part->size(), stores_);
         to += part->size();
       }
-      // After a failure too: what was queued must not be written any more.
+      // Also after a failure: queued copies must not write any more.
       const auto finished = cuda().stream_synchronize(stores_);
       return status != CUDA_SUCCESS ? status : finished;
     });
@@ -174,7 +174,7 @@ public:
         cuda().stream_synchronize(loads_);
       return status;
     });
-    // The driver keeps an event as long as a stream waits for it.
+    // The driver keeps a destroyed event while a stream waits for it.
     auto mark = device_mark{event, [context = context_](void* made) {
                               if (made == nullptr)
                                 return;

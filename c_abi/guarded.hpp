@@ -14,30 +14,30 @@
 #include <new>
 #include <string>
 
-/// What all functions of hicache.h begin and end with.
+/// Common prologue and epilogue of the functions of hicache.h.
 namespace hicache {
 
-/// A code of the ABI alone.
+/// A code that exists only in the ABI.
 struct own_code {
   int32_t code;
   const char* name;
   const char* sentence;
 };
 
-/// @returns null if the code is none of these
+/// @returns null if the code is not one of these
 const own_code* find_own(int32_t code) noexcept;
 
-/// Tells the caller one of these codes.
-/// @returns it
+/// Reports one of these codes to the caller.
+/// @returns the code
 /// @pre find_own(code) finds it
 int32_t report_own(int32_t code, hc_error* to) noexcept;
 
-/// What was wrong with a call, in no memory.
+/// Reports an invalid argument without allocating.
 /// @returns its code
 int32_t refuse(const char* what, hc_error* to) noexcept;
 
-/// Has the calling thread forget the client's actor system when a call ends: CAF notes the system
-/// per thread, and a client that another thread closes would wait for that note to go.
+/// Makes the calling thread forget the client's actor system when a call ends: CAF keeps a
+/// per-thread reference, and closing the client on another thread would wait for its release.
 class forgetful_call {
 public:
   forgetful_call() = default;
@@ -49,7 +49,7 @@ public:
   ~forgetful_call() { caf::logger::set_current_actor_system(nullptr); }
 };
 
-/// Runs what a function does for a client of this process, and keeps exceptions in.
+/// Exception boundary of functions on a client; also rejects NULL and clients of another process.
 template <class Body>
 int32_t guarded(const hc_client* client, hc_error* to, Body body) noexcept {
   const auto forgetful = forgetful_call{};
@@ -68,7 +68,7 @@ int32_t guarded(const hc_client* client, hc_error* to, Body body) noexcept {
   }
 }
 
-/// Takes a struct that may be longer than the one that is known here.
+/// Reads a struct that may be longer than the version known here.
 template <class T>
 result<T> taken(const T* given, const std::string& name) {
   if (given == nullptr)
@@ -82,7 +82,7 @@ result<T> taken(const T* given, const std::string& name) {
   return *given;
 }
 
-/// Gives a struct that may be longer than the one that is known here.
+/// Fills a struct that may be longer than the version known here.
 template <class T>
 result<void> give(T from, T* to, const std::string& name) {
   if (to == nullptr || to->size < sizeof(T))

@@ -1,5 +1,4 @@
-// The functions of hicache.h: they check what they are given, keep exceptions in, and have a client
-// do the rest.
+// The functions of hicache.h: check arguments, contain exceptions, and delegate to a client.
 
 #include "hicache.h"
 
@@ -35,7 +34,7 @@ bool is_ec(int32_t code) noexcept {
   return code >= 0 && code < ec_count;
 }
 
-/// Begins a call.
+/// Submits a call.
 template <class Item>
 int32_t submit(hc_client* client, batch::kind what, const Item* items, size_t count,
                const hc_call* call, hc_ticket* ticket, hc_error* to) noexcept {
@@ -130,7 +129,7 @@ int32_t hc_open(const char* config_json, const hc_options* options, hc_client** 
   } catch (const std::bad_alloc&) {
     return report_own(HC_OUT_OF_MEMORY, error);
   } catch (const std::system_error& ex) {
-    return report({ec::io_failure, ex.what()}, error); // No more threads.
+    return report({ec::io_failure, ex.what()}, error); // Thread limit reached.
   } catch (...) {
     return report_own(HC_INTERNAL, error);
   }

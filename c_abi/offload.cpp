@@ -1,5 +1,4 @@
-// The calls of hicache.h for engines that keep their blocks: they check what they are given, and
-// have the client's threads do the rest.
+// The offload functions of hicache.h: check arguments and submit batches to the client.
 
 #include "c_abi/offload.hpp"
 
@@ -76,7 +75,7 @@ result<void> hc_offload::have_wait(hc_ticket ticket, uint32_t layer, void* strea
 
 namespace {
 
-/// As guarded(), for an offload.
+/// guarded() for an offload.
 template <class Body>
 int32_t guarded_offload(const hc_offload* offload, hc_error* to, Body body) noexcept {
   if (offload == nullptr)
@@ -99,7 +98,7 @@ result<void> check(const block_table& table, std::span<const hc_offload_page> pa
   return {};
 }
 
-/// Begins a call.
+/// Submits a call.
 int32_t submit(hc_offload* offload, batch::kind what, const hc_offload_page* pages, size_t count,
                const hc_call* call, void* event, hc_ticket* ticket, hc_error* to) noexcept {
   return guarded_offload(offload, to, [&]() -> result<void> {

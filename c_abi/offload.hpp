@@ -21,8 +21,8 @@ struct hc_offload {
 
   const hicache::block_table& table() const noexcept { return memory_->table(); }
 
-  /// Has a batch of this done.
-  /// @param event Null, or what the blocks of a store wait for.
+  /// Submits a batch of this offload.
+  /// @param event Null, or the event that a store waits for.
   hicache::result<hc_ticket> submit(hicache::batch what, std::span<const hc_offload_page> pages,
                                     void* event);
 
@@ -44,8 +44,8 @@ private:
 
   const std::shared_ptr<hicache::block_memory> memory_;
   std::mutex mutex_; // Guards what follows.
-  /// Of loads whose completions were not taken, and some more.
+  /// Progress of loads; may include loads whose completions were taken.
   std::map<hc_ticket, std::shared_ptr<hicache::load_progress>> loads_;
-  /// When there are so many, it is time to look which are not needed.
+  /// Size of `loads_` that triggers its next cleanup.
   size_t most_loads_ = 64;
 };

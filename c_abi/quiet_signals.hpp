@@ -4,10 +4,10 @@
 
 namespace hicache {
 
-/// While this lives, the threads that this one starts take no signals, those aside that say that
-/// the program is wrong; and what libraries make of SIGPIPE and of the signal that kj keeps for
-/// itself is taken back at the end. So a program that uses hicache goes on with its signals as they
-/// were, and a write to a node that is gone does not end it.
+/// Keeps hicache's signal handling away from the program. During its lifetime, threads started by
+/// this thread block all signals but those of faults; its destructor restores the handlers of
+/// SIGPIPE and of kj's reserved signal (SIGUSR1), which libraries change, and the signal mask. A
+/// write to a lost node does not terminate the program.
 class quiet_signals {
 public:
   quiet_signals() noexcept;

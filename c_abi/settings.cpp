@@ -15,13 +15,13 @@ namespace hicache {
 
 namespace {
 
-/// Bytes of a configuration: some hundred are used, and what reads JSON is recursive.
+/// Maximum bytes of a configuration. A few hundred are usual; the JSON parser is recursive.
 constexpr auto most_bytes = size_t{64} << 10;
 
-/// Levels of JSON in it: one object.
+/// Maximum JSON nesting: one object.
 constexpr auto most_levels = 2;
 
-/// Calls that may be open: each takes about a kilobyte.
+/// Maximum open calls; each takes about a kilobyte.
 constexpr auto most_calls = uint64_t{65536};
 
 tl::unexpected<error> wrong(const std::string& key, const std::string& expected) {
@@ -42,7 +42,7 @@ result<uint64_t> read_number(const std::string& key, const nlohmann::json& value
   return value.get<uint64_t>();
 }
 
-/// What a configuration says of where the node is.
+/// The settings that locate the node.
 struct place_settings {
   std::optional<std::string> socket;
   std::optional<std::string> address;
@@ -86,7 +86,7 @@ result<void> read_entry(const std::string& key, const nlohmann::json& value,
   return {};
 }
 
-/// What is wrong with files that a flag of a program would name.
+/// Rewords an error about TLS flags in terms of configuration keys.
 error in_terms_of_keys(error wrong) {
   for (auto at = wrong.detail.find("--tls-"); at != std::string::npos;
        at = wrong.detail.find("--tls-", at))
@@ -118,7 +118,7 @@ result<void> choose_node(const place_settings& place, client_settings& settings)
   return {};
 }
 
-/// @returns nothing if it is not JSON, or too deep
+/// @returns nothing if the text is not JSON or nested too deeply
 std::optional<nlohmann::json> parse(std::string_view text) {
   auto is_too_deep = false;
   const auto look = [&is_too_deep](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {

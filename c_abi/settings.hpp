@@ -11,11 +11,11 @@
 
 namespace hicache {
 
-/// What a configuration of hc_open says.
+/// The configuration of hc_open.
 struct client_settings {
-  /// Where the node is: unix:PATH or HOST:PORT.
+  /// Address of the node: unix:PATH or HOST:PORT.
   std::string node;
-  /// For a node at HOST:PORT.
+  /// Only for a node at HOST:PORT.
   tls_files tls;
   std::string pages_namespace;
   std::string tenant;
@@ -27,7 +27,7 @@ struct client_settings {
   friend bool operator==(const client_settings&, const client_settings&) = default;
 };
 
-/// Reads a configuration.
+/// Parses a configuration.
 /// @returns invalid_argument with a sentence
 result<client_settings> read_settings(std::string_view json);
 

@@ -18,10 +18,10 @@ using namespace hicache;
 
 namespace {
 
-/// News that are kept for a caller who does not take them.
+/// Maximum news queued for the caller.
 constexpr auto most_news = size_t{65536};
 
-/// Whom the runtime tells things; keeps them for the caller.
+/// The engine actor: queues the runtime's reports for the caller.
 engine_actor::behavior_type listener(engine_actor::pointer, news_queue* news) {
   return {
     [news](atom::notice, const caf::error& what) { news->add(from_caf(what)); },

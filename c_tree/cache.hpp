@@ -18,8 +18,8 @@
 #include <memory>
 #include <vector>
 
-/// A rank of the C ABI: a rank_runtime, and an engine actor that keeps what it is told for the
-/// caller. Nothing that fails throws, but memory may run out.
+/// A rank of the C ABI: a rank_runtime, and an engine actor that queues the runtime's reports for
+/// the caller. Throws only if memory or threads run out.
 struct hc_cache {
   template <class T>
   using result = hicache::result<T>;
@@ -34,7 +34,7 @@ struct hc_cache {
   /// As hc_cache_close says.
   ~hc_cache();
 
-  /// Whether this process opened it.
+  /// Whether this process opened the cache.
   bool is_ours() const noexcept;
 
   hicache::time_point now() const noexcept { return clock_.now(); }
@@ -45,7 +45,7 @@ struct hc_cache {
   result<hc_layer> layer(uint32_t part, uint32_t layer) const;
 
   /// Sends operations to the tree.
-  /// @param kinds Of the operations.
+  /// @param kinds The operations' kinds, for their answers.
   std::unique_ptr<hc_answers> apply(hicache::tree_operations ops, std::vector<uint32_t> kinds);
 
   result<hc_facts> step(std::chrono::milliseconds wait);
@@ -62,7 +62,7 @@ struct hc_cache {
 private:
   hc_cache(hicache::cache_setup settings, const hc_cache_options& options);
 
-  /// Meets the other ranks and starts the runtime.
+  /// Joins the other ranks and starts the runtime.
   result<void> start(const hc_cache_options& options);
 
   result<std::unique_ptr<hicache::rank_reducer>> meet_others() const;
@@ -76,9 +76,9 @@ private:
   caf::actor_system system_;
   hicache::engine_actor engine_;
   std::unique_ptr<hicache::rank_runtime> runtime_;
-  /// What the last facts point to.
+  /// Storage of the last step's facts.
   std::vector<hc_ready> ready_;
   std::vector<uint64_t> failed_;
-  /// They may be freed after this.
+  /// Shared, because answers may be freed after the cache.
   const std::shared_ptr<hicache::open_answers> answers_ = std::make_shared<hicache::open_answers>();
 };

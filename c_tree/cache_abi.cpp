@@ -1,5 +1,4 @@
-// The functions of hicache_tree.h: they check what they are given, keep exceptions in, and have a
-// cache do the rest.
+// The functions of hicache_tree.h: check arguments, contain exceptions, and delegate to a cache.
 
 #include "c_abi/batch.hpp"
 #include "c_abi/guarded.hpp"
@@ -27,12 +26,12 @@ static_assert(HC_COPY_FAILED == static_cast<int>(ec::copy_failed));
 static_assert(HC_DEVICE_LOST == static_cast<int>(ec::device_lost));
 static_assert(HC_STORE_UNAVAILABLE == static_cast<int>(ec::store_unavailable));
 
-/// An hour: longer times count as that.
+/// Caps a timeout at an hour.
 std::chrono::milliseconds time_of(uint32_t timeout_ms) {
   return std::chrono::milliseconds{std::min(timeout_ms, uint32_t{3'600'000})};
 }
 
-/// Runs what a function does, and keeps exceptions in.
+/// Exception boundary of the functions.
 template <class Body>
 int32_t contained(hc_error* to, Body body) noexcept {
   const auto forgetful = forgetful_call{};
@@ -43,7 +42,7 @@ int32_t contained(hc_error* to, Body body) noexcept {
   } catch (const std::bad_alloc&) {
     return report_own(HC_OUT_OF_MEMORY, to);
   } catch (const std::system_error& ex) {
-    return report({ec::io_failure, ex.what()}, to); // No more threads.
+    return report({ec::io_failure, ex.what()}, to); // Thread limit reached.
   } catch (...) {
     return report_own(HC_INTERNAL, to);
   }
@@ -56,8 +55,8 @@ int32_t report_fork(hc_error* to) noexcept {
   return HC_FORKED;
 }
 
-/// The same for what belongs to this process.
-/// @param missing What is said of NULL.
+/// The same for a handle, which must belong to this process.
+/// @param missing Error text for NULL.
 template <class Handle, class Body>
 int32_t contained(const Handle* handle, const char* missing, hc_error* to, Body body) noexcept {
   if (handle == nullptr)
@@ -70,7 +69,7 @@ int32_t contained(const Handle* handle, const char* missing, hc_error* to, Body 
 constexpr auto no_cache = "cache: NULL; expected one that hc_cache_open opened";
 constexpr auto no_answers = "answers: NULL; expected those of hc_cache_apply";
 
-/// Checks what is asked of a load.
+/// Checks the layer asked of a load.
 result<void> check(const hc_progress* progress, uint32_t layer) {
   if (layer >= progress->layers->layers())
     return fail(ec::invalid_argument, "layer: " + std::to_string(layer) + "; there are "

@@ -31,28 +31,28 @@ struct hc_progress {
 
 namespace hicache {
 
-/// Operations that the tree was sent, until it answers. One thread at a time.
+/// An outstanding request to the tree. One thread at a time.
 class tree_call {
 public:
   tree_call(caf::actor_system& system, const tree_actor& tree, tree_operations ops);
 
-  /// @returns nothing if there is no answer in that time
+  /// @returns nothing if there is no answer within `time`
   std::optional<result<tree_answers>> wait(std::chrono::milliseconds time);
 
 private:
   caf::scoped_actor self_;
-  /// Takes the answer, which is there.
+  /// Takes the answer, which has arrived.
   std::function<result<tree_answers>()> take_;
 };
 
-/// The answers of a cache that are not freed. Any thread.
+/// Registry of a cache's answers that are not freed yet. Any thread.
 class open_answers {
 public:
   void add(hc_answers* answers);
 
   void remove(hc_answers* answers);
 
-  /// The cache is closed.
+  /// Ends all answers when the cache is closed.
   void end();
 
 private:
@@ -62,13 +62,13 @@ private:
 
 } // namespace hicache
 
-/// Answers, or what they are waited for with.
+/// Answers, or the call that waits for them.
 struct hc_answers {
   template <class T>
   using result = hicache::result<T>;
 
-  /// @param kinds Of the operations.
-  /// @param book Where this is noted while it exists.
+  /// @param kinds Of the operations, one per answer.
+  /// @param book Registers this object during its lifetime.
   hc_answers(std::vector<uint32_t> kinds, std::unique_ptr<hicache::tree_call> call,
              std::shared_ptr<hicache::open_answers> book);
 
@@ -80,14 +80,13 @@ struct hc_answers {
 
   bool is_ours() const noexcept;
 
-  /// @returns deadline_exceeded if there is no answer in that time; as the tree, if it has none at
-  /// all
+  /// @returns deadline_exceeded if there is no answer within `time`; the tree's error, if it failed
   result<void> wait(std::chrono::milliseconds time);
 
-  /// The cache is closed, so no answer comes any more. Nobody is in wait().
+  /// Called when the cache is closed: no answer will arrive. No thread may be in wait().
   void end();
 
-  /// @returns nothing while there are none
+  /// @returns empty until the answers have arrived
   std::span<const hc_answer> items() const;
 
 private:
@@ -101,7 +100,7 @@ private:
   mutable std::mutex mutex_; // Guards what follows.
   std::unique_ptr<hicache::tree_call> call_;
   hicache::error failure_;
-  /// What the items point to.
+  /// Storage that the items point to.
   hicache::tree_answers answers_;
   std::deque<hc_progress> progress_;
   std::vector<hc_answer> items_;

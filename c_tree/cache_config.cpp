@@ -12,13 +12,13 @@ namespace hicache {
 
 namespace {
 
-/// Bytes of a configuration: some thousand are used, and what reads JSON is recursive.
+/// Maximum bytes of a configuration. A few thousand are usual; the JSON parser is recursive.
 constexpr auto most_bytes = size_t{256} << 10;
 
-/// Levels of JSON in it: one object, with settings that are JSON themselves.
+/// Maximum JSON nesting: one object, with settings that are JSON themselves.
 constexpr auto most_levels = 8;
 
-/// @returns nothing if it is not a JSON object, or too deep
+/// @returns nothing if the text is not a JSON object or nested too deeply
 std::optional<nlohmann::json> parse(std::string_view text) {
   if (text.size() > most_bytes)
     return std::nullopt;
@@ -33,7 +33,7 @@ std::optional<nlohmann::json> parse(std::string_view text) {
   return parsed;
 }
 
-/// Appends an entry as the flags that a program would be started with, the last word first.
+/// Appends an entry as command-line words, in reverse order.
 result<void> add_words(const CLI::App& app, const std::string& key, const nlohmann::json& value,
                        std::vector<std::string>& words) {
   const auto flag = "--" + key;

@@ -9,14 +9,14 @@
 
 namespace hicache {
 
-/// What a configuration of hc_cache_open says.
+/// The configuration of hc_cache_open.
 struct cache_setup {
-  /// Finished.
+  /// After rank_config::finish().
   rank_config config;
   rank_place place;
 };
 
-/// Reads a configuration: what the flags of a rank say, as a JSON object.
+/// Parses a configuration: the flags of a rank as a JSON object.
 /// @returns invalid_argument with a sentence
 result<cache_setup> read_cache_settings(std::string_view json);
 

@@ -28,8 +28,7 @@ hc_level level_of(spdlog::level::level_enum level) {
   return level == spdlog::level::warn ? HC_WARNING : HC_ERROR;
 }
 
-/// Hands lines on. Its mutex is held meanwhile, so a callback that was taken out is not called any
-/// more.
+/// Forwards lines to the listeners. Holds its mutex meanwhile, so removed callbacks are not called.
 class listener_sink final : public spdlog::sinks::base_sink<std::mutex> {
 public:
   void add(const listener& one) {
@@ -37,14 +36,14 @@ public:
     listeners_.push_back(one);
   }
 
-  /// @returns whether there are others
+  /// @returns whether other listeners remain
   bool remove(const log_listener* owner) {
     const auto guard = std::lock_guard{mutex_};
     std::erase_if(listeners_, [owner](const auto& x) { return x.owner == owner; });
     return !listeners_.empty();
   }
 
-  /// What somebody hears.
+  /// The least severe level that any listener takes.
   spdlog::level::level_enum least() {
     const auto guard = std::lock_guard{mutex_};
     auto least = spdlog::level::off;
@@ -68,11 +67,11 @@ private:
 
 } // namespace
 
-/// One for the process, as the default logger is.
+/// One per process, like the default logger.
 class log_listener::hub {
 public:
   static hub& get() {
-    static auto* const only = new hub; // Threads that end late may still log.
+    static auto* const only = new hub; // Never destroyed: late threads may still log.
     return *only;
   }
 

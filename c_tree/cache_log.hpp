@@ -7,20 +7,20 @@
 
 namespace hicache {
 
-/// As long as it lives, a caller's callback gets the lines of hicache. Actors log by spdlog's
-/// default logger, which there is once in a process: so each listener gets the lines of all caches,
-/// and the logger that was there before is the default one again when the last of them is gone.
+/// Sends hicache's log lines to a caller's callback during its lifetime. Actors log to spdlog's
+/// default logger, of which a process has one: so each listener receives the lines of all caches,
+/// and the previous default logger is restored when the last listener is destroyed.
 class log_listener {
 public:
-  /// @param log May be null: nothing is heard, and nothing is printed.
-  /// @param level As --log-level has it.
+  /// @param log May be null: log lines are dropped, not printed.
+  /// @param level A value of --log-level.
   log_listener(hc_log log, void* user, const std::string& level);
 
   log_listener(const log_listener&) = delete;
 
   log_listener& operator=(const log_listener&) = delete;
 
-  /// The callback is not called any more afterwards.
+  /// Afterwards the callback is not called any more.
   ~log_listener();
 
 private:

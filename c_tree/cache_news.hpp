@@ -20,15 +20,15 @@
 
 namespace hicache {
 
-/// A step would make something known.
+/// The next step has something to report.
 struct step_news {};
 
-/// What the engine is told of a cache: that, failures, and events for routers.
+/// Reports of a cache to the engine: step_news, failures, and events for routers.
 using cache_news = std::variant<step_news, error, cache_event>;
 
 } // namespace hicache
 
-/// News with what they look like in C.
+/// News with their representation in C.
 struct hc_news_list {
   hc_news_list(std::deque<hicache::cache_news> news, uint64_t lost, pid_t process);
 
@@ -48,24 +48,24 @@ private:
 
 namespace hicache {
 
-/// News that wait to be taken. Any thread. An eventfd is readable exactly as long as some wait.
+/// Queue of news. Any thread. An eventfd is readable exactly while news are waiting.
 class news_queue {
 public:
-  /// @param most What is kept; of more, the oldest are lost.
+  /// @param most Capacity; beyond it the oldest news are dropped.
   /// @pre most > 0
   explicit news_queue(size_t most);
 
-  /// @returns io_failure if there is no eventfd
+  /// @returns io_failure if no eventfd can be made
   result<void> start();
 
-  /// A step_news that waits already is not added again. Lost after close().
+  /// Adds news; at most one step_news is queued. Dropped after close().
   void add(cache_news news);
 
   /// Takes all news, waiting for the first.
   /// @returns deadline_exceeded; stopping
   result<std::unique_ptr<hc_news_list>> take(time_point deadline);
 
-  /// Ends all waiting, and returns when nobody waits any more.
+  /// Wakes all waiting threads and returns when none waits any more.
   void close();
 
   int event() const noexcept { return event_.get(); }

@@ -10,7 +10,7 @@ namespace hicache {
 
 namespace {
 
-/// A hundred years: no sum of times overflows.
+/// A hundred years, so that no sum of times overflows.
 constexpr auto most_ttl_ms = uint64_t{100} * 366 * 24 * 3600 * 1000;
 
 result<token_buffer> tokens_of(const hc_op& op) {

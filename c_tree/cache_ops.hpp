@@ -8,7 +8,7 @@
 
 namespace hicache {
 
-/// What a caller asked for.
+/// Converts a caller's operations.
 /// @returns invalid_argument or unsupported with a sentence that names the operation
 result<tree_operations> operations_of(std::span<const hc_op> ops);
 

@@ -10,9 +10,9 @@
 /// What a copy between L1 and L2 moves, as addresses.
 namespace hicache {
 
-/// All rows of one column of one part of one layer, on both sides: the unit in which L1 and L2
-/// correspond. Row r of a page lies at page * page_stride + r * row_stride from the address. Where
-/// both sides are contiguous within a page, the page is a single row.
+/// All rows of one column of one part of one layer, in L1 and L2: the unit in which the two
+/// correspond. Row r of a page is at address + page * page_stride + r * row_stride. If both sides
+/// are contiguous within a page, the page is a single row.
 struct copy_strip {
   uint64_t device_address = 0;
   uint64_t device_page_stride = 0;
@@ -29,14 +29,14 @@ struct copy_strip {
   friend bool operator==(const copy_strip&, const copy_strip&) = default;
 };
 
-/// How pages of `l1` and `l2` correspond, layer by layer: the strips of layer l are those from
-/// l * n to (l + 1) * n, with n = size / layers.
-/// @param l2_address Where the memory of l2 starts.
+/// Maps pages of `l1` to pages of `l2`, layer by layer: the strips of layer l are those from l * n
+/// to (l + 1) * n, with n = size / layers.
+/// @param l2_address Start of the memory of l2.
 /// @pre both have the same shape
 std::vector<copy_strip> make_copy_strips(const device_layers& l1, const pool_geometry& l2,
                                          uint64_t l2_address);
 
-/// `rows` pieces of `row_bytes` bytes each on both sides: the shape of one cudaMemcpy2D.
+/// `rows` pieces of `row_bytes` bytes on each side: the shape of one cudaMemcpy2D.
 struct row_copy {
   uint64_t device_address = 0;
   uint64_t device_stride = 0;
@@ -48,9 +48,8 @@ struct row_copy {
   friend bool operator==(const row_copy&, const row_copy&) = default;
 };
 
-/// Appends the copies that move whole pages of these strips, the same ones for both directions.
-/// Neighbouring pieces are joined: where both sides are contiguous a copy has a single row, across
-/// pages too.
+/// Appends the copies that move whole pages of these strips; they are the same for both directions.
+/// Merges adjacent pieces: where both sides are contiguous a copy has one row, even across pages.
 /// @pre the lists are equally long and their pages exist
 void append_copies(std::span<const copy_strip> strips, std::span<const page_index> l1_pages,
                    std::span<const page_index> l2_pages, std::vector<row_copy>& copies);

@@ -20,7 +20,7 @@ constexpr std::array all_kinds = {attention_kind::mha, attention_kind::mla, atte
 constexpr std::array all_layouts = {host_layout::layer_first, host_layout::page_first,
                                     host_layout::page_first_direct, host_layout::page_head};
 
-/// Parts that are cut into heads; the others are one row for all.
+/// Parts that are split into heads; the others have one row for all heads.
 bool has_heads(kv_part part) {
   return part == kv_part::key || part == kv_part::value;
 }
@@ -116,7 +116,7 @@ copy_strip make_strip(const layer_buffer& buffer, uint64_t column_offset, const 
   return strip;
 }
 
-/// Whether `next` starts where `last` ends, on both sides, so that they are one piece.
+/// Whether `next` starts where `last` ends on both sides, so that they can be merged.
 bool continues(const row_copy& last, const row_copy& next) {
   return last.rows == 1 && next.rows == 1
          && next.device_address == last.device_address + last.row_bytes
@@ -228,8 +228,7 @@ strided_run pool_geometry::rows(uint32_t layer, kv_part part, page_index page,
   HICACHE_CHECK(layer < shape_.layers && page < pages_ && column < columns(part));
   const auto row = row_bytes(part) / columns(part);
   const auto tokens = uint64_t{shape_.page_size};
-  // Bytes of the parts that precede this one in the unit that parts split: the pool, a page, or one
-  // head of a page.
+  // Bytes of the parts before this one in the unit that they split: the pool, a page, or one head.
   const auto part_offset = bytes_before(shape_, part) / columns(part) * shape_.layers * tokens;
   switch (layout_) {
     case host_layout::layer_first:
@@ -256,7 +255,7 @@ std::vector<byte_run> pool_geometry::object_runs(page_index page, head_range hea
   const auto whole = heads == all_heads();
   if (layout_ == host_layout::page_head || (whole && layout_ != host_layout::layer_first))
     return {{page * page_bytes() + object_bytes(heads.first), object_bytes(heads.count)}};
-  // What remains lies in blocks of rows, in object order: a part of the page, or one layer of it.
+  // The other layouts are blocks of rows, in object order: a part of the page, or one layer of it.
   const auto blocks = layout_ == host_layout::layer_first ? shape_.layers : 1;
   const auto block_rows = uint64_t{shape_.layers} / blocks * shape_.page_size;
   auto runs = std::vector<byte_run>{};
@@ -284,7 +283,7 @@ std::string pool_geometry::object_fingerprint(uint32_t heads) const {
   auto text = to_string(shape_) + " heads_per_object=" + std::to_string(heads);
   if (layout_ == host_layout::page_first)
     return text + " order=token,layer";
-  // With one head there is nothing to order by heads.
+  // With one head, head order makes no difference.
   if (layout_ == host_layout::page_head && heads > 1)
     return text + " order=head,layer,token";
   return text + " order=layer,token";
@@ -325,7 +324,7 @@ result<void> device_layers::check() const {
   for (auto i = size_t{0}; i < buffers.size(); ++i) {
     const auto part = parts[i / shape.layers];
     const auto row = row_bytes_of(shape, part);
-    // Pages may lie within the gaps of rows or the other way round; only one order is known in use.
+    // Pages could also interleave with the gaps of rows; only one order is known to be in use.
     if (buffers[i].address == 0 || buffers[i].token_stride < row
         || buffers[i].page_stride < buffers[i].token_stride * (shape.page_size - 1) + row)
       return fail(ec::invalid_argument, std::string{"the registered "} + name_of(part)

@@ -1,7 +1,7 @@
 // The smallest engine on hicache: serves one prompt twice and finds it cached the second time. Run
 // it alone, or on two ranks: launch/mpirun.sh 2 build/release/bin/hicache-minimal-engine
 //
-// Every rank runs it and sends the same operations in the same order: docs/integrating.md.
+// Every rank sends the same operations in the same order (docs/integrating.md).
 
 #include <caf/scoped_actor.hpp>
 #include <caf/typed_event_based_actor.hpp>
@@ -22,7 +22,7 @@ namespace {
 
 constexpr uint64_t prompt_length = 300;
 
-/// Hears of failures, as every engine, and serves a prompt: answers how many tokens were cached.
+/// The engine actor, which also serves a prompt and answers with the number of cached tokens.
 using my_engine = engine_actor::extend<caf::replies_to<minimal_engine::serve>::with<uint64_t>>;
 
 void complain(const caf::error& what) {
@@ -45,13 +45,13 @@ struct engine_state {
     return answer;
   }
 
-  /// 2. Brings what is in L2 to L1, and takes pages for what has to be computed.
+  /// 2. Loads the L2 part to L1, and allocates pages for the tokens to compute.
   void load() {
     apply({load_request{request}, allocate_request{request, prompt_length}},
           [this](const tree_answers& answers) { compute(answers); });
   }
 
-  /// 3. "Computes" the pages that were not cached: fills K and V where the geometry says they lie.
+  /// 3. "Computes" the uncached pages: fills K and V at the addresses given by the geometry.
   void compute(const tree_answers& answers) {
     const auto& loaded = std::get<load_result>(*answers.list[0]);
     const auto& pages = *std::get<allocate_result>(*answers.list[1]).l1_pages;
@@ -68,13 +68,13 @@ struct engine_state {
             return miss_reason(to_caf(done.error()));
         }
     }
-    // 4. Give the pages to the tree, which copies them to L2, and close the request. The writes are
-    // done; an engine whose kernels are still queued passes an event along (docs/integrating.md).
+    // 4. Insert the pages into the tree, which copies them to L2, and close the request. The writes
+    // are done; an engine whose kernels are still queued passes an event (docs/integrating.md).
     apply({insert_request{request, prompt}, release_request{request}},
           [this](const tree_answers&) { step(); });
   }
 
-  /// 5. What ended meanwhile becomes a fact on all ranks at once. A busy engine steps once a turn.
+  /// 5. Makes completions a fact on all ranks at once. A busy engine steps once a turn.
   void step() {
     auto on_step = [this](const step_result& facts) {
       if (!facts.ready.empty())
@@ -88,7 +88,7 @@ struct engine_state {
       .then(on_step, [this](const caf::error& err) { miss_reason(err); });
   }
 
-  /// Sends operations of one turn and goes on with `next` if all of them succeed.
+  /// Sends the operations of one turn and continues with `next` if all succeed.
   void apply(std::vector<tree_operation> ops, std::function<void(const tree_answers&)> next) {
     auto on_answers = [this, next](const tree_answers& answers) {
       for (const auto& each : answers.list)
@@ -121,9 +121,9 @@ my_engine::behavior_type engine(my_engine::stateful_pointer<engine_state> self,
   };
 }
 
-/// Starts the rank, and serves the prompt twice.
+/// Starts the rank and serves the prompt twice.
 result<int> run(const rank_config& config, std::unique_ptr<rank_reducer> peers) {
-  // The engine exists before the runtime, which tells it of failures, and so has its own system.
+  // The engine starts before the runtime, which reports to it, so it has its own actor system.
   auto settings = system_config{};
   auto system = caf::actor_system{settings};
   auto runtime = std::unique_ptr<rank_runtime>{};
@@ -145,7 +145,7 @@ result<int> run(const rank_config& config, std::unique_ptr<rank_reducer> peers) 
 }
 
 result<int> run_rank(int* argc, char*** argv) {
-  auto mpi = std::optional<mpi_session>{}; // Outlives the agreement.
+  auto mpi = std::optional<mpi_session>{}; // Outlives the reducer.
   auto peers = std::move(make_local_reducers(1).front());
   if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr) {
     auto started = mpi_session::start(argc, argv);

@@ -16,7 +16,7 @@ using namespace literals;
 
 constexpr auto no_limit = std::numeric_limits<uint64_t>::max();
 
-/// The number behind `name` in a file of names and numbers.
+/// The number after `name` in a file of names and numbers.
 std::optional<uint64_t> value_of(const std::filesystem::path& path, std::string_view name) {
   auto file = std::ifstream{path};
   auto word = std::string{};
@@ -29,25 +29,25 @@ std::optional<uint64_t> value_of(const std::filesystem::path& path, std::string_
   return std::nullopt;
 }
 
-/// The number in a file; nothing if there is none, or "max".
+/// The number in a file; empty if there is none, or for "max".
 std::optional<uint64_t> number_in(const std::filesystem::path& path) {
   auto file = std::ifstream{path};
   auto value = uint64_t{0};
   return file >> value ? std::optional{value} : std::nullopt;
 }
 
-/// How one version of control groups calls its files.
+/// File names of a control group version.
 struct cgroup_files {
   std::filesystem::path mount;
   const char* limit;
-  /// Above it, the kernel slows the group down instead of ending a process; null if there is none.
+  /// Above this limit the kernel throttles the group instead of killing a process; may be null.
   const char* soft_limit;
   const char* usage;
   const char* inactive_files;
   const char* active_files;
 };
 
-/// What one group leaves; no_limit if it has none.
+/// Bytes left in one group; no_limit if it has no limit.
 uint64_t left_in(const std::filesystem::path& group, const cgroup_files& files) {
   auto limit = number_in(group / files.limit).value_or(no_limit);
   if (files.soft_limit != nullptr)
@@ -61,8 +61,8 @@ uint64_t left_in(const std::filesystem::path& group, const cgroup_files& files) 
   return limit - std::min(used, limit);
 }
 
-/// What the group of that name, and those around it, leave. In a container the name may be one that
-/// only the host knows; then the group is the mount itself.
+/// Bytes left in the named group and its ancestors. In a container the name may be known to the
+/// host only; then the group is the mount itself.
 uint64_t left_in_all(const cgroup_files& files, const std::filesystem::path& name) {
   auto left = left_in(files.mount, files);
   for (auto path = name.relative_path(); !path.empty(); path = path.parent_path())

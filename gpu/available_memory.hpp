@@ -6,11 +6,10 @@
 
 namespace hicache {
 
-/// Bytes that this process may still take without anybody being killed for it: what the kernel says
-/// is available on the machine, or less where a control group that the process is in (version 1 or
-/// 2, a container's, say) has a limit. Memory of files that the kernel can drop counts as available
-/// in both. Nothing where the kernel does not say.
-/// @param root The folder in which /proc and /sys are.
+/// Bytes that this process can take without risking an out-of-memory kill: the kernel's available
+/// memory, or less if a control group of the process (version 1 or 2, e.g. of a container) has a
+/// limit. Droppable file cache counts as available in both. Empty if the kernel reports nothing.
+/// @param root Folder that contains /proc and /sys.
 std::optional<uint64_t> available_memory(const std::filesystem::path& root = "/");
 
 } // namespace hicache

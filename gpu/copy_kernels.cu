@@ -15,20 +15,20 @@ namespace {
 constexpr auto warp_threads = uint32_t{32};
 constexpr auto all_lanes = ~uint32_t{0};
 
-/// The most that a block can have: bytes in flight per SM are what makes the copy fast.
+/// The maximum of a block: more bytes in flight per SM make the copy faster.
 constexpr auto block_warps = uint32_t{32};
 constexpr auto block_threads = block_warps * warp_threads;
 
-/// Loads of a thread before its first store: what fits into the 64 registers that a thread of such
-/// a block has. With 16-byte words an SM then has 64 KiB in flight, several times what a PCIe link
-/// moves in one round trip.
+/// Loads of a thread before its first store: what fits into the 64 registers per thread of such a
+/// block. With 16-byte words an SM has 64 KiB in flight, several times a PCIe link's
+/// bandwidth-delay product.
 constexpr auto words_in_flight = uint32_t{4};
 
 /// Shared memory of a block for the bulk method: room for one bundle per warp.
 constexpr auto stage_bytes = static_cast<uint32_t>(piece_bytes);
 constexpr auto stages_bytes = block_warps * stage_bytes;
 
-/// Pieces of a bundle: at most one for each lane, at most one piece_bytes together.
+/// Pieces of a bundle: at most one per lane, together at most piece_bytes.
 HICACHE_HOST_DEVICE constexpr uint32_t pieces_per_bundle(const copy_strip& strip) {
   if (strip.row_bytes > piece_bytes / 2)
     return 1;
@@ -36,7 +36,7 @@ HICACHE_HOST_DEVICE constexpr uint32_t pieces_per_bundle(const copy_strip& strip
   return fitting < warp_threads ? fitting : warp_threads;
 }
 
-/// Consecutive pieces, the same length each. Lane i knows the addresses of number i.
+/// Consecutive pieces of equal length. Lane i holds the addresses of piece i.
 struct piece_bundle {
   uint64_t from = 0;
   uint64_t to = 0;
@@ -44,7 +44,7 @@ struct piece_bundle {
   uint32_t bytes_each = 0;
 };
 
-/// The bundle that starts with piece `first`. All lanes of a warp together.
+/// The bundle that starts with piece `first`. Called by all lanes of a warp together.
 /// @pre first < piece_count(strip, copy.pages)
 __device__ piece_bundle find_bundle(const kernel_copy& copy, const copy_strip& strip,
                                     uint64_t first, uint32_t lane) {
@@ -59,18 +59,17 @@ __device__ piece_bundle find_bundle(const kernel_copy& copy, const copy_strip& s
     bundle.to = store ? piece.host_address : piece.device_address;
     bundle.bytes_each = static_cast<uint32_t>(piece.bytes);
   }
-  // Several pieces are whole rows. The one of a long row may be the row's short end.
+  // Several pieces are whole rows. A single piece of a long row may be the row's short end.
   bundle.bytes_each = __shfl_sync(all_lanes, bundle.bytes_each, 0);
   return bundle;
 }
 
-/// The bundle's words, one after the other over the lanes; the hints keep them from displacing what
-/// computing kernels have cached.
+/// Copies the bundle's words, spread over the lanes. Cache hints spare the data of other kernels.
 template <class Word>
 __device__ void copy_by_words(const piece_bundle& bundle, uint32_t lane) {
   const auto words_each = bundle.bytes_each / static_cast<uint32_t>(sizeof(Word));
   const auto words = words_each * bundle.pieces;
-  // Word number `word`, on the side whose addresses the lanes know. Past the end: no address.
+  // Address of word `word` of the piece; `start` holds the lanes' addresses of one side.
   const auto address = [&](uint64_t start, uint32_t word, uint32_t piece) {
     return __shfl_sync(all_lanes, start, piece % warp_threads)
            + (word - piece * words_each) * sizeof(Word);
@@ -97,7 +96,7 @@ __device__ void copy_by_words(const piece_bundle& bundle, uint32_t lane) {
   }
 }
 
-/// Not inlined, so that the usual 16-byte words get the registers.
+/// Not inlined, so that the common 16-byte path gets the registers.
 __device__ __noinline__ void copy_by_narrow_words(piece_bundle bundle, uint32_t word_bytes,
                                                   uint32_t lane) {
   switch (word_bytes) {
@@ -123,24 +122,24 @@ __device__ void copy_by_words(const piece_bundle& bundle, uint32_t word_bytes, u
 
 namespace ptx = cuda::ptx;
 
-/// The bulk copies of one warp, through a stage of its own. While it waits for its bytes the other
-/// warps of the block have theirs under way, so that no warp needs a second stage.
+/// The bulk copies of one warp, through its own stage. While a warp waits for its bytes, the other
+/// warps of the block have theirs in flight, so no warp needs a second stage.
 class bulk_stage {
 public:
-  /// All lanes together.
+  /// Called by all lanes together.
   __device__ bulk_stage(unsigned char* stage, uint64_t* arrived, uint32_t lane)
     : stage_(stage), arrived_(arrived), lane_(lane) {
     if (lane_ == 0) {
       ptx::mbarrier_init(arrived_, 1);
-      // The copy unit must not see the barrier as it was before.
+      // Makes the initialised barrier visible to the copy unit.
       ptx::fence_mbarrier_init(ptx::sem_release, ptx::scope_cluster);
     }
     __syncwarp();
   }
 
-  /// All lanes together; lane i moves piece i.
+  /// Called by all lanes together; lane i moves piece i.
   __device__ void copy(const piece_bundle& bundle) {
-    // No lane may fill the stage before the last stores of all lanes are done with it.
+    // No lane may fill the stage before the last stores of all lanes have read it.
     ptx::cp_async_bulk_wait_group_read(ptx::n32_t<0>{});
     if (lane_ == 0)
       ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, arrived_,
@@ -153,7 +152,7 @@ public:
     while (!ptx::mbarrier_try_wait_parity(arrived_, parity_)) {
     }
     parity_ ^= 1;
-    // The barrier showed the bytes to this thread; the fence shows them to the copy unit.
+    // The barrier made the bytes visible to this thread; the fence does so for the copy unit.
     ptx::fence_proxy_async(ptx::space_shared);
     if (lane_ < bundle.pieces) {
       ptx::cp_async_bulk(ptx::space_global, ptx::space_shared, reinterpret_cast<void*>(bundle.to),
@@ -162,8 +161,8 @@ public:
     }
   }
 
-  /// Returns when this thread's stores are in memory, not only out of the stage: the kernel's end
-  /// says that all layers are there.
+  /// Returns when this thread's stores are in memory, not merely out of the stage: the end of the
+  /// kernel means that all layers are there.
   __device__ void finish() { ptx::cp_async_bulk_wait_group(ptx::n32_t<0>{}); }
 
 private:
@@ -175,7 +174,7 @@ private:
 
 #else
 
-/// Stands in where the GPU has no bulk copies; prepare_copy_kernel() keeps it from being used.
+/// Fallback for GPUs without bulk copies; prepare_copy_kernel() prevents its use.
 class bulk_stage {
 public:
   __device__ bulk_stage(unsigned char*, uint64_t*, uint32_t lane) : lane_(lane) {}
@@ -190,10 +189,10 @@ private:
 
 #endif
 
-/// Calls copy_bundle(strip, bundle) for every bundle that is this warp's.
+/// Calls copy_bundle(strip, bundle) for every bundle of this warp.
 template <class Copy>
 __device__ void for_each_bundle(const kernel_copy& copy, uint32_t lane, Copy copy_bundle) {
-  // Neighbouring numbers go to different SMs, so that a short list occupies all of them.
+  // Consecutive bundles go to different SMs, so that a short list occupies all of them.
   const auto warps = uint64_t{gridDim.x} * block_warps;
   const auto total = copy.strip_count * copy.bundles;
   for (auto number = uint64_t{threadIdx.x / warp_threads} * gridDim.x + blockIdx.x; number < total;
@@ -201,7 +200,7 @@ __device__ void for_each_bundle(const kernel_copy& copy, uint32_t lane, Copy cop
     const auto strip_number = number / copy.bundles;
     const auto& strip = copy.strips[strip_number];
     const auto first = (number - strip_number * copy.bundles) * pieces_per_bundle(strip);
-    // A strip with fewer bundles than the largest one has none of this number.
+    // A strip may have fewer bundles than the largest strip.
     if (first < piece_count(strip, copy.pages))
       copy_bundle(strip, find_bundle(copy, strip, first, lane));
   }
@@ -251,7 +250,7 @@ result<void> prepare_copy_kernel(kernel_method method) {
     return found;
   if (method == kernel_method::words)
     return {};
-  // The architecture that the code was compiled for, at most the GPU's own.
+  // The architecture of the compiled code, at most that of the GPU.
   if (attributes.ptxVersion < 90)
     return fail(ec::unsupported, "bulk copies need compute capability 9.0; got "
                                    + std::to_string(attributes.ptxVersion / 10) + "."

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-/// Marks what runs on the CPU and, compiled by nvcc, on the GPU as well.
+/// Marks functions that run on the CPU and, compiled by nvcc, also on the GPU.
 #ifdef __CUDACC__
 #define HICACHE_HOST_DEVICE __host__ __device__
 #else
@@ -14,8 +14,8 @@
 
 namespace hicache {
 
-/// Bytes that one warp, or one CPU thread, copies at a time. Small enough to spread one page over
-/// all warps, large enough that finding a piece costs nothing beside copying it.
+/// Bytes that a warp or a CPU thread copies at a time. Small enough to spread a page over all
+/// warps, large enough that finding a piece is cheap compared with copying it.
 inline constexpr uint64_t piece_bytes = 4096;
 
 /// A contiguous piece of memory on both sides, at most piece_bytes long.
@@ -25,20 +25,20 @@ struct copy_piece {
   uint64_t bytes;
 };
 
-/// Pieces that one row of the strip is cut into.
+/// Pieces per row of the strip.
 /// @relates copy_strip
 HICACHE_HOST_DEVICE inline uint64_t pieces_per_row(const copy_strip& strip) {
   return (strip.row_bytes + piece_bytes - 1) / piece_bytes;
 }
 
-/// Pieces of `pages` pages of the strip.
+/// Pieces in `pages` pages of the strip.
 /// @relates copy_strip
 HICACHE_HOST_DEVICE inline uint64_t piece_count(const copy_strip& strip, uint64_t pages) {
   return pages * strip.rows * pieces_per_row(strip);
 }
 
-/// Piece number `index` of the copy of l1_pages[i] and l2_pages[i]: page by page, row by row,
-/// front to back. What the kernels compute for each warp; the CPU runs the same function.
+/// Piece `index` of the copy of l1_pages[i] and l2_pages[i]: page by page, row by row, front to
+/// back. Used by the kernels for each warp, and by the CPU.
 /// @pre index < piece_count(strip, pages in the lists)
 /// @relates copy_strip
 HICACHE_HOST_DEVICE inline copy_piece find_piece(const copy_strip& strip,

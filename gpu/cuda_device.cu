@@ -58,7 +58,7 @@ public:
 
   result<void> wait_for_layer(const layer_progress& progress, void* stream,
                               uint32_t layer) override {
-    // Belongs to the stream's device whatever the calling thread's current one is.
+    // The event belongs to the stream's device, whatever the thread's current device is.
     if (auto* const event = static_cast<cudaEvent_t>(progress.event(layer)); event != nullptr)
       return check_cuda(ec::copy_failed, "cudaStreamWaitEvent",
                         cudaStreamWaitEvent(static_cast<cudaStream_t>(stream), event, 0));
@@ -72,8 +72,7 @@ private:
   std::string name_;
 };
 
-/// The number of this process among those of its job on this machine, as Open MPI or torchrun tells
-/// it.
+/// This process's rank on this machine, as set by Open MPI or torchrun.
 std::optional<uint32_t> local_rank() {
   const auto* text = std::getenv("OMPI_COMM_WORLD_LOCAL_RANK");
   if (text == nullptr)
@@ -86,7 +85,7 @@ std::optional<uint32_t> local_rank() {
   return read.ec == std::errc{} && read.ptr == end ? std::optional{number} : std::nullopt;
 }
 
-/// The device on which the memory at this address lies.
+/// The device that owns the memory at this address.
 result<int> device_of(uint64_t pool) {
   auto attributes = cudaPointerAttributes{};
   if (auto asked

@@ -60,12 +60,12 @@ void cuda_fences::forget_passed() {
     unused_.push_back(std::move(open_.front().event));
     open_.pop_front();
   }
-  // "Not ready" must not be what the next one who asks hears of.
+  // Clear "not ready", so that the next caller of cudaGetLastError does not see it.
   static_cast<void>(cudaGetLastError());
 }
 
 result<cuda_fences::fence*> cuda_fences::next_fence() {
-  // Recorded again, the newest fence is behind both events.
+  // Recorded again, the newest fence covers both events.
   if (open_.size() >= limits::page_fences_open)
     return &open_.back();
   if (unused_.empty()) {

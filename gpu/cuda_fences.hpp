@@ -26,20 +26,19 @@ struct cuda_deleter {
 using unique_stream = std::unique_ptr<std::remove_pointer_t<cudaStream_t>, cuda_deleter>;
 using unique_event = std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, cuda_deleter>;
 
-/// What copies on this device have to wait for, page by page. A stream of its own waits for one
-/// event of the engine's after the other and records an event of ours behind each, so that a page
-/// needs to remember one number only: whoever waits for a later event has waited for the earlier.
+/// Tracks per page what copies on this device must wait for. A private stream waits for the
+/// engine's events one after the other and records one of our events after each. A page therefore
+/// needs only one number: waiting for a later event implies waiting for the earlier ones.
 class cuda_fences final : public page_fences {
 public:
-  /// @param pages Pages of L1, padding included.
+  /// @param pages Pages of L1, including padding.
   static result<std::shared_ptr<cuda_fences>> open(int device, uint32_t pages);
 
   cuda_fences(int device, uint32_t pages, unique_stream stream);
 
   result<void> add(std::span<const page_index> l1_pages, void* event) override;
 
-  /// What is queued on `stream` from now on waits for all that was added for these pages. The
-  /// device is the calling thread's current one.
+  /// Makes later work on `stream` wait for all events of these pages. Uses the current device.
   result<void> wait(cudaStream_t stream, std::span<const page_index> l1_pages);
 
 private:
@@ -48,20 +47,20 @@ private:
     unique_event event;
   };
 
-  /// Forgets the fences that are behind us. Under the lock.
+  /// Drops fences that have passed. The lock is held.
   void forget_passed();
-  /// An event to record behind the newest fence. Under the lock.
+  /// An event to record after the newest fence. The lock is held.
   result<fence*> next_fence();
 
   int device_;
   std::mutex mutex_;
   /// The newest fence of each page; 0 for none.
   std::vector<uint64_t> last_;
-  /// Not passed yet, oldest first.
+  /// Pending fences, oldest first.
   std::deque<fence> open_;
   std::vector<unique_event> unused_;
   uint64_t issued_ = 0;
-  // Last: the stream goes before the events that it uses.
+  // Last: the stream must be destroyed before the events that it uses.
   unique_stream stream_;
 };
 

@@ -21,8 +21,7 @@ using literals::operator""_MiB;
 constexpr auto share_prefix = std::string_view{"cuda-ipc "};
 constexpr auto handle_bytes = sizeof(cudaIpcMemHandle_t::reserved);
 
-/// cudaMalloc cuts smaller allocations out of blocks of this size, and sharing one of them would
-/// hand its neighbours to the other process too.
+/// cudaMalloc carves smaller allocations out of blocks of this size; sharing one shares the block.
 constexpr auto allocation_unit = 2_MiB;
 
 enum class memory_origin : uint8_t { allocated, opened };
@@ -36,7 +35,7 @@ public:
 
   ~cuda_memory() override {
     const auto scope = cuda_device_scope{device_};
-    // Fails only if the device or the process is going, and then the memory goes with it.
+    // Fails only if the device or the process is going away, which frees the memory.
     static_cast<void>(origin_ == memory_origin::allocated ? cudaFree(data_)
                                                           : cudaIpcCloseMemHandle(data_));
   }
@@ -95,11 +94,11 @@ private:
 
 class pinned_memory final : public device_memory {
 public:
-  /// Takes a mapping that is registered with CUDA.
+  /// Takes ownership of a mapping that is registered with CUDA.
   explicit pinned_memory(host_mapping mapping) : mapping_(std::move(mapping)) {}
 
   ~pinned_memory() override {
-    // Before the mapping goes: the device must not keep the addresses.
+    // Unregister before the mapping goes: the device must not keep the addresses.
     static_cast<void>(cudaHostUnregister(mapping_.bytes().data()));
   }
 
@@ -129,13 +128,13 @@ private:
   host_mapping mapping_;
 };
 
-/// The NUMA node that the device is attached to; nothing where the machine does not say.
+/// The NUMA node that the device is attached to; empty if unknown.
 std::optional<int> numa_node_of_device(int device) {
   auto name = std::array<char, 32>{};
   if (!check_cuda(ec::io_failure, "cudaDeviceGetPCIBusId",
                   cudaDeviceGetPCIBusId(name.data(), name.size(), device)))
     return std::nullopt;
-  // CUDA writes the hexadecimal digits in capitals, the kernel's folders do not.
+  // CUDA prints upper-case hexadecimal digits; sysfs uses lower case.
   auto folder = std::string{name.data()};
   std::ranges::transform(folder, folder.begin(), [](char letter) {
     return letter >= 'A' && letter <= 'F' ? static_cast<char>(letter - 'A' + 'a') : letter;
@@ -147,8 +146,7 @@ std::optional<int> numa_node_of_device(int device) {
   return node;
 }
 
-/// Whether kernels reach registered memory at the address that the CPU uses: L2 has one address
-/// only, here and in copy_strip.
+/// Checks that kernels access registered memory at its CPU address; copy_strip has one for both.
 result<void> check_same_address(void* address) {
   auto* seen = static_cast<void*>(nullptr);
   if (auto asked = check_cuda(ec::unsupported, "cudaHostGetDevicePointer",
@@ -179,7 +177,7 @@ result<std::unique_ptr<device_memory>> pin(host_mapping&& mapping) {
 } // namespace
 
 tl::unexpected<error> cuda_failure(ec code, const std::string& what, cudaError_t status) {
-  // The runtime repeats an error to whoever asks it next, the engine's own code included.
+  // Clear the error: the runtime would return it to the next caller, including the engine.
   static_cast<void>(cudaGetLastError());
   return fail(code, what + ": " + cudaGetErrorString(status));
 }
@@ -191,8 +189,7 @@ result<void> check_cuda(ec code, const char* call, cudaError_t status) {
 }
 
 result<void> use_cuda_device(ec code, int device) {
-  // While another thread captures a graph, a thread in the default mode may not even ask whether an
-  // event has passed.
+  // While another thread captures a graph, threads in the default mode may not even query events.
   auto mode = cudaStreamCaptureModeThreadLocal;
   if (auto set = check_cuda(code, "cudaThreadExchangeStreamCaptureMode",
                             cudaThreadExchangeStreamCaptureMode(&mode));
@@ -241,7 +238,7 @@ result<cuda_share> parse_cuda_share(std::string_view text) {
     }
     std::from_chars(text.data() + size_at, text.data() + text.size(), share.bytes);
   }
-  // Whatever was not read in full is not written back the same.
+  // Rejects text that was not parsed in full: it does not round-trip.
   if (share.bytes == 0 || to_string(share) != text)
     return fail(ec::invalid_argument,
                 "'" + std::string{text}
@@ -257,7 +254,7 @@ result<std::unique_ptr<device_memory>> allocate_cuda_memory(int device, uint64_t
   const auto scope = cuda_device_scope{device};
   if (auto bound = scope.check(ec::io_failure); !bound)
     return tl::unexpected{bound.error()};
-  // The larger one of both: rounding up wraps to 0 for sizes that no device has.
+  // The larger of the two: rounding up wraps to 0 for impossible sizes.
   const auto whole = std::max(bytes, (bytes + allocation_unit - 1) & ~(allocation_unit - 1));
   auto* address = static_cast<void*>(nullptr);
   if (const auto status = cudaMalloc(&address, whole); status != cudaSuccess) {
@@ -273,7 +270,7 @@ result<std::unique_ptr<device_memory>> allocate_cuda_memory(int device, uint64_t
                                               "memory of " + device_name);
   if (const auto status = cudaMemset(address, 0, whole); status != cudaSuccess)
     return cuda_failure(ec::io_failure, "cannot clear device memory: cudaMemset", status);
-  // The streams that copy do not wait for the one that cudaMemset uses.
+  // The copy streams do not wait for the stream of cudaMemset.
   if (const auto status = cudaStreamSynchronize(nullptr); status != cudaSuccess)
     return cuda_failure(ec::io_failure, "cannot clear device memory: cudaStreamSynchronize",
                         status);

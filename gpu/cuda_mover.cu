@@ -19,8 +19,7 @@ namespace hicache {
 
 namespace {
 
-/// Copies in one call: enough to spread the cost of a call, few enough that the first ones run
-/// while the next are being listed.
+/// Copies per call: enough to amortise it, few enough that the first run while more are listed.
 constexpr auto batch_copies = size_t{1024};
 
 constexpr auto direct_methods = std::array{cuda_copy_method::batched, cuda_copy_method::single};
@@ -37,7 +36,7 @@ struct device_deleter {
 using pinned_pages = std::unique_ptr<page_index[], pinned_deleter>;
 using device_strips = std::unique_ptr<copy_strip, device_deleter>;
 
-/// One direction: a stream, and the events of each set.
+/// The stream of one direction, and the events of each set.
 class copy_stream {
 public:
   result<void> open(uint32_t events_per_set) {
@@ -48,7 +47,7 @@ public:
         !asked)
       return asked;
     auto* stream = cudaStream_t{nullptr};
-    // A copy needs few SMs, but at once: the blocks of a large computation come before it else.
+    // A copy needs few SMs, but at once, not after the blocks of a large computation.
     if (auto made
         = check_cuda(ec::copy_failed, "cudaStreamCreateWithPriority",
                      cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, highest));
@@ -56,7 +55,7 @@ public:
       return made;
     stream_.reset(stream);
     events_per_set_ = events_per_set;
-    // Behind those of the sets: the ones that stay the same, for graphs.
+    // The set after those of the submissions holds the fixed events for graphs.
     while (events_.size() < size_t{events_per_set} * (copy_sets + 1)) {
       auto* event = cudaEvent_t{nullptr};
       if (auto made = check_cuda(
@@ -81,8 +80,7 @@ public:
                       cudaEventSynchronize(event(set, number)));
   }
 
-  /// After a failure: whatever was queued must not write to the pages any more. Where this fails
-  /// too, the device is gone and writes nothing.
+  /// After a failure: waits until nothing queued writes to the pages, or the device is lost.
   error settle(error failure) {
     if (const auto gone
         = check_cuda(ec::device_lost, "cudaStreamSynchronize", cudaStreamSynchronize(get()));
@@ -109,13 +107,13 @@ private:
   std::vector<unique_event> events_;
 };
 
-/// Streams and events; the classes below queue the copies.
+/// Manages streams and events; subclasses queue the copies.
 class cuda_mover : public page_mover {
 public:
   cuda_mover(int device, std::vector<copy_strip> strips, uint32_t layers)
     : device_(device), strips_(std::move(strips)), layers_(layers) {}
 
-  /// The device is the calling thread's current one.
+  /// Uses the calling thread's current device.
   result<void> open(uint32_t l1_pages) {
     auto fences = cuda_fences::open(device_, l1_pages);
     if (!fences)
@@ -156,7 +154,7 @@ public:
   std::shared_ptr<page_fences> fences() const override { return fences_; }
 
 protected:
-  /// Which strips to copy, and the pages of the submission.
+  /// Strips to copy, and the pages of the submission.
   struct strip_copy {
     copy_direction direction;
     uint32_t set;
@@ -166,8 +164,7 @@ protected:
     std::span<const page_index> l2_pages;
   };
 
-  /// Queues the copies of these strips on the direction's stream. Called for the first strips of a
-  /// submission first.
+  /// Queues copies of these strips on the direction's stream. Called in order of the strips.
   virtual result<void> queue(const strip_copy& copy) = 0;
 
   std::span<const copy_strip> strips() const noexcept { return strips_; }
@@ -211,7 +208,7 @@ private:
   copy_stream loads_;
 };
 
-/// Contiguous copies of one direction that go to the driver in one call.
+/// Contiguous copies of one direction, passed to the driver in one call.
 class copy_batch_call {
 public:
   bool full() const noexcept { return sizes_.size() == batch_copies; }
@@ -222,7 +219,7 @@ public:
     sizes_.push_back(bytes);
   }
 
-  /// Queues what was added and forgets it.
+  /// Queues the added copies and clears the list.
   result<void> flush(cudaStream_t stream) {
     if (sizes_.empty())
       return {};
@@ -258,7 +255,7 @@ private:
   std::vector<size_t> sizes_;
 };
 
-/// What the copy hardware of the GPU moves.
+/// Copies with the GPU's copy engines.
 class direct_mover final : public cuda_mover {
 public:
   direct_mover(int device, std::vector<copy_strip> strips, uint32_t layers, cuda_copy_method method)
@@ -268,7 +265,7 @@ public:
 protected:
   /// Layer by layer, so that the first one runs while the next is being listed.
   result<void> queue(const strip_copy& copy) override {
-    // Each direction has a thread of its own, so it has lists of its own.
+    // Each direction runs on its own thread and needs its own lists.
     auto& own = copy.direction == copy_direction::store ? store_lists_ : load_lists_;
     const auto count = strips_per_layer();
     for (auto first = size_t{0}; first < copy.strip_count; first += count) {
@@ -316,7 +313,7 @@ private:
   lists load_lists_;
 };
 
-/// What a kernel on a few SMs moves.
+/// Copies with a kernel on a few SMs.
 class kernel_mover final : public cuda_mover {
 public:
   kernel_mover(int device, std::vector<copy_strip> strips, uint32_t layers, cuda_copy_method method,
@@ -325,15 +322,14 @@ public:
       method_(method == cuda_copy_method::bulk ? kernel_method::bulk : kernel_method::words),
       sms_(sms) {}
 
-  /// @param most_pages Of one submission. A page takes part in one copy at a time, so it is the
-  /// size of the smaller pool.
+  /// @param most_pages Of a submission: the smaller pool, as a page is in one copy at a time.
   result<void> prepare(uint32_t most_pages) {
     if (auto prepared = prepare_copy_kernel(method_); !prepared)
       return prepared;
     most_pages_ = most_pages;
     for (auto& list : lists_) {
       auto* pages = static_cast<void*>(nullptr);
-      // Device pages first, host pages behind them.
+      // L1 pages, followed by the L2 pages.
       if (auto made = check_cuda(ec::copy_failed, "cudaHostAlloc",
                                  cudaHostAlloc(&pages, size_t{2} * most_pages * sizeof(page_index),
                                                cudaHostAllocPortable | cudaHostAllocMapped));
@@ -383,7 +379,7 @@ private:
   kernel_method method_;
   uint32_t sms_;
   uint32_t most_pages_ = 0;
-  /// Of each set: stores, then loads.
+  /// One per set: stores, then loads.
   std::array<pinned_pages, size_t{2} * copy_sets> lists_;
   device_strips strips_;
 };
@@ -414,10 +410,10 @@ result<void> check_sms(int device, uint32_t sms) {
   return {};
 }
 
-/// A mover of this method, between small pools, does what it should.
+/// Checks that a mover of this method copies correctly between small pools.
 result<void> prove_method(int device, const pool_geometry& l2, const copy_options& options,
                           cuda_copy_method method) {
-  // Enough to have a next page and a next layer on both sides.
+  // Enough for a next page and a next layer on both sides.
   auto shape = l2.shape();
   shape.layers = std::min(shape.layers, uint32_t{2});
   const auto l1_pool = pool_geometry{shape, host_layout::layer_first, 4};
@@ -492,8 +488,7 @@ result<std::unique_ptr<page_mover>> make_proven_cuda_mover(int device, const dev
     return tl::unexpected{bound.error()};
   auto reason = std::string{};
   for (const auto method : methods_of(options.io)) {
-    // Which calls and instructions a driver and a GPU really offer shows only when they are used,
-    // and a cache that copies wrongly answers wrongly.
+    // Only use shows what a driver and a GPU support, and a wrong copy corrupts the cache.
     auto proven = prove_method(device, l2, options, method);
     if (proven)
       return make_cuda_mover(device, l1, l2, l2_data, options, method);

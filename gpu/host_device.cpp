@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-// The sanitizers of GCC do not see streaming stores.
+// GCC's sanitizers do not see streaming stores.
 #if defined(__SSE2__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define HICACHE_STREAMING_STORES
 #include <emmintrin.h>
@@ -24,27 +24,26 @@ namespace hicache {
 
 namespace {
 
-/// Less than this is copied by one thread: waking another takes as long as copying it.
+/// Smaller copies use one thread: waking another takes as long as the copy.
 constexpr uint64_t split_bytes = uint64_t{256} << 10;
 
-/// How far ahead of the copying is what gets fetched: what a core copies while memory answers.
+/// Prefetch distance: what a core copies during a memory access.
 constexpr uint64_t ahead_bytes = uint64_t{2} << 10;
 
 /// Enough for rows of 256 bytes; shorter ones are slow for other reasons.
 constexpr uint64_t most_pieces_ahead = 8;
 
-/// What one thread's share is a multiple of: threads do not write to the same cache line.
+/// Shares are multiples of this, so that threads do not write to the same cache line.
 constexpr uint64_t line_bytes = 64;
 
 #ifdef HICACHE_STREAMING_STORES
 
-/// Shorter pieces consist of too few whole cache lines.
+/// Shorter pieces contain too few whole cache lines.
 constexpr uint64_t streaming_bytes = 128;
 
-/// Copies past the caches: pages are not read again soon, and a store that need not fetch the line
-/// that it overwrites saves a third of the memory traffic. memcpy does so only for pieces of many
-/// MiB.
-/// @param ahead What will be read next, fetched meanwhile: the hardware does not foresee strides.
+/// Copies past the caches: pages are not read again soon, and a store that need not fetch its cache
+/// line saves a third of the memory traffic. memcpy does so only from many MiB on.
+/// @param ahead What will be read next; prefetched, because the hardware does not predict strides.
 void stream_bytes(std::byte* to, const std::byte* from, uint64_t bytes, const std::byte* ahead) {
   const auto lead = (line_bytes - reinterpret_cast<uintptr_t>(to) % line_bytes) % line_bytes;
   std::memcpy(to, from, lead);
@@ -65,7 +64,7 @@ void stream_bytes(std::byte* to, const std::byte* from, uint64_t bytes, const st
   std::memcpy(to + at, from + at, bytes - at);
 }
 
-/// Streaming stores are ordered with nothing else: before others are told of the bytes.
+/// Orders streaming stores before the notification of other threads.
 void settle_bytes() {
   _mm_sfence();
 }
@@ -91,7 +90,7 @@ std::byte* pointer(uint64_t address) {
   return reinterpret_cast<std::byte*>(static_cast<uintptr_t>(address));
 }
 
-/// Copies `piece` while `next` is fetched.
+/// Copies `piece` and prefetches `next`.
 void copy_piece_to(copy_direction direction, const copy_piece& piece, const copy_piece& next) {
   if (direction == copy_direction::store)
     copy_bytes(pointer(piece.host_address), pointer(piece.device_address), piece.bytes,
@@ -105,7 +104,7 @@ uint64_t bytes_of(const row_copy& copy) {
   return copy.rows * copy.row_bytes;
 }
 
-/// The piece from byte `begin` to the end of its row, counted over the rows of the copy.
+/// The piece from byte `begin` to the end of its row; `begin` counts over the rows of the copy.
 copy_piece piece_at(const row_copy& copy, uint64_t begin) {
   const auto row = begin / copy.row_bytes;
   const auto in_row = begin - row * copy.row_bytes;
@@ -114,13 +113,12 @@ copy_piece piece_at(const row_copy& copy, uint64_t begin) {
           std::min(copy.row_bytes - in_row, piece_bytes)};
 }
 
-/// One direction of the host mover. A submission is copied in steps: a load layer by layer, a store
-/// in one. The caller and its helpers have a share of each step; helpers go from step to step
-/// without waiting for each other, since waking a thread for each layer would take as long as
-/// copying it.
+/// One direction of the host mover. A submission is copied in steps: a load per layer, a store at
+/// once. The caller and its helpers each copy a share of a step. Helpers run through the steps
+/// without waiting for each other, since waking a thread per layer would take as long as the copy.
 class host_lane {
 public:
-  /// @param strips Must outlive the lane; as many for each step.
+  /// @param strips Must outlive the lane; the same number per step.
   host_lane(copy_direction direction, io_backend io, bool page_by_page,
             std::span<const copy_strip> strips, uint32_t steps, uint32_t threads)
     : direction_(direction), io_(io), page_by_page_(page_by_page), strips_(strips),
@@ -131,7 +129,7 @@ public:
     submissions_[set] = {l1_pages, l2_pages};
   }
 
-  /// Copies step `step` of the submission, and begins with the others at the first one.
+  /// Copies step `step` of the submission; the first step also starts the helpers.
   void finish(uint32_t set, uint32_t step) {
     const auto helpers = count_workers(set) - 1;
     if (step == 0 && helpers > 0) {
@@ -166,7 +164,7 @@ private:
     return strips_.subspan(step * count, count);
   }
 
-  /// Small steps are not shared.
+  /// Small steps run on one thread.
   uint32_t count_workers(uint32_t set) const {
     auto bytes = uint64_t{0};
     for (const auto& strip : strips_of(0))
@@ -182,7 +180,7 @@ private:
     settle_bytes();
   }
 
-  /// What memory engines do: runs of bytes, as many for each thread.
+  /// Emulates the copy engines: contiguous runs, split evenly among the threads.
   void copy_runs(uint32_t set, std::span<const copy_strip> strips, uint32_t worker,
                  uint32_t workers) {
     const auto [l1_pages, l2_pages] = submissions_[set];
@@ -201,8 +199,8 @@ private:
     copy_range(copies, lines * worker / workers * line_bytes, end);
   }
 
-  /// What a kernel does: pieces by number. Each thread takes a range of them rather than every
-  /// n-th, since a core, unlike a warp, gains from going on where it was.
+  /// Emulates the kernel: pieces by number. Each thread takes a contiguous range rather than every
+  /// n-th piece, because a core, unlike a warp, gains from locality.
   void copy_pieces(uint32_t set, std::span<const copy_strip> strips, uint32_t worker,
                    uint32_t workers) const {
     const auto pages = submissions_[set].l2_pages.size();
@@ -221,7 +219,7 @@ private:
     }
   }
 
-  /// Copies pieces begin to end. Each is found once: when it is fetched.
+  /// Copies pieces begin to end. Computes each piece once, when prefetching it.
   void copy_pieces(const copy_strip& strip, const page_index* device, const page_index* host,
                    uint64_t begin, uint64_t end, uint64_t count) const {
     const auto ahead
@@ -261,11 +259,11 @@ private:
   bool page_by_page_;
   std::span<const copy_strip> strips_;
   std::array<submission, copy_sets> submissions_;
-  /// Of each worker. Kept between calls for their memory.
+  /// One per worker; kept between calls to reuse their memory.
   std::vector<std::vector<row_copy>> copies_;
-  /// Helpers that have done their share of each step.
+  /// Helpers that have finished their share of each step.
   std::vector<std::atomic<uint32_t>> arrived_;
-  // Last, so that the helpers end before what they use is gone.
+  // Last, so that the helpers end before the members that they use.
   copy_workers workers_;
 };
 
@@ -274,7 +272,7 @@ public:
   host_mover(const device_layers& l1, const pool_geometry& l2, std::byte* l2_data,
              const copy_options& options)
     : strips_(make_copy_strips(l1, l2, reinterpret_cast<uintptr_t>(l2_data))),
-      // The rows of a page lie together but for layer_first, in which those of neighbours do.
+      // A page's rows are adjacent, except in layer_first, where those of neighbouring pages are.
       stores_(copy_direction::store, options.io, l2.layout() != host_layout::layer_first, strips_,
               1, threads_of(options)),
       loads_(copy_direction::load, options.io, false, strips_, l2.shape().layers,

@@ -7,12 +7,11 @@
 
 namespace hicache {
 
-/// A device whose L1 is ordinary memory and whose copies are done by the CPU.
+/// A device with L1 in ordinary memory whose copies run on the CPU.
 std::unique_ptr<device> make_host_device();
 
-/// The copying of that device by itself, between two pools in memory that the CPU can reach.
-/// begin() only notes the pages; finish_layer() copies, on its caller's thread and host_threads - 1
-/// more, which may be layers ahead of it.
+/// The mover of that device, between two pools in CPU-accessible memory. begin() only stores the
+/// pages; finish_layer() copies, with host_threads - 1 helpers, which may be layers ahead.
 /// @param l2_data The memory of l2.
 /// @pre l1.check() succeeds and both pools have the same shape
 std::unique_ptr<page_mover> make_host_mover(const device_layers& l1, const pool_geometry& l2,

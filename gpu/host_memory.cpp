@@ -33,11 +33,11 @@ namespace {
 
 using namespace literals;
 
-// -- what the machine has -----------------------------------------------------
+// -- available memory ---------------------------------------------------------
 
 constexpr auto most_kept_back = 10_GiB;
 
-/// What stays free for the rest of the machine.
+/// Bytes left free for the rest of the machine.
 uint64_t kept_back(uint64_t available) noexcept {
   return std::min<uint64_t>(most_kept_back, available / 2);
 }
@@ -60,15 +60,15 @@ struct page_kind {
   const char* name;
 };
 
-/// In the order in which they are tried. Plain pages of x86; elsewhere they may be larger, and
-/// rounding up to less than a page is as good.
+/// In the order in which they are tried. The plain size is that of x86; elsewhere pages may be
+/// larger, and rounding up to less than a page is harmless.
 constexpr auto page_kinds = std::array{
   page_kind{memory_pages::gigabyte, 1_GiB, MAP_HUGETLB | MAP_HUGE_1GB, "1 GiB huge pages"},
   page_kind{memory_pages::two_megabytes, 2_MiB, MAP_HUGETLB | MAP_HUGE_2MB, "2 MiB huge pages"},
   page_kind{memory_pages::plain, 4_KiB, 0, "plain pages"},
 };
 
-/// Bytes of the kernel's pool of huge pages that nobody has used or reserved.
+/// Unused and unreserved bytes of the kernel's pool of huge pages.
 uint64_t free_in_pool(const page_kind& kind) {
   const auto folder
     = "/sys/kernel/mm/hugepages/hugepages-" + std::to_string(kind.page_bytes / 1_KiB) + "kB/";
@@ -80,16 +80,16 @@ uint64_t free_in_pool(const page_kind& kind) {
   return 0;
 }
 
-/// Asks for the memory, which has not been touched yet, to be put on a NUMA node.
+/// Requests a NUMA node for untouched memory.
 bool prefer_node(std::span<std::byte> memory, int node) {
   constexpr auto word_bits = std::numeric_limits<unsigned long>::digits;
-  // As many nodes as Linux can be built for.
+  // Linux's maximum number of nodes.
   auto nodes = std::array<unsigned long, 1024 / word_bits>{};
   constexpr auto node_bits = word_bits * static_cast<int>(nodes.size());
   if (node < 0 || node >= node_bits)
     return false;
   nodes.at(static_cast<size_t>(node / word_bits)) = 1UL << (node % word_bits);
-  // The kernel takes one bit less than it is told.
+  // The kernel uses one bit less than passed.
   return ::syscall(SYS_mbind, memory.data(), memory.size(), MPOL_PREFERRED, nodes.data(),
                    node_bits + 1, 0)
          == 0;
@@ -97,20 +97,20 @@ bool prefer_node(std::span<std::byte> memory, int node) {
 
 // -- residency ----------------------------------------------------------------
 
-/// Tells the caller of an allocation how far it is, seldom enough to cost nothing.
+/// Reports the progress of an allocation, rarely enough to cost nothing.
 class progress_meter {
 public:
   progress_meter(const std::function<void(uint64_t, uint64_t)>& report, uint64_t total)
     : report_(report), total_(total), last_time_(clock_.now()) {}
 
-  /// @param ready May go back, when other pages are tried; the caller is not told so.
+  /// @param ready May decrease when another page size is tried; decreases are not reported.
   void update(uint64_t ready) {
     if (report_ && ready > last_ready_ && ready < total_
         && clock_.now() - last_time_ >= report_interval)
       say(ready);
   }
 
-  /// Ends what was begun: who never heard of the allocation need not hear of its end.
+  /// Reports the end, unless nothing was reported before.
   void finish() {
     if (last_ready_ > 0)
       say(total_);
@@ -132,20 +132,20 @@ private:
   time_point last_time_;
 };
 
-/// Enough threads to fill the memory bus of a socket with zeroes.
+/// Enough threads to saturate the memory bus of a socket when zeroing.
 constexpr auto most_threads = uint64_t{8};
 
 /// Bytes that a thread makes resident at a time: some ten milliseconds of work, at least one page.
 constexpr auto chunk_bytes = 64_MiB;
 
-/// The work of making one mapping resident, shared by the threads that do it.
+/// Shared state of the threads that make one mapping resident.
 struct residency {
   std::span<std::byte> memory;
   memory_pages pages;
   uint64_t chunk;
   std::atomic<uint64_t> next{0};
   std::atomic<uint64_t> ready{0};
-  /// The errno of a failure, which ends the work.
+  /// The errno of a failure, which stops the work.
   std::atomic<int> failure{0};
 };
 
@@ -160,8 +160,8 @@ int make_piece_resident(std::span<std::byte> piece, memory_pages pages) {
   do
     code = ::madvise(piece.data(), piece.size(), MADV_POPULATE_WRITE) == 0 ? 0 : errno;
   while (code == EINTR);
-  // Linux before 5.14 does not know the advice. Touching would do the same, but a huge page that
-  // cannot be had after all (a cpuset may see to that) would then end the process.
+  // Linux before 5.14 lacks this advice. Touching has the same effect, but would kill the process
+  // if a huge page is unavailable after all (e.g. because of a cpuset).
   if (code == EINVAL && pages == memory_pages::plain) {
     touch(piece);
     return 0;
@@ -197,7 +197,7 @@ int make_resident(std::span<std::byte> memory, const page_kind& kind, progress_m
       for (auto i = uint64_t{1}; i < threads; ++i)
         helpers.emplace_back([&work] { work_on(work, [](uint64_t) {}); });
     } catch (const std::system_error&) {
-      // The process may have no more threads: those there are do the work, this one at least.
+      // Out of threads: the existing ones, at least this one, do the work.
     }
     work_on(work, [&meter](uint64_t ready) { meter.update(ready); });
   }
@@ -241,8 +241,8 @@ result<host_mapping> host_mapping::create(uint64_t bytes, std::optional<int> num
     const auto huge = kind.pages != memory_pages::plain;
     if (huge && bytes < kind.page_bytes)
       continue;
-    // The pools are not part of what is available. Huge pages beyond the pool, where the
-    // administrator allows them, and plain pages are.
+    // The huge page pools do not count as available. Plain pages, and huge pages beyond the pool
+    // where the administrator allows them, do.
     if (!checked && (!huge || free_in_pool(kind) < bytes))
       continue;
     const auto mapped = (bytes + kind.page_bytes - 1) / kind.page_bytes * kind.page_bytes;
@@ -253,7 +253,7 @@ result<host_mapping> host_mapping::create(uint64_t bytes, std::optional<int> num
       continue;
     const auto whole = std::span{static_cast<std::byte*>(address), mapped};
     auto mapping = host_mapping{whole.first(bytes), mapped, kind.pages, std::nullopt};
-    // Fewer page faults and TLB misses; a kernel without transparent huge pages refuses.
+    // Fewer page faults and TLB misses; kernels without transparent huge pages refuse.
     if (!huge)
       static_cast<void>(::madvise(address, mapped, MADV_HUGEPAGE));
     if (numa_node && prefer_node(whole, *numa_node))
@@ -318,7 +318,7 @@ std::string host_mapping::description() const {
 
 namespace {
 
-/// Memory that the CPU reaches at its address.
+/// CPU-addressable memory.
 class mapped_memory : public device_memory {
 public:
   std::byte* data() noexcept final { return bytes_.data(); }
@@ -366,7 +366,7 @@ std::unique_ptr<device_memory> as_device_memory(host_mapping&& mapping) {
 
 // -- sharing ------------------------------------------------------------------
 
-/// By what a process finds the memory of another.
+/// Identifies the shared memory of another process.
 struct memfd_name {
   uint32_t process = 0;
   uint32_t fd = 0;
@@ -391,16 +391,16 @@ std::optional<memfd_name> parse_memfd_name(std::string_view text) {
   auto name = memfd_name{};
   if (!take("memfd ", name.process) || !take(" ", name.fd) || !take(" ", name.bytes))
     return std::nullopt;
-  // Only what share() writes: no zeroes in front, nothing behind.
+  // Only the output of share(): no leading zeroes, nothing after it.
   if (name.process == 0 || name.bytes == 0 || to_text(name) != text)
     return std::nullopt;
   return name;
 }
 
-/// A memfd, mapped; in the process that made it, and in those that opened it.
+/// A mapped memfd, in the process that made it and in those that opened it.
 class shared_memfd final : public mapped_memory {
 public:
-  /// @param fd Kept open so that others can open it; none for what was opened.
+  /// @param fd Kept open so that others can open it; empty for opened memory.
   shared_memfd(std::span<std::byte> bytes, unique_fd fd)
     : mapped_memory(bytes), fd_(std::move(fd)) {}
 
@@ -457,14 +457,14 @@ result<std::unique_ptr<device_memory>> allocate_shared_memory(uint64_t bytes) {
   while (code == EINTR);
   if (code != 0)
     return failed("posix_fallocate", code);
-  // Whoever maps it can rely on its size, and nobody can forbid the others to write.
+  // Fixes the size, which peers rely on, and prevents seals against writing.
   if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
     return failed("F_ADD_SEALS", errno);
   auto* address = map_shared(fd, bytes);
   if (address == nullptr)
     return failed("mmap", errno);
   auto memory = std::make_unique<shared_memfd>(std::span{address, bytes}, std::move(fd));
-  // The pages are ours now, but the kernel would zero and map each at its first use.
+  // The pages are allocated, but the kernel would zero and map each on first use.
   const auto silent = host_memory_options{};
   auto meter = progress_meter{silent.progress, bytes};
   if (code = make_resident({address, bytes}, page_kinds.back(), meter); code != 0)
@@ -482,11 +482,11 @@ result<std::unique_ptr<device_memory>> open_shared_memory(std::string_view share
     return fail(ec::io_failure, "cannot open the memory '" + to_text(*name) + "': " + reason);
   };
   const auto path = "/proc/" + std::to_string(name->process) + "/fd/" + std::to_string(name->fd);
-  // The descriptor may by now stand for anything; opening a pipe must not block.
+  // The descriptor may have been reused for anything; opening a pipe must not block.
   const auto fd = unique_fd{::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY)};
   if (!fd)
     return failed(path + ": " + system_message(errno));
-  // Only a memfd can bear this seal. Without it, reading could end in a bus error.
+  // Only a memfd can have this seal. Without it, reading could raise SIGBUS.
   const auto seals = ::fcntl(fd.get(), F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0)
     return failed(path + " is not a memfd that is sealed against shrinking");

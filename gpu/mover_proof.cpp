@@ -17,7 +17,7 @@ namespace hicache {
 
 namespace {
 
-/// The copy as the CPU does it, piece by piece. The strips hold CPU addresses on both sides.
+/// Reference copy on the CPU, piece by piece. The strips hold CPU addresses on both sides.
 void copy_on_cpu(std::span<const copy_strip> strips, copy_direction direction,
                  std::span<const page_index> l1_pages, std::span<const page_index> l2_pages) {
   for (const auto& strip : strips)
@@ -30,7 +30,7 @@ void copy_on_cpu(std::span<const copy_strip> strips, copy_direction direction,
     }
 }
 
-/// Runs one submission to its end.
+/// Runs one submission to completion.
 result<void> run(page_mover& mover, copy_direction direction, uint32_t layers,
                  std::span<const page_index> l1_pages, std::span<const page_index> l2_pages) {
   auto done = mover.begin(direction, 0, l1_pages, l2_pages);
@@ -61,7 +61,7 @@ result<void> prove_mover(page_mover& mover, const pool_geometry& l1_pool, device
     return written;
   if (auto written = l2_memory.write(0, l2_image); !written)
     return written;
-  // The load brings the pages to other places than the store took them from.
+  // The load writes to other pages than the store read.
   constexpr auto l2_pages = std::array<page_index, 3>{3, 1, 2};
   for (const auto& [direction, l1_pages] :
        {std::pair{copy_direction::store, std::array<page_index, 3>{1, 2, 3}},

@@ -21,20 +21,19 @@ struct copy_job {
   page_list l2_pages;
   /// Null for a store.
   layer_progress_ptr progress;
-  /// Whether `progress` was told that the copies are queued, which happens once.
+  /// Whether `progress` was notified that the copies are queued, which happens once.
   bool queued = false;
   result<void> outcome;
 };
 
-/// What the mover is given at a time: some jobs of a batch, and their pages.
+/// One submission to the mover: some jobs of a batch, and their pages.
 struct attempt {
   std::span<copy_job> jobs;
   std::span<const page_index> l1_pages;
   std::span<const page_index> l2_pages;
   uint32_t set = 0;
-  /// What begin() returned.
   result<void> begun;
-  /// Whether native events were given out for it.
+  /// Whether native events were handed out for it.
   bool promised = false;
 };
 
@@ -42,16 +41,16 @@ struct attempt {
 struct batch {
   std::vector<copy_job> jobs;
   copy_engine::callback done;
-  /// The lists of all jobs, one after the other.
+  /// Concatenated lists of all jobs.
   std::vector<page_index> l1_pages;
   std::vector<page_index> l2_pages;
   attempt whole;
-  /// Whether the mover has been asked to begin `whole`.
+  /// Whether begin was called for `whole`.
   bool begun = false;
 };
 
-/// One direction. A batch waits until one of the mover's sets is free, is begun by one thread, and
-/// is finished and reported by another, in the order of the calls.
+/// One direction. A batch waits for a free set of the mover, is begun by one thread, and is
+/// finished and reported by another, in call order.
 class copy_lane {
 public:
   copy_lane(copy_direction direction, uint32_t layers, page_mover& mover, bool inline_copies)
@@ -113,7 +112,7 @@ private:
         lock.lock();
         again_ = nullptr;
       } else if (can_begin()) {
-        // Stays where it is while others are added behind it or removed in front of it.
+        // Its address is stable while others are added behind it or removed in front of it.
         auto& next = running_.emplace_back(std::move(waiting_.front()));
         waiting_.pop_front();
         next.whole.set = next_set_;
@@ -140,8 +139,7 @@ private:
       lock.unlock();
       finish(first);
       report(first);
-      // Released before drain() returns, and not under the lock: what a callback holds on to may
-      // call the engine as it goes.
+      // Released before drain() returns, and unlocked: destructors of captures may call the engine.
       first = batch{};
       lock.lock();
       running_.pop_front();
@@ -150,7 +148,7 @@ private:
     }
   }
 
-  /// Has a job begun by itself: by the thread that begins all others, as movers ask for.
+  /// Begins a job alone, on the beginning thread, as movers require.
   void begin_again(attempt& alone) {
     if (inline_)
       return begin(alone);
@@ -167,7 +165,7 @@ private:
     for (auto& job : next.jobs) {
       std::ranges::copy(*job.l1_pages, std::back_inserter(next.l1_pages));
       std::ranges::copy(*job.l2_pages, std::back_inserter(next.l2_pages));
-      // Nothing has to arrive.
+      // A load without pages is complete at once.
       if (job.progress && job.l2_pages->empty()) {
         tell_queued(job, {});
         tell_arrived(job, layers_);
@@ -193,7 +191,7 @@ private:
   result<void> finish(const attempt& first) {
     if (!first.begun || first.l2_pages.empty())
       return first.begun;
-    // A store arrives as a whole.
+    // A store completes as a whole.
     const auto from = direction_ == copy_direction::store ? layers_ - 1 : 0;
     for (auto layer = from; layer < layers_; ++layer) {
       if (auto arrived = mover_.finish_layer(direction_, first.set, layer); !arrived)
@@ -206,8 +204,8 @@ private:
 
   void finish(batch& first) {
     const auto outcome = finish(first.whole);
-    // Events that were given out promise layers of the submission that failed and cannot be taken
-    // back: whoever computes behind them must find the load failed.
+    // Events that were handed out promise layers of the failed submission and cannot be revoked:
+    // their users must see that the load failed.
     const auto is_final = first.whole.promised || std::ranges::count_if(first.jobs, has_pages) == 1;
     for (auto& job : first.jobs) {
       if (!outcome && has_pages(job))
@@ -238,7 +236,7 @@ private:
     job.queued = true;
   }
 
-  /// Layers that arrived in an earlier attempt stay told.
+  /// Layers of an earlier attempt stay reported.
   static void tell_arrived(const copy_job& job, uint32_t layers) {
     if (job.progress && layers > job.progress->done())
       job.progress->advance(layers);
@@ -254,13 +252,13 @@ private:
   std::deque<batch> waiting_;
   /// Begun or about to be; at most copy_sets.
   std::deque<batch> running_;
-  /// What the finishing thread wants begun again.
+  /// The attempt that begin_again() passes to the beginning thread.
   attempt* again_ = nullptr;
   uint32_t next_set_ = 0;
   uint64_t submitted_ = 0;
   uint64_t finished_ = 0;
   bool closing_ = false;
-  // Last, so that they are joined before what they use is gone.
+  // Last, so that they are joined before the members that they use go.
   std::jthread beginner_;
   std::jthread finisher_;
 };
@@ -310,7 +308,7 @@ public:
   std::vector<void*> layer_events() const override { return mover_->layer_events(); }
 
 private:
-  /// A page that does not exist must not become an address.
+  /// Prevents invalid page numbers from becoming addresses.
   void check(const page_list& l1_pages, const page_list& l2_pages) const {
     HICACHE_CHECK(l1_pages != nullptr && l2_pages != nullptr);
     HICACHE_CHECK(l1_pages->size() == l2_pages->size());

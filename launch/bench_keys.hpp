@@ -8,10 +8,10 @@
 
 namespace hicache {
 
-/// The namespace of what `hicache-bench store` stores.
+/// Namespace of the values stored by `hicache-bench store`.
 inline constexpr std::string_view bench_fingerprint = "hicache-bench";
 
-/// The key of its value of that number.
+/// The key of value `number`.
 inline page_key bench_key(uint64_t number) {
   return object_key(page_key{}, object_mask(bench_fingerprint, std::to_string(number)));
 }

@@ -17,7 +17,7 @@ namespace hicache {
 
 namespace {
 
-/// Bytes of an element by the names of --dtype.
+/// Element sizes in bytes by --dtype name.
 const auto& element_sizes() {
   static const auto sizes
     = std::map<std::string, uint32_t>{{"bf16", 2}, {"fp16", 2}, {"fp32", 4}, {"fp8", 1}};
@@ -28,7 +28,7 @@ uint32_t or_else(uint32_t given, uint32_t usual) {
   return given != 0 ? given : usual;
 }
 
-/// Flags that the kind of attention has no use for must be 0.
+/// Flags that do not apply to the attention kind must be 0.
 result<pool_shape> shape_of(const transfer_flags& flags) {
   const auto kind = parse_attention_kind(flags.attention);
   if (!kind)

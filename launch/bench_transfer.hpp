@@ -9,7 +9,7 @@
 
 namespace hicache {
 
-/// `hicache-bench transfer`: flags as the user gave them.
+/// Flags of `hicache-bench transfer`.
 struct transfer_flags {
   std::string layout = "page_first";
   std::string io_backend = "direct";
@@ -17,7 +17,7 @@ struct transfer_flags {
   uint32_t page_size = 64;
   std::string attention = "mha";
   uint32_t layers = 32;
-  /// 0 takes what is usual for the kind of attention; likewise for the next three.
+  /// 0: the default of the attention kind; likewise for the next three.
   uint32_t kv_heads = 0;
   uint32_t head_dim = 0;
   uint32_t v_head_dim = 0;
@@ -33,8 +33,8 @@ struct transfer_flags {
 
 void add_transfer_flags(CLI::App& app, transfer_flags& flags);
 
-/// Measures copies between L1 and L2 and prints what it found.
-/// @returns an exit code: exit_failed if a copy failed or bytes were lost.
+/// Measures copies between L1 and L2 and prints the result.
+/// @returns an exit code: exit_failed if a copy failed or bytes were lost
 result<int> bench_transfer(const transfer_flags& flags);
 
 } // namespace hicache

@@ -36,7 +36,7 @@ namespace {
 
 using json = nlohmann::json;
 
-/// The index and the members.
+/// Connection to the index and the members.
 class cluster_client {
 public:
   static result<std::unique_ptr<cluster_client>> connect(const std::string& index,
@@ -53,7 +53,7 @@ public:
     return client;
   }
 
-  /// All members, whichever shard knows them.
+  /// All members known to any shard.
   result<std::vector<member_info>> members() {
     for (const auto& shard : link_.view()->shards)
       if (shard)
@@ -94,7 +94,7 @@ public:
             + " of the index is not reached, nor another one that knows its pages");
   }
 
-  /// Takes a shard away: its keys go to the others.
+  /// Retires a shard; its keys move to the others.
   result<void> retire(uint32_t number) {
     const auto view = link_.view();
     if (!std::ranges::binary_search(view->numbers, number))
@@ -104,7 +104,7 @@ public:
       return fail(ec::invalid_argument,
                   "shard " + std::to_string(number) + " is the only one; it has to stay");
     auto why = error{ec::peer_unreachable, "no process of the index can be reached"};
-    // Whoever is told tells the others.
+    // One directory is enough: it informs the others.
     for (auto i = size_t{0}; i < view->numbers.size(); ++i) {
       if (!view->shards[i])
         continue;
@@ -118,7 +118,7 @@ public:
       const auto at = std::ranges::find(map->shards, number, &index_shard::number);
       if (at == map->shards.end())
         return fail(ec::not_found, "there is no shard " + std::to_string(number));
-      // Beyond what it takes away.
+      // An entry without an address and with a newer epoch retires the shard.
       const auto news = shard_map{{{number, {}, at->epoch + 1}}};
       if (auto told = ask<shard_map>(*directory, atom::shards_v, news); !told)
         return tl::unexpected{told.error()};
@@ -195,12 +195,12 @@ std::string name_of(uint64_t member) {
   return absl::StrFormat("%016x", member);
 }
 
-/// What members said together.
+/// Combined answers of several members.
 struct answers {
   page_totals totals;
   bool all_well = true;
 
-  /// The answer of a member that was asked to pin so many pages.
+  /// Takes the answer of a member asked to pin `asked` pages.
   void take_pins(uint64_t member, size_t asked, const result<page_totals>& one) {
     take(member, one);
     if (!one || one->pages >= asked)
@@ -314,7 +314,7 @@ result<int> clear(cluster_client& cluster, uint64_t fingerprint, bool as_json) {
   return show_totals(all, "cleared", as_json);
 }
 
-/// Says each second how far a member is that is being drained, until it has answered.
+/// Prints the progress of a member's drain every second until it answers.
 result<drain_report> watch_drain(cluster_client& cluster, const member_actor& member,
                                  std::future<result<drain_report>> answer) {
   auto shown = uint64_t{0};
@@ -465,7 +465,7 @@ result<std::vector<page_key>> cluster_commands::keys() const {
   if (!tokens)
     return tl::unexpected{tokens.error()};
   auto config = config_;
-  config.storage_backend = "cluster"; // So that what its names are made of must be there.
+  config.storage_backend = "cluster"; // So that finish() requires all that page names depend on.
   if (auto finished = config.finish(ranks_); !finished)
     return tl::unexpected{finished.error()};
   const auto seed = namespace_seed({extra_key_, salt_});

@@ -12,8 +12,8 @@
 
 namespace hicache {
 
-/// The part of `hicachectl` that looks for pages in the cluster store and tells members what to do:
-/// `lookup`, `pin`, `unpin`, `clear`, `drain`, `retire`.
+/// Commands of `hicachectl` that look up pages in the cluster store and control members: `lookup`,
+/// `pin`, `unpin`, `clear`, `drain`, `retire`.
 class cluster_commands {
 public:
   /// Adds the commands. `app` must not outlive this object.
@@ -22,17 +22,17 @@ public:
   cluster_commands(const cluster_commands&) = delete;
   cluster_commands& operator=(const cluster_commands&) = delete;
 
-  /// True if the flags asked for one of them.
+  /// True if one of the commands was given.
   bool chosen() const;
 
-  /// Does what the flags asked for; blocks. Answers go to standard output.
-  /// @returns exit_ok, or exit_failed if a member refused or did not answer, or there is nothing of
-  /// that name; invalid_argument or peer_unreachable with one sentence about a bad flag, or an
-  /// index that cannot be reached.
+  /// Runs the command; blocks. Answers go to standard output.
+  /// @returns exit_ok, or exit_failed if a member refused or did not answer, or nothing has that
+  /// name; invalid_argument or peer_unreachable with one sentence about a bad flag or an
+  /// unreachable index
   result<int> perform() const;
 
 private:
-  /// The objects that the flags name.
+  /// Keys of the objects that the flags name.
   result<std::vector<page_key>> keys() const;
 
   CLI::App& app_;
@@ -42,10 +42,10 @@ private:
   CLI::App* clear_ = nullptr;
   CLI::App* drain_ = nullptr;
   CLI::App* retire_ = nullptr;
-  /// Names the index, and, with tokens, what the pages are.
+  /// Index address and, with tokens, the settings that page names depend on.
   rank_config config_;
   duration timeout_ = std::chrono::seconds{30};
-  /// Draining copies what is worth it before it answers.
+  /// Longer, because draining copies pages before it answers.
   duration drain_timeout_ = std::chrono::hours{1};
   bool json_ = false;
   std::vector<std::string> objects_;

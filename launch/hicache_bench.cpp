@@ -1,5 +1,5 @@
-// hicache-bench: how fast the store is, and the copies between L1 and L2. The store's putter,
-// getter and index are processes of their own.
+// hicache-bench: benchmarks of the cluster store and of copies between L1 and L2. The store's
+// putter, getter and index are separate processes.
 
 #include "base/limits.hpp"
 #include "base/units.hpp"
@@ -43,7 +43,7 @@ struct store_flags {
   tls_files tls;
 };
 
-/// What one thread measured.
+/// Result of one thread.
 struct thread_result {
   uint64_t ops = 0;
   uint64_t keys = 0;
@@ -99,8 +99,8 @@ void add_store_flags(CLI::App& app, store_flags& flags) {
   add_tls_flags(app, flags.tls);
 }
 
-/// Calls the store until the time is up, a batch after the other.
-/// @param known The keys that a getter asks for.
+/// Calls the store batch by batch until `end`.
+/// @param known The keys that a getter reads.
 thread_result measure(blocking_store& store, const store_flags& flags,
                       const std::vector<page_key>& known, std::atomic<uint64_t>& next_key,
                       std::chrono::steady_clock::time_point end) {
@@ -114,7 +114,7 @@ thread_result measure(blocking_store& store, const store_flags& flags,
     auto reads = std::vector<page_read>{};
     auto writes = std::vector<page_write>{};
     for (auto i = uint64_t{0}; i < flags.batch; ++i) {
-      // A put stores keys beyond those that a getter asks for; those are stored once, at the end.
+      // Puts use keys beyond those of the getters, which are stored once, at the end.
       const auto key
         = putting ? bench_key(flags.keys + first + i) : known[(first + i) % known.size()];
       keys.push_back(key);
@@ -141,7 +141,7 @@ thread_result measure(blocking_store& store, const store_flags& flags,
   return outcome;
 }
 
-/// Stores the keys that getters ask for.
+/// Stores the keys that getters read.
 uint64_t store_keys(blocking_store& store, const store_flags& flags) {
   auto value = std::vector<std::byte>(flags.value_bytes, std::byte{0x5a});
   auto errors = uint64_t{0};
@@ -226,7 +226,7 @@ result<int> bench_store(const store_flags& flags, const stop_signal& stop) {
   if (!member)
     return tl::unexpected{member.error()};
   auto store = (*member)->open();
-  // Hashing them takes longer than looking them up.
+  // Precomputed, because hashing takes longer than the lookup.
   auto known = std::vector<page_key>{};
   for (auto i = uint64_t{0}; !putting && i < flags.keys; ++i)
     known.push_back(bench_key(i));

@@ -29,8 +29,8 @@ namespace {
 
 using namespace hicache;
 
-/// How long the start waits for the addresses of the others: a dead server or two do not matter
-/// then; an index that hears of the others later joins them later.
+/// Time to wait for the other processes' addresses at startup; enough for a dead server or two.
+/// Addresses that arrive later are joined later.
 constexpr auto join_patience = 2 * source_answer_time;
 
 struct index_flags {
@@ -46,7 +46,7 @@ struct index_flags {
   metrics_options metrics;
 };
 
-/// Where to listen, if the flags fit together.
+/// Checks that the flags are consistent and returns the address to listen on.
 result<rpc::endpoint> check(const index_flags& flags) {
   const auto where = rpc::parse_endpoint(flags.listen);
   if (!where)
@@ -69,8 +69,7 @@ result<rpc::endpoint> check(const index_flags& flags) {
   return *where;
 }
 
-/// The other processes of the index, once they were asked which shards they have; null without
-/// --join.
+/// Finds the other processes of the index and asks for their shards; null without --join.
 result<std::shared_ptr<index_addresses>> join(const index_flags& flags) {
   if (flags.join.empty())
     return nullptr;
@@ -125,7 +124,7 @@ result<int> serve(const index_flags& flags, const stop_signal& stop) {
     (*metrics)->add(std::make_shared<index_metrics>(system, shards));
   const auto all = system.spawn(hicache::directory, std::move(options));
   const auto end = [&] {
-    // First of all: nobody shall look for what is about to go.
+    // First, so that other processes stop looking up this one.
     if (*joined)
       (*joined)->close();
     metrics->reset();

@@ -1,4 +1,4 @@
-// hicache-node: this host's share of the cache, for processes that come and go.
+// hicache-node: the share of the cache on this host, for short-lived processes.
 
 #include "base/units.hpp"
 #include "hicache/system_config.hpp"
@@ -44,7 +44,7 @@ struct node_flags {
   metrics_options metrics;
 };
 
-/// Where the node serves: at --socket, or at what the service manager has opened.
+/// Selects the node's socket: --socket, or the one opened by the service manager.
 result<void> choose_socket(const node_flags& flags, const service_manager& manager,
                            node_host_options& options) {
   auto opened = manager.take_listener();
@@ -60,7 +60,7 @@ result<void> choose_socket(const node_flags& flags, const service_manager& manag
   return {};
 }
 
-/// Where clients on other machines connect, if there may be any.
+/// Selects the TCP address for clients on other machines, if enabled.
 result<void> choose_port(const node_flags& flags, node_host_options& options) {
   if (flags.listen.empty())
     return {};
@@ -72,7 +72,7 @@ result<void> choose_port(const node_flags& flags, node_host_options& options) {
   return check_listening("--listen", where->host, flags.tls, flags.insecure);
 }
 
-/// The number of a group, by that or its name.
+/// Looks up a group id by number or name.
 result<gid_t> find_group(const std::string& name) {
   errno = 0;
   if (const auto* found = ::getgrnam(name.c_str()))
@@ -86,7 +86,7 @@ result<gid_t> find_group(const std::string& name) {
               "--group: there is no group '" + name + "'; expected a group's name or number");
 }
 
-/// Until a signal comes. Tells the service manager that the node lives, as long as it answers.
+/// Runs until a signal arrives. Sends watchdog notifications while the node responds.
 void run(const node_host& host, const service_manager& manager, const stop_signal& stop) {
   const auto patience = manager.patience().value_or(std::chrono::hours{24});
   while (!stop.wait_for(patience / 3)) {

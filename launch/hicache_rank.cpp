@@ -1,5 +1,4 @@
-// hicache-rank: a rank by itself, with no engine: a member of the cluster store that exports its
-// memory until a signal comes.
+// hicache-rank: a rank without an engine, which exports its memory to the cluster until a signal.
 
 #include "base/limits.hpp"
 #include "hicache/runtime.hpp"
@@ -29,7 +28,7 @@ result<int> serve(const rank_config& config, rank_session& session, const stop_s
     std::printf("%u ranks ready; %s\n", session.ranks, (*runtime)->description().c_str());
     std::fflush(stdout);
   }
-  // L3 is attached and detached between steps; there is no engine to make any.
+  // L3 is attached and detached between steps, and without an engine this loop has to make them.
   auto self = caf::scoped_actor{(*runtime)->system()};
   const auto pause = config.admin_listen.empty() ? duration{std::chrono::hours{1}} : step_pause;
   while (!stop.wait_for(pause))

@@ -1,5 +1,4 @@
-// hicache-replay: an engine made of a trace. Runs SPMD under mpirun, with its rank embedded, on
-// real KV bytes.
+// hicache-replay: an engine that replays a trace on real KV bytes; one rank, or SPMD under mpirun.
 
 #include "launch/replay_program.hpp"
 

@@ -1,5 +1,5 @@
-// hicachectl: looks at a running cluster; attaches and detaches L3; names models; runs, replays and
-// compares op logs.
+// hicachectl: inspects a running cluster; attaches and detaches L3; computes model ids; runs,
+// replays and compares op logs.
 
 #include "backends/cluster/index_addresses.hpp"
 #include "backends/cluster/index_link.hpp"
@@ -36,7 +36,7 @@ namespace {
 
 using namespace hicache;
 
-/// What a shard that is reached has to answer, however little time is left.
+/// Minimum time for a reached shard to answer, even if the timeout is almost over.
 constexpr auto answer_time_min = duration{std::chrono::milliseconds{100}};
 
 struct status_flags {
@@ -50,7 +50,7 @@ struct shard_status {
   uint32_t number = 0;
   std::string address;
   index_status status;
-  /// Why there is no status; empty if there is.
+  /// Error message if `status` is absent.
   std::string trouble;
 };
 
@@ -70,7 +70,7 @@ result<std::vector<shard_status>> ask_shards(const status_flags& flags) {
   const auto view = link.view();
   const auto clock = monotonic_clock{};
   const auto deadline = std::max<time_point>(end, clock.now() + answer_time_min);
-  // All at once, so that they have the same time.
+  // In parallel, so that all shards share the deadline.
   auto asked = std::vector<std::future<result<index_status>>>{};
   for (const auto& shard : view->shards)
     asked.push_back(std::async(std::launch::async, [&, shard]() -> result<index_status> {
@@ -89,7 +89,7 @@ result<std::vector<shard_status>> ask_shards(const status_flags& flags) {
   return all;
 }
 
-/// The index as one: counts of all shards together, members with what all shards know of them.
+/// Aggregates the shards: sums of all counts, and members with the counts of all shards.
 index_status total(const std::vector<shard_status>& shards) {
   auto sum = index_status{};
   auto positions = std::unordered_map<uint64_t, size_t>{};
@@ -158,7 +158,7 @@ nlohmann::json to_json(const std::vector<shard_status>& shards) {
           {"uptime_ms", status.uptime_ms}};
 }
 
-/// Percent of the pages that a member wanted from L3.
+/// Percentage of pages wanted from L3 that were hits.
 double hit_share(const member_counters& counters) {
   const auto wanted = counters.hits + counters.misses + counters.errors;
   return wanted == 0 ? 0.0 : 100 * static_cast<double>(counters.hits) / static_cast<double>(wanted);

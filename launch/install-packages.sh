@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # launch/install-packages.sh [EXTRA_PACKAGE...]
 #
-# Installs what hicache is built with and runs on, on Debian 12 and systems with the same packages (CAF 0.17, CMake 3.23).
-# Says what is missing before it installs it, and does nothing if nothing is.
+# Installs the build and run-time dependencies of hicache on Debian 12 and systems with the same packages (CAF 0.17, CMake 3.23).
+# Lists missing packages before it installs them; does nothing if none is missing.
 set -euo pipefail
 
 packages=(

@@ -11,8 +11,8 @@ namespace {
 
 __extension__ using wide = unsigned __int128;
 
-/// One multiplication to 128 bits, folded (the mixing step of wyhash): fast, and every input bit
-/// reaches every output bit.
+/// 128-bit multiplication, folded (the mixing step of wyhash): fast, and every input bit affects
+/// every output bit.
 uint64_t fold(uint64_t a, uint64_t b) {
   const auto product = static_cast<wide>(a ^ 0x2d358dccaa6c78a5) * (b ^ 0x8bb84b93962eacc9);
   return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);

@@ -12,14 +12,14 @@
 
 namespace hicache {
 
-/// Stands in for a model's attention: KV bytes that are a function of the whole prefix before a
-/// token, the layer, the part (K, V, latent or index key), and the global head. So a page that ends
-/// up in the wrong place, on the wrong rank or behind the wrong prefix shows. Single-threaded.
+/// Stands in for a model's attention: KV bytes are a function of the whole prefix before a token,
+/// the layer, the part (K, V, latent or index key) and the global head. A page in the wrong place,
+/// on the wrong rank or behind the wrong prefix is thus detected. Single-threaded.
 class kv_pattern {
 public:
-  /// Whose KV the pattern is, as --model-id says it: never that of real weights. Tells versions
-  /// apart: whatever changes the pattern's bytes counts it up.
-  /// @param model Which model the pattern stands for; may be empty.
+  /// Model id of the pattern for --model-id, distinct from that of real weights. Contains a
+  /// version, which must be increased whenever the pattern's bytes change.
+  /// @param model The model that the pattern stands for; may be empty.
   static std::string model_id(std::string_view model);
 
   /// @param geometry L1, layer_first; @param memory its memory. Both outlive the object.
@@ -27,18 +27,18 @@ public:
   kv_pattern(const pool_geometry& geometry, device_memory& memory, bool host_addressable,
              uint32_t first_head);
 
-  /// A hash of each prefix of `tokens` that ends behind token i; computed once per request.
+  /// Hash of the prefix of `tokens` that ends with token i, for each i; computed once per request.
   static std::vector<uint64_t> prefix_hashes(std::span<const token_id> tokens, uint64_t seed);
 
   /// "Computes" tokens [begin, end) into the request's pages.
   /// @param pages The pages of the whole request, in prefix order.
-  /// @returns copy_failed if the device refuses.
+  /// @returns copy_failed if the device fails
   result<void> compute(std::span<const uint64_t> hashes, std::span<const page_index> pages,
                        uint64_t begin, uint64_t end);
 
   /// Checks every byte of a whole page of the request.
-  /// @param position The page's place in the request.
-  /// @returns whether all bytes are right; copy_failed if the device refuses.
+  /// @param position Index of the page within the request.
+  /// @returns whether all bytes are right; copy_failed if the device fails
   result<bool> check(std::span<const uint64_t> hashes, std::span<const page_index> pages,
                      uint64_t position);
 

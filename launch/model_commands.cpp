@@ -13,7 +13,7 @@ namespace hicache {
 
 namespace {
 
-/// One line that is redrawn on a terminal, plain lines now and then elsewhere.
+/// One redrawn line on a terminal, occasional plain lines otherwise.
 class reading_line {
 public:
   ~reading_line() {

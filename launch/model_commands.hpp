@@ -8,7 +8,7 @@
 
 namespace hicache {
 
-/// The part of `hicachectl` that looks at the folder of a model: `model-id`.
+/// Command of `hicachectl` that reads a model folder: `model-id`.
 class model_commands {
 public:
   /// Adds the command. `app` must not outlive this object.
@@ -17,11 +17,11 @@ public:
   model_commands(const model_commands&) = delete;
   model_commands& operator=(const model_commands&) = delete;
 
-  /// True if the flags asked for it.
+  /// True if the command was given.
   bool chosen() const;
 
-  /// Prints the id on standard output, and how far reading is on standard error.
-  /// @returns exit_ok, or one sentence about a bad folder.
+  /// Prints the id to standard output and the progress to standard error.
+  /// @returns exit_ok, or one sentence about a bad folder
   result<int> perform() const;
 
 private:

@@ -24,15 +24,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What says how weights become numbers, beside the tensors. The first has to be there.
+/// Files that define how weights are interpreted. The first is mandatory.
 constexpr auto settings_files
   = std::array{"config.json", "hf_quant_config.json", "quant_config.json", "quantize_config.json"};
 
-/// A piece of a tensor that is read at once.
+/// Bytes of a tensor read at once.
 constexpr auto piece_bytes = uint64_t{1} << 20;
 
-/// Bytes that a sample takes at the start and in the middle of a tensor: large models have 100,000
-/// tensors, and each read may go to a disk far away.
+/// Bytes sampled at the start and in the middle of a tensor. Small, because large models have
+/// 100,000 tensors, and each read may go to remote storage.
 constexpr auto sample_bytes = uint64_t{4} << 10;
 
 tl::unexpected<error> bad(const fs::path& path, const std::string& what) {
@@ -43,7 +43,7 @@ tl::unexpected<error> bad(const fs::path& path, const std::string& what) {
 class input_file {
 public:
   static result<input_file> open(const fs::path& path) {
-    // A pipe would wait for its writer.
+    // Non-blocking, because opening a pipe would wait for its writer.
     auto file
       = input_file{path, unique_fd{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)}};
     struct stat status = {};
@@ -59,7 +59,7 @@ public:
 
   uint64_t bytes() const noexcept { return bytes_; }
 
-  /// Reads exactly so many bytes.
+  /// Reads exactly `count` bytes.
   result<void> read(uint64_t offset, void* target, uint64_t count) const {
     auto* next = static_cast<char*>(target);
     while (count > 0) {
@@ -84,7 +84,7 @@ private:
   uint64_t bytes_ = 0;
 };
 
-/// The header of a safetensors file, behind which the tensors lie.
+/// A safetensors file with its parsed header; the tensors follow the header.
 struct tensor_file {
   input_file file;
   uint64_t data = 0;
@@ -160,7 +160,7 @@ result<std::vector<fs::path>> tensor_paths(const fs::path& folder) {
   return paths;
 }
 
-/// Hashes tensors and says how far that is.
+/// Hashes tensors and reports progress.
 class tensor_reader {
 public:
   tensor_reader(weights_read what, uint64_t total,
@@ -216,7 +216,7 @@ read_model_id(const std::string& folder, weights_read what,
     return tl::unexpected{paths.error()};
   auto files = std::vector<tensor_file>{};
   auto total = uint64_t{0};
-  for (const auto& path : *paths) { // All headers first: what is broken shows at once.
+  for (const auto& path : *paths) { // All headers first, so that broken files are reported at once.
     auto file = open_tensors(path);
     if (!file)
       return tl::unexpected{file.error()};

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # launch/mpirun.sh RANKS PROGRAM [ARGUMENTS...]
 #
-# Starts an instance with mpirun as it is wanted everywhere: more ranks than cores are fine, ranks are not bound to cores, root may run it (in
-# containers), and a rank that is told to stop has time to write its report. MPIEXEC names another mpirun than the first on the PATH.
+# Starts an instance with mpirun and common settings: allows more ranks than cores, no binding to cores, allows root (in containers), and gives
+# stopping ranks time to write their reports. MPIEXEC names an mpirun other than the first on the PATH.
 set -euo pipefail
 
 if [ $# -lt 2 ]; then
@@ -19,11 +19,11 @@ fi
 if ! command -v ssh >/dev/null && ! command -v rsh >/dev/null; then
   export OMPI_MCA_plm_rsh_agent=false
 fi
-# On one machine, shared memory is all that ranks need; MPI's TCP transport would have each of them listen on every interface. A batch system
-# may place ranks on several machines.
+# On one machine ranks need only shared memory, and MPI's TCP transport would listen on every interface. A batch system may place ranks on
+# several machines.
 if [ -z "${OMPI_MCA_btl:-}${SLURM_JOB_ID:-}${PBS_JOBID:-}${LSB_JOBID:-}" ]; then
   export OMPI_MCA_btl=self,vader
 fi
-# Containers often forbid the system call behind the single-copy mode of the shared-memory transport, which then warns on every rank.
+# Containers often forbid the system call of the shared-memory transport's single-copy mode, which then warns on every rank.
 export OMPI_MCA_btl_vader_single_copy_mechanism=none
 exec "${MPIEXEC:-mpirun}" "${flags[@]}" -n "$ranks" "$@"

@@ -30,12 +30,12 @@ namespace hicache {
 
 namespace {
 
-/// Clients that `top` shows; more do not fit on a screen.
+/// Clients shown by `top`, limited by the height of a screen.
 constexpr auto shown_clients = size_t{20};
 
 constexpr auto shortest_interval = duration{std::chrono::milliseconds{100}};
 
-/// A node that may end and come back.
+/// Connection to a node that may restart.
 class node_link {
 public:
   node_link(std::string address, const tls_files& tls, duration timeout)
@@ -256,7 +256,7 @@ result<int> node_commands::show_activity() const {
   while (!stop.wait_for(interval_)) {
     auto now = link.ask_status();
     const auto since = std::exchange(seen, std::chrono::steady_clock::now());
-    // Another node counts from the beginning again.
+    // A node that was away may have restarted its counters, so show totals.
     const auto text = !now     ? to_string(now.error()) + "\n"
                       : before ? node_activity(*before, *now, seen - since)
                                : to_text(*now);

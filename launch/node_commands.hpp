@@ -12,13 +12,12 @@
 
 namespace hicache {
 
-/// What happened at a node between two looks at it, for people: rates of each client, the busiest
-/// first.
-/// @param before Of the same node; one that it has not seen yet is empty.
+/// Formats a node's activity between two statuses: rates per client, the busiest first.
+/// @param before Earlier status of the same node; empty if there is none.
 /// @param between Above 0.
 std::string node_activity(const node_status& before, const node_status& now, duration between);
 
-/// The part of `hicachectl` that talks to a node: `node status` and `node top`.
+/// Commands of `hicachectl` for a node: `node status` and `node top`.
 class node_commands {
 public:
   /// Adds the command. `app` must not outlive this object.
@@ -27,16 +26,16 @@ public:
   node_commands(const node_commands&) = delete;
   node_commands& operator=(const node_commands&) = delete;
 
-  /// True if the flags asked for it.
+  /// True if one of the commands was given.
   bool chosen() const;
 
-  /// Does what the flags asked for. Answers go to standard output. Blocks for the node's answer;
-  /// `top` until SIGINT or SIGTERM. Call it before there are other threads.
+  /// Runs the command; answers go to standard output. Blocks for the node's answer; `top` until
+  /// SIGINT or SIGTERM. Call before other threads start.
   /// @returns exit_ok; peer_unreachable with one sentence about a node that cannot be reached
   result<int> perform() const;
 
 private:
-  /// Where the node is, for a connector.
+  /// The node's address for a connector.
   std::string place() const;
 
   result<int> show_status() const;

@@ -15,7 +15,7 @@ namespace hicache {
 
 namespace {
 
-/// Lines of a file, counted.
+/// Reads a file line by line and counts the lines.
 class line_reader {
 public:
   explicit line_reader(std::string name) : name_(std::move(name)) {
@@ -29,7 +29,7 @@ public:
     return {};
   }
 
-  /// The next line, until there is none.
+  /// @returns the next line, or nothing at the end
   std::optional<std::string> next() {
     auto line = std::string{};
     if (!std::getline(name_ == "-" ? std::cin : file_, line))
@@ -40,7 +40,7 @@ public:
 
   uint64_t number() const noexcept { return number_; }
 
-  /// "FILE:3: what", as compilers say it.
+  /// Formats an error as compilers do: "FILE:3: what".
   error wrong(const error& what) const {
     return {ec::invalid_argument, name_ + ":" + std::to_string(number_) + ": " + what.detail};
   }
@@ -62,9 +62,9 @@ result<int> run_script(const std::string& name) {
     const auto answer = script.run(*line);
     if (!answer)
       return tl::unexpected{lines.wrong(answer.error())};
-    // Flushed, so that whoever reads along sees it before the next line is read.
+    // Flushed, so that an interactive reader sees it before the next line is read.
     if (!(std::cout << *answer << std::endl))
-      return exit_failed; // Nobody reads the answers any more.
+      return exit_failed; // The reader of the answers is gone.
   }
   return exit_ok;
 }

@@ -12,7 +12,7 @@
 
 namespace hicache {
 
-/// The part of `hicachectl` that needs no cluster: `oplog run`, `oplog replay`, `oplog diff`.
+/// Commands of `hicachectl` that need no cluster: `oplog run`, `oplog replay`, `oplog diff`.
 class oplog_commands {
 public:
   /// Adds the commands. `app` must not outlive this object.
@@ -21,11 +21,11 @@ public:
   oplog_commands(const oplog_commands&) = delete;
   oplog_commands& operator=(const oplog_commands&) = delete;
 
-  /// True if the flags asked for one of them.
+  /// True if one of the commands was given.
   bool chosen() const;
 
-  /// Does what the flags asked for, on standard input and output.
-  /// @returns the exit code, or one sentence about a bad file.
+  /// Runs the command on standard input and output.
+  /// @returns the exit code, or one sentence about a bad file
   result<int> perform() const;
 
 private:

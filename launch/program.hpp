@@ -11,34 +11,33 @@ namespace hicache {
 
 /// Exit codes of every program.
 inline constexpr int exit_ok = 0;
-/// The program ran and found something wrong: mismatches, errors, a rank that went away.
+/// The run detected a failure: mismatches, errors, a lost rank.
 inline constexpr int exit_failed = 1;
 /// Bad input: a flag, a file, an address. Nothing was changed.
 inline constexpr int exit_usage = 2;
 
-/// What main does in every program: adds --version, parses the flags, runs `body`. A bad flag is
-/// one sentence on standard error and exit code 2; so is an error that `body` returns. Exceptions
-/// end here.
-/// @param on_bad_flags What to do about bad flags; complains if absent.
+/// Common main function: adds --version, parses the flags, runs `body` and catches exceptions. A
+/// bad flag or an error of `body` prints one sentence to standard error and yields exit code 2.
+/// @param on_bad_flags Handles bad flags; default: complain.
 int run_program(CLI::App& app, int argc, char** argv, const std::function<result<int>()>& body,
                 const std::function<int(const error&)>& on_bad_flags = {});
 
-/// One sentence on standard error, behind the program's name.
+/// Prints one sentence to standard error, prefixed with the program's name.
 void complain(const CLI::App& app, const error& what);
 
-/// Versions of hicache and of the libraries that this process runs on.
+/// Versions of hicache and of the libraries in use.
 std::string version_text();
 
-/// True on the one rank that speaks for its instance before MPI is started (rank 0, or no mpirun).
+/// True on the rank that reports for its instance before MPI is started (rank 0, or no mpirun).
 bool speaks_for_instance();
 
 /// True if mpirun started this process.
 bool started_by_mpirun();
 
-/// Lets this process have as many descriptors as the system allows it.
+/// Raises the limit of open descriptors to the hard limit.
 void raise_descriptor_limit();
 
-/// Sets the level and a line format that shows the rank; logs go to standard error.
+/// Sets the log level and a line format that includes the rank; logs go to standard error.
 void start_logging(const std::string& level, uint32_t rank, uint32_t ranks);
 
 } // namespace hicache

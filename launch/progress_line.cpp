@@ -34,7 +34,7 @@ void progress_line::show(uint64_t done, const replay_totals& so_far) {
   const auto text
     = absl::StrFormat("%d of %d requests, %.1f/s, %.1f %% of tokens cached, %.0f s left", done,
                       total_, rate, hits, left);
-  // "\r" and "erase to the end of the line" redraw in place.
+  // "\r" and "erase to end of line" redraw in place.
   std::fprintf(stderr, terminal_ ? "\r%s\033[K" : "%s\n", text.c_str());
   std::fflush(stderr);
   drawn_ = terminal_;

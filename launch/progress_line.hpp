@@ -7,16 +7,15 @@
 
 namespace hicache {
 
-/// Shows on standard error how a replay gets on: one line that is redrawn on a terminal, plain
-/// lines now and then elsewhere.
+/// Progress of a replay on standard error: a redrawn line on a terminal, else occasional lines.
 class progress_line {
 public:
-  /// @param shown Whether this rank speaks.
+  /// @param shown Whether this rank prints.
   progress_line(bool shown, uint64_t total_requests);
 
   void show(uint64_t done, const replay_totals& so_far);
 
-  /// Leaves the terminal on a line of its own.
+  /// Ends the redrawn line with a newline.
   void finish();
 
 private:

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # launch/quickstart.sh [--engine vllm|sglang]
 #
-# Installs what is missing, builds, and shows what hicache does: one index and two instances of two ranks each that serve
-# the same multi-turn conversations, the second one later. Leaves build/quickstart/report.json and no process.
+# Installs missing packages, builds, and demonstrates hicache: one index and two instances of two ranks each serve the same
+# multi-turn conversations, one after the other. Leaves build/quickstart/report.json and no process.
 #
-# With --engine: one index, one node, and two real engines of that kind, the second one started when the first has ended, which serve the same
-# prompts with a tiny model on the CPU. Makes an environment for the engine first, from PyPI (3 GB, some minutes; see tests/engines/run.sh).
+# With --engine: one index, one node, and two real engines of that kind, the second started after the first has ended, serve the same prompts
+# with a tiny model on the CPU. First creates an environment for the engine from PyPI (3 GB, some minutes; see tests/engines/run.sh).
 set -euo pipefail
 
 engine=
@@ -36,8 +36,8 @@ bin=$root/build/release/bin
 out=$root/build/quickstart
 pids=()
 
-# Ends whatever is still running, whoever ended us, from the last started to the first: the ranks rather than their mpirun,
-# so that they finish in order. Whoever has not ended after 15 seconds is killed.
+# Ends all remaining processes in reverse order of start. Signals the ranks rather than their mpirun, so that they finish in order.
+# Kills what has not ended after 15 seconds.
 clean_up() {
   local i pid tries
   for ((i = ${#pids[@]} - 1; i >= 0; --i)); do
@@ -47,7 +47,7 @@ clean_up() {
       kill -0 "$pid" 2>/dev/null || break
       sleep 0.1
     done
-    # Each is the first of a session of its own, with whatever it has started.
+    # Each is a session leader; kill its whole process group.
     kill -KILL -- "-$pid" 2>/dev/null || true
     wait "$pid" 2>/dev/null || true
   done
@@ -59,7 +59,7 @@ trap clean_up EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# wait_for FILE PATTERN PID WHAT: until the file has a line that matches, for at most a minute.
+# wait_for FILE PATTERN PID WHAT: waits up to a minute for a matching line in the file.
 wait_for() {
   local i
   for ((i = 0; i < 600; ++i)); do
@@ -90,7 +90,7 @@ if ! (cd "$root" && cmake --preset release && cmake --build --preset release \
   exit 1
 fi
 
-# Everything runs in sessions of its own (setsid), so that Ctrl-C reaches only this script, which then ends all in order.
+# All processes run in their own sessions (setsid), so that Ctrl-C reaches only this script, which then ends them in order.
 rm -f "$out"/*.json "$out"/*.out "$out"/*.err
 setsid "$bin/hicache-index" --listen 127.0.0.1:0 >"$out/index.out" 2>"$out/index.err" &
 pids+=($!)
@@ -98,16 +98,16 @@ wait_for "$out/index.out" '^listening on' "$!" "the index"
 index=$(sed -n 's/^listening on //p' "$out/index.out")
 echo "Index: $index"
 
-# serve_by_engines: two engines, one after the other, whose node keeps what the first one computed.
+# serve_by_engines: runs two engines one after the other; the node keeps what the first has computed.
 serve_by_engines() {
   local cache=${HICACHE_ENGINES:-${XDG_CACHE_HOME:-$HOME/.cache}/hicache/engines} tests=$root/tests/engines number
   local python=$cache/$engine/bin/python model=$cache/model modules=$root/clients/python:$root/examples/engines
-  # What SGLang lacks on a machine without a GPU.
+  # Modules that SGLang lacks on a machine without a GPU.
   [[ $engine != sglang ]] || modules+=:$tests/sglang/cpu_shim
   mkdir -p "$cache"
   python3 "$tests/environment.py" "$engine" "$cache/$engine"
   "$python" "$tests/tiny_model.py" "$model"
-  # A path for a socket has 107 bytes at most.
+  # Socket paths are limited to 107 bytes.
   folder=$(mktemp -d -t hicache-quickstart-XXXXXX)
   setsid "$bin/hicache-node" --memory 256MiB --socket "$folder/node" --index "$index" >"$out/node.out" 2>"$out/node.err" &
   pids+=($!)
@@ -149,7 +149,7 @@ if [[ -n $engine ]]; then
   exit
 fi
 
-# instance NUMBER FLAGS...: starts one in the background.
+# instance NUMBER FLAGS...: starts an instance in the background.
 instance() {
   local number=$1
   shift

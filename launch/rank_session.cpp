@@ -23,9 +23,9 @@ namespace {
   std::abort();
 }
 
-/// This process with its peers.
+/// This process with its session.
 struct joined_instance {
-  /// Outlives the agreement; only under mpirun.
+  /// Only under mpirun. Outlives the session's reducer.
   std::optional<mpi_session> mpi;
   rank_session session;
 };
@@ -78,7 +78,7 @@ result<int> run_rank(int& argc, char**& argv, const rank_place& place, const ran
     spdlog::error("{}", to_string(code.error()));
     if (joined->mpi)
       abort_instance();
-    return exit_failed; // The others are told by the connections that end with this process.
+    return exit_failed; // The other ranks notice the closed connections.
   }
   return code;
 }
@@ -90,12 +90,12 @@ int run_rank_program(CLI::App& app, int argc, char** argv, const rank_config& co
                      const std::function<result<int>(rank_session&)>& body) {
   auto place = rank_place{};
   add_place_flags(app, place);
-  // Only the rank that is to speak may return an error that run_program prints.
+  // Only the rank that reports may return an error, which run_program prints.
   const auto quietly = [](result<int> code) {
     return !code && code.error().code == ec::stopping ? result<int>{exit_usage} : code;
   };
   const auto on_bad_flags = [&](const error& bad) {
-    // Which rank this is may not have been read.
+    // The rank number may not have been parsed.
     if (!started_by_mpirun()) {
       complain(app, bad);
       return exit_usage;

@@ -12,22 +12,22 @@
 
 namespace hicache {
 
-/// This process in its instance: a rank that says by --rendezvous where it meets the others, a rank
-/// under mpirun, or the only one. MPI is initialised in the second case alone.
+/// This process within its instance: a rank with --rendezvous, a rank under mpirun, or a single
+/// rank. MPI is initialised only in the second case.
 struct rank_session {
   uint32_t rank = 0;
   uint32_t ranks = 1;
-  /// How this rank agrees with the others; the body takes it.
+  /// Reducer shared with the other ranks; the body takes it.
   std::unique_ptr<rank_reducer> peers;
 };
 
-/// `run_program` for programs that are ranks, with the flags of rank_place: all ranks check their
-/// input before any goes on, and of those that refuse theirs the lowest says why, once for the
-/// instance. Only flags that cannot be read end a rank with --rendezvous at once.
-/// @param config Parsed from the flags of `app`; for TLS at the rendezvous.
-/// @param check Looks at the input; local.
-/// @param body Runs the rank; collective. Of the errors that it returns, ec::stopping means that
-/// another rank says why, and rank_unresponsive ends the whole instance at once.
+/// `run_program` for programs that are ranks, with the flags of rank_place. All ranks check their
+/// input before any continues; of the ranks that reject theirs, the lowest reports why, once for
+/// the instance. With --rendezvous, flags that cannot be parsed end only this rank, at once.
+/// @param config Parsed from the flags of `app`; supplies TLS for the rendezvous.
+/// @param check Checks the input; local.
+/// @param body Runs the rank; collective. If it returns ec::stopping, another rank reports why;
+/// rank_unresponsive ends the whole instance at once.
 int run_rank_program(CLI::App& app, int argc, char** argv, const rank_config& config,
                      const std::function<result<void>(const rank_session&)>& check,
                      const std::function<result<int>(rank_session&)>& body);

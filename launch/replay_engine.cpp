@@ -16,15 +16,14 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 
-/// How long a step waits for news before it offers what it has; bounds how late a signal is
-/// noticed.
+/// How long a step waits for events before it reduces; also bounds the reaction time to a signal.
 constexpr auto step_patience = std::chrono::milliseconds{50};
 
-/// Requests under way at once in a timed replay: enough to keep every tier busy, few enough that
-/// their locked prefixes fit.
+/// Maximum number of open requests in a timed replay: enough to keep every tier busy, few enough
+/// that their locked prefixes fit.
 constexpr uint64_t timed_concurrency = 32;
 
-/// --verify sample looks at one page in so many.
+/// --verify sample checks one page in this many.
 constexpr uint64_t sample_one_in = 16;
 
 double milliseconds(clock::duration time) {
@@ -95,7 +94,7 @@ result<void> replay_engine::gather() {
 
 result<std::vector<int64_t>> replay_engine::reduce(std::vector<int64_t> values) {
   auto minimum = result<std::vector<int64_t>>{};
-  // The ranks' engines wait for each other as long as for a step: a rank that computes is not late.
+  // The timeout of a step, so that a rank that is still computing is not considered missing.
   self_
     ->request(runtime_.rank_reduction(), caf::timespan{options_.step_timeout}, atom::reduce_v,
               reduction{reduction_channel::engine, std::move(values)})
@@ -135,8 +134,8 @@ result<step_result> replay_engine::step(std::chrono::nanoseconds wait) {
              [&](const caf::error& err) { outcome = tl::unexpected{from_caf(err)}; });
   if (!outcome
       && (outcome.error().code == ec::ranks_diverged || outcome.error().code == ec::copy_failed)) {
-    // The runtime has counted it and serves no more hits. The engine goes on without.
-    // Ranks that diverged step alone, so each learns in its own time what its requests wait for.
+    // The runtime has counted the error and serves no more hits. The engine continues without
+    // cache. Diverged ranks step alone, so each must track what its requests wait for.
     is_alone_ = is_alone_ || outcome.error().code == ec::ranks_diverged;
     spdlog::error("the cache is off: {}", to_string(outcome.error()));
     if (auto again = restart_open(); !again)
@@ -183,8 +182,7 @@ result<replay_engine::turn> replay_engine::begin_turn() {
   }
   if (is_alone_)
     return turn{arrived, stop_.raised()};
-  // Clocks and signals differ between ranks: what counts is what all have seen, and that one wants
-  // to stop.
+  // Clocks and signals differ between ranks: use arrivals seen by all, and stop if any rank stops.
   const auto minimum = reduce({static_cast<int64_t>(arrived), stop_.raised() ? -1 : 0});
   if (!minimum)
     return tl::unexpected{minimum.error()};
@@ -259,7 +257,7 @@ result<void> replay_engine::admit(uint64_t arrived) {
 }
 
 result<void> replay_engine::schedule_next() {
-  // Those that are parked wait for the others.
+  // Parked requests wait for the others.
   const auto can_run = [](const open_request& x) { return x.ready && !x.parked; };
   const auto can_be_scheduled = [](const open_request& x) { return !x.scheduled && !x.parked; };
   if (std::ranges::any_of(open_, can_run))
@@ -281,7 +279,7 @@ result<void> replay_engine::schedule_next() {
 result<bool> replay_engine::may_get_room() {
   if (in_flight_)
     return true;
-  // Under write_back the tree may have begun to write pages to L2 to make the room.
+  // Under write_back the tree may have started to write pages to L2 to make room.
   return step(step_patience).map([this](const step_result& done) {
     return done.was_in_flight || std::ranges::count(open_, false, &open_request::parked) > 1;
   });
@@ -365,8 +363,8 @@ result<replay_engine::service> replay_engine::serve(open_request& request) {
     return missed(answers->list[1].error());
   const auto pages = std::get<allocate_result>(*answers->list[1]).l1_pages;
   const auto cached = loaded.l1_tokens;
-  // A model would wait for each layer just before it computes it; checking and computing here go
-  // token by token, so wait for all.
+  // A model would wait for each layer just before computing it. Here verification and computation
+  // go token by token, so wait for all layers.
   const auto is_loaded = !loaded.progress || loaded.progress->wait(loaded.progress->layers() - 1);
   if (!is_loaded)
     ++totals_.engine_errors;
@@ -391,7 +389,7 @@ result<replay_engine::service> replay_engine::serve(open_request& request) {
   for (const auto& answer : inserted->list)
     if (!answer)
       return tl::unexpected{answer.error()};
-  in_flight_ = true; // Perhaps a write-back began; the next step knows.
+  in_flight_ = true; // A write may have started; the next step determines that.
   ++totals_.requests;
   totals_.prompt_tokens += prompt;
   totals_.computed_tokens += prompt - cached;

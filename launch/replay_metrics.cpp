@@ -8,11 +8,11 @@ namespace hicache {
 
 namespace {
 
-/// In seconds: from a request that is served from L1 to one that waits for a long prefill.
+/// In seconds: from a request served from L1 to one that waits for a long prefill.
 const auto ttft_bounds = prometheus::Histogram::BucketBoundaries{
   0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30};
 
-/// In seconds: from a reduction of ranks in step to the patience of an engine that waits for news.
+/// In seconds: from a reduction between synchronised ranks to the longest wait of a step.
 const auto step_bounds = prometheus::Histogram::BucketBoundaries{
   0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001,
   0.0025,  0.005,    0.01,    0.025,  0.05,    0.1,    1};

@@ -12,13 +12,13 @@
 
 namespace hicache {
 
-/// Shows Prometheus what the engine of a replay counts (`docs/operations.md`). Requests and tokens
-/// are equal on all ranks: rank 0 alone shows them.
+/// Prometheus collector of a replay's counters (`docs/operations.md`). Requests and tokens are
+/// equal on all ranks and exported by rank 0 only.
 class replay_metrics final : public prometheus::Collectable {
 public:
   explicit replay_metrics(uint32_t rank);
 
-  /// What scrapes show from now on. Always on the same thread.
+  /// Updates the exported values. Always on the same thread.
   /// @param so_far This rank's own, before `gather`.
   void show(const replay_totals& so_far);
 
@@ -30,7 +30,7 @@ private:
   replay_counts counts_;
   prometheus::Histogram ttft_;
   prometheus::Histogram steps_;
-  // How many of the times are in the histograms.
+  // Number of values already in the histograms.
   size_t ttft_seen_ = 0;
   size_t steps_seen_ = 0;
 };

@@ -121,7 +121,7 @@ result<std::vector<replay_request>> load_workload(const replay_flags& flags,
   return requests;
 }
 
-/// How long to linger; nothing means until a signal comes.
+/// Parses the time to linger; nothing means until a signal arrives.
 result<std::optional<duration>> parse_linger(const std::string& text) {
   if (text == "forever")
     return std::optional<duration>{};
@@ -135,13 +135,13 @@ error cannot_write(const std::string& path) {
   return {ec::invalid_argument, "--report: cannot write the file " + path};
 }
 
-/// False for pipes and devices, which nothing can be moved to.
+/// False for pipes and devices, which cannot be replaced by renaming.
 bool is_plain_file(const std::string& path) {
   auto failed = std::error_code{};
   return !std::filesystem::exists(path, failed) || std::filesystem::is_regular_file(path, failed);
 }
 
-/// The report appears under its name when it is complete.
+/// Writes a temporary file and renames it, so that the report is never incomplete.
 result<void> write_report(const std::string& path, const nlohmann::json& report) {
   const auto partial = is_plain_file(path) ? path + ".part" : path;
   auto file = std::ofstream{partial};
@@ -152,8 +152,7 @@ result<void> write_report(const std::string& path, const nlohmann::json& report)
   return {};
 }
 
-/// Finds out before the work begins whether a report can be written, and removes an old one, which
-/// would pass for the new one.
+/// Checks early that the report can be written, and removes an old one to avoid confusion.
 result<void> prepare_report(const std::string& path) {
   if (!is_plain_file(path))
     return {};
@@ -167,7 +166,7 @@ result<void> prepare_report(const std::string& path) {
   return {};
 }
 
-/// Sums up, writes the report and says what each tier saved. Rank 0 speaks.
+/// Sums up, writes the report and prints the summary. Rank 0 prints.
 result<void> conclude(replay_engine& engine, const replay_flags& flags, const rank_config& config,
                       uint32_t ranks, bool speaks) {
   if (speaks) {
@@ -199,11 +198,11 @@ bool clean(const replay_totals& totals) {
          && totals.counters.divergences == 0;
 }
 
-/// Everything that can be refused before the ranks begin.
+/// Performs all checks that are possible before the ranks start.
 result<void> check(rank_config& config, const replay_flags& flags, const rank_session& session,
                    std::vector<replay_request>& workload) {
   start_logging(to_string(config.log_level), session.rank, session.ranks);
-  // Made-up KV must not be taken for that of the model whose name or shape it has.
+  // Synthetic KV must never be shared as that of the real model with the same name or shape.
   config.model_id = kv_pattern::model_id(config.model_id);
   if (auto checked = config.finish(session.ranks); !checked)
     return checked;

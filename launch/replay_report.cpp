@@ -13,7 +13,7 @@ namespace hicache {
 
 namespace {
 
-/// The fields that ranks add up.
+/// The fields that are summed over ranks.
 auto summed_fields(auto& totals) {
   auto& c = totals.counters;
   return std::array{

@@ -12,8 +12,8 @@
 
 namespace hicache {
 
-/// What the engine of a replay counts. Requests and tokens are those of the instance and equal on
-/// every rank; the rest is this rank's own.
+/// Counters of a replay. Requests and tokens belong to the instance and are equal on every rank;
+/// the rest is per rank.
 struct replay_counts {
   uint64_t requests = 0;
   uint64_t prompt_tokens = 0;
@@ -21,17 +21,17 @@ struct replay_counts {
   uint64_t cached_l1 = 0;
   uint64_t cached_l2 = 0;
   uint64_t cached_l3 = 0;
-  /// Tokens that were computed although a tier held them, by reason (`give_up`).
+  /// Tokens recomputed although a tier held them, by miss reason.
   std::array<uint64_t, static_cast<size_t>(miss_reason::none) + 1> given_up{};
   uint64_t pages_checked = 0;
   uint64_t mismatches = 0;
-  /// Requests that could not be served, failed copies, steps that failed.
+  /// Requests that could not be served, failed copies, failed steps.
   uint64_t engine_errors = 0;
 
   uint64_t cached_tokens() const noexcept { return cached_l1 + cached_l2 + cached_l3; }
 };
 
-/// What a replay measured. What is a rank's own is this rank's until `gather` has summed it.
+/// Results of a replay. Per-rank values are this rank's until `gather` has summed them.
 struct replay_totals : replay_counts {
   double wall_s = 0;
   bool interrupted = false;
@@ -39,22 +39,22 @@ struct replay_totals : replay_counts {
   std::vector<double> step_us;
   rank_counters counters;
 
-  /// The numbers that are summed over ranks, in a fixed order; steps, reductions and divergences
-  /// are the instance's and are not among them.
+  /// The values summed over ranks, in a fixed order. Steps, reductions and divergences belong to
+  /// the instance and are not included.
   std::vector<int64_t> summed() const;
 
-  /// Replaces them by sums.
+  /// Replaces these values by the sums.
   void take_sums(const std::vector<int64_t>& sums);
 };
 
-/// The report of one run, with the keys that users depend on (`docs/operations.md`).
+/// The report of one run, with the documented keys (`docs/operations.md`).
 nlohmann::json to_json(const replay_totals& totals,
                        const std::vector<std::pair<std::string, std::string>>& config);
 
-/// A few lines for people: what each tier saved.
+/// Text summary: what each tier saved.
 std::string to_text(const replay_totals& totals);
 
-/// The value below which a share `q` of the values lies (nearest rank); 0 if there are none.
+/// Nearest-rank quantile; 0 if there are no values.
 double quantile(std::vector<double> values, double q);
 
 } // namespace hicache

@@ -13,10 +13,10 @@ namespace {
 
 using json = nlohmann::json;
 
-/// Vocabulary of the made-up tokens, that of a current model's order.
+/// Vocabulary size of the synthetic tokens, typical of current models.
 constexpr uint64_t vocabulary = 128'000;
 
-/// SplitMix64's finaliser (Steele, Lea, Flood 2014): spreads consecutive numbers over 64 bits.
+/// SplitMix64's finaliser (Steele, Lea, Flood 2014): distributes consecutive numbers over 64 bits.
 constexpr uint64_t spread(uint64_t x) {
   x += 0x9e3779b97f4a7c15;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
@@ -28,13 +28,12 @@ constexpr token_id token_of(uint64_t block, uint64_t i) {
   return static_cast<token_id>(spread(spread(block) + i) % vocabulary);
 }
 
-/// Blocks that no trace uses, so that workloads and outputs never meet a trace's blocks by
-/// accident.
+/// Block ids outside those of traces, so that synthetic blocks never collide with a trace's.
 constexpr uint64_t own_block(uint64_t kind, uint64_t a, uint64_t b) {
   return (uint64_t{1} << 63) | spread(spread(spread(kind) + a) + b) >> 1;
 }
 
-/// @returns the request, or what is wrong with it.
+/// @returns the request, or an error
 result<replay_request> parse_request(const json& row) {
   const auto number = [&](const char* key) -> result<uint64_t> {
     const auto i = row.find(key);

@@ -22,7 +22,7 @@ namespace hicache {
 
 namespace {
 
-/// The first descriptor that a manager hands over; the protocol says so.
+/// First inherited descriptor, as defined by sd_listen_fds(3).
 constexpr auto first_descriptor = 3;
 
 std::string_view variable(const char* name) {
@@ -30,7 +30,7 @@ std::string_view variable(const char* name) {
   return value == nullptr ? std::string_view{} : value;
 }
 
-/// A variable's number; 0 if it has none.
+/// Numeric value of an environment variable; 0 if it has none.
 uint64_t number_in(const char* name) {
   const auto text = variable(name);
   auto number = uint64_t{0};
@@ -50,7 +50,7 @@ service_manager::service_manager() : notify_path_(variable("NOTIFY_SOCKET")) {
   const auto own = static_cast<uint64_t>(::getpid());
   if (number_in("LISTEN_PID") == own)
     descriptors_ = number_in("LISTEN_FDS");
-  // Longer than a year is as good as never, and fits the clock.
+  // Longer timeouts count as none, and would not fit the clock.
   const auto longest = std::chrono::microseconds{std::chrono::hours{24 * 366}};
   const auto patience = number_in("WATCHDOG_USEC");
   if (patience > 0 && patience <= static_cast<uint64_t>(longest.count())
@@ -90,7 +90,7 @@ void service_manager::tell(const std::string& news) const {
   const auto length = std::min(notify_path_.size(), sizeof(address.sun_path));
   std::memcpy(address.sun_path, notify_path_.data(), length);
   if (address.sun_path[0] == '@')
-    address.sun_path[0] = '\0'; // A name that is no file.
+    address.sun_path[0] = '\0'; // Abstract socket: a name without a file.
   const auto socket = unique_fd{::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0)};
   if (sendto(socket.get(), news.data(), news.size(), MSG_NOSIGNAL,
              reinterpret_cast<const sockaddr*>(&address),

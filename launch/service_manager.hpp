@@ -11,23 +11,22 @@
 
 namespace hicache {
 
-/// What started this process, if that is systemd or speaks as systemd does: the protocols of
-/// sd_listen_fds(3), sd_notify(3) and sd_watchdog_enabled(3). A process that nobody manages is
-/// given nothing, and what it tells goes nowhere. Any thread.
+/// Interface to systemd or a compatible manager: sd_listen_fds(3), sd_notify(3) and
+/// sd_watchdog_enabled(3). Without one there is no socket and notifications are dropped. Any
+/// thread.
 class service_manager {
 public:
   /// Reads the environment.
   service_manager();
 
-  /// The socket that the manager has opened for this process; null if there is none. Once: the
-  /// descriptor is taken over.
+  /// Takes over the socket opened by the manager; null if there is none. Call once.
   /// @returns invalid_argument unless it is one stream socket that listens at a path
   result<std::shared_ptr<listener>> take_listener() const;
 
-  /// After how long without alive() the process is taken for dead; nothing if nobody watches.
+  /// Watchdog timeout: the longest interval between calls of alive(); nothing without a watchdog.
   std::optional<duration> patience() const noexcept { return patience_; }
 
-  /// @param status One line for people.
+  /// @param status One line of text.
   void ready(const std::string& status) const { tell("READY=1\nSTATUS=" + status); }
 
   void alive() const { tell("WATCHDOG=1"); }
@@ -37,7 +36,7 @@ public:
 private:
   void tell(const std::string& news) const;
 
-  /// Where news go; empty if nobody listens.
+  /// Address for notifications; empty if there is none.
   std::string notify_path_;
   uint64_t descriptors_ = 0;
   std::optional<duration> patience_;

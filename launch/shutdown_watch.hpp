@@ -7,22 +7,20 @@
 
 namespace hicache {
 
-/// Ends the process if it does not end by itself: the last resort against a call that the kernel
-/// does not let go. Create it before what may hang in its destructor, and arm it when there is
-/// nothing left to save: reports are written then.
+/// Ends the process if its shutdown hangs, for example in a system call. Create it before objects
+/// whose destructor may hang, and arm it when nothing is left to save: after reports are written.
 class shutdown_watch {
 public:
   shutdown_watch() = default;
 
-  /// Nothing hung.
+  /// Disarms: the shutdown has finished.
   ~shutdown_watch();
 
   shutdown_watch(const shutdown_watch&) = delete;
   shutdown_watch& operator=(const shutdown_watch&) = delete;
 
-  /// From now on the process has this long: then its logs are flushed and it ends with `code`, with
-  /// no destructor and no exit handler.
-  /// @pre it was not called before
+  /// After `time`, flushes the logs and exits with `code`, without destructors or exit handlers.
+  /// @pre not armed yet
   void arm(std::chrono::nanoseconds time, int code);
 
 private:

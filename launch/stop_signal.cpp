@@ -52,7 +52,7 @@ stop_signal::~stop_signal() {
 }
 
 bool stop_signal::wait_for(std::chrono::nanoseconds time) const {
-  // The event is never read, so it stays readable for everyone who waits.
+  // The event is never read, so it stays readable for all waiters.
   auto watched = pollfd{event_, POLLIN, 0};
   const auto ms = std::chrono::ceil<std::chrono::milliseconds>(time).count();
   poll(&watched, 1, static_cast<int>(std::clamp<int64_t>(ms, 0, 1 << 30)));

@@ -6,9 +6,8 @@
 
 namespace hicache {
 
-/// Turns SIGINT and SIGTERM into something a program can look at. Create it first in main, before
-/// any other thread, so that every thread inherits the blocked signals. A second signal ends the
-/// process at once.
+/// Turns SIGINT and SIGTERM into a flag to poll. Create it first in main, before any other thread,
+/// so that every thread inherits the blocked signals. A second signal ends the process at once.
 class stop_signal {
 public:
   stop_signal();
@@ -19,11 +18,10 @@ public:
 
   stop_signal& operator=(const stop_signal&) = delete;
 
-  /// True once a signal came. Any thread.
+  /// True once a signal has arrived. Any thread.
   bool raised() const noexcept { return raised_.load(std::memory_order_acquire) != 0; }
 
-  /// Blocks until a signal came or the time is over. Any thread.
-  /// @returns raised().
+  /// Blocks until a signal arrives or `time` has passed. Any thread. @returns raised()
   bool wait_for(std::chrono::nanoseconds time) const;
 
 private:

@@ -23,7 +23,7 @@ using json = nlohmann::json;
 
 constexpr auto storage_path = "/hicache/storage-backend";
 
-/// How much longer than its deadline a change may take to answer: for a server that is busy.
+/// Extra time beyond the deadline for the answer of a busy server.
 constexpr auto patience = std::chrono::seconds{5};
 
 /// httplib's client on a Unix socket.
@@ -48,7 +48,7 @@ std::unique_ptr<httplib::ClientImpl> make_client(const http_address& where) {
   return std::make_unique<httplib::ClientImpl>(where.where.host, where.where.port);
 }
 
-/// An admin server that people named by flags.
+/// Client of the admin server named by the flags.
 class admin_client {
 public:
   static result<admin_client> make(const std::string& address, const std::string& token_file) {
@@ -66,8 +66,7 @@ public:
   }
 
   /// Sends one request.
-  /// @returns the answer, whatever its status; peer_unreachable if there is none, or one that no
-  /// admin server gives.
+  /// @returns the answer, whatever its status; peer_unreachable without one from an admin server
   result<std::pair<int, json>> ask(const std::string& method, const std::string& path,
                                    const std::string& body, duration time) const {
     const auto client = make_client(where_);
@@ -106,7 +105,7 @@ private:
   std::string token_;
 };
 
-/// A field of an answer as people read it: texts without quotes.
+/// Formats a field of an answer; texts without quotes.
 std::string shown(const json& answer, const char* key) {
   const auto field = answer.find(key);
   if (field == answer.end() || field->is_null())

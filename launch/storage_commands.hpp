@@ -9,8 +9,8 @@
 
 namespace hicache {
 
-/// The part of `hicachectl` that talks to an instance's admin server: `storage show`, `storage
-/// attach`, `storage detach`.
+/// Commands of `hicachectl` for an instance's admin server: `storage show`, `storage attach`,
+/// `storage detach`.
 class storage_commands {
 public:
   /// Adds the commands. `app` must not outlive this object.
@@ -19,13 +19,13 @@ public:
   storage_commands(const storage_commands&) = delete;
   storage_commands& operator=(const storage_commands&) = delete;
 
-  /// True if the flags asked for one of them.
+  /// True if one of the commands was given.
   bool chosen() const;
 
-  /// Does what the flags asked for. Answers go to standard output, a refusal as one sentence to
-  /// standard error. Blocks for the server's answer.
-  /// @returns exit_ok, or exit_failed if the server refused; invalid_argument or peer_unreachable
-  /// with one sentence about a bad flag or file, or a server that cannot be reached.
+  /// Runs the command; blocks for the answer. Answers go to standard output, rejections to standard
+  /// error.
+  /// @returns exit_ok, or exit_failed if the server rejected the request; invalid_argument or
+  /// peer_unreachable with one sentence about a bad flag or file, or an unreachable server
   result<int> perform() const;
 
 private:

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int device_number = 0;
 
-/// Turns the status of one runtime call into a result.
+/// Converts the status of a runtime call into a result.
 result<void> check(const char* call, cudaError_t status) {
   if (status != cudaSuccess)
     return fail(ec::copy_failed, std::string{call} + ": " + cudaGetErrorString(status));
@@ -21,7 +21,7 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-/// Keeps the SM busy for so long.
+/// Keeps the SM busy for `nanoseconds`.
 __global__ void spin(uint64_t nanoseconds) {
   auto begin = uint64_t{0};
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begin));
@@ -34,7 +34,7 @@ public:
   explicit cuda_probe(probe_target target) : target_(std::move(target)) {}
 
   ~cuda_probe() override {
-    // Fails only while the process ends and the driver is gone.
+    // Fails only during process exit, when the driver is gone.
     if (stream_ != nullptr)
       static_cast<void>(cudaStreamDestroy(stream_));
   }
@@ -97,7 +97,7 @@ public:
   }
 
 private:
-  /// One call: a run of bytes, or rows that lie apart.
+  /// A single call: one contiguous copy, or strided rows.
   result<void> copy_page(copy_direction direction, const copy_strip& strip, page_index l1_page,
                          page_index l2_page) {
     const auto storing = direction == copy_direction::store;
@@ -135,7 +135,7 @@ result<std::unique_ptr<transfer_probe>> make_cuda_probe(probe_target target) {
 }
 
 result<double> register_new_memory(uint64_t bytes) {
-  // The first call of a process makes the context, which is no part of pinning.
+  // The first call of a process creates the context, which is not part of pinning.
   if (auto bound = check("cudaSetDevice", cudaSetDevice(device_number)); !bound)
     return tl::unexpected{bound.error()};
   const auto begin = std::chrono::steady_clock::now();

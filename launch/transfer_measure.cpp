@@ -56,7 +56,7 @@ result<std::unique_ptr<transfer_probe>> make_probe([[maybe_unused]] const device
   return make_host_probe(std::move(target));
 }
 
-/// All pages but the padding page.
+/// All pages except the padding page.
 page_list page_order(uint32_t pages, bool fragmented, uint64_t seed) {
   auto list = std::vector<page_index>(pages);
   std::iota(list.begin(), list.end(), page_index{1});
@@ -66,7 +66,7 @@ page_list page_order(uint32_t pages, bool fragmented, uint64_t seed) {
   return std::make_shared<const std::vector<page_index>>(std::move(list));
 }
 
-/// Seconds of each round.
+/// Seconds per round.
 struct direction_samples {
   std::vector<double> engine;
   std::vector<double> whole;
@@ -81,7 +81,7 @@ struct direction_samples {
   }
 };
 
-/// The pools of one case, the engine between them, and the probe beside them.
+/// The pools of one case, the engine between them, and the probe.
 class transfer_run {
 public:
   explicit transfer_run(const transfer_case& what)
@@ -120,7 +120,7 @@ public:
     return take(make_probe(*device_, std::move(target)), probe_);
   }
 
-  /// Takes all pages to L2 and back and counts those that changed.
+  /// Copies all pages to L2 and back and counts those that changed.
   result<void> check_round_trip() {
     if (auto filled = write_l1(true); !filled)
       return filled;
@@ -132,7 +132,7 @@ public:
   }
 
   result<transfer_figures> measure() {
-    // The first round warms caches and clocks up and is forgotten.
+    // The first round warms up caches and clocks and is discarded.
     if (auto warm = round(); !warm)
       return tl::unexpected{warm.error()};
     stores_ = loads_ = {};
@@ -180,7 +180,7 @@ private:
                   [this](operation_id, const result<void>& done) { count(done); });
   }
 
-  /// Every measurement beside its baseline.
+  /// Runs every measurement next to its baseline.
   result<void> round() {
     for (const auto direction : {copy_direction::store, copy_direction::load}) {
       const auto storing = direction == copy_direction::store;
@@ -198,7 +198,7 @@ private:
     return overlap();
   }
 
-  /// A load under a computation of equal length, and that computation by itself.
+  /// A load concurrent with a computation of equal length, and that computation alone.
   result<void> overlap() {
     const auto copying = loads_.engine.back();
     const auto layers = what_.shape.layers;
@@ -222,8 +222,7 @@ private:
     return computed;
   }
 
-  /// Calls use(bytes of all pages but the padding page, their offset in L1) for each part of each
-  /// layer.
+  /// Calls use(bytes of all pages but the padding page, offset in L1) for each part of each layer.
   template <class Use>
   result<void> for_each_buffer(Use use) {
     for (const auto part : l1_.parts())
@@ -235,7 +234,7 @@ private:
     return {};
   }
 
-  /// Bytes that say where in L1 they belong.
+  /// Pseudo-random bytes determined by their offset in L1.
   static std::vector<std::byte> pattern(uint64_t bytes, uint64_t offset) {
     auto random = std::mt19937_64{offset};
     auto filled = std::vector<std::byte>(bytes);
@@ -276,7 +275,7 @@ private:
   transfer_case what_;
   pool_geometry l1_;
   pool_geometry l2_;
-  /// Of all pages of one submission.
+  /// Bytes of one submission.
   uint64_t bytes_;
   page_list l1_pages_;
   page_list l2_pages_;
@@ -286,7 +285,7 @@ private:
   std::unique_ptr<device_memory> own_l1_;
   std::unique_ptr<device_memory> own_l2_;
   operation_id last_id_ = 0;
-  /// Counted on the engine's threads, which end with the engine.
+  /// Incremented on the engine's threads, which end with the engine.
   std::atomic<uint64_t> errors_{0};
   std::unique_ptr<copy_engine> engine_;
   std::unique_ptr<transfer_probe> probe_;
@@ -295,7 +294,7 @@ private:
   std::vector<double> hidden_;
 };
 
-/// Threads that an allocation may use; see host_mapping.
+/// Number of threads that an allocation may use; see host_mapping.
 uint32_t allocation_threads() {
   return std::clamp(std::thread::hardware_concurrency(), 1U, 8U);
 }

@@ -9,57 +9,57 @@
 
 namespace hicache {
 
-/// One way of copying whole pages between L1 and L2.
+/// One configuration of copying whole pages between L1 and L2.
 struct transfer_case {
   device_kind device = device_kind::automatic;
   pool_shape shape;
   host_layout layout = host_layout::page_first;
   copy_options copies;
-  /// Copied by each submission; at least 1. Both pools hold so many, and the padding page.
+  /// Pages per submission; at least 1. Each pool holds that many, plus the padding page.
   uint32_t pages = 32;
-  /// The pages are named in a random order, as they are in a pool that has been in use for a
-  /// while. Else in ascending order on both sides, so that neighbours can be joined.
+  /// True: pages are in random order, as in a pool that has been in use for a while. False:
+  /// ascending order on both sides, so that neighbours can be merged.
   bool fragmented = false;
-  /// How long to measure, at least nine rounds.
+  /// Minimum measuring time; at least nine rounds are run.
   double seconds = 1;
 };
 
-/// One direction. Rates are medians over the rounds, ratios medians of the ratios within a round.
+/// One direction. Rates are medians over the rounds, ratios medians of the per-round ratios.
 struct direction_figures {
   double gib_per_s = 0;
-  /// One copy of as many bytes in one piece: cudaMemcpyAsync between pinned and device memory, or
-  /// memcpy by as many threads as the engine has.
+  /// One contiguous copy of the same size: cudaMemcpyAsync between pinned and device memory, or
+  /// memcpy by as many threads as the engine uses.
   double baseline_gib_per_s = 0;
   double ratio = 0;
-  /// One call of the device per page, layer and part; 0 where there is no such thing (host).
+  /// One call of the device per page, layer and part; 0 on the host device, which has no such call.
   double by_page_gib_per_s = 0;
   double by_page_ratio = 0;
 };
 
-/// What measure_transfer found.
+/// Result of measure_transfer.
 struct transfer_figures {
-  /// As device::name() says.
+  /// As device::name().
   std::string device;
   uint64_t page_bytes = 0;
-  /// What was measured took so long, and so many rounds.
+  /// Measuring time and number of rounds.
   double seconds = 0;
   uint32_t rounds = 0;
   direction_figures store;
   direction_figures load;
-  /// Share of a load's time that disappears behind a computation that takes as long as the load
-  /// and waits for it layer by layer: 1 - (both together - computation alone) / load alone.
+  /// Share of a load's time hidden behind a computation of equal length that waits for it layer by
+  /// layer: 1 - (both together - computation alone) / load alone.
   double overlap_hidden = 0;
-  /// Copies that failed, and pages that did not come back from L2 as they went there.
+  /// Failed copies, and pages that came back from L2 changed.
   uint64_t errors = 0;
 };
 
-/// Checks that pages survive the way to L2 and back, then measures round by round: each round has
-/// every measurement and every baseline once.
+/// Checks that pages survive the round trip to L2, then measures in rounds: each round runs every
+/// measurement and every baseline once.
 /// @pre what.shape fits its kind of attention, what.pages > 0
 /// @returns the error of the device if it cannot be used, or of a baseline that failed
 result<transfer_figures> measure_transfer(const transfer_case& what);
 
-/// What getting L2 memory takes. Medians of seconds; ratios as above.
+/// Cost of allocating L2 memory. Medians of seconds; ratios as above.
 struct startup_figures {
   double seconds = 0;
   /// A new mapping pinned by a single call (CUDA), or touched by as many threads as the allocation
@@ -69,11 +69,11 @@ struct startup_figures {
   /// The same mapping touched by one thread.
   double one_thread_seconds = 0;
   double one_thread_ratio = 0;
-  /// The kind of memory that was got.
+  /// Kind of the allocated memory.
   std::string memory;
 };
 
-/// Allocates L2 memory of so many bytes again and again, each time beside its baselines.
+/// Repeatedly allocates `bytes` of L2 memory, each time next to its baselines.
 /// @returns the error of the device or of the system
 result<startup_figures> measure_startup(device_kind kind, uint64_t bytes, double seconds);
 

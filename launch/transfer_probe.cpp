@@ -18,11 +18,11 @@ namespace hicache {
 
 namespace {
 
-/// Of the machine's memory, or less.
+/// Page size of the machine, or a divisor of it.
 constexpr auto page_bytes = uint64_t{4096};
 
-/// Has `threads` threads do an equal part of `bytes` bytes each, in whole pages of the machine.
-/// @returns seconds from when all threads are there until the last is done
+/// Splits `bytes` bytes into equal parts of whole machine pages, one for each of `threads` threads.
+/// @returns seconds from the start of all threads to the end of the last
 template <class Work>
 result<double> share_out(uint64_t bytes, uint32_t threads, Work work) {
   const auto part = (bytes / threads + page_bytes - 1) / page_bytes * page_bytes;
@@ -38,7 +38,7 @@ result<double> share_out(uint64_t bytes, uint32_t threads, Work work) {
         do_part(i);
       });
   } catch (const std::system_error& problem) {
-    // Those that were started wait for the others.
+    // Releases the threads already started.
     ready.count_down(threads - static_cast<std::ptrdiff_t>(helpers.size()));
     return fail(ec::io_failure, std::string{"cannot start a thread: "} + problem.what());
   }
@@ -93,7 +93,7 @@ result<new_mapping> new_mapping::create(uint64_t bytes) {
   if (address == MAP_FAILED)
     return fail(ec::io_failure, "cannot map " + format_bytes(bytes) + ": "
                                   + std::generic_category().message(errno));
-  // Not every kernel has them; then the pages are plain ones.
+  // Best effort: kernels without huge pages use normal ones.
   static_cast<void>(::madvise(address, bytes, MADV_HUGEPAGE));
   return new_mapping{static_cast<std::byte*>(address), bytes};
 }

@@ -16,24 +16,24 @@
 
 namespace hicache {
 
-/// What a probe copies: as much as the measured engine does in one submission.
+/// What a probe copies: the same as the measured engine in one submission.
 struct probe_target {
-  /// Memory of the probe's own, of the same kinds as the pools: one block on each side.
+  /// The probe's own memory, one block per side, of the same kinds as the pools.
   std::byte* l1 = nullptr;
   std::byte* l2 = nullptr;
-  /// Of each block.
+  /// Size of each block.
   uint64_t bytes = 0;
-  /// How the engine's pools correspond, and the pages that it copies.
+  /// Strips that map the engine's pools to each other, and the pages it copies.
   std::vector<copy_strip> strips;
   std::vector<page_index> l1_pages;
   std::vector<page_index> l2_pages;
-  /// Threads that copy on the host device.
+  /// Copying threads of the host device.
   uint32_t threads = 1;
 };
 
-/// What the copies of one kind of device are compared with, and a computation that waits for their
-/// layers. The memory of its target must outlive it. One thread at a time; errors are io_failure or
-/// copy_failed with a sentence.
+/// Baseline copies of one kind of device, and a computation that waits for their layers. Its
+/// target's memory must outlive it. One thread at a time; errors are io_failure or copy_failed with
+/// a sentence.
 class transfer_probe {
 public:
   transfer_probe() = default;
@@ -41,29 +41,26 @@ public:
   transfer_probe& operator=(const transfer_probe&) = delete;
   virtual ~transfer_probe() = default;
 
-  /// Copies the probe's own block in one piece, the fastest way that the device offers.
-  /// @returns seconds
+  /// Copies the probe's block in one piece, the device's fastest way. @returns seconds
   virtual result<double> copy_whole(copy_direction direction) = 0;
 
-  /// Copies the engine's pages with one call of the device per page and strip, as a program would
-  /// that knows nothing of joining and gathering.
-  /// @returns seconds, or 0 where that is no other way of copying
+  /// Copies the engine's pages with a call per page and strip, without merging or gathering.
+  /// @returns seconds, or 0 if the device has no such way of copying
   virtual result<double> copy_by_page(copy_direction direction) = 0;
 
-  /// Computes layer after layer, each for `per_layer` and not before it has arrived, and returns
-  /// after the last. On a GPU nothing but the stream of the computation waits for a layer.
+  /// Computes layer by layer, each for `per_layer` and after it has arrived; returns after the
+  /// last. On a GPU only the stream of the computation waits for a layer.
   virtual result<void> compute(const layer_progress& progress, std::chrono::nanoseconds per_layer)
     = 0;
 };
 
-/// Copies with memcpy, and computes by keeping the caller's thread busy.
+/// Copies with memcpy and computes by busy-waiting on the caller's thread.
 std::unique_ptr<transfer_probe> make_host_probe(probe_target target);
 
-/// Memory fresh from the kernel, in which nothing was touched yet; unmapped with the object.
-/// Transparent huge pages are asked for, as whoever is in a hurry would. Move-only.
+/// Fresh, untouched mapping with transparent huge pages, owned by the object. Move-only.
 class new_mapping {
 public:
-  /// @returns io_failure with a sentence.
+  /// @returns io_failure with a sentence
   static result<new_mapping> create(uint64_t bytes);
 
   new_mapping(new_mapping&& other) noexcept;
@@ -81,8 +78,7 @@ private:
   uint64_t bytes_;
 };
 
-/// Maps new memory and has `threads` threads touch it.
-/// @returns seconds, unmapping not included
+/// Maps new memory and touches it with `threads` threads. @returns seconds without unmapping
 result<double> touch_new_memory(uint64_t bytes, uint32_t threads);
 
 } // namespace hicache

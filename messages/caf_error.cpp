@@ -10,7 +10,7 @@ namespace hicache {
 
 namespace {
 
-/// The detail that to_caf() put into the context, or CAF's own rendering of something else.
+/// The detail that to_caf() stored in the context, or CAF's own rendering of another context.
 std::string context_of(const caf::error& err) {
   if (err.context().match_elements<std::string>())
     return err.context().get_as<std::string>(0);

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-/// What the tree asks of the other actors, and what they answer. In-process only: arrays are
+/// Commands from the tree to the other actors, and their results. In-process only: arrays are
 /// shared, never copied, and no struct here may leave the process.
 namespace hicache {
 
@@ -30,15 +30,15 @@ struct load_command {
   layer_progress_ptr progress;
 };
 
-/// The copies of one turn of the tree, submitted as one: at most one store and one load per layer
+/// All copies of one turn of the tree, submitted together: at most one store and one load per layer
 /// on the device.
 struct copy_batch {
   std::vector<write_command> writes;
   std::vector<load_command> loads;
 };
 
-/// L2 -> L3 write: keys[i] names l2_pages[i]; parents[i] names the page before it, or is all zero
-/// for a first page.
+/// L2 -> L3 write: keys[i] names l2_pages[i]; parents[i] names its preceding page, all zero for a
+/// first page.
 struct backup_command {
   operation_id id = 0;
   key_list keys;
@@ -48,7 +48,7 @@ struct backup_command {
   uint64_t tenant = 0;
 };
 
-/// L3 -> L2 fetch of the pages named by keys[first...], as far as they follow on without a gap.
+/// L3 -> L2 fetch of the gapless prefix of the pages keys[first...].
 struct fetch_command {
   fetch_id id = 0;
   key_list keys;
@@ -57,30 +57,30 @@ struct fetch_command {
   uint64_t least = 0;
 };
 
-/// Ends a fetch now, whatever has arrived.
+/// Ends a fetch now with the pages that have arrived.
 struct terminate_command {
   fetch_id id = 0;
 };
 
-/// Ends a backup as soon as no write of it is under way: others wait behind it.
+/// Ends a backup as soon as none of its writes is in flight, since others are queued behind it.
 struct drop_command {
   operation_id id = 0;
 };
 
-/// Gives L2 pages to the prefetcher's reserve.
+/// Adds L2 pages to the prefetcher's staging pool.
 struct staging_command {
   page_list l2_pages;
 };
 
-/// Takes all pages of the prefetcher's reserve back. No fetch is open then.
+/// Takes back all pages of the prefetcher's staging pool. No fetch is open at that time.
 struct reclaim_command {};
 
-/// Result of one fetch on this rank; the prefetcher tells the tree.
+/// Result of one fetch on this rank; prefetcher -> tree.
 struct fetched_pages {
   fetch_id id = 0;
-  /// L2 pages filled without a gap from keys[first] on.
+  /// L2 pages filled, without a gap, from keys[first].
   page_list l2_pages;
-  /// Pages from keys[first] on that L3 holds on every rank; 0 if the fetch ended before that was
+  /// Pages from keys[first] that L3 holds on every rank; 0 if the fetch ended before that was
   /// known.
   uint64_t found = 0;
   /// Why no more arrived.
@@ -95,13 +95,14 @@ enum class operation_kind : uint8_t { write, load, backup };
 struct operation_done {
   operation_kind kind = operation_kind::write;
   operation_id id = 0;
-  /// False if a copy failed; then its pages hold unspecified bytes.
+  /// False if a copy failed; its pages hold unspecified bytes then.
   bool ok = true;
-  /// True if it failed since the device takes no copies any more.
+  /// True if it failed because the device accepts no more copies.
   bool device_lost = false;
-  /// Backups: pages of the command that L3 has now, from the first one on without a gap.
+  /// Backups: length of the gapless prefix of the command's pages that L3 has now.
   uint64_t stored = 0;
-  /// Backups: given up while the store may still read the pages. Another follows when it cannot.
+  /// Backups: expired while the store may still read the pages. A second message follows when it no
+  /// longer can.
   bool is_in_quarantine = false;
 };
 

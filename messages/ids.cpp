@@ -1,6 +1,6 @@
 #include "hicache/ids.hpp"
 
-// Keys are short, so a call would cost more than their hash.
+// Keys are short, so a function call would cost more than the hash.
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 

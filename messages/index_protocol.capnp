@@ -1,7 +1,7 @@
 @0xe3b7c5d1a9f24086;
 
-# What processes say to each other; rpc/services.capnp has the calls. Version: index_protocol_version in index_protocol.hpp. Add fields
-# at the end with the next free number; never reuse a number.
+# Messages between processes; rpc/services.capnp has the calls. Version: index_protocol_version in index_protocol.hpp. Append fields with
+# the next free number; never reuse a number.
 
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("hicache::schema");

@@ -8,79 +8,77 @@
 #include <string>
 #include <vector>
 
-/// What members and readers say to the index. These values cross processes: each has a Cap'n Proto
+/// Messages from members and readers to the index. They cross processes: each has a Cap'n Proto
 /// schema (index_protocol.capnp) and a codec (wire.hpp).
 namespace hicache {
 
-/// Version of the protocol between processes, and the oldest one that this version works with. Two
-/// processes work together if each has at least what the other wants; what one of them does not
-/// know of, it ignores.
+/// Version of the protocol between processes, and the oldest compatible one. Two processes are
+/// compatible if each has at least the other's minimum; unknown fields are ignored.
 inline constexpr uint32_t index_protocol_version = 5;
 inline constexpr uint32_t index_protocol_minimum = 4;
 static_assert(index_protocol_minimum <= index_protocol_version);
 
-/// Objects that a member offers where they lie, outside of its segment: those of its L2. Their
-/// headers are in a table.
+/// Objects in a member's L2 that are readable in place, outside its segment. Their headers are in a
+/// table.
 struct exported_objects {
-  /// Where the table begins, in bytes from the start of the member's memory: slot_object_offset
-  /// bytes for each object.
+  /// Start of the header table in bytes from the start of the member's memory; slot_object_offset
+  /// bytes per object.
   uint64_t headers = 0;
-  /// Where object 0 begins. The others follow without gaps.
+  /// Start of object 0. The others follow without gaps.
   uint64_t objects = 0;
   uint64_t object_bytes = 0;
-  /// 0: the member exports its segment alone.
+  /// 0: the member exports only its segment.
   uint64_t count = 0;
 
   friend bool operator==(const exported_objects&, const exported_objects&) = default;
 };
 
-/// A rank that exports memory, and how to read it.
+/// A process that exports memory, and how to read it.
 struct member_info {
-  /// Random, chosen by the process at start, and never used again: readers know it by this alone.
+  /// Chosen at random by the process at start and never reused; identifies the member to readers.
   uint64_t member = 0;
-  /// Grows with every mount; nothing that was announced under an older epoch is valid, unless the
-  /// mount resumes it.
+  /// Grows with every mount, which invalidates pages announced under older epochs unless it resumes
+  /// one.
   uint64_t epoch = 0;
   uint32_t protocol_version = index_protocol_version;
-  /// The machine, or whatever else fails as one: replicas of a page go to different ones.
+  /// The machine, or another failure domain: replicas of a page go to different ones.
   std::string host;
   /// Name under which peers on the same machine open the memory.
   std::string memory_name;
   /// HOST:PORT of the page server, for peers elsewhere.
   std::string page_address;
-  /// HOST:PORT where the member takes requests (member_actor); empty if it takes none.
+  /// HOST:PORT for requests to the member (member_actor); empty if it accepts none.
   std::string address;
   /// Of the segment and of exported objects.
   uint64_t capacity_bytes = 0;
-  /// `fingerprint_of` the namespace of the pages that this process stores itself.
+  /// `fingerprint_of` the namespace of the pages that this process itself stores.
   uint64_t fingerprint = 0;
   exported_objects exported;
-  /// To mount alone: an epoch before, of which the member knows what the shard has heard. A shard
-  /// that has its pages still keeps them. 0: none.
+  /// Only for mount: an earlier epoch for which the member knows what the shard has received. A
+  /// shard that still has the member's pages keeps them. 0: none.
   uint64_t resumes = 0;
-  /// It takes no more pages, because it is drained or was. As of its last heartbeat.
+  /// The member accepts no more pages since it is being or has been drained; as of its last
+  /// heartbeat.
   bool is_closed = false;
 
   friend bool operator==(const member_info&, const member_info&) = default;
 };
 
-/// One shard of the index.
 struct index_shard {
-  /// Which part of the keys it keeps, for good: see shard_set.
+  /// Determines its share of the keys, permanently: see shard_set.
   uint32_t number = 0;
   /// HOST:PORT of the directory of its process; empty if the shard was given up.
   std::string address;
-  /// Of that claim: of two processes that claim a number the one with the larger epoch has it.
-  /// Whoever claims a shard takes one beyond those that it knows. Older processes take milliseconds
-  /// since 1970.
+  /// Epoch of the claim: of two processes that claim a number, the larger epoch wins. A claim takes
+  /// an epoch above all known ones. Older versions use milliseconds since 1970.
   uint64_t epoch = 0;
 
   friend bool operator==(const index_shard&, const index_shard&) = default;
 };
 
-/// The shards of the index, as far as a process knows them.
+/// The shards of the index as known to a process.
 struct shard_map {
-  /// In order of their numbers.
+  /// Sorted by number.
   std::vector<index_shard> shards;
 
   friend bool operator==(const shard_map&, const shard_map&) = default;
@@ -88,49 +86,48 @@ struct shard_map {
 
 /// Answer to mount and heartbeat.
 struct membership {
-  /// False if the index does not know the member under this epoch: mount again and report all
-  /// pages.
+  /// False if the index does not know the member under this epoch: remount and report all pages.
   bool known = false;
-  /// The index forgets a member that is silent for longer.
+  /// The index drops a member that sends no heartbeat for longer.
   uint64_t member_ttl_ms = 0;
-  /// `digest_of` the map that the shard's process knows; 0 if it has none.
+  /// `digest_of` the shard map of the shard's process; 0 if it has none.
   uint64_t shards_digest = 0;
-  /// Of the pages just announced: those that have limits::replicas_per_key replicas without this
-  /// one. Nobody will find them here.
+  /// Pages just announced that already have limits::replicas_per_key other replicas; this replica
+  /// is not listed.
   std::vector<page_key> refused = {};
-  /// Pages of this member whose copy elsewhere went with a member, each told once, to one of those
-  /// that still have it.
+  /// Pages of this member that lost a replica with another member; each is reported once, to one of
+  /// its remaining holders.
   std::vector<page_key> lost = {};
-  /// To mount: what was announced under the epoch that the member resumes is known.
+  /// For mount: the pages announced under the resumed epoch are still known.
   bool resumed = false;
 
   friend bool operator==(const membership&, const membership&) = default;
 };
 
-/// What a member counted since its start, for people.
+/// Statistics of a member since its start.
 struct member_counters {
-  /// Pages that this process read from L3, wanted and did not find, and could not read.
+  /// Pages that this process read from L3, did not find, and failed to read.
   uint64_t hits = 0;
   uint64_t misses = 0;
   uint64_t errors = 0;
   /// Pages of this member's memory that readers found damaged.
   uint64_t corrupt = 0;
-  /// Pages that went to make room.
+  /// Pages evicted to make room.
   uint64_t evicted = 0;
-  /// Bytes of this member's memory that hard pins keep now.
+  /// Bytes of this member's memory currently hard-pinned.
   uint64_t pinned_bytes = 0;
 
   friend bool operator==(const member_counters&, const member_counters&) = default;
 };
 
-/// A sign of life, or the last one.
+/// Keeps a member alive, or announces that it leaves.
 struct heartbeat {
   uint64_t member = 0;
   uint64_t epoch = 0;
   member_counters counters;
-  /// The member ends, and all that it offered with it.
+  /// The member leaves; all of its pages are withdrawn.
   bool leaves = false;
-  /// The member takes no more pages.
+  /// The member accepts no more pages.
   bool is_closed = false;
 
   friend bool operator==(const heartbeat&, const heartbeat&) = default;
@@ -139,8 +136,7 @@ struct heartbeat {
 /// A page that a member offers.
 struct announced_page {
   page_key key;
-  /// Bytes from the start of the member's memory to the header; `object_offset` says where the
-  /// object is.
+  /// Bytes from the start of the member's memory to the header; `object_offset` locates the object.
   uint64_t offset = 0;
   uint32_t generation = 0;
   /// Bytes of the object.
@@ -149,19 +145,19 @@ struct announced_page {
   friend bool operator==(const announced_page&, const announced_page&) = default;
 };
 
-/// Pages that an owner offers from now on.
+/// Pages that a member starts to offer.
 struct published_pages {
   uint64_t member = 0;
   uint64_t epoch = 0;
   std::vector<announced_page> pages;
-  /// Of the last so many of these pages the shard is the second keeper: it answers for them like
+  /// For the last `seconds` of these pages the shard is the second keeper: it answers lookups like
   /// the first, but does not count them.
   uint32_t seconds = 0;
 
   friend bool operator==(const published_pages&, const published_pages&) = default;
 };
 
-/// Pages that an owner no longer offers.
+/// Pages that a member no longer offers.
 struct withdrawn_pages {
   uint64_t member = 0;
   uint64_t epoch = 0;
@@ -170,14 +166,13 @@ struct withdrawn_pages {
   friend bool operator==(const withdrawn_pages&, const withdrawn_pages&) = default;
 };
 
-/// Keys to look up.
 struct key_batch {
   std::vector<page_key> keys;
 
   friend bool operator==(const key_batch&, const key_batch&) = default;
 };
 
-/// Where one copy of a page is.
+/// Location of one copy of a page.
 struct replica {
   uint64_t member = 0;
   uint64_t offset = 0;
@@ -188,43 +183,43 @@ struct replica {
   friend bool operator==(const replica&, const replica&) = default;
 };
 
-/// Who has a page. Mostly one, or two with a copy on another host: those take no memory of their
-/// own.
+/// The replicas of a page. Usually one, or two with a copy on another host, which are stored
+/// inline.
 using replica_list = absl::InlinedVector<replica, 2>;
 
-/// Answer to a lookup: for each key, in order, its replicas; none if the page is unknown.
+/// Reply to a lookup: the replicas of each key, in order; empty if the page is unknown.
 struct placements {
   std::vector<replica_list> replicas;
   /// As in membership.
   uint64_t shards_digest = 0;
-  /// Members may have pages that they did not tell yet: what is unknown here, the other keeper may
-  /// know.
+  /// Members may have pages they have not announced yet; the other keeper may know keys that are
+  /// unknown here.
   bool is_partial = false;
 
   friend bool operator==(const placements&, const placements&) = default;
 };
 
-/// Members to describe: those named here, or all if it names none.
+/// Members to describe: the ones named, or all if none are named.
 struct member_query {
   std::vector<uint64_t> members;
-  /// Of all, in order of their ids: those with this id or a higher one, and at most so many; 0 asks
-  /// for all at once, which fits one message up to some thousand members.
+  /// If all: only ids from `from` on, sorted, at most `most`; 0: all at once, which fits one
+  /// message up to some thousand members.
   uint64_t from = 0;
   uint32_t most = 0;
 
   friend bool operator==(const member_query&, const member_query&) = default;
 };
 
-/// Answer to a member query. Unknown members are left out.
+/// Reply to a member query. Unknown members are left out.
 struct member_list {
   std::vector<member_info> members;
-  /// There are members with higher ids.
+  /// More members with higher ids exist.
   bool has_more = false;
 
   friend bool operator==(const member_list&, const member_list&) = default;
 };
 
-/// Asks for the state of a shard; of its members as member_query does.
+/// Requests the state of a shard; pages through its members like member_query.
 struct status_query {
   uint64_t from = 0;
   uint32_t most = 0;
@@ -232,20 +227,19 @@ struct status_query {
   friend bool operator==(const status_query&, const status_query&) = default;
 };
 
-/// One member as people see it.
 struct member_state {
   member_info info;
   uint64_t pages = 0;
   uint64_t bytes = 0;
-  /// Since the last sign of life.
+  /// Since the last heartbeat.
   uint64_t silent_ms = 0;
   member_counters counters;
 
   friend bool operator==(const member_state&, const member_state&) = default;
 };
 
-/// State of one index shard. Counters since its start. Pages of members and the shard's count
-/// where the shard is their first keeper, so that sums over all shards have each page once.
+/// State of one index shard; counters since its start. The shard's and its members' pages are
+/// counted only where the shard is the first keeper, so sums over all shards count each page once.
 struct index_status {
   std::vector<member_state> members;
   uint64_t keys = 0;
@@ -258,59 +252,58 @@ struct index_status {
   uint64_t uptime_ms = 0;
   /// As in member_list.
   bool has_more = false;
-  /// Keys that the shard keeps as their second keeper; not among `keys`.
+  /// Keys of which the shard is the second keeper; not included in `keys`.
   uint64_t second_keys = 0;
 
   friend bool operator==(const index_status&, const index_status&) = default;
 };
 
-/// What a command to a member was about.
+/// Result of a command to a member.
 struct page_totals {
   uint64_t pages = 0;
   /// Headers included.
   uint64_t bytes = 0;
-  /// The pages that were asked for in vain.
+  /// Requested pages that the command could not handle.
   std::vector<page_key> left_out = {};
 
   friend bool operator==(const page_totals&, const page_totals&) = default;
 };
 
-/// Pins pages of a member, or takes their pins away.
+/// Pins pages of a member, or unpins them.
 struct page_pins {
   /// A `pin_kind` of cache/store/segment_table.hpp.
   uint8_t kind = 0;
-  /// How long a soft pin lasts.
+  /// Duration of a soft pin.
   uint64_t ttl_ms = 0;
   std::vector<page_key> keys;
 
   friend bool operator==(const page_pins&, const page_pins&) = default;
 };
 
-/// All pages of a namespace.
 struct namespace_pages {
   uint64_t fingerprint = 0;
 
   friend bool operator==(const namespace_pages&, const namespace_pages&) = default;
 };
 
-/// A page to be copied from a member to another one.
+/// A page to copy from one member to another.
 struct copied_page {
   announced_page page;
-  /// The page before; all zero for a first page.
+  /// The preceding page; all zero for a first page.
   page_key parent;
   uint64_t fingerprint = 0;
   uint64_t tenant = 0;
   /// As in page_pins.
   uint8_t pin = 0;
   uint64_t pin_ttl_ms = 0;
-  /// Copies that there shall be, on different hosts: when one is lost, those who have others see to
+  /// Number of copies wanted, on different hosts; when one is lost, the remaining holders replace
   /// it.
   uint8_t copies = 1;
 
   friend bool operator==(const copied_page&, const copied_page&) = default;
 };
 
-/// Asks a member to read these pages from another one and to keep them.
+/// Request to read these pages from another member and keep them.
 struct page_copies {
   uint64_t source = 0;
   std::vector<copied_page> pages;
@@ -318,30 +311,28 @@ struct page_copies {
   friend bool operator==(const page_copies&, const page_copies&) = default;
 };
 
-/// Asks a member to give its pages away and to take no more.
+/// Request to hand off all pages and accept no more.
 struct drain_request {
-  /// Also if pinned pages cannot be copied to anybody.
+  /// Proceed even if pinned pages cannot be copied.
   bool force = false;
 
   friend bool operator==(const drain_request&, const drain_request&) = default;
 };
 
-/// What became of a member's pages.
 struct drain_report {
   /// Copied to other members.
   uint64_t moved = 0;
-  /// Not offered any more by anybody, unless others had them already.
+  /// No longer offered by this member.
   uint64_t withdrawn = 0;
 
   friend bool operator==(const drain_report&, const drain_report&) = default;
 };
 
-/// How a member gets on with being drained.
 struct drain_progress {
   bool is_draining = false;
-  /// It takes no pages.
+  /// The member accepts no pages.
   bool is_closed = false;
-  /// To be copied to others, tried so far, and copied.
+  /// Pages to copy to other members, tried so far, and copied.
   uint64_t pages = 0;
   uint64_t tried = 0;
   uint64_t moved = 0;

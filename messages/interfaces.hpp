@@ -1,7 +1,6 @@
 #pragma once
 
-// Every message between the actors of hicache, on one page. What an engine sends and receives is in
-// hicache/interfaces.hpp.
+// All messages between the actors of hicache. Those of the engine are in hicache/interfaces.hpp.
 
 #include "hicache/interfaces.hpp"
 #include "messages/type_ids.hpp"
@@ -18,33 +17,33 @@
 
 namespace hicache {
 
-/// The TREE as the other actors of a rank see it.
+/// The TREE as seen by the other actors of a rank.
 using tree_core_actor = tree_actor::extend<
   // Controller, backup: an operation ended on this rank.
   caf::reacts_to<atom::done, operation_done>,
   // Prefetcher: a fetch ended on this rank.
   caf::reacts_to<atom::fetched, fetched_pages>,
-  // Attachment: from now on no step begins, until a commit or an abort. Answers how many have
+  // Attachment: blocks new steps until a commit or an abort. Replies with the number of steps
   // begun.
   caf::replies_to<atom::freeze>::with<uint64_t>,
-  // Attachment: applies the change of L3 before the step of that number, which has not begun, and
-  // answers when it did.
+  // Attachment: applies the L3 change before the step of that number, which has not begun; replies
+  // when done.
   caf::replies_to<atom::commit, storage_change, uint64_t>::with<atom::ok>,
-  // Attachment: the ranks did not agree on a step; steps go on.
+  // Attachment: the ranks did not agree on a step; steps resume.
   caf::reacts_to<atom::abort>,
-  // Itself: a step has waited long enough for news (0) or for the other ranks (1); with the step's
-  // number.
+  // Itself: a step's wait for completions (0) or for the other ranks (1) has expired; with the
+  // step's number.
   caf::reacts_to<atom::tick, uint8_t, uint64_t>>;
 
-/// The CONTROLLER moves pages between L1 and L2. Reports each command to the tree when it is done,
-/// in issue order.
+/// The CONTROLLER moves pages between L1 and L2. Reports each finished command to the tree, in
+/// issue order.
 using controller_actor = caf::typed_actor<
   // Tree: copies L1 -> L2, and L2 -> L1 layer by layer; one submission in each direction.
   caf::reacts_to<atom::copy, copy_batch>, caf::replies_to<atom::counters>::with<rank_counters>>;
 
-/// The STORAGE owns one L3 backend. Every request carries the time it may take.
+/// The STORAGE owns one L3 backend. Every request carries a timeout.
 using storage_actor = caf::typed_actor<
-  // Answers how many pages follow on from the first one without a gap, and where they are.
+  // Replies with the length of the gapless prefix that exists, and its location.
   caf::replies_to<atom::exists, storage_batch, caf::timespan>::with<storage_hit>,
   // Reads pages into L2.
   caf::replies_to<atom::get, storage_batch, caf::timespan>::with<storage_outcome>,
@@ -52,192 +51,184 @@ using storage_actor = caf::typed_actor<
   caf::replies_to<atom::set, storage_batch, caf::timespan>::with<storage_outcome>,
   // Removes pages.
   caf::replies_to<atom::remove, storage_batch, caf::timespan>::with<storage_outcome>,
-  // Answers when the call of a batch that was answered with this ticket has returned.
+  // Replies when the call of the batch answered with this ticket has returned.
   caf::replies_to<atom::drain, uint64_t>::with<atom::ok>,
   // Itself: the store finished a batch.
   caf::reacts_to<atom::done, storage_completion>,
   // Itself: the deadline of a batch has passed.
   caf::reacts_to<atom::tick>,
-  // Anyone: which calls go to the store.
+  // Anyone: state of the breakers.
   caf::replies_to<atom::status>::with<storage_status>,
-  // Anyone: what the store says of itself; without an answer of the store in this time, what it
-  // said last.
+  // Anyone: the store's health; its previous report if the store does not reply within the timeout.
   caf::replies_to<atom::health, caf::timespan>::with<storage_health_ptr>,
-  // Itself: what the store said.
+  // Itself: the store's health report.
   caf::reacts_to<atom::health, storage_health_ptr>>;
 
-/// The PREFETCHER brings pages from L3 to L2. Owns the reserve of L2 pages and the agreement on hit
-/// lengths.
+/// The PREFETCHER brings pages from L3 to L2. Owns the staging pool of L2 pages and the reduction
+/// of hit lengths.
 using prefetcher_actor = caf::typed_actor<
-  // Looks for pages and reads those that every rank has. Answers the tree with `fetched`, exactly
-  // once.
+  // Looks up pages and reads those that every rank has. Sends `fetched` to the tree exactly once.
   caf::reacts_to<atom::fetch, fetch_command>,
-  // Ends a fetch with what has arrived.
+  // Ends a fetch with the pages that have arrived.
   caf::reacts_to<atom::terminate, terminate_command>,
-  // Adds pages to the reserve.
+  // Adds pages to the staging pool.
   caf::reacts_to<atom::stage, staging_command>,
-  // Empties the reserve. No fetch is open.
+  // Empties the staging pool. No fetch is open.
   caf::reacts_to<atom::stage, reclaim_command>,
-  // Attachment: the store to read from; null is none.
+  // Attachment: the store to read from; null: none.
   caf::reacts_to<atom::attach, caf::strong_actor_ptr>,
-  // Attachment: answers when nothing is under way any more.
+  // Attachment: replies when nothing is in flight.
   caf::replies_to<atom::drain>::with<atom::ok>,
   caf::replies_to<atom::counters>::with<rank_counters>>;
 
-/// The BACKUP writes pages from L2 to L3. Reports each command to the tree when it is done.
+/// The BACKUP writes pages from L2 to L3. Reports each finished command to the tree.
 using backup_actor = caf::typed_actor<
-  // Writes what L3 lacks.
+  // Writes the pages that L3 lacks.
   caf::reacts_to<atom::backup, backup_command>,
-  // Ends a backup with what is stored.
+  // Ends a backup with the pages stored so far.
   caf::reacts_to<atom::drop, drop_command>,
-  // Itself: a failed write has waited long enough to be tried again; with the number of the pause.
+  // Itself: retry a failed write; with the number of the pause.
   caf::reacts_to<atom::tick, uint64_t>,
-  // Attachment: the store to write to; null is none.
+  // Attachment: the store to write to; null: none.
   caf::reacts_to<atom::attach, caf::strong_actor_ptr>,
-  // Attachment: answers when nothing is under way any more.
+  // Attachment: replies when nothing is in flight.
   caf::replies_to<atom::drain>::with<atom::ok>,
   caf::replies_to<atom::counters>::with<rank_counters>>;
 
-/// The CONSENSUS as the other actors of a rank see it. Owns the communicators of the instance.
+/// The RANK REDUCTION as seen by the other actors of a rank. Owns the communicators of the
+/// instance.
 using rank_reduction_core_actor = rank_reduction_actor::extend<
-  // Itself: looks after reductions in flight; with the number of the timer, or 0 for news of
-  // another rank.
+  // Itself: advance reductions in flight; with the timer's number, or 0 when another rank notifies.
   caf::reacts_to<atom::poll, uint64_t>>;
 
-/// A MEMBER of the cluster store, as others see it: the actor that owns the memory which it
-/// exports.
+/// A MEMBER of the cluster store as seen by others: the actor that owns the memory it exports.
 using member_actor = caf::typed_actor<
-  // Reads these pages from another member and keeps them, with their pins. Answers when that is
-  // done, with the pages that it has now and those that it has not.
+  // Reads these pages from another member and keeps them, with their pins. Replies when done with
+  // the pages it has now and those it lacks.
   caf::replies_to<atom::copy, page_copies>::with<page_totals>,
-  // Pins pages. Answers what was pinned, and what was not.
+  // Pins pages. Replies with what was pinned and what was not.
   caf::replies_to<atom::pin, page_pins>::with<page_totals>,
   // Withdraws the pages of a namespace and frees them.
   caf::replies_to<atom::clear, namespace_pages>::with<page_totals>,
-  // Copies pinned and hot pages to other members, withdraws all, and takes none any more. Answers
-  // when nothing is left. Fails, and withdraws nothing, if nobody takes a pinned page, unless it is
-  // forced.
+  // Copies pinned and hot pages to other members, withdraws all pages, and accepts no more. Replies
+  // when nothing is left. Unless forced, fails and withdraws nothing if no member takes a pinned
+  // page.
   caf::replies_to<atom::drain, drain_request>::with<drain_report>,
-  // How draining gets on.
+  // Progress of the drain.
   caf::replies_to<atom::status, status_query>::with<drain_progress>,
-  // Ends draining, and takes pages again. Answers how far it was.
+  // Ends a drain and accepts pages again. Replies with the progress so far.
   caf::replies_to<atom::resume, drain_request>::with<drain_progress>,
   // These pages were read from here.
   caf::reacts_to<atom::touch, key_batch>,
   // A reader found these pages damaged.
   caf::reacts_to<atom::corrupt, key_batch>>;
 
-/// The SEGMENT owns the memory that this rank exports to L3: which page is where. Mounts it at the
-/// index and announces pages.
+/// The SEGMENT owns the memory that this process exports to L3 and the placement of pages in it.
+/// Mounts at the index and announces pages.
 using segment_actor = member_actor::extend<
-  // Its process, at the start. Answers when every shard that can be reached has heard of all pages.
+  // Its process, at start. Replies when every reachable shard has received a report of all pages.
   caf::replies_to<atom::mount>::with<atom::ok>,
-  // Finds room for pages, evicting if needed.
+  // Allocates slots for pages, evicting if needed.
   caf::replies_to<atom::reserve, segment_pages>::with<segment_slots>,
-  // The pages in these slots are complete: from now on they are offered to everyone. Answers when
-  // the index knows, with those that are not offered all the same: the index has enough copies of
-  // them, or the segment takes none any more.
+  // The pages in these slots are complete; offers them from now on. Replies when the index knows,
+  // with the pages that are not offered because the index has enough copies or the segment accepts
+  // no more.
   caf::replies_to<atom::publish, segment_slots>::with<key_batch>,
-  // Gives slots back that will not be written.
+  // Frees slots that will not be written.
   caf::reacts_to<atom::abort, segment_slots>,
-  // These pages are not exported any more: what L2 holds in their place is, or will be, another
-  // page.
+  // These pages are no longer exported: L2 reuses their memory.
   caf::reacts_to<atom::withdraw, segment_slots>,
-  // Node: keeps these pages where they are, and as they are, until it releases them. Answers in the
-  // same order: `present` with the place, or `full` if the page is not here.
+  // Node: keeps these pages in place and unmodified until released. Replies in the same order:
+  // `present` with the place, or `full` if the page is not here.
   caf::replies_to<atom::hold, segment_holds>::with<segment_slots>,
-  // Node: these pages may go, each held once less.
+  // Node: releases one hold on each of these pages.
   caf::reacts_to<atom::release, segment_slots>,
   // Withdraws pages and frees their slots.
   caf::replies_to<atom::remove, key_list>::with<atom::ok>,
-  // Page scanner: pages of an earlier process that are offered again, part by part. Answers when
-  // they are.
+  // Page scanner: offers pages of an earlier process again, part by part. Replies when done.
   caf::replies_to<atom::adopt, found_pages>::with<atom::ok>,
-  // Node: these pages, if they are found later, are not offered again.
+  // Node: do not offer these pages if the scanner finds them later.
   caf::reacts_to<atom::drop, segment_holds>,
-  // Its process: the disk tier below. What is cleared here is cleared there, first.
+  // Its process: sets the disk tier below. Clearing pages here clears them there first.
   caf::reacts_to<atom::attach, caf::strong_actor_ptr>,
-  // Its process, at the end: leaves the index, and ends. Answers when every shard that can be
-  // reached knows.
+  // Its process, at the end: leaves the index and quits. Replies when every reachable shard knows.
   caf::replies_to<atom::terminate>::with<atom::ok>,
-  // Itself: heartbeat, mounting again after the index was lost, and copies to be repaired.
+  // Itself: heartbeat, remount after an index loss, repair of lost copies.
   caf::reacts_to<atom::tick>>;
 
-/// The COPIER reads pages of other members into this rank's segment. Detached, because reading
-/// blocks.
+/// The REPLICATOR copies pages of other members into this process's segment. Detached, because
+/// reading blocks.
 using replicator_actor = caf::typed_actor<
-  // Segment: as the member's; with the segment itself.
+  // Segment: like the member's message, with the target segment.
   caf::replies_to<atom::copy, page_copies, caf::strong_actor_ptr>::with<page_totals>>;
 
-/// The PAGE SCANNER looks for pages in memory that outlived the process which wrote them. Detached,
-/// because verifying takes time.
+/// The PAGE SCANNER finds pages in memory that outlived its writer. Detached, because verification
+/// takes long.
 using page_scanner_actor = caf::typed_actor<
   // Itself: the next part.
   caf::reacts_to<atom::tick>>;
 
-/// The FETCHER finds pages of other members and has them copied into this process's segment.
-/// Detached, because asking the index blocks.
+/// The FETCHER locates pages on other members and has them copied into this process's segment.
+/// Detached, because index lookups block.
 using fetcher_actor = caf::typed_actor<
-  // Node: answers when all that could be copied has been.
+  // Node: replies when everything available has been copied.
   caf::replies_to<atom::fetch, page_fetch>::with<atom::ok>>;
 
-/// The DISK TIER keeps the pages of a segment's memory on disk, too, and brings them back.
-/// Detached, because files block.
+/// The DISK TIER also keeps the pages of a segment's memory on disk, and reads them back. Detached,
+/// because file I/O blocks.
 using disk_tier_actor = fetcher_actor::extend<
-  // Node: these pages are offered from now on; they are written once there is time.
+  // Node: these pages were published; writes them when idle.
   caf::reacts_to<atom::backup, segment_pages>,
-  // Node: removes pages of a namespace. Answers when none of them is on the disk, or about to be
-  // brought back.
+  // Node: removes pages of a namespace. Replies when none is on disk or about to be read back.
   caf::replies_to<atom::remove, segment_holds>::with<atom::ok>,
-  // Segment: removes the pages of a namespace. Answers when none is brought back any more; the
-  // files go in the background.
+  // Segment: removes all pages of a namespace. Replies when none will be read back any more; the
+  // files are deleted in the background.
   caf::replies_to<atom::clear, namespace_pages>::with<atom::ok>,
-  // Its process: answers when nothing waits to be written.
+  // Its process: replies when no writes are queued.
   caf::replies_to<atom::drain>::with<atom::ok>,
-  // Itself: the next thing.
+  // Itself: begin the next task.
   caf::reacts_to<atom::tick>>;
 
-/// The NODE exports this host's memory to processes that are no members themselves, such as
-/// engines. Whoever sends it `attach` is its client, until its connection ends; then its
-/// reservations and leases end, too.
+/// The NODE shares this host's memory with processes that are no members themselves, such as
+/// engines. A sender of `attach` is a client until its connection ends, and with it its
+/// reservations and leases.
 using node_actor = caf::typed_actor<
-  // Once, first of all: who the client is. The sender is watched from now on.
+  // The first message, once: the client's identity. Monitors the sender.
   caf::replies_to<atom::attach, client_info>::with<node_info>,
-  // Finds room for pages that the client will write.
+  // Allocates places for pages that the client will write.
   caf::replies_to<atom::reserve, wanted_pages>::with<reserved_pages>,
-  // Ends a reservation. Answers when the pages that are complete are offered, with those that are
-  // not offered all the same.
+  // Ends a reservation. Replies when its complete pages are offered, with those that are not.
   caf::replies_to<atom::commit, complete_pages>::with<page_totals>,
-  // Ends a reservation of which nothing was written. Answers what was given back.
+  // Ends a reservation without writes. Replies with what was freed.
   caf::replies_to<atom::abort, client_ticket>::with<page_totals>,
-  // Where pages are, which stay there until the client releases them.
+  // Leases pages: replies with their places, which stay valid until released.
   caf::replies_to<atom::locate, page_lookup>::with<leased_pages>,
-  // Ends a lease. Answers what was leased.
+  // Ends a lease. Replies with what was leased.
   caf::replies_to<atom::release, client_ticket>::with<page_totals>,
-  // Brings pages here. Answers at the latest when the time is over, with those that are not here.
+  // Brings pages into memory. Replies within the timeout, with those that are missing.
   caf::replies_to<atom::fetch, page_prefetch>::with<page_totals>,
-  // The client found these pages damaged: the node looks, and withdraws those that are.
+  // The client found these pages damaged: verifies them and withdraws damaged ones.
   caf::replies_to<atom::corrupt, key_batch>::with<page_totals>,
-  // Withdraws pages of the client's namespace and frees them, once nobody reads them. Answers what
-  // was there.
+  // Withdraws pages of the client's namespace and frees them once they are no longer read. Replies
+  // with what was there.
   caf::replies_to<atom::remove, key_batch>::with<page_totals>,
-  // Anyone: state of the node, for people.
+  // Anyone: state of the node, for monitoring.
   caf::replies_to<atom::status, status_query>::with<node_status>,
-  // Itself: ends leases whose time is over.
+  // Itself: expires leases.
   caf::reacts_to<atom::tick>>;
 
-/// The SPREADER has other members copy pages of its own one.
+/// The SPREADER has other members copy pages of this member.
 using spreader_actor = caf::typed_actor<
-  // Segment: once. Answers when all has been tried, with the pages that others have now, and those
-  // that nobody took.
+  // Segment: once. Replies when all pages have been tried, with those that others have now and
+  // those that none took.
   caf::replies_to<atom::copy>::with<page_totals>,
-  // Itself: the next batch may go.
+  // Itself: start the next batch.
   caf::reacts_to<atom::tick>>;
 
-/// The INDEX knows, for its share of the cluster's keys, which segments hold which page. One of
-/// some shards, in a process of its own.
+/// The INDEX maps its share of the cluster's keys to the segments that hold the pages. One of
+/// several shards, in a process of its own.
 using index_actor = caf::typed_actor<
-  // Admits a member; an older epoch of it is forgotten. The sender is watched from now on.
+  // Admits a member and drops its older epoch. Monitors the sender.
   caf::replies_to<atom::mount, member_info>::with<membership>,
   // Keeps a member alive.
   caf::replies_to<atom::tick, heartbeat>::with<membership>,
@@ -247,60 +238,61 @@ using index_actor = caf::typed_actor<
   caf::replies_to<atom::withdraw, withdrawn_pages>::with<membership>,
   // Where pages are.
   caf::replies_to<atom::locate, key_batch>::with<placements>,
-  // How to read from members.
+  // How to reach members.
   caf::replies_to<atom::members, member_query>::with<member_list>,
-  // State of the shard, for people.
+  // State of the shard, for monitoring.
   caf::replies_to<atom::status, status_query>::with<index_status>,
-  // Directory: the digest of the shards that it knows from now on.
+  // Directory: the digest of its current shard map.
   caf::reacts_to<atom::shards, uint64_t>,
-  // Itself: forgets silent members.
+  // Itself: drop silent members.
   caf::reacts_to<atom::poll>,
-  // Itself: goes on removing what members left behind.
+  // Itself: continue removing replicas of dropped members.
   caf::reacts_to<atom::drop>>;
 
-/// The DIRECTORY of an index process knows the shards of the whole index: its own, and those that
-/// the directories of other processes tell it of. What clients connect to.
+/// The DIRECTORY of an index process knows the shards of the whole index: its own, and those
+/// learned from other directories. Clients connect to it.
 using directory_actor = caf::typed_actor<
-  // Another directory or a client tells what it knows. Answers what is known with that.
+  // Merges the map of another directory or a client. Replies with the result.
   caf::replies_to<atom::shards, shard_map>::with<shard_map>,
   // The shard of that number (an index_actor), if it is in this process.
   caf::replies_to<atom::locate, uint32_t>::with<caf::strong_actor_ptr>,
-  // Its process: the address (HOST:PORT) under which others reach it, once.
+  // Its process, once: the address (HOST:PORT) at which others reach it.
   caf::reacts_to<atom::start, std::string>,
-  // Itself: exchanges what is known with the other directories.
+  // Itself: exchange maps with the other directories.
   caf::reacts_to<atom::poll>>;
 
-/// The CONNECTOR reaches other processes.
+/// The CONNECTOR connects to other processes.
 using connector_actor = caf::typed_actor<
-  // Connects to the process at this address. Answers what the connector is for: the directory of an
-  // index process (a directory_actor), or a node (a node_actor). It ends with the connection.
+  // Connects to the process at this address. Replies with the directory of an index process (a
+  // directory_actor) or a node (a node_actor), depending on the connector. That actor ends with the
+  // connection.
   caf::replies_to<atom::connect, std::string>::with<caf::strong_actor_ptr>>;
 
 /// The ATTACHMENT attaches and detaches L3 while the instance runs, on all ranks or none. Detached,
 /// because opening a store blocks.
 using attachment_actor = caf::typed_actor<
-  // Anyone: what is attached.
+  // Anyone: the current attachment.
   caf::replies_to<atom::status>::with<storage_attachment>,
-  // Rank 0: attaches a backend, or none (detaches), within this time. Answers when all ranks have
-  // agreed to; takes effect with the engine's next step.
+  // Rank 0: attaches a backend, or detaches if it is empty, within this time. Replies when all
+  // ranks have agreed; takes effect with the engine's next step.
   caf::replies_to<atom::attach, storage_attachment, caf::timespan>::with<atom::ok>,
-  // Rank 0, at the end: the other ranks need not listen any more. Everywhere: answers when nobody
-  // does.
+  // Rank 0, at the end: stops the other ranks' listening. On all ranks: replies when none listens
+  // any more.
   caf::replies_to<atom::abort>::with<atom::ok>>;
 
-/// The OP RECORDER writes an op log to a file. Detached, because files block.
+/// The OP RECORDER writes an op log to a file. Detached, because file I/O blocks.
 using op_recorder_actor = caf::typed_actor<
-  // Appends entries. Answers when the file has them, or why it takes no more.
+  // Appends entries. Replies when they are in the file, or with the reason why it accepts no more.
   caf::replies_to<atom::record, op_log_batch_ptr>::with<atom::ok>,
-  // Itself: all that was sent before its end is written.
+  // Itself: everything received before the exit is written.
   caf::reacts_to<atom::done>>;
 
-/// The EVENT PUBLISHER tells routers what the cache can serve. Detached, because making the
-/// messages takes time that steps do not have.
+/// The EVENT PUBLISHER publishes cache events to routers. Detached, because encoding takes time
+/// that steps do not have.
 using event_publisher_actor = caf::typed_actor<
-  // Tree: what became true. Answers when it is on its way.
+  // Tree: new events. Replies when they are sent.
   caf::replies_to<atom::events, cache_events_ptr>::with<atom::ok>,
-  // Itself: all that was sent before its end is on its way.
+  // Itself: everything received before the exit is sent.
   caf::reacts_to<atom::done>>;
 
 // -- proof that remote interfaces carry only values with a wire format --------

@@ -1,7 +1,7 @@
 @0xd2f1a6c83b5e7094;
 
-# What clients say to a node; rpc/services.capnp has the calls. Versioned with index_protocol.capnp. Add fields at the end with the
-# next free number; never reuse a number.
+# Messages from clients to a node; rpc/services.capnp has the calls. Versioned with index_protocol.capnp. Append fields with the next free
+# number; never reuse a number.
 
 using Cxx = import "/capnp/c++.capnp";
 using Protocol = import "/messages/index_protocol.capnp";

@@ -1,6 +1,6 @@
 @0xc1a5d27b6c4e9f31;
 
-# The header of a page in L3. Only data fields: the encoded size is fixed. A change of meaning takes a new version.
+# The header of a page in L3. Only data fields, so the encoded size is fixed. Incompatible changes need a new version.
 
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("hicache::schema");

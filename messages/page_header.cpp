@@ -53,7 +53,7 @@ void encode_page_header(const page_header& header, std::span<std::byte, page_hea
 }
 
 bool may_be_page_header(std::span<const std::byte> source) noexcept {
-  // Behind two words of framing.
+  // After two words of framing.
   auto found = uint32_t{};
   std::memcpy(&found, source.data() + 2 * sizeof(capnp::word), sizeof(found));
   return found == magic;
@@ -62,7 +62,7 @@ bool may_be_page_header(std::span<const std::byte> source) noexcept {
 result<page_header> decode_page_header(std::span<const std::byte> source) {
   if (source.size() < page_header_bytes)
     return fail(ec::corrupt_page, "shorter than a page header");
-  // Cap'n Proto reads aligned words, and the source may change under us: a copy serves both.
+  // The copy is aligned, as Cap'n Proto requires, and stable if the source changes concurrently.
   auto words = std::array<capnp::word, header_words>{};
   std::memcpy(words.data(), source.data(), page_header_bytes);
   try {

@@ -10,10 +10,10 @@
 
 namespace hicache {
 
-/// Which members shall have copies of a page: such as take pages, on hosts that differ from each
-/// other and from `own_host`, those that rank highest for that key (rendezvous hashing), so that
-/// writers agree and a member that leaves changes the places of its own pages only.
-/// @returns ids, at most `count`; fewer if there are not so many hosts
+/// Chooses the members for copies of a page: among those that accept pages, on hosts distinct from
+/// each other and from `own_host`, those that rank highest for the key (rendezvous hashing). So all
+/// writers agree, and a leaving member affects only its own pages.
+/// @returns ids, at most `count`; fewer if there are too few hosts
 std::vector<uint64_t> place_replicas(const page_key& key, std::span<const member_info> members,
                                      const std::string& own_host, size_t count);
 

@@ -6,17 +6,17 @@
 #include <cstdint>
 #include <vector>
 
-/// What a process says to its own segment. Plain values; in-process only.
+/// Messages from a process to its own segment. Plain values; in-process only.
 namespace hicache {
 
-/// A page to be written to this rank's segment.
+/// A page to write to this process's segment.
 struct segment_page {
   page_key key;
   /// All zero for a first page.
   page_key parent;
   /// Bytes of the object.
   uint32_t length = 0;
-  /// `fingerprint_of` its namespace, and whose quota it counts for.
+  /// `fingerprint_of` its namespace, and the tenant whose quota is charged.
   uint64_t fingerprint = 0;
   uint64_t tenant = 0;
   /// As in copied_page.
@@ -27,27 +27,27 @@ struct segment_pages {
   std::vector<segment_page> list;
 };
 
-/// Room for one page in this rank's segment.
+/// Room for one page in this process's segment.
 struct segment_slot {
   enum class state : uint8_t {
     /// The caller writes header and object to `offset`, then publishes or aborts.
     reserved,
-    /// The segment has the page already; nothing to do.
+    /// The segment already has the page; nothing to do.
     present,
     /// No room, and nothing may be evicted.
     full,
-    /// The page is in L2 and offered from there (backends/cluster/exported_pages.hpp).
+    /// The page is in L2 and exported from there (backends/cluster/exported_pages.hpp).
     exported,
   };
 
   page_key key;
   state what = state::full;
-  /// Bytes from the start of the segment to the slot; of a exported page, to its header.
+  /// Bytes from the start of the segment to the slot; for an exported page, to its header.
   uint64_t offset = 0;
   uint32_t generation = 0;
   /// Bytes of the object.
   uint32_t length = 0;
-  /// If it is reserved: the page before.
+  /// If reserved: the preceding page.
   page_key parent{};
 };
 
@@ -55,35 +55,35 @@ struct segment_slots {
   std::vector<segment_slot> list;
 };
 
-/// Pages of a namespace to be kept where they are.
+/// Pages of a namespace to keep in place.
 struct segment_holds {
   uint64_t fingerprint = 0;
   std::vector<page_key> keys;
 };
 
-/// A page that was found in memory which outlived the process that wrote it.
+/// A page found in memory that outlived its writer.
 struct found_page {
   segment_page page;
   uint64_t offset = 0;
   uint32_t generation = 0;
-  /// Somebody may still read it in place.
+  /// A client may still read it in place.
   bool was_held = false;
 };
 
-/// What was found in a part of such memory.
+/// The scan result for one part of such memory.
 struct found_pages {
-  /// In order of their places; they verify.
+  /// Verified pages, sorted by offset.
   std::vector<found_page> list;
-  /// Where pages begin that do not.
+  /// Offsets of pages that failed verification.
   std::vector<uint64_t> damaged;
-  /// The part ends here; the next one begins here.
+  /// End of the part and start of the next.
   uint64_t end = 0;
 };
 
-/// Pages of other members that are wanted here; their lengths are not known.
+/// Pages wanted here from other members or the disk; their lengths are unknown.
 struct page_fetch {
   segment_pages pages;
-  /// Nobody waits for them any longer.
+  /// The pages are of no use later.
   time_point deadline;
 };
 

@@ -19,7 +19,7 @@ auto rank_of(const index_shard& shard) {
 
 key_keepers shard_set::keepers_of(const page_key& key) const noexcept {
   HICACHE_CHECK(!numbers.empty() && numbers.size() == processes.size());
-  // Not the word that hash tables use: the keys of a shard would share its properties.
+  // Not the word used by hash tables: the keys of one shard would be correlated in it.
   auto word = uint64_t{};
   std::memcpy(&word, key.bytes.data() + key.bytes.size() / 2, sizeof(word));
   auto found = key_keepers{};

@@ -9,21 +9,21 @@
 #include <memory>
 #include <vector>
 
-/// What the prefetcher and the backup ask of the storage actor.
+/// Requests of the prefetcher and the backup to the storage actor.
 namespace hicache {
 
 /// See include/hicache/storage_backend.hpp.
 struct store_place;
 using place_list = std::shared_ptr<const std::vector<store_place>>;
 
-/// Which pages of a fetch were read so far: set on the store's thread while reads are under way, so
-/// that a fetch that ends early has what arrived.
+/// Which pages of a fetch have been read: set on the store's thread during reads, so that a fetch
+/// that ends early keeps the pages that arrived.
 class read_marks {
 public:
   explicit read_marks(size_t pages) : objects_(pages) {}
 
-  /// One more object of a page is in L2, and the store does not touch it any more.
-  /// @param needed Objects of a page.
+  /// Records one more object of a page in L2; the store no longer touches it.
+  /// @param needed Objects per page.
   void add(size_t page, uint32_t needed) noexcept {
     if (objects_[page].fetch_add(1, std::memory_order_acq_rel) + 1 == needed)
       objects_[page].store(complete, std::memory_order_release);
@@ -36,7 +36,7 @@ public:
 private:
   static constexpr auto complete = ~uint32_t{0};
 
-  /// How many were read of each page.
+  /// Objects read, by page.
   std::vector<std::atomic<uint32_t>> objects_;
 };
 
@@ -44,47 +44,47 @@ private:
 /// i]. Keys name pages; the names of this rank's objects follow from them.
 struct storage_batch {
   key_list keys;
-  /// For writes: the page before each page.
+  /// For writes: the preceding page of each page.
   key_list parents;
   uint64_t first = 0;
   uint64_t count = 0;
-  /// Null where no bytes move.
+  /// Null if no bytes move.
   page_list l2_pages;
   uint64_t l2_first = 0;
   /// For writes: `tenant_of` the pages' namespace.
   uint64_t tenant = 0;
-  /// For reads: where the objects of l2_pages are, all objects of each page; null if nobody
-  /// looked.
+  /// For reads: the locations of the objects of l2_pages, all objects of each page; null without a
+  /// lookup.
   place_list places = {};
-  /// For reads: of l2_pages; null if nobody wants to know.
+  /// For reads: marks for l2_pages; null if not needed.
   std::shared_ptr<read_marks> marks = {};
 };
 
-/// Result of a look-up: the pages that follow on from the first one without a gap.
+/// Result of a lookup: the gapless prefix that exists.
 struct storage_hit {
   uint64_t pages = 0;
-  /// Where their objects are, all objects of each page.
+  /// Locations of their objects, all objects of each page.
   place_list places = {};
 };
 
-/// Result of a storage batch: one code per page; ec::none if it succeeded.
+/// Result of a storage batch: one code per page; ec::none on success.
 struct storage_outcome {
   std::vector<ec> pages;
-  /// Writes: of the pages before the first that failed, those that another rank writes.
+  /// Writes: number of pages before the first failure that another rank writes.
   uint64_t left_to_others = 0;
-  /// Not 0: the deadline passed, and the store's call has not returned, so it may still read or
-  /// write the pages. Ask the storage to `drain` this ticket to hear when it does not.
+  /// Nonzero: the deadline passed and the store's call has not returned, so it may still read or
+  /// write the pages. A `drain` request with this ticket is answered once it has returned.
   uint64_t ticket = 0;
 };
 
-/// A finished batch on its way from the store's thread to the storage actor.
+/// A finished batch; store's thread -> storage actor.
 struct storage_completion {
   uint64_t ticket = 0;
-  /// Look-ups.
+  /// For lookups.
   storage_hit hit;
-  /// All others.
+  /// For all others.
   storage_outcome outcome;
-  /// Not none: all objects failed, the first of them so, because the store does not work.
+  /// Set if all objects failed because of the store: the code of the first.
   ec failure = ec::none;
 };
 

@@ -14,8 +14,8 @@ system_config::system_config() {
                        return hicache::to_string(from_caf(caf::error{code, category, context}));
                      });
   // A rank shares its cores with the engine and with the other ranks of the machine, and its actors
-  // never block: one thread runs them all, and a message from one to the other wakes nobody. With
-  // two threads a step took twice as long (bench/run.sh step).
+  // never block: one thread runs them all, and no message wakes another thread. With two threads a
+  // step took twice as long (bench/run.sh step).
   with_threads(1);
   // CAF's default policy, work stealing, lets idle workers sleep for up to 10 ms; with work sharing
   // a message wakes one.

@@ -13,7 +13,7 @@
 
 namespace hicache {
 
-// What these point to is defined by the layer that makes it; messages carry the pointer only.
+// Defined by the layers that create them; messages only carry the pointers.
 
 /// See include/hicache/storage_backend.hpp.
 struct backend_health;

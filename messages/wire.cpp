@@ -16,7 +16,7 @@ namespace {
 using wire::read;
 using wire::write;
 
-// Elements of lists; declared here because the list templates below look them up by plain name.
+// Elements of lists, declared here for the list templates below.
 void write(const announced_page& x, schema::AnnouncedPage::Builder to);
 void read(schema::AnnouncedPage::Reader from, announced_page& x);
 void write(const index_shard& x, schema::IndexShard::Builder to);

@@ -14,9 +14,9 @@ namespace hicache::wire {
 /// One encoded message. Cap'n Proto works on aligned 64-bit words.
 using frame = std::vector<uint64_t>;
 
-/// How a value leaves the process: specialised for each message of index_protocol.hpp and
-/// node_protocol.hpp, for nothing else. `decode` takes bytes that nobody vouches for and returns
-/// malformed_message unless they hold a valid T within the bounds of base/limits.hpp.
+/// Encoding of a message of index_protocol.hpp or node_protocol.hpp; specialised for those only.
+/// `decode` takes untrusted bytes and returns malformed_message unless they hold a valid T within
+/// the bounds of base/limits.hpp.
 template <class T>
 struct codec;
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// What the sources that turn values into messages share. Include after wire_values.hpp.
+// Shared by the sources that encode and decode messages. Include after wire_values.hpp.
 
 #include "base/limits.hpp"
 #include "hicache/error.hpp"
@@ -49,7 +49,7 @@ inline unsigned size_of(const auto& xs) {
   return static_cast<unsigned>(xs.size());
 }
 
-/// Lists of structs, element by element; the sizes are known to be equal.
+/// Lists of structs, element by element; the sizes must be equal.
 template <class T, class ListBuilder, class WriteOne>
 void write_each(const std::vector<T>& xs, ListBuilder to, WriteOne write_one) {
   for (auto i = 0u; i < to.size(); ++i)
@@ -66,8 +66,7 @@ void read_each(ListReader from, size_t count_max, std::vector<T>& xs, ReadOne re
 
 // -- frames -------------------------------------------------------------------
 
-/// Messages up to this length take no memory while they are put together: 128 keys, and where they
-/// are, do not.
+/// Messages up to this length are built without allocation, e.g. 128 keys and their places.
 inline constexpr auto first_words = size_t{1024};
 
 template <class Schema, class T>
@@ -83,12 +82,12 @@ frame encode_as(const T& x) {
   return encoded;
 }
 
-/// Reads within fixed bounds; the one place where Cap'n Proto's exceptions end.
+/// Decodes within fixed bounds. Exception boundary: turns Cap'n Proto's exceptions into errors.
 template <class Schema, class T>
 result<T> decode_as(std::span<const uint64_t> words) {
   auto options = capnp::ReaderOptions{};
-  // What we encode refers to each word once. A reader that came by more was sent the same word many
-  // times, or elements without a size.
+  // Honest messages refer to each word once. Exceeding this limit means shared words or elements of
+  // size zero.
   options.traversalLimitInWords = std::min<uint64_t>(limits::wire_words, words.size());
   options.nestingLimit = 8;
   try {
@@ -104,7 +103,7 @@ result<T> decode_as(std::span<const uint64_t> words) {
 
 } // namespace hicache::wire
 
-/// Defines the codec of a type; within hicache::wire.
+/// Defines the codec of a type; for use in hicache::wire.
 #define HICACHE_DEFINE_CODEC(T, Schema)                                                            \
   frame codec<T>::encode(const T& x) {                                                             \
     return encode_as<schema::Schema>(x);                                                           \

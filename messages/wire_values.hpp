@@ -1,6 +1,6 @@
 #pragma once
 
-// For sources that speak Cap'n Proto. Headers of hicache do not include it.
+// For sources that use Cap'n Proto. hicache's own headers do not include it.
 
 #include "messages/index_protocol.capnp.h"
 #include "messages/index_protocol.hpp"
@@ -13,8 +13,8 @@ namespace hicache::wire {
 template <class T>
 struct schema_of;
 
-/// `write` enters a value into a message. `read` takes one that nobody vouches for, and throws
-/// kj::Exception unless it is valid and within the bounds of base/limits.hpp.
+/// `write` encodes a value into a message. `read` decodes an untrusted one and throws kj::Exception
+/// unless it is valid and within the bounds of base/limits.hpp.
 #define HICACHE_DECLARE_VALUE(T, Schema)                                                           \
   template <>                                                                                      \
   struct schema_of<T> {                                                                            \

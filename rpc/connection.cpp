@@ -26,7 +26,6 @@ public:
 
   kj::Promise<void> lost() override { return network_.onDisconnect(); }
 
-  /// Says who this is and hears who the peer is.
   kj::Promise<void> greet() {
     auto builder = capnp::MallocMessageBuilder{4};
     auto peer = builder.initRoot<capnp::rpc::twoparty::VatId>();
@@ -49,7 +48,7 @@ private:
   kj::Maybe<capnp::Response<schema::Welcome>> welcome_;
 };
 
-/// Where it went wrong.
+/// Where connecting failed.
 enum class phase { connecting, securing, greeting };
 
 error why_not(const std::string& address, phase at, const kj::Exception& ex) {

@@ -7,7 +7,7 @@
 namespace hicache::rpc {
 
 result<endpoint> parse_endpoint(const std::string& text) {
-  // What the system has room for in an address.
+  // Fits the path of a socket address.
   constexpr auto path_max = size_t{100};
   auto where = endpoint{};
   if (text.starts_with("unix:") && text.size() > 5 && text.size() <= path_max)

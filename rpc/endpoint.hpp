@@ -8,8 +8,8 @@
 
 namespace hicache::rpc {
 
-/// Where a process takes connections: HOST:PORT, where an IPv6 address stands in brackets, or
-/// unix:PATH, a socket in the file system.
+/// An address to listen on or connect to: HOST:PORT with IPv6 addresses in brackets, or unix:PATH,
+/// a socket in the file system.
 struct endpoint {
   /// Without brackets; unix:PATH as a whole.
   std::string host;
@@ -21,12 +21,12 @@ struct endpoint {
   std::string path() const { return host.substr(5); }
 };
 
-/// @returns invalid_argument with a sentence that names the text.
+/// @returns invalid_argument with a sentence that quotes the text.
 /// @relates endpoint
 result<endpoint> parse_endpoint(const std::string& text);
 
-/// HOST:PORT,HOST:PORT...
-/// @returns invalid_argument with a sentence that names the part that is wrong.
+/// Parses HOST:PORT,HOST:PORT...
+/// @returns invalid_argument with a sentence that quotes the invalid part.
 /// @relates endpoint
 result<std::vector<endpoint>> parse_endpoints(const std::string& text);
 

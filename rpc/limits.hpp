@@ -6,70 +6,69 @@
 #include <cstddef>
 #include <cstdint>
 
-/// Bounds of this layer alone; those that it shares with other layers are in base/limits.hpp.
+/// Bounds of this layer; those shared with other layers are in base/limits.hpp.
 namespace hicache::rpc::limits {
 
-/// 64-bit words of one message between processes: the longest value, and room for what the protocol
-/// writes around it.
+/// 64-bit words of one message between processes: the longest value plus protocol overhead.
 inline constexpr uint64_t message_words = hicache::limits::wire_words + 1024;
 
-/// Levels of pointers in one message: values have four, the protocol writes as many around them.
+/// Pointer depth of one message: values have four levels, the protocol adds as many.
 inline constexpr int nesting = 16;
 
-/// Words of requests of one connection that wait for their answers; no more is read from it
-/// meanwhile. Some of the longest messages: who sends more waits for the answers anyway.
+/// Words of unanswered requests on one connection, beyond which it is not read. Fits several of the
+/// longest messages; peers that send more wait for answers anyway.
 inline constexpr size_t flow_words = 8 * message_words;
 
-/// Questions of one connection whose answers the peer has not let go of: each keeps its answer in
-/// memory. Some times what a member has under way while it reports its pages.
+/// Unfinished questions of one connection; each keeps its answer in memory. Several times what a
+/// member has in flight during a block report.
 inline constexpr size_t questions = 4096;
 
-/// Bytes that wait for a peer to take them. Beyond it nothing more is read from the peer, so it is
-/// exceeded by the answers to what was read before.
+/// Bytes queued for a peer. Beyond it the peer is not read, so only answers to earlier requests
+/// exceed it.
 inline constexpr size_t unsent_bytes = size_t{4} << 20;
 
-/// With so many bytes that it does not take a peer is closed: it asked for far more at once than
-/// anybody who reads answers does.
+/// Queued bytes at which a peer is closed: no peer that reads its answers requests that much at
+/// once.
 inline constexpr size_t unsent_most_bytes = 16 * unsent_bytes;
 
-/// Connections that a process serves: each member of the largest cluster, and as many that only
-/// read or ask.
+/// Connections that a process serves: one per member of the largest cluster, and as many for
+/// readers and operators.
 inline constexpr size_t connections = 2 * hicache::limits::index_members;
 
-/// Connections of one process to a node: more than an engine has threads that would want their own,
-/// and a quarter of the clients that a node takes, so that one that forgets to close them leaves
-/// room for others.
+/// Connections of one process to a node: more than the threads of an engine that use their own, and
+/// a quarter of the clients that a node accepts, so a process that leaks connections leaves room
+/// for others.
 inline constexpr size_t connections_of_process = 256;
 
-/// Connections of another machine to a node, for the same reason; whose they are is not known here.
+/// Connections of another machine to a node, for the same reason; the processes behind them are
+/// unknown here.
 inline constexpr size_t connections_of_machine = connections_of_process;
 
-/// Connections on which nothing was said yet. More than start at once, few enough that silent ones
-/// do not use up the process's file descriptors.
+/// Connections without a greeting: more than ever start at once, few enough that silent ones do not
+/// exhaust file descriptors.
 inline constexpr size_t connections_unproven = 256;
 
-/// How long a peer may take to say who it is, a handshake of TLS included.
+/// Time for a peer's greeting, including the TLS handshake.
 inline constexpr auto handshake_time = std::chrono::seconds{10};
 
-/// When a peer that is cut off is noticed, or one that does not take what it is sent: before the
-/// index forgets a silent member (10 s by default), and after some lost packets.
+/// When an unreachable peer, or one that does not read, is detected: before the index drops a
+/// silent member (10 s by default), but only after some lost packets.
 inline constexpr auto peer_silence = std::chrono::seconds{8};
 
-/// How long a connection may take until the peer has said who it is, and for how long an address
-/// that failed is not tried again by who has something to send there.
+/// Timeout of a connection up to the peer's greeting, and how long requests to a failed address
+/// fail without a new attempt.
 inline constexpr auto connect_time = std::chrono::seconds{2};
 inline constexpr auto connect_pause = std::chrono::seconds{1};
 
-/// When an answer of another process is not waited for any more. Those who ask wait for less; this
-/// frees what a request holds that nobody waits for.
+/// Timeout for an answer of another process. Callers use shorter ones; this frees the state of
+/// requests they have abandoned.
 inline constexpr auto answer_time = std::chrono::seconds{60};
 
-/// Steps of work after which the loop looks for what came meanwhile: about twenty small requests. A
-/// connection on which there is always something to read takes no more turns than that from the
-/// others, from timers and from what other threads post.
+/// Steps between checks for I/O, about twenty small requests. Bounds how long a connection with
+/// constant input delays other connections, timers and work posted by other threads.
 inline constexpr unsigned steps_between_looks = 256;
 
-/// Pause of who accepts connections when there are no descriptors left.
+/// Delay before accepting again after running out of file descriptors.
 inline constexpr auto accept_pause = std::chrono::milliseconds{250};
 
 } // namespace hicache::rpc::limits

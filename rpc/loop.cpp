@@ -53,8 +53,8 @@ bool rpc_loop::post(kj::Function<void()> work) {
     posted_.push_back(kj::mv(work));
   }
   if (!is_first)
-    return true;   // Whoever posted before has woken the loop.
-  if (is_here()) { // Not before all that has happened already is dealt with.
+    return true;   // An earlier post has woken the loop.
+  if (is_here()) { // Run it after the events that are already queued.
     keep(kj::evalLast([this] { run_posted(); }));
   } else {
     wake_up();
@@ -65,7 +65,7 @@ bool rpc_loop::post(kj::Function<void()> work) {
 void rpc_loop::close() {
   HICACHE_CHECK(!is_here());
   post([this] { is_ending_ = true; });
-  wake_up(); // What was posted before may have been posted by the loop's thread.
+  wake_up(); // Needed if the pending posts came from the loop's thread.
   if (thread_.joinable())
     thread_.join();
 }
@@ -86,8 +86,8 @@ void rpc_loop::run() {
                                                kj::UnixEventPort::FdObserver::OBSERVE_READ};
     while (!is_ending_) {
       run_posted();
-      // Each write to the event is seen once, so it need not be read. What is written from here on
-      // is seen after this has begun to wait.
+      // The observer is edge-triggered, so the event need not be read. A write from here on is
+      // detected by the wait.
       if (!is_ending_)
         event.whenBecomesReadable().wait(io.waitScope);
     }
@@ -105,8 +105,8 @@ void rpc_loop::run() {
     work();
   }
   tasks = nullptr;
-  // What Cap'n Proto has cancelled ends with the next turns, and must not be left to io's end, when
-  // there is no loop any more.
+  // Cap'n Proto's cancelled tasks end in the next turns, which must run before `io` destroys the
+  // loop.
   io.waitScope.poll();
 }
 

@@ -11,8 +11,8 @@
 
 namespace hicache {
 
-/// A thread that runs kj's event loop: everything that kj and Cap'n Proto own lives there. Shared
-/// by whoever posts to it, also after its end.
+/// A thread that runs kj's event loop; all objects of kj and Cap'n Proto live on it. Shared by the
+/// threads that post to it, which may outlive it.
 class rpc_loop : public std::enable_shared_from_this<rpc_loop> {
 public:
   static std::shared_ptr<rpc_loop> start();
@@ -25,13 +25,13 @@ public:
 
   // -- any thread -------------------------------------------------------------
 
-  /// Has the loop's thread do something, in the order of the calls.
+  /// Runs `work` on the loop's thread, in the order of the calls.
   /// @returns false if the loop has ended: then `work` was destroyed here
   bool post(kj::Function<void()> work);
 
   bool is_here() const noexcept { return std::this_thread::get_id() == thread_.get_id(); }
 
-  /// Ends the thread, and with it what was kept. Not on the loop's thread.
+  /// Ends the thread and the tasks kept. Must not be called on the loop's thread.
   void close();
 
   // -- the loop's thread ------------------------------------------------------
@@ -40,10 +40,10 @@ public:
 
   kj::Timer& timer() const { return io_->provider->getTimer(); }
 
-  /// Keeps a task until it ends, or the loop does. How it ends does not matter.
+  /// Keeps a task until it or the loop ends; its outcome is ignored.
   void keep(kj::Promise<void> task);
 
-  /// Does something before the loop ends, the latest first.
+  /// Runs `work` before the loop ends, in reverse order of registration.
   void at_end(kj::Function<void()> work) { at_end_.push_back(kj::mv(work)); }
 
 private:
@@ -59,7 +59,7 @@ private:
   std::mutex mutex_; // Guards what follows.
   std::vector<kj::Function<void()>> posted_;
   bool is_closed_ = false;
-  // Of the loop's thread.
+  // Loop thread only.
   bool is_ending_ = false;
   kj::AsyncIoContext* io_ = nullptr;
   kj::TaskSet* tasks_ = nullptr;

@@ -21,7 +21,7 @@ listener::~listener() {
     close(descriptor_);
 }
 
-/// What lives until the loop has ended.
+/// Lives until the loop has ended.
 struct rpc_network::state {
   state(caf::actor_system& of, const tls_files& tls)
     : system(of), loop(rpc_loop::start()), proxies(std::make_shared<proxy_table>(of, loop, tls)),
@@ -37,7 +37,7 @@ struct rpc_network::state {
   caf::actor_system& system;
   std::shared_ptr<rpc_loop> loop;
   std::shared_ptr<proxy_table> proxies;
-  // Of the loop's thread.
+  // Loop thread only.
   inline_unit here;
   std::vector<std::shared_ptr<rpc_server>> servers;
 };

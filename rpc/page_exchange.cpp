@@ -131,7 +131,7 @@ range_origin page_exchange::read(const page_range& wanted, std::span<std::byte> 
   std::memcpy(to.data(), memory_.data() + wanted.place + slot_object_offset + wanted.offset,
               to.size());
   std::atomic_thread_fence(std::memory_order_acquire);
-  // A page that was removed meanwhile is another one's place.
+  // If the page was removed meanwhile, its place may hold another one.
   if (look() != header)
     return {};
   return {range_status::there, header->fingerprint, header->checksum};

@@ -15,24 +15,24 @@
 
 namespace hicache {
 
-/// What one client on another machine writes to the memory of a node, and reads from it. It writes
-/// only where the node has reserved pages for it, until it says that a reservation ends, and a
-/// commit passes only if all bytes of its pages came and fit their checksums. What a client says is
-/// not trusted: whatever it gets wrong is an error for it. Not thread-safe: all of a client's
-/// requests have to come here in the order in which the node's actor gets them.
+/// The page bytes that one client on another machine writes to and reads from a node's memory.
+/// Writes go only to pages of the client's open reservations, and a commit passes only if all bytes
+/// of its pages arrived and match their checksums. The client is untrusted: its mistakes are errors
+/// for it alone. Not thread-safe: all requests of a client must arrive here in the order in which
+/// the node's actor receives them.
 class page_exchange {
 public:
   /// @param memory The node's. Must outlive this.
   explicit page_exchange(std::span<std::byte> memory) : memory_(memory) {}
 
-  /// The node has answered the client, key by key.
+  /// Records the node's reply to a reservation, by key.
   void reserved(std::span<const page_key> keys, const reserved_pages& got);
 
-  /// Copies bytes to pages that are reserved. Of each page they come from the first to the last.
-  /// @param bytes Of the pieces, one after the other.
+  /// Copies bytes to reserved pages. The bytes of each page must arrive in order.
+  /// @param bytes Of the pieces, concatenated.
   /// @returns unknown_id if the client has no such reservation; invalid_argument if the pieces are
-  /// not the next bytes of pages in it, or have other lengths than the bytes; limit_reached if too
-  /// many pages are written at a time
+  /// not the next bytes of its pages, or their lengths do not add up to the bytes; limit_reached if
+  /// too many pages are partly written
   result<void> write(uint64_t reservation, std::span<const page_piece> pieces,
                      std::span<const std::byte> bytes);
 
@@ -41,20 +41,20 @@ public:
   /// not complete; corrupt_page if its bytes do not fit the checksum
   result<void> check(const complete_pages& complete) const;
 
-  /// The client commits or aborts: nothing is written there from now on.
+  /// Ends a reservation on commit or abort; further writes to it fail.
   void end(uint64_t reservation);
 
-  /// Copies a range of a page, if it is there.
+  /// Copies a range of a page if it is there.
   /// @pre `to` has the range's length
   range_origin read(const page_range& wanted, std::span<std::byte> to) const;
 
 private:
-  /// A page that is reserved.
+  /// A reserved page.
   struct arrival {
-    /// Where its object goes.
+    /// The target of its object.
     std::span<std::byte> object;
     size_t written = 0;
-    /// Of what is written; kept until all is.
+    /// Of the bytes written; reset when all have arrived.
     std::optional<running_checksum> sum;
     uint64_t checksum = 0;
   };
@@ -65,7 +65,7 @@ private:
 
   std::span<std::byte> memory_;
   absl::flat_hash_map<uint64_t, arrivals> reservations_;
-  /// Pages of which a part has come.
+  /// Number of partly written pages.
   size_t begun_ = 0;
 };
 

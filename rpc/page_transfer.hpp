@@ -12,11 +12,11 @@
 #include <memory>
 #include <vector>
 
-/// Bytes of pages on their way between a node and its clients on other machines. Actors pass on
-/// pointers to them alone.
+/// Page bytes in transit between a node and its clients on other machines. Actors pass only
+/// pointers to them.
 namespace hicache {
 
-/// Bytes of a page that is reserved.
+/// A part of a reserved page.
 struct page_piece {
   page_key key;
   uint32_t offset = 0;
@@ -25,16 +25,16 @@ struct page_piece {
   friend bool operator==(const page_piece&, const page_piece&) = default;
 };
 
-/// What a client writes: each page from its first byte to its last. At most limits::transfer_ranges
-/// pieces and limits::transfer_bytes.
+/// A client's write; the bytes of each page arrive in order. At most limits::transfer_ranges pieces
+/// and limits::transfer_bytes.
 struct page_upload {
   uint64_t reservation = 0;
   std::vector<page_piece> pieces;
-  /// Of the pieces, one after the other.
+  /// Of the pieces, concatenated.
   std::vector<std::byte> bytes;
 };
 
-/// Bytes of a page, at the place where it is leased.
+/// A part of a page at its leased place.
 struct page_range {
   page_key key;
   /// As in page_place.
@@ -46,19 +46,19 @@ struct page_range {
   friend bool operator==(const page_range&, const page_range&) = default;
 };
 
-/// Bounded as page_upload is.
+/// Bounded like page_upload.
 using page_ranges = std::vector<page_range>;
 
-/// What a reader finds at a place. The numbers travel.
+/// What a read found at a place. The values are part of the protocol.
 enum class range_status : uint8_t {
   /// The page was removed.
   gone = 0,
   there = 1,
-  /// Something else is there: the header is damaged.
+  /// The header is damaged or belongs to another page.
   damaged = 2,
 };
 
-/// What stands in front of the page of a range.
+/// From the header of the page of a range.
 struct range_origin {
   range_status status = range_status::gone;
   uint64_t fingerprint = 0;
@@ -68,10 +68,10 @@ struct range_origin {
   friend bool operator==(const range_origin&, const range_origin&) = default;
 };
 
-/// Answer to page_ranges.
+/// Reply to page_ranges.
 struct page_download {
   std::vector<range_origin> origins;
-  /// Of the ranges, one after the other; of those that are not `there` anything.
+  /// Of the ranges, concatenated; unspecified for those that are not `there`.
   std::vector<std::byte> bytes;
 };
 
@@ -79,12 +79,12 @@ using page_upload_ptr = std::shared_ptr<const page_upload>;
 using page_ranges_ptr = std::shared_ptr<const page_ranges>;
 using page_download_ptr = std::shared_ptr<const page_download>;
 
-/// What the stand-in of a node on another machine takes beside the messages of a node_actor. See
-/// page_exchange for what the node makes of it.
+/// Messages that the proxy of a node on another machine accepts besides those of a node_actor. See
+/// page_exchange for their handling by the node.
 using page_carrier_actor = caf::typed_actor<
-  // Writes to pages that are reserved.
+  // Writes to reserved pages.
   caf::replies_to<atom::set, page_upload_ptr>::with<atom::ok>,
-  // Reads pages that are leased.
+  // Reads leased pages.
   caf::replies_to<atom::get, page_ranges_ptr>::with<page_download_ptr>>;
 
 } // namespace hicache

@@ -14,7 +14,7 @@ namespace {
 
 constexpr auto prefix = std::string_view{"hicache:"};
 
-/// Of a subject; the rest says nothing more.
+/// Maximum length of a subject; the rest is cut.
 constexpr auto subject_max = size_t{200};
 
 std::string subject_of(const X509_NAME* name) {
@@ -25,7 +25,7 @@ std::string subject_of(const X509_NAME* name) {
   return std::string{bytes, std::min(subject_max, static_cast<size_t>(std::max(size, 0L)))};
 }
 
-/// In UTF-8; empty if it has no such form.
+/// In UTF-8; empty if not convertible.
 std::string text_of(const X509_NAME_ENTRY* entry) {
   auto* bytes = static_cast<unsigned char*>(nullptr);
   const auto size = ASN1_STRING_to_UTF8(&bytes, X509_NAME_ENTRY_get_data(entry));

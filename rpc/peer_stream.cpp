@@ -10,7 +10,7 @@ namespace hicache {
 
 namespace {
 
-/// Bytes of messages that are written together: some look-ups of 128 keys.
+/// Bytes at which gathered messages are written: several lookups of 128 keys.
 constexpr auto gathered_bytes = size_t{8} << 10;
 
 } // namespace
@@ -74,7 +74,7 @@ void peer_stream::count(capnp::MessageReader& message) {
 kj::Promise<void>
 peer_stream::writeMessage(kj::ArrayPtr<const int>,
                           kj::ArrayPtr<const kj::ArrayPtr<const capnp::word>> segments) {
-  if (waiting_) // One message after the other is written, so this one follows one that was taken.
+  if (waiting_) // Messages are written in sequence, so the previous one has left the queue.
     waiting_->fulfill();
   const auto is_first = gathered_.empty();
   gathered_.addAll(capnp::messageToFlatArray(segments).asBytes());
@@ -112,7 +112,7 @@ kj::Promise<void> peer_stream::flush() {
         return kj::READY_NOW;
       },
       [this](kj::Exception&& ex) -> kj::Promise<void> {
-        stream_.abortRead(); // Nobody may write again, but somebody reads.
+        stream_.abortRead(); // No later write may report it; a read does.
         return kj::mv(ex);
       });
 }

@@ -11,24 +11,23 @@
 
 namespace hicache {
 
-/// Bounds for what is received from peers.
+/// Bounds for messages from peers.
 capnp::ReaderOptions receive_bounds();
 
-/// The messages of a connection, one after the other. Small ones are written together: when there
-/// are enough of them, or when the loop has nothing else to do. While a peer does not take what it
-/// is sent, nothing more is read from it, so that its requests cost no more memory than it has
-/// sent.
+/// The messages of a connection. Small ones are written together, once there are enough or the loop
+/// is idle. While a peer does not read its answers, it is not read either, so its requests cost no
+/// more memory than it has sent.
 class peer_stream final : public capnp::MessageStream {
 public:
   explicit peer_stream(kj::AsyncIoStream& stream)
     : input_(stream), stream_(stream), inner_(stream),
       flushed_(kj::Promise<void>{kj::READY_NOW}.fork()) {}
 
-  /// What holds the messages that wait to be sent; from now on reading waits for it.
+  /// Sets the network whose send queue throttles reading.
   /// @param network Must outlive the messages of this stream.
   void throttle(capnp::TwoPartyVatNetwork& network) { network_ = &network; }
 
-  /// What was wrong with what came; empty if nothing was.
+  /// What was wrong with the input; empty if nothing.
   const std::string& fault() const noexcept { return fault_; }
 
   kj::Promise<kj::Maybe<capnp::MessageReaderAndFds>>
@@ -51,13 +50,13 @@ public:
   using MessageStream::writeMessages;
 
 private:
-  /// Counts questions that the peer asked and did not finish: each keeps its answer.
+  /// Counts the peer's unfinished questions, since each keeps its answer.
   void count(capnp::MessageReader& message);
 
-  /// Ready when the peer has taken enough of what it is sent.
+  /// Resolves when the peer has read enough of its answers.
   kj::Promise<void> has_room();
 
-  /// Writes what has gathered, and then what gathers meanwhile.
+  /// Writes the gathered bytes, and those gathered meanwhile.
   kj::Promise<void> flush();
 
   kj::Promise<kj::Maybe<capnp::MessageReaderAndFds>> read(capnp::ReaderOptions options,
@@ -69,12 +68,12 @@ private:
   capnp::TwoPartyVatNetwork* network_ = nullptr;
   size_t questions_ = 0;
   std::string fault_;
-  /// Set while a reader waits for room.
+  /// Set while reading waits for room.
   kj::Own<kj::PromiseFulfiller<void>> waiting_;
-  /// Messages that are not written yet.
+  /// Messages not written yet.
   kj::Vector<kj::byte> gathered_;
   bool is_writing_ = false;
-  /// When what has gathered is written.
+  /// Resolves when the gathered bytes are written.
   kj::ForkedPromise<void> flushed_;
   kj::Promise<void> idle_flush_ = nullptr;
 };

@@ -21,7 +21,7 @@
 
 namespace hicache {
 
-/// Who waits for an answer, and gets one whatever happens.
+/// The requester of an answer; answers ec::stopping when destroyed without an answer.
 class pending_answer {
 public:
   explicit pending_answer(const caf::mailbox_element& what) : sender_(what.sender), mid_(what.mid) {
@@ -38,7 +38,7 @@ public:
       answer(to_answer({ec::stopping, "connection closed"}), nullptr);
   }
 
-  /// @param here Where who waits may run; null: on a thread of its own, or of CAF's pool.
+  /// @param here Where the requester may run; null: on its own thread or CAF's pool.
   void answer(caf::message what, inline_unit* here) {
     if (const auto to = std::exchange(sender_, nullptr))
       to->enqueue(caf::make_mailbox_element(nullptr, mid_.response_id(), {}, std::move(what)),
@@ -65,7 +65,7 @@ const T& argument_of(const caf::type_erased_tuple& what) {
   return what.get_as<T>(1);
 }
 
-/// Sends a request that holds a value of the protocol, and takes such a value.
+/// Sends a request with a protocol value as argument and result.
 template <class Argument, class Answer, class Request>
 kj::Promise<caf::message> send(Request request, const caf::type_erased_tuple& what) {
   wire::write(argument_of<Argument>(what), request);
@@ -76,7 +76,7 @@ kj::Promise<caf::message> send(Request request, const caf::type_erased_tuple& wh
   });
 }
 
-/// The same without an answer.
+/// The same without a result.
 template <class Argument, class Request>
 kj::Promise<caf::message> send(Request request, const caf::type_erased_tuple& what) {
   wire::write(argument_of<Argument>(what), request);
@@ -211,7 +211,7 @@ private:
       length += wanted[i].length;
     }
     return request.send().then([count = wanted.size(), length](auto&& answer) {
-      // Each once: what is looked at counts for the bounds of a message.
+      // Read once: each access counts against the bounds of a message.
       const auto origins = answer.getOrigins();
       const auto bytes = answer.getBytes();
       KJ_REQUIRE(origins.size() == count && bytes.size() == length, "bytes of other pages");
@@ -232,7 +232,7 @@ private:
   schema::Node::Client node_;
 };
 
-/// Connects, and takes what the process shall serve.
+/// Connects to a process and returns its directory or node.
 class connector_end final : public remote_end {
 public:
   enum class wanted { directory, node };
@@ -270,7 +270,7 @@ public:
     return connect().then([this, what = caf::message::copy(what)] { return ask(what); });
   }
 
-  /// A member copies all that is worth it before it says that it is drained.
+  /// A drain copies all pages worth keeping before it answers.
   bool is_patient(caf::atom_value verb) const override { return verb == atom::drain::value; }
 
 private:
@@ -301,8 +301,8 @@ private:
     }
   }
 
-  /// Connects unless there is a connection, or one on the way. Not a promised capability of Cap'n
-  /// Proto: what is asked of such a one outlives the loop.
+  /// Connects unless connected or connecting. Does not use Cap'n Proto's promised capabilities,
+  /// whose calls outlive the loop.
   kj::Promise<void> connect() {
     if (failed_) {
       const auto now = table_.loop().timer().now();
@@ -334,7 +334,7 @@ private:
     at_ = std::move(at);
     watching_ = at_->lost()
                   .then([me = weak_from_this(), &table = table_] {
-                    // What waits is told that the connection is gone before it is let go of.
+                    // Pending calls must learn of the loss before the connection is released.
                     table.loop().post([me] {
                       if (const auto still = me.lock()) {
                         still->opened_ = nullptr;
@@ -348,7 +348,7 @@ private:
   proxy_table& table_;
   std::string address_;
   std::optional<kj::TimePoint> failed_;
-  /// Since the first request, until the connection is lost.
+  /// Set from the first request until the connection is lost.
   kj::Maybe<kj::ForkedPromise<void>> opened_;
   std::shared_ptr<rpc_connection> at_;
   kj::Promise<void> watching_ = nullptr;
@@ -356,7 +356,7 @@ private:
 
 } // namespace
 
-// -- stand-ins ----------------------------------------------------------------
+// -- proxies ------------------------------------------------------------------
 
 /// Any thread.
 class proxy_table::proxy_actor final : public caf::monitorable_actor {
@@ -375,7 +375,7 @@ public:
       bounce(what);
       return;
     }
-    // Who asked is told if the loop has ended.
+    // Answers the sender even if the loop has ended.
     auto asker = std::make_shared<pending_answer>(*what);
     table_->loop_->post([table = table_, number = number_, me = caf::strong_actor_ptr{ctrl()},
                          asker = std::move(asker), what = std::move(what)]() mutable {
@@ -383,7 +383,7 @@ public:
     });
   }
 
-  /// The connection is gone.
+  /// Called when the connection is lost.
   void end() {
     is_over_.store(true, std::memory_order_release);
     cleanup(caf::exit_reason::remote_link_unreachable, nullptr);
@@ -397,7 +397,7 @@ private:
 
 proxy_table::proxy_table(caf::actor_system& system, std::shared_ptr<rpc_loop> loop, tls_files files)
   : system_(system), loop_(std::move(loop)), tls_(std::move(files)), here_(system) {
-  // Files that are broken later leave what they were at the start.
+  // Load now, so that files broken later leave the initial context in use.
   if (tls_.is_used())
     static_cast<void>(tls_.get());
 }
@@ -449,7 +449,7 @@ void proxy_table::pass(uint64_t number, const caf::mailbox_element& what,
                        std::shared_ptr<pending_answer> asker, caf::strong_actor_ptr proxy) {
   const auto at = ends_.find(number);
   if (at == ends_.end())
-    return; // Closed: who asked is told.
+    return; // Closed: destroying `asker` answers.
   const auto& content = what.content();
   auto answer = kj::evalNow([&] { return at->second->call(content); });
   const auto is_patient = content.size() > 0 && content.match_element<caf::atom_value>(0)
@@ -457,7 +457,7 @@ void proxy_table::pass(uint64_t number, const caf::mailbox_element& what,
   if (!is_patient)
     answer
       = loop_->timer().timeoutAfter(rpc::limits::answer_time.count() * kj::SECONDS, kj::mv(answer));
-  // The proxy is kept, and with it the connection, until there is an answer.
+  // Keeps the proxy, and thereby the connection, until the answer.
   loop_->keep(answer
                 .then([asker, this](caf::message&& x) { asker->answer(std::move(x), &here_); },
                       [asker, this](kj::Exception&& ex) {

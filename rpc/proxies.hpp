@@ -14,25 +14,25 @@
 
 namespace hicache {
 
-/// Who waits for an answer.
+/// The requester of an answer.
 class pending_answer;
 
-/// An actor of another process as this process asks it. The loop's thread.
+/// This process's end of a remote actor. Loop thread only.
 class remote_end {
 public:
   virtual ~remote_end() noexcept(false) = default;
 
-  /// Passes a message on.
-  /// @returns what is answered; fails with to_exception
+  /// Forwards a message.
+  /// @returns the answer; fails with to_exception
   virtual kj::Promise<caf::message> call(const caf::type_erased_tuple& what) = 0;
 
-  /// Whether a request ends by itself, so that it may take any time.
+  /// Whether a request has no timeout, since it may take arbitrarily long.
   virtual bool is_patient(caf::atom_value) const { return false; }
 };
 
-/// The remote ends of a process, and their stand-ins: actors of this process that take a message on
-/// the thread of whoever sends it, and hand it to the loop's thread. Shared by the stand-ins, which
-/// may outlive the loop: then they answer ec::stopping.
+/// The remote ends of a process, and their proxies: local actors that accept a message on the
+/// sender's thread and hand it to the loop's thread. Shared by the proxies, which may outlive the
+/// loop and answer ec::stopping then.
 class proxy_table : public std::enable_shared_from_this<proxy_table> {
 public:
   proxy_table(caf::actor_system& system, std::shared_ptr<rpc_loop> loop, tls_files files);
@@ -43,19 +43,19 @@ public:
 
   // -- any thread -------------------------------------------------------------
 
-  /// What connects to index processes, a connector_actor.
+  /// Connects to index processes; a connector_actor.
   caf::strong_actor_ptr connector();
 
-  /// What connects to nodes, a connector_actor.
+  /// Connects to nodes; a connector_actor.
   caf::strong_actor_ptr node_connector();
 
-  /// A member at an address, a member_actor. It is connected to when there is something to say, and
-  /// again after the connection was lost.
+  /// A member at an address; a member_actor. Connects on the first request, and again after the
+  /// connection was lost.
   caf::strong_actor_ptr member_at(std::string address);
 
   // -- the loop's thread ------------------------------------------------------
 
-  /// A directory, a shard, or a node. The stand-in ends with its connection.
+  /// Proxy of a directory, shard or node. It ends with its connection.
   template <class End, class... Args>
   caf::strong_actor_ptr connected(std::shared_ptr<rpc_connection> at, Args&&... args);
 
@@ -63,7 +63,7 @@ public:
 
   tls_source& tls() noexcept { return tls_; }
 
-  /// Lets go of all remote ends.
+  /// Releases all remote ends.
   void close();
 
 private:
@@ -72,22 +72,22 @@ private:
 
   uint64_t next_number() noexcept { return ++last_number_; }
 
-  /// A stand-in for the remote end of that number.
+  /// Makes the proxy of the remote end of that number.
   caf::strong_actor_ptr make_proxy(uint64_t number);
 
-  /// Enters a remote end, from any thread.
+  /// Adds a remote end, from any thread.
   void enter(uint64_t number, std::shared_ptr<remote_end> end);
 
-  /// Passes a message to a remote end, and its answer to the sender.
+  /// Forwards a message to a remote end, and the answer to its sender.
   void pass(uint64_t number, const caf::mailbox_element& what,
             std::shared_ptr<pending_answer> asker, caf::strong_actor_ptr proxy);
 
   caf::actor_system& system_;
   std::shared_ptr<rpc_loop> loop_;
   std::atomic<uint64_t> last_number_ = 0;
-  // Of the loop's thread.
+  // Loop thread only.
   tls_source tls_;
-  /// Where actors that asked go on.
+  /// Runs the actors that receive answers.
   inline_unit here_;
   bool is_closed_ = false;
   std::unordered_map<uint64_t, std::shared_ptr<remote_end>> ends_;

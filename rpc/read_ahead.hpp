@@ -6,17 +6,17 @@
 
 namespace hicache {
 
-/// Reads as much as there is: the protocol reads each message in two parts, and small messages are
-/// read by one call of the system together.
+/// Reads all available input at once: the protocol reads each message in two parts, and one system
+/// call reads several small messages.
 class read_ahead final : public kj::AsyncInputStream {
 public:
   explicit read_ahead(kj::AsyncInputStream& inner) : inner_(inner) {}
 
-  /// Reads as the inner stream does. What it reads beyond `most` is kept for the next time.
+  /// Reads like the inner stream. Bytes beyond `most` are kept for the next call.
   kj::Promise<size_t> tryRead(void* to, size_t least, size_t most) override;
 
 private:
-  /// Takes what was read before.
+  /// Takes buffered bytes.
   size_t take(kj::byte* to, size_t most);
 
   kj::AsyncInputStream& inner_;

@@ -12,7 +12,7 @@ namespace {
 
 constexpr auto prefix = std::string_view{"hicache error "};
 
-/// Of a peer's text; the rest says nothing more.
+/// Maximum length of a peer's text; the rest is cut.
 constexpr auto detail_max = size_t{512};
 
 } // namespace

@@ -7,15 +7,15 @@
 
 namespace hicache {
 
-/// An error as it travels: the text of an exception, which begins with the number of its code.
+/// An error in transit: an exception whose text begins with the code's number.
 kj::Exception to_exception(const error& why);
 
-/// What an exception of kj or Cap'n Proto means. One that this process or a peer made by
-/// to_exception is that error again; a connection that is gone is peer_unreachable, a time that has
-/// passed deadline_exceeded, a request that the peer's version does not know unsupported.
+/// Maps an exception of kj or Cap'n Proto to an error. One made by to_exception, here or by a peer,
+/// yields the original error; a lost connection is peer_unreachable, a timeout deadline_exceeded, a
+/// request unknown to the peer's version unsupported.
 error from_exception(const kj::Exception& ex);
 
-/// An error as an actor answers it.
+/// An error as an actor's answer.
 caf::message to_answer(const error& why);
 
 } // namespace hicache

@@ -26,18 +26,17 @@ auto to_kj(std::chrono::nanoseconds time) {
   return time.count() * kj::NANOSECONDS;
 }
 
-/// Turns a peer away.
 void turn_away(const std::string& why) {
   kj::throwFatalException(
     kj::Exception(kj::Exception::Type::FAILED, __FILE__, __LINE__, kj::heapString(why.c_str())));
 }
 
-/// The address in a peer's name, HOST:PORT.
+/// The host part of a peer's name, HOST:PORT.
 std::string_view machine_of(const std::string& peer) {
   return std::string_view{peer}.substr(0, peer.rfind(':'));
 }
 
-/// Whether a peer leaves too much untaken, or for too long.
+/// Whether a peer has left too many bytes unread, or for too long.
 bool is_deaf(capnp::TwoPartyVatNetwork& network) {
   return network.getCurrentQueueSize() > rpc::limits::unsent_most_bytes
          || network.getOutgoingMessageWaitTime() > to_kj(rpc::limits::peer_silence);
@@ -45,7 +44,7 @@ bool is_deaf(capnp::TwoPartyVatNetwork& network) {
 
 } // namespace
 
-/// What speaks Cap'n Proto with one peer.
+/// The Cap'n Proto stack of one connection.
 struct rpc_dialogue {
   rpc_dialogue(kj::Own<kj::AsyncIoStream> transport, schema::Process::Client bootstrap)
     : stream(kj::mv(transport)), messages(*stream),
@@ -63,11 +62,11 @@ struct rpc_dialogue {
 
 struct rpc_server::visitor {
   std::string name;
-  /// Of this machine, as in peer_process.
+  /// On this machine, as in peer_process.
   pid_t process = 0;
   kj::TimePoint since = kj::origin<kj::TimePoint>();
   std::list<visitor>::iterator at;
-  /// True once it has said that it speaks this protocol.
+  /// True after a valid greeting.
   bool is_proven = false;
   bool is_gone = false;
   std::string fault;
@@ -99,7 +98,7 @@ kj::Promise<void> rpc_server::accept_next() {
         return kj::READY_NOW;
       },
       [this](kj::Exception&& ex) {
-        // Mostly that there are no descriptors left: those who knock wait until there are.
+        // Usually out of descriptors: new connections queue until some are free.
         if (!std::exchange(is_short_of_descriptors_, true))
           spdlog::error("cannot accept connections: {}; trying again until it works",
                         ex.getDescription().cStr());
@@ -119,7 +118,7 @@ void rpc_server::admit(kj::Own<kj::AsyncIoStream> stream) {
   peer.since = loop_.timer().now();
   peer.stream = kj::mv(stream);
   ++unproven_;
-  // The oldest goes, so that a flood of silent peers keeps nobody out who has something to say.
+  // Close the oldest, so that a flood of silent peers does not lock out others.
   if (unproven_ > rpc::limits::connections_unproven) {
     const auto is_open = [](const visitor& x) { return !x.is_proven && !x.is_gone; };
     refuse(*std::ranges::find_if(visitors_, is_open),

@@ -16,22 +16,22 @@
 
 namespace hicache {
 
-/// Who is let in, and for how long.
+/// Which peers may connect, and limits on them.
 struct rpc_admission {
-  /// When a peer that is cut off is noticed.
+  /// When an unreachable peer is detected.
   std::chrono::seconds silence;
-  /// At a path, without TLS, and only processes of the user that this one runs as, or of the group,
-  /// each with a bounded number of connections.
+  /// At a path, without TLS, only for processes of this process's user or of the group, each with a
+  /// bounded number of connections.
   bool is_local = false;
   std::optional<gid_t> group;
-  /// Connections of one machine, by its address.
+  /// Maximum connections of one machine, by its address.
   size_t of_machine = rpc::limits::connections;
 };
 
-/// Accepts connections and serves actors to those who are there. The loop's thread.
+/// Accepts connections and serves actors to the peers. Loop thread only.
 class rpc_server : public std::enable_shared_from_this<rpc_server> {
 public:
-  /// @param socket Bound and listening; taken over.
+  /// @param socket Bound and listening; takes ownership.
   /// @param loop, tls, here Must outlive the server.
   rpc_server(caf::actor_system& system, rpc_loop& loop, tls_source& tls, inline_unit& here,
              int socket, served_actors served, rpc_admission admits);
@@ -45,30 +45,30 @@ public:
 private:
   struct visitor;
 
-  /// Takes the next connection, for ever.
+  /// Accepts connections in an endless loop.
   kj::Promise<void> accept_next();
 
   void admit(kj::Own<kj::AsyncIoStream> stream);
 
-  /// Throws unless a process of this machine is let in.
+  /// Throws unless the peer's process may connect.
   void check_process(visitor& peer);
 
-  /// Throws if a machine has as many connections as it may.
+  /// Throws if the peer's machine has its maximum of connections.
   void check_machine(const visitor& peer) const;
 
-  /// Speaks with a peer until one of the two ends it.
+  /// Serves a peer until either side ends the connection.
   kj::Promise<void> serve(visitor& peer);
 
-  /// Closes what is silent, or does not take what it is sent. Again each second, which is how much
-  /// longer a bound may be exceeded.
+  /// Closes peers that are silent or do not read. Repeats every second, which is the precision of
+  /// these bounds.
   kj::Promise<void> sweep();
 
-  /// Ends a connection, and says so.
+  /// Closes a connection and logs why.
   void refuse(visitor& peer, const std::string& why);
 
   void forget(visitor& peer);
 
-  /// Lets go of a peer, but not while what belongs to it is at work.
+  /// Destroys a peer, but not while its own code is running.
   void erase(visitor& peer);
 
   caf::actor_system& system_;
@@ -79,7 +79,7 @@ private:
   rpc_admission admits_;
   bool is_short_of_descriptors_ = false;
   kj::Own<kj::ConnectionReceiver> receiver_;
-  /// In the order in which they came.
+  /// In order of arrival.
   std::list<visitor> visitors_;
   size_t unproven_ = 0;
   kj::Promise<void> accepting_ = nullptr;

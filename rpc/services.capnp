@@ -1,7 +1,7 @@
 @0xc1d7a90b52e8f364;
 
-# What processes ask of each other. An interface's methods are the messages of the actor of that name in messages/interfaces.hpp that
-# others may send. Add methods at the end; never reuse a number.
+# Requests between processes. The methods of an interface are the remotely callable messages of the actor of that name in
+# messages/interfaces.hpp. Append methods; never reuse a number.
 
 using Cxx = import "/capnp/c++.capnp";
 using Protocol = import "/messages/index_protocol.capnp";
@@ -9,21 +9,21 @@ using NodeProtocol = import "/messages/node_protocol.capnp";
 $Cxx.namespace("hicache::schema");
 
 struct Hello {
-  # What the sender speaks, and what it wants at least: index_protocol_version and index_protocol_minimum.
+  # The sender's version and its minimum for peers: index_protocol_version and index_protocol_minimum.
   version @0 :UInt32;
   minimum @1 :UInt32;
 }
 
 struct Welcome {
   hello @0 :Hello;
-  # What the process serves; null what it does not.
+  # The services of the process; null if not served.
   directory @1 :Directory;
   member @2 :Member;
   node @3 :Node;
 }
 
 interface Process {
-  # What every connection begins with.
+  # First call on every connection.
   hello @0 Hello -> Welcome;
 }
 
@@ -65,7 +65,7 @@ interface Member {
 }
 
 struct PagePiece {
-  # Bytes of a page that is reserved.
+  # A part of a reserved page.
   key @0 :Protocol.Key;
   offset @1 :UInt32;
   length @2 :UInt32;
@@ -74,12 +74,12 @@ struct PagePiece {
 struct PageUpload {
   reservation @0 :UInt64;
   pieces @1 :List(PagePiece);
-  # Of the pieces, one after the other.
+  # Of the pieces, concatenated.
   bytes @2 :Data;
 }
 
 struct PageRange {
-  # Bytes of a page that is leased at a place.
+  # A part of a page at its leased place.
   key @0 :Protocol.Key;
   place @1 :UInt64;
   generation @2 :UInt32;
@@ -92,7 +92,7 @@ struct PageRanges {
 }
 
 struct RangeOrigin {
-  # What stands in front of the page; status as range_status.
+  # From the page's header; status as range_status.
   status @0 :UInt8;
   fingerprint @1 :UInt64;
   checksum @2 :UInt64;
@@ -100,7 +100,7 @@ struct RangeOrigin {
 
 struct PageDownload {
   origins @0 :List(RangeOrigin);
-  # Of the ranges, one after the other.
+  # Of the ranges, concatenated.
   bytes @1 :Data;
 }
 

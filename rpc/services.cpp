@@ -22,14 +22,14 @@ void throw_unless(const result<void>& done) {
     kj::throwFatalException(to_exception(done.error()));
 }
 
-/// An actor of this process, as one peer reaches it.
+/// An actor of this process as reached by one peer.
 class served_actor {
 public:
   served_actor(std::shared_ptr<session> peer, caf::strong_actor_ptr actor, inline_unit* here)
     : peer_(std::move(peer)), actor_(std::move(actor)), here_(here) {}
 
 protected:
-  /// Passes a request to the actor, and its answer back.
+  /// Forwards a request to the actor, and its answer to the peer.
   template <class Request, class Answer, class Context, class Verb>
   kj::Promise<void> relay(Context context, Verb verb) {
     return forward<Answer>(context, verb, take<Request>(context), [](const Answer&) {});
@@ -43,7 +43,7 @@ protected:
     return request;
   }
 
-  /// @param seen Called with the answer before the peer has it.
+  /// @param seen Called with the answer before it is sent.
   template <class Answer, class Context, class Verb, class Request, class Seen>
   kj::Promise<void> forward(Context context, Verb verb, Request request, Seen seen) {
     context.allowCancellation();
@@ -55,7 +55,7 @@ protected:
       });
   }
 
-  /// Passes something that nobody answers.
+  /// Forwards a message without an answer.
   template <class Message, class Context, class Verb>
   kj::Promise<void> pass(Context context, Verb verb) {
     auto message = Message{};
@@ -178,7 +178,7 @@ public:
   }
 };
 
-/// Who asks is known by its connection: nobody can speak for another client.
+/// Clients are identified by connection, so none can act for another.
 class node_service : public schema::Node::Server, protected served_actor {
 public:
   using served_actor::served_actor;
@@ -224,17 +224,17 @@ public:
   }
 };
 
-/// A node, as clients of its own machine reach it: their bytes go by its memory.
+/// A node as reached by clients on its machine, which access its memory directly.
 class local_node_service final : public node_service {
 public:
   using node_service::node_service;
 };
 
-/// A node, as clients on other machines reach it. Their bytes come and go here, on the network's
-/// thread: the node's actor, and with it the clients of its own machine, does not wait for copies.
+/// A node as reached by clients on other machines. Their bytes are copied here, on the network's
+/// thread, so the node's actor and its local clients do not wait for copies.
 class remote_node_service final : public node_service {
 public:
-  /// @param bytes The peer's, whatever it has of this service.
+  /// @param bytes The peer's, shared by all of its references to this service.
   remote_node_service(std::shared_ptr<session> peer, caf::strong_actor_ptr node, inline_unit& here,
                       std::shared_ptr<page_exchange> bytes)
     : node_service(std::move(peer), std::move(node), &here), bytes_(std::move(bytes)) {}
@@ -245,7 +245,7 @@ public:
       .then([context](const caf::message& answer) mutable {
         KJ_REQUIRE(answer.match_elements<node_info>(), "an answer of another type");
         auto info = answer.get_as<node_info>(0);
-        info.memory_name.clear(); // It is a name of this machine.
+        info.memory_name.clear(); // The name is valid on this machine only.
         wire::write(info, context.getResults());
       });
   }
@@ -264,7 +264,7 @@ public:
   kj::Promise<void> write(WriteContext context) override {
     demand_writer();
     const auto upload = context.getParams();
-    // Each once: what is looked at counts for the bounds of a message.
+    // Read once: each access counts against the bounds of a message.
     const auto sent = upload.getPieces();
     const auto bytes = upload.getBytes();
     check_bounds(sent.size(), bytes.size());
@@ -377,7 +377,7 @@ private:
   served_actors served_;
   inline_unit& here_;
   std::function<void()> greeted_;
-  /// Of all that the peer has of a node: it may say hello more than once.
+  /// Shared by all of the peer's references to a node, since it may say hello more than once.
   std::shared_ptr<page_exchange> bytes_;
 };
 

@@ -16,7 +16,7 @@ namespace hicache {
 
 namespace {
 
-/// Messages that an actor handles before others have their turn.
+/// Messages that an actor handles before it yields.
 constexpr auto throughput = size_t{32};
 
 } // namespace
@@ -32,7 +32,7 @@ void inline_unit::run() {
   }
 }
 
-/// What actors see of a peer. Any thread.
+/// The actor that represents a peer. Any thread.
 class session::peer_actor final : public caf::monitorable_actor {
 public:
   peer_actor(caf::actor_config& config, std::shared_ptr<rpc_loop> loop,
@@ -43,7 +43,7 @@ public:
 
   void enqueue(caf::mailbox_element_ptr what, caf::execution_unit*) override {
     if (!what->mid.is_response()) {
-      bounce(what); // It takes nothing but answers.
+      bounce(what); // Accepts only answers.
       return;
     }
     const auto number = what->mid.request_id().integer_value();
@@ -63,7 +63,7 @@ private:
   }
 
   std::shared_ptr<rpc_loop> loop_;
-  /// Looked at on the loop's thread only.
+  /// Accessed on the loop's thread only.
   std::weak_ptr<session> owner_;
 };
 
@@ -104,7 +104,7 @@ kj::Promise<caf::message> session::ask(const caf::strong_actor_ptr& to, caf::mes
     here->run();
   return answer.promise.attach(kj::defer([me = weak_from_this(), number] {
     if (const auto still = me.lock())
-      still->open_.erase(number); // Nobody waits any more.
+      still->open_.erase(number); // The call was cancelled or answered.
   }));
 }
 

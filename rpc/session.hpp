@@ -14,28 +14,28 @@
 
 namespace hicache {
 
-/// Runs actors on the loop's thread as soon as something was sent to them, so that a request needs
-/// no second thread. An actor that runs elsewhere already takes the message there.
+/// Runs actors on the loop's thread as soon as they receive a message, so a request needs no second
+/// thread. An actor that is already running elsewhere handles the message there.
 class inline_unit final : public caf::execution_unit {
 public:
   explicit inline_unit(caf::actor_system& system) : execution_unit(&system) {}
 
   void exec_later(caf::resumable* job) override { jobs_.push_back(job); }
 
-  /// Runs what there is to run.
+  /// Runs all pending jobs.
   void run();
 
 private:
   std::deque<caf::resumable*> jobs_;
 };
 
-/// One peer that asks actors of this process. To the actors it is an actor, which ends with the
-/// connection. The loop's thread.
+/// One peer that calls actors of this process. Appears to them as an actor that ends with the
+/// connection. Loop thread only.
 class session : public std::enable_shared_from_this<session> {
 public:
   session(caf::actor_system& system, std::shared_ptr<rpc_loop> loop, peer_identity peer);
 
-  /// Tells the actors that watch it.
+  /// Notifies monitoring actors.
   ~session();
 
   session(const session&) = delete;
@@ -44,17 +44,15 @@ public:
 
   const peer_rights& rights() const noexcept { return peer_.rights; }
 
-  /// Refuses what the peer has no right to: fails with not_permitted (to_exception), and notes the
-  /// first time in the log.
-  /// @param what Ends the sentence "... may not".
+  /// Fails with not_permitted (to_exception) if the peer lacks a right; logs the first refusal.
+  /// @param what Completes the sentence "... may not".
   void demand(bool peer_rights::*right, const char* what);
 
-  /// Sends a request. An error that is answered becomes an exception (to_exception).
-  /// @param here Where the actor may run; null: on a thread of its own, or of CAF's pool.
+  /// Sends a request. An error reply becomes an exception (to_exception).
+  /// @param here Where the actor may run; null: on its own thread or CAF's pool.
   kj::Promise<caf::message> ask(const caf::strong_actor_ptr& to, caf::message what,
                                 inline_unit* here);
 
-  /// Sends a message.
   void tell(const caf::strong_actor_ptr& to, caf::message what, inline_unit* here);
 
 private:
@@ -66,7 +64,7 @@ private:
   caf::actor_system& system_;
   peer_identity peer_;
   bool was_refused_ = false;
-  /// Made with the first request.
+  /// Created on the first request.
   caf::strong_actor_ptr self_;
   uint64_t last_request_ = 0;
   absl::flat_hash_map<uint64_t, kj::Own<kj::PromiseFulfiller<caf::message>>> open_;

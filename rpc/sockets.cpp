@@ -24,7 +24,7 @@ namespace hicache {
 
 namespace {
 
-/// Connections that wait to be accepted; the system bounds it further.
+/// Connections queued for accept; the system may limit it further.
 constexpr auto backlog = 1024;
 
 struct socket_address {
@@ -50,7 +50,7 @@ socket_address path_address(const std::string& path) {
   return address;
 }
 
-/// @param flags AI_NUMERICHOST: no name is looked up, so nothing blocks.
+/// @param flags AI_NUMERICHOST: no name resolution, so it does not block.
 socket_addresses look_up(const rpc::endpoint& where, int flags) {
   auto hints = addrinfo{};
   hints.ai_socktype = SOCK_STREAM;
@@ -73,7 +73,7 @@ kj::Promise<socket_addresses> resolve(const rpc::endpoint& where) {
     return socket_addresses{path_address(where.path())};
   if (auto known = look_up(where, AI_NUMERICHOST); !known.empty())
     return known;
-  // Names are looked up by a thread that nobody waits for.
+  // Resolve names on a detached thread.
   auto answer = kj::newPromiseAndCrossThreadFulfiller<socket_addresses>();
   auto fulfiller = std::make_shared<decltype(answer.fulfiller)>(kj::mv(answer.fulfiller));
   std::thread{[where, fulfiller] { (*fulfiller)->fulfill(look_up(where, 0)); }}.detach();
@@ -103,8 +103,8 @@ kj::Promise<kj::Own<kj::AsyncIoStream>> connect_next(rpc_loop& loop, socket_addr
     });
 }
 
-/// A path is for its owner alone: whoever can open it can say anything. One that a crash left
-/// behind is replaced.
+/// Restricts a path to its owner, since any process that can open it has full access. Replaces a
+/// socket left by a crash.
 bool bind_path(int fd, const std::string& path, const socket_address& at) {
   const auto probe = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (connect(probe, at.get(), at.length) != 0 && errno == ECONNREFUSED)
@@ -148,7 +148,7 @@ result<listener> open_listener(const rpc::endpoint& where) {
   if (fd < 0)
     return refuse(reason(errno));
   auto open = listener{fd, where};
-  // Reused at once after a crash: peers look for it where it was.
+  // Allow immediate reuse after a crash: peers expect the same address.
   const auto yes = 1;
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
   const auto is_bound
@@ -168,8 +168,8 @@ result<listener> open_listener(const rpc::endpoint& where) {
 
 void tune(kj::AsyncIoStream& stream, std::chrono::seconds silence) {
   if (is_path(stream))
-    return; // Its peer is on this machine: the kernel tells when it is gone.
-  // A probe each second, from the first silent second on; of what is not taken, the first byte.
+    return; // The kernel reports the end of a local peer.
+  // Keep-alive probes each second once silent; the same timeout for unacknowledged data.
   const auto seconds = std::max(static_cast<int>(silence.count()), 2);
   set_option(stream, IPPROTO_TCP, TCP_NODELAY, 1);
   set_option(stream, SOL_SOCKET, SO_KEEPALIVE, 1);
@@ -187,7 +187,7 @@ std::string peer_name(kj::AsyncIoStream& stream) {
   try {
     stream.getpeername(reinterpret_cast<sockaddr*>(&bytes), &length);
   } catch (const kj::Exception&) {
-    return "somebody"; // Gone already.
+    return "somebody"; // Disconnected already.
   }
   if (bytes.ss_family != AF_INET && bytes.ss_family != AF_INET6)
     return "a process of this machine";

@@ -12,19 +12,19 @@
 
 namespace hicache {
 
-/// Connects without blocking: to each address of the host, one after the other. The loop's thread.
-/// @param silence After this long a peer that is cut off is noticed.
+/// Connects without blocking, trying the host's addresses in turn. Loop thread only.
+/// @param silence When an unreachable peer is detected.
 kj::Promise<kj::Own<kj::AsyncIoStream>> connect_socket(rpc_loop& loop, const rpc::endpoint& where,
                                                        std::chrono::seconds silence);
 
-/// As rpc_network::listen. Any thread; blocks while a name is looked up.
+/// Like rpc_network::listen. Any thread; blocks during name resolution.
 result<listener> open_listener(const rpc::endpoint& where);
 
-/// What every connection is set to: nothing waits for more to send, and a peer that is cut off is
-/// noticed within `silence`, whether this side sends or not.
+/// Sets socket options: no delay for small writes, and unreachable peers are detected within
+/// `silence`, even on an idle connection.
 void tune(kj::AsyncIoStream& stream, std::chrono::seconds silence);
 
-/// Whom a connection leads to, for people.
+/// The peer's name for log messages.
 std::string peer_name(kj::AsyncIoStream& stream);
 
 } // namespace hicache

@@ -13,7 +13,7 @@ namespace hicache {
 
 namespace {
 
-/// A key with a passphrase fails here, rather than that OpenSSL asks at the terminal.
+/// Makes keys with a passphrase fail; otherwise OpenSSL would prompt on the terminal.
 int no_passphrase(char*, int, int, void*) {
   return -1;
 }
@@ -30,7 +30,7 @@ SSL* connection_of(X509_STORE_CTX* at) {
   return static_cast<SSL*>(X509_STORE_CTX_get_ex_data(at, SSL_get_ex_data_X509_STORE_CTX_idx()));
 }
 
-/// Has OpenSSL refuse certificates that the authority signed, but not for this.
+/// Makes OpenSSL reject certificates that the authority signed but whose role is not allowed.
 template <class Allows>
 int check_peer(int is_signed, X509_STORE_CTX* at, Allows allows) {
   if (is_signed != 1 || X509_STORE_CTX_get_error_depth(at) != 0)
@@ -75,7 +75,7 @@ result<tls_context> load_tls(const tls_files& files, tls_peers peers) {
   SSL_CTX_set_min_proto_version(context.get(), TLS1_2_VERSION);
   SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT,
                      peers == tls_peers::ranks ? check_rank : check_peer_of_cluster);
-  // Connections last; nothing is to be resumed.
+  // Connections are long-lived; no session resumption.
   SSL_CTX_set_session_cache_mode(context.get(), SSL_SESS_CACHE_OFF);
   SSL_CTX_set_num_tickets(context.get(), 0);
   return context;

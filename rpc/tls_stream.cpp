@@ -13,14 +13,14 @@ namespace hicache {
 
 namespace {
 
-/// A record of TLS, and what stands around it.
+/// One TLS record with overhead.
 constexpr auto chunk_bytes = size_t{17} << 10;
 
 [[noreturn]] void fail_tls(const std::string& why) {
   kj::throwFatalException(KJ_EXCEPTION(FAILED, kj::str("TLS: ", why.c_str())));
 }
 
-/// Takes the reason from OpenSSL's list of errors.
+/// Takes the reason from OpenSSL's error queue.
 std::string take_reason() {
   const auto* reason = ERR_reason_error_string(ERR_peek_last_error());
   auto text = std::string{reason != nullptr ? reason : "the connection is broken"};
@@ -28,7 +28,7 @@ std::string take_reason() {
   return text;
 }
 
-/// OpenSSL works on memory; what it wants to send and to read goes by way of `inner_`.
+/// OpenSSL works on memory buffers; their bytes are sent and received through `inner_`.
 class tls_stream final : public kj::AsyncIoStream {
 public:
   tls_stream(kj::Own<kj::AsyncIoStream> inner, tls_context context, bool is_server)
@@ -50,7 +50,7 @@ public:
     if (done == 1)
       return flush();
     if (status != SSL_ERROR_WANT_READ) {
-      // The peer is told.
+      // The flush sends the TLS alert to the peer.
       const auto why = why_not();
       return flush().then([why] { kj::throwFatalException(kj::Exception{why}); },
                           [why](kj::Exception&&) { kj::throwFatalException(kj::Exception{why}); });
@@ -103,7 +103,7 @@ public:
   }
 
 private:
-  /// Why there was no agreement.
+  /// Why the handshake failed.
   kj::Exception why_not() {
     auto reason = take_reason();
     const auto is_role = SSL_get_verify_result(ssl_.get()) == X509_V_ERR_APPLICATION_VERIFICATION;
@@ -122,7 +122,7 @@ private:
       fail_tls(take_reason());
   }
 
-  /// Sends what OpenSSL has to say, behind what is on its way.
+  /// Sends OpenSSL's pending output after earlier output.
   kj::Promise<void> flush() {
     if (const auto size = BIO_ctrl_pending(out_); size > 0) {
       auto bytes = kj::heapArray<kj::byte>(size);
@@ -137,7 +137,7 @@ private:
     return sent_.addBranch();
   }
 
-  /// @returns false at the end of what the peer sends
+  /// @returns false at the end of the peer's input
   kj::Promise<bool> fill() {
     return inner_->tryRead(chunk_.data(), 1, chunk_.size()).then([this](size_t size) {
       if (size > 0)
@@ -174,7 +174,7 @@ private:
   BIO* in_;  // Owned by ssl_.
   BIO* out_; // Likewise.
   std::array<kj::byte, chunk_bytes> chunk_{};
-  /// When all is sent.
+  /// Resolves when all output is sent.
   kj::ForkedPromise<void> sent_;
 };
 

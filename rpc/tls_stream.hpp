@@ -7,17 +7,17 @@
 
 namespace hicache {
 
-/// A connection, and who is at its other end.
+/// A connection and the identity of its peer.
 struct identified_stream {
   kj::Own<kj::AsyncIoStream> stream;
   peer_identity peer;
 };
 
-/// Makes a connection one of TLS. Certificates are not compared with addresses; kj's own TLS wants
-/// the name of a host, which members have not.
-/// @returns the connection when both sides have agreed; fails with not_permitted (to_exception) if
-/// this process connected to one whose certificate has not the role of a member, else with a text
-/// that begins with "TLS:"
+/// Wraps a connection in TLS. Certificates are not matched against addresses; kj's own TLS requires
+/// a host name, which members do not have.
+/// @returns the connection after the handshake; fails with not_permitted (to_exception) if this
+/// process is the client and the server's certificate lacks the member role, else with a text that
+/// begins with "TLS:"
 kj::Promise<identified_stream> wrap_tls(kj::Own<kj::AsyncIoStream> stream,
                                         const tls_context& context, bool is_server);
 

@@ -30,7 +30,7 @@ using http_response = httplib::Response;
 constexpr auto storage_path = "/hicache/storage-backend";
 constexpr auto default_deadline = std::chrono::seconds{30};
 
-/// The host of a Host header: without the port, and without the brackets of an IPv6 address.
+/// Strips the port and the brackets of an IPv6 address from a Host header.
 std::string host_of(const std::string& header) {
   if (header.starts_with('['))
     return header.substr(1, header.find(']') - 1);
@@ -48,7 +48,7 @@ std::string machine_name() {
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
 }
 
-/// True if the header says "Bearer TOKEN". Takes the same time for every token of a length.
+/// True if the header is "Bearer TOKEN". Constant time for all tokens of one length.
 bool carries(const std::string& header, const std::string& token) {
   constexpr auto scheme = std::string_view{"bearer "};
   if (header.size() != scheme.size() + token.size())
@@ -60,7 +60,7 @@ bool carries(const std::string& header, const std::string& token) {
 
 // -- requests -----------------------------------------------------------------
 
-/// A PUT or DELETE as the client sent it.
+/// Parsed PUT or DELETE request.
 struct change_request {
   storage_attachment wanted;
   std::chrono::nanoseconds deadline = default_deadline;
@@ -70,9 +70,9 @@ tl::unexpected<error> bad(std::string what) {
   return fail(ec::invalid_argument, std::move(what));
 }
 
-/// Parses an object of bounded depth. A text that starts with '@' is no JSON: a client must not
+/// Parses an object of bounded depth. Rejects text that starts with '@', because a client must not
 /// make a rank read files.
-/// @param name What the text is, for sentences; `example` is one that would do.
+/// @param name What the text is, for messages; `example` is a valid one.
 result<json> parse_object(const std::string& text, const std::string& name, const char* example) {
   auto too_deep = false;
   const auto depth = [&](int level, json::parse_event_t, json&) {
@@ -149,7 +149,7 @@ result<change_request> parse_attach(const std::string& body) {
     return tl::unexpected{object.error()};
   auto change = change_request{};
   for (const auto& [key, value] : object->items())
-    if (!value.is_null()) // As SGLang's clients leave out a field.
+    if (!value.is_null()) // SGLang's clients send null for a field they leave out.
       if (auto taken = take(change, key, value); !taken)
         return tl::unexpected{taken.error()};
   if (change.wanted.backend.empty())
@@ -186,13 +186,13 @@ int status_of(ec code) {
     case ec::deadline_exceeded:
       return 504;
     default:
-      return 409; // A rank could not do it.
+      return 409; // A rank failed.
   }
 }
 
 void answer(http_response& to, int status, const json& body) {
   to.status = status;
-  // What a client sent, and a sentence repeats, need not be UTF-8.
+  // Messages may quote client input, which need not be UTF-8.
   to.set_content(body.dump(-1, ' ', false, json::error_handler_t::replace) + "\n",
                  "application/json");
 }
@@ -217,9 +217,9 @@ const char* words_for(int status) {
   }
 }
 
-/// Gives words to what httplib refuses by itself.
+/// Adds a message to errors that httplib produces itself.
 httplib::Server::HandlerResponse explain(const http_request& asked, http_response& to) {
-  // httplib would cut the answer to the ranges of a request that it refused for them.
+  // httplib would truncate the answer to the requested ranges, even if it rejected them.
   if (!asked.ranges.empty())
     return httplib::Server::HandlerResponse::Unhandled;
   if (to.body.empty())
@@ -252,7 +252,7 @@ json to_json(const storage_status& status) {
 
 json to_json(const storage_attachment& attached) {
   const auto& text = attached.extra_config;
-  // Settings that a rank was started with may be the name of a file; then that is shown.
+  // At startup the settings may be given as a file name, which is shown as it is.
   auto extra = text.empty() ? json::object() : json::parse(text, nullptr, false);
   if (extra.is_discarded())
     extra = text;
@@ -293,7 +293,7 @@ public:
   const std::string& address() const override { return address_; }
 
 private:
-  /// Answers everything but a PUT that may go on to send its body.
+  /// Answers every request except a valid PUT, whose body must be read first. @returns false for it
   bool route(const http_request& asked, http_response& to) {
     const auto reads = asked.method == "GET" || asked.method == "HEAD";
     const auto stored = asked.path == storage_path;
@@ -330,8 +330,8 @@ private:
     return true;
   }
 
-  /// False if the request was sent to a name that is not this server's: a web page can make its
-  /// own name mean this machine, and have a browser send requests here (DNS rebinding).
+  /// False if the Host header names another server. Prevents DNS rebinding: a web page can point
+  /// its own name at this machine and make a browser send requests here.
   bool is_for_us(const http_request& asked) const {
     const auto header = asked.get_header_value("Host");
     const auto host = host_of(header);
@@ -363,12 +363,12 @@ private:
     });
   }
 
-  /// @returns the status: 200, 400 or 413.
+  /// @returns the status: 200, 400 or 413
   static int read(const http_request& asked, const httplib::ContentReader& reader,
                   std::string& body) {
     if (asked.is_multipart_form_data())
       return 400;
-    // Without either header there is no body, and httplib would wait for one.
+    // Without either header there is no body, but httplib would wait for one.
     if (!asked.has_header("Content-Length") && !asked.has_header("Transfer-Encoding"))
       return 200;
     if (asked.get_header_value<uint64_t>("Content-Length") > limits::admin_body_bytes)
@@ -404,9 +404,9 @@ private:
   storage_admin& storage_;
   std::mutex changing_;
   std::string address_;
-  /// Names under which clients reach the server; empty for a Unix socket, where any will do.
+  /// Accepted host names; empty for a Unix socket, which accepts any.
   std::vector<std::string> host_names_;
-  // Last: its threads use the rest.
+  // Last member: its threads use the others.
   http_listener listener_;
 };
 

@@ -11,10 +11,10 @@
 
 namespace hicache {
 
-/// Adds to `total` what actors of this process counted. Blocks for their answers.
-/// @param timeout For all of them together, since they are asked at once.
-/// @param actors Those that are null are left out.
-/// @returns why the last one that did not answer has not; what the others answered is in `total`
+/// Adds the counters of actors of this process to `total`. Blocks for their answers.
+/// @param timeout Shared by all requests, which are sent at once.
+/// @param actors Null handles are skipped.
+/// @returns the last error; `total` includes the actors that answered
 template <class... Handles>
 result<void> ask_counters(caf::actor_system& system, const caf::duration& timeout,
                           rank_counters& total, const Handles&... actors) {

@@ -26,7 +26,7 @@ namespace hicache {
 
 namespace {
 
-/// What one request to the index may take before the index counts as lost.
+/// Timeout of one request to the index, after which the index counts as lost.
 constexpr auto index_timeout = std::chrono::seconds{5};
 
 uint64_t random_id() {
@@ -42,7 +42,7 @@ std::string host_name() {
   return name;
 }
 
-/// Sends bytes of the page alone that the reader names.
+/// Sends only bytes of the page that the reader names.
 range_guard guard_of(const member_info& member) {
   return [member](const range_claim& claim, uint64_t head_offset, const range_head& head,
                   uint64_t offset, uint64_t length) {
@@ -94,7 +94,7 @@ cluster_member::~cluster_member() {
     self->wait_for(actor);
   };
   network_.stop_serving();
-  // The segment first: it withdraws, and asks for no more copies.
+  // The segment ends first: it withdraws its pages and requests no more copies.
   if (segment_)
     static_cast<void>(ask<atom::ok>(system_, segment_, limits::leave_time, atom::terminate_v));
   end(segment_);
@@ -111,7 +111,7 @@ result<void> cluster_member::export_memory() {
     return fail(ec::invalid_argument,
                 options_.segment_flag + ": " + format_bytes(options_.segment_bytes)
                   + " holds no page; expected 0 or at least " + format_bytes(slot));
-  // Whole cache lines.
+  // Rounded down to whole cache lines.
   const auto segment_bytes = options_.segment_bytes / 64 * 64;
   if (options_.memory == nullptr) {
     auto memory
@@ -131,7 +131,7 @@ result<void> cluster_member::export_memory() {
   info_.capacity_bytes = segment_bytes + info_.exported.count * info_.exported.object_bytes;
   info_.fingerprint = options_.fingerprint;
   if (options_.is_alone)
-    return {}; // Nobody hears of it.
+    return {}; // Not advertised.
   auto offer = memory_offer::start(memory);
   if (!offer)
     return tl::unexpected{offer.error()};
@@ -154,8 +154,8 @@ result<void> cluster_member::start() {
     if (!segment_memory_.empty())
       replicator_ = system_.spawn<caf::detached>(
         hicache::replicator, replicator_options{reader(), memory_, limits::storage_timeout});
-    // Others reach the member at the host where they read its pages. Whoever connects before the
-    // segment is served waits.
+    // Requests use the host of the page address. Early connections wait until the segment is
+    // served.
     const auto pages = rpc::parse_endpoint(info_.page_address);
     HICACHE_CHECK(pages);
     auto opened = network_.listen({options_.listen_host, 0});
@@ -185,7 +185,7 @@ result<void> cluster_member::start() {
     options_.exported->open([segment = segment_](segment_slots reclaimed) {
       caf::anon_send(segment, atom::withdraw_v, std::move(reclaimed));
     });
-  // What is stored from now on is offered at once.
+  // Pages stored from now on are announced immediately.
   if (auto mounted = ask<atom::ok>(system_, segment_, caf::infinite, atom::mount_v); !mounted)
     spdlog::warn("the index does not know this member yet: {}", to_string(mounted.error()));
   return {};
@@ -196,7 +196,7 @@ fetcher_actor cluster_member::start_fetcher() {
     return {};
   lookup_ = std::make_unique<index_lookup>(system_, *index_, *options_.clock);
   auto options = fetcher_options{};
-  // What the index cannot say is a miss.
+  // Keys that the index cannot answer are misses.
   options.locate = [lookup = lookup_.get()](std::span<const page_key> keys, time_point deadline) {
     return lookup->locate(keys, deadline).where;
   };
@@ -212,7 +212,7 @@ page_reader_options cluster_member::reader() const {
   options.system = &system_;
   options.index = index_.get();
   options.reach = [this](const member_info& found) -> member_actor {
-    // The own segment hears of what was read before anyone asks it for the next page.
+    // Local, so that the segment learns which pages were read before the next one is requested.
     if (segment_ && found.member == info_.member)
       return segment_;
     return network_.member_at(found.address);

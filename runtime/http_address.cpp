@@ -15,7 +15,7 @@ namespace {
 
 constexpr auto unix_prefix = std::string_view{"unix:"};
 
-/// @pre the path fits: see parse_http_address
+/// @pre `path` fits into sockaddr_un, as parse_http_address checks
 sockaddr_un address_of(const std::string& path) {
   auto address = sockaddr_un{};
   address.sun_family = AF_UNIX;
@@ -65,7 +65,7 @@ result<int> listen_on_unix_socket(const std::string& path) {
     ::unlink(path.c_str());
   }
   const auto socket = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  // Nobody can connect before listen(), so the mode is in force in time.
+  // Connections are possible only after listen(), so the mode is set in time.
   if (socket < 0 || ::bind(socket, as_generic(address), sizeof address) != 0
       || ::chmod(path.c_str(), S_IRUSR | S_IWUSR) != 0 || ::listen(socket, SOMAXCONN) != 0) {
     const auto why = std::generic_category().message(errno);

@@ -21,11 +21,11 @@ namespace hicache {
 
 namespace {
 
-/// How long a client may take to close a connection once it has its answer.
+/// Time a client has to close the connection after it got its answer.
 constexpr auto farewell_time = std::chrono::seconds{1};
 
-/// A connection, as httplib reads and writes it. httplib's own bounds the time between two bytes;
-/// this one bounds the whole request, in time and length.
+/// A connection, as httplib reads and writes it. httplib's own stream limits the time between two
+/// bytes; this one limits the time and length of the whole request.
 class connection final : public httplib::Stream {
 public:
   connection(socket_t socket, duration time)
@@ -55,17 +55,17 @@ public:
     return ::send(socket_, from, size, MSG_NOSIGNAL | MSG_DONTWAIT);
   }
 
-  // The routes do not care who asks.
+  // Unused by the routes.
   void get_remote_ip_and_port(std::string&, int&) const override {}
 
   void get_local_ip_and_port(std::string&, int&) const override {}
 
-  /// Hidden, because httplib refuses numbers that select() cannot take. A rank with a thousand
-  /// peers has such, and poll() takes them.
+  /// Hidden, because httplib rejects descriptors beyond select()'s range. A rank with a thousand
+  /// peers has such descriptors, and poll() accepts them.
   socket_t socket() const override { return INVALID_SOCKET; }
 
-  /// Says goodbye and waits for the client to close. Closing first while bytes are unread would
-  /// take the answer from a client that has not read it yet.
+  /// Shuts down sending and waits for the client to close. Closing while bytes are unread could
+  /// drop an answer that the client has not read yet.
   void linger() {
     ::shutdown(socket_, SHUT_WR);
     read_until_ = std::chrono::steady_clock::now() + std::min<duration>(time_, farewell_time);
@@ -86,7 +86,7 @@ private:
     }
   }
 
-  /// Fills the buffer anew. @returns as recv(); -1 too when time or bytes are used up.
+  /// Refills the buffer. @returns as recv(); also -1 when the time or byte limit is reached
   ssize_t receive() {
     taken_ = filled_ = 0;
     if (bytes_left_ == 0 || !wait(POLLIN, read_until_))
@@ -109,8 +109,7 @@ private:
   size_t filled_ = 0;
 };
 
-/// Threads that answer. When too many connections wait, accepting waits too, and further clients
-/// stay in the system's queue.
+/// Worker threads with a bounded queue. If it is full, clients stay in the kernel's backlog.
 class bounded_pool final : public httplib::ThreadPool {
 public:
   bounded_pool() : httplib::ThreadPool(limits::admin_threads) {}
@@ -153,7 +152,7 @@ result<void> http_listener::bind(http_address& address) {
     socket_path_ = address.socket_path;
     return {};
   }
-  // httplib's default, SO_REUSEPORT, would let two servers share a port and clients reach either.
+  // httplib's default, SO_REUSEPORT, would let two servers share a port.
   set_socket_options([](socket_t socket) {
     const auto yes = 1;
     ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
@@ -175,7 +174,7 @@ result<void> http_listener::bind(http_address& address) {
 result<http_address> http_listener::start(http_address address) {
   if (auto bound = bind(address); !bound)
     return tl::unexpected{bound.error()};
-  // stop() does nothing before listening begins, which is when the queue is made.
+  // stop() has no effect before listening begins, which is when the queue is created.
   auto listening = std::promise<void>{};
   new_task_queue = [&listening] {
     listening.set_value();
@@ -202,7 +201,7 @@ bool http_listener::process_and_close_socket(socket_t socket) {
   try {
     auto stream = connection{socket, request_time_};
     auto closed = false;
-    // Answers are short: parts of them are not offered.
+    // Answers are short, so range requests are ignored.
     process_request(stream, true, closed, [](httplib::Request& x) { x.ranges.clear(); });
     stream.linger();
   } catch (const std::exception& ex) {

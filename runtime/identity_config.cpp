@@ -14,7 +14,7 @@ namespace {
 
 using json = nlohmann::json;
 
-/// A text that becomes part of the names of pages.
+/// Checks a text that becomes part of page names.
 result<void> check_identity(std::string_view flag, const std::string& text) {
   const auto wrong
     = fail(ec::invalid_argument,
@@ -31,7 +31,7 @@ result<void> check_identity(std::string_view flag, const std::string& text) {
   return {};
 }
 
-/// The same settings in one form, whatever the order of their keys and the spaces between them.
+/// Normalises the order of keys and white space, so that equal settings have equal text.
 result<std::string> canonical_rope(const std::string& text) {
   if (text.empty())
     return text;
@@ -70,8 +70,8 @@ result<void> finish_identity(rank_config& config) {
 
 std::string rank_config::fingerprint() const {
   const auto model_geometry = pool_geometry{shape(1), mem_layout, 1};
-  // Keys are sorted and texts quoted, so no value can pass for another setting. The preset is not
-  // among them: it stands for a shape, and that is.
+  // Keys are sorted and texts quoted, so no value can be mistaken for another setting. The preset
+  // is represented by the shape it stands for.
   return json{{"namespace", name_space},
               {"model_id", model_id},
               {"kv_quantisation", kv_quantisation},

@@ -47,7 +47,7 @@ std::vector<prometheus::MetricFamily> index_metrics::Collect() const {
   const auto ask = [&](const index_actor& shard) {
     return self->request(shard, caf::timespan{limits::scrape_time}, atom::status_v, status_query{});
   };
-  // All at once, so that they have the same time.
+  // Sent at once, so that all shards share the timeout.
   auto asked = std::map<uint32_t, decltype(ask({}))>{};
   for (const auto& [number, shard] : shards_)
     asked.emplace(number, ask(shard));

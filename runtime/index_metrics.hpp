@@ -15,15 +15,14 @@
 
 namespace hicache {
 
-/// What the shards of one process said of themselves, by number; nothing for one that did not
-/// answer in time.
+/// Status of the shards of one process, by number; nothing if a shard did not answer in time.
 using shard_figures = std::map<uint32_t, std::optional<index_status>>;
 
-/// The metrics of an index process (`docs/operations.md`). What is not known is left out.
+/// The metrics of an index process (`docs/operations.md`). Unknown values are omitted.
 /// @relates shard_figures
 std::vector<prometheus::MetricFamily> to_metrics(const shard_figures& shards);
 
-/// Shows an index process to Prometheus: asks its shards at each scrape.
+/// Prometheus collector of an index process; queries its shards at each scrape.
 class index_metrics final : public prometheus::Collectable {
 public:
   /// @param system Must outlive this.

@@ -12,22 +12,20 @@ namespace hicache {
 
 using metric_labels = std::vector<prometheus::ClientMetric::Label>;
 
-/// What a scrape shows, put together metric by metric. Metrics of one name, which differ in their
-/// labels, form a family and have its help from the first of them.
+/// Collects the metrics of a scrape. Metrics of one name, with different labels, form a family that
+/// takes its help from the first of them.
 class metric_families {
 public:
-  /// @param common Labels that every metric gets, in front of its own.
+  /// @param common Labels put in front of every metric's own.
   explicit metric_families(metric_labels common = {}) : common_(std::move(common)) {}
 
-  /// Adds what only grows; its name ends in _total.
+  /// Adds a counter; its name ends in _total.
   void count(const std::string& name, const std::string& help, uint64_t value,
              const metric_labels& labels = {});
 
-  /// Adds what is there now.
   void gauge(const std::string& name, const std::string& help, double value,
              const metric_labels& labels = {});
 
-  /// Adds a distribution.
   void histogram(const std::string& name, const std::string& help,
                  const prometheus::Histogram& values);
 

@@ -16,7 +16,7 @@ namespace hicache {
 
 namespace {
 
-/// Of Prometheus' text format.
+/// Prometheus text format.
 constexpr auto content_type = "text/plain; version=0.0.4; charset=utf-8";
 
 class server_impl final : public metrics_server {
@@ -55,7 +55,7 @@ private:
   std::string address_;
   std::mutex mutex_;
   std::vector<std::shared_ptr<const prometheus::Collectable>> sources_;
-  // Last, so that its threads have ended before what they use is gone.
+  // Last member, so that its threads end before what they use is destroyed.
   http_listener http_{limits::admin_request_time};
 };
 

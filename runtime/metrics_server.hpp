@@ -16,27 +16,27 @@ class Collectable;
 namespace hicache {
 
 /// Adds --metrics-port and --metrics-host.
-/// @param port_help What is said about the port.
+/// @param port_help Help text of the port.
 /// @relates metrics_options
 void add_metrics_flags(CLI::App& app, metrics_options& options, const std::string& port_help);
 
-/// Answers `GET /metrics` in the text format of Prometheus, on threads of its own.
+/// Serves `GET /metrics` in the text format of Prometheus, on its own threads.
 class metrics_server {
 public:
-  /// Listens, and shows nothing yet.
-  /// @param where Here port 0 picks a free one.
+  /// Listens, without any source yet.
+  /// @param where Port 0 picks a free one.
   /// @returns invalid_argument with a sentence that names the flags
   static result<std::unique_ptr<metrics_server>> start(const metrics_options& where);
 
-  /// Waits for scrapes that are being answered.
+  /// Waits for scrapes in progress.
   virtual ~metrics_server() = default;
 
-  /// Shows from now on what `source` collects, beside what was added before. Any thread.
-  /// @param source Asked by several threads at once, and expected to answer within a few seconds.
-  /// No two sources may have a metric of the same name. A prometheus::Registry is one.
+  /// Adds the metrics of `source` to the scrapes. Any thread.
+  /// @param source Called concurrently; should answer within a few seconds. No two sources may have
+  /// a metric of the same name. A prometheus::Registry is one.
   virtual void add(std::shared_ptr<const prometheus::Collectable> source) = 0;
 
-  /// HOST:PORT it listens on.
+  /// The bound HOST:PORT.
   virtual const std::string& address() const = 0;
 };
 

@@ -213,8 +213,8 @@ node_host::~node_host() {
     self->wait_for(actor);
   };
   end(scanner_);
-  // Before its clients are gone: what they read in place is theirs for as long as it was promised,
-  // which a memory file has to say to the next node.
+  // Before the network: pages that clients read in place stay leased for the promised time, and a
+  // memory file must record that for the next node.
   end(node_);
   for (const auto& network : {network_.get(), remote_network_.get()})
     if (network != nullptr)
@@ -222,8 +222,7 @@ node_host::~node_host() {
   stop_disk();
   end(disk_);
   end(fetcher_);
-  // The file of a socket outlives it. Who starts here next would replace it, but people look for
-  // it.
+  // A socket file outlives its socket. A new node would replace it, but users check for the file.
   if (is_bound_)
     ::unlink(options_.socket.c_str());
 }

@@ -19,39 +19,38 @@ namespace hicache {
 
 struct node_options;
 
-/// What a node consists of.
+/// Options of a node.
 struct node_host_options {
-  /// Memory for pages.
+  /// Page memory.
   uint64_t memory_bytes = 0;
-  /// A file that is the memory, and keeps its pages for the next node; empty: the memory ends with
-  /// the node.
+  /// File used as page memory, which keeps its pages for the next node; empty: plain memory.
   std::string memory_file;
-  /// The folder of the disk tier, empty if there is none, and the bound on its bytes.
+  /// Folder of the disk tier (empty: none) and its limit in bytes.
   std::string disk;
   uint64_t disk_bytes = 0;
-  /// Where clients connect: a path for a socket.
+  /// Path of the Unix socket for clients.
   std::string socket;
-  /// What of it one client may use, and what all leases together keep from eviction.
+  /// Memory that one client may use, and the share that all leases may protect from eviction.
   client_shares shares;
   double leased_share = 0.5;
-  /// A socket that somebody has opened there already, and removes; null: the node opens it.
+  /// Listening socket opened and removed by the service manager; null: the node opens it.
   std::shared_ptr<listener> opened;
-  /// Whose processes are clients, besides those of this user.
+  /// Group whose processes may connect, besides those of this user.
   std::optional<gid_t> group;
-  /// Where clients on other machines connect; null: there are none.
+  /// TCP address for clients on other machines; null: none.
   std::optional<rpc::endpoint> listen;
-  /// Where the index is, as parse_index_place reads it; empty: this host has no others.
+  /// Address of the index, as parse_index_place reads it; empty: the node is alone.
   std::string index;
   /// As in cluster_member_options.
   std::string listen_host = "127.0.0.1";
-  /// For members and for clients on other machines.
+  /// For members and clients on other machines.
   tls_files tls;
   /// Must outlive the node.
   const clock_source* clock = nullptr;
 };
 
-/// A node of this process: memory, a member of the cluster store that exports it, and the actor
-/// that clients ask. Create and destroy on one thread.
+/// A node of this process: memory, the cluster member that exports it, and the actor that serves
+/// clients. Create and destroy on one thread.
 class node_host {
 public:
   /// @param system Must outlive the node.
@@ -59,7 +58,7 @@ public:
   static result<std::unique_ptr<node_host>> start(caf::actor_system& system,
                                                   node_host_options options);
 
-  /// Lets clients go, and leaves the cluster.
+  /// Disconnects the clients and leaves the cluster.
   ~node_host();
 
   node_host(const node_host&) = delete;
@@ -68,11 +67,10 @@ public:
 
   const node_actor& actor() const noexcept { return node_; }
 
-  /// Where clients on other machines connect, with the port that was chosen.
+  /// Address for clients on other machines, with the actual port.
   const std::optional<rpc::endpoint>& listening() const noexcept { return listening_; }
 
-  /// Whether all that clients wait for does its work within that time: the network, the node and
-  /// its segment. Blocks for as long.
+  /// Health check: whether network, node and segment all respond in time. Blocks for as long.
   bool answers(duration within) const;
 
 private:
@@ -80,33 +78,33 @@ private:
 
   result<void> serve();
 
-  /// The node as a member of the cluster.
+  /// Options of the node's cluster member.
   cluster_member_options member_settings();
 
-  /// The node as its clients see it.
-  /// @pre it is a member, and offers its memory
+  /// Options of the node's actor.
+  /// @pre it is a member and exports its memory
   node_options node_settings();
 
   result<void> open_memory();
 
-  /// The memory of the segment, for those who shall map it.
+  /// The mapping of the segment, for peers to map.
   const shared_memory& memory() const;
 
-  /// Has pages that an earlier node left in the memory found.
+  /// Starts the scan for pages that an earlier node left in the memory file.
   void start_scan();
 
-  /// Starts the tier below the memory, if there is one.
+  /// Starts the disk tier, if there is one.
   result<void> start_disk();
 
-  /// Gives the disk tier time to write what waits for that, and ends it.
+  /// Lets the disk tier write what is queued, for up to limits::disk_drain_time.
   void stop_disk();
 
-  /// Opens the port for clients on other machines, if there may be any.
+  /// Opens the port for clients on other machines, if enabled.
   result<std::optional<listener>> open_port() const;
 
   void serve_port(listener port);
 
-  /// Lets processes of the group open the socket.
+  /// Gives the group access to the socket.
   result<void> open_to_group() const;
 
   caf::actor_system& system_;
@@ -120,11 +118,11 @@ private:
   std::shared_ptr<disk_figures> on_disk_;
   fetcher_actor fetcher_;
   node_actor node_;
-  /// Gives the memory to clients, who write there.
+  /// Hands the memory to clients, who write to it.
   std::unique_ptr<memory_offer> offer_;
-  /// Apart from the member's, which may use TLS.
+  /// Separate from the member's network, which may use TLS.
   std::unique_ptr<rpc_network> network_;
-  /// A thread of its own: it copies and encrypts the bytes of clients on other machines.
+  /// Runs on its own thread, because it copies and encrypts pages for clients on other machines.
   std::unique_ptr<rpc_network> remote_network_;
   std::optional<rpc::endpoint> listening_;
 };

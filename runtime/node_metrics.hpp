@@ -13,10 +13,10 @@
 
 namespace hicache {
 
-/// The metrics of a node (`docs/operations.md`); nothing if it did not answer in time.
+/// The metrics of a node (`docs/operations.md`); empty if it did not answer in time.
 std::vector<prometheus::MetricFamily> to_metrics(const std::optional<node_status>& status);
 
-/// Shows a node to Prometheus: asks it at each scrape.
+/// Prometheus collector of a node; queries it at each scrape.
 class node_metrics final : public prometheus::Collectable {
 public:
   /// @param system Must outlive this.

@@ -17,7 +17,7 @@
 namespace hicache {
 
 result<std::vector<int64_t>> reduce_now(rank_reducer& ranks, std::vector<int64_t> values) {
-  // Shared with the callback, which may come after this function has given up.
+  // Shared with the callback, which may run after this function has timed out.
   auto minimum = std::make_shared<std::optional<result<std::vector<int64_t>>>>();
   ranks.reduce_min(reduction_channel::engine, std::move(values),
                    [minimum](auto outcome) { *minimum = std::move(outcome); });
@@ -35,8 +35,7 @@ result<std::vector<int64_t>> reduce_now(rank_reducer& ranks, std::vector<int64_t
 
 result<void> agree_on_settings(rank_reducer& ranks,
                                const std::vector<std::pair<std::string, std::string>>& fields) {
-  // A hash and its complement: their minima are complementary exactly if all ranks offered the
-  // same.
+  // A hash and its complement: their minima are complementary exactly if all values are equal.
   auto values = std::vector<int64_t>{};
   for (const auto& [name, value] : fields) {
     const auto hash = static_cast<int64_t>(fingerprint_of(name + "=" + value));
@@ -51,7 +50,7 @@ result<void> agree_on_settings(rank_reducer& ranks,
     if ((*minimum)[2 * i] != ~(*minimum)[2 * i + 1])
       different += (different.empty() ? "--" : ", --") + fields[i].first;
   if (!different.empty() && ranks.rank() > 0)
-    return fail(ec::stopping); // Rank 0 says why.
+    return fail(ec::stopping); // Rank 0 reports the reason.
   if (!different.empty())
     return fail(ec::configuration_mismatch, "the ranks were started with different values of "
                                               + different + "; expected the same on every rank");
@@ -60,9 +59,9 @@ result<void> agree_on_settings(rank_reducer& ranks,
 
 result<uint32_t> count_ranks_on_host(rank_reducer& ranks) {
   auto name = std::array<char, 256>{};
-  // A name that is too long is cut, the same on every rank of the machine.
+  // A name that is too long is truncated, equally on every rank of the machine.
   static_cast<void>(::gethostname(name.data(), name.size() - 1));
-  // Positive, since the largest integers mean that a rank offers nothing.
+  // Positive, because the largest integers stand for "no value" in the reduction.
   const auto mine = static_cast<int64_t>(fingerprint_of(name.data()) >> 2);
   const auto values = reduce_now(ranks, gather_offer(ranks.rank(), ranks.size(), {&mine, 1}));
   if (!values)

@@ -19,14 +19,13 @@ namespace hicache {
 
 namespace {
 
-/// KV shapes of models that people ask for by name; `tiny` is small enough for a laptop to cache
-/// millions of tokens.
+/// KV shapes of well-known models; `tiny` is small enough to cache millions of tokens on a laptop.
 struct model_preset {
   std::string_view name;
   attention_kind attention;
   uint32_t layers;
   uint32_t kv_heads;
-  /// Of the latent for mla and nsa: what the models' cards call kv_lora_rank and qk_rope_head_dim.
+  /// For mla and nsa that of the latent: kv_lora_rank plus qk_rope_head_dim in model cards.
   uint32_t head_dim;
   element_type dtype;
 };
@@ -40,7 +39,7 @@ constexpr std::array<model_preset, 6> presets = {{
   {"deepseek-v3.2", attention_kind::nsa, 61, 1, 512 + 64, element_type::bf16},
 }};
 
-/// An index key of 128 elements in fp8 and their scale in fp32 (DeepSeek-V3.2).
+/// 128 elements in fp8 and their scale in fp32 (DeepSeek-V3.2).
 constexpr uint32_t default_index_key_bytes = 128 + 4;
 
 uint32_t bytes_of(element_type type) {
@@ -78,7 +77,7 @@ result<void> check_admin(const std::string& listen, const std::string& token_fil
   return {};
 }
 
-/// Events are sent in clear.
+/// Events are sent unencrypted, so other hosts require --insecure.
 result<void> check_events(const std::string& flag, const std::string& endpoint, bool insecure) {
   const auto scheme = std::string_view{"tcp://"};
   if (insecure || !endpoint.starts_with(scheme))
@@ -102,7 +101,7 @@ result<void> check_events(const rank_config& config) {
   return check_events("--kv-events-replay", config.kv_events_replay, config.insecure);
 }
 
-/// Whether every rank's heads are whole groups, and all groups are alike.
+/// True if each rank's heads divide into whole groups of equal size.
 bool groups_fit(uint64_t tp_lcm_size, uint32_t rank_heads, uint32_t kv_heads) {
   if (tp_lcm_size == 0 || tp_lcm_size % kv_heads == 0)
     return true;
@@ -172,8 +171,7 @@ result<void> finish_storage(rank_config& config, uint32_t ranks) {
     return fail(ec::invalid_argument,
                 "--hicache-storage-backend-extra-config: " + extra.error().detail);
   config.storage = *extra;
-  // From now on a file's content, which the ranks compare: each of them may have another file of
-  // that name.
+  // Replaced by the file's content for comparison, because each rank may have another such file.
   config.extra_config = *storage_config_json(config.extra_config);
   if (*config.attention == attention_kind::mha
       && !groups_fit(config.storage.tp_lcm_size, config.split(ranks).heads, config.kv_heads))
@@ -304,12 +302,11 @@ tree_options tree_options_of(const rank_config& config, uint32_t ranks) {
   options.storage_backend = config.storage_backend;
   options.storage_attached = !config.storage_backend.empty();
   options.storage_exports_l2 = config.storage_backend == "cluster" && config.storage.zero_copy;
-  // A fetch longer than the reserve brings only as much as fits, and what is reserved caches
-  // nothing meanwhile.
+  // A longer fetch brings only what fits, but reserved pages cache nothing in the meantime.
   if (options.storage_attached || !config.admin_listen.empty())
     options.prefetch_reserve_pages
       = static_cast<uint32_t>(config.storage.prefetch_share * options.l2_pages);
-  // The other half of L2 stays for what requests bring while L3 is slow.
+  // The other half of L2 remains available to requests while L3 is slow.
   options.backup_limit_pages = options.l2_pages / 2;
   options.l1_room = {static_cast<uint32_t>(config.evict_below * options.l1_pages),
                      static_cast<uint32_t>(config.evict_until * options.l1_pages)};

@@ -14,32 +14,31 @@
 
 namespace hicache {
 
-/// Room of a tier on one rank.
+/// Capacity of a tier on one rank.
 struct tier_capacity {
   uint64_t pages = 0;
   uint64_t bytes = 0;
 };
 
-/// What one rank can tell of itself at any moment.
+/// Snapshot of one rank's metrics.
 struct rank_figures {
   uint32_t rank = 0;
   tier_capacity l1;
   tier_capacity l2;
-  /// Of the tree, the controller, the prefetcher and the backup; nothing if one of them did not
-  /// answer in time.
+  /// Sum over tree, controller, prefetcher and backup; empty if one of them did not answer in time.
   std::optional<rank_counters> counters;
-  /// Nothing if L3 did not answer in time, as while it is being attached or detached.
+  /// Empty if L3 did not answer in time, for example while it is being attached or detached.
   std::optional<store_figures> store;
 };
 
-/// The metrics of a rank (`docs/operations.md`). What is not known is left out.
+/// The metrics of a rank (`docs/operations.md`). Unknown values are omitted.
 /// @relates rank_figures
 std::vector<prometheus::MetricFamily> to_metrics(const rank_figures& figures);
 
-/// Shows a rank to Prometheus.
+/// Prometheus collector of a rank.
 class rank_metrics final : public prometheus::Collectable {
 public:
-  /// @param look Called by several threads at once.
+  /// @param look Called concurrently from several threads.
   explicit rank_metrics(std::function<rank_figures()> look) : look_(std::move(look)) {}
 
   std::vector<prometheus::MetricFamily> Collect() const override { return to_metrics(look_()); }

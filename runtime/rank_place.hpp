@@ -12,17 +12,17 @@
 
 namespace hicache {
 
-/// Which rank of its instance this process is, where something else than mpirun started it.
+/// This process's rank within its instance, if it was not started by mpirun.
 struct rank_place {
-  /// Absent: RANK and WORLD_SIZE of the environment say it, as torchrun sets them.
+  /// If absent, read from RANK and WORLD_SIZE in the environment, as set by torchrun.
   std::optional<uint32_t> rank;
   std::optional<uint32_t> ranks;
-  /// Where the ranks meet: HOST:PORT or unix:PATH. Empty: they do not, and nothing of this counts.
+  /// Rendezvous of the ranks: HOST:PORT or unix:PATH. Empty: none, and the other fields are unused.
   std::string rendezvous;
   std::string job;
 
-  /// How this rank finds the others.
-  /// @param config For TLS; need not be finished.
+  /// Options for connecting to the other ranks.
+  /// @param config Supplies TLS; need not be finished.
   /// @returns invalid_argument with one sentence that names the flag
   /// @pre rendezvous is given
   result<socket_reducer_options> options(const rank_config& config) const;

@@ -48,7 +48,7 @@ public:
   }
 
   ~runtime_impl() override {
-    // Whoever gives work goes before whoever does it; the network of L3 goes last.
+    // Producers of work end before consumers; the network of L3 ends last.
     metrics_.reset();
     end_changes();
     admin_.reset();
@@ -64,7 +64,7 @@ public:
       leave_behind();
   }
 
-  /// What this rank can do without the others.
+  /// Initialises what does not need the other ranks.
   /// @param registered The engine's L1 pool, or null.
   result<void> prepare(const device_layers* registered, uint32_t ranks_on_host);
 
@@ -107,7 +107,7 @@ public:
   void add_metrics(std::shared_ptr<const prometheus::Collectable> source) override;
 
 private:
-  /// True if L3 may be attached and detached while the instance runs.
+  /// True if L3 can be attached and detached at run time.
   bool is_changeable() const { return !config_.admin_listen.empty(); }
 
   storage_attachment show() override;
@@ -118,11 +118,10 @@ private:
 
   result<void> detach(std::chrono::nanoseconds deadline) override;
 
-  /// No change of L3 begins any more; one that is under way is given up.
+  /// Rejects new changes of L3 and aborts one in progress.
   void end_changes();
 
-  /// Gives up what calls of L3 that have not returned may still use, so that it stays until the
-  /// process ends.
+  /// Leaks what outstanding L3 calls may still use, so that it stays valid until the process ends.
   void leave_behind();
 
   attachment_actor changer();
@@ -165,10 +164,10 @@ private:
   pool_geometry l2_;
   device_layers l1_buffers_;
   std::unique_ptr<system_config> system_config_ = std::make_unique<system_config>();
-  // Destroyed from the last to the first: pools outlive the actor system.
+  // Destroyed in reverse order: pools outlive the actor system.
   std::unique_ptr<device> device_;
   std::unique_ptr<device_memory> l1_memory_;
-  /// Null unless L2 may be exported.
+  /// Null unless L2 can be exported.
   std::unique_ptr<shared_pools> shared_;
   std::unique_ptr<device_memory> l2_memory_;
   std::unique_ptr<caf::actor_system> system_;
@@ -180,7 +179,7 @@ private:
   std::unique_ptr<std::ofstream> op_log_;
   std::unique_ptr<event_socket> events_;
   std::unique_ptr<event_replay> replay_;
-  /// Where they are, for people.
+  /// Endpoints of the events, for the description.
   std::string events_endpoint_;
   tree_core_actor tree_;
   op_recorder_actor recorder_;
@@ -190,7 +189,7 @@ private:
   backup_actor backup_;
   rank_reduction_core_actor rank_reduction_;
   std::mutex mutex_;
-  attachment_actor attachment_; // Guarded: asked by the threads of the server.
+  attachment_actor attachment_; // Guarded by mutex_: used by the server's threads.
   std::unique_ptr<admin_server> admin_;
   std::unique_ptr<metrics_server> metrics_;
 };
@@ -261,7 +260,7 @@ result<void> runtime_impl::prepare_l2_pool(uint32_t ranks_on_host) {
 
 result<std::unique_ptr<device_memory>>
 runtime_impl::take_host_memory(const host_memory_options& options) {
-  // L3 may be attached later, but memory that others can map has to be so from the start.
+  // L3 may be attached later, but L2 must be allocated as shared memory from the start.
   if (!config_.storage.zero_copy || !(config_.storage_backend == "cluster" || is_changeable()))
     return device_->allocate_host(l2_.total_bytes(), options);
   auto pools = shared_pools::create(config_.segment_bytes, l2_, config_.heads_per_object());
@@ -282,7 +281,7 @@ result<void> runtime_impl::open_op_log() {
 }
 
 result<void> runtime_impl::open_events() {
-  // An event is a fact of all ranks, so one of them tells it.
+  // Events are equal on all ranks, so only rank 0 publishes them.
   if (rank_ != 0 || config_.kv_events.empty())
     return {};
   auto opened = event_socket::open(config_.kv_events);
@@ -394,7 +393,7 @@ void runtime_impl::leave_behind() {
   static_cast<void>(shared_.release());
   static_cast<void>(device_.release());
   static_cast<void>(clock_.release());
-  // It would wait for the actors of a member of the cluster store.
+  // Destroying it would wait for the actors of a cluster member.
   static_cast<void>(system_.release());
   static_cast<void>(system_config_.release());
 }
@@ -442,7 +441,7 @@ void runtime_impl::end_changes() {
   }
   if (!whom)
     return;
-  // The other ranks end, too, and hear of it here; should one be gone, waiting for it is no use.
+  // The other ranks end as well and learn of the abort here; the timeout covers a lost rank.
   caf::scoped_actor {
     *system_
     } -> request(whom, caf::timespan{limits::end_of_changes}, atom::abort_v)
@@ -508,7 +507,7 @@ result<std::unique_ptr<rank_runtime>> rank_runtime::start(const rank_config& con
                                                           const rank_extensions& extensions) {
   const auto rank = ranks->rank();
   const auto size = ranks->size();
-  // Before anything is allocated by settings that the ranks may not share.
+  // Before anything is allocated with settings that may differ between ranks.
   auto fields = shared_settings(config);
   fields.emplace_back("radix-eviction-policy of the engine's own",
                       extensions.eviction ? extensions.eviction->name() : "");

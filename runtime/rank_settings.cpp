@@ -14,7 +14,7 @@ namespace hicache {
 
 namespace {
 
-/// The names of an enumeration's values, in their order.
+/// The names of an enumeration's values, in order.
 template <class T>
 struct names;
 
@@ -60,8 +60,8 @@ const char* name_in_list(T value) noexcept {
   return names<T>::list[static_cast<size_t>(value)];
 }
 
-/// @param what What the value is not: "known", or "a colour".
-/// @param between Stands between the names that were expected.
+/// @param what Ends the sentence "is not …": "known", or "a colour".
+/// @param between Separates the expected names.
 template <class T>
 result<T> find_in_list(std::string_view name, std::string_view what = "known",
                        std::string_view between = " or ") {
@@ -101,8 +101,7 @@ std::string to_string(const device_choice& choice) {
          + (choice.number ? ":" + std::to_string(*choice.number) : std::string{});
 }
 
-/// Where a member lies whose values have names: those that `Parse` takes and to_string() gives. An
-/// absent value has the empty name.
+/// Reference to a member converted by `Parse` and to_string(). An absent value has the empty name.
 template <auto Member, auto Parse>
 setting_value named(rank_config& config) {
   using value = std::remove_reference_t<decltype(config.*Member)>;
@@ -131,7 +130,7 @@ setting_value named(rank_config& config) {
   return named_value{&(config.*Member), name, take};
 }
 
-/// `named` for what the tables above name.
+/// `named` for the enumerations in the tables above.
 template <auto Member, class T>
 setting_value listed(rank_config& config) {
   return named<Member, parse_listed<T>>(config);
@@ -405,7 +404,7 @@ void add_rank_flags(CLI::App& app, rank_config& config) {
 std::vector<std::pair<std::string, std::string>> shared_settings(const rank_config& config) {
   auto list = std::vector<std::pair<std::string, std::string>>{};
   auto copy = config;
-  // Each rank may name another one.
+  // Device numbers may differ between ranks.
   copy.device.number.reset();
   for (const auto& each : settings)
     if (each.equal != equal_on::nobody)

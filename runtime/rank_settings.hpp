@@ -9,12 +9,12 @@
 
 namespace hicache {
 
-/// Who needs the same value of a setting.
+/// Scope within which a setting must have the same value.
 enum class equal_on : uint8_t {
   nobody,
-  /// The ranks of an instance; they compare it when they start.
+  /// The ranks of an instance, which compare it at startup.
   ranks,
-  /// These, and all instances that are to find each other's pages: it is part of their names.
+  /// In addition all instances that share pages: the setting is part of the page names.
   sharers,
 };
 
@@ -22,15 +22,14 @@ struct rank_setting : setting<rank_config> {
   equal_on equal = equal_on::nobody;
 };
 
-/// The settings of a rank, but for those that say where it meets others (add_place_flags,
-/// add_tls_flags).
+/// The settings of a rank, except the flags of add_place_flags and add_tls_flags.
 std::span<const rank_setting> rank_settings();
 
 /// A key of --hicache-storage-backend-extra-config.
 struct storage_setting : setting<storage_config> {
-  /// Those that use it, for people.
+  /// Backends that use it, for help.
   std::string_view backends;
-  /// What a wrong value is told.
+  /// What is expected, for the message about a wrong value.
   std::string_view expected;
 };
 

@@ -21,7 +21,7 @@ namespace hicache {
 
 namespace {
 
-/// Adds what a member has counted since it joined.
+/// Adds a member's counters.
 void count(store_figures& to, const cluster_member& member) {
   to.sent_bytes += member.sent_bytes();
   to.repaired_pages += member.figures().repaired;
@@ -68,7 +68,7 @@ result<open_store> rank_store::open(const storage_attachment& wanted) {
   if (const auto attached = store->attach_memory(l2_memory); !attached)
     spdlog::warn("L3 ({}) does not register L2: {}", store->name(), to_string(attached.error()));
   store_ = std::move(store);
-  // Ranks with the same bytes share the writing, unless each of them has a store of its own.
+  // Replicated ranks store the same bytes and share the writing, unless each has its own store.
   const auto replicas = store_->capabilities().is_shared ? settings.split(ranks_).replicas : 1;
   auto options = storage_options{};
   options.objects = std::make_shared<const page_objects>(

@@ -24,92 +24,90 @@
 
 namespace hicache {
 
-/// The store that is open, as a rank sees it.
+/// The open store of a rank.
 struct attached_store {
   std::string backend;
-  /// Whether it can be used: by its own account, and by what became of the last calls.
+  /// True if usable: the backend reports itself healthy and the circuit breaker is closed.
   bool ok = true;
   storage_status status;
 
-  /// What the rank accounts for there.
+  /// What this rank holds in the store.
   struct contents {
     uint64_t objects = 0;
     uint64_t bytes = 0;
-    /// 0 is without bound.
+    /// 0: unlimited.
     uint64_t capacity_bytes = 0;
   };
 
-  /// Nothing if the store cannot tell.
+  /// Empty if the store does not report occupancy.
   std::optional<contents> held;
 };
 
-/// What L3 did on one rank since it started, closed stores included, and what it is now.
+/// L3 counters of one rank since it started, closed stores included, and the current state.
 struct store_figures {
-  /// Objects dropped to make room.
+  /// Objects evicted.
   uint64_t evicted = 0;
-  /// Bytes that this rank exports to the cluster now.
+  /// Bytes that this rank currently exports to the cluster.
   uint64_t exported_bytes = 0;
-  /// Bytes of it that were sent to readers on other machines.
+  /// Exported bytes sent to readers on other machines.
   uint64_t sent_bytes = 0;
-  /// Pages of exported memory whose lost copies were made anew, and times that too few members took
-  /// one.
+  /// Exported pages whose lost replicas were recreated, and attempts with too few willing members.
   uint64_t repaired_pages = 0;
   uint64_t repair_failures = 0;
-  /// Pages of it that lack copies now.
+  /// Exported pages that currently lack replicas.
   uint64_t unrepaired_pages = 0;
-  /// By the backend's name.
+  /// By backend name.
   std::map<std::string, backend_counters> counters;
   std::optional<attached_store> attached;
 };
 
-/// L3 as one rank has it: opens the backend that the settings name, with its actor, and counts over
-/// all that were open. Any thread.
+/// L3 of one rank: opens the configured backend with its actor, and accumulates counters over all
+/// stores it has opened. Any thread.
 class rank_store {
 public:
   /// @param system All references must outlive the store, and so must L2.
-  /// @param shared What holds L2, if it can be exported; else null. Must outlive the store.
-  /// @param wrap Around each backend; may be empty.
-  /// @param notice Told when a store is left alone because its calls fail; any thread.
+  /// @param shared Memory that holds L2, if it can be exported; else null. Must outlive the store.
+  /// @param wrap Decorates each backend; may be empty.
+  /// @param notice Called from any thread when a store is no longer used because its calls fail.
   rank_store(caf::actor_system& system, const rank_config& settings, uint32_t rank, uint32_t ranks,
              const pool_geometry& l2, std::byte* l2_memory, const shared_pools* shared,
              const clock_source& clock, backend_wrapper wrap = {},
              std::function<void(const error&)> notice = {});
 
-  /// Ends what is open.
+  /// Closes the open store.
   ~rank_store();
 
   rank_store(const rank_store&) = delete;
 
   rank_store& operator=(const rank_store&) = delete;
 
-  /// Opens what the settings name, with the backend of `wanted`. Blocks.
+  /// Opens the backend named by `wanted` with the settings of the rank. Blocks.
   /// @pre nothing is open
   /// @returns invalid_argument with a sentence that names the setting, or why it cannot be opened
   result<open_store> open(const storage_attachment& wanted);
 
-  /// What L3 did so far. Blocks.
+  /// L3 counters so far. Blocks.
   rank_counters counters();
 
-  /// The same for people, and more.
-  /// @returns nothing if L3 is being opened or closed, or does not answer, for longer than
-  /// `timeout`
+  /// Detailed figures for metrics.
+  /// @returns nothing if L3 is being opened or closed, or does not answer, for longer than that
   std::optional<store_figures> figures(std::chrono::nanoseconds timeout);
 
-  /// Bytes that this rank exports to the cluster now.
+  /// Bytes that this rank currently exports to the cluster.
   uint64_t exported_bytes();
 
-  /// Which calls go to the store that is open; nothing if none is.
+  /// Circuit-breaker state of the open store; nothing if none is open or it does not answer.
   std::optional<storage_status> status();
 
-  /// Ends what is open; waits for calls that have not returned for the settings' shutdown_grace.
-  /// @returns false if some have not returned even then, now or earlier. They may go on using L2
-  /// and the clock, which must not be destroyed, and so must not the actor system.
+  /// Closes the open store; waits for outstanding calls for up to the settings' shutdown_grace.
+  /// @returns false if calls were still outstanding after that, now or earlier. They may keep using
+  /// L2 and the clock, so these and the actor system must not be destroyed.
   bool close();
 
 private:
   result<std::unique_ptr<blocking_store>> open_backend(const rank_config& settings);
 
-  /// What the store that is open says of itself, or said last.
+  /// Current or last known health of the open store.
   result<backend_health> ask_health(std::chrono::nanoseconds timeout);
 
   result<storage_status> ask_status(std::chrono::nanoseconds timeout);
@@ -124,13 +122,13 @@ private:
   const clock_source& clock_;
   const backend_wrapper wrap_;
   const std::function<void(const error&)> notice_;
-  std::timed_mutex mutex_; // Guards what follows.
+  std::timed_mutex mutex_; // Guards the members below.
   std::unique_ptr<cluster_member> member_;
   storage_actor actor_;
   std::shared_ptr<storage_backend> store_;
-  /// True after calls were left behind that have not returned.
+  /// True once outstanding calls have been abandoned.
   bool has_abandoned_ = false;
-  /// Counted by stores that are closed.
+  /// Accumulated counters of closed stores.
   store_figures closed_;
 };
 

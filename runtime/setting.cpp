@@ -21,7 +21,7 @@ std::string text_of(duration value) {
   return absl::StrFormat("%gs", std::chrono::duration<double>(value).count());
 }
 
-/// A flag whose text is read by a function that says what is wrong with it.
+/// Adds a flag whose text is parsed by a function that returns the error message.
 template <class T>
 void add_parsed_flag(CLI::App& app, const std::string& name, T& value, const std::string& help,
                      result<T> (*parse)(std::string_view), const std::string& type,
@@ -72,7 +72,7 @@ std::string plain(std::string_view markdown) {
     const auto begin = rest.find('[');
     const auto middle = rest.find("](", begin);
     const auto end = rest.find(')', middle);
-    // A bracket that is no link, as in [,…], stays.
+    // Keep brackets that are not links, as in [,…].
     if (end == std::string_view::npos || rest.find(']', begin) != middle) {
       const auto upto = begin == std::string_view::npos ? rest.size() : begin + 1;
       text += rest.substr(0, upto);

@@ -14,26 +14,26 @@
 
 namespace hicache {
 
-/// Where a size in bytes lies, which is written as 64MiB.
+/// Reference to a size in bytes, written as 64MiB.
 struct size_value {
   uint64_t* bytes = nullptr;
 };
 
-/// Where a value lies that is chosen by name.
+/// Reference to a value chosen by name.
 struct named_value {
   void* at = nullptr;
-  /// Its name; empty if it is absent.
+  /// Its name; empty if the value is absent.
   std::string (*name)(const void* at) = nullptr;
-  /// Makes it the value of that name.
+  /// Sets the value of that name.
   /// @returns invalid_argument with what was expected
   result<void> (*take)(void* at, std::string_view name) = nullptr;
 };
 
-/// Where the value of a setting lies; its type says how it is written.
+/// Reference to the value of a setting; the type determines how it is written.
 using setting_value = std::variant<bool*, uint16_t*, uint32_t*, uint64_t*, double*, size_value,
                                    duration*, std::string*, named_value, eviction_policy_ptr*>;
 
-/// What a number may be; anything if both are 0.
+/// Valid range of a number; unrestricted if both are 0.
 struct setting_range {
   double least = 0;
   double most = 0;
@@ -41,43 +41,42 @@ struct setting_range {
   constexpr bool is_given() const noexcept { return least < most; }
 };
 
-/// One setting of a struct, from which parsers, --help, reports and the tables of
-/// docs/configuration.md come.
+/// A setting of a struct; source of its parsers, --help, reports and docs/configuration.md.
 template <class Settings>
 struct setting {
-  /// As a key; the flag has two dashes before it.
+  /// Key in files; the flag is `--name`.
   std::string_view name;
-  /// What the value is, for people: TOKENS, FILE.
+  /// Type of the value in help: TOKENS, FILE.
   std::string_view type;
   setting_value (*at)(Settings&);
-  /// What it means, in Markdown whose links start from docs/.
+  /// Description in Markdown; links are relative to docs/.
   std::string_view meaning;
   setting_range range{};
 };
 
-/// `setting::at` of a member.
+/// `setting::at` for a data member.
 template <auto Member, class Settings>
 setting_value at(Settings& settings) {
   return &(settings.*Member);
 }
 
-/// The value as text. Sizes are numbers of bytes.
+/// The value as text; sizes in bytes.
 std::string text_of(const setting_value& value);
 
-/// The value as it is shown for a default: sizes and times with their units, an absent text empty.
+/// The value as shown for a default: sizes and times with units, an absent text empty.
 std::string shown(const setting_value& value);
 
-/// The meaning with its range, in Markdown.
+/// The description with its range, in Markdown.
 std::string meaning_of(std::string_view meaning, const setting_range& range);
 
-/// Markdown without links and backticks.
+/// Strips links and backticks from Markdown.
 std::string plain(std::string_view markdown);
 
-/// Adds the flag of a setting, whose value lies there.
+/// Adds the flag of a setting that writes to `value`.
 void add_flag(CLI::App& app, std::string_view name, std::string_view type,
               const setting_value& value, const setting_range& range, const std::string& help);
 
-/// Adds the flags of settings.
+/// Adds the flag of a setting of `settings`.
 template <class Settings>
 void add_flag(CLI::App& app, const setting<Settings>& what, Settings& settings) {
   add_flag(app, what.name, what.type, what.at(settings), what.range,

@@ -10,7 +10,7 @@ namespace hicache {
 namespace {
 
 constexpr auto cache_line = uint64_t{64};
-/// Of the machine: what devices pin and NUMA nodes hold.
+/// Page size of the machine, the unit of pinning and NUMA placement.
 constexpr auto machine_page = uint64_t{4096};
 
 } // namespace

@@ -12,20 +12,20 @@
 
 namespace hicache {
 
-/// A rank's segment and its L2 in one piece of memory that peers can map, so that pages of L2 can
-/// be exported: the segment, a header for each object of L2, and L2 from a page of the machine on.
+/// A rank's segment and its L2 in one shared mapping, so that peers can read pages of L2 in place:
+/// the segment, a header per object of L2, then L2 at a machine page boundary.
 struct shared_pools {
   shared_memory memory;
   std::shared_ptr<exported_pages> exported;
 
-  /// Where L2 lies.
+  /// The memory of L2.
   std::span<std::byte> l2() const;
 
-  /// Takes the memory. Segment and headers are resident; L2 has to be made so.
-  /// @param segment_bytes May be 0; whole cache lines of it are used.
-  /// @param heads In one object.
+  /// Allocates the memory. Segment and headers are made resident; the caller makes L2 resident.
+  /// @param segment_bytes May be 0; rounded down to whole cache lines.
+  /// @param heads Per object.
   /// @returns io_failure with a sentence
-  /// @pre an object of `l2` is one run
+  /// @pre an object of `l2` is contiguous
   static result<shared_pools> create(uint64_t segment_bytes, const pool_geometry& l2,
                                      uint32_t heads);
 };

@@ -23,7 +23,7 @@ namespace {
 
 using json = nlohmann::json;
 
-/// A YAML scalar has no type of its own: numbers and booleans are what reads as such.
+/// YAML scalars are untyped: values that parse as numbers or booleans become such.
 json from_yaml(const YAML::Node& node) {
   auto object = json::object();
   for (const auto& entry : node) {
@@ -34,7 +34,7 @@ json from_yaml(const YAML::Node& node) {
   return object;
 }
 
-/// Reads any of the three formats into JSON; throws what the parsers throw.
+/// Parses any of the three formats into JSON; throws the parsers' exceptions.
 json parse_text(const std::string& text, const std::string& extension) {
   if (extension == ".toml") {
     auto printed = std::ostringstream{};
@@ -163,7 +163,7 @@ constexpr auto settings = std::to_array<storage_setting>({
    "true or false"},
 });
 
-/// Takes the value of a key, if it is one that the key may have.
+/// @returns false unless the value is in range
 bool take(const setting_range& range, uint64_t& to, const json& value) {
   if (!value.is_number_unsigned())
     return false;
@@ -171,7 +171,7 @@ bool take(const setting_range& range, uint64_t& to, const json& value) {
   return static_cast<double>(to) >= range.least && static_cast<double>(to) <= range.most;
 }
 
-/// A share: of nothing is none.
+/// A share: the lower bound is exclusive, because a share of 0 is none.
 bool take(const setting_range& range, double& to, const json& value) {
   if (!value.is_number())
     return false;
@@ -197,7 +197,7 @@ bool take_size(uint64_t& to, const json& value) {
   return read.has_value();
 }
 
-/// Seconds as a number, as SGLang has it, or a time with its unit.
+/// A number of seconds as in SGLang, or a time with its unit.
 bool take(const setting_range&, duration& to, const json& value) {
   constexpr auto longest = 3600.0;
   if (value.is_number() && value.get<double>() >= 0 && value.get<double>() <= longest) {
@@ -244,7 +244,7 @@ result<void> take(storage_config& config, const std::string& key, const json& va
                                       + std::string{found->expected});
 }
 
-/// Reads a text, or the file behind an '@', into an object.
+/// Parses a text, or the file behind an '@', into an object.
 result<json> read_object(const std::string& text) {
   auto content = text;
   auto extension = std::string{};
@@ -261,7 +261,7 @@ result<json> read_object(const std::string& text) {
     if (!parsed.is_object())
       return fail(ec::invalid_argument,
                   "expected keys and values, as in {\"prefetch_threshold\": 256}");
-    static_cast<void>(parsed.dump()); // Throws for what is not UTF-8, which YAML lets through.
+    static_cast<void>(parsed.dump()); // Throws for invalid UTF-8, which YAML accepts.
     return parsed;
   } catch (const std::exception& ex) {
     return fail(ec::invalid_argument, "cannot be read: " + std::string{ex.what()});

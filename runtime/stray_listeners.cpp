@@ -19,7 +19,7 @@ namespace hicache {
 
 namespace {
 
-/// The numbers of a host.
+/// The numeric addresses of a host.
 std::vector<std::string> numbers_of(const std::string& host) {
   auto hints = addrinfo{};
   hints.ai_socktype = SOCK_STREAM;

@@ -5,16 +5,15 @@
 
 namespace hicache {
 
-/// Which of these addresses other machines reach although nobody asked for that.
+/// Addresses that are reachable from other machines although they were not configured.
 /// @param addresses "1.2.3.4:5" or "[::1]:5".
-/// @param hosts What was asked for, by name or number; one that stands for any interface allows
-/// everything.
+/// @param hosts Configured hosts, by name or address; a wildcard address allows everything.
 std::vector<std::string> stray_listeners(const std::vector<std::string>& addresses,
                                          const std::vector<std::string>& hosts);
 
-/// Warns of what this process listens on that was not among `before`, if other machines reach it
-/// and it is not an address of `host`.
-/// @param library What opened it, and how it is told not to.
+/// Warns about listening sockets opened since `before` that other machines can reach and that are
+/// not on an address of `host`.
+/// @param library What opened them, and how to configure it.
 void warn_of_stray_listeners(const std::vector<std::string>& before, const std::string& host,
                              const std::string& library);
 

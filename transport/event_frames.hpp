@@ -5,7 +5,7 @@
 
 namespace hicache {
 
-/// The number of a message as it is sent: 8 bytes, big endian.
+/// A message number as sent: 8 bytes, big endian.
 inline std::array<unsigned char, 8> number_frame(uint64_t number) noexcept {
   auto frame = std::array<unsigned char, 8>{};
   for (auto& byte : frame) {

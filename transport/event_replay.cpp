@@ -16,11 +16,11 @@ namespace hicache {
 
 namespace {
 
-/// What is kept: as many messages as SGLang and vLLM keep, as long as they are not huge.
+/// As many messages as SGLang and vLLM keep, bounded in bytes too.
 constexpr auto kept_messages = size_t{10'000};
 constexpr auto kept_bytes = size_t{64} << 20;
 
-/// Frames that may wait for a subscriber that reads slowly: two replays of everything.
+/// Frames queued for a slow subscriber: two full replays.
 constexpr auto waiting_frames = 2 * 4 * static_cast<int>(kept_messages);
 
 constexpr auto end_of_replay = ~uint64_t{0};
@@ -33,10 +33,10 @@ struct kept_message {
 
 using kept_message_ptr = std::shared_ptr<const kept_message>;
 
-/// A frame of a message's bytes, which are not copied.
+/// A frame that shares the message's bytes.
 zmq::message_t frame_of(const kept_message_ptr& message) {
   auto owner = std::make_unique<kept_message_ptr>(message);
-  // ZeroMQ wants a pointer to what may be written, and writes nothing.
+  // ZeroMQ takes a non-const pointer but does not write.
   auto* bytes = const_cast<char*>(message->bytes.data());
   auto frame = zmq::message_t{
     bytes, message->bytes.size(),
@@ -51,7 +51,7 @@ public:
   explicit zmq_event_replay(const std::string& endpoint) : socket_(context_, ZMQ_ROUTER) {
     socket_.set(zmq::sockopt::linger, 0);
     socket_.set(zmq::sockopt::sndhwm, waiting_frames);
-    // Tells if a subscriber is gone, or reads too slowly, instead of leaving frames out.
+    // Reports subscribers that are gone or too slow instead of dropping frames silently.
     socket_.set(zmq::sockopt::router_mandatory, true);
     socket_.set(zmq::sockopt::ipv6, endpoint.find('[') != std::string::npos);
     socket_.bind(endpoint);
@@ -90,7 +90,7 @@ private:
       } catch (const zmq::error_t& failure) {
         if (failure.num() == ETERM)
           return;
-        continue; // A signal.
+        continue; // Interrupted by a signal.
       }
       if (frames.size() == 3 && frames[1].size() == 0 && frames[2].size() == sizeof(uint64_t))
         answer(frames[0], number_in(frames[2]));
@@ -140,7 +140,7 @@ private:
   zmq::context_t context_;
   zmq::socket_t socket_;
   std::string endpoint_;
-  std::mutex mutex_; // Guards what follows, down to the thread.
+  std::mutex mutex_; // Guards the following members up to the thread.
   std::deque<kept_message_ptr> messages_;
   size_t bytes_ = 0;
   std::thread thread_;

@@ -9,25 +9,25 @@
 
 namespace hicache {
 
-/// Gives messages that were published to subscribers that missed them, over ZeroMQ (ROUTER), as the
-/// publishers of SGLang and vLLM do. A subscriber sends an empty frame and the number in 8 bytes,
-/// big endian, of the first message that it lacks. It gets each message from there on that is still
-/// kept, in five frames less its own address: empty, topic, number, message; and at the end the
-/// number -1 with an empty topic and message. The last 10 000 messages are kept, of 64 MiB at most.
+/// Replays published messages to subscribers that missed them, over ZeroMQ (ROUTER), with the
+/// protocol of the publishers of SGLang and vLLM. A subscriber sends an empty frame and the number
+/// of the first missing message in 8 bytes, big endian. The reply is every kept message from there
+/// on, each in four frames after the subscriber's address: empty, topic, number, message. A final
+/// one has number -1, empty topic and body. Keeps the last 10 000 messages, at most 64 MiB.
 ///
-/// In clear and to anyone. Any thread; it has one of its own.
+/// Unencrypted and unauthenticated. Any thread; runs its own thread.
 class event_replay {
 public:
   virtual ~event_replay() = default;
 
-  /// @param endpoint To be bound. A port '*' is one that the kernel picks.
-  /// @returns invalid_argument with a sentence if that cannot be
+  /// @param endpoint Address to bind. The kernel picks a port for '*'.
+  /// @returns invalid_argument with a sentence if binding fails
   static result<std::unique_ptr<event_replay>> open(const std::string& endpoint);
 
-  /// Where it is bound: "tcp://127.0.0.1:41234".
+  /// The bound address: "tcp://127.0.0.1:41234".
   virtual const std::string& endpoint() const noexcept = 0;
 
-  /// Keeps a message that was published. Numbers rise.
+  /// Keeps a published message. Numbers increase.
   virtual void keep(std::string_view topic, uint64_t number, std::string_view message) = 0;
 };
 

@@ -11,7 +11,7 @@ namespace hicache {
 
 namespace {
 
-/// How long what was published last may take to leave when the socket closes.
+/// How long closing the socket may wait to send the last messages.
 constexpr auto linger_ms = 200;
 
 class zmq_event_socket final : public event_socket {
@@ -24,7 +24,7 @@ public:
       = [&](std::string_view part) { return endpoint.find(part) != std::string::npos; };
     const auto is_bound = has("*") || has("::") || endpoint.starts_with("ipc://")
                           || endpoint.starts_with("inproc://");
-    // With IPv6, 127.0.0.1 would be bound, and named, as an address of that.
+    // With IPv6, 127.0.0.1 would be bound, and reported, as an IPv6 address.
     socket_.set(zmq::sockopt::ipv6, !is_bound || has("["));
     if (is_bound)
       socket_.bind(endpoint);

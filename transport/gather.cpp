@@ -10,7 +10,7 @@ namespace hicache {
 
 namespace {
 
-/// Seven, so that every word of a text is smaller than what the other ranks offer.
+/// Seven, so that every word of a text is below the offer of the other ranks.
 constexpr auto bytes_per_word = size_t{7};
 
 constexpr auto end_of_texts = std::numeric_limits<int64_t>::max();

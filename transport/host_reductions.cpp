@@ -23,7 +23,7 @@ static_assert(shared_number::is_always_lock_free, "other processes use it, too")
 
 constexpr auto cache_line = size_t{64};
 
-/// In front of the slots; a page holds the heads of all channels.
+/// Precedes the slots; one page holds the heads of all channels.
 constexpr auto heads_bytes = size_t{4096};
 
 constexpr auto slot_bytes = cache_line + rank_limits::values * sizeof(int64_t);
@@ -66,16 +66,16 @@ result<std::vector<int64_t>> reduction_offer::outcome() && {
 
 // -- layout -------------------------------------------------------------------
 
-/// Zero at first, as the kernel gives the memory out.
+/// Starts as zeros, since the kernel zeroes the memory.
 struct host_reductions::channel_head {
-  /// Ranks that entered reductions, over all reductions.
+  /// Ranks that entered, summed over all reductions.
   alignas(cache_line) shared_number entered;
-  /// The last reduction that was published.
+  /// Number of the last published reduction.
   alignas(cache_line) shared_number published;
 };
 
 struct host_reductions::slot {
-  /// The last reduction that the rank entered.
+  /// Number of the last reduction that the rank entered.
   shared_number number;
   uint32_t shortest;
   uint32_t longest;
@@ -84,7 +84,6 @@ struct host_reductions::slot {
     return reinterpret_cast<int64_t*>(reinterpret_cast<std::byte*>(this) + cache_line);
   }
 
-  /// How many values there are.
   size_t size() const {
     return shortest == longest && longest <= rank_limits::values ? longest : 0;
   }

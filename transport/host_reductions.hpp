@@ -13,33 +13,32 @@
 
 namespace hicache {
 
-/// What some ranks bring to a reduction: the minima of their values.
+/// The merged contribution of some ranks to a reduction: the minima of their values.
 struct reduction_offer {
-  /// Values that a rank offered, the fewest and the most.
+  /// Smallest and largest number of values that a rank offered.
   uint32_t shortest = 0;
   uint32_t longest = 0;
-  /// Empty unless these are equal and within rank_limits::values.
+  /// Empty unless both are equal and within rank_limits::values.
   std::vector<int64_t> values;
 
-  /// Adds what other ranks bring.
   void merge(uint32_t their_shortest, uint32_t their_longest, std::span<const int64_t> theirs);
 
-  /// What the callbacks of a reduction get that ended with this.
+  /// The result for the callbacks of the reduction.
   /// @returns configuration_mismatch if lengths differ, limit_reached if they exceed the bound
   result<std::vector<int64_t>> outcome() &&;
 };
 
-/// The reductions of the ranks of one host, in memory that they share: entering one and looking for
-/// its end take no system call. The memory is a memfd, so nothing is left of it when the last rank
-/// is gone. Move-only; one thread of each process uses it. It trusts the other ranks.
+/// Reductions among the ranks of one host in shared memory: entering one and polling for its end
+/// take no system call. The memory is a memfd and vanishes with the last rank. Move-only; used by
+/// one thread per process. Trusts the other ranks.
 class host_reductions {
 public:
-  /// Makes memory for up to `ranks` ranks; only what is used becomes resident.
+  /// Creates memory for up to `ranks` ranks; only the used part becomes resident.
   /// @returns io_failure with a sentence
   static result<host_reductions> create(uint32_t ranks);
 
-  /// Maps what another process of this host and user has made for equally many ranks.
-  /// @param fd What fd() is in that process.
+  /// Maps memory created by another process of this host and user for equally many ranks.
+  /// @param fd Value of fd() in that process.
   /// @returns io_failure with a sentence
   static result<host_reductions> attach(const rank_process& owner, int fd, uint32_t ranks);
 
@@ -49,28 +48,28 @@ public:
 
   ~host_reductions();
 
-  /// Makes the memory of this many ranks resident, so that a lack of it shows now.
-  /// @pre this process has created the memory
+  /// Makes the memory of this many ranks resident, so that a shortage fails here.
+  /// @pre this process created the memory
   /// @returns io_failure with a sentence
   result<void> reserve(uint32_t ranks);
 
-  /// -1 if another process has created the memory.
+  /// -1 if another process created the memory.
   int fd() const noexcept { return fd_.get(); }
 
-  /// Enters a reduction. Reductions of a channel have the numbers 1, 2, 3, ...; a rank enters one
-  /// after the one before was published.
-  /// @param place This rank among those of the host, from 0.
+  /// Enters a reduction. The reductions of a channel are numbered 1, 2, 3, ...; a rank enters one
+  /// after the previous one was published.
+  /// @param place Index of this rank on the host, from 0.
   /// @param ranks Ranks of the host, the same in each call.
-  /// @returns what the host offers, to the last rank that enters
+  /// @returns for the last rank that enters: the host's merged offer
   std::optional<reduction_offer> enter(reduction_channel channel, uint64_t number, uint32_t place,
                                        uint32_t ranks, std::span<const int64_t> values);
 
   bool has_entered(reduction_channel channel, uint64_t number, uint32_t place) const;
 
-  /// Ends a reduction for the ranks of this host. The last one that entered may call it, once.
+  /// Publishes the result to the ranks of this host. Called once, by the last rank that entered.
   void publish(reduction_channel channel, uint64_t number, const reduction_offer& minima);
 
-  /// What the reduction ended with, if it has.
+  /// The result of the reduction, if published.
   std::optional<reduction_offer> published(reduction_channel channel, uint64_t number) const;
 
 private:
@@ -84,7 +83,7 @@ private:
 
   channel_head& head(reduction_channel channel) const;
 
-  /// Slot 0 is that of the minima; slot 1 + place is a rank's.
+  /// Slot 0 holds the minima, slot 1 + place belongs to a rank.
   slot& slot_at(reduction_channel channel, uint32_t index) const;
 
   unique_fd fd_;

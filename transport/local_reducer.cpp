@@ -17,10 +17,9 @@ using outcome = result<std::vector<int64_t>>;
 template <class T>
 using per_channel = std::array<T, reduction_channel_count>;
 
-/// What one rank brought to a reduction, empty before it entered.
+/// One rank's values in a reduction; empty until it enters.
 using contribution = std::optional<std::vector<int64_t>>;
 
-/// One reduction that waits for ranks.
 struct round {
   std::vector<contribution> ranks;
   uint32_t entered = 0;
@@ -39,7 +38,7 @@ outcome reduce(const round& finished) {
   return minima;
 }
 
-/// The meeting point of the ranks. All functions may be called from any thread.
+/// State shared by the ranks. Any thread may call any function.
 class local_group {
 public:
   explicit local_group(uint32_t ranks) : members_(ranks) {
@@ -62,7 +61,7 @@ public:
       end(which, reduce(round), rank);
   }
 
-  /// What ended for a rank since the last call.
+  /// Reductions of this rank that ended since the last call.
   per_channel<std::optional<outcome>> take(uint32_t rank) {
     const auto guard = std::lock_guard{mutex_};
     return std::exchange(members_[rank].ended, {});
@@ -103,7 +102,7 @@ private:
     return fail(ec::rank_unresponsive, "rank " + std::to_string(*left_) + " left the group");
   }
 
-  /// Ends a round for all that entered it, on the thread of rank `by`. Needs the lock.
+  /// Ends a round for all that entered it, on the thread of rank `by`. The lock is held.
   void end(size_t channel, const outcome& minima, uint32_t by) {
     auto fresh = round{};
     fresh.ranks.resize(size());
@@ -150,8 +149,7 @@ public:
 
   bool progress() override {
     auto ended = group_->take(rank_);
-    // A callback may enter the next reduction of its channel, so the channel is idle before it
-    // runs.
+    // A callback may enter the next reduction of its channel, so mark the channel idle first.
     for (size_t i = 0; i < ended.size(); ++i)
       if (ended[i])
         std::exchange(waiting_[i], nullptr)(std::move(*ended[i]));

@@ -29,11 +29,11 @@ namespace hicache {
 
 namespace {
 
-/// What travels beside the descriptor. Both sides are on one host, so byte order does not matter.
+/// Sent along with the descriptor. Both sides are on one host, so byte order does not matter.
 struct greeting {
   uint64_t magic = 0x68696361'6368656dULL;
   uint64_t size = 0;
-  /// The owner keeps the connection. Older versions do not, and end the greeting before.
+  /// The owner keeps the connection open. Older versions do not, and omit this field.
   uint64_t stays = 1;
 };
 
@@ -42,7 +42,7 @@ constexpr auto old_greeting_bytes = offsetof(greeting, stays);
 /// Connections the kernel queues while the owner's thread is busy.
 constexpr auto backlog = 64;
 
-/// How long the owner rests when the process has no descriptor left for a connection.
+/// Pause of the owner while the process is out of descriptors.
 constexpr auto exhausted_ms = 100;
 
 std::string system_message(const char* call) {
@@ -54,13 +54,13 @@ struct socket_address {
   socklen_t length = 0;
 };
 
-/// The abstract-namespace address of a name; nothing if the name does not fit.
+/// The abstract-namespace address of a name; empty if the name does not fit.
 std::optional<socket_address> abstract_address(const std::string& name) {
   auto x = socket_address{};
   if (name.empty() || name.size() + 1 > sizeof(x.address.sun_path))
     return std::nullopt;
   x.address.sun_family = AF_UNIX;
-  // The leading zero byte makes the name abstract: it is no file and needs no cleaning up.
+  // The leading zero byte makes the name abstract: no file, no cleanup.
   std::copy(name.begin(), name.end(), x.address.sun_path + 1);
   x.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   return x;
@@ -79,10 +79,10 @@ result<std::string> random_name() {
   return name;
 }
 
-/// A descriptor of the memory for those who may do that with it.
+/// A descriptor of the memory that permits this access.
 unique_fd descriptor_for(const shared_memory& memory, peer_access access) {
   if (access == peer_access::read) {
-    // Opened anew it is for reading alone, where memory is not sealed against writing.
+    // Reopening yields a read-only descriptor even where the memory is not sealed against writing.
     const auto path = "/proc/self/fd/" + std::to_string(memory.fd());
     if (auto reading = unique_fd{::open(path.c_str(), O_RDONLY | O_CLOEXEC)})
       return reading;
@@ -119,7 +119,7 @@ public:
 
   ~memory_offer_thread() override {
     const auto one = uint64_t{1};
-    // An eventfd takes this write at once; there is nothing to do about a failure.
+    // An eventfd accepts this write at once; a failure could not be handled.
     [[maybe_unused]] const auto written = ::write(stop_.get(), &one, sizeof(one));
     thread_.join();
   }
@@ -130,7 +130,7 @@ private:
   void run() {
     for (;;) {
       auto events = std::vector<pollfd>{{stop_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
-      // Nothing is read from readers: all that matters is that they hang up, which is always told.
+      // Nothing is read from readers; poll always reports that they hang up.
       for (const auto& reader : readers_)
         events.push_back({reader.get(), 0, 0});
       static_cast<void>(::poll(events.data(), events.size(), -1));
@@ -139,12 +139,12 @@ private:
       auto position = size_t{2};
       std::erase_if(readers_, [&](const auto&) { return events[position++].revents != 0; });
       if (events[1].revents != 0 && !accept_one())
-        // Only watches for the order to stop: the listener would stay readable and burn a core.
+        // Polls the stop event only: the listener would stay readable and burn a core.
         static_cast<void>(::poll(events.data(), 1, exhausted_ms));
     }
   }
 
-  /// @returns false if the process cannot take connections for now
+  /// @returns false if the process cannot accept connections for now
   bool accept_one() {
     auto connection
       = unique_fd{::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)};
@@ -169,13 +169,12 @@ private:
   std::optional<gid_t> group_;
   unique_fd listener_;
   unique_fd stop_;
-  /// Connections of those who mapped the memory; of the thread alone.
+  /// Connections of peers that mapped the memory; used by the thread only.
   std::vector<unique_fd> readers_;
-  /// Last, since it uses all of the above.
+  /// Last, because it uses all members above.
   std::thread thread_;
 };
 
-/// Receives the greeting and the descriptor.
 result<std::pair<greeting, unique_fd>> receive(const unique_fd& connection,
                                                const std::string& name) {
   auto message = greeting{};
@@ -247,7 +246,7 @@ result<mapped_peer_memory> open_peer_memory(const std::string& name, peer_access
   auto connection = unique_fd{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)};
   if (!connection)
     return fail(ec::io_failure, system_message("socket"));
-  // SO_SNDTIMEO bounds connect too, which waits while the owner's queue is full.
+  // SO_SNDTIMEO also bounds connect, which blocks while the owner's queue is full.
   const auto limit = timeval{limits::peer_memory_time.count(), 0};
   if (::setsockopt(connection.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)) != 0
       || ::setsockopt(connection.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)) != 0)
@@ -255,7 +254,7 @@ result<mapped_peer_memory> open_peer_memory(const std::string& name, peer_access
   if (::connect(connection.get(), reinterpret_cast<const sockaddr*>(&at->address), at->length) != 0)
     return fail(ec::peer_unreachable,
                 "memory " + name + " is not offered on this host: " + system_message("connect"));
-  // A name that a dead owner left free could be taken by anybody.
+  // Any user could take a name that a dead owner left free.
   const auto peer = socket_peer_of(connection.get());
   if (!peer || (peer->user != ::geteuid() && peer->user != owner))
     return fail(ec::peer_unreachable, "memory " + name + " belongs to another user");

@@ -13,9 +13,9 @@ namespace hicache {
 
 namespace {
 
-/// Looks at an outstanding reduction in one call of progress(). A reduction of many ranks goes in
-/// rounds, MPI begins the next one inside MPI_Test, and Open MPI needs several calls for a round; a
-/// rank that looks once in a pause would take as many pauses and hold up all others.
+/// MPI_Test calls per outstanding reduction in one progress(). A reduction over many ranks runs in
+/// rounds, MPI starts the next round inside MPI_Test, and Open MPI needs several calls per round.
+/// With one call per pause, a rank would take as many pauses and delay all others.
 constexpr auto tests_per_call = 16;
 
 const char* thread_level_name(int level) noexcept {
@@ -56,17 +56,16 @@ bool mpi_is_running() {
   return initialised != 0 && finalised == 0;
 }
 
-/// One sequence of reductions on a communicator of its own.
+/// A sequence of reductions on its own communicator.
 struct channel_state {
   MPI_Comm communicator = MPI_COMM_NULL;
   MPI_Request request = MPI_REQUEST_NULL;
-  /// MPI reads and writes these until the request is complete, so they are never moved or resized
-  /// before.
+  /// MPI accesses these until the request completes; do not move or resize them before.
   std::unique_ptr<std::vector<int64_t>> offered;
   std::unique_ptr<std::vector<int64_t>> minima;
   /// Set while a reduction is outstanding.
   rank_reducer::callback done;
-  /// The first failure; the communicator cannot be trusted after it.
+  /// The first failure; the communicator is unusable after it.
   std::string failure;
 };
 
@@ -137,7 +136,7 @@ public:
   std::string missing(reduction_channel) override { return describe_lost(processes_, rank_); }
 
 private:
-  /// Learns which processes the ranks are.
+  /// Exchanges the ranks' process identities.
   result<void> meet() {
     const auto mine = rank_process::self();
     processes_.resize(size_);
@@ -148,8 +147,8 @@ private:
     return {};
   }
 
-  /// Calls the callback if the outstanding reduction is finished.
-  /// @returns whether it was
+  /// Calls the callback if the outstanding reduction has finished.
+  /// @returns whether it has
   static bool advance(channel_state& channel) {
     auto finished = 0;
     if (channel.failure.empty()) {
@@ -157,7 +156,7 @@ private:
       if (code != MPI_SUCCESS)
         channel.failure = mpi_message("MPI_Test", code);
     }
-    // The callback may begin the next reduction, so the channel is idle before it runs.
+    // The callback may begin the next reduction, so mark the channel idle first.
     if (!channel.failure.empty()) {
       std::exchange(channel.done, nullptr)(fail(ec::rank_unresponsive, channel.failure));
     } else if (finished != 0) {
@@ -169,7 +168,7 @@ private:
     return true;
   }
 
-  /// Leaks what MPI may still touch.
+  /// Leaks the buffers that MPI may still access.
   static void abandon(channel_state& channel) {
     static_cast<void>(channel.offered.release());
     static_cast<void>(channel.minima.release());

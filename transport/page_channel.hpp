@@ -17,29 +17,27 @@
 
 struct ssl_ctx_st;
 
-/// Bytes between hosts: an owner's page_server answers the page_clients of readers, over TCP with
-/// the cluster's TLS, or over UCX among those that met that way. A copy may be torn by the owner's
-/// writing, which the reader finds by the page's checksum.
+/// Page transfers between hosts: an owner's page_server answers the page_clients of readers, over
+/// TCP with the cluster's TLS, or over UCX between peers that met that way. A concurrent write by
+/// the owner can tear a copy; the reader detects that by the page's checksum.
 namespace hicache {
 
-/// How a process takes part.
 struct page_channel_options {
   page_transport transport = page_transport::automatic;
-  /// The context for a new connection, in which each side shows its certificate and checks the
-  /// other's. One thread at a time. Null: in clear.
+  /// Makes the TLS context of a new connection; both sides present and verify certificates. Called
+  /// by one thread at a time. Null: plaintext.
   std::function<result<std::shared_ptr<ssl_ctx_st>>()> tls;
 };
 
-/// The transport named "auto", "tcp" or "ucx".
-/// @returns invalid_argument with one sentence for other names, and for UCX where it finds no
-/// device
+/// Parses "auto", "tcp" or "ucx".
+/// @returns invalid_argument with one sentence for other names, and for UCX without a device
 result<page_transport> parse_page_transport(std::string_view name);
 
-/// What stands in front of each page and vouches for it. Comes along with the bytes of a range;
-/// what is in it is the reader's business.
+/// The header stored before each page, which identifies it. Sent with the bytes of a range; only
+/// the reader interprets it.
 using range_head = std::array<std::byte, 88>;
 
-/// What a reader expects at a range's head.
+/// What a reader expects in a range's head.
 struct range_claim {
   page_key key;
   uint32_t generation = 0;
@@ -47,101 +45,95 @@ struct range_claim {
   friend bool operator==(const range_claim&, const range_claim&) = default;
 };
 
-/// Whether a head, whose offset is given, makes the claim true and [offset, offset + length) of the
-/// memory belongs to its page. Called by the server's thread, with what strangers ask for.
+/// Whether the head at `head_offset` matches the claim and [offset, offset + length) of the memory
+/// lies within its page. Called by the server's thread with untrusted arguments from the network.
 using range_guard = std::function<bool(const range_claim& claim, uint64_t head_offset,
                                        const range_head& head, uint64_t offset, uint64_t length)>;
 
-/// Lets clients read a piece of memory: of each range they say which page it is of, and get no byte
-/// if the memory holds another one there. Has a thread of its own; a reader that does not take its
-/// bytes holds up nobody but itself, and is given up after limits::storage_timeout. None can make
-/// it use more memory than `base/limits.hpp` says.
+/// Serves reads of a piece of memory. A read names the page of each range and gets no byte if the
+/// memory holds another page there. Runs its own thread. A reader that does not drain its bytes
+/// delays only itself, until limits::storage_timeout disconnects it. `base/limits.hpp` bounds
+/// memory.
 class page_server {
 public:
   /// @param memory What clients may read. Not owned; must outlive the server.
-  /// @param guard Decides what of it is sent.
-  /// @param host The name or number of the interface to listen on. The kernel picks the port.
-  /// @returns invalid_argument if the host has no address; io_failure if nobody can listen there,
-  /// or UCX does not start
+  /// @param guard Decides which reads are allowed.
+  /// @param host Name or address of the interface to listen on. The kernel picks the port.
+  /// @returns invalid_argument if the host has no address; io_failure if listening or UCX fails
   static result<std::unique_ptr<page_server>> start(std::span<const std::byte> memory,
                                                     range_guard guard, const std::string& host,
                                                     page_channel_options options);
 
   virtual ~page_server();
 
-  /// "host:port" with a numeric host, for page_client::read.
+  /// "host:port" with a numeric host, for range_reads::servers.
   virtual const std::string& address() const noexcept = 0;
 
-  /// Bytes of the memory that clients were sent since the start. Any thread.
+  /// Bytes of the memory sent to clients since the start. Any thread.
   virtual uint64_t sent_bytes() const noexcept = 0;
 };
 
-/// A place from which a range may be read.
+/// A place to read a range from.
 struct range_place {
-  /// Position in range_reads::servers.
+  /// Index into range_reads::servers.
   size_t server = 0;
-  /// From the start of that server's memory: the page's head, and the range.
+  /// Offsets in that server's memory: of the page's head and of the range.
   uint64_t head = 0;
   uint64_t offset = 0;
   range_claim claim = {};
 };
 
-/// Bytes wanted, who has them, and where they go.
+/// The places of a range and the targets of its bytes.
 struct remote_range {
-  /// Best first; 1 to 64, all of which hold the same. Not owned.
+  /// Best first; 1 to 64, all with the same content. Not owned.
   std::span<const range_place> places;
-  /// One part after the other; as many bytes as are wanted. Neither the list nor the parts are
-  /// owned.
+  /// Filled in order; their sizes add up to the bytes wanted. Neither list nor parts are owned.
   std::span<const std::span<std::byte>> targets;
-  /// Has a server send it that would rather not (limit_reached).
+  /// Makes the server send it even if the server would refuse with limit_reached.
   bool insists = false;
 };
 
-/// What is to be read.
 struct range_reads {
-  /// As page_server::address says, only numbers are understood; all different.
+  /// As page_server::address returns them; numeric hosts only, no duplicates.
   std::vector<std::string> servers;
   std::vector<remote_range> ranges;
 };
 
-/// How a range was read.
 struct range_answer {
-  /// Position of the place that it came from.
+  /// Index of the place it came from.
   size_t place = 0;
-  /// The server sent it to others as well a moment ago: a copy elsewhere would help.
+  /// The server sent it to other readers a moment ago: another replica would help.
   bool in_demand = false;
-  /// The place holds another page by now: nothing was read, and there is no head.
+  /// The place holds another page now: nothing was read, and there is no head.
   bool is_gone = false;
-  /// As it was before the bytes were read.
+  /// Copied before the bytes were read.
   range_head head = {};
-  /// page_checksum of the bytes that arrived.
+  /// page_checksum of the bytes received.
   uint64_t checksum = 0;
 };
 
-/// Reads from page_servers, over connections that it keeps. Any thread, several at a time: each
-/// call under way has connections of its own.
+/// Reads from page_servers over cached connections. Any thread; concurrent calls share none.
 class page_client {
 public:
-  /// @param exports Whether what is in demand will be offered to others by this process, so that
-  /// the servers may send them there.
+  /// @param exports Whether this process offers pages in demand: servers may send readers to it.
   /// @returns io_failure if UCX does not start
   static result<std::unique_ptr<page_client>> create(page_channel_options options,
                                                      bool exports = false);
 
   virtual ~page_client();
 
-  /// Reads all ranges, in messages of up to limits::transfer_bytes, from all servers at a time. A
-  /// range comes from its first place; from the next one if that fails, or if its server delivers
-  /// nothing for limits::read_hedge, and then from whichever is faster. Blocks until everything
-  /// arrived or failed, at most until the deadline; what UCX is receiving then has another
-  /// limits::read_hedge. Afterwards nothing writes to the targets; those of failed ranges hold
-  /// anything.
-  /// @returns for each range why the last of its places failed: peer_unreachable if the server went
-  /// away, never was there, or delivered nothing for limits::read_stall, now or within the last
+  /// Reads all ranges from all servers in parallel, in messages of up to limits::transfer_bytes. A
+  /// range comes from its first place, or from the next one if that fails; if its server delivers
+  /// nothing for limits::read_hedge, the next place is asked too and the faster one wins. Blocks
+  /// until every range has arrived or failed, at most until the deadline; data in reception by UCX
+  /// get another limits::read_hedge. Afterwards nothing writes to the targets; those of failed
+  /// ranges are undefined.
+  /// @returns per range why its last place failed: peer_unreachable if the server is gone, was
+  /// never there, or delivered nothing for limits::read_stall, now or within the last
   /// limits::read_avoidance; limit_reached if the server sent it several times a moment ago, to
   /// readers that will offer it as well; deadline_exceeded; invalid_argument if the range or its
-  /// head, or another that shared its message, leaves the server's memory, or if the address is
-  /// none; malformed_message if the server speaks another version
+  /// head, or another that shared its message, is outside the server's memory, or if the address is
+  /// invalid; malformed_message if the server speaks another version
   virtual std::vector<result<range_answer>> read(const range_reads& wanted, time_point deadline)
     = 0;
 };

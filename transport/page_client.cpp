@@ -25,40 +25,38 @@ namespace hicache {
 
 namespace {
 
-/// Turns without work before the caller sleeps, if there is UCX, whose devices are asked. Few: the
-/// server of this host needs the core as well.
+/// Idle turns of polling UCX before sleeping. Few, as the server of this host needs the core too.
 constexpr auto idle_turns = 64;
 
 class server_connection;
 
-/// One request and what becomes of it.
+/// A request in flight.
 struct transfer {
   uint64_t id = 0;
   planned_message message;
-  /// Who was asked.
   const server_connection* server = nullptr;
-  /// Where the bytes go, if not to the targets themselves.
+  /// Receive buffer, unless the bytes go straight to the targets.
   staging_pool::buffer staging;
   /// Its answer is being received.
   bool is_arriving = false;
-  /// The plan knows what became of it, or does not want to.
+  /// The plan has processed the answer.
   bool is_over = false;
 };
 
 using transfer_ptr = std::unique_ptr<transfer>;
 
-/// What this client asked and has no answer to, and where answers go.
+/// The unanswered requests of this client, and where their answers go.
 class open_transfers {
 public:
-  /// The answers of this call.
+  /// Receives the answers of the current call.
   read_plan* plan = nullptr;
 
   void add(transfer& asked) { waiting_.emplace(asked.id, &asked); }
 
-  /// No answer counts any more.
+  /// Drops the answer of this request.
   void abandon(const transfer& asked) { waiting_.erase(asked.id); }
 
-  /// @param from Whoever sends it; null: anybody.
+  /// @param from The sender; null: any.
   std::span<std::byte> place_for(const server_connection* from, std::span<const std::byte> header,
                                  size_t length) {
     auto* answered = find(from, header);
@@ -72,7 +70,7 @@ public:
     return {answered->staging.get(), length};
   }
 
-  /// @returns false if nobody waits for it
+  /// @returns false if no request waits for it
   bool take(const server_connection* from, std::span<const std::byte> header,
             std::span<const std::byte> data) {
     auto* answered = find(from, header);
@@ -101,7 +99,7 @@ private:
   staging_pool staging_;
 };
 
-/// A connection to a server, and what the server sends by its socket.
+/// A connection to a server; receives the server's messages on the socket.
 class server_connection final : public page_sink {
 public:
   server_connection(unique_fd socket, ssl_ctx_st* tls, open_transfers& transfers, ucx_lane* lane)
@@ -141,7 +139,7 @@ public:
       link.lose("it sent what nobody asked for");
   }
 
-  /// Whether the server has greeted, and so can be asked.
+  /// Whether the server has greeted, and so accepts requests.
   bool is_ready() const noexcept { return secret_.has_value(); }
 
   bool is_open() const noexcept { return link.is_open() && (!fast_ || fast_->is_open()); }
@@ -157,16 +155,16 @@ public:
       {page_message::request, {header.begin(), header.end()}, {data.begin(), data.end()}, {}});
   }
 
-  /// Whether what is asked is answered by UCX, so that no answer has to be received.
+  /// Whether answers come by UCX, so that unwanted ones can be refused.
   bool answers_may_be_refused() const noexcept { return fast_ != nullptr; }
 
-  /// Nobody waits for this answer any more.
+  /// The answer to this request is no longer needed.
   void abandon(uint64_t id) { abandoned_.push_back(id); }
 
-  /// An answer that nobody waits for came, perhaps from here.
+  /// An abandoned answer has arrived, perhaps from this server.
   void forget(uint64_t id) { std::erase(abandoned_, id); }
 
-  /// Answers that the server has still to give, beside those that somebody waits for.
+  /// Abandoned requests that the server has not answered yet.
   size_t abandoned() const noexcept { return abandoned_.size(); }
 
   page_link link;
@@ -185,24 +183,24 @@ private:
   open_transfers& transfers_;
   ucx_lane* lane_;
   std::optional<uint64_t> secret_;
-  /// Null if it goes without UCX.
+  /// Null without UCX.
   std::shared_ptr<ucx_connection> fast_;
   std::vector<std::byte> address_;
   std::vector<uint64_t> abandoned_;
 };
 
-/// What one call does with one server.
+/// The state of one call at one server.
 struct stream {
-  /// Null until there is something to ask for.
+  /// Null until there is something to request.
   std::shared_ptr<server_connection> server;
   std::vector<transfer_ptr> in_flight;
-  /// When the server delivered something last.
+  /// When the server last delivered something.
   time_point moved;
   bool is_late = false;
   bool has_failed = false;
 };
 
-/// How servers did a moment ago. Shared by clients; any thread.
+/// Recent failures and delays of servers. Shared by clients; any thread.
 class server_record {
 public:
   std::vector<server_standing> standing_of(const std::vector<std::string>& servers) {
@@ -231,7 +229,7 @@ public:
 
 private:
   std::mutex mutex_; // Guards what follows.
-  /// Those that are not asked, and those that are asked last; until when.
+  /// Servers not to use, and servers to use last, until the given time.
   std::map<std::string, time_point> avoided_;
   std::map<std::string, time_point> late_;
 };
@@ -274,7 +272,7 @@ public:
   }
 
 private:
-  // -- what comes by UCX ------------------------------------------------------
+  // -- received by UCX --------------------------------------------------------
 
   std::span<std::byte> place_for(page_message, std::span<const std::byte> header,
                                  size_t length) override {
@@ -290,7 +288,7 @@ private:
       refuse(header);
   }
 
-  /// The answer to a read that was given up is here: its server may be asked for something else.
+  /// An abandoned answer has arrived: its server has room for another request.
   void refuse(std::span<const std::byte> header) {
     if (const auto reply = decode_page_reply(header))
       for (auto& [address, server] : servers_)
@@ -304,7 +302,7 @@ private:
     return parts ? resolve(parts->first, parts->second, AI_NUMERICHOST) : std::nullopt;
   }
 
-  /// Does all that can be done until the deadline.
+  /// Processes events until the plan is complete or the deadline expires.
   void run(const std::vector<std::string>& servers, std::vector<stream>& streams,
            time_point deadline) {
     auto idle = 0;
@@ -322,7 +320,7 @@ private:
     }
   }
 
-  /// Sleeps until there is something to do, or the time is up.
+  /// Sleeps until an event or the timeout.
   void wait(const std::vector<stream>& streams, duration time, int& idle) {
     auto events = std::vector<pollfd>{};
     for (const auto& each : streams)
@@ -338,9 +336,8 @@ private:
       idle = 0;
   }
 
-  /// Takes what a server sent, and sends it what may be in flight; gives it up if it is no use any
-  /// more.
-  /// @returns when to look again at the latest
+  /// Processes a server's answers and sends it further requests; fails a closed or stalled server.
+  /// @returns when to call again at the latest
   time_point advance(size_t number, const std::string& address, stream& each, time_point now) {
     if (each.has_failed)
       return time_point::max();
@@ -387,8 +384,8 @@ private:
     return each.moved + (each.is_late ? duration{limits::read_stall} : limits::read_hedge);
   }
 
-  /// Ends what a call does with a server. What it has not answered by UCX is refused when it comes;
-  /// by the socket it may be halfway here, which ends the connection.
+  /// Ends a call's use of a server. Outstanding UCX answers are refused on arrival; an outstanding
+  /// socket answer may be half received, which ends the connection.
   void close(const std::string& address, stream& ended) {
     const auto is_held_up = [&](const transfer_ptr& x) {
       return !x->is_over && (x->is_arriving || !ended.server->answers_may_be_refused());
@@ -400,7 +397,7 @@ private:
       if (!each->is_over)
         ended.server->abandon(each->id);
     }
-    // The last one to hold an erased connection: it is closed here, before the caller drains.
+    // Last reference to an erased connection: closes it here, before the caller drains.
     ended.server = nullptr;
   }
 
@@ -413,10 +410,10 @@ private:
     each.server->ask(sent);
   }
 
-  /// The connection to a server, made if there is none that works.
+  /// The open connection to a server; connects if there is none.
   result<std::shared_ptr<server_connection>> find_server(const std::string& address) {
     if (const auto at = servers_.find(address); at != servers_.end()) {
-      // Notices that it went away since the last call.
+      // Detects a close since the last call.
       at->second->link.pump(*at->second);
       if (at->second->is_open()) {
         at->second->last_use = ++uses_;
@@ -457,8 +454,7 @@ private:
   uint64_t uses_ = 0;
 };
 
-/// A client for each call that is under way. A call takes the one that was used last, so that calls
-/// one after the other use the same connections.
+/// One client per running call, most recently used first, so that later calls reuse connections.
 class page_client_pool final : public page_client {
 public:
   page_client_pool(page_channel_options options, bool exports)

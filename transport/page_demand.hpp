@@ -11,22 +11,21 @@
 
 namespace hicache {
 
-/// To how many readers an owner sent which pages within the last moments, so that the bytes of a
-/// page which many want at once leave it a bounded number of times: those that just got it serve
-/// the others. A reader counts once, however often it reads a page. Keeps the last one to two
-/// limits::demand_moment. Pure; not thread-safe.
+/// Counts to how many readers an owner sent each page recently, so that a popular page leaves the
+/// owner a bounded number of times and its recent readers serve the others. A reader counts once
+/// per page. Covers the last one to two limits::demand_moment. Pure; not thread-safe.
 class page_demand {
 public:
-  /// Decides about a span that a reader asks for now. Refuses one that was sent to
-  /// limits::demand_serves others if somebody will offer it, unless the reader insists.
-  /// @param reader Any number of its own.
+  /// Decides about a span requested now. Refuses a span that was sent to limits::demand_serves
+  /// other readers if one of them will offer it, unless the reader insists.
+  /// @param reader A number unique to the reader.
   span_state admit(uint64_t reader, const page_span& wanted, time_point now);
 
 private:
   struct count {
-    /// The first ones.
+    /// The first limits::demand_serves readers.
     absl::InlinedVector<uint64_t, limits::demand_serves> readers;
-    /// Whether somebody who got it offers it.
+    /// Whether one of the readers offers it.
     bool is_exported = false;
   };
 
@@ -34,7 +33,7 @@ private:
 
   time_point begin_;
   counts current_;
-  /// Of the moment before.
+  /// Counts of the previous period.
   counts last_;
 };
 

@@ -22,11 +22,11 @@ namespace hicache {
 
 namespace {
 
-/// The longest header that any message has.
+/// Maximum header of any message.
 constexpr auto header_limit = size_t{128};
 static_assert(reply_header_bytes <= header_limit);
 
-/// Pieces that the kernel is given at a time.
+/// Pieces passed to the kernel per call.
 constexpr auto pieces_at_a_time = size_t{64};
 
 bool is_for_later() noexcept {
@@ -37,7 +37,7 @@ int socket_of(BIO* bio) noexcept {
   return static_cast<int>(reinterpret_cast<intptr_t>(BIO_get_data(bio)));
 }
 
-/// What OpenSSL writes to and reads from: the socket, without a signal when the peer has hung up.
+/// OpenSSL's I/O functions over the socket, without SIGPIPE when the peer has hung up.
 int write_socket(BIO* bio, const char* data, int length) {
   BIO_clear_retry_flags(bio);
   const auto put = ::send(socket_of(bio), data, static_cast<size_t>(length), MSG_NOSIGNAL);
@@ -141,7 +141,7 @@ bool page_link::write_some(outgoing& next) {
   auto parts = std::array<iovec, pieces_at_a_time>{};
   auto count = size_t{0};
   const auto add = [&](std::span<const std::byte> bytes) {
-    // The kernel takes no pointer to const; it only reads.
+    // The kernel takes a non-const pointer but only reads.
     parts[count++] = {const_cast<std::byte*>(bytes.data()), bytes.size()};
   };
   if (next.of_head < next.head.size())
@@ -299,7 +299,7 @@ void page_link::lose(std::string_view why) {
   if (!std::exchange(is_open_, false))
     return;
   reason_ = why;
-  // The kernel does not keep on what the peer does not take.
+  // Discards unsent data at once instead of leaving it to the kernel.
   constexpr auto at_once = linger{1, 0};
   static_cast<void>(::setsockopt(socket_.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)));
 }
@@ -317,7 +317,7 @@ void page_link::lose_tls() {
   const auto code = ERR_peek_error();
   const auto* reason = ERR_reason_error_string(code);
   ERR_clear_error();
-  // A peer that dies says no farewell.
+  // A peer that dies sends no TLS shutdown.
   if (reason == nullptr || ERR_GET_REASON(code) == SSL_R_UNEXPECTED_EOF_WHILE_READING)
     lose(hung_up);
   else
@@ -326,7 +326,7 @@ void page_link::lose_tls() {
 
 void tune_page_socket(int socket) noexcept {
   const auto set = [socket](int level, int option, int value) {
-    // Not every kind of socket knows them, and they are for the better only.
+    // Best effort: not every kind of socket has these options.
     static_cast<void>(::setsockopt(socket, level, option, &value, sizeof(value)));
   };
   constexpr auto silent = static_cast<int>(limits::silent_peer_time.count());

@@ -16,31 +16,30 @@
 struct ssl_st;
 struct ssl_ctx_st;
 
-/// What carries messages between page_client and page_server, and the socket that does. Internal to
-/// transport/.
+/// The interfaces that carry messages between page_client and page_server, and their implementation
+/// over a socket. Internal to transport/.
 namespace hicache {
 
-/// A message to a peer.
 struct page_parcel {
   page_message kind{};
   std::vector<std::byte> header;
-  /// The data: these bytes, and then those pieces, which are not owned.
+  /// The data: these bytes, then the pieces, which are not owned.
   std::vector<std::byte> front;
   std::vector<std::span<const std::byte>> pieces;
 };
 
-/// Takes what a peer sends.
+/// Receives the messages of a peer.
 class page_sink {
 public:
   /// A message with data begins.
-  /// @returns `length` bytes for its data, which may be written to until take() or the end of the
-  /// connection; fewer refuse the message, which ends the connection
+  /// @returns `length` bytes for its data, which may be written until take() or the end of the
+  /// connection; fewer bytes refuse the message, which ends the connection
   virtual std::span<std::byte> place_for(page_message kind, std::span<const std::byte> header,
                                          size_t length)
     = 0;
 
-  /// A message is here.
-  /// @param data Where place_for said; empty if the message has none.
+  /// A message has arrived.
+  /// @param data At the place that place_for returned; empty if the message has none.
   virtual void take(page_message kind, std::span<const std::byte> header,
                     std::span<const std::byte> data)
     = 0;
@@ -49,28 +48,28 @@ protected:
   ~page_sink() = default;
 };
 
-/// A way to send a peer messages. Never blocks. One thread at a time.
+/// Sends messages to a peer. Never blocks. One thread at a time.
 class page_carrier {
 public:
   virtual ~page_carrier() = default;
 
   virtual void send(page_parcel parcel) = 0;
 
-  /// Whether a message that is sent now does not wait behind others.
+  /// Whether a message sent now would not queue behind others.
   virtual bool has_room() const noexcept = 0;
 
-  /// False once the peer is gone, or has sent what no peer sends.
+  /// False once the peer is gone or has violated the protocol.
   virtual bool is_open() const noexcept = 0;
 };
 
-/// One end of a connection by a stream socket, with TLS or without.
+/// One end of a stream socket connection, with or without TLS.
 class page_link final : public page_carrier {
 public:
-  /// The reason of a connection that the peer merely ended.
+  /// The reason of a connection that the peer simply closed.
   static constexpr auto hung_up = std::string_view{"it hung up"};
 
-  /// @param socket Connected or about to be, and non-blocking.
-  /// @param tls Null: in clear.
+  /// @param socket Non-blocking; connected or connecting.
+  /// @param tls Null: plaintext.
   page_link(unique_fd socket, ssl_ctx_st* tls, bool is_server);
 
   page_link(const page_link&) = delete;
@@ -79,7 +78,7 @@ public:
 
   ~page_link() override;
 
-  /// Sends what the socket takes now; flush() goes on.
+  /// Sends what the socket accepts now; flush() continues.
   void send(page_parcel parcel) override;
 
   void flush();
@@ -88,22 +87,21 @@ public:
 
   bool is_open() const noexcept override { return is_open_; }
 
-  /// Reads all there is and gives it to the sink, which may not destroy the link meanwhile.
+  /// Reads all available data and passes it to the sink, which must not destroy the link meanwhile.
   void pump(page_sink& sink);
 
-  /// The pieces that the message under way has still to send, the first perhaps in part. They may
-  /// be replaced by others of the same length.
+  /// The unsent pieces of the current message, the first one perhaps partly sent. They may be
+  /// replaced by others of the same length.
   std::span<std::span<const std::byte>> unsent_pieces() noexcept;
 
   /// Why the connection ended: a sentence about the peer ("it ...").
   const std::string& reason() const noexcept { return reason_; }
 
-  /// Ends the connection.
   void lose(std::string_view why);
 
   int fd() const noexcept { return socket_.get(); }
 
-  /// What poll(2) should wait for.
+  /// Events to poll(2) for.
   short events() const noexcept;
 
 private:
@@ -111,7 +109,7 @@ private:
     /// The frame, the header, and the front of the data.
     std::vector<std::byte> head;
     std::vector<std::span<const std::byte>> pieces;
-    /// What was sent: of the head, whole pieces, and of the piece after them.
+    /// Progress: bytes of the head, whole pieces, and bytes of the next piece.
     size_t of_head = 0;
     size_t whole = 0;
     size_t of_piece = 0;
@@ -124,25 +122,27 @@ private:
   static constexpr size_t buffer_bytes = size_t{4} << 10;
   static constexpr size_t record_bytes = size_t{16} << 10;
 
-  /// @returns how many bytes came; 0 if there are none now, or the connection ended
+  /// @returns bytes read; 0 if none are available or the connection ended
   size_t read_some(std::span<std::byte> into);
 
   size_t read_encrypted(std::span<std::byte> into);
 
-  /// @returns false if the socket takes nothing more now
+  /// @returns false if the socket accepts no more now
   bool write_some(outgoing& next);
 
   bool write_encrypted(outgoing& next);
 
-  /// After a call of the system failed that is not for later.
+  /// Ends the connection after a failed system call that cannot be retried.
   void lose_socket();
 
   void lose_tls();
 
-  /// Goes on with what OpenSSL waited for. @returns whether there is a connection by now
+  /// Continues the TLS handshake.
+  /// @returns whether it is complete
   bool shake_hands();
 
-  /// Takes apart what is in the buffer. @returns whether there was enough for a step
+  /// Parses the buffer.
+  /// @returns whether there was enough data for a step
   bool parse(page_sink& sink);
 
   bool read_data(page_sink& sink);
@@ -155,21 +155,20 @@ private:
   std::string reason_;
 
   std::deque<outgoing> unsent_;
-  /// With TLS: bytes that OpenSSL has to be given again, until it took them.
+  /// With TLS: bytes to pass to OpenSSL again until it accepts them.
   std::vector<std::byte> record_;
 
   std::array<std::byte, buffer_bytes> buffer_;
   size_t begin_ = 0;
   size_t end_ = 0;
-  /// The message under way; its data go on at `arrived_` of `data_`.
+  /// The message being received; its data continue at `arrived_` of `data_`.
   page_message kind_{};
   std::vector<std::byte> header_;
   std::span<std::byte> data_;
   size_t arrived_ = 0;
 };
 
-/// Sets what every connection for pages is set to: nothing waits for more to send, and a peer that
-/// is cut off is noticed.
+/// Sets options of page connections: no send delay, and keepalive to detect a peer that is cut off.
 void tune_page_socket(int socket) noexcept;
 
 } // namespace hicache

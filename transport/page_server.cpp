@@ -34,26 +34,25 @@ namespace hicache {
 
 namespace {
 
-/// How often the thread looks for readers that say or take nothing, while there are readers.
+/// How often the thread checks for unidentified and stuck readers, while there are readers.
 constexpr auto watch_interval = std::chrono::milliseconds{500};
 
-/// Turns without work before the thread sleeps, if there is UCX, whose devices are asked. Few: the
-/// readers of this host need the core as well.
+/// Idle turns of polling UCX before sleeping. Few, as the readers of this host need the core too.
 constexpr auto idle_turns = 64;
 
-/// Events taken at a time.
+/// Events per epoll_wait.
 constexpr auto event_count = 64;
 
-/// What is sent instead of the rest of a page that is overwritten meanwhile.
+/// Replaces the rest of a page that was overwritten while being sent.
 constexpr auto zeros = std::array<std::byte, limits::transfer_bytes>{};
 
-/// A request that waits for its turn, and the way that its reply goes.
+/// A queued request, and the carrier of its reply.
 struct page_request {
   page_carrier* by = nullptr;
   page_question question;
 };
 
-/// One reader, and what it sends by its socket.
+/// One reader; receives its messages on the socket.
 class reader final : public page_sink {
 public:
   reader(std::string from, unique_fd socket, ssl_ctx_st* tls, time_point now)
@@ -94,20 +93,20 @@ public:
       waiting.push_back({&by, std::move(*question)});
   }
 
-  /// For people.
+  /// For messages.
   const std::string name;
   page_link link;
   uint64_t secret = 0;
-  /// Whether it said who it is, and then, until it is answered, its address in UCX.
+  /// Whether it has greeted and was answered; until then `address` holds its UCX address.
   bool is_greeted = false;
   bool is_answered = false;
   std::vector<std::byte> address;
-  /// Null if it goes without UCX.
+  /// Null without UCX.
   std::shared_ptr<ucx_connection> fast;
   std::deque<page_request> waiting;
-  /// What the pieces under way are of, in order.
+  /// The spans of the pieces being sent, in order.
   std::vector<page_span> sending;
-  /// When it did last what it is there for.
+  /// When it last made progress.
   time_point moved;
 
 private:
@@ -132,7 +131,7 @@ public:
     if (!thread_.joinable())
       return;
     const auto one = uint64_t{1};
-    // An eventfd takes this write at once; there is nothing to do about a failure.
+    // An eventfd accepts this write at once; a failure could not be handled.
     [[maybe_unused]] const auto written = ::write(stop_.get(), &one, sizeof(one));
     thread_.join();
   }
@@ -177,7 +176,7 @@ public:
 private:
   using readers = std::unordered_map<int, std::unique_ptr<reader>>;
 
-  // -- what comes by UCX ------------------------------------------------------
+  // -- received by UCX --------------------------------------------------------
 
   std::span<std::byte> place_for(page_message, std::span<const std::byte>, size_t length) override {
     if (length > request_bytes)
@@ -235,7 +234,7 @@ private:
     }
   }
 
-  /// How long the thread may sleep, for epoll_wait.
+  /// Timeout for epoll_wait.
   int wait_time(int idle) {
     if (lane_ && (idle < idle_turns || !lane_->arm()))
       return 0;
@@ -249,14 +248,14 @@ private:
     lane_ = nullptr;
   }
 
-  /// Accepts a reader that asked; the others come at the next turns.
+  /// Accepts one pending reader; the others follow in the next turns.
   void admit() {
     auto from = sockaddr_storage{};
     auto length = socklen_t{sizeof(from)};
     auto socket = unique_fd{::accept4(listener_.get(), reinterpret_cast<sockaddr*>(&from), &length,
                                       SOCK_CLOEXEC | SOCK_NONBLOCK)};
     if (!socket) {
-      // Out of descriptors, the reader waits at the listener until one is free.
+      // Without descriptors, the reader stays queued at the listener until one is free.
       if (errno == EMFILE || errno == ENFILE)
         pause_listening();
       return;
@@ -275,14 +274,15 @@ private:
     const auto fd = socket.get();
     auto made = std::make_unique<reader>(format_address(from), std::move(socket), tls->get(),
                                          std::chrono::steady_clock::now());
-    // What a request has to show. Not to be guessed by those who were not told.
+    // Secret that requests must present; unguessable.
     HICACHE_CHECK(RAND_bytes(reinterpret_cast<unsigned char*>(&made->secret), sizeof(made->secret))
                   == 1);
     watch(fd, EPOLL_CTL_ADD, EPOLLIN);
     readers_.emplace(fd, std::move(made));
   }
 
-  /// Closes the connection that has not said for longest who it is. @returns false if all have
+  /// Closes the connection that has been unidentified for longest.
+  /// @returns false if all are identified
   bool make_room() {
     auto oldest = readers_.end();
     for (auto at = readers_.begin(); at != readers_.end(); ++at)
@@ -295,7 +295,7 @@ private:
     return true;
   }
 
-  /// Until the next look for readers that are gone.
+  /// Stops accepting until the next check for readers that are gone.
   void pause_listening() {
     if (std::exchange(is_paused_, true))
       return;
@@ -303,7 +303,7 @@ private:
     watch(listener_.get(), EPOLL_CTL_MOD, 0);
   }
 
-  /// Takes what a reader sent, and sends it what it may have now.
+  /// Processes a reader's messages and sends what it may receive now.
   void serve(readers::iterator at) {
     auto& from = *at->second;
     retract(from);
@@ -345,7 +345,7 @@ private:
     }
   }
 
-  /// @param sending The span of each piece.
+  /// @param sending Receives the span of each piece.
   page_parcel reply_to(uint64_t reader, const page_question& question, time_point now,
                        std::vector<page_span>& sending) {
     auto head = page_reply_head{};
@@ -380,11 +380,11 @@ private:
     to.insert(to.end(), bytes.begin(), bytes.end());
   }
 
-  /// The bytes at the head of a span, if it is of the page that the reader names.
+  /// The bytes at the head of a span, if the memory holds the page that the reader names.
   std::optional<range_head> verified_head(const page_span& wanted) const {
     auto head = range_head{};
     std::memcpy(head.data(), memory_.data() + wanted.head, head.size());
-    // The header first, then the bytes: else bytes of the page before could be sent beside it.
+    // Header before bytes; otherwise bytes of the previous page could be sent with it.
     std::atomic_thread_fence(std::memory_order_acquire);
     if (!guard_({wanted.key, wanted.generation}, wanted.head, head, wanted.offset, wanted.length))
       return std::nullopt;
@@ -402,8 +402,7 @@ private:
     return {state, 0, *head};
   }
 
-  /// The socket took a part of a reply a while ago: of pages that are overwritten since, the reader
-  /// gets no byte more.
+  /// Replaces the unsent bytes of pages that were overwritten since the reply was begun.
   void retract(reader& from) const {
     const auto pieces = from.link.unsent_pieces();
     const auto spans = std::span{from.sending}.last(std::min(pieces.size(), from.sending.size()));
@@ -422,7 +421,7 @@ private:
       lane_->drain();
   }
 
-  /// Closes the connections of readers that say or take nothing.
+  /// Disconnects readers that do not identify themselves or do not take their replies.
   void expel(time_point now) {
     for (auto at = readers_.begin(); at != readers_.end();) {
       auto& x = *at->second;
@@ -445,17 +444,17 @@ private:
   page_channel_options options_;
   std::string address_;
   unique_fd stop_;
-  /// All that follows belongs to the thread once it runs.
+  /// All members below belong to the thread once it runs.
   unique_fd epoll_;
   unique_fd listener_;
   bool is_paused_ = false;
   /// Null without UCX.
   std::unique_ptr<ucx_lane> lane_;
-  /// By their sockets.
+  /// By socket.
   readers readers_;
-  /// Those that were told a secret, by it.
+  /// Readers that were sent a secret, by secret.
   std::unordered_map<uint64_t, reader*> greeted_;
-  /// The sockets of readers that asked by UCX since the last turn.
+  /// Sockets of readers that sent requests by UCX since the last turn.
   std::vector<int> asked_;
   std::vector<std::byte> arriving_;
   page_demand demand_;

@@ -27,7 +27,7 @@ static_assert(sizeof(frame_header) == 16);
 
 constexpr auto chunk_bytes = size_t{64} << 10;
 
-/// What a connection is read at most when it ends; a rank has less under way.
+/// Bound on what is drained from an ending connection; a rank has less in flight.
 constexpr auto unread_chunks = 16;
 
 template <class T>
@@ -58,7 +58,7 @@ rank_link::rank_link(unique_fd socket, ssl_ctx_st* tls, bool is_server, size_t b
     SSL_set_accept_state(tls_.get());
   else
     SSL_set_connect_state(tls_.get());
-  decrypt(); // A client begins.
+  decrypt(); // A client starts the handshake.
 }
 
 rank_link::~rank_link() = default;
@@ -134,7 +134,7 @@ void rank_link::write_some() {
     if (put < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
       return;
     if (put < 0) {
-      // What the peer has sent before it went away is still to be read.
+      // Read what the peer sent before it went away.
       while (is_open_ && read_some())
         continue;
       lose("");
@@ -155,7 +155,7 @@ void rank_link::decrypt() {
     if (done != 1) {
       if (status != SSL_ERROR_WANT_READ) {
         const auto why = take_tls_reason();
-        write_some(); // The peer is told.
+        write_some(); // Sends the TLS alert.
         lose(why);
       }
       return;

@@ -30,7 +30,7 @@ std::string text_of(const rank_frame& frame) {
   return {reinterpret_cast<const char*>(frame.body.data()), frame.body.size()};
 }
 
-/// Waits for what poll(2) waits for, and not beyond `until`.
+/// Polls the sockets, at most until `until`.
 void wait_for(std::vector<pollfd>& sockets, meeting_clock::time_point until) {
   const auto left
     = std::chrono::ceil<std::chrono::milliseconds>(until - meeting_clock::now()).count();
@@ -43,7 +43,7 @@ pollfd of(const rank_link& link) {
 
 // -- rank 0 -------------------------------------------------------------------
 
-/// Rank 0 while it waits for the others.
+/// Rank 0 while the other ranks connect.
 class open_meeting {
 public:
   open_meeting(const socket_reducer_options& options, const rank_hello& mine,
@@ -84,7 +84,7 @@ private:
   struct unknown_peer {
     std::unique_ptr<rank_link> link;
     std::string name;
-    /// When it has to have said who it is.
+    /// Deadline for its hello.
     meeting_clock::time_point until;
   };
 
@@ -154,8 +154,8 @@ private:
     }
   }
 
-  /// Takes in a rank by what it said first.
-  /// @returns why not; empty if it belongs here
+  /// Admits a rank by its first message.
+  /// @returns why it was refused; empty if admitted
   std::string admit(size_t which, const rank_frame& frame) {
     auto hello = rank_hello{};
     if (frame.kind != rank_message::hello || frame.body.size() != sizeof(hello))
@@ -181,7 +181,7 @@ private:
     return {};
   }
 
-  /// A rank that ends before all are there may be started again.
+  /// Drops ranks that ended before all have connected; they may be restarted.
   void look_at_known() {
     for (auto& link : found_.links) {
       if (!link)
@@ -195,7 +195,7 @@ private:
   const socket_reducer_options& options_;
   rank_listener listener_;
   const rank_hello& mine_;
-  /// The oldest first.
+  /// Oldest first.
   std::vector<unknown_peer> unknown_;
   uint64_t dropped_ = 0;
   rank_meeting found_;
@@ -203,8 +203,7 @@ private:
 
 // -- the others ---------------------------------------------------------------
 
-/// What became of one connection to rank 0: all ranks, an error that stays, or nothing, and then
-/// another one may help.
+/// Outcome of one connection to rank 0: all ranks, a permanent error, or empty to try again.
 using attempt = std::optional<result<rank_meeting>>;
 
 attempt understand(const rank_frame& frame, const socket_reducer_options& options,
@@ -228,8 +227,7 @@ attempt introduce(unique_fd socket, const socket_reducer_options& options, const
   const auto most = std::max(options.size * sizeof(rank_hello), rank_limits::sentence_bytes);
   auto link = std::make_unique<rank_link>(std::move(socket), options.tls.get(), false, most);
   link->send(rank_message::hello, std::as_bytes(std::span{&mine, 1}));
-  // Rank 0 says when it has waited long enough; it may have begun as much later than this rank as
-  // this rank is willing to wait.
+  // Rank 0 reports its own timeout; it may have started up to this rank's timeout later.
   const auto end = meeting_clock::now() + 2 * options.timeout;
   while (meeting_clock::now() < end) {
     link->pump();

@@ -13,7 +13,7 @@ namespace hicache {
 
 namespace {
 
-/// What proc(5) tells of a process in /proc/PID/stat.
+/// Fields of /proc/PID/stat, see proc(5).
 struct process_status {
   char state = '?';
   uint64_t start_time = 0;
@@ -24,7 +24,7 @@ std::optional<process_status> read_status(const std::string& pid) {
   auto line = std::string{};
   if (!std::getline(file, line))
     return std::nullopt;
-  // The second field is the program's name in parentheses, which may hold anything.
+  // The second field is the program's name in parentheses and may contain anything.
   const auto name_end = line.rfind(')');
   if (name_end == std::string::npos)
     return std::nullopt;
@@ -64,7 +64,7 @@ process_state look_at(const rank_process& which) {
   if (which.machine != rank_process::self().machine || which.start_time == 0)
     return process_state::unknown;
   const auto status = read_status(std::to_string(which.pid));
-  if (!status) // No such file, or none that can be read.
+  if (!status) // Missing or unreadable.
     return ::kill(static_cast<pid_t>(which.pid), 0) != 0 && errno == ESRCH ? process_state::gone
                                                                            : process_state::unknown;
   if (status->start_time != which.start_time)

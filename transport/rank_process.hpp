@@ -8,29 +8,27 @@
 
 namespace hicache {
 
-/// The process of a rank, as the ranks tell each other: what it takes to look at it from another
-/// process of the same machine. Sent as bytes between processes of the same build.
+/// Identifies the process of a rank, so that other processes of the same machine can inspect it.
+/// Sent as bytes between processes of the same build.
 struct rank_process {
   int64_t pid = 0;
-  /// Clock ticks from the machine's boot to the process's start, since another process may come to
-  /// have the same number; 0 if it could not be found out.
+  /// Start of the process in clock ticks since boot, because pids are reused; 0 if unknown.
   uint64_t start_time = 0;
-  /// The boot of the machine and the namespace in which `pid` counts; equal where /proc is.
+  /// Boot id of the machine and the pid namespace of `pid`; equal for processes that share /proc.
   std::array<char, 96> machine{};
 
-  /// This process.
   static rank_process self();
 };
 
 static_assert(std::is_trivially_copyable_v<rank_process>);
 
 enum class process_state : uint8_t {
-  /// It runs, or waits for something.
+  /// Running or waiting.
   alive,
-  /// By a signal or a debugger.
+  /// Stopped by a signal or a debugger.
   stopped,
   gone,
-  /// It is on another machine or in another container, or /proc does not show it.
+  /// On another machine or in another container, or not visible in /proc.
   unknown,
 };
 
@@ -38,7 +36,7 @@ enum class process_state : uint8_t {
 process_state look_at(const rank_process& which);
 
 /// Names the ranks other than `me` that are stopped or gone: "rank 2 (process 1234) is stopped;
-/// rank 3 (process 1235) is gone"; or says that which rank is missing cannot be told.
+/// rank 3 (process 1235) is gone"; or says that the missing rank cannot be determined.
 /// @param ranks Element r is rank r.
 std::string describe_lost(const std::vector<rank_process>& ranks, uint32_t me);
 

@@ -35,7 +35,7 @@ std::string reason(int code) {
   return std::generic_category().message(code);
 }
 
-/// Empty if there is no such machine.
+/// Empty if the host cannot be resolved.
 std::vector<address> addresses_of(const socket_reducer_options& options, int flags) {
   auto all = std::vector<address>{};
   if (options.host.starts_with(path_prefix)) {
@@ -68,11 +68,11 @@ unique_fd make_socket(const address& to) {
   return unique_fd{::socket(to.bytes.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
 }
 
-/// Nothing waits for more to send, and a peer that is cut off is noticed.
+/// No delay before sending, and keepalive to detect a peer that is cut off.
 void tune(int fd) {
   const auto set = [fd](int level, int name, int value) {
     ::setsockopt(fd, level, name, &value,
-                 sizeof(value)); // A Unix socket takes none and needs none.
+                 sizeof(value)); // Unix sockets have none of these options and need none.
   };
   const auto seconds = static_cast<int>(rank_limits::peer_silence.count());
   set(IPPROTO_TCP, TCP_NODELAY, 1);
@@ -83,7 +83,7 @@ void tune(int fd) {
   set(IPPROTO_TCP, TCP_USER_TIMEOUT, 1000 * seconds);
 }
 
-/// A path is for its owner alone. One that a crash left behind is replaced.
+/// Binds; a socket path is accessible to its owner only, and a stale one of a crash is replaced.
 bool bind_to(int fd, const address& at, const std::string& path) {
   if (path.empty()) {
     const auto yes = 1;
@@ -96,7 +96,7 @@ bool bind_to(int fd, const address& at, const std::string& path) {
   return ::bind(fd, at.get(), at.length) == 0 && ::chmod(path.c_str(), S_IRUSR | S_IWUSR) == 0;
 }
 
-/// @returns 0, or what the system says
+/// @returns 0 or errno
 int connect_until(int fd, const address& to, std::chrono::steady_clock::time_point until) {
   if (::connect(fd, to.get(), to.length) == 0)
     return 0;

@@ -10,13 +10,13 @@
 
 namespace hicache {
 
-/// The address of the options, for people.
+/// The address of the options, for messages.
 std::string place_of(const socket_reducer_options& options);
 
-/// Where rank 0 waits for the others. Move-only; a socket in the file system is gone afterwards.
+/// The listening socket of rank 0. Move-only; removes a socket in the file system at the end.
 class rank_listener {
 public:
-  /// @returns invalid_argument with a sentence if the address is not this machine's or is taken
+  /// @returns invalid_argument with a sentence if the address is not local or is in use
   static result<rank_listener> open(const socket_reducer_options& options);
 
   rank_listener(rank_listener&& other) noexcept = default;
@@ -27,8 +27,8 @@ public:
 
   int fd() const noexcept { return socket_.get(); }
 
-  /// A connection that waits to be accepted, and who has made it, for people; none if there is
-  /// none. It does not block, nor does what it returns.
+  /// Accepts a pending connection and describes its peer for messages; empty if there is none.
+  /// Non-blocking, as is the returned socket.
   std::pair<unique_fd, std::string> accept();
 
 private:
@@ -36,11 +36,11 @@ private:
     : socket_(std::move(socket)), path_(std::move(path)) {}
 
   unique_fd socket_;
-  /// Empty unless there is one.
+  /// Empty unless the socket is in the file system.
   std::string path_;
 };
 
-/// Connects to where rank 0 waits. Blocks, not beyond `until`, but for looking up a name.
+/// Connects to rank 0. Blocks at most until `until`, apart from name resolution.
 /// @returns peer_unreachable with a sentence
 result<unique_fd> connect_to_rank(const socket_reducer_options& options,
                                   std::chrono::steady_clock::time_point until);

@@ -15,16 +15,16 @@ constexpr uint64_t bit(size_t place) {
   return uint64_t{1} << place;
 }
 
-/// Pieces from here on go alone: their bytes leave the owner's memory without a copy.
+/// Pieces of this size or more go alone: their bytes leave the owner's memory without a copy.
 constexpr auto alone_bytes = size_t{256} << 10;
 
-/// Where a piece goes, if that is one run of memory; else empty.
+/// The piece's target if it is contiguous; else empty.
 std::span<std::byte> one_target(const range_piece& piece) {
   const auto room = piece.targets.front().subspan(piece.skip);
   return room.size() < piece.length ? std::span<std::byte>{} : room.first(piece.length);
 }
 
-/// Lets a piece begin where it ended.
+/// Advances a piece to begin where it ended.
 void move_on(range_piece& next) {
   next.begin += next.length;
   next.skip += std::exchange(next.length, 0);
@@ -53,7 +53,7 @@ read_plan::read_plan(std::span<const remote_range> ranges, std::vector<server_st
 
 bool read_plan::has_next(size_t server) {
   auto& line = lines_[server];
-  // What came from elsewhere meanwhile is not wanted any more.
+  // Skip ranges that arrived from elsewhere.
   while (!line.empty() && progress_[line.front().rest.range].is_over)
     line.pop_front();
   return !line.empty();
@@ -223,7 +223,7 @@ void read_plan::take(const range_piece& piece, const span_answer& answer,
   if (one.is_over || (one.failed & bit(piece.place)) != 0)
     return;
   if (piece.place != one.source && one.arrived != 0) {
-    // The targets hold a part of the range from elsewhere. One of both starts too late to be whole.
+    // The targets hold a part of the range from another place. Only one of the two can be complete.
     if (piece.place != one.last && piece.length != one.length) {
       one.failed |= bit(piece.place);
       return;
@@ -245,7 +245,7 @@ void read_plan::take(const range_piece& piece, const span_answer& answer,
     else
       one.sum->copy(bytes, piece.targets, piece.skip);
     one.summed += bytes.size();
-  } else if (!is_there) { // Out of order: hashed when all are there.
+  } else if (!is_there) { // Out of order: hashed when complete.
     running_checksum{}.copy(bytes, piece.targets, piece.skip);
   }
   one.arrived += piece.length;

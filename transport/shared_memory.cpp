@@ -29,7 +29,7 @@ std::string system_message(int code) {
   return std::generic_category().message(code);
 }
 
-/// Bytes that the kernel can hand out without swapping; nothing if it does not say.
+/// MemAvailable of /proc/meminfo; empty if unknown.
 std::optional<uint64_t> available_bytes() {
   auto file = std::ifstream{"/proc/meminfo"};
   auto name = std::string{};
@@ -48,8 +48,8 @@ tl::unexpected<error> creation_error(uint64_t bytes, const std::string& reason) 
                                 + (available ? format_bytes(*available) : "unknown"));
 }
 
-/// Sizes the memory that `fd` stands for, and makes the first `resident` bytes of it resident.
-/// @returns the call that failed, with errno; null if none did
+/// Sizes the memory behind `fd` and makes its first `resident` bytes resident.
+/// @returns the call that failed, with errno; null on success
 const char* populate(const unique_fd& fd, uint64_t bytes, uint64_t resident) {
   if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
     return "ftruncate";
@@ -59,12 +59,11 @@ const char* populate(const unique_fd& fd, uint64_t bytes, uint64_t resident) {
   return nullptr;
 }
 
-/// Memory in huge pages that the machine has reserved and that are free: each process that maps it
-/// needs an entry in its page tables for each of them, instead of 512.
+/// Memory in free huge pages of the machine's pool, each with one page table entry instead of 512.
 std::optional<unique_fd> make_huge(uint64_t bytes, const std::string& name) {
   if (bytes % 2_MiB != 0)
     return std::nullopt;
-  // memfd_create takes page sizes as mmap does.
+  // memfd_create takes the page size flags of mmap.
   auto fd = unique_fd{
     ::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB | MAP_HUGE_2MB)};
   if (!fd || populate(fd, bytes, bytes) != nullptr)
@@ -72,9 +71,9 @@ std::optional<unique_fd> make_huge(uint64_t bytes, const std::string& name) {
   return fd;
 }
 
-/// @returns io_failure if there is not so much
+/// @returns io_failure if there is not enough memory
 result<unique_fd> make_plain(uint64_t bytes, uint64_t resident, const std::string& name) {
-  // Reserving more than there is would wake the OOM killer before the kernel refuses.
+  // Reserving more than is available would trigger the OOM killer before the kernel refuses.
   if (const auto available = available_bytes(); available && bytes > *available)
     return creation_error(bytes, "not enough memory");
   auto fd = unique_fd{::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING)};
@@ -125,7 +124,7 @@ mapped_peer_memory::~mapped_peer_memory() {
 void mapped_peer_memory::unmap() noexcept {
   if (!bytes_.empty())
     ::munmap(bytes_.data(), bytes_.size());
-  // Whoever watches the connection by a descriptor of its own need not any more.
+  // Wakes watchers of the connection that hold a descriptor of their own.
   if (owner_)
     ::shutdown(owner_.get(), SHUT_RDWR);
 }
@@ -156,15 +155,15 @@ result<shared_memory> shared_memory::create(uint64_t bytes, uint64_t resident,
   auto* address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (address == MAP_FAILED)
     return creation_error(bytes, "mmap: " + system_message(errno));
-  // Fills the page tables, which costs ten times as much as the copy that would fault the pages in
-  // otherwise. Kernels before 5.14 cannot; there the first pass over the memory is slow.
+  // Fills the page tables now, which costs ten times as much as the copy that would fault the pages
+  // in later. Kernels before 5.14 lack this; there the first pass over the memory is slow.
   static_cast<void>(::madvise(address, resident, MADV_POPULATE_WRITE));
   auto memory
     = shared_memory{std::move(fd), {static_cast<std::byte*>(address), static_cast<size_t>(bytes)}};
   if (::fcntl(memory.fd(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
     return creation_error(bytes, "F_ADD_SEALS: " + system_message(errno));
-  // Peers get the descriptor: nobody but the mapping above may write. Kernels before 5.1 lack this
-  // seal; there peers are only asked not to.
+  // Peers get the descriptor, but only the mapping above may write. Kernels before 5.1 lack this
+  // seal; there peers are merely asked not to write.
   if (access == peer_access::read)
     static_cast<void>(::fcntl(memory.fd(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE));
   return memory;
@@ -175,7 +174,7 @@ result<shared_memory> shared_memory::map_file(unique_fd fd, uint64_t bytes, uint
   struct statfs system = {};
   if (::fstat(fd.get(), &status) != 0 || ::fstatfs(fd.get(), &system) != 0)
     return creation_error(bytes, "fstat: " + system_message(errno));
-  // As in make_plain.
+  // As in make_plain: avoids the OOM killer.
   const auto taken = static_cast<uint64_t>(status.st_blocks) * 512;
   const auto available = available_bytes();
   if (system.f_type == TMPFS_MAGIC && available && resident > taken

@@ -14,15 +14,13 @@ namespace hicache {
 /// What a peer may do with memory that it maps.
 enum class peer_access : uint8_t { read, write };
 
-/// A peer's memory. It stays valid after the peer is gone. Move-only; may be read
-/// from any thread.
+/// A peer's memory, mapped here; outlives the peer. Move-only; any thread may read it.
 class mapped_peer_memory {
 public:
-  /// Maps what `fd`, the descriptor of a `shared_memory` of any process, stands for. The descriptor
-  /// is not needed afterwards.
-  /// @returns io_failure if it cannot be mapped, or if it is neither sealed against shrinking (then
-  /// reading it could end in a bus error) nor a file with a name, which cannot be sealed
+  /// Maps the memory of `fd`, the descriptor of a `shared_memory`, which may then be closed.
   /// @param owner As owner().
+  /// @returns io_failure if mapping fails, or if it is neither sealed against shrinking (reading
+  /// could raise SIGBUS) nor a file with a name, which cannot be sealed
   static result<mapped_peer_memory> open(const unique_fd& fd, unique_fd owner = {},
                                          peer_access access = peer_access::read);
 
@@ -34,16 +32,16 @@ public:
 
   const std::byte* data() const noexcept { return bytes_.data(); }
 
-  /// Bytes.
+  /// In bytes.
   uint64_t size() const noexcept { return bytes_.size(); }
 
   std::span<const std::byte> bytes() const noexcept { return bytes_; }
 
-  /// @pre mapped to be written
+  /// @pre mapped for writing
   std::span<std::byte> writable_bytes() const noexcept { return bytes_; }
 
-  /// A connection to the owner that hangs up when the owner is gone, and when this object is. None
-  /// if the owner keeps no connections.
+  /// A connection to the owner that hangs up when the owner or this object is gone. Empty if the
+  /// owner keeps no connections.
   const unique_fd& owner() const noexcept { return owner_; }
 
 private:
@@ -57,32 +55,29 @@ private:
 };
 
 /// Memory that peers on the same host can map: a memfd, mapped read-write here, that vanishes with
-/// its last user, even after kill -9. Move-only. Access from several threads or processes is not
-/// synchronised.
+/// its last user, even after kill -9. Move-only. Access is not synchronised.
 class shared_memory {
 public:
-  /// Makes `bytes` bytes, zeroed and resident, so that a lack of memory shows now and never as a
-  /// bus error later. Whole multiples of 2 MiB are huge pages if enough of them are reserved and
-  /// free on this machine, which spares each peer that maps them gigabytes of page tables.
-  /// @param name What /proc/PID/maps shows; need not be unique.
-  /// @param access What any peer may do with it at most.
-  /// @returns invalid_argument for no bytes; io_failure with the bytes asked for and those
-  /// available
+  /// Creates `bytes` bytes, zeroed and resident, so that a shortage of memory fails here and not as
+  /// a SIGBUS later. Multiples of 2 MiB use huge pages if enough are reserved and free on this
+  /// machine, which saves each peer gigabytes of page tables.
+  /// @param name Shown in /proc/PID/maps; need not be unique.
+  /// @param access The most that any peer may do with it.
+  /// @returns invalid_argument for 0 bytes; io_failure with the bytes requested and available
   static result<shared_memory> create(uint64_t bytes, const std::string& name,
                                       peer_access access = peer_access::read);
 
-  /// The same, but only the first `resident` bytes are resident: whoever uses the others sees to
-  /// that before, with whatever NUMA node and page size it wants for them.
+  /// The same, but only the first `resident` bytes are resident. The user of the others must
+  /// populate them first, on the NUMA node and with the page size of its choice.
   /// @pre resident <= bytes
   static result<shared_memory> create(uint64_t bytes, uint64_t resident, const std::string& name,
                                       peer_access access = peer_access::read);
 
-  /// Maps a file of `bytes` bytes. Room for the first `resident` of them is reserved, so that a
-  /// lack of room shows now and never as a bus error later. It is kept, unlike other memory, when
-  /// its last user is gone. Whoever has its descriptor can shrink it: then all who use the rest
-  /// die.
+  /// Maps a file of `bytes` bytes. Reserves room for the first `resident` of them, so that a
+  /// shortage fails here and not as a SIGBUS later. Unlike other memory it outlives its last user.
+  /// Any holder of the descriptor can shrink the file, which kills all users of the removed part.
   /// @param fd Open for reading and writing.
-  /// @returns io_failure if there is no room, or the file cannot be mapped
+  /// @returns io_failure if there is no room, or mapping fails
   static result<shared_memory> map_file(unique_fd fd, uint64_t bytes, uint64_t resident);
 
   shared_memory(shared_memory&& other) noexcept;
@@ -93,12 +88,12 @@ public:
 
   std::byte* data() const noexcept { return bytes_.data(); }
 
-  /// Bytes.
+  /// In bytes.
   uint64_t size() const noexcept { return bytes_.size(); }
 
   std::span<std::byte> bytes() const noexcept { return bytes_; }
 
-  /// The descriptor that stands for the memory; stays with this object.
+  /// The descriptor of the memory; owned by this object.
   int fd() const noexcept { return fd_.get(); }
 
 private:

@@ -25,7 +25,7 @@ namespace {
 template <class T>
 using per_channel = std::array<T, reduction_channel_count>;
 
-/// Lengths, then values.
+/// Two lengths, then the values.
 constexpr auto offer_bytes = 2 * sizeof(uint32_t) + rank_limits::values * sizeof(int64_t);
 
 std::vector<std::byte> encode(const reduction_offer& offer) {
@@ -52,7 +52,7 @@ std::optional<reduction_offer> decode(std::span<const std::byte> body) {
   return offer;
 }
 
-/// Which ranks share memory.
+/// Groups the ranks that share memory.
 struct rank_hosts {
   explicit rank_hosts(const std::vector<rank_hello>& ranks) : of_rank(ranks.size()) {
     for (uint32_t i = 0; i < ranks.size(); ++i) {
@@ -73,8 +73,8 @@ struct rank_hosts {
   std::vector<std::vector<uint32_t>> members;
 };
 
-/// How the hosts reduce among themselves, and which ranks are gone: by the connections between
-/// rank 0 and each other one. All functions may be called from any thread.
+/// Reduces among the hosts and detects lost ranks, over the connections between rank 0 and each
+/// other rank. Any thread may call any function.
 class rank_hub {
 public:
   rank_hub(uint32_t rank, rank_meeting meeting, const rank_hosts& hosts)
@@ -88,7 +88,7 @@ public:
     thread_ = std::thread{[this] { serve(); }};
   }
 
-  /// The others are told that this rank ends.
+  /// Notifies the others that this rank ends.
   ~rank_hub() {
     {
       const auto guard = std::lock_guard{mutex_};
@@ -103,7 +103,7 @@ public:
     thread_.join();
   }
 
-  /// Brings what this rank's host offers.
+  /// Submits this host's offer.
   void offer(size_t channel, uint64_t number, reduction_offer mine) {
     const auto guard = std::lock_guard{mutex_};
     if (rank_ == 0) {
@@ -116,7 +116,7 @@ public:
     wake_for_writing();
   }
 
-  /// What the reduction of all hosts ended with, if it has; looks at what has arrived.
+  /// The result over all hosts, if complete; processes arrived messages first.
   std::optional<reduction_offer> take_minima(size_t channel, uint64_t number) {
     const auto guard = std::lock_guard{mutex_};
     auto& ended = minima_[channel];
@@ -134,16 +134,16 @@ public:
     return std::nullopt;
   }
 
-  /// True once no reduction can begin any more.
+  /// True once no further reduction can begin.
   bool has_failed() const noexcept { return has_failed_.load(std::memory_order_acquire); }
 
-  /// Why; empty if nothing has failed.
+  /// The failure; empty if there is none.
   std::string failure() {
     const auto guard = std::lock_guard{mutex_};
     return failure_;
   }
 
-  /// Whether rank 0, which this is, has what a host offers to the reduction.
+  /// Whether rank 0 (this rank) has the host's offer to the reduction.
   bool has_offer(uint32_t host, size_t channel, uint64_t number) {
     const auto guard = std::lock_guard{mutex_};
     return rounds_[channel].number >= number || rounds_[channel].hosts[host];
@@ -152,7 +152,7 @@ public:
   const std::vector<rank_hello>& ranks() const noexcept { return ranks_; }
 
 private:
-  /// A reduction that waits for hosts.
+  /// A reduction in progress.
   struct open_round {
     /// Of the last one that ended.
     uint64_t number = 0;
@@ -185,9 +185,9 @@ private:
     static_cast<void>(::write(wake_.get(), &one, sizeof(one)));
   }
 
-  // -- with the lock ----------------------------------------------------------
+  // -- with the lock held -----------------------------------------------------
 
-  /// Nothing is closed before this object ends, so the descriptors stay what they are.
+  /// No socket is closed before this object ends, so the descriptors stay valid.
   std::vector<pollfd> to_poll() const {
     auto sockets = std::vector<pollfd>{};
     for (const auto& link : links_)
@@ -196,7 +196,7 @@ private:
     return sockets;
   }
 
-  /// Has the thread send what a socket did not take.
+  /// Makes the thread send what a socket did not accept.
   void wake_for_writing() {
     if (std::ranges::any_of(to_poll(), [](const pollfd& x) { return (x.events & POLLOUT) != 0; }))
       wake();
@@ -209,8 +209,7 @@ private:
     handle_all();
   }
 
-  /// Handles what was read, and finds who is gone. The ranks that are not rank 0 have a link to
-  /// that alone.
+  /// Handles received messages and detects lost ranks. Other ranks than 0 have a link to 0 only.
   void handle_all() {
     for (uint32_t i = 0; i < links_.size(); ++i) {
       if (!links_[i])
@@ -228,7 +227,7 @@ private:
            + ")";
   }
 
-  /// @returns false if it is nothing that this rank says here
+  /// @returns false if the message violates the protocol
   bool handle(uint32_t from, const rank_frame& frame) {
     switch (frame.kind) {
       case rank_message::leaving:
@@ -257,7 +256,7 @@ private:
 
   bool take_offer(uint32_t host, size_t channel, uint64_t number, reduction_offer offer) {
     if (has_failed())
-      return true; // It ended, with the failure.
+      return true; // The reduction has already ended with the failure.
     auto& round = rounds_[channel];
     if (number != round.number + 1 || round.hosts[host])
       return false;
@@ -277,7 +276,7 @@ private:
     return true;
   }
 
-  /// The first failure stays; rank 0 tells the others.
+  /// Keeps the first failure; rank 0 forwards it to the others.
   void fail_all(const std::string& why) {
     if (!failure_.empty())
       return;
@@ -300,7 +299,7 @@ private:
   std::atomic<bool> has_failed_ = false;
   /// At rank 0.
   per_channel<open_round> rounds_;
-  /// What ended and was not taken, with its number.
+  /// Results not taken yet, with their numbers.
   per_channel<std::optional<std::pair<uint64_t, reduction_offer>>> minima_;
   std::thread thread_;
 };
@@ -372,7 +371,7 @@ public:
 
 private:
   struct channel_state {
-    /// Of the last reduction that this rank entered.
+    /// Number of the last reduction that this rank entered.
     uint64_t number = 0;
     /// Set while it is outstanding.
     callback done;
@@ -388,12 +387,12 @@ private:
 
   /// Calls the callback if the reduction has ended.
   void advance(size_t channel) {
-    // What ended before a rank went away has ended well: first the failure, then the minima.
+    // Failure before minima: a reduction that completed before a rank was lost counts.
     const auto has_failed = hub_.has_failed();
     auto minima = find_minima(channel);
     if (!minima && !has_failed)
       return;
-    // The callback may begin the next reduction, so the channel is idle before it runs.
+    // The callback may begin the next reduction, so mark the channel idle first.
     auto done = std::exchange(channels_[channel].done, nullptr);
     if (minima)
       done(std::move(*minima).outcome());
@@ -433,7 +432,7 @@ private:
   const uint32_t rank_;
   const uint32_t size_;
   const rank_hosts hosts_;
-  /// The ranks of this host, and which of them this is.
+  /// The ranks of this host, and this rank's index among them.
   const std::vector<uint32_t>& neighbours_;
   const uint32_t place_;
   host_reductions memory_;
@@ -467,7 +466,7 @@ result<std::unique_ptr<rank_reducer>> make_socket_reducer(const socket_reducer_o
   if (!fill(mine.job, options.job)
       || (!options.machine.empty() && !fill(mine.process.machine, options.machine)))
     return fail(ec::invalid_argument, "the name of a job or machine is too long");
-  // Each rank makes memory, and those that are not the first of their host let go of it.
+  // Every rank creates memory; all but the first of their host release it.
   auto memory = host_reductions::create(options.size);
   if (!memory)
     return tl::unexpected{memory.error()};

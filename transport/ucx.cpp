@@ -16,7 +16,7 @@ namespace hicache {
 
 namespace {
 
-/// Data longer than this go by rendezvous: the peer then provides the memory, rather than UCX.
+/// Longer data use rendezvous: the receiver, not UCX, then provides the memory.
 constexpr auto rendezvous_bytes = size_t{64} << 10;
 
 tl::unexpected<error> ucx_error(const char* call, ucs_status_t status) {
@@ -27,7 +27,7 @@ void note_failure(void* failure, ucp_ep_h, ucs_status_t status) {
   *static_cast<ucs_status_t*>(failure) = status;
 }
 
-/// As UCX names them, with commas between.
+/// Device names in UCX notation, comma-separated.
 std::string rdma_devices() {
   auto names = std::string{};
   auto failure = std::error_code{};
@@ -38,8 +38,8 @@ std::string rdma_devices() {
   return names;
 }
 
-/// Active messages with wake-up by file descriptor. UCX listens on each interface that it uses for
-/// TCP, so it is given RDMA devices alone, unless the environment names others.
+/// Active messages with wake-up by file descriptor. UCX listens on every interface that it uses for
+/// TCP, so only RDMA devices are enabled unless UCX_NET_DEVICES names others.
 result<ucx_context> make_context() {
   auto* config = static_cast<ucp_config_t*>(nullptr);
   if (auto status = ucp_config_read(nullptr, nullptr, &config); status != UCS_OK)
@@ -84,7 +84,7 @@ void close_endpoint(ucp_ep_h endpoint) noexcept {
   params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
   params.flags = UCP_EP_CLOSE_FLAG_FORCE;
   auto* request = ucp_ep_close_nbx(endpoint, &params);
-  // Nobody waits for the end: UCX finishes on its own and then forgets the request.
+  // UCX completes the close on its own and then frees the request.
   if (UCS_PTR_IS_PTR(request))
     ucp_request_free(request);
 }
@@ -152,7 +152,7 @@ ucx_lane::~ucx_lane() {
     each.to->close();
   if (worker_.get() != nullptr)
     drain();
-  // Ends what is under way, so its memory goes afterwards.
+  // Ends operations in flight before their memory goes.
   worker_ = {};
 }
 
@@ -162,7 +162,7 @@ std::shared_ptr<ucx_connection> ucx_lane::connect(std::span<const std::byte> add
   params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE
                       | UCP_EP_PARAM_FIELD_ERR_HANDLER;
   params.address = reinterpret_cast<const ucp_address_t*>(address.data());
-  // A peer that dies fails what is in flight to it, rather than hang it.
+  // The death of a peer fails operations in flight instead of hanging them.
   params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
   params.err_handler.cb = note_failure;
   params.err_handler.arg = &made->failure_;
@@ -210,7 +210,7 @@ void ucx_lane::send(std::shared_ptr<ucx_connection> to, page_parcel parcel) {
   made.self = std::prev(departures_.end());
   auto size = size_t{0};
   const auto add = [&](std::span<const std::byte> bytes) {
-    // UCX takes no pointer to const; it only reads.
+    // UCX takes a non-const pointer but only reads.
     if (!bytes.empty())
       made.parts.push_back({const_cast<std::byte*>(bytes.data()), bytes.size()});
     size += bytes.size();
@@ -241,7 +241,7 @@ void ucx_lane::send(std::shared_ptr<ucx_connection> to, page_parcel parcel) {
                       made.parcel.header.data(), made.parcel.header.size(), data, count, &params);
   if (UCS_PTR_IS_ERR(status))
     made.to->failure_ = UCS_PTR_STATUS(status);
-  // Anything but a pointer means that UCX is done with the message, well or not.
+  // Anything but a pointer means that UCX is done with the message, successfully or not.
   if (!UCS_PTR_IS_PTR(status))
     end(made);
 }

@@ -15,10 +15,10 @@
 #include <utility>
 #include <vector>
 
-/// UCX, for pages that travel by RDMA. Internal to transport/: no public header includes this one.
+/// UCX, for page transfers by RDMA. Internal to transport/: no public header includes this one.
 namespace hicache {
 
-/// A C handle and what releases it. Move-only.
+/// Owns a C handle. Move-only.
 template <class Handle, void (*Release)(Handle)>
 class ucx_handle {
 public:
@@ -44,20 +44,19 @@ private:
   Handle handle_ = nullptr;
 };
 
-/// Closes an endpoint at once, without waiting for the peer. Operations in flight are cancelled:
-/// their callbacks come from later calls of progress.
+/// Closes an endpoint at once, without waiting for the peer. Cancels operations in flight: their
+/// callbacks run in later calls of progress.
 void close_endpoint(ucp_ep_h endpoint) noexcept;
 
 using ucx_context = ucx_handle<ucp_context_h, ucp_cleanup>;
 using ucx_worker = ucx_handle<ucp_worker_h, ucp_worker_destroy>;
 using ucx_endpoint = ucx_handle<ucp_ep_h, close_endpoint>;
 
-/// Whether this machine has RDMA devices.
 bool has_rdma_devices();
 
 class ucx_lane;
 
-/// A way to a peer that said its address in UCX. Goes on to exist while messages are under way.
+/// A connection to a peer whose UCX address is known. Stays alive while messages are in flight.
 class ucx_connection final : public page_carrier,
                              public std::enable_shared_from_this<ucx_connection> {
 public:
@@ -73,7 +72,7 @@ public:
 
   bool is_open() const noexcept override;
 
-  /// To be called before the last reference goes.
+  /// Must be called before the last reference goes.
   void close() noexcept { endpoint_ = {}; }
 
 private:
@@ -86,14 +85,14 @@ private:
   size_t unsent_ = 0;
 };
 
-/// Messages by UCX's active messages, among processes that told each other their addresses over a
-/// page_link: UCX itself listens for nobody. It trusts what it receives, so it is used by RDMA
-/// devices, whose packets come from those they are connected to. One thread at a time.
+/// Messages over UCX active messages, between processes that exchanged their addresses over a
+/// page_link: UCX itself does not listen. It trusts what it receives, so it uses RDMA devices only,
+/// which accept packets from connected peers alone. One thread at a time.
 class ucx_lane {
 public:
-  /// @param sink Takes the messages of this kind. Must outlive the lane.
-  /// @returns null if pages are to go by TCP alone, also where UCX does not start and need not;
-  /// io_failure if UCX does not start
+  /// @param sink Receives the messages of this kind. Must outlive the lane.
+  /// @returns null if pages go by TCP only, also if UCX does not start and is optional; io_failure
+  /// if UCX is required and does not start
   static result<std::unique_ptr<ucx_lane>> open(page_transport transport, page_message kind,
                                                 page_sink& sink);
 
@@ -103,31 +102,31 @@ public:
 
   ucx_lane& operator=(const ucx_lane&) = delete;
 
-  /// For the greeting to a peer.
+  /// Sent in the greeting to a peer.
   std::span<const std::byte> address() const noexcept { return address_; }
 
-  /// @returns null if UCX finds no way to this address
+  /// @returns null if UCX finds no route to this address
   std::shared_ptr<ucx_connection> connect(std::span<const std::byte> address);
 
-  /// Does what is there to do. @returns whether there was something
+  /// Processes pending events.
+  /// @returns whether there were any
   bool progress() noexcept;
 
-  /// Does what is there to do, without waiting for more: lets closed connections come to their end.
-  /// To be called soon after closing some: UCX before 1.18 ends the process if an event that it has
-  /// still to look at belongs to a file descriptor which another worker was given since
-  /// (github.com/openucx/ucx/pull/9942).
+  /// Processes pending events without waiting for more, so that closed connections finish. Call it
+  /// soon after closing some: UCX before 1.18 aborts if a pending event belongs to a file
+  /// descriptor that another worker has reused since (github.com/openucx/ucx/pull/9942).
   void drain() noexcept;
 
-  /// Waits until nothing is received for the sink any more, at most until then.
+  /// Waits until nothing is being received into the sink, at most until `until`.
   /// @returns whether nothing is
   bool settle(time_point until) noexcept;
 
-  /// As settle(), without end. UCX ends what closed connections were receiving, and does so when
-  /// their lanes are destroyed; neither takes the peer.
+  /// Like settle(time_point), without a deadline. UCX ends the receives of closed connections, also
+  /// while it destroys their lanes; neither needs the peer.
   void settle() noexcept;
 
-  /// Has fd() become readable when there is something to do.
-  /// @returns false if there is already
+  /// Makes fd() readable when events are pending.
+  /// @returns false if some are pending already
   bool arm() noexcept;
 
   int fd() const noexcept { return fd_; }
@@ -135,7 +134,7 @@ public:
 private:
   friend class ucx_connection;
 
-  /// A message that UCX may still be reading; stays where it is.
+  /// A message that UCX may still read; its address is stable.
   struct departure {
     ucx_lane* lane = nullptr;
     std::shared_ptr<ucx_connection> to;
@@ -144,7 +143,7 @@ private:
     std::list<departure>::iterator self;
   };
 
-  /// A message whose data UCX fetches.
+  /// A message whose data UCX is fetching.
   struct arrival {
     ucx_lane* lane = nullptr;
     std::vector<std::byte> header;

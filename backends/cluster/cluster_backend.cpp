@@ -43,7 +43,7 @@ cluster_backend::cluster_backend(cluster_options options)
 
 cluster_backend::~cluster_backend() = default;
 
-// -- calls of the interface ---------------------------------------------------
+// -- blocking_store -----------------------------------------------------------
 
 std::vector<bool> cluster_backend::exists(std::span<const page_key> keys, time_point deadline) {
   const auto where = locate(keys, deadline);
@@ -60,7 +60,7 @@ std::vector<result<void>> cluster_backend::get(std::span<const page_read> pages,
   auto outcome = all_fail(pages, ec::not_found);
   auto open = std::vector<size_t>(pages.size());
   std::iota(open.begin(), open.end(), size_t{0});
-  // Whoever reads pages has just asked whether they are there.
+  // A reader has usually just looked the pages up.
   static_cast<void>(get_from(recall(keys_at(pages, open)), pages, open, false, deadline, outcome));
   std::erase_if(open, [&outcome](size_t i) { return outcome[i].has_value(); });
   const auto is_in_time = [&] { return options_.reader.clock->now() < deadline; };
@@ -92,12 +92,12 @@ std::vector<size_t> cluster_backend::get_from(const placements& where,
     const auto& page = pages[positions[k]];
     const auto& replicas = where.replicas[k];
     if (replicas.empty()) {
-      // Why it could not be read a moment ago still says more, unless that was to wait.
+      // Keep the earlier error, which says more, unless it was the request to wait.
       if (auto& end = outcome[positions[k]]; end.error().code == ec::limit_reached)
         end = fail(ec::not_found);
       continue;
     }
-    // There will be no more of them.
+    // The number of replicas is at its maximum.
     const auto is_everywhere = replicas.size() >= limits::replicas_per_key;
     wanted.push_back(
       {page.key, options_.fingerprint, replicas, page.parts, insists || is_everywhere});
@@ -142,7 +142,7 @@ void cluster_backend::offer(std::span<const page_read> pages, std::span<const si
   if (!slots)
     return;
   std::erase_if(slots->list, [](const auto& x) { return x.what != segment_slot::state::reserved; });
-  // Waits until the index knows, as for any page that is stored; a failure costs a copy only.
+  // Waits until the index knows, as for any stored page; a failure costs only a replica.
   static_cast<void>(ask<key_batch>(*options_.reader.system, options_.segment,
                                    time_left(*options_.reader.clock, deadline), atom::publish_v,
                                    std::move(*slots)));
@@ -150,7 +150,7 @@ void cluster_backend::offer(std::span<const page_read> pages, std::span<const si
 
 template <class PartsOf>
 result<segment_slots> cluster_backend::write_slots(segment_pages pages, PartsOf parts_of) {
-  // Without a time limit: an answer that nobody takes would be slots that nobody gives back.
+  // No timeout: the slots of an unreceived answer would leak.
   auto slots = ask<segment_slots>(*options_.reader.system, options_.segment, caf::infinite,
                                   atom::reserve_v, std::move(pages));
   if (!slots)
@@ -219,7 +219,7 @@ std::vector<result<void>> cluster_backend::set(std::span<const page_write> pages
                                         atom::publish_v, std::move(filled));
   if (!published)
     return fail_rest(published.error());
-  // What the index refused others have, more often than anyone wants.
+  // The index refused pages that have enough replicas elsewhere.
   std::erase_if(copies.pages, [&gone = published->keys](const copied_page& x) {
     return std::ranges::find(gone, x.page.key) != gone.end();
   });
@@ -232,8 +232,8 @@ bool cluster_backend::is_stored(const page_write& page, std::span<const replica>
   const auto& exported = options_.exported;
   return std::ranges::any_of(replicas, [&](const replica& x) {
     if (x.member != options_.reader.member || !exported || x.offset < exported->objects().headers)
-      return true; // Somebody has it: that will do.
-    // What another object of our L2 holds may be overwritten before this one is.
+      return true; // Another member or our segment has it.
+    // A replica in another object of our L2 may be overwritten before this one.
     const auto object = exported->find_object(page.parts);
     return object && exported->header_of(*object) == x.offset
            && exported->is_exported(
@@ -250,7 +250,7 @@ result<segment_slots> cluster_backend::place(std::span<const page_write> pages,
     const auto& page = pages[i];
     auto& slot = slots.list.emplace_back();
     if (options_.exported && options_.exported->find_object(page.parts)) {
-      // One that is taken back meanwhile is about to be overwritten: it must not be copied either.
+      // If revoked meanwhile, the object is about to be overwritten and must not be copied either.
       slot = options_.exported->export_page(page.parts, page.key, options_.fingerprint)
                .value_or(segment_slot{page.key});
       continue;
@@ -275,7 +275,7 @@ std::vector<result<void>> cluster_backend::remove(std::span<const page_key> keys
                                                   time_point deadline) {
   if (options_.reader.clock->now() >= deadline)
     return all_fail(keys, ec::deadline_exceeded);
-  if (!options_.segment) // Only an owner removes; without a segment there is nothing of ours.
+  if (!options_.segment) // Only owners remove pages, and without a segment this process owns none.
     return std::vector<result<void>>(keys.size());
   auto gone = ask<atom::ok>(
     *options_.reader.system, options_.segment, time_left(*options_.reader.clock, deadline),
@@ -302,10 +302,10 @@ backend_health cluster_backend::health() {
   return health;
 }
 
-// -- who has what -------------------------------------------------------------
+// -- placements ---------------------------------------------------------------
 
 placements cluster_backend::locate(std::span<const page_key> keys, time_point deadline) {
-  auto all = lookup_.locate(keys, deadline).where; // What the index cannot say is a miss.
+  auto all = lookup_.locate(keys, deadline).where; // Unanswered keys count as misses.
   auto latest
     = recent_placements::answer{keys, all, options_.reader.clock->now() + limits::placement_memory};
   const auto guard = std::lock_guard{mutex_};
@@ -321,13 +321,13 @@ placements cluster_backend::recall(std::span<const page_key> keys) {
 // -- replicas -----------------------------------------------------------------
 
 void cluster_backend::replicate(const page_copies& pages, time_point deadline) {
-  // By the first page, so that the pages of a prefix stay together.
+  // Chosen by the first page, so that the pages of a prefix stay together.
   const auto choose = [&](const std::vector<member_info>& members) {
     return place_replicas(pages.pages.front().page.key, members, options_.host,
                           options_.replicas - size_t{1});
   };
   auto targets = choose(reader_.recent_members(deadline));
-  if (targets.size() + 1 < options_.replicas) // A host may have come just now.
+  if (targets.size() + 1 < options_.replicas) // A host may have joined just now.
     targets = choose(reader_.members(deadline));
   const auto left = time_left(*options_.reader.clock, deadline);
   auto self = caf::scoped_actor{*options_.reader.system};

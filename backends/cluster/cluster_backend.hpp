@@ -20,28 +20,28 @@
 
 namespace hicache {
 
-/// What the `cluster` backend works with. Everything referred to outlives it.
+/// Settings of the `cluster` backend. Everything referred to must outlive it.
 struct cluster_options {
   page_reader_options reader;
   /// This process's segment; null if it exports no memory: then set fails with store_full.
   segment_actor segment;
-  /// The memory of that segment, written to by this backend between reserve and publish.
+  /// The memory of that segment; this backend writes to it between reserve and publish.
   std::span<std::byte> segment_memory;
-  /// Pages of L2 are offered where they lie, if they are whole objects of these; null: copied.
+  /// Exports whole objects of L2 in place; other pages, or all if this is null, are copied.
   std::shared_ptr<exported_pages> exported;
   /// `fingerprint_of` the namespace; pages with another one are not served.
   uint64_t fingerprint = 0;
-  /// Copies of each page that this process stores, its own among them, on different hosts.
+  /// Replicas of each page that this process stores, its own included, on different hosts.
   uint32_t replicas = 1;
   /// As in member_info.
   std::string host;
-  /// Written and shown here; not null.
+  /// Updated and reported here; not null.
   std::shared_ptr<member_figures> figures;
 };
 
 /// L3 as the pooled memory of all members (docs/cluster.md): writes go to this process's own
-/// segment, reads come from whoever holds the page. Further replicas are not written but read, by
-/// the members that shall have them: nobody but its owner ever writes to a segment.
+/// segment, reads come from any owner of the page. Further replicas are pulled by their new owners,
+/// so only its owner ever writes to a segment.
 class cluster_backend final : public blocking_store {
 public:
   explicit cluster_backend(cluster_options options);
@@ -58,7 +58,7 @@ public:
 
   std::vector<result<void>> get(std::span<const page_read> pages, time_point deadline) override;
 
-  /// A page that cannot be copied to as many hosts as wanted is stored all the same, and logged.
+  /// A page that cannot be replicated to enough hosts is stored anyway, and logged.
   std::vector<result<void>> set(std::span<const page_write> pages, time_point deadline) override;
 
   std::vector<result<void>> remove(std::span<const page_key> keys, time_point deadline) override;
@@ -66,36 +66,36 @@ public:
   backend_health health() override;
 
 private:
-  /// Reads the pages at these positions. @param where Who has each of them. @returns those that
-  /// others will offer in a moment: their owners send them no more now
+  /// Reads the pages at these positions.
+  /// @param where The replicas of each of them.
+  /// @returns positions of pages that owners refuse because other members will soon offer them
   std::vector<size_t> get_from(const placements& where, std::span<const page_read> pages,
                                std::span<const size_t> positions, bool insists, time_point deadline,
                                std::vector<result<void>>& outcome);
 
-  /// Offers pages just read to others: they are in demand.
+  /// Offers pages just read to other members, because they are in demand.
   void offer(std::span<const page_read> pages, std::span<const size_t> positions,
              time_point deadline);
 
-  /// Finds room in this process's segment for pages that are not there, and writes them: `parts_of`
-  /// tells the parts of a page, by position.
+  /// Reserves slots in this process's segment for pages that are not there, and writes them.
+  /// `parts_of` returns the parts of a page by position.
   template <class PartsOf>
   result<segment_slots> write_slots(segment_pages pages, PartsOf parts_of);
 
-  /// Whether a page need not be stored, because one of these replicas is there for as long as a new
-  /// one would be.
+  /// Whether a page need not be stored: one of these replicas lasts as long as a new one would.
   bool is_stored(const page_write& page, std::span<const replica> replicas) const;
 
-  /// Lends the pages at these positions that L2 can export, and writes the others to the segment.
-  /// @returns what became of each
+  /// Exports these pages in place where L2 can, and writes the others to the segment.
+  /// @returns the outcome of each
   result<segment_slots> place(std::span<const page_write> pages, std::span<const size_t> positions);
 
-  /// Asks the index, and remembers its answer.
+  /// Looks keys up in the index, and remembers the answer.
   placements locate(std::span<const page_key> keys, time_point deadline);
 
-  /// Where the index said within limits::placement_memory that these are.
+  /// What the index answered for these keys within limits::placement_memory.
   placements recall(std::span<const page_key> keys);
 
-  /// Has other hosts copy pages that are published here.
+  /// Makes other hosts copy pages that are published here.
   void replicate(const page_copies& pages, time_point deadline);
 
   cluster_options options_;

@@ -21,14 +21,14 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// How long one server is waited for before the next one is asked, and how often each is asked.
+/// Timeout per server, and attempts per server.
 constexpr auto server_time = 500ms;
 constexpr auto server_tries = 2;
 
-/// Bytes before the target's name in the data of an SRV record: priority, weight and port.
+/// Bytes before the target name in an SRV record: priority, weight and port.
 constexpr auto srv_head_bytes = size_t{6};
 
-/// Questions to the DNS that are under way together.
+/// Concurrent DNS queries.
 class dns_questions {
 public:
   explicit dns_questions(const dns_options& whom) {
@@ -39,7 +39,7 @@ public:
     options.tries = server_tries;
     auto mask = ARES_OPT_TIMEOUTMS | ARES_OPT_TRIES;
     if (!whom.search)
-      mask |= ARES_OPT_DOMAINS; // There are none in `options`.
+      mask |= ARES_OPT_DOMAINS; // An empty list of domains.
     status_ = ares_init_options(&channel_, &options, mask);
     if (status_ == ARES_SUCCESS && !whom.server.host.empty())
       status_ = ares_set_servers_ports_csv(channel_, to_string(whom.server).c_str());
@@ -54,12 +54,12 @@ public:
 
   dns_questions& operator=(const dns_questions&) = delete;
 
-  /// ARES_SUCCESS if questions can be asked.
+  /// ARES_SUCCESS if queries are possible.
   int status() const noexcept { return status_; }
 
   ares_channel channel() const noexcept { return channel_; }
 
-  /// Waits until none of the questions is left.
+  /// Waits until all queries are answered, cancelled or expired.
   void run(size_t& left, interruption& stop) {
     const auto end = std::chrono::steady_clock::now() + source_answer_time;
     while (left > 0) {
@@ -89,10 +89,10 @@ private:
     auto most = timeval{time.count() / 1000, time.count() % 1000 * 1000};
     auto next = timeval{};
     const auto* wait = ares_timeout(channel_, &most, &next);
-    // A millisecond more than less: an early turn would be one for nothing.
+    // Rounded up: a wake-up before the timeout would be useless.
     poll(watched.data(), watched.size(),
          static_cast<int>(wait->tv_sec * 1000 + wait->tv_usec / 1000 + 1));
-    ares_process_fd(channel_, ARES_SOCKET_BAD, ARES_SOCKET_BAD); // What is over.
+    ares_process_fd(channel_, ARES_SOCKET_BAD, ARES_SOCKET_BAD); // Handles timeouts.
     for (auto i = size_t{1}; i < watched.size(); ++i) {
       const auto& [fd, events, found] = watched[i];
       if (found != 0)
@@ -124,7 +124,7 @@ struct services_question {
   result<srv_records> answer = srv_records{};
 };
 
-/// A question for one host; `left` counts those of all.
+/// A query for one host; `left` is shared by all.
 struct host_question {
   size_t* left;
   result<host_numbers> answer = host_numbers{};
@@ -186,7 +186,7 @@ result<srv_records> read_srv_records(std::span<const std::byte> message) {
       return malformed;
     records.ttl_s = std::min<uint32_t>(records.ttl_s, ns_rr_ttl(record));
     const auto port = static_cast<uint16_t>(ns_get16(data + 4));
-    // The root stands for "nowhere".
+    // The root domain means "no service".
     const auto host = std::string{name.data()};
     if (port != 0 && !host.empty() && host != "." && records.targets.size() < source_addresses)
       records.targets.push_back({host, port});

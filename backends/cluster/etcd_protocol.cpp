@@ -14,19 +14,19 @@ namespace {
 
 using nlohmann::json;
 
-/// Of what etcd says in one refusal.
+/// Maximum length of a refusal's text.
 constexpr auto refusal_bytes = size_t{200};
 
 std::string base64(const std::string& bytes) {
   return absl::Base64Escape(bytes);
 }
 
-/// 64-bit integers are strings in etcd's JSON.
+/// etcd's JSON encodes 64-bit integers as strings.
 std::string number_of(const json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
-/// @param read Takes what it wants from the answer; may throw.
+/// @param read Extracts the result from the answer; may throw.
 template <class Read>
 auto parse(const std::string& body, Read read) -> result<decltype(read(json{}))> {
   try {
@@ -39,7 +39,7 @@ auto parse(const std::string& body, Read read) -> result<decltype(read(json{}))>
 } // namespace
 
 request list_request(const std::string& prefix) {
-  // Up to the byte after the slash.
+  // The range ends at the byte after the slash.
   return {"/v3/kv/range", json{{"key", base64(prefix + "/")},
                                {"range_end", base64(prefix + "0")},
                                {"limit", std::to_string(source_addresses)},
@@ -72,7 +72,7 @@ result<std::vector<std::string>> read_list(const std::string& body) {
     auto addresses = std::vector<std::string>{};
     for (const auto& pair : answer.value("kvs", json::array())) {
       auto address = std::string{};
-      // What others have put there is theirs.
+      // Ignore values that are not addresses.
       if (absl::Base64Unescape(pair.value("value", std::string{}), &address)
           && rpc::parse_endpoint(address))
         addresses.push_back(std::move(address));
@@ -90,7 +90,7 @@ result<bool> read_refresh(const std::string& body) {
   return parse(body, [](const json& answer) {
     const auto& lease = answer.at("result");
     lease.at("ID");
-    return lease.contains("TTL"); // Without one it is gone.
+    return lease.contains("TTL"); // An expired lease has no TTL.
   });
 }
 

@@ -16,19 +16,19 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// How long an address outlives its process, and how often a process that is announced asks: three
-/// times may fail. Others ask less often, as they are many.
+/// How long an address outlives its process, and how often an announced process refreshes it: three
+/// refreshes may fail. Others query less often, as they are many.
 constexpr auto lease_time = 8s;
 constexpr auto refresh_pause = source_pause_min;
 constexpr auto ask_pause = 5s;
 
-/// What connecting to one server may take, and each of its answers.
+/// Timeout of connecting to a server, and of each answer.
 constexpr auto server_time = 1s;
 
-/// Of one answer: the longest list, some times over.
+/// Maximum answer: several times the longest list.
 constexpr auto answer_bytes = size_t{1} << 20;
 
-/// @returns whether OpenSSL took all files
+/// @returns whether OpenSSL accepted all files
 bool use(SSL_CTX* context, const tls_files& tls) {
   return SSL_CTX_use_certificate_chain_file(context, tls.certificate.c_str()) == 1
          && SSL_CTX_use_PrivateKey_file(context, tls.key.c_str(), SSL_FILETYPE_PEM) == 1
@@ -37,10 +37,10 @@ bool use(SSL_CTX* context, const tls_files& tls) {
 
 } // namespace
 
-/// To one server, for the requests of one moment.
+/// A short-lived connection to one server.
 class etcd_source::connection {
 public:
-  /// @returns peer_unreachable, or invalid_argument, with a sentence that names the server
+  /// @returns peer_unreachable or invalid_argument, with a sentence that names the server
   static result<std::unique_ptr<connection>> open(const rpc::endpoint& server,
                                                   const std::string& number, const tls_files& tls,
                                                   interruption& stop) {
@@ -50,7 +50,7 @@ public:
       auto secure = std::make_unique<httplib::SSLClient>(server.host, server.port);
       if (!secure->is_valid() || !use(secure->ssl_context(), tls))
         return fail(ec::invalid_argument, name + ": the files of --tls-* cannot be used");
-      // Else it would trust what the system does.
+      // Otherwise the system's CAs would be trusted.
       secure->set_ca_cert_path(tls.ca);
       secure->enable_server_certificate_verification(true);
       client = std::move(secure);
@@ -121,7 +121,7 @@ result<address_answer> etcd_source::ask(const std::string& own, interruption& st
 
 result<address_answer> etcd_source::ask_server(const rpc::endpoint& server, const std::string& own,
                                                interruption& stop) {
-  // The HTTP library would wait for the system's resolver, for as long as that takes.
+  // The HTTP library would wait for the system's resolver without a timeout.
   const auto host = ask_hosts({{}, true}, {server.host}, stop).front();
   auto why = error{ec::peer_unreachable, "the DNS knows no host " + server.host};
   if (!host)
@@ -152,7 +152,7 @@ result<address_answer> etcd_source::ask_at(connection& server, const std::string
     return tl::unexpected{list.error()};
   if (!own.empty() && (!is_put_ || !std::ranges::binary_search(*list, own))) {
     if (auto put = server.post(etcd::put_request(place_.prefix, own, lease_)); !put) {
-      lease_.clear(); // It may be gone; the next one is sure to be there.
+      lease_.clear(); // The lease may have expired; get a new one next time.
       return tl::unexpected{put.error()};
     }
     is_put_ = true;
@@ -186,7 +186,7 @@ result<void> etcd_source::hold_lease(connection& server) {
 }
 
 void etcd_source::leave() {
-  // Where etcd does not answer the lease ends by itself; nobody waits for it.
+  // If etcd does not answer, the lease expires by itself.
   if (lease_.empty() || number_.empty())
     return;
   auto never = interruption{};

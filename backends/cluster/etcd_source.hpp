@@ -9,10 +9,10 @@
 
 namespace hicache {
 
-/// What processes of the index have put into etcd, under leases that they refresh.
+/// Addresses that processes of the index have put into etcd, under leases that they refresh.
 class etcd_source final : public address_source {
 public:
-  /// @param tls For the connections to etcd, unless it is empty; read anew for each of them.
+  /// @param tls For connections to etcd; empty: plaintext. Read again for each connection.
   etcd_source(etcd_place place, tls_files tls) : place_(std::move(place)), tls_(std::move(tls)) {}
 
   result<address_answer> ask(const std::string& own, interruption& stop) override;
@@ -27,18 +27,18 @@ private:
 
   result<address_answer> ask_at(connection& server, const std::string& own);
 
-  /// Sees to it that there is a lease.
+  /// Refreshes the lease, or requests one.
   result<void> hold_lease(connection& server);
 
   const etcd_place place_;
   const tls_files tls_;
-  /// The server that answered last.
+  /// Index of the server that answered last.
   size_t at_ = 0;
-  /// Its number; empty if it did not answer.
+  /// Its numeric address; empty if it did not answer.
   std::string number_;
   /// Empty: none.
   std::string lease_;
-  /// Under the lease.
+  /// Whether the own address was put under the lease.
   bool is_put_ = false;
 };
 

@@ -38,7 +38,7 @@ exported_pages::export_page(std::span<const std::span<const std::byte>> parts, c
                             uint64_t fingerprint) {
   const auto object = find_object(parts);
   const auto slot = object ? begin(*object, key) : std::nullopt;
-  // Outside of the lock: this reads the whole object.
+  // Without the lock: this reads the whole object.
   if (slot && finish(*slot, fingerprint, page_checksum(parts)))
     return slot;
   return std::nullopt;
@@ -88,7 +88,7 @@ exported_pages::find_object(std::span<const std::span<const std::byte>> parts) c
     return std::nullopt;
   const auto* first = memory_.data() + objects_.objects;
   const auto* address = parts.front().data();
-  // Addresses of different memories have no order but this one.
+  // std::less orders pointers into different memories.
   if (std::less{}(address, first) || !std::less{}(address, memory_.data() + memory_.size()))
     return std::nullopt;
   const auto offset = static_cast<uint64_t>(address - first);

@@ -14,18 +14,16 @@
 
 namespace hicache {
 
-/// Pages of L2 that others may read where they lie, and the headers by which they do. A header
-/// stands only while the bytes are those of its page: whoever is going to write to a page of L2
-/// takes it back first. Each exporting has a generation of its own, so one that is taken back
-/// before it is finished never becomes visible. Any thread.
+/// Pages of L2 that other members may read in place, and their headers. A header exists only while
+/// the bytes are those of its page: a page of L2 must be reclaimed before it is written. Each
+/// export has its own generation, so one revoked before finish() never becomes visible. Any thread.
 class exported_pages {
 public:
-  /// Hears of pages that were taken back after they were visible, on the thread of whoever did.
-  /// Must not call back.
+  /// Called with visible pages that were revoked, on the revoking thread. Must not call back.
   using notice = std::function<void(segment_slots)>;
 
   /// @param memory The member's memory, zeroed where the headers are. Not owned; must outlive this.
-  /// @param objects Where headers and objects lie in it.
+  /// @param objects Positions of headers and objects in it.
   /// @param objects_per_page Objects of a page of L2 have consecutive numbers, from page 0 on.
   /// @pre the memory holds headers and objects
   exported_pages(std::span<std::byte> memory, const exported_objects& objects,
@@ -33,51 +31,48 @@ public:
 
   const exported_objects& objects() const noexcept { return objects_; }
 
-  /// From now on pages can be exported.
-  /// @pre closed, as at first
+  /// Allows exports from now on.
+  /// @pre closed, as initially
   void open(notice reclaimed);
 
-  /// Takes all pages back, without a notice; none can be exported any more.
+  /// Revokes all pages, without a notice, and allows no further exports.
   void close();
 
-  /// Lends the object that consists of these parts: begin, a pass over the object for its checksum,
-  /// and finish.
-  /// @pre until this returns, nobody writes to the object without taking it back first
-  /// @returns the slot (state exported); nothing if the parts are not one whole object, if pages
-  /// cannot be exported now, or if it was taken back meanwhile
+  /// Exports the object of these parts: begin(), a checksum pass over the object, and finish().
+  /// @pre until this returns, any writer of the object calls reclaim() first
+  /// @returns the slot (state exported); empty if the parts are not one whole object, if exports
+  /// are closed, or if it was revoked meanwhile
   std::optional<segment_slot> export_page(std::span<const std::span<const std::byte>> parts,
                                           const page_key& key, uint64_t fingerprint);
 
-  /// The first step of exporting an object: it has a slot, and no header yet. What was exported
-  /// there is taken back.
+  /// Starts an export: assigns a slot, still without a header. Revokes a previous export.
   /// @pre the object exists
-  /// @returns nothing if pages cannot be exported now
+  /// @returns empty if exports are closed
   std::optional<segment_slot> begin(uint64_t object, const page_key& key);
 
-  /// The last step: writes the header.
-  /// @param checksum Of the object's bytes, as they are since begin().
-  /// @returns false, and does nothing, if the object was taken back meanwhile
+  /// Finishes an export by writing the header.
+  /// @param checksum Of the object's bytes, unchanged since begin().
+  /// @returns false, without effect, if the object was revoked meanwhile
   bool finish(const segment_slot& slot, uint64_t fingerprint, uint64_t checksum);
 
-  /// Whether a slot is still what was exported.
+  /// Whether the slot is still exported and visible.
   bool is_exported(const segment_slot& slot) const;
 
-  /// Whether a page is exported and not what was written. Holds up whoever takes pages back
-  /// meanwhile.
+  /// Whether an exported page differs from what was written. Blocks concurrent revocations.
   bool is_damaged(const segment_slot& slot, uint64_t fingerprint) const;
 
-  /// The number of the object that these parts are; nothing if they are not one whole object.
+  /// The number of the object that these parts are; empty if they are not one whole object.
   std::optional<uint64_t>
   find_object(std::span<const std::span<const std::byte>> parts) const noexcept;
 
-  /// Where an object's header is, in bytes from the start of the memory.
+  /// Offset of an object's header in the memory.
   uint64_t header_of(uint64_t object) const noexcept;
 
-  /// Takes a page back, without a notice; nothing if the slot is not exported any more.
+  /// Revokes a page, without a notice; no effect if the slot is no longer exported.
   void revoke(const segment_slot& slot);
 
-  /// Takes pages of L2 back because they are going to be written to: when this returns, readers
-  /// find no header there any more, and a exporting that is under way fails.
+  /// Revokes the exports of pages of L2 before they are written: when this returns, readers find no
+  /// header there, and unfinished exports fail.
   void reclaim(std::span<const page_index> pages);
 
 private:
@@ -88,10 +83,11 @@ private:
     bool has_header = false;
   };
 
-  /// The object of a slot, if the slot stands.
+  /// The object of a slot, if the slot is still valid.
   std::optional<uint64_t> standing(const segment_slot& slot) const;
 
-  /// Ends the exporting of an object, if there is any. @returns what readers saw
+  /// Ends the export of an object, if any.
+  /// @returns the slot if it was visible to readers
   std::optional<segment_slot> drop(uint64_t object);
 
   segment_slot describe(uint64_t object) const;
@@ -99,9 +95,9 @@ private:
   const std::span<std::byte> memory_;
   const exported_objects objects_;
   const uint64_t objects_per_page_;
-  mutable std::mutex mutex_; // Guards what follows, and the headers.
+  mutable std::mutex mutex_; // Guards the following members and the headers.
   notice reclaimed_;
-  /// By number.
+  /// By object number.
   std::vector<entry> entries_;
   uint32_t last_generation_ = 0;
 };

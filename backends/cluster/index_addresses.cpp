@@ -24,8 +24,7 @@ std::string join(const std::vector<std::string>& parts) {
   return text;
 }
 
-/// Signals are for the program's threads; and a peer that closes its connection while a request is
-/// written to it is an error of that request, not a signal.
+/// Signals belong to the program's threads. This also turns SIGPIPE into an error of the request.
 void block_signals() {
   auto all = sigset_t{};
   sigfillset(&all);
@@ -123,7 +122,7 @@ void index_addresses::run() {
 
 void index_addresses::note(const result<address_answer>& answer) {
   trouble_ = answer ? answer->trouble : answer.error().detail;
-  // Who waits for the first address says what is wrong.
+  // While no address was ever found, the waiting caller reports the trouble.
   const auto matters = has_found_ || !own_.empty();
   if (trouble_.empty() && is_logged_)
     spdlog::info("{} is of use again", name_);

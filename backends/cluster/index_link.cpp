@@ -27,11 +27,11 @@ using namespace std::chrono_literals;
 constexpr auto pause_min = caf::timespan{50ms};
 constexpr auto pause_max = caf::timespan{1s};
 
-/// How long the first connection waits for the other shards when it has reached one, at most: some
-/// round trips. Those that are missing then are misses until they are back.
+/// How long the first connection waits for the other shards after reaching one: some round trips.
+/// Pages of shards that are still missing are misses until these are back.
 constexpr auto rest_patience = std::chrono::seconds{1};
 
-/// What a directory may take to answer.
+/// Timeout of a directory's answer.
 constexpr auto directory_timeout = caf::timespan{5s};
 
 } // namespace
@@ -52,7 +52,7 @@ bool index_view::is_whole() const noexcept {
 }
 
 bool index_view::serves_all() const noexcept {
-  // A key has its keepers in any two processes.
+  // A key's two keepers may be any two different processes.
   auto lost = std::set<uint32_t>{};
   auto reached = std::set<uint32_t>{};
   for (auto i = size_t{0}; i < shards.size(); ++i)
@@ -79,7 +79,6 @@ struct link_state {
 
   explicit link_state(caf::event_based_actor* owner) : self(owner) {}
 
-  /// One process of the index.
   struct process {
     directory_actor directory;
     bool is_asked = false;
@@ -91,8 +90,8 @@ struct link_state {
     bool is_asked = false;
   };
 
-  /// While no process is reached, those count that the user's addresses stand for now: where the
-  /// map leads may be gone for good. Others are forgotten unless the map names them.
+  /// While no process is reachable, uses the user's current addresses and those of the map, whose
+  /// processes may be gone for good; forgets all others.
   void seek() {
     const auto is_reached = [](const auto& x) { return !!x.second.directory; };
     if (std::ranges::any_of(processes, is_reached))
@@ -109,7 +108,7 @@ struct link_state {
       failed(addresses->trouble());
   }
 
-  /// Does what is left to do to reach every shard.
+  /// Starts the missing requests to reach every shard.
   void refresh() {
     for (auto& [address, where] : processes) {
       if (where.is_asked)
@@ -198,7 +197,7 @@ struct link_state {
           continue;
         processes[entry.address];
         const auto known = shards.find(entry.number);
-        // A shard that began anew is another actor, even at the same address.
+        // A restarted shard is another actor, even at the same address.
         const auto is_same = known != shards.end() && since[entry.number] == entry.epoch
                              && known->second.address == entry.address;
         wanted.emplace(entry.number, is_same ? known->second : shard{entry.address, {}, false});
@@ -213,8 +212,7 @@ struct link_state {
     refresh();
   }
 
-  /// Forgets addresses that the map does not name: they led to one of those that it names, or
-  /// nowhere.
+  /// Forgets addresses missing from the map: aliases of those in the map, or dead ones.
   void forget_others() {
     if (shards.empty())
       return;
@@ -282,7 +280,7 @@ struct link_state {
     set_timer();
   }
 
-  /// Shows the users of the link what there is.
+  /// Publishes the current view to the users of the link.
   void show() {
     auto entries = std::vector<index_view::entry>{};
     for (const auto& [number, what] : shards)
@@ -301,12 +299,12 @@ struct link_state {
   connector_actor connector;
   std::shared_ptr<const index_addresses> addresses;
   shard_map map;
-  /// By address: those that the map names, and until one is reached those that the user named.
+  /// By address: those of the map, and until one is reached those given by the user.
   std::map<std::string, process> processes;
   std::map<uint32_t, shard> shards;
   std::map<uint32_t, uint64_t> since;
   bool wants_map = false;
-  /// Whether directories are told what others said; false once one does not take it from here.
+  /// Whether to send directories the known map; false once one rejects it.
   bool tells_map = true;
   bool is_timer_set = false;
   caf::timespan pause = pause_min;

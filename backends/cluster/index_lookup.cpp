@@ -53,7 +53,7 @@ lookup_answer index_lookup::locate(std::span<const page_key> keys, time_point de
     return others[i] != key_keepers::none;
   };
   for (const auto i : first.doubtful)
-    ask_other(i); // What the other does not know either is a miss.
+    ask_other(i); // If the other keeper does not know the page either, it is a miss.
   for (const auto i : first.failed)
     if (!ask_other(i))
       all.unanswered.push_back(i);
@@ -87,7 +87,7 @@ index_lookup::outcome index_lookup::ask(const index_view& view, std::span<const 
     std::span<const size_t> part;
     decltype(send({}, {})) answer;
   };
-  // All questions first, so that the shards work side by side.
+  // Send all requests first, so that the shards work in parallel.
   auto questions = std::vector<question>{};
   for (auto shard = size_t{0}; shard < lists.size(); ++shard) {
     const auto granted
@@ -121,7 +121,7 @@ index_lookup::outcome index_lookup::ask(const index_view& view, std::span<const 
     const auto waited = std::chrono::steady_clock::now() - asked;
     receive_within(self, answer, std::max(granted - waited, caf::timespan{0}), on_answer, on_error);
   }
-  if (made.failed.empty()) { // Else an answer may come yet.
+  if (made.failed.empty()) { // Otherwise a late answer may still arrive.
     const auto guard = std::lock_guard{mutex_};
     idle_.push_back(std::move(asker));
   }
@@ -146,7 +146,7 @@ bool index_lookup::is_slow(const index_actor& shard) {
 }
 
 void index_lookup::failed(const index_actor& shard, const caf::error& why, caf::timespan granted) {
-  // Who has little time must not have others connect, mount and report anew.
+  // A timeout of an impatient caller must not make others reconnect, remount and report again.
   if (from_caf(why).code != ec::deadline_exceeded || granted >= limits::shard_answer_time) {
     index_.lost(shard);
     return;

@@ -16,7 +16,7 @@ constexpr auto srv_scheme = std::string_view{"srv://"};
 constexpr auto etcd_scheme = std::string_view{"etcd://"};
 constexpr auto etcds_scheme = std::string_view{"etcds://"};
 
-/// Bytes of a name in the DNS, and of a prefix in etcd: as long as a path of the kernel's.
+/// Maximum length of a DNS name, and of an etcd prefix: that of a file system path.
 constexpr auto name_bytes = size_t{253};
 constexpr auto prefix_bytes = size_t{4096};
 

@@ -9,32 +9,32 @@
 
 namespace hicache {
 
-/// The addresses themselves: HOST:PORT or unix:PATH, separated by commas.
+/// A list of addresses: HOST:PORT or unix:PATH, separated by commas.
 struct listed_place {
   std::vector<rpc::endpoint> addresses;
 };
 
 /// srv://NAME[?server=HOST:PORT]: the targets of NAME's SRV record in the DNS.
 struct srv_place {
-  /// Complete; no domain is searched for it.
+  /// Fully qualified; no search domain is applied.
   std::string name;
-  /// Whom to ask, by number; those of the system if the host is empty.
+  /// Numeric address of the name server; the system's servers if the host is empty.
   rpc::endpoint server;
 };
 
 /// etcd://HOST:PORT[,...]/PREFIX, or etcds:// for TLS: the values of the keys PREFIX/....
 struct etcd_place {
-  /// Of etcd; any of them will do.
+  /// Members of etcd; any of them suffices.
   std::vector<rpc::endpoint> servers;
-  /// Without slashes at its ends.
+  /// Without leading or trailing slash.
   std::string prefix;
   bool tls = false;
 };
 
-/// What --index and --join say: where the addresses of the index's processes come from.
+/// The value of --index or --join: where the addresses of the index's processes come from.
 using index_place = std::variant<listed_place, srv_place, etcd_place>;
 
-/// @returns invalid_argument with a sentence that names the part that is wrong.
+/// @returns invalid_argument with a sentence that names the invalid part.
 /// @relates index_place
 result<index_place> parse_index_place(const std::string& text);
 

@@ -7,7 +7,7 @@
 
 namespace hicache {
 
-/// Ends what one thread waits for in poll() or at a socket. Any thread raises it, for good.
+/// Interrupts a thread that waits in poll() or at a socket. Raised by any thread, permanently.
 class interruption {
 public:
   interruption();
@@ -19,18 +19,18 @@ public:
   /// Readable from raise() on.
   int event() const noexcept { return event_.get(); }
 
-  /// From now on raise() shuts this socket down, which ends calls that wait for it, instead of the
-  /// one of the call before. Does not take the socket.
+  /// Makes raise() shut this socket down, which ends calls that wait for it; replaces the socket of
+  /// the previous call. Does not take ownership.
   void guard(int socket);
 
-  /// From now on raise() shuts no socket down.
+  /// Makes raise() shut no socket down.
   void unguard();
 
 private:
   std::atomic<bool> raised_{false};
   unique_fd event_;
   std::mutex mutex_;
-  /// Of its own, so that it never is another socket that got the number.
+  /// A duplicate, so that it never refers to a reused descriptor.
   unique_fd socket_;
 };
 

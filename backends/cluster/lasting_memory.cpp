@@ -16,10 +16,10 @@ namespace {
 
 constexpr auto label_magic = std::array{'h', 'i', 'c', 'a', 'c', 'h', 'e', 'M'};
 
-/// Of the label, and of what stands behind headers.
+/// Version of the label and of slot notes.
 constexpr auto label_version = uint32_t{1};
 
-/// Slots begin at cache lines.
+/// Slots are aligned to cache lines.
 constexpr auto slot_step = uint64_t{64};
 
 struct encoded_label {
@@ -37,7 +37,7 @@ struct encoded_label {
   }
 };
 
-/// What stands behind a header.
+/// Stored behind a header.
 struct slot_note {
   page_key parent;
   uint64_t tenant = 0;
@@ -59,13 +59,13 @@ uint32_t check_of(page_header header, const slot_note& note, uint64_t offset, ui
   return check == 0 ? 1 : check; // 0 stands for none.
 }
 
-/// What a slot says of itself.
+/// A page as described by its slot, unverified.
 struct slot_claim {
   found_page page;
   uint64_t checksum = 0;
 };
 
-/// What a header says, if it is as keep_slot left it.
+/// Decodes a header, if it is as keep_slot wrote it.
 std::optional<slot_claim> read_claim(std::span<const std::byte> memory, uint64_t offset,
                                      const page_header& header, uint64_t seed) {
   auto note = slot_note{};
@@ -90,7 +90,7 @@ std::optional<slot_claim> read_claim(std::span<const std::byte> memory, uint64_t
   return claim;
 }
 
-/// Looks at what may be a slot.
+/// Examines a possible slot.
 /// @returns where to look next
 uint64_t look_at(std::span<const std::byte> memory, uint64_t offset, uint64_t seed,
                  found_pages& part) {

@@ -10,18 +10,17 @@
 
 namespace hicache {
 
-/// Describes all members that a shard knows, asking for them in parts. Blocks until `deadline` at
-/// most.
+/// Lists all members that a shard knows, requesting them in parts. Blocks until `deadline` at most.
 /// @returns the error of the shard, or of its connection
 result<std::vector<member_info>> list_members(caf::actor_system& system, const index_actor& shard,
                                               const clock_source& clock, time_point deadline);
 
-/// The same for the members of these ids that there are.
+/// Lists the members with these ids, as far as they exist.
 result<std::vector<member_info>> list_members(caf::actor_system& system, const index_actor& shard,
                                               std::span<const uint64_t> ids,
                                               const clock_source& clock, time_point deadline);
 
-/// The state of a shard with all of its members, likewise.
+/// The state of a shard with all of its members.
 result<index_status> ask_status(caf::actor_system& system, const index_actor& shard,
                                 const clock_source& clock, time_point deadline);
 

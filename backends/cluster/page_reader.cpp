@@ -105,7 +105,7 @@ std::shared_ptr<const known_member> page_reader::find(uint64_t member, time_poin
   return way == routes.end() ? nullptr : way->second;
 }
 
-// -- who is where -------------------------------------------------------------
+// -- members ------------------------------------------------------------------
 
 page_reader::route_map page_reader::routes_to(const std::set<uint64_t>& members,
                                               time_point deadline) {
@@ -117,7 +117,7 @@ page_reader::route_map page_reader::routes_to(const std::set<uint64_t>& members,
   }
   renew(members, deadline);
   const auto guard = std::lock_guard{table_->mutex};
-  // A copy: another thread may renew a route while this one reads along it.
+  // A copy, because another thread may change the routes meanwhile.
   return table_->routes;
 }
 
@@ -144,13 +144,13 @@ void page_reader::renew(const std::set<uint64_t>& wanted, time_point deadline) {
     has_answer = true;
     for (auto& member : *list)
       found.emplace(member.member, std::move(member));
-    // A shard that has just begun does not know all members.
+    // A newly started shard does not know all members yet.
     if (!found.empty() && std::ranges::all_of(wanted, is_found))
       break;
   }
   if (!has_answer)
     return;
-  // Without the lock: an owner that hangs holds up those alone who want its pages.
+  // Without the lock: a hanging owner delays only threads that want its pages.
   for (const auto& [id, member] : found)
     if (!known.contains(id))
       enter(open_route(member));
@@ -180,12 +180,12 @@ void page_reader::enter(std::shared_ptr<const known_member> found) {
   }
   if (!owner)
     return;
-  // Neither keeps the other: the connection is shut down with the mapping.
+  // Weak references: the connection is shut down with the mapping.
   auto leave = [table = std::weak_ptr{table_}, way = std::weak_ptr{found}, member] {
     const auto still = table.lock();
     if (!still)
       return;
-    // Destroyed after the lock is let go of: unmapping takes time.
+    // Destroyed after the lock is released, because unmapping takes time.
     auto gone = std::shared_ptr<const known_member>{};
     const auto guard = std::lock_guard{still->mutex};
     if (const auto at = still->routes.find(member);
@@ -277,14 +277,14 @@ result<uint64_t> page_reader::read_memory(const known_member& owner, const page_
   const auto head = owner.memory.subspan(from.offset, page_header_bytes);
   auto before = range_head{};
   std::memcpy(before.data(), head.data(), before.size());
-  // The header first, then the bytes: else bytes of the page before could be read beside it.
+  // Header before bytes; otherwise bytes of the previous page could be read with it.
   std::atomic_thread_fence(std::memory_order_acquire);
   const auto header = verify_header(before, what, from);
   if (!header)
     return tl::unexpected{header.error()};
   const auto checksum = copy_object(owner.memory.subspan(*object, length), what.parts);
-  // The owner clears the header before it reuses a place; so a header that still stands vouches for
-  // the bytes just copied, and hashed.
+  // The owner clears the header before it reuses a slot, so an unchanged header proves that the
+  // bytes just copied and hashed are those of the page.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (std::memcmp(before.data(), head.data(), before.size()) != 0)
     return fail(ec::not_found, "its slot was reused meanwhile");
@@ -372,7 +372,7 @@ page_reader::read_remote(const route_map& routes, std::span<const page_search> w
 void page_reader::explain(page_client& reader, const range_reads& reads,
                           const std::vector<result<range_answer>>& answers, time_point deadline,
                           std::map<size_t, error>& torn) {
-  auto byte = std::byte{}; // What is read does not matter; the head comes along.
+  auto byte = std::byte{}; // The byte is irrelevant; the head comes with it.
   const auto target = std::array{std::span{&byte, 1}};
   auto looks = range_reads{reads.servers, {}};
   for (const auto& [k, why] : torn)
@@ -395,8 +395,7 @@ void page_reader::doubt(const page_search& what, const replica& from, const erro
   if (why.code == ec::corrupt_page)
     spdlog::warn("page {} of member {:016x}: {}; it counts as a miss", to_string(what.key),
                  from.member, why.detail);
-  // What looks like another page, or one of another length, may be this one with a damaged header:
-  // its owner can tell.
+  // A different page or length may be this page with a damaged header; only its owner can tell.
   doubtful[from.member].push_back(what.key);
 }
 

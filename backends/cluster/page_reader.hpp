@@ -19,34 +19,34 @@
 
 namespace hicache {
 
-/// How readers reach the memory of other members.
+/// How a reader accesses the memory of other members.
 enum class read_path : uint8_t {
   /// Mapped memory on the same machine, the network elsewhere.
   automatic,
-  /// Always the network, also on the same machine: for tests and measurements.
+  /// Always the network, even on the same machine: for tests and measurements.
   remote,
 };
 
-/// What a reader works with. Everything referred to outlives it.
+/// Settings of a reader. Everything referred to must outlive it.
 struct page_reader_options {
   caf::actor_system* system = nullptr;
   index_link* index = nullptr;
-  /// A member itself, which may be in another process.
+  /// Returns the actor of a member, which may be in another process.
   std::function<member_actor(const member_info&)> reach;
   /// Calls back, on any thread, once a connection has ended; as rpc_network::watch.
   std::function<void(unique_fd, std::function<void()>)> watch;
-  /// This process as a member, and the memory that it exports; 0 and empty if it exports none.
+  /// This process's member id and the memory that it exports; 0 and empty if it exports none.
   uint64_t member = 0;
   std::span<const std::byte> own_memory;
-  /// Whether this process offers what it reads while many want it: it has a segment.
+  /// Whether this process offers pages in demand that it has read: it has a segment.
   bool offers = false;
   read_path path = read_path::automatic;
-  /// How the network is used. Of one reader alone.
+  /// Network settings. Used by one reader only.
   page_channel_options network;
   const clock_source* clock = nullptr;
 };
 
-/// A page, who has it, and where its object goes.
+/// A page, its replicas, and the target of its object.
 struct page_search {
   page_key key;
   uint64_t fingerprint = 0;
@@ -58,10 +58,9 @@ struct page_search {
   bool insists = false;
 };
 
-/// How a page was found.
 struct page_source {
   uint64_t member = 0;
-  /// Others wanted it from the same member a moment ago, too.
+  /// Others read it from the same member a moment ago.
   bool in_demand = false;
   /// page_checksum of the object.
   uint64_t checksum = 0;
@@ -70,41 +69,41 @@ struct page_source {
 /// Pages by the member that has them.
 using member_pages = std::map<uint64_t, std::vector<page_key>>;
 
-/// A member as a reader knows it.
+/// A member as known to a reader.
 struct known_member {
   member_info info;
-  /// Own or mapped memory; empty if the member is read by the network.
+  /// Own or mapped memory; empty if the member is read over the network.
   std::span<const std::byte> memory;
-  /// Takes requests to the member.
+  /// Receives requests to the member.
   member_actor actor;
 
-  /// Keeps `memory`.
+  /// Keeps `memory` mapped.
   std::shared_ptr<const mapped_peer_memory> mapping;
 };
 
-/// Reads pages from the memory of members, and verifies each: generation, key, namespace, length
-/// and checksum. Any thread; blocks. Threads of its own help with what is copied from memory.
+/// Reads pages from the memory of members and verifies each: generation, key, namespace, length and
+/// checksum. Any thread; blocks. Helper threads copy from memory.
 class page_reader {
 public:
   explicit page_reader(page_reader_options options);
 
-  /// Reads each of these: from memory that this process can address, if there is such a replica,
-  /// else from the members on other machines, several at a time and each page from the next one if
-  /// the first fails or is late. Readers differ in whom they ask first. Afterwards nothing writes
-  /// to the parts; those of a page that failed hold anything.
-  /// @returns for each, of the replica tried last: not_found if the member is gone or its memory
-  /// holds another page by now; corrupt_page if the bytes do not verify; invalid_argument if the
-  /// parts have not the object's length; limit_reached as page_client::read; deadline_exceeded;
-  /// peer_unreachable; io_failure. Members are told of pages that are not as the index says.
+  /// Reads each page: from memory that this process can address if there is such a replica, else
+  /// from members on other machines, several at a time, and from the next replica if the first one
+  /// fails or is late. Readers differ in which replica they try first. Afterwards nothing writes to
+  /// the parts; those of a failed page are undefined. Reports doubtful pages to their members.
+  /// @returns per page, for the replica tried last: not_found if the member or the page is gone;
+  /// corrupt_page if the bytes do not verify; invalid_argument if the parts do not have the
+  /// object's length; limit_reached as page_client::read; deadline_exceeded; peer_unreachable;
+  /// io_failure.
   std::vector<result<page_source>> read(std::span<const page_search> wanted, time_point deadline);
 
-  /// Tells the members that these pages of theirs were read, which keeps them from eviction.
+  /// Notifies the members that these pages of theirs were read, which protects them from eviction.
   void tell_uses(member_pages pages);
 
-  /// All members that the index knows now, this process among them; none if it cannot be reached.
+  /// All members that the index knows now, including this process; empty if it is unreachable.
   std::vector<member_info> members(time_point deadline);
 
-  /// The same as it was within limits::member_list_memory.
+  /// The same, at most limits::member_list_memory old.
   std::vector<member_info> recent_members(time_point deadline);
 
   /// Null if the index does not know the member.
@@ -113,81 +112,82 @@ public:
 private:
   using route_map = std::map<uint64_t, std::shared_ptr<const known_member>>;
 
-  /// The members met so far. Those whose memory was mapped leave as soon as they end.
+  /// The members met so far. Mapped ones are removed as soon as they end.
   struct route_table {
     std::mutex mutex; // Guards what follows; held for moments.
     route_map routes;
-    /// When those that are known are asked for next.
+    /// When known members are queried next.
     time_point looked_after;
   };
 
-  /// Knows how to read from these members, asking the index about those it has not met.
+  /// Routes to these members; queries the index for unknown ones.
   route_map routes_to(const std::set<uint64_t>& members, time_point deadline);
 
-  /// Asks the index for these members, and every limits::member_list_memory for those that are
-  /// known; lets go of those that are gone, and opens ways to the others.
+  /// Queries the index for these members, and every limits::member_list_memory for the known ones;
+  /// drops members that are gone, and opens routes to the others.
   void renew(const std::set<uint64_t>& wanted, time_point deadline);
 
-  /// In the order in which they are asked for members. Readers differ in whom they ask first.
+  /// Reachable shards in the order to query for members, which differs between readers.
   std::vector<index_actor> reached_shards() const;
 
-  /// Enters a way to a member, and takes it out when the owner of the memory that was mapped ends.
+  /// Adds a route to a member, and removes it when the owner of the mapped memory ends.
   void enter(std::shared_ptr<const known_member> found);
 
   std::shared_ptr<const known_member> open_route(const member_info& member) const;
 
-  /// A page that is not read yet, and who may still be asked.
+  /// A page not read yet, and its untried replicas.
   struct open_search {
     size_t position = 0;
     std::vector<replica> left;
   };
 
-  /// Bytes of those that there is a replica of in memory that this process can address.
+  /// Bytes of the pages with a replica in memory that this process can address.
   static uint64_t bytes_near(const route_map& routes, std::span<const page_search> wanted);
 
-  /// Takes a page from memory if it can. @returns those that are left to be asked by the network,
-  /// all of which name an object.
+  /// Reads a page from addressable memory if possible.
+  /// @returns the replicas left to read over the network, all of which name an object.
   std::vector<replica> read_here(const route_map& routes, const page_search& what,
                                  result<page_source>& outcome, member_pages& doubtful) const;
 
-  /// Reads one replica from memory that this process can address. @returns the page's checksum
+  /// Reads one replica from addressable memory.
+  /// @returns the page's checksum
   static result<uint64_t> read_memory(const known_member& owner, const page_search& what,
                                       const replica& from);
 
-  /// Reads pages of members on other machines by the network, each from one of those left. @returns
-  /// the pages that did not verify and may still be elsewhere
+  /// Reads pages over the network, each from one of its untried replicas.
+  /// @returns the pages that did not verify and may still be elsewhere
   std::vector<open_search> read_remote(const route_map& routes, std::span<const page_search> wanted,
                                        std::vector<open_search> open, time_point deadline,
                                        std::vector<result<page_source>>& outcome,
                                        member_pages& doubtful);
 
-  /// Says of pages whose bytes do not verify whether they are damaged, or were overwritten while
-  /// they were read: then there is another head by now.
+  /// Determines whether pages whose bytes do not verify are damaged or were overwritten during the
+  /// read, in which case the head has changed.
   /// @param torn By position among the reads.
   static void explain(page_client& reader, const range_reads& reads,
                       const std::vector<result<range_answer>>& answers, time_point deadline,
                       std::map<size_t, error>& torn);
 
-  /// The client, made when it is needed first.
+  /// The client, created on first use.
   result<page_client*> client();
 
-  /// Compares a header with what was asked for.
+  /// Compares a header with what was requested.
   static result<page_header> verify_header(std::span<const std::byte> bytes,
                                            const page_search& what, const replica& from);
 
-  /// Logs a page that did not verify, and notes whom to tell.
+  /// Logs a page that did not verify, and notes the member to notify.
   static void doubt(const page_search& what, const replica& from, const error& why,
                     member_pages& doubtful);
 
-  /// Has the members look at pages that are not as the index says.
+  /// Makes the members check pages that differ from what the index says.
   static void tell_corrupt(const route_map& routes, member_pages doubtful);
 
   page_reader_options options_;
-  /// So that readers differ.
+  /// Makes readers differ.
   uint64_t salt_;
   const std::shared_ptr<route_table> table_ = std::make_shared<route_table>();
   std::mutex mutex_; // Guards what follows.
-  /// The last list of all, and until when it is taken for that.
+  /// The last list of all members, and until when it is valid.
   std::vector<member_info> members_;
   time_point members_until_;
   std::unique_ptr<page_client> client_;

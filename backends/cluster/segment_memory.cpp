@@ -13,7 +13,7 @@ namespace hicache {
 void write_header(std::span<std::byte> memory, uint64_t offset, const page_header& header) {
   auto bytes = std::array<std::byte, page_header_bytes>{};
   encode_page_header(header, bytes);
-  // Bytes first, header last: a header that can be read stands in front of a complete object.
+  // Bytes first, header last: a readable header implies a complete object.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   std::memcpy(memory.data() + offset, bytes.data(), bytes.size());
 }
@@ -32,7 +32,7 @@ void seal_slot(std::span<std::byte> memory, const segment_slot& slot, uint64_t f
 
 void clear_header(std::span<std::byte> memory, uint64_t offset) noexcept {
   std::memset(memory.data() + offset, 0, page_header_bytes);
-  // Readers check the header after the bytes: the cleared header must be seen before any new byte.
+  // Readers check the header after the bytes, so it must be seen cleared before any new byte.
   std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 

@@ -16,7 +16,7 @@ result<address_answer> srv_source::ask(const std::string&, interruption& stop) {
   auto names = std::vector<std::string>{};
   for (const auto& target : services->targets)
     names.push_back(target.host);
-  // Here rather than where connections are opened: whoever names a server means it for hosts, too.
+  // Resolved here, because a name server given by the user should resolve hosts, too.
   const auto hosts = ask_hosts(whom, names, stop);
   auto answer = address_answer{};
   auto ttl_s = services->ttl_s;
@@ -24,7 +24,7 @@ result<address_answer> srv_source::ask(const std::string&, interruption& stop) {
   for (auto i = size_t{0}; i < hosts.size(); ++i) {
     if (!hosts[i]) {
       why = hosts[i].error();
-      ttl_s = 0; // To be asked for soon.
+      ttl_s = 0; // Query again soon.
       continue;
     }
     ttl_s = std::min(ttl_s, hosts[i]->ttl_s);

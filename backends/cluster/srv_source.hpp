@@ -5,8 +5,7 @@
 
 namespace hicache {
 
-/// The targets of an SRV record. All are asked at once, so priorities and weights count for
-/// nothing.
+/// The targets of an SRV record. All are used at once, so priorities and weights are ignored.
 class srv_source final : public address_source {
 public:
   explicit srv_source(srv_place place) : place_(std::move(place)) {}

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """bench/engines/sglang.py [--prompts N] [--tokens N]
 
-How long a cold engine needs for the first token of prompts that another engine of the same host has computed: SGLang without a cache,
-with its own `file` storage, with a Mooncake store over TCP, and with hicache as storage and as linker. Real engines with a tiny model on the CPU, so the ratios say
-something about the ways to the bytes and little about a model. Runs in the Python of SGLang's environment, with what tests/engines/run.sh
-sets: HICACHE_ENGINE_MODEL, HICACHE_LIBRARY, HICACHE_BIN, PYTHONPATH.
+Time to first token of a cold engine for prompts that another engine on the same host has computed: SGLang without a cache, with its
+own `file` storage, with a Mooncake store over TCP, and with hicache as storage and as linker. Real engines with a tiny model on the CPU,
+so the ratios compare data paths rather than models. Runs in the Python of SGLang's environment, with the variables set by
+tests/engines/run.sh: HICACHE_ENGINE_MODEL, HICACHE_LIBRARY, HICACHE_BIN, PYTHONPATH.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def free_ports(count):
 
 @contextlib.contextmanager
 def mooncake(folder):
-    """Mooncake's master, and a client that lends memory as a node does. Yields the configuration of an engine that lends none."""
+    """Runs Mooncake's master and a client that provides memory as a node does. Yields the configuration of an engine that provides none."""
     programs = pathlib.Path(sys.executable).parent
     rpc, metadata, metrics, port, http = free_ports(5)
     place = {"master_server_address": f"127.0.0.1:{rpc}", "metadata_server": f"http://127.0.0.1:{metadata}/metadata", "protocol": "tcp"}
@@ -77,11 +77,11 @@ def kinds(socket, mooncake_store):
 
 
 def fill(settings, prompts, folder):
-    """An engine computes the prompts, stores them, and ends."""
+    """Runs an engine that computes and stores the prompts."""
     with Engine(folder / "filling", environment(folder), **settings) as engine:
         engine.generate(prompts, tokens=1)
         engine.flush()
-        # Nobody tells when the last page has been written.
+        # There is no notification when the last page has been written.
         time.sleep(5)
 
 
@@ -90,13 +90,13 @@ def environment(folder):
 
 
 def measure(all_settings, prompts, folder):
-    """For each kind the seconds to the first token of each prompt, in a cold engine, and how many tokens it had not to compute."""
+    """@returns for each kind the median time to first token in a cold engine, in seconds, and the number of cached tokens"""
     with contextlib.ExitStack() as running:
-        # An engine that waits leaves the processors alone, so that all are measured in turn, at times that are alike.
+        # Idle engines use no CPU, so all can run at once and be measured in turn under similar conditions.
         engines = {kind: running.enter_context(Engine(folder / kind, environment(folder), sleep_on_idle=True, **settings))
                    for kind, settings in all_settings.items()}
         for engine in engines.values():
-            # What an engine does once only is not counted.
+            # Excludes one-time initialisation.
             engine.generate([[251] * len(prompts[0]), [252] * 300], tokens=1)
         seconds, cached = {kind: [] for kind in engines}, dict.fromkeys(engines, 0)
         for prompt in prompts:

@@ -1,7 +1,7 @@
 """store.py NODE_BENCH RESULT
 
-What Python costs a client of a node: pages put and got, and asked for, by `hicache.Store`, beside the client in C++ (NODE_BENCH) at the same
-node. Both take turns, in processes of their own. Writes rows for bench/table.py to the file RESULT.
+Overhead of Python for a node's clients: put, get and exists by `hicache.Store`, compared with the C++ client (NODE_BENCH) at the same node.
+Both alternate, in separate processes. Writes rows for bench/table.py to the file RESULT.
 """
 
 import itertools
@@ -15,7 +15,7 @@ import time
 import hicache
 
 BATCH = 8 << 20
-# Of the node's memory, and of what is read again and again.
+# Bytes of the node's memory, and of the pages that are read repeatedly.
 MEMORY, READ = 1 << 30, 128 << 20
 ROUNDS = 5
 SECONDS = 0.5
@@ -23,7 +23,7 @@ SIZES = {64 << 10: "64 KiB", 1 << 20: "1 MiB"}
 
 
 class Client:
-    """A process of Python with a batch of pages."""
+    """A client with a batch of pages."""
 
     def __init__(self, store, page):
         self._store, self._count = store, BATCH // page
@@ -50,7 +50,7 @@ class Client:
 
 
 def calls_a_second(call):
-    """How often a call is done in a second, and how long the median one takes."""
+    """Mean number of calls per second."""
     times = []
     end = time.perf_counter() + SECONDS
     while (start := time.perf_counter()) < end:
@@ -64,7 +64,7 @@ def of_python(node):
     for page in SIZES:
         with node.store("python", timeout=60) as store:
             client = Client(store, page)
-            # Twice, so that this process has all of the node's memory in its page table, as the other one has.
+            # Twice, so that all of the node's memory is in this process's page table, as in the C++ client's.
             client.fill(2 * MEMORY)
             figures["put", page] = calls_a_second(client.put)
             client.fill(READ)
@@ -97,7 +97,7 @@ def main(program, result):
         mine, other = (statistics.median(of[side][what, page] for of in rounds) for side in (0, 1))
         ratio = statistics.median(of[0][what, page] / of[1][what, page] for of in rounds)
         if what == "exists":
-            # Of times, not of rates.
+            # Ratio of times instead of rates.
             ratio, keys = 1 / ratio, BATCH // page
             target, holds = ("ratio <= 1.3", ratio <= 1.3) if keys == 128 else (None, None)
             rows.append({"name": f"python: exists of {keys} keys", "value": 1e6 / mine, "unit": "us", "baseline": 1e6 / other,

@@ -1,8 +1,8 @@
 """vllm.py [--prompts N] [--tokens N]
 
-A second engine of vLLM that has just started, with prompts that a first one has computed: time to the first token with hicache as the host tier, with hicache
-behind vLLM's host tier, with vLLM's file tier there, with LMCache's server, and with nothing; and what each adds to a step of the scheduler. Real engines on the CPU, with the tiny model
-of tests/engines; run it in the environment that tests/engines/run.sh makes, with the variables that it sets. Prints one line for each figure.
+Time to first token of a freshly started vLLM engine for prompts that another engine has computed: with hicache as the host tier, with hicache behind vLLM's
+host tier, with vLLM's file tier there, with LMCache's server, and without any; and the time that each adds to a step of the scheduler. Real engines on the CPU, with the
+tiny model of tests/engines; run it in the environment and with the variables of tests/engines/run.sh. Prints one line per figure.
 """
 
 import argparse
@@ -31,15 +31,15 @@ def at_lmcache(port):
 
 
 def measure(folder, prompts, configuration):
-    """Seconds to the first token of each prompt in a second engine, the tokens that it did not compute, and its connector's times."""
+    """@returns of a second engine: seconds to the first token of each prompt, number of cached tokens, and its connector's times"""
     options = {"together": True, **({"transfer": configuration} if configuration else {})}
     if configuration:
         with Engine(folder / "log", **options) as engine:
             engine.generate(prompts, tokens=1)
-            # More steps, so that all is stored.
+            # More steps, so that everything is stored.
             engine.generate([[0] * 5], tokens=20)
     with Engine(folder / "log", **options) as engine:
-        # What is compiled at the first use, for both kinds of prefill.
+        # Warm-up: compiles both kinds of prefill.
         strange = [[(i * 11 + 5) % 250 for i in range(length)] for length in (len(prompts[0]), 64 + 40)]
         for prompt in strange:
             engine.generate([prompt], tokens=2)

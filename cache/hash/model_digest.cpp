@@ -15,14 +15,14 @@ namespace {
 
 using json = nlohmann::json;
 
-/// Where writers of safetensors note what they like.
+/// Free-form metadata of safetensors writers.
 constexpr auto notes = "__metadata__";
 
 tl::unexpected<error> malformed(std::string what) {
   return fail(ec::malformed_message, std::move(what));
 }
 
-/// An object of bounded depth.
+/// Parses a JSON object of bounded depth.
 result<json> parse_object(std::string_view text, int levels) {
   auto too_deep = false;
   const auto depth = [&](int level, json::parse_event_t, json&) {
@@ -74,7 +74,7 @@ result<std::vector<stored_tensor>> parse_safetensors(std::string_view header, ui
   }
   std::ranges::sort(tensors, {},
                     [](const stored_tensor& x) { return std::tie(x.begin, x.end, x.name); });
-  // Overlaps would let a small file stand for any amount of reading.
+  // Overlaps would let a small file cause an unbounded amount of reading.
   auto covered = uint64_t{0};
   for (const auto& tensor : tensors) {
     if (tensor.begin != covered)

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-// What a model's files say about whose KV it computes, without reading files.
+// Identifies a model by the content of its files, without reading files.
 namespace hicache {
 
 /// A tensor of a safetensors file.
@@ -16,25 +16,25 @@ struct stored_tensor {
   std::string name;
   std::string dtype;
   std::vector<uint64_t> shape;
-  /// Where its bytes begin and end, from the end of the header.
+  /// Begin and end of its bytes, relative to the end of the header.
   uint64_t begin = 0;
   uint64_t end = 0;
 
   friend bool operator==(const stored_tensor&, const stored_tensor&) = default;
 };
 
-/// Reads the header of a safetensors file, a JSON text.
-/// @param data_bytes What follows the header in the file.
-/// @returns the tensors in the order of their bytes; malformed_message, with words that fit behind
-/// the file's name, unless they cover the data without gap or overlap.
+/// Parses the header of a safetensors file, a JSON text.
+/// @param data_bytes Bytes after the header in the file.
+/// @returns the tensors in the order of their bytes; malformed_message, worded to follow the file's
+/// name, unless they cover the data without gap or overlap.
 result<std::vector<stored_tensor>> parse_safetensors(std::string_view header, uint64_t data_bytes);
 
-/// The settings of a model in one form: without what says where a copy of it comes from and which
-/// program wrote it, keys sorted.
-/// @returns malformed_message, with words that fit behind the file's name.
+/// Canonical form of a model's settings: keys sorted, without fields that name the origin of the
+/// copy or the program that wrote it.
+/// @returns malformed_message, worded to follow the file's name.
 result<std::string> canonical_model_config(std::string_view text);
 
-/// One of a model's files of settings.
+/// One settings file of a model.
 struct model_settings {
   /// Of the file.
   std::string name;
@@ -48,7 +48,7 @@ struct hashed_tensor {
   page_key bytes;
 };
 
-/// One digest for all. How the tensors are spread over files makes no difference.
+/// One digest for all. Independent of how the tensors are spread over files.
 page_key model_digest(const std::vector<model_settings>& settings,
                       std::vector<hashed_tensor> tensors);
 

@@ -35,8 +35,8 @@ page_key hash_page(std::span<const token_id> tokens, const page_key* prior) {
 std::optional<page_key> namespace_seed(const cache_namespace& ns) {
   if (ns.extra_key.empty() && ns.salt.empty())
     return std::nullopt;
-  // SGLang's encoding: a domain name, then for each part one byte for its presence and, if present,
-  // its length and text.
+  // SGLang's encoding: a domain name, then for each part a presence byte and, if present, its
+  // length and text.
   auto& hash = hasher();
   hash.add("sglang-cache-namespace-v1");
   for (const auto* part : {&ns.extra_key, &ns.salt}) {

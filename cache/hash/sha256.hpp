@@ -11,8 +11,7 @@ using EVP_MD_CTX = struct evp_md_ctx_st;
 
 namespace hicache {
 
-/// SHA-256, reused: fetching the algorithm and making a context cost more than hashing a page.
-/// Single-threaded.
+/// Reusable SHA-256: setting one up costs more than hashing a page. Single-threaded.
 class sha256 {
 public:
   sha256();
@@ -24,10 +23,10 @@ public:
   /// As 8 bytes, little endian.
   sha256& add_number(uint64_t number);
 
-  /// A text of which the reader can tell where it ends.
+  /// Length-prefixed text.
   sha256& add_framed(std::string_view text) { return add_number(text.size()).add(text); }
 
-  /// The digest of what was added; the next one starts empty.
+  /// Returns the digest of what was added and starts over.
   page_key finish();
 
 private:

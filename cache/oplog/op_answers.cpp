@@ -79,8 +79,8 @@ answer show_nodes(const std::vector<node_view>& nodes) {
   auto roots = answer::array();
   for (const auto& node : nodes)
     shown[node.id] = show_node(node);
-  // Parents come before children, so from the back each node is complete when its parent takes it.
-  // What was collected from the back is turned round then.
+  // Parents come before children, so in reverse order each node is complete when its parent takes
+  // it. Children are collected in reverse and turned round then.
   for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
     auto& complete = shown.at(node->id);
     std::reverse(complete["children"].begin(), complete["children"].end());

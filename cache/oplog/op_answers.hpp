@@ -1,6 +1,6 @@
 #pragma once
 
-// What the answers of op scripts look like. Only op_script.cpp and op_answers.cpp include this.
+// The answers of op scripts. Included only by op_script.cpp and op_answers.cpp.
 
 #include "cache/prefix/cache_event.hpp"
 #include "cache/prefix/prefix_cache.hpp"
@@ -12,12 +12,12 @@
 
 namespace hicache::op_json {
 
-/// Answers show their keys in the order of the documentation.
+/// Keeps its keys in insertion order, that of the documentation.
 using answer = nlohmann::ordered_json;
 
 answer show_event(const cache_event& event);
 
-/// Nodes as trees. @pre Parents come before their children.
+/// Nodes as trees. @pre parents come before their children
 answer show_nodes(const std::vector<node_view>& nodes);
 
 answer show_locks(const lock_result& locks);

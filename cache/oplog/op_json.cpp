@@ -39,7 +39,7 @@ std::string read_name(const json& from, Enum& to,
   return expected;
 }
 
-/// A span, since g++ 12 merges the instances for arrays of several sizes and then warns of bounds.
+/// A span, because g++ 12 merges the instances for arrays of several sizes and warns of bounds.
 template <class Enum>
 void write_name(std::string& text, Enum value, std::span<const std::string_view> names) {
   text += '"';
@@ -71,7 +71,7 @@ int digit_of(char c) {
   return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/// Bytes behind {"hex": "..."}.
+/// Decodes the bytes of {"hex": "..."}.
 bool read_hex_bytes(const json& from, std::string& to) {
   if (!from.is_object() || from.size() != 1 || !from.contains("hex") || !from["hex"].is_string())
     return false;
@@ -91,8 +91,7 @@ bool read_hex_bytes(const json& from, std::string& to) {
 
 } // namespace
 
-// -- reading values
-// ---------------------------------------------------------------------------------
+// -- reading values -------------------------------------------------------------------------------
 
 std::string read(const json& from, bool& to) {
   if (!from.is_boolean())
@@ -223,8 +222,7 @@ std::string read(const json& from, std::vector<fetch_fact>& to) {
   return {};
 }
 
-// -- writing values
-// ---------------------------------------------------------------------------------
+// -- writing values -------------------------------------------------------------------------------
 
 void write(std::string& text, bool value) {
   text += value ? "true" : "false";
@@ -311,8 +309,7 @@ void write(std::string& text, const std::vector<fetch_fact>& value) {
   text += value.empty() ? "[]" : "]";
 }
 
-// -- digests, lines, objects
-// ------------------------------------------------------------------------
+// -- digests, lines, objects ----------------------------------------------------------------------
 
 std::string to_hex(uint64_t value) {
   char digits[16];
@@ -356,7 +353,7 @@ std::string object_reader::shorten(std::string text) {
   if (text.size() > most) {
     auto end = most;
     while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80)
-      --end; // Not inside a character.
+      --end; // Not inside a UTF-8 sequence.
     text.resize(end);
     text += "...";
   }

@@ -1,6 +1,6 @@
 #pragma once
 
-// Reading and writing the JSON objects of op logs and op scripts. Only their sources include this.
+// Reads and writes the JSON objects of op logs and op scripts. Included only by their sources.
 
 #include "cache/prefix/prefix_cache.hpp"
 #include "hicache/error.hpp"
@@ -29,8 +29,7 @@ inline constexpr std::array<std::string_view, 3> storage_action_names
 inline constexpr std::array<std::string_view, 2> tier_names = {"device", "host"};
 inline constexpr std::array<std::string_view, 2> page_order_names = {"newest_first", "ascending"};
 
-// -- one value: each reader returns what was expected, or an empty text if it took the value
-// -------
+// -- reading one value: returns what was expected, or an empty text on success -------------------
 
 std::string read(const json& from, bool& to);
 std::string read(const json& from, uint32_t& to);
@@ -46,15 +45,15 @@ std::string read(const json& from, storage_change::action& to);
 std::string read(const json& from, cache_tier& to);
 std::string read(const json& from, page_order& to);
 std::string read(const json& from, eviction_policy_ptr& to);
-/// Tokens, or page numbers: the types are the same.
+/// Tokens or page numbers: the types are the same.
 std::string read(const json& from, token_buffer& to);
 std::string read(const json& from, std::vector<int64_t>& to);
-/// Lists of pages; null stands for a null list.
+/// Lists of pages; JSON null is a null list.
 std::string read(const json& from, std::vector<page_list>& to);
 /// [arrived, found, why] of each.
 std::string read(const json& from, std::vector<fetch_fact>& to);
 
-// -- one value: each writer appends it ------------------------------------------------------------
+// -- writing one value: appends to the text -------------------------------------------------------
 
 void write(std::string& text, bool value);
 void write(std::string& text, uint64_t value);
@@ -82,34 +81,34 @@ void write(std::string& text, const std::vector<fetch_fact>& value);
 /// Sixteen hexadecimal digits.
 std::string to_hex(uint64_t value);
 
-/// Reads what to_hex wrote.
+/// Parses the output of to_hex.
 bool read_hex(std::string_view text, uint64_t& value);
 
-/// A line as an object. @returns malformed_message if it is none.
+/// Parses a line as an object. @returns malformed_message if it is none.
 result<json> parse_object(std::string_view line);
 
 // -- objects --------------------------------------------------------------------------------------
 
-/// Takes an object apart, key by key; the first thing that is wrong is the outcome.
+/// Reads an object key by key; keeps the first error.
 class object_reader {
 public:
   explicit object_reader(const json& object) : object_(object) {}
 
-  /// The key must be there.
+  /// Reads a required key.
   template <class T>
   void need(const char* key, T& value) {
     if (!take(key, value))
       complain(std::string{"key '"} + key + "' is missing");
   }
 
-  /// An absent key means `fallback`.
+  /// Reads an optional key; `fallback` if absent.
   template <class T, class Fallback = T>
   void may(const char* key, T& value, const Fallback& fallback = {}) {
     if (!take(key, value))
       value = static_cast<T>(fallback);
   }
 
-  /// The key may be there and says nothing here.
+  /// Allows a key and ignores it.
   void ignore(const char* key) { known_.emplace_back(key); }
 
   void complain(std::string why) {
@@ -117,7 +116,7 @@ public:
       why_ = std::move(why);
   }
 
-  /// @returns invalid_argument with one sentence, also for a key that nobody asked for.
+  /// @returns invalid_argument with one sentence, also for a key that was not read.
   result<void> finish();
 
 private:
@@ -141,7 +140,7 @@ private:
   std::string why_;
 };
 
-/// Puts an object together as text, keys in the order of the calls.
+/// Writes an object as text, keys in call order.
 class object_writer {
 public:
   template <class T>
@@ -152,7 +151,7 @@ public:
     write(text_, value);
   }
 
-  /// Writes nothing for the fallback.
+  /// Omits the fallback.
   template <class T, class Fallback = T>
   void may(const char* key, const T& value, const Fallback& fallback = {}) {
     if (value != static_cast<T>(fallback))

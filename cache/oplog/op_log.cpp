@@ -22,8 +22,8 @@ struct overload : Handlers... {
 template <class... Handlers>
 overload(Handlers...) -> overload<Handlers...>;
 
-/// The keys of an entry: `fields` names each once, for the reader and for the writer. `x` is const
-/// for the writer.
+/// The keys of an entry: `fields` names each once, for reader and writer. The writer's `x` is
+/// const.
 template <class T>
 struct format;
 
@@ -262,7 +262,7 @@ void write_fields(object_writer& writer, const tree_operation& operation) {
 
 // -- reading ------------------------------------------------------------------
 
-/// Reads the alternative of `Variant` that is called `op`. @returns false if none is.
+/// Reads the alternative of `Variant` that is called `op`. @returns false if there is none.
 template <class Variant, size_t I = 0>
 bool read_event(std::string_view op, object_reader& reader, op_log_event& event) {
   if constexpr (I == std::variant_size_v<Variant>) {
@@ -394,7 +394,7 @@ result<void> op_log_player::perform(const tree_options& options) {
 }
 
 result<void> op_log_player::perform(const tree_operation& operation) {
-  // An answer that is an error is one in the recording, too.
+  // An operation that fails also failed in the recording.
   static_cast<void>(apply(*cache_, operation));
   return {};
 }

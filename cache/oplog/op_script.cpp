@@ -17,13 +17,13 @@ using op_json::answer;
 using op_json::json;
 using op_json::object_reader;
 
-/// Pages of a tier: a script is about behaviour, and this many behave like more.
+/// Maximum pages per tier: more make no difference to behaviour.
 constexpr uint64_t tier_pages_max = uint64_t{1} << 24;
 
 /// The request that an operation of the script opens and closes.
 constexpr request_id the_request = 1;
 
-/// The range that is sane for seconds keeps nanoseconds within 63 bits.
+/// The accepted range of seconds keeps nanoseconds within 63 bits.
 result<std::chrono::nanoseconds> to_time(double seconds, const char* key) {
   if (!(seconds >= 0 && seconds <= 1e9))
     return fail(ec::invalid_argument,
@@ -64,14 +64,14 @@ struct op_script::impl {
 
   // -- parts of operations ----------------------------------------------------
 
-  /// A fresh cache.
+  /// Creates a new cache.
   void begin();
-  /// Reads `node`, or finds the node at the end of what is cached of `tokens`.
+  /// Reads `node`, or finds the node at the end of the cached prefix of `tokens`.
   result<node_id> read_node(object_reader& reader);
   token_buffer whole_pages_of(const token_buffer& tokens) const;
   result<match_result> peek(const cache_namespace& ns, const token_buffer& tokens);
-  /// Calls until there is room: under write_back pages may have to be written to L2 first, and each
-  /// round that began a copy frees some.
+  /// Retries until there is room: under write_back pages may first have to be written to L2, and
+  /// each round that begins a copy frees some.
   template <class Call>
   auto with_room(Call call) {
     auto answered = call();
@@ -252,8 +252,8 @@ op_script::impl::outcome op_script::impl::match(object_reader& reader) {
     {"device", matched->l1_tokens}, {"host", matched->l2_tokens}, {"node", matched->node}};
 }
 
-/// What does not fill a page is not cached, so a script needs no room for it. Bigrams overlap: the
-/// last pair of a page reaches one token beyond.
+/// Partial pages are not cached, so a script needs no room for them. Bigrams overlap: the last pair
+/// of a page extends one token beyond it.
 token_buffer op_script::impl::whole_pages_of(const token_buffer& tokens) const {
   const auto overlap = options.bigram ? size_t{1} : size_t{0};
   const auto units = tokens->size() - std::min(tokens->size(), overlap);
@@ -324,8 +324,8 @@ op_script::impl::outcome op_script::impl::evict(object_reader& reader, cache_tie
   reader.need("tokens", wanted);
   if (auto read = reader.finish(); !read)
     return tl::unexpected{read.error()};
-  // Under write_back pages are written first and free after the step; a page whose write found no
-  // room is not, so what counts is what is free in the end.
+  // Under write_back, pages are written first and freed by the step; pages whose write found no
+  // room are not. So this counts the pages that are free in the end.
   const auto before = free_tokens(tier);
   auto freed = uint64_t{0};
   for (auto goes_on = true; goes_on && freed < wanted;) {

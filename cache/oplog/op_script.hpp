@@ -17,13 +17,12 @@ public:
 
   ~op_script();
 
-  /// Carries out one operation.
-  /// @returns its answer, one JSON object without a line break. An operation that cannot be done
-  /// answers {"error":code,"message":text} and changes nothing.
-  /// Fails with malformed_message if the line is no JSON object.
+  /// Runs one operation.
+  /// @returns its answer, one JSON object without a line break; {"error":code,"message":text},
+  /// without any change, if it fails; malformed_message if the line is no JSON object.
   result<std::string> run(std::string_view line);
 
-  /// The cache, for tests; null before the first `config`.
+  /// For tests; null before the first `config`.
   const prefix_cache* cache() const noexcept;
 
 private:

@@ -6,19 +6,19 @@
 
 namespace hicache {
 
-/// What every part of a prefix_cache reads and only prefix_cache changes.
+/// State that every part of a prefix_cache reads and only prefix_cache changes.
 struct cache_settings {
   tree_options options;
-  /// Counts attachments of L3: what began under an earlier one says nothing about this one.
+  /// Counts attachments of L3: outcomes of operations that began under an earlier one are ignored.
   uint64_t storage_epoch = 0;
-  /// Logical time, nanoseconds: the latest that a step told.
+  /// Latest logical time provided by a step, in nanoseconds.
   int64_t now_ns = 0;
   /// True from stop_serving() to clear().
   bool is_stopped = false;
 
   uint64_t tokens(uint64_t pages) const noexcept { return pages * options.page_size; }
 
-  /// Inserts along a node from which the write policy wants it in L2, and L3, while L1 has it.
+  /// Inserts along a node from which the write policy demands it in L2, and L3, while it is in L1.
   uint64_t least_hits() const noexcept {
     switch (options.write) {
       case write_policy::write_through:
@@ -31,7 +31,7 @@ struct cache_settings {
     return 0;
   }
 
-  /// True if L3 is attached and is still the one of that epoch.
+  /// True if L3 is attached and still the one of that epoch.
   bool is_attached_since(uint64_t epoch) const noexcept {
     return options.storage_attached && epoch == storage_epoch;
   }

@@ -8,9 +8,8 @@
 
 namespace hicache {
 
-/// A map whose values are part of the cache's digest: it keeps the sum of their digests. A value
-/// changes through an edit only, which takes the old digest out of the sum and puts the new one in,
-/// on whatever way the change ends.
+/// A map whose values are part of the cache's digest; keeps the sum of their digests. Values change
+/// only through an edit, whose destructor updates the sum.
 /// @tparam Map A map of the standard library or of Abseil.
 template <class Map>
 class digested_map {
@@ -19,7 +18,7 @@ public:
   using value_type = typename Map::mapped_type;
   using digest_function = uint64_t (*)(const value_type&) noexcept;
 
-  /// A change of one value. At most one is open at a time, and none while values come or go.
+  /// A change of one value. At most one is open at a time, and none during insertions and removals.
   class edit {
   public:
     edit(digested_map& map, value_type& value) : map_(map), value_(value) {
@@ -51,7 +50,7 @@ public:
 
   digested_map& operator=(const digested_map&) = delete;
 
-  /// @pre The key is new.
+  /// @pre the key is new
   edit insert(const key_type& key, value_type value) {
     HICACHE_CHECK(!is_edited_);
     const auto [entry, is_new] = map_.try_emplace(key, std::move(value));
@@ -60,14 +59,14 @@ public:
     return {*this, entry->second};
   }
 
-  /// @pre There is such a value.
+  /// @pre the key exists
   edit change(const key_type& key) {
     const auto entry = map_.find(key);
     HICACHE_CHECK(entry != map_.end());
     return {*this, entry->second};
   }
 
-  /// Removes a value. @pre There is such a value.
+  /// Removes a value. @pre the key exists
   value_type take(const key_type& key) {
     HICACHE_CHECK(!is_edited_);
     const auto entry = map_.find(key);
@@ -84,7 +83,7 @@ public:
     return entry == map_.end() ? nullptr : &entry->second;
   }
 
-  /// @pre There is such a value.
+  /// @pre the key exists
   const value_type& at(const key_type& key) const {
     const auto* value = find(key);
     HICACHE_CHECK(value != nullptr);
@@ -102,7 +101,7 @@ public:
   /// The sum of the values' digests.
   uint64_t digest() const noexcept { return sum_; }
 
-  /// Aborts if the sum is not that of the values.
+  /// Aborts if the sum is wrong.
   void check_digest() const {
     auto sum = uint64_t{0};
     for (const auto& [key, value] : map_)

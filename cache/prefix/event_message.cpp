@@ -12,7 +12,7 @@ namespace hicache {
 
 namespace {
 
-/// With the keys of a map in the order of the engines' own messages.
+/// Keeps map keys in the order of the engines' own messages.
 using json = nlohmann::ordered_json;
 
 json::array_t ids_of(std::span<const page_key> keys) {
@@ -23,7 +23,7 @@ json::array_t ids_of(std::span<const page_key> keys) {
   return ids;
 }
 
-/// @param overlap 1 with bigrams: then the last token belongs to the pair before it.
+/// @param overlap 1 with bigrams: the last token belongs to the pair before it.
 json::array_t units_of(std::span<const token_id> tokens, uint64_t overlap) {
   auto units = json::array_t{};
   units.reserve(tokens.size());
@@ -89,7 +89,7 @@ private:
     return format_ == event_format::vllm ? "CPU" : "CPU_PINNED";
   }
 
-  /// @param is_first Whether the first of the pages begins a prompt.
+  /// @param is_first Whether the first page begins a prompt.
   void add_salt(json& stored, const std::string& salt, size_t pages, bool is_first) const {
     if (format_ == event_format::sglang) {
       stored["cache_salt"] = salt;

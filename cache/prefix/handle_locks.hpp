@@ -10,19 +10,19 @@
 
 namespace hicache {
 
-/// Locks that an engine holds by a node's id. Part of a prefix_cache.
+/// Locks that an engine holds by node id. Part of a prefix_cache.
 class handle_locks {
 public:
   explicit handle_locks(radix_tree& tree) : tree_(tree) {}
 
   /// Locks the path to the node on the tiers that hold it.
-  /// @returns unknown_id if the node is gone; limit_reached.
+  /// @returns unknown_id if the node was removed; limit_reached.
   result<void> lock(node_id id);
 
   /// Ends the oldest lock of this node. @returns unknown_id if there is none.
   result<void> unlock(node_id id);
 
-  /// Locks held. The part's share of the digest.
+  /// Locks held; also the digest of this part.
   uint64_t count() const noexcept { return count_; }
 
   void count_locks(lock_census& census) const;
@@ -30,7 +30,7 @@ public:
 private:
   struct held_lock {
     radix_node* l1_end = nullptr;
-    /// Null if all of the path was in L1.
+    /// Null if the whole path was in L1.
     radix_node* l2_end = nullptr;
   };
 
@@ -39,7 +39,7 @@ private:
   uint64_t count_ = 0;
 };
 
-/// The error for a node that is gone.
+/// The error for a node that was removed.
 error no_node(node_id id);
 
 } // namespace hicache

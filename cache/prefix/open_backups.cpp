@@ -23,7 +23,7 @@ std::shared_ptr<const std::vector<T>> share(std::vector<T> list) {
 void open_backups::back_up_path(radix_node& end) {
   if (!settings_.options.storage_attached || settings_.is_stopped)
     return;
-  // What was computed from pages that are being loaded may yet turn out to be wrong.
+  // Pages computed from pages that are still loading may turn out to be invalid.
   auto* last = &end;
   for (auto* node = &end; !node->is_root(); node = node->parent())
     if (node->load() != 0)
@@ -42,7 +42,7 @@ void open_backups::back_up_path(radix_node& end) {
 }
 
 void open_backups::back_up(std::vector<radix_node*> children) {
-  // They come from a visit of children, whose order is not defined.
+  // Visits of children have an unspecified order.
   std::ranges::sort(children, {}, &radix_node::id);
   for (auto* child : children)
     back_up_path(*child);
@@ -144,7 +144,7 @@ void open_backups::end(operation_id id, uint64_t stored) {
 
 void open_backups::quarantine(operation_id id) {
   auto& backup = backups_.at(id);
-  drop(id, backup); // Ranks that have not begun it need not.
+  drop(id, backup); // Ranks that have not begun it can skip it.
   backup.is_in_quarantine = true;
   quarantined_pages_ += backup.pages;
   std::erase(order_, id);

@@ -15,31 +15,30 @@
 namespace hicache {
 
 /// Writes from L2 to L3 between their command and the step that ends them. L3 takes no page before
-/// its parent, and a backup is of nodes of one path, each the parent of the next. Part of a
-/// prefix_cache.
+/// its parent; a backup is a chain of nodes of one path. Part of a prefix_cache.
 class open_backups {
 public:
-  /// What all ranks agreed on about one backup, as `step_facts::backups` says it.
+  /// What all ranks agreed on about one backup, as in `step_facts::backups`.
   using fact = std::pair<operation_id, int64_t>;
 
   open_backups(radix_tree& tree, const cache_settings& settings, std::vector<tree_effect>& effects)
     : tree_(tree), settings_(settings), effects_(effects) {}
 
-  /// Begins to write to L3 what it lacks of the path to `end`: nodes whose parent it has, as far as
-  /// L2 has them. Drops the oldest backups beyond the limit.
+  /// Begins to write the nodes of the path to `end` that L3 lacks, as far as L2 has them and L3 has
+  /// their parents. Drops the oldest backups beyond the limit.
   void back_up_path(radix_node& end);
 
-  /// The same for the children of nodes that L3 has got just now, or for which it had to wait.
+  /// The same for children of nodes that L3 has just received, and for children that had to wait.
   void back_up(std::vector<radix_node*> children);
 
-  /// Tells all ranks to end the backups that have not begun.
+  /// Commands all ranks to end the backups that have not begun.
   void drop_all();
 
-  /// Backups that a step may end: the order of `step_facts::backups`.
+  /// Backups that a step may end. Defines the order of `step_facts::backups`.
   std::span<const operation_id> next() const noexcept;
 
-  /// Gives a step's facts their numbers. Call before anything else of the step: that may begin
-  /// backups.
+  /// Pairs a step's facts with their operation ids. Call before the step changes anything else,
+  /// which may begin backups.
   std::vector<fact> name(std::span<const int64_t> stored) const;
 
   /// Applies a step's facts.
@@ -47,7 +46,7 @@ public:
 
   bool empty() const noexcept { return backups_.empty(); }
 
-  /// True if a step can end any. Nobody can tell when those in quarantine end.
+  /// True if a step can end any backup. Excludes quarantined ones, whose end is unpredictable.
   bool in_flight() const noexcept { return backups_.size() > held_; }
 
   /// Pages of backups that are not dropped.
@@ -56,7 +55,7 @@ public:
   /// Pages of backups in quarantine.
   uint64_t quarantined_pages() const noexcept { return quarantined_pages_; }
 
-  /// Issued, open, waiting pages, pages in quarantine.
+  /// Issued, open, waiting pages, quarantined pages.
   std::array<uint64_t, 4> digest() const noexcept {
     return {issued_, backups_.size(), waiting_pages_, quarantined_pages_};
   }
@@ -69,16 +68,16 @@ public:
 
 private:
   struct open_backup {
-    /// The last node of the path; stays so when the node is split.
+    /// The last node of the path; stays the same when the node is split.
     radix_node* end = nullptr;
     uint64_t pages = 0;
     uint64_t epoch = 0;
-    /// Nearest ancestor without a copy in L2, device-locked, since L2 nodes below depend on it;
-    /// null if L2 has the whole path.
+    /// Nearest ancestor without a copy in L2. L1-locked, because L2 nodes below depend on it; null
+    /// if L2 has the whole path.
     radix_node* l1_end = nullptr;
     bool is_dropped = false;
-    /// True after a rank's store did not answer in time: the backup is over, but its pages stay
-    /// locked until no rank's store reads them any more.
+    /// A rank's store missed the deadline: the backup is over, but its pages stay locked until no
+    /// rank's store reads them any more.
     bool is_in_quarantine = false;
   };
 
@@ -94,7 +93,7 @@ private:
   const cache_settings& settings_;
   std::vector<tree_effect>& effects_;
   std::map<operation_id, open_backup> backups_;
-  /// In issue order; those in quarantine, of which there are `held_`, behind the others.
+  /// In issue order; quarantined ones, of which there are `held_`, last.
   std::vector<operation_id> order_;
   uint64_t held_ = 0;
   uint64_t issued_ = 0;

@@ -15,7 +15,7 @@ page_list share(std::vector<page_index> pages) {
   return std::make_shared<const std::vector<page_index>>(std::move(pages));
 }
 
-/// True if some of the path is being written to L2 or L3.
+/// True if part of the path is being written to L2 or L3.
 bool is_under_way(radix_node& end) {
   const auto moves
     = [](const radix_node& each) { return each.write() != 0 || each.l3() == l3_state::pending; };
@@ -42,7 +42,7 @@ void open_copies::begin_write(const std::vector<radix_node*>& nodes) {
   effects_.emplace_back(write_command{id, share(std::move(l1_pages)), share(std::move(l2_pages))});
 }
 
-/// Takes L2 pages for a node, which the next write is to fill. @returns false if there are none.
+/// Takes L2 pages for a node, to be filled by the next write. @returns false if there are none.
 bool open_copies::reserve_host(radix_node& node) {
   auto pages = tree_.take_l2(node.pages());
   if (pages)
@@ -58,7 +58,7 @@ void open_copies::write(radix_node& node, std::vector<page_index> host) {
 uint64_t open_copies::write_path(radix_node& end, uint64_t least_hits, bool may_evict) {
   if (settings_.options.l2_pages == 0)
     return 0;
-  // Room for a node must not come from the nodes before or after it.
+  // Room for a node must not come from other nodes of its path.
   tree_.lock_l2(end);
   auto nodes = std::vector<radix_node*>{};
   auto count = uint64_t{0};
@@ -87,7 +87,7 @@ void open_copies::want_staged(const radix_node& end) {
   unstaged_.push_back(end.id());
 }
 
-/// Nodes of the path, each the parent of the next, that L3 takes as soon as L2 has them.
+/// Nodes of the path, each the parent of the next, that L3 accepts once L2 has them.
 std::vector<radix_node*> open_copies::unstaged_run(radix_node& end) const {
   auto run = std::vector<radix_node*>{};
   for (auto* node :
@@ -111,9 +111,9 @@ void open_copies::stage() {
     auto run = end == nullptr ? std::vector<radix_node*>{} : unstaged_run(*end);
     auto count = under_way();
     if (!run.empty() && count > 0 && count + run.front()->pages() > most)
-      return; // Until L3 has some of what is staged.
+      return; // Until L3 has some of the staged pages.
     unstaged_.pop_front();
-    // What follows on the run, or on what is under way already, waits for its parent.
+    // A path whose parents are in this run or in flight stays queued.
     if (end != nullptr && (!run.empty() || is_under_way(*end)))
       unstaged_.push_back(id);
     if (!run.empty() && run.front()->pages() > most)
@@ -145,7 +145,7 @@ layer_progress_ptr open_copies::load(radix_node& end, std::vector<page_index> pa
     l2_pages.insert(l2_pages.end(), node->host().begin(), node->host().end());
   }
   HICACHE_CHECK(next == pages.end());
-  // The load keeps both copies until it is done, whatever becomes of the request.
+  // The load keeps both copies until it is done, whatever happens to the request.
   tree_.lock_l1(end);
   tree_.lock_l2(end);
   effects_.push_back(
@@ -153,7 +153,7 @@ layer_progress_ptr open_copies::load(radix_node& end, std::vector<page_index> pa
   return progress;
 }
 
-/// Loads finish in order, so the latest one on the path is the one to wait for.
+/// Loads finish in order, so it suffices to wait for the latest one on the path.
 layer_progress_ptr open_copies::progress_on(const radix_node& end) const {
   auto latest = operation_id{0};
   for (const auto* node = &end; node != nullptr; node = node->parent())
@@ -176,7 +176,7 @@ void open_copies::finish_writes(uint64_t done, bool last_failed) {
 }
 
 void open_copies::finish_write(const queue::copy& write) {
-  // Root first, as routers want to hear of pages; but leaves leave first.
+  // Root first, the order in which routers need the events; but leaves leave L1 first.
   auto pending_write_backs = std::vector<radix_node*>{};
   for (auto* node :
        path_nodes(*write.end, [&](const radix_node& each) { return each.write() == write.id; })) {
@@ -192,7 +192,7 @@ void open_copies::finish_write(const queue::copy& write) {
   while (end->is_discarded())
     end = end->parent();
   backups_.back_up_path(*end);
-  // L3 takes no page before its parent, so a page that is written back takes those above it along.
+  // L3 takes no page before its parent, so a written-back page needs its ancestors staged.
   if (!pending_write_backs.empty())
     want_staged(*write.end);
   tree_.unlock_l2(*write.end);
@@ -210,7 +210,7 @@ void open_copies::fail_write(const queue::copy& write) {
   }
   tree_.unlock_l1(*write.end);
   tree_.unlock_l2(*write.end);
-  // Otherwise a device that cannot write would never have room again.
+  // Otherwise a GPU device that cannot write would never free pages.
   for (auto* node : pending_write_backs)
     tree_.leave_unsaved(*node);
 }
@@ -231,12 +231,12 @@ void open_copies::finish_loads(uint64_t done, bool last_failed,
 }
 
 void open_copies::finish_load(const queue::copy& load) {
-  // Root first, as routers want to hear of pages.
+  // Root first, the order in which routers need the events.
   auto waiting = std::vector<radix_node*>{};
   for (auto* node :
        path_nodes(*load.end, [&](const radix_node& each) { return each.load() == load.id; })) {
     tree_.finish_load(*node);
-    // What was computed from these pages and is in L2 by now has waited to go to L3.
+    // Pages computed from these and already in L2 have waited for their backup.
     if (!node->is_discarded())
       node->children().visit([&](const first_page&, radix_node& child) {
         if (child.l3() == l3_state::unknown && child.in_l1() && child.l2_resident())

@@ -14,11 +14,11 @@
 
 namespace hicache {
 
-/// Copies between L1 and L2 between their command and the step that makes them a fact. Copies of a
-/// kind finish in issue order. Part of a prefix_cache.
+/// Copies between L1 and L2 between their command and the step that confirms them. Copies of a kind
+/// finish in issue order. Part of a prefix_cache.
 ///
-/// Also decides what is copied to L2: by write policy, and for L3's sake ("staging"), since L3 is
-/// written from L2 only.
+/// Also decides what is copied to L2: by write policy, and staged for L3, which is written only
+/// from L2.
 class open_copies {
 public:
   open_copies(radix_tree& tree, open_backups& backups, const cache_settings& settings,
@@ -27,20 +27,20 @@ public:
 
   // -- L1 -> L2 ---------------------------------------------------------------
 
-  /// Writes the nodes of the path that L2 lacks, root first, up to the first with fewer hits or for
-  /// which there is no room. Without `may_evict` only free pages count as room; but pinned nodes
-  /// may evict, which could not leave L1 otherwise, and so may all if L2 is exported, since then
-  /// copies have a place of their own in its eviction order.
+  /// Writes the nodes of the path that are missing in L2, root first, up to the first node with
+  /// fewer hits or without room. Without `may_evict` only free pages count as room, except for
+  /// pinned nodes, which could not leave L1 otherwise, and if L2 is exported, because then copies
+  /// have their own place in its eviction order.
   /// @returns how many pages.
   uint64_t write_path(radix_node& end, uint64_t least_hits, bool may_evict);
 
   /// Writes one node to these L2 pages.
   void write(radix_node& node, std::vector<page_index> host);
 
-  /// Has the path to `end` copied to L2 for L3's sake, as far as L3 lacks it, when its turn comes.
+  /// Queues the path to `end` for staging, as far as L3 lacks it.
   void want_staged(const radix_node& end);
 
-  /// Begins such copies as far as L2's share for them allows.
+  /// Begins queued copies as far as L2's staging share allows.
   void stage();
 
   void forget_staging() { unstaged_.clear(); }
@@ -51,23 +51,23 @@ public:
   /// @param pages L1 pages, one for each page of that part.
   layer_progress_ptr load(radix_node& end, std::vector<page_index> pages);
 
-  /// What a request has to wait for that uses the path to `end`; null if that is nothing.
+  /// The progress that a user of the path to `end` has to wait for; null if there is none.
   layer_progress_ptr progress_on(const radix_node& end) const;
 
   // -- steps ------------------------------------------------------------------
 
-  /// Makes the writes up to number `done` facts. If `last_failed`, L2 does not get the pages of the
-  /// last one.
+  /// Completes the writes up to number `done`. If `last_failed`, L2 lacks the pages of the last
+  /// one.
   void finish_writes(uint64_t done, bool last_failed);
 
-  /// Makes the loads up to number `done` facts. If `last_failed`, the pages of the last one hold no
-  /// valid bytes, nor does what was computed from them: `discard` takes them out of the tree.
+  /// Completes the loads up to number `done`. If `last_failed`, the pages of the last one, and
+  /// everything computed from them, are invalid: `discard` takes them out of the tree.
   void finish_loads(uint64_t done, bool last_failed,
                     const std::function<void(radix_node&)>& discard);
 
   bool in_flight() const noexcept { return !writes_.open.empty() || !loads_.open.empty(); }
 
-  /// Writes issued and done, loads issued and done, paths that wait to be staged.
+  /// Writes issued and done, loads issued and done, paths waiting to be staged.
   std::array<uint64_t, 5> digest() const noexcept {
     return {writes_.issued, writes_.done, loads_.issued, loads_.done, unstaged_.size()};
   }
@@ -81,7 +81,7 @@ private:
   struct queue {
     struct copy {
       operation_id id = 0;
-      /// The last node of the path; stays so when the node is split.
+      /// The last node of the path; stays the same when the node is split.
       radix_node* end = nullptr;
       layer_progress_ptr progress;
     };
@@ -95,7 +95,6 @@ private:
       return issued;
     }
 
-    /// Ends the oldest copy.
     copy take_oldest() {
       auto oldest = std::move(open.front());
       open.pop_front();
@@ -120,7 +119,7 @@ private:
   queue loads_;
   /// Pages of open writes.
   uint64_t writing_pages_ = 0;
-  /// Ends of paths that wait to be staged, in the order in which they came.
+  /// Ends of the paths waiting to be staged, in order of arrival.
   std::deque<node_id> unstaged_;
 };
 

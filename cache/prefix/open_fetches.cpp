@@ -33,7 +33,7 @@ uint64_t open_fetches::digest_of(const open_fetch& fetch) noexcept {
 
 // -- prefetches begin ---------------------------------------------------------
 
-/// Pages of the prefix that the request could still get from L3, or 0 if that is not worth it.
+/// Pages of the prefix that the request could still get from L3; 0 below the threshold.
 uint64_t open_fetches::wanted_pages(const open_request& request) const {
   const auto& options = settings_.options;
   const auto matched = request.matched_pages();
@@ -93,7 +93,7 @@ void open_fetches::join_or_issue(open_request& request) {
 }
 
 /// The oldest fetch that brings enough of what follows the request's match, or 0. Names are
-/// chained, so who brings the last page of that brings all of them.
+/// chained, so a fetch of the last such page includes all of them.
 fetch_id open_fetches::find_to_join(const open_request& request) const {
   const auto first = request.matched_pages();
   const auto last = first + threshold_pages() - 1;
@@ -125,16 +125,16 @@ open_fetches::open_fetch open_fetches::take(fetch_id id) {
   return fetch;
 }
 
-/// Where the request stops agreeing with what the fetch brings, in pages of the prefix.
+/// Where the request diverges from the fetch, in pages of the prefix.
 uint64_t open_fetches::shared_end(const open_request& request, const open_fetch& fetch) {
-  // Names are chained, so equal names mean equal names before them.
+  // Names are chained: equal names imply equal predecessors.
   const auto first = request.keys->begin();
   const auto both = static_cast<ptrdiff_t>(std::min(request.keys->size(), fetch.keys->size()));
   const auto is_shared = [&](const auto& name) { return name == (*fetch.keys)[&name - &*first]; };
   return static_cast<uint64_t>(std::partition_point(first, first + both, is_shared) - first);
 }
 
-// -- prefetches are told to end -----------------------------------------------
+// -- prefetches are terminated ------------------------------------------------
 
 bool open_fetches::schedule(request_id id) {
   if (requests_.at(id).fetch == 0)
@@ -145,7 +145,7 @@ bool open_fetches::schedule(request_id id) {
   return false;
 }
 
-/// True if the request is to run with what has arrived.
+/// True if the request must run with what has arrived.
 bool open_fetches::has_expired(const open_request& request) const noexcept {
   return request.is_scheduled
          && (request.is_past_deadline
@@ -227,7 +227,7 @@ std::vector<ready_request> open_fetches::finish(const step_facts& facts,
   const auto turn = facts.next_fetch == step_facts::no_fetch
                       ? fetch_id{0}
                       : later()[static_cast<size_t>(facts.next_fetch)];
-  std::ranges::sort(ended); // By issue, whoever has the first turn.
+  std::ranges::sort(ended); // In issue order, independent of turns.
   for (const auto& [id, i] : ended) {
     const auto& fact = facts.fetches[i];
     const auto count = static_cast<uint64_t>(fact.arrived);
@@ -237,7 +237,7 @@ std::vector<ready_request> open_fetches::finish(const step_facts& facts,
     HICACHE_CHECK(count <= fetch.keys->size() - fetch.first);
     tree_.tick();
     const auto taken = place(fetch, count, arrived[i]);
-    // Pages before and after the part that the tree took.
+    // Pages outside the part that the tree took.
     for (auto k = size_t{0}; k < present; ++k)
       if (const auto at = fetch.first + k; at < taken.first || at >= taken.second)
         unused.push_back((*arrived[i])[k]);
@@ -251,25 +251,25 @@ std::vector<ready_request> open_fetches::finish(const step_facts& facts,
   return ready;
 }
 
-/// Has the next step begin with this fetch.
+/// Makes the next step begin with this fetch.
 void open_fetches::turn_to(fetch_id id) {
   std::rotate(order_.begin(), std::ranges::find(order_, id), order_.end());
 }
 
-/// Enters pages that arrived as L2 nodes.
+/// Enters arrived pages as L2 nodes.
 /// @returns the part of the prefix that the tree took.
 open_fetches::page_range open_fetches::place(const open_fetch& fetch, uint64_t count,
                                              const page_list& arrived) {
   const auto none = page_range{fetch.first, fetch.first};
   auto* root = tree_.find_root(fetch.ns);
-  // Without a root there is nothing before the pages either, unless they are first.
+  // Without a root, only the first pages of a prefix can be placed.
   if (count == 0 || settings_.is_stopped || (root == nullptr && fetch.first > 0))
     return none;
   if (root == nullptr)
     root = &tree_.root(fetch.ns);
   const auto to = fetch.first + count;
   const auto end = tree_.walk(*root, *fetch.tokens, to);
-  // The path may be gone, if the request is; or others may have brought the same pages.
+  // The path may have been evicted since, or the pages may have arrived otherwise.
   if (end.pages < fetch.first || end.pages == to)
     return none;
   const auto from = end.pages;
@@ -290,7 +290,7 @@ open_fetches::page_range open_fetches::place(const open_fetch& fetch, uint64_t c
   return {from, to};
 }
 
-/// A fetch that a request waited for has ended: the request is ready, or goes on with the rest.
+/// Continues a request whose fetch has ended: it is ready, or fetches the rest.
 void open_fetches::finish_waiting(open_request& request, const open_fetch& fetch,
                                   const fetch_fact& fact, page_range taken,
                                   std::vector<ready_request>& ready) {
@@ -308,11 +308,11 @@ void open_fetches::finish_waiting(open_request& request, const open_fetch& fetch
       request.fetched_from = brought.first;
     request.fetched_to = brought.second;
   }
-  // Pages of its own would no longer follow on the L1 part, if that grew.
+  // A longer L1 part would no longer be adjacent to the request's own pages.
   if (request.owned.empty() && !settings_.is_stopped && !request.has_failed())
     requests_.rematch(request,
                       std::min(request.limit_pages, tree_.whole_pages(request.tokens->size())));
-  // The rest of what it wants was never asked for, or the fetch was ended for another's sake.
+  // The rest was not part of the fetch, or another request's policy terminated it.
   const auto is_cut_short = arrived == shared || fetch.is_terminated;
   if (is_cut_short && !has_expired(request) && request.owned.empty()
       && request.matched_pages() >= arrived && request.keyed_tokens == request.tokens
@@ -324,7 +324,7 @@ void open_fetches::finish_waiting(open_request& request, const open_fetch& fetch
                    tokens(request.l1_pages), tokens(request.l2_pages)});
 }
 
-// -- the reserve --------------------------------------------------------------
+// -- the staging pool ---------------------------------------------------------
 
 void open_fetches::fill_staging(std::vector<page_index> unused) {
   for (const auto page : unused)

@@ -22,60 +22,59 @@
 
 namespace hicache {
 
-/// Prefetches from L3 between their command and the step that ends them, the deadlines of the
-/// requests that wait for them, and the L2 pages that are set aside for them. Part of a
-/// prefix_cache.
+/// Prefetches from L3 between their command and the step that ends them, the deadlines of waiting
+/// requests, and the staging pool: L2 pages reserved for prefetches. Part of a prefix_cache.
 class open_fetches {
 public:
   open_fetches(radix_tree& tree, open_requests& requests, const cache_settings& settings,
                std::vector<tree_effect>& effects);
 
-  // -- what requests do -------------------------------------------------------
+  // -- requests ---------------------------------------------------------------
 
-  /// Begins the request's prefetch: issues a fetch of what follows its match, or joins one that
-  /// brings it.
+  /// Begins the request's prefetch: fetches the pages after its match, or joins a fetch of them.
   /// @returns the tokens looked for; 0 if it was declined.
   uint64_t begin(request_id id);
 
-  /// The engine wants to run the request. @returns true if it waits for nothing.
+  /// The engine wants to run the request.
+  /// @returns true if it need not wait.
   bool schedule(request_id id);
 
-  /// The request is about to be closed. A fetch that nobody else waits for is terminated.
+  /// The request is about to be closed. Terminates its fetch unless other requests wait for it.
   void leave(request_id id);
 
   // -- steps ------------------------------------------------------------------
 
-  /// Fetches that the next step may end: the order of `step_facts::fetches`. All open ones take
+  /// Fetches that the next step may end. Defines the order of `step_facts::fetches`. They take
   /// turns.
   std::span<const fetch_id> next() const noexcept;
 
-  /// All others, in the order of their turns.
+  /// All other open fetches, in the order of their turns.
   std::span<const fetch_id> later() const noexcept;
 
-  /// The logical time at which the next deadline of a scheduled request expires.
+  /// The logical time of the next deadline of a scheduled request.
   std::optional<int64_t> next_deadline_ns() const noexcept;
 
-  /// Aborts if these facts are not those of this state.
+  /// Aborts if the facts do not match this state.
   void check_facts(const step_facts& facts, std::span<const page_list> arrived) const;
 
-  /// Ends fetches as a step says: what arrived enters the tree, and their requests are ready or go
-  /// on with the rest of what they want.
+  /// Ends fetches as a step says: pages that arrived enter the tree, and the waiting requests are
+  /// ready or continue with the rest of their prefetch.
   std::vector<ready_request> finish(const step_facts& facts, std::span<const page_list> arrived);
 
   /// Ends the prefetches of scheduled requests whose deadline has expired.
   void expire_fetches();
 
-  // -- L3 comes and goes ------------------------------------------------------
+  // -- L3 is attached or detached ---------------------------------------------
 
   void terminate_all();
 
-  /// Gives the prefetcher as many pages as its reserve lacks and L2 can spare.
+  /// Gives the prefetcher as many pages as the staging pool lacks and L2 can spare.
   void fill_staging() { fill_staging({}); }
 
-  /// L3 is attached (again), so the reserve stays.
+  /// L3 is attached (again): keeps the staging pool.
   void keep_reserve() { is_released_ = false; }
 
-  /// L3 is released: takes the reserve back as soon as no fetch is open.
+  /// L3 is released: reclaims the staging pool as soon as no fetch is open.
   void release_reserve();
 
   // -- state ------------------------------------------------------------------
@@ -84,10 +83,10 @@ public:
 
   bool is_released() const noexcept { return is_released_; }
 
-  /// Fetches issued, pages in reserve, the fetches' own digest and turn, deadlines.
+  /// Fetches issued, size of the staging pool, the fetches' own digest with their turns, deadlines.
   std::array<uint64_t, 4> digest() const noexcept;
 
-  /// The pages in reserve, ascending.
+  /// The pages in the staging pool, ascending.
   std::vector<page_index> reserved() const;
 
   void check_invariants() const;
@@ -96,14 +95,14 @@ private:
   /// Outlives its requests if they are released early.
   struct open_fetch {
     fetch_id id = 0;
-    /// Who waits for it, in the order in which they came; a prefix of their keys is that of `keys`.
+    /// Requests that wait for it, in order of arrival; all of their keys begin like `keys`.
     std::vector<request_id> requests;
     cache_namespace ns;
     std::string backend;
     uint64_t epoch = 0;
     token_buffer tokens;
     key_list keys;
-    /// Pages matched when it was issued: what arrives follows on them.
+    /// Pages matched when it was issued; what arrives is appended after them.
     uint64_t first = 0;
     bool is_terminated = false;
   };
@@ -135,16 +134,16 @@ private:
   digested_map<std::map<fetch_id, open_fetch>> fetches_{&digest_of};
   /// In the order of their turns: the next step may end the first ones.
   std::vector<fetch_id> order_;
-  /// The fetches that bring a page, by the page's name, in issue order.
+  /// Fetches that bring a page, by the page's name, in issue order.
   absl::flat_hash_map<page_key, absl::InlinedVector<fetch_id, 2>, std::hash<page_key>> bringing_;
   uint64_t issued_ = 0;
-  /// Deadlines by the policy `timeout`; and requests that wait to be told the time.
+  /// Deadlines of the policy `timeout`, and requests whose deadline awaits a step's time.
   absl::btree_set<std::pair<int64_t, request_id>> stop_times_;
   std::vector<request_id> untimed_;
-  /// L2 pages that the prefetcher has, and which these are.
+  /// Size of the staging pool, and a flag for each L2 page in it.
   uint64_t reserve_ = 0;
   std::vector<bool> in_reserve_;
-  /// True after L3 was released, until it is attached again.
+  /// True from the release of L3 until it is attached again.
   bool is_released_ = false;
 };
 

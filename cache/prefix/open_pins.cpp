@@ -57,7 +57,7 @@ void open_pins::begin(radix_node& end, std::chrono::nanoseconds ttl) {
 void open_pins::refresh(const radix_node& end) {
   if (!settings_.options.pin_refresh || settings_.is_stopped)
     return;
-  // Counts of pins grow towards the root.
+  // Pin counts grow towards the root.
   for (const auto* node = &end; !node->is_root(); node = node->parent())
     if (node->pins() > 0)
       if (const auto* pin = pins_.find(node->id()); pin != nullptr)

@@ -18,25 +18,23 @@
 
 namespace hicache {
 
-/// Pins: prefixes that stay cached until a moment of logical time, within a budget of pages per
-/// tenant. A pin's time begins with the next step, which is when a cache learns the time. Part of a
-/// prefix_cache.
+/// Pins: prefixes that stay cached until a logical time, within a budget of pages per tenant. A
+/// pin's ttl starts at the next step, since only steps provide the time. Part of a prefix_cache.
 class open_pins {
 public:
   open_pins(radix_tree& tree, open_copies& copies, const cache_settings& settings)
     : tree_(tree), copies_(copies), settings_(settings) {}
 
-  /// Pages that a pin on this path would keep beyond those that pins keep already.
+  /// Pages on this path that no pin keeps yet.
   static uint64_t unpinned_pages(const path_end& end);
 
   /// True if the tenant's budget allows a pin on this path.
   bool fits_budget(const path_end& end) const;
 
-  /// Begins a pin, or prolongs the one that ends there, and copies to L2 what the write policy
-  /// wants there.
+  /// Begins or prolongs the pin that ends there, and copies to L2 what the write policy demands.
   void begin(radix_node& end, std::chrono::nanoseconds ttl);
 
-  /// Begins the time of all pins anew that end on the path to `end`, if the options want that.
+  /// Restarts the ttl of all pins that end on the path to `end`, if enabled in the options.
   void refresh(const radix_node& end);
 
   /// Ends all pins that end within this path.
@@ -47,18 +45,18 @@ public:
 
   void end_all();
 
-  /// A step has told the time: pins that were asked for begin, those whose time is over end.
+  /// A step has provided the time: starts the ttl of new pins and ends expired ones.
   void advance();
 
   bool empty() const noexcept { return pins_.empty(); }
 
-  /// True while the time of some pin has yet to begin.
+  /// True while the ttl of some pin has yet to start.
   bool is_waiting() const noexcept { return !asked_.empty(); }
 
   /// Pages that pins keep.
   uint64_t pages() const;
 
-  /// The pins' own digest, and how many there are.
+  /// The pins' own digest, and their number.
   std::array<uint64_t, 2> digest() const noexcept { return {pins_.digest(), pins_.size()}; }
 
   void count_locks(lock_census& census) const;
@@ -69,11 +67,11 @@ private:
   struct open_pin {
     radix_node* end = nullptr;
     int64_t expiry_ns = 0;
-    /// False until the first step tells the time; then the pin is in `expiries_`.
+    /// False until the first step provides the time; then the pin is in `expiries_`.
     bool is_timed = false;
-    /// What was asked for since the last step, or 0: counts from the next one.
+    /// ttl requested since the last step, or 0: starts at the next one.
     int64_t asked_ttl_ns = 0;
-    /// The longest that was ever asked for.
+    /// The longest requested ttl.
     int64_t ttl_ns = 0;
   };
 
@@ -83,10 +81,10 @@ private:
   radix_tree& tree_;
   open_copies& copies_;
   const cache_settings& settings_;
-  /// By the node that each ends with; and by the moment.
+  /// By the node that each pin ends with, and by expiry.
   digested_map<std::map<node_id, open_pin>> pins_{&digest_of};
   absl::btree_set<std::pair<int64_t, node_id>> expiries_;
-  /// Pins whose `asked_ttl_ns` is set, in the order asked.
+  /// Pins with a pending `asked_ttl_ns`, in order of request.
   std::vector<node_id> asked_;
   /// Pages that the pins of each tenant (salt) keep.
   std::map<std::string, uint64_t> pages_;

@@ -26,7 +26,7 @@ uint64_t digest_of(const open_request& request) noexcept {
     mix(mix(request.l1_pages, request.l2_pages), mix(request.owned.size(), request.limit_pages)));
 }
 
-/// The same for a cache that shares nothing: a request has nothing but pages of its own.
+/// The same for a cache that shares nothing: requests have only their own pages.
 uint64_t unshared_digest_of(const open_request& request) noexcept {
   return mix(request.id, request.owned.size());
 }
@@ -133,7 +133,7 @@ std::vector<request_id> open_requests::lose_discarded(uint64_t valid_pages) {
     if (request.l1_end->is_discarded()
         || (request.l2_end != nullptr && request.l2_end->is_discarded()))
       ids.push_back(id);
-  // The order decides which page is handed out next.
+  // The order determines which page is allocated next.
   std::ranges::sort(ids);
   auto failed = std::vector<request_id>{};
   for (const auto id : ids) {
@@ -207,7 +207,7 @@ open_requests::hand_over(open_request& request, const insert_request& asked, uin
 
 // -- names --------------------------------------------------------------------
 
-/// Names of pages [from, to) of `tokens`, which follow on `parent`.
+/// Names of pages [from, to) of `tokens`, which follow `parent`.
 std::vector<page_key> open_requests::name_pages(const open_request& request,
                                                 const token_buffer& tokens, uint64_t from,
                                                 uint64_t to, const radix_node& parent) const {
@@ -215,7 +215,7 @@ std::vector<page_key> open_requests::name_pages(const open_request& request,
     return {};
   const auto size = settings_.options.page_size;
   const auto known = request.keys ? request.keys->size() : 0;
-  // Names computed for a prefetch serve here, as far as they are names of these tokens.
+  // Reuses the names computed for a prefetch as far as they name these tokens.
   const auto reused
     = known > from
           && equal_tokens(tokens, request.keyed_tokens, tree_.span_size(std::min(known, to)))

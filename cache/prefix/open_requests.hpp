@@ -25,36 +25,34 @@ struct open_request {
   token_buffer tokens;
   /// Tokens of the match.
   uint64_t prompt_tokens = 0;
-  /// Whole pages of `tokens` that may be answered from the cache.
+  /// Whole pages of `tokens` that may be served from the cache.
   uint64_t limit_pages = 0;
   radix_node* root = nullptr;
-  /// End of the L1 part, device-locked; the root if the part is empty.
+  /// End of the L1 part, L1-locked; the root if the part is empty.
   radix_node* l1_end = nullptr;
-  /// End of the L2 part, host-locked; null if the part is empty.
+  /// End of the L2 part, L2-locked; null if the part is empty.
   radix_node* l2_end = nullptr;
-  /// Pages of the L1 part: the tree's.
+  /// Pages of the L1 part, owned by the tree.
   uint64_t l1_pages = 0;
   uint64_t l2_pages = 0;
-  /// Pages after the L1 part that are this request's own.
+  /// Pages after the L1 part that the request owns.
   std::vector<page_index> owned;
-  /// The L1 part's pages and then `owned`, as last told to the engine.
+  /// The L1 part's pages and then `owned`, as last reported to the engine.
   page_list pages;
-  /// Names of the pages of `keyed_tokens`, if they were computed.
+  /// Names of the pages of `keyed_tokens`, if computed.
   key_list keys;
   token_buffer keyed_tokens;
   /// The prefetch that it waits for, or 0.
   fetch_id fetch = 0;
   bool had_fetch = false;
-  /// True once the engine wants to run it.
+  /// True once the engine has scheduled it.
   bool is_scheduled = false;
-  /// Deadline of its prefetch by the policy `timeout`; 0 until a step told the time.
+  /// Deadline of its prefetch by the policy `timeout`; 0 until a step provides the time.
   int64_t deadline_ns = 0;
-  /// True if the deadline has expired.
   bool is_past_deadline = false;
-  /// Pages of the prefix that hold valid bytes, if a load of its L1 part failed: then it can only
-  /// be released.
+  /// Valid pages of the prefix if a load of its L1 part failed: it can only be released then.
   uint64_t valid_pages = UINT64_MAX;
-  /// Tokens that the prefetch was asked for.
+  /// Tokens that its prefetch looks for.
   uint64_t wanted_tokens = 0;
   /// Pages [from, to) of the prefix that prefetches brought.
   uint64_t fetched_from = 0;
@@ -62,14 +60,14 @@ struct open_request {
 
   // For its provenance.
 
-  /// Pages that it loaded from L2, and of these what L3 had brought for it.
+  /// Pages loaded from L2, and the subset that was fetched from L3 for it.
   uint64_t loaded_pages = 0;
   uint64_t loaded_from_storage = 0;
   std::string storage_backend;
-  /// Pages in L1 when it first allocated pages to compute in.
+  /// Pages in L1 when it first allocated pages to compute.
   uint64_t served_pages = 0;
   bool has_computed = false;
-  /// Pages of the prefix that L2 held or L3 was known to hold, and why they were not all used.
+  /// Pages of the prefix that L2 held or L3 was known to hold, and why not all were used.
   uint64_t known_pages = 0;
   miss_reason why = miss_reason::none;
 
@@ -80,16 +78,16 @@ struct open_request {
   /// The last node of the match.
   const radix_node& end() const noexcept { return l2_end != nullptr ? *l2_end : *l1_end; }
 
-  /// Pages up to `known` were there to be used, and were not.
+  /// Records that pages up to `known` were available but unused.
   void miss(uint64_t known, miss_reason reason) noexcept {
     known_pages = std::max(known_pages, known);
     why = std::min(why, reason);
   }
 };
 
-/// The open requests: the part of the tree that each has matched and locked, and the pages that are
-/// its own. A request changes through an edit (`change`); the functions that take one want it from
-/// an edit. Part of a prefix_cache.
+/// The open requests: the part of the tree that each has matched and locked, and the pages that it
+/// owns. Requests are changed through an edit (`change`), from which the functions below take their
+/// reference. Part of a prefix_cache.
 class open_requests {
 public:
   using table = digested_map<absl::flat_hash_map<request_id, open_request>>;
@@ -103,34 +101,33 @@ public:
 
   const open_request& at(request_id id) const { return requests_.at(id); }
 
-  /// @pre The request is open.
+  /// @pre the request is open
   table::edit change(request_id id) { return requests_.change(id); }
 
-  /// Opens a request and locks what it matches. @pre The number is free.
+  /// Opens a request and locks its match. @pre the number is free
   void open(const match_request& asked, request_id id);
 
-  /// Unlocks what a request matched and frees its own pages.
+  /// Unlocks a request's match and frees its own pages.
   void close(request_id id);
 
   // -- the matched part -------------------------------------------------------
 
-  /// Sets the L1 and the L2 part to the longest match of at most `limit` pages, and moves the locks
-  /// there.
+  /// Sets the L1 and L2 parts to the longest match of at most `limit` pages, and moves the locks.
   void rematch(open_request& request, uint64_t limit);
 
-  /// Moves the end of the L1 part, and its lock, to `end`.
+  /// Moves the end of the L1 part and its lock to `end`.
   void move_l1_end(open_request& request, radix_node& end);
 
-  /// Gives up the L2 part.
+  /// Drops the L2 part.
   void drop_l2_part(open_request& request);
 
-  /// Adds to the L1 part what others brought to L1 meanwhile.
+  /// Extends the L1 part by pages that other requests brought to L1 meanwhile.
   void rematch_l1(open_request& request);
 
-  /// Brings `pages` up to date.
+  /// Updates `pages`.
   void list_pages(open_request& request);
 
-  /// Some nodes were discarded, with the pages of a path from `valid_pages` on.
+  /// Handles discarded nodes, which include the pages of a path from `valid_pages` on.
   /// @returns the requests that lost their L1 part, sorted.
   std::vector<request_id> lose_discarded(uint64_t valid_pages);
 
@@ -139,30 +136,30 @@ public:
   /// @returns invalid_argument if the request cannot insert these tokens.
   result<void> check_insert(const open_request& request, const insert_request& asked) const;
 
-  /// Gives the request's own pages to the nodes of the first `pages` pages of the tokens, and
-  /// creates the nodes that the tree lacks.
-  /// @returns the last node, and how many pages the tree had in L1 already.
+  /// Hands the request's own pages over to the nodes of the first `pages` pages of the tokens,
+  /// creating nodes as needed.
+  /// @returns the last node, and how many pages the tree already had in L1.
   std::pair<radix_node*, uint64_t> hand_over(open_request& request, const insert_request& asked,
                                              uint64_t pages);
 
   // -- names ------------------------------------------------------------------
 
-  /// Names of all pages that may be answered from the cache.
+  /// Names of all pages that may be served from the cache.
   key_list name_prefix(const open_request& request) const;
 
   // -- state ------------------------------------------------------------------
 
-  /// Where the tokens of the prompt came from, so far.
+  /// Where the tokens of the prompt came from so far.
   request_provenance provenance(const open_request& request) const;
 
   size_t size() const noexcept { return requests_.size(); }
 
   bool empty() const noexcept { return requests_.empty(); }
 
-  /// How many there are, and the sum of their digests.
+  /// Their number, and the sum of their digests.
   std::array<uint64_t, 2> digest() const noexcept { return {requests_.size(), requests_.digest()}; }
 
-  /// Calls `visit` with each request, in no defined order.
+  /// Calls `visit` with each request, in unspecified order.
   template <class Visit>
   void visit(Visit visit) const {
     for (const auto& [id, request] : requests_)

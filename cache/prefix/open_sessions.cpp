@@ -14,7 +14,7 @@ namespace hicache {
 
 namespace {
 
-/// Marks the numbers of requests of streaming sessions.
+/// Marks the internal numbers of streaming sessions' requests.
 constexpr request_id inside = request_id{1} << 63;
 
 std::string name_of(request_id request) {
@@ -38,7 +38,7 @@ uint64_t digest_of(const session_state& session) noexcept {
   return digest;
 }
 
-/// True if the first `count` tokens of both are the same. @pre Both have so many.
+/// True if the first `count` tokens of both are equal. @pre both have at least `count`
 bool begin_alike(const token_buffer& a, const token_buffer& b, uint64_t count) {
   return equal_tokens(a->data(), b->data(), count) == count;
 }
@@ -147,7 +147,7 @@ std::optional<match_result> open_sessions::resume(const match_request& asked,
   if (settings_.is_stopped || asked.ns != kept.ns || asked.tokens->size() < held
       || !begin_alike(asked.tokens, kept.tokens, held))
     return std::nullopt;
-  // The engine computes what follows the answer, and it must not write to pages that others read.
+  // The engine computes what follows, and must not write to pages that other requests may read.
   const auto page_size = settings_.options.page_size;
   const auto shared = kept.node == 0 ? 0 : held / page_size * page_size;
   const auto count = std::min<uint64_t>(held, asked.limit);

@@ -19,7 +19,7 @@ namespace hicache {
 namespace {
 
 radix_options radix_options_of(const tree_options& options) {
-  // A cache that shares nothing has no nodes; its pages were always handed out newest first.
+  // A cache that shares nothing has no nodes; its pages are always allocated newest first.
   const auto order = options.share_prefixes ? options.order : page_order::newest_first;
   return {.page_size = options.page_size,
           .overlap = options.bigram ? 1U : 0U,
@@ -32,7 +32,7 @@ radix_options radix_options_of(const tree_options& options) {
           .exports_l2 = options.storage_exports_l2};
 }
 
-/// Who has each page of a pool; every taken page has one owner.
+/// Owners of the pages of a pool: every taken page has exactly one.
 class page_census {
 public:
   explicit page_census(const page_allocator& pool)
@@ -71,8 +71,7 @@ prefix_cache::prefix_cache(const tree_options& options)
     tree_.set_save([this](radix_node& node,
                           std::vector<page_index> host) { copies_.write(node, std::move(host)); },
                    [this](const radix_node& node) {
-                     // What L2 keeps below a node would be lost with it; and what L3 has was used
-                     // before.
+                     // L2 nodes below it would be lost with it; and what L3 has was used before.
                      return settings_.options.write != write_policy::write_through_selective
                             || node.use().hits >= settings_.least_hits() || node.l2_children() > 0
                             || node.l3() == l3_state::stored;
@@ -142,7 +141,7 @@ result<session_result> prefix_cache::close_session(const close_session_request& 
 }
 
 result<void> prefix_cache::clear() {
-  // What sessions hold is given up, but only if nothing else stands in the way.
+  // Closes the slots of sessions, but only if nothing else prevents the clear.
   const auto is_idle = !sessions_.has_turns() && requests_.size() == sessions_.slots()
                        && handle_locks_.count() == 0 && !in_flight()
                        && backups_.quarantined_pages() == 0;
@@ -199,7 +198,7 @@ result<load_node_result> prefix_cache::load_node(const load_node_request& asked)
   if (count == 0 || tokens(count) < settings_.options.load_back_threshold_tokens
       || tokens(count) > asked.quota_tokens || settings_.is_stopped)
     return load_node_result{};
-  // Neither half of the path may make room for the other.
+  // Neither part of the path may be evicted for the other.
   tree_.lock_l1(l1_end);
   tree_.lock_l2(*end);
   auto pages = tree_.take_l1(count);
@@ -276,7 +275,7 @@ std::vector<ready_request> prefix_cache::step(const step_facts& facts,
   return ready;
 }
 
-/// Takes a node and all below it out of the cache, since a load of its pages failed.
+/// Takes a node and everything below it out of the cache, because a load of its pages failed.
 void prefix_cache::discard(radix_node& top) {
   pins_.end_below(top);
   const auto valid_pages = top.first();
@@ -284,7 +283,7 @@ void prefix_cache::discard(radix_node& top) {
   lost_ = requests_.lose_discarded(valid_pages);
 }
 
-/// A request lost cached pages. If it is a session's between two turns, nobody has to know.
+/// A request lost cached pages. Between two turns of a session the loss is not reported.
 void prefix_cache::lose(request_id request) {
   const auto* session = sessions_.find_inner(request);
   if (session == nullptr)
@@ -337,7 +336,7 @@ void prefix_cache::change_storage(const storage_change& change) {
       fetches_.terminate_all();
       backups_.drop_all();
       copies_.forget_staging();
-      // The next store may lack what this one has.
+      // The next store may not have these pages.
       for (auto* node : tree_.sorted_nodes())
         if (node->l3() == l3_state::stored)
           node_edit{tree_, *node}.end_backup(l3_state::unknown);
@@ -359,7 +358,7 @@ uint64_t prefix_cache::digest() const noexcept {
   return mix(mix(inner, sessions), mix(last_generation, session_count));
 }
 
-// The order of the words, and the 0s that counted something once, are those of recorded op logs.
+// The order of the words, including zeros of former fields, is fixed by recorded op logs.
 
 uint64_t prefix_cache::unshared_digest() const noexcept {
   const auto [request_count, requests] = requests_.digest();

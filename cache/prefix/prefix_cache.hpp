@@ -23,24 +23,24 @@
 
 namespace hicache {
 
-/// Counts for people and metrics. Pages, unless the name says otherwise.
+/// Counts for operators and metrics, in pages unless the name says otherwise.
 struct tree_stats {
   uint64_t nodes = 0;
   uint64_t l1_free = 0;
-  /// Device pages in the tree that eviction may take / may not take because of locks.
+  /// L1 pages in the tree that eviction may take, and those that locks protect.
   uint64_t l1_evictable = 0;
   uint64_t l1_protected = 0;
   uint64_t l2_free = 0;
   uint64_t l2_used = 0;
   uint64_t evicted_l1 = 0;
   uint64_t evicted_l2 = 0;
-  /// L2 pages of backups that were given up, which a store's call may still read.
+  /// L2 pages of abandoned backups that a store call may still read.
   uint64_t quarantined = 0;
   uint64_t pinned = 0;
   uint64_t requests_open = 0;
 };
 
-/// One node as people see it (`hicachectl oplog run`, op "tree").
+/// One node for display (`hicachectl oplog run`, op "tree").
 struct node_view {
   node_id id = 0;
   /// 0 below the root of a namespace.
@@ -56,19 +56,19 @@ struct node_view {
   node_use use;
 };
 
-/// Which tokens are cached in which pages of L1 and L2, who uses them, and what is on its way
-/// between the tiers. A replicated state machine: its state is a function of the operations
-/// applied, so equal operations give equal states on every rank (docs/internals.md). Recency is an
-/// operation counter; no clock, address or hash order decides anything.
+/// Which tokens are cached in which pages of L1 and L2, which requests use them, and what is in
+/// flight between the tiers. A replicated state machine: its state is a function of the applied
+/// operations, so equal operations give equal states on every rank (docs/internals.md). Recency is
+/// an operation counter; no decision depends on a clock, an address or hash order.
 ///
 /// Made of parts, each of which owns its state, its share of the digest and its invariants; this
 /// class carries out operations on them.
 ///
-/// Without `tree_options::share_prefixes` a match finds nothing, a request's pages stay its own,
-/// and release frees them. Then no node exists, L2 and L3 are not used, pins pin 0 tokens, and
+/// Without `tree_options::share_prefixes` a match finds nothing, and a request keeps its own pages,
+/// which release frees. Then there are no nodes, L2 and L3 are unused, pins pin 0 tokens, and
 /// eviction frees nothing.
 ///
-/// Not thread-safe: the tree actor owns it. Operations that fail change nothing.
+/// Not thread-safe: owned by the tree actor. Failed operations change nothing.
 class prefix_cache {
 public:
   explicit prefix_cache(const tree_options& options);
@@ -79,78 +79,75 @@ public:
 
   // -- operations of a request ------------------------------------------------
 
-  /// Opens a request and locks what it matched, on device and host, until release. The match ends
-  /// at a page boundary not beyond `limit`; a node that is matched in part is split. Refreshes the
-  /// recency of the path; is no hit.
-  /// @returns invalid_argument if the request is open already or the limit exceeds the tokens;
+  /// Opens a request and locks its match in L1 and L2 until release. The match ends at a page
+  /// boundary not beyond `limit`; a partially matched node is split. Refreshes the recency of the
+  /// path; does not count as a hit.
+  /// @returns invalid_argument if the request is already open or the limit exceeds the tokens;
   /// unknown_id if its session is not open (any more).
   result<match_result> match(const match_request& request);
 
-  /// Starts looking in L3 for the pages that follow the match. At most one prefetch per request.
-  /// A request that wants pages which another's prefetch is bringing waits for that one, and then
-  /// goes on with the rest of its own.
+  /// Starts a prefetch from L3 of the pages that follow the match; at most one per request. Waits
+  /// for another request's prefetch that already brings them, and then fetches the rest.
   result<prefetch_result> prefetch(request_id request);
 
-  /// Ends the request's prefetch by policy. Without a prefetch the request is ready at once.
+  /// Ends the request's prefetch by policy. A request without a prefetch is ready at once.
   result<schedule_result> schedule(request_id request);
 
-  /// Brings the request's host part to the device: takes device pages (evicting if needed) and
-  /// begins the copy. A host part below the threshold or above the quota, or for which there is no
-  /// room, is left alone: then loading_tokens is 0 and the request goes on with its device part.
-  /// The copied-to pages stay locked until the copy is a fact. It can be out_of_device_pages, as
-  /// allocate.
+  /// Loads the request's L2 part to L1: takes L1 pages (evicting if needed) and begins the copy.
+  /// Skips an L2 part below the threshold, above the quota or without room: then loading_tokens is
+  /// 0 and the request continues with its L1 part. The target pages stay locked until a step
+  /// confirms the copy. Can fail with out_of_device_pages like allocate.
   result<load_result> load_back(const load_request& request);
 
-  /// Takes device pages for tokens [l1_tokens, tokens) of the request, evicting if needed; the
-  /// last page may be partial. Pages that the request has already count. All or nothing.
-  /// @returns out_of_device_pages without evicting anything if even eviction could not make room.
-  /// Pages may have to be written to L2 first; then the error says so, and the same call succeeds
-  /// after a step for each node of a path that has to go.
+  /// Takes L1 pages for tokens [l1_tokens, tokens) of the request, evicting if needed; the last
+  /// page may be partial. Pages that the request already has count. All or nothing.
+  /// @returns out_of_device_pages, without evicting anything, if even eviction could not make room.
+  /// If pages must first be written to L2, the error says so; then the same call succeeds after one
+  /// step per node of a path that has to leave.
   result<allocate_result> allocate(const allocate_request& request);
 
-  /// Enters the request's whole pages into the tree. Pages that the tree lacks become the tree's;
-  /// duplicates are freed and replaced. Nodes that exist on the host only adopt the device pages.
-  /// Counts a hit along the path and then starts to write what the write policy wants in L2,
-  /// parents first; neither if `chunked`. The request's lock moves to the end of what was inserted.
-  /// Tokens must begin with the tokens of the match.
+  /// Enters the request's whole pages into the tree, which takes ownership of those it lacks;
+  /// duplicates are freed and replaced. Nodes that are only in L2 adopt the L1 pages. Unless
+  /// `chunked`, counts a hit along the path and then starts the writes to L2 that the write policy
+  /// asks for, parents first. The request's lock moves to the end of the inserted path. Tokens must
+  /// begin with the tokens of the match.
   result<insert_result> insert(const insert_request& request);
 
-  /// Closes a request: unlocks, and frees the pages that the tree did not take. A prefetch that
-  /// nobody else waits for is terminated, and what arrived is kept (it enters the tree at the step
-  /// that ends it).
+  /// Closes a request: unlocks its match and frees its own pages. Terminates its prefetch unless
+  /// other requests wait for it; arrived pages enter the tree at the step that ends it.
   result<void> release(request_id request);
 
-  /// The pages that an open request has, cached ones and its own; null if it is not open.
+  /// The cached and own pages of an open request; null if it is not open.
   page_list pages_of(request_id request) const;
 
-  /// Where the tokens of an open request came from, as far as it got.
+  /// Where the tokens of an open request came from so far.
   result<request_provenance> provenance(request_id request) const;
 
   // -- operations without a request -------------------------------------------
 
-  /// Frees pages of a tier, the first in the policy's order first, from the tail of each victim.
-  /// Frees what there is if that is less.
+  /// Frees pages of a tier in eviction order, each victim from its tail; fewer if there are not
+  /// enough.
   result<evict_result> evict(const evict_request& request);
 
-  /// The time begins with the next step, which is when a cache learns what time it is; so a pin
-  /// ends at the first step that is told a time so much later.
-  /// @returns limit_reached if the tenant's budget does not allow it; then nothing is pinned.
+  /// The ttl starts at the next step, since only steps provide the time: a pin ends at the first
+  /// step whose time is that much later.
+  /// @returns limit_reached, without pinning anything, if it exceeds the tenant's budget.
   result<pin_result> pin(const pin_request& request);
 
   result<pin_result> unpin(const unpin_request& request);
 
-  /// @returns invalid_argument if it is open already; limit_reached.
+  /// @returns invalid_argument if it is already open; limit_reached.
   result<session_result> open_session(const open_session_request& request);
 
-  /// @returns unknown_id if this generation is not open; invalid_argument while a request of the
-  /// session is open.
+  /// @returns unknown_id if this generation is not open; invalid_argument if it has an open
+  /// request.
   result<session_result> close_session(const close_session_request& request);
 
   // -- operations on a node ---------------------------------------------------
 
-  // A node's id stays valid while any page of the node is cached: after a split it names the lower
-  // part, so that it still names the same prefix; after its last page was evicted it is unknown_id
-  // for ever.
+  // A node's id stays valid while any page of the node is cached: a split leaves it with the lower
+  // part, so that it names the same prefix. After the last page is evicted it is unknown_id
+  // forever.
 
   result<lock_result> lock(node_id node);
 
@@ -159,12 +156,12 @@ public:
   /// All or nothing. @returns out_of_host_pages if L2 has no room, evicting nothing.
   result<backup_result> backup(node_id node);
 
-  /// Begins nothing (0 tokens) below the threshold, above the quota or without room. It can be
-  /// out_of_device_pages, as allocate.
+  /// Begins nothing (0 tokens) below the threshold, above the quota or without room. Can fail with
+  /// out_of_device_pages like allocate.
   result<load_node_result> load_node(const load_node_request& request);
 
-  /// A soft reference to the prefix that ends with `node`: referenced pages are evicted after all
-  /// others. If the end is evicted, the reference stays with what is left.
+  /// A soft reference to the prefix that ends with `node`: referenced pages are evicted last. If
+  /// the end is evicted, the reference moves to the remaining prefix.
   /// @returns its number.
   result<uint64_t> refer(node_id node);
 
@@ -174,58 +171,58 @@ public:
 
   // -- steps ------------------------------------------------------------------
 
-  /// True if anything is outstanding that only a step can turn into a fact, pages in quarantine
-  /// (tree_stats::quarantined) aside: nobody can tell when those are free. Equal on all ranks.
+  /// True if anything is outstanding that a step can complete. Excludes quarantined pages
+  /// (tree_stats::quarantined), whose end is unpredictable. Equal on all ranks.
   bool in_flight() const noexcept;
 
-  /// Backups that a step may end, oldest first, at most limits::step_backups: the order of
-  /// `step_facts::backups`.
+  /// Backups that the next step may end, oldest first, at most limits::step_backups. Defines the
+  /// order of `step_facts::backups`.
   std::span<const operation_id> backing_up() const noexcept;
 
-  /// True while anything is pinned, so that steps have to tell the time. Equal on all ranks.
+  /// True while anything is pinned, so that steps must provide the time. Equal on all ranks.
   bool has_pins() const noexcept;
 
-  /// Prefetches that the next step may end, at most limits::step_fetches: the order of
-  /// `step_facts::fetches`. All that are open take turns.
+  /// Prefetches that the next step may end, at most limits::step_fetches. Defines the order of
+  /// `step_facts::fetches`. Open prefetches take turns.
   std::span<const fetch_id> fetching() const noexcept;
 
-  /// All others that are open, in the order of their turns.
+  /// All other open prefetches, in the order of their turns.
   std::span<const fetch_id> fetching_later() const noexcept;
 
-  /// The logical time at which the next prefetch of a scheduled request is over by its policy.
+  /// The logical time of the next prefetch deadline of a scheduled request.
   std::optional<int64_t> next_deadline_ns() const noexcept;
 
-  /// Applies what all ranks agreed on. Pins whose time is over end; room is made ahead. Pages whose
-  /// write failed are on the device alone. Pages whose load failed leave the cache, on both tiers,
-  /// with everything below them, since that may have been computed from them.
-  /// @param arrived This rank's host pages of each element of fetching(), in its order; an element
-  /// with arrived == -1 is ignored. Pages beyond the agreed length go back to the reserve.
+  /// Applies what all ranks agreed on, ends expired pins and runs background eviction. Pages whose
+  /// write failed stay in L1 only. Pages whose load failed leave the cache on both tiers, with
+  /// everything below them, which may have been computed from them.
+  /// @param arrived This rank's L2 pages of each element of fetching(), in its order; an element
+  /// with arrived == -1 is ignored. Pages beyond the agreed length return to the staging pool.
   /// @returns the requests whose prefetch ended, in the order in which the prefetches were issued.
   std::vector<ready_request> step(const step_facts& facts, std::span<const page_list> arrived);
 
-  /// Open requests, by number, whose device part the last step lost since a load failed: what they
-  /// compute is not valid, and nothing of it is taken. They keep their pages until release; a match
-  /// after that finds what is valid. Valid until the next step.
+  /// Open requests, by number, that lost their L1 part in the last step because a load failed.
+  /// Their results are invalid and are not inserted. They keep their pages until release; a match
+  /// after that finds the valid prefix. Valid until the next step.
   std::span<const request_id> failed() const noexcept;
 
-  /// Takes what is to be done, in order.
+  /// Takes the pending effects, in order.
   std::vector<tree_effect> take_effects();
 
-  /// Takes what became true for routers since the last call; empty unless the options ask for it.
+  /// Takes the cache events since the last call; empty unless enabled in the options.
   std::vector<cache_event> take_events();
 
   // -- state ------------------------------------------------------------------
 
-  /// Attaches or detaches L3. Attaching names all pages that have no name yet, and takes back a
-  /// `detach` that was not followed by a `release`.
+  /// Attaches or detaches L3. Attaching names all pages without a name, and cancels a `detach` that
+  /// was not followed by a `release`.
   void change_storage(const storage_change& change);
 
   /// From now on, until a clear, match answers 0, prefetches are declined and nothing is inserted:
-  /// the ranks have diverged, or a device cannot copy.
+  /// the ranks have diverged, or a GPU device cannot copy.
   void stop_serving() noexcept;
 
-  /// A hash of the whole state except host page numbers, which may differ between ranks (the
-  /// reserve is used in the order in which reads happen). Kept incrementally; O(1).
+  /// Hash of the whole state except L2 page numbers, which may differ between ranks (reads use the
+  /// staging pool in arrival order). Maintained incrementally; O(1).
   uint64_t digest() const noexcept;
 
   tree_stats stats() const noexcept;
@@ -233,20 +230,19 @@ public:
   /// All nodes, parents before children, siblings by id.
   std::vector<node_view> nodes() const;
 
-  /// Walks everything and aborts (HICACHE_CHECK) where an invariant does not hold. For tests.
-  /// O(pages).
+  /// Walks everything and aborts (HICACHE_CHECK) on a violated invariant. For tests. O(pages).
   void check_invariants() const;
 
 private:
   // -- requests ---------------------------------------------------------------
 
-  /// An open request by the engine's number.
+  /// Finds an open request by the engine's number.
   result<const open_request*> find(request_id request) const;
   result<void> check_match(const match_request& asked, const session_state* session) const;
   match_result open(const match_request& asked, request_id id);
   match_result match_turn(const match_request& asked, const session_state& session);
   void close(request_id id);
-  /// Closes the request that a streaming session keeps.
+  /// Closes the request that a streaming session keeps open.
   void give_up_slot(const session_state& session);
   result<load_result> load_host_part(request_id id, const load_request& asked);
   insert_result insert_pages(request_id id, const insert_request& asked);
@@ -273,7 +269,7 @@ private:
   radix_tree tree_;
   std::vector<tree_effect> effects_;
 
-  // Each part knows only those above it.
+  // Each part knows only the parts above it.
 
   open_backups backups_;
   open_copies copies_;
@@ -283,7 +279,7 @@ private:
   open_fetches fetches_;
   open_sessions sessions_;
 
-  /// Requests that the last step lost, by the numbers that they have inside; and by the engine's.
+  /// Requests that the last step lost, by internal number and by the engine's number.
   std::vector<request_id> lost_;
   std::vector<request_id> failed_;
 };

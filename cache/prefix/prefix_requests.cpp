@@ -1,5 +1,4 @@
-// Operations of requests on a prefix_cache: match, prefetch, schedule, load back, allocate, insert,
-// release.
+// Operations of requests on a prefix_cache, from match to release.
 
 #include "base/check.hpp"
 #include "base/limits.hpp"
@@ -18,14 +17,14 @@ std::string name_of(request_id request) {
   return "request " + std::to_string(request);
 }
 
-/// Pages that [a, b) and [c, d) share.
+/// Number of pages in both [a, b) and [c, d).
 uint64_t overlap(uint64_t a, uint64_t b, uint64_t c, uint64_t d) {
   const auto from = std::max(a, c);
   const auto to = std::min(b, d);
   return to > from ? to - from : 0;
 }
 
-/// The pages that the cache holds, without those that the request allocated.
+/// The cached pages of a request, without those that it allocated.
 page_list l1_part(const open_request& request) {
   if (request.owned.empty())
     return request.pages;
@@ -51,7 +50,7 @@ result<void> prefix_cache::check_match(const match_request& asked,
     return fail(ec::invalid_argument, name + " is open already");
   if (asked.tokens->size() > limits::request_tokens)
     return fail(ec::limit_reached, name + " has too many tokens");
-  // A slot is used again or given up first.
+  // The session's slot is reused or dropped first.
   const auto replaced = session != nullptr && session->kept ? 1 : 0;
   if (requests_.size() - replaced >= limits::requests_open)
     return fail(ec::limit_reached, "too many open requests");
@@ -131,7 +130,7 @@ result<load_result> prefix_cache::load_back(const load_request& asked) {
   auto loaded = load_host_part((*found)->id, asked);
   const auto* session = sessions_.owner_of(asked.request);
   if (loaded && session != nullptr && session->kept && session->kept->resumed > 0) {
-    // There is nothing to load, but what the slot holds may still be on its way.
+    // Nothing to load, but the slot's pages may still be loading.
     loaded->l1_tokens = session->kept->resumed;
     loaded->l1_pages
       = first_pages(session->kept->pages, loaded->l1_tokens, settings_.options.page_size);
@@ -141,7 +140,7 @@ result<load_result> prefix_cache::load_back(const load_request& asked) {
 
 result<load_result> prefix_cache::load_host_part(request_id id, const load_request& asked) {
   const auto& found = requests_.at(id);
-  // What others brought to L1 meanwhile need not be loaded, nor make room for the rest.
+  // Pages that other requests brought to L1 meanwhile need not be loaded, nor evicted for the rest.
   auto& l1_end
     = found.l2_end != nullptr && found.owned.empty() ? found.l2_end->l1_end() : *found.l1_end;
   const auto missing = found.matched_pages() - std::max(l1_end.end(), found.l1_pages);
@@ -248,7 +247,7 @@ insert_result prefix_cache::insert_pages(request_id id, const insert_request& as
   const auto [last, duplicates] = requests_.hand_over(*request, asked, pages);
   auto& end = *last;
   requests_.move_l1_end(*request, end);
-  // An L2 part beyond what was inserted stays this request's.
+  // An L2 part beyond the insert stays with the request.
   if (pages >= matched) {
     requests_.drop_l2_part(*request);
     request->tokens = asked.tokens;
@@ -270,7 +269,7 @@ void prefix_cache::copy_inserted(radix_node& end) {
   const auto is_written = settings_.options.write != write_policy::write_back;
   if (is_written)
     copies_.write_path(end, settings_.least_hits(), false);
-  // What L3 failed to take, or dropped, gets another chance with every use.
+  // Every use retries backups that L3 failed to take or dropped.
   backups_.back_up_path(end);
   if (is_written) {
     copies_.want_staged(end);
@@ -278,7 +277,7 @@ void prefix_cache::copy_inserted(radix_node& end) {
   }
 }
 
-/// Pins what a request wants retained, if the tenant's budget allows. @returns the tokens pinned.
+/// Pins the inserted prefix if the tenant's budget allows. @returns the pinned tokens.
 uint64_t prefix_cache::retain(radix_node& end, std::chrono::nanoseconds ttl) {
   if (ttl.count() <= 0 || end.is_root() || !pins_.fits_budget({&end, end.end()}))
     return 0;

@@ -16,30 +16,30 @@ namespace hicache {
 /// A row of the request table.
 using row_index = uint32_t;
 
-/// Which slot holds which token of each running request: a row of max_context slots per request,
-/// kept in one block. Equal calls give equal rows, from row 0 up, then the row freed last first.
-/// Calls that fail change nothing. Single-threaded.
+/// The slots of the tokens of each running request: a row of max_context slots per request, in one
+/// block. Equal calls give equal rows: from row 0 up, then the most recently freed first. Failed
+/// calls change nothing. Single-threaded.
 class request_table {
 public:
   /// Allocates rows * max_context slots.
   request_table(uint32_t rows, uint32_t max_context);
 
-  /// Rows for a batch, in its order. A request that has a row already, as in chunked prefill, keeps
+  /// Rows for a batch, in its order. A request that already has a row, as in chunked prefill, keeps
   /// it. Nothing if there are not enough rows for all others.
   std::optional<std::vector<row_index>> take(std::span<const request_id> batch);
 
   /// Sets the slots of tokens [from, from + values.size()) of a request.
-  /// @returns unknown_id if nobody has the row; invalid_argument if it is too short.
+  /// @returns unknown_id if the row is free; invalid_argument if it is too short.
   result<void> write(row_index row, uint32_t from, std::span<const slot_index> values);
 
   /// The slots of tokens [from, from + count); 0, the padding slot, where none was written. Valid
   /// until the row is written or given back. Errors as in write().
   result<std::span<const slot_index>> read(row_index row, uint32_t from, uint32_t count) const;
 
-  /// Frees a row. @returns unknown_id if nobody has it.
+  /// Frees a row. @returns unknown_id if it is free already.
   result<void> give_back(row_index row);
 
-  /// The row of a request; nothing if it has none.
+  /// The row of a request, if any.
   std::optional<row_index> find(request_id request) const;
 
   uint32_t rows() const noexcept { return pool_.capacity(); }
@@ -49,7 +49,7 @@ public:
   uint64_t free() const noexcept { return pool_.free(); }
 
 private:
-  /// Who has a row, and how much of it was written.
+  /// Owner of a row, and how much of it was written.
   struct row_use {
     request_id owner = 0;
     uint32_t written = 0;

@@ -38,7 +38,7 @@ result<slot_allocator::slots> slot_allocator::extend(std::span<const slot_extens
     const auto& [prefix_len, seq_len, last_slot] = batch[i];
     if (auto checked = check(batch[i], i); !checked)
       return tl::unexpected{std::move(checked).error()};
-    // Keeps the sums from overflowing where it matters.
+    // Prevents overflow of the sums where it matters.
     fits = fits && seq_len - prefix_len <= capacity();
     new_slots += seq_len - prefix_len;
     new_pages += pages_for(seq_len) - pages_for(prefix_len);

@@ -10,36 +10,35 @@
 
 namespace hicache {
 
-/// Place of one token in a pool: page * page_size + offset. Slots 0..page_size-1 are the padding
-/// page.
+/// Position of a token in a pool: page * page_size + offset. The first page_size slots are padding.
 using slot_index = uint32_t;
 
 /// A request that grows from `prefix_len` to `seq_len` tokens.
 struct slot_extension {
   uint64_t prefix_len = 0;
   uint64_t seq_len = 0;
-  /// The slot of token prefix_len - 1. Ignored where the prefix ends with a page.
+  /// The slot of token prefix_len - 1. Ignored if the prefix ends at a page boundary.
   slot_index last_slot = 0;
 };
 
 /// A request that grows by one token to `seq_len`.
 struct slot_decode {
   uint64_t seq_len = 0;
-  /// The slot of token seq_len - 2. Ignored where the new token begins a page.
+  /// The slot of token seq_len - 2. Ignored if the new token begins a page.
   slot_index last_slot = 0;
 };
 
-/// Hands out token slots, for engines that keep their own tables of slots. Whoever takes a slot of
-/// a page owns the page; who has written how far into it is the engine's business. Calls that fail
-/// change nothing. Equal calls give equal slots. Single-threaded.
+/// Allocates token slots for engines that keep their own slot tables. Taking a slot of a page means
+/// owning the page; how far it is written is up to the engine. Failed calls change nothing. Equal
+/// calls give equal slots. Single-threaded.
 class slot_allocator {
 public:
-  /// Slots in the order of tokens; nothing if there is not enough room.
+  /// Slots in token order; nothing if there is not enough room.
   using slots = std::optional<std::vector<slot_index>>;
 
-  /// @param pages Usable pages; the padding page comes on top.
+  /// @param pages Usable pages, not counting the padding page.
   /// @param page_size Slots per page, at least 1.
-  /// @pre All slots fit in slot_index.
+  /// @pre all slots fit in slot_index
   slot_allocator(uint32_t pages, uint32_t page_size, page_order order = page_order::newest_first);
 
   /// Takes whole pages of slots.
@@ -47,29 +46,28 @@ public:
   result<slots> take(uint64_t count);
 
   /// Takes seq_len - prefix_len slots for each request, all of the batch or none: first the rest of
-  /// its last page, then whole pages, then part of a page. The batch's slots lie one request after
-  /// the other.
-  /// @returns invalid_argument, naming the request's place in the batch and the slot, if a request
-  /// shrinks or its last slot cannot be that of its last token.
+  /// its last page, then whole pages, then part of a page. The slots are ordered by request.
+  /// @returns invalid_argument, naming the request's position in the batch and the slot, if a
+  /// request shrinks or its last slot cannot be that of its last token.
   result<slots> extend(std::span<const slot_extension> batch);
 
   /// Takes one slot for each request, all of the batch or none: the one after the last slot or, at
-  /// the start of a page, the first of a new page. Errors as in extend().
+  /// a page boundary, the first of a new page. Errors as in extend().
   result<slots> decode(std::span<const slot_decode> batch);
 
-  /// Frees the pages that the slots lie in, each once, whatever part of it is named.
+  /// Frees the pages of the slots, each once, whatever part of it is named.
   /// @returns the number of slots of these pages; invalid_argument, naming the slot, if its page is
-  /// not taken (any more) or the slot is there twice.
+  /// not taken (any more) or the slot is a duplicate.
   result<uint64_t> give_back(std::span<const slot_index> freed);
 
-  /// Begins a group: what is given back becomes free when the outermost group ends. The pool keeps
-  /// the numbers; the caller may reuse its buffers.
+  /// Begins a group: pages given back become free when the outermost group ends. The pool keeps the
+  /// numbers; the caller may reuse its buffers.
   void begin_group() noexcept { pages_.begin_group(); }
 
-  /// @returns invalid_argument if there is no group.
+  /// @returns invalid_argument if no group is open.
   result<void> end_group();
 
-  /// Frees everything and ends all groups. Slots taken before cannot be given back afterwards.
+  /// Frees everything and ends all groups. Earlier slots cannot be given back afterwards.
   void clear();
 
   uint32_t page_size() const noexcept { return page_size_; }
@@ -81,7 +79,7 @@ public:
   /// True if the slot's page is taken.
   bool is_taken(slot_index slot) const noexcept { return pages_.is_taken(slot / page_size_); }
 
-  /// A hash of what will be handed out next. O(1).
+  /// Hash of the future allocations. O(1).
   uint64_t digest() const noexcept { return pages_.digest(); }
 
 private:

@@ -8,24 +8,24 @@
 
 namespace hicache {
 
-/// What the cache wants done, in order. The tree actor hands each to the actor concerned.
+/// Effects of operations, in order. The tree actor forwards each to the actor concerned.
 using tree_effect
   = std::variant<write_command, load_command, backup_command, drop_command, fetch_command,
                  terminate_command, staging_command, reclaim_command>;
 
-/// What became of one fetch on all ranks.
+/// Outcome of one fetch on all ranks.
 struct fetch_fact {
   /// Pages that arrived without a gap on every rank, or -1 if some rank is not finished.
   int64_t arrived = -1;
-  /// Pages that L3 holds on every rank, as far as that became known.
+  /// Pages known to be in L3 on every rank.
   int64_t found = 0;
-  /// The worst reason of all ranks.
+  /// The worst miss reason of all ranks.
   miss_reason why = miss_reason::none;
 
   friend bool operator==(const fetch_fact&, const fetch_fact&) = default;
 };
 
-/// In `step_facts::backups`: a rank's store did not answer in time and may still read the pages.
+/// In `step_facts::backups`: a rank's store missed the deadline and may still read the pages.
 inline constexpr int64_t backup_given_up = -2;
 
 /// What all ranks agreed on in a step.
@@ -36,18 +36,17 @@ struct step_facts {
   /// Copies finished since start, in issue order.
   uint64_t writes_done = 0;
   uint64_t loads_done = 0;
-  /// One per element of backing_up(), in its order: pages stored without a gap on every rank; -1
-  /// if some rank is not finished; backup_given_up if one has given it up, and its pages are in
-  /// quarantine.
+  /// One per element of backing_up(), in its order: pages stored without a gap on every rank; -1 if
+  /// some rank is not finished; backup_given_up if a rank has abandoned it (quarantine).
   std::vector<int64_t> backups{};
   /// One per element of fetching(), in its order.
   std::vector<fetch_fact> fetches{};
-  /// The slowest rank's clock, nanoseconds; a value before the last one is ignored.
+  /// The slowest rank's clock in nanoseconds; ignored if it is before the previous value.
   int64_t now_ns = 0;
-  /// An index into fetching_later(): the first that ended on some rank. The next step begins there.
+  /// Index into fetching_later() of the first fetch that ended on some rank: begins the next step.
   int64_t next_fetch = no_fetch;
-  /// True if the last of the writes (loads) done failed on some rank; it is new in this step. Those
-  /// before it did not fail on any.
+  /// True if the last of the writes (loads) done failed on some rank. It is new in this step, and
+  /// none before it failed on any rank.
   bool write_failed = false;
   bool load_failed = false;
 

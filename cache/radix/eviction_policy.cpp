@@ -9,10 +9,10 @@ namespace hicache {
 
 namespace {
 
-/// Hits from which segmented LRU takes a node for proven (SGLang's default).
+/// Hits from which segmented LRU promotes a node (SGLang's default).
 constexpr uint64_t proven_hits = 2;
 
-/// Makes signed numbers ascend as unsigned ones.
+/// Maps signed numbers to unsigned ones of the same order.
 constexpr uint64_t ascending(int32_t value) noexcept {
   return static_cast<uint32_t>(value) ^ (uint32_t{1} << 31);
 }

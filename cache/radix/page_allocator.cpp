@@ -11,7 +11,7 @@ namespace hicache {
 
 namespace {
 
-// Places in the free list are below 2^32. The order of waiting pages says nothing: they get sorted.
+// Positions in the free list are below 2^32. Waiting pages share one position: they get sorted.
 constexpr auto waiting_place = uint64_t{1} << 32;
 constexpr auto first_grouped_place = uint64_t{2} << 32;
 

@@ -10,8 +10,8 @@
 
 namespace hicache {
 
-/// Hands out the pages 1..capacity of one pool; page 0 is the padding page and stays out of it. The
-/// order is fixed, so equal calls give equal pages. Single-threaded.
+/// Allocates the pages 1..capacity of one pool; page 0 is the padding page and never allocated.
+/// Deterministic: equal calls give equal pages. Single-threaded.
 class page_allocator {
 public:
   explicit page_allocator(uint32_t capacity, page_order order = page_order::newest_first);
@@ -19,8 +19,7 @@ public:
   /// Takes `count` pages, or none if there are fewer.
   std::optional<std::vector<page_index>> take(uint64_t count);
 
-  /// Gives pages back. A page that is not taken (any more) is a programmer error: its number is
-  /// printed and the process aborts.
+  /// Frees pages. Aborts and prints the number of a page that is not taken: a programming error.
   void give_back(std::span<const page_index> pages);
 
   /// Begins a group: pages given back from now on become free when the group ends, in their order.
@@ -35,20 +34,20 @@ public:
 
   uint32_t capacity() const noexcept { return capacity_; }
 
-  /// Pages that take() can give.
+  /// Pages that take() can return.
   uint64_t free() const noexcept { return listed() + waiting_.size(); }
 
   bool is_taken(page_index page) const noexcept {
     return page <= capacity_ && (taken_[page / word_bits] >> (page % word_bits) & 1) != 0;
   }
 
-  /// A hash of what will be handed out next, in order. O(1).
+  /// Hash of the future allocations, in order. O(1).
   uint64_t digest() const noexcept;
 
 private:
   static constexpr uint32_t word_bits = 64;
 
-  /// Pages that take() can give without sorting.
+  /// Pages that take() can return without sorting.
   uint64_t listed() const noexcept { return returned_.size() + (capacity_ - used_up_); }
 
   void flip(page_index page) noexcept {
@@ -60,18 +59,18 @@ private:
 
   uint32_t capacity_;
   page_order order_;
-  /// Pages 1..used_up_ were handed out at least once.
+  /// Pages 1..used_up_ were allocated at least once.
   uint32_t used_up_ = 0;
   uint32_t group_depth_ = 0;
-  /// The free list besides the never-used pages; its end comes first.
+  /// The free list besides the never-used pages; a stack.
   std::vector<page_index> returned_;
-  /// Free, but not in the free list yet (page_order::ascending).
+  /// Free, but not yet in the free list (page_order::ascending).
   std::vector<page_index> waiting_;
   /// Given back in the open group.
   std::vector<page_index> grouped_;
-  /// A bit per page, the padding page's never set.
+  /// One bit per page; the padding page's is never set.
   std::vector<uint64_t> taken_;
-  /// Sum of hashes of (place, page) over the three lists.
+  /// Sum of hashes of (position, page) over the three lists.
   uint64_t lists_digest_ = 0;
 };
 

@@ -10,10 +10,9 @@
 
 namespace hicache {
 
-/// Leading tokens that are equal. Costs what memcmp costs, and if there is a difference, at most as
-/// much again to find it.
+/// Number of equal leading tokens. Costs one memcmp, plus as much at most to find a difference.
 inline uint64_t equal_tokens(const token_id* a, const token_id* b, uint64_t count) noexcept {
-  // Small enough that the second look at a block finds it in the processor's cache.
+  // Small enough to stay in the CPU cache for the second pass.
   constexpr auto largest_block = uint64_t{4096};
   constexpr auto few = uint64_t{16};
   const auto equal = [&](uint64_t from, uint64_t size) {
@@ -25,8 +24,7 @@ inline uint64_t equal_tokens(const token_id* a, const token_id* b, uint64_t coun
     done += block;
     block = std::min(count - done, largest_block);
   }
-  // The difference, if there is one, is within the block. memcmp stops at it, so that halves which
-  // hold it cost little.
+  // Any difference is within the block. memcmp stops at it, so halves that contain it are cheap.
   while (block > few) {
     const auto half = block / 2;
     if (equal(done, half)) {
@@ -41,17 +39,17 @@ inline uint64_t equal_tokens(const token_id* a, const token_id* b, uint64_t coun
   return done;
 }
 
-/// Leading whole pages that are equal.
-/// @param overlap Tokens that a page shares with the next one: 1 with bigrams, else 0. So `pages`
-/// pages look at pages * page_size + overlap tokens.
+/// Number of equal leading whole pages.
+/// @param overlap Tokens that a page shares with the next one: 1 with bigrams, else 0. Hence
+/// `pages` pages depend on pages * page_size + overlap tokens.
 inline uint64_t equal_pages(const token_id* a, const token_id* b, uint64_t pages,
                             uint32_t page_size, uint32_t overlap) noexcept {
   const auto equal = equal_tokens(a, b, pages * page_size + overlap);
   return equal < overlap ? 0 : (equal - overlap) / page_size;
 }
 
-/// A prefix in its namespace: the first `limit` tokens of a shared buffer, seen as tokens or, for
-/// speculative decoding with EAGLE, as pairs of neighbours (n tokens are n - 1 units). A value; any
+/// A prefix in its namespace: the first `limit` tokens of a shared buffer, as tokens or, for EAGLE
+/// (speculative decoding), as pairs of adjacent tokens (n tokens are n - 1 units). A value; any
 /// thread.
 struct prefix_key {
   cache_namespace ns;
@@ -60,7 +58,6 @@ struct prefix_key {
   uint64_t limit = 0;
   bool bigram = false;
 
-  /// Tokens of the view.
   std::span<const token_id> view() const noexcept {
     return tokens ? std::span{*tokens}.first(limit) : std::span<const token_id>{};
   }
@@ -73,8 +70,8 @@ struct prefix_key {
 };
 
 /// Units that two prefixes share, in whole pages.
-/// @returns invalid_argument if their namespaces or their views differ: such keys have nothing to
-/// do with each other, which is not the same as sharing nothing.
+/// @returns invalid_argument if their namespaces or views differ: such keys are not comparable,
+/// which differs from sharing nothing.
 /// @relates prefix_key
 result<uint64_t> common_prefix(const prefix_key& a, const prefix_key& b, uint32_t page_size);
 

@@ -12,7 +12,7 @@ namespace hicache {
 
 class radix_node;
 
-/// The first page of a child, by which its parent finds it. Looks into the child's tokens.
+/// The first page of a child, by which its parent finds it. Points into the child's tokens.
 struct first_page {
   const token_id* tokens = nullptr;
   /// Tokens of a page: one more than the page size with bigrams.
@@ -23,18 +23,17 @@ struct first_page {
   }
 };
 
-/// Hashes the tokens of a page.
 struct first_page_hash {
   size_t operator()(const first_page& page) const noexcept;
 };
 
-/// The children of a node, by first page. Most nodes have one or none, so a table is made for the
-/// second only. The order of a visit is not defined: never let it decide anything.
+/// The children of a node, by first page. Most nodes have at most one child, so the table is
+/// created with the second. The order of a visit is unspecified: no decision may depend on it.
 class radix_children {
 public:
   bool empty() const noexcept { return only_ == nullptr && (!table_ || table_->empty()); }
 
-  /// The child if there is exactly one and never was another, else null.
+  /// The child if there is exactly one and there was never another, else null.
   radix_node* only() const noexcept { return only_; }
 
   /// The child that begins with the page, or null.
@@ -47,7 +46,7 @@ public:
     return entry == table_->end() ? nullptr : entry->second;
   }
 
-  /// @returns false if there is a child with that page already.
+  /// @returns false if there is already a child with that page.
   bool add(const first_page& page, radix_node& child) {
     if (only_ == nullptr && !table_) {
       only_page_ = page;
@@ -62,8 +61,7 @@ public:
     return table_->emplace(page, &child).second;
   }
 
-  /// Puts `child` in the place of the one that begins with the same page. The page must look into
-  /// memory that lives on.
+  /// Replaces the child that begins with the same page. The page's memory must outlive the entry.
   void replace(const first_page& page, radix_node& child) {
     if (only_ != nullptr)
       only_ = &child;

@@ -1,4 +1,4 @@
-// Eviction in radix_tree: who goes, how much of it, and what goes with it.
+// Eviction in radix_tree.
 
 #include "base/check.hpp"
 #include "cache/radix/radix_tree.hpp"
@@ -12,7 +12,7 @@ std::optional<std::vector<page_index>> radix_tree::take_l1(uint64_t count) {
   if (const auto free = l1_pool_.free(); free < count) {
     if (count > free + totals_.l1_evictable + pending_write_backs_)
       return std::nullopt;
-    // What is leaving already need not be evicted again.
+    // Pending write-backs need not be evicted again.
     if (const auto missing = count - free; missing > pending_write_backs_)
       evict_l1(missing - pending_write_backs_);
   }
@@ -72,7 +72,7 @@ uint64_t radix_tree::evict_l2(uint64_t count) {
   return freed;
 }
 
-/// Takes at most `most` pages from the end of a leaf of the device part.
+/// Evicts at most `most` pages from the end of a leaf of the L1 part.
 void radix_tree::evict_l1_tail(radix_node& node, uint64_t most) {
   const auto count = std::min(most, node.pages_);
   const auto kept = node.pages_ - count;
@@ -85,7 +85,7 @@ void radix_tree::evict_l1_tail(radix_node& node, uint64_t most) {
   HICACHE_CHECK(node.host_.empty() && node.host_locks_ == 0);
   const auto saved = save_ && is_worth_saving_(node) ? write_back_for(node, count) : 0;
   if (saved < count) {
-    // Nothing keeps these pages, so what hangs below them cannot be reached any more.
+    // These pages are lost, so the nodes below become unreachable.
     drop_descendants(node);
     truncate(node, kept + saved);
   }
@@ -93,9 +93,9 @@ void radix_tree::evict_l1_tail(radix_node& node, uint64_t most) {
     save_tail(node, kept);
 }
 
-/// Evicts from the host what comes before a leaf of the device part in the order of both tiers
-/// together: copies of what is on the device, then what ranks below the node, or hangs below it. If
-/// the host is exported, copies have no precedence.
+/// Evicts from L2 what precedes a leaf of the L1 part in the eviction order of both tiers together:
+/// copies of L1 pages, nodes that rank below it, and nodes below it in the tree. If L2 is exported,
+/// copies have no precedence.
 /// @returns how many of the wanted pages are free.
 uint64_t radix_tree::write_back_for(radix_node& node, uint64_t wanted) {
   const auto place = order_entry{node.record_.l1_key, &node};
@@ -108,7 +108,8 @@ uint64_t radix_tree::write_back_for(radix_node& node, uint64_t wanted) {
   return std::min(wanted, l2_pool_.free());
 }
 
-/// Begins to save all but the first `kept` pages of a node that is about to go. The host has room.
+/// Begins to save all but the first `kept` pages of a node that leaves L1.
+/// @pre L2 has room
 void radix_tree::save_tail(radix_node& node, uint64_t kept) {
   if (kept > 0)
     split(node, kept);
@@ -118,7 +119,7 @@ void radix_tree::save_tail(radix_node& node, uint64_t kept) {
   save_(node, std::move(*pages));
 }
 
-/// The device pages of a node go; the host has them.
+/// Frees a node's L1 pages; L2 has them.
 void radix_tree::demote(radix_node& node) {
   const auto edit = node_edit{*this, node};
   release_l1(node, 0);
@@ -146,7 +147,7 @@ void radix_tree::leave_unsaved(radix_node& node) {
   truncate(node, 0);
 }
 
-/// Frees at most `most` pages from the end of a victim on the host.
+/// Frees at most `most` pages from the end of an L2 victim.
 /// @returns how many.
 uint64_t radix_tree::evict_l2_tail(radix_node& node, uint64_t most) {
   const auto count = std::min(most, node.pages_);
@@ -164,7 +165,7 @@ uint64_t radix_tree::evict_l2_tail(radix_node& node, uint64_t most) {
   return count;
 }
 
-/// Cuts a node without children to its first `pages` pages; to none: removes it.
+/// Truncates a childless node to its first `pages` pages; removes it for 0.
 void radix_tree::truncate(radix_node& node, uint64_t pages) {
   HICACHE_CHECK(node.children_.empty());
   node.token_digest_ -= sum_tokens(node, pages, node.pages_);
@@ -196,14 +197,14 @@ void radix_tree::release_l2(radix_node& node, uint64_t from) {
   node.host_.resize(from);
 }
 
-/// All nodes below this one, each after its parent.
+/// All nodes below this one, parents first.
 std::vector<radix_node*> radix_tree::descendants(const radix_node& node) {
   auto list = std::vector<radix_node*>{};
   const auto append_children = [&list](const radix_node& parent) {
     const auto begin = list.size();
     parent.children_.visit(
       [&list](const first_page&, radix_node& child) { list.push_back(&child); });
-    // The order decides which host page is handed out next.
+    // The order determines which L2 page is allocated next.
     std::sort(list.begin() + static_cast<ptrdiff_t>(begin), list.end(),
               [](const auto* a, const auto* b) { return a->id_ < b->id_; });
   };
@@ -213,7 +214,7 @@ std::vector<radix_node*> radix_tree::descendants(const radix_node& node) {
   return list;
 }
 
-/// Removes everything below a leaf of the device part: nodes that are on the host only.
+/// Removes everything below a leaf of the L1 part: nodes that are only in L2.
 void radix_tree::drop_descendants(radix_node& node) {
   const auto list = descendants(node);
   for (auto each = list.rbegin(); each != list.rend(); ++each) {

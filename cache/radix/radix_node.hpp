@@ -15,7 +15,7 @@ namespace hicache {
 /// What is known about a node's pages in L3.
 enum class l3_state : uint8_t { unknown, pending, stored };
 
-/// A node's place in an eviction order. The smallest goes first.
+/// A node's position in an eviction order; the smallest is evicted first.
 struct order_key {
   static constexpr uint8_t absent = 0xff;
 
@@ -27,7 +27,7 @@ struct order_key {
   friend auto operator<=>(const order_key&, const order_key&) = default;
 };
 
-/// What the tree's sums and eviction orders hold for a node at present.
+/// A node's current contribution to the tree's sums and eviction orders.
 struct node_record {
   uint64_t l1_evictable = 0;
   uint64_t l1_protected = 0;
@@ -45,8 +45,8 @@ struct node_record {
 class node_edit;
 class radix_tree;
 
-/// A run of whole pages that share one path from the root. Anyone may read it; it changes through
-/// radix_tree and node_edit only, which keep sums, eviction orders and digest up to date.
+/// A run of whole pages that share one path from the root. Modified only through radix_tree and
+/// node_edit, which keep sums, eviction orders and digest up to date.
 class radix_node {
 public:
   /// Null for the root of a namespace, which holds no pages.
@@ -69,16 +69,15 @@ public:
   /// L1 pages: none, or one per page.
   const std::vector<page_index>& device() const noexcept { return device_; }
 
-  /// L2 pages: none, or one per page. Reserved until the copy is a fact, if `write` is set.
+  /// L2 pages: none, or one per page. Only reserved while `write` is set.
   const std::vector<page_index>& host() const noexcept { return host_; }
 
-  /// One per page if the tree names pages, else empty. In a root: the seed of its namespace, if it
-  /// has one.
+  /// One per page if the tree names pages, else empty. In a root: its namespace's seed, if any.
   const std::vector<page_key>& keys() const noexcept { return keys_; }
 
   const node_use& use() const noexcept { return use_; }
 
-  /// Locks on this node and all below it.
+  /// Locks on this node and everything below it.
   uint32_t l1_locks() const noexcept { return device_locks_; }
 
   uint32_t l2_locks() const noexcept { return host_locks_; }
@@ -100,14 +99,13 @@ public:
 
   l3_state l3() const noexcept { return l3_; }
 
-  /// True if the L1 pages are freed when `write` is a fact (write_back).
+  /// True if the L1 pages are freed once `write` is confirmed (write_back).
   bool is_write_back_pending() const noexcept { return is_leaving_; }
 
-  /// True if the pins hold a device lock, since no other tier has the pages.
+  /// True if the pins hold an L1 lock because no other tier has the pages.
   bool has_pin_lock() const noexcept { return has_pin_lock_; }
 
-  /// True if the pages hold no valid bytes: no walk finds the node, and it is freed with its last
-  /// lock.
+  /// True if the pages hold no valid bytes: walks skip the node, and its last unlock frees it.
   bool is_discarded() const noexcept { return is_discarded_; }
 
   bool is_root() const noexcept { return parent_ == nullptr; }
@@ -119,13 +117,12 @@ public:
 
   bool in_l1() const noexcept { return !device_.empty(); }
 
-  /// True if its pages on the host are copies, or are to be.
+  /// True if its L2 pages are, or will be, copies of its L1 pages.
   bool is_copy() const noexcept { return in_l1() && !host_.empty(); }
 
   /// True if L2 holds the pages; reserved pages do not count yet.
   bool l2_resident() const noexcept { return !host_.empty() && write_ == 0; }
 
-  /// The root of its namespace.
   const radix_node& root() const noexcept {
     const auto* node = this;
     while (!node->is_root())
@@ -133,10 +130,9 @@ public:
     return *node;
   }
 
-  /// The namespace.
   const cache_namespace& ns() const noexcept { return *root().ns_; }
 
-  /// The last node of the path to this one that is on the device; may be the root.
+  /// The last node in L1 on the path to this one; may be the root.
   radix_node& l1_end() noexcept {
     auto* node = this;
     while (!node->is_root() && !node->in_l1())
@@ -144,17 +140,17 @@ public:
     return *node;
   }
 
-  /// What changes with every operation, as a part of the digest.
+  /// The part of the digest that changes with every operation.
   uint64_t light_digest() const noexcept;
 
 private:
   friend class node_edit;
   friend class radix_tree;
 
-  // What locking and touching a path need comes first, to lie in few cache lines.
+  // Fields for locking and touching a path come first, to share few cache lines.
 
   radix_node* parent_ = nullptr;
-  /// What the light part of the digest is multiplied with.
+  /// Factor of the light part of the digest.
   uint64_t salt_ = 0;
   uint32_t device_locks_ = 0;
   uint32_t host_locks_ = 0;
@@ -182,7 +178,7 @@ private:
   bool is_discarded_ = false;
   std::vector<page_index> host_;
   std::vector<page_key> keys_;
-  /// Names for routers, where events are wanted and routers know the pages by other names.
+  /// Names for routers, if events are enabled and routers use other names for the pages.
   std::vector<page_key> event_keys_;
   /// Sums over pages, maintained by radix_tree.
   uint64_t token_digest_ = 0;
@@ -191,8 +187,7 @@ private:
   const cache_namespace* ns_ = nullptr;
 };
 
-/// Factors of what changes with every operation, so that the digest follows such a change with one
-/// multiplication.
+/// Factors of the fields that change with every operation: one multiplication updates the digest.
 struct light_factors {
   static constexpr uint64_t l1_locks = 0x9e3779b97f4a7c15;
   static constexpr uint64_t l2_locks = 0xc2b2ae3d27d4eb4f;
@@ -209,7 +204,7 @@ inline uint64_t radix_node::light_digest() const noexcept {
             + pins_ * light_factors::pins + references_ * light_factors::references);
 }
 
-/// True if L3 takes the children of this node, or it is the root.
+/// True if L3 accepts the children of this node: it is stored, or the root.
 /// @relates radix_node
 inline bool is_in_l3(const radix_node& node) noexcept {
   return node.is_root() || node.l3() == l3_state::stored;

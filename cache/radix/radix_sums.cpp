@@ -1,10 +1,10 @@
-// What radix_tree keeps incrementally: sums, eviction orders, the digest.
+// Incrementally maintained state of radix_tree: sums, eviction orders, digest.
 
 #include "base/check.hpp"
 #include "base/mix.hpp"
 #include "cache/radix/radix_tree.hpp"
 
-// Pages are short, so a call would cost more than their hash.
+// Pages are short: a call would cost more than their hash.
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -16,7 +16,7 @@ namespace hicache {
 
 namespace {
 
-/// Groups of an eviction order: all of a lower group go first.
+/// Groups of an eviction order: lower groups are evicted first.
 constexpr uint8_t duplicate_group = 0;
 constexpr uint8_t plain_group = 1;
 constexpr uint8_t referenced_group = 2;
@@ -39,7 +39,7 @@ uint64_t radix_tree::sum_l1(const radix_node& node, uint64_t from, uint64_t to) 
   return sum;
 }
 
-/// What changes rarely; the rest is the light digest.
+/// Digest of the rarely changing fields; the others are in the light digest.
 uint64_t radix_tree::heavy_digest(const radix_node& node) const {
   const auto parent = node.is_root() ? node_id{0} : node.parent_->id_;
   const auto state = std::array<uint64_t, 13>{
@@ -67,10 +67,10 @@ order_key radix_tree::l1_key_of(const radix_node& node) const {
           options_.eviction->rank(node.use_)};
 }
 
-/// A copy of what is on the device goes first, although nodes below it may be on the host only:
-/// nothing is lost with it. Of these, what the device drops last goes first, since it will not need
-/// the copy for the longest time; and none before those below it, so that a path has one place. If
-/// the host is exported, others lose it, so a copy is like any other page.
+/// Copies of L1 pages are evicted first, even if nodes below are only in L2: nothing is lost with
+/// them. Among these, L1's last victims go first, because L1 needs their copy last; and none before
+/// those below it, so that a path has one position. If L2 is exported, peers would lose the copy,
+/// so it ranks like any other page.
 order_key radix_tree::l2_key_of(const radix_node& node) const {
   if (!node.l2_resident() || node.is_discarded_ || node.host_locks_ > 0)
     return {};

@@ -7,7 +7,7 @@
 #include "cache/hash/page_hash.hpp"
 #include "cache/radix/prefix_key.hpp"
 
-// Pages are short, so a call would cost more than their hash.
+// Pages are short: a call would cost more than their hash.
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -18,7 +18,7 @@ namespace hicache {
 
 namespace {
 
-/// Moves elements [from, end) of `list` into a list of their own.
+/// Moves elements [from, end) of `list` into a new list.
 template <class T>
 std::vector<T> take_tail(std::vector<T>& list, uint64_t from) {
   if (list.empty())
@@ -98,7 +98,7 @@ path_end radix_tree::walk(radix_node& start, std::span<const token_id> tokens,
       child = end.node->children_.find(first_page{wanted, page_tokens_});
     if (child == nullptr)
       break;
-    // While tokens are compared, the node after the next one comes into the cache.
+    // Prefetches the node after the next one during the comparison of tokens.
     if (const auto* next = child->children_.only())
       __builtin_prefetch(&next->tokens_);
     const auto equal
@@ -186,9 +186,8 @@ void radix_tree::finish_load(radix_node& node) {
     emit_stored(cache_medium::device, node);
 }
 
-/// The new node becomes the upper part, so that whoever holds `node` as the end of a path still
-/// does. The upper part inherits all marks: what finishes on the lower part by walking up its path
-/// finishes on both.
+/// The new node becomes the upper part, so that `node` stays valid as the end of a path. It
+/// inherits all marks: whatever completes the lower part by walking up its path completes both.
 radix_node& radix_tree::split(radix_node& node, uint64_t pages) {
   HICACHE_CHECK(pages > 0 && pages < node.pages_ && !node.is_discarded_);
   auto& upper = make_node();
@@ -225,7 +224,7 @@ radix_node& radix_tree::split(radix_node& node, uint64_t pages) {
   upper.backup_ = node.backup_;
   upper.l3_ = node.l3_;
   upper.is_leaving_ = node.is_leaving_;
-  // The upper part shares the buffer, so the parent's key still looks at its first page.
+  // The upper part shares the buffer, so the parent's key still points to its first page.
   upper.parent_->children_.replace(first_page_of(upper), upper);
   upper.children_.add(first_page_of(node), node);
   node.parent_ = &upper;
@@ -292,7 +291,7 @@ void radix_tree::discard(radix_node& top) {
   changed(parent);
 }
 
-/// Frees a discarded node if nobody locks it; then nobody locks what was below it, either.
+/// Frees a discarded node once it is unlocked; then everything below it is unlocked, too.
 void radix_tree::free_discarded(radix_node& node) {
   if (!node.is_discarded_ || node.device_locks_ > 0 || node.host_locks_ > 0)
     return;
@@ -440,8 +439,7 @@ void radix_tree::unpin(radix_node& node) {
   unlock_l2(node);
 }
 
-/// Pins keep pages on one tier: on the host by the host lock that each pin holds, on the device
-/// only as long as the host does not have them.
+/// Pins keep pages on one tier: each pin holds an L2 lock, and an L1 lock while L2 lacks the pages.
 void radix_tree::update_pin_lock(radix_node& node) {
   const auto is_needed = node.pins_ > 0 && !node.l2_resident();
   if (is_needed == node.has_pin_lock_)
@@ -468,7 +466,7 @@ uint64_t radix_tree::refer(radix_node& node) {
 void radix_tree::drop_reference(uint64_t reference) {
   const auto entry = references_.find(reference);
   if (entry == references_.end())
-    return; // Nothing was left of what it referred to.
+    return; // Everything it referred to was evicted.
   auto& node = *entry->second;
   references_.erase(entry);
   const auto ends = reference_ends_.find(&node);
@@ -483,7 +481,7 @@ void radix_tree::drop_reference(uint64_t reference) {
   }
 }
 
-/// Lets the references that end at a node that goes end at its parent.
+/// Moves the references that end at a removed node to its parent.
 void radix_tree::slide_references(radix_node& node) {
   const auto entry = reference_ends_.find(&node);
   if (entry == reference_ends_.end())

@@ -18,15 +18,15 @@
 
 namespace hicache {
 
-/// Where a walk along tokens ended: `node` holds the last matched page, `pages` were matched on the
-/// whole path. The walk may have ended inside the node.
+/// End of a walk along tokens: `node` holds the last matched page, possibly not as its last;
+/// `pages` counts the matched pages of the whole path.
 struct path_end {
   radix_node* node = nullptr;
   uint64_t pages = 0;
 };
 
-/// A change of one node. When it ends, sums, eviction orders and digest hold what the node holds
-/// now, on whatever way the change ended. Lives no longer than the node.
+/// A change of one node. On destruction it updates sums, eviction orders and digest to match the
+/// node. Must not outlive the node.
 class node_edit {
 public:
   node_edit(radix_tree& tree, radix_node& node) noexcept : tree_(tree), node_(node) {}
@@ -49,7 +49,7 @@ public:
     node_.l3_ = l3_state::pending;
   }
 
-  /// The backup has ended, or what L3 holds of the node has changed.
+  /// The backup has ended, or the node's state in L3 has changed.
   void end_backup(l3_state l3) {
     node_.backup_ = 0;
     node_.l3_ = l3;
@@ -75,7 +75,7 @@ struct radix_totals {
 /// Fixed settings of a radix_tree.
 struct radix_options {
   uint32_t page_size = 1;
-  /// Tokens that neighbouring pages share: 1 with bigrams, else 0.
+  /// Tokens shared by adjacent pages: 1 with bigrams, else 0.
   uint32_t overlap = 0;
   uint32_t l1_pages = 0;
   uint32_t l2_pages = 0;
@@ -85,22 +85,20 @@ struct radix_options {
   bool name_pages = false;
   /// Collect events; needs name_pages.
   bool events = false;
-  /// L3 reads pages of the host where they lie, see radix_tree::set_exports_l2.
+  /// L3 reads L2 pages in place, see radix_tree::set_exports_l2.
   bool exports_l2 = false;
 };
 
-/// The bare tree: nodes with pages on two tiers, locks, recency and eviction. Knows neither
-/// requests nor copies. Single-threaded.
+/// The bare tree: nodes with pages on two tiers, locks, recency and eviction. Independent of
+/// requests and copies. Single-threaded.
 ///
 /// Invariants:
-/// - Pages on the device form a prefix of every path; a node without pages on the device has pages
-/// on the host.
+/// - L1 pages form a prefix of every path; a node without L1 pages has L2 pages.
 /// - Locks count along the path, so an unlocked node has no locked node below it. Hence all pages
-/// of unlocked nodes can be evicted, and their number tells whether an allocation can succeed
-/// before anything is evicted.
-/// - A node with locked host pages below it is on the host itself or device-locked. A node on the
-/// device may lack a copy on the host while nodes below it are on the host only.
-/// - A discarded node is locked; so is its parent, which it is no child of any more.
+/// of unlocked nodes can be evicted, and their number tells whether an allocation can succeed.
+/// - A node with L2-locked pages below it is in L2 itself or L1-locked. A node in L1 may lack a
+/// copy in L2 while nodes below it are only in L2.
+/// - A discarded node is locked; so is its parent, which no longer has it as a child.
 class radix_tree {
 public:
   explicit radix_tree(const radix_options& options);
@@ -111,76 +109,78 @@ public:
 
   // -- structure --------------------------------------------------------------
 
-  /// The root of a namespace, created if need be. A root without children and locks goes away by
-  /// itself.
+  /// The root of a namespace, created if necessary. Removed automatically with its last child or
+  /// lock.
   radix_node& root(const cache_namespace& ns);
 
   /// The root, or null.
   radix_node* find_root(const cache_namespace& ns) noexcept;
 
-  /// The node, or null if it is gone.
+  /// The node, or null if it was removed.
   radix_node* find(node_id id) noexcept;
 
-  /// Walks from `start`, which ends at tokens[start.end() * page_size], along at most `limit` pages
-  /// of the whole path.
+  /// Walks from `start`, which ends at tokens[start.end() * page_size], up to page `limit` of the
+  /// path.
   path_end walk(radix_node& start, std::span<const token_id> tokens, uint64_t limit) const;
 
-  /// The node that ends where the walk ended: splits if that is inside a node.
+  /// The node that ends where the walk ended; splits a node if necessary.
   radix_node& cut(const path_end& end);
 
-  /// Adds a node at the end of `parent`. Its first page must differ from all children's.
+  /// Adds a node at the end of `parent`.
+  /// @pre its first page differs from those of all children
   radix_node& add(radix_node& parent, token_span tokens, std::vector<page_index> device,
                   std::vector<page_index> host, std::vector<page_key> keys, l3_state l3);
 
-  /// Gives a node that has no pages in L1 the pages of its tokens.
-  /// @param load The load that is to bring their bytes; 0 if the bytes are there.
+  /// Gives L1 pages to a node that has none.
+  /// @param load The load that will fill them; 0 if they already hold the bytes.
   void set_l1(radix_node& node, std::vector<page_index> pages, operation_id load = 0);
 
-  /// The copy to or from the host is a fact: ends `node.write` or `node.load`.
+  /// The copy to L2 has succeeded: ends `node.write`. finish_load does the same for `node.load`.
   void finish_write(radix_node& node);
 
-  /// The copy to the host failed: the host pages that were reserved for it are free again.
+  /// The copy to L2 failed: frees the L2 pages reserved for it.
   void cancel_write(radix_node& node);
 
-  /// Ends the leaving of a node whose copy is a fact: its device pages go now, unless somebody
-  /// began to use them.
+  /// Completes a write-back: frees the node's L1 pages, unless a request uses them meanwhile.
   void leave(radix_node& node);
 
-  /// Ends the leaving of a node whose copy failed: it goes without one, and what hangs below it
-  /// goes too, unless somebody began to use it.
+  /// A write-back failed: removes the node without a copy, and everything below it, unless a
+  /// request uses it meanwhile.
   void leave_unsaved(radix_node& node);
 
-  /// Takes a node and all below it out of the tree, since their pages hold no valid bytes. What
-  /// nobody locks is freed at once, the rest with its last lock; until then it stays a part of the
-  /// path for those who hold it. No pin may end there.
+  /// Takes a node and everything below it out of the tree, because their pages hold no valid bytes.
+  /// Unlocked nodes are freed at once, the others with their last lock; until then they stay part
+  /// of the path for the lock holders.
+  /// @pre no pin ends there
   void discard(radix_node& top);
 
   void finish_load(radix_node& node);
 
-  /// Removes everything. Nothing may be locked.
+  /// Removes everything.
+  /// @pre nothing is locked
   void clear();
 
-  /// Names the pages of all nodes and of those to come.
+  /// Names the pages of all present and future nodes.
   void name_pages();
 
-  /// Whether L3 has a page only as long as the host has it. If so, copies of what is on the device
-  /// are evicted in the order of all pages of the host instead of first: others find a page by its
-  /// whole path. And a node that loses its copy is not stored any more.
+  /// Whether L3 exports L2 pages, that is, has a page only while L2 has it. If so, L2 copies of L1
+  /// pages are evicted in the order of all L2 pages instead of first, because peers find a page by
+  /// its whole path; and a node that loses its copy is no longer stored.
   void set_exports_l2(bool exports_l2);
 
   // -- use --------------------------------------------------------------------
 
-  /// Starts a new moment of recency.
+  /// Advances the recency counter.
   void tick() noexcept { ++clock_; }
 
   /// Makes the path to `node` the most recently used.
-  /// @param hits How many hits that is worth.
+  /// @param hits Number of hits to count.
   void touch(radix_node& node, uint64_t hits);
 
-  /// Gives the path to `node` at least this priority.
+  /// Raises the priority of the path to `node` to at least this one.
   void raise_priority(radix_node& node, int32_t priority);
 
-  /// Keeps the device (host) pages of the path to `node` until unlocked. Counts.
+  /// Locks the L1 (L2) pages of the path to `node`. Counted.
   void lock_l1(radix_node& node);
 
   void unlock_l1(radix_node& node);
@@ -189,7 +189,7 @@ public:
 
   void unlock_l2(radix_node& node);
 
-  /// Counts a pin on the path to `node`, which keeps its pages on one tier at least.
+  /// Counts a pin on the path to `node`, which keeps its pages on at least one tier.
   void pin(radix_node& node);
 
   void unpin(radix_node& node);
@@ -202,33 +202,33 @@ public:
 
   // -- pages ------------------------------------------------------------------
 
-  /// Begins to write a leaf of the device part, that no other tier has, to these host pages, one
-  /// for each of its own. The node is locked until that is a fact.
+  /// Begins to write a leaf of the L1 part that no other tier has to these L2 pages, one per page.
+  /// The node stays locked until the write is confirmed.
   using save_function = std::function<void(radix_node&, std::vector<page_index>)>;
 
-  /// True if a node that leaves the device is to be kept on the host.
+  /// True if a node that leaves L1 is worth keeping in L2.
   using worth_function = std::function<bool(const radix_node&)>;
 
-  /// From now on pages are saved before they leave the device, if they are worth it and the host
-  /// has room for them: pages that are free, or whose eviction comes before that of the node.
+  /// From now on, saves pages before they leave L1, if they are worth it and L2 has room: free
+  /// pages, or pages that are evicted before the node.
   void set_save(save_function save, worth_function is_worth_saving) {
     save_ = std::move(save);
     is_worth_saving_ = std::move(is_worth_saving);
   }
 
-  /// Takes pages, evicting if needed. Evicts nothing if that cannot suffice. May come back empty
-  /// although evicting did begin: if pages are leaving.
+  /// Takes pages, evicting if needed. Evicts nothing if that cannot suffice. May return nothing
+  /// although eviction has begun, if write-backs are pending.
   std::optional<std::vector<page_index>> take_l1(uint64_t count);
 
   std::optional<std::vector<page_index>> take_l2(uint64_t count);
 
-  /// Frees up to `count` device pages.
+  /// Frees up to `count` L1 pages.
   /// @returns how many.
   uint64_t evict_l1(uint64_t count);
 
   uint64_t evict_l2(uint64_t count);
 
-  /// Device pages that are free as soon as their copy to the host is a fact.
+  /// L1 pages that become free once their copy to L2 is confirmed.
   uint64_t pending_write_backs() const noexcept { return pending_write_backs_; }
 
   page_allocator& l1_pool() noexcept { return l1_pool_; }
@@ -271,7 +271,7 @@ public:
   /// All nodes, ordered by id. For checks.
   std::vector<radix_node*> sorted_nodes() const;
 
-  /// Aborts where the tree contradicts itself.
+  /// Aborts on a violated invariant.
   void check_invariants() const;
 
 private:
@@ -313,7 +313,7 @@ private:
   void emit_stored(cache_medium medium, const radix_node& node);
   void emit_removed(cache_medium medium, const radix_node& node, uint64_t from);
   void reorder(eviction_order& order, radix_node& node, order_key& key, const order_key& next);
-  /// Brings sums, eviction orders and digest up to date after a change of the node's fields.
+  /// Updates sums, eviction orders and digest after a change of the node's fields.
   void changed(radix_node& node);
   order_key l1_key_of(const radix_node& node) const;
   order_key l2_key_of(const radix_node& node) const;
@@ -327,21 +327,21 @@ private:
   void check_references() const;
 
   radix_options options_;
-  /// Tokens that one page looks at.
+  /// Tokens that one page depends on.
   uint32_t page_tokens_;
   page_allocator l1_pool_;
   page_allocator l2_pool_;
   absl::flat_hash_map<node_id, std::unique_ptr<radix_node>> nodes_;
   std::map<cache_namespace, radix_node*> roots_;
-  /// Victims come from the front: leaves of the device part; the last copies of paths on the
-  /// device, and leaves of what is on the host only.
+  /// Victims come from the front: leaves of the L1 part; deepest L2 copies of L1 paths and L2-only
+  /// leaves.
   eviction_order l1_leaves_;
   eviction_order l2_victims_;
   radix_totals totals_;
   event_queue events_;
   save_function save_;
   worth_function is_worth_saving_;
-  /// Where each reference ends now, and which end at a node.
+  /// Current end of each reference, and the references that end at each node.
   absl::flat_hash_map<uint64_t, radix_node*> references_;
   absl::flat_hash_map<const radix_node*, std::vector<uint64_t>> reference_ends_;
   uint64_t last_reference_ = 0;

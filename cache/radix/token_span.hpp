@@ -16,9 +16,8 @@ class token_span {
 public:
   token_span() = default;
 
-  /// Shares `buffer`, unless it would be kept alive for less than half of its tokens: then copies
-  /// the part. Otherwise a conversation whose every turn brings all tokens anew would keep all
-  /// these buffers.
+  /// Shares `buffer`, but copies the part if it is less than half of the buffer. Otherwise a
+  /// conversation that submits all tokens again with every turn would keep all these buffers alive.
   token_span(const token_buffer& buffer, size_t offset, size_t size)
     : buffer_(buffer), data_(buffer->data() + offset), size_(size) {
     HICACHE_CHECK(offset + size <= buffer->size());
@@ -35,8 +34,7 @@ public:
 
   std::span<const token_id> view() const noexcept { return {data(), size_}; }
 
-  /// Cuts the span at `at` and returns what was before, with the first `overlap` tokens of the
-  /// rest.
+  /// Cuts the span at `at` and returns the front part, with the first `overlap` tokens of the rest.
   token_span cut_front(size_t at, size_t overlap = 0) noexcept {
     auto front = *this;
     front.size_ = at + overlap;
@@ -50,7 +48,7 @@ public:
 
 private:
   token_buffer buffer_;
-  /// Into the buffer. Kept beside it because every step of a walk needs it.
+  /// Points into the buffer. Cached because every step of a walk needs it.
   const token_id* data_ = nullptr;
   size_t size_ = 0;
 };

@@ -15,44 +15,44 @@ namespace hicache {
 
 /// What an attachment waits for.
 enum class attachment_phase : uint8_t {
-  /// Rank 0: a request. It has announced none.
+  /// Rank 0: a request; none is announced.
   idle,
-  /// The next request that rank 0 announces.
+  /// The next request announced by rank 0.
   listening,
-  /// This rank's store to be opened.
+  /// Opening of this rank's store.
   opening,
   /// The votes of all ranks.
   voting,
-  /// Why the lowest rank that failed did.
+  /// The error of the lowest failed rank.
   explaining,
-  /// The tree, which is to begin no more steps.
+  /// The tree, to begin no more steps.
   freezing,
-  /// The largest number of steps that any rank has begun.
+  /// The largest number of steps begun on any rank.
   fixing,
-  /// The tree, which is to apply the change before the step.
+  /// The tree, to apply the change before the step.
   applying,
   /// The reads of this rank's store, then its writes.
   draining_reads,
   draining_writes,
-  /// The ranks, which are to close their stores.
+  /// The ranks, to close their stores.
   closing,
   /// Nothing: there are no more changes.
   over,
 };
 
-/// Decides how one rank takes part in changes of L3 that all ranks make or none does. Events go in,
-/// actions come out; the attachment actor carries them out in order. Every action but those that
-/// say otherwise is answered by one event, also if it failed. Knows no clock: every event comes
-/// with the time. A value; single-threaded.
+/// Decides how one rank takes part in changes of L3, which all ranks make or none. Maps events to
+/// actions, which the attachment actor carries out in order. Every action is answered by one event,
+/// even if it failed, unless documented otherwise. Reads no clock: every event carries the time. A
+/// value; single-threaded.
 class attachment_machine {
 public:
   /// Since any fixed moment of a steady clock.
   using time = std::chrono::nanoseconds;
 
-  /// What rank 0 announces: the end of all changes, or a change of L3.
+  /// Announced by rank 0: the end of all changes, or a change of L3.
   struct request {
     storage_attachment wanted{};
-    /// How long the engine and the store of each rank may take.
+    /// Time limit for the engine and the store of each rank.
     time patience{};
     bool is_end = false;
   };
@@ -64,7 +64,7 @@ public:
     request what;
   };
 
-  /// The instance ends. Answered by `end` after the change that is under way.
+  /// The instance terminates. Answered by `end` after the current change.
   struct asked_to_end {};
 
   /// Of `announce`.
@@ -82,7 +82,7 @@ public:
     result<std::optional<uint32_t>> failed;
   };
 
-  /// Of `explain`: the error to report, or why it could not be heard.
+  /// Of `explain`: the error to report, or why it could not be received.
   struct explained {
     error why;
     bool is_broken = false;
@@ -113,7 +113,7 @@ public:
 
   // -- actions ----------------------------------------------------------------
 
-  /// Broadcast the request from rank 0; other ranks have none and wait for ever.
+  /// Broadcast the request from rank 0; other ranks have none and wait without a deadline.
   struct announce {
     std::optional<request> what;
   };
@@ -125,11 +125,11 @@ public:
   /// Take the minimum of all ranks' votes.
   struct vote {
     bool is_well = true;
-    /// For the other ranks; nothing: for ever.
+    /// Time limit for the other ranks; nothing: no limit.
     std::optional<time> wait;
   };
 
-  /// Broadcast why this rank failed, or hear it from the one that did.
+  /// Broadcast why this rank failed, or receive it from the failed rank.
   struct explain {
     uint32_t speaker = 0;
     error why;
@@ -143,15 +143,14 @@ public:
     uint64_t begun = 0;
   };
 
-  /// The tree goes on with its steps. No event.
+  /// The tree resumes its steps. No event.
   struct abort {};
 
-  /// The tree applies the change before the step of that number. No event for an attachment, which
-  /// nobody waits for.
+  /// The tree applies the change before the step of that number. No event for an attachment.
   struct commit {
     storage_change::action what{};
     uint64_t before = 0;
-    /// Nothing: for ever.
+    /// Nothing: no limit.
     std::optional<time> wait;
   };
 
@@ -163,21 +162,21 @@ public:
     time wait{};
   };
 
-  /// Hand the store that was opened to those who read and write. No event.
+  /// Hand the opened store to its readers and writers. No event.
   struct use_store {};
 
-  /// Close the store that was opened and is not used. No event.
+  /// Close the opened, unused store. No event.
   struct discard_store {};
 
   /// Close the store in use. No event.
   struct close_store {};
 
-  /// Answer whoever asked for the change, if it was asked of this rank. No event.
+  /// Answer the request for the change, if it was made on this rank. No event.
   struct answer {
     result<void> outcome;
   };
 
-  /// Answer whoever asked for the end. No event.
+  /// Answer the request for the end. No event.
   struct end {};
 
   using action
@@ -187,22 +186,22 @@ public:
   // -- functions --------------------------------------------------------------
 
   /// @param patience How long ranks wait for each other beyond the time of a request.
-  /// @param attached The backend that is attached; empty: none.
+  /// @param attached The attached backend; empty: none.
   attachment_machine(uint32_t rank, time patience, std::string attached)
     : rank_(rank), patience_(patience), attached_(std::move(attached)) {}
 
-  /// What to do at first.
+  /// The initial actions.
   std::vector<action> start();
 
-  /// Takes an event. @returns what to do, in order.
-  /// @pre The event can happen in this phase.
+  /// Handles an event. @returns the actions, in order.
+  /// @pre the event can happen in this phase
   std::vector<action> handle(time now, const event& what);
 
   attachment_phase phase() const noexcept { return phase_; }
 
   bool is_attached() const noexcept { return !attached_.empty(); }
 
-  /// True once somebody asked for the end, or a rank is gone.
+  /// True once the end was requested, or a rank is gone.
   bool is_ending() const noexcept { return is_ending_ || is_broken_; }
 
 private:
@@ -217,18 +216,18 @@ private:
   void on(time now, const applied& what);
   void on(time now, const drained& what);
 
-  /// What the ranks vote on.
+  /// Subject of a vote.
   enum class question : uint8_t { opened, drained, closed };
 
-  /// Waits for the next request, or announces the end that was asked for.
+  /// Waits for the next request, or announces the requested end.
   void listen();
 
   void send_vote(question about, result<void> mine);
 
-  /// All ranks know how the vote went.
+  /// Continues with the outcome of a vote, which all ranks know.
   void decide(const result<void>& all);
 
-  /// Goes on with a change that all ranks' trees are to apply.
+  /// Continues with a change that all ranks' trees apply.
   void begin_change(storage_change::action what);
 
   void conclude(const result<void>& outcome);
@@ -247,19 +246,19 @@ private:
   uint32_t rank_;
   time patience_;
   std::string attached_;
-  /// Somebody asked for the end.
+  /// The end was requested.
   bool is_ending_ = false;
-  /// The ranks can agree on nothing any more.
+  /// Communication between ranks has failed for good.
   bool is_broken_ = false;
   attachment_phase phase_ = attachment_phase::idle;
-  /// The change that is under way, and until when it may take.
+  /// The current change, and its deadline.
   request current_;
   time until_{};
   storage_change::action change_{};
   question asked_about_{};
   /// This rank's vote.
   result<void> mine_;
-  /// Why the change is taken back, if it is.
+  /// Why the change is rolled back, if it is.
   std::optional<error> failure_;
   std::vector<action> actions_;
 };

@@ -9,29 +9,29 @@
 
 namespace hicache {
 
-/// Decides which steps the ranks agree in although nothing is in flight, so that pins end and
-/// digests are compared. Which steps these are follows from the operations, the number of steps and
-/// the times that the ranks agreed on, so each rank comes to the same steps without asking.
+/// Decides in which steps the ranks reduce although nothing is in flight, so that pins end and
+/// digests are compared. The decision depends only on operations, step counts and agreed times, so
+/// all ranks choose the same steps without communication.
 ///
-/// Ranks learn the time only when they agree. So the steps between two agreements are counted, and
-/// the next distance is as many as took half of limits::comparison_time then. As the engine may
-/// become slower meanwhile, it is limits::steps_uncompared at most.
+/// Ranks learn the time only in a reduction. So the steps between two reductions are counted, and
+/// the next distance is the number that took half of limits::comparison_time then. The engine may
+/// become slower meanwhile, so it is at most limits::steps_uncompared.
 class comparison_pace {
 public:
-  /// Something was applied that may change the state of the cache.
+  /// An operation was applied that may have changed the cache.
   void note_change() noexcept { has_changed_ = true; }
 
-  /// A step begins, whether the ranks agree in it or not.
+  /// A step begins, with or without a reduction.
   void note_step() noexcept { ++steps_; }
 
-  /// True if the ranks have to agree in the step that began last.
+  /// True if the latest step needs a reduction.
   /// @param has_pins As the cache says.
   bool is_due(bool has_pins) const noexcept {
     return (has_changed_ || has_pins) && steps_ >= distance_;
   }
 
-  /// The ranks agreed in the step that began last.
-  /// @param now_ns The time on which they agreed; it never goes back.
+  /// The latest step ended with a reduction.
+  /// @param now_ns The agreed time; it never goes back.
   void note_agreement(int64_t now_ns) noexcept {
     if (last_ns_) {
       const auto taken = static_cast<uint64_t>(std::max<int64_t>(now_ns - *last_ns_, 1));
@@ -49,10 +49,10 @@ private:
   /// Keeps the product with target_ns within 64 bits.
   static constexpr auto most_steps = uint64_t{1} << 32;
 
-  /// Since the last agreement.
+  /// Since the last reduction.
   uint64_t steps_ = 0;
   bool has_changed_ = false;
-  /// Steps from one agreement to the next.
+  /// Steps from one reduction to the next.
   uint64_t distance_ = 1;
   std::optional<int64_t> last_ns_;
 };

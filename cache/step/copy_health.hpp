@@ -7,19 +7,18 @@
 
 namespace hicache {
 
-/// Decides from what the ranks agreed on whether the instance can still copy between L1 and L2. The
-/// same on every rank. A value.
+/// Decides from agreed facts whether L1-L2 copies still work. Equal on every rank. A value.
 class copy_health {
 public:
-  /// Copies that the step says have failed on some rank: at most one in each direction.
+  /// Failed copies in the step's facts: at most one in each direction.
   static uint32_t failures(const step_facts& facts) noexcept {
     return (facts.write_failed ? 1U : 0U) + (facts.load_failed ? 1U : 0U);
   }
 
-  /// Takes note of a step.
-  /// @param copies Copies that ended with it, failed ones included.
-  /// @returns why no hit is served from now on, until `reset`; null if the instance is well, or was
-  /// not well before
+  /// Records a step.
+  /// @param copies Copies that ended in it, including failed ones.
+  /// @returns why no hits are served from now on, until `reset`; null if the instance is healthy,
+  /// or was already unhealthy
   const char* note(const step_minima& agreed, uint64_t copies) noexcept {
     const auto failed = failures(agreed.facts);
     if (copies > failed)
@@ -32,7 +31,7 @@ public:
                               : "too many copies between L1 and L2 failed in a row";
   }
 
-  /// The cache was cleared, so copies are tried again.
+  /// The cache was cleared: copies are tried again.
   void reset() noexcept { *this = {}; }
 
 private:

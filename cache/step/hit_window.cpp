@@ -41,8 +41,7 @@ std::vector<std::pair<fetch_id, int64_t>> hit_window::agreed(std::span<const int
   HICACHE_CHECK(minimum.size() == limits::hit_window_size && minimum.front() >= 0);
   in_flight_ = false;
   auto resolved = std::vector<std::pair<fetch_id, int64_t>>{};
-  // The rest stays, even if known: a gap would let ranks disagree about where the next window
-  // begins.
+  // Known lengths behind a gap stay: the next window must begin at the same place on all ranks.
   for (auto i = size_t{0}; i < minimum.size() && minimum[i] >= 0; ++i) {
     HICACHE_CHECK(!lengths_.empty() && lengths_.front() >= minimum[i]);
     resolved.emplace_back(oldest_, minimum[i]);

@@ -24,14 +24,13 @@ public:
   /// @pre `id` was issued, is not resolved, and was not known before; pages >= 0.
   void known(fetch_id id, int64_t pages);
 
-  /// The vector to reduce to its minimum now: limits::hit_window_size entries, -1 where this rank
-  /// does not know yet. Nothing if the oldest prefetch is not known or a reduction is in flight.
-  /// The answer counts as in flight until `agreed`.
+  /// The vector to reduce to its minimum now: limits::hit_window_size entries, -1 for unknown
+  /// lengths. Nothing if the oldest prefetch is unknown or a reduction is in flight. The returned
+  /// vector counts as in flight until `agreed`.
   std::optional<std::vector<int64_t>> next();
 
-  /// Takes the outcome of the reduction.
-  /// @returns the prefetches that it resolved, oldest first, with the pages every rank has: at
-  /// least one.
+  /// Handles the outcome of the reduction.
+  /// @returns the resolved prefetches, oldest first, with the pages every rank has: at least one.
   std::vector<std::pair<fetch_id, int64_t>> agreed(std::span<const int64_t> minimum);
 
   /// Prefetches without an agreed length.

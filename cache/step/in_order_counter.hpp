@@ -8,8 +8,8 @@
 
 namespace hicache {
 
-/// Turns operations that finish in any order into a counter that only counts those before which
-/// nothing is missing. Ids start at 1. A value; single-threaded.
+/// Counts finished operations without gaps, although they finish in any order. Ids start at 1. A
+/// value; single-threaded.
 class in_order_counter {
 public:
   /// Records that an operation finished; each finishes once.

@@ -29,7 +29,7 @@ void rank_facts::add(const fetched_pages& fact) {
 }
 
 bool rank_facts::has_news(std::span<const operation_id> backups) const {
-  // A backup that all ranks know to be given up is news again when it ends.
+  // A backup known to be abandoned is news again when it ends.
   const auto is_news = [this](operation_id id) {
     const auto i = stored_.find(id);
     return i != stored_.end() && (i->second != backup_given_up || !in_quarantine_.contains(id));

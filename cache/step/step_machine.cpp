@@ -9,7 +9,7 @@
 namespace hicache {
 
 std::vector<step_machine::action> step_machine::handle(time now, const event& what) {
-  // Nothing happens between an action that is carried out and what it hands in.
+  // The event of an action follows it immediately.
   HICACHE_CHECK((phase() == step_phase::beginning) == std::holds_alternative<begun>(what));
   HICACHE_CHECK((phase() == step_phase::settling) == std::holds_alternative<settled>(what));
   std::visit([&](const auto& each) { on(now, each); }, what);
@@ -63,7 +63,7 @@ void step_machine::on(time now, const begun& what) {
     act(step_alone{});
     return end_step(false);
   }
-  // Equal on all ranks, so all agree on pages in quarantine in the same steps.
+  // Equal on all ranks, so all check the quarantine in the same steps.
   const auto looks_at_quarantine = what.has_quarantine && begun_ % limits::quarantine_steps == 0;
   if (!what.in_flight && !pace_.is_due(what.has_pins) && !looks_at_quarantine) {
     act(step_locally{});
@@ -94,7 +94,7 @@ void step_machine::on(time now, const ranks_timer&) {
   if (open == nullptr)
     return;
   if (const auto left = open->deadline - now; left > time{0}) {
-    // Set for an earlier step.
+    // The timer was set for an earlier step.
     is_ranks_timer_set_ = true;
     return act(set_ranks_timer{left});
   }
@@ -131,7 +131,7 @@ void step_machine::on(time now, const committed& what) {
   HICACHE_CHECK(is_frozen_ && what.before > begun_);
   changes_.push_back(what.before);
   is_frozen_ = false;
-  // A change is news, so the step before it does not wait for any.
+  // A change counts as news, so the step before it does not wait for any.
   if (phase() == step_phase::held)
     begin_step(time{0});
   else
@@ -184,7 +184,7 @@ void step_machine::conclude(result<std::vector<int64_t>> minimum) {
 
 void step_machine::end_step(bool has_more) {
   state_ = in_idle{};
-  // An engine that sleeps until there is news has to make the step before which a change applies.
+  // An engine that sleeps until notified must make the step before which a change applies.
   if (has_more || !changes_.empty())
     tell();
   replay_deferred();

@@ -16,32 +16,30 @@ namespace hicache {
 
 /// What a rank's step waits for.
 enum class step_phase : uint8_t {
-  /// No step is open.
   idle,
-  /// The engine asked while steps are frozen. The step has not begun.
+  /// The engine requested a step while steps are frozen. The step has not begun.
   held,
-  /// The changes of L3 that belong before the step are being applied.
+  /// Applying the changes of L3 that precede the step.
   beginning,
-  /// Waits for news or for the end of the engine's wait.
+  /// Waiting for a notification or for the end of the engine's wait.
   collecting,
   /// The reduction is outstanding and the engine waits for its outcome.
   offered,
-  /// The reduction is outstanding; the engine was told that a rank is unresponsive.
+  /// The reduction is outstanding; the engine already received rank_unresponsive.
   expired,
-  /// The outcome came after that. The repeated step takes it.
+  /// The outcome arrived after that; the repeated step takes it.
   late,
-  /// The outcome is being applied.
+  /// Applying the outcome.
   settling,
 };
 
 /// Decides when the steps of one rank begin, enter their reduction and end, and what happens to
-/// operations that arrive meanwhile. Events go in, actions come out; the tree actor carries them
-/// out in order. The phase, `is_frozen` and `is_alone` are the whole state as far as the next
-/// action depends on it, but for counts.
+/// operations that arrive meanwhile. Maps events to actions, which the tree actor carries out in
+/// order. Besides counts, the next action depends only on the phase, `is_frozen` and `is_alone`.
 ///
-/// At most one reduction is outstanding, and each request of the engine is answered once: by
-/// `answer`, `fail_step`, `report_missing`, `step_locally` or `step_alone`. Knows no clock: every
-/// event comes with the time. A value; single-threaded.
+/// At most one reduction is outstanding, and each engine request is answered once: by `answer`,
+/// `fail_step`, `report_missing`, `step_locally` or `step_alone`. Reads no clock: every event
+/// carries the time. A value; single-threaded.
 class step_machine {
 public:
   /// Since any fixed moment of a steady clock.
@@ -49,10 +47,10 @@ public:
 
   // -- events -----------------------------------------------------------------
 
-  /// The engine asks for a step.
+  /// The engine requests a step.
   /// @pre !is_awaited()
   struct asked {
-    /// How long to wait for news; 0: not at all.
+    /// How long to wait for a notification; 0: not at all.
     time wait{};
   };
 
@@ -62,19 +60,19 @@ public:
     bool has_pins = false;
     bool has_quarantine = false;
     bool has_news = false;
-    /// When the next prefetch is over by its policy, from now on; negative if that is past.
+    /// Time until the next prefetch deadline; negative if it has expired.
     std::optional<time> next_stop{};
   };
 
-  /// Something ended on this rank that a step can turn into a fact.
+  /// An operation ended on this rank that a step can complete.
   struct news {};
 
-  /// The timer of a `wait` for news; with its number.
+  /// The timer of a `wait` fired; identified by its number.
   struct wait_over {
     uint64_t number = 0;
   };
 
-  /// The timer of a wait for the other ranks.
+  /// The timer of a wait for the other ranks fired.
   struct ranks_timer {};
 
   /// The reduction ended.
@@ -88,20 +86,20 @@ public:
     result<step_result> outcome;
     /// The time that the ranks agreed on.
     int64_t now_ns = 0;
-    /// True if more ended than one step can turn into facts.
+    /// True if more ended than one step can complete.
     bool has_more = false;
   };
 
-  /// No step begins until a commit or an abort.
+  /// Freezes: no step begins until a commit or an abort.
   struct frozen {};
 
-  /// A change of L3 is to be applied before the step of this number.
+  /// A change of L3 must be applied before the step of this number.
   /// @pre is_frozen(), before > steps_begun()
   struct committed {
     uint64_t before = 0;
   };
 
-  /// There is no change; steps go on.
+  /// There is no change; steps continue.
   struct aborted {};
 
   using event = std::variant<asked, begun, news, wait_over, ranks_timer, reduced, settled, frozen,
@@ -109,38 +107,36 @@ public:
 
   // -- actions ----------------------------------------------------------------
 
-  /// Apply as many of the committed changes, oldest first; then hand in `begun`. Always last.
+  /// Apply as many of the committed changes, oldest first; then raise `begun`. Always last.
   struct begin {
     size_t changes = 0;
   };
 
-  /// The ranks have nothing to agree on: step the cache with what they agreed on before, and answer
-  /// the engine.
+  /// Nothing to reduce: step the cache with the last agreed facts, and answer the engine.
   struct step_locally {};
 
-  /// The ranks' caches differ: step the cache with what this rank knows, and answer the engine.
+  /// The ranks have diverged: step the cache with this rank's facts, and answer the engine.
   struct step_alone {};
 
-  /// Hand in `wait_over` with this number after this time.
+  /// Raise `wait_over` with this number after this time.
   struct set_wait_timer {
     time after{};
     uint64_t number = 0;
   };
 
-  /// Hand in `ranks_timer` after this time.
+  /// Raise `ranks_timer` after this time.
   struct set_ranks_timer {
     time after{};
   };
 
-  /// Enter the reduction with what this rank knows; hand in `reduced` when it has ended.
+  /// Enter the reduction with this rank's facts; raise `reduced` when it ends.
   struct offer {};
 
-  /// Apply the minimum; then hand in `settled`. Always last.
+  /// Apply the minimum; then raise `settled`. Always last.
   struct settle {
     std::vector<int64_t> minimum;
   };
 
-  /// Answer the engine.
   struct answer {
     step_result outcome;
   };
@@ -150,13 +146,13 @@ public:
     error why;
   };
 
-  /// Answer the engine with rank_unresponsive and the ranks that are missing.
+  /// Answer the engine with rank_unresponsive and the missing ranks.
   struct report_missing {};
 
-  /// Tell the engine that a step would bring something.
+  /// Notify the engine that a step would complete something.
   struct tell_engine {};
 
-  /// Ask `admit` again for all batches that it deferred, oldest first.
+  /// Submit all deferred batches to `admit` again, oldest first.
   struct replay {};
 
   using action
@@ -168,33 +164,31 @@ public:
 
   // -- functions --------------------------------------------------------------
 
-  /// @param patience How long the other ranks have to enter a reduction.
+  /// @param patience How long to wait for the other ranks in a reduction.
   explicit step_machine(time patience) : patience_(patience) {}
 
-  /// Takes an event. @returns what to do, in order.
-  /// @pre The event can happen in this phase.
+  /// Handles an event. @returns the actions, in order.
+  /// @pre the event can happen in this phase
   std::vector<action> handle(time now, const event& what);
 
-  /// A batch of operations arrives. Those that arrive during a step come after it on every rank.
-  /// @param is_empty True if the batch has no operation.
-  /// @returns limit_reached if too many are deferred; rank_unresponsive while a failed step has to
-  /// be repeated.
+  /// Admits a batch of operations. Batches that arrive during a step come after it on every rank.
+  /// @param is_empty The batch has no operation.
+  /// @returns limit_reached if too many are deferred; rank_unresponsive until a failed step is
+  /// repeated.
   result<turn> admit(bool is_empty);
 
   step_phase phase() const noexcept { return static_cast<step_phase>(state_.index()); }
 
-  /// True while the engine waits for an answer.
   bool is_awaited() const noexcept;
 
   bool is_frozen() const noexcept { return is_frozen_; }
 
-  /// True if the ranks' caches differ: no step is agreed on any more.
+  /// True if the ranks have diverged: there are no reductions any more.
   bool is_alone() const noexcept { return is_alone_; }
 
-  /// Steps of the instance that have begun; a step that is repeated counts once.
+  /// Steps of the instance that have begun; a repeated step counts once.
   uint64_t steps_begun() const noexcept { return begun_; }
 
-  /// Requests of the engine so far.
   uint64_t steps_asked() const noexcept { return asked_; }
 
 private:
@@ -234,13 +228,12 @@ private:
 
   void enter_reduction(time now);
 
-  /// Gives the other ranks their time, from now on.
+  /// Starts the deadline of the other ranks.
   void await_ranks(time now);
 
   /// Takes the outcome of the reduction for the engine.
   void conclude(result<std::vector<int64_t>> minimum);
 
-  /// The step has ended.
   void end_step(bool has_more);
 
   void tell();
@@ -258,16 +251,16 @@ private:
   bool is_alone_ = false;
   uint64_t asked_ = 0;
   uint64_t begun_ = 0;
-  /// Before which steps changes are to be applied.
+  /// Steps before which changes must be applied.
   std::deque<uint64_t> changes_;
   size_t deferred_ = 0;
   comparison_pace pace_;
-  /// True after `tell_engine`, until the engine asks for a step.
+  /// True after `tell_engine`, until the engine requests a step.
   bool has_told_ = false;
-  /// One timer serves the deadlines of all steps: setting one wakes the clock's thread, which costs
-  /// as much as the rest of a step.
+  /// One timer serves the deadlines of all steps: setting a timer wakes the clock's thread, which
+  /// costs as much as the rest of a step.
   bool is_ranks_timer_set_ = false;
-  /// What the current event leads to.
+  /// Actions of the current event.
   std::vector<action> actions_;
 };
 

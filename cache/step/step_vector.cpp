@@ -10,9 +10,8 @@ namespace hicache {
 namespace {
 
 // The digest comes first. The minima of a value and of its complement are complementary exactly if
-// all ranks offered the same value; if they are not, the other slots mean nothing, since the ranks
-// may have different operations in the same place. A flag is 0 or -1: one rank that raises it
-// raises it for all.
+// all ranks offered the same value; otherwise the other slots are meaningless, because ranks may
+// have different operations in the same slot. A flag is 0 or -1: one rank raises it for all.
 enum slot : size_t {
   digest,
   digest_complement,
@@ -33,12 +32,12 @@ constexpr auto fetches = backups + limits::step_backups;
 
 static_assert(step_values == fetches + fetch_values * limits::step_fetches);
 
-/// The oldest failure of all ranks is the minimum, so none is the largest number.
+/// The minimum over the ranks is the oldest failure, so "none" is the largest number.
 int64_t encode_failure(operation_id id) {
   return id == 0 ? INT64_MAX : static_cast<int64_t>(id);
 }
 
-/// Counts no further than the oldest failure. @returns whether that is among what is done.
+/// Limits the count to the oldest failure. @returns whether that one is included.
 bool end_with(int64_t failure, uint64_t& done) {
   if (static_cast<uint64_t>(failure) > done)
     return false;

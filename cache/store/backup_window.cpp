@@ -107,7 +107,7 @@ backup_window::verdict backup_window::advance(command& x) {
 }
 
 backup_window::verdict backup_window::fail(command& x, ec code) {
-  // A full store is no failure: the pages are not there for others, that is all.
+  // A full store is not a failure; the pages are just not stored.
   if (code == ec::store_full) {
     x.is_over = true;
     return {};
@@ -151,7 +151,7 @@ void backup_window::settle(commands::iterator entry) {
     counters_.dropped_backups += x.pages - x.stored;
   ends_.push_back({x.id, x.stored});
   commands_.erase(entry);
-  // A pause ends with the last command that it was for.
+  // A pause ends with the last command that caused it.
   if (std::ranges::none_of(commands_, [](const command& each) { return each.failures > 0; }))
     is_pausing_ = false;
 }

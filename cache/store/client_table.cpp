@@ -18,7 +18,7 @@ namespace hicache {
 
 namespace {
 
-/// What somebody keeps.
+/// What a client, a tenant or all clients occupy.
 struct tally {
   uint64_t reserved_bytes = 0;
   uint64_t leased_bytes = 0;
@@ -45,10 +45,10 @@ struct ticket {
   ticket_kind kind = ticket_kind::write;
   /// The segment has not answered yet.
   bool is_open = true;
-  /// What it is charged with.
+  /// Charged amounts.
   uint64_t bytes = 0;
   uint64_t pages = 0;
-  /// Once it is granted.
+  /// Set once granted.
   segment_slots slots;
   /// Of a lease.
   time_point until;
@@ -136,7 +136,7 @@ struct client_table::state {
     f(all);
   }
 
-  /// Changes what a ticket is charged with.
+  /// Changes the charged amounts of a ticket.
   void charge(ticket& on, uint64_t bytes, uint64_t pages) {
     each_tally(on.client, [&](tally& kept) {
       auto& of_kind = on.kind == ticket_kind::write ? kept.reserved_bytes : kept.leased_bytes;
@@ -158,7 +158,7 @@ struct client_table::state {
     return fail(ec::limit_reached, why);
   }
 
-  /// Whether a client may make one more request, for that many pages and bytes to write.
+  /// Whether a client may open another request, for that many pages and bytes to write.
   result<void> check_room(const client_entry& client, uint64_t pages, uint64_t bytes) {
     if (client.requests >= limits::node_client_requests)
       return refuse_for("too many requests of this client are open");
@@ -201,7 +201,7 @@ struct client_table::state {
     --requests;
   }
 
-  /// Forgets a ticket, whatever became of it.
+  /// Removes a ticket in any state.
   segment_slots take(uint64_t number) {
     const auto at = tickets.find(number);
     auto& gone = at->second;
@@ -218,7 +218,7 @@ struct client_table::state {
     return slots;
   }
 
-  /// The request of that number, if the segment's answer is awaited.
+  /// The request of that number, if it awaits the segment's answer.
   ticket* awaited(uint64_t number, ticket_kind kind) {
     const auto at = tickets.find(number);
     if (at == tickets.end())
@@ -227,7 +227,7 @@ struct client_table::state {
     return &at->second;
   }
 
-  /// What was granted to this client under that number.
+  /// The client's reservation or lease of that number.
   const ticket* granted(client_id client, uint64_t number, ticket_kind kind) const {
     const auto at = tickets.find(number);
     if (at == tickets.end() || at->second.is_open || at->second.client != client

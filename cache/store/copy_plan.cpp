@@ -17,9 +17,9 @@ namespace {
 
 using members_by_id = std::unordered_map<uint64_t, const member_info*>;
 
-/// The members as a batch looks at them.
+/// The members, prepared for a batch.
 struct candidates {
-  /// Those that can take pages, in the order in which they are asked.
+  /// Members that can take pages, in the order in which they are asked.
   std::vector<const member_info*> ranked;
   members_by_id by_id;
 };
@@ -57,7 +57,7 @@ std::vector<uint64_t> counted(const wanted_copies& page, const copy_source& sour
   return all;
 }
 
-/// The hosts that have copies that count.
+/// The hosts with copies that count.
 std::set<std::string> hosts_of(std::span<const uint64_t> holders, const members_by_id& members,
                                const copy_source& source) {
   auto hosts = std::set<std::string>{};
@@ -69,7 +69,7 @@ std::set<std::string> hosts_of(std::span<const uint64_t> holders, const members_
   return hosts;
 }
 
-/// Whom to ask for one page.
+/// The members to ask for one page.
 std::vector<uint64_t> targets_of(const wanted_copies& page, const candidates& members,
                                  const copy_source& source) {
   if (page.refused.size() >= limits::copy_targets)

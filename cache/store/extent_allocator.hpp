@@ -10,34 +10,31 @@
 
 namespace hicache {
 
-/// Neighbouring holes, from the first one's begin to the last one's end.
+/// Adjacent holes, from the first one's begin to the last one's end.
 struct hole_window {
   uint64_t begin = 0;
   uint64_t end = 0;
 };
 
-/// Hands out pieces of a range of bytes: the smallest hole that is large enough, and of equal ones
-/// the first. Neighbouring holes are one. Equal calls give equal pieces. Not thread-safe. Calls
-/// cost O(log holes).
+/// Allocates pieces of a byte range: best fit, the first of equal holes. Adjacent holes are merged.
+/// Equal calls give equal pieces. Not thread-safe. Calls cost O(log holes).
 class extent_allocator {
 public:
   explicit extent_allocator(uint64_t bytes);
 
-  /// Takes a piece.
-  /// @returns where it begins; nothing if no hole is large enough
+  /// @returns where the piece begins; nothing if no hole is large enough
   /// @pre bytes > 0
   std::optional<uint64_t> take(uint64_t bytes);
 
-  /// Takes all of a hole.
+  /// Takes a whole hole.
   /// @pre a hole begins at `offset`
   void take_hole(uint64_t offset);
 
-  /// @pre the piece is taken, whole
+  /// @pre the whole piece is taken
   void give_back(uint64_t offset, uint64_t bytes);
 
-  /// The neighbouring holes that make one of `bytes` with the fewest taken bytes between them.
-  /// Costs O(holes).
-  /// @param is_fixed Whether something that cannot move lies from one offset up to another.
+  /// The adjacent holes that make one of `bytes` with the fewest taken bytes between. O(holes).
+  /// @param is_fixed Whether something immovable lies between two offsets.
   std::optional<hole_window>
   find_window(uint64_t bytes,
               const std::function<bool(uint64_t begin, uint64_t end)>& is_fixed) const;

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-/// What an index_table is made of.
+/// Building blocks of index_table.
 namespace hicache {
 
 /// Number of a record in the pool.
@@ -21,17 +21,17 @@ using record_index = uint32_t;
 
 inline constexpr auto no_record = std::numeric_limits<record_index>::max();
 
-/// Handles are small (limits::index_members and those that are being reaped); a record has 31 bits.
+/// Handles are small (limits::index_members plus those being expired), so 31 bits suffice.
 inline constexpr auto max_handle = member_handle{0x7fff'ffff};
 
-/// One replica. The records of a key form a list, oldest first, and so do those of a member; that
-/// is what makes dropping a member cost no more than its replicas.
+/// One replica. The records of a key form a list, oldest first, and so do those of a member, so
+/// that dropping a member costs only its replicas.
 struct record {
   page_key key;
   uint64_t offset = 0;
   uint32_t generation = 0;
   uint32_t length = 0;
-  /// Of the key, the shard is the second keeper.
+  /// The shard is the second keeper of the key.
   uint32_t is_second : 1 = 0;
   member_handle member : 31 = 0;
   /// The next replica of the key, or the next record of the free list.
@@ -70,7 +70,7 @@ private:
     const auto first = chunks_.size() * chunk_records;
     HICACHE_CHECK(first + chunk_records < no_record);
     chunks_.push_back(std::make_unique<chunk>());
-    // Backwards, so that records are taken in order of their numbers.
+    // In reverse, so that records are taken in ascending order.
     for (auto i = chunk_records; i > 0; --i)
       give_back(static_cast<record_index>(first + i - 1));
   }
@@ -79,7 +79,7 @@ private:
   record_index free_ = no_record;
 };
 
-/// Hash and equality of a key and of the record that stands for it.
+/// Hash and equality of a key and of the record that represents it.
 struct key_of_record {
   using is_transparent = void;
 

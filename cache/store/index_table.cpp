@@ -19,18 +19,18 @@ namespace hicache {
 
 namespace {
 
-/// How many keys ahead of a look-up the memory of the hash table is asked for: a table of millions
-/// of keys is in no cache, and its answers would be waited for one after the other.
+/// Prefetch distance of lookups, in keys: a table of millions of keys is in no cache, and the
+/// misses would be waited for one after the other.
 constexpr auto keys_ahead = size_t{8};
 
 struct member_entry {
   member_info member;
-  /// It mounted under this epoch without pages, and has resumed since.
+  /// It mounted under this epoch without pages, and has only resumed since.
   uint64_t first_epoch = 0;
-  /// Its replicas are offered. False for one that is suspended, or gone and still has replicas.
+  /// Its replicas are offered. False while suspended, or departed with replicas left.
   bool is_offered = false;
   bool is_suspended = false;
-  /// A member sends heartbeats when it has told all that it has.
+  /// A member sends heartbeats once it has reported everything.
   bool has_reported = false;
   time_point last_heard;
   uint64_t replicas = 0;
@@ -39,7 +39,7 @@ struct member_entry {
   uint64_t second_bytes = 0;
   member_counters counters;
   record_index first = no_record;
-  /// Its pages that gave way to others, and that it does not know of.
+  /// Its pages that were displaced by others, not yet reported to it.
   std::vector<page_key> displaced;
 };
 
@@ -52,19 +52,19 @@ struct index_table::state {
                                                               key_equal{{&pool}}};
   std::vector<member_entry> members;
   std::vector<member_handle> free_handles;
-  /// Not mounted any more, but not without replicas.
+  /// No longer mounted, but with replicas left.
   std::deque<member_handle> pending_write_backs;
   absl::btree_map<uint64_t, member_handle> handle_of;
   absl::btree_set<std::pair<time_point, member_handle>> by_silence;
   std::vector<lost_copy> lost;
   uint64_t replicas = 0;
   uint64_t bytes = 0;
-  /// A key counts as its first record does.
+  /// Keys whose first record is second.
   uint64_t second_keys = 0;
   uint64_t second_replicas = 0;
   uint64_t second_bytes = 0;
   uint64_t refused = 0;
-  /// Members that are offered and have not reported.
+  /// Offered members that have not reported.
   uint64_t reporting = 0;
   uint64_t suspended = 0;
 
@@ -92,7 +92,7 @@ struct index_table::state {
     by_silence.insert({now, handle});
   }
 
-  /// Adds a record to the counters that depend on what it says, or takes it out of them.
+  /// Adds a record to the counters, or subtracts it.
   void count(const record& x, bool counts) {
     const auto add = [counts](uint64_t& to, uint64_t n) { counts ? to += n : to -= n; };
     auto& entry = members[x.member];
@@ -112,7 +112,7 @@ struct index_table::state {
     }
   }
 
-  /// Makes a known record say something else.
+  /// Replaces the content of a known record.
   void renew(record_index i, bool is_first_of_key, const announced_page& page, bool is_second) {
     if (is_first_of_key) {
       second_keys -= pool[i].is_second;
@@ -145,7 +145,7 @@ struct index_table::state {
     return i;
   }
 
-  /// The larger one of two members stays if a key has too many replicas.
+  /// If a key has too many replicas, those of the highest-ranking members stay.
   std::pair<uint64_t, uint64_t> rank_of(const page_key& key, member_handle handle) const {
     const auto id = members[handle].member.member;
     return {mix(first_word(key), id), id};
@@ -160,7 +160,7 @@ struct index_table::state {
     return i;
   }
 
-  /// @returns false if the key has replicas enough of members that rank higher
+  /// @returns false if the key has enough replicas of higher-ranking members
   bool publish(member_handle handle, const announced_page& page, bool is_second) {
     const auto at = keys.find(page.key);
     if (at == keys.end()) {
@@ -197,7 +197,7 @@ struct index_table::state {
     return true;
   }
 
-  /// Notes who shall know that this replica went with its member.
+  /// Records the member to notify of the loss of this replica.
   void note_loss(record_index gone) {
     const auto& key = pool[gone].key;
     const auto owner = members[pool[gone].member].member.member;
@@ -207,7 +207,7 @@ struct index_table::state {
       if (!is_member(pool[i].member))
         continue;
       if (holder.member.member == owner)
-        return; // It has mounted anew, and has the page still.
+        return; // It has mounted again and still has the page.
       best = std::max(best, std::optional{rank_of(key, pool[i].member)});
     }
     if (best)
@@ -263,8 +263,8 @@ struct index_table::state {
     pending_write_backs.push_back(handle);
   }
 
-  /// Counts a member's replicas as offered, or no longer. One whose replicas are offered anew has
-  /// to report what happened meanwhile.
+  /// Counts a member's replicas as offered, or no longer. A member that is offered again has to
+  /// report changes made meanwhile.
   void offer(member_handle handle, bool offers) {
     auto& entry = members[handle];
     const auto add = [offers](uint64_t& to, uint64_t n) { offers ? to += n : to -= n; };
@@ -281,7 +281,7 @@ struct index_table::state {
     return members[handle].is_offered || members[handle].is_suspended;
   }
 
-  /// A member that is known mounts anew.
+  /// Mounts a known member again.
   void resume(member_handle handle, const member_info& member, time_point now) {
     auto& entry = members[handle];
     if (entry.is_offered)
@@ -320,7 +320,7 @@ result<mounted_member> index_table::mount(const member_info& member, time_point 
                                           + " is mounted under epoch " + std::to_string(epoch)
                                           + ", which is newer than "
                                           + std::to_string(member.epoch));
-    // It may have mounted since, and not have heard so.
+    // It may have mounted since without receiving the answer.
     const auto resumes
       = member.resumes != 0 && member.resumes >= known.first_epoch && member.resumes <= epoch;
     if (member.epoch == epoch || resumes) {
@@ -535,7 +535,7 @@ index_counters index_table::counters() const noexcept {
 }
 
 uint64_t index_table::memory_bytes() const noexcept {
-  // One control byte for each place of the hash set.
+  // One control byte per slot of the hash set.
   const auto places = state_->keys.capacity();
   return state_->pool.memory_bytes() + places * (sizeof(record_index) + 1);
 }

@@ -14,7 +14,7 @@
 
 namespace hicache {
 
-/// A member within one index_table; small and dense. Reused after the member was dropped.
+/// Handle of a member within one index_table; small and dense. Reused after the member was dropped.
 using member_handle = uint32_t;
 
 /// One copy of a page.
@@ -27,7 +27,7 @@ struct page_replica {
   friend bool operator==(const page_replica&, const page_replica&) = default;
 };
 
-/// Answer to locate: the replicas of key i, in the order in which they were announced, are of(i).
+/// Answer to locate: of(i) are the replicas of key i, in the order in which they were announced.
 class located_pages {
 public:
   size_t keys() const noexcept { return ends_.size(); }
@@ -45,7 +45,7 @@ private:
 /// Answer to mount.
 struct mounted_member {
   member_handle handle = 0;
-  /// What it announced under the epoch that it resumes is known still.
+  /// The table still knows what the member announced under the epoch that it resumes.
   bool is_resumed = false;
 
   friend bool operator==(const mounted_member&, const mounted_member&) = default;
@@ -53,25 +53,25 @@ struct mounted_member {
 
 struct member_status {
   member_info member;
-  /// Without those that the table keeps as the second keeper.
+  /// Excludes those that the table keeps as second keeper.
   uint64_t replicas = 0;
   uint64_t bytes = 0;
   time_point last_heard;
-  /// As it said last.
+  /// As last reported.
   member_counters counters;
 };
 
 /// Members in order of their ids.
 struct member_part {
   std::vector<member_status> members;
-  /// There are members with higher ids.
+  /// True if there are members with higher ids.
   bool has_more = false;
 };
 
-/// A page whose copy went with a member that is gone.
+/// A page that lost a copy when a member departed.
 struct lost_copy {
-  /// The member that shall know: of those that have the page still the one that ranks highest for
-  /// it, so that all who keep track of the page tell the same one.
+  /// The member to notify: the highest-ranking remaining holder of the page, so that all keepers of
+  /// the page notify the same one.
   uint64_t holder = 0;
   page_key key;
 
@@ -79,30 +79,30 @@ struct lost_copy {
 };
 
 struct index_counters {
-  /// Without those that are suspended.
+  /// Excludes suspended ones.
   uint64_t members = 0;
-  /// Those that only members had that are gone are counted until they are reaped.
+  /// Includes keys held only by departed members, until they are expired.
   uint64_t keys = 0;
   /// Of members that are mounted and not suspended.
   uint64_t replicas = 0;
   /// Bytes of all replicas.
   uint64_t bytes = 0;
-  /// Of these, what the table keeps as the second keeper: a key that was announced so.
+  /// Subset that the table keeps as second keeper: keys announced as such.
   uint64_t second_keys = 0;
   uint64_t second_replicas = 0;
   uint64_t second_bytes = 0;
-  /// Announcements that were not taken, or gave way later, because the key has
-  /// limits::replicas_per_key replicas that rank higher; since the beginning.
+  /// Total of announcements that were refused, or displaced later, because the key has
+  /// limits::replicas_per_key replicas of higher rank.
   uint64_t refused = 0;
 };
 
-/// One shard of the index: which members hold which page. Soft state, rebuilt from what members
-/// announce. Pure: time comes as an argument, and equal calls give equal answers. Not thread-safe.
+/// One shard of the index: which members hold which page. Soft state, rebuilt from the members'
+/// announcements. Pure: time is an argument, and equal calls give equal answers. Not thread-safe.
 ///
-/// What a member says under another epoch than the one it is mounted with is ignored, and the call
-/// answers false, on which the member should mount again. Nothing scans: each call costs what it
-/// adds, changes, removes or returns. A member that goes costs nothing at once, however much it
-/// had: its replicas are not offered any more, and `reap` removes them bit by bit.
+/// A message under another epoch than the mounted one is ignored and answered with false; the
+/// member should then mount again. No call scans: each costs what it adds, changes, removes or
+/// returns. Dropping a member is O(1) however much it held: its replicas are no longer offered, and
+/// `expire_replicas` removes them in parts.
 class index_table {
 public:
   index_table();
@@ -113,67 +113,63 @@ public:
 
   ~index_table();
 
-  /// Enters a member, heard of at `now`. Under a newer epoch it loses all that it announced under
-  /// the old one, unless it resumes that; under the same epoch it keeps its pages and its
-  /// description is renewed.
-  /// @returns limit_reached beyond limits::index_members; invalid_argument for an older epoch than
-  /// the one mounted
+  /// Enters a member, last heard of at `now`. A newer epoch discards all announcements of the old
+  /// one, unless the member resumes it; the same epoch keeps its pages and updates its description.
+  /// @returns limit_reached beyond limits::index_members; invalid_argument for an outdated epoch
   result<mounted_member> mount(const member_info& member, time_point now);
 
-  /// Enters what a member holds; what it announced before under the same key is replaced. A key
+  /// Enters pages that a member holds, replacing its earlier announcement of the same key. A key
   /// keeps the limits::replicas_per_key replicas whose members rank highest for it (rendezvous
-  /// hashing), so that both keepers of a key keep the same ones, whatever they hear first.
+  /// hashing), so that both keepers keep the same ones, whatever the order of announcements.
   /// @param is_second The table is the second keeper of these pages.
-  /// @returns the pages that were refused; nothing if the member is not mounted under this epoch
+  /// @returns the refused pages; nothing if the member is not mounted under this epoch
   std::optional<std::vector<page_key>> publish(uint64_t member, uint64_t epoch,
                                                std::span<const announced_page> pages,
                                                bool is_second = false);
 
-  /// Removes what a member no longer holds; unknown keys do not matter.
+  /// Removes pages that a member no longer holds; unknown keys are ignored.
   /// @returns false if the member is not mounted under this epoch
   bool withdraw(uint64_t member, uint64_t epoch, std::span<const page_key> keys);
 
-  /// Offers none of a member's replicas, and ignores what it says, until it mounts again.
+  /// Stops offering a member's replicas and ignores its messages until it mounts again.
   /// @returns false if it is not mounted
   bool suspend(uint64_t member);
 
-  /// Removes a member; none of its replicas is offered any more.
-  /// @returns false if none was: it is not mounted, or suspended
+  /// Removes a member and stops offering its replicas.
+  /// @returns false if it was not mounted, or was suspended
   bool drop(uint64_t member);
 
-  /// Frees what up to `most` replicas of members that are gone occupy.
+  /// Frees up to `most` replicas of departed members.
   /// @returns whether there are more
   bool expire_replicas(size_t most);
 
-  /// Up to `most` pages of a member that were taken, gave way to members that rank higher, and were
-  /// not taken again; each once.
+  /// Up to `most` distinct pages of a member that were accepted, then displaced by higher-ranking
+  /// members, and not accepted again.
   std::vector<page_key> take_displaced(uint64_t member, size_t most);
 
-  /// The copies that were reaped since the last call, of pages that somebody else has still; not
-  /// those that their member has announced again.
+  /// Copies expired since the last call whose pages other members still hold; excludes copies that
+  /// their member has announced again.
   std::vector<lost_copy> take_lost();
 
-  /// The replicas of each key; none for one that is not known.
+  /// The replicas of each key; none for an unknown key.
   located_pages locate(std::span<const page_key> keys) const;
 
-  /// Notes that the member is alive.
+  /// Records that the member is alive.
   /// @returns false if the member is not mounted under this epoch
   bool hear(uint64_t member, uint64_t epoch, time_point now);
 
-  /// The same, with what it counted, and whether it takes no more pages.
+  /// The same, with the member's counters and whether it accepts no more pages.
   bool heartbeat(uint64_t member, uint64_t epoch, time_point now,
                  const member_counters& counters = {}, bool is_closed = false);
 
-  /// The ids of members not heard of for more than `ttl`, longest silent first, suspended ones
+  /// Ids of members not heard of for more than `ttl`, longest silent first, suspended ones
   /// included.
   std::vector<uint64_t> silent(time_point now, duration ttl) const;
 
-  /// Whether members are mounted from which no heartbeat came yet: they may have pages that they
-  /// did not tell.
+  /// Whether mounted members have not sent a heartbeat yet: they may hold unannounced pages.
   bool is_partial() const noexcept;
 
-  /// The member behind a handle of `mount` or `locate`; null if it was dropped. Valid until the
-  /// next call that changes the table.
+  /// The member of a handle; null if it was dropped. Valid until the next change of the table.
   const member_info* find(member_handle handle) const noexcept;
 
   /// The member of this id, unless it is suspended.
@@ -182,16 +178,16 @@ public:
   /// Members that are not suspended, in order of their ids, from `from` on, at most `most`.
   std::vector<member_status> members(uint64_t from, size_t most) const;
 
-  /// The same as a message asks for it: 0 asks for all.
+  /// The same for a message: `most` == 0 requests all.
   member_part part(uint64_t from, uint32_t most) const;
 
-  /// The members that a query names, or a part of all, but for suspended ones.
+  /// The members that a query names, or a part of all, without suspended ones.
   member_list list(const member_query& query) const;
 
   index_counters counters() const noexcept;
 
-  /// Bytes that the keys and replicas occupy, slack included; at 100 000 keys and more at most 96
-  /// for each key with one replica.
+  /// Bytes occupied by keys and replicas, slack included: at most 96 per key with one replica, from
+  /// 100 000 keys on.
   uint64_t memory_bytes() const noexcept;
 
 private:

@@ -39,7 +39,7 @@ void mount_progress::complete() noexcept {
 
 void mount_progress::unsettle(std::span<const page_key> keys) {
   if (!is_mounted_ && confirmed_epoch_ == 0)
-    return; // It will hear of everything.
+    return; // The next report covers all pages.
   unsettled_.insert(unsettled_.end(), keys.begin(), keys.end());
   if (!is_mounted_ && unsettled_.size() > limits::unsettled_keys) {
     confirmed_epoch_ = 0;

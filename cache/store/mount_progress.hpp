@@ -8,46 +8,46 @@
 
 namespace hicache {
 
-/// What a member knows of what one shard of the index has heard of it: where the block report
-/// stands, and which keys the shard has to be told of again. So a member that was lost to a shard
-/// and is back resumes instead of reporting all pages. Pure: the caller sends the messages. Not
-/// thread-safe.
+/// What a member knows of one index shard's state: the progress of the block report, and the keys
+/// to announce again. A member that a shard lost thus resumes instead of reporting all pages. Pure:
+/// the caller sends the messages. Not thread-safe.
 class mount_progress {
 public:
-  /// The member has asked the shard to mount it, and has not lost it since.
+  /// The member has requested a mount and has not lost the shard since.
   bool is_mounted() const noexcept { return is_mounted_; }
 
-  /// The block report is under way.
+  /// The block report is in progress.
   bool is_reporting() const noexcept { return is_reporting_; }
 
-  /// The shard is told at once what happens.
+  /// Changes are announced to the shard immediately.
   bool is_told() const noexcept { return is_mounted_ && !is_reporting_; }
 
   uint64_t epoch() const noexcept { return epoch_; }
 
-  /// The member asks to be mounted under a new epoch, and reports when that is confirmed.
+  /// The member requests a mount under a new epoch, and reports once it is confirmed.
   /// @returns the epoch that it resumes; 0: none
   uint64_t mount(uint64_t epoch) noexcept;
 
-  /// The shard has mounted the member; `resumed` says whether it knows what it was told before.
-  /// @returns false, and changes nothing, if the shard was lost or asked again since
+  /// The shard has mounted the member; `resumed`: it still knows the earlier announcements.
+  /// @returns false, without any change, if the shard was lost or mounted again since
   bool confirm(uint64_t epoch, bool resumed) noexcept;
 
-  /// Where the report goes on, in the member's own places.
+  /// Where the report continues, in the member's own places.
   uint64_t reported_to() const noexcept { return reported_to_; }
 
   /// The shard has taken the report up to there.
-  /// @returns whether the report goes on: the shard was neither lost nor asked again since
+  /// @returns whether the report continues: the shard was neither lost nor mounted again since
   bool advance(uint64_t epoch, uint64_t reported_to) noexcept;
 
-  /// The report has come to its end: what is published from now on is told at once.
+  /// The report is complete: from now on changes are announced immediately.
   void complete() noexcept;
 
-  /// The shard may not have heard of a change to these keys. More than limits::unsettled_keys are
-  /// not noted while it is lost: then it will hear of everything.
+  /// The shard may have missed a change to these keys. Beyond limits::unsettled_keys while it is
+  /// lost, they are not recorded; the next report covers all pages.
   void unsettle(std::span<const page_key> keys);
 
-  /// The keys that the shard has to be told of again, each once, in order. @pre is_told()
+  /// The keys to announce again, each once, in order.
+  /// @pre is_told()
   std::vector<page_key> take_unsettled();
 
   /// The shard does not answer, or the connection has ended.
@@ -57,11 +57,11 @@ private:
   uint64_t epoch_ = 0;
   bool is_mounted_ = false;
   bool is_reporting_ = false;
-  /// The last epoch that the shard confirmed, if it may resume; else 0.
+  /// The last epoch confirmed by the shard if the member may resume it, else 0.
   uint64_t confirmed_epoch_ = 0;
-  /// Under that epoch, the shard knows of the pages up to this place.
+  /// Under that epoch, the shard knows the pages up to this place,
   uint64_t reported_to_ = 0;
-  /// But for these, which changed behind the report's back or while the shard was lost.
+  /// except these, which changed behind the report or while the shard was lost.
   std::vector<page_key> unsettled_;
 };
 

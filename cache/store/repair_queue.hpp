@@ -13,24 +13,22 @@
 
 namespace hicache {
 
-/// Pages of which copies are lost, and when to have these made anew: limits::repair_delay after the
-/// loss, and again after pauses that double from limits::repair_retry_first to
-/// limits::repair_retry_last while too few members take them. Pure: time comes as an argument, and
-/// equal calls give equal answers.
+/// Pages that lost copies, and when to re-replicate them: limits::repair_delay after the loss, and
+/// again after pauses that double from limits::repair_retry_first to limits::repair_retry_last
+/// while too few members take them. Pure: time is an argument, and equal calls give equal answers.
 class repair_queue {
 public:
-  /// A copy of the page is lost.
+  /// The page lost a copy.
   void note(const page_key& key, time_point now);
 
-  /// The pages that are due, at most `most`, those first that wait longest. They are under way
-  /// until `settle`.
+  /// Up to `most` due pages, longest waiting first. They are in progress until `settle`.
   std::vector<page_key> take(time_point now, size_t most);
 
-  /// Ends what was taken, but for the pages that lack copies still: these are tried again.
-  /// @param lacking Some of `taken`.
+  /// Ends the taken pages, except those that still lack copies, which are retried.
+  /// @param lacking A subset of `taken`.
   void settle(std::span<const page_key> taken, std::span<const page_key> lacking, time_point now);
 
-  /// Pages that wait, and those that are under way.
+  /// Pages waiting or in progress.
   size_t size() const noexcept { return pages_.size(); }
 
 private:

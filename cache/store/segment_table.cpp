@@ -15,7 +15,7 @@ namespace hicache {
 
 namespace {
 
-/// Number of an entry; reused when its page is gone.
+/// Number of an entry; reused after its page is removed.
 using entry_index = uint32_t;
 
 struct page_entry {
@@ -26,7 +26,7 @@ struct page_entry {
   uint64_t fingerprint = 0;
   uint64_t tenant = 0;
   node_use use;
-  /// Pages in the segment, written or published, whose parent this is.
+  /// Pages in the segment, being written or published, whose parent this is.
   uint32_t children = 0;
   uint32_t holds = 0;
   uint32_t generation = 0;
@@ -38,7 +38,7 @@ struct page_entry {
   time_point pinned_until;
 };
 
-/// Where a page stands in the order of eviction.
+/// A page's position in the eviction order.
 struct victim {
   bool is_pinned = false;
   eviction_rank rank;
@@ -59,14 +59,14 @@ uint64_t share_of(uint64_t bytes, double share) {
 } // namespace
 
 /// Invariants:
-/// - `entry_of` holds exactly the pages that can be asked for. `places` holds where each of them
-///   begins, and where each page begins that was removed and is still held.
+/// - `entry_of` holds exactly the pages that can be found. `places` holds the offset of each of
+/// them, and of each removed page that is still held.
 /// - `writing` holds exactly the offsets of pages in `entry_of` that are not published, and `held`
-///   those of pages with holds.
+/// those of pages with holds.
 /// - `victims`, and the victims of the page's tenant, hold exactly the published pages without
-///   children that have no hard pin and no holds.
+/// children that have no hard pin and no holds.
 /// - `soft_pins` holds exactly (end, entry) of the soft pins.
-/// - `orphans` holds the number of children of each parent that is not in the segment and has some.
+/// - `orphans` holds the number of children of each absent parent that has some.
 /// - From `scanned` on nothing is free, and no page is known.
 struct segment_table::state {
   segment_policy policy;
@@ -108,7 +108,7 @@ struct segment_table::state {
     return {page.pin == pin_kind::soft, policy.eviction->rank(page.use), i};
   }
 
-  /// To be called before and after the facts that decide whether and when a page goes change.
+  /// Call before and after a change that affects whether or when a page is evicted.
   void leave_victims(entry_index i) {
     if (victims.erase(victim_of(i)) != 0)
       tenants.at(entries[i].tenant).victims.erase(victim_of(i));
@@ -199,7 +199,7 @@ struct segment_table::state {
     return i;
   }
 
-  /// Forgets a page, published or not, and frees its place unless somebody holds it.
+  /// Removes a page, published or not, and frees its place unless it is held.
   void clear(entry_index i) {
     set_pin(i, pin_kind::none, {});
     leave_victims(i);
@@ -260,7 +260,7 @@ struct segment_table::state {
     clear(i);
   }
 
-  /// Lets the tenant's own pages go until it has room for one more.
+  /// Evicts the tenant's own pages until it has room for one more.
   bool keep_to_quota(const segment_request& wanted, reservation& answer) {
     const auto quota = share_of(extents.capacity(), policy.tenant_share);
     if (wanted.bytes > quota)
@@ -295,7 +295,7 @@ struct segment_table::state {
     }
   }
 
-  /// Whether a page that must not move begins there.
+  /// Whether an immovable page begins in [begin, end).
   bool is_fixed_between(uint64_t begin, uint64_t end) const {
     const auto is_in = [begin, end](const absl::btree_set<uint64_t>& offsets) {
       const auto at = offsets.lower_bound(begin);
@@ -304,8 +304,8 @@ struct segment_table::state {
     return is_in(writing) || is_in(held);
   }
 
-  /// Moves pages together so that there is a hole of `bytes`.
-  /// @returns false if pages that are being written or held are in the way
+  /// Moves pages together to make a hole of `bytes`.
+  /// @returns false if pages that are being written or held prevent it
   bool join_holes(uint64_t bytes, reservation& answer) {
     const auto window = extents.find_window(
       bytes, [this](uint64_t begin, uint64_t end) { return is_fixed_between(begin, end); });
@@ -361,7 +361,7 @@ reservation segment_table::reserve(const segment_request& wanted, time_point now
   if (s.is_closed || wanted.bytes > s.extents.capacity())
     return answer;
   s.end_soft_pins(now);
-  // Counting the new child first is what protects the parent.
+  // Counting the new child first protects the parent from eviction.
   if (wanted.parent)
     s.add_child(*wanted.parent);
   auto offset = std::optional<uint64_t>{};

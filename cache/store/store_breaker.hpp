@@ -17,7 +17,7 @@ inline constexpr size_t store_call_count = 4;
 enum class breaker_state : uint8_t {
   /// Calls go to the store.
   closed,
-  /// One small batch at a time goes to the store, to see whether it works again.
+  /// One small batch at a time goes to the store as a probe.
   half_open,
   /// Nothing goes to the store: reads are misses, writes are dropped.
   open,
@@ -30,52 +30,51 @@ enum class breaker_cause : uint8_t {
   late,
   /// Calls returned with failures.
   failing,
-  /// So many calls have not returned that no thread is left for another.
+  /// Too many calls have not returned: no thread is left for another.
   stuck,
 };
 
-/// The name of a value as metrics and people see it ("half_open").
+/// Name for metrics and logs ("half_open").
 /// @relates store_breaker
 const char* to_string(breaker_state state) noexcept;
 const char* to_string(breaker_cause cause) noexcept;
 
-/// Decides whether calls go to a store, by what became of the calls before (closed, open,
-/// half-open). Reads and writes of a store have one each, because a disk that cannot be written
-/// can often be read. A state machine of values: takes the time as an argument, asks nobody.
+/// Circuit breaker (closed, open, half-open): decides from the outcomes of earlier calls whether
+/// calls go to a store. Reads and writes of a store have one breaker each, because a disk that
+/// cannot be written can often be read. A pure state machine; time is an argument.
 ///
-/// Opens after limits::breaker_failures failures in a row of calls of one kind, when half of the
+/// Opens after limits::breaker_failures consecutive failures of one kind of call, when half of the
 /// last limits::breaker_window calls failed, or when limits::stuck_calls calls have not returned.
-/// After a pause, which doubles each time, it lets one call at a time pass as a probe. It closes
-/// when a probe of the kind that failed succeeds: a dead disk may still answer from its cache which
-/// files there are.
+/// After a pause, which doubles each time, it admits one call at a time as a probe. Closes when a
+/// probe of the kind that failed succeeds: a dead disk may still list its files from its cache.
 class store_breaker {
 public:
-  /// What an admitted call shows when its outcome is known.
+  /// Returned with the outcome of an admitted call.
   struct pass {
     uint64_t period = 0;
-    /// The call is to be small: others wait for its outcome.
+    /// The call must be small: other calls wait for its outcome.
     bool is_probe = false;
   };
 
   /// @returns nothing if the call must not go to the store.
   std::optional<pass> admit(time_point now);
 
-  /// The outcome of an admitted call. One that was admitted in an earlier state is ignored.
+  /// Outcome of an admitted call; ignored if the state has changed since.
   void succeeded(store_call call, pass shown, time_point now);
   void failed(store_call call, pass shown, breaker_cause cause, time_point now);
 
-  /// How many calls of the store have passed their deadline and not returned.
+  /// Sets the number of calls that have passed their deadline and not returned.
   void set_stuck(size_t calls, time_point now);
 
   breaker_state state() const noexcept { return state_; }
 
-  /// Why it opened last; none while closed.
+  /// Why it last opened; none while closed.
   breaker_cause cause() const noexcept { return cause_; }
 
   /// When the state was entered.
   time_point since() const noexcept { return since_; }
 
-  /// How often it went from closed to open.
+  /// Number of transitions from closed to open.
   uint64_t openings() const noexcept { return openings_; }
 
 private:
@@ -89,17 +88,16 @@ private:
   /// Numbers the states entered.
   uint64_t period_ = 0;
   uint64_t openings_ = 0;
-  /// Failures since a call of that kind succeeded: of pages that cannot be read, a store may still
-  /// know that they are there.
+  /// Failures per kind since its last success: a store may still list pages that it cannot read.
   std::array<uint32_t, store_call_count> in_a_row_{};
   /// The last calls, the latest in the lowest bit; 1: failed.
   uint64_t window_ = 0;
   uint32_t seen_ = 0;
   size_t stuck_ = 0;
-  /// Open: until when; and how long it was open this time.
+  /// While open: until when, and the length of this pause.
   time_point until_{};
   duration pause_{};
-  /// Which kind has to succeed.
+  /// The kind of call that has to succeed.
   store_call failed_call_ = store_call::exists;
   bool is_probing_ = false;
 };

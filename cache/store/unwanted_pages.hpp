@@ -9,16 +9,16 @@
 
 namespace hicache {
 
-/// Pages that were removed before they were found in memory of an earlier process: they must not
-/// come back. Bounded: beyond that, no page may.
+/// Pages that were removed before they were found in the memory of an earlier process, and must not
+/// come back. Bounded: beyond the bound, no page may.
 class unwanted_pages {
 public:
-  /// @param most Pages that are noted one by one.
+  /// @param most Bound on individually recorded pages.
   explicit unwanted_pages(size_t most) : most_(most) {}
 
   void add(uint64_t fingerprint, const page_key& key);
 
-  /// All pages of that namespace.
+  /// Adds all pages of a namespace.
   void add(uint64_t fingerprint);
 
   bool contains(uint64_t fingerprint, const page_key& key) const;

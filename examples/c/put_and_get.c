@@ -1,6 +1,6 @@
 /*
- * Puts a page into the memory of this host's node, or gets it from there: what one process puts,
- * another one gets, also after the first one has ended.
+ * Puts a page into the memory of this host's node, or gets it from there. One process can get what
+ * another one put, even after that one has ended.
  *
  *   hicache-node --memory 64MiB --socket /tmp/node &
  *   hicache-put-and-get /tmp/node put greeting "hello, world"
@@ -12,10 +12,10 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Bytes of a page here. A page is read with the length that it was stored with. */
+/* Bytes of a page. A page must be read with the length that it was stored with. */
 enum { page_bytes = 4096 };
 
-/* Everything may take that long. */
+/* Time limit of each call. */
 enum { timeout_ms = 5000 };
 
 static int complain(const char* what, const hc_error* error) {
@@ -28,8 +28,7 @@ static void log_line(void* user, int32_t level, const char* text) {
   fprintf(stderr, "[%" PRId32 "] %s\n", level, text);
 }
 
-/* Waits as a program with an event loop does: by poll() on the client's descriptor, beside those of
- * its own. */
+/* Waits with poll() on the client's descriptor, as an event loop does besides its own. */
 static int take_completion(hc_client* client, hc_completion* done) {
   struct pollfd event = {.fd = hc_event_fd(client), .events = POLLIN};
   size_t count = 0;
@@ -39,8 +38,7 @@ static int take_completion(hc_client* client, hc_completion* done) {
 }
 
 static int use(hc_client* client, const char* verb, const char* name, const char* text) {
-  /* hicache may use it until the call has completed or the client is closed, whatever becomes of
-   * this function. */
+  /* Static: hicache may use these until the call has completed or the client is closed. */
   static char bytes[page_bytes];
   static int32_t code;
   hc_part part = {.data = bytes, .bytes = sizeof bytes};

@@ -4,7 +4,7 @@
  *
  *   hicache-tree-engine '{"device": "host"}'
  *
- * On two ranks, as two processes that meet at a socket, each with its own number:
+ * On two ranks, as two processes that meet at a socket:
  *
  *   hicache-tree-engine '{"device": "host", "rendezvous": "unix:/tmp/meet", "ranks": 2, "rank": 0}'
  * & hicache-tree-engine '{"device": "host", "rendezvous": "unix:/tmp/meet", "ranks": 2, "rank": 1}'
@@ -29,7 +29,7 @@ static void log_line(void* user, int32_t level, const char* text) {
     fprintf(stderr, "%s\n", text);
 }
 
-/* Sends the operations of one turn. The answers, if all of them succeeded. */
+/* Sends the operations of one turn. @returns the answers if all of them succeeded, else NULL */
 static hc_answers* apply(hc_cache* cache, const hc_op* ops, size_t count) {
   hc_error error = {0};
   hc_answers* answers = NULL;
@@ -50,8 +50,8 @@ static hc_answers* apply(hc_cache* cache, const hc_op* ops, size_t count) {
   return NULL;
 }
 
-/* Steps until the request is ready, or, for request 0, until nothing is under way. A busy engine
- * steps once a turn. */
+/* Steps until the request is ready or, for request 0, nothing is in flight. A busy engine steps
+ * once a turn. */
 static int step_until(hc_cache* cache, uint64_t request) {
   hc_facts facts = {.size = sizeof facts};
   hc_error error = {0};
@@ -65,7 +65,7 @@ static int step_until(hc_cache* cache, uint64_t request) {
   return 1;
 }
 
-/* "Computes" the pages that were not cached: fills their rows of K and V in each layer. */
+/* "Computes" the uncached pages: fills their rows of K and V in each layer. */
 static int compute(hc_cache* cache, const hc_cache_info* info, const hc_answer* loaded,
                    const hc_answer* allocated) {
   for (uint32_t layer = 0; layer < info->layers; ++layer) {
@@ -84,7 +84,7 @@ static int compute(hc_cache* cache, const hc_cache_info* info, const hc_answer* 
   return 1;
 }
 
-/* Serves the prompt. @returns how many tokens were cached; -1 if something failed */
+/* Serves the prompt. @returns the number of cached tokens; -1 on failure */
 static int64_t serve(hc_cache* cache, const hc_cache_info* info, uint64_t request) {
   /* The last token is not looked up: its output is the first new token. */
   hc_op begin[] = {{.kind = HC_OP_MATCH,

@@ -24,7 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-/// As in the reference implementation of the format.
+/// Limit of the format's reference implementation.
 constexpr auto header_bytes_max = uint64_t{100'000'000};
 
 constexpr auto dimensions_max = size_t{8};
@@ -49,7 +49,7 @@ uint16_t half_of_float(float value) noexcept {
   const auto sign = static_cast<uint16_t>((bits >> 16) & 0x8000U);
   const auto magnitude = bits & 0x7fffffffU;
   if (magnitude > 0x7f800000U)
-    return static_cast<uint16_t>(sign | 0x7e00U); // Not a number.
+    return static_cast<uint16_t>(sign | 0x7e00U); // NaN.
   if (magnitude >= 0x477ff000U)
     return static_cast<uint16_t>(sign | 0x7c00U); // Rounds beyond the largest half.
   if (magnitude < 0x38800000U) {                  // Subnormal: the addition rounds.
@@ -67,7 +67,7 @@ uint16_t bfloat_of_float(float value) noexcept {
   return static_cast<uint16_t>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
 }
 
-/// What a header says of one tensor.
+/// Reads a header's entry for one tensor.
 result<tensor> read_entry(const fs::path& path, const std::string& name, const json& entry,
                           std::span<const std::byte> data) {
   const auto wrong
@@ -171,7 +171,7 @@ struct checkpoint::mapped_file {
   ~mapped_file() { ::munmap(const_cast<std::byte*>(bytes.data()), bytes.size()); }
 
   static result<std::shared_ptr<const mapped_file>> open(const fs::path& path) {
-    // A pipe would wait for its writer.
+    // O_NONBLOCK, because opening a pipe would wait for its writer.
     const auto file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (file < 0)
       return bad(path, std::string{"cannot be read: "} + std::strerror(errno));

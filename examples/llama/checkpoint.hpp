@@ -18,10 +18,10 @@ enum class number_format : uint8_t { f32, f16, bf16 };
 /// Bytes of one number.
 uint32_t size_of(number_format format) noexcept;
 
-/// Converts `count` numbers at `source`, which need not be aligned.
+/// Converts `count` numbers at `source`, which may be unaligned.
 void to_floats(number_format format, const std::byte* source, size_t count, float* target) noexcept;
 
-/// The other way round: rounds to the nearest number, to the even one of two.
+/// Converts back, rounding to nearest, ties to even.
 void from_floats(number_format format, const float* source, size_t count,
                  std::byte* target) noexcept;
 
@@ -40,12 +40,12 @@ struct tensor_part {
   uint64_t columns = 0;
 };
 
-/// The tensors of a model, in one safetensors file or several. The files stay mapped for as long as
-/// the object lives, and must not change meanwhile.
+/// The tensors of a model, in one or more safetensors files. The files stay mapped during the
+/// object's lifetime and must not change meanwhile.
 class checkpoint {
 public:
-  /// Opens FOLDER/model.safetensors.index.json and what it names, or FOLDER/model.safetensors.
-  /// @returns invalid_argument with one sentence that names the file. Whatever the files hold, no
+  /// Opens FOLDER/model.safetensors.index.json and the files it names, or FOLDER/model.safetensors.
+  /// @returns invalid_argument with a sentence that names the file. Even for invalid files, no
   /// tensor reaches beyond its file.
   static result<checkpoint> open(const std::filesystem::path& folder);
 
@@ -56,8 +56,8 @@ public:
   result<std::vector<float>> read(const std::string& name, uint64_t rows, uint64_t columns,
                                   const tensor_part& part) const;
 
-  /// A digest of all tensors, with their names and shapes, and of the settings beside them: an id
-  /// of the model. Reads every byte.
+  /// An id of the model: a digest of all tensors with their names and shapes, and of the settings.
+  /// Reads every byte.
   std::string digest(const model_config& config) const;
 
 private:
@@ -66,7 +66,7 @@ private:
   result<void> add_file(const std::filesystem::path& path);
 
   std::vector<std::shared_ptr<const mapped_file>> files_;
-  /// In the order of their names.
+  /// Ordered by name.
   std::map<std::string, tensor> tensors_;
 };
 

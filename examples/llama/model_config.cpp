@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-/// Reads fields of one JSON object. Keeps the first complaint; what follows it is of no interest.
+/// Reads fields of one JSON object. Keeps the first error and ignores later ones.
 class field_reader {
 public:
   field_reader(const json& object, std::string& complaint)
@@ -23,7 +23,7 @@ public:
 
   bool has(const char* name) const { return object_.contains(name) && !object_[name].is_null(); }
 
-  /// @param fallback What an absent field means; below `least` if it must be there.
+  /// @param fallback Value of an absent field; below `least` if the field is required.
   double number(const char* name, double least, double most, double fallback) {
     if (!has(name)) {
       if (fallback < least)
@@ -124,7 +124,7 @@ std::vector<uint32_t> read_end_tokens(const json& object, std::string& complaint
   return found;
 }
 
-/// What other models of these families have and this engine does not compute.
+/// Rejects features of these model families that this engine does not support.
 void refuse_unsupported(const json& object, field_reader& fields) {
   if (const auto act = fields.text("hidden_act", "silu"); act != "silu")
     fields.complain("hidden_act", "is \"" + act + "\"; expected silu");
@@ -211,8 +211,8 @@ result<model_config> read_model_config(const std::filesystem::path& folder) {
 std::vector<float> rope_frequencies(const rope_settings& rope, uint32_t head_dim) {
   constexpr auto full_turn = 2 * std::numbers::pi;
   auto frequencies = std::vector<float>(head_dim / 2);
-  // yarn: pairs below `low` turn often within the trained length and stay, pairs above `high` are
-  // interpolated, those between are a mixture.
+  // yarn: pairs below `low` turn often within the trained length and are unchanged, pairs above
+  // `high` are interpolated, pairs between are blended.
   const auto pair_that_turns = [&](double times) {
     return head_dim * std::log(rope.original_positions / (times * full_turn))
            / (2 * std::log(rope.theta));

@@ -15,14 +15,14 @@ using hicache::result;
 
 enum class model_family : uint8_t { llama, qwen2, qwen3 };
 
-/// How positions become angles. `plain` has no scaling.
+/// How positions are scaled for RoPE. `plain` does not scale.
 enum class rope_kind : uint8_t { plain, linear, llama3, yarn };
 
 struct rope_settings {
   rope_kind kind = rope_kind::plain;
   double theta = 10000;
   double factor = 1;
-  /// llama3 and yarn: tokens that the model was trained on.
+  /// llama3 and yarn: sequence length that the model was trained on, in tokens.
   double original_positions = 0;
   /// llama3.
   double low_frequency_factor = 1;
@@ -30,11 +30,11 @@ struct rope_settings {
   /// yarn.
   double beta_fast = 32;
   double beta_slow = 1;
-  /// yarn: multiplies sine and cosine; 0 means that the factor decides.
+  /// yarn: multiplies sine and cosine; 0 derives it from `factor`.
   double attention_factor = 0;
 };
 
-/// What config.json says of a model. All numbers are bounded by read_model_config.
+/// Contents of a model's config.json. read_model_config checks the bounds of all numbers.
 struct model_config {
   model_family family = model_family::llama;
   uint32_t vocabulary = 0;
@@ -47,28 +47,28 @@ struct model_config {
   /// Longest sequence, in tokens.
   uint32_t positions = 0;
   float norm_epsilon = 1e-6F;
-  /// The output layer uses the weights of the embedding.
+  /// The output layer shares the embedding's weights.
   bool tied_embeddings = false;
   bool qkv_bias = false;
   bool output_bias = false;
   bool mlp_bias = false;
-  /// Q and K are normalised head by head (Qwen3).
+  /// Q and K are normalised per head (Qwen3).
   bool qk_norm = false;
   rope_settings rope;
   /// Tokens that end a completion.
   std::vector<uint32_t> end_tokens;
-  /// The whole file.
+  /// The text of the whole file.
   std::string text;
 };
 
 /// Reads FOLDER/config.json as transformers writes it.
-/// @returns invalid_argument with one sentence that names the file and what is wrong with it.
+/// @returns invalid_argument with a sentence that names the file and the problem.
 result<model_config> read_model_config(const std::filesystem::path& folder);
 
-/// One factor for each pair of elements of a head: position * factor is the angle.
+/// One factor per pair of elements of a head: the angle is position * factor.
 std::vector<float> rope_frequencies(const rope_settings& rope, uint32_t head_dim);
 
-/// What sine and cosine are multiplied by; 1 but for yarn.
+/// Multiplier of sine and cosine; 1 except for yarn.
 float rope_amplitude(const rope_settings& rope);
 
 } // namespace llama

@@ -9,28 +9,28 @@
 
 namespace llama {
 
-/// The heads of K or V that a page holds, as a matrix of floats: row t is token t of the page.
+/// One head of K or V in a page as a matrix of floats: row t is token t of the page.
 struct page_matrix {
   const float* data = nullptr;
-  /// Floats from a row to the next.
+  /// Floats between rows.
   uint32_t stride = 0;
 };
 
-/// K and V in the pages of L1, where hicache's geometry says they lie. Owns nothing but a scratch
-/// buffer of one page and head.
+/// K and V in L1's pages, located by hicache's geometry. Owns only a scratch buffer of a page and
+/// head.
 class paged_kv {
 public:
-  /// @param pool Of host memory: rank_runtime::device_buffers().
+  /// @param pool In host memory: rank_runtime::device_buffers().
   paged_kv(hicache::device_layers pool, number_format format);
 
   uint32_t page_size() const noexcept { return pool_.shape.page_size; }
 
-  /// Writes the heads of one token, which lie one behind the other.
+  /// Writes the heads of one token, which are contiguous.
   void write(uint32_t layer, hicache::kv_part part, hicache::page_index page, uint32_t row,
              const float* heads);
 
-  /// One head of the first `rows` tokens of a page. Floats are read where they lie; narrower
-  /// numbers are widened, and valid until the next call.
+  /// One head of the first `rows` tokens of a page. Floats are returned in place; narrower numbers
+  /// are widened into the scratch buffer, valid until the next call.
   page_matrix read(uint32_t layer, hicache::kv_part part, hicache::page_index page, uint32_t head,
                    uint32_t rows);
 
@@ -43,7 +43,7 @@ private:
   std::vector<float> scratch_;
 };
 
-/// The format of a --dtype that this engine computes with.
+/// Parses a --dtype that this engine supports.
 /// @returns invalid_argument with the allowed names.
 result<number_format> parse_kv_format(std::string_view dtype);
 

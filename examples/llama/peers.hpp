@@ -8,15 +8,15 @@
 
 namespace llama {
 
-/// How the ranks of an instance exchange what is not hicache's: partial sums, and the decisions of
-/// rank 0. One thread at a time. Every function is collective, and waits for the other ranks; a
-/// rank that dies ends the instance (MPI_ERRORS_ARE_FATAL).
+/// The engine's own communication between ranks: partial sums, and decisions of rank 0. One thread
+/// at a time. Every function is collective and waits for the other ranks; a rank that dies ends the
+/// instance (MPI_ERRORS_ARE_FATAL).
 class peers {
 public:
   /// A single rank; MPI need not be initialised.
   peers() = default;
 
-  /// Duplicates the communicator, so that these messages and hicache's never meet.
+  /// Duplicates the communicator, so that these messages are separate from hicache's.
   explicit peers(MPI_Comm communicator);
 
   peers(const peers&) = delete;
@@ -29,10 +29,10 @@ public:
 
   int size() const noexcept { return size_; }
 
-  /// Replaces the values by their sums over all ranks.
+  /// Replaces the values with their sums over all ranks.
   void sum(std::span<float> values) const;
 
-  /// Replaces the bytes by those of rank 0. All ranks pass equally many.
+  /// Replaces the bytes with those of rank 0. All ranks pass equally many.
   void broadcast(std::vector<std::byte>& bytes) const;
 
 private:

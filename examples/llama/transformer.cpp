@@ -12,7 +12,7 @@ namespace {
 
 using hicache::kv_part;
 
-/// Rows of Q that are multiplied with a page at once: bounds the scores that are kept.
+/// Rows of Q multiplied with a page at once; bounds the buffer of scores.
 constexpr auto block_rows = size_t{64};
 
 /// c (m x n) = a (m x k) * b^T, with b as n rows of k; strides in floats from a row to the next.
@@ -91,8 +91,8 @@ pass_result transformer::compute(std::span<const slice> slices) {
     apply(weights.qkv, rows_, normed_.data(), qkv_);
     add_bias(qkv_, weights.qkv.bias);
     store_kv(layer, slices);
-    // Only now are the cached pages needed. A rank whose load failed goes on with what is there:
-    // the others wait for its sums, and the engine throws the result away.
+    // The cached pages are needed only now. A rank whose load failed continues with invalid data,
+    // because the others wait for its sums; the engine discards the result.
     for (const auto& each : slices)
       if (each.loading != nullptr && !each.loading->wait(layer))
         done.is_loaded = false;
@@ -176,7 +176,7 @@ void transformer::attend_head(uint32_t layer, const slice& each, size_t first_ro
   const auto scale = 1 / std::sqrt(static_cast<float>(width));
   for (auto block = size_t{0}; block < each.tokens.size(); block += block_rows) {
     const auto rows = std::min(block_rows, each.tokens.size() - block);
-    const auto seen = each.first + block + rows; // Tokens that the last row looks at.
+    const auto seen = each.first + block + rows; // Tokens that the last row attends to.
     const auto* const q = qkv_.data() + (first_row + block) * q_stride + head * width;
     auto* const out = attended_.data() + (first_row + block) * out_stride + head * width;
     auto& scores = weights_of_tokens_;

@@ -11,39 +11,37 @@
 
 namespace llama {
 
-/// Tokens of one sequence that a pass computes: a prompt, a part of one, or the last token.
+/// Tokens of one sequence computed in a pass: a prompt, a part of one, or the last token.
 struct slice {
   std::span<const hicache::token_id> tokens;
-  /// Position of the first of them in its sequence. The KV of all before it is in the pages, or on
-  /// its way there.
+  /// Position of the first token in its sequence. The KV before it is in the pages or being loaded.
   uint64_t first = 0;
-  /// Of the whole sequence, up to and with these tokens.
+  /// Pages of the whole sequence, including these tokens.
   std::span<const hicache::page_index> pages;
-  /// The load that brings cached pages, if there is one.
+  /// The load of cached pages, or null.
   const hicache::layer_progress* loading = nullptr;
-  /// Whether the scores of what follows on the last token are wanted.
+  /// Whether to compute the scores of the token after the last.
   bool wants_scores = false;
 };
 
 struct pass_result {
-  /// One row of the vocabulary's size for each slice that wants one, in their order; the same on
-  /// all ranks.
+  /// One row of vocabulary size for each slice with wants_scores, in order; equal on all ranks.
   std::vector<float> scores;
-  /// False if a load failed: what was computed from it is of no use.
+  /// False if a load failed: the results are invalid.
   bool is_loaded = true;
 };
 
-/// Llama, Qwen2 and Qwen3 on the CPU, this rank's part. Computes attention on the pages of L1 where
-/// they lie. One thread at a time.
+/// This rank's part of Llama, Qwen2 and Qwen3 on the CPU. Computes attention in place on the pages
+/// of L1. One thread at a time.
 class transformer {
 public:
-  /// @param ranks Outlives the object.
+  /// @param ranks Must outlive the object.
   transformer(model_config config, model_weights weights, paged_kv kv, const peers& ranks);
 
   const model_config& config() const noexcept { return config_; }
 
-  /// Computes the slices together and writes their K and V to their pages. Before a layer it waits
-  /// until that layer of the cached pages is in L1, and for no more. Collective.
+  /// Computes the slices together and writes their K and V to their pages. Before each layer it
+  /// waits only until that layer of the cached pages is in L1. Collective.
   /// @pre every token is below the vocabulary's size, and no slice is empty
   pass_result compute(std::span<const slice> slices);
 
@@ -58,7 +56,7 @@ private:
 
   void rotate(float* head, uint64_t position) const;
 
-  /// Adds the sum over all ranks of what a layer makes of `input` to the hidden state.
+  /// Adds a layer's output for `input`, summed over all ranks, to the hidden state.
   void add_to_hidden(const linear_layer& layer, const std::vector<float>& input);
 
   std::vector<float> score(std::span<const slice> slices);
@@ -69,7 +67,7 @@ private:
   const peers& ranks_;
   const std::vector<float> frequencies_;
   const float amplitude_;
-  // One row for each token of the pass.
+  // One row per token of the pass.
   size_t rows_ = 0;
   std::vector<float> hidden_;
   std::vector<float> normed_;

@@ -40,7 +40,7 @@ public:
     layer.outputs += static_cast<uint32_t>(count);
   }
 
-  /// A layer that has only the inputs [first, first + count).
+  /// A layer restricted to the inputs [first, first + count).
   linear_layer inputs_of(const std::string& name, uint64_t outputs, uint64_t inputs, uint64_t first,
                          uint64_t count, bool has_bias) {
     auto layer = linear_layer{static_cast<uint32_t>(count), static_cast<uint32_t>(outputs), {}, {}};
@@ -60,7 +60,7 @@ private:
 struct rank_place {
   uint32_t rank;
   uint32_t ranks;
-  /// Which part of the KV heads it has: ranks that outnumber them share them.
+  /// Split of the KV heads; ranks that outnumber heads share them.
   hicache::head_split split;
 };
 

@@ -8,7 +8,7 @@
 
 namespace llama {
 
-/// y = x * weights^T + bias. Row-major: one row of weights for each output.
+/// y = x * weights^T + bias. Row-major: one row of weights per output.
 struct linear_layer {
   uint32_t inputs = 0;
   uint32_t outputs = 0;
@@ -25,19 +25,19 @@ struct layer_weights {
   /// Qwen3; else empty.
   std::vector<float> q_norm;
   std::vector<float> k_norm;
-  /// Its outputs are partial sums; the bias is that of the sum.
+  /// Its outputs are partial sums; the bias applies to the sum.
   linear_layer output;
   std::vector<float> mlp_norm;
-  /// The gate, then what it is multiplied with.
+  /// The gate projection, then the up projection.
   linear_layer gate_up;
   /// As `output`.
   linear_layer down;
 };
 
-/// One rank's part of a model, as tensor parallelism cuts it: by heads, by the inner dimension of
-/// the MLP, by the vocabulary at the end. Norms and the embedding are whole.
+/// One rank's part of a model under tensor parallelism: split by heads, by the inner dimension of
+/// the MLP, and by the vocabulary of the output layer. Norms and the embedding are not split.
 struct model_weights {
-  /// Heads of Q and of KV on this rank.
+  /// Heads of Q, and of K and V, on this rank.
   uint32_t heads = 0;
   uint32_t kv_heads = 0;
   std::vector<float> embedding;
@@ -48,9 +48,9 @@ struct model_weights {
   uint32_t first_token = 0;
 };
 
-/// Reads the part of rank `rank` of `ranks`.
-/// @returns invalid_argument with one sentence: a tensor that is missing or has another shape than
-/// config.json says, or dimensions that the ranks do not divide
+/// Loads the part of rank `rank` of `ranks`.
+/// @returns invalid_argument with a sentence: a missing tensor, a shape other than config.json
+/// says, or dimensions not divisible by the ranks
 result<model_weights> load_weights(const model_config& config, const checkpoint& from,
                                    uint32_t rank, uint32_t ranks);
 

@@ -1,8 +1,8 @@
-//! Gets a page that any other process put, such as the example in C, and shows its text.
+//! Gets a page that another process put, such as the example in C, and prints its text.
 //!
 //!     rustc -L /opt/hicache/lib get.rs && ./get /tmp/node greeting
 //!
-//! The declarations are those of hicache.h that are used here; bindgen makes all of them.
+//! Declares only what it uses of hicache.h; bindgen generates all declarations.
 
 use std::ffi::{c_char, c_void, CStr, CString};
 use std::process::ExitCode;
@@ -100,7 +100,7 @@ fn sentence(error: &Error) -> String {
     format!("{} ({})", text.to_string_lossy(), error.code)
 }
 
-/// A node's pages, for one thread at a time.
+/// A client of a node. One thread at a time.
 struct Store(*mut Client);
 
 impl Store {
@@ -118,7 +118,7 @@ impl Store {
         }
     }
 
-    /// The page of that name, if it is there and has as many bytes as there is room.
+    /// Reads the page of that name into `bytes`, which must have its length. False if it is absent.
     fn get(&self, name: &str, bytes: &mut [u8]) -> Result<bool, String> {
         let mut key = Key { bytes: [0; 32] };
         let part = Part {
@@ -152,7 +152,7 @@ impl Store {
             if hc_get(self.0, &page, 1, &call, &mut ticket, &mut error) != 0 {
                 return Err(sentence(&error));
             }
-            // A call ends at its time, or soon after; until then the bytes are borrowed.
+            // A call ends at its deadline or soon after; until then it uses `bytes`.
             while hc_wait(self.0, ticket, TIMEOUT_MS, done.as_mut_ptr()) != 0 {}
             let done = done.assume_init();
             if done.error.code != 0 {

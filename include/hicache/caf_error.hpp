@@ -1,6 +1,6 @@
 #pragma once
 
-// The glue between hicache::ec and CAF. It must come before any use of `ec` as a caf::error.
+// Registers hicache::ec with CAF. Include it before any use of `ec` as a caf::error.
 
 #include "hicache/error.hpp"
 
@@ -11,11 +11,11 @@ CAF_ERROR_CODE_ENUM(hicache::ec, "hicache")
 
 namespace hicache {
 
-/// An error as actors exchange it.
+/// Converts an error for messages between actors.
 caf::error to_caf(const error& err);
 
-/// An error as the rest of hicache sees it. CAF's own errors become the closest code: a dead or
-/// silent receiver is peer_unreachable, a timeout deadline_exceeded.
+/// Converts an error from CAF. CAF's own errors become the closest code: a dead or silent receiver
+/// is peer_unreachable, a timeout deadline_exceeded.
 error from_caf(const caf::error& err);
 
 } // namespace hicache

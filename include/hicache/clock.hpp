@@ -4,13 +4,12 @@
 
 namespace hicache {
 
-/// A moment on the monotonic clock. Only differences have a meaning.
+/// A moment on the monotonic clock. Only differences are meaningful.
 using time_point = std::chrono::steady_clock::time_point;
 
 using duration = std::chrono::nanoseconds;
 
-/// Where time comes from. Code that measures or waits takes one of these, so that tests can hand in
-/// a clock that only they move. Implementations may be called from any thread.
+/// Source of time, injected so that tests can supply a manual clock. Any thread.
 class clock_source {
 public:
   virtual ~clock_source() = default;

@@ -14,106 +14,102 @@
 #include <string>
 #include <vector>
 
-/// What a rank of hicache can be told. docs/configuration.md has the same settings as flags and as
-/// keys of configuration files.
+/// Settings of a rank. docs/configuration.md lists them as flags and configuration keys.
 namespace hicache {
 
-/// Type of the elements of KV.
+/// Element type of the KV.
 enum class element_type : uint8_t { fp8, fp16, bf16, fp32 };
 
 /// @relates element_type
 const char* to_string(element_type type) noexcept;
 
-/// What a process writes to its log: this and what is worse.
+/// Least severity that a process logs.
 enum class log_level : uint8_t { trace, debug, info, warn, error, critical };
 
 /// @relates log_level
 const char* to_string(log_level level) noexcept;
 
-/// What the storage backend and the prefetcher take from --hicache-storage-backend-extra-config.
+/// Settings of the storage backend and the prefetcher, from --hicache-storage-backend-extra-config.
 struct storage_config {
   uint64_t prefetch_threshold = 256;
   /// Prefetch policy `timeout`: base + per_ki_token * tokens / 1024, at most max.
   duration prefetch_timeout_base = std::chrono::seconds{1};
   duration prefetch_timeout_per_ki_token = std::chrono::milliseconds{250};
   duration prefetch_timeout_max = std::chrono::seconds{30};
-  /// Share of L2 that is set aside for pages on their way from L3.
+  /// Share of L2 set aside for pages being prefetched from L3.
   double prefetch_share = 0.25;
-  /// Backend `file`: the folder, and the most it may hold on all ranks together; 0 is without
-  /// bound.
+  /// Backend `file`: the folder, and its maximum size in bytes over all ranks; 0 is unbounded.
   std::string path;
   uint64_t max_bytes = 0;
-  /// Backend `cluster`: reads everything over the network, also on the same machine.
+  /// Backend `cluster`: reads over the network even on the same machine.
   bool force_remote_reads = false;
-  /// mha: a multiple of the ranks of all instances that share pages; the KV heads go into so many
-  /// objects, or as many as there are heads if it is a multiple of these. 0: each KV head is an
-  /// object, which suits every number of ranks.
+  /// mha: a common multiple of the rank counts of all instances that share pages. The KV heads are
+  /// split into this many objects, or one object per head if it is a multiple of the number of
+  /// heads. 0: one object per KV head, which suits every number of ranks.
   uint64_t tp_lcm_size = 0;
   /// Worker threads of the backend.
   uint64_t threads = 2;
   /// Backend `cluster`: how this rank's segment is used.
   segment_policy segment;
-  /// Backend `cluster`: copies of each page, on different hosts.
+  /// Backend `cluster`: replicas of each page, on different hosts.
   uint64_t replicas = 1;
-  /// Backend `cluster`: what counts as one host; the machine's name if empty.
+  /// Backend `cluster`: name of the host for replica placement; the machine's name if empty.
   std::string host;
-  /// Backend `cluster`: pages of L2 are offered where they lie, and not copied to the segment.
+  /// Backend `cluster`: exports pages of L2 in place instead of copying them to the segment.
   bool zero_copy = false;
 };
 
-/// Where Prometheus finds the metrics of a process.
+/// Address at which a process exposes its metrics to Prometheus.
 struct metrics_options {
   std::string host = "127.0.0.1";
-  /// 0: nowhere.
+  /// 0: disabled.
   uint16_t port = 0;
 };
 
-/// Settings of one rank, as flags and configuration files give them. Equal on all ranks of an
-/// instance.
+/// Settings of one rank, from flags and configuration files. Equal on all ranks of an instance.
 struct rank_config {
   uint32_t page_size = 64;
   uint32_t l1_pages = 4096;
   double hicache_ratio = 2.0;
-  /// Gigabytes (1e9) of L2 per rank; 0 means that the ratio decides.
+  /// Gigabytes (1e9) of L2 per rank; 0 leaves it to the ratio.
   double hicache_size = 0;
   hicache::write_policy write_policy = write_policy::write_through;
   hicache::io_backend io_backend = io_backend::direct;
-  /// SMs that copies by kernel may occupy, and threads that copy on the host device; each direction
-  /// for itself.
+  /// SMs that kernel copies may occupy, and copy threads of the host device; per direction.
   uint32_t io_sms = 4;
   uint32_t io_threads = 1;
   /// Layout of L2.
   host_layout mem_layout = host_layout::page_first;
-  /// A name that make_eviction_policy() knows; rank_extensions::eviction overrides it.
+  /// A name for make_eviction_policy(); rank_extensions::eviction overrides it.
   std::string eviction_policy = "lru";
   hicache::page_order page_order = page_order::newest_first;
-  /// Tokens of a host part that is computed rather than loaded, if it has fewer.
+  /// An L2 part with fewer tokens is recomputed rather than loaded.
   uint32_t load_back_threshold = 10;
-  /// The unit is a pair of neighbouring tokens, for speculative decoding with EAGLE.
+  /// Matches pairs of neighbouring tokens, for speculative decoding with EAGLE.
   bool bigram = false;
-  /// Every request keeps its own pages and shares none.
+  /// Requests share no pages.
   bool disable_radix_cache = false;
-  /// Share of the larger of L1 and L2 that the pins of one tenant may keep.
+  /// Share of the larger of L1 and L2 that the pins of one tenant may occupy.
   double pin_budget = 0.25;
-  /// A use of all that is pinned begins the pin's time anew.
+  /// A use of the whole pinned prefix restarts the pin's time.
   bool pin_refresh = false;
-  /// Shares of L1: as soon as fewer pages are free than the first, steps evict until the second is.
+  /// Background eviction, in shares of L1: when less is free than the first, steps evict to the
+  /// second.
   double evict_below = 0.01;
   double evict_until = 0.02;
   /// Empty: no L3.
   std::string storage_backend;
   hicache::prefetch_policy prefetch_policy = prefetch_policy::wait_complete;
-  /// JSON, or @FILE; after finish() the JSON of either.
+  /// JSON or @FILE; after finish() the JSON itself.
   std::string extra_config;
-  /// HOST:PORT of the index; needed by the cluster backend.
+  /// HOST:PORT of the index; required by the cluster backend.
   std::string index;
-  /// Where the node listens, a path or HOST:PORT; needed by the node backend. May differ between
-  /// ranks.
+  /// Path or HOST:PORT of the node; required by the node backend. May differ between ranks.
   std::string node;
   uint64_t segment_bytes = 0;
   device_choice device;
   std::string model = "tiny";
-  /// Absent or 0 means that the model preset decides, here and below.
+  /// Absent or 0, here and below: taken from the model preset.
   std::optional<attention_kind> attention;
   uint32_t layers = 0;
   /// mha: of the whole model.
@@ -125,47 +121,46 @@ struct rank_config {
   uint32_t index_key_bytes = 0;
   std::optional<element_type> dtype;
   std::string name_space = "default";
-  /// Which weights made the KV: name and revision, or a digest of them (launch/model_folder.hpp).
-  /// Needed by an L3 that instances share, since equal shapes say nothing about weights. It and
-  /// what follows, down to `numerics`, are part of the names of pages and of nothing else.
+  /// Identifies the model's weights: name and revision, or a digest (launch/model_folder.hpp).
+  /// Required by a shared L3, because equal shapes do not imply equal weights. This and the
+  /// following settings, down to `numerics`, affect the names of pages and nothing else.
   std::string model_id;
-  /// How the elements of the KV are quantised, and with which scales; empty if they are not.
+  /// Quantisation of the KV elements, and its scales; empty if unquantised.
   std::string kv_quantisation;
   std::string kv_scales;
-  /// A JSON object of RoPE settings that are not the model's own; finish() makes its text
-  /// canonical.
+  /// RoPE settings unlike the model's own, as a JSON object; finish() makes its text canonical.
   std::string rope;
-  /// Of the model's layers, the first that this instance keeps: the stage of a pipeline.
+  /// First layer of the model that this instance keeps, for pipeline parallelism.
   uint32_t first_layer = 0;
-  /// Whatever else makes an engine's bits differ: kernels, precision of the attention.
+  /// Anything else that changes an engine's results bitwise: kernels, precision of the attention.
   std::string numerics;
   std::string listen_host = "127.0.0.1";
-  /// What pages travel by between machines (transport/page_channel.hpp).
+  /// Transport of pages between machines (transport/page_channel.hpp).
   hicache::page_transport page_transport = page_transport::automatic;
-  /// Of all connections between processes of the cluster. Paths may differ between ranks.
+  /// For all connections between processes of the cluster. Paths may differ between ranks.
   tls_files tls;
-  /// Lets listen_host and kv_events be ones that other machines reach, without TLS.
+  /// Allows listen_host and kv_events to be reachable from other machines without TLS.
   bool insecure = false;
-  /// Where rank 0 publishes what L1 and L2 can serve (transport/event_socket.hpp), and under which
-  /// topic. Empty: nowhere.
+  /// Where rank 0 publishes cache events (transport/event_socket.hpp), and the topic. Empty:
+  /// disabled.
   std::string kv_events;
   std::string kv_events_topic;
-  /// Where it is asked for those that a subscriber missed. Empty: nowhere.
+  /// Where subscribers request events that they missed. Empty: disabled.
   std::string kv_events_replay;
   event_format kv_events_format = event_format::sglang;
   duration step_timeout = std::chrono::seconds{30};
-  /// What one call of L3 may take.
+  /// Time limit of one L3 call.
   duration storage_timeout = std::chrono::seconds{10};
-  /// How long a rank that ends waits for calls of L3 that have not returned.
+  /// How long a rank that shuts down waits for outstanding L3 calls.
   duration shutdown_grace = std::chrono::seconds{3};
   hicache::log_level log_level = log_level::info;
-  /// File of the op log; each of several ranks appends its number. Empty: none.
+  /// File of the op log; with several ranks, each appends its number. Empty: disabled.
   std::string record_ops;
-  /// HOST:PORT at which rank 0 answers operators (runtime/admin_server.hpp). Empty: nowhere.
+  /// HOST:PORT of rank 0's admin server (runtime/admin_server.hpp). Empty: disabled.
   std::string admin_listen;
-  /// File with the token that they need. It may differ between ranks, since rank 0 alone reads it.
+  /// File with the admin token. May differ between ranks, because only rank 0 reads it.
   std::string admin_token_file;
-  /// Where Prometheus finds rank 0; each further rank listens on the port of the one before plus 1.
+  /// Metrics address of rank 0; each further rank uses the previous rank's port plus 1.
   metrics_options metrics;
 
   // -- derived by finish() ----------------------------------------------------
@@ -174,24 +169,24 @@ struct rank_config {
 
   /// Fills in presets and checks every value.
   /// @param ranks Ranks of the instance.
-  /// @returns invalid_argument with one sentence that names the flag and what was expected.
+  /// @returns invalid_argument with a sentence that names the flag and what was expected.
   result<void> finish(uint32_t ranks);
 
-  /// How the model's heads lie on the ranks.
+  /// How the model's heads are split over the ranks.
   /// @pre finish() succeeded, here and below.
   head_split split(uint32_t ranks) const;
 
   pool_shape shape(uint32_t ranks) const;
 
-  /// Heads in one object in L3: as many as storage.tp_lcm_size says, or one.
+  /// Heads per object in L3: determined by storage.tp_lcm_size, or one.
   uint32_t heads_per_object() const;
 
-  /// What a rank holds of each page.
+  /// The head groups of each page that a rank holds.
   std::vector<head_group> head_groups(uint32_t rank, uint32_t ranks) const;
 
-  /// Everything that must match for objects to be interchangeable, besides tokens and head group,
-  /// as a JSON object: two of them are equal only if all settings in them are. Does not depend on
-  /// the number of ranks.
+  /// A JSON object of everything, besides tokens and head group, that must be equal for objects to
+  /// be interchangeable. Fingerprints are equal only if all settings in them are. Does not depend
+  /// on the number of ranks.
   std::string fingerprint() const;
 
   uint32_t l2_pages(uint32_t ranks) const;

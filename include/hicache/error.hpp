@@ -8,24 +8,23 @@
 
 namespace hicache {
 
-/// Everything that can go wrong at run time. The numbers travel between processes: append, never
-/// renumber.
+/// Run-time error codes. The numbers are sent between processes: append, never renumber.
 enum class ec : uint8_t {
-  /// Not an error. CAF reads code 0 as success, so it stays first.
+  /// Not an error. CAF treats code 0 as success.
   none = 0,
   /// A flag, file or message holds a value that is not allowed.
   invalid_argument = 1,
-  /// The device pool has not enough pages, even after eviction.
+  /// L1 has too few pages, even after eviction.
   out_of_device_pages = 2,
-  /// The host pool has not enough pages, even after eviction.
+  /// L2 has too few pages, even after eviction.
   out_of_host_pages = 3,
   /// A request, node or operation that is not known (any more).
   unknown_id = 4,
-  /// The ranks of the instance hold different trees; no hit is served any more.
+  /// The ranks of the instance hold different trees; no further hits are served.
   ranks_diverged = 5,
   /// A rank did not take part in a reduction in time.
   rank_unresponsive = 6,
-  /// A page is not in the store.
+  /// A page is not in L3.
   not_found = 7,
   /// A stored page failed verification: magic, key, namespace, length, generation or checksum.
   corrupt_page = 8,
@@ -37,30 +36,30 @@ enum class ec : uint8_t {
   io_failure = 11,
   /// A peer process cannot be reached or went away.
   peer_unreachable = 12,
-  /// Bytes from outside do not decode to the expected message.
+  /// Received bytes do not decode to the expected message.
   malformed_message = 13,
   /// A bound of base/limits.hpp was reached.
   limit_reached = 14,
-  /// The operation is not offered by this backend, device or build.
+  /// This backend, device or build does not support the operation.
   unsupported = 15,
-  /// The part that should answer is shutting down.
+  /// The component that should answer is shutting down.
   stopping = 16,
   /// The ranks of an instance were started with different settings.
   configuration_mismatch = 17,
   /// The copy engine reported a failure.
   copy_failed = 18,
-  /// The device takes no copies any more, whatever they are.
+  /// The device accepts no further copies.
   device_lost = 19,
-  /// The store is left alone for a while, because its calls failed or did not return.
+  /// L3 is suspended for a while, because its calls failed or did not return.
   store_unavailable = 20,
-  /// The role in the certificate of whoever asks does not allow it.
+  /// The role in the caller's certificate does not permit the operation.
   not_permitted = 21,
 };
 
 /// Number of enumerators of `ec`.
 inline constexpr uint8_t ec_count = 22;
 
-/// The identifier of a code, as reports and logs show it ("ranks_diverged").
+/// The identifier of a code, as in reports and logs ("ranks_diverged").
 /// @relates ec
 const char* to_string(ec code) noexcept;
 
@@ -68,7 +67,7 @@ const char* to_string(ec code) noexcept;
 /// @relates ec
 const char* sentence(ec code) noexcept;
 
-/// A code and what it is about. A value; never thrown.
+/// A code with details. A value; never thrown.
 struct error {
   ec code = ec::none;
   /// What was wrong and, for bad input, what was expected. May be empty.
@@ -77,7 +76,7 @@ struct error {
   friend bool operator==(const error&, const error&) = default;
 };
 
-/// "code: detail", or the code's sentence where there is no detail.
+/// "code: detail", or the code's sentence if there is no detail.
 /// @relates error
 std::string to_string(const error& err);
 

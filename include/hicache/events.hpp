@@ -8,24 +8,24 @@
 #include <variant>
 #include <vector>
 
-/// What the cache can serve, told as it changes: for routers.
+/// Cache events: changes of what the cache can serve, for routers.
 namespace hicache {
 
-/// Where pages are.
+/// The tier that holds pages: L1 (device) or L2 (host).
 enum class cache_medium : uint8_t { device, host };
 
-/// The id by which routers know a page: the first eight bytes of its name for routers, big endian,
-/// as a signed number (SGLang's scheme). The names contain the namespace (event_seed), so ids do.
+/// The id of a page for routers: the first eight bytes of its event key, big endian, as a signed
+/// number (SGLang's scheme). Event keys include the namespace (event_seed).
 int64_t event_id(const page_key& key) noexcept;
 
-/// Pages can be served from `medium` from now on. Emitted when the bytes are there, not before.
+/// Pages can be served from `medium` from now on. Emitted only once their bytes are there.
 struct pages_stored {
   cache_medium medium = cache_medium::device;
   cache_namespace ns;
-  /// The page before the first one; nothing if that is the start of a prompt.
+  /// The page before the first of `keys`; empty if that is the first page of a prompt.
   std::optional<page_key> parent;
-  /// Consecutive pages of one path, by their names for routers, and their tokens: keys.size() *
-  /// page_size, one more with bigrams.
+  /// Event keys of consecutive pages of one path, and their keys.size() * page_size tokens, one
+  /// more with bigrams.
   std::vector<page_key> keys;
   std::vector<token_id> tokens;
 
@@ -40,7 +40,7 @@ struct pages_removed {
   friend bool operator==(const pages_removed&, const pages_removed&) = default;
 };
 
-/// Nothing is cached any more, on no medium. The first event of a cache.
+/// The cache is empty in every tier. The first event of a cache.
 struct cache_cleared {
   friend bool operator==(const cache_cleared&, const cache_cleared&) = default;
 };
@@ -48,11 +48,10 @@ struct cache_cleared {
 /// A change of what the cache can serve.
 using cache_event = std::variant<pages_stored, pages_removed, cache_cleared>;
 
-/// What became true in the cache since the last such message, in order. Shared by reference inside
-/// a process.
+/// The events since the previous message, in order. Shared by reference within a process.
 struct cache_events {
   std::vector<cache_event> list;
-  /// Counts these messages, from 0.
+  /// Sequence number of the message, from 0.
   uint64_t number = 0;
 };
 

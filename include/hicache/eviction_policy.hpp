@@ -9,12 +9,11 @@
 
 namespace hicache {
 
-/// What the tree knows about the use of a node. Moments are counts of operations, so they are equal
-/// on all ranks.
+/// How a node has been used. Times are operation counts, so they are equal on all ranks.
 struct node_use {
   uint64_t created = 0;
   uint64_t last_access = 0;
-  /// Inserts that went along the node.
+  /// Inserts along the node.
   uint64_t hits = 0;
   /// The highest priority of an insert along the node.
   int32_t priority = 0;
@@ -22,7 +21,7 @@ struct node_use {
   friend bool operator==(const node_use&, const node_use&) = default;
 };
 
-/// Where a node stands in the order of eviction: the smallest goes first, ties go by node id.
+/// A node's place in eviction order: the smallest goes first; ties are broken by node id.
 struct eviction_rank {
   uint64_t major = 0;
   uint64_t minor = 0;
@@ -30,9 +29,8 @@ struct eviction_rank {
   friend auto operator<=>(const eviction_rank&, const eviction_rank&) = default;
 };
 
-/// Decides who goes first when room is needed. An engine that wants another order derives from this
-/// class and puts an object into `rank_extensions::eviction`; all ranks must use the same.
-/// Immutable; any thread.
+/// Determines the eviction order. For a custom order, derive from this class and pass an object in
+/// `rank_extensions::eviction`; all ranks must use the same. Immutable; any thread.
 class eviction_policy {
 public:
   virtual ~eviction_policy();
@@ -40,7 +38,7 @@ public:
   /// A short name for reports and op logs.
   virtual std::string_view name() const noexcept = 0;
 
-  /// Depends on nothing but `use`. Asked again after every change of `use`, for leaves only.
+  /// Must depend on `use` alone. Called again after every change of `use`, for leaves only.
   virtual eviction_rank rank(const node_use& use) const noexcept = 0;
 };
 
@@ -48,7 +46,7 @@ public:
 using eviction_policy_ptr = std::shared_ptr<const eviction_policy>;
 
 /// One of the seven policies of SGLang (docs/prefix-cache.md, "Eviction"): lru, lfu, fifo, mru,
-/// filo, priority, slru. Names are read without regard to case.
+/// filo, priority, slru. Names are case-insensitive.
 /// @returns invalid_argument with the allowed names.
 result<eviction_policy_ptr> make_eviction_policy(std::string_view name);
 

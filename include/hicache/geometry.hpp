@@ -12,11 +12,10 @@
 
 namespace hicache {
 
-/// What a model keeps for a token in each layer.
-/// - mha: a K row and a V row of every head (MQA and GQA are the same with fewer heads).
+/// What a model stores per token in each layer.
+/// - mha: a K row and a V row per head (MQA and GQA have fewer heads).
 /// - mla: one latent row, the same on every rank.
-/// - nsa: the latent row, and beside it an index key by which the sparse attention (NSA, DSA)
-/// chooses tokens.
+/// - nsa: the latent row, and an index key by which the sparse attention (NSA, DSA) selects tokens.
 enum class attention_kind : uint8_t { mha, mla, nsa };
 
 /// @relates attention_kind
@@ -26,18 +25,18 @@ const char* to_string(attention_kind kind) noexcept;
 /// @relates attention_kind
 result<attention_kind> parse_attention_kind(std::string_view name);
 
-/// One of the row kinds that a layer consists of.
+/// A kind of row in a layer.
 enum class kv_part : uint8_t { key, value, latent, index_key };
 
-/// The parts of a layer, in the order in which they lie.
+/// The parts of a layer, in memory order.
 /// @relates attention_kind
 std::span<const kv_part> parts_of(attention_kind kind) noexcept;
 
-/// How a rank's KV is shaped.
+/// Shape of a rank's KV.
 struct pool_shape {
   attention_kind attention = attention_kind::mha;
   uint32_t layers = 0;
-  /// mha: heads of this rank (head_split). Else 1.
+  /// mha: KV heads of this rank (head_split). Else 1.
   uint32_t kv_heads = 0;
   /// mha: elements of a K head. Else: elements of the latent (DeepSeek-V3: 512 + 64).
   uint32_t head_dim = 0;
@@ -53,39 +52,39 @@ struct pool_shape {
   friend bool operator==(const pool_shape&, const pool_shape&) = default;
 };
 
-/// All fields that the kind of attention has, for people and for fingerprints.
+/// All fields that apply to the kind of attention, for messages and fingerprints.
 /// @relates pool_shape
 std::string to_string(const pool_shape& shape);
 
-/// How a model's KV heads lie on the ranks of an instance: in equal parts in order, each part on
-/// `replicas` ranks that follow one another. A latent is a single head that all ranks hold.
+/// How a model's KV heads are split over the ranks of an instance: into equal parts in order, each
+/// held by `replicas` consecutive ranks. A latent is a single head that all ranks hold.
 struct head_split {
-  /// Of each rank.
+  /// Heads per rank.
   uint32_t heads = 1;
   /// Ranks that hold the same heads.
   uint32_t replicas = 1;
 
-  /// Which part of the heads a rank holds.
+  /// The part of the heads that a rank holds.
   uint32_t part_of(uint32_t rank) const noexcept { return rank / replicas; }
 
   friend bool operator==(const head_split&, const head_split&) = default;
 };
 
-/// Splits heads as inference engines do: among ranks that outnumber them, each head is replicated.
+/// Splits heads as inference engines do: if ranks outnumber heads, heads are replicated.
 /// @pre heads > 0 and ranks > 0
-/// @returns nothing unless one of the two divides the other
+/// @returns nothing unless one number divides the other
 /// @relates head_split
 std::optional<head_split> split_heads(uint32_t heads, uint32_t ranks) noexcept;
 
 /// Memory layouts of L2 (docs/memory.md has pictures). Outermost dimension first:
-/// - layer_first: part, layer, page, token: what the GPU computes on. A page is scattered over
-/// parts * layers runs.
+/// - layer_first: part, layer, page, token: the layout the GPU computes on. A page is scattered
+/// over parts * layers runs.
 /// - page_first: page, part, token, layer: a page is one object; one layer of one token is one run.
 /// - page_first_direct: page, part, layer, token: a page is one object; one layer of a page is one
 /// run.
 /// - page_head: page, head, part, layer, token: a page is one object, and so is each head in it;
-/// one layer of one head of a page is one run. For instances that share pages but split the heads
-/// over different numbers of ranks.
+/// one layer of one head of a page is one run. For instances that share pages but have different
+/// numbers of ranks.
 enum class host_layout : uint8_t { layer_first, page_first, page_first_direct, page_head };
 
 /// @relates host_layout
@@ -123,18 +122,17 @@ struct head_range {
   friend bool operator==(const head_range&, const head_range&) = default;
 };
 
-/// The heads of a page that lie in one object in L3.
+/// The heads of a page that form one object in L3.
 struct head_group {
-  /// Among the rank's own.
+  /// Numbered among the rank's own heads.
   head_range heads;
-  /// What the group is called whichever rank holds it: by its heads among all of the model's
-  /// ("heads 4+2"), or "latent".
+  /// Rank-independent name: the heads among all heads of the model ("heads 4+2"), or "latent".
   std::string name;
 
   friend bool operator==(const head_group&, const head_group&) = default;
 };
 
-/// The one place that knows where layer l of token t lies. A value; any thread.
+/// Computes where layer l of token t lies. A value; any thread.
 class pool_geometry {
 public:
   /// @pre the fields of `shape` fit its kind of attention; `pages` counts the padding page.
@@ -157,36 +155,34 @@ public:
   /// Bytes of the whole pool, padding page included.
   uint64_t total_bytes() const noexcept { return page_bytes() * pages_; }
 
-  /// Into how many columns a row of this part is cut, each of which lies by itself: the heads for
-  /// page_head, else 1.
+  /// Number of separately stored columns in a row of this part: the heads for page_head, else 1.
   uint32_t columns(kv_part part) const noexcept;
 
-  /// Where one column of one part of one layer of one page lies, from the start of the pool.
+  /// Location of one column of one part of one layer of one page, from the start of the pool.
   /// @pre part is one of parts(), layer < layers, page < pages() and column < columns(part)
   strided_run rows(uint32_t layer, kv_part part, page_index page,
                    uint32_t column = 0) const noexcept;
 
-  /// Bytes from a page to the next within one part of one layer.
+  /// Bytes between consecutive pages within one part of one layer.
   uint64_t page_stride(kv_part part) const noexcept;
 
   head_range all_heads() const noexcept { return {0, shape_.kv_heads}; }
 
-  /// Some heads of a page as contiguous runs in object order, from the start of the pool. Object
-  /// order is that of the layout, but part, layer, token, head for layer_first. One run if the
-  /// heads are all of them (unless the layout is layer_first) or the layout is page_head.
+  /// Heads of a page as contiguous runs in object order, from the start of the pool. Object order
+  /// is the layout's order, except part, layer, token, head for layer_first. Yields one run for
+  /// page_head, and for all heads unless the layout is layer_first.
   /// @pre heads.count > 0 and heads.first + heads.count <= kv_heads
   std::vector<byte_run> object_runs(page_index page, head_range heads) const;
 
-  /// Bytes of an object with so many heads.
+  /// Bytes of an object with `heads` heads.
   uint64_t object_bytes(uint32_t heads) const noexcept;
 
-  /// What must be equal for two instances to exchange objects with so many heads each, as text:
-  /// shape and object order. To be asked of the whole model's geometry, so that it says nothing
-  /// about ranks.
+  /// Shape and object order as text, which must be equal for two instances to exchange objects of
+  /// `heads` heads. Call it on the whole model's geometry, so that it does not depend on ranks.
   std::string object_fingerprint(uint32_t heads) const;
 
-  /// A rank's heads in groups of `heads` each, in order.
-  /// @param part Which part of the model's heads, kv_heads each (head_split::part_of).
+  /// A rank's heads, in groups of `heads`, in order.
+  /// @param part The rank's part of the model's heads, of kv_heads each (head_split::part_of).
   /// @pre heads > 0 divides kv_heads
   std::vector<head_group> head_groups(uint32_t part, uint32_t heads) const;
 
@@ -196,10 +192,10 @@ private:
   uint32_t pages_;
 };
 
-/// Where one part of one layer lies in L1: token t of page p is the row at
-/// address + p * page_stride + t * token_stride.
+/// Location of one part of one layer in L1: the row of token t of page p is at address + p *
+/// page_stride + t * token_stride.
 struct layer_buffer {
-  /// Of page 0, the padding page. On a GPU: a device address.
+  /// Address of page 0, the padding page. A device address on a GPU.
   uint64_t address = 0;
   /// Bytes.
   uint64_t page_stride = 0;
@@ -208,21 +204,21 @@ struct layer_buffer {
   friend bool operator==(const layer_buffer&, const layer_buffer&) = default;
 };
 
-/// An L1 pool by the addresses of its layers, as hicache allocates it or as an engine registers its
-/// own. A value; owns nothing.
+/// An L1 pool described by the addresses of its layers, allocated by hicache or registered by an
+/// engine. A value; owns no memory.
 struct device_layers {
   pool_shape shape;
-  /// Counts the padding page.
+  /// Includes the padding page.
   uint32_t pages = 0;
-  /// One for each part and layer: buffers[part * layers + layer], parts as in parts_of().
+  /// buffers[part * layers + layer], parts ordered as in parts_of().
   std::vector<layer_buffer> buffers;
 
   /// A pool whose memory starts at `address`.
   /// @pre pool.layout() is layer_first
   static device_layers of(const pool_geometry& pool, uint64_t address);
 
-  /// Whether the buffers fit the shape and no two rows of one buffer can overlap.
-  /// @returns invalid_argument with one sentence.
+  /// Checks that the buffers fit the shape and that no two rows of a buffer overlap.
+  /// @returns invalid_argument with a sentence.
   result<void> check() const;
 };
 

@@ -1,19 +1,19 @@
 #pragma once
 
-/// All of hicache that an engine can use. Where to start:
+/// The public API for engines. Where to start:
 ///
-/// - config.hpp: fill in a `rank_config`, and let `finish` check it.
-/// - rank_reducer.hpp: join the ranks of the instance, by MPI or without.
-/// - runtime.hpp: `rank_runtime::start` runs this rank; `tree()` is the actor to talk to.
-/// - interfaces.hpp, operations.hpp: the messages, and the operations that they carry.
+/// - config.hpp: fill in a `rank_config` and call `finish`.
+/// - rank_reducer.hpp: join the ranks of the instance, with or without MPI.
+/// - runtime.hpp: `rank_runtime::start` runs this rank; `tree()` is the actor that takes
+/// operations.
+/// - interfaces.hpp, operations.hpp: the messages and the operations they carry.
 /// - geometry.hpp, device.hpp: where the KV of a token lies in L1.
 ///
-/// Only if needed: events.hpp (what routers are told), eviction_policy.hpp (an eviction order of
-/// your own), storage_backend.hpp (a store of your own), system_config.hpp (an actor system for the
-/// engine's actors), error.hpp and caf_error.hpp (errors as values, and as messages).
+/// Only if needed: events.hpp (cache events for routers), eviction_policy.hpp (a custom eviction
+/// order), storage_backend.hpp (a custom store), system_config.hpp (an actor system for the
+/// engine's actors), error.hpp and caf_error.hpp (errors as values and as messages).
 ///
-/// examples/minimal_engine.cpp is a complete engine, and docs/integrating.md says what an engine
-/// may rely on.
+/// examples/minimal_engine.cpp is a complete engine; docs/integrating.md states the guarantees.
 
 #include "hicache/caf_error.hpp"
 #include "hicache/clock.hpp"

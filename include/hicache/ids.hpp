@@ -10,25 +10,24 @@
 #include <string>
 #include <vector>
 
-/// Names of things, and the shared immutable arrays that messages carry. Plain values: no actor, no
-/// allocation policy.
+/// Identifiers, and the shared immutable arrays carried by messages.
 namespace hicache {
 
 /// A token of the model's vocabulary.
 using token_id = uint32_t;
 
-/// Number of a page in one pool. Page 0 is the padding page (it holds slot 0, where engines let
-/// unused lanes write), so it is never handed out and never cached.
+/// Number of a page in one pool. Page 0 is the padding page (it holds slot 0, to which engines let
+/// unused lanes write), so it is never allocated or cached.
 using page_index = uint32_t;
 
-/// A node of the radix tree. Never reused within a tree; 0 names no node.
+/// A node of the radix tree. Never reused within a tree; 0 is no node.
 using node_id = uint64_t;
 
-/// A request of the engine, chosen by the engine and equal on all ranks. Unique among open
-/// requests; numbers from 2^63 on are the cache's own.
+/// A request, chosen by the engine and equal on all ranks. Unique among open requests; numbers from
+/// 2^63 on are reserved for the cache.
 using request_id = uint64_t;
 
-/// A session of the engine, chosen by the engine and equal on all ranks; 0 names none.
+/// A session, chosen by the engine and equal on all ranks; 0 is none.
 using session_id = uint64_t;
 
 /// A prefetch, numbered in issue order from 1; equal on all ranks.
@@ -49,8 +48,8 @@ struct page_key {
 /// @relates page_key
 std::string to_string(const page_key& key);
 
-/// The first word of a key, the same in every process. Keys are uniformly distributed; but whoever
-/// chooses tokens can choose them so that many keys have a word in common.
+/// The first word of a key, the same in every process. Keys are uniformly distributed, but a client
+/// that chooses tokens can produce many keys with the same word.
 /// @relates page_key
 inline uint64_t first_word(const page_key& key) noexcept {
   auto word = uint64_t{};
@@ -58,7 +57,7 @@ inline uint64_t first_word(const page_key& key) noexcept {
   return word;
 }
 
-/// A hash with a salt of this process, for hash tables: nobody can choose keys that collide.
+/// A hash for hash tables, salted per process so that clients cannot choose colliding keys.
 /// @relates page_key
 uint64_t salted_hash(const page_key& key) noexcept;
 
@@ -68,8 +67,8 @@ using page_list = std::shared_ptr<const std::vector<page_index>>;
 
 using key_list = std::shared_ptr<const std::vector<page_key>>;
 
-/// What separates requests of one model besides their tokens: the adapter and the tenant. Both
-/// empty: the base model, shared by all.
+/// Separates requests of one model with equal tokens: adapter and tenant. Both empty: the base
+/// model, shared by all.
 struct cache_namespace {
   std::string extra_key;
   std::string salt;
@@ -77,17 +76,16 @@ struct cache_namespace {
   friend auto operator<=>(const cache_namespace&, const cache_namespace&) = default;
 };
 
-/// The independent sequences of reductions. Each has a communicator of its own, so that one may
-/// wait while another goes on.
+/// Independent sequences of reductions, each with its own communicator, so none waits for another.
 enum class reduction_channel : uint8_t {
-  /// One per turn of the engine's scheduler loop.
+  /// One reduction per turn of the engine's scheduler loop.
   step = 0,
-  /// The hit lengths of prefetches, between steps.
+  /// Hit lengths of prefetches, between steps.
   prefetch = 1,
-  /// What the engine itself wants agreed: configurations at the start, reports at the end.
+  /// The engine's own reductions: configurations at the start, reports at the end.
   engine = 2,
-  /// Changes of the storage backend. Every rank enters with a vector of fixed size, and may wait
-  /// for ever until rank 0 has a request.
+  /// Changes of the storage backend. Every rank enters with a vector of fixed size, and waits
+  /// without a time limit until rank 0 has a request.
   admin = 3,
 };
 

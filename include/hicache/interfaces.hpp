@@ -14,8 +14,8 @@
 #include <cstdint>
 #include <string>
 
-// The messages between an engine and a rank of hicache. They stay in the process: arrays are
-// shared, and none of these types can be serialised.
+// Messages between an engine and a rank of hicache. In-process only: arrays are shared, and none of
+// these types can be serialised.
 
 // -- verbs --------------------------------------------------------------------
 
@@ -38,36 +38,35 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::tree_operations)
 
 namespace hicache {
 
-/// The TREE owns what is cached where. Every rank sends it the same `apply` and `step` messages, in
-/// the same order.
+/// The TREE owns the prefix cache's state. Every rank sends it the same `apply` and `step`
+/// messages, in the same order.
 using tree_actor = caf::typed_actor<
-  // Applies the operations of one turn of the engine, in order, and answers each. While a step is
-  // open it waits for the step to end.
+  // Applies the operations of a turn in order and answers each. Waits for a step in progress.
   caf::replies_to<atom::apply, tree_operations>::with<tree_answers>,
-  // Turns what completed since the last step into facts, the same on every rank. Waits up to the
-  // given time for a completion. Fails with rank_unresponsive if another rank does not step in
+  // Turns what has completed since the last step into facts, the same on every rank. Waits up to
+  // the given time for a completion. Fails with rank_unresponsive if another rank does not step in
   // time, and with ranks_diverged if the ranks hold different trees.
   caf::replies_to<atom::step, caf::timespan>::with<step_result>,
-  // What this rank did so far.
+  // Counters of this rank.
   caf::replies_to<atom::counters>::with<rank_counters>>;
 
-/// The CONSENSUS reduces vectors over the ranks of the instance.
+/// The RANK REDUCTION reduces vectors over the ranks of the instance.
 using rank_reduction_actor = caf::typed_actor<
-  // Answers the element-wise minimum over all ranks, once every rank has sent its vector. One at a
-  // time per channel; an engine uses reduction_channel::engine.
+  // Answers with the element-wise minimum over all ranks once every rank has sent its vector. One
+  // at a time per channel; engines use reduction_channel::engine.
   caf::replies_to<atom::reduce, reduction>::with<reduced>,
-  // Which ranks have not entered the outstanding reduction of a channel (the number of a
-  // reduction_channel), as a text for people; empty where that is not known.
+  // Ranks that have not entered the outstanding reduction of a channel (the number of a
+  // reduction_channel), as human-readable text; empty if unknown.
   caf::replies_to<atom::missing, uint8_t>::with<std::string>>;
 
-/// The ENGINE is the user's actor: it receives what the runtime reports unasked.
+/// The ENGINE is the user's actor: it receives the runtime's unsolicited reports.
 using engine_actor = caf::typed_actor<
-  // Something failed, and the engine can go on: L3 is unavailable, or the ranks have diverged.
+  // A failure that does not stop the engine: L3 is unavailable, or the ranks have diverged.
   caf::reacts_to<atom::notice, caf::error>,
-  // A copy or the prefetch of a request completed; the next step makes it a fact. At most once
-  // between two steps, so that an engine that sleeps knows when to step.
+  // A copy or a request's prefetch has completed; the next step makes it a fact. Sent at most once
+  // between two steps, so that a sleeping engine knows when to step.
   caf::reacts_to<atom::notify>,
-  // Pages can be served from L1 or L2 from now on, or no longer. Only with rank_extensions::events.
+  // Changes of what L1 and L2 can serve. Only with rank_extensions::events.
   caf::reacts_to<atom::events, cache_events_ptr>>;
 
 } // namespace hicache

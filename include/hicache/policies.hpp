@@ -4,20 +4,19 @@
 
 #include <cstdint>
 
-/// The choices that a configuration offers by name, as types.
+/// Policies that a configuration selects by name.
 namespace hicache {
 
-/// When a page goes to the next slower tier (docs/prefix-cache.md, "Write policies").
-/// - write_through: with the first insert.
-/// - write_through_selective: with the second insert along it.
-/// - write_back: when the device needs its room.
-/// Where L2 has no free page, all wait until the device needs the room.
+/// When a page is written to the next slower tier (docs/prefix-cache.md, "Write policies").
+/// - write_through: at the first insert.
+/// - write_through_selective: at the second insert along it.
+/// - write_back: when L1 evicts it. While L2 has no free page, all policies do so.
 enum class write_policy : uint8_t { write_through, write_through_selective, write_back };
 
-/// In which order free pages are handed out again.
-/// - newest_first: the page given back last comes first; never-used pages come last, ascending.
-/// - ascending: pages given back wait aside until the free list runs short. Then they are sorted
-///   into it, so that requests get runs of neighbouring pages, for a sort every now and then.
+/// Order in which free pages are reused.
+/// - newest_first: the page freed last comes first; never-used pages come last, ascending.
+/// - ascending: freed pages are set aside until the free list runs short, then sorted into it.
+/// Requests get runs of neighbouring pages at the cost of an occasional sort.
 enum class page_order : uint8_t { newest_first, ascending };
 
 /// When a prefetch ends (docs/policies.md compares them).
@@ -26,11 +25,11 @@ enum class prefetch_policy : uint8_t {
   best_effort,
   /// When everything has arrived.
   wait_complete,
-  /// When everything has arrived, but after a time that grows with the length at the latest.
+  /// When everything has arrived, but no later than a limit that grows with the length.
   timeout,
 };
 
-/// Whose publisher's messages routers read. They differ in what L2 and a salt are called.
+/// Message format for routers. The formats differ in the names of L2 and of a salt.
 enum class event_format : uint8_t {
   /// SGLang 0.5.23: "CPU_PINNED", and a `cache_salt`.
   sglang,
@@ -39,30 +38,31 @@ enum class event_format : uint8_t {
   vllm,
 };
 
-/// What pages travel by. Peers of different minds use TCP.
+/// Transport of pages. Peers with different settings use TCP.
 enum class page_transport : uint8_t {
-  /// UCX where there are RDMA devices.
+  /// UCX if there are RDMA devices.
   automatic,
   /// TCP only: with TLS, all bytes are encrypted.
   tcp,
-  /// UCX, also without RDMA if UCX_NET_DEVICES names the devices.
+  /// UCX, even without RDMA if UCX_NET_DEVICES names the devices.
   ucx,
 };
 
 /// How a segment uses its memory.
 struct segment_policy {
-  /// Who goes first when room is needed.
+  /// Eviction order.
   eviction_policy_ptr eviction = lru_policy();
-  /// A page that would fill the segment beyond the first share first makes the second one: so that
-  /// there is room for the next ones. Both 1: pages are evicted one by one, when they have to.
+  /// Shares of the segment: a page that would fill it beyond the high watermark first triggers
+  /// eviction down to the low watermark, to leave room for the following pages. Both 1: pages are
+  /// evicted one by one on demand.
   double high_watermark = 1;
   double low_watermark = 1;
-  /// Share of the segment that hard pins may keep.
+  /// Share of the segment that hard pins may occupy.
   double pinned_share = 0.5;
-  /// Share of the segment that held pages may take. They can neither go nor move, so the rest is
-  /// what new pages have.
+  /// Share of the segment that held pages may occupy. They can be neither evicted nor moved, so new
+  /// pages get only the rest.
   double held_share = 0.5;
-  /// Share of the segment that the pages of one tenant may have.
+  /// Share of the segment that one tenant's pages may occupy.
   double tenant_share = 1;
 };
 

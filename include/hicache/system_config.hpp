@@ -6,13 +6,13 @@
 
 namespace hicache {
 
-/// Settings of one process's actor system: announces hicache's error codes, and runs actors on one
-/// thread without delays. An engine that has actors starts its own system from it.
+/// Configuration of a process's actor system: registers hicache's error codes, and runs actors on
+/// one thread without delays. An engine with actors of its own starts its system from it.
 class system_config : public caf::actor_system_config {
 public:
   system_config();
 
-  /// Threads that run the actors of CAF's pool; one by default.
+  /// Number of threads that run the actors of CAF's pool; one by default.
   /// @pre count > 0
   system_config& with_threads(size_t count);
 };

@@ -6,21 +6,20 @@
 
 namespace hicache {
 
-/// Files in PEM with which this process proves who it is to its peers, and they to it. All three
-/// are given, or none, which means no TLS.
+/// PEM files for mutual authentication with peers. All three are given, or none: no TLS.
 struct tls_files {
-  /// This process's certificate, followed by those between it and the authority, if any.
+  /// This process's certificate, followed by any intermediate certificates.
   std::string certificate;
-  /// The certificate's key, without a passphrase.
+  /// The certificate's private key, without a passphrase.
   std::string key;
-  /// Certificates of the authorities whose peers are trusted; any peer that one of them has signed.
+  /// Certificates of the authorities; peers whose certificate one of them signed are trusted.
   std::string ca;
 
   bool given() const noexcept { return !certificate.empty() && !key.empty() && !ca.empty(); }
 
-  /// Checks what is given as OpenSSL will read it. Files may be replaced while the process runs:
-  /// connections from then on use the new ones, if they can be read.
-  /// @returns invalid_argument with one sentence that names the flag and the file
+  /// Checks that OpenSSL can load the given files. Files may be replaced while the process runs:
+  /// later connections use the new ones, if they are readable.
+  /// @returns invalid_argument with a sentence that names the flag and the file
   result<void> check() const;
 
   friend bool operator==(const tls_files&, const tls_files&) = default;
