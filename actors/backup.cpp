@@ -1,5 +1,7 @@
 #include "actors/backup.hpp"
 
+#include "cache/hash/page_names.hpp"
+
 #include <caf/actor_cast.hpp>
 #include <spdlog/spdlog.h>
 
@@ -12,7 +14,7 @@ namespace hicache {
 void backup_state::enqueue(const backup_command& command) {
   commands.emplace(command.id,
                    pending{command, caf::actor_cast<tree_core_actor>(self->current_sender())});
-  window.enqueue(command.id, command.keys->size());
+  window.enqueue(command.id, command.names->size());
   go_on();
 }
 
@@ -78,8 +80,12 @@ void backup_state::go_on() {
 
 void backup_state::send(const backup_window::batch& batch) {
   const auto& command = commands.at(batch.id).command;
-  auto pages = storage_batch{command.keys,     command.parents, batch.first,   batch.count,
-                             command.l2_pages, batch.first,     command.tenant};
+  auto pages = storage_batch{.names = command.names,
+                             .first = batch.first,
+                             .count = batch.count,
+                             .l2_pages = command.l2_pages,
+                             .l2_first = batch.first,
+                             .tenant = command.tenant};
   auto on_outcome = [this, batch](const storage_outcome& outcome) { finish(batch, outcome); };
   auto on_error = [this, batch](const caf::error& err) {
     finish(batch, {std::vector<ec>(batch.count, from_caf(err).code)});

@@ -2,6 +2,7 @@
 
 #include "base/check.hpp"
 #include "cache/hash/page_hash.hpp"
+#include "cache/hash/page_names.hpp"
 
 #include <span>
 #include <utility>
@@ -13,8 +14,8 @@ namespace {
 /// The parent of a first page and of its object.
 constexpr auto no_parent = page_key{};
 
-std::span<const page_key> keys_of(const storage_batch& batch) {
-  return std::span{*batch.keys}.subspan(batch.first, batch.count);
+std::vector<page_key> keys_of(const storage_batch& batch) {
+  return batch.names->get(batch.first, batch.count);
 }
 
 } // namespace
@@ -29,8 +30,12 @@ page_objects::page_objects(const std::string& fingerprint, std::vector<head_grou
     masks_.push_back(object_mask(fingerprint, group.name));
 }
 
-bool page_objects::writes(const page_key& page) const {
-  return writer_of(page, writers_.ranks) == writers_.rank;
+std::vector<bool> page_objects::writes(const storage_batch& batch) const {
+  auto own = std::vector<bool>(batch.count, true);
+  if (writers_.ranks > 1)
+    for (auto i = size_t{0}; const auto& key : keys_of(batch))
+      own[i++] = writer_of(key, writers_.ranks) == writers_.rank;
+  return own;
 }
 
 store_batch<page_key> page_objects::names(const storage_batch& batch) const {
@@ -49,12 +54,13 @@ store_batch<page_read> page_objects::reads(const storage_batch& batch) const {
     batch.count * per_page(), [me = shared_from_this(), batch] {
       if (me->exported_)
         me->exported_->reclaim(std::span{*batch.l2_pages}.subspan(batch.l2_first, batch.count));
+      const auto keys = keys_of(batch);
       auto reads = std::vector<page_read>{};
       reads.reserve(batch.count * me->per_page());
       for (auto i = uint64_t{0}; i < batch.count; ++i)
         for (auto group = size_t{0}; group < me->per_page(); ++group) {
           const auto place = (batch.l2_first + i) * me->per_page() + group;
-          reads.push_back({object_key((*batch.keys)[batch.first + i], me->masks_[group]),
+          reads.push_back({object_key(keys[i], me->masks_[group]),
                            me->parts_of<std::byte>((*batch.l2_pages)[batch.l2_first + i], group),
                            batch.places ? (*batch.places)[place] : store_place{}});
         }
@@ -76,15 +82,16 @@ storage_backend::read_progress page_objects::progress(const storage_batch& batch
 
 store_batch<page_write> page_objects::own_writes(const storage_batch& batch, size_t count) const {
   return {count * per_page(), [me = shared_from_this(), batch, count] {
+            const auto keys = keys_of(batch);
+            const auto own = me->writes(batch);
             auto writes = std::vector<page_write>{};
             writes.reserve(count * me->per_page());
             for (auto i = uint64_t{0}; i < batch.count; ++i) {
-              const auto& key = (*batch.keys)[batch.first + i];
-              const auto& parent = (*batch.parents)[batch.first + i];
+              const auto parent = i == 0 ? batch.names->before(batch.first) : keys[i - 1];
               const auto page = (*batch.l2_pages)[batch.l2_first + i];
-              for (auto group = size_t{0}; me->writes(key) && group < me->per_page(); ++group)
+              for (auto group = size_t{0}; own[i] && group < me->per_page(); ++group)
                 writes.push_back(
-                  {object_key(key, me->masks_[group]),
+                  {object_key(keys[i], me->masks_[group]),
                    parent == no_parent ? parent : object_key(parent, me->masks_[group]),
                    me->parts_of<const std::byte>(page, group), batch.tenant});
             }

@@ -37,8 +37,8 @@ public:
   /// Objects per page.
   size_t per_page() const noexcept { return masks_.size(); }
 
-  /// Whether this rank writes a page.
-  bool writes(const page_key& page) const;
+  /// Whether this rank writes each page of a batch.
+  std::vector<bool> writes(const storage_batch& batch) const;
 
   /// The object names of a batch, ordered by page, as are all lists here.
   store_batch<page_key> names(const storage_batch& batch) const;

@@ -2,6 +2,7 @@
 
 #include "base/check.hpp"
 #include "base/limits.hpp"
+#include "cache/hash/page_names.hpp"
 
 #include <caf/actor_cast.hpp>
 #include <spdlog/spdlog.h>
@@ -31,8 +32,7 @@ void prefetcher_state::fetch(const fetch_command& command) {
     terminate(id);
     return;
   }
-  auto batch = storage_batch{
-    command.keys, nullptr, command.first, command.keys->size() - command.first, nullptr, 0};
+  auto batch = storage_batch{.names = command.names, .count = command.names->size()};
   auto on_error = [this, id](const caf::error& err) {
     const auto why = from_caf(err);
     if (is_failed_read(why.code)) {
@@ -146,9 +146,8 @@ void prefetcher_state::begin(fetch_id id, uint64_t pages) {
 void prefetcher_state::read_more(fetch_id id, open_fetch& fetch) {
   const auto& command = fetch.command;
   while (const auto part = fetch.reads.next()) {
-    auto batch = storage_batch{.keys = command.keys,
-                               .parents = nullptr,
-                               .first = command.first + part->first,
+    auto batch = storage_batch{.names = command.names,
+                               .first = part->first,
                                .count = part->count,
                                .l2_pages = fetch.reads.pages(),
                                .l2_first = part->first,

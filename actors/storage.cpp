@@ -106,22 +106,18 @@ caf::result<storage_outcome> storage_state::get(const storage_batch& batch, caf:
 
 caf::result<storage_outcome> storage_state::set(const storage_batch& batch, caf::timespan timeout) {
   const auto& objects = *options.objects;
-  const auto pages = std::span{*batch.keys}.subspan(batch.first, batch.count);
-  if (std::ranges::none_of(pages, [&](const auto& key) { return objects.writes(key); }))
+  auto moved = objects.writes(batch);
+  if (std::ranges::find(moved, true) == moved.end())
     return storage_outcome{std::vector<ec>(batch.count, ec::none), batch.count};
   const auto pass = admit(store_call::set);
   if (!pass)
     return refused(batch.count);
   auto admitted = batch;
-  auto moved = std::vector<bool>{};
+  admitted.count = 0;
   auto written = size_t{0};
-  for (const auto& key : pages) {
-    if (pass->is_probe && written == limits::probe_pages)
-      break;
-    moved.push_back(objects.writes(key));
-    written += moved.back() ? 1 : 0;
-  }
-  admitted.count = moved.size();
+  while (admitted.count < batch.count && !(pass->is_probe && written == limits::probe_pages))
+    written += moved[admitted.count++] ? 1 : 0;
+  moved.resize(admitted.count);
   return open<storage_outcome>(
     store_call::set, *pass, batch.count, timeout, [&](time_point deadline, uint64_t ticket) {
       auto done = bring(ticket, std::move(moved), batch.count - admitted.count);

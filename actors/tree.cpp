@@ -92,7 +92,7 @@ void tree_state::act(const step_machine::begin& what) {
                                    .has_quarantine = core->stats().quarantined > 0,
                                    .has_news = facts.has_news(core->backing_up())};
   if (const auto stop = core->next_deadline_ns())
-    found.next_stop = std::chrono::nanoseconds{*stop - now_ns()};
+    found.next_deadline = std::chrono::nanoseconds{*stop - now_ns()};
   handle(found);
 }
 

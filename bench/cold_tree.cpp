@@ -36,7 +36,7 @@ cold_tree::cold_tree(uint32_t leaves, std::string_view policy)
     use(*leaf);
 }
 
-void cold_tree::fill_staging() {
+void cold_tree::add_leaves() {
   while (tree_.l1_pool().free() > 0)
     use(add(*parents_[random_() % parents_.size()]));
 }

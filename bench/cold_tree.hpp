@@ -19,7 +19,7 @@ public:
   cold_tree(uint32_t leaves, std::string_view policy);
 
   /// Adds leaves up to the initial number.
-  void fill_staging();
+  void add_leaves();
 
   radix_tree& tree() noexcept { return tree_; }
 

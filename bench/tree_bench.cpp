@@ -29,7 +29,7 @@ namespace {
 constexpr uint32_t victims_per_round = 250;
 
 /// Page names of all conversations; empty lists for trees without names.
-using chat_names = std::vector<std::vector<page_key>>;
+using chat_names = std::vector<std::shared_ptr<const page_names>>;
 
 const chat& workload() {
   return chat::instance();
@@ -49,7 +49,6 @@ std::unique_ptr<radix_tree> make_tree(uint32_t page_size, bool events = false) {
   auto options = radix_options{};
   options.page_size = page_size;
   options.l1_pages = pages_needed(page_size);
-  options.name_pages = events;
   options.events = events;
   return std::make_unique<radix_tree>(options);
 }
@@ -57,7 +56,8 @@ std::unique_ptr<radix_tree> make_tree(uint32_t page_size, bool events = false) {
 chat_names name_all(uint32_t page_size) {
   auto names = chat_names{};
   for (auto i = uint32_t{0}; i < chat::sessions; ++i)
-    names.push_back(hash_pages(workload().conversation(i), page_size, nullptr));
+    names.push_back(std::make_shared<const page_names>(
+      hash_pages(workload().conversation(i), page_size, nullptr)));
   return names;
 }
 
@@ -74,13 +74,10 @@ void insert(radix_tree& tree, radix_node& root, const chat_turn& turn, const cha
   tree.l1_pool().give_back(std::span{own}.first(from - known));
   own.erase(own.begin(), own.begin() + static_cast<ptrdiff_t>(from - known));
   if (from < pages) {
-    auto keys = std::vector<page_key>{};
-    if (!names.empty()) {
-      const auto part = std::span{names[turn.session]}.subspan(from, pages - from);
-      keys.assign(part.begin(), part.end());
-    }
+    const auto known_names
+      = names.empty() ? name_run{} : name_run{names[turn.session], from, pages - from};
     end = &tree.add(*end, token_span{turn.told, from * size, (pages - from) * size}, std::move(own),
-                    {}, std::move(keys), l3_state::unknown);
+                    {}, known_names, l3_state::unknown);
   }
   tree.touch(*end, 1);
 }
@@ -171,7 +168,7 @@ void evict(benchmark::State& state, uint32_t leaves, const std::string& policy) 
     const auto freed = cold.tree().evict_l1(victims_per_round);
     state.PauseTiming();
     HICACHE_CHECK(freed == victims_per_round);
-    cold.fill_staging();
+    cold.add_leaves();
     state.ResumeTiming();
   }
   state.counters["victims"] = benchmark::Counter(
@@ -274,15 +271,16 @@ void memory_of_pages(benchmark::State& state, bool everywhere) {
     options.page_size = page_size;
     options.l1_pages = nodes * pages;
     options.l2_pages = nodes * pages;
-    options.name_pages = everywhere;
     auto tree = radix_tree{options};
     auto& root = tree.root({});
     const auto before = bytes_in_use();
     for (const auto& tokens : buffers) {
       tree.tick();
       auto host = everywhere ? *tree.take_l2(pages) : std::vector<page_index>{};
-      tree.add(root, token_span{tokens, 0, tokens->size()}, *tree.take_l1(pages), std::move(host),
-               std::vector<page_key>(everywhere ? pages : 0), l3_state::unknown);
+      auto& node = tree.add(root, token_span{tokens, 0, tokens->size()}, *tree.take_l1(pages),
+                            std::move(host), {}, l3_state::unknown);
+      if (everywhere)
+        benchmark::DoNotOptimize(node.names().get());
     }
     state.counters["bytes"] = (bytes_in_use() - before) / (nodes * pages);
   }

@@ -21,7 +21,7 @@ const hc_key* keys_of(const page_key* keys) {
 }
 
 uint32_t tier_of(cache_medium medium) {
-  return medium == cache_medium::device ? HC_TIER_L1 : HC_TIER_L2;
+  return medium == cache_medium::l1 ? HC_TIER_L1 : HC_TIER_L2;
 }
 
 void fill(const step_news&, hc_news& to) {

@@ -65,7 +65,7 @@ result<tree_operation> evict_of(const hc_op& op) {
   if (op.tier != HC_TIER_L1 && op.tier != HC_TIER_L2)
     return fail(ec::invalid_argument,
                 "tier: " + std::to_string(op.tier) + "; expected HC_TIER_L1 or HC_TIER_L2");
-  return evict_request{op.tier == HC_TIER_L1 ? cache_tier::device : cache_tier::host, op.limit};
+  return evict_request{op.tier == HC_TIER_L1 ? cache_tier::l1 : cache_tier::l2, op.limit};
 }
 
 result<tree_operation> pin_of(const hc_op& op) {

@@ -59,13 +59,13 @@ struct engine_state {
     cached = loaded.l1_tokens;
     for (auto layer = 0u; layer < pool.shape().layers; ++layer) {
       if (loaded.progress && !loaded.progress->wait(layer)) // Until the cached part is in L1.
-        return miss_reason(to_caf({ec::copy_failed, "loading from L2"}));
+        return fail(to_caf({ec::copy_failed, "loading from L2"}));
       for (auto page = cached / pool.shape().page_size; page < pages.size(); ++page)
         for (const auto part : pool.parts()) {
           const auto rows = pool.rows(layer, part, pages[page]);
           const auto bytes = std::vector<std::byte>(rows.rows * rows.stride, std::byte{7});
           if (const auto done = (*runtime)->l1_pool().write(rows.offset, bytes); !done)
-            return miss_reason(to_caf(done.error()));
+            return fail(to_caf(done.error()));
         }
     }
     // 4. Insert the pages into the tree, which copies them to L2, and close the request. The writes
@@ -85,7 +85,7 @@ struct engine_state {
         answer.deliver(cached);
     };
     self->request((*runtime)->tree(), caf::infinite, atom::step_v, caf::timespan{50'000'000})
-      .then(on_step, [this](const caf::error& err) { miss_reason(err); });
+      .then(on_step, [this](const caf::error& err) { fail(err); });
   }
 
   /// Sends the operations of one turn and continues with `next` if all succeed.
@@ -93,14 +93,14 @@ struct engine_state {
     auto on_answers = [this, next](const tree_answers& answers) {
       for (const auto& each : answers.list)
         if (!each)
-          return miss_reason(to_caf(each.error()));
+          return fail(to_caf(each.error()));
       next(answers);
     };
     self->request((*runtime)->tree(), caf::infinite, atom::apply_v, tree_operations{std::move(ops)})
-      .then(on_answers, [this](const caf::error& err) { miss_reason(err); });
+      .then(on_answers, [this](const caf::error& err) { fail(err); });
   }
 
-  void miss_reason(const caf::error& why) { answer.deliver(why); }
+  void fail(const caf::error& why) { answer.deliver(why); }
 
   my_engine::pointer self;
   std::unique_ptr<rank_runtime>* runtime = nullptr;

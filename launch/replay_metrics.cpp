@@ -30,7 +30,7 @@ void add_instance(metric_families& families, const replay_counts& counts) {
   cached("l2", counts.cached_l2);
   cached("l3", counts.cached_l3);
   for (auto why = size_t{0}; why < static_cast<size_t>(miss_reason::none); ++why)
-    families.count("hicache_given_up_tokens_total",
+    families.count("hicache_unserved_tokens_total",
                    "Tokens that were computed although a tier had them.", counts.given_up[why],
                    {{"reason", to_string(static_cast<miss_reason>(why))}});
 }

@@ -37,22 +37,19 @@ struct copy_batch {
   std::vector<load_command> loads;
 };
 
-/// L2 -> L3 write: keys[i] names l2_pages[i]; parents[i] names its preceding page, all zero for a
-/// first page.
+/// L2 -> L3 write of the pages of `names`, in this order.
 struct backup_command {
   operation_id id = 0;
-  key_list keys;
-  key_list parents;
+  name_list names;
   page_list l2_pages;
   /// `tenant_of` the pages' namespace.
   uint64_t tenant = 0;
 };
 
-/// L3 -> L2 fetch of the gapless prefix of the pages keys[first...].
+/// L3 -> L2 fetch of the gapless prefix of the pages of `names`.
 struct fetch_command {
   fetch_id id = 0;
-  key_list keys;
-  uint64_t first = 0;
+  name_list names;
   /// Fewer pages are not worth a read.
   uint64_t least = 0;
 };
@@ -78,9 +75,9 @@ struct reclaim_command {};
 /// Result of one fetch on this rank; prefetcher -> tree.
 struct fetched_pages {
   fetch_id id = 0;
-  /// L2 pages filled, without a gap, from keys[first].
+  /// L2 pages filled, without a gap, from the first page.
   page_list l2_pages;
-  /// Pages from keys[first] that L3 holds on every rank; 0 if the fetch ended before that was
+  /// Pages from the first that L3 holds on every rank; 0 if the fetch ended before that was
   /// known.
   uint64_t found = 0;
   /// Why no more arrived.

@@ -22,10 +22,10 @@ struct MemberInfo {
   pageAddress @5 :Text;
   capacityBytes @6 :UInt64;
   fingerprint @7 :UInt64;
-  lentHeaders @8 :UInt64;
-  lentObjects @9 :UInt64;
-  lentObjectBytes @10 :UInt64;
-  lentCount @11 :UInt64;
+  exportedHeaders @8 :UInt64;
+  exportedObjects @9 :UInt64;
+  exportedObjectBytes @10 :UInt64;
+  exportedCount @11 :UInt64;
   address @12 :Text;
   resumes @13 :UInt64;
   isClosed @14 :Bool;

@@ -12,6 +12,10 @@
 /// Requests of the prefetcher and the backup to the storage actor.
 namespace hicache {
 
+/// See cache/hash/page_names.hpp.
+class path_names;
+using name_list = std::shared_ptr<const path_names>;
+
 /// See include/hicache/storage_backend.hpp.
 struct store_place;
 using place_list = std::shared_ptr<const std::vector<store_place>>;
@@ -40,16 +44,14 @@ private:
   std::vector<std::atomic<uint32_t>> objects_;
 };
 
-/// Pages [first, first + count) of `keys`; page first + i moves from or to l2_pages[l2_first +
-/// i]. Keys name pages; the names of this rank's objects follow from them.
+/// Pages [first, first + count) of `names`; page first + i moves from or to l2_pages[l2_first +
+/// i]. The names of this rank's objects follow from those of the pages.
 struct storage_batch {
-  key_list keys;
-  /// For writes: the preceding page of each page.
-  key_list parents;
+  name_list names;
   uint64_t first = 0;
   uint64_t count = 0;
   /// Null if no bytes move.
-  page_list l2_pages;
+  page_list l2_pages = {};
   uint64_t l2_first = 0;
   /// For writes: `tenant_of` the pages' namespace.
   uint64_t tenant = 0;

@@ -153,10 +153,10 @@ void write(const member_info& x, schema::MemberInfo::Builder to) {
   to.setPageAddress(x.page_address);
   to.setCapacityBytes(x.capacity_bytes);
   to.setFingerprint(x.fingerprint);
-  to.setLentHeaders(x.exported.headers);
-  to.setLentObjects(x.exported.objects);
-  to.setLentObjectBytes(x.exported.object_bytes);
-  to.setLentCount(x.exported.count);
+  to.setExportedHeaders(x.exported.headers);
+  to.setExportedObjects(x.exported.objects);
+  to.setExportedObjectBytes(x.exported.object_bytes);
+  to.setExportedCount(x.exported.count);
   to.setAddress(x.address);
   to.setResumes(x.resumes);
   to.setIsClosed(x.is_closed);
@@ -171,8 +171,8 @@ void read(schema::MemberInfo::Reader from, member_info& x) {
   x.page_address = text(from.getPageAddress());
   x.capacity_bytes = from.getCapacityBytes();
   x.fingerprint = from.getFingerprint();
-  x.exported = {from.getLentHeaders(), from.getLentObjects(), from.getLentObjectBytes(),
-                from.getLentCount()};
+  x.exported = {from.getExportedHeaders(), from.getExportedObjects(), from.getExportedObjectBytes(),
+                from.getExportedCount()};
   x.address = text(from.getAddress());
   x.resumes = from.getResumes();
   x.is_closed = from.getIsClosed();

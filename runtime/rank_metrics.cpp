@@ -89,7 +89,7 @@ void add_status(metric_families& families, const std::string& backend,
 
 void add_store(metric_families& families, const store_figures& store) {
   families.count(evicted_name, evicted_help, store.evicted, {{"tier", "l3"}});
-  families.gauge("hicache_lent_bytes", "Memory that the rank lends to the cluster store.",
+  families.gauge("hicache_exported_bytes", "Memory that the rank lends to the cluster store.",
                  static_cast<double>(store.exported_bytes));
   families.count("hicache_sent_bytes_total",
                  "Bytes of lent memory that were sent to readers on other machines.",

@@ -51,7 +51,7 @@ answer show_node(const node_view& node) {
 } // namespace
 
 answer show_event(const cache_event& event) {
-  const auto medium = [](cache_medium x) { return x == cache_medium::device ? "device" : "host"; };
+  const auto medium = [](cache_medium x) { return x == cache_medium::l1 ? "device" : "host"; };
   return std::visit(overload{
                       [&](const pages_stored& x) {
                         return answer{{"event", "stored"},

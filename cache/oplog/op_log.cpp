@@ -1,6 +1,7 @@
 #include "cache/oplog/op_log.hpp"
 
 #include "base/limits.hpp"
+#include "cache/hash/page_names.hpp"
 #include "cache/oplog/op_json.hpp"
 
 #include <bit>
@@ -412,7 +413,7 @@ result<void> op_log_player::perform(const applied_step& step) {
       continue;
     fetches_.erase(fetching[i]);
     for (const auto page : *step.arrived[i])
-      reserve_.erase(page);
+      staging_.erase(page);
   }
   known_ = step.facts;
   cache_->step(step.facts, step.arrived);
@@ -465,7 +466,7 @@ result<void> op_log_player::check(const applied_step& step) const {
         || fetch == fetches_.end() || step.arrived[i]->size() > fetch->second)
       return wrong("a prefetch brought more pages than arrived or were asked for");
     for (const auto page : *step.arrived[i])
-      if (reserve_.count(page) == 0 || !arrived.insert(page).second)
+      if (staging_.count(page) == 0 || !arrived.insert(page).second)
         return wrong("a page arrived where the prefetcher has none");
   }
   return {};
@@ -477,12 +478,12 @@ void op_log_player::take_effects() {
       overload{
         [&](const write_command& x) { issued_.writes_done = x.id; },
         [&](const load_command& x) { issued_.loads_done = x.id; },
-        [&](const backup_command& x) { backups_[x.id] = x.keys->size(); },
+        [&](const backup_command& x) { backups_[x.id] = x.names->size(); },
         [](const drop_command&) {},
-        [&](const fetch_command& x) { fetches_[x.id] = x.keys->size() - x.first; },
+        [&](const fetch_command& x) { fetches_[x.id] = x.names->size(); },
         [](const terminate_command&) {},
-        [&](const staging_command& x) { reserve_.insert(x.l2_pages->begin(), x.l2_pages->end()); },
-        [&](const reclaim_command&) { reserve_.clear(); },
+        [&](const staging_command& x) { staging_.insert(x.l2_pages->begin(), x.l2_pages->end()); },
+        [&](const reclaim_command&) { staging_.clear(); },
       },
       effect);
   cache_->take_events();

@@ -95,7 +95,7 @@ private:
   /// Pages of each open backup.
   std::map<operation_id, uint64_t> backups_;
   /// Staging pool of the prefetcher, and the pages that each open fetch may bring.
-  std::set<page_index> reserve_;
+  std::set<page_index> staging_;
   std::map<fetch_id, uint64_t> fetches_;
 };
 

@@ -42,8 +42,8 @@ struct op_script::impl {
   outcome config(object_reader& reader);
   outcome match(object_reader& reader);
   outcome insert(object_reader& reader);
-  outcome evict_l1(object_reader& reader) { return evict(reader, cache_tier::device); }
-  outcome evict_l2(object_reader& reader) { return evict(reader, cache_tier::host); }
+  outcome evict_l1(object_reader& reader) { return evict(reader, cache_tier::l1); }
+  outcome evict_l2(object_reader& reader) { return evict(reader, cache_tier::l2); }
   outcome evict(object_reader& reader, cache_tier tier);
   outcome lock(object_reader& reader);
   outcome unlock(object_reader& reader);
@@ -342,7 +342,7 @@ op_script::impl::outcome op_script::impl::evict(object_reader& reader, cache_tie
 
 uint64_t op_script::impl::free_tokens(cache_tier tier) const {
   const auto now = cache->stats();
-  return tokens_of(tier == cache_tier::device ? now.l1_free : now.l2_free);
+  return tokens_of(tier == cache_tier::l1 ? now.l1_free : now.l2_free);
 }
 
 bool op_script::impl::settle() {

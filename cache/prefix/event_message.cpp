@@ -84,7 +84,7 @@ public:
 
 private:
   const char* medium_name(cache_medium medium) const {
-    if (medium == cache_medium::device)
+    if (medium == cache_medium::l1)
       return "GPU";
     return format_ == event_format::vllm ? "CPU" : "CPU_PINNED";
   }

@@ -50,9 +50,9 @@ void handle_locks::count_locks(lock_census& census) const {
     HICACHE_CHECK(!list.empty());
     for (const auto& lock : list) {
       ++held;
-      census.add_device(*lock.l1_end);
+      census.add_l1(*lock.l1_end);
       if (lock.l2_end != nullptr)
-        census.add_host(*lock.l2_end);
+        census.add_l2(*lock.l2_end);
     }
   }
   HICACHE_CHECK(held == count_);

@@ -11,13 +11,13 @@ namespace hicache {
 class lock_census {
 public:
   /// Counts a lock on the path to `end`.
-  void add_device(const radix_node& end) { add(device_, end); }
+  void add_l1(const radix_node& end) { add(l1_, end); }
 
-  void add_host(const radix_node& end) { add(host_, end); }
+  void add_l2(const radix_node& end) { add(l2_, end); }
 
-  uint32_t l1_locks(const radix_node& node) const { return count(device_, node); }
+  uint32_t l1_locks(const radix_node& node) const { return count(l1_, node); }
 
-  uint32_t l2_locks(const radix_node& node) const { return count(host_, node); }
+  uint32_t l2_locks(const radix_node& node) const { return count(l2_, node); }
 
 private:
   using counts = std::map<const radix_node*, uint32_t>;
@@ -32,8 +32,8 @@ private:
     return entry == list.end() ? 0 : entry->second;
   }
 
-  counts device_;
-  counts host_;
+  counts l1_;
+  counts l2_;
 };
 
 } // namespace hicache

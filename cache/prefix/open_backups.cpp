@@ -9,15 +9,6 @@
 
 namespace hicache {
 
-namespace {
-
-template <class T>
-std::shared_ptr<const std::vector<T>> share(std::vector<T> list) {
-  return std::make_shared<const std::vector<T>>(std::move(list));
-}
-
-} // namespace
-
 // -- backups begin ------------------------------------------------------------
 
 void open_backups::back_up_path(radix_node& end) {
@@ -49,8 +40,7 @@ void open_backups::back_up(std::vector<radix_node*> children) {
 }
 
 void open_backups::begin(const std::vector<radix_node*>& nodes) {
-  auto keys = std::vector<page_key>{};
-  auto parents = std::vector<page_key>{};
+  auto names = std::vector<name_run>{};
   auto pages = std::vector<page_index>{};
   const auto id = ++issued_;
   auto& end = *nodes.back();
@@ -62,18 +52,19 @@ void open_backups::begin(const std::vector<radix_node*>& nodes) {
   tree_.lock_l2(end);
   for (auto* node : nodes) {
     node_edit{tree_, *node}.begin_backup(id);
-    const auto& parent = *node->parent();
-    parents.push_back(parent.is_root() ? page_key{} : parent.keys().back());
-    parents.insert(parents.end(), node->keys().begin(), node->keys().end() - 1);
-    keys.insert(keys.end(), node->keys().begin(), node->keys().end());
-    pages.insert(pages.end(), node->host().begin(), node->host().end());
+    names.push_back(node->names());
+    pages.insert(pages.end(), node->l2_pages().begin(), node->l2_pages().end());
   }
   backups_.emplace(
-    id, open_backup{&end, keys.size(), settings_.storage_epoch, bare->is_root() ? nullptr : bare});
+    id, open_backup{&end, pages.size(), settings_.storage_epoch, bare->is_root() ? nullptr : bare});
   order_.insert(order_.end() - static_cast<ptrdiff_t>(held_), id);
-  waiting_pages_ += keys.size();
-  effects_.push_back(backup_command{id, share(std::move(keys)), share(std::move(parents)),
-                                    share(std::move(pages)), tenant_of(end.ns().salt)});
+  waiting_pages_ += pages.size();
+  const auto& parent = *nodes.front()->parent();
+  effects_.push_back(backup_command{
+    id,
+    std::make_shared<const path_names>(std::move(names),
+                                       parent.is_root() ? name_run{} : parent.names()),
+    std::make_shared<const std::vector<page_index>>(std::move(pages)), tenant_of(end.ns().salt)});
   const auto limit = settings_.options.backup_limit_pages;
   for (auto oldest = backups_.begin(); waiting_pages_ > limit; ++oldest)
     drop(oldest->first, oldest->second);
@@ -177,9 +168,9 @@ void open_backups::unlock(const open_backup& backup) {
 
 void open_backups::count_locks(lock_census& census) const {
   for (const auto& [id, backup] : backups_) {
-    census.add_host(*backup.end);
+    census.add_l2(*backup.end);
     if (backup.l1_end != nullptr)
-      census.add_device(*backup.l1_end);
+      census.add_l1(*backup.l1_end);
   }
 }
 

@@ -34,8 +34,8 @@ void open_copies::begin_write(const std::vector<radix_node*>& nodes) {
   for (const auto* node : nodes) {
     HICACHE_CHECK(node->write() == id);
     writing_pages_ += node->pages();
-    l1_pages.insert(l1_pages.end(), node->device().begin(), node->device().end());
-    l2_pages.insert(l2_pages.end(), node->host().begin(), node->host().end());
+    l1_pages.insert(l1_pages.end(), node->l1_pages().begin(), node->l1_pages().end());
+    l2_pages.insert(l2_pages.end(), node->l2_pages().begin(), node->l2_pages().end());
   }
   tree_.lock_l1(last);
   tree_.lock_l2(last);
@@ -62,7 +62,8 @@ uint64_t open_copies::write_path(radix_node& end, uint64_t least_hits, bool may_
   tree_.lock_l2(end);
   auto nodes = std::vector<radix_node*>{};
   auto count = uint64_t{0};
-  for (auto* node : path_nodes(end, [](const radix_node& each) { return each.host().empty(); })) {
+  for (auto* node :
+       path_nodes(end, [](const radix_node& each) { return each.l2_pages().empty(); })) {
     const auto has_room = may_evict || tree_.options().exports_l2 || node->pins() > 0
                           || tree_.l2_pool().free() >= node->pages();
     if (node->use().hits < least_hits || !has_room || !reserve_host(*node))
@@ -93,7 +94,7 @@ std::vector<radix_node*> open_copies::unstaged_run(radix_node& end) const {
   for (auto* node :
        path_nodes(end, [](const radix_node& each) { return each.l3() == l3_state::unknown; })) {
     const auto follows = run.empty() ? is_in_l3(*node->parent()) : node->parent() == run.back();
-    if (!follows || !node->host().empty() || node->use().hits < settings_.least_hits())
+    if (!follows || !node->l2_pages().empty() || node->use().hits < settings_.least_hits())
       break;
     run.push_back(node);
   }
@@ -142,7 +143,7 @@ layer_progress_ptr open_copies::load(radix_node& end, std::vector<page_index> pa
     const auto part = next + static_cast<ptrdiff_t>(node->pages());
     tree_.set_l1(*node, {next, part}, id);
     next = part;
-    l2_pages.insert(l2_pages.end(), node->host().begin(), node->host().end());
+    l2_pages.insert(l2_pages.end(), node->l2_pages().begin(), node->l2_pages().end());
   }
   HICACHE_CHECK(next == pages.end());
   // The load keeps both copies until it is done, whatever happens to the request.
@@ -187,7 +188,7 @@ void open_copies::finish_write(const queue::copy& write) {
   }
   tree_.unlock_l1(*write.end);
   for (auto i = pending_write_backs.rbegin(); i != pending_write_backs.rend(); ++i)
-    tree_.leave(**i);
+    tree_.finish_write_back(**i);
   auto* end = write.end;
   while (end->is_discarded())
     end = end->parent();
@@ -212,7 +213,7 @@ void open_copies::fail_write(const queue::copy& write) {
   tree_.unlock_l2(*write.end);
   // Otherwise a GPU device that cannot write would never free pages.
   for (auto* node : pending_write_backs)
-    tree_.leave_unsaved(*node);
+    tree_.drop_unsaved(*node);
 }
 
 // -- loads end ----------------------------------------------------------------
@@ -267,8 +268,8 @@ void open_copies::fail_load(const queue::copy& load,
 void open_copies::count_locks(lock_census& census) const {
   for (const auto* list : {&writes_, &loads_})
     for (const auto& copy : list->open) {
-      census.add_device(*copy.end);
-      census.add_host(*copy.end);
+      census.add_l1(*copy.end);
+      census.add_l2(*copy.end);
     }
 }
 

@@ -3,8 +3,11 @@
 #include "base/check.hpp"
 #include "base/limits.hpp"
 #include "base/mix.hpp"
+#include "cache/hash/page_names.hpp"
+#include "cache/radix/prefix_key.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 
 namespace hicache {
@@ -20,7 +23,7 @@ page_list share(std::vector<page_index> pages) {
 open_fetches::open_fetches(radix_tree& tree, open_requests& requests,
                            const cache_settings& settings, std::vector<tree_effect>& effects)
   : tree_(tree), requests_(requests), settings_(settings), effects_(effects),
-    in_reserve_(uint64_t{settings.options.l2_pages} + 1) {
+    is_staging_(uint64_t{settings.options.l2_pages} + 1) {
   // nop
 }
 
@@ -57,8 +60,7 @@ uint64_t open_fetches::begin(request_id id) {
   if (wanted == 0)
     return 0;
   const auto request = requests_.change(id);
-  request->keys = requests_.name_prefix(*request);
-  request->keyed_tokens = request->tokens;
+  request->fetched_tokens = request->tokens;
   request->had_fetch = true;
   request->wanted_tokens = settings_.tokens(wanted);
   join_or_issue(*request);
@@ -76,62 +78,76 @@ void open_fetches::join_or_issue(open_request& request) {
   const auto& options = settings_.options;
   const auto id = ++issued_;
   const auto first = request.matched_pages();
-  auto fetch = open_fetch{id,
-                          {request.id},
-                          request.root->ns(),
-                          options.storage_backend,
-                          settings_.storage_epoch,
-                          request.tokens,
-                          request.keys,
-                          first};
-  index(fetch);
-  fetches_.insert(id, std::move(fetch));
+  const auto tail = token_span{request.tokens, first * options.page_size,
+                               tree_.span_size(request.limit_pages - first)};
+  auto names = tree_.names_after(request.end().names(), tail);
+  fetches_.insert(id, {id,
+                       {request.id},
+                       request.root->ns(),
+                       options.storage_backend,
+                       settings_.storage_epoch,
+                       request.tokens,
+                       first,
+                       names});
+  prefixes_.insert(entry_of(fetches_.at(id)));
   order_.push_back(id);
   request.fetch = id;
   const auto least = options.prefetch.threshold_tokens + options.page_size - 1;
-  effects_.push_back(fetch_command{id, request.keys, first, least / options.page_size});
+  effects_.push_back(
+    fetch_command{id, std::make_shared<const path_names>(std::vector{std::move(names)}),
+                  least / options.page_size});
 }
 
-/// The oldest fetch that brings enough of what follows the request's match, or 0. Names are
-/// chained, so a fetch of the last such page includes all of them.
+/// The oldest fetch that brings enough of what follows the request's match, or 0.
 fetch_id open_fetches::find_to_join(const open_request& request) const {
   const auto first = request.matched_pages();
-  const auto last = first + threshold_pages() - 1;
-  HICACHE_CHECK(last < request.keys->size());
-  const auto bringing = bringing_.find((*request.keys)[last]);
-  if (bringing == bringing_.end())
-    return 0;
-  for (const auto id : bringing->second)
-    if (const auto& fetch = fetches_.at(id); !fetch.is_terminated && fetch.first <= first)
-      return id;
-  return 0;
+  const auto wanted
+    = prefix_entry{&request.root->ns(),
+                   std::span{*request.tokens}.first(tree_.span_size(first + threshold_pages())), 0};
+  auto oldest = fetch_id{0};
+  for (auto i = prefixes_.lower_bound(wanted); i != prefixes_.end() && i->begins_with(wanted); ++i)
+    if (const auto& fetch = fetches_.at(i->id);
+        !fetch.is_terminated && fetch.first <= first && (oldest == 0 || fetch.id < oldest))
+      oldest = fetch.id;
+  return oldest;
 }
 
-void open_fetches::index(const open_fetch& fetch) {
-  for (auto i = fetch.first; i < fetch.keys->size(); ++i)
-    bringing_[(*fetch.keys)[i]].push_back(fetch.id);
+open_fetches::prefix_entry open_fetches::entry_of(const open_fetch& fetch) const noexcept {
+  return {&fetch.ns, std::span{*fetch.tokens}.first(tree_.span_size(fetch.end())), fetch.id};
+}
+
+bool open_fetches::prefix_entry::begins_with(const prefix_entry& other) const noexcept {
+  const auto count = other.tokens.size();
+  return *ns == *other.ns && tokens.size() >= count
+         && equal_tokens(tokens.data(), other.tokens.data(), count) == count;
+}
+
+bool open_fetches::prefix_order::operator()(const prefix_entry& a,
+                                            const prefix_entry& b) const noexcept {
+  if (const auto order = *a.ns <=> *b.ns; order != 0)
+    return order < 0;
+  const auto both = std::min(a.tokens.size_bytes(), b.tokens.size_bytes());
+  const auto order
+    = a.tokens.data() == b.tokens.data() ? 0 : std::memcmp(a.tokens.data(), b.tokens.data(), both);
+  return order != 0 ? order < 0
+                    : std::pair{a.tokens.size(), a.id} < std::pair{b.tokens.size(), b.id};
 }
 
 open_fetches::open_fetch open_fetches::take(fetch_id id) {
-  auto fetch = fetches_.take(id);
+  prefixes_.erase(entry_of(fetches_.at(id)));
   std::erase(order_, id);
-  for (auto i = fetch.first; i < fetch.keys->size(); ++i) {
-    const auto entry = bringing_.find((*fetch.keys)[i]);
-    auto& list = entry->second;
-    list.erase(std::ranges::find(list, id));
-    if (list.empty())
-      bringing_.erase(entry);
-  }
-  return fetch;
+  return fetches_.take(id);
 }
 
 /// Where the request diverges from the fetch, in pages of the prefix.
-uint64_t open_fetches::shared_end(const open_request& request, const open_fetch& fetch) {
-  // Names are chained: equal names imply equal predecessors.
-  const auto first = request.keys->begin();
-  const auto both = static_cast<ptrdiff_t>(std::min(request.keys->size(), fetch.keys->size()));
-  const auto is_shared = [&](const auto& name) { return name == (*fetch.keys)[&name - &*first]; };
-  return static_cast<uint64_t>(std::partition_point(first, first + both, is_shared) - first);
+uint64_t open_fetches::shared_end(const open_request& request,
+                                  const open_fetch& fetch) const noexcept {
+  const auto both = std::min(request.limit_pages, fetch.end());
+  const auto& options = settings_.options;
+  return request.fetched_tokens == fetch.tokens
+           ? both
+           : equal_pages(request.fetched_tokens->data(), fetch.tokens->data(), both,
+                         options.page_size, options.bigram ? 1 : 0);
 }
 
 // -- prefetches are terminated ------------------------------------------------
@@ -166,7 +182,7 @@ void open_fetches::terminate_all() {
 
 void open_fetches::leave(request_id id) {
   const auto& request = requests_.at(id);
-  stop_times_.erase({request.deadline_ns, id});
+  deadlines_.erase({request.deadline_ns, id});
   if (request.fetch == 0)
     return;
   std::erase(fetches_.change(request.fetch)->requests, id);
@@ -184,11 +200,11 @@ void open_fetches::expire_fetches() {
       = rule.timeout_base
         + rule.timeout_per_ki_token * static_cast<int64_t>(request->wanted_tokens) / 1024;
     request->deadline_ns = settings_.now_ns + std::min(time, rule.timeout_max).count();
-    stop_times_.emplace(request->deadline_ns, id);
+    deadlines_.emplace(request->deadline_ns, id);
   }
-  while (!stop_times_.empty() && stop_times_.begin()->first <= settings_.now_ns) {
-    const auto id = stop_times_.begin()->second;
-    stop_times_.erase(stop_times_.begin());
+  while (!deadlines_.empty() && deadlines_.begin()->first <= settings_.now_ns) {
+    const auto id = deadlines_.begin()->second;
+    deadlines_.erase(deadlines_.begin());
     requests_.change(id)->is_past_deadline = true;
     if (const auto& request = requests_.at(id); has_expired(request))
       terminate(request.fetch);
@@ -206,7 +222,7 @@ std::span<const fetch_id> open_fetches::later() const noexcept {
 }
 
 std::optional<int64_t> open_fetches::next_deadline_ns() const noexcept {
-  return stop_times_.empty() ? std::nullopt : std::optional{stop_times_.begin()->first};
+  return deadlines_.empty() ? std::nullopt : std::optional{deadlines_.begin()->first};
 }
 
 void open_fetches::check_facts(const step_facts& facts, std::span<const page_list> arrived) const {
@@ -234,7 +250,7 @@ std::vector<ready_request> open_fetches::finish(const step_facts& facts,
     const auto present = arrived[i] ? arrived[i]->size() : 0;
     HICACHE_CHECK(count <= present);
     const auto fetch = take(id);
-    HICACHE_CHECK(count <= fetch.keys->size() - fetch.first);
+    HICACHE_CHECK(count <= fetch.names.count);
     tree_.tick();
     const auto taken = place(fetch, count, arrived[i]);
     // Pages outside the part that the tree took.
@@ -277,15 +293,17 @@ open_fetches::page_range open_fetches::place(const open_fetch& fetch, uint64_t c
   const auto first = arrived->begin() + static_cast<ptrdiff_t>(from - fetch.first);
   auto pages = std::vector<page_index>(first, first + static_cast<ptrdiff_t>(to - from));
   for (const auto page : pages) {
-    HICACHE_CHECK(page < in_reserve_.size() && in_reserve_[page]);
-    in_reserve_[page] = false;
+    HICACHE_CHECK(page < is_staging_.size() && is_staging_[page]);
+    is_staging_[page] = false;
   }
-  reserve_ -= pages.size();
-  const auto key = [&](uint64_t at) { return fetch.keys->begin() + static_cast<ptrdiff_t>(at); };
+  staging_ -= pages.size();
+  auto names = fetch.names;
+  names.cut_front(from - fetch.first);
+  names.count = to - from;
   const auto size = settings_.options.page_size;
   const auto l3 = settings_.is_attached_since(fetch.epoch) ? l3_state::stored : l3_state::unknown;
   auto& node = tree_.add(parent, token_span{fetch.tokens, from * size, tree_.span_size(to - from)},
-                         {}, std::move(pages), {key(from), key(to)}, l3);
+                         {}, std::move(pages), std::move(names), l3);
   tree_.touch(node, 0);
   return {from, to};
 }
@@ -315,10 +333,10 @@ void open_fetches::finish_waiting(open_request& request, const open_fetch& fetch
   // The rest was not part of the fetch, or another request's policy terminated it.
   const auto is_cut_short = arrived == shared || fetch.is_terminated;
   if (is_cut_short && !has_expired(request) && request.owned.empty()
-      && request.matched_pages() >= arrived && request.keyed_tokens == request.tokens
+      && request.matched_pages() >= arrived && request.fetched_tokens == request.tokens
       && wanted_pages(request) > 0)
     return join_or_issue(request);
-  stop_times_.erase({request.deadline_ns, request.id});
+  deadlines_.erase({request.deadline_ns, request.id});
   const auto tokens = [this](uint64_t pages) { return settings_.tokens(pages); };
   ready.push_back({request.id, tokens(request.fetched_to - request.fetched_from),
                    tokens(request.l1_pages), tokens(request.l2_pages)});
@@ -328,39 +346,39 @@ void open_fetches::finish_waiting(open_request& request, const open_fetch& fetch
 
 void open_fetches::fill_staging(std::vector<page_index> unused) {
   for (const auto page : unused)
-    HICACHE_CHECK(page < in_reserve_.size() && in_reserve_[page]);
+    HICACHE_CHECK(page < is_staging_.size() && is_staging_[page]);
   const auto& options = settings_.options;
   const auto available = tree_.l2_pool().free() + tree_.totals().l2_evictable;
   const auto wanted = options.storage_attached ? options.prefetch_reserve_pages : uint64_t{0};
-  const auto lacking = std::min(wanted - std::min(wanted, reserve_), available);
+  const auto lacking = std::min(wanted - std::min(wanted, staging_), available);
   const auto more = tree_.take_l2(lacking);
   HICACHE_CHECK(more);
   for (const auto page : *more)
-    in_reserve_[page] = true;
-  reserve_ += more->size();
+    is_staging_[page] = true;
+  staging_ += more->size();
   unused.insert(unused.end(), more->begin(), more->end());
   if (!unused.empty())
     effects_.push_back(staging_command{share(std::move(unused))});
 }
 
-void open_fetches::release_reserve() {
+void open_fetches::release_staging() {
   is_released_ = !settings_.options.storage_attached;
   reclaim();
 }
 
 void open_fetches::reclaim() {
-  if (!is_released_ || reserve_ == 0 || !fetches_.empty())
+  if (!is_released_ || staging_ == 0 || !fetches_.empty())
     return;
   tree_.l2_pool().give_back(reserved());
-  in_reserve_.assign(in_reserve_.size(), false);
-  reserve_ = 0;
+  is_staging_.assign(is_staging_.size(), false);
+  staging_ = 0;
   effects_.push_back(reclaim_command{});
 }
 
 std::vector<page_index> open_fetches::reserved() const {
   auto pages = std::vector<page_index>{};
-  for (auto page = page_index{1}; page < in_reserve_.size(); ++page)
-    if (in_reserve_[page])
+  for (auto page = page_index{1}; page < is_staging_.size(); ++page)
+    if (is_staging_[page])
       pages.push_back(page);
   return pages;
 }
@@ -368,39 +386,32 @@ std::vector<page_index> open_fetches::reserved() const {
 // -- state --------------------------------------------------------------------
 
 std::array<uint64_t, 4> open_fetches::digest() const noexcept {
-  return {issued_, reserve_, mix(fetches_.digest(), order_.empty() ? 0 : order_.front()),
-          stop_times_.size() + untimed_.size()};
+  return {issued_, staging_, mix(fetches_.digest(), order_.empty() ? 0 : order_.front()),
+          deadlines_.size() + untimed_.size()};
 }
 
 void open_fetches::check_invariants() const {
   fetches_.check_digest();
   auto ids = std::vector<fetch_id>{};
-  auto named = size_t{0};
   for (const auto& [id, fetch] : fetches_) {
     ids.push_back(id);
     for (const auto request : fetch.requests)
       HICACHE_CHECK(requests_.at(request).fetch == id);
     HICACHE_CHECK(!fetch.requests.empty() || fetch.is_terminated);
-    named += fetch.keys->size() - fetch.first;
-    for (auto i = fetch.first; i < fetch.keys->size(); ++i)
-      HICACHE_CHECK(std::ranges::count(bringing_.at((*fetch.keys)[i]), id) == 1);
+    HICACHE_CHECK(prefixes_.contains(entry_of(fetch)));
   }
   HICACHE_CHECK(std::ranges::is_permutation(order_, ids));
-  for (const auto& [name, list] : bringing_) {
-    HICACHE_CHECK(!list.empty() && std::ranges::is_sorted(list));
-    named -= list.size();
-  }
-  HICACHE_CHECK(named == 0);
+  HICACHE_CHECK(prefixes_.size() == fetches_.size());
   requests_.visit([this](const open_request& request) {
     HICACHE_CHECK(request.fetch == 0
                   || std::ranges::count(fetches_.at(request.fetch).requests, request.id) == 1);
     HICACHE_CHECK(request.deadline_ns == 0 || request.is_past_deadline || request.fetch == 0
-                  || stop_times_.contains({request.deadline_ns, request.id}));
+                  || deadlines_.contains({request.deadline_ns, request.id}));
   });
-  for (const auto& [deadline_ns, id] : stop_times_)
+  for (const auto& [deadline_ns, id] : deadlines_)
     HICACHE_CHECK(requests_.at(id).deadline_ns == deadline_ns && requests_.at(id).fetch != 0);
-  HICACHE_CHECK(reserved().size() == reserve_
-                && reserve_ <= settings_.options.prefetch_reserve_pages);
+  HICACHE_CHECK(reserved().size() == staging_
+                && staging_ <= settings_.options.prefetch_reserve_pages);
 }
 
 } // namespace hicache

@@ -7,12 +7,9 @@
 #include "cache/radix/radix_tree.hpp"
 
 #include <absl/container/btree_set.h>
-#include <absl/container/flat_hash_map.h>
-#include <absl/container/inlined_vector.h>
 
 #include <array>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -72,10 +69,10 @@ public:
   void fill_staging() { fill_staging({}); }
 
   /// L3 is attached (again): keeps the staging pool.
-  void keep_reserve() { is_released_ = false; }
+  void keep_staging() { is_released_ = false; }
 
   /// L3 is released: reclaims the staging pool as soon as no fetch is open.
-  void release_reserve();
+  void release_staging();
 
   // -- state ------------------------------------------------------------------
 
@@ -95,28 +92,45 @@ private:
   /// Outlives its requests if they are released early.
   struct open_fetch {
     fetch_id id = 0;
-    /// Requests that wait for it, in order of arrival; all of their keys begin like `keys`.
+    /// Requests that wait for it, in order of arrival.
     std::vector<request_id> requests;
     cache_namespace ns;
     std::string backend;
     uint64_t epoch = 0;
     token_buffer tokens;
-    key_list keys;
     /// Pages matched when it was issued; what arrives is appended after them.
     uint64_t first = 0;
+    /// Of the pages from `first` on.
+    name_run names;
     bool is_terminated = false;
+
+    uint64_t end() const noexcept { return first + names.count; }
+  };
+
+  /// The prefix that a fetch completes.
+  struct prefix_entry {
+    const cache_namespace* ns;
+    std::span<const token_id> tokens;
+    fetch_id id;
+
+    bool begins_with(const prefix_entry& other) const noexcept;
+  };
+
+  /// By namespace, then by the bytes of the tokens: prefixes that begin alike are neighbours.
+  struct prefix_order {
+    bool operator()(const prefix_entry& a, const prefix_entry& b) const noexcept;
   };
 
   /// A part [from, to) of a prefix, in pages.
   using page_range = std::pair<uint64_t, uint64_t>;
 
   static uint64_t digest_of(const open_fetch& fetch) noexcept;
-  static uint64_t shared_end(const open_request& request, const open_fetch& fetch);
+  uint64_t shared_end(const open_request& request, const open_fetch& fetch) const noexcept;
   uint64_t wanted_pages(const open_request& request) const;
   uint64_t threshold_pages() const noexcept;
   void join_or_issue(open_request& request);
   fetch_id find_to_join(const open_request& request) const;
-  void index(const open_fetch& fetch);
+  prefix_entry entry_of(const open_fetch& fetch) const noexcept;
   open_fetch take(fetch_id id);
   void terminate(fetch_id id);
   bool has_expired(const open_request& request) const noexcept;
@@ -134,15 +148,15 @@ private:
   digested_map<std::map<fetch_id, open_fetch>> fetches_{&digest_of};
   /// In the order of their turns: the next step may end the first ones.
   std::vector<fetch_id> order_;
-  /// Fetches that bring a page, by the page's name, in issue order.
-  absl::flat_hash_map<page_key, absl::InlinedVector<fetch_id, 2>, std::hash<page_key>> bringing_;
+  /// One entry for each fetch: finds those that bring a page without a scan.
+  absl::btree_set<prefix_entry, prefix_order> prefixes_;
   uint64_t issued_ = 0;
   /// Deadlines of the policy `timeout`, and requests whose deadline awaits a step's time.
-  absl::btree_set<std::pair<int64_t, request_id>> stop_times_;
+  absl::btree_set<std::pair<int64_t, request_id>> deadlines_;
   std::vector<request_id> untimed_;
   /// Size of the staging pool, and a flag for each L2 page in it.
-  uint64_t reserve_ = 0;
-  std::vector<bool> in_reserve_;
+  uint64_t staging_ = 0;
+  std::vector<bool> is_staging_;
   /// True from the release of L3 until it is attached again.
   bool is_released_ = false;
 };

@@ -3,7 +3,6 @@
 #include "base/check.hpp"
 #include "base/limits.hpp"
 #include "base/mix.hpp"
-#include "cache/hash/page_hash.hpp"
 
 #include <memory>
 #include <span>
@@ -120,7 +119,7 @@ void open_requests::rematch_l1(open_request& request) {
 void open_requests::list_pages(open_request& request) {
   auto list = std::vector<page_index>(request.l1_pages + request.owned.size());
   for (const auto* node = request.l1_end; !node->is_root(); node = node->parent())
-    std::copy(node->device().begin(), node->device().end(),
+    std::copy(node->l1_pages().begin(), node->l1_pages().end(),
               list.begin() + static_cast<ptrdiff_t>(node->first()));
   std::copy(request.owned.begin(), request.owned.end(),
             list.begin() + static_cast<ptrdiff_t>(request.l1_pages));
@@ -195,59 +194,13 @@ open_requests::hand_over(open_request& request, const insert_request& asked, uin
   if (const auto from = end->end(); from < pages) {
     const auto size = settings_.options.page_size;
     const auto part = own(from, pages);
-    auto keys = name_pages(request, tokens, from, pages, *end);
     end = &tree_.add(*end, token_span{tokens, from * size, tree_.span_size(pages - from)},
-                     {part.begin(), part.end()}, {}, std::move(keys), l3_state::unknown);
+                     {part.begin(), part.end()}, {}, {}, l3_state::unknown);
     node_edit{tree_, *end}.set_priority(asked.priority);
   }
   request.owned.erase(request.owned.begin(),
                       request.owned.begin() + static_cast<ptrdiff_t>(pages - base));
   return {end, duplicates};
-}
-
-// -- names --------------------------------------------------------------------
-
-/// Names of pages [from, to) of `tokens`, which follow `parent`.
-std::vector<page_key> open_requests::name_pages(const open_request& request,
-                                                const token_buffer& tokens, uint64_t from,
-                                                uint64_t to, const radix_node& parent) const {
-  if (!tree_.options().name_pages)
-    return {};
-  const auto size = settings_.options.page_size;
-  const auto known = request.keys ? request.keys->size() : 0;
-  // Reuses the names computed for a prefetch as far as they name these tokens.
-  const auto reused
-    = known > from
-          && equal_tokens(tokens, request.keyed_tokens, tree_.span_size(std::min(known, to)))
-        ? std::min(known, to)
-        : from;
-  auto keys = std::vector<page_key>{};
-  keys.reserve(to - from);
-  for (auto i = from; i < reused; ++i)
-    keys.push_back((*request.keys)[i]);
-  const auto* prior = !keys.empty()           ? &keys.back()
-                      : parent.keys().empty() ? nullptr
-                                              : &parent.keys().back();
-  const auto rest
-    = hash_pages(std::span{*tokens}.subspan(reused * size, tree_.span_size(to - reused)), size,
-                 prior, tree_.options().overlap);
-  keys.insert(keys.end(), rest.begin(), rest.end());
-  return keys;
-}
-
-key_list open_requests::name_prefix(const open_request& request) const {
-  auto keys = std::vector<page_key>(request.matched_pages());
-  for (const auto* node = &request.end(); !node->is_root(); node = node->parent())
-    std::copy(node->keys().begin(), node->keys().end(),
-              keys.begin() + static_cast<ptrdiff_t>(node->first()));
-  const auto& known = request.end().keys();
-  const auto size = settings_.options.page_size;
-  const auto tail = std::span{*request.tokens}.subspan(
-    keys.size() * size, tree_.span_size(request.limit_pages - keys.size()));
-  const auto rest
-    = hash_pages(tail, size, known.empty() ? nullptr : &known.back(), tree_.options().overlap);
-  keys.insert(keys.end(), rest.begin(), rest.end());
-  return std::make_shared<const std::vector<page_key>>(std::move(keys));
 }
 
 // -- state --------------------------------------------------------------------
@@ -277,9 +230,9 @@ request_provenance open_requests::provenance(const open_request& request) const 
 
 void open_requests::count_locks(lock_census& census) const {
   for (const auto& [id, request] : requests_) {
-    census.add_device(*request.l1_end);
+    census.add_l1(*request.l1_end);
     if (request.l2_end != nullptr)
-      census.add_host(*request.l2_end);
+      census.add_l2(*request.l2_end);
   }
 }
 

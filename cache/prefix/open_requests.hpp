@@ -39,9 +39,8 @@ struct open_request {
   std::vector<page_index> owned;
   /// The L1 part's pages and then `owned`, as last reported to the engine.
   page_list pages;
-  /// Names of the pages of `keyed_tokens`, if computed.
-  key_list keys;
-  token_buffer keyed_tokens;
+  /// Tokens of its prefetch.
+  token_buffer fetched_tokens;
   /// The prefetch that it waits for, or 0.
   fetch_id fetch = 0;
   bool had_fetch = false;
@@ -142,11 +141,6 @@ public:
   std::pair<radix_node*, uint64_t> hand_over(open_request& request, const insert_request& asked,
                                              uint64_t pages);
 
-  // -- names ------------------------------------------------------------------
-
-  /// Names of all pages that may be served from the cache.
-  key_list name_prefix(const open_request& request) const;
-
   // -- state ------------------------------------------------------------------
 
   /// Where the tokens of the prompt came from so far.
@@ -171,9 +165,6 @@ public:
   void check_invariants() const;
 
 private:
-  std::vector<page_key> name_pages(const open_request& request, const token_buffer& tokens,
-                                   uint64_t from, uint64_t to, const radix_node& parent) const;
-
   radix_tree& tree_;
   open_pins& pins_;
   const cache_settings& settings_;

@@ -27,7 +27,6 @@ radix_options radix_options_of(const tree_options& options) {
           .l2_pages = options.l2_pages,
           .eviction = options.eviction,
           .order = order,
-          .name_pages = options.storage_attached || options.events,
           .events = options.events,
           .exports_l2 = options.storage_exports_l2};
 }
@@ -84,7 +83,7 @@ prefix_cache::prefix_cache(const tree_options& options)
 result<evict_result> prefix_cache::evict(const evict_request& asked) {
   const auto size = settings_.options.page_size;
   const auto pages = asked.tokens / size + (asked.tokens % size > 0 ? 1 : 0);
-  if (asked.tier == cache_tier::host)
+  if (asked.tier == cache_tier::l2)
     return evict_result{tokens(tree_.evict_l2(pages)), 0};
   const auto pending_write_backs = tree_.pending_write_backs();
   const auto freed = tree_.evict_l1(pages);
@@ -179,7 +178,7 @@ result<backup_result> prefix_cache::backup(node_id id) {
     return tl::unexpected{no_node(id)};
   auto missing = uint64_t{0};
   for (const auto* node = end; !node->is_root(); node = node->parent())
-    missing += node->host().empty() ? node->pages() : 0;
+    missing += node->l2_pages().empty() ? node->pages() : 0;
   tree_.lock_l2(*end);
   const auto available = tree_.l2_pool().free() + tree_.totals().l2_evictable;
   tree_.unlock_l2(*end);
@@ -327,8 +326,7 @@ void prefix_cache::change_storage(const storage_change& change) {
       options.storage_backend = change.backend;
       options.prefetch = change.prefetch;
       tree_.set_exports_l2(change.exports_l2);
-      fetches_.keep_reserve();
-      tree_.name_pages();
+      fetches_.keep_staging();
       fetches_.fill_staging();
       return;
     case storage_change::action::detach:
@@ -343,7 +341,7 @@ void prefix_cache::change_storage(const storage_change& change) {
       tree_.set_exports_l2(false);
       return;
     case storage_change::action::release:
-      fetches_.release_reserve();
+      fetches_.release_staging();
       return;
   }
 }
@@ -470,8 +468,8 @@ void prefix_cache::check_pages() const {
   auto device = page_census{tree_.l1_pool()};
   auto host = page_census{tree_.l2_pool()};
   for (const auto* node : tree_.sorted_nodes()) {
-    device.add(node->device());
-    host.add(node->host());
+    device.add(node->l1_pages());
+    host.add(node->l2_pages());
   }
   requests_.visit([&](const open_request& request) { device.add(request.owned); });
   host.add(fetches_.reserved());

@@ -44,7 +44,7 @@ void radix_tree::prefetch_victims(const eviction_order& order) {
         __builtin_prefetch(reinterpret_cast<const char*>(node) + line);
     if (i == parts_ahead) {
       __builtin_prefetch(node->tokens_.data());
-      __builtin_prefetch(node->device_.data());
+      __builtin_prefetch(node->l1_pages_.data());
       __builtin_prefetch(node->parent_);
     }
   }
@@ -82,7 +82,7 @@ void radix_tree::evict_l1_tail(radix_node& node, uint64_t most) {
     demote(node);
     return;
   }
-  HICACHE_CHECK(node.host_.empty() && node.host_locks_ == 0);
+  HICACHE_CHECK(node.l2_pages_.empty() && node.l2_locks_ == 0);
   const auto saved = save_ && is_worth_saving_(node) ? write_back_for(node, count) : 0;
   if (saved < count) {
     // These pages are lost, so the nodes below become unreachable.
@@ -101,7 +101,7 @@ uint64_t radix_tree::write_back_for(radix_node& node, uint64_t wanted) {
   const auto place = order_entry{node.record_.l1_key, &node};
   while (l2_pool_.free() < wanted && !l2_victims_.empty()) {
     const auto& victim = *l2_victims_.begin();
-    if (node.host_children_ == 0 && place < victim)
+    if (node.l2_children_ == 0 && place < victim)
       break;
     evicted_l2_ += evict_l2_tail(*victim.node, wanted - l2_pool_.free());
   }
@@ -114,7 +114,7 @@ void radix_tree::save_tail(radix_node& node, uint64_t kept) {
   if (kept > 0)
     split(node, kept);
   auto pages = l2_pool_.take(node.pages_);
-  node.is_leaving_ = true;
+  node.is_write_back_pending_ = true;
   pending_write_backs_ += node.pages_;
   save_(node, std::move(*pages));
 }
@@ -125,22 +125,22 @@ void radix_tree::demote(radix_node& node) {
   release_l1(node, 0);
 }
 
-void radix_tree::leave(radix_node& node) {
+void radix_tree::finish_write_back(radix_node& node) {
   HICACHE_CHECK(node.l2_resident());
   const auto edit = node_edit{*this, node};
-  node.is_leaving_ = false;
+  node.is_write_back_pending_ = false;
   pending_write_backs_ -= node.pages_;
-  if (node.device_locks_ == 0 && node.device_children_ == 0) {
+  if (node.l1_locks_ == 0 && node.l1_children_ == 0) {
     evicted_l1_ += node.pages_;
     release_l1(node, 0);
   }
 }
 
-void radix_tree::leave_unsaved(radix_node& node) {
-  node.is_leaving_ = false;
+void radix_tree::drop_unsaved(radix_node& node) {
+  node.is_write_back_pending_ = false;
   pending_write_backs_ -= node.pages_;
   changed(node);
-  if (node.device_locks_ > 0 || node.device_children_ > 0)
+  if (node.l1_locks_ > 0 || node.l1_children_ > 0)
     return;
   evicted_l1_ += node.pages_;
   drop_descendants(node);
@@ -174,8 +174,8 @@ void radix_tree::truncate(radix_node& node, uint64_t pages) {
   if (pages == 0)
     return remove(node);
   node.tokens_.truncate(span_size(pages));
-  node.keys_.resize(options_.name_pages ? pages : 0);
-  node.event_keys_.resize(node.event_keys_.empty() ? 0 : pages);
+  node.names_.count = pages;
+  node.event_names_.count = std::min(node.event_names_.count, pages);
   node.pages_ = pages;
   changed(node);
 }
@@ -183,18 +183,18 @@ void radix_tree::truncate(radix_node& node, uint64_t pages) {
 void radix_tree::release_l1(radix_node& node, uint64_t from) {
   if (!node.in_l1())
     return;
-  emit_removed(cache_medium::device, node, from);
-  node.device_digest_ -= sum_l1(node, from, node.pages_);
-  l1_pool_.give_back(std::span{node.device_}.subspan(from));
-  node.device_.resize(from);
+  emit_removed(cache_medium::l1, node, from);
+  node.l1_digest_ -= sum_l1(node, from, node.pages_);
+  l1_pool_.give_back(std::span{node.l1_pages_}.subspan(from));
+  node.l1_pages_.resize(from);
 }
 
 void radix_tree::release_l2(radix_node& node, uint64_t from) {
-  if (node.host_.empty())
+  if (node.l2_pages_.empty())
     return;
-  emit_removed(cache_medium::host, node, from);
-  l2_pool_.give_back(std::span{node.host_}.subspan(from));
-  node.host_.resize(from);
+  emit_removed(cache_medium::l2, node, from);
+  l2_pool_.give_back(std::span{node.l2_pages_}.subspan(from));
+  node.l2_pages_.resize(from);
 }
 
 /// All nodes below this one, parents first.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "cache/hash/page_names.hpp"
 #include "cache/radix/radix_children.hpp"
 #include "cache/radix/token_span.hpp"
 #include "hicache/eviction_policy.hpp"
@@ -67,23 +68,23 @@ public:
   const radix_children& children() const noexcept { return children_; }
 
   /// L1 pages: none, or one per page.
-  const std::vector<page_index>& device() const noexcept { return device_; }
+  const std::vector<page_index>& l1_pages() const noexcept { return l1_pages_; }
 
   /// L2 pages: none, or one per page. Only reserved while `write` is set.
-  const std::vector<page_index>& host() const noexcept { return host_; }
+  const std::vector<page_index>& l2_pages() const noexcept { return l2_pages_; }
 
-  /// One per page if the tree names pages, else empty. In a root: its namespace's seed, if any.
-  const std::vector<page_key>& keys() const noexcept { return keys_; }
+  /// One per page. In a root: its namespace's seed, if any.
+  const name_run& names() const noexcept { return names_; }
 
   const node_use& use() const noexcept { return use_; }
 
   /// Locks on this node and everything below it.
-  uint32_t l1_locks() const noexcept { return device_locks_; }
+  uint32_t l1_locks() const noexcept { return l1_locks_; }
 
-  uint32_t l2_locks() const noexcept { return host_locks_; }
+  uint32_t l2_locks() const noexcept { return l2_locks_; }
 
   /// Children with pages in L2.
-  uint32_t l2_children() const noexcept { return host_children_; }
+  uint32_t l2_children() const noexcept { return l2_children_; }
 
   /// Pins and session references that end here or below.
   uint32_t pins() const noexcept { return pins_; }
@@ -100,7 +101,7 @@ public:
   l3_state l3() const noexcept { return l3_; }
 
   /// True if the L1 pages are freed once `write` is confirmed (write_back).
-  bool is_write_back_pending() const noexcept { return is_leaving_; }
+  bool is_write_back_pending() const noexcept { return is_write_back_pending_; }
 
   /// True if the pins hold an L1 lock because no other tier has the pages.
   bool has_pin_lock() const noexcept { return has_pin_lock_; }
@@ -115,13 +116,13 @@ public:
     return !is_root() && (!is_discarded_ || parent_->is_discarded_);
   }
 
-  bool in_l1() const noexcept { return !device_.empty(); }
+  bool in_l1() const noexcept { return !l1_pages_.empty(); }
 
   /// True if its L2 pages are, or will be, copies of its L1 pages.
-  bool is_copy() const noexcept { return in_l1() && !host_.empty(); }
+  bool is_copy() const noexcept { return in_l1() && !l2_pages_.empty(); }
 
   /// True if L2 holds the pages; reserved pages do not count yet.
-  bool l2_resident() const noexcept { return !host_.empty() && write_ == 0; }
+  bool l2_resident() const noexcept { return !l2_pages_.empty() && write_ == 0; }
 
   const radix_node& root() const noexcept {
     const auto* node = this;
@@ -152,15 +153,15 @@ private:
   radix_node* parent_ = nullptr;
   /// Factor of the light part of the digest.
   uint64_t salt_ = 0;
-  uint32_t device_locks_ = 0;
-  uint32_t host_locks_ = 0;
-  uint32_t device_children_ = 0;
-  uint32_t host_children_ = 0;
+  uint32_t l1_locks_ = 0;
+  uint32_t l2_locks_ = 0;
+  uint32_t l1_children_ = 0;
+  uint32_t l2_children_ = 0;
   /// Children on both tiers.
   uint32_t copy_children_ = 0;
   uint64_t first_ = 0;
   uint64_t pages_ = 0;
-  std::vector<page_index> device_;
+  std::vector<page_index> l1_pages_;
   node_record record_;
   node_use use_;
   uint32_t pins_ = 0;
@@ -173,16 +174,16 @@ private:
   operation_id load_ = 0;
   operation_id backup_ = 0;
   l3_state l3_ = l3_state::unknown;
-  bool is_leaving_ = false;
+  bool is_write_back_pending_ = false;
   bool has_pin_lock_ = false;
   bool is_discarded_ = false;
-  std::vector<page_index> host_;
-  std::vector<page_key> keys_;
+  std::vector<page_index> l2_pages_;
+  name_run names_;
   /// Names for routers, if events are enabled and routers use other names for the pages.
-  std::vector<page_key> event_keys_;
+  name_run event_names_;
   /// Sums over pages, maintained by radix_tree.
   uint64_t token_digest_ = 0;
-  uint64_t device_digest_ = 0;
+  uint64_t l1_digest_ = 0;
   /// The namespace of a root; null in other nodes.
   const cache_namespace* ns_ = nullptr;
 };
@@ -199,7 +200,7 @@ struct light_factors {
 
 inline uint64_t radix_node::light_digest() const noexcept {
   return salt_
-         * (device_locks_ * light_factors::l1_locks + host_locks_ * light_factors::l2_locks
+         * (l1_locks_ * light_factors::l1_locks + l2_locks_ * light_factors::l2_locks
             + use_.last_access * light_factors::last_access + use_.hits * light_factors::hits
             + pins_ * light_factors::pins + references_ * light_factors::references);
 }

@@ -34,8 +34,8 @@ uint64_t radix_tree::sum_tokens(const radix_node& node, uint64_t from, uint64_t 
 
 uint64_t radix_tree::sum_l1(const radix_node& node, uint64_t from, uint64_t to) const {
   auto sum = uint64_t{0};
-  for (auto i = from; i < to && !node.device_.empty(); ++i)
-    sum += mix(node.first_ + i, node.device_[i]);
+  for (auto i = from; i < to && !node.l1_pages_.empty(); ++i)
+    sum += mix(node.first_ + i, node.l1_pages_[i]);
   return sum;
 }
 
@@ -48,11 +48,11 @@ uint64_t radix_tree::heavy_digest(const radix_node& node) const {
     node.first_,
     node.pages_,
     node.token_digest_,
-    node.device_digest_,
-    node.host_.size(),
+    node.l1_digest_,
+    node.l2_pages_.size(),
     node.use_.created,
     uint64_t{static_cast<uint32_t>(node.use_.priority)} << 32 | uint64_t{node.is_discarded_} << 9
-      | uint64_t{node.is_leaving_} << 8 | static_cast<uint64_t>(node.l3_),
+      | uint64_t{node.is_write_back_pending_} << 8 | static_cast<uint64_t>(node.l3_),
     node.write_,
     node.load_,
     node.backup_,
@@ -61,7 +61,7 @@ uint64_t radix_tree::heavy_digest(const radix_node& node) const {
 }
 
 order_key radix_tree::l1_key_of(const radix_node& node) const {
-  if (!node.in_l1() || node.is_discarded_ || node.device_locks_ > 0 || node.device_children_ > 0)
+  if (!node.in_l1() || node.is_discarded_ || node.l1_locks_ > 0 || node.l1_children_ > 0)
     return {};
   return {node.references_ > 0 ? referenced_group : plain_group,
           options_.eviction->rank(node.use_)};
@@ -72,13 +72,13 @@ order_key radix_tree::l1_key_of(const radix_node& node) const {
 /// those below it, so that a path has one position. If L2 is exported, peers would lose the copy,
 /// so it ranks like any other page.
 order_key radix_tree::l2_key_of(const radix_node& node) const {
-  if (!node.l2_resident() || node.is_discarded_ || node.host_locks_ > 0)
+  if (!node.l2_resident() || node.is_discarded_ || node.l2_locks_ > 0)
     return {};
   const auto rank = options_.eviction->rank(node.use_);
   if (node.in_l1() && !options_.exports_l2)
     return node.copy_children_ > 0 ? order_key{}
                                    : order_key{duplicate_group, {~rank.major, ~rank.minor}};
-  if (node.host_children_ > 0)
+  if (node.l2_children_ > 0)
     return {};
   return {node.references_ > 0 ? referenced_group : plain_group, rank};
 }
@@ -97,12 +97,12 @@ void radix_tree::reorder(eviction_order& order, radix_node& node, order_key& key
 void radix_tree::update_l1(radix_node& node) {
   auto& record = node.record_;
   const auto pages = node.in_l1() ? node.pages_ : 0;
-  const auto evictable = node.device_locks_ == 0 && !node.is_discarded_ ? pages : 0;
+  const auto evictable = node.l1_locks_ == 0 && !node.is_discarded_ ? pages : 0;
   totals_.l1_evictable += evictable - record.l1_evictable;
   totals_.l1_protected += (pages - evictable) - record.l1_protected;
   record.l1_evictable = evictable;
   record.l1_protected = pages - evictable;
-  if (node.device_children_ > 0 && !record.l1_key.is_present())
+  if (node.l1_children_ > 0 && !record.l1_key.is_present())
     return;
   reorder(l1_leaves_, node, record.l1_key, l1_key_of(node));
 }
@@ -110,11 +110,11 @@ void radix_tree::update_l1(radix_node& node) {
 void radix_tree::update_l2(radix_node& node) {
   auto& record = node.record_;
   const auto evictable
-    = node.l2_resident() && node.host_locks_ == 0 && !node.is_discarded_ ? node.pages_ : 0;
+    = node.l2_resident() && node.l2_locks_ == 0 && !node.is_discarded_ ? node.pages_ : 0;
   totals_.l2_evictable += evictable - record.l2_evictable;
   record.l2_evictable = evictable;
   const auto followers
-    = node.in_l1() && !options_.exports_l2 ? node.copy_children_ : node.host_children_;
+    = node.in_l1() && !options_.exports_l2 ? node.copy_children_ : node.l2_children_;
   if (followers > 0 && !record.l2_key.is_present())
     return;
   reorder(l2_victims_, node, record.l2_key, l2_key_of(node));
@@ -128,7 +128,7 @@ void radix_tree::changed(radix_node& node) {
   update_l1(node);
   update_l2(node);
   const auto in_l1 = node.in_l1();
-  const auto in_l2 = !node.host_.empty();
+  const auto in_l2 = !node.l2_pages_.empty();
   const auto is_copy = node.is_copy();
   if (node.is_root())
     return;
@@ -138,11 +138,11 @@ void radix_tree::changed(radix_node& node) {
   if (!node.is_child())
     return;
   if (in_l1 != was_in_l1) {
-    node.parent_->device_children_ += in_l1 ? 1 : -1;
+    node.parent_->l1_children_ += in_l1 ? 1 : -1;
     update_l1(*node.parent_);
   }
   if (in_l2 != was_in_l2 || is_copy != was_copy) {
-    node.parent_->host_children_ += uint32_t{in_l2} - uint32_t{was_in_l2};
+    node.parent_->l2_children_ += uint32_t{in_l2} - uint32_t{was_in_l2};
     node.parent_->copy_children_ += uint32_t{is_copy} - uint32_t{was_copy};
     update_l2(*node.parent_);
   }
@@ -167,12 +167,12 @@ std::vector<radix_node*> radix_tree::sorted_nodes() const {
 node_record radix_tree::desired_record(const radix_node& node) const {
   auto record = node_record{};
   record.in_l1 = node.in_l1();
-  record.in_l2 = !node.host_.empty();
+  record.in_l2 = !node.l2_pages_.empty();
   record.is_copy = node.is_copy();
   if (record.in_l1)
-    (node.device_locks_ == 0 && !node.is_discarded_ ? record.l1_evictable : record.l1_protected)
+    (node.l1_locks_ == 0 && !node.is_discarded_ ? record.l1_evictable : record.l1_protected)
       = node.pages_;
-  if (node.l2_resident() && node.host_locks_ == 0 && !node.is_discarded_)
+  if (node.l2_resident() && node.l2_locks_ == 0 && !node.is_discarded_)
     record.l2_evictable = node.pages_;
   record.digest = heavy_digest(node);
   record.l1_key = l1_key_of(node);
@@ -188,46 +188,45 @@ void radix_tree::check_node(const radix_node& node) const {
   node.children_.visit([&](const first_page& page, const radix_node& child) {
     HICACHE_CHECK(child.parent_ == &node);
     HICACHE_CHECK(page.tokens == child.tokens_.data() && child.first_ == node.end());
-    HICACHE_CHECK(child.device_locks_ <= node.device_locks_
-                  && child.host_locks_ <= node.host_locks_);
+    HICACHE_CHECK(child.l1_locks_ <= node.l1_locks_ && child.l2_locks_ <= node.l2_locks_);
     HICACHE_CHECK(node.is_root()
                   || (child.pins_ <= node.pins_ && child.references_ <= node.references_));
     in_l1 += child.in_l1() ? 1 : 0;
-    in_l2 += child.host_.empty() ? 0 : 1;
+    in_l2 += child.l2_pages_.empty() ? 0 : 1;
     copies += child.is_copy() ? 1 : 0;
   });
-  HICACHE_CHECK(node.device_children_ == in_l1 && node.host_children_ == in_l2
+  HICACHE_CHECK(node.l1_children_ == in_l1 && node.l2_children_ == in_l2
                 && node.copy_children_ == copies);
   if (node.is_root()) {
-    HICACHE_CHECK(node.device_.empty() && node.host_.empty() && node.pages_ == 0);
-    HICACHE_CHECK(!node.children_.empty() || node.device_locks_ > 0 || node.host_locks_ > 0);
+    HICACHE_CHECK(node.l1_pages_.empty() && node.l2_pages_.empty() && node.pages_ == 0);
+    HICACHE_CHECK(!node.children_.empty() || node.l1_locks_ > 0 || node.l2_locks_ > 0);
     return;
   }
   HICACHE_CHECK(node.pages_ > 0 && node.tokens_.size() == span_size(node.pages_));
   HICACHE_CHECK(node.token_digest_ == sum_tokens(node, 0, node.pages_));
-  HICACHE_CHECK(node.device_digest_ == sum_l1(node, 0, node.pages_));
-  HICACHE_CHECK(node.keys_.size() == (options_.name_pages ? node.pages_ : 0));
-  HICACHE_CHECK(node.event_keys_.empty() || node.event_keys_.size() == node.pages_);
+  HICACHE_CHECK(node.l1_digest_ == sum_l1(node, 0, node.pages_));
+  HICACHE_CHECK(node.names_.count == node.pages_);
+  HICACHE_CHECK(node.event_names_.count == 0 || node.event_names_.count == node.pages_);
   HICACHE_CHECK(node.in_l1() || node.l2_resident());
-  HICACHE_CHECK(!node.in_l1() || node.device_.size() == node.pages_);
-  HICACHE_CHECK(node.host_.empty() || node.host_.size() == node.pages_);
-  HICACHE_CHECK(!node.is_discarded_ || node.device_locks_ > 0 || node.host_locks_ > 0);
+  HICACHE_CHECK(!node.in_l1() || node.l1_pages_.size() == node.pages_);
+  HICACHE_CHECK(node.l2_pages_.empty() || node.l2_pages_.size() == node.pages_);
+  HICACHE_CHECK(!node.is_discarded_ || node.l1_locks_ > 0 || node.l2_locks_ > 0);
   HICACHE_CHECK(!node.is_child() || !node.in_l1() || node.parent_->is_root()
                 || node.parent_->in_l1());
-  HICACHE_CHECK(node.is_discarded_ || node.host_locks_ == 0 || !node.host_.empty()
-                || node.device_locks_ > 0);
+  HICACHE_CHECK(node.is_discarded_ || node.l2_locks_ == 0 || !node.l2_pages_.empty()
+                || node.l1_locks_ > 0);
   HICACHE_CHECK(node.use_.last_access > 0 && node.use_.last_access <= clock_);
   HICACHE_CHECK(node.has_pin_lock_ == (node.pins_ > 0 && !node.l2_resident()));
-  HICACHE_CHECK(!node.has_pin_lock_ || node.device_locks_ > 0);
-  HICACHE_CHECK(node.pins_ == 0 || node.host_locks_ >= node.pins_);
+  HICACHE_CHECK(!node.has_pin_lock_ || node.l1_locks_ > 0);
+  HICACHE_CHECK(node.pins_ == 0 || node.l2_locks_ >= node.pins_);
   if (node.write_ != 0)
-    HICACHE_CHECK(node.in_l1() && !node.host_.empty() && node.device_locks_ > 0
-                  && node.host_locks_ > 0);
-  HICACHE_CHECK(!node.is_leaving_ || node.write_ != 0);
-  HICACHE_CHECK(node.load_ == 0 || (node.in_l1() && node.l2_resident() && node.device_locks_ > 0));
+    HICACHE_CHECK(node.in_l1() && !node.l2_pages_.empty() && node.l1_locks_ > 0
+                  && node.l2_locks_ > 0);
+  HICACHE_CHECK(!node.is_write_back_pending_ || node.write_ != 0);
+  HICACHE_CHECK(node.load_ == 0 || (node.in_l1() && node.l2_resident() && node.l1_locks_ > 0));
   HICACHE_CHECK((node.backup_ != 0) == (node.l3_ == l3_state::pending));
-  HICACHE_CHECK(!options_.exports_l2 || node.l3_ != l3_state::stored || !node.host_.empty());
-  HICACHE_CHECK(node.backup_ == 0 || (node.l2_resident() && node.host_locks_ > 0));
+  HICACHE_CHECK(!options_.exports_l2 || node.l3_ != l3_state::stored || !node.l2_pages_.empty());
+  HICACHE_CHECK(node.backup_ == 0 || (node.l2_resident() && node.l2_locks_ > 0));
 }
 
 void radix_tree::check_references() const {
@@ -254,7 +253,7 @@ void radix_tree::check_invariants() const {
     sums.l1_protected += record.l1_protected;
     sums.l2_evictable += record.l2_evictable;
     sums.digest += record.digest + node->light_digest();
-    pending_write_backs += node->is_leaving_ ? node->pages_ : 0;
+    pending_write_backs += node->is_write_back_pending_ ? node->pages_ : 0;
     if (record.l1_key.is_present()) {
       ++l1_leaves;
       HICACHE_CHECK(l1_leaves_.contains(order_entry{record.l1_key, node}));

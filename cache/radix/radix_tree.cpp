@@ -28,6 +28,11 @@ std::vector<T> take_tail(std::vector<T>& list, uint64_t from) {
   return tail;
 }
 
+name_run known_names(std::vector<page_key> keys) {
+  const auto count = keys.size();
+  return {std::make_shared<const page_names>(std::move(keys)), 0, count};
+}
+
 uint64_t hash_namespace(const cache_namespace& ns) {
   return mix(XXH3_64bits(ns.extra_key.data(), ns.extra_key.size()),
              XXH3_64bits(ns.salt.data(), ns.salt.size()));
@@ -44,7 +49,6 @@ radix_tree::radix_tree(const radix_options& options)
     l1_pool_(options.l1_pages, options.order), l2_pool_(options.l2_pages, options.order),
     events_(options.overlap) {
   HICACHE_CHECK(options_.page_size > 0 && options_.overlap <= 1 && options_.eviction);
-  HICACHE_CHECK(options_.name_pages || !options_.events);
   if (options_.events)
     events_.add(cache_cleared{});
 }
@@ -66,10 +70,10 @@ radix_node& radix_tree::root(const cache_namespace& ns) {
     node.ns_ = &entry->first;
     node.token_digest_ = hash_namespace(ns);
     const auto seed = namespace_seed(ns);
-    if (seed && options_.name_pages)
-      node.keys_.push_back(*seed);
+    if (seed)
+      node.names_ = known_names({*seed});
     if (const auto other = event_seed(ns); other != seed && options_.events)
-      node.event_keys_.push_back(*other);
+      node.event_names_ = known_names({*other});
     changed(node);
   }
   return *entry->second;
@@ -119,7 +123,7 @@ radix_node& radix_tree::cut(const path_end& end) {
 }
 
 radix_node& radix_tree::add(radix_node& parent, token_span tokens, std::vector<page_index> device,
-                            std::vector<page_index> host, std::vector<page_key> keys, l3_state l3) {
+                            std::vector<page_index> host, name_run names, l3_state l3) {
   auto& node = make_node();
   node.parent_ = &parent;
   node.tokens_ = std::move(tokens);
@@ -128,23 +132,22 @@ radix_node& radix_tree::add(radix_node& parent, token_span tokens, std::vector<p
   HICACHE_CHECK(node.pages_ > 0 && node.tokens_.size() == span_size(node.pages_));
   HICACHE_CHECK(!device.empty() || !host.empty());
   HICACHE_CHECK(device.empty() || parent.in_l1() || parent.is_root());
-  HICACHE_CHECK(keys.size() == (options_.name_pages ? node.pages_ : 0));
-  node.host_ = std::move(host);
-  node.keys_ = std::move(keys);
-  if (!parent.event_keys_.empty())
-    node.event_keys_ = hash_pages(node.tokens_.view(), options_.page_size,
-                                  &parent.event_keys_.back(), options_.overlap);
+  HICACHE_CHECK(names.count == 0 || names.count == node.pages_);
+  node.l2_pages_ = std::move(host);
+  node.names_ = names.count > 0 ? std::move(names) : names_after(parent.names_, node.tokens_);
+  if (parent.event_names_.count > 0)
+    node.event_names_ = names_after(parent.event_names_, node.tokens_);
   node.l3_ = l3;
   node.use_.created = clock_;
   node.use_.last_access = clock_;
   node.token_digest_ = sum_tokens(node, 0, node.pages_);
   if (!device.empty()) {
-    node.device_ = std::move(device);
-    node.device_digest_ = sum_l1(node, 0, node.pages_);
-    emit_stored(cache_medium::device, node);
+    node.l1_pages_ = std::move(device);
+    node.l1_digest_ = sum_l1(node, 0, node.pages_);
+    emit_stored(cache_medium::l1, node);
   }
-  if (!node.host_.empty())
-    emit_stored(cache_medium::host, node);
+  if (!node.l2_pages_.empty())
+    emit_stored(cache_medium::l2, node);
   const auto is_new = parent.children_.add(first_page_of(node), node);
   HICACHE_CHECK(is_new);
   totals_.digest += node.light_digest();
@@ -156,10 +159,10 @@ void radix_tree::set_l1(radix_node& node, std::vector<page_index> pages, operati
   HICACHE_CHECK(!node.in_l1() && pages.size() == node.pages_);
   const auto edit = node_edit{*this, node};
   node.load_ = load;
-  node.device_ = std::move(pages);
-  node.device_digest_ = sum_l1(node, 0, node.pages_);
+  node.l1_pages_ = std::move(pages);
+  node.l1_digest_ = sum_l1(node, 0, node.pages_);
   if (load == 0)
-    emit_stored(cache_medium::device, node);
+    emit_stored(cache_medium::l1, node);
 }
 
 void radix_tree::finish_write(radix_node& node) {
@@ -167,7 +170,7 @@ void radix_tree::finish_write(radix_node& node) {
     const auto edit = node_edit{*this, node};
     node.write_ = 0;
     if (!node.is_discarded_)
-      emit_stored(cache_medium::host, node);
+      emit_stored(cache_medium::l2, node);
   }
   update_pin_lock(node);
 }
@@ -175,15 +178,15 @@ void radix_tree::finish_write(radix_node& node) {
 void radix_tree::cancel_write(radix_node& node) {
   const auto edit = node_edit{*this, node};
   node.write_ = 0;
-  l2_pool_.give_back(node.host_);
-  node.host_.clear();
+  l2_pool_.give_back(node.l2_pages_);
+  node.l2_pages_.clear();
 }
 
 void radix_tree::finish_load(radix_node& node) {
   const auto edit = node_edit{*this, node};
   node.load_ = 0;
   if (!node.is_discarded_)
-    emit_stored(cache_medium::device, node);
+    emit_stored(cache_medium::l1, node);
 }
 
 /// The new node becomes the upper part, so that `node` stays valid as the end of a path. It
@@ -197,25 +200,24 @@ radix_node& radix_tree::split(radix_node& node, uint64_t pages) {
   const auto tokens_part = sum_tokens(node, from, to);
   const auto l1_part = sum_l1(node, from, to);
   upper.token_digest_ = lower_is_smaller ? node.token_digest_ - tokens_part : tokens_part;
-  upper.device_digest_ = lower_is_smaller ? node.device_digest_ - l1_part : l1_part;
+  upper.l1_digest_ = lower_is_smaller ? node.l1_digest_ - l1_part : l1_part;
   node.token_digest_ -= upper.token_digest_;
-  node.device_digest_ -= upper.device_digest_;
+  node.l1_digest_ -= upper.l1_digest_;
   upper.parent_ = node.parent_;
   upper.first_ = node.first_;
   upper.pages_ = pages;
   node.first_ += pages;
   node.pages_ -= pages;
   upper.tokens_ = node.tokens_.cut_front(pages * options_.page_size, options_.overlap);
-  upper.device_ = std::move(node.device_);
-  node.device_ = take_tail(upper.device_, pages);
-  upper.host_ = std::move(node.host_);
-  node.host_ = take_tail(upper.host_, pages);
-  upper.keys_ = std::move(node.keys_);
-  node.keys_ = take_tail(upper.keys_, pages);
-  upper.event_keys_ = std::move(node.event_keys_);
-  node.event_keys_ = take_tail(upper.event_keys_, pages);
-  upper.device_locks_ = node.device_locks_;
-  upper.host_locks_ = node.host_locks_;
+  upper.l1_pages_ = std::move(node.l1_pages_);
+  node.l1_pages_ = take_tail(upper.l1_pages_, pages);
+  upper.l2_pages_ = std::move(node.l2_pages_);
+  node.l2_pages_ = take_tail(upper.l2_pages_, pages);
+  upper.names_ = node.names_.cut_front(pages);
+  if (node.event_names_.count > 0)
+    upper.event_names_ = node.event_names_.cut_front(pages);
+  upper.l1_locks_ = node.l1_locks_;
+  upper.l2_locks_ = node.l2_locks_;
   upper.pins_ = node.pins_;
   upper.references_ = node.references_;
   upper.use_ = node.use_;
@@ -223,7 +225,7 @@ radix_node& radix_tree::split(radix_node& node, uint64_t pages) {
   upper.load_ = node.load_;
   upper.backup_ = node.backup_;
   upper.l3_ = node.l3_;
-  upper.is_leaving_ = node.is_leaving_;
+  upper.is_write_back_pending_ = node.is_write_back_pending_;
   // The upper part shares the buffer, so the parent's key still points to its first page.
   upper.parent_->children_.replace(first_page_of(upper), upper);
   upper.children_.add(first_page_of(node), node);
@@ -231,8 +233,8 @@ radix_node& radix_tree::split(radix_node& node, uint64_t pages) {
   upper.record_.in_l1 = node.record_.in_l1;
   upper.record_.in_l2 = node.record_.in_l2;
   upper.record_.is_copy = node.record_.is_copy;
-  upper.device_children_ = node.record_.in_l1 ? 1 : 0;
-  upper.host_children_ = node.record_.in_l2 ? 1 : 0;
+  upper.l1_children_ = node.record_.in_l1 ? 1 : 0;
+  upper.l2_children_ = node.record_.in_l2 ? 1 : 0;
   upper.copy_children_ = node.record_.is_copy ? 1 : 0;
   totals_.digest += upper.light_digest();
   changed(upper);
@@ -242,8 +244,8 @@ radix_node& radix_tree::split(radix_node& node, uint64_t pages) {
 }
 
 void radix_tree::remove(radix_node& node) {
-  HICACHE_CHECK(node.children_.empty() && node.device_locks_ == 0 && node.host_locks_ == 0);
-  HICACHE_CHECK(node.device_.empty() && node.host_.empty());
+  HICACHE_CHECK(node.children_.empty() && node.l1_locks_ == 0 && node.l2_locks_ == 0);
+  HICACHE_CHECK(node.l1_pages_.empty() && node.l2_pages_.empty());
   slide_references(node);
   changed(node);
   totals_.digest -= node.record_.digest + node.light_digest();
@@ -254,7 +256,7 @@ void radix_tree::remove(radix_node& node) {
 }
 
 void radix_tree::drop_unused_root(radix_node& node) {
-  if (!node.is_root() || !node.children_.empty() || node.device_locks_ > 0 || node.host_locks_ > 0)
+  if (!node.is_root() || !node.children_.empty() || node.l1_locks_ > 0 || node.l2_locks_ > 0)
     return;
   HICACHE_CHECK(node.pins_ == 0);
   for (const auto reference : reference_ends_[&node])
@@ -270,18 +272,18 @@ void radix_tree::drop_unused_root(radix_node& node) {
 void radix_tree::discard(radix_node& top) {
   auto& parent = *top.parent_;
   parent.children_.remove(first_page_of(top));
-  parent.device_children_ -= top.record_.in_l1 ? 1 : 0;
-  parent.host_children_ -= top.record_.in_l2 ? 1 : 0;
+  parent.l1_children_ -= top.record_.in_l1 ? 1 : 0;
+  parent.l2_children_ -= top.record_.in_l2 ? 1 : 0;
   parent.copy_children_ -= top.record_.is_copy ? 1 : 0;
   auto list = descendants(top);
   list.insert(list.begin(), &top);
   for (auto* node : list) {
     HICACHE_CHECK(node->pins_ == 0);
     if (node->in_l1() && node->load_ == 0)
-      emit_removed(cache_medium::device, *node, 0);
+      emit_removed(cache_medium::l1, *node, 0);
     if (node->l2_resident())
-      emit_removed(cache_medium::host, *node, 0);
-    if (std::exchange(node->is_leaving_, false))
+      emit_removed(cache_medium::l2, *node, 0);
+    if (std::exchange(node->is_write_back_pending_, false))
       pending_write_backs_ -= node->pages_;
     node->is_discarded_ = true;
     changed(*node);
@@ -293,14 +295,14 @@ void radix_tree::discard(radix_node& top) {
 
 /// Frees a discarded node once it is unlocked; then everything below it is unlocked, too.
 void radix_tree::free_discarded(radix_node& node) {
-  if (!node.is_discarded_ || node.device_locks_ > 0 || node.host_locks_ > 0)
+  if (!node.is_discarded_ || node.l1_locks_ > 0 || node.l2_locks_ > 0)
     return;
   HICACHE_CHECK(node.children_.empty());
   slide_references(node);
-  l1_pool_.give_back(node.device_);
-  l2_pool_.give_back(node.host_);
-  node.device_.clear();
-  node.host_.clear();
+  l1_pool_.give_back(node.l1_pages_);
+  l2_pool_.give_back(node.l2_pages_);
+  node.l1_pages_.clear();
+  node.l2_pages_.clear();
   changed(node);
   totals_.digest -= node.record_.digest + node.light_digest();
   if (node.parent_->is_discarded_)
@@ -313,8 +315,8 @@ void radix_tree::free_discarded(radix_node& node) {
 void radix_tree::clear() {
   HICACHE_CHECK(totals_.l1_protected == 0 && pending_write_backs_ == 0);
   for (auto* node : sorted_nodes()) {
-    l1_pool_.give_back(node->device_);
-    l2_pool_.give_back(node->host_);
+    l1_pool_.give_back(node->l1_pages_);
+    l2_pool_.give_back(node->l2_pages_);
   }
   references_.clear();
   reference_ends_.clear();
@@ -325,25 +327,6 @@ void radix_tree::clear() {
   totals_ = {};
   if (options_.events)
     events_.add(cache_cleared{});
-}
-
-void radix_tree::name_pages() {
-  if (std::exchange(options_.name_pages, true))
-    return;
-  for (const auto& [ns, root] : roots_) {
-    if (const auto seed = namespace_seed(ns))
-      root->keys_.push_back(*seed);
-    auto list = std::vector<radix_node*>{root};
-    while (!list.empty()) {
-      auto& parent = *list.back();
-      list.pop_back();
-      const auto* prior = parent.keys_.empty() ? nullptr : &parent.keys_.back();
-      parent.children_.visit([&](const first_page&, radix_node& child) {
-        child.keys_ = hash_pages(child.tokens_.view(), options_.page_size, prior, options_.overlap);
-        list.push_back(&child);
-      });
-    }
-  }
 }
 
 void radix_tree::set_exports_l2(bool exports_l2) {
@@ -377,7 +360,7 @@ void radix_tree::raise_priority(radix_node& node, int32_t priority) {
 void radix_tree::lock_l1(radix_node& node) {
   for (auto* each = &node; each != nullptr; each = each->parent_) {
     totals_.digest += each->salt_ * light_factors::l1_locks;
-    if (each->device_locks_++ == 0)
+    if (each->l1_locks_++ == 0)
       update_l1(*each);
   }
 }
@@ -386,9 +369,9 @@ void radix_tree::unlock_l1(radix_node& node) {
   auto* top = &node;
   for (auto *each = &node, *next = each; each != nullptr; each = next) {
     next = each->parent_;
-    HICACHE_CHECK(each->device_locks_ > 0);
+    HICACHE_CHECK(each->l1_locks_ > 0);
     totals_.digest -= each->salt_ * light_factors::l1_locks;
-    if (--each->device_locks_ == 0)
+    if (--each->l1_locks_ == 0)
       update_l1(*each);
     top = each;
     free_discarded(*each);
@@ -399,7 +382,7 @@ void radix_tree::unlock_l1(radix_node& node) {
 void radix_tree::lock_l2(radix_node& node) {
   for (auto* each = &node; each != nullptr; each = each->parent_) {
     totals_.digest += each->salt_ * light_factors::l2_locks;
-    if (each->host_locks_++ == 0)
+    if (each->l2_locks_++ == 0)
       update_l2(*each);
   }
 }
@@ -408,9 +391,9 @@ void radix_tree::unlock_l2(radix_node& node) {
   auto* top = &node;
   for (auto *each = &node, *next = each; each != nullptr; each = next) {
     next = each->parent_;
-    HICACHE_CHECK(each->host_locks_ > 0);
+    HICACHE_CHECK(each->l2_locks_ > 0);
     totals_.digest -= each->salt_ * light_factors::l2_locks;
-    if (--each->host_locks_ == 0)
+    if (--each->l2_locks_ == 0)
       update_l2(*each);
     top = each;
     free_discarded(*each);
@@ -494,18 +477,28 @@ void radix_tree::slide_references(radix_node& node) {
   ends.insert(ends.end(), list.begin(), list.end());
 }
 
+// -- names --------------------------------------------------------------------
+
+name_run radix_tree::names_after(const name_run& prior, const token_span& tokens) const {
+  auto names
+    = std::make_shared<const page_names>(prior, tokens, options_.page_size, options_.overlap);
+  const auto count = names->size();
+  return {std::move(names), 0, count};
+}
+
 // -- events -------------------------------------------------------------------
 
-const std::vector<page_key>& radix_tree::event_names(const radix_node& node) {
-  return node.event_keys_.empty() ? node.keys_ : node.event_keys_;
+const name_run& radix_tree::event_names(const radix_node& node) {
+  return node.event_names_.count == 0 ? node.names_ : node.event_names_;
 }
 
 void radix_tree::emit_stored(cache_medium medium, const radix_node& node) {
   if (!options_.events)
     return;
-  auto event = pages_stored{medium, node.ns(), std::nullopt, event_names(node), {}};
+  const auto names = event_names(node).get();
+  auto event = pages_stored{medium, node.ns(), std::nullopt, {names.begin(), names.end()}, {}};
   if (!node.parent_->is_root())
-    event.parent = event_names(*node.parent_).back();
+    event.parent = event_names(*node.parent_).get().back();
   const auto tokens = node.tokens_.view();
   event.tokens.assign(tokens.begin(), tokens.end());
   events_.add(std::move(event));
@@ -514,7 +507,7 @@ void radix_tree::emit_stored(cache_medium medium, const radix_node& node) {
 void radix_tree::emit_removed(cache_medium medium, const radix_node& node, uint64_t from) {
   if (!options_.events)
     return;
-  const auto& names = event_names(node);
+  const auto names = event_names(node).get();
   events_.add(pages_removed{medium, {names.begin() + static_cast<ptrdiff_t>(from), names.end()}});
 }
 

@@ -41,7 +41,7 @@ public:
   void begin_write(operation_id id, std::vector<page_index> host) {
     HICACHE_CHECK(host.size() == node_.pages_);
     node_.write_ = id;
-    node_.host_ = std::move(host);
+    node_.l2_pages_ = std::move(host);
   }
 
   void begin_backup(operation_id id) {
@@ -81,9 +81,7 @@ struct radix_options {
   uint32_t l2_pages = 0;
   eviction_policy_ptr eviction = lru_policy();
   page_order order = page_order::newest_first;
-  /// Nodes carry page keys.
-  bool name_pages = false;
-  /// Collect events; needs name_pages.
+  /// Collect events.
   bool events = false;
   /// L3 reads L2 pages in place, see radix_tree::set_exports_l2.
   bool exports_l2 = false;
@@ -127,9 +125,13 @@ public:
   radix_node& cut(const path_end& end);
 
   /// Adds a node at the end of `parent`.
+  /// @param names Of its pages; empty: computed from the tokens when read.
   /// @pre its first page differs from those of all children
   radix_node& add(radix_node& parent, token_span tokens, std::vector<page_index> device,
-                  std::vector<page_index> host, std::vector<page_key> keys, l3_state l3);
+                  std::vector<page_index> host, name_run names, l3_state l3);
+
+  /// The names of the pages of `tokens`, which follow on `prior`.
+  name_run names_after(const name_run& prior, const token_span& tokens) const;
 
   /// Gives L1 pages to a node that has none.
   /// @param load The load that will fill them; 0 if they already hold the bytes.
@@ -142,11 +144,11 @@ public:
   void cancel_write(radix_node& node);
 
   /// Completes a write-back: frees the node's L1 pages, unless a request uses them meanwhile.
-  void leave(radix_node& node);
+  void finish_write_back(radix_node& node);
 
   /// A write-back failed: removes the node without a copy, and everything below it, unless a
   /// request uses it meanwhile.
-  void leave_unsaved(radix_node& node);
+  void drop_unsaved(radix_node& node);
 
   /// Takes a node and everything below it out of the tree, because their pages hold no valid bytes.
   /// Unlocked nodes are freed at once, the others with their last lock; until then they stay part
@@ -159,9 +161,6 @@ public:
   /// Removes everything.
   /// @pre nothing is locked
   void clear();
-
-  /// Names the pages of all present and future nodes.
-  void name_pages();
 
   /// Whether L3 exports L2 pages, that is, has a page only while L2 has it. If so, L2 copies of L1
   /// pages are evicted in the order of all L2 pages instead of first, because peers find a page by
@@ -309,7 +308,7 @@ private:
   first_page first_page_of(const radix_node& node) const noexcept {
     return {node.tokens_.data(), page_tokens_};
   }
-  static const std::vector<page_key>& event_names(const radix_node& node);
+  static const name_run& event_names(const radix_node& node);
   void emit_stored(cache_medium medium, const radix_node& node);
   void emit_removed(cache_medium medium, const radix_node& node, uint64_t from);
   void reorder(eviction_order& order, radix_node& node, order_key& key, const order_key& next);

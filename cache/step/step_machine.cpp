@@ -73,7 +73,7 @@ void step_machine::on(time now, const begun& what) {
   if (wait <= time{0} || what.has_news || !what.in_flight)
     return enter_reduction(now);
   state_ = in_collecting{};
-  act(set_wait_timer{std::clamp(what.next_stop.value_or(wait), time{0}, wait), asked_});
+  act(set_wait_timer{std::clamp(what.next_deadline.value_or(wait), time{0}, wait), asked_});
 }
 
 void step_machine::on(time now, const news&) {

@@ -61,7 +61,7 @@ public:
     bool has_quarantine = false;
     bool has_news = false;
     /// Time until the next prefetch deadline; negative if it has expired.
-    std::optional<time> next_stop{};
+    std::optional<time> next_deadline{};
   };
 
   /// An operation ended on this rank that a step can complete.

@@ -53,7 +53,7 @@ struct index_table::state {
   std::vector<member_entry> members;
   std::vector<member_handle> free_handles;
   /// No longer mounted, but with replicas left.
-  std::deque<member_handle> pending_write_backs;
+  std::deque<member_handle> departed;
   absl::btree_map<uint64_t, member_handle> handle_of;
   absl::btree_set<std::pair<time_point, member_handle>> by_silence;
   std::vector<lost_copy> lost;
@@ -260,7 +260,7 @@ struct index_table::state {
     suspended -= std::exchange(entry.is_suspended, false) ? 1 : 0;
     by_silence.erase({entry.last_heard, handle});
     handle_of.erase(entry.member.member);
-    pending_write_backs.push_back(handle);
+    departed.push_back(handle);
   }
 
   /// Counts a member's replicas as offered, or no longer. A member that is offered again has to
@@ -395,8 +395,8 @@ bool index_table::drop(uint64_t member) {
 
 bool index_table::expire_replicas(size_t most) {
   auto& s = *state_;
-  for (; !s.pending_write_backs.empty(); s.pending_write_backs.pop_front()) {
-    const auto handle = s.pending_write_backs.front();
+  for (; !s.departed.empty(); s.departed.pop_front()) {
+    const auto handle = s.departed.front();
     for (; s.members[handle].first != no_record; --most) {
       if (most == 0)
         return true;

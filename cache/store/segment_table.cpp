@@ -283,7 +283,7 @@ struct segment_table::state {
       evict(victims.begin()->entry, answer);
   }
 
-  std::optional<uint64_t> evict_in_background(uint64_t bytes, reservation& answer) {
+  std::optional<uint64_t> make_room(uint64_t bytes, reservation& answer) {
     for (;;) {
       if (const auto offset = extents.take(bytes))
         return offset;
@@ -367,7 +367,7 @@ reservation segment_table::reserve(const segment_request& wanted, time_point now
   auto offset = std::optional<uint64_t>{};
   if (s.keep_to_quota(wanted, answer)) {
     s.keep_below_watermark(wanted.bytes, answer);
-    offset = s.evict_in_background(wanted.bytes, answer);
+    offset = s.make_room(wanted.bytes, answer);
   }
   if (!offset) {
     if (wanted.parent)

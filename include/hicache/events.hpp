@@ -12,7 +12,7 @@
 namespace hicache {
 
 /// The tier that holds pages: L1 (device) or L2 (host).
-enum class cache_medium : uint8_t { device, host };
+enum class cache_medium : uint8_t { l1, l2 };
 
 /// The id of a page for routers: the first eight bytes of its event key, big endian, as a signed
 /// number (SGLang's scheme). Event keys include the namespace (event_seed).
@@ -20,7 +20,7 @@ int64_t event_id(const page_key& key) noexcept;
 
 /// Pages can be served from `medium` from now on. Emitted only once their bytes are there.
 struct pages_stored {
-  cache_medium medium = cache_medium::device;
+  cache_medium medium = cache_medium::l1;
   cache_namespace ns;
   /// The page before the first of `keys`; empty if that is the first page of a prompt.
   std::optional<page_key> parent;
@@ -34,7 +34,7 @@ struct pages_stored {
 
 /// Pages can no longer be served from `medium`.
 struct pages_removed {
-  cache_medium medium = cache_medium::device;
+  cache_medium medium = cache_medium::l1;
   std::vector<page_key> keys;
 
   friend bool operator==(const pages_removed&, const pages_removed&) = default;

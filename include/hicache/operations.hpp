@@ -274,12 +274,12 @@ struct release_result {
 
 // -- operations without a request ---------------------------------------------
 
-/// A tier in the rank's own memory: L1 (device) or L2 (host).
-enum class cache_tier : uint8_t { device, host };
+/// A tier in the rank's own memory: L1 or L2.
+enum class cache_tier : uint8_t { l1, l2 };
 
 /// Evicts whole pages of at least `tokens` tokens, if that many are evictable.
 struct evict_request {
-  cache_tier tier = cache_tier::device;
+  cache_tier tier = cache_tier::l1;
   uint64_t tokens = 0;
 };
 

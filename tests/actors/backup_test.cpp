@@ -22,8 +22,7 @@ protected:
 
   void command(operation_id id, uint64_t pages) {
     send_as(tree_, backup_, atom::backup_v,
-            backup_command{id, keys_of(100, pages), keys_of(99, pages),
-                           page_run(1, static_cast<uint32_t>(pages))});
+            backup_command{id, names_of(100, pages), page_run(1, static_cast<uint32_t>(pages))});
     run();
   }
 
@@ -60,7 +59,7 @@ TEST_F(BackupTest, LongCommandsGoInBatchesOneAfterTheOther) {
     EXPECT_EQ(request.verb, "set");
     EXPECT_EQ(request.timeout, timeout);
     EXPECT_EQ(request.batch.l2_first, request.batch.first);
-    EXPECT_EQ((*request.batch.parents)[1], (*request.batch.keys)[0]);
+    EXPECT_EQ(request.batch.names->before(1), key_of(100));
     sizes.push_back(request.batch.count);
     firsts.push_back(request.batch.first);
     EXPECT_TRUE(log_->done.empty());

@@ -22,9 +22,9 @@ constexpr auto slot_bytes = uint64_t{192};
 constexpr auto object_bytes = uint64_t{64};
 constexpr auto fingerprint = uint64_t{7};
 
-class LentSegmentTest : public actor_test {
+class ExportedSegmentTest : public actor_test {
 protected:
-  ~LentSegmentTest() override { stop_all(); }
+  ~ExportedSegmentTest() override { stop_all(); }
 
   void start_shard(uint32_t number) { shards_[number] = spawn(index, index_options{10s, &clock}); }
 
@@ -112,7 +112,7 @@ protected:
   std::shared_ptr<member_figures> figures_ = std::make_shared<member_figures>();
 };
 
-TEST_F(LentSegmentTest, LentPagesAreOfferedUntilTheyAreReclaimed) {
+TEST_F(ExportedSegmentTest, ExportedPagesAreOfferedUntilTheyAreReclaimed) {
   start(2);
   const auto slot = offer(3, 10);
   expect_offered(10, slot);
@@ -123,7 +123,7 @@ TEST_F(LentSegmentTest, LentPagesAreOfferedUntilTheyAreReclaimed) {
   EXPECT_EQ(figures_->pages, 0u);
 }
 
-TEST_F(LentSegmentTest, LentPagesAreNotStoredAsWell) {
+TEST_F(ExportedSegmentTest, ExportedPagesAreNotStoredAsWell) {
   start(2);
   offer(3, 10);
   EXPECT_EQ(reserve(10).what, segment_slot::state::present);
@@ -131,7 +131,7 @@ TEST_F(LentSegmentTest, LentPagesAreNotStoredAsWell) {
   EXPECT_EQ(reserve(10).what, segment_slot::state::reserved);
 }
 
-TEST_F(LentSegmentTest, StoredPagesAreNotLentAsWell) {
+TEST_F(ExportedSegmentTest, StoredPagesAreNotExportedAsWell) {
   start(2);
   const auto stored = reserve(10);
   publish({{stored}});
@@ -140,7 +140,7 @@ TEST_F(LentSegmentTest, StoredPagesAreNotLentAsWell) {
   EXPECT_FALSE(exported_->is_exported(exported));
 }
 
-TEST_F(LentSegmentTest, ACopyThatArrivesReplacesTheLentPage) {
+TEST_F(ExportedSegmentTest, ACopyThatArrivesReplacesTheExportedPage) {
   start(2);
   const auto stored = reserve(10);
   const auto exported = offer(3, 10);
@@ -151,7 +151,7 @@ TEST_F(LentSegmentTest, ACopyThatArrivesReplacesTheLentPage) {
   EXPECT_EQ(figures_->pages, 1u);
 }
 
-TEST_F(LentSegmentTest, APageThatIsReclaimedBeforeItIsPublishedIsNeverOffered) {
+TEST_F(ExportedSegmentTest, APageThatIsReclaimedBeforeItIsPublishedIsNeverOffered) {
   start(2);
   const auto slot = export_page(3, 10);
   reclaim(3);
@@ -160,7 +160,7 @@ TEST_F(LentSegmentTest, APageThatIsReclaimedBeforeItIsPublishedIsNeverOffered) {
   EXPECT_EQ(figures_->pages, 0u);
 }
 
-TEST_F(LentSegmentTest, TheNewsOfAnEarlierLendingDoNotEndALaterOne) {
+TEST_F(ExportedSegmentTest, TheNewsOfAnEarlierLendingDoNotEndALaterOne) {
   start(2);
   const auto first = offer(3, 10);
   const auto second = offer(5, 10); // The page came back to L2, at another place.
@@ -174,7 +174,7 @@ TEST_F(LentSegmentTest, TheNewsOfAnEarlierLendingDoNotEndALaterOne) {
   EXPECT_TRUE(exported_->is_exported(third)) << "told twice";
 }
 
-TEST_F(LentSegmentTest, WithoutASegmentL2IsLentAllTheSame) {
+TEST_F(ExportedSegmentTest, WithoutASegmentL2IsExportedAllTheSame) {
   start(0);
   EXPECT_EQ(reserve(11).what, segment_slot::state::full);
   const auto slot = offer(3, 10);
@@ -184,7 +184,7 @@ TEST_F(LentSegmentTest, WithoutASegmentL2IsLentAllTheSame) {
   expect_offered(10, slot);
 }
 
-TEST_F(LentSegmentTest, BlockReportsHaveLentPages) {
+TEST_F(ExportedSegmentTest, BlockReportsHaveExportedPages) {
   start(2);
   const auto stored = reserve(11);
   publish({{stored}});
@@ -196,7 +196,7 @@ TEST_F(LentSegmentTest, BlockReportsHaveLentPages) {
   expect_offered(11, stored);
 }
 
-TEST_F(LentSegmentTest, LentPagesMoveToTheShardsThatKeepThem) {
+TEST_F(ExportedSegmentTest, ExportedPagesMoveToTheShardsThatKeepThem) {
   start(0);
   auto slots = std::map<uint64_t, segment_slot>{};
   for (auto i = uint64_t{0}; i < 8; ++i)
@@ -207,7 +207,7 @@ TEST_F(LentSegmentTest, LentPagesMoveToTheShardsThatKeepThem) {
     expect_offered(key, slot);
 }
 
-TEST_F(LentSegmentTest, PinsDoNotHoldLentPages) {
+TEST_F(ExportedSegmentTest, PinsDoNotHoldExportedPages) {
   start(2);
   const auto slot = offer(3, 10);
   const auto pinned = ask_value<page_totals>(segment_, atom::pin_v, page_pins{2, 0, {key_of(10)}});
@@ -216,7 +216,7 @@ TEST_F(LentSegmentTest, PinsDoNotHoldLentPages) {
   expect_offered(10, slot);
 }
 
-TEST_F(LentSegmentTest, DamageToLentPagesIsFoundOut) {
+TEST_F(ExportedSegmentTest, DamageToExportedPagesIsFoundOut) {
   start(2);
   const auto good = offer(2, 10);
   const auto bad = offer(3, 11);
@@ -228,7 +228,7 @@ TEST_F(LentSegmentTest, DamageToLentPagesIsFoundOut) {
   EXPECT_EQ(state_of<segment_state>(segment_).corrupt, 1u);
 }
 
-TEST_F(LentSegmentTest, WhatIsOverwrittenMeanwhileIsNoDamage) {
+TEST_F(ExportedSegmentTest, WhatIsOverwrittenMeanwhileIsNoDamage) {
   start(2);
   const auto slot = offer(3, 10);
   exported_->revoke(slot); // The news are on their way.
@@ -236,7 +236,7 @@ TEST_F(LentSegmentTest, WhatIsOverwrittenMeanwhileIsNoDamage) {
   EXPECT_EQ(state_of<segment_state>(segment_).corrupt, 0u);
 }
 
-TEST_F(LentSegmentTest, ClearTakesLentPagesOfTheNamespace) {
+TEST_F(ExportedSegmentTest, ClearTakesExportedPagesOfTheNamespace) {
   start(2);
   const auto slot = offer(3, 10);
   EXPECT_EQ(ask_value<page_totals>(segment_, atom::clear_v, namespace_pages{8}), page_totals{});
@@ -247,7 +247,7 @@ TEST_F(LentSegmentTest, ClearTakesLentPagesOfTheNamespace) {
   EXPECT_FALSE(exported_->is_exported(slot));
 }
 
-TEST_F(LentSegmentTest, RemoveTakesALentPage) {
+TEST_F(ExportedSegmentTest, RemoveTakesAnExportedPage) {
   start(2);
   const auto slot = offer(3, 10);
   tell(segment_, atom::remove_v, keys_of(10, 1));
@@ -255,7 +255,7 @@ TEST_F(LentSegmentTest, RemoveTakesALentPage) {
   EXPECT_FALSE(exported_->is_exported(slot));
 }
 
-TEST_F(LentSegmentTest, ADrainedMemberLendsNothing) {
+TEST_F(ExportedSegmentTest, ADrainedMemberLendsNothing) {
   start(2);
   const auto stored = reserve(11);
   publish({{stored}});

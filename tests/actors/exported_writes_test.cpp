@@ -87,15 +87,15 @@ private:
   std::vector<page_index>& seen_;
 };
 
-class LentWritesTest : public actor_test {
+class ExportedWritesTest : public actor_test {
 protected:
-  ~LentWritesTest() override { stop_all(); }
+  ~ExportedWritesTest() override { stop_all(); }
 
   exported_l2 l2_;
   std::vector<page_index> seen_;
 };
 
-TEST_F(LentWritesTest, StoresFromL1TakePagesBackAndLoadsDoNot) {
+TEST_F(ExportedWritesTest, StoresFromL1TakePagesBackAndLoadsDoNot) {
   const auto sut = spawn(controller, std::unique_ptr<copy_engine>{new watching_engine{l2_, seen_}},
                          uint64_t{64}, l2_.exported);
   auto batch = copy_batch{};
@@ -109,12 +109,12 @@ TEST_F(LentWritesTest, StoresFromL1TakePagesBackAndLoadsDoNot) {
   EXPECT_EQ(seen_, (std::vector<page_index>{0, 2}));
 }
 
-TEST_F(LentWritesTest, ReadsFromL3TakePagesBackAndWritesDoNot) {
+TEST_F(ExportedWritesTest, ReadsFromL3TakePagesBackAndWritesDoNot) {
   auto memory = storage_rank{{}};
   const auto sut
     = spawn(storage, storage_options{objects_of(memory, {}, l2_.exported), &clock},
             std::make_unique<storage_queue>(std::make_unique<watching_backend>(l2_, seen_), 0));
-  auto batch = storage_batch{keys_of(1, 3), keys_of(0, 3), 1, 2, pages_of({3, 1, 2}), 1};
+  auto batch = storage_batch{names_of(1, 3), 1, 2, pages_of({3, 1, 2}), 1};
   ask_value<storage_outcome>(sut, atom::set_v, batch, plenty);
   EXPECT_EQ(seen_, (std::vector<page_index>{0, 1, 2, 3}));
   ask_value<storage_outcome>(sut, atom::get_v, batch, plenty);

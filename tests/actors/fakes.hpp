@@ -1,6 +1,7 @@
 #pragma once
 
 #include "backends/memory_backend.hpp"
+#include "cache/hash/page_names.hpp"
 #include "messages/interfaces.hpp"
 #include "tests/support/actor_test.hpp"
 
@@ -12,6 +13,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,6 +33,21 @@ inline key_list keys_of(uint64_t first, uint64_t count) {
   for (auto i = first; i < first + count; ++i)
     keys.push_back(key_of(i));
   return std::make_shared<const std::vector<page_key>>(std::move(keys));
+}
+
+/// Pages that are named so, after the page `before`.
+inline name_list names_of(std::vector<page_key> keys, std::optional<page_key> before = {}) {
+  const auto run = [](std::vector<page_key> list) {
+    const auto count = list.size();
+    return name_run{std::make_shared<const page_names>(std::move(list)), 0, count};
+  };
+  return std::make_shared<const path_names>(std::vector{run(std::move(keys))},
+                                            before ? run({*before}) : name_run{});
+}
+
+/// Pages `first`... after the page first - 1.
+inline name_list names_of(uint64_t first, uint64_t count) {
+  return names_of(*keys_of(first, count), key_of(first - 1));
 }
 
 inline page_list pages_of(std::vector<page_index> pages) {

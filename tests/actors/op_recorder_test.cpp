@@ -183,7 +183,7 @@ TEST_F(OpRecorderTest, ALogReplaysToTheDigestOfItsTree) {
   apply(whole_request(2));
   finish_write(1);
   ASSERT_TRUE(step());
-  apply({evict_request{cache_tier::device, 8}});
+  apply({evict_request{cache_tier::l1, 8}});
   finish_write(2);
   ASSERT_TRUE(step());
   ASSERT_TRUE(step()); // Nothing to agree on.
@@ -283,7 +283,7 @@ TEST_F(OpRecorderTest, TheEngineHearsOfCacheEvents) {
   ASSERT_EQ(ranks_[0].events->size(), 3u);
   for (const auto i : {size_t{1}, size_t{2}}) {
     const auto& stored = std::get<pages_stored>((*ranks_[0].events)[i]);
-    EXPECT_EQ(stored.medium, i == 1 ? cache_medium::device : cache_medium::host);
+    EXPECT_EQ(stored.medium, i == 1 ? cache_medium::l1 : cache_medium::l2);
     EXPECT_EQ(stored.keys.size(), 2u);
   }
 }

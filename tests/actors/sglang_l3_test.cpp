@@ -178,7 +178,8 @@ TEST_F(SglangL3Test, S1WhatIsInL2IsStoredOnce) {
   EXPECT_EQ(backing_up(), 1u);
   ASSERT_EQ(rank().gate->held.size(), 1u);
   EXPECT_EQ(rank().gate->held[0].verb, "set");
-  EXPECT_EQ(*rank().gate->held[0].batch.keys, hash_pages(A, page_size, nullptr));
+  const auto& names = *rank().gate->held[0].batch.names;
+  EXPECT_EQ(names.get(0, names.size()), hash_pages(A, page_size, nullptr));
   open_gate();
   EXPECT_EQ(world_->store.objects(), 4u);
   EXPECT_EQ(backing_up(), 1u);

@@ -130,7 +130,7 @@ private:
 
   /// What is wanted again has to come from the store.
   void forget() {
-    for (const auto tier : {cache_tier::device, cache_tier::host})
+    for (const auto tier : {cache_tier::l1, cache_tier::l2})
       apply<evict_result>(evict_request{tier, 1000});
   }
 
@@ -340,7 +340,7 @@ private:
     const auto& core = world_.core_of(*world_.ranks.front());
     // A page that is written first may need the room of another one.
     for (auto i = 0; i < 8 && core.stats().nodes > 0; ++i)
-      for (const auto tier : {cache_tier::device, cache_tier::host}) {
+      for (const auto tier : {cache_tier::l1, cache_tier::l2}) {
         apply<evict_result>(evict_request{tier, 1000});
         settle();
         if (has_failed())

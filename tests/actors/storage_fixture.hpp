@@ -119,7 +119,7 @@ protected:
 
   /// Pages `first`... of ten keys, from or to L2 pages 1, 2, ...
   static storage_batch batch(uint64_t first, uint64_t count) {
-    return {keys_of(1, 10), keys_of(0, 10), first, count, page_run(1, 10), first};
+    return {names_of(1, 10), first, count, page_run(1, 10), first};
   }
 
   std::vector<ec> set(storage_rank& rank, storage_batch x, caf::timespan timeout = plenty) {

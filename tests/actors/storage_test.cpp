@@ -99,8 +99,7 @@ TEST_F(StorageTest, ParentsAreNamedAsTheirObjects) {
   auto seen = std::vector<std::pair<page_key, page_key>>{};
   auto& rank = start({.heads_per_object = 1}, std::make_unique<spy>(seen));
   auto x = batch(0, 3);
-  x.parents = std::make_shared<const std::vector<page_key>>(
-    std::vector<page_key>{page_key{}, key_of(1), key_of(2)});
+  x.names = names_of({key_of(1), key_of(2), key_of(3)});
   set(rank, x);
   ASSERT_EQ(seen.size(), 6u);
   for (const auto head : {0u, 1u}) {
@@ -273,7 +272,7 @@ TEST_F(StorageTest, PagesLeftToOthersCountUpToTheFirstThatFailed) {
                                                                            : ec::none;
   };
   auto x = batch(0, 6);
-  x.keys = std::make_shared<const std::vector<page_key>>(keys);
+  x.names = names_of(keys);
   const auto outcome = ask_value<storage_outcome>(rank.actor, atom::set_v, x, plenty);
   EXPECT_EQ(outcome.pages,
             (std::vector<ec>{ec::none, ec::none, ec::store_full, ec::none, ec::none, ec::none}));

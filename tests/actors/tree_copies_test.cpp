@@ -25,7 +25,7 @@ TEST_F(TreeCopiesTest, AStoreThatFailsOnOneRankFailsItsPagesOnAll) {
       EXPECT_TRUE(answer.get()) << to_string(answer.get().error());
   EXPECT_EQ(digest(0), digest(1));
   EXPECT_EQ(counters(0).errors, 1u);
-  apply({evict_request{cache_tier::device, 64}});
+  apply({evict_request{cache_tier::l1, 64}});
   EXPECT_EQ(match(3, 1).l2_tokens, 0u);
   EXPECT_EQ(match(4, 2).l2_tokens, 8u);
   EXPECT_TRUE(ranks_[0].log->notices.empty());
@@ -40,7 +40,7 @@ TEST_F(TreeCopiesTest, ALoadThatFailsOnOneRankFailsItsRequestsOnAll) {
     all_done(operation_kind::backup, id);
     step_all();
   }
-  apply({evict_request{cache_tier::device, 64}});
+  apply({evict_request{cache_tier::l1, 64}});
   for (const auto id : {3, 4}) {
     const auto loads
       = apply({match_request{request_id(id), {}, tokens(id - 2), 8}, load_request{request_id(id)}});
@@ -91,7 +91,7 @@ TEST_F(TreeCopiesTest, OneCopyThatSucceedsShowsThatTheDeviceIsWell) {
     apply(whole_request(i));
     done(0, operation_kind::write, i, i == 4);
     EXPECT_TRUE(step_all()[0].get());
-    apply({evict_request{cache_tier::device, 64}});
+    apply({evict_request{cache_tier::l1, 64}});
   }
 }
 

@@ -87,7 +87,7 @@ TEST_F(TreeTest, WaitingStepEndsWithNews) {
     EXPECT_TRUE(answer.get()->in_flight); // The backup that follows on the write.
   }
   ASSERT_EQ(ranks_[1].log->backups.size(), 1u);
-  EXPECT_EQ(ranks_[1].log->backups[0].keys->size(), 2u);
+  EXPECT_EQ(ranks_[1].log->backups[0].names->size(), 2u);
 }
 
 TEST_F(TreeTest, BackupsLoadsAndFailuresAreNews) {

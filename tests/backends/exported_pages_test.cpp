@@ -19,9 +19,9 @@ constexpr auto objects_per_page = uint64_t{2};
 /// A segment of 64 bytes, the headers, and 3 pages of 2 objects.
 constexpr auto where = exported_objects{64, 4096, object_bytes, 6};
 
-class LentPagesTest : public testing::Test {
+class ExportedPagesTest : public testing::Test {
 protected:
-  LentPagesTest() {
+  ExportedPagesTest() {
     exported_.open([this](const segment_slots& gone) {
       reclaimed_.insert(reclaimed_.end(), gone.list.begin(), gone.list.end());
     });
@@ -62,7 +62,7 @@ protected:
   std::vector<segment_slot> reclaimed_;
 };
 
-TEST_F(LentPagesTest, LentObjectsAreReadWhereTheyLie) {
+TEST_F(ExportedPagesTest, ExportedObjectsAreReadWhereTheyLie) {
   compute(3, 10);
   const auto slot = export_page(3, 10);
   ASSERT_TRUE(slot);
@@ -73,7 +73,7 @@ TEST_F(LentPagesTest, LentObjectsAreReadWhereTheyLie) {
   EXPECT_TRUE(is_readable(*slot));
 }
 
-TEST_F(LentPagesTest, OnlyWholeObjectsAreLent) {
+TEST_F(ExportedPagesTest, OnlyWholeObjectsAreLent) {
   const auto all = std::span<const std::byte>{memory_}.subspan(where.objects);
   const auto find
     = [this](std::span<const std::byte> part) { return exported_.find_object(std::array{part}); };
@@ -91,7 +91,7 @@ TEST_F(LentPagesTest, OnlyWholeObjectsAreLent) {
     exported_.export_page(std::array{all.subspan(1, object_bytes)}, key_of(1), fingerprint));
 }
 
-TEST_F(LentPagesTest, ReclaimedPagesHaveNoHeaderAndAreToldOf) {
+TEST_F(ExportedPagesTest, ReclaimedPagesHaveNoHeaderAndAreToldOf) {
   const auto first = *export_page(2, 10);
   const auto second = *export_page(3, 11);
   const auto other = *export_page(4, 12);
@@ -109,7 +109,7 @@ TEST_F(LentPagesTest, ReclaimedPagesHaveNoHeaderAndAreToldOf) {
   EXPECT_EQ(reclaimed_.size(), 2u) << "nothing is lent there any more";
 }
 
-TEST_F(LentPagesTest, APageThatIsReclaimedWhileItIsLentStaysInvisible) {
+TEST_F(ExportedPagesTest, APageThatIsReclaimedWhileItIsExportedStaysInvisible) {
   const auto slot = exported_.begin(2, key_of(10));
   ASSERT_TRUE(slot);
   const auto checksum = checksum_of(2);
@@ -122,7 +122,7 @@ TEST_F(LentPagesTest, APageThatIsReclaimedWhileItIsLentStaysInvisible) {
   EXPECT_FALSE(has_header(2));
 }
 
-TEST_F(LentPagesTest, ALaterLendingOfAnObjectEndsTheOneUnderWay) {
+TEST_F(ExportedPagesTest, ALaterLendingOfAnObjectEndsTheOneUnderWay) {
   const auto first = *exported_.begin(2, key_of(10));
   exported_.reclaim(std::array{page_index{1}});
   compute(2, 11);
@@ -133,7 +133,7 @@ TEST_F(LentPagesTest, ALaterLendingOfAnObjectEndsTheOneUnderWay) {
   EXPECT_TRUE(is_readable(second));
 }
 
-TEST_F(LentPagesTest, LendingAgainTakesTheOldHeaderBack) {
+TEST_F(ExportedPagesTest, LendingAgainTakesTheOldHeaderBack) {
   const auto first = *export_page(2, 10);
   const auto second = *export_page(2, 10);
   EXPECT_FALSE(exported_.is_exported(first));
@@ -142,7 +142,7 @@ TEST_F(LentPagesTest, LendingAgainTakesTheOldHeaderBack) {
   EXPECT_EQ(reclaimed_[0].generation, first.generation);
 }
 
-TEST_F(LentPagesTest, WhatIsTakenBackIsNotToldOf) {
+TEST_F(ExportedPagesTest, WhatIsTakenBackIsNotToldOf) {
   const auto first = *export_page(2, 10);
   exported_.revoke(first);
   EXPECT_FALSE(has_header(2));
@@ -152,7 +152,7 @@ TEST_F(LentPagesTest, WhatIsTakenBackIsNotToldOf) {
   EXPECT_TRUE(exported_.is_exported(second)) << "another lending";
 }
 
-TEST_F(LentPagesTest, SlotsThatAreNoneAreNotLent) {
+TEST_F(ExportedPagesTest, SlotsThatAreNoneAreNotLent) {
   auto slot = *export_page(0, 10);
   slot.offset = 0;
   EXPECT_FALSE(exported_.is_exported(slot));
@@ -164,7 +164,7 @@ TEST_F(LentPagesTest, SlotsThatAreNoneAreNotLent) {
   EXPECT_TRUE(has_header(0));
 }
 
-TEST_F(LentPagesTest, DamageIsFoundInWhatIsLentOnly) {
+TEST_F(ExportedPagesTest, DamageIsFoundInWhatIsExportedOnly) {
   const auto slot = *export_page(2, 10);
   EXPECT_FALSE(exported_.is_damaged(slot, fingerprint));
   EXPECT_TRUE(exported_.is_damaged(slot, fingerprint + 1));
@@ -176,7 +176,7 @@ TEST_F(LentPagesTest, DamageIsFoundInWhatIsLentOnly) {
   EXPECT_FALSE(exported_.is_damaged(begun, fingerprint));
 }
 
-TEST_F(LentPagesTest, ClosedNothingIsLent) {
+TEST_F(ExportedPagesTest, ClosedNothingIsLent) {
   const auto slot = *export_page(2, 10);
   const auto begun = *exported_.begin(4, key_of(12));
   exported_.close();

@@ -23,7 +23,7 @@ page_key key(uint64_t head, uint8_t rest = 0) {
 }
 
 /// Pages `first`..`last` of a path, whose page n holds tokens 2n and 2n + 1.
-pages_stored stored(uint64_t first, uint64_t last, cache_medium medium = cache_medium::device) {
+pages_stored stored(uint64_t first, uint64_t last, cache_medium medium = cache_medium::l1) {
   auto event = pages_stored{.medium = medium, .ns = {}, .parent = {}, .keys = {}, .tokens = {}};
   if (first > 1)
     event.parent = key(first - 1);
@@ -42,7 +42,7 @@ pages_stored stored_bigrams(uint64_t first, uint64_t last) {
   return event;
 }
 
-pages_removed removed(std::vector<page_key> keys, cache_medium medium = cache_medium::device) {
+pages_removed removed(std::vector<page_key> keys, cache_medium medium = cache_medium::l1) {
   return {.medium = medium, .keys = std::move(keys)};
 }
 
@@ -114,7 +114,7 @@ TEST(EventQueue, JoinsNothingAcrossATake) {
 }
 
 TEST(EventQueue, KeepsStoresOnTwoMediaApart) {
-  const auto host = stored(2, 2, cache_medium::host);
+  const auto host = stored(2, 2, cache_medium::l2);
   EXPECT_THAT(coalesced(stored(1, 1), host), ElementsAre(stored(1, 1), host));
 }
 
@@ -138,7 +138,7 @@ TEST(EventQueue, JoinsRemovalsFromOneMedium) {
 }
 
 TEST(EventQueue, KeepsRemovalsFromTwoMediaApart) {
-  const auto host = removed({key(1)}, cache_medium::host);
+  const auto host = removed({key(1)}, cache_medium::l2);
   EXPECT_THAT(coalesced(removed({key(2)}), host, removed({key(1)})),
               ElementsAre(removed({key(2)}), host, removed({key(1)})));
 }

@@ -48,7 +48,7 @@ TEST(ChunkCache, SharesNothing) {
     EXPECT_EQ(*inserted->l1_pages, *pages);
     EXPECT_EQ(inserted->node, 0);
   }
-  EXPECT_EQ(cache.evict({cache_tier::device, 32})->tokens, 0);
+  EXPECT_EQ(cache.evict({cache_tier::l1, 32})->tokens, 0);
   EXPECT_TRUE(cache.nodes().empty());
   EXPECT_EQ(cache.stats().l1_free, 0);
   EXPECT_EQ(cache.stats().l2_free, 5) << "L2 is not used";

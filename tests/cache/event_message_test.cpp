@@ -12,8 +12,8 @@
 namespace hicache {
 namespace {
 
-constexpr auto host = cache_medium::host;
-constexpr auto device = cache_medium::device;
+constexpr auto host = cache_medium::l2;
+constexpr auto device = cache_medium::l1;
 const auto moment = std::bit_cast<double>(uint64_t{0x41da305498100000});
 
 /// A key with this id.

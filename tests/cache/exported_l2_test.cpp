@@ -32,7 +32,7 @@ bool is_offered(tree_driver& d, const tokens_t& tokens) {
   return std::ranges::all_of(tokens, [&](token_id token) { return offered.contains(token); });
 }
 
-TEST(LentHost, CopiesOfWhatL1HasStayForAsLongAsOtherPages) {
+TEST(ExportedHost, CopiesOfWhatL1HasStayForAsLongAsOtherPages) {
   auto d = tree_driver{exporting()};
   for (const auto& prompt : {A, B, C}) {
     d.insert(prompt);
@@ -44,7 +44,7 @@ TEST(LentHost, CopiesOfWhatL1HasStayForAsLongAsOtherPages) {
   EXPECT_EQ(d.match(A), (hit{16, 0})) << "L1 keeps it";
 }
 
-TEST(LentHost, WhatLostItsPlaceIsOfferedAgainWhenItIsUsed) {
+TEST(ExportedHost, WhatLostItsPlaceIsOfferedAgainWhenItIsUsed) {
   auto d = tree_driver{exporting()};
   for (const auto& prompt : {A, B, C, A}) {
     d.insert(prompt);
@@ -56,7 +56,7 @@ TEST(LentHost, WhatLostItsPlaceIsOfferedAgainWhenItIsUsed) {
   EXPECT_EQ(d.backups, (counts{4, 4, 4, 4}));
 }
 
-TEST(LentHost, WhatLostItsPlaceIsOfferedAgainWhenItLeavesL1) {
+TEST(ExportedHost, WhatLostItsPlaceIsOfferedAgainWhenItLeavesL1) {
   auto d = tree_driver{exporting()};
   for (const auto& prompt : {A, B, C}) {
     d.insert(prompt);
@@ -71,7 +71,7 @@ TEST(LentHost, WhatLostItsPlaceIsOfferedAgainWhenItLeavesL1) {
   EXPECT_EQ(d.backups, (counts{4, 4, 4, 4}));
 }
 
-TEST(LentHost, LeavesOfAPathGoFirst) {
+TEST(ExportedHost, LeavesOfAPathGoFirst) {
   auto d = tree_driver{exporting()};
   d.insert(A + B);
   d.finish();
@@ -82,7 +82,7 @@ TEST(LentHost, LeavesOfAPathGoFirst) {
   EXPECT_FALSE(is_offered(d, B));
 }
 
-TEST(LentHost, WhatIsWrittenBackIsOfferedWithWhatIsAboveIt) {
+TEST(ExportedHost, WhatIsWrittenBackIsOfferedWithWhatIsAboveIt) {
   auto d = tree_driver{exporting(write_policy::write_back)};
   d.insert(A);
   d.insert(A + B);
@@ -94,7 +94,7 @@ TEST(LentHost, WhatIsWrittenBackIsOfferedWithWhatIsAboveIt) {
   EXPECT_TRUE(is_offered(d, B));
 }
 
-TEST(LentHost, TheStoreThatIsAttachedDecides) {
+TEST(ExportedHost, TheStoreThatIsAttachedDecides) {
   auto options = exporting();
   options.storage_exports_l2 = false;
   auto d = tree_driver{options};

@@ -1,5 +1,6 @@
 // Op logs: text and values, and playing what was recorded.
 
+#include "cache/hash/page_names.hpp"
 #include "cache/oplog/op_log.hpp"
 
 #include <gtest/gtest.h>
@@ -62,7 +63,7 @@ std::vector<std::pair<op_log_event, std::string>> samples() {
      R"({"op":"insert","request":18446744073709551615,"tokens":[],"priority":-5,"chunked":true,)"
      R"("retain_ns":7})"},
     {operation(release_request{6}), R"({"op":"release","request":6})"},
-    {operation(evict_request{cache_tier::host, 12}), R"({"op":"evict","tier":"host","count":12})"},
+    {operation(evict_request{cache_tier::l2, 12}), R"({"op":"evict","tier":"host","count":12})"},
     {operation(pin_request{ns, tokens_of({1}), nanoseconds{5}}),
      R"({"op":"pin","extra_key":"lora","salt":"tenant","tokens":[1],"ttl_ns":5})"},
     {operation(unpin_request{{}, tokens_of({1, 2})}), R"({"op":"unpin","tokens":[1,2]})"},
@@ -242,7 +243,7 @@ private:
       else if (const auto* load = std::get_if<load_command>(&effect))
         issued_.loads_done = load->id;
       else if (const auto* backup = std::get_if<backup_command>(&effect))
-        backups_[backup->id] = backup->keys->size();
+        backups_[backup->id] = backup->names->size();
       else if (const auto* fill_staging = std::get_if<staging_command>(&effect))
         reserve_.insert(reserve_.end(), fill_staging->l2_pages->begin(),
                         fill_staging->l2_pages->end());
@@ -253,7 +254,7 @@ private:
 
   void fetch_pages(const fetch_command& fetch) {
     auto pages = std::vector<page_index>{};
-    while (!reserve_.empty() && pages.size() < fetch.keys->size() - fetch.first) {
+    while (!reserve_.empty() && pages.size() < fetch.names->size()) {
       pages.push_back(reserve_.back());
       reserve_.pop_back();
     }
@@ -284,7 +285,7 @@ private:
       perform(pin_request{ns, prompt, std::chrono::nanoseconds{pick(50)}});
     perform(release_request{id});
     if (pick(8) == 0)
-      perform(evict_request{pick(2) == 0 ? cache_tier::device : cache_tier::host, pick(8)});
+      perform(evict_request{pick(2) == 0 ? cache_tier::l1 : cache_tier::l2, pick(8)});
   }
 
   void step() {

@@ -65,13 +65,13 @@ TEST(Backup, NamesEachPagesParent) {
   };
   const auto keys = hash_pages(A + B, 4, nullptr);
   const auto first = write(1, A, 1);
-  ASSERT_TRUE(first.keys);
-  EXPECT_EQ(*first.keys, std::vector(keys.begin(), keys.begin() + 4));
-  EXPECT_EQ(*first.parents, (std::vector{page_key{}, keys[0], keys[1], keys[2]}));
+  ASSERT_TRUE(first.names);
+  EXPECT_EQ(first.names->get(0, first.names->size()), std::vector(keys.begin(), keys.begin() + 4));
+  EXPECT_EQ(first.names->before(0), page_key{});
   const auto second = write(2, A + B, 2);
-  ASSERT_TRUE(second.keys);
-  EXPECT_EQ(*second.keys, std::vector(keys.begin() + 4, keys.end()));
-  EXPECT_EQ(*second.parents, std::vector(keys.begin() + 3, keys.end() - 1));
+  ASSERT_TRUE(second.names);
+  EXPECT_EQ(second.names->get(0, second.names->size()), std::vector(keys.begin() + 4, keys.end()));
+  EXPECT_EQ(second.names->before(0), keys[3]);
 }
 
 TEST(Backup, KeepsItsHostPages) {

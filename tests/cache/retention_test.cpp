@@ -128,7 +128,7 @@ TEST(Retention, L3TakesEveryPageThroughASmallShareOfAFullL2) {
   }
 }
 
-TEST(Retention, AnL2ThatIsLentKeepsWhatL1HasToo) {
+TEST(Retention, AnL2ThatIsExportedKeepsWhatL1HasToo) {
   const auto prompts = conversations();
   const auto unique = count_unique(prompts);
   for (const auto ratio : {2, 4}) {

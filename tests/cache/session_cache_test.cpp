@@ -147,10 +147,10 @@ TEST(ReferringSession, WhatItInsertedGoesLast) {
   const auto session = e.open_session(1, false);
   e.run({1, 2, 3, 4}, session);
   e.run({7, 8, 9});
-  EXPECT_EQ(e.cache.evict({cache_tier::device, 3})->tokens, 3);
+  EXPECT_EQ(e.cache.evict({cache_tier::l1, 3})->tokens, 3);
   EXPECT_EQ(e.cached({7, 8, 9}), 0);
   EXPECT_EQ(e.cached({1, 2, 3, 4}), 4);
-  EXPECT_EQ(e.cache.evict({cache_tier::device, 4})->tokens, 4) << "it is no lock";
+  EXPECT_EQ(e.cache.evict({cache_tier::l1, 4})->tokens, 4) << "it is no lock";
 }
 
 TEST(ReferringSession, RefersToItsLastTurnOnly) {
@@ -159,9 +159,9 @@ TEST(ReferringSession, RefersToItsLastTurnOnly) {
   e.run({1, 2, 3, 4}, session);
   e.run({5, 6, 7, 8}, session);
   e.run({9, 10, 11, 12});
-  e.cache.evict({cache_tier::device, 4});
+  e.cache.evict({cache_tier::l1, 4});
   EXPECT_EQ(e.cached({1, 2, 3, 4}), 0) << "the oldest that nobody refers to";
-  e.cache.evict({cache_tier::device, 4});
+  e.cache.evict({cache_tier::l1, 4});
   EXPECT_EQ(e.cached({5, 6, 7, 8}), 4);
 }
 
@@ -172,7 +172,7 @@ TEST(ReferringSession, ATurnWithoutAnInsertChangesNothing) {
   e.match(1, {5, 6}, session);
   e.release(1);
   e.run({9, 10, 11, 12});
-  e.cache.evict({cache_tier::device, 4});
+  e.cache.evict({cache_tier::l1, 4});
   EXPECT_EQ(e.cached({1, 2, 3, 4}), 4);
 }
 
@@ -182,7 +182,7 @@ TEST(ReferringSession, ClosingDropsTheReference) {
   e.run({1, 2, 3, 4}, session);
   e.run({7, 8, 9, 10});
   ASSERT_TRUE(e.cache.close_session({session}));
-  e.cache.evict({cache_tier::device, 4});
+  e.cache.evict({cache_tier::l1, 4});
   EXPECT_EQ(e.cached({7, 8, 9, 10}), 4);
   EXPECT_EQ(e.cached({1, 2, 3, 4}), 0);
 }
@@ -229,11 +229,11 @@ TEST_P(StreamingSession, GoesOnAfterItsLastToken) {
 TEST_P(StreamingSession, KeepsItsPagesBetweenTurns) {
   e.run(first_turn, session);
   EXPECT_EQ(e.cache.stats().requests_open, 1);
-  EXPECT_EQ(e.cache.evict({cache_tier::device, 64})->tokens, 0);
+  EXPECT_EQ(e.cache.evict({cache_tier::l1, 64})->tokens, 0);
   EXPECT_EQ(e.cache.stats().l1_free, 11);
   ASSERT_TRUE(e.cache.close_session({session}));
   EXPECT_EQ(e.cache.stats().requests_open, 0);
-  EXPECT_EQ(e.cache.evict({cache_tier::device, 64})->tokens, shared(19));
+  EXPECT_EQ(e.cache.evict({cache_tier::l1, 64})->tokens, shared(19));
   EXPECT_EQ(e.cache.stats().l1_free, 16);
 }
 

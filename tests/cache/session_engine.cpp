@@ -2,6 +2,7 @@
 
 #include "base/check.hpp"
 #include "base/mix.hpp"
+#include "cache/hash/page_names.hpp"
 
 #include <gtest/gtest.h>
 
@@ -147,7 +148,7 @@ void session_engine::take_effects() {
         is_shared_[page] = true;
       ++facts_.loads_done;
     } else if (const auto* backup = std::get_if<backup_command>(&effect)) {
-      backed_up_[backup->id] = static_cast<int64_t>(backup->keys->size());
+      backed_up_[backup->id] = static_cast<int64_t>(backup->names->size());
     } else if (std::holds_alternative<terminate_command>(effect)) {
       ++terminates;
     } else if (const auto* fill_staging = std::get_if<staging_command>(&effect)) {

@@ -32,7 +32,7 @@ public:
       begin(entry->second);
     }
     if (below(4) == 0)
-      engine.cache.evict({below(2) == 0 ? cache_tier::device : cache_tier::host, below(20)});
+      engine.cache.evict({below(2) == 0 ? cache_tier::l1 : cache_tier::l2, below(20)});
     if (below(4) == 0)
       engine.run(other_prompt());
     if (below(3) == 0)

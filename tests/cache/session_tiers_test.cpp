@@ -49,7 +49,7 @@ TEST(SessionTiers, ALoadThatIsStillRunningIsWaitedFor) {
   auto e = session_engine{tree()};
   e.run(A);
   e.finish();
-  e.cache.evict({cache_tier::device, 16});
+  e.cache.evict({cache_tier::l1, 16});
   const auto session = e.open_session(7, true);
   EXPECT_EQ(e.match(1, first_turn, session).l2_tokens, 16);
   const auto progress = e.load(1).progress;
@@ -70,7 +70,7 @@ TEST(SessionTiers, AHostPartThatAnInsertCoveredCountsNoMore) {
   auto e = session_engine{tree()};
   e.run(A);
   e.finish();
-  e.cache.evict({cache_tier::device, 16});
+  e.cache.evict({cache_tier::l1, 16});
   const auto session = e.open_session(7, true);
   EXPECT_EQ(e.match(1, range(1, 18), session).l2_tokens, 16);
   ASSERT_TRUE(e.compute(1, range(1, 18)));
@@ -86,7 +86,7 @@ TEST(SessionTiers, NothingIsKeptWhileAHostPartIsLeft) {
   auto e = session_engine{tree()};
   e.run(A);
   e.finish();
-  e.cache.evict({cache_tier::device, 16});
+  e.cache.evict({cache_tier::l1, 16});
   const auto session = e.open_session(7, true);
   EXPECT_EQ(e.match(1, A + B, session).l2_tokens, 16);
   ASSERT_TRUE(e.compute(1, range(1, 9)));

@@ -290,12 +290,13 @@ void begin_busy(machine& x, nanoseconds wait) {
 }
 
 TEST(StepMachineTest, WaitsUntilThePrefetchThatIsOverFirstIsOver) {
-  for (const auto& [next_stop, after] : std::map<nanoseconds, std::string>{
+  for (const auto& [next_deadline, after] : std::map<nanoseconds, std::string>{
          {-1s, "wait timer 0 s"}, {3s, "wait timer 3 s"}, {20s, "wait timer 10 s"}}) {
     auto x = machine{patience};
     x.handle({}, asks);
-    EXPECT_EQ(text_of(x.handle({}, machine::begun{.in_flight = true, .next_stop = next_stop})),
-              after);
+    EXPECT_EQ(
+      text_of(x.handle({}, machine::begun{.in_flight = true, .next_deadline = next_deadline})),
+      after);
   }
 }
 

@@ -221,7 +221,7 @@ private:
   machine::begun find() override {
     auto found = machine::begun{pick(2) == 0, pick(4) == 0, pick(4) == 0, pick(3) == 0};
     if (pick(3) == 0)
-      found.next_stop = nanoseconds{1s} * (pick(4)) - 1s;
+      found.next_deadline = nanoseconds{1s} * (pick(4)) - 1s;
     return found;
   }
 

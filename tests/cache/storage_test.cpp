@@ -259,7 +259,7 @@ TEST(Backup, PagesOfOneThatWasGivenUpStayLockedUntilNoRankReadsThem) {
   EXPECT_EQ(d.tree.stats().quarantined, 4u);
   ASSERT_EQ(d.tree.backing_up().size(), 1u);
   // Nobody can tell when they are free: everything else goes on, and does not touch them.
-  const auto evict_all = [&d] { static_cast<void>(d.tree.evict({cache_tier::host, 1000})); };
+  const auto evict_all = [&d] { static_cast<void>(d.tree.evict({cache_tier::l2, 1000})); };
   const auto before = d.tree.stats().evicted_l2;
   evict_all();
   EXPECT_EQ(d.tree.stats().evicted_l2, before);

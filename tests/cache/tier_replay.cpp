@@ -1,6 +1,7 @@
 #include "tests/cache/tier_replay.hpp"
 
 #include "base/check.hpp"
+#include "cache/hash/page_names.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -66,8 +67,8 @@ private:
       } else if (std::holds_alternative<load_command>(effect)) {
         ++facts_.loads_done;
       } else if (const auto* backup = std::get_if<backup_command>(&effect)) {
-        counts_.backups += backup->keys->size();
-        stored_[backup->id] = static_cast<int64_t>(backup->keys->size());
+        counts_.backups += backup->names->size();
+        stored_[backup->id] = static_cast<int64_t>(backup->names->size());
       }
     }
   }

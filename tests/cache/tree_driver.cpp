@@ -1,6 +1,7 @@
 #include "tests/cache/tree_driver.hpp"
 
 #include "base/check.hpp"
+#include "cache/hash/page_names.hpp"
 
 #include <gtest/gtest.h>
 
@@ -75,13 +76,13 @@ void tree_driver::finish() {
 }
 
 uint64_t tree_driver::evict(uint64_t tokens) {
-  const auto result = tree.evict({cache_tier::device, tokens});
+  const auto result = tree.evict({cache_tier::l1, tokens});
   settle();
   return result->tokens;
 }
 
 uint64_t tree_driver::evict_l2(uint64_t tokens) {
-  const auto result = tree.evict({cache_tier::host, tokens});
+  const auto result = tree.evict({cache_tier::l2, tokens});
   settle();
   return result->tokens;
 }
@@ -199,9 +200,8 @@ void tree_driver::settle() {
         is_loading_[page] = true;
       pending_loads_.push_back(*load);
     } else if (auto* backup = std::get_if<backup_command>(&effect)) {
-      EXPECT_EQ(backup->keys->size(), backup->l2_pages->size());
-      EXPECT_EQ(backup->keys->size(), backup->parents->size());
-      backups.push_back(backup->keys->size());
+      EXPECT_EQ(backup->names->size(), backup->l2_pages->size());
+      backups.push_back(backup->names->size());
       EXPECT_EQ(backup->id, backups.size());
       pending_backups_.emplace(backup->id, *backup);
     } else if (const auto* drop = std::get_if<drop_command>(&effect)) {
@@ -246,10 +246,10 @@ void tree_driver::run_loads(size_t count) {
 void tree_driver::run_backups(size_t count) {
   for (; count > 0 && !pending_backups_.empty(); --count) {
     const auto& [id, backup] = *pending_backups_.begin();
-    const auto wanted = dropped_.contains(id) ? 0 : backup_length(id, backup.keys->size());
+    const auto wanted = dropped_.contains(id) ? 0 : backup_length(id, backup.names->size());
     for (auto i = size_t{0}; i < wanted; ++i) {
-      const auto& key = (*backup.keys)[i];
-      const auto& parent = (*backup.parents)[i];
+      const auto key = backup.names->get(i, 1).front();
+      const auto parent = backup.names->before(i);
       EXPECT_EQ(host_memory_[(*backup.l2_pages)[i]], word_of(key)) << "a wrong page goes to L3";
       EXPECT_TRUE(parent == page_key{} || store.contains(parent)) << "a page without its parent";
       store[key] = word_of(key);
@@ -270,8 +270,8 @@ void tree_driver::give_up_backup() {
 
 void tree_driver::end_late_backups() {
   for (const auto& backup : std::exchange(late_backups_, {})) {
-    for (auto i = size_t{0}; i < backup.keys->size(); ++i)
-      EXPECT_EQ(host_memory_[(*backup.l2_pages)[i]], word_of((*backup.keys)[i]))
+    for (auto i = size_t{0}; i < backup.names->size(); ++i)
+      EXPECT_EQ(host_memory_[(*backup.l2_pages)[i]], word_of(backup.names->get(i, 1).front()))
         << "a page changed under a late call";
     stored_[backup.id] = 0;
   }
@@ -279,9 +279,9 @@ void tree_driver::end_late_backups() {
 
 void tree_driver::run_fetches() {
   for (auto& [id, fetch] : fetches_) {
-    const auto& keys = *fetch.command.keys;
+    const auto keys = fetch.command.names->get(0, fetch.command.names->size());
     auto found = int64_t{0};
-    for (auto i = fetch.command.first; i < keys.size() && store.contains(keys[i]); ++i)
+    while (found < std::ssize(keys) && store.contains(keys[static_cast<size_t>(found)]))
       ++found;
     const auto wanted = fetch_length(id, found);
     if (fetch.is_run || wanted < 0)
@@ -292,7 +292,7 @@ void tree_driver::run_fetches() {
     for (auto i = size_t{0}; i < count; ++i) {
       const auto page = reserve.front();
       reserve.pop_front();
-      host_memory_[page] = store.at(keys[fetch.command.first + i]);
+      host_memory_[page] = store.at(keys[i]);
       fetch.arrived.push_back(page);
     }
   }

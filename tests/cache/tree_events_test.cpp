@@ -25,13 +25,13 @@ ids ids_of(const std::vector<page_key>& keys) {
 /// An event in few words: medium, ids.
 struct seen {
   char what = '?';
-  cache_medium medium = cache_medium::device;
+  cache_medium medium = cache_medium::l1;
   ids pages;
 
   friend bool operator==(const seen&, const seen&) = default;
 
   friend void PrintTo(const seen& x, std::ostream* out) {
-    *out << x.what << (x.medium == cache_medium::device ? " device" : " host");
+    *out << x.what << (x.medium == cache_medium::l1 ? " device" : " host");
     for (const auto id : x.pages)
       *out << ' ' << id;
   }
@@ -45,12 +45,12 @@ std::vector<seen> take(tree_driver& d) {
     else if (const auto* removed = std::get_if<pages_removed>(&event))
       list.push_back({'-', removed->medium, ids_of(removed->keys)});
     else
-      list.push_back({'0', cache_medium::device, {}});
+      list.push_back({'0', cache_medium::l1, {}});
   return list;
 }
 
-constexpr auto device = cache_medium::device;
-constexpr auto host = cache_medium::host;
+constexpr auto device = cache_medium::l1;
+constexpr auto host = cache_medium::l2;
 const auto page_12 = int64_t{3817746824117602890};
 const auto page_34 = int64_t{-4216701448867210342};
 const auto page_56 = int64_t{-429401898661349585};

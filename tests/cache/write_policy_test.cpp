@@ -118,7 +118,7 @@ TEST(WriteBack, WritesWhatLeavesTheDevice) {
   auto d = tree_driver{tiers(write_policy::write_back, 64, 16)};
   d.insert(A);
   EXPECT_FALSE(d.tree.in_flight());
-  const auto asked = d.tree.evict({cache_tier::device, 16});
+  const auto asked = d.tree.evict({cache_tier::l1, 16});
   EXPECT_EQ(asked->tokens, 0);
   EXPECT_EQ(asked->writing_tokens, 16);
   d.settle();

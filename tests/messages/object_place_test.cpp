@@ -21,7 +21,7 @@ TEST(ObjectPlaceTest, ObjectsOfTheSegmentFollowTheirHeaders) {
   EXPECT_EQ(object_offset(exporter(), 960), 960 + slot_object_offset);
 }
 
-TEST(ObjectPlaceTest, LentObjectsLieSideBySide) {
+TEST(ObjectPlaceTest, ExportedObjectsLieSideBySide) {
   EXPECT_EQ(object_offset(exporter(), 1024), 4096u);
   EXPECT_EQ(object_offset(exporter(), 1024 + 3 * slot_object_offset), 4396u);
 }

@@ -576,7 +576,7 @@ TEST(WireLimitsTest, OverlongPagesAndTextsAreMalformed) {
   EXPECT_EQ(code_of_round_trip(member), ec::malformed_message);
 }
 
-TEST(WireLimitsTest, LentObjectsBeyondAllMemoryAreMalformed) {
+TEST(WireLimitsTest, ExportedObjectsBeyondAllMemoryAreMalformed) {
   auto member = member_info{};
   member.exported = {64, 4096, 4096, 10};
   EXPECT_EQ(code_of_round_trip(member), ec::none);

@@ -254,7 +254,7 @@ void model_cache::perform(const release_request& asked, const tree_answer& answe
 
 void model_cache::perform(const evict_request& asked, const tree_answer& answer) {
   const auto wanted = ceiling(asked.tokens, options_.page_size);
-  const auto is_host = asked.tier == cache_tier::host;
+  const auto is_host = asked.tier == cache_tier::l2;
   count_holders();
   const auto freed = is_host ? evict_l2(wanted) : evict_l1(wanted);
   if (const auto* found = agreed<evict_result>(ec::none, answer)) {

@@ -136,7 +136,7 @@ private:
     else if (kind < 66)
       go_on();
     else if (kind < 74)
-      add(evict_request{chance(60) ? cache_tier::device : cache_tier::host,
+      add(evict_request{chance(60) ? cache_tier::l1 : cache_tier::l2,
                         1 + below(4 * made_.options.page_size)});
     else if (kind < 79)
       hold_for_a_time();
@@ -300,7 +300,7 @@ private:
     for (const auto from : locks_)
       add(unlock_request{}, from);
     add(step_action{UINT64_MAX, UINT64_MAX, 100});
-    add(evict_request{cache_tier::device, UINT64_MAX / 2});
+    add(evict_request{cache_tier::l1, UINT64_MAX / 2});
     add(step_action{UINT64_MAX, UINT64_MAX, 0});
     add(clear_request{});
   }

@@ -29,7 +29,7 @@ public:
     if (const auto* asked = std::get_if<insert_request>(&operation); asked != nullptr && answer)
       is_armed_ |= asked->chunked && std::get<insert_result>(*answer).node != 0;
     const auto* asked = std::get_if<evict_request>(&operation);
-    if (!is_armed_ || asked == nullptr || asked->tier != cache_tier::device)
+    if (!is_armed_ || asked == nullptr || asked->tier != cache_tier::l1)
       return answer;
     HICACHE_CHECK(fault_ != planted_fault::abort);
     std::get<evict_result>(*answer).tokens += 1;

@@ -86,7 +86,7 @@ private:
   std::unique_ptr<blocking_store> store_;
 };
 
-class LentMemberTest : public testing::Test {
+class ExportedMemberTest : public testing::Test {
 protected:
   /// A rank with a segment of its own.
   std::unique_ptr<local_member> join(const std::string& host, read_path path = read_path::automatic,
@@ -124,7 +124,7 @@ protected:
   std::unique_ptr<blocking_store> reader_ = (**other_).open();
 };
 
-TEST_F(LentMemberTest, OthersReadL2WhereItLies) {
+TEST_F(ExportedMemberTest, OthersReadL2WhereItLies) {
   owner_.compute(3, 1);
   ASSERT_TRUE(owner_.put(3, 1));
   EXPECT_EQ(take(*reader_, 1), bytes_of(1, page_size));
@@ -133,7 +133,7 @@ TEST_F(LentMemberTest, OthersReadL2WhereItLies) {
   EXPECT_EQ(owner_.store().health().objects, 1u);
 }
 
-TEST_F(LentMemberTest, WhatIsOverwrittenIsAMissAtOnce) {
+TEST_F(ExportedMemberTest, WhatIsOverwrittenIsAMissAtOnce) {
   owner_.compute(3, 1);
   ASSERT_TRUE(owner_.put(3, 1));
   ASSERT_EQ(take(*reader_, 1), bytes_of(1, page_size));
@@ -144,7 +144,7 @@ TEST_F(LentMemberTest, WhatIsOverwrittenIsAMissAtOnce) {
   EXPECT_EQ(take(*reader_, 2), bytes_of(2, page_size));
 }
 
-TEST_F(LentMemberTest, ReadersOnOtherMachinesReadL2Too) {
+TEST_F(ExportedMemberTest, ReadersOnOtherMachinesReadL2Too) {
   const auto far = join("far", read_path::remote);
   const auto reader = (**far).open();
   for (const auto page : {page_index{3}, page_index{7}}) {
@@ -157,7 +157,7 @@ TEST_F(LentMemberTest, ReadersOnOtherMachinesReadL2Too) {
   EXPECT_EQ(code_of(take(*reader, 3)), ec::not_found);
 }
 
-TEST_F(LentMemberTest, APageAtAnotherPlaceIsLentFromThere) {
+TEST_F(ExportedMemberTest, APageAtAnotherPlaceIsExportedFromThere) {
   owner_.compute(3, 1);
   ASSERT_TRUE(owner_.put(3, 1));
   owner_.compute(5, 1);
@@ -167,7 +167,7 @@ TEST_F(LentMemberTest, APageAtAnotherPlaceIsLentFromThere) {
   EXPECT_EQ(take(*reader_, 1), bytes_of(1, page_size));
 }
 
-TEST_F(LentMemberTest, APageThatIsLentIsNotLentAgain) {
+TEST_F(ExportedMemberTest, APageThatIsExportedIsNotExportedAgain) {
   owner_.compute(3, 1);
   ASSERT_TRUE(owner_.put(3, 1));
   const auto before = replicas_of(1);
@@ -175,7 +175,7 @@ TEST_F(LentMemberTest, APageThatIsLentIsNotLentAgain) {
   EXPECT_EQ(replicas_of(1), before);
 }
 
-TEST_F(LentMemberTest, APageThatOthersHaveIsNotLent) {
+TEST_F(ExportedMemberTest, APageThatOthersHaveIsNotLent) {
   const auto bytes = bytes_of(1, page_size);
   ASSERT_TRUE(put(*reader_, key_of(1), bytes));
   const auto before = replicas_of(1);
@@ -184,7 +184,7 @@ TEST_F(LentMemberTest, APageThatOthersHaveIsNotLent) {
   EXPECT_EQ(replicas_of(1), before);
 }
 
-TEST_F(LentMemberTest, WhatIsNoPageOfL2IsCopied) {
+TEST_F(ExportedMemberTest, WhatIsNoPageOfL2IsCopied) {
   const auto bytes = bytes_of(1, page_size);
   ASSERT_TRUE(put(owner_.store(), key_of(1), bytes));
   EXPECT_EQ(owner_.store().health().bytes, slot_bytes_for(page_size));
@@ -194,7 +194,7 @@ TEST_F(LentMemberTest, WhatIsNoPageOfL2IsCopied) {
   EXPECT_EQ(owner_.store().health().objects, 1u) << "the copy stays: that will do";
 }
 
-TEST_F(LentMemberTest, CopiesForOtherHostsComeFromL2) {
+TEST_F(ExportedMemberTest, CopiesForOtherHostsComeFromL2) {
   auto writer = exporter{index_, 0, 2};
   writer.compute(3, 1);
   ASSERT_TRUE(writer.put(3, 1));
@@ -203,7 +203,7 @@ TEST_F(LentMemberTest, CopiesForOtherHostsComeFromL2) {
   EXPECT_EQ(take(*reader_, 1), bytes_of(1, page_size)) << "the copy";
 }
 
-TEST_F(LentMemberTest, L2IsLentWithoutASegment) {
+TEST_F(ExportedMemberTest, L2IsExportedWithoutASegment) {
   auto writer = exporter{index_, 0};
   EXPECT_EQ(writer.member().exported_bytes(), l2_pages * page_size);
   writer.compute(3, 1);
@@ -212,7 +212,7 @@ TEST_F(LentMemberTest, L2IsLentWithoutASegment) {
   EXPECT_EQ(code_of(put(writer.store(), key_of(2), bytes_of(2, page_size))), ec::store_full);
 }
 
-TEST_F(LentMemberTest, WhoLeavesLendsNothing) {
+TEST_F(ExportedMemberTest, WhoLeavesLendsNothing) {
   owner_.compute(3, 1);
   ASSERT_TRUE(owner_.put(3, 1));
   owner_.leave();
@@ -223,7 +223,7 @@ TEST_F(LentMemberTest, WhoLeavesLendsNothing) {
   EXPECT_EQ(take(*reader_, 1), bytes_of(1, page_size));
 }
 
-TEST_F(LentMemberTest, ASegmentBesideL2KeepsToItself) {
+TEST_F(ExportedMemberTest, ASegmentBesideL2KeepsToItself) {
   owner_.leave();
   for (auto page = page_index{0}; page < l2_pages; ++page)
     owner_.compute(page, page);
@@ -237,7 +237,7 @@ TEST_F(LentMemberTest, ASegmentBesideL2KeepsToItself) {
     EXPECT_TRUE(std::ranges::equal(owner_.page(page), bytes_of(page, page_size))) << page;
 }
 
-TEST_F(LentMemberTest, AnL3ThatLendsL2IsRefusedWhereL2CannotBeLent) {
+TEST_F(ExportedMemberTest, AnL3ThatLendsL2IsRefusedWhereL2CannotBeLent) {
   auto settings = rank_config{};
   settings.index = index_.address();
   settings.mem_layout = host_layout::page_head;
@@ -266,7 +266,7 @@ TEST_F(LentMemberTest, AnL3ThatLendsL2IsRefusedWhereL2CannotBeLent) {
   EXPECT_EQ(outcome(&pools, R"({"tp_lcm_size": 2})"), "nothing is lent");
 }
 
-TEST_F(LentMemberTest, ReadersThatRaceWithOverwritingGetRightBytesOrNone) {
+TEST_F(ExportedMemberTest, ReadersThatRaceWithOverwritingGetRightBytesOrNone) {
   constexpr auto keys = uint64_t{12};
   const auto far = join("far", read_path::remote, 0);
   const auto far_reader = (**far).open();

@@ -104,7 +104,7 @@ TEST(RankMetricsTest, EveryCounterHasItsMetric) {
     {R"(hicache_dropped_backup_pages_total{rank="3"})", 32},
     {R"(hicache_backup_retries_total{rank="3"})", 33},
     {R"(hicache_errors_total{rank="3"})", 34},
-    {R"(hicache_lent_bytes{rank="3"})", 62},
+    {R"(hicache_exported_bytes{rank="3"})", 62},
     {R"(hicache_sent_bytes_total{rank="3"})", 63},
     {R"(hicache_repaired_pages_total{rank="3"})", 64},
     {R"(hicache_repair_failures_total{rank="3"})", 65},
@@ -169,7 +169,7 @@ TEST(RankMetricsTest, WhatIsNotKnownIsLeftOut) {
   figures.store = {};
   found = parse(to_metrics(figures));
   EXPECT_EQ(found.at(R"(hicache_up{rank="3"})"), 1);
-  EXPECT_FALSE(found.contains(R"(hicache_lent_bytes{rank="3"})"));
+  EXPECT_FALSE(found.contains(R"(hicache_exported_bytes{rank="3"})"));
   EXPECT_FALSE(found.contains(R"(hicache_storage_hits_total{rank="3",backend="file"})"));
 }
 

@@ -142,7 +142,7 @@ TEST_F(RankRuntimeTest, PagesOfARegisteredPoolGoToL2AndComeBack) {
       }
       apply(**runtime, {insert_request{1, tokens}, release_request{1}});
       settle(**runtime);
-      apply(**runtime, {evict_request{cache_tier::device, 8 * 4}});
+      apply(**runtime, {evict_request{cache_tier::l1, 8 * 4}});
       for (const auto page : pages)
         pool.fill(page, 1);
       const auto back = apply(**runtime, {match_request{2, {}, tokens, 12}, load_request{2}});
@@ -193,7 +193,7 @@ TEST_F(RankRuntimeTest, AnEvictionPolicyOfTheEnginesOwnDecides) {
     compute(**runtime, 1);
     compute(**runtime, 2);
     settle(**runtime);
-    apply(**runtime, {evict_request{cache_tier::device, 8}});
+    apply(**runtime, {evict_request{cache_tier::l1, 8}});
     settle(**runtime); // What L2 has room for is written first.
     for (const auto id : {request_id{1}, request_id{2}}) {
       const auto found

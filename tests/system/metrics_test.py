@@ -71,7 +71,7 @@ class MetricsTest(SystemTest):
         for tier, tokens in report["cached_tokens"].items():
             self.assertEqual(self.value(everything, "hicache_cached_tokens_total", tier=tier), tokens, tier)
         for reason, tokens in report["given_up_tokens"].items():
-            self.assertEqual(self.value(everything, "hicache_given_up_tokens_total", reason=reason), tokens, reason)
+            self.assertEqual(self.value(everything, "hicache_unserved_tokens_total", reason=reason), tokens, reason)
         for way, moved in report["bytes"].items():
             start, end = way.split("_to_")
             self.assertEqual(self.value(everything, "hicache_moved_bytes_total", **{"from": start, "to": end}), moved, way)
@@ -129,7 +129,7 @@ class MetricsTest(SystemTest):
             self.assertEqual(self.value(shards, "hicache_index_members", **labels), 2)
             self.assertEqual(self.value(shards, "hicache_index_members_lost_total", **labels), 0)
             self.assertLess(self.value(shards, "hicache_index_uptime_seconds", **labels), shard["uptime_ms"] / 1000 + 1)
-        self.assertEqual(sum(self.value(values, "hicache_lent_bytes") for values in ranks),
+        self.assertEqual(sum(self.value(values, "hicache_exported_bytes") for values in ranks),
                          sum(member["capacity_bytes"] for member in status["members"]))
         with self.assertRaises(urllib.error.HTTPError):
             self.get(port, "/")
