@@ -347,7 +347,8 @@ result<replay_engine::service> replay_engine::serve(open_request& request) {
   const auto id = request_id{request.position + 1};
   const auto total = uint64_t{request.tokens->size()};
   const auto prompt = workload_[request.position].input_length;
-  const auto answers = apply({load_request{id}, allocate_request{id, total}});
+  const auto answers
+    = apply({load_request{.request = id, .known_pages = UINT64_MAX}, allocate_request{id, total}});
   if (!answers)
     return tl::unexpected{answers.error()};
   const auto missed = [](const error& why) -> result<service> {
@@ -376,8 +377,9 @@ result<replay_engine::service> replay_engine::serve(open_request& request) {
   if (auto computed = pattern_.compute(request.hashes, *pages, cached, total); !computed)
     return tl::unexpected{computed.error()};
   totals_.ttft_ms.push_back(milliseconds(clock::now() - request.arrived));
-  auto ending
-    = std::vector<tree_operation>{insert_request{id, request.tokens}, release_request{id}};
+  auto ending = std::vector<tree_operation>{
+    insert_request{.request = id, .tokens = request.tokens, .known_pages = UINT64_MAX},
+    release_request{id}};
   const auto session = sessions_.find(workload_[request.position].session);
   if (session != sessions_.end() && workload_[request.position].ends_session) {
     ending.emplace_back(close_session_request{{session->first, session->second}});

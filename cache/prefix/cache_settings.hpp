@@ -18,6 +18,11 @@ struct cache_settings {
 
   uint64_t tokens(uint64_t pages) const noexcept { return pages * options.page_size; }
 
+  /// Pages that hold `tokens` tokens, the last one perhaps in part.
+  uint64_t pages_for(uint64_t tokens) const noexcept {
+    return (tokens + options.page_size - 1) / options.page_size;
+  }
+
   /// Inserts along a node from which the write policy demands it in L2, and L3, while it is in L1.
   uint64_t least_hits() const noexcept {
     switch (options.write) {

@@ -84,7 +84,6 @@ void open_requests::rematch(open_request& request, uint64_t limit) {
     request.l2_end = &end;
     request.l2_pages = end.end() - l1_end.end();
   }
-  list_pages(request);
 }
 
 void open_requests::move_l1_end(open_request& request, radix_node& end) {
@@ -113,17 +112,24 @@ void open_requests::rematch_l1(open_request& request) {
   request.l2_pages = matched - request.l1_pages;
   if (request.l2_pages == 0)
     drop_l2_part(request);
-  list_pages(request);
 }
 
-void open_requests::list_pages(open_request& request) {
-  auto list = std::vector<page_index>(request.l1_pages + request.owned.size());
-  for (const auto* node = request.l1_end; !node->is_root(); node = node->parent())
-    std::copy(node->l1_pages().begin(), node->l1_pages().end(),
-              list.begin() + static_cast<ptrdiff_t>(node->first()));
-  std::copy(request.owned.begin(), request.owned.end(),
-            list.begin() + static_cast<ptrdiff_t>(request.l1_pages));
-  request.pages = std::make_shared<const std::vector<page_index>>(std::move(list));
+page_list open_requests::pages_of(const open_request& request, uint64_t first, uint64_t end) {
+  end = std::min(end, request.l1_pages + request.owned.size());
+  first = std::min(first, end);
+  auto list = std::vector<page_index>(end - first);
+  const auto copy = [&](const std::vector<page_index>& pages, uint64_t begin) {
+    const auto from = std::max(begin, first);
+    const auto to = std::min(begin + pages.size(), end);
+    if (from < to)
+      std::copy_n(pages.begin() + static_cast<ptrdiff_t>(from - begin), to - from,
+                  list.begin() + static_cast<ptrdiff_t>(from - first));
+  };
+  copy(request.owned, request.l1_pages);
+  for (const auto* node = request.l1_end; !node->is_root() && node->end() > first;
+       node = node->parent())
+    copy(node->l1_pages(), node->first());
+  return std::make_shared<const std::vector<page_index>>(std::move(list));
 }
 
 std::vector<request_id> open_requests::lose_discarded(uint64_t valid_pages) {
@@ -239,8 +245,7 @@ void open_requests::count_locks(lock_census& census) const {
 void open_requests::check_invariants() const {
   requests_.check_digest();
   for (const auto& [id, request] : requests_) {
-    HICACHE_CHECK(request.id == id
-                  && request.pages->size() == request.l1_pages + request.owned.size());
+    HICACHE_CHECK(request.id == id);
     HICACHE_CHECK(request.l1_end->end() == request.l1_pages);
     HICACHE_CHECK((request.l2_end == nullptr) == (request.l2_pages == 0));
     HICACHE_CHECK(request.l2_end == nullptr || request.l2_end->end() == request.matched_pages());

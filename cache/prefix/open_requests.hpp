@@ -37,8 +37,6 @@ struct open_request {
   uint64_t l2_pages = 0;
   /// Pages after the L1 part that the request owns.
   std::vector<page_index> owned;
-  /// The L1 part's pages and then `owned`, as last reported to the engine.
-  page_list pages;
   /// Tokens of its prefetch.
   token_buffer fetched_tokens;
   /// The prefetch that it waits for, or 0.
@@ -123,8 +121,9 @@ public:
   /// Extends the L1 part by pages that other requests brought to L1 meanwhile.
   void rematch_l1(open_request& request);
 
-  /// Updates `pages`.
-  void list_pages(open_request& request);
+  /// Pages [first, end) of the request: those of its L1 part, and then its own. `end` may be larger
+  /// than their number.
+  static page_list pages_of(const open_request& request, uint64_t first, uint64_t end = UINT64_MAX);
 
   /// Handles discarded nodes, which include the pages of a path from `valid_pages` on.
   /// @returns the requests that lost their L1 part, sorted.

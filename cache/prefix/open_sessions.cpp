@@ -45,16 +45,6 @@ bool begin_alike(const token_buffer& a, const token_buffer& b, uint64_t count) {
 
 } // namespace
 
-page_list first_pages(const page_list& pages, uint64_t tokens, uint32_t page_size) {
-  const auto count = (tokens + page_size - 1) / page_size;
-  HICACHE_CHECK(count <= pages->size());
-  if (count == pages->size())
-    return pages;
-  const auto begin = pages->begin();
-  return std::make_shared<const std::vector<page_index>>(begin,
-                                                         begin + static_cast<ptrdiff_t>(count));
-}
-
 request_id session_state::inner() const noexcept {
   return inside | generation;
 }
@@ -155,7 +145,7 @@ std::optional<match_result> open_sessions::resume(const match_request& asked,
     return std::nullopt;
   kept.resumed = count;
   kept.prompt_tokens = asked.tokens->size();
-  return match_result{count, 0, first_pages(kept.pages, count, page_size), kept.node};
+  return match_result{.l1_tokens = count, .node = kept.node};
 }
 
 result<void> open_sessions::check_insert(const insert_request& asked,
@@ -174,7 +164,6 @@ void open_sessions::keep(const insert_request& asked, const insert_result& answe
                          const session_state& session) {
   const auto changed = change(session);
   auto& kept = *changed->kept;
-  kept.pages = answer.l1_pages;
   kept.node = answer.node;
   kept.tokens = nullptr;
   if (asked.tokens->size() > kept.l2_end) {
@@ -209,11 +198,8 @@ void open_sessions::check_invariants() const {
       HICACHE_CHECK(turns_.at(*session.turn) == generation);
       HICACHE_CHECK(session.kept.has_value() == session.is_streaming);
     }
-    if (const auto& kept = session.kept) {
+    if (const auto& kept = session.kept)
       HICACHE_CHECK(session.is_streaming && (session.turn || kept->tokens));
-      HICACHE_CHECK(!kept->tokens
-                    || kept->tokens->size() <= kept->pages->size() * settings_.options.page_size);
-    }
   }
   HICACHE_CHECK(turns == turns_.size() && generations_.size() == sessions_.size());
 }

@@ -20,8 +20,6 @@ struct session_slot {
   cache_namespace ns;
   /// Tokens whose KV the pages hold: those of the last insert; null if there was none.
   token_buffer tokens;
-  /// The pages of `tokens`, possibly more.
-  page_list pages;
   /// End of the part of `tokens` that is in the tree, or 0.
   node_id node = 0;
   /// Tokens that the turn's match took from the slot; 0 for an ordinary match.
@@ -156,9 +154,5 @@ private:
   absl::flat_hash_map<request_id, uint64_t> turns_;
   uint64_t last_generation_ = 0;
 };
-
-/// The pages of the first `tokens` tokens.
-/// @pre the list has them
-page_list first_pages(const page_list& pages, uint64_t tokens, uint32_t page_size);
 
 } // namespace hicache

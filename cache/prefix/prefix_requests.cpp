@@ -24,15 +24,6 @@ uint64_t overlap(uint64_t a, uint64_t b, uint64_t c, uint64_t d) {
   return to > from ? to - from : 0;
 }
 
-/// The cached pages of a request, without those that it allocated.
-page_list l1_part(const open_request& request) {
-  if (request.owned.empty())
-    return request.pages;
-  const auto begin = request.pages->begin();
-  return std::make_shared<const std::vector<page_index>>(
-    begin, begin + static_cast<ptrdiff_t>(request.l1_pages));
-}
-
 } // namespace
 
 result<const open_request*> prefix_cache::find(request_id request) const {
@@ -74,14 +65,17 @@ result<match_result> prefix_cache::match(const match_request& asked) {
 match_result prefix_cache::open(const match_request& asked, request_id id) {
   requests_.open(asked, id);
   const auto& request = requests_.at(id);
-  return {tokens(request.l1_pages), tokens(request.l2_pages), request.pages,
+  return {tokens(request.l1_pages), tokens(request.l2_pages), open_requests::pages_of(request, 0),
           request.end().is_root() ? 0 : request.end().id()};
 }
 
 match_result prefix_cache::match_turn(const match_request& asked, const session_state& session) {
   if (session.kept) {
-    if (auto resumed = sessions_.resume(asked, session))
+    if (auto resumed = sessions_.resume(asked, session)) {
+      resumed->l1_pages = open_requests::pages_of(requests_.at(session.inner()), 0,
+                                                  settings_.pages_for(resumed->l1_tokens));
       return *resumed;
+    }
     give_up_slot(session);
   }
   auto answer = open(asked, session.inner());
@@ -133,7 +127,7 @@ result<load_result> prefix_cache::load_back(const load_request& asked) {
     // Nothing to load, but the slot's pages may still be loading.
     loaded->l1_tokens = session->kept->resumed;
     loaded->l1_pages
-      = first_pages(session->kept->pages, loaded->l1_tokens, settings_.options.page_size);
+      = open_requests::pages_of(**found, asked.known_pages, settings_.pages_for(loaded->l1_tokens));
   }
   return loaded;
 }
@@ -164,7 +158,8 @@ result<load_result> prefix_cache::load_host_part(request_id id, const load_reque
                         : is_long    ? miss_reason::over_quota
                                      : miss_reason::no_room;
     request->miss(to, reason);
-    return load_result{tokens(request->l1_pages), 0, 0, l1_part(*request),
+    return load_result{tokens(request->l1_pages), 0, 0,
+                       open_requests::pages_of(*request, asked.known_pages, request->l1_pages),
                        copies_.progress_on(*request->l1_end)};
   }
   const auto from = request->l1_pages;
@@ -172,12 +167,11 @@ result<load_result> prefix_cache::load_host_part(request_id id, const load_reque
   auto progress = copies_.load(end, std::move(*pages));
   requests_.move_l1_end(*request, end);
   requests_.drop_l2_part(*request);
-  requests_.list_pages(*request);
   const auto from_storage = overlap(from, to, request->fetched_from, request->fetched_to);
   request->loaded_pages += to - from;
   request->loaded_from_storage += from_storage;
-  return load_result{tokens(to), tokens(to - from), tokens(from_storage), request->pages,
-                     std::move(progress)};
+  return load_result{tokens(to), tokens(to - from), tokens(from_storage),
+                     open_requests::pages_of(*request, asked.known_pages), std::move(progress)};
 }
 
 // -- allocate and insert ------------------------------------------------------
@@ -195,24 +189,22 @@ result<allocate_result> prefix_cache::allocate(const allocate_request& asked) {
     return tl::unexpected{found.error()};
   if (asked.tokens > limits::request_tokens)
     return fail(ec::limit_reached, name_of(asked.request) + " would have too many tokens");
-  const auto size = settings_.options.page_size;
-  const auto wanted = (asked.tokens + size - 1) / size;
+  const auto wanted = settings_.pages_for(asked.tokens);
   const auto present = (*found)->l1_pages + (*found)->owned.size();
   if (wanted == 0)
-    return allocate_result{(*found)->pages};
+    return allocate_result{open_requests::pages_of(**found, asked.known_pages)};
   const auto request = requests_.change((*found)->id);
   if (request->owned.empty()) {
     request->has_computed = true;
     request->served_pages = std::min(wanted, request->l1_pages);
   }
   if (wanted <= present)
-    return allocate_result{request->pages};
+    return allocate_result{open_requests::pages_of(*request, asked.known_pages)};
   const auto pages = tree_.take_l1(wanted - present);
   if (!pages)
     return tl::unexpected{no_l1_pages(name_of(asked.request), wanted - present)};
   request->owned.insert(request->owned.end(), pages->begin(), pages->end());
-  requests_.list_pages(*request);
-  return allocate_result{request->pages};
+  return allocate_result{open_requests::pages_of(*request, asked.known_pages)};
 }
 
 result<insert_result> prefix_cache::insert(const insert_request& asked) {
@@ -240,7 +232,7 @@ result<insert_result> prefix_cache::insert(const insert_request& asked) {
 insert_result prefix_cache::insert_pages(request_id id, const insert_request& asked) {
   const auto request = requests_.change(id);
   if (settings_.is_stopped || request->has_failed() || !settings_.options.share_prefixes)
-    return {0, request->pages};
+    return {0, open_requests::pages_of(*request, asked.known_pages)};
   tree_.tick();
   const auto pages = tree_.whole_pages(asked.tokens->size());
   const auto matched = request->matched_pages();
@@ -254,14 +246,13 @@ insert_result prefix_cache::insert_pages(request_id id, const insert_request& as
   } else {
     request->l2_pages = matched - pages;
   }
-  requests_.list_pages(*request);
   tree_.touch(end, asked.chunked ? 0 : 1);
   pins_.refresh(end);
   tree_.raise_priority(end, asked.priority);
   if (!asked.chunked)
     copy_inserted(end);
-  return {tokens(duplicates), request->pages, end.is_root() ? 0 : end.id(),
-          retain(end, asked.retain)};
+  return {tokens(duplicates), open_requests::pages_of(*request, asked.known_pages),
+          end.is_root() ? 0 : end.id(), retain(end, asked.retain)};
 }
 
 /// Starts to copy an insert to the lower tiers.
@@ -308,7 +299,7 @@ void prefix_cache::close(request_id id) {
 
 page_list prefix_cache::pages_of(request_id request) const {
   const auto found = find(request);
-  return found ? (*found)->pages : nullptr;
+  return found ? open_requests::pages_of(**found, 0) : nullptr;
 }
 
 result<request_provenance> prefix_cache::provenance(request_id id) const {

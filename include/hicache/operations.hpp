@@ -80,6 +80,9 @@ struct load_request {
   request_id request = 0;
   /// A longer L2 part is not loaded.
   uint64_t quota_tokens = UINT64_MAX;
+  /// The answer lists the pages after the first `known_pages`, which the engine has from earlier
+  /// answers: 0 lists all, UINT64_MAX none. Listing a long prefix for every token costs time.
+  uint64_t known_pages = 0;
 };
 
 /// Progress of one load, layer by layer; an engine waits for a layer before computing it. Written
@@ -166,7 +169,7 @@ struct load_result {
   uint64_t loading_tokens = 0;
   /// Of the loading tokens, those that this request's own prefetch brought from L3.
   uint64_t from_storage_tokens = 0;
-  /// The pages of the L1 part, in prefix order.
+  /// The pages of the L1 part after the known ones, in prefix order.
   page_list l1_pages{};
   /// Null if all pages are in L1. May be set although loading_tokens is 0: the request then shares
   /// pages that another request is still loading, and must wait for that load.
@@ -177,9 +180,12 @@ struct load_result {
 struct allocate_request {
   request_id request = 0;
   uint64_t tokens = 0;
+  /// As in load_request: the pages of the match, or those that a decoding request has already.
+  uint64_t known_pages = 0;
 };
 
-/// Answer to allocate: all pages of the request in prefix order, cached ones before new ones.
+/// Answer to allocate: the request's pages after the known ones, in prefix order, cached ones
+/// before new ones.
 struct allocate_result {
   page_list l1_pages{};
 };
@@ -199,13 +205,16 @@ struct insert_request {
   /// copies wait for it on the device. Null: they are complete now. May be reused once the
   /// operations are answered.
   void* after = nullptr;
+  /// As in load_request. Pages that the request had from the tree are never replaced.
+  uint64_t known_pages = 0;
 };
 
 /// Answer to insert.
 struct insert_result {
   /// Tokens that the tree already had in L1; the request's own copies of their pages were freed.
   uint64_t duplicate_tokens = 0;
-  /// All pages of the request, in prefix order, with duplicates replaced by the tree's pages.
+  /// The request's pages after the known ones, in prefix order, with duplicates replaced by the
+  /// tree's pages.
   page_list l1_pages{};
   /// The node at the end of what the tree holds of these tokens; 0 if it holds none.
   node_id node = 0;
