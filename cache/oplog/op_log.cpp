@@ -67,6 +67,7 @@ struct format<tree_options> {
     f.may("pin_budget_pages", x.pin_budget_pages);
     f.may("pin_refresh", x.pin_refresh);
     f.may("events", x.events);
+    f.may("join_nodes", x.join_nodes);
     f.may("share_prefixes", x.share_prefixes, true);
   }
 };

@@ -73,7 +73,7 @@ struct open_request {
   bool has_failed() const noexcept { return valid_pages != UINT64_MAX; }
 
   /// The last node of the match.
-  const radix_node& end() const noexcept { return l2_end != nullptr ? *l2_end : *l1_end; }
+  radix_node& end() const noexcept { return l2_end != nullptr ? *l2_end : *l1_end; }
 
   /// Records that pages up to `known` were available but unused.
   void miss(uint64_t known, miss_reason reason) noexcept {

@@ -28,6 +28,7 @@ radix_options radix_options_of(const tree_options& options) {
           .eviction = options.eviction,
           .order = order,
           .events = options.events,
+          .join_nodes = options.join_nodes,
           .exports_l2 = options.storage_exports_l2};
 }
 
@@ -263,6 +264,7 @@ std::vector<ready_request> prefix_cache::step(const step_facts& facts,
   fetches_.expire_fetches();
   copies_.stage();
   evict_in_background();
+  tree_.join_nodes();
   for (auto& each : ready)
     if (const auto* session = sessions_.find_inner(each.request); session != nullptr) {
       sessions_.forget_insert(each, *session);

@@ -66,7 +66,7 @@ match_result prefix_cache::open(const match_request& asked, request_id id) {
   requests_.open(asked, id);
   const auto& request = requests_.at(id);
   return {tokens(request.l1_pages), tokens(request.l2_pages), open_requests::pages_of(request, 0),
-          request.end().is_root() ? 0 : request.end().id()};
+          tree_.handle_of(request.end())};
 }
 
 match_result prefix_cache::match_turn(const match_request& asked, const session_state& session) {
@@ -252,7 +252,7 @@ insert_result prefix_cache::insert_pages(request_id id, const insert_request& as
   if (!asked.chunked)
     copy_inserted(end);
   return {tokens(duplicates), open_requests::pages_of(*request, asked.known_pages),
-          end.is_root() ? 0 : end.id(), retain(end, asked.retain)};
+          tree_.handle_of(end), retain(end, asked.retain)};
 }
 
 /// Starts to copy an insert to the lower tiers.

@@ -56,6 +56,9 @@ struct tree_options {
   bool pin_refresh = false;
   /// Collect cache events for take_events().
   bool events = false;
+  /// Nodes that eviction split are joined again, see radix_tree::join_nodes. False only in op logs
+  /// of versions that did not, whose node ids would differ.
+  bool join_nodes = true;
   /// False: no prefix is shared; every request keeps its own pages until release (SGLang's
   /// ChunkCache, --disable-radix-cache).
   bool share_prefixes = true;

@@ -123,6 +123,7 @@ void radix_tree::save_tail(radix_node& node, uint64_t kept) {
 void radix_tree::demote(radix_node& node) {
   const auto edit = node_edit{*this, node};
   release_l1(node, 0);
+  want_join(node);
 }
 
 void radix_tree::finish_write_back(radix_node& node) {
@@ -133,6 +134,7 @@ void radix_tree::finish_write_back(radix_node& node) {
   if (node.l1_locks_ == 0 && node.l1_children_ == 0) {
     evicted_l1_ += node.pages_;
     release_l1(node, 0);
+    want_join(node);
   }
 }
 

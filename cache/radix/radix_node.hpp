@@ -175,6 +175,8 @@ private:
   operation_id backup_ = 0;
   l3_state l3_ = l3_state::unknown;
   bool is_write_back_pending_ = false;
+  /// An engine knows its id.
+  bool has_handle_ = false;
   bool has_pin_lock_ = false;
   bool is_discarded_ = false;
   std::vector<page_index> l2_pages_;

@@ -12,6 +12,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 namespace hicache {
@@ -27,6 +28,9 @@ std::vector<T> take_tail(std::vector<T>& list, uint64_t from) {
   list.resize(from);
   return tail;
 }
+
+/// Nodes that are noted for join_nodes() at most; the others stay as they are.
+constexpr auto most_joins = size_t{1} << 16;
 
 name_run known_names(std::vector<page_key> keys) {
   const auto count = keys.size();
@@ -243,6 +247,59 @@ radix_node& radix_tree::split(radix_node& node, uint64_t pages) {
   return upper;
 }
 
+void radix_tree::want_join(const radix_node& node) {
+  if (options_.join_nodes && !node.is_root() && may_join_.size() < most_joins)
+    may_join_.push_back(node.id_);
+}
+
+void radix_tree::join_nodes() {
+  for (const auto id : std::exchange(may_join_, {}))
+    if (auto* upper = find(id); upper != nullptr)
+      if (auto* lower = upper->children_.only(); lower != nullptr && can_join(*upper, *lower))
+        join(*upper, *lower);
+}
+
+/// True if both could be the halves of one split: a lock, pin, reference or operation that ended at
+/// `upper` would be missing in `lower`.
+bool radix_tree::can_join(const radix_node& upper, const radix_node& lower) const {
+  const auto marks = [](const radix_node& x) {
+    return std::tuple{x.in_l1(),       x.l1_locks_,     x.l2_locks_,
+                      x.pins_,         x.references_,   x.l3_,
+                      x.is_discarded_, x.has_pin_lock_, x.is_write_back_pending_};
+  };
+  const auto is_idle = [](const radix_node& x) {
+    return x.l2_resident() && x.load_ == 0 && x.backup_ == 0 && x.event_names_.count == 0;
+  };
+  return !upper.has_handle_ && is_idle(upper) && is_idle(lower) && marks(upper) == marks(lower)
+         && upper.use_ == lower.use_ && upper.tokens_.continues_in(lower.tokens_, options_.overlap)
+         && upper.names_.names == lower.names_.names
+         && upper.names_.first + upper.names_.count == lower.names_.first;
+}
+
+/// The opposite of split.
+void radix_tree::join(radix_node& upper, radix_node& lower) {
+  const auto append = [](std::vector<page_index>& front, std::vector<page_index>& back) {
+    front.insert(front.end(), back.begin(), back.end());
+    back = std::exchange(front, {});
+  };
+  append(upper.l1_pages_, lower.l1_pages_);
+  append(upper.l2_pages_, lower.l2_pages_);
+  lower.tokens_.prepend(upper.tokens_, options_.overlap);
+  lower.names_ = {lower.names_.names, upper.names_.first, lower.names_.count + upper.names_.count};
+  lower.token_digest_ += upper.token_digest_;
+  lower.l1_digest_ += upper.l1_digest_;
+  lower.first_ = upper.first_;
+  lower.pages_ += upper.pages_;
+  // The parent counts the lower node in the place of the upper one.
+  upper.record_.in_l1 = upper.record_.in_l2 = upper.record_.is_copy = false;
+  changed(upper);
+  totals_.digest -= upper.record_.digest + upper.light_digest();
+  lower.parent_ = upper.parent_;
+  lower.parent_->children_.replace(first_page_of(lower), lower);
+  nodes_.erase(upper.id_);
+  changed(lower);
+}
+
 void radix_tree::remove(radix_node& node) {
   HICACHE_CHECK(node.children_.empty() && node.l1_locks_ == 0 && node.l2_locks_ == 0);
   HICACHE_CHECK(node.l1_pages_.empty() && node.l2_pages_.empty());
@@ -252,6 +309,7 @@ void radix_tree::remove(radix_node& node) {
   auto& parent = *node.parent_;
   parent.children_.remove(first_page_of(node));
   nodes_.erase(node.id_);
+  want_join(parent);
   drop_unused_root(parent);
 }
 
@@ -322,6 +380,7 @@ void radix_tree::clear() {
   reference_ends_.clear();
   l1_leaves_.clear();
   l2_victims_.clear();
+  may_join_.clear();
   roots_.clear();
   nodes_.clear();
   totals_ = {};

@@ -83,6 +83,8 @@ struct radix_options {
   page_order order = page_order::newest_first;
   /// Collect events.
   bool events = false;
+  /// join_nodes() does something.
+  bool join_nodes = true;
   /// L3 reads L2 pages in place, see radix_tree::set_exports_l2.
   bool exports_l2 = false;
 };
@@ -120,6 +122,12 @@ public:
   /// Walks from `start`, which ends at tokens[start.end() * page_size], up to page `limit` of the
   /// path.
   path_end walk(radix_node& start, std::span<const token_id> tokens, uint64_t limit) const;
+
+  /// The node's id, for an engine; 0 for a root.
+  static node_id handle_of(radix_node& node) noexcept {
+    node.has_handle_ = true;
+    return node.is_root() ? 0 : node.id();
+  }
 
   /// The node that ends where the walk ended; splits a node if necessary.
   radix_node& cut(const path_end& end);
@@ -161,6 +169,12 @@ public:
   /// Removes everything.
   /// @pre nothing is locked
   void clear();
+
+  /// Joins each node with its only child where nothing distinguishes them any more, as far as
+  /// eviction split nodes or removed siblings since the last call. Otherwise a prompt that leaves
+  /// L1 page by page would become a chain of single pages. The lower id remains; unlocked nodes
+  /// above vanish.
+  void join_nodes();
 
   /// Whether L3 exports L2 pages, that is, has a page only while L2 has it. If so, L2 copies of L1
   /// pages are evicted in the order of all L2 pages instead of first, because peers find a page by
@@ -289,6 +303,9 @@ private:
 
   radix_node& make_node();
   radix_node& split(radix_node& node, uint64_t pages);
+  bool can_join(const radix_node& upper, const radix_node& lower) const;
+  void join(radix_node& upper, radix_node& lower);
+  void want_join(const radix_node& node);
   void remove(radix_node& node);
   void drop_unused_root(radix_node& node);
   static std::vector<radix_node*> descendants(const radix_node& node);
@@ -345,6 +362,8 @@ private:
   absl::flat_hash_map<const radix_node*, std::vector<uint64_t>> reference_ends_;
   uint64_t last_reference_ = 0;
   node_id last_id_ = 0;
+  /// Nodes that join_nodes() looks at.
+  std::vector<node_id> may_join_;
   uint64_t clock_ = 0;
   uint64_t pending_write_backs_ = 0;
   uint64_t evicted_l1_ = 0;

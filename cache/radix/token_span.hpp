@@ -43,6 +43,17 @@ public:
     return front;
   }
 
+  /// True if `next` begins in the same buffer with the last `overlap` tokens of this span.
+  bool continues_in(const token_span& next, size_t overlap) const noexcept {
+    return buffer_ == next.buffer_ && data_ + size_ - overlap == next.data_;
+  }
+
+  /// Extends the span to the front. @pre front.continues_in(*this, overlap)
+  void prepend(const token_span& front, size_t overlap) noexcept {
+    data_ = front.data_;
+    size_ += front.size_ - overlap;
+  }
+
   /// Keeps the first `size` tokens.
   void truncate(size_t size) noexcept { size_ = size; }
 

@@ -57,6 +57,34 @@ TEST(Tiers, PageGoesToTheHostAndComesBack) {
   EXPECT_EQ(d.loads, counts{4});
 }
 
+TEST(Tiers, APromptThatLeavesL1PageByPageBecomesOneNodeInL2) {
+  auto d = tree_driver{tiers()};
+  d.insert(A + B);
+  finish(d);
+  for (auto page = 0; page < 5; ++page)
+    d.evict(4);
+  EXPECT_EQ(d.tree.nodes().size(), 6u);
+  finish(d);
+  EXPECT_EQ(d.match(A + B), (hit{12, 20}));
+  EXPECT_EQ(d.tree.nodes().size(), 2u);
+  EXPECT_EQ(d.load_back(A + B), 20);
+  finish(d);
+  EXPECT_EQ(d.match(A + B), (hit{32, 0}));
+}
+
+TEST(Tiers, ANodeThatAnEngineKnowsIsNotJoined) {
+  auto d = tree_driver{tiers()};
+  d.insert(A + B);
+  finish(d);
+  const auto handle = d.tree.match({.request = 9, .tokens = share(A), .limit = A.size()})->node;
+  ASSERT_TRUE(d.tree.release(9));
+  EXPECT_EQ(d.match(A + B), (hit{32, 0}));
+  d.evict(32);
+  finish(d);
+  EXPECT_EQ(d.tree.nodes().size(), 2u);
+  EXPECT_TRUE(d.tree.lock(handle));
+}
+
 TEST(Tiers, SlowWriteProtectsItsPages) {
   auto d = tree_driver{tiers()};
   d.insert(A);

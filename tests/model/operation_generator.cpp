@@ -70,6 +70,8 @@ private:
       = chance(50) ? 1 : static_cast<uint32_t>(below(3)) * options.page_size;
     options.events = chance(10);
     options.storage_exports_l2 = chance(25);
+    // The exact model knows of no joined nodes.
+    options.join_nodes = made_.copies == copy_time::late;
   }
 
   uint64_t add(std::variant<tree_operation, step_action> what, uint64_t from = 0) {
