@@ -13,7 +13,8 @@ Usage: bench/run.sh {tree|transfer|step|store|node|engines|scaling|all} [--short
 
   tree         the prefix cache on one core: match, insert, lock, eviction, events, memory, and its actor
   transfer     copies between L1 and L2 in host memory, and of a GPU if one answers
-  step         a step of 2 and 4 ranks, waiting for a late rank, prefetching from a slow store, a miss with L3
+  step         a step of 2 and 4 ranks, waiting for a late rank, prefetching from a slow store, naming a long prompt, a miss with L3,
+               the default layout of L2 beside all others
   store        the cluster store by separate processes: values, the index, restarts; beside ucx_perftest if it is installed
   node         pages that clients put into the memory of a node and read there, beside memcpy
   engines      a node's clients in Python beside those in C++; real engines that start with a filled node, beside what they have themselves
@@ -116,8 +117,10 @@ if wants step; then
   measure_step 2 ranks
   measure_step 2 latency
   measure_step 4 latency
-  echo "Measuring: step_bench prefetch" >&2
-  "$root/build/release/bench/step_bench" prefetch "$results/step_prefetch.json"
+  for part in layouts prefetch; do
+    echo "Measuring: step_bench $part" >&2
+    "$root/build/release/bench/step_bench" "$part" "$results/step_$part.json"
+  done
   echo "Measuring: misses with and without L3" >&2
   python3 -B "$root/bench/step_replay.py" "$root/build/release" "$results/step_replay.json"
 fi

@@ -1,6 +1,6 @@
 // step_bench: cost of a step, and of a late rank, as rows of the table printed by run.sh.
 //
-// What: `latency` and `ranks` are ranks of an mpirun job, `prefetch` is one process.
+// What: `latency` and `ranks` are ranks of an mpirun job, `layouts` and `prefetch` are one process.
 // Vary: only the number of ranks.
 // Read: through run.sh. Each part repeats in rounds that contain both the figure and its baseline.
 
@@ -80,8 +80,10 @@ int run(int argc, char** argv) {
   };
   if (part == "prefetch")
     return write(measure_prefetch());
+  if (part == "layouts")
+    return write(measure_layouts());
   if (part != "latency" && part != "ranks") {
-    std::fprintf(stderr, "usage: step_bench {latency|ranks|prefetch} FILE.json\n");
+    std::fprintf(stderr, "usage: step_bench {latency|layouts|prefetch|ranks} FILE.json\n");
     return 2;
   }
   const auto mpi = mpi_session::start(&argc, &argv);

@@ -49,7 +49,11 @@ std::vector<row> measure_latency();
 /// Reductions per step, and the cost of waiting for a late rank. Collective, two ranks.
 std::vector<row> measure_ranks();
 
-/// Prefetch from a slow store compared with the store alone. One process without MPI.
+/// Default layout of L2 and objects of L3 compared with all others. One process without MPI.
+std::vector<row> measure_layouts();
+
+/// Prefetch from a slow store compared with the store alone, and steps while a long prompt is
+/// named. One process without MPI.
 std::vector<row> measure_prefetch();
 
 } // namespace hicache::bench
