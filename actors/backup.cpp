@@ -102,7 +102,7 @@ void backup_state::finish(const backup_window::batch& batch, const storage_outco
   if (pause)
     self->delayed_send(self, caf::timespan{*pause}, atom::tick_v, window.pauses());
   if (warning)
-    spdlog::warn("writes to L3 fail and are given up until one succeeds: {}", sentence(*warning));
+    spdlog::warn("writes to L3 fail and are dropped until one succeeds: {}", sentence(*warning));
   if (is_late) {
     auto on_returned = [this, batch](atom::ok) {
       window.returned(batch);

@@ -40,7 +40,7 @@ caf::result<membership> index_state::mount(const member_info& member) {
     peers[member.member] = peer;
   }
   expire_replicas(); // Of an older epoch.
-  spdlog::info("member {:016x} on {} lends {} bytes{}", member.member, member.host,
+  spdlog::info("member {:016x} on {} exports {} bytes{}", member.member, member.host,
                member.capacity_bytes, entered->is_resumed ? ", and goes on" : "");
   auto answer = view(true);
   answer.resumed = entered->is_resumed;

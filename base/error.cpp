@@ -33,8 +33,8 @@ constexpr std::array<entry, ec_count> entries = {{
   {"configuration_mismatch", "the ranks were started with different settings"},
   {"copy_failed", "the copy engine reported a failure"},
   {"device_lost", "the device takes no copies any more"},
-  {"store_unavailable", "the store is left alone for a while, because its calls failed"},
-  {"not_permitted", "the role in the certificate of whoever asks does not allow it"},
+  {"store_unavailable", "the store is suspended for a while because its calls failed"},
+  {"not_permitted", "the role in the client's certificate does not allow it"},
 }};
 
 const entry& lookup(ec code) noexcept {

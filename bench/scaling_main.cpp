@@ -74,7 +74,7 @@ int main(int argc, char** argv) {
     auto options = simulation_options{};
     auto json = std::string{};
     auto app = CLI::App{"The index of L3 with many members and keys, in virtual time"};
-    app.add_option("--members", options.members, "Ranks that lend memory and read")
+    app.add_option("--members", options.members, "Ranks that export memory and read")
       ->capture_default_str();
     app.add_option("--keys", options.keys, "Pages on all members together")->capture_default_str();
     app.add_option("--shards", options.shards, "Shards of the index; one more joins")

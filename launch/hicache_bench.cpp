@@ -78,7 +78,7 @@ void add_store_flags(CLI::App& app, store_flags& flags) {
       "they are there for a getter")
     ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 32))
     ->capture_default_str();
-  add_bytes_flag(app, "--segment-size", flags.segment_bytes, "put: memory to lend");
+  add_bytes_flag(app, "--segment-size", flags.segment_bytes, "put: memory to export");
   app
     .add_option("--replicas", flags.replicas,
                 "put: copies of each value, on members of different hosts; this one has the first")

@@ -192,9 +192,10 @@ int main(int argc, char** argv) {
                     "forget a member that is silent for longer");
   add_metrics_flags(app, flags.metrics, "port at which Prometheus finds /metrics; 0 is nowhere");
   add_tls_flags(app, flags.tls);
-  app.add_flag("--insecure", flags.insecure,
-               "listen beyond this machine without TLS: whoever reaches the port can read and "
-               "change the index");
+  app.add_flag(
+    "--insecure", flags.insecure,
+    "listen beyond this machine without TLS: any client that reaches the port can read and "
+    "change the index");
   app.add_option("--log-level", flags.log_level, "trace, debug, info, warn, error or critical")
     ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "critical"}))
     ->capture_default_str();

@@ -147,7 +147,7 @@ result<int> serve(const node_flags& flags, const stop_signal& stop) {
   if (const auto& port = (*host)->listening())
     std::printf("listening on %s\n", to_string(*port).c_str());
   std::fflush(stdout);
-  manager.ready("lends " + format_bytes(flags.memory_bytes) + " at " + where);
+  manager.ready("exports " + format_bytes(flags.memory_bytes) + " at " + where);
   run(**host, manager, stop);
   spdlog::info("stopping");
   manager.stopping();
@@ -205,9 +205,10 @@ int main(int argc, char** argv) {
     ->capture_default_str();
   add_metrics_flags(app, flags.metrics, "port at which Prometheus finds /metrics; 0 is nowhere");
   add_tls_flags(app, flags.tls);
-  app.add_flag("--insecure", flags.insecure,
-               "listen beyond this machine without TLS: whoever reaches the port can read and "
-               "change what is cached");
+  app.add_flag(
+    "--insecure", flags.insecure,
+    "listen beyond this machine without TLS: any client that reaches the port can read and "
+    "change what is cached");
   app.add_option("--log-level", flags.log_level, "trace, debug, info, warn, error or critical")
     ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "critical"}))
     ->capture_default_str();

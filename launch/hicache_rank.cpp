@@ -46,9 +46,9 @@ result<int> serve(const rank_config& config, rank_session& session, const stop_s
 int main(int argc, char** argv) {
   const auto stop = stop_signal{};
   auto config = rank_config{};
-  auto app = CLI::App{
-    "Runs one rank of hicache without an engine: it joins the cluster store and lends its memory.",
-    "hicache-rank"};
+  auto app = CLI::App{"Runs one rank of hicache without an engine: it joins the cluster store and "
+                      "exports its memory.",
+                      "hicache-rank"};
   add_rank_flags(app, config);
   const auto check = [&](const rank_session& session) {
     start_logging(to_string(config.log_level), session.rank, session.ranks);

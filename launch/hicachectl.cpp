@@ -187,7 +187,7 @@ void print(const std::vector<shard_status>& shards) {
   if (status.members.empty())
     return;
   std::fputs(absl::StrFormat("%-16s  %-16s  %-20s %-22s %10s %10s %10s %6s %6s %7s\n", "member",
-                             "namespace", "host", "address", "pages", "used", "lent", "hit %",
+                             "namespace", "host", "address", "pages", "used", "exported", "hit %",
                              "errors", "damaged")
                .c_str(),
              stdout);

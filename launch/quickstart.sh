@@ -166,7 +166,7 @@ first=$!
 wait_for "$out/instance-1.out" 'requests in' "$first" "instance 1"
 cat "$out/instance-1.out"
 
-echo "Instance 2: two new ranks serve the same conversations, while instance 1 lends its memory"
+echo "Instance 2: two new ranks serve the same conversations, while instance 1 exports its memory"
 instance 2
 second=$!
 if ! wait "$second"; then

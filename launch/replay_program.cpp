@@ -91,9 +91,9 @@ void add_replay_flags(CLI::App& app, replay_flags& flags) {
     ->needs("--workload")
     ->capture_default_str();
   app
-    .add_option(
-      "--linger", flags.linger,
-      "stay, with the memory lent to L3, after the last request: a time such as 30s, or forever")
+    .add_option("--linger", flags.linger,
+                "stay, with the memory exported to L3, after the last request: a time such as 30s, "
+                "or forever")
     ->type_name("TIME")
     ->capture_default_str();
   app.add_option("--report", flags.report, "where to write the report")->type_name("FILE.json");

@@ -176,7 +176,7 @@ void read(schema::MemberInfo::Reader from, member_info& x) {
   x.address = text(from.getAddress());
   x.resumes = from.getResumes();
   x.is_closed = from.getIsClosed();
-  KJ_REQUIRE(is_possible(x.exported), "no memory holds so many lent objects");
+  KJ_REQUIRE(is_possible(x.exported), "no memory holds so many exported objects");
 }
 
 void write(const membership& x, schema::Membership::Builder to) {

@@ -187,14 +187,14 @@ std::string peer_name(kj::AsyncIoStream& stream) {
   try {
     stream.getpeername(reinterpret_cast<sockaddr*>(&bytes), &length);
   } catch (const kj::Exception&) {
-    return "somebody"; // Disconnected already.
+    return "an unknown peer"; // Disconnected already.
   }
   if (bytes.ss_family != AF_INET && bytes.ss_family != AF_INET6)
     return "a process of this machine";
   if (getnameinfo(reinterpret_cast<const sockaddr*>(&bytes), length, host.data(), host.size(),
                   port.data(), port.size(), NI_NUMERICHOST | NI_NUMERICSERV)
       != 0)
-    return "somebody";
+    return "an unknown peer";
   return std::string{host.data()} + ":" + port.data();
 }
 

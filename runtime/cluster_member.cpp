@@ -104,7 +104,7 @@ cluster_member::~cluster_member() {
 }
 
 result<void> cluster_member::export_memory() {
-  if (auto role = check_own_role(options_.tls, "lending memory"); !role)
+  if (auto role = check_own_role(options_.tls, "exporting memory"); !role)
     return role;
   const auto slot = slot_bytes_for(options_.object_bytes);
   if (options_.segment_bytes < slot && !(options_.segment_bytes == 0 && options_.exported))

@@ -22,7 +22,7 @@ std::vector<prometheus::MetricFamily> to_metrics(const shard_figures& shards) {
     gauge("hicache_up", "1 if the shard answered the scrape, 0 if not.", status ? 1 : 0);
     if (!status)
       continue;
-    gauge("hicache_index_members", "Members that lend memory.",
+    gauge("hicache_index_members", "Members that export memory.",
           static_cast<double>(status->members.size()));
     gauge("hicache_index_keys", "Objects that the shard knows as their first keeper.",
           static_cast<double>(status->keys));

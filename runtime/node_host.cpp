@@ -67,7 +67,7 @@ result<void> node_host::serve() {
   node_ = system_.spawn(hicache::node, node_settings());
   network_ = std::make_unique<rpc_network>(system_, tls_files{});
   network_->serve_node(std::move(*socket), node_, options_.group);
-  spdlog::info("lends {} to processes of this machine at {}",
+  spdlog::info("exports {} to processes of this machine at {}",
                format_bytes(member_->segment_memory().size()), options_.socket);
   if (*port)
     serve_port(std::move(**port));

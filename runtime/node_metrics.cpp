@@ -60,7 +60,7 @@ std::vector<prometheus::MetricFamily> to_metrics(const std::optional<node_status
                  status->disk_pages_failed);
   families.count("hicache_node_pages_wanted_total", "Pages that clients looked up.",
                  status->pages_wanted);
-  families.count("hicache_node_pages_found_total", "Pages of these that they were lent.",
+  families.count("hicache_node_pages_found_total", "Pages of these that were exported to them.",
                  status->pages_found);
   families.count("hicache_node_pages_written_total", "Pages that clients wrote.",
                  status->pages_written);

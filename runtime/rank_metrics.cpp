@@ -32,14 +32,13 @@ void add_counters(metric_families& families, const rank_counters& c) {
   families.count("hicache_backup_retries_total", "Writes to L3 that were tried again.",
                  c.backup_retries);
   families.count("hicache_dropped_backup_pages_total",
-                 "Pages whose write to L3 was given up because too many waited or L3 went on "
+                 "Pages whose write to L3 was dropped because too many waited or L3 went on "
                  "failing.",
                  c.dropped_backups);
-  families.gauge(
-    "hicache_backup_locked_pages",
-    "Pages of L2 that are locked because a call of L3 that was given up may still read "
-    "them.",
-    static_cast<double>(c.quarantined_l2));
+  families.gauge("hicache_backup_locked_pages",
+                 "Pages of L2 that are locked because an expired call of L3 may still read "
+                 "them.",
+                 static_cast<double>(c.quarantined_l2));
 }
 
 void add_backend(metric_families& families, const std::string& backend,
@@ -89,17 +88,18 @@ void add_status(metric_families& families, const std::string& backend,
 
 void add_store(metric_families& families, const store_figures& store) {
   families.count(evicted_name, evicted_help, store.evicted, {{"tier", "l3"}});
-  families.gauge("hicache_exported_bytes", "Memory that the rank lends to the cluster store.",
+  families.gauge("hicache_exported_bytes", "Memory that the rank exports to the cluster store.",
                  static_cast<double>(store.exported_bytes));
   families.count("hicache_sent_bytes_total",
-                 "Bytes of lent memory that were sent to readers on other machines.",
+                 "Bytes of exported memory that were sent to readers on other machines.",
                  store.sent_bytes);
   families.count("hicache_repaired_pages_total",
-                 "Pages of lent memory whose lost copies were made anew.", store.repaired_pages);
+                 "Pages of exported memory whose lost copies were made anew.",
+                 store.repaired_pages);
   families.count("hicache_repair_failures_total",
                  "Times that too few members took copies of such a page; it is tried again.",
                  store.repair_failures);
-  families.gauge("hicache_unrepaired_pages", "Pages of lent memory that lack copies.",
+  families.gauge("hicache_unrepaired_pages", "Pages of exported memory that lack copies.",
                  static_cast<double>(store.unrepaired_pages));
   for (const auto& [backend, counted] : store.counters)
     add_backend(families, backend, counted);

@@ -459,7 +459,7 @@ std::string runtime_impl::description() const {
     text += absl::StrFormat("; L3 %s, namespace %016x", config_.storage_backend,
                             fingerprint_of(config_.fingerprint()));
   if (store_->exported_bytes() > 0)
-    text += ", lending " + format_bytes(store_->exported_bytes()) + " per rank";
+    text += ", exporting " + format_bytes(store_->exported_bytes()) + " per rank";
   if (admin_)
     text += "; administered at " + admin_->address();
   if (metrics_)

@@ -241,7 +241,7 @@ constexpr auto settings = std::to_array<rank_setting>({
    equal_on::nobody},
   {{"segment-size", "SIZE",
     [](rank_config& x) -> setting_value { return size_value{&x.segment_bytes}; },
-    "memory that each rank lends to L3 (`cluster`); 0 lends none"},
+    "memory that each rank exports to L3 (`cluster`); 0: none"},
    equal_on::ranks},
   {{"listen-host", "HOST", at<&rank_config::listen_host>,
     "address at which peers on other machines read this rank's segment and ask it to copy, pin or "
@@ -337,7 +337,7 @@ constexpr auto settings = std::to_array<rank_setting>({
    equal_on::ranks},
   {{"admin-token-file", "FILE", at<&rank_config::admin_token_file>,
     "file whose first line is the token that operators need: 16 to 1024 visible ASCII characters, "
-    "in a file that nobody but its owner may read or write. Rank 0 alone reads it"},
+    "in a file that only its owner may read or write. Rank 0 alone reads it"},
    equal_on::nobody},
   {{"metrics-port",
     "PORT",

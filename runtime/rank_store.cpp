@@ -95,14 +95,16 @@ result<std::unique_ptr<blocking_store>> rank_store::open_backend(const rank_conf
     return store;
   }
   if (settings.storage.zero_copy && shared_ == nullptr)
-    return fail(ec::invalid_argument,
-                "zero_copy lends L2, which this instance has in private memory; expected zero_copy "
-                "in --hicache-storage-backend-extra-config when it starts");
+    return fail(
+      ec::invalid_argument,
+      "zero_copy exports L2, which this instance has in private memory; expected zero_copy "
+      "in --hicache-storage-backend-extra-config when it starts");
   const auto object_bytes = l2_.object_bytes(settings.heads_per_object());
   if (settings.storage.zero_copy && object_bytes != shared_->exported->objects().object_bytes)
-    return fail(ec::invalid_argument,
-                "zero_copy lends L2 in the objects that it has since the start; expected the same "
-                "tp_lcm_size");
+    return fail(
+      ec::invalid_argument,
+      "zero_copy exports L2 in the objects that it has since the start; expected the same "
+      "tp_lcm_size");
   auto options = cluster_member_options{};
   options.index = settings.index;
   options.segment_bytes = settings.segment_bytes;

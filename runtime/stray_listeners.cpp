@@ -61,9 +61,9 @@ void warn_of_stray_listeners(const std::vector<std::string>& before, const std::
   auto opened = std::vector<std::string>{};
   std::ranges::set_difference(listening_addresses(), before, std::back_inserter(opened));
   for (const auto& address : stray_listeners(opened, {host}))
-    spdlog::warn(
-      "other machines reach this process on {}, which nobody asked for; it was opened by {}",
-      address, library);
+    spdlog::warn("other machines reach this process on {}, although no setting asks for it; it was "
+                 "opened by {}",
+                 address, library);
 }
 
 } // namespace hicache

@@ -136,7 +136,7 @@ public:
     if (kind == page_message::greeting)
       greet(header, data);
     else if (kind != page_message::reply || !transfers_.take(this, header, data))
-      link.lose("it sent what nobody asked for");
+      link.lose("it sent what was not requested");
   }
 
   /// Whether the server has greeted, and so accepts requests.

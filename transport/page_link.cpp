@@ -249,7 +249,7 @@ bool page_link::parse(page_sink& sink) {
   data_ = sink.place_for(kind_, header_, frame.data_bytes);
   if (data_.size() != frame.data_bytes) {
     data_ = {};
-    return lose("it sent what nobody asked for"), false;
+    return lose("it sent what was not requested"), false;
   }
   return true;
 }

@@ -193,7 +193,7 @@ std::vector<result<void>> cluster_backend::set(std::span<const page_write> pages
     return outcome;
   };
   if (!options_.segment)
-    return fail_rest({ec::store_full, "this process lends no memory"});
+    return fail_rest({ec::store_full, "this process exports no memory"});
   const auto slots = place(pages, positions);
   if (!slots)
     return fail_rest(slots.error());

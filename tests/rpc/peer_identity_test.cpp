@@ -69,15 +69,16 @@ TEST_F(PeerIdentityTest, SubjectsAreForPeopleWhateverTheyHold) {
 }
 
 TEST_F(PeerIdentityTest, WhoKeepsPagesForOthersNeedsTheRoleOfAMember) {
-  EXPECT_TRUE(check_own_role({}, "lending memory"));
+  EXPECT_TRUE(check_own_role({}, "exporting memory"));
   for (const auto& units : {std::vector<std::string>{}, {"hicache:member"}})
-    EXPECT_TRUE(check_own_role(files_of(units), "lending memory"));
-  const auto refused = check_own_role(files_of({"hicache:reader"}), "lending memory");
+    EXPECT_TRUE(check_own_role(files_of(units), "exporting memory"));
+  const auto refused = check_own_role(files_of({"hicache:reader"}), "exporting memory");
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ec::invalid_argument);
-  EXPECT_EQ(refused.error().detail, "--tls-cert: the role of '" + folder_.path()
-                                      + "/process.crt' is reader, and lending memory takes that of "
-                                        "a member");
+  EXPECT_EQ(refused.error().detail,
+            "--tls-cert: the role of '" + folder_.path()
+              + "/process.crt' is reader, and exporting memory takes that of "
+                "a member");
 }
 
 } // namespace

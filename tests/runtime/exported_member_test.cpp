@@ -253,17 +253,18 @@ TEST_F(ExportedMemberTest, AnL3ThatLendsL2IsRefusedWhereL2CannotBeLent) {
     const auto opened = store.open({"cluster", config, "wait_complete"});
     if (!opened)
       return opened.error().detail;
-    return std::string{opened->exports_l2 ? "L2 is lent" : "nothing is lent"};
+    return std::string{opened->exports_l2 ? "L2 is exported" : "nothing is exported"};
   };
-  EXPECT_EQ(outcome(nullptr, R"({"zero_copy": true})"),
-            "zero_copy lends L2, which this instance has in private memory; expected zero_copy in "
-            "--hicache-storage-backend-extra-config when it starts");
+  EXPECT_EQ(
+    outcome(nullptr, R"({"zero_copy": true})"),
+    "zero_copy exports L2, which this instance has in private memory; expected zero_copy in "
+    "--hicache-storage-backend-extra-config when it starts");
   const auto pools = shared_pools::create(0, l2, 1).value();
-  EXPECT_EQ(outcome(&pools, R"({"zero_copy": true})"), "L2 is lent");
+  EXPECT_EQ(outcome(&pools, R"({"zero_copy": true})"), "L2 is exported");
   EXPECT_EQ(outcome(&pools, R"({"zero_copy": true, "tp_lcm_size": 2})"),
-            "zero_copy lends L2 in the objects that it has since the start; expected the same "
+            "zero_copy exports L2 in the objects that it has since the start; expected the same "
             "tp_lcm_size");
-  EXPECT_EQ(outcome(&pools, R"({"tp_lcm_size": 2})"), "nothing is lent");
+  EXPECT_EQ(outcome(&pools, R"({"tp_lcm_size": 2})"), "nothing is exported");
 }
 
 TEST_F(ExportedMemberTest, ReadersThatRaceWithOverwritingGetRightBytesOrNone) {

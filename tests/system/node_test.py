@@ -342,7 +342,7 @@ class ServiceTest(WithNode):
 
     def test_serves_at_the_socket_it_is_given_and_says_how_it_is(self):
         node = self.start_service(WATCHDOG_USEC="600000")
-        self.assertEqual(self.heard(), f"READY=1\nSTATUS=lends 64.0 MiB at {self.path}")
+        self.assertEqual(self.heard(), f"READY=1\nSTATUS=exports 64.0 MiB at {self.path}")
         self.assertIn(f"listening on unix:{self.path}", node.text())
         self.store(self.path)
         for _ in range(3):

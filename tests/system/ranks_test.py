@@ -74,7 +74,7 @@ class RanksTest(SystemTest):
             found = listeners(pid)
             self.assertGreater(len(found), 0)
             self.assertEqual([port for port in found if not port.startswith(loopback)], [])
-        self.assertNotIn("nobody asked for", instance.err.read_text())
+        self.assertNotIn("no setting asks for it", instance.err.read_text())
 
     def test_four_ranks_agree_under_every_eviction_policy(self):
         # Tiers that hold a part of the trace only, so that what is evicted decides.

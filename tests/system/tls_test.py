@@ -152,7 +152,7 @@ class TlsTest(SystemTest):
 
         refused = self.start_replay("refused", 1, *flags(read, "64MiB"))
         self.assertEqual(refused.wait(60), 2, refused.text())
-        self.assertIn("is reader, and lending memory takes that of a member", refused.text())
+        self.assertIn("is reader, and exporting memory takes that of a member", refused.text())
         for tls, role in ((read, "reader"), (command, "operator")):
             self.refuse(["hicache-index", "--listen", "127.0.0.1:0", *tls], "--tls-cert", f"is {role}", "serving an index")
         odd = self.authority.sign("odd", role="admin")
