@@ -46,6 +46,8 @@ ROWS = [
     throughput("match, page 16", "match/16", 1000, 0.5),
     throughput("match, page 64", "match/64", 1000, 0.5),
     throughput("match, page 1", "match/1"),
+    throughput("match of a prompt that left L1 page by page, over one that left at once", "match_demoted/by_page", least_ratio=0.5,
+               baseline="match_demoted/at_once"),
     throughput("insert, page 16", "insert_all/plain/16", 1000, 0.5),
     throughput("insert, page 64", "insert_all/plain/64", 1000, 0.5),
     throughput("insert, page 1", "insert_all/plain/1"),

@@ -234,6 +234,30 @@ void whole_requests(benchmark::State& state, bool events) {
   count_tokens(state, workload().told_tokens());
 }
 
+/// Walks a prompt of a thousand pages, half of which left L1.
+/// @param at_once Whether they left together, or page by page.
+void match_demoted(benchmark::State& state, bool at_once) {
+  constexpr auto pages = uint32_t{1024};
+  constexpr auto page_size = uint32_t{16};
+  auto options = radix_options{};
+  options.page_size = page_size;
+  options.l1_pages = options.l2_pages = pages;
+  auto tree = radix_tree{options};
+  const auto tokens = std::make_shared<const std::vector<token_id>>(pages * page_size, 7);
+  auto& root = tree.root({});
+  tree.tick();
+  tree.add(root, token_span{tokens, 0, tokens->size()}, *tree.take_l1(pages), *tree.take_l2(pages),
+           {}, l3_state::unknown);
+  const auto parts = at_once ? 1U : pages / 2;
+  for (auto i = uint32_t{0}; i < parts; ++i) {
+    tree.evict_l1(pages / 2 / parts);
+    tree.join_nodes();
+  }
+  for (auto _ : state)
+    benchmark::DoNotOptimize(tree.walk(root, *tokens, pages));
+  count_tokens(state, tokens->size());
+}
+
 void name_pages(benchmark::State& state) {
   const auto& tokens = workload().conversation(0);
   for (auto _ : state)
@@ -304,6 +328,8 @@ BENCHMARK_CAPTURE(match_and_release, plain, false)->Arg(16)->Arg(64)->Unit(bench
 BENCHMARK_CAPTURE(match_and_release, copies, true)->Arg(16)->Arg(64)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(whole_requests, plain, false)->Arg(16)->Arg(64)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(whole_requests, events, true)->Arg(16)->Arg(64)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(match_demoted, at_once, true);
+BENCHMARK_CAPTURE(match_demoted, by_page, false);
 BENCHMARK(name_pages)->Arg(1)->Arg(16)->Arg(64);
 BENCHMARK(lock_path);
 BENCHMARK_CAPTURE(evict, million, 1'000'000, "lru")->Iterations(40);
