@@ -138,7 +138,7 @@ void backup_window::end_in_quarantine(command& x) {
   ends_.push_back({x.id, x.stored, true});
 }
 
-void backup_window::settle(commands::iterator entry) {
+void backup_window::settle(const commands::iterator& entry) {
   auto& x = *entry;
   if (x.in_flight > 0)
     return;

@@ -128,7 +128,7 @@ private:
   void end_in_quarantine(command& x);
 
   /// Ends or resumes a command once all of its batches have returned.
-  void settle(commands::iterator entry);
+  void settle(const commands::iterator& entry);
 
   /// Bounded by the tree, which drops the oldest.
   commands commands_;

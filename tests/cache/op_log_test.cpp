@@ -50,7 +50,7 @@ std::vector<std::pair<op_log_event, std::string>> samples() {
      R"("layers":2,"write_policy":"write_back","prefetch_policy":"best_effort",)"
      R"("prefetch_threshold_tokens":12,"load_back_threshold_tokens":5,"storage_attached":true,)"
      R"("eviction":"slru","bigram":true,"pin_budget_pages":6,"events":true,)"
-     R"("share_prefixes":false})"},
+     R"("join_nodes":true,"share_prefixes":false})"},
     {operation(match_request{7, ns, tokens_of({0, 4294967295}), 1, {3, 9}}),
      R"({"op":"match","request":7,"extra_key":"lora","salt":"tenant","tokens":[0,4294967295],)"
      R"("limit":1,"session":3,"generation":9})"},

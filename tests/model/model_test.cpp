@@ -98,12 +98,13 @@ std::string meaning_of(const tree_answer& answer) {
   return text.str();
 }
 
-/// Plays a sequence with and without joined nodes. @returns the nodes at the end, each.
+/// Plays a sequence with and without joined nodes. @returns the nodes after each action, summed up.
 std::pair<uint64_t, uint64_t> play_both(sequence played) {
   played.options.join_nodes = true;
   auto joined = cache_player{played.options};
   played.options.join_nodes = false;
   auto split = cache_player{played.options};
+  auto nodes = std::pair<uint64_t, uint64_t>{};
   for (const auto& each : played.actions) {
     if (const auto* facts = std::get_if<step_action>(&each.what)) {
       joined.step(*facts);
@@ -118,8 +119,10 @@ std::pair<uint64_t, uint64_t> play_both(sequence played) {
     const auto was = split.cache().stats();
     EXPECT_EQ(is.l1_free, was.l1_free) << "action " << each.number;
     EXPECT_EQ(is.l2_free, was.l2_free) << "action " << each.number;
+    nodes.first += is.nodes;
+    nodes.second += was.nodes;
   }
-  return {joined.cache().nodes().size(), split.cache().nodes().size()};
+  return nodes;
 }
 
 class ModelTest : public testing::TestWithParam<uint64_t> {
@@ -137,12 +140,17 @@ TEST_P(ModelTest, CacheKeepsItsPromisesWhenCopiesFinishLate) {
   run_campaign(GetParam(), copy_time::late, operations() / 2);
 }
 
+// Not under write_back: the pages above those that are being written cannot leave L1 meanwhile
+// unless they are in the same node, so younger ones leave in their place.
 TEST(JoinedNodesTest, ChangeNoAnswer) {
   auto joined = uint64_t{0};
   auto split = uint64_t{0};
   for (auto seed = uint64_t{0}; seed < 300 && !testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    const auto [fewer, more] = play_both(generate(seed, copy_time::late, actions_each));
+    auto played = generate(seed, copy_time::late, actions_each);
+    if (played.options.write == write_policy::write_back)
+      continue;
+    const auto [fewer, more] = play_both(std::move(played));
     joined += fewer;
     split += more;
   }

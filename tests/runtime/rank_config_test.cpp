@@ -106,7 +106,10 @@ TEST(RankConfigTest, EachBadValueIsNamedInOneSentence) {
      "memory, and --hicache-mem-layout page_first scatters them; expected page_head, or page_first "
      "or "
      "page_first_direct with all heads of a rank in one object (tp_lcm_size)",
-     [](rank_config& x) { x.extra_config = R"({"zero_copy": true})"; }},
+     [](rank_config& x) {
+       x.mem_layout = host_layout::page_first;
+       x.extra_config = R"({"zero_copy": true})";
+     }},
     {"--hicache-storage-backend-extra-config: zero_copy needs objects that are one piece of "
      "memory, and --hicache-mem-layout layer_first scatters them; expected page_head, or "
      "page_first or "
@@ -213,7 +216,7 @@ TEST(RankConfigTest, LatentsHaveNoHeadsAndAreTheSameOnEveryRank) {
 TEST(RankConfigTest, CopySettingsReachTheEngine) {
   auto config = rank_config{};
   EXPECT_EQ(copy_options_of(config).io, io_backend::direct);
-  config.io_backend = io_backend::kernel;
+  config.io_backend = io_backend::direct;
   config.io_sms = 7;
   config.io_threads = 3;
   ASSERT_TRUE(config.finish(1));
@@ -326,8 +329,7 @@ TEST(RankConfigTest, FingerprintsSeparateWhatMustNotBeExchanged) {
   EXPECT_NE(fingerprint([](rank_config& x) { x.dtype = element_type::fp16; }), usual);
   EXPECT_NE(fingerprint([](rank_config& x) { x.page_size = 32; }), usual);
   EXPECT_NE(fingerprint([](rank_config& x) { x.layers = 3; }), usual);
-  EXPECT_NE(fingerprint([](rank_config& x) { x.mem_layout = host_layout::page_first_direct; }),
-            usual);
+  EXPECT_NE(fingerprint([](rank_config& x) { x.mem_layout = host_layout::page_first; }), usual);
   EXPECT_EQ(fingerprint([](rank_config& x) { x.l1_pages = 77; }), usual);
 }
 
@@ -423,8 +425,8 @@ TEST(RankConfigTest, EverySettingIsAmongTheFields) {
   config.io_sms = config.io_threads = 9;
   config.metrics.port = 9;
   config.write_policy = write_policy::write_back;
-  config.io_backend = io_backend::kernel;
-  config.mem_layout = host_layout::page_head;
+  config.io_backend = io_backend::direct;
+  config.mem_layout = host_layout::page_first;
   config.page_order = page_order::ascending;
   config.prefetch_policy = prefetch_policy::timeout;
   config.device = device_kind::host;
