@@ -120,6 +120,7 @@ void backup_state::finish(const backup_window::batch& batch, const storage_outco
 backup_actor::behavior_type backup(backup_actor::stateful_pointer<backup_state> self,
                                    storage_actor storage, backup_options options) {
   self->state.options = options;
+  self->state.window = backup_window{options.traffic};
   self->state.attach(std::move(storage));
   return {
     [self](atom::backup, const backup_command& command) { self->state.enqueue(command); },

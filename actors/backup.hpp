@@ -16,6 +16,7 @@ struct backup_options {
   caf::timespan timeout{};
   /// Bytes of one page on this rank, for the counters.
   uint64_t page_bytes = 0;
+  storage_traffic traffic = {};
 };
 
 /// @relates backup

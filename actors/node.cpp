@@ -171,8 +171,7 @@ caf::result<leased_pages> node_state::look_up(const page_lookup& wanted) {
   if (!request)
     return to_caf(request.error());
   auto promise = self->make_response_promise<leased_pages>();
-  const auto longest
-    = static_cast<uint64_t>(std::chrono::milliseconds{limits::node_lease_time}.count());
+  const auto longest = options.info.lease_ms;
   const auto lease_ms = wanted.lease_ms == 0 ? longest : std::min(wanted.lease_ms, longest);
   auto found = open_search(client, *request, wanted, promise);
   found->then = [this, promise, lease_ms](search& all) mutable {
@@ -433,9 +432,10 @@ node_actor::behavior_type node(node_actor::stateful_pointer<node_state> self,
                                node_options options) {
   HICACHE_CHECK(!options.memory.empty() && options.segment && options.figures != nullptr
                 && !options.disk == !options.on_disk && options.clock != nullptr);
+  HICACHE_CHECK(options.lease_time > duration{} && options.lease_time <= limits::node_lease_time);
   options.shares.pool_bytes = options.memory.size();
-  options.info.lease_ms
-    = static_cast<uint64_t>(std::chrono::milliseconds{limits::node_lease_time}.count());
+  options.info.lease_ms = static_cast<uint64_t>(
+    std::chrono::duration_cast<std::chrono::milliseconds>(options.lease_time).count());
   self->state.clients.emplace(options.shares);
   self->state.options = std::move(options);
   self->set_down_handler([self](const caf::down_msg& msg) { self->state.lose(msg.source); });

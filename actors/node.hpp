@@ -2,6 +2,7 @@
 
 #include "backends/cluster/member_figures.hpp"
 #include "backends/disk_figures.hpp"
+#include "base/limits.hpp"
 #include "cache/store/client_table.hpp"
 #include "hicache/clock.hpp"
 #include "messages/interfaces.hpp"
@@ -32,6 +33,8 @@ struct node_options {
   /// Fetches pages of other members; null if there are no others.
   fetcher_actor fetcher;
   client_shares shares;
+  /// Longest duration of a lease; at most limits::node_lease_time.
+  duration lease_time = limits::node_lease_time;
   /// Written by the segment; not null.
   std::shared_ptr<const member_figures> figures;
   /// Written by the disk tier; null if there is none.

@@ -145,7 +145,7 @@ void prefetcher_state::begin(fetch_id id, uint64_t pages) {
 
 void prefetcher_state::read_more(fetch_id id, open_fetch& fetch) {
   const auto& command = fetch.command;
-  while (const auto part = fetch.reads.next()) {
+  while (const auto part = fetch.reads.next(options.traffic)) {
     auto batch = storage_batch{.names = command.names,
                                .first = part->first,
                                .count = part->count,

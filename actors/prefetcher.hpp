@@ -17,6 +17,7 @@ struct prefetcher_options {
   caf::timespan timeout{};
   /// Bytes of one page on this rank, for the counters.
   uint64_t page_bytes = 0;
+  storage_traffic traffic = {};
 };
 
 /// @relates prefetcher

@@ -470,7 +470,7 @@ void segment_state::repair() {
   if (tried.empty())
     return;
   auto settings = spread_settings();
-  settings.bytes_per_second = limits::repair_bytes_per_second;
+  settings.bytes_per_second = options.repair.bytes_per_second;
   for (const auto& key : tried)
     if (auto page = replicated(key, now)) // Otherwise it was removed here too.
       settings.pages.push_back(std::move(*page));
@@ -537,6 +537,7 @@ segment_actor::behavior_type segment(segment_actor::stateful_pointer<segment_sta
   const auto segment_bytes = options.exported ? exported.headers : options.memory.size();
   auto& state = self->state;
   state.options = std::move(options);
+  state.losses = repair_queue{state.options.repair};
   state.table.emplace(segment_bytes, state.options.policy);
   if (state.options.lasting && state.options.lasting->has_pages) {
     state.table->expect_pages();

@@ -38,6 +38,7 @@ struct segment_options {
   replicator_actor replicator;
   /// Copies wanted of each exported page.
   uint8_t copies = 1;
+  repair_policy repair;
   /// Written by this actor and reported to the index; not null.
   std::shared_ptr<member_figures> figures;
   /// Must outlive the actor.

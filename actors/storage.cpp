@@ -339,8 +339,10 @@ storage_actor::behavior_type storage(storage_actor::stateful_pointer<storage_sta
                                      storage_options options,
                                      std::shared_ptr<storage_backend> store) {
   HICACHE_CHECK(store != nullptr && options.objects != nullptr && options.clock != nullptr);
-  self->state.options = std::move(options);
-  self->state.store = std::move(store);
+  auto& state = self->state;
+  state.read_breaker.breaker = state.write_breaker.breaker = store_breaker{options.breaker};
+  state.options = std::move(options);
+  state.store = std::move(store);
   return {
     [self](atom::exists, const storage_batch& batch, caf::timespan timeout) {
       return self->state.exists(batch, timeout);

@@ -27,6 +27,7 @@ struct storage_options {
   const clock_source* clock = nullptr;
   /// Called by the actor each time a breaker opens; may be empty.
   std::function<void(const error&)> notice = {};
+  breaker_policy breaker = {};
 };
 
 /// A batch at the store, before its deadline.

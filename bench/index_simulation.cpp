@@ -219,7 +219,7 @@ private:
     begin("a member dies");
     const auto lost = kill(1, false);
     auto done = repair();
-    if (done && repaired_.first < world_.last_dropped() + limits::repair_delay)
+    if (done && repaired_.first < world_.last_dropped() + repair_policy{}.delay)
       return wrong("copies were made before the member could come back");
     if (done && repaired_.pages != lost)
       return wrong(std::to_string(repaired_.pages) + " copies were made anew, "
@@ -271,7 +271,7 @@ private:
 
   /// Waits until every page has its full number of replicas again, while readers continue.
   result<void> repair() {
-    world_.run(member_ttl + 2 * beat_pause + limits::repair_delay + calm);
+    world_.run(member_ttl + 2 * beat_pause + repair_policy{}.delay + calm);
     const auto ended = world_.run(patience, [this] { return !world_.is_repairing(); });
     if (is_stopped())
       return fail(ec::stopping, "stopped by a signal");

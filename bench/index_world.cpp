@@ -205,7 +205,7 @@ void index_world::kill_member(uint32_t m, bool closes_connections) {
       at(now_ + hop, event_kind::gone, s, m, who.links[s].number);
   }
   repairing_ -= std::exchange(who.spread.is_running, false) ? 1 : 0;
-  who.losses = {};
+  who.losses = repair_queue{};
 }
 
 void index_world::cut_off(uint32_t first, uint32_t count) {

@@ -81,7 +81,7 @@ struct repair_figures {
   time_point last;
   /// Bytes read from the busiest member.
   uint64_t most_bytes = 0;
-  /// Maximum bytes by which a member exceeded limits::repair_bytes_per_second.
+  /// Maximum bytes by which a member exceeded repair_policy::bytes_per_second.
   double most_ahead = 0;
 };
 

@@ -115,7 +115,7 @@ void index_world::next_round(uint32_t m) {
   if (spread.begin == spread.pages.size())
     next_batch(m);
   else
-    at(now_ + pause_after(spread.bytes, limits::repair_bytes_per_second), event_kind::spread, m);
+    at(now_ + pause_after(spread.bytes, repair_policy{}.bytes_per_second), event_kind::spread, m);
 }
 
 void index_world::copied(uint32_t source, uint32_t target) {
@@ -153,7 +153,7 @@ void index_world::note_repair(uint32_t source, uint64_t pages) {
   auto& who = members_[source];
   const auto bytes = pages * page_bytes;
   const auto since = std::chrono::duration<double>(now_ - who.last_repair).count();
-  const auto allowed = since * static_cast<double>(limits::repair_bytes_per_second);
+  const auto allowed = since * static_cast<double>(repair_policy{}.bytes_per_second);
   who.bytes_ahead = std::max(who.bytes_ahead - allowed, 0.0) + static_cast<double>(bytes);
   who.repair_bytes += bytes;
   who.last_repair = now_;

@@ -168,7 +168,7 @@ struct simulated_member {
   simulated_listing listing;
   repair_queue losses;
   simulated_spread spread;
-  /// Bytes read from it for repairs, and bytes by which it exceeds limits::repair_bytes_per_second.
+  /// Bytes read from it for repairs, and bytes by which it exceeds repair_policy::bytes_per_second.
   uint64_t repair_bytes = 0;
   double bytes_ahead = 0;
   time_point last_repair;

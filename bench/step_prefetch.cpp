@@ -126,9 +126,9 @@ double read_all(store& from) {
                      {});
   };
   const auto begin = bench_clock::now();
-  for (size_t i = 0; i < limits::storage_batches_in_flight; ++i)
+  for (size_t i = 0; i < storage_traffic{}.batches_in_flight; ++i)
     read_more();
-  for (size_t i = 0; i < limits::storage_batches_in_flight; ++i)
+  for (size_t i = 0; i < storage_traffic{}.batches_in_flight; ++i)
     finished.acquire();
   return microseconds_since(begin);
 }

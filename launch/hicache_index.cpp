@@ -6,6 +6,7 @@
 #include "base/limits.hpp"
 #include "hicache/system_config.hpp"
 #include "launch/program.hpp"
+#include "launch/program_settings.hpp"
 #include "launch/stop_signal.hpp"
 #include "rpc/limits.hpp"
 #include "rpc/network.hpp"
@@ -13,8 +14,6 @@
 #include "runtime/index_metrics.hpp"
 #include "runtime/metrics_server.hpp"
 #include "runtime/network_flags.hpp"
-#include "runtime/rank_config.hpp"
-#include "runtime/setting.hpp"
 
 #include <caf/actor_system.hpp>
 #include <caf/scoped_actor.hpp>
@@ -33,26 +32,11 @@ using namespace hicache;
 /// Addresses that arrive later are joined later.
 constexpr auto join_patience = 2 * source_answer_time;
 
-struct index_flags {
-  std::string listen = "127.0.0.1:7766";
-  std::string advertise;
-  uint32_t shards = 1;
-  uint32_t first_shard = 0;
-  std::string join;
-  duration member_ttl = std::chrono::seconds{10};
-  tls_files tls;
-  bool insecure = false;
-  std::string log_level = "info";
-  metrics_options metrics;
-};
-
 /// Checks that the flags are consistent and returns the address to listen on.
 result<rpc::endpoint> check(const index_flags& flags) {
   const auto where = rpc::parse_endpoint(flags.listen);
   if (!where)
     return fail(ec::invalid_argument, "--listen: " + where.error().detail);
-  if (flags.member_ttl < std::chrono::milliseconds{100})
-    return fail(ec::invalid_argument, "--member-ttl: expected at least 100ms");
   if (!flags.advertise.empty())
     if (const auto advertised = rpc::parse_endpoint(flags.advertise); !advertised)
       return fail(ec::invalid_argument, "--advertise: " + advertised.error().detail);
@@ -63,8 +47,8 @@ result<rpc::endpoint> check(const index_flags& flags) {
   if (const auto allowed = check_listening("--listen", where->host, flags.tls, flags.insecure);
       !allowed)
     return tl::unexpected{allowed.error()};
-  if (flags.shards == 0 || flags.first_shard + flags.shards > limits::index_shards)
-    return fail(ec::invalid_argument, "--shards: expected at least one shard, and numbers below "
+  if (flags.first_shard + flags.shards > limits::index_shards)
+    return fail(ec::invalid_argument, "--shards: expected numbers of shards below "
                                         + std::to_string(limits::index_shards));
   return *where;
 }
@@ -167,40 +151,11 @@ int main(int argc, char** argv) {
   auto app = CLI::App{
     "Serves the index of the cluster store, or a part of it: which member holds which page.",
     "hicache-index"};
-  app.add_option("--listen", flags.listen, "address to listen on; port 0 picks a free one")
-    ->type_name("HOST:PORT")
-    ->capture_default_str();
-  app
-    .add_option("--advertise", flags.advertise,
-                "address under which the others reach this process, if it is another one")
-    ->type_name("HOST:PORT");
-  app
-    .add_option("--shards", flags.shards,
-                "how many shards this process serves: each keeps its share of the keys, and has a "
-                "core of its own if there are enough")
-    ->capture_default_str();
-  app
-    .add_option("--shard", flags.first_shard,
-                "the number of the first one; each number is served by one process of the cluster")
-    ->capture_default_str();
-  app
-    .add_option("--join", flags.join,
-                "processes of an index that this one belongs to, one that runs is enough; with "
-                "etcd others find this process there, too")
-    ->type_name(index_place_type);
-  add_duration_flag(app, "--member-ttl", flags.member_ttl,
-                    "forget a member that is silent for longer");
-  add_metrics_flags(app, flags.metrics, "port at which Prometheus finds /metrics; 0 is nowhere");
+  for (const auto& each : index_settings())
+    add_flag(app, each, flags);
   add_tls_flags(app, flags.tls);
-  app.add_flag(
-    "--insecure", flags.insecure,
-    "listen beyond this machine without TLS: any client that reaches the port can read and "
-    "change the index");
-  app.add_option("--log-level", flags.log_level, "trace, debug, info, warn, error or critical")
-    ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "critical"}))
-    ->capture_default_str();
   return run_program(app, argc, argv, [&] {
-    start_logging(flags.log_level, 0, 1);
+    start_logging(to_string(flags.log_level), 0, 1);
     return serve(flags, stop);
   });
 }

@@ -76,7 +76,7 @@ result<std::unique_ptr<cluster_member>> cluster_member::join(caf::actor_system& 
   if (addresses) {
     member->index_
       = std::make_shared<index_link>(system, member->network_.connector(), std::move(addresses));
-    if (auto connected = member->index_->connect(limits::index_connect_time); !connected)
+    if (auto connected = member->index_->connect(member->options_.index_connect_time); !connected)
       return tl::unexpected{connected.error()};
   }
   if (!member->memory_.empty())
@@ -172,6 +172,7 @@ result<void> cluster_member::start() {
   settings.mounts.member = info_;
   settings.memory = memory_;
   settings.policy = options_.policy;
+  settings.repair = options_.repair;
   settings.lasting = options_.lasting;
   settings.exported = options_.exported;
   settings.replicator = replicator_;

@@ -5,8 +5,10 @@
 #include "backends/cluster/index_link.hpp"
 #include "backends/cluster/index_lookup.hpp"
 #include "backends/cluster/lasting_memory.hpp"
+#include "base/limits.hpp"
 #include "cache/store/segment_table.hpp"
 #include "hicache/clock.hpp"
+#include "hicache/storage_policies.hpp"
 #include "rpc/network.hpp"
 #include "transport/memory_sharing.hpp"
 #include "transport/page_channel.hpp"
@@ -23,6 +25,8 @@ namespace hicache {
 struct cluster_member_options {
   /// Address of the index, as parse_index_place reads it.
   std::string index;
+  /// How long to try to reach it before joining fails.
+  duration index_connect_time = limits::index_connect_time;
   /// No index: exported memory is reachable only by processes that get it by other means.
   bool is_alone = false;
   /// Memory to export in addition to L2; 0 exports none.
@@ -32,6 +36,7 @@ struct cluster_member_options {
   /// Allows processes of this host to be given write access to the segment.
   bool clients_write = false;
   segment_policy policy;
+  repair_policy repair;
   /// Object size of this process; the segment must hold at least one.
   uint64_t object_bytes = 0;
   /// `fingerprint_of` the namespace of these objects.
@@ -61,7 +66,7 @@ struct cluster_member_options {
 /// actor that owns the memory. Create and destroy on one thread.
 class cluster_member {
 public:
-  /// Allocates the memory, connects to the index (for up to limits::index_connect_time) and mounts.
+  /// Allocates the memory, connects to the index (for up to options.index_connect_time) and mounts.
   /// @param system Must outlive the member.
   /// @returns one sentence that names the flag: no memory, no address to listen on, no index
   static result<std::unique_ptr<cluster_member>> join(caf::actor_system& system,

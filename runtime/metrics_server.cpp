@@ -61,18 +61,6 @@ private:
 
 } // namespace
 
-void add_metrics_flags(CLI::App& app, metrics_options& options, const std::string& port_help) {
-  app.add_option("--metrics-port", options.port, port_help)
-    ->check(CLI::Range(0, 65535))
-    ->capture_default_str();
-  app
-    .add_option("--metrics-host", options.host,
-                "address at which Prometheus may ask; every machine "
-                "that reaches it may")
-    ->type_name("HOST")
-    ->capture_default_str();
-}
-
 result<std::unique_ptr<metrics_server>> metrics_server::start(const metrics_options& where) {
   if (where.host.empty())
     return fail(ec::invalid_argument,

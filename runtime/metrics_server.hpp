@@ -3,8 +3,6 @@
 #include "hicache/config.hpp"
 #include "hicache/error.hpp"
 
-#include <CLI/CLI.hpp>
-
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -14,11 +12,6 @@ class Collectable;
 } // namespace prometheus
 
 namespace hicache {
-
-/// Adds --metrics-port and --metrics-host.
-/// @param port_help Help text of the port.
-/// @relates metrics_options
-void add_metrics_flags(CLI::App& app, metrics_options& options, const std::string& port_help);
 
 /// Serves `GET /metrics` in the text format of Prometheus, on its own threads.
 class metrics_server {

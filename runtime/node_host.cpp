@@ -78,6 +78,8 @@ result<void> node_host::serve() {
 cluster_member_options node_host::member_settings() {
   auto settings = cluster_member_options{};
   settings.index = options_.index;
+  settings.index_connect_time = options_.index_connect_time;
+  settings.repair = options_.repair;
   settings.is_alone = options_.index.empty();
   settings.segment_bytes = options_.memory_bytes;
   settings.segment_flag = "--memory";
@@ -105,6 +107,7 @@ node_options node_host::node_settings() {
   settings.disk_bytes = options_.disk_bytes;
   settings.fetcher = fetcher_;
   settings.shares = options_.shares;
+  settings.lease_time = options_.lease_time;
   settings.figures = member_->shared_figures();
   settings.clock = options_.clock;
   return settings;
@@ -162,7 +165,7 @@ result<void> node_host::start_disk() {
 void node_host::stop_disk() {
   if (!disk_)
     return;
-  if (!ask<atom::ok>(system_, disk_, caf::timespan{limits::disk_drain_time}, atom::drain_v))
+  if (!ask<atom::ok>(system_, disk_, caf::timespan{options_.shutdown_grace}, atom::drain_v))
     spdlog::warn("the disk is too slow: some pages are not kept there");
 }
 

@@ -30,6 +30,10 @@ struct node_host_options {
   uint64_t disk_bytes = 0;
   /// Path of the Unix socket for clients.
   std::string socket;
+  /// Longest duration of a lease.
+  duration lease_time = limits::node_lease_time;
+  /// How long the disk tier keeps writing what is queued when the node ends.
+  duration shutdown_grace = limits::disk_drain_time;
   /// Memory that one client may use, and the share that all leases may protect from eviction.
   client_shares shares;
   double leased_share = 0.5;
@@ -41,6 +45,9 @@ struct node_host_options {
   std::optional<rpc::endpoint> listen;
   /// Address of the index, as parse_index_place reads it; empty: the node is alone.
   std::string index;
+  /// As in cluster_member_options.
+  duration index_connect_time = limits::index_connect_time;
+  repair_policy repair;
   /// As in cluster_member_options.
   std::string listen_host = "127.0.0.1";
   /// For members and clients on other machines.
@@ -96,7 +103,7 @@ private:
   /// Starts the disk tier, if there is one.
   result<void> start_disk();
 
-  /// Lets the disk tier write what is queued, for up to limits::disk_drain_time.
+  /// Lets the disk tier write what is queued, for up to the shutdown grace.
   void stop_disk();
 
   /// Opens the port for clients on other machines, if enabled.

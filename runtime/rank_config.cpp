@@ -5,6 +5,7 @@
 #include "cache/prefix/event_message.hpp"
 #include "runtime/admin_server.hpp"
 #include "runtime/network_flags.hpp"
+#include "runtime/rank_settings.hpp"
 #include "transport/page_channel.hpp"
 
 #include <absl/strings/str_format.h>
@@ -235,6 +236,15 @@ result<void> check_sizes(const rank_config& config, uint32_t ranks) {
   return {};
 }
 
+/// For settings that came neither from flags nor from a file.
+result<void> check_ranges(rank_config& config) {
+  for (const auto& each : rank_settings())
+    if (const auto wrong = range_error(each.at(config), each.range))
+      return fail(ec::invalid_argument, "--" + std::string{each.name} + ": "
+                                          + text_of(each.at(config)) + " is " + *wrong);
+  return {};
+}
+
 } // namespace
 
 result<void> rank_config::finish(uint32_t ranks) {
@@ -246,7 +256,9 @@ result<void> rank_config::finish(uint32_t ranks) {
     return finished;
   if (auto checked = check_network(*this); !checked)
     return checked;
-  return check_sizes(*this, ranks);
+  if (auto checked = check_sizes(*this, ranks); !checked)
+    return checked;
+  return check_ranges(*this);
 }
 
 head_split rank_config::split(uint32_t ranks) const {

@@ -363,10 +363,11 @@ void runtime_impl::spawn_tree() {
       std::move(events_), std::move(replay_));
   auto helpers
     = tree_helpers{controller_, rank_reduction_, {}, {}, engine_, recorder_, publisher_, fences};
-  prefetcher_ = system_->spawn(prefetcher, prefetcher_options{config_.storage_timeout, page_bytes},
-                               opened_.actor, rank_reduction_);
-  backup_
-    = system_->spawn(backup, opened_.actor, backup_options{config_.storage_timeout, page_bytes});
+  prefetcher_ = system_->spawn(
+    prefetcher, prefetcher_options{config_.storage_timeout, page_bytes, config_.traffic},
+    opened_.actor, rank_reduction_);
+  backup_ = system_->spawn(backup, opened_.actor,
+                           backup_options{config_.storage_timeout, page_bytes, config_.traffic});
   helpers.prefetcher = prefetcher_;
   helpers.backup = backup_;
   tree_ = system_->spawn(hicache::tree, settings, helpers, clock_.get(),

@@ -101,24 +101,23 @@ std::string to_string(const device_choice& choice) {
          + (choice.number ? ":" + std::to_string(*choice.number) : std::string{});
 }
 
-/// Reference to a member converted by `Parse` and to_string(). An absent value has the empty name.
-template <auto Member, auto Parse>
-setting_value named(rank_config& config) {
-  using value = std::remove_reference_t<decltype(config.*Member)>;
-  constexpr auto is_optional = requires(value x) {
+/// Reference to a value converted by `Parse` and to_string(). An absent value has the empty name.
+template <auto Parse, class Value>
+setting_value named_value_of(Value& reference) {
+  constexpr auto is_optional = requires(Value x) {
     x.has_value();
   };
   const auto name = [](const void* at) -> std::string {
-    const auto& x = *static_cast<const value*>(at);
+    const auto& x = *static_cast<const Value*>(at);
     if constexpr (is_optional)
       return x ? to_string(*x) : "";
     else
       return to_string(x);
   };
   const auto take = [](void* at, std::string_view text) -> result<void> {
-    auto& x = *static_cast<value*>(at);
+    auto& x = *static_cast<Value*>(at);
     if (is_optional && text.empty()) {
-      x = value{};
+      x = Value{};
       return {};
     }
     const auto parsed = Parse(text);
@@ -127,13 +126,24 @@ setting_value named(rank_config& config) {
     x = *parsed;
     return {};
   };
-  return named_value{&(config.*Member), name, take};
+  return named_value{&reference, name, take};
+}
+
+/// `named_value_of` a member.
+template <auto Member, auto Parse>
+setting_value named(rank_config& config) {
+  return named_value_of<Parse>(config.*Member);
 }
 
 /// `named` for the enumerations in the tables above.
 template <auto Member, class T>
 setting_value listed(rank_config& config) {
   return named<Member, parse_listed<T>>(config);
+}
+
+template <auto Member>
+setting_value in_traffic(rank_config& config) {
+  return &(config.traffic.*Member);
 }
 
 constexpr auto settings = std::to_array<rank_setting>({
@@ -229,12 +239,45 @@ constexpr auto settings = std::to_array<rank_setting>({
     "how long a call of L3 may take. What has not arrived then is computed; see "
     "[operations.md](operations.md#an-l3-that-fails-or-hangs)"},
    equal_on::nobody},
+  {{"hicache-storage-batch-pages",
+    "N",
+    in_traffic<&storage_traffic::batch_pages>,
+    "pages in each call of L3 that reads or writes them. Fewer, where pages are large and L3 is "
+    "slow, keep a call within `--hicache-storage-timeout`",
+    {1, 1024}},
+   equal_on::nobody},
+  {{"hicache-storage-batches",
+    "N",
+    in_traffic<&storage_traffic::batches_in_flight>,
+    "such calls that each prefetch has in flight, and all writes together: about two for each of "
+    "the `threads` of L3",
+    {1, 64}},
+   equal_on::nobody},
+  {{"hicache-storage-backup-attempts",
+    "N",
+    in_traffic<&storage_traffic::backup_attempts>,
+    "attempts to write a page to L3 that fails, before it is left unwritten with those that "
+    "follow it",
+    {1, 16}},
+   equal_on::nobody},
+  {{"hicache-storage-backup-pause",
+    "TIME",
+    in_traffic<&storage_traffic::backup_pause>,
+    "pause before the second attempt; it doubles before each further one",
+    {0, 60}},
+   equal_on::nobody},
   {{"index", "PLACE", at<&rank_config::index>,
     "processes of the cluster's index to ask first, `HOST:PORT[,…]`; one that runs is enough. Also "
     "`srv://NAME[?server=HOST:PORT]`, an SRV record in the DNS, or `etcd://HOST:PORT[,…]/PREFIX`, "
     "keys of etcd (`etcds://` by TLS): see [finding the index](cluster.md#finding-the-index). "
     "Needed by `cluster`"},
    equal_on::ranks},
+  {{"index-connect-time",
+    "TIME",
+    at<&rank_config::index_connect_time>,
+    "how long a rank that starts, or attaches `cluster`, tries to reach the index before it fails",
+    {0, 3600}},
+   equal_on::nobody},
   {{"node", "PATH|HOST:PORT", at<&rank_config::node>,
     "where the [node](node.md) listens: that of this host at its socket, one of another machine at "
     "its `--listen`, with the flags of TLS. Needed by `node`"},
@@ -386,6 +429,10 @@ const char* to_string(log_level level) noexcept {
 
 const char* to_string(element_type type) noexcept {
   return name_in_list(type);
+}
+
+setting_value by_name(log_level& level) {
+  return named_value_of<parse_listed<log_level>>(level);
 }
 
 std::span<const rank_setting> rank_settings() {

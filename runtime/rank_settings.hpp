@@ -18,6 +18,9 @@ enum class equal_on : uint8_t {
   sharers,
 };
 
+/// Reference to a log level, chosen by name.
+setting_value by_name(log_level& level);
+
 struct rank_setting : setting<rank_config> {
   equal_on equal = equal_on::nobody;
 };

@@ -75,6 +75,7 @@ result<open_store> rank_store::open(const storage_attachment& wanted) {
     settings.fingerprint(), settings.head_groups(rank_, ranks_), l2_, l2_memory_,
     page_writers{rank_ % replicas, replicas}, shared_ != nullptr ? shared_->exported : nullptr);
   options.clock = &clock_;
+  options.breaker = settings.storage.breaker;
   options.notice = notice_;
   actor_ = system_.spawn(storage, std::move(options), store_);
   const auto tree = tree_options_of(settings, ranks_);
@@ -107,8 +108,10 @@ result<std::unique_ptr<blocking_store>> rank_store::open_backend(const rank_conf
       "tp_lcm_size");
   auto options = cluster_member_options{};
   options.index = settings.index;
+  options.index_connect_time = settings.index_connect_time;
   options.segment_bytes = settings.segment_bytes;
   options.policy = settings.storage.segment;
+  options.repair = settings.storage.repair;
   options.object_bytes = object_bytes;
   options.fingerprint = fingerprint;
   options.replicas = static_cast<uint32_t>(settings.storage.replicas);

@@ -21,16 +21,58 @@ std::string text_of(duration value) {
   return absl::StrFormat("%gs", std::chrono::duration<double>(value).count());
 }
 
+/// A bound of a range, written like the value.
+std::string bound_of(const setting_value& value, double bound) {
+  return std::visit(
+    overloaded{[&](const size_value&) { return format_bytes(static_cast<uint64_t>(bound)); },
+               [&](const duration*) {
+                 return text_of(
+                   std::chrono::duration_cast<duration>(std::chrono::duration<double>(bound)));
+               },
+               [&](const double*) { return absl::StrFormat("%.9g", bound); },
+               [&](const auto&) { return absl::StrFormat("%.0f", bound); }},
+    value);
+}
+
+/// The range in words; empty if there is none.
+std::string words_of(const setting_value& value, const setting_range& range) {
+  if (!range.is_given())
+    return {};
+  if (range.most < no_end)
+    return bound_of(value, range.least) + " to " + bound_of(value, range.most);
+  return range.least > 0 ? "at least " + bound_of(value, range.least) : "";
+}
+
+/// What the range bounds; nothing for values without order.
+std::optional<double> number_of(const setting_value& value) {
+  return std::visit(
+    overloaded{
+      [](const bool*) { return std::optional<double>{}; },
+      [](const size_value& x) { return std::optional{static_cast<double>(*x.bytes)}; },
+      [](const duration* x) { return std::optional{std::chrono::duration<double>(*x).count()}; },
+      [](const auto& x) {
+        if constexpr (requires { static_cast<double>(*x); })
+          return std::optional{static_cast<double>(*x)};
+        else
+          return std::optional<double>{};
+      }},
+    value);
+}
+
 /// Adds a flag whose text is parsed by a function that returns the error message.
+/// @param reference Of `value`.
 template <class T>
-void add_parsed_flag(CLI::App& app, const std::string& name, T& value, const std::string& help,
-                     result<T> (*parse)(std::string_view), const std::string& type,
-                     const std::string& shown_default) {
-  const auto read = [name, &value, parse](const std::string& text) {
+void add_parsed_flag(CLI::App& app, const std::string& name, T& value,
+                     const setting_value& reference, const setting_range& range,
+                     const std::string& help, result<T> (*parse)(std::string_view),
+                     const std::string& type, const std::string& shown_default) {
+  const auto read = [name, &value, reference, range, parse](const std::string& text) {
     const auto parsed = parse(text);
     if (!parsed)
       throw CLI::ValidationError(name, parsed.error().detail);
     value = *parsed;
+    if (const auto wrong = range_error(reference, range))
+      throw CLI::ValidationError(name, "'" + text + "' is " + *wrong);
   };
   app.add_option_function<std::string>(name, read, help)
     ->type_name(type)
@@ -60,10 +102,17 @@ std::string shown(const setting_value& value) {
   return text_of(value);
 }
 
-std::string meaning_of(std::string_view meaning, const setting_range& range) {
-  const auto number = [](double x) { return absl::StrFormat("%.0f", x); };
-  return std::string{meaning}
-         + (range.is_given() ? "; " + number(range.least) + " to " + number(range.most) : "");
+std::string meaning_of(std::string_view meaning, const setting_value& value,
+                       const setting_range& range) {
+  const auto words = words_of(value, range);
+  return std::string{meaning} + (words.empty() ? "" : "; " + words);
+}
+
+std::optional<std::string> range_error(const setting_value& value, const setting_range& range) {
+  const auto number = number_of(value);
+  if (!number || range.has(*number))
+    return std::nullopt;
+  return "out of range; expected " + words_of(value, range);
 }
 
 std::string plain(std::string_view markdown) {
@@ -87,15 +136,16 @@ std::string plain(std::string_view markdown) {
 }
 
 void add_flag(CLI::App& app, std::string_view name, std::string_view type,
-              const setting_value& value, const setting_range& range, const std::string& help) {
+              const setting_value& value, std::string_view meaning, const setting_range& range) {
   const auto flag = "--" + std::string{name};
+  const auto help = plain(meaning_of(meaning, value, range));
   std::visit(
     overloaded{
       [&](bool* x) { app.add_flag(flag, *x, help); },
-      [&](size_value x) { add_bytes_flag(app, flag, *x.bytes, help); },
-      [&](duration* x) { add_duration_flag(app, flag, *x, help); },
+      [&](size_value x) { add_bytes_flag(app, flag, *x.bytes, help, range); },
+      [&](duration* x) { add_duration_flag(app, flag, *x, help, range); },
       [&](eviction_policy_ptr* x) {
-        add_parsed_flag(app, flag, *x, help, make_eviction_policy, std::string{type},
+        add_parsed_flag(app, flag, *x, value, range, help, make_eviction_policy, std::string{type},
                         std::string{(*x)->name()});
       },
       [&](named_value x) {
@@ -122,13 +172,14 @@ void add_flag(CLI::App& app, std::string_view name, std::string_view type,
 }
 
 void add_bytes_flag(CLI::App& app, const std::string& name, uint64_t& value,
-                    const std::string& help) {
-  add_parsed_flag(app, name, value, help, parse_bytes, "SIZE", format_bytes(value));
+                    const std::string& help, const setting_range& range) {
+  add_parsed_flag(app, name, value, size_value{&value}, range, help, parse_bytes, "SIZE",
+                  format_bytes(value));
 }
 
 void add_duration_flag(CLI::App& app, const std::string& name, duration& value,
-                       const std::string& help) {
-  add_parsed_flag(app, name, value, help, parse_duration, "TIME", text_of(value));
+                       const std::string& help, const setting_range& range) {
+  add_parsed_flag(app, name, value, &value, range, help, parse_duration, "TIME", text_of(value));
 }
 
 } // namespace hicache

@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -33,13 +34,18 @@ struct named_value {
 using setting_value = std::variant<bool*, uint16_t*, uint32_t*, uint64_t*, double*, size_value,
                                    duration*, std::string*, named_value, eviction_policy_ptr*>;
 
-/// Valid range of a number; unrestricted if both are 0.
+/// Valid range of a number, of bytes, or of a time in seconds; unrestricted if both are 0.
 struct setting_range {
   double least = 0;
   double most = 0;
 
   constexpr bool is_given() const noexcept { return least < most; }
+
+  constexpr bool has(double x) const noexcept { return !is_given() || (x >= least && x <= most); }
 };
+
+/// For ranges without an upper bound.
+inline constexpr auto no_end = 1e18;
 
 /// A setting of a struct; source of its parsers, --help, reports and docs/configuration.md.
 template <class Settings>
@@ -67,28 +73,31 @@ std::string text_of(const setting_value& value);
 std::string shown(const setting_value& value);
 
 /// The description with its range, in Markdown.
-std::string meaning_of(std::string_view meaning, const setting_range& range);
+std::string meaning_of(std::string_view meaning, const setting_value& value,
+                       const setting_range& range);
+
+/// @returns the end of the sentence about a value out of its range; nothing if it is in range
+std::optional<std::string> range_error(const setting_value& value, const setting_range& range);
 
 /// Strips links and backticks from Markdown.
 std::string plain(std::string_view markdown);
 
 /// Adds the flag of a setting that writes to `value`.
 void add_flag(CLI::App& app, std::string_view name, std::string_view type,
-              const setting_value& value, const setting_range& range, const std::string& help);
+              const setting_value& value, std::string_view meaning, const setting_range& range);
 
 /// Adds the flag of a setting of `settings`.
 template <class Settings>
 void add_flag(CLI::App& app, const setting<Settings>& what, Settings& settings) {
-  add_flag(app, what.name, what.type, what.at(settings), what.range,
-           plain(meaning_of(what.meaning, what.range)));
+  add_flag(app, what.name, what.type, what.at(settings), what.meaning, what.range);
 }
 
 /// Adds a flag that takes a size such as 64MiB.
 void add_bytes_flag(CLI::App& app, const std::string& name, uint64_t& value,
-                    const std::string& help);
+                    const std::string& help, const setting_range& range = {});
 
 /// Adds a flag that takes a time such as 250ms.
 void add_duration_flag(CLI::App& app, const std::string& name, duration& value,
-                       const std::string& help);
+                       const std::string& help, const setting_range& range = {});
 
 } // namespace hicache

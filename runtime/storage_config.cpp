@@ -48,12 +48,16 @@ json parse_text(const std::string& text, const std::string& extension) {
 }
 
 constexpr auto a_time = "seconds, or a time such as 250ms, of an hour at most";
+constexpr auto within_an_hour = setting_range{0, 3600};
 constexpr auto of_segment = "a share of the segment above 0, at most 1";
-constexpr auto no_end = 1e18;
-
 template <auto Member>
 setting_value in_segment(storage_config& x) {
   return &(x.segment.*Member);
+}
+
+template <auto Member>
+setting_value in_breaker(storage_config& x) {
+  return &(x.breaker.*Member);
 }
 
 constexpr auto settings = std::to_array<storage_setting>({
@@ -66,21 +70,22 @@ constexpr auto settings = std::to_array<storage_setting>({
    "a number"},
   {{"prefetch_timeout_base", "TIME", at<&storage_config::prefetch_timeout_base>,
     "policy `timeout`: a prefetch takes at most base + per_ki_token * tokens / 1024; seconds, or "
-    "times such as `\"250ms\"`"},
+    "times such as `\"250ms\"`",
+    within_an_hour},
    "all",
    a_time},
   {{"prefetch_timeout_per_ki_token", "TIME", at<&storage_config::prefetch_timeout_per_ki_token>,
-    "as above"},
+    "as above", within_an_hour},
    "all",
    a_time},
   {{"prefetch_timeout_max", "TIME", at<&storage_config::prefetch_timeout_max>,
-    "the most of that, however many tokens there are"},
+    "the most of that, however many tokens there are", within_an_hour},
    "all",
    a_time},
   {{"prefetch_share",
     "X",
     at<&storage_config::prefetch_share>,
-    "share of L2, at most 0.5, that is set aside for pages on their way from L3",
+    "share of L2 that is set aside for pages on their way from L3",
     {0, 0.5}},
    "all",
    "a share of L2 above 0, at most 0.5"},
@@ -97,6 +102,29 @@ constexpr auto settings = std::to_array<storage_setting>({
   {{"threads", "N", at<&storage_config::threads>, "worker threads of the backend", {1, no_end}},
    "all",
    "a positive number"},
+  {{"breaker_failures",
+    "N",
+    in_breaker<&breaker_policy::failures>,
+    "failed or late calls of one kind in a row after which [no call goes to "
+    "L3](operations.md#an-l3-that-fails-or-hangs)",
+    {1, no_end}},
+   "all",
+   "a positive number"},
+  {{"breaker_pause_min",
+    "TIME",
+    in_breaker<&breaker_policy::pause_min>,
+    "how long that lasts before L3 is tried with one page; it doubles with each such try that "
+    "fails",
+    {0.1, 3600}},
+   "all",
+   "seconds, or a time such as 250ms, from 100ms to an hour"},
+  {{"breaker_pause_max",
+    "TIME",
+    in_breaker<&breaker_policy::pause_max>,
+    "the most of that",
+    {0.1, 3600}},
+   "all",
+   "seconds, or a time such as 250ms, from 100ms to an hour"},
   {{"tp_lcm_size",
     "N",
     at<&storage_config::tp_lcm_size>,
@@ -154,6 +182,18 @@ constexpr auto settings = std::to_array<storage_setting>({
     {0, 1}},
    "`cluster`",
    of_segment},
+  {{"repair_bytes_per_second", "SIZE",
+    [](storage_config& x) -> setting_value { return size_value{&x.repair.bytes_per_second}; },
+    "most bytes a second that others read from this rank to replace [lost "
+    "copies](cluster.md#placement); 0 is without bound"},
+   "`cluster`",
+   "a number of bytes, or a size such as 64MiB"},
+  {{"repair_delay", "TIME", [](storage_config& x) -> setting_value { return &x.repair.delay; },
+    "how long a rank waits with that after the index has told it of the loss: a member that "
+    "restarts in that time brings its copies back",
+    within_an_hour},
+   "`cluster`",
+   a_time},
   {{"zero_copy", "BOOL", at<&storage_config::zero_copy>,
     "offer pages of L2 [where they lie](cluster.md#zero-copy), instead of copying them to the "
     "segment. Needs a `--hicache-mem-layout` in which an object is one piece: `page_head`, or "
@@ -168,7 +208,7 @@ bool take(const setting_range& range, uint64_t& to, const json& value) {
   if (!value.is_number_unsigned())
     return false;
   to = value.get<uint64_t>();
-  return static_cast<double>(to) >= range.least && static_cast<double>(to) <= range.most;
+  return range.has(static_cast<double>(to));
 }
 
 /// A share: the lower bound is exclusive, because a share of 0 is none.
@@ -198,16 +238,18 @@ bool take_size(uint64_t& to, const json& value) {
 }
 
 /// A number of seconds as in SGLang, or a time with its unit.
-bool take(const setting_range&, duration& to, const json& value) {
-  constexpr auto longest = 3600.0;
-  if (value.is_number() && value.get<double>() >= 0 && value.get<double>() <= longest) {
-    to = std::chrono::duration_cast<duration>(std::chrono::duration<double>(value.get<double>()));
+bool take(const setting_range& range, duration& to, const json& value) {
+  if (value.is_number()) {
+    const auto seconds = value.get<double>();
+    if (!range.has(seconds))
+      return false;
+    to = std::chrono::duration_cast<duration>(std::chrono::duration<double>(seconds));
     return true;
   }
   const auto read
     = value.is_string() ? parse_duration(value.get<std::string>()) : fail(ec::invalid_argument);
   to = read.value_or(duration{});
-  return read && to <= std::chrono::hours{1};
+  return read && range.has(std::chrono::duration<double>(to).count());
 }
 
 bool take(const setting_range&, eviction_policy_ptr& to, const json& value) {
@@ -287,6 +329,10 @@ result<storage_config> parse_storage_config(const std::string& text) {
   if (config.segment.low_watermark > config.segment.high_watermark)
     return fail(ec::invalid_argument,
                 "key 'low_watermark' is above 'high_watermark'; expected it to be no higher");
+  if (config.breaker.pause_min > config.breaker.pause_max)
+    return fail(ec::invalid_argument,
+                "key 'breaker_pause_min' is above 'breaker_pause_max'; expected it to be no "
+                "longer");
   return config;
 }
 

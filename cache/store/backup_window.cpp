@@ -1,7 +1,6 @@
 #include "cache/store/backup_window.hpp"
 
 #include "base/check.hpp"
-#include "base/limits.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -30,7 +29,7 @@ void backup_window::drop_all() {
 }
 
 std::optional<backup_window::batch> backup_window::next(bool orders_writes) {
-  if (is_pausing_ || in_flight_ == limits::storage_batches_in_flight)
+  if (is_pausing_ || in_flight_ >= traffic_.batches_in_flight)
     return std::nullopt;
   const auto may_send = [orders_writes](const command& x) {
     return !x.is_over && !x.has_failed && x.sent < x.pages && (x.in_flight == 0 || orders_writes);
@@ -38,7 +37,7 @@ std::optional<backup_window::batch> backup_window::next(bool orders_writes) {
   const auto found = std::ranges::find_if(commands_, may_send);
   if (found == commands_.end())
     return std::nullopt;
-  const auto count = std::min<uint64_t>(found->pages - found->sent, limits::storage_batch_pages);
+  const auto count = std::min<uint64_t>(found->pages - found->sent, traffic_.batch_pages);
   const auto chosen = batch{found->id, found->sent, count};
   found->sent += count;
   ++found->in_flight;
@@ -118,14 +117,14 @@ backup_window::verdict backup_window::fail(command& x, ec code) {
   }
   ++counters_.storage_failures;
   ++x.failures;
-  if (is_store_failing_ || x.failures == limits::backup_attempts) {
+  if (is_store_failing_ || x.failures >= traffic_.backup_attempts) {
     x.is_over = x.counts_as_dropped = true;
     const auto is_news = !std::exchange(is_store_failing_, true);
     return {std::nullopt, is_news ? std::optional{code} : std::nullopt};
   }
   is_pausing_ = true;
   ++pauses_;
-  return {duration{limits::backup_pause} * (1 << (x.failures - 1)), std::nullopt};
+  return {traffic_.backup_pause * (1 << (x.failures - 1)), std::nullopt};
 }
 
 void backup_window::end_in_quarantine(command& x) {

@@ -3,6 +3,7 @@
 #include "hicache/clock.hpp"
 #include "hicache/error.hpp"
 #include "hicache/operations.hpp"
+#include "hicache/storage_policies.hpp"
 #include "messages/storage_batch.hpp"
 
 #include <cstdint>
@@ -18,13 +19,13 @@ namespace hicache {
 /// values out: the owner sends the batches and keeps the time.
 ///
 /// A command is a chain of pages, each the child of the one before; commands are independent of
-/// each other. Up to limits::storage_batches_in_flight batches are in flight: of several commands,
+/// each other. Up to storage_traffic::batches_in_flight batches are in flight: of several commands,
 /// and of one command only if the store orders writes. No page is sent before its parent is stored
 /// or, with such a store, in flight.
 ///
 /// After a failure nothing is sent for a pause; then the command continues with the failed page. A
-/// command is abandoned after limits::backup_attempts consecutive failures, and from then on, until
-/// a write succeeds, after a single failure.
+/// command is abandoned after storage_traffic::backup_attempts consecutive failures, and from then
+/// on, until a write succeeds, after a single failure.
 class backup_window {
 public:
   struct batch {
@@ -50,6 +51,8 @@ public:
     /// Why a command was abandoned, the first one since the last successful write: log a warning.
     std::optional<ec> warning;
   };
+
+  explicit backup_window(const storage_traffic& traffic = {}) : traffic_(traffic) {}
 
   /// @pre pages > 0; the id is new
   void enqueue(operation_id id, uint64_t pages);
@@ -130,6 +133,7 @@ private:
   /// Ends or resumes a command once all of its batches have returned.
   void settle(const commands::iterator& entry);
 
+  storage_traffic traffic_;
   /// Bounded by the tree, which drops the oldest.
   commands commands_;
   /// Batches that the store has, excluding late ones.

@@ -1,7 +1,6 @@
 #include "cache/store/fetch_reads.hpp"
 
 #include "base/check.hpp"
-#include "base/limits.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -34,12 +33,12 @@ void fetch_reads::begin(std::vector<page_index> pages) {
   pages_ = std::make_shared<const std::vector<page_index>>(std::move(pages));
 }
 
-std::optional<fetch_reads::part> fetch_reads::next() {
-  if (is_ended_ || asked_ == pages_->size() || reads_in_flight_ == limits::storage_batches_in_flight
+std::optional<fetch_reads::part> fetch_reads::next(const storage_traffic& traffic) {
+  if (is_ended_ || asked_ == pages_->size() || reads_in_flight_ >= traffic.batches_in_flight
       || why_ <= miss_reason::gone)
     return std::nullopt;
   const auto first = asked_;
-  const auto count = std::min<uint64_t>(pages_->size() - first, limits::storage_batch_pages);
+  const auto count = std::min<uint64_t>(pages_->size() - first, traffic.batch_pages);
   asked_ += count;
   ++reads_in_flight_;
   return part{first, count};

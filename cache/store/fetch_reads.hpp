@@ -2,6 +2,7 @@
 
 #include "hicache/error.hpp"
 #include "hicache/operations.hpp"
+#include "hicache/storage_policies.hpp"
 #include "messages/storage_batch.hpp"
 
 #include <algorithm>
@@ -27,7 +28,7 @@ public:
   void begin(std::vector<page_index> pages);
 
   /// @returns the part to read now; nothing if enough reads are in flight or none is left
-  std::optional<part> next();
+  std::optional<part> next(const storage_traffic& traffic = {});
 
   /// Result of a finished read.
   struct outcome {

@@ -20,7 +20,7 @@ duration pause_after(uint32_t tries) {
 void repair_queue::note(const page_key& key, time_point now) {
   const auto [at, is_new] = pages_.try_emplace(key);
   if (is_new)
-    wait(at, now + limits::repair_delay);
+    wait(at, now + delay_);
   else
     at->second.is_lost_again = at->second.is_under_way;
 }
@@ -45,7 +45,7 @@ void repair_queue::settle(std::span<const page_key> taken, std::span<const page_
       wait(at, now + pause_after(++page.tries));
     } else if (page.is_lost_again) {
       page.tries = 0;
-      wait(at, now + limits::repair_delay);
+      wait(at, now + delay_);
     } else {
       pages_.erase(at);
     }

@@ -2,6 +2,7 @@
 
 #include "hicache/clock.hpp"
 #include "hicache/ids.hpp"
+#include "hicache/storage_policies.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -13,11 +14,14 @@
 
 namespace hicache {
 
-/// Pages that lost copies, and when to re-replicate them: limits::repair_delay after the loss, and
+/// Pages that lost copies, and when to re-replicate them: repair_policy::delay after the
+/// loss, and
 /// again after pauses that double from limits::repair_retry_first to limits::repair_retry_last
 /// while too few members take them. Pure: time is an argument, and equal calls give equal answers.
 class repair_queue {
 public:
+  explicit repair_queue(const repair_policy& policy = {}) : delay_(policy.delay) {}
+
   /// The page lost a copy.
   void note(const page_key& key, time_point now);
 
@@ -43,6 +47,7 @@ private:
 
   void wait(pages::iterator at, time_point due);
 
+  duration delay_;
   pages pages_;
   std::set<std::pair<time_point, page_key>> waiting_;
 };

@@ -62,7 +62,7 @@ void store_breaker::failed(store_call call, pass shown, breaker_cause cause, tim
   const auto in_a_row = ++in_a_row_[static_cast<size_t>(call)];
   window_ = ((window_ << 1) | 1) & window_mask;
   seen_ = std::min(seen_ + 1, limits::breaker_window);
-  if (shown.is_probe || in_a_row >= limits::breaker_failures || window_is_bad())
+  if (shown.is_probe || in_a_row >= policy_.failures || window_is_bad())
     open(call, cause, now);
 }
 
@@ -85,7 +85,7 @@ void store_breaker::open(store_call call, breaker_cause cause, time_point now) {
     ++openings_;
   failed_call_ = call;
   cause_ = cause;
-  pause_ = std::clamp<duration>(2 * pause_, limits::breaker_pause_min, limits::breaker_pause_max);
+  pause_ = std::clamp(2 * pause_, policy_.pause_min, policy_.pause_max);
   until_ = now + pause_;
   enter(breaker_state::open, now);
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "hicache/clock.hpp"
+#include "hicache/storage_policies.hpp"
 
 #include <array>
 #include <cstddef>
@@ -43,7 +44,7 @@ const char* to_string(breaker_cause cause) noexcept;
 /// calls go to a store. Reads and writes of a store have one breaker each, because a disk that
 /// cannot be written can often be read. A pure state machine; time is an argument.
 ///
-/// Opens after limits::breaker_failures consecutive failures of one kind of call, when half of the
+/// Opens after breaker_policy::failures consecutive failures of one kind of call, when half of the
 /// last limits::breaker_window calls failed, or when limits::stuck_calls calls have not returned.
 /// After a pause, which doubles each time, it admits one call at a time as a probe. Closes when a
 /// probe of the kind that failed succeeds: a dead disk may still list its files from its cache.
@@ -55,6 +56,8 @@ public:
     /// The call must be small: other calls wait for its outcome.
     bool is_probe = false;
   };
+
+  explicit store_breaker(const breaker_policy& policy = {}) : policy_(policy) {}
 
   /// @returns nothing if the call must not go to the store.
   std::optional<pass> admit(time_point now);
@@ -82,6 +85,7 @@ private:
   void open(store_call call, breaker_cause cause, time_point now);
   bool window_is_bad() const noexcept;
 
+  breaker_policy policy_;
   breaker_state state_ = breaker_state::closed;
   breaker_cause cause_ = breaker_cause::none;
   time_point since_{};

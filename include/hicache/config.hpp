@@ -6,6 +6,7 @@
 #include "hicache/eviction_policy.hpp"
 #include "hicache/geometry.hpp"
 #include "hicache/policies.hpp"
+#include "hicache/storage_policies.hpp"
 #include "hicache/tls_files.hpp"
 
 #include <chrono>
@@ -49,8 +50,11 @@ struct storage_config {
   uint64_t tp_lcm_size = 0;
   /// Worker threads of the backend.
   uint64_t threads = 2;
+  breaker_policy breaker;
   /// Backend `cluster`: how this rank's segment is used.
   segment_policy segment;
+  /// Backend `cluster`: how this rank re-replicates pages that lost copies.
+  repair_policy repair;
   /// Backend `cluster`: replicas of each page, on different hosts.
   uint64_t replicas = 1;
   /// Backend `cluster`: name of the host for replica placement; the machine's name if empty.
@@ -104,6 +108,8 @@ struct rank_config {
   std::string extra_config;
   /// HOST:PORT of the index; required by the cluster backend.
   std::string index;
+  /// How long a start or attach tries to reach it.
+  duration index_connect_time = std::chrono::seconds{10};
   /// Path or HOST:PORT of the node; required by the node backend. May differ between ranks.
   std::string node;
   uint64_t segment_bytes = 0;
@@ -151,6 +157,7 @@ struct rank_config {
   duration step_timeout = std::chrono::seconds{30};
   /// Time limit of one L3 call.
   duration storage_timeout = std::chrono::seconds{10};
+  storage_traffic traffic;
   /// How long a rank that shuts down waits for outstanding L3 calls.
   duration shutdown_grace = std::chrono::seconds{3};
   hicache::log_level log_level = log_level::info;

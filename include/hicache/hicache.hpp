@@ -30,5 +30,6 @@
 #include "hicache/rank_reducer.hpp"
 #include "hicache/runtime.hpp"
 #include "hicache/storage_backend.hpp"
+#include "hicache/storage_policies.hpp"
 #include "hicache/system_config.hpp"
 #include "hicache/tls_files.hpp"

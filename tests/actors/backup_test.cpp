@@ -9,14 +9,15 @@ using namespace hicache::test;
 
 constexpr auto page_bytes = uint64_t{512};
 constexpr auto timeout = caf::timespan{std::chrono::seconds{3}};
+constexpr auto usual = storage_traffic{};
 
 class BackupTest : public actor_test {
 protected:
-  explicit BackupTest(bool orders_writes = false) {
+  explicit BackupTest(bool orders_writes = false, const storage_traffic& traffic = usual) {
     storage_ = spawn(fake_storage, held_, orders_writes);
     tree_ = spawn(recorder, log_);
     backup_ = spawn(backup, caf::actor_cast<storage_actor>(storage_),
-                    backup_options{timeout, page_bytes});
+                    backup_options{timeout, page_bytes, traffic});
     run(); // The store says whether it orders writes.
   }
 
@@ -88,7 +89,7 @@ TEST_F(BackupTest, CommandsAreDoneInOrder) {
 TEST_F(BackupTest, CommandsAreWrittenSideBySide) {
   for (auto id = operation_id{1}; id <= 6; ++id)
     command(id, 200);
-  EXPECT_EQ(held_->size(), limits::storage_batches_in_flight);
+  EXPECT_EQ(held_->size(), usual.batches_in_flight);
   for (const auto& request : *held_)
     EXPECT_EQ(request.batch.first, 0u); // Of each command one batch.
   for (auto i = 0; i < 12; ++i)
@@ -104,7 +105,7 @@ protected:
 
 TEST_F(OrderedBackupTest, BatchesOfACommandFollowEachOther) {
   command(1, 700);
-  ASSERT_EQ(held_->size(), limits::storage_batches_in_flight);
+  ASSERT_EQ(held_->size(), usual.batches_in_flight);
   for (auto i = size_t{0}; i < held_->size(); ++i)
     EXPECT_EQ((*held_)[i].batch.first, i * limits::storage_batch_pages);
   answer(uint64_t{5});
@@ -112,13 +113,35 @@ TEST_F(OrderedBackupTest, BatchesOfACommandFollowEachOther) {
     answer(uint64_t{0}); // The store fails what follows a page that failed.
   EXPECT_TRUE(held_->empty());
   EXPECT_EQ(counters().storage_failures, 1u);
-  advance(limits::backup_pause);
-  ASSERT_EQ(held_->size(), limits::storage_batches_in_flight);
+  advance(usual.backup_pause);
+  ASSERT_EQ(held_->size(), usual.batches_in_flight);
   EXPECT_EQ(held_->front().batch.first, 5u);
   while (!held_->empty())
     answer();
   ASSERT_EQ(log_->done.size(), 1u);
   EXPECT_EQ(log_->done[0].stored, 700u);
+}
+
+class SmallBackupTest : public BackupTest {
+protected:
+  SmallBackupTest() : BackupTest(true, {10, 2, 2, std::chrono::seconds{7}}) {}
+};
+
+TEST_F(SmallBackupTest, WritesAreAsItsTrafficSays) {
+  command(1, 25);
+  ASSERT_EQ(held_->size(), 2u);
+  EXPECT_EQ(held_->front().batch.count, 10u);
+  answer(uint64_t{0});
+  answer(uint64_t{0});
+  EXPECT_TRUE(held_->empty());
+  advance(std::chrono::seconds{6});
+  EXPECT_TRUE(held_->empty());
+  advance(std::chrono::seconds{1});
+  ASSERT_EQ(held_->size(), 2u);
+  answer(uint64_t{0});
+  answer(uint64_t{0});
+  ASSERT_EQ(log_->done.size(), 1u);
+  EXPECT_EQ(log_->done[0].stored, 0u);
 }
 
 TEST_F(BackupTest, FailedPageIsTriedAgainBeforeItsChildren) {
@@ -130,7 +153,7 @@ TEST_F(BackupTest, FailedPageIsTriedAgainBeforeItsChildren) {
   EXPECT_EQ(log_->done[0].id, 2u);
   answer(uint64_t{5});
   EXPECT_TRUE(held_->empty());
-  advance(limits::backup_pause);
+  advance(usual.backup_pause);
   ASSERT_EQ(held_->size(), 1u);
   EXPECT_EQ(held_->front().batch.first, 133u); // From the failed page on.
   answer();
@@ -144,8 +167,8 @@ TEST_F(BackupTest, FailedPageIsTriedAgainBeforeItsChildren) {
 
 TEST_F(BackupTest, PausesGrowUntilItIsGivenUp) {
   command(1, 4);
-  auto pause = caf::timespan{limits::backup_pause};
-  for (auto attempt = 1u; attempt < limits::backup_attempts; ++attempt, pause *= 2) {
+  auto pause = caf::timespan{usual.backup_pause};
+  for (auto attempt = 1u; attempt < usual.backup_attempts; ++attempt, pause *= 2) {
     answer(uint64_t{attempt == 1 ? 1u : 0u});
     advance(pause - std::chrono::milliseconds{1});
     ASSERT_TRUE(held_->empty()) << attempt;
@@ -162,7 +185,7 @@ TEST_F(BackupTest, PausesGrowUntilItIsGivenUp) {
 
 TEST_F(BackupTest, AStoreThatGoesOnFailingIsTriedOncePerCommand) {
   command(1, 1);
-  for (auto attempt = 1u; attempt < limits::backup_attempts; ++attempt) {
+  for (auto attempt = 1u; attempt < usual.backup_attempts; ++attempt) {
     answer(uint64_t{0});
     advance(std::chrono::seconds{2});
   }
@@ -276,11 +299,11 @@ TEST_F(BackupTest, CommandsEndThoughTheStorageIsDead) {
   stop(storage_);
   command(1, 200);
   command(2, 3);
-  for (auto attempt = 1u; attempt < limits::backup_attempts; ++attempt)
+  for (auto attempt = 1u; attempt < usual.backup_attempts; ++attempt)
     advance(std::chrono::seconds{2});
   EXPECT_EQ(log_->done.size(), 2u);
   // With the first command's last attempt the second one is given up, too.
-  EXPECT_EQ(counters().storage_failures, 2 * limits::backup_attempts - 1);
+  EXPECT_EQ(counters().storage_failures, 2 * usual.backup_attempts - 1);
   EXPECT_EQ(counters().bytes_l2_to_l3, 0u);
 }
 

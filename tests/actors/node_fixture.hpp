@@ -24,6 +24,7 @@ protected:
     options.fetcher = fetcher_;
     options.shares = shares;
     options.figures = figures_;
+    options.lease_time = lease_time_;
     options.clock = &clock;
     node_ = spawn(node, options);
   }
@@ -128,6 +129,8 @@ protected:
   /// Whom the node asks for pages of others, if it is set before start().
   fetcher_actor fetcher_;
   node_actor node_;
+  /// Set before start().
+  duration lease_time_ = limits::node_lease_time;
 };
 
 } // namespace hicache::test

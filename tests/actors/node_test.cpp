@@ -127,6 +127,18 @@ TEST_F(NodeTest, ALeaseLastsNoLongerThanTheNodeAllows) {
   EXPECT_EQ(look_up_as(one, wanted).lease_ms, 300'000u);
 }
 
+TEST_F(NodeTest, TheNodesLeaseTimeIsASetting) {
+  lease_time_ = 20s;
+  start(2);
+  const auto one = client();
+  store_as(one, {1});
+  auto wanted = lookup({1});
+  EXPECT_EQ(look_up_as(one, wanted).lease_ms, 20'000u);
+  wanted.lease_ms = 30'000;
+  EXPECT_EQ(look_up_as(one, wanted).lease_ms, 20'000u);
+  EXPECT_EQ(ask_as<node_info>(spawn_asker(), atom::attach_v, client_info{})->lease_ms, 20'000u);
+}
+
 TEST_F(NodeTest, OnlyWhatIsCommittedIsOffered) {
   start(8);
   const auto writer = client();

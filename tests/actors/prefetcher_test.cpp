@@ -37,7 +37,7 @@ protected:
       rank.rank_reduction = spawn(rank_reduction, std::move(peer));
       rank.storage = spawn(fake_storage, rank.held, false);
       rank.tree = spawn(recorder, rank.log);
-      rank.prefetcher = spawn(prefetcher, prefetcher_options{timeout, page_bytes},
+      rank.prefetcher = spawn(prefetcher, prefetcher_options{timeout, page_bytes, traffic_},
                               caf::actor_cast<storage_actor>(rank.storage), rank.rank_reduction);
       if (reserve > 0)
         tell(rank.prefetcher, atom::stage_v, staging_command{page_run(1, reserve)});
@@ -115,6 +115,8 @@ protected:
 
   std::vector<prefetching_rank> ranks_;
   uint64_t threshold_ = 0;
+  /// Set before start().
+  storage_traffic traffic_;
 };
 
 TEST_F(PrefetcherTest, BringsWhatTheStoreHas) {
@@ -181,6 +183,16 @@ TEST_F(PrefetcherTest, LongFetchesKeepFourBatchesUnderWay) {
   ASSERT_EQ(fetched().size(), 1u);
   EXPECT_EQ(fetched()[0].l2_pages->size(), 656u);
   expect_no_page_lost(656);
+}
+
+TEST_F(PrefetcherTest, ReadsAreAsItsTrafficSays) {
+  traffic_ = {.batch_pages = 50, .batches_in_flight = 2};
+  start(1);
+  fetch(1, 120);
+  hit(120);
+  EXPECT_EQ(reads(), (std::vector<uint64_t>{50, 50}));
+  read();
+  EXPECT_EQ(reads(), (std::vector<uint64_t>{50, 20}));
 }
 
 TEST_F(PrefetcherTest, FailedPageEndsThePrefixAndTheReading) {

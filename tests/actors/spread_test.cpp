@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
 #include <string>
 
@@ -86,6 +87,7 @@ protected:
     options.memory = at.memory;
     options.replicator = at.replicator;
     options.figures = at.figures;
+    options.repair = repair_;
     options.clock = &clock;
     at.segment = spawn(segment, options);
   }
@@ -148,6 +150,8 @@ protected:
 
   index_actor index_;
   std::map<uint64_t, member> members_;
+  /// Set before start().
+  repair_policy repair_;
 };
 
 // -- copies that nobody finds -------------------------------------------------
@@ -443,6 +447,27 @@ TEST_F(SpreadTest, LostCopiesAreMadeAnewNoFasterThanTheirRate) {
   advance_in_steps(2s, 20);
   for (const auto key : keys)
     EXPECT_EQ(holders(key).size(), 2u);
+}
+
+TEST_F(SpreadTest, LostCopiesAreMadeAnewAsThePolicySays) {
+  constexpr auto pages = uint64_t{2} * limits::storage_batch_pages;
+  repair_ = {.bytes_per_second = 64, .delay = 1min};
+  for (auto id = uint64_t{1}; id < 4; ++id)
+    start(id, "host" + std::to_string(id), pages);
+  auto keys = std::vector<uint64_t>(pages);
+  std::iota(keys.begin(), keys.end(), uint64_t{1000});
+  for (const auto id : {1, 2})
+    store(static_cast<uint64_t>(id), keys, 2);
+  kill(1);
+  const auto made = [&] {
+    return std::ranges::count_if(keys, [&](uint64_t x) { return holders(x).size() == 2; });
+  };
+  advance_in_steps(60s, 240);
+  EXPECT_EQ(made(), 0);
+  advance_in_steps(30s, 120); // The index has waited for member 1 as well.
+  EXPECT_EQ(made(), static_cast<int64_t>(limits::storage_batch_pages)) << "a batch, then a pause";
+  advance_in_steps(10min, 600);
+  EXPECT_EQ(made(), static_cast<int64_t>(pages));
 }
 
 } // namespace

@@ -112,7 +112,7 @@ protected:
 
   storage_rank& start(const rank_options& options, std::unique_ptr<blocking_store> store) {
     auto& rank = ranks_.emplace_back(options);
-    rank.actor = spawn(storage, storage_options{objects_of(rank, options), &clock},
+    rank.actor = spawn(storage, storage_options{objects_of(rank, options), &clock, {}, breaker_},
                        std::make_unique<storage_queue>(std::move(store), 0));
     return rank;
   }
@@ -136,6 +136,8 @@ protected:
 
   shared_store store_{clock};
   std::deque<storage_rank> ranks_;
+  /// Set before start().
+  breaker_policy breaker_;
 };
 
 inline bool all_well(const std::vector<ec>& codes) {

@@ -415,7 +415,7 @@ TEST_F(StuckStorageTest, ACallIsAnsweredAtItsDeadlineAndKeepsItsPages) {
 
 TEST_F(StuckStorageTest, StuckReadsAreLeftOutWithOneNoticeAndWritesAreTried) {
   auto reads = std::vector<test::reply<storage_outcome>>{};
-  for (auto i = 0u; i < limits::breaker_failures; ++i) {
+  for (auto i = 0u; i < breaker_policy{}.failures; ++i) {
     reads.push_back(send_batch(atom::get_v, 1));
     store_->entered.acquire(); // On a thread of its own.
     advance(plenty);
@@ -463,18 +463,34 @@ TEST_F(StorageTest, AStoreThatFailsIsTriedWithOnePageAfterAWhile) {
     ++calls;
     return code;
   };
-  for (auto i = 0u; i < limits::breaker_failures; ++i)
+  for (auto i = 0u; i < breaker_policy{}.failures; ++i)
     EXPECT_EQ(get(rank, batch(0, 1)), (std::vector<ec>{ec::io_failure}));
   EXPECT_EQ(calls, 3);
   EXPECT_EQ(get(rank, batch(0, 5)), (std::vector<ec>(5, ec::store_unavailable)));
   EXPECT_EQ(calls, 3);
-  advance(limits::breaker_pause_min);
+  advance(breaker_policy{}.pause_min);
   EXPECT_EQ(get(rank, batch(0, 2)), (std::vector<ec>{ec::io_failure, ec::store_unavailable}));
   code = ec::none;
   EXPECT_EQ(get(rank, batch(0, 2)), (std::vector<ec>(2, ec::store_unavailable)));
-  advance(2 * limits::breaker_pause_min);
+  advance(2 * breaker_policy{}.pause_min);
   EXPECT_EQ(get(rank, batch(0, 2)), (std::vector<ec>{ec::none, ec::store_unavailable}));
   EXPECT_TRUE(all_well(get(rank, batch(0, 5))));
+}
+
+TEST_F(StorageTest, CallsStopAsItsPolicySays) {
+  breaker_
+    = {.failures = 1, .pause_min = std::chrono::minutes{2}, .pause_max = std::chrono::minutes{2}};
+  auto& rank = start();
+  set(rank, batch(0, 1));
+  store_.fault_on_get = [](const page_key&) { return ec::io_failure; };
+  EXPECT_EQ(get(rank, batch(0, 1)), (std::vector<ec>{ec::io_failure}));
+  advance(std::chrono::seconds{119});
+  EXPECT_EQ(get(rank, batch(0, 1)), (std::vector<ec>{ec::store_unavailable}));
+  advance(std::chrono::seconds{1});
+  EXPECT_EQ(get(rank, batch(0, 1)), (std::vector<ec>{ec::io_failure}));
+  store_.fault_on_set = [](const page_key&) { return ec::io_failure; };
+  EXPECT_EQ(set(rank, batch(0, 1)), (std::vector<ec>{ec::io_failure}));
+  EXPECT_EQ(set(rank, batch(0, 1)), (std::vector<ec>{ec::store_unavailable}));
 }
 
 TEST_F(StorageTest, RequestsUnderWayAtOnceGetTheirOwnAnswers) {

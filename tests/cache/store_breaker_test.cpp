@@ -12,6 +12,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
+constexpr auto usual = breaker_policy{};
+
 /// Plays one letter after the other on a breaker, at virtual times:
 /// `g` a get succeeds, `e` a look-up succeeds, `F` a get fails, `L` a get is late, `E` a look-up is
 /// late, `.` a second passes, `m` a minute passes. Writes down what became of each call: `x` for
@@ -82,9 +84,9 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(StoreBreaker, OneProbeAtATime) {
   auto breaker = store_breaker{};
   const auto start = time_point{} + 1h;
-  for (auto i = 0u; i < limits::breaker_failures; ++i)
+  for (auto i = 0u; i < usual.failures; ++i)
     breaker.failed(store_call::get, *breaker.admit(start), breaker_cause::failing, start);
-  const auto later = start + limits::breaker_pause_min;
+  const auto later = start + usual.pause_min;
   const auto probe = breaker.admit(later);
   ASSERT_TRUE(probe && probe->is_probe);
   EXPECT_FALSE(breaker.admit(later));
@@ -98,11 +100,11 @@ TEST(StoreBreaker, OutcomesOfCallsFromBeforeItOpenedAreIgnored) {
   auto breaker = store_breaker{};
   const auto start = time_point{} + 1h;
   const auto old = *breaker.admit(start);
-  for (auto i = 0u; i < limits::breaker_failures; ++i)
+  for (auto i = 0u; i < usual.failures; ++i)
     breaker.failed(store_call::get, *breaker.admit(start), breaker_cause::failing, start);
   breaker.succeeded(store_call::get, old, start);
   EXPECT_EQ(breaker.state(), breaker_state::open);
-  const auto later = start + limits::breaker_pause_min;
+  const auto later = start + usual.pause_min;
   const auto probe = breaker.admit(later);
   breaker.failed(store_call::get, old, breaker_cause::late, later);
   EXPECT_EQ(breaker.state(), breaker_state::half_open);
@@ -122,6 +124,25 @@ TEST(StoreBreaker, TooManyStuckCallsKeepItOpenUntilOneReturns) {
   breaker.set_stuck(limits::stuck_calls - 1, start + 1h);
   const auto probe = breaker.admit(start + 1h);
   ASSERT_TRUE(probe && probe->is_probe);
+}
+
+TEST(StoreBreaker, FailuresAndPausesAreThoseOfItsPolicy) {
+  auto breaker = store_breaker{{.failures = 2, .pause_min = 2s, .pause_max = 3s}};
+  auto now = time_point{} + 1h;
+  const auto fail = [&] {
+    const auto pass = breaker.admit(now);
+    ASSERT_TRUE(pass);
+    breaker.failed(store_call::get, *pass, breaker_cause::failing, now);
+  };
+  fail();
+  EXPECT_EQ(breaker.state(), breaker_state::closed);
+  fail();
+  EXPECT_EQ(breaker.state(), breaker_state::open);
+  for (const auto pause : {2s, 3s, 3s}) {
+    EXPECT_FALSE(breaker.admit(now + pause - 1ms));
+    now += pause;
+    fail();
+  }
 }
 
 } // namespace

@@ -1,4 +1,3 @@
-#include "base/limits.hpp"
 #include "cache/store/backup_window.hpp"
 
 #include <gmock/gmock.h>
@@ -15,7 +14,8 @@ using testing::ElementsAre;
 using testing::IsEmpty;
 using end = backup_window::end;
 
-constexpr auto page_limit = uint64_t{limits::storage_batch_pages};
+constexpr auto usual = storage_traffic{};
+constexpr auto page_limit = uint64_t{usual.batch_pages};
 
 /// All pages well, or all up to one that failed with a code.
 storage_outcome outcome(uint64_t count, uint64_t good = ~uint64_t{0}, ec code = ec::io_failure) {
@@ -57,7 +57,7 @@ TEST_F(BackupWindowTest, OutcomesInAnyOrderCountFromTheFirstPageOn) {
   finish(sent[1], 7);
   EXPECT_THAT(window_.take_ends(), IsEmpty());
   const auto after = finish(sent[0]);
-  EXPECT_EQ(after.pause, duration{limits::backup_pause}); // Known only now to be the first failure.
+  EXPECT_EQ(after.pause, usual.backup_pause); // Known only now to be the first failure.
   EXPECT_FALSE(window_.next(true));
   window_.resume(window_.pauses());
   const auto again = send_all(true);
@@ -110,14 +110,32 @@ TEST_F(BackupWindowTest, AStoreThatIsFullOrLeftOutEndsTheCommandAtOnce) {
 
 TEST_F(BackupWindowTest, TheFirstCommandThatIsGivenUpIsWorthAWarning) {
   window_.enqueue(1, 1);
-  for (auto i = 1u; i < limits::backup_attempts; ++i) {
-    EXPECT_EQ(finish(send_all().front(), 0).pause, duration{limits::backup_pause} * (1 << (i - 1)));
+  for (auto i = 1u; i < usual.backup_attempts; ++i) {
+    EXPECT_EQ(finish(send_all().front(), 0).pause, usual.backup_pause * (1 << (i - 1)));
     window_.resume(window_.pauses());
   }
   EXPECT_EQ(finish(send_all().front(), 0).warning, ec::io_failure);
   window_.enqueue(2, 1);
   EXPECT_EQ(finish(send_all().front(), 0).warning, std::nullopt);
   EXPECT_THAT(window_.take_ends(), ElementsAre(end{1, 0}, end{2, 0}));
+}
+
+TEST_F(BackupWindowTest, SizesAttemptsAndPausesAreThoseOfItsTraffic) {
+  window_ = backup_window{{10, 2, 3, std::chrono::seconds{1}}};
+  window_.enqueue(1, 25);
+  window_.enqueue(2, 25);
+  window_.enqueue(3, 25);
+  auto sent = send_all();
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_EQ(sent[0].count, 10u);
+  window_.drop(3);
+  finish(sent[1], 1, ec::store_full);
+  EXPECT_EQ(finish(sent[0], 0).pause, std::chrono::seconds{1});
+  window_.resume(window_.pauses());
+  EXPECT_EQ(finish(send_all().front(), 0).pause, std::chrono::seconds{2});
+  window_.resume(window_.pauses());
+  EXPECT_EQ(finish(send_all().front(), 0).warning, ec::io_failure);
+  EXPECT_THAT(window_.take_ends(), ElementsAre(end{3, 0}, end{2, 1}, end{1, 0}));
 }
 
 TEST_F(BackupWindowTest, APauseThatWasReplacedMeansNothing) {
@@ -164,7 +182,7 @@ TEST_F(BackupWindowTest, EveryCommandEndsOnceWhateverTheStoreDoes) {
           ASSERT_TRUE(orders || other.id != batch->id);
         under_way.push_back(*batch);
       }
-      ASSERT_LE(under_way.size(), limits::storage_batches_in_flight);
+      ASSERT_LE(under_way.size(), usual.batches_in_flight);
       if (!under_way.empty() && random() % 4 != 0) {
         const auto batch = take(under_way);
         const auto is_late = random() % 16 == 0;

@@ -1,4 +1,3 @@
-#include "base/limits.hpp"
 #include "cache/store/fetch_reads.hpp"
 
 #include <gmock/gmock.h>
@@ -14,6 +13,8 @@ using testing::ElementsAre;
 using testing::IsEmpty;
 using testing::UnorderedElementsAre;
 
+constexpr auto usual = storage_traffic{};
+
 std::vector<page_index> pages(uint32_t count) {
   auto list = std::vector<page_index>(count);
   std::iota(list.begin(), list.end(), page_index{10});
@@ -26,18 +27,33 @@ storage_outcome all(uint64_t count, ec code = ec::none) {
 
 TEST(FetchReadsTest, KeepsAFewBatchesUnderWay) {
   auto fetch = fetch_reads{};
-  fetch.begin(pages(5 * limits::storage_batch_pages + 1));
+  fetch.begin(pages(5 * usual.batch_pages + 1));
   auto parts = std::vector<fetch_reads::part>{};
   while (const auto part = fetch.next())
     parts.push_back(*part);
-  EXPECT_EQ(parts.size(), limits::storage_batches_in_flight);
+  EXPECT_EQ(parts.size(), usual.batches_in_flight);
   fetch.finish(parts[1], all(parts[1].count));
-  EXPECT_EQ(fetch.next()->first, 4 * limits::storage_batch_pages);
+  EXPECT_EQ(fetch.next()->first, 4 * usual.batch_pages);
+}
+
+TEST(FetchReadsTest, SizeAndNumberOfBatchesAreThoseOfItsTraffic) {
+  auto fetch = fetch_reads{};
+  fetch.begin(pages(35));
+  const auto traffic = storage_traffic{.batch_pages = 10, .batches_in_flight = 3};
+  for (const auto first : {0u, 10u, 20u}) {
+    const auto part = fetch.next(traffic);
+    ASSERT_TRUE(part);
+    EXPECT_EQ(part->first, first);
+    EXPECT_EQ(part->count, 10u);
+  }
+  EXPECT_FALSE(fetch.next(traffic));
+  fetch.finish({0, 10}, all(10));
+  EXPECT_EQ(fetch.next(traffic)->count, 5u);
 }
 
 TEST(FetchReadsTest, ReadsNothingBehindAPageThatIsGone) {
   auto fetch = fetch_reads{};
-  fetch.begin(pages(5 * limits::storage_batch_pages));
+  fetch.begin(pages(5 * usual.batch_pages));
   const auto first = *fetch.next();
   auto outcome = all(first.count);
   outcome.pages[3] = ec::not_found;
@@ -48,7 +64,7 @@ TEST(FetchReadsTest, ReadsNothingBehindAPageThatIsGone) {
   EXPECT_EQ(fetch.why(), miss_reason::gone);
   const auto end = fetch.end();
   EXPECT_EQ(*end.arrived, pages(3));
-  EXPECT_EQ(end.free.size(), 5 * limits::storage_batch_pages - 3);
+  EXPECT_EQ(end.free.size(), 5 * usual.batch_pages - 3);
 }
 
 TEST(FetchReadsTest, MarkedPagesArriveThoughTheirReadIsUnderWay) {
@@ -91,7 +107,7 @@ TEST(FetchReadsTest, EveryPageGoesToOnePlace) {
   for (auto seed = 0u; seed < 200; ++seed) {
     SCOPED_TRACE(seed);
     auto random = std::mt19937_64{seed};
-    const auto count = static_cast<uint32_t>(1 + random() % (8 * limits::storage_batch_pages));
+    const auto count = static_cast<uint32_t>(1 + random() % (8 * usual.batch_pages));
     auto fetch = fetch_reads{};
     fetch.begin(pages(count));
     auto under_way = std::vector<fetch_reads::part>{};

@@ -84,6 +84,21 @@ size_t mapped_segments() {
   return count;
 }
 
+TEST_F(ClusterMemberTest, AnIndexThatIsNotThereIsTriedForTheTimeOfTheSetting) {
+  auto settings = system_config{};
+  auto system = caf::actor_system{settings};
+  const auto clock = monotonic_clock{};
+  auto options = cluster_member_options{};
+  options.index = "unix:/nowhere/index";
+  options.index_connect_time = {};
+  options.clock = &clock;
+  const auto begin = std::chrono::steady_clock::now();
+  const auto joined = cluster_member::join(system, std::move(options));
+  ASSERT_FALSE(joined);
+  EXPECT_EQ(joined.error().code, ec::peer_unreachable);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, limits::index_connect_time);
+}
+
 TEST_F(ClusterMemberTest, AnOwnerThatEndsIsUnmappedByReadersThatReadNothingMore) {
   auto owner = join("a", 8);
   const auto reader = join("b", 8);

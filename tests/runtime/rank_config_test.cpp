@@ -86,6 +86,12 @@ TEST(RankConfigTest, EachBadValueIsNamedInOneSentence) {
      }},
     {"--hicache-storage-backend cluster needs --index HOST:PORT",
      [](rank_config& x) { x.storage_backend = "cluster"; }},
+    {"--hicache-storage-batch-pages: 0 is out of range; expected 1 to 1024",
+     [](rank_config& x) { x.traffic.batch_pages = 0; }},
+    {"--hicache-storage-backup-pause: 61s is out of range; expected 0s to 60s",
+     [](rank_config& x) { x.traffic.backup_pause = std::chrono::seconds{61}; }},
+    {"--hicache-io-sms: 0 is out of range; expected 1 to 1024",
+     [](rank_config& x) { x.io_sms = 0; }},
     {"--kv-events-replay is of use with --kv-events alone",
      [](rank_config& x) { x.kv_events_replay = "ipc:///tmp/replay"; }},
     {"--hicache-storage-backend node needs --node PATH|HOST:PORT, where hicache-node --socket or "

@@ -1,3 +1,4 @@
+#include "backends/storage_queue.hpp"
 #include "hicache/caf_error.hpp"
 #include "hicache/rank_reducer.hpp"
 #include "hicache/runtime.hpp"
@@ -202,6 +203,64 @@ TEST_F(RankRuntimeTest, AnEvictionPolicyOfTheEnginesOwnDecides) {
         << is_own;
     }
   }
+}
+
+/// Refuses every write, and notes how many objects each had.
+class refusing_store final : public blocking_store {
+public:
+  explicit refusing_store(std::vector<size_t>& writes) : writes_(writes) {}
+
+  std::string name() const override { return "refusing"; }
+
+  std::vector<bool> exists(std::span<const page_key> keys, time_point) override {
+    return std::vector<bool>(keys.size());
+  }
+
+  std::vector<result<void>> get(std::span<const page_read> pages, time_point) override {
+    return std::vector<result<void>>(pages.size(), fail(ec::not_found));
+  }
+
+  std::vector<result<void>> set(std::span<const page_write> pages, time_point) override {
+    writes_.push_back(pages.size());
+    return std::vector<result<void>>(pages.size(), fail(ec::io_failure));
+  }
+
+  std::vector<result<void>> remove(std::span<const page_key> keys, time_point) override {
+    return std::vector<result<void>>(keys.size());
+  }
+
+  backend_health health() override { return {}; }
+
+private:
+  std::vector<size_t>& writes_;
+};
+
+TEST_F(RankRuntimeTest, SettingsOfL3ReachIt) {
+  constexpr auto heads = size_t{4}; // One object each.
+  const auto writes_with = [this](const std::string& extra_config, const storage_traffic& traffic) {
+    auto writes = std::vector<size_t>{};
+    config_.storage_backend = "memory";
+    config_.extra_config = extra_config;
+    config_.traffic = traffic;
+    EXPECT_TRUE(config_.finish(1));
+    const auto wrap = [&writes](std::unique_ptr<storage_backend>) {
+      return std::make_unique<storage_queue>(std::make_unique<refusing_store>(writes), 1);
+    };
+    {
+      const auto runtime = start(nullptr, {.wrap = wrap}).value();
+      compute(*runtime, 1); // Two pages.
+      settle(*runtime);
+    }
+    return writes;
+  };
+  constexpr auto soon = std::chrono::milliseconds{1};
+  EXPECT_EQ(writes_with("", {.backup_pause = soon}), (std::vector{2 * heads, 2 * heads, 2 * heads}))
+    << "the breaker is open then";
+  EXPECT_EQ(writes_with(R"({"breaker_failures": 9})",
+                        {.batch_pages = 1, .backup_attempts = 4, .backup_pause = soon}),
+            (std::vector{heads, heads, heads, heads}));
+  EXPECT_EQ(writes_with(R"({"breaker_failures": 1})", {.backup_pause = soon}),
+            (std::vector{2 * heads}));
 }
 
 TEST_F(RankRuntimeTest, RoutersReadWhatTheCacheCanServe) {

@@ -1,18 +1,15 @@
 // The tables of settings, and what comes from them.
 
+#include "base/limits.hpp"
 #include "runtime/rank_settings.hpp"
+#include "tests/support/documented_table.hpp"
 
-#include <absl/strings/str_replace.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <fstream>
 #include <functional>
-#include <iterator>
 #include <map>
 #include <set>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -21,65 +18,32 @@ namespace {
 
 using testing::HasSubstr;
 
-std::string cell(const std::string& text) {
-  return absl::StrReplaceAll(text, {{"|", "\\|"}});
-}
-
-std::string code(const std::string& text) {
-  return text.empty() ? "" : "`" + cell(text) + "`";
-}
-
 std::string rank_table() {
   auto table = std::string{"| flag | default | equal on | meaning |\n| --- | --- | --- | --- |\n"};
-  auto defaults = rank_config{};
   for (const auto& each : rank_settings()) {
-    const auto type = std::string{each.type};
     const auto equal = each.equal == equal_on::nobody  ? ""
                        : each.equal == equal_on::ranks ? "ranks"
                                                        : "sharers";
-    table += "| " + code("--" + std::string{each.name} + (type.empty() ? "" : " " + type)) + " | "
-             + code(shown(each.at(defaults))) + " | " + equal + " | "
-             + cell(meaning_of(each.meaning, each.range)) + " |\n";
+    table += "| " + test::flag_cell(each) + " | " + test::default_cell(each) + " | " + equal + " | "
+             + test::meaning_cell(each) + " |\n";
   }
   return table;
 }
 
 std::string storage_table() {
   auto table = std::string{"| key | default | backends | meaning |\n| --- | --- | --- | --- |\n"};
-  auto defaults = storage_config{};
   for (const auto& each : storage_settings())
-    table += "| " + code(std::string{each.name}) + " | " + code(shown(each.at(defaults))) + " | "
-             + std::string{each.backends} + " | " + cell(std::string{each.meaning}) + " |\n";
+    table += "| " + test::code_cell(std::string{each.name}) + " | " + test::default_cell(each)
+             + " | " + std::string{each.backends} + " | " + test::meaning_cell(each) + " |\n";
   return table;
 }
 
-/// Compares a table with what docs/configuration.md has between two comments. With
-/// HICACHE_WRITE_DOCS in the environment it is written there.
-void expect_documented(const std::string& what, const std::string& table) {
-  auto text = std::string{};
-  {
-    auto file = std::ifstream{HICACHE_CONFIGURATION_PAGE};
-    text.assign(std::istreambuf_iterator<char>{file}, {});
-  }
-  const auto marker = "<!-- " + what + " -->\n";
-  const auto begin = text.find(marker);
-  ASSERT_NE(begin, std::string::npos) << marker;
-  const auto first = begin + marker.size();
-  const auto end = text.find("<!-- end -->", first);
-  ASSERT_NE(end, std::string::npos);
-  if (std::getenv("HICACHE_WRITE_DOCS") != nullptr)
-    std::ofstream{HICACHE_CONFIGURATION_PAGE} << text.replace(first, end - first, table);
-  else
-    EXPECT_EQ(text.substr(first, end - first), table)
-      << "docs/configuration.md is not up to date: run this with HICACHE_WRITE_DOCS=1";
-}
-
 TEST(SettingsTest, ThePageHasTheTableOfRanks) {
-  expect_documented("rank settings", rank_table());
+  test::expect_documented("rank settings", rank_table());
 }
 
 TEST(SettingsTest, ThePageHasTheTableOfL3) {
-  expect_documented("storage settings", storage_table());
+  test::expect_documented("storage settings", storage_table());
 }
 
 TEST(SettingsTest, NamesAreUnique) {
@@ -110,6 +74,43 @@ TEST(SettingsTest, NumbersOutsideOfTheirRangeAreNamed) {
   } catch (const CLI::ParseError& ex) {
     EXPECT_THAT(ex.what(), HasSubstr("--hicache-io-sms: Value 2000 not in range"));
   }
+}
+
+TEST(SettingsTest, TimesOutsideOfTheirRangeAreNamed) {
+  auto config = rank_config{};
+  auto app = CLI::App{};
+  add_rank_flags(app, config);
+  try {
+    app.parse("--hicache-storage-backup-pause 2min");
+    FAIL() << "taken";
+  } catch (const CLI::ParseError& ex) {
+    EXPECT_STREQ(ex.what(),
+                 "--hicache-storage-backup-pause: '2min' is out of range; expected 0s to "
+                 "60s");
+  }
+}
+
+TEST(SettingsTest, RangesAreShownAsTheirValuesAre) {
+  auto bytes = uint64_t{0};
+  auto time = duration{};
+  auto share = 0.0;
+  auto number = uint32_t{0};
+  EXPECT_EQ(meaning_of("a", size_value{&bytes}, {1024, 4096}), "a; 1.0 KiB to 4.0 KiB");
+  EXPECT_EQ(meaning_of("a", &time, {0.1, 60}), "a; 0.1s to 60s");
+  EXPECT_EQ(meaning_of("a", &share, {0, 0.5}), "a; 0 to 0.5");
+  EXPECT_EQ(meaning_of("a", &number, {1, 1 << 30}), "a; 1 to 1073741824");
+  EXPECT_EQ(meaning_of("a", &number, {1, no_end}), "a; at least 1");
+  EXPECT_EQ(meaning_of("a", &number, {0, no_end}), "a");
+  EXPECT_EQ(meaning_of("a", &number, {}), "a");
+}
+
+// The public header has numbers of its own, since it cannot include base/limits.hpp.
+TEST(SettingsTest, DefaultsAreThoseOfTheLimits) {
+  const auto config = rank_config{};
+  EXPECT_EQ(config.step_timeout, limits::step_timeout);
+  EXPECT_EQ(config.storage_timeout, limits::storage_timeout);
+  EXPECT_EQ(config.shutdown_grace, limits::shutdown_grace);
+  EXPECT_EQ(config.index_connect_time, limits::index_connect_time);
 }
 
 TEST(SettingsTest, MarkdownBecomesPlainText) {

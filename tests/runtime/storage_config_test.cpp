@@ -32,12 +32,19 @@ protected:
     EXPECT_EQ(config->segment.pinned_share, 0.25);
     EXPECT_EQ(config->segment.tenant_share, 0.5);
     EXPECT_TRUE(config->zero_copy);
+    EXPECT_EQ(config->breaker.failures, 5u);
+    EXPECT_EQ(config->breaker.pause_min, std::chrono::milliseconds{250});
+    EXPECT_EQ(config->breaker.pause_max, std::chrono::seconds{90});
+    EXPECT_EQ(config->repair.bytes_per_second, uint64_t{1} << 30);
+    EXPECT_EQ(config->repair.delay, std::chrono::seconds{60});
   }
 
   const std::string json_ = R"({"prefetch_threshold": 512, "path": "/data/kv", "max_bytes": "64MiB",
                                 "force_remote_reads": true, "threads": 3, "tp_lcm_size": 12, "replicas": 2, "host": "rack-7", "eviction": "lfu",
                                 "high_watermark": 0.9, "low_watermark": 0.8, "pinned_share": 0.25,
-                                "tenant_share": 0.5, "zero_copy": true})";
+                                "tenant_share": 0.5, "zero_copy": true, "breaker_failures": 5,
+                                "breaker_pause_min": "250ms", "breaker_pause_max": 90,
+                                "repair_bytes_per_second": "1GiB", "repair_delay": "1min"})";
 };
 
 TEST_F(StorageConfigTest, NothingMeansDefaults) {
@@ -63,22 +70,27 @@ TEST_F(StorageConfigTest, ReadsFilesOfAllThreeKinds) {
                       "force_remote_reads = true\nthreads = 3\ntp_lcm_size = 12\nreplicas = 2\n"
                       "host = \"rack-7\"\neviction = \"lfu\"\nhigh_watermark = 0.9\n"
                       "low_watermark = 0.8\npinned_share = 0.25\ntenant_share = 0.5\n"
-                      "zero_copy = true\n")));
+                      "zero_copy = true\nbreaker_failures = 5\nbreaker_pause_min = \"250ms\"\n"
+                      "breaker_pause_max = 90\nrepair_bytes_per_second = \"1GiB\"\n"
+                      "repair_delay = \"1min\"\n")));
   for (const auto* name : {"x.yaml", "x.yml"})
     expect_all_keys(parse_storage_config(
       "@"
       + write(name, "prefetch_threshold: 512\npath: /data/kv\nmax_bytes: 64MiB\n"
                     "force_remote_reads: true\nthreads: 3\ntp_lcm_size: 12\nreplicas: 2\n"
                     "host: rack-7\neviction: lfu\nhigh_watermark: 0.9\nlow_watermark: 0.8\n"
-                    "pinned_share: 0.25\ntenant_share: 0.5\nzero_copy: true\n")));
+                    "pinned_share: 0.25\ntenant_share: 0.5\nzero_copy: true\n"
+                    "breaker_failures: 5\nbreaker_pause_min: 250ms\nbreaker_pause_max: 90\n"
+                    "repair_bytes_per_second: 1GiB\nrepair_delay: 1min\n")));
 }
 
 TEST_F(StorageConfigTest, UnknownKeysAreNamed) {
   EXPECT_EQ(complaint(R"({"pathh": "x"})"),
             "key 'pathh' is not known; expected prefetch_threshold, prefetch_timeout_base, "
             "prefetch_timeout_per_ki_token, prefetch_timeout_max, prefetch_share, path, max_bytes, "
-            "threads, tp_lcm_size, force_remote_reads, replicas, host, eviction, high_watermark, "
-            "low_watermark, pinned_share, tenant_share or zero_copy");
+            "threads, breaker_failures, breaker_pause_min, breaker_pause_max, tp_lcm_size, "
+            "force_remote_reads, replicas, host, eviction, high_watermark, low_watermark, "
+            "pinned_share, tenant_share, repair_bytes_per_second, repair_delay or zero_copy");
   EXPECT_NE(complaint("@" + write("x.toml", "pathh = 1")).find("key 'pathh' is not known"),
             std::string::npos);
 }
@@ -110,6 +122,21 @@ TEST_F(StorageConfigTest, WrongTypesAreNamedWithWhatWasExpected) {
             "fifo, mru, filo, priority or slru");
   EXPECT_EQ(complaint(R"({"tenant_share": 0})"),
             "key 'tenant_share' holds 0; expected a share of the segment above 0, at most 1");
+  EXPECT_EQ(complaint(R"({"breaker_failures": 0})"),
+            "key 'breaker_failures' holds 0; expected a positive number");
+  for (const auto* pause : {"0", "\"99ms\"", "3601", "\"2h\""})
+    EXPECT_EQ(complaint(std::string{R"({"breaker_pause_min": )"} + pause + "}"),
+              std::string{"key 'breaker_pause_min' holds "} + pause
+                + "; expected seconds, or a time such as 250ms, from 100ms to an hour");
+  EXPECT_EQ(complaint(R"({"breaker_pause_min": "2min"})"),
+            "key 'breaker_pause_min' is above 'breaker_pause_max'; expected it to be no longer");
+  for (const auto* time : {"-1", "3601", "\"2h\""})
+    EXPECT_EQ(complaint(std::string{R"({"repair_delay": )"} + time + "}"),
+              std::string{"key 'repair_delay' holds "} + time
+                + "; expected seconds, or a time such as 250ms, of an hour at most");
+  EXPECT_EQ(complaint(R"({"repair_bytes_per_second": -1})"),
+            "key 'repair_bytes_per_second' holds -1; expected a number of bytes, or a size such as "
+            "64MiB");
   EXPECT_EQ(complaint(R"({"high_watermark": 0.5, "low_watermark": 0.6})"),
             "key 'low_watermark' is above 'high_watermark'; expected it to be no higher");
 }

@@ -36,7 +36,7 @@ void expect_repair(const simulation_report& report) {
   for (const auto* loss : {"a member dies", "two members die one after the other"}) {
     const auto name = std::string{"two copies, "} + loss;
     EXPECT_GT(figure(report, name + ": copies made anew"), 1000);
-    EXPECT_GE(figure(report, name + ": the first after"), 12.5) << "ttl and limits::repair_delay";
+    EXPECT_GE(figure(report, name + ": the first after"), 12.5) << "ttl and repair_policy::delay";
     EXPECT_LE(figure(report, name + ": read from the busiest member, a second"), 168);
     EXPECT_EQ(figure(report, name + ": misses of keys that are there"), 0);
     EXPECT_LT(figure(report, name + ": longest wait of a lookup"), 10);
