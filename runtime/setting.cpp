@@ -30,7 +30,8 @@ std::string bound_of(const setting_value& value, double bound) {
                    std::chrono::duration_cast<duration>(std::chrono::duration<double>(bound)));
                },
                [&](const double*) { return absl::StrFormat("%.9g", bound); },
-               [&](const auto&) { return absl::StrFormat("%.0f", bound); }},
+               [](const named_value&) { return std::string{}; },
+               [&](const auto*) { return absl::StrFormat("%.0f", bound); }},
     value);
 }
 
@@ -50,7 +51,8 @@ std::optional<double> number_of(const setting_value& value) {
       [](const bool*) { return std::optional<double>{}; },
       [](const size_value& x) { return std::optional{static_cast<double>(*x.bytes)}; },
       [](const duration* x) { return std::optional{std::chrono::duration<double>(*x).count()}; },
-      [](const auto& x) {
+      [](const named_value&) { return std::optional<double>{}; },
+      [](const auto* x) {
         if constexpr (requires { static_cast<double>(*x); })
           return std::optional{static_cast<double>(*x)};
         else
