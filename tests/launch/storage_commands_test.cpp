@@ -69,7 +69,7 @@ TEST_F(StorageCommandsTest, ShowPrintsWhatIsAttached) {
   EXPECT_EQ(run_here({"show"}), says("backend          file\n"
                                      "extra config     {\"path\":\"/kv\"}\n"
                                      "prefetch policy  best_effort\n"));
-  storage_.set_status({"file", {}, {}, 2, 7});
+  storage_.set_status({"file", false, {}, {}, 2, 7});
   EXPECT_EQ(run_here({"show"}), says("backend          file\n"
                                      "extra config     {\"path\":\"/kv\"}\n"
                                      "prefetch policy  best_effort\n"
