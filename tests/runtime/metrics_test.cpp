@@ -70,7 +70,7 @@ rank_figures sample_rank() {
   store.attached = attached_store{
     "file",
     false,
-    {"file", {"open", "late", 101, 102}, {"half_open", "stuck", 103, 104}, 105, 106},
+    {"file", false, {"open", "late", 101, 102}, {"half_open", "stuck", 103, 104}, 105, 106},
     attached_store::contents{91, 92, 93}};
   figures.store = store;
   return figures;

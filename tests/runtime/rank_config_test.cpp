@@ -221,12 +221,12 @@ TEST(RankConfigTest, LatentsHaveNoHeadsAndAreTheSameOnEveryRank) {
 
 TEST(RankConfigTest, CopySettingsReachTheEngine) {
   auto config = rank_config{};
-  EXPECT_EQ(copy_options_of(config).io, io_backend::direct);
+  EXPECT_EQ(copy_options_of(config).io, io_backend::kernel);
   config.io_backend = io_backend::direct;
   config.io_sms = 7;
   config.io_threads = 3;
   ASSERT_TRUE(config.finish(1));
-  EXPECT_EQ(copy_options_of(config).io, io_backend::kernel);
+  EXPECT_EQ(copy_options_of(config).io, io_backend::direct);
   EXPECT_EQ(copy_options_of(config).sms, 7u);
   EXPECT_EQ(copy_options_of(config).host_threads, 3u);
 }
