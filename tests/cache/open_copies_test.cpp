@@ -85,10 +85,10 @@ TEST(OpenCopies, WriteWhatL2LacksRootFirst) {
 
 TEST(OpenCopies, WriteNoNodeBelowOneWithFewerHits) {
   auto d = copier{};
-  d.used("ab", held::l1, 2); // And once more with the next one.
-  auto& abcd = d.used("abcd", held::l1, 1);
-  EXPECT_EQ(d.part.write_path(abcd, 4, false), 0);
-  EXPECT_EQ(d.part.write_path(abcd, 3, false), 2);
+  d.used("ab", held::l1, 1);
+  auto& abcd = d.used("abcd", held::l1, 1); // A second hit of ab.
+  EXPECT_EQ(d.part.write_path(abcd, 3, false), 0);
+  EXPECT_EQ(d.part.write_path(abcd, 2, false), 2);
   EXPECT_EQ(abcd.write(), 0);
   d.check();
 }

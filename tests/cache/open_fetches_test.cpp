@@ -184,13 +184,15 @@ public:
     : random_(seed), overlap_(overlap), d_(options(overlap)) {}
 
   void play() {
-    if (const auto what = random_() % 8; what < 4)
+    if (const auto what = random_() % 12; what < 4)
+      open();
+    else if (what < 8)
       begin();
-    else if (what == 4)
+    else if (what == 8)
       leave();
-    else if (what == 5)
+    else if (what == 9)
       end();
-    else if (what == 6)
+    else if (what == 10)
       cache();
     else
       d_.tree.evict_l2(random_() % 8);
@@ -205,6 +207,13 @@ private:
     token_buffer tokens;
     uint64_t first = 0;
     std::vector<request_id> requests;
+  };
+
+  struct known_request {
+    request_id id = 0;
+    cache_namespace ns;
+    token_buffer tokens;
+    bool has_begun = false;
   };
 
   static tree_options options(uint32_t overlap) {
@@ -231,26 +240,33 @@ private:
     return equal < overlap_ ? 0 : equal - overlap_;
   }
 
+  void open() {
+    open_.push_back({++last_request_, ns(), tokens()});
+    d_.open(last_request_, open_.back().tokens, open_.back().ns);
+  }
+
+  /// An open request begins its prefetch, if it has not yet. What it would match now may be more
+  /// than what it matched.
   void begin() {
-    const auto id = ++last_request_;
-    const auto text = tokens();
-    const auto space = ns();
-    d_.open(id, text, space);
-    const auto first = d_.requests.at(id).matched_pages();
+    if (open_.empty())
+      return;
+    auto& request = open_[random_() % open_.size()];
+    if (std::exchange(request.has_begun, true))
+      return;
+    const auto first = d_.requests.at(request.id).matched_pages();
     auto wanted = fetch_id{0};
     for (const auto& [fetch, known] : fetches_)
-      if (wanted == 0 && !known.requests.empty() && known.ns == space && known.first <= first
-          && shared(known.tokens, text) >= first + 2)
+      if (wanted == 0 && !known.requests.empty() && known.ns == request.ns && known.first <= first
+          && shared(known.tokens, request.tokens) >= first + 2)
         wanted = fetch;
-    const auto is_worth = d_.tree.whole_pages(text->size()) >= first + 2;
+    const auto is_worth = d_.tree.whole_pages(request.tokens->size()) >= first + 2;
     const auto is_new = is_worth && wanted == 0;
-    ASSERT_EQ(d_.begin(id), is_new ? last_fetch_ + 1 : is_worth ? wanted : 0);
-    open_.push_back(id);
+    ASSERT_EQ(d_.begin(request.id), is_new ? last_fetch_ + 1 : is_worth ? wanted : 0);
     joined += is_worth && !is_new ? 1 : 0;
     if (is_new)
-      fetches_[++last_fetch_] = {space, text, first, {}};
+      fetches_[++last_fetch_] = {request.ns, request.tokens, first, {}};
     if (is_worth)
-      fetches_[d_.fetch_of(id)].requests.push_back(id);
+      fetches_[d_.fetch_of(request.id)].requests.push_back(request.id);
   }
 
   /// A request is closed; if it was the last one of its fetch, that is terminated.
@@ -258,9 +274,9 @@ private:
     if (open_.empty())
       return;
     const auto each = open_.begin() + static_cast<ptrdiff_t>(random_() % open_.size());
-    if (const auto fetch = d_.fetch_of(*each); fetch != 0)
-      std::erase(fetches_[fetch].requests, *each);
-    d_.close(*each);
+    if (const auto fetch = d_.fetch_of(each->id); fetch != 0)
+      std::erase(fetches_[fetch].requests, each->id);
+    d_.close(each->id);
     open_.erase(each);
   }
 
@@ -288,7 +304,7 @@ private:
   uint64_t overlap_;
   fetcher d_;
   std::map<fetch_id, known_fetch> fetches_;
-  std::vector<request_id> open_;
+  std::vector<known_request> open_;
   request_id last_request_ = 0;
   fetch_id last_fetch_ = 0;
 };
@@ -300,11 +316,11 @@ TEST(OpenFetches, JoinWhatAScanOfAllFetchesFinds) {
   for (auto seed = 0u; seed < 20; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     auto prefixes = random_prefixes{seed, seed % 2};
-    for (auto turn = 0; turn < 200 && !testing::Test::HasFailure(); ++turn)
+    for (auto turn = 0; turn < 300 && !testing::Test::HasFailure(); ++turn)
       prefixes.play();
     joined += prefixes.joined;
   }
-  EXPECT_GT(joined, 500);
+  EXPECT_GT(joined, 150) << "the test is worth little";
 }
 
 // -- what a request gets ------------------------------------------------------
