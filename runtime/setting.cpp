@@ -29,7 +29,7 @@ std::string bound_of(const setting_value& value, double bound) {
                  return text_of(
                    std::chrono::duration_cast<duration>(std::chrono::duration<double>(bound)));
                },
-               [&](const double*) { return absl::StrFormat("%.9g", bound); },
+               [&](const double*) { return absl::StrFormat("%.12g", bound); },
                [](const named_value&) { return std::string{}; },
                [&](const auto*) { return absl::StrFormat("%.0f", bound); }},
     value);

@@ -98,6 +98,7 @@ TEST(SettingsTest, RangesAreShownAsTheirValuesAre) {
   EXPECT_EQ(meaning_of("a", size_value{&bytes}, {1024, 4096}), "a; 1.0 KiB to 4.0 KiB");
   EXPECT_EQ(meaning_of("a", &time, {0.1, 60}), "a; 0.1s to 60s");
   EXPECT_EQ(meaning_of("a", &share, {0, 0.5}), "a; 0 to 0.5");
+  EXPECT_EQ(meaning_of("a", &share, {0, 1e9}), "a; 0 to 1000000000");
   EXPECT_EQ(meaning_of("a", &number, {1, 1 << 30}), "a; 1 to 1073741824");
   EXPECT_EQ(meaning_of("a", &number, {1, no_end}), "a; at least 1");
   EXPECT_EQ(meaning_of("a", &number, {0, no_end}), "a");
