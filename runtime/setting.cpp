@@ -17,6 +17,9 @@ struct overloaded : Functions... {
   using Functions::operator()...;
 };
 
+template <class... Functions>
+overloaded(Functions...) -> overloaded<Functions...>;
+
 std::string text_of(duration value) {
   return absl::StrFormat("%gs", std::chrono::duration<double>(value).count());
 }

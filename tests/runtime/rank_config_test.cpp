@@ -221,12 +221,12 @@ TEST(RankConfigTest, LatentsHaveNoHeadsAndAreTheSameOnEveryRank) {
 
 TEST(RankConfigTest, CopySettingsReachTheEngine) {
   auto config = rank_config{};
-  EXPECT_EQ(copy_options_of(config).io, io_backend::kernel);
-  config.io_backend = io_backend::direct;
+  EXPECT_EQ(copy_options_of(config).io, io_backend::direct);
+  config.io_backend = io_backend::kernel;
   config.io_sms = 7;
   config.io_threads = 3;
   ASSERT_TRUE(config.finish(1));
-  EXPECT_EQ(copy_options_of(config).io, io_backend::direct);
+  EXPECT_EQ(copy_options_of(config).io, io_backend::kernel);
   EXPECT_EQ(copy_options_of(config).sms, 7u);
   EXPECT_EQ(copy_options_of(config).host_threads, 3u);
 }
@@ -335,7 +335,8 @@ TEST(RankConfigTest, FingerprintsSeparateWhatMustNotBeExchanged) {
   EXPECT_NE(fingerprint([](rank_config& x) { x.dtype = element_type::fp16; }), usual);
   EXPECT_NE(fingerprint([](rank_config& x) { x.page_size = 32; }), usual);
   EXPECT_NE(fingerprint([](rank_config& x) { x.layers = 3; }), usual);
-  EXPECT_NE(fingerprint([](rank_config& x) { x.mem_layout = host_layout::page_first; }), usual);
+  EXPECT_NE(fingerprint([](rank_config& x) { x.mem_layout = host_layout::page_first_direct; }),
+            usual);
   EXPECT_EQ(fingerprint([](rank_config& x) { x.l1_pages = 77; }), usual);
 }
 
@@ -431,8 +432,8 @@ TEST(RankConfigTest, EverySettingIsAmongTheFields) {
   config.io_sms = config.io_threads = 9;
   config.metrics.port = 9;
   config.write_policy = write_policy::write_back;
-  config.io_backend = io_backend::direct;
-  config.mem_layout = host_layout::page_first;
+  config.io_backend = io_backend::kernel;
+  config.mem_layout = host_layout::page_head;
   config.page_order = page_order::ascending;
   config.prefetch_policy = prefetch_policy::timeout;
   config.device = device_kind::host;
