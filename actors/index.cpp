@@ -77,9 +77,11 @@ membership index_state::publish(const published_pages& news) {
   auto answer = view(true);
   const auto pages = std::span{news.pages};
   const auto firsts = pages.size() - news.seconds;
-  answer.refused = *table.publish(news.member, news.epoch, pages.first(firsts));
+  answer.refused
+    = *table.publish(news.member, news.epoch, pages.first(firsts), false, news.only_new);
   const auto seconds = *table.publish(news.member, news.epoch, pages.subspan(firsts), true);
   answer.refused.insert(answer.refused.end(), seconds.begin(), seconds.end());
+  end_waits(pages);
   return answer;
 }
 
@@ -102,6 +104,22 @@ placements index_state::locate(const key_batch& query) {
   for (const auto& copies : answer.replicas)
     keys_found += copies.empty() ? 0 : 1;
   return answer;
+}
+
+caf::result<atom::ok> index_state::await(const awaited_pages& query) {
+  const auto found = table.locate(query.keys);
+  for (auto i = size_t{0}; i < query.keys.size(); ++i)
+    if (found.of(i).size() > query.known[i])
+      return atom::ok_v;
+  if (waits.size() + query.keys.size() > limits::awaited_pages)
+    return to_caf({ec::limit_reached, "too many readers wait for replicas"});
+  const auto number = waits.add(query.keys);
+  auto promise = self->make_response_promise<atom::ok>();
+  waiting.emplace(number, promise);
+  const auto wait
+    = std::min<caf::timespan>(std::chrono::milliseconds{query.wait_ms}, limits::demand_wait);
+  self->delayed_send(self, wait, atom::await_v, number);
+  return promise;
 }
 
 index_status index_state::status(const status_query& query) const {
@@ -146,6 +164,21 @@ void index_state::expire_replicas() {
 }
 
 // -- internal steps -----------------------------------------------------------
+
+void index_state::end_waits(std::span<const announced_page> pages) {
+  if (waiting.empty())
+    return;
+  for (const auto& page : pages)
+    for (const auto number : waits.take(page.key))
+      waiting.extract(number).mapped().deliver(atom::ok_v);
+}
+
+void index_state::expire_wait(uint64_t number) {
+  if (auto promise = waiting.extract(number)) {
+    waits.remove(number);
+    promise.mapped().deliver(to_caf({ec::deadline_exceeded, "no other replica yet"}));
+  }
+}
 
 membership index_state::view(bool known) const {
   return {known, milliseconds(options.member_ttl), shards_digest, {}, {}, false};
@@ -205,6 +238,7 @@ index_actor::behavior_type index(index_actor::stateful_pointer<index_state> self
     [self](atom::publish, const published_pages& news) { return self->state.publish(news); },
     [self](atom::withdraw, const withdrawn_pages& news) { return self->state.withdraw(news); },
     [self](atom::locate, const key_batch& query) { return self->state.locate(query); },
+    [self](atom::await, const awaited_pages& query) { return self->state.await(query); },
     [self](atom::members, const member_query& query) { return self->state.table.list(query); },
     [self](atom::status, const status_query& query) { return self->state.status(query); },
     [self](atom::shards, uint64_t digest) { self->state.shards_digest = digest; },
@@ -213,6 +247,7 @@ index_actor::behavior_type index(index_actor::stateful_pointer<index_state> self
       self->state.is_expiring = false;
       self->state.expire_replicas();
     },
+    [self](atom::await, uint64_t number) { self->state.expire_wait(number); },
   };
 }
 

@@ -1,14 +1,17 @@
 #pragma once
 
 #include "cache/store/index_table.hpp"
+#include "cache/store/replica_waits.hpp"
 #include "hicache/clock.hpp"
 #include "messages/interfaces.hpp"
 
 #include <caf/typed_event_based_actor.hpp>
+#include <caf/typed_response_promise.hpp>
 
 #include <cstdint>
 #include <map>
 #include <set>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -39,6 +42,8 @@ struct index_state {
 
   placements locate(const key_batch& query);
 
+  caf::result<atom::ok> await(const awaited_pages& query);
+
   index_status status(const status_query& query) const;
 
   void poll();
@@ -47,6 +52,12 @@ struct index_state {
   void expire_replicas();
 
   // -- internal steps ---------------------------------------------------------
+
+  /// Replies to readers that wait for another replica of these pages.
+  void end_waits(std::span<const announced_page> pages);
+
+  /// Replies to a reader whose time is over, unless it has its answer.
+  void expire_wait(uint64_t number);
 
   membership view(bool known) const;
 
@@ -72,6 +83,9 @@ struct index_state {
   std::map<uint64_t, caf::actor_addr> peers;
   /// Replicas lost on other members, by the member to notify.
   std::unordered_map<uint64_t, std::vector<page_key>> lost;
+  /// Readers that wait for another replica, and their promises by number.
+  replica_waits waits;
+  std::unordered_map<uint64_t, caf::typed_response_promise<atom::ok>> waiting;
   time_point started;
   /// Start time, or when a member was last lost.
   time_point last_loss;

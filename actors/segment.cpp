@@ -108,18 +108,24 @@ caf::result<key_batch> segment_state::publish(const segment_slots& slots) {
   }
   show();
   auto promise = self->make_response_promise<key_batch>();
-  mounts->publish(news, [this, promise, keys = std::move(keys)]() mutable {
+  auto on_end = [this, promise, keys = std::move(keys)]() mutable {
     std::erase_if(keys, [this](const page_key& key) { return offered->find(key).has_value(); });
     promise.deliver(key_batch{std::move(keys)});
-  });
+  };
+  mounts->publish(news, std::move(on_end), slots.only_new);
   return promise;
 }
 
 void segment_state::abort(const segment_slots& slots) {
-  for (const auto& slot : slots.list)
-    if (slot.what == segment_slot::state::reserved)
-      table->abort(slot.key, slot.generation);
-  show();
+  auto published = std::vector<page_key>{};
+  for (const auto& slot : slots.list) {
+    if (slot.what == segment_slot::state::reserved && table->abort(slot.key, slot.generation))
+      continue;
+    if (const auto here = offered->find(slot.key);
+        here && here->offset == slot.offset && here->generation == slot.generation)
+      published.push_back(slot.key);
+  }
+  let_go(published);
 }
 
 void segment_state::withdraw(const segment_slots& reclaimed) {

@@ -97,11 +97,11 @@ void segment_mounts::send_heartbeat(const member_counters& counters, bool is_clo
 }
 
 void segment_mounts::publish(const std::vector<announced_page>& pages,
-                             const std::function<void()>& then) {
+                             const std::function<void()>& then, bool only_new) {
   // Calls `then` when the last reference is gone.
   const auto end = std::shared_ptr<void>{nullptr, [then](void*) { then(); }};
   for (auto& [number, part] : by_shard(pages))
-    tell(number, std::move(part), end);
+    tell(number, std::move(part), end, only_new);
 }
 
 void segment_mounts::withdraw(const std::vector<page_key>& keys) {
@@ -167,7 +167,7 @@ segment_mounts::by_shard(const std::vector<Page>& pages) const {
 }
 
 void segment_mounts::tell(uint32_t number, kept_pages<announced_page> pages,
-                          const std::shared_ptr<void>& then) {
+                          const std::shared_ptr<void>& then, bool only_new) {
   if (!mounts_[number].progress.is_told()) {
     for (const auto role : {first_keeper, second_keeper})
       unsettle(number, keys_of(pages[role]));
@@ -175,6 +175,7 @@ void segment_mounts::tell(uint32_t number, kept_pages<announced_page> pages,
   }
   for (auto& batch : batches(pages)) {
     auto keys = keys_of(batch.pages);
+    batch.only_new = only_new;
     announce(number, std::move(batch), [this, number, keys = std::move(keys), then](bool is_taken) {
       if (!is_taken)
         unsettle(number, keys);

@@ -56,7 +56,9 @@ public:
 
   /// Announces pages that are new or have moved. Calls `then` when each reachable shard has
   /// answered or failed.
-  void publish(const std::vector<announced_page>& pages, const std::function<void()>& then);
+  /// @param only_new As in published_pages.
+  void publish(const std::vector<announced_page>& pages, const std::function<void()>& then,
+               bool only_new = false);
 
   void withdraw(const std::vector<page_key>& keys);
 
@@ -94,7 +96,8 @@ private:
 
   /// Announces pages to a shard that keeps them. Releases `then` when it has answered or cannot be
   /// reached.
-  void tell(uint32_t number, kept_pages<announced_page> pages, const std::shared_ptr<void>& then);
+  void tell(uint32_t number, kept_pages<announced_page> pages, const std::shared_ptr<void>& then,
+            bool only_new = false);
 
   /// Mounts at a shard under a new epoch and reports the published pages that it keeps.
   void mount(uint32_t number, const index_actor& shard);

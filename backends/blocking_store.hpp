@@ -26,6 +26,16 @@ public:
   /// Which of the objects the store holds; false if it cannot be reached before the deadline.
   virtual std::vector<bool> exists(std::span<const page_key> keys, time_point deadline) = 0;
 
+  /// As storage_backend::lookup. By default without places.
+  virtual std::vector<result<store_place>> lookup(std::span<const page_key> keys,
+                                                  time_point deadline) {
+    auto places = std::vector<result<store_place>>{};
+    places.reserve(keys.size());
+    for (const auto found : exists(keys, deadline))
+      places.push_back(found ? result<store_place>{} : fail(ec::not_found));
+    return places;
+  }
+
   /// As storage_backend::read.
   virtual std::vector<result<void>> get(std::span<const page_read> pages, time_point deadline) = 0;
 

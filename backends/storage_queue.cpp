@@ -137,11 +137,7 @@ storage_queue::submit_items(store_batch<Item> items, Call call,
 storage_queue::batch_number storage_queue::lookup(store_batch<page_key> keys, time_point deadline,
                                                   lookup_done done) {
   auto call = [deadline](blocking_store& store, const std::vector<page_key>& list) {
-    auto places = std::vector<result<store_place>>{};
-    places.reserve(list.size());
-    for (const auto found : store.exists(list, deadline))
-      places.push_back(found ? result<store_place>{} : fail(ec::not_found));
-    return places;
+    return store.lookup(list, deadline);
   };
   return submit_items(std::move(keys), std::move(call), std::move(done));
 }

@@ -174,11 +174,6 @@ inline constexpr auto repair_retry_last = std::chrono::minutes{10};
 /// Members tried in turn for one copy. If so many are full or unreachable, the cluster is.
 inline constexpr size_t copy_targets = 4;
 
-/// How long, and for how many pages, a reader caches locations from the index: a read follows a
-/// lookup within milliseconds. A page no longer there costs one failed read. Some 200 bytes each.
-inline constexpr auto placement_memory = std::chrono::seconds{1};
-inline constexpr size_t placements_remembered = 16384;
-
 /// Pages per request of a node client: as many as one index message holds.
 inline constexpr size_t node_batch_pages = index_batch_keys;
 
@@ -227,6 +222,10 @@ inline constexpr uint64_t hot_uses = 2;
 /// memory, and keeps it in the CPU cache.
 inline constexpr size_t transfer_bytes = size_t{1} << 20;
 
+/// Bytes of a put that are published together: about a millisecond of copying, so that the first
+/// bytes of a batch travel to other hosts while the rest is written.
+inline constexpr uint64_t put_part_bytes = uint64_t{4} << 20;
+
 /// Maximum threads copying one batch of pages from or to mapped memory: one does not saturate the
 /// memory bandwidth, four do on most machines.
 inline constexpr uint32_t copy_threads = 4;
@@ -265,10 +264,13 @@ inline constexpr auto read_hedge = std::chrono::milliseconds{200};
 inline constexpr uint32_t demand_serves = 4;
 inline constexpr auto demand_moment = std::chrono::milliseconds{500};
 
-/// How often a referred reader looks for other sources before it insists, and the pause before each
-/// look: 200 ms in all, while a reader offers a received page within some milliseconds.
-inline constexpr auto demand_looks = 40;
-inline constexpr auto demand_pause = std::chrono::milliseconds{5};
+/// How long a referred reader waits for other sources before it insists: a reader offers a received
+/// page within some milliseconds.
+inline constexpr auto demand_wait = std::chrono::milliseconds{200};
+
+/// Pages for whose other sources readers wait, per index shard; further readers insist. Some 100
+/// bytes each, and few pages are in demand at a time.
+inline constexpr size_t awaited_pages = 65536;
 
 /// Transfers a reader keeps in flight per owner: enough to overlap the owner's copying with the
 /// network. The owner closes the connection of a reader that exceeds it.

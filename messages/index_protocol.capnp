@@ -79,6 +79,7 @@ struct PublishedPages {
   epoch @1 :UInt64;
   pages @2 :List(AnnouncedPage);
   seconds @3 :UInt32;
+  onlyNew @4 :Bool;
 }
 
 struct WithdrawnPages {
@@ -89,6 +90,13 @@ struct WithdrawnPages {
 
 struct KeyBatch {
   keys @0 :List(Key);
+}
+
+struct AwaitedPages {
+  keys @0 :List(Key);
+  # known[i] replicas of key i are known.
+  known @1 :List(UInt8);
+  waitMs @2 :UInt32;
 }
 
 struct Replica {

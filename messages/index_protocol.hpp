@@ -92,8 +92,8 @@ struct membership {
   uint64_t member_ttl_ms = 0;
   /// `digest_of` the shard map of the shard's process; 0 if it has none.
   uint64_t shards_digest = 0;
-  /// Pages just announced that already have limits::replicas_per_key other replicas; this replica
-  /// is not listed.
+  /// Pages just announced that already have limits::replicas_per_key other replicas, or any other
+  /// one if only new pages were announced; this replica is not listed.
   std::vector<page_key> refused = {};
   /// Pages of this member that lost a replica with another member; each is reported once, to one of
   /// its remaining holders.
@@ -153,6 +153,9 @@ struct published_pages {
   /// For the last `seconds` of these pages the shard is the second keeper: it answers lookups like
   /// the first, but does not count them.
   uint32_t seconds = 0;
+  /// The first keeper refuses pages that another member offers, so that one of two members that
+  /// store a page at the same time keeps it. The second keeper follows the first.
+  bool only_new = false;
 
   friend bool operator==(const published_pages&, const published_pages&) = default;
 };
@@ -170,6 +173,17 @@ struct key_batch {
   std::vector<page_key> keys;
 
   friend bool operator==(const key_batch&, const key_batch&) = default;
+};
+
+/// Asks for a reply once one of these pages has more replicas than the reader knows.
+struct awaited_pages {
+  std::vector<page_key> keys;
+  /// How many replicas of each key the reader knows.
+  std::vector<uint8_t> known;
+  /// The longest wait for that.
+  uint32_t wait_ms = 0;
+
+  friend bool operator==(const awaited_pages&, const awaited_pages&) = default;
 };
 
 /// Location of one copy of a page.

@@ -131,10 +131,10 @@ using segment_actor = member_actor::extend<
   // Allocates slots for pages, evicting if needed.
   caf::replies_to<atom::reserve, segment_pages>::with<segment_slots>,
   // The pages in these slots are complete; offers them from now on. Replies when the index knows,
-  // with the pages that are not offered because the index has enough copies or the segment accepts
-  // no more.
+  // with the pages that are not offered because the index has enough copies, or any if only new
+  // pages are published, or because the segment accepts no more.
   caf::replies_to<atom::publish, segment_slots>::with<key_batch>,
-  // Frees slots that will not be written.
+  // Frees slots that are not wanted any more, and withdraws those published meanwhile.
   caf::reacts_to<atom::abort, segment_slots>,
   // These pages are no longer exported: L2 reuses their memory.
   caf::reacts_to<atom::withdraw, segment_slots>,
@@ -238,6 +238,9 @@ using index_actor = caf::typed_actor<
   caf::replies_to<atom::withdraw, withdrawn_pages>::with<membership>,
   // Where pages are.
   caf::replies_to<atom::locate, key_batch>::with<placements>,
+  // Replies once one of these pages has more replicas than the reader knows; fails with
+  // deadline_exceeded if none has in time, and with limit_reached if too many wait.
+  caf::replies_to<atom::await, awaited_pages>::with<atom::ok>,
   // How to reach members.
   caf::replies_to<atom::members, member_query>::with<member_list>,
   // State of the shard, for monitoring.
@@ -247,7 +250,9 @@ using index_actor = caf::typed_actor<
   // Itself: drop silent members.
   caf::reacts_to<atom::poll>,
   // Itself: continue removing replicas of dropped members.
-  caf::reacts_to<atom::drop>>;
+  caf::reacts_to<atom::drop>,
+  // Itself: the time of a reader that waits for replicas is over; with its number.
+  caf::reacts_to<atom::await, uint64_t>>;
 
 /// The DIRECTORY of an index process knows the shards of the whole index: its own, and those
 /// learned from other directories. Clients connect to it.

@@ -53,6 +53,8 @@ struct segment_slot {
 
 struct segment_slots {
   std::vector<segment_slot> list;
+  /// To publish: frees pages that another member offers already, as the index refuses them.
+  bool only_new = false;
 };
 
 /// Pages of a namespace to keep in place.

@@ -30,6 +30,7 @@ using op_log_batch_ptr = std::shared_ptr<const op_log_batch>;
 CAF_ADD_ATOM(hicache, hicache::atom, abort, "abort")
 CAF_ADD_ATOM(hicache, hicache::atom, adopt, "adopt")
 CAF_ADD_ATOM(hicache, hicache::atom, attach, "attach")
+CAF_ADD_ATOM(hicache, hicache::atom, await, "await")
 CAF_ADD_ATOM(hicache, hicache::atom, backup, "backup")
 CAF_ADD_ATOM(hicache, hicache::atom, clear, "clear")
 CAF_ADD_ATOM(hicache, hicache::atom, commit, "commit")
@@ -70,6 +71,7 @@ CAF_ADD_ATOM(hicache, hicache::atom, withdraw, "withdraw")
 
 // -- CAF carries these within the process alone; rpc/ brings those of index_protocol.hpp and
 // node_protocol.hpp to others
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::awaited_pages)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::backup_command)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::client_info)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(hicache::client_ticket)

@@ -229,6 +229,7 @@ void write(const published_pages& x, schema::PublishedPages::Builder to) {
   to.setEpoch(x.epoch);
   write_list(x.pages, to.initPages(size_of(x.pages)));
   to.setSeconds(x.seconds);
+  to.setOnlyNew(x.only_new);
 }
 
 void read(schema::PublishedPages::Reader from, published_pages& x) {
@@ -236,6 +237,7 @@ void read(schema::PublishedPages::Reader from, published_pages& x) {
   x.epoch = from.getEpoch();
   read_list(from.getPages(), limits::index_batch_keys, x.pages);
   x.seconds = from.getSeconds();
+  x.only_new = from.getOnlyNew();
   KJ_REQUIRE(x.seconds <= x.pages.size(), "more pages of the second keeper than pages");
 }
 
@@ -257,6 +259,23 @@ void write(const key_batch& x, schema::KeyBatch::Builder to) {
 
 void read(schema::KeyBatch::Reader from, key_batch& x) {
   read_list(from.getKeys(), limits::index_batch_keys, x.keys);
+}
+
+void write(const awaited_pages& x, schema::AwaitedPages::Builder to) {
+  write_list(x.keys, to.initKeys(size_of(x.keys)));
+  auto known = to.initKnown(size_of(x.known));
+  for (auto i = 0u; i < known.size(); ++i)
+    known.set(i, x.known[i]);
+  to.setWaitMs(x.wait_ms);
+}
+
+void read(schema::AwaitedPages::Reader from, awaited_pages& x) {
+  read_list(from.getKeys(), limits::index_batch_keys, x.keys);
+  const auto known = from.getKnown();
+  KJ_REQUIRE(known.size() == x.keys.size(), "the counts do not match the keys");
+  for (const auto count : known)
+    x.known.push_back(count);
+  x.wait_ms = from.getWaitMs();
 }
 
 void write(const placements& x, schema::Placements::Builder to) {
@@ -442,6 +461,7 @@ HICACHE_DEFINE_CODEC(heartbeat, Heartbeat)
 HICACHE_DEFINE_CODEC(published_pages, PublishedPages)
 HICACHE_DEFINE_CODEC(withdrawn_pages, WithdrawnPages)
 HICACHE_DEFINE_CODEC(key_batch, KeyBatch)
+HICACHE_DEFINE_CODEC(awaited_pages, AwaitedPages)
 HICACHE_DEFINE_CODEC(placements, Placements)
 HICACHE_DEFINE_CODEC(member_query, MemberQuery)
 HICACHE_DEFINE_CODEC(member_list, MemberList)

@@ -110,6 +110,10 @@ public:
         return send<member_query, member_list>(shard_.membersRequest(), what);
       case atom::status::uint_value():
         return send<status_query, index_status>(shard_.statusRequest(), what);
+      case atom::await::uint_value():
+        return send<awaited_pages>(shard_.awaitRequest(), what).then([](const caf::message&) {
+          return caf::make_message(atom::ok_v);
+        });
       default:
         return refuse();
     }

@@ -51,6 +51,7 @@ interface Index {
   locate @4 Protocol.KeyBatch -> Protocol.Placements;
   members @5 Protocol.MemberQuery -> Protocol.MemberList;
   status @6 Protocol.StatusQuery -> Protocol.IndexStatus;
+  await @7 Protocol.AwaitedPages -> Done;
 }
 
 interface Member {

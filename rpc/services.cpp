@@ -104,6 +104,12 @@ public:
   kj::Promise<void> status(StatusContext context) override {
     return relay<status_query, index_status>(context, atom::status_v);
   }
+
+  kj::Promise<void> await(AwaitContext context) override {
+    context.allowCancellation();
+    return peer_->ask(actor_, caf::make_message(atom::await_v, take<awaited_pages>(context)), here_)
+      .ignoreResult();
+  }
 };
 
 class directory_service final : public schema::Directory::Server, served_actor {

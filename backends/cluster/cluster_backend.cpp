@@ -1,6 +1,7 @@
 #include "backends/cluster/cluster_backend.hpp"
 
 #include "backends/ask.hpp"
+#include "backends/cluster/publication.hpp"
 #include "backends/cluster/segment_memory.hpp"
 #include "base/check.hpp"
 #include "base/limits.hpp"
@@ -8,13 +9,10 @@
 #include "messages/placement.hpp"
 
 #include <caf/scoped_actor.hpp>
-#include <caf/send.hpp>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <functional>
 #include <numeric>
-#include <thread>
 #include <utility>
 
 namespace hicache {
@@ -26,6 +24,15 @@ std::vector<page_key> keys_at(std::span<const page_read> pages, std::span<const 
   for (const auto i : positions)
     keys.push_back(pages[i].key);
   return keys;
+}
+
+/// The replicas of each page that a look-up found; none without one.
+std::vector<replica_list> places_of(std::span<const page_read> pages) {
+  auto where = std::vector<replica_list>(pages.size());
+  for (auto i = size_t{0}; i < pages.size(); ++i)
+    if (const auto& [answer, position] = pages[i].place; answer)
+      where[i] = static_cast<const placements*>(answer.get())->replicas[position];
+  return where;
 }
 
 template <class T>
@@ -46,29 +53,46 @@ cluster_backend::~cluster_backend() = default;
 // -- blocking_store -----------------------------------------------------------
 
 std::vector<bool> cluster_backend::exists(std::span<const page_key> keys, time_point deadline) {
-  const auto where = locate(keys, deadline);
+  const auto where = lookup_.locate(keys, deadline).where; // Unanswered keys count as misses.
   auto found = std::vector<bool>(keys.size());
   for (auto i = size_t{0}; i < keys.size(); ++i)
     found[i] = !where.replicas[i].empty();
   return found;
 }
 
+std::vector<result<store_place>> cluster_backend::lookup(std::span<const page_key> keys,
+                                                         time_point deadline) {
+  const auto where = std::make_shared<const placements>(lookup_.locate(keys, deadline).where);
+  auto places = std::vector<result<store_place>>(keys.size(), fail(ec::not_found));
+  for (auto i = size_t{0}; i < keys.size(); ++i)
+    if (!where->replicas[i].empty())
+      places[i] = store_place{where, static_cast<uint32_t>(i)};
+  return places;
+}
+
 std::vector<result<void>> cluster_backend::get(std::span<const page_read> pages,
                                                time_point deadline) {
-  if (options_.reader.clock->now() >= deadline)
+  const auto& clock = *options_.reader.clock;
+  if (clock.now() >= deadline)
     return all_fail(pages, ec::deadline_exceeded);
   auto outcome = all_fail(pages, ec::not_found);
   auto open = std::vector<size_t>(pages.size());
   std::iota(open.begin(), open.end(), size_t{0});
-  // A reader has usually just looked the pages up.
-  static_cast<void>(get_from(recall(keys_at(pages, open)), pages, open, false, deadline, outcome));
+  auto where = places_of(pages);
+  static_cast<void>(get_from(where, pages, open, false, deadline, outcome));
   std::erase_if(open, [&outcome](size_t i) { return outcome[i].has_value(); });
-  const auto is_in_time = [&] { return options_.reader.clock->now() < deadline; };
-  for (auto look = 0; !open.empty() && look <= limits::demand_looks && is_in_time(); ++look) {
-    if (look > 0)
-      std::this_thread::sleep_for(limits::demand_pause);
-    open = get_from(locate(keys_at(pages, open), deadline), pages, open,
-                    look == limits::demand_looks, deadline, outcome);
+  const auto until = std::min(deadline, clock.now() + limits::demand_wait);
+  for (auto insists = false; !open.empty() && clock.now() < deadline;) {
+    const auto found = lookup_.locate(keys_at(pages, open), deadline).where.replicas;
+    for (auto k = size_t{0}; k < open.size(); ++k)
+      where[open[k]] = found[k];
+    open = get_from(where, pages, open, insists, deadline, outcome);
+    if (insists)
+      break;
+    auto known = std::vector<replica_list>{};
+    for (const auto i : open)
+      known.push_back(where[i]);
+    insists = !lookup_.await_more(keys_at(pages, open), known, until);
   }
   auto counted = backend_counters{};
   for (const auto& page : outcome)
@@ -81,19 +105,19 @@ std::vector<result<void>> cluster_backend::get(std::span<const page_read> pages,
   return outcome;
 }
 
-std::vector<size_t> cluster_backend::get_from(const placements& where,
+std::vector<size_t> cluster_backend::get_from(std::span<const replica_list> where,
                                               std::span<const page_read> pages,
                                               std::span<const size_t> positions, bool insists,
                                               time_point deadline,
                                               std::vector<result<void>>& outcome) {
   auto wanted = std::vector<page_search>{};
   auto known = std::vector<size_t>{};
-  for (auto k = size_t{0}; k < positions.size(); ++k) {
-    const auto& page = pages[positions[k]];
-    const auto& replicas = where.replicas[k];
+  for (const auto i : positions) {
+    const auto& page = pages[i];
+    const auto& replicas = where[i];
     if (replicas.empty()) {
       // Keep the earlier error, which says more, unless it was the request to wait.
-      if (auto& end = outcome[positions[k]]; end.error().code == ec::limit_reached)
+      if (auto& end = outcome[i]; end.error().code == ec::limit_reached)
         end = fail(ec::not_found);
       continue;
     }
@@ -101,7 +125,7 @@ std::vector<size_t> cluster_backend::get_from(const placements& where,
     const auto is_everywhere = replicas.size() >= limits::replicas_per_key;
     wanted.push_back(
       {page.key, options_.fingerprint, replicas, page.parts, insists || is_everywhere});
-    known.push_back(positions[k]);
+    known.push_back(i);
   }
   auto uses = member_pages{};
   auto refused = std::vector<size_t>{};
@@ -135,12 +159,15 @@ void cluster_backend::offer(std::span<const page_read> pages, std::span<const si
                            static_cast<uint32_t>(total_bytes(pages[i].parts)),
                            options_.fingerprint,
                            0});
-  auto slots = write_slots(std::move(wanted), [&](size_t k) {
-    const auto& parts = pages[positions[k]].parts;
-    return std::vector<std::span<const std::byte>>{parts.begin(), parts.end()};
-  });
+  // No timeout: the slots of an unreceived answer would leak.
+  auto slots = ask<segment_slots>(*options_.reader.system, options_.segment, caf::infinite,
+                                  atom::reserve_v, std::move(wanted));
   if (!slots)
     return;
+  for (auto k = size_t{0}; k < positions.size(); ++k)
+    if (const auto& parts = pages[positions[k]].parts;
+        slots->list[k].what == segment_slot::state::reserved)
+      write(slots->list[k], std::vector<std::span<const std::byte>>{parts.begin(), parts.end()});
   std::erase_if(slots->list, [](const auto& x) { return x.what != segment_slot::state::reserved; });
   // Waits until the index knows, as for any stored page; a failure costs only a replica.
   static_cast<void>(ask<key_batch>(*options_.reader.system, options_.segment,
@@ -148,127 +175,130 @@ void cluster_backend::offer(std::span<const page_read> pages, std::span<const si
                                    std::move(*slots)));
 }
 
-template <class PartsOf>
-result<segment_slots> cluster_backend::write_slots(segment_pages pages, PartsOf parts_of) {
-  // No timeout: the slots of an unreceived answer would leak.
-  auto slots = ask<segment_slots>(*options_.reader.system, options_.segment, caf::infinite,
-                                  atom::reserve_v, std::move(pages));
-  if (!slots)
-    return slots;
-  for (auto k = size_t{0}; k < slots->list.size(); ++k) {
-    const auto& slot = slots->list[k];
-    if (slot.what != segment_slot::state::reserved)
-      continue;
-    const auto checksum = gather_object(parts_of(k), object_of(options_.segment_memory, slot));
-    seal_slot(options_.segment_memory, slot, options_.fingerprint, checksum);
-  }
-  return slots;
-}
+// -- a put --------------------------------------------------------------------
 
 std::vector<result<void>> cluster_backend::set(std::span<const page_write> pages,
                                                time_point deadline) {
   if (options_.reader.clock->now() >= deadline)
     return all_fail(pages, ec::deadline_exceeded);
   auto outcome = std::vector<result<void>>(pages.size());
-  auto keys = std::vector<page_key>{};
-  for (const auto& page : pages)
-    keys.push_back(page.key);
-  const auto known = locate(keys, deadline);
-  auto positions = std::vector<size_t>{};
-  auto used = key_batch{};
-  for (auto i = size_t{0}; i < pages.size(); ++i)
-    if (is_stored(pages[i], known.replicas[i]))
-      used.keys.push_back(pages[i].key);
-    else
-      positions.push_back(i);
-  if (options_.segment && !used.keys.empty())
-    caf::anon_send(options_.segment, atom::touch_v, std::move(used));
-  if (positions.empty())
-    return outcome;
-  const auto fail_rest = [&](const error& why) {
-    for (const auto i : positions)
-      outcome[i] = tl::unexpected{why};
-    const auto guard = std::lock_guard{mutex_};
-    counters_.errors += positions.size();
-    return outcome;
-  };
-  if (!options_.segment)
-    return fail_rest({ec::store_full, "this process exports no memory"});
-  const auto slots = place(pages, positions);
-  if (!slots)
-    return fail_rest(slots.error());
-  auto filled = segment_slots{};
-  auto copies = page_copies{options_.reader.member, {}};
-  for (auto k = size_t{0}; k < positions.size(); ++k) {
-    const auto& page = pages[positions[k]];
-    const auto& slot = slots->list[k];
-    if (slot.what == segment_slot::state::full) {
-      outcome[positions[k]] = fail(ec::store_full);
-    } else if (slot.what != segment_slot::state::present) {
-      filled.list.push_back(slot);
-      const auto here = announced_page{slot.key, slot.offset, slot.generation, slot.length};
-      auto& copy = copies.pages.emplace_back(
-        copied_page{here, page.parent, options_.fingerprint, page.tenant});
-      copy.copies = static_cast<uint8_t>(options_.replicas);
-    }
-  }
-  if (filled.list.empty())
-    return outcome;
-  const auto published = ask<key_batch>(*options_.reader.system, options_.segment,
-                                        time_left(*options_.reader.clock, deadline),
-                                        atom::publish_v, std::move(filled));
-  if (!published)
-    return fail_rest(published.error());
-  // The index refused pages that have enough replicas elsewhere.
-  std::erase_if(copies.pages, [&gone = published->keys](const copied_page& x) {
-    return std::ranges::find(gone, x.page.key) != gone.end();
-  });
-  if (options_.replicas > 1 && !copies.pages.empty())
-    replicate(copies, deadline);
+  auto self = caf::scoped_actor{*options_.reader.system};
+  const auto slots = reserve(self, pages);
+  if (slots)
+    write_and_publish(self, pages, *slots, deadline, outcome);
+  else
+    std::ranges::fill(outcome, tl::unexpected{slots.error()});
+  const auto guard = std::lock_guard{mutex_};
+  for (const auto& page : outcome)
+    counters_.count_set(page);
   return outcome;
 }
 
-bool cluster_backend::is_stored(const page_write& page, std::span<const replica> replicas) const {
-  const auto& exported = options_.exported;
-  return std::ranges::any_of(replicas, [&](const replica& x) {
-    if (x.member != options_.reader.member || !exported || x.offset < exported->objects().headers)
-      return true; // Another member or our segment has it.
-    // A replica in another object of our L2 may be overwritten before this one.
-    const auto object = exported->find_object(page.parts);
-    return object && exported->header_of(*object) == x.offset
-           && exported->is_exported(
-             {page.key, segment_slot::state::exported, x.offset, x.generation, x.length});
-  });
-}
-
-result<segment_slots> cluster_backend::place(std::span<const page_write> pages,
-                                             std::span<const size_t> positions) {
-  auto slots = segment_slots{};
+result<std::vector<segment_slot>> cluster_backend::reserve(caf::scoped_actor& self,
+                                                           std::span<const page_write> pages) {
+  auto slots = result<std::vector<segment_slot>>{std::vector<segment_slot>(pages.size())};
+  if (!options_.segment)
+    return slots;
   auto wanted = segment_pages{};
   auto copied = std::vector<size_t>{};
-  for (const auto i : positions) {
+  for (auto i = size_t{0}; i < pages.size(); ++i) {
     const auto& page = pages[i];
-    auto& slot = slots.list.emplace_back();
-    if (options_.exported && options_.exported->find_object(page.parts)) {
-      // If revoked meanwhile, the object is about to be overwritten and must not be copied either.
-      slot = options_.exported->export_page(page.parts, page.key, options_.fingerprint)
-               .value_or(segment_slot{page.key});
+    if (const auto object
+        = options_.exported ? options_.exported->find_object(page.parts) : std::nullopt) {
+      (*slots)[i].what = options_.exported->is_exported(*object, page.key)
+                           ? segment_slot::state::present
+                           : segment_slot::state::exported;
       continue;
     }
-    copied.push_back(slots.list.size() - 1);
+    copied.push_back(i);
     wanted.list.push_back({page.key, page.parent, static_cast<uint32_t>(total_bytes(page.parts)),
                            options_.fingerprint, page.tenant,
                            static_cast<uint8_t>(options_.replicas)});
   }
   if (copied.empty())
     return slots;
-  const auto written = write_slots(
-    std::move(wanted), [&](size_t k) -> const auto& { return pages[positions[copied[k]]].parts; });
-  if (!written)
-    return tl::unexpected{written.error()};
-  for (auto k = size_t{0}; k < copied.size(); ++k)
-    slots.list[copied[k]] = written->list[k];
+  // No timeout: the slots of an unreceived answer would leak.
+  self->request(options_.segment, caf::infinite, atom::reserve_v, std::move(wanted))
+    .receive(
+      [&](const segment_slots& found) {
+        for (auto k = size_t{0}; k < copied.size(); ++k)
+          (*slots)[copied[k]] = found.list[k];
+      },
+      [&](const caf::error& err) { slots = tl::unexpected{from_caf(err)}; });
   return slots;
+}
+
+void cluster_backend::write_and_publish(caf::scoped_actor& self, std::span<const page_write> pages,
+                                        const std::vector<segment_slot>& slots, time_point deadline,
+                                        std::vector<result<void>>& outcome) {
+  auto news = publication{
+    self,
+    {options_.segment, options_.reader.member, options_.fingerprint, options_.replicas,
+     [this, deadline](const page_key& first) { return replica_targets(first, deadline); },
+     options_.reader.clock, deadline}};
+  auto unwritten = segment_slots{};
+  auto without_room = std::vector<size_t>{};
+  for (auto i = size_t{0}; i < pages.size(); ++i) {
+    const auto& page = pages[i];
+    auto slot = slots[i];
+    const auto is_reserved = slot.what == segment_slot::state::reserved;
+    if (is_reserved && options_.reader.clock->now() >= deadline) {
+      unwritten.list.push_back(slot);
+      outcome[i] = fail(ec::deadline_exceeded);
+      continue;
+    }
+    if (is_reserved)
+      write(slot, page.parts);
+    else if (slot.what == segment_slot::state::exported)
+      // If revoked meanwhile, the object is about to be overwritten and must not be copied either.
+      slot = options_.exported->export_page(page.parts, page.key, options_.fingerprint)
+               .value_or(segment_slot{page.key});
+    if (slot.what == segment_slot::state::full)
+      without_room.push_back(i);
+    else if (slot.what != segment_slot::state::present)
+      news.add(i, page, slot);
+  }
+  if (!unwritten.list.empty())
+    self->send(options_.segment, atom::abort_v, std::move(unwritten));
+  news.send();
+  fail_unless_elsewhere(pages, without_room, deadline, outcome);
+  news.finish(outcome);
+}
+
+void cluster_backend::write(const segment_slot& slot,
+                            std::span<const std::span<const std::byte>> parts) {
+  const auto checksum = gather_object(parts, object_of(options_.segment_memory, slot));
+  seal_slot(options_.segment_memory, slot, options_.fingerprint, checksum);
+}
+
+void cluster_backend::fail_unless_elsewhere(std::span<const page_write> pages,
+                                            std::span<const size_t> positions, time_point deadline,
+                                            std::vector<result<void>>& outcome) {
+  if (positions.empty())
+    return;
+  auto keys = std::vector<page_key>{};
+  for (const auto i : positions)
+    keys.push_back(pages[i].key);
+  const auto where = lookup_.locate(keys, deadline).where;
+  for (auto k = size_t{0}; k < keys.size(); ++k)
+    if (where.replicas[k].empty())
+      outcome[positions[k]]
+        = fail(ec::store_full, options_.segment ? "" : "this process exports no memory");
+}
+
+std::vector<member_actor> cluster_backend::replica_targets(const page_key& first,
+                                                           time_point deadline) {
+  const auto choose = [&](const std::vector<member_info>& members) {
+    return place_replicas(first, members, options_.host, options_.replicas - size_t{1});
+  };
+  auto chosen = choose(reader_.recent_members(deadline));
+  if (chosen.size() + 1 < options_.replicas) // A host may have joined just now.
+    chosen = choose(reader_.members(deadline));
+  auto targets = std::vector<member_actor>{};
+  for (const auto member : chosen)
+    if (const auto known = reader_.find(member, deadline))
+      targets.push_back(known->actor);
+  return targets;
 }
 
 std::vector<result<void>> cluster_backend::remove(std::span<const page_key> keys,
@@ -300,58 +330,6 @@ backend_health cluster_backend::health() {
   health.counters = counters_;
   health.counters.evicted = options_.figures->evicted;
   return health;
-}
-
-// -- placements ---------------------------------------------------------------
-
-placements cluster_backend::locate(std::span<const page_key> keys, time_point deadline) {
-  auto all = lookup_.locate(keys, deadline).where; // Unanswered keys count as misses.
-  auto latest
-    = recent_placements::answer{keys, all, options_.reader.clock->now() + limits::placement_memory};
-  const auto guard = std::lock_guard{mutex_};
-  recent_.enter(std::move(latest));
-  return all;
-}
-
-placements cluster_backend::recall(std::span<const page_key> keys) {
-  const auto guard = std::lock_guard{mutex_};
-  return recent_.recall(keys, options_.reader.clock->now());
-}
-
-// -- replicas -----------------------------------------------------------------
-
-void cluster_backend::replicate(const page_copies& pages, time_point deadline) {
-  // Chosen by the first page, so that the pages of a prefix stay together.
-  const auto choose = [&](const std::vector<member_info>& members) {
-    return place_replicas(pages.pages.front().page.key, members, options_.host,
-                          options_.replicas - size_t{1});
-  };
-  auto targets = choose(reader_.recent_members(deadline));
-  if (targets.size() + 1 < options_.replicas) // A host may have joined just now.
-    targets = choose(reader_.members(deadline));
-  const auto left = time_left(*options_.reader.clock, deadline);
-  auto self = caf::scoped_actor{*options_.reader.system};
-  auto copied = uint64_t{0};
-  auto waiting = std::vector<std::function<void()>>{};
-  for (const auto target : targets) {
-    const auto member = reader_.find(target, deadline);
-    if (!member)
-      continue;
-    for (auto first = size_t{0}; first < pages.pages.size(); first += limits::storage_batch_pages) {
-      const auto count = std::min(limits::storage_batch_pages, pages.pages.size() - first);
-      const auto begin = pages.pages.begin() + static_cast<ptrdiff_t>(first);
-      auto part = page_copies{pages.source, {begin, begin + static_cast<ptrdiff_t>(count)}};
-      waiting.emplace_back([&copied, answer = self->request(member->actor, left, atom::copy_v,
-                                                            std::move(part))]() mutable {
-        answer.receive([&](const page_totals& done) { copied += done.pages; },
-                       [](const caf::error&) {});
-      });
-    }
-  }
-  for (const auto& receive : waiting)
-    receive();
-  if (const auto wanted = pages.pages.size() * (options_.replicas - 1); copied < wanted)
-    spdlog::warn("{} of {} copies of pages for other hosts are missing", wanted - copied, wanted);
 }
 
 } // namespace hicache

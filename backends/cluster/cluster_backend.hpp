@@ -6,11 +6,10 @@
 #include "backends/cluster/index_lookup.hpp"
 #include "backends/cluster/member_figures.hpp"
 #include "backends/cluster/page_reader.hpp"
-#include "backends/cluster/recent_placements.hpp"
-#include "base/limits.hpp"
 #include "hicache/storage_backend.hpp"
 
 #include <caf/actor_system.hpp>
+#include <caf/scoped_actor.hpp>
 
 #include <memory>
 #include <mutex>
@@ -56,9 +55,14 @@ public:
 
   std::vector<bool> exists(std::span<const page_key> keys, time_point deadline) override;
 
+  /// A place is the page's replicas as the index knew them.
+  std::vector<result<store_place>> lookup(std::span<const page_key> keys,
+                                          time_point deadline) override;
+
   std::vector<result<void>> get(std::span<const page_read> pages, time_point deadline) override;
 
-  /// A page that cannot be replicated to enough hosts is stored anyway, and logged.
+  /// Looks nothing up: the index refuses what other members have when it is published. A page that
+  /// cannot be replicated to enough hosts is stored anyway, and logged.
   std::vector<result<void>> set(std::span<const page_write> pages, time_point deadline) override;
 
   std::vector<result<void>> remove(std::span<const page_key> keys, time_point deadline) override;
@@ -67,43 +71,43 @@ public:
 
 private:
   /// Reads the pages at these positions.
-  /// @param where The replicas of each of them.
+  /// @param where The replicas of each page, by position.
   /// @returns positions of pages that owners refuse because other members will soon offer them
-  std::vector<size_t> get_from(const placements& where, std::span<const page_read> pages,
-                               std::span<const size_t> positions, bool insists, time_point deadline,
+  std::vector<size_t> get_from(std::span<const replica_list> where,
+                               std::span<const page_read> pages, std::span<const size_t> positions,
+                               bool insists, time_point deadline,
                                std::vector<result<void>>& outcome);
 
   /// Offers pages just read to other members, because they are in demand.
   void offer(std::span<const page_read> pages, std::span<const size_t> positions,
              time_point deadline);
 
-  /// Reserves slots in this process's segment for pages that are not there, and writes them.
-  /// `parts_of` returns the parts of a page by position.
-  template <class PartsOf>
-  result<segment_slots> write_slots(segment_pages pages, PartsOf parts_of);
+  /// Reserves slots in this process's segment, except for pages that L2 can export.
+  /// @returns per page a slot: present, full, reserved, or exported without a place
+  result<std::vector<segment_slot>> reserve(caf::scoped_actor& self,
+                                            std::span<const page_write> pages);
 
-  /// Whether a page need not be stored: one of these replicas lasts as long as a new one would.
-  bool is_stored(const page_write& page, std::span<const replica> replicas) const;
+  /// Writes or exports the pages with such slots, and publishes them.
+  void write_and_publish(caf::scoped_actor& self, std::span<const page_write> pages,
+                         const std::vector<segment_slot>& slots, time_point deadline,
+                         std::vector<result<void>>& outcome);
 
-  /// Exports these pages in place where L2 can, and writes the others to the segment.
-  /// @returns the outcome of each
-  result<segment_slots> place(std::span<const page_write> pages, std::span<const size_t> positions);
+  /// Writes an object to its slot, then the header.
+  void write(const segment_slot& slot, std::span<const std::span<const std::byte>> parts);
 
-  /// Looks keys up in the index, and remembers the answer.
-  placements locate(std::span<const page_key> keys, time_point deadline);
+  /// Fails the pages at these positions, for which there is no room, unless other members have
+  /// them.
+  void fail_unless_elsewhere(std::span<const page_write> pages, std::span<const size_t> positions,
+                             time_point deadline, std::vector<result<void>>& outcome);
 
-  /// What the index answered for these keys within limits::placement_memory.
-  placements recall(std::span<const page_key> keys);
-
-  /// Makes other hosts copy pages that are published here.
-  void replicate(const page_copies& pages, time_point deadline);
+  /// The members for further replicas of pages that follow this one.
+  std::vector<member_actor> replica_targets(const page_key& first, time_point deadline);
 
   cluster_options options_;
   page_reader reader_;
   index_lookup lookup_;
   std::mutex mutex_; // Guards what follows.
   backend_counters counters_;
-  recent_placements recent_{limits::placements_remembered};
 };
 
 } // namespace hicache

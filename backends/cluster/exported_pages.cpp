@@ -74,6 +74,11 @@ bool exported_pages::is_exported(const segment_slot& slot) const {
   return object && entries_[*object].has_header;
 }
 
+bool exported_pages::is_exported(uint64_t object, const page_key& key) const {
+  const auto guard = std::lock_guard{mutex_};
+  return entries_[object].has_header && entries_[object].key == key;
+}
+
 bool exported_pages::is_damaged(const segment_slot& slot, uint64_t fingerprint) const {
   const auto guard = std::lock_guard{mutex_};
   const auto object = standing(slot);

@@ -58,6 +58,9 @@ public:
   /// Whether the slot is still exported and visible.
   bool is_exported(const segment_slot& slot) const;
 
+  /// Whether this object is exported as this page and visible.
+  bool is_exported(uint64_t object, const page_key& key) const;
+
   /// Whether an exported page differs from what was written. Blocks concurrent revocations.
   bool is_damaged(const segment_slot& slot, uint64_t fingerprint) const;
 

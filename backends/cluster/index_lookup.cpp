@@ -64,6 +64,28 @@ lookup_answer index_lookup::locate(std::span<const page_key> keys, time_point de
   return all;
 }
 
+bool index_lookup::await_more(std::span<const page_key> keys, std::span<const replica_list> known,
+                              time_point deadline) {
+  const auto view = index_.view();
+  if (keys.empty() || view->numbers.empty() || clock_.now() >= deadline)
+    return false;
+  const auto keeper = view->keepers_of(keys.front()).first;
+  if (!view->shards[keeper])
+    return false;
+  const auto left = time_left(clock_, deadline);
+  auto wanted = awaited_pages{};
+  for (auto i = size_t{0}; i < keys.size() && wanted.keys.size() < limits::index_batch_keys; ++i)
+    if (view->keepers_of(keys[i]).first == keeper) {
+      wanted.keys.push_back(keys[i]);
+      wanted.known.push_back(static_cast<uint8_t>(known[i].size()));
+    }
+  wanted.wait_ms
+    = static_cast<uint32_t>(std::chrono::duration_cast<std::chrono::milliseconds>(left).count());
+  return hicache::ask<atom::ok>(system_, view->shards[keeper], left, atom::await_v,
+                                std::move(wanted))
+    .has_value();
+}
+
 index_lookup::outcome index_lookup::ask(const index_view& view, std::span<const page_key> keys,
                                         const shard_lists& lists, const std::vector<bool>& hedged,
                                         time_point deadline, placements& where) {

@@ -33,6 +33,13 @@ public:
   /// Blocks until the keepers have answered, or the deadline.
   lookup_answer locate(std::span<const page_key> keys, time_point deadline);
 
+  /// Blocks until the index knows another replica of one of these pages, or the deadline. Waits at
+  /// one shard only, as pages that are in demand together get their replicas together.
+  /// @param known The replicas of each page that the caller knows.
+  /// @returns whether there are more
+  bool await_more(std::span<const page_key> keys, std::span<const replica_list> known,
+                  time_point deadline);
+
 private:
   using asker_ptr = std::unique_ptr<caf::scoped_actor>;
 

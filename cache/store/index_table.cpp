@@ -160,8 +160,9 @@ struct index_table::state {
     return i;
   }
 
-  /// @returns false if the key has enough replicas of higher-ranking members
-  bool publish(member_handle handle, const announced_page& page, bool is_second) {
+  /// @returns false if the key has enough replicas of higher-ranking members, or, if only new pages
+  /// are wanted, an offered one
+  bool publish(member_handle handle, const announced_page& page, bool is_second, bool only_new) {
     const auto at = keys.find(page.key);
     if (at == keys.end()) {
       keys.insert(add(handle, page, is_second));
@@ -169,6 +170,7 @@ struct index_table::state {
       return true;
     }
     auto count = size_t{0};
+    auto is_offered = false;
     auto last = no_record;
     auto lowest = no_record;
     for (auto i = *at; i != no_record; i = pool[i].next_of_key) {
@@ -180,10 +182,13 @@ struct index_table::state {
       if (!is_member(pool[i].member))
         continue;
       ++count;
+      is_offered |= members[pool[i].member].is_offered;
       if (lowest == no_record
           || rank_of(page.key, pool[i].member) < rank_of(page.key, pool[lowest].member))
         lowest = i;
     }
+    if (only_new && is_offered)
+      return false;
     const auto is_full = count >= limits::replicas_per_key;
     refused += is_full ? 1 : 0;
     if (is_full && rank_of(page.key, handle) < rank_of(page.key, pool[lowest].member))
@@ -353,13 +358,13 @@ result<mounted_member> index_table::mount(const member_info& member, time_point 
 
 std::optional<std::vector<page_key>> index_table::publish(uint64_t member, uint64_t epoch,
                                                           std::span<const announced_page> pages,
-                                                          bool is_second) {
+                                                          bool is_second, bool only_new) {
   const auto handle = state_->current(member, epoch);
   if (!handle)
     return std::nullopt;
   auto refused = std::vector<page_key>{};
   for (const auto& page : pages)
-    if (!state_->publish(*handle, page, is_second))
+    if (!state_->publish(*handle, page, is_second, only_new))
       refused.push_back(page.key);
   return refused;
 }

@@ -122,10 +122,11 @@ public:
   /// keeps the limits::replicas_per_key replicas whose members rank highest for it (rendezvous
   /// hashing), so that both keepers keep the same ones, whatever the order of announcements.
   /// @param is_second The table is the second keeper of these pages.
+  /// @param only_new Refuses pages that another member offers.
   /// @returns the refused pages; nothing if the member is not mounted under this epoch
   std::optional<std::vector<page_key>> publish(uint64_t member, uint64_t epoch,
                                                std::span<const announced_page> pages,
-                                               bool is_second = false);
+                                               bool is_second = false, bool only_new = false);
 
   /// Removes pages that a member no longer holds; unknown keys are ignored.
   /// @returns false if the member is not mounted under this epoch

@@ -116,7 +116,7 @@ private:
     auto& slots = each.slots.list;
     const auto step = each.step++;
     if (step == 0) {
-      slots = each.answer.get()->list;
+      each.slots = {each.answer.get()->list, draw(2) == 0};
       std::erase_if(slots, [](const auto& x) { return x.what != segment_slot::state::reserved; });
     } else if (step <= 2) {
       for (const auto& slot : slots)

@@ -131,6 +131,27 @@ TEST_F(ExportedSegmentTest, ExportedPagesAreNotStoredAsWell) {
   EXPECT_EQ(reserve(10).what, segment_slot::state::reserved);
 }
 
+TEST_F(ExportedSegmentTest, WhatAnotherMemberOffersIsNotExportedIfOnlyNewPagesArePublished) {
+  start(2);
+  auto other = member_info{};
+  other.member = 2;
+  ask_value<membership>(shards_[0], atom::mount_v, other);
+  ask_value<membership>(shards_[0], atom::publish_v,
+                        published_pages{2, 0, {{key_of(10), 0, 1, object_bytes}}});
+  const auto slot = export_page(3, 10);
+  publish({{slot}, true});
+  EXPECT_EQ(locate(10), (replica_list{{2, 0, 1, object_bytes}}));
+  EXPECT_FALSE(exported_->is_exported(slot));
+}
+
+TEST_F(ExportedSegmentTest, AnExportedPageThatIsGivenUpIsRevoked) {
+  start(2);
+  const auto slot = offer(3, 10);
+  tell(segment_, atom::abort_v, segment_slots{{slot}});
+  EXPECT_TRUE(locate(10).empty());
+  EXPECT_FALSE(exported_->is_exported(slot));
+}
+
 TEST_F(ExportedSegmentTest, StoredPagesAreNotExportedAsWell) {
   start(2);
   const auto stored = reserve(10);

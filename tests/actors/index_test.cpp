@@ -102,6 +102,65 @@ TEST_F(IndexTest, ListsOfTheMostMembersWithTheLongestNamesComeInParts) {
   EXPECT_EQ(shown, limits::index_members);
 }
 
+TEST_F(IndexTest, OfOnlyNewPagesItRefusesAsFirstKeeperWhatAnotherMemberOffers) {
+  mount(1);
+  mount(2);
+  publish(1, 1, {10, 11});
+  const auto page = [](uint64_t key) { return announced_page{key_of(key), 0, 7, 512}; };
+  // Of the last page the shard is the second keeper.
+  const auto news = published_pages{2, 1, {page(10), page(12), page(11)}, 1, true};
+  EXPECT_EQ(ask_value<membership>(index_, atom::publish_v, news).refused, std::vector{key_of(10)});
+  EXPECT_EQ(locate(10).size(), 1u);
+  EXPECT_EQ(locate(11).size(), 2u);
+  EXPECT_EQ(locate(12).size(), 1u);
+}
+
+TEST_F(IndexTest, WhoAwaitsAReplicaHearsOfTheNextOne) {
+  mount(1);
+  mount(2);
+  publish(1, 1, {10, 11});
+  const auto query = awaited_pages{{key_of(10), key_of(11)}, {1, 1}, 100};
+  const auto first = send_request<atom::ok>(index_, atom::await_v, query);
+  const auto second = send_request<atom::ok>(index_, atom::await_v, query);
+  publish(2, 1, {12});
+  EXPECT_FALSE(first.arrived());
+  publish(2, 1, {11});
+  EXPECT_TRUE(first.get());
+  EXPECT_TRUE(second.get());
+  EXPECT_TRUE(ask<atom::ok>(index_, atom::await_v, query)) << "it has come before the request";
+  advance(1s);
+  EXPECT_EQ(state_of<index_state>(index_).waits.size(), 0u);
+}
+
+TEST_F(IndexTest, WhoAwaitsAReplicaInVainHearsOfThatInTime) {
+  const auto wait = [this](uint32_t wait_ms) {
+    return send_request<atom::ok>(index_, atom::await_v, awaited_pages{{key_of(10)}, {0}, wait_ms});
+  };
+  const auto brief = wait(100);
+  const auto endless = wait(~uint32_t{0});
+  run();
+  EXPECT_FALSE(brief.arrived());
+  advance(100ms);
+  EXPECT_EQ(brief.code(), ec::deadline_exceeded);
+  EXPECT_FALSE(endless.arrived());
+  advance(limits::demand_wait);
+  EXPECT_EQ(endless.code(), ec::deadline_exceeded);
+  EXPECT_EQ(state_of<index_state>(index_).waits.size(), 0u);
+}
+
+TEST_F(IndexTest, PagesThatAreAwaitedAreBounded) {
+  const auto query = awaited_pages{std::vector<page_key>(limits::awaited_pages, key_of(10)),
+                                   std::vector<uint8_t>(limits::awaited_pages), 100};
+  const auto first = send_request<atom::ok>(index_, atom::await_v, query);
+  const auto one_more = awaited_pages{{key_of(11)}, {0}, 100};
+  EXPECT_EQ(ask<atom::ok>(index_, atom::await_v, one_more).error().code, ec::limit_reached);
+  advance(100ms);
+  EXPECT_EQ(first.code(), ec::deadline_exceeded);
+  const auto second = send_request<atom::ok>(index_, atom::await_v, one_more);
+  run();
+  EXPECT_FALSE(second.arrived()) << "there is room again";
+}
+
 TEST_F(IndexTest, ForgetsWhatMembersWithdraw) {
   mount(1);
   publish(1, 1, {10, 11});

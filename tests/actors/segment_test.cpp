@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <set>
+#include <string>
 
 namespace hicache {
 namespace {
@@ -74,6 +75,43 @@ TEST_F(SegmentTest, AbortedSlotsAreFreeAgain) {
   tell(segment_, atom::abort_v, reserve({10}));
   EXPECT_EQ(reserve({11}).list[0].what, segment_slot::state::reserved);
   EXPECT_TRUE(locate(10).empty());
+}
+
+TEST_F(SegmentTest, PagesThatAreGivenUpAreWithdrawnIfTheyWerePublishedMeanwhile) {
+  start_index();
+  start_segment(3);
+  const auto slots = reserve({10, 11});
+  send_publish(slots);
+  tell(segment_, atom::abort_v, slots);
+  for (auto i = size_t{0}; i < 2; ++i) {
+    EXPECT_TRUE(locate(10 + i).empty());
+    EXPECT_TRUE(is_header_cleared(slots.list[i]));
+  }
+  store({10});
+  tell(segment_, atom::abort_v, slots);
+  EXPECT_EQ(locate(10).size(), 1u) << "what came later under the same name stays";
+}
+
+TEST_F(SegmentTest, WhatAnotherMemberOffersIsFreedIfOnlyNewPagesArePublished) {
+  start_index();
+  start_segment(3);
+  auto other = member_info{};
+  other.member = 2;
+  ask_value<membership>(index_, atom::mount_v, other);
+  ask_value<membership>(index_, atom::publish_v, published_pages{2, 0, {{key_of(10), 0, 1, 64}}});
+  auto slots = reserve({10, 11});
+  for (const auto& slot : slots.list)
+    seal(slot, 0);
+  slots.only_new = true;
+  EXPECT_EQ(ask_value<key_batch>(segment_, atom::publish_v, slots).keys, std::vector{key_of(10)});
+  ASSERT_EQ(locate(10).size(), 1u);
+  EXPECT_EQ(locate(10).front().member, 2u);
+  EXPECT_EQ(locate(11).front().member, 1u);
+  EXPECT_TRUE(is_header_cleared(slots.list[0]));
+  EXPECT_EQ(figures_->pages, 1u);
+  EXPECT_EQ(figures_->used_bytes, slot_bytes);
+  store({10});
+  EXPECT_EQ(locate(10).size(), 2u) << "a copy is wanted";
 }
 
 TEST_F(SegmentTest, HeldPagesStayUntilTheyAreReleased) {
@@ -400,7 +438,7 @@ protected:
   index_view_ptr view() const override {
     auto entries = std::vector<index_view::entry>{};
     for (const auto& [number, shard] : shards_)
-      entries.push_back({number, shard, "here"});
+      entries.push_back({number, shard, are_apart_ ? "process" + std::to_string(number) : "here"});
     return std::make_shared<const index_view>(entries);
   }
 
@@ -427,6 +465,8 @@ protected:
   }
 
   std::map<uint32_t, index_actor> shards_;
+  /// Each shard is in a process of its own, so that keys have a second keeper.
+  bool are_apart_ = false;
   const std::vector<uint64_t> keys_{10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25};
 };
 
@@ -439,6 +479,25 @@ TEST_F(ShardedSegmentTest, PagesAreAnnouncedAndWithdrawnWhereTheyBelong) {
   tell(segment_, atom::remove_v, keys_of(10, 16));
   for (const auto key : keys_)
     EXPECT_FALSE(is_offered_by(keeper_of(key), key));
+}
+
+TEST_F(ShardedSegmentTest, WhatTheFirstKeeperRefusesTheSecondForgets) {
+  are_apart_ = true;
+  for (const auto number : {0, 1})
+    start_shard(static_cast<uint32_t>(number));
+  start_segment(32);
+  auto other = member_info{};
+  other.member = 2;
+  for (const auto& [number, shard] : shards_)
+    ask_value<membership>(shard, atom::mount_v, other);
+  for (const auto key : keys_)
+    ask_value<membership>(shards_[keeper_of(key)], atom::publish_v,
+                          published_pages{2, 0, {{key_of(key), 0, 1, 64}}});
+  auto slots = reserve(keys_);
+  slots.only_new = true;
+  EXPECT_EQ(ask_value<key_batch>(segment_, atom::publish_v, slots).keys.size(), keys_.size());
+  expect_in_their_places(keys_);
+  EXPECT_EQ(figures_->pages, 0u);
 }
 
 TEST_F(ShardedSegmentTest, AShardThatBeginsAnewIsToldOfItsPagesOnly) {

@@ -70,6 +70,9 @@ TEST_F(ExportedPagesTest, ExportedObjectsAreReadWhereTheyLie) {
   EXPECT_EQ(slot->offset, where.headers + 3 * slot_object_offset);
   EXPECT_EQ(slot->length, object_bytes);
   EXPECT_TRUE(exported_.is_exported(*slot));
+  EXPECT_TRUE(exported_.is_exported(3, key_of(10)));
+  EXPECT_FALSE(exported_.is_exported(3, key_of(11)));
+  EXPECT_FALSE(exported_.is_exported(2, key_of(10)));
   EXPECT_TRUE(is_readable(*slot));
 }
 

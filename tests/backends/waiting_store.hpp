@@ -27,7 +27,8 @@ public:
     return found;
   }
 
-  std::vector<result<store_place>> lookup(std::span<const page_key> keys, time_point deadline) {
+  std::vector<result<store_place>> lookup(std::span<const page_key> keys,
+                                          time_point deadline) override {
     return wait<std::vector<result<store_place>>>(
       [&](auto done) { store_->lookup(list_of(keys), deadline, done); });
   }

@@ -79,15 +79,20 @@ protected:
       pages.push_back({key_of(taken.back()), random() % 1000, static_cast<uint32_t>(random() % 9),
                        static_cast<uint32_t>(random() % 5000)});
     }
-    ASSERT_EQ(table.publish(id, epoch, pages).has_value(), is_current(id, epoch));
+    const auto only_new = random() % 2 == 0;
+    ASSERT_EQ(table.publish(id, epoch, pages, false, only_new).has_value(), is_current(id, epoch));
     if (!is_current(id, epoch))
       return;
     for (size_t i = 0; i < pages.size(); ++i) {
       auto& list = replicas[taken[i]];
       const auto old
         = std::find_if(list.begin(), list.end(), [&](const auto& x) { return x.member == id; });
+      const auto is_offered
+        = [this](const model_replica& x) { return !suspended.contains(x.member); };
       if (old != list.end())
         old->page = pages[i];
+      else if (only_new && std::ranges::any_of(list, is_offered))
+        continue;
       else
         list.push_back({id, pages[i]});
       if (list.size() > limits::replicas_per_key)

@@ -114,6 +114,25 @@ TEST(IndexTableTest, SaysWhichPagesItRefusesAndWhichGaveWay) {
   EXPECT_EQ(table.counters().refused, 2u);
 }
 
+TEST(IndexTableTest, OnlyNewPagesAreRefusedIfAnotherMemberOffersThem) {
+  auto table = index_table{};
+  for (const auto id : ids_to(3))
+    table.mount(member(id), start);
+  const auto refused = [&table](uint64_t id, const std::vector<announced_page>& pages) {
+    return *table.publish(id, 1, pages, false, true);
+  };
+  EXPECT_TRUE(refused(1, {page(1), page(2)}).empty());
+  EXPECT_EQ(refused(2, {page(1), page(3)}), std::vector{key_of(1)});
+  EXPECT_EQ(holders(table, 1), std::vector{uint64_t{1}});
+  EXPECT_TRUE(refused(1, {page(1, 4096)}).empty()) << "it is its own page, at another place";
+  EXPECT_EQ(table.counters().refused, 0u) << "there is room for it";
+  publish(table, 3, {page(1)});
+  EXPECT_EQ(holders(table, 1), (std::vector<uint64_t>{1, 3})) << "a copy";
+  EXPECT_TRUE(refused(3, {page(1)}).empty()) << "it has been there before";
+  ASSERT_TRUE(table.suspend(1));
+  EXPECT_TRUE(refused(2, {page(2)}).empty()) << "nobody can read it from a member that is gone";
+}
+
 TEST(IndexTableTest, APageThatGaveWayAndWasTakenAgainIsKept) {
   auto table = index_table{};
   const auto [kept, lowest] = mount_one_too_many(table);

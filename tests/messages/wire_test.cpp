@@ -120,6 +120,7 @@ void fill(published_pages& x, random_engine& random) {
   fill(x.epoch, random);
   fill(x.pages, random);
   x.seconds = static_cast<uint32_t>(random() % (x.pages.size() + 1));
+  x.only_new = random() % 2 == 0;
 }
 
 void fill(withdrawn_pages& x, random_engine& random) {
@@ -130,6 +131,13 @@ void fill(withdrawn_pages& x, random_engine& random) {
 
 void fill(key_batch& x, random_engine& random) {
   fill(x.keys, random);
+}
+
+void fill(awaited_pages& x, random_engine& random) {
+  fill(x.keys, random);
+  for (auto i = size_t{0}; i < x.keys.size(); ++i)
+    x.known.push_back(static_cast<uint8_t>(random()));
+  x.wait_ms = static_cast<uint32_t>(random());
 }
 
 void fill(replica& x, random_engine& random) {
@@ -335,6 +343,10 @@ bool is_bounded(const key_batch& x) {
   return x.keys.size() <= limits::index_batch_keys;
 }
 
+bool is_bounded(const awaited_pages& x) {
+  return x.keys.size() <= limits::index_batch_keys && x.known.size() == x.keys.size();
+}
+
 bool is_bounded(const placements& x) {
   for (const auto& copies : x.replicas)
     if (copies.size() > limits::replicas_per_key)
@@ -415,7 +427,7 @@ using every_type
                      status_query, index_status, page_totals, page_pins, namespace_pages,
                      page_copies, drain_request, drain_report, drain_progress, client_info,
                      node_info, wanted_pages, reserved_pages, complete_pages, client_ticket,
-                     page_lookup, leased_pages, page_prefetch, node_status>;
+                     page_lookup, leased_pages, page_prefetch, node_status, awaited_pages>;
 
 TYPED_TEST_SUITE(WireTest, every_type);
 
@@ -518,6 +530,7 @@ TEST(WireLimitsTest, TheFullestAnswerSurvives) {
 TEST(WireLimitsTest, OneMoreThanTheLimitIsMalformed) {
   const auto beyond = limits::index_batch_keys + 1;
   EXPECT_EQ(code_of_round_trip(key_batch{std::vector<page_key>(beyond)}), ec::malformed_message);
+  EXPECT_EQ(code_of_round_trip(awaited_pages{{page_key{}}, {}, 1}), ec::malformed_message);
   EXPECT_EQ(code_of_round_trip(withdrawn_pages{1, 1, std::vector<page_key>(beyond)}),
             ec::malformed_message);
   EXPECT_EQ(code_of_round_trip(published_pages{1, 1, std::vector<announced_page>(beyond)}),

@@ -64,6 +64,8 @@ TEST_P(NetworkTest, RequestsReachActorsOfAnotherProcess) {
   ASSERT_TRUE(found) << to_string(found.error());
   EXPECT_EQ(found->shards_digest, 5u);
   EXPECT_EQ(found->replicas[1], (replica_list{{250, 1, 2, 3}}));
+  EXPECT_TRUE(ask<atom::ok>(at, atom::await_v, awaited_pages{{key_of(9)}, {1}, 5}));
+  EXPECT_EQ(ask<atom::ok>(at, atom::await_v, awaited_pages{}).error().code, ec::deadline_exceeded);
   auto pages = published_pages{1, 1, std::vector<announced_page>(limits::index_batch_keys)};
   EXPECT_EQ(ask<membership>(at, atom::publish_v, pages)->member_ttl_ms, limits::index_batch_keys);
 }

@@ -64,6 +64,7 @@ protected:
     note("join", ask<shard_map>(to_directory_, atom::shards_v, joining));
     note("give up a shard", ask<shard_map>(to_directory_, atom::shards_v, giving_up));
     note("locate", ask<placements>(to_shard_, atom::locate_v, key_batch{{key}}));
+    note("await", ask<atom::ok>(to_shard_, atom::await_v, awaited_pages{{key}, {0}, 1}));
     note("members", ask<member_list>(to_shard_, atom::members_v, member_query{}));
     note("status", ask<index_status>(to_shard_, atom::status_v, status_query{}));
     note("mount", ask<membership>(to_shard_, atom::mount_v, member));

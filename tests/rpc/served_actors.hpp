@@ -70,6 +70,11 @@ inline index_actor::behavior_type run_shard(index_actor::stateful_pointer<shard_
         found.replicas.push_back({replica{key.bytes[0], 1, 2, 3}});
       return found;
     },
+    [](atom::await, const awaited_pages& pages) -> caf::result<atom::ok> {
+      if (pages.known.empty())
+        return to_caf({ec::deadline_exceeded, {}});
+      return atom::ok_v;
+    },
     [](atom::members, const member_query&) { return member_list{}; },
     [](atom::status, const status_query&) { return index_status{}; },
     [](atom::shards, uint64_t) {},
@@ -79,6 +84,7 @@ inline index_actor::behavior_type run_shard(index_actor::stateful_pointer<shard_
       self->state.held.clear();
     },
     [](atom::drop) {},
+    [](atom::await, uint64_t) {},
   };
 }
 

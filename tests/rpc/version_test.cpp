@@ -35,7 +35,7 @@ const auto of_previous = std::map<std::string, int>{
   {"MemberInfo", 12},   {"Membership", 3},  {"Heartbeat", 3},  {"PublishedPages", 3},
   {"Placements", 3},    {"MemberQuery", 1}, {"MemberList", 1}, {"StatusQuery", 0},
   {"IndexStatus", 9},   {"PageTotals", 2},  {"CopiedPage", 6}, {"DrainRequest", 0},
-  {"DrainProgress", 0}, {"Member", 6},      {"Welcome", 3}};
+  {"DrainProgress", 0}, {"Index", 7},       {"Member", 6},     {"Welcome", 3}};
 
 /// A version of the protocol: its schemas, and what its processes say of themselves.
 class version {
@@ -384,6 +384,10 @@ TEST_P(VersionTest, IsToldWhatTheOlderOneDoesNotKnow) {
     ASSERT_FALSE(progress);
     EXPECT_EQ(progress.error(), not_known);
     EXPECT_TRUE(ask<page_totals>(member, atom::copy_v, page_copies{})) << "and is asked as before";
+    address_ = there.address();
+    const auto at = shard();
+    EXPECT_EQ(ask<atom::ok>(at, atom::await_v, awaited_pages{}).error(), not_known);
+    EXPECT_TRUE(ask<membership>(at, atom::publish_v, published_pages{})) << "and is told as before";
   }
 }
 

@@ -5,7 +5,6 @@
 #include "messages/page_header.hpp"
 #include "tests/backends/backend_support.hpp"
 #include "tests/runtime/cluster_support.hpp"
-#include "tests/support/manual_clock.hpp"
 #include "transport/page_channel.hpp"
 
 #include <array>
@@ -57,6 +56,9 @@ protected:
     return found;
   }
 
+  /// How often the index has been asked where pages are.
+  uint64_t lookups() { return ask_index<index_status>(atom::status_v, status_query{}).lookups; }
+
   static time_point soon() { return std::chrono::steady_clock::now() + std::chrono::seconds{20}; }
 
   static result<void> put(blocking_store& store, uint64_t number) {
@@ -64,9 +66,10 @@ protected:
     return store.set(std::vector{page_write{key_of(number), {}, {bytes}}}, soon()).at(0);
   }
 
-  static result<page_bytes> take(blocking_store& store, uint64_t number) {
+  static result<page_bytes> take(blocking_store& store, uint64_t number, store_place place = {}) {
     auto bytes = page_bytes(page_size);
-    auto answer = store.get(std::vector{page_read{key_of(number), {bytes}}}, soon()).at(0);
+    auto answer
+      = store.get(std::vector{page_read{key_of(number), {bytes}, std::move(place)}}, soon()).at(0);
     if (!answer)
       return tl::unexpected{answer.error()};
     return bytes;
@@ -210,29 +213,19 @@ TEST_F(ClusterMemberTest, AStrangerGetsNoByteThatIsNotOfThePageItNames) {
   EXPECT_EQ((**owner).sent_bytes(), page_size);
 }
 
-TEST_F(ClusterMemberTest, WhoJustAskedForAPageReadsItWithoutAskingAgain) {
-  auto clock = manual_clock{};
-  const auto until = clock.now() + std::chrono::hours{1};
-  auto options = cluster_member_options{};
-  options.object_bytes = page_size;
-  options.fingerprint = fingerprint;
-  options.clock = &clock;
-  auto reader = local_member{index_, std::move(options)};
+TEST_F(ClusterMemberTest, AReadThatHasThePlacesOfALookUpAsksTheIndexNothing) {
   const auto writer = join("a", 8);
+  const auto reader = join("b", 1);
   ASSERT_TRUE(put(*(**writer).open(), 1));
-  const auto store = (*reader).open();
-  auto bytes = page_bytes(page_size);
-  const auto get = [&] { return store->get(std::vector{page_read{key_of(1), {bytes}}}, until)[0]; };
-  const auto lookups
-    = [this] { return ask_index<index_status>(atom::status_v, status_query{}).lookups; };
-  EXPECT_TRUE(store->exists(std::vector{key_of(1)}, until)[0]);
+  const auto store = (**reader).open();
+  const auto places = store->lookup(std::vector{key_of(1), key_of(2)}, soon());
+  ASSERT_TRUE(places[0]);
+  EXPECT_EQ(code_of(places[1]), ec::not_found);
   const auto asked = lookups();
-  EXPECT_TRUE(get());
-  EXPECT_EQ(bytes, bytes_of(1, page_size));
+  EXPECT_EQ(take(*store, 1, *places[0]), bytes_of(1, page_size));
   EXPECT_EQ(lookups(), asked);
-  clock.advance(limits::placement_memory);
-  EXPECT_TRUE(get());
-  EXPECT_EQ(lookups(), asked + 1) << "what was true a while ago need not be true now";
+  EXPECT_EQ(take(*store, 1), bytes_of(1, page_size));
+  EXPECT_EQ(lookups(), asked + 1);
 }
 
 TEST_F(ClusterMemberTest, APageThatIsElsewhereByNowIsLookedForAgain) {
@@ -244,15 +237,71 @@ TEST_F(ClusterMemberTest, APageThatIsElsewhereByNowIsLookedForAgain) {
     const auto store = (**reader).open();
     const auto keys = std::vector{key_of(number)};
     ASSERT_TRUE(put(*(**first).open(), number));
-    ASSERT_TRUE(store->exists(keys, soon())[0]);
+    const auto place = store->lookup(keys, soon())[0];
+    ASSERT_TRUE(place);
     ASSERT_TRUE((**first).open()->remove(keys, soon())[0]);
     while (!replicas_of(number).empty()) // The index is told, but not waited for.
       ASSERT_FALSE(HasFailure());
     ASSERT_TRUE(put(*(**second).open(), number));
-    EXPECT_EQ(take(*store, number), bytes_of(number, page_size));
+    EXPECT_EQ(take(*store, number, *place), bytes_of(number, page_size));
     ASSERT_TRUE((**second).open()->remove(keys, soon())[0]);
-    EXPECT_EQ(take(*store, number).error().code, ec::not_found);
+    EXPECT_EQ(take(*store, number, *place).error().code, ec::not_found);
   }
+}
+
+// -- puts ---------------------------------------------------------------------
+
+TEST_F(ClusterMemberTest, APutLooksNothingUp) {
+  const auto writer = join("a", 8, 2);
+  const auto other = join("b", 8);
+  const auto store = (**writer).open();
+  const auto asked = lookups();
+  ASSERT_TRUE(put(*store, 1));
+  ASSERT_TRUE(put(*store, 1)) << "it is here already";
+  EXPECT_EQ(lookups(), asked);
+}
+
+TEST_F(ClusterMemberTest, APageThatAnotherMemberHasIsNotStoredTwice) {
+  const auto first = join("a", 8);
+  const auto second = join("b", 8, 2);
+  const auto third = join("c", 8);
+  ASSERT_TRUE(put(*(**first).open(), 1));
+  const auto before = replicas_of(1);
+  const auto store = (**second).open();
+  const auto bytes = std::vector{bytes_of(1, page_size), bytes_of(2, page_size)};
+  auto writes = std::vector<page_write>{};
+  for (auto i = size_t{0}; i < bytes.size(); ++i)
+    writes.push_back({key_of(i + 1), {}, {bytes[i]}});
+  for (const auto& end : store->set(writes, soon()))
+    EXPECT_TRUE(end) << to_string(end.error());
+  EXPECT_EQ(replicas_of(1), before) << "nor is it copied for another host";
+  EXPECT_EQ(replicas_of(2).size(), 2u);
+  EXPECT_EQ(store->health().objects, 1u);
+  EXPECT_EQ(store->health().bytes, slot_bytes_for(page_size)) << "its slot is free again";
+}
+
+TEST_F(ClusterMemberTest, WhereThereIsNoRoomAPutSucceedsOnlyForWhatOthersHave) {
+  const auto owner = join("a", 8);
+  const auto other = join("b", 0);
+  ASSERT_TRUE(put(*(**owner).open(), 1));
+  const auto store = (**other).open();
+  EXPECT_TRUE(put(*store, 1));
+  EXPECT_EQ(code_of(put(*store, 2)), ec::store_full);
+  EXPECT_EQ(store->health().counters.errors, 1u);
+}
+
+TEST_F(ClusterMemberTest, APutThatTheIndexDoesNotAnswerInTimeFailsAndLeavesNothingBehind) {
+  const auto writer = join("a", 8);
+  const auto store = (**writer).open();
+  index_.ignore_announcements();
+  const auto bytes = bytes_of(1, page_size);
+  const auto end = store->set(std::vector{page_write{key_of(1), {}, {bytes}}},
+                              std::chrono::steady_clock::now() + std::chrono::milliseconds{50});
+  EXPECT_EQ(code_of(end.at(0)), ec::deadline_exceeded);
+  // The segment answers in order.
+  EXPECT_TRUE(store->remove(std::vector{key_of(2)}, soon()).at(0));
+  EXPECT_EQ(store->health().objects, 0u);
+  EXPECT_EQ(store->health().bytes, 0u);
 }
 
 TEST_F(ClusterMemberTest, PagesThatAreOverwrittenWhileTheyAreReadAreNotTakenForDamaged) {

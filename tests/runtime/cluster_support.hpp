@@ -25,7 +25,7 @@ public:
   /// @param others Addresses of processes that it joins.
   explicit local_index(uint32_t number = 0, std::vector<std::string> others = {}) {
     shard_ = system_.spawn(index, index_options{std::chrono::seconds{10}, &clock_});
-    front_ = system_.spawn(run_front, shard_, is_silent_);
+    front_ = system_.spawn(run_front, shard_, is_silent_, ignores_announcements_);
     auto options = directory_options{};
     options.shards.emplace(number, front_);
     options.others = [others = std::move(others)] { return others; };
@@ -61,14 +61,21 @@ public:
   /// From now on look-ups get no answer.
   void fall_silent() { *is_silent_ = true; }
 
+  /// From now on announcements get no answer, and have no effect.
+  void ignore_announcements() { *ignores_announcements_ = true; }
+
 private:
   /// The shard as others see it.
-  static index_actor::behavior_type run_front(index_actor::pointer self, const index_actor& shard,
-                                              std::shared_ptr<std::atomic<bool>> is_silent) {
+  static index_actor::behavior_type
+  run_front(index_actor::pointer self, const index_actor& shard,
+            std::shared_ptr<std::atomic<bool>> is_silent,
+            std::shared_ptr<std::atomic<bool>> ignores_announcements) {
     return {
       [=](atom::mount, const member_info& x) { return self->delegate(shard, atom::mount_v, x); },
       [=](atom::tick, const heartbeat& x) { return self->delegate(shard, atom::tick_v, x); },
-      [=](atom::publish, const published_pages& x) {
+      [=](atom::publish, const published_pages& x) -> caf::result<membership> {
+        if (*ignores_announcements)
+          return self->make_response_promise<membership>();
         return self->delegate(shard, atom::publish_v, x);
       },
       [=](atom::withdraw, const withdrawn_pages& x) {
@@ -79,6 +86,7 @@ private:
           return self->make_response_promise<placements>();
         return self->delegate(shard, atom::locate_v, x);
       },
+      [=](atom::await, const awaited_pages& x) { return self->delegate(shard, atom::await_v, x); },
       [=](atom::members, const member_query& x) {
         return self->delegate(shard, atom::members_v, x);
       },
@@ -86,6 +94,7 @@ private:
       [=](atom::shards, uint64_t digest) { self->send(shard, atom::shards_v, digest); },
       [](atom::poll) {},
       [](atom::drop) {},
+      [](atom::await, uint64_t) {},
     };
   }
 
@@ -95,6 +104,8 @@ private:
   rpc_network network_{system_, {}};
   index_actor shard_;
   std::shared_ptr<std::atomic<bool>> is_silent_ = std::make_shared<std::atomic<bool>>(false);
+  std::shared_ptr<std::atomic<bool>> ignores_announcements_
+    = std::make_shared<std::atomic<bool>>(false);
   index_actor front_;
   directory_actor directory_;
   std::string address_;
