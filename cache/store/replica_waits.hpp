@@ -5,14 +5,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <span>
-#include <unordered_map>
+#include <set>
+#include <utility>
 #include <vector>
 
 namespace hicache {
 
 /// Readers that wait until the index learns of another replica of one of their pages. Pure; not
 /// thread-safe.
+/// Calls cost O(log n) per page, whatever the readers name.
 class replica_waits {
 public:
   /// @returns the number of the wait, never used before
@@ -31,7 +32,7 @@ public:
 private:
   uint64_t last_ = 0;
   std::map<uint64_t, std::vector<page_key>> keys_;
-  std::unordered_multimap<page_key, uint64_t> by_key_;
+  std::set<std::pair<page_key, uint64_t>> by_key_;
 };
 
 } // namespace hicache

@@ -149,7 +149,7 @@ TEST_F(IndexTest, WhoAwaitsAReplicaInVainHearsOfThatInTime) {
 }
 
 TEST_F(IndexTest, PagesThatAreAwaitedAreBounded) {
-  const auto query = awaited_pages{std::vector<page_key>(limits::awaited_pages, key_of(10)),
+  const auto query = awaited_pages{*keys_of(100, limits::awaited_pages),
                                    std::vector<uint8_t>(limits::awaited_pages), 100};
   const auto first = send_request<atom::ok>(index_, atom::await_v, query);
   const auto one_more = awaited_pages{{key_of(11)}, {0}, 100};

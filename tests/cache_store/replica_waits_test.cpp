@@ -39,6 +39,7 @@ TEST(ReplicaWaitsTest, AWaitThatIsRemovedIsNotEndedByAPage) {
 TEST(ReplicaWaitsTest, AWaitMayNameAPageTwice) {
   auto waits = replica_waits{};
   const auto number = waits.add({key_of(1), key_of(1)});
+  EXPECT_EQ(waits.size(), 1u);
   EXPECT_EQ(waits.take(key_of(1)), numbers{number});
   EXPECT_EQ(waits.size(), 0u);
 }
