@@ -320,8 +320,12 @@ void fill(node_status& x, random_engine& random) {
 
 // -- what no decoded value may exceed -----------------------------------------
 
-bool is_bounded(const auto&) {
-  return true;
+/// By default what has keys has as many as one message holds: limits::node_batch_pages is the same.
+bool is_bounded(const auto& x) {
+  if constexpr (requires { x.keys.size(); })
+    return x.keys.size() <= limits::index_batch_keys;
+  else
+    return true;
 }
 
 bool is_bounded(const member_info& x) {
@@ -333,14 +337,6 @@ bool is_bounded(const published_pages& x) {
     if (page.length > limits::page_bytes)
       return false;
   return x.pages.size() <= limits::index_batch_keys && x.seconds <= x.pages.size();
-}
-
-bool is_bounded(const withdrawn_pages& x) {
-  return x.keys.size() <= limits::index_batch_keys;
-}
-
-bool is_bounded(const key_batch& x) {
-  return x.keys.size() <= limits::index_batch_keys;
 }
 
 bool is_bounded(const awaited_pages& x) {
@@ -380,14 +376,6 @@ bool is_bounded(const wanted_pages& x) {
 
 bool is_bounded(const complete_pages& x) {
   return x.pages.size() <= limits::node_batch_pages;
-}
-
-bool is_bounded(const page_lookup& x) {
-  return x.keys.size() <= limits::node_batch_pages;
-}
-
-bool is_bounded(const page_prefetch& x) {
-  return x.keys.size() <= limits::node_batch_pages;
 }
 
 bool is_bounded(const leased_pages& x) {
