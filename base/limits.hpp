@@ -7,13 +7,9 @@
 /// Fixed bounds of the runtime, with the reason for each value.
 namespace hicache::limits {
 
-/// Pages per storage call. SGLang's batch size: large enough to hide a millisecond of latency,
-/// small enough for a prefetch to stop soon after its termination.
+/// Pages per call between members, and of a node's disk and fetches. For those of a rank to L3 see
+/// storage_traffic.
 inline constexpr size_t storage_batch_pages = 128;
-
-/// Storage batches in flight per prefetch or backup: two per worker thread of a store (by default),
-/// which keeps the store busy.
-inline constexpr size_t storage_batches_in_flight = 4;
 
 /// Batches queued in front of one storage backend; further ones fail with limit_reached. A store
 /// that far behind is of no use to a waiting request.
@@ -52,12 +48,6 @@ inline constexpr size_t attachment_words = 1024;
 /// How long a terminating rank waits for the other ranks to terminate before it gives up the
 /// communicator on which changes of L3 are agreed.
 inline constexpr auto end_of_changes = std::chrono::seconds{2};
-
-/// Attempts per failed L3 write, and the pause before the second attempt, which then doubles: 1.5 s
-/// in all, longer than a store takes to restart a connection and short enough not to keep L2 pages
-/// from eviction for long.
-inline constexpr uint32_t backup_attempts = 5;
-inline constexpr auto backup_pause = std::chrono::milliseconds{100};
 
 /// Fraction of a full L2 (one page in so many) that stages new pages for L3: it holds their copies
 /// only until L3 has them. It costs 1 % of the pages that could hit. Of 24576 pages that is 256:
@@ -156,15 +146,8 @@ inline constexpr uint32_t members_listed = 512;
 /// pages and takes ten megabytes for the largest cluster.
 inline constexpr auto member_list_memory = std::chrono::seconds{2};
 
-/// Delay between the notification of lost copies and their re-replication. The index waits its
-/// member ttl before it notifies, but not for a member that mounts again and reports all its pages.
-inline constexpr auto repair_delay = std::chrono::seconds{5};
-
-/// Pages re-replicated per pass, with one look at the member list, and the bytes per second read
-/// from one member for it: an eighth of a 10 Gbit/s adapter, so that pages of waiting requests come
-/// first.
+/// Pages re-replicated per pass, with one look at the member list.
 inline constexpr size_t repair_pages = 4096;
-inline constexpr uint64_t repair_bytes_per_second = uint64_t{160} << 20;
 
 /// Retry pauses for a page that too few members accepted: short at first, as a member may have been
 /// busy, then doubling, as memory grows only when operators add it.
@@ -189,8 +172,8 @@ inline constexpr size_t node_pages = size_t{1} << 21;
 /// processes (rpc/limits.hpp). Pages that arrive later serve the next lookup.
 inline constexpr auto node_wait_time = std::chrono::seconds{30};
 
-/// Longest duration of a lease that no lookup renews. A hanging client keeps its pages from
-/// eviction for that long; copying the pages of a lease takes seconds.
+/// Longest duration of a lease that no lookup renews, and the default of --lease-time. A hanging
+/// client keeps its pages from eviction for that long; copying the pages of a lease takes seconds.
 inline constexpr auto node_lease_time = std::chrono::minutes{5};
 
 /// Bytes and pages of a node's memory file scanned in one go after a restart: some milliseconds of
@@ -205,7 +188,8 @@ inline constexpr uint64_t disk_batch_bytes = uint64_t{8} << 20;
 /// Pages waiting to be written to a node's disk, some 130 bytes each. Further ones are not written.
 inline constexpr size_t disk_waiting_pages = size_t{1} << 20;
 
-/// How long a terminating node keeps writing pending pages to its disk.
+/// How long a terminating node keeps writing pending pages to its disk (default of
+/// --shutdown-grace).
 inline constexpr auto disk_drain_time = std::chrono::seconds{10};
 
 /// Removed pages that may still be found in a memory file, some 100 bytes each. If there are more,
@@ -296,7 +280,7 @@ inline constexpr auto silent_peer_probes = 3;
 /// the request queue.
 inline constexpr size_t page_connections = 1024;
 
-/// How long start-up tries to reach the index before it fails.
+/// How long start-up tries to reach the index before it fails (default of --index-connect-time).
 inline constexpr auto index_connect_time = std::chrono::seconds{10};
 
 /// How long a step waits for the slowest rank before it fails with rank_unresponsive.
@@ -322,16 +306,9 @@ inline constexpr auto storage_timeout = std::chrono::seconds{10};
 /// the pages of a batch; at the bound, nothing is sent to the store until one returns.
 inline constexpr size_t stuck_calls = 8;
 
-/// Consecutive failures after which a store's breaker opens, and the window of calls of which half
-/// have to fail: a store with occasional failures (one batch in fifty) reaches neither in years.
-inline constexpr uint32_t breaker_failures = 3;
+/// Window of calls of which half have to fail to open a store's breaker: a store with occasional
+/// failures (one batch in fifty) does not reach that in years.
 inline constexpr uint32_t breaker_window = 32;
-
-/// Shortest and longest pause before an open breaker probes the store: long enough that the
-/// deadline of a failing probe is a small share of the time, short enough that a restarted store is
-/// used again within a minute.
-inline constexpr auto breaker_pause_min = std::chrono::seconds{5};
-inline constexpr auto breaker_pause_max = std::chrono::seconds{60};
 
 /// Pages in a probe batch.
 inline constexpr size_t probe_pages = 1;
