@@ -129,18 +129,12 @@ struct store_capabilities {
   bool survives_restarts = false;
   /// Other processes see the objects that this process writes.
   bool is_shared = false;
-  /// Reads take no CPU time of the process that holds the object.
-  bool is_one_sided = false;
-  /// Transfers are faster to and from memory passed to attach_memory().
-  bool wants_registered_memory = false;
   /// Write batches may be pipelined: the store makes no object visible before its parent, and fails
   /// an object whose parent failed in an earlier batch. Otherwise a batch must be done before a
   /// batch that continues it is submitted.
   bool orders_writes = false;
   /// `backend_health` reports the objects and bytes that this process accounts for.
   bool tells_occupancy = false;
-  /// Preferred alignment of an object's parts, in bytes; 1 if it does not matter.
-  uint64_t alignment = 1;
   /// Object size with the best throughput; 0 if it does not matter.
   uint64_t preferred_object_bytes = 0;
   /// Objects moved at once; larger batches take proportionally longer. 0 if it does not matter.

@@ -31,12 +31,13 @@ struct rank_options {
   std::string fingerprint = "model=m";
   pool_shape shape = test::shape;
   page_writers writers = {};
+  uint32_t pages = pool_size;
 };
 
 /// A storage actor with an L2 of its own.
 struct storage_rank {
   explicit storage_rank(const rank_options& options)
-    : number(options.number), geometry(options.shape, options.layout, pool_size) {
+    : number(options.number), geometry(options.shape, options.layout, options.pages) {
     memory.resize(geometry.total_bytes());
   }
 

@@ -2,6 +2,7 @@
 
 #include "backends/storage_queue.hpp"
 #include "tests/backends/backend_support.hpp"
+#include "tests/backends/faulty_store.hpp"
 #include "tests/backends/waiting_store.hpp"
 #include "tests/support/manual_clock.hpp"
 
@@ -9,12 +10,18 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
+#include <deque>
 #include <functional>
 #include <future>
 #include <latch>
+#include <map>
 #include <memory>
 #include <optional>
+#include <random>
+#include <semaphore>
 #include <thread>
+#include <vector>
 
 /// What every store must do. A test program includes this file once and instantiates
 /// BackendContractTest with factories.
@@ -295,6 +302,10 @@ TEST_P(BackendContractTest, EveryBatchIsAnsweredOnceAlsoIfTheStoreCloses) {
   for (const auto& each : answers)
     EXPECT_EQ(each, 1);
   EXPECT_EQ(code_of(put(store, key_of(1), bytes)), ec::stopping);
+  EXPECT_EQ(code_of(take(store, key_of(1), 100)), ec::stopping);
+  EXPECT_EQ(code_of(drop(store, key_of(1))), ec::stopping);
+  EXPECT_EQ(code_of(store.lookup(std::vector{key_of(1)}, no_deadline)[0]), ec::stopping);
+  EXPECT_FALSE(store.health().ok);
 }
 
 TEST_P(BackendContractTest, ABatchThatIsAnsweredHasNotExpired) {
@@ -305,6 +316,183 @@ TEST_P(BackendContractTest, ABatchThatIsAnsweredHasNotExpired) {
   answered.get_future().wait();
   EXPECT_NE(number, 0u);
   EXPECT_NE(store.backend().expire(number), storage_backend::expiry::withdrawn);
+}
+
+TEST_P(BackendContractTest, AnExpiredBatchIsEitherWithdrawnOrAnsweredOnce) {
+  constexpr auto batches = size_t{64};
+  auto& store = open();
+  const auto bytes = bytes_of(1, 100);
+  auto answers = std::vector<std::atomic<int>>(batches);
+  auto answered = std::counting_semaphore<>{0};
+  auto numbers = std::vector<storage_backend::batch_number>{};
+  auto withdrawn = std::vector<bool>{};
+  for (auto i = size_t{0}; i < batches; ++i) {
+    numbers.push_back(store.backend().write(std::vector{page_write{key_of(i), {}, {bytes}}},
+                                            no_deadline, [&, i](const auto&) {
+                                              ++answers[i];
+                                              answered.release();
+                                            }));
+    withdrawn.push_back(store.backend().expire(numbers[i]) == storage_backend::expiry::withdrawn);
+  }
+  for (const auto is_withdrawn : withdrawn)
+    if (!is_withdrawn)
+      answered.acquire();
+  for (auto i = size_t{0}; i < batches; ++i) {
+    EXPECT_EQ(answers[i], withdrawn[i] ? 0 : 1) << i;
+    EXPECT_EQ(has(store, key_of(i)), !withdrawn[i]) << i;
+    EXPECT_NE(store.backend().expire(numbers[i]), storage_backend::expiry::withdrawn);
+  }
+}
+
+TEST_P(BackendContractTest, ADeadlineThatPassesBeforeTheStoreGetsToABatchChangesNothing) {
+  auto& store = open();
+  ASSERT_TRUE(put(store, key_of(1), bytes_of(1, 64)));
+  const auto fresh = bytes_of(2, 64);
+  auto back = page_bytes(64);
+  // The store asks for the list when it gets to the batch.
+  const auto passing = [this]<class T>(T item) {
+    return store_batch<T>{1, [this, item] {
+                            clock_.advance(std::chrono::milliseconds{2});
+                            return std::vector{item};
+                          }};
+  };
+  const auto deadline = [this] { return clock_.now() + std::chrono::milliseconds{1}; };
+  auto& backend = store.backend();
+  using outcomes = std::vector<result<void>>;
+  EXPECT_FALSE(waiting_store::wait<std::vector<result<store_place>>>([&](auto done) {
+                 backend.lookup(passing(key_of(1)), deadline(), done);
+               }).at(0));
+  const auto codes = std::vector{
+    code_of(waiting_store::wait<outcomes>([&](auto done) {
+              backend.read(passing(page_read{key_of(1), {back}}), deadline(), done, {});
+            }).at(0)),
+    code_of(waiting_store::wait<outcomes>([&](auto done) {
+              backend.write(passing(page_write{key_of(2), {}, {fresh}}), deadline(), done);
+            }).at(0)),
+    code_of(waiting_store::wait<outcomes>([&](auto done) {
+              backend.remove(passing(key_of(1)), deadline(), done);
+            }).at(0))};
+  EXPECT_EQ(codes, std::vector(3, ec::deadline_exceeded));
+  EXPECT_EQ(take(store, key_of(1), 64), bytes_of(1, 64));
+  EXPECT_FALSE(has(store, key_of(2)));
+}
+
+TEST_P(BackendContractTest, AReadMayReportItsPagesBeforeItsAnswerWhichRepeatsThem) {
+  constexpr auto pages = size_t{100};
+  auto& store = open({pages, 64});
+  auto back = std::vector<page_bytes>(pages, page_bytes(64));
+  auto reads = std::vector<page_read>{};
+  for (auto i = size_t{0}; i < pages; ++i) {
+    if (i % 3 != 0) {
+      ASSERT_TRUE(put(store, key_of(i), bytes_of(i, 64)));
+    }
+    reads.push_back({key_of(i), {back[i]}});
+  }
+  auto reported = std::map<size_t, ec>{};
+  const auto answers = waiting_store::wait<std::vector<result<void>>>([&](auto done) {
+    store.backend().read(reads, no_deadline, done,
+                         [&](size_t first, std::span<const result<void>> outcomes) {
+                           for (auto i = first; i < first + outcomes.size(); ++i) {
+                             const auto code = code_of(outcomes[i - first]);
+                             EXPECT_TRUE(reported.emplace(i, code).second) << i;
+                             EXPECT_TRUE(code != ec::none || back[i] == bytes_of(i, 64)) << i;
+                           }
+                         });
+  });
+  ASSERT_EQ(answers.size(), pages);
+  for (auto i = size_t{0}; i < pages; ++i) {
+    EXPECT_EQ(code_of(answers[i]), i % 3 != 0 ? ec::none : ec::not_found) << i;
+    EXPECT_TRUE(!answers[i] || back[i] == bytes_of(i, 64)) << i;
+  }
+  for (const auto& [page, code] : reported)
+    EXPECT_EQ(code, code_of(answers.at(page))) << page;
+}
+
+/// Random batches of two pages each, and what became of them.
+class random_batches {
+public:
+  static constexpr auto keys = uint64_t{16};
+
+  random_batches(storage_backend& store, uint64_t seed) : store_(store), random_(seed) {
+    for (auto i = uint64_t{0}; i < keys; ++i)
+      pages_.push_back(bytes_of(i, 256));
+  }
+
+  /// Submits one, which perhaps expires at once.
+  void submit() {
+    auto& x = batches_.emplace_back();
+    const auto first = x.first = random_() % (keys - 1);
+    const auto both = std::vector{key_of(first), key_of(first + 1)};
+    const auto count = [&x](const auto&) { ++x.answers; };
+    const auto count_read = [&x](const auto& answers) {
+      for (const auto& each : answers)
+        x.codes.push_back(code_of(each));
+      ++x.answers;
+    };
+    auto number = storage_backend::batch_number{0};
+    if (const auto kind = random_() % 6; kind < 2)
+      number = store_.write(std::vector{page_write{both[0], {}, {pages_[first]}},
+                                        page_write{both[1], both[0], {pages_[first + 1]}}},
+                            no_deadline, count);
+    else if (kind < 4)
+      number
+        = store_.read(std::vector{page_read{both[0], {x.back[0]}}, page_read{both[1], {x.back[1]}}},
+                      no_deadline, count_read, {});
+    else if (kind == 4)
+      number = store_.lookup(both, no_deadline, count);
+    else
+      number = store_.remove(both, no_deadline, count);
+    if (random_() % 8 == 0)
+      x.is_withdrawn = store_.expire(number) == storage_backend::expiry::withdrawn;
+  }
+
+  /// @pre the store is closed
+  void expect_one_answer_each_and_right_bytes() const {
+    for (const auto& x : batches_) {
+      EXPECT_EQ(x.answers, x.is_withdrawn ? 0 : 1);
+      for (auto i = size_t{0}; i < x.codes.size(); ++i)
+        EXPECT_TRUE(x.codes[i] != ec::none || x.back[i] == pages_[x.first + i]);
+    }
+  }
+
+private:
+  struct batch {
+    uint64_t first = 0;
+    std::array<page_bytes, 2> back = {page_bytes(256), page_bytes(256)};
+    /// Of a read.
+    std::vector<ec> codes;
+    std::atomic<int> answers = 0;
+    bool is_withdrawn = false;
+  };
+
+  storage_backend& store_;
+  std::mt19937_64 random_;
+  std::vector<page_bytes> pages_;
+  std::deque<batch> batches_;
+};
+
+TEST_P(BackendContractTest, BehindFaultsEveryBatchIsAnsweredOnceAndNoReadIsWrong) {
+  for (const auto seed : {1u, 2u, 3u}) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    auto opened = GetParam().open(clock_, {random_batches::keys / 2, 256});
+    auto owned
+      = std::make_unique<faulty_store>(std::move(opened.store), faults_by_chance(seed, 0.5));
+    auto& faulty = *owned;
+    auto batches = random_batches{faulty, seed};
+    auto store = waiting_store{std::move(owned)};
+    for (auto round = 0; round < 200; ++round) {
+      batches.submit();
+      if (round % 4 == 0)
+        faulty.release_one(store_fault::late);
+    }
+    faulty.set_faults({});
+    faulty.release();
+    const auto fresh = bytes_of(100, 256);
+    EXPECT_TRUE(put(store, key_of(100), fresh));
+    EXPECT_EQ(take(store, key_of(100), 256), fresh);
+    EXPECT_TRUE(faulty.close(std::chrono::hours{1}));
+    batches.expect_one_answer_each_and_right_bytes();
+  }
 }
 
 TEST_P(BackendContractTest, TakesMemoryToRegister) {

@@ -20,8 +20,14 @@ opened_backend open_file(const clock_source& clock, room size) {
   return {folder, queued(std::move(store.value()), Threads)};
 }
 
+/// The test double itself, while nothing goes wrong.
+opened_backend open_faulty_memory(const clock_source& clock, room size) {
+  return {nullptr, std::make_unique<faulty_store>(open_memory<2>(clock, size).store)};
+}
+
 INSTANTIATE_TEST_SUITE_P(Stores, BackendContractTest,
                          testing::Values(backend_factory{"memory", open_memory<2>},
+                                         backend_factory{"faulty_memory", open_faulty_memory},
                                          backend_factory{"file", open_file<2>},
                                          backend_factory{"file_without_threads", open_file<0>}),
                          [](const auto& chosen) { return chosen.param.name; });

@@ -49,19 +49,21 @@ public:
     return wait<backend_health>([&](auto done) { store_->health(done); });
   }
 
+  /// The answer to a batch.
+  /// @param submit Submits it with the completion that it is given.
+  template <class Answer, class Submit>
+  static Answer wait(Submit submit) {
+    auto answer = std::promise<Answer>{};
+    submit([&](Answer x) { answer.set_value(std::move(x)); });
+    return answer.get_future().get();
+  }
+
 private:
   using outcomes = std::vector<result<void>>;
 
   template <class T>
   static std::vector<T> list_of(std::span<const T> items) {
     return {items.begin(), items.end()};
-  }
-
-  template <class Answer, class Submit>
-  static Answer wait(Submit submit) {
-    auto answer = std::promise<Answer>{};
-    submit([&](Answer x) { answer.set_value(std::move(x)); });
-    return answer.get_future().get();
   }
 
   std::unique_ptr<storage_backend> store_;

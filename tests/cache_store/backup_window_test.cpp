@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <random>
 #include <set>
+#include <vector>
 
 namespace hicache {
 namespace {
@@ -151,8 +153,9 @@ TEST_F(BackupWindowTest, APauseThatWasReplacedMeansNothing) {
   EXPECT_EQ(send_all().size(), 2u);
 }
 
-/// Whatever the store does, each command ends once, no page is sent before its parent is stored (or
-/// sent, to a store that orders writes), and nothing stays behind.
+/// Whatever the store does, each command ends once and with no more pages than it stored, no page
+/// is sent before its parent is stored (or sent, to a store that orders writes), and nothing stays
+/// behind.
 TEST_F(BackupWindowTest, EveryCommandEndsOnceWhateverTheStoreDoes) {
   for (auto seed = 0u; seed < 200; ++seed) {
     SCOPED_TRACE(seed);
@@ -162,6 +165,11 @@ TEST_F(BackupWindowTest, EveryCommandEndsOnceWhateverTheStoreDoes) {
     auto under_way = std::vector<backup_window::batch>{};
     auto late = std::vector<backup_window::batch>{};
     auto ended = std::multiset<operation_id>{};
+    auto is_stored = std::map<operation_id, std::vector<bool>>{};
+    const auto leading = [&](operation_id id) {
+      const auto& pages = is_stored[id];
+      return static_cast<uint64_t>(std::ranges::find(pages, false) - pages.begin());
+    };
     const auto take = [&](auto& from) {
       std::swap(from[random() % from.size()], from.back());
       const auto batch = from.back();
@@ -180,6 +188,7 @@ TEST_F(BackupWindowTest, EveryCommandEndsOnceWhateverTheStoreDoes) {
       while (const auto batch = window.next(orders)) {
         for (const auto& other : under_way)
           ASSERT_TRUE(orders || other.id != batch->id);
+        ASSERT_TRUE(orders || batch->first <= leading(batch->id));
         under_way.push_back(*batch);
       }
       ASSERT_LE(under_way.size(), usual.batches_in_flight);
@@ -190,12 +199,18 @@ TEST_F(BackupWindowTest, EveryCommandEndsOnceWhateverTheStoreDoes) {
         window.finish(batch, outcome(batch.count, is_late ? 0 : good), is_late);
         if (is_late)
           late.push_back(batch);
+        auto& pages = is_stored[batch.id];
+        pages.resize(4 * page_limit);
+        for (auto i = batch.first; !is_late && i < batch.first + good; ++i)
+          pages[i] = true;
       }
       if (!late.empty() && random() % 4 == 0)
         window.returned(take(late));
-      for (const auto& each : window.take_ends())
+      for (const auto& each : window.take_ends()) {
+        ASSERT_LE(each.stored, leading(each.id));
         if (!each.is_in_quarantine)
           ended.insert(each.id);
+      }
     }
     EXPECT_TRUE(under_way.empty() && late.empty());
     EXPECT_EQ(ended.size(), issued);

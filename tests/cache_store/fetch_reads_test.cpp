@@ -103,7 +103,7 @@ TEST(FetchReadsTest, PagesOfALateReadAreInQuarantineUnlessTheyAreMarked) {
   EXPECT_EQ(fetch.why(), miss_reason::late);
 }
 
-TEST(FetchReadsTest, EveryPageGoesToOnePlace) {
+TEST(FetchReadsTest, EveryPageGoesToOnePlaceAndOnlyGoodOnesArrive) {
   for (auto seed = 0u; seed < 200; ++seed) {
     SCOPED_TRACE(seed);
     auto random = std::mt19937_64{seed};
@@ -112,8 +112,16 @@ TEST(FetchReadsTest, EveryPageGoesToOnePlace) {
     fetch.begin(pages(count));
     auto under_way = std::vector<fetch_reads::part>{};
     auto seen = std::vector<page_index>{};
+    auto is_good = std::vector<bool>(count);
     const auto keep = [&](const std::vector<page_index>& list) {
       seen.insert(seen.end(), list.begin(), list.end());
+    };
+    const auto end = [&] {
+      const auto answer = fetch.end();
+      keep(*answer.arrived);
+      keep(answer.free);
+      for (auto i = size_t{0}; i < answer.arrived->size(); ++i)
+        EXPECT_TRUE((*answer.arrived)[i] == 10 + i && (is_good[i] || fetch.marks()->has(i))) << i;
     };
     const auto last_round = random() % 12;
     for (auto round = 0u; round <= last_round || !under_way.empty(); ++round) {
@@ -123,26 +131,24 @@ TEST(FetchReadsTest, EveryPageGoesToOnePlace) {
         for (auto i = part.first; i < part.first + part.count; ++i)
           if (!fetch.marks()->has(i) && random() % 8 == 0)
             fetch.marks()->add(i, 1);
-      if (round == last_round) {
-        const auto end = fetch.end();
-        keep(*end.arrived);
-        keep(end.free);
-      }
+      if (round == last_round)
+        end();
       if (under_way.empty() || random() % 2 == 0)
         continue;
       const auto part = under_way.back();
       under_way.pop_back();
       auto outcome = all(part.count, random() % 4 == 0 ? ec::deadline_exceeded : ec::none);
       outcome.ticket = outcome.pages[0] == ec::none ? 0 : 1;
+      if (random() % 4 == 0)
+        outcome.pages[random() % part.count] = ec::corrupt_page;
+      for (auto i = uint64_t{0}; i < part.count; ++i)
+        is_good[part.first + i] = outcome.pages[i] == ec::none;
       const auto ends = fetch.finish(part, outcome);
       keep(ends.free);
       keep(ends.quarantined);
     }
-    if (!fetch.is_ended()) {
-      const auto end = fetch.end();
-      keep(*end.arrived);
-      keep(end.free);
-    }
+    if (!fetch.is_ended())
+      end();
     std::ranges::sort(seen);
     EXPECT_EQ(seen, pages(count));
   }
