@@ -55,16 +55,17 @@ void open_backups::begin(const std::vector<radix_node*>& nodes) {
     names.push_back(node->names());
     pages.insert(pages.end(), node->l2_pages().begin(), node->l2_pages().end());
   }
-  backups_.emplace(
-    id, open_backup{&end, pages.size(), settings_.storage_epoch, bare->is_root() ? nullptr : bare});
-  order_.insert(order_.end() - static_cast<ptrdiff_t>(held_), id);
   waiting_pages_ += pages.size();
+  const auto shared_pages = std::make_shared<const std::vector<page_index>>(std::move(pages));
+  backups_.emplace(
+    id, open_backup{&end, shared_pages, settings_.storage_epoch, bare->is_root() ? nullptr : bare});
+  order_.insert(order_.end() - static_cast<ptrdiff_t>(held_), id);
   const auto& parent = *nodes.front()->parent();
-  effects_.push_back(backup_command{
-    id,
-    std::make_shared<const path_names>(std::move(names),
-                                       parent.is_root() ? name_run{} : parent.names()),
-    std::make_shared<const std::vector<page_index>>(std::move(pages)), tenant_of(end.ns().salt)});
+  effects_.push_back(
+    backup_command{id,
+                   std::make_shared<const path_names>(
+                     std::move(names), parent.is_root() ? name_run{} : parent.names()),
+                   shared_pages, tenant_of(end.ns().salt)});
   const auto limit = settings_.options.backup_limit_pages;
   for (auto oldest = backups_.begin(); waiting_pages_ > limit; ++oldest)
     drop(oldest->first, oldest->second);
@@ -73,7 +74,7 @@ void open_backups::begin(const std::vector<radix_node*>& nodes) {
 void open_backups::drop(operation_id id, open_backup& backup) {
   if (std::exchange(backup.is_dropped, true))
     return;
-  waiting_pages_ -= backup.pages;
+  waiting_pages_ -= backup.page_count();
   effects_.push_back(drop_command{id});
 }
 
@@ -111,9 +112,9 @@ void open_backups::finish(std::span<const fact> facts) {
 
 void open_backups::end(operation_id id, uint64_t stored) {
   const auto backup = take(id);
-  HICACHE_CHECK(stored <= backup.pages);
+  HICACHE_CHECK(stored <= backup.page_count());
   if (!backup.is_dropped)
-    waiting_pages_ -= backup.pages;
+    waiting_pages_ -= backup.page_count();
   const auto is_valid = settings_.is_attached_since(backup.epoch);
   auto done = uint64_t{0};
   auto waiting = std::vector<radix_node*>{};
@@ -128,7 +129,7 @@ void open_backups::end(operation_id id, uint64_t stored) {
           waiting.push_back(&child);
       });
   }
-  HICACHE_CHECK(done == backup.pages);
+  HICACHE_CHECK(done == backup.page_count());
   unlock(backup);
   back_up(std::move(waiting));
 }
@@ -137,20 +138,23 @@ void open_backups::quarantine(operation_id id) {
   auto& backup = backups_.at(id);
   drop(id, backup); // Ranks that have not begun it can skip it.
   backup.is_in_quarantine = true;
-  quarantined_pages_ += backup.pages;
+  quarantined_pages_ += backup.page_count();
   std::erase(order_, id);
   order_.push_back(id);
   ++held_;
   for (auto* node :
        path_nodes(*backup.end, [id](const radix_node& each) { return each.backup() == id; }))
     node_edit{tree_, *node}.end_backup(l3_state::unknown);
+  tree_.l2_pool().hold(*backup.pages);
+  unlock(backup);
+  backup.end = backup.l1_end = nullptr;
 }
 
 void open_backups::end_quarantine(operation_id id) {
   const auto backup = take(id);
   --held_;
-  quarantined_pages_ -= backup.pages;
-  unlock(backup);
+  quarantined_pages_ -= backup.page_count();
+  tree_.l2_pool().release(*backup.pages);
 }
 
 open_backups::open_backup open_backups::take(operation_id id) {
@@ -168,6 +172,8 @@ void open_backups::unlock(const open_backup& backup) {
 
 void open_backups::count_locks(lock_census& census) const {
   for (const auto& [id, backup] : backups_) {
+    if (backup.is_in_quarantine)
+      continue;
     census.add_l2(*backup.end);
     if (backup.l1_end != nullptr)
       census.add_l1(*backup.l1_end);
@@ -181,9 +187,9 @@ void open_backups::check_invariants() const {
   auto held_pages = uint64_t{0};
   for (const auto& [id, backup] : backups_) {
     ids.push_back(id);
-    waiting += backup.is_dropped ? 0 : backup.pages;
+    waiting += backup.is_dropped ? 0 : backup.page_count();
     held += backup.is_in_quarantine ? 1 : 0;
-    held_pages += backup.is_in_quarantine ? backup.pages : 0;
+    held_pages += backup.is_in_quarantine ? backup.page_count() : 0;
   }
   HICACHE_CHECK(std::ranges::is_permutation(order_, ids));
   HICACHE_CHECK(held == held_ && held_pages == quarantined_pages_);

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
@@ -68,17 +69,19 @@ public:
 
 private:
   struct open_backup {
-    /// The last node of the path; stays the same when the node is split.
+    /// The last node of the path; stays the same when the node is split. Null in quarantine.
     radix_node* end = nullptr;
-    uint64_t pages = 0;
+    std::shared_ptr<const std::vector<page_index>> pages;
     uint64_t epoch = 0;
     /// Nearest ancestor without a copy in L2. L1-locked, because L2 nodes below depend on it; null
     /// if L2 has the whole path.
     radix_node* l1_end = nullptr;
     bool is_dropped = false;
-    /// A rank's store missed the deadline: the backup is over, but its pages stay locked until no
-    /// rank's store reads them any more.
+    /// A rank's store missed the deadline: the backup is over, and its nodes may leave L2. Their
+    /// pages are held until no rank's store reads them any more.
     bool is_in_quarantine = false;
+
+    uint64_t page_count() const noexcept { return pages->size(); }
   };
 
   void begin(const std::vector<radix_node*>& nodes);

@@ -348,9 +348,8 @@ void open_fetches::fill_staging(std::vector<page_index> unused) {
   for (const auto page : unused)
     HICACHE_CHECK(page < is_staging_.size() && is_staging_[page]);
   const auto& options = settings_.options;
-  const auto available = tree_.l2_pool().free() + tree_.totals().l2_evictable;
   const auto wanted = options.storage_attached ? options.prefetch_reserve_pages : uint64_t{0};
-  const auto lacking = std::min(wanted - std::min(wanted, staging_), available);
+  const auto lacking = std::min(wanted - std::min(wanted, staging_), tree_.l2_available());
   const auto more = tree_.take_l2(lacking);
   HICACHE_CHECK(more);
   for (const auto page : *more)

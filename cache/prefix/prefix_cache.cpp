@@ -47,7 +47,7 @@ public:
   }
 
   /// True if no page is lost.
-  bool is_complete() const { return count_ + pool_.free() == pool_.capacity(); }
+  bool is_complete() const { return count_ + pool_.held_back() + pool_.free() == pool_.capacity(); }
 
 private:
   const page_allocator& pool_;
@@ -181,7 +181,7 @@ result<backup_result> prefix_cache::backup(node_id id) {
   for (const auto* node = end; !node->is_root(); node = node->parent())
     missing += node->l2_pages().empty() ? node->pages() : 0;
   tree_.lock_l2(*end);
-  const auto available = tree_.l2_pool().free() + tree_.totals().l2_evictable;
+  const auto available = tree_.l2_available();
   tree_.unlock_l2(*end);
   if (missing > available)
     return fail(ec::out_of_host_pages, "node " + std::to_string(id) + " needs "

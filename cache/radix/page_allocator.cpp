@@ -6,14 +6,17 @@
 #include <algorithm>
 #include <cstdio>
 #include <functional>
+#include <utility>
 
 namespace hicache {
 
 namespace {
 
 // Positions in the free list are below 2^32. Waiting pages share one position: they get sorted.
+// Held pages share one, too: those that hold them determine their order.
 constexpr auto waiting_place = uint64_t{1} << 32;
 constexpr auto first_grouped_place = uint64_t{2} << 32;
+constexpr auto held_place = uint64_t{3} << 32;
 
 } // namespace
 
@@ -43,6 +46,47 @@ std::optional<std::vector<page_index>> page_allocator::take(uint64_t count) {
 }
 
 void page_allocator::give_back(std::span<const page_index> pages) {
+  if (holds_.empty())
+    return put_back(pages);
+  auto loose = std::vector<page_index>{};
+  for (const auto page : pages) {
+    const auto entry = holds_.find(page);
+    if (entry == holds_.end()) {
+      loose.push_back(page);
+      continue;
+    }
+    HICACHE_CHECK(!std::exchange(entry->second.is_given_back, true));
+    ++held_back_;
+    lists_digest_ += mix(held_place, page);
+  }
+  put_back(loose);
+}
+
+void page_allocator::hold(std::span<const page_index> pages) {
+  for (const auto page : pages) {
+    HICACHE_CHECK(is_taken(page));
+    ++holds_[page].count;
+  }
+}
+
+void page_allocator::release(std::span<const page_index> pages) {
+  auto loose = std::vector<page_index>{};
+  for (const auto page : pages) {
+    const auto entry = holds_.find(page);
+    HICACHE_CHECK(entry != holds_.end());
+    if (--entry->second.count > 0)
+      continue;
+    if (entry->second.is_given_back) {
+      --held_back_;
+      lists_digest_ -= mix(held_place, page);
+      loose.push_back(page);
+    }
+    holds_.erase(entry);
+  }
+  put_back(loose);
+}
+
+void page_allocator::put_back(std::span<const page_index> pages) {
   for (const auto page : pages) {
     const auto returnable = is_taken(page);
     if (!returnable)

@@ -3,6 +3,8 @@
 #include "hicache/ids.hpp"
 #include "hicache/policies.hpp"
 
+#include <absl/container/flat_hash_map.h>
+
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -32,6 +34,17 @@ public:
 
   bool in_group() const noexcept { return group_depth_ > 0; }
 
+  /// Keeps taken pages out of use beyond their owner: given back, they become free only with
+  /// release(). Counted.
+  void hold(std::span<const page_index> pages);
+
+  void release(std::span<const page_index> pages);
+
+  /// Held pages that have an owner, and those that have been given back.
+  uint64_t held_in_use() const noexcept { return holds_.size() - held_back_; }
+
+  uint64_t held_back() const noexcept { return held_back_; }
+
   uint32_t capacity() const noexcept { return capacity_; }
 
   /// Pages that take() can return.
@@ -45,6 +58,11 @@ public:
   uint64_t digest() const noexcept;
 
 private:
+  struct page_hold {
+    uint32_t count = 0;
+    bool is_given_back = false;
+  };
+
   static constexpr uint32_t word_bits = 64;
 
   /// Pages that take() can return without sorting.
@@ -54,6 +72,7 @@ private:
     taken_[page / word_bits] ^= uint64_t{1} << (page % word_bits);
   }
 
+  void put_back(std::span<const page_index> pages);
   void make_free(std::span<const page_index> pages);
   void sort_waiting_pages();
 
@@ -70,7 +89,10 @@ private:
   std::vector<page_index> grouped_;
   /// One bit per page; the padding page's is never set.
   std::vector<uint64_t> taken_;
-  /// Sum of hashes of (position, page) over the three lists.
+  absl::flat_hash_map<page_index, page_hold> holds_;
+  /// Entries of `holds_` that are given back. They still count as taken.
+  uint64_t held_back_ = 0;
+  /// Sum of hashes of (position, page) over the three lists and the held pages given back.
   uint64_t lists_digest_ = 0;
 };
 

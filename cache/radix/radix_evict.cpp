@@ -20,12 +20,16 @@ std::optional<std::vector<page_index>> radix_tree::take_l1(uint64_t count) {
 }
 
 std::optional<std::vector<page_index>> radix_tree::take_l2(uint64_t count) {
-  if (const auto free = l2_pool_.free(); free < count) {
-    if (count > free + totals_.l2_evictable)
-      return std::nullopt;
+  if (count > l2_available())
+    return std::nullopt;
+  if (const auto free = l2_pool_.free(); free < count)
     evict_l2(count - free);
-  }
   return l2_pool_.take(count);
+}
+
+uint64_t radix_tree::l2_available() const noexcept {
+  const auto evictable = totals_.l2_evictable;
+  return l2_pool_.free() + evictable - std::min(evictable, l2_pool_.held_in_use());
 }
 
 /// Prefetches upcoming victims into the CPU cache. In a large tree the misses would dominate
@@ -65,11 +69,11 @@ uint64_t radix_tree::evict_l1(uint64_t count) {
 }
 
 uint64_t radix_tree::evict_l2(uint64_t count) {
-  auto freed = uint64_t{0};
-  while (freed < count && !l2_victims_.empty())
-    freed += evict_l2_tail(*l2_victims_.begin()->node, count - freed);
-  evicted_l2_ += freed;
-  return freed;
+  const auto free = l2_pool_.free();
+  const auto freed = [&] { return l2_pool_.free() - free; };
+  while (freed() < count && !l2_victims_.empty())
+    evicted_l2_ += evict_l2_tail(*l2_victims_.begin()->node, count - freed());
+  return freed();
 }
 
 /// Evicts at most `most` pages from the end of a leaf of the L1 part.
@@ -149,7 +153,7 @@ void radix_tree::drop_unsaved(radix_node& node) {
   truncate(node, 0);
 }
 
-/// Frees at most `most` pages from the end of an L2 victim.
+/// Evicts at most `most` pages from the end of an L2 victim. Held ones become free later.
 /// @returns how many.
 uint64_t radix_tree::evict_l2_tail(radix_node& node, uint64_t most) {
   const auto count = std::min(most, node.pages_);

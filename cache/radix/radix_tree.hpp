@@ -235,6 +235,9 @@ public:
 
   std::optional<std::vector<page_index>> take_l2(uint64_t count);
 
+  /// L2 pages that take_l2() gets, by eviction or not. More may be there while pages are held.
+  uint64_t l2_available() const noexcept;
+
   /// Frees up to `count` L1 pages.
   /// @returns how many.
   uint64_t evict_l1(uint64_t count);

@@ -237,6 +237,44 @@ TEST(OpenBackups, AfterTheDeadlineHoldTheirPagesAndNothingElse) {
   EXPECT_EQ(d.tree.evict_l2(16), 4);
 }
 
+TEST(OpenBackups, AfterTheDeadlineTheirNodesMayLeaveBothTiers) {
+  auto options = with_l3();
+  options.l1_pages = 2;
+  options.l2_pages = 4;
+  auto d = backer{options};
+  const auto path = path_of(d, "SSuu");
+  d.part.back_up_path(*path.back());
+  EXPECT_EQ(d.tree.evict_l1(2) + d.tree.evict_l2(2), 0) << "L2 needs their ancestors in L1";
+  d.finish({backup_given_up});
+  EXPECT_EQ(d.tree.l2_available(), 2) << "all but the pages that the store may read";
+  EXPECT_EQ(d.tree.evict_l1(2), 2);
+  EXPECT_EQ(d.tree.node_count(), 0);
+  EXPECT_EQ(d.tree.l2_pool().free(), 2);
+  EXPECT_FALSE(d.tree.take_l2(3));
+  d.finish({2});
+  EXPECT_EQ(d.tree.l2_pool().free(), 4);
+  d.check();
+}
+
+TEST(OpenBackups, AfterTheDeadlineRoomIsMadeAmongOtherPages) {
+  auto options = with_l3();
+  options.l2_pages = 4;
+  auto d = backer{options};
+  d.back_up("ab");
+  d.add("c", held::l2);
+  d.add("d", held::l2);
+  d.finish({backup_given_up});
+  EXPECT_FALSE(d.tree.take_l2(3));
+  EXPECT_EQ(d.tree.node_count(), 3) << "nothing is evicted in vain";
+  const auto taken = d.tree.take_l2(2);
+  ASSERT_TRUE(taken);
+  EXPECT_EQ(d.cached("ab"), 0) << "the oldest go, though their pages stay";
+  d.tree.l2_pool().give_back(*taken);
+  d.finish({0});
+  EXPECT_EQ(d.tree.l2_pool().free(), 4);
+  d.check();
+}
+
 TEST(OpenBackups, AStepEndsTheOldestOnes) {
   auto options = with_l3();
   options.l2_pages = 100;

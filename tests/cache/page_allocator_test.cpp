@@ -273,6 +273,38 @@ TEST(PageAllocator, HandsOutWhatANaivePoolDoes) {
   }
 }
 
+TEST(PageAllocator, HeldPagesAreFreeWhenTheyAreReleasedAndGivenBack) {
+  auto pool = page_allocator{4};
+  pool.take(4);
+  pool.hold(pages{1, 2});
+  pool.hold(pages{2});
+  EXPECT_EQ(pool.held_in_use(), 2u);
+  const auto digest = pool.digest();
+  pool.give_back(pages{1, 2, 3});
+  EXPECT_EQ(pool.free(), 1u);
+  EXPECT_EQ(pool.held_back(), 2u);
+  EXPECT_EQ(pool.held_in_use(), 0u);
+  EXPECT_NE(pool.digest(), digest);
+  pool.release(pages{1, 2});
+  EXPECT_EQ(pool.take(2), (pages{1, 3})) << "the one freed last comes first";
+  EXPECT_EQ(pool.free(), 0u) << "page 2 is held twice";
+  pool.release(pages{2});
+  EXPECT_EQ(pool.take(1), pages{2});
+  pool.hold(pages{4});
+  pool.release(pages{4});
+  EXPECT_TRUE(pool.is_taken(4)) << "its owner still has it";
+  pool.give_back(pages{1, 2, 3, 4});
+  EXPECT_EQ(pool.free(), 4u);
+}
+
+TEST(PageAllocatorDeathTest, NamesAHeldPageThatIsGivenBackTwice) {
+  auto pool = page_allocator{4};
+  pool.take(1);
+  pool.hold(pages{1});
+  pool.give_back(pages{1});
+  EXPECT_DEATH(pool.give_back(pages{1}), "is_given_back");
+}
+
 TEST(PageAllocatorDeathTest, NamesThePageThatIsGivenBackTwice) {
   auto pool = page_allocator{4};
   pool.take(3);
