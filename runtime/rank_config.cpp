@@ -325,6 +325,18 @@ tree_options tree_options_of(const rank_config& config, uint32_t ranks) {
   return options;
 }
 
+std::optional<std::string> scattered_objects(const rank_config& config, uint32_t ranks) {
+  constexpr auto small_piece = uint64_t{4096};
+  const auto l2 = pool_geometry{config.shape(ranks), config.mem_layout, 1};
+  const auto pieces = l2.object_runs(0, {0, config.heads_per_object()});
+  if (pieces.size() == 1 || pieces.front().length >= small_piece)
+    return std::nullopt;
+  return absl::StrFormat("--hicache-mem-layout %s keeps each object of L3 in %d pieces of %d "
+                         "bytes, which L3 reads and writes about a third slower than whole ones; "
+                         "page_head keeps it in one piece",
+                         to_string(config.mem_layout), pieces.size(), pieces.front().length);
+}
+
 copy_options copy_options_of(const rank_config& config) {
   auto options = copy_options{};
   options.io = config.io_backend;

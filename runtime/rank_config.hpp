@@ -8,6 +8,7 @@
 #include <CLI/CLI.hpp>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -31,6 +32,10 @@ result<void> finish_identity(rank_config& config);
 tree_options tree_options_of(const rank_config& config, uint32_t ranks);
 
 copy_options copy_options_of(const rank_config& config);
+
+/// A sentence for the log if L2 keeps the objects of L3 in many small pieces, with which L3 is much
+/// slower than with another layout (bench/step_layouts.cpp measures all of them).
+std::optional<std::string> scattered_objects(const rank_config& config, uint32_t ranks);
 
 /// Names and values of the settings common to all ranks, in the order of rank_settings(): for the
 /// report and for comparing ranks.

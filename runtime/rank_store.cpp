@@ -55,6 +55,8 @@ result<open_store> rank_store::open(const storage_attachment& wanted) {
   settings.prefetch_policy = *policy;
   if (auto checked = settings.finish(ranks_); !checked)
     return tl::unexpected{checked.error()};
+  if (const auto slow = scattered_objects(settings, ranks_); slow && rank_ == 0)
+    spdlog::warn("{}", *slow);
   auto backend = open_backend(settings);
   if (!backend) {
     member_.reset();

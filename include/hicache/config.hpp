@@ -78,12 +78,12 @@ struct rank_config {
   /// Gigabytes (1e9) of L2 per rank; 0 leaves it to the ratio.
   double hicache_size = 0;
   hicache::write_policy write_policy = write_policy::write_through;
-  hicache::io_backend io_backend = io_backend::direct;
+  hicache::io_backend io_backend = io_backend::kernel;
   /// SMs that kernel copies may occupy, and copy threads of the host device; per direction.
   uint32_t io_sms = 4;
   uint32_t io_threads = 1;
-  /// Layout of L2.
-  host_layout mem_layout = host_layout::page_first;
+  /// Layout of L2. page_head keeps each head of a page in one piece, as objects of L3 do.
+  host_layout mem_layout = host_layout::page_head;
   /// A name for make_eviction_policy(); rank_extensions::eviction overrides it.
   std::string eviction_policy = "lru";
   hicache::page_order page_order = page_order::newest_first;

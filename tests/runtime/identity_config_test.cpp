@@ -66,7 +66,7 @@ std::vector<identity_setting> identity_settings() {
   for (const auto type : {element_type::bf16, element_type::fp16, element_type::fp8})
     dtype.values.push_back([type](rank_config& x) { x.dtype = type; });
   auto& layout = settings.emplace_back(identity_setting{"layout", {}});
-  for (const auto order : {host_layout::page_first, host_layout::page_first_direct})
+  for (const auto order : {host_layout::page_head, host_layout::page_first})
     layout.values.push_back([order](rank_config& x) { x.mem_layout = order; });
   return settings;
 }

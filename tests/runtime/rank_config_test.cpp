@@ -219,14 +219,30 @@ TEST(RankConfigTest, LatentsHaveNoHeadsAndAreTheSameOnEveryRank) {
   EXPECT_NE(heads.head_groups(0, 2), heads.head_groups(1, 2));
 }
 
+TEST(RankConfigTest, NamesAChoiceThatScattersObjects) {
+  auto config = rank_config{};
+  ASSERT_TRUE(config.finish(1));
+  EXPECT_FALSE(scattered_objects(config, 1)) << "the default is fast";
+  config.mem_layout = host_layout::page_first;
+  const auto slow = scattered_objects(config, 1);
+  ASSERT_TRUE(slow);
+  EXPECT_NE(slow->find("--hicache-mem-layout page_first keeps"), std::string::npos) << *slow;
+  config.storage.tp_lcm_size = 1;
+  EXPECT_FALSE(scattered_objects(config, 1)) << "all heads in one object";
+  config.mem_layout = host_layout::layer_first;
+  config.kv_heads = 1;
+  config.head_dim = 4096;
+  EXPECT_FALSE(scattered_objects(config, 1)) << "in large pieces";
+}
+
 TEST(RankConfigTest, CopySettingsReachTheEngine) {
   auto config = rank_config{};
-  EXPECT_EQ(copy_options_of(config).io, io_backend::direct);
-  config.io_backend = io_backend::kernel;
+  EXPECT_EQ(copy_options_of(config).io, io_backend::kernel);
+  config.io_backend = io_backend::direct;
   config.io_sms = 7;
   config.io_threads = 3;
   ASSERT_TRUE(config.finish(1));
-  EXPECT_EQ(copy_options_of(config).io, io_backend::kernel);
+  EXPECT_EQ(copy_options_of(config).io, io_backend::direct);
   EXPECT_EQ(copy_options_of(config).sms, 7u);
   EXPECT_EQ(copy_options_of(config).host_threads, 3u);
 }
@@ -335,8 +351,7 @@ TEST(RankConfigTest, FingerprintsSeparateWhatMustNotBeExchanged) {
   EXPECT_NE(fingerprint([](rank_config& x) { x.dtype = element_type::fp16; }), usual);
   EXPECT_NE(fingerprint([](rank_config& x) { x.page_size = 32; }), usual);
   EXPECT_NE(fingerprint([](rank_config& x) { x.layers = 3; }), usual);
-  EXPECT_NE(fingerprint([](rank_config& x) { x.mem_layout = host_layout::page_first_direct; }),
-            usual);
+  EXPECT_NE(fingerprint([](rank_config& x) { x.mem_layout = host_layout::page_first; }), usual);
   EXPECT_EQ(fingerprint([](rank_config& x) { x.l1_pages = 77; }), usual);
 }
 
@@ -432,8 +447,8 @@ TEST(RankConfigTest, EverySettingIsAmongTheFields) {
   config.io_sms = config.io_threads = 9;
   config.metrics.port = 9;
   config.write_policy = write_policy::write_back;
-  config.io_backend = io_backend::kernel;
-  config.mem_layout = host_layout::page_head;
+  config.io_backend = io_backend::direct;
+  config.mem_layout = host_layout::page_first;
   config.page_order = page_order::ascending;
   config.prefetch_policy = prefetch_policy::timeout;
   config.device = device_kind::host;

@@ -133,8 +133,8 @@ TEST(SettingsTest, NamesAreReadIntoTypesAndWrittenBack) {
   add_rank_flags(app, config);
   const auto words
     = std::map<std::string, std::string>{{"hicache-write-policy", "write_back"},
-                                         {"hicache-io-backend", "kernel"},
-                                         {"hicache-mem-layout", "page_head"},
+                                         {"hicache-io-backend", "direct"},
+                                         {"hicache-mem-layout", "page_first"},
                                          {"page-order", "ascending"},
                                          {"hicache-storage-prefetch-policy", "timeout"},
                                          {"page-transport", "tcp"},
@@ -148,8 +148,8 @@ TEST(SettingsTest, NamesAreReadIntoTypesAndWrittenBack) {
     line += " --" + flag + " " + word;
   app.parse(line);
   EXPECT_EQ(config.write_policy, write_policy::write_back);
-  EXPECT_EQ(config.io_backend, io_backend::kernel);
-  EXPECT_EQ(config.mem_layout, host_layout::page_head);
+  EXPECT_EQ(config.io_backend, io_backend::direct);
+  EXPECT_EQ(config.mem_layout, host_layout::page_first);
   EXPECT_EQ(config.page_order, page_order::ascending);
   EXPECT_EQ(config.prefetch_policy, prefetch_policy::timeout);
   EXPECT_EQ(config.page_transport, page_transport::tcp);
@@ -225,7 +225,7 @@ TEST(SettingsTest, SharersHaveWhatMakesTheNamesOfPages) {
     {"rope", [](auto& x) { x.rope = R"({"rope_theta": 1})"; }},
     {"first-layer", [](auto& x) { x.first_layer = 2; }},
     {"numerics", [](auto& x) { x.numerics = "other"; }},
-    {"hicache-mem-layout", [](auto& x) { x.mem_layout = host_layout::layer_first; }},
+    {"hicache-mem-layout", [](auto& x) { x.mem_layout = host_layout::page_first; }},
     {"device-pages", [](auto& x) { x.l1_pages = 7; }},
     {"radix-eviction-policy", [](auto& x) { x.eviction_policy = "lfu"; }},
   };
