@@ -267,9 +267,8 @@ bool radix_tree::can_join(const radix_node& upper, const radix_node& lower) cons
                       x.pins_,         x.references_,   x.l3_,
                       x.is_discarded_, x.has_pin_lock_, x.is_write_back_pending_};
   };
-  const auto is_idle = [](const radix_node& x) {
-    return x.l2_resident() && x.load_ == 0 && x.backup_ == 0 && x.event_names_.count == 0;
-  };
+  const auto is_idle
+    = [](const radix_node& x) { return x.l2_resident() && x.load_ == 0 && x.backup_ == 0; };
   return !upper.has_handle_ && is_idle(upper) && is_idle(lower) && marks(upper) == marks(lower)
          && upper.use_ == lower.use_ && upper.tokens_.continues_in(lower.tokens_, options_.overlap)
          && upper.names_.names == lower.names_.names
@@ -285,7 +284,12 @@ void radix_tree::join(radix_node& upper, radix_node& lower) {
   append(upper.l1_pages_, lower.l1_pages_);
   append(upper.l2_pages_, lower.l2_pages_);
   lower.tokens_.prepend(upper.tokens_, options_.overlap);
-  lower.names_ = {lower.names_.names, upper.names_.first, lower.names_.count + upper.names_.count};
+  const auto extend = [](name_run& back, const name_run& front) {
+    if (back.count > 0)
+      back = {back.names, front.first, front.count + back.count};
+  };
+  extend(lower.names_, upper.names_);
+  extend(lower.event_names_, upper.event_names_); // Split where the names were.
   lower.token_digest_ += upper.token_digest_;
   lower.l1_digest_ += upper.l1_digest_;
   lower.first_ = upper.first_;

@@ -203,6 +203,32 @@ TEST(TreeEvents, SaltedPagesHaveTheIdsThatSglangGivesThem) {
   EXPECT_EQ(take(d), (std::vector<seen>{{'-', device, {second}}}));
 }
 
+// Only rank 0 publishes, and its tree must be that of the others.
+TEST(TreeEvents, ChangeNothingInTheTree) {
+  const auto tenant = cache_namespace{"", "tenant-a"}; // Whose ids are not the names.
+  auto options = with_events(32);
+  auto with = tree_driver{options};
+  options.events = false;
+  auto without = tree_driver{options};
+  for (auto* d : {&with, &without}) {
+    d->insert(range(1, 13), tenant);
+    d->finish();
+  }
+  const auto pages = take(with).back().pages;
+  ASSERT_EQ(pages.size(), 6);
+  for (auto* d : {&with, &without}) {
+    for (auto page = 0; page < 3; ++page) {
+      d->evict(2); // Splits a node of both tiers,
+      d->poll();
+    }
+    EXPECT_EQ(d->tree.stats().nodes, 2) << "and what left L1 is one node again";
+  }
+  EXPECT_EQ(with.tree.digest(), without.tree.digest());
+  take(with);
+  static_cast<void>(with.tree.evict({cache_tier::l2, 12}));
+  EXPECT_EQ(take(with), (std::vector<seen>{{'-', host, pages}}));
+}
+
 TEST(TreeEvents, AreOffUnlessAskedFor) {
   auto options = with_events();
   options.events = false;
