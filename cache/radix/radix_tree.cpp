@@ -50,11 +50,10 @@ size_t first_page_hash::operator()(const first_page& page) const noexcept {
 
 radix_tree::radix_tree(const radix_options& options)
   : options_(options), page_tokens_(options.page_size + options.overlap),
-    l1_pool_(options.l1_pages, options.order), l2_pool_(options.l2_pages, options.order),
-    events_(options.overlap) {
+    l1_pool_(options.l1_pages, options.order), l2_pool_(options.l2_pages, options.order) {
   HICACHE_CHECK(options_.page_size > 0 && options_.overlap <= 1 && options_.eviction);
   if (options_.events)
-    events_.add(cache_cleared{});
+    changes_.emplace_back(cache_cleared{});
 }
 
 // -- structure ----------------------------------------------------------------
@@ -389,7 +388,7 @@ void radix_tree::clear() {
   nodes_.clear();
   totals_ = {};
   if (options_.events)
-    events_.add(cache_cleared{});
+    changes_.emplace_back(cache_cleared{});
 }
 
 void radix_tree::set_exports_l2(bool exports_l2) {
@@ -558,20 +557,20 @@ const name_run& radix_tree::event_names(const radix_node& node) {
 void radix_tree::emit_stored(cache_medium medium, const radix_node& node) {
   if (!options_.events)
     return;
-  const auto names = event_names(node).get();
-  auto event = pages_stored{medium, node.ns(), std::nullopt, {names.begin(), names.end()}, {}};
-  if (!node.parent_->is_root())
-    event.parent = event_names(*node.parent_).get().back();
-  const auto tokens = node.tokens_.view();
-  event.tokens.assign(tokens.begin(), tokens.end());
-  events_.add(std::move(event));
+  const auto& parent = *node.parent_;
+  changes_.emplace_back(stored_change{medium, node.ns(),
+                                      parent.is_root() ? name_run{} : event_names(parent),
+                                      event_names(node), node.tokens_, options_.overlap});
 }
 
 void radix_tree::emit_removed(cache_medium medium, const radix_node& node, uint64_t from) {
   if (!options_.events)
     return;
-  const auto names = event_names(node).get();
-  events_.add(pages_removed{medium, {names.begin() + static_cast<ptrdiff_t>(from), names.end()}});
+  if (from == node.pages_)
+    return;
+  auto names = event_names(node);
+  static_cast<void>(names.cut_front(from));
+  changes_.emplace_back(removed_change{medium, std::move(names)});
 }
 
 } // namespace hicache

@@ -14,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace hicache {
@@ -261,7 +262,8 @@ public:
 
   const radix_totals& totals() const noexcept { return totals_; }
 
-  event_queue& events() noexcept { return events_; }
+  /// Takes the events since the last call, if the options ask for them.
+  std::vector<cache_change> take_changes() { return std::exchange(changes_, {}); }
 
   /// Nodes that hold pages: all but roots.
   uint64_t node_count() const noexcept { return nodes_.size() - roots_.size(); }
@@ -357,7 +359,7 @@ private:
   eviction_order l1_leaves_;
   eviction_order l2_victims_;
   radix_totals totals_;
-  event_queue events_;
+  std::vector<cache_change> changes_;
   save_function save_;
   worth_function is_worth_saving_;
   /// Current end of each reference, and the references that end at each node.
