@@ -304,7 +304,7 @@ void memory_of_pages(benchmark::State& state, bool everywhere) {
       auto& node = tree.add(root, token_span{tokens, 0, tokens->size()}, *tree.take_l1(pages),
                             std::move(host), {}, l3_state::unknown);
       if (everywhere)
-        benchmark::DoNotOptimize(node.names().get());
+        benchmark::DoNotOptimize(tree.names_of(node).get());
     }
     state.counters["bytes"] = (bytes_in_use() - before) / (nodes * pages);
   }
