@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 namespace hicache::serde {
 
@@ -37,7 +38,8 @@ struct fp16_element {
     const auto scaled = std::bit_cast<float>(magnitude << 13) * 0x1p112F;
     const auto finite = std::bit_cast<uint32_t>(scaled);
     const auto special = infinity_bits | magnitude << 13;
-    return std::bit_cast<float>(sign | (magnitude >= infinity ? special : finite));
+    const auto mask = -static_cast<uint32_t>(magnitude >= infinity);
+    return std::bit_cast<float>(sign | (special & mask) | (finite & ~mask));
   }
 };
 
@@ -98,23 +100,31 @@ uint32_t narrow_to_fp16(float number) noexcept {
 
 // -- E4M3 ---------------------------------------------------------------------
 
-constexpr auto e4m3_max = uint32_t{0x7E};
-constexpr auto e4m3_nan = uint32_t{0x7F};
+constexpr auto e4m3_max = int32_t{0x7E};
+constexpr auto e4m3_nan = int32_t{0x7F};
 
-/// Without branches, so that a compiler can do several at once.
+/// One of two numbers, by a mask: a compiler turns a conditional around floats into a branch.
+inline int32_t chosen(bool condition, int32_t yes, int32_t no) noexcept {
+  const auto mask = -static_cast<int32_t>(condition);
+  return (yes & mask) | (no & ~mask);
+}
+
+/// Without branches and unsigned comparisons, which every x86-64 does for several numbers at once.
 inline uint8_t round_to_e4m3(float number) noexcept {
-  const auto bits = std::bit_cast<uint32_t>(number);
-  const auto sign = bits >> 24 & 0x80;
-  const auto magnitude = bits & ~sign_bit;
-  // Normal: keep three bits of the mantissa, and move the exponent from bias 127 to bias 7.
-  const auto rounded
-    = ((magnitude + 0x7FFFF + (magnitude >> 20 & 1)) >> 20) - (uint32_t{127 - 7} << 3);
+  const auto bits = std::bit_cast<int32_t>(number);
+  const auto sign = static_cast<uint32_t>(bits) >> 24 & 0x80;
+  const auto magnitude = bits & 0x7FFF'FFFF;
+  // Normal: keep three bits of the mantissa, and move the exponent from bias 127 to bias 7. NaN
+  // would overflow and is replaced below.
+  const auto limited = std::min(magnitude, std::bit_cast<int32_t>(512.0F));
+  const auto rounded = ((limited + 0x7FFFF + (limited >> 20 & 1)) >> 20) - ((127 - 7) << 3);
   const auto normal = std::min(rounded, e4m3_max);
   // Below 2^-6 codes are 2^-9 apart; so are floats from 2^14 on.
-  const auto small = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0x1p14F)
-                     - std::bit_cast<uint32_t>(0x1p14F);
-  const auto finite = magnitude < std::bit_cast<uint32_t>(0x1p-6F) ? small : normal;
-  return static_cast<uint8_t>(sign | (magnitude > infinity_bits ? e4m3_nan : finite));
+  const auto small = std::bit_cast<int32_t>(std::bit_cast<float>(limited) + 0x1p14F)
+                     - std::bit_cast<int32_t>(0x1p14F);
+  const auto finite = chosen(magnitude < std::bit_cast<int32_t>(0x1p-6F), small, normal);
+  const auto code = chosen(magnitude > static_cast<int32_t>(infinity_bits), e4m3_nan, finite);
+  return static_cast<uint8_t>(sign | static_cast<uint32_t>(code));
 }
 
 float power_of_two(int exponent) noexcept {
@@ -131,7 +141,7 @@ float from_e4m3(uint8_t code) noexcept {
   const auto sign = (code & 0x80) != 0 ? -1.0F : 1.0F;
   const auto exponent = code >> 3 & 15;
   const auto mantissa = static_cast<float>(code & 7);
-  if ((code & 0x7F) == e4m3_nan)
+  if ((code & 0x7F) == uint8_t{e4m3_nan})
     return std::copysign(std::numeric_limits<float>::quiet_NaN(), sign);
   if (exponent == 0)
     return sign * std::ldexp(mantissa, -9);
@@ -167,15 +177,17 @@ uint8_t scale_for(float largest) noexcept {
 
 float largest_of(element_type type, std::span<const std::byte> elements) noexcept {
   return with_element(type, [&]<class Element>(Element) {
-    constexpr auto width = sizeof(typename Element::bits);
-    HICACHE_CHECK(elements.size() % width == 0);
-    constexpr auto magnitude_bits = (uint32_t{1} << (8 * width - 1)) - 1;
-    auto largest = uint32_t{0};
-    for (auto i = size_t{0}; i < elements.size(); i += width) {
-      const auto magnitude = load<Element>(elements.data() + i) & magnitude_bits;
-      largest = std::max(largest, magnitude < Element::infinity ? magnitude : 0);
+    // Signed: magnitudes are positive, and every x86-64 finds the larger of eight of them at once.
+    using magnitude = std::make_signed_t<typename Element::bits>;
+    HICACHE_CHECK(elements.size() % sizeof(magnitude) == 0);
+    auto largest = magnitude{0};
+    for (auto i = size_t{0}; i < elements.size(); i += sizeof(magnitude)) {
+      auto next = magnitude{};
+      std::memcpy(&next, elements.data() + i, sizeof next);
+      next &= std::numeric_limits<magnitude>::max();
+      largest = std::max(largest, next < magnitude{Element::infinity} ? next : magnitude{0});
     }
-    return Element::widen(largest);
+    return Element::widen(static_cast<uint32_t>(largest));
   });
 }
 
