@@ -130,14 +130,14 @@ result<std::unique_ptr<storage_backend>> make_serde_backend(const serde_options&
   const auto& chain = options.codec.chain;
   if (chain == serde::codec_chain{})
     return store;
-  if (options.threads < 1 || options.threads > serde::threads_max)
-    return fail(ec::invalid_argument, std::to_string(options.threads)
+  if (options.codec_threads < 1 || options.codec_threads > serde::threads_max)
+    return fail(ec::invalid_argument, std::to_string(options.codec_threads)
                                         + " threads cannot encode objects; expected 1 to "
                                         + std::to_string(serde::threads_max));
   constexpr auto least_bytes = uint64_t{2} * serde::bounce_pool::alignment;
   constexpr auto most_bytes = uint64_t{1} << 40;
-  if (options.bounce_bytes < least_bytes || options.bounce_bytes > most_bytes)
-    return fail(ec::invalid_argument, "the codecs cannot use " + format_bytes(options.bounce_bytes)
+  if (options.codec_bytes < least_bytes || options.codec_bytes > most_bytes)
+    return fail(ec::invalid_argument, "the codecs cannot use " + format_bytes(options.codec_bytes)
                                         + " of memory; expected " + format_bytes(least_bytes)
                                         + " to " + format_bytes(most_bytes));
   if (chain.compression != serde::compression::none && sized_reads_of(*store) == nullptr)
@@ -150,9 +150,10 @@ result<std::unique_ptr<storage_backend>> make_serde_backend(const serde_options&
   auto codec = serde::object_codec::make(options.codec, std::move(*keys));
   if (!codec)
     return tl::unexpected{codec.error()};
-  auto pool = serde::bounce_pool::make(options.bounce_bytes);
+  auto pool = serde::bounce_pool::make(options.codec_bytes);
   auto core = std::make_shared<serde::serde_core>(std::move(*codec), std::move(store), pool, clock);
-  return std::make_unique<serde::serde_backend>(std::move(core), std::move(pool), options.threads);
+  return std::make_unique<serde::serde_backend>(std::move(core), std::move(pool),
+                                                options.codec_threads);
 }
 
 } // namespace hicache

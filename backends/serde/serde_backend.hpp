@@ -19,10 +19,10 @@ struct serde_options {
   std::string key_file;
   std::string key_command;
   /// Threads that encode and decode: 1 to 64.
-  size_t threads = 2;
+  size_t codec_threads = 2;
   /// Memory for encoded objects on their way, in bytes: at least the longest object and 4 KiB.
   /// Each thread also uses up to three times the longest object.
-  uint64_t bounce_bytes = uint64_t{256} << 20;
+  uint64_t codec_bytes = uint64_t{256} << 20;
 };
 
 /// Puts codecs in front of a store: objects are encoded before the store writes them and decoded

@@ -76,7 +76,7 @@ protected:
     made.codec.objects = small_objects();
     made.codec.fingerprint = 7;
     made.key_file = folder_.path() + "/keys";
-    made.bounce_bytes = uint64_t{64} << 10;
+    made.codec_bytes = uint64_t{64} << 10;
     return made;
   }
 
@@ -383,7 +383,7 @@ protected:
     auto owned = std::make_unique<faulty_store>(std::make_unique<shared_store>(memory_));
     faulty_ = owned.get();
     auto made = options("aes-256-gcm");
-    made.bounce_bytes = uint64_t{16} << 10;
+    made.codec_bytes = uint64_t{16} << 10;
     store_ = open_owned(made, std::move(owned));
     EXPECT_TRUE(put(*store_, key_of(1), bytes_of(1, 10'000)));
     faulty_->set_faults([this](batch_kind kind) {
@@ -479,11 +479,11 @@ TEST_F(SerdeBackendTest, RefusesOptionsThatCannotWork) {
         return made ? error{} : made.error();
       };
   auto given = options("zstd");
-  given.threads = 0;
+  given.codec_threads = 0;
   EXPECT_EQ(refused(given),
             (error{ec::invalid_argument, "0 threads cannot encode objects; expected 1 to 64"}));
   given = options("zstd");
-  given.bounce_bytes = 100;
+  given.codec_bytes = 100;
   EXPECT_EQ(refused(given).code, ec::invalid_argument);
   given = options("aes-256-gcm");
   given.key_command = "true";

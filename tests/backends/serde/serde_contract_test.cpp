@@ -25,7 +25,7 @@ serde_options options_for(const char* chain, const temporary_folder& folder) {
   options.codec.fingerprint = 7;
   options.key_file = folder.path() + "/keys";
   // Room for a few of the contract's longest objects, so that memory is waited for.
-  options.bounce_bytes = uint64_t{1} << 20;
+  options.codec_bytes = uint64_t{1} << 20;
   return options;
 }
 
