@@ -135,7 +135,7 @@ fi
 if wants codecs; then
   echo "Measuring: serde_bench on KV of a made model" >&2
   python3 -B "$root/examples/llama/make_model.py" "$results/model" --vocabulary 8192 --layers 8 --hidden 256 --intermediate 512 --heads 8 --kv-heads 4 --head-dim 128
-  "$root/build/release/bench/serde_bench" "$results/model" "$root/docs/internals.md" "$results/serde.json"
+  (cd "$root" && build/release/bench/serde_bench "$results/model" docs/internals.md "$results/serde.json")
 fi
 if wants engines; then
   HICACHE_LIBRARY=$root/build/release/c_abi/libhicache.so.1 HICACHE_BIN=$root/build/release/bin PYTHONPATH=$root/clients/python \

@@ -126,7 +126,7 @@ TEST(AesGcmTest, RefusesTheVectorsOfNistThatFail) {
   }
 }
 
-/// The two vectors of the specification of XAES-256-GCM (C2SP, XAES-256-GCM.md, "Test vectors").
+/// The two vectors of the specification of XAES-256-GCM (C2SP), section "Test vectors".
 TEST(AesGcmTest, DerivesKeysAsXaes256GcmDoes) {
   const auto gcm = serde::aes_gcm{};
   const auto nonce = bytes_of_text("ABCDEFGHIJKLMNOPQRSTUVWX");
