@@ -209,7 +209,7 @@ codec_scratch::codec_scratch(const object_codec_options& options)
 
 // -- object_codec ---------------------------------------------------------------
 
-result<std::unique_ptr<object_codec>> object_codec::make(object_codec_options options,
+result<std::unique_ptr<object_codec>> object_codec::make(const object_codec_options& options,
                                                          key_ring keys) {
   if (options.zstd_level < 1 || options.zstd_level > 19)
     return fail(ec::invalid_argument, "zstd has no level " + std::to_string(options.zstd_level)
@@ -226,13 +226,12 @@ result<std::unique_ptr<object_codec>> object_codec::make(object_codec_options op
   }
   if (options.chain.encryption != encryption::none && keys.size() == 0)
     return fail(ec::invalid_argument, "aes-256-gcm needs keys, from a file or a command");
-  return std::unique_ptr<object_codec>{
-    new object_codec{std::move(options), std::move(fp8), std::move(keys)}};
+  return std::unique_ptr<object_codec>{new object_codec{options, std::move(fp8), std::move(keys)}};
 }
 
-object_codec::object_codec(object_codec_options options, std::optional<fp8_object> fp8,
+object_codec::object_codec(const object_codec_options& options, std::optional<fp8_object> fp8,
                            key_ring keys)
-  : options_(std::move(options)), fp8_(std::move(fp8)), keys_(std::move(keys)),
+  : options_(options), fp8_(std::move(fp8)), keys_(std::move(keys)),
     name_mask_(
       object_mask("encoded objects, format 1",
                   std::string{fp8_ ? "fp8 e4m3" : "lossless"}

@@ -78,7 +78,8 @@ class object_codec {
 public:
   /// @returns invalid_argument if fp8 lacks a shape or the shape does not allow it, the level is
   /// out of range, or encryption lacks keys
-  static result<std::unique_ptr<object_codec>> make(object_codec_options options, key_ring keys);
+  static result<std::unique_ptr<object_codec>> make(const object_codec_options& options,
+                                                    key_ring keys);
 
   const object_codec_options& options() const noexcept { return options_; }
 
@@ -111,7 +112,7 @@ public:
                       std::span<const std::span<std::byte>> parts, codec_scratch& scratch) const;
 
 private:
-  object_codec(object_codec_options options, std::optional<fp8_object> fp8, key_ring keys);
+  object_codec(const object_codec_options& options, std::optional<fp8_object> fp8, key_ring keys);
 
   /// Whether an object of this length is converted to fp8.
   bool is_quantised(uint64_t original_bytes) const noexcept;

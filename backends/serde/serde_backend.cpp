@@ -60,13 +60,13 @@ public:
     next->is_read = true;
     next->read_batch = std::make_unique<store_batch<page_read>>(std::move(pages));
     next->progress = std::move(progress);
-    return core_->submit(std::move(next));
+    return core_->submit(next);
   }
 
   batch_number write(store_batch<page_write> pages, time_point deadline, pages_done done) override {
     auto next = new_transfer(pages.size(), deadline, std::move(done));
     next->write_batch = std::make_unique<store_batch<page_write>>(std::move(pages));
-    return core_->submit(std::move(next));
+    return core_->submit(next);
   }
 
   batch_number remove(store_batch<page_key> keys, time_point deadline, pages_done done) override {

@@ -26,7 +26,7 @@ serde_core::serde_core(std::unique_ptr<object_codec> codec, std::unique_ptr<stor
 
 // -- calls from outside -----------------------------------------------------------
 
-serde_core::batch_number serde_core::submit(transfer_ptr next) {
+serde_core::batch_number serde_core::submit(const transfer_ptr& next) {
   auto lock = std::unique_lock{mutex_};
   const auto number = next->number = ++last_number_;
   if (!is_closing_ && batches_.size() < limits::storage_queue_batches) {
@@ -151,12 +151,15 @@ bool serde_core::close(std::chrono::nanoseconds grace) {
   changed_.wait(lock, [this] { return jobs_.empty() && busy_ == 0; });
   is_ending_ = true;
   changed_.notify_all();
-  auto abandoned = std::vector<batch_number>{};
-  for (const auto& [number, batch] : batches_)
-    abandoned.push_back(number);
+  // A completion that the store still holds keeps the memory that it may write to.
+  auto abandoned = std::vector<std::pair<batch_number, leavings>>{};
+  while (!batches_.empty()) {
+    const auto batch = batches_.begin()->second;
+    abandoned.emplace_back(batch->number, take_off(batch));
+  }
   lock.unlock();
-  for (const auto number : abandoned)
-    pool_->cancel(number);
+  for (const auto& each : abandoned)
+    pool_->cancel(each.first);
   return is_closed && abandoned.empty();
 }
 
@@ -165,6 +168,8 @@ bool serde_core::close(std::chrono::nanoseconds grace) {
 void serde_core::enqueue(const transfer_ptr& batch, std::function<void(codec_scratch&)> run) {
   {
     const auto lock = std::scoped_lock{mutex_};
+    if (is_ending_)
+      return;
     jobs_.push_back({batch, std::move(run)});
   }
   changed_.notify_all();

@@ -40,7 +40,7 @@ public:
   storage_backend& store() noexcept { return *store_; }
   const object_codec& codec() const noexcept { return *codec_; }
 
-  batch_number submit(transfer_ptr next);
+  batch_number submit(const transfer_ptr& next);
 
   /// Passes a call on to the store. Its number stands for the store's.
   template <class Answer, class Call>
