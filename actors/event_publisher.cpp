@@ -15,7 +15,7 @@ caf::result<atom::ok> event_publisher_state::publish(const cache_events_ptr& eve
   // Wall-clock time, since routers on other machines read it.
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   const auto message = event_message(options.format, std::chrono::duration<double>(now).count(),
-                                     events->list, options.page_size);
+                                     events->list(), options.page_size);
   const auto sent = socket->publish(options.topic, events->number, message);
   if (replay)
     replay->keep(options.topic, events->number, message);

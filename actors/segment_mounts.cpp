@@ -277,8 +277,8 @@ void segment_mounts::announce(uint32_t number, published_pages batch,
     then(false);
   };
   auto on_view = [this, number, epoch = at.progress.epoch(), then](const membership& view) {
-    apply_view(number, epoch, view);
-    then(view.known);
+    // What an older epoch refused is told again under the present one.
+    then(apply_view(number, epoch, view) && view.known);
   };
   batch.member = options_.member.member;
   batch.epoch = at.progress.epoch();
@@ -311,20 +311,20 @@ void segment_mounts::withdraw_from(uint32_t number, const std::vector<page_key>&
   }
 }
 
-void segment_mounts::apply_view(uint32_t number, uint64_t epoch, const membership& view) {
+bool segment_mounts::apply_view(uint32_t number, uint64_t epoch, const membership& view) {
   options_.index_heard(view.shards_digest);
   const auto at = mounts_.find(number);
-  // Ignore replies to an older epoch.
   if (at == mounts_.end() || !at->second.shard || at->second.progress.epoch() != epoch)
-    return;
+    return false;
   if (!view.known) {
     mount(number, at->second.shard);
-    return;
+    return true;
   }
   if (!view.refused.empty())
     options_.refused(view.refused);
   if (!view.lost.empty())
     options_.lost(view.lost);
+  return true;
 }
 
 void segment_mounts::on_index_error(uint32_t number, const index_actor& lost,

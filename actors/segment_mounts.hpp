@@ -121,7 +121,8 @@ private:
   void withdraw_from(uint32_t number, const std::vector<page_key>& keys);
 
   /// Applies a shard's view of this member; remounts if the shard does not know it.
-  void apply_view(uint32_t number, uint64_t epoch, const membership& view);
+  /// @returns false for a view under an older epoch, which is ignored
+  bool apply_view(uint32_t number, uint64_t epoch, const membership& view);
 
   void on_index_error(uint32_t number, const index_actor& lost, const caf::error& err);
 

@@ -24,8 +24,8 @@ overload(Handlers...) -> overload<Handlers...>;
 void tree_outbox::send(prefix_cache& core) {
   if (auto effects = core.take_effects(); !effects.empty())
     send_effects(std::move(effects));
-  if (auto events = core.take_events(); !events.empty())
-    send_events(std::move(events));
+  if (auto changes = core.take_changes(); !changes.empty())
+    send_events(std::move(changes));
   if (!notes_.empty())
     send_notes();
 }
@@ -49,7 +49,8 @@ void tree_outbox::send_effects(std::vector<tree_effect> effects) {
     self_->send(helpers_.controller, atom::copy_v, std::move(copies));
 }
 
-void tree_outbox::send_events(std::vector<cache_event> list) {
+void tree_outbox::send_events(std::vector<cache_change> changes) {
+  auto list = [changes = std::move(changes)] { return name_events(changes); };
   const auto events
     = std::make_shared<const cache_events>(cache_events{std::move(list), event_batches_++});
   if (helpers_.engine)

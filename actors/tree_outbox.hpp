@@ -58,7 +58,7 @@ private:
   void send_effects(std::vector<tree_effect> effects);
 
   /// Sends cache events to the engine and to routers.
-  void send_events(std::vector<cache_event> list);
+  void send_events(std::vector<cache_change> changes);
 
   void send_notes();
 

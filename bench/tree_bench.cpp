@@ -88,7 +88,7 @@ void fill(radix_tree& tree, uint32_t turns, const chat_names& names = {}) {
   for (const auto& turn : std::span{workload().all()}.first(turns * chat::sessions)) {
     insert(tree, root, turn, names);
     if (tree.options().events && turn.session + 1 == chat::sessions)
-      benchmark::DoNotOptimize(tree.events().take());
+      benchmark::DoNotOptimize(tree.take_changes());
   }
 }
 
@@ -205,7 +205,7 @@ void serve(prefix_cache& cache, const chat_turn& turn) {
 void serve_all(prefix_cache& cache) {
   for (const auto& turn : workload().all())
     serve(cache, turn);
-  benchmark::DoNotOptimize(cache.take_events());
+  benchmark::DoNotOptimize(name_events(cache.take_changes()));
 }
 
 /// @param copies Whether L2 has a copy of each page.
@@ -304,7 +304,7 @@ void memory_of_pages(benchmark::State& state, bool everywhere) {
       auto& node = tree.add(root, token_span{tokens, 0, tokens->size()}, *tree.take_l1(pages),
                             std::move(host), {}, l3_state::unknown);
       if (everywhere)
-        benchmark::DoNotOptimize(node.names().get());
+        benchmark::DoNotOptimize(tree.names_of(node).get());
     }
     state.counters["bytes"] = (bytes_in_use() - before) / (nodes * pages);
   }

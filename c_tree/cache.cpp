@@ -27,7 +27,7 @@ engine_actor::behavior_type listener(engine_actor::pointer, news_queue* news) {
     [news](atom::notice, const caf::error& what) { news->add(from_caf(what)); },
     [news](atom::notify) { news->add(step_news{}); },
     [news](atom::events, const cache_events_ptr& events) {
-      for (const auto& event : events->list)
+      for (const auto& event : events->list())
         news->add(event);
     },
   };

@@ -63,19 +63,18 @@ void publication::finish(std::vector<result<void>>& outcome) {
 
 void publication::take_answers(const std::function<caf::timespan()>& patience) {
   for (; answered_ < sent_.size(); ++answered_) {
-    auto& part = sent_[answered_];
     auto refused = std::vector<page_key>{};
+    auto end = result<void>{};
     receive_within(
       self_, publishing_[answered_], patience(),
-      [&](key_batch& answer) {
-        refused = std::move(answer.keys);
-        part.end = {};
-      },
-      [&part](const caf::error& err) { part.end = tl::unexpected{from_caf(err)}; });
-    if (part.end)
-      request_copies(std::move(part.copies), refused);
-    else if (part.end.error().code == ec::deadline_exceeded)
+      [&refused](key_batch& answer) { refused = std::move(answer.keys); },
+      [&end](const caf::error& err) { end = tl::unexpected{from_caf(err)}; });
+    if (!end && end.error().code == ec::deadline_exceeded)
       return;
+    auto& part = sent_[answered_];
+    if (end)
+      request_copies(std::move(part.copies), refused);
+    part.end = std::move(end);
   }
 }
 

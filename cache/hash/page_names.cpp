@@ -45,7 +45,7 @@ page_names::~page_names() {
 }
 
 std::span<const page_key> page_names::get() const {
-  if (!is_ready_.load(std::memory_order_acquire)) {
+  if (!is_known()) {
     // The oldest unread names first, without recursion: chains may be long.
     auto chain = std::vector<std::shared_ptr<const page_names>>{};
     for (auto prior = unread_prior(); prior; prior = prior->unread_prior())
@@ -60,7 +60,7 @@ std::span<const page_key> page_names::get() const {
 std::shared_ptr<const page_names> page_names::unread_prior() const {
   const auto lock = std::lock_guard{mutex_};
   const auto& prior = prior_.names;
-  return prior && !prior->is_ready_.load(std::memory_order_acquire) ? prior : nullptr;
+  return prior && !prior->is_known() ? prior : nullptr;
 }
 
 void page_names::compute() const {

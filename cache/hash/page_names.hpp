@@ -46,6 +46,9 @@ public:
 
   uint64_t size() const noexcept { return size_; }
 
+  /// True once get() need not hash any more.
+  bool is_known() const noexcept { return is_ready_.load(std::memory_order_acquire); }
+
   /// All names. The first call hashes the tokens, and those of unread names before.
   std::span<const page_key> get() const;
 

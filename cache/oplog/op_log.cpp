@@ -487,7 +487,7 @@ void op_log_player::take_effects() {
         [&](const reclaim_command&) { staging_.clear(); },
       },
       effect);
-  cache_->take_events();
+  static_cast<void>(cache_->take_changes());
 }
 
 result<std::vector<uint64_t>> replay(std::span<const op_log_entry> entries) {

@@ -450,7 +450,7 @@ op_script::impl::outcome op_script::impl::events(object_reader& reader) {
   if (auto read = reader.finish(); !read)
     return tl::unexpected{read.error()};
   auto list = answer::array();
-  for (const auto& event : cache->take_events())
+  for (const auto& event : name_events(cache->take_changes()))
     list.push_back(op_json::show_event(event));
   return answer{{"events", std::move(list)}};
 }

@@ -52,7 +52,7 @@ void open_backups::begin(const std::vector<radix_node*>& nodes) {
   tree_.lock_l2(end);
   for (auto* node : nodes) {
     node_edit{tree_, *node}.begin_backup(id);
-    names.push_back(node->names());
+    names.push_back(tree_.names_of(*node));
     pages.insert(pages.end(), node->l2_pages().begin(), node->l2_pages().end());
   }
   waiting_pages_ += pages.size();
@@ -60,11 +60,11 @@ void open_backups::begin(const std::vector<radix_node*>& nodes) {
   backups_.emplace(
     id, open_backup{&end, shared_pages, settings_.storage_epoch, bare->is_root() ? nullptr : bare});
   order_.insert(order_.end() - static_cast<ptrdiff_t>(held_), id);
-  const auto& parent = *nodes.front()->parent();
+  auto& parent = *nodes.front()->parent();
   effects_.push_back(
     backup_command{id,
                    std::make_shared<const path_names>(
-                     std::move(names), parent.is_root() ? name_run{} : parent.names()),
+                     std::move(names), parent.is_root() ? name_run{} : tree_.names_of(parent)),
                    shared_pages, tenant_of(end.ns().salt)});
   const auto limit = settings_.options.backup_limit_pages;
   for (auto oldest = backups_.begin(); waiting_pages_ > limit; ++oldest)

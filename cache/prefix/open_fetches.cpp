@@ -80,7 +80,7 @@ void open_fetches::join_or_issue(open_request& request) {
   const auto first = request.matched_pages();
   const auto tail = token_span{request.tokens, first * options.page_size,
                                tree_.span_size(request.limit_pages - first)};
-  auto names = tree_.names_after(request.end().names(), tail);
+  auto names = tree_.names_after(tree_.names_of(request.end()), tail);
   fetches_.insert(id, {id,
                        {request.id},
                        request.root->ns(),

@@ -311,8 +311,8 @@ std::vector<tree_effect> prefix_cache::take_effects() {
   return std::exchange(effects_, {});
 }
 
-std::vector<cache_event> prefix_cache::take_events() {
-  return tree_.events().take();
+std::vector<cache_change> prefix_cache::take_changes() {
+  return tree_.take_changes();
 }
 
 // -- state --------------------------------------------------------------------

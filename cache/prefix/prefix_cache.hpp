@@ -208,8 +208,9 @@ public:
   /// Takes the pending effects, in order.
   std::vector<tree_effect> take_effects();
 
-  /// Takes the cache events since the last call; empty unless enabled in the options.
-  std::vector<cache_event> take_events();
+  /// Takes the cache events since the last call (name_events); none unless the options ask for
+  /// them.
+  std::vector<cache_change> take_changes();
 
   // -- state ------------------------------------------------------------------
 

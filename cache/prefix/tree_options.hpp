@@ -54,7 +54,7 @@ struct tree_options {
   uint64_t pin_budget_pages = 0;
   /// A match or an insert that reaches the end of a pin restarts the pin's ttl.
   bool pin_refresh = false;
-  /// Collect cache events for take_events().
+  /// Collect cache events for take_changes().
   bool events = false;
   /// Nodes that eviction split are joined again, see radix_tree::join_nodes. False only in op logs
   /// of versions that did not, whose node ids would differ.

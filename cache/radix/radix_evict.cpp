@@ -180,7 +180,7 @@ void radix_tree::truncate(radix_node& node, uint64_t pages) {
   if (pages == 0)
     return remove(node);
   node.tokens_.truncate(span_size(pages));
-  node.names_.count = pages;
+  node.names_.count = std::min(node.names_.count, pages);
   node.event_names_.count = std::min(node.event_names_.count, pages);
   node.pages_ = pages;
   changed(node);

@@ -73,9 +73,6 @@ public:
   /// L2 pages: none, or one per page. Only reserved while `write` is set.
   const std::vector<page_index>& l2_pages() const noexcept { return l2_pages_; }
 
-  /// One per page. In a root: its namespace's seed, if any.
-  const name_run& names() const noexcept { return names_; }
-
   const node_use& use() const noexcept { return use_; }
 
   /// Locks on this node and everything below it.
@@ -180,8 +177,9 @@ private:
   bool has_pin_lock_ = false;
   bool is_discarded_ = false;
   std::vector<page_index> l2_pages_;
+  /// One per page, once asked for (radix_tree::names_of). In a root: its namespace's seed, if any.
   name_run names_;
-  /// Names for routers, if events are enabled and routers use other names for the pages.
+  /// Likewise where routers use other names for the pages.
   name_run event_names_;
   /// Sums over pages, maintained by radix_tree.
   uint64_t token_digest_ = 0;

@@ -205,8 +205,8 @@ void radix_tree::check_node(const radix_node& node) const {
   HICACHE_CHECK(node.pages_ > 0 && node.tokens_.size() == span_size(node.pages_));
   HICACHE_CHECK(node.token_digest_ == sum_tokens(node, 0, node.pages_));
   HICACHE_CHECK(node.l1_digest_ == sum_l1(node, 0, node.pages_));
-  HICACHE_CHECK(node.names_.count == node.pages_);
-  HICACHE_CHECK(node.event_names_.count == 0 || node.event_names_.count == node.pages_);
+  for (const auto& names : {node.names_, node.event_names_})
+    HICACHE_CHECK(names.count == 0 || names.count == node.pages_);
   HICACHE_CHECK(node.in_l1() || node.l2_resident());
   HICACHE_CHECK(!node.in_l1() || node.l1_pages_.size() == node.pages_);
   HICACHE_CHECK(node.l2_pages_.empty() || node.l2_pages_.size() == node.pages_);

@@ -50,11 +50,10 @@ size_t first_page_hash::operator()(const first_page& page) const noexcept {
 
 radix_tree::radix_tree(const radix_options& options)
   : options_(options), page_tokens_(options.page_size + options.overlap),
-    l1_pool_(options.l1_pages, options.order), l2_pool_(options.l2_pages, options.order),
-    events_(options.overlap) {
+    l1_pool_(options.l1_pages, options.order), l2_pool_(options.l2_pages, options.order) {
   HICACHE_CHECK(options_.page_size > 0 && options_.overlap <= 1 && options_.eviction);
   if (options_.events)
-    events_.add(cache_cleared{});
+    changes_.emplace_back(cache_cleared{});
 }
 
 // -- structure ----------------------------------------------------------------
@@ -138,9 +137,7 @@ radix_node& radix_tree::add(radix_node& parent, token_span tokens, std::vector<p
   HICACHE_CHECK(device.empty() || parent.in_l1() || parent.is_root());
   HICACHE_CHECK(names.count == 0 || names.count == node.pages_);
   node.l2_pages_ = std::move(host);
-  node.names_ = names.count > 0 ? std::move(names) : names_after(parent.names_, node.tokens_);
-  if (parent.event_names_.count > 0)
-    node.event_names_ = names_after(parent.event_names_, node.tokens_);
+  node.names_ = std::move(names);
   node.l3_ = l3;
   node.use_.created = clock_;
   node.use_.last_access = clock_;
@@ -217,9 +214,9 @@ radix_node& radix_tree::split(radix_node& node, uint64_t pages) {
   node.l1_pages_ = take_tail(upper.l1_pages_, pages);
   upper.l2_pages_ = std::move(node.l2_pages_);
   node.l2_pages_ = take_tail(upper.l2_pages_, pages);
-  upper.names_ = node.names_.cut_front(pages);
-  if (node.event_names_.count > 0)
-    upper.event_names_ = node.event_names_.cut_front(pages);
+  for (const auto names : {&radix_node::names_, &radix_node::event_names_})
+    if ((node.*names).count > 0)
+      upper.*names = (node.*names).cut_front(pages);
   upper.l1_locks_ = node.l1_locks_;
   upper.l2_locks_ = node.l2_locks_;
   upper.pins_ = node.pins_;
@@ -267,13 +264,10 @@ bool radix_tree::can_join(const radix_node& upper, const radix_node& lower) cons
                       x.pins_,         x.references_,   x.l3_,
                       x.is_discarded_, x.has_pin_lock_, x.is_write_back_pending_};
   };
-  const auto is_idle = [](const radix_node& x) {
-    return x.l2_resident() && x.load_ == 0 && x.backup_ == 0 && x.event_names_.count == 0;
-  };
+  const auto is_idle
+    = [](const radix_node& x) { return x.l2_resident() && x.load_ == 0 && x.backup_ == 0; };
   return !upper.has_handle_ && is_idle(upper) && is_idle(lower) && marks(upper) == marks(lower)
-         && upper.use_ == lower.use_ && upper.tokens_.continues_in(lower.tokens_, options_.overlap)
-         && upper.names_.names == lower.names_.names
-         && upper.names_.first + upper.names_.count == lower.names_.first;
+         && upper.use_ == lower.use_ && upper.tokens_.continues_in(lower.tokens_, options_.overlap);
 }
 
 /// The opposite of split.
@@ -285,7 +279,14 @@ void radix_tree::join(radix_node& upper, radix_node& lower) {
   append(upper.l1_pages_, lower.l1_pages_);
   append(upper.l2_pages_, lower.l2_pages_);
   lower.tokens_.prepend(upper.tokens_, options_.overlap);
-  lower.names_ = {lower.names_.names, upper.names_.first, lower.names_.count + upper.names_.count};
+  for (const auto names : {&radix_node::names_, &radix_node::event_names_}) {
+    const auto& front = upper.*names;
+    auto& back = lower.*names;
+    // Otherwise they are made anew when asked for.
+    const auto are_one
+      = front.names == back.names && front.first + front.count == back.first && back.count > 0;
+    back = are_one ? name_run{back.names, front.first, front.count + back.count} : name_run{};
+  }
   lower.token_digest_ += upper.token_digest_;
   lower.l1_digest_ += upper.l1_digest_;
   lower.first_ = upper.first_;
@@ -385,7 +386,7 @@ void radix_tree::clear() {
   nodes_.clear();
   totals_ = {};
   if (options_.events)
-    events_.add(cache_cleared{});
+    changes_.emplace_back(cache_cleared{});
 }
 
 void radix_tree::set_exports_l2(bool exports_l2) {
@@ -545,29 +546,39 @@ name_run radix_tree::names_after(const name_run& prior, const token_span& tokens
   return {std::move(names), 0, count};
 }
 
+const name_run& radix_tree::name_path(radix_node& node, name_run radix_node::*names) const {
+  auto unnamed = std::vector<radix_node*>{};
+  for (auto* each = &node; !each->is_root() && (each->*names).count == 0; each = each->parent_)
+    unnamed.push_back(each);
+  for (; !unnamed.empty(); unnamed.pop_back()) {
+    auto& next = *unnamed.back();
+    next.*names = names_after(next.parent_->*names, next.tokens_);
+  }
+  return node.*names;
+}
+
 // -- events -------------------------------------------------------------------
 
-const name_run& radix_tree::event_names(const radix_node& node) {
-  return node.event_names_.count == 0 ? node.names_ : node.event_names_;
+const name_run& radix_tree::event_names_of(radix_node& node) const {
+  const auto has_own = node.root().event_names_.count > 0;
+  return name_path(node, has_own ? &radix_node::event_names_ : &radix_node::names_);
 }
 
-void radix_tree::emit_stored(cache_medium medium, const radix_node& node) {
+void radix_tree::emit_stored(cache_medium medium, radix_node& node) {
   if (!options_.events)
     return;
-  const auto names = event_names(node).get();
-  auto event = pages_stored{medium, node.ns(), std::nullopt, {names.begin(), names.end()}, {}};
-  if (!node.parent_->is_root())
-    event.parent = event_names(*node.parent_).get().back();
-  const auto tokens = node.tokens_.view();
-  event.tokens.assign(tokens.begin(), tokens.end());
-  events_.add(std::move(event));
+  auto& parent = *node.parent_;
+  changes_.emplace_back(stored_change{medium, node.ns(),
+                                      parent.is_root() ? name_run{} : event_names_of(parent),
+                                      event_names_of(node), node.tokens_, options_.overlap});
 }
 
-void radix_tree::emit_removed(cache_medium medium, const radix_node& node, uint64_t from) {
-  if (!options_.events)
+void radix_tree::emit_removed(cache_medium medium, radix_node& node, uint64_t from) {
+  if (!options_.events || from == node.pages_)
     return;
-  const auto names = event_names(node).get();
-  events_.add(pages_removed{medium, {names.begin() + static_cast<ptrdiff_t>(from), names.end()}});
+  auto names = event_names_of(node);
+  static_cast<void>(names.cut_front(from));
+  changes_.emplace_back(removed_change{medium, std::move(names)});
 }
 
 } // namespace hicache

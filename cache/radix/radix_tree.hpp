@@ -14,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace hicache {
@@ -133,10 +134,14 @@ public:
   radix_node& cut(const path_end& end);
 
   /// Adds a node at the end of `parent`.
-  /// @param names Of its pages; empty: computed from the tokens when read.
+  /// @param names Of its pages, if known.
   /// @pre its first page differs from those of all children
   radix_node& add(radix_node& parent, token_span tokens, std::vector<page_index> device,
                   std::vector<page_index> host, name_run names, l3_state l3);
+
+  /// The names of the node's pages; of a root, its namespace's seed, if any. Hashes nothing. Visits
+  /// the ancestors whose names nobody has asked for yet.
+  const name_run& names_of(radix_node& node) const { return name_path(node, &radix_node::names_); }
 
   /// The names of the pages of `tokens`, which follow on `prior`.
   name_run names_after(const name_run& prior, const token_span& tokens) const;
@@ -261,7 +266,8 @@ public:
 
   const radix_totals& totals() const noexcept { return totals_; }
 
-  event_queue& events() noexcept { return events_; }
+  /// Takes the events since the last call, if the options ask for them.
+  std::vector<cache_change> take_changes() { return std::exchange(changes_, {}); }
 
   /// Nodes that hold pages: all but roots.
   uint64_t node_count() const noexcept { return nodes_.size() - roots_.size(); }
@@ -328,9 +334,10 @@ private:
   first_page first_page_of(const radix_node& node) const noexcept {
     return {node.tokens_.data(), page_tokens_};
   }
-  static const name_run& event_names(const radix_node& node);
-  void emit_stored(cache_medium medium, const radix_node& node);
-  void emit_removed(cache_medium medium, const radix_node& node, uint64_t from);
+  const name_run& name_path(radix_node& node, name_run radix_node::*names) const;
+  const name_run& event_names_of(radix_node& node) const;
+  void emit_stored(cache_medium medium, radix_node& node);
+  void emit_removed(cache_medium medium, radix_node& node, uint64_t from);
   void reorder(eviction_order& order, radix_node& node, order_key& key, const order_key& next);
   /// Updates sums, eviction orders and digest after a change of the node's fields.
   void changed(radix_node& node);
@@ -357,7 +364,7 @@ private:
   eviction_order l1_leaves_;
   eviction_order l2_victims_;
   radix_totals totals_;
-  event_queue events_;
+  std::vector<cache_change> changes_;
   save_function save_;
   worth_function is_worth_saving_;
   /// Current end of each reference, and the references that end at each node.

@@ -3,6 +3,7 @@
 #include "hicache/ids.hpp"
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <variant>
@@ -50,7 +51,9 @@ using cache_event = std::variant<pages_stored, pages_removed, cache_cleared>;
 
 /// The events since the previous message, in order. Shared by reference within a process.
 struct cache_events {
-  std::vector<cache_event> list;
+  /// Makes the list on the caller's thread, which names the pages: that takes time that grows with
+  /// their tokens. Any thread.
+  std::function<std::vector<cache_event>()> list;
   /// Sequence number of the message, from 0.
   uint64_t number = 0;
 };

@@ -83,7 +83,8 @@ protected:
         [](atom::notice, const caf::error&) {},
         [](atom::notify) {},
         [events](atom::events, const cache_events_ptr& more) {
-          events->insert(events->end(), more->list.begin(), more->list.end());
+          const auto list = more->list();
+          events->insert(events->end(), list.begin(), list.end());
         },
       };
     });

@@ -279,9 +279,9 @@ TEST_F(StoreFaultsTest, ATornWriteGoesOnWithThePageThatFailed) {
   const auto torn = store(100, 3); // Half of six objects: the second page has one of its two.
   EXPECT_FALSE(stored(torn));
   EXPECT_EQ(arrived(fetch(100, 3)), 1u);
-  pass(limits::backup_pause);
+  pass(storage_traffic{}.backup_pause);
   EXPECT_FALSE(stored(torn));
-  pass(limits::backup_pause);
+  pass(storage_traffic{}.backup_pause);
   EXPECT_EQ(stored(torn), 3u);
   EXPECT_EQ(arrived(fetch(100, 3)), 3u);
   expect_every_page_in_one_place();
@@ -344,7 +344,7 @@ TEST_F(StoreFaultsTest, AWriteThatWasDoneThoughItSaysNoIsDoneAgain) {
   go_wrong(batch_kind::write, {store_fault::lying});
   const auto denied = store(100, 4);
   EXPECT_FALSE(stored(denied));
-  pass(limits::backup_pause);
+  pass(storage_traffic{}.backup_pause);
   EXPECT_EQ(stored(denied), 4u);
   EXPECT_EQ(arrived(fetch(100, 4)), 4u);
   expect_every_page_in_one_place();
@@ -441,7 +441,7 @@ TEST_P(StoreFaultsByChanceTest, NothingWrongIsServedEverythingEndsAndTheStoreIsU
   stage(12);
   auto is_used = false;
   for (auto i = 0u; i < 4 && !is_used; ++i) {
-    pass(limits::breaker_pause_max);
+    pass(breaker_policy{}.pause_max);
     is_used = is_well(1000 * (1 + i));
   }
   EXPECT_TRUE(is_used);

@@ -128,15 +128,15 @@ TEST(ChunkCache, HasNothingToDoForTheOtherTiers) {
 
 TEST(ChunkCache, TheFirstEventIsThatNothingIsCached) {
   auto options = eight_pages();
-  EXPECT_TRUE(prefix_cache{options}.take_events().empty());
+  EXPECT_TRUE(name_events(prefix_cache{options}.take_changes()).empty());
   options.events = true;
   auto cache = prefix_cache{options};
-  const auto events = cache.take_events();
+  const auto events = name_events(cache.take_changes());
   ASSERT_EQ(events.size(), 1);
   EXPECT_TRUE(std::holds_alternative<cache_cleared>(events.front()));
   ASSERT_TRUE(cache.match(ask(1, A)));
   ASSERT_TRUE(cache.release(1));
-  EXPECT_TRUE(cache.take_events().empty());
+  EXPECT_TRUE(name_events(cache.take_changes()).empty());
 }
 
 TEST(ChunkCache, EqualOperationsGiveEqualDigests) {

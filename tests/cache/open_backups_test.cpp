@@ -313,6 +313,6 @@ TEST(OpenBackupsDeathTest, CheckFindsMorePagesThanTheLimit) {
 TEST(OpenBackupsDeathTest, NoMorePagesAreStoredThanWereWritten) {
   auto d = backer{};
   d.back_up("ab");
-  EXPECT_DEATH(d.finish({3}), "stored <= backup.pages");
+  EXPECT_DEATH(d.finish({3}), "stored <= backup.page_count");
   EXPECT_DEATH(d.finish({}), "next");
 }

@@ -39,7 +39,7 @@ struct seen {
 
 std::vector<seen> take(tree_driver& d) {
   auto list = std::vector<seen>{};
-  for (const auto& event : d.tree.take_events())
+  for (const auto& event : name_events(d.tree.take_changes()))
     if (const auto* stored = std::get_if<pages_stored>(&event))
       list.push_back({'+', stored->medium, ids_of(stored->keys)});
     else if (const auto* removed = std::get_if<pages_removed>(&event))
@@ -62,7 +62,7 @@ TEST(TreeEvents, InsertSplitAndEvict) {
   auto d = tree_driver{with_events()};
   EXPECT_EQ(take(d), (std::vector<seen>{{'0', device, {}}}));
   d.insert({1, 2, 3, 4});
-  auto events = d.tree.take_events();
+  auto events = name_events(d.tree.take_changes());
   ASSERT_EQ(events.size(), 1);
   const auto first = std::get<pages_stored>(events[0]);
   EXPECT_EQ(ids_of(first.keys), (ids{page_12, page_34}));
@@ -70,7 +70,7 @@ TEST(TreeEvents, InsertSplitAndEvict) {
   EXPECT_EQ(first.tokens, (tokens_t{1, 2, 3, 4}));
   EXPECT_EQ(first.medium, device);
   d.insert({1, 2, 5, 6});
-  events = d.tree.take_events();
+  events = name_events(d.tree.take_changes());
   ASSERT_EQ(events.size(), 1) << "the split itself is nobody's business";
   const auto second = std::get<pages_stored>(events[0]);
   EXPECT_EQ(ids_of(second.keys), ids{page_56});
@@ -122,7 +122,7 @@ TEST(TreeEvents, NamespacesHaveOtherIds) {
   take(d);
   d.insert({1, 2}, {"lora", ""});
   d.insert({1, 2}, {"", "tenant"});
-  const auto events = d.tree.take_events();
+  const auto events = name_events(d.tree.take_changes());
   ASSERT_EQ(events.size(), 2);
   const auto& lora = std::get<pages_stored>(events[0]);
   const auto& tenant = std::get<pages_stored>(events[1]);
@@ -169,7 +169,7 @@ TEST(TreeEvents, CopiesOfSeveralNodesAreStoredRootFirstInOneEvent) {
   take(d);
   EXPECT_EQ(d.load_back(tokens), 12); // and what is being loaded.
   d.finish();
-  const auto events = d.tree.take_events();
+  const auto events = name_events(d.tree.take_changes());
   ASSERT_EQ(events.size(), 1);
   const auto& loaded = std::get<pages_stored>(events[0]);
   EXPECT_EQ(ids_of(loaded.keys), pages);
@@ -185,7 +185,7 @@ TEST(TreeEvents, SaltedPagesHaveTheIdsThatSglangGivesThem) {
   auto d = tree_driver{with_events(16)};
   take(d);
   d.insert({1, 2, 7, 8}, tenant);
-  auto events = d.tree.take_events();
+  auto events = name_events(d.tree.take_changes());
   ASSERT_EQ(events.size(), 1);
   const auto& stored = std::get<pages_stored>(events[0]);
   EXPECT_EQ(ids_of(stored.keys), (ids{first, second}));
@@ -194,7 +194,7 @@ TEST(TreeEvents, SaltedPagesHaveTheIdsThatSglangGivesThem) {
   d.finish();
   take(d);
   d.insert({1, 2, 9, 9}, tenant);
-  events = d.tree.take_events();
+  events = name_events(d.tree.take_changes());
   ASSERT_EQ(events.size(), 1);
   ASSERT_TRUE(std::get<pages_stored>(events[0]).parent);
   EXPECT_EQ(event_id(*std::get<pages_stored>(events[0]).parent), first);
@@ -203,12 +203,52 @@ TEST(TreeEvents, SaltedPagesHaveTheIdsThatSglangGivesThem) {
   EXPECT_EQ(take(d), (std::vector<seen>{{'-', device, {second}}}));
 }
 
+// Only rank 0 publishes, and its tree must be that of the others.
+TEST(TreeEvents, ChangeNothingInTheTree) {
+  const auto tenant = cache_namespace{"", "tenant-a"}; // Whose ids are not the names.
+  auto options = with_events(32);
+  auto with = tree_driver{options};
+  options.events = false;
+  auto without = tree_driver{options};
+  for (auto* d : {&with, &without}) {
+    d->insert(range(1, 13), tenant);
+    d->finish();
+  }
+  const auto pages = take(with).back().pages;
+  ASSERT_EQ(pages.size(), 6);
+  for (auto* d : {&with, &without}) {
+    for (auto page = 0; page < 3; ++page) {
+      d->evict(2); // Splits a node of both tiers,
+      d->poll();
+    }
+    EXPECT_EQ(d->tree.stats().nodes, 2) << "and what left L1 is one node again";
+  }
+  EXPECT_EQ(with.tree.digest(), without.tree.digest());
+  take(with);
+  static_cast<void>(with.tree.evict({cache_tier::l2, 12}));
+  EXPECT_EQ(take(with), (std::vector<seen>{{'-', host, pages}}));
+}
+
+TEST(TreeEvents, NameTheirPagesWhenTheyAreRead) {
+  auto d = tree_driver{with_events(16)};
+  take(d);
+  d.insert({1, 2, 3, 4});
+  d.finish();
+  d.evict(2);
+  const auto changes = d.tree.take_changes();
+  ASSERT_EQ(changes.size(), 3);
+  const auto& names = *std::get<stored_change>(changes[0]).names.names;
+  EXPECT_FALSE(names.is_known()) << "the tree has hashed tokens";
+  EXPECT_EQ(name_events(changes).size(), 3);
+  EXPECT_TRUE(names.is_known());
+}
+
 TEST(TreeEvents, AreOffUnlessAskedFor) {
   auto options = with_events();
   options.events = false;
   auto d = tree_driver{options};
   d.insert({1, 2, 3, 4});
-  EXPECT_TRUE(d.tree.take_events().empty());
+  EXPECT_TRUE(name_events(d.tree.take_changes()).empty());
 }
 
 // -- names --------------------------------------------------------------------

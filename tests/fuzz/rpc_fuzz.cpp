@@ -26,7 +26,7 @@ public:
   served_process() {
     spdlog::set_level(spdlog::level::off);
     auto seen = std::make_shared<test::sightings>();
-    auto directory = system_.spawn(test::run_directory, system_.spawn(test::run_shard, seen));
+    auto directory = system_->spawn(test::run_directory, system_->spawn(test::run_shard, seen));
     auto at = rpc_network::listen({"127.0.0.1", 0}).value();
     port_ = at.where().port;
     network_.serve(std::move(at), directory, {true, std::chrono::seconds{8}});
@@ -35,17 +35,18 @@ public:
   uint16_t port() const noexcept { return port_; }
 
 private:
-  system_config config_;
-  caf::actor_system system_{config_};
-  rpc_network network_{system_, {}};
+  /// Outlives the process's static objects, which CAF needs to end it; the network's thread logs
+  /// and must not.
+  caf::actor_system* system_ = new caf::actor_system{*new system_config};
+  rpc_network network_{*system_, {}};
   uint16_t port_ = 0;
 };
 
 } // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const auto* const process = new served_process; // Nobody waits for its actors at the end.
-  const auto fd = test::connect_from_anywhere(process->port());
+  static const auto process = served_process{};
+  const auto fd = test::connect_from_anywhere(process.port());
   test::send_all(fd.get(), std::as_bytes(std::span{data, size}));
   test::expect_the_end(fd.get());
   return 0;

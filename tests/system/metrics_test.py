@@ -135,7 +135,8 @@ class MetricsTest(SystemTest):
             self.get(port, "/")
 
     def test_scrapes_of_a_running_replay_change_nothing(self):
-        flags = ["--trace", self.trace, *SMALL_KV, "--device-pages", "256"]
+        # L2 has room for all pages, so that what is cached does not depend on when copies are done.
+        flags = ["--trace", self.trace, *SMALL_KV, "--device-pages", "256", "--hicache-ratio", "32"]
         quiet = self.replay("quiet", 2, *flags)
         port = free_ports(2)
         watched = self.start_replay("watched", 2, *flags, "--metrics-port", port, "--prefill-tokens-per-second", "200000",
