@@ -10,10 +10,6 @@ if(HICACHE_CUDA_VERSION STREQUAL "not in this build")
 else()
   set(HICACHE_HAS_CUDA ON)
 endif()
-set(HICACHE_HAS_SERDE OFF)
-if(TARGET hicache_backend_serde)
-  set(HICACHE_HAS_SERDE ON)
-endif()
 configure_package_config_file(cmake/hicacheConfig.cmake.in "${PROJECT_BINARY_DIR}/hicacheConfig.cmake"
                               INSTALL_DESTINATION "${package_folder}")
 # Before version 1.0 a new minor version may change everything.
