@@ -39,6 +39,17 @@ public:
   /// As storage_backend::read.
   virtual std::vector<result<void>> get(std::span<const page_read> pages, time_point deadline) = 0;
 
+  /// Whether `get_sized` works. Constant over the store's lifetime.
+  virtual bool tells_lengths() const { return false; }
+
+  /// As get, of objects that may be shorter than their parts (sized_reads::read_sized). Answers
+  /// their lengths.
+  virtual std::vector<result<uint64_t>> get_sized(std::span<const page_read> pages,
+                                                  time_point deadline) {
+    static_cast<void>(deadline);
+    return std::vector<result<uint64_t>>(pages.size(), fail(ec::unsupported));
+  }
+
   /// As storage_backend::write. deadline_exceeded: nothing was changed.
   virtual std::vector<result<void>> set(std::span<const page_write> pages, time_point deadline) = 0;
 

@@ -31,6 +31,13 @@ public:
     return answers;
   }
 
+  bool tells_lengths() const override { return true; }
+
+  std::vector<result<uint64_t>> get_sized(std::span<const page_read> pages,
+                                          time_point deadline) override {
+    return files_->get_sized(pages, fingerprint_, deadline);
+  }
+
   std::vector<result<void>> set(std::span<const page_write> pages, time_point deadline) override {
     return files_->set(pages, {}, fingerprint_, deadline);
   }

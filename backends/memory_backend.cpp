@@ -1,6 +1,7 @@
 #include "backends/memory_backend.hpp"
 
 #include "backends/lru_table.hpp"
+#include "backends/sized_reads.hpp"
 #include "base/units.hpp"
 
 #include <mutex>
@@ -35,12 +36,16 @@ public:
 
   std::vector<result<void>> get(std::span<const page_read> pages, time_point deadline) override {
     auto answers = std::vector<result<void>>{};
-    for (const auto& page : pages) {
-      answers.push_back(clock_.now() < deadline ? get_page(page) : fail(ec::deadline_exceeded));
-      const auto lock = std::scoped_lock{mutex_};
-      counters_.count_get(answers.back());
-    }
+    for (const auto& read : read_pages(pages, deadline, lengths::exact))
+      answers.push_back(read ? result<void>{} : tl::unexpected{read.error()});
     return answers;
+  }
+
+  bool tells_lengths() const override { return true; }
+
+  std::vector<result<uint64_t>> get_sized(std::span<const page_read> pages,
+                                          time_point deadline) override {
+    return read_pages(pages, deadline, lengths::bounded);
   }
 
   std::vector<result<void>> set(std::span<const page_write> pages, time_point deadline) override {
@@ -68,7 +73,22 @@ public:
   }
 
 private:
-  result<void> get_page(const page_read& page) {
+  /// Whether parts have the length of their page, or may be longer.
+  enum class lengths : uint8_t { exact, bounded };
+
+  std::vector<result<uint64_t>> read_pages(std::span<const page_read> pages, time_point deadline,
+                                           lengths rule) {
+    auto answers = std::vector<result<uint64_t>>{};
+    for (const auto& page : pages) {
+      answers.push_back(clock_.now() < deadline ? get_page(page, rule)
+                                                : fail(ec::deadline_exceeded));
+      const auto lock = std::scoped_lock{mutex_};
+      counters_.count_get(answers.back());
+    }
+    return answers;
+  }
+
+  result<uint64_t> get_page(const page_read& page, lengths rule) {
     auto bytes = stored_page{};
     {
       const auto lock = std::scoped_lock{mutex_};
@@ -77,12 +97,12 @@ private:
     }
     if (bytes == nullptr)
       return fail(ec::not_found);
-    if (total_bytes(page.parts) != bytes->size())
+    const auto room = total_bytes(page.parts);
+    if (rule == lengths::exact ? room != bytes->size() : room < bytes->size())
       return fail(ec::invalid_argument, "the page has " + std::to_string(bytes->size())
-                                          + " bytes, its parts have "
-                                          + std::to_string(total_bytes(page.parts)));
-    scatter(bytes->data(), page.parts);
-    return {};
+                                          + " bytes, its parts have " + std::to_string(room));
+    scatter(bytes->data(), first_bytes(page.parts, bytes->size()));
+    return bytes->size();
   }
 
   result<void> set_page(const page_write& page) {

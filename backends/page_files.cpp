@@ -4,6 +4,7 @@
 #include "backends/folder_log.hpp"
 #include "backends/folder_table.hpp"
 #include "backends/page_folder.hpp"
+#include "backends/sized_reads.hpp"
 #include "base/check.hpp"
 #include "base/limits.hpp"
 #include "base/page_checksum.hpp"
@@ -90,6 +91,14 @@ result<temporary_file> write_temporary(const std::string& directory, const page_
   return file;
 }
 
+/// The length of an open page, as far as its file tells; nothing if that is not known.
+std::optional<uint64_t> length_of(int fd) {
+  struct stat info {};
+  if (::fstat(fd, &info) != 0 || static_cast<uint64_t>(info.st_size) < page_header_bytes)
+    return std::nullopt;
+  return static_cast<uint64_t>(info.st_size) - page_header_bytes;
+}
+
 /// Nanoseconds since 1970.
 int64_t wall_time() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -139,9 +148,27 @@ page_files::lengths(std::span<const page_key> keys, uint64_t fingerprint, time_p
 std::vector<result<uint64_t>> page_files::get(std::span<const page_read> pages,
                                               uint64_t fingerprint, time_point deadline) {
   auto answers = std::vector<result<uint64_t>>{};
+  for (const auto& page : read_pages(pages, fingerprint, part_lengths::exact, deadline))
+    answers.push_back(page.map([](const auto& found) { return found.checksum; }));
+  return answers;
+}
+
+std::vector<result<uint64_t>> page_files::get_sized(std::span<const page_read> pages,
+                                                    uint64_t fingerprint, time_point deadline) {
+  auto answers = std::vector<result<uint64_t>>{};
+  for (const auto& page : read_pages(pages, fingerprint, part_lengths::bounded, deadline))
+    answers.push_back(page.map([](const auto& found) { return found.length; }));
+  return answers;
+}
+
+std::vector<result<page_files::found_page>> page_files::read_pages(std::span<const page_read> pages,
+                                                                   uint64_t fingerprint,
+                                                                   part_lengths rule,
+                                                                   time_point deadline) {
+  auto answers = std::vector<result<found_page>>{};
   auto buffer = std::vector<std::byte>{};
   for (const auto& page : pages) {
-    answers.push_back(clock_.now() < deadline ? get_page(page, fingerprint, buffer)
+    answers.push_back(clock_.now() < deadline ? get_page(page, fingerprint, rule, buffer)
                                               : fail(ec::deadline_exceeded));
     const auto lock = std::scoped_lock{mutex_};
     counters_.count_get(answers.back());
@@ -213,8 +240,9 @@ bool page_files::file_exists(const page_key& key) const {
   return ::access(folder_.page_path(key).c_str(), F_OK) == 0;
 }
 
-result<uint64_t> page_files::get_page(const page_read& page, uint64_t fingerprint,
-                                      std::vector<std::byte>& buffer) {
+result<page_files::found_page> page_files::get_page(page_read page, uint64_t fingerprint,
+                                                    part_lengths rule,
+                                                    std::vector<std::byte>& buffer) {
   const auto path = folder_.page_path(page.key);
   const auto file = unique_fd{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
   if (!file) {
@@ -223,6 +251,10 @@ result<uint64_t> page_files::get_page(const page_read& page, uint64_t fingerprin
     forget(page.key);
     return fail(ec::not_found);
   }
+  // A file that is longer, or too short for a header, fails when it is read.
+  const auto length = rule == part_lengths::bounded ? length_of(file.get()) : std::nullopt;
+  if (length && *length <= total_bytes(page.parts))
+    page.parts = first_bytes(page.parts, *length);
   auto answer = is_scattered(page.parts)
                   ? read_scattered(file.get(), path, page, fingerprint, buffer)
                   : read_page(file.get(), path, page, fingerprint);
@@ -232,7 +264,9 @@ result<uint64_t> page_files::get_page(const page_read& page, uint64_t fingerprin
   } else if (answer.error().code == ec::corrupt_page) {
     static_cast<void>(discard(page.key));
   }
-  return answer;
+  return answer.map([&](uint64_t checksum) {
+    return found_page{checksum, total_bytes(page.parts)};
+  });
 }
 
 result<uint64_t> page_files::read_scattered(int fd, const std::string& path, const page_read& page,

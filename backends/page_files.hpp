@@ -57,6 +57,11 @@ public:
   std::vector<result<uint64_t>> get(std::span<const page_read> pages, uint64_t fingerprint,
                                     time_point deadline);
 
+  /// As get, of objects that may be shorter than their parts (sized_reads::read_sized). Answers
+  /// their lengths.
+  std::vector<result<uint64_t>> get_sized(std::span<const page_read> pages, uint64_t fingerprint,
+                                          time_point deadline);
+
   /// Stores pages of a namespace, as storage_backend::write.
   /// @param checksums page_checksum of each page; computed here if empty.
   std::vector<result<void>> set(std::span<const page_write> pages,
@@ -84,8 +89,19 @@ private:
   /// Checks the file system, because other processes write to the folder too.
   bool file_exists(const page_key& key) const;
 
-  result<uint64_t> get_page(const page_read& page, uint64_t fingerprint,
-                            std::vector<std::byte>& buffer);
+  /// Whether parts have the length of their page, or may be longer.
+  enum class part_lengths : uint8_t { exact, bounded };
+
+  struct found_page {
+    uint64_t checksum = 0;
+    uint64_t length = 0;
+  };
+
+  std::vector<result<found_page>> read_pages(std::span<const page_read> pages, uint64_t fingerprint,
+                                             part_lengths rule, time_point deadline);
+
+  result<found_page> get_page(page_read page, uint64_t fingerprint, part_lengths rule,
+                              std::vector<std::byte>& buffer);
 
   result<uint64_t> read_scattered(int fd, const std::string& path, const page_read& page,
                                   uint64_t fingerprint, std::vector<std::byte>& buffer) const;

@@ -83,7 +83,7 @@ struct storage_queue::shared_state {
 
 storage_queue::storage_queue(std::unique_ptr<blocking_store> store, size_t threads)
   : name_(store->name()), capabilities_(store->capabilities()),
-    state_(std::make_shared<shared_state>()) {
+    tells_lengths_(store->tells_lengths()), state_(std::make_shared<shared_state>()) {
   state_->store = std::move(store);
   state_->threads = threads;
   const auto lock = std::scoped_lock{state_->mutex};
@@ -147,6 +147,14 @@ storage_queue::batch_number storage_queue::read(store_batch<page_read> pages, ti
   auto call = [deadline, progress = std::move(progress), part = capabilities_.preferred_batch](
                 blocking_store& store, const std::vector<page_read>& list) {
     return read_in_parts(store, list, part, deadline, progress);
+  };
+  return submit_items(std::move(pages), std::move(call), std::move(done));
+}
+
+storage_queue::batch_number storage_queue::read_sized(store_batch<page_read> pages,
+                                                      time_point deadline, sizes_done done) {
+  auto call = [deadline](blocking_store& store, const std::vector<page_read>& list) {
+    return store.get_sized(list, deadline);
   };
   return submit_items(std::move(pages), std::move(call), std::move(done));
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "backends/blocking_store.hpp"
+#include "backends/sized_reads.hpp"
 #include "hicache/storage_backend.hpp"
 
 #include <memory>
@@ -17,7 +18,7 @@ namespace hicache {
 ///
 /// The queue keeps no time. A running call whose batch expires cannot be cancelled: another thread
 /// replaces its worker, for limits::stuck_calls calls at most.
-class storage_queue final : public storage_backend {
+class storage_queue final : public storage_backend, public sized_reads {
 public:
   /// @param threads Workers; 0: batches run on the submitting thread (deterministic tests).
   storage_queue(std::unique_ptr<blocking_store> store, size_t threads);
@@ -33,6 +34,11 @@ public:
 
   batch_number read(store_batch<page_read> pages, time_point deadline, pages_done done,
                     read_progress progress) override;
+
+  bool tells_lengths() const override { return tells_lengths_; }
+
+  batch_number read_sized(store_batch<page_read> pages, time_point deadline,
+                          sizes_done done) override;
 
   batch_number write(store_batch<page_write> pages, time_point deadline, pages_done done) override;
 
@@ -60,6 +66,7 @@ private:
 
   const std::string name_;
   const store_capabilities capabilities_;
+  const bool tells_lengths_;
   const std::shared_ptr<shared_state> state_;
 };
 

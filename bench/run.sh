@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# bench/run.sh {tree|transfer|step|store|node|engines|scaling|all} [--short] [--json FILE]
+# bench/run.sh {tree|transfer|step|store|node|codecs|engines|scaling|all} [--short] [--json FILE]
 #
 # Builds what it needs, runs each measurement and its baseline in the same run, and prints one table. --json also writes the
 # rows to FILE. Exits with 0 when all measurements ran, whether or not they meet their targets. Takes a minute or two plus the build.
@@ -9,7 +9,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 usage() {
   cat <<'TEXT'
-Usage: bench/run.sh {tree|transfer|step|store|node|engines|scaling|all} [--short] [--json FILE]
+Usage: bench/run.sh {tree|transfer|step|store|node|codecs|engines|scaling|all} [--short] [--json FILE]
 
   tree         the prefix cache on one core: match, insert, lock, eviction, events, memory, and its actor
   transfer     copies between L1 and L2 in host memory, and of a GPU if one answers
@@ -17,6 +17,7 @@ Usage: bench/run.sh {tree|transfer|step|store|node|engines|scaling|all} [--short
                the default layout of L2 beside all others
   store        the cluster store by separate processes: values, the index, restarts; beside ucx_perftest if it is installed
   node         pages that clients put into the memory of a node and read there, beside memcpy
+  codecs       what codecs keep of computed KV, and how fast they are, beside memcpy
   engines      a node's clients in Python beside those in C++; real engines that start with a filled node, beside what they have themselves
                (makes environments of 3 GB each from PyPI, see tests/engines/run.sh; not part of all)
   scaling      the index of L3 in virtual time: 1000 members, 100 million keys, 16 and 64 shards (16 GB, half an hour)
@@ -51,7 +52,7 @@ while [ $# -gt 0 ]; do
       shift
       ;;
     --short) short=1 ;;
-    tree | transfer | step | store | node | engines | scaling | all)
+    tree | transfer | step | store | node | codecs | engines | scaling | all)
       [ -z "$what" ] || give_up "one measurement at a time, or all"
       what=$1
       ;;
@@ -59,7 +60,7 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-[ -n "$what" ] || give_up "say what to measure: tree, transfer, step, store, node, engines, scaling or all"
+[ -n "$what" ] || give_up "say what to measure: tree, transfer, step, store, node, codecs, engines, scaling or all"
 
 # wants PART: true if the part is selected.
 wants() { [ "$what" = "$1" ] || { [ "$what" = all ] && [ "$1" != engines ]; }; }
@@ -68,6 +69,7 @@ targets=()
 ! wants tree || targets+=(tree_bench tree_actor_bench)
 ! wants transfer || targets+=(transfer_bench)
 ! wants node || targets+=(node_bench)
+! wants codecs || targets+=(serde_bench)
 ! wants engines || targets+=(node_bench hicache-node hicache_c)
 ! wants scaling || targets+=(scaling_bench)
 ! wants step || targets+=(step_bench hicache-replay hicache-index)
@@ -129,6 +131,11 @@ if wants store; then
 fi
 if wants node; then
   measure node_bench
+fi
+if wants codecs; then
+  echo "Measuring: serde_bench on KV of a made model" >&2
+  python3 -B "$root/examples/llama/make_model.py" "$results/model" --vocabulary 8192 --layers 8 --hidden 256 --intermediate 512 --heads 8 --kv-heads 4 --head-dim 128
+  (cd "$root" && build/release/bench/serde_bench "$results/model" docs/internals.md "$results/serde.json")
 fi
 if wants engines; then
   HICACHE_LIBRARY=$root/build/release/c_abi/libhicache.so.1 HICACHE_BIN=$root/build/release/bin PYTHONPATH=$root/clients/python \

@@ -4,6 +4,7 @@
 #include "backends/file_backend.hpp"
 #include "backends/memory_backend.hpp"
 #include "backends/node_backend.hpp"
+#include "backends/serde/serde_backend.hpp"
 #include "backends/storage_queue.hpp"
 #include "base/check.hpp"
 #include "base/limits.hpp"
@@ -26,6 +27,22 @@ void count(store_figures& to, const cluster_member& member) {
   to.sent_bytes += member.sent_bytes();
   to.repaired_pages += member.figures().repaired;
   to.repair_failures += member.figures().repair_failures;
+}
+
+/// @pre settings.finish(ranks) succeeded
+serde_options codecs_of(const rank_config& settings, uint32_t ranks) {
+  const auto& storage = settings.storage;
+  auto options = serde_options{};
+  options.codec.chain = serde::parse_codec_chain(storage.codecs).value();
+  options.codec.zstd_level = static_cast<int>(storage.zstd_level);
+  options.codec.objects = serde::kv_object_shape{settings.shape(ranks), settings.mem_layout,
+                                                 settings.heads_per_object(), *settings.dtype};
+  options.codec.fingerprint = fingerprint_of(settings.fingerprint());
+  options.key_file = storage.key_file;
+  options.key_command = storage.key_command;
+  options.codec_threads = storage.codec_threads;
+  options.codec_bytes = storage.codec_bytes;
+  return options;
 }
 
 } // namespace
@@ -62,8 +79,14 @@ result<open_store> rank_store::open(const storage_attachment& wanted) {
     member_.reset();
     return tl::unexpected{backend.error()};
   }
-  auto store = std::unique_ptr<storage_backend>{
-    std::make_unique<storage_queue>(std::move(*backend), settings.storage.threads)};
+  auto coded = make_serde_backend(
+    codecs_of(settings, ranks_),
+    std::make_unique<storage_queue>(std::move(*backend), settings.storage.threads), clock_);
+  if (!coded) {
+    member_.reset();
+    return fail(coded.error().code, "codecs of L3: " + coded.error().detail);
+  }
+  auto store = std::move(*coded);
   if (wrap_)
     store = wrap_(std::move(store));
   const auto l2_memory = std::array{std::span{l2_memory_, l2_.total_bytes()}};

@@ -1,3 +1,4 @@
+#include "backends/serde/object_codec.hpp"
 #include "base/limits.hpp"
 #include "base/units.hpp"
 #include "runtime/rank_settings.hpp"
@@ -49,6 +50,7 @@ json parse_text(const std::string& text, const std::string& extension) {
 
 constexpr auto a_time = "seconds, or a time such as 250ms, of an hour at most";
 constexpr auto within_an_hour = setting_range{0, 3600};
+constexpr auto codec_names = "none, or fp8, zstd or lz4, aes-256-gcm joined by '+' in this order";
 constexpr auto of_segment = "a share of the segment above 0, at most 1";
 template <auto Member>
 setting_value in_segment(storage_config& x) {
@@ -201,6 +203,40 @@ constexpr auto settings = std::to_array<storage_setting>({
     "object, or the attention keeps a latent"},
    "`cluster`",
    "true or false"},
+  {{"codecs", "NAMES", at<&storage_config::codecs>,
+    "how objects are [converted, compressed and encrypted](backends.md#codecs) on their way to the "
+    "store: `fp8`, `zstd` or `lz4`, `aes-256-gcm`, joined by `+` in this order, or `none`; "
+    "instances find objects of the same `fp8` and `aes-256-gcm` only"},
+   "all",
+   codec_names},
+  {{"zstd_level",
+    "N",
+    at<&storage_config::zstd_level>,
+    "codec `zstd`: the least is fastest",
+    {1, 19}},
+   "all",
+   "a number from 1 to 19"},
+  {{"key_file", "FILE", at<&storage_config::key_file>,
+    "codec `aes-256-gcm`: the file with the [keys](backends.md#keys)"},
+   "all",
+   "the name of a file"},
+  {{"key_command", "COMMAND", at<&storage_config::key_command>,
+    "the shell command that prints them, instead of a file"},
+   "all",
+   "a shell command"},
+  {{"codec_threads",
+    "N",
+    at<&storage_config::codec_threads>,
+    "threads that encode and decode",
+    {1, 64}},
+   "all",
+   "a number from 1 to 64"},
+  {{"codec_bytes", "SIZE",
+    [](storage_config& x) -> setting_value { return size_value{&x.codec_bytes}; },
+    "memory for encoded objects on their way, [several of the longest for each "
+    "thread](backends.md#codecs)"},
+   "all",
+   "a number of bytes, or a size such as 64MiB"},
 });
 
 /// @returns false unless the value is in range
@@ -326,6 +362,13 @@ result<storage_config> parse_storage_config(const std::string& text) {
   for (const auto& [key, value] : object->items())
     if (auto taken = take(config, key, value); !taken)
       return tl::unexpected{taken.error()};
+  if (auto chain = serde::parse_codec_chain(config.codecs); !chain)
+    return fail(ec::invalid_argument, "key 'codecs': " + chain.error().detail);
+  if (config.zero_copy && config.codecs != "none")
+    return fail(
+      ec::invalid_argument,
+      "keys 'zero_copy' and 'codecs' exclude each other, because zero_copy offers pages as "
+      "they lie; expected one of both");
   if (config.segment.low_watermark > config.segment.high_watermark)
     return fail(ec::invalid_argument,
                 "key 'low_watermark' is above 'high_watermark'; expected it to be no higher");

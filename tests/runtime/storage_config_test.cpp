@@ -37,6 +37,11 @@ protected:
     EXPECT_EQ(config->breaker.pause_max, std::chrono::seconds{90});
     EXPECT_EQ(config->repair.bytes_per_second, uint64_t{1} << 30);
     EXPECT_EQ(config->repair.delay, std::chrono::seconds{60});
+    EXPECT_EQ(config->zstd_level, 3u);
+    EXPECT_EQ(config->key_file, "/etc/keys");
+    EXPECT_EQ(config->key_command, "print keys");
+    EXPECT_EQ(config->codec_threads, 4u);
+    EXPECT_EQ(config->codec_bytes, uint64_t{1} << 20);
   }
 
   const std::string json_ = R"({"prefetch_threshold": 512, "path": "/data/kv", "max_bytes": "64MiB",
@@ -44,7 +49,9 @@ protected:
                                 "high_watermark": 0.9, "low_watermark": 0.8, "pinned_share": 0.25,
                                 "tenant_share": 0.5, "zero_copy": true, "breaker_failures": 5,
                                 "breaker_pause_min": "250ms", "breaker_pause_max": 90,
-                                "repair_bytes_per_second": "1GiB", "repair_delay": "1min"})";
+                                "repair_bytes_per_second": "1GiB", "repair_delay": "1min",
+                                "zstd_level": 3, "key_file": "/etc/keys", "key_command": "print keys",
+                                "codec_threads": 4, "codec_bytes": "1MiB"})";
 };
 
 TEST_F(StorageConfigTest, NothingMeansDefaults) {
@@ -84,13 +91,27 @@ TEST_F(StorageConfigTest, ReadsFilesOfAllThreeKinds) {
                     "repair_bytes_per_second: 1GiB\nrepair_delay: 1min\n")));
 }
 
+TEST_F(StorageConfigTest, CodecsAreNamedInTheirOrder) {
+  EXPECT_EQ(parse_storage_config("")->codecs, "none");
+  EXPECT_EQ(parse_storage_config(R"({"codecs": "fp8+zstd"})")->codecs, "fp8+zstd");
+  EXPECT_NE(complaint(R"({"codecs": "zstd+fp8"})").find("key 'codecs': "), std::string::npos);
+  EXPECT_EQ(
+    complaint(R"({"codecs": 1})"),
+    "key 'codecs' holds 1; expected none, or fp8, zstd or lz4, aes-256-gcm joined by '+' in "
+    "this order");
+  EXPECT_EQ(complaint(R"({"codecs": "fp8", "zero_copy": true})"),
+            "keys 'zero_copy' and 'codecs' exclude each other, because zero_copy offers pages as "
+            "they lie; expected one of both");
+}
+
 TEST_F(StorageConfigTest, UnknownKeysAreNamed) {
   EXPECT_EQ(complaint(R"({"pathh": "x"})"),
             "key 'pathh' is not known; expected prefetch_threshold, prefetch_timeout_base, "
             "prefetch_timeout_per_ki_token, prefetch_timeout_max, prefetch_share, path, max_bytes, "
             "threads, breaker_failures, breaker_pause_min, breaker_pause_max, tp_lcm_size, "
             "force_remote_reads, replicas, host, eviction, high_watermark, low_watermark, "
-            "pinned_share, tenant_share, repair_bytes_per_second, repair_delay or zero_copy");
+            "pinned_share, tenant_share, repair_bytes_per_second, repair_delay, zero_copy, codecs, "
+            "zstd_level, key_file, key_command, codec_threads or codec_bytes");
   EXPECT_NE(complaint("@" + write("x.toml", "pathh = 1")).find("key 'pathh' is not known"),
             std::string::npos);
 }

@@ -7,7 +7,7 @@ declare -A header=([api]=hicache/error.hpp [base]=base/check.hpp [messages]=mess
                    [actors]=actors/tree.hpp [runtime]=runtime/rank_config.hpp [launch]=launch/program.hpp [c_abi]=c_abi/client.hpp [c_tree]=c_tree/cache.hpp)
 # What each layer's link line names, itself included: see docs/internals.md and the folders' CMakeLists.txt.
 declare -A sees=([base]="api base" [messages]="api base messages" [rpc]="api base messages rpc" [cache]="api base messages cache" [gpu]="api base messages cache gpu"
-                 [transport]="api base messages transport" [backends]="api base messages rpc transport backends"
+                 [transport]="api base messages transport" [backends]="api base messages rpc cache transport backends"
                  [actors]="api base messages rpc cache gpu transport backends actors"
                  [runtime]="api base messages rpc cache gpu transport backends actors runtime"
                  [launch]="api base messages rpc cache gpu transport backends actors runtime launch"

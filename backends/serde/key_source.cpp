@@ -1,0 +1,188 @@
+#include "backends/serde/key_source.hpp"
+
+#include "base/unique_fd.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <memory>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+namespace hicache::serde {
+
+namespace {
+
+using steady = std::chrono::steady_clock;
+
+/// Text that is wiped when it is destroyed, and never moves, so that no copies stay behind.
+class secret_text {
+public:
+  secret_text() : bytes_(std::make_unique<std::array<char, key_text_bytes + 1>>()) {}
+  secret_text(const secret_text&) = delete;
+  secret_text& operator=(const secret_text&) = delete;
+  ~secret_text() { wipe(std::as_writable_bytes(std::span{*bytes_})); }
+
+  /// Appends what one read brings.
+  /// @returns as ::read
+  ssize_t read_from(int fd) {
+    const auto count = ::read(fd, bytes_->data() + size_, bytes_->size() - size_);
+    size_ += count > 0 ? static_cast<size_t>(count) : 0;
+    return count;
+  }
+
+  bool is_too_long() const { return size_ > key_text_bytes; }
+
+  std::string_view view() const { return {bytes_->data(), size_}; }
+
+private:
+  std::unique_ptr<std::array<char, key_text_bytes + 1>> bytes_;
+  size_t size_ = 0;
+};
+
+tl::unexpected<error> failure(const std::string& what, int number) {
+  return fail(ec::io_failure, what + ": " + std::generic_category().message(number));
+}
+
+tl::unexpected<error> too_long(const std::string& what) {
+  return fail(ec::io_failure,
+              what + " has more than the " + std::to_string(key_text_bytes) + " bytes allowed");
+}
+
+/// A child process with a process group of its own, which is killed if it is not awaited.
+class child {
+public:
+  explicit child(pid_t id) : id_(id) {}
+  child(const child&) = delete;
+  child& operator=(const child&) = delete;
+
+  ~child() {
+    if (id_ == 0)
+      return;
+    ::kill(-id_, SIGKILL);
+    while (::waitpid(id_, nullptr, 0) < 0 && errno == EINTR)
+      continue;
+  }
+
+  /// @returns its status, as of waitpid; nothing if it has not ended by the deadline
+  std::optional<int> await(steady::time_point deadline) {
+    // It has closed its output, so it is about to end, and looking now and then costs nothing.
+    for (auto status = 0;;) {
+      const auto ended = ::waitpid(id_, &status, WNOHANG);
+      if (ended == id_) {
+        id_ = 0;
+        return status;
+      }
+      if (steady::now() >= deadline)
+        return std::nullopt;
+      ::poll(nullptr, 0, 1);
+    }
+  }
+
+private:
+  pid_t id_;
+};
+
+tl::unexpected<error> expired() {
+  return fail(ec::deadline_exceeded, "the key command did not end in time");
+}
+
+/// Starts a shell whose standard output is a pipe, without input.
+/// @returns its number, or the negative error
+pid_t start(const std::string& command, int output) {
+  auto actions = posix_spawn_file_actions_t{};
+  auto attributes = posix_spawnattr_t{};
+  posix_spawn_file_actions_init(&actions);
+  posix_spawnattr_init(&attributes);
+  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_adddup2(&actions, output, STDOUT_FILENO);
+  auto no_signals = sigset_t{};
+  sigemptyset(&no_signals);
+  posix_spawnattr_setsigmask(&attributes, &no_signals);
+  posix_spawnattr_setflags(&attributes,
+                           static_cast<short>(POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK));
+  auto shell = std::string{"/bin/sh"};
+  auto option = std::string{"-c"};
+  auto text = command;
+  const auto arguments = std::array<char*, 4>{shell.data(), option.data(), text.data(), nullptr};
+  auto id = pid_t{0};
+  const auto failed
+    = ::posix_spawn(&id, shell.c_str(), &actions, &attributes, arguments.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  posix_spawnattr_destroy(&attributes);
+  return failed != 0 ? -failed : id;
+}
+
+/// Reads until the end of the text or the deadline.
+result<void> read_until(int fd, secret_text& text, steady::time_point deadline) {
+  while (!text.is_too_long()) {
+    const auto left
+      = std::chrono::ceil<std::chrono::milliseconds>(deadline - steady::now()).count();
+    auto waiting = pollfd{fd, POLLIN, 0};
+    const auto ready = left <= 0 ? 0 : ::poll(&waiting, 1, static_cast<int>(left));
+    if (ready == 0)
+      return expired();
+    if (ready < 0 && errno == EINTR)
+      continue;
+    const auto count = ready < 0 ? -1 : text.read_from(fd);
+    if (count == 0)
+      return {};
+    if (count < 0 && errno != EINTR)
+      return failure("the output of the key command could not be read", errno);
+  }
+  return too_long("the output of the key command");
+}
+
+} // namespace
+
+result<key_ring> read_key_file(const std::string& path) {
+  const auto file = unique_fd{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  if (!file)
+    return failure("the key file '" + path + "' could not be opened", errno);
+  auto text = secret_text{};
+  auto count = ssize_t{1};
+  while (count != 0 && !text.is_too_long()) {
+    count = text.read_from(file.get());
+    if (count < 0 && errno != EINTR)
+      return failure("the key file '" + path + "' could not be read", errno);
+  }
+  if (text.is_too_long())
+    return too_long("the key file '" + path + "'");
+  return key_ring::parse(text.view());
+}
+
+result<key_ring> run_key_command(const std::string& command, std::chrono::milliseconds time) {
+  const auto deadline = steady::now() + time;
+  auto ends = std::array<int, 2>{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0)
+    return failure("no pipe could be made for the key command", errno);
+  const auto output = unique_fd{ends[0]};
+  auto input = unique_fd{ends[1]};
+  const auto id = start(command, input.get());
+  if (id < 0)
+    return failure("the key command could not be started", -id);
+  input = unique_fd{};
+  auto shell = child{id};
+  auto text = secret_text{};
+  if (const auto read = read_until(output.get(), text, deadline); !read)
+    return tl::unexpected{read.error()};
+  const auto status = shell.await(deadline);
+  if (!status)
+    return expired();
+  if (WIFSIGNALED(*status))
+    return fail(ec::io_failure,
+                "the key command was ended by signal " + std::to_string(WTERMSIG(*status)));
+  if (WEXITSTATUS(*status) != 0)
+    return fail(ec::io_failure,
+                "the key command ended with status " + std::to_string(WEXITSTATUS(*status)));
+  return key_ring::parse(text.view());
+}
+
+} // namespace hicache::serde
