@@ -18,6 +18,13 @@ std::vector<page_key> keys_of(const storage_batch& batch) {
   return batch.names->get(batch.first, batch.count);
 }
 
+/// The name of the object before that of page `i`, of the same heads.
+page_key parent_of(const storage_batch& batch, const std::vector<page_key>& keys, uint64_t i,
+                   const page_key& mask) {
+  const auto parent = i == 0 ? batch.names->before(batch.first) : keys[i - 1];
+  return parent == no_parent ? parent : object_key(parent, mask);
+}
+
 } // namespace
 
 page_objects::page_objects(const std::string& fingerprint, std::vector<head_group> groups,
@@ -62,7 +69,8 @@ store_batch<page_read> page_objects::reads(const storage_batch& batch) const {
           const auto place = (batch.l2_first + i) * me->per_page() + group;
           reads.push_back({object_key(keys[i], me->masks_[group]),
                            me->parts_of<std::byte>((*batch.l2_pages)[batch.l2_first + i], group),
-                           batch.places ? (*batch.places)[place] : store_place{}});
+                           batch.places ? (*batch.places)[place] : store_place{},
+                           parent_of(batch, keys, i, me->masks_[group]), batch.tenant});
         }
       return reads;
     }};
@@ -87,13 +95,11 @@ store_batch<page_write> page_objects::own_writes(const storage_batch& batch, siz
             auto writes = std::vector<page_write>{};
             writes.reserve(count * me->per_page());
             for (auto i = uint64_t{0}; i < batch.count; ++i) {
-              const auto parent = i == 0 ? batch.names->before(batch.first) : keys[i - 1];
               const auto page = (*batch.l2_pages)[batch.l2_first + i];
               for (auto group = size_t{0}; own[i] && group < me->per_page(); ++group)
-                writes.push_back(
-                  {object_key(keys[i], me->masks_[group]),
-                   parent == no_parent ? parent : object_key(parent, me->masks_[group]),
-                   me->parts_of<const std::byte>(page, group), batch.tenant});
+                writes.push_back({object_key(keys[i], me->masks_[group]),
+                                  parent_of(batch, keys, i, me->masks_[group]),
+                                  me->parts_of<const std::byte>(page, group), batch.tenant});
             }
             return writes;
           }};

@@ -151,6 +151,7 @@ void prefetcher_state::read_more(fetch_id id, open_fetch& fetch) {
                                .count = part->count,
                                .l2_pages = fetch.reads.pages(),
                                .l2_first = part->first,
+                               .tenant = command.tenant,
                                .places = fetch.places,
                                .marks = fetch.reads.marks()};
     auto on_outcome

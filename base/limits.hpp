@@ -58,6 +58,10 @@ inline constexpr uint64_t staging_part = 96;
 /// L1 or is used again.
 inline constexpr size_t unstaged_paths = 65536;
 
+/// Objects whose uses a tiered store counts, in each of two generations (25 MiB together): pages of
+/// some hundred long prompts, after which a use is no sign of another one.
+inline constexpr size_t tier_history = size_t{1} << 18;
+
 /// Requests of an engine that may hold locks at once.
 inline constexpr size_t requests_open = 65536;
 

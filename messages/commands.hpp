@@ -52,6 +52,8 @@ struct fetch_command {
   name_list names;
   /// Fewer pages are not worth a read.
   uint64_t least = 0;
+  /// `tenant_of` the request's namespace.
+  uint64_t tenant = 0;
 };
 
 /// Ends a fetch now with the pages that have arrived.

@@ -53,7 +53,7 @@ struct storage_batch {
   /// Null if no bytes move.
   page_list l2_pages = {};
   uint64_t l2_first = 0;
-  /// For writes: `tenant_of` the pages' namespace.
+  /// `tenant_of` the pages' namespace.
   uint64_t tenant = 0;
   /// For reads: the locations of the objects of l2_pages, all objects of each page; null without a
   /// lookup.

@@ -3,6 +3,7 @@
 #include "base/check.hpp"
 #include "base/limits.hpp"
 #include "base/mix.hpp"
+#include "cache/hash/page_hash.hpp"
 #include "cache/hash/page_names.hpp"
 #include "cache/radix/prefix_key.hpp"
 
@@ -80,7 +81,8 @@ void open_fetches::join_or_issue(open_request& request) {
   const auto first = request.matched_pages();
   const auto tail = token_span{request.tokens, first * options.page_size,
                                tree_.span_size(request.limit_pages - first)};
-  auto names = tree_.names_after(tree_.names_of(request.end()), tail);
+  auto before = tree_.names_of(request.end());
+  auto names = tree_.names_after(before, tail);
   fetches_.insert(id, {id,
                        {request.id},
                        request.root->ns(),
@@ -93,9 +95,9 @@ void open_fetches::join_or_issue(open_request& request) {
   order_.push_back(id);
   request.fetch = id;
   const auto least = options.prefetch.threshold_tokens + options.page_size - 1;
-  effects_.push_back(
-    fetch_command{id, std::make_shared<const path_names>(std::vector{std::move(names)}),
-                  least / options.page_size});
+  effects_.push_back(fetch_command{
+    id, std::make_shared<const path_names>(std::vector{std::move(names)}, std::move(before)),
+    least / options.page_size, tenant_of(request.root->ns().salt)});
 }
 
 /// The oldest fetch that brings enough of what follows the request's match, or 0.

@@ -33,6 +33,9 @@ struct page_read {
   std::vector<std::span<std::byte>> parts;
   /// From a look-up in this store, or empty.
   store_place place = {};
+  /// As in page_write, for stores that write what they have read to a faster place.
+  page_key parent = {};
+  uint64_t tenant = 0;
 };
 
 /// One object to store. Its bytes are the concatenation of the parts.

@@ -1,0 +1,304 @@
+#include "backends/tiered/tier_batches.hpp"
+
+#include "base/limits.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+namespace hicache {
+
+namespace {
+
+/// Numbers of all objects of a batch.
+std::vector<size_t> all_of(size_t objects) {
+  auto numbers = std::vector<size_t>(objects);
+  std::iota(numbers.begin(), numbers.end(), size_t{0});
+  return numbers;
+}
+
+/// Cuts off what a probe must not try.
+/// @returns what was cut off
+std::vector<size_t> cut_to_probe(store_breaker::pass pass, std::vector<size_t>& wanted) {
+  auto rest = std::vector<size_t>{};
+  if (pass.is_probe && wanted.size() > limits::probe_pages) {
+    rest.assign(wanted.begin() + limits::probe_pages, wanted.end());
+    wanted.resize(limits::probe_pages);
+  }
+  return rest;
+}
+
+template <class T>
+std::vector<T> pick(const std::vector<T>& from, const std::vector<size_t>& wanted) {
+  auto picked = std::vector<T>{};
+  picked.reserve(wanted.size());
+  for (const auto i : wanted)
+    picked.push_back(from[i]);
+  return picked;
+}
+
+/// The outcome to keep of two tiers that failed: a miss says least.
+void keep_worse(result<void>& kept, const result<void>& other) {
+  if (!kept && kept.error().code == ec::not_found)
+    kept = other;
+}
+
+} // namespace
+
+// -- look-ups ---------------------------------------------------------------------
+
+void tier_lookup::begin(tiered_core& core) {
+  keys_ = batch_.list();
+  places_.resize(keys_.size());
+  if (!core.looks_up_in_parallel())
+    return ask(core, 0);
+  for (auto tier = size_t{0}; tier < core.size(); ++tier)
+    if (const auto pass = core.admit(tier, store_call::exists))
+      ask(core, tier, *pass, all_of(keys_.size()));
+}
+
+void tier_lookup::ask(tiered_core& core, size_t tier) {
+  auto wanted = missing();
+  for (; tier < core.size() && !wanted.empty(); ++tier)
+    if (const auto pass = core.admit(tier, store_call::exists))
+      return ask(core, tier, *pass, std::move(wanted));
+}
+
+void tier_lookup::ask(tiered_core& core, size_t tier, store_breaker::pass pass,
+                      std::vector<size_t> wanted) {
+  cut_to_probe(pass, wanted);
+  auto keys = pick(keys_, wanted);
+  const auto self = std::static_pointer_cast<tier_lookup>(shared_from_this());
+  core.call<std::vector<result<store_place>>>(
+    self, tier, store_call::exists, pass,
+    [&](storage_backend& store, auto done) {
+      return store.lookup(std::move(keys), until, std::move(done));
+    },
+    [self, &core, tier, wanted = std::move(wanted)](const auto& found) {
+      {
+        const auto lock = std::scoped_lock{self->mutex_};
+        for (auto i = size_t{0}; i < wanted.size(); ++i)
+          if (auto& place = self->places_[wanted[i]]; found[i] && (!place || place->tier > tier))
+            place = tier_place{tier, *found[i]};
+      }
+      if (!core.looks_up_in_parallel() && !core.is_expired(self))
+        self->ask(core, tier + 1);
+    });
+}
+
+std::vector<size_t> tier_lookup::missing() {
+  const auto lock = std::scoped_lock{mutex_};
+  auto wanted = std::vector<size_t>{};
+  for (auto i = size_t{0}; i < places_.size(); ++i)
+    if (!places_[i])
+      wanted.push_back(i);
+  return wanted;
+}
+
+void tier_lookup::answer(tiered_core& core) {
+  const auto missed
+    = error{core.is_expired(shared_from_this()) ? ec::deadline_exceeded : ec::not_found, {}};
+  auto places = std::make_shared<std::vector<tier_place>>(places_.size());
+  auto answers = std::vector<result<store_place>>(places_.size(), tl::unexpected{missed});
+  for (auto i = size_t{0}; i < places_.size(); ++i)
+    if (places_[i]) {
+      (*places)[i] = std::move(*places_[i]);
+      answers[i] = store_place{places, static_cast<uint32_t>(i)};
+    }
+  done_(std::move(answers));
+}
+
+void tier_lookup::refuse(const error& why) {
+  done_(std::vector<result<store_place>>(batch_.size(), tl::unexpected{why}));
+}
+
+// -- reads ------------------------------------------------------------------------
+
+void tier_read::begin(tiered_core& core) {
+  pages_ = batch_.list();
+  outcomes_.assign(pages_.size(), fail(ec::not_found));
+  uses_.reserve(pages_.size());
+  auto wanted = std::vector<std::vector<size_t>>(core.size());
+  for (auto i = size_t{0}; i < pages_.size(); ++i) {
+    auto& page = pages_[i];
+    uses_.push_back(core.count_use(page.key));
+    const auto place = std::exchange(page.place, {});
+    auto tier = size_t{0};
+    if (place.answer) {
+      const auto& places = *static_cast<const std::vector<tier_place>*>(place.answer.get());
+      tier = places[place.position].tier;
+      page.place = places[place.position].inner;
+    }
+    wanted[tier].push_back(i);
+  }
+  for (auto tier = size_t{0}; tier < wanted.size(); ++tier)
+    read(core, tier, std::move(wanted[tier]));
+}
+
+void tier_read::read(tiered_core& core, size_t tier, std::vector<size_t> wanted) {
+  for (; tier < core.size() && !wanted.empty(); ++tier) {
+    const auto pass = core.admit(tier, store_call::get);
+    if (!pass)
+      continue;
+    auto rest = cut_to_probe(*pass, wanted);
+    const auto self = std::static_pointer_cast<tier_read>(shared_from_this());
+    auto reads = pick(pages_, wanted);
+    const auto positions = std::make_shared<const std::vector<size_t>>(std::move(wanted));
+    auto progress = storage_backend::read_progress{};
+    if (progress_)
+      progress = [self, &core, tier, positions](size_t first, auto outcomes) {
+        self->report(core, tier, std::span{*positions}.subspan(first), outcomes);
+      };
+    core.call<std::vector<result<void>>>(
+      self, tier, store_call::get, *pass,
+      [&](storage_backend& store, auto done) {
+        return store.read(std::move(reads), until, std::move(done), std::move(progress));
+      },
+      [self, &core, tier, positions](const auto& outcomes) {
+        self->finish(core, tier, *positions, outcomes);
+      });
+    wanted = std::move(rest);
+  }
+}
+
+void tier_read::finish(tiered_core& core, size_t tier, const std::vector<size_t>& wanted,
+                       const std::vector<result<void>>& outcomes) {
+  auto copies = std::vector<tier_copies>(core.size());
+  auto failed = std::vector<size_t>{};
+  for (auto k = size_t{0}; k < wanted.size(); ++k) {
+    const auto i = wanted[k];
+    if (outcomes[k]) {
+      outcomes_[i] = {};
+      core.copy(pages_[i], tier, uses_[i], copies);
+      continue;
+    }
+    keep_worse(outcomes_[i], outcomes[k]);
+    // Parts of another length have it in every tier.
+    if (outcomes[k].error().code != ec::invalid_argument) {
+      pages_[i].place = {};
+      failed.push_back(i);
+    }
+  }
+  core.write_copies(std::move(copies));
+  if (!core.is_expired(shared_from_this()))
+    read(core, tier + 1, std::move(failed));
+}
+
+void tier_read::report(tiered_core& core, size_t tier, std::span<const size_t> wanted,
+                       std::span<const result<void>> outcomes) {
+  // What is to be copied is reported at the end, because its parts are still read then.
+  const auto is_over
+    = [&](size_t k) { return outcomes[k].has_value() && !core.has_copies(tier, uses_[wanted[k]]); };
+  for (auto begin = size_t{0}; begin < outcomes.size();) {
+    auto end = begin;
+    while (end < outcomes.size() && is_over(end) && wanted[end] == wanted[begin] + (end - begin))
+      ++end;
+    if (end > begin)
+      progress_(wanted[begin], outcomes.subspan(begin, end - begin));
+    begin = std::max(end, begin + 1);
+  }
+}
+
+void tier_read::answer(tiered_core& core) {
+  if (core.is_expired(shared_from_this()))
+    for (auto& outcome : outcomes_)
+      keep_worse(outcome, fail(ec::deadline_exceeded));
+  core.count(outcomes_, true);
+  done_(std::move(outcomes_));
+}
+
+void tier_read::refuse(const error& why) {
+  done_(std::vector<result<void>>(batch_.size(), tl::unexpected{why}));
+}
+
+// -- writes -----------------------------------------------------------------------
+
+void tier_write::begin(tiered_core& core) {
+  pages_ = batch_.list();
+  outcomes_.resize(pages_.size());
+  for (auto tier = size_t{0}; tier < core.size(); ++tier) {
+    if (core.rules(tier).writes.which != tier_writes::rule::all)
+      continue;
+    if (const auto pass = core.admit(tier, store_call::set))
+      write(core, tier, *pass);
+  }
+}
+
+void tier_write::write(tiered_core& core, size_t tier, store_breaker::pass pass) {
+  auto wanted = all_of(pages_.size());
+  cut_to_probe(pass, wanted);
+  // Children of what is left out are left out, too: nobody would find them.
+  const auto over = std::ranges::find_if(
+    wanted, [&](size_t i) { return !core.take_budget(tier, total_bytes(pages_[i].parts)); });
+  wanted.erase(over, wanted.end());
+  const auto self = std::static_pointer_cast<tier_write>(shared_from_this());
+  auto writes = pick(pages_, wanted);
+  core.call<std::vector<result<void>>>(
+    self, tier, store_call::set, pass,
+    [&](storage_backend& store, auto done) {
+      return store.write(std::move(writes), until, std::move(done));
+    },
+    [self, wanted = std::move(wanted)](const auto& outcomes) {
+      const auto lock = std::scoped_lock{self->mutex_};
+      for (auto k = size_t{0}; k < wanted.size(); ++k)
+        if (auto& outcome = self->outcomes_[wanted[k]]; !outcome || outcomes[k])
+          outcome = outcomes[k];
+    });
+}
+
+void tier_write::answer(tiered_core& core) {
+  const auto untried
+    = core.is_expired(shared_from_this())
+        ? error{ec::deadline_exceeded, {}}
+        : error{ec::store_full, "no tier takes the object now: by its budget or after failures"};
+  auto answers = std::vector<result<void>>{};
+  answers.reserve(outcomes_.size());
+  for (auto& outcome : outcomes_)
+    answers.push_back(outcome ? std::move(*outcome) : tl::unexpected{untried});
+  core.count(answers, false);
+  done_(std::move(answers));
+}
+
+void tier_write::refuse(const error& why) {
+  done_(std::vector<result<void>>(batch_.size(), tl::unexpected{why}));
+}
+
+// -- removals ---------------------------------------------------------------------
+
+void tier_remove::begin(tiered_core& core) {
+  const auto keys = batch_.list();
+  for (auto tier = size_t{0}; tier < core.size(); ++tier) {
+    const auto pass = core.admit(tier, store_call::remove);
+    if (!pass)
+      continue;
+    const auto self = std::static_pointer_cast<tier_remove>(shared_from_this());
+    auto wanted = all_of(keys.size());
+    cut_to_probe(*pass, wanted);
+    core.call<std::vector<result<void>>>(
+      self, tier, store_call::remove, *pass,
+      [&](storage_backend& store, auto done) {
+        return store.remove(pick(keys, wanted), until, std::move(done));
+      },
+      [self](const auto& outcomes) {
+        const auto lock = std::scoped_lock{self->mutex_};
+        ++self->answers_;
+        for (auto i = size_t{0}; i < outcomes.size(); ++i)
+          if (!outcomes[i])
+            self->outcomes_[i] = outcomes[i];
+      });
+  }
+}
+
+void tier_remove::answer(tiered_core& core) {
+  if (answers_ < core.size())
+    for (auto& outcome : outcomes_)
+      if (outcome)
+        outcome = fail(ec::peer_unreachable, "a tier did not answer");
+  done_(std::move(outcomes_));
+}
+
+void tier_remove::refuse(const error& why) {
+  done_(std::vector<result<void>>(batch_.size(), tl::unexpected{why}));
+}
+
+} // namespace hicache

@@ -1,0 +1,117 @@
+#pragma once
+
+#include "backends/tiered/tiered_core.hpp"
+
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+namespace hicache {
+
+/// A place in a tier: what a tiered store's places refer to.
+struct tier_place {
+  size_t tier = 0;
+  store_place inner;
+};
+
+/// Finds the first tier of each object.
+class tier_lookup final : public tier_batch {
+public:
+  tier_lookup(store_batch<page_key> keys, time_point deadline, storage_backend::lookup_done done)
+    : tier_batch(deadline), batch_(std::move(keys)), done_(std::move(done)) {}
+
+  void begin(tiered_core& core) override;
+  void answer(tiered_core& core) override;
+  void refuse(const error& why) override;
+
+private:
+  /// Asks a tier for what is not found yet, or the next one if it is left out.
+  void ask(tiered_core& core, size_t tier);
+
+  /// Asks a tier for these objects.
+  void ask(tiered_core& core, size_t tier, store_breaker::pass pass, std::vector<size_t> wanted);
+
+  /// Objects that no tier has said to have.
+  std::vector<size_t> missing();
+
+  const store_batch<page_key> batch_;
+  const storage_backend::lookup_done done_;
+  std::vector<page_key> keys_;
+  std::mutex mutex_; // Guards the places.
+  std::vector<std::optional<tier_place>> places_;
+};
+
+/// Reads each object from the tier where it was found, and what fails there from the next ones.
+class tier_read final : public tier_batch {
+public:
+  tier_read(store_batch<page_read> pages, time_point deadline, storage_backend::pages_done done,
+            storage_backend::read_progress progress)
+    : tier_batch(deadline), batch_(std::move(pages)), done_(std::move(done)),
+      progress_(std::move(progress)) {}
+
+  void begin(tiered_core& core) override;
+  void answer(tiered_core& core) override;
+  void refuse(const error& why) override;
+
+private:
+  /// Reads these objects from a tier, or the next one if it is left out.
+  void read(tiered_core& core, size_t tier, std::vector<size_t> wanted);
+
+  void finish(tiered_core& core, size_t tier, const std::vector<size_t>& wanted,
+              const std::vector<result<void>>& outcomes);
+
+  /// Reports objects whose parts nobody uses any more.
+  void report(tiered_core& core, size_t tier, std::span<const size_t> wanted,
+              std::span<const result<void>> outcomes);
+
+  const store_batch<page_read> batch_;
+  const storage_backend::pages_done done_;
+  const storage_backend::read_progress progress_;
+  std::vector<page_read> pages_;
+  std::vector<uint32_t> uses_;
+  /// Each object is read from one tier at a time, so its outcome needs no lock.
+  std::vector<result<void>> outcomes_;
+};
+
+/// Writes to all tiers that take all writes.
+class tier_write final : public tier_batch {
+public:
+  tier_write(store_batch<page_write> pages, time_point deadline, storage_backend::pages_done done)
+    : tier_batch(deadline), batch_(std::move(pages)), done_(std::move(done)) {}
+
+  void begin(tiered_core& core) override;
+  void answer(tiered_core& core) override;
+  void refuse(const error& why) override;
+
+private:
+  void write(tiered_core& core, size_t tier, store_breaker::pass pass);
+
+  const store_batch<page_write> batch_;
+  const storage_backend::pages_done done_;
+  std::vector<page_write> pages_;
+  std::mutex mutex_; // Guards the outcomes.
+  std::vector<std::optional<result<void>>> outcomes_;
+};
+
+/// Removes from all tiers.
+class tier_remove final : public tier_batch {
+public:
+  tier_remove(store_batch<page_key> keys, time_point deadline, storage_backend::pages_done done)
+    : tier_batch(deadline), batch_(std::move(keys)), done_(std::move(done)),
+      outcomes_(batch_.size()) {}
+
+  void begin(tiered_core& core) override;
+  void answer(tiered_core& core) override;
+  void refuse(const error& why) override;
+
+private:
+  const store_batch<page_key> batch_;
+  const storage_backend::pages_done done_;
+  std::mutex mutex_; // Guards the outcomes.
+  std::vector<result<void>> outcomes_;
+  size_t answers_ = 0;
+};
+
+} // namespace hicache

@@ -1,0 +1,134 @@
+#include "backends/tiered/tiered_backend.hpp"
+
+#include "backends/tiered/tier_batches.hpp"
+#include "base/limits.hpp"
+
+#include <algorithm>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+namespace hicache {
+
+namespace {
+
+constexpr size_t tiers_max = 8;
+
+/// Threads that make the lists of batches: naming pages keeps one busy while the other goes on.
+constexpr size_t workers = 2;
+
+store_capabilities capabilities_of(const std::vector<store_tier>& tiers) {
+  auto all = store_capabilities{};
+  all.orders_writes = all.tells_occupancy = true;
+  for (const auto& [store, rules] : tiers) {
+    const auto one = store->capabilities();
+    const auto takes_all = rules.writes.which == tier_writes::rule::all;
+    all.survives_restarts = all.survives_restarts || one.survives_restarts;
+    all.is_shared = all.is_shared || (one.is_shared && takes_all);
+    all.orders_writes = all.orders_writes && one.orders_writes;
+    all.tells_occupancy = all.tells_occupancy && one.tells_occupancy;
+    all.preferred_object_bytes = std::max(all.preferred_object_bytes, one.preferred_object_bytes);
+    all.preferred_batch = std::max(all.preferred_batch, one.preferred_batch);
+  }
+  return all;
+}
+
+class tiered_backend final : public storage_backend {
+public:
+  tiered_backend(std::shared_ptr<tiered_core> core, const store_capabilities& capabilities)
+    : core_(std::move(core)), capabilities_(capabilities) {
+    for (auto i = size_t{0}; i < workers; ++i)
+      threads_.emplace_back([core = core_] { core->work(); });
+  }
+
+  ~tiered_backend() override { close(limits::shutdown_grace); }
+
+  std::string name() const override { return "tiered"; }
+
+  store_capabilities capabilities() const override { return capabilities_; }
+
+  result<void> attach_memory(std::span<const std::span<std::byte>> regions) override {
+    auto first = result<void>{};
+    for (auto tier = size_t{0}; tier < core_->size(); ++tier)
+      if (auto attached = core_->store(tier).attach_memory(regions); !attached && first)
+        first = std::move(attached);
+    return first;
+  }
+
+  batch_number lookup(store_batch<page_key> keys, time_point deadline, lookup_done done) override {
+    return core_->submit(std::make_shared<tier_lookup>(std::move(keys), deadline, std::move(done)));
+  }
+
+  batch_number read(store_batch<page_read> pages, time_point deadline, pages_done done,
+                    read_progress progress) override {
+    return core_->submit(std::make_shared<tier_read>(std::move(pages), deadline, std::move(done),
+                                                     std::move(progress)));
+  }
+
+  batch_number write(store_batch<page_write> pages, time_point deadline, pages_done done) override {
+    return core_->submit(std::make_shared<tier_write>(std::move(pages), deadline, std::move(done)));
+  }
+
+  batch_number remove(store_batch<page_key> keys, time_point deadline, pages_done done) override {
+    return core_->submit(std::make_shared<tier_remove>(std::move(keys), deadline, std::move(done)));
+  }
+
+  void health(health_done done) override {
+    struct gathered {
+      std::mutex mutex;
+      std::vector<backend_health> healths;
+      size_t left = 0;
+    };
+    const auto all = std::make_shared<gathered>();
+    all->healths.resize(core_->size());
+    all->left = core_->size();
+    for (auto tier = size_t{0}; tier < core_->size(); ++tier)
+      core_->store(tier).health([core = core_, all, tier, done](backend_health one) {
+        {
+          const auto lock = std::scoped_lock{all->mutex};
+          all->healths[tier] = std::move(one);
+          if (--all->left > 0)
+            return;
+        }
+        done(core->sum_of(all->healths));
+      });
+  }
+
+  expiry expire(batch_number batch) override { return core_->expire(batch); }
+
+  bool close(std::chrono::nanoseconds grace) override {
+    const auto lock = std::scoped_lock{closing_};
+    if (!is_closed_) {
+      is_closed_ = core_->close(grace);
+      threads_.clear();
+    }
+    return *is_closed_;
+  }
+
+private:
+  const std::shared_ptr<tiered_core> core_;
+  const store_capabilities capabilities_;
+  std::mutex closing_; // Guards what follows.
+  std::vector<std::jthread> threads_;
+  std::optional<bool> is_closed_;
+};
+
+} // namespace
+
+result<std::unique_ptr<storage_backend>> make_tiered_backend(tiered_options options,
+                                                             const clock_source& clock) {
+  if (options.tiers.empty() || options.tiers.size() > tiers_max)
+    return fail(ec::invalid_argument, std::to_string(options.tiers.size())
+                                        + " tiers; expected 1 to " + std::to_string(tiers_max));
+  const auto takes_all
+    = [](const store_tier& x) { return x.rules.writes.which == tier_writes::rule::all; };
+  if (std::ranges::none_of(options.tiers, takes_all))
+    return fail(ec::invalid_argument,
+                "no tier takes all writes, so nothing would be stored; expected one to do so");
+  const auto capabilities = capabilities_of(options.tiers);
+  return std::make_unique<tiered_backend>(std::make_shared<tiered_core>(std::move(options), clock),
+                                          capabilities);
+}
+
+} // namespace hicache

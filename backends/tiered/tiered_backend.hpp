@@ -1,0 +1,54 @@
+#pragma once
+
+#include "cache/tiers/tier_rules.hpp"
+#include "hicache/clock.hpp"
+#include "hicache/error.hpp"
+#include "hicache/storage_backend.hpp"
+#include "hicache/storage_policies.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace hicache {
+
+/// A store in an order of stores.
+struct store_tier {
+  /// Opened, and not used before.
+  std::unique_ptr<storage_backend> store;
+  tier_rules rules;
+};
+
+struct tiered_options {
+  /// Fastest first: 1 to 8. At least one takes all writes.
+  std::vector<store_tier> tiers;
+  /// A lookup asks all tiers at once, not each for what those above it lack.
+  bool looks_up_in_parallel = false;
+  /// Of each tier.
+  breaker_policy breaker;
+  /// Memory for objects on their way from one tier to another. What finds none is not copied.
+  uint64_t copy_bytes = uint64_t{64} << 20;
+  /// Time limit of a write of such copies.
+  duration copy_time = std::chrono::seconds{10};
+  /// Called from any thread when reads of a tier, or writes to it, begin to be left out or work
+  /// again, with a sentence; may be empty.
+  std::function<void(const std::string&)> notice;
+};
+
+/// A store made of stores. An object is read from the first tier that has it, and if it fails there
+/// from the next one; tiers are read side by side. Writes go to the tiers whose rules say so, side
+/// by side, and succeed if one of them stored the object. What was read is then copied to other
+/// tiers by their rules, in the background, from memory of the store.
+///
+/// A tier whose calls fail is left out for a while (`store_breaker`): its objects are misses there,
+/// and the other tiers go on. Its name is "tiered"; its health sums up the tiers'.
+///
+/// @param clock Must outlive the result.
+/// @returns invalid_argument if there are too few or too many tiers, or none takes all writes
+result<std::unique_ptr<storage_backend>> make_tiered_backend(tiered_options options,
+                                                             const clock_source& clock);
+
+} // namespace hicache

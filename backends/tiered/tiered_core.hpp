@@ -1,0 +1,222 @@
+#pragma once
+
+#include "backends/store_outcomes.hpp"
+#include "backends/tiered/tiered_backend.hpp"
+#include "cache/store/store_breaker.hpp"
+#include "cache/tiers/byte_budget.hpp"
+#include "cache/tiers/use_history.hpp"
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace hicache {
+
+class tiered_core;
+
+/// A call of a batch at a tier.
+struct tier_call {
+  size_t tier = 0;
+  store_call kind = store_call::exists;
+  store_breaker::pass pass;
+  /// The tier's number for it; 0 until it is known.
+  storage_backend::batch_number number = 0;
+  /// Its deadline has passed.
+  bool is_late = false;
+};
+
+/// A batch of a tiered store that is not answered yet. `tiered_core` guards the members.
+class tier_batch : public std::enable_shared_from_this<tier_batch> {
+public:
+  explicit tier_batch(time_point deadline) : until(deadline) {}
+
+  virtual ~tier_batch() = default;
+
+  /// Submits the first calls. On a worker's thread.
+  virtual void begin(tiered_core& core) = 0;
+
+  /// Answers. Called at most once, after the last call has ended.
+  virtual void answer(tiered_core& core) = 0;
+
+  /// Answers all objects with an error, instead of `begin`.
+  virtual void refuse(const error& why) = 0;
+
+  /// Its deadline.
+  const time_point until;
+  storage_backend::batch_number number = 0;
+  bool has_begun = false;
+  bool is_expired = false;
+  /// A tier has answered.
+  bool has_outcome = false;
+  /// Calls in progress, and steps that may submit more.
+  size_t open = 0;
+  std::map<uint64_t, tier_call> calls;
+};
+
+/// Objects on their way to a tier, in memory of their own.
+struct tier_copies {
+  struct object {
+    page_key key;
+    page_key parent;
+    uint64_t tenant = 0;
+    std::vector<std::byte> bytes;
+  };
+
+  std::vector<object> objects;
+  uint64_t bytes = 0;
+};
+
+/// What happens to the batches of a tiered store: shared by the store, its threads and the
+/// completions of the tiers. Any thread.
+class tiered_core : public std::enable_shared_from_this<tiered_core> {
+public:
+  using batch_ptr = std::shared_ptr<tier_batch>;
+  using batch_number = storage_backend::batch_number;
+  using expiry = storage_backend::expiry;
+
+  tiered_core(tiered_options options, const clock_source& clock);
+
+  size_t size() const noexcept { return tiers_.size(); }
+
+  storage_backend& store(size_t tier) noexcept { return *tiers_[tier].store; }
+
+  const tier_rules& rules(size_t tier) const noexcept { return tiers_[tier].rules; }
+
+  bool looks_up_in_parallel() const noexcept { return looks_up_in_parallel_; }
+
+  // -- batches ------------------------------------------------------------------
+
+  batch_number submit(const batch_ptr& batch);
+
+  expiry expire(batch_number number);
+
+  /// Closes all tiers; as storage_backend::close.
+  bool close(std::chrono::nanoseconds grace);
+
+  /// A worker's thread.
+  void work();
+
+  // -- steps of a batch ---------------------------------------------------------
+
+  /// Asks a tier's breaker. Each pass must be shown to `call`.
+  /// @returns nothing if the call must not reach the tier
+  std::optional<store_breaker::pass> admit(size_t tier, store_call kind);
+
+  /// Calls a tier.
+  /// @param submit Called with the tier's store and completion; returns its number.
+  /// @param on_answer Called with the tier's answer, on any thread, unless the call is withdrawn.
+  template <class Answer, class Submit, class OnAnswer>
+  void call(const batch_ptr& batch, size_t tier, store_call kind, store_breaker::pass pass,
+            Submit submit, OnAnswer on_answer);
+
+  bool is_expired(const batch_ptr& batch);
+
+  // -- copies -------------------------------------------------------------------
+
+  /// Counts a use of an object.
+  uint32_t count_use(const page_key& key);
+
+  /// Whether an object that a tier had is to be copied to others.
+  bool has_copies(size_t from, uint32_t uses) const noexcept;
+
+  /// Copies an object that a tier had, as far as memory and budgets allow.
+  /// @param copies By tier; the copies are added.
+  void copy(const page_read& object, size_t from, uint32_t uses, std::vector<tier_copies>& copies);
+
+  /// Writes copies to their tiers, in the background.
+  void write_copies(std::vector<tier_copies> copies);
+
+  /// Takes bytes from a tier's budget.
+  bool take_budget(size_t tier, uint64_t bytes);
+
+  // -- figures ------------------------------------------------------------------
+
+  void count(const std::vector<result<void>>& outcomes, bool is_read);
+
+  /// Sums up the tiers' healths.
+  backend_health sum_of(const std::vector<backend_health>& tiers);
+
+private:
+  struct tier_state {
+    std::unique_ptr<storage_backend> store;
+    tier_rules rules;
+    store_breaker reads;
+    store_breaker writes;
+    byte_budget budget;
+    /// Calls past their deadline that have not returned.
+    size_t late = 0;
+  };
+
+  /// Ends one of a batch's calls or steps, and answers it after the last one.
+  void release(const batch_ptr& batch);
+
+  /// Notes the tier's number of a call, and ends its wait if the batch has expired.
+  void note(const batch_ptr& batch, uint64_t serial, batch_number number);
+
+  /// Takes a finished call off the books.
+  void finish(const batch_ptr& batch, uint64_t serial, ec failure);
+
+  /// Ends the wait for a call whose deadline has passed.
+  /// @returns whether the tier has withdrawn it
+  bool expire_call(const batch_ptr& batch, uint64_t serial);
+
+  /// Changes a breaker.
+  /// @returns the sentence for the notice if reads or writes begin to be left out, or work again;
+  /// else an empty text
+  /// @pre the lock is held
+  std::string with_breaker(size_t tier, store_call kind,
+                           const std::function<void(store_breaker&)>& change);
+
+  void notify(const std::string& sentence) const;
+
+  const bool looks_up_in_parallel_;
+  const uint64_t copy_bytes_;
+  const duration copy_time_;
+  const std::function<void(const std::string&)> notice_;
+  const clock_source& clock_;
+
+  std::mutex mutex_; // Guards what follows, and the batches.
+  std::condition_variable changed_;
+  std::vector<tier_state> tiers_;
+  std::unordered_map<batch_number, batch_ptr> batches_;
+  std::deque<batch_ptr> waiting_;
+  batch_number last_number_ = 0;
+  uint64_t last_serial_ = 0;
+  use_history history_;
+  uint64_t copying_bytes_ = 0;
+  backend_counters counters_;
+  bool is_closing_ = false;
+};
+
+template <class Answer, class Submit, class OnAnswer>
+void tiered_core::call(const batch_ptr& batch, size_t tier, store_call kind,
+                       store_breaker::pass pass, Submit submit, OnAnswer on_answer) {
+  auto serial = uint64_t{0};
+  {
+    const auto lock = std::scoped_lock{mutex_};
+    serial = ++last_serial_;
+    batch->calls.emplace(serial, tier_call{tier, kind, pass});
+    ++batch->open;
+  }
+  auto done
+    = [self = shared_from_this(), batch, serial, on_answer = std::move(on_answer)](Answer answer) {
+        self->finish(batch, serial, failure_of(answer));
+        on_answer(std::move(answer));
+        self->release(batch);
+      };
+  note(batch, serial, submit(store(tier), std::move(done)));
+}
+
+} // namespace hicache
