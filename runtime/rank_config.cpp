@@ -1,5 +1,6 @@
 #include "runtime/rank_config.hpp"
 
+#include "backends/serde/object_codec.hpp"
 #include "base/limits.hpp"
 #include "base/units.hpp"
 #include "cache/prefix/event_message.hpp"
@@ -190,6 +191,12 @@ result<void> finish_storage(rank_config& config, uint32_t ranks) {
                   "or page_first or page_first_direct with all heads of a rank in one object "
                   "(tp_lcm_size)",
                   to_string(config.mem_layout)));
+  if (*config.dtype == element_type::fp8
+      && serde::parse_codec_chain(config.storage.codecs)->quantisation
+           == serde::quantisation::fp8_e4m3)
+    return fail(ec::invalid_argument,
+                "--hicache-storage-backend-extra-config: codec fp8 has nothing to convert, because "
+                "--dtype is fp8; expected codecs without fp8");
   if (config.storage_backend == "file" && config.storage.path.empty())
     return fail(ec::invalid_argument,
                 "--hicache-storage-backend file needs a folder; expected "

@@ -15,6 +15,7 @@
 #include <spdlog/spdlog.h>
 
 #include <array>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -29,14 +30,30 @@ void count(store_figures& to, const cluster_member& member) {
   to.repair_failures += member.figures().repair_failures;
 }
 
+/// What the codecs can convert to fp8; nothing if it is fp8 already.
+std::optional<serde::element_type> convertible(element_type type) {
+  switch (type) {
+    case element_type::fp8:
+      return std::nullopt;
+    case element_type::fp16:
+      return serde::element_type::fp16;
+    case element_type::bf16:
+      return serde::element_type::bf16;
+    case element_type::fp32:
+      return serde::element_type::fp32;
+  }
+  return std::nullopt;
+}
+
 /// @pre settings.finish(ranks) succeeded
 serde_options codecs_of(const rank_config& settings, uint32_t ranks) {
   const auto& storage = settings.storage;
   auto options = serde_options{};
   options.codec.chain = serde::parse_codec_chain(storage.codecs).value();
   options.codec.zstd_level = static_cast<int>(storage.zstd_level);
-  options.codec.objects = serde::kv_object_shape{settings.shape(ranks), settings.mem_layout,
-                                                 settings.heads_per_object(), *settings.dtype};
+  if (const auto element = convertible(*settings.dtype))
+    options.codec.objects = serde::kv_object_shape{settings.shape(ranks), settings.mem_layout,
+                                                   settings.heads_per_object(), *element};
   options.codec.fingerprint = fingerprint_of(settings.fingerprint());
   options.key_file = storage.key_file;
   options.key_command = storage.key_command;

@@ -346,22 +346,8 @@ result<json> read_object(const std::string& text) {
   }
 }
 
-} // namespace
-
-std::span<const storage_setting> storage_settings() {
-  return settings;
-}
-
-result<storage_config> parse_storage_config(const std::string& text) {
-  auto config = storage_config{};
-  if (text.empty())
-    return config;
-  const auto object = read_object(text);
-  if (!object)
-    return tl::unexpected{object.error()};
-  for (const auto& [key, value] : object->items())
-    if (auto taken = take(config, key, value); !taken)
-      return tl::unexpected{taken.error()};
+/// What one key says about another.
+result<void> check(const storage_config& config) {
   if (auto chain = serde::parse_codec_chain(config.codecs); !chain)
     return fail(ec::invalid_argument, "key 'codecs': " + chain.error().detail);
   if (config.zero_copy && config.codecs != "none")
@@ -376,6 +362,32 @@ result<storage_config> parse_storage_config(const std::string& text) {
     return fail(ec::invalid_argument,
                 "key 'breaker_pause_min' is above 'breaker_pause_max'; expected it to be no "
                 "longer");
+  return {};
+}
+
+/// Takes all keys of an object.
+result<void> fill(storage_config& config, const json& object) {
+  for (const auto& [key, value] : object.items())
+    if (auto taken = take(config, key, value); !taken)
+      return taken;
+  return check(config);
+}
+
+} // namespace
+
+std::span<const storage_setting> storage_settings() {
+  return settings;
+}
+
+result<storage_config> parse_storage_config(const std::string& text) {
+  if (text.empty())
+    return storage_config{};
+  const auto object = read_object(text);
+  if (!object)
+    return tl::unexpected{object.error()};
+  auto config = storage_config{};
+  if (auto filled = fill(config, *object); !filled)
+    return tl::unexpected{filled.error()};
   return config;
 }
 

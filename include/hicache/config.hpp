@@ -42,6 +42,19 @@ struct storage_config {
   /// Backend `file`: the folder, and its maximum size in bytes over all ranks; 0 is unbounded.
   std::string path;
   uint64_t max_bytes = 0;
+  /// What is done to objects on their way to the store, joined by '+' in this order: "fp8", "zstd"
+  /// or "lz4", "aes-256-gcm"; or "none" (docs/backends.md, "Codecs").
+  std::string codecs = "none";
+  /// 1 (fast) to 19.
+  uint64_t zstd_level = 1;
+  /// Where the keys for aes-256-gcm come from, one of both: a file, or a shell command that prints
+  /// them.
+  std::string key_file;
+  std::string key_command;
+  /// Threads that encode and decode.
+  uint64_t codec_threads = 2;
+  /// Memory for encoded objects on their way.
+  uint64_t codec_bytes = uint64_t{256} << 20;
   /// Backend `cluster`: reads over the network even on the same machine.
   bool force_remote_reads = false;
   /// mha: a common multiple of the rank counts of all instances that share pages. The KV heads are
@@ -61,19 +74,6 @@ struct storage_config {
   std::string host;
   /// Backend `cluster`: exports pages of L2 in place instead of copying them to the segment.
   bool zero_copy = false;
-  /// What is done to objects on their way to the store, joined by '+' in this order: "fp8", "zstd"
-  /// or "lz4", "aes-256-gcm"; or "none" (docs/backends.md, "Codecs").
-  std::string codecs = "none";
-  /// 1 (fast) to 19.
-  uint64_t zstd_level = 1;
-  /// Where the keys for aes-256-gcm come from, one of both: a file, or a shell command that prints
-  /// them.
-  std::string key_file;
-  std::string key_command;
-  /// Threads that encode and decode.
-  uint64_t codec_threads = 2;
-  /// Memory for encoded objects on their way.
-  uint64_t codec_bytes = uint64_t{256} << 20;
 };
 
 /// Address at which a process exposes its metrics to Prometheus.

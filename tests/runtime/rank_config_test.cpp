@@ -124,6 +124,12 @@ TEST(RankConfigTest, EachBadValueIsNamedInOneSentence) {
        x.mem_layout = host_layout::layer_first;
        x.extra_config = R"({"zero_copy": true, "tp_lcm_size": 2})";
      }},
+    {"--hicache-storage-backend-extra-config: codec fp8 has nothing to convert, because --dtype is "
+     "fp8; expected codecs without fp8",
+     [](rank_config& x) {
+       x.dtype = element_type::fp8;
+       x.extra_config = R"({"codecs": "fp8+zstd"})";
+     }},
     {"--admin-listen: 'here' is not an address such as 127.0.0.1:7000 or unix:/run/hicache",
      [](rank_config& x) { x.admin_listen = "here"; }},
     {"--admin-listen: every user of this machine reaches 127.0.0.1:0; expected --admin-token-file "
