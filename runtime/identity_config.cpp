@@ -58,8 +58,8 @@ result<void> finish_identity(rank_config& config) {
   if (!canonical)
     return tl::unexpected{canonical.error()};
   config.rope = std::move(*canonical);
-  if (config.model_id.empty() && !config.storage_backend.empty()
-      && config.storage_backend != "memory")
+  const auto is_shared = config.uses("file") || config.uses("cluster") || config.uses("node");
+  if (config.model_id.empty() && is_shared)
     return fail(ec::invalid_argument,
                 "--model-id is missing, and pages in " + config.storage_backend
                   + " are shared by all that name them alike, whatever their weights; expected "

@@ -68,8 +68,7 @@ tl::unexpected<error> bad(std::string_view flag, std::string_view value,
   return fail(ec::invalid_argument, absl::StrFormat("%s: '%s' is not %s", flag, value, expected));
 }
 
-constexpr std::array<std::string_view, 5> storage_backends
-  = {"", "file", "memory", "cluster", "node"};
+constexpr auto stores = std::to_array<std::string_view>({"file", "memory", "cluster", "node"});
 
 result<void> check_admin(const std::string& listen, const std::string& token_file) {
   if (!listen.empty())
@@ -144,9 +143,10 @@ result<void> finish_shape(rank_config& config, uint32_t ranks) {
 }
 
 result<void> check_choices(const rank_config& config, uint32_t ranks) {
-  if (std::ranges::find(storage_backends, config.storage_backend) == storage_backends.end())
+  if (!config.storage_backend.empty() && config.storage_backend != "tiered"
+      && std::ranges::find(stores, config.storage_backend) == stores.end())
     return bad("--hicache-storage-backend", config.storage_backend,
-               "known; expected file or memory or cluster or node");
+               "known; expected file or memory or cluster or node or tiered");
   if (auto policy = make_eviction_policy(config.eviction_policy); !policy)
     return fail(ec::invalid_argument, "--radix-eviction-policy: " + policy.error().detail);
   if (!(config.evict_below >= 0 && config.evict_below <= config.evict_until
@@ -164,6 +164,50 @@ result<void> check_choices(const rank_config& config, uint32_t ranks) {
     return bad(
       "--metrics-port", std::to_string(config.metrics.port),
       absl::StrFormat("low enough for %d ranks; expected at most %d", ranks, 65536 - ranks));
+  return {};
+}
+
+/// A store that needs what is not given.
+result<void> check_store(const rank_config& config, std::string_view backend,
+                         const storage_config& storage) {
+  if (*config.dtype == element_type::fp8
+      && serde::parse_codec_chain(storage.codecs)->quantisation == serde::quantisation::fp8_e4m3)
+    return fail(ec::invalid_argument,
+                "--hicache-storage-backend-extra-config: codec fp8 has nothing to convert, because "
+                "--dtype is fp8; expected codecs without fp8");
+  if (backend == "file" && storage.path.empty())
+    return fail(ec::invalid_argument,
+                "--hicache-storage-backend file needs a folder; expected "
+                "--hicache-storage-backend-extra-config '{\"path\": \"DIR\"}'");
+  if (backend == "cluster" && config.index.empty())
+    return fail(ec::invalid_argument, "--hicache-storage-backend cluster needs --index HOST:PORT");
+  if (backend == "node" && config.node.empty())
+    return fail(ec::invalid_argument, "--hicache-storage-backend node needs --node PATH|HOST:PORT, "
+                                      "where hicache-node --socket or --listen serves");
+  return {};
+}
+
+result<void> check_stores(const rank_config& config) {
+  const auto& tiers = config.storage.tiers;
+  if ((config.storage_backend == "tiered") == tiers.empty())
+    return fail(ec::invalid_argument,
+                "--hicache-storage-backend tiered and key 'tiers' of "
+                "--hicache-storage-backend-extra-config belong together; expected both or neither");
+  if (tiers.empty())
+    return check_store(config, config.storage_backend, config.storage);
+  auto clusters = 0;
+  for (auto number = 1; const auto& tier : tiers) {
+    const auto& backend = tier.tier.backend;
+    const auto where = absl::StrFormat("--hicache-storage-backend-extra-config: tier %d", number++);
+    if (std::ranges::find(stores, backend) == stores.end())
+      return bad(where, backend, "a store; expected file or memory or cluster or node");
+    if (auto checked = check_store(config, backend, tier); !checked)
+      return fail(checked.error().code, where + ": " + checked.error().detail);
+    clusters += backend == "cluster" ? 1 : 0;
+  }
+  if (clusters > 1)
+    return fail(ec::invalid_argument, "--hicache-storage-backend-extra-config: several tiers are "
+                                      "cluster; expected one at most");
   return {};
 }
 
@@ -191,21 +235,8 @@ result<void> finish_storage(rank_config& config, uint32_t ranks) {
                   "or page_first or page_first_direct with all heads of a rank in one object "
                   "(tp_lcm_size)",
                   to_string(config.mem_layout)));
-  if (*config.dtype == element_type::fp8
-      && serde::parse_codec_chain(config.storage.codecs)->quantisation
-           == serde::quantisation::fp8_e4m3)
-    return fail(ec::invalid_argument,
-                "--hicache-storage-backend-extra-config: codec fp8 has nothing to convert, because "
-                "--dtype is fp8; expected codecs without fp8");
-  if (config.storage_backend == "file" && config.storage.path.empty())
-    return fail(ec::invalid_argument,
-                "--hicache-storage-backend file needs a folder; expected "
-                "--hicache-storage-backend-extra-config '{\"path\": \"DIR\"}'");
-  if (config.storage_backend == "cluster" && config.index.empty())
-    return fail(ec::invalid_argument, "--hicache-storage-backend cluster needs --index HOST:PORT");
-  if (config.storage_backend == "node" && config.node.empty())
-    return fail(ec::invalid_argument, "--hicache-storage-backend node needs --node PATH|HOST:PORT, "
-                                      "where hicache-node --socket or --listen serves");
+  if (auto checked = check_stores(config); !checked)
+    return checked;
   return finish_identity(config);
 }
 
@@ -275,6 +306,12 @@ head_split rank_config::split(uint32_t ranks) const {
 pool_shape rank_config::shape(uint32_t ranks) const {
   return {*attention, layers,           split(ranks).heads, head_dim,
           v_head_dim, bytes_of(*dtype), page_size,          index_key_bytes};
+}
+
+bool rank_config::uses(std::string_view backend) const {
+  return storage_backend == backend
+         || std::ranges::any_of(
+           storage.tiers, [backend](const storage_config& x) { return x.tier.backend == backend; });
 }
 
 uint32_t rank_config::heads_per_object() const {

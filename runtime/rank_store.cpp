@@ -6,6 +6,7 @@
 #include "backends/node_backend.hpp"
 #include "backends/serde/serde_backend.hpp"
 #include "backends/storage_queue.hpp"
+#include "backends/tiered/tiered_backend.hpp"
 #include "base/check.hpp"
 #include "base/limits.hpp"
 #include "cache/hash/page_hash.hpp"
@@ -46,8 +47,8 @@ std::optional<serde::element_type> convertible(element_type type) {
 }
 
 /// @pre settings.finish(ranks) succeeded
-serde_options codecs_of(const rank_config& settings, uint32_t ranks) {
-  const auto& storage = settings.storage;
+serde_options codecs_of(const rank_config& settings, const storage_config& storage,
+                        uint32_t ranks) {
   auto options = serde_options{};
   options.codec.chain = serde::parse_codec_chain(storage.codecs).value();
   options.codec.zstd_level = static_cast<int>(storage.zstd_level);
@@ -91,19 +92,12 @@ result<open_store> rank_store::open(const storage_attachment& wanted) {
     return tl::unexpected{checked.error()};
   if (const auto slow = scattered_objects(settings, ranks_); slow && rank_ == 0)
     spdlog::warn("{}", *slow);
-  auto backend = open_backend(settings);
-  if (!backend) {
+  auto opened = open_store_of(settings);
+  if (!opened) {
     member_.reset();
-    return tl::unexpected{backend.error()};
+    return tl::unexpected{opened.error()};
   }
-  auto coded = make_serde_backend(
-    codecs_of(settings, ranks_),
-    std::make_unique<storage_queue>(std::move(*backend), settings.storage.threads), clock_);
-  if (!coded) {
-    member_.reset();
-    return fail(coded.error().code, "codecs of L3: " + coded.error().detail);
-  }
-  auto store = std::move(*coded);
+  auto store = std::move(*opened);
   if (wrap_)
     store = wrap_(std::move(store));
   const auto l2_memory = std::array{std::span{l2_memory_, l2_.total_bytes()}};
@@ -124,26 +118,67 @@ result<open_store> rank_store::open(const storage_attachment& wanted) {
   return open_store{actor_, tree.prefetch, tree.storage_exports_l2, [this] { close(); }};
 }
 
-result<std::unique_ptr<blocking_store>> rank_store::open_backend(const rank_config& settings) {
-  const auto fingerprint = fingerprint_of(settings.fingerprint());
-  if (settings.storage_backend == "memory")
-    return make_memory_backend(settings.storage.max_bytes / ranks_, clock_);
-  if (settings.storage_backend == "file")
-    return make_file_backend({{settings.storage.path, settings.storage.max_bytes}, fingerprint},
-                             clock_);
-  if (settings.storage_backend == "node") {
-    auto store = make_node_backend(system_, {settings.node, fingerprint, settings.tls}, clock_);
+result<std::unique_ptr<storage_backend>> rank_store::open_store_of(const rank_config& settings) {
+  const auto& storage = settings.storage;
+  if (storage.tiers.empty())
+    return open_backend(settings, settings.storage_backend, storage);
+  auto options = tiered_options{};
+  options.looks_up_in_parallel = storage.parallel_lookup;
+  options.breaker = storage.breaker;
+  options.copy_bytes = storage.copy_bytes;
+  options.copy_time = settings.storage_timeout;
+  options.notice = [](const std::string& sentence) { spdlog::warn("{}", sentence); };
+  for (const auto& each : storage.tiers) {
+    auto store = open_backend(settings, each.tier.backend, each);
     if (!store)
-      return fail(store.error().code, "--node: " + to_string(store.error()));
-    return store;
+      return fail(store.error().code, "tier " + std::to_string(options.tiers.size() + 1) + " ("
+                                        + each.tier.backend + "): " + store.error().detail);
+    options.tiers.push_back({std::move(*store),
+                             {parse_tier_writes(each.tier.write).value(), each.tier.promote,
+                              each.tier.write_bytes_per_second, each.tier.write_bytes_per_day}});
   }
-  if (settings.storage.zero_copy && shared_ == nullptr)
+  return make_tiered_backend(std::move(options), clock_);
+}
+
+result<std::unique_ptr<storage_backend>> rank_store::open_backend(const rank_config& settings,
+                                                                  std::string_view name,
+                                                                  const storage_config& storage) {
+  auto store = open_blocking(settings, name, storage);
+  if (!store)
+    return tl::unexpected{store.error()};
+  auto coded = make_serde_backend(
+    codecs_of(settings, storage, ranks_),
+    std::make_unique<storage_queue>(std::move(*store), storage.threads), clock_);
+  if (!coded)
+    return fail(coded.error().code, "codecs of L3: " + coded.error().detail);
+  return coded;
+}
+
+result<std::unique_ptr<blocking_store>> rank_store::open_blocking(const rank_config& settings,
+                                                                  std::string_view name,
+                                                                  const storage_config& storage) {
+  const auto fingerprint = fingerprint_of(settings.fingerprint());
+  if (name == "memory")
+    return make_memory_backend(storage.max_bytes / ranks_, clock_);
+  if (name == "file")
+    return make_file_backend({{storage.path, storage.max_bytes}, fingerprint}, clock_);
+  if (name == "cluster")
+    return open_cluster(settings, storage);
+  auto store = make_node_backend(system_, {settings.node, fingerprint, settings.tls}, clock_);
+  if (!store)
+    return fail(store.error().code, "--node: " + to_string(store.error()));
+  return store;
+}
+
+result<std::unique_ptr<blocking_store>> rank_store::open_cluster(const rank_config& settings,
+                                                                 const storage_config& storage) {
+  if (storage.zero_copy && shared_ == nullptr)
     return fail(
       ec::invalid_argument,
       "zero_copy exports L2, which this instance has in private memory; expected zero_copy "
       "in --hicache-storage-backend-extra-config when it starts");
   const auto object_bytes = l2_.object_bytes(settings.heads_per_object());
-  if (settings.storage.zero_copy && object_bytes != shared_->exported->objects().object_bytes)
+  if (storage.zero_copy && object_bytes != shared_->exported->objects().object_bytes)
     return fail(
       ec::invalid_argument,
       "zero_copy exports L2 in the objects that it has since the start; expected the same "
@@ -152,20 +187,20 @@ result<std::unique_ptr<blocking_store>> rank_store::open_backend(const rank_conf
   options.index = settings.index;
   options.index_connect_time = settings.index_connect_time;
   options.segment_bytes = settings.segment_bytes;
-  options.policy = settings.storage.segment;
-  options.repair = settings.storage.repair;
+  options.policy = storage.segment;
+  options.repair = storage.repair;
   options.object_bytes = object_bytes;
-  options.fingerprint = fingerprint;
-  options.replicas = static_cast<uint32_t>(settings.storage.replicas);
-  options.host = settings.storage.host;
+  options.fingerprint = fingerprint_of(settings.fingerprint());
+  options.replicas = static_cast<uint32_t>(storage.replicas);
+  options.host = storage.host;
   options.listen_host = settings.listen_host;
   options.tls = settings.tls;
   options.pages = settings.page_transport;
-  options.path = settings.storage.force_remote_reads ? read_path::remote : read_path::automatic;
+  options.path = storage.force_remote_reads ? read_path::remote : read_path::automatic;
   options.clock = &clock_;
   if (shared_ != nullptr) {
     options.memory = &shared_->memory;
-    options.exported = settings.storage.zero_copy ? shared_->exported : nullptr;
+    options.exported = storage.zero_copy ? shared_->exported : nullptr;
   }
   auto member = cluster_member::join(system_, std::move(options));
   if (!member)

@@ -21,6 +21,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace hicache {
 
@@ -105,7 +106,19 @@ public:
   bool close();
 
 private:
-  result<std::unique_ptr<blocking_store>> open_backend(const rank_config& settings);
+  /// Opens L3, which may be several tiers.
+  result<std::unique_ptr<storage_backend>> open_store_of(const rank_config& settings);
+
+  /// Opens one store, with its threads and codecs.
+  result<std::unique_ptr<storage_backend>>
+  open_backend(const rank_config& settings, std::string_view name, const storage_config& storage);
+
+  result<std::unique_ptr<blocking_store>>
+  open_blocking(const rank_config& settings, std::string_view name, const storage_config& storage);
+
+  /// Joins the cluster.
+  result<std::unique_ptr<blocking_store>> open_cluster(const rank_config& settings,
+                                                       const storage_config& storage);
 
   /// Current or last known health of the open store.
   result<backend_health> ask_health(std::chrono::nanoseconds timeout);

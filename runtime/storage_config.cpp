@@ -1,8 +1,10 @@
 #include "backends/serde/object_codec.hpp"
 #include "base/limits.hpp"
 #include "base/units.hpp"
+#include "cache/tiers/tier_rules.hpp"
 #include "runtime/rank_settings.hpp"
 
+#include <absl/strings/str_join.h>
 #include <nlohmann/json.hpp>
 
 #include <toml++/toml.h>
@@ -14,9 +16,11 @@
 #include <fstream>
 #include <span>
 #include <sstream>
+#include <stdexcept>
 #include <string_view>
 #include <type_traits>
 #include <variant>
+#include <vector>
 
 namespace hicache {
 
@@ -24,15 +28,24 @@ namespace {
 
 using json = nlohmann::json;
 
-/// YAML scalars are untyped: values that parse as numbers or booleans become such.
-json from_yaml(const YAML::Node& node) {
-  auto object = json::object();
-  for (const auto& entry : node) {
-    const auto text = entry.second.as<std::string>();
+/// YAML scalars are untyped: values that parse as numbers or booleans become such. An alias may
+/// refer to a node that it lies in, so depth is limited.
+json from_yaml(const YAML::Node& node, int depth = 0) {
+  constexpr auto depth_max = 3; // A value of a tier.
+  if (depth > depth_max)
+    throw std::invalid_argument{"lists and tables are nested too deeply"};
+  if (node.IsScalar()) {
+    const auto text = node.as<std::string>();
     const auto value = json::parse(text, nullptr, false);
-    object[entry.first.as<std::string>()] = value.is_discarded() ? json(text) : value;
+    return value.is_discarded() ? json(text) : value;
   }
-  return object;
+  auto all = node.IsSequence() ? json::array() : json::object();
+  for (const auto& entry : node)
+    if (node.IsSequence())
+      all.push_back(from_yaml(entry, depth + 1));
+    else
+      all[entry.first.as<std::string>()] = from_yaml(entry.second, depth + 1);
+  return all;
 }
 
 /// Parses any of the three formats into JSON; throws the parsers' exceptions.
@@ -55,6 +68,11 @@ constexpr auto of_segment = "a share of the segment above 0, at most 1";
 template <auto Member>
 setting_value in_segment(storage_config& x) {
   return &(x.segment.*Member);
+}
+
+template <auto Member>
+setting_value in_tier(storage_config& x) {
+  return &(x.tier.*Member);
 }
 
 template <auto Member>
@@ -93,17 +111,20 @@ constexpr auto settings = std::to_array<storage_setting>({
    "a share of L2 above 0, at most 0.5"},
   {{"path", "DIR", at<&storage_config::path>, "the folder; created if it does not exist"},
    "`file`",
-   "the name of a folder"},
+   "the name of a folder",
+   key_place::store},
   {{"max_bytes", "SIZE",
     [](storage_config& x) -> setting_value { return size_value{&x.max_bytes}; },
     "`memory`: most bytes of all ranks of the instance together; `file`: most bytes of the "
     "folder's pages, whoever wrote them; a number or a size such as `\"64MiB\"`; 0 is without "
     "bound"},
    "`memory`, `file`",
-   "a number of bytes, or a size such as 64MiB"},
+   "a number of bytes, or a size such as 64MiB",
+   key_place::store},
   {{"threads", "N", at<&storage_config::threads>, "worker threads of the backend", {1, no_end}},
    "all",
-   "a positive number"},
+   "a positive number",
+   key_place::store},
   {{"breaker_failures",
     "N",
     in_breaker<&breaker_policy::failures>,
@@ -139,7 +160,8 @@ constexpr auto settings = std::to_array<storage_setting>({
   {{"force_remote_reads", "BOOL", at<&storage_config::force_remote_reads>,
     "read by the network also from owners on the same machine; for tests and measurements"},
    "`cluster`",
-   "true or false"},
+   "true or false",
+   key_place::store},
   {{"replicas",
     "N",
     at<&storage_config::replicas>,
@@ -147,55 +169,64 @@ constexpr auto settings = std::to_array<storage_setting>({
     "hosts](cluster.md#placement)",
     {1, limits::replicas_per_key}},
    "`cluster`",
-   "a number from 1 to 8"},
+   "a number from 1 to 8",
+   key_place::store},
   {{"host", "NAME", at<&storage_config::host>,
     "what counts as one host; the machine's name if absent"},
    "`cluster`",
-   "the name of a machine"},
+   "the name of a machine",
+   key_place::store},
   {{"eviction", "NAME", in_segment<&segment_policy::eviction>,
     "which page of the segment goes first: as for `--radix-eviction-policy`"},
    "`cluster`",
-   "lru, lfu, fifo, mru, filo, priority or slru"},
+   "lru, lfu, fifo, mru, filo, priority or slru",
+   key_place::store},
   {{"high_watermark",
     "X",
     in_segment<&segment_policy::high_watermark>,
     "share of the segment: a page that would fill it beyond makes room down to `low_watermark`",
     {0, 1}},
    "`cluster`",
-   of_segment},
+   of_segment,
+   key_place::store},
   {{"low_watermark",
     "X",
     in_segment<&segment_policy::low_watermark>,
     "share of the segment at which that ends",
     {0, 1}},
    "`cluster`",
-   of_segment},
+   of_segment,
+   key_place::store},
   {{"pinned_share",
     "X",
     in_segment<&segment_policy::pinned_share>,
     "share of the segment that hard pins may keep",
     {0, 1}},
    "`cluster`",
-   of_segment},
+   of_segment,
+   key_place::store},
   {{"tenant_share",
     "X",
     in_segment<&segment_policy::tenant_share>,
     "share of the segment that the pages of one tenant may have",
     {0, 1}},
    "`cluster`",
-   of_segment},
+   of_segment,
+   key_place::store},
   {{"repair_bytes_per_second", "SIZE",
     [](storage_config& x) -> setting_value { return size_value{&x.repair.bytes_per_second}; },
     "most bytes a second that others read from this rank to replace [lost "
     "copies](cluster.md#placement); 0 is without bound"},
    "`cluster`",
-   "a number of bytes, or a size such as 64MiB"},
+   "a number of bytes, or a size such as 64MiB",
+   key_place::store},
   {{"repair_delay", "TIME", [](storage_config& x) -> setting_value { return &x.repair.delay; },
     "how long a rank waits with that after the index has told it of the loss: a member that "
     "restarts in that time brings its copies back",
     within_an_hour},
    "`cluster`",
-   a_time},
+   a_time,
+   key_place::store},
   {{"zero_copy", "BOOL", at<&storage_config::zero_copy>,
     "offer pages of L2 [where they lie](cluster.md#zero-copy), instead of copying them to the "
     "segment. Needs a `--hicache-mem-layout` in which an object is one piece: `page_head`, or "
@@ -208,35 +239,85 @@ constexpr auto settings = std::to_array<storage_setting>({
     "store: `fp8`, `zstd` or `lz4`, `aes-256-gcm`, joined by `+` in this order, or `none`; "
     "instances find objects of the same `fp8` and `aes-256-gcm` only"},
    "all",
-   codec_names},
+   codec_names,
+   key_place::store},
   {{"zstd_level",
     "N",
     at<&storage_config::zstd_level>,
     "codec `zstd`: the least is fastest",
     {1, 19}},
    "all",
-   "a number from 1 to 19"},
+   "a number from 1 to 19",
+   key_place::store},
   {{"key_file", "FILE", at<&storage_config::key_file>,
     "codec `aes-256-gcm`: the file with the [keys](backends.md#keys)"},
    "all",
-   "the name of a file"},
+   "the name of a file",
+   key_place::store},
   {{"key_command", "COMMAND", at<&storage_config::key_command>,
     "the shell command that prints them, instead of a file"},
    "all",
-   "a shell command"},
+   "a shell command",
+   key_place::store},
   {{"codec_threads",
     "N",
     at<&storage_config::codec_threads>,
     "threads that encode and decode",
     {1, 64}},
    "all",
-   "a number from 1 to 64"},
+   "a number from 1 to 64",
+   key_place::store},
   {{"codec_bytes", "SIZE",
     [](storage_config& x) -> setting_value { return size_value{&x.codec_bytes}; },
     "memory for encoded objects on their way, [several of the longest for each "
     "thread](backends.md#codecs)"},
    "all",
+   "a number of bytes, or a size such as 64MiB",
+   key_place::store},
+  {{"tiers", "LIST",
+    [](storage_config& x) -> setting_value {
+      return named_value{&x.tiers, [](const void*) { return std::string{}; }, nullptr};
+    },
+    "the [tiers](backends.md#tiered), fastest first: objects with the keys below and those of a "
+    "store"},
+   "`tiered`",
+   "a list of objects such as [{\"backend\": \"memory\"}, {\"backend\": \"file\", \"path\": "
+   "\"DIR\"}]"},
+  {{"parallel_lookup", "BOOL", at<&storage_config::parallel_lookup>,
+    "a look-up asks all tiers at once, not each for what those above it lack"},
+   "`tiered`",
+   "true or false"},
+  {{"copy_bytes", "SIZE",
+    [](storage_config& x) -> setting_value { return size_value{&x.copy_bytes}; },
+    "memory for objects on their way between tiers; what finds none is not copied"},
+   "`tiered`",
    "a number of bytes, or a size such as 64MiB"},
+  {{"backend", "NAME", in_tier<&tier_config::backend>, "the tier's store"},
+   "a tier",
+   "file, memory, cluster or node",
+   key_place::tier},
+  {{"write", "RULE", in_tier<&tier_config::write>,
+    "which objects are written to the tier: `all`; `hits:N`, at their N-th use; or `never`"},
+   "a tier",
+   "all, never, or hits:N with N from 1 to 1000",
+   key_place::tier},
+  {{"promote", "BOOL", in_tier<&tier_config::promote>,
+    "objects that a lower tier had are written to the tier at their second use"},
+   "a tier",
+   "true or false",
+   key_place::tier},
+  {{"write_bytes_per_second", "SIZE",
+    [](storage_config& x) -> setting_value { return size_value{&x.tier.write_bytes_per_second}; },
+    "most bytes written to the tier in a second; what is more is not written. 0 is without bound"},
+   "a tier",
+   "a number of bytes, or a size such as 64MiB",
+   key_place::tier},
+  {{"write_bytes_per_day", "SIZE",
+    [](storage_config& x) -> setting_value { return size_value{&x.tier.write_bytes_per_day}; },
+    "the same in a day, for the wear of an SSD"},
+   "a tier",
+   "a number of bytes, or a size such as 64MiB",
+   key_place::tier},
 });
 
 /// @returns false unless the value is in range
@@ -295,17 +376,26 @@ bool take(const setting_range&, eviction_policy_ptr& to, const json& value) {
   return policy.has_value();
 }
 
-result<void> take(storage_config& config, const std::string& key, const json& value) {
+bool may_stand(key_place place, bool in_tier) {
+  return place == key_place::store || (place == key_place::tier) == in_tier;
+}
+
+result<void> unknown(const std::string& key, bool in_tier) {
+  auto names = std::vector<std::string>{};
+  for (const auto& each : settings)
+    if (may_stand(each.place, in_tier))
+      names.emplace_back(each.name);
+  const auto last = names.back();
+  names.pop_back();
+  return fail(ec::invalid_argument, "key '" + key + "' is not known; expected "
+                                      + absl::StrJoin(names, ", ") + " or " + last);
+}
+
+/// @param in_tier Whether the key stands in a tier.
+result<void> take(storage_config& config, const std::string& key, const json& value, bool in_tier) {
   const auto found = std::ranges::find(settings, key, &storage_setting::name);
-  if (found == settings.end()) {
-    auto names = std::string{};
-    for (const auto& each : settings)
-      names += (&each == &settings.front()  ? ""
-                : &each == &settings.back() ? " or "
-                                            : ", ")
-               + std::string{each.name};
-    return fail(ec::invalid_argument, "key '" + key + "' is not known; expected " + names);
-  }
+  if (found == settings.end() || !may_stand(found->place, in_tier))
+    return unknown(key, in_tier);
   const auto is_good = std::visit(
     [&](auto to) {
       if constexpr (std::is_same_v<decltype(to), size_value>)
@@ -350,11 +440,16 @@ result<json> read_object(const std::string& text) {
 result<void> check(const storage_config& config) {
   if (auto chain = serde::parse_codec_chain(config.codecs); !chain)
     return fail(ec::invalid_argument, "key 'codecs': " + chain.error().detail);
-  if (config.zero_copy && config.codecs != "none")
-    return fail(
-      ec::invalid_argument,
-      "keys 'zero_copy' and 'codecs' exclude each other, because zero_copy offers pages as "
-      "they lie; expected one of both");
+  if (config.zero_copy && (config.codecs != "none" || !config.tiers.empty()))
+    return fail(ec::invalid_argument,
+                "key 'zero_copy' offers pages as they lie in L2; expected no 'codecs' and no "
+                "'tiers' with it");
+  if (!config.tiers.empty() && config.codecs != "none")
+    return fail(ec::invalid_argument, "key 'codecs' is of use in each of the 'tiers'; expected it "
+                                      "there");
+  if (auto writes = parse_tier_writes(config.tier.write); !writes)
+    return fail(ec::invalid_argument,
+                "key 'write' holds \"" + config.tier.write + "\"; " + writes.error().detail);
   if (config.segment.low_watermark > config.segment.high_watermark)
     return fail(ec::invalid_argument,
                 "key 'low_watermark' is above 'high_watermark'; expected it to be no higher");
@@ -365,11 +460,31 @@ result<void> check(const storage_config& config) {
   return {};
 }
 
+/// Takes all keys of a tier.
+result<void> fill_tier(storage_config& tier, const json& object) {
+  if (!object.is_object())
+    return fail(ec::invalid_argument, "expected an object such as {\"backend\": \"memory\"}");
+  for (const auto& [key, value] : object.items())
+    if (auto taken = take(tier, key, value, true); !taken)
+      return taken;
+  if (tier.tier.backend.empty())
+    return fail(ec::invalid_argument,
+                "key 'backend' is missing; expected file, memory, cluster or node");
+  return check(tier);
+}
+
 /// Takes all keys of an object.
 result<void> fill(storage_config& config, const json& object) {
-  for (const auto& [key, value] : object.items())
-    if (auto taken = take(config, key, value); !taken)
+  for (const auto& [key, value] : object.items()) {
+    if (key == "tiers" && value.is_array()) {
+      for (const auto& tier : value)
+        if (auto filled = fill_tier(config.tiers.emplace_back(), tier); !filled)
+          return fail(ec::invalid_argument,
+                      "tier " + std::to_string(config.tiers.size()) + ": " + filled.error().detail);
+    } else if (auto taken = take(config, key, value, false); !taken) {
       return taken;
+    }
+  }
   return check(config);
 }
 

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 /// Settings of a rank. docs/configuration.md lists them as flags and configuration keys.
@@ -30,8 +31,29 @@ enum class log_level : uint8_t { trace, debug, info, warn, error, critical };
 /// @relates log_level
 const char* to_string(log_level level) noexcept;
 
+/// What a store does among the tiers of backend `tiered` (docs/backends.md, "tiered").
+struct tier_config {
+  /// Name of the backend.
+  std::string backend;
+  /// Which objects are written to it: "all", "hits:N" or "never".
+  std::string write = "all";
+  /// Objects read from a lower tier are written to it, from their second use on.
+  bool promote = true;
+  /// Most bytes written to it per second and per day; 0: unlimited.
+  uint64_t write_bytes_per_second = 0;
+  uint64_t write_bytes_per_day = 0;
+};
+
 /// Settings of the storage backend and the prefetcher, from --hicache-storage-backend-extra-config.
 struct storage_config {
+  /// Backend `tiered`: its stores, the fastest first. Only the settings of a store and `tier` are
+  /// used of each.
+  std::vector<storage_config> tiers;
+  tier_config tier;
+  /// Backend `tiered`: a look-up asks all tiers at once.
+  bool parallel_lookup = false;
+  /// Backend `tiered`: memory for objects on their way between tiers.
+  uint64_t copy_bytes = uint64_t{64} << 20;
   uint64_t prefetch_threshold = 256;
   /// Prefetch policy `timeout`: base + per_ki_token * tokens / 1024, at most max.
   duration prefetch_timeout_base = std::chrono::seconds{1};
@@ -197,6 +219,9 @@ struct rank_config {
   head_split split(uint32_t ranks) const;
 
   pool_shape shape(uint32_t ranks) const;
+
+  /// Whether L3 is this backend, or has it as a tier.
+  bool uses(std::string_view backend) const;
 
   /// Heads per object in L3: determined by storage.tp_lcm_size, or one.
   uint32_t heads_per_object() const;

@@ -1,5 +1,6 @@
 #include "backends/file_backend.hpp"
 #include "backends/memory_backend.hpp"
+#include "backends/tiered/tiered_backend.hpp"
 #include "messages/page_header.hpp"
 #include "tests/backends/backend_contract.hpp"
 #include "tests/backends/temporary_folder.hpp"
@@ -25,11 +26,31 @@ opened_backend open_faulty_memory(const clock_source& clock, room size) {
   return {nullptr, std::make_unique<faulty_store>(open_memory<2>(clock, size).store)};
 }
 
+/// One tier behaves as its store.
+opened_backend open_one_tier(const clock_source& clock, room size) {
+  auto options = tiered_options{};
+  options.tiers.push_back({open_memory<2>(clock, size).store, {}});
+  return {nullptr, make_tiered_backend(std::move(options), clock).value()};
+}
+
+/// A tier that stays empty behaves as none.
+opened_backend open_below_an_empty_tier(const clock_source& clock, room size) {
+  auto below = open_file<2>(clock, size);
+  auto options = tiered_options{};
+  options.tiers.push_back(
+    {open_memory<2>(clock, size).store, {{tier_writes::rule::never, 0}, false}});
+  options.tiers.push_back({std::move(below.store), {}});
+  return {below.surroundings, make_tiered_backend(std::move(options), clock).value()};
+}
+
 INSTANTIATE_TEST_SUITE_P(Stores, BackendContractTest,
                          testing::Values(backend_factory{"memory", open_memory<2>},
                                          backend_factory{"faulty_memory", open_faulty_memory},
                                          backend_factory{"file", open_file<2>},
-                                         backend_factory{"file_without_threads", open_file<0>}),
+                                         backend_factory{"file_without_threads", open_file<0>},
+                                         backend_factory{"one_tier", open_one_tier},
+                                         backend_factory{"below_an_empty_tier",
+                                                         open_below_an_empty_tier}),
                          [](const auto& chosen) { return chosen.param.name; });
 
 } // namespace

@@ -130,6 +130,36 @@ TEST(RankConfigTest, EachBadValueIsNamedInOneSentence) {
        x.dtype = element_type::fp8;
        x.extra_config = R"({"codecs": "fp8+zstd"})";
      }},
+    {"--hicache-storage-backend tiered and key 'tiers' of --hicache-storage-backend-extra-config "
+     "belong together; expected both or neither",
+     [](rank_config& x) { x.storage_backend = "tiered"; }},
+    {"--hicache-storage-backend-extra-config: tier 2: 'tape' is not a store; expected file or "
+     "memory or cluster or node",
+     [](rank_config& x) {
+       x.storage_backend = "tiered";
+       x.extra_config = R"({"tiers": [{"backend": "memory"}, {"backend": "tape"}]})";
+     }},
+    {"--hicache-storage-backend-extra-config: tier 1: --hicache-storage-backend file needs a "
+     "folder; expected --hicache-storage-backend-extra-config '{\"path\": \"DIR\"}'",
+     [](rank_config& x) {
+       x.storage_backend = "tiered";
+       x.extra_config = R"({"tiers": [{"backend": "file"}]})";
+     }},
+    {"--hicache-storage-backend-extra-config: several tiers are cluster; expected one at most",
+     [](rank_config& x) {
+       x.storage_backend = "tiered";
+       x.index = "127.0.0.1:1";
+       x.segment_bytes = 1 << 20;
+       x.extra_config = R"({"tiers": [{"backend": "cluster"}, {"backend": "cluster"}]})";
+     }},
+    {"--model-id is missing, and pages in tiered are shared by all that name them alike, whatever "
+     "their weights; expected name and revision of the model, or what hicachectl model-id prints "
+     "for its folder",
+     [](rank_config& x) {
+       x.model_id.clear();
+       x.storage_backend = "tiered";
+       x.extra_config = R"({"tiers": [{"backend": "memory"}, {"backend": "file", "path": "x"}]})";
+     }},
     {"--admin-listen: 'here' is not an address such as 127.0.0.1:7000 or unix:/run/hicache",
      [](rank_config& x) { x.admin_listen = "here"; }},
     {"--admin-listen: every user of this machine reaches 127.0.0.1:0; expected --admin-token-file "

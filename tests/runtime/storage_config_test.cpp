@@ -3,6 +3,8 @@
 #include "runtime/rank_config.hpp"
 #include "tests/runtime/support.hpp"
 
+#include <gmock/gmock.h>
+
 namespace hicache {
 namespace {
 
@@ -79,7 +81,9 @@ TEST_F(StorageConfigTest, ReadsFilesOfAllThreeKinds) {
                       "low_watermark = 0.8\npinned_share = 0.25\ntenant_share = 0.5\n"
                       "zero_copy = true\nbreaker_failures = 5\nbreaker_pause_min = \"250ms\"\n"
                       "breaker_pause_max = 90\nrepair_bytes_per_second = \"1GiB\"\n"
-                      "repair_delay = \"1min\"\n")));
+                      "repair_delay = \"1min\"\nzstd_level = 3\nkey_file = \"/etc/keys\"\n"
+                      "key_command = \"print keys\"\ncodec_threads = 4\ncodec_bytes = "
+                      "\"1MiB\"\n")));
   for (const auto* name : {"x.yaml", "x.yml"})
     expect_all_keys(parse_storage_config(
       "@"
@@ -88,7 +92,9 @@ TEST_F(StorageConfigTest, ReadsFilesOfAllThreeKinds) {
                     "host: rack-7\neviction: lfu\nhigh_watermark: 0.9\nlow_watermark: 0.8\n"
                     "pinned_share: 0.25\ntenant_share: 0.5\nzero_copy: true\n"
                     "breaker_failures: 5\nbreaker_pause_min: 250ms\nbreaker_pause_max: 90\n"
-                    "repair_bytes_per_second: 1GiB\nrepair_delay: 1min\n")));
+                    "repair_bytes_per_second: 1GiB\nrepair_delay: 1min\nzstd_level: 3\n"
+                    "key_file: /etc/keys\nkey_command: print keys\ncodec_threads: 4\n"
+                    "codec_bytes: 1MiB\n")));
 }
 
 TEST_F(StorageConfigTest, CodecsAreNamedInTheirOrder) {
@@ -100,18 +106,83 @@ TEST_F(StorageConfigTest, CodecsAreNamedInTheirOrder) {
     "key 'codecs' holds 1; expected none, or fp8, zstd or lz4, aes-256-gcm joined by '+' in "
     "this order");
   EXPECT_EQ(complaint(R"({"codecs": "fp8", "zero_copy": true})"),
-            "keys 'zero_copy' and 'codecs' exclude each other, because zero_copy offers pages as "
-            "they lie; expected one of both");
+            "key 'zero_copy' offers pages as they lie in L2; expected no 'codecs' and no 'tiers' "
+            "with it");
+}
+
+TEST_F(StorageConfigTest, TiersAreStoresInAnOrder) {
+  const auto expect_tiers = [](const result<storage_config>& config) {
+    ASSERT_TRUE(config) << config.error().detail;
+    EXPECT_TRUE(config->parallel_lookup);
+    EXPECT_EQ(config->copy_bytes, uint64_t{8} << 20);
+    ASSERT_EQ(config->tiers.size(), 2u);
+    const auto& memory = config->tiers[0];
+    EXPECT_EQ(memory.tier.backend, "memory");
+    EXPECT_EQ(memory.max_bytes, uint64_t{1} << 30);
+    EXPECT_EQ(memory.tier.write, "all");
+    EXPECT_TRUE(memory.tier.promote);
+    const auto& file = config->tiers[1];
+    EXPECT_EQ(file.tier.backend, "file");
+    EXPECT_EQ(file.path, "/data/kv");
+    EXPECT_EQ(file.codecs, "zstd");
+    EXPECT_EQ(file.tier.write, "hits:2");
+    EXPECT_FALSE(file.tier.promote);
+    EXPECT_EQ(file.tier.write_bytes_per_second, uint64_t{100} << 20);
+    EXPECT_EQ(file.tier.write_bytes_per_day, uint64_t{1} << 40);
+  };
+  expect_tiers(parse_storage_config(R"({"parallel_lookup": true, "copy_bytes": "8MiB", "tiers": [
+    {"backend": "memory", "max_bytes": "1GiB"},
+    {"backend": "file", "path": "/data/kv", "codecs": "zstd", "write": "hits:2", "promote": false,
+     "write_bytes_per_second": "100MiB", "write_bytes_per_day": "1TiB"}]})"));
+  expect_tiers(parse_storage_config(
+    "@"
+    + write("x.toml", "parallel_lookup = true\ncopy_bytes = \"8MiB\"\n[[tiers]]\n"
+                      "backend = \"memory\"\nmax_bytes = \"1GiB\"\n[[tiers]]\n"
+                      "backend = \"file\"\npath = \"/data/kv\"\ncodecs = \"zstd\"\n"
+                      "write = \"hits:2\"\npromote = false\n"
+                      "write_bytes_per_second = \"100MiB\"\nwrite_bytes_per_day = \"1TiB\"\n")));
+  expect_tiers(parse_storage_config(
+    "@"
+    + write("x.yaml", "parallel_lookup: true\ncopy_bytes: 8MiB\ntiers:\n- backend: memory\n"
+                      "  max_bytes: 1GiB\n- backend: file\n  path: /data/kv\n  codecs: zstd\n"
+                      "  write: hits:2\n  promote: false\n  write_bytes_per_second: 100MiB\n"
+                      "  write_bytes_per_day: 1TiB\n")));
+}
+
+TEST_F(StorageConfigTest, AYamlFileThatContainsItselfIsRefused) {
+  EXPECT_EQ(complaint("@" + write("x.yaml", "tiers: &all\n- *all\n")),
+            "cannot be read: lists and tables are nested too deeply");
+}
+
+TEST_F(StorageConfigTest, WhatIsWrongInATierIsNamedWithIt) {
+  const auto of_second = [](const std::string& tier) {
+    return complaint(R"({"tiers": [{"backend": "memory"}, )" + tier + "]}");
+  };
+  EXPECT_EQ(of_second("{}"),
+            "tier 2: key 'backend' is missing; expected file, memory, cluster or node");
+  EXPECT_EQ(of_second("7"), "tier 2: expected an object such as {\"backend\": \"memory\"}");
+  EXPECT_EQ(of_second(R"({"backend": "file", "write": "often"})"),
+            "tier 2: key 'write' holds \"often\"; expected all, never, or hits:N with N from 1 to "
+            "1000");
+  EXPECT_THAT(
+    of_second(R"({"backend": "file", "prefetch_threshold": 1})"),
+    testing::StartsWith("tier 2: key 'prefetch_threshold' is not known; expected path, "));
+  EXPECT_THAT(complaint(R"({"write": "all"})"), testing::StartsWith("key 'write' is not known"));
+  EXPECT_THAT(complaint(R"({"tiers": {}})"), testing::StartsWith("key 'tiers' holds {}; expected"));
+  EXPECT_THAT(complaint(R"({"codecs": "zstd", "tiers": [{"backend": "memory"}]})"),
+              testing::StartsWith("key 'codecs' is of use in each of the 'tiers'"));
 }
 
 TEST_F(StorageConfigTest, UnknownKeysAreNamed) {
-  EXPECT_EQ(complaint(R"({"pathh": "x"})"),
-            "key 'pathh' is not known; expected prefetch_threshold, prefetch_timeout_base, "
-            "prefetch_timeout_per_ki_token, prefetch_timeout_max, prefetch_share, path, max_bytes, "
-            "threads, breaker_failures, breaker_pause_min, breaker_pause_max, tp_lcm_size, "
-            "force_remote_reads, replicas, host, eviction, high_watermark, low_watermark, "
-            "pinned_share, tenant_share, repair_bytes_per_second, repair_delay, zero_copy, codecs, "
-            "zstd_level, key_file, key_command, codec_threads or codec_bytes");
+  EXPECT_EQ(
+    complaint(R"({"pathh": "x"})"),
+    "key 'pathh' is not known; expected prefetch_threshold, prefetch_timeout_base, "
+    "prefetch_timeout_per_ki_token, prefetch_timeout_max, prefetch_share, path, max_bytes, "
+    "threads, breaker_failures, breaker_pause_min, breaker_pause_max, tp_lcm_size, "
+    "force_remote_reads, replicas, host, eviction, high_watermark, low_watermark, "
+    "pinned_share, tenant_share, repair_bytes_per_second, repair_delay, zero_copy, codecs, "
+    "zstd_level, key_file, key_command, codec_threads, codec_bytes, tiers, parallel_lookup or "
+    "copy_bytes");
   EXPECT_NE(complaint("@" + write("x.toml", "pathh = 1")).find("key 'pathh' is not known"),
             std::string::npos);
 }

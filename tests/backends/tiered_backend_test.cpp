@@ -1,0 +1,417 @@
+#include "backends/memory_backend.hpp"
+#include "backends/storage_queue.hpp"
+#include "backends/tiered/tiered_backend.hpp"
+#include "tests/backends/backend_support.hpp"
+#include "tests/backends/faulty_store.hpp"
+#include "tests/backends/waiting_store.hpp"
+#include "tests/support/manual_clock.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace hicache::test {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr auto object_bytes = size_t{256};
+
+error error_of(const result<void>& outcome) {
+  return outcome ? error{} : outcome.error();
+}
+
+/// Tiers in memory whose faults the test chooses. Their calls run on the thread that makes them.
+class TieredBackendTest : public testing::Test {
+protected:
+  /// Adds a tier below the others.
+  faulty_store& add(const tier_rules& rules = {}, uint64_t max_bytes = 0) {
+    auto store = std::make_unique<faulty_store>(
+      std::make_unique<storage_queue>(make_memory_backend(max_bytes, clock_), 0));
+    auto& added = *store;
+    options_.tiers.push_back({std::move(store), rules});
+    return added;
+  }
+
+  waiting_store& open() {
+    options_.notice = [this](const std::string& sentence) { notices_.push_back(sentence); };
+    auto made = make_tiered_backend(std::move(options_), clock_);
+    EXPECT_TRUE(made) << to_string(made.error());
+    store_ = std::make_unique<waiting_store>(std::move(*made));
+    return *store_;
+  }
+
+  static tier_rules rules(const std::string& writes, bool promotes = true) {
+    return {parse_tier_writes(writes).value(), promotes};
+  }
+
+  /// Puts an object into one tier.
+  static void put_in(storage_backend& tier, uint64_t number) {
+    const auto bytes = bytes_of(number, object_bytes);
+    auto writes = std::vector{page_write{key_of(number), {}, {bytes}}};
+    const auto done = waiting_store::wait<std::vector<result<void>>>(
+      [&](auto on_done) { tier.write(std::move(writes), no_deadline, on_done); });
+    ASSERT_TRUE(done[0]);
+  }
+
+  static bool has_in(storage_backend& tier, uint64_t number) {
+    return waiting_store::wait<std::vector<result<store_place>>>([&](auto on_done) {
+             tier.lookup(std::vector{key_of(number)}, no_deadline, on_done);
+           })[0]
+      .has_value();
+  }
+
+  bool is_right(uint64_t number) {
+    return take(*store_, key_of(number), object_bytes) == bytes_of(number, object_bytes);
+  }
+
+  manual_clock clock_;
+  tiered_options options_;
+  std::vector<std::string> notices_;
+  std::unique_ptr<waiting_store> store_;
+};
+
+TEST_F(TieredBackendTest, AnOrderThatStoresNothingIsRefused) {
+  EXPECT_EQ(make_tiered_backend({}, clock_).error(),
+            (error{ec::invalid_argument, "0 tiers; expected 1 to 8"}));
+  add(rules("never"));
+  add(rules("hits:2"));
+  EXPECT_EQ(make_tiered_backend(std::move(options_), clock_).error(),
+            (error{ec::invalid_argument,
+                   "no tier takes all writes, so nothing would be stored; expected one to do so"}));
+}
+
+TEST_F(TieredBackendTest, WritesGoToTheTiersThatTakeAll) {
+  auto& memory = add();
+  auto& often = add(rules("hits:2"));
+  auto& disk = add();
+  auto& never = add(rules("never", false));
+  ASSERT_TRUE(put(open(), key_of(1), bytes_of(1, object_bytes)));
+  EXPECT_TRUE(has_in(memory, 1));
+  EXPECT_FALSE(has_in(often, 1));
+  EXPECT_TRUE(has_in(disk, 1));
+  EXPECT_FALSE(has_in(never, 1));
+}
+
+TEST_F(TieredBackendTest, AWriteSucceedsIfOneTierStoresIt) {
+  auto& memory = add();
+  auto& disk = add();
+  auto& store = open();
+  memory.set_faults([](batch_kind) { return store_fault::full; });
+  EXPECT_TRUE(put(store, key_of(1), bytes_of(1, object_bytes)));
+  EXPECT_TRUE(is_right(1));
+  disk.set_faults([](batch_kind) { return store_fault::full; });
+  EXPECT_EQ(error_of(put(store, key_of(2), bytes_of(2, object_bytes))).code, ec::store_full);
+}
+
+TEST_F(TieredBackendTest, ObjectsAreFoundInTheFirstTierThatHasThem) {
+  for (const auto parallel : {false, true}) {
+    auto& memory = add();
+    auto& disk = add();
+    options_.looks_up_in_parallel = parallel;
+    auto& store = open();
+    put_in(memory, 1);
+    put_in(disk, 2);
+    put_in(memory, 3);
+    put_in(disk, 3);
+    const auto places
+      = store.lookup(std::vector{key_of(1), key_of(2), key_of(3), key_of(4)}, no_deadline);
+    EXPECT_TRUE(places[0] && places[1] && places[2]);
+    EXPECT_EQ(error_of(places[3].has_value() ? result<void>{} : fail(places[3].error().code)).code,
+              ec::not_found);
+    // The tier of a place is read first: what memory has lost since comes from the disk.
+    waiting_store::wait<std::vector<result<void>>>([&](auto done) {
+      memory.remove(std::vector{key_of(1), key_of(3)}, no_deadline, done);
+    });
+    auto back
+      = std::vector{page_bytes(object_bytes), page_bytes(object_bytes), page_bytes(object_bytes)};
+    const auto read = store.get(std::vector{page_read{key_of(1), {back[0]}, *places[0]},
+                                            page_read{key_of(2), {back[1]}, *places[1]},
+                                            page_read{key_of(3), {back[2]}, *places[2]}},
+                                no_deadline);
+    EXPECT_EQ(error_of(read[0]).code, ec::not_found);
+    EXPECT_TRUE(read[1] && read[2]);
+    EXPECT_EQ(back[1], bytes_of(2, object_bytes));
+    EXPECT_EQ(back[2], bytes_of(3, object_bytes));
+  }
+}
+
+TEST_F(TieredBackendTest, WhatFailsInOneTierIsReadFromTheNext) {
+  auto& memory = add();
+  add();
+  auto& store = open();
+  ASSERT_TRUE(put(store, key_of(1), bytes_of(1, object_bytes)));
+  for (const auto fault : {store_fault::lying, store_fault::lost}) {
+    memory.set_faults(
+      [fault](batch_kind kind) { return kind == batch_kind::read ? fault : store_fault::none; });
+    EXPECT_TRUE(is_right(1));
+  }
+}
+
+TEST_F(TieredBackendTest, TheErrorOfAnObjectThatNoTierHasSaysMost) {
+  auto& memory = add();
+  add();
+  auto& store = open();
+  put_in(memory, 1);
+  memory.set_faults([](batch_kind kind) {
+    return kind == batch_kind::read ? store_fault::lying : store_fault::none;
+  });
+  EXPECT_EQ(take(store, key_of(1), object_bytes).error().code, ec::corrupt_page);
+  EXPECT_EQ(take(store, key_of(2), object_bytes).error().code, ec::corrupt_page);
+  memory.set_faults({});
+  EXPECT_EQ(take(store, key_of(2), object_bytes).error().code, ec::not_found);
+}
+
+TEST_F(TieredBackendTest, TheSecondUseIsCopiedToTheTiersAbove) {
+  auto& memory = add();
+  auto& fixed = add(rules("all", false));
+  auto& disk = add();
+  open();
+  put_in(disk, 1);
+  EXPECT_TRUE(is_right(1));
+  EXPECT_FALSE(has_in(memory, 1)) << "a scan must not fill memory";
+  EXPECT_TRUE(is_right(1));
+  EXPECT_TRUE(has_in(memory, 1));
+  EXPECT_FALSE(has_in(fixed, 1)) << "its rules say so";
+  EXPECT_TRUE(is_right(1));
+}
+
+TEST_F(TieredBackendTest, TheNthUseIsCopiedToATierBelow) {
+  auto& memory = add();
+  auto& disk = add(rules("hits:3"));
+  auto& store = open();
+  ASSERT_TRUE(put(store, key_of(1), bytes_of(1, object_bytes)));
+  for (auto uses = 1; uses <= 3; ++uses) {
+    EXPECT_FALSE(has_in(disk, 1)) << uses;
+    EXPECT_TRUE(is_right(1));
+  }
+  EXPECT_TRUE(has_in(disk, 1));
+  EXPECT_TRUE(has_in(memory, 1));
+}
+
+/// What is copied is read until the batch ends, so its parts must not be given to others before.
+TEST_F(TieredBackendTest, ObjectsToBeCopiedAreNotReportedBefore) {
+  add();
+  auto& disk = add();
+  auto& store = open();
+  for (const auto number : {1u, 2u, 3u})
+    put_in(disk, number);
+  EXPECT_TRUE(is_right(2)) << "the next use is its second one";
+  auto back = std::vector<page_bytes>(3, page_bytes(object_bytes));
+  auto reads = std::vector<page_read>{};
+  for (auto i = size_t{0}; i < 3; ++i)
+    reads.push_back({key_of(i + 1), {back[i]}});
+  auto reported = std::vector<size_t>{};
+  // The first half of a batch is reported, and then the rest hangs.
+  disk.set_faults([](batch_kind) { return store_fault::none; });
+  const auto outcomes = waiting_store::wait<std::vector<result<void>>>([&](auto done) {
+    store.backend().read(reads, no_deadline, done, [&](size_t first, auto some) {
+      for (auto i = size_t{0}; i < some.size(); ++i)
+        reported.push_back(first + i);
+    });
+  });
+  EXPECT_TRUE(outcomes[0] && outcomes[1] && outcomes[2]);
+  EXPECT_THAT(reported, ElementsAre(0u, 2u));
+}
+
+TEST_F(TieredBackendTest, CopiesKeepToTheirMemory) {
+  options_.copy_bytes = object_bytes;
+  auto& memory = add();
+  auto& disk = add();
+  auto& store = open();
+  put_in(disk, 1);
+  put_in(disk, 2);
+  memory.set_faults([](batch_kind kind) {
+    return kind == batch_kind::write ? store_fault::late : store_fault::none;
+  });
+  const auto use_both = [&] {
+    auto back = std::vector<page_bytes>(2, page_bytes(object_bytes));
+    store.get(std::vector{page_read{key_of(1), {back[0]}}, page_read{key_of(2), {back[1]}}},
+              no_deadline);
+  };
+  use_both();
+  use_both();
+  memory.set_faults({});
+  memory.release();
+  EXPECT_TRUE(has_in(memory, 1));
+  EXPECT_FALSE(has_in(memory, 2)) << "there was memory for one copy";
+  EXPECT_TRUE(is_right(2));
+  EXPECT_TRUE(has_in(memory, 2)) << "the memory is free again";
+}
+
+TEST_F(TieredBackendTest, ATiersBudgetOfBytesLimitsItsWrites) {
+  auto limited = tier_rules{};
+  limited.bytes_per_second = 2 * object_bytes;
+  auto& disk = add(limited);
+  auto& store = open();
+  const auto write = [&](uint64_t first) {
+    auto bytes = std::vector<page_bytes>{};
+    auto writes = std::vector<page_write>{};
+    for (auto i = first; i < first + 3; ++i)
+      bytes.push_back(bytes_of(i, object_bytes));
+    for (auto i = first; i < first + 3; ++i)
+      writes.push_back({key_of(i), {}, {bytes[i - first]}});
+    return store.set(writes, no_deadline);
+  };
+  const auto first = write(1);
+  EXPECT_TRUE(first[0] && first[1]);
+  EXPECT_EQ(error_of(first[2]).code, ec::store_full);
+  EXPECT_FALSE(has_in(disk, 3));
+  clock_.advance(1s);
+  EXPECT_TRUE(write(4)[1]);
+}
+
+TEST_F(TieredBackendTest, ATierThatFailsIsLeftOutForAWhile) {
+  options_.breaker.failures = 2;
+  auto& memory = add();
+  add();
+  auto& store = open();
+  ASSERT_TRUE(put(store, key_of(1), bytes_of(1, object_bytes)));
+  auto asked = 0;
+  memory.set_faults([&asked](batch_kind kind) {
+    asked += kind == batch_kind::read ? 1 : 0;
+    return store_fault::torn;
+  });
+  for (auto i = 0; i < 5; ++i)
+    EXPECT_TRUE(is_right(1)) << i;
+  EXPECT_EQ(asked, 2);
+  EXPECT_THAT(notices_, ElementsAre(HasSubstr("reads of tier 1 of L3 (memory) are left out")));
+  memory.set_faults([&asked](batch_kind) {
+    ++asked;
+    return store_fault::none;
+  });
+  clock_.advance(breaker_policy{}.pause_min);
+  EXPECT_TRUE(is_right(1)) << "the probe";
+  EXPECT_TRUE(is_right(1));
+  EXPECT_EQ(asked, 4);
+  EXPECT_EQ(notices_.size(), 2u);
+}
+
+/// A store hangs, its batch expires, and it is answered once the store returns.
+TEST_F(TieredBackendTest, ABatchOfATierThatHangsExpires) {
+  auto& memory = add();
+  auto& disk = add();
+  auto& store = open();
+  put_in(memory, 1);
+  put_in(disk, 2);
+  memory.set_faults([](batch_kind) { return store_fault::late; });
+  auto back = page_bytes(object_bytes);
+  auto answer = std::promise<std::vector<result<void>>>{};
+  auto begun = std::promise<void>{};
+  const auto number = store.backend().read(
+    store_batch<page_read>{1,
+                           [&] {
+                             begun.set_value();
+                             return std::vector{page_read{key_of(1), {back}}};
+                           }},
+    no_deadline, [&](auto x) { answer.set_value(std::move(x)); }, {});
+  begun.get_future().wait();
+  EXPECT_EQ(store.backend().expire(number), storage_backend::expiry::running);
+  // Whether the call was under way then, or began later.
+  while (!memory.release_one(store_fault::late))
+    std::this_thread::yield();
+  EXPECT_EQ(answer.get_future().get().size(), 1u);
+  EXPECT_EQ(store.backend().expire(number), storage_backend::expiry::finished);
+}
+
+TEST_F(TieredBackendTest, ABatchThatWaitsIsWithdrawn) {
+  add();
+  auto& store = open();
+  auto gate = std::promise<void>{};
+  const auto open_gate = gate.get_future().share();
+  // Both threads of the store are kept busy.
+  auto answers = std::vector<std::promise<void>>(2);
+  auto begun = std::vector<std::promise<void>>(2);
+  for (auto i = size_t{0}; i < 2; ++i)
+    store.backend().lookup(store_batch<page_key>{1,
+                                                 [&, i] {
+                                                   begun[i].set_value();
+                                                   open_gate.wait();
+                                                   return std::vector{key_of(1)};
+                                                 }},
+                           no_deadline, [&, i](const auto&) { answers[i].set_value(); });
+  for (auto& each : begun)
+    each.get_future().wait();
+  const auto number = store.backend().lookup(std::vector{key_of(2)}, no_deadline,
+                                             [](const auto&) { FAIL() << "answered"; });
+  EXPECT_EQ(store.backend().expire(number), storage_backend::expiry::withdrawn);
+  gate.set_value();
+  for (auto& each : answers)
+    each.get_future().wait();
+}
+
+TEST_F(TieredBackendTest, FiguresAreOfObjectsNotOfTiers) {
+  auto& memory = add();
+  auto& disk = add();
+  auto& store = open();
+  put_in(disk, 1);
+  EXPECT_TRUE(is_right(1));
+  EXPECT_FALSE(take(store, key_of(2), object_bytes));
+  const auto health = store.health();
+  EXPECT_TRUE(health.ok);
+  EXPECT_EQ(health.counters.hits, 1u) << "the miss in memory is none";
+  EXPECT_EQ(health.counters.misses, 1u);
+  EXPECT_EQ(health.objects, 1u);
+  EXPECT_EQ(health.bytes, object_bytes);
+  static_cast<void>(memory);
+}
+
+TEST_F(TieredBackendTest, RemovesFromAllTiers) {
+  auto& memory = add();
+  auto& disk = add();
+  auto& store = open();
+  ASSERT_TRUE(put(store, key_of(1), bytes_of(1, object_bytes)));
+  EXPECT_TRUE(drop(store, key_of(1)));
+  EXPECT_FALSE(has_in(memory, 1));
+  EXPECT_FALSE(has_in(disk, 1));
+  disk.set_faults([](batch_kind) { return store_fault::torn; });
+  EXPECT_FALSE(drop(store, key_of(1)));
+}
+
+/// Whatever goes wrong in the tiers: each batch is answered once, and no wrong byte comes back.
+TEST_F(TieredBackendTest, NoFaultOfATierBringsWrongBytes) {
+  const auto seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  auto random = std::mt19937_64{seed};
+  auto tiers = std::vector<faulty_store*>{&add(), &add(rules("hits:2")), &add()};
+  auto& store = open();
+  const auto without_hanging = [&](faulty_store::fault_source faults) {
+    return [faults = std::move(faults)](batch_kind kind) {
+      const auto fault = faults(kind);
+      return fault == store_fault::late || fault == store_fault::stuck ? store_fault::torn : fault;
+    };
+  };
+  for (auto* tier : tiers)
+    tier->set_faults(without_hanging(faults_by_chance(random(), 0.3)));
+  for (auto i = 0; i < 3000; ++i) {
+    const auto number = random() % 40;
+    const auto key = key_of(number);
+    switch (random() % 4) {
+      case 0:
+        static_cast<void>(put(store, key, bytes_of(number, object_bytes)));
+        break;
+      case 1:
+        static_cast<void>(has(store, key));
+        break;
+      case 2:
+        clock_.advance(1s);
+        break;
+      default:
+        if (const auto read = take(store, key, object_bytes)) {
+          ASSERT_EQ(*read, bytes_of(number, object_bytes)) << number;
+        }
+    }
+  }
+}
+
+} // namespace
+} // namespace hicache::test

@@ -1,0 +1,58 @@
+"""L3 as an order of stores: what memory has lost comes from the folder below it, also after kill -9."""
+
+from harness import BIN, SMALL_KV, SystemTest, main, write_trace
+
+PAGE = 64
+
+
+class TiersTest(SystemTest):
+    def setUp(self):
+        super().setUp()
+        self.trace = self.folder / "trace.jsonl"
+        rows = write_trace(self.trace, 40)
+        self.least_computed = sum(row["input_length"] - (row["input_length"] - 1) // PAGE * PAGE for row in rows)
+        self.stored = self.folder / "stored"
+
+    def flags(self, tiers, *more):
+        # L2 has room for all that waits for a slow disk: of what is too much, the oldest would not be stored.
+        return ["--trace", self.trace, "--verify", "all", *SMALL_KV, "--page-size", PAGE, "--device-pages", 512, "--hicache-ratio", 4,
+                "--hicache-storage-backend", "tiered", "--hicache-storage-backend-extra-config",
+                f'{{"prefetch_threshold": {PAGE}, "tiers": [{tiers}]}}', *more]
+
+    def file_tier(self, more=""):
+        return f'{{"backend": "file", "path": "{self.stored}"{more}}}'
+
+    def assert_found(self, report):
+        self.assert_clean(report)
+        self.assertEqual(report["computed_tokens"], self.least_computed)
+
+    def test_the_folder_below_memory_survives_the_instance(self):
+        tiers = '{"backend": "memory", "max_bytes": "1MiB"}, ' + self.file_tier(', "codecs": "lz4"')
+        first = self.start_replay("first", 2, *self.flags(tiers), "--linger", "forever")
+        first.wait_for("requests in")
+        self.assert_clean(self.read_report(first))
+        first.kill()
+        self.assert_found(self.replay("second", 2, *self.flags(tiers)))
+        self.assert_found(self.replay("third", 1, *self.flags(tiers)))
+
+    def test_a_cluster_above_a_folder(self):
+        index, address = self.start_index()
+        tiers = '{"backend": "cluster"}, ' + self.file_tier()
+        more = ("--index", address, "--segment-size", "1MiB")
+        owner = self.start_replay("owner", 2, *self.flags(tiers), *more, "--linger", "forever")
+        owner.wait_for("requests in")
+        self.assert_clean(self.read_report(owner))
+        self.assert_found(self.replay("reader", 1, *self.flags(tiers), *more))
+        for program in (owner, index):
+            program.terminate()
+            program.wait(20)
+
+    def test_a_tier_that_cannot_be_opened_is_named(self):
+        self.stored.write_text("no folder")
+        refused = self.start([BIN / "hicache-replay", *self.flags('{"backend": "memory"}, ' + self.file_tier())], "refused")
+        self.assertEqual(refused.wait(60), 2, refused.text())
+        self.assertIn("tier 2 (file): ", refused.err.read_text())
+
+
+if __name__ == "__main__":
+    main()
