@@ -228,7 +228,7 @@ std::string tiered_core::with_breaker(size_t tier, store_call kind,
   change(breaker);
   const auto after = breaker.state();
   const auto what = std::string{is_read(kind) ? "reads of" : "writes to"} + " tier "
-                    + std::to_string(tier) + " of L3 (" + tiers_[tier].store->name() + ")";
+                    + std::to_string(tier + 1) + " of L3 (" + tiers_[tier].store->name() + ")";
   if (after == before)
     return {};
   if (after == breaker_state::closed)
