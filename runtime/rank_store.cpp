@@ -282,7 +282,8 @@ std::optional<store_figures> rank_store::figures(std::chrono::nanoseconds timeou
     if (!status || !health)
       return std::nullopt;
     figures.counters[store_->name()] += health->counters;
-    figures.attached = attached_store{store_->name(), health->ok && status->is_up(), *status, {}};
+    figures.attached
+      = attached_store{store_->name(), health->ok && status->is_up(), *status, {}, health->tiers};
     if (store_->capabilities().tells_occupancy)
       figures.attached->held = {health->objects, health->bytes, health->capacity_bytes};
   }

@@ -22,6 +22,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace hicache {
 
@@ -42,6 +43,8 @@ struct attached_store {
 
   /// Empty if the store does not report occupancy.
   std::optional<contents> held;
+  /// Backend `tiered`: its stores, in its order.
+  std::vector<tier_health> tiers;
 };
 
 /// L3 counters of one rank since it started, closed stores included, and the current state.

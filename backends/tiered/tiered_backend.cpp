@@ -91,7 +91,7 @@ public:
           if (--all->left > 0)
             return;
         }
-        done(core->sum_of(all->healths));
+        done(core->sum_of(std::move(all->healths)));
       });
   }
 

@@ -310,23 +310,32 @@ void tiered_core::count(const std::vector<result<void>>& outcomes, bool is_read)
       counters_.count_set(outcome);
 }
 
-backend_health tiered_core::sum_of(const std::vector<backend_health>& tiers) {
+backend_health tiered_core::sum_of(std::vector<backend_health> tiers) {
   auto sum = backend_health{};
-  sum.ok = std::ranges::any_of(tiers, &backend_health::ok);
+  sum.ok = false;
   auto is_bounded = true;
+  const auto lock = std::scoped_lock{mutex_};
   for (auto i = size_t{0}; i < tiers.size(); ++i) {
-    const auto& tier = tiers[i];
+    auto& tier = tiers[i];
+    for (const auto* breaker : {&tiers_[i].reads, &tiers_[i].writes})
+      if (tier.ok && breaker->state() != breaker_state::closed) {
+        tier.ok = false;
+        tier.detail = std::string{breaker == &tiers_[i].reads ? "reads" : "writes"}
+                      + " are left out: " + to_string(breaker->cause());
+      }
+    const auto name = store(i).name();
     if (!tier.ok)
-      sum.detail += (sum.detail.empty() ? "" : "; ") + store(i).name() + ": " + tier.detail;
+      sum.detail += (sum.detail.empty() ? "" : "; ") + name + ": " + tier.detail;
+    sum.ok = sum.ok || tier.ok;
     sum.objects += tier.objects;
     sum.bytes += tier.bytes;
     sum.capacity_bytes += tier.capacity_bytes;
     is_bounded = is_bounded && tier.capacity_bytes > 0;
     sum.counters.evicted += tier.counters.evicted;
+    sum.tiers.push_back({name, std::move(tier)});
   }
   if (!is_bounded)
     sum.capacity_bytes = 0;
-  const auto lock = std::scoped_lock{mutex_};
   sum.counters += counters_;
   return sum;
 }

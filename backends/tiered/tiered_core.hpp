@@ -145,8 +145,8 @@ public:
 
   void count(const std::vector<result<void>>& outcomes, bool is_read);
 
-  /// Sums up the tiers' healths.
-  backend_health sum_of(const std::vector<backend_health>& tiers);
+  /// Sums up the tiers' healths. A tier that is left out is not usable.
+  backend_health sum_of(std::vector<backend_health> tiers);
 
 private:
   struct tier_state {

@@ -113,6 +113,8 @@ struct backend_counters {
   friend bool operator==(const backend_counters&, const backend_counters&) = default;
 };
 
+struct tier_health;
+
 struct backend_health {
   /// Whether the store is usable now.
   bool ok = true;
@@ -124,6 +126,14 @@ struct backend_health {
   /// Bound on `bytes`; 0 if there is none.
   uint64_t capacity_bytes = 0;
   backend_counters counters;
+  /// Of a store made of stores: theirs, in its order.
+  std::vector<tier_health> tiers = {};
+};
+
+struct tier_health {
+  /// The store's name.
+  std::string name;
+  backend_health health;
 };
 
 /// Properties of a store. Generic code depends on these, never on the store's name.

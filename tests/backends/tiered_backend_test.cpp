@@ -355,7 +355,7 @@ TEST_F(TieredBackendTest, ABatchThatWaitsIsWithdrawn) {
 }
 
 TEST_F(TieredBackendTest, FiguresAreOfObjectsNotOfTiers) {
-  auto& memory = add();
+  add();
   auto& disk = add();
   auto& store = open();
   put_in(disk, 1);
@@ -367,7 +367,25 @@ TEST_F(TieredBackendTest, FiguresAreOfObjectsNotOfTiers) {
   EXPECT_EQ(health.counters.misses, 1u);
   EXPECT_EQ(health.objects, 1u);
   EXPECT_EQ(health.bytes, object_bytes);
-  static_cast<void>(memory);
+  ASSERT_EQ(health.tiers.size(), 2u);
+  EXPECT_EQ(health.tiers[0].name, "memory");
+  EXPECT_EQ(health.tiers[0].health.counters.misses, 2u);
+  EXPECT_EQ(health.tiers[1].health.counters.hits, 1u);
+  EXPECT_EQ(health.tiers[1].health.objects, 1u);
+}
+
+TEST_F(TieredBackendTest, HealthNamesTheTierThatIsLeftOut) {
+  options_.breaker.failures = 1;
+  auto& memory = add();
+  add();
+  auto& store = open();
+  memory.set_faults([](batch_kind) { return store_fault::torn; });
+  EXPECT_TRUE(put(store, key_of(1), bytes_of(1, object_bytes)));
+  const auto health = store.health();
+  EXPECT_TRUE(health.ok) << "the other tier works";
+  EXPECT_EQ(health.detail, "memory: writes are left out: failing");
+  EXPECT_FALSE(health.tiers[0].health.ok);
+  EXPECT_TRUE(health.tiers[1].health.ok);
 }
 
 TEST_F(TieredBackendTest, RemovesFromAllTiers) {

@@ -71,7 +71,8 @@ rank_figures sample_rank() {
     "file",
     false,
     {"file", false, {"open", "late", 101, 102}, {"half_open", "stuck", 103, 104}, 105, 106},
-    attached_store::contents{91, 92, 93}};
+    attached_store::contents{91, 92, 93},
+    {{"disk", {false, {}, 111, 112, 113, {114, 115, 116, 117, 118}}}}};
   figures.store = store;
   return figures;
 }
@@ -133,6 +134,15 @@ TEST(RankMetricsTest, EveryCounterHasItsMetric) {
     {cause("writes", "stuck"), 1},
     {R"(hicache_storage_stuck_calls{rank="3",backend="file"})", 105},
     {R"(hicache_storage_quarantined_pages{rank="3",backend="file"})", 106},
+    {R"(hicache_storage_tier_up{rank="3",number="1",backend="disk"})", 0},
+    {R"(hicache_storage_tier_objects{rank="3",number="1",backend="disk"})", 111},
+    {R"(hicache_storage_tier_bytes{rank="3",number="1",backend="disk"})", 112},
+    {R"(hicache_storage_tier_capacity_bytes{rank="3",number="1",backend="disk"})", 113},
+    {R"(hicache_storage_tier_hits_total{rank="3",number="1",backend="disk"})", 114},
+    {R"(hicache_storage_tier_misses_total{rank="3",number="1",backend="disk"})", 115},
+    {R"(hicache_storage_tier_corrupt_total{rank="3",number="1",backend="disk"})", 116},
+    {R"(hicache_storage_tier_errors_total{rank="3",number="1",backend="disk"})", 117},
+    {R"(hicache_storage_tier_evicted_total{rank="3",number="1",backend="disk"})", 118},
     {R"(hicache_storage_objects{rank="3",backend="file"})", 91},
     {R"(hicache_storage_bytes{rank="3",backend="file"})", 92},
     {R"(hicache_storage_capacity_bytes{rank="3",backend="file"})", 93},
