@@ -20,13 +20,13 @@ constexpr size_t workers = 2;
 
 store_capabilities capabilities_of(const std::vector<store_tier>& tiers) {
   auto all = store_capabilities{};
-  all.orders_writes = all.tells_occupancy = true;
+  // Write batches may overtake each other on the way to a tier, so `orders_writes` stays false.
+  all.tells_occupancy = true;
   for (const auto& [store, rules] : tiers) {
     const auto one = store->capabilities();
     const auto takes_all = rules.writes.which == tier_writes::rule::all;
     all.survives_restarts = all.survives_restarts || one.survives_restarts;
     all.is_shared = all.is_shared || (one.is_shared && takes_all);
-    all.orders_writes = all.orders_writes && one.orders_writes;
     all.tells_occupancy = all.tells_occupancy && one.tells_occupancy;
     all.preferred_object_bytes = std::max(all.preferred_object_bytes, one.preferred_object_bytes);
     all.preferred_batch = std::max(all.preferred_batch, one.preferred_batch);

@@ -388,6 +388,53 @@ TEST_F(TieredBackendTest, HealthNamesTheTierThatIsLeftOut) {
   EXPECT_TRUE(health.tiers[1].health.ok);
 }
 
+TEST_F(TieredBackendTest, ItsCapabilitiesAreThoseOfTheTiersThatTakeAllWrites) {
+  /// A test double: a store that claims what the test wants.
+  class claiming_store final : public blocking_store {
+  public:
+    explicit claiming_store(store_capabilities claims) : claims_(claims) {}
+
+    std::string name() const override { return "claiming"; }
+
+    store_capabilities capabilities() const override { return claims_; }
+
+    std::vector<bool> exists(std::span<const page_key> keys, time_point) override {
+      return std::vector<bool>(keys.size());
+    }
+
+    std::vector<result<void>> get(std::span<const page_read> pages, time_point) override {
+      return std::vector<result<void>>(pages.size());
+    }
+
+    std::vector<result<void>> set(std::span<const page_write> pages, time_point) override {
+      return std::vector<result<void>>(pages.size());
+    }
+
+    std::vector<result<void>> remove(std::span<const page_key> keys, time_point) override {
+      return std::vector<result<void>>(keys.size());
+    }
+
+    backend_health health() override { return {}; }
+
+  private:
+    const store_capabilities claims_;
+  };
+  const auto capabilities_with = [&](const std::string& writes, store_capabilities claims) {
+    options_ = {};
+    add();
+    options_.tiers.push_back(
+      {std::make_unique<storage_queue>(std::make_unique<claiming_store>(claims), 1),
+       rules(writes)});
+    return open().capabilities();
+  };
+  const auto shared
+    = store_capabilities{.survives_restarts = true, .is_shared = true, .orders_writes = true};
+  EXPECT_EQ(capabilities_with("all", shared),
+            (store_capabilities{.survives_restarts = true, .is_shared = true}));
+  EXPECT_EQ(capabilities_with("hits:2", shared), (store_capabilities{.survives_restarts = true}))
+    << "what is written is not shared at once";
+}
+
 TEST_F(TieredBackendTest, RemovesFromAllTiers) {
   auto& memory = add();
   auto& disk = add();
