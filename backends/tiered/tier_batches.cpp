@@ -47,9 +47,12 @@ void keep_worse(result<void>& kept, const result<void>& other) {
 
 // -- look-ups ---------------------------------------------------------------------
 
-void tier_lookup::begin(tiered_core& core) {
+void tier_lookup::list() {
   keys_ = batch_.list();
   places_.resize(keys_.size());
+}
+
+void tier_lookup::begin(tiered_core& core) {
   if (!core.looks_up_in_parallel())
     return ask(core, 0);
   for (auto tier = size_t{0}; tier < core.size(); ++tier)
@@ -114,9 +117,12 @@ void tier_lookup::refuse(const error& why) {
 
 // -- reads ------------------------------------------------------------------------
 
-void tier_read::begin(tiered_core& core) {
+void tier_read::list() {
   pages_ = batch_.list();
   outcomes_.assign(pages_.size(), fail(ec::not_found));
+}
+
+void tier_read::begin(tiered_core& core) {
   uses_.reserve(pages_.size());
   auto wanted = std::vector<std::vector<size_t>>(core.size());
   for (auto i = size_t{0}; i < pages_.size(); ++i) {
@@ -213,9 +219,12 @@ void tier_read::refuse(const error& why) {
 
 // -- writes -----------------------------------------------------------------------
 
-void tier_write::begin(tiered_core& core) {
+void tier_write::list() {
   pages_ = batch_.list();
   outcomes_.resize(pages_.size());
+}
+
+void tier_write::begin(tiered_core& core) {
   for (auto tier = size_t{0}; tier < core.size(); ++tier) {
     if (core.rules(tier).writes.which != tier_writes::rule::all)
       continue;
@@ -265,19 +274,22 @@ void tier_write::refuse(const error& why) {
 
 // -- removals ---------------------------------------------------------------------
 
+void tier_remove::list() {
+  keys_ = batch_.list();
+}
+
 void tier_remove::begin(tiered_core& core) {
-  const auto keys = batch_.list();
   for (auto tier = size_t{0}; tier < core.size(); ++tier) {
     const auto pass = core.admit(tier, store_call::remove);
     if (!pass)
       continue;
     const auto self = std::static_pointer_cast<tier_remove>(shared_from_this());
-    auto wanted = all_of(keys.size());
+    auto wanted = all_of(keys_.size());
     cut_to_probe(*pass, wanted);
     core.call<std::vector<result<void>>>(
       self, tier, store_call::remove, *pass,
       [&](storage_backend& store, auto done) {
-        return store.remove(pick(keys, wanted), until, std::move(done));
+        return store.remove(pick(keys_, wanted), until, std::move(done));
       },
       [self](const auto& outcomes) {
         const auto lock = std::scoped_lock{self->mutex_};

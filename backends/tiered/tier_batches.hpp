@@ -22,6 +22,7 @@ public:
   tier_lookup(store_batch<page_key> keys, time_point deadline, storage_backend::lookup_done done)
     : tier_batch(deadline), batch_(std::move(keys)), done_(std::move(done)) {}
 
+  void list() override;
   void begin(tiered_core& core) override;
   void answer(tiered_core& core) override;
   void refuse(const error& why) override;
@@ -51,6 +52,7 @@ public:
     : tier_batch(deadline), batch_(std::move(pages)), done_(std::move(done)),
       progress_(std::move(progress)) {}
 
+  void list() override;
   void begin(tiered_core& core) override;
   void answer(tiered_core& core) override;
   void refuse(const error& why) override;
@@ -81,6 +83,7 @@ public:
   tier_write(store_batch<page_write> pages, time_point deadline, storage_backend::pages_done done)
     : tier_batch(deadline), batch_(std::move(pages)), done_(std::move(done)) {}
 
+  void list() override;
   void begin(tiered_core& core) override;
   void answer(tiered_core& core) override;
   void refuse(const error& why) override;
@@ -102,6 +105,7 @@ public:
     : tier_batch(deadline), batch_(std::move(keys)), done_(std::move(done)),
       outcomes_(batch_.size()) {}
 
+  void list() override;
   void begin(tiered_core& core) override;
   void answer(tiered_core& core) override;
   void refuse(const error& why) override;
@@ -109,6 +113,7 @@ public:
 private:
   const store_batch<page_key> batch_;
   const storage_backend::pages_done done_;
+  std::vector<page_key> keys_;
   std::mutex mutex_; // Guards the outcomes.
   std::vector<result<void>> outcomes_;
   size_t answers_ = 0;

@@ -3,6 +3,7 @@
 #include "base/limits.hpp"
 
 #include <algorithm>
+#include <exception>
 #include <string>
 
 namespace hicache {
@@ -11,6 +12,18 @@ namespace {
 
 bool is_read(store_call kind) {
   return kind == store_call::exists || kind == store_call::get;
+}
+
+/// Exception boundary of a batch's list.
+std::optional<error> list(tier_batch& batch) {
+  try {
+    batch.list();
+    return std::nullopt;
+  } catch (const std::exception& thrown) {
+    return error{ec::io_failure, std::string{"a batch threw: "} + thrown.what()};
+  } catch (...) {
+    return error{ec::io_failure, "a batch threw an unknown exception"};
+  }
 }
 
 } // namespace
@@ -63,8 +76,15 @@ void tiered_core::work() {
     batch->has_begun = true;
     ++batch->open;
     lock.unlock();
-    batch->begin(*this);
-    release(batch);
+    if (const auto failure = list(*batch)) {
+      lock.lock();
+      batches_.erase(batch->number);
+      lock.unlock();
+      batch->refuse(*failure);
+    } else {
+      batch->begin(*this);
+      release(batch);
+    }
     lock.lock();
   }
 }

@@ -44,7 +44,10 @@ public:
 
   virtual ~tier_batch() = default;
 
-  /// Submits the first calls. On a worker's thread.
+  /// Makes the list of objects. On a worker's thread; may throw what making it throws.
+  virtual void list() = 0;
+
+  /// Submits the first calls, after `list`.
   virtual void begin(tiered_core& core) = 0;
 
   /// Answers. Called at most once, after the last call has ended.

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <future>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -352,6 +353,19 @@ TEST_F(TieredBackendTest, ABatchThatWaitsIsWithdrawn) {
   gate.set_value();
   for (auto& each : answers)
     each.get_future().wait();
+}
+
+TEST_F(TieredBackendTest, ABatchThatThrowsFailsAlone) {
+  add();
+  auto& store = open();
+  const auto outcomes = waiting_store::wait<std::vector<result<void>>>([&](auto done) {
+    store.backend().write(
+      store_batch<page_write>{
+        1, []() -> std::vector<page_write> { throw std::runtime_error{"no list"}; }},
+      no_deadline, done);
+  });
+  EXPECT_EQ(outcomes[0].error(), (error{ec::io_failure, "a batch threw: no list"}));
+  EXPECT_TRUE(put(store, key_of(1), bytes_of(1, object_bytes)));
 }
 
 TEST_F(TieredBackendTest, FiguresAreOfObjectsNotOfTiers) {
