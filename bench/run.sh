@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# bench/run.sh {tree|transfer|step|store|node|codecs|engines|scaling|all} [--short] [--json FILE]
+# bench/run.sh {tree|transfer|step|store|node|tiers|codecs|engines|scaling|all} [--short] [--json FILE]
 #
 # Builds what it needs, runs each measurement and its baseline in the same run, and prints one table. --json also writes the
 # rows to FILE. Exits with 0 when all measurements ran, whether or not they meet their targets. Takes a minute or two plus the build.
@@ -9,7 +9,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 usage() {
   cat <<'TEXT'
-Usage: bench/run.sh {tree|transfer|step|store|node|codecs|engines|scaling|all} [--short] [--json FILE]
+Usage: bench/run.sh {tree|transfer|step|store|node|tiers|codecs|engines|scaling|all} [--short] [--json FILE]
 
   tree         the prefix cache on one core: match, insert, lock, eviction, events, memory, and its actor
   transfer     copies between L1 and L2 in host memory, and of a GPU if one answers
@@ -17,6 +17,7 @@ Usage: bench/run.sh {tree|transfer|step|store|node|codecs|engines|scaling|all} [
                the default layout of L2 beside all others
   store        the cluster store by separate processes: values, the index, restarts; beside ucx_perftest if it is installed
   node         pages that clients put into the memory of a node and read there, beside memcpy
+  tiers        an order of stores beside its stores alone
   codecs       what codecs keep of computed KV, and how fast they are, beside memcpy
   engines      a node's clients in Python beside those in C++; real engines that start with a filled node, beside what they have themselves
                (makes environments of 3 GB each from PyPI, see tests/engines/run.sh; not part of all)
@@ -52,7 +53,7 @@ while [ $# -gt 0 ]; do
       shift
       ;;
     --short) short=1 ;;
-    tree | transfer | step | store | node | codecs | engines | scaling | all)
+    tree | transfer | step | store | node | tiers | codecs | engines | scaling | all)
       [ -z "$what" ] || give_up "one measurement at a time, or all"
       what=$1
       ;;
@@ -60,7 +61,7 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-[ -n "$what" ] || give_up "say what to measure: tree, transfer, step, store, node, codecs, engines, scaling or all"
+[ -n "$what" ] || give_up "say what to measure: tree, transfer, step, store, node, tiers, codecs, engines, scaling or all"
 
 # wants PART: true if the part is selected.
 wants() { [ "$what" = "$1" ] || { [ "$what" = all ] && [ "$1" != engines ]; }; }
@@ -69,6 +70,7 @@ targets=()
 ! wants tree || targets+=(tree_bench tree_actor_bench)
 ! wants transfer || targets+=(transfer_bench)
 ! wants node || targets+=(node_bench)
+! wants tiers || targets+=(tiers_bench)
 ! wants codecs || targets+=(serde_bench)
 ! wants engines || targets+=(node_bench hicache-node hicache_c)
 ! wants scaling || targets+=(scaling_bench)
@@ -131,6 +133,9 @@ if wants store; then
 fi
 if wants node; then
   measure node_bench
+fi
+if wants tiers; then
+  measure tiers_bench
 fi
 if wants codecs; then
   echo "Measuring: serde_bench on KV of a made model" >&2

@@ -82,6 +82,13 @@ ROWS = [
       for what in ("put", "get", "view") for size, text in ((65536, "64 KiB"), (1048576, "1 MiB"))),
     Row("node: attach, memory of 1 GiB", "node_attach/1:time", "ms", most=200),
     Row("node: attach, memory of 8 GiB", "node_attach/8:time", "ms", "node_attach/1:time", most=200),
+    *(Row(f"tiers: {what}", figure + ":bytes", "GiB/s", alone + ":bytes", least_ratio=least)
+      for what, figure, alone, least in (
+          ("get, one tier of memory, over memory alone", "get_tiered_memory", "get_memory", 0.97),
+          ("get, one tier of files, over files alone", "get_tiered_file", "get_file", 0.97),
+          ("get of what files have below memory, over files alone", "get_file_below_memory", "get_file", 1 / 1.2),
+          ("put, one tier of memory, over memory alone", "put_tiered_memory", "put_memory", 0.97),
+          ("put, one tier of files, over files alone", "put_tiered_file", "put_file", 0.97))),
 ]
 
 
