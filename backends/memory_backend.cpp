@@ -69,7 +69,7 @@ public:
 
   backend_health health() override {
     const auto lock = std::scoped_lock{mutex_};
-    return {true, {}, pages_.size(), pages_.bytes(), max_bytes_, counters_};
+    return {true, {}, pages_.size(), pages_.bytes(), max_bytes_, counters_, {}};
   }
 
 private:

@@ -127,7 +127,7 @@ struct backend_health {
   uint64_t capacity_bytes = 0;
   backend_counters counters;
   /// Of a store made of stores: theirs, in its order.
-  std::vector<tier_health> tiers = {};
+  std::vector<tier_health> tiers;
 };
 
 struct tier_health {

@@ -72,7 +72,7 @@ rank_figures sample_rank() {
     false,
     {"file", false, {"open", "late", 101, 102}, {"half_open", "stuck", 103, 104}, 105, 106},
     attached_store::contents{91, 92, 93},
-    {{"disk", {false, {}, 111, 112, 113, {114, 115, 116, 117, 118}}}}};
+    {{"disk", {false, {}, 111, 112, 113, {114, 115, 116, 117, 118}, {}}}}};
   figures.store = store;
   return figures;
 }
