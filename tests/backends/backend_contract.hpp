@@ -425,11 +425,11 @@ public:
     auto& x = batches_.emplace_back();
     const auto first = x.first = random_() % (keys - 1);
     const auto both = std::vector{key_of(first), key_of(first + 1)};
-    const auto count = [&x](const auto&) { ++x.answers; };
+    const auto count = [&x](const auto&) { x.count_answer(); };
     const auto count_read = [&x](const auto& answers) {
       for (const auto& each : answers)
         x.codes.push_back(code_of(each));
-      ++x.answers;
+      x.count_answer();
     };
     auto number = storage_backend::batch_number{0};
     if (const auto kind = random_() % 6; kind < 2)
@@ -446,6 +446,13 @@ public:
       number = store_.remove(both, no_deadline, count);
     if (random_() % 8 == 0)
       x.is_withdrawn = store_.expire(number) == storage_backend::expiry::withdrawn;
+  }
+
+  /// Waits until all are answered, so that none evicts what comes later.
+  void wait() const {
+    for (const auto& x : batches_)
+      if (!x.is_withdrawn)
+        x.answers.wait(0);
   }
 
   /// @pre the store is closed
@@ -465,6 +472,11 @@ private:
     std::vector<ec> codes;
     std::atomic<int> answers = 0;
     bool is_withdrawn = false;
+
+    void count_answer() {
+      ++answers;
+      answers.notify_all();
+    }
   };
 
   storage_backend& store_;
@@ -489,6 +501,7 @@ TEST_P(BackendContractTest, BehindFaultsEveryBatchIsAnsweredOnceAndNoReadIsWrong
     }
     faulty.set_faults({});
     faulty.release();
+    batches.wait();
     const auto fresh = bytes_of(100, 256);
     EXPECT_TRUE(put(store, key_of(100), fresh));
     EXPECT_EQ(take(store, key_of(100), 256), fresh);
