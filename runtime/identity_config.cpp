@@ -14,6 +14,17 @@ namespace {
 
 using json = nlohmann::json;
 
+/// Whether other processes read what this one stores.
+bool others_read(const rank_config& config) {
+  const auto is_private
+    = [](std::string_view backend) { return backend.empty() || backend == "memory"; };
+  const auto& tiers = config.storage.tiers;
+  if (tiers.empty())
+    return !is_private(config.storage_backend);
+  return !std::ranges::all_of(tiers,
+                              [&](const storage_config& x) { return is_private(x.tier.backend); });
+}
+
 /// Checks a text that becomes part of page names.
 result<void> check_identity(std::string_view flag, const std::string& text) {
   const auto wrong
@@ -58,8 +69,7 @@ result<void> finish_identity(rank_config& config) {
   if (!canonical)
     return tl::unexpected{canonical.error()};
   config.rope = std::move(*canonical);
-  const auto is_shared = config.uses("file") || config.uses("cluster") || config.uses("node");
-  if (config.model_id.empty() && is_shared)
+  if (config.model_id.empty() && others_read(config))
     return fail(ec::invalid_argument,
                 "--model-id is missing, and pages in " + config.storage_backend
                   + " are shared by all that name them alike, whatever their weights; expected "

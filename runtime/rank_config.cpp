@@ -308,12 +308,6 @@ pool_shape rank_config::shape(uint32_t ranks) const {
           v_head_dim, bytes_of(*dtype), page_size,          index_key_bytes};
 }
 
-bool rank_config::uses(std::string_view backend) const {
-  return storage_backend == backend
-         || std::ranges::any_of(
-           storage.tiers, [backend](const storage_config& x) { return x.tier.backend == backend; });
-}
-
 uint32_t rank_config::heads_per_object() const {
   if (*attention != attention_kind::mha || storage.tp_lcm_size == 0)
     return 1;

@@ -43,6 +43,11 @@ void keep_worse(result<void>& kept, const result<void>& other) {
     kept = other;
 }
 
+/// The outcome of an object that a tier may still have.
+tl::unexpected<error> not_asked() {
+  return fail(ec::peer_unreachable, "a tier of L3 was not asked or did not answer");
+}
+
 } // namespace
 
 // -- look-ups ---------------------------------------------------------------------
@@ -117,17 +122,12 @@ void tier_lookup::refuse(const error& why) {
 
 // -- reads ------------------------------------------------------------------------
 
-void tier_read::list() {
-  pages_ = batch_.list();
-  outcomes_.assign(pages_.size(), fail(ec::not_found));
-}
-
 void tier_read::begin(tiered_core& core) {
-  uses_.reserve(pages_.size());
+  outcomes_.assign(objects_.size(), fail(ec::not_found));
+  uses_ = core.count_uses(objects_);
   auto wanted = std::vector<std::vector<size_t>>(core.size());
-  for (auto i = size_t{0}; i < pages_.size(); ++i) {
-    auto& page = pages_[i];
-    uses_.push_back(core.count_use(page.key));
+  for (auto i = size_t{0}; i < objects_.size(); ++i) {
+    auto& page = objects_[i];
     const auto place = std::exchange(page.place, {});
     auto tier = size_t{0};
     if (place.answer) {
@@ -148,7 +148,7 @@ void tier_read::read(tiered_core& core, size_t tier, std::vector<size_t> wanted)
       continue;
     auto rest = cut_to_probe(*pass, wanted);
     const auto self = std::static_pointer_cast<tier_read>(shared_from_this());
-    auto reads = pick(pages_, wanted);
+    auto reads = pick(objects_, wanted);
     const auto positions = std::make_shared<const std::vector<size_t>>(std::move(wanted));
     auto progress = storage_backend::read_progress{};
     if (progress_)
@@ -175,13 +175,13 @@ void tier_read::finish(tiered_core& core, size_t tier, const std::vector<size_t>
     const auto i = wanted[k];
     if (outcomes[k]) {
       outcomes_[i] = {};
-      core.copy(pages_[i], tier, uses_[i], copies);
+      core.copy(objects_[i], tier, uses_[i], copies);
       continue;
     }
     keep_worse(outcomes_[i], outcomes[k]);
     // Parts of another length have it in every tier.
     if (outcomes[k].error().code != ec::invalid_argument) {
-      pages_[i].place = {};
+      objects_[i].place = {};
       failed.push_back(i);
     }
   }
@@ -213,18 +213,10 @@ void tier_read::answer(tiered_core& core) {
   done_(std::move(outcomes_));
 }
 
-void tier_read::refuse(const error& why) {
-  done_(std::vector<result<void>>(batch_.size(), tl::unexpected{why}));
-}
-
 // -- writes -----------------------------------------------------------------------
 
-void tier_write::list() {
-  pages_ = batch_.list();
-  outcomes_.resize(pages_.size());
-}
-
 void tier_write::begin(tiered_core& core) {
+  outcomes_.resize(objects_.size());
   for (auto tier = size_t{0}; tier < core.size(); ++tier) {
     if (core.rules(tier).writes.which != tier_writes::rule::all)
       continue;
@@ -234,14 +226,12 @@ void tier_write::begin(tiered_core& core) {
 }
 
 void tier_write::write(tiered_core& core, size_t tier, store_breaker::pass pass) {
-  auto wanted = all_of(pages_.size());
+  auto wanted = all_of(objects_.size());
   cut_to_probe(pass, wanted);
   // Children of what is left out are left out, too: nobody would find them.
-  const auto over = std::ranges::find_if(
-    wanted, [&](size_t i) { return !core.take_budget(tier, total_bytes(pages_[i].parts)); });
-  wanted.erase(over, wanted.end());
+  wanted.resize(core.take_budget(tier, std::span{objects_}.first(wanted.size())));
   const auto self = std::static_pointer_cast<tier_write>(shared_from_this());
-  auto writes = pick(pages_, wanted);
+  auto writes = pick(objects_, wanted);
   core.call<std::vector<result<void>>>(
     self, tier, store_call::set, pass,
     [&](storage_backend& store, auto done) {
@@ -268,28 +258,26 @@ void tier_write::answer(tiered_core& core) {
   done_(std::move(answers));
 }
 
-void tier_write::refuse(const error& why) {
-  done_(std::vector<result<void>>(batch_.size(), tl::unexpected{why}));
-}
-
 // -- removals ---------------------------------------------------------------------
 
-void tier_remove::list() {
-  keys_ = batch_.list();
-}
-
 void tier_remove::begin(tiered_core& core) {
+  outcomes_.resize(objects_.size());
   for (auto tier = size_t{0}; tier < core.size(); ++tier) {
     const auto pass = core.admit(tier, store_call::remove);
     if (!pass)
       continue;
     const auto self = std::static_pointer_cast<tier_remove>(shared_from_this());
-    auto wanted = all_of(keys_.size());
-    cut_to_probe(*pass, wanted);
+    auto wanted = all_of(objects_.size());
+    const auto rest = cut_to_probe(*pass, wanted);
+    {
+      const auto lock = std::scoped_lock{mutex_};
+      for (const auto i : rest)
+        outcomes_[i] = not_asked();
+    }
     core.call<std::vector<result<void>>>(
       self, tier, store_call::remove, *pass,
       [&](storage_backend& store, auto done) {
-        return store.remove(pick(keys_, wanted), until, std::move(done));
+        return store.remove(pick(objects_, wanted), until, std::move(done));
       },
       [self](const auto& outcomes) {
         const auto lock = std::scoped_lock{self->mutex_};
@@ -305,12 +293,8 @@ void tier_remove::answer(tiered_core& core) {
   if (answers_ < core.size())
     for (auto& outcome : outcomes_)
       if (outcome)
-        outcome = fail(ec::peer_unreachable, "a tier did not answer");
+        outcome = not_asked();
   done_(std::move(outcomes_));
-}
-
-void tier_remove::refuse(const error& why) {
-  done_(std::vector<result<void>>(batch_.size(), tl::unexpected{why}));
 }
 
 } // namespace hicache

@@ -44,18 +44,34 @@ private:
   std::vector<std::optional<tier_place>> places_;
 };
 
+/// A batch that is answered by an outcome of each object.
+template <class Object>
+class tier_outcomes : public tier_batch {
+public:
+  tier_outcomes(store_batch<Object> batch, time_point deadline, storage_backend::pages_done done)
+    : tier_batch(deadline), batch_(std::move(batch)), done_(std::move(done)) {}
+
+  void list() override { objects_ = batch_.list(); }
+
+  void refuse(const error& why) override {
+    done_(std::vector<result<void>>(batch_.size(), tl::unexpected{why}));
+  }
+
+protected:
+  const store_batch<Object> batch_;
+  const storage_backend::pages_done done_;
+  std::vector<Object> objects_;
+};
+
 /// Reads each object from the tier where it was found, and what fails there from the next ones.
-class tier_read final : public tier_batch {
+class tier_read final : public tier_outcomes<page_read> {
 public:
   tier_read(store_batch<page_read> pages, time_point deadline, storage_backend::pages_done done,
             storage_backend::read_progress progress)
-    : tier_batch(deadline), batch_(std::move(pages)), done_(std::move(done)),
-      progress_(std::move(progress)) {}
+    : tier_outcomes(std::move(pages), deadline, std::move(done)), progress_(std::move(progress)) {}
 
-  void list() override;
   void begin(tiered_core& core) override;
   void answer(tiered_core& core) override;
-  void refuse(const error& why) override;
 
 private:
   /// Reads these objects from a tier, or the next one if it is left out.
@@ -68,52 +84,36 @@ private:
   void report(tiered_core& core, size_t tier, std::span<const size_t> wanted,
               std::span<const result<void>> outcomes);
 
-  const store_batch<page_read> batch_;
-  const storage_backend::pages_done done_;
   const storage_backend::read_progress progress_;
-  std::vector<page_read> pages_;
   std::vector<uint32_t> uses_;
   /// Each object is read from one tier at a time, so its outcome needs no lock.
   std::vector<result<void>> outcomes_;
 };
 
 /// Writes to all tiers that take all writes.
-class tier_write final : public tier_batch {
+class tier_write final : public tier_outcomes<page_write> {
 public:
-  tier_write(store_batch<page_write> pages, time_point deadline, storage_backend::pages_done done)
-    : tier_batch(deadline), batch_(std::move(pages)), done_(std::move(done)) {}
+  using tier_outcomes::tier_outcomes;
 
-  void list() override;
   void begin(tiered_core& core) override;
   void answer(tiered_core& core) override;
-  void refuse(const error& why) override;
 
 private:
   void write(tiered_core& core, size_t tier, store_breaker::pass pass);
 
-  const store_batch<page_write> batch_;
-  const storage_backend::pages_done done_;
-  std::vector<page_write> pages_;
   std::mutex mutex_; // Guards the outcomes.
   std::vector<std::optional<result<void>>> outcomes_;
 };
 
 /// Removes from all tiers.
-class tier_remove final : public tier_batch {
+class tier_remove final : public tier_outcomes<page_key> {
 public:
-  tier_remove(store_batch<page_key> keys, time_point deadline, storage_backend::pages_done done)
-    : tier_batch(deadline), batch_(std::move(keys)), done_(std::move(done)),
-      outcomes_(batch_.size()) {}
+  using tier_outcomes::tier_outcomes;
 
-  void list() override;
   void begin(tiered_core& core) override;
   void answer(tiered_core& core) override;
-  void refuse(const error& why) override;
 
 private:
-  const store_batch<page_key> batch_;
-  const storage_backend::pages_done done_;
-  std::vector<page_key> keys_;
   std::mutex mutex_; // Guards the outcomes.
   std::vector<result<void>> outcomes_;
   size_t answers_ = 0;

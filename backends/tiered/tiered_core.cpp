@@ -265,9 +265,13 @@ void tiered_core::notify(const std::string& sentence) const {
 
 // -- copies -----------------------------------------------------------------------
 
-uint32_t tiered_core::count_use(const page_key& key) {
+std::vector<uint32_t> tiered_core::count_uses(std::span<const page_read> objects) {
+  auto uses = std::vector<uint32_t>{};
+  uses.reserve(objects.size());
   const auto lock = std::scoped_lock{mutex_};
-  return history_.use(key);
+  for (const auto& object : objects)
+    uses.push_back(history_.use(object.key));
+  return uses;
 }
 
 bool tiered_core::has_copies(size_t from, uint32_t uses) const noexcept {
@@ -314,9 +318,13 @@ void tiered_core::write_copies(std::vector<tier_copies> copies) {
   }
 }
 
-bool tiered_core::take_budget(size_t tier, uint64_t bytes) {
+size_t tiered_core::take_budget(size_t tier, std::span<const page_write> objects) {
   const auto lock = std::scoped_lock{mutex_};
-  return tiers_[tier].budget.take(bytes, clock_.now());
+  const auto now = clock_.now();
+  const auto over = std::ranges::find_if(objects, [&](const page_write& x) {
+    return !tiers_[tier].budget.take(total_bytes(x.parts), now);
+  });
+  return static_cast<size_t>(over - objects.begin());
 }
 
 // -- figures ----------------------------------------------------------------------

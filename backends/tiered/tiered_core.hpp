@@ -128,8 +128,9 @@ public:
 
   // -- copies -------------------------------------------------------------------
 
-  /// Counts a use of an object.
-  uint32_t count_use(const page_key& key);
+  /// Counts a use of each object.
+  /// @returns the uses of each so far
+  std::vector<uint32_t> count_uses(std::span<const page_read> objects);
 
   /// Whether an object that a tier had is to be copied to others.
   bool has_copies(size_t from, uint32_t uses) const noexcept;
@@ -141,8 +142,9 @@ public:
   /// Writes copies to their tiers, in the background.
   void write_copies(std::vector<tier_copies> copies);
 
-  /// Takes bytes from a tier's budget.
-  bool take_budget(size_t tier, uint64_t bytes);
+  /// Takes the bytes of objects from a tier's budget, as far as it reaches.
+  /// @returns the number of objects, from the first on
+  size_t take_budget(size_t tier, std::span<const page_write> objects);
 
   // -- figures ------------------------------------------------------------------
 

@@ -13,7 +13,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 /// Settings of a rank. docs/configuration.md lists them as flags and configuration keys.
@@ -219,9 +218,6 @@ struct rank_config {
   head_split split(uint32_t ranks) const;
 
   pool_shape shape(uint32_t ranks) const;
-
-  /// Whether L3 is this backend, or has it as a tier.
-  bool uses(std::string_view backend) const;
 
   /// Heads per object in L3: determined by storage.tp_lcm_size, or one.
   uint32_t heads_per_object() const;

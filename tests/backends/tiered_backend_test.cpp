@@ -462,6 +462,29 @@ TEST_F(TieredBackendTest, RemovesFromAllTiers) {
   EXPECT_FALSE(drop(store, key_of(1)));
 }
 
+TEST_F(TieredBackendTest, WhatATierMayStillHaveIsNotRemoved) {
+  options_.breaker.failures = 1;
+  add();
+  auto& disk = add();
+  auto& store = open();
+  for (const auto number : {1u, 2u})
+    ASSERT_TRUE(put(store, key_of(number), bytes_of(number, object_bytes)));
+  const auto remove_both = [&] {
+    return store.remove(std::vector{key_of(1), key_of(2)}, no_deadline);
+  };
+  disk.set_faults([](batch_kind) { return store_fault::torn; });
+  EXPECT_FALSE(drop(store, key_of(2)));
+  disk.set_faults({});
+  EXPECT_EQ(error_of(remove_both()[0]).code, ec::peer_unreachable) << "the tier is left out";
+  clock_.advance(breaker_policy{}.pause_min);
+  const auto probe = remove_both();
+  EXPECT_TRUE(probe[0]);
+  EXPECT_EQ(error_of(probe[1]).code, ec::peer_unreachable) << "the probe removes one object";
+  EXPECT_TRUE(has_in(disk, 2));
+  EXPECT_TRUE(remove_both()[1]);
+  EXPECT_FALSE(has_in(disk, 2));
+}
+
 /// Whatever goes wrong in the tiers: each batch is answered once, and no wrong byte comes back.
 TEST_F(TieredBackendTest, NoFaultOfATierBringsWrongBytes) {
   const auto seed = std::random_device{}();

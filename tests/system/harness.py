@@ -188,6 +188,24 @@ class SystemTest(unittest.TestCase):
         self.fail(f"{program.name} left processes behind: {alive.stdout.split()}")
 
 
+class SharedPagesTest(SystemTest):
+    """A test whose instances store the pages of one trace for each other."""
+
+    PAGE = 64
+
+    def setUp(self):
+        super().setUp()
+        self.trace = self.folder / "trace.jsonl"
+        self.rows = write_trace(self.trace, 40)
+        self.least_computed = sum(row["input_length"] - (row["input_length"] - 1) // self.PAGE * self.PAGE for row in self.rows)
+
+    def assert_all_found(self, report):
+        """The instance computed nothing that another one had stored, and what it was given was right."""
+        self.assert_clean(report)
+        self.assertGreater(report["cached_tokens"]["l3"], 0)
+        self.assertEqual(report["computed_tokens"], self.least_computed)
+
+
 def cached(report):
     return sum(report["cached_tokens"].values())
 

@@ -1,29 +1,17 @@
 """Instances with different numbers of ranks share one namespace of L3; ranks with the same bytes write them once."""
 
-from harness import SMALL_KV, SystemTest, main, whole_pages, write_trace
+from harness import SMALL_KV, SharedPagesTest, main, whole_pages
 
-PAGE = 64
+PAGE = SharedPagesTest.PAGE
 LAYOUTS = ("page_first", "page_head")
 
 
-class HeteroTpTest(SystemTest):
-    def setUp(self):
-        super().setUp()
-        self.trace = self.folder / "trace.jsonl"
-        self.rows = write_trace(self.trace, 40)
-        self.least_computed = sum(row["input_length"] - (row["input_length"] - 1) // PAGE * PAGE for row in self.rows)
-
+class HeteroTpTest(SharedPagesTest):
     def flags(self, layout, *more, config, device_pages=512, ratio=4):
         # L2 has room for all that waits for a slow disk: of what is too much, the oldest would not be stored.
         return ["--trace", self.trace, "--verify", "all", *SMALL_KV, "--page-size", PAGE, "--device-pages", device_pages,
                 "--hicache-ratio", ratio, "--hicache-mem-layout", layout, "--hicache-storage-backend-extra-config",
                 f'{{"prefetch_threshold": {PAGE}, {config}}}', *more]
-
-    def assert_all_found(self, report):
-        """The instance computed nothing that another one had stored, and what it was given was right."""
-        self.assert_clean(report)
-        self.assertGreater(report["cached_tokens"]["l3"], 0)
-        self.assertEqual(report["computed_tokens"], self.least_computed)
 
     def test_instances_of_any_size_share_a_folder(self):
         for layout in LAYOUTS:
