@@ -14,6 +14,7 @@ build=$root/build/fuzz
 fuzzers=(op_script_fuzz key_fuzz wire_fuzz rpc_fuzz page_header_fuzz page_messages_fuzz page_server_fuzz page_client_fuzz rank_link_fuzz storage_config_fuzz model_files_fuzz discovery_fuzz serde_fuzz)
 
 cmake -S "$root" -B "$build" -G Ninja -D CMAKE_CXX_COMPILER=clang++ -D CMAKE_C_COMPILER=clang -D CMAKE_BUILD_TYPE=RelWithDebInfo \
+  -D CMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1 -DNDEBUG" \
   -D CMAKE_CXX_FLAGS="-fsanitize=fuzzer-no-link,address,undefined -fno-omit-frame-pointer" -D HICACHE_CUDA=OFF \
   -D HICACHE_BUILD_BENCH=OFF
 cmake --build "$build" --target "${fuzzers[@]}" -j "$(nproc)"

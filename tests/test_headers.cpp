@@ -1,0 +1,1 @@
+// Holds nothing: CMake precompiles a header for targets that have a source.
