@@ -1,7 +1,7 @@
 #include "backends/memory_backend.hpp"
 
 #include "backends/lru_table.hpp"
-#include "backends/sized_reads.hpp"
+#include "backends/object_parts.hpp"
 #include "base/units.hpp"
 
 #include <mutex>
@@ -101,7 +101,7 @@ private:
     if (rule == lengths::exact ? room != bytes->size() : room < bytes->size())
       return fail(ec::invalid_argument, "the page has " + std::to_string(bytes->size())
                                           + " bytes, its parts have " + std::to_string(room));
-    scatter(bytes->data(), first_bytes(page.parts, bytes->size()));
+    scatter(bytes->data(), part_of<std::byte>(page.parts, 0, bytes->size()));
     return bytes->size();
   }
 

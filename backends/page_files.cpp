@@ -3,8 +3,8 @@
 #include "backends/fair_mutex.hpp"
 #include "backends/folder_log.hpp"
 #include "backends/folder_table.hpp"
+#include "backends/object_parts.hpp"
 #include "backends/page_folder.hpp"
-#include "backends/sized_reads.hpp"
 #include "base/check.hpp"
 #include "base/limits.hpp"
 #include "base/page_checksum.hpp"
@@ -254,7 +254,7 @@ result<page_files::found_page> page_files::get_page(page_read page, uint64_t fin
   // A file that is longer, or too short for a header, fails when it is read.
   const auto length = rule == part_lengths::bounded ? length_of(file.get()) : std::nullopt;
   if (length && *length <= total_bytes(page.parts))
-    page.parts = first_bytes(page.parts, *length);
+    page.parts = part_of<std::byte>(page.parts, 0, *length);
   auto answer = is_scattered(page.parts)
                   ? read_scattered(file.get(), path, page, fingerprint, buffer)
                   : read_page(file.get(), path, page, fingerprint);

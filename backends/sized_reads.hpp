@@ -2,7 +2,6 @@
 
 #include "hicache/storage_backend.hpp"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -35,20 +34,6 @@ public:
 inline sized_reads* sized_reads_of(storage_backend& store) {
   auto* const reads = dynamic_cast<sized_reads*>(&store);
   return reads != nullptr && reads->tells_lengths() ? reads : nullptr;
-}
-
-/// The beginning of an object's parts, of `length` bytes.
-/// @pre the parts have as many
-inline std::vector<std::span<std::byte>> first_bytes(std::span<const std::span<std::byte>> parts,
-                                                     uint64_t length) {
-  auto beginning = std::vector<std::span<std::byte>>{};
-  for (const auto& part : parts) {
-    if (length == 0)
-      break;
-    beginning.push_back(part.first(std::min<uint64_t>(length, part.size())));
-    length -= beginning.back().size();
-  }
-  return beginning;
 }
 
 } // namespace hicache

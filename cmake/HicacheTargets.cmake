@@ -46,7 +46,7 @@ endfunction()
 # hicache_add_library(<layer> SOURCES ... [PUBLIC_LINK ...] [PRIVATE_LINK ...] [NOT_INSTALLED])
 #
 # Defines hicache_<layer>, alias hicache::<layer>, from the sources of the current folder. Its archive is installed, without headers,
-# unless only programs of this project link it.
+# unless only programs of this project link it. A folder in a layer may be a library of its own, which exposes no headers that the layer does not.
 function(hicache_add_library name)
   cmake_parse_arguments(ARG "NOT_INSTALLED" "" "SOURCES;PUBLIC_LINK;PRIVATE_LINK" ${ARGN})
   # These consist of headers, so who links the installed archive does not need them.
@@ -57,7 +57,9 @@ function(hicache_add_library name)
   add_library(hicache_${name} ${ARG_SOURCES})
   add_library(hicache::${name} ALIAS hicache_${name})
   set_target_properties(hicache_${name} PROPERTIES EXPORT_NAME ${name} POSITION_INDEPENDENT_CODE ON)
-  hicache_expose(hicache_${name} ${name})
+  if(IS_DIRECTORY "${PROJECT_SOURCE_DIR}/${name}")
+    hicache_expose(hicache_${name} ${name})
+  endif()
   target_link_libraries(hicache_${name} PUBLIC ${ARG_PUBLIC_LINK} PRIVATE ${ARG_PRIVATE_LINK})
   hicache_apply_build_mode(hicache_${name})
   if(NOT ARG_NOT_INSTALLED)

@@ -3,7 +3,7 @@
 #include "launch/program.hpp"
 #include "runtime/admin_server.hpp"
 #include "runtime/http_address.hpp"
-#include "runtime/rank_config.hpp"
+#include "runtime/rank_settings.hpp"
 #include "runtime/setting.hpp"
 
 #include <absl/strings/str_format.h>
@@ -155,7 +155,7 @@ storage_commands::storage_commands(CLI::App& app)
     add_duration_flag(*command, "--timeout", timeout_, "how long it may take");
     command->add_flag("--json", json_, "print the server's answer, one JSON object");
   }
-  attach_->add_option("--backend", backend_, "file, memory, cluster or node")->required();
+  attach_->add_option("--backend", backend_, std::string{any_store} + ", or tiered")->required();
   attach_
     ->add_option("--extra-config", extra_config_,
                  "settings, or @FILE in JSON, TOML or YAML, which is read here")

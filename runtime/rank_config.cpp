@@ -68,8 +68,6 @@ tl::unexpected<error> bad(std::string_view flag, std::string_view value,
   return fail(ec::invalid_argument, absl::StrFormat("%s: '%s' is not %s", flag, value, expected));
 }
 
-constexpr auto stores = std::to_array<std::string_view>({"file", "memory", "cluster", "node"});
-
 result<void> check_admin(const std::string& listen, const std::string& token_file) {
   if (!listen.empty())
     return check_admin_options({listen, token_file});
@@ -144,9 +142,9 @@ result<void> finish_shape(rank_config& config, uint32_t ranks) {
 
 result<void> check_choices(const rank_config& config, uint32_t ranks) {
   if (!config.storage_backend.empty() && config.storage_backend != "tiered"
-      && std::ranges::find(stores, config.storage_backend) == stores.end())
+      && std::ranges::find(store_names, config.storage_backend) == store_names.end())
     return bad("--hicache-storage-backend", config.storage_backend,
-               "known; expected file or memory or cluster or node or tiered");
+               absl::StrFormat("a store; expected %s, or tiered", any_store));
   if (auto policy = make_eviction_policy(config.eviction_policy); !policy)
     return fail(ec::invalid_argument, "--radix-eviction-policy: " + policy.error().detail);
   if (!(config.evict_below >= 0 && config.evict_below <= config.evict_until
@@ -179,6 +177,15 @@ result<void> check_store(const rank_config& config, std::string_view backend,
     return fail(ec::invalid_argument,
                 "--hicache-storage-backend file needs a folder; expected "
                 "--hicache-storage-backend-extra-config '{\"path\": \"DIR\"}'");
+  if (backend == "disk" && (storage.path.empty() || storage.max_bytes == 0))
+    return fail(ec::invalid_argument,
+                "--hicache-storage-backend disk needs a folder and a size; expected "
+                "--hicache-storage-backend-extra-config '{\"path\": \"DIR\", \"max_bytes\": "
+                "\"SIZE\"}'");
+  if (backend == "redis" && storage.redis.servers.empty())
+    return fail(ec::invalid_argument,
+                "--hicache-storage-backend redis needs a server; expected "
+                "--hicache-storage-backend-extra-config '{\"servers\": \"HOST:PORT\"}'");
   if (backend == "cluster" && config.index.empty())
     return fail(ec::invalid_argument, "--hicache-storage-backend cluster needs --index HOST:PORT");
   if (backend == "node" && config.node.empty())
@@ -199,8 +206,8 @@ result<void> check_stores(const rank_config& config) {
   for (auto number = 1; const auto& tier : tiers) {
     const auto& backend = tier.tier.backend;
     const auto where = absl::StrFormat("--hicache-storage-backend-extra-config: tier %d", number++);
-    if (std::ranges::find(stores, backend) == stores.end())
-      return bad(where, backend, "a store; expected file or memory or cluster or node");
+    if (std::ranges::find(store_names, backend) == store_names.end())
+      return bad(where, backend, absl::StrFormat("a store; expected %s", any_store));
     if (auto checked = check_store(config, backend, tier); !checked)
       return fail(checked.error().code, where + ": " + checked.error().detail);
     clusters += backend == "cluster" ? 1 : 0;

@@ -3,6 +3,7 @@
 #include "runtime/rank_config.hpp"
 #include "runtime/setting.hpp"
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -27,6 +28,13 @@ struct rank_setting : setting<rank_config> {
 
 /// The settings of a rank, except the flags of add_place_flags and add_tls_flags.
 std::span<const rank_setting> rank_settings();
+
+/// The stores that L3 can be, or be made of.
+inline constexpr auto store_names
+  = std::to_array<std::string_view>({"file", "disk", "memory", "cluster", "node", "redis"});
+
+/// The same, for sentences.
+inline constexpr auto any_store = "file, disk, memory, cluster, node or redis";
 
 /// Where a key of --hicache-storage-backend-extra-config may stand.
 enum class key_place : uint8_t {

@@ -1,9 +1,11 @@
 #include "runtime/rank_store.hpp"
 
 #include "actors/storage.hpp"
+#include "backends/disk/disk_backend.hpp"
 #include "backends/file_backend.hpp"
 #include "backends/memory_backend.hpp"
 #include "backends/node_backend.hpp"
+#include "backends/redis/redis_backend.hpp"
 #include "backends/serde/serde_backend.hpp"
 #include "backends/storage_queue.hpp"
 #include "backends/tiered/tiered_backend.hpp"
@@ -60,6 +62,28 @@ serde_options codecs_of(const rank_config& settings, const storage_config& stora
   options.key_command = storage.key_command;
   options.codec_threads = storage.codec_threads;
   options.codec_bytes = storage.codec_bytes;
+  return options;
+}
+
+result<redis_options> redis_of(const rank_config& settings, const storage_config& storage,
+                               uint32_t ranks) {
+  const auto& wanted = storage.redis;
+  auto servers = rpc::parse_endpoints(wanted.servers);
+  if (!servers)
+    return fail(ec::invalid_argument, "key 'servers': " + servers.error().detail);
+  auto options = redis_options{};
+  options.servers.servers = std::move(*servers);
+  options.servers.is_cluster = wanted.is_cluster;
+  options.servers.access
+    = {wanted.user,
+       wanted.password_file,
+       wanted.password_variable,
+       {wanted.uses_tls, wanted.tls_ca, wanted.tls_cert, wanted.tls_key, wanted.tls_name}};
+  options.key_prefix = wanted.key_prefix;
+  options.chunk_bytes = wanted.chunk_bytes;
+  options.ttl = std::chrono::ceil<std::chrono::milliseconds>(wanted.ttl);
+  options.max_bytes = storage.max_bytes / ranks;
+  options.fingerprint = fingerprint_of(settings.fingerprint());
   return options;
 }
 
@@ -162,6 +186,15 @@ result<std::unique_ptr<blocking_store>> rank_store::open_blocking(const rank_con
     return make_memory_backend(storage.max_bytes / ranks_, clock_);
   if (name == "file")
     return make_file_backend({{storage.path, storage.max_bytes}, fingerprint}, clock_);
+  if (name == "disk")
+    return make_disk_backend(storage.path + "/rank-" + std::to_string(rank_),
+                             storage.max_bytes / ranks_, clock_);
+  if (name == "redis") {
+    auto options = redis_of(settings, storage, ranks_);
+    if (!options)
+      return tl::unexpected{options.error()};
+    return make_redis_backend(std::move(*options), clock_);
+  }
   if (name == "cluster")
     return open_cluster(settings, storage);
   auto store = make_node_backend(system_, {settings.node, fingerprint, settings.tls}, clock_);

@@ -21,7 +21,10 @@ template <class... Functions>
 overloaded(Functions...) -> overloaded<Functions...>;
 
 std::string text_of(duration value) {
-  return absl::StrFormat("%gs", std::chrono::duration<double>(value).count());
+  const auto is_long = value > std::chrono::hours{24};
+  return is_long
+           ? absl::StrFormat("%gh", std::chrono::duration<double, std::ratio<3600>>(value).count())
+           : absl::StrFormat("%gs", std::chrono::duration<double>(value).count());
 }
 
 /// A bound of a range, written like the value.

@@ -63,6 +63,7 @@ json parse_text(const std::string& text, const std::string& extension) {
 
 constexpr auto a_time = "seconds, or a time such as 250ms, of an hour at most";
 constexpr auto within_an_hour = setting_range{0, 3600};
+constexpr auto within_a_year = setting_range{0, 366 * 24 * 3600};
 constexpr auto codec_names = "none, or fp8, zstd or lz4, aes-256-gcm joined by '+' in this order";
 constexpr auto of_segment = "a share of the segment above 0, at most 1";
 template <auto Member>
@@ -73,6 +74,11 @@ setting_value in_segment(storage_config& x) {
 template <auto Member>
 setting_value in_tier(storage_config& x) {
   return &(x.tier.*Member);
+}
+
+template <auto Member>
+setting_value in_redis(storage_config& x) {
+  return &(x.redis.*Member);
 }
 
 template <auto Member>
@@ -110,15 +116,15 @@ constexpr auto settings = std::to_array<storage_setting>({
    "all",
    "a share of L2 above 0, at most 0.5"},
   {{"path", "DIR", at<&storage_config::path>, "the folder; created if it does not exist"},
-   "`file`",
+   "`file`, `disk`",
    "the name of a folder",
    key_place::store},
   {{"max_bytes", "SIZE",
     [](storage_config& x) -> setting_value { return size_value{&x.max_bytes}; },
-    "`memory`: most bytes of all ranks of the instance together; `file`: most bytes of the "
-    "folder's pages, whoever wrote them; a number or a size such as `\"64MiB\"`; 0 is without "
-    "bound"},
-   "`memory`, `file`",
+    "`memory`, `disk`: most bytes of all ranks of the instance together; `file`: most bytes of the "
+    "folder's pages, whoever wrote them; `redis`: most bytes that this instance wrote and has not "
+    "removed; a number or a size such as `\"64MiB\"`; 0 is without bound"},
+   "`memory`, `file`, `disk`, `redis`",
    "a number of bytes, or a size such as 64MiB",
    key_place::store},
   {{"threads", "N", at<&storage_config::threads>, "worker threads of the backend", {1, no_end}},
@@ -234,6 +240,68 @@ constexpr auto settings = std::to_array<storage_setting>({
     "object, or the attention keeps a latent"},
    "`cluster`",
    "true or false"},
+  {{"servers", "HOST:PORT,...", in_redis<&redis_config::servers>,
+    "the server; of a cluster some of its servers, the others are found through them"},
+   "`redis`",
+   "addresses such as 10.0.0.7:6379, separated by commas",
+   key_place::store},
+  {{"redis_cluster", "BOOL", in_redis<&redis_config::is_cluster>, "they are a Redis Cluster"},
+   "`redis`",
+   "true or false",
+   key_place::store},
+  {{"key_prefix", "TEXT", in_redis<&redis_config::key_prefix>, "precedes the name of each value"},
+   "`redis`",
+   "at most 128 printable characters without spaces and braces",
+   key_place::store},
+  {{"chunk_bytes", "SIZE",
+    [](storage_config& x) -> setting_value { return size_value{&x.redis.chunk_bytes}; },
+    "bytes of an object in one value, from 4 KiB to 256 MiB; longer objects take several"},
+   "`redis`",
+   "a number of bytes, or a size such as 4MiB",
+   key_place::store},
+  {{"ttl", "TIME", in_redis<&redis_config::ttl>,
+    "how long the server keeps an object after its write; 0 is for ever", within_a_year},
+   "`redis`",
+   "seconds, or a time such as 24h",
+   key_place::store},
+  {{"user", "NAME", in_redis<&redis_config::user>,
+    "user of the server's ACL; its default user if absent"},
+   "`redis`",
+   "the name of a user",
+   key_place::store},
+  {{"password_file", "FILE", in_redis<&redis_config::password_file>,
+    "the file whose first line is the password; read for each connection"},
+   "`redis`",
+   "the name of a file",
+   key_place::store},
+  {{"password_variable", "NAME", in_redis<&redis_config::password_variable>,
+    "the environment variable that holds the password, instead of a file"},
+   "`redis`",
+   "the name of a variable",
+   key_place::store},
+  {{"tls", "BOOL", in_redis<&redis_config::uses_tls>, "connections use TLS"},
+   "`redis`",
+   "true or false",
+   key_place::store},
+  {{"tls_ca", "FILE", in_redis<&redis_config::tls_ca>,
+    "authorities (PEM) that may have signed the server's certificate; the system's if absent"},
+   "`redis`",
+   "the name of a file",
+   key_place::store},
+  {{"tls_cert", "FILE", in_redis<&redis_config::tls_cert>, "this client's certificate (PEM)"},
+   "`redis`",
+   "the name of a file",
+   key_place::store},
+  {{"tls_key", "FILE", in_redis<&redis_config::tls_key>,
+    "the certificate's key (PEM), without a passphrase"},
+   "`redis`",
+   "the name of a file",
+   key_place::store},
+  {{"tls_name", "NAME", in_redis<&redis_config::tls_name>,
+    "the name in the server's certificate; the host of its address if absent"},
+   "`redis`",
+   "the name of a host",
+   key_place::store},
   {{"codecs", "NAMES", at<&storage_config::codecs>,
     "how objects are [converted, compressed and encrypted](backends.md#codecs) on their way to the "
     "store: `fp8`, `zstd` or `lz4`, `aes-256-gcm`, joined by `+` in this order, or `none`; "
@@ -294,7 +362,7 @@ constexpr auto settings = std::to_array<storage_setting>({
    "a number of bytes, or a size such as 64MiB"},
   {{"backend", "NAME", in_tier<&tier_config::backend>, "the tier's store"},
    "a tier",
-   "file, memory, cluster or node",
+   any_store,
    key_place::tier},
   {{"write", "RULE", in_tier<&tier_config::write>,
     "which objects are written to the tier: `all`; `hits:N`, at their N-th use; or `never`"},
@@ -469,7 +537,7 @@ result<void> fill_tier(storage_config& tier, const json& object) {
       return taken;
   if (tier.tier.backend.empty())
     return fail(ec::invalid_argument,
-                "key 'backend' is missing; expected file, memory, cluster or node");
+                std::string{"key 'backend' is missing; expected "} + any_store);
   return check(tier);
 }
 

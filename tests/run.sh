@@ -6,7 +6,7 @@ set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # For tests alone, which start servers, skew clocks, and try the Python package.
-"$root/launch/install-packages.sh" etcd-server dnsmasq-base faketime python3-pytest python3-numpy
+"$root/launch/install-packages.sh" etcd-server dnsmasq-base faketime redis-server python3-pytest python3-numpy
 cd "$root"
 echo "Configuring and building build/release"
 cmake --preset release

@@ -43,12 +43,40 @@ struct tier_config {
   uint64_t write_bytes_per_day = 0;
 };
 
+/// Redis or Valkey as a store (docs/backends.md, "redis").
+struct redis_config {
+  /// HOST:PORT of the server; of a cluster some of its servers, separated by commas.
+  std::string servers;
+  bool is_cluster = false;
+  /// Precedes the names of all values.
+  std::string key_prefix = "hicache:";
+  /// Object bytes in one value; longer objects take several.
+  uint64_t chunk_bytes = uint64_t{4} << 20;
+  /// When the server drops an object, counted from its write; 0: never.
+  duration ttl{0};
+  /// User of the server's ACL; empty: its default user.
+  std::string user;
+  /// Where the password comes from: the first line of a file, or an environment variable; neither:
+  /// there is none. Read for each connection.
+  std::string password_file;
+  std::string password_variable;
+  bool uses_tls = false;
+  /// PEM files: authorities that may have signed the server's certificate (empty: the system's),
+  /// and this client's certificate and key (both or neither).
+  std::string tls_ca;
+  std::string tls_cert;
+  std::string tls_key;
+  /// Name in the server's certificate; empty: the host of its address.
+  std::string tls_name;
+};
+
 /// Settings of the storage backend and the prefetcher, from --hicache-storage-backend-extra-config.
 struct storage_config {
   /// Backend `tiered`: its stores, the fastest first. Only the settings of a store and `tier` are
   /// used of each.
   std::vector<storage_config> tiers;
   tier_config tier;
+  redis_config redis;
   /// Backend `tiered`: a look-up asks all tiers at once.
   bool parallel_lookup = false;
   /// Backend `tiered`: memory for objects on their way between tiers.
@@ -60,8 +88,10 @@ struct storage_config {
   duration prefetch_timeout_max = std::chrono::seconds{30};
   /// Share of L2 set aside for pages being prefetched from L3.
   double prefetch_share = 0.25;
-  /// Backend `file`: the folder, and its maximum size in bytes over all ranks; 0 is unbounded.
+  /// Backends `file` and `disk`: the folder.
   std::string path;
+  /// Bound on the bytes in a store of all ranks: of `memory`, `file` and `disk` all bytes, of
+  /// `redis` those that this instance wrote. 0: unbounded.
   uint64_t max_bytes = 0;
   /// What is done to objects on their way to the store, joined by '+' in this order: "fp8", "zstd"
   /// or "lz4", "aes-256-gcm"; or "none" (docs/backends.md, "Codecs").

@@ -184,11 +184,11 @@ TEST_P(BackendContractTest, APageSetAgainIsNotTheOldestAnyMore) {
 }
 
 TEST_P(BackendContractTest, RefusesAPageThatNeverFitsAndKeepsTheOthers) {
-  auto& store = open({1, 100});
-  ASSERT_TRUE(put(store, key_of(1), bytes_of(1, 100)));
-  EXPECT_EQ(code_of(put(store, key_of(2), bytes_of(2, 2000))), ec::store_full);
+  auto& store = open({1, 4096});
+  ASSERT_TRUE(put(store, key_of(1), bytes_of(1, 4096)));
+  EXPECT_EQ(code_of(put(store, key_of(2), bytes_of(2, 20000))), ec::store_full);
   EXPECT_FALSE(has(store, key_of(2)));
-  EXPECT_EQ(take(store, key_of(1), 100), bytes_of(1, 100));
+  EXPECT_EQ(take(store, key_of(1), 4096), bytes_of(1, 4096));
 }
 
 TEST_P(BackendContractTest, APassedDeadlineFailsEveryPageAndChangesNothing) {

@@ -123,13 +123,13 @@ TEST(IdentityConfigTest, SharedStoresNeedToKnowWhoseKvItIs) {
   const auto complaint = [](const char* backend, const char* id) {
     return complaint_of([&](rank_config& x) {
       x.storage_backend = backend;
-      x.extra_config = R"({"path": "/kv"})";
+      x.extra_config = R"({"path": "/kv", "max_bytes": "1GiB", "servers": "localhost:6379"})";
       x.index = "127.0.0.1:1";
       x.node = "/run/hicache/node";
       x.model_id = id;
     });
   };
-  for (const auto* backend : {"file", "cluster", "node"}) {
+  for (const auto* backend : {"file", "disk", "cluster", "node", "redis"}) {
     EXPECT_EQ(complaint(backend, ""),
               std::string{"--model-id is missing, and pages in "} + backend
                 + " are shared by all that name them alike, whatever their weights; expected name "

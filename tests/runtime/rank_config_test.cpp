@@ -130,11 +130,27 @@ TEST(RankConfigTest, EachBadValueIsNamedInOneSentence) {
        x.dtype = element_type::fp8;
        x.extra_config = R"({"codecs": "fp8+zstd"})";
      }},
+    {"--hicache-storage-backend: 'tape' is not a store; expected file, disk, memory, cluster, node "
+     "or "
+     "redis, or tiered",
+     [](rank_config& x) { x.storage_backend = "tape"; }},
+    {"--hicache-storage-backend disk needs a folder and a size; expected "
+     "--hicache-storage-backend-extra-config '{\"path\": \"DIR\", \"max_bytes\": \"SIZE\"}'",
+     [](rank_config& x) {
+       x.storage_backend = "disk";
+       x.extra_config = R"({"path": "/kv"})";
+     }},
+    {"--hicache-storage-backend redis needs a server; expected "
+     "--hicache-storage-backend-extra-config '{\"servers\": \"HOST:PORT\"}'",
+     [](rank_config& x) {
+       x.model_id = "m";
+       x.storage_backend = "redis";
+     }},
     {"--hicache-storage-backend tiered and key 'tiers' of --hicache-storage-backend-extra-config "
      "belong together; expected both or neither",
      [](rank_config& x) { x.storage_backend = "tiered"; }},
-    {"--hicache-storage-backend-extra-config: tier 2: 'tape' is not a store; expected file or "
-     "memory or cluster or node",
+    {"--hicache-storage-backend-extra-config: tier 2: 'tape' is not a store; expected file, "
+     "disk, memory, cluster, node or redis",
      [](rank_config& x) {
        x.storage_backend = "tiered";
        x.extra_config = R"({"tiers": [{"backend": "memory"}, {"backend": "tape"}]})";
@@ -178,8 +194,8 @@ TEST(RankConfigTest, EachBadValueIsNamedInOneSentence) {
 }
 
 TEST(RankConfigTest, OtherBadChoicesNameFlagAndAllowedValues) {
-  const auto backend = complaint_of([](rank_config& x) { x.storage_backend = "redis"; });
-  EXPECT_EQ(backend.find("--hicache-storage-backend: 'redis' is not known"), 0u) << backend;
+  const auto backend = complaint_of([](rank_config& x) { x.storage_backend = "tape"; });
+  EXPECT_EQ(backend.find("--hicache-storage-backend: 'tape' is not a store"), 0u) << backend;
   const auto file = complaint_of([](rank_config& x) { x.storage_backend = "file"; });
   EXPECT_EQ(file.find("--hicache-storage-backend file needs a folder"), 0u) << file;
   const auto page = complaint_of([](rank_config& x) {

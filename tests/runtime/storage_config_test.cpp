@@ -158,8 +158,9 @@ TEST_F(StorageConfigTest, WhatIsWrongInATierIsNamedWithIt) {
   const auto of_second = [](const std::string& tier) {
     return complaint(R"({"tiers": [{"backend": "memory"}, )" + tier + "]}");
   };
-  EXPECT_EQ(of_second("{}"),
-            "tier 2: key 'backend' is missing; expected file, memory, cluster or node");
+  EXPECT_EQ(
+    of_second("{}"),
+    "tier 2: key 'backend' is missing; expected file, disk, memory, cluster, node or redis");
   EXPECT_EQ(of_second("7"), "tier 2: expected an object such as {\"backend\": \"memory\"}");
   EXPECT_EQ(of_second(R"({"backend": "file", "write": "often"})"),
             "tier 2: key 'write' holds \"often\"; expected all, never, or hits:N with N from 1 to "
@@ -180,7 +181,9 @@ TEST_F(StorageConfigTest, UnknownKeysAreNamed) {
     "prefetch_timeout_per_ki_token, prefetch_timeout_max, prefetch_share, path, max_bytes, "
     "threads, breaker_failures, breaker_pause_min, breaker_pause_max, tp_lcm_size, "
     "force_remote_reads, replicas, host, eviction, high_watermark, low_watermark, "
-    "pinned_share, tenant_share, repair_bytes_per_second, repair_delay, zero_copy, codecs, "
+    "pinned_share, tenant_share, repair_bytes_per_second, repair_delay, zero_copy, servers, "
+    "redis_cluster, key_prefix, chunk_bytes, ttl, user, password_file, password_variable, tls, "
+    "tls_ca, tls_cert, tls_key, tls_name, codecs, "
     "zstd_level, key_file, key_command, codec_threads, codec_bytes, tiers, parallel_lookup or "
     "copy_bytes");
   EXPECT_NE(complaint("@" + write("x.toml", "pathh = 1")).find("key 'pathh' is not known"),

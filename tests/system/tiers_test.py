@@ -30,6 +30,20 @@ class TiersTest(SharedPagesTest):
         self.assert_all_found(self.replay("second", 2, *self.flags(tiers)))
         self.assert_all_found(self.replay("third", 1, *self.flags(tiers)))
 
+    def test_the_disk_below_memory_survives_the_instance(self):
+        tiers = f'{{"backend": "memory", "max_bytes": "1MiB"}}, {{"backend": "disk", "path": "{self.stored}", "max_bytes": "64MiB"}}'
+        first = self.start_replay("first", 2, *self.flags(tiers), "--linger", "forever")
+        first.wait_for("requests in")
+        self.assert_clean(self.read_report(first))
+        refused = self.start([BIN / "hicache-replay", *self.flags(tiers)], "refused")
+        self.assertEqual(refused.wait(60), 2, refused.text())
+        self.assertIn(f"tier 2 (disk): another process uses the folder {self.stored}/rank-0", refused.err.read_text())
+        first.kill()
+        self.assert_all_gone(first)
+        for left in self.shared_memory.iterdir():
+            left.unlink()  # MPI's, which cannot remove it any more.
+        self.assert_all_found(self.replay("second", 2, *self.flags(tiers)))
+
     def test_a_cluster_above_a_folder(self):
         index, address = self.start_index()
         tiers = '{"backend": "cluster"}, ' + self.file_tier()

@@ -1,0 +1,592 @@
+#include "backends/disk/disk_backend.hpp"
+
+#include "backends/disk/disk_files.hpp"
+#include "backends/disk/disk_log.hpp"
+#include "backends/disk/disk_objects.hpp"
+#include "backends/disk/disk_recovery.hpp"
+#include "backends/disk/disk_transfers.hpp"
+#include "base/page_checksum.hpp"
+#include "base/units.hpp"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+namespace hicache {
+
+namespace {
+
+/// Bytes of a record, unless it is of one object: what is left of a segment that has no room for
+/// the next one is wasted.
+constexpr auto record_bytes_max = uint64_t{8} << 20;
+
+enum class part_lengths : uint8_t { exact, bounded };
+
+/// An object to write, and where its bytes are.
+struct written_object {
+  disk_record::object entry;
+  std::vector<std::span<const std::byte>> parts;
+};
+
+class disk_backend final : public blocking_store {
+public:
+  disk_backend(disk_options options, std::unique_ptr<disk_device> device, const clock_source& clock)
+    : options_(std::move(options)), device_(std::move(device)), clock_(clock),
+      log_(options_.segment_bytes, options_.segments, options_.live_bytes),
+      cleaner_(device_->open_channel(disk_channel_bytes)) {}
+
+  result<void> recover() {
+    const auto start = clock_.now();
+    const auto torn = recover_log(log_, *device_, options_.segments, options_.segment_bytes);
+    if (!torn)
+      return tl::unexpected{torn.error()};
+    const auto guard = std::scoped_lock{write_mutex_};
+    if (auto written = append_removals(*torn, true); !written)
+      return written;
+    if (auto synced = sync(log_.last_committed()); !synced)
+      return synced;
+    const auto took = std::chrono::duration<double>(clock_.now() - start).count();
+    spdlog::debug("disk store {}: {} objects of {}, read in {:.1f} s; {}", options_.name,
+                  log_.size(), format_bytes(log_.bytes()), took, device_->description());
+    return {};
+  }
+
+  std::string name() const override { return "disk"; }
+
+  store_capabilities capabilities() const override {
+    return {.survives_restarts = true, .tells_occupancy = true, .preferred_batch = 64};
+  }
+
+  std::vector<bool> exists(std::span<const page_key> keys, time_point deadline) override {
+    auto answers = std::vector<bool>(keys.size(), false);
+    if (clock_.now() >= deadline)
+      return answers;
+    const auto lock = std::scoped_lock{mutex_};
+    for (auto i = size_t{0}; i < keys.size(); ++i)
+      answers[i] = log_.find(keys[i]).has_value();
+    return answers;
+  }
+
+  std::vector<result<void>> get(std::span<const page_read> pages, time_point deadline) override {
+    auto answers = std::vector<result<void>>{};
+    for (const auto& length : read(pages, part_lengths::exact, deadline))
+      answers.push_back(length.map([](uint64_t) {}));
+    return answers;
+  }
+
+  bool tells_lengths() const override { return true; }
+
+  std::vector<result<uint64_t>> get_sized(std::span<const page_read> pages,
+                                          time_point deadline) override {
+    return read(pages, part_lengths::bounded, deadline);
+  }
+
+  std::vector<result<void>> set(std::span<const page_write> pages, time_point deadline) override {
+    auto answers = std::vector<result<void>>(pages.size(), fail(ec::deadline_exceeded));
+    auto written = std::vector<page_key>{};
+    auto last = uint64_t{0};
+    for (auto next = size_t{0}; next < pages.size() && clock_.now() < deadline;) {
+      const auto guard = std::scoped_lock{write_mutex_};
+      next = write_some(pages, next, answers, written);
+      last = log_.last_committed();
+    }
+    const auto synced = sync(last);
+    const auto lock = std::scoped_lock{mutex_};
+    if (!synced)
+      for (const auto& key : written)
+        log_.remove(key);
+    for (auto& answer : answers) {
+      if (answer && !synced)
+        answer = synced;
+      counters_.count_set(answer);
+    }
+    return answers;
+  }
+
+  std::vector<result<void>> remove(std::span<const page_key> keys, time_point deadline) override {
+    if (clock_.now() >= deadline)
+      return std::vector<result<void>>(keys.size(), fail(ec::deadline_exceeded));
+    return std::vector<result<void>>(keys.size(), remove_all(keys));
+  }
+
+  backend_health health() override {
+    const auto lock = std::scoped_lock{mutex_};
+    auto health = backend_health{};
+    health.detail = options_.name + ": " + device_->description();
+    health.objects = log_.size();
+    health.bytes = log_.bytes();
+    health.capacity_bytes = log_.capacity();
+    health.counters = counters_;
+    health.counters.evicted = log_.evictions();
+    return health;
+  }
+
+private:
+  // -- reading --------------------------------------------------------------------
+
+  std::vector<result<uint64_t>> read(std::span<const page_read> pages, part_lengths rule,
+                                     time_point deadline) {
+    auto objects = std::vector<disk_read>{};
+    objects.reserve(pages.size());
+    for (const auto& page : pages)
+      objects.push_back({page.key, {}, page.parts, total_bytes(page.parts)});
+    auto wanted = std::vector<disk_read*>{};
+    for (auto& object : objects)
+      wanted.push_back(&object);
+    // Again, those that were moved meanwhile.
+    while (!wanted.empty() && clock_.now() < deadline) {
+      find_all(wanted, rule);
+      auto channel = borrow();
+      read_objects(*channel, wanted);
+      give_back(std::move(channel));
+      const auto lock = std::scoped_lock{mutex_};
+      std::erase_if(wanted, [&](disk_read* x) {
+        const auto is_final = x->outcome || log_.find(x->key) == std::optional{x->where};
+        if (!is_final)
+          x->outcome = fail(ec::deadline_exceeded);
+        return is_final;
+      });
+    }
+    auto broken = std::vector<page_key>{};
+    auto answers = std::vector<result<uint64_t>>{};
+    {
+      const auto lock = std::scoped_lock{mutex_};
+      for (const auto& object : objects) {
+        counters_.count_get(object.outcome);
+        if (!object.outcome && object.outcome.error().code == ec::corrupt_page)
+          broken.push_back(object.key);
+        answers.push_back(object.outcome);
+      }
+    }
+    if (!broken.empty())
+      static_cast<void>(remove_all(broken));
+    return answers;
+  }
+
+  /// Leaves those that are to be read.
+  void find_all(std::vector<disk_read*>& wanted, part_lengths rule) {
+    const auto lock = std::scoped_lock{mutex_};
+    std::erase_if(wanted, [&](disk_read* x) {
+      const auto found = log_.find(x->key);
+      if (!found) {
+        x->outcome = fail(ec::not_found);
+        return true;
+      }
+      log_.use(x->key);
+      x->where = *found;
+      const auto room = x->room;
+      if (room < found->length || (rule == part_lengths::exact && room != found->length)) {
+        x->outcome
+          = fail(ec::invalid_argument, "the object has " + std::to_string(found->length)
+                                         + " bytes, its parts have " + std::to_string(room));
+        return true;
+      }
+      return false;
+    });
+  }
+
+  // -- writing --------------------------------------------------------------------
+
+  /// Writes one record of the pages from number `next` on.
+  /// @returns the number of the first page that is left
+  /// @pre write_mutex_ is held
+  size_t write_some(std::span<const page_write> pages, size_t next,
+                    std::vector<result<void>>& answers, std::vector<page_key>& written) {
+    auto objects = std::vector<written_object>{};
+    auto positions = std::vector<size_t>{};
+    auto record = disk_record{};
+    {
+      const auto lock = std::scoped_lock{mutex_};
+      auto bytes = uint64_t{0};
+      for (; next < pages.size() && objects.size() < disk_record_objects; ++next) {
+        const auto& page = pages[next];
+        const auto length = total_bytes(page.parts);
+        const auto record_bytes
+          = disk_header_bytes(objects.size() + 1, 0) + bytes + disk_blocks_for(length);
+        if (!objects.empty() && record_bytes > record_limit())
+          break;
+        if (log_.find(page.key) || is_among(objects, page.key)) {
+          log_.use(page.key);
+          answers[next] = {};
+        } else if (record_bytes > options_.segment_bytes
+                   || !log_.begin_write(page.key, page.parent, length, record.removals)) {
+          answers[next] = no_room(length);
+        } else {
+          objects.push_back({{page.key, page.parent, length, 0}, page.parts});
+          positions.push_back(next);
+          bytes += disk_blocks_for(length);
+        }
+      }
+    }
+    if (objects.empty())
+      return next;
+    const auto outcome = append(record, objects, false);
+    const auto lock = std::scoped_lock{mutex_};
+    for (auto i = size_t{0}; i < objects.size(); ++i) {
+      log_.end_write(objects[i].entry.key, outcome.has_value());
+      answers[positions[i]] = outcome;
+      if (outcome)
+        written.push_back(objects[i].entry.key);
+    }
+    return next;
+  }
+
+  static bool is_among(std::span<const written_object> objects, const page_key& key) {
+    return std::ranges::any_of(objects, [&](const auto& x) { return x.entry.key == key; });
+  }
+
+  uint64_t record_limit() const { return std::min(record_bytes_max, options_.segment_bytes / 8); }
+
+  tl::unexpected<error> no_room(uint64_t length) const {
+    return fail(ec::store_full, "there is no room for an object of " + format_bytes(length) + " in "
+                                  + options_.name + ", which has " + format_bytes(log_.capacity())
+                                  + " for objects in segments of "
+                                  + format_bytes(options_.segment_bytes));
+  }
+
+  /// Appends a record of these objects and of the removals that it has, and commits it.
+  /// @pre write_mutex_ is held
+  result<void> append(disk_record& record, std::span<written_object> objects, bool is_cleaning) {
+    record.objects.clear();
+    for (const auto& object : objects)
+      record.objects.push_back(object.entry);
+    // That an evicted object comes back after a restart does no harm.
+    if (record.removals.size() > disk_record_objects
+        || disk_record_bytes(record) > options_.segment_bytes)
+      record.removals.clear();
+    const auto bytes = disk_record_bytes(record);
+    if (auto ready = make_room(bytes, is_cleaning); !ready)
+      return ready;
+    auto where = disk_log::slot{};
+    {
+      const auto lock = std::scoped_lock{mutex_};
+      where = log_.allocate(bytes);
+    }
+    record.generation = where.generation;
+    record.sequence = where.sequence;
+    record.durable = where.durable;
+    auto channel = borrow();
+    const auto failed = write_record(*channel, where, record, objects);
+    give_back(std::move(channel));
+    const auto lock = std::scoped_lock{mutex_};
+    if (failed != 0) {
+      log_.abandon(where);
+      return write_failure(failed);
+    }
+    log_.commit(where, record);
+    return {};
+  }
+
+  /// Writes the objects, and if that succeeded the header with their checksums.
+  static int write_record(disk_channel& channel, const disk_log::slot& where, disk_record& record,
+                          std::span<const written_object> objects) {
+    const auto header_bytes = disk_header_bytes(record.objects.size(), record.removals.size());
+    auto writer = disk_writer{channel, where.segment, where.offset + header_bytes};
+    for (auto i = size_t{0}; i < objects.size(); ++i) {
+      auto sum = running_checksum{};
+      for (auto part : std::span{objects[i].parts})
+        while (!part.empty()) {
+          const auto room = writer.room();
+          const auto bytes = std::min(room.size(), part.size());
+          const auto to = room.first(bytes);
+          sum.copy(part.first(bytes), {&to, 1});
+          writer.filled(bytes);
+          part = part.subspan(bytes);
+        }
+      writer.pad();
+      record.objects[i].checksum = sum.value();
+    }
+    if (const auto failed = writer.finish(); failed != 0)
+      return failed;
+    auto header = std::vector<std::byte>(header_bytes);
+    encode_disk_record(record, header);
+    writer.seek(where.offset);
+    for (auto rest = std::span<const std::byte>{header}; !rest.empty();) {
+      const auto room = writer.room();
+      const auto bytes = std::min(room.size(), rest.size());
+      std::memcpy(room.data(), rest.data(), bytes);
+      writer.filled(bytes);
+      rest = rest.subspan(bytes);
+    }
+    return writer.finish();
+  }
+
+  /// Makes segments, and cleans some, until a record can be allocated.
+  /// @pre write_mutex_ is held
+  result<void> make_room(uint64_t bytes, bool is_cleaning) {
+    // Each segment once, and some that are made.
+    for (auto tries = 2 * options_.segments; tries > 0; --tries) {
+      auto step = disk_log::step::none;
+      {
+        const auto lock = std::scoped_lock{mutex_};
+        step = log_.next_step(bytes, is_cleaning);
+      }
+      switch (step) {
+        case disk_log::step::none:
+          return {};
+        case disk_log::step::no_room:
+          tries = 1;
+          break;
+        case disk_log::step::create_segment:
+          if (auto made = create_segment(); !made)
+            return made;
+          break;
+        case disk_log::step::clean_segment:
+          if (auto cleaned = clean_segment(); !cleaned)
+            return cleaned;
+          break;
+      }
+    }
+    return fail(ec::store_full, options_.name + " has no room for another record");
+  }
+
+  result<void> create_segment() {
+    const auto made = device_->create(log_.next_segment());
+    const auto lock = std::scoped_lock{mutex_};
+    if (made)
+      log_.add_segment(log_.next_segment());
+    else if (made.error().code == ec::store_full)
+      log_.no_more_segments();
+    else
+      return made;
+    return {};
+  }
+
+  // -- cleaning -------------------------------------------------------------------
+
+  /// Writes what a segment still has of use to another one.
+  /// @pre write_mutex_ is held
+  result<void> clean_segment() {
+    auto segment = uint32_t{0};
+    auto has_contents = false;
+    {
+      const auto lock = std::scoped_lock{mutex_};
+      segment = log_.victim();
+      has_contents = log_.has_contents(segment);
+    }
+    auto outcome = result<void>{};
+    if (has_contents) {
+      visit_records(*cleaner_, segment, options_.segment_bytes,
+                    [&](uint64_t offset, disk_record record) {
+                      if (outcome)
+                        outcome = move_record(segment, offset, std::move(record));
+                    });
+      if (outcome)
+        outcome = sync(log_.last_committed());
+    }
+    if (outcome && log_.live_bytes(segment) > 0)
+      outcome = fail(ec::io_failure, options_.name + " cannot read all of a segment");
+    if (outcome)
+      outcome = clear_header(segment);
+    if (!outcome)
+      return outcome;
+    const auto lock = std::scoped_lock{mutex_};
+    log_.free(segment);
+    return {};
+  }
+
+  /// What a segment without a header holds does not come back. Removals of its objects may be
+  /// forgotten then, and its bytes overwritten.
+  result<void> clear_header(uint32_t segment) {
+    const auto block = cleaner_->memory().first(disk_block_bytes);
+    std::memset(block.data(), 0, block.size());
+    cleaner_->write(segment, 0, block, 0);
+    const auto failed = cleaner_->wait().error;
+    return failed == 0 ? device_->sync(segment) : write_failure(failed);
+  }
+
+  tl::unexpected<error> write_failure(int error_number) const {
+    return fail(error_number == ENOSPC ? ec::store_full : ec::io_failure,
+                "cannot write to " + options_.name + ": "
+                  + std::generic_category().message(error_number));
+  }
+
+  /// Writes the live objects of a record, and its removals that are needed, again. If there is no
+  /// room for them, or they cannot be read, the objects are gone.
+  result<void> move_record(uint32_t segment, uint64_t offset, disk_record record) {
+    auto live = std::vector<disk_read>{};
+    auto parents = std::vector<page_key>{};
+    {
+      const auto lock = std::scoped_lock{mutex_};
+      auto at = offset + disk_header_bytes(record.objects.size(), record.removals.size());
+      for (const auto& object : record.objects) {
+        const auto where = disk_log::place{segment, at, object.length, object.checksum};
+        if (log_.find(object.key) == std::optional{where}) {
+          live.push_back({object.key, where, {}, object.length});
+          parents.push_back(object.parent);
+        }
+        at += disk_blocks_for(object.length);
+      }
+      std::erase_if(record.removals, [&](const auto& x) { return !log_.is_needed(x); });
+    }
+    if (live.empty() && record.removals.empty())
+      return {};
+    return move_objects(live, parents, record.removals);
+  }
+
+  result<void> move_objects(std::vector<disk_read>& live, std::span<const page_key> parents,
+                            const std::vector<disk_record::removal>& removals) {
+    auto bytes = std::vector<std::vector<std::byte>>{};
+    auto parts = std::vector<std::span<std::byte>>{};
+    for (const auto& object : live)
+      parts.emplace_back(bytes.emplace_back(object.where.length));
+    auto wanted = std::vector<disk_read*>{};
+    for (auto i = size_t{0}; i < live.size(); ++i) {
+      live[i].parts = {&parts[i], 1};
+      wanted.push_back(&live[i]);
+    }
+    read_objects(*cleaner_, wanted);
+    auto moved = std::vector<written_object>{};
+    for (auto i = size_t{0}; i < live.size(); ++i) {
+      if (live[i].outcome)
+        moved.push_back({{live[i].key, parents[i], live[i].where.length, 0}, {parts[i]}});
+    }
+    auto record = disk_record{};
+    record.removals = removals;
+    auto appended = append(record, moved, true);
+    const auto has_room = appended || appended.error().code != ec::store_full;
+    const auto lock = std::scoped_lock{mutex_};
+    for (const auto& object : live)
+      if (!object.outcome || !has_room)
+        log_.remove(object.key);
+    return has_room ? appended : result<void>{};
+  }
+
+  // -- removing -------------------------------------------------------------------
+
+  result<void> remove_all(std::span<const page_key> keys) {
+    auto last = uint64_t{0};
+    {
+      const auto guard = std::scoped_lock{write_mutex_};
+      auto removals = std::vector<disk_record::removal>{};
+      {
+        const auto lock = std::scoped_lock{mutex_};
+        for (const auto& key : keys)
+          if (const auto removal = log_.remove(key))
+            removals.push_back(*removal);
+      }
+      if (auto written = append_removals(removals, false); !written || removals.empty())
+        return written;
+      last = log_.last_committed();
+    }
+    return sync(last);
+  }
+
+  /// @pre write_mutex_ is held
+  result<void> append_removals(std::span<const disk_record::removal> removals, bool is_cleaning) {
+    while (!removals.empty()) {
+      const auto some = removals.first(std::min(removals.size(), disk_record_objects));
+      removals = removals.subspan(some.size());
+      auto record = disk_record{};
+      record.removals.assign(some.begin(), some.end());
+      if (auto written = append(record, {}, is_cleaning); !written)
+        return written;
+    }
+    return {};
+  }
+
+  // -- syncing --------------------------------------------------------------------
+
+  /// Waits until all records up to this one are on the disk. Calls that wait for each other share
+  /// one sync.
+  result<void> sync(uint64_t sequence) {
+    const auto guard = std::scoped_lock{sync_mutex_};
+    auto segments = std::vector<uint32_t>{};
+    auto target = uint64_t{0};
+    {
+      const auto lock = std::scoped_lock{mutex_};
+      if (sequence > 0 && sequence <= failed_through_)
+        return tl::unexpected{sync_failure_};
+      if (sequence <= synced_through_)
+        return {};
+      segments = log_.take_unsynced();
+      target = log_.last_committed();
+    }
+    auto outcome = result<void>{};
+    for (const auto segment : segments)
+      if (auto synced = device_->sync(segment); !synced)
+        outcome = synced;
+    const auto lock = std::scoped_lock{mutex_};
+    if (!outcome) {
+      failed_through_ = target;
+      sync_failure_ = outcome.error();
+      return outcome;
+    }
+    synced_through_ = target;
+    log_.note_durable(target);
+    return {};
+  }
+
+  // -- channels -------------------------------------------------------------------
+
+  std::unique_ptr<disk_channel> borrow() {
+    {
+      const auto lock = std::scoped_lock{mutex_};
+      if (!channels_.empty()) {
+        auto channel = std::move(channels_.back());
+        channels_.pop_back();
+        return channel;
+      }
+    }
+    return device_->open_channel(disk_channel_bytes);
+  }
+
+  void give_back(std::unique_ptr<disk_channel> channel) {
+    const auto lock = std::scoped_lock{mutex_};
+    channels_.push_back(std::move(channel));
+  }
+
+  const disk_options options_;
+  const std::unique_ptr<disk_device> device_;
+  const clock_source& clock_;
+  /// Held while a record is written: one that is committed has all those before it on the disk.
+  std::mutex write_mutex_;
+  std::mutex sync_mutex_;
+  std::mutex mutex_; // Guards what follows.
+  disk_log log_;
+  uint64_t synced_through_ = 0;
+  uint64_t failed_through_ = 0;
+  error sync_failure_;
+  backend_counters counters_;
+  std::vector<std::unique_ptr<disk_channel>> channels_;
+  /// For cleaning, with write_mutex_.
+  const std::unique_ptr<disk_channel> cleaner_;
+};
+
+} // namespace
+
+uint64_t disk_segment_bytes(uint64_t store_bytes) {
+  constexpr auto most = uint64_t{256} << 20;
+  return std::min(most, store_bytes / 16 / disk_block_bytes * disk_block_bytes);
+}
+
+result<std::unique_ptr<blocking_store>> make_disk_backend(disk_options options,
+                                                          std::unique_ptr<disk_device> device,
+                                                          const clock_source& clock) {
+  auto store = std::make_unique<disk_backend>(std::move(options), std::move(device), clock);
+  if (auto recovered = store->recover(); !recovered)
+    return tl::unexpected{recovered.error()};
+  return store;
+}
+
+result<std::unique_ptr<blocking_store>>
+make_disk_backend(const std::string& folder, uint64_t max_bytes, const clock_source& clock) {
+  constexpr auto least = uint64_t{16} << 20;
+  if (max_bytes < least)
+    return fail(ec::invalid_argument, "a disk store of " + format_bytes(max_bytes)
+                                        + "; expected at least " + format_bytes(least));
+  const auto segment_bytes = disk_segment_bytes(max_bytes);
+  auto device = open_disk_files(folder, segment_bytes);
+  if (!device)
+    return tl::unexpected{device.error()};
+  return make_disk_backend(
+    {folder, segment_bytes, static_cast<uint32_t>(max_bytes / segment_bytes)}, std::move(*device),
+    clock);
+}
+
+} // namespace hicache

@@ -1,0 +1,153 @@
+#include "messages/disk_record.hpp"
+
+#include "base/check.hpp"
+#include "base/page_checksum.hpp"
+#include "messages/disk_record.capnp.h"
+#include "messages/wire_parts.hpp"
+
+#include <cstring>
+
+namespace hicache {
+
+namespace {
+
+/// "HKVD" read as a little-endian number, and the version.
+constexpr auto magic = uint32_t{0x44564b48};
+constexpr auto version = uint16_t{1};
+
+/// Precedes the Cap'n Proto message in the first block.
+struct preamble {
+  uint32_t magic = 0;
+  uint16_t version = 0;
+  uint16_t blocks = 0;
+  uint32_t message_bytes = 0;
+  uint32_t padding = 0;
+  /// XXH3-64 of the message.
+  uint64_t checksum = 0;
+};
+
+static_assert(sizeof(preamble) == 24);
+
+/// Words of a message without objects: framing, root pointer, the record, and two lists' tags.
+constexpr auto fixed_words = size_t{1 + 1 + 5 + 2};
+
+constexpr auto key_words = size_t{4};
+/// Each with a pointer for each key, and the keys.
+constexpr auto object_words = size_t{2 + 2 * (1 + key_words)};
+constexpr auto removal_words = size_t{2 + 1 + key_words};
+
+size_t message_words(size_t objects, size_t removals) noexcept {
+  return fixed_words + objects * object_words + removals * removal_words;
+}
+
+uint64_t checksum_of(std::span<const std::byte> message) {
+  return page_checksum({&message, 1});
+}
+
+preamble preamble_of(std::span<const std::byte> block) noexcept {
+  auto found = preamble{};
+  std::memcpy(&found, block.data(), sizeof(found));
+  return found;
+}
+
+} // namespace
+
+size_t disk_header_bytes(size_t objects, size_t removals) noexcept {
+  return disk_blocks_for(sizeof(preamble) + message_words(objects, removals) * sizeof(capnp::word));
+}
+
+uint64_t disk_record_bytes(const disk_record& record) noexcept {
+  auto bytes = uint64_t{disk_header_bytes(record.objects.size(), record.removals.size())};
+  for (const auto& object : record.objects)
+    bytes += disk_blocks_for(object.length);
+  return bytes;
+}
+
+void encode_disk_record(const disk_record& record, std::span<std::byte> target) {
+  HICACHE_CHECK(target.size() == disk_header_bytes(record.objects.size(), record.removals.size()));
+  const auto words = message_words(record.objects.size(), record.removals.size());
+  auto builder = capnp::MallocMessageBuilder{static_cast<unsigned>(words)};
+  auto root = builder.initRoot<schema::DiskRecord>();
+  root.setGeneration(record.generation);
+  root.setSequence(record.sequence);
+  root.setDurable(record.durable);
+  wire::write_each(record.objects, root.initObjects(wire::size_of(record.objects)),
+                   [](const disk_record::object& x, schema::DiskObject::Builder to) {
+                     wire::write(x.key, to.initKey());
+                     wire::write(x.parent, to.initParent());
+                     to.setLength(x.length);
+                     to.setChecksum(x.checksum);
+                   });
+  wire::write_each(record.removals, root.initRemovals(wire::size_of(record.removals)),
+                   [](const disk_record::removal& x, schema::DiskRemoval::Builder to) {
+                     wire::write(x.key, to.initKey());
+                     to.setGeneration(x.generation);
+                     to.setOffset(x.offset);
+                   });
+  const auto flat = capnp::messageToFlatArray(builder);
+  const auto message = std::as_bytes(std::span{flat.begin(), flat.size()});
+  HICACHE_CHECK(sizeof(preamble) + message.size() <= target.size());
+  const auto first = preamble{magic,
+                              version,
+                              static_cast<uint16_t>(target.size() / disk_block_bytes),
+                              static_cast<uint32_t>(message.size()),
+                              0,
+                              checksum_of(message)};
+  std::memcpy(target.data(), &first, sizeof(first));
+  std::memcpy(&target[sizeof(first)], message.data(), message.size());
+  const auto used = sizeof(first) + message.size();
+  std::memset(target.data() + used, 0, target.size() - used);
+}
+
+std::optional<size_t> disk_header_at(std::span<const std::byte> block) noexcept {
+  if (block.size() < sizeof(preamble))
+    return std::nullopt;
+  const auto first = preamble_of(block);
+  constexpr auto message_max
+    = (fixed_words + disk_record_objects * (object_words + removal_words)) * sizeof(capnp::word);
+  if (first.magic != magic || first.version != version || first.message_bytes > message_max
+      || first.message_bytes % sizeof(capnp::word) != 0
+      || first.blocks > disk_blocks_for(sizeof(preamble) + message_max) / disk_block_bytes
+      || first.blocks * disk_block_bytes < sizeof(preamble) + first.message_bytes)
+    return std::nullopt;
+  return first.blocks * disk_block_bytes;
+}
+
+result<disk_record> decode_disk_record(std::span<const std::byte> header) {
+  const auto size = disk_header_at(header);
+  if (!size || header.size() < *size)
+    return fail(ec::corrupt_page, "no header of a record");
+  const auto first = preamble_of(header);
+  const auto message = header.subspan(sizeof(first), first.message_bytes);
+  if (checksum_of(message) != first.checksum)
+    return fail(ec::corrupt_page, "the checksum of a record's header does not match");
+  auto words = std::vector<capnp::word>(message.size() / sizeof(capnp::word));
+  std::memcpy(words.data(), message.data(), message.size());
+  try {
+    auto reader = capnp::FlatArrayMessageReader{kj::arrayPtr(words.data(), words.size())};
+    const auto root = reader.getRoot<schema::DiskRecord>();
+    auto record = disk_record{root.getGeneration(), root.getSequence(), root.getDurable(), {}, {}};
+    wire::read_each(root.getObjects(), disk_record_objects, record.objects,
+                    [](schema::DiskObject::Reader from, disk_record::object& x) {
+                      wire::read(from.getKey(), x.key);
+                      wire::read(from.getParent(), x.parent);
+                      x.length = from.getLength();
+                      x.checksum = from.getChecksum();
+                    });
+    wire::read_each(root.getRemovals(), disk_record_objects, record.removals,
+                    [](schema::DiskRemoval::Reader from, disk_record::removal& x) {
+                      wire::read(from.getKey(), x.key);
+                      x.generation = from.getGeneration();
+                      x.offset = from.getOffset();
+                    });
+    constexpr auto length_max = uint64_t{1} << 40;
+    for (const auto& object : record.objects)
+      if (object.length > length_max)
+        return fail(ec::corrupt_page, "an object longer than any segment");
+    return record;
+  } catch (const kj::Exception&) {
+    return fail(ec::corrupt_page, "broken header of a record");
+  }
+}
+
+} // namespace hicache

@@ -1,0 +1,237 @@
+#include "backends/disk/disk_files.hpp"
+#include "tests/backends/disk/disk_support.hpp"
+#include "tests/backends/temporary_folder.hpp"
+#include "tests/support/manual_clock.hpp"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <filesystem>
+#include <fstream>
+
+namespace hicache::test {
+namespace {
+
+constexpr auto segment_bytes = uint64_t{1} << 18;
+constexpr auto page_size = size_t{10000};
+/// Of a page, on the disk.
+constexpr auto page_space = disk_blocks_for(page_size);
+
+class DiskBackendTest : public testing::Test {
+protected:
+  blocking_store& open(disk_options options) {
+    store_.reset();
+    store_ = open_store(std::move(options), image_, clock_);
+    return *store_;
+  }
+
+  static result<void> put_page(blocking_store& store, uint64_t number) {
+    return put(store, key_of(number), bytes_of(number, page_size));
+  }
+
+  static void expect_page(blocking_store& store, uint64_t number) {
+    const auto found = take(store, key_of(number), page_size);
+    ASSERT_TRUE(found) << number << ": " << to_string(found.error());
+    EXPECT_EQ(*found, bytes_of(number, page_size));
+  }
+
+  manual_clock clock_;
+  disk_image image_{segment_bytes};
+  std::unique_ptr<blocking_store> store_;
+  const disk_options large_ = options_for(200 * page_space, segment_bytes);
+};
+
+TEST_F(DiskBackendTest, WhatWasWrittenIsThereAfterARestart) {
+  for (const auto number : {1u, 2u})
+    ASSERT_TRUE(put_page(open(large_), number));
+  auto& store = open(large_);
+  for (const auto number : {1u, 2u})
+    expect_page(store, number);
+  EXPECT_EQ(store.health().objects, 2u);
+  EXPECT_EQ(store.health().bytes, 2 * page_space);
+}
+
+TEST_F(DiskBackendTest, ObjectsOfAnyLength) {
+  const auto sizes = std::array{0u, 1u, 4095u, 4096u, 4097u, 200000u};
+  for (const auto size : sizes)
+    ASSERT_TRUE(put(open(large_), key_of(size), bytes_of(size, size)));
+  for (const auto size : sizes)
+    EXPECT_EQ(take(*store_, key_of(size), size).value(), bytes_of(size, size));
+  auto room = page_bytes(5000);
+  const auto found
+    = store_->get_sized(std::vector{page_read{key_of(4097), cut(room, {77})}}, no_deadline);
+  EXPECT_EQ(found.at(0).value(), 4097u);
+  const auto refused = put(*store_, key_of(7), page_bytes(segment_bytes));
+  EXPECT_EQ(code_of(refused), ec::store_full) << "longer than a segment";
+}
+
+TEST_F(DiskBackendTest, LongBatchesTakeSeveralRecords) {
+  auto& store = open(large_);
+  auto bytes = std::vector<page_bytes>{};
+  for (auto number = uint64_t{0}; number < 100; ++number)
+    bytes.push_back(bytes_of(number, page_size));
+  auto writes = std::vector<page_write>{};
+  for (auto number = uint64_t{0}; number < 100; ++number)
+    writes.push_back({key_of(number), {}, {bytes[number]}});
+  writes.push_back(writes.front());
+  for (const auto& outcome : store.set(writes, no_deadline))
+    EXPECT_TRUE(outcome);
+  auto back = std::vector<page_bytes>(100, page_bytes(page_size));
+  auto reads = std::vector<page_read>{};
+  for (auto number = uint64_t{100}; number-- > 0;)
+    reads.push_back({key_of(number), {back[number]}});
+  for (const auto& outcome : store.get(reads, no_deadline))
+    EXPECT_TRUE(outcome);
+  EXPECT_EQ(back, bytes);
+}
+
+/// Several times as many pages as there is room for, some of which are used all the time.
+TEST_F(DiskBackendTest, CleanedSegmentsLoseNothingThatIsUsed) {
+  const auto options = options_for(60 * page_space, segment_bytes);
+  auto& store = open(options);
+  // One in four of the first is used, so that no segment has only those.
+  constexpr auto used_below = uint64_t{80};
+  constexpr auto pages = uint64_t{400};
+  const auto expect_used = [&](blocking_store& in, uint64_t end) {
+    for (auto each = uint64_t{0}; each < std::min(end, used_below); each += 4)
+      expect_page(in, each);
+  };
+  for (auto number = uint64_t{0}; number < pages; ++number) {
+    ASSERT_TRUE(put_page(store, number));
+    expect_used(store, number + 1);
+  }
+  EXPECT_EQ(store.health().objects, 60u);
+  EXPECT_LE(image_.segments().size(), options.segments);
+  const auto user_bytes = pages * (page_space + disk_block_bytes);
+  EXPECT_GT(image_.written_bytes(), user_bytes + 10 * page_space) << "nothing was moved";
+  EXPECT_LT(image_.written_bytes(), 2 * user_bytes);
+  auto& again = open(options);
+  expect_used(again, pages);
+}
+
+TEST_F(DiskBackendTest, ARemovedObjectDoesNotComeBackWhateverIsCleaned) {
+  const auto options = options_for(60 * page_space, segment_bytes);
+  for (auto number = uint64_t{1}; number <= 40; ++number)
+    ASSERT_TRUE(put_page(number == 1 ? open(options) : *store_, number));
+  for (auto number = uint64_t{2}; number <= 40; number += 2)
+    ASSERT_TRUE(drop(*store_, key_of(number)));
+  for (auto round = uint64_t{0}; round < 10; ++round) {
+    auto& again = open(options);
+    for (auto number = uint64_t{2}; number <= 40; number += 2)
+      ASSERT_FALSE(has(again, key_of(number))) << number << " in round " << round;
+    // Which cleans some segments: those with removals, and those with what was removed.
+    for (auto number = uint64_t{1}; number <= 39; number += 2)
+      expect_page(again, number);
+    for (auto number = uint64_t{0}; number < 15; ++number)
+      ASSERT_TRUE(put_page(again, 1000 + round * 100 + number));
+  }
+}
+
+TEST_F(DiskBackendTest, DamagedObjectsAreGone) {
+  for (const auto number : {1u, 2u})
+    ASSERT_TRUE(put_page(number == 1 ? open(large_) : *store_, number));
+  // The first record lies at the start of the segment that was opened first.
+  for (const auto segment : image_.segments())
+    image_.bytes_of(segment)[2 * disk_block_bytes] ^= std::byte{1};
+  EXPECT_EQ(code_of(take(*store_, key_of(1), page_size)), ec::corrupt_page);
+  EXPECT_EQ(code_of(take(*store_, key_of(1), page_size)), ec::not_found);
+  expect_page(*store_, 2);
+  auto& again = open(large_);
+  EXPECT_FALSE(has(again, key_of(1)));
+  expect_page(again, 2);
+}
+
+TEST_F(DiskBackendTest, ADiskThatCannotBeReadFailsAndRemovesNothing) {
+  auto& store = open(large_);
+  ASSERT_TRUE(put_page(store, 1));
+  image_.set_read_error(EIO);
+  EXPECT_EQ(code_of(take(store, key_of(1), page_size)), ec::io_failure);
+  image_.set_read_error(0);
+  expect_page(store, 1);
+}
+
+TEST_F(DiskBackendTest, WhatWasNotSyncedWasNotStored) {
+  auto& store = open(large_);
+  ASSERT_TRUE(put_page(store, 1));
+  image_.set_sync_error(EIO);
+  EXPECT_EQ(code_of(put_page(store, 2)), ec::io_failure);
+  EXPECT_FALSE(has(store, key_of(2)));
+  image_.set_sync_error(0);
+  ASSERT_TRUE(put_page(store, 2));
+  for (const auto number : {1u, 2u})
+    expect_page(store, number);
+}
+
+TEST_F(DiskBackendTest, AFullDiskMakesTheStoreSmaller) {
+  image_.set_room(5);
+  auto& store = open(large_);
+  for (auto number = uint64_t{0}; number < 200; ++number)
+    ASSERT_TRUE(put_page(store, number)) << number;
+  EXPECT_EQ(image_.segments().size(), 5u);
+  EXPECT_LT(store.health().capacity_bytes, 5 * segment_bytes);
+  expect_page(store, 199);
+}
+
+TEST_F(DiskBackendTest, ADiskWithoutRoomForAFewSegmentsStoresNothing) {
+  image_.set_room(2);
+  auto& store = open(large_);
+  auto refused = result<void>{};
+  for (auto number = uint64_t{0}; number < 200 && refused; ++number)
+    refused = put_page(store, number);
+  EXPECT_EQ(code_of(refused), ec::store_full);
+}
+
+TEST_F(DiskBackendTest, AFailedWriteCostsNothingElse) {
+  auto& store = open(large_);
+  ASSERT_TRUE(put_page(store, 1));
+  image_.fail_after(1);
+  EXPECT_EQ(code_of(put_page(store, 2)), ec::io_failure);
+  image_.fail_after(UINT64_MAX);
+  ASSERT_TRUE(put_page(store, 3));
+  auto& again = open(large_);
+  for (const auto number : {1u, 3u})
+    expect_page(again, number);
+  EXPECT_FALSE(has(again, key_of(2)));
+}
+
+TEST_F(DiskBackendTest, ASmallerStoreDropsSegments) {
+  for (auto number = uint64_t{0}; number < 150; ++number)
+    ASSERT_TRUE(put_page(number == 0 ? open(large_) : *store_, number));
+  const auto small = options_for(30 * page_space, segment_bytes);
+  auto& again = open(small);
+  EXPECT_LE(image_.segments().size(), small.segments);
+  ASSERT_TRUE(put_page(again, 500));
+  EXPECT_LE(again.health().bytes, small.live_bytes);
+  expect_page(again, 500);
+}
+
+TEST(DiskFiles, AFolderIsForOneProcess) {
+  const auto folder = temporary_folder{};
+  const auto clock = manual_clock{};
+  const auto first = make_disk_backend(folder.path(), uint64_t{16} << 20, clock);
+  ASSERT_TRUE(first) << first.error().detail;
+  const auto second = make_disk_backend(folder.path(), uint64_t{16} << 20, clock);
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().detail, "another process uses the folder " + folder.path());
+  EXPECT_EQ(code_of(make_disk_backend(folder.path(), 1 << 20, clock)), ec::invalid_argument);
+  EXPECT_EQ(code_of(make_disk_backend("/proc/none", uint64_t{16} << 20, clock)), ec::io_failure);
+}
+
+TEST(DiskFiles, WhatIsInFilesSurvivesAndStrangeFilesStay) {
+  const auto folder = temporary_folder{};
+  const auto clock = manual_clock{};
+  const auto open
+    = [&] { return make_disk_backend(folder.path(), uint64_t{32} << 20, clock).value(); };
+  constexpr auto size = size_t{3} << 19;
+  for (const auto number : {1u, 2u})
+    ASSERT_TRUE(put(*open(), key_of(number), bytes_of(number, size)));
+  const auto stray = std::filesystem::path{folder.path()} / "segment-1.txt";
+  std::ofstream{stray} << "not ours";
+  const auto store = open();
+  for (const auto number : {1u, 2u})
+    EXPECT_EQ(take(*store, key_of(number), size).value(), bytes_of(number, size));
+  EXPECT_TRUE(std::filesystem::exists(stray));
+}
+
+} // namespace
+} // namespace hicache::test
