@@ -8,8 +8,6 @@
 #include "base/page_checksum.hpp"
 #include "base/units.hpp"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <cstring>
 #include <mutex>
@@ -41,19 +39,13 @@ public:
       cleaner_(device_->open_channel(disk_channel_bytes)) {}
 
   result<void> recover() {
-    const auto start = clock_.now();
     const auto torn = recover_log(log_, *device_, options_.segments, options_.segment_bytes);
     if (!torn)
       return tl::unexpected{torn.error()};
     const auto guard = std::scoped_lock{write_mutex_};
     if (auto written = append_removals(*torn, true); !written)
       return written;
-    if (auto synced = sync(log_.last_committed()); !synced)
-      return synced;
-    const auto took = std::chrono::duration<double>(clock_.now() - start).count();
-    spdlog::debug("disk store {}: {} objects of {}, read in {:.1f} s; {}", options_.name,
-                  log_.size(), format_bytes(log_.bytes()), took, device_->description());
-    return {};
+    return sync(log_.last_committed());
   }
 
   std::string name() const override { return "disk"; }
@@ -96,10 +88,9 @@ public:
       last = log_.last_committed();
     }
     const auto synced = sync(last);
-    const auto lock = std::scoped_lock{mutex_};
     if (!synced)
-      for (const auto& key : written)
-        log_.remove(key);
+      forget(written);
+    const auto lock = std::scoped_lock{mutex_};
     for (auto& answer : answers) {
       if (answer && !synced)
         answer = synced;
@@ -330,8 +321,7 @@ private:
         case disk_log::step::none:
           return {};
         case disk_log::step::no_room:
-          tries = 1;
-          break;
+          return full();
         case disk_log::step::create_segment:
           if (auto made = create_segment(); !made)
             return made;
@@ -342,6 +332,10 @@ private:
           break;
       }
     }
+    return full();
+  }
+
+  tl::unexpected<error> full() const {
     return fail(ec::store_full, options_.name + " has no room for another record");
   }
 
@@ -379,7 +373,7 @@ private:
       if (outcome)
         outcome = sync(log_.last_committed());
     }
-    if (outcome && log_.live_bytes(segment) > 0)
+    if (outcome && has_live(segment))
       outcome = fail(ec::io_failure, options_.name + " cannot read all of a segment");
     if (outcome)
       outcome = clear_header(segment);
@@ -388,6 +382,11 @@ private:
     const auto lock = std::scoped_lock{mutex_};
     log_.free(segment);
     return {};
+  }
+
+  bool has_live(uint32_t segment) {
+    const auto lock = std::scoped_lock{mutex_};
+    return log_.live_bytes(segment) > 0;
   }
 
   /// What a segment without a header holds does not come back. Removals of its objects may be
@@ -458,6 +457,13 @@ private:
   }
 
   // -- removing -------------------------------------------------------------------
+
+  /// Forgets objects whose record may not be on the disk. None of them is being moved meanwhile.
+  void forget(std::span<const page_key> keys) {
+    const auto guard = std::scoped_lock{write_mutex_, mutex_};
+    for (const auto& key : keys)
+      log_.remove(key);
+  }
 
   result<void> remove_all(std::span<const page_key> keys) {
     auto last = uint64_t{0};
