@@ -171,7 +171,7 @@ segment_slots disk_tier_state::read_into(const segment_slots& slots, uint64_t fi
   auto reads = std::vector<page_read>{};
   for (const auto& slot : reserved.list)
     reads.push_back({slot.key, {object_of(options.memory, slot)}});
-  const auto outcomes = options.files->get(reads, fingerprint, deadline);
+  const auto outcomes = options.files->read(reads, fingerprint, part_lengths::exact, deadline);
   auto complete = segment_slots{};
   auto failed = segment_slots{};
   for (auto i = size_t{0}; i < outcomes.size(); ++i) {
@@ -182,7 +182,7 @@ segment_slots disk_tier_state::read_into(const segment_slots& slots, uint64_t fi
         note(tl::unexpected{err});
       continue;
     }
-    seal_slot(options.memory, slot, fingerprint, *outcomes[i]);
+    seal_slot(options.memory, slot, fingerprint, outcomes[i]->checksum);
     complete.list.push_back(slot);
   }
   options.figures->read += complete.list.size();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "backends/object_parts.hpp"
 #include "hicache/storage_backend.hpp"
 
 #include <span>
@@ -36,16 +37,23 @@ public:
     return places;
   }
 
-  /// As storage_backend::read.
-  virtual std::vector<result<void>> get(std::span<const page_read> pages, time_point deadline) = 0;
+  /// As storage_backend::read. Every store has this or `read`.
+  virtual std::vector<result<void>> get(std::span<const page_read> pages, time_point deadline) {
+    auto answers = std::vector<result<void>>{};
+    answers.reserve(pages.size());
+    for (const auto& length : read(pages, part_lengths::exact, deadline))
+      answers.push_back(length.map([](uint64_t) {}));
+    return answers;
+  }
 
-  /// Whether `get_sized` works. Constant over the store's lifetime.
+  /// Whether `read` works. Constant over the store's lifetime.
   virtual bool tells_lengths() const { return false; }
 
-  /// As get, of objects that may be shorter than their parts (sized_reads::read_sized). Answers
-  /// their lengths.
-  virtual std::vector<result<uint64_t>> get_sized(std::span<const page_read> pages,
-                                                  time_point deadline) {
+  /// As get; the parts may be longer than their object if the rule says so
+  /// (sized_reads::read_sized). Answers the objects' lengths.
+  virtual std::vector<result<uint64_t>> read(std::span<const page_read> pages, part_lengths rule,
+                                             time_point deadline) {
+    static_cast<void>(rule);
     static_cast<void>(deadline);
     return std::vector<result<uint64_t>>(pages.size(), fail(ec::unsupported));
   }

@@ -24,18 +24,14 @@ public:
     return files_->exists(keys, deadline);
   }
 
-  std::vector<result<void>> get(std::span<const page_read> pages, time_point deadline) override {
-    auto answers = std::vector<result<void>>{};
-    for (const auto& page : files_->get(pages, fingerprint_, deadline))
-      answers.push_back(page ? result<void>{} : tl::unexpected{page.error()});
-    return answers;
-  }
-
   bool tells_lengths() const override { return true; }
 
-  std::vector<result<uint64_t>> get_sized(std::span<const page_read> pages,
-                                          time_point deadline) override {
-    return files_->get_sized(pages, fingerprint_, deadline);
+  std::vector<result<uint64_t>> read(std::span<const page_read> pages, part_lengths rule,
+                                     time_point deadline) override {
+    auto answers = std::vector<result<uint64_t>>{};
+    for (const auto& page : files_->read(pages, fingerprint_, rule, deadline))
+      answers.push_back(page.map([](const auto& found) { return found.length; }));
+    return answers;
   }
 
   std::vector<result<void>> set(std::span<const page_write> pages, time_point deadline) override {

@@ -34,18 +34,18 @@ public:
     return answers;
   }
 
-  std::vector<result<void>> get(std::span<const page_read> pages, time_point deadline) override {
-    auto answers = std::vector<result<void>>{};
-    for (const auto& read : read_pages(pages, deadline, lengths::exact))
-      answers.push_back(read ? result<void>{} : tl::unexpected{read.error()});
-    return answers;
-  }
-
   bool tells_lengths() const override { return true; }
 
-  std::vector<result<uint64_t>> get_sized(std::span<const page_read> pages,
-                                          time_point deadline) override {
-    return read_pages(pages, deadline, lengths::bounded);
+  std::vector<result<uint64_t>> read(std::span<const page_read> pages, part_lengths rule,
+                                     time_point deadline) override {
+    auto answers = std::vector<result<uint64_t>>{};
+    for (const auto& page : pages) {
+      answers.push_back(clock_.now() < deadline ? get_page(page, rule)
+                                                : fail(ec::deadline_exceeded));
+      const auto lock = std::scoped_lock{mutex_};
+      counters_.count_get(answers.back());
+    }
+    return answers;
   }
 
   std::vector<result<void>> set(std::span<const page_write> pages, time_point deadline) override {
@@ -73,22 +73,7 @@ public:
   }
 
 private:
-  /// Whether parts have the length of their page, or may be longer.
-  enum class lengths : uint8_t { exact, bounded };
-
-  std::vector<result<uint64_t>> read_pages(std::span<const page_read> pages, time_point deadline,
-                                           lengths rule) {
-    auto answers = std::vector<result<uint64_t>>{};
-    for (const auto& page : pages) {
-      answers.push_back(clock_.now() < deadline ? get_page(page, rule)
-                                                : fail(ec::deadline_exceeded));
-      const auto lock = std::scoped_lock{mutex_};
-      counters_.count_get(answers.back());
-    }
-    return answers;
-  }
-
-  result<uint64_t> get_page(const page_read& page, lengths rule) {
+  result<uint64_t> get_page(const page_read& page, part_lengths rule) {
     auto bytes = stored_page{};
     {
       const auto lock = std::scoped_lock{mutex_};
@@ -97,10 +82,8 @@ private:
     }
     if (bytes == nullptr)
       return fail(ec::not_found);
-    const auto room = total_bytes(page.parts);
-    if (rule == lengths::exact ? room != bytes->size() : room < bytes->size())
-      return fail(ec::invalid_argument, "the page has " + std::to_string(bytes->size())
-                                          + " bytes, its parts have " + std::to_string(room));
+    if (auto fits = check_room(bytes->size(), total_bytes(page.parts), rule); !fits)
+      return tl::unexpected{fits.error()};
     scatter(bytes->data(), part_of<std::byte>(page.parts, 0, bytes->size()));
     return bytes->size();
   }

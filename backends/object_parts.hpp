@@ -1,11 +1,25 @@
 #pragma once
 
+#include "hicache/error.hpp"
+
 #include <algorithm>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace hicache {
+
+/// Whether an object must have the length of its parts, or may be shorter.
+enum class part_lengths : uint8_t { exact, bounded };
+
+/// @returns invalid_argument if an object does not belong into parts of `room` bytes
+inline result<void> check_room(uint64_t length, uint64_t room, part_lengths rule) {
+  if (rule == part_lengths::exact ? length == room : length <= room)
+    return {};
+  return fail(ec::invalid_argument, "the object has " + std::to_string(length)
+                                      + " bytes, its parts have " + std::to_string(room));
+}
 
 /// The spans of `length` bytes from byte `first` of some parts on.
 /// @pre the parts have these bytes

@@ -145,26 +145,10 @@ page_files::lengths(std::span<const page_key> keys, uint64_t fingerprint, time_p
   return answers;
 }
 
-std::vector<result<uint64_t>> page_files::get(std::span<const page_read> pages,
-                                              uint64_t fingerprint, time_point deadline) {
-  auto answers = std::vector<result<uint64_t>>{};
-  for (const auto& page : read_pages(pages, fingerprint, part_lengths::exact, deadline))
-    answers.push_back(page.map([](const auto& found) { return found.checksum; }));
-  return answers;
-}
-
-std::vector<result<uint64_t>> page_files::get_sized(std::span<const page_read> pages,
-                                                    uint64_t fingerprint, time_point deadline) {
-  auto answers = std::vector<result<uint64_t>>{};
-  for (const auto& page : read_pages(pages, fingerprint, part_lengths::bounded, deadline))
-    answers.push_back(page.map([](const auto& found) { return found.length; }));
-  return answers;
-}
-
-std::vector<result<page_files::found_page>> page_files::read_pages(std::span<const page_read> pages,
-                                                                   uint64_t fingerprint,
-                                                                   part_lengths rule,
-                                                                   time_point deadline) {
+std::vector<result<page_files::found_page>> page_files::read(std::span<const page_read> pages,
+                                                             uint64_t fingerprint,
+                                                             part_lengths rule,
+                                                             time_point deadline) {
   auto answers = std::vector<result<found_page>>{};
   auto buffer = std::vector<std::byte>{};
   for (const auto& page : pages) {

@@ -3,6 +3,7 @@
 #include "backends/fair_mutex.hpp"
 #include "backends/folder_log.hpp"
 #include "backends/folder_table.hpp"
+#include "backends/object_parts.hpp"
 #include "backends/page_folder.hpp"
 #include "hicache/storage_backend.hpp"
 
@@ -52,15 +53,15 @@ public:
   std::vector<std::optional<uint32_t>> lengths(std::span<const page_key> keys, uint64_t fingerprint,
                                                time_point deadline);
 
-  /// Reads pages of a namespace.
-  /// @returns page_checksum of each page, or an error as storage_backend::read
-  std::vector<result<uint64_t>> get(std::span<const page_read> pages, uint64_t fingerprint,
-                                    time_point deadline);
+  struct found_page {
+    /// page_checksum of the page.
+    uint64_t checksum = 0;
+    uint64_t length = 0;
+  };
 
-  /// As get, of objects that may be shorter than their parts (sized_reads::read_sized). Answers
-  /// their lengths.
-  std::vector<result<uint64_t>> get_sized(std::span<const page_read> pages, uint64_t fingerprint,
-                                          time_point deadline);
+  /// Reads pages of a namespace, as blocking_store::read.
+  std::vector<result<found_page>> read(std::span<const page_read> pages, uint64_t fingerprint,
+                                       part_lengths rule, time_point deadline);
 
   /// Stores pages of a namespace, as storage_backend::write.
   /// @param checksums page_checksum of each page; computed here if empty.
@@ -88,17 +89,6 @@ private:
 
   /// Checks the file system, because other processes write to the folder too.
   bool file_exists(const page_key& key) const;
-
-  /// Whether parts have the length of their page, or may be longer.
-  enum class part_lengths : uint8_t { exact, bounded };
-
-  struct found_page {
-    uint64_t checksum = 0;
-    uint64_t length = 0;
-  };
-
-  std::vector<result<found_page>> read_pages(std::span<const page_read> pages, uint64_t fingerprint,
-                                             part_lengths rule, time_point deadline);
 
   result<found_page> get_page(page_read page, uint64_t fingerprint, part_lengths rule,
                               std::vector<std::byte>& buffer);

@@ -154,7 +154,7 @@ storage_queue::batch_number storage_queue::read(store_batch<page_read> pages, ti
 storage_queue::batch_number storage_queue::read_sized(store_batch<page_read> pages,
                                                       time_point deadline, sizes_done done) {
   auto call = [deadline](blocking_store& store, const std::vector<page_read>& list) {
-    return store.get_sized(list, deadline);
+    return store.read(list, part_lengths::bounded, deadline);
   };
   return submit_items(std::move(pages), std::move(call), std::move(done));
 }

@@ -10,7 +10,7 @@ packages=(
   libcaf-dev libucx-dev libopenmpi-dev openmpi-bin libcapnp-dev capnproto
   libspdlog-dev libfmt-dev libssl-dev openssl libxxhash-dev libabsl-dev libexpected-dev
   nlohmann-json3-dev libcli11-dev libtomlplusplus-dev libyaml-cpp-dev libcpp-httplib-dev prometheus-cpp-dev
-  libzmq3-dev cppzmq-dev libc-ares-dev libopenblas-dev libzstd-dev liblz4-dev libhiredis-dev liburing-dev
+  libzmq3-dev cppzmq-dev libc-ares-dev libopenblas-dev libzstd-dev liblz4-dev libhiredis-dev liburing-dev libcurl4-openssl-dev libpugixml-dev
   libgtest-dev libgmock-dev libbenchmark-dev
   "$@"
 )

@@ -186,6 +186,10 @@ result<void> check_store(const rank_config& config, std::string_view backend,
     return fail(ec::invalid_argument,
                 "--hicache-storage-backend redis needs a server; expected "
                 "--hicache-storage-backend-extra-config '{\"servers\": \"HOST:PORT\"}'");
+  if (backend == "s3" && storage.s3.bucket.empty())
+    return fail(ec::invalid_argument,
+                "--hicache-storage-backend s3 needs a bucket; expected "
+                "--hicache-storage-backend-extra-config '{\"bucket\": \"NAME\"}'");
   if (backend == "cluster" && config.index.empty())
     return fail(ec::invalid_argument, "--hicache-storage-backend cluster needs --index HOST:PORT");
   if (backend == "node" && config.node.empty())

@@ -31,10 +31,10 @@ std::span<const rank_setting> rank_settings();
 
 /// The stores that L3 can be, or be made of.
 inline constexpr auto store_names
-  = std::to_array<std::string_view>({"file", "disk", "memory", "cluster", "node", "redis"});
+  = std::to_array<std::string_view>({"file", "disk", "memory", "cluster", "node", "redis", "s3"});
 
 /// The same, for sentences.
-inline constexpr auto any_store = "file, disk, memory, cluster, node or redis";
+inline constexpr auto any_store = "file, disk, memory, cluster, node, redis or s3";
 
 /// Where a key of --hicache-storage-backend-extra-config may stand.
 enum class key_place : uint8_t {

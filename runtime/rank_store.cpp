@@ -6,6 +6,7 @@
 #include "backends/memory_backend.hpp"
 #include "backends/node_backend.hpp"
 #include "backends/redis/redis_backend.hpp"
+#include "backends/s3/s3_backend.hpp"
 #include "backends/serde/serde_backend.hpp"
 #include "backends/storage_queue.hpp"
 #include "backends/tiered/tiered_backend.hpp"
@@ -78,10 +79,29 @@ result<redis_options> redis_of(const rank_config& settings, const storage_config
     = {wanted.user,
        wanted.password_file,
        wanted.password_variable,
-       {wanted.uses_tls, wanted.tls_ca, wanted.tls_cert, wanted.tls_key, wanted.tls_name}};
-  options.key_prefix = wanted.key_prefix;
+       {wanted.uses_tls, storage.tls_ca, wanted.tls_cert, wanted.tls_key, wanted.tls_name}};
+  if (!storage.key_prefix.empty())
+    options.key_prefix = storage.key_prefix;
   options.chunk_bytes = wanted.chunk_bytes;
   options.ttl = std::chrono::ceil<std::chrono::milliseconds>(wanted.ttl);
+  options.max_bytes = storage.max_bytes / ranks;
+  options.fingerprint = fingerprint_of(settings.fingerprint());
+  return options;
+}
+
+s3_options s3_of(const rank_config& settings, const storage_config& storage, uint32_t ranks) {
+  const auto& wanted = storage.s3;
+  auto options = s3_options{};
+  options.bucket = {.endpoint = wanted.endpoint,
+                    .bucket = wanted.bucket,
+                    .region = wanted.region,
+                    .is_virtual_host = wanted.is_virtual_host,
+                    .credentials = {wanted.credentials_file, wanted.profile},
+                    .tls_ca = storage.tls_ca,
+                    .connections = wanted.connections};
+  if (!storage.key_prefix.empty())
+    options.key_prefix = storage.key_prefix;
+  options.part_bytes = wanted.part_bytes;
   options.max_bytes = storage.max_bytes / ranks;
   options.fingerprint = fingerprint_of(settings.fingerprint());
   return options;
@@ -195,6 +215,8 @@ result<std::unique_ptr<blocking_store>> rank_store::open_blocking(const rank_con
       return tl::unexpected{options.error()};
     return make_redis_backend(std::move(*options), clock_);
   }
+  if (name == "s3")
+    return make_s3_backend(s3_of(settings, storage, ranks_), clock_);
   if (name == "cluster")
     return open_cluster(settings, storage);
   auto store = make_node_backend(system_, {settings.node, fingerprint, settings.tls}, clock_);

@@ -6,8 +6,10 @@ set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # For tests alone, which start servers, skew clocks, and try the Python package.
-"$root/launch/install-packages.sh" etcd-server dnsmasq-base faketime redis-server python3-pytest python3-numpy
+"$root/launch/install-packages.sh" etcd-server dnsmasq-base faketime redis-server python3-pytest python3-numpy python3-venv
 cd "$root"
+HICACHE_MOTO_SERVER=$(tests/support/moto.sh)
+export HICACHE_MOTO_SERVER
 echo "Configuring and building build/release"
 cmake --preset release
 cmake --build --preset release -j "$(nproc)"

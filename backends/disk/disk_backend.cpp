@@ -23,8 +23,6 @@ namespace {
 /// the next one is wasted.
 constexpr auto record_bytes_max = uint64_t{8} << 20;
 
-enum class part_lengths : uint8_t { exact, bounded };
-
 /// An object to write, and where its bytes are.
 struct written_object {
   disk_record::object entry;
@@ -64,18 +62,45 @@ public:
     return answers;
   }
 
-  std::vector<result<void>> get(std::span<const page_read> pages, time_point deadline) override {
-    auto answers = std::vector<result<void>>{};
-    for (const auto& length : read(pages, part_lengths::exact, deadline))
-      answers.push_back(length.map([](uint64_t) {}));
-    return answers;
-  }
-
   bool tells_lengths() const override { return true; }
 
-  std::vector<result<uint64_t>> get_sized(std::span<const page_read> pages,
-                                          time_point deadline) override {
-    return read(pages, part_lengths::bounded, deadline);
+  std::vector<result<uint64_t>> read(std::span<const page_read> pages, part_lengths rule,
+                                     time_point deadline) override {
+    auto objects = std::vector<disk_read>{};
+    objects.reserve(pages.size());
+    for (const auto& page : pages)
+      objects.push_back({page.key, {}, page.parts, total_bytes(page.parts)});
+    auto wanted = std::vector<disk_read*>{};
+    for (auto& object : objects)
+      wanted.push_back(&object);
+    // Again, those that were moved meanwhile.
+    while (!wanted.empty() && clock_.now() < deadline) {
+      find_all(wanted, rule);
+      auto channel = borrow();
+      read_objects(*channel, wanted);
+      give_back(std::move(channel));
+      const auto lock = std::scoped_lock{mutex_};
+      std::erase_if(wanted, [&](disk_read* x) {
+        const auto is_final = x->outcome || log_.find(x->key) == std::optional{x->where};
+        if (!is_final)
+          x->outcome = fail(ec::deadline_exceeded);
+        return is_final;
+      });
+    }
+    auto broken = std::vector<page_key>{};
+    auto answers = std::vector<result<uint64_t>>{};
+    {
+      const auto lock = std::scoped_lock{mutex_};
+      for (const auto& object : objects) {
+        counters_.count_get(object.outcome);
+        if (!object.outcome && object.outcome.error().code == ec::corrupt_page)
+          broken.push_back(object.key);
+        answers.push_back(object.outcome);
+      }
+    }
+    if (!broken.empty())
+      static_cast<void>(remove_all(broken));
+    return answers;
   }
 
   std::vector<result<void>> set(std::span<const page_write> pages, time_point deadline) override {
@@ -120,45 +145,6 @@ public:
 private:
   // -- reading --------------------------------------------------------------------
 
-  std::vector<result<uint64_t>> read(std::span<const page_read> pages, part_lengths rule,
-                                     time_point deadline) {
-    auto objects = std::vector<disk_read>{};
-    objects.reserve(pages.size());
-    for (const auto& page : pages)
-      objects.push_back({page.key, {}, page.parts, total_bytes(page.parts)});
-    auto wanted = std::vector<disk_read*>{};
-    for (auto& object : objects)
-      wanted.push_back(&object);
-    // Again, those that were moved meanwhile.
-    while (!wanted.empty() && clock_.now() < deadline) {
-      find_all(wanted, rule);
-      auto channel = borrow();
-      read_objects(*channel, wanted);
-      give_back(std::move(channel));
-      const auto lock = std::scoped_lock{mutex_};
-      std::erase_if(wanted, [&](disk_read* x) {
-        const auto is_final = x->outcome || log_.find(x->key) == std::optional{x->where};
-        if (!is_final)
-          x->outcome = fail(ec::deadline_exceeded);
-        return is_final;
-      });
-    }
-    auto broken = std::vector<page_key>{};
-    auto answers = std::vector<result<uint64_t>>{};
-    {
-      const auto lock = std::scoped_lock{mutex_};
-      for (const auto& object : objects) {
-        counters_.count_get(object.outcome);
-        if (!object.outcome && object.outcome.error().code == ec::corrupt_page)
-          broken.push_back(object.key);
-        answers.push_back(object.outcome);
-      }
-    }
-    if (!broken.empty())
-      static_cast<void>(remove_all(broken));
-    return answers;
-  }
-
   /// Leaves those that are to be read.
   void find_all(std::vector<disk_read*>& wanted, part_lengths rule) {
     const auto lock = std::scoped_lock{mutex_};
@@ -170,14 +156,10 @@ private:
       }
       log_.use(x->key);
       x->where = *found;
-      const auto room = x->room;
-      if (room < found->length || (rule == part_lengths::exact && room != found->length)) {
-        x->outcome
-          = fail(ec::invalid_argument, "the object has " + std::to_string(found->length)
-                                         + " bytes, its parts have " + std::to_string(room));
-        return true;
-      }
-      return false;
+      const auto fits = check_room(found->length, x->room, rule);
+      if (!fits)
+        x->outcome = tl::unexpected{fits.error()};
+      return !fits;
     });
   }
 

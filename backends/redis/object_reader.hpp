@@ -20,11 +20,9 @@ namespace hicache {
 /// pass assumes that the object lies in chunks of our size.
 class object_reader {
 public:
-  enum class lengths : uint8_t { exact, bounded };
-
   /// @param page Must outlive this.
-  /// @param rule Whether the object has the parts' length, or at most that.
-  object_reader(const page_read& page, uint64_t fingerprint, uint64_t chunk_bytes, lengths rule)
+  object_reader(const page_read& page, uint64_t fingerprint, uint64_t chunk_bytes,
+                part_lengths rule)
     : page_(page), rule_(rule), fingerprint_(fingerprint), length_(total_bytes(page.parts)),
       chunk_bytes_(chunk_bytes) {}
 
@@ -89,10 +87,8 @@ private:
       trouble_ = error{ec::corrupt_page, "a value of another length than its head says"};
       return;
     }
-    if (head->page.length > length_ || (rule_ == lengths::exact && head->page.length < length_)) {
-      trouble_
-        = error{ec::invalid_argument, "the object has " + std::to_string(head->page.length)
-                                        + " bytes, its parts have " + std::to_string(length_)};
+    if (auto fits = check_room(head->page.length, length_, rule_); !fits) {
+      trouble_ = fits.error();
       return;
     }
     head_ = *head;
@@ -110,7 +106,7 @@ private:
   }
 
   const page_read& page_;
-  const lengths rule_;
+  const part_lengths rule_;
   uint64_t fingerprint_;
   /// Of the parts, then of the object.
   uint64_t length_;

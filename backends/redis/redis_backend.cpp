@@ -1,8 +1,8 @@
 #include "backends/redis/redis_backend.hpp"
 
-#include "backends/bounded_objects.hpp"
 #include "backends/redis/object_reader.hpp"
 #include "backends/redis/redis_object.hpp"
+#include "backends/written_objects.hpp"
 #include "base/page_checksum.hpp"
 #include "base/units.hpp"
 
@@ -39,11 +39,10 @@ class redis_backend final : public blocking_store {
 public:
   redis_backend(redis_options options, std::unique_ptr<redis_client> client,
                 const clock_source& clock)
-    : options_(std::move(options)), client_(std::move(client)), clock_(clock) {
+    : options_(std::move(options)), client_(std::move(client)), clock_(clock),
+      own_(options_.max_bytes) {
     for (const auto& where : options_.servers.servers)
       server_ += (server_.empty() ? "" : ",") + to_string(where);
-    if (options_.max_bytes > 0)
-      own_.emplace(options_.max_bytes);
   }
 
   std::string name() const override { return "redis"; }
@@ -51,7 +50,7 @@ public:
   store_capabilities capabilities() const override {
     return {.survives_restarts = true,
             .is_shared = true,
-            .tells_occupancy = options_.max_bytes > 0,
+            .tells_occupancy = own_.is_bounded(),
             .preferred_batch = 32};
   }
 
@@ -67,27 +66,22 @@ public:
     return answers;
   }
 
-  std::vector<result<void>> get(std::span<const page_read> pages, time_point deadline) override {
-    auto answers = std::vector<result<void>>{};
-    for (const auto& length : read(pages, object_reader::lengths::exact, deadline))
-      answers.push_back(length.map([](uint64_t) {}));
-    return answers;
-  }
-
   bool tells_lengths() const override { return true; }
 
-  std::vector<result<uint64_t>> get_sized(std::span<const page_read> pages,
-                                          time_point deadline) override {
-    return read(pages, object_reader::lengths::bounded, deadline);
+  std::vector<result<uint64_t>> read(std::span<const page_read> pages, part_lengths rule,
+                                     time_point deadline) override {
+    auto answers = std::vector<result<uint64_t>>(pages.size(), fail(ec::deadline_exceeded));
+    if (clock_.now() < deadline)
+      read_now(pages, rule, answers, deadline);
+    own_.count_reads(pages, answers);
+    return answers;
   }
 
   std::vector<result<void>> set(std::span<const page_write> pages, time_point deadline) override {
     auto answers = std::vector<result<void>>(pages.size(), fail(ec::deadline_exceeded));
     if (clock_.now() < deadline)
       write(pages, answers, deadline);
-    const auto lock = std::scoped_lock{mutex_};
-    for (const auto& answer : answers)
-      counters_.count_set(answer);
+    own_.count_writes(answers);
     return answers;
   }
 
@@ -99,15 +93,10 @@ public:
 
   backend_health health() override {
     const auto answers = client_->ping(clock_.now() + options_.servers.timeout);
-    const auto lock = std::scoped_lock{mutex_};
     auto health = backend_health{};
     health.ok = answers.has_value();
     health.detail = answers ? server_ : answers.error().detail;
-    health.objects = own_ ? own_->size() : 0;
-    health.bytes = own_ ? own_->bytes() : 0;
-    health.capacity_bytes = options_.max_bytes;
-    health.counters = counters_;
-    health.counters.evicted = own_ ? own_->evictions() : 0;
+    own_.tell(health);
     return health;
   }
 
@@ -141,25 +130,7 @@ private:
 
   // -- get --------------------------------------------------------------------
 
-  std::vector<result<uint64_t>> read(std::span<const page_read> pages, object_reader::lengths rule,
-                                     time_point deadline) {
-    auto answers = std::vector<result<uint64_t>>(pages.size(), fail(ec::deadline_exceeded));
-    if (clock_.now() < deadline)
-      read_now(pages, rule, answers, deadline);
-    const auto lock = std::scoped_lock{mutex_};
-    for (auto i = size_t{0}; i < pages.size(); ++i) {
-      counters_.count_get(answers[i]);
-      if (!own_)
-        continue;
-      if (answers[i])
-        own_->use(pages[i].key);
-      else if (answers[i].error().code == ec::not_found)
-        own_->miss(pages[i].key);
-    }
-    return answers;
-  }
-
-  void read_now(std::span<const page_read> pages, object_reader::lengths rule,
+  void read_now(std::span<const page_read> pages, part_lengths rule,
                 std::vector<result<uint64_t>>& answers, time_point deadline) {
     auto objects = std::vector<object_reader>{};
     objects.reserve(pages.size());
@@ -211,10 +182,7 @@ private:
       if (code != ec::corrupt_page && (code != ec::not_found || !objects[i].has_head()))
         continue;
       requests.push_back(unlink(pages[i].key, objects[i].chunks()));
-      if (own_) {
-        const auto lock = std::scoped_lock{mutex_};
-        own_->remove(pages[i].key);
-      }
+      own_.remove(pages[i].key);
     }
     client_->run(requests, deadline);
   }
@@ -236,7 +204,7 @@ private:
         answers[i] = tl::unexpected{*failed};
       } else if (reply->is_integer(1)) {
         answers[i] = {};
-        note_use(keys[i]);
+        own_.use(keys[i]);
       } else if (auto has_room = make_room(pages[i], requests); !has_room) {
         answers[i] = has_room;
       } else {
@@ -252,17 +220,10 @@ private:
       const auto i = written[k];
       const auto failed = failure_of(requests[first + k], server_);
       answers[i] = failed ? result<void>{tl::unexpected{*failed}} : result<void>{};
-      const auto lock = std::scoped_lock{mutex_};
-      if (own_ && !own_->end_write(keys[i], answers[i].has_value()))
+      if (!own_.end_write(keys[i], answers[i].has_value()))
         undone.push_back(unlink(keys[i], chunks_of(total_bytes(pages[i].parts))));
     }
     client_->run(undone, deadline);
-  }
-
-  void note_use(const page_key& key) {
-    const auto lock = std::scoped_lock{mutex_};
-    if (own_)
-      own_->use(key);
   }
 
   uint32_t chunks_of(uint64_t length) const {
@@ -271,18 +232,11 @@ private:
 
   /// Counts the page, and adds requests that remove what is evicted for it.
   result<void> make_room(const page_write& page, std::vector<redis_request>& requests) {
-    if (!own_)
-      return {};
-    const auto bytes = total_bytes(page.parts) + redis_head_bytes;
-    const auto lock = std::scoped_lock{mutex_};
-    own_->miss(page.key);
-    const auto room = own_->begin_write(page.key, page.parent, bytes);
-    for (const auto& [key, size] : room.evicted)
+    const auto [has_room, evicted]
+      = own_.begin_write(page, total_bytes(page.parts) + redis_head_bytes);
+    for (const auto& [key, size] : evicted)
       requests.push_back(unlink(key, chunks_of(size - redis_head_bytes)));
-    if (room.is_there)
-      return {};
-    return fail(ec::store_full, "there is no room for an object of " + format_bytes(bytes)
-                                  + " within max_bytes of " + format_bytes(options_.max_bytes));
+    return has_room;
   }
 
   /// SET of all values: of several at once, so that others see the object whole or not at all.
@@ -343,9 +297,7 @@ private:
         answers[i] = tl::unexpected{*failed};
         continue;
       }
-      const auto lock = std::scoped_lock{mutex_};
-      if (own_)
-        own_->remove(keys[i]);
+      own_.remove(keys[i]);
     }
     return answers;
   }
@@ -358,9 +310,7 @@ private:
   const clock_source& clock_;
   /// For messages.
   std::string server_;
-  std::mutex mutex_; // Guards what follows.
-  std::optional<bounded_objects> own_;
-  backend_counters counters_;
+  written_objects own_;
 };
 
 result<void> check(const redis_options& options) {

@@ -48,8 +48,6 @@ struct redis_config {
   /// HOST:PORT of the server; of a cluster some of its servers, separated by commas.
   std::string servers;
   bool is_cluster = false;
-  /// Precedes the names of all values.
-  std::string key_prefix = "hicache:";
   /// Object bytes in one value; longer objects take several.
   uint64_t chunk_bytes = uint64_t{4} << 20;
   /// When the server drops an object, counted from its write; 0: never.
@@ -61,13 +59,29 @@ struct redis_config {
   std::string password_file;
   std::string password_variable;
   bool uses_tls = false;
-  /// PEM files: authorities that may have signed the server's certificate (empty: the system's),
-  /// and this client's certificate and key (both or neither).
-  std::string tls_ca;
+  /// PEM files: this client's certificate and key; both or neither.
   std::string tls_cert;
   std::string tls_key;
   /// Name in the server's certificate; empty: the host of its address.
   std::string tls_name;
+};
+
+/// A bucket of S3 as a store (docs/backends.md, "s3").
+struct s3_config {
+  /// http:// or https://, a host, and maybe a port; empty: AWS's in the region.
+  std::string endpoint;
+  std::string bucket;
+  std::string region = "us-east-1";
+  /// The bucket is part of the host's name, not of the path.
+  bool is_virtual_host = false;
+  /// Where the keys come from: a profile of a file as AWS's tools keep it; without a file the
+  /// environment variables AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN.
+  std::string credentials_file;
+  std::string profile = "default";
+  /// Longer objects are written and read in parts of this size, side by side.
+  uint64_t part_bytes = uint64_t{16} << 20;
+  /// Requests in progress of one worker thread.
+  uint64_t connections = 16;
 };
 
 /// Settings of the storage backend and the prefetcher, from --hicache-storage-backend-extra-config.
@@ -77,6 +91,13 @@ struct storage_config {
   std::vector<storage_config> tiers;
   tier_config tier;
   redis_config redis;
+  s3_config s3;
+  /// Stores on servers: precedes the names of all objects. Empty: "hicache:" in Redis, "hicache/"
+  /// in S3.
+  std::string key_prefix;
+  /// Likewise: a PEM file of authorities that may have signed the server's certificate; empty: the
+  /// system's.
+  std::string tls_ca;
   /// Backend `tiered`: a look-up asks all tiers at once.
   bool parallel_lookup = false;
   /// Backend `tiered`: memory for objects on their way between tiers.
@@ -91,7 +112,7 @@ struct storage_config {
   /// Backends `file` and `disk`: the folder.
   std::string path;
   /// Bound on the bytes in a store of all ranks: of `memory`, `file` and `disk` all bytes, of
-  /// `redis` those that this instance wrote. 0: unbounded.
+  /// `redis` and `s3` those that this instance wrote. 0: unbounded.
   uint64_t max_bytes = 0;
   /// What is done to objects on their way to the store, joined by '+' in this order: "fp8", "zstd"
   /// or "lz4", "aes-256-gcm"; or "none" (docs/backends.md, "Codecs").

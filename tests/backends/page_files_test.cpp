@@ -43,7 +43,9 @@ TEST_F(PageFilesTest, AChecksumThatIsGivenIsWhatReadersVerify) {
   };
   auto back = page_bytes(size);
   const auto read = [&] {
-    return files_->get(std::vector{page_read{key_of(1), {back}}}, 7, no_deadline)[0];
+    return files_
+      ->read(std::vector{page_read{key_of(1), {back}}}, 7, part_lengths::exact, no_deadline)[0]
+      .map([](const auto& found) { return found.checksum; });
   };
   ASSERT_TRUE(write(right));
   EXPECT_EQ(read(), right);

@@ -25,7 +25,9 @@ protected:
 
   result<uint64_t> read_into(uint64_t number, std::vector<std::span<std::byte>> parts,
                              time_point deadline = no_deadline) {
-    return store_->get_sized(std::vector{page_read{key_of(number), std::move(parts)}}, deadline)
+    return store_
+      ->read(std::vector{page_read{key_of(number), std::move(parts)}}, part_lengths::bounded,
+             deadline)
       .at(0);
   }
 
@@ -98,7 +100,8 @@ TEST(SizedFilesTest, ADamagedFileIsCorruptAndGone) {
         std::filesystem::resize_file(entry.path(), static_cast<uintmax_t>(kept));
     auto back = page_bytes(200);
     const auto read
-      = store->get_sized(std::vector{page_read{key_of(1), {back}}}, no_deadline).at(0);
+      = store->read(std::vector{page_read{key_of(1), {back}}}, part_lengths::bounded, no_deadline)
+          .at(0);
     EXPECT_EQ(code_of(read), ec::corrupt_page) << kept;
     EXPECT_FALSE(has(*store, key_of(1)));
   }

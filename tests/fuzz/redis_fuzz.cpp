@@ -33,7 +33,7 @@ void use(const redis_reply& reply) {
 }
 
 /// A connection on which all values of an object are asked for.
-void read_object(std::span<const std::byte> input, size_t step, object_reader::lengths rule) {
+void read_object(std::span<const std::byte> input, size_t step, part_lengths rule) {
   auto bytes = std::vector<std::byte>(parts_bytes);
   const auto page
     = page_read{page_key{}, {std::span{bytes}.first(100), std::span{bytes}.subspan(100)}};
@@ -65,7 +65,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return 0;
   const auto input = std::as_bytes(std::span{data, size}).subspan(1);
   const auto step = size_t{data[0]} % 64 + 1;
-  for (const auto rule : {object_reader::lengths::exact, object_reader::lengths::bounded})
+  for (const auto rule : {part_lengths::exact, part_lengths::bounded})
     read_object(input, step, rule);
   static_cast<void>(
     parse_redirect({reinterpret_cast<const char*>(input.data()), input.size()}, asked));

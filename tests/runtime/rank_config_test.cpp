@@ -130,10 +130,12 @@ TEST(RankConfigTest, EachBadValueIsNamedInOneSentence) {
        x.dtype = element_type::fp8;
        x.extra_config = R"({"codecs": "fp8+zstd"})";
      }},
-    {"--hicache-storage-backend: 'tape' is not a store; expected file, disk, memory, cluster, node "
-     "or "
-     "redis, or tiered",
+    {"--hicache-storage-backend: 'tape' is not a store; expected file, disk, memory, cluster, "
+     "node, redis or s3, or tiered",
      [](rank_config& x) { x.storage_backend = "tape"; }},
+    {"--hicache-storage-backend s3 needs a bucket; expected "
+     "--hicache-storage-backend-extra-config '{\"bucket\": \"NAME\"}'",
+     [](rank_config& x) { x.storage_backend = "s3"; }},
     {"--hicache-storage-backend disk needs a folder and a size; expected "
      "--hicache-storage-backend-extra-config '{\"path\": \"DIR\", \"max_bytes\": \"SIZE\"}'",
      [](rank_config& x) {
@@ -150,7 +152,7 @@ TEST(RankConfigTest, EachBadValueIsNamedInOneSentence) {
      "belong together; expected both or neither",
      [](rank_config& x) { x.storage_backend = "tiered"; }},
     {"--hicache-storage-backend-extra-config: tier 2: 'tape' is not a store; expected file, "
-     "disk, memory, cluster, node or redis",
+     "disk, memory, cluster, node, redis or s3",
      [](rank_config& x) {
        x.storage_backend = "tiered";
        x.extra_config = R"({"tiers": [{"backend": "memory"}, {"backend": "tape"}]})";

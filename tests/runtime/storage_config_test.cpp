@@ -160,7 +160,7 @@ TEST_F(StorageConfigTest, WhatIsWrongInATierIsNamedWithIt) {
   };
   EXPECT_EQ(
     of_second("{}"),
-    "tier 2: key 'backend' is missing; expected file, disk, memory, cluster, node or redis");
+    "tier 2: key 'backend' is missing; expected file, disk, memory, cluster, node, redis or s3");
   EXPECT_EQ(of_second("7"), "tier 2: expected an object such as {\"backend\": \"memory\"}");
   EXPECT_EQ(of_second(R"({"backend": "file", "write": "often"})"),
             "tier 2: key 'write' holds \"often\"; expected all, never, or hits:N with N from 1 to "
@@ -183,7 +183,8 @@ TEST_F(StorageConfigTest, UnknownKeysAreNamed) {
     "force_remote_reads, replicas, host, eviction, high_watermark, low_watermark, "
     "pinned_share, tenant_share, repair_bytes_per_second, repair_delay, zero_copy, servers, "
     "redis_cluster, key_prefix, chunk_bytes, ttl, user, password_file, password_variable, tls, "
-    "tls_ca, tls_cert, tls_key, tls_name, codecs, "
+    "tls_ca, tls_cert, tls_key, tls_name, bucket, endpoint, region, virtual_host, "
+    "credentials_file, profile, part_bytes, connections, codecs, "
     "zstd_level, key_file, key_command, codec_threads, codec_bytes, tiers, parallel_lookup or "
     "copy_bytes");
   EXPECT_NE(complaint("@" + write("x.toml", "pathh = 1")).find("key 'pathh' is not known"),

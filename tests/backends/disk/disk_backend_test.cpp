@@ -58,8 +58,8 @@ TEST_F(DiskBackendTest, ObjectsOfAnyLength) {
   for (const auto size : sizes)
     EXPECT_EQ(take(*store_, key_of(size), size).value(), bytes_of(size, size));
   auto room = page_bytes(5000);
-  const auto found
-    = store_->get_sized(std::vector{page_read{key_of(4097), cut(room, {77})}}, no_deadline);
+  const auto found = store_->read(std::vector{page_read{key_of(4097), cut(room, {77})}},
+                                  part_lengths::bounded, no_deadline);
   EXPECT_EQ(found.at(0).value(), 4097u);
   const auto refused = put(*store_, key_of(7), page_bytes(segment_bytes));
   EXPECT_EQ(code_of(refused), ec::store_full) << "longer than a segment";

@@ -9,7 +9,7 @@ namespace {
 constexpr auto fingerprint = uint64_t{7};
 constexpr auto chunk_bytes = uint64_t{4096};
 
-using lengths = object_reader::lengths;
+using lengths = part_lengths;
 
 /// The values of an object.
 std::vector<page_bytes> values_of(const page_bytes& object, uint64_t size = chunk_bytes) {

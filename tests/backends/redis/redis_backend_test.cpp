@@ -69,8 +69,8 @@ TEST_F(RedisBackendTest, ObjectsTellTheirLengths) {
   ASSERT_TRUE(put_page(open(small), 1));
   auto& store = open(options());
   auto room = page_bytes(2 * page_size);
-  const auto found
-    = store.get_sized(std::vector{page_read{key_of(1), cut(room, {100})}}, no_deadline);
+  const auto found = store.read(std::vector{page_read{key_of(1), cut(room, {100})}},
+                                part_lengths::bounded, no_deadline);
   ASSERT_EQ(found.at(0).value(), page_size);
   room.resize(page_size);
   EXPECT_EQ(room, bytes_of(1, page_size));

@@ -1,27 +1,17 @@
 #pragma once
 
 #include "backends/redis/redis_backend.hpp"
-#include "base/unique_fd.hpp"
 #include "tests/backends/temporary_folder.hpp"
+#include "tests/support/server_process.hpp"
 
 #include <gtest/gtest.h>
 
-#include <arpa/inet.h>
-#include <fcntl.h>
-#include <netinet/in.h>
 #include <poll.h>
-#include <spawn.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <array>
 #include <chrono>
-#include <csignal>
 #include <cstdlib>
-#include <filesystem>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,18 +30,6 @@ inline bool has_redis_server() {
   return std::system("command -v redis-server >/dev/null 2>&1") == 0;
 }
 
-/// A port that was free a moment ago.
-inline uint16_t free_port() {
-  const auto probe = unique_fd{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
-  auto address = sockaddr_in{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  auto size = socklen_t{sizeof(address)};
-  EXPECT_EQ(::bind(probe.get(), reinterpret_cast<const sockaddr*>(&address), size), 0);
-  EXPECT_EQ(::getsockname(probe.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
-  return ntohs(address.sin_port);
-}
-
 /// A redis-server in a process and a folder of its own; killed at the end, or with the test.
 class redis_server {
 public:
@@ -67,18 +45,16 @@ public:
 
   explicit redis_server(settings how) : how_(std::move(how)) {
     // Another process may take the port first.
-    for (auto i = 0; i < 10 && process_ < 0; ++i) {
+    for (auto i = 0; i < 10 && !process_.is_running(); ++i) {
       port_ = free_port();
       bus_port_ = free_port();
       start();
     }
-    EXPECT_GT(process_, 0) << "redis-server does not start";
+    EXPECT_TRUE(process_.is_running()) << "redis-server does not start";
   }
 
   redis_server(const redis_server&) = delete;
   redis_server& operator=(const redis_server&) = delete;
-
-  ~redis_server() { kill(); }
 
   rpc::endpoint where() const { return {"127.0.0.1", port_}; }
 
@@ -86,51 +62,15 @@ public:
 
   const std::string& folder() const { return folder_.path(); }
 
-  /// Returns when it serves, on the same port as before. Without success, nothing runs.
-  void start() {
-    auto ends = std::array{-1, -1};
-    ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
-    const auto output = unique_fd{ends[0]};
-    auto words = std::vector<std::string>{"setpriv", "--pdeathsig", "KILL", "redis-server"};
-    for (const auto& word : arguments())
-      words.push_back(word);
-    auto pointers = std::vector<char*>{};
-    for (auto& word : words)
-      pointers.push_back(word.data());
-    pointers.push_back(nullptr);
-    auto actions = posix_spawn_file_actions_t{};
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
-    const auto failed
-      = posix_spawnp(&process_, "setpriv", &actions, nullptr, pointers.data(), environ);
-    posix_spawn_file_actions_destroy(&actions);
-    ::close(ends[1]);
-    ASSERT_EQ(failed, 0);
-    auto text = std::string{};
-    for (auto byte = char{}; ::read(output.get(), &byte, 1) == 1;) {
-      text += byte;
-      if (text.ends_with("Ready to accept connections"))
-        return;
-    }
-    ::waitpid(std::exchange(process_, -1), nullptr, 0);
-  }
+  /// Returns when it serves, on the same port as before.
+  void start() { process_.start(arguments(), "Ready to accept connections"); }
 
-  void kill() {
-    if (process_ < 0)
-      return;
-    ::kill(process_, SIGKILL);
-    ::waitpid(std::exchange(process_, -1), nullptr, 0);
-  }
+  void kill() { process_.kill(); }
 
   /// It hangs until resume().
-  void suspend() {
-    ::kill(process_, SIGSTOP);
-    auto status = 0;
-    ::waitpid(process_, &status, WUNTRACED);
-    ASSERT_TRUE(WIFSTOPPED(status));
-  }
+  void suspend() { process_.suspend(); }
 
-  void resume() { ::kill(process_, SIGCONT); }
+  void resume() { process_.resume(); }
 
   /// The reply to a command.
   redis_reply ask(const std::vector<std::string>& words) {
@@ -149,8 +89,9 @@ public:
 
 private:
   std::vector<std::string> arguments() const {
-    auto words = std::vector<std::string>{"--bind", "127.0.0.1", "--save", "",
-                                          "--dir",  folder(),    "--port", std::to_string(port_)};
+    auto words = std::vector<std::string>{"redis-server", "--bind", "127.0.0.1",
+                                          "--save",       "",       "--dir",
+                                          folder(),       "--port", std::to_string(port_)};
     if (how_.access.tls.is_used) {
       words.back() = "0";
       words.insert(words.end(), {"--tls-port", std::to_string(port_)});
@@ -166,7 +107,7 @@ private:
   const temporary_folder folder_;
   uint16_t port_ = 0;
   uint16_t bus_port_ = 0;
-  pid_t process_ = -1;
+  server_process process_;
 };
 
 /// Three nodes with a third of the slots each, without replicas.

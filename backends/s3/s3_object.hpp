@@ -1,0 +1,85 @@
+#pragma once
+
+#include "backends/object_parts.hpp"
+#include "base/page_checksum.hpp"
+#include "hicache/storage_backend.hpp"
+#include "messages/page_header.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+/// How an object lies in S3: `<prefix><64 hex>` holds the page header and the object's bytes.
+namespace hicache {
+
+/// The name of an object in a bucket.
+inline std::string s3_name(const std::string& prefix, const page_key& key) {
+  return prefix + to_string(key);
+}
+
+/// Puts the untrusted bytes of one object into the parts of a read, in any order, and verifies
+/// them.
+class s3_object_reader {
+public:
+  /// @param page Must outlive this.
+  s3_object_reader(const page_read& page, uint64_t fingerprint, part_lengths rule)
+    : page_(page), fingerprint_(fingerprint), rule_(rule), room_(total_bytes(page.parts)) {}
+
+  /// Most bytes that the stored object may have.
+  uint64_t capacity() const noexcept { return page_header_bytes + room_; }
+
+  /// Takes bytes from byte `at` of the stored object on.
+  /// @returns false if the object is longer than it may be
+  bool take(uint64_t at, std::span<const std::byte> bytes) {
+    if (at < page_header_bytes) {
+      const auto count = std::min<size_t>(page_header_bytes - at, bytes.size());
+      std::ranges::copy(bytes.first(count), header_.begin() + static_cast<ptrdiff_t>(at));
+      bytes = bytes.subspan(count);
+      at += count;
+    }
+    const auto first = at - std::min<uint64_t>(at, page_header_bytes);
+    if (bytes.empty())
+      return true;
+    if (first > room_ || bytes.size() > room_ - first)
+      return false;
+    for (const auto& part : part_of<std::byte>(page_.parts, first, bytes.size())) {
+      std::ranges::copy(bytes.first(part.size()), part.begin());
+      bytes = bytes.subspan(part.size());
+    }
+    return true;
+  }
+
+  /// The object's length.
+  /// @param stored Bytes of the stored object, all of which were taken unless they are more than
+  /// `capacity`.
+  /// @returns corrupt_page; invalid_argument
+  result<uint64_t> outcome(uint64_t stored) const {
+    if (stored < page_header_bytes)
+      return fail(ec::corrupt_page, "the object is short");
+    const auto header = decode_page_header(header_);
+    if (!header)
+      return tl::unexpected{header.error()};
+    if (header->key != page_.key || header->fingerprint != fingerprint_)
+      return fail(ec::corrupt_page, "the header is of another object");
+    if (stored - page_header_bytes != header->length)
+      return fail(ec::corrupt_page, "the object has another length than its header says");
+    if (auto fits = check_room(header->length, room_, rule_); !fits)
+      return tl::unexpected{fits.error()};
+    const auto parts = part_of<std::byte>(page_.parts, 0, header->length);
+    if (page_checksum(std::span<const std::span<std::byte>>{parts}) != header->checksum)
+      return fail(ec::corrupt_page, "the checksum of the object does not match");
+    return header->length;
+  }
+
+private:
+  const page_read& page_;
+  uint64_t fingerprint_;
+  part_lengths rule_;
+  uint64_t room_;
+  std::array<std::byte, page_header_bytes> header_{};
+};
+
+} // namespace hicache
