@@ -17,7 +17,7 @@ Usage: bench/run.sh {tree|transfer|step|store|node|tiers|codecs|engines|scaling|
                the default layout of L2 beside all others
   store        the cluster store by separate processes: values, the index, restarts; beside ucx_perftest if it is installed
   node         pages that clients put into the memory of a node and read there, beside memcpy
-  tiers        an order of stores beside its stores alone
+  tiers        an order of stores beside its stores alone; disk, redis and s3 beside fio, redis-benchmark and libcurl
   codecs       what codecs keep of computed KV, and how fast they are, beside memcpy
   engines      a node's clients in Python beside those in C++; real engines that start with a filled node, beside what they have themselves
                (makes environments of 3 GB each from PyPI, see tests/engines/run.sh; not part of all)
@@ -70,14 +70,16 @@ targets=()
 ! wants tree || targets+=(tree_bench tree_actor_bench)
 ! wants transfer || targets+=(transfer_bench)
 ! wants node || targets+=(node_bench)
-! wants tiers || targets+=(tiers_bench)
+! wants tiers || targets+=(tiers_bench stores_bench)
 ! wants codecs || targets+=(serde_bench)
 ! wants engines || targets+=(node_bench hicache-node hicache_c)
 ! wants scaling || targets+=(scaling_bench)
 ! wants step || targets+=(step_bench hicache-replay hicache-index)
 ! wants store || targets+=(store_bench hicache-bench hicache-index hicachectl)
 
-"$root/launch/install-packages.sh" >&2
+packages=()
+! wants tiers || packages+=(fio redis-server python3-venv)
+"$root/launch/install-packages.sh" "${packages[@]}" >&2
 cd "$root"
 echo "Configuring and building build/release" >&2
 cmake --preset release -DHICACHE_BUILD_BENCH=ON >&2
@@ -136,6 +138,7 @@ if wants node; then
 fi
 if wants tiers; then
   measure tiers_bench
+  HICACHE_MOTO_SERVER=$("$root/tests/support/moto.sh") python3 -B "$root/bench/stores.py" "$root/build/release" "$results/stores.json"
 fi
 if wants codecs; then
   echo "Measuring: serde_bench on KV of a made model" >&2

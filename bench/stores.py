@@ -1,0 +1,156 @@
+"""stores.py BUILD_DIRECTORY RESULT.json [STORE...]
+
+The stores `disk`, `redis` and `s3` on a real file system and real servers, beside the tools that measure these: fio with the same engine,
+depth and block size, redis-benchmark with the same size and pipeline, libcurl's multi interface with as many connections. Alternates figure
+and baseline; figures are medians, ratios medians of the per-round ratios.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import urllib.request
+
+import store
+
+ROUNDS = 5
+SECONDS = 1.5
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+# Of a store's batches: stores_main.cpp has the same.
+BATCH = 8 * MIB
+TRANSFER = MIB
+# moto takes any signature.
+SIGNED = {"Authorization": "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"}
+
+
+def say(what):
+    print(f"Measuring: stores, {what}", file=sys.stderr)
+
+
+def size_name(size):
+    return f"{size // MIB} MiB" if size >= MIB else f"{size // KIB} KiB"
+
+
+def output_of(command):
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=600, check=False)
+    if done.returncode != 0:
+        sys.exit(f"stores.py: {command[0]} ended with {done.returncode}: {done.stderr.strip()}")
+    return done.stdout
+
+
+class Bench:
+    def __init__(self, build):
+        self.program = build / "bench" / "stores_bench"
+
+    def ask(self, *words):
+        return json.loads(output_of([self.program, *words, SECONDS]))
+
+    def speed(self, *words):
+        return self.ask(*words)["bytes_per_s"] / GIB
+
+
+def compare(name, figure, baseline, least_ratio):
+    say(name)
+    pairs = [(figure(), baseline()) for _ in range(ROUNDS)]
+    return store.make_row(name, "GiB/s", pairs, least_ratio=least_ratio)
+
+
+def fio(folder, action, size):
+    """Bytes per second of what the store does: transfers of at most 1 MiB, two threads with half of a batch each, and writes that are
+    synced after each batch."""
+    block = min(size, TRANSFER)
+    depth = BATCH // block
+    words = ["fio", "--name=bench", f"--directory={folder}", "--ioengine=io_uring", "--direct=1", "--output-format=json", "--numjobs=2",
+             "--group_reporting", f"--bs={block}", f"--iodepth={depth}", f"--runtime={SECONDS}", "--time_based", "--size=512m", "--thread",
+             f"--rw={ {'read': 'read', 'random': 'randread', 'write': 'write'}[action] }"]
+    if action == "write":
+        words.append(f"--fdatasync={depth}")
+    job = json.loads(output_of(words))["jobs"][0]
+    return job["write" if action == "write" else "read"]["bw_bytes"] / GIB
+
+
+def measure_disk(bench, rows):
+    if shutil.which("fio") is None:
+        return say("no fio, so no rows of disk")
+    with tempfile.TemporaryDirectory(prefix="hicache-bench-", dir=os.environ.get("HICACHE_BENCH_DISK", ".")) as folder:
+        def run(action, size):
+            with tempfile.TemporaryDirectory(dir=folder) as place:
+                return bench.ask("disk", place, action, size)
+
+        for action, what in (("read", "read in order"), ("random", "read at random"), ("write", "write")):
+            for size in (64 * KIB, MIB, 8 * MIB):
+                rows.append(compare(f"disk: {what}, {size_name(size)}, beside fio", lambda: run(action, size)["bytes_per_s"] / GIB,
+                                    lambda: fio(folder, action, size), 0.95))
+        say("disk: reads beside writes")
+        pairs = [(run("mixed", 64 * KIB)["p99_s"] * 1e3, run("random", 64 * KIB)["p99_s"] * 1e3) for _ in range(ROUNDS)]
+        rows.append(store.make_row("disk: p99 of reads beside writes, beside reads alone", "ms", pairs, most_ratio=3))
+
+
+def redis_benchmark(port, action, size):
+    command = {"read": "get", "write": "set"}[action]
+    pipeline = BATCH // size
+    requests = max(4 * pipeline, GIB // size)
+    out = output_of(["redis-benchmark", "-p", port, "-c", 1, "-P", pipeline, "-d", size, "-n", requests, "-t", command, "--csv"])
+    per_second = float(out.strip().splitlines()[-1].split(",")[1].strip('"'))
+    return per_second * size / GIB
+
+
+def measure_redis(bench, rows):
+    if shutil.which("redis-server") is None or shutil.which("redis-benchmark") is None:
+        return say("no redis-server, so no rows of redis")
+    port = store.free_port()
+    with contextlib.ExitStack() as running, tempfile.TemporaryDirectory(prefix="hicache-bench-") as folder:
+        server = subprocess.Popen(["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", folder, "--maxmemory",
+                                   "2gb", "--maxmemory-policy", "allkeys-lru"], stdout=subprocess.PIPE, text=True)
+        running.enter_context(server)
+        running.callback(server.kill)
+        while "Ready to accept" not in server.stdout.readline():
+            pass
+        for action in ("read", "write"):
+            for size in (64 * KIB, MIB):
+                rows.append(compare(f"redis: {action}, {size_name(size)}, beside redis-benchmark",
+                                    lambda: bench.speed("redis", f"127.0.0.1:{port}", action, size),
+                                    lambda: redis_benchmark(port, action, size), 0.9))
+
+
+def measure_s3(bench, rows):
+    moto = os.environ.get("HICACHE_MOTO_SERVER", "moto_server")
+    if shutil.which(moto) is None:
+        return say("no moto_server, so no rows of s3")
+    os.environ.update(AWS_ACCESS_KEY_ID="test", AWS_SECRET_ACCESS_KEY="test", no_proxy="127.0.0.1")
+    port = store.free_port()
+    endpoint = f"http://127.0.0.1:{port}"
+    with contextlib.ExitStack() as running, tempfile.TemporaryFile() as log:
+        server = subprocess.Popen([moto, "-H", "127.0.0.1", "-p", str(port)], stdout=log, stderr=subprocess.PIPE, text=True)
+        running.enter_context(server)
+        running.callback(server.kill)
+        while "Press CTRL+C" not in server.stderr.readline():
+            pass
+        # It goes on to log, and would wait for somebody to read.
+        threading.Thread(target=lambda: [None for _ in server.stderr], daemon=True).start()
+        urllib.request.urlopen(urllib.request.Request(f"{endpoint}/bench", method="PUT", headers=SIGNED), timeout=60).close()
+        for action in ("read", "write"):
+            for size in (64 * KIB, MIB, 8 * MIB):
+                rows.append(compare(f"s3: {action}, {size_name(size)}, beside libcurl alone",
+                                    lambda: bench.speed("s3", endpoint, action, size),
+                                    lambda: bench.speed("curl", endpoint, action, size), 0.9))
+
+
+def main():
+    build, result, *chosen = sys.argv[1:]
+    bench = Bench(pathlib.Path(build))
+    rows = []
+    for name, measure in (("disk", measure_disk), ("redis", measure_redis), ("s3", measure_s3)):
+        if not chosen or name in chosen:
+            measure(bench, rows)
+    pathlib.Path(result).write_text(json.dumps({"rows": rows}))
+
+
+if __name__ == "__main__":
+    main()
