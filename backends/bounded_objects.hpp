@@ -61,7 +61,11 @@ public:
     return !is_stored || is_kept;
   }
 
-  void use(const page_key& key) { objects_.use(key, ++time_); }
+  /// @returns whether the object is known
+  bool use(const page_key& key) {
+    objects_.use(key, ++time_);
+    return objects_.contains(key);
+  }
 
   /// The store lacks the object, unless it is being written.
   void miss(const page_key& key) {

@@ -45,11 +45,11 @@ public:
       counters_.count_set(answer);
   }
 
-  /// A write found the object there.
-  void use(const page_key& key) {
+  /// A write found the object there, or may find it there because this process wrote it.
+  /// @returns whether it is counted
+  bool use(const page_key& key) {
     const auto lock = std::scoped_lock{mutex_};
-    if (objects_)
-      objects_->use(key);
+    return objects_ && objects_->use(key);
   }
 
   /// Counts an object of so many bytes, which the server lacks, until `end_write`.

@@ -30,6 +30,8 @@ struct stored_object {
   std::array<std::byte, page_header_bytes> header{};
   byte_parts bytes;
   uint64_t length = 0;
+  /// This process has written it before.
+  bool is_known = false;
 };
 
 /// An object on its way in parts.
@@ -185,40 +187,37 @@ private:
 
   void write(std::span<const page_write> pages, std::vector<result<void>>& answers,
              time_point deadline) {
-    auto keys = std::vector<page_key>{};
-    for (const auto& page : pages)
-      keys.push_back(page.key);
-    const auto known = ask_each("HEAD", keys, deadline);
     auto objects = std::vector<stored_object>{};
     auto evicted = std::vector<page_key>{};
     for (auto i = size_t{0}; i < pages.size(); ++i) {
-      answers[i] = client_->failure_of(known[i]);
-      if (answers[i]) {
-        own_.use(keys[i]);
-        continue;
-      }
-      if (answers[i].error().code != ec::not_found)
-        continue;
       auto object = object_of(i, pages[i]);
-      auto [has_room, removed] = own_.begin_write(pages[i], object.length);
-      for (const auto& [key, bytes] : removed)
-        evicted.push_back(key);
-      answers[i] = has_room;
-      if (has_room)
-        objects.push_back(std::move(object));
+      object.is_known = own_.use(pages[i].key);
+      if (!object.is_known) {
+        auto [has_room, removed] = own_.begin_write(pages[i], object.length);
+        for (const auto& [key, bytes] : removed)
+          evicted.push_back(key);
+        answers[i] = has_room;
+        if (!has_room)
+          continue;
+      }
+      objects.push_back(std::move(object));
     }
     ask_each("DELETE", evicted, deadline);
-    upload(pages, objects, answers, deadline);
+    const auto found = upload(pages, objects, answers, deadline);
     auto undone = std::vector<page_key>{};
-    for (const auto& object : objects)
-      if (!own_.end_write(keys[object.page], answers[object.page].has_value()))
-        undone.push_back(keys[object.page]);
+    for (const auto& object : objects) {
+      const auto& key = pages[object.page].key;
+      // What others wrote is not counted.
+      const auto is_ours = answers[object.page] && !found[object.page];
+      if (!object.is_known && !own_.end_write(key, is_ours))
+        undone.push_back(key);
+    }
     ask_each("DELETE", undone, deadline);
   }
 
   stored_object object_of(size_t number, const page_write& page) const {
     const auto length = total_bytes(page.parts);
-    auto object = stored_object{number, {}, page.parts, page_header_bytes + length};
+    auto object = stored_object{number, {}, page.parts, page_header_bytes + length, false};
     encode_page_header({.fingerprint = options_.fingerprint,
                         .key = page.key,
                         .length = length,
@@ -228,27 +227,37 @@ private:
   }
 
   /// Stores short objects by a request each, and long ones in parts.
-  void upload(std::span<const page_write> pages, std::span<const stored_object> objects,
-              std::vector<result<void>>& answers, time_point deadline) {
-    auto long_ones = begin_uploads(pages, objects, deadline);
+  /// @returns by page, whether the server had the object
+  std::vector<bool> upload(std::span<const page_write> pages,
+                           std::span<const stored_object> objects,
+                           std::vector<result<void>>& answers, time_point deadline) {
+    auto found = std::vector<bool>(pages.size(), false);
+    auto long_ones = begin_uploads(pages, objects, answers, found, deadline);
     auto requests = std::vector<s3_request>{};
     auto short_ones = std::vector<size_t>{};
     for (const auto& object : objects) {
-      if (object.length > options_.part_bytes)
+      if (is_long(object))
         continue;
       short_ones.push_back(object.page);
       auto& request = requests.emplace_back(request_for("PUT", pages[object.page].key));
       request.body = part_of_object(object, 0, object.length);
+      request.is_for_absent_object = true;
     }
     for (auto& each : long_ones)
       add_parts(pages, each, requests);
     client_->run(requests, deadline);
-    for (auto i = size_t{0}; i < short_ones.size(); ++i)
-      answers[short_ones[i]] = client_->failure_of(requests[i]);
+    for (auto i = size_t{0}; i < short_ones.size(); ++i) {
+      const auto page = short_ones[i];
+      found[page] = requests[i].outcome && requests[i].status == 412;
+      answers[page] = found[page] ? result<void>{} : client_->failure_of(requests[i]);
+    }
     end_uploads(pages, long_ones, requests, deadline);
     for (const auto& each : long_ones)
       answers[each.object->page] = each.outcome;
+    return found;
   }
+
+  bool is_long(const stored_object& object) const { return object.length > options_.part_bytes; }
 
   static byte_parts part_of_object(const stored_object& object, uint64_t first, uint64_t length) {
     auto all = byte_parts{object.header};
@@ -256,16 +265,32 @@ private:
     return part_of<const std::byte>(all, first, length);
   }
 
+  /// Begins those that the server lacks: it cannot refuse an upload before its parts are there.
   std::vector<multipart_upload> begin_uploads(std::span<const page_write> pages,
                                               std::span<const stored_object> objects,
-                                              time_point deadline) {
-    auto uploads = std::vector<multipart_upload>{};
+                                              std::vector<result<void>>& answers,
+                                              std::vector<bool>& found, time_point deadline) {
+    auto wanted = std::vector<const stored_object*>{};
     auto requests = std::vector<s3_request>{};
-    for (const auto& object : objects) {
-      if (object.length <= options_.part_bytes)
-        continue;
-      uploads.emplace_back().object = &object;
-      requests.push_back(request_for("POST", pages[object.page].key));
+    for (const auto& object : objects)
+      if (is_long(object)) {
+        wanted.push_back(&object);
+        requests.push_back(request_for("HEAD", pages[object.page].key));
+      }
+    client_->run(requests, deadline);
+    for (auto i = size_t{0}; i < wanted.size(); ++i) {
+      const auto page = wanted[i]->page;
+      answers[page] = client_->failure_of(requests[i]);
+      found[page] = answers[page].has_value();
+    }
+    std::erase_if(wanted, [&](const auto* x) {
+      return found[x->page] || answers[x->page].error().code != ec::not_found;
+    });
+    auto uploads = std::vector<multipart_upload>{};
+    requests.clear();
+    for (const auto* object : wanted) {
+      uploads.emplace_back().object = object;
+      requests.push_back(request_for("POST", pages[object->page].key));
       requests.back().query = "uploads=";
     }
     client_->run(requests, deadline);

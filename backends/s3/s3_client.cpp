@@ -28,6 +28,9 @@ constexpr auto delay_most = std::chrono::milliseconds{2000};
 /// A transfer that stands still for this long has failed.
 constexpr auto stall_seconds = 10L;
 
+/// A server that has not said by then whether it wants the body does not know the question.
+constexpr auto continue_ms = 300L;
+
 /// Of a reply's body that nobody takes.
 constexpr auto text_max = size_t{64} << 10;
 
@@ -109,8 +112,9 @@ std::string header_of(CURL* easy, const char* name) {
 
 /// Whether a later attempt may succeed.
 bool is_transient(const s3_request& request) {
-  return request.status == 429 || request.status == 500 || request.status == 502
-         || request.status == 503 || request.status == 504
+  // 409: another write of the object is going on.
+  return request.status == 409 || request.status == 429 || request.status == 500
+         || request.status == 502 || request.status == 503 || request.status == 504
          || (request.status == 400 && parse_s3_fault(request.text).code == "RequestTimeout");
 }
 
@@ -216,7 +220,10 @@ private:
     // TLS protects the body as well, and hashing it takes longer than sending it.
     const auto hash
       = client_.uses_tls_ ? std::string{s3_unsigned_payload} : sha256_of(request.body);
-    auto* list = curl_slist_append(nullptr, "Expect:");
+    if (request.is_for_absent_object)
+      parts.headers["if-none-match"] = "*";
+    // Without this line curl asks the server before it sends more than 1 MiB.
+    auto* list = request.is_for_absent_object ? nullptr : curl_slist_append(nullptr, "Expect:");
     for (const auto& [name, value] :
          sign_s3(std::move(parts), made.credentials, client_.where_.region, hash,
                  std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now())))
@@ -252,6 +259,7 @@ private:
     if (!has_body(request))
       return;
     set(CURLOPT_UPLOAD, 1L);
+    set(CURLOPT_EXPECT_100_TIMEOUT_MS, continue_ms);
     set(CURLOPT_UPLOAD_BUFFERSIZE, buffer_bytes);
     set(CURLOPT_INFILESIZE_LARGE, static_cast<curl_off_t>(total_bytes(request.body)));
     set(CURLOPT_READFUNCTION, &give_bytes);

@@ -43,6 +43,8 @@ struct s3_request {
   std::string query = {};
   /// Value of the header Range; empty: there is none.
   std::string range = {};
+  /// A server that has the object refuses it, with status 412.
+  bool is_for_absent_object = false;
   std::vector<std::span<const std::byte>> body = {};
   /// Takes the body of a reply with status 200 or 206, from byte `at` of it on; begins at 0 again
   /// when the request is repeated. False: the rest is not wanted.

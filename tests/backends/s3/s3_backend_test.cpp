@@ -64,6 +64,23 @@ TEST_F(S3BackendTest, InstancesShareABucketAndPrefixesSeparateThem) {
   EXPECT_FALSE(has(first, key_of(1)));
 }
 
+TEST_F(S3BackendTest, WhatIsThereIsNotWrittenAgainAndBelongsToItsWriter) {
+  auto bounded = options();
+  bounded.part_bytes = s3_part_min;
+  bounded.max_bytes = 10 * s3_part_min;
+  auto& first = open(bounded);
+  auto& second = open(bounded);
+  for (const auto size : {page_size, size_t{2 << 20}, size_t{s3_part_min}}) {
+    put_page(first, size, size);
+    ASSERT_TRUE(put(second, key_of(size), bytes_of(99, size)));
+    expect_page(second, size, size);
+    ASSERT_TRUE(put(first, key_of(size), bytes_of(99, size)));
+    expect_page(first, size, size);
+  }
+  EXPECT_EQ(first.health().objects, 3u);
+  EXPECT_EQ(second.health().objects, 0u);
+}
+
 TEST_F(S3BackendTest, LongObjectsGoInPartsAndComeBackInRanges) {
   auto in_parts = options();
   in_parts.part_bytes = s3_part_min;

@@ -48,7 +48,7 @@ protected:
 };
 
 TEST_F(S3ClientTest, RepeatsWhatABusyServerRefused) {
-  for (const auto status : {429, 500, 502, 503, 504}) {
+  for (const auto status : {409, 429, 500, 502, 503, 504}) {
     auto times = 0;
     serve([&times, status](const auto&, auto& response) {
       response.status = ++times < 3 ? status : 200;
@@ -171,6 +171,16 @@ TEST_F(S3ClientTest, ABucketInAnotherRegionIsNamed) {
                                      + ": the bucket is in region eu-west-1, not in us-east-1");
   other.stop();
   thread.join();
+}
+
+TEST_F(S3ClientTest, AskingAServerWhetherItHasAnObjectCostsNoRequest) {
+  server_.emplace([](const httplib::Request& request, httplib::Response& response) {
+    if (request.get_header_value("If-None-Match") == "*")
+      response.status = 412;
+  });
+  const auto store = std::move(make_s3_backend(options_for(server_->endpoint()), clock_).value());
+  EXPECT_TRUE(put(*store, key_of(1), bytes_of(1, 1000)));
+  EXPECT_EQ(server_->seen().size(), 1u);
 }
 
 TEST_F(S3ClientTest, AnUploadThatFailsAtItsEndIsAFailure) {
