@@ -98,8 +98,9 @@ std::unique_ptr<storage_backend> open(const plan& wanted) {
   give_up("there is no store '" + wanted.store + "'");
 }
 
-page_key key_of(size_t number) {
-  auto random = std::mt19937_64{number};
+/// Keys of objects of several sizes, which a server may hold at once, differ.
+page_key key_of(const plan& wanted, uint64_t number) {
+  auto random = std::mt19937_64{number * 31 + wanted.object_bytes};
   auto key = page_key{};
   for (auto& byte : key.bytes)
     byte = static_cast<uint8_t>(random());
@@ -163,12 +164,12 @@ private:
     if (is_read) {
       auto reads = std::vector<page_read>{};
       for (auto i = size_t{0}; i < wanted_.batch_objects(); ++i)
-        reads.push_back({key_of(next()), {part(i)}});
+        reads.push_back({key_of(wanted_, next()), {part(i)}});
       store_.read(std::move(reads), no_deadline, std::move(done), {});
     } else {
       auto writes = std::vector<page_write>{};
       for (auto i = size_t{0}; i < wanted_.batch_objects(); ++i)
-        writes.push_back({key_of(next()), {}, {part(i)}});
+        writes.push_back({key_of(wanted_, next()), {}, {part(i)}});
       store_.write(std::move(writes), no_deadline, std::move(done));
     }
     return made;
@@ -249,7 +250,7 @@ private:
   }
 
   void start(CURLM* multi, CURL* easy, bool is_read, size_t number) {
-    const auto name = s3_name(s3_options{}.key_prefix, key_of(number));
+    const auto name = s3_name(s3_options{}.key_prefix, key_of(wanted_, number));
     curl_easy_reset(easy);
     curl_easy_setopt(easy, CURLOPT_URL, (wanted_.place + "/bench/" + name).c_str());
     curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers_);
@@ -299,7 +300,9 @@ int run(const plan& wanted) {
     std::ranges::shuffle(order, std::mt19937_64{7});
   auto next = size_t{0};
   const auto in_order = [&] { return order[next++ % order.size()]; };
-  auto written = std::atomic<size_t>{size_t{1} << 40};
+  // Objects that no run has written.
+  auto written
+    = std::atomic<uint64_t>{(uint64_t{1} << 62) + (uint64_t{std::random_device{}()} << 20)};
   const auto anew = [&] { return written++; };
   const auto begun = std::chrono::steady_clock::now();
   const auto until = begun + std::chrono::duration<double>{wanted.seconds};
