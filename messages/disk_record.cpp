@@ -105,8 +105,8 @@ std::optional<size_t> disk_header_at(std::span<const std::byte> block) noexcept 
   const auto first = preamble_of(block);
   constexpr auto message_max
     = (fixed_words + disk_record_objects * (object_words + removal_words)) * sizeof(capnp::word);
-  if (first.magic != magic || first.version != version || first.message_bytes > message_max
-      || first.message_bytes % sizeof(capnp::word) != 0
+  if (first.magic != magic || first.version != version || first.message_bytes == 0
+      || first.message_bytes > message_max || first.message_bytes % sizeof(capnp::word) != 0
       || first.blocks > disk_blocks_for(sizeof(preamble) + message_max) / disk_block_bytes
       || first.blocks * disk_block_bytes < sizeof(preamble) + first.message_bytes)
     return std::nullopt;

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace hicache::test {
 namespace {
 
@@ -55,6 +57,9 @@ TEST(DiskRecord, AnyWrongByteIsFound) {
 TEST(DiskRecord, WhatIsNoHeaderIsRefused) {
   EXPECT_FALSE(disk_header_at({}));
   EXPECT_FALSE(disk_header_at(page_bytes(disk_block_bytes)));
+  auto empty = encoded(record_of(0, 0));
+  std::fill_n(empty.begin() + 8, 4, std::byte{0}); // The bytes of the message.
+  EXPECT_FALSE(disk_header_at(empty));
   auto cut_one = encoded(record_of(100, 0));
   ASSERT_GT(cut_one.size(), disk_block_bytes);
   cut_one.resize(disk_block_bytes);
