@@ -67,7 +67,7 @@ struct plan {
 
   /// Of the objects that are read.
   size_t total_bytes() const {
-    return store == "disk"    ? size_t{1} << 30
+    return store == "disk"    ? size_t{1} << 29
            : store == "redis" ? size_t{256} << 20
                               : size_t{64} << 20;
   }
