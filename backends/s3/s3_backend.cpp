@@ -160,6 +160,8 @@ private:
 
   result<uint64_t> outcome_of(const s3_object_reader& object,
                               std::span<const s3_request> requests) const {
+    if (requests.front().outcome && requests.front().status == 416)
+      return object.outcome(0); // Not even a first byte.
     if (auto failed = client_->failure_of(requests.front()); !failed)
       return tl::unexpected{failed.error()};
     if (requests.size() == 1)
@@ -328,6 +330,8 @@ private:
     auto lists = std::vector<std::string>(uploads.size());
     for (auto i = size_t{0}; i < uploads.size(); ++i) {
       auto& upload = uploads[i];
+      if (upload.id.empty())
+        continue;
       auto etags = std::vector<std::string>{};
       for (const auto& part : parts.subspan(upload.first, upload.count)) {
         if (auto failed = client_->failure_of(part); upload.outcome && !failed)
@@ -342,7 +346,6 @@ private:
       lists[i] = completion_of(etags);
       request.body = bytes_of(lists[i]);
     }
-    std::erase_if(requests, [](const auto& x) { return x.query == "uploadId="; });
     client_->run(requests, deadline);
     for (auto next = requests.begin(); auto& upload : uploads) {
       if (upload.id.empty())

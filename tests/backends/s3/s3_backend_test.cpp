@@ -131,6 +131,15 @@ TEST_F(S3BackendTest, ObjectsThatSomebodyChangedAreRemoved) {
     EXPECT_EQ(code_of(take(store, key_of(1), page_size)), ec::corrupt_page) << bad.size();
     EXPECT_FALSE(has(store, key_of(1)));
   }
+  auto in_parts = options();
+  in_parts.part_bytes = s3_part_min;
+  auto& ranges = open(in_parts);
+  // Too short for a header, and without a byte that a range could begin with.
+  for (const auto& bad : {good.substr(0, 40), std::string{}}) {
+    server_.store(name, bad);
+    EXPECT_EQ(code_of(take(ranges, key_of(1), s3_part_min)), ec::corrupt_page) << bad.size();
+    EXPECT_FALSE(has(store, key_of(1)));
+  }
   server_.store(name, good);
   expect_page(store, 1);
   auto other = options();

@@ -9,9 +9,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <fstream>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 
@@ -139,11 +142,25 @@ TEST_F(S3ClientTest, ReadsCredentialsAgainWhenTheyExpire) {
 }
 
 TEST_F(S3ClientTest, RequestsOfACallGoSideBySide) {
-  serve([](const auto&, auto&) {});
-  auto requests = std::vector<s3_request>(100, s3_request{"GET", "x"});
-  client_->run(requests, clock_.now() + 30s);
+  const auto expected = s3_bucket{}.connections;
+  auto mutex = std::mutex{};
+  auto changed = std::condition_variable{};
+  auto in_progress = size_t{0};
+  auto met = false;
+  // Each waits for the others.
+  serve([&](const auto&, auto&) {
+    auto lock = std::unique_lock{mutex};
+    met = ++in_progress == expected || met;
+    changed.notify_all();
+    changed.wait_for(lock, 10s, [&met] { return met; });
+    --in_progress;
+  });
+  auto requests = std::vector<s3_request>(expected, s3_request{"GET", "x"});
+  client_->run(requests, clock_.now() + 60s);
   for (const auto& request : requests)
     EXPECT_EQ(request.status, 200);
+  const auto lock = std::scoped_lock{mutex};
+  EXPECT_TRUE(met);
 }
 
 TEST_F(S3ClientTest, AServerThatStandsStillCostsNoMoreThanTheDeadline) {
@@ -202,7 +219,9 @@ TEST_F(S3ClientTest, AnUploadThatFailsAtItsEndIsAFailure) {
   const auto failed = put(*store, key_of(1), bytes_of(1, s3_part_min));
   ASSERT_FALSE(failed);
   EXPECT_NE(failed.error().detail.find("did not end an upload: InternalError"), std::string::npos);
-  for (const auto& request : server_->seen())
+  const auto seen = server_->seen();
+  EXPECT_EQ(std::ranges::count(seen, "PUT", &httplib::Request::method), 2);
+  for (const auto& request : seen)
     if (request.method == "PUT") {
       EXPECT_EQ(request.get_param_value("uploadId"), "a+b") << "the id is percent-encoded";
     }

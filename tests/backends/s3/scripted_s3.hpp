@@ -18,13 +18,15 @@ class scripted_s3 {
 public:
   using script = std::function<void(const httplib::Request&, httplib::Response&)>;
 
-  /// Requests for the bucket itself succeed, others are answered by the script.
+  /// Requests for the bucket itself succeed, others are answered by the script, side by side.
   explicit scripted_s3(script answer) : answer_(std::move(answer)) {
     const auto handler = [this](const httplib::Request& request, httplib::Response& response) {
       if (request.path == "/pages/")
         return;
-      const auto lock = std::scoped_lock{mutex_};
-      seen_.push_back(request);
+      {
+        const auto lock = std::scoped_lock{mutex_};
+        seen_.push_back(request);
+      }
       answer_(request, response);
     };
     server_.Get(".*", handler).Put(".*", handler).Post(".*", handler).Delete(".*", handler);
