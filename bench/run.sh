@@ -17,7 +17,7 @@ Usage: bench/run.sh {tree|transfer|step|store|node|tiers|codecs|engines|scaling|
                the default layout of L2 beside all others
   store        the cluster store by separate processes: values, the index, restarts; beside ucx_perftest if it is installed
   node         pages that clients put into the memory of a node and read there, beside memcpy
-  tiers        an order of stores beside its stores alone; disk, redis and s3 beside fio, redis-benchmark and libcurl
+  tiers        an order of stores beside its stores alone; disk, redis, s3, mooncake and nixl beside fio, redis-benchmark, libcurl and their own clients
   codecs       what codecs keep of computed KV, and how fast they are, beside memcpy
   engines      a node's clients in Python beside those in C++; real engines that start with a filled node, beside what they have themselves
                (makes environments of 3 GB each from PyPI, see tests/engines/run.sh; not part of all)
@@ -138,7 +138,8 @@ if wants node; then
 fi
 if wants tiers; then
   measure tiers_bench
-  HICACHE_MOTO_SERVER=$("$root/tests/support/moto.sh") python3 -B "$root/bench/stores.py" "$root/build/release" "$results/stores.json"
+  HICACHE_MOTO_SERVER=$("$root/tests/support/moto.sh") HICACHE_STORE_PYTHON=$("$root/tests/support/store_python.sh") PYTHONPATH=$root/clients/python \
+    python3 -B "$root/bench/stores.py" "$root/build/release" "$results/stores.json"
 fi
 if wants codecs; then
   echo "Measuring: serde_bench on KV of a made model" >&2

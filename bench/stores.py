@@ -1,7 +1,7 @@
 """stores.py BUILD_DIRECTORY RESULT.json [STORE...]
 
-The stores `disk`, `redis` and `s3` on a real file system and real servers, beside the tools that measure these: fio with the same engine,
-depth and block size, redis-benchmark with the same size and pipeline, libcurl's multi interface with as many connections. Alternates figure
+The stores `disk`, `redis`, `s3`, `mooncake` and `nixl` on a real file system and real servers, beside the tools that measure these: fio with the same engine,
+depth and block size, redis-benchmark with the same size and pipeline, libcurl's multi interface with as many connections, Mooncake and NIXL in one process with the same batches. Alternates figure
 and baseline; figures are medians, ratios medians of the per-round ratios.
 """
 
@@ -143,11 +143,56 @@ def measure_s3(bench, rows):
                                     lambda: bench.speed("curl", endpoint, action, size), 0.9))
 
 
+def client_alone(name, place, action, size):
+    return json.loads(output_of([os.environ["HICACHE_STORE_PYTHON"], pathlib.Path(__file__).with_name("store_clients.py"), name, place, action, size,
+                                 SECONDS]))["bytes_per_s"] / GIB
+
+
+def measure_mooncake(bench, rows):
+    python = pathlib.Path(os.environ.get("HICACHE_STORE_PYTHON", "absent"))
+    if not (python.parent / "mooncake_master").exists():
+        return say("no Mooncake, so no rows of mooncake")
+    port = store.free_port()
+    place = f"127.0.0.1:{port}"
+    with contextlib.ExitStack() as running, tempfile.TemporaryFile() as log:
+        def start(*command):
+            process = running.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True))
+            running.callback(process.kill)
+            return process
+
+        start(python.parent / "mooncake_master", "--rpc_address=127.0.0.1", f"--rpc_port={port}", "--metrics_port=0",
+              "--eviction_high_watermark_ratio=0.5", "--eviction_ratio=0.3", "--default_kv_lease_ttl=100")
+        lender = start(python, pathlib.Path(__file__).with_name("store_clients.py"), "lend", place, 8 * GIB)
+        if lender.stdout.readline() != "lends\n":
+            sys.exit("stores.py: no client lends memory to Mooncake")
+        for action in ("read", "write"):
+            for size in (64 * KIB, MIB):
+                rows.append(compare(f"mooncake: {action}, {size_name(size)}, beside its client alone",
+                                    lambda: bench.speed("mooncake", place, action, size),
+                                    lambda: client_alone("mooncake", place, action, size), 0.95))
+
+
+def measure_nixl(bench, rows):
+    python = os.environ.get("HICACHE_STORE_PYTHON", "python3")
+    if subprocess.run([python, "-c", "import nixl"], capture_output=True, check=False).returncode != 0:
+        return say("no NIXL, so no rows of nixl")
+    with tempfile.TemporaryDirectory(prefix="hicache-bench-", dir=os.environ.get("HICACHE_BENCH_DISK", ".")) as folder:
+        def run(measure, action, size):
+            with tempfile.TemporaryDirectory(dir=folder) as place:
+                return measure(place, action, size)
+
+        for action in ("read", "write"):
+            for size in (64 * KIB, MIB):
+                rows.append(compare(f"nixl: {action}, {size_name(size)}, beside its agent alone",
+                                    lambda: run(lambda *more: bench.speed("nixl", *more), action, size),
+                                    lambda: run(lambda *more: client_alone("nixl", *more), action, size), 0.95))
+
+
 def main():
     build, result, *chosen = sys.argv[1:]
     bench = Bench(pathlib.Path(build))
     rows = []
-    for name, measure in (("disk", measure_disk), ("redis", measure_redis), ("s3", measure_s3)):
+    for name, measure in (("disk", measure_disk), ("redis", measure_redis), ("s3", measure_s3), ("mooncake", measure_mooncake), ("nixl", measure_nixl)):
         if not chosen or name in chosen:
             measure(bench, rows)
     pathlib.Path(result).write_text(json.dumps({"rows": rows}))

@@ -1,15 +1,17 @@
 // stores_bench STORE PLACE ACTION OBJECT_BYTES SECONDS
 //
 // Moves objects to or from one store and prints the bytes per second, and the slowest hundredth of
-// batches, as JSON. STORE and PLACE: disk FOLDER, redis HOST:PORT, s3 ENDPOINT; and curl ENDPOINT,
-// libcurl's multi interface alone on the objects that s3 has stored. ACTION: read, random, write,
-// or mixed, which reads while another thread writes and prints the figures of the reads. The bucket
-// is "bench"; credentials come from the environment.
+// batches, as JSON. STORE and PLACE: disk FOLDER, redis HOST:PORT, s3 ENDPOINT, mooncake HOST:PORT
+// of a master, nixl FOLDER; and curl ENDPOINT, libcurl's multi interface alone on the objects that
+// s3 has stored. $HICACHE_STORE_PYTHON runs the store hosts. ACTION: read, random, write, or mixed,
+// which reads while another thread writes and prints the figures of the reads. The bucket is
+// "bench"; credentials come from the environment.
 
 #include "backends/disk/disk_backend.hpp"
+#include "backends/external/external_backend.hpp"
+#include "backends/headed_object.hpp"
 #include "backends/redis/redis_backend.hpp"
 #include "backends/s3/s3_backend.hpp"
-#include "backends/s3/s3_object.hpp"
 #include "backends/storage_queue.hpp"
 
 #include <curl/curl.h>
@@ -83,6 +85,18 @@ s3_options options_of(const plan& wanted) {
   return options;
 }
 
+external_options host_of(const plan& wanted) {
+  const auto is_nixl = wanted.store == "nixl";
+  const auto* const python = std::getenv("HICACHE_STORE_PYTHON");
+  return {.command
+          = "exec " + std::string{python != nullptr ? python : "python3"}
+            + " -m hicache store-host --fd 3 "
+            + (is_nixl ? "hicache.nixl_store:NixlStore" : "hicache.mooncake_store:MooncakeStore"),
+          .options = is_nixl ? R"({"path": ")" + wanted.place + "\"}"
+                             : R"({"global_segment_size": 0, "master_server_address": ")"
+                                 + wanted.place + "\"}"};
+}
+
 std::unique_ptr<storage_backend> open(const plan& wanted) {
   if (wanted.store == "disk")
     return std::make_unique<storage_queue>(
@@ -95,6 +109,9 @@ std::unique_ptr<storage_backend> open(const plan& wanted) {
   if (wanted.store == "s3")
     return std::make_unique<storage_queue>(value_of(make_s3_backend(options_of(wanted), the_clock)),
                                            1);
+  if (wanted.store == "mooncake" || wanted.store == "nixl")
+    return std::make_unique<storage_queue>(
+      value_of(make_external_backend(host_of(wanted), the_clock)), depth);
   give_up("there is no store '" + wanted.store + "'");
 }
 
@@ -250,7 +267,7 @@ private:
   }
 
   void start(CURLM* multi, CURL* easy, bool is_read, size_t number) {
-    const auto name = s3_name(s3_options{}.key_prefix, key_of(wanted_, number));
+    const auto name = s3_options{}.key_prefix + to_string(key_of(wanted_, number));
     curl_easy_reset(easy);
     curl_easy_setopt(easy, CURLOPT_URL, (wanted_.place + "/bench/" + name).c_str());
     curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers_);

@@ -3,6 +3,7 @@
 #include "hicache/error.hpp"
 #include "messages/index_protocol.hpp"
 #include "messages/node_protocol.hpp"
+#include "messages/store_protocol.hpp"
 
 #include <concepts>
 #include <cstdint>
@@ -14,9 +15,9 @@ namespace hicache::wire {
 /// One encoded message. Cap'n Proto works on aligned 64-bit words.
 using frame = std::vector<uint64_t>;
 
-/// Encoding of a message of index_protocol.hpp or node_protocol.hpp; specialised for those only.
-/// `decode` takes untrusted bytes and returns malformed_message unless they hold a valid T within
-/// the bounds of base/limits.hpp.
+/// Encoding of a message of index_protocol.hpp, node_protocol.hpp or store_protocol.hpp;
+/// specialised for those only. `decode` takes untrusted bytes and returns malformed_message unless
+/// they hold a valid T within the bounds of base/limits.hpp.
 template <class T>
 struct codec;
 
@@ -57,6 +58,10 @@ HICACHE_DECLARE_CODEC(page_lookup)
 HICACHE_DECLARE_CODEC(leased_pages)
 HICACHE_DECLARE_CODEC(page_prefetch)
 HICACHE_DECLARE_CODEC(node_status)
+HICACHE_DECLARE_CODEC(store_hello)
+HICACHE_DECLARE_CODEC(store_welcome)
+HICACHE_DECLARE_CODEC(store_request)
+HICACHE_DECLARE_CODEC(store_answer)
 
 #undef HICACHE_DECLARE_CODEC
 

@@ -6,10 +6,12 @@
 #include "messages/index_protocol.hpp"
 #include "messages/node_protocol.capnp.h"
 #include "messages/node_protocol.hpp"
+#include "messages/store_protocol.capnp.h"
+#include "messages/store_protocol.hpp"
 
 namespace hicache::wire {
 
-/// The schema of a message of index_protocol.hpp or node_protocol.hpp.
+/// The schema of a message that has a codec.
 template <class T>
 struct schema_of;
 
@@ -53,6 +55,10 @@ HICACHE_DECLARE_VALUE(page_lookup, PageLookup)
 HICACHE_DECLARE_VALUE(leased_pages, LeasedPages)
 HICACHE_DECLARE_VALUE(page_prefetch, PagePrefetch)
 HICACHE_DECLARE_VALUE(node_status, NodeStatus)
+HICACHE_DECLARE_VALUE(store_hello, StoreHello)
+HICACHE_DECLARE_VALUE(store_welcome, StoreWelcome)
+HICACHE_DECLARE_VALUE(store_request, StoreRequest)
+HICACHE_DECLARE_VALUE(store_answer, StoreAnswer)
 
 #undef HICACHE_DECLARE_VALUE
 

@@ -165,6 +165,13 @@ result<void> check_choices(const rank_config& config, uint32_t ranks) {
   return {};
 }
 
+/// Names joined by dots.
+bool is_python_name(std::string_view name) {
+  return !name.empty() && std::ranges::all_of(name, [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '_' || c == '.' || c >= 0x80;
+  });
+}
+
 /// A store that needs what is not given.
 result<void> check_store(const rank_config& config, std::string_view backend,
                          const storage_config& storage) {
@@ -190,6 +197,18 @@ result<void> check_store(const rank_config& config, std::string_view backend,
     return fail(ec::invalid_argument,
                 "--hicache-storage-backend s3 needs a bucket; expected "
                 "--hicache-storage-backend-extra-config '{\"bucket\": \"NAME\"}'");
+  if (backend == "external" && storage.external.socket.empty() == storage.external.command.empty())
+    return fail(ec::invalid_argument,
+                "--hicache-storage-backend external needs a process; expected "
+                "--hicache-storage-backend-extra-config '{\"socket\": \"PATH\"}' or "
+                "'{\"command\": \"COMMAND\"}'");
+  if (backend == "dynamic"
+      && !(is_python_name(storage.external.module_path)
+           && is_python_name(storage.external.class_name)))
+    return fail(ec::invalid_argument,
+                "--hicache-storage-backend dynamic needs a class; expected "
+                "--hicache-storage-backend-extra-config '{\"module_path\": \"MODULE\", "
+                "\"class_name\": \"CLASS\"}'");
   if (backend == "cluster" && config.index.empty())
     return fail(ec::invalid_argument, "--hicache-storage-backend cluster needs --index HOST:PORT");
   if (backend == "node" && config.node.empty())
@@ -223,7 +242,7 @@ result<void> check_stores(const rank_config& config) {
 }
 
 result<void> finish_storage(rank_config& config, uint32_t ranks) {
-  auto extra = parse_storage_config(config.extra_config);
+  auto extra = parse_storage_config(config.extra_config, config.storage_backend);
   if (!extra)
     return fail(ec::invalid_argument,
                 "--hicache-storage-backend-extra-config: " + extra.error().detail);

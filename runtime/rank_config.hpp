@@ -17,8 +17,15 @@
 namespace hicache {
 
 /// Parses a JSON text, or the JSON, TOML or YAML file behind an '@'.
+/// @param backend The store, unless it is made of tiers. Keys that hicache does not know are kept
+/// for the stores of others (external_config::options).
 /// @returns invalid_argument with a sentence that names the key or file and what was expected
-result<storage_config> parse_storage_config(const std::string& text);
+result<storage_config> parse_storage_config(const std::string& text, std::string_view backend = {});
+
+/// Whether a store is a class of Python in another process, which knows keys of its own.
+constexpr bool is_python_store(std::string_view backend) {
+  return backend == "dynamic" || backend == "mooncake" || backend == "nixl";
+}
 
 /// Converts the same text or file to one JSON object for another process to parse. Keys are not
 /// checked. Empty stays empty.

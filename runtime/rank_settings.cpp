@@ -224,7 +224,8 @@ constexpr auto settings = std::to_array<rank_setting>({
     "a request that uses all that is pinned begins the pin's time anew"},
    equal_on::ranks},
   {{"hicache-storage-backend", "NAME", at<&rank_config::storage_backend>,
-    "L3: `memory`, `file`, `disk`, `cluster`, `node`, `redis`, `s3` or `tiered`; none if absent; "
+    "L3: `memory`, `file`, `disk`, `cluster`, `node`, `redis`, `s3`, `external`, "
+    "`dynamic`, `mooncake`, `nixl` or `tiered`; none if absent; "
     "see "
     "[backends.md](backends.md)"},
    equal_on::ranks},

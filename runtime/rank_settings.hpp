@@ -31,10 +31,12 @@ std::span<const rank_setting> rank_settings();
 
 /// The stores that L3 can be, or be made of.
 inline constexpr auto store_names
-  = std::to_array<std::string_view>({"file", "disk", "memory", "cluster", "node", "redis", "s3"});
+  = std::to_array<std::string_view>({"file", "disk", "memory", "cluster", "node", "redis", "s3",
+                                     "external", "dynamic", "mooncake", "nixl"});
 
 /// The same, for sentences.
-inline constexpr auto any_store = "file, disk, memory, cluster, node, redis or s3";
+inline constexpr auto any_store
+  = "file, disk, memory, cluster, node, redis, s3, external, dynamic, mooncake or nixl";
 
 /// Where a key of --hicache-storage-backend-extra-config may stand.
 enum class key_place : uint8_t {

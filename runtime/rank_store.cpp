@@ -2,6 +2,7 @@
 
 #include "actors/storage.hpp"
 #include "backends/disk/disk_backend.hpp"
+#include "backends/external/external_backend.hpp"
 #include "backends/file_backend.hpp"
 #include "backends/memory_backend.hpp"
 #include "backends/node_backend.hpp"
@@ -15,7 +16,9 @@
 #include "cache/hash/page_hash.hpp"
 #include "hicache/caf_error.hpp"
 
+#include <absl/strings/str_replace.h>
 #include <caf/scoped_actor.hpp>
+#include <nlohmann/json.hpp>
 #include <spdlog/spdlog.h>
 
 #include <array>
@@ -105,6 +108,37 @@ s3_options s3_of(const rank_config& settings, const storage_config& storage, uin
   options.max_bytes = storage.max_bytes / ranks;
   options.fingerprint = fingerprint_of(settings.fingerprint());
   return options;
+}
+
+/// A word of a shell command that means itself.
+std::string shell_word(std::string_view text) {
+  return "'" + absl::StrReplaceAll({text.data(), text.size()}, {{"'", "'\\''"}}) + "'";
+}
+
+/// The shell command that starts a store's process; empty if it runs already.
+std::string command_of(std::string_view name, const external_config& wanted) {
+  if (name == "external")
+    return wanted.command;
+  const auto store = name == "dynamic"    ? wanted.module_path + ":" + wanted.class_name
+                     : name == "mooncake" ? std::string{"hicache.mooncake_store:MooncakeStore"}
+                                          : std::string{"hicache.nixl_store:NixlStore"};
+  return "exec " + shell_word(wanted.python) + " -m hicache store-host --fd 3 " + shell_word(store);
+}
+
+external_options external_of(const rank_config& settings, std::string_view name,
+                             const storage_config& storage, uint32_t ranks) {
+  const auto& wanted = storage.external;
+  auto options = nlohmann::json::parse(wanted.options);
+  if (!storage.path.empty())
+    options["path"] = storage.path;
+  return {.name = std::string{name},
+          .socket = wanted.socket,
+          .command = command_of(name, wanted),
+          .options = options.dump(),
+          .start_time = std::chrono::ceil<std::chrono::milliseconds>(wanted.start_time),
+          .window_bytes = wanted.window_bytes,
+          .max_bytes = storage.max_bytes / ranks,
+          .fingerprint = fingerprint_of(settings.fingerprint())};
 }
 
 } // namespace
@@ -217,6 +251,8 @@ result<std::unique_ptr<blocking_store>> rank_store::open_blocking(const rank_con
   }
   if (name == "s3")
     return make_s3_backend(s3_of(settings, storage, ranks_), clock_);
+  if (name == "external" || is_python_store(name))
+    return make_external_backend(external_of(settings, name, storage, ranks_), clock_);
   if (name == "cluster")
     return open_cluster(settings, storage);
   auto store = make_node_backend(system_, {settings.node, fingerprint, settings.tls}, clock_);

@@ -131,10 +131,18 @@ result<void> unknown(const std::string& key, bool in_tier) {
                                       + absl::StrJoin(names, ", ") + " or " + last);
 }
 
+/// @param backend The store that the key is about.
 /// @param in_tier Whether the key stands in a tier.
-result<void> take(storage_config& config, const std::string& key, const json& value, bool in_tier) {
+result<void> take(storage_config& config, const std::string& key, const json& value,
+                  std::string_view backend, bool in_tier) {
   const auto settings = storage_settings();
   const auto found = std::ranges::find(settings, key, &storage_setting::name);
+  if (found == settings.end() && (is_python_store(backend) || backend == "external")) {
+    auto options = json::parse(config.external.options);
+    options[key] = value;
+    config.external.options = options.dump();
+    return {};
+  }
   if (found == settings.end() || !may_stand(found->place, in_tier))
     return unknown(key, in_tier);
   const auto is_good = std::visit(
@@ -205,8 +213,11 @@ result<void> check(const storage_config& config) {
 result<void> fill_tier(storage_config& tier, const json& object) {
   if (!object.is_object())
     return fail(ec::invalid_argument, "expected an object such as {\"backend\": \"memory\"}");
+  const auto backend = object.find("backend");
+  const auto store
+    = backend != object.end() && backend->is_string() ? backend->get<std::string>() : std::string{};
   for (const auto& [key, value] : object.items())
-    if (auto taken = take(tier, key, value, true); !taken)
+    if (auto taken = take(tier, key, value, store, true); !taken)
       return taken;
   if (tier.tier.backend.empty())
     return fail(ec::invalid_argument,
@@ -215,14 +226,14 @@ result<void> fill_tier(storage_config& tier, const json& object) {
 }
 
 /// Takes all keys of an object.
-result<void> fill(storage_config& config, const json& object) {
+result<void> fill(storage_config& config, const json& object, std::string_view backend) {
   for (const auto& [key, value] : object.items()) {
     if (key == "tiers" && value.is_array()) {
       for (const auto& tier : value)
         if (auto filled = fill_tier(config.tiers.emplace_back(), tier); !filled)
           return fail(ec::invalid_argument,
                       "tier " + std::to_string(config.tiers.size()) + ": " + filled.error().detail);
-    } else if (auto taken = take(config, key, value, false); !taken) {
+    } else if (auto taken = take(config, key, value, backend, false); !taken) {
       return taken;
     }
   }
@@ -231,14 +242,14 @@ result<void> fill(storage_config& config, const json& object) {
 
 } // namespace
 
-result<storage_config> parse_storage_config(const std::string& text) {
+result<storage_config> parse_storage_config(const std::string& text, std::string_view backend) {
   if (text.empty())
     return storage_config{};
   const auto object = read_object(text);
   if (!object)
     return tl::unexpected{object.error()};
   auto config = storage_config{};
-  if (auto filled = fill(config, *object); !filled)
+  if (auto filled = fill(config, *object, backend); !filled)
     return tl::unexpected{filled.error()};
   return config;
 }

@@ -35,6 +35,11 @@ setting_value in_s3(storage_config& x) {
 }
 
 template <auto Member>
+setting_value in_external(storage_config& x) {
+  return &(x.external.*Member);
+}
+
+template <auto Member>
 setting_value in_breaker(storage_config& x) {
   return &(x.breaker.*Member);
 }
@@ -69,16 +74,15 @@ constexpr auto settings = std::to_array<storage_setting>({
    "all",
    "a share of L2 above 0, at most 0.5"},
   {{"path", "DIR", at<&storage_config::path>, "the folder; created if it does not exist"},
-   "`file`, `disk`",
+   "`file`, `disk`, `nixl`",
    "the name of a folder",
    key_place::store},
   {{"max_bytes", "SIZE",
     [](storage_config& x) -> setting_value { return size_value{&x.max_bytes}; },
     "`memory`, `disk`: most bytes of all ranks of the instance together; `file`: most bytes of the "
-    "folder's pages, whoever wrote them; `redis`, `s3`: most bytes that this instance wrote and "
-    "has "
+    "folder's pages, whoever wrote them; others: most bytes that this instance wrote and has "
     "not removed; a number or a size such as `\"64MiB\"`; 0 is without bound"},
-   "`memory`, `file`, `disk`, `redis`, `s3`",
+   "all but `cluster`, `node`",
    "a number of bytes, or a size such as 64MiB",
    key_place::store},
   {{"threads", "N", at<&storage_config::threads>, "worker threads of the backend", {1, no_end}},
@@ -299,6 +303,42 @@ constexpr auto settings = std::to_array<storage_setting>({
     {1, 1024}},
    "`s3`",
    "a number from 1 to 1024",
+   key_place::store},
+  {{"socket", "PATH", in_external<&external_config::socket>,
+    "the Unix socket where the store's process listens"},
+   "`external`",
+   "the name of a socket",
+   key_place::store},
+  {{"command", "COMMAND", in_external<&external_config::command>,
+    "the shell command that starts it, instead: it finds the listening socket as its descriptor 3, "
+    "and ends with its standard input"},
+   "`external`",
+   "a shell command",
+   key_place::store},
+  {{"start_time", "TIME", in_external<&external_config::start_time>,
+    "how long it may take until it answers", within_an_hour},
+   "`external`, `dynamic`, `mooncake`, `nixl`",
+   a_time,
+   key_place::store},
+  {{"window_bytes", "SIZE",
+    [](storage_config& x) -> setting_value { return size_value{&x.external.window_bytes}; },
+    "memory that each of the `threads` shares with it, in which the longest object fits"},
+   "`external`, `dynamic`, `mooncake`, `nixl`",
+   "a number of bytes, or a size such as 64MiB",
+   key_place::store},
+  {{"module_path", "NAME", in_external<&external_config::module_path>,
+    "the module of the class, as for SGLang"},
+   "`dynamic`",
+   "the name of a module such as package.module",
+   key_place::store},
+  {{"class_name", "NAME", in_external<&external_config::class_name>, "the class"},
+   "`dynamic`",
+   "the name of a class",
+   key_place::store},
+  {{"python", "PROGRAM", in_external<&external_config::python>,
+    "the interpreter, which has the [package](python.md) `hicache` and what the store needs"},
+   "`dynamic`, `mooncake`, `nixl`",
+   "the name of a program",
    key_place::store},
   {{"codecs", "NAMES", at<&storage_config::codecs>,
     "how objects are [converted, compressed and encrypted](backends.md#codecs) on their way to the "

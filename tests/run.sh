@@ -13,6 +13,11 @@ if moto=$(tests/support/moto.sh); then
 else
   echo "moto cannot be installed, so tests of S3 are skipped" >&2
 fi
+if python=$(tests/support/store_python.sh); then
+  export HICACHE_STORE_PYTHON=$python
+else
+  echo "pycapnp, Mooncake and NIXL cannot be installed, so tests of stores in other processes are skipped" >&2
+fi
 echo "Configuring and building build/release"
 cmake --preset release
 cmake --build --preset release -j "$(nproc)"

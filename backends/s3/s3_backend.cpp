@@ -1,6 +1,6 @@
 #include "backends/s3/s3_backend.hpp"
 
-#include "backends/s3/s3_object.hpp"
+#include "backends/headed_object.hpp"
 #include "backends/s3/s3_replies.hpp"
 #include "backends/written_objects.hpp"
 #include "base/page_checksum.hpp"
@@ -27,7 +27,7 @@ using byte_parts = std::vector<std::span<const std::byte>>;
 /// A header, and the bytes of its object.
 struct stored_object {
   size_t page = 0;
-  std::array<std::byte, page_header_bytes> header{};
+  encoded_page_header header{};
   byte_parts bytes;
   uint64_t length = 0;
   /// This process has written it before.
@@ -82,7 +82,7 @@ public:
 
   std::vector<result<uint64_t>> read(std::span<const page_read> pages, part_lengths rule,
                                      time_point deadline) override {
-    auto objects = std::vector<s3_object_reader>{};
+    auto objects = std::vector<headed_object_reader>{};
     objects.reserve(pages.size());
     auto requests = std::vector<s3_request>{};
     auto firsts = std::vector<size_t>{};
@@ -129,7 +129,7 @@ public:
 
 private:
   s3_request request_for(std::string method, const page_key& key) const {
-    return {std::move(method), s3_name(options_.key_prefix, key)};
+    return {std::move(method), options_.key_prefix + to_string(key)};
   }
 
   std::vector<s3_request> ask_each(const std::string& method, std::span<const page_key> keys,
@@ -144,7 +144,7 @@ private:
   // -- get --------------------------------------------------------------------
 
   /// One request, or one for each part of a long object.
-  void add_reads(const page_key& key, s3_object_reader& object,
+  void add_reads(const page_key& key, headed_object_reader& object,
                  std::vector<s3_request>& requests) const {
     const auto capacity = object.capacity();
     for (auto first = uint64_t{0}; first < capacity; first += options_.part_bytes) {
@@ -158,7 +158,7 @@ private:
     }
   }
 
-  result<uint64_t> outcome_of(const s3_object_reader& object,
+  result<uint64_t> outcome_of(const headed_object_reader& object,
                               std::span<const s3_request> requests) const {
     if (requests.front().outcome && requests.front().status == 416)
       return object.outcome(0); // Not even a first byte.
@@ -218,14 +218,8 @@ private:
   }
 
   stored_object object_of(size_t number, const page_write& page) const {
-    const auto length = total_bytes(page.parts);
-    auto object = stored_object{number, {}, page.parts, page_header_bytes + length, false};
-    encode_page_header({.fingerprint = options_.fingerprint,
-                        .key = page.key,
-                        .length = length,
-                        .checksum = page_checksum(page.parts)},
-                       object.header);
-    return object;
+    return {number, header_of(page, options_.fingerprint), page.parts,
+            page_header_bytes + total_bytes(page.parts), false};
   }
 
   /// Stores short objects by a request each, and long ones in parts.

@@ -1,18 +1,16 @@
 #include "backends/serde/key_source.hpp"
 
+#include "base/shell_process.hpp"
 #include "base/unique_fd.hpp"
 
 #include <fcntl.h>
 #include <poll.h>
-#include <spawn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
-#include <csignal>
 #include <memory>
-#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -56,68 +54,8 @@ tl::unexpected<error> too_long(const std::string& what) {
               what + " has more than the " + std::to_string(key_text_bytes) + " bytes allowed");
 }
 
-/// A child process with a process group of its own, which is killed if it is not awaited.
-class child {
-public:
-  explicit child(pid_t id) : id_(id) {}
-  child(const child&) = delete;
-  child& operator=(const child&) = delete;
-
-  ~child() {
-    if (id_ == 0)
-      return;
-    ::kill(-id_, SIGKILL);
-    while (::waitpid(id_, nullptr, 0) < 0 && errno == EINTR)
-      continue;
-  }
-
-  /// @returns its status, as of waitpid; nothing if it has not ended by the deadline
-  std::optional<int> await(steady::time_point deadline) {
-    // It has closed its output, so it is about to end, and looking now and then costs nothing.
-    for (auto status = 0;;) {
-      const auto ended = ::waitpid(id_, &status, WNOHANG);
-      if (ended == id_) {
-        id_ = 0;
-        return status;
-      }
-      if (steady::now() >= deadline)
-        return std::nullopt;
-      ::poll(nullptr, 0, 1);
-    }
-  }
-
-private:
-  pid_t id_;
-};
-
 tl::unexpected<error> expired() {
   return fail(ec::deadline_exceeded, "the key command did not end in time");
-}
-
-/// Starts a shell whose standard output is a pipe, without input.
-/// @returns its number, or the negative error
-pid_t start(const std::string& command, int output) {
-  auto actions = posix_spawn_file_actions_t{};
-  auto attributes = posix_spawnattr_t{};
-  posix_spawn_file_actions_init(&actions);
-  posix_spawnattr_init(&attributes);
-  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_adddup2(&actions, output, STDOUT_FILENO);
-  auto no_signals = sigset_t{};
-  sigemptyset(&no_signals);
-  posix_spawnattr_setsigmask(&attributes, &no_signals);
-  posix_spawnattr_setflags(&attributes,
-                           static_cast<short>(POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK));
-  auto shell = std::string{"/bin/sh"};
-  auto option = std::string{"-c"};
-  auto text = command;
-  const auto arguments = std::array<char*, 4>{shell.data(), option.data(), text.data(), nullptr};
-  auto id = pid_t{0};
-  const auto failed
-    = ::posix_spawn(&id, shell.c_str(), &actions, &attributes, arguments.data(), environ);
-  posix_spawn_file_actions_destroy(&actions);
-  posix_spawnattr_destroy(&attributes);
-  return failed != 0 ? -failed : id;
 }
 
 /// Reads until the end of the text or the deadline.
@@ -165,23 +103,19 @@ result<key_ring> run_key_command(const std::string& command, std::chrono::millis
     return failure("no pipe could be made for the key command", errno);
   const auto output = unique_fd{ends[0]};
   auto input = unique_fd{ends[1]};
-  const auto id = start(command, input.get());
-  if (id < 0)
-    return failure("the key command could not be started", -id);
+  auto shell = shell_process::start(command, std::array{std::pair{input.get(), STDOUT_FILENO}});
+  if (!shell)
+    return fail(ec::io_failure, "the key command could not be started: " + shell.error().detail);
   input = unique_fd{};
-  auto shell = child{id};
   auto text = secret_text{};
   if (const auto read = read_until(output.get(), text, deadline); !read)
     return tl::unexpected{read.error()};
-  const auto status = shell.await(deadline);
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - steady::now());
+  const auto status = shell->await(std::max(left, std::chrono::milliseconds{0}));
   if (!status)
     return expired();
-  if (WIFSIGNALED(*status))
-    return fail(ec::io_failure,
-                "the key command was ended by signal " + std::to_string(WTERMSIG(*status)));
-  if (WEXITSTATUS(*status) != 0)
-    return fail(ec::io_failure,
-                "the key command ended with status " + std::to_string(WEXITSTATUS(*status)));
+  if (*status != 0)
+    return fail(ec::io_failure, "the key command " + describe_end(*status));
   return key_ring::parse(text.view());
 }
 

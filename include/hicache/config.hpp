@@ -84,6 +84,24 @@ struct s3_config {
   uint64_t connections = 16;
 };
 
+/// A store in another process (docs/backends.md, "external", "dynamic", "mooncake" and "nixl").
+struct external_config {
+  /// Backend `external`: the Unix socket of a running process, or a shell command that starts one.
+  std::string socket;
+  std::string command;
+  /// Backend `dynamic`: a class of Python, named as for SGLang.
+  std::string module_path;
+  std::string class_name;
+  /// The interpreter for stores written in Python; it has the package `hicache`.
+  std::string python = "python3";
+  /// How long a process may take until it answers.
+  duration start_time = std::chrono::seconds{60};
+  /// Memory that each worker thread shares with the process; the longest object fits.
+  uint64_t window_bytes = uint64_t{32} << 20;
+  /// What the process is given: a JSON object of the keys that hicache itself does not know.
+  std::string options = "{}";
+};
+
 /// Settings of the storage backend and the prefetcher, from --hicache-storage-backend-extra-config.
 struct storage_config {
   /// Backend `tiered`: its stores, the fastest first. Only the settings of a store and `tier` are
@@ -92,6 +110,7 @@ struct storage_config {
   tier_config tier;
   redis_config redis;
   s3_config s3;
+  external_config external;
   /// Stores on servers: precedes the names of all objects. Empty: "hicache:" in Redis, "hicache/"
   /// in S3.
   std::string key_prefix;
@@ -111,8 +130,8 @@ struct storage_config {
   double prefetch_share = 0.25;
   /// Backends `file` and `disk`: the folder.
   std::string path;
-  /// Bound on the bytes in a store of all ranks: of `memory`, `file` and `disk` all bytes, of
-  /// `redis` and `s3` those that this instance wrote. 0: unbounded.
+  /// Bound on the bytes in a store of all ranks: of `memory`, `file` and `disk` all bytes, of the
+  /// others those that this instance wrote. 0: unbounded.
   uint64_t max_bytes = 0;
   /// What is done to objects on their way to the store, joined by '+' in this order: "fp8", "zstd"
   /// or "lz4", "aes-256-gcm"; or "none" (docs/backends.md, "Codecs").

@@ -1,6 +1,6 @@
 // What an S3 server may answer: documents, ranges, and the bytes of an object in pieces.
 
-#include "backends/s3/s3_object.hpp"
+#include "backends/headed_object.hpp"
 #include "backends/s3/s3_replies.hpp"
 #include "base/check.hpp"
 
@@ -23,7 +23,7 @@ void read_object(std::span<const std::byte> input, size_t step, part_lengths rul
   auto bytes = std::vector<std::byte>(parts_bytes);
   const auto page
     = page_read{page_key{}, {std::span{bytes}.first(100), std::span{bytes}.subspan(100)}};
-  auto object = s3_object_reader{page, fingerprint, rule};
+  auto object = headed_object_reader{page, fingerprint, rule};
   for (auto at = size_t{0}; at < input.size(); at += step)
     if (!object.take(at, input.subspan(at, std::min(2 * step, input.size() - at))))
       break;

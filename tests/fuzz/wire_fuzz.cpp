@@ -33,7 +33,8 @@ constexpr auto checks = std::array{
   check<drain_request>, check<drain_report>,    check<drain_progress>,  check<client_info>,
   check<node_info>,     check<wanted_pages>,    check<reserved_pages>,  check<complete_pages>,
   check<client_ticket>, check<page_lookup>,     check<leased_pages>,    check<page_prefetch>,
-  check<node_status>,   check<awaited_pages>,
+  check<node_status>,   check<awaited_pages>,   check<store_hello>,     check<store_welcome>,
+  check<store_request>, check<store_answer>,
 };
 
 } // namespace

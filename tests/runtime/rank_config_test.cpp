@@ -131,8 +131,22 @@ TEST(RankConfigTest, EachBadValueIsNamedInOneSentence) {
        x.extra_config = R"({"codecs": "fp8+zstd"})";
      }},
     {"--hicache-storage-backend: 'tape' is not a store; expected file, disk, memory, cluster, "
-     "node, redis or s3, or tiered",
+     "node, redis, s3, external, dynamic, mooncake or nixl, or tiered",
      [](rank_config& x) { x.storage_backend = "tape"; }},
+    {"--hicache-storage-backend external needs a process; expected "
+     "--hicache-storage-backend-extra-config '{\"socket\": \"PATH\"}' or "
+     "'{\"command\": \"COMMAND\"}'",
+     [](rank_config& x) {
+       x.storage_backend = "external";
+       x.extra_config = R"({"socket": "/s", "command": "c"})";
+     }},
+    {"--hicache-storage-backend dynamic needs a class; expected "
+     "--hicache-storage-backend-extra-config '{\"module_path\": \"MODULE\", "
+     "\"class_name\": \"CLASS\"}'",
+     [](rank_config& x) {
+       x.storage_backend = "dynamic";
+       x.extra_config = R"({"module_path": "a;b", "class_name": "C"})";
+     }},
     {"--hicache-storage-backend s3 needs a bucket; expected "
      "--hicache-storage-backend-extra-config '{\"bucket\": \"NAME\"}'",
      [](rank_config& x) { x.storage_backend = "s3"; }},
@@ -152,7 +166,7 @@ TEST(RankConfigTest, EachBadValueIsNamedInOneSentence) {
      "belong together; expected both or neither",
      [](rank_config& x) { x.storage_backend = "tiered"; }},
     {"--hicache-storage-backend-extra-config: tier 2: 'tape' is not a store; expected file, "
-     "disk, memory, cluster, node, redis or s3",
+     "disk, memory, cluster, node, redis, s3, external, dynamic, mooncake or nixl",
      [](rank_config& x) {
        x.storage_backend = "tiered";
        x.extra_config = R"({"tiers": [{"backend": "memory"}, {"backend": "tape"}]})";

@@ -160,7 +160,8 @@ TEST_F(StorageConfigTest, WhatIsWrongInATierIsNamedWithIt) {
   };
   EXPECT_EQ(
     of_second("{}"),
-    "tier 2: key 'backend' is missing; expected file, disk, memory, cluster, node, redis or s3");
+    "tier 2: key 'backend' is missing; expected file, disk, memory, cluster, node, redis, s3, "
+    "external, dynamic, mooncake or nixl");
   EXPECT_EQ(of_second("7"), "tier 2: expected an object such as {\"backend\": \"memory\"}");
   EXPECT_EQ(of_second(R"({"backend": "file", "write": "often"})"),
             "tier 2: key 'write' holds \"often\"; expected all, never, or hits:N with N from 1 to "
@@ -174,6 +175,25 @@ TEST_F(StorageConfigTest, WhatIsWrongInATierIsNamedWithIt) {
               testing::StartsWith("key 'codecs' is of use in each of the 'tiers'"));
 }
 
+/// Stores of others have keys of their own.
+TEST_F(StorageConfigTest, KeysThatOnlyAStoreInAnotherProcessKnowsReachIt) {
+  for (const auto* const backend : {"external", "dynamic", "mooncake", "nixl"}) {
+    const auto config = parse_storage_config(
+      R"({"threads": 3, "window_bytes": "1MiB", "backend_name": "ours", "more": {"x": [1]}})",
+      backend);
+    ASSERT_TRUE(config) << config.error().detail;
+    EXPECT_EQ(config->threads, 3u);
+    EXPECT_EQ(config->external.window_bytes, 1u << 20);
+    EXPECT_EQ(config->external.options, R"({"backend_name":"ours","more":{"x":[1]}})");
+  }
+  EXPECT_FALSE(parse_storage_config(R"({"backend_name": "ours"})", "redis"));
+  const auto tiers
+    = parse_storage_config(R"({"tiers": [{"backend": "memory"}, {"backend": "nixl", "a": 1}]})");
+  ASSERT_TRUE(tiers) << tiers.error().detail;
+  EXPECT_EQ(tiers->tiers.at(1).external.options, R"({"a":1})");
+  EXPECT_FALSE(parse_storage_config(R"({"tiers": [{"backend": "file", "a": 1}]})"));
+}
+
 TEST_F(StorageConfigTest, UnknownKeysAreNamed) {
   EXPECT_EQ(
     complaint(R"({"pathh": "x"})"),
@@ -184,7 +204,8 @@ TEST_F(StorageConfigTest, UnknownKeysAreNamed) {
     "pinned_share, tenant_share, repair_bytes_per_second, repair_delay, zero_copy, servers, "
     "redis_cluster, key_prefix, chunk_bytes, ttl, user, password_file, password_variable, tls, "
     "tls_ca, tls_cert, tls_key, tls_name, bucket, endpoint, region, virtual_host, "
-    "credentials_file, profile, part_bytes, connections, codecs, "
+    "credentials_file, profile, part_bytes, connections, socket, command, start_time, "
+    "window_bytes, module_path, class_name, python, codecs, "
     "zstd_level, key_file, key_command, codec_threads, codec_bytes, tiers, parallel_lookup or "
     "copy_bytes");
   EXPECT_NE(complaint("@" + write("x.toml", "pathh = 1")).find("key 'pathh' is not known"),

@@ -1,7 +1,7 @@
 // What only S3 does, on a moto server.
 
+#include "backends/headed_object.hpp"
 #include "backends/s3/s3_backend.hpp"
-#include "backends/s3/s3_object.hpp"
 #include "tests/backends/backend_support.hpp"
 #include "tests/backends/s3/s3_server.hpp"
 #include "tests/backends/temporary_folder.hpp"
@@ -120,7 +120,7 @@ TEST_F(S3BackendTest, ObjectsTellTheirLengths) {
 TEST_F(S3BackendTest, ObjectsThatSomebodyChangedAreRemoved) {
   auto& store = open(options());
   put_page(store, 1);
-  const auto name = s3_name("hicache/", key_of(1));
+  const auto name = "hicache/" + to_string(key_of(1));
   const auto good = server_.object(name);
   ASSERT_EQ(good.size(), page_header_bytes + page_size);
   auto flipped = good;

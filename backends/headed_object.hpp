@@ -12,20 +12,28 @@
 #include <span>
 #include <string>
 
-/// How an object lies in S3: `<prefix><64 hex>` holds the page header and the object's bytes.
+/// An object of a store as one string of bytes: the page header, then the object's bytes.
 namespace hicache {
 
-/// The name of an object in a bucket.
-inline std::string s3_name(const std::string& prefix, const page_key& key) {
-  return prefix + to_string(key);
+using encoded_page_header = std::array<std::byte, page_header_bytes>;
+
+/// The header of an object to write.
+inline encoded_page_header header_of(const page_write& page, uint64_t fingerprint) {
+  auto encoded = encoded_page_header{};
+  encode_page_header({.fingerprint = fingerprint,
+                      .key = page.key,
+                      .length = total_bytes(page.parts),
+                      .checksum = page_checksum(page.parts)},
+                     encoded);
+  return encoded;
 }
 
 /// Puts the untrusted bytes of one object into the parts of a read, in any order, and verifies
 /// them.
-class s3_object_reader {
+class headed_object_reader {
 public:
   /// @param page Must outlive this.
-  s3_object_reader(const page_read& page, uint64_t fingerprint, part_lengths rule)
+  headed_object_reader(const page_read& page, uint64_t fingerprint, part_lengths rule)
     : page_(page), fingerprint_(fingerprint), rule_(rule), room_(total_bytes(page.parts)) {}
 
   /// Most bytes that the stored object may have.
@@ -79,7 +87,7 @@ private:
   uint64_t fingerprint_;
   part_lengths rule_;
   uint64_t room_;
-  std::array<std::byte, page_header_bytes> header_{};
+  encoded_page_header header_{};
 };
 
 } // namespace hicache

@@ -1,0 +1,150 @@
+"""Objects of ranks in files that NIXL reads and writes: what `--hicache-storage-backend nixl` runs. Needs NIXL's wheel.
+
+For who has a plug-in of NIXL that is faster than the kernel's own files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from nixl._api import nixl_agent, nixl_agent_config
+
+from hicache.store_host import ABSENT, DONE, ObjectStore, Outcome, Slot
+
+_FILE_PLUGINS = ("POSIX", "GDS", "GDS_MT", "HF3FS")
+# How often a transfer that is under way is looked at.
+_POLL_S = 50e-6
+
+
+class NixlStore(ObjectStore):
+    """A file for each object, `path`/<2 digits>/<64 digits>. One is written under another name and renamed, so it is whole or not there."""
+
+    name = "nixl"
+    survives_restarts = True
+    is_shared = True
+    tells_lengths = True
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        plugin, parameters = options.get("plugin", "POSIX"), options.get("plugin_parameters", {})
+        if unknown := sorted(options.keys() - {"path", "plugin", "plugin_parameters"}):
+            raise ValueError(f"nixl: key '{unknown[0]}' is unknown; expected path, plugin or plugin_parameters")
+        if plugin not in _FILE_PLUGINS:
+            raise ValueError(f"nixl: key 'plugin' is {plugin!r}; expected one that has files: {', '.join(_FILE_PLUGINS)}")
+        if not isinstance(parameters, dict):
+            raise ValueError("nixl: key 'plugin_parameters': expected an object of texts")
+        if not options.get("path"):
+            raise ValueError("nixl: key 'path' is missing; expected the folder")
+        self._folder = pathlib.Path(options["path"])
+        for first in range(256):
+            (self._folder / f"{first:02x}").mkdir(parents=True, exist_ok=True)
+        self._agent = nixl_agent(f"hicache-{uuid.uuid4()}", nixl_agent_config(backends=[]))
+        if plugin not in self._agent.get_plugin_list():
+            raise ValueError(f"nixl: there is no plug-in {plugin}; expected one of {', '.join(self._agent.get_plugin_list())}")
+        self._agent.create_backend(plugin, {name: str(value) for name, value in parameters.items()})
+        self._plugin = plugin
+        self._windows: dict[int, Any] = {}
+        # An agent's calls are not for several threads at a time; its transfers go side by side.
+        self._lock = threading.Lock()
+
+    def attach(self, window: memoryview, address: int) -> None:
+        with self._lock:
+            self._windows[address] = self._agent.register_memory([(address, len(window), 0, "")], "DRAM", backends=[self._plugin])
+
+    def detach(self, address: int) -> None:
+        with self._lock:
+            self._agent.deregister_memory(self._windows.pop(address), backends=[self._plugin])
+
+    def lookup(self, keys: Sequence[str], timeout: float) -> Sequence[bool]:
+        return [self._file(key).exists() for key in keys]
+
+    def read(self, slots: Sequence[Slot], timeout: float) -> Sequence[Outcome]:
+        outcomes = [ABSENT] * len(slots)
+        with contextlib.ExitStack() as opened:
+            pieces = []
+            for i, slot in enumerate(slots):
+                try:
+                    file = os.open(self._file(slot.key), os.O_RDONLY | os.O_CLOEXEC)
+                except FileNotFoundError:
+                    continue
+                opened.callback(os.close, file)
+                size = os.fstat(file).st_size
+                if size > len(slot.memory):
+                    outcomes[i] = Outcome("misfit", detail=f"the object has {size} bytes; expected at most {len(slot.memory)}")
+                    continue
+                outcomes[i] = Outcome(bytes=size)
+                pieces.append((slot.address, size, file))
+            self._transfer("READ", pieces, timeout)
+        return outcomes
+
+    def write(self, slots: Sequence[Slot], timeout: float) -> Sequence[Outcome]:
+        with contextlib.ExitStack() as opened:
+            pieces, names = [], []
+            for slot in slots:
+                target = self._file(slot.key)
+                name = target.with_name(f".{target.name}.{uuid.uuid4()}")
+                file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+                opened.callback(_unlink, name)
+                opened.callback(os.close, file)
+                pieces.append((slot.address, len(slot.memory), file))
+                names.append((name, target))
+            self._transfer("WRITE", pieces, timeout)
+            return [_publish(name, target) for name, target in names]
+
+    def remove(self, keys: Sequence[str], timeout: float) -> Sequence[Outcome]:
+        return [DONE if _unlink(self._file(key)) else ABSENT for key in keys]
+
+    def health(self) -> str:
+        space = os.statvfs(self._folder)
+        return f"{self._plugin} in {self._folder}, {space.f_bavail * space.f_frsize >> 20} MiB free"
+
+    def _file(self, key: str) -> pathlib.Path:
+        return self._folder / key[:2] / key
+
+    def _transfer(self, operation: str, pieces: list[tuple[int, int, int]], timeout: float) -> None:
+        """Copies between memory and the beginnings of files: (address, bytes, file)."""
+        if not pieces:
+            return
+        agent, end = self._agent, time.monotonic() + timeout
+        files = [(0, size, file) for _, size, file in pieces]
+        with self._lock:
+            known = agent.register_memory([(*file, "") for file in files], "FILE", backends=[self._plugin])
+            transfer = agent.initialize_xfer(operation, agent.get_xfer_descs([(address, size, 0) for address, size, _ in pieces], "DRAM"),
+                                             agent.get_xfer_descs(files, "FILE"), agent.name, backends=[self._plugin])
+            state = agent.transfer(transfer)
+        try:
+            while state == "PROC":
+                if time.monotonic() > end:
+                    raise TimeoutError("nixl: a transfer took too long")
+                time.sleep(_POLL_S)
+                with self._lock:
+                    state = agent.check_xfer_state(transfer)
+        finally:
+            with self._lock:
+                agent.release_xfer_handle(transfer)
+                agent.deregister_memory(known, backends=[self._plugin])
+        if state != "DONE":
+            raise OSError(f"nixl: a transfer ended as {state}")
+
+
+def _unlink(name: pathlib.Path) -> bool:
+    try:
+        name.unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _publish(name: pathlib.Path, target: pathlib.Path) -> Outcome:
+    """Gives a file its name, unless there is one already."""
+    try:
+        os.link(name, target)
+    except FileExistsError:
+        return Outcome("present")
+    return DONE

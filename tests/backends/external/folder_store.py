@@ -1,0 +1,90 @@
+"""Stores for the tests of the store host: a plain folder, and classes that a host refuses."""
+
+import os
+import pathlib
+
+from hicache.store_host import ABSENT, DONE, ObjectStore, Outcome
+
+
+class FolderStore(ObjectStore):
+    """A file for each object in the folder `path`. What lies beside them is for the test: `pid`, `closed`, and `broken`, while which calls fail."""
+
+    name = "folder"
+    survives_restarts = True
+    tells_lengths = True
+
+    def __init__(self, options):
+        self._folder = pathlib.Path(options["path"])
+        if not self._folder.is_dir():
+            raise ValueError(f"folder: key 'path': there is no {self._folder}")
+        (self._folder / "pid").write_text(str(os.getpid()))
+
+    def _check(self):
+        if (self._folder / "broken").exists():
+            raise OSError("folder: it is broken")
+
+    def lookup(self, keys, timeout):
+        self._check()
+        return [(self._folder / key).exists() for key in keys]
+
+    def read(self, slots, timeout):
+        self._check()
+        outcomes = []
+        for slot in slots:
+            try:
+                found = (self._folder / slot.key).read_bytes()
+            except FileNotFoundError:
+                outcomes.append(ABSENT)
+                continue
+            if len(found) > len(slot.memory):
+                outcomes.append(Outcome("misfit"))
+                continue
+            slot.memory[:len(found)] = found
+            outcomes.append(Outcome(bytes=len(found)))
+        return outcomes
+
+    def write(self, slots, timeout):
+        self._check()
+        outcomes = []
+        for slot in slots:
+            if (self._folder / slot.key).exists():
+                outcomes.append(Outcome("present"))
+                continue
+            new = self._folder / f"new.{slot.key}.{slot.address}"
+            new.write_bytes(slot.memory)
+            new.rename(self._folder / slot.key)
+            outcomes.append(DONE)
+        return outcomes
+
+    def remove(self, keys, timeout):
+        self._check()
+        outcomes = []
+        for key in keys:
+            try:
+                (self._folder / key).unlink()
+                outcomes.append(DONE)
+            except FileNotFoundError:
+                outcomes.append(ABSENT)
+        return outcomes
+
+    def health(self):
+        self._check()
+        return "a folder"
+
+    def close(self):
+        (self._folder / "closed").touch()
+
+
+class KeepingStore(FolderStore):
+    removes = False
+
+
+class ShortStore(FolderStore):
+    """Forgets to answer for one object."""
+
+    def lookup(self, keys, timeout):
+        return super().lookup(keys, timeout)[1:]
+
+
+class NotAStore:
+    pass

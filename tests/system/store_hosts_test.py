@@ -1,0 +1,106 @@
+"""Stores in other processes as L3: Mooncake's, files by NIXL, and classes of a user's own, with real servers."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import time
+
+from harness import BIN, SMALL_KV, SharedPagesTest, free_port, main
+
+PAGE = SharedPagesTest.PAGE
+PYTHON = os.environ.get("HICACHE_STORE_PYTHON", "python3")
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def has_module(name):
+    return subprocess.run([PYTHON, "-c", f"import {name}"], capture_output=True).returncode == 0
+
+
+class StoreHostsTest(SharedPagesTest):
+    def setUp(self):
+        super().setUp()
+        if not has_module("capnp"):
+            self.skipTest("there is no Python with pycapnp")
+        os.environ["PYTHONPATH"] = f"{ROOT}/clients/python:{ROOT}/tests/backends/external"
+        self.pages = self.folder / "pages"
+        self.pages.mkdir()
+
+    def flags(self, backend, config, *more):
+        return ["--trace", self.trace, "--verify", "all", *SMALL_KV, "--page-size", PAGE, "--device-pages", 512, "--hicache-ratio", 4,
+                "--hicache-storage-backend", backend, "--hicache-storage-backend-extra-config", json.dumps({"prefetch_threshold": PAGE, **config}), *more]
+
+    def command(self, store="folder_store:FolderStore"):
+        return f"exec {PYTHON} -m hicache store-host --fd 3 {store}"
+
+    def assert_shared(self, backend, config):
+        flags = self.flags(backend, config)
+        self.assert_clean(self.replay("first", 2, *flags))
+        self.assert_all_found(self.replay("second", 1, *flags))
+
+    def test_instances_share_a_store_of_a_users_own(self):
+        self.assert_shared("external", {"command": self.command(), "path": str(self.pages)})
+        self.assertTrue((self.pages / "closed").exists())
+
+    def test_ranks_share_a_host_at_a_socket(self):
+        socket = self.folder / "socket"
+        host = self.start([PYTHON, "-m", "hicache", "store-host", "--socket", socket, "folder_store:FolderStore"], "host")
+        host.wait_for("listening at")
+        self.assert_shared("external", {"socket": str(socket), "path": str(self.pages)})
+        os.kill(host.process.pid, signal.SIGTERM)
+        self.assertEqual(host.wait(60), 0, host.text())
+        self.assertFalse(socket.exists())
+        self.assertTrue((self.pages / "closed").exists())
+
+    def test_nixl_keeps_pages_in_files(self):
+        if not has_module("nixl"):
+            self.skipTest("there is no NIXL")
+        self.assert_shared("nixl", {"path": str(self.pages), "python": PYTHON})
+
+    def test_mooncake_keeps_pages_in_its_cluster(self):
+        if not has_module("mooncake.store"):
+            self.skipTest("there is no Mooncake")
+        port = free_port()
+        bin_folder = pathlib.Path(PYTHON).parent
+        master = self.start(["sh", "-c", f"exec {bin_folder}/mooncake_master --rpc_address=127.0.0.1 --rpc_port={port} --metrics_port=0 2>&1"], "master")
+        master.wait_for("Master service started")
+        # The cluster's memory, which outlives the instances.
+        lender = self.start([PYTHON, "-c", "from mooncake.store import MooncakeDistributedStore\n"
+                             "store = MooncakeDistributedStore()\n"
+                             f"assert store.setup('127.0.0.1', 'P2PHANDSHAKE', 256 << 20, 16 << 20, 'tcp', '', '127.0.0.1:{port}') == 0\n"
+                             "print('lends', flush=True)\n"
+                             "import signal; signal.pause()"], "lender")
+        lender.wait_for("lends")
+        self.assert_shared("mooncake", {"master_server_address": f"127.0.0.1:{port}", "global_segment_size": 0, "python": PYTHON})
+
+    def test_a_store_below_memory_outlives_the_instances(self):
+        tiers = {"tiers": [{"backend": "memory", "max_bytes": "1MiB"}, {"backend": "external", "command": self.command(), "path": str(self.pages)}]}
+        self.assert_shared("tiered", tiers)
+
+    def test_a_process_killed_under_load_costs_no_request(self):
+        running = self.start_replay("running", 2, *self.flags("external", {"command": self.command(), "path": str(self.pages)}, "--rounds", "4"))
+        end = time.monotonic() + 60
+        while not (self.pages / "pid").exists() and time.monotonic() < end:
+            time.sleep(0.01)
+        os.kill(int((self.pages / "pid").read_text()), signal.SIGKILL)
+        self.assertEqual(running.wait(120), 0, running.text())
+        self.assert_clean(self.read_report(running))
+
+    def test_what_cannot_be_used_is_named(self):
+        for backend, config, sentence in (
+                ("external", {}, "--hicache-storage-backend external needs a process"),
+                ("external", {"socket": "/absent"}, "external: No such file or directory (socket /absent)"),
+                ("external", {"command": self.command("folder_store:Absent")}, "the store's process ended with status 2"),
+                ("external", {"command": self.command(), "path": "/absent"}, "external: folder: key 'path': there is no /absent"),
+                ("dynamic", {"class_name": "X"}, "module_path"),
+                ("dynamic", {"class_name": "X", "module_path": "absent", "python": PYTHON}, "dynamic: the store's process ended with status 2"),
+                ("mooncake", {"python": "/absent/python"}, "mooncake: the store's process ended with status 127")):
+            with self.subTest(sentence):
+                refused = self.start([BIN / "hicache-replay", *self.flags(backend, config)], f"refused{sentence[-12:]}".replace("/", ""))
+                self.assertEqual(refused.wait(60), 2, refused.text())
+                self.assertIn(sentence, refused.err.read_text())
+
+
+if __name__ == "__main__":
+    main()
