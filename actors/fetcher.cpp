@@ -25,9 +25,8 @@ caf::result<atom::ok> fetcher_state::fetch(const page_fetch& wanted) {
   for (auto i = size_t{0}; i < keys.size(); ++i) {
     auto& replicas = where.replicas[i];
     // The index may still list a page that left this member.
-    const auto last = std::ranges::remove_if(
-      replicas, [this](const replica& x) { return x.member == options.member; });
-    replicas.erase(last.begin(), last.end());
+    const auto is_own = [this](const replica& x) { return x.member == options.member; };
+    replicas.erase(std::remove_if(replicas.begin(), replicas.end(), is_own), replicas.end());
     if (!replicas.empty())
       job->pages.push_back({wanted.pages.list[i], std::move(replicas), 0});
   }

@@ -270,7 +270,7 @@ caf::result<drain_report> segment_state::drain(const drain_request& how) {
     if (options.exported)
       options.exported->close();
     mounts->send_heartbeat(counters(), true); // Other members stop sending pages.
-    drain_.emplace();
+    drain_ = draining{};
     auto settings = spread_settings();
     settings.source.stays = false;
     settings.figures = drain_->figures;
@@ -479,7 +479,7 @@ void segment_state::repair() {
   settings.bytes_per_second = options.repair.bytes_per_second;
   for (const auto& key : tried)
     if (auto page = replicated(key, now)) // Otherwise it was removed here too.
-      settings.pages.push_back(std::move(*page));
+      settings.pages.push_back(*page);
   is_repairing = true;
   self->request(self->spawn(spreader, std::move(settings)), caf::infinite, atom::copy_v)
     .then(

@@ -27,7 +27,7 @@ public:
   static result<shell_process> start(const std::string& command, descriptors given);
 
   shell_process(shell_process&& other) noexcept
-    : id_(std::exchange(other.id_, 0)), status_(std::move(other.status_)) {}
+    : id_(std::exchange(other.id_, 0)), status_(other.status_) {}
 
   shell_process& operator=(shell_process&& other) noexcept {
     std::swap(id_, other.id_);

@@ -199,7 +199,7 @@ void block_copy::copy(const leased_view& view, std::span<const size_t> positions
   }
   if (clock.now() < view.until())
     return;
-  if (!marks.empty())
+  if (device != nullptr && !marks.empty())
     static_cast<void>(device->finish(marks.back()));
   progress_->end();
   std::ranges::for_each(outcome, [](result<void>& each) {

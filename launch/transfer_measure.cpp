@@ -214,7 +214,7 @@ private:
     auto progress = std::make_shared<layer_progress>(layers);
     const auto begin_both = steady_clock::now();
     begin_load(progress);
-    const auto computed = probe_->compute(*progress, per_layer);
+    auto computed = probe_->compute(*progress, per_layer);
     const auto both = seconds_since(begin_both);
     engine_->drain();
     if (computed)

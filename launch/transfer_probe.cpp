@@ -114,7 +114,7 @@ result<double> touch_new_memory(uint64_t bytes, uint32_t threads) {
     return tl::unexpected{memory.error()};
   const auto mapped = std::chrono::steady_clock::now();
   auto* data = memory->data();
-  const auto touching = share_out(bytes, threads, [data](uint64_t from, uint64_t to) {
+  auto touching = share_out(bytes, threads, [data](uint64_t from, uint64_t to) {
     for (auto at = from; at < to; at += page_bytes)
       *static_cast<volatile std::byte*>(data + at) = std::byte{0};
   });

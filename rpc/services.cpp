@@ -247,7 +247,7 @@ public:
 
   kj::Promise<void> attach(AttachContext context) override {
     auto who = take<client_info>(context);
-    return peer_->ask(actor_, caf::make_message(atom::attach_v, std::move(who)), here_)
+    return peer_->ask(actor_, caf::make_message(atom::attach_v, who), here_)
       .then([context](const caf::message& answer) mutable {
         KJ_REQUIRE(answer.match_elements<node_info>(), "an answer of another type");
         auto info = answer.get_as<node_info>(0);

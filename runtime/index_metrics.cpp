@@ -52,9 +52,10 @@ std::vector<prometheus::MetricFamily> index_metrics::Collect() const {
   for (const auto& [number, shard] : shards_)
     asked.emplace(number, ask(shard));
   auto figures = shard_figures{};
-  for (auto& [number, answer] : asked)
-    answer.receive([&](index_status& x) { figures[number] = std::move(x); },
-                   [&](const caf::error&) { figures[number] = std::nullopt; });
+  for (auto& [number, answer] : asked) {
+    auto& told = figures[number];
+    answer.receive([&](index_status& x) { told = std::move(x); }, [](const caf::error&) {});
+  }
   return to_metrics(figures);
 }
 

@@ -14,7 +14,8 @@ namespace hicache {
 namespace {
 
 std::optional<uint32_t> number_in_environment(const char* name) {
-  const auto text = std::string_view{std::getenv(name) != nullptr ? std::getenv(name) : ""};
+  const auto* const found = std::getenv(name);
+  const auto text = std::string_view{found != nullptr ? found : ""};
   auto number = uint32_t{0};
   const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (status != std::errc{} || end != text.data() + text.size())

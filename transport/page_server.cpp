@@ -70,8 +70,8 @@ public:
                                                       : size_t{0};
     if (length > room)
       return {};
-    arriving.resize(length);
-    return arriving;
+    arriving_.resize(length);
+    return arriving_;
   }
 
   void take(page_message kind, std::span<const std::byte> header,
@@ -118,7 +118,7 @@ private:
     address.assign(data.begin(), data.end());
   }
 
-  std::vector<std::byte> arriving;
+  std::vector<std::byte> arriving_;
 };
 
 class socket_page_server final : public page_server, page_sink {

@@ -163,7 +163,8 @@ void page_reader::renew(const std::set<uint64_t>& wanted, time_point deadline) {
 std::vector<index_actor> page_reader::reached_shards() const {
   auto shards = options_.index->view()->shards;
   if (!shards.empty())
-    std::ranges::rotate(shards, shards.begin() + static_cast<ptrdiff_t>(salt_ % shards.size()));
+    std::rotate(shards.begin(), shards.begin() + static_cast<ptrdiff_t>(salt_ % shards.size()),
+                shards.end());
   std::erase(shards, nullptr);
   return shards;
 }
@@ -239,7 +240,8 @@ std::vector<replica> page_reader::read_here(const route_map& routes, const page_
         way != routes.end() && object_offset(way->second->info, from.offset))
       (way->second->memory.empty() ? far : near).push_back(from);
   const auto own = options_.member;
-  std::ranges::stable_partition(near, [own](const replica& x) { return x.member == own; });
+  std::stable_partition(near.begin(), near.end(),
+                        [own](const replica& x) { return x.member == own; });
   for (const auto& from : near) {
     const auto read = read_memory(*routes.at(from.member), what, from);
     if (read) {

@@ -322,7 +322,7 @@ private:
   }
 
   result<void> create_segment() {
-    const auto made = device_->create(log_.next_segment());
+    auto made = device_->create(log_.next_segment());
     const auto lock = std::scoped_lock{mutex_};
     if (made)
       log_.add_segment(log_.next_segment());

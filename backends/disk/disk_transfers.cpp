@@ -16,6 +16,7 @@ void read_extents(
   const auto slot_bytes = std::ranges::max(extents, {}, &disk_extent::bytes).bytes;
   HICACHE_CHECK(slot_bytes <= channel.memory().size());
   const auto slots = std::min(channel.memory().size() / slot_bytes, channel.depth());
+  HICACHE_CHECK(slots > 0);
   const auto memory_of = [&](size_t extent) {
     return channel.memory().subspan(extent % slots * slot_bytes, extents[extent].bytes);
   };

@@ -175,7 +175,7 @@ public:
     in_windows(
       pages, deadline, answers,
       [&](store_link& link, const std::vector<store_slot>& slots, milliseconds time, size_t first) {
-        const auto answer = link.call(store_request_kind::read, slots, time);
+        auto answer = link.call(store_request_kind::read, slots, time);
         for (auto i = size_t{0}; answer && i < slots.size(); ++i)
           answers[first + i]
             = take(pages[first + i], link.window().subspan(slots[i].offset, slots[i].bytes),
@@ -381,7 +381,7 @@ private:
       pages, deadline, outcomes,
       [&](store_link& link, const std::vector<store_slot>& slots, milliseconds time, size_t first) {
         fill_window(link.window(), slots, pages.subspan(first));
-        const auto answer = link.call(store_request_kind::write, slots, time);
+        auto answer = link.call(store_request_kind::write, slots, time);
         for (auto i = size_t{0}; answer && i < slots.size(); ++i) {
           const auto& outcome = answer->objects[i];
           outcomes[first + i] = is_stored(outcome) ? result<store_status>{outcome.status}

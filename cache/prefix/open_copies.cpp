@@ -255,6 +255,7 @@ void open_copies::fail_load(const queue::copy& load,
   for (auto* node = load.end; !node->is_root(); node = node->parent())
     if (node->load() == load.id)
       top = node;
+  HICACHE_CHECK(top != nullptr);
   if (!top->is_discarded())
     discard(*top);
   for (auto* node = load.end; node != top->parent(); node = node->parent())

@@ -77,7 +77,7 @@ result<const session_state*> open_sessions::find(const session_ref& ref) const {
 }
 
 result<const session_state*> open_sessions::find_idle(const session_ref& ref) const {
-  const auto found = find(ref);
+  auto found = find(ref);
   if (found && (*found)->turn)
     return fail(ec::invalid_argument,
                 name_of(ref) + " has an open request: " + name_of(*(*found)->turn));

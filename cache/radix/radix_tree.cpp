@@ -427,14 +427,15 @@ void radix_tree::lock_l1(radix_node& node) {
 
 void radix_tree::unlock_l1(radix_node& node) {
   auto* top = &node;
-  for (auto *each = &node, *next = each; each != nullptr; each = next) {
-    next = each->parent_;
+  for (auto* each = &node; each != nullptr;) {
+    auto* const next = each->parent_;
     HICACHE_CHECK(each->l1_locks_ > 0);
     totals_.digest -= each->salt_ * light_factors::l1_locks;
     if (--each->l1_locks_ == 0)
       update_l1(*each);
     top = each;
     free_discarded(*each);
+    each = next;
   }
   drop_unused_root(*top);
 }
@@ -449,14 +450,15 @@ void radix_tree::lock_l2(radix_node& node) {
 
 void radix_tree::unlock_l2(radix_node& node) {
   auto* top = &node;
-  for (auto *each = &node, *next = each; each != nullptr; each = next) {
-    next = each->parent_;
+  for (auto* each = &node; each != nullptr;) {
+    auto* const next = each->parent_;
     HICACHE_CHECK(each->l2_locks_ > 0);
     totals_.digest -= each->salt_ * light_factors::l2_locks;
     if (--each->l2_locks_ == 0)
       update_l2(*each);
     top = each;
     free_discarded(*each);
+    each = next;
   }
   drop_unused_root(*top);
 }
