@@ -72,7 +72,13 @@ class StoreHostsTest(SharedPagesTest):
                              "print('lends', flush=True)\n"
                              "import signal; signal.pause()"], "lender")
         lender.wait_for("lends")
-        self.assert_shared("mooncake", {"master_server_address": f"127.0.0.1:{port}", "global_segment_size": 0, "python": PYTHON})
+        config = {"master_server_address": f"127.0.0.1:{port}", "global_segment_size": 0, "python": PYTHON}
+        self.assert_shared("mooncake", config)
+        # Keys of SGLang's that have no meaning here are no error.
+        warned = self.start_replay("warned", 1, *self.flags("mooncake", {**config, "master_metrics_port": 9003, "extra_backend_tag": "apart"}))
+        self.assertEqual(warned.wait(120), 0, warned.text())
+        self.assertIn("these keys mean nothing here: master_metrics_port", warned.text())
+        self.assertEqual(self.read_report(warned)["cached_tokens"]["l3"], 0)
 
     def test_a_store_below_memory_outlives_the_instances(self):
         tiers = {"tiers": [{"backend": "memory", "max_bytes": "1MiB"}, {"backend": "external", "command": self.command(), "path": str(self.pages)}]}
