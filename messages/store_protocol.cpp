@@ -10,6 +10,7 @@ namespace {
 std::string long_text(capnp::Text::Reader from) {
   constexpr auto text_max = size_t{64} << 10;
   KJ_REQUIRE(from.size() <= text_max, "text too long");
+  KJ_REQUIRE(std::memchr(from.cStr(), 0, from.size()) == nullptr, "text holds a zero");
   return {from.cStr(), from.size()};
 }
 

@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 VERSION = 1
 _MESSAGE_BYTES = 4 << 20
 _WINDOW_BYTES = 64 << 30
+# Characters of what is said about one object.
+_TEXT = 1000
 # What calls may still take when the host is asked to end; the rank waits a little longer.
 _END_S = 3.0
 # Of the kernel: a process, its user and its group.
@@ -123,8 +125,13 @@ def _schema() -> Any:
     return capnp.load(str(root / "messages/store_protocol.capnp"), imports=[str(root), str(pathlib.Path(capnp.__file__).parents[1])])
 
 
+def _text(told: str) -> str:
+    """As the protocol takes it."""
+    return told.replace("\0", " ")[:_TEXT]
+
+
 def _sentence(error: BaseException) -> str:
-    return f"{error or type(error).__name__}".splitlines()[0]
+    return _text((f"{error}".splitlines() or [""])[0] or type(error).__name__)
 
 
 class _Window:
@@ -261,7 +268,7 @@ class _Connection:
         keys, timeout, kind = [slot.key for slot in slots], request.milliseconds / 1000, str(request.kind)
         try:
             if kind == "health":
-                answer.detail, answer.isOk = store.health(), True
+                answer.detail, answer.isOk = _text(store.health()), True
             elif kind == "lookup":
                 self._fill(answer, keys, [DONE if there else ABSENT for there in store.lookup(keys, timeout)])
             elif kind == "remove":
@@ -289,7 +296,7 @@ class _Connection:
         if len(outcomes) != len(keys):
             raise TypeError(f"the store answered for {len(outcomes)} objects; expected {len(keys)}")
         for to, outcome in zip(answer.init("objects", len(keys)), outcomes, strict=True):
-            to.status, to.bytes, to.detail = outcome.status, outcome.bytes, outcome.detail
+            to.status, to.bytes, to.detail = outcome.status, outcome.bytes, _text(outcome.detail)
 
     def _receive_hello(self) -> tuple[bytes, list[int]]:
         """The first message, and the descriptors that came with its first byte."""
