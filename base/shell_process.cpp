@@ -22,7 +22,8 @@ namespace {
 void wait_for_end(pid_t id, std::chrono::milliseconds time) {
   const auto end = unique_fd{static_cast<int>(::syscall(SYS_pidfd_open, id, 0))};
   auto waiting = pollfd{end.get(), POLLIN, 0};
-  ::poll(&waiting, 1, static_cast<int>(time.count()));
+  while (::poll(&waiting, 1, static_cast<int>(time.count())) < 0 && errno == EINTR)
+    continue;
 }
 
 } // namespace
@@ -66,10 +67,13 @@ std::optional<int> shell_process::await(std::chrono::milliseconds time) {
   if (id_ == 0)
     return status_;
   wait_for_end(id_, time);
-  auto status = 0;
-  if (::waitpid(id_, &status, WNOHANG) == id_) {
-    // What it started may still run.
+  auto ended = siginfo_t{};
+  if (::waitid(P_PID, static_cast<id_t>(id_), &ended, WEXITED | WNOHANG | WNOWAIT) == 0
+      && ended.si_pid == id_) {
+    // What it started may still run. Until it is reaped, no other group has its number.
     ::kill(-id_, SIGKILL);
+    auto status = 0;
+    ::waitpid(id_, &status, 0);
     id_ = 0;
     status_ = status;
   }

@@ -38,8 +38,7 @@ inline void read(schema::Key::Reader from, page_key& x) {
   std::memcpy(x.bytes.data(), words, sizeof(words));
 }
 
-inline std::string text(capnp::Text::Reader from) {
-  constexpr auto text_max = size_t{256};
+inline std::string text(capnp::Text::Reader from, size_t text_max = 256) {
   KJ_REQUIRE(from.size() <= text_max, "text too long");
   KJ_REQUIRE(std::memchr(from.cStr(), 0, from.size()) == nullptr, "text holds a zero");
   return {from.cStr(), from.size()};

@@ -22,9 +22,10 @@ namespace hicache {
 /// @returns invalid_argument with a sentence that names the key or file and what was expected
 result<storage_config> parse_storage_config(const std::string& text, std::string_view backend = {});
 
-/// Whether a store is a class of Python in another process, which knows keys of its own.
-constexpr bool is_python_store(std::string_view backend) {
-  return backend == "dynamic" || backend == "mooncake" || backend == "nixl";
+/// Whether a store is in another process, which knows keys of its own.
+constexpr bool is_external_store(std::string_view backend) {
+  return backend == "external" || backend == "dynamic" || backend == "mooncake"
+         || backend == "nixl";
 }
 
 /// Converts the same text or file to one JSON object for another process to parse. Keys are not

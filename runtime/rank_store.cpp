@@ -251,7 +251,7 @@ result<std::unique_ptr<blocking_store>> rank_store::open_blocking(const rank_con
   }
   if (name == "s3")
     return make_s3_backend(s3_of(settings, storage, ranks_), clock_);
-  if (name == "external" || is_python_store(name))
+  if (is_external_store(name))
     return make_external_backend(external_of(settings, name, storage, ranks_), clock_);
   if (name == "cluster")
     return open_cluster(settings, storage);

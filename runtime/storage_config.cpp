@@ -137,7 +137,7 @@ result<void> take(storage_config& config, const std::string& key, const json& va
                   std::string_view backend, bool in_tier) {
   const auto settings = storage_settings();
   const auto found = std::ranges::find(settings, key, &storage_setting::name);
-  if (found == settings.end() && (is_python_store(backend) || backend == "external")) {
+  if (found == settings.end() && is_external_store(backend)) {
     auto options = json::parse(config.external.options);
     options[key] = value;
     config.external.options = options.dump();

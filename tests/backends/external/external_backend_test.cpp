@@ -1,10 +1,15 @@
 // What only stores in other processes do: the process ends, hangs, or is none.
 
+#include "backends/external/store_link.hpp"
+#include "backends/external/store_process.hpp"
 #include "tests/backends/backend_support.hpp"
 #include "tests/backends/external/store_host.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <poll.h>
+#include <sys/socket.h>
 
 #include <chrono>
 #include <csignal>
@@ -138,6 +143,41 @@ TEST_F(ExternalBackendTest, AnAnswerForTooFewObjectsIsAFailure) {
   ASSERT_TRUE(put(store, key_of(1), bytes_of(1, page_size)));
   EXPECT_FALSE(has(store, key_of(1)));
   EXPECT_TRUE(take(store, key_of(1), page_size));
+}
+
+/// The host is reached by all processes of its user.
+TEST_F(ExternalBackendTest, AHostClosesTheConnectionsOfThoseWhoDoNotSpeakItsProtocol) {
+  const auto socket = file("socket");
+  auto host = server_process{};
+  ASSERT_TRUE(host.start(
+    {store_python(), "-m", "hicache", "store-host", "--socket", socket, "folder_store:FolderStore"},
+    "listening at " + socket));
+  const auto address = unix_address_of(socket);
+  ASSERT_TRUE(address);
+  const auto is_closed_after = [&](const std::string& bytes) {
+    const auto stranger = connect_to(*address);
+    EXPECT_TRUE(stranger);
+    ::send(stranger->get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    auto waiting = pollfd{stranger->get(), POLLIN, 0};
+    auto byte = char{};
+    return ::poll(&waiting, 1, 30000) == 1 && ::recv(stranger->get(), &byte, 1, 0) <= 0;
+  };
+  EXPECT_TRUE(is_closed_after(std::string(100, '\xff')));                  // Longer than a message.
+  EXPECT_TRUE(is_closed_after(std::string("\x08\0\0\0", 4) + "garbage!")); // None at all.
+  const auto ours = options();
+  for (const auto& [offset, bytes] : std::vector<std::pair<uint64_t, uint64_t>>{
+         {1 << 20, 1}, {0, (1 << 20) + 1}, {~uint64_t{0}, 2}}) {
+    auto link = connect_to(*address).and_then([&](unique_fd connected) {
+      return store_link::open(std::move(connected), 1 << 20, ours.options, 30s);
+    });
+    ASSERT_TRUE(link) << to_string(link.error());
+    EXPECT_EQ(
+      code_of((*link)->call(store_request_kind::write, {{key_of(1), {}, offset, bytes}}, 30s)),
+      ec::peer_unreachable);
+  }
+  auto& store = open({.socket = socket, .options = ours.options});
+  EXPECT_FALSE(has(store, key_of(1)));
+  EXPECT_TRUE(put(store, key_of(1), bytes_of(1, page_size)));
 }
 
 TEST_F(ExternalBackendTest, WhatCannotBeAStoreIsNamed) {
