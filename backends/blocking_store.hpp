@@ -64,6 +64,13 @@ public:
   /// As storage_backend::remove.
   virtual std::vector<result<void>> remove(std::span<const page_key> keys, time_point deadline) = 0;
 
+  /// As storage_backend::list.
+  virtual result<object_list> list(const std::string& from, time_point deadline) {
+    static_cast<void>(from);
+    static_cast<void>(deadline);
+    return fail(ec::unsupported, name() + " cannot list its objects");
+  }
+
   virtual backend_health health() = 0;
 };
 

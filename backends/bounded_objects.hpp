@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -75,6 +76,9 @@ public:
 
   /// The object is removed from the store.
   void remove(const page_key& key) { objects_.remove(key, ++time_); }
+
+  /// As folder_table::list.
+  result<object_list> list(const std::string& from) const { return objects_.list(from); }
 
   uint64_t size() const noexcept { return objects_.size(); }
 

@@ -10,7 +10,7 @@ namespace {
 
 class file_backend final : public blocking_store {
 public:
-  file_backend(std::unique_ptr<page_files> files, uint64_t fingerprint)
+  file_backend(std::unique_ptr<page_files> files, std::optional<uint64_t> fingerprint)
     : files_(std::move(files)), fingerprint_(fingerprint) {}
 
   std::string name() const override { return "file"; }
@@ -35,18 +35,22 @@ public:
   }
 
   std::vector<result<void>> set(std::span<const page_write> pages, time_point deadline) override {
-    return files_->set(pages, {}, fingerprint_, deadline);
+    return files_->set(pages, {}, fingerprint_.value(), deadline);
   }
 
   std::vector<result<void>> remove(std::span<const page_key> keys, time_point deadline) override {
     return files_->remove(keys, std::nullopt, deadline);
   }
 
+  result<object_list> list(const std::string& from, time_point deadline) override {
+    return files_->list(from, deadline);
+  }
+
   backend_health health() override { return files_->health(); }
 
 private:
   const std::unique_ptr<page_files> files_;
-  const uint64_t fingerprint_;
+  const std::optional<uint64_t> fingerprint_;
 };
 
 } // namespace

@@ -5,13 +5,15 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 namespace hicache {
 
 struct file_backend_options {
   page_files_options files;
-  /// `fingerprint_of` the namespace. Pages of another one do not verify.
-  uint64_t fingerprint = 0;
+  /// `fingerprint_of` the namespace. Pages of another one do not verify. Empty: pages of any
+  /// verify, and none are written.
+  std::optional<uint64_t> fingerprint = 0;
 };
 
 /// Stores the pages of one namespace in a folder; see page_files.

@@ -1,15 +1,19 @@
 #pragma once
 
 #include "base/check.hpp"
+#include "hicache/error.hpp"
 #include "hicache/ids.hpp"
+#include "hicache/storage_backend.hpp"
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <set>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -103,14 +107,39 @@ public:
 
   uint64_t bytes() const noexcept { return bytes_; }
 
+  /// Growing a hash table moves all entries, which takes more than a second for ten million pages;
+  /// with many parts each takes some milliseconds.
+  static constexpr auto parts = size_t{256};
+
   /// Calls `visit(key, parent, bytes, used)` for each page.
   template <class Visit>
   void visit(Visit visit) const {
-    for (const auto& part : nodes_)
-      for (const auto& [key, entry] : part)
-        if (entry.is_present)
-          visit(key, entry.parent != nullptr ? entry.parent->first : page_key{}, entry.bytes,
-                entry.used);
+    for (auto part = size_t{0}; part < parts; ++part)
+      visit_part(part, visit);
+  }
+
+  /// The same for one part of the pages.
+  template <class Visit>
+  void visit_part(size_t part, Visit visit) const {
+    for (const auto& [key, entry] : nodes_[part])
+      if (entry.is_present)
+        visit(key, entry.parent != nullptr ? entry.parent->first : page_key{}, entry.bytes,
+              entry.used);
+  }
+
+  /// The pages of the part that a list has come to; storage_backend::list.
+  result<object_list> list(const std::string& from) const {
+    auto part = size_t{0};
+    const auto end = std::from_chars(from.data(), from.data() + from.size(), part);
+    if (!from.empty() && (end.ptr != from.data() + from.size() || part >= parts))
+      return fail(ec::invalid_argument, "there is no part '" + from + "' of the list");
+    auto listed = object_list{};
+    visit_part(part, [&](const page_key& key, const page_key& parent, uint64_t bytes, int64_t) {
+      listed.objects.push_back({key, parent, bytes});
+    });
+    if (part + 1 < parts)
+      listed.next = std::to_string(part + 1);
+    return listed;
   }
 
 private:
@@ -132,10 +161,6 @@ private:
       return a.first != b.first ? a.first < b.first : a.second->first < b.second->first;
     }
   };
-
-  /// Growing a hash table moves all entries, which takes more than a second for ten million pages;
-  /// with many parts each takes some milliseconds.
-  static constexpr auto parts = size_t{256};
 
   static size_t part_of(const page_key& key) noexcept {
     return std::hash<page_key>{}(key) / (SIZE_MAX / parts + 1);

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -33,7 +34,9 @@ inline encoded_page_header header_of(const page_write& page, uint64_t fingerprin
 class headed_object_reader {
 public:
   /// @param page Must outlive this.
-  headed_object_reader(const page_read& page, uint64_t fingerprint, part_lengths rule)
+  /// @param fingerprint Empty: the object may be of any namespace.
+  headed_object_reader(const page_read& page, std::optional<uint64_t> fingerprint,
+                       part_lengths rule)
     : page_(page), fingerprint_(fingerprint), rule_(rule), room_(total_bytes(page.parts)) {}
 
   /// Most bytes that the stored object may have.
@@ -53,10 +56,7 @@ public:
       return true;
     if (first > room_ || bytes.size() > room_ - first)
       return false;
-    for (const auto& part : part_of<std::byte>(page_.parts, first, bytes.size())) {
-      std::ranges::copy(bytes.first(part.size()), part.begin());
-      bytes = bytes.subspan(part.size());
-    }
+    scatter(bytes.data(), part_of<std::byte>(page_.parts, first, bytes.size()));
     return true;
   }
 
@@ -70,12 +70,13 @@ public:
     const auto header = decode_page_header(header_);
     if (!header)
       return tl::unexpected{header.error()};
-    if (header->key != page_.key || header->fingerprint != fingerprint_)
+    if (header->key != page_.key || (fingerprint_ && header->fingerprint != *fingerprint_))
       return fail(ec::corrupt_page, "the header is of another object");
     if (stored - page_header_bytes != header->length)
       return fail(ec::corrupt_page, "the object has another length than its header says");
     if (auto fits = check_room(header->length, room_, rule_); !fits)
       return tl::unexpected{fits.error()};
+    // Of the copy: the bytes taken may have been in memory that others write to.
     const auto parts = part_of<std::byte>(page_.parts, 0, header->length);
     if (page_checksum(std::span<const std::span<std::byte>>{parts}) != header->checksum)
       return fail(ec::corrupt_page, "the checksum of the object does not match");
@@ -84,7 +85,7 @@ public:
 
 private:
   const page_read& page_;
-  uint64_t fingerprint_;
+  std::optional<uint64_t> fingerprint_;
   part_lengths rule_;
   uint64_t room_;
   encoded_page_header header_{};

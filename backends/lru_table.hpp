@@ -57,6 +57,9 @@ public:
     return key;
   }
 
+  /// The entries, oldest first.
+  const std::list<entry>& entries() const noexcept { return order_; }
+
   uint64_t size() const noexcept { return order_.size(); }
 
   uint64_t bytes() const noexcept { return bytes_; }

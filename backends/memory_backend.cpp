@@ -67,6 +67,14 @@ public:
     return std::vector<result<void>>(keys.size());
   }
 
+  result<object_list> list(const std::string&, time_point) override {
+    auto listed = object_list{};
+    const auto lock = std::scoped_lock{mutex_};
+    for (const auto& entry : pages_.entries())
+      listed.objects.push_back({entry.key, {}, entry.bytes});
+    return listed;
+  }
+
   backend_health health() override {
     const auto lock = std::scoped_lock{mutex_};
     return {true, {}, pages_.size(), pages_.bytes(), max_bytes_, counters_, {}};

@@ -146,7 +146,7 @@ page_files::lengths(std::span<const page_key> keys, uint64_t fingerprint, time_p
 }
 
 std::vector<result<page_files::found_page>> page_files::read(std::span<const page_read> pages,
-                                                             uint64_t fingerprint,
+                                                             std::optional<uint64_t> fingerprint,
                                                              part_lengths rule,
                                                              time_point deadline) {
   auto answers = std::vector<result<found_page>>{};
@@ -195,6 +195,21 @@ std::vector<result<void>> page_files::remove(std::span<const page_key> keys,
   return answers;
 }
 
+result<object_list> page_files::list(const std::string& from, time_point deadline) {
+  auto lock = std::unique_lock{mutex_};
+  while (!is_loaded_) {
+    const auto left = deadline - clock_.now();
+    if (left <= duration{0})
+      return fail(ec::deadline_exceeded, "the folder's logs are still being read");
+    loaded_.wait_for(lock, std::min<duration>(left, limits::folder_load_wait));
+  }
+  auto listed = table_.list(from);
+  if (listed)
+    for (auto& page : listed->objects)
+      page.bytes -= std::min<uint64_t>(page.bytes, page_header_bytes);
+  return listed;
+}
+
 uint64_t page_files::clear(const std::string& directory, uint64_t fingerprint) {
   auto removed = uint64_t{0};
   for (const auto& page : folder_.scan(directory))
@@ -224,7 +239,8 @@ bool page_files::file_exists(const page_key& key) const {
   return ::access(folder_.page_path(key).c_str(), F_OK) == 0;
 }
 
-result<page_files::found_page> page_files::get_page(page_read page, uint64_t fingerprint,
+result<page_files::found_page> page_files::get_page(page_read page,
+                                                    std::optional<uint64_t> fingerprint,
                                                     part_lengths rule,
                                                     std::vector<std::byte>& buffer) {
   const auto path = folder_.page_path(page.key);
@@ -254,7 +270,7 @@ result<page_files::found_page> page_files::get_page(page_read page, uint64_t fin
 }
 
 result<uint64_t> page_files::read_scattered(int fd, const std::string& path, const page_read& page,
-                                            uint64_t fingerprint,
+                                            std::optional<uint64_t> fingerprint,
                                             std::vector<std::byte>& buffer) const {
   buffer.resize(total_bytes(page.parts));
   auto read = read_page(fd, path, {page.key, {buffer}}, fingerprint);
@@ -264,7 +280,7 @@ result<uint64_t> page_files::read_scattered(int fd, const std::string& path, con
 }
 
 result<uint64_t> page_files::read_page(int fd, const std::string& path, const page_read& page,
-                                       uint64_t fingerprint) const {
+                                       std::optional<uint64_t> fingerprint) const {
   struct stat info {};
   if (::fstat(fd, &info) != 0)
     return file_failure("read", path, errno);
@@ -283,7 +299,7 @@ result<uint64_t> page_files::read_page(int fd, const std::string& path, const pa
   const auto decoded = decode_page_header(header);
   if (!decoded)
     return fail(ec::corrupt_page, "'" + path + "': " + decoded.error().detail);
-  if (decoded->key != page.key || decoded->fingerprint != fingerprint)
+  if (decoded->key != page.key || (fingerprint && decoded->fingerprint != *fingerprint))
     return fail(ec::corrupt_page, "'" + path + "' holds a page of another key or namespace");
   if (decoded->generation != file_generation)
     return fail(ec::corrupt_page, "'" + path + "' has a generation that no file has");

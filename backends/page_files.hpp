@@ -59,9 +59,10 @@ public:
     uint64_t length = 0;
   };
 
-  /// Reads pages of a namespace, as blocking_store::read.
-  std::vector<result<found_page>> read(std::span<const page_read> pages, uint64_t fingerprint,
-                                       part_lengths rule, time_point deadline);
+  /// Reads pages of a namespace, or of any, as blocking_store::read.
+  std::vector<result<found_page>> read(std::span<const page_read> pages,
+                                       std::optional<uint64_t> fingerprint, part_lengths rule,
+                                       time_point deadline);
 
   /// Stores pages of a namespace, as storage_backend::write.
   /// @param checksums page_checksum of each page; computed here if empty.
@@ -72,6 +73,9 @@ public:
   /// As storage_backend::remove. With a fingerprint, leaves pages of other namespaces alone.
   std::vector<result<void>> remove(std::span<const page_key> keys,
                                    std::optional<uint64_t> fingerprint, time_point deadline);
+
+  /// As storage_backend::list.
+  result<object_list> list(const std::string& from, time_point deadline);
 
   /// The directories of pages, for clear().
   std::vector<std::string> directories() const { return folder_.directories(); }
@@ -90,14 +94,15 @@ private:
   /// Checks the file system, because other processes write to the folder too.
   bool file_exists(const page_key& key) const;
 
-  result<found_page> get_page(page_read page, uint64_t fingerprint, part_lengths rule,
-                              std::vector<std::byte>& buffer);
+  result<found_page> get_page(page_read page, std::optional<uint64_t> fingerprint,
+                              part_lengths rule, std::vector<std::byte>& buffer);
 
   result<uint64_t> read_scattered(int fd, const std::string& path, const page_read& page,
-                                  uint64_t fingerprint, std::vector<std::byte>& buffer) const;
+                                  std::optional<uint64_t> fingerprint,
+                                  std::vector<std::byte>& buffer) const;
 
   result<uint64_t> read_page(int fd, const std::string& path, const page_read& page,
-                             uint64_t fingerprint) const;
+                             std::optional<uint64_t> fingerprint) const;
 
   // -- writing ----------------------------------------------------------------
 

@@ -175,6 +175,19 @@ storage_queue::batch_number storage_queue::remove(store_batch<page_key> keys, ti
   return submit_items(std::move(keys), std::move(call), std::move(done));
 }
 
+storage_queue::batch_number storage_queue::list(std::string from, time_point deadline,
+                                                list_done done) {
+  return submit({[name = name_, from = std::move(from), deadline,
+                  done](blocking_store& store) -> std::function<void()> {
+                   auto listed = guarded<result<object_list>>(
+                     name, 1, [&] { return std::vector{store.list(from, deadline)}; });
+                   return [done, listed = std::move(listed)]() mutable {
+                     done(std::move(listed.front()));
+                   };
+                 },
+                 [done](const error& reason) { done(tl::unexpected{reason}); }});
+}
+
 void storage_queue::health(health_done done) {
   submit({[done](blocking_store& store) -> std::function<void()> {
             return [done, health = store.health()] { done(health); };

@@ -44,6 +44,8 @@ public:
 
   batch_number remove(store_batch<page_key> keys, time_point deadline, pages_done done) override;
 
+  batch_number list(std::string from, time_point deadline, list_done done) override;
+
   /// Queued before all waiting batches.
   void health(health_done done) override;
 

@@ -15,6 +15,7 @@ configure_package_config_file(cmake/hicacheConfig.cmake.in "${PROJECT_BINARY_DIR
 # Before version 1.0 a new minor version may change everything.
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/hicacheConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
 
+install(EXPORT hicacheStoreTargets NAMESPACE hicache:: DESTINATION "${package_folder}")
 install(EXPORT hicacheTargets NAMESPACE hicache:: DESTINATION "${package_folder}")
 install(EXPORT hicacheCTargets NAMESPACE hicache:: DESTINATION "${package_folder}")
 install(FILES "${PROJECT_BINARY_DIR}/hicacheConfig.cmake" "${PROJECT_BINARY_DIR}/hicacheConfigVersion.cmake"

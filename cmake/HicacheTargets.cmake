@@ -2,6 +2,10 @@
 
 include(GNUInstallDirs)
 
+# What hicache::store consists of. The other libraries stand on it, and are exported beside it.
+set(HICACHE_STORE_LIBRARIES
+    base cache endpoint host_memory backends backend_disk backend_external backend_redis backend_s3 backend_serde stores)
+
 # hicache_expose(<target> <folder> [INTERFACE])
 #
 # Lets users of <target> include "<folder>/...". Each folder is seen through an include directory of its own, so a
@@ -45,12 +49,13 @@ function(hicache_apply_build_mode target)
   endif()
 endfunction()
 
-# hicache_add_library(<layer> SOURCES ... [PUBLIC_LINK ...] [PRIVATE_LINK ...] [NOT_INSTALLED])
+# hicache_add_library(<layer> SOURCES ... [PUBLIC_LINK ...] [PRIVATE_LINK ...] [NOT_INSTALLED] [FOLDER <layer>])
 #
 # Defines hicache_<layer>, alias hicache::<layer>, from the sources of the current folder. Its archive is installed, without headers,
-# unless only programs of this project link it. A folder in a layer may be a library of its own, which exposes no headers that the layer does not.
+# unless only programs of this project link it. A folder in a layer may be a library of its own, which exposes no headers that the layer does not;
+# so may some of a layer's sources (FOLDER), for those who need no more of it.
 function(hicache_add_library name)
-  cmake_parse_arguments(ARG "NOT_INSTALLED" "" "SOURCES;PUBLIC_LINK;PRIVATE_LINK" ${ARGN})
+  cmake_parse_arguments(ARG "NOT_INSTALLED" "FOLDER" "SOURCES;PUBLIC_LINK;PRIVATE_LINK" ${ARGN})
   # These consist of headers, so who links the installed archive does not need them.
   foreach(headers CLI11::CLI11 nlohmann_json::nlohmann_json)
     list(TRANSFORM ARG_PUBLIC_LINK REPLACE "^${headers}$" "$<BUILD_INTERFACE:${headers}>")
@@ -59,13 +64,19 @@ function(hicache_add_library name)
   add_library(hicache_${name} ${ARG_SOURCES})
   add_library(hicache::${name} ALIAS hicache_${name})
   set_target_properties(hicache_${name} PROPERTIES EXPORT_NAME ${name} POSITION_INDEPENDENT_CODE ON)
-  if(IS_DIRECTORY "${PROJECT_SOURCE_DIR}/${name}")
+  if(ARG_FOLDER)
+    hicache_expose(hicache_${name} ${ARG_FOLDER})
+  elseif(IS_DIRECTORY "${PROJECT_SOURCE_DIR}/${name}")
     hicache_expose(hicache_${name} ${name})
   endif()
   target_link_libraries(hicache_${name} PUBLIC ${ARG_PUBLIC_LINK} PRIVATE ${ARG_PRIVATE_LINK})
   hicache_apply_build_mode(hicache_${name})
   if(NOT ARG_NOT_INSTALLED)
-    install(TARGETS hicache_${name} EXPORT hicacheTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+    set(export_set hicacheTargets)
+    if(name IN_LIST HICACHE_STORE_LIBRARIES)
+      set(export_set hicacheStoreTargets)
+    endif()
+    install(TARGETS hicache_${name} EXPORT ${export_set} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
   endif()
 endfunction()
 

@@ -13,7 +13,7 @@
 #include "launch/program.hpp"
 #include "rpc/network.hpp"
 #include "runtime/network_flags.hpp"
-#include "runtime/setting.hpp"
+#include "runtime/setting_flags.hpp"
 
 #include <absl/strings/escaping.h>
 #include <absl/strings/str_format.h>

@@ -12,7 +12,7 @@
 #include "runtime/cluster_member.hpp"
 #include "runtime/network_flags.hpp"
 #include "runtime/rank_config.hpp"
-#include "runtime/setting.hpp"
+#include "runtime/setting_flags.hpp"
 
 #include <absl/strings/str_format.h>
 #include <caf/actor_system.hpp>

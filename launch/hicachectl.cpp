@@ -1,5 +1,5 @@
-// hicachectl: inspects a running cluster; attaches and detaches L3; computes model ids; runs,
-// replays and compares op logs.
+// hicachectl: inspects a running cluster; attaches and detaches L3; looks into stores; computes
+// model ids; runs, replays and compares op logs.
 
 #include "backends/cluster/index_addresses.hpp"
 #include "backends/cluster/index_link.hpp"
@@ -12,10 +12,11 @@
 #include "launch/oplog_commands.hpp"
 #include "launch/program.hpp"
 #include "launch/storage_commands.hpp"
+#include "launch/store_commands.hpp"
 #include "rpc/network.hpp"
 #include "runtime/network_flags.hpp"
 #include "runtime/rank_config.hpp"
-#include "runtime/setting.hpp"
+#include "runtime/setting_flags.hpp"
 
 #include <absl/strings/str_format.h>
 #include <caf/actor_system.hpp>
@@ -230,12 +231,15 @@ int main(int argc, char** argv) {
   status->add_flag("--json", flags.json, "print one JSON object");
   const auto oplog = oplog_commands{app};
   const auto storage = storage_commands{app};
+  const auto store = store_commands{app};
   const auto cluster = cluster_commands{app};
   const auto model = model_commands{app};
   const auto node = node_commands{app};
   return run_program(app, argc, argv, [&] {
     if (storage.chosen())
       return storage.perform();
+    if (store.chosen())
+      return store.perform();
     if (cluster.chosen())
       return cluster.perform();
     if (model.chosen())

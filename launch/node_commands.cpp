@@ -9,7 +9,7 @@
 #include "rpc/network.hpp"
 #include "runtime/network_flags.hpp"
 #include "runtime/rank_config.hpp"
-#include "runtime/setting.hpp"
+#include "runtime/setting_flags.hpp"
 
 #include <absl/strings/str_format.h>
 #include <caf/actor_cast.hpp>

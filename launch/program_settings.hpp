@@ -2,7 +2,7 @@
 
 #include "hicache/config.hpp"
 #include "runtime/node_host.hpp"
-#include "runtime/setting.hpp"
+#include "runtime/setting_flags.hpp"
 
 #include <chrono>
 #include <cstdint>

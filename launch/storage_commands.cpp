@@ -1,10 +1,12 @@
 #include "launch/storage_commands.hpp"
 
+#include "base/units.hpp"
 #include "launch/program.hpp"
 #include "runtime/admin_server.hpp"
 #include "runtime/http_address.hpp"
-#include "runtime/rank_settings.hpp"
-#include "runtime/setting.hpp"
+#include "runtime/setting_flags.hpp"
+#include "stores/storage_config.hpp"
+#include "stores/storage_settings.hpp"
 
 #include <absl/strings/str_format.h>
 #include <absl/time/time.h>
@@ -134,6 +136,16 @@ void print_attachment(const json& answer) {
   }
   std::cout << "stuck calls      " << shown(*status, "stuck_calls") << ", which keep "
             << shown(*status, "quarantined_pages") << " pages of L2\n";
+  for (auto number = 1; const auto& tier : answer.value("hicache_storage_tiers", json::array())) {
+    const auto capacity = tier.value("capacity_bytes", uint64_t{0});
+    std::cout << absl::StrFormat(
+      "tier %d           %s, %s: %d objects, %s%s; %d hits, %d misses, %d errors%s\n", number++,
+      shown(tier, "backend"), tier.value("up", false) ? "up" : "down",
+      tier.value("objects", uint64_t{0}), format_bytes(tier.value("bytes", uint64_t{0})),
+      capacity == 0 ? "" : " of " + format_bytes(capacity), tier.value("hits", uint64_t{0}),
+      tier.value("misses", uint64_t{0}), tier.value("errors", uint64_t{0}),
+      shown(tier, "detail").empty() ? "" : "; " + shown(tier, "detail"));
+  }
 }
 
 } // namespace

@@ -4,6 +4,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <charconv>
 #include <random>
 
 namespace hicache {
@@ -17,6 +18,20 @@ std::string to_string(const page_key& key) {
     text.push_back(digits[byte & 15]);
   }
   return text;
+}
+
+std::optional<page_key> parse_page_key(std::string_view text) noexcept {
+  auto key = page_key{};
+  if (text.size() != 2 * key.bytes.size())
+    return std::nullopt;
+  for (const auto digit : text)
+    if ((digit < '0' || digit > '9') && (digit < 'a' || digit > 'f'))
+      return std::nullopt;
+  for (auto& byte : key.bytes) {
+    std::from_chars(text.data(), text.data() + 2, byte, 16);
+    text.remove_prefix(2);
+  }
+  return key;
 }
 
 uint64_t salted_hash(const page_key& key) noexcept {

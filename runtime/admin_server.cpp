@@ -320,6 +320,18 @@ private:
       auto shown = to_json(storage_.show());
       if (const auto status = storage_.status())
         shown["hicache_storage_status"] = to_json(*status);
+      for (const auto& [name, health] : storage_.tiers())
+        shown["hicache_storage_tiers"].push_back({{"backend", name},
+                                                  {"up", health.ok},
+                                                  {"detail", health.detail},
+                                                  {"objects", health.objects},
+                                                  {"bytes", health.bytes},
+                                                  {"capacity_bytes", health.capacity_bytes},
+                                                  {"hits", health.counters.hits},
+                                                  {"misses", health.counters.misses},
+                                                  {"errors", health.counters.errors},
+                                                  {"corrupt", health.counters.corrupt},
+                                                  {"evicted", health.counters.evicted}});
       answer(to, 200, shown);
     } else if (asked.method == "DELETE") {
       perform(to, parse_detach(asked.params),

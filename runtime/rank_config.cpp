@@ -7,6 +7,9 @@
 #include "runtime/admin_server.hpp"
 #include "runtime/network_flags.hpp"
 #include "runtime/rank_settings.hpp"
+#include "runtime/setting_flags.hpp"
+#include "stores/storage_config.hpp"
+#include "stores/storage_settings.hpp"
 #include "transport/page_channel.hpp"
 
 #include <absl/strings/str_format.h>
@@ -165,13 +168,6 @@ result<void> check_choices(const rank_config& config, uint32_t ranks) {
   return {};
 }
 
-/// Names joined by dots.
-bool is_python_name(std::string_view name) {
-  return !name.empty() && std::ranges::all_of(name, [](unsigned char c) {
-    return std::isalnum(c) != 0 || c == '_' || c == '.' || c >= 0x80;
-  });
-}
-
 /// A store that needs what is not given.
 result<void> check_store(const rank_config& config, std::string_view backend,
                          const storage_config& storage) {
@@ -180,35 +176,11 @@ result<void> check_store(const rank_config& config, std::string_view backend,
     return fail(ec::invalid_argument,
                 "--hicache-storage-backend-extra-config: codec fp8 has nothing to convert, because "
                 "--dtype is fp8; expected codecs without fp8");
-  if (backend == "file" && storage.path.empty())
+  if (const auto missing = missing_setting_of(backend, storage))
     return fail(ec::invalid_argument,
-                "--hicache-storage-backend file needs a folder; expected "
-                "--hicache-storage-backend-extra-config '{\"path\": \"DIR\"}'");
-  if (backend == "disk" && (storage.path.empty() || storage.max_bytes == 0))
-    return fail(ec::invalid_argument,
-                "--hicache-storage-backend disk needs a folder and a size; expected "
-                "--hicache-storage-backend-extra-config '{\"path\": \"DIR\", \"max_bytes\": "
-                "\"SIZE\"}'");
-  if (backend == "redis" && storage.redis.servers.empty())
-    return fail(ec::invalid_argument,
-                "--hicache-storage-backend redis needs a server; expected "
-                "--hicache-storage-backend-extra-config '{\"servers\": \"HOST:PORT\"}'");
-  if (backend == "s3" && storage.s3.bucket.empty())
-    return fail(ec::invalid_argument,
-                "--hicache-storage-backend s3 needs a bucket; expected "
-                "--hicache-storage-backend-extra-config '{\"bucket\": \"NAME\"}'");
-  if (backend == "external" && storage.external.socket.empty() == storage.external.command.empty())
-    return fail(ec::invalid_argument,
-                "--hicache-storage-backend external needs a process; expected "
-                "--hicache-storage-backend-extra-config '{\"socket\": \"PATH\"}' or "
-                "'{\"command\": \"COMMAND\"}'");
-  if (backend == "dynamic"
-      && !(is_python_name(storage.external.module_path)
-           && is_python_name(storage.external.class_name)))
-    return fail(ec::invalid_argument,
-                "--hicache-storage-backend dynamic needs a class; expected "
-                "--hicache-storage-backend-extra-config '{\"module_path\": \"MODULE\", "
-                "\"class_name\": \"CLASS\"}'");
+                absl::StrFormat("--hicache-storage-backend %s needs %s; expected "
+                                "--hicache-storage-backend-extra-config %s",
+                                backend, missing->what, missing->example));
   if (backend == "cluster" && config.index.empty())
     return fail(ec::invalid_argument, "--hicache-storage-backend cluster needs --index HOST:PORT");
   if (backend == "node" && config.node.empty())

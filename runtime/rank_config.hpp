@@ -16,23 +16,6 @@
 
 namespace hicache {
 
-/// Parses a JSON text, or the JSON, TOML or YAML file behind an '@'.
-/// @param backend The store, unless it is made of tiers. Keys that hicache does not know are kept
-/// for the stores of others (external_config::options).
-/// @returns invalid_argument with a sentence that names the key or file and what was expected
-result<storage_config> parse_storage_config(const std::string& text, std::string_view backend = {});
-
-/// Whether a store is in another process, which knows keys of its own.
-constexpr bool is_external_store(std::string_view backend) {
-  return backend == "external" || backend == "dynamic" || backend == "mooncake"
-         || backend == "nixl";
-}
-
-/// Converts the same text or file to one JSON object for another process to parse. Keys are not
-/// checked. Empty stays empty.
-/// @returns as parse_storage_config
-result<std::string> storage_config_json(const std::string& text);
-
 /// The part of rank_config::finish() that validates what identifies pages.
 result<void> finish_identity(rank_config& config);
 

@@ -114,6 +114,8 @@ private:
 
   std::optional<storage_status> status() override { return store_->status(); }
 
+  std::vector<tier_health> tiers() override { return store_->tiers(); }
+
   result<void> attach(const storage_attachment& wanted, std::chrono::nanoseconds deadline) override;
 
   result<void> detach(std::chrono::nanoseconds deadline) override;

@@ -2,6 +2,8 @@
 
 #include "cache/prefix/event_message.hpp"
 #include "runtime/network_flags.hpp"
+#include "runtime/rank_config.hpp"
+#include "runtime/setting_flags.hpp"
 #include "transport/page_channel.hpp"
 
 #include <array>

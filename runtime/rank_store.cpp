@@ -1,24 +1,13 @@
 #include "runtime/rank_store.hpp"
 
 #include "actors/storage.hpp"
-#include "backends/disk/disk_backend.hpp"
-#include "backends/external/external_backend.hpp"
-#include "backends/file_backend.hpp"
-#include "backends/memory_backend.hpp"
 #include "backends/node_backend.hpp"
-#include "backends/redis/redis_backend.hpp"
-#include "backends/s3/s3_backend.hpp"
-#include "backends/serde/serde_backend.hpp"
-#include "backends/storage_queue.hpp"
-#include "backends/tiered/tiered_backend.hpp"
 #include "base/check.hpp"
 #include "base/limits.hpp"
 #include "cache/hash/page_hash.hpp"
 #include "hicache/caf_error.hpp"
 
-#include <absl/strings/str_replace.h>
 #include <caf/scoped_actor.hpp>
-#include <nlohmann/json.hpp>
 #include <spdlog/spdlog.h>
 
 #include <array>
@@ -52,95 +41,6 @@ std::optional<serde::element_type> convertible(element_type type) {
   return std::nullopt;
 }
 
-/// @pre settings.finish(ranks) succeeded
-serde_options codecs_of(const rank_config& settings, const storage_config& storage,
-                        uint32_t ranks) {
-  auto options = serde_options{};
-  options.codec.chain = serde::parse_codec_chain(storage.codecs).value();
-  options.codec.zstd_level = static_cast<int>(storage.zstd_level);
-  if (const auto element = convertible(*settings.dtype))
-    options.codec.objects = serde::kv_object_shape{settings.shape(ranks), settings.mem_layout,
-                                                   settings.heads_per_object(), *element};
-  options.codec.fingerprint = fingerprint_of(settings.fingerprint());
-  options.key_file = storage.key_file;
-  options.key_command = storage.key_command;
-  options.codec_threads = storage.codec_threads;
-  options.codec_bytes = storage.codec_bytes;
-  return options;
-}
-
-result<redis_options> redis_of(const rank_config& settings, const storage_config& storage,
-                               uint32_t ranks) {
-  const auto& wanted = storage.redis;
-  auto servers = rpc::parse_endpoints(wanted.servers);
-  if (!servers)
-    return fail(ec::invalid_argument, "key 'servers': " + servers.error().detail);
-  auto options = redis_options{};
-  options.servers.servers = std::move(*servers);
-  options.servers.is_cluster = wanted.is_cluster;
-  options.servers.access
-    = {wanted.user,
-       wanted.password_file,
-       wanted.password_variable,
-       {wanted.uses_tls, storage.tls_ca, wanted.tls_cert, wanted.tls_key, wanted.tls_name}};
-  if (!storage.key_prefix.empty())
-    options.key_prefix = storage.key_prefix;
-  options.chunk_bytes = wanted.chunk_bytes;
-  options.ttl = std::chrono::ceil<std::chrono::milliseconds>(wanted.ttl);
-  options.max_bytes = storage.max_bytes / ranks;
-  options.fingerprint = fingerprint_of(settings.fingerprint());
-  return options;
-}
-
-s3_options s3_of(const rank_config& settings, const storage_config& storage, uint32_t ranks) {
-  const auto& wanted = storage.s3;
-  auto options = s3_options{};
-  options.bucket = {.endpoint = wanted.endpoint,
-                    .bucket = wanted.bucket,
-                    .region = wanted.region,
-                    .is_virtual_host = wanted.is_virtual_host,
-                    .credentials = {wanted.credentials_file, wanted.profile},
-                    .tls_ca = storage.tls_ca,
-                    .connections = wanted.connections};
-  if (!storage.key_prefix.empty())
-    options.key_prefix = storage.key_prefix;
-  options.part_bytes = wanted.part_bytes;
-  options.max_bytes = storage.max_bytes / ranks;
-  options.fingerprint = fingerprint_of(settings.fingerprint());
-  return options;
-}
-
-/// A word of a shell command that means itself.
-std::string shell_word(std::string_view text) {
-  return "'" + absl::StrReplaceAll({text.data(), text.size()}, {{"'", "'\\''"}}) + "'";
-}
-
-/// The shell command that starts a store's process; empty if it runs already.
-std::string command_of(std::string_view name, const external_config& wanted) {
-  if (name == "external")
-    return wanted.command;
-  const auto store = name == "dynamic"    ? wanted.module_path + ":" + wanted.class_name
-                     : name == "mooncake" ? std::string{"hicache.mooncake_store:MooncakeStore"}
-                                          : std::string{"hicache.nixl_store:NixlStore"};
-  return "exec " + shell_word(wanted.python) + " -m hicache store-host --fd 3 " + shell_word(store);
-}
-
-external_options external_of(const rank_config& settings, std::string_view name,
-                             const storage_config& storage, uint32_t ranks) {
-  const auto& wanted = storage.external;
-  auto options = nlohmann::json::parse(wanted.options);
-  if (!storage.path.empty())
-    options["path"] = storage.path;
-  return {.name = std::string{name},
-          .socket = wanted.socket,
-          .command = command_of(name, wanted),
-          .options = options.dump(),
-          .start_time = std::chrono::ceil<std::chrono::milliseconds>(wanted.start_time),
-          .window_bytes = wanted.window_bytes,
-          .max_bytes = storage.max_bytes / ranks,
-          .fingerprint = fingerprint_of(settings.fingerprint())};
-}
-
 } // namespace
 
 rank_store::rank_store(caf::actor_system& system, const rank_config& settings, uint32_t rank,
@@ -170,7 +70,7 @@ result<open_store> rank_store::open(const storage_attachment& wanted) {
     return tl::unexpected{checked.error()};
   if (const auto slow = scattered_objects(settings, ranks_); slow && rank_ == 0)
     spdlog::warn("{}", *slow);
-  auto opened = open_store_of(settings);
+  auto opened = open_stores(settings.storage_backend, settings.storage, owner_of(settings), clock_);
   if (!opened) {
     member_.reset();
     return tl::unexpected{opened.error()};
@@ -196,69 +96,26 @@ result<open_store> rank_store::open(const storage_attachment& wanted) {
   return open_store{actor_, tree.prefetch, tree.storage_exports_l2, [this] { close(); }};
 }
 
-result<std::unique_ptr<storage_backend>> rank_store::open_store_of(const rank_config& settings) {
-  const auto& storage = settings.storage;
-  if (storage.tiers.empty())
-    return open_backend(settings, settings.storage_backend, storage);
-  auto options = tiered_options{};
-  options.looks_up_in_parallel = storage.parallel_lookup;
-  options.breaker = storage.breaker;
-  options.copy_bytes = storage.copy_bytes;
-  options.copy_time = settings.storage_timeout;
-  options.notice = [](const std::string& sentence) { spdlog::warn("{}", sentence); };
-  for (const auto& each : storage.tiers) {
-    auto store = open_backend(settings, each.tier.backend, each);
-    if (!store)
-      return fail(store.error().code, "tier " + std::to_string(options.tiers.size() + 1) + " ("
-                                        + each.tier.backend + "): " + store.error().detail);
-    options.tiers.push_back({std::move(*store),
-                             {parse_tier_writes(each.tier.write).value(), each.tier.promote,
-                              each.tier.write_bytes_per_second, each.tier.write_bytes_per_day}});
-  }
-  return make_tiered_backend(std::move(options), clock_);
-}
-
-result<std::unique_ptr<storage_backend>> rank_store::open_backend(const rank_config& settings,
-                                                                  std::string_view name,
-                                                                  const storage_config& storage) {
-  auto store = open_blocking(settings, name, storage);
-  if (!store)
-    return tl::unexpected{store.error()};
-  auto coded = make_serde_backend(
-    codecs_of(settings, storage, ranks_),
-    std::make_unique<storage_queue>(std::move(*store), storage.threads), clock_);
-  if (!coded)
-    return fail(coded.error().code, "codecs of L3: " + coded.error().detail);
-  return coded;
-}
-
-result<std::unique_ptr<blocking_store>> rank_store::open_blocking(const rank_config& settings,
-                                                                  std::string_view name,
-                                                                  const storage_config& storage) {
+store_owner rank_store::owner_of(const rank_config& settings) {
   const auto fingerprint = fingerprint_of(settings.fingerprint());
-  if (name == "memory")
-    return make_memory_backend(storage.max_bytes / ranks_, clock_);
-  if (name == "file")
-    return make_file_backend({{storage.path, storage.max_bytes}, fingerprint}, clock_);
-  if (name == "disk")
-    return make_disk_backend(storage.path + "/rank-" + std::to_string(rank_),
-                             storage.max_bytes / ranks_, clock_);
-  if (name == "redis") {
-    auto options = redis_of(settings, storage, ranks_);
-    if (!options)
-      return tl::unexpected{options.error()};
-    return make_redis_backend(std::move(*options), clock_);
-  }
-  if (name == "s3")
-    return make_s3_backend(s3_of(settings, storage, ranks_), clock_);
-  if (is_external_store(name))
-    return make_external_backend(external_of(settings, name, storage, ranks_), clock_);
-  if (name == "cluster")
-    return open_cluster(settings, storage);
-  auto store = make_node_backend(system_, {settings.node, fingerprint, settings.tls}, clock_);
-  if (!store)
-    return fail(store.error().code, "--node: " + to_string(store.error()));
-  return store;
+  auto objects = std::optional<serde::kv_object_shape>{};
+  if (const auto element = convertible(*settings.dtype))
+    objects = {settings.shape(ranks_), settings.mem_layout, settings.heads_per_object(), *element};
+  return {
+    fingerprint,
+    rank_,
+    ranks_,
+    objects,
+    settings.storage_timeout,
+    [this, &settings, fingerprint](std::string_view name, const storage_config& storage)
+      -> result<std::unique_ptr<blocking_store>> {
+      if (name == "cluster")
+        return open_cluster(settings, storage);
+      auto store = make_node_backend(system_, {settings.node, fingerprint, settings.tls}, clock_);
+      if (!store)
+        return fail(store.error().code, "--node: " + to_string(store.error()));
+      return store;
+    }};
 }
 
 result<std::unique_ptr<blocking_store>> rank_store::open_cluster(const rank_config& settings,
@@ -389,6 +246,14 @@ std::optional<storage_status> rank_store::status() {
     return std::nullopt;
   const auto status = ask_status(limits::scrape_time);
   return status ? std::optional{*status} : std::nullopt;
+}
+
+std::vector<tier_health> rank_store::tiers() {
+  const auto guard = std::unique_lock{mutex_, limits::scrape_time};
+  if (!guard || !actor_)
+    return {};
+  const auto health = ask_health(limits::scrape_time);
+  return health ? health->tiers : std::vector<tier_health>{};
 }
 
 uint64_t rank_store::exported_bytes() {

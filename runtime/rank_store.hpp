@@ -8,6 +8,7 @@
 #include "runtime/cluster_member.hpp"
 #include "runtime/rank_config.hpp"
 #include "runtime/shared_pools.hpp"
+#include "stores/open_stores.hpp"
 
 #include <caf/actor_system.hpp>
 #include <caf/duration.hpp>
@@ -103,21 +104,17 @@ public:
   /// Circuit-breaker state of the open store; nothing if none is open or it does not answer.
   std::optional<storage_status> status();
 
+  /// Healths of the stores that the open store is made of; empty if it is one, or does not answer.
+  std::vector<tier_health> tiers();
+
   /// Closes the open store; waits for outstanding calls for up to the settings' shutdown_grace.
   /// @returns false if calls were still outstanding after that, now or earlier. They may keep using
   /// L2 and the clock, so these and the actor system must not be destroyed.
   bool close();
 
 private:
-  /// Opens L3, which may be several tiers.
-  result<std::unique_ptr<storage_backend>> open_store_of(const rank_config& settings);
-
-  /// Opens one store, with its threads and codecs.
-  result<std::unique_ptr<storage_backend>>
-  open_backend(const rank_config& settings, std::string_view name, const storage_config& storage);
-
-  result<std::unique_ptr<blocking_store>>
-  open_blocking(const rank_config& settings, std::string_view name, const storage_config& storage);
+  /// @pre settings.finish(ranks) succeeded; they outlive the result
+  store_owner owner_of(const rank_config& settings);
 
   /// Joins the cluster.
   result<std::unique_ptr<blocking_store>> open_cluster(const rank_config& settings,

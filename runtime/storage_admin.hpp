@@ -1,10 +1,12 @@
 #pragma once
 
 #include "hicache/error.hpp"
+#include "hicache/storage_backend.hpp"
 #include "messages/commands.hpp"
 
 #include <chrono>
 #include <optional>
+#include <vector>
 
 namespace hicache {
 
@@ -17,6 +19,10 @@ public:
 
   /// Circuit-breaker state of the attached store as seen by rank 0; nothing if unknown.
   virtual std::optional<storage_status> status() = 0;
+
+  /// Healths of the stores that L3 is made of on rank 0, in their order; empty if it is one store,
+  /// or does not answer.
+  virtual std::vector<tier_health> tiers() = 0;
 
   /// Attaches L3 on all ranks or on none.
   /// @param wanted Names a backend. An extra config is JSON text, never a file.

@@ -130,6 +130,11 @@ public:
     return std::vector<result<void>>(keys.size(), remove_all(keys));
   }
 
+  result<object_list> list(const std::string& from, time_point) override {
+    const auto lock = std::scoped_lock{mutex_};
+    return log_.list(from);
+  }
+
   backend_health health() override {
     const auto lock = std::scoped_lock{mutex_};
     auto health = backend_health{};

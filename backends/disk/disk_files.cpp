@@ -211,14 +211,14 @@ public:
       ::io_uring_cqe_seen(&ring_, entry);
       auto& x = transfers_[slot];
       if (moved == -EINTR || moved == -EAGAIN) {
-        submit(slot);
+        queue(slot);
         continue;
       }
       if (moved > 0 && static_cast<size_t>(moved) < x.bytes) {
         x.memory += moved;
         x.offset += static_cast<uint64_t>(moved);
         x.bytes -= static_cast<size_t>(moved);
-        submit(slot);
+        queue(slot);
         continue;
       }
       free_.push_back(slot);
@@ -239,10 +239,13 @@ private:
     const auto slot = free_.back();
     free_.pop_back();
     transfers_[slot] = x;
-    submit(slot);
+    queue(slot);
+    // At once, so that the disk works while the caller fills or checks other memory. What is left
+    // goes with the next call.
+    ::io_uring_submit(&ring_);
   }
 
-  void submit(size_t slot) {
+  void queue(size_t slot) {
     const auto& x = transfers_[slot];
     auto* const entry = ::io_uring_get_sqe(&ring_);
     HICACHE_CHECK(entry != nullptr);

@@ -74,6 +74,19 @@ std::optional<disk_log::place> disk_log::find(const page_key& key) const {
   return found == part.end() ? std::nullopt : std::optional{found->second};
 }
 
+result<object_list> disk_log::list(const std::string& from) const {
+  auto listed = objects_.list(from);
+  if (!listed)
+    return listed;
+  // Without those whose writing has not ended, which have no place.
+  std::erase_if(listed->objects, [this](listed_object& x) {
+    const auto where = find(x.key);
+    x.bytes = where ? where->length : 0;
+    return !where;
+  });
+  return listed;
+}
+
 bool disk_log::begin_write(const page_key& key, const page_key& parent, uint64_t length,
                            std::vector<disk_record::removal>& evicted) {
   const auto room = objects_.begin_write(key, parent, disk_blocks_for(length));

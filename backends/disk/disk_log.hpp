@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -81,6 +82,9 @@ public:
   std::optional<place> find(const page_key& key) const;
 
   void use(const page_key& key) { objects_.use(key); }
+
+  /// As folder_table::list.
+  result<object_list> list(const std::string& from) const;
 
   /// As bounded_objects::begin_write.
   /// @param evicted Gets what a record must say about evicted objects.

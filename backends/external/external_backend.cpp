@@ -396,7 +396,7 @@ private:
                    std::span<const page_write> pages) const {
     for (auto i = size_t{0}; i < slots.size(); ++i) {
       const auto target = window.subspan(slots[i].offset, slots[i].bytes);
-      std::ranges::copy(header_of(pages[i], options_.fingerprint), target.begin());
+      std::ranges::copy(header_of(pages[i], options_.fingerprint.value()), target.begin());
       gather(pages[i].parts, target.data() + page_header_bytes);
     }
   }

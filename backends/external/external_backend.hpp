@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace hicache {
@@ -26,8 +27,9 @@ struct external_options {
   /// Bound on the bytes of the objects that this process wrote; it evicts its own. 0: the store
   /// alone decides.
   uint64_t max_bytes = 0;
-  /// `fingerprint_of` the namespace. Objects of another one do not verify.
-  uint64_t fingerprint = 0;
+  /// `fingerprint_of` the namespace. Objects of another one do not verify. Empty: objects of any
+  /// verify, and none are written.
+  std::optional<uint64_t> fingerprint = 0;
 };
 
 /// Stores objects in another process (docs/backends.md, "external"): calls go over a Unix socket,

@@ -21,7 +21,7 @@ namespace hicache {
 class object_reader {
 public:
   /// @param page Must outlive this.
-  object_reader(const page_read& page, uint64_t fingerprint, uint64_t chunk_bytes,
+  object_reader(const page_read& page, std::optional<uint64_t> fingerprint, uint64_t chunk_bytes,
                 part_lengths rule)
     : page_(page), rule_(rule), fingerprint_(fingerprint), length_(total_bytes(page.parts)),
       chunk_bytes_(chunk_bytes) {}
@@ -107,7 +107,7 @@ private:
 
   const page_read& page_;
   const part_lengths rule_;
-  uint64_t fingerprint_;
+  std::optional<uint64_t> fingerprint_;
   /// Of the parts, then of the object.
   uint64_t length_;
   uint64_t chunk_bytes_;

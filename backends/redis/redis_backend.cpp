@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <mutex>
 #include <numeric>
 #include <optional>
@@ -20,6 +21,9 @@ namespace {
 /// How much longer than the first value of an object the others live, so that the first one is
 /// never without them.
 constexpr auto ttl_slack = std::chrono::seconds{1};
+
+/// Names that a server looks at for one part of a list.
+constexpr auto scanned_keys = std::string_view{"1000"};
 
 /// Replies to a request with one command.
 const redis_reply* only_reply(const redis_request& request) {
@@ -89,6 +93,39 @@ public:
     if (clock_.now() >= deadline)
       return std::vector<result<void>>(keys.size(), fail(ec::deadline_exceeded));
     return remove_all(keys, deadline);
+  }
+
+  /// The next part begins at "NODE:CURSOR".
+  result<object_list> list(const std::string& from, time_point deadline) override {
+    const auto nodes = client_->nodes();
+    auto node = size_t{0};
+    auto cursor = std::string{"0"};
+    if (const auto colon = from.find(':'); colon != std::string::npos) {
+      std::from_chars(from.data(), from.data() + colon, node);
+      cursor = from.substr(colon + 1);
+    }
+    if (node >= nodes.size())
+      return object_list{}; // A cluster with fewer nodes than before.
+    auto command = redis_commands{};
+    command.add({"SCAN", cursor, "MATCH", options_.key_prefix + "{*}", "COUNT", scanned_keys});
+    const auto reply = client_->ask_node(nodes[node], command, deadline);
+    if (!reply)
+      return tl::unexpected{reply.error()};
+    if (reply->elements.size() != 2)
+      return fail(ec::io_failure, to_string(nodes[node]) + " answered SCAN with no list");
+    auto keys = std::vector<page_key>{};
+    for (const auto& name : reply->elements[1].elements)
+      if (const auto key = parse_redis_name(options_.key_prefix, name.text))
+        keys.push_back(*key);
+    auto listed = object_list{};
+    for (auto i = size_t{0}; const auto& head : heads_of(keys, deadline))
+      if (const auto& key = keys[i++]; head)
+        listed.objects.push_back({key, {}, head->page.length});
+    if (const auto& next = reply->elements[0].text; next != "0")
+      listed.next = std::to_string(node) + ":" + next;
+    else if (node + 1 < nodes.size())
+      listed.next = std::to_string(node + 1) + ":0";
+    return listed;
   }
 
   backend_health health() override {
@@ -243,7 +280,7 @@ private:
   redis_request write_request(const page_write& page) const {
     auto request = request_for(page.key);
     const auto length = total_bytes(page.parts);
-    const auto head = redis_head{{.fingerprint = options_.fingerprint,
+    const auto head = redis_head{{.fingerprint = options_.fingerprint.value(),
                                   .key = page.key,
                                   .length = length,
                                   .checksum = page_checksum(page.parts)},
@@ -271,25 +308,33 @@ private:
     return request;
   }
 
-  // -- remove -----------------------------------------------------------------
+  // -- heads ------------------------------------------------------------------
 
-  std::vector<result<void>> remove_all(std::span<const page_key> keys, time_point deadline) {
-    auto heads = std::vector<redis_request>{};
+  /// The heads of objects; why there is none.
+  std::vector<result<redis_head>> heads_of(std::span<const page_key> keys, time_point deadline) {
+    auto requests = std::vector<redis_request>{};
     for (const auto& key : keys) {
-      auto& request = heads.emplace_back(request_for(key));
+      auto& request = requests.emplace_back(request_for(key));
       request.commands.add({"GETRANGE", redis_name(options_.key_prefix, key), "0",
                             std::to_string(redis_head_bytes - 1)});
     }
-    client_->run(heads, deadline);
-    auto requests = std::vector<redis_request>{};
+    client_->run(requests, deadline);
+    auto heads = std::vector<result<redis_head>>{};
     for (auto i = size_t{0}; i < keys.size(); ++i) {
-      auto chunks = uint32_t{1};
-      if (const auto* const reply = only_reply(heads[i]))
-        if (const auto head = decode_redis_head(std::as_bytes(std::span{reply->text}), keys[i],
-                                                options_.fingerprint))
-          chunks = head->chunks;
-      requests.push_back(unlink(keys[i], std::min(chunks, unlinked_max)));
+      const auto* const reply = only_reply(requests[i]);
+      heads.push_back(reply == nullptr ? tl::unexpected{requests[i].replies.error()}
+                                       : decode_redis_head(std::as_bytes(std::span{reply->text}),
+                                                           keys[i], options_.fingerprint));
     }
+    return heads;
+  }
+
+  // -- remove -----------------------------------------------------------------
+
+  std::vector<result<void>> remove_all(std::span<const page_key> keys, time_point deadline) {
+    auto requests = std::vector<redis_request>{};
+    for (auto i = size_t{0}; const auto& head : heads_of(keys, deadline))
+      requests.push_back(unlink(keys[i++], head ? std::min(head->chunks, unlinked_max) : 1));
     client_->run(requests, deadline);
     auto answers = std::vector<result<void>>(keys.size());
     for (auto i = size_t{0}; i < keys.size(); ++i) {

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace hicache {
@@ -24,8 +25,9 @@ struct redis_options {
   /// Bound on the bytes of the objects that this process wrote; it evicts its own. 0: the server's
   /// `maxmemory` and its policy alone decide, and this process counts nothing.
   uint64_t max_bytes = 0;
-  /// `fingerprint_of` the namespace. Objects of another one do not verify.
-  uint64_t fingerprint = 0;
+  /// `fingerprint_of` the namespace. Objects of another one do not verify. Empty: objects of any
+  /// verify, and none are written.
+  std::optional<uint64_t> fingerprint = 0;
 };
 
 /// Stores objects in Redis or Valkey, in one server or a cluster, over pipelined connections.

@@ -245,19 +245,27 @@ result<void> redis_client::ping(time_point deadline) {
   if (servers_.is_cluster)
     if (auto known = read_slots(until); !known)
       return known;
-  for (const auto& where : servers_.is_cluster ? known_nodes() : servers_.servers) {
-    const auto replies = ask(where, commands, until);
-    if (!replies)
-      return tl::unexpected{replies.error()};
-    if (replies->front().is_error())
-      return tl::unexpected{error_of(replies->front(), to_string(where))};
-  }
+  for (const auto& where : nodes())
+    if (const auto reply = ask_node(where, commands, deadline); !reply)
+      return tl::unexpected{reply.error()};
   return {};
+}
+
+result<redis_reply> redis_client::ask_node(const rpc::endpoint& where,
+                                           const redis_commands& command, time_point deadline) {
+  auto replies = ask(where, command, machine_deadline(deadline));
+  if (!replies)
+    return tl::unexpected{replies.error()};
+  if (replies->front().is_error())
+    return tl::unexpected{error_of(replies->front(), to_string(where))};
+  return std::move(replies->front());
 }
 
 // -- slots of a cluster -------------------------------------------------------
 
-std::vector<rpc::endpoint> redis_client::known_nodes() {
+std::vector<rpc::endpoint> redis_client::nodes() {
+  if (!servers_.is_cluster)
+    return servers_.servers;
   const auto lock = std::scoped_lock{mutex_};
   return masters_;
 }
@@ -280,10 +288,10 @@ bool redis_client::has_stale_slots() {
 result<void> redis_client::read_slots(time_point until) {
   auto commands = redis_commands{};
   commands.add({"CLUSTER", "SLOTS"});
-  auto nodes = known_nodes();
-  nodes.insert(nodes.end(), servers_.servers.begin(), servers_.servers.end());
+  auto asked = nodes();
+  asked.insert(asked.end(), servers_.servers.begin(), servers_.servers.end());
   auto trouble = error{};
-  for (const auto& where : nodes) {
+  for (const auto& where : asked) {
     const auto replies = ask(where, commands, until);
     if (!replies || replies->front().is_error()) {
       trouble = replies ? error_of(replies->front(), to_string(where)) : replies.error();

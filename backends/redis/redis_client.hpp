@@ -62,6 +62,14 @@ public:
   /// cluster's redirections, and repeats once what a broken connection left unanswered.
   void run(std::span<redis_request> requests, time_point deadline);
 
+  /// The server, or the masters of the cluster that are known.
+  std::vector<rpc::endpoint> nodes();
+
+  /// Asks one of the nodes.
+  /// @returns peer_unreachable, deadline_exceeded, io_failure
+  result<redis_reply> ask_node(const rpc::endpoint& where, const redis_commands& command,
+                               time_point deadline);
+
   /// Whether all servers, of a cluster all masters, answer.
   result<void> ping(time_point deadline);
 
@@ -92,7 +100,6 @@ private:
   result<std::vector<redis_reply>> ask(const rpc::endpoint& where, const redis_commands& commands,
                                        time_point until);
   result<void> read_slots(time_point until);
-  std::vector<rpc::endpoint> known_nodes();
   bool has_stale_slots();
   /// Its number in `masters_`, which it joins if it is new.
   /// @pre mutex_ is held

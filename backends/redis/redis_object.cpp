@@ -33,7 +33,7 @@ void encode_redis_head(const redis_head& head, std::span<std::byte, redis_head_b
 }
 
 result<redis_head> decode_redis_head(std::span<const std::byte> value, const page_key& key,
-                                     uint64_t fingerprint) {
+                                     std::optional<uint64_t> fingerprint) {
   if (value.size() < redis_head_bytes)
     return fail(ec::corrupt_page, "shorter than an object's head");
   const auto page = decode_page_header(value);
@@ -44,7 +44,7 @@ result<redis_head> decode_redis_head(std::span<const std::byte> value, const pag
   std::memcpy(&head.chunks, &value[page_header_bytes + sizeof(uint32_t)], sizeof(uint32_t));
   if (page->key != key)
     return fail(ec::corrupt_page, "the object of another key");
-  if (page->fingerprint != fingerprint)
+  if (fingerprint && page->fingerprint != *fingerprint)
     return fail(ec::corrupt_page, "the object of another namespace");
   if (head.chunk_bytes < redis_chunk_min || head.chunk_bytes > redis_chunk_max
       || page->length > uint64_t{UINT32_MAX} * redis_chunk_min
@@ -65,6 +65,15 @@ std::string redis_name(std::string_view prefix, const page_key& key, uint32_t ch
   if (chunk > 0)
     name += ':' + std::to_string(chunk);
   return name;
+}
+
+std::optional<page_key> parse_redis_name(std::string_view prefix, std::string_view name) {
+  if (!name.starts_with(prefix))
+    return std::nullopt;
+  name.remove_prefix(prefix.size());
+  if (!name.starts_with('{') || !name.ends_with('}'))
+    return std::nullopt;
+  return parse_page_key(name.substr(1, name.size() - 2));
 }
 
 std::vector<std::string> redis_names(std::string_view prefix, const page_key& key,

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -49,10 +50,10 @@ constexpr uint64_t redis_chunks(uint64_t length, uint64_t chunk_bytes) {
 void encode_redis_head(const redis_head& head, std::span<std::byte, redis_head_bytes> target);
 
 /// Decodes the head at the start of an object's first value, which is untrusted.
-/// @returns corrupt_page if it is not the head of this object in this namespace, or contradicts
-/// itself
+/// @returns corrupt_page if it is not the head of this object in this namespace (empty: in any), or
+/// contradicts itself
 result<redis_head> decode_redis_head(std::span<const std::byte> value, const page_key& key,
-                                     uint64_t fingerprint);
+                                     std::optional<uint64_t> fingerprint);
 
 /// Bytes of value number `chunk`, without the head.
 /// @pre chunk < head.chunks
@@ -60,6 +61,9 @@ uint64_t redis_chunk_length(const redis_head& head, uint32_t chunk);
 
 /// The name of value number `chunk` of an object.
 std::string redis_name(std::string_view prefix, const page_key& key, uint32_t chunk = 0);
+
+/// The object whose first value has this name; empty for other names.
+std::optional<page_key> parse_redis_name(std::string_view prefix, std::string_view name);
 
 /// The names of all its values.
 std::vector<std::string> redis_names(std::string_view prefix, const page_key& key, uint32_t chunks);

@@ -15,6 +15,8 @@
 #include <cstddef>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -23,6 +25,9 @@ namespace hicache {
 namespace {
 
 using byte_parts = std::vector<std::span<const std::byte>>;
+
+/// What 1000 names, the most that a server lists at once, take and more.
+constexpr auto listing_bytes_max = size_t{8} << 20;
 
 /// A header, and the bytes of its object.
 struct stored_object {
@@ -116,6 +121,32 @@ public:
 
   std::vector<result<void>> remove(std::span<const page_key> keys, time_point deadline) override {
     return remove_all(keys, deadline);
+  }
+
+  result<object_list> list(const std::string& from, time_point deadline) override {
+    auto request = s3_request{"GET", ""};
+    if (!from.empty())
+      request.query = "continuation-token=" + percent_encoded(from) + "&";
+    request.query += "list-type=2&prefix=" + percent_encoded(options_.key_prefix);
+    auto body = std::string{};
+    request.on_bytes = [&body](uint64_t at, std::span<const std::byte> bytes) {
+      body.resize(at);
+      body.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+      return body.size() <= listing_bytes_max;
+    };
+    client_->run({&request, 1}, deadline);
+    if (auto failed = client_->failure_of(request); !failed)
+      return tl::unexpected{failed.error()};
+    auto listing = parse_s3_listing(body);
+    if (!listing)
+      return fail(ec::io_failure, client_->description() + " answered without a list");
+    auto listed = object_list{{}, std::move(listing->next)};
+    for (const auto& [name, bytes] : listing->objects)
+      if (const auto key = parse_page_key(
+            std::string_view{name}.substr(std::min(options_.key_prefix.size(), name.size())));
+          key && bytes >= page_header_bytes)
+        listed.objects.push_back({*key, {}, bytes - page_header_bytes});
+    return listed;
   }
 
   backend_health health() override {
@@ -218,7 +249,7 @@ private:
   }
 
   stored_object object_of(size_t number, const page_write& page) const {
-    return {number, header_of(page, options_.fingerprint), page.parts,
+    return {number, header_of(page, options_.fingerprint.value()), page.parts,
             page_header_bytes + total_bytes(page.parts), false};
   }
 

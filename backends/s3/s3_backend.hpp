@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace hicache {
@@ -25,8 +26,9 @@ struct s3_options {
   /// Bound on the bytes of the objects that this process wrote; it evicts its own. 0: the rules of
   /// the bucket alone decide, and this process counts nothing.
   uint64_t max_bytes = 0;
-  /// `fingerprint_of` the namespace. Objects of another one do not verify.
-  uint64_t fingerprint = 0;
+  /// `fingerprint_of` the namespace. Objects of another one do not verify. Empty: objects of any
+  /// verify, and none are written.
+  std::optional<uint64_t> fingerprint = 0;
 };
 
 /// Stores objects in a bucket of S3, or of a server with its interface.

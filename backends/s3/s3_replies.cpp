@@ -45,6 +45,19 @@ std::optional<std::string> parse_upload_id(std::string_view body) {
   return id.empty() ? std::nullopt : std::optional{std::move(id)};
 }
 
+std::optional<s3_listing> parse_s3_listing(std::string_view body) {
+  auto document = pugi::xml_document{};
+  const auto root = load(document, body, "ListBucketResult");
+  if (!root)
+    return std::nullopt;
+  auto listing = s3_listing{};
+  for (const auto& each : root.children("Contents"))
+    listing.objects.push_back({each.child_value("Key"), each.child("Size").text().as_ullong()});
+  if (root.child("IsTruncated").text().as_bool())
+    listing.next = root.child_value("NextContinuationToken");
+  return listing;
+}
+
 bool is_completed_upload(std::string_view body) {
   auto document = pugi::xml_document{};
   // S3 answers with a CompleteMultipartUploadResult, other servers with an …Response.

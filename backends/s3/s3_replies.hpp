@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 /// What an S3 server answers, and the one document that it is sent. Servers are untrusted.
 namespace hicache {
@@ -21,6 +22,22 @@ s3_fault parse_s3_fault(std::string_view body);
 /// The answer to the start of a multipart upload.
 /// @returns nothing if there is no upload in it
 std::optional<std::string> parse_upload_id(std::string_view body);
+
+/// A part of the list of a bucket's objects.
+struct s3_listing {
+  struct object {
+    std::string name;
+    uint64_t bytes = 0;
+  };
+
+  std::vector<object> objects;
+  /// Where the next part begins; empty after the last one.
+  std::string next;
+};
+
+/// The answer to ListObjectsV2.
+/// @returns nothing if there is no list in it
+std::optional<s3_listing> parse_s3_listing(std::string_view body);
 
 /// Whether the answer to the end of a multipart upload says that the object is there. The status of
 /// such a reply is 200 even if it is not.

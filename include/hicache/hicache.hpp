@@ -10,8 +10,9 @@
 /// - geometry.hpp, device.hpp: where the KV of a token lies in L1.
 ///
 /// Only if needed: events.hpp (cache events for routers), eviction_policy.hpp (a custom eviction
-/// order), storage_backend.hpp (a custom store), system_config.hpp (an actor system for the
-/// engine's actors), error.hpp and caf_error.hpp (errors as values and as messages).
+/// order), storage_backend.hpp (a custom store), store.hpp (a store without ranks),
+/// system_config.hpp (an actor system for the engine's actors), error.hpp and caf_error.hpp (errors
+/// as values and as messages).
 ///
 /// examples/minimal_engine.cpp is a complete engine; docs/integrating.md states the guarantees.
 
@@ -31,5 +32,6 @@
 #include "hicache/runtime.hpp"
 #include "hicache/storage_backend.hpp"
 #include "hicache/storage_policies.hpp"
+#include "hicache/store.hpp"
 #include "hicache/system_config.hpp"
 #include "hicache/tls_files.hpp"

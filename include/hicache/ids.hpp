@@ -7,7 +7,9 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 /// Identifiers, and the shared immutable arrays carried by messages.
@@ -47,6 +49,10 @@ struct page_key {
 /// Lower-case hexadecimal, 64 digits.
 /// @relates page_key
 std::string to_string(const page_key& key);
+
+/// The key of 64 hexadecimal digits, as to_string writes them.
+/// @relates page_key
+std::optional<page_key> parse_page_key(std::string_view text) noexcept;
 
 /// The first word of a key, the same in every process. Keys are uniformly distributed, but a client
 /// that chooses tokens can produce many keys with the same word.

@@ -136,6 +136,24 @@ struct tier_health {
   backend_health health;
 };
 
+/// An object in a store's list.
+struct listed_object {
+  page_key key;
+  /// As in page_write; all zero if the store does not know it.
+  page_key parent;
+  /// Its length.
+  uint64_t bytes = 0;
+
+  friend bool operator==(const listed_object&, const listed_object&) = default;
+};
+
+/// A part of the list of a store's objects.
+struct object_list {
+  std::vector<listed_object> objects;
+  /// Where the next part begins; empty after the last one.
+  std::string next;
+};
+
 /// Properties of a store. Generic code depends on these, never on the store's name.
 struct store_capabilities {
   /// Objects survive a restart of the process.
@@ -175,9 +193,10 @@ public:
   using lookup_done = std::function<void(std::vector<result<store_place>>)>;
   using pages_done = std::function<void(std::vector<result<void>>)>;
   using read_progress = std::function<void(size_t first, std::span<const result<void>> outcomes)>;
+  using list_done = std::function<void(result<object_list>)>;
   using health_done = std::function<void(backend_health)>;
 
-  /// Numbers the batches of a store; never 0.
+  /// Numbers the batches of a store; not 0.
   using batch_number = uint64_t;
 
   /// State of a batch whose deadline has passed.
@@ -230,6 +249,12 @@ public:
   /// Removes objects. A key that does not exist succeeds.
   virtual batch_number remove(store_batch<page_key> keys, time_point deadline, pages_done done) = 0;
 
+  /// Lists the objects of all namespaces, part by part, in no order. What is written or removed
+  /// meanwhile may be missing or listed, and an object may be listed twice.
+  /// @param from Empty for the first part, then object_list::next of the last one.
+  /// @returns 0, and has called `done` with `unsupported`, if the store cannot list its objects
+  virtual batch_number list(std::string from, time_point deadline, list_done done);
+
   /// Reports the store's health.
   virtual void health(health_done done) = 0;
 
@@ -245,6 +270,12 @@ public:
 
 inline result<void> storage_backend::attach_memory(std::span<const std::span<std::byte>>) {
   return {};
+}
+
+inline storage_backend::batch_number storage_backend::list(std::string, time_point,
+                                                           list_done done) {
+  done(fail(ec::unsupported, name() + " cannot list its objects"));
+  return 0;
 }
 
 /// Lets a program that embeds a rank wrap the configured store: to count, to throttle, or, in

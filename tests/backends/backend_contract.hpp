@@ -48,6 +48,8 @@ struct room {
 struct backend_factory {
   std::string name;
   std::function<opened_backend(const clock_source&, room)> open;
+  /// Whether the store can list its objects.
+  bool lists = false;
 };
 
 class BackendContractTest : public testing::TestWithParam<backend_factory> {
@@ -139,6 +141,31 @@ TEST_P(BackendContractTest, SettingAnExistingKeySucceedsAndMovesNothing) {
   EXPECT_TRUE(put(store, key_of(1), bytes_of(2, 256)));
   EXPECT_EQ(take(store, key_of(1), 256), bytes_of(1, 256));
   EXPECT_EQ(store.health().objects, 1u);
+}
+
+TEST_P(BackendContractTest, ListsItsObjects) {
+  auto& store = open();
+  auto written = std::map<page_key, uint64_t>{};
+  for (auto i = size_t{0}; i < 30; ++i) {
+    ASSERT_TRUE(put(store, key_of(i), bytes_of(i, 100 + i)));
+    written.emplace(key_of(i), 100 + i);
+  }
+  ASSERT_TRUE(drop(store, key_of(7)));
+  written.erase(key_of(7));
+  auto listed = std::map<page_key, uint64_t>{};
+  auto from = std::string{};
+  do {
+    const auto part = store.list(from, no_deadline);
+    if (!GetParam().lists) {
+      EXPECT_EQ(code_of(part), ec::unsupported);
+      return;
+    }
+    ASSERT_TRUE(part) << part.error().detail;
+    for (const auto& x : part->objects)
+      listed.emplace(x.key, x.bytes);
+    from = part->next;
+  } while (!from.empty());
+  EXPECT_EQ(listed, written);
 }
 
 TEST_P(BackendContractTest, ARemovedPageIsGoneAndMayComeBack) {

@@ -43,15 +43,15 @@ opened_backend open_below_an_empty_tier(const clock_source& clock, room size) {
   return {below.surroundings, make_tiered_backend(std::move(options), clock).value()};
 }
 
-INSTANTIATE_TEST_SUITE_P(Stores, BackendContractTest,
-                         testing::Values(backend_factory{"memory", open_memory<2>},
-                                         backend_factory{"faulty_memory", open_faulty_memory},
-                                         backend_factory{"file", open_file<2>},
-                                         backend_factory{"file_without_threads", open_file<0>},
-                                         backend_factory{"one_tier", open_one_tier},
-                                         backend_factory{"below_an_empty_tier",
-                                                         open_below_an_empty_tier}),
-                         [](const auto& chosen) { return chosen.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+  Stores, BackendContractTest,
+  testing::Values(backend_factory{"memory", open_memory<2>, true},
+                  backend_factory{"faulty_memory", open_faulty_memory, true},
+                  backend_factory{"file", open_file<2>, true},
+                  backend_factory{"file_without_threads", open_file<0>, true},
+                  backend_factory{"one_tier", open_one_tier},
+                  backend_factory{"below_an_empty_tier", open_below_an_empty_tier}),
+  [](const auto& chosen) { return chosen.param.name; });
 
 } // namespace
 } // namespace hicache::test

@@ -202,6 +202,10 @@ public:
     return inner_->remove(std::move(keys), deadline, std::move(done));
   }
 
+  batch_number list(std::string from, time_point deadline, list_done done) override {
+    return inner_->list(std::move(from), deadline, std::move(done));
+  }
+
   void health(health_done done) override { inner_->health(std::move(done)); }
 
   expiry expire(batch_number number) override {

@@ -45,6 +45,10 @@ public:
     return wait<outcomes>([&](auto done) { store_->remove(list_of(keys), deadline, done); });
   }
 
+  result<object_list> list(const std::string& from, time_point deadline) override {
+    return wait<result<object_list>>([&](auto done) { store_->list(from, deadline, done); });
+  }
+
   backend_health health() override {
     return wait<backend_health>([&](auto done) { store_->health(done); });
   }

@@ -2,7 +2,7 @@
 // file, any other input is JSON.
 
 #include "base/check.hpp"
-#include "runtime/rank_config.hpp"
+#include "stores/storage_config.hpp"
 
 #include <unistd.h>
 

@@ -50,6 +50,29 @@ TEST_F(AdminServerTest, ShowsHowTheStoreIs) {
   EXPECT_EQ(shown["quarantined_pages"], 7);
 }
 
+TEST_F(AdminServerTest, ShowsHowTheTiersAre) {
+  start();
+  storage_.set({"tiered", "", "best_effort"});
+  EXPECT_FALSE(ask("GET").second.contains("hicache_storage_tiers"));
+  storage_.set_tiers({{"memory", {true, "", 3, 300, 1000, {1, 2, 3, 4, 5}, {}}},
+                      {"file", {false, "the disk is gone", 0, 0, 0, {}, {}}}});
+  const auto shown = ask("GET").second["hicache_storage_tiers"];
+  ASSERT_EQ(shown.size(), 2u);
+  EXPECT_EQ(shown[0], (json{{"backend", "memory"},
+                            {"up", true},
+                            {"detail", ""},
+                            {"objects", 3},
+                            {"bytes", 300},
+                            {"capacity_bytes", 1000},
+                            {"hits", 1},
+                            {"misses", 2},
+                            {"corrupt", 3},
+                            {"errors", 4},
+                            {"evicted", 5}}));
+  EXPECT_EQ(shown[1]["up"], false);
+  EXPECT_EQ(shown[1]["detail"], "the disk is gone");
+}
+
 TEST_F(AdminServerTest, AttachesWhatTheBodySays) {
   start();
   auto [status, answer] = ask("PUT", R"({"hicache_storage_backend": "memory"})");

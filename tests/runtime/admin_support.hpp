@@ -38,6 +38,16 @@ public:
     return status_;
   }
 
+  std::vector<tier_health> tiers() override {
+    const auto guard = std::lock_guard{mutex_};
+    return tiers_;
+  }
+
+  void set_tiers(std::vector<tier_health> tiers) {
+    const auto guard = std::lock_guard{mutex_};
+    tiers_ = std::move(tiers);
+  }
+
   /// How the store is from now on.
   void set_status(storage_status status) {
     const auto guard = std::lock_guard{mutex_};
@@ -111,6 +121,7 @@ private:
   std::condition_variable changed_;
   storage_attachment attached_;
   std::optional<storage_status> status_;
+  std::vector<tier_health> tiers_;
   std::optional<error> failure_;
   bool throws_ = false;
   bool held_ = false;

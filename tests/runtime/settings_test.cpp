@@ -1,7 +1,9 @@
 // The tables of settings, and what comes from them.
 
 #include "base/limits.hpp"
+#include "runtime/rank_config.hpp"
 #include "runtime/rank_settings.hpp"
+#include "stores/storage_settings.hpp"
 #include "tests/support/documented_table.hpp"
 
 #include <gmock/gmock.h>

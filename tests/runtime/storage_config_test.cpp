@@ -1,6 +1,7 @@
 // The extra config of the storage backend.
 
 #include "runtime/rank_config.hpp"
+#include "stores/storage_config.hpp"
 #include "tests/runtime/support.hpp"
 
 #include <gmock/gmock.h>

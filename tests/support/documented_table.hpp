@@ -1,6 +1,6 @@
 #pragma once
 
-#include "runtime/setting.hpp"
+#include "base/setting.hpp"
 
 #include <absl/strings/str_replace.h>
 #include <gtest/gtest.h>

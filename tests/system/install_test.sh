@@ -10,6 +10,14 @@ ls "$work/prefix/lib/systemd/system/hicache-node.service" "$work/prefix/lib/syst
 cmake -G Ninja -S "$here/consumer" -B "$work/build" -D CMAKE_PREFIX_PATH="$work/prefix" -D CMAKE_BUILD_TYPE=Release
 cmake --build "$work/build"
 "$work/build/consumer"
+# And a store alone, which links neither MPI nor UCX nor CUDA.
+cmake -G Ninja -S "$here/store_consumer" -B "$work/store_build" -D CMAKE_PREFIX_PATH="$work/prefix" -D CMAKE_BUILD_TYPE=Release
+cmake --build "$work/store_build"
+"$work/store_build/store_consumer" "$work/store"
+if ldd "$work/store_build/store_consumer" | grep -E 'libmpi|libuc[pst]|libcud|libcaf'; then
+  echo "a store links more than it needs"
+  exit 1
+fi
 # And the library for other languages, which needs none of hicache's other packages to build with.
 cmake -G Ninja -S "$here/c_consumer" -B "$work/c_build" -D CMAKE_PREFIX_PATH="$work/prefix" -D CMAKE_BUILD_TYPE=Release
 cmake --build "$work/c_build"

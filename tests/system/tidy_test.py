@@ -12,7 +12,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(sys.argv[1])
-LAYERS = ("base", "messages", "rpc", "cache", "gpu", "transport", "backends", "actors", "runtime", "launch", "c_abi", "c_tree")
+LAYERS = ("base", "messages", "rpc", "cache", "gpu", "transport", "backends", "stores", "actors", "runtime", "launch", "c_abi", "c_tree")
 CPP = (".hpp", ".cpp", ".cu")
 MAX_LINES = 600
 MAX_FUNCTION_LINES = 60

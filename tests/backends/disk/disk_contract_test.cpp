@@ -12,7 +12,8 @@ disk_options options_in(room size) {
 }
 
 backend_factory in_files(const char* name, bool may_use_uring) {
-  return {name, [may_use_uring](const clock_source& clock, room size) {
+  return {name,
+          [may_use_uring](const clock_source& clock, room size) {
             auto folder = std::make_shared<temporary_folder>();
             const auto options = options_in(size);
             auto device = open_disk_files(folder->path(), options.segment_bytes, may_use_uring);
@@ -20,7 +21,8 @@ backend_factory in_files(const char* name, bool may_use_uring) {
             auto store = make_disk_backend(options, std::move(*device), clock);
             EXPECT_TRUE(store) << store.error().detail;
             return opened_backend{folder, queued(std::move(*store))};
-          }};
+          },
+          true};
 }
 
 opened_backend open_in_memory(const clock_source& clock, room size) {
@@ -32,7 +34,7 @@ opened_backend open_in_memory(const clock_source& clock, room size) {
 
 INSTANTIATE_TEST_SUITE_P(Disk, BackendContractTest,
                          testing::Values(in_files("uring", true), in_files("threads", false),
-                                         backend_factory{"double", open_in_memory}),
+                                         backend_factory{"double", open_in_memory, true}),
                          [](const auto& chosen) { return chosen.param.name; });
 
 } // namespace

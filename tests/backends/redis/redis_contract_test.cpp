@@ -41,9 +41,9 @@ opened_backend open_cluster(const clock_source& clock, room size) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Redis, BackendContractTest,
-                         testing::Values(backend_factory{"single", open_single},
-                                         backend_factory{"in_chunks", open_in_chunks},
-                                         backend_factory{"cluster", open_cluster}),
+                         testing::Values(backend_factory{"single", open_single, true},
+                                         backend_factory{"in_chunks", open_in_chunks, true},
+                                         backend_factory{"cluster", open_cluster, true}),
                          [](const auto& chosen) { return chosen.param.name; });
 
 } // namespace

@@ -28,7 +28,7 @@ opened_backend open_bucket(const clock_source& clock, room size) {
 }
 
 INSTANTIATE_TEST_SUITE_P(S3, BackendContractTest,
-                         testing::Values(backend_factory{"moto", open_bucket}),
+                         testing::Values(backend_factory{"moto", open_bucket, true}),
                          [](const auto& chosen) { return chosen.param.name; });
 
 } // namespace

@@ -4,8 +4,6 @@
 #include "hicache/error.hpp"
 #include "hicache/eviction_policy.hpp"
 
-#include <CLI/CLI.hpp>
-
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -81,23 +79,5 @@ std::optional<std::string> range_error(const setting_value& value, const setting
 
 /// Strips links and backticks from Markdown.
 std::string plain(std::string_view markdown);
-
-/// Adds the flag of a setting that writes to `value`.
-void add_flag(CLI::App& app, std::string_view name, std::string_view type,
-              const setting_value& value, std::string_view meaning, const setting_range& range);
-
-/// Adds the flag of a setting of `settings`.
-template <class Settings>
-void add_flag(CLI::App& app, const setting<Settings>& what, Settings& settings) {
-  add_flag(app, what.name, what.type, what.at(settings), what.meaning, what.range);
-}
-
-/// Adds a flag that takes a size such as 64MiB.
-void add_bytes_flag(CLI::App& app, const std::string& name, uint64_t& value,
-                    const std::string& help, const setting_range& range = {});
-
-/// Adds a flag that takes a time such as 250ms.
-void add_duration_flag(CLI::App& app, const std::string& name, duration& value,
-                       const std::string& help, const setting_range& range = {});
 
 } // namespace hicache

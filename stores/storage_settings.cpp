@@ -1,5 +1,6 @@
+#include "stores/storage_settings.hpp"
+
 #include "base/limits.hpp"
-#include "runtime/rank_settings.hpp"
 
 #include <array>
 #include <span>

@@ -1,8 +1,10 @@
+#include "stores/storage_config.hpp"
+
 #include "backends/serde/object_codec.hpp"
 #include "base/limits.hpp"
 #include "base/units.hpp"
 #include "cache/tiers/tier_rules.hpp"
-#include "runtime/rank_settings.hpp"
+#include "stores/storage_settings.hpp"
 
 #include <absl/strings/str_join.h>
 #include <nlohmann/json.hpp>
@@ -11,6 +13,7 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <fstream>
 #include <span>
@@ -209,6 +212,13 @@ result<void> check(const storage_config& config) {
   return {};
 }
 
+/// Names joined by dots.
+bool is_python_name(std::string_view name) {
+  return !name.empty() && std::ranges::all_of(name, [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '_' || c == '.' || c >= 0x80;
+  });
+}
+
 /// Takes all keys of a tier.
 result<void> fill_tier(storage_config& tier, const json& object) {
   if (!object.is_object())
@@ -251,6 +261,63 @@ result<storage_config> parse_storage_config(const std::string& text, std::string
   auto config = storage_config{};
   if (auto filled = fill(config, *object, backend); !filled)
     return tl::unexpected{filled.error()};
+  return config;
+}
+
+std::optional<missing_setting> missing_setting_of(std::string_view backend,
+                                                  const storage_config& storage) {
+  const auto& external = storage.external;
+  if (backend == "file" && storage.path.empty())
+    return missing_setting{"a folder", R"('{"path": "DIR"}')"};
+  if (backend == "disk" && (storage.path.empty() || storage.max_bytes == 0))
+    return missing_setting{"a folder and a size", R"('{"path": "DIR", "max_bytes": "SIZE"}')"};
+  if (backend == "redis" && storage.redis.servers.empty())
+    return missing_setting{"a server", R"('{"servers": "HOST:PORT"}')"};
+  if (backend == "s3" && storage.s3.bucket.empty())
+    return missing_setting{"a bucket", R"('{"bucket": "NAME"}')"};
+  if (backend == "external" && external.socket.empty() == external.command.empty())
+    return missing_setting{"a process", R"('{"socket": "PATH"}' or '{"command": "COMMAND"}')"};
+  if (backend == "dynamic"
+      && !(is_python_name(external.module_path) && is_python_name(external.class_name)))
+    return missing_setting{"a class", R"('{"module_path": "MODULE", "class_name": "CLASS"}')"};
+  return std::nullopt;
+}
+
+namespace {
+
+/// Whether a store can be opened without a rank, and has all that it needs.
+result<void> check_store(std::string_view backend, const storage_config& storage) {
+  const auto name = "store '" + std::string{backend} + "'";
+  if (std::ranges::find(store_names, backend) == store_names.end())
+    return fail(ec::invalid_argument,
+                name + " is not known; expected " + std::string{any_store} + ", or tiered");
+  if (backend == "cluster" || backend == "node")
+    return fail(ec::invalid_argument, name + " needs the actors of a rank; expected another one");
+  if (const auto missing = missing_setting_of(backend, storage))
+    return fail(ec::invalid_argument, name + " needs " + std::string{missing->what}
+                                        + "; expected the extra configuration "
+                                        + std::string{missing->example});
+  return {};
+}
+
+} // namespace
+
+result<storage_config> parse_store(std::string_view backend, const std::string& extra_config) {
+  auto config = parse_storage_config(extra_config, backend);
+  if (!config)
+    return fail(config.error().code, "the extra configuration: " + config.error().detail);
+  if ((backend == "tiered") == config->tiers.empty())
+    return fail(ec::invalid_argument,
+                "store 'tiered' and key 'tiers' belong together; expected both or neither");
+  if (config->tiers.empty())
+    if (auto checked = check_store(backend, *config); !checked)
+      return tl::unexpected{checked.error()};
+  for (auto number = 1; const auto& tier : config->tiers)
+    if (auto checked = check_store(tier.tier.backend, tier); !checked)
+      return fail(checked.error().code,
+                  "tier " + std::to_string(number) + ": " + checked.error().detail);
+    else
+      ++number;
   return config;
 }
 

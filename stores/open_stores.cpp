@@ -1,0 +1,177 @@
+#include "stores/open_stores.hpp"
+
+#include "backends/disk/disk_backend.hpp"
+#include "backends/external/external_backend.hpp"
+#include "backends/file_backend.hpp"
+#include "backends/memory_backend.hpp"
+#include "backends/redis/redis_backend.hpp"
+#include "backends/s3/s3_backend.hpp"
+#include "backends/serde/serde_backend.hpp"
+#include "backends/storage_queue.hpp"
+#include "backends/tiered/tiered_backend.hpp"
+#include "stores/storage_config.hpp"
+
+#include <absl/strings/str_replace.h>
+#include <nlohmann/json.hpp>
+#include <spdlog/spdlog.h>
+
+#include <chrono>
+#include <string>
+#include <utility>
+
+namespace hicache {
+
+namespace {
+
+serde_options codecs_of(const storage_config& storage, const store_owner& owner) {
+  auto options = serde_options{};
+  options.codec.chain = serde::parse_codec_chain(storage.codecs).value();
+  options.codec.zstd_level = static_cast<int>(storage.zstd_level);
+  options.codec.objects = owner.objects;
+  options.codec.fingerprint = owner.fingerprint.value_or(0);
+  options.key_file = storage.key_file;
+  options.key_command = storage.key_command;
+  options.codec_threads = storage.codec_threads;
+  options.codec_bytes = storage.codec_bytes;
+  return options;
+}
+
+result<redis_options> redis_of(const storage_config& storage, const store_owner& owner) {
+  const auto& wanted = storage.redis;
+  auto servers = rpc::parse_endpoints(wanted.servers);
+  if (!servers)
+    return fail(ec::invalid_argument, "key 'servers': " + servers.error().detail);
+  auto options = redis_options{};
+  options.servers.servers = std::move(*servers);
+  options.servers.is_cluster = wanted.is_cluster;
+  options.servers.access
+    = {wanted.user,
+       wanted.password_file,
+       wanted.password_variable,
+       {wanted.uses_tls, storage.tls_ca, wanted.tls_cert, wanted.tls_key, wanted.tls_name}};
+  if (!storage.key_prefix.empty())
+    options.key_prefix = storage.key_prefix;
+  options.chunk_bytes = wanted.chunk_bytes;
+  options.ttl = std::chrono::ceil<std::chrono::milliseconds>(wanted.ttl);
+  options.max_bytes = storage.max_bytes / owner.ranks;
+  options.fingerprint = owner.fingerprint;
+  return options;
+}
+
+s3_options s3_of(const storage_config& storage, const store_owner& owner) {
+  const auto& wanted = storage.s3;
+  auto options = s3_options{};
+  options.bucket = {.endpoint = wanted.endpoint,
+                    .bucket = wanted.bucket,
+                    .region = wanted.region,
+                    .is_virtual_host = wanted.is_virtual_host,
+                    .credentials = {wanted.credentials_file, wanted.profile},
+                    .tls_ca = storage.tls_ca,
+                    .connections = wanted.connections};
+  if (!storage.key_prefix.empty())
+    options.key_prefix = storage.key_prefix;
+  options.part_bytes = wanted.part_bytes;
+  options.max_bytes = storage.max_bytes / owner.ranks;
+  options.fingerprint = owner.fingerprint;
+  return options;
+}
+
+/// A word of a shell command that means itself.
+std::string shell_word(std::string_view text) {
+  return "'" + absl::StrReplaceAll({text.data(), text.size()}, {{"'", "'\\''"}}) + "'";
+}
+
+/// The shell command that starts a store's process; empty if it runs already.
+std::string command_of(std::string_view name, const external_config& wanted) {
+  if (name == "external")
+    return wanted.command;
+  const auto store = name == "dynamic"    ? wanted.module_path + ":" + wanted.class_name
+                     : name == "mooncake" ? std::string{"hicache.mooncake_store:MooncakeStore"}
+                                          : std::string{"hicache.nixl_store:NixlStore"};
+  return "exec " + shell_word(wanted.python) + " -m hicache store-host --fd 3 " + shell_word(store);
+}
+
+external_options external_of(std::string_view name, const storage_config& storage,
+                             const store_owner& owner) {
+  const auto& wanted = storage.external;
+  auto options = nlohmann::json::parse(wanted.options);
+  if (!storage.path.empty())
+    options["path"] = storage.path;
+  return {.name = std::string{name},
+          .socket = wanted.socket,
+          .command = command_of(name, wanted),
+          .options = options.dump(),
+          .start_time = std::chrono::ceil<std::chrono::milliseconds>(wanted.start_time),
+          .window_bytes = wanted.window_bytes,
+          .max_bytes = storage.max_bytes / owner.ranks,
+          .fingerprint = owner.fingerprint};
+}
+
+/// Opens one store as it is, without threads and codecs.
+result<std::unique_ptr<blocking_store>> open_blocking(std::string_view name,
+                                                      const storage_config& storage,
+                                                      const store_owner& owner,
+                                                      const clock_source& clock) {
+  if (name == "memory")
+    return make_memory_backend(storage.max_bytes / owner.ranks, clock);
+  if (name == "file")
+    return make_file_backend({{storage.path, storage.max_bytes}, owner.fingerprint}, clock);
+  if (name == "disk")
+    return make_disk_backend(storage.path + "/rank-" + std::to_string(owner.rank),
+                             storage.max_bytes / owner.ranks, clock);
+  if (name == "redis") {
+    auto options = redis_of(storage, owner);
+    if (!options)
+      return tl::unexpected{options.error()};
+    return make_redis_backend(std::move(*options), clock);
+  }
+  if (name == "s3")
+    return make_s3_backend(s3_of(storage, owner), clock);
+  if (is_external_store(name))
+    return make_external_backend(external_of(name, storage, owner), clock);
+  return owner.open_other(name, storage);
+}
+
+/// Opens one store, with its threads and codecs.
+result<std::unique_ptr<storage_backend>> open_one(std::string_view name,
+                                                  const storage_config& storage,
+                                                  const store_owner& owner,
+                                                  const clock_source& clock) {
+  auto store = open_blocking(name, storage, owner, clock);
+  if (!store)
+    return tl::unexpected{store.error()};
+  auto coded = make_serde_backend(
+    codecs_of(storage, owner), std::make_unique<storage_queue>(std::move(*store), storage.threads),
+    clock);
+  if (!coded)
+    return fail(coded.error().code, "codecs of L3: " + coded.error().detail);
+  return coded;
+}
+
+} // namespace
+
+result<std::unique_ptr<storage_backend>> open_stores(std::string_view backend,
+                                                     const storage_config& storage,
+                                                     const store_owner& owner,
+                                                     const clock_source& clock) {
+  if (storage.tiers.empty())
+    return open_one(backend, storage, owner, clock);
+  auto options = tiered_options{};
+  options.looks_up_in_parallel = storage.parallel_lookup;
+  options.breaker = storage.breaker;
+  options.copy_bytes = storage.copy_bytes;
+  options.copy_time = owner.copy_time;
+  options.notice = [](const std::string& sentence) { spdlog::warn("{}", sentence); };
+  for (const auto& each : storage.tiers) {
+    auto store = open_one(each.tier.backend, each, owner, clock);
+    if (!store)
+      return fail(store.error().code, "tier " + std::to_string(options.tiers.size() + 1) + " ("
+                                        + each.tier.backend + "): " + store.error().detail);
+    options.tiers.push_back({std::move(*store),
+                             {parse_tier_writes(each.tier.write).value(), each.tier.promote,
+                              each.tier.write_bytes_per_second, each.tier.write_bytes_per_day}});
+  }
+  return make_tiered_backend(std::move(options), clock);
+}
+
+} // namespace hicache

@@ -1,0 +1,43 @@
+#pragma once
+
+#include "base/setting.hpp"
+#include "hicache/config.hpp"
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace hicache {
+
+/// The stores that L3 can be, or be made of.
+inline constexpr auto store_names
+  = std::to_array<std::string_view>({"file", "disk", "memory", "cluster", "node", "redis", "s3",
+                                     "external", "dynamic", "mooncake", "nixl"});
+
+/// The same, for sentences.
+inline constexpr auto any_store
+  = "file, disk, memory, cluster, node, redis, s3, external, dynamic, mooncake or nixl";
+
+/// Where a key of --hicache-storage-backend-extra-config may stand.
+enum class key_place : uint8_t {
+  /// At the top: it is about L3 as a whole.
+  top,
+  /// At the top, or in a tier: it is about one store.
+  store,
+  /// In a tier.
+  tier,
+};
+
+/// A key of --hicache-storage-backend-extra-config.
+struct storage_setting : setting<storage_config> {
+  /// Backends that use it, for help.
+  std::string_view backends;
+  /// What is expected, for the message about a wrong value.
+  std::string_view expected;
+  key_place place = key_place::top;
+};
+
+std::span<const storage_setting> storage_settings();
+
+} // namespace hicache
