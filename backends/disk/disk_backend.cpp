@@ -19,8 +19,8 @@ namespace hicache {
 
 namespace {
 
-/// Bytes of a record, unless it is of one object: what is left of a segment that has no room for
-/// the next one is wasted.
+/// Bytes of the objects in a record, unless it is one: what is left of a segment that has no room
+/// for the next record is wasted.
 constexpr auto record_bytes_max = uint64_t{8} << 20;
 
 /// An object to write, and where its bytes are.
@@ -186,7 +186,7 @@ private:
         const auto length = total_bytes(page.parts);
         const auto record_bytes
           = disk_header_bytes(objects.size() + 1, 0) + bytes + disk_blocks_for(length);
-        if (!objects.empty() && record_bytes > record_limit())
+        if (!objects.empty() && bytes + disk_blocks_for(length) > record_limit())
           break;
         if (log_.find(page.key) || is_among(objects, page.key)) {
           log_.use(page.key);
@@ -251,16 +251,22 @@ private:
     auto channel = borrow();
     const auto failed = write_record(*channel, where, record, objects);
     give_back(std::move(channel));
-    const auto lock = std::scoped_lock{mutex_};
-    if (failed != 0) {
-      log_.abandon(where);
-      return write_failure(failed);
+    {
+      const auto lock = std::scoped_lock{mutex_};
+      if (failed == 0)
+        log_.commit(where, record);
+      else
+        log_.abandon(where);
     }
-    log_.commit(where, record);
-    return {};
+    if (failed == 0)
+      return {};
+    // So that what was not stored does not come back, if the disk still takes that.
+    static_cast<void>(clear_header(where.segment, where.offset));
+    return write_failure(failed);
   }
 
-  /// Writes the objects, and if that succeeded the header with their checksums.
+  /// Writes the objects, and the header with their checksums. A header that gets to the disk before
+  /// its objects does no harm: a restart verifies what was not synced.
   static int write_record(disk_channel& channel, const disk_log::slot& where, disk_record& record,
                           std::span<const written_object> objects) {
     const auto header_bytes = disk_header_bytes(record.objects.size(), record.removals.size());
@@ -279,8 +285,6 @@ private:
       writer.pad();
       record.objects[i].checksum = sum.value();
     }
-    if (const auto failed = writer.finish(); failed != 0)
-      return failed;
     auto header = std::vector<std::byte>(header_bytes);
     encode_disk_record(record, header);
     writer.seek(where.offset);
@@ -363,7 +367,7 @@ private:
     if (outcome && has_live(segment))
       outcome = fail(ec::io_failure, options_.name + " cannot read all of a segment");
     if (outcome)
-      outcome = clear_header(segment);
+      outcome = clear_header(segment, 0);
     if (!outcome)
       return outcome;
     const auto lock = std::scoped_lock{mutex_};
@@ -376,12 +380,13 @@ private:
     return log_.live_bytes(segment) > 0;
   }
 
-  /// What a segment without a header holds does not come back. Removals of its objects may be
-  /// forgotten then, and its bytes overwritten.
-  result<void> clear_header(uint32_t segment) {
+  /// What follows a place without a header does not come back. Of a whole segment, removals of its
+  /// objects may be forgotten then, and its bytes overwritten.
+  /// @pre write_mutex_ is held
+  result<void> clear_header(uint32_t segment, uint64_t offset) {
     const auto block = cleaner_->memory().first(disk_block_bytes);
     std::memset(block.data(), 0, block.size());
-    cleaner_->write(segment, 0, block, 0);
+    cleaner_->write(segment, offset, block, 0);
     const auto failed = cleaner_->wait().error;
     return failed == 0 ? device_->sync(segment) : write_failure(failed);
   }

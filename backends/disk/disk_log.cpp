@@ -183,10 +183,11 @@ void disk_log::abandon(const slot& where) {
   segments_[where.segment].state = segment_state::sealed;
   segments_[where.segment].tail = where.offset;
   open_.reset();
+  verified_through_ = std::min(verified_through_, where.sequence - 1);
 }
 
 void disk_log::note_durable(uint64_t sequence) {
-  durable_ = std::max(durable_, sequence);
+  durable_ = std::max(durable_, std::min(sequence, verified_through_));
 }
 
 // -- cleaning -----------------------------------------------------------------

@@ -209,6 +209,9 @@ private:
   uint64_t sequence_ = 0;
   uint64_t committed_ = 0;
   uint64_t durable_ = 0;
+  /// Before the first record whose writing failed: its header may be on the disk without all that
+  /// it names, so a restart must verify it.
+  uint64_t verified_through_ = UINT64_MAX;
   std::vector<uint32_t> unsynced_;
 };
 

@@ -194,6 +194,21 @@ TEST_F(DiskBackendTest, AFailedWriteCostsNothingElse) {
   EXPECT_FALSE(has(again, key_of(2)));
 }
 
+/// The header is written, the object is not, and the header cannot be cleared.
+TEST_F(DiskBackendTest, AHeaderWithoutItsObjectDoesNotBringItBack) {
+  auto& store = open(large_);
+  ASSERT_TRUE(put_page(store, 1));
+  image_.refuse_writes({true, false, true});
+  EXPECT_EQ(code_of(put_page(store, 2)), ec::io_failure);
+  // Later headers say that all before them is on the disk.
+  for (const auto number : {3u, 4u, 5u})
+    ASSERT_TRUE(put_page(store, number));
+  auto& again = open(large_);
+  EXPECT_FALSE(has(again, key_of(2)));
+  for (const auto number : {1u, 3u, 4u, 5u})
+    expect_page(again, number);
+}
+
 TEST_F(DiskBackendTest, ASmallerStoreDropsSegments) {
   for (auto number = uint64_t{0}; number < 150; ++number)
     ASSERT_TRUE(put_page(number == 0 ? open(large_) : *store_, number));

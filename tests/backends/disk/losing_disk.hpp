@@ -37,6 +37,9 @@ public:
   /// As above, of reads.
   void set_read_error(int error) { read_error_ = error; }
 
+  /// Which of the next writes fail without doing anything.
+  void refuse_writes(std::deque<bool> refused) { refused_ = std::move(refused); }
+
   std::vector<std::byte>& bytes_of(uint32_t segment) { return segments_.at(segment).current; }
 
   /// Power fails and comes back: of what was not synced, each sector may be old or new, or what was
@@ -87,6 +90,12 @@ public:
 
   int write(uint32_t number, uint64_t offset, std::span<const std::byte> from) {
     check_blocks(offset, from.size());
+    if (!refused_.empty()) {
+      const auto is_refused = refused_.front();
+      refused_.pop_front();
+      if (is_refused)
+        return EIO;
+    }
     auto& segment = segments_.at(number);
     // The last one before the power fails may have been carried out in part.
     if (has_power())
@@ -138,6 +147,7 @@ private:
   size_t room_ = SIZE_MAX;
   uint64_t operations_left_ = UINT64_MAX;
   int sync_error_ = 0;
+  std::deque<bool> refused_;
   int read_error_ = 0;
   uint64_t written_ = 0;
 };
