@@ -64,6 +64,12 @@ public:
   /// As storage_backend::remove.
   virtual std::vector<result<void>> remove(std::span<const page_key> keys, time_point deadline) = 0;
 
+  /// As storage_backend::watch_evictions.
+  virtual bool watch_evictions(storage_backend::eviction_watch watch) {
+    static_cast<void>(watch);
+    return false;
+  }
+
   /// As storage_backend::list.
   virtual result<object_list> list(const std::string& from, time_point deadline) {
     static_cast<void>(from);

@@ -18,8 +18,8 @@ class bounded_objects {
 public:
   struct room {
     bool is_there = false;
-    /// Objects, and their bytes, to remove from the store. They are not counted any more.
-    std::vector<std::pair<page_key, uint64_t>> evicted;
+    /// Objects to remove from the store. They are not counted any more.
+    std::vector<listed_object> evicted;
   };
 
   explicit bounded_objects(uint64_t max_bytes) : max_bytes_(max_bytes) {}
@@ -28,7 +28,7 @@ public:
   void set_bound(uint64_t max_bytes) { max_bytes_ = max_bytes; }
 
   /// @returns the objects that are evicted
-  std::vector<std::pair<page_key, uint64_t>> shrink() { return evict_for(0); }
+  std::vector<listed_object> shrink() { return evict_for(0); }
 
   /// Makes room for an object, counts it, and keeps it until `end_write`, which must follow if the
   /// room is there.
@@ -87,13 +87,13 @@ public:
   uint64_t evictions() const noexcept { return evictions_; }
 
 private:
-  std::vector<std::pair<page_key, uint64_t>> evict_for(uint64_t added) {
-    auto evicted = std::vector<std::pair<page_key, uint64_t>>{};
+  std::vector<listed_object> evict_for(uint64_t added) {
+    auto evicted = std::vector<listed_object>{};
     while (objects_.bytes() + added > max_bytes_) {
       const auto oldest = objects_.oldest();
       if (!oldest)
         break;
-      evicted.emplace_back(*oldest, objects_.bytes_of(*oldest));
+      evicted.push_back({*oldest, objects_.parent_of(*oldest), objects_.bytes_of(*oldest)});
       objects_.remove(*oldest, ++time_);
     }
     evictions_ += evicted.size();

@@ -103,6 +103,12 @@ public:
     return found == nullptr ? 0 : found->bytes;
   }
 
+  /// All zero if the page is not stored, or is a first one.
+  page_key parent_of(const page_key& key) const {
+    const auto* const found = present(key);
+    return found == nullptr || found->parent == nullptr ? page_key{} : found->parent->first;
+  }
+
   uint64_t size() const noexcept { return size_; }
 
   uint64_t bytes() const noexcept { return bytes_; }

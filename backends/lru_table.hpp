@@ -50,11 +50,11 @@ public:
 
   /// Removes the least recently used page.
   /// @pre size() > 0
-  page_key pop_oldest() {
+  entry pop_oldest() {
     HICACHE_CHECK(!order_.empty());
-    const auto key = order_.front().key;
-    erase(key);
-    return key;
+    auto oldest = order_.front();
+    erase(oldest.key);
+    return oldest;
   }
 
   /// The entries, oldest first.

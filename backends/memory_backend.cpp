@@ -10,8 +10,11 @@ namespace hicache {
 
 namespace {
 
-/// Shared, so that bytes are copied without the lock and outlive an eviction.
-using stored_page = std::shared_ptr<const std::vector<std::byte>>;
+struct stored_page {
+  page_key parent;
+  /// Shared, so that they are copied without the lock and outlive an eviction.
+  std::shared_ptr<const std::vector<std::byte>> bytes;
+};
 
 class memory_backend final : public blocking_store {
 public:
@@ -22,6 +25,11 @@ public:
 
   store_capabilities capabilities() const override {
     return {.tells_occupancy = true, .preferred_batch = 32};
+  }
+
+  bool watch_evictions(storage_backend::eviction_watch watch) override {
+    watch_ = std::move(watch);
+    return true;
   }
 
   std::vector<bool> exists(std::span<const page_key> keys, time_point deadline) override {
@@ -71,7 +79,7 @@ public:
     auto listed = object_list{};
     const auto lock = std::scoped_lock{mutex_};
     for (const auto& entry : pages_.entries())
-      listed.objects.push_back({entry.key, {}, entry.bytes});
+      listed.objects.push_back({entry.key, entry.value.parent, entry.bytes});
     return listed;
   }
 
@@ -82,11 +90,11 @@ public:
 
 private:
   result<uint64_t> get_page(const page_read& page, part_lengths rule) {
-    auto bytes = stored_page{};
+    auto bytes = std::shared_ptr<const std::vector<std::byte>>{};
     {
       const auto lock = std::scoped_lock{mutex_};
       if (const auto* found = pages_.touch(page.key))
-        bytes = *found;
+        bytes = found->bytes;
     }
     if (bytes == nullptr)
       return fail(ec::not_found);
@@ -110,19 +118,33 @@ private:
     bytes->reserve(length);
     for (const auto& part : page.parts)
       bytes->insert(bytes->end(), part.begin(), part.end());
-    const auto lock = std::scoped_lock{mutex_};
-    if (pages_.touch(page.key) != nullptr)
-      return {};
-    while (max_bytes_ != 0 && pages_.bytes() + length > max_bytes_) {
-      pages_.pop_oldest();
-      ++counters_.evicted;
+    auto evicted = std::vector<lru_table<stored_page>::entry>{};
+    {
+      const auto lock = std::scoped_lock{mutex_};
+      if (pages_.touch(page.key) != nullptr)
+        return {};
+      while (max_bytes_ != 0 && pages_.bytes() + length > max_bytes_) {
+        evicted.push_back(pages_.pop_oldest());
+        ++counters_.evicted;
+      }
+      pages_.insert(page.key, length, {page.parent, std::move(bytes)});
     }
-    pages_.insert(page.key, length, std::move(bytes));
+    tell(evicted);
     return {};
+  }
+
+  void tell(std::span<const lru_table<stored_page>::entry> evicted) const {
+    if (!watch_ || evicted.empty())
+      return;
+    auto objects = std::vector<evicted_object>{};
+    for (const auto& [key, bytes, value] : evicted)
+      objects.push_back({key, value.parent, *value.bytes});
+    watch_(objects);
   }
 
   const uint64_t max_bytes_;
   const clock_source& clock_;
+  storage_backend::eviction_watch watch_;
   std::mutex mutex_;
   lru_table<stored_page> pages_;
   backend_counters counters_;

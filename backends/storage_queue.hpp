@@ -30,6 +30,8 @@ public:
 
   store_capabilities capabilities() const override { return capabilities_; }
 
+  bool watch_evictions(eviction_watch watch) override;
+
   batch_number lookup(store_batch<page_key> keys, time_point deadline, lookup_done done) override;
 
   batch_number read(store_batch<page_read> pages, time_point deadline, pages_done done,

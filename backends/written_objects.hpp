@@ -17,8 +17,8 @@ namespace hicache {
 /// this process wrote there. Any thread.
 class written_objects {
 public:
-  /// Objects, and their bytes, to remove from the server.
-  using evicted_objects = std::vector<std::pair<page_key, uint64_t>>;
+  /// Objects to remove from the server.
+  using evicted_objects = std::vector<listed_object>;
 
   /// @param max_bytes 0: the server alone decides what it keeps.
   explicit written_objects(uint64_t max_bytes) : max_bytes_(max_bytes) {

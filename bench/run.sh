@@ -17,9 +17,9 @@ Usage: bench/run.sh {tree|transfer|step|store|node|tiers|codecs|engines|scaling|
                the default layout of L2 beside all others
   store        the cluster store by separate processes: values, the index, restarts; beside ucx_perftest if it is installed
   node         pages that clients put into the memory of a node and read there, beside memcpy
-  tiers        an order of stores beside its stores alone; disk, redis, s3, mooncake and nixl beside fio, redis-benchmark, libcurl and their own clients
+  tiers        an order of stores beside its stores alone, and what it keeps beside an ideal LRU; disk, redis, s3, mooncake and nixl beside fio, redis-benchmark, libcurl and their own clients
   codecs       what codecs keep of computed KV, and how fast they are, beside memcpy
-  engines      a node's clients in Python beside those in C++; real engines that start with a filled node, beside what they have themselves
+  engines      a node's clients in Python beside those in C++; the store file beside SGLang's and LMCache's files; real engines that start with a filled node, beside what they have themselves
                (makes environments of 3 GB each from PyPI, see tests/engines/run.sh; not part of all)
   scaling      the index of L3 in virtual time: 1000 members, 100 million keys, 16 and 64 shards (16 GB, half an hour)
   all          everything that there is, scaling short
@@ -70,9 +70,9 @@ targets=()
 ! wants tree || targets+=(tree_bench tree_actor_bench)
 ! wants transfer || targets+=(transfer_bench)
 ! wants node || targets+=(node_bench)
-! wants tiers || targets+=(tiers_bench stores_bench)
+! wants tiers || targets+=(tiers_bench tiers_hits stores_bench)
 ! wants codecs || targets+=(serde_bench)
-! wants engines || targets+=(node_bench hicache-node hicache_c)
+! wants engines || targets+=(node_bench stores_bench hicache-node hicache_c)
 ! wants scaling || targets+=(scaling_bench)
 ! wants step || targets+=(step_bench hicache-replay hicache-index)
 ! wants store || targets+=(store_bench hicache-bench hicache-index hicachectl)
@@ -140,6 +140,11 @@ if wants tiers; then
   measure tiers_bench
   HICACHE_MOTO_SERVER=$("$root/tests/support/moto.sh") HICACHE_STORE_PYTHON=$("$root/tests/support/store_python.sh") PYTHONPATH=$root/clients/python \
     python3 -B "$root/bench/stores.py" "$root/build/release" "$results/stores.json"
+  trace=$root/../shared/traces/conversation_trace.jsonl
+  if [ -e "$trace" ]; then
+    echo "Measuring: tiers_hits on the conversation trace" >&2
+    (cd "$results" && "$root/build/release/bench/tiers_hits" "$trace" "$results/tiers_hits.json")
+  fi
 fi
 if wants codecs; then
   echo "Measuring: serde_bench on KV of a made model" >&2
@@ -149,6 +154,9 @@ fi
 if wants engines; then
   HICACHE_LIBRARY=$root/build/release/c_abi/libhicache.so.1 HICACHE_BIN=$root/build/release/bin PYTHONPATH=$root/clients/python \
     python3 -B "$root/bench/engines/store.py" "$root/build/release/bench/node_bench" "$results/python.json"
+  for engine in sglang lmcache; do
+    "$root/tests/engines/run.sh" "$engine" --run "$root/bench/engines/files.py" "$engine" "$root/build/release/bench/stores_bench" "$results/files_$engine.json"
+  done
   for engine in vllm sglang; do
     echo "Measuring: $engine with a node, with what it has itself, and with nothing" >&2
     "$root/tests/engines/run.sh" "$engine" --run "$root/bench/engines/$engine.py"

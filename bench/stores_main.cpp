@@ -1,14 +1,15 @@
 // stores_bench STORE PLACE ACTION OBJECT_BYTES SECONDS
 //
 // Moves objects to or from one store and prints the bytes per second, and the slowest hundredth of
-// batches, as JSON. STORE and PLACE: disk FOLDER, redis HOST:PORT, s3 ENDPOINT, mooncake HOST:PORT
-// of a master, nixl FOLDER; and curl ENDPOINT, libcurl's multi interface alone on the objects that
-// s3 has stored. $HICACHE_STORE_PYTHON runs the store hosts. ACTION: read, random, write, or mixed,
-// which reads while another thread writes and prints the figures of the reads. The bucket is
-// "bench"; credentials come from the environment.
+// batches, as JSON. STORE and PLACE: disk FOLDER, file FOLDER, redis HOST:PORT, s3 ENDPOINT,
+// mooncake HOST:PORT of a master, nixl FOLDER; and curl ENDPOINT, libcurl's multi interface alone
+// on the objects that s3 has stored. $HICACHE_STORE_PYTHON runs the store hosts. ACTION: read,
+// random, write, or mixed, which reads while another thread writes and prints the figures of the
+// reads. The bucket is "bench"; credentials come from the environment.
 
 #include "backends/disk/disk_backend.hpp"
 #include "backends/external/external_backend.hpp"
+#include "backends/file_backend.hpp"
 #include "backends/headed_object.hpp"
 #include "backends/redis/redis_backend.hpp"
 #include "backends/s3/s3_backend.hpp"
@@ -69,9 +70,9 @@ struct plan {
 
   /// Of the objects that are read.
   size_t total_bytes() const {
-    return store == "disk"    ? size_t{1} << 29
-           : store == "redis" ? size_t{256} << 20
-                              : size_t{64} << 20;
+    return store == "disk" || store == "file" ? size_t{1} << 29
+           : store == "redis"                 ? size_t{256} << 20
+                                              : size_t{64} << 20;
   }
 
   size_t objects() const { return std::max(total_bytes() / object_bytes, depth * batch_objects()); }
@@ -101,6 +102,9 @@ std::unique_ptr<storage_backend> open(const plan& wanted) {
   if (wanted.store == "disk")
     return std::make_unique<storage_queue>(
       value_of(make_disk_backend(wanted.place, uint64_t{4} << 30, the_clock)), depth);
+  if (wanted.store == "file")
+    return std::make_unique<storage_queue>(
+      value_of(make_file_backend({{wanted.place}, 7}, the_clock)), depth);
   if (wanted.store == "redis") {
     auto options = redis_options{};
     options.servers.servers = value_of(rpc::parse_endpoints(wanted.place));

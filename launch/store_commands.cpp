@@ -10,13 +10,13 @@
 #include "runtime/setting_flags.hpp"
 #include "stores/open_stores.hpp"
 #include "stores/storage_config.hpp"
-#include "stores/storage_settings.hpp"
 
 #include <absl/strings/str_format.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cstddef>
+#include <filesystem>
 #include <fstream>
 #include <future>
 #include <iostream>
@@ -174,7 +174,7 @@ store_commands::store_commands(CLI::App& app)
                    "is in it")
       ->type_name("FILE");
     command->add_option("--backend", backend_,
-                        "instead: " + std::string{any_store} + ", or tiered; no cluster, no node");
+                        "instead: a store such as file, or tiered; not cluster and not node");
     command
       ->add_option("--extra-config", extra_config_, "its settings, or @FILE in JSON, TOML or YAML")
       ->type_name("JSON|@FILE");
@@ -258,9 +258,14 @@ result<store_commands::place> store_commands::open() const {
   for (auto number = uint32_t{1}; auto& each : wanted) {
     if (tier_ == 0 || tier_ == number) {
       each.codecs = "none";
+      // A tier without objects may have none yet.
+      if (wanted.size() == 1 && !put_->parsed() && !import_->parsed() && !each.path.empty()
+          && !std::filesystem::exists(each.path))
+        return fail(ec::invalid_argument, "there is no folder " + each.path);
       auto opened = open_stores(each.tier.backend, each, owner, machine_clock);
       if (!opened)
-        return fail(opened.error().code, each.tier.backend + ": " + opened.error().detail);
+        return fail(opened.error().code,
+                    "tier " + std::to_string(number) + ": " + opened.error().detail);
       found.tiers.push_back({absl::StrFormat("%d (%s)", number, each.tier.backend),
                              std::make_unique<store>(std::move(*opened)),
                              tier_ > 0 || each.tier.write == "all"});

@@ -227,7 +227,7 @@ constexpr auto settings = std::to_array<rank_setting>({
    equal_on::ranks},
   {{"hicache-storage-backend", "NAME", at<&rank_config::storage_backend>,
     "L3: `memory`, `file`, `disk`, `cluster`, `node`, `redis`, `s3`, `external`, "
-    "`dynamic`, `mooncake`, `nixl` or `tiered`; none if absent; "
+    "`dynamic`, `mooncake`, `nixl`, `lmcache` or `tiered`; none if absent; "
     "see "
     "[backends.md](backends.md)"},
    equal_on::ranks},

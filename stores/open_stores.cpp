@@ -87,6 +87,7 @@ std::string command_of(std::string_view name, const external_config& wanted) {
     return wanted.command;
   const auto store = name == "dynamic"    ? wanted.module_path + ":" + wanted.class_name
                      : name == "mooncake" ? std::string{"hicache.mooncake_store:MooncakeStore"}
+                     : name == "lmcache"  ? std::string{"hicache.lmcache_store:LmcacheStore"}
                                           : std::string{"hicache.nixl_store:NixlStore"};
   return "exec " + shell_word(wanted.python) + " -m hicache store-host --fd 3 " + shell_word(store);
 }

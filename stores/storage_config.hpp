@@ -17,8 +17,8 @@ result<storage_config> parse_storage_config(const std::string& text, std::string
 
 /// Whether a store is in another process, which knows keys of its own.
 constexpr bool is_external_store(std::string_view backend) {
-  return backend == "external" || backend == "dynamic" || backend == "mooncake"
-         || backend == "nixl";
+  return backend == "external" || backend == "dynamic" || backend == "mooncake" || backend == "nixl"
+         || backend == "lmcache";
 }
 
 /// What a store cannot do without.

@@ -5,7 +5,6 @@
 #include "backends/disk/disk_objects.hpp"
 #include "backends/disk/disk_recovery.hpp"
 #include "backends/disk/disk_transfers.hpp"
-#include "base/page_checksum.hpp"
 #include "base/units.hpp"
 
 #include <algorithm>
@@ -22,12 +21,6 @@ namespace {
 /// Bytes of the objects in a record, unless it is one: what is left of a segment that has no room
 /// for the next record is wasted.
 constexpr auto record_bytes_max = uint64_t{8} << 20;
-
-/// An object to write, and where its bytes are.
-struct written_object {
-  disk_record::object entry;
-  std::vector<std::span<const std::byte>> parts;
-};
 
 class disk_backend final : public blocking_store {
 public:
@@ -52,6 +45,11 @@ public:
     return {.survives_restarts = true, .tells_occupancy = true, .preferred_batch = 64};
   }
 
+  bool watch_evictions(storage_backend::eviction_watch watch) override {
+    watch_ = std::move(watch);
+    return true;
+  }
+
   std::vector<bool> exists(std::span<const page_key> keys, time_point deadline) override {
     auto answers = std::vector<bool>(keys.size(), false);
     if (clock_.now() >= deadline)
@@ -70,9 +68,7 @@ public:
     objects.reserve(pages.size());
     for (const auto& page : pages)
       objects.push_back({page.key, {}, page.parts, total_bytes(page.parts)});
-    auto wanted = std::vector<disk_read*>{};
-    for (auto& object : objects)
-      wanted.push_back(&object);
+    auto wanted = pointers_to(objects);
     // Again, those that were moved meanwhile.
     while (!wanted.empty() && clock_.now() < deadline) {
       find_all(wanted, rule);
@@ -148,6 +144,13 @@ public:
   }
 
 private:
+  static std::vector<disk_read*> pointers_to(std::vector<disk_read>& objects) {
+    auto pointers = std::vector<disk_read*>{};
+    for (auto& object : objects)
+      pointers.push_back(&object);
+    return pointers;
+  }
+
   // -- reading --------------------------------------------------------------------
 
   /// Leaves those that are to be read.
@@ -177,7 +180,7 @@ private:
                     std::vector<result<void>>& answers, std::vector<page_key>& written) {
     auto objects = std::vector<written_object>{};
     auto positions = std::vector<size_t>{};
-    auto record = disk_record{};
+    auto gone = std::vector<disk_log::evicted>{};
     {
       const auto lock = std::scoped_lock{mutex_};
       auto bytes = uint64_t{0};
@@ -192,7 +195,7 @@ private:
           log_.use(page.key);
           answers[next] = {};
         } else if (record_bytes > options_.segment_bytes
-                   || !log_.begin_write(page.key, page.parent, length, record.removals)) {
+                   || !log_.begin_write(page.key, page.parent, length, gone)) {
           answers[next] = no_room(length);
         } else {
           objects.push_back({{page.key, page.parent, length, 0}, page.parts});
@@ -201,8 +204,12 @@ private:
         }
       }
     }
+    tell(gone);
     if (objects.empty())
       return next;
+    auto record = disk_record{};
+    for (const auto& each : gone)
+      record.removals.push_back(each.removal);
     const auto outcome = append(record, objects, false);
     const auto lock = std::scoped_lock{mutex_};
     for (auto i = size_t{0}; i < objects.size(); ++i) {
@@ -212,6 +219,25 @@ private:
         written.push_back(objects[i].entry.key);
     }
     return next;
+  }
+
+  /// Reads evicted objects for who wants to know, before their bytes are overwritten.
+  void tell(std::span<const disk_log::evicted> gone) {
+    if (!watch_ || gone.empty())
+      return;
+    auto bytes = std::vector<std::vector<std::byte>>{};
+    auto parts = std::vector<std::span<std::byte>>{};
+    for (const auto& each : gone)
+      parts.emplace_back(bytes.emplace_back(each.where.length));
+    auto reads = std::vector<disk_read>{};
+    for (auto i = size_t{0}; i < gone.size(); ++i)
+      reads.push_back({gone[i].removal.key, gone[i].where, {&parts[i], 1}, parts[i].size()});
+    read_objects(*cleaner_, pointers_to(reads));
+    auto told = std::vector<evicted_object>{};
+    for (auto i = size_t{0}; i < gone.size(); ++i)
+      if (reads[i].outcome)
+        told.push_back({reads[i].key, gone[i].parent, bytes[i]});
+    watch_(told);
   }
 
   static bool is_among(std::span<const written_object> objects, const page_key& key) {
@@ -263,39 +289,6 @@ private:
     // So that what was not stored does not come back, if the disk still takes that.
     static_cast<void>(clear_header(where.segment, where.offset));
     return write_failure(failed);
-  }
-
-  /// Writes the objects, and the header with their checksums. A header that gets to the disk before
-  /// its objects does no harm: a restart verifies what was not synced.
-  static int write_record(disk_channel& channel, const disk_log::slot& where, disk_record& record,
-                          std::span<const written_object> objects) {
-    const auto header_bytes = disk_header_bytes(record.objects.size(), record.removals.size());
-    auto writer = disk_writer{channel, where.segment, where.offset + header_bytes};
-    for (auto i = size_t{0}; i < objects.size(); ++i) {
-      auto sum = running_checksum{};
-      for (auto part : std::span{objects[i].parts})
-        while (!part.empty()) {
-          const auto room = writer.room();
-          const auto bytes = std::min(room.size(), part.size());
-          const auto to = room.first(bytes);
-          sum.copy(part.first(bytes), {&to, 1});
-          writer.filled(bytes);
-          part = part.subspan(bytes);
-        }
-      writer.pad();
-      record.objects[i].checksum = sum.value();
-    }
-    auto header = std::vector<std::byte>(header_bytes);
-    encode_disk_record(record, header);
-    writer.seek(where.offset);
-    for (auto rest = std::span<const std::byte>{header}; !rest.empty();) {
-      const auto room = writer.room();
-      const auto bytes = std::min(room.size(), rest.size());
-      std::memcpy(room.data(), rest.data(), bytes);
-      writer.filled(bytes);
-      rest = rest.subspan(bytes);
-    }
-    return writer.finish();
   }
 
   /// Makes segments, and cleans some, until a record can be allocated.
@@ -426,12 +419,9 @@ private:
     auto parts = std::vector<std::span<std::byte>>{};
     for (const auto& object : live)
       parts.emplace_back(bytes.emplace_back(object.where.length));
-    auto wanted = std::vector<disk_read*>{};
-    for (auto i = size_t{0}; i < live.size(); ++i) {
+    for (auto i = size_t{0}; i < live.size(); ++i)
       live[i].parts = {&parts[i], 1};
-      wanted.push_back(&live[i]);
-    }
-    read_objects(*cleaner_, wanted);
+    read_objects(*cleaner_, pointers_to(live));
     auto moved = std::vector<written_object>{};
     for (auto i = size_t{0}; i < live.size(); ++i) {
       if (live[i].outcome)
@@ -542,6 +532,7 @@ private:
   const disk_options options_;
   const std::unique_ptr<disk_device> device_;
   const clock_source& clock_;
+  storage_backend::eviction_watch watch_;
   /// Held while a record is written: one that is committed has all those before it on the disk.
   std::mutex write_mutex_;
   std::mutex sync_mutex_;

@@ -37,7 +37,7 @@ void disk_log::recover(uint32_t segment, uint64_t offset, const disk_record& rec
   open_ = segment;
   info.tail = std::max(info.tail, offset + disk_record_bytes(record));
   info.has_removals = info.has_removals || !record.removals.empty();
-  auto unwanted = std::vector<disk_record::removal>{};
+  auto unwanted = std::vector<evicted>{};
   auto at = offset + disk_header_bytes(record.objects.size(), record.removals.size());
   for (const auto& object : record.objects) {
     if (!gone.contains({record.generation, at})
@@ -88,11 +88,11 @@ result<object_list> disk_log::list(const std::string& from) const {
 }
 
 bool disk_log::begin_write(const page_key& key, const page_key& parent, uint64_t length,
-                           std::vector<disk_record::removal>& evicted) {
+                           std::vector<evicted>& gone) {
   const auto room = objects_.begin_write(key, parent, disk_blocks_for(length));
-  for (const auto& [gone, bytes] : room.evicted)
-    if (const auto removal = drop_place(gone))
-      evicted.push_back(*removal);
+  for (const auto& object : room.evicted)
+    if (const auto where = find(object.key))
+      gone.push_back({*drop_place(object.key), object.parent, *where});
   return room.is_there;
 }
 
@@ -146,8 +146,8 @@ void disk_log::no_more_segments() {
                   ? 0
                   : std::min(live_bytes_, live_bytes_of(segment_bytes_, segments_max_));
   objects_.set_bound(live_bytes_);
-  for (const auto& [evicted, bytes] : objects_.shrink())
-    drop_place(evicted);
+  for (const auto& object : objects_.shrink())
+    drop_place(object.key);
 }
 
 disk_log::slot disk_log::allocate(uint64_t bytes) {

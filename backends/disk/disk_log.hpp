@@ -86,11 +86,18 @@ public:
   /// As folder_table::list.
   result<object_list> list(const std::string& from) const;
 
+  /// An object that was evicted: what a record must say about it, and what it was.
+  struct evicted {
+    disk_record::removal removal;
+    page_key parent;
+    place where;
+  };
+
   /// As bounded_objects::begin_write.
-  /// @param evicted Gets what a record must say about evicted objects.
+  /// @param gone Gets evicted objects.
   /// @returns false if there is no room
   bool begin_write(const page_key& key, const page_key& parent, uint64_t length,
-                   std::vector<disk_record::removal>& evicted);
+                   std::vector<evicted>& gone);
 
   /// @param is_stored Whether a record with the object was committed.
   void end_write(const page_key& key, bool is_stored) { objects_.end_write(key, is_stored); }

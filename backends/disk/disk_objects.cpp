@@ -5,6 +5,7 @@
 #include "base/page_checksum.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <system_error>
 #include <vector>
 
@@ -85,6 +86,37 @@ void read_objects(disk_channel& channel, std::span<disk_read* const> objects) {
   };
   read_extents(channel, extents, take);
   take(extents.size(), {}, 0); // Empty objects at the end.
+}
+
+int write_record(disk_channel& channel, const disk_log::slot& where, disk_record& record,
+                 std::span<const written_object> objects) {
+  const auto header_bytes = disk_header_bytes(record.objects.size(), record.removals.size());
+  auto writer = disk_writer{channel, where.segment, where.offset + header_bytes};
+  for (auto i = size_t{0}; i < objects.size(); ++i) {
+    auto sum = running_checksum{};
+    for (auto part : std::span{objects[i].parts})
+      while (!part.empty()) {
+        const auto room = writer.room();
+        const auto bytes = std::min(room.size(), part.size());
+        const auto to = room.first(bytes);
+        sum.copy(part.first(bytes), {&to, 1});
+        writer.filled(bytes);
+        part = part.subspan(bytes);
+      }
+    writer.pad();
+    record.objects[i].checksum = sum.value();
+  }
+  auto header = std::vector<std::byte>(header_bytes);
+  encode_disk_record(record, header);
+  writer.seek(where.offset);
+  for (auto rest = std::span<const std::byte>{header}; !rest.empty();) {
+    const auto room = writer.room();
+    const auto bytes = std::min(room.size(), rest.size());
+    std::memcpy(room.data(), rest.data(), bytes);
+    writer.filled(bytes);
+    rest = rest.subspan(bytes);
+  }
+  return writer.finish();
 }
 
 } // namespace hicache

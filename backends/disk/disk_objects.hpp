@@ -4,9 +4,11 @@
 #include "backends/disk/disk_log.hpp"
 #include "hicache/error.hpp"
 #include "hicache/ids.hpp"
+#include "messages/disk_record.hpp"
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 namespace hicache {
 
@@ -24,5 +26,18 @@ struct disk_read {
 
 /// Reads objects, those that lie one behind the other together, and verifies them.
 void read_objects(disk_channel& channel, std::span<disk_read* const> objects);
+
+/// An object to write, and where its bytes are.
+struct written_object {
+  disk_record::object entry;
+  std::vector<std::span<const std::byte>> parts;
+};
+
+/// Writes a record: the objects, and the header with their checksums. A header that gets to the
+/// disk before its objects does no harm: a restart verifies what was not synced.
+/// @param record Of these objects.
+/// @returns an errno value, or 0
+int write_record(disk_channel& channel, const disk_log::slot& where, disk_record& record,
+                 std::span<const written_object> objects);
 
 } // namespace hicache

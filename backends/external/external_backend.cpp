@@ -350,8 +350,8 @@ private:
       const auto was_written = own_.use(pages[i].key);
       if (!was_written) {
         auto [has_room, removed] = own_.begin_write(pages[i], stored_bytes(pages[i]));
-        for (const auto& [key, bytes] : removed)
-          evicted.push_back(key);
+        for (const auto& gone : removed)
+          evicted.push_back(gone.key);
         answers[i] = has_room;
         if (!has_room)
           continue;

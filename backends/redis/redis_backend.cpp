@@ -271,8 +271,8 @@ private:
   result<void> make_room(const page_write& page, std::vector<redis_request>& requests) {
     const auto [has_room, evicted]
       = own_.begin_write(page, total_bytes(page.parts) + redis_head_bytes);
-    for (const auto& [key, size] : evicted)
-      requests.push_back(unlink(key, chunks_of(size - redis_head_bytes)));
+    for (const auto& gone : evicted)
+      requests.push_back(unlink(gone.key, chunks_of(gone.bytes - redis_head_bytes)));
     return has_room;
   }
 

@@ -227,8 +227,8 @@ private:
       object.is_known = own_.use(pages[i].key);
       if (!object.is_known) {
         auto [has_room, removed] = own_.begin_write(pages[i], object.length);
-        for (const auto& [key, bytes] : removed)
-          evicted.push_back(key);
+        for (const auto& gone : removed)
+          evicted.push_back(gone.key);
         answers[i] = has_room;
         if (!has_room)
           continue;

@@ -4,8 +4,11 @@
 #include "base/limits.hpp"
 
 #include <algorithm>
+#include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -127,8 +130,21 @@ result<std::unique_ptr<storage_backend>> make_tiered_backend(tiered_options opti
     return fail(ec::invalid_argument,
                 "no tier takes all writes, so nothing would be stored; expected one to do so");
   const auto capabilities = capabilities_of(options.tiers);
-  return std::make_unique<tiered_backend>(std::make_shared<tiered_core>(std::move(options), clock),
-                                          capabilities);
+  const auto core = std::make_shared<tiered_core>(std::move(options), clock);
+  for (auto tier = size_t{0}; tier < core->size(); ++tier) {
+    if (core->rules(tier).writes.which != tier_writes::rule::evict)
+      continue;
+    const auto watch = [weak = std::weak_ptr{core}, tier](std::span<const evicted_object> objects) {
+      if (const auto alive = weak.lock())
+        alive->demote(tier, objects);
+    };
+    if (tier == 0 || !core->store(tier - 1).watch_evictions(watch))
+      return fail(ec::invalid_argument,
+                  "tier " + std::to_string(tier + 1)
+                    + " takes what the tier above evicts, but that one does not tell; expected "
+                      "memory or disk there, without codecs");
+  }
+  return std::make_unique<tiered_backend>(core, capabilities);
 }
 
 } // namespace hicache

@@ -47,7 +47,8 @@ struct tiered_options {
 /// and the other tiers go on. Its name is "tiered"; its health sums up the tiers'.
 ///
 /// @param clock Must outlive the result.
-/// @returns invalid_argument if there are too few or too many tiers, or none takes all writes
+/// @returns invalid_argument if there are too few or too many tiers, none takes all writes, or one
+/// takes what the tier above evicts and that one does not tell
 result<std::unique_ptr<storage_backend>> make_tiered_backend(tiered_options options,
                                                              const clock_source& clock);
 

@@ -287,19 +287,34 @@ void tiered_core::copy(const page_read& object, size_t from, uint32_t uses,
   for (auto to = size_t{0}; to < tiers_.size(); ++to) {
     if (to == from || !is_copied(rules(to), uses, to < from))
       continue;
-    {
-      const auto lock = std::scoped_lock{mutex_};
-      if (is_closing_ || copying_bytes_ + bytes > copy_bytes_
-          || tiers_[to].writes.state() != breaker_state::closed
-          || !tiers_[to].budget.take(bytes, clock_.now()))
-        continue;
-      copying_bytes_ += bytes;
-    }
+    if (!take_copy(to, bytes))
+      continue;
     auto own = std::vector<std::byte>(bytes);
     gather(object.parts, own.data());
     copies[to].bytes += bytes;
     copies[to].objects.push_back({object.key, object.parent, object.tenant, std::move(own)});
   }
+}
+
+void tiered_core::demote(size_t to, std::span<const evicted_object> objects) {
+  auto copies = std::vector<tier_copies>(tiers_.size());
+  for (const auto& [key, parent, bytes] : objects) {
+    if (!take_copy(to, bytes.size()))
+      continue;
+    copies[to].bytes += bytes.size();
+    copies[to].objects.push_back({key, parent, 0, {bytes.begin(), bytes.end()}});
+  }
+  write_copies(std::move(copies));
+}
+
+bool tiered_core::take_copy(size_t to, uint64_t bytes) {
+  const auto lock = std::scoped_lock{mutex_};
+  if (is_closing_ || copying_bytes_ + bytes > copy_bytes_
+      || tiers_[to].writes.state() != breaker_state::closed
+      || !tiers_[to].budget.take(bytes, clock_.now()))
+    return false;
+  copying_bytes_ += bytes;
+  return true;
 }
 
 void tiered_core::write_copies(std::vector<tier_copies> copies) {

@@ -139,6 +139,9 @@ public:
   /// @param copies By tier; the copies are added.
   void copy(const page_read& object, size_t from, uint32_t uses, std::vector<tier_copies>& copies);
 
+  /// Copies what the tier above evicts, as far as memory and budgets allow.
+  void demote(size_t to, std::span<const evicted_object> objects);
+
   /// Writes copies to their tiers, in the background.
   void write_copies(std::vector<tier_copies> copies);
 
@@ -185,6 +188,10 @@ private:
                            const std::function<void(store_breaker&)>& change);
 
   void notify(const std::string& sentence) const;
+
+  /// Takes memory and budget for a copy.
+  /// @returns false if there is none
+  bool take_copy(size_t to, uint64_t bytes);
 
   const bool looks_up_in_parallel_;
   const uint64_t copy_bytes_;

@@ -15,6 +15,8 @@ constexpr uint32_t second_use = 2;
 result<tier_writes> parse_tier_writes(std::string_view text) {
   if (text == "all")
     return tier_writes{tier_writes::rule::all, 0};
+  if (text == "evict")
+    return tier_writes{tier_writes::rule::evict, 0};
   if (text == "never")
     return tier_writes{tier_writes::rule::never, 0};
   if (text.starts_with(hits_prefix)) {
@@ -25,13 +27,15 @@ result<tier_writes> parse_tier_writes(std::string_view text) {
       return tier_writes{tier_writes::rule::hits, hits};
   }
   return fail(ec::invalid_argument,
-              "expected all, never, or hits:N with N from 1 to " + std::to_string(hits_max));
+              "expected all, evict, never, or hits:N with N from 1 to " + std::to_string(hits_max));
 }
 
 std::string to_string(const tier_writes& writes) {
   switch (writes.which) {
     case tier_writes::rule::all:
       return "all";
+    case tier_writes::rule::evict:
+      return "evict";
     case tier_writes::rule::hits:
       return std::string{hits_prefix} + std::to_string(writes.hits);
     case tier_writes::rule::never:

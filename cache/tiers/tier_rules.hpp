@@ -13,6 +13,8 @@ struct tier_writes {
   enum class rule : uint8_t {
     /// Every object, when it is stored.
     all,
+    /// What the tier above evicts.
+    evict,
     /// Objects of other tiers, at their N-th use.
     hits,
     /// None, except by promotion.
@@ -26,7 +28,7 @@ struct tier_writes {
   friend bool operator==(const tier_writes&, const tier_writes&) = default;
 };
 
-/// Parses "all", "hits:N" with N from 1 to 1000, or "never".
+/// Parses "all", "evict", "hits:N" with N from 1 to 1000, or "never".
 /// @returns invalid_argument with what was expected
 /// @relates tier_writes
 result<tier_writes> parse_tier_writes(std::string_view text);

@@ -34,7 +34,7 @@ const char* to_string(log_level level) noexcept;
 struct tier_config {
   /// Name of the backend.
   std::string backend;
-  /// Which objects are written to it: "all", "hits:N" or "never".
+  /// Which objects are written to it: "all", "evict", "hits:N" or "never".
   std::string write = "all";
   /// Objects read from a lower tier are written to it, from their second use on.
   bool promote = true;
@@ -84,7 +84,7 @@ struct s3_config {
   uint64_t connections = 16;
 };
 
-/// A store in another process (docs/backends.md, "external", "dynamic", "mooncake" and "nixl").
+/// A store in another process (docs/backends.md, "external", "dynamic", "mooncake", "nixl" and "lmcache").
 struct external_config {
   /// Backend `external`: the Unix socket of a running process, or a shell command that starts one.
   std::string socket;

@@ -72,6 +72,15 @@ private:
   std::function<std::vector<T>()> make_;
 };
 
+/// An object that a store drops to make room for others.
+struct evicted_object {
+  page_key key;
+  /// As in page_write; all zero if the store does not know it.
+  page_key parent;
+  /// Valid during the call that has it.
+  std::span<const std::byte> bytes;
+};
+
 /// Counters since a store was opened. Each object of a read counts once: as hit, miss, corrupt or
 /// error.
 struct backend_counters {
@@ -194,6 +203,7 @@ public:
   using pages_done = std::function<void(std::vector<result<void>>)>;
   using read_progress = std::function<void(size_t first, std::span<const result<void>> outcomes)>;
   using list_done = std::function<void(result<object_list>)>;
+  using eviction_watch = std::function<void(std::span<const evicted_object>)>;
   using health_done = std::function<void(backend_health)>;
 
   /// Numbers the batches of a store; not 0.
@@ -226,6 +236,12 @@ public:
   /// store.
   /// @returns why it cannot be used; the store also works without it
   virtual result<void> attach_memory(std::span<const std::span<std::byte>> regions);
+
+  /// Has the store say which objects it evicts, and what they were. Call it once, before the first
+  /// batch.
+  /// @param watch Called on a thread of the store, which waits for it; must not wait for the store.
+  /// @returns false if the store cannot tell
+  virtual bool watch_evictions(eviction_watch watch);
 
   /// Looks up which objects the store holds, and where. not_found for an absent object, and for all
   /// objects if the store cannot be reached.
@@ -270,6 +286,10 @@ public:
 
 inline result<void> storage_backend::attach_memory(std::span<const std::span<std::byte>>) {
   return {};
+}
+
+inline bool storage_backend::watch_evictions(eviction_watch) {
+  return false;
 }
 
 inline storage_backend::batch_number storage_backend::list(std::string, time_point,

@@ -19,8 +19,8 @@ protected:
   std::vector<page_key> evicted_for(uint64_t number, const page_key& parent = none) {
     auto keys = std::vector<page_key>{};
     const auto room = own_.begin_write(key_of(number), parent, 10);
-    for (const auto& [key, bytes] : room.evicted)
-      keys.push_back(key);
+    for (const auto& gone : room.evicted)
+      keys.push_back(gone.key);
     if (room.is_there)
       own_.end_write(key_of(number), true);
     return keys;

@@ -89,6 +89,10 @@ public:
     return inner_->attach_memory(regions);
   }
 
+  bool watch_evictions(eviction_watch watch) override {
+    return inner_->watch_evictions(std::move(watch));
+  }
+
   batch_number lookup(store_batch<page_key> keys, time_point deadline, lookup_done done) override {
     switch (const auto fault = draw(batch_kind::lookup)) {
       case store_fault::late:

@@ -1,8 +1,10 @@
+#include "backends/file_backend.hpp"
 #include "backends/memory_backend.hpp"
 #include "backends/storage_queue.hpp"
 #include "backends/tiered/tiered_backend.hpp"
 #include "tests/backends/backend_support.hpp"
 #include "tests/backends/faulty_store.hpp"
+#include "tests/backends/temporary_folder.hpp"
 #include "tests/backends/waiting_store.hpp"
 #include "tests/support/manual_clock.hpp"
 
@@ -101,6 +103,65 @@ TEST_F(TieredBackendTest, WritesGoToTheTiersThatTakeAll) {
   EXPECT_FALSE(has_in(often, 1));
   EXPECT_TRUE(has_in(disk, 1));
   EXPECT_FALSE(has_in(never, 1));
+}
+
+TEST_F(TieredBackendTest, ATierTakesWhatTheOneAboveEvicts) {
+  auto& memory = add({}, 2 * object_bytes);
+  auto& disk = add(rules("evict"));
+  auto& store = open();
+  for (const auto number : {1u, 2u, 3u, 4u})
+    ASSERT_TRUE(put(store, key_of(number), bytes_of(number, object_bytes)));
+  for (const auto number : {1u, 2u}) {
+    EXPECT_FALSE(has_in(memory, number));
+    EXPECT_TRUE(has_in(disk, number));
+  }
+  for (const auto number : {3u, 4u}) {
+    EXPECT_TRUE(has_in(memory, number));
+    EXPECT_FALSE(has_in(disk, number));
+  }
+  for (const auto number : {1u, 2u, 3u, 4u})
+    EXPECT_TRUE(is_right(number));
+}
+
+TEST_F(TieredBackendTest, WhatIsEvictedGoesDownTierByTier) {
+  add({}, object_bytes);
+  add(rules("evict", false), object_bytes);
+  auto& last = add(rules("evict", false));
+  auto& store = open();
+  for (const auto number : {1u, 2u, 3u})
+    ASSERT_TRUE(put(store, key_of(number), bytes_of(number, object_bytes)));
+  EXPECT_TRUE(has_in(last, 1));
+  EXPECT_FALSE(has_in(last, 2));
+  for (const auto number : {1u, 2u, 3u})
+    EXPECT_TRUE(is_right(number));
+}
+
+TEST_F(TieredBackendTest, ABudgetHoldsForWhatIsEvicted) {
+  add({}, object_bytes);
+  auto& disk = add({parse_tier_writes("evict").value(), false, 0, object_bytes});
+  auto& store = open();
+  for (const auto number : {1u, 2u, 3u})
+    ASSERT_TRUE(put(store, key_of(number), bytes_of(number, object_bytes)));
+  EXPECT_TRUE(has_in(disk, 1));
+  EXPECT_FALSE(has_in(disk, 2)) << "the day's bytes are written";
+}
+
+TEST_F(TieredBackendTest, AStoreThatDoesNotTellWhatItEvictsIsNamed) {
+  const auto sentence = [](size_t tier) {
+    return error{ec::invalid_argument,
+                 "tier " + std::to_string(tier)
+                   + " takes what the tier above evicts, but that one does not "
+                     "tell; expected memory or disk there, without codecs"};
+  };
+  add(rules("evict"));
+  add();
+  EXPECT_EQ(make_tiered_backend(std::move(options_), clock_).error(), sentence(1));
+  options_ = {};
+  const auto folder = temporary_folder{};
+  options_.tiers.push_back(
+    {std::make_unique<storage_queue>(*make_file_backend({{folder.path()}, 7}, clock_), 0), {}});
+  add(rules("evict"));
+  EXPECT_EQ(make_tiered_backend(std::move(options_), clock_).error(), sentence(2));
 }
 
 TEST_F(TieredBackendTest, AWriteSucceedsIfOneTierStoresIt) {

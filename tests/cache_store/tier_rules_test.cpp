@@ -15,14 +15,15 @@ using namespace std::chrono_literals;
 constexpr auto start = time_point{1h};
 
 TEST(TierWritesTest, RulesAreReadAndPrinted) {
-  for (const auto* text : {"all", "never", "hits:1", "hits:1000"}) {
+  for (const auto* text : {"all", "evict", "never", "hits:1", "hits:1000"}) {
     const auto writes = parse_tier_writes(text);
     ASSERT_TRUE(writes) << text;
     EXPECT_EQ(to_string(*writes), text);
   }
-  for (const auto* text : {"", "ALL", "hits", "hits:", "hits:0", "hits:1001", "hits:2x", "evict"})
-    EXPECT_EQ(parse_tier_writes(text).error(),
-              (error{ec::invalid_argument, "expected all, never, or hits:N with N from 1 to 1000"}))
+  for (const auto* text : {"", "ALL", "hits", "hits:", "hits:0", "hits:1001", "hits:2x", "evicted"})
+    EXPECT_EQ(
+      parse_tier_writes(text).error(),
+      (error{ec::invalid_argument, "expected all, evict, never, or hits:N with N from 1 to 1000"}))
       << text;
 }
 

@@ -170,6 +170,10 @@ TEST_F(StoreCommandsTest, SaysWhatIsWrong) {
   EXPECT_THAT(complaint({"put", name_of(1), path("nothing")}), HasSubstr("FILE: cannot read"));
   EXPECT_EQ(run({"ls"}).complaint, "expected either --config FILE or --backend NAME");
   EXPECT_EQ(run({"ls", "--backend", "tape"}).code, exit_usage);
+  EXPECT_EQ(
+    run({"ls", "--backend", "file", "--extra-config", R"({"path": ")" + path("none") + R"("})"})
+      .complaint,
+    "there is no folder " + path("none"));
   EXPECT_EQ(run({"put", name_of(1), path("object"), "--backend", "memory"}).complaint,
             "objects say whose KV they are; expected --config FILE of the ranks that use them");
   EXPECT_THAT(run({"ls", "--config", path("nothing")}).complaint, HasSubstr("--config: "));

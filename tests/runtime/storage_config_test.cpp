@@ -162,11 +162,12 @@ TEST_F(StorageConfigTest, WhatIsWrongInATierIsNamedWithIt) {
   EXPECT_EQ(
     of_second("{}"),
     "tier 2: key 'backend' is missing; expected file, disk, memory, cluster, node, redis, s3, "
-    "external, dynamic, mooncake or nixl");
+    "external, dynamic, mooncake, nixl or lmcache");
   EXPECT_EQ(of_second("7"), "tier 2: expected an object such as {\"backend\": \"memory\"}");
-  EXPECT_EQ(of_second(R"({"backend": "file", "write": "often"})"),
-            "tier 2: key 'write' holds \"often\"; expected all, never, or hits:N with N from 1 to "
-            "1000");
+  EXPECT_EQ(
+    of_second(R"({"backend": "file", "write": "often"})"),
+    "tier 2: key 'write' holds \"often\"; expected all, evict, never, or hits:N with N from 1 to "
+    "1000");
   EXPECT_THAT(
     of_second(R"({"backend": "file", "prefetch_threshold": 1})"),
     testing::StartsWith("tier 2: key 'prefetch_threshold' is not known; expected path, "));
@@ -178,7 +179,7 @@ TEST_F(StorageConfigTest, WhatIsWrongInATierIsNamedWithIt) {
 
 /// Stores of others have keys of their own.
 TEST_F(StorageConfigTest, KeysThatOnlyAStoreInAnotherProcessKnowsReachIt) {
-  for (const auto* const backend : {"external", "dynamic", "mooncake", "nixl"}) {
+  for (const auto* const backend : {"external", "dynamic", "mooncake", "nixl", "lmcache"}) {
     const auto config = parse_storage_config(
       R"({"threads": 3, "window_bytes": "1MiB", "backend_name": "ours", "more": {"x": [1]}})",
       backend);

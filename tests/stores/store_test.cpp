@@ -94,7 +94,7 @@ TEST(StoreTest, OpensTiersWithCodecs) {
 TEST(StoreTest, SaysWhatIsWrong) {
   EXPECT_EQ(complaint({.backend = "tape"}), "store 'tape' is not known; expected file, disk, "
                                             "memory, cluster, node, redis, s3, external, dynamic, "
-                                            "mooncake or nixl, or tiered");
+                                            "mooncake, nixl or lmcache, or tiered");
   EXPECT_EQ(complaint({.backend = "cluster"}),
             "store 'cluster' needs the actors of a rank; expected another one");
   EXPECT_EQ(complaint({.backend = "file"}),

@@ -1,5 +1,7 @@
 """L3 as an order of stores: what memory has lost comes from the folder below it, also after kill -9."""
 
+import json
+
 from harness import BIN, SMALL_KV, SharedPagesTest, main
 
 PAGE = SharedPagesTest.PAGE
@@ -43,6 +45,26 @@ class TiersTest(SharedPagesTest):
         for left in self.shared_memory.iterdir():
             left.unlink()  # MPI's, which cannot remove it any more.
         self.assert_all_found(self.replay("second", 2, *self.flags(tiers)))
+
+    def test_the_disk_takes_what_memory_evicts(self):
+        tiers = ('{"backend": "memory", "max_bytes": "1MiB"}, '
+                 f'{{"backend": "disk", "path": "{self.stored}", "max_bytes": "64MiB", "write": "evict"}}')
+        admin = self.folder / "admin"
+        first = self.start_replay("first", 1, *self.flags(tiers), "--linger", "forever", "--admin-listen", f"unix:{admin}")
+        first.wait_for("requests in")
+        self.assert_clean(self.read_report(first))
+        shown = self.start([BIN / "hicachectl", "storage", "show", "--admin", f"unix:{admin}", "--json"], "shown")
+        self.assertEqual(shown.wait(60), 0, shown.text())
+        memory, disk = json.loads(shown.out.read_text())["hicache_storage_tiers"]
+        self.assertGreater(memory["evicted"], 0)
+        self.assertGreater(disk["objects"], 0)
+        self.assertLessEqual(disk["objects"], memory["evicted"], "only what memory evicted")
+        first.terminate()
+        first.wait(20)
+        counted = self.start([BIN / "hicachectl", "store", "verify", "--backend", "disk", "--extra-config",
+                              f'{{"path": "{self.stored}", "max_bytes": "64MiB"}}', "--json"], "counted")
+        self.assertEqual(counted.wait(60), 0, counted.text())
+        self.assertEqual(json.loads(counted.out.read_text())[0]["objects"], disk["objects"])
 
     def test_a_cluster_above_a_folder(self):
         index, address = self.start_index()

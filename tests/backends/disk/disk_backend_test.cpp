@@ -8,6 +8,7 @@
 #include <array>
 #include <filesystem>
 #include <fstream>
+#include <map>
 
 namespace hicache::test {
 namespace {
@@ -207,6 +208,36 @@ TEST_F(DiskBackendTest, AHeaderWithoutItsObjectDoesNotBringItBack) {
   EXPECT_FALSE(has(again, key_of(2)));
   for (const auto number : {1u, 3u, 4u, 5u})
     expect_page(again, number);
+}
+
+TEST_F(DiskBackendTest, TellsWhatItEvicts) {
+  auto& store = open(options_for(30 * page_space, segment_bytes));
+  auto told = std::map<page_key, page_bytes>{};
+  auto parents = std::map<page_key, page_key>{};
+  ASSERT_TRUE(store.watch_evictions([&](std::span<const evicted_object> objects) {
+    for (const auto& x : objects) {
+      told.emplace(x.key, page_bytes{x.bytes.begin(), x.bytes.end()});
+      parents.emplace(x.key, x.parent);
+    }
+  }));
+  constexpr auto count = uint64_t{100};
+  for (auto number = uint64_t{0}; number < count; ++number) {
+    const auto bytes = bytes_of(number, page_size - number);
+    ASSERT_TRUE(
+      store
+        .set(std::vector{page_write{key_of(number), key_of(number + 1000), {bytes}}}, no_deadline)
+        .at(0));
+  }
+  EXPECT_EQ(told.size(), store.health().counters.evicted);
+  EXPECT_GT(told.size(), 50u);
+  for (auto number = uint64_t{0}; number < count; ++number) {
+    const auto evicted = told.find(key_of(number));
+    EXPECT_NE(evicted != told.end(), has(store, key_of(number))) << number;
+    if (evicted != told.end()) {
+      EXPECT_EQ(evicted->second, bytes_of(number, page_size - number));
+      EXPECT_EQ(parents[key_of(number)], key_of(number + 1000));
+    }
+  }
 }
 
 TEST_F(DiskBackendTest, ASmallerStoreDropsSegments) {
