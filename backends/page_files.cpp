@@ -151,11 +151,17 @@ std::vector<result<page_files::found_page>> page_files::read(std::span<const pag
                                                              time_point deadline) {
   auto answers = std::vector<result<found_page>>{};
   auto buffer = std::vector<std::byte>{};
-  for (const auto& page : pages) {
+  for (const auto& page : pages)
     answers.push_back(clock_.now() < deadline ? get_page(page, fingerprint, rule, buffer)
                                               : fail(ec::deadline_exceeded));
+  {
+    // Once for all: threads that read side by side would wake each other for each page.
     const auto lock = std::scoped_lock{mutex_};
-    counters_.count_get(answers.back());
+    for (auto i = size_t{0}; i < pages.size(); ++i) {
+      counters_.count_get(answers[i]);
+      if (answers[i])
+        use(pages[i].key);
+    }
   }
   tell_uses();
   return answers;
@@ -172,8 +178,11 @@ std::vector<result<void>> page_files::set(std::span<const page_write> pages,
     const auto checksum = checksums.empty() ? std::nullopt : std::optional{checksums[i]};
     answers.push_back(clock_.now() < deadline ? set_page(pages[i], checksum, fingerprint, buffer)
                                               : fail(ec::deadline_exceeded));
+  }
+  {
     const auto lock = std::scoped_lock{mutex_};
-    counters_.count_set(answers.back());
+    for (const auto& answer : answers)
+      counters_.count_set(answer);
   }
   tell_uses();
   return answers;
@@ -258,12 +267,8 @@ result<page_files::found_page> page_files::get_page(page_read page,
   auto answer = is_scattered(page.parts)
                   ? read_scattered(file.get(), path, page, fingerprint, buffer)
                   : read_page(file.get(), path, page, fingerprint);
-  if (answer) {
-    const auto lock = std::scoped_lock{mutex_};
-    use(page.key);
-  } else if (answer.error().code == ec::corrupt_page) {
+  if (!answer && answer.error().code == ec::corrupt_page)
     static_cast<void>(discard(page.key));
-  }
   return answer.map([&](uint64_t checksum) {
     return found_page{checksum, total_bytes(page.parts)};
   });

@@ -19,7 +19,8 @@ import threading
 import time
 
 os.environ["LMCACHE_TRACK_USAGE"] = "false"
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+# In place of this folder, which has a sglang.py.
+sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
 import torch  # noqa: E402
 

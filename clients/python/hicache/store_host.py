@@ -25,11 +25,6 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-try:
-    import capnp
-except ImportError as missing:
-    raise ImportError("the store host needs pycapnp: pip install 'hicache[store]'") from missing
-
 logger = logging.getLogger(__name__)
 
 VERSION = 1
@@ -117,12 +112,17 @@ class _Bad(Exception):
     """What a client did wrong: its connection is closed."""
 
 
-def _schema() -> Any:
-    """The protocol, from the package or from the source tree around it."""
+def _protocol() -> tuple[Any, type[Exception]]:
+    """The schema, from the package or from the source tree around it, and what is raised for a message that is none."""
+    try:
+        import capnp
+    except ImportError as missing:
+        raise ValueError("the store host needs pycapnp: pip install 'hicache[store]'") from missing
     package = pathlib.Path(__file__).resolve().parent
     root = next(folder for folder in (package / "schema", package.parents[2]) if (folder / "messages").is_dir())
     # The last one has capnp/c++.capnp.
-    return capnp.load(str(root / "messages/store_protocol.capnp"), imports=[str(root), str(pathlib.Path(capnp.__file__).parents[1])])
+    imports = [str(root), str(pathlib.Path(capnp.__file__).parents[1])]
+    return capnp.load(str(root / "messages/store_protocol.capnp"), imports=imports), capnp.KjException
 
 
 def _text(told: str) -> str:
@@ -163,7 +163,7 @@ class StoreHost:
 
     def __init__(self, make: Callable[[dict[str, Any]], ObjectStore]) -> None:
         self._make = make
-        self._schema = _schema()
+        self._schema, self._bad_message = _protocol()
         self._lock = threading.Lock()
         self._stores: dict[str, ObjectStore] = {}
         self._connections: dict[socket.socket, threading.Thread] = {}
@@ -200,7 +200,7 @@ class StoreHost:
     def _serve(self, client: socket.socket) -> None:
         try:
             _Connection(self._schema, client).serve(self._store)
-        except (_Bad, capnp.KjException) as trouble:
+        except (_Bad, self._bad_message) as trouble:
             logger.warning("a client sent what this host does not understand: %s; the connection is closed", _sentence(trouble))
         except ConnectionError:
             pass
