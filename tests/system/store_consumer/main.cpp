@@ -16,7 +16,8 @@ constexpr auto timeout = std::chrono::seconds{10};
 hicache::store_options options_of(const std::string& folder) {
   auto options = hicache::store_options{};
   options.backend = "tiered";
-  options.extra_config = R"({"tiers": [{"backend": "memory"}, {"backend": "file", "path": ")" + folder + R"("}]})";
+  options.extra_config
+    = R"({"tiers": [{"backend": "memory"}, {"backend": "file", "path": ")" + folder + R"("}]})";
   options.identity = "a model and its settings";
   return options;
 }
@@ -32,8 +33,9 @@ bool run(const std::string& folder) {
   }
   const auto store = hicache::store::open(options_of(folder));
   auto back = std::vector<std::byte>(bytes.size());
-  return store && (*store)->lookup({key}, timeout).front() && (*store)->read({{key, {back}}}, timeout).front()
-         && back == bytes && (*store)->health().ok;
+  return store && (*store)->lookup({key}, timeout).front()
+         && (*store)->read({{key, {back}}}, timeout).front() && back == bytes
+         && (*store)->health().ok;
 }
 
 } // namespace
