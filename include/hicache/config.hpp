@@ -84,7 +84,7 @@ struct s3_config {
   uint64_t connections = 16;
 };
 
-/// A store in another process (docs/backends.md, "external", "dynamic", "mooncake", "nixl" and "lmcache").
+/// A store in another process (docs/backends.md, "external", and those that stand on it).
 struct external_config {
   /// Backend `external`: the Unix socket of a running process, or a shell command that starts one.
   std::string socket;
