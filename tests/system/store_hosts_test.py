@@ -58,6 +58,22 @@ class StoreHostsTest(SharedPagesTest):
             self.skipTest("there is no NIXL")
         self.assert_shared("nixl", {"path": str(self.pages), "python": PYTHON})
 
+    def test_a_server_of_lmcaches_protocol_keeps_pages(self):
+        """hicache's own, over a node; tests/engines/lmcache has the one of LMCache."""
+        socket = self.folder / "node"
+        node = self.start([BIN / "hicache-node", "--memory", "256MiB", "--socket", socket], "node")
+        node.wait_for("listening on")
+        os.environ["HICACHE_LIBRARY"] = str(BIN.parent / "c_abi/libhicache.so.1")
+        server = self.start([PYTHON, "-m", "hicache", "lm-server", "--socket", socket, "--listen", "127.0.0.1:0"], "server")
+        url = server.wait_for(r"listening on (lm://\S+)").group(1)
+        self.assert_shared("lmcache", {"remote_url": url, "python": PYTHON})
+        refused = self.start([BIN / "hicache-replay", *self.flags("lmcache", {"remote_url": "http://127.0.0.1:1", "python": PYTHON})], "refused")
+        self.assertEqual(refused.wait(60), 2, refused.text())
+        self.assertIn("key 'remote_url': expected lm://HOST:PORT", refused.err.read_text())
+        for program in (server, node):
+            program.terminate()
+            program.wait(20)
+
     def test_mooncake_keeps_pages_in_its_cluster(self):
         if not has_module("mooncake.store"):
             self.skipTest("there is no Mooncake")
