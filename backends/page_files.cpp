@@ -108,10 +108,10 @@ int64_t wall_time() {
 
 } // namespace
 
-page_files::page_files(page_folder folder, folder_log log, uint64_t capacity,
+page_files::page_files(page_folder folder, folder_log log, const page_files_options& options,
                        const clock_source& clock)
-  : folder_(std::move(folder)), capacity_(capacity), clock_(clock), log_(std::move(log)),
-    loader_([this](std::stop_token stop) { load(stop); }) {
+  : folder_(std::move(folder)), capacity_(options.max_bytes), keeps_broken_(options.keeps_broken),
+    clock_(clock), log_(std::move(log)), loader_([this](std::stop_token stop) { load(stop); }) {
   auto lock = std::unique_lock{mutex_};
   loaded_.wait_for(lock, limits::folder_load_wait, [this] { return is_loaded_; });
 }
@@ -125,7 +125,7 @@ result<std::unique_ptr<page_files>> page_files::open(const page_files_options& o
   if (!log)
     return tl::unexpected{log.error()};
   return std::unique_ptr<page_files>{
-    new page_files{std::move(*folder), std::move(*log), options.max_bytes, clock}};
+    new page_files{std::move(*folder), std::move(*log), options, clock}};
 }
 
 std::vector<bool> page_files::exists(std::span<const page_key> keys, time_point deadline) {
@@ -267,7 +267,7 @@ result<page_files::found_page> page_files::get_page(page_read page,
   auto answer = is_scattered(page.parts)
                   ? read_scattered(file.get(), path, page, fingerprint, buffer)
                   : read_page(file.get(), path, page, fingerprint);
-  if (!answer && answer.error().code == ec::corrupt_page)
+  if (!answer && answer.error().code == ec::corrupt_page && !keeps_broken_)
     static_cast<void>(discard(page.key));
   return answer.map([&](uint64_t checksum) {
     return found_page{checksum, total_bytes(page.parts)};

@@ -27,6 +27,8 @@ struct page_files_options {
   /// its own bound. Processes read each other's writes before each batch of their own, so together
   /// they may exceed it by what they write concurrently.
   uint64_t max_bytes = 0;
+  /// Files that do not verify are left alone.
+  bool keeps_broken = false;
 };
 
 /// Pages in a folder, each in its own file that outlives the process: `<path>/<2 hex>/<64 hex>.kv`,
@@ -87,7 +89,8 @@ public:
   backend_health health();
 
 private:
-  page_files(page_folder folder, folder_log log, uint64_t capacity, const clock_source& clock);
+  page_files(page_folder folder, folder_log log, const page_files_options& options,
+             const clock_source& clock);
 
   // -- reading ----------------------------------------------------------------
 
@@ -174,6 +177,7 @@ private:
   const page_folder folder_;
   /// 0 for none.
   const uint64_t capacity_;
+  const bool keeps_broken_;
   const clock_source& clock_;
   /// Guards the following members. Never held while page bytes move.
   fair_mutex mutex_;

@@ -252,7 +252,10 @@ result<store_commands::place> store_commands::open() const {
                 absl::StrFormat("--tier: there are %d tiers; expected a number from 1 to %d",
                                 wanted.size(), wanted.size()));
   auto owner = store_owner{};
-  owner.fingerprint = found.fingerprint;
+  // Without it objects of all namespaces are read: what is of another one is not damaged.
+  if (put_->parsed() || import_->parsed() || export_->parsed())
+    owner.fingerprint = found.fingerprint;
+  owner.keeps_broken = export_->parsed();
   owner.rank = rank_;
   owner.ranks = ranks_;
   for (auto number = uint32_t{1}; auto& each : wanted) {
@@ -470,10 +473,13 @@ result<int> store_commands::verify(place& where) const {
 result<int> store_commands::copy(place& from, place& to) const {
   auto copied = uint64_t{0};
   auto bytes = uint64_t{0};
+  auto left_out = uint64_t{0};
   auto failed = uint64_t{0};
   auto line = status_line{};
   const auto note = [&](const open_tier& tier, const result<void>& outcome) {
-    if (!outcome && outcome.error().code != ec::not_found && ++failed == 1)
+    const auto code = outcome ? ec::none : outcome.error().code;
+    left_out += code == ec::corrupt_page ? 1 : 0;
+    if (!outcome && code != ec::not_found && code != ec::corrupt_page && ++failed == 1)
       complain(app_, of_tier(tier, outcome.error()));
     return outcome.has_value();
   };
@@ -504,8 +510,9 @@ result<int> store_commands::copy(place& from, place& to) const {
     if (const auto listed = visit_objects(tier, timeout_, read); !listed)
       return tl::unexpected{listed.error()};
   }
-  std::cout << absl::StrFormat("%d objects, %s copied; %d failed\n", copied, format_bytes(bytes),
-                               failed);
+  std::cout << absl::StrFormat(
+    "%d objects, %s copied; %d left out, damaged or of another namespace; %d failed\n", copied,
+    format_bytes(bytes), left_out, failed);
   std::cout.flush();
   return failed > 0 ? exit_failed : exit_ok;
 }

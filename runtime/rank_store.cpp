@@ -97,25 +97,25 @@ result<open_store> rank_store::open(const storage_attachment& wanted) {
 }
 
 store_owner rank_store::owner_of(const rank_config& settings) {
-  const auto fingerprint = fingerprint_of(settings.fingerprint());
-  auto objects = std::optional<serde::kv_object_shape>{};
+  auto owner = store_owner{};
+  owner.fingerprint = fingerprint_of(settings.fingerprint());
+  owner.rank = rank_;
+  owner.ranks = ranks_;
   if (const auto element = convertible(*settings.dtype))
-    objects = {settings.shape(ranks_), settings.mem_layout, settings.heads_per_object(), *element};
-  return {
-    fingerprint,
-    rank_,
-    ranks_,
-    objects,
-    settings.storage_timeout,
-    [this, &settings, fingerprint](std::string_view name, const storage_config& storage)
-      -> result<std::unique_ptr<blocking_store>> {
-      if (name == "cluster")
-        return open_cluster(settings, storage);
-      auto store = make_node_backend(system_, {settings.node, fingerprint, settings.tls}, clock_);
-      if (!store)
-        return fail(store.error().code, "--node: " + to_string(store.error()));
-      return store;
-    }};
+    owner.objects
+      = {settings.shape(ranks_), settings.mem_layout, settings.heads_per_object(), *element};
+  owner.copy_time = settings.storage_timeout;
+  owner.open_other = [this, &settings, fingerprint = *owner.fingerprint](
+                       std::string_view name,
+                       const storage_config& storage) -> result<std::unique_ptr<blocking_store>> {
+    if (name == "cluster")
+      return open_cluster(settings, storage);
+    auto store = make_node_backend(system_, {settings.node, fingerprint, settings.tls}, clock_);
+    if (!store)
+      return fail(store.error().code, "--node: " + to_string(store.error()));
+    return store;
+  };
+  return owner;
 }
 
 result<std::unique_ptr<blocking_store>> rank_store::open_cluster(const rank_config& settings,

@@ -55,6 +55,7 @@ result<redis_options> redis_of(const storage_config& storage, const store_owner&
   options.ttl = std::chrono::ceil<std::chrono::milliseconds>(wanted.ttl);
   options.max_bytes = storage.max_bytes / owner.ranks;
   options.fingerprint = owner.fingerprint;
+  options.keeps_broken = owner.keeps_broken;
   return options;
 }
 
@@ -73,6 +74,7 @@ s3_options s3_of(const storage_config& storage, const store_owner& owner) {
   options.part_bytes = wanted.part_bytes;
   options.max_bytes = storage.max_bytes / owner.ranks;
   options.fingerprint = owner.fingerprint;
+  options.keeps_broken = owner.keeps_broken;
   return options;
 }
 
@@ -116,7 +118,8 @@ result<std::unique_ptr<blocking_store>> open_blocking(std::string_view name,
   if (name == "memory")
     return make_memory_backend(storage.max_bytes / owner.ranks, clock);
   if (name == "file")
-    return make_file_backend({{storage.path, storage.max_bytes}, owner.fingerprint}, clock);
+    return make_file_backend(
+      {{storage.path, storage.max_bytes, owner.keeps_broken}, owner.fingerprint}, clock);
   if (name == "disk")
     return make_disk_backend(storage.path + "/rank-" + std::to_string(owner.rank),
                              storage.max_bytes / owner.ranks, clock);

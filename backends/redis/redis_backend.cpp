@@ -194,7 +194,8 @@ private:
       }
       left = std::move(next);
     }
-    remove_broken(pages, objects, answers, deadline);
+    if (!options_.keeps_broken)
+      remove_broken(pages, objects, answers, deadline);
   }
 
   redis_request read_request(const page_key& key, object_reader& object) const {

@@ -28,6 +28,8 @@ struct redis_options {
   /// `fingerprint_of` the namespace. Objects of another one do not verify. Empty: objects of any
   /// verify, and none are written.
   std::optional<uint64_t> fingerprint = 0;
+  /// Objects that do not verify are left alone.
+  bool keeps_broken = false;
 };
 
 /// Stores objects in Redis or Valkey, in one server or a cluster, over pipelined connections.

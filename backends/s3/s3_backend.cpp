@@ -103,7 +103,8 @@ public:
     for (auto i = size_t{0}; i < pages.size(); ++i) {
       answers.push_back(
         outcome_of(objects[i], std::span{requests}.subspan(firsts[i], firsts[i + 1] - firsts[i])));
-      if (!answers.back() && answers.back().error().code == ec::corrupt_page)
+      if (!answers.back() && answers.back().error().code == ec::corrupt_page
+          && !options_.keeps_broken)
         broken.push_back(pages[i].key);
     }
     remove_all(broken, deadline);

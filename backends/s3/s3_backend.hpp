@@ -29,6 +29,8 @@ struct s3_options {
   /// `fingerprint_of` the namespace. Objects of another one do not verify. Empty: objects of any
   /// verify, and none are written.
   std::optional<uint64_t> fingerprint = 0;
+  /// Objects that do not verify are left alone.
+  bool keeps_broken = false;
 };
 
 /// Stores objects in a bucket of S3, or of a server with its interface.

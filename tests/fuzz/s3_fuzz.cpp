@@ -43,6 +43,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static_cast<void>(is_completed_upload(text));
   if (const auto id = parse_upload_id(text))
     HICACHE_CHECK(!id->empty());
+  if (const auto listing = parse_s3_listing(text))
+    for (const auto& object : listing->objects)
+      static_cast<void>(parse_page_key(object.name));
   if (const auto range = parse_content_range(text))
     HICACHE_CHECK(range->first <= range->last && range->last < range->total);
   for (const auto rule : {part_lengths::exact, part_lengths::bounded})

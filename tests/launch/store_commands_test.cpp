@@ -150,7 +150,9 @@ TEST_F(StoreCommandsTest, ExportsToAFolderAndImportsFromIt) {
     for (const auto& written : (*store)->write(std::move(writes), patience))
       ASSERT_TRUE(written);
   }
-  EXPECT_EQ(run_here({"export", path("dump")}).out, "150 objects, 25.6 KiB copied; 0 failed\n");
+  EXPECT_EQ(
+    run_here({"export", path("dump")}).out,
+    "150 objects, 25.6 KiB copied; 0 left out, damaged or of another namespace; 0 failed\n");
   std::filesystem::remove_all(path("first"));
   EXPECT_EQ(run_here({"import", path("dump")}).code, exit_ok);
   EXPECT_EQ(run_here({"verify"}).out, "         150 objects     25.6 KiB, 0 damaged, 0 not read  "
@@ -158,6 +160,26 @@ TEST_F(StoreCommandsTest, ExportsToAFolderAndImportsFromIt) {
                                       "not read  2 (file)\n");
   for (auto i = uint64_t{0}; i < count; ++i)
     EXPECT_EQ(text_of(file_of("first", i)), text_of(file_of("dump", i)));
+}
+
+TEST_F(StoreCommandsTest, LeavesObjectsOfOtherNamespacesAlone) {
+  ASSERT_EQ(run_here({"put", name_of(1), path("object")}).code, exit_ok);
+  std::ofstream{path("others.toml")}
+    << "hicache-storage-backend = \"file\"\nmodel-id = \"another\"\n"
+    << "hicache-storage-backend-extra-config = '{\"path\": \"" << path("first") << "\"}'\n";
+  const auto others = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), {"--config", path("others.toml")});
+    return run(std::move(arguments));
+  };
+  ASSERT_EQ(others({"put", name_of(2), path("object")}).code, exit_ok);
+  EXPECT_EQ(run_here({"verify"}).code, exit_ok);
+  EXPECT_EQ(others({"get", name_of(1)}).out, "the bytes of an object");
+  EXPECT_EQ(others({"export", path("dump")}).out,
+            "1 objects, 22 B copied; 1 left out, damaged or of another namespace; 0 failed\n");
+  EXPECT_TRUE(std::filesystem::exists(file_of("dump", 2)));
+  EXPECT_FALSE(std::filesystem::exists(file_of("dump", 1)));
+  for (const auto number : {1u, 2u})
+    EXPECT_TRUE(std::filesystem::exists(file_of("first", number)));
 }
 
 TEST_F(StoreCommandsTest, SaysWhatIsWrong) {

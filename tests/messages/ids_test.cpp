@@ -1,4 +1,4 @@
-// Names of pages in hash tables.
+// Names of pages: as text, and in hash tables.
 
 #include "hicache/ids.hpp"
 
@@ -8,6 +8,19 @@
 
 namespace hicache {
 namespace {
+
+TEST(PageKeyTest, IsWrittenAndReadAsHexadecimalDigits) {
+  auto key = page_key{};
+  for (auto i = size_t{0}; i < key.bytes.size(); ++i)
+    key.bytes[i] = static_cast<uint8_t>(i * 37);
+  const auto text = to_string(key);
+  EXPECT_EQ(parse_page_key(text), key);
+  auto capital = text;
+  capital[2] = 'A';
+  for (const auto& other :
+       {text.substr(1), text + "0", std::string(64, 'g'), capital, std::string{}})
+    EXPECT_FALSE(parse_page_key(other)) << other;
+}
 
 TEST(PageKeyTest, KeysChosenToShareAWordDoNotCollideInHashTables) {
   constexpr auto count = 1000;

@@ -73,6 +73,15 @@ TEST(RedisObject, AllValuesOfAnObjectHaveOneHashTag) {
 }
 
 /// By the specification of Redis Cluster, and by CLUSTER KEYSLOT.
+TEST(RedisObject, TheNameOfTheFirstValueIsThatOfTheObject) {
+  const auto key = key_of(1);
+  EXPECT_EQ(parse_redis_name("kv:", redis_name("kv:", key)), key);
+  EXPECT_EQ(parse_redis_name("", redis_name("", key)), key);
+  for (const auto& other : {redis_name("kv:", key, 1), redis_name("other:", key), to_string(key),
+                            std::string{"kv:{}"}, std::string{"kv:{ab}"}, std::string{"kv:"}})
+    EXPECT_FALSE(parse_redis_name("kv:", other)) << other;
+}
+
 TEST(RedisObject, SlotsAreThoseOfRedis) {
   EXPECT_EQ(redis_slot("123456789"), 0x31c3);
   EXPECT_EQ(redis_slot("foo"), 12182);

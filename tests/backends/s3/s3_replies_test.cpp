@@ -28,6 +28,25 @@ TEST(S3RepliesTest, AnUploadHasAnId) {
   EXPECT_EQ(parse_upload_id("<Error><UploadId>1</UploadId></Error>"), std::nullopt);
 }
 
+TEST(S3RepliesTest, AListSaysWhereTheNextPartBegins) {
+  const auto text = [](const char* more) {
+    return std::string{"<ListBucketResult xmlns=\"x\"><Contents><Key>a/1</Key><Size>70</Size>"
+                       "</Contents><Contents><Key>a/2</Key><Size>x</Size></Contents>"}
+           + more + "</ListBucketResult>";
+  };
+  const auto part = parse_s3_listing(
+    text("<IsTruncated>true</IsTruncated><NextContinuationToken>b+c/</NextContinuationToken>"));
+  ASSERT_TRUE(part);
+  ASSERT_EQ(part->objects.size(), 2u);
+  EXPECT_EQ(part->objects[0].name, "a/1");
+  EXPECT_EQ(part->objects[0].bytes, 70u);
+  EXPECT_EQ(part->objects[1].bytes, 0u) << "no number";
+  EXPECT_EQ(part->next, "b+c/");
+  EXPECT_EQ(parse_s3_listing(text("<IsTruncated>false</IsTruncated>"))->next, "");
+  for (const auto* const other : {"", "no XML", "<Error/>", "<ListBucketResult>"})
+    EXPECT_FALSE(parse_s3_listing(other)) << other;
+}
+
 TEST(S3RepliesTest, AnUploadMayFailWithAGoodStatus) {
   EXPECT_TRUE(is_completed_upload(
     "<CompleteMultipartUploadResult><ETag>x</ETag></CompleteMultipartUploadResult>"));
