@@ -4,7 +4,6 @@ set -euo pipefail
 layers=(api base messages rpc cache gpu transport backends stores actors runtime launch c_abi c_tree)
 declare -A header=([api]=hicache/error.hpp [base]=base/check.hpp [messages]=messages/commands.hpp [rpc]=rpc/network.hpp [cache]=cache/copy_strips.hpp [gpu]=gpu/device.hpp
                    [transport]=transport/addresses.hpp [backends]=backends/file_backend.hpp [stores]=stores/open_stores.hpp
-                   [stores]="api base messages rpc cache transport backends stores"
                  [actors]=actors/tree.hpp [runtime]=runtime/rank_config.hpp [launch]=launch/program.hpp [c_abi]=c_abi/client.hpp [c_tree]=c_tree/cache.hpp)
 # What each layer's link line names, itself included: see docs/internals.md and the folders' CMakeLists.txt.
 declare -A sees=([base]="api base" [messages]="api base messages" [rpc]="api base messages rpc" [cache]="api base messages cache" [gpu]="api base messages cache gpu"
