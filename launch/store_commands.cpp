@@ -115,6 +115,27 @@ void read_objects(store& from, std::span<const listed_object> objects, duration 
   }
 }
 
+/// The objects that a tier which takes all writes lacks.
+std::vector<listed_object> missing_in(std::span<const open_tier> tiers,
+                                      std::span<const listed_object> objects, duration timeout) {
+  auto keys = std::vector<page_key>{};
+  for (const auto& x : objects)
+    keys.push_back(x.key);
+  auto is_missing = std::vector<bool>(objects.size(), false);
+  for (const auto& tier : tiers) {
+    if (!tier.takes_all_writes)
+      continue;
+    const auto places = tier.objects->lookup(keys, timeout);
+    for (auto i = size_t{0}; i < objects.size(); ++i)
+      is_missing[i] = is_missing[i] || !places[i];
+  }
+  auto missing = std::vector<listed_object>{};
+  for (auto i = size_t{0}; i < objects.size(); ++i)
+    if (is_missing[i])
+      missing.push_back(objects[i]);
+  return missing;
+}
+
 /// An object whose length is not known.
 result<object_bytes> read_whole(store& from, const page_key& key, duration timeout) {
   constexpr auto most = size_t{4} << 30;
@@ -239,6 +260,10 @@ result<store_commands::place> store_commands::open() const {
     backend = config->storage_backend;
     extra = config->extra_config;
   }
+  if (rank_ >= ranks_)
+    return fail(ec::invalid_argument, absl::StrFormat("--rank: %d of %d; expected a number below "
+                                                      "--ranks",
+                                                      rank_, ranks_));
   const auto config = parse_store(backend, extra);
   if (!config)
     return tl::unexpected{config.error()};
@@ -505,7 +530,7 @@ result<int> store_commands::copy(place& from, place& to) const {
             [&] { return absl::StrFormat("%d objects, %s copied", copied, format_bytes(bytes)); });
         };
     const auto read = [&](std::span<const listed_object> objects) {
-      read_objects(*tier.objects, objects, timeout_, write);
+      read_objects(*tier.objects, missing_in(to.tiers, objects, timeout_), timeout_, write);
     };
     if (const auto listed = visit_objects(tier, timeout_, read); !listed)
       return tl::unexpected{listed.error()};

@@ -15,8 +15,11 @@
 #include <nlohmann/json.hpp>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace hicache {
@@ -83,14 +86,20 @@ std::string shell_word(std::string_view text) {
   return "'" + absl::StrReplaceAll({text.data(), text.size()}, {{"'", "'\\''"}}) + "'";
 }
 
+/// Stores of others whose clients are in the Python package.
+constexpr auto python_stores = std::to_array<std::pair<std::string_view, std::string_view>>(
+  {{"mooncake", "hicache.mooncake_store:MooncakeStore"},
+   {"nixl", "hicache.nixl_store:NixlStore"},
+   {"lmcache", "hicache.lmcache_store:LmcacheStore"}});
+
 /// The shell command that starts a store's process; empty if it runs already.
 std::string command_of(std::string_view name, const external_config& wanted) {
   if (name == "external")
     return wanted.command;
-  const auto store = name == "dynamic"    ? wanted.module_path + ":" + wanted.class_name
-                     : name == "mooncake" ? std::string{"hicache.mooncake_store:MooncakeStore"}
-                     : name == "lmcache"  ? std::string{"hicache.lmcache_store:LmcacheStore"}
-                                          : std::string{"hicache.nixl_store:NixlStore"};
+  const auto* const known
+    = std::ranges::find(python_stores, name, [](const auto& x) { return x.first; });
+  const auto store = known != python_stores.end() ? std::string{known->second}
+                                                  : wanted.module_path + ":" + wanted.class_name;
   return "exec " + shell_word(wanted.python) + " -m hicache store-host --fd 3 " + shell_word(store);
 }
 

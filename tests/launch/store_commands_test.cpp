@@ -153,6 +153,9 @@ TEST_F(StoreCommandsTest, ExportsToAFolderAndImportsFromIt) {
   EXPECT_EQ(
     run_here({"export", path("dump")}).out,
     "150 objects, 25.6 KiB copied; 0 left out, damaged or of another namespace; 0 failed\n");
+  EXPECT_EQ(run_here({"export", path("dump")}).out,
+            "0 objects, 0 B copied; 0 left out, damaged or of another namespace; 0 failed\n")
+    << "all are there already";
   std::filesystem::remove_all(path("first"));
   EXPECT_EQ(run_here({"import", path("dump")}).code, exit_ok);
   EXPECT_EQ(run_here({"verify"}).out, "         150 objects     25.6 KiB, 0 damaged, 0 not read  "
@@ -199,6 +202,7 @@ TEST_F(StoreCommandsTest, SaysWhatIsWrong) {
   EXPECT_EQ(run({"put", name_of(1), path("object"), "--backend", "memory"}).complaint,
             "objects say whose KV they are; expected --config FILE of the ranks that use them");
   EXPECT_THAT(run({"ls", "--config", path("nothing")}).complaint, HasSubstr("--config: "));
+  EXPECT_EQ(complaint({"ls", "--rank", "1"}), "--rank: 1 of 1; expected a number below --ranks");
   std::ofstream{path("no_store.toml")} << "model = \"tiny\"\n";
   EXPECT_THAT(run({"ls", "--config", path("no_store.toml")}).complaint,
               HasSubstr("names no store"));
