@@ -1,6 +1,7 @@
 #include "actors/tree_outbox.hpp"
 
 #include "base/limits.hpp"
+#include "base/overloaded.hpp"
 #include "hicache/events.hpp"
 
 #include <spdlog/spdlog.h>
@@ -8,18 +9,6 @@
 #include <utility>
 
 namespace hicache {
-
-namespace {
-
-template <class... Handlers>
-struct overload : Handlers... {
-  using Handlers::operator()...;
-};
-
-template <class... Handlers>
-overload(Handlers...) -> overload<Handlers...>;
-
-} // namespace
 
 void tree_outbox::send(prefix_cache& core) {
   if (auto effects = core.take_effects(); !effects.empty())
@@ -34,7 +23,7 @@ void tree_outbox::send_effects(std::vector<tree_effect> effects) {
   auto copies = copy_batch{};
   for (auto& effect : effects)
     std::visit(
-      overload{
+      overloaded{
         [&](write_command& x) { copies.writes.push_back(std::move(x)); },
         [&](load_command& x) { copies.loads.push_back(std::move(x)); },
         [&](backup_command& x) { self_->send(helpers_.backup, atom::backup_v, std::move(x)); },

@@ -1,5 +1,6 @@
 #include "base/setting.hpp"
 
+#include "base/overloaded.hpp"
 #include "base/units.hpp"
 
 #include <absl/strings/str_format.h>
@@ -11,14 +12,6 @@
 namespace hicache {
 
 namespace {
-
-template <class... Functions>
-struct overloaded : Functions... {
-  using Functions::operator()...;
-};
-
-template <class... Functions>
-overloaded(Functions...) -> overloaded<Functions...>;
 
 std::string text_of(duration value) {
   const auto is_long = value > std::chrono::hours{24};

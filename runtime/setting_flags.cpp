@@ -1,5 +1,6 @@
 #include "runtime/setting_flags.hpp"
 
+#include "base/overloaded.hpp"
 #include "base/units.hpp"
 
 #include <type_traits>
@@ -7,14 +8,6 @@
 namespace hicache {
 
 namespace {
-
-template <class... Functions>
-struct overloaded : Functions... {
-  using Functions::operator()...;
-};
-
-template <class... Functions>
-overloaded(Functions...) -> overloaded<Functions...>;
 
 /// Adds a flag whose text is parsed by a function that returns the error message.
 /// @param reference Of `value`.

@@ -1,5 +1,7 @@
 #include "cache/oplog/op_answers.hpp"
 
+#include "base/overloaded.hpp"
+
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -8,14 +10,6 @@
 namespace hicache::op_json {
 
 namespace {
-
-template <class... Handlers>
-struct overload : Handlers... {
-  using Handlers::operator()...;
-};
-
-template <class... Handlers>
-overload(Handlers...) -> overload<Handlers...>;
 
 answer ids_of(const std::vector<page_key>& keys) {
   auto ids = answer::array();
@@ -52,7 +46,7 @@ answer show_node(const node_view& node) {
 
 answer show_event(const cache_event& event) {
   const auto medium = [](cache_medium x) { return x == cache_medium::l1 ? "device" : "host"; };
-  return std::visit(overload{
+  return std::visit(overloaded{
                       [&](const pages_stored& x) {
                         return answer{{"event", "stored"},
                                       {"medium", medium(x.medium)},

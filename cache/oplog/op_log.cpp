@@ -1,6 +1,7 @@
 #include "cache/oplog/op_log.hpp"
 
 #include "base/limits.hpp"
+#include "base/overloaded.hpp"
 #include "cache/hash/page_names.hpp"
 #include "cache/oplog/op_json.hpp"
 
@@ -14,14 +15,6 @@ namespace {
 
 using op_json::object_reader;
 using op_json::object_writer;
-
-template <class... Handlers>
-struct overload : Handlers... {
-  using Handlers::operator()...;
-};
-
-template <class... Handlers>
-overload(Handlers...) -> overload<Handlers...>;
 
 /// The keys of an entry: `fields` names each once, for reader and writer. The writer's `x` is
 /// const.
@@ -476,7 +469,7 @@ result<void> op_log_player::check(const applied_step& step) const {
 void op_log_player::take_effects() {
   for (const auto& effect : cache_->take_effects())
     std::visit(
-      overload{
+      overloaded{
         [&](const write_command& x) { issued_.writes_done = x.id; },
         [&](const load_command& x) { issued_.loads_done = x.id; },
         [&](const backup_command& x) { backups_[x.id] = x.names->size(); },

@@ -1,6 +1,7 @@
 #include "cache/prefix/cache_event.hpp"
 
 #include "base/check.hpp"
+#include "base/overloaded.hpp"
 
 #include <utility>
 
@@ -12,14 +13,6 @@ template <class T>
 void append(std::vector<T>& to, const std::vector<T>& from, size_t skip = 0) {
   to.insert(to.end(), from.begin() + static_cast<std::ptrdiff_t>(skip), from.end());
 }
-
-template <class... Handlers>
-struct overload : Handlers... {
-  using Handlers::operator()...;
-};
-
-template <class... Handlers>
-overload(Handlers...) -> overload<Handlers...>;
 
 std::vector<page_key> keys_of(const name_run& names) {
   const auto keys = names.get();
@@ -44,7 +37,7 @@ std::vector<cache_event> name_events(std::span<const cache_change> changes) {
       overlap = stored->overlap;
   auto queue = event_queue{overlap};
   for (const auto& change : changes)
-    std::visit(overload{
+    std::visit(overloaded{
                  [&](const stored_change& x) { queue.add(name(x)); },
                  [&](const removed_change& x) {
                    queue.add(pages_removed{x.medium, keys_of(x.names)});

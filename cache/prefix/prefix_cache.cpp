@@ -5,6 +5,7 @@
 #include "base/check.hpp"
 #include "base/limits.hpp"
 #include "base/mix.hpp"
+#include "base/overloaded.hpp"
 
 #include <xxhash.h>
 
@@ -496,14 +497,6 @@ void prefix_cache::check_invariants() const {
 
 namespace {
 
-template <class... Handlers>
-struct overload : Handlers... {
-  using Handlers::operator()...;
-};
-
-template <class... Handlers>
-overload(Handlers...) -> overload<Handlers...>;
-
 template <class T>
 tree_answer widen(result<T> outcome) {
   if (!outcome)
@@ -515,7 +508,7 @@ tree_answer widen(result<T> outcome) {
 
 tree_answer apply(prefix_cache& cache, const tree_operation& operation) {
   return std::visit(
-    overload{
+    overloaded{
       [&](const match_request& x) { return widen(cache.match(x)); },
       [&](const prefetch_request& x) { return widen(cache.prefetch(x.request)); },
       [&](const schedule_request& x) { return widen(cache.schedule(x.request)); },

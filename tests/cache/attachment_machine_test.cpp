@@ -1,5 +1,6 @@
 // How one rank takes part in changes of L3: a table with every pair of a state and an event.
 
+#include "base/overloaded.hpp"
 #include "cache/step/attachment_machine.hpp"
 #include "tests/cache/transition_table.hpp"
 
@@ -16,14 +17,6 @@ using namespace hicache::test;
 using namespace std::chrono_literals;
 using machine = attachment_machine;
 
-template <class... Handlers>
-struct overload : Handlers... {
-  using Handlers::operator()...;
-};
-
-template <class... Handlers>
-overload(Handlers...) -> overload<Handlers...>;
-
 std::string text_of(const std::optional<machine::time>& wait) {
   return wait ? " within " + std::to_string(*wait / machine::time{1s}) + " s" : "";
 }
@@ -35,7 +28,7 @@ std::string text_of(storage_change::action what) {
 std::string text_of(const machine::action& what) {
   using text = std::string;
   return std::visit(
-    overload{
+    overloaded{
       [](const machine::announce& x) {
         return text{"announce "} + (!x.what ? "nothing" : x.what->is_end ? "end" : "change");
       },

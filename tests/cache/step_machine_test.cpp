@@ -1,6 +1,7 @@
 // When steps begin, reduce and end: a table with every pair of a state and an event.
 
 #include "base/limits.hpp"
+#include "base/overloaded.hpp"
 #include "cache/step/step_machine.hpp"
 #include "tests/cache/transition_table.hpp"
 
@@ -25,19 +26,11 @@ constexpr auto patience = nanoseconds{5s};
 
 // -- text ---------------------------------------------------------------------
 
-template <class... Handlers>
-struct overload : Handlers... {
-  using Handlers::operator()...;
-};
-
-template <class... Handlers>
-overload(Handlers...) -> overload<Handlers...>;
-
 std::string text_of(const machine::action& what) {
   const auto seconds
     = [](nanoseconds time) { return std::to_string(time / nanoseconds{1s}) + " s"; };
   return std::visit(
-    overload{
+    overloaded{
       [](const machine::begin& x) { return "begin after " + std::to_string(x.changes); },
       [](const machine::step_locally&) { return std::string{"step locally"}; },
       [](const machine::step_alone&) { return std::string{"step alone"}; },

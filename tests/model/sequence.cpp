@@ -1,6 +1,7 @@
 #include "tests/model/sequence.hpp"
 
 #include "base/check.hpp"
+#include "base/overloaded.hpp"
 #include "tests/model/loose_model.hpp"
 #include "tests/model/model_cache.hpp"
 
@@ -10,19 +11,11 @@ namespace hicache::test {
 
 namespace {
 
-template <class... Handlers>
-struct overload : Handlers... {
-  using Handlers::operator()...;
-};
-
-template <class... Handlers>
-overload(Handlers...) -> overload<Handlers...>;
-
 /// The node or generation in an answer, or 0.
 uint64_t answered_by(const tree_answer& answer) {
   if (!answer)
     return 0;
-  return std::visit(overload{
+  return std::visit(overloaded{
                       [](const match_result& x) { return x.node; },
                       [](const insert_result& x) { return x.node; },
                       [](const session_result& x) { return x.generation; },
@@ -51,7 +44,7 @@ tree_operation cache_player::complete(const action& each) const {
   auto operation = std::get<tree_operation>(each.what);
   const auto entry = answered_.find(each.from);
   const auto known = entry == answered_.end() ? uint64_t{0} : entry->second;
-  std::visit(overload{
+  std::visit(overloaded{
                [&](match_request& x) { x.session.generation = known; },
                [&](close_session_request& x) { x.session.generation = known; },
                [&](lock_request& x) { x.node = known; },
