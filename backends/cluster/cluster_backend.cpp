@@ -30,8 +30,8 @@ std::vector<page_key> keys_at(std::span<const page_read> pages, std::span<const 
 std::vector<replica_list> places_of(std::span<const page_read> pages) {
   auto where = std::vector<replica_list>(pages.size());
   for (auto i = size_t{0}; i < pages.size(); ++i)
-    if (const auto& [answer, position] = pages[i].place; answer)
-      where[i] = static_cast<const placements*>(answer.get())->replicas[position];
+    if (const auto& place = pages[i].place; place.answer)
+      where[i] = static_cast<const placements*>(place.answer.get())->replicas[place.position];
   return where;
 }
 

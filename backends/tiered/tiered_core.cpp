@@ -298,11 +298,12 @@ void tiered_core::copy(const page_read& object, size_t from, uint32_t uses,
 
 void tiered_core::demote(size_t to, std::span<const evicted_object> objects) {
   auto copies = std::vector<tier_copies>(tiers_.size());
-  for (const auto& [key, parent, bytes] : objects) {
+  for (const auto& each : objects) {
+    const auto bytes = each.bytes;
     if (!take_copy(to, bytes.size()))
       continue;
     copies[to].bytes += bytes.size();
-    copies[to].objects.push_back({key, parent, 0, {bytes.begin(), bytes.end()}});
+    copies[to].objects.push_back({each.key, each.parent, 0, {bytes.begin(), bytes.end()}});
   }
   write_copies(std::move(copies));
 }

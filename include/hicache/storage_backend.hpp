@@ -25,6 +25,8 @@ struct store_place {
   std::shared_ptr<const void> answer;
   /// Index of the key in that answer.
   uint32_t position = 0;
+  /// Of a store made of stores: which of them, as in backend_health::tiers.
+  uint32_t tier = 0;
 };
 
 /// One object to read. Its bytes fill the parts in order; their total length must be the object's.
@@ -48,6 +50,8 @@ struct page_write {
   /// The tenant whose quota it counts against, if the store has quotas; 0 for requests without a
   /// salt.
   uint64_t tenant = 0;
+  /// `fingerprint_of` its namespace; 0: the namespace that the store was opened for.
+  uint64_t fingerprint = 0;
 };
 
 /// The objects of one batch. Thousands of names and parts are made on demand on the store's thread.
@@ -79,6 +83,9 @@ struct evicted_object {
   page_key parent;
   /// Valid during the call that has it.
   std::span<const std::byte> bytes;
+  /// When it was last used, or else written, on the store's clock; the clock's beginning if the
+  /// store does not know.
+  time_point used = {};
 };
 
 /// Counters since a store was opened. Each object of a read counts once: as hit, miss, corrupt or
@@ -152,6 +159,8 @@ struct listed_object {
   page_key parent;
   /// Its length.
   uint64_t bytes = 0;
+  /// As in page_write; 0 if the store does not know it.
+  uint64_t fingerprint = 0;
 
   friend bool operator==(const listed_object&, const listed_object&) = default;
 };
