@@ -28,6 +28,7 @@ public:
   }
 
   bool watch_evictions(storage_backend::eviction_watch watch) override {
+    const auto lock = std::scoped_lock{mutex_};
     watch_ = std::move(watch);
     return true;
   }
@@ -119,6 +120,7 @@ private:
     for (const auto& part : page.parts)
       bytes->insert(bytes->end(), part.begin(), part.end());
     auto evicted = std::vector<lru_table<stored_page>::entry>{};
+    auto watch = storage_backend::eviction_watch{};
     {
       const auto lock = std::scoped_lock{mutex_};
       if (pages_.touch(page.key) != nullptr)
@@ -128,24 +130,26 @@ private:
         ++counters_.evicted;
       }
       pages_.insert(page.key, length, {page.parent, std::move(bytes)});
+      if (!evicted.empty())
+        watch = watch_;
     }
-    tell(evicted);
+    if (watch)
+      tell(watch, evicted);
     return {};
   }
 
-  void tell(std::span<const lru_table<stored_page>::entry> evicted) const {
-    if (!watch_ || evicted.empty())
-      return;
+  static void tell(const storage_backend::eviction_watch& watch,
+                   std::span<const lru_table<stored_page>::entry> evicted) {
     auto objects = std::vector<evicted_object>{};
     for (const auto& [key, bytes, value] : evicted)
       objects.push_back({key, value.parent, *value.bytes});
-    watch_(objects);
+    watch(objects);
   }
 
   const uint64_t max_bytes_;
   const clock_source& clock_;
+  std::mutex mutex_; // Guards what follows.
   storage_backend::eviction_watch watch_;
-  std::mutex mutex_;
   lru_table<stored_page> pages_;
   backend_counters counters_;
 };

@@ -46,6 +46,7 @@ public:
   }
 
   bool watch_evictions(storage_backend::eviction_watch watch) override {
+    const auto lock = std::scoped_lock{mutex_};
     watch_ = std::move(watch);
     return true;
   }
@@ -223,7 +224,14 @@ private:
 
   /// Reads evicted objects for who wants to know, before their bytes are overwritten.
   void tell(std::span<const disk_log::evicted> gone) {
-    if (!watch_ || gone.empty())
+    if (gone.empty())
+      return;
+    auto watch = storage_backend::eviction_watch{};
+    {
+      const auto lock = std::scoped_lock{mutex_};
+      watch = watch_;
+    }
+    if (!watch)
       return;
     auto bytes = std::vector<std::vector<std::byte>>{};
     auto parts = std::vector<std::span<std::byte>>{};
@@ -237,7 +245,7 @@ private:
     for (auto i = size_t{0}; i < gone.size(); ++i)
       if (reads[i].outcome)
         told.push_back({reads[i].key, gone[i].parent, bytes[i]});
-    watch_(told);
+    watch(told);
   }
 
   static bool is_among(std::span<const written_object> objects, const page_key& key) {
@@ -532,11 +540,11 @@ private:
   const disk_options options_;
   const std::unique_ptr<disk_device> device_;
   const clock_source& clock_;
-  storage_backend::eviction_watch watch_;
   /// Held while a record is written: one that is committed has all those before it on the disk.
   std::mutex write_mutex_;
   std::mutex sync_mutex_;
   std::mutex mutex_; // Guards what follows.
+  storage_backend::eviction_watch watch_;
   disk_log log_;
   uint64_t synced_through_ = 0;
   uint64_t failed_through_ = 0;

@@ -60,15 +60,15 @@ void tier_lookup::list() {
 void tier_lookup::begin(tiered_core& core) {
   if (!core.looks_up_in_parallel())
     return ask(core, 0);
-  for (auto tier = size_t{0}; tier < core.size(); ++tier)
-    if (const auto pass = core.admit(tier, store_call::exists))
+  for (auto tier = size_t{0}; tier < tiers->size(); ++tier)
+    if (const auto pass = core.admit(*(*tiers)[tier], store_call::exists))
       ask(core, tier, *pass, all_of(keys_.size()));
 }
 
 void tier_lookup::ask(tiered_core& core, size_t tier) {
   auto wanted = missing();
-  for (; tier < core.size() && !wanted.empty(); ++tier)
-    if (const auto pass = core.admit(tier, store_call::exists))
+  for (; tier < tiers->size() && !wanted.empty(); ++tier)
+    if (const auto pass = core.admit(*(*tiers)[tier], store_call::exists))
       return ask(core, tier, *pass, std::move(wanted));
 }
 
@@ -87,7 +87,7 @@ void tier_lookup::ask(tiered_core& core, size_t tier, store_breaker::pass pass,
         const auto lock = std::scoped_lock{self->mutex_};
         for (auto i = size_t{0}; i < wanted.size(); ++i)
           if (auto& place = self->places_[wanted[i]]; found[i] && (!place || place->tier > tier))
-            place = tier_place{tier, *found[i]};
+            place = tier_place{tier, (*self->tiers)[tier]->id, *found[i]};
       }
       if (!core.looks_up_in_parallel() && !core.is_expired(self))
         self->ask(core, tier + 1);
@@ -125,15 +125,19 @@ void tier_lookup::refuse(const error& why) {
 void tier_read::begin(tiered_core& core) {
   outcomes_.assign(objects_.size(), fail(ec::not_found));
   uses_ = core.count_uses(objects_);
-  auto wanted = std::vector<std::vector<size_t>>(core.size());
+  auto wanted = std::vector<std::vector<size_t>>(tiers->size());
   for (auto i = size_t{0}; i < objects_.size(); ++i) {
     auto& page = objects_[i];
     const auto place = std::exchange(page.place, {});
     auto tier = size_t{0};
     if (place.answer) {
-      const auto& places = *static_cast<const std::vector<tier_place>*>(place.answer.get());
-      tier = places[place.position].tier;
-      page.place = places[place.position].inner;
+      const auto& known
+        = (*static_cast<const std::vector<tier_place>*>(place.answer.get()))[place.position];
+      const auto at = std::ranges::find(*tiers, known.id, &tier_state::id);
+      if (at != tiers->end()) {
+        tier = static_cast<size_t>(at - tiers->begin());
+        page.place = known.inner;
+      }
     }
     wanted[tier].push_back(i);
   }
@@ -142,8 +146,8 @@ void tier_read::begin(tiered_core& core) {
 }
 
 void tier_read::read(tiered_core& core, size_t tier, std::vector<size_t> wanted) {
-  for (; tier < core.size() && !wanted.empty(); ++tier) {
-    const auto pass = core.admit(tier, store_call::get);
+  for (; tier < tiers->size() && !wanted.empty(); ++tier) {
+    const auto pass = core.admit(*(*tiers)[tier], store_call::get);
     if (!pass)
       continue;
     auto rest = cut_to_probe(*pass, wanted);
@@ -152,8 +156,8 @@ void tier_read::read(tiered_core& core, size_t tier, std::vector<size_t> wanted)
     const auto positions = std::make_shared<const std::vector<size_t>>(std::move(wanted));
     auto progress = storage_backend::read_progress{};
     if (progress_)
-      progress = [self, &core, tier, positions](size_t first, auto outcomes) {
-        self->report(core, tier, std::span{*positions}.subspan(first), outcomes);
+      progress = [self, tier, positions](size_t first, auto outcomes) {
+        self->report(tier, std::span{*positions}.subspan(first), outcomes);
       };
     core.call<std::vector<result<void>>>(
       self, tier, store_call::get, *pass,
@@ -169,13 +173,13 @@ void tier_read::read(tiered_core& core, size_t tier, std::vector<size_t> wanted)
 
 void tier_read::finish(tiered_core& core, size_t tier, const std::vector<size_t>& wanted,
                        const std::vector<result<void>>& outcomes) {
-  auto copies = std::vector<tier_copies>(core.size());
+  auto copies = std::vector<tier_copies>(tiers->size());
   auto failed = std::vector<size_t>{};
   for (auto k = size_t{0}; k < wanted.size(); ++k) {
     const auto i = wanted[k];
     if (outcomes[k]) {
       outcomes_[i] = {};
-      core.copy(objects_[i], tier, uses_[i], copies);
+      core.copy(*tiers, objects_[i], tier, uses_[i], copies);
       continue;
     }
     keep_worse(outcomes_[i], outcomes[k]);
@@ -185,16 +189,17 @@ void tier_read::finish(tiered_core& core, size_t tier, const std::vector<size_t>
       failed.push_back(i);
     }
   }
-  core.write_copies(std::move(copies));
+  core.write_copies(*tiers, std::move(copies));
   if (!core.is_expired(shared_from_this()))
     read(core, tier + 1, std::move(failed));
 }
 
-void tier_read::report(tiered_core& core, size_t tier, std::span<const size_t> wanted,
+void tier_read::report(size_t tier, std::span<const size_t> wanted,
                        std::span<const result<void>> outcomes) {
   // What is to be copied is reported at the end, because its parts are still read then.
-  const auto is_over
-    = [&](size_t k) { return outcomes[k].has_value() && !core.has_copies(tier, uses_[wanted[k]]); };
+  const auto is_over = [&](size_t k) {
+    return outcomes[k].has_value() && !tiered_core::has_copies(*tiers, tier, uses_[wanted[k]]);
+  };
   for (auto begin = size_t{0}; begin < outcomes.size();) {
     auto end = begin;
     while (end < outcomes.size() && is_over(end) && wanted[end] == wanted[begin] + (end - begin))
@@ -217,10 +222,10 @@ void tier_read::answer(tiered_core& core) {
 
 void tier_write::begin(tiered_core& core) {
   outcomes_.resize(objects_.size());
-  for (auto tier = size_t{0}; tier < core.size(); ++tier) {
-    if (core.rules(tier).writes.which != tier_writes::rule::all)
+  for (auto tier = size_t{0}; tier < tiers->size(); ++tier) {
+    if ((*tiers)[tier]->rules.writes.which != tier_writes::rule::all)
       continue;
-    if (const auto pass = core.admit(tier, store_call::set))
+    if (const auto pass = core.admit(*(*tiers)[tier], store_call::set))
       write(core, tier, *pass);
   }
 }
@@ -229,7 +234,7 @@ void tier_write::write(tiered_core& core, size_t tier, store_breaker::pass pass)
   auto wanted = all_of(objects_.size());
   cut_to_probe(pass, wanted);
   // Children of what is left out are left out, too: nobody would find them.
-  wanted.resize(core.take_budget(tier, std::span{objects_}.first(wanted.size())));
+  wanted.resize(core.take_budget(*(*tiers)[tier], std::span{objects_}.first(wanted.size())));
   const auto self = std::static_pointer_cast<tier_write>(shared_from_this());
   auto writes = pick(objects_, wanted);
   core.call<std::vector<result<void>>>(
@@ -262,8 +267,8 @@ void tier_write::answer(tiered_core& core) {
 
 void tier_remove::begin(tiered_core& core) {
   outcomes_.resize(objects_.size());
-  for (auto tier = size_t{0}; tier < core.size(); ++tier) {
-    const auto pass = core.admit(tier, store_call::remove);
+  for (auto tier = size_t{0}; tier < tiers->size(); ++tier) {
+    const auto pass = core.admit(*(*tiers)[tier], store_call::remove);
     if (!pass)
       continue;
     const auto self = std::static_pointer_cast<tier_remove>(shared_from_this());
@@ -289,8 +294,8 @@ void tier_remove::begin(tiered_core& core) {
   }
 }
 
-void tier_remove::answer(tiered_core& core) {
-  if (answers_ < core.size())
+void tier_remove::answer(tiered_core&) {
+  if (answers_ < tiers->size())
     for (auto& outcome : outcomes_)
       if (outcome)
         outcome = not_asked();

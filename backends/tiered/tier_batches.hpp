@@ -12,7 +12,9 @@ namespace hicache {
 
 /// A place in a tier: what a tiered store's places refer to.
 struct tier_place {
+  /// Its index when the object was looked up, and `tier_state::id`.
   size_t tier = 0;
+  uint64_t id = 0;
   store_place inner;
 };
 
@@ -81,8 +83,7 @@ private:
               const std::vector<result<void>>& outcomes);
 
   /// Reports objects whose parts nobody uses any more.
-  void report(tiered_core& core, size_t tier, std::span<const size_t> wanted,
-              std::span<const result<void>> outcomes);
+  void report(size_t tier, std::span<const size_t> wanted, std::span<const result<void>> outcomes);
 
   const storage_backend::read_progress progress_;
   std::vector<uint32_t> uses_;

@@ -16,8 +16,6 @@ namespace hicache {
 
 namespace {
 
-constexpr size_t tiers_max = 8;
-
 /// Threads that make the lists of batches: naming pages keeps one busy while the other goes on.
 constexpr size_t workers = 2;
 
@@ -37,7 +35,7 @@ store_capabilities capabilities_of(const std::vector<store_tier>& tiers) {
   return all;
 }
 
-class tiered_backend final : public storage_backend {
+class tiered_backend final : public tiered_store {
 public:
   tiered_backend(std::shared_ptr<tiered_core> core, const store_capabilities& capabilities)
     : core_(std::move(core)), capabilities_(capabilities) {
@@ -52,11 +50,7 @@ public:
   store_capabilities capabilities() const override { return capabilities_; }
 
   result<void> attach_memory(std::span<const std::span<std::byte>> regions) override {
-    auto first = result<void>{};
-    for (auto tier = size_t{0}; tier < core_->size(); ++tier)
-      if (auto attached = core_->store(tier).attach_memory(regions); !attached && first)
-        first = std::move(attached);
-    return first;
+    return core_->attach_memory(regions);
   }
 
   batch_number lookup(store_batch<page_key> keys, time_point deadline, lookup_done done) override {
@@ -84,19 +78,36 @@ public:
       size_t left = 0;
     };
     const auto all = std::make_shared<gathered>();
-    all->healths.resize(core_->size());
-    all->left = core_->size();
-    for (auto tier = size_t{0}; tier < core_->size(); ++tier)
-      core_->store(tier).health([core = core_, all, tier, done](backend_health one) {
+    const auto tiers = core_->order();
+    all->healths.resize(tiers->size());
+    all->left = tiers->size();
+    for (auto tier = size_t{0}; tier < tiers->size(); ++tier)
+      (*tiers)[tier]->store->health([core = core_, tiers, all, tier, done](backend_health one) {
         {
           const auto lock = std::scoped_lock{all->mutex};
           all->healths[tier] = std::move(one);
           if (--all->left > 0)
             return;
         }
-        done(core->sum_of(std::move(all->healths)));
+        done(core->sum_of(*tiers, std::move(all->healths)));
       });
   }
+
+  result<void> add_tier(store_tier tier, size_t at) override {
+    return core_->add(std::move(tier), at);
+  }
+
+  result<void> suspend_tier(size_t at, std::chrono::nanoseconds time) override {
+    return core_->suspend(at, time);
+  }
+
+  void resume_tier(size_t at) override { core_->resume(at); }
+
+  bool remove_tier(size_t at, std::chrono::nanoseconds grace) override {
+    return core_->remove(at, grace);
+  }
+
+  bool is_shared_without(size_t at) override { return core_->is_shared_without(at); }
 
   expiry expire(batch_number batch) override { return core_->expire(batch); }
 
@@ -119,31 +130,12 @@ private:
 
 } // namespace
 
-result<std::unique_ptr<storage_backend>> make_tiered_backend(tiered_options options,
-                                                             const clock_source& clock) {
-  if (options.tiers.empty() || options.tiers.size() > tiers_max)
-    return fail(ec::invalid_argument, std::to_string(options.tiers.size())
-                                        + " tiers; expected 1 to " + std::to_string(tiers_max));
-  const auto takes_all
-    = [](const store_tier& x) { return x.rules.writes.which == tier_writes::rule::all; };
-  if (std::ranges::none_of(options.tiers, takes_all))
-    return fail(ec::invalid_argument,
-                "no tier takes all writes, so nothing would be stored; expected one to do so");
+result<std::unique_ptr<tiered_store>> make_tiered_backend(tiered_options options,
+                                                          const clock_source& clock) {
   const auto capabilities = capabilities_of(options.tiers);
-  const auto core = std::make_shared<tiered_core>(std::move(options), clock);
-  for (auto tier = size_t{0}; tier < core->size(); ++tier) {
-    if (core->rules(tier).writes.which != tier_writes::rule::evict)
-      continue;
-    const auto watch = [weak = std::weak_ptr{core}, tier](std::span<const evicted_object> objects) {
-      if (const auto alive = weak.lock())
-        alive->demote(tier, objects);
-    };
-    if (tier == 0 || !core->store(tier - 1).watch_evictions(watch))
-      return fail(ec::invalid_argument,
-                  "tier " + std::to_string(tier + 1)
-                    + " takes what the tier above evicts, but that one does not tell; expected "
-                      "memory or disk there, without codecs");
-  }
+  const auto core = std::make_shared<tiered_core>(options, clock);
+  if (auto opened = core->open(std::move(options.tiers)); !opened)
+    return tl::unexpected{opened.error()};
   return std::make_unique<tiered_backend>(core, capabilities);
 }
 

@@ -1,9 +1,12 @@
 #include "backends/tiered/tiered_core.hpp"
 
+#include "base/check.hpp"
 #include "base/limits.hpp"
 
 #include <algorithm>
 #include <exception>
+#include <future>
+#include <iterator>
 #include <string>
 
 namespace hicache {
@@ -12,6 +15,21 @@ namespace {
 
 bool is_read(store_call kind) {
   return kind == store_call::exists || kind == store_call::get;
+}
+
+using rule = tier_writes::rule;
+
+constexpr size_t tiers_max = 8;
+
+bool takes(const tier_state& tier, rule which) {
+  return tier.rules.writes.which == which;
+}
+
+/// The error of a tier that takes what nobody tells.
+tl::unexpected<error> does_not_tell(size_t number) {
+  return fail(ec::invalid_argument, "tier " + std::to_string(number)
+                                      + " takes what the tier above evicts, but that one does not "
+                                        "tell; expected memory or disk there, without codecs");
 }
 
 /// Exception boundary of a batch's list.
@@ -28,15 +46,137 @@ std::optional<error> list(tier_batch& batch) {
 
 } // namespace
 
-tiered_core::tiered_core(tiered_options options, const clock_source& clock)
+tiered_core::tiered_core(const tiered_options& options, const clock_source& clock)
   : looks_up_in_parallel_(options.looks_up_in_parallel), copy_bytes_(options.copy_bytes),
-    copy_time_(options.copy_time), notice_(std::move(options.notice)), clock_(clock),
-    history_(limits::tier_history) {
-  for (auto& [store, rules] : options.tiers) {
-    const auto breaker = store_breaker{options.breaker};
-    const auto budget = byte_budget{rules.bytes_per_second, rules.bytes_per_day};
-    tiers_.push_back({std::move(store), rules, breaker, breaker, budget});
+    copy_time_(options.copy_time), breaker_(options.breaker), notice_(options.notice),
+    clock_(clock), order_(std::make_shared<const tier_order>()), history_(limits::tier_history) {}
+
+// -- tiers ----------------------------------------------------------------------
+
+std::shared_ptr<tier_state> tiered_core::make_tier(store_tier from) {
+  const auto breaker = store_breaker{breaker_};
+  const auto budget = byte_budget{from.rules.bytes_per_second, from.rules.bytes_per_day};
+  return std::make_shared<tier_state>(
+    tier_state{++last_id_, std::move(from.store), from.rules, breaker, breaker, budget});
+}
+
+result<void> tiered_core::open(std::vector<store_tier> tiers) {
+  for (auto& tier : tiers)
+    tiers_.push_back(make_tier(std::move(tier)));
+  if (auto arranged = arrange(tiers_); !arranged)
+    return arranged;
+  update_order();
+  return {};
+}
+
+std::shared_ptr<const tier_order> tiered_core::order() {
+  const auto lock = std::scoped_lock{mutex_};
+  return order_;
+}
+
+result<void> tiered_core::attach_memory(std::span<const std::span<std::byte>> regions) {
+  memory_.assign(regions.begin(), regions.end());
+  auto first = result<void>{};
+  for (const auto& tier : tiers_)
+    if (auto attached = tier->store->attach_memory(memory_); !attached && first)
+      first = std::move(attached);
+  return first;
+}
+
+result<void> tiered_core::arrange(const tier_order& tiers) {
+  if (tiers.empty() || tiers.size() > tiers_max)
+    return fail(ec::invalid_argument, std::to_string(tiers.size()) + " tiers; expected 1 to "
+                                        + std::to_string(tiers_max));
+  if (std::ranges::none_of(tiers, [](const auto& x) { return takes(*x, rule::all); }))
+    return fail(ec::invalid_argument,
+                "no tier takes all writes, so nothing would be stored; expected one to do so");
+  if (takes(*tiers.front(), rule::evict))
+    return does_not_tell(1);
+  for (auto i = size_t{0}; i < tiers.size(); ++i) {
+    auto watch = storage_backend::eviction_watch{};
+    if (i + 1 < tiers.size() && takes(*tiers[i + 1], rule::evict))
+      watch = [weak = weak_from_this(), id = tiers[i]->id](auto objects) {
+        if (const auto alive = weak.lock())
+          alive->demote(id, objects);
+      };
+    if (!tiers[i]->store->watch_evictions(watch) && watch)
+      return does_not_tell(i + 2);
   }
+  return {};
+}
+
+void tiered_core::update_order() {
+  auto used = tier_order{};
+  std::ranges::copy_if(tiers_, std::back_inserter(used),
+                       [](const auto& x) { return !x->is_suspended; });
+  order_ = std::make_shared<const tier_order>(std::move(used));
+}
+
+result<void> tiered_core::add(store_tier tier, size_t at) {
+  auto wanted = tiers_;
+  const auto& fresh
+    = *wanted.insert(wanted.begin() + static_cast<ptrdiff_t>(at), make_tier(std::move(tier)));
+  fresh->is_suspended = true;
+  if (auto arranged = arrange(wanted); !arranged) {
+    HICACHE_CHECK(arrange(tiers_));
+    return arranged;
+  }
+  if (const auto attached = fresh->store->attach_memory(memory_); !attached)
+    notify("tier " + std::to_string(at + 1) + " of L3 (" + fresh->store->name()
+           + ") does not register L2: " + to_string(attached.error()));
+  const auto lock = std::scoped_lock{mutex_};
+  tiers_ = std::move(wanted);
+  return {};
+}
+
+result<void> tiered_core::suspend(size_t at, std::chrono::nanoseconds time) {
+  auto others = tiers_;
+  others.erase(others.begin() + static_cast<ptrdiff_t>(at));
+  if (auto arranged = arrange(others); !arranged) {
+    HICACHE_CHECK(arrange(tiers_));
+    return arranged;
+  }
+  auto& tier = *tiers_[at];
+  auto lock = std::unique_lock{mutex_};
+  tier.is_suspended = true;
+  update_order();
+  if (idle_.wait_for(lock, time, [&] { return tier.running == 0; }))
+    return {};
+  lock.unlock();
+  resume(at);
+  return fail(ec::deadline_exceeded, "calls of tier " + std::to_string(at + 1) + " ("
+                                       + tier.store->name() + ") are still under way");
+}
+
+void tiered_core::resume(size_t at) {
+  HICACHE_CHECK(arrange(tiers_));
+  const auto lock = std::scoped_lock{mutex_};
+  tiers_[at]->is_suspended = false;
+  update_order();
+}
+
+bool tiered_core::remove(size_t at, std::chrono::nanoseconds grace) {
+  const auto gone = tiers_[at];
+  {
+    const auto lock = std::scoped_lock{mutex_};
+    HICACHE_CHECK(gone->is_suspended && gone->running == 0);
+    tiers_.erase(tiers_.begin() + static_cast<ptrdiff_t>(at));
+  }
+  HICACHE_CHECK(arrange(tiers_));
+  const auto told = std::make_shared<std::promise<backend_health>>();
+  gone->store->health([told](backend_health x) { told->set_value(std::move(x)); });
+  if (auto health = told->get_future(); health.wait_for(grace) == std::future_status::ready) {
+    const auto lock = std::scoped_lock{mutex_};
+    counters_.evicted += health.get().counters.evicted;
+  }
+  return gone->store->close(grace);
+}
+
+bool tiered_core::is_shared_without(size_t at) {
+  for (auto i = size_t{0}; i < tiers_.size(); ++i)
+    if (i != at && takes(*tiers_[i], rule::all) && tiers_[i]->store->capabilities().is_shared)
+      return true;
+  return false;
 }
 
 // -- batches --------------------------------------------------------------------
@@ -74,6 +214,7 @@ void tiered_core::work() {
     if (!batches_.contains(batch->number))
       continue;
     batch->has_begun = true;
+    batch->tiers = order_;
     ++batch->open;
     lock.unlock();
     if (const auto failure = list(*batch)) {
@@ -132,9 +273,11 @@ void tiered_core::release(const batch_ptr& batch) {
 
 bool tiered_core::close(std::chrono::nanoseconds grace) {
   auto waiting = std::deque<batch_ptr>{};
+  auto tiers = tier_order{};
   {
     const auto lock = std::scoped_lock{mutex_};
     is_closing_ = true;
+    tiers = tiers_;
     waiting.swap(waiting_);
     std::erase_if(waiting, [this](const batch_ptr& x) { return batches_.erase(x->number) == 0; });
   }
@@ -143,25 +286,34 @@ bool tiered_core::close(std::chrono::nanoseconds grace) {
     batch->refuse({ec::stopping, {}});
   auto all = true;
   const auto end = std::chrono::steady_clock::now() + grace;
-  for (auto& tier : tiers_) {
+  for (const auto& tier : tiers) {
     const auto left = end - std::chrono::steady_clock::now();
-    all = tier.store->close(std::max<std::chrono::nanoseconds>(left, {})) && all;
+    all = tier->store->close(std::max<std::chrono::nanoseconds>(left, {})) && all;
   }
   return all;
 }
 
 // -- calls of a batch -------------------------------------------------------------
 
-std::optional<store_breaker::pass> tiered_core::admit(size_t tier, store_call kind) {
+std::optional<store_breaker::pass> tiered_core::admit(tier_state& tier, store_call kind) {
   auto pass = std::optional<store_breaker::pass>{};
   auto said = std::string{};
   {
     const auto lock = std::scoped_lock{mutex_};
+    if (tier.is_suspended)
+      return std::nullopt;
     said = with_breaker(tier, kind,
                         [&](store_breaker& breaker) { pass = breaker.admit(clock_.now()); });
+    tier.running += pass ? 1 : 0;
   }
   notify(said);
   return pass;
+}
+
+void tiered_core::end_calls(tier_state& tier, size_t calls) {
+  tier.running -= calls;
+  if (tier.is_suspended && tier.running == 0)
+    idle_.notify_all();
 }
 
 bool tiered_core::is_expired(const batch_ptr& batch) {
@@ -184,17 +336,17 @@ void tiered_core::note(const batch_ptr& batch, uint64_t serial, batch_number num
 }
 
 bool tiered_core::expire_call(const batch_ptr& batch, uint64_t serial) {
-  auto tier = size_t{0};
+  auto tier = std::shared_ptr<tier_state>{};
   auto number = batch_number{0};
   {
     const auto lock = std::scoped_lock{mutex_};
     const auto call = batch->calls.find(serial);
     if (call == batch->calls.end())
       return false;
-    tier = call->second.tier;
+    tier = (*batch->tiers)[call->second.tier];
     number = call->second.number;
   }
-  const auto fate = store(tier).expire(number);
+  const auto fate = tier->store->expire(number);
   auto said = std::string{};
   {
     const auto lock = std::scoped_lock{mutex_};
@@ -204,15 +356,17 @@ bool tiered_core::expire_call(const batch_ptr& batch, uint64_t serial) {
     auto& call = at->second;
     const auto now = clock_.now();
     const auto is_running = fate == expiry::running;
-    tiers_[tier].late += is_running ? 1 : 0;
-    said = with_breaker(tier, call.kind, [&](store_breaker& breaker) {
+    tier->late += is_running ? 1 : 0;
+    said = with_breaker(*tier, call.kind, [&](store_breaker& breaker) {
       breaker.failed(call.kind, call.pass, breaker_cause::late, now);
-      breaker.set_stuck(tiers_[tier].late, now);
+      breaker.set_stuck(tier->late, now);
     });
-    if (is_running)
+    if (is_running) {
       call.is_late = true;
-    else
+    } else {
       batch->calls.erase(at);
+      end_calls(*tier, 1);
+    }
   }
   notify(said);
   return fate == expiry::withdrawn;
@@ -223,13 +377,15 @@ void tiered_core::finish(const batch_ptr& batch, uint64_t serial, ec failure) {
   {
     const auto lock = std::scoped_lock{mutex_};
     const auto call = batch->calls.extract(serial).mapped();
+    auto& tier = *(*batch->tiers)[call.tier];
     const auto now = clock_.now();
     batch->has_outcome = true;
+    end_calls(tier, 1);
     if (call.is_late)
-      --tiers_[call.tier].late;
-    said = with_breaker(call.tier, call.kind, [&](store_breaker& breaker) {
+      --tier.late;
+    said = with_breaker(tier, call.kind, [&](store_breaker& breaker) {
       if (call.is_late)
-        breaker.set_stuck(tiers_[call.tier].late, now);
+        breaker.set_stuck(tier.late, now);
       else if (failure == ec::none)
         breaker.succeeded(call.kind, call.pass, now);
       else
@@ -241,14 +397,15 @@ void tiered_core::finish(const batch_ptr& batch, uint64_t serial, ec failure) {
   notify(said);
 }
 
-std::string tiered_core::with_breaker(size_t tier, store_call kind,
+std::string tiered_core::with_breaker(tier_state& tier, store_call kind,
                                       const std::function<void(store_breaker&)>& change) {
-  auto& breaker = is_read(kind) ? tiers_[tier].reads : tiers_[tier].writes;
+  auto& breaker = is_read(kind) ? tier.reads : tier.writes;
   const auto before = breaker.state();
   change(breaker);
   const auto after = breaker.state();
+  const auto at = std::ranges::find(tiers_, tier.id, &tier_state::id) - tiers_.begin();
   const auto what = std::string{is_read(kind) ? "reads of" : "writes to"} + " tier "
-                    + std::to_string(tier + 1) + " of L3 (" + tiers_[tier].store->name() + ")";
+                    + std::to_string(at + 1) + " of L3 (" + tier.store->name() + ")";
   if (after == before)
     return {};
   if (after == breaker_state::closed)
@@ -274,20 +431,20 @@ std::vector<uint32_t> tiered_core::count_uses(std::span<const page_read> objects
   return uses;
 }
 
-bool tiered_core::has_copies(size_t from, uint32_t uses) const noexcept {
-  for (auto to = size_t{0}; to < tiers_.size(); ++to)
-    if (to != from && is_copied(rules(to), uses, to < from))
+bool tiered_core::has_copies(const tier_order& tiers, size_t from, uint32_t uses) noexcept {
+  for (auto to = size_t{0}; to < tiers.size(); ++to)
+    if (to != from && is_copied(tiers[to]->rules, uses, to < from))
       return true;
   return false;
 }
 
-void tiered_core::copy(const page_read& object, size_t from, uint32_t uses,
+void tiered_core::copy(const tier_order& tiers, const page_read& object, size_t from, uint32_t uses,
                        std::vector<tier_copies>& copies) {
   const auto bytes = total_bytes(object.parts);
-  for (auto to = size_t{0}; to < tiers_.size(); ++to) {
-    if (to == from || !is_copied(rules(to), uses, to < from))
+  for (auto to = size_t{0}; to < tiers.size(); ++to) {
+    if (to == from || !is_copied(tiers[to]->rules, uses, to < from))
       continue;
-    if (!take_copy(to, bytes))
+    if (!take_copy(*tiers[to], bytes))
       continue;
     auto own = std::vector<std::byte>(bytes);
     gather(object.parts, own.data());
@@ -296,29 +453,34 @@ void tiered_core::copy(const page_read& object, size_t from, uint32_t uses,
   }
 }
 
-void tiered_core::demote(size_t to, std::span<const evicted_object> objects) {
-  auto copies = std::vector<tier_copies>(tiers_.size());
-  for (const auto& each : objects) {
-    const auto bytes = each.bytes;
-    if (!take_copy(to, bytes.size()))
+void tiered_core::demote(uint64_t from, std::span<const evicted_object> objects) {
+  const auto tiers = order();
+  const auto above = std::ranges::find(*tiers, from, &tier_state::id);
+  if (tiers->end() - above < 2 || !takes(**(above + 1), rule::evict))
+    return;
+  const auto to = static_cast<size_t>(above + 1 - tiers->begin());
+  auto copies = std::vector<tier_copies>(tiers->size());
+  for (const auto& object : objects) {
+    if (!take_copy(*(*tiers)[to], object.bytes.size()))
       continue;
-    copies[to].bytes += bytes.size();
-    copies[to].objects.push_back({each.key, each.parent, 0, {bytes.begin(), bytes.end()}});
+    copies[to].bytes += object.bytes.size();
+    copies[to].objects.push_back(
+      {object.key, object.parent, 0, {object.bytes.begin(), object.bytes.end()}});
   }
-  write_copies(std::move(copies));
+  write_copies(*tiers, std::move(copies));
 }
 
-bool tiered_core::take_copy(size_t to, uint64_t bytes) {
+bool tiered_core::take_copy(tier_state& to, uint64_t bytes) {
   const auto lock = std::scoped_lock{mutex_};
-  if (is_closing_ || copying_bytes_ + bytes > copy_bytes_
-      || tiers_[to].writes.state() != breaker_state::closed
-      || !tiers_[to].budget.take(bytes, clock_.now()))
+  if (is_closing_ || to.is_suspended || copying_bytes_ + bytes > copy_bytes_
+      || to.writes.state() != breaker_state::closed || !to.budget.take(bytes, clock_.now()))
     return false;
   copying_bytes_ += bytes;
+  ++to.running;
   return true;
 }
 
-void tiered_core::write_copies(std::vector<tier_copies> copies) {
+void tiered_core::write_copies(const tier_order& tiers, std::vector<tier_copies> copies) {
   for (auto to = size_t{0}; to < copies.size(); ++to) {
     if (copies[to].objects.empty())
       continue;
@@ -326,20 +488,20 @@ void tiered_core::write_copies(std::vector<tier_copies> copies) {
     auto writes = std::vector<page_write>{};
     for (const auto& object : kept->objects)
       writes.push_back({object.key, object.parent, {std::span{object.bytes}}, object.tenant});
-    store(to).write(std::move(writes), clock_.now() + copy_time_,
-                    [self = shared_from_this(), kept](const auto&) {
-                      const auto lock = std::scoped_lock{self->mutex_};
-                      self->copying_bytes_ -= kept->bytes;
-                    });
+    tiers[to]->store->write(std::move(writes), clock_.now() + copy_time_,
+                            [self = shared_from_this(), tier = tiers[to], kept](const auto&) {
+                              const auto lock = std::scoped_lock{self->mutex_};
+                              self->copying_bytes_ -= kept->bytes;
+                              self->end_calls(*tier, kept->objects.size());
+                            });
   }
 }
 
-size_t tiered_core::take_budget(size_t tier, std::span<const page_write> objects) {
+size_t tiered_core::take_budget(tier_state& tier, std::span<const page_write> objects) {
   const auto lock = std::scoped_lock{mutex_};
   const auto now = clock_.now();
-  const auto over = std::ranges::find_if(objects, [&](const page_write& x) {
-    return !tiers_[tier].budget.take(total_bytes(x.parts), now);
-  });
+  const auto over = std::ranges::find_if(
+    objects, [&](const page_write& x) { return !tier.budget.take(total_bytes(x.parts), now); });
   return static_cast<size_t>(over - objects.begin());
 }
 
@@ -354,29 +516,30 @@ void tiered_core::count(const std::vector<result<void>>& outcomes, bool is_read)
       counters_.count_set(outcome);
 }
 
-backend_health tiered_core::sum_of(std::vector<backend_health> tiers) {
+backend_health tiered_core::sum_of(const tier_order& tiers, std::vector<backend_health> healths) {
   auto sum = backend_health{};
   sum.ok = false;
   auto is_bounded = true;
   const auto lock = std::scoped_lock{mutex_};
   for (auto i = size_t{0}; i < tiers.size(); ++i) {
-    auto& tier = tiers[i];
-    for (const auto* breaker : {&tiers_[i].reads, &tiers_[i].writes})
-      if (tier.ok && breaker->state() != breaker_state::closed) {
-        tier.ok = false;
-        tier.detail = std::string{breaker == &tiers_[i].reads ? "reads" : "writes"}
-                      + " are left out: " + to_string(breaker->cause());
+    const auto& tier = *tiers[i];
+    auto& health = healths[i];
+    for (const auto* breaker : {&tier.reads, &tier.writes})
+      if (health.ok && breaker->state() != breaker_state::closed) {
+        health.ok = false;
+        health.detail = std::string{breaker == &tier.reads ? "reads" : "writes"}
+                        + " are left out: " + to_string(breaker->cause());
       }
-    const auto name = store(i).name();
-    if (!tier.ok)
-      sum.detail += (sum.detail.empty() ? "" : "; ") + name + ": " + tier.detail;
-    sum.ok = sum.ok || tier.ok;
-    sum.objects += tier.objects;
-    sum.bytes += tier.bytes;
-    sum.capacity_bytes += tier.capacity_bytes;
-    is_bounded = is_bounded && tier.capacity_bytes > 0;
-    sum.counters.evicted += tier.counters.evicted;
-    sum.tiers.push_back({name, std::move(tier)});
+    const auto name = tier.store->name();
+    if (!health.ok)
+      sum.detail += (sum.detail.empty() ? "" : "; ") + name + ": " + health.detail;
+    sum.ok = sum.ok || health.ok;
+    sum.objects += health.objects;
+    sum.bytes += health.bytes;
+    sum.capacity_bytes += health.capacity_bytes;
+    is_bounded = is_bounded && health.capacity_bytes > 0;
+    sum.counters.evicted += health.counters.evicted;
+    sum.tiers.push_back({name, std::move(health)});
   }
   if (!is_bounded)
     sum.capacity_bytes = 0;

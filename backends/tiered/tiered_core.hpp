@@ -26,8 +26,29 @@ namespace hicache {
 
 class tiered_core;
 
+/// A store of an order, and what is known of it. `tiered_core` guards what follows the rules.
+struct tier_state {
+  /// Differs from those of all other tiers, also of those that have left.
+  uint64_t id = 0;
+  std::unique_ptr<storage_backend> store;
+  tier_rules rules;
+  store_breaker reads;
+  store_breaker writes;
+  byte_budget budget;
+  /// It takes no calls.
+  bool is_suspended = false;
+  /// Calls in progress, and copies on their way to it.
+  size_t running = 0;
+  /// Calls past their deadline that have not returned.
+  size_t late = 0;
+};
+
+/// Tiers, the fastest first.
+using tier_order = std::vector<std::shared_ptr<tier_state>>;
+
 /// A call of a batch at a tier.
 struct tier_call {
+  /// Index in the batch's order, as in all functions with a batch.
   size_t tier = 0;
   store_call kind = store_call::exists;
   store_breaker::pass pass;
@@ -59,6 +80,8 @@ public:
   /// Its deadline.
   const time_point until;
   storage_backend::batch_number number = 0;
+  /// The tiers in use when it began.
+  std::shared_ptr<const tier_order> tiers;
   bool has_begun = false;
   bool is_expired = false;
   /// A tier has answered.
@@ -89,15 +112,28 @@ public:
   using batch_number = storage_backend::batch_number;
   using expiry = storage_backend::expiry;
 
-  tiered_core(tiered_options options, const clock_source& clock);
-
-  size_t size() const noexcept { return tiers_.size(); }
-
-  storage_backend& store(size_t tier) noexcept { return *tiers_[tier].store; }
-
-  const tier_rules& rules(size_t tier) const noexcept { return tiers_[tier].rules; }
+  /// @param options Without their tiers, which `open` takes.
+  tiered_core(const tiered_options& options, const clock_source& clock);
 
   bool looks_up_in_parallel() const noexcept { return looks_up_in_parallel_; }
+
+  // -- tiers --------------------------------------------------------------------
+
+  /// Takes in the first tiers. Call it once, first.
+  /// @returns as make_tiered_backend
+  result<void> open(std::vector<store_tier> tiers);
+
+  /// The tiers in use.
+  std::shared_ptr<const tier_order> order();
+
+  result<void> attach_memory(std::span<const std::span<std::byte>> regions);
+
+  /// As those of tiered_store.
+  result<void> add(store_tier tier, size_t at);
+  result<void> suspend(size_t at, std::chrono::nanoseconds time);
+  void resume(size_t at);
+  bool remove(size_t at, std::chrono::nanoseconds grace);
+  bool is_shared_without(size_t at);
 
   // -- batches ------------------------------------------------------------------
 
@@ -115,7 +151,7 @@ public:
 
   /// Asks a tier's breaker. Each pass must be shown to `call`.
   /// @returns nothing if the call must not reach the tier
-  std::optional<store_breaker::pass> admit(size_t tier, store_call kind);
+  std::optional<store_breaker::pass> admit(tier_state& tier, store_call kind);
 
   /// Calls a tier.
   /// @param submit Called with the tier's store and completion; returns its number.
@@ -133,39 +169,44 @@ public:
   std::vector<uint32_t> count_uses(std::span<const page_read> objects);
 
   /// Whether an object that a tier had is to be copied to others.
-  bool has_copies(size_t from, uint32_t uses) const noexcept;
+  static bool has_copies(const tier_order& tiers, size_t from, uint32_t uses) noexcept;
 
   /// Copies an object that a tier had, as far as memory and budgets allow.
   /// @param copies By tier; the copies are added.
-  void copy(const page_read& object, size_t from, uint32_t uses, std::vector<tier_copies>& copies);
-
-  /// Copies what the tier above evicts, as far as memory and budgets allow.
-  void demote(size_t to, std::span<const evicted_object> objects);
+  void copy(const tier_order& tiers, const page_read& object, size_t from, uint32_t uses,
+            std::vector<tier_copies>& copies);
 
   /// Writes copies to their tiers, in the background.
-  void write_copies(std::vector<tier_copies> copies);
+  void write_copies(const tier_order& tiers, std::vector<tier_copies> copies);
 
   /// Takes the bytes of objects from a tier's budget, as far as it reaches.
   /// @returns the number of objects, from the first on
-  size_t take_budget(size_t tier, std::span<const page_write> objects);
+  size_t take_budget(tier_state& tier, std::span<const page_write> objects);
 
   // -- figures ------------------------------------------------------------------
 
   void count(const std::vector<result<void>>& outcomes, bool is_read);
 
   /// Sums up the tiers' healths. A tier that is left out is not usable.
-  backend_health sum_of(std::vector<backend_health> tiers);
+  backend_health sum_of(const tier_order& tiers, std::vector<backend_health> healths);
 
 private:
-  struct tier_state {
-    std::unique_ptr<storage_backend> store;
-    tier_rules rules;
-    store_breaker reads;
-    store_breaker writes;
-    byte_budget budget;
-    /// Calls past their deadline that have not returned.
-    size_t late = 0;
-  };
+  std::shared_ptr<tier_state> make_tier(store_tier from);
+
+  /// Checks an order, and has its stores tell what the tiers below them take.
+  result<void> arrange(const tier_order& tiers);
+
+  /// Gives new batches the tiers that are not suspended.
+  /// @pre the lock is held
+  void update_order();
+
+  /// Copies what a tier evicts to the next one, if that takes it, as far as memory and budgets
+  /// allow.
+  void demote(uint64_t from, std::span<const evicted_object> objects);
+
+  /// Ends calls of a tier.
+  /// @pre the lock is held
+  void end_calls(tier_state& tier, size_t calls);
 
   /// Ends one of a batch's calls or steps, and answers it after the last one.
   void release(const batch_ptr& batch);
@@ -184,24 +225,30 @@ private:
   /// @returns the sentence for the notice if reads or writes begin to be left out, or work again;
   /// else an empty text
   /// @pre the lock is held
-  std::string with_breaker(size_t tier, store_call kind,
+  std::string with_breaker(tier_state& tier, store_call kind,
                            const std::function<void(store_breaker&)>& change);
 
   void notify(const std::string& sentence) const;
 
   /// Takes memory and budget for a copy.
   /// @returns false if there is none
-  bool take_copy(size_t to, uint64_t bytes);
+  bool take_copy(tier_state& to, uint64_t bytes);
 
   const bool looks_up_in_parallel_;
   const uint64_t copy_bytes_;
   const duration copy_time_;
+  const breaker_policy breaker_;
   const std::function<void(const std::string&)> notice_;
   const clock_source& clock_;
 
   std::mutex mutex_; // Guards what follows, and the batches.
   std::condition_variable changed_;
-  std::vector<tier_state> tiers_;
+  std::condition_variable idle_;
+  /// All tiers, and those in use.
+  tier_order tiers_;
+  std::shared_ptr<const tier_order> order_;
+  uint64_t last_id_ = 0;
+  std::vector<std::span<std::byte>> memory_;
   std::unordered_map<batch_number, batch_ptr> batches_;
   std::deque<batch_ptr> waiting_;
   batch_number last_number_ = 0;
@@ -228,7 +275,7 @@ void tiered_core::call(const batch_ptr& batch, size_t tier, store_call kind,
         on_answer(std::move(answer));
         self->release(batch);
       };
-  note(batch, serial, submit(store(tier), std::move(done)));
+  note(batch, serial, submit(*(*batch->tiers)[tier]->store, std::move(done)));
 }
 
 } // namespace hicache

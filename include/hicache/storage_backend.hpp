@@ -246,8 +246,8 @@ public:
   /// @returns why it cannot be used; the store also works without it
   virtual result<void> attach_memory(std::span<const std::span<std::byte>> regions);
 
-  /// Has the store say which objects it evicts, and what they were. Call it once, before the first
-  /// batch.
+  /// Has the store say from now on which objects it evicts, and what they were. It calls one watch,
+  /// the last one; an empty one ends that.
   /// @param watch Called on a thread of the store, which waits for it; must not wait for the store.
   /// @returns false if the store cannot tell
   virtual bool watch_evictions(eviction_watch watch);

@@ -43,6 +43,18 @@ opened_backend open_below_an_empty_tier(const clock_source& clock, room size) {
   return {below.surroundings, make_tiered_backend(std::move(options), clock).value()};
 }
 
+/// One tier behaves as its store, also after others came and went.
+opened_backend open_after_changes(const clock_source& clock, room size) {
+  auto options = tiered_options{};
+  options.tiers.push_back({open_memory<2>(clock, room{}).store, {}});
+  auto store = make_tiered_backend(std::move(options), clock).value();
+  EXPECT_TRUE(store->add_tier({open_memory<2>(clock, size).store, {}}, 1));
+  store->resume_tier(1);
+  EXPECT_TRUE(store->suspend_tier(0, std::chrono::seconds{60}));
+  EXPECT_TRUE(store->remove_tier(0, std::chrono::seconds{60}));
+  return {nullptr, std::move(store)};
+}
+
 INSTANTIATE_TEST_SUITE_P(
   Stores, BackendContractTest,
   testing::Values(backend_factory{"memory", open_memory<2>, true},
@@ -50,7 +62,8 @@ INSTANTIATE_TEST_SUITE_P(
                   backend_factory{"file", open_file<2>, true},
                   backend_factory{"file_without_threads", open_file<0>, true},
                   backend_factory{"one_tier", open_one_tier},
-                  backend_factory{"below_an_empty_tier", open_below_an_empty_tier}),
+                  backend_factory{"below_an_empty_tier", open_below_an_empty_tier},
+                  backend_factory{"after_changes", open_after_changes}),
   [](const auto& chosen) { return chosen.param.name; });
 
 } // namespace

@@ -72,6 +72,18 @@ public:
     return true;
   }
 
+  /// Late and stuck batches that wait.
+  size_t held() {
+    const auto lock = std::scoped_lock{mutex_};
+    return held_.size();
+  }
+
+  /// Regions of memory that it was told of.
+  size_t regions() {
+    const auto lock = std::scoped_lock{mutex_};
+    return regions_;
+  }
+
   /// Lets all late and stuck batches go on.
   void release() {
     for (const auto fault : {store_fault::late, store_fault::stuck})
@@ -86,6 +98,8 @@ public:
   store_capabilities capabilities() const override { return inner_->capabilities(); }
 
   result<void> attach_memory(std::span<const std::span<std::byte>> regions) override {
+    const auto lock = std::scoped_lock{mutex_};
+    regions_ = regions.size();
     return inner_->attach_memory(regions);
   }
 
@@ -315,6 +329,7 @@ private:
   std::mutex mutex_; // Guards what follows.
   fault_source faults_;
   std::deque<held_batch> held_;
+  size_t regions_ = 0;
   batch_number last_number_ = 0;
 };
 

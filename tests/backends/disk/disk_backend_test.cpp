@@ -240,6 +240,21 @@ TEST_F(DiskBackendTest, TellsWhatItEvicts) {
   }
 }
 
+TEST_F(DiskBackendTest, AnEmptyWatchEndsTheLastOne) {
+  auto& store = open(options_for(30 * page_space, segment_bytes));
+  auto told = size_t{0};
+  ASSERT_TRUE(store.watch_evictions([&](auto objects) { told += objects.size(); }));
+  for (auto number = uint64_t{0}; number < 100; ++number)
+    ASSERT_TRUE(put_page(store, number));
+  const auto before = store.health().counters.evicted;
+  EXPECT_EQ(told, before);
+  ASSERT_TRUE(store.watch_evictions({}));
+  for (auto number = uint64_t{100}; number < 200; ++number)
+    ASSERT_TRUE(put_page(store, number));
+  EXPECT_GT(store.health().counters.evicted, before);
+  EXPECT_EQ(told, before);
+}
+
 TEST_F(DiskBackendTest, ASmallerStoreDropsSegments) {
   for (auto number = uint64_t{0}; number < 150; ++number)
     ASSERT_TRUE(put_page(number == 0 ? open(large_) : *store_, number));
