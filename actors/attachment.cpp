@@ -85,6 +85,12 @@ void attachment_state::hand_over(const storage_actor& store) {
   self->send(peers.backup, atom::attach_v, handle);
 }
 
+void attachment_state::want(const storage_attachment& what) {
+  wanted = what;
+  if (wanted.prefetch_policy.empty())
+    wanted.prefetch_policy = options.attached.prefetch_policy;
+}
+
 // -- actions of the machine ---------------------------------------------------
 
 void attachment_state::handle(const machine::event& what) {
@@ -112,12 +118,17 @@ void attachment_state::act(const machine::announce& what) {
 }
 
 void attachment_state::act(const machine::open& what) {
-  wanted = what.wanted;
-  if (wanted.prefetch_policy.empty())
-    wanted.prefetch_policy = options.attached.prefetch_policy;
+  want(what.wanted);
   auto opened = options.open(wanted);
   fresh = opened.value_or(open_store{});
   handle(machine::opened{opened.map([](const open_store&) {})});
+}
+
+void attachment_state::act(const machine::prepare& what) {
+  want(what.wanted);
+  auto change = options.change(wanted, what.wait);
+  prepared = change.value_or(store_change{});
+  handle(machine::opened{change.map([](const store_change&) {})});
 }
 
 void attachment_state::act(const machine::vote& what) {
@@ -208,6 +219,16 @@ void attachment_state::act(const machine::discard_store&) {
     unused.close();
 }
 
+void attachment_state::act(const machine::adopt&) {
+  std::exchange(prepared, {}).adopt();
+  options.attached = wanted;
+}
+
+void attachment_state::act(const machine::revert&) {
+  if (const auto unused = std::exchange(prepared, {}); unused.revert)
+    unused.revert();
+}
+
 void attachment_state::act(const machine::close_store&) {
   hand_over({});
   std::exchange(options.store, {}).close();
@@ -235,7 +256,8 @@ void attachment_state::act(const machine::end&) {
 attachment_actor::behavior_type
 attachment(attachment_actor::stateful_pointer<attachment_state> self, attachment_options options,
            attachment_peers peers) {
-  HICACHE_CHECK(options.open && peers.tree && peers.prefetcher && peers.backup && peers.ranks);
+  HICACHE_CHECK(options.open && options.change && peers.tree && peers.prefetcher && peers.backup
+                && peers.ranks);
   auto& state = self->state;
   state.machine.emplace(options.rank, options.patience, options.attached.backend);
   state.options = std::move(options);

@@ -28,10 +28,22 @@ struct open_store {
 /// @returns invalid_argument with one sentence, or why the store cannot be opened
 using store_opener = std::function<result<open_store>(const storage_attachment&)>;
 
+/// Another configuration of the open store, prepared. One of the functions is called; both block.
+struct store_change {
+  std::function<void()> adopt;
+  /// Leaves the store as it was.
+  std::function<void()> revert;
+};
+
+/// Prepares the open store for another configuration, within a time; blocks.
+/// @returns invalid_argument with one sentence, or why it cannot be done
+using store_changer = std::function<result<store_change>(const storage_attachment&, caf::timespan)>;
+
 struct attachment_options {
   uint32_t rank = 0;
   uint32_t ranks = 1;
   store_opener open;
+  store_changer change;
   /// Attached at start; none if `store` has no actor.
   storage_attachment attached;
   open_store store;
@@ -76,6 +88,9 @@ struct attachment_state {
   template <class Handle, class... Args>
   auto ask(const Handle& whom, std::optional<caf::timespan> time, const Args&... args);
 
+  /// Notes what is to be attached; what it leaves open stays as it is.
+  void want(const storage_attachment& what);
+
   /// Gives the prefetcher and the backup their store; null: none.
   void hand_over(const storage_actor& store);
 
@@ -88,6 +103,7 @@ struct attachment_state {
 
   void act(const attachment_machine::announce& what);
   void act(const attachment_machine::open& what);
+  void act(const attachment_machine::prepare& what);
   void act(const attachment_machine::vote& what);
   void act(const attachment_machine::explain& what);
   void act(const attachment_machine::freeze& what);
@@ -98,6 +114,8 @@ struct attachment_state {
   void act(const attachment_machine::drain_writes& what);
   void act(const attachment_machine::use_store& what);
   void act(const attachment_machine::discard_store& what);
+  void act(const attachment_machine::adopt& what);
+  void act(const attachment_machine::revert& what);
   void act(const attachment_machine::close_store& what);
   void act(const attachment_machine::answer& what);
   void act(const attachment_machine::end& what);
@@ -111,6 +129,8 @@ struct attachment_state {
   /// Opened, not yet in use.
   storage_attachment wanted;
   open_store fresh;
+  /// Prepared, neither adopted nor reverted.
+  store_change prepared;
   /// Rank 0: the caller of the pending change.
   std::optional<caf::typed_response_promise<atom::ok>> asking;
   std::vector<caf::typed_response_promise<atom::ok>> ending;
@@ -124,6 +144,9 @@ struct attachment_state {
 /// until its store is idle. If all meet the deadline, the trees reclaim the prefetchers' staging
 /// pages and the stores are closed; otherwise all trees attach again. The reply follows once all
 /// are closed.
+/// - attach of the backend that is attached: another configuration of the store in use. Every rank
+/// prepares it; if all succeed, all adopt it, at moments of their own, because the trees know only
+/// that L3 is attached.
 attachment_actor::behavior_type
 attachment(attachment_actor::stateful_pointer<attachment_state> self, attachment_options options,
            attachment_peers peers);

@@ -8,12 +8,14 @@
 #include "stores/storage_config.hpp"
 #include "stores/storage_settings.hpp"
 
+#include <absl/strings/ascii.h>
 #include <absl/strings/str_format.h>
 #include <absl/time/time.h>
 #include <nlohmann/json.hpp>
 
 #include <httplib.h>
 
+#include <algorithm>
 #include <iostream>
 #include <memory>
 
@@ -24,6 +26,7 @@ namespace {
 using json = nlohmann::json;
 
 constexpr auto storage_path = "/hicache/storage-backend";
+constexpr auto tiers_path = "/hicache/storage-backend/tiers";
 
 /// Extra time beyond the deadline for the answer of a busy server.
 constexpr auto patience = std::chrono::seconds{5};
@@ -167,41 +170,78 @@ storage_commands::storage_commands(CLI::App& app)
     add_duration_flag(*command, "--timeout", timeout_, "how long it may take");
     command->add_flag("--json", json_, "print the server's answer, one JSON object");
   }
-  attach_->add_option("--backend", backend_, std::string{any_store} + ", or tiered")->required();
+  auto* backend
+    = attach_->add_option("--backend", backend_, std::string{any_store} + ", or tiered");
+  auto* tier = attach_
+                 ->add_option("--tier", tier_,
+                              "instead of it, a store to add to the tiers of an attached "
+                              "L3: as --backend, but not tiered")
+                 ->type_name("NAME")
+                 ->excludes(backend);
+  attach_->add_option("--at", at_, "the tier's number, 1 for the fastest; the last one if absent")
+    ->type_name("N")
+    ->needs(tier)
+    ->check(CLI::PositiveNumber);
   attach_
     ->add_option("--extra-config", extra_config_,
-                 "settings, or @FILE in JSON, TOML or YAML, which is read here")
+                 "settings of L3, or of the tier, or @FILE in JSON, TOML or YAML, which is read "
+                 "here")
     ->type_name("JSON|@FILE");
-  attach_->add_option("--prefetch-policy", prefetch_policy_,
-                      "when a prefetch ends; as it was if absent");
+  attach_
+    ->add_option("--prefetch-policy", prefetch_policy_, "when a prefetch ends; as it was if absent")
+    ->excludes(tier);
+  detach_->add_option("--tier", tier_, "take out this tier of L3 alone: its store or its number")
+    ->type_name("NAME|N");
 }
 
 bool storage_commands::chosen() const {
   return storage_->parsed();
 }
 
+result<storage_commands::http_request> storage_commands::request() const {
+  if (attach_->parsed())
+    return attach_request();
+  if (!detach_->parsed())
+    return http_request{"GET", storage_path, ""};
+  const auto is_word = [](char x) { return absl::ascii_isalnum(static_cast<unsigned char>(x)); };
+  if (!std::ranges::all_of(tier_, is_word))
+    return fail(ec::invalid_argument, "--tier: '" + tier_
+                                        + "' is no tier; expected the name of its store, or its "
+                                          "number");
+  const auto path = tier_.empty() ? storage_path : tiers_path + ("/" + tier_);
+  const auto seconds = std::chrono::duration<double>(timeout_).count();
+  return http_request{"DELETE", absl::StrFormat("%s?timeout_s=%g", path, seconds), ""};
+}
+
+result<storage_commands::http_request> storage_commands::attach_request() const {
+  if (backend_.empty() == tier_.empty())
+    return fail(ec::invalid_argument, "attach: expected --backend or --tier");
+  auto extra = storage_config_json(extra_config_);
+  if (!extra)
+    return fail(ec::invalid_argument, "--extra-config: " + extra.error().detail);
+  const auto is_tier = !tier_.empty();
+  auto body = json{{"hicache_storage_backend", is_tier ? tier_ : backend_},
+                   {"timeout_s", std::chrono::duration<double>(timeout_).count()}};
+  if (!extra->empty())
+    body["hicache_storage_backend_extra_config_json"] = *extra;
+  if (!prefetch_policy_.empty())
+    body["hicache_storage_prefetch_policy"] = prefetch_policy_;
+  if (at_)
+    body["at"] = *at_;
+  return is_tier ? http_request{"POST", tiers_path, body.dump()}
+                 : http_request{"PUT", storage_path, body.dump()};
+}
+
 result<int> storage_commands::perform() const {
   const auto client = admin_client::make(admin_, token_file_);
   if (!client)
     return tl::unexpected{client.error()};
-  const auto seconds = std::chrono::duration<double>(timeout_).count();
-  auto answer = result<std::pair<int, json>>{};
-  if (attach_->parsed()) {
-    auto extra = storage_config_json(extra_config_);
-    if (!extra)
-      return fail(ec::invalid_argument, "--extra-config: " + extra.error().detail);
-    auto body = json{{"hicache_storage_backend", backend_}, {"timeout_s", seconds}};
-    if (!extra->empty())
-      body["hicache_storage_backend_extra_config_json"] = *extra;
-    if (!prefetch_policy_.empty())
-      body["hicache_storage_prefetch_policy"] = prefetch_policy_;
-    answer = client->ask("PUT", storage_path, body.dump(), timeout_ + patience);
-  } else if (detach_->parsed()) {
-    answer = client->ask("DELETE", absl::StrFormat("%s?timeout_s=%g", storage_path, seconds), "",
-                         timeout_ + patience);
-  } else {
-    answer = client->ask("GET", storage_path, "", timeout_);
-  }
+  const auto wanted = request();
+  if (!wanted)
+    return tl::unexpected{wanted.error()};
+  const auto patient = attach_->parsed() || detach_->parsed();
+  const auto answer = client->ask(wanted->method, wanted->path, wanted->body,
+                                  patient ? timeout_ + patience : timeout_);
   if (!answer)
     return tl::unexpected{answer.error()};
   const auto& [status, content] = *answer;

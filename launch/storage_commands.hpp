@@ -5,6 +5,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 namespace hicache {
@@ -29,6 +31,17 @@ public:
   result<int> perform() const;
 
 private:
+  struct http_request {
+    std::string method;
+    std::string path;
+    std::string body;
+  };
+
+  /// The request of the command that was given.
+  result<http_request> request() const;
+
+  result<http_request> attach_request() const;
+
   CLI::App& app_;
   CLI::App* storage_ = nullptr;
   CLI::App* attach_ = nullptr;
@@ -38,6 +51,8 @@ private:
   duration timeout_ = std::chrono::seconds{30};
   bool json_ = false;
   std::string backend_;
+  std::string tier_;
+  std::optional<uint64_t> at_;
   std::string extra_config_;
   std::string prefetch_policy_;
 };

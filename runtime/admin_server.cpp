@@ -1,7 +1,9 @@
 #include "runtime/admin_server.hpp"
 
 #include "runtime/http_listener.hpp"
+#include "stores/tier_list.hpp"
 
+#include <absl/strings/str_join.h>
 #include <nlohmann/json.hpp>
 #include <openssl/crypto.h>
 #include <spdlog/spdlog.h>
@@ -12,6 +14,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <mutex>
@@ -28,6 +31,8 @@ using http_request = httplib::Request;
 using http_response = httplib::Response;
 
 constexpr auto storage_path = "/hicache/storage-backend";
+/// New tiers are posted here; each has an address below it.
+constexpr auto tiers_path = "/hicache/storage-backend/tiers";
 constexpr auto default_deadline = std::chrono::seconds{30};
 
 /// Strips the port and the brackets of an IPv6 address from a Host header.
@@ -60,9 +65,11 @@ bool carries(const std::string& header, const std::string& token) {
 
 // -- requests -----------------------------------------------------------------
 
-/// Parsed PUT or DELETE request.
+/// Parsed PUT, POST or DELETE request.
 struct change_request {
   storage_attachment wanted;
+  /// POST: the new tier's number.
+  std::optional<size_t> at;
   std::chrono::nanoseconds deadline = default_deadline;
 };
 
@@ -104,7 +111,16 @@ result<void> take_extra(change_request& change, const json& object) {
   return {};
 }
 
-result<void> take(change_request& change, const std::string& key, const json& value) {
+result<size_t> parse_number(const json& value) {
+  if (value.is_number_unsigned())
+    return value.get<size_t>();
+  return bad("key 'at' holds " + value.dump() + "; expected the number of a tier, 1 for the first");
+}
+
+/// A key of all PUT and POST requests, or of one of them.
+/// @param others The keys of that request alone, for messages.
+result<void> take(change_request& change, const std::string& key, const json& value,
+                  const std::string& others) {
   const auto text = [&](std::string& target) -> result<void> {
     if (!value.is_string())
       return bad("key '" + key + "' holds " + value.type_name() + "; expected a string");
@@ -113,8 +129,13 @@ result<void> take(change_request& change, const std::string& key, const json& va
   };
   if (key == "hicache_storage_backend")
     return text(change.wanted.backend);
-  if (key == "hicache_storage_prefetch_policy")
+  if (key == "hicache_storage_prefetch_policy" && key == others)
     return text(change.wanted.prefetch_policy);
+  if (key == "at" && key == others) {
+    const auto number = parse_number(value);
+    change.at = number.value_or(0);
+    return number.map([](size_t) {});
+  }
   if (key == "timeout_s") {
     const auto deadline = parse_deadline(value.is_number() ? value.get<double>() : 0);
     if (!deadline)
@@ -139,18 +160,19 @@ result<void> take(change_request& change, const std::string& key, const json& va
   return bad("key '" + key
              + "' is not known; expected hicache_storage_backend, "
                "hicache_storage_backend_extra_config, "
-               "hicache_storage_backend_extra_config_json, hicache_storage_prefetch_policy or "
-               "timeout_s");
+               "hicache_storage_backend_extra_config_json, "
+             + others + " or timeout_s");
 }
 
-result<change_request> parse_attach(const std::string& body) {
+/// @param others The key of this request alone.
+result<change_request> parse_attach(const std::string& body, const std::string& others) {
   const auto object = parse_object(body, "the body", R"({"hicache_storage_backend": "file"})");
   if (!object)
     return tl::unexpected{object.error()};
   auto change = change_request{};
   for (const auto& [key, value] : object->items())
     if (!value.is_null()) // SGLang's clients send null for a field they leave out.
-      if (auto taken = take(change, key, value); !taken)
+      if (auto taken = take(change, key, value, others); !taken)
         return tl::unexpected{taken.error()};
   if (change.wanted.backend.empty())
     return bad("key 'hicache_storage_backend' is missing; expected the name of a backend");
@@ -263,6 +285,19 @@ json to_json(const storage_attachment& attached) {
   };
 }
 
+/// Methods that an address offers; none: nothing is there.
+std::vector<std::string> methods_at(const std::string& path) {
+  if (path == storage_path)
+    return {"GET", "HEAD", "PUT", "DELETE"};
+  if (path == "/healthz")
+    return {"GET", "HEAD"};
+  if (path == tiers_path)
+    return {"POST"};
+  if (path.starts_with(std::string{tiers_path} + "/"))
+    return {"DELETE"};
+  return {};
+}
+
 // -- server -------------------------------------------------------------------
 
 class http_admin_server final : public admin_server {
@@ -276,6 +311,9 @@ public:
     listener_.Put(storage_path,
                   [this](const http_request& asked, http_response& to,
                          const httplib::ContentReader& body) { put(asked, to, body); });
+    listener_.Post(tiers_path,
+                   [this](const http_request& asked, http_response& to,
+                          const httplib::ContentReader& body) { post(asked, to, body); });
     listener_.set_exception_handler(apologise);
     listener_.set_error_handler(httplib::Server::HandlerWithResponse{explain});
   }
@@ -293,10 +331,11 @@ public:
   const std::string& address() const override { return address_; }
 
 private:
-  /// Answers every request except a valid PUT, whose body must be read first. @returns false for it
+  /// Answers every request except a valid PUT or POST, whose body must be read first.
+  /// @returns false for these
   bool route(const http_request& asked, http_response& to) {
     const auto reads = asked.method == "GET" || asked.method == "HEAD";
-    const auto stored = asked.path == storage_path;
+    const auto methods = methods_at(asked.path);
     if (!is_for_us(asked)) {
       refuse(
         to, 421,
@@ -306,40 +345,43 @@ private:
     } else if (asked.path == "/healthz" && reads) {
       to.status = 200;
       to.set_content("ok", "text/plain");
-    } else if (!stored && asked.path != "/healthz") {
+    } else if (methods.empty()) {
       refuse(to, 404, "nothing is at this address; expected " + std::string{storage_path},
              "not_found");
-    } else if (!reads && !(stored && (asked.method == "PUT" || asked.method == "DELETE"))) {
-      to.set_header("Allow", stored ? "GET, HEAD, PUT, DELETE" : "GET, HEAD");
+    } else if (std::ranges::find(methods, asked.method) == methods.end()) {
+      to.set_header("Allow", absl::StrJoin(methods, ", "));
       refuse(to, 405, "the method " + asked.method + " is not offered here", "unsupported");
     } else if (!token_.empty() && !carries(asked.get_header_value("Authorization"), token_)) {
       to.set_header("WWW-Authenticate", "Bearer");
       refuse(to, 401, "the token is missing or wrong; expected Authorization: Bearer TOKEN",
              "invalid_argument");
     } else if (reads) {
-      auto shown = to_json(storage_.show());
-      if (const auto status = storage_.status())
-        shown["hicache_storage_status"] = to_json(*status);
-      for (const auto& [name, health] : storage_.tiers())
-        shown["hicache_storage_tiers"].push_back({{"backend", name},
-                                                  {"up", health.ok},
-                                                  {"detail", health.detail},
-                                                  {"objects", health.objects},
-                                                  {"bytes", health.bytes},
-                                                  {"capacity_bytes", health.capacity_bytes},
-                                                  {"hits", health.counters.hits},
-                                                  {"misses", health.counters.misses},
-                                                  {"errors", health.counters.errors},
-                                                  {"corrupt", health.counters.corrupt},
-                                                  {"evicted", health.counters.evicted}});
-      answer(to, 200, shown);
+      show(to);
     } else if (asked.method == "DELETE") {
-      perform(to, parse_detach(asked.params),
-              [this](const change_request& change) { return storage_.detach(change.deadline); });
+      remove(asked, to);
     } else {
       return false;
     }
     return true;
+  }
+
+  void show(http_response& to) {
+    auto shown = to_json(storage_.show());
+    if (const auto status = storage_.status())
+      shown["hicache_storage_status"] = to_json(*status);
+    for (const auto& [name, health] : storage_.tiers())
+      shown["hicache_storage_tiers"].push_back({{"backend", name},
+                                                {"up", health.ok},
+                                                {"detail", health.detail},
+                                                {"objects", health.objects},
+                                                {"bytes", health.bytes},
+                                                {"capacity_bytes", health.capacity_bytes},
+                                                {"hits", health.counters.hits},
+                                                {"misses", health.counters.misses},
+                                                {"errors", health.counters.errors},
+                                                {"corrupt", health.counters.corrupt},
+                                                {"evicted", health.counters.evicted}});
+    answer(to, 200, shown);
   }
 
   /// False if the Host header names another server. Prevents DNS rebinding: a web page can point
@@ -355,24 +397,69 @@ private:
   }
 
   void put(const http_request& asked, http_response& to, const httplib::ContentReader& reader) {
+    if (const auto body = receive(asked, to, reader))
+      perform(to, parse_attach(*body, "hicache_storage_prefetch_policy"),
+              [this](const change_request& change) {
+                return storage_.attach(change.wanted, change.deadline).map([&] {
+                  return "L3 is now " + change.wanted.backend;
+                });
+              });
+  }
+
+  void post(const http_request& asked, http_response& to, const httplib::ContentReader& reader) {
+    if (const auto body = receive(asked, to, reader))
+      perform(to, parse_attach(*body, "at"), [this](const change_request& change) {
+        const auto& tier = change.wanted;
+        return change_tiers(
+          with_tier(storage_.show().extra_config, tier.backend, tier.extra_config, change.at),
+          change.deadline, tier.backend + " is now a tier of L3");
+      });
+  }
+
+  void remove(const http_request& asked, http_response& to) {
+    perform(
+      to, parse_detach(asked.params),
+      [this, &asked](const change_request& change) -> result<std::string> {
+        if (asked.path == storage_path)
+          return storage_.detach(change.deadline).map([] { return std::string{"L3 is detached"}; });
+        const auto tier = asked.path.substr(std::strlen(tiers_path) + 1);
+        return change_tiers(without_tier(storage_.show().extra_config, tier), change.deadline,
+                            "tier " + tier + " of L3 is detached");
+      });
+  }
+
+  /// Gives the attached L3 another extra config.
+  /// @returns the message
+  result<std::string> change_tiers(const result<std::string>& extra_config,
+                                   std::chrono::nanoseconds deadline, const std::string& message) {
+    if (!extra_config)
+      return extra_config;
+    return storage_.attach({storage_.show().backend, *extra_config, {}}, deadline).map([&] {
+      return message;
+    });
+  }
+
+  /// @returns nothing if the request is refused
+  std::optional<std::string> receive(const http_request& asked, http_response& to,
+                                     const httplib::ContentReader& reader) const {
     auto body = std::string{};
     switch (const auto status = read(asked, reader, body)) {
       case 200:
         break;
       case 413:
-        return refuse(to, status,
-                      "the body is longer than " + std::to_string(limits::admin_body_bytes)
-                        + " bytes",
-                      "limit_reached");
+        refuse(to, status,
+               "the body is longer than " + std::to_string(limits::admin_body_bytes) + " bytes",
+               "limit_reached");
+        return std::nullopt;
       default:
-        return refuse(to, status, "the body did not arrive; expected JSON", "malformed_message");
+        refuse(to, status, "the body did not arrive; expected JSON", "malformed_message");
+        return std::nullopt;
     }
-    if (!asked.params.empty())
-      return refuse(to, error{ec::invalid_argument, "parameter '" + asked.params.begin()->first
-                                                      + "' is not known; expected JSON alone"});
-    perform(to, parse_attach(body), [this](const change_request& change) {
-      return storage_.attach(change.wanted, change.deadline);
-    });
+    if (asked.params.empty())
+      return body;
+    refuse(to, error{ec::invalid_argument, "parameter '" + asked.params.begin()->first
+                                             + "' is not known; expected JSON alone"});
+    return std::nullopt;
   }
 
   /// @returns the status: 200, 400 or 413
@@ -395,6 +482,7 @@ private:
     return too_long ? 413 : whole ? 200 : 400;
   }
 
+  /// @param function Returns the message for the client.
   template <class Function>
   void perform(http_response& to, const result<change_request>& change, Function function) {
     if (!change)
@@ -403,13 +491,10 @@ private:
     if (!alone)
       return refuse(to, 409, "another change is under way; try again when it is over",
                     "limit_reached");
-    const result<void> done = function(*change);
+    const result<std::string> done = function(*change);
     if (!done)
       return refuse(to, done.error());
-    const auto& backend = change->wanted.backend;
-    answer(to, 200,
-           {{"success", true},
-            {"message", backend.empty() ? "L3 is detached" : "L3 is now " + backend}});
+    answer(to, 200, {{"success", true}, {"message", *done}});
   }
 
   const std::string token_;

@@ -35,10 +35,12 @@ result<std::string> read_admin_token(const std::string& file);
 
 /// Administration of an instance over HTTP, on its own threads:
 ///
-///     GET    /hicache/storage-backend   what is attached
-///     PUT    /hicache/storage-backend   attaches; a JSON body with SGLang's names
-///     DELETE /hicache/storage-backend   detaches
-///     GET    /healthz                   "ok", without a token
+///     GET    /hicache/storage-backend              what is attached
+///     PUT    /hicache/storage-backend              attaches; a JSON body with SGLang's names
+///     DELETE /hicache/storage-backend              detaches
+///     POST   /hicache/storage-backend/tiers        adds a tier; a body with the same names
+///     DELETE /hicache/storage-backend/tiers/TIER   takes a tier out, by its store or number
+///     GET    /healthz                              "ok", without a token
 ///
 /// On TCP it accepts only requests whose Host header is an IP address or a name of this machine.
 /// docs/operations.md lists bodies and status codes. One per instance, on rank 0.

@@ -381,6 +381,9 @@ void runtime_impl::spawn_tree() {
   options.rank = rank_;
   options.ranks = ranks_;
   options.open = [this](const storage_attachment& wanted) { return store_->open(wanted); };
+  options.change = [this](const storage_attachment& wanted, caf::timespan time) {
+    return store_->change(wanted, time);
+  };
   options.attached
     = {config_.storage_backend, config_.extra_config, to_string(config_.prefetch_policy)};
   options.store = std::move(opened_);

@@ -6,6 +6,8 @@
 #include "base/limits.hpp"
 #include "cache/hash/page_hash.hpp"
 #include "hicache/caf_error.hpp"
+#include "stores/storage_config.hpp"
+#include "stores/tier_list.hpp"
 
 #include <caf/scoped_actor.hpp>
 #include <spdlog/spdlog.h>
@@ -55,9 +57,7 @@ rank_store::~rank_store() {
   close();
 }
 
-result<open_store> rank_store::open(const storage_attachment& wanted) {
-  const auto guard = std::lock_guard{mutex_};
-  HICACHE_CHECK(!actor_);
+result<rank_config> rank_store::settings_for(const storage_attachment& wanted) const {
   auto settings = settings_;
   settings.storage_backend = wanted.backend;
   settings.extra_config = wanted.extra_config;
@@ -68,9 +68,28 @@ result<open_store> rank_store::open(const storage_attachment& wanted) {
   settings.prefetch_policy = *policy;
   if (auto checked = settings.finish(ranks_); !checked)
     return tl::unexpected{checked.error()};
+  return settings;
+}
+
+result<std::unique_ptr<storage_backend>> rank_store::open_backend(const rank_config& settings) {
+  const auto owner = owner_of(settings);
+  if (settings.storage.tiers.empty())
+    return open_stores(settings.storage_backend, settings.storage, owner, clock_);
+  auto opened = open_tiers(settings.storage, owner, clock_);
+  tiers_ = opened ? opened->get() : nullptr;
+  return opened;
+}
+
+result<open_store> rank_store::open(const storage_attachment& wanted) {
+  const auto guard = std::lock_guard{mutex_};
+  HICACHE_CHECK(!actor_);
+  const auto checked = settings_for(wanted);
+  if (!checked)
+    return tl::unexpected{checked.error()};
+  const auto& settings = *checked;
   if (const auto slow = scattered_objects(settings, ranks_); slow && rank_ == 0)
     spdlog::warn("{}", *slow);
-  auto opened = open_stores(settings.storage_backend, settings.storage, owner_of(settings), clock_);
+  auto opened = open_backend(settings);
   if (!opened) {
     member_.reset();
     return tl::unexpected{opened.error()};
@@ -92,8 +111,75 @@ result<open_store> rank_store::open(const storage_attachment& wanted) {
   options.breaker = settings.storage.breaker;
   options.notice = notice_;
   actor_ = system_.spawn(storage, std::move(options), store_);
+  attached_ = {wanted.backend, settings.extra_config, wanted.prefetch_policy};
   const auto tree = tree_options_of(settings, ranks_);
   return open_store{actor_, tree.prefetch, tree.storage_exports_l2, [this] { close(); }};
+}
+
+result<store_change> rank_store::change(const storage_attachment& wanted,
+                                        std::chrono::nanoseconds time) {
+  const auto settings = settings_for(wanted);
+  if (!settings)
+    return tl::unexpected{settings.error()};
+  if (tiers_ == nullptr || wanted.prefetch_policy != attached_.prefetch_policy)
+    return fail(ec::invalid_argument, "the backend " + attached_.backend
+                                        + " is attached; expected it to be detached first");
+  const auto difference = compare_tiers(attached_.extra_config, settings->extra_config);
+  if (!difference)
+    return tl::unexpected{difference.error()};
+  const auto [at, is_new] = *difference;
+  const auto before = parse_storage_config(attached_.extra_config).value();
+  const auto backend = (is_new ? settings->storage : before).tiers[at].tier.backend;
+  const auto prepared = is_new ? add_tier(*settings, at) : suspend_tier(*settings, at, time);
+  if (!prepared)
+    return tl::unexpected{prepared.error()};
+  const auto use = [this, at = at] { tiers_->resume_tier(at); };
+  const auto drop = [this, at = at, backend] { remove_tier(at, backend); };
+  const auto adopt = [this, is_new = is_new, use, drop, extra_config = settings->extra_config] {
+    is_new ? use() : drop();
+    attached_.extra_config = extra_config;
+  };
+  return is_new ? store_change{adopt, drop} : store_change{adopt, use};
+}
+
+result<void> rank_store::add_tier(const rank_config& settings, size_t at) {
+  const auto guard = std::lock_guard{mutex_};
+  auto tier = open_store_tier(settings.storage, at, owner_of(settings), clock_);
+  auto added
+    = tier ? tiers_->add_tier(std::move(*tier), at) : result<void>{tl::unexpected{tier.error()}};
+  if (!added && settings.storage.tiers[at].tier.backend == "cluster")
+    member_.reset();
+  return added;
+}
+
+result<void> rank_store::suspend_tier(const rank_config& settings, size_t at,
+                                      std::chrono::nanoseconds time) {
+  if (settings.split(ranks_).replicas > 1 && store_->capabilities().is_shared
+      && !tiers_->is_shared_without(at))
+    return fail(ec::invalid_argument,
+                "the ranks share the writing, because tier " + std::to_string(at + 1)
+                  + " is shared, and no other tier that takes all writes is; expected L3 to be "
+                    "detached first");
+  return tiers_->suspend_tier(at, time);
+}
+
+void rank_store::remove_tier(size_t at, const std::string& backend) {
+  const auto guard = std::lock_guard{mutex_};
+  const auto has_returned = tiers_->remove_tier(at, settings_.shutdown_grace);
+  if (!has_returned)
+    spdlog::error("calls of a tier of L3 ({}) have not returned and are left behind", backend);
+  has_abandoned_ |= !has_returned;
+  if (backend == "cluster")
+    leave_cluster(has_returned);
+}
+
+void rank_store::leave_cluster(bool has_returned) {
+  if (member_)
+    count(closed_, *member_);
+  if (has_returned)
+    member_.reset();
+  else
+    static_cast<void>(member_.release());
 }
 
 store_owner rank_store::owner_of(const rank_config& settings) {
@@ -169,16 +255,13 @@ bool rank_store::close() {
     self->wait_for(actor_);
   }
   actor_ = nullptr;
-  if (member_)
-    count(closed_, *member_);
+  tiers_ = nullptr;
   const auto name = store_->name();
-  if (std::exchange(store_, nullptr)->close(settings_.shutdown_grace)) {
-    member_.reset();
-  } else {
+  const auto has_returned = std::exchange(store_, nullptr)->close(settings_.shutdown_grace);
+  if (!has_returned)
     spdlog::error("calls of L3 ({}) have not returned and are left behind", name);
-    static_cast<void>(member_.release());
-    has_abandoned_ = true;
-  }
+  has_abandoned_ |= !has_returned;
+  leave_cluster(has_returned);
   return !has_abandoned_;
 }
 

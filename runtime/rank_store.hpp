@@ -91,6 +91,13 @@ public:
   /// @returns invalid_argument with a sentence that names the setting, or why it cannot be opened
   result<open_store> open(const storage_attachment& wanted);
 
+  /// Prepares the open store, if it is `tiered`, for one tier more or one less. Blocks for opening
+  /// a store, or up to the time for calls of the tier that leaves. One change at a time, and no
+  /// other call that opens or closes meanwhile.
+  /// @pre a store is open
+  /// @returns invalid_argument with a sentence, deadline_exceeded, or why a store cannot be opened
+  result<store_change> change(const storage_attachment& wanted, std::chrono::nanoseconds time);
+
   /// L3 counters so far. Blocks.
   rank_counters counters();
 
@@ -113,6 +120,24 @@ public:
   bool close();
 
 private:
+  /// The settings of the rank with those of an attachment.
+  result<rank_config> settings_for(const storage_attachment& wanted) const;
+
+  result<std::unique_ptr<storage_backend>> open_backend(const rank_config& settings);
+
+  /// Opens a tier and adds it, suspended.
+  result<void> add_tier(const rank_config& settings, size_t at);
+
+  /// Suspends a tier, if L3 can do without it.
+  result<void> suspend_tier(const rank_config& settings, size_t at, std::chrono::nanoseconds time);
+
+  /// Closes a suspended tier.
+  void remove_tier(size_t at, const std::string& backend);
+
+  /// Leaves the cluster.
+  /// @param has_returned No call of its store is in progress.
+  void leave_cluster(bool has_returned);
+
   /// @pre settings.finish(ranks) succeeded; they outlive the result
   store_owner owner_of(const rank_config& settings);
 
@@ -139,6 +164,10 @@ private:
   std::unique_ptr<cluster_member> member_;
   storage_actor actor_;
   std::shared_ptr<storage_backend> store_;
+  /// The store behind store_, if it is `tiered`; else null.
+  tiered_store* tiers_ = nullptr;
+  /// The open store, its extra config as JSON.
+  storage_attachment attached_;
   /// True once outstanding calls have been abandoned.
   bool has_abandoned_ = false;
   /// Accumulated counters of closed stores.

@@ -24,7 +24,8 @@ public:
   /// or does not answer.
   virtual std::vector<tier_health> tiers() = 0;
 
-  /// Attaches L3 on all ranks or on none.
+  /// Attaches L3 on all ranks or on none. If `tiered` is attached, the same again with one tier
+  /// more or one less adds that tier or takes it out.
   /// @param wanted Names a backend. An extra config is JSON text, never a file.
   /// @param deadline Time limit for the change.
   /// @returns invalid_argument with a sentence that names what was wrong, also if L3 is already

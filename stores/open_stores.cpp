@@ -161,7 +161,40 @@ result<std::unique_ptr<storage_backend>> open_one(std::string_view name,
   return coded;
 }
 
+/// What a tier takes.
+tier_rules rules_of(const tier_config& tier) {
+  return {parse_tier_writes(tier.write).value(), tier.promote, tier.write_bytes_per_second,
+          tier.write_bytes_per_day};
+}
+
 } // namespace
+
+result<store_tier> open_store_tier(const storage_config& storage, size_t at,
+                                   const store_owner& owner, const clock_source& clock) {
+  const auto& wanted = storage.tiers[at];
+  auto store = open_one(wanted.tier.backend, wanted, owner, clock);
+  if (!store)
+    return fail(store.error().code, "tier " + std::to_string(at + 1) + " (" + wanted.tier.backend
+                                      + "): " + store.error().detail);
+  return store_tier{std::move(*store), rules_of(wanted.tier)};
+}
+
+result<std::unique_ptr<tiered_store>>
+open_tiers(const storage_config& storage, const store_owner& owner, const clock_source& clock) {
+  auto options = tiered_options{};
+  options.looks_up_in_parallel = storage.parallel_lookup;
+  options.breaker = storage.breaker;
+  options.copy_bytes = storage.copy_bytes;
+  options.copy_time = owner.copy_time;
+  options.notice = [](const std::string& sentence) { spdlog::warn("{}", sentence); };
+  for (auto at = size_t{0}; at < storage.tiers.size(); ++at) {
+    auto tier = open_store_tier(storage, at, owner, clock);
+    if (!tier)
+      return tl::unexpected{tier.error()};
+    options.tiers.push_back(std::move(*tier));
+  }
+  return make_tiered_backend(std::move(options), clock);
+}
 
 result<std::unique_ptr<storage_backend>> open_stores(std::string_view backend,
                                                      const storage_config& storage,
@@ -169,22 +202,7 @@ result<std::unique_ptr<storage_backend>> open_stores(std::string_view backend,
                                                      const clock_source& clock) {
   if (storage.tiers.empty())
     return open_one(backend, storage, owner, clock);
-  auto options = tiered_options{};
-  options.looks_up_in_parallel = storage.parallel_lookup;
-  options.breaker = storage.breaker;
-  options.copy_bytes = storage.copy_bytes;
-  options.copy_time = owner.copy_time;
-  options.notice = [](const std::string& sentence) { spdlog::warn("{}", sentence); };
-  for (const auto& each : storage.tiers) {
-    auto store = open_one(each.tier.backend, each, owner, clock);
-    if (!store)
-      return fail(store.error().code, "tier " + std::to_string(options.tiers.size() + 1) + " ("
-                                        + each.tier.backend + "): " + store.error().detail);
-    options.tiers.push_back({std::move(*store),
-                             {parse_tier_writes(each.tier.write).value(), each.tier.promote,
-                              each.tier.write_bytes_per_second, each.tier.write_bytes_per_day}});
-  }
-  return make_tiered_backend(std::move(options), clock);
+  return open_tiers(storage, owner, clock);
 }
 
 } // namespace hicache

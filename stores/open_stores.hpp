@@ -2,6 +2,7 @@
 
 #include "backends/blocking_store.hpp"
 #include "backends/serde/kv_object.hpp"
+#include "backends/tiered/tiered_backend.hpp"
 #include "hicache/clock.hpp"
 #include "hicache/config.hpp"
 #include "hicache/error.hpp"
@@ -45,5 +46,15 @@ result<std::unique_ptr<storage_backend>> open_stores(std::string_view backend,
                                                      const storage_config& storage,
                                                      const store_owner& owner,
                                                      const clock_source& clock);
+
+/// Opens the stores of storage_config::tiers as an order. As open_stores.
+/// @pre there are tiers
+result<std::unique_ptr<tiered_store>>
+open_tiers(const storage_config& storage, const store_owner& owner, const clock_source& clock);
+
+/// Opens one of storage_config::tiers. As open_stores.
+/// @param at Its index.
+result<store_tier> open_store_tier(const storage_config& storage, size_t at,
+                                   const store_owner& owner, const clock_source& clock);
 
 } // namespace hicache

@@ -54,6 +54,8 @@ void attachment_machine::on(time now, const heard& what) {
   }
   if (current_.wanted.backend.empty())
     return is_attached() ? begin_change(storage_action::detach) : conclude({});
+  if (current_.wanted.backend == attached_)
+    return act(phases::opening, prepare{current_.wanted, current_.patience});
   if (is_attached())
     return send_vote(question::opened, fail(ec::invalid_argument,
                                             "the backend " + attached_
@@ -162,6 +164,8 @@ void attachment_machine::decide(const result<void>& all) {
       failure_ = all.error();
     return begin_change(all ? storage_action::release : storage_action::attach);
   }
+  if (is_attached())
+    return decide_preparation(all);
   if (!all) {
     act(discard_store{});
     return conclude(all);
@@ -169,6 +173,15 @@ void attachment_machine::decide(const result<void>& all) {
   attached_ = current_.wanted.backend;
   act(use_store{});
   begin_change(storage_action::attach);
+}
+
+void attachment_machine::decide_preparation(const result<void>& all) {
+  if (!all) {
+    act(revert{});
+    return conclude(all);
+  }
+  act(adopt{});
+  send_vote(question::closed, {});
 }
 
 void attachment_machine::begin_change(storage_action what) {

@@ -19,7 +19,7 @@ enum class attachment_phase : uint8_t {
   idle,
   /// The next request announced by rank 0.
   listening,
-  /// Opening of this rank's store.
+  /// Opening of this rank's store, or its preparation for another configuration.
   opening,
   /// The votes of all ranks.
   voting,
@@ -34,7 +34,7 @@ enum class attachment_phase : uint8_t {
   /// The reads of this rank's store, then its writes.
   draining_reads,
   draining_writes,
-  /// The ranks, to close their stores.
+  /// The ranks, to close their stores or to adopt their configuration.
   closing,
   /// Nothing: there are no more changes.
   over,
@@ -72,7 +72,7 @@ public:
     result<request> what;
   };
 
-  /// Of `open`.
+  /// Of `open` and `prepare`.
   struct opened {
     result<void> outcome;
   };
@@ -122,6 +122,12 @@ public:
     storage_attachment wanted;
   };
 
+  /// Prepare the store in use for another configuration.
+  struct prepare {
+    storage_attachment wanted;
+    time wait{};
+  };
+
   /// Take the minimum of all ranks' votes.
   struct vote {
     bool is_well = true;
@@ -168,6 +174,12 @@ public:
   /// Close the opened, unused store. No event.
   struct discard_store {};
 
+  /// Give the store in use the configuration that it was prepared for. No event.
+  struct adopt {};
+
+  /// Leave the store in use as it was. No event.
+  struct revert {};
+
   /// Close the store in use. No event.
   struct close_store {};
 
@@ -180,8 +192,8 @@ public:
   struct end {};
 
   using action
-    = std::variant<announce, open, vote, explain, freeze, fix, abort, commit, drain_reads,
-                   drain_writes, use_store, discard_store, close_store, answer, end>;
+    = std::variant<announce, open, prepare, vote, explain, freeze, fix, abort, commit, drain_reads,
+                   drain_writes, use_store, discard_store, adopt, revert, close_store, answer, end>;
 
   // -- functions --------------------------------------------------------------
 
@@ -226,6 +238,10 @@ private:
 
   /// Continues with the outcome of a vote, which all ranks know.
   void decide(const result<void>& all);
+
+  /// The same, of a vote on another configuration of the store in use. The trees take no part in
+  /// such a change.
+  void decide_preparation(const result<void>& all);
 
   /// Continues with a change that all ranks' trees apply.
   void begin_change(storage_change::action what);

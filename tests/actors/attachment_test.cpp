@@ -189,6 +189,42 @@ TEST_F(AttachmentTest, NobodyAttachesWhereARankCannot) {
   expect_all_works(2);
 }
 
+TEST_F(AttachmentTest, AStoreChangesOnAllRanksWithoutAStep) {
+  auto& world = start(3, true);
+  const auto tokens = make_tokens(1, 16);
+  compute(tokens);
+  const auto answer = world.send_attach("shared", 1s, "{}");
+  world.run();
+  EXPECT_TRUE(answer.get()) << to_string(answer.get().error());
+  for (const auto& each : world.ranks) {
+    EXPECT_EQ(each->configuration, "{}");
+    EXPECT_EQ(each->prepared, 0u);
+    EXPECT_EQ(world.ask_value<storage_attachment>(each->attachment, atom::status_v),
+              (storage_attachment{"shared", "{}", "wait_complete"}));
+  }
+  EXPECT_EQ(fetched_tokens(tokens), 16u);
+  expect_all_works(2);
+}
+
+TEST_F(AttachmentTest, AStoreChangesNowhereIfARankCannot) {
+  auto& world = start(3, true);
+  world.on_open = [](uint32_t rank) -> result<void> {
+    if (rank == 2)
+      return fail(ec::io_failure, "no such folder");
+    return {};
+  };
+  const auto answer = world.send_attach("shared", 1s, "{}");
+  world.run();
+  EXPECT_EQ(answer.code(), ec::io_failure);
+  EXPECT_THAT(answer.get().error().detail, HasSubstr("rank 2: no such folder"));
+  for (const auto& each : world.ranks) {
+    EXPECT_EQ(each->configuration, "");
+    EXPECT_EQ(each->prepared, 0u);
+    EXPECT_TRUE(world.is_attached(*each));
+  }
+  expect_all_works(1);
+}
+
 TEST_F(AttachmentTest, DetachEndsWhatIsUnderWayAndReturnsTheReserve) {
   auto& world = start(3, true);
   const auto stored = make_tokens(1, 16);

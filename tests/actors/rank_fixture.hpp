@@ -78,6 +78,9 @@ public:
     attachment_actor attachment;
     storage_gate_ptr gate = std::make_shared<storage_gate>();
     uint32_t stores_open = 0;
+    /// What the open store was told to change to, and changes that are prepared only.
+    std::string configuration;
+    uint32_t prepared = 0;
   };
 
   // -- what engines do, the same on every rank --------------------------------
@@ -143,9 +146,10 @@ public:
 
   /// Asks rank 0 to attach a backend, or none; nothing is delivered yet.
   reply<atom::ok> send_attach(const std::string& backend,
-                              caf::timespan time = std::chrono::seconds{1}) {
+                              caf::timespan time = std::chrono::seconds{1},
+                              const std::string& configuration = {}) {
     return send_request<atom::ok>(ranks.front()->attachment, atom::attach_v,
-                                  storage_attachment{backend, {}, {}}, time);
+                                  storage_attachment{backend, configuration, {}}, time);
   }
 
   /// Requests to the storage of a rank wait from now on.
@@ -231,7 +235,7 @@ public:
   /// The backends "shared" and "other".
   shared_store store{clock};
   shared_store other_store{clock};
-  /// Why a rank cannot open a store; null: it can.
+  /// Why a rank cannot open a store or prepare its change; null: it can.
   std::function<result<void>(uint32_t which)> on_open;
   std::vector<std::unique_ptr<rank>> ranks;
   /// What the engines were told unasked.
@@ -266,9 +270,10 @@ private:
                    &clock, step_timeout);
     x.attachment
       = spawn(attachment,
-              attachment_options{number, count,
-                                 [this, &x](const auto& wanted) { return open_on(x, wanted); },
-                                 attached, opened, patience},
+              attachment_options{
+                number, count, [this, &x](const auto& wanted) { return open_on(x, wanted); },
+                [this, &x](const auto& wanted, caf::timespan) { return prepare_on(x, wanted); },
+                attached, opened, patience},
               attachment_peers{x.tree, x.prefetcher, x.backup, x.rank_reduction});
   }
 
@@ -292,6 +297,18 @@ private:
                         caf::anon_send_exit(front, caf::exit_reason::user_shutdown);
                         caf::anon_send_exit(behind, caf::exit_reason::user_shutdown);
                       }};
+  }
+
+  result<store_change> prepare_on(rank& x, const storage_attachment& wanted) {
+    if (on_open)
+      if (const auto can = on_open(x.number); !can)
+        return tl::unexpected{can.error()};
+    ++x.prepared;
+    return store_change{[&x, config = wanted.extra_config] {
+                          --x.prepared;
+                          x.configuration = config;
+                        },
+                        [&x] { --x.prepared; }};
   }
 
   template <class Visit>

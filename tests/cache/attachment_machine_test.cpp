@@ -33,6 +33,9 @@ std::string text_of(const machine::action& what) {
         return text{"announce "} + (!x.what ? "nothing" : x.what->is_end ? "end" : "change");
       },
       [](const machine::open& x) { return "open " + x.wanted.backend; },
+      [](const machine::prepare& x) {
+        return "prepare " + x.wanted.backend + text_of(std::optional{x.wait});
+      },
       [](const machine::vote& x) {
         return text{x.is_well ? "vote well" : "vote failed"} + text_of(x.wait);
       },
@@ -50,6 +53,8 @@ std::string text_of(const machine::action& what) {
       [](const machine::drain_writes& x) { return "drain writes" + text_of(x.wait); },
       [](const machine::use_store&) { return text{"use store"}; },
       [](const machine::discard_store&) { return text{"discard store"}; },
+      [](const machine::adopt&) { return text{"adopt"}; },
+      [](const machine::revert&) { return text{"revert"}; },
       [](const machine::close_store&) { return text{"close store"}; },
       [](const machine::answer& x) {
         return text{"answer "} + (x.outcome ? "ok" : to_string(x.outcome.error().code));
@@ -75,6 +80,7 @@ std::string state_of(const machine& x) {
 
 /// The ranks wait for 5 s beyond the time of a request, which is 3 s.
 const auto attach = machine::request{{"file", {}, {}}, 3s};
+const auto attach_other = machine::request{{"disk", {}, {}}, 3s};
 const auto detach = machine::request{{}, 3s};
 const auto gone = fail(ec::rank_unresponsive);
 const auto late = fail(ec::deadline_exceeded);
@@ -84,6 +90,7 @@ const std::map<std::string, machine::event>& events() {
     {"asked", machine::asked{attach}},
     {"asked to end", machine::asked_to_end{}},
     {"heard attach", machine::heard{attach}},
+    {"heard attach other", machine::heard{attach_other}},
     {"heard detach", machine::heard{detach}},
     {"heard end", machine::heard{machine::request{.is_end = true}}},
     {"heard nothing", machine::heard{gone}},
@@ -123,6 +130,7 @@ const std::map<std::string, way>& ways() {
   static const auto drained = reads + way{"drained", "drained"};
   static const auto back = reads + way{"not drained", "rank 0 failed", "explained"};
   static const auto released = drained + way{"all well"};
+  static const auto preparing = way{"from a store", "asked", "heard attach"};
   static const auto list = std::map<std::string, way>{
     {"idle", {}},
     {"idle: with a store", {"from a store"}},
@@ -132,6 +140,11 @@ const std::map<std::string, way>& ways() {
     {"voting: opened", attaching + way{"opened"}},
     {"voting: not opened", attaching + way{"not opened"}},
     {"voting: drained", drained},
+    {"opening: another configuration", preparing},
+    {"voting: prepared", preparing + way{"opened"}},
+    {"voting: not prepared", preparing + way{"not opened"}},
+    {"explaining: prepared", preparing + way{"not opened", "rank 0 failed"}},
+    {"closing: prepared", preparing + way{"opened", "all well"}},
     {"explaining: opened", attaching + way{"not opened", "rank 0 failed"}},
     {"explaining: drained", drained + way{"rank 1 failed"}},
     {"freezing: attach", opened},
@@ -155,23 +168,30 @@ const std::map<std::string, way>& ways() {
 constexpr auto table = R"(
 asked         | idle; idle: with a store | listening | announce change
 heard attach  | listening               | opening    | open file
-heard attach  | listening: with a store | voting     | vote failed within 8 s
+heard attach  | listening: with a store | opening    | prepare file within 3 s
+heard attach other | listening          | opening    | open disk
+heard attach other | listening: with a store | voting | vote failed within 8 s
 heard detach  | listening               | idle       | answer ok
 heard detach  | listening: with a store | freezing   | freeze
 heard end     | listening; listening: with a store | over | end
 heard nothing | listening; listening: with a store | over | answer rank_unresponsive, end
-opened        | opening                 | voting     | vote well within 8 s
-not opened    | opening                 | voting     | vote failed within 8 s
+opened        | opening; opening: another configuration | voting | vote well within 8 s
+not opened    | opening; opening: another configuration | voting | vote failed within 8 s
 all well      | voting: opened; voting: not opened | freezing | use store, freeze
 all well      | voting: drained         | freezing   | freeze
-all well      | closing                 | idle       | answer ok
-rank 0 failed | voting: not opened      | explaining | explain rank 0: io_failure
+all well      | voting: prepared; voting: not prepared | closing | adopt, vote well
+all well      | closing; closing: prepared | idle    | answer ok
+rank 0 failed | voting: not opened; voting: not prepared | explaining | explain rank 0: io_failure
 rank 1 failed | voting: opened; voting: not opened; voting: drained | explaining | explain rank 1
+rank 1 failed | voting: prepared; voting: not prepared | explaining | explain rank 1
 no vote       | voting: opened; voting: not opened | over | discard store, answer rank_unresponsive, end
 no vote       | voting: drained         | freezing   | freeze
-no vote       | closing                 | over       | answer rank_unresponsive, end
+no vote       | voting: prepared; voting: not prepared | over | revert, answer rank_unresponsive, end
+no vote       | closing; closing: prepared | over    | answer rank_unresponsive, end
 explained     | explaining: opened      | idle       | discard store, answer io_failure
 explained     | explaining: drained     | freezing   | freeze
+explained     | explaining: prepared    | idle       | revert, answer io_failure
+not explained | explaining: prepared    | over       | revert, answer rank_unresponsive, end
 not explained | explaining: opened      | over       | discard store, answer rank_unresponsive, end
 not explained | explaining: drained     | freezing   | freeze
 frozen        | freezing: attach; freezing: detach; freezing: release; freezing: back | fixing | fix 7
@@ -190,7 +210,8 @@ drained       | draining writes         | voting     | vote well within 8 s
 not drained   | draining reads; draining writes | voting | vote failed within 8 s
 asked to end  | idle; idle: with a store | listening | announce end
 asked to end  | over                    | =          | end
-asked to end  | listening; listening: with a store; opening | = |
+asked to end  | listening; listening: with a store; opening; opening: another configuration | = |
+asked to end  | voting: prepared; voting: not prepared; explaining: prepared; closing: prepared | = |
 asked to end  | voting: opened; voting: not opened; voting: drained; explaining: opened; explaining: drained | = |
 asked to end  | freezing: attach; freezing: detach; freezing: release; freezing: back | = |
 asked to end  | fixing: attach; fixing: detach; fixing: release; fixing: back | = |

@@ -106,6 +106,33 @@ TEST_F(StorageCommandsTest, AttachSendsTheFlags) {
   EXPECT_EQ(changes[2].first, (storage_attachment{"file", R"({"path":"/b","threads":3})", ""}));
 }
 
+TEST_F(StorageCommandsTest, TiersAreAttachedAndDetached) {
+  start_on_unix_socket();
+  storage_.set({"tiered", R"({"tiers": [{"backend": "memory"}]})", "timeout"});
+  EXPECT_EQ(run_here({"attach", "--tier", "file", "--extra-config", R"({"path": "/a"})"}),
+            says("file is now a tier of L3\n"));
+  EXPECT_EQ(run_here({"attach", "--tier", "node", "--at", "1", "--timeout", "3s"}),
+            says("node is now a tier of L3\n"));
+  EXPECT_EQ(run_here({"detach", "--tier", "2", "--timeout", "4s"}),
+            says("tier 2 of L3 is detached\n"));
+  EXPECT_EQ(run_here({"detach", "--tier", "node"}), says("tier node of L3 is detached\n"));
+  const auto changes = storage_.changes();
+  ASSERT_EQ(changes.size(), 4u);
+  const auto tiers
+    = [](const auto& change) { return json::parse(change.first.extra_config)["tiers"]; };
+  const auto file = json{{"backend", "file"}, {"path", "/a"}};
+  const auto memory = json{{"backend", "memory"}};
+  const auto node = json{{"backend", "node"}};
+  EXPECT_EQ(tiers(changes[0]), (json{memory, file}));
+  EXPECT_EQ(tiers(changes[1]), (json{node, memory, file}));
+  EXPECT_EQ(changes[1].second, std::chrono::seconds{3});
+  EXPECT_EQ(tiers(changes[2]), (json{node, file}));
+  EXPECT_EQ(changes[2].second, std::chrono::seconds{4});
+  EXPECT_EQ(tiers(changes[3]), json::array({file}));
+  EXPECT_EQ(changes[3].first.backend, "tiered");
+  EXPECT_EQ(changes[3].first.prefetch_policy, "") << "it stays as it is";
+}
+
 TEST_F(StorageCommandsTest, DetachSendsItsTimeout) {
   start_on_unix_socket();
   EXPECT_EQ(run_here({"detach", "--timeout", "250ms"}), says("L3 is detached\n"));
@@ -159,6 +186,14 @@ TEST_F(StorageCommandsTest, BadInputIsNamed) {
             (outcome{exit_usage, "",
                      "--extra-config: expected keys and values, as in "
                      "{\"prefetch_threshold\": 256}"}));
+  EXPECT_EQ(run_here({"attach"}),
+            (outcome{exit_usage, "", "attach: expected --backend or --tier"}));
+  EXPECT_THROW(run_here({"attach", "--tier", "file", "--backend", "file"}), CLI::ParseError);
+  EXPECT_THROW(run_here({"attach", "--backend", "file", "--at", "1"}), CLI::ParseError);
+  EXPECT_THROW(run_here({"attach", "--tier", "file", "--at", "0"}), CLI::ParseError);
+  EXPECT_EQ(run_here({"detach", "--tier", "a/b"}),
+            (outcome{exit_usage, "",
+                     "--tier: 'a/b' is no tier; expected the name of its store, or its number"}));
   EXPECT_TRUE(storage_.changes().empty());
 }
 

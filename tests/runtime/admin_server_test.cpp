@@ -111,6 +111,73 @@ TEST_F(AdminServerTest, DetachesWithinTheTimeAsked) {
   EXPECT_EQ(changes[1].second, std::chrono::milliseconds{250});
 }
 
+TEST_F(AdminServerTest, TiersArePostedAndDeleted) {
+  start();
+  storage_.set({"tiered", R"({"tiers": [{"backend": "memory"}], "threads": 2})", "timeout"});
+  const auto where = std::string{path} + "/tiers";
+  auto [status, answer] = ask("POST",
+                              R"({"hicache_storage_backend": "file", "at": 1, "timeout_s": 1.5,
+              "hicache_storage_backend_extra_config": {"path": "/a", "write": "hits:2"}})",
+                              authorization(), where);
+  EXPECT_EQ(status, 200);
+  EXPECT_EQ(answer, (json{{"success", true}, {"message", "file is now a tier of L3"}}));
+  EXPECT_EQ(
+    ask("DELETE", {}, authorization(), where + "/memory?timeout_s=2"),
+    (std::pair{200, json{{"success", true}, {"message", "tier memory of L3 is detached"}}}));
+  const auto changes = storage_.changes();
+  ASSERT_EQ(changes.size(), 2u);
+  EXPECT_EQ(
+    changes[0].first,
+    (storage_attachment{
+      "tiered",
+      R"({"threads":2,"tiers":[{"backend":"file","path":"/a","write":"hits:2"},{"backend":"memory"}]})",
+      ""}));
+  EXPECT_EQ(changes[0].second, std::chrono::milliseconds{1500});
+  EXPECT_EQ(
+    changes[1].first,
+    (storage_attachment{
+      "tiered", R"({"threads":2,"tiers":[{"backend":"file","path":"/a","write":"hits:2"}]})", ""}));
+  EXPECT_EQ(changes[1].second, std::chrono::seconds{2});
+}
+
+TEST_F(AdminServerTest, BadRequestsForTiersAreRefusedInOneSentence) {
+  start();
+  const auto where = std::string{path} + "/tiers";
+  const auto refusal = [&](const char* method, const std::string& body, const std::string& tier) {
+    const auto [status, answer] = ask(method, body, authorization(), where + tier);
+    EXPECT_EQ(status, 400) << body << tier;
+    return answer["message"].get<std::string>();
+  };
+  for (const auto* backend : {"", "file"}) {
+    storage_.set({backend, "", "timeout"});
+    EXPECT_EQ(refusal("POST", R"({"hicache_storage_backend": "file"})", ""),
+              "L3 has no tiers; expected it to be attached as tiered");
+    EXPECT_EQ(refusal("DELETE", "", "/1"), "L3 has no tiers; expected it to be attached as tiered");
+  }
+  storage_.set({"tiered", R"({"tiers": [{"backend": "memory"}]})", "timeout"});
+  for (const auto* number : {"-1", "1.5", "\"1\"", "[]"})
+    EXPECT_EQ(
+      refusal("POST", R"({"hicache_storage_backend": "file", "at": )" + std::string{number} + "}",
+              ""),
+      "key 'at' holds " + std::string{number} + "; expected the number of a tier, 1 for the first");
+  EXPECT_EQ(refusal("POST", R"({"hicache_storage_backend": "file", "at": 3})", ""),
+            "L3 has no tier '3'; expected a number from 1 to 2");
+  EXPECT_EQ(
+    refusal("POST", R"({"hicache_storage_backend": "file", "hicache_storage_prefetch_policy": ""})",
+            ""),
+    "key 'hicache_storage_prefetch_policy' is not known; expected hicache_storage_backend, "
+    "hicache_storage_backend_extra_config, hicache_storage_backend_extra_config_json, at or "
+    "timeout_s");
+  EXPECT_EQ(refusal("DELETE", "", "/a%2Fb"),
+            "L3 has no tier 'a/b'; expected the name of a tier's store, or a number from 1 to 1");
+  EXPECT_EQ(ask("POST", "{}", {}, where).first, 401);
+  EXPECT_EQ(ask("GET", "", authorization(), where).first, 405);
+  EXPECT_EQ(header("Allow"), "POST");
+  EXPECT_EQ(ask("PUT", "", authorization(), where + "/1").first, 405);
+  EXPECT_EQ(header("Allow"), "DELETE");
+  EXPECT_TRUE(storage_.changes().empty());
+}
+
 TEST_F(AdminServerTest, OtherAddressesAndMethodsAreRefused) {
   start();
   for (const auto* where :

@@ -82,6 +82,69 @@ class StorageAdminTest(SystemTest):
         self.assert_clean(self.read_report(replay))
         self.assertGreater(self.objects("only"), 0)
 
+    def tiers(self, admin):
+        return [tier["backend"] for tier in json.loads(self.storage(admin, "show", "--json"))["hicache_storage_tiers"]]
+
+    def figures(self, admin, number):
+        return json.loads(self.storage(admin, "show", "--json"))["hicache_storage_tiers"][number - 1]
+
+    def test_tiers_change_under_a_replay(self):
+        memory = {"prefetch_threshold": 16, "tiers": [{"backend": "memory", "max_bytes": "64KiB"}]}
+        (self.folder / "l3.json").write_text(json.dumps(memory))
+        replay, admin = self.start_instance(2, "--hicache-storage-backend", "tiered", "--hicache-storage-backend-extra-config",
+                                            f"@{self.folder}/l3.json")
+        files = json.dumps({"path": str(self.folder / "tier"), "write": "evict"})
+        said = self.storage(admin, "attach", "--tier", "file", "--extra-config", files, "--at", "1", code=1)
+        self.assertIn("tier 1 takes what the tier above evicts", said)
+        said = self.storage(admin, "attach", "--tier", "disk", "--extra-config", '{"path": "/dev/null/kv", "max_bytes": "1GiB"}', code=1)
+        self.assertIn("tier 2 (disk)", said)
+        said = self.storage(admin, "detach", "--tier", "memory", code=1)
+        self.assertIn("L3 has no other tier", said)
+        self.assertEqual(self.tiers(admin), ["memory"])
+        rounds = hits = 0
+        while replay.process.poll() is None and rounds < 3:
+            self.storage(admin, "attach", "--tier", "file", "--extra-config", files)
+            self.assertEqual(self.tiers(admin), ["memory", "file"])
+            config = json.loads(self.storage(admin, "show", "--json"))["hicache_storage_backend_extra_config"]
+            self.assertEqual([tier["backend"] for tier in config["tiers"]], ["memory", "file"])
+            end = time.monotonic() + 30
+            while self.figures(admin, 2)["hits"] == 0 and replay.process.poll() is None and time.monotonic() < end:
+                time.sleep(0.02)
+            if replay.process.poll() is None:
+                hits += self.figures(admin, 2)["hits"]
+                self.storage(admin, "detach", "--tier", "2")
+                self.assertEqual(self.tiers(admin), ["memory"])
+                rounds += 1
+        self.assertGreater(rounds, 0)
+        self.assertGreater(hits, 0)
+        self.assertEqual(replay.wait(120), 0, replay.text())
+        report = self.read_report(replay)
+        self.assert_clean(report)
+        self.assertEqual(report["storage_failures"], 0)
+        self.assertGreater(self.objects("tier"), 0)
+
+    def test_a_tier_that_one_rank_cannot_open_is_added_on_none(self):
+        replay, admin = self.start_instance(2, "--hicache-storage-backend", "tiered", "--hicache-storage-backend-extra-config",
+                                            '{"tiers": [{"backend": "memory"}]}')
+        disk = json.dumps({"path": str(self.folder / "disk"), "max_bytes": "256MiB"})
+        (self.folder / "disk").mkdir()
+        (self.folder / "disk" / "rank-1").write_text("no folder")
+        said = self.storage(admin, "attach", "--tier", "disk", "--extra-config", disk, code=1)
+        self.assertIn("rank 1: tier 2 (disk)", said)
+        self.assertEqual(self.tiers(admin), ["memory"])
+        (self.folder / "disk" / "rank-1").unlink()
+        self.storage(admin, "attach", "--tier", "disk", "--extra-config", disk)
+        self.assertEqual(self.tiers(admin), ["memory", "disk"])
+        replay.terminate()
+        replay.wait(60)
+
+    def test_one_store_has_no_tiers_to_change(self):
+        replay, admin = self.start_instance(1, "--hicache-storage-backend", "memory")
+        for command in (("attach", "--tier", "memory"), ("detach", "--tier", "1")):
+            self.assertIn("L3 has no tiers; expected it to be attached as tiered", self.storage(admin, *command, code=1))
+        replay.terminate()
+        replay.wait(60)
+
     def test_an_engine_that_does_not_say_whose_kv_it_has_attaches_no_shared_store(self):
         rank = self.start([MPIRUN, 1, BIN / "hicache-rank", *SMALL_KV, "--admin-listen", f"unix:{self.folder}/admin"], "rank")
         admin = rank.wait_for(r"administered at (\S+)").group(1)
