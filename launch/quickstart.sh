@@ -1,14 +1,19 @@
 #!/usr/bin/env bash
-# launch/quickstart.sh [--engine vllm|sglang]
+# launch/quickstart.sh [--model FOLDER] [--engine vllm|sglang]
 #
 # Installs missing packages, builds, and demonstrates hicache: one index and two instances of two ranks each serve the same
-# multi-turn conversations, one after the other. Leaves build/quickstart/report.json and no process.
+# multi-turn conversations, one after the other. Then two instances of a small engine (examples/llama) complete the same conversations with a model
+# on the CPU, the second with KV that the first has computed. Leaves build/quickstart/report.json and no process.
+#
+# With --model: that part alone, with a model of the Llama, Qwen2 or Qwen3 families: config.json and safetensors. Without it the model is a tiny one
+# of random weights.
 #
 # With --engine: one index, one node, and two real engines of that kind, the second started after the first has ended, serve the same prompts
 # with a tiny model on the CPU. First creates an environment for the engine from PyPI (3 GB, some minutes; see tests/engines/run.sh).
 set -euo pipefail
 
 engine=
+model=
 while (($#)); do
   case $1 in
     --engine)
@@ -19,12 +24,20 @@ while (($#)); do
       fi
       shift
       ;;
+    --model)
+      model=${2:-}
+      if [[ ! -f $model/config.json ]]; then
+        echo "quickstart: --model: there is no $model/config.json; expected a folder with config.json and safetensors" >&2
+        exit 2
+      fi
+      shift
+      ;;
     -h | --help)
       sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"
       exit 0
       ;;
     *)
-      echo "quickstart: unknown argument '$1'; expected --engine vllm, --engine sglang or nothing" >&2
+      echo "quickstart: unknown argument '$1'; expected --model FOLDER, --engine vllm, --engine sglang or nothing" >&2
       exit 2
       ;;
   esac
@@ -38,7 +51,7 @@ out=$root/build/quickstart
 
 "$root/launch/install-packages.sh"
 
-targets=(hicache-index hicache-replay hicachectl)
+targets=(hicache-index hicache-replay hicache-llama hicachectl)
 [[ -z $engine ]] || targets=(hicache-index hicache-node hicachectl hicache_c)
 build "${targets[@]}"
 
@@ -100,6 +113,44 @@ if [[ -n $engine ]]; then
   exit
 fi
 
+# serve_by_model: two instances of two ranks complete the same conversations; the second one while the first exports its memory.
+serve_by_model() {
+  local number addresses=()
+  if [[ -z $model ]]; then
+    model=$out/model
+    python3 "$root/examples/llama/make_model.py" "$model"
+  fi
+  for number in 1 2; do
+    OPENBLAS_NUM_THREADS=1 setsid "$root/launch/mpirun.sh" 2 "$bin/hicache-llama" "$model" --listen 127.0.0.1:0 --page-size 16 --device-pages 1024 \
+      --hicache-storage-backend cluster --index "$index" --segment-size 64MiB --hicache-storage-backend-extra-config '{"prefetch_threshold": 16}' \
+      >"$out/llama-$number.out" 2>"$out/llama-$number.err" &
+    pids+=($!)
+    wait_for "$out/llama-$number.out" '^listening on' "$!" "engine $number"
+    addresses+=("$(sed -n 's/^listening on //p' "$out/llama-$number.out")")
+    echo "Engine $number: two ranks complete four conversations of three turns at http://${addresses[-1]}/v1/completions"
+    python3 "$root/examples/llama/converse.py" "${addresses[-1]}" "$out/llama-$number.json"
+  done
+  clean_up
+  python3 - "$out" <<'PY'
+import json, sys
+out = sys.argv[1]
+first, second = [json.load(open(f"{out}/llama-{n}.json")) for n in (1, 2)]
+json.dump({"engines": [first, second]}, open(f"{out}/llama-report.json", "w"), indent=2)
+if [turn["token_ids"] for turn in first] != [turn["token_ids"] for turn in second]:
+    sys.exit("quickstart: the engines answered with other tokens")
+prompt, before, cached = sum(t["prompt_tokens"] for t in first), sum(t["cached_tokens"] for t in first), sum(t["cached_tokens"] for t in second)
+if cached <= before:
+    sys.exit("quickstart: engine 2 found nothing of engine 1")
+print(f"Engine 1 computed {prompt - before} of {prompt} tokens, engine 2 {prompt - cached}: the others came from engine 1. Both answered with the same text.")
+PY
+  echo "Report: $out/llama-report.json"
+}
+
+if [[ -n $model ]]; then
+  serve_by_model
+  exit
+fi
+
 # instance NUMBER FLAGS...: starts an instance in the background.
 instance() {
   local number=$1
@@ -127,7 +178,8 @@ fi
 cat "$out/instance-2.out"
 
 "$bin/hicachectl" status --index "$index"
-clean_up
+kill "$first"
+wait "$first" || true
 
 python3 - "$out" <<'PY'
 import json, sys
@@ -146,3 +198,5 @@ print(f"Instance 2 computed {reports[1]['computed_tokens']} of {reports[1]['prom
       f"{reports[1]['cached_tokens']['l3']} came from L3, which instance 1 had filled.")
 PY
 echo "Report: $out/report.json"
+
+serve_by_model

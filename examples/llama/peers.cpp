@@ -1,9 +1,17 @@
 #include "examples/llama/peers.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <climits>
+#include <thread>
 
 namespace llama {
+
+namespace {
+
+constexpr auto longest_pause = std::chrono::microseconds{500};
+
+} // namespace
 
 peers::peers(MPI_Comm communicator) {
   MPI_Comm_dup(communicator, &communicator_);
@@ -29,8 +37,21 @@ void peers::sum(std::span<float> values) const {
 }
 
 void peers::broadcast(std::vector<std::byte>& bytes) const {
-  if (size_ > 1)
-    MPI_Bcast(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, 0, communicator_);
+  if (size_ == 1)
+    return;
+  auto count = static_cast<int>(bytes.size());
+  auto request = MPI_REQUEST_NULL;
+  MPI_Ibcast(&count, 1, MPI_INT, 0, communicator_, &request);
+  // MPI waits busily, and the other ranks wait for rank 0 while there is nothing to do.
+  for (auto pause = std::chrono::microseconds{10};; pause = std::min(2 * pause, longest_pause)) {
+    auto is_done = 0;
+    MPI_Test(&request, &is_done, MPI_STATUS_IGNORE);
+    if (is_done != 0)
+      break;
+    std::this_thread::sleep_for(pause);
+  }
+  bytes.resize(static_cast<size_t>(count));
+  MPI_Bcast(bytes.data(), count, MPI_BYTE, 0, communicator_);
 }
 
 } // namespace llama

@@ -32,7 +32,7 @@ public:
   /// Replaces the values with their sums over all ranks.
   void sum(std::span<float> values) const;
 
-  /// Replaces the bytes with those of rank 0. All ranks pass equally many.
+  /// Replaces the bytes with those of rank 0, of any length. Waits without keeping a core busy.
   void broadcast(std::vector<std::byte>& bytes) const;
 
 private:

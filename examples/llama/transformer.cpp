@@ -3,6 +3,7 @@
 #include <cblas.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <utility>
 
@@ -110,8 +111,17 @@ pass_result transformer::compute(std::span<const slice> slices) {
     }
     add_to_hidden(weights.down, inner_);
   }
+  done.is_loaded = all_loaded(slices, done.is_loaded);
   done.scores = score(slices);
   return done;
+}
+
+bool transformer::all_loaded(std::span<const slice> slices, bool mine) const {
+  if (std::ranges::none_of(slices, [](const auto& x) { return x.loading != nullptr; }))
+    return true;
+  auto failures = std::array{mine ? 0.0F : 1.0F};
+  ranks_.sum(failures);
+  return failures.front() == 0;
 }
 
 void transformer::add_to_hidden(const linear_layer& layer, const std::vector<float>& input) {

@@ -27,7 +27,7 @@ struct slice {
 struct pass_result {
   /// One row of vocabulary size for each slice with wants_scores, in order; equal on all ranks.
   std::vector<float> scores;
-  /// False if a load failed: the results are invalid.
+  /// False if a load failed on some rank: the results are invalid. Equal on all ranks.
   bool is_loaded = true;
 };
 
@@ -53,6 +53,9 @@ private:
 
   /// Normalises and rotates Q and K, and writes K and V to the pages.
   void store_kv(uint32_t layer, std::span<const slice> slices);
+
+  /// Whether no rank had a load that failed.
+  bool all_loaded(std::span<const slice> slices, bool mine) const;
 
   void rotate(float* head, uint64_t position) const;
 

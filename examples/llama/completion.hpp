@@ -1,0 +1,69 @@
+#pragma once
+
+#include "hicache/ids.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace llama {
+
+/// Number of a completion; given by rank 0, equal on all ranks.
+using completion_id = uint64_t;
+
+/// A prompt to complete.
+struct completion_request {
+  completion_id id = 0;
+  std::vector<hicache::token_id> prompt;
+  uint64_t max_tokens = 16;
+  /// Higher ones run first, and their pages stay longer under the eviction policy `priority`.
+  int32_t priority = 0;
+  /// Goes on after the model's end tokens.
+  bool ignores_end = false;
+  /// Whose pages it may share (cache_namespace::salt).
+  std::string salt;
+};
+
+/// Why a completion ended.
+enum class finish_reason : uint8_t {
+  none,
+  /// The model said so.
+  stop,
+  /// It has max_tokens tokens, or as many as the model can.
+  length,
+  /// The client or the server ended it.
+  aborted,
+  /// See completion_output::error.
+  failed,
+};
+
+/// A part of a completion: new tokens, or its end.
+struct completion_output {
+  completion_id id = 0;
+  std::vector<hicache::token_id> tokens;
+  finish_reason finish = finish_reason::none;
+  /// Tokens of the prompt whose KV came from the cache.
+  uint64_t cached_tokens = 0;
+  /// A sentence, if it failed.
+  std::string error;
+};
+
+/// What rank 0 tells all ranks at the start of a turn.
+struct turn_input {
+  std::vector<completion_request> added;
+  std::vector<completion_id> aborted;
+  bool is_last = false;
+
+  bool is_empty() const noexcept { return added.empty() && aborted.empty() && !is_last; }
+};
+
+/// A message for peers::broadcast.
+/// @relates turn_input
+std::vector<std::byte> encode(const turn_input& input);
+
+/// @pre bytes come from `encode`
+/// @relates turn_input
+turn_input decode(const std::vector<std::byte>& bytes);
+
+} // namespace llama

@@ -1,0 +1,438 @@
+#include "examples/llama/completions_server.hpp"
+
+#include "rpc/endpoint.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <httplib.h>
+#include <prometheus/counter.h>
+#include <prometheus/histogram.h>
+#include <prometheus/text_serializer.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <ctime>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+namespace llama {
+
+namespace {
+
+using nlohmann::json;
+using steady = std::chrono::steady_clock;
+
+/// Completions served side by side; others wait for their turn.
+constexpr auto server_threads = size_t{64};
+
+constexpr auto body_bytes_max = size_t{16} << 20;
+
+/// The parts of a completion on their way from the engine to a client's thread.
+class output_queue {
+public:
+  void push(const completion_output& output) {
+    {
+      const auto lock = std::scoped_lock{mutex_};
+      parts_.push_back(output);
+    }
+    changed_.notify_one();
+  }
+
+  completion_output pop() {
+    auto lock = std::unique_lock{mutex_};
+    changed_.wait(lock, [this] { return !parts_.empty(); });
+    auto first = std::move(parts_.front());
+    parts_.pop_front();
+    return first;
+  }
+
+private:
+  std::mutex mutex_; // Guards the parts.
+  std::condition_variable changed_;
+  std::deque<completion_output> parts_;
+};
+
+/// What a client asked for.
+struct client_request {
+  completion_request completion;
+  bool streams = false;
+  bool streams_usage = false;
+};
+
+/// Tokens below 256 are bytes. JSON has no others but UTF-8, so those that are none are replaced.
+std::string text_of(const std::vector<hicache::token_id>& tokens) {
+  auto text = std::string{};
+  for (const auto token : tokens)
+    if (token < 256)
+      text += static_cast<char>(token);
+    else
+      text += "<" + std::to_string(token) + ">";
+  return text;
+}
+
+std::string to_text(const json& value) {
+  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+const char* name_of(finish_reason why) {
+  switch (why) {
+    case finish_reason::stop:
+      return "stop";
+    case finish_reason::length:
+      return "length";
+    default:
+      return "abort";
+  }
+}
+
+// -- parsing ------------------------------------------------------------------------
+
+/// A number of the request, if it is there.
+template <class T>
+result<T> number_of(const json& body, const char* key, T otherwise, int64_t least, int64_t most) {
+  const auto found = body.find(key);
+  if (found == body.end() || found->is_null())
+    return otherwise;
+  if (!found->is_number_integer() || found->get<int64_t>() < least || found->get<int64_t>() > most)
+    return fail(ec::invalid_argument, std::string{key} + ": expected a number from "
+                                        + std::to_string(least) + " to " + std::to_string(most));
+  return static_cast<T>(found->get<int64_t>());
+}
+
+bool flag_of(const json& body, const char* key) {
+  const auto found = body.find(key);
+  return found != body.end() && found->is_boolean() && found->get<bool>();
+}
+
+result<std::vector<hicache::token_id>> parse_prompt(const json& body, uint64_t vocabulary) {
+  const auto prompt = body.value("prompt", json{});
+  auto tokens = std::vector<hicache::token_id>{};
+  if (prompt.is_string())
+    for (const auto byte : prompt.get_ref<const std::string&>())
+      tokens.push_back(static_cast<uint8_t>(byte));
+  else if (prompt.is_array())
+    for (const auto& each : prompt)
+      tokens.push_back(each.is_number_unsigned() && each.get<uint64_t>() < vocabulary
+                         ? each.get<hicache::token_id>()
+                         : UINT32_MAX);
+  if (tokens.empty())
+    return fail(ec::invalid_argument, "prompt: expected a text, or a list of tokens, not empty");
+  for (const auto token : tokens)
+    if (token >= vocabulary)
+      return fail(ec::invalid_argument, "prompt: expected tokens below "
+                                          + std::to_string(vocabulary)
+                                          + ", the size of the vocabulary");
+  return tokens;
+}
+
+/// @returns invalid_argument for what this engine does not do, so that nobody takes it for done
+result<void> check_unsupported(const json& body) {
+  for (const auto* const key : {"n", "best_of"})
+    if (const auto count = number_of<int64_t>(body, key, 1, 1, 1); !count)
+      return fail(ec::invalid_argument, std::string{key} + ": expected 1");
+  for (const auto* const key : {"logprobs", "suffix", "stop"})
+    if (const auto found = body.find(key);
+        found != body.end() && !found->is_null() && !found->empty())
+      return fail(ec::invalid_argument, std::string{key} + ": not supported");
+  const auto temperature = body.find("temperature");
+  if (temperature != body.end() && !temperature->is_null() && *temperature != 0)
+    return fail(ec::invalid_argument, "temperature: expected 0, the likeliest token");
+  return {};
+}
+
+result<client_request> parse_request(const std::string& text, const server_options& options) {
+  const auto body = json::parse(text, nullptr, false);
+  if (!body.is_object())
+    return fail(ec::invalid_argument, "expected a JSON object");
+  if (auto checked = check_unsupported(body); !checked)
+    return tl::unexpected{checked.error()};
+  auto prompt = parse_prompt(body, options.vocabulary);
+  auto most = number_of<uint64_t>(body, "max_tokens", 16, 1, INT32_MAX);
+  auto priority = number_of<int32_t>(body, "priority", 0, INT32_MIN, INT32_MAX);
+  if (!prompt || !most || !priority)
+    return tl::unexpected{!prompt ? prompt.error() : !most ? most.error() : priority.error()};
+  if (prompt->size() >= options.positions)
+    return fail(ec::invalid_argument,
+                "prompt: " + std::to_string(prompt->size()) + " tokens; expected fewer than "
+                  + std::to_string(options.positions)
+                  + ", the longest sequence of the model and of the device pool");
+  auto wanted = client_request{};
+  wanted.completion.prompt = std::move(*prompt);
+  wanted.completion.max_tokens = *most;
+  wanted.completion.priority = *priority;
+  wanted.completion.ignores_end = flag_of(body, "ignore_eos");
+  if (const auto salt = body.find("cache_salt"); salt != body.end() && salt->is_string())
+    wanted.completion.salt = salt->get<std::string>();
+  wanted.streams = flag_of(body, "stream");
+  wanted.streams_usage = flag_of(body.value("stream_options", json::object()), "include_usage");
+  return wanted;
+}
+
+// -- answers ------------------------------------------------------------------------
+
+/// Follows a completion from its first token to its end.
+class answer_writer {
+public:
+  answer_writer(const server_options& options, const client_request& wanted)
+    : model_(options.model), id_("cmpl-" + std::to_string(wanted.completion.id)),
+      prompt_tokens_(wanted.completion.prompt.size()), created_(std::time(nullptr)) {}
+
+  void note(const completion_output& output) {
+    tokens_.insert(tokens_.end(), output.tokens.begin(), output.tokens.end());
+    cached_tokens_ = output.cached_tokens;
+  }
+
+  /// The whole completion.
+  json whole(finish_reason why) const {
+    auto answer = frame(choice(tokens_, why));
+    answer["usage"] = usage();
+    return answer;
+  }
+
+  /// A part of it, as an event.
+  std::string event(const completion_output& output) const {
+    return "data: " + to_text(frame(choice(output.tokens, output.finish))) + "\n\n";
+  }
+
+  std::string usage_event() const {
+    auto answer = frame(json::array());
+    answer["usage"] = usage();
+    return "data: " + to_text(answer) + "\n\n";
+  }
+
+private:
+  static json choice(const std::vector<hicache::token_id>& tokens, finish_reason why) {
+    return json::array(
+      {{{"index", 0},
+        {"text", text_of(tokens)},
+        {"token_ids", tokens},
+        {"logprobs", nullptr},
+        {"finish_reason", why == finish_reason::none ? json{} : json(name_of(why))}}});
+  }
+
+  json frame(json choices) const {
+    return {{"id", id_},
+            {"object", "text_completion"},
+            {"created", created_},
+            {"model", model_},
+            {"choices", std::move(choices)}};
+  }
+
+  json usage() const {
+    return {{"prompt_tokens", prompt_tokens_},
+            {"completion_tokens", tokens_.size()},
+            {"total_tokens", prompt_tokens_ + tokens_.size()},
+            {"prompt_tokens_details", {{"cached_tokens", cached_tokens_}}}};
+  }
+
+  const std::string model_;
+  const std::string id_;
+  const uint64_t prompt_tokens_;
+  const std::time_t created_;
+  std::vector<hicache::token_id> tokens_;
+  uint64_t cached_tokens_ = 0;
+};
+
+void answer_error(httplib::Response& answer, int status, const std::string& sentence) {
+  answer.status = status;
+  answer.set_content(to_text({{"error",
+                               {{"message", sentence},
+                                {"type", status < 500 ? "invalid_request_error" : "server_error"},
+                                {"code", status}}}}),
+                     "application/json");
+}
+
+// -- metrics ------------------------------------------------------------------------
+
+/// Counters of what was served.
+class served_counts {
+public:
+  explicit served_counts(prometheus::Registry& registry)
+    : requests_(prometheus::BuildCounter()
+                  .Name("llama_requests_total")
+                  .Help("Completions that ended, by how.")
+                  .Register(registry)),
+      prompt_(counter(registry, "llama_prompt_tokens_total", "Tokens of their prompts.")),
+      cached_(counter(registry, "llama_cached_tokens_total", "Tokens of these from the cache.")),
+      generated_(counter(registry, "llama_generated_tokens_total", "Tokens of the completions.")),
+      first_token_(
+        prometheus::BuildHistogram()
+          .Name("llama_first_token_seconds")
+          .Help("From a request to its first token.")
+          .Register(registry)
+          .Add({}, prometheus::Histogram::BucketBoundaries{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05,
+                                                           0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30})) {}
+
+  void count_first_token(steady::time_point since) {
+    first_token_.Observe(std::chrono::duration<double>(steady::now() - since).count());
+  }
+
+  void count(const completion_output& output, uint64_t prompt_tokens) {
+    generated_.Increment(static_cast<double>(output.tokens.size()));
+    if (output.finish == finish_reason::none)
+      return;
+    requests_
+      .Add({{"finish", output.finish == finish_reason::failed ? "failed" : name_of(output.finish)}})
+      .Increment();
+    prompt_.Increment(static_cast<double>(prompt_tokens));
+    cached_.Increment(static_cast<double>(output.cached_tokens));
+  }
+
+private:
+  static prometheus::Counter& counter(prometheus::Registry& registry, const char* name,
+                                      const char* help) {
+    return prometheus::BuildCounter().Name(name).Help(help).Register(registry).Add({});
+  }
+
+  prometheus::Family<prometheus::Counter>& requests_;
+  prometheus::Counter& prompt_;
+  prometheus::Counter& cached_;
+  prometheus::Counter& generated_;
+  prometheus::Histogram& first_token_;
+};
+
+// -- server -------------------------------------------------------------------------
+
+class server_impl final : public completions_server {
+public:
+  explicit server_impl(server_options options) : options_(std::move(options)) {}
+
+  ~server_impl() override {
+    http_.stop();
+    if (thread_.joinable())
+      thread_.join();
+  }
+
+  result<void> listen() {
+    auto where = hicache::rpc::parse_endpoint(options_.listen);
+    if (!where)
+      return fail(ec::invalid_argument, "--listen: " + where.error().detail);
+    set_routes();
+    http_.new_task_queue = [] { return new httplib::ThreadPool(server_threads); };
+    http_.set_payload_max_length(body_bytes_max);
+    // httplib's default, SO_REUSEPORT, would let two servers share a port.
+    http_.set_socket_options([](socket_t socket) {
+      const auto yes = 1;
+      ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    });
+    auto port = int{where->port};
+    if (port == 0)
+      port = http_.bind_to_any_port(where->host);
+    else if (!http_.bind_to_port(where->host, port))
+      port = -1;
+    if (port < 0)
+      return fail(ec::invalid_argument, "--listen: cannot listen on " + options_.listen
+                                          + "; expected an address of this machine and a port that "
+                                            "is free");
+    where->port = static_cast<uint16_t>(port);
+    address_ = to_string(*where);
+    thread_ = std::thread{[this] { http_.listen_after_bind(); }};
+    return {};
+  }
+
+  const std::string& address() const override { return address_; }
+
+  std::shared_ptr<prometheus::Registry> metrics() const override { return registry_; }
+
+private:
+  using output_queue_ptr = std::shared_ptr<output_queue>;
+
+  void set_routes() {
+    http_.Post("/v1/completions", [this](const httplib::Request& request,
+                                         httplib::Response& answer) { complete(request, answer); });
+    http_.Get("/v1/models", [this](const httplib::Request&, httplib::Response& answer) {
+      answer.set_content(
+        to_text({{"object", "list"},
+                 {"data", json::array({{{"id", options_.model},
+                                        {"object", "model"},
+                                        {"max_model_len", options_.positions}}})}}),
+        "application/json");
+    });
+    http_.Get("/health", [](const httplib::Request&, httplib::Response&) {});
+    http_.Get("/metrics", [this](const httplib::Request&, httplib::Response& answer) {
+      answer.set_content(prometheus::TextSerializer{}.Serialize(registry_->Collect()),
+                         "text/plain; version=0.0.4; charset=utf-8");
+    });
+  }
+
+  void complete(const httplib::Request& request, httplib::Response& answer) {
+    auto wanted = parse_request(request.body, options_);
+    if (!wanted)
+      return answer_error(answer, 400, wanted.error().detail);
+    wanted->completion.id = ++last_id_;
+    const auto outputs = std::make_shared<output_queue>();
+    submit(*wanted, outputs);
+    auto writer = answer_writer{options_, *wanted};
+    if (wanted->streams)
+      return stream(answer, *wanted, outputs, std::move(writer));
+    for (;;) {
+      const auto output = outputs->pop();
+      writer.note(output);
+      if (output.finish == finish_reason::failed)
+        return answer_error(answer, 500, output.error);
+      if (output.finish == finish_reason::aborted)
+        return answer_error(answer, 503, "the server is stopping");
+      if (output.finish != finish_reason::none)
+        return answer.set_content(to_text(writer.whole(output.finish)), "application/json");
+    }
+  }
+
+  void submit(const client_request& wanted, const output_queue_ptr& outputs) {
+    auto sink
+      = [this, outputs, since = steady::now(), is_first = true,
+         prompt = wanted.completion.prompt.size()](const completion_output& output) mutable {
+          if (!output.tokens.empty() && std::exchange(is_first, false))
+            counts_.count_first_token(since);
+          counts_.count(output, prompt);
+          outputs->push(output);
+        };
+    options_.submit(
+      std::make_shared<const submission>(submission{wanted.completion, std::move(sink)}));
+  }
+
+  /// Sends each part as an event. A client that goes away ends its completion.
+  void stream(httplib::Response& answer, const client_request& wanted,
+              const output_queue_ptr& outputs, answer_writer writer) {
+    auto next = [this, outputs, id = wanted.completion.id, has_usage = wanted.streams_usage,
+                 writer = std::move(writer)](size_t, httplib::DataSink& sink) mutable {
+      const auto output = outputs->pop();
+      writer.note(output);
+      auto text = output.finish == finish_reason::failed
+                    ? "data: " + to_text({{"error", {{"message", output.error}}}}) + "\n\n"
+                    : writer.event(output);
+      if (output.finish != finish_reason::none)
+        text += (has_usage ? writer.usage_event() : "") + "data: [DONE]\n\n";
+      if (!sink.is_writable() || !sink.write(text.data(), text.size())) {
+        options_.withdraw(id);
+        return false;
+      }
+      if (output.finish != finish_reason::none)
+        sink.done();
+      return true;
+    };
+    answer.set_chunked_content_provider("text/event-stream", std::move(next));
+  }
+
+  const server_options options_;
+  const std::shared_ptr<prometheus::Registry> registry_ = std::make_shared<prometheus::Registry>();
+  served_counts counts_{*registry_};
+  std::atomic<completion_id> last_id_ = 0;
+  std::string address_;
+  httplib::Server http_;
+  std::thread thread_;
+};
+
+} // namespace
+
+result<std::unique_ptr<completions_server>> completions_server::start(server_options options) {
+  auto server = std::make_unique<server_impl>(std::move(options));
+  if (auto listening = server->listen(); !listening)
+    return tl::unexpected{listening.error()};
+  return server;
+}
+
+} // namespace llama

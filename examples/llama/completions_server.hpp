@@ -1,0 +1,45 @@
+#pragma once
+
+#include "examples/llama/engine.hpp"
+#include "hicache/error.hpp"
+
+#include <prometheus/registry.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace llama {
+
+struct server_options {
+  /// HOST:PORT; port 0 picks a free one.
+  std::string listen;
+  /// Name of the model, as clients see it.
+  std::string model;
+  uint64_t vocabulary = 0;
+  /// Longest sequence, in tokens: of the model, and of the device pool.
+  uint64_t positions = 0;
+  /// Any thread.
+  std::function<void(submission_ptr)> submit;
+  std::function<void(completion_id)> withdraw;
+};
+
+/// The part of OpenAI's API that completes prompts: `POST /v1/completions`, `GET /v1/models`,
+/// `GET /health`, and `GET /metrics`. A prompt is a list of tokens, or a text, whose bytes are its
+/// tokens.
+class completions_server {
+public:
+  /// @returns invalid_argument with a sentence that names the address
+  static result<std::unique_ptr<completions_server>> start(server_options options);
+
+  virtual ~completions_server() = default;
+
+  /// The bound HOST:PORT.
+  virtual const std::string& address() const = 0;
+
+  /// The engine's metrics.
+  virtual std::shared_ptr<prometheus::Registry> metrics() const = 0;
+};
+
+} // namespace llama

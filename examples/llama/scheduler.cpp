@@ -1,0 +1,336 @@
+#include "examples/llama/scheduler.hpp"
+
+#include <algorithm>
+#include <iterator>
+
+namespace llama {
+
+using namespace hicache;
+
+namespace {
+
+/// Turns without room for the only open sequence after which it fails: copies that make room need
+/// some steps.
+constexpr auto short_turns_max = uint64_t{100};
+
+template <class Answer>
+const Answer* answer_of(const tree_answer& answer) {
+  return answer ? std::get_if<Answer>(&*answer) : nullptr;
+}
+
+} // namespace
+
+// -- what arrived -----------------------------------------------------------------
+
+void scheduler::add(completion_request request) {
+  auto& added = sequences_.emplace_back();
+  added.tokens = request.prompt;
+  added.told = added.tokens.size();
+  added.request = std::move(request);
+}
+
+void scheduler::abort(completion_id id) {
+  const auto found
+    = std::ranges::find_if(sequences_, [id](const auto& x) { return x.request.id == id; });
+  if (found != sequences_.end())
+    end(found, finish_reason::aborted);
+}
+
+void scheduler::abort_all() {
+  while (!sequences_.empty())
+    end(sequences_.begin(), finish_reason::aborted);
+}
+
+scheduler::operations scheduler::open() {
+  auto list = operations{};
+  for (const auto number : std::exchange(released_, {}))
+    list.emplace_back(release_request{number});
+  asked_.clear();
+  auto open = sequences_.size() - count(state::waiting);
+  for (auto* each : in_order()) {
+    if (open >= open_limit_.value_or(options_.max_open))
+      break;
+    if (each->now != state::waiting)
+      continue;
+    ++open;
+    each->number = ++last_number_;
+    const auto tokens = std::make_shared<const std::vector<token_id>>(each->tokens);
+    // The last token is not looked up: its output is the next token.
+    list.emplace_back(
+      match_request{each->number, {{}, each->request.salt}, tokens, tokens->size() - 1});
+    list.emplace_back(prefetch_request{each->number});
+    list.emplace_back(schedule_request{each->number});
+    asked_.push_back(each->number);
+  }
+  return list;
+}
+
+void scheduler::opened(const tree_answers& answers) {
+  auto at = answers.list.size() - 3 * asked_.size();
+  for (const auto number : asked_) {
+    auto* const which = find(number);
+    const auto* const scheduled = answer_of<schedule_result>(answers.list[at + 2]);
+    at += 3;
+    if (scheduled == nullptr) {
+      // Too many requests are open, for one: it waits.
+      restart(*which);
+      continue;
+    }
+    which->now = scheduled->ready ? state::ready : state::fetching;
+  }
+}
+
+// -- room ---------------------------------------------------------------------------
+
+scheduler::operations scheduler::make_room() {
+  auto list = operations{};
+  asked_.clear();
+  auto running = count(state::running);
+  for (auto* each : in_order()) {
+    if (each->now == state::running && needs_page(*each)) {
+      list.emplace_back(allocate_request{each->number, each->tokens.size(), each->pages.size()});
+      asked_.push_back(each->number);
+    } else if (each->now == state::ready && running < options_.max_running) {
+      ++running;
+      list.emplace_back(load_request{each->number});
+      list.emplace_back(allocate_request{each->number, each->tokens.size()});
+      asked_.push_back(each->number);
+    }
+  }
+  return list;
+}
+
+void scheduler::made_room(const tree_answers& answers) {
+  is_short_ = false;
+  auto at = size_t{0};
+  for (const auto number : asked_) {
+    auto& which = *find(number);
+    if (which.now == state::ready) {
+      note_room(which, answers.list[at], answers.list[at + 1]);
+      at += 2;
+    } else {
+      note_page(which, answers.list[at++]);
+    }
+  }
+  if (is_short_)
+    handle_shortage();
+  else
+    short_turns_ = 0;
+}
+
+void scheduler::note_room(sequence& which, const tree_answer& loaded,
+                          const tree_answer& allocated) {
+  const auto* const found = answer_of<load_result>(loaded);
+  const auto* const made = answer_of<allocate_result>(allocated);
+  if (found != nullptr && found->progress)
+    which.loading = found->progress;
+  if (found == nullptr || made == nullptr) {
+    is_short_ = true;
+    return;
+  }
+  which.now = state::running;
+  which.pages = *made->l1_pages;
+  which.computed_tokens = found->l1_tokens;
+  which.settled_pages = found->l1_tokens / options_.page_size;
+  if (!std::exchange(which.is_admitted_once, true))
+    which.cached_tokens = found->l1_tokens;
+}
+
+void scheduler::note_page(sequence& which, const tree_answer& allocated) {
+  if (const auto* const made = answer_of<allocate_result>(allocated))
+    which.pages.insert(which.pages.end(), made->l1_pages->begin(), made->l1_pages->end());
+  else
+    is_short_ = true;
+}
+
+void scheduler::handle_shortage() {
+  if (std::ranges::any_of(
+        sequences_, [this](const auto& x) { return x.now == state::running && !needs_page(x); }))
+    return;
+  // All wait for room. The first one keeps what it has; the others give theirs back.
+  const auto all = in_order();
+  const auto first
+    = std::ranges::find_if(all, [](const auto* x) { return x->now >= state::ready; });
+  for (auto* each : all)
+    if (each != *first && each->now != state::waiting)
+      restart(*each);
+  open_limit_ = 1;
+  if (++short_turns_ < short_turns_max)
+    return;
+  short_turns_ = 0;
+  const auto stuck = std::ranges::find_if(sequences_, [&](const auto& x) { return &x == *first; });
+  end(stuck, finish_reason::failed,
+      "the KV of " + std::to_string((*first)->tokens.size())
+        + " tokens does not fit into the device pool; expected a larger --device-pages");
+}
+
+// -- computing ----------------------------------------------------------------------
+
+std::vector<slice> scheduler::batch() {
+  auto slices = std::vector<slice>{};
+  in_pass_.clear();
+  auto left = options_.pass_tokens;
+  const auto take = [&](sequence& which) {
+    which.pass_tokens = std::min<uint64_t>(which.tokens.size() - which.computed_tokens, left);
+    if (which.pass_tokens == 0)
+      return;
+    left -= which.pass_tokens;
+    const auto end = which.computed_tokens + which.pass_tokens;
+    slices.push_back({std::span{which.tokens}.subspan(which.computed_tokens, which.pass_tokens),
+                      which.computed_tokens, which.pages, which.loading.get(),
+                      end == which.tokens.size()});
+    in_pass_.push_back(which.number);
+  };
+  // Decoding sequences first: each waits for one token only.
+  for (const auto is_decoding : {true, false})
+    for (auto* each : in_order())
+      if (each->now == state::running && each->is_decoding() == is_decoding && !needs_page(*each))
+        take(*each);
+  return slices;
+}
+
+void scheduler::computed(const pass_result& result, size_t vocabulary) {
+  auto row = size_t{0};
+  for (const auto number : in_pass_) {
+    auto& which = *find(number);
+    const auto is_whole = which.computed_tokens + which.pass_tokens == which.tokens.size();
+    const auto scores = std::span{result.scores}.subspan(is_whole ? row * vocabulary : 0);
+    row += is_whole ? 1 : 0;
+    if (which.loading && !result.is_loaded) {
+      restart(which);
+      continue;
+    }
+    which.loading = nullptr;
+    which.computed_tokens += std::exchange(which.pass_tokens, 0);
+    if (is_whole)
+      which.tokens.push_back(
+        static_cast<token_id>(std::ranges::max_element(scores.first(vocabulary)) - scores.begin()));
+  }
+}
+
+scheduler::operations scheduler::insert() {
+  auto list = operations{};
+  asked_.clear();
+  for (const auto number : in_pass_) {
+    const auto* const which = find(number);
+    // Pages are inserted when they are full, without waiting for the end of the completion.
+    if (which == nullptr || which->computed_tokens / options_.page_size <= which->settled_pages)
+      continue;
+    auto wanted = insert_request{};
+    wanted.request = number;
+    wanted.tokens = computed_part(*which);
+    wanted.priority = which->request.priority;
+    wanted.chunked = which->computed_tokens < which->request.prompt.size();
+    wanted.known_pages = which->settled_pages;
+    list.emplace_back(std::move(wanted));
+    asked_.push_back(number);
+  }
+  return list;
+}
+
+void scheduler::inserted(const tree_answers& answers) {
+  for (auto i = size_t{0}; i < asked_.size(); ++i) {
+    auto& which = *find(asked_[i]);
+    const auto* const made = answer_of<insert_result>(answers.list[i]);
+    if (made == nullptr)
+      continue;
+    // What another sequence inserted before takes the place of this one's own pages.
+    std::ranges::copy(*made->l1_pages,
+                      which.pages.begin() + static_cast<ptrdiff_t>(which.settled_pages));
+    which.settled_pages = which.computed_tokens / options_.page_size;
+  }
+}
+
+// -- facts --------------------------------------------------------------------------
+
+void scheduler::stepped(const step_result& facts) {
+  for (const auto& each : facts.ready)
+    if (auto* const which = find(each.request); which != nullptr && which->now == state::fetching)
+      which->now = state::ready;
+  for (const auto number : facts.failed)
+    if (auto* const which = find(number))
+      restart(*which);
+  for (auto next = sequences_.begin(); next != sequences_.end();)
+    tell(next++);
+}
+
+void scheduler::restart_all() {
+  for (auto& each : sequences_)
+    if (each.now != state::waiting)
+      restart(each);
+}
+
+bool scheduler::can_compute() const {
+  return std::ranges::any_of(
+    sequences_, [](const auto& x) { return x.now == state::ready || x.now == state::running; });
+}
+
+void scheduler::tell(sequence_list::iterator which) {
+  const auto& tokens = which->tokens;
+  if (which->told == tokens.size())
+    return;
+  auto output
+    = completion_output{which->request.id, {}, finish_reason::none, which->cached_tokens, {}};
+  output.tokens.assign(tokens.begin() + static_cast<ptrdiff_t>(which->told), tokens.end());
+  which->told = tokens.size();
+  const auto is_end
+    = !which->request.ignores_end
+      && std::ranges::find(options_.end_tokens, tokens.back()) != options_.end_tokens.end();
+  const auto added = tokens.size() - which->request.prompt.size();
+  outputs_.push_back(std::move(output));
+  if (is_end)
+    end(which, finish_reason::stop);
+  else if (added >= which->request.max_tokens || tokens.size() >= options_.positions)
+    end(which, finish_reason::length);
+}
+
+// -- sequences ----------------------------------------------------------------------
+
+scheduler::sequence* scheduler::find(request_id number) {
+  const auto found = std::ranges::find(sequences_, number, &sequence::number);
+  return found == sequences_.end() ? nullptr : &*found;
+}
+
+uint64_t scheduler::count(state wanted) const {
+  return static_cast<uint64_t>(std::ranges::count(sequences_, wanted, &sequence::now));
+}
+
+std::vector<scheduler::sequence*> scheduler::in_order() {
+  auto order = std::vector<sequence*>{};
+  for (auto& each : sequences_)
+    order.push_back(&each);
+  std::ranges::stable_sort(order, [](const auto* a, const auto* b) {
+    return std::pair{-int64_t{a->request.priority}, a->now != state::running}
+           < std::pair{-int64_t{b->request.priority}, b->now != state::running};
+  });
+  return order;
+}
+
+void scheduler::restart(sequence& which) {
+  // What was computed since the last step may be of pages that are lost.
+  which.tokens.resize(which.told);
+  released_.push_back(std::exchange(which.number, 0));
+  which.now = state::waiting;
+  which.pages.clear();
+  which.settled_pages = which.computed_tokens = which.pass_tokens = 0;
+  which.loading = nullptr;
+}
+
+void scheduler::end(sequence_list::iterator which, finish_reason why, std::string error) {
+  outputs_.push_back({which->request.id, {}, why, which->cached_tokens, std::move(error)});
+  if (which->now != state::waiting)
+    released_.push_back(which->number);
+  sequences_.erase(which);
+  open_limit_.reset();
+}
+
+token_buffer scheduler::computed_part(const sequence& which) const {
+  return std::make_shared<const std::vector<token_id>>(
+    which.tokens.begin(), which.tokens.begin() + static_cast<ptrdiff_t>(which.computed_tokens));
+}
+
+bool scheduler::needs_page(const sequence& which) const {
+  return which.pages.size() * options_.page_size < which.tokens.size();
+}
+
+} // namespace llama
