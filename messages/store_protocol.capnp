@@ -28,6 +28,8 @@ struct StoreWelcome {
   preferredBatch @5 :UInt32;
   preferredObjectBytes @6 :UInt64;
   removes @7 :Bool;
+  # It answers list.
+  lists @8 :Bool;
 }
 
 enum StoreRequestKind {
@@ -36,6 +38,8 @@ enum StoreRequestKind {
   write @2;
   remove @3;
   health @4;
+  # Of a store whose welcome says so: some of its objects, in an order of its own.
+  list @5;
 }
 
 struct StoreSlot {
@@ -53,6 +57,8 @@ struct StoreRequest {
   # When the client stops waiting.
   milliseconds @2 :UInt32;
   objects @3 :List(StoreSlot);
+  # Of list: where it begins; empty, or the next of the answer before.
+  start @4 :Text;
 }
 
 enum StoreStatus {
@@ -75,6 +81,11 @@ struct StoreOutcome {
   detail @2 :Text;
 }
 
+struct StoreListed {
+  key @0 :Protocol.Key;
+  bytes @1 :UInt64;
+}
+
 struct StoreAnswer {
   # That of the call.
   number @0 :UInt64;
@@ -85,4 +96,7 @@ struct StoreAnswer {
   # Of health.
   isOk @3 :Bool;
   detail @4 :Text;
+  # Of list: up to 1024 objects, and where the rest begins; empty after the last.
+  listed @5 :List(StoreListed);
+  next @6 :Text;
 }

@@ -36,6 +36,16 @@ void read_outcome(schema::StoreOutcome::Reader from, store_outcome& x) {
   x = {static_cast<store_status>(from.getStatus()), from.getBytes(), long_text(from.getDetail())};
 }
 
+void write_listed(const store_listed& x, schema::StoreListed::Builder to) {
+  write(x.key, to.initKey());
+  to.setBytes(x.bytes);
+}
+
+void read_listed(schema::StoreListed::Reader from, store_listed& x) {
+  read(from.getKey(), x.key);
+  x.bytes = from.getBytes();
+}
+
 } // namespace
 
 void write(const store_hello& x, schema::StoreHello::Builder to) {
@@ -57,13 +67,19 @@ void write(const store_welcome& x, schema::StoreWelcome::Builder to) {
   to.setPreferredBatch(x.preferred_batch);
   to.setPreferredObjectBytes(x.preferred_object_bytes);
   to.setRemoves(x.removes);
+  to.setLists(x.lists);
 }
 
 void read(schema::StoreWelcome::Reader from, store_welcome& x) {
-  x = {long_text(from.getError()),     text(from.getName()),
-       from.getSurvivesRestarts(),     from.getIsShared(),
-       from.getTellsLengths(),         from.getPreferredBatch(),
-       from.getPreferredObjectBytes(), from.getRemoves()};
+  x = {long_text(from.getError()),
+       text(from.getName()),
+       from.getSurvivesRestarts(),
+       from.getIsShared(),
+       from.getTellsLengths(),
+       from.getPreferredBatch(),
+       from.getPreferredObjectBytes(),
+       from.getRemoves(),
+       from.getLists()};
 }
 
 void write(const store_request& x, schema::StoreRequest::Builder to) {
@@ -71,14 +87,16 @@ void write(const store_request& x, schema::StoreRequest::Builder to) {
   to.setKind(static_cast<schema::StoreRequestKind>(x.kind));
   to.setMilliseconds(x.milliseconds);
   write_each(x.objects, to.initObjects(size_of(x.objects)), write_slot);
+  to.setStart(x.start);
 }
 
 void read(schema::StoreRequest::Reader from, store_request& x) {
-  KJ_REQUIRE(from.getKind() <= schema::StoreRequestKind::HEALTH, "no such call");
+  KJ_REQUIRE(from.getKind() <= schema::StoreRequestKind::LIST, "no such call");
   x.number = from.getNumber();
   x.kind = static_cast<store_request_kind>(from.getKind());
   x.milliseconds = from.getMilliseconds();
   read_each(from.getObjects(), store_request_objects, x.objects, read_slot);
+  x.start = long_text(from.getStart());
 }
 
 void write(const store_answer& x, schema::StoreAnswer::Builder to) {
@@ -87,6 +105,8 @@ void write(const store_answer& x, schema::StoreAnswer::Builder to) {
   write_each(x.objects, to.initObjects(size_of(x.objects)), write_outcome);
   to.setIsOk(x.is_ok);
   to.setDetail(x.detail);
+  write_each(x.listed, to.initListed(size_of(x.listed)), write_listed);
+  to.setNext(x.next);
 }
 
 void read(schema::StoreAnswer::Reader from, store_answer& x) {
@@ -95,6 +115,8 @@ void read(schema::StoreAnswer::Reader from, store_answer& x) {
   read_each(from.getObjects(), store_request_objects, x.objects, read_outcome);
   x.is_ok = from.getIsOk();
   x.detail = long_text(from.getDetail());
+  read_each(from.getListed(), store_request_objects, x.listed, read_listed);
+  x.next = long_text(from.getNext());
 }
 
 HICACHE_DEFINE_CODEC(store_hello, StoreHello)

@@ -12,7 +12,7 @@ namespace hicache {
 
 inline constexpr uint32_t store_protocol_version = 1;
 
-/// Objects in one call at most.
+/// Objects in one call, or in a part of a list, at most.
 inline constexpr size_t store_request_objects = 1024;
 
 /// Bytes of one message at most.
@@ -39,11 +39,13 @@ struct store_welcome {
   uint64_t preferred_object_bytes = 0;
   /// It can remove objects.
   bool removes = false;
+  /// It can list its objects.
+  bool lists = false;
 
   friend bool operator==(const store_welcome&, const store_welcome&) = default;
 };
 
-enum class store_request_kind : uint8_t { lookup, read, write, remove, health };
+enum class store_request_kind : uint8_t { lookup, read, write, remove, health, list };
 
 /// An object, and where it lies in the window.
 struct store_slot {
@@ -59,7 +61,9 @@ struct store_request {
   uint64_t number = 0;
   store_request_kind kind = store_request_kind::lookup;
   uint32_t milliseconds = 0;
-  std::vector<store_slot> objects;
+  std::vector<store_slot> objects = {};
+  /// Of a list: where it begins; empty for the first part.
+  std::string start = {};
 
   friend bool operator==(const store_request&, const store_request&) = default;
 };
@@ -75,6 +79,14 @@ struct store_outcome {
   friend bool operator==(const store_outcome&, const store_outcome&) = default;
 };
 
+/// An object in a part of a list.
+struct store_listed {
+  page_key key;
+  uint64_t bytes = 0;
+
+  friend bool operator==(const store_listed&, const store_listed&) = default;
+};
+
 struct store_answer {
   uint64_t number = 0;
   /// Why the whole call failed; empty if it did not.
@@ -83,6 +95,9 @@ struct store_answer {
   /// Of health.
   bool is_ok = false;
   std::string detail;
+  /// Of a list: some objects, and where the next part begins; empty after the last one.
+  std::vector<store_listed> listed;
+  std::string next;
 
   friend bool operator==(const store_answer&, const store_answer&) = default;
 };

@@ -116,7 +116,8 @@ external_options external_of(std::string_view name, const storage_config& storag
           .start_time = std::chrono::ceil<std::chrono::milliseconds>(wanted.start_time),
           .window_bytes = wanted.window_bytes,
           .max_bytes = storage.max_bytes / owner.ranks,
-          .fingerprint = owner.fingerprint};
+          .fingerprint = owner.fingerprint,
+          .keeps_broken = owner.keeps_broken};
 }
 
 /// Opens one store as it is, without threads and codecs.

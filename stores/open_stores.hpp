@@ -22,8 +22,7 @@ struct store_owner {
   /// `fingerprint_of` the namespace of the objects. Empty: it reads objects of all, and writes
   /// none.
   std::optional<uint64_t> fingerprint;
-  /// Objects that do not verify stay where they are: they may be of another namespace. Not of
-  /// stores in other processes.
+  /// Objects that do not verify stay where they are: they may be of another namespace.
   bool keeps_broken = false;
   /// Its number among those that share `max_bytes`, and how many these are.
   uint32_t rank = 0;

@@ -168,14 +168,14 @@ public:
         return fail(ec::invalid_argument, "the object is longer than its parts");
       reader.take(0, slot.first(outcome.bytes));
       auto length = reader.outcome(outcome.bytes);
-      if (!length && length.error().code == ec::corrupt_page)
+      if (!length && length.error().code == ec::corrupt_page && !options_.keeps_broken)
         broken.push_back(page.key);
       return length;
     };
     in_windows(
       pages, deadline, answers,
       [&](store_link& link, const std::vector<store_slot>& slots, milliseconds time, size_t first) {
-        auto answer = link.call(store_request_kind::read, slots, time);
+        auto answer = link.call({.kind = store_request_kind::read, .objects = slots}, time);
         for (auto i = size_t{0}; answer && i < slots.size(); ++i)
           answers[first + i]
             = take(pages[first + i], link.window().subspan(slots[i].offset, slots[i].bytes),
@@ -211,11 +211,36 @@ public:
     return answers;
   }
 
+  result<object_list> list(const std::string& from, time_point deadline) override {
+    if (!welcome_.lists)
+      return blocking_store::list(from, deadline);
+    if (clock_.now() >= deadline)
+      return fail(ec::deadline_exceeded);
+    auto answer = with_link(deadline, [&](store_link& link, milliseconds time) {
+      return link.call({.kind = store_request_kind::list, .start = from}, time);
+    });
+    if (!answer)
+      return tl::unexpected{answer.error()};
+    if (!from.empty() && answer->next == from)
+      return fail(ec::io_failure, name() + " lists the same part again");
+    auto listed = object_list{{}, std::move(answer->next)};
+    for (const auto& [key, bytes] : answer->listed) {
+      if (bytes > options_.window_bytes)
+        return fail(ec::io_failure, name() + " lists " + to_string(key) + " with "
+                                      + format_bytes(bytes) + "; expected at most window_bytes, "
+                                      + format_bytes(options_.window_bytes));
+      // What is shorter is no object.
+      if (bytes >= page_header_bytes)
+        listed.objects.push_back({key, {}, bytes - page_header_bytes});
+    }
+    return listed;
+  }
+
   backend_health health() override {
     auto health = backend_health{};
     const auto answer
       = with_link(clock_.now() + health_time, [](store_link& link, milliseconds time) {
-          return link.call(store_request_kind::health, {}, time);
+          return link.call({.kind = store_request_kind::health}, time);
         });
     health.ok = answer && answer->is_ok;
     health.detail = answer ? answer->detail : answer.error().detail;
@@ -279,11 +304,12 @@ private:
       auto slots = std::vector<store_slot>{};
       for (const auto& key : some.first(std::min(some.size(), store_request_objects)))
         slots.push_back({key});
-      const auto answer
-        = clock_.now() < deadline
-            ? with_link(deadline, [&](store_link& link,
-                                      milliseconds time) { return link.call(kind, slots, time); })
-            : result<store_answer>{fail(ec::deadline_exceeded)};
+      const auto answer = clock_.now() < deadline
+                            ? with_link(deadline,
+                                        [&](store_link& link, milliseconds time) {
+                                          return link.call({.kind = kind, .objects = slots}, time);
+                                        })
+                            : result<store_answer>{fail(ec::deadline_exceeded)};
       if (!answer) {
         outcomes.resize(keys.size(), tl::unexpected{answer.error()});
         break;
@@ -381,7 +407,7 @@ private:
       pages, deadline, outcomes,
       [&](store_link& link, const std::vector<store_slot>& slots, milliseconds time, size_t first) {
         fill_window(link.window(), slots, pages.subspan(first));
-        auto answer = link.call(store_request_kind::write, slots, time);
+        auto answer = link.call({.kind = store_request_kind::write, .objects = slots}, time);
         for (auto i = size_t{0}; answer && i < slots.size(); ++i) {
           const auto& outcome = answer->objects[i];
           outcomes[first + i] = is_stored(outcome) ? result<store_status>{outcome.status}

@@ -30,6 +30,8 @@ struct external_options {
   /// `fingerprint_of` the namespace. Objects of another one do not verify. Empty: objects of any
   /// verify, and none are written.
   std::optional<uint64_t> fingerprint = 0;
+  /// Objects that do not verify stay where they are.
+  bool keeps_broken = false;
 };
 
 /// Stores objects in another process (docs/backends.md, "external"): calls go over a Unix socket,

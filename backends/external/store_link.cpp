@@ -49,13 +49,12 @@ result<std::unique_ptr<store_link>> store_link::open(unique_fd socket, uint64_t 
   return link;
 }
 
-result<store_answer> store_link::call(store_request_kind kind, std::vector<store_slot> objects,
-                                      milliseconds time) {
-  HICACHE_CHECK(!is_broken_ && objects.size() <= store_request_objects);
+result<store_answer> store_link::call(store_request request, milliseconds time) {
+  HICACHE_CHECK(!is_broken_ && request.objects.size() <= store_request_objects);
   const auto deadline = steady::now() + time;
-  const auto count = kind == store_request_kind::health ? 0 : objects.size();
-  const auto message = wire::codec<store_request>::encode(
-    store_request{++calls_, kind, static_cast<uint32_t>(time.count()), std::move(objects)});
+  request.number = ++calls_;
+  request.milliseconds = static_cast<uint32_t>(time.count());
+  const auto message = wire::codec<store_request>::encode(request);
   is_broken_ = true;
   auto answer = send(message, -1, deadline)
                   .and_then([&] { return receive(deadline); })
@@ -66,7 +65,7 @@ result<store_answer> store_link::call(store_request_kind kind, std::vector<store
     return answer;
   if (answer->number != calls_)
     return fail(ec::malformed_message, "the answer of another call");
-  if (answer->error.empty() && answer->objects.size() != count)
+  if (answer->error.empty() && answer->objects.size() != request.objects.size())
     return fail(ec::malformed_message, "an answer with another number of objects");
   is_broken_ = false;
   if (!answer->error.empty())

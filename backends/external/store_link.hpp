@@ -34,12 +34,12 @@ public:
 
   std::span<std::byte> window() const noexcept { return window_.bytes(); }
 
-  /// Sends a call and waits for its answer, which has an outcome for each object.
+  /// Sends a call and waits for its answer, which has an outcome for each object. Numbers the call
+  /// and says how long it may take.
   /// @pre at most store_request_objects
   /// @returns deadline_exceeded, peer_unreachable or malformed_message, after which the link is of
   /// no use; io_failure with the store's sentence if it failed the whole call
-  result<store_answer> call(store_request_kind kind, std::vector<store_slot> objects,
-                            milliseconds time);
+  result<store_answer> call(store_request request, milliseconds time);
 
   bool is_broken() const noexcept { return is_broken_; }
 

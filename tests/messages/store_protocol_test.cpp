@@ -31,20 +31,27 @@ void fill(store_hello& x, random_engine& random) {
 void fill(store_welcome& x, random_engine& random) {
   x = {
     some_text(random), "folder " + std::to_string(random()), random() % 2 == 1, random() % 2 == 1,
-    random() % 2 == 1, static_cast<uint32_t>(random()),      random(),          random() % 2 == 1};
+    random() % 2 == 1, static_cast<uint32_t>(random()),      random(),          random() % 2 == 1,
+    random() % 2 == 1};
 }
 
 void fill(store_request& x, random_engine& random) {
-  x = {
-    random(), static_cast<store_request_kind>(random() % 5), static_cast<uint32_t>(random()), {}};
+  x = {random(),
+       static_cast<store_request_kind>(random() % 6),
+       static_cast<uint32_t>(random()),
+       {},
+       some_text(random)};
   for (auto left = random() % 20; left > 0; --left)
     x.objects.push_back({some_key(random), some_key(random), random(), random()});
 }
 
 void fill(store_answer& x, random_engine& random) {
-  x = {random(), some_text(random), {}, random() % 2 == 1, some_text(random)};
+  x = {random(), some_text(random), {}, random() % 2 == 1, some_text(random),
+       {},       some_text(random)};
   for (auto left = random() % 20; left > 0; --left)
     x.objects.push_back({static_cast<store_status>(random() % 7), random(), some_text(random)});
+  for (auto left = random() % 20; left > 0; --left)
+    x.listed.push_back({some_key(random), random()});
 }
 
 bool is_bounded(const store_hello&) {
@@ -56,14 +63,14 @@ bool is_bounded(const store_welcome&) {
 }
 
 bool is_bounded(const store_request& x) {
-  return x.kind <= store_request_kind::health && x.objects.size() <= store_request_objects;
+  return x.kind <= store_request_kind::list && x.objects.size() <= store_request_objects;
 }
 
 bool is_bounded(const store_answer& x) {
   for (const auto& outcome : x.objects)
     if (outcome.status > store_status::misfit)
       return false;
-  return x.objects.size() <= store_request_objects;
+  return x.objects.size() <= store_request_objects && x.listed.size() <= store_request_objects;
 }
 
 template <class T>
@@ -123,6 +130,11 @@ TEST(StoreProtocolLimitsTest, ListsAndTextsAreBounded) {
   request.objects.emplace_back();
   EXPECT_FALSE(wire::codec<store_request>::decode(wire::codec<store_request>::encode(request)));
   auto answer = store_answer{};
+  answer.listed.resize(store_request_objects);
+  EXPECT_TRUE(wire::codec<store_answer>::decode(wire::codec<store_answer>::encode(answer)));
+  answer.listed.emplace_back();
+  EXPECT_FALSE(wire::codec<store_answer>::decode(wire::codec<store_answer>::encode(answer)));
+  answer.listed.clear();
   answer.error.resize(1 << 20, 'x');
   EXPECT_FALSE(wire::codec<store_answer>::decode(wire::codec<store_answer>::encode(answer)));
 }

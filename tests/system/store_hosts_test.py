@@ -109,6 +109,28 @@ class StoreHostsTest(SharedPagesTest):
         self.assertEqual(running.wait(120), 0, running.text())
         self.assert_clean(self.read_report(running))
 
+    def run_store(self, name, *arguments):
+        done = self.start([BIN / "hicachectl", "store", *arguments], name)
+        return done.wait(60), done
+
+    def test_the_objects_of_a_store_of_a_users_own_are_listed(self):
+        config = {"command": self.command(), "path": str(self.pages)}
+        self.assert_clean(self.replay("first", 1, *self.flags("external", config)))
+        names = sorted(file.name for file in self.pages.iterdir() if len(file.name) == 64)
+        self.assertGreater(len(names), 7, "several parts of a list")
+        where = ["--backend", "external", "--extra-config", json.dumps(config)]
+        status, listed = self.run_store("listed", "ls", *where)
+        self.assertEqual(status, 0, listed.text())
+        self.assertEqual(sorted(line.split()[0] for line in listed.out.read_text().splitlines()), names)
+        status, verified = self.run_store("verified", "verify", *where, "--json")
+        self.assertEqual(status, 0, verified.text())
+        found = json.loads(verified.out.read_text())[0]
+        self.assertEqual((found["objects"], found["corrupt"]), (len(names), 0))
+        status, refused = self.run_store("refused", "du", "--backend", "external", "--extra-config",
+                                         json.dumps({**config, "command": self.command("folder_store:KeepingStore")}))
+        self.assertEqual(status, 2, refused.text())
+        self.assertIn("external cannot list its objects", refused.err.read_text())
+
     def test_what_cannot_be_used_is_named(self):
         for backend, config, sentence in (
                 ("external", {}, "--hicache-storage-backend external needs a process"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import re
 import threading
 import time
 import uuid
@@ -16,11 +17,12 @@ from typing import Any
 
 from nixl._api import nixl_agent, nixl_agent_config
 
-from hicache.store_host import ABSENT, DONE, ObjectStore, Outcome, Slot
+from hicache.store_host import ABSENT, DONE, LIST_OBJECTS, Listing, ObjectStore, Outcome, Slot
 
 _FILE_PLUGINS = ("POSIX", "GDS", "GDS_MT", "HF3FS")
 # How often a transfer that is under way is looked at.
 _POLL_S = 50e-6
+_NAME = re.compile("[0-9a-f]{64}")
 
 
 class NixlStore(ObjectStore):
@@ -30,6 +32,7 @@ class NixlStore(ObjectStore):
     survives_restarts = True
     is_shared = True
     tells_lengths = True
+    lists = True
 
     def __init__(self, options: dict[str, Any]) -> None:
         plugin, parameters = options.get("plugin", "POSIX"), options.get("plugin_parameters", {})
@@ -99,6 +102,18 @@ class NixlStore(ObjectStore):
 
     def remove(self, keys: Sequence[str], timeout: float) -> Sequence[Outcome]:
         return [DONE if _unlink(self._file(key)) else ABSENT for key in keys]
+
+    def list_objects(self, start: str, timeout: float) -> Listing:
+        """By name; a part begins after the last name of the one before."""
+        objects: list[tuple[str, int]] = []
+        for first in range(int(start[:2] or "0", 16), 256):
+            folder = self._folder / f"{first:02x}"
+            for name in sorted(name for name in os.listdir(folder) if name > start and _NAME.fullmatch(name)):
+                if len(objects) == LIST_OBJECTS:
+                    return Listing(objects, objects[-1][0])
+                with contextlib.suppress(FileNotFoundError):
+                    objects.append((name, (folder / name).stat().st_size))
+        return Listing(objects)
 
     def health(self) -> str:
         space = os.statvfs(self._folder)

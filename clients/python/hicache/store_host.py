@@ -30,12 +30,15 @@ logger = logging.getLogger(__name__)
 VERSION = 1
 _MESSAGE_BYTES = 4 << 20
 _WINDOW_BYTES = 64 << 30
+# Objects in a part of a list.
+LIST_OBJECTS = 1024
 # Characters of what is said about one object.
 _TEXT = 1000
 # What calls may still take when the host is asked to end; the rank waits a little longer.
 _END_S = 3.0
 # Of the kernel: a process, its user and its group.
 _PEER = struct.Struct("3i")
+_KEY = struct.Struct("<4Q")
 
 
 class Slot(NamedTuple):
@@ -58,6 +61,14 @@ class Outcome(NamedTuple):
     detail: str = ""
 
 
+class Listing(NamedTuple):
+    """Some of a store's objects, at most LIST_OBJECTS: the name and the length of each, as they were written."""
+
+    objects: Sequence[tuple[str, int]]
+    #: What the call for the next part is given; empty after the last one.
+    next: str = ""
+
+
 DONE, ABSENT = Outcome(), Outcome("absent")
 
 
@@ -75,6 +86,8 @@ class ObjectStore(abc.ABC):
     tells_lengths = False
     #: Whether `remove` does.
     removes = True
+    #: Whether `list_objects` does.
+    lists = False
     #: Objects of one call, and bytes of one object; 0: no preference.
     preferred_batch = 0
     preferred_object_bytes = 0
@@ -99,6 +112,13 @@ class ObjectStore(abc.ABC):
 
     def remove(self, keys: Sequence[str], timeout: float) -> Sequence[Outcome]:
         return [Outcome("unsupported")] * len(keys)
+
+    def list_objects(self, start: str, timeout: float) -> Listing:
+        """Some objects, in an order of the store's own.
+
+        @param start Empty for the first part, then `next` of the last one
+        """
+        raise NotImplementedError("the store cannot list its objects")
 
     def health(self) -> str:
         """One sentence for an operator. What is raised is an unhealthy store."""
@@ -155,7 +175,14 @@ class _Window:
 
 
 def _hex(key: Any) -> str:
-    return struct.pack("<4Q", key.word0, key.word1, key.word2, key.word3).hex()
+    return _KEY.pack(key.word0, key.word1, key.word2, key.word3).hex()
+
+
+def _set_key(key: Any, name: str) -> None:
+    try:
+        key.word0, key.word1, key.word2, key.word3 = _KEY.unpack(bytes.fromhex(name))
+    except (ValueError, struct.error) as error:
+        raise ValueError(f"the store listed {name!r}; expected 64 hexadecimal digits") from error
 
 
 class StoreHost:
@@ -253,7 +280,7 @@ class _Connection:
             self._send(welcome)
             return
         try:
-            for name in ("name", "survivesRestarts", "isShared", "tellsLengths", "removes", "preferredBatch", "preferredObjectBytes"):
+            for name in ("name", "survivesRestarts", "isShared", "tellsLengths", "removes", "lists", "preferredBatch", "preferredObjectBytes"):
                 setattr(welcome, name, getattr(store, "".join(f"_{c.lower()}" if c.isupper() else c for c in name)))
             self._send(welcome)
             while (body := self._receive()) is not None:
@@ -273,6 +300,8 @@ class _Connection:
                 self._fill(answer, keys, [DONE if there else ABSENT for there in store.lookup(keys, timeout)])
             elif kind == "remove":
                 self._fill(answer, keys, store.remove(keys, timeout))
+            elif kind == "list":
+                self._fill_list(answer, store.list_objects(request.start, timeout))
             else:
                 self._fill(answer, keys, (store.read if kind == "read" else store.write)(slots, timeout))
             self._last_error = ""
@@ -297,6 +326,15 @@ class _Connection:
             raise TypeError(f"the store answered for {len(outcomes)} objects; expected {len(keys)}")
         for to, outcome in zip(answer.init("objects", len(keys)), outcomes, strict=True):
             to.status, to.bytes, to.detail = outcome.status, outcome.bytes, _text(outcome.detail)
+
+    @staticmethod
+    def _fill_list(answer: Any, found: Listing) -> None:
+        if len(found.objects) > LIST_OBJECTS:
+            raise ValueError(f"the store listed {len(found.objects)} objects; expected at most {LIST_OBJECTS}")
+        for to, (name, size) in zip(answer.init("listed", len(found.objects)), found.objects, strict=True):
+            _set_key(to.key, name)
+            to.bytes = size
+        answer.next = found.next
 
     def _receive_hello(self) -> tuple[bytes, list[int]]:
         """The first message, and the descriptors that came with its first byte."""

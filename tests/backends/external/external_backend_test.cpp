@@ -2,6 +2,7 @@
 
 #include "backends/external/store_link.hpp"
 #include "backends/external/store_process.hpp"
+#include "messages/page_header.hpp"
 #include "tests/backends/backend_support.hpp"
 #include "tests/backends/external/store_host.hpp"
 
@@ -118,6 +119,25 @@ TEST_F(ExternalBackendTest, DamagedObjectsAreMissesAndRemoved) {
   EXPECT_FALSE(std::filesystem::exists(file(to_string(key_of(1)))));
 }
 
+TEST_F(ExternalBackendTest, DamagedObjectsStayWhereTheyAreToBeKept) {
+  auto keeping = options();
+  keeping.keeps_broken = true;
+  auto& store = open(keeping);
+  std::ofstream{file(to_string(key_of(1)))} << std::string(page_header_bytes + page_size, 'x');
+  EXPECT_EQ(code_of(take(store, key_of(1), page_size)), ec::corrupt_page);
+  EXPECT_TRUE(std::filesystem::exists(file(to_string(key_of(1)))));
+}
+
+TEST_F(ExternalBackendTest, AListThatNoStoreMayGiveIsAFailure) {
+  auto& store = open(options("folder_store:CrowdedStore"));
+  const auto crowded = store.list("", no_deadline);
+  EXPECT_EQ(code_of(crowded), ec::io_failure);
+  EXPECT_EQ(crowded.error().detail, "the store listed 1025 objects; expected at most 1024");
+  const auto misnamed = store.list("names", no_deadline);
+  EXPECT_EQ(code_of(misnamed), ec::io_failure);
+  EXPECT_EQ(misnamed.error().detail, "the store listed 'README'; expected 64 hexadecimal digits");
+}
+
 TEST_F(ExternalBackendTest, ObjectsAreNoLongerThanAWindow) {
   auto small = options();
   small.window_bytes = 64 << 10;
@@ -172,7 +192,8 @@ TEST_F(ExternalBackendTest, AHostClosesTheConnectionsOfThoseWhoDoNotSpeakItsProt
     });
     ASSERT_TRUE(link) << to_string(link.error());
     EXPECT_EQ(
-      code_of((*link)->call(store_request_kind::write, {{key_of(1), {}, offset, bytes}}, 30s)),
+      code_of((*link)->call(
+        {.kind = store_request_kind::write, .objects = {{key_of(1), {}, offset, bytes}}}, 30s)),
       ec::peer_unreachable);
   }
   auto& store = open({.socket = socket, .options = ours.options});

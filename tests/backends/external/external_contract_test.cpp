@@ -45,9 +45,9 @@ opened_backend open_mooncake(const clock_source& clock, room size) {
 
 /// Those whose servers are there.
 std::vector<backend_factory> stores() {
-  auto stores = std::vector{backend_factory{"folder", open_folder}};
+  auto stores = std::vector{backend_factory{"folder", open_folder, true}};
   if (has_module("nixl"))
-    stores.push_back({"nixl", open_nixl});
+    stores.push_back({"nixl", open_nixl, true});
   if (has_module("mooncake.store"))
     stores.push_back({"mooncake", open_mooncake});
   return stores;

@@ -3,7 +3,7 @@
 import os
 import pathlib
 
-from hicache.store_host import ABSENT, DONE, ObjectStore, Outcome
+from hicache.store_host import ABSENT, DONE, Listing, ObjectStore, Outcome
 
 
 class FolderStore(ObjectStore):
@@ -12,6 +12,7 @@ class FolderStore(ObjectStore):
     name = "folder"
     survives_restarts = True
     tells_lengths = True
+    lists = True
 
     def __init__(self, options):
         self._folder = pathlib.Path(options["path"])
@@ -67,6 +68,12 @@ class FolderStore(ObjectStore):
                 outcomes.append(ABSENT)
         return outcomes
 
+    def list_objects(self, start, timeout):
+        """A few at a time, by name."""
+        self._check()
+        names = sorted(file.name for file in self._folder.iterdir() if len(file.name) == 64 and file.name > start)
+        return Listing([(name, (self._folder / name).stat().st_size) for name in names[:7]], names[6] if len(names) > 7 else "")
+
     def health(self):
         self._check()
         return "a folder"
@@ -77,6 +84,7 @@ class FolderStore(ObjectStore):
 
 class KeepingStore(FolderStore):
     removes = False
+    lists = False
 
 
 class ShortStore(FolderStore):
@@ -84,6 +92,13 @@ class ShortStore(FolderStore):
 
     def lookup(self, keys, timeout):
         return super().lookup(keys, timeout)[1:]
+
+
+class CrowdedStore(FolderStore):
+    """Lists too much at once, and what is no name."""
+
+    def list_objects(self, start, timeout):
+        return Listing([("README", 100)] if start else [("0" * 64, 100)] * 1025)
 
 
 class NotAStore:

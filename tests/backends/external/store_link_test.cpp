@@ -2,6 +2,7 @@
 
 #include "backends/external/external_backend.hpp"
 #include "backends/external/store_link.hpp"
+#include "messages/page_header.hpp"
 #include "tests/backends/backend_support.hpp"
 #include "tests/backends/external/scripted_store.hpp"
 
@@ -24,7 +25,8 @@ const auto welcome = welcome_of("");
 
 std::vector<std::byte> answer_of(uint64_t number, std::vector<store_outcome> objects,
                                  const std::string& error = "") {
-  return scripted_store::message(store_answer{number, error, std::move(objects), false, ""});
+  return scripted_store::message(
+    store_answer{number, error, std::move(objects), false, "", {}, ""});
 }
 
 store_outcome done_with(uint64_t bytes) {
@@ -44,7 +46,8 @@ result<store_answer> outcome_of(std::vector<std::byte> answer,
   const auto store = scripted_store{[&](size_t number) { return number == 0 ? welcome : answer; }};
   auto link = link_to(store, 30s);
   EXPECT_TRUE(link) << to_string(link.error());
-  const auto called = (*link)->call(store_request_kind::lookup, {store_slot{key_of(1)}}, time);
+  const auto called
+    = (*link)->call({.kind = store_request_kind::lookup, .objects = {store_slot{key_of(1)}}}, time);
   const auto is_usable = called || called.error().code == ec::io_failure;
   EXPECT_EQ((*link)->is_broken(), !is_usable);
   return called;
@@ -109,6 +112,46 @@ TEST(StoreLinkTest, AReadIsBelievedOnlyIfItsBytesVerify) {
     ASSERT_TRUE(backend) << backend.error().detail;
     EXPECT_FALSE(take(**backend, key_of(1), 4096)) << length;
   }
+}
+
+/// What a list from "3" ends with, of a store that says it can.
+result<object_list> list_of(std::vector<store_listed> listed, const std::string& next,
+                            bool lists = true) {
+  auto able = store_welcome{};
+  able.lists = lists;
+  auto answer = store_answer{};
+  answer.number = 1;
+  answer.listed = std::move(listed);
+  answer.next = next;
+  const auto store = scripted_store{[&](size_t number) {
+    return number == 0 ? scripted_store::message(able) : scripted_store::message(answer);
+  }};
+  const auto clock = monotonic_clock{};
+  auto backend = make_external_backend({.socket = store.path(), .window_bytes = 64 << 10}, clock);
+  EXPECT_TRUE(backend) << backend.error().detail;
+  return (*backend)->list("3", no_deadline);
+}
+
+TEST(StoreLinkTest, AListIsInPartsAndLeavesOutWhatIsNoObject) {
+  const auto listed
+    = list_of({{key_of(1), page_header_bytes + 5}, {key_of(2), page_header_bytes - 1}}, "4");
+  ASSERT_TRUE(listed) << to_string(listed.error());
+  EXPECT_EQ(listed->objects, (std::vector<listed_object>{{key_of(1), {}, 5}}));
+  EXPECT_EQ(listed->next, "4");
+}
+
+TEST(StoreLinkTest, AStoreThatCannotListIsNotAsked) {
+  const auto refused = list_of({}, "", false);
+  EXPECT_EQ(code_of(refused), ec::unsupported);
+  EXPECT_EQ(refused.error().detail, "external cannot list its objects");
+}
+
+TEST(StoreLinkTest, AListIsBelievedOnlyWithinItsBounds) {
+  EXPECT_EQ(code_of(list_of({{key_of(1), 65 << 10}}, "")), ec::io_failure);
+  EXPECT_EQ(code_of(list_of({{key_of(1), ~uint64_t{0}}}, "")), ec::io_failure);
+  EXPECT_EQ(code_of(list_of({}, "3")), ec::io_failure);
+  EXPECT_EQ(code_of(list_of(std::vector<store_listed>(store_request_objects + 1), "")),
+            ec::malformed_message);
 }
 
 TEST(StoreLinkTest, ASocketWhereNobodyListensIsNamed) {
