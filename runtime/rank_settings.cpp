@@ -226,7 +226,7 @@ constexpr auto settings = std::to_array<rank_setting>({
     "a request that uses all that is pinned begins the pin's time anew"},
    equal_on::ranks},
   {{"hicache-storage-backend", "NAME", at<&rank_config::storage_backend>,
-    "L3: `memory`, `file`, `disk`, `cluster`, `node`, `redis`, `s3`, `external`, "
+    "L3: `memory`, `file`, `disk`, `hf3fs`, `cluster`, `node`, `redis`, `s3`, `external`, "
     "`dynamic`, `mooncake`, `nixl`, `lmcache` or `tiered`; none if absent; "
     "see "
     "[backends.md](backends.md)"},

@@ -120,6 +120,11 @@ external_options external_of(std::string_view name, const storage_config& storag
           .keeps_broken = owner.keeps_broken};
 }
 
+/// The folder of a store that belongs to one process.
+std::string folder_of_rank(const storage_config& storage, const store_owner& owner) {
+  return storage.path + "/rank-" + std::to_string(owner.rank);
+}
+
 /// Opens one store as it is, without threads and codecs.
 result<std::unique_ptr<blocking_store>> open_blocking(std::string_view name,
                                                       const storage_config& storage,
@@ -131,8 +136,11 @@ result<std::unique_ptr<blocking_store>> open_blocking(std::string_view name,
     return make_file_backend(
       {{storage.path, storage.max_bytes, owner.keeps_broken}, owner.fingerprint}, clock);
   if (name == "disk")
-    return make_disk_backend(storage.path + "/rank-" + std::to_string(owner.rank),
-                             storage.max_bytes / owner.ranks, clock);
+    return make_disk_backend(folder_of_rank(storage, owner), storage.max_bytes / owner.ranks,
+                             clock);
+  if (name == "hf3fs")
+    return make_hf3fs_backend(folder_of_rank(storage, owner), storage.max_bytes / owner.ranks,
+                              {storage.hf3fs.library, storage.hf3fs.mount_point}, clock);
   if (name == "redis") {
     auto options = redis_of(storage, owner);
     if (!options)

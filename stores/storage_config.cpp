@@ -269,7 +269,7 @@ std::optional<missing_setting> missing_setting_of(std::string_view backend,
   const auto& external = storage.external;
   if (backend == "file" && storage.path.empty())
     return missing_setting{"a folder", R"('{"path": "DIR"}')"};
-  if (backend == "disk" && (storage.path.empty() || storage.max_bytes == 0))
+  if ((backend == "disk" || backend == "hf3fs") && (storage.path.empty() || storage.max_bytes == 0))
     return missing_setting{"a folder and a size", R"('{"path": "DIR", "max_bytes": "SIZE"}')"};
   if (backend == "redis" && storage.redis.servers.empty())
     return missing_setting{"a server", R"('{"servers": "HOST:PORT"}')"};

@@ -41,6 +41,11 @@ setting_value in_external(storage_config& x) {
 }
 
 template <auto Member>
+setting_value in_hf3fs(storage_config& x) {
+  return &(x.hf3fs.*Member);
+}
+
+template <auto Member>
 setting_value in_breaker(storage_config& x) {
   return &(x.breaker.*Member);
 }
@@ -75,12 +80,12 @@ constexpr auto settings = std::to_array<storage_setting>({
    "all",
    "a share of L2 above 0, at most 0.5"},
   {{"path", "DIR", at<&storage_config::path>, "the folder; created if it does not exist"},
-   "`file`, `disk`, `nixl`",
+   "`file`, `disk`, `hf3fs`, `nixl`",
    "the name of a folder",
    key_place::store},
   {{"max_bytes", "SIZE",
     [](storage_config& x) -> setting_value { return size_value{&x.max_bytes}; },
-    "`memory`, `disk`: most bytes of all ranks of the instance together; `file`: most bytes of the "
+    "`memory`, `disk`, `hf3fs`: most bytes of all ranks of the instance together; `file`: most bytes of the "
     "folder's pages, whoever wrote them; others: most bytes that this instance wrote and has "
     "not removed; a number or a size such as `\"64MiB\"`; 0 is without bound"},
    "all but `cluster`, `node`",
@@ -340,6 +345,16 @@ constexpr auto settings = std::to_array<storage_setting>({
     "the interpreter, which has the [package](python.md) `hicache` and what the store needs"},
    "`dynamic`, `mooncake`, `nixl`, `lmcache`",
    "the name of a program",
+   key_place::store},
+  {{"mount_point", "DIR", in_hf3fs<&hf3fs_config::mount_point>,
+    "where 3FS is mounted; found by the folder if absent"},
+   "`hf3fs`",
+   "the name of a folder",
+   key_place::store},
+  {{"library", "FILE", in_hf3fs<&hf3fs_config::library>,
+    "3FS's library for transfers that bypass FUSE"},
+   "`hf3fs`",
+   "the name of a shared library",
    key_place::store},
   {{"codecs", "NAMES", at<&storage_config::codecs>,
     "how objects are [converted, compressed and encrypted](backends.md#codecs) on their way to the "

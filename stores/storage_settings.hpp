@@ -12,12 +12,13 @@ namespace hicache {
 
 /// The stores that L3 can be, or be made of.
 inline constexpr auto store_names
-  = std::to_array<std::string_view>({"file", "disk", "memory", "cluster", "node", "redis", "s3",
-                                     "external", "dynamic", "mooncake", "nixl", "lmcache"});
+  = std::to_array<std::string_view>({"file", "disk", "hf3fs", "memory", "cluster", "node", "redis",
+                                     "s3", "external", "dynamic", "mooncake", "nixl", "lmcache"});
 
 /// The same, for sentences.
 inline constexpr auto any_store
-  = "file, disk, memory, cluster, node, redis, s3, external, dynamic, mooncake, nixl or lmcache";
+  = "file, disk, hf3fs, memory, cluster, node, redis, s3, external, dynamic, mooncake, nixl or "
+    "lmcache";
 
 /// Where a key of --hicache-storage-backend-extra-config may stand.
 enum class key_place : uint8_t {

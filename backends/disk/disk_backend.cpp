@@ -1,6 +1,5 @@
 #include "backends/disk/disk_backend.hpp"
 
-#include "backends/disk/disk_files.hpp"
 #include "backends/disk/disk_log.hpp"
 #include "backends/disk/disk_objects.hpp"
 #include "backends/disk/disk_recovery.hpp"
@@ -26,10 +25,13 @@ class disk_backend final : public blocking_store {
 public:
   disk_backend(disk_options options, std::unique_ptr<disk_device> device, const clock_source& clock)
     : options_(std::move(options)), device_(std::move(device)), clock_(clock),
-      log_(options_.segment_bytes, options_.segments, options_.live_bytes),
-      cleaner_(device_->open_channel(disk_channel_bytes)) {}
+      log_(options_.segment_bytes, options_.segments, options_.live_bytes) {}
 
   result<void> recover() {
+    auto channel = device_->open_channel(disk_channel_bytes);
+    if (!channel)
+      return tl::unexpected{channel.error()};
+    cleaner_ = std::move(*channel);
     const auto torn = recover_log(log_, *device_, options_.segments, options_.segment_bytes);
     if (!torn)
       return tl::unexpected{torn.error()};
@@ -39,7 +41,7 @@ public:
     return sync(log_.last_committed());
   }
 
-  std::string name() const override { return "disk"; }
+  std::string name() const override { return options_.backend; }
 
   store_capabilities capabilities() const override {
     return {.survives_restarts = true, .tells_occupancy = true, .preferred_batch = 64};
@@ -74,8 +76,13 @@ public:
     while (!wanted.empty() && clock_.now() < deadline) {
       find_all(wanted, rule);
       auto channel = borrow();
-      read_objects(*channel, wanted);
-      give_back(std::move(channel));
+      if (!channel) {
+        for (auto* const x : wanted)
+          x->outcome = tl::unexpected{channel.error()};
+        break;
+      }
+      read_objects(**channel, wanted);
+      give_back(std::move(*channel));
       const auto lock = std::scoped_lock{mutex_};
       std::erase_if(wanted, [&](disk_read* x) {
         const auto is_final = x->outcome || log_.find(x->key) == std::optional{x->where};
@@ -274,6 +281,9 @@ private:
     const auto bytes = disk_record_bytes(record);
     if (auto ready = make_room(bytes, is_cleaning); !ready)
       return ready;
+    auto channel = borrow();
+    if (!channel)
+      return tl::unexpected{channel.error()};
     auto where = disk_log::slot{};
     {
       const auto lock = std::scoped_lock{mutex_};
@@ -282,9 +292,8 @@ private:
     record.generation = where.generation;
     record.sequence = where.sequence;
     record.durable = where.durable;
-    auto channel = borrow();
-    const auto failed = write_record(*channel, where, record, objects);
-    give_back(std::move(channel));
+    const auto failed = write_record(**channel, where, record, objects);
+    give_back(std::move(*channel));
     {
       const auto lock = std::scoped_lock{mutex_};
       if (failed == 0)
@@ -520,7 +529,7 @@ private:
 
   // -- channels -------------------------------------------------------------------
 
-  std::unique_ptr<disk_channel> borrow() {
+  result<std::unique_ptr<disk_channel>> borrow() {
     {
       const auto lock = std::scoped_lock{mutex_};
       if (!channels_.empty()) {
@@ -552,15 +561,10 @@ private:
   backend_counters counters_;
   std::vector<std::unique_ptr<disk_channel>> channels_;
   /// For cleaning, with write_mutex_.
-  const std::unique_ptr<disk_channel> cleaner_;
+  std::unique_ptr<disk_channel> cleaner_;
 };
 
 } // namespace
-
-uint64_t disk_segment_bytes(uint64_t store_bytes) {
-  constexpr auto most = uint64_t{256} << 20;
-  return std::min(most, store_bytes / 16 / disk_block_bytes * disk_block_bytes);
-}
 
 result<std::unique_ptr<blocking_store>> make_disk_backend(disk_options options,
                                                           std::unique_ptr<disk_device> device,
@@ -569,21 +573,6 @@ result<std::unique_ptr<blocking_store>> make_disk_backend(disk_options options,
   if (auto recovered = store->recover(); !recovered)
     return tl::unexpected{recovered.error()};
   return store;
-}
-
-result<std::unique_ptr<blocking_store>>
-make_disk_backend(const std::string& folder, uint64_t max_bytes, const clock_source& clock) {
-  constexpr auto least = uint64_t{16} << 20;
-  if (max_bytes < least)
-    return fail(ec::invalid_argument, "a disk store of " + format_bytes(max_bytes)
-                                        + "; expected at least " + format_bytes(least));
-  const auto segment_bytes = disk_segment_bytes(max_bytes);
-  auto device = open_disk_files(folder, segment_bytes);
-  if (!device)
-    return tl::unexpected{device.error()};
-  return make_disk_backend(
-    {folder, segment_bytes, static_cast<uint32_t>(max_bytes / segment_bytes)}, std::move(*device),
-    clock);
 }
 
 } // namespace hicache

@@ -2,6 +2,7 @@
 
 #include "backends/blocking_store.hpp"
 #include "backends/disk/disk_device.hpp"
+#include "backends/disk/hf3fs_files.hpp"
 #include "hicache/clock.hpp"
 #include "hicache/error.hpp"
 
@@ -12,7 +13,9 @@
 namespace hicache {
 
 struct disk_options {
-  /// For messages.
+  /// The name by which users select the store.
+  std::string backend = "disk";
+  /// Where it is, for messages.
   std::string name;
   uint64_t segment_bytes = 0;
   /// Most segments; at least disk_log::segments_min.
@@ -37,5 +40,12 @@ result<std::unique_ptr<blocking_store>> make_disk_backend(disk_options options,
 /// @returns also invalid_argument: max_bytes is too small
 result<std::unique_ptr<blocking_store>>
 make_disk_backend(const std::string& folder, uint64_t max_bytes, const clock_source& clock);
+
+/// The same in a folder on 3FS (docs/backends.md, "hf3fs").
+/// @returns also unsupported: there is no library, or no 3FS
+result<std::unique_ptr<blocking_store>> make_hf3fs_backend(const std::string& folder,
+                                                           uint64_t max_bytes,
+                                                           const hf3fs_options& options,
+                                                           const clock_source& clock);
 
 } // namespace hicache

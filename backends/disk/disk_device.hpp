@@ -59,7 +59,8 @@ public:
   virtual result<void> sync(uint32_t segment) = 0;
 
   /// @param bytes Of its memory.
-  virtual std::unique_ptr<disk_channel> open_channel(size_t bytes) = 0;
+  /// @returns io_failure
+  virtual result<std::unique_ptr<disk_channel>> open_channel(size_t bytes) = 0;
 
   /// How it transfers, for people: "io_uring, O_DIRECT".
   virtual std::string description() const = 0;

@@ -66,15 +66,21 @@ bool verifies(disk_channel& channel, const disk_log::place& where) {
   return is_read && sum.value() == where.checksum;
 }
 
-std::vector<found_record> read_all(disk_device& device, const std::vector<uint32_t>& segments,
-                                   uint64_t segment_bytes) {
+result<std::vector<found_record>>
+read_all(disk_device& device, const std::vector<uint32_t>& segments, uint64_t segment_bytes) {
+  auto channels = std::vector<std::unique_ptr<disk_channel>>{};
+  while (channels.size() < std::min(readers_max, segments.size())) {
+    auto channel = device.open_channel(disk_slot_bytes);
+    if (!channel)
+      return tl::unexpected{channel.error()};
+    channels.push_back(std::move(*channel));
+  }
   auto found = std::vector<std::vector<found_record>>(segments.size());
   auto next = std::atomic<size_t>{0};
   {
     auto readers = std::vector<std::jthread>{};
-    for (auto i = size_t{0}; i < std::min(readers_max, segments.size()); ++i)
+    for (const auto& channel : channels)
       readers.emplace_back([&] {
-        const auto channel = device.open_channel(disk_slot_bytes);
         for (auto k = next++; k < segments.size(); k = next++)
           visit_records(*channel, segments[k], segment_bytes,
                         [&](uint64_t offset, disk_record record) {
@@ -90,10 +96,12 @@ std::vector<found_record> read_all(disk_device& device, const std::vector<uint32
 }
 
 /// Copies that do not verify, of records that may not have been on the disk.
-std::vector<disk_record::removal> find_torn(disk_device& device,
-                                            std::span<const found_record> records, uint64_t durable,
-                                            const absl::flat_hash_set<disk_log::copy>& gone) {
+result<std::vector<disk_record::removal>>
+find_torn(disk_device& device, std::span<const found_record> records, uint64_t durable,
+          const absl::flat_hash_set<disk_log::copy>& gone) {
   const auto channel = device.open_channel(disk_channel_bytes);
+  if (!channel)
+    return tl::unexpected{channel.error()};
   auto torn = std::vector<disk_record::removal>{};
   for (const auto& [segment, offset, record] : records) {
     if (record.sequence <= durable)
@@ -101,7 +109,7 @@ std::vector<disk_record::removal> find_torn(disk_device& device,
     auto at = offset + disk_header_bytes(record.objects.size(), record.removals.size());
     for (const auto& object : record.objects) {
       if (!gone.contains({record.generation, at})
-          && !verifies(*channel, {segment, at, object.length, object.checksum}))
+          && !verifies(**channel, {segment, at, object.length, object.checksum}))
         torn.push_back({object.key, record.generation, at});
       at += disk_blocks_for(object.length);
     }
@@ -149,17 +157,21 @@ result<std::vector<disk_record::removal>> recover_log(disk_log& log, disk_device
   for (const auto segment : present)
     log.add_segment(segment);
   const auto records = read_all(device, present, segment_bytes);
+  if (!records)
+    return tl::unexpected{records.error()};
   auto durable = uint64_t{0};
   auto gone = absl::flat_hash_set<disk_log::copy>{};
-  for (const auto& each : records) {
+  for (const auto& each : *records) {
     durable = std::max(durable, each.record.durable);
     for (const auto& removal : each.record.removals)
       gone.emplace(removal.generation, removal.offset);
   }
-  const auto torn = find_torn(device, records, durable, gone);
-  for (const auto& removal : torn)
+  auto torn = find_torn(device, *records, durable, gone);
+  if (!torn)
+    return torn;
+  for (const auto& removal : *torn)
     gone.emplace(removal.generation, removal.offset);
-  for (const auto& each : records)
+  for (const auto& each : *records)
     log.recover(each.segment, each.offset, each.record, gone);
   log.end_recovery(durable);
   return torn;

@@ -102,6 +102,14 @@ struct external_config {
   std::string options = "{}";
 };
 
+/// A folder on 3FS (docs/backends.md, "hf3fs").
+struct hf3fs_config {
+  /// Where 3FS is mounted; empty: found by the folder.
+  std::string mount_point;
+  /// 3FS's library for transfers that bypass FUSE.
+  std::string library = "libhf3fs_api_shared.so";
+};
+
 /// Settings of the storage backend and the prefetcher, from --hicache-storage-backend-extra-config.
 struct storage_config {
   /// Backend `tiered`: its stores, the fastest first. Only the settings of a store and `tier` are
@@ -111,6 +119,7 @@ struct storage_config {
   redis_config redis;
   s3_config s3;
   external_config external;
+  hf3fs_config hf3fs;
   /// Stores on servers: precedes the names of all objects. Empty: "hicache:" in Redis, "hicache/"
   /// in S3.
   std::string key_prefix;
@@ -128,10 +137,10 @@ struct storage_config {
   duration prefetch_timeout_max = std::chrono::seconds{30};
   /// Share of L2 set aside for pages being prefetched from L3.
   double prefetch_share = 0.25;
-  /// Backends `file` and `disk`: the folder.
+  /// Backends `file`, `disk` and `hf3fs`: the folder.
   std::string path;
-  /// Bound on the bytes in a store of all ranks: of `memory`, `file` and `disk` all bytes, of the
-  /// others those that this instance wrote. 0: unbounded.
+  /// Bound on the bytes in a store of all ranks: of `memory`, `file`, `disk` and `hf3fs` all bytes,
+  /// of the others those that this instance wrote. 0: unbounded.
   uint64_t max_bytes = 0;
   /// What is done to objects on their way to the store, joined by '+' in this order: "fp8", "zstd"
   /// or "lz4", "aes-256-gcm"; or "none" (docs/backends.md, "Codecs").

@@ -130,8 +130,8 @@ TEST(RankConfigTest, EachBadValueIsNamedInOneSentence) {
        x.dtype = element_type::fp8;
        x.extra_config = R"({"codecs": "fp8+zstd"})";
      }},
-    {"--hicache-storage-backend: 'tape' is not a store; expected file, disk, memory, cluster, "
-     "node, redis, s3, external, dynamic, mooncake, nixl or lmcache, or tiered",
+    {"--hicache-storage-backend: 'tape' is not a store; expected file, disk, hf3fs, memory, "
+     "cluster, node, redis, s3, external, dynamic, mooncake, nixl or lmcache, or tiered",
      [](rank_config& x) { x.storage_backend = "tape"; }},
     {"--hicache-storage-backend external needs a process; expected "
      "--hicache-storage-backend-extra-config '{\"socket\": \"PATH\"}' or "
@@ -166,7 +166,7 @@ TEST(RankConfigTest, EachBadValueIsNamedInOneSentence) {
      "belong together; expected both or neither",
      [](rank_config& x) { x.storage_backend = "tiered"; }},
     {"--hicache-storage-backend-extra-config: tier 2: 'tape' is not a store; expected file, "
-     "disk, memory, cluster, node, redis, s3, external, dynamic, mooncake, nixl or lmcache",
+     "disk, hf3fs, memory, cluster, node, redis, s3, external, dynamic, mooncake, nixl or lmcache",
      [](rank_config& x) {
        x.storage_backend = "tiered";
        x.extra_config = R"({"tiers": [{"backend": "memory"}, {"backend": "tape"}]})";

@@ -161,8 +161,8 @@ TEST_F(StorageConfigTest, WhatIsWrongInATierIsNamedWithIt) {
   };
   EXPECT_EQ(
     of_second("{}"),
-    "tier 2: key 'backend' is missing; expected file, disk, memory, cluster, node, redis, s3, "
-    "external, dynamic, mooncake, nixl or lmcache");
+    "tier 2: key 'backend' is missing; expected file, disk, hf3fs, memory, cluster, node, redis, "
+    "s3, external, dynamic, mooncake, nixl or lmcache");
   EXPECT_EQ(of_second("7"), "tier 2: expected an object such as {\"backend\": \"memory\"}");
   EXPECT_EQ(
     of_second(R"({"backend": "file", "write": "often"})"),
@@ -207,7 +207,7 @@ TEST_F(StorageConfigTest, UnknownKeysAreNamed) {
     "redis_cluster, key_prefix, chunk_bytes, ttl, user, password_file, password_variable, tls, "
     "tls_ca, tls_cert, tls_key, tls_name, bucket, endpoint, region, virtual_host, "
     "credentials_file, profile, part_bytes, connections, socket, command, start_time, "
-    "window_bytes, module_path, class_name, python, codecs, "
+    "window_bytes, module_path, class_name, python, mount_point, library, codecs, "
     "zstd_level, key_file, key_command, codec_threads, codec_bytes, tiers, parallel_lookup or "
     "copy_bytes");
   EXPECT_NE(complaint("@" + write("x.toml", "pathh = 1")).find("key 'pathh' is not known"),

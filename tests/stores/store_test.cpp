@@ -93,12 +93,15 @@ TEST(StoreTest, OpensTiersWithCodecs) {
 
 TEST(StoreTest, SaysWhatIsWrong) {
   EXPECT_EQ(complaint({.backend = "tape"}), "store 'tape' is not known; expected file, disk, "
-                                            "memory, cluster, node, redis, s3, external, dynamic, "
-                                            "mooncake, nixl or lmcache, or tiered");
+                                            "hf3fs, memory, cluster, node, redis, s3, external, "
+                                            "dynamic, mooncake, nixl or lmcache, or tiered");
   EXPECT_EQ(complaint({.backend = "cluster"}),
             "store 'cluster' needs the actors of a rank; expected another one");
   EXPECT_EQ(complaint({.backend = "file"}),
             "store 'file' needs a folder; expected the extra configuration '{\"path\": \"DIR\"}'");
+  EXPECT_EQ(complaint({.backend = "hf3fs", .extra_config = R"({"path": "DIR"})"}),
+            "store 'hf3fs' needs a folder and a size; expected the extra configuration "
+            "'{\"path\": \"DIR\", \"max_bytes\": \"SIZE\"}'");
   EXPECT_EQ(complaint({.backend = "tiered"}),
             "store 'tiered' and key 'tiers' belong together; expected both or neither");
   EXPECT_EQ(

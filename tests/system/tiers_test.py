@@ -46,6 +46,20 @@ class TiersTest(SharedPagesTest):
             left.unlink()  # MPI's, which cannot remove it any more.
         self.assert_all_found(self.replay("second", 2, *self.flags(tiers)))
 
+    def test_a_store_on_3fs_survives_the_instance(self):
+        """With a double of 3FS's library, for which a folder is a 3FS."""
+        (self.folder / "3fs-virt/iovs").mkdir(parents=True)
+        double = BIN.parent / "tests/backends/disk/libhf3fs_double.so"
+        flags = ["--trace", self.trace, "--verify", "all", *SMALL_KV, "--page-size", PAGE, "--device-pages", 512, "--hicache-ratio", 4,
+                 "--hicache-storage-backend", "hf3fs", "--hicache-storage-backend-extra-config",
+                 json.dumps({"prefetch_threshold": PAGE, "path": str(self.stored), "max_bytes": "64MiB", "library": str(double)})]
+        self.assert_clean(self.replay("first", 2, *flags))
+        self.assert_all_found(self.replay("second", 2, *flags))
+        refused = self.start([BIN / "hicache-replay", *flags[:-1], json.dumps({"path": str(self.stored), "max_bytes": "64MiB", "library": "libabsent.so"})],
+                             "refused")
+        self.assertEqual(refused.wait(60), 2, refused.text())
+        self.assertIn("key 'library': 3FS's library cannot be loaded: libabsent.so", refused.err.read_text())
+
     def test_the_disk_takes_what_memory_evicts(self):
         tiers = ('{"backend": "memory", "max_bytes": "1MiB"}, '
                  f'{{"backend": "disk", "path": "{self.stored}", "max_bytes": "64MiB", "write": "evict"}}')

@@ -178,7 +178,7 @@ public:
     return image_.sync(segment);
   }
 
-  std::unique_ptr<disk_channel> open_channel(size_t bytes) override {
+  result<std::unique_ptr<disk_channel>> open_channel(size_t bytes) override {
     return std::make_unique<channel>(*this, bytes);
   }
 
