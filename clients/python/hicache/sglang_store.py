@@ -17,6 +17,8 @@ from hicache.store_host import ABSENT, DONE, ObjectStore, Outcome, Slot
 # The class's configuration: one rank, since objects' names say already what belongs to whom.
 _CONFIG = {"tp_rank": 0, "tp_size": 1, "pp_rank": 0, "pp_size": 1, "attn_cp_rank": 0, "attn_cp_size": 1, "is_mla_model": False, "enable_storage_metrics": False,
            "is_page_first_layout": False, "model_name": "hicache"}
+# Of a page header, which precedes an object in a store.
+_HEADER_BYTES = 88
 
 
 class SglangStore(ObjectStore):
@@ -29,8 +31,9 @@ class SglangStore(ObjectStore):
     def __init__(self, make: Callable[..., Any], options: dict[str, Any]) -> None:
         # A class that is derived from SGLang's has imported it; to others the names of the fields are enough.
         sglang = sys.modules.get("sglang.srt.mem_cache.hicache_storage")
-        config = (sglang.HiCacheStorageConfig if sglang else types.SimpleNamespace)(**_CONFIG, extra_config=options)
-        self._storage = make(config, {})
+        own = {key: value for key, value in options.items() if key != "object_bytes"}
+        config = (sglang.HiCacheStorageConfig if sglang else types.SimpleNamespace)(**_CONFIG, extra_config=own)
+        self._storage = make(config, _pool(options["object_bytes"]) if "object_bytes" in options else {})
         self.name = str(options.get("backend_name", type(self._storage).__name__))
 
     def lookup(self, keys: Sequence[str], timeout: float) -> Sequence[bool]:
@@ -43,9 +46,12 @@ class SglangStore(ObjectStore):
         return there
 
     def read(self, slots: Sequence[Slot], timeout: float) -> Sequence[Outcome]:
-        targets = [_tensor(slot) for slot in slots]
-        found = self._storage.batch_get([slot.key for slot in slots], targets)
-        return [_received(tensor, target) for tensor, target in zip(found or [None] * len(slots), targets, strict=True)]
+        """Engines ask a class only for what it said was there, and some fail where that is not so."""
+        there = [slot for slot, found in zip(slots, self.lookup([slot.key for slot in slots], timeout), strict=True) if found]
+        targets = [_tensor(slot) for slot in there]
+        found = (self._storage.batch_get([slot.key for slot in there], targets) if there else None) or [None] * len(there)
+        outcomes = {slot.address: _received(tensor, target) for slot, tensor, target in zip(there, found, targets, strict=True)}
+        return [outcomes.get(slot.address, ABSENT) for slot in slots]
 
     def write(self, slots: Sequence[Slot], timeout: float) -> Sequence[Outcome]:
         keys = [slot.key for slot in slots]
@@ -57,6 +63,14 @@ class SglangStore(ObjectStore):
         close = getattr(self._storage, "close", None)
         if close is not None:
             close()
+
+
+def _pool(object_bytes: Any) -> types.SimpleNamespace:
+    """What a class reads of an engine's host pool, with pages as long as an object in the store."""
+    if type(object_bytes) is not int or object_bytes <= 0 or object_bytes % 2:
+        raise ValueError(f"dynamic: key 'object_bytes' is {object_bytes!r}; expected the length of all objects, an even number of bytes")
+    return types.SimpleNamespace(page_size=1, dtype=torch.uint8, target_layer_num=1, start_layer=0, end_layer=1, head_num=1,
+                                 head_dim=(object_bytes + _HEADER_BYTES) // 2)
 
 
 def _tensor(slot: Slot) -> torch.Tensor:
