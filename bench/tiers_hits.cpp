@@ -112,8 +112,11 @@ public:
 
   result<void> sync(uint32_t segment) override { return inner_->sync(segment); }
 
-  std::unique_ptr<disk_channel> open_channel(size_t bytes) override {
-    return std::make_unique<counting_channel>(inner_->open_channel(bytes), written_);
+  result<std::unique_ptr<disk_channel>> open_channel(size_t bytes) override {
+    return inner_->open_channel(bytes).map(
+      [this](std::unique_ptr<disk_channel> opened) -> std::unique_ptr<disk_channel> {
+        return std::make_unique<counting_channel>(std::move(opened), written_);
+      });
   }
 
   std::string description() const override { return inner_->description(); }
@@ -152,10 +155,10 @@ public:
     options.tiers.push_back(
       {queued(make_memory_backend(sizes.memory_pages * sizes.object_bytes, the_clock)),
        {parse_tier_writes(sizes.memory_writes).value()}});
-    options.tiers.push_back(
-      {queued(value_of(make_disk_backend(disk_options{folder_, segment_bytes, segments, live_bytes},
-                                         std::move(device), the_clock))),
-       {parse_tier_writes(sizes.disk_writes).value()}});
+    options.tiers.push_back({queued(value_of(make_disk_backend(
+                               disk_options{"disk", folder_, segment_bytes, segments, live_bytes},
+                               std::move(device), the_clock))),
+                             {parse_tier_writes(sizes.disk_writes).value()}});
     store_ = value_of(make_tiered_backend(std::move(options), the_clock));
   }
 
