@@ -94,6 +94,32 @@ TEST_F(RedisBackendTest, ValuesThatSomebodyChangedAreRemoved) {
   EXPECT_EQ(code_of(take(store, key_of(4), page_size)), ec::io_failure);
 }
 
+TEST_F(RedisBackendTest, WhatDoesNotVerifyStaysWhereItIsToBeKept) {
+  auto& writer = open(options());
+  ASSERT_TRUE(put_page(writer, 1));
+  server_.ask({"SET", name_of(2), "not ours"});
+  auto keeping = options();
+  keeping.fingerprint = 8;
+  keeping.keeps_broken = true;
+  auto& store = open(keeping);
+  for (const auto number : {1u, 2u})
+    EXPECT_EQ(code_of(take(store, key_of(number), page_size)), ec::corrupt_page);
+  EXPECT_EQ(server_.ask({"EXISTS", name_of(2)}).integer, 1);
+  expect_page(writer, 1);
+}
+
+TEST_F(RedisBackendTest, WithoutANamespaceObjectsOfAnyAreRead) {
+  auto theirs = options();
+  theirs.fingerprint = 8;
+  ASSERT_TRUE(put_page(open(options()), 1));
+  ASSERT_TRUE(put_page(open(theirs), 2));
+  auto any = options();
+  any.fingerprint.reset();
+  auto& store = open(any);
+  for (const auto number : {1u, 2u})
+    expect_page(store, number);
+}
+
 TEST_F(RedisBackendTest, TheServerForgetsObjectsAfterTheirTime) {
   auto wanted = options();
   wanted.chunk_bytes = redis_chunk_min;

@@ -147,6 +147,32 @@ TEST_F(S3BackendTest, ObjectsThatSomebodyChangedAreRemoved) {
   EXPECT_EQ(code_of(take(open(other), key_of(1), page_size)), ec::corrupt_page);
 }
 
+TEST_F(S3BackendTest, WhatDoesNotVerifyStaysWhereItIsToBeKept) {
+  auto& writer = open(options());
+  put_page(writer, 1);
+  auto keeping = options();
+  keeping.fingerprint = 8;
+  keeping.keeps_broken = true;
+  auto& store = open(keeping);
+  server_.store("hicache/" + to_string(key_of(2)), "not ours");
+  for (const auto number : {1u, 2u})
+    EXPECT_EQ(code_of(take(store, key_of(number), page_size)), ec::corrupt_page);
+  EXPECT_TRUE(has(store, key_of(2)));
+  expect_page(writer, 1);
+}
+
+TEST_F(S3BackendTest, WithoutANamespaceObjectsOfAnyAreRead) {
+  auto theirs = options();
+  theirs.fingerprint = 8;
+  put_page(open(options()), 1);
+  put_page(open(theirs), 2);
+  auto any = options();
+  any.fingerprint.reset();
+  auto& store = open(any);
+  for (const auto number : {1u, 2u})
+    expect_page(store, number);
+}
+
 TEST_F(S3BackendTest, AServerThatRestartsIsUsedAgain) {
   auto& store = open(options());
   put_page(store, 1);
