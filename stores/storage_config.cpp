@@ -8,11 +8,13 @@
 
 #include <absl/strings/str_join.h>
 #include <nlohmann/json.hpp>
+#include <spdlog/spdlog.h>
 
 #include <toml++/toml.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <filesystem>
 #include <fstream>
@@ -119,6 +121,15 @@ bool take(const setting_range&, eviction_policy_ptr& to, const json& value) {
   return policy.has_value();
 }
 
+/// Keys of SGLang, for any store and for 3FS, that mean nothing here: parents and names of objects
+/// are hicache's own, and the log on 3FS is no file of fixed pages.
+bool is_sglang_key(std::string_view key) {
+  constexpr auto keys = std::to_array<std::string_view>(
+    {"hicache_storage_pass_prefix_keys", "interface_v1", "file_path_prefix", "file_size", "numjobs",
+     "entries", "metadata_server_url"});
+  return std::ranges::find(keys, key) != keys.end();
+}
+
 bool may_stand(key_place place, bool in_tier) {
   return place == key_place::store || (place == key_place::tier) == in_tier;
 }
@@ -144,6 +155,10 @@ result<void> take(storage_config& config, const std::string& key, const json& va
     auto options = json::parse(config.external.options);
     options[key] = value;
     config.external.options = options.dump();
+    return {};
+  }
+  if (found == settings.end() && is_sglang_key(key)) {
+    spdlog::warn("key '{}' of SGLang means nothing to hicache, and is ignored", key);
     return {};
   }
   if (found == settings.end() || !may_stand(found->place, in_tier))

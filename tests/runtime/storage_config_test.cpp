@@ -196,6 +196,13 @@ TEST_F(StorageConfigTest, KeysThatOnlyAStoreInAnotherProcessKnowsReachIt) {
   EXPECT_FALSE(parse_storage_config(R"({"tiers": [{"backend": "file", "a": 1}]})"));
 }
 
+TEST_F(StorageConfigTest, KeysOfSglangThatMeanNothingHereAreLeftOut) {
+  const auto config = parse_storage_config(
+    R"({"path": "/3fs/kv", "numjobs": 16, "hicache_storage_pass_prefix_keys": true})", "hf3fs");
+  ASSERT_TRUE(config) << config.error().detail;
+  EXPECT_EQ(config->path, "/3fs/kv");
+}
+
 TEST_F(StorageConfigTest, UnknownKeysAreNamed) {
   EXPECT_EQ(
     complaint(R"({"pathh": "x"})"),
