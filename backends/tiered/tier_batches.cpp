@@ -110,8 +110,9 @@ void tier_lookup::answer(tiered_core& core) {
   auto answers = std::vector<result<store_place>>(places_.size(), tl::unexpected{missed});
   for (auto i = size_t{0}; i < places_.size(); ++i)
     if (places_[i]) {
+      const auto tier = static_cast<uint32_t>(places_[i]->tier);
       (*places)[i] = std::move(*places_[i]);
-      answers[i] = store_place{places, static_cast<uint32_t>(i)};
+      answers[i] = store_place{places, static_cast<uint32_t>(i), tier};
     }
   done_(std::move(answers));
 }

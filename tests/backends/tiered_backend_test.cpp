@@ -128,7 +128,9 @@ TEST_F(TieredBackendTest, ObjectsAreFoundInTheFirstTierThatHasThem) {
     put_in(disk, 3);
     const auto places
       = store.lookup(std::vector{key_of(1), key_of(2), key_of(3), key_of(4)}, no_deadline);
-    EXPECT_TRUE(places[0] && places[1] && places[2]);
+    ASSERT_TRUE(places[0] && places[1] && places[2]);
+    for (const auto i : {0u, 1u, 2u})
+      EXPECT_EQ(places[i]->tier, i % 2) << "page " << i + 1;
     EXPECT_EQ(error_of(places[3].has_value() ? result<void>{} : fail(places[3].error().code)).code,
               ec::not_found);
     // The tier of a place is read first: what memory has lost since comes from the disk.
