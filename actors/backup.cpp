@@ -5,6 +5,7 @@
 #include <caf/actor_cast.hpp>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace hicache {
@@ -69,7 +70,8 @@ void backup_state::go_on() {
                operation_done{.kind = operation_kind::backup,
                               .id = end.id,
                               .stored = end.stored,
-                              .is_in_quarantine = end.is_in_quarantine});
+                              .is_in_quarantine = end.is_in_quarantine,
+                              .lost = lost});
     if (!end.is_in_quarantine)
       commands.erase(entry);
   }
@@ -97,6 +99,7 @@ void backup_state::send(const backup_window::batch& batch) {
 }
 
 void backup_state::finish(const backup_window::batch& batch, const storage_outcome& outcome) {
+  lost = std::max(lost, outcome.lost);
   const auto is_late = outcome.ticket != 0;
   const auto [pause, warning] = window.finish(batch, outcome, is_late);
   if (pause)

@@ -64,6 +64,8 @@ struct backup_state {
   bool orders_writes = false;
   std::map<operation_id, pending> commands;
   backup_window window;
+  /// As in operation_done.
+  time_point lost{};
   std::vector<caf::typed_response_promise<atom::ok>> draining;
 };
 

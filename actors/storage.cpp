@@ -150,9 +150,10 @@ void storage_state::finish(const storage_completion& completion) {
                      now);
   });
   if (call.kind == store_call::exists)
-    call.promise.deliver(completion.hit);
-  else
-    call.promise.deliver(completion.outcome);
+    return call.promise.deliver(completion.hit);
+  auto outcome = completion.outcome;
+  outcome.lost = lost->get();
+  call.promise.deliver(std::move(outcome));
 }
 
 void storage_state::expire() {
@@ -326,6 +327,7 @@ storage_actor::behavior_type storage(storage_actor::stateful_pointer<storage_sta
   state.read_breaker.breaker = state.write_breaker.breaker = store_breaker{options.breaker};
   state.options = std::move(options);
   state.store = std::move(store);
+  state.store->watch_losses([lost = state.lost](time_point used) { lost->add(used); });
   return {
     [self](atom::exists, const storage_batch& batch, caf::timespan timeout) {
       return self->state.exists(batch, timeout);

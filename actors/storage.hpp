@@ -11,6 +11,7 @@
 #include <caf/typed_event_based_actor.hpp>
 #include <caf/typed_response_promise.hpp>
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -52,6 +53,23 @@ struct late_call {
 struct watched_breaker {
   store_breaker breaker;
   int64_t since_s = 0;
+};
+
+/// The latest of times that a store's threads report.
+class latest_time {
+public:
+  void add(time_point time) noexcept {
+    const auto ticks = time.time_since_epoch().count();
+    auto known = ticks_.load();
+    while (known < ticks && !ticks_.compare_exchange_weak(known, ticks)) {
+      // `known` is renewed.
+    }
+  }
+
+  time_point get() const noexcept { return time_point{duration{ticks_.load()}}; }
+
+private:
+  std::atomic<duration::rep> ticks_{0};
 };
 
 /// @relates storage
@@ -117,6 +135,8 @@ struct storage_state {
   storage_actor::pointer self;
   storage_options options;
   std::shared_ptr<storage_backend> store;
+  /// When what the store has evicted was last used. Shared with the store, which may outlive this.
+  std::shared_ptr<latest_time> lost = std::make_shared<latest_time>();
   uint64_t last_ticket = 0;
   std::map<uint64_t, open_call> calls;
   /// Deadlines and tickets of the calls; and when the timer fires, if it is set.

@@ -70,6 +70,12 @@ public:
     return false;
   }
 
+  /// As storage_backend::watch_losses.
+  virtual bool watch_losses(storage_backend::loss_watch watch) {
+    static_cast<void>(watch);
+    return false;
+  }
+
   /// As storage_backend::list.
   virtual result<object_list> list(const std::string& from, time_point deadline) {
     static_cast<void>(from);

@@ -3,6 +3,7 @@
 #include "backends/folder_table.hpp"
 #include "hicache/ids.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -16,10 +17,15 @@ namespace hicache {
 /// one without a stored child. Not thread-safe.
 class bounded_objects {
 public:
+  /// An object to remove from the store. It is not counted any more.
+  struct evicted : listed_object {
+    /// The time of its last use.
+    int64_t used = 0;
+  };
+
   struct room {
     bool is_there = false;
-    /// Objects to remove from the store. They are not counted any more.
-    std::vector<listed_object> evicted;
+    std::vector<bounded_objects::evicted> evicted;
   };
 
   explicit bounded_objects(uint64_t max_bytes) : max_bytes_(max_bytes) {}
@@ -28,7 +34,10 @@ public:
   void set_bound(uint64_t max_bytes) { max_bytes_ = max_bytes; }
 
   /// @returns the objects that are evicted
-  std::vector<listed_object> shrink() { return evict_for(0); }
+  std::vector<evicted> shrink() { return evict_for(0); }
+
+  /// Uses from now on have this time or a later one. They are in order without it, too.
+  void set_time(int64_t time) { time_ = std::max(time_, time); }
 
   /// Makes room for an object, counts it, and keeps it until `end_write`, which must follow if the
   /// room is there.
@@ -87,17 +96,18 @@ public:
   uint64_t evictions() const noexcept { return evictions_; }
 
 private:
-  std::vector<listed_object> evict_for(uint64_t added) {
-    auto evicted = std::vector<listed_object>{};
+  std::vector<evicted> evict_for(uint64_t added) {
+    auto gone = std::vector<evicted>{};
     while (objects_.bytes() + added > max_bytes_) {
       const auto oldest = objects_.oldest();
       if (!oldest)
         break;
-      evicted.push_back({*oldest, objects_.parent_of(*oldest), objects_.bytes_of(*oldest)});
+      gone.push_back({{*oldest, objects_.parent_of(*oldest), objects_.bytes_of(*oldest)},
+                      objects_.used(*oldest)});
       objects_.remove(*oldest, ++time_);
     }
-    evictions_ += evicted.size();
-    return evicted;
+    evictions_ += gone.size();
+    return gone;
   }
 
   void begin(const page_key& key) {

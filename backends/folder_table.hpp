@@ -103,6 +103,12 @@ public:
     return found == nullptr ? 0 : found->bytes;
   }
 
+  /// The time of the page's last use; 0 if it is not stored.
+  int64_t used(const page_key& key) const {
+    const auto* const found = present(key);
+    return found == nullptr ? 0 : found->used;
+  }
+
   /// All zero if the page is not stored, or is a first one.
   page_key parent_of(const page_key& key) const {
     const auto* const found = present(key);

@@ -22,7 +22,7 @@ public:
 
   /// Makes the page the most recently used one.
   /// @returns the page's value, or null if it is not in the table.
-  const Value* touch(const page_key& key) {
+  Value* touch(const page_key& key) {
     const auto found = positions_.find(key);
     if (found == positions_.end())
       return nullptr;

@@ -14,6 +14,7 @@ struct stored_page {
   page_key parent;
   /// Shared, so that they are copied without the lock and outlive an eviction.
   std::shared_ptr<const std::vector<std::byte>> bytes;
+  time_point used;
 };
 
 class memory_backend final : public blocking_store {
@@ -30,6 +31,12 @@ public:
   bool watch_evictions(storage_backend::eviction_watch watch) override {
     const auto lock = std::scoped_lock{mutex_};
     watch_ = std::move(watch);
+    return true;
+  }
+
+  bool watch_losses(storage_backend::loss_watch watch) override {
+    const auto lock = std::scoped_lock{mutex_};
+    losses_ = std::move(watch);
     return true;
   }
 
@@ -94,7 +101,7 @@ private:
     auto bytes = std::shared_ptr<const std::vector<std::byte>>{};
     {
       const auto lock = std::scoped_lock{mutex_};
-      if (const auto* found = pages_.touch(page.key))
+      if (const auto* found = use(page.key))
         bytes = found->bytes;
     }
     if (bytes == nullptr)
@@ -112,7 +119,7 @@ private:
                                     + format_bytes(max_bytes_));
     {
       const auto lock = std::scoped_lock{mutex_};
-      if (pages_.touch(page.key) != nullptr)
+      if (use(page.key) != nullptr)
         return {};
     }
     auto bytes = std::make_shared<std::vector<std::byte>>();
@@ -121,35 +128,50 @@ private:
       bytes->insert(bytes->end(), part.begin(), part.end());
     auto evicted = std::vector<lru_table<stored_page>::entry>{};
     auto watch = storage_backend::eviction_watch{};
+    auto losses = storage_backend::loss_watch{};
     {
       const auto lock = std::scoped_lock{mutex_};
-      if (pages_.touch(page.key) != nullptr)
+      if (use(page.key) != nullptr)
         return {};
       while (max_bytes_ != 0 && pages_.bytes() + length > max_bytes_) {
         evicted.push_back(pages_.pop_oldest());
         ++counters_.evicted;
       }
-      pages_.insert(page.key, length, {page.parent, std::move(bytes)});
-      if (!evicted.empty())
-        watch = watch_;
+      pages_.insert(page.key, length, {page.parent, std::move(bytes), clock_.now()});
+      watch = watch_;
+      losses = losses_;
     }
-    if (watch)
-      tell(watch, evicted);
+    tell(watch, losses, evicted);
     return {};
   }
 
+  /// @pre the lock is held
+  const stored_page* use(const page_key& key) {
+    auto* found = pages_.touch(key);
+    if (found != nullptr)
+      found->used = clock_.now();
+    return found;
+  }
+
   static void tell(const storage_backend::eviction_watch& watch,
+                   const storage_backend::loss_watch& losses,
                    std::span<const lru_table<stored_page>::entry> evicted) {
+    if (evicted.empty())
+      return;
     auto objects = std::vector<evicted_object>{};
     for (const auto& [key, bytes, value] : evicted)
-      objects.push_back({key, value.parent, *value.bytes});
-    watch(objects);
+      objects.push_back({key, value.parent, *value.bytes, value.used});
+    if (watch)
+      watch(objects);
+    if (losses)
+      losses(objects.back().used);
   }
 
   const uint64_t max_bytes_;
   const clock_source& clock_;
   std::mutex mutex_; // Guards what follows.
   storage_backend::eviction_watch watch_;
+  storage_backend::loss_watch losses_;
   lru_table<stored_page> pages_;
   backend_counters counters_;
 };

@@ -138,6 +138,10 @@ bool storage_queue::watch_evictions(eviction_watch watch) {
   return state_->store->watch_evictions(std::move(watch));
 }
 
+bool storage_queue::watch_losses(loss_watch watch) {
+  return state_->store->watch_losses(std::move(watch));
+}
+
 storage_queue::batch_number storage_queue::lookup(store_batch<page_key> keys, time_point deadline,
                                                   lookup_done done) {
   auto call = [deadline](blocking_store& store, const std::vector<page_key>& list) {

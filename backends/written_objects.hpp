@@ -18,7 +18,7 @@ namespace hicache {
 class written_objects {
 public:
   /// Objects to remove from the server.
-  using evicted_objects = std::vector<listed_object>;
+  using evicted_objects = std::vector<bounded_objects::evicted>;
 
   /// @param max_bytes 0: the server alone decides what it keeps.
   explicit written_objects(uint64_t max_bytes) : max_bytes_(max_bytes) {

@@ -103,6 +103,9 @@ struct operation_done {
   /// Backups: expired while the store may still read the pages. A second message follows when it no
   /// longer can.
   bool is_in_quarantine = false;
+  /// Backups: what this rank's L3 last wrote or read at or before this time on its clock may have
+  /// been evicted.
+  time_point lost = {};
 };
 
 } // namespace hicache

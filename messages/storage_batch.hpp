@@ -1,5 +1,6 @@
 #pragma once
 
+#include "hicache/clock.hpp"
 #include "hicache/error.hpp"
 #include "hicache/ids.hpp"
 
@@ -77,6 +78,8 @@ struct storage_outcome {
   /// Nonzero: the deadline passed and the store's call has not returned, so it may still read or
   /// write the pages. A `drain` request with this ticket is answered once it has returned.
   uint64_t ticket = 0;
+  /// Writes: the latest `storage_backend::watch_losses` so far.
+  time_point lost = {};
 };
 
 /// A finished batch; store's thread -> storage actor.

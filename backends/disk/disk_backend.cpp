@@ -53,6 +53,12 @@ public:
     return true;
   }
 
+  bool watch_losses(storage_backend::loss_watch watch) override {
+    const auto lock = std::scoped_lock{mutex_};
+    losses_ = std::move(watch);
+    return true;
+  }
+
   std::vector<bool> exists(std::span<const page_key> keys, time_point deadline) override {
     auto answers = std::vector<bool>(keys.size(), false);
     if (clock_.now() >= deadline)
@@ -164,6 +170,7 @@ private:
   /// Leaves those that are to be read.
   void find_all(std::vector<disk_read*>& wanted, part_lengths rule) {
     const auto lock = std::scoped_lock{mutex_};
+    log_.set_time(clock_.now());
     std::erase_if(wanted, [&](disk_read* x) {
       const auto found = log_.find(x->key);
       if (!found) {
@@ -191,6 +198,7 @@ private:
     auto gone = std::vector<disk_log::evicted>{};
     {
       const auto lock = std::scoped_lock{mutex_};
+      log_.set_time(clock_.now());
       auto bytes = uint64_t{0};
       for (; next < pages.size() && objects.size() < disk_record_objects; ++next) {
         const auto& page = pages[next];
@@ -234,10 +242,14 @@ private:
     if (gone.empty())
       return;
     auto watch = storage_backend::eviction_watch{};
+    auto losses = storage_backend::loss_watch{};
     {
       const auto lock = std::scoped_lock{mutex_};
       watch = watch_;
+      losses = losses_;
     }
+    if (losses)
+      losses(std::ranges::max(gone, {}, &disk_log::evicted::used).used);
     if (!watch)
       return;
     auto bytes = std::vector<std::vector<std::byte>>{};
@@ -251,7 +263,7 @@ private:
     auto told = std::vector<evicted_object>{};
     for (auto i = size_t{0}; i < gone.size(); ++i)
       if (reads[i].outcome)
-        told.push_back({reads[i].key, gone[i].parent, bytes[i]});
+        told.push_back({reads[i].key, gone[i].parent, bytes[i], gone[i].used});
     watch(told);
   }
 
@@ -554,6 +566,7 @@ private:
   std::mutex sync_mutex_;
   std::mutex mutex_; // Guards what follows.
   storage_backend::eviction_watch watch_;
+  storage_backend::loss_watch losses_;
   disk_log log_;
   uint64_t synced_through_ = 0;
   uint64_t failed_through_ = 0;

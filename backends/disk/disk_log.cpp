@@ -92,7 +92,8 @@ bool disk_log::begin_write(const page_key& key, const page_key& parent, uint64_t
   const auto room = objects_.begin_write(key, parent, disk_blocks_for(length));
   for (const auto& object : room.evicted)
     if (const auto where = find(object.key))
-      gone.push_back({*drop_place(object.key), object.parent, *where});
+      gone.push_back(
+        {*drop_place(object.key), object.parent, *where, time_point{duration{object.used}}});
   return room.is_there;
 }
 

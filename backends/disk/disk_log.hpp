@@ -1,6 +1,7 @@
 #pragma once
 
 #include "backends/bounded_objects.hpp"
+#include "hicache/clock.hpp"
 #include "messages/disk_record.hpp"
 
 #include <absl/container/flat_hash_map.h>
@@ -83,6 +84,10 @@ public:
 
   void use(const page_key& key) { objects_.use(key); }
 
+  /// Objects are used or written at this time from now on. Those of earlier processes were so at
+  /// the clock's beginning.
+  void set_time(time_point now) { objects_.set_time(now.time_since_epoch().count()); }
+
   /// As folder_table::list.
   result<object_list> list(const std::string& from) const;
 
@@ -91,6 +96,7 @@ public:
     disk_record::removal removal;
     page_key parent;
     place where;
+    time_point used;
   };
 
   /// As bounded_objects::begin_write.

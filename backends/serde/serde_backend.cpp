@@ -47,6 +47,10 @@ public:
     return core_->store().attach_memory(std::array{pool_->memory()});
   }
 
+  bool watch_losses(loss_watch watch) override {
+    return core_->store().watch_losses(std::move(watch));
+  }
+
   batch_number lookup(store_batch<page_key> keys, time_point deadline, lookup_done done) override {
     auto names = core_->names_of(std::move(keys));
     return core_->forward<std::vector<result<store_place>>>(

@@ -53,6 +53,8 @@ public:
     return core_->attach_memory(regions);
   }
 
+  bool watch_losses(loss_watch watch) override { return core_->watch_losses(std::move(watch)); }
+
   batch_number lookup(store_batch<page_key> keys, time_point deadline, lookup_done done) override {
     return core_->submit(std::make_shared<tier_lookup>(std::move(keys), deadline, std::move(done)));
   }

@@ -7,6 +7,7 @@
 #include <exception>
 #include <future>
 #include <iterator>
+#include <ranges>
 #include <string>
 
 namespace hicache {
@@ -102,6 +103,7 @@ result<void> tiered_core::arrange(const tier_order& tiers) {
     if (!tiers[i]->store->watch_evictions(watch) && watch)
       return does_not_tell(i + 2);
   }
+  static_cast<void>(arrange_losses(tiers));
   return {};
 }
 
@@ -453,6 +455,24 @@ void tiered_core::copy(const tier_order& tiers, const page_read& object, size_t 
   }
 }
 
+bool tiered_core::watch_losses(storage_backend::loss_watch watch) {
+  losses_ = std::move(watch);
+  return arrange_losses(tiers_);
+}
+
+bool tiered_core::arrange_losses(const tier_order& tiers) {
+  auto tells = false;
+  auto is_last = true;
+  for (const auto& tier : tiers | std::views::reverse) {
+    const auto is_watched = is_last && (takes(*tier, rule::all) || takes(*tier, rule::evict));
+    const auto told
+      = tier->store->watch_losses(is_watched ? losses_ : storage_backend::loss_watch{});
+    tells |= is_watched && told;
+    is_last &= !is_watched;
+  }
+  return tells;
+}
+
 void tiered_core::demote(uint64_t from, std::span<const evicted_object> objects) {
   const auto tiers = order();
   const auto above = std::ranges::find(*tiers, from, &tier_state::id);
@@ -460,13 +480,18 @@ void tiered_core::demote(uint64_t from, std::span<const evicted_object> objects)
     return;
   const auto to = static_cast<size_t>(above + 1 - tiers->begin());
   auto copies = std::vector<tier_copies>(tiers->size());
+  auto lost = time_point{};
   for (const auto& object : objects) {
-    if (!take_copy(*(*tiers)[to], object.bytes.size()))
+    if (!take_copy(*(*tiers)[to], object.bytes.size())) {
+      lost = std::max(lost, object.used);
       continue;
+    }
     copies[to].bytes += object.bytes.size();
     copies[to].objects.push_back(
       {object.key, object.parent, 0, {object.bytes.begin(), object.bytes.end()}});
   }
+  if (losses_ && lost > time_point{})
+    losses_(lost);
   write_copies(*tiers, std::move(copies));
 }
 

@@ -176,6 +176,10 @@ public:
   void copy(const tier_order& tiers, const page_read& object, size_t from, uint32_t uses,
             std::vector<tier_copies>& copies);
 
+  /// As storage_backend::watch_losses. What an upper tier evicts is lost if the tier below was to
+  /// take it and cannot; else what the last tier evicts that takes all or what is evicted.
+  bool watch_losses(storage_backend::loss_watch watch);
+
   /// Writes copies to their tiers, in the background.
   void write_copies(const tier_order& tiers, std::vector<tier_copies> copies);
 
@@ -193,8 +197,12 @@ public:
 private:
   std::shared_ptr<tier_state> make_tier(store_tier from);
 
-  /// Checks an order, and has its stores tell what the tiers below them take.
+  /// Checks an order, and has its stores tell what the tiers below them take, and what is lost.
   result<void> arrange(const tier_order& tiers);
+
+  /// Has the last tier of an order that takes objects tell what it loses, and no other one.
+  /// @returns whether it can
+  bool arrange_losses(const tier_order& tiers);
 
   /// Gives new batches the tiers that are not suspended.
   /// @pre the lock is held
@@ -240,6 +248,8 @@ private:
   const breaker_policy breaker_;
   const std::function<void(const std::string&)> notice_;
   const clock_source& clock_;
+  /// Set before the first batch.
+  storage_backend::loss_watch losses_;
 
   std::mutex mutex_; // Guards what follows, and the batches.
   std::condition_variable changed_;

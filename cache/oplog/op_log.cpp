@@ -221,6 +221,7 @@ struct format<applied_step> {
     f.may("backups", x.facts.backups);
     f.may("fetches", x.facts.fetches);
     f.may("next_fetch", x.facts.next_fetch, step_facts::no_fetch);
+    f.may("loss_age_ns", x.facts.loss_age_ns, step_facts::no_loss);
     f.may("arrived", x.arrived);
   }
 };
@@ -437,6 +438,8 @@ result<void> op_log_player::check(const applied_step& step) const {
       || (step.facts.load_failed && step.facts.loads_done == known_.loads_done))
     return wrong("a copy failed, but none ended");
   const auto backing_up = cache_->backing_up();
+  if (step.facts.loss_age_ns < 0)
+    return wrong("what L3 evicted was last used in the future");
   if (step.facts.backups.size() != backing_up.size())
     return wrong("it does not name each backup that is open");
   for (auto i = size_t{0}; i < backing_up.size(); ++i)

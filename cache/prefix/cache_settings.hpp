@@ -13,6 +13,8 @@ struct cache_settings {
   uint64_t storage_epoch = 0;
   /// Latest logical time provided by a step, in nanoseconds.
   int64_t now_ns = 0;
+  /// L3 may have evicted what it wrote or read at or before this logical time; 0: nothing.
+  int64_t lost_ns = 0;
   /// True from stop_serving() to clear().
   bool is_stopped = false;
 

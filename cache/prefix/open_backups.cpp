@@ -11,6 +11,15 @@ namespace hicache {
 
 // -- backups begin ------------------------------------------------------------
 
+void open_backups::doubt_path(radix_node& end) {
+  const auto is_doubtful = [lost_ns = settings_.lost_ns](const radix_node& each) {
+    return each.l3() == l3_state::stored && each.stored_ns() <= lost_ns;
+  };
+  if (settings_.lost_ns > 0)
+    for (auto* node : path_nodes(end, is_doubtful))
+      node_edit{tree_, *node}.end_backup(l3_state::unknown);
+}
+
 void open_backups::back_up_path(radix_node& end) {
   if (!settings_.options.storage_attached || settings_.is_stopped)
     return;
@@ -57,8 +66,8 @@ void open_backups::begin(const std::vector<radix_node*>& nodes) {
   }
   waiting_pages_ += pages.size();
   const auto shared_pages = std::make_shared<const std::vector<page_index>>(std::move(pages));
-  backups_.emplace(
-    id, open_backup{&end, shared_pages, settings_.storage_epoch, bare->is_root() ? nullptr : bare});
+  backups_.emplace(id, open_backup{&end, shared_pages, settings_.storage_epoch, settings_.now_ns,
+                                   bare->is_root() ? nullptr : bare});
   order_.insert(order_.end() - static_cast<ptrdiff_t>(held_), id);
   auto& parent = *nodes.front()->parent();
   effects_.push_back(
@@ -122,7 +131,8 @@ void open_backups::end(operation_id id, uint64_t stored) {
        path_nodes(*backup.end, [id](const radix_node& each) { return each.backup() == id; })) {
     done += node->pages();
     const auto is_stored = is_valid && done <= stored;
-    node_edit{tree_, *node}.end_backup(is_stored ? l3_state::stored : l3_state::unknown);
+    node_edit{tree_, *node}.end_backup(is_stored ? l3_state::stored : l3_state::unknown,
+                                       backup.begun_ns);
     if (is_stored && !node->is_discarded())
       node->children().visit([&](const first_page&, radix_node& child) {
         if (child.l3() == l3_state::unknown && child.l2_resident())

@@ -25,6 +25,10 @@ public:
   open_backups(radix_tree& tree, const cache_settings& settings, std::vector<tree_effect>& effects)
     : tree_(tree), settings_(settings), effects_(effects) {}
 
+  /// Takes nodes of the path to `end` that L3 may have evicted for nodes that it lacks. For use of
+  /// the path by a request: so each is written again at most once per use and eviction.
+  void doubt_path(radix_node& end);
+
   /// Begins to write the nodes of the path to `end` that L3 lacks, as far as L2 has them and L3 has
   /// their parents. Drops the oldest backups beyond the limit.
   void back_up_path(radix_node& end);
@@ -73,6 +77,8 @@ private:
     radix_node* end = nullptr;
     std::shared_ptr<const std::vector<page_index>> pages;
     uint64_t epoch = 0;
+    /// The logical time when it began.
+    int64_t begun_ns = 0;
     /// Nearest ancestor without a copy in L2. L1-locked, because L2 nodes below depend on it; null
     /// if L2 has the whole path.
     radix_node* l1_end = nullptr;

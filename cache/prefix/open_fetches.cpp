@@ -88,6 +88,7 @@ void open_fetches::join_or_issue(open_request& request) {
                        request.root->ns(),
                        options.storage_backend,
                        settings_.storage_epoch,
+                       settings_.now_ns,
                        request.tokens,
                        first,
                        names});
@@ -306,6 +307,7 @@ open_fetches::page_range open_fetches::place(const open_fetch& fetch, uint64_t c
   const auto l3 = settings_.is_attached_since(fetch.epoch) ? l3_state::stored : l3_state::unknown;
   auto& node = tree_.add(parent, token_span{fetch.tokens, from * size, tree_.span_size(to - from)},
                          {}, std::move(pages), std::move(names), l3);
+  node_edit{tree_, node}.end_backup(l3, fetch.begun_ns);
   tree_.touch(node, 0);
   return {from, to};
 }

@@ -97,6 +97,8 @@ private:
     cache_namespace ns;
     std::string backend;
     uint64_t epoch = 0;
+    /// The logical time when it began.
+    int64_t begun_ns = 0;
     token_buffer tokens;
     /// Pages matched when it was issued; what arrives is appended after them.
     uint64_t first = 0;

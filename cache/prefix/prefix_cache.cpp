@@ -254,6 +254,8 @@ std::vector<ready_request> prefix_cache::step(const step_facts& facts,
   fetches_.check_facts(facts, arrived);
   const auto backup_facts = backups_.name(facts.backups);
   settings_.now_ns = std::max(settings_.now_ns, facts.now_ns);
+  if (facts.loss_age_ns != step_facts::no_loss)
+    settings_.lost_ns = std::max(settings_.lost_ns, settings_.now_ns - facts.loss_age_ns);
   pins_.advance();
   lost_.clear();
   failed_.clear();
@@ -392,7 +394,7 @@ uint64_t prefix_cache::shared_digest() const noexcept {
                                               settings_.storage_epoch,
                                               deadlines,
                                               uint64_t{settings_.is_stopped},
-                                              0,
+                                              static_cast<uint64_t>(settings_.lost_ns),
                                               pins,
                                               pin_count,
                                               handle_locks_.count(),

@@ -260,7 +260,8 @@ void prefix_cache::copy_inserted(radix_node& end) {
   const auto is_written = settings_.options.write != write_policy::write_back;
   if (is_written)
     copies_.write_path(end, settings_.least_hits(), false);
-  // Every use retries backups that L3 failed to take or dropped.
+  // Every use retries backups that L3 failed to take or dropped, and repeats those it evicted.
+  backups_.doubt_path(end);
   backups_.back_up_path(end);
   if (is_written) {
     copies_.want_staged(end);

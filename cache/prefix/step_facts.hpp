@@ -33,6 +33,9 @@ struct step_facts {
   /// No prefetch beyond those of the step ended on any rank.
   static constexpr int64_t no_fetch = INT64_MAX;
 
+  /// L3 has evicted nothing, or cannot tell.
+  static constexpr int64_t no_loss = INT64_MAX;
+
   /// Copies finished since start, in issue order.
   uint64_t writes_done = 0;
   uint64_t loads_done = 0;
@@ -49,6 +52,8 @@ struct step_facts {
   /// none before it failed on any rank.
   bool write_failed = false;
   bool load_failed = false;
+  /// The time since the latest use of an object that some rank's L3 has evicted, in nanoseconds.
+  int64_t loss_age_ns = no_loss;
 
   friend bool operator==(const step_facts&, const step_facts&) = default;
 };

@@ -93,9 +93,14 @@ public:
 
   operation_id load() const noexcept { return load_; }
 
-  operation_id backup() const noexcept { return backup_; }
+  operation_id backup() const noexcept { return l3_ == l3_state::pending ? l3_mark_ : 0; }
 
   l3_state l3() const noexcept { return l3_; }
+
+  /// Where L3 has the pages: the logical time, in nanoseconds, after which it wrote or read them.
+  int64_t stored_ns() const noexcept {
+    return l3_ == l3_state::stored ? static_cast<int64_t>(l3_mark_) : 0;
+  }
 
   /// True if the L1 pages are freed once `write` is confirmed (write_back).
   bool is_write_back_pending() const noexcept { return is_write_back_pending_; }
@@ -169,7 +174,8 @@ private:
   node_id id_ = 0;
   operation_id write_ = 0;
   operation_id load_ = 0;
-  operation_id backup_ = 0;
+  /// By `l3_`: the backup in flight, or when the pages were stored.
+  uint64_t l3_mark_ = 0;
   l3_state l3_ = l3_state::unknown;
   bool is_write_back_pending_ = false;
   /// An engine knows its id.

@@ -55,7 +55,7 @@ uint64_t radix_tree::heavy_digest(const radix_node& node) const {
       | uint64_t{node.is_write_back_pending_} << 8 | static_cast<uint64_t>(node.l3_),
     node.write_,
     node.load_,
-    node.backup_,
+    node.backup(),
     0};
   return XXH3_64bits(state.data(), sizeof(state));
 }
@@ -224,9 +224,9 @@ void radix_tree::check_node(const radix_node& node) const {
                   && node.l2_locks_ > 0);
   HICACHE_CHECK(!node.is_write_back_pending_ || node.write_ != 0);
   HICACHE_CHECK(node.load_ == 0 || (node.in_l1() && node.l2_resident() && node.l1_locks_ > 0));
-  HICACHE_CHECK((node.backup_ != 0) == (node.l3_ == l3_state::pending));
+  HICACHE_CHECK((node.backup() != 0) == (node.l3_ == l3_state::pending));
   HICACHE_CHECK(!options_.exports_l2 || node.l3_ != l3_state::stored || !node.l2_pages_.empty());
-  HICACHE_CHECK(node.backup_ == 0 || (node.l2_resident() && node.l2_locks_ > 0));
+  HICACHE_CHECK(node.backup() == 0 || (node.l2_resident() && node.l2_locks_ > 0));
 }
 
 void radix_tree::check_references() const {

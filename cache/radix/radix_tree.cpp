@@ -224,8 +224,8 @@ radix_node& radix_tree::split(radix_node& node, uint64_t pages) {
   upper.use_ = node.use_;
   upper.write_ = node.write_;
   upper.load_ = node.load_;
-  upper.backup_ = node.backup_;
   upper.l3_ = node.l3_;
+  upper.l3_mark_ = node.l3_mark_;
   upper.is_write_back_pending_ = node.is_write_back_pending_;
   // The upper part shares the buffer, so the parent's key still points to its first page.
   upper.parent_->children_.replace(first_page_of(upper), upper);
@@ -265,7 +265,7 @@ bool radix_tree::can_join(const radix_node& upper, const radix_node& lower) cons
                       x.is_discarded_, x.has_pin_lock_, x.is_write_back_pending_};
   };
   const auto is_idle
-    = [](const radix_node& x) { return x.l2_resident() && x.load_ == 0 && x.backup_ == 0; };
+    = [](const radix_node& x) { return x.l2_resident() && x.load_ == 0 && x.backup() == 0; };
   return !upper.has_handle_ && is_idle(upper) && is_idle(lower) && marks(upper) == marks(lower)
          && upper.use_ == lower.use_ && upper.tokens_.continues_in(lower.tokens_, options_.overlap);
 }
@@ -287,6 +287,7 @@ void radix_tree::join(radix_node& upper, radix_node& lower) {
       = front.names == back.names && front.first + front.count == back.first && back.count > 0;
     back = are_one ? name_run{back.names, front.first, front.count + back.count} : name_run{};
   }
+  lower.l3_mark_ = std::min(lower.l3_mark_, upper.l3_mark_);
   lower.token_digest_ += upper.token_digest_;
   lower.l1_digest_ += upper.l1_digest_;
   lower.first_ = upper.first_;

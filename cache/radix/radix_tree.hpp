@@ -46,13 +46,14 @@ public:
   }
 
   void begin_backup(operation_id id) {
-    node_.backup_ = id;
+    node_.l3_mark_ = id;
     node_.l3_ = l3_state::pending;
   }
 
   /// The backup has ended, or the node's state in L3 has changed.
-  void end_backup(l3_state l3) {
-    node_.backup_ = 0;
+  /// @param stored_ns As radix_node::stored_ns.
+  void end_backup(l3_state l3, int64_t stored_ns = 0) {
+    node_.l3_mark_ = static_cast<uint64_t>(stored_ns);
     node_.l3_ = l3;
   }
 

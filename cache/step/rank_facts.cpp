@@ -19,6 +19,7 @@ void rank_facts::add(const operation_done& fact) {
     case operation_kind::backup:
       stored_[fact.id]
         = fact.is_in_quarantine ? backup_given_up : static_cast<int64_t>(fact.stored);
+      lost_ns_ = std::max<int64_t>(lost_ns_, fact.lost.time_since_epoch().count());
       break;
   }
   is_device_lost_ |= fact.device_lost;
@@ -60,6 +61,8 @@ step_facts rank_facts::mine(const step_openings& open, int64_t now_ns) const {
   if (const auto first = std::ranges::find_if(open.later_fetches, is_here);
       first != open.later_fetches.end())
     facts.next_fetch = first - open.later_fetches.begin();
+  if (lost_ns_ > 0)
+    facts.loss_age_ns = std::max<int64_t>(now_ns - lost_ns_, 0);
   return facts;
 }
 

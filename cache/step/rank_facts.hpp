@@ -64,6 +64,8 @@ private:
   std::map<operation_id, int64_t> stored_;
   /// Backups of which all ranks know that one has abandoned them.
   std::set<operation_id> in_quarantine_;
+  /// As in operation_done, in nanoseconds; 0: nothing was lost.
+  int64_t lost_ns_ = 0;
   step_facts known_;
 };
 

@@ -22,6 +22,7 @@ enum slot : size_t {
   failed_load,
   now,
   next_fetch,
+  loss_age,
   backups
 };
 
@@ -61,6 +62,7 @@ std::vector<int64_t> encode_step(const step_offer& offer) {
   values[failed_load] = encode_failure(offer.failed_load);
   values[now] = facts.now_ns;
   values[next_fetch] = facts.next_fetch;
+  values[loss_age] = facts.loss_age_ns;
   std::ranges::copy(facts.backups, values.begin() + backups);
   auto next = values.begin() + fetches;
   for (const auto& fetch : facts.fetches)
@@ -80,6 +82,7 @@ step_minima decode_step(std::span<const int64_t> minimum, const step_openings& o
   agreed.facts.write_failed = end_with(minimum[failed_write], agreed.facts.writes_done);
   agreed.facts.load_failed = end_with(minimum[failed_load], agreed.facts.loads_done);
   agreed.facts.next_fetch = minimum[next_fetch];
+  agreed.facts.loss_age_ns = minimum[loss_age];
   const auto stored = minimum.subspan(backups, open.backups.size());
   agreed.facts.backups.assign(stored.begin(), stored.end());
   auto rest = minimum.subspan(fetches, fetch_values * open.fetches.size());

@@ -39,7 +39,7 @@ struct step_minima {
 };
 
 /// Fixed length of every step's vector, so that diverged ranks can still compare their digests.
-inline constexpr size_t step_values = 9 + limits::step_backups + 3 * limits::step_fetches;
+inline constexpr size_t step_values = 10 + limits::step_backups + 3 * limits::step_fetches;
 
 /// The vector whose element-wise minimum over the ranks is a `step_minima`.
 std::vector<int64_t> encode_step(const step_offer& offer);

@@ -213,6 +213,7 @@ public:
   using read_progress = std::function<void(size_t first, std::span<const result<void>> outcomes)>;
   using list_done = std::function<void(result<object_list>)>;
   using eviction_watch = std::function<void(std::span<const evicted_object>)>;
+  using loss_watch = std::function<void(time_point used)>;
   using health_done = std::function<void(backend_health)>;
 
   /// Numbers the batches of a store; not 0.
@@ -251,6 +252,13 @@ public:
   /// @param watch Called on a thread of the store, which waits for it; must not wait for the store.
   /// @returns false if the store cannot tell
   virtual bool watch_evictions(eviction_watch watch);
+
+  /// Has the store say from now on how recently the objects were used that it evicts and that are
+  /// gone then: the latest `evicted_object::used` of each eviction. Unlike watch_evictions it costs
+  /// no reads.
+  /// @param watch As in watch_evictions.
+  /// @returns false if the store cannot tell
+  virtual bool watch_losses(loss_watch watch);
 
   /// Looks up which objects the store holds, and where. not_found for an absent object, and for all
   /// objects if the store cannot be reached.
@@ -298,6 +306,10 @@ inline result<void> storage_backend::attach_memory(std::span<const std::span<std
 }
 
 inline bool storage_backend::watch_evictions(eviction_watch) {
+  return false;
+}
+
+inline bool storage_backend::watch_losses(loss_watch) {
   return false;
 }
 

@@ -36,6 +36,7 @@ protected:
     auto outcome = storage_outcome{std::vector<ec>(request.batch.count, ec::none), left_to_others};
     if (failed)
       outcome.pages[*failed] = code;
+    outcome.lost = lost_;
     tell(storage_, errand{[request, outcome](caf::event_based_actor*) mutable {
            request.promise.deliver(outcome);
          }});
@@ -48,6 +49,8 @@ protected:
   caf::actor storage_;
   caf::actor tree_;
   backup_actor backup_;
+  /// What the store says with its answers.
+  time_point lost_{};
 };
 
 TEST_F(BackupTest, LongCommandsGoInBatchesOneAfterTheOther) {
@@ -163,6 +166,19 @@ TEST_F(BackupTest, FailedPageIsTriedAgainBeforeItsChildren) {
   EXPECT_EQ(counters().bytes_l2_to_l3, 301 * page_bytes);
   EXPECT_EQ(counters().storage_failures, 1u);
   EXPECT_EQ(counters().backup_retries, 1u);
+}
+
+TEST_F(BackupTest, TellsWithEachEndTheLatestLossSoFar) {
+  const auto at = [](int64_t seconds) { return time_point{std::chrono::seconds{seconds}}; };
+  for (const auto id : {operation_id{1}, operation_id{2}, operation_id{3}}) {
+    command(id, 4);
+    lost_ = at(id == 2 ? 7 : 5);
+    answer();
+  }
+  ASSERT_EQ(log_->done.size(), 3u);
+  EXPECT_EQ(log_->done[0].lost, at(5));
+  EXPECT_EQ(log_->done[1].lost, at(7));
+  EXPECT_EQ(log_->done[2].lost, at(7));
 }
 
 TEST_F(BackupTest, PausesGrowUntilItIsGivenUp) {

@@ -42,6 +42,20 @@ TEST_F(StorageTest, ExistsCountsLeadingPages) {
   EXPECT_EQ(exists(rank, batch(0, 2)), 2u);
 }
 
+TEST_F(StorageTest, WritesTellWhenTheLastLostObjectWasUsed) {
+  const auto bytes = storage_rank{rank_options{}}.geometry.page_bytes();
+  auto& rank = start({}, make_memory_backend(3 * bytes, clock));
+  const auto lost_after = [&](uint64_t first) {
+    return ask_value<storage_outcome>(rank.actor, atom::set_v, batch(first, 2), plenty).lost;
+  };
+  clock.advance(std::chrono::seconds{1});
+  const auto used = clock.now();
+  EXPECT_EQ(lost_after(0), time_point{});
+  clock.advance(std::chrono::seconds{1});
+  EXPECT_EQ(lost_after(2), used);
+  EXPECT_EQ(lost_after(2), used) << "nothing more is evicted";
+}
+
 TEST_F(StorageTest, MissesAreToldPerPage) {
   auto& rank = start();
   set(rank, batch(1, 1));

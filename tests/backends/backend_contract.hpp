@@ -210,6 +210,34 @@ TEST_P(BackendContractTest, APageSetAgainIsNotTheOldestAnyMore) {
             (std::vector{true, false, true, true}));
 }
 
+TEST_P(BackendContractTest, TellsWhenWhatItEvictsWasLastUsedIfItCan) {
+  auto& store = open({3, 100});
+  auto losses = std::vector<time_point>{};
+  // A store may count the uses of one moment on.
+  const auto watch = [&](time_point used) {
+    losses.push_back(std::chrono::floor<std::chrono::milliseconds>(used));
+  };
+  if (!store.watch_losses(watch))
+    return;
+  auto uses = std::vector<time_point>{};
+  const auto use = [&](auto call) {
+    clock_.advance(std::chrono::seconds{1});
+    uses.push_back(clock_.now());
+    ASSERT_TRUE(call());
+  };
+  const auto put_page
+    = [&](uint64_t number) { return put(store, key_of(number), bytes_of(number, 100)); };
+  for (const auto number : {1u, 2u, 3u})
+    use([&] { return put_page(number); });
+  use([&] { return take(store, key_of(1), 100); });
+  EXPECT_TRUE(losses.empty());
+  use([&] { return put_page(4); }); // Evicts page 2.
+  EXPECT_EQ(losses, (std::vector{uses[1]}));
+  use([&] { return put_page(3); });
+  use([&] { return put_page(5); }); // Evicts page 1.
+  EXPECT_EQ(losses, (std::vector{uses[1], uses[3]}));
+}
+
 TEST_P(BackendContractTest, RefusesAPageThatNeverFitsAndKeepsTheOthers) {
   auto& store = open({1, 4096});
   ASSERT_TRUE(put(store, key_of(1), bytes_of(1, 4096)));

@@ -39,6 +39,24 @@ TEST_F(BoundedObjectsTest, TheLeastRecentlyUsedOneGoesFirst) {
   EXPECT_EQ(own_.evictions(), 1u);
 }
 
+TEST_F(BoundedObjectsTest, TellsWhenEachEvictedOneWasLastUsed) {
+  write(1); // Before the time is known.
+  own_.set_time(1000);
+  write(2);
+  own_.set_time(2000);
+  own_.set_time(1500);
+  write(3);
+  const auto room = own_.begin_write(key_of(4), none, 20);
+  ASSERT_EQ(room.evicted.size(), 2u);
+  EXPECT_LT(room.evicted[0].used, 10);
+  EXPECT_GE(room.evicted[1].used, 1000);
+  EXPECT_LT(room.evicted[1].used, 1010);
+  own_.set_time(9000);
+  own_.use(key_of(3));
+  own_.end_write(key_of(4), true);
+  EXPECT_GE(own_.begin_write(key_of(5), none, 30).evicted.back().used, 9000);
+}
+
 TEST_F(BoundedObjectsTest, ChildrenGoBeforeTheirParents) {
   write(1);
   write(2, key_of(1));

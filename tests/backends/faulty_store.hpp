@@ -107,6 +107,8 @@ public:
     return inner_->watch_evictions(std::move(watch));
   }
 
+  bool watch_losses(loss_watch watch) override { return inner_->watch_losses(std::move(watch)); }
+
   batch_number lookup(store_batch<page_key> keys, time_point deadline, lookup_done done) override {
     switch (const auto fault = draw(batch_kind::lookup)) {
       case store_fault::late:

@@ -45,6 +45,10 @@ public:
     return wait<outcomes>([&](auto done) { store_->remove(list_of(keys), deadline, done); });
   }
 
+  bool watch_losses(storage_backend::loss_watch watch) override {
+    return store_->watch_losses(std::move(watch));
+  }
+
   result<object_list> list(const std::string& from, time_point deadline) override {
     return wait<result<object_list>>([&](auto done) { store_->list(from, deadline, done); });
   }

@@ -84,6 +84,8 @@ std::vector<std::pair<op_log_event, std::string>> samples() {
                   {}},
      R"({"op":"step","writes_done":1,"loads_done":2,"write_failed":true,"load_failed":true,)"
      R"("now_ns":0})"},
+    {applied_step{{.now_ns = 9, .loss_age_ns = 4}, {}},
+     R"({"op":"step","writes_done":0,"loads_done":0,"now_ns":9,"loss_age_ns":4})"},
     {storage_change{storage_change::action::attach,
                     "file",
                     {prefetch_policy::timeout, 64, nanoseconds{2000000}},
@@ -305,6 +307,8 @@ private:
       if (ends)
         fetch.arrived = static_cast<int64_t>(pick(step.arrived.back()->size() + 1));
     }
+    if (pick(4) == 0)
+      step.facts.loss_age_ns = static_cast<int64_t>(pick(100));
     known_ = step.facts;
     cache_->step(step.facts, step.arrived);
     note(step);
@@ -426,6 +430,8 @@ TEST_F(OpLogReplayTest, PagesThatCannotHaveArrivedAreRefused) {
   const auto prefix = std::string{"line 5: this step cannot have happened: "};
   const auto pages = [](std::vector<page_index> x) { return list(std::move(x)); };
   EXPECT_EQ(after({{}, {}}), prefix + "it does not name each prefetch that is open");
+  EXPECT_EQ(after({{.fetches = {{}}, .loss_age_ns = -1}, {nullptr}}),
+            prefix + "what L3 evicted was last used in the future");
   const auto more = prefix + "a prefetch brought more pages than arrived or were asked for";
   EXPECT_EQ(after({{0, 0, {}, {{2}}}, {pages({1})}}), more);
   EXPECT_EQ(after({{0, 0, {}, {{2}}}, {nullptr}}), more);

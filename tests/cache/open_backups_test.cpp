@@ -205,6 +205,51 @@ TEST(OpenBackups, CompleteBothPartsOfANodeThatIsSplit) {
   EXPECT_TRUE(d.part.empty());
 }
 
+TEST(OpenBackups, WriteAgainWhatL3MayHaveEvictedOnceForEachLoss) {
+  auto d = backer{};
+  d.settings.now_ns = 100;
+  auto& ab = d.back_up("ab");
+  d.settings.now_ns = 200;
+  d.finish({2});
+  auto& abcd = d.back_up("abcd");
+  d.finish({2});
+  const auto states = [&] { return std::pair{ab.l3(), abcd.l3()}; };
+  const auto after_loss = [&](int64_t lost_ns) {
+    d.settings.lost_ns = lost_ns;
+    d.part.doubt_path(abcd);
+    d.check();
+    return states();
+  };
+  const auto both = std::pair{l3_state::stored, l3_state::stored};
+  EXPECT_EQ(after_loss(0), both);
+  EXPECT_EQ(after_loss(99), both);
+  d.settings.now_ns = 300;
+  EXPECT_EQ(after_loss(100), (std::pair{l3_state::unknown, l3_state::stored}))
+    << "the time is that of the backup's begin";
+  d.part.back_up_path(abcd);
+  EXPECT_EQ(after_loss(250), (std::pair{l3_state::pending, l3_state::unknown}));
+  d.finish({2});
+  d.finish({2});
+  EXPECT_EQ(states(), both);
+  EXPECT_EQ(after_loss(299), both) << "both were written after it";
+  EXPECT_EQ(d.take<backup_command>().size(), 4u);
+}
+
+TEST(OpenBackups, PartsOfANodeAreAsOldAsTheNodeAndJoinedOnesAsTheOlderOne) {
+  auto d = backer{};
+  d.settings.now_ns = 100;
+  auto& lower = d.back_up("abcd", held::both);
+  d.finish({4});
+  auto& upper = d.tree.cut({&lower, 1});
+  EXPECT_EQ(upper.stored_ns(), 100);
+  EXPECT_EQ(lower.stored_ns(), 100);
+  node_edit{d.tree, upper}.end_backup(l3_state::stored, 70);
+  EXPECT_EQ(d.tree.evict_l1(4), 4);
+  d.tree.join_nodes();
+  ASSERT_EQ(lower.pages(), 4u);
+  EXPECT_EQ(lower.stored_ns(), 70);
+}
+
 TEST(OpenBackups, IgnoreWhatAnEarlierL3Took) {
   auto d = backer{};
   const auto& ab = d.back_up("ab");

@@ -87,6 +87,17 @@ TEST_F(RankFactsTest, ABackupInQuarantineIsNewsTwice) {
   EXPECT_FALSE(has_news());
 }
 
+TEST_F(RankFactsTest, TheAgeOfTheLatestLossGrowsWithTheClock) {
+  const auto at = [](int64_t ns) { return time_point{duration{ns}}; };
+  EXPECT_EQ(facts_.mine(open(), 100).loss_age_ns, step_facts::no_loss);
+  facts_.add(operation_done{.kind = backup, .id = 4, .lost = at(40)});
+  facts_.add(operation_done{.kind = backup, .id = 5, .lost = at(30)});
+  EXPECT_EQ(facts_.mine(open(), 100).loss_age_ns, 60);
+  step();
+  EXPECT_EQ(facts_.mine(open(), 150).loss_age_ns, 110);
+  EXPECT_EQ(facts_.unchanged(0).loss_age_ns, step_facts::no_loss);
+}
+
 TEST_F(RankFactsTest, AFailureEndsTheCountAndLeavesTheRestToTheNextStep) {
   facts_.add(operation_done{write, 1, false});
   facts_.add(operation_done{write, 2});

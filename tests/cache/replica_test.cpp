@@ -194,6 +194,9 @@ private:
         fetch.found = std::min(fetch.found, offered.fetches[i].found);
       }
     }
+    facts.now_ns = ++now_ns_;
+    if (draw(8) == 0)
+      facts.loss_age_ns = static_cast<int64_t>(draw(20));
     for (auto& rank : ranks_)
       for (const auto& ready : rank->apply(facts))
         requests_.at(ready.request).is_ready = true;
@@ -244,6 +247,7 @@ private:
 
   std::mt19937 random_;
   bool is_roomy_;
+  int64_t now_ns_ = 0;
   std::vector<std::unique_ptr<tree_driver>> ranks_;
   std::map<request_id, request> requests_;
   std::set<uint64_t> ever_cached_;

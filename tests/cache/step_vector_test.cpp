@@ -65,6 +65,16 @@ TEST(StepVectorTest, TheNextStepBeginsWithTheFirstFetchThatEndedAnywhere) {
   EXPECT_EQ(agree_on({one, 1}, {other, 1}).facts.next_fetch, 3);
 }
 
+TEST(StepVectorTest, TheLatestLossOfAnyRankCounts) {
+  auto one = step_facts{};
+  EXPECT_EQ(agree_on({one, 1}, {one, 1}).facts.loss_age_ns, step_facts::no_loss);
+  one.loss_age_ns = 7;
+  EXPECT_EQ(agree_on({one, 1}, {{}, 1}).facts.loss_age_ns, 7);
+  auto other = one;
+  other.loss_age_ns = 3;
+  EXPECT_EQ(agree_on({one, 1}, {other, 1}).facts.loss_age_ns, 3);
+}
+
 TEST(StepVectorTest, TheOldestFailureEndsWhatIsDone) {
   const auto one = step_offer{.facts = {.writes_done = 9, .loads_done = 5}, .failed_write = 8};
   const auto other

@@ -2,7 +2,7 @@
 
 import json
 
-from harness import BIN, SMALL_KV, SharedPagesTest, main
+from harness import BIN, SMALL_KV, SharedPagesTest, cached, main
 
 PAGE = SharedPagesTest.PAGE
 
@@ -79,6 +79,35 @@ class TiersTest(SharedPagesTest):
                               f'{{"path": "{self.stored}", "max_bytes": "64MiB"}}', "--json"], "counted")
         self.assertEqual(counted.wait(60), 0, counted.text())
         self.assertEqual(json.loads(counted.out.read_text())[0]["objects"], disk["objects"])
+
+    def test_a_hot_prefix_stays_in_a_disk_that_is_too_small_for_the_rest(self):
+        tiers = f'{{"backend": "memory", "max_bytes": "1MiB"}}, {{"backend": "disk", "path": "{self.stored}", "max_bytes": "32MiB"}}'
+        hot = {"timestamp": 0, "input_length": 4 * 512, "output_length": 1, "hash_ids": [1, 2, 3, 4]}
+        rows = []
+        for i in range(80):
+            cold = [5 + 8 * i + k for k in range(8)]
+            rows += [{"timestamp": 0, "input_length": 8 * 512, "output_length": 1, "hash_ids": cold}] + ([hot] if i % 4 == 3 else [])
+        self.write(rows)
+        admin = self.folder / "admin"
+        first = self.start_replay("first", 2, *self.flags(tiers), "--linger", "forever", "--admin-listen", f"unix:{admin}")
+        first.wait_for("requests in", 300)
+        report = self.read_report(first)
+        self.assert_clean(report)
+        self.assertEqual(cached(report), 19 * (4 * 512 - PAGE))
+        self.assertEqual(report["cached_tokens"]["l3"], 0, "the hot prefix was never read in L3")
+        shown = self.start([BIN / "hicachectl", "storage", "show", "--admin", f"unix:{admin}", "--json"], "shown")
+        self.assertEqual(shown.wait(60), 0, shown.text())
+        disk = json.loads(shown.out.read_text())["hicache_storage_tiers"][1]
+        self.assertGreater(disk["evicted"], disk["objects"], "all that was written at first has left the disk")
+        first.terminate()
+        first.wait(20)
+        self.write([hot])
+        second = self.replay("second", 2, *self.flags(tiers))
+        self.assert_clean(second)
+        self.assertEqual(second["cached_tokens"], {"l1": 0, "l2": 0, "l3": 4 * 512 - PAGE})
+
+    def write(self, rows):
+        self.trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     def test_a_cluster_above_a_folder(self):
         index, address = self.start_index()

@@ -210,6 +210,30 @@ TEST_F(DiskBackendTest, AHeaderWithoutItsObjectDoesNotBringItBack) {
     expect_page(again, number);
 }
 
+TEST_F(DiskBackendTest, TellsWhenWhatItEvictsWasUsedByThisProcess) {
+  const auto options = options_for(30 * page_space, segment_bytes);
+  clock_.advance(std::chrono::hours{1});
+  for (const auto number : {0u, 1u})
+    ASSERT_TRUE(put_page(open(options), number));
+  auto& store = open(options);
+  auto used = std::map<page_key, time_point>{};
+  ASSERT_TRUE(store.watch_evictions([&](std::span<const evicted_object> objects) {
+    for (const auto& x : objects)
+      used.emplace(x.key, x.used);
+  }));
+  clock_.advance(std::chrono::hours{1});
+  expect_page(store, 1);
+  const auto read_at = clock_.now();
+  for (auto number = uint64_t{2}; number < 33; ++number) {
+    clock_.advance(std::chrono::hours{1});
+    ASSERT_TRUE(put_page(store, number));
+  }
+  ASSERT_EQ(used.size(), 3u);
+  EXPECT_LT(used.at(key_of(0)), time_point{std::chrono::seconds{1}}) << "an earlier process";
+  EXPECT_EQ(std::chrono::floor<std::chrono::seconds>(used.at(key_of(1))), read_at);
+  EXPECT_GT(used.at(key_of(2)), read_at + std::chrono::minutes{59});
+}
+
 TEST_F(DiskBackendTest, TellsWhatItEvicts) {
   auto& store = open(options_for(30 * page_space, segment_bytes));
   auto told = std::map<page_key, page_bytes>{};
