@@ -133,6 +133,24 @@ class EngineTest(unittest.TestCase):
                 self.assertGreater(cached, 2000, "the first instance had one rank")
             self.stop(engine)
 
+    def test_instances_of_other_ranks_share_a_cluster(self):
+        index = Program([BIN / "hicache-index", "--listen", "127.0.0.1:0"], self.folder, "index")
+        self.programs.append(index)
+        address = index.wait_for(r"listening on (\S+)").group(1)
+
+        def start(ranks, **more):
+            return self.start("--hicache-storage-backend", "cluster", "--index", address, "--segment-size", "64MiB",
+                              "--hicache-storage-backend-extra-config", json.dumps({"prefetch_threshold": 16, **more}), ranks=ranks)
+
+        first = start(2)
+        self.complete_all(first, side_by_side=4)
+        for ranks, more in ((1, {}), (1, {"force_remote_reads": True}), (2, {"force_remote_reads": True})):
+            with self.subTest(ranks=ranks, **more):
+                engine = start(ranks, **more)
+                self.assertGreater(sum(self.complete_all(engine, side_by_side=4)), 3000)
+                self.stop(engine)
+        self.stop(first)
+
     def test_damaged_pages_in_l3_change_no_token(self):
         folder = self.folder / "store"
         store = ["--hicache-storage-backend", "file", "--hicache-storage-backend-extra-config", json.dumps({"path": str(folder), "prefetch_threshold": 16})]

@@ -1,8 +1,9 @@
 // llama-logits MODEL_FOLDER JOB_FILE: the model by itself, without hicache's actors. The job is a
 // JSON object: "prompts" (lists of tokens), "chunk" (tokens of a prompt computed at once), "dtype"
-// and "page_size" of the KV, "steps" (tokens to add to each prompt, each the likeliest). Prints,
-// for each prompt, the scores after its last token and the added tokens. All prompts are computed
-// side by side. Rank 0 prints.
+// and "page_size" of the KV, "steps" (tokens to add to each prompt, each the likeliest), and maybe
+// "flip": a layer, a part (0: K, 1: V), a page and a byte of its rows there, whose second highest
+// bit is wrong once the prompts are computed. Prints, for each prompt, the scores after its last
+// token and the added tokens. All prompts are computed side by side. Rank 0 prints.
 
 #include "examples/llama/transformer.hpp"
 
@@ -14,6 +15,7 @@
 #include <cstdio>
 #include <fstream>
 #include <string>
+#include <utility>
 
 namespace {
 
@@ -40,6 +42,12 @@ struct pool {
   }
 
   hicache::pool_geometry geometry;
+  void flip(const std::vector<uint32_t>& where) {
+    const auto part = where[1] == 0 ? hicache::kv_part::key : hicache::kv_part::value;
+    const auto rows = geometry.rows(where[0], part, where[2]);
+    reinterpret_cast<uint8_t*>(memory.data())[rows.offset + where[3]] ^= 64;
+  }
+
   std::vector<uint64_t> memory;
 };
 
@@ -103,8 +111,13 @@ int run(const char* folder, const char* job_file) {
   auto memory = pool{shape, next_page};
   auto model = transformer{*config, std::move(*weights), paged_kv{memory.layers(), *format}, ranks};
   auto answer = json::array();
-  while (std::ranges::any_of(all, [](const auto& x) { return x.tokens.size() < x.wanted; }))
+  auto flip = job.value("flip", std::vector<uint32_t>{});
+  while (std::ranges::any_of(all, [](const auto& x) { return x.tokens.size() < x.wanted; })) {
     advance(model, all, job);
+    if (!flip.empty()
+        && std::ranges::none_of(all, [](const auto& x) { return x.scores.is_null(); }))
+      memory.flip(std::exchange(flip, {}));
+  }
   for (const auto& each : all)
     answer.push_back(
       {{"scores", each.scores},

@@ -6,6 +6,7 @@ The golden values are those of tests/llama/golden.py, which says how to make the
 import json
 import os
 import pathlib
+import random
 import subprocess
 import sys
 import tempfile
@@ -30,10 +31,10 @@ class LogitsTest(unittest.TestCase):
         for name, arguments in golden_cases.MODELS.items():
             make_model.write_model(make_model.parse([str(cls.folder / name), *arguments]))
 
-    def compute(self, model, ranks=1, chunk=512, dtype="fp32", page_size=16):
+    def compute(self, model, ranks=1, chunk=512, dtype="fp32", page_size=16, **more):
         job = self.folder / "job.json"
         job.write_text(json.dumps({"prompts": golden_cases.prompts(), "chunk": chunk, "dtype": dtype, "page_size": page_size,
-                                   "steps": golden_cases.STEPS}))
+                                   "steps": golden_cases.STEPS, **more}))
         command = [LOGITS, self.folder / model, job]
         if ranks > 1:
             command[:0] = [ROOT / "launch/mpirun.sh", str(ranks)]
@@ -71,6 +72,18 @@ class LogitsTest(unittest.TestCase):
         for dtype, tolerance in (("fp16", 0.05), ("bf16", 0.3)):
             with self.subTest(dtype=dtype):
                 self.assert_close(self.compute("qwen3", dtype=dtype), self.golden["qwen3"], tolerance)
+
+    def test_a_flipped_bit_in_a_used_page_changes_the_answer(self):
+        """So comparing tokens shows whether cached pages are right."""
+        chosen = random.Random(5)
+        changed = 0
+        for _ in range(20):
+            # A page of the third prompt, and the exponent of a number: its bytes are the last of four.
+            flip = [chosen.randrange(3), chosen.randrange(2), chosen.randrange(6, 10), 4 * chosen.randrange(16 * 2 * 16) + 3]
+            computed = self.compute("llama", flip=flip)
+            self.assertEqual([each["tokens"] for each in computed[:2]], [each["tokens"] for each in self.golden["llama"][:2]])
+            changed += computed[2]["tokens"] != self.golden["llama"][2]["tokens"]
+        self.assertGreaterEqual(changed, 15)
 
 
 if __name__ == "__main__":
