@@ -101,7 +101,7 @@ external_options host_of(const plan& wanted) {
 std::unique_ptr<storage_backend> open(const plan& wanted) {
   if (wanted.store == "disk")
     return std::make_unique<storage_queue>(
-      value_of(make_disk_backend(wanted.place, uint64_t{4} << 30, the_clock)), depth);
+      value_of(make_disk_backend(wanted.place, uint64_t{4} << 30, 0, the_clock)), depth);
   if (wanted.store == "file")
     return std::make_unique<storage_queue>(
       value_of(make_file_backend({{wanted.place}, 7}, the_clock)), depth);

@@ -21,6 +21,7 @@ struct DiskObject {
   parent @1 :Protocol.Key;
   length @2 :UInt64;
   checksum @3 :UInt64;
+  fingerprint @4 :UInt64;
 }
 
 struct DiskRemoval {

@@ -13,7 +13,7 @@ namespace {
 
 /// "HKVD" read as a little-endian number, and the version.
 constexpr auto magic = uint32_t{0x44564b48};
-constexpr auto version = uint16_t{1};
+constexpr auto version = uint16_t{2};
 
 /// Precedes the Cap'n Proto message in the first block.
 struct preamble {
@@ -33,7 +33,7 @@ constexpr auto fixed_words = size_t{1 + 1 + 5 + 2};
 
 constexpr auto key_words = size_t{4};
 /// Each with a pointer for each key, and the keys.
-constexpr auto object_words = size_t{2 + 2 * (1 + key_words)};
+constexpr auto object_words = size_t{3 + 2 * (1 + key_words)};
 constexpr auto removal_words = size_t{2 + 1 + key_words};
 
 size_t message_words(size_t objects, size_t removals) noexcept {
@@ -77,6 +77,7 @@ void encode_disk_record(const disk_record& record, std::span<std::byte> target) 
                      wire::write(x.parent, to.initParent());
                      to.setLength(x.length);
                      to.setChecksum(x.checksum);
+                     to.setFingerprint(x.fingerprint);
                    });
   wire::write_each(record.removals, root.initRemovals(wire::size_of(record.removals)),
                    [](const disk_record::removal& x, schema::DiskRemoval::Builder to) {
@@ -113,6 +114,13 @@ std::optional<size_t> disk_header_at(std::span<const std::byte> block) noexcept 
   return first.blocks * disk_block_bytes;
 }
 
+bool is_disk_header_of_other_version(std::span<const std::byte> block) noexcept {
+  if (block.size() < sizeof(preamble))
+    return false;
+  const auto first = preamble_of(block);
+  return first.magic == magic && first.version != version;
+}
+
 result<disk_record> decode_disk_record(std::span<const std::byte> header) {
   const auto size = disk_header_at(header);
   if (!size || header.size() < *size)
@@ -133,6 +141,7 @@ result<disk_record> decode_disk_record(std::span<const std::byte> header) {
                       wire::read(from.getParent(), x.parent);
                       x.length = from.getLength();
                       x.checksum = from.getChecksum();
+                      x.fingerprint = from.getFingerprint();
                     });
     wire::read_each(root.getRemovals(), disk_record_objects, record.removals,
                     [](schema::DiskRemoval::Reader from, disk_record::removal& x) {

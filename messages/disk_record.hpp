@@ -34,6 +34,8 @@ struct disk_record {
     uint64_t length = 0;
     /// XXH3-64 of the bytes.
     uint64_t checksum = 0;
+    /// `fingerprint_of` its namespace.
+    uint64_t fingerprint = 0;
 
     friend bool operator==(const object&, const object&) = default;
   };
@@ -76,6 +78,10 @@ void encode_disk_record(const disk_record& record, std::span<std::byte> target);
 /// Length of the header that begins with this block, which is untrusted; empty if none does.
 /// @relates disk_record
 std::optional<size_t> disk_header_at(std::span<const std::byte> block) noexcept;
+
+/// Whether a header of another version of the format begins with this block, which is untrusted.
+/// @relates disk_record
+bool is_disk_header_of_other_version(std::span<const std::byte> block) noexcept;
 
 /// Decodes a header from untrusted bytes.
 /// @returns corrupt_page

@@ -137,9 +137,10 @@ result<std::unique_ptr<blocking_store>> open_blocking(std::string_view name,
       {{storage.path, storage.max_bytes, owner.keeps_broken}, owner.fingerprint}, clock);
   if (name == "disk")
     return make_disk_backend(folder_of_rank(storage, owner), storage.max_bytes / owner.ranks,
-                             clock);
+                             owner.fingerprint.value_or(0), clock);
   if (name == "hf3fs")
     return make_hf3fs_backend(folder_of_rank(storage, owner), storage.max_bytes / owner.ranks,
+                              owner.fingerprint.value_or(0),
                               {storage.hf3fs.library, storage.hf3fs.mount_point}, clock);
   if (name == "redis") {
     auto options = redis_of(storage, owner);

@@ -32,7 +32,8 @@ public:
     if (!channel)
       return tl::unexpected{channel.error()};
     cleaner_ = std::move(*channel);
-    const auto torn = recover_log(log_, *device_, options_.segments, options_.segment_bytes);
+    const auto torn
+      = recover_log(log_, *device_, options_.name, options_.segments, options_.segment_bytes);
     if (!torn)
       return tl::unexpected{torn.error()};
     const auto guard = std::scoped_lock{write_mutex_};
@@ -214,7 +215,7 @@ private:
                    || !log_.begin_write(page.key, page.parent, length, gone)) {
           answers[next] = no_room(length);
         } else {
-          objects.push_back({{page.key, page.parent, length, 0}, page.parts});
+          objects.push_back({{page.key, page.parent, length, 0, fingerprint_of(page)}, page.parts});
           positions.push_back(next);
           bytes += disk_blocks_for(length);
         }
@@ -265,6 +266,10 @@ private:
       if (reads[i].outcome)
         told.push_back({reads[i].key, gone[i].parent, bytes[i], gone[i].used});
     watch(told);
+  }
+
+  uint64_t fingerprint_of(const page_write& page) const {
+    return page.fingerprint != 0 ? page.fingerprint : options_.fingerprint;
   }
 
   static bool is_among(std::span<const written_object> objects, const page_key& key) {
@@ -428,7 +433,7 @@ private:
       const auto lock = std::scoped_lock{mutex_};
       auto at = offset + disk_header_bytes(record.objects.size(), record.removals.size());
       for (const auto& object : record.objects) {
-        const auto where = disk_log::place{segment, at, object.length, object.checksum};
+        const auto where = disk_log::place{segment, at, object};
         if (log_.find(object.key) == std::optional{where}) {
           live.push_back({object.key, where, {}, object.length});
           parents.push_back(object.parent);
@@ -454,7 +459,9 @@ private:
     auto moved = std::vector<written_object>{};
     for (auto i = size_t{0}; i < live.size(); ++i) {
       if (live[i].outcome)
-        moved.push_back({{live[i].key, parents[i], live[i].where.length, 0}, {parts[i]}});
+        moved.push_back(
+          {{live[i].key, parents[i], live[i].where.length, 0, live[i].where.fingerprint},
+           {parts[i]}});
     }
     auto record = disk_record{};
     record.removals = removals;

@@ -22,6 +22,8 @@ struct disk_options {
   uint32_t segments = 0;
   /// Most bytes of objects, each in whole blocks; 0: as many as leave room to clean.
   uint64_t live_bytes = 0;
+  /// `fingerprint_of` the namespace of objects that are written without one.
+  uint64_t fingerprint = 0;
 };
 
 /// Bytes of a segment of a store of so many bytes: 256 MiB, or a sixteenth of a small store.
@@ -37,14 +39,16 @@ result<std::unique_ptr<blocking_store>> make_disk_backend(disk_options options,
                                                           const clock_source& clock);
 
 /// The same in a folder, of at most `max_bytes`.
+/// @param fingerprint As in disk_options.
 /// @returns also invalid_argument: max_bytes is too small
-result<std::unique_ptr<blocking_store>>
-make_disk_backend(const std::string& folder, uint64_t max_bytes, const clock_source& clock);
+result<std::unique_ptr<blocking_store>> make_disk_backend(const std::string& folder,
+                                                          uint64_t max_bytes, uint64_t fingerprint,
+                                                          const clock_source& clock);
 
 /// The same in a folder on 3FS (docs/backends.md, "hf3fs").
 /// @returns also unsupported: there is no library, or no 3FS
 result<std::unique_ptr<blocking_store>> make_hf3fs_backend(const std::string& folder,
-                                                           uint64_t max_bytes,
+                                                           uint64_t max_bytes, uint64_t fingerprint,
                                                            const hf3fs_options& options,
                                                            const clock_source& clock);
 

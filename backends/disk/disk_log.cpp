@@ -42,7 +42,7 @@ void disk_log::recover(uint32_t segment, uint64_t offset, const disk_record& rec
   for (const auto& object : record.objects) {
     if (!gone.contains({record.generation, at})
         && begin_write(object.key, object.parent, object.length, unwanted)) {
-      set_place(object.key, {segment, at, object.length, object.checksum});
+      set_place(object.key, {segment, at, object});
       end_write(object.key, true);
     }
     at += disk_blocks_for(object.length);
@@ -81,7 +81,10 @@ result<object_list> disk_log::list(const std::string& from) const {
   // Without those whose writing has not ended, which have no place.
   std::erase_if(listed->objects, [this](listed_object& x) {
     const auto where = find(x.key);
-    x.bytes = where ? where->length : 0;
+    if (where) {
+      x.bytes = where->length;
+      x.fingerprint = where->fingerprint;
+    }
     return !where;
   });
   return listed;
@@ -170,7 +173,7 @@ disk_log::slot disk_log::allocate(uint64_t bytes) {
 void disk_log::commit(const slot& where, const disk_record& record) {
   auto at = where.offset + disk_header_bytes(record.objects.size(), record.removals.size());
   for (const auto& object : record.objects) {
-    set_place(object.key, {where.segment, at, object.length, object.checksum});
+    set_place(object.key, {where.segment, at, object});
     at += disk_blocks_for(object.length);
   }
   if (!record.removals.empty())

@@ -35,11 +35,20 @@ public:
   static constexpr uint32_t segments_min = 4;
 
   struct place {
+    place() = default;
+
+    /// @param object Of a record in this segment; its bytes begin at `offset`.
+    place(uint32_t in_segment, uint64_t at, const disk_record::object& object)
+      : segment(in_segment), offset(at), length(object.length), checksum(object.checksum),
+        fingerprint(object.fingerprint) {}
+
     uint32_t segment = 0;
     /// Of the object's first byte.
     uint64_t offset = 0;
     uint64_t length = 0;
     uint64_t checksum = 0;
+    /// As in disk_record::object.
+    uint64_t fingerprint = 0;
 
     friend bool operator==(const place&, const place&) = default;
   };

@@ -4,6 +4,7 @@
 #include "base/page_checksum.hpp"
 
 #include <absl/container/flat_hash_set.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <atomic>
@@ -95,6 +96,15 @@ read_all(disk_device& device, const std::vector<uint32_t>& segments, uint64_t se
   return records;
 }
 
+/// Whether one of the segments was written in another version of the format.
+bool has_other_version(disk_device& device, const std::vector<uint32_t>& segments) {
+  const auto channel = device.open_channel(disk_slot_bytes);
+  return channel && std::ranges::any_of(segments, [&](uint32_t segment) {
+           return is_disk_header_of_other_version(
+             read_now(**channel, segment, 0, disk_block_bytes));
+         });
+}
+
 /// Copies that do not verify, of records that may not have been on the disk.
 result<std::vector<disk_record::removal>>
 find_torn(disk_device& device, std::span<const found_record> records, uint64_t durable,
@@ -108,8 +118,7 @@ find_torn(disk_device& device, std::span<const found_record> records, uint64_t d
       continue;
     auto at = offset + disk_header_bytes(record.objects.size(), record.removals.size());
     for (const auto& object : record.objects) {
-      if (!gone.contains({record.generation, at})
-          && !verifies(**channel, {segment, at, object.length, object.checksum}))
+      if (!gone.contains({record.generation, at}) && !verifies(**channel, {segment, at, object}))
         torn.push_back({object.key, record.generation, at});
       at += disk_blocks_for(object.length);
     }
@@ -140,7 +149,8 @@ void visit_records(disk_channel& channel, uint32_t segment, uint64_t segment_byt
 }
 
 result<std::vector<disk_record::removal>> recover_log(disk_log& log, disk_device& device,
-                                                      uint32_t segments, uint64_t segment_bytes) {
+                                                      const std::string& name, uint32_t segments,
+                                                      uint64_t segment_bytes) {
   auto present = device.segments();
   while (!present.empty() && present.back() >= segments) {
     if (auto removed = device.remove(present.back()); !removed)
@@ -159,6 +169,8 @@ result<std::vector<disk_record::removal>> recover_log(disk_log& log, disk_device
   const auto records = read_all(device, present, segment_bytes);
   if (!records)
     return tl::unexpected{records.error()};
+  if (records->empty() && has_other_version(device, present))
+    spdlog::warn("{} is of another version: it begins with no objects", name);
   auto durable = uint64_t{0};
   auto gone = absl::flat_hash_set<disk_log::copy>{};
   for (const auto& each : *records) {

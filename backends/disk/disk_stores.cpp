@@ -17,7 +17,7 @@ namespace {
 template <class OpenDevice>
 result<std::unique_ptr<blocking_store>>
 make_in_folder(const std::string& backend, const std::string& folder, uint64_t max_bytes,
-               const clock_source& clock, OpenDevice open_device) {
+               uint64_t fingerprint, const clock_source& clock, OpenDevice open_device) {
   constexpr auto least = uint64_t{16} << 20;
   if (max_bytes < least)
     return fail(ec::invalid_argument, "a " + backend + " store of " + format_bytes(max_bytes)
@@ -26,9 +26,9 @@ make_in_folder(const std::string& backend, const std::string& folder, uint64_t m
   auto device = open_device(segment_bytes);
   if (!device)
     return tl::unexpected{device.error()};
-  return make_disk_backend(
-    {backend, folder, segment_bytes, static_cast<uint32_t>(max_bytes / segment_bytes)},
-    std::move(*device), clock);
+  return make_disk_backend({backend, folder, segment_bytes,
+                            static_cast<uint32_t>(max_bytes / segment_bytes), 0, fingerprint},
+                           std::move(*device), clock);
 }
 
 } // namespace
@@ -38,20 +38,21 @@ uint64_t disk_segment_bytes(uint64_t store_bytes) {
   return std::min(most, store_bytes / 16 / disk_block_bytes * disk_block_bytes);
 }
 
-result<std::unique_ptr<blocking_store>>
-make_disk_backend(const std::string& folder, uint64_t max_bytes, const clock_source& clock) {
-  return make_in_folder("disk", folder, max_bytes, clock, [&](uint64_t segment_bytes) {
+result<std::unique_ptr<blocking_store>> make_disk_backend(const std::string& folder,
+                                                          uint64_t max_bytes, uint64_t fingerprint,
+                                                          const clock_source& clock) {
+  return make_in_folder("disk", folder, max_bytes, fingerprint, clock, [&](uint64_t segment_bytes) {
     return open_disk_files(folder, segment_bytes);
   });
 }
 
 result<std::unique_ptr<blocking_store>> make_hf3fs_backend(const std::string& folder,
-                                                           uint64_t max_bytes,
+                                                           uint64_t max_bytes, uint64_t fingerprint,
                                                            const hf3fs_options& options,
                                                            const clock_source& clock) {
-  return make_in_folder("hf3fs", folder, max_bytes, clock, [&](uint64_t segment_bytes) {
-    return open_hf3fs_files(folder, segment_bytes, options);
-  });
+  return make_in_folder(
+    "hf3fs", folder, max_bytes, fingerprint, clock,
+    [&](uint64_t segment_bytes) { return open_hf3fs_files(folder, segment_bytes, options); });
 }
 
 } // namespace hicache

@@ -279,6 +279,49 @@ TEST_F(DiskBackendTest, AnEmptyWatchEndsTheLastOne) {
   EXPECT_EQ(told, before);
 }
 
+/// Also of objects that were moved, and after a restart.
+TEST_F(DiskBackendTest, ListsTheNamespacesOfItsObjects) {
+  auto options = options_for(60 * page_space, segment_bytes);
+  options.fingerprint = 7;
+  auto& store = open(options);
+  const auto fingerprints = [](blocking_store& in) {
+    auto listed = std::map<page_key, uint64_t>{};
+    auto from = std::string{};
+    do {
+      const auto part = in.list(from, no_deadline).value();
+      for (const auto& x : part.objects)
+        listed.emplace(x.key, x.fingerprint);
+      from = part.next;
+    } while (!from.empty());
+    return listed;
+  };
+  const auto bytes = bytes_of(1, page_size);
+  ASSERT_TRUE(store.set(std::vector{page_write{key_of(1), {}, {bytes}, 0, 9}}, no_deadline).at(0));
+  for (auto number = uint64_t{2}; number < 400; ++number) {
+    ASSERT_TRUE(put_page(store, number));
+    expect_page(store, 1);
+  }
+  for (const auto is_opened_again : {false, true}) {
+    auto listed = fingerprints(is_opened_again ? open(options) : store);
+    EXPECT_EQ(listed.at(key_of(1)), 9u);
+    listed.erase(key_of(1));
+    EXPECT_GT(listed.size(), 50u);
+    for (const auto& [key, fingerprint] : listed)
+      EXPECT_EQ(fingerprint, 7u);
+  }
+}
+
+TEST_F(DiskBackendTest, AStoreOfAnotherVersionBeginsEmpty) {
+  ASSERT_TRUE(put_page(open(large_), 1));
+  store_.reset();
+  for (const auto segment : image_.segments())
+    image_.bytes_of(segment)[4] = std::byte{1}; // The version in the first header.
+  auto& again = open(large_);
+  EXPECT_EQ(again.health().objects, 0u);
+  ASSERT_TRUE(put_page(again, 2));
+  expect_page(open(large_), 2);
+}
+
 TEST_F(DiskBackendTest, ASmallerStoreDropsSegments) {
   for (auto number = uint64_t{0}; number < 150; ++number)
     ASSERT_TRUE(put_page(number == 0 ? open(large_) : *store_, number));
@@ -293,20 +336,20 @@ TEST_F(DiskBackendTest, ASmallerStoreDropsSegments) {
 TEST(DiskFiles, AFolderIsForOneProcess) {
   const auto folder = temporary_folder{};
   const auto clock = manual_clock{};
-  const auto first = make_disk_backend(folder.path(), uint64_t{16} << 20, clock);
+  const auto first = make_disk_backend(folder.path(), uint64_t{16} << 20, 0, clock);
   ASSERT_TRUE(first) << first.error().detail;
-  const auto second = make_disk_backend(folder.path(), uint64_t{16} << 20, clock);
+  const auto second = make_disk_backend(folder.path(), uint64_t{16} << 20, 0, clock);
   ASSERT_FALSE(second);
   EXPECT_EQ(second.error().detail, "another process uses the folder " + folder.path());
-  EXPECT_EQ(code_of(make_disk_backend(folder.path(), 1 << 20, clock)), ec::invalid_argument);
-  EXPECT_EQ(code_of(make_disk_backend("/proc/none", uint64_t{16} << 20, clock)), ec::io_failure);
+  EXPECT_EQ(code_of(make_disk_backend(folder.path(), 1 << 20, 0, clock)), ec::invalid_argument);
+  EXPECT_EQ(code_of(make_disk_backend("/proc/none", uint64_t{16} << 20, 0, clock)), ec::io_failure);
 }
 
 TEST(DiskFiles, WhatIsInFilesSurvivesAndStrangeFilesStay) {
   const auto folder = temporary_folder{};
   const auto clock = manual_clock{};
   const auto open
-    = [&] { return make_disk_backend(folder.path(), uint64_t{32} << 20, clock).value(); };
+    = [&] { return make_disk_backend(folder.path(), uint64_t{32} << 20, 0, clock).value(); };
   constexpr auto size = size_t{3} << 19;
   for (const auto number : {1u, 2u})
     ASSERT_TRUE(put(*open(), key_of(number), bytes_of(number, size)));

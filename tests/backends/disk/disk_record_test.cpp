@@ -11,7 +11,7 @@ namespace {
 disk_record record_of(size_t objects, size_t removals) {
   auto record = disk_record{3, 7, 6, {}, {}};
   for (auto i = size_t{0}; i < objects; ++i)
-    record.objects.push_back({key_of(i), key_of(i + 1), i * 1000, i});
+    record.objects.push_back({key_of(i), key_of(i + 1), i * 1000, i, i + 5});
   for (auto i = size_t{0}; i < removals; ++i)
     record.removals.push_back({key_of(i), i + 1, i * 4096});
   return record;
@@ -36,7 +36,7 @@ TEST(DiskRecord, ComesBackWhateverItHolds) {
 
 TEST(DiskRecord, ObjectsTakeWholeBlocks) {
   auto record = disk_record{};
-  record.objects = {{key_of(1), {}, 1, 0}, {key_of(2), {}, 4096, 0}, {key_of(3), {}, 4097, 0}};
+  record.objects = {{key_of(1), {}, 1}, {key_of(2), {}, 4096}, {key_of(3), {}, 4097}};
   EXPECT_EQ(disk_record_bytes(record), disk_block_bytes * (1 + 1 + 1 + 2));
 }
 

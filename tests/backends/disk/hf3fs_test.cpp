@@ -52,7 +52,7 @@ class Hf3fsTest : public testing::Test {
 protected:
   result<std::unique_ptr<blocking_store>>
   open(const std::string& folder, const hf3fs_options& options = {HICACHE_HF3FS_DOUBLE}) {
-    return make_hf3fs_backend(folder, store_bytes, options, clock_);
+    return make_hf3fs_backend(folder, store_bytes, 0, options, clock_);
   }
 
   std::string refusal_of(const std::string& folder,
@@ -130,7 +130,7 @@ TEST_F(Hf3fsTest, SaysWhatIsWrong) {
   const auto first = open(folder_);
   ASSERT_TRUE(first);
   EXPECT_EQ(refusal_of(folder_), "another process uses the folder " + folder_);
-  EXPECT_EQ(code_of(make_hf3fs_backend(folder_, 1 << 20, {HICACHE_HF3FS_DOUBLE}, clock_)),
+  EXPECT_EQ(code_of(make_hf3fs_backend(folder_, 1 << 20, 0, {HICACHE_HF3FS_DOUBLE}, clock_)),
             ec::invalid_argument);
 }
 

@@ -168,7 +168,7 @@ TEST(LargeDisk, WhatIsWrittenIsThereAfterARestart) {
   const auto clock = monotonic_clock{};
   const auto open = [&] {
     auto store = make_disk_backend(
-      folder.path(), std::max<uint64_t>(3 * count * page_size / 2, uint64_t{64} << 20), clock);
+      folder.path(), std::max<uint64_t>(3 * count * page_size / 2, uint64_t{64} << 20), 0, clock);
     EXPECT_TRUE(store) << store.error().detail;
     return std::move(*store);
   };
