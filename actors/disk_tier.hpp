@@ -1,8 +1,10 @@
 #pragma once
 
 #include "backends/disk_figures.hpp"
-#include "backends/page_files.hpp"
+#include "backends/headed_object.hpp"
+#include "cache/store/disk_table.hpp"
 #include "hicache/clock.hpp"
+#include "hicache/storage_backend.hpp"
 #include "messages/interfaces.hpp"
 
 #include <caf/typed_event_based_actor.hpp>
@@ -12,16 +14,21 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <span>
-#include <string>
+#include <utility>
 #include <vector>
 
 namespace hicache {
 
 struct disk_tier_options {
-  std::shared_ptr<page_files> files;
-  /// The memory of the segment. Must outlive the actor.
+  /// Its objects are pages, each behind its header. Must list its objects and tell which it evicts,
+  /// and must not have been used yet.
+  std::shared_ptr<storage_backend> store;
+  /// The memory of the segment. Must outlive the actor and the store.
   std::span<std::byte> memory;
   segment_actor segment;
   /// Written by this actor; not null.
@@ -46,9 +53,30 @@ struct disk_tier_state {
 
   caf::result<atom::ok> drain();
 
+  void adopt(const disk_listing& part);
+
+  void finish(const disk_completion& completion);
+
+  void forget(const key_batch& evicted);
+
   void tick();
 
   // -- internal steps ---------------------------------------------------------
+
+  using outcomes = std::vector<result<void>>;
+
+  /// A batch at the store.
+  struct open_batch {
+    /// The store's number for it.
+    storage_backend::batch_number number = 0;
+    size_t objects = 0;
+    time_point deadline;
+    /// Called when the deadline has passed, before `done`.
+    std::function<void()> expired;
+    /// Called once, when the store does not touch the memory any more.
+    std::function<void(const outcomes&, bool is_late)> done;
+    bool is_late = false;
+  };
 
   struct fetch_job {
     std::vector<segment_page> pages;
@@ -59,30 +87,78 @@ struct disk_tier_state {
 
   using job_ptr = std::shared_ptr<fetch_job>;
 
-  /// Queues a request. `begin` runs on its turn, which must end with end_turn().
-  void enqueue(std::function<void()> begin);
+  /// Pages that are read into their slots.
+  struct page_reading {
+    job_ptr job;
+    uint64_t fingerprint = 0;
+    segment_slots slots;
+    std::vector<encoded_page_header> headers;
+    /// Whether the segment had no room for further pages.
+    bool is_full = false;
+  };
 
-  /// Schedules the next turn unless one is running.
+  /// A request that waits for its turn.
+  struct turn {
+    /// Whether nothing else may be under way meanwhile.
+    bool is_alone = false;
+    std::function<void()> begin;
+  };
+
+  void enqueue(bool is_alone, std::function<void()> begin);
+
+  /// Has `tick` begin what can begin.
   void wake();
 
-  void end_turn();
+  bool may_begin(const turn& next) const;
+
+  bool is_idle() const;
+
+  /// Submits a batch to the store.
+  /// @param submit Called with the completion of the batch; returns the store's number.
+  template <class Submit>
+  void submit(open_batch batch, Submit submit);
+
+  /// Ends the wait for batches whose deadline has passed.
+  void expire();
+
+  void set_timer();
+
+  /// Lists the pages that the store has had since before, part by part.
+  void list_from(const std::string& from);
 
   /// The next pages of the request that are on disk, at most limits::disk_batch_bytes. Advances
   /// job->next past them.
-  segment_pages next_on_disk(fetch_job& job);
+  segment_pages next_on_disk(fetch_job& job) const;
 
   /// Reads the request's pages into the segment batch by batch, then replies.
   void read_next(const job_ptr& job);
 
-  /// Reads pages into slots, seals those that verify and returns them; aborts the others.
-  segment_slots read_into(const segment_slots& slots, uint64_t fingerprint, time_point deadline);
+  void end_fetch(const job_ptr& job);
+
+  void read_into(const job_ptr& job, const segment_slots& slots, uint64_t fingerprint);
+
+  /// Seals the slots of pages that verify, and gives back the others.
+  void end_read(const page_reading& reading, const outcomes& pages);
+
+  /// Publishes pages that were read, and goes on with the request.
+  void publish(const job_ptr& job, segment_slots complete, bool is_full);
 
   /// Writes the oldest queued pages that the segment still has.
   void write_some();
 
   void write_held(const segment_pages& pages, const segment_slots& held);
 
-  /// Removes pages of a cleared namespace from one directory.
+  void note_written(const std::vector<disk_page>& written, const outcomes& stored);
+
+  /// Removes what was stored too late: it may have been removed before.
+  void take_back(const std::vector<disk_page>& written, const outcomes& stored);
+
+  void end_write();
+
+  /// Removes pages from the store, then calls `then`.
+  void remove_from_store(std::vector<page_key> keys, std::function<void()> then);
+
+  /// Removes some pages of a cleared namespace.
   void clear_some();
 
   bool is_being_cleared(uint64_t fingerprint) const;
@@ -94,29 +170,42 @@ struct disk_tier_state {
 
   // -- data -------------------------------------------------------------------
 
-  /// A namespace being removed, and its directories still to be scanned.
+  /// A namespace being removed, the position from which on the table may have pages of it, and how
+  /// many are removed.
   struct clearing {
     uint64_t fingerprint = 0;
-    std::vector<std::string> directories;
+    uint64_t position = 0;
     uint64_t removed = 0;
   };
 
   disk_tier_actor::pointer self;
   disk_tier_options options;
-  /// Queued requests.
-  std::deque<std::function<void()>> turns;
-  bool is_busy = false;
+  disk_table table;
+  bool is_listed = false;
+  std::deque<turn> turns;
+  size_t fetches = 0;
+  size_t writes = 0;
+  /// Whether pages are being removed for a request, or of a cleared namespace.
+  bool is_removing = false;
+  bool is_clearing = false;
   bool is_woken = false;
   /// Pages to write, at most limits::disk_waiting_pages.
   std::deque<segment_page> waiting;
   std::deque<clearing> cleared;
   std::vector<caf::typed_response_promise<atom::ok>> drains;
+  uint64_t last_ticket = 0;
+  std::map<uint64_t, open_batch> batches;
+  /// Deadlines and tickets of the batches that are not late; and when the timer fires, if it is
+  /// set.
+  std::set<std::pair<time_point, uint64_t>> deadlines;
+  std::optional<time_point> timer;
   bool is_failing = false;
 };
 
-/// The disk below a segment's memory: writes published pages to files and reads them back when they
-/// are requested and not in memory. Does one thing at a time, requests before writes, in order of
-/// arrival, so removed pages stay removed. Spawn detached, since file I/O blocks.
+/// The disk below a segment's memory: writes published pages to a store and reads them back when
+/// they are requested and not in memory. Requests go before writes. Pages are removed while nothing
+/// else is under way, so they stay removed. A batch that the store does not end by its deadline is
+/// not waited for any more, but keeps its slots until it ends.
 disk_tier_actor::behavior_type disk_tier(disk_tier_actor::stateful_pointer<disk_tier_state> self,
                                          disk_tier_options options);
 

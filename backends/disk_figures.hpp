@@ -7,7 +7,7 @@ namespace hicache {
 
 /// Current contents of the disk under a node's memory, and its traffic since the start. Any thread.
 struct disk_figures {
-  /// Pages and the bytes of their files, of all writers.
+  /// Pages there, and their bytes with the headers.
   std::atomic<uint64_t> pages = 0;
   std::atomic<uint64_t> bytes = 0;
   /// Pages read into memory.

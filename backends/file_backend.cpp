@@ -28,18 +28,15 @@ public:
 
   std::vector<result<uint64_t>> read(std::span<const page_read> pages, part_lengths rule,
                                      time_point deadline) override {
-    auto answers = std::vector<result<uint64_t>>{};
-    for (const auto& page : files_->read(pages, fingerprint_, rule, deadline))
-      answers.push_back(page.map([](const auto& found) { return found.length; }));
-    return answers;
+    return files_->read(pages, fingerprint_, rule, deadline);
   }
 
   std::vector<result<void>> set(std::span<const page_write> pages, time_point deadline) override {
-    return files_->set(pages, {}, fingerprint_.value(), deadline);
+    return files_->set(pages, fingerprint_.value(), deadline);
   }
 
   std::vector<result<void>> remove(std::span<const page_key> keys, time_point deadline) override {
-    return files_->remove(keys, std::nullopt, deadline);
+    return files_->remove(keys, deadline);
   }
 
   result<object_list> list(const std::string& from, time_point deadline) override {

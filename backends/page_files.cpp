@@ -5,7 +5,6 @@
 #include "backends/folder_table.hpp"
 #include "backends/object_parts.hpp"
 #include "backends/page_folder.hpp"
-#include "base/check.hpp"
 #include "base/limits.hpp"
 #include "base/page_checksum.hpp"
 #include "base/units.hpp"
@@ -135,21 +134,10 @@ std::vector<bool> page_files::exists(std::span<const page_key> keys, time_point 
   return answers;
 }
 
-std::vector<std::optional<uint32_t>>
-page_files::lengths(std::span<const page_key> keys, uint64_t fingerprint, time_point deadline) {
-  auto answers = std::vector<std::optional<uint32_t>>(keys.size());
-  for (auto i = size_t{0}; i < keys.size() && clock_.now() < deadline; ++i)
-    if (const auto header = folder_.header_of(keys[i]);
-        header && header->fingerprint == fingerprint && header->length <= UINT32_MAX)
-      answers[i] = static_cast<uint32_t>(header->length);
-  return answers;
-}
-
-std::vector<result<page_files::found_page>> page_files::read(std::span<const page_read> pages,
-                                                             std::optional<uint64_t> fingerprint,
-                                                             part_lengths rule,
-                                                             time_point deadline) {
-  auto answers = std::vector<result<found_page>>{};
+std::vector<result<uint64_t>> page_files::read(std::span<const page_read> pages,
+                                               std::optional<uint64_t> fingerprint,
+                                               part_lengths rule, time_point deadline) {
+  auto answers = std::vector<result<uint64_t>>{};
   auto buffer = std::vector<std::byte>{};
   for (const auto& page : pages)
     answers.push_back(clock_.now() < deadline ? get_page(page, fingerprint, rule, buffer)
@@ -167,18 +155,14 @@ std::vector<result<page_files::found_page>> page_files::read(std::span<const pag
   return answers;
 }
 
-std::vector<result<void>> page_files::set(std::span<const page_write> pages,
-                                          std::span<const uint64_t> checksums, uint64_t fingerprint,
+std::vector<result<void>> page_files::set(std::span<const page_write> pages, uint64_t fingerprint,
                                           time_point deadline) {
-  HICACHE_CHECK(checksums.empty() || checksums.size() == pages.size());
   hear_news();
   auto answers = std::vector<result<void>>{};
   auto buffer = std::vector<std::byte>{};
-  for (auto i = size_t{0}; i < pages.size(); ++i) {
-    const auto checksum = checksums.empty() ? std::nullopt : std::optional{checksums[i]};
-    answers.push_back(clock_.now() < deadline ? set_page(pages[i], checksum, fingerprint, buffer)
+  for (const auto& page : pages)
+    answers.push_back(clock_.now() < deadline ? set_page(page, fingerprint, buffer)
                                               : fail(ec::deadline_exceeded));
-  }
   {
     const auto lock = std::scoped_lock{mutex_};
     for (const auto& answer : answers)
@@ -188,19 +172,10 @@ std::vector<result<void>> page_files::set(std::span<const page_write> pages,
   return answers;
 }
 
-std::vector<result<void>> page_files::remove(std::span<const page_key> keys,
-                                             std::optional<uint64_t> fingerprint,
-                                             time_point deadline) {
+std::vector<result<void>> page_files::remove(std::span<const page_key> keys, time_point deadline) {
   auto answers = std::vector<result<void>>{};
-  for (const auto& key : keys) {
-    if (clock_.now() >= deadline) {
-      answers.push_back(fail(ec::deadline_exceeded));
-      continue;
-    }
-    const auto header = fingerprint ? folder_.header_of(key) : std::nullopt;
-    answers.push_back(header && header->fingerprint != *fingerprint ? result<void>{}
-                                                                    : discard(key));
-  }
+  for (const auto& key : keys)
+    answers.push_back(clock_.now() < deadline ? discard(key) : fail(ec::deadline_exceeded));
   return answers;
 }
 
@@ -217,14 +192,6 @@ result<object_list> page_files::list(const std::string& from, time_point deadlin
     for (auto& page : listed->objects)
       page.bytes -= std::min<uint64_t>(page.bytes, page_header_bytes);
   return listed;
-}
-
-uint64_t page_files::clear(const std::string& directory, uint64_t fingerprint) {
-  auto removed = uint64_t{0};
-  for (const auto& page : folder_.scan(directory))
-    if (page.fingerprint == fingerprint && discard(page.key))
-      ++removed;
-  return removed;
 }
 
 backend_health page_files::health() {
@@ -248,10 +215,8 @@ bool page_files::file_exists(const page_key& key) const {
   return ::access(folder_.page_path(key).c_str(), F_OK) == 0;
 }
 
-result<page_files::found_page> page_files::get_page(page_read page,
-                                                    std::optional<uint64_t> fingerprint,
-                                                    part_lengths rule,
-                                                    std::vector<std::byte>& buffer) {
+result<uint64_t> page_files::get_page(page_read page, std::optional<uint64_t> fingerprint,
+                                      part_lengths rule, std::vector<std::byte>& buffer) {
   const auto path = folder_.page_path(page.key);
   const auto file = unique_fd{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
   if (!file) {
@@ -269,14 +234,12 @@ result<page_files::found_page> page_files::get_page(page_read page,
                   : read_page(file.get(), path, page, fingerprint);
   if (!answer && answer.error().code == ec::corrupt_page && !keeps_broken_)
     static_cast<void>(discard(page.key));
-  return answer.map([&](uint64_t checksum) {
-    return found_page{checksum, total_bytes(page.parts)};
-  });
+  return answer.map([&] { return total_bytes(page.parts); });
 }
 
-result<uint64_t> page_files::read_scattered(int fd, const std::string& path, const page_read& page,
-                                            std::optional<uint64_t> fingerprint,
-                                            std::vector<std::byte>& buffer) const {
+result<void> page_files::read_scattered(int fd, const std::string& path, const page_read& page,
+                                        std::optional<uint64_t> fingerprint,
+                                        std::vector<std::byte>& buffer) const {
   buffer.resize(total_bytes(page.parts));
   auto read = read_page(fd, path, {page.key, {buffer}}, fingerprint);
   if (read)
@@ -284,8 +247,8 @@ result<uint64_t> page_files::read_scattered(int fd, const std::string& path, con
   return read;
 }
 
-result<uint64_t> page_files::read_page(int fd, const std::string& path, const page_read& page,
-                                       std::optional<uint64_t> fingerprint) const {
+result<void> page_files::read_page(int fd, const std::string& path, const page_read& page,
+                                   std::optional<uint64_t> fingerprint) const {
   struct stat info {};
   if (::fstat(fd, &info) != 0)
     return file_failure("read", path, errno);
@@ -315,13 +278,13 @@ result<uint64_t> page_files::read_page(int fd, const std::string& path, const pa
                                         + " bytes, the parts " + std::to_string(length));
   if (decoded->checksum != page_checksum(page.parts))
     return fail(ec::corrupt_page, "'" + path + "' has not the checksum that its header says");
-  return decoded->checksum;
+  return {};
 }
 
 // -- writing ----------------------------------------------------------------
 
-result<void> page_files::set_page(const page_write& page, std::optional<uint64_t> checksum,
-                                  uint64_t fingerprint, std::vector<std::byte>& buffer) {
+result<void> page_files::set_page(const page_write& page, uint64_t fingerprint,
+                                  std::vector<std::byte>& buffer) {
   {
     const auto lock = std::scoped_lock{mutex_};
     use(page.key);
@@ -338,8 +301,8 @@ result<void> page_files::set_page(const page_write& page, std::optional<uint64_t
   for (auto attempt = 0;; ++attempt) {
     if (auto reserved = reserve(page, file_bytes); !reserved)
       return reserved;
-    const auto header = page_header{file_generation, fingerprint, page.key, length,
-                                    checksum ? *checksum : page_checksum(page.parts)};
+    const auto header
+      = page_header{file_generation, fingerprint, page.key, length, page_checksum(page.parts)};
     auto written = write_page({page.key, page.parent, parts}, header);
     if (written || written.error().code != ec::store_full
         || attempt == limits::full_disk_attempts - 1 || !evict_for(page, file_bytes << attempt))

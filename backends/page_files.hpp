@@ -6,6 +6,7 @@
 #include "backends/object_parts.hpp"
 #include "backends/page_folder.hpp"
 #include "hicache/storage_backend.hpp"
+#include "messages/page_header.hpp"
 
 #include <condition_variable>
 #include <cstddef>
@@ -50,41 +51,20 @@ public:
 
   std::vector<bool> exists(std::span<const page_key> keys, time_point deadline);
 
-  /// The lengths of pages of a namespace, from their files' headers, which are not verified; empty
-  /// if there is no such page, and for pages after the deadline.
-  std::vector<std::optional<uint32_t>> lengths(std::span<const page_key> keys, uint64_t fingerprint,
-                                               time_point deadline);
-
-  struct found_page {
-    /// page_checksum of the page.
-    uint64_t checksum = 0;
-    uint64_t length = 0;
-  };
-
   /// Reads pages of a namespace, or of any, as blocking_store::read.
-  std::vector<result<found_page>> read(std::span<const page_read> pages,
-                                       std::optional<uint64_t> fingerprint, part_lengths rule,
-                                       time_point deadline);
+  std::vector<result<uint64_t>> read(std::span<const page_read> pages,
+                                     std::optional<uint64_t> fingerprint, part_lengths rule,
+                                     time_point deadline);
 
   /// Stores pages of a namespace, as storage_backend::write.
-  /// @param checksums page_checksum of each page; computed here if empty.
-  std::vector<result<void>> set(std::span<const page_write> pages,
-                                std::span<const uint64_t> checksums, uint64_t fingerprint,
+  std::vector<result<void>> set(std::span<const page_write> pages, uint64_t fingerprint,
                                 time_point deadline);
 
-  /// As storage_backend::remove. With a fingerprint, leaves pages of other namespaces alone.
-  std::vector<result<void>> remove(std::span<const page_key> keys,
-                                   std::optional<uint64_t> fingerprint, time_point deadline);
+  /// As storage_backend::remove.
+  std::vector<result<void>> remove(std::span<const page_key> keys, time_point deadline);
 
   /// As storage_backend::list.
   result<object_list> list(const std::string& from, time_point deadline);
-
-  /// The directories of pages, for clear().
-  std::vector<std::string> directories() const { return folder_.directories(); }
-
-  /// Removes the pages of a namespace from one directory, checking each file.
-  /// @returns how many
-  uint64_t clear(const std::string& directory, uint64_t fingerprint);
 
   backend_health health();
 
@@ -97,20 +77,21 @@ private:
   /// Checks the file system, because other processes write to the folder too.
   bool file_exists(const page_key& key) const;
 
-  result<found_page> get_page(page_read page, std::optional<uint64_t> fingerprint,
-                              part_lengths rule, std::vector<std::byte>& buffer);
+  /// @returns the page's length
+  result<uint64_t> get_page(page_read page, std::optional<uint64_t> fingerprint, part_lengths rule,
+                            std::vector<std::byte>& buffer);
 
-  result<uint64_t> read_scattered(int fd, const std::string& path, const page_read& page,
-                                  std::optional<uint64_t> fingerprint,
-                                  std::vector<std::byte>& buffer) const;
+  result<void> read_scattered(int fd, const std::string& path, const page_read& page,
+                              std::optional<uint64_t> fingerprint,
+                              std::vector<std::byte>& buffer) const;
 
-  result<uint64_t> read_page(int fd, const std::string& path, const page_read& page,
-                             std::optional<uint64_t> fingerprint) const;
+  result<void> read_page(int fd, const std::string& path, const page_read& page,
+                         std::optional<uint64_t> fingerprint) const;
 
   // -- writing ----------------------------------------------------------------
 
-  result<void> set_page(const page_write& page, std::optional<uint64_t> checksum,
-                        uint64_t fingerprint, std::vector<std::byte>& buffer);
+  result<void> set_page(const page_write& page, uint64_t fingerprint,
+                        std::vector<std::byte>& buffer);
 
   /// Writes a page with reserved bytes: the header, and the parts.
   /// @returns store_full if the disk is full

@@ -141,10 +141,6 @@ std::string page_folder::page_path(const page_key& key) const {
   return path_ + '/' + digits.substr(0, 2) + '/' + digits + std::string{page_suffix};
 }
 
-std::optional<page_header> page_folder::header_of(const page_key& key) const {
-  return read_header(page_path(key), key);
-}
-
 result<std::pair<unique_fd, std::string>> page_folder::make_temporary(const std::string& directory,
                                                                       const page_key& key) {
   auto name = directory + '/' + to_string(key) + ".XXXXXX" + std::string{temporary_suffix};
@@ -212,7 +208,7 @@ std::vector<page_folder::found_page> page_folder::scan(const std::string& direct
     const auto header = read_header(entry->path().string(), *key);
     if (!header)
       continue;
-    found.push_back({*key, header->fingerprint, static_cast<uint64_t>(info.st_size),
+    found.push_back({*key, static_cast<uint64_t>(info.st_size),
                      int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec});
   }
   return found;

@@ -3,12 +3,10 @@
 #include "base/unique_fd.hpp"
 #include "hicache/error.hpp"
 #include "hicache/ids.hpp"
-#include "messages/page_header.hpp"
 
 #include <sys/uio.h>
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,8 +38,6 @@ class page_folder {
 public:
   struct found_page {
     page_key key;
-    /// `fingerprint_of` its namespace.
-    uint64_t fingerprint = 0;
     uint64_t bytes = 0;
     /// Nanoseconds since 1970.
     int64_t modified = 0;
@@ -54,9 +50,6 @@ public:
   const std::string& path() const noexcept { return path_; }
 
   std::string page_path(const page_key& key) const;
-
-  /// The header of a page's file; empty if there is no such file, or it begins with something else.
-  std::optional<page_header> header_of(const page_key& key) const;
 
   /// A new temporary file for this page, in another folder of the same file system, and its path.
   static result<std::pair<unique_fd, std::string>> make_temporary(const std::string& directory,

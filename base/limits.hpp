@@ -185,9 +185,20 @@ inline constexpr auto node_lease_time = std::chrono::minutes{5};
 inline constexpr uint64_t scanned_bytes = uint64_t{64} << 20;
 inline constexpr size_t scanned_pages = index_batch_keys;
 
-/// Bytes a node's disk tier reads or writes in one go: some milliseconds of a slow disk, during
-/// which it serves no other request.
+/// Bytes of one batch of a node's disk tier: some milliseconds of a slow disk.
 inline constexpr uint64_t disk_batch_bytes = uint64_t{8} << 20;
+
+/// Requests for pages that a node's disk tier serves at once, and batches that it writes at once:
+/// enough to keep a disk busy, and the threads of its store.
+inline constexpr size_t disk_fetches = 4;
+inline constexpr size_t disk_writes = 2;
+inline constexpr size_t disk_threads = disk_fetches + disk_writes;
+
+/// Pages of a cleared namespace that are removed from a node's disk in one go.
+inline constexpr size_t disk_cleared_pages = 4096;
+
+/// How long a terminating node waits for a hanging disk, which may still use its memory.
+inline constexpr auto disk_return_time = std::chrono::hours{1};
 
 /// Pages waiting to be written to a node's disk, some 130 bytes each. Further ones are not written.
 inline constexpr size_t disk_waiting_pages = size_t{1} << 20;

@@ -174,19 +174,24 @@ using fetcher_actor = caf::typed_actor<
   // Node: replies when everything available has been copied.
   caf::replies_to<atom::fetch, page_fetch>::with<atom::ok>>;
 
-/// The DISK TIER also keeps the pages of a segment's memory on disk, and reads them back. Detached,
-/// because file I/O blocks.
+/// The DISK TIER also keeps the pages of a segment's memory in a store on disk, and reads them back.
 using disk_tier_actor = fetcher_actor::extend<
   // Node: these pages were published; writes them when idle.
   caf::reacts_to<atom::backup, segment_pages>,
   // Node: removes pages of a namespace. Replies when none is on disk or about to be read back.
   caf::replies_to<atom::remove, segment_holds>::with<atom::ok>,
-  // Segment: removes all pages of a namespace. Replies when none will be read back any more; the
-  // files are deleted in the background.
+  // Segment: removes all pages of a namespace. Replies when none will be read back any more; they
+  // are removed from the store in the background.
   caf::replies_to<atom::clear, namespace_pages>::with<atom::ok>,
   // Its process: replies when no writes are queued.
   caf::replies_to<atom::drain>::with<atom::ok>,
-  // Itself: begin the next task.
+  // Itself: a part of what the store has had since before.
+  caf::reacts_to<atom::adopt, disk_listing>,
+  // Itself: the store finished a batch.
+  caf::reacts_to<atom::done, disk_completion>,
+  // Itself: the store evicted these pages.
+  caf::reacts_to<atom::withdraw, key_batch>,
+  // Itself: begin what can begin; the deadline of a batch has passed.
   caf::reacts_to<atom::tick>>;
 
 /// The NODE shares this host's memory with processes that are no members themselves, such as

@@ -1,9 +1,11 @@
 #pragma once
 
 #include "hicache/clock.hpp"
+#include "hicache/error.hpp"
 #include "hicache/ids.hpp"
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 /// Messages from a process to its own segment. Plain values; in-process only.
@@ -87,6 +89,30 @@ struct page_fetch {
   segment_pages pages;
   /// The pages are of no use later.
   time_point deadline;
+};
+
+/// A page on the disk below this process's segment.
+struct disk_page {
+  page_key key;
+  /// `fingerprint_of` its namespace.
+  uint64_t fingerprint = 0;
+  /// Bytes of the object.
+  uint32_t length = 0;
+};
+
+/// A part of the list of these pages.
+struct disk_listing {
+  std::vector<disk_page> pages;
+  /// Where the next part begins; empty after the last one.
+  std::string next;
+  /// Code `none` unless the disk cannot be listed.
+  error failure;
+};
+
+/// The end of a batch of the disk's store.
+struct disk_completion {
+  uint64_t ticket = 0;
+  std::vector<result<void>> outcomes;
 };
 
 } // namespace hicache

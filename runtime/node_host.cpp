@@ -8,6 +8,7 @@
 #include "base/units.hpp"
 #include "messages/page_header.hpp"
 #include "rpc/peer_identity.hpp"
+#include "stores/open_stores.hpp"
 
 #include <caf/actor_cast.hpp>
 #include <caf/scoped_actor.hpp>
@@ -146,17 +147,22 @@ result<void> node_host::start_disk() {
     return {};
   if (options_.disk_bytes == 0)
     return fail(ec::invalid_argument, "--disk: expected a bound, --disk-bytes, such as 500GiB");
-  auto files = page_files::open({options_.disk, options_.disk_bytes}, *options_.clock);
-  if (!files)
-    return fail(ec::invalid_argument, "--disk: " + files.error().detail);
+  auto storage = storage_config{};
+  storage.path = options_.disk;
+  storage.max_bytes = options_.disk_bytes;
+  storage.threads = limits::disk_threads;
+  auto store = open_stores("disk", storage, {}, *options_.clock);
+  if (!store)
+    return fail(ec::invalid_argument, "--disk: " + store.error().detail);
+  disk_store_ = std::move(*store);
   on_disk_ = std::make_shared<disk_figures>();
   auto options = disk_tier_options{};
-  options.files = std::move(*files);
+  options.store = disk_store_;
   options.memory = member_->segment_memory();
   options.segment = member_->segment();
   options.figures = on_disk_;
   options.clock = options_.clock;
-  disk_ = system_.spawn<caf::detached>(hicache::disk_tier, std::move(options));
+  disk_ = system_.spawn(hicache::disk_tier, std::move(options));
   caf::anon_send(member_->segment(), atom::attach_v, caf::actor_cast<caf::strong_actor_ptr>(disk_));
   spdlog::info("keeps pages in {}, up to {}", options_.disk, format_bytes(options_.disk_bytes));
   return {};
@@ -224,6 +230,8 @@ node_host::~node_host() {
       network->stop_serving();
   stop_disk();
   end(disk_);
+  if (disk_store_ && !disk_store_->close(limits::disk_return_time))
+    spdlog::error("calls of the disk have not returned");
   end(fetcher_);
   // A socket file outlives its socket. A new node would replace it, but users check for the file.
   if (is_bound_)

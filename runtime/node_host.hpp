@@ -3,6 +3,7 @@
 #include "backends/disk_figures.hpp"
 #include "backends/memory_file.hpp"
 #include "cache/store/client_table.hpp"
+#include "hicache/storage_backend.hpp"
 #include "messages/interfaces.hpp"
 #include "runtime/cluster_member.hpp"
 
@@ -25,7 +26,7 @@ struct node_host_options {
   uint64_t memory_bytes = 0;
   /// File used as page memory, which keeps its pages for the next node; empty: plain memory.
   std::string memory_file;
-  /// Folder of the disk tier (empty: none) and its limit in bytes.
+  /// Folder of the disk tier's store (empty: none) and its limit in bytes.
   std::string disk;
   uint64_t disk_bytes = 0;
   /// Path of the Unix socket for clients.
@@ -121,6 +122,7 @@ private:
   std::optional<memory_file> file_;
   std::unique_ptr<cluster_member> member_;
   page_scanner_actor scanner_;
+  std::shared_ptr<storage_backend> disk_store_;
   disk_tier_actor disk_;
   std::shared_ptr<disk_figures> on_disk_;
   fetcher_actor fetcher_;

@@ -46,7 +46,8 @@ std::vector<prometheus::MetricFamily> to_metrics(const std::optional<node_status
         status->unscanned_bytes);
   gauge("hicache_node_disk_capacity_bytes", "Bound on the disk tier's bytes; 0 without one.",
         status->disk_capacity_bytes);
-  gauge("hicache_node_disk_bytes", "Bytes of the disk tier's files.", status->disk_bytes);
+  gauge("hicache_node_disk_bytes", "Bytes of the pages on disk, headers included.",
+        status->disk_bytes);
   gauge("hicache_node_disk_pages", "Pages on disk.", status->disk_pages);
   families.count("hicache_node_disk_read_pages_total", "Pages read from disk into memory.",
                  status->disk_pages_read);

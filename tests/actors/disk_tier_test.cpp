@@ -1,14 +1,17 @@
 // A node with a disk below its memory, and the next one with the same disk.
 
 #include "actors/disk_tier.hpp"
+#include "backends/disk/disk_backend.hpp"
+#include "backends/disk/disk_log.hpp"
+#include "backends/storage_queue.hpp"
 #include "tests/actors/node_fixture.hpp"
-#include "tests/backends/temporary_folder.hpp"
+#include "tests/backends/disk/losing_disk.hpp"
+#include "tests/backends/faulty_store.hpp"
 
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <chrono>
-#include <filesystem>
-#include <fstream>
 
 namespace hicache::test {
 namespace {
@@ -23,10 +26,15 @@ protected:
 
   void start_below() override {
     on_disk_ = std::make_shared<disk_figures>();
-    auto files = page_files::open({folder_.path(), max_bytes_}, clock);
-    ASSERT_TRUE(files) << files.error().detail;
-    disk_
-      = spawn(disk_tier, disk_tier_options{std::move(*files), memory_, segment_, on_disk_, &clock});
+    auto options = disk_options{};
+    options.name = "disk";
+    options.segment_bytes = segment_bytes;
+    options.segments = 16;
+    options.live_bytes = max_pages_ * disk_block_bytes;
+    auto store = make_disk_backend(options, std::make_unique<losing_disk>(image_), clock);
+    ASSERT_TRUE(store) << store.error().detail;
+    store_ = std::make_shared<faulty_store>(std::make_unique<storage_queue>(std::move(*store), 0));
+    disk_ = spawn(disk_tier, disk_tier_options{store_, memory_, segment_, on_disk_, &clock});
     caf::anon_send(segment_, atom::attach_v, caf::actor_cast<caf::strong_actor_ptr>(disk_));
     run();
   }
@@ -39,6 +47,7 @@ protected:
     stop(node_);
     stop(disk_);
     stop(segment_);
+    store_.reset();
     figures_ = std::make_shared<member_figures>();
     begin(slots);
   }
@@ -63,12 +72,18 @@ protected:
     return found(answer);
   }
 
-  std::string file_of(uint64_t number) const {
-    const auto digits = to_string(key_of(number));
-    return folder_.path() + '/' + digits.substr(0, 2) + '/' + digits + ".kv";
+  bool is_on_disk(uint64_t number) {
+    auto is_there = false;
+    store_->lookup(std::vector{key_of(number)}, time_point::max(),
+                   [&](const auto& places) { is_there = places.at(0).has_value(); });
+    return is_there;
   }
 
-  bool is_on_disk(uint64_t number) const { return std::filesystem::exists(file_of(number)); }
+  /// Behind the actor's back.
+  void lose(const std::vector<uint64_t>& numbers) {
+    for (const auto number : numbers)
+      store_->remove(std::vector{key_of(number)}, time_point::max(), [](const auto&) {});
+  }
 
   segment_pages pages_to_write(const std::vector<uint64_t>& numbers) {
     auto pages = segment_pages{};
@@ -77,8 +92,18 @@ protected:
     return pages;
   }
 
-  const temporary_folder folder_;
-  uint64_t max_bytes_ = 1 << 20;
+  /// Has the next batches of this kind return when the test says so.
+  void hang(batch_kind kind) {
+    store_->set_faults(
+      [kind](batch_kind x) { return x == kind ? store_fault::late : store_fault::none; });
+  }
+
+  static constexpr auto segment_bytes = 64 * uint64_t{disk_block_bytes};
+
+  disk_image image_{segment_bytes};
+  /// Set before begin(): as many pages fit on the disk.
+  uint64_t max_pages_ = 256;
+  std::shared_ptr<faulty_store> store_;
 };
 
 using list = std::vector<bool>;
@@ -145,8 +170,7 @@ TEST_F(DiskTierTest, RemovedPagesDoNotComeBack) {
 TEST_F(DiskTierTest, WhatIsRemovedBeforeItIsWrittenIsNotWritten) {
   begin(8);
   store_as(client(), {1, 2});
-  for (const auto number : {1, 2})
-    std::filesystem::remove(file_of(number));
+  lose({1, 2});
   caf::anon_send(disk_, atom::backup_v, pages_to_write({1, 2}));
   EXPECT_TRUE(ask<atom::ok>(disk_, atom::remove_v, segment_holds{0, {key_of(1)}}));
   EXPECT_FALSE(is_on_disk(1));
@@ -184,7 +208,7 @@ TEST_F(DiskTierTest, AClearedNamespaceIsGoneFromDiskToo) {
 TEST_F(DiskTierTest, WhatAClientChangedAfterItsCommitIsFoundOut) {
   begin(1);
   store_as(client(), {1});
-  std::filesystem::remove(file_of(1));
+  lose({1});
   memory_[slot_object_offset + 5] ^= std::byte{1};
   caf::anon_send(disk_, atom::backup_v, pages_to_write({1}));
   run();
@@ -204,8 +228,8 @@ TEST_F(DiskTierTest, PagesThatLeftMemoryBeforeAreCounted) {
   EXPECT_EQ(status().disk_pages, 1u);
 }
 
-TEST_F(DiskTierTest, TheFolderIsBoundedAndAPageGoesAfterThoseBehindIt) {
-  max_bytes_ = 3 * (64 + page_header_bytes);
+TEST_F(DiskTierTest, TheDiskIsBoundedAndAPageGoesAfterThoseBehindIt) {
+  max_pages_ = 3;
   begin(8);
   const auto one = client();
   auto wanted = pages({1, 2});
@@ -219,16 +243,103 @@ TEST_F(DiskTierTest, TheFolderIsBoundedAndAPageGoesAfterThoseBehindIt) {
   EXPECT_TRUE(is_on_disk(1)) << "it is older, and has a child";
   EXPECT_FALSE(is_on_disk(2));
   EXPECT_TRUE(is_on_disk(3) && is_on_disk(4));
+  EXPECT_EQ(status().disk_pages, 3u);
 }
 
 TEST_F(DiskTierTest, ADiskThatFailsCostsHitsOnly) {
   begin(2);
-  std::filesystem::remove_all(folder_.path());
-  std::ofstream{folder_.path()} << "in the way";
+  image_.fail_after(0);
   store_as(client(), {1, 2});
   EXPECT_EQ(get({1, 2, 3}), (list{true, true, false}));
   EXPECT_EQ(status().disk_pages_failed, 2u);
-  std::filesystem::remove(folder_.path());
+}
+
+TEST_F(DiskTierTest, ADiskThatCannotBeReadLosesNothing) {
+  begin(2);
+  store_as(client(), {1, 2});
+  store_as(client(), {3, 4});
+  image_.set_read_error(EIO);
+  EXPECT_EQ(get({1, 2}), (list{false, false}));
+  EXPECT_EQ(status().disk_pages_failed, 2u);
+  image_.set_read_error(0);
+  EXPECT_EQ(get({1, 2}), (list{true, true}));
+}
+
+TEST_F(DiskTierTest, WhatTheStoreHasLostIsForgotten) {
+  begin(1);
+  store_as(client(), {1});
+  store_as(client(), {2});
+  lose({1});
+  EXPECT_EQ(get({1}), list{false});
+  EXPECT_EQ(status().disk_pages, 1u);
+  EXPECT_EQ(status().disk_pages_failed, 0u);
+}
+
+TEST_F(DiskTierTest, AReadThatHangsEndsAtItsDeadlineAndKeepsItsSlotUntilItReturns) {
+  begin(2);
+  store_as(client(), {1});
+  store_as(client(), {2, 3});
+  hang(batch_kind::read);
+  const auto one = client();
+  const auto answer = send_request_as<leased_pages>(one, node_, atom::locate_v, patient({1}));
+  run();
+  EXPECT_FALSE(answer.arrived());
+  advance(1s);
+  ASSERT_TRUE(answer.arrived());
+  EXPECT_EQ(found(*answer.get()), list{false});
+  store_->set_faults({});
+  EXPECT_EQ(get({2, 3}).size(), 2u) << "the disk is used meanwhile";
+  const auto failed = status().disk_pages_failed;
+  store_->release();
+  run();
+  EXPECT_EQ(status().disk_pages_failed, failed);
+  EXPECT_EQ(get({1}), list{true});
+}
+
+TEST_F(DiskTierTest, SeveralRequestsReadAtOnce) {
+  begin(4);
+  store_as(client(), {1, 2});
+  store_as(client(), {3, 4, 5, 6});
+  hang(batch_kind::read);
+  const auto first = client();
+  const auto second = client();
+  const auto one = send_request_as<leased_pages>(first, node_, atom::locate_v, patient({1}));
+  const auto two = send_request_as<leased_pages>(second, node_, atom::locate_v, patient({2}));
+  run();
+  EXPECT_TRUE(store_->release_one(store_fault::late));
+  EXPECT_TRUE(store_->release_one(store_fault::late));
+  run();
+  EXPECT_EQ(found(*one.get()), list{true});
+  EXPECT_EQ(found(*two.get()), list{true});
+}
+
+TEST_F(DiskTierTest, RemovingWaitsForTheWriteOfThePage) {
+  begin(8);
+  hang(batch_kind::write);
+  store_as(client(), {1, 2});
+  auto batch = key_batch{{key_of(1)}};
+  const auto removed = send_request_as<page_totals>(client(), node_, atom::remove_v, batch);
+  run();
+  EXPECT_FALSE(removed.arrived());
+  store_->release();
+  run();
+  EXPECT_EQ(removed.get()->pages, 1u);
+  EXPECT_FALSE(is_on_disk(1));
+  EXPECT_TRUE(is_on_disk(2));
+}
+
+TEST_F(DiskTierTest, AWriteThatReturnsTooLateLeavesNothing) {
+  begin(8);
+  hang(batch_kind::write);
+  store_as(client(), {1});
+  advance(limits::storage_timeout);
+  EXPECT_EQ(status().disk_pages_failed, 1u);
+  remove_as(client(), {1});
+  store_->set_faults({});
+  store_->release();
+  run();
+  EXPECT_FALSE(is_on_disk(1));
+  EXPECT_EQ(status().disk_pages, 0u);
 }
 
 TEST_F(DiskTierTest, OthersAreAskedForWhatTheDiskHasNot) {
@@ -250,8 +361,7 @@ TEST_F(DiskTierTest, OthersAreAskedForWhatTheDiskHasNot) {
 TEST_F(DiskTierTest, DrainingAnswersWhenAllIsWritten) {
   begin(8);
   store_as(client(), {1, 2});
-  for (const auto number : {1, 2})
-    std::filesystem::remove(file_of(number));
+  lose({1, 2});
   caf::anon_send(disk_, atom::backup_v, pages_to_write({1, 2}));
   EXPECT_TRUE(ask<atom::ok>(disk_, atom::drain_v));
   EXPECT_TRUE(is_on_disk(1) && is_on_disk(2));
