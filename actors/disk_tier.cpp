@@ -525,7 +525,8 @@ disk_tier_actor::behavior_type disk_tier(disk_tier_actor::stateful_pointer<disk_
       for (const auto& object : objects)
         gone.keys.push_back(object.key);
       caf::anon_send(to, atom::withdraw_v, std::move(gone));
-    });
+    },
+    false);
   HICACHE_CHECK(is_told);
   self->state.list_from({});
   return {

@@ -65,8 +65,9 @@ public:
   virtual std::vector<result<void>> remove(std::span<const page_key> keys, time_point deadline) = 0;
 
   /// As storage_backend::watch_evictions.
-  virtual bool watch_evictions(storage_backend::eviction_watch watch) {
+  virtual bool watch_evictions(storage_backend::eviction_watch watch, bool wants_bytes) {
     static_cast<void>(watch);
+    static_cast<void>(wants_bytes);
     return false;
   }
 

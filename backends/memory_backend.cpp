@@ -28,7 +28,8 @@ public:
     return {.tells_occupancy = true, .preferred_batch = 32};
   }
 
-  bool watch_evictions(storage_backend::eviction_watch watch) override {
+  /// The bytes are at hand, so they are told in any case.
+  bool watch_evictions(storage_backend::eviction_watch watch, bool) override {
     const auto lock = std::scoped_lock{mutex_};
     watch_ = std::move(watch);
     return true;

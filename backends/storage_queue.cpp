@@ -134,8 +134,8 @@ storage_queue::submit_items(store_batch<Item> items, Call call,
                  }});
 }
 
-bool storage_queue::watch_evictions(eviction_watch watch) {
-  return state_->store->watch_evictions(std::move(watch));
+bool storage_queue::watch_evictions(eviction_watch watch, bool wants_bytes) {
+  return state_->store->watch_evictions(std::move(watch), wants_bytes);
 }
 
 bool storage_queue::watch_losses(loss_watch watch) {

@@ -30,7 +30,7 @@ public:
 
   store_capabilities capabilities() const override { return capabilities_; }
 
-  bool watch_evictions(eviction_watch watch) override;
+  bool watch_evictions(eviction_watch watch, bool wants_bytes) override;
   bool watch_losses(loss_watch watch) override;
 
   batch_number lookup(store_batch<page_key> keys, time_point deadline, lookup_done done) override;

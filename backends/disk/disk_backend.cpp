@@ -48,9 +48,10 @@ public:
     return {.survives_restarts = true, .tells_occupancy = true, .preferred_batch = 64};
   }
 
-  bool watch_evictions(storage_backend::eviction_watch watch) override {
+  bool watch_evictions(storage_backend::eviction_watch watch, bool wants_bytes) override {
     const auto lock = std::scoped_lock{mutex_};
     watch_ = std::move(watch);
+    wants_bytes_ = wants_bytes;
     return true;
   }
 
@@ -238,21 +239,34 @@ private:
     return next;
   }
 
-  /// Reads evicted objects for who wants to know, before their bytes are overwritten.
+  /// Tells what is evicted to who wants to know.
   void tell(std::span<const disk_log::evicted> gone) {
     if (gone.empty())
       return;
     auto watch = storage_backend::eviction_watch{};
     auto losses = storage_backend::loss_watch{};
+    auto wants_bytes = false;
     {
       const auto lock = std::scoped_lock{mutex_};
       watch = watch_;
+      wants_bytes = wants_bytes_;
       losses = losses_;
     }
     if (losses)
       losses(std::ranges::max(gone, {}, &disk_log::evicted::used).used);
     if (!watch)
       return;
+    if (wants_bytes)
+      return tell_bytes(watch, gone);
+    auto told = std::vector<evicted_object>{};
+    for (const auto& each : gone)
+      told.push_back({each.removal.key, each.parent, {}, each.used});
+    watch(told);
+  }
+
+  /// Reads evicted objects before their bytes are overwritten.
+  void tell_bytes(const storage_backend::eviction_watch& watch,
+                  std::span<const disk_log::evicted> gone) {
     auto bytes = std::vector<std::vector<std::byte>>{};
     auto parts = std::vector<std::span<std::byte>>{};
     for (const auto& each : gone)
@@ -573,6 +587,7 @@ private:
   std::mutex sync_mutex_;
   std::mutex mutex_; // Guards what follows.
   storage_backend::eviction_watch watch_;
+  bool wants_bytes_ = false;
   storage_backend::loss_watch losses_;
   disk_log log_;
   uint64_t synced_through_ = 0;

@@ -100,7 +100,7 @@ result<void> tiered_core::arrange(const tier_order& tiers) {
         if (const auto alive = weak.lock())
           alive->demote(id, objects);
       };
-    if (!tiers[i]->store->watch_evictions(watch) && watch)
+    if (!tiers[i]->store->watch_evictions(watch, true) && watch)
       return does_not_tell(i + 2);
   }
   static_cast<void>(arrange_losses(tiers));

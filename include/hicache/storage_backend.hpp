@@ -81,7 +81,7 @@ struct evicted_object {
   page_key key;
   /// As in page_write; all zero if the store does not know it.
   page_key parent;
-  /// Valid during the call that has it.
+  /// Valid during the call that has it; empty if they are not wanted.
   std::span<const std::byte> bytes;
   /// When it was last used, or else written, on the store's clock; the clock's beginning if the
   /// store does not know.
@@ -250,8 +250,9 @@ public:
   /// Has the store say from now on which objects it evicts, and what they were. It calls one watch,
   /// the last one; an empty one ends that.
   /// @param watch Called on a thread of the store, which waits for it; must not wait for the store.
+  /// @param wants_bytes Whether the objects' bytes are to be told, which may cost reads.
   /// @returns false if the store cannot tell
-  virtual bool watch_evictions(eviction_watch watch);
+  virtual bool watch_evictions(eviction_watch watch, bool wants_bytes);
 
   /// Has the store say from now on how recently the objects were used that it evicts and that are
   /// gone then: the latest `evicted_object::used` of each eviction. Unlike watch_evictions it costs
@@ -305,7 +306,7 @@ inline result<void> storage_backend::attach_memory(std::span<const std::span<std
   return {};
 }
 
-inline bool storage_backend::watch_evictions(eviction_watch) {
+inline bool storage_backend::watch_evictions(eviction_watch, bool) {
   return false;
 }
 

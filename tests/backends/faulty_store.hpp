@@ -103,8 +103,8 @@ public:
     return inner_->attach_memory(regions);
   }
 
-  bool watch_evictions(eviction_watch watch) override {
-    return inner_->watch_evictions(std::move(watch));
+  bool watch_evictions(eviction_watch watch, bool wants_bytes) override {
+    return inner_->watch_evictions(std::move(watch), wants_bytes);
   }
 
   bool watch_losses(loss_watch watch) override { return inner_->watch_losses(std::move(watch)); }

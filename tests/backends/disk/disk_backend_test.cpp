@@ -217,10 +217,12 @@ TEST_F(DiskBackendTest, TellsWhenWhatItEvictsWasUsedByThisProcess) {
     ASSERT_TRUE(put_page(open(options), number));
   auto& store = open(options);
   auto used = std::map<page_key, time_point>{};
-  ASSERT_TRUE(store.watch_evictions([&](std::span<const evicted_object> objects) {
-    for (const auto& x : objects)
-      used.emplace(x.key, x.used);
-  }));
+  ASSERT_TRUE(store.watch_evictions(
+    [&](std::span<const evicted_object> objects) {
+      for (const auto& x : objects)
+        used.emplace(x.key, x.used);
+    },
+    false));
   clock_.advance(std::chrono::hours{1});
   expect_page(store, 1);
   const auto read_at = clock_.now();
@@ -238,12 +240,14 @@ TEST_F(DiskBackendTest, TellsWhatItEvicts) {
   auto& store = open(options_for(30 * page_space, segment_bytes));
   auto told = std::map<page_key, page_bytes>{};
   auto parents = std::map<page_key, page_key>{};
-  ASSERT_TRUE(store.watch_evictions([&](std::span<const evicted_object> objects) {
-    for (const auto& x : objects) {
-      told.emplace(x.key, page_bytes{x.bytes.begin(), x.bytes.end()});
-      parents.emplace(x.key, x.parent);
-    }
-  }));
+  ASSERT_TRUE(store.watch_evictions(
+    [&](std::span<const evicted_object> objects) {
+      for (const auto& x : objects) {
+        told.emplace(x.key, page_bytes{x.bytes.begin(), x.bytes.end()});
+        parents.emplace(x.key, x.parent);
+      }
+    },
+    true));
   constexpr auto count = uint64_t{100};
   for (auto number = uint64_t{0}; number < count; ++number) {
     const auto bytes = bytes_of(number, page_size - number);
@@ -267,12 +271,17 @@ TEST_F(DiskBackendTest, TellsWhatItEvicts) {
 TEST_F(DiskBackendTest, AnEmptyWatchEndsTheLastOne) {
   auto& store = open(options_for(30 * page_space, segment_bytes));
   auto told = size_t{0};
-  ASSERT_TRUE(store.watch_evictions([&](auto objects) { told += objects.size(); }));
+  ASSERT_TRUE(store.watch_evictions(
+    [&](auto objects) {
+      for (const auto& x : objects)
+        told += x.bytes.empty() ? 1 : 0;
+    },
+    false));
   for (auto number = uint64_t{0}; number < 100; ++number)
     ASSERT_TRUE(put_page(store, number));
   const auto before = store.health().counters.evicted;
   EXPECT_EQ(told, before);
-  ASSERT_TRUE(store.watch_evictions({}));
+  ASSERT_TRUE(store.watch_evictions({}, false));
   for (auto number = uint64_t{100}; number < 200; ++number)
     ASSERT_TRUE(put_page(store, number));
   EXPECT_GT(store.health().counters.evicted, before);
