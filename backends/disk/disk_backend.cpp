@@ -1,5 +1,6 @@
 #include "backends/disk/disk_backend.hpp"
 
+#include "backends/disk/disk_channels.hpp"
 #include "backends/disk/disk_log.hpp"
 #include "backends/disk/disk_objects.hpp"
 #include "backends/disk/disk_recovery.hpp"
@@ -24,7 +25,7 @@ constexpr auto record_bytes_max = uint64_t{8} << 20;
 class disk_backend final : public blocking_store {
 public:
   disk_backend(disk_options options, std::unique_ptr<disk_device> device, const clock_source& clock)
-    : options_(std::move(options)), device_(std::move(device)), clock_(clock),
+    : options_(std::move(options)), device_(std::move(device)), clock_(clock), channels_(*device_),
       log_(options_.segment_bytes, options_.segments, options_.live_bytes) {}
 
   result<void> recover() {
@@ -83,14 +84,14 @@ public:
     // Again, those that were moved meanwhile.
     while (!wanted.empty() && clock_.now() < deadline) {
       find_all(wanted, rule);
-      auto channel = borrow();
+      auto channel = channels_.borrow();
       if (!channel) {
         for (auto* const x : wanted)
           x->outcome = tl::unexpected{channel.error()};
         break;
       }
       read_objects(**channel, wanted);
-      give_back(std::move(*channel));
+      channels_.give_back(std::move(*channel));
       const auto lock = std::scoped_lock{mutex_};
       std::erase_if(wanted, [&](disk_read* x) {
         const auto is_final = x->outcome || log_.find(x->key) == std::optional{x->where};
@@ -312,7 +313,7 @@ private:
     const auto bytes = disk_record_bytes(record);
     if (auto ready = make_room(bytes, is_cleaning); !ready)
       return ready;
-    auto channel = borrow();
+    auto channel = channels_.borrow();
     if (!channel)
       return tl::unexpected{channel.error()};
     auto where = disk_log::slot{};
@@ -324,7 +325,7 @@ private:
     record.sequence = where.sequence;
     record.durable = where.durable;
     const auto failed = write_record(**channel, where, record, objects);
-    give_back(std::move(*channel));
+    channels_.give_back(std::move(*channel));
     {
       const auto lock = std::scoped_lock{mutex_};
       if (failed == 0)
@@ -560,28 +561,10 @@ private:
     return {};
   }
 
-  // -- channels -------------------------------------------------------------------
-
-  result<std::unique_ptr<disk_channel>> borrow() {
-    {
-      const auto lock = std::scoped_lock{mutex_};
-      if (!channels_.empty()) {
-        auto channel = std::move(channels_.back());
-        channels_.pop_back();
-        return channel;
-      }
-    }
-    return device_->open_channel(disk_channel_bytes);
-  }
-
-  void give_back(std::unique_ptr<disk_channel> channel) {
-    const auto lock = std::scoped_lock{mutex_};
-    channels_.push_back(std::move(channel));
-  }
-
   const disk_options options_;
   const std::unique_ptr<disk_device> device_;
   const clock_source& clock_;
+  disk_channels channels_;
   /// Held while a record is written: one that is committed has all those before it on the disk.
   std::mutex write_mutex_;
   std::mutex sync_mutex_;
@@ -594,7 +577,6 @@ private:
   uint64_t failed_through_ = 0;
   error sync_failure_;
   backend_counters counters_;
-  std::vector<std::unique_ptr<disk_channel>> channels_;
   /// For cleaning, with write_mutex_.
   std::unique_ptr<disk_channel> cleaner_;
 };
