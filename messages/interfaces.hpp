@@ -174,7 +174,7 @@ using fetcher_actor = caf::typed_actor<
   // Node: replies when everything available has been copied.
   caf::replies_to<atom::fetch, page_fetch>::with<atom::ok>>;
 
-/// The DISK TIER also keeps the pages of a segment's memory in a store on disk, and reads them back.
+/// The DISK TIER keeps pages of a segment's memory in a store on disk, too, and reads them back.
 using disk_tier_actor = fetcher_actor::extend<
   // Node: these pages were published; writes them when idle.
   caf::reacts_to<atom::backup, segment_pages>,
