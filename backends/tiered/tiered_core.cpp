@@ -7,7 +7,6 @@
 #include <exception>
 #include <future>
 #include <iterator>
-#include <ranges>
 #include <string>
 
 namespace hicache {
@@ -461,14 +460,14 @@ bool tiered_core::watch_losses(storage_backend::loss_watch watch) {
 }
 
 bool tiered_core::arrange_losses(const tier_order& tiers) {
+  const auto last = std::find_if(tiers.rbegin(), tiers.rend(), [](const auto& x) {
+    return takes(*x, rule::all) || takes(*x, rule::evict);
+  });
   auto tells = false;
-  auto is_last = true;
-  for (const auto& tier : tiers | std::views::reverse) {
-    const auto is_watched = is_last && (takes(*tier, rule::all) || takes(*tier, rule::evict));
+  for (auto at = tiers.rbegin(); at != tiers.rend(); ++at) {
     const auto told
-      = tier->store->watch_losses(is_watched ? losses_ : storage_backend::loss_watch{});
-    tells |= is_watched && told;
-    is_last &= !is_watched;
+      = (*at)->store->watch_losses(at == last ? losses_ : storage_backend::loss_watch{});
+    tells |= at == last && told;
   }
   return tells;
 }
