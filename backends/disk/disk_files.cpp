@@ -45,21 +45,11 @@ private:
 };
 
 /// Does each transfer when it is started.
-class direct_channel final : public disk_channel {
+class direct_channel final : public folder_channel {
 public:
-  direct_channel(const disk_folder& files, size_t bytes) : files_(files), memory_(bytes) {}
+  direct_channel(const disk_folder& files, size_t bytes) : folder_channel(files), memory_(bytes) {}
 
   std::span<std::byte> memory() noexcept override { return memory_.bytes(); }
-
-  void read(uint32_t segment, uint64_t offset, std::span<std::byte> to, uint64_t tag) override {
-    run({files_.file(segment), offset, to.data(), to.size(), false, tag});
-  }
-
-  void write(uint32_t segment, uint64_t offset, std::span<const std::byte> from,
-             uint64_t tag) override {
-    run(
-      {files_.file(segment), offset, const_cast<std::byte*>(from.data()), from.size(), true, tag});
-  }
 
   completion wait() override {
     const auto ended = done_.front();
@@ -70,7 +60,7 @@ public:
   size_t depth() const noexcept override { return uring_depth; }
 
 private:
-  void run(file_transfer x) {
+  void start(file_transfer x) override {
     while (x.bytes > 0) {
       const auto offset = static_cast<off_t>(x.offset);
       const auto moved = x.is_write ? ::pwrite(x.file, x.memory, x.bytes, offset)
@@ -86,13 +76,12 @@ private:
     done_.push_back({x.tag, 0});
   }
 
-  const disk_folder& files_;
   const page_memory memory_;
   std::deque<completion> done_;
 };
 
 /// Transfers through io_uring.
-class uring_channel final : public disk_channel {
+class uring_channel final : public folder_channel {
 public:
   /// @returns null if the kernel does not allow it
   static std::unique_ptr<uring_channel> open(const disk_folder& files, size_t bytes) {
@@ -112,16 +101,6 @@ public:
   }
 
   std::span<std::byte> memory() noexcept override { return memory_.bytes(); }
-
-  void read(uint32_t segment, uint64_t offset, std::span<std::byte> to, uint64_t tag) override {
-    start({files_.file(segment), offset, to.data(), to.size(), false, tag});
-  }
-
-  void write(uint32_t segment, uint64_t offset, std::span<const std::byte> from,
-             uint64_t tag) override {
-    start(
-      {files_.file(segment), offset, const_cast<std::byte*>(from.data()), from.size(), true, tag});
-  }
 
   completion wait() override {
     while (true) {
@@ -152,12 +131,12 @@ public:
   size_t depth() const noexcept override { return uring_depth; }
 
 private:
-  uring_channel(const disk_folder& files, size_t bytes) : files_(files), memory_(bytes) {
+  uring_channel(const disk_folder& files, size_t bytes) : folder_channel(files), memory_(bytes) {
     for (auto i = size_t{0}; i < uring_depth; ++i)
       free_.push_back(i);
   }
 
-  void start(const file_transfer& x) {
+  void start(file_transfer x) override {
     HICACHE_CHECK(!free_.empty() && x.bytes > 0);
     const auto slot = free_.back();
     free_.pop_back();
@@ -184,7 +163,6 @@ private:
     ::io_uring_sqe_set_data64(entry, slot);
   }
 
-  const disk_folder& files_;
   const page_memory memory_;
   io_uring ring_{};
   bool is_open_ = false;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "backends/disk/disk_device.hpp"
 #include "base/unique_fd.hpp"
 #include "hicache/error.hpp"
 
@@ -8,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <shared_mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -65,6 +67,28 @@ private:
   bool bypasses_cache_ = true;
   mutable std::shared_mutex mutex_; // Guards what follows.
   std::map<uint32_t, unique_fd> files_;
+};
+
+/// A channel between memory and the files of a folder.
+class folder_channel : public disk_channel {
+public:
+  /// @param files Must outlive the channel.
+  explicit folder_channel(const disk_folder& files) : files_(files) {}
+
+  void read(uint32_t segment, uint64_t offset, std::span<std::byte> to, uint64_t tag) final {
+    start({files_.file(segment), offset, to.data(), to.size(), false, tag});
+  }
+
+  void write(uint32_t segment, uint64_t offset, std::span<const std::byte> from,
+             uint64_t tag) final {
+    start(
+      {files_.file(segment), offset, const_cast<std::byte*>(from.data()), from.size(), true, tag});
+  }
+
+private:
+  virtual void start(file_transfer x) = 0;
+
+  const disk_folder& files_;
 };
 
 } // namespace hicache

@@ -36,7 +36,7 @@ std::string message_of(int number) {
 }
 
 /// What is shared with the daemon.
-class hf3fs_channel final : public disk_channel {
+class hf3fs_channel final : public folder_channel {
 public:
   static result<std::unique_ptr<disk_channel>> open(const hf3fs_library& library,
                                                     const std::string& mount_point,
@@ -62,16 +62,6 @@ public:
 
   std::span<std::byte> memory() noexcept override {
     return {reinterpret_cast<std::byte*>(memory_.base), memory_.size};
-  }
-
-  void read(uint32_t segment, uint64_t offset, std::span<std::byte> to, uint64_t tag) override {
-    start({files_.file(segment), offset, to.data(), to.size(), false, tag});
-  }
-
-  void write(uint32_t segment, uint64_t offset, std::span<const std::byte> from,
-             uint64_t tag) override {
-    start(
-      {files_.file(segment), offset, const_cast<std::byte*>(from.data()), from.size(), true, tag});
   }
 
   completion wait() override {
@@ -101,7 +91,7 @@ private:
   };
 
   hf3fs_channel(const hf3fs_library& library, const disk_folder& files)
-    : library_(library), files_(files) {
+    : folder_channel(files), library_(library) {
     for (auto i = size_t{0}; i < transfers_max; ++i)
       free_.push_back(i);
   }
@@ -116,7 +106,7 @@ private:
     return failed;
   }
 
-  void start(const file_transfer& x) {
+  void start(file_transfer x) override {
     HICACHE_CHECK(!free_.empty() && x.bytes > 0);
     const auto slot = free_.back();
     free_.pop_back();
@@ -162,7 +152,6 @@ private:
   }
 
   const hf3fs_library& library_;
-  const disk_folder& files_;
   hf3fs_iov memory_{};
   shared_ring reads_;
   shared_ring writes_;
