@@ -58,10 +58,16 @@ struct setting {
   setting_range range{};
 };
 
-/// `setting::at` for a data member.
-template <auto Member, class Settings>
+/// `setting::at` for a data member, or for a member of a member.
+template <auto... Members, class Settings>
 setting_value at(Settings& settings) {
-  return &(settings.*Member);
+  return &(settings.*....*Members);
+}
+
+/// The same for a size in bytes.
+template <auto... Members, class Settings>
+setting_value bytes_at(Settings& settings) {
+  return size_value{&(settings.*....*Members)};
 }
 
 /// The value as text; sizes in bytes.

@@ -1,12 +1,14 @@
 #include "hicache/geometry.hpp"
 
 #include "base/check.hpp"
+#include "base/names.hpp"
 #include "cache/copy_strips.hpp"
 
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <string>
+#include <string_view>
 
 namespace hicache {
 
@@ -16,27 +18,15 @@ constexpr std::array mha_parts = {kv_part::key, kv_part::value};
 constexpr std::array mla_parts = {kv_part::latent};
 constexpr std::array nsa_parts = {kv_part::latent, kv_part::index_key};
 
-constexpr std::array all_kinds = {attention_kind::mha, attention_kind::mla, attention_kind::nsa};
-constexpr std::array all_layouts = {host_layout::layer_first, host_layout::page_first,
-                                    host_layout::page_first_direct, host_layout::page_head};
+constexpr auto part_names
+  = std::to_array<std::string_view>({"key", "value", "latent", "index_key"});
+constexpr auto attention_names = std::to_array<std::string_view>({"mha", "mla", "nsa"});
+constexpr auto layout_names = std::to_array<std::string_view>(
+  {"layer_first", "page_first", "page_first_direct", "page_head"});
 
 /// Parts that are split into heads; the others have one row for all heads.
 bool has_heads(kv_part part) {
   return part == kv_part::key || part == kv_part::value;
-}
-
-const char* name_of(kv_part part) {
-  switch (part) {
-    case kv_part::key:
-      return "key";
-    case kv_part::value:
-      return "value";
-    case kv_part::latent:
-      return "latent";
-    case kv_part::index_key:
-      return "index_key";
-  }
-  return "unknown";
 }
 
 uint64_t row_bytes_of(const pool_shape& shape, kv_part part) {
@@ -81,14 +71,6 @@ bool fits_its_attention(const pool_shape& shape) {
          && (shape.index_key_bytes > 0) == (shape.attention == attention_kind::nsa);
 }
 
-template <class Names>
-std::string list_of(const Names& names) {
-  auto text = std::string{};
-  for (auto i = size_t{0}; i < names.size(); ++i)
-    text += std::string{i == 0 ? "" : i + 1 == names.size() ? " or " : ", "} + to_string(names[i]);
-  return text;
-}
-
 uint32_t common_word_bytes(const copy_strip& strip) {
   const auto bits = strip.device_address | strip.device_page_stride | strip.device_row_stride
                     | strip.host_address | strip.host_page_stride | strip.host_row_stride
@@ -126,24 +108,11 @@ bool continues(const row_copy& last, const row_copy& next) {
 } // namespace
 
 const char* to_string(attention_kind kind) noexcept {
-  switch (kind) {
-    case attention_kind::mha:
-      return "mha";
-    case attention_kind::mla:
-      return "mla";
-    case attention_kind::nsa:
-      return "nsa";
-  }
-  return "unknown";
+  return name_of(attention_names, kind);
 }
 
 result<attention_kind> parse_attention_kind(std::string_view name) {
-  for (const auto kind : all_kinds)
-    if (name == to_string(kind))
-      return kind;
-  return fail(ec::invalid_argument, "'" + std::string{name}
-                                      + "' is not a kind of attention; expected "
-                                      + list_of(all_kinds));
+  return find_name<attention_kind>(attention_names, name, "a kind of attention");
 }
 
 std::span<const kv_part> parts_of(attention_kind kind) noexcept {
@@ -159,25 +128,11 @@ std::span<const kv_part> parts_of(attention_kind kind) noexcept {
 }
 
 const char* to_string(host_layout layout) noexcept {
-  switch (layout) {
-    case host_layout::layer_first:
-      return "layer_first";
-    case host_layout::page_first:
-      return "page_first";
-    case host_layout::page_first_direct:
-      return "page_first_direct";
-    case host_layout::page_head:
-      return "page_head";
-  }
-  return "unknown";
+  return name_of(layout_names, layout);
 }
 
 result<host_layout> parse_host_layout(std::string_view name) {
-  for (const auto layout : all_layouts)
-    if (name == to_string(layout))
-      return layout;
-  return fail(ec::invalid_argument, "'" + std::string{name} + "' is not a memory layout; expected "
-                                      + list_of(all_layouts));
+  return find_name<host_layout>(layout_names, name, "a memory layout");
 }
 
 std::string to_string(const pool_shape& shape) {
@@ -327,7 +282,7 @@ result<void> device_layers::check() const {
     // Pages could also interleave with the gaps of rows; only one order is known to be in use.
     if (buffers[i].address == 0 || buffers[i].token_stride < row
         || buffers[i].page_stride < buffers[i].token_stride * (shape.page_size - 1) + row)
-      return fail(ec::invalid_argument, std::string{"the registered "} + name_of(part)
+      return fail(ec::invalid_argument, std::string{"the registered "} + name_of(part_names, part)
                                           + " buffer of layer " + std::to_string(i % shape.layers)
                                           + " has a null address or strides in which "
                                             "rows of "

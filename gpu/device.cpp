@@ -1,49 +1,36 @@
 #include "gpu/device.hpp"
 
+#include "base/names.hpp"
 #include "gpu/cuda_device.hpp"
 #include "gpu/host_device.hpp"
 
+#include <array>
 #include <charconv>
 #include <system_error>
 
 namespace hicache {
 
+namespace {
+
+constexpr auto io_names = std::to_array<std::string_view>({"direct", "kernel"});
+constexpr auto device_names = std::to_array<std::string_view>({"auto", "cuda", "host"});
+
+} // namespace
+
 const char* to_string(io_backend io) noexcept {
-  switch (io) {
-    case io_backend::direct:
-      return "direct";
-    case io_backend::kernel:
-      return "kernel";
-  }
-  return "unknown";
+  return name_of(io_names, io);
 }
 
 result<io_backend> parse_io_backend(std::string_view name) {
-  for (const auto io : {io_backend::direct, io_backend::kernel})
-    if (name == to_string(io))
-      return io;
-  return fail(ec::invalid_argument,
-              "'" + std::string{name} + "' is not a way to copy pages; expected direct or kernel");
+  return find_name<io_backend>(io_names, name, "a way to copy pages");
 }
 
 const char* to_string(device_kind kind) noexcept {
-  switch (kind) {
-    case device_kind::automatic:
-      return "auto";
-    case device_kind::cuda:
-      return "cuda";
-    case device_kind::host:
-      return "host";
-  }
-  return "unknown";
+  return name_of(device_names, kind);
 }
 
 result<device_kind> parse_device_kind(std::string_view name) {
-  for (const auto kind : {device_kind::automatic, device_kind::cuda, device_kind::host})
-    if (name == to_string(kind))
-      return kind;
-  return fail(ec::invalid_argument,
-              "'" + std::string{name} + "' is not a device; expected auto, cuda or host");
+  return find_name<device_kind>(device_names, name, "a device");
 }
 
 result<device_choice> parse_device_choice(std::string_view text) {

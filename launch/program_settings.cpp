@@ -20,17 +20,6 @@ constexpr auto seconds_of(std::chrono::nanoseconds time) {
   return std::chrono::duration<double>(time).count();
 }
 
-/// `setting::at` for metrics and log level, which both programs have.
-template <class Flags>
-setting_value metrics_port(Flags& x) {
-  return &x.metrics.port;
-}
-
-template <class Flags>
-setting_value metrics_host(Flags& x) {
-  return &x.metrics.host;
-}
-
 template <class Flags>
 setting_value log_level_of(Flags& x) {
   return by_name(x.log_level);
@@ -62,8 +51,12 @@ constexpr auto of_index = std::to_array<setting<index_flags>>({
    at<&index_flags::member_ttl>,
    "forget a member that is silent for longer",
    {0.1, 86400}},
-  {"metrics-port", "PORT", metrics_port<index_flags>, metrics_port_meaning, {0, 65535}},
-  {"metrics-host", "HOST", metrics_host<index_flags>, metrics_host_meaning},
+  {"metrics-port",
+   "PORT",
+   at<&index_flags::metrics, &metrics_options::port>,
+   metrics_port_meaning,
+   {0, 65535}},
+  {"metrics-host", "HOST", at<&index_flags::metrics, &metrics_options::host>, metrics_host_meaning},
   {"insecure", "", at<&index_flags::insecure>,
    "lets `--listen` be reached by other machines without TLS: any client that reaches the port can "
    "read "
@@ -71,28 +64,18 @@ constexpr auto of_index = std::to_array<setting<index_flags>>({
   {"log-level", "NAME", log_level_of<index_flags>, log_level_meaning},
 });
 
-template <auto Member>
-setting_value in_host(node_flags& x) {
-  return &(x.host.*Member);
-}
-
-template <auto Member>
-setting_value bytes_in_host(node_flags& x) {
-  return size_value{&(x.host.*Member)};
-}
-
 constexpr auto of_node = std::to_array<setting<node_flags>>({
-  {"memory", "SIZE", bytes_in_host<&node_host_options::memory_bytes>,
+  {"memory", "SIZE", bytes_at<&node_flags::host, &node_host_options::memory_bytes>,
    "memory for pages, such as `64GiB`, taken at the start; has to be given"},
-  {"memory-file", "PATH", in_host<&node_host_options::memory_file>,
+  {"memory-file", "PATH", at<&node_flags::host, &node_host_options::memory_file>,
    "file that is this memory, of that size, and [keeps the pages](node.md#memory-in-a-file) for "
    "the next node; without, pages end with the node"},
-  {"disk", "PATH", in_host<&node_host_options::disk>,
+  {"disk", "PATH", at<&node_flags::host, &node_host_options::disk>,
    "folder [below the memory](node.md#a-disk-below-the-memory): pages are written there, too, and "
    "read from there when memory has them no more"},
-  {"disk-bytes", "SIZE", bytes_in_host<&node_host_options::disk_bytes>,
+  {"disk-bytes", "SIZE", bytes_at<&node_flags::host, &node_host_options::disk_bytes>,
    "bound on that folder, such as `500GiB`; has to be given with `--disk`"},
-  {"socket", "PATH", in_host<&node_host_options::socket>,
+  {"socket", "PATH", at<&node_flags::host, &node_host_options::socket>,
    "where clients connect: a socket in the file system, for this user's processes; has to be "
    "given, unless a [service manager](node.md#as-a-service) has opened it"},
   {"listen", "HOST:PORT", at<&node_flags::listen>,
@@ -103,36 +86,40 @@ constexpr auto of_node = std::to_array<setting<node_flags>>({
    "group whose processes are clients too, whatever their user, and so may write to the memory"},
   {"lease-time",
    "TIME",
-   in_host<&node_host_options::lease_time>,
+   at<&node_flags::host, &node_host_options::lease_time>,
    "how long a client may keep what it reads from eviction without asking again",
    {1, seconds_of(limits::node_lease_time)}},
-  {"index", index_place_type, in_host<&node_host_options::index>,
+  {"index", index_place_type, at<&node_flags::host, &node_host_options::index>,
    "the index of the cluster store, or [where to find it](cluster.md#finding-the-index); without, "
    "this host's pages stay on this host"},
   {"index-connect-time",
    "TIME",
-   in_host<&node_host_options::index_connect_time>,
+   at<&node_flags::host, &node_host_options::index_connect_time>,
    "with `--index`: how long the start tries to reach it before it fails",
    {0, 3600}},
-  {"listen-host", "HOST", in_host<&node_host_options::listen_host>,
+  {"listen-host", "HOST", at<&node_flags::host, &node_host_options::listen_host>,
    "with `--index`: address where members on other machines read pages and ask the node for "
    "copies"},
   {"repair-bytes-per-second", "SIZE",
-   [](node_flags& x) -> setting_value { return size_value{&x.host.repair.bytes_per_second}; },
+   bytes_at<&node_flags::host, &node_host_options::repair, &repair_policy::bytes_per_second>,
    "with `--index`: most bytes a second that others read from this node to replace [lost "
    "copies](cluster.md#placement); 0 is without bound"},
   {"repair-delay",
    "TIME",
-   [](node_flags& x) -> setting_value { return &x.host.repair.delay; },
+   at<&node_flags::host, &node_host_options::repair, &repair_policy::delay>,
    "with `--index`: how long the node waits with that after the index has told it of the loss",
    {0, 3600}},
   {"shutdown-grace",
    "TIME",
-   in_host<&node_host_options::shutdown_grace>,
+   at<&node_flags::host, &node_host_options::shutdown_grace>,
    "with `--disk`: how long a node that ends keeps writing there what waits for it",
    {0, 3600}},
-  {"metrics-port", "PORT", metrics_port<node_flags>, metrics_port_meaning, {0, 65535}},
-  {"metrics-host", "HOST", metrics_host<node_flags>, metrics_host_meaning},
+  {"metrics-port",
+   "PORT",
+   at<&node_flags::metrics, &metrics_options::port>,
+   metrics_port_meaning,
+   {0, 65535}},
+  {"metrics-host", "HOST", at<&node_flags::metrics, &metrics_options::host>, metrics_host_meaning},
   {"insecure", "", at<&node_flags::insecure>,
    "lets `--listen` and `--listen-host` be reached by other machines without TLS: any client that "
    "reaches "

@@ -1,5 +1,6 @@
 #include "runtime/rank_settings.hpp"
 
+#include "base/names.hpp"
 #include "cache/prefix/event_message.hpp"
 #include "runtime/network_flags.hpp"
 #include "runtime/rank_config.hpp"
@@ -8,6 +9,7 @@
 
 #include <array>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -16,86 +18,49 @@ namespace hicache {
 
 namespace {
 
-/// The names of an enumeration's values, in order.
+/// The names of an enumeration's values.
 template <class T>
-struct names;
+constexpr auto names = std::array<std::string_view, 0>{};
 
 template <>
-struct names<write_policy> {
-  static constexpr auto list
-    = std::to_array({"write_through", "write_through_selective", "write_back"});
-};
+constexpr auto names<write_policy> = std::to_array<std::string_view>({"write_through",
+                                                                      "write_through_selective",
+                                                                      "write_back"});
 
 template <>
-struct names<page_order> {
-  static constexpr auto list = std::to_array({"newest_first", "ascending"});
-};
+constexpr auto names<page_order> = std::to_array<std::string_view>({"newest_first", "ascending"});
 
 template <>
-struct names<prefetch_policy> {
-  static constexpr auto list = std::to_array({"best_effort", "wait_complete", "timeout"});
-};
+constexpr auto names<prefetch_policy> = std::to_array<std::string_view>({"best_effort",
+                                                                         "wait_complete",
+                                                                         "timeout"});
 
 template <>
-struct names<event_format> {
-  static constexpr auto list = std::to_array({"sglang", "vllm"});
-};
+constexpr auto names<event_format> = std::to_array<std::string_view>({"sglang", "vllm"});
 
 template <>
-struct names<page_transport> {
-  static constexpr auto list = std::to_array({"auto", "tcp", "ucx"});
-};
+constexpr auto names<page_transport> = std::to_array<std::string_view>({"auto", "tcp", "ucx"});
 
 template <>
-struct names<log_level> {
-  static constexpr auto list
-    = std::to_array({"trace", "debug", "info", "warn", "error", "critical"});
-};
+constexpr auto names<log_level> = std::to_array<std::string_view>({"trace", "debug", "info", "warn",
+                                                                   "error", "critical"});
 
 template <>
-struct names<element_type> {
-  static constexpr auto list = std::to_array({"fp8", "fp16", "bf16", "fp32"});
-};
-
-template <class T>
-const char* name_in_list(T value) noexcept {
-  return names<T>::list[static_cast<size_t>(value)];
-}
-
-/// @param what Ends the sentence "is not …": "known", or "a colour".
-/// @param between Separates the expected names.
-template <class T>
-result<T> find_in_list(std::string_view name, std::string_view what = "known",
-                       std::string_view between = " or ") {
-  auto expected = std::string{};
-  for (auto i = size_t{0}; i < names<T>::list.size(); ++i) {
-    if (name == names<T>::list[i])
-      return static_cast<T>(i);
-    expected += (i == 0 ? "" : std::string{between}) + names<T>::list[i];
-  }
-  return fail(ec::invalid_argument,
-              "'" + std::string{name} + "' is not " + std::string{what} + "; expected " + expected);
-}
+constexpr auto names<element_type> = std::to_array<std::string_view>({"fp8", "fp16", "bf16",
+                                                                      "fp32"});
 
 template <class T>
 result<T> parse_listed(std::string_view name) {
-  return find_in_list<T>(name);
+  return find_name<T>(names<T>, name);
 }
 
-const char* to_string(write_policy policy) noexcept {
-  return name_in_list(policy);
-}
-
-const char* to_string(page_order order) noexcept {
-  return name_in_list(order);
-}
-
-const char* to_string(event_format format) noexcept {
-  return name_in_list(format);
+template <class T>
+requires(!names<T>.empty()) const char* to_string(T value) noexcept {
+  return name_of(names<T>, value);
 }
 
 result<element_type> parse_element_type(std::string_view name) {
-  return find_in_list<element_type>(name, "an element type", ", ");
+  return find_name<element_type>(names<element_type>, name, "an element type");
 }
 
 std::string to_string(const device_choice& choice) {
@@ -141,11 +106,6 @@ setting_value named(rank_config& config) {
 template <auto Member, class T>
 setting_value listed(rank_config& config) {
   return named<Member, parse_listed<T>>(config);
-}
-
-template <auto Member>
-setting_value in_traffic(rank_config& config) {
-  return &(config.traffic.*Member);
 }
 
 constexpr auto settings = std::to_array<rank_setting>({
@@ -246,28 +206,28 @@ constexpr auto settings = std::to_array<rank_setting>({
    equal_on::nobody},
   {{"hicache-storage-batch-pages",
     "N",
-    in_traffic<&storage_traffic::batch_pages>,
+    at<&rank_config::traffic, &storage_traffic::batch_pages>,
     "pages in each call of L3 that reads or writes them. Fewer, where pages are large and L3 is "
     "slow, keep a call within `--hicache-storage-timeout`",
     {1, 1024}},
    equal_on::nobody},
   {{"hicache-storage-batches",
     "N",
-    in_traffic<&storage_traffic::batches_in_flight>,
+    at<&rank_config::traffic, &storage_traffic::batches_in_flight>,
     "such calls that each prefetch has in flight, and all writes together: about two for each of "
     "the `threads` of L3",
     {1, 64}},
    equal_on::nobody},
   {{"hicache-storage-backup-attempts",
     "N",
-    in_traffic<&storage_traffic::backup_attempts>,
+    at<&rank_config::traffic, &storage_traffic::backup_attempts>,
     "attempts to write a page to L3 that fails, before it is left unwritten with those that "
     "follow it",
     {1, 16}},
    equal_on::nobody},
   {{"hicache-storage-backup-pause",
     "TIME",
-    in_traffic<&storage_traffic::backup_pause>,
+    at<&rank_config::traffic, &storage_traffic::backup_pause>,
     "pause before the second attempt; it doubles before each further one",
     {0, 60}},
    equal_on::nobody},
@@ -287,8 +247,7 @@ constexpr auto settings = std::to_array<rank_setting>({
     "where the [node](node.md) listens: that of this host at its socket, one of another machine at "
     "its `--listen`, with the flags of TLS. Needed by `node`"},
    equal_on::nobody},
-  {{"segment-size", "SIZE",
-    [](rank_config& x) -> setting_value { return size_value{&x.segment_bytes}; },
+  {{"segment-size", "SIZE", bytes_at<&rank_config::segment_bytes>,
     "memory that each rank exports to L3 (`cluster`); 0: none"},
    equal_on::ranks},
   {{"listen-host", "HOST", at<&rank_config::listen_host>,
@@ -389,12 +348,12 @@ constexpr auto settings = std::to_array<rank_setting>({
    equal_on::nobody},
   {{"metrics-port",
     "PORT",
-    [](rank_config& x) -> setting_value { return &x.metrics.port; },
+    at<&rank_config::metrics, &metrics_options::port>,
     "port at which Prometheus finds [metrics](operations.md#metrics) of rank 0; rank *r* listens "
     "on PORT + *r*; 0 is nowhere",
     {0, 65535}},
    equal_on::ranks},
-  {{"metrics-host", "HOST", [](rank_config& x) -> setting_value { return &x.metrics.host; },
+  {{"metrics-host", "HOST", at<&rank_config::metrics, &metrics_options::host>,
     "address at which Prometheus may ask, without a password"},
    equal_on::nobody},
   {{"step-timeout", "TIME", at<&rank_config::step_timeout>,
@@ -413,27 +372,23 @@ constexpr auto settings = std::to_array<rank_setting>({
 } // namespace
 
 const char* to_string(prefetch_policy policy) noexcept {
-  return name_in_list(policy);
+  return name_of(names<prefetch_policy>, policy);
 }
 
 result<prefetch_policy> parse_prefetch_policy(std::string_view name) {
-  if (const auto found = find_in_list<prefetch_policy>(name))
-    return *found;
-  return fail(ec::invalid_argument, "'" + std::string{name}
-                                      + "' is not known; expected wait_complete or best_effort "
-                                        "or timeout");
+  return parse_listed<prefetch_policy>(name);
 }
 
 const char* to_string(page_transport transport) noexcept {
-  return name_in_list(transport);
+  return name_of(names<page_transport>, transport);
 }
 
 const char* to_string(log_level level) noexcept {
-  return name_in_list(level);
+  return name_of(names<log_level>, level);
 }
 
 const char* to_string(element_type type) noexcept {
-  return name_in_list(type);
+  return name_of(names<element_type>, type);
 }
 
 setting_value by_name(log_level& level) {

@@ -2,11 +2,11 @@
 
 #include "backends/serde/object_codec.hpp"
 #include "base/limits.hpp"
+#include "base/names.hpp"
 #include "base/units.hpp"
 #include "cache/tiers/tier_rules.hpp"
 #include "stores/storage_settings.hpp"
 
-#include <absl/strings/str_join.h>
 #include <nlohmann/json.hpp>
 #include <spdlog/spdlog.h>
 
@@ -135,14 +135,12 @@ bool may_stand(key_place place, bool in_tier) {
 }
 
 result<void> unknown(const std::string& key, bool in_tier) {
-  auto names = std::vector<std::string>{};
+  auto names = std::vector<std::string_view>{};
   for (const auto& each : storage_settings())
     if (may_stand(each.place, in_tier))
-      names.emplace_back(each.name);
-  const auto last = names.back();
-  names.pop_back();
-  return fail(ec::invalid_argument, "key '" + key + "' is not known; expected "
-                                      + absl::StrJoin(names, ", ") + " or " + last);
+      names.push_back(each.name);
+  return fail(ec::invalid_argument,
+              "key '" + key + "' is not known; expected " + alternatives(names));
 }
 
 /// @param backend The store that the key is about.
@@ -175,8 +173,8 @@ result<void> take(storage_config& config, const std::string& key, const json& va
     found->at(config));
   if (is_good)
     return {};
-  return fail(ec::invalid_argument, "key '" + key + "' holds " + value.dump() + "; expected "
-                                      + std::string{found->expected});
+  return fail(ec::invalid_argument,
+              "key '" + key + "' holds " + value.dump() + "; expected " + expected_of(*found));
 }
 
 /// Parses a text, or the file behind an '@', into an object.

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 
 namespace hicache {
@@ -34,11 +35,14 @@ enum class key_place : uint8_t {
 struct storage_setting : setting<storage_config> {
   /// Backends that use it, for help.
   std::string_view backends;
-  /// What is expected, for the message about a wrong value.
-  std::string_view expected;
-  key_place place = key_place::top;
+  /// What is expected, for the message about a wrong value; empty if the type says it.
+  std::string_view expected = {};
+  key_place place = key_place::store;
 };
 
 std::span<const storage_setting> storage_settings();
+
+/// What is expected of a value, for the message about a wrong one.
+std::string expected_of(const storage_setting& setting);
 
 } // namespace hicache

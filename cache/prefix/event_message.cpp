@@ -2,10 +2,12 @@
 
 #include "base/check.hpp"
 #include "base/limits.hpp"
+#include "base/names.hpp"
 
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 namespace hicache {
@@ -109,12 +111,7 @@ private:
 } // namespace
 
 result<event_format> parse_event_format(std::string_view name) {
-  if (name == "sglang")
-    return event_format::sglang;
-  if (name == "vllm")
-    return event_format::vllm;
-  return fail(ec::invalid_argument,
-              "'" + std::string{name} + "' is not known; expected sglang or vllm");
+  return find_name<event_format>(std::to_array<std::string_view>({"sglang", "vllm"}), name);
 }
 
 std::string event_message(event_format format, double seconds, std::span<const cache_event> events,

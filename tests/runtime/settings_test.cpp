@@ -177,15 +177,15 @@ TEST(SettingsTest, AnEmptyNameLeavesTheChoiceToTheModel) {
 
 TEST(SettingsTest, UnknownNamesAreRefusedByTheirFlag) {
   const auto refusals = std::map<std::string, std::string>{
-    {"--dtype int4", "--dtype: 'int4' is not an element type; expected fp8, fp16, bf16, fp32"},
+    {"--dtype int4", "--dtype: 'int4' is not an element type; expected fp8, fp16, bf16 or fp32"},
     {"--attention linear",
      "--attention: 'linear' is not a kind of attention; expected mha, mla or nsa"},
     {"--hicache-write-policy never",
-     "--hicache-write-policy: 'never' is not known; expected write_through or "
+     "--hicache-write-policy: 'never' is not known; expected write_through, "
      "write_through_selective or write_back"},
     {"--hicache-storage-prefetch-policy soon",
-     "--hicache-storage-prefetch-policy: 'soon' is not known; expected wait_complete or "
-     "best_effort or timeout"},
+     "--hicache-storage-prefetch-policy: 'soon' is not known; expected best_effort, "
+     "wait_complete or timeout"},
     {"--hicache-io-backend mmap",
      "--hicache-io-backend: 'mmap' is not a way to copy pages; expected direct or kernel"},
     {"--kv-events-format dynamo",
@@ -193,7 +193,7 @@ TEST(SettingsTest, UnknownNamesAreRefusedByTheirFlag) {
     {"--page-order random",
      "--page-order: 'random' is not known; expected newest_first or ascending"},
     {"--log-level loud",
-     "--log-level: 'loud' is not known; expected trace or debug or info or warn or error or "
+     "--log-level: 'loud' is not known; expected trace, debug, info, warn, error or "
      "critical"}};
   for (const auto& [line, sentence] : refusals) {
     auto config = rank_config{};
