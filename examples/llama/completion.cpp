@@ -7,7 +7,7 @@
 namespace llama {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(completion_request, id, prompt, max_tokens, priority,
-                                   ignores_end, salt)
+                                   ignores_end, salt, session, ends_session)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(turn_input, added, aborted, is_last)
 
 std::vector<std::byte> encode(const turn_input& input) {

@@ -2,6 +2,7 @@
 
 #include "hicache/ids.hpp"
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -23,6 +24,10 @@ struct completion_request {
   bool ignores_end = false;
   /// Whose pages it may share (cache_namespace::salt).
   std::string salt;
+  /// Streaming session that it is a turn of, opened by its first turn; 0: none.
+  hicache::session_id session = 0;
+  /// Closes the session.
+  bool ends_session = false;
 };
 
 /// Why a completion ended.
@@ -47,6 +52,8 @@ struct completion_output {
   uint64_t cached_tokens = 0;
   /// A sentence, if it failed.
   std::string error;
+  /// How long, since the last part, layers waited for pages from L2.
+  std::chrono::nanoseconds load_wait{};
 };
 
 /// What rank 0 tells all ranks at the start of a turn.

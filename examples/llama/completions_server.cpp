@@ -29,11 +29,16 @@ using steady = std::chrono::steady_clock;
 /// Completions served side by side; others wait for their turn.
 constexpr auto server_threads = size_t{64};
 
+/// How soon clients of an engine that does not stop are told.
+constexpr auto stop_patience = std::chrono::seconds{1};
+
 constexpr auto body_bytes_max = size_t{16} << 20;
 
 /// The parts of a completion on their way from the engine to a client's thread.
 class output_queue {
 public:
+  explicit output_queue(const std::atomic<bool>& is_stopping) : is_stopping_(is_stopping) {}
+
   void push(const completion_output& output) {
     {
       const auto lock = std::scoped_lock{mutex_};
@@ -44,13 +49,17 @@ public:
 
   completion_output pop() {
     auto lock = std::unique_lock{mutex_};
-    changed_.wait(lock, [this] { return !parts_.empty(); });
+    while (!changed_.wait_for(lock, stop_patience, [this] { return !parts_.empty(); }))
+      // The engine may wait for a rank that has died.
+      if (is_stopping_)
+        return {0, {}, finish_reason::aborted, 0, {}, {}};
     auto first = std::move(parts_.front());
     parts_.pop_front();
     return first;
   }
 
 private:
+  const std::atomic<bool>& is_stopping_;
   std::mutex mutex_; // Guards the parts.
   std::condition_variable changed_;
   std::deque<completion_output> parts_;
@@ -153,8 +162,11 @@ result<client_request> parse_request(const std::string& text, const server_optio
   auto prompt = parse_prompt(body, options.vocabulary);
   auto most = number_of<uint64_t>(body, "max_tokens", 16, 1, INT32_MAX);
   auto priority = number_of<int32_t>(body, "priority", 0, INT32_MIN, INT32_MAX);
-  if (!prompt || !most || !priority)
-    return tl::unexpected{!prompt ? prompt.error() : !most ? most.error() : priority.error()};
+  auto session = number_of<hicache::session_id>(body, "session", 0, 1, INT64_MAX);
+  if (!prompt || !most)
+    return tl::unexpected{!prompt ? prompt.error() : most.error()};
+  if (!priority || !session)
+    return tl::unexpected{!priority ? priority.error() : session.error()};
   if (prompt->size() >= options.positions)
     return fail(ec::invalid_argument,
                 "prompt: " + std::to_string(prompt->size()) + " tokens; expected fewer than "
@@ -165,6 +177,8 @@ result<client_request> parse_request(const std::string& text, const server_optio
   wanted.completion.max_tokens = *most;
   wanted.completion.priority = *priority;
   wanted.completion.ignores_end = flag_of(body, "ignore_eos");
+  wanted.completion.session = *session;
+  wanted.completion.ends_session = flag_of(body, "ends_session");
   if (const auto salt = body.find("cache_salt"); salt != body.end() && salt->is_string())
     wanted.completion.salt = salt->get<std::string>();
   wanted.streams = flag_of(body, "stream");
@@ -259,6 +273,8 @@ public:
       prompt_(counter(registry, "llama_prompt_tokens_total", "Tokens of their prompts.")),
       cached_(counter(registry, "llama_cached_tokens_total", "Tokens of these from the cache.")),
       generated_(counter(registry, "llama_generated_tokens_total", "Tokens of the completions.")),
+      load_wait_(counter(registry, "llama_load_wait_seconds_total",
+                         "Time in which rank 0's layers waited for pages from L2.")),
       first_token_(
         prometheus::BuildHistogram()
           .Name("llama_first_token_seconds")
@@ -273,6 +289,7 @@ public:
 
   void count(const completion_output& output, uint64_t prompt_tokens) {
     generated_.Increment(static_cast<double>(output.tokens.size()));
+    load_wait_.Increment(std::chrono::duration<double>(output.load_wait).count());
     if (output.finish == finish_reason::none)
       return;
     requests_
@@ -292,6 +309,7 @@ private:
   prometheus::Counter& prompt_;
   prometheus::Counter& cached_;
   prometheus::Counter& generated_;
+  prometheus::Counter& load_wait_;
   prometheus::Histogram& first_token_;
 };
 
@@ -334,6 +352,8 @@ public:
     return {};
   }
 
+  void stop() override { is_stopping_ = true; }
+
   const std::string& address() const override { return address_; }
 
   std::shared_ptr<prometheus::Registry> metrics() const override { return registry_; }
@@ -364,7 +384,7 @@ private:
     if (!wanted)
       return answer_error(answer, 400, wanted.error().detail);
     wanted->completion.id = ++last_id_;
-    const auto outputs = std::make_shared<output_queue>();
+    const auto outputs = std::make_shared<output_queue>(is_stopping_);
     submit(*wanted, outputs);
     auto writer = answer_writer{options_, *wanted};
     if (wanted->streams)
@@ -421,6 +441,7 @@ private:
   const std::shared_ptr<prometheus::Registry> registry_ = std::make_shared<prometheus::Registry>();
   served_counts counts_{*registry_};
   std::atomic<completion_id> last_id_ = 0;
+  std::atomic<bool> is_stopping_ = false;
   std::string address_;
   httplib::Server http_;
   std::thread thread_;

@@ -35,6 +35,9 @@ public:
 
   virtual ~completions_server() = default;
 
+  /// Answers clients from now on also if the engine does not: ranks that died make it wait.
+  virtual void stop() = 0;
+
   /// The bound HOST:PORT.
   virtual const std::string& address() const = 0;
 

@@ -86,6 +86,7 @@ result<void> serve_api(const llama::llama_engine& engine, rank_runtime& runtime,
   while (!stop.wait_for(std::chrono::hours{1}))
     continue;
   spdlog::info("stopping");
+  server->stop();
   return {};
 }
 

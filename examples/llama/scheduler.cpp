@@ -45,6 +45,15 @@ scheduler::operations scheduler::open() {
   auto list = operations{};
   for (const auto number : std::exchange(released_, {}))
     list.emplace_back(release_request{number});
+  for (const auto& session : std::exchange(closed_, {}))
+    list.emplace_back(close_session_request{session});
+  opening_.clear();
+  for (const auto& each : sequences_)
+    if (const auto session = each.request.session;
+        session != 0 && sessions_.try_emplace(session).second) {
+      opening_.push_back(session);
+      list.emplace_back(open_session_request{session, true});
+    }
   asked_.clear();
   auto open = sequences_.size() - count(state::waiting);
   for (auto* each : in_order()) {
@@ -52,12 +61,22 @@ scheduler::operations scheduler::open() {
       break;
     if (each->now != state::waiting)
       continue;
+    auto session = session_ref{each->request.session, 0};
+    if (session.session != 0) {
+      auto& known = sessions_.at(session.session);
+      // Turns follow each other.
+      if (known.generation == 0 || is_in_turn(session.session))
+        continue;
+      session.generation = known.generation;
+      known.last_turn = last_number_ + 1;
+    }
     ++open;
     each->number = ++last_number_;
+    each->now = state::fetching;
     const auto tokens = std::make_shared<const std::vector<token_id>>(each->tokens);
     // The last token is not looked up: its output is the next token.
     list.emplace_back(
-      match_request{each->number, {{}, each->request.salt}, tokens, tokens->size() - 1});
+      match_request{each->number, {{}, each->request.salt}, tokens, tokens->size() - 1, session});
     list.emplace_back(prefetch_request{each->number});
     list.emplace_back(schedule_request{each->number});
     asked_.push_back(each->number);
@@ -66,7 +85,16 @@ scheduler::operations scheduler::open() {
 }
 
 void scheduler::opened(const tree_answers& answers) {
-  auto at = answers.list.size() - 3 * asked_.size();
+  auto at = answers.list.size() - 3 * asked_.size() - opening_.size();
+  for (const auto session : opening_) {
+    if (const auto* const opened = answer_of<session_result>(answers.list[at++])) {
+      sessions_[session].generation = opened->generation;
+      continue;
+    }
+    // Too many are open.
+    sessions_.erase(session);
+    close_idle_session();
+  }
   for (const auto number : asked_) {
     auto* const which = find(number);
     const auto* const scheduled = answer_of<schedule_result>(answers.list[at + 2]);
@@ -145,7 +173,11 @@ void scheduler::note_page(sequence& which, const tree_answer& allocated) {
 
 void scheduler::handle_shortage() {
   if (std::ranges::any_of(
-        sequences_, [this](const auto& x) { return x.now == state::running && !needs_page(x); }))
+        sequences_, [this](const auto& x) { return x.now == state::running && !needs_page(x); })) {
+    short_turns_ = 0;
+    return;
+  }
+  if (close_idle_session())
     return;
   // All wait for room. The first one keeps what it has; the others give theirs back.
   const auto all = in_order();
@@ -191,6 +223,7 @@ std::vector<slice> scheduler::batch() {
 
 void scheduler::computed(const pass_result& result, size_t vocabulary) {
   auto row = size_t{0};
+  auto load_wait = result.load_wait; // Counted once, however many waited.
   for (const auto number : in_pass_) {
     auto& which = *find(number);
     const auto is_whole = which.computed_tokens + which.pass_tokens == which.tokens.size();
@@ -200,7 +233,8 @@ void scheduler::computed(const pass_result& result, size_t vocabulary) {
       restart(which);
       continue;
     }
-    which.loading = nullptr;
+    if (std::exchange(which.loading, nullptr))
+      which.load_wait += std::exchange(load_wait, {});
     which.computed_tokens += std::exchange(which.pass_tokens, 0);
     if (is_whole)
       which.tokens.push_back(
@@ -213,8 +247,11 @@ scheduler::operations scheduler::insert() {
   asked_.clear();
   for (const auto number : in_pass_) {
     const auto* const which = find(number);
-    // Pages are inserted when they are full, without waiting for the end of the completion.
-    if (which == nullptr || which->computed_tokens / options_.page_size <= which->settled_pages)
+    // Pages are inserted when they are full, without waiting for the end of the completion. A
+    // session keeps what is inserted at its end, to the token.
+    if (which == nullptr
+        || (which->computed_tokens / options_.page_size <= which->settled_pages
+            && (which->request.session == 0 || !is_complete(*which))))
       continue;
     auto wanted = insert_request{};
     wanted.request = number;
@@ -261,8 +298,11 @@ void scheduler::restart_all() {
 }
 
 bool scheduler::can_compute() const {
-  return std::ranges::any_of(
-    sequences_, [](const auto& x) { return x.now == state::ready || x.now == state::running; });
+  // One that waits for room has it only after a copy, which a step waits for.
+  return short_turns_ == 0
+         && (!opening_.empty() || std::ranges::any_of(sequences_, [](const auto& x) {
+              return x.now == state::ready || x.now == state::running;
+            }));
 }
 
 void scheduler::tell(sequence_list::iterator which) {
@@ -273,15 +313,10 @@ void scheduler::tell(sequence_list::iterator which) {
     = completion_output{which->request.id, {}, finish_reason::none, which->cached_tokens, {}};
   output.tokens.assign(tokens.begin() + static_cast<ptrdiff_t>(which->told), tokens.end());
   which->told = tokens.size();
-  const auto is_end
-    = !which->request.ignores_end
-      && std::ranges::find(options_.end_tokens, tokens.back()) != options_.end_tokens.end();
-  const auto added = tokens.size() - which->request.prompt.size();
+  output.load_wait = std::exchange(which->load_wait, {});
   outputs_.push_back(std::move(output));
-  if (is_end)
-    end(which, finish_reason::stop);
-  else if (added >= which->request.max_tokens || tokens.size() >= options_.positions)
-    end(which, finish_reason::length);
+  if (is_complete(*which))
+    end(which, is_at_end(*which) ? finish_reason::stop : finish_reason::length);
 }
 
 // -- sequences ----------------------------------------------------------------------
@@ -320,8 +355,46 @@ void scheduler::end(sequence_list::iterator which, finish_reason why, std::strin
   outputs_.push_back({which->request.id, {}, why, which->cached_tokens, std::move(error)});
   if (which->now != state::waiting)
     released_.push_back(which->number);
+  const auto [session, ends] = std::pair{which->request.session, which->request.ends_session};
   sequences_.erase(which);
   open_limit_.reset();
+  if (const auto found = sessions_.find(session);
+      ends && found != sessions_.end() && found->second.generation != 0 && !is_in_turn(session)) {
+    closed_.push_back({session, found->second.generation});
+    sessions_.erase(found);
+  }
+}
+
+bool scheduler::is_in_turn(session_id session) const {
+  return std::ranges::any_of(sequences_, [session](const auto& x) {
+    return x.request.session == session && x.now != state::waiting;
+  });
+}
+
+bool scheduler::close_idle_session() {
+  auto oldest = sessions_.end();
+  for (auto each = sessions_.begin(); each != sessions_.end(); ++each)
+    if (each->second.generation != 0 && !is_in_turn(each->first)
+        && (oldest == sessions_.end() || each->second.last_turn < oldest->second.last_turn))
+      oldest = each;
+  if (oldest == sessions_.end())
+    return false;
+  closed_.push_back({oldest->first, oldest->second.generation});
+  sessions_.erase(oldest);
+  return true;
+}
+
+bool scheduler::is_at_end(const sequence& which) const {
+  return !which.request.ignores_end
+         && std::ranges::find(options_.end_tokens, which.tokens.back())
+              != options_.end_tokens.end();
+}
+
+bool scheduler::is_complete(const sequence& which) const {
+  const auto added = which.tokens.size() - which.request.prompt.size();
+  return added > 0
+         && (is_at_end(which) || added >= which.request.max_tokens
+             || which.tokens.size() >= options_.positions);
 }
 
 token_buffer scheduler::computed_part(const sequence& which) const {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <list>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -88,11 +89,13 @@ public:
   /// Looks up all sequences again, because hicache has lost what it had.
   void restart_all();
 
-  /// Whether the next turn has tokens to compute.
+  /// Whether the next turn has tokens to compute, or a session that opened for one that waits.
   bool can_compute() const;
 
   /// Whether a turn has nothing to do.
-  bool is_idle() const noexcept { return sequences_.empty() && released_.empty(); }
+  bool is_idle() const noexcept {
+    return sequences_.empty() && released_.empty() && closed_.empty();
+  }
 
 private:
   enum class state : uint8_t {
@@ -121,6 +124,7 @@ private:
     uint64_t pass_tokens = 0;
     hicache::layer_progress_ptr loading;
     uint64_t cached_tokens = 0;
+    std::chrono::nanoseconds load_wait{};
     bool is_admitted_once = false;
     /// Tokens that were given out.
     size_t told = 0;
@@ -130,9 +134,24 @@ private:
 
   using sequence_list = std::list<sequence>;
 
+  /// A streaming session of hicache.
+  struct conversation {
+    /// 0 while it is being opened.
+    uint64_t generation = 0;
+    /// Number of its last turn.
+    hicache::request_id last_turn = 0;
+  };
+
   sequence* find(hicache::request_id number);
 
   uint64_t count(state wanted) const;
+
+  /// Whether a turn of the session is open.
+  bool is_in_turn(hicache::session_id session) const;
+
+  /// Closes the session that has been idle for longest, because what sessions keep is not evicted.
+  /// @returns false if there is none
+  bool close_idle_session();
 
   /// Sequences in the order in which they should run.
   std::vector<sequence*> in_order();
@@ -143,6 +162,12 @@ private:
   void end(sequence_list::iterator which, finish_reason why, std::string error = {});
 
   hicache::token_buffer computed_part(const sequence& which) const;
+
+  /// Whether it has all the tokens that it should have.
+  bool is_complete(const sequence& which) const;
+
+  /// Whether its last token is one at which the model ends.
+  bool is_at_end(const sequence& which) const;
 
   /// Whether the page of the next token is missing.
   bool needs_page(const sequence& which) const;
@@ -160,8 +185,12 @@ private:
   const scheduler_options options_;
   sequence_list sequences_;
   hicache::request_id last_number_ = 0;
-  /// Requests of hicache to release.
+  /// Requests of hicache to release, and sessions to close.
   std::vector<hicache::request_id> released_;
+  std::vector<hicache::session_ref> closed_;
+  std::map<hicache::session_id, conversation> sessions_;
+  /// Sessions that the last list opens.
+  std::vector<hicache::session_id> opening_;
   /// What the operations of the last list belong to.
   std::vector<hicache::request_id> asked_;
   std::vector<hicache::request_id> in_pass_;

@@ -94,9 +94,11 @@ pass_result transformer::compute(std::span<const slice> slices) {
     store_kv(layer, slices);
     // The cached pages are needed only now. A rank whose load failed continues with invalid data,
     // because the others wait for its sums; the engine discards the result.
+    const auto begin = std::chrono::steady_clock::now();
     for (const auto& each : slices)
       if (each.loading != nullptr && !each.loading->wait(layer))
         done.is_loaded = false;
+    done.load_wait += std::chrono::steady_clock::now() - begin;
     attend(layer, slices);
     add_to_hidden(weights.output, attended_);
     norm_rows(weights.mlp_norm);

@@ -29,6 +29,8 @@ struct pass_result {
   std::vector<float> scores;
   /// False if a load failed on some rank: the results are invalid. Equal on all ranks.
   bool is_loaded = true;
+  /// How long layers waited for the loads of the slices, on this rank.
+  std::chrono::nanoseconds load_wait{};
 };
 
 /// This rank's part of Llama, Qwen2 and Qwen3 on the CPU. Computes attention in place on the pages

@@ -17,7 +17,8 @@ using testing::SizeIs;
 
 constexpr auto vocabulary = size_t{8};
 
-/// A double of hicache: it has no cache, and as many pages as it is given.
+/// A double of hicache: it has no cache, and as many pages as it is given. Sessions keep their
+/// pages between turns, and no use is made of them.
 class cacheless {
 public:
   explicit cacheless(uint64_t free_pages) : free_(free_pages) {}
@@ -31,8 +32,25 @@ public:
 
   uint64_t free_pages() const { return free_; }
 
+  /// Turns of sessions, by the generation that each named.
+  std::vector<uint64_t> turns;
+  /// Tokens of each insert.
+  std::vector<size_t> inserts;
+
 private:
-  tree_answer answer(const match_request&) { return match_result{}; }
+  tree_answer answer(const open_session_request&) { return session_result{++last_generation_}; }
+  tree_answer answer(const close_session_request& unwanted) {
+    free_ += std::exchange(kept_[unwanted.session.generation], 0);
+    return session_result{};
+  }
+  tree_answer answer(const match_request& wanted) {
+    if (const auto generation = wanted.session.generation) {
+      turns.push_back(generation);
+      free_ += std::exchange(kept_[generation], 0);
+      sessions_[wanted.request] = generation;
+    }
+    return match_result{};
+  }
   tree_answer answer(const prefetch_request&) { return prefetch_result{}; }
   tree_answer answer(const schedule_request&) { return schedule_result{true}; }
   tree_answer answer(const load_request&) {
@@ -52,13 +70,16 @@ private:
     return allocate_result{std::make_shared<const std::vector<page_index>>(std::move(fresh))};
   }
   tree_answer answer(const insert_request& wanted) {
+    inserts.push_back(wanted.tokens->size());
     auto inserted = insert_result{};
     inserted.l1_pages = std::make_shared<const std::vector<page_index>>(
       wanted.tokens->size() / 4 - wanted.known_pages, 7);
     return inserted;
   }
   tree_answer answer(const release_request& wanted) {
-    free_ += std::exchange(held_[wanted.request], 0);
+    const auto held = std::exchange(held_[wanted.request], 0);
+    const auto session = sessions_.find(wanted.request);
+    (session == sessions_.end() ? free_ : kept_[session->second]) += held;
     return release_result{};
   }
   template <class T>
@@ -72,6 +93,10 @@ public:
 private:
   uint64_t free_;
   std::map<request_id, uint64_t> held_;
+  /// The session of each of its requests, and pages by generation.
+  std::map<request_id, uint64_t> sessions_;
+  std::map<uint64_t, uint64_t> kept_;
+  uint64_t last_generation_ = 0;
 };
 
 class SchedulerTest : public testing::Test {
@@ -183,6 +208,8 @@ TEST_F(SchedulerTest, OneThatNeverFitsFailsWithASentence) {
   cache = cacheless{2};
   auto tested = make();
   tested.add(request(1, 20, 1));
+  turn(tested);
+  EXPECT_FALSE(tested.can_compute()) << "a step waits for copies that make room";
   run(tested);
   EXPECT_EQ(ended[1].finish, finish_reason::failed);
   EXPECT_THAT(ended[1].error, testing::HasSubstr("--device-pages"));
@@ -224,9 +251,51 @@ TEST_F(SchedulerTest, AnAbortGivesAllPagesBack) {
   EXPECT_EQ(cache.free_pages(), 1000);
 }
 
+TEST_F(SchedulerTest, TurnsOfASessionFollowEachOtherAndAreInsertedToTheToken) {
+  auto tested = make();
+  auto first = request(1, 6, 4);
+  first.session = 9;
+  tested.add(first);
+  auto second = request(2, 12, 1);
+  second.session = 9;
+  second.ends_session = true;
+  tested.add(second);
+  tested.add(request(3, 6, 4));
+  turn(tested); // Opens the session.
+  EXPECT_THAT(turn(tested), ElementsAre(1, 6)) << "the second turn waits";
+  run(tested);
+  EXPECT_THAT(cache.turns, ElementsAre(1, 1));
+  // Of the other completion, and of one of a session before its end, whole pages.
+  EXPECT_THAT(cache.inserts, ElementsAre(6, 6, 8, 8, 9, 12));
+  EXPECT_THAT(tokens[2], SizeIs(1));
+  EXPECT_EQ(cache.free_pages(), 1000) << "the session is closed";
+}
+
+TEST_F(SchedulerTest, ASessionStaysOpenUntilPagesAreShort) {
+  cache = cacheless{8};
+  auto tested = make();
+  for (const auto session : {1, 2}) {
+    auto added = request(completion_id(session), 8, 1);
+    added.session = session_id(session);
+    tested.add(added);
+    run(tested);
+  }
+  EXPECT_EQ(cache.free_pages(), 4);
+  // Five pages: the session that was used first gives way, and opens again for its next turn.
+  tested.add(request(3, 20, 1));
+  run(tested);
+  EXPECT_EQ(ended[3].finish, finish_reason::length);
+  EXPECT_EQ(cache.free_pages(), 6);
+  auto next = request(4, 9, 1);
+  next.session = 1;
+  tested.add(next);
+  run(tested);
+  EXPECT_THAT(cache.turns, ElementsAre(1, 2, 3));
+}
+
 TEST(TurnInput, ComesBackFromAMessage) {
   auto input = turn_input{};
-  input.added.push_back({3, {1, 70000}, 5, -2, true, "salt"});
+  input.added.push_back({3, {1, 70000}, 5, -2, true, "salt", 8, true});
   input.aborted = {9};
   const auto copy = decode(encode(input));
   ASSERT_THAT(copy.added, SizeIs(1));
@@ -234,6 +303,8 @@ TEST(TurnInput, ComesBackFromAMessage) {
   EXPECT_THAT(copy.added[0].prompt, ElementsAre(1, 70000));
   EXPECT_EQ(copy.added[0].priority, -2);
   EXPECT_EQ(copy.added[0].salt, "salt");
+  EXPECT_EQ(copy.added[0].session, 8);
+  EXPECT_TRUE(copy.added[0].ends_session);
   EXPECT_THAT(copy.aborted, ElementsAre(9));
   EXPECT_FALSE(copy.is_last);
 }
