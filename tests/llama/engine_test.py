@@ -33,11 +33,12 @@ class EngineTest(EngineCase):
 
     def test_a_second_instance_finds_in_l3_what_the_first_computed(self):
         store = self.store("file", path=str(self.folder / "store"))
-        for ranks in (1, 2):
+        # Of four ranks two each have the same KV head.
+        for ranks in (1, 4, 2):
             engine = self.start(*store, ranks=ranks)
             cached = sum(self.complete_all(engine, side_by_side=4))
-            if ranks == 2:
-                self.assertGreater(cached, 2000, "the first instance had one rank")
+            if ranks > 1:
+                self.assertGreater(cached, 3000, "the first instance had one rank")
             self.stop(engine)
 
     def test_instances_of_other_ranks_share_a_cluster(self):

@@ -4,6 +4,7 @@ what the model answers without a cache, or the request fails with a sentence; an
     HICACHE_FAULT_ROUNDS=40 HICACHE_CHAOS_SEED=1 python3 tests/llama/faults_test.py
 """
 
+import concurrent.futures
 import http.client
 import os
 import pathlib
@@ -225,19 +226,23 @@ class FaultsTest(EngineCase):
 
     def test_a_rank_of_its_own(self):
         store = self.store("file", path=str(self.folder / "store"))
-        for number in range(ROUNDS):
-            engine = self.start(*SMALL_TIERS, *store, ranks=2)
+        for _ in range(ROUNDS):
+            engine = self.start(*store, ranks=2)
             clients = Clients(self, engine, self.chosen.random())
             self.addCleanup(clients.end)
-            clients.wait_for(4 * CLIENTS)
-            clients.is_over = True
-            os.kill(engine.ranks()[1], signal.SIGKILL)
+            with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                long = pool.submit(self.post, engine, {"prompt": "a", "max_tokens": 8000, "ignore_eos": True})
+                clients.wait_for(4 * CLIENTS)
+                clients.is_over = True
+                os.kill(engine.ranks()[1], signal.SIGKILL)
+                status, answer = long.result()
             clients.end()
             engine.wait(60)
+            self.assertEqual((status, answer["error"]["message"]), (503, "the server is stopping"))
             # Those that it had accepted got an answer.
             self.assertEqual(clients.wrong, [], engine.text())
-            for status, sentence in clients.refused:
-                self.assertEqual((status, sentence), (503, "the server is stopping"))
+            for refused in clients.refused:
+                self.assertEqual(refused, (503, "the server is stopping"))
             SystemTest.assert_all_gone(self, engine)
             say(f"{clients.right} right answers, {len(clients.refused)} refused")
         engine = self.start(*store, ranks=2)
