@@ -303,7 +303,8 @@ std::vector<std::string> methods_at(const std::string& path) {
 class http_admin_server final : public admin_server {
 public:
   http_admin_server(const admin_options& options, std::string token, storage_admin& storage)
-    : token_(std::move(token)), storage_(storage), listener_(options.request_time) {
+    : token_(std::move(token)), storage_(storage),
+      listener_(http_limits{.request_time = options.request_time}) {
     using outcome = httplib::Server::HandlerResponse;
     listener_.set_pre_routing_handler([this](const http_request& asked, http_response& to) {
       return route(asked, to) ? outcome::Handled : outcome::Unhandled;

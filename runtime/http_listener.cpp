@@ -24,12 +24,16 @@ namespace {
 /// Time a client has to close the connection after it got its answer.
 constexpr auto farewell_time = std::chrono::seconds{1};
 
+/// See http_listener::client.
+thread_local auto answered_client = socket_t{INVALID_SOCKET};
+
 /// A connection, as httplib reads and writes it. httplib's own stream limits the time between two
 /// bytes; this one limits the time and length of the whole request.
 class connection final : public httplib::Stream {
 public:
-  connection(socket_t socket, duration time)
-    : socket_(socket), time_(time), read_until_(std::chrono::steady_clock::now() + time) {}
+  connection(socket_t socket, const http_limits& most)
+    : socket_(socket), time_(most.request_time),
+      read_until_(std::chrono::steady_clock::now() + time_), bytes_left_(most.request_bytes) {}
 
   bool is_readable() const override { return taken_ < filled_ || wait(POLLIN, read_until_); }
 
@@ -103,7 +107,7 @@ private:
   const socket_t socket_;
   const duration time_;
   time_point read_until_;
-  size_t bytes_left_ = limits::admin_request_bytes;
+  size_t bytes_left_;
   std::array<char, 4096> buffer_;
   size_t taken_ = 0;
   size_t filled_ = 0;
@@ -112,7 +116,8 @@ private:
 /// Worker threads with a bounded queue. If it is full, clients stay in the kernel's backlog.
 class bounded_pool final : public httplib::ThreadPool {
 public:
-  bounded_pool() : httplib::ThreadPool(limits::admin_threads) {}
+  explicit bounded_pool(const http_limits& most)
+    : httplib::ThreadPool(most.threads), places_(static_cast<std::ptrdiff_t>(most.connections)) {}
 
   void enqueue(std::function<void()> job) override {
     places_.acquire();
@@ -123,7 +128,7 @@ public:
   }
 
 private:
-  std::counting_semaphore<> places_{limits::admin_connections};
+  std::counting_semaphore<> places_;
 };
 
 } // namespace
@@ -176,9 +181,9 @@ result<http_address> http_listener::start(http_address address) {
     return tl::unexpected{bound.error()};
   // stop() has no effect before listening begins, which is when the queue is created.
   auto listening = std::promise<void>{};
-  new_task_queue = [&listening] {
+  new_task_queue = [&] {
     listening.set_value();
-    return std::make_unique<bounded_pool>().release();
+    return std::make_unique<bounded_pool>(limits_).release();
   };
   thread_ = std::thread{[this, address] {
     if (!listen_after_bind())
@@ -187,6 +192,10 @@ result<http_address> http_listener::start(http_address address) {
   }};
   listening.get_future().wait();
   return address;
+}
+
+socket_t http_listener::client() noexcept {
+  return answered_client;
 }
 
 bool http_listener::process_and_close_socket(socket_t socket) {
@@ -199,14 +208,16 @@ bool http_listener::process_and_close_socket(socket_t socket) {
     open_.insert(socket);
   }
   try {
-    auto stream = connection{socket, request_time_};
+    auto stream = connection{socket, limits_};
     auto closed = false;
+    answered_client = socket;
     // Answers are short, so range requests are ignored.
     process_request(stream, true, closed, [](httplib::Request& x) { x.ranges.clear(); });
     stream.linger();
   } catch (const std::exception& ex) {
     spdlog::warn("an HTTP request failed: {}", ex.what());
   }
+  answered_client = INVALID_SOCKET;
   const auto guard = std::lock_guard{mutex_};
   open_.erase(socket);
   ::close(socket);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "base/limits.hpp"
 #include "hicache/error.hpp"
 #include "runtime/http_address.hpp"
 
@@ -12,15 +13,25 @@
 
 namespace hicache {
 
+/// What one client can take of a server.
+struct http_limits {
+  /// For receiving a request, and for each write of its answer.
+  std::chrono::nanoseconds request_time = limits::admin_request_time;
+  /// Bytes of a request, headers included.
+  size_t request_bytes = limits::admin_request_bytes;
+  /// Requests that are answered at once, and connections in all.
+  size_t threads = limits::admin_threads;
+  size_t connections = limits::admin_connections;
+};
+
 /// An HTTP server on its own small thread pool that clients cannot block: each connection carries
-/// one request, which is bounded in time and by limits::admin_request_bytes, and the queue of
-/// connections is bounded. Set routes as on any httplib::Server, before start().
+/// one request, which is bounded in time and bytes, and the queue of connections is bounded. Set
+/// routes as on any httplib::Server, before start().
 ///
 /// Like every httplib::Server it makes the process ignore SIGPIPE.
 class http_listener final : public httplib::Server {
 public:
-  /// @param request_time Time limit for receiving a request, and for each write of its answer.
-  explicit http_listener(std::chrono::nanoseconds request_time) : request_time_(request_time) {}
+  explicit http_listener(const http_limits& most = {}) : limits_(most) {}
 
   /// Aborts requests that are still arriving and waits for those being answered.
   ~http_listener() override;
@@ -29,12 +40,16 @@ public:
   /// @returns the bound address, or invalid_argument with a sentence that names the address
   result<http_address> start(http_address address);
 
+  /// In a handler or a content provider: the connection that its thread answers, to see whether the
+  /// client is still there.
+  static socket_t client() noexcept;
+
 private:
   /// Binds a socket and writes the actual port to `address`.
   result<void> bind(http_address& address);
   bool process_and_close_socket(socket_t socket) override;
 
-  const std::chrono::nanoseconds request_time_;
+  const http_limits limits_;
   std::thread thread_;
   /// Path of the Unix socket; empty for TCP.
   std::string socket_path_;

@@ -1,6 +1,5 @@
 #include "runtime/metrics_server.hpp"
 
-#include "base/limits.hpp"
 #include "runtime/http_listener.hpp"
 
 #include <prometheus/collectable.h>
@@ -56,7 +55,7 @@ private:
   std::mutex mutex_;
   std::vector<std::shared_ptr<const prometheus::Collectable>> sources_;
   // Last member, so that its threads end before what they use is destroyed.
-  http_listener http_{limits::admin_request_time};
+  http_listener http_;
 };
 
 } // namespace

@@ -6,6 +6,7 @@ work=$(mktemp -d -t hicache-install-XXXXXX)
 trap 'rm -rf "$work"' EXIT
 cmake --install "$1" --prefix "$work/prefix" >"$work/install.log"
 "$work/prefix/bin/hicache-index" --version
+"$work/prefix/bin/hicache-router" --version
 ls "$work/prefix/lib/systemd/system/hicache-node.service" "$work/prefix/lib/systemd/system/hicache-node.socket"
 cmake -G Ninja -S "$here/consumer" -B "$work/build" -D CMAKE_PREFIX_PATH="$work/prefix" -D CMAKE_BUILD_TYPE=Release
 cmake --build "$work/build"
