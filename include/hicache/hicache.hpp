@@ -10,9 +10,9 @@
 /// - geometry.hpp, device.hpp: where the KV of a token lies in L1.
 ///
 /// Only if needed: events.hpp (cache events for routers), eviction_policy.hpp (a custom eviction
-/// order), storage_backend.hpp (a custom store), store.hpp (a store without ranks),
-/// system_config.hpp (an actor system for the engine's actors), error.hpp and caf_error.hpp (errors
-/// as values and as messages).
+/// order), handoff.hpp (prefill and decode in different instances), storage_backend.hpp (a custom
+/// store), store.hpp (a store without ranks), system_config.hpp (an actor system for the engine's
+/// actors), error.hpp and caf_error.hpp (errors as values and as messages).
 ///
 /// examples/minimal_engine.cpp is a complete engine; docs/integrating.md states the guarantees.
 
@@ -24,6 +24,7 @@
 #include "hicache/events.hpp"
 #include "hicache/eviction_policy.hpp"
 #include "hicache/geometry.hpp"
+#include "hicache/handoff.hpp"
 #include "hicache/ids.hpp"
 #include "hicache/interfaces.hpp"
 #include "hicache/operations.hpp"
