@@ -333,8 +333,10 @@ public:
     http_.new_task_queue = [] { return new httplib::ThreadPool(server_threads); };
     http_.set_payload_max_length(body_bytes_max);
     // httplib's default, SO_REUSEPORT, would let two servers share a port.
-    http_.set_socket_options([](socket_t socket) {
+    auto listening = socket_t{};
+    http_.set_socket_options([&listening](socket_t socket) {
       const auto yes = 1;
+      listening = socket;
       ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
     });
     auto port = int{where->port};
@@ -346,6 +348,8 @@ public:
       return fail(ec::invalid_argument, "--listen: cannot listen on " + options_.listen
                                           + "; expected an address of this machine and a port that "
                                             "is free");
+    // httplib lets five connections wait.
+    ::listen(listening, SOMAXCONN);
     where->port = static_cast<uint16_t>(port);
     address_ = to_string(*where);
     thread_ = std::thread{[this] { http_.listen_after_bind(); }};

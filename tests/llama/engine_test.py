@@ -1,7 +1,11 @@
 """The engine of examples/llama on hicache: what it answers with cached KV is what the model answers without any cache, token by token."""
 
 import concurrent.futures
+import contextlib
 import json
+import os
+import signal
+import socket
 import subprocess
 import unittest
 import urllib.request
@@ -114,6 +118,19 @@ class EngineTest(EngineCase):
         self.assertEqual([each["finish_reason"] for each in choices if each["finish_reason"]], ["length"])
         self.assertEqual(parts[-1]["usage"]["completion_tokens"], STEPS)
         self.assertEqual(self.metric(engine, "llama_generated_tokens_total"), STEPS)
+        self.stop(engine)
+
+    def test_connections_wait_for_an_engine_that_is_busy(self):
+        engine = self.start()
+        os.kill(engine.process.pid, signal.SIGSTOP)
+        host, port = engine.address.rsplit(":", 1)
+        with contextlib.ExitStack() as connections:
+            try:
+                for _ in range(64):
+                    connections.enter_context(socket.create_connection((host, int(port)), timeout=10))
+            finally:
+                os.kill(engine.process.pid, signal.SIGCONT)
+        self.complete(engine, self.prompts[0])
         self.stop(engine)
 
     def test_bad_requests_are_one_sentence(self):
