@@ -109,11 +109,7 @@ result<instance_slot> instance_table::add(const instance_options& wanted) {
   if (place == instances_.end())
     return fail(ec::limit_reached, wanted.address + " is one instance too many; expected "
                                      + std::to_string(router_instances) + " at most");
-  place->emplace();
-  (*place)->number = ++last_number_;
-  (*place)->wanted = wanted;
-  (*place)->role = wanted.role.value_or(instance_role::both);
-  (*place)->breaker = store_breaker{breaker_};
+  place->emplace(++last_number_, wanted, breaker_);
   return static_cast<instance_slot>(place - instances_.begin());
 }
 

@@ -184,10 +184,14 @@ private:
   friend class instance_lease;
 
   struct instance {
+    instance(uint64_t given, const instance_options& options, const breaker_policy& policy)
+      : number(given), wanted(options), role(options.role.value_or(instance_role::both)),
+        breaker(policy) {}
+
     /// Never used again.
-    uint64_t number = 0;
+    uint64_t number;
     instance_options wanted;
-    instance_role role = instance_role::both;
+    instance_role role;
     std::string models;
     store_breaker breaker;
     /// Without one answer to a probe, nothing is known of it.
