@@ -1,15 +1,15 @@
 #include "examples/llama/checkpoint.hpp"
 
+#include "cache/hash/model_digest.hpp"
+
 #include <nlohmann/json.hpp>
 
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cerrno>
 #include <cstring>
@@ -26,8 +26,6 @@ using nlohmann::json;
 
 /// Limit of the format's reference implementation.
 constexpr auto header_bytes_max = uint64_t{100'000'000};
-
-constexpr auto dimensions_max = size_t{8};
 
 tl::unexpected<hicache::error> bad(const fs::path& path, const std::string& what) {
   return fail(ec::invalid_argument, path.string() + " " + what);
@@ -67,48 +65,28 @@ uint16_t bfloat_of_float(float value) noexcept {
   return static_cast<uint16_t>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
 }
 
-/// Reads a header's entry for one tensor.
-result<tensor> read_entry(const fs::path& path, const std::string& name, const json& entry,
-                          std::span<const std::byte> data) {
-  const auto wrong
-    = [&](const char* what) { return bad(path, "has a tensor \"" + name + "\" with " + what); };
-  if (!entry.is_object() || !entry.contains("dtype") || !entry.contains("shape")
-      || !entry.contains("data_offsets"))
-    return wrong("neither type nor shape nor place");
+/// A tensor as a file's header describes it.
+result<tensor> locate(const fs::path& path, const hicache::stored_tensor& entry,
+                      std::span<const std::byte> data) {
   auto found = tensor{};
-  const auto& type = entry["dtype"];
-  if (type == "F32")
+  found.shape = entry.shape;
+  if (entry.dtype == "F32")
     found.format = number_format::f32;
-  else if (type == "F16")
+  else if (entry.dtype == "F16")
     found.format = number_format::f16;
-  else if (type == "BF16")
+  else if (entry.dtype == "BF16")
     found.format = number_format::bf16;
   else
-    return bad(path, "has a tensor \"" + name + "\" of type " + type.dump()
+    return bad(path, "has a tensor \"" + entry.name + "\" of type " + entry.dtype
                        + "; expected F32, F16 or BF16");
-  const auto& shape = entry["shape"];
-  if (!shape.is_array() || shape.size() > dimensions_max)
-    return wrong("a shape that is none");
   auto bytes = uint64_t{size_of(found.format)};
-  for (const auto& each : shape) {
-    if (!each.is_number_unsigned())
-      return wrong("a shape that is none");
-    const auto length = each.get<uint64_t>();
-    if (__builtin_mul_overflow(bytes, length, &bytes))
-      return wrong("a shape that is too large");
-    found.shape.push_back(length);
-  }
-  const auto& place = entry["data_offsets"];
-  if (!place.is_array() || place.size() != 2 || !place[0].is_number_unsigned()
-      || !place[1].is_number_unsigned())
-    return wrong("a place that is none");
-  const auto begin = place[0].get<uint64_t>();
-  const auto end = place[1].get<uint64_t>();
-  if (begin > end || end > data.size())
-    return wrong("a place beyond the end of the file");
-  if (end - begin != bytes)
-    return wrong("a place whose length is not that of its shape");
-  found.bytes = data.subspan(begin, bytes);
+  auto is_too_large = false;
+  for (const auto length : entry.shape)
+    is_too_large |= __builtin_mul_overflow(bytes, length, &bytes);
+  if (is_too_large || entry.end - entry.begin != bytes)
+    return bad(path, "has a tensor \"" + entry.name
+                       + "\" with a place whose length is not that of its shape");
+  found.bytes = data.subspan(entry.begin, bytes);
   return found;
 }
 
@@ -203,17 +181,16 @@ result<void> checkpoint::add_file(const fs::path& path) {
   if (header_bytes > std::min<uint64_t>(rest.size(), header_bytes_max))
     return bad(path, "has a header that is longer than the file or than 100 MB");
   const auto* text = reinterpret_cast<const char*>(rest.data());
-  const auto header = json::parse(text, text + header_bytes, nullptr, false);
-  if (!header.is_object())
-    return bad(path, "has a header that is no JSON object");
-  for (const auto& [name, entry] : header.items()) {
-    if (name == "__metadata__")
-      continue;
-    auto found = read_entry(path, name, entry, rest.subspan(header_bytes));
+  const auto data = rest.subspan(header_bytes);
+  const auto header = hicache::parse_safetensors({text, header_bytes}, data.size());
+  if (!header)
+    return bad(path, header.error().detail);
+  for (const auto& entry : *header) {
+    auto found = locate(path, entry, data);
     if (!found)
       return tl::unexpected{found.error()};
-    if (!tensors_.emplace(name, std::move(*found)).second)
-      return bad(path, "has the tensor \"" + name + "\" that another file has, too");
+    if (!tensors_.emplace(entry.name, std::move(*found)).second)
+      return bad(path, "has the tensor \"" + entry.name + "\" that another file has, too");
   }
   return {};
 }
@@ -257,26 +234,6 @@ result<std::vector<float>> checkpoint::read(const std::string& name, uint64_t ro
               floats.data() + row * part.columns);
   }
   return floats;
-}
-
-std::string checkpoint::digest(const model_config& config) const {
-  auto* state = XXH3_createState();
-  XXH3_128bits_reset(state);
-  XXH3_128bits_update(state, config.text.data(), config.text.size());
-  for (const auto& [name, each] : tensors_) {
-    const auto head
-      = name + json(each.shape).dump() + std::to_string(static_cast<int>(each.format));
-    XXH3_128bits_update(state, head.data(), head.size());
-    XXH3_128bits_update(state, each.bytes.data(), each.bytes.size());
-  }
-  auto canonical = XXH128_canonical_t{};
-  XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(state));
-  XXH3_freeState(state);
-  auto text = std::string{"xxh3:"};
-  for (const auto byte : canonical.digest)
-    for (const auto nibble : {byte >> 4, byte & 15})
-      text += "0123456789abcdef"[nibble];
-  return text;
 }
 
 } // namespace llama

@@ -56,10 +56,6 @@ public:
   result<std::vector<float>> read(const std::string& name, uint64_t rows, uint64_t columns,
                                   const tensor_part& part) const;
 
-  /// An id of the model: a digest of all tensors with their names and shapes, and of the settings.
-  /// Reads every byte.
-  std::string digest(const model_config& config) const;
-
 private:
   struct mapped_file;
 

@@ -7,8 +7,10 @@
 namespace llama {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(completion_request, id, prompt, max_tokens, priority,
-                                   ignores_end, salt, session, ends_session)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(turn_input, added, aborted, is_last)
+                                   ignores_end, salt, session, ends_session, prefill,
+                                   receiver_ranks, receiver_pages)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(handoff_event, id, attempt, message)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(turn_input, added, aborted, handoffs, is_last)
 
 std::vector<std::byte> encode(const turn_input& input) {
   const auto message = nlohmann::json::to_cbor(nlohmann::json(input));

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,20 @@ struct completion_request {
   hicache::session_id session = 0;
   /// Closes the session.
   bool ends_session = false;
+  /// On a decode instance: addresses of the prefill instances to ask for the prompt's KV, in order.
+  std::vector<std::string> prefill{};
+  /// On a prefill instance: ranks of the instance that gets the prompt's KV, and the pages that it
+  /// has already. 0: the completion stays here.
+  uint32_t receiver_ranks = 0;
+  uint64_t receiver_pages = 0;
+};
+
+/// A message of a prefill instance for a completion that waits for KV.
+struct handoff_event {
+  completion_id id = 0;
+  /// Number of the prefill instance in completion_request::prefill.
+  uint64_t attempt = 0;
+  std::string message;
 };
 
 /// Why a completion ended.
@@ -46,12 +61,20 @@ enum class finish_reason : uint8_t {
 /// A part of a completion: new tokens, or its end.
 struct completion_output {
   completion_id id = 0;
-  std::vector<hicache::token_id> tokens;
+  std::vector<hicache::token_id> tokens{};
   finish_reason finish = finish_reason::none;
   /// Tokens of the prompt whose KV came from the cache.
   uint64_t cached_tokens = 0;
   /// A sentence, if it failed.
-  std::string error;
+  std::string error{};
+  /// Tokens of the prompt whose KV came from a prefill instance.
+  uint64_t handed_tokens = 0;
+  /// On a prefill instance: a message for the decode instance.
+  std::string message{};
+  /// On a decode instance: the number of the prefill instance to ask now, and the pages of the
+  /// prompt that it need not send.
+  std::optional<uint64_t> attempt{};
+  uint64_t known_pages = 0;
   /// How long, since the last part, layers waited for pages from L2.
   std::chrono::nanoseconds load_wait{};
 };
@@ -60,9 +83,12 @@ struct completion_output {
 struct turn_input {
   std::vector<completion_request> added;
   std::vector<completion_id> aborted;
+  std::vector<handoff_event> handoffs{};
   bool is_last = false;
 
-  bool is_empty() const noexcept { return added.empty() && aborted.empty() && !is_last; }
+  bool is_empty() const noexcept {
+    return added.empty() && aborted.empty() && handoffs.empty() && !is_last;
+  }
 };
 
 /// A message for peers::broadcast.

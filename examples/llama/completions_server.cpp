@@ -1,5 +1,6 @@
 #include "examples/llama/completions_server.hpp"
 
+#include "hicache/handoff.hpp"
 #include "rpc/endpoint.hpp"
 
 #include <nlohmann/json.hpp>
@@ -34,6 +35,9 @@ constexpr auto stop_patience = std::chrono::seconds{1};
 
 constexpr auto body_bytes_max = size_t{16} << 20;
 
+/// Each may take as long as a timeout.
+constexpr auto prefill_instances_max = size_t{8};
+
 /// The parts of a completion on their way from the engine to a client's thread.
 class output_queue {
 public:
@@ -48,14 +52,20 @@ public:
   }
 
   completion_output pop() {
-    auto lock = std::unique_lock{mutex_};
-    while (!changed_.wait_for(lock, stop_patience, [this] { return !parts_.empty(); }))
+    while (!wait_for(stop_patience))
       // The engine may wait for a rank that has died.
       if (is_stopping_)
-        return {0, {}, finish_reason::aborted, 0, {}, {}};
+        return {0, {}, finish_reason::aborted, 0, {}};
+    const auto lock = std::scoped_lock{mutex_};
     auto first = std::move(parts_.front());
     parts_.pop_front();
     return first;
+  }
+
+  /// @returns whether there is a part
+  bool wait_for(std::chrono::milliseconds time) {
+    auto lock = std::unique_lock{mutex_};
+    return changed_.wait_for(lock, time, [this] { return !parts_.empty(); });
   }
 
 private:
@@ -153,6 +163,23 @@ result<void> check_unsupported(const json& body) {
   return {};
 }
 
+/// The prefill instances to ask. Other instances than those that decode ask none.
+result<std::vector<std::string>> prefill_of(const json& body, const server_options& options) {
+  auto list = std::vector<std::string>{};
+  if (options.role != "decode")
+    return list;
+  const auto found = body.find("prefill");
+  if (found == body.end() || found->is_null())
+    return options.prefill;
+  for (const auto& each : *found)
+    if (found->is_array() && each.is_string())
+      list.push_back(each.get<std::string>());
+  if (!found->is_array() || list.size() != found->size() || list.size() > prefill_instances_max)
+    return fail(ec::invalid_argument, "prefill: expected a list of at most "
+                                        + std::to_string(prefill_instances_max) + " HOST:PORT");
+  return list;
+}
+
 result<client_request> parse_request(const std::string& text, const server_options& options) {
   const auto body = json::parse(text, nullptr, false);
   if (!body.is_object())
@@ -181,6 +208,10 @@ result<client_request> parse_request(const std::string& text, const server_optio
   wanted.completion.ends_session = flag_of(body, "ends_session");
   if (const auto salt = body.find("cache_salt"); salt != body.end() && salt->is_string())
     wanted.completion.salt = salt->get<std::string>();
+  if (auto prefill = prefill_of(body, options); prefill)
+    wanted.completion.prefill = std::move(*prefill);
+  else
+    return tl::unexpected{prefill.error()};
   wanted.streams = flag_of(body, "stream");
   wanted.streams_usage = flag_of(body.value("stream_options", json::object()), "include_usage");
   return wanted;
@@ -198,6 +229,7 @@ public:
   void note(const completion_output& output) {
     tokens_.insert(tokens_.end(), output.tokens.begin(), output.tokens.end());
     cached_tokens_ = output.cached_tokens;
+    handed_tokens_ = std::max(handed_tokens_, output.handed_tokens);
   }
 
   /// The whole completion.
@@ -240,7 +272,8 @@ private:
     return {{"prompt_tokens", prompt_tokens_},
             {"completion_tokens", tokens_.size()},
             {"total_tokens", prompt_tokens_ + tokens_.size()},
-            {"prompt_tokens_details", {{"cached_tokens", cached_tokens_}}}};
+            {"prompt_tokens_details",
+             {{"cached_tokens", cached_tokens_}, {"handed_tokens", handed_tokens_}}}};
   }
 
   const std::string model_;
@@ -249,6 +282,7 @@ private:
   const std::time_t created_;
   std::vector<hicache::token_id> tokens_;
   uint64_t cached_tokens_ = 0;
+  uint64_t handed_tokens_ = 0;
 };
 
 void answer_error(httplib::Response& answer, int status, const std::string& sentence) {
@@ -272,6 +306,8 @@ public:
                   .Register(registry)),
       prompt_(counter(registry, "llama_prompt_tokens_total", "Tokens of their prompts.")),
       cached_(counter(registry, "llama_cached_tokens_total", "Tokens of these from the cache.")),
+      handed_(counter(registry, "llama_handed_tokens_total",
+                      "Tokens of these whose KV came from a prefill instance.")),
       generated_(counter(registry, "llama_generated_tokens_total", "Tokens of the completions.")),
       load_wait_(counter(registry, "llama_load_wait_seconds_total",
                          "Time in which rank 0's layers waited for pages from L2.")),
@@ -297,6 +333,7 @@ public:
       .Increment();
     prompt_.Increment(static_cast<double>(prompt_tokens));
     cached_.Increment(static_cast<double>(output.cached_tokens));
+    handed_.Increment(static_cast<double>(output.handed_tokens));
   }
 
 private:
@@ -308,6 +345,7 @@ private:
   prometheus::Family<prometheus::Counter>& requests_;
   prometheus::Counter& prompt_;
   prometheus::Counter& cached_;
+  prometheus::Counter& handed_;
   prometheus::Counter& generated_;
   prometheus::Counter& load_wait_;
   prometheus::Histogram& first_token_;
@@ -360,25 +398,26 @@ public:
 
   const std::string& address() const override { return address_; }
 
-  std::shared_ptr<prometheus::Registry> metrics() const override { return registry_; }
-
 private:
   using output_queue_ptr = std::shared_ptr<output_queue>;
 
   void set_routes() {
     http_.Post("/v1/completions", [this](const httplib::Request& request,
                                          httplib::Response& answer) { complete(request, answer); });
+    http_.Post("/v1/handoffs", [this](const httplib::Request& request, httplib::Response& answer) {
+      hand_over(request, answer);
+    });
     http_.Get("/v1/models", [this](const httplib::Request&, httplib::Response& answer) {
-      answer.set_content(
-        to_text({{"object", "list"},
-                 {"data", json::array({{{"id", options_.model},
-                                        {"object", "model"},
-                                        {"max_model_len", options_.positions}}})}}),
-        "application/json");
+      answer.set_content(to_text({{"object", "list"},
+                                  {"data", json::array({{{"id", options_.model},
+                                                         {"object", "model"},
+                                                         {"max_model_len", options_.positions},
+                                                         {"role", options_.role}}})}}),
+                         "application/json");
     });
     http_.Get("/health", [](const httplib::Request&, httplib::Response&) {});
     http_.Get("/metrics", [this](const httplib::Request&, httplib::Response& answer) {
-      answer.set_content(prometheus::TextSerializer{}.Serialize(registry_->Collect()),
+      answer.set_content(prometheus::TextSerializer{}.Serialize(options_.registry->Collect()),
                          "text/plain; version=0.0.4; charset=utf-8");
     });
   }
@@ -396,6 +435,8 @@ private:
     for (;;) {
       const auto output = outputs->pop();
       writer.note(output);
+      if (output.attempt)
+        receive(*wanted, output, outputs, [] { return true; });
       if (output.finish == finish_reason::failed)
         return answer_error(answer, 500, output.error);
       if (output.finish == finish_reason::aborted)
@@ -421,9 +462,11 @@ private:
   /// Sends each part as an event. A client that goes away ends its completion.
   void stream(httplib::Response& answer, const client_request& wanted,
               const output_queue_ptr& outputs, answer_writer writer) {
-    auto next = [this, outputs, id = wanted.completion.id, has_usage = wanted.streams_usage,
+    auto next = [this, outputs, wanted, id = wanted.completion.id, has_usage = wanted.streams_usage,
                  writer = std::move(writer)](size_t, httplib::DataSink& sink) mutable {
-      const auto output = outputs->pop();
+      auto output = outputs->pop();
+      for (; output.attempt; output = outputs->pop())
+        receive(wanted, output, outputs, [&sink] { return sink.is_writable(); });
       writer.note(output);
       auto text = output.finish == finish_reason::failed
                     ? "data: " + to_text({{"error", {{"message", output.error}}}}) + "\n\n"
@@ -441,9 +484,69 @@ private:
     answer.set_chunked_content_provider("text/event-stream", std::move(next));
   }
 
+  /// Has a prefill instance compute the prompt, until the engine goes on with it.
+  void receive(const client_request& wanted, const completion_output& asked,
+               const output_queue_ptr& outputs, const std::function<bool()>& is_wanted) {
+    const auto& completion = wanted.completion;
+    const auto body
+      = json{{"prompt", completion.prompt},      {"max_tokens", 1},
+             {"priority", completion.priority},  {"cache_salt", completion.salt},
+             {"receiver_ranks", options_.ranks}, {"receiver_pages", asked.known_pages}};
+    hicache::ask_for_handoff(
+      {completion.prefill[*asked.attempt], "/v1/handoffs", body.dump()},
+      [&](std::string message) {
+        options_.hear({completion.id, *asked.attempt, std::move(message)});
+      },
+      [&](std::chrono::milliseconds time) { return outputs->wait_for(time) || !is_wanted(); });
+    if (!is_wanted())
+      options_.withdraw(completion.id);
+  }
+
+  /// Computes a prompt for a decode instance. The handoff ends when that closes the connection.
+  void hand_over(const httplib::Request& request, httplib::Response& answer) {
+    if (options_.role != "prefill")
+      return answer_error(answer, 400, "this instance hands no KV over; expected --role prefill");
+    auto wanted = parse_request(request.body, options_);
+    if (!wanted)
+      return answer_error(answer, 400, wanted.error().detail);
+    const auto body = json::parse(request.body);
+    const auto ranks = number_of<uint32_t>(body, "receiver_ranks", 0, 1, INT32_MAX);
+    const auto pages = number_of<uint64_t>(body, "receiver_pages", 0, 0, INT32_MAX);
+    if (!ranks || !pages || *ranks == 0)
+      return answer_error(answer, 400,
+                          "receiver_ranks, receiver_pages: expected the ranks of the "
+                          "receiver, and the pages of the prompt that it has");
+    auto& completion = wanted->completion;
+    completion.id = ++last_id_;
+    completion.max_tokens = 1;
+    completion.receiver_ranks = *ranks;
+    completion.receiver_pages = *pages;
+    const auto outputs = std::make_shared<output_queue>(is_stopping_);
+    submit(*wanted, outputs);
+    auto next = [outputs, until = std::optional<steady::time_point>{}](
+                  size_t, httplib::DataSink& sink) mutable {
+      auto line = std::string{};
+      if (outputs->wait_for(hicache::handoff_beat)) {
+        const auto output = outputs->pop();
+        line = output.message;
+        if (!output.tokens.empty())
+          line = hicache::handoff_end(output.tokens.front());
+        else if (output.finish != finish_reason::none && !until)
+          line = hicache::handoff_failure(output.error);
+        if (output.message.empty() && !until)
+          until = steady::now() + hicache::handoff_patience;
+      }
+      line += '\n';
+      return sink.is_writable() && sink.write(line.data(), line.size())
+             && (!until || steady::now() < *until);
+    };
+    answer.set_chunked_content_provider(
+      "application/jsonl", std::move(next),
+      [this, id = completion.id](bool) { options_.withdraw(id); });
+  }
+
   const server_options options_;
-  const std::shared_ptr<prometheus::Registry> registry_ = std::make_shared<prometheus::Registry>();
-  served_counts counts_{*registry_};
+  served_counts counts_{*options_.registry};
   std::atomic<completion_id> last_id_ = 0;
   std::atomic<bool> is_stopping_ = false;
   std::string address_;

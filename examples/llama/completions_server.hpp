@@ -9,10 +9,13 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace llama {
 
 struct server_options {
+  /// Gets the server's metrics, and is what `GET /metrics` shows.
+  std::shared_ptr<prometheus::Registry> registry;
   /// HOST:PORT; port 0 picks a free one.
   std::string listen;
   /// Name of the model, as clients see it.
@@ -23,11 +26,19 @@ struct server_options {
   /// Any thread.
   std::function<void(submission_ptr)> submit;
   std::function<void(completion_id)> withdraw;
+  /// Decode: a message of a prefill instance.
+  std::function<void(handoff_event)> hear;
+  /// "both", "prefill" or "decode": which handoffs of KV the instance takes part in.
+  std::string role;
+  /// Ranks of this instance.
+  uint32_t ranks = 1;
+  /// Decode: addresses of prefill instances, if a request names none.
+  std::vector<std::string> prefill;
 };
 
 /// The part of OpenAI's API that completes prompts: `POST /v1/completions`, `GET /v1/models`,
-/// `GET /health`, and `GET /metrics`. A prompt is a list of tokens, or a text, whose bytes are its
-/// tokens.
+/// `GET /health`, and `GET /metrics`. `POST /v1/handoffs` hands a prompt's KV to another instance.
+/// A prompt is a list of tokens, or a text, whose bytes are its tokens.
 class completions_server {
 public:
   /// @returns invalid_argument with a sentence that names the address
@@ -40,9 +51,6 @@ public:
 
   /// The bound HOST:PORT.
   virtual const std::string& address() const = 0;
-
-  /// The engine's metrics.
-  virtual std::shared_ptr<prometheus::Registry> metrics() const = 0;
 };
 
 } // namespace llama

@@ -16,6 +16,10 @@ namespace {
 /// How long a step waits for L3 if there is nothing to compute.
 constexpr auto step_wait = caf::timespan{std::chrono::milliseconds{20}};
 
+/// The same, if the KV of a prompt is on its way from another instance: nothing of that ends a
+/// step.
+constexpr auto handoff_wait = caf::timespan{std::chrono::milliseconds{1}};
+
 /// Idle ranks step so often, so that L3 can be attached and detached.
 constexpr auto idle_pause = std::chrono::milliseconds{250};
 
@@ -44,6 +48,11 @@ void engine_state::withdraw(completion_id unwanted) {
   wake();
 }
 
+void engine_state::hear(const handoff_event& event) {
+  incoming.handoffs.push_back(event);
+  wake();
+}
+
 void engine_state::stop() {
   incoming.is_last = is_stopping = true;
   wake();
@@ -63,12 +72,17 @@ void engine_state::begin_turn() {
   const auto input = decode(message);
   for (const auto& each : input.added)
     schedule->add(each);
-  for (const auto id : input.aborted)
+  for (const auto id : input.aborted) {
     schedule->abort(id);
+    if (parts.sender != nullptr)
+      close_handoff(id); // The receiver has what it wanted, or is gone.
+  }
   if (input.is_last) {
     is_stopping = true;
     schedule->abort_all();
   }
+  if (parts.receiver != nullptr)
+    receive_handoffs(input.handoffs);
   apply(schedule->open(), [this](const tree_answers& answers) {
     schedule->opened(answers);
     make_room();
@@ -78,16 +92,17 @@ void engine_state::begin_turn() {
 void engine_state::make_room() {
   apply(schedule->make_room(), [this](const tree_answers& answers) {
     schedule->made_room(answers);
+    open_handoffs();
     compute();
   });
 }
 
 void engine_state::compute() {
-  const auto slices = schedule->batch();
-  if (slices.empty())
-    return step();
-  const auto result = parts.model->compute(slices);
-  schedule->computed(result, parts.model->config().vocabulary);
+  if (const auto slices = schedule->batch(); !slices.empty()) {
+    in_pass = schedule->handed_in_pass();
+    const auto result = parts.model->compute(slices, in_pass.empty() ? nullptr : this);
+    schedule->computed(result, parts.model->config().vocabulary);
+  }
   apply(schedule->insert(), [this](const tree_answers& answers) {
     schedule->inserted(answers);
     step();
@@ -95,7 +110,8 @@ void engine_state::compute() {
 }
 
 void engine_state::step() {
-  const auto wait = schedule->can_compute() ? caf::timespan{0} : step_wait;
+  const auto pause = schedule->receiving().empty() ? step_wait : handoff_wait;
+  const auto wait = schedule->can_compute() ? caf::timespan{0} : pause;
   self->request(parts.tree, caf::infinite, hicache::atom::step_v, wait)
     .then([this](const step_result& facts) { end_turn(facts); },
           [this](const caf::error& err) {
@@ -118,6 +134,85 @@ void engine_state::end_turn(const step_result& facts) {
     plan_turn();
 }
 
+// -- handoffs -----------------------------------------------------------------------
+
+void engine_state::open_handoffs() {
+  for (const auto& each : schedule->unopened()) {
+    auto offer
+      = parts.sender->open({each.id, each.receiver_pages, each.prompt_tokens, each.receiver_ranks});
+    if (!offer && offer.error().code == ec::limit_reached)
+      continue; // Until another handoff ends.
+    if (!offer) {
+      schedule->fail(each.id, offer.error().detail);
+      continue;
+    }
+    schedule->open_handoff(each.id);
+    parts.handoff_bytes->Set(static_cast<double>(parts.sender->used_bytes()));
+    tell_receiver(each.id, std::move(*offer));
+  }
+}
+
+void engine_state::close_handoff(completion_id id) {
+  parts.sender->close(id);
+  parts.handoff_bytes->Set(static_cast<double>(parts.sender->used_bytes()));
+}
+
+void engine_state::tell_receiver(completion_id id, std::string message) {
+  auto output = completion_output{};
+  output.id = id;
+  output.message = std::move(message);
+  if (const auto sink = sinks.find(id); sink != sinks.end())
+    sink->second(output);
+}
+
+void engine_state::stored(uint32_t layer) {
+  for (const auto& each : in_pass)
+    parts.sender->stage(each.id, layer, each.pages, each.computed_tokens);
+}
+
+void engine_state::stored_everywhere(uint32_t layer) {
+  for (const auto& each : in_pass)
+    tell_receiver(each.id, parts.sender->announce(each.id, layer));
+}
+
+void engine_state::receive_handoffs(const std::vector<handoff_event>& events) {
+  is_ahead = false;
+  for (const auto id : schedule->take_dropped())
+    parts.receiver->close(id);
+  const auto waiting = schedule->receiving();
+  // Per handoff: ranks where it failed, and pages that are missing on any.
+  auto facts = std::vector<float>{};
+  for (const auto& each : waiting) {
+    const auto first_page = each.computed_tokens / parts.schedule.page_size;
+    parts.receiver->open(each.id, first_page, each.prompt_tokens, each.pages);
+    for (const auto& event : events)
+      if (event.id == each.id && event.attempt == each.attempt)
+        parts.receiver->hear(each.id, event.message);
+    const auto state = parts.receiver->state(each.id);
+    facts.push_back(state.failure.code == ec::none ? 0.0F : 1.0F);
+    facts.push_back(static_cast<float>(state.missing));
+    is_ahead = is_ahead || (state.first_token && state.missing == 0);
+    if (state.failure.code != ec::none)
+      spdlog::warn("completion {}: no KV from its prefill instance: {}", each.id,
+                   state.failure.detail);
+  }
+  if (!waiting.empty())
+    parts.ranks->sum(facts);
+  for (auto i = size_t{0}; i < waiting.size(); ++i) {
+    const auto id = waiting[i].id;
+    const auto first = parts.receiver->state(id).first_token;
+    const auto has_failed
+      = facts[2 * i] > 0 || first.value_or(0) >= parts.model->config().vocabulary;
+    if (!has_failed && (facts[2 * i + 1] > 0 || !first))
+      continue;
+    parts.receiver->close(id);
+    if (has_failed)
+      schedule->miss_handoff(id);
+    else
+      schedule->receive(id, *first);
+  }
+}
+
 // -- internal steps -----------------------------------------------------------------
 
 void engine_state::apply(scheduler::operations list,
@@ -129,7 +224,8 @@ void engine_state::apply(scheduler::operations list,
 }
 
 void engine_state::plan_turn() {
-  if (parts.ranks->rank() > 0 || !schedule->is_idle() || !incoming.is_empty() || is_in_flight)
+  const auto can_wait = schedule->awaits_handoffs() && !is_ahead;
+  if (parts.ranks->rank() > 0 || !can_wait || !incoming.is_empty() || is_in_flight)
     return self->send(self, atom::turn_v);
   is_waiting = true;
   // A wake-up that comes late finds nothing to wake.
@@ -166,6 +262,7 @@ llama_engine::behavior_type engine(llama_engine::stateful_pointer<engine_state> 
     [self](atom::serve, const engine_parts& given) { return self->state.serve(given); },
     [self](atom::submit, const submission_ptr& wanted) { self->state.submit(wanted); },
     [self](atom::withdraw, completion_id unwanted) { self->state.withdraw(unwanted); },
+    [self](atom::handoff, const handoff_event& event) { self->state.hear(event); },
     [self](atom::stop) { self->state.stop(); },
     [self](atom::turn) { self->state.begin_turn(); },
   };

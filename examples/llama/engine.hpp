@@ -4,10 +4,13 @@
 #include "examples/llama/peers.hpp"
 #include "examples/llama/scheduler.hpp"
 #include "examples/llama/transformer.hpp"
+#include "hicache/handoff.hpp"
 #include "hicache/interfaces.hpp"
 
 #include <caf/typed_event_based_actor.hpp>
 #include <caf/typed_response_promise.hpp>
+
+#include <prometheus/gauge.h>
 
 #include <functional>
 #include <map>
@@ -33,6 +36,12 @@ struct engine_parts {
   transformer* model = nullptr;
   const peers* ranks = nullptr;
   scheduler_options schedule;
+  /// On a prefill instance; else null.
+  hicache::handoff_sender* sender = nullptr;
+  /// On a decode instance; else null.
+  hicache::handoff_receiver* receiver = nullptr;
+  /// Memory of the sender in use.
+  prometheus::Gauge* handoff_bytes = nullptr;
 };
 
 } // namespace llama
@@ -40,10 +49,12 @@ struct engine_parts {
 CAF_ADD_ATOM(llama, llama::atom, serve, "serve")
 CAF_ADD_ATOM(llama, llama::atom, submit, "submit")
 CAF_ADD_ATOM(llama, llama::atom, withdraw, "withdraw")
+CAF_ADD_ATOM(llama, llama::atom, handoff, "handoff")
 CAF_ADD_ATOM(llama, llama::atom, stop, "stop")
 CAF_ADD_ATOM(llama, llama::atom, turn, "turn")
 
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(llama::engine_parts)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(llama::handoff_event)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(llama::submission_ptr)
 
 namespace llama {
@@ -56,13 +67,15 @@ using llama_engine = hicache::engine_actor::extend<
   caf::reacts_to<atom::submit, submission_ptr>,
   // Nobody waits for a completion any more.
   caf::reacts_to<atom::withdraw, completion_id>,
+  // A prefill instance says something about a handoff.
+  caf::reacts_to<atom::handoff, handoff_event>,
   // Ends all completions, on all ranks.
   caf::reacts_to<atom::stop>,
   // Begins a turn.
   caf::reacts_to<atom::turn>>;
 
 /// @relates engine
-struct engine_state {
+struct engine_state : pass_watch {
   static inline constexpr auto name = "llama";
 
   explicit engine_state(llama_engine::pointer owner) : self(owner) {}
@@ -80,6 +93,8 @@ struct engine_state {
   /// Wakes rank 0 if it waits for something to do.
   void wake();
 
+  void hear(const handoff_event& event);
+
   // -- a turn, step by step -------------------------------------------------------
 
   /// What rank 0 was told since the last turn, then the look-ups.
@@ -93,6 +108,22 @@ struct engine_state {
   void step();
 
   void end_turn(const hicache::step_result& facts);
+
+  // -- handoffs -------------------------------------------------------------------
+
+  /// Lets receivers read prompts that have room now.
+  void open_handoffs();
+
+  void close_handoff(completion_id id);
+
+  void tell_receiver(completion_id id, std::string message);
+
+  void stored(uint32_t layer) override;
+
+  void stored_everywhere(uint32_t layer) override;
+
+  /// Goes on with completions whose KV has come to all ranks, or will not come to some.
+  void receive_handoffs(const std::vector<handoff_event>& events);
 
   // -- internal steps -------------------------------------------------------------
 
@@ -116,6 +147,10 @@ struct engine_state {
   turn_input incoming;
   /// Rank 0: who wants the completions.
   std::map<completion_id, completion_sink> sinks;
+  /// Prefill: what this pass computes for receivers.
+  std::vector<scheduler::handoff> in_pass;
+  /// Decode: one is complete here, and not yet on other ranks.
+  bool is_ahead = false;
   bool is_stopping = false;
   bool is_waiting = false;
   /// A step may have something to tell although nothing is computed.

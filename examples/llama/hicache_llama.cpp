@@ -4,14 +4,20 @@
 #include "examples/llama/completions_server.hpp"
 #include "examples/llama/engine.hpp"
 #include "hicache/hicache.hpp"
+#include "launch/model_folder.hpp"
 #include "launch/program.hpp"
 #include "launch/rank_session.hpp"
 #include "launch/shutdown_watch.hpp"
 #include "launch/stop_signal.hpp"
+#include "rpc/endpoint.hpp"
 #include "runtime/rank_config.hpp"
+#include "runtime/setting_flags.hpp"
 
 #include <caf/scoped_actor.hpp>
 #include <spdlog/spdlog.h>
+
+#include <prometheus/gauge.h>
+#include <prometheus/registry.h>
 
 #include <cstdio>
 #include <filesystem>
@@ -27,6 +33,9 @@ struct llama_flags {
   std::string listen = "127.0.0.1:8000";
   uint64_t pass_tokens = 512;
   uint64_t max_running = 16;
+  std::string role = "both";
+  std::vector<std::string> prefill;
+  uint64_t handoff_bytes = uint64_t{256} << 20;
 };
 
 /// This rank's part of the model.
@@ -52,9 +61,36 @@ result<loaded_model> load_model(const llama_flags& flags, uint32_t rank, uint32_
   settings.head_dim = config->head_dim;
   settings.dtype = settings.dtype.value_or(element_type::fp32);
   settings.device = device_kind::host;
-  if (settings.model_id.empty())
-    settings.model_id = files->digest(*config);
+  auto id = settings.model_id.empty() ? read_model_id(flags.folder, weights_read::all)
+                                      : result<std::string>{settings.model_id};
+  if (!id)
+    return tl::unexpected{id.error()};
+  settings.model_id = std::move(*id);
   return loaded_model{std::move(*config), std::move(*weights), *format};
+}
+
+/// This rank's side of handoffs; empty for other roles.
+struct handoff_sides {
+  std::unique_ptr<handoff_sender> sender;
+  std::unique_ptr<handoff_receiver> receiver;
+};
+
+result<handoff_sides> open_handoffs(const llama_flags& flags, const rank_config& settings,
+                                    rank_runtime& runtime, const llama::llama_engine& engine) {
+  auto sides = handoff_sides{};
+  if (flags.role == "prefill") {
+    auto sender = handoff_sender::start(runtime, settings, flags.handoff_bytes);
+    if (!sender)
+      return tl::unexpected{sender.error()};
+    sides.sender = std::move(*sender);
+  } else if (flags.role == "decode") {
+    auto receiver = handoff_receiver::start(
+      runtime, settings, [engine] { caf::anon_send(engine, hicache::atom::notify_v); });
+    if (!receiver)
+      return tl::unexpected{receiver.error()};
+    sides.receiver = std::move(*receiver);
+  }
+  return sides;
 }
 
 uint64_t longest_sequence(const llama::model_config& model, const rank_config& settings) {
@@ -65,22 +101,30 @@ uint64_t longest_sequence(const llama::model_config& model, const rank_config& s
 result<void> serve_api(const llama::llama_engine& engine, rank_runtime& runtime,
                        const llama::model_config& model, const rank_config& settings,
                        const llama_flags& flags, const stop_signal& stop,
+                       const std::shared_ptr<prometheus::Registry>& registry,
                        std::unique_ptr<llama::completions_server>& server) {
   auto options = llama::server_options{};
   options.listen = flags.listen;
   options.model = std::filesystem::path{flags.folder}.lexically_normal().filename().string();
   options.vocabulary = model.vocabulary;
   options.positions = longest_sequence(model, settings);
+  options.registry = registry;
+  options.role = flags.role;
+  options.ranks = runtime.ranks();
+  options.prefill = flags.prefill;
   options.submit = [engine](llama::submission_ptr wanted) {
     caf::anon_send(engine, llama::atom::submit_v, std::move(wanted));
   };
   options.withdraw
     = [engine](llama::completion_id id) { caf::anon_send(engine, llama::atom::withdraw_v, id); };
+  options.hear = [engine](llama::handoff_event event) {
+    caf::anon_send(engine, llama::atom::handoff_v, std::move(event));
+  };
   auto started = llama::completions_server::start(std::move(options));
   if (!started)
     return tl::unexpected{started.error()};
   server = std::move(*started);
-  runtime.add_metrics(server->metrics());
+  runtime.add_metrics(registry);
   std::printf("listening on %s\n", server->address().c_str());
   std::fflush(stdout);
   while (!stop.wait_for(std::chrono::hours{1}))
@@ -114,6 +158,19 @@ result<int> serve(const rank_config& settings, const llama_flags& flags, rank_se
   parts.schedule.max_running = flags.max_running;
   parts.schedule.positions = longest_sequence(model.config, settings);
   parts.schedule.end_tokens = model.config.end_tokens;
+  const auto registry = std::make_shared<prometheus::Registry>();
+  auto handoffs = open_handoffs(flags, settings, *runtime, engine);
+  if (!handoffs) {
+    caf::anon_send_exit(engine, caf::exit_reason::user_shutdown);
+    return tl::unexpected{handoffs.error()};
+  }
+  parts.sender = handoffs->sender.get();
+  parts.receiver = handoffs->receiver.get();
+  parts.handoff_bytes = &prometheus::BuildGauge()
+                           .Name("llama_handoff_bytes")
+                           .Help("Memory of rank 0 that receivers may still read.")
+                           .Register(*registry)
+                           .Add({});
   auto outcome = result<int>{exit_ok};
   auto self = caf::scoped_actor{system};
   auto served = self->request(engine, caf::infinite, llama::atom::serve_v, parts);
@@ -121,7 +178,9 @@ result<int> serve(const rank_config& settings, const llama_flags& flags, rank_se
   auto server = std::unique_ptr<llama::completions_server>{};
   if (session.rank == 0) {
     spdlog::info("{} ranks; {}", session.ranks, runtime->description());
-    if (auto api = serve_api(engine, *runtime, model.config, settings, flags, stop, server); !api)
+    if (auto api
+        = serve_api(engine, *runtime, model.config, settings, flags, stop, registry, server);
+        !api)
       outcome = tl::unexpected{api.error()};
     self->send(engine, llama::atom::stop_v);
   }
@@ -131,6 +190,27 @@ result<int> serve(const rank_config& settings, const llama_flags& flags, rank_se
   self->send_exit(engine, caf::exit_reason::user_shutdown);
   watch.arm(settings.shutdown_grace + limits::shutdown_slack, exit_ok);
   return outcome;
+}
+
+void add_handoff_flags(CLI::App& app, llama_flags& flags) {
+  app
+    .add_option("--role", flags.role,
+                "prefill computes prompts for decode instances, too; decode asks prefill instances")
+    ->check(CLI::IsMember({"both", "prefill", "decode"}))
+    ->type_name("NAME")
+    ->capture_default_str();
+  app
+    .add_option("--prefill", flags.prefill,
+                "decode: prefill instances to ask, in this order, if a request names none")
+    ->delimiter(',')
+    ->check(CLI::Validator{[](const std::string& text) {
+                             const auto where = rpc::parse_endpoint(text);
+                             return where ? std::string{} : where.error().detail;
+                           },
+                           "HOST:PORT[,...]"});
+  add_bytes_flag(app, "--handoff-memory", flags.handoff_bytes,
+                 "prefill: memory of each rank for prompts that receivers are reading",
+                 {65536, 1e13});
 }
 
 } // namespace
@@ -156,6 +236,7 @@ int main(int argc, char** argv) {
   app.add_option("--max-running", flags.max_running, "completions computed side by side")
     ->check(CLI::Range(1, 4096))
     ->capture_default_str();
+  add_handoff_flags(app, flags);
   add_rank_flags(app, settings);
   auto model = std::optional<loaded_model>{};
   const auto check = [&](const rank_session& session) -> result<void> {

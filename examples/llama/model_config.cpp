@@ -204,7 +204,6 @@ result<model_config> read_model_config(const std::filesystem::path& folder) {
   auto config = interpret(object, complaint);
   if (!complaint.empty())
     return fail(ec::invalid_argument, path.string() + ": " + complaint);
-  config.text = text;
   return config;
 }
 

@@ -57,8 +57,6 @@ struct model_config {
   rope_settings rope;
   /// Tokens that end a completion.
   std::vector<uint32_t> end_tokens;
-  /// The text of the whole file.
-  std::string text;
 };
 
 /// Reads FOLDER/config.json as transformers writes it.

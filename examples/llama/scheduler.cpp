@@ -30,9 +30,7 @@ void scheduler::add(completion_request request) {
 }
 
 void scheduler::abort(completion_id id) {
-  const auto found
-    = std::ranges::find_if(sequences_, [id](const auto& x) { return x.request.id == id; });
-  if (found != sequences_.end())
+  if (const auto found = find_completion(id); found != sequences_.end())
     end(found, finish_reason::aborted);
 }
 
@@ -162,6 +160,7 @@ void scheduler::note_room(sequence& which, const tree_answer& loaded,
   which.settled_pages = found->l1_tokens / options_.page_size;
   if (!std::exchange(which.is_admitted_once, true))
     which.cached_tokens = found->l1_tokens;
+  seek(which);
 }
 
 void scheduler::note_page(sequence& which, const tree_answer& allocated) {
@@ -172,8 +171,9 @@ void scheduler::note_page(sequence& which, const tree_answer& allocated) {
 }
 
 void scheduler::handle_shortage() {
-  if (std::ranges::any_of(
-        sequences_, [this](const auto& x) { return x.now == state::running && !needs_page(x); })) {
+  if (std::ranges::any_of(sequences_, [this](const auto& x) {
+        return x.now == state::receiving || (x.now == state::running && !needs_page(x));
+      })) {
     short_turns_ = 0;
     return;
   }
@@ -196,6 +196,72 @@ void scheduler::handle_shortage() {
         + " tokens does not fit into the device pool; expected a larger --device-pages");
 }
 
+// -- handoffs -----------------------------------------------------------------------
+
+scheduler::handoff scheduler::describe(const sequence& which) {
+  const auto& request = which.request;
+  return {request.id,   request.prompt.size(),  which.computed_tokens + which.pass_tokens,
+          which.pages,  request.receiver_pages, request.receiver_ranks,
+          which.attempt};
+}
+
+template <class Predicate>
+std::vector<scheduler::handoff> scheduler::describe_if(Predicate is_wanted) const {
+  auto list = std::vector<handoff>{};
+  for (const auto& each : sequences_)
+    if (is_wanted(each))
+      list.push_back(describe(each));
+  return list;
+}
+
+std::vector<scheduler::handoff> scheduler::unopened() const {
+  return describe_if([this](const auto& x) { return x.now == state::running && !may_compute(x); });
+}
+
+std::vector<scheduler::handoff> scheduler::handed_in_pass() const {
+  return describe_if([](const auto& x) { return x.is_open && x.pass_tokens > 0; });
+}
+
+std::vector<scheduler::handoff> scheduler::receiving() const {
+  return describe_if([](const auto& x) { return x.now == state::receiving; });
+}
+
+void scheduler::receive(completion_id id, token_id first) {
+  auto& which = *find_completion(id);
+  which.handed_tokens = which.tokens.size() - which.computed_tokens;
+  which.computed_tokens = which.tokens.size();
+  which.tokens.push_back(first);
+  which.now = state::running;
+  received_.push_back(which.number);
+}
+
+void scheduler::miss_handoff(completion_id id) {
+  auto& which = *find_completion(id);
+  which.now = state::running;
+  ++which.attempt;
+  seek(which);
+}
+
+void scheduler::seek(sequence& which) {
+  const auto lacks = which.tokens.size() - which.computed_tokens;
+  if (which.attempt >= which.request.prefill.size() || lacks < options_.page_size
+      || which.tokens.size() != which.request.prompt.size())
+    return;
+  which.now = state::receiving;
+  auto& output = outputs_.emplace_back();
+  output.id = which.request.id;
+  output.attempt = which.attempt;
+  output.known_pages = which.computed_tokens / options_.page_size;
+}
+
+bool scheduler::may_compute(const sequence& which) const {
+  return which.is_open || which.request.receiver_ranks == 0;
+}
+
+void scheduler::fail(completion_id id, std::string why) {
+  end(find_completion(id), finish_reason::failed, std::move(why));
+}
+
 // -- computing ----------------------------------------------------------------------
 
 std::vector<slice> scheduler::batch() {
@@ -216,7 +282,8 @@ std::vector<slice> scheduler::batch() {
   // Decoding sequences first: each waits for one token only.
   for (const auto is_decoding : {true, false})
     for (auto* each : in_order())
-      if (each->now == state::running && each->is_decoding() == is_decoding && !needs_page(*each))
+      if (each->now == state::running && each->is_decoding() == is_decoding && !needs_page(*each)
+          && may_compute(*each))
         take(*each);
   return slices;
 }
@@ -245,10 +312,14 @@ void scheduler::computed(const pass_result& result, size_t vocabulary) {
 scheduler::operations scheduler::insert() {
   auto list = operations{};
   asked_.clear();
-  for (const auto number : in_pass_) {
+  auto numbers = std::exchange(received_, {});
+  std::erase_if(numbers, [this](auto x) { return std::ranges::count(in_pass_, x) > 0; });
+  numbers.insert(numbers.end(), in_pass_.begin(), in_pass_.end());
+  for (const auto number : numbers) {
     const auto* const which = find(number);
-    // Pages are inserted when they are full, without waiting for the end of the completion. A
-    // session keeps what is inserted at its end, to the token.
+    // Pages are inserted when they are full, without waiting for the end of the completion: so the
+    // write policy brings them to L3 while it goes on. A session keeps what is inserted at its end,
+    // to the token.
     if (which == nullptr
         || (which->computed_tokens / options_.page_size <= which->settled_pages
             && (which->request.session == 0 || !is_complete(*which))))
@@ -300,17 +371,27 @@ void scheduler::restart_all() {
 bool scheduler::can_compute() const {
   // One that waits for room has it only after a copy, which a step waits for.
   return short_turns_ == 0
-         && (!opening_.empty() || std::ranges::any_of(sequences_, [](const auto& x) {
-              return x.now == state::ready || x.now == state::running;
+         && (!opening_.empty() || std::ranges::any_of(sequences_, [this](const auto& x) {
+              return x.now == state::ready || (x.now == state::running && may_compute(x));
             }));
 }
 
+bool scheduler::awaits_handoffs() const {
+  return released_.empty() && closed_.empty()
+         && std::ranges::all_of(sequences_, [this](const auto& x) {
+              return x.now == state::receiving || (x.now == state::running && !may_compute(x));
+            });
+}
+
 void scheduler::tell(sequence_list::iterator which) {
+  if (which->is_revoked)
+    return end(which, finish_reason::failed, "the cache lost pages that were handed over");
   const auto& tokens = which->tokens;
   if (which->told == tokens.size())
     return;
   auto output
     = completion_output{which->request.id, {}, finish_reason::none, which->cached_tokens, {}};
+  output.handed_tokens = which->handed_tokens;
   output.tokens.assign(tokens.begin() + static_cast<ptrdiff_t>(which->told), tokens.end());
   which->told = tokens.size();
   output.load_wait = std::exchange(which->load_wait, {});
@@ -324,6 +405,10 @@ void scheduler::tell(sequence_list::iterator which) {
 scheduler::sequence* scheduler::find(request_id number) {
   const auto found = std::ranges::find(sequences_, number, &sequence::number);
   return found == sequences_.end() ? nullptr : &*found;
+}
+
+scheduler::sequence_list::iterator scheduler::find_completion(completion_id id) {
+  return std::ranges::find_if(sequences_, [id](const auto& x) { return x.request.id == id; });
 }
 
 uint64_t scheduler::count(state wanted) const {
@@ -342,6 +427,11 @@ std::vector<scheduler::sequence*> scheduler::in_order() {
 }
 
 void scheduler::restart(sequence& which) {
+  if (which.now == state::receiving) {
+    dropped_.push_back(which.request.id);
+    ++which.attempt;
+  }
+  which.is_revoked = std::exchange(which.is_open, false);
   // What was computed since the last step may be of pages that are lost.
   which.tokens.resize(which.told);
   released_.push_back(std::exchange(which.number, 0));
@@ -352,7 +442,10 @@ void scheduler::restart(sequence& which) {
 }
 
 void scheduler::end(sequence_list::iterator which, finish_reason why, std::string error) {
-  outputs_.push_back({which->request.id, {}, why, which->cached_tokens, std::move(error)});
+  if (which->now == state::receiving)
+    dropped_.push_back(which->request.id);
+  outputs_.push_back(
+    {which->request.id, {}, why, which->cached_tokens, std::move(error), which->handed_tokens});
   if (which->now != state::waiting)
     released_.push_back(which->number);
   const auto [session, ends] = std::pair{which->request.session, which->request.ends_session};

@@ -64,6 +64,47 @@ public:
 
   void made_room(const hicache::tree_answers& answers);
 
+  // -- handoffs -------------------------------------------------------------------
+
+  /// A completion whose KV goes to another instance, or comes from one.
+  struct handoff {
+    completion_id id = 0;
+    uint64_t prompt_tokens = 0;
+    /// Tokens whose KV is in the pages, at the end of this pass.
+    uint64_t computed_tokens = 0;
+    std::span<const hicache::page_index> pages;
+    /// As in completion_request.
+    uint64_t receiver_pages = 0;
+    uint32_t receiver_ranks = 0;
+    /// As in handoff_event.
+    uint64_t attempt = 0;
+  };
+
+  /// Prompts that have room, and wait for open_handoff() or fail().
+  std::vector<handoff> unopened() const;
+
+  /// A receiver can read the prompt now.
+  void open_handoff(completion_id id) { find_completion(id)->is_open = true; }
+
+  /// Ends a completion that cannot be.
+  void fail(completion_id id, std::string why);
+
+  /// The prompts of this pass that are handed over; after batch().
+  std::vector<handoff> handed_in_pass() const;
+
+  /// Completions that wait for their KV.
+  std::vector<handoff> receiving() const;
+
+  /// The KV of the prompt and the first token have come.
+  void receive(completion_id id, hicache::token_id first);
+
+  /// They will not: asks the next prefill instance, or computes the prompt here.
+  void miss_handoff(completion_id id);
+
+  /// Completions that no longer wait for KV, although it neither came nor failed. Nothing may write
+  /// to their pages when open() is called next.
+  std::vector<completion_id> take_dropped() { return std::exchange(dropped_, {}); }
+
   // -- 3. computing ---------------------------------------------------------------
 
   /// The slices of this pass. They refer to the sequences until `computed`.
@@ -97,6 +138,9 @@ public:
     return sequences_.empty() && released_.empty() && closed_.empty();
   }
 
+  /// The same, until something is heard of the handoffs.
+  bool awaits_handoffs() const;
+
 private:
   enum class state : uint8_t {
     /// Not known to hicache.
@@ -105,6 +149,8 @@ private:
     fetching,
     /// It can run as soon as there is room.
     ready,
+    /// It has pages, and another instance computes what belongs into them.
+    receiving,
     /// It has pages for all of its tokens but the last one.
     running,
   };
@@ -128,6 +174,12 @@ private:
     bool is_admitted_once = false;
     /// Tokens that were given out.
     size_t told = 0;
+    /// Prefill instances that were asked in vain.
+    uint64_t attempt = 0;
+    uint64_t handed_tokens = 0;
+    /// Its receiver can read it; and what it read is no longer valid.
+    bool is_open = false;
+    bool is_revoked = false;
 
     bool is_decoding() const { return computed_tokens + 1 == tokens.size(); }
   };
@@ -143,6 +195,19 @@ private:
   };
 
   sequence* find(hicache::request_id number);
+
+  sequence_list::iterator find_completion(completion_id id);
+
+  static handoff describe(const sequence& which);
+
+  template <class Predicate>
+  std::vector<handoff> describe_if(Predicate is_wanted) const;
+
+  /// Asks the next prefill instance for what the sequence lacks, if there is one and it is worth
+  /// it.
+  void seek(sequence& which);
+
+  bool may_compute(const sequence& which) const;
 
   uint64_t count(state wanted) const;
 
@@ -194,6 +259,9 @@ private:
   /// What the operations of the last list belong to.
   std::vector<hicache::request_id> asked_;
   std::vector<hicache::request_id> in_pass_;
+  std::vector<completion_id> dropped_;
+  /// Whose KV has come from another instance and is not inserted yet.
+  std::vector<hicache::request_id> received_;
   /// Only this many may be open, because pages are short.
   std::optional<uint64_t> open_limit_;
   bool is_short_ = false;

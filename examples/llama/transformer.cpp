@@ -71,7 +71,7 @@ transformer::transformer(model_config config, model_weights weights, paged_kv kv
     frequencies_(rope_frequencies(config_.rope, config_.head_dim)),
     amplitude_(rope_amplitude(config_.rope)) {}
 
-pass_result transformer::compute(std::span<const slice> slices) {
+pass_result transformer::compute(std::span<const slice> slices, pass_watch* watch) {
   auto done = pass_result{};
   hidden_.clear();
   for (const auto& each : slices)
@@ -99,8 +99,12 @@ pass_result transformer::compute(std::span<const slice> slices) {
       if (each.loading != nullptr && !each.loading->wait(layer))
         done.is_loaded = false;
     done.load_wait += std::chrono::steady_clock::now() - begin;
+    if (watch != nullptr)
+      watch->stored(layer);
     attend(layer, slices);
-    add_to_hidden(weights.output, attended_);
+    add_to_hidden(weights.output, attended_); // Sums over the ranks: each has stored its part.
+    if (watch != nullptr)
+      watch->stored_everywhere(layer);
     norm_rows(weights.mlp_norm);
     apply(weights.gate_up, rows_, normed_.data(), partial_);
     add_bias(partial_, weights.gate_up.bias);

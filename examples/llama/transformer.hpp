@@ -24,6 +24,18 @@ struct slice {
   bool wants_scores = false;
 };
 
+/// Follows a pass, layer by layer.
+class pass_watch {
+public:
+  virtual ~pass_watch() = default;
+
+  /// The K and V of a layer are in the pages of this rank, cached ones included.
+  virtual void stored(uint32_t layer) = 0;
+
+  /// Every rank has returned from stored(layer).
+  virtual void stored_everywhere(uint32_t layer) = 0;
+};
+
 struct pass_result {
   /// One row of vocabulary size for each slice with wants_scores, in order; equal on all ranks.
   std::vector<float> scores;
@@ -44,8 +56,9 @@ public:
 
   /// Computes the slices together and writes their K and V to their pages. Before each layer it
   /// waits only until that layer of the cached pages is in L1. Collective.
+  /// @param watch May be null.
   /// @pre every token is below the vocabulary's size, and no slice is empty
-  pass_result compute(std::span<const slice> slices);
+  pass_result compute(std::span<const slice> slices, pass_watch* watch = nullptr);
 
 private:
   /// Attention of one layer for all rows, from `qkv_` to `attended_`.
