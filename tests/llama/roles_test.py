@@ -10,6 +10,7 @@ import time
 import unittest
 
 from engine_case import STEPS, EngineCase, make_model
+from certificates import Authority
 
 #: Instances that are killed by each of the tests that kill.
 ROUNDS = int(os.environ.get("HICACHE_HANDOFF_ROUNDS", "2"))
@@ -124,6 +125,20 @@ class HandoffTest(RolesCase):
                 self.assertGreater(self.metric(decode, "llama_handed_tokens_total"), 1500, decode.text())
                 self.stop(prefill)
                 self.stop(decode)
+
+    def test_only_holders_of_a_certificate_are_served_over_the_network(self):
+        remote = ["--hicache-storage-backend-extra-config", json.dumps({"force_remote_reads": True})]
+        authority, strangers = Authority(self.folder, "ca"), Authority(self.folder, "other")
+        prefill = self.start_prefill(1, *authority.sign("prefill"))
+        decode = self.start_decode([prefill], 1, *remote, *authority.sign("decode"))
+        self.assertEqual(self.usage(decode, self.prompts[0]), (self.expected[0], 0, len(self.prompts[0])))
+        stranger = self.start_decode([prefill], 1, *remote, *strangers.sign("stranger"))
+        self.assertEqual(self.usage(stranger, self.prompts[1]), (self.expected[1], 0, 0))
+        plain = self.start_decode([prefill], 1, *remote)
+        self.assertEqual(self.usage(plain, self.prompts[2]), (self.expected[2], 0, 0))
+        self.assert_nothing_leaks([prefill], [decode])
+        for engine in (prefill, decode, stranger, plain):
+            self.stop(engine)
 
     def test_what_the_receiver_has_cached_is_not_sent(self):
         prefill = self.start_prefill()
