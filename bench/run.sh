@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# bench/run.sh {tree|transfer|step|store|node|tiers|codecs|engines|scaling|all} [--short] [--json FILE]
+# bench/run.sh {tree|transfer|step|store|node|tiers|codecs|engines|ttft|scaling|all} [--short] [--json FILE]
 #
 # Builds what it needs, runs each measurement and its baseline in the same run, and prints one table. --json also writes the
 # rows to FILE. Exits with 0 when all measurements ran, whether or not they meet their targets. Takes a minute or two plus the build.
@@ -9,7 +9,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 usage() {
   cat <<'TEXT'
-Usage: bench/run.sh {tree|transfer|step|store|node|tiers|codecs|engines|scaling|all} [--short] [--json FILE]
+Usage: bench/run.sh {tree|transfer|step|store|node|tiers|codecs|engines|ttft|scaling|all} [--short] [--json FILE]
 
   tree         the prefix cache on one core: match, insert, lock, eviction, events, memory, and its actor
   transfer     copies between L1 and L2 in host memory, and of a GPU if one answers
@@ -21,9 +21,11 @@ Usage: bench/run.sh {tree|transfer|step|store|node|tiers|codecs|engines|scaling|
   codecs       what codecs keep of computed KV, and how fast they are, beside memcpy
   engines      a node's clients in Python beside those in C++; the store file beside SGLang's and LMCache's files; real engines that start with a filled node, beside what they have themselves
                (makes environments of 3 GB each from PyPI, see tests/engines/run.sh; not part of all)
+  ttft         time to the first token of an engine on the CPU: computed, and from each tier, over the length of the prompt (draws docs/pictures/ttft.svg),
+               and under load (a quarter of an hour)
   scaling      the index of L3 in virtual time: 1000 members, 100 million keys, 16 and 64 shards (16 GB, half an hour)
   all          everything that there is, scaling short
-  --short      scaling: 100 members and 2 million keys
+  --short      scaling: 100 members and 2 million keys; ttft: prompts of at most 4096 tokens
   --json FILE  write the rows to FILE as well:
                [{"name", "value", "unit", "baseline", "ratio", "target", "holds"}]
 
@@ -53,7 +55,7 @@ while [ $# -gt 0 ]; do
       shift
       ;;
     --short) short=1 ;;
-    tree | transfer | step | store | node | tiers | codecs | engines | scaling | all)
+    tree | transfer | step | store | node | tiers | codecs | engines | ttft | scaling | all)
       [ -z "$what" ] || give_up "one measurement at a time, or all"
       what=$1
       ;;
@@ -61,7 +63,7 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-[ -n "$what" ] || give_up "say what to measure: tree, transfer, step, store, node, tiers, codecs, engines, scaling or all"
+[ -n "$what" ] || give_up "say what to measure: tree, transfer, step, store, node, tiers, codecs, engines, ttft, scaling or all"
 
 # wants PART: true if the part is selected.
 wants() { [ "$what" = "$1" ] || { [ "$what" = all ] && [ "$1" != engines ]; }; }
@@ -73,6 +75,7 @@ targets=()
 ! wants tiers || targets+=(tiers_bench tiers_hits stores_bench)
 ! wants codecs || targets+=(serde_bench)
 ! wants engines || targets+=(node_bench stores_bench hicache-node hicache_c)
+! wants ttft || targets+=(hicache-llama hicache-index)
 ! wants scaling || targets+=(scaling_bench)
 ! wants step || targets+=(step_bench hicache-replay hicache-index)
 ! wants store || targets+=(store_bench hicache-bench hicache-index hicachectl)
@@ -161,6 +164,9 @@ if wants engines; then
     echo "Measuring: $engine with a node, with what it has itself, and with nothing" >&2
     "$root/tests/engines/run.sh" "$engine" --run "$root/bench/engines/$engine.py"
   done
+fi
+if wants ttft; then
+  python3 -B "$root/bench/ttft.py" "$root/build/release" "$results/ttft.json" "$root/docs/pictures/ttft.svg" ${short:+--longest 4096}
 fi
 if wants scaling; then
   size=()

@@ -1,0 +1,262 @@
+"""ttft.py BUILD_DIRECTORY RESULT.json PLOT.svg [--longest TOKENS]
+
+Time to the first token of prompts of growing length: computed, and with their KV in L1, in L2, in the memory of another instance on the same host, in that
+of another one by TCP, and on a disk; for a model that computes much for each byte of KV, and for one that computes little. How much of a load layers hide,
+from which length on loading beats computing, and what each tier is worth under load (ttft_load.py).
+"""
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import pathlib
+import statistics
+import sys
+import tempfile
+import time
+
+import ttft_engine as engines
+import ttft_load
+import ttft_plot
+from step_replay import running_index
+from ttft_engine import PAGE, Engine, kv_bytes, random_tokens, say
+
+#: Tokens that a tier can have; one more is computed.
+SHORT = (64, 128, 256)
+LENGTHS = (512, 1024, 2048, 4096, 8192, 16384, 32768)
+#: Prompts of each length: of short ones several, whose median is taken.
+SEVERAL, SEVERAL_BELOW = 3, 8192
+ROUNDS = 3
+TIERS = ("computed", "L1", "L2", "L3, same host", "L3, TCP", "L3, disk")
+#: Which way bytes go if the tier has them.
+WAYS = {"L2": "l2>l1", "L3, same host": "l3>l2", "L3, TCP": "l3>l2", "L3, disk": "l3>l2"}
+#: Lengths with a row in the table of run.sh.
+ROW_LENGTHS = (2048, 8192, 32768)
+#: New tokens behind a prompt of this length in L2, whose computation hides the load.
+TAILS, TAIL_BEHIND = (1, 64, 256, 512), 16384
+
+
+def copies_of(length):
+    return SEVERAL if length < SEVERAL_BELOW else 1
+
+
+class Sweep:
+    """One shape: an engine computes all prompts once, and keeps them in all tiers."""
+
+    def __init__(self, name, shape, programs, folder, disk, longest):
+        self.name, self.shape, self.programs, self.folder, self.disk = name, shape, programs, folder, disk
+        self.lengths = [length for length in (*SHORT, *LENGTHS) if length <= longest]
+        self.prompts = {(length, copy): random_tokens(length + 1, f"{length}.{copy}")
+                        for length in self.lengths for copy in range(copies_of(length))}
+        self.times = {tier: {length: [] for length in self.lengths} for tier in TIERS}
+        self.hidden = {}
+        self.model = folder / name
+        engines.write_model(self.model, shape)
+        self.pages = sum(len(prompt) // PAGE + 1 for prompt in self.prompts.values())
+        # L1 has room for the longest prompt and its tails; L2 for all of them and what comes from L3.
+        self.l1_pages = max(self.lengths) // PAGE + 16
+        l2_pages = 2 * self.pages + 4 * max(self.lengths) // PAGE + 64
+        self.sizes = ["--device-pages", self.l1_pages, "--hicache-ratio", f"{l2_pages / self.l1_pages:.3f}", "--hicache-storage-timeout", "120s"]
+
+    def page_bytes(self):
+        return kv_bytes(self.shape) * PAGE
+
+    def store_flags(self, **config):
+        return ["--hicache-storage-backend", config.pop("backend"), "--hicache-storage-backend-extra-config",
+                json.dumps({"prefetch_threshold": PAGE, **config})]
+
+    def disk_config(self):
+        return {"path": str(self.disk / self.name), "max_bytes": 2 * self.pages * self.page_bytes() + (64 << 20)}
+
+    def run(self):
+        with running_index(self.programs) as index:
+            segment = int(1.3 * self.pages * self.page_bytes()) + (64 << 20)
+            tiers = [{"backend": "cluster"}, {"backend": "disk", **self.disk_config()}]
+            with Engine(self.programs, self.model, self.folder, *self.sizes, *self.store_flags(backend="tiered", tiers=tiers),
+                        "--index", index, "--segment-size", segment) as writer:
+                self.compute(writer)
+                self.load_from_l2(writer)
+                self.hide(writer)
+                self.wait_for_writes(writer)
+                for tier, config in (("L3, same host", {}), ("L3, TCP", {"force_remote_reads": True})):
+                    self.load_from_l3(tier, *self.store_flags(backend="cluster", **config), "--index", index, "--page-transport", "tcp")
+        self.load_from_l3("L3, disk", *self.store_flags(backend="disk", **self.disk_config()))
+
+    def compute(self, writer):
+        writer.ask(random_tokens(600, "warm"))
+        for (length, copy), prompt in self.prompts.items():
+            if copy == 0:
+                say(f"{self.name}: {length} tokens, computed and in L1")
+            self.times["computed"][length].append(writer.ask(prompt)[0])
+            self.times["L1"][length] += [writer.ask(prompt)[0] for _ in range(ROUNDS)]
+
+    def measure(self, running, tier, key):
+        """Asks for a prompt that the tier has."""
+        length, _ = key
+        before = running.counters()
+        self.times[tier][length].append(running.ask(self.prompts[key])[0])
+        moved = running.counters()[WAYS[tier]] - before[WAYS[tier]]
+        if moved < 0.98 * length * kv_bytes(self.shape):
+            sys.exit(f"ttft.py: {moved:.0f} bytes of a prompt of {length} tokens came from {tier}; expected {length * kv_bytes(self.shape)}")
+
+    def fill_l1(self, writer, except_for):
+        """Has L1 lose one prompt to the others, the shortest of which stay in what room there is besides the longest. Twice: what L1 has of the others at
+        the beginning is not loaded, and takes no room."""
+        for key in 2 * sorted(self.prompts, reverse=True):
+            if key != except_for:
+                writer.ask(self.prompts[key])
+
+    def load_from_l2(self, writer):
+        say(f"{self.name}: L2")
+        for _ in range(ROUNDS):
+            for key in sorted(self.prompts, reverse=True):
+                if key[0] == max(self.lengths):
+                    self.fill_l1(writer, key)
+                self.measure(writer, "L2", key)
+
+    def hide(self, writer):
+        """Share of a load's time in which no layer waited for it. The load's time is what a prompt takes longer from L2 than from L1 with one new token,
+        behind which nothing is hidden."""
+        length = self.tails_behind()
+        waits, loads = {tail: [] for tail in TAILS}, []
+        for turn in range(ROUNDS):
+            say(f"{self.name}: new tokens behind {length} in L2")
+            for tail in TAILS:
+                self.fill_l1(writer, (length, 0))
+                before = writer.counters()
+                seconds, _ = writer.ask(self.prompts[length, 0][:length] + random_tokens(tail, f"tail{turn}{tail}"))
+                after = writer.counters()
+                if after["l2>l1"] - before["l2>l1"] < 0.98 * length * kv_bytes(self.shape):
+                    sys.exit("ttft.py: a prompt was not loaded from L2")
+                waits[tail].append(after["llama_load_wait_seconds_total"] - before["llama_load_wait_seconds_total"])
+                if tail == TAILS[0]:
+                    loads.append(seconds - writer.ask(self.prompts[length, 0])[0])
+        self.load_s = max(statistics.median(loads), statistics.median(waits[TAILS[0]]))
+        self.hidden = {tail: 1 - statistics.median(waits[tail]) / self.load_s for tail in TAILS[1:]}
+
+    def tails_behind(self):
+        return min(TAIL_BEHIND, max(self.lengths))
+
+    def wait_for_writes(self, writer):
+        """Until L3 has taken everything: nothing was written for a second."""
+        written = -1
+        while written != (now := writer.counters()["l2>l3"]):
+            written = now
+            time.sleep(1)
+        if dropped := writer.counters().get("hicache_dropped_backup_pages_total"):
+            sys.exit(f"ttft.py: L3 did not take {dropped:.0f} pages")
+
+    def load_from_l3(self, tier, *flags):
+        """Twice, by an instance that has just started, so that it has nothing above L3."""
+        say(f"{self.name}: {tier}")
+        for _ in range(2):
+            with Engine(self.programs, self.model, self.folder, *self.sizes, *flags) as reader:
+                reader.ask(random_tokens(600, "warm"))
+                for key in self.prompts:
+                    self.measure(reader, tier, key)
+
+    # -- results ------------------------------------------------------------------
+
+    def median(self, tier, length):
+        return statistics.median(self.times[tier][length])
+
+    def points(self):
+        return {tier: [(length, self.median(tier, length)) for length in self.lengths] for tier in TIERS}
+
+    def cost(self, tier):
+        """Fixed seconds of a load, and those of each token, by least squares of relative errors up to the length where computing is no longer even."""
+        points = [(length, self.median(tier, length)) for length in self.lengths if length <= 8192]
+        weigh = [1 / seconds**2 for _, seconds in points]
+        total = sum(weigh)
+        mean_x = sum(w * x for w, (x, _) in zip(weigh, points)) / total
+        mean_y = sum(w * y for w, (_, y) in zip(weigh, points)) / total
+        slope = sum(w * (x - mean_x) * (y - mean_y) for w, (x, y) in zip(weigh, points)) / sum(w * (x - mean_x)**2 for w, (x, _) in zip(weigh, points))
+        return mean_y - slope * mean_x, slope
+
+    def predicted_crossing(self, tier):
+        """Tokens at which the estimated costs of loading and computing are equal; infinite if loading never gains."""
+        (fixed_load, load), (fixed, compute) = self.cost(tier), self.cost("computed")
+        return max(0, fixed_load - fixed) / (compute - load) if compute > load else math.inf
+
+    def measured_crossing(self, tier):
+        """Between the last length at which computing is faster and the next one; 0 if there is none, infinite if it is the longest."""
+        gains = [(length, math.log(self.median(tier, length) / self.median("computed", length))) for length in self.lengths]
+        slower = [i for i, (_, gain) in enumerate(gains) if gain > 0]
+        if not slower:
+            return 0
+        if slower[-1] == len(gains) - 1:
+            return math.inf
+        (a, high), (b, low) = gains[slower[-1]:slower[-1] + 2]
+        return a * (b / a)**(high / (high - low))
+
+    def rows(self):
+        rows = []
+        for length in (length for length in ROW_LENGTHS if length in self.lengths):
+            computed = self.median("computed", length)
+            rows += [{"name": f"first token, {self.name}, {length} tokens: {tier}, beside computed", "value": 1e3 * self.median(tier, length), "unit": "ms",
+                      "baseline": 1e3 * computed, "ratio": self.median(tier, length) / computed, "target": None, "holds": None} for tier in TIERS[1:]]
+        rows.append({"name": f"load of {self.tails_behind()} tokens, {self.name}: L2 to L1", "value": 1e3 * self.load_s, "unit": "ms",
+                     "baseline": None, "ratio": None, "target": None, "holds": None})
+        rows += [{"name": f"the same hidden behind the layers of {tail} new tokens, {self.name}", "value": 100 * share, "unit": "%", "baseline": None,
+                  "ratio": None, "target": None, "holds": None} for tail, share in self.hidden.items()]
+        return rows
+
+
+def show_tokens(count):
+    return "never" if math.isinf(count) else f"< {SHORT[0]}" if count < SHORT[0] else f"{count:.0f}"
+
+
+def show_ms(seconds):
+    return f"{1e3 * seconds:.1f}" if seconds < 0.1 else f"{1e3 * seconds:.0f}"
+
+
+def show_table(lines):
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    for line in lines:
+        print("  ".join([line[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:]))]).rstrip())
+
+
+def show(sweep):
+    shape = sweep.shape
+    print(f"\n{sweep.name}: {engines.weights(shape) / 1e6:.1f} million weights, {kv_bytes(shape) >> 10} KiB of KV a token; ms to the first token")
+    show_table([("tokens", *map(str, sweep.lengths)), *((tier, *(show_ms(sweep.median(tier, length)) for length in sweep.lengths)) for tier in TIERS)])
+    print()
+    lines = [("loading beats computing from", "measured", "predicted", "ms of a load", "us a token")]
+    for tier in TIERS[2:]:
+        fixed, each = sweep.cost(tier)
+        lines.append((tier, show_tokens(sweep.measured_crossing(tier)), show_tokens(sweep.predicted_crossing(tier)), f"{1e3 * fixed:.1f}", f"{1e6 * each:.1f}"))
+    lines.append(("computed", "", "", f"{1e3 * sweep.cost('computed')[0]:.1f}", f"{1e6 * sweep.cost('computed')[1]:.1f}"))
+    show_table(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build", type=pathlib.Path)
+    parser.add_argument("result")
+    parser.add_argument("plot", type=pathlib.Path)
+    parser.add_argument("--longest", type=int, default=max(LENGTHS), help="no longer prompts than these tokens")
+    parser.add_argument("--only", choices=(*engines.SHAPES, "load"), help="one part")
+    options = parser.parse_args()
+    programs = options.build.resolve() / "bin"
+    rows, sweeps = [], []
+    with contextlib.ExitStack() as folders:
+        folder = pathlib.Path(folders.enter_context(tempfile.TemporaryDirectory(prefix="hicache-bench-")))
+        # The stores' folder has to be on a disk, not in memory.
+        disk = pathlib.Path(folders.enter_context(tempfile.TemporaryDirectory(prefix="hicache-bench-", dir=os.environ.get("HICACHE_BENCH_DISK", ".")))).resolve()
+        for name, shape in engines.SHAPES.items():
+            if options.only in (None, name):
+                sweep = Sweep(name, shape, programs, folder, disk, options.longest)
+                sweep.run()
+                show(sweep)
+                sweeps.append(sweep)
+                rows += sweep.rows()
+        if options.only in (None, "load"):
+            rows += ttft_load.measure(programs, folder)
+    if sweeps:
+        options.plot.write_text(ttft_plot.draw({sweep.name: sweep.points() for sweep in sweeps}), encoding="utf-8")
+    pathlib.Path(options.result).write_text(json.dumps({"rows": rows}), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
