@@ -31,8 +31,9 @@ constexpr auto body_bytes_max = size_t{16} << 20;
 /// For a request to arrive, and for each write of its answer.
 constexpr auto client_time = std::chrono::seconds{30};
 
-/// Connections that wait for a thread, beside those that have one.
-constexpr auto waiting_connections = size_t{1024};
+/// Threads and connections for what is answered at once, also while all completions run.
+constexpr auto spare_threads = size_t{16};
+constexpr auto spare_connections = size_t{256};
 
 instance_table::options table_options(const router_options& options) {
   auto chosen = instance_table::options{};
@@ -110,8 +111,9 @@ public:
   explicit server_impl(const router_options& options)
     : options_(options), table_(table_options(options)),
       proxy_(table_, {options.connect_time, options.request_time, options.retries}),
-      front_(http_limits{client_time, body_bytes_max + (size_t{64} << 10), options.max_requests,
-                         options.max_requests + waiting_connections}) {}
+      front_(http_limits{client_time, body_bytes_max + (size_t{64} << 10),
+                         options.max_requests + spare_threads,
+                         options.max_requests + spare_connections}) {}
 
   ~server_impl() override {
     // No instance is added any more when the watches end.
@@ -202,6 +204,10 @@ private:
                                          : "the body did not arrive; expected JSON");
     if (is_draining_)
       return answer_error(answer, 503, "the router is stopping");
+    if (table_.running() >= options_.max_requests)
+      return answer_error(answer, 429,
+                          std::to_string(options_.max_requests)
+                            + " completions are under way; try again when some have ended");
     proxy_.complete(request, std::move(body), http_listener::client(), answer);
   }
 

@@ -28,7 +28,7 @@ constexpr auto of_router = std::to_array<setting<router_options>>({
   {"max-requests",
    "N",
    at<&router_options::max_requests>,
-   "requests that are answered side by side, each by a thread; others wait",
+   "completions under way at once, each by a thread; further ones are refused with 429",
    {1, 4096}},
   {"retries",
    "N",

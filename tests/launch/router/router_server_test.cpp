@@ -9,6 +9,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <future>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -35,8 +36,10 @@ public:
     });
     listener_.Post("/v1/completions",
                    [this](const httplib::Request& request, httplib::Response& answer) {
-                     const auto guard = std::lock_guard{mutex_};
+                     auto lock = std::unique_lock{mutex_};
                      requests_.push_back(request);
+                     changed_.notify_all();
+                     changed_.wait_for(lock, 60s, [this] { return !is_held_; });
                      answer.status = status_;
                      answer.set_content(body_, type_);
                    });
@@ -50,6 +53,18 @@ public:
     status_ = status;
     body_ = std::move(body);
     type_ = std::move(type);
+  }
+
+  /// Keeps back its answers to completions.
+  void hold(bool is_held) {
+    const auto guard = std::lock_guard{mutex_};
+    is_held_ = is_held;
+    changed_.notify_all();
+  }
+
+  void wait_for_request() {
+    auto lock = std::unique_lock{mutex_};
+    changed_.wait_for(lock, 60s, [this] { return !requests_.empty(); });
   }
 
   void answer_probes(int status) {
@@ -74,6 +89,7 @@ private:
   std::mutex mutex_;
   std::condition_variable changed_;
   int probes_ = 0;
+  bool is_held_ = false;
   int probe_status_ = 200;
   int status_ = 200;
   std::string body_ = "{}";
@@ -86,8 +102,10 @@ private:
 
 class RouterServerTest : public testing::Test {
 protected:
-  void start(std::vector<made_up_instance*> instances, uint32_t retries = 2) {
+  void start(std::vector<made_up_instance*> instances, uint32_t retries = 2,
+             uint32_t max_requests = 8) {
     auto options = router_options{};
+    options.max_requests = max_requests;
     options.listen = "127.0.0.1:0";
     options.probe_period = 10ms;
     options.retries = retries;
@@ -148,6 +166,25 @@ TEST_F(RouterServerTest, RetriesAreBounded) {
   for (auto& each : instances)
     requests += each->requests().size();
   EXPECT_EQ(requests, 2u);
+}
+
+TEST_F(RouterServerTest, BeyondItsBoundCompletionsAreRefusedAndAllElseIsAnswered) {
+  auto instance = made_up_instance{};
+  start({&instance}, 2, 1);
+  instance.hold(true);
+  auto first = std::async(std::launch::async, [this] { return post(R"({"prompt": "a"})"); });
+  instance.wait_for_request();
+  const auto second = post(R"({"prompt": "b"})");
+  ASSERT_TRUE(second);
+  EXPECT_EQ(second->status, 429);
+  EXPECT_THAT(message(second), HasSubstr("1 completions are under way"));
+  auto client = httplib::Client{"http://" + server_->address()};
+  EXPECT_EQ(client.Get("/health")->status, 200);
+  EXPECT_THAT(client.Get("/metrics")->body,
+              HasSubstr("hicache_router_running{upstream=\"" + instance.address() + "\"} 1"));
+  instance.hold(false);
+  EXPECT_EQ(first.get()->status, 200);
+  EXPECT_EQ(post(R"({"prompt": "b"})")->status, 200);
 }
 
 TEST_F(RouterServerTest, OtherErrorsAreTheInstancesToSay) {
