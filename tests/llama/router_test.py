@@ -1,14 +1,17 @@
 """hicache-router in front of real engines: who completes what, and what happens when one of them goes."""
 
+import collections
 import concurrent.futures
 import http.client
 import json
+import os
 import pathlib
 import random
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import unittest
 
@@ -16,7 +19,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT / "examples/llama"), str(ROOT / "tests/system")]
 import make_model
-from harness import BIN, SystemTest
+from harness import BIN, SystemTest, free_port
 
 PAGE = 16
 PATIENCE = 60
@@ -45,7 +48,7 @@ def events_of(text):
     return [event[len("data: "):] for event in text.split("\n\n") if event]
 
 
-class RouterTest(SystemTest):
+class RouterCase(SystemTest):
     def setUp(self):
         super().setUp()
         self.model = self.folder / "tiny"
@@ -63,6 +66,10 @@ class RouterTest(SystemTest):
 
     def start_engines(self, count):
         return [self.start_engine(number) for number in range(count)]
+
+    def start_lasting_engines(self, count):
+        """At ports that nobody takes while an engine is away."""
+        return [self.start_engine(number, f"127.0.0.1:{free_port()}") for number in range(count)]
 
     def start_router(self, engines, *flags):
         instances = []
@@ -118,8 +125,8 @@ class RouterTest(SystemTest):
             self.assertLess(time.monotonic(), end, "\n".join(each.text() for each in self.programs))
             time.sleep(0.02)
 
-    # -- tests --------------------------------------------------------------------
 
+class RouterTest(RouterCase):
     def test_a_conversation_stays_where_its_prefix_is(self):
         engines = self.start_engines(3)
         router = self.start_router(engines)
@@ -169,7 +176,7 @@ class RouterTest(SystemTest):
         self.assertEqual(self.metric(router, "hicache_router_running"), 0)
 
     def test_a_killed_instance_costs_no_request(self):
-        engines = self.start_engines(3)
+        engines = self.start_lasting_engines(3)
         router = self.start_router(engines)
         victim = engines[0]
         prompts = [self.prompt() for _ in range(60)]
@@ -308,6 +315,83 @@ class RouterTest(SystemTest):
                 self.assertEqual(done.returncode, 2, done.stderr)
                 self.assertIn(sentence, done.stderr)
                 self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+
+
+
+class RouterChaosTest(RouterCase):
+    """Instances that come and go while completions run: whole ones succeed, streams are right as far as they go."""
+
+    ROUNDS = int(os.environ.get("HICACHE_CHAOS_ROUNDS", "6"))
+    SEED = int(os.environ.get("HICACHE_CHAOS_SEED", time.time_ns()))
+
+    def test_text_stays_right(self):
+        print(f"HICACHE_CHAOS_SEED={self.SEED}", flush=True)
+        chosen = random.Random(self.SEED)
+        engines = self.start_lasting_engines(3)
+        router = self.start_router(engines)
+        beginnings = [self.prompt(150) for _ in range(4)]
+        prompts = [beginnings[i % 4][:chosen.randrange(40, 150)] + self.prompt(chosen.randrange(1, 60)) for i in range(24)]
+        expected = [self.complete(engines[0], prompt, max_tokens=24)[1] for prompt in prompts]
+        over, counts = threading.Event(), collections.Counter()
+
+        def load(seed):
+            mine = random.Random(seed)
+            while not over.is_set():
+                number = mine.randrange(len(prompts))
+                if mine.random() < 0.6:
+                    self.assertEqual(self.complete(router, prompts[number], max_tokens=24)[1], expected[number])
+                    counts["whole"] += 1
+                    continue
+                connection, response, first = self.open_stream(router, prompts[number], 24)
+                events = events_of(first + response.read().decode())
+                connection.close()
+                parts = [json.loads(event) for event in events if event != "[DONE]"]
+                tokens = [token for part in parts if "choices" in part for token in part["choices"][0]["token_ids"]]
+                is_broken = "error" in parts[-1]
+                # An engine that is told to stop ends its streams in order.
+                is_whole = not is_broken and parts[-1]["choices"][0]["finish_reason"] != "abort"
+                self.assertEqual(tokens, expected[number] if is_whole else expected[number][:len(tokens)])
+                self.assertEqual(is_broken, events[-1] != "[DONE]")
+                self.assertTrue(not is_broken or "broke off" in parts[-1]["error"]["message"], events)
+                counts["streams" if is_whole else "broken" if is_broken else "aborted"] += 1
+
+        with concurrent.futures.ThreadPoolExecutor(6) as pool:
+            loads = [pool.submit(load, chosen.random()) for _ in range(6)]
+            try:
+                for _ in range(self.ROUNDS):
+                    self.disturb(chosen, engines)
+                    before = counts.total()
+                    self.wait_until(lambda: counts.total() >= before + 30 or any(each.done() for each in loads))
+            finally:
+                over.set()
+            for each in loads:
+                each.result()
+        print(dict(counts), f"{self.metric(router, 'hicache_router_retries_total'):g} retries", flush=True)
+        self.assertEqual(self.metric(router, "hicache_router_running"), 0)
+
+    def disturb(self, chosen, engines):
+        """Something happens to one instance, and it is back afterwards."""
+        number = chosen.randrange(len(engines))
+        victim = engines[number]
+        what = chosen.choice(("kill", "stop", "terminate", "drain"))
+        if what == "drain":
+            self.assertEqual(self.admin("POST", f"/instances/{victim.address}/drain")[0], 204)
+            self.wait_until(lambda: self.instance(victim)["running"] == 0)
+            self.assertEqual(self.admin("POST", f"/instances/{victim.address}/undrain")[0], 204)
+            return
+        if what == "terminate":
+            victim.terminate()
+            self.assertEqual(victim.wait(), 0)
+        else:
+            victim.process.send_signal(signal.SIGSTOP)
+            self.wait_until(lambda: self.instance(victim)["running"] > 0)
+            if what == "stop":
+                victim.process.send_signal(signal.SIGCONT)
+                return
+            victim.kill()
+        self.wait_until(lambda: self.instance(victim)["state"] != "closed")
+        engines[number] = self.start_engine(number, victim.address)
+        self.wait_until(lambda: self.instance(victim)["state"] == "closed")
 
 
 if __name__ == "__main__":
