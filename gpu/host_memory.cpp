@@ -246,16 +246,16 @@ result<host_mapping> host_mapping::create(uint64_t bytes, std::optional<int> num
     if (!checked && (!huge || free_in_pool(kind) < bytes))
       continue;
     const auto mapped = (bytes + kind.page_bytes - 1) / kind.page_bytes * kind.page_bytes;
-    auto* address = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE,
-                           MAP_PRIVATE | MAP_ANONYMOUS | kind.map_flags, -1, 0);
-    code = address == MAP_FAILED ? errno : 0;
+    auto memory = unique_mapping::create(mapped, PROT_READ | PROT_WRITE,
+                                         MAP_PRIVATE | MAP_ANONYMOUS | kind.map_flags);
+    code = memory ? 0 : errno;
     if (code != 0)
       continue;
-    const auto whole = std::span{static_cast<std::byte*>(address), mapped};
-    auto mapping = host_mapping{whole.first(bytes), mapped, kind.pages, std::nullopt};
+    const auto whole = memory.bytes();
+    auto mapping = host_mapping{std::move(memory), bytes, {}, kind.pages};
     // Fewer page faults and TLB misses; kernels without transparent huge pages refuse.
     if (!huge)
-      static_cast<void>(::madvise(address, mapped, MADV_HUGEPAGE));
+      static_cast<void>(::madvise(whole.data(), mapped, MADV_HUGEPAGE));
     if (numa_node && prefer_node(whole, *numa_node))
       mapping.node_ = numa_node;
     code = make_resident(whole, kind, meter);
@@ -274,7 +274,7 @@ result<host_mapping> host_mapping::adopt(std::span<std::byte> memory, std::optio
   HICACHE_CHECK(!memory.empty());
   if (auto checked = check_memory_available(memory.size(), options.ranks_on_host); !checked)
     return tl::unexpected{checked.error()};
-  auto mapping = host_mapping{memory, 0, memory_pages::plain, std::nullopt};
+  auto mapping = host_mapping{{}, 0, memory, memory_pages::plain};
   static_cast<void>(::madvise(memory.data(), memory.size(), MADV_HUGEPAGE));
   if (numa_node && prefer_node(memory, *numa_node))
     mapping.node_ = numa_node;
@@ -285,32 +285,10 @@ result<host_mapping> host_mapping::adopt(std::span<std::byte> memory, std::optio
   return mapping;
 }
 
-host_mapping::host_mapping(std::span<std::byte> bytes, uint64_t mapped, memory_pages pages,
-                           std::optional<int> node) noexcept
-  : bytes_(bytes), mapped_(mapped), pages_(pages), node_(node) {}
-
-host_mapping::host_mapping(host_mapping&& other) noexcept
-  : bytes_(std::exchange(other.bytes_, {})), mapped_(std::exchange(other.mapped_, 0)),
-    pages_(other.pages_), node_(other.node_) {}
-
-host_mapping& host_mapping::operator=(host_mapping&& other) noexcept {
-  auto old = host_mapping{std::move(*this)};
-  bytes_ = std::exchange(other.bytes_, {});
-  mapped_ = std::exchange(other.mapped_, 0);
-  pages_ = other.pages_;
-  node_ = other.node_;
-  return *this;
-}
-
-host_mapping::~host_mapping() {
-  if (mapped_ > 0)
-    ::munmap(bytes_.data(), mapped_);
-}
-
 std::string host_mapping::description() const {
   const auto* kind = std::find_if(page_kinds.begin(), page_kinds.end(),
                                   [this](const page_kind& k) { return k.pages == pages_; });
-  const auto name = std::string{mapped_ > 0 ? "" : "shared "} + kind->name;
+  const auto name = std::string{memory_ ? "" : "shared "} + kind->name;
   return node_ ? name + " on NUMA node " + std::to_string(*node_) : name;
 }
 
@@ -401,10 +379,8 @@ std::optional<memfd_name> parse_memfd_name(std::string_view text) {
 class shared_memfd final : public mapped_memory {
 public:
   /// @param fd Kept open so that others can open it; empty for opened memory.
-  shared_memfd(std::span<std::byte> bytes, unique_fd fd)
-    : mapped_memory(bytes), fd_(std::move(fd)) {}
-
-  ~shared_memfd() override { ::munmap(data(), size()); }
+  shared_memfd(unique_mapping memory, unique_fd fd)
+    : mapped_memory(memory.bytes()), memory_(std::move(memory)), fd_(std::move(fd)) {}
 
   std::string description() const override {
     return fd_ ? "plain pages, can be shared" : "plain pages of another process";
@@ -418,13 +394,9 @@ public:
   }
 
 private:
+  unique_mapping memory_;
   unique_fd fd_;
 };
-
-std::byte* map_shared(const unique_fd& fd, uint64_t bytes) {
-  auto* address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
-  return address == MAP_FAILED ? nullptr : static_cast<std::byte*>(address);
-}
 
 } // namespace
 
@@ -460,14 +432,15 @@ result<std::unique_ptr<device_memory>> allocate_shared_memory(uint64_t bytes) {
   // Fixes the size, which peers rely on, and prevents seals against writing.
   if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
     return failed("F_ADD_SEALS", errno);
-  auto* address = map_shared(fd, bytes);
-  if (address == nullptr)
+  auto mapped = unique_mapping::create(bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get());
+  if (!mapped)
     return failed("mmap", errno);
-  auto memory = std::make_unique<shared_memfd>(std::span{address, bytes}, std::move(fd));
+  const auto whole = mapped.bytes();
+  auto memory = std::make_unique<shared_memfd>(std::move(mapped), std::move(fd));
   // The pages are allocated, but the kernel would zero and map each on first use.
   const auto silent = host_memory_options{};
   auto meter = progress_meter{silent.progress, bytes};
-  if (code = make_resident({address, bytes}, page_kinds.back(), meter); code != 0)
+  if (code = make_resident(whole, page_kinds.back(), meter); code != 0)
     return failed("madvise", code);
   return memory;
 }
@@ -495,10 +468,10 @@ result<std::unique_ptr<device_memory>> open_shared_memory(std::string_view share
     return failed("fstat: " + system_message(errno));
   if (static_cast<uint64_t>(status.st_size) != name->bytes)
     return failed(path + " has " + std::to_string(status.st_size) + " bytes");
-  auto* address = map_shared(fd, name->bytes);
-  if (address == nullptr)
+  auto memory = unique_mapping::create(name->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get());
+  if (!memory)
     return failed("mmap: " + system_message(errno));
-  return std::make_unique<shared_memfd>(std::span{address, name->bytes}, unique_fd{});
+  return std::make_unique<shared_memfd>(std::move(memory), unique_fd{});
 }
 
 } // namespace hicache

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "base/unique_mapping.hpp"
 #include "gpu/device.hpp"
 #include "hicache/error.hpp"
 
@@ -9,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace hicache {
 
@@ -48,13 +50,9 @@ public:
   static result<host_mapping> adopt(std::span<std::byte> memory, std::optional<int> numa_node,
                                     const host_memory_options& options);
 
-  host_mapping(host_mapping&& other) noexcept;
-
-  host_mapping& operator=(host_mapping&& other) noexcept;
-
-  ~host_mapping();
-
-  std::span<std::byte> bytes() const noexcept { return bytes_; }
+  std::span<std::byte> bytes() const noexcept {
+    return memory_ ? memory_.bytes().first(requested_) : adopted_;
+  }
 
   memory_pages pages() const noexcept { return pages_; }
 
@@ -62,13 +60,15 @@ public:
   std::string description() const;
 
 private:
-  host_mapping(std::span<std::byte> bytes, uint64_t mapped, memory_pages pages,
-               std::optional<int> node) noexcept;
+  host_mapping(unique_mapping memory, uint64_t requested, std::span<std::byte> adopted,
+               memory_pages pages) noexcept
+    : memory_(std::move(memory)), requested_(requested), adopted_(adopted), pages_(pages) {}
 
-  /// The requested bytes.
-  std::span<std::byte> bytes_;
-  /// Mapped bytes: whole pages; 0 if adopted.
-  uint64_t mapped_ = 0;
+  /// Whole pages, of which these bytes were requested.
+  unique_mapping memory_;
+  uint64_t requested_ = 0;
+  /// Memory of somebody else, instead.
+  std::span<std::byte> adopted_;
   memory_pages pages_ = memory_pages::plain;
   std::optional<int> node_;
 };

@@ -139,7 +139,7 @@ result<double> register_new_memory(uint64_t bytes) {
   if (auto bound = check("cudaSetDevice", cudaSetDevice(device_number)); !bound)
     return tl::unexpected{bound.error()};
   const auto begin = std::chrono::steady_clock::now();
-  auto memory = new_mapping::create(bytes);
+  auto memory = map_new_memory(bytes);
   if (!memory)
     return tl::unexpected{memory.error()};
   if (auto pinned = check("cudaHostRegister",

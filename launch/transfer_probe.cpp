@@ -87,29 +87,20 @@ std::unique_ptr<transfer_probe> make_host_probe(probe_target target) {
   return std::make_unique<host_probe>(std::move(target));
 }
 
-result<new_mapping> new_mapping::create(uint64_t bytes) {
-  auto* address
-    = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (address == MAP_FAILED)
+result<unique_mapping> map_new_memory(uint64_t bytes) {
+  auto memory = unique_mapping::create(bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
+  if (!memory)
     return fail(ec::io_failure, "cannot map " + format_bytes(bytes) + ": "
                                   + std::generic_category().message(errno));
   // Best effort: kernels without huge pages use normal ones.
-  static_cast<void>(::madvise(address, bytes, MADV_HUGEPAGE));
-  return new_mapping{static_cast<std::byte*>(address), bytes};
-}
-
-new_mapping::new_mapping(new_mapping&& other) noexcept
-  : data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {}
-
-new_mapping::~new_mapping() {
-  if (data_ != nullptr)
-    ::munmap(data_, bytes_);
+  static_cast<void>(::madvise(memory.data(), bytes, MADV_HUGEPAGE));
+  return memory;
 }
 
 result<double> touch_new_memory(uint64_t bytes, uint32_t threads) {
   HICACHE_CHECK(bytes > 0 && threads > 0);
   const auto begin = std::chrono::steady_clock::now();
-  auto memory = new_mapping::create(bytes);
+  auto memory = map_new_memory(bytes);
   if (!memory)
     return tl::unexpected{memory.error()};
   const auto mapped = std::chrono::steady_clock::now();

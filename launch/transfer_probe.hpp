@@ -1,5 +1,6 @@
 #pragma once
 
+#include "base/unique_mapping.hpp"
 #include "cache/copy_strips.hpp"
 #include "gpu/queued_copy_engine.hpp"
 #include "hicache/error.hpp"
@@ -57,26 +58,9 @@ public:
 /// Copies with memcpy and computes by busy-waiting on the caller's thread.
 std::unique_ptr<transfer_probe> make_host_probe(probe_target target);
 
-/// Fresh, untouched mapping with transparent huge pages, owned by the object. Move-only.
-class new_mapping {
-public:
-  /// @returns io_failure with a sentence
-  static result<new_mapping> create(uint64_t bytes);
-
-  new_mapping(new_mapping&& other) noexcept;
-
-  new_mapping& operator=(new_mapping&&) = delete;
-
-  ~new_mapping();
-
-  std::byte* data() const noexcept { return data_; }
-
-private:
-  new_mapping(std::byte* data, uint64_t bytes) noexcept : data_(data), bytes_(bytes) {}
-
-  std::byte* data_;
-  uint64_t bytes_;
-};
+/// Maps fresh, untouched memory with transparent huge pages.
+/// @returns io_failure with a sentence
+result<unique_mapping> map_new_memory(uint64_t bytes);
 
 /// Maps new memory and touches it with `threads` threads. @returns seconds without unmapping
 result<double> touch_new_memory(uint64_t bytes, uint32_t threads);

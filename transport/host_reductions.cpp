@@ -104,13 +104,13 @@ struct host_reductions::slot {
 
 host_reductions::channel_head& host_reductions::head(reduction_channel channel) const {
   static_assert(sizeof(channel_head) * reduction_channel_count <= heads_bytes);
-  return reinterpret_cast<channel_head*>(memory_)[static_cast<size_t>(channel)];
+  return reinterpret_cast<channel_head*>(memory_.data())[static_cast<size_t>(channel)];
 }
 
 host_reductions::slot& host_reductions::slot_at(reduction_channel channel, uint32_t index) const {
   static_assert(sizeof(slot) <= cache_line);
   const auto at = size_t{index} * reduction_channel_count + static_cast<size_t>(channel);
-  return *reinterpret_cast<slot*>(memory_ + heads_bytes + at * slot_bytes);
+  return *reinterpret_cast<slot*>(memory_.data() + heads_bytes + at * slot_bytes);
 }
 
 // -- memory -------------------------------------------------------------------
@@ -146,26 +146,10 @@ result<host_reductions> host_reductions::attach(const rank_process& owner, int f
 }
 
 result<host_reductions> host_reductions::map(unique_fd fd, size_t bytes) {
-  auto* address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
-  if (address == MAP_FAILED)
+  auto memory = unique_mapping::create(bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get());
+  if (!memory)
     return system_error("cannot map the memory that ranks share");
-  return host_reductions{std::move(fd), static_cast<std::byte*>(address), bytes};
-}
-
-host_reductions::host_reductions(host_reductions&& other) noexcept
-  : fd_(std::move(other.fd_)), memory_(std::exchange(other.memory_, nullptr)),
-    bytes_(std::exchange(other.bytes_, 0)) {}
-
-host_reductions& host_reductions::operator=(host_reductions&& other) noexcept {
-  std::swap(fd_, other.fd_);
-  std::swap(memory_, other.memory_);
-  std::swap(bytes_, other.bytes_);
-  return *this;
-}
-
-host_reductions::~host_reductions() {
-  if (memory_ != nullptr)
-    ::munmap(memory_, bytes_);
+  return host_reductions{std::move(fd), std::move(memory)};
 }
 
 result<void> host_reductions::reserve(uint32_t ranks) {

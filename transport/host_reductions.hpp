@@ -1,6 +1,7 @@
 #pragma once
 
 #include "base/unique_fd.hpp"
+#include "base/unique_mapping.hpp"
 #include "hicache/error.hpp"
 #include "hicache/ids.hpp"
 #include "transport/rank_process.hpp"
@@ -42,12 +43,6 @@ public:
   /// @returns io_failure with a sentence
   static result<host_reductions> attach(const rank_process& owner, int fd, uint32_t ranks);
 
-  host_reductions(host_reductions&& other) noexcept;
-
-  host_reductions& operator=(host_reductions&& other) noexcept;
-
-  ~host_reductions();
-
   /// Makes the memory of this many ranks resident, so that a shortage fails here.
   /// @pre this process created the memory
   /// @returns io_failure with a sentence
@@ -76,8 +71,8 @@ private:
   struct channel_head;
   struct slot;
 
-  host_reductions(unique_fd fd, std::byte* memory, size_t bytes) noexcept
-    : fd_(std::move(fd)), memory_(memory), bytes_(bytes) {}
+  host_reductions(unique_fd fd, unique_mapping memory) noexcept
+    : fd_(std::move(fd)), memory_(std::move(memory)) {}
 
   static result<host_reductions> map(unique_fd fd, size_t bytes);
 
@@ -87,8 +82,7 @@ private:
   slot& slot_at(reduction_channel channel, uint32_t index) const;
 
   unique_fd fd_;
-  std::byte* memory_ = nullptr;
-  size_t bytes_ = 0;
+  unique_mapping memory_;
 };
 
 } // namespace hicache

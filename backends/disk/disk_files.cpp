@@ -2,6 +2,7 @@
 
 #include "backends/disk/disk_folder.hpp"
 #include "base/check.hpp"
+#include "base/unique_mapping.hpp"
 #include "messages/disk_record.hpp"
 
 #include <liburing.h>
@@ -23,31 +24,18 @@ namespace {
 constexpr auto uring_depth = size_t{64};
 
 /// Memory at whole pages, which transfers that bypass the page cache need.
-class page_memory {
-public:
-  explicit page_memory(size_t bytes)
-    : bytes_(bytes),
-      memory_(static_cast<std::byte*>(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0))) {
-    HICACHE_CHECK(memory_ != MAP_FAILED);
-  }
-
-  page_memory(const page_memory&) = delete;
-  page_memory& operator=(const page_memory&) = delete;
-
-  ~page_memory() { ::munmap(memory_, bytes_); }
-
-  std::span<std::byte> bytes() const noexcept { return {memory_, bytes_}; }
-
-private:
-  const size_t bytes_;
-  std::byte* const memory_;
-};
+unique_mapping page_memory(size_t bytes) {
+  auto memory = unique_mapping::create(bytes, PROT_READ | PROT_WRITE,
+                                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE);
+  HICACHE_CHECK(memory);
+  return memory;
+}
 
 /// Does each transfer when it is started.
 class direct_channel final : public folder_channel {
 public:
-  direct_channel(const disk_folder& files, size_t bytes) : folder_channel(files), memory_(bytes) {}
+  direct_channel(const disk_folder& files, size_t bytes)
+    : folder_channel(files), memory_(page_memory(bytes)) {}
 
   std::span<std::byte> memory() noexcept override { return memory_.bytes(); }
 
@@ -76,7 +64,7 @@ private:
     done_.push_back({x.tag, 0});
   }
 
-  const page_memory memory_;
+  const unique_mapping memory_;
   std::deque<completion> done_;
 };
 
@@ -131,7 +119,8 @@ public:
   size_t depth() const noexcept override { return uring_depth; }
 
 private:
-  uring_channel(const disk_folder& files, size_t bytes) : folder_channel(files), memory_(bytes) {
+  uring_channel(const disk_folder& files, size_t bytes)
+    : folder_channel(files), memory_(page_memory(bytes)) {
     for (auto i = size_t{0}; i < uring_depth; ++i)
       free_.push_back(i);
   }
@@ -163,7 +152,7 @@ private:
     ::io_uring_sqe_set_data64(entry, slot);
   }
 
-  const page_memory memory_;
+  const unique_mapping memory_;
   io_uring ring_{};
   bool is_open_ = false;
   bool is_registered_ = false;
