@@ -15,7 +15,7 @@
 #include "runtime/network_flags.hpp"
 #include "runtime/setting_flags.hpp"
 
-#include <absl/strings/escaping.h>
+#include <absl/strings/ascii.h>
 #include <absl/strings/str_format.h>
 #include <caf/actor_system.hpp>
 #include <caf/scoped_actor.hpp>
@@ -160,13 +160,9 @@ private:
 };
 
 result<page_key> parse_key(const std::string& text) {
-  auto key = page_key{};
-  const auto is_hex = text.find_first_not_of("0123456789abcdefABCDEF") == std::string::npos;
-  if (!is_hex || text.size() != 2 * key.bytes.size())
-    return fail(ec::invalid_argument, "'" + text + "' is no page; expected 64 hexadecimal digits");
-  const auto bytes = absl::HexStringToBytes(text);
-  std::copy(bytes.begin(), bytes.end(), key.bytes.begin());
-  return key;
+  if (const auto key = parse_page_key(absl::AsciiStrToLower(text)))
+    return *key;
+  return fail(ec::invalid_argument, "'" + text + "' is no page; expected 64 hexadecimal digits");
 }
 
 result<uint64_t> parse_id(const char* flag, const std::string& text) {
@@ -206,18 +202,16 @@ struct answers {
     if (!one || one->pages >= asked)
       return;
     all_well = false;
-    std::fprintf(stderr,
-                 "member %s left %llu of %zu pages out; expected room within its "
-                 "pinned_share, and pages that it still has\n",
-                 name_of(member).c_str(), static_cast<unsigned long long>(asked - one->pages),
-                 asked);
+    absl::FPrintF(stderr,
+                  "member %s left %d of %d pages out; expected room within its "
+                  "pinned_share, and pages that it still has\n",
+                  name_of(member), asked - one->pages, asked);
   }
 
   void take(uint64_t member, const result<page_totals>& one) {
     if (!one) {
       all_well = false;
-      std::fprintf(stderr, "member %s: %s\n", name_of(member).c_str(),
-                   to_string(one.error()).c_str());
+      absl::FPrintF(stderr, "member %s: %s\n", name_of(member), to_string(one.error()));
       return;
     }
     totals.pages += one->pages;
@@ -227,11 +221,9 @@ struct answers {
 
 int show_totals(const answers& all, const char* verb, bool as_json) {
   if (as_json)
-    std::printf("%s\n",
-                json{{"pages", all.totals.pages}, {"bytes", all.totals.bytes}}.dump().c_str());
+    absl::PrintF("%s\n", json{{"pages", all.totals.pages}, {"bytes", all.totals.bytes}}.dump());
   else
-    std::printf("%s %llu pages, %s\n", verb, static_cast<unsigned long long>(all.totals.pages),
-                format_bytes(all.totals.bytes).c_str());
+    absl::PrintF("%s %d pages, %s\n", verb, all.totals.pages, format_bytes(all.totals.bytes));
   return all.all_well ? exit_ok : exit_failed;
 }
 
@@ -298,7 +290,7 @@ result<int> pin(cluster_client& cluster, const std::vector<page_key>& keys, page
   const auto unpins = wanted.kind == static_cast<uint8_t>(pin_kind::none);
   if (absent == keys.size() || (absent > 0 && !unpins)) {
     all.all_well = false;
-    std::fprintf(stderr, "%zu of %zu pages are not stored\n", absent, keys.size());
+    absl::FPrintF(stderr, "%d of %d pages are not stored\n", absent, keys.size());
   }
   return show_totals(all, verb, as_json);
 }
@@ -321,10 +313,8 @@ result<drain_report> watch_drain(cluster_client& cluster, const member_actor& me
   while (answer.wait_for(std::chrono::seconds{1}) != std::future_status::ready) {
     const auto now = cluster.ask<drain_progress>(member, atom::status_v, status_query{});
     if (now && now->tried != std::exchange(shown, now->tried))
-      std::fprintf(stderr, "%llu of %llu pages tried, %llu copied\n",
-                   static_cast<unsigned long long>(now->tried),
-                   static_cast<unsigned long long>(now->pages),
-                   static_cast<unsigned long long>(now->moved));
+      absl::FPrintF(stderr, "%d of %d pages tried, %d copied\n", now->tried, now->pages,
+                    now->moved);
   }
   return answer.get();
 }
@@ -333,7 +323,7 @@ result<int> drain(cluster_client& cluster, uint64_t id, bool force, duration tim
   const auto member = cluster.find(id);
   if (!member)
     return tl::unexpected{member.error()};
-  std::fprintf(stderr, "draining member %s; it takes no more pages\n", name_of(id).c_str());
+  absl::FPrintF(stderr, "draining member %s; it takes no more pages\n", name_of(id));
   const auto report = watch_drain(cluster, *member, std::async(std::launch::async, [&] {
                                     return cluster.ask_within<drain_report>(
                                       time, *member, atom::drain_v, drain_request{force});
@@ -341,19 +331,17 @@ result<int> drain(cluster_client& cluster, uint64_t id, bool force, duration tim
   if (!report && report.error().code == ec::not_permitted)
     return tl::unexpected{report.error()};
   if (!report) {
-    std::fprintf(stderr,
-                 "member %s is not drained: %s; drain it again, with --force to give pinned pages "
-                 "up, or take it back with --undo\n",
-                 name_of(id).c_str(), report.error().detail.c_str());
+    absl::FPrintF(stderr,
+                  "member %s is not drained: %s; drain it again, with --force to give pinned pages "
+                  "up, or take it back with --undo\n",
+                  name_of(id), report.error().detail);
     return exit_failed;
   }
   if (as_json)
-    std::printf("%s\n",
-                json{{"moved", report->moved}, {"withdrawn", report->withdrawn}}.dump().c_str());
+    absl::PrintF("%s\n", json{{"moved", report->moved}, {"withdrawn", report->withdrawn}}.dump());
   else
-    std::printf("copied %llu pages to other members and withdrew %llu; the process may end now\n",
-                static_cast<unsigned long long>(report->moved),
-                static_cast<unsigned long long>(report->withdrawn));
+    absl::PrintF("copied %d pages to other members and withdrew %d; the process may end now\n",
+                 report->moved, report->withdrawn);
   return exit_ok;
 }
 
@@ -363,15 +351,15 @@ result<int> end_drain(cluster_client& cluster, uint64_t id, bool as_json) {
     return tl::unexpected{member.error()};
   const auto was = cluster.ask<drain_progress>(*member, atom::resume_v, drain_request{});
   if (!was) {
-    std::fprintf(stderr, "member %s: %s\n", name_of(id).c_str(), to_string(was.error()).c_str());
+    absl::FPrintF(stderr, "member %s: %s\n", name_of(id), to_string(was.error()));
     return exit_failed;
   }
   if (as_json)
-    std::printf("%s\n", json{{"was_closed", was->is_closed}}.dump().c_str());
+    absl::PrintF("%s\n", json{{"was_closed", was->is_closed}}.dump());
   else
-    std::printf(was->is_closed ? "member %s takes pages again\n"
-                               : "member %s was not drained; it takes pages as before\n",
-                name_of(id).c_str());
+    absl::PrintF("member %s %s\n", name_of(id),
+                 was->is_closed ? "takes pages again"
+                                : "was not drained; it takes pages as before");
   return exit_ok;
 }
 
@@ -379,11 +367,11 @@ result<int> retire(cluster_client& cluster, uint32_t shard, bool as_json) {
   if (auto done = cluster.retire(shard); !done)
     return tl::unexpected{done.error()};
   if (as_json)
-    std::printf("%s\n", json{{"retired", shard}}.dump().c_str());
+    absl::PrintF("%s\n", json{{"retired", shard}}.dump());
   else
-    std::printf("shard %u is given up; members tell the others what it kept, and its process may "
-                "end\n",
-                shard);
+    absl::PrintF("shard %d is given up; members tell the others what it kept, and its process may "
+                 "end\n",
+                 shard);
   return exit_ok;
 }
 
@@ -443,10 +431,6 @@ cluster_commands::cluster_commands(CLI::App& app) : app_(app) {
   retire_ = add("retire", "takes a shard of the index away: the others keep its pages from now on");
   add_index(retire_);
   retire_->add_option("--shard", shard_, "its number, as hicachectl status shows it")->required();
-}
-
-bool cluster_commands::chosen() const {
-  return *lookup_ || *pin_ || *unpin_ || *clear_ || *drain_ || *retire_;
 }
 
 result<std::vector<page_key>> cluster_commands::keys() const {

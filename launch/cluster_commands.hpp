@@ -22,9 +22,6 @@ public:
   cluster_commands(const cluster_commands&) = delete;
   cluster_commands& operator=(const cluster_commands&) = delete;
 
-  /// True if one of the commands was given.
-  bool chosen() const;
-
   /// Runs the command; blocks. Answers go to standard output.
   /// @returns exit_ok, or exit_failed if a member refused or did not answer, or nothing has that
   /// name; invalid_argument or peer_unreachable with one sentence about a bad flag or an

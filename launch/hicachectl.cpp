@@ -236,16 +236,16 @@ int main(int argc, char** argv) {
   const auto model = model_commands{app};
   const auto node = node_commands{app};
   return run_program(app, argc, argv, [&] {
-    if (storage.chosen())
+    if (app.got_subcommand(status))
+      return show_status(flags);
+    if (app.got_subcommand("storage"))
       return storage.perform();
-    if (store.chosen())
+    if (app.got_subcommand("store"))
       return store.perform();
-    if (cluster.chosen())
-      return cluster.perform();
-    if (model.chosen())
+    if (app.got_subcommand("model-id"))
       return model.perform();
-    if (node.chosen())
+    if (app.got_subcommand("node"))
       return node.perform();
-    return oplog.chosen() ? oplog.perform() : show_status(flags);
+    return app.got_subcommand("oplog") ? oplog.perform() : cluster.perform();
   });
 }

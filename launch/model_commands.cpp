@@ -9,18 +9,15 @@
 
 namespace hicache {
 
-model_commands::model_commands(CLI::App& app)
-  : model_id_(app.add_subcommand("model-id", "prints an id of a model's weights, for --model-id")) {
-  model_id_
+model_commands::model_commands(CLI::App& app) {
+  auto* model_id
+    = app.add_subcommand("model-id", "prints an id of a model's weights, for --model-id");
+  model_id
     ->add_option("DIR", folder_,
                  "the model's folder, with config.json and *.safetensors, as engines load it")
     ->required();
-  model_id_->add_flag("--full", full_,
-                      "read all bytes of the weights instead of a sample of each tensor");
-}
-
-bool model_commands::chosen() const {
-  return model_id_->parsed();
+  model_id->add_flag("--full", full_,
+                     "read all bytes of the weights instead of a sample of each tensor");
 }
 
 result<int> model_commands::perform() const {

@@ -17,15 +17,11 @@ public:
   model_commands(const model_commands&) = delete;
   model_commands& operator=(const model_commands&) = delete;
 
-  /// True if the command was given.
-  bool chosen() const;
-
   /// Prints the id to standard output and the progress to standard error.
   /// @returns exit_ok, or one sentence about a bad folder
   result<int> perform() const;
 
 private:
-  CLI::App* model_id_ = nullptr;
   std::string folder_;
   bool full_ = false;
 };

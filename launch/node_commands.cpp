@@ -199,11 +199,11 @@ std::string node_activity(const node_status& before, const node_status& now, dur
 }
 
 node_commands::node_commands(CLI::App& app) {
-  node_ = app.add_subcommand("node", "looks at the node of this host, or of another one");
-  node_->require_subcommand(1);
-  auto* status = node_->add_subcommand("status", "shows its memory and its clients");
+  auto* node = app.add_subcommand("node", "looks at the node of this host, or of another one");
+  node->require_subcommand(1);
+  auto* status = node->add_subcommand("status", "shows its memory and its clients");
   status->add_flag("--json", json_, "print one JSON object");
-  top_ = node_->add_subcommand("top", "shows, again and again, what its clients do");
+  top_ = node->add_subcommand("top", "shows, again and again, what its clients do");
   add_duration_flag(*top_, "--interval", interval_, "how often");
   for (auto* each : {status, top_}) {
     auto* where = each->add_option_group("where");
@@ -213,10 +213,6 @@ node_commands::node_commands(CLI::App& app) {
     add_tls_flags(*each, tls_);
     add_duration_flag(*each, "--timeout", timeout_, "how long to wait for it");
   }
-}
-
-bool node_commands::chosen() const {
-  return node_->parsed();
 }
 
 std::string node_commands::place() const {

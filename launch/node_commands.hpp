@@ -26,9 +26,6 @@ public:
   node_commands(const node_commands&) = delete;
   node_commands& operator=(const node_commands&) = delete;
 
-  /// True if one of the commands was given.
-  bool chosen() const;
-
   /// Runs the command; answers go to standard output. Blocks for the node's answer; `top` until
   /// SIGINT or SIGTERM. Call before other threads start.
   /// @returns exit_ok; peer_unreachable with one sentence about a node that cannot be reached
@@ -42,7 +39,6 @@ private:
 
   result<int> show_activity() const;
 
-  CLI::App* node_ = nullptr;
   CLI::App* top_ = nullptr;
   std::string socket_;
   std::string address_;

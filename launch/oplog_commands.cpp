@@ -148,29 +148,26 @@ result<int> diff_logs(const std::string& name_a, const std::string& name_b) {
 
 } // namespace
 
-oplog_commands::oplog_commands(CLI::App& app)
-  : oplog_(app.add_subcommand("oplog", "asks a cache how it behaves, and replays what one did")) {
-  oplog_->require_subcommand(1);
+oplog_commands::oplog_commands(CLI::App& app) {
+  auto* oplog
+    = app.add_subcommand("oplog", "asks a cache how it behaves, and replays what one did");
+  oplog->require_subcommand(1);
   run_
-    = oplog_->add_subcommand("run", "drives one cache from a script, without ranks and bytes, and "
-                                    "prints an answer a line (docs/oplog.md)");
+    = oplog->add_subcommand("run", "drives one cache from a script, without ranks and bytes, and "
+                                   "prints an answer a line (docs/oplog.md)");
   run_
     ->add_option("script", file_,
                  "script, one JSON object a line; - reads standard input and answers each line "
                  "before it reads the next")
     ->required()
     ->type_name("FILE.jsonl|-");
-  replay_ = oplog_->add_subcommand("replay", "replays what a rank recorded with --record-ops and "
-                                             "checks that it comes to the same state");
+  replay_ = oplog->add_subcommand("replay", "replays what a rank recorded with --record-ops and "
+                                            "checks that it comes to the same state");
   replay_->add_option("log", file_, "op log of one rank")->required()->type_name("FILE");
-  auto* diff = oplog_->add_subcommand("diff", "finds the first entry in which the op logs of two "
-                                              "ranks differ; exit code 1 if there is one");
+  auto* diff = oplog->add_subcommand("diff", "finds the first entry in which the op logs of two "
+                                             "ranks differ; exit code 1 if there is one");
   diff->add_option("a", file_, "op log of one rank")->required()->type_name("A");
   diff->add_option("b", other_file_, "op log of another rank")->required()->type_name("B");
-}
-
-bool oplog_commands::chosen() const {
-  return oplog_->parsed();
 }
 
 result<int> oplog_commands::perform() const {

@@ -21,15 +21,11 @@ public:
   oplog_commands(const oplog_commands&) = delete;
   oplog_commands& operator=(const oplog_commands&) = delete;
 
-  /// True if one of the commands was given.
-  bool chosen() const;
-
   /// Runs the command on standard input and output.
   /// @returns the exit code, or one sentence about a bad file
   result<int> perform() const;
 
 private:
-  CLI::App* oplog_ = nullptr;
   CLI::App* run_ = nullptr;
   CLI::App* replay_ = nullptr;
   std::string file_;

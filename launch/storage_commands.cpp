@@ -153,13 +153,13 @@ void print_attachment(const json& answer) {
 
 } // namespace
 
-storage_commands::storage_commands(CLI::App& app)
-  : app_(app), storage_(app.add_subcommand("storage", "shows and changes the L3 of an instance "
-                                                      "that runs with --admin-listen")) {
-  storage_->require_subcommand(1);
-  auto* show = storage_->add_subcommand("show", "what is attached");
-  attach_ = storage_->add_subcommand("attach", "attaches L3 on all ranks, or on none");
-  detach_ = storage_->add_subcommand(
+storage_commands::storage_commands(CLI::App& app) : app_(app) {
+  auto* storage = app.add_subcommand("storage", "shows and changes the L3 of an instance that runs "
+                                                "with --admin-listen");
+  storage->require_subcommand(1);
+  auto* show = storage->add_subcommand("show", "what is attached");
+  attach_ = storage->add_subcommand("attach", "attaches L3 on all ranks, or on none");
+  detach_ = storage->add_subcommand(
     "detach", "detaches L3 on all ranks, or on none, once what is in flight has ended");
   for (auto* command : {show, attach_, detach_}) {
     command->add_option("--admin", admin_, "the instance's admin server")
@@ -192,10 +192,6 @@ storage_commands::storage_commands(CLI::App& app)
     ->excludes(tier);
   detach_->add_option("--tier", tier_, "take out this tier of L3 alone: its store or its number")
     ->type_name("NAME|N");
-}
-
-bool storage_commands::chosen() const {
-  return storage_->parsed();
 }
 
 result<storage_commands::http_request> storage_commands::request() const {

@@ -21,9 +21,6 @@ public:
   storage_commands(const storage_commands&) = delete;
   storage_commands& operator=(const storage_commands&) = delete;
 
-  /// True if one of the commands was given.
-  bool chosen() const;
-
   /// Runs the command; blocks for the answer. Answers go to standard output, rejections to standard
   /// error.
   /// @returns exit_ok, or exit_failed if the server rejected the request; invalid_argument or
@@ -43,7 +40,6 @@ private:
   result<http_request> attach_request() const;
 
   CLI::App& app_;
-  CLI::App* storage_ = nullptr;
   CLI::App* attach_ = nullptr;
   CLI::App* detach_ = nullptr;
   std::string admin_ = "127.0.0.1:7767";

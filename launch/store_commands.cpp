@@ -176,18 +176,18 @@ struct store_commands::place {
 
 // -- flags --------------------------------------------------------------------
 
-store_commands::store_commands(CLI::App& app)
-  : app_(app), store_(app.add_subcommand("store", "the objects of a store, without ranks")) {
-  store_->require_subcommand(1);
-  ls_ = store_->add_subcommand("ls", "prints names, lengths and tiers of all objects");
-  du_ = store_->add_subcommand("du", "counts objects and bytes in each tier");
-  exists_ = store_->add_subcommand("exists", "says which tiers have these objects");
-  get_ = store_->add_subcommand("get", "prints the bytes of an object");
-  put_ = store_->add_subcommand("put", "stores the bytes of a file as an object");
-  rm_ = store_->add_subcommand("rm", "removes objects from all tiers");
-  verify_ = store_->add_subcommand("verify", "reads all objects; a store removes what is damaged");
-  export_ = store_->add_subcommand("export", "copies all objects to a folder, as store file does");
-  import_ = store_->add_subcommand("import", "copies all objects of such a folder to the store");
+store_commands::store_commands(CLI::App& app) : app_(app) {
+  auto* store = app.add_subcommand("store", "the objects of a store, without ranks");
+  store->require_subcommand(1);
+  ls_ = store->add_subcommand("ls", "prints names, lengths and tiers of all objects");
+  du_ = store->add_subcommand("du", "counts objects and bytes in each tier");
+  exists_ = store->add_subcommand("exists", "says which tiers have these objects");
+  get_ = store->add_subcommand("get", "prints the bytes of an object");
+  put_ = store->add_subcommand("put", "stores the bytes of a file as an object");
+  rm_ = store->add_subcommand("rm", "removes objects from all tiers");
+  verify_ = store->add_subcommand("verify", "reads all objects; a store removes what is damaged");
+  export_ = store->add_subcommand("export", "copies all objects to a folder, as store file does");
+  import_ = store->add_subcommand("import", "copies all objects of such a folder to the store");
   for (auto* command : {ls_, du_, exists_, get_, put_, rm_, verify_, export_, import_}) {
     command
       ->add_option("--config", config_file_,

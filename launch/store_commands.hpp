@@ -23,9 +23,6 @@ public:
   store_commands(const store_commands&) = delete;
   store_commands& operator=(const store_commands&) = delete;
 
-  /// True if one of the commands was given.
-  bool chosen() const { return store_->parsed(); }
-
   /// @returns the exit code, or one sentence about a bad flag or a store that cannot be used
   result<int> perform() const;
 

@@ -34,7 +34,7 @@ outcome run(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), "store");
   std::reverse(arguments.begin(), arguments.end()); // As CLI11 takes them.
   app.parse(arguments);
-  EXPECT_TRUE(commands.chosen());
+  EXPECT_TRUE(app.got_subcommand("store"));
   testing::internal::CaptureStdout();
   testing::internal::CaptureStderr();
   const auto code = commands.perform();
