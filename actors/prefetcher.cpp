@@ -3,6 +3,7 @@
 #include "base/check.hpp"
 #include "base/limits.hpp"
 #include "cache/hash/page_names.hpp"
+#include "hicache/storage_backend.hpp"
 
 #include <caf/actor_cast.hpp>
 #include <spdlog/spdlog.h>
@@ -11,6 +12,28 @@
 #include <utility>
 
 namespace hicache {
+
+namespace {
+
+size_t tier_of(const storage_hit& hit, uint64_t page) {
+  return hit.tiers ? (*hit.tiers)[page] : 0;
+}
+
+/// A lookup without its first pages.
+storage_hit part_of(const storage_hit& hit, uint64_t first) {
+  auto part = storage_hit{.pages = hit.pages - first, .names = hit.names};
+  if (hit.places) {
+    const auto per_page = hit.places->size() / hit.pages;
+    part.places = std::make_shared<const std::vector<store_place>>(
+      hit.places->begin() + static_cast<ptrdiff_t>(first * per_page), hit.places->end());
+  }
+  if (hit.tiers)
+    part.tiers = std::make_shared<const tier_list>(
+      hit.tiers->begin() + static_cast<ptrdiff_t>(first), hit.tiers->end());
+  return part;
+}
+
+} // namespace
 
 // -- request handling ---------------------------------------------------------
 
@@ -32,31 +55,45 @@ void prefetcher_state::fetch(const fetch_command& command) {
     terminate(id);
     return;
   }
-  auto batch = storage_batch{.names = command.names, .count = command.names->size()};
-  auto on_error = [this, id](const caf::error& err) {
+  look_up(command);
+  // The lookup goes on, to be measured. Behind a probe it could take long.
+  if (options.when == prefetch_rule::faster
+      && (is_probing()
+          || !estimates.is_lookup_worth(command.names->size(), command.page_compute_time)))
+    decline(id, fetch, miss_reason::faster_to_compute);
+}
+
+void prefetcher_state::look_up(const fetch_command& command) {
+  const auto pages = command.names->size();
+  auto measure = [this, pages, asked = now()] { estimates.add_lookup(pages, now() - asked); };
+  auto on_found = [this, command, measure](const storage_hit& hit) {
+    estimates.set_tiers(hit.names);
+    measure();
+    on_hit(command, hit);
+  };
+  auto on_error = [this, command, measure](const caf::error& err) {
     const auto why = from_caf(err);
     if (is_failed_read(why.code)) {
       spdlog::warn("the store did not say which pages it has: {}", to_string(why));
       ++counters.storage_failures;
     }
-    if (const auto i = fetches.find(id); i != fetches.end())
+    if (why.code == ec::deadline_exceeded)
+      measure();
+    if (const auto i = fetches.find(command.id); i != fetches.end())
       i->second.reads.stop(reason_of(why.code));
-    on_hit(id, {});
+    on_hit(command, {});
   };
   ++queries_in_flight;
-  self->request(storage, caf::infinite, atom::exists_v, std::move(batch), options.timeout)
-    .then([this, id](const storage_hit& hit) { on_hit(id, hit); }, on_error);
+  self
+    ->request(storage, caf::infinite, atom::exists_v,
+              storage_batch{.names = command.names, .count = pages}, options.timeout)
+    .then(std::move(on_found), std::move(on_error));
 }
 
 void prefetcher_state::terminate(fetch_id id) {
   const auto i = fetches.find(id);
-  if (i == fetches.end() || i->second.reads.is_ended())
-    return;
-  auto& fetch = i->second;
-  fetch.reads.stop(miss_reason::stopped);
-  answer(id, fetch);
-  // Its length no longer matters, so later fetches need not wait for the store's reply.
-  offer(id, fetch, 0);
+  if (i != fetches.end() && !i->second.reads.is_ended())
+    decline(id, i->second, miss_reason::stopped);
 }
 
 void prefetcher_state::fill_staging(const staging_command& command) {
@@ -70,22 +107,56 @@ caf::result<atom::ok> prefetcher_state::drain() {
   return promise;
 }
 
-// -- internal steps -----------------------------------------------------------
-
-void prefetcher_state::on_hit(fetch_id id, const storage_hit& hit) {
-  --queries_in_flight;
-  const auto i = fetches.find(id);
-  if (i != fetches.end()) {
-    i->second.places = hit.places;
-    offer(id, i->second, hit.pages);
-  }
-  forget_if_done(fetches.find(id));
+void prefetcher_state::attach(const storage_actor& store) {
+  storage = store;
+  estimates.forget();
+  next_probe = {};
 }
 
-void prefetcher_state::offer(fetch_id id, open_fetch& fetch, uint64_t pages) {
+rank_counters prefetcher_state::count() const {
+  auto all = counters;
+  const auto& traffic = options.traffic;
+  all.load_ns = static_cast<uint64_t>(
+    estimates.slowest(uint64_t{traffic.batch_pages} * traffic.batches_in_flight).count());
+  return all;
+}
+
+// -- internal steps -----------------------------------------------------------
+
+bool prefetcher_state::is_probing() const {
+  return !fetches.empty() && fetches.rbegin()->first > UINT64_MAX - probes;
+}
+
+time_point prefetcher_state::now() const {
+  return self->clock().now();
+}
+
+void prefetcher_state::on_hit(const fetch_command& command, const storage_hit& hit) {
+  --queries_in_flight;
+  const auto choice = estimates.choose(hit.pages, hit.tiers.get(), command.page_compute_time);
+  const auto wanted = options.when == prefetch_rule::always ? hit.pages : choice.pages;
+  if (const auto i = fetches.find(command.id); i != fetches.end()) {
+    i->second.hit = hit;
+    offer(command.id, i->second,
+          {static_cast<int64_t>(hit.pages), static_cast<int64_t>(wanted), choice.load.count(),
+           choice.compute.count()});
+  }
+  if (wanted < hit.pages)
+    probe(command, hit, wanted);
+  forget_if_done(fetches.find(command.id));
+}
+
+void prefetcher_state::decline(fetch_id id, open_fetch& fetch, miss_reason why) {
+  fetch.reads.stop(why);
+  answer(id, fetch);
+  // Its length no longer matters, so later fetches need not wait for the store's reply.
+  offer(id, fetch, {});
+}
+
+void prefetcher_state::offer(fetch_id id, open_fetch& fetch, const hit_length& length) {
   if (peers_lost || std::exchange(fetch.is_known, true))
     return;
-  hits.known(id, static_cast<int64_t>(pages));
+  hits.known(id, length);
   agree();
 }
 
@@ -95,8 +166,8 @@ void prefetcher_state::agree() {
     return;
   auto on_minimum = [this](const reduced& minimum) {
     ++counters.reductions;
-    for (const auto& [id, pages] : hits.agreed(minimum.values))
-      begin(id, static_cast<uint64_t>(pages));
+    for (const auto& [id, length] : hits.agreed(minimum.values))
+      begin(id, length);
     agree();
   };
   // Without its peers this rank can fetch nothing more; all pending fetches end empty.
@@ -120,22 +191,27 @@ void prefetcher_state::agree() {
     .then(on_minimum, on_error);
 }
 
-void prefetcher_state::begin(fetch_id id, uint64_t pages) {
+void prefetcher_state::begin(fetch_id id, const hit_length& agreed) {
   const auto i = fetches.find(id);
   HICACHE_CHECK(i != fetches.end());
   auto& fetch = i->second;
   fetch.is_agreed = true;
   if (!fetch.reads.is_ended()) {
-    fetch.found = pages;
-    auto wanted = std::min<uint64_t>(pages, reserve.size());
-    if (wanted < pages)
-      fetch.reads.stop(miss_reason::no_room);
-    if (pages < fetch.command.least) {
-      wanted = 0;
-      fetch.reads.stop(pages > 0 ? miss_reason::too_short : miss_reason::none);
+    fetch.agreed = agreed;
+    const auto least = static_cast<int64_t>(fetch.command.least);
+    auto wanted = static_cast<uint64_t>(agreed.wanted < least ? 0 : agreed.wanted);
+    if (agreed.found < least) {
+      fetch.reads.stop(agreed.found > 0 ? miss_reason::too_short : miss_reason::none);
+    } else if (agreed.wanted < agreed.found) {
+      fetch.reads.stop(miss_reason::faster_to_compute);
+      counters.declined_pages += static_cast<uint64_t>(agreed.found) - wanted;
     }
-    fetch.reads.begin({reserve.end() - static_cast<ptrdiff_t>(wanted), reserve.end()});
-    reserve.resize(reserve.size() - wanted);
+    if (reserve.size() < wanted) {
+      wanted = reserve.size();
+      fetch.reads.stop(miss_reason::no_room);
+    }
+    fetch.reads.begin(take_pages(wanted));
+    fetch.timer.begin(now());
     read_more(id, fetch);
     if (fetch.reads.reads_in_flight() == 0)
       answer(id, fetch);
@@ -143,16 +219,43 @@ void prefetcher_state::begin(fetch_id id, uint64_t pages) {
   forget_if_done(i);
 }
 
+void prefetcher_state::probe(const fetch_command& command, const storage_hit& hit, uint64_t first) {
+  const auto& traffic = options.traffic;
+  const auto pages = std::min<uint64_t>(
+    {hit.pages - first, reserve.size(), uint64_t{traffic.batch_pages} * traffic.batches_in_flight});
+  if (pages == 0 || !storage || now() < next_probe)
+    return;
+  next_probe = now() + limits::load_probe_interval;
+  const auto id = UINT64_MAX - probes++;
+  auto& fetch = fetches[id];
+  fetch.command = command;
+  fetch.first = first;
+  fetch.hit = part_of(hit, first);
+  fetch.is_known = fetch.is_agreed = true;
+  fetch.reads.begin(take_pages(pages));
+  fetch.timer.begin(now());
+  read_more(id, fetch);
+  // All reads are in flight; what they bring returns to the staging pool.
+  static_cast<void>(fetch.reads.end());
+}
+
+std::vector<page_index> prefetcher_state::take_pages(uint64_t count) {
+  const auto from = reserve.end() - static_cast<ptrdiff_t>(count);
+  auto pages = std::vector<page_index>(from, reserve.end());
+  reserve.erase(from, reserve.end());
+  return pages;
+}
+
 void prefetcher_state::read_more(fetch_id id, open_fetch& fetch) {
   const auto& command = fetch.command;
   while (const auto part = fetch.reads.next(options.traffic)) {
     auto batch = storage_batch{.names = command.names,
-                               .first = part->first,
+                               .first = fetch.first + part->first,
                                .count = part->count,
                                .l2_pages = fetch.reads.pages(),
                                .l2_first = part->first,
                                .tenant = command.tenant,
-                               .places = fetch.places,
+                               .places = fetch.hit.places,
                                .marks = fetch.reads.marks()};
     auto on_outcome
       = [this, id, part = *part](const storage_outcome& x) { finish_read(id, part, x); };
@@ -171,6 +274,10 @@ void prefetcher_state::finish_read(fetch_id id, const fetch_reads::part& part,
   const auto i = fetches.find(id);
   HICACHE_CHECK(i != fetches.end());
   auto& fetch = i->second;
+  // A page that is late took at least that long.
+  for (auto k = size_t{0}; k < part.count; ++k)
+    if (const auto code = outcome.pages[k]; code == ec::none || code == ec::deadline_exceeded)
+      fetch.timer.add(tier_of(fetch.hit, part.first + k), 1, now());
   auto ends = fetch.reads.finish(part, outcome);
   counters.bytes_l3_to_l2 += ends.read * options.page_bytes;
   counters.storage_failures += ends.failures;
@@ -199,8 +306,17 @@ void prefetcher_state::answer(fetch_id id, open_fetch& fetch) {
   auto ended = fetch.reads.end();
   counters.bytes_l3_to_l2 += ended.read * options.page_bytes;
   reserve.insert(reserve.end(), ended.free.begin(), ended.free.end());
-  self->send(fetch.tree, atom::fetched_v,
-             fetched_pages{id, std::move(ended.arrived), fetch.found, fetch.reads.why()});
+  auto fetched = fetched_pages{.id = id,
+                               .l2_pages = std::move(ended.arrived),
+                               .found = static_cast<uint64_t>(fetch.agreed.found),
+                               .why = fetch.reads.why(),
+                               .tiers = fetch.hit.names,
+                               .load_estimate = duration{fetch.agreed.load_ns},
+                               .compute_estimate = duration{fetch.agreed.compute_ns}};
+  if (fetched.tiers)
+    for (auto page = size_t{0}; page < fetched.l2_pages->size(); ++page)
+      ++fetched.by_tier[tier_of(fetch.hit, page)];
+  self->send(fetch.tree, atom::fetched_v, std::move(fetched));
 }
 
 void prefetcher_state::forget_if_done(open_fetches::iterator entry) {
@@ -208,6 +324,7 @@ void prefetcher_state::forget_if_done(open_fetches::iterator entry) {
     const auto& fetch = entry->second;
     if (!fetch.reads.is_ended() || !fetch.is_agreed || fetch.reads.reads_in_flight() > 0)
       return;
+    fetch.timer.report(estimates);
     fetches.erase(entry);
   }
   end_drain();
@@ -225,9 +342,11 @@ prefetcher_actor::behavior_type
 prefetcher(prefetcher_actor::stateful_pointer<prefetcher_state> self, prefetcher_options options,
            storage_actor storage, rank_reduction_core_actor ranks) {
   HICACHE_CHECK(ranks);
-  self->state.options = options;
-  self->state.storage = std::move(storage);
-  self->state.ranks = std::move(ranks);
+  auto& state = self->state;
+  state.options = options;
+  state.storage = std::move(storage);
+  state.ranks = std::move(ranks);
+  state.estimates = load_estimates{options.page_bytes};
   return {
     [self](atom::fetch, const fetch_command& command) { self->state.fetch(command); },
     [self](atom::terminate, const terminate_command& command) {
@@ -236,10 +355,10 @@ prefetcher(prefetcher_actor::stateful_pointer<prefetcher_state> self, prefetcher
     [self](atom::stage, const staging_command& command) { self->state.fill_staging(command); },
     [self](atom::stage, const reclaim_command&) { self->state.reserve.clear(); },
     [self](atom::attach, const caf::strong_actor_ptr& store) {
-      self->state.storage = caf::actor_cast<storage_actor>(store);
+      self->state.attach(caf::actor_cast<storage_actor>(store));
     },
     [self](atom::drain) { return self->state.drain(); },
-    [self](atom::counters) { return self->state.counters; },
+    [self](atom::counters) { return self->state.count(); },
   };
 }
 

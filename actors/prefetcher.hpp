@@ -2,6 +2,8 @@
 
 #include "cache/step/hit_window.hpp"
 #include "cache/store/fetch_reads.hpp"
+#include "cache/store/load_choice.hpp"
+#include "hicache/policies.hpp"
 #include "messages/interfaces.hpp"
 
 #include <caf/typed_event_based_actor.hpp>
@@ -18,6 +20,7 @@ struct prefetcher_options {
   /// Bytes of one page on this rank, for the counters.
   uint64_t page_bytes = 0;
   storage_traffic traffic = {};
+  prefetch_rule when = prefetch_rule::always;
 };
 
 /// @relates prefetcher
@@ -36,6 +39,10 @@ struct prefetcher_state {
 
   caf::result<atom::ok> drain();
 
+  void attach(const storage_actor& store);
+
+  rank_counters count() const;
+
   // -- internal steps ---------------------------------------------------------
 
   /// A fetch, from its command until its length is agreed and its last read has returned.
@@ -43,10 +50,13 @@ struct prefetcher_state {
     fetch_command command;
     tree_core_actor tree;
     fetch_reads reads;
-    /// Where the store reported the pages.
-    place_list places;
-    /// Pages that every rank found.
-    uint64_t found = 0;
+    /// The first page of the command to read.
+    uint64_t first = 0;
+    /// Where the store reported the pages from there on.
+    storage_hit hit;
+    read_timer timer;
+    /// What the ranks agreed on.
+    hit_length agreed;
     /// True once this rank has offered its length, and once the ranks have agreed on one.
     bool is_known = false;
     bool is_agreed = false;
@@ -54,17 +64,33 @@ struct prefetcher_state {
 
   using open_fetches = std::map<fetch_id, open_fetch>;
 
+  time_point now() const;
+
+  bool is_probing() const;
+
+  /// Looks up the pages of a fetch.
+  void look_up(const fetch_command& command);
+
   /// Handles the store's reply to the lookup of a fetch.
-  void on_hit(fetch_id id, const storage_hit& hit);
+  void on_hit(const fetch_command& command, const storage_hit& hit);
+
+  /// Ends a fetch without a read.
+  void decline(fetch_id id, open_fetch& fetch, miss_reason why);
 
   /// Offers this rank's length of a fetch, unless it has been offered.
-  void offer(fetch_id id, open_fetch& fetch, uint64_t pages);
+  void offer(fetch_id id, open_fetch& fetch, const hit_length& length);
 
   /// Reduces the next window of hit lengths if its oldest is known.
   void agree();
 
-  /// Reads the `pages` pages of the fetch that all ranks found.
-  void begin(fetch_id id, uint64_t pages);
+  /// Reads the pages of the fetch that all ranks found and want.
+  void begin(fetch_id id, const hit_length& agreed);
+
+  /// Reads pages from number `first` of a lookup on only to measure the store, if it is time to.
+  void probe(const fetch_command& command, const storage_hit& hit, uint64_t first);
+
+  /// Takes pages from the staging pool.
+  std::vector<page_index> take_pages(uint64_t count);
 
   void read_more(fetch_id id, open_fetch& fetch);
 
@@ -92,6 +118,10 @@ struct prefetcher_state {
   hit_window hits;
   open_fetches fetches;
   uint64_t queries_in_flight = 0;
+  load_estimates estimates;
+  time_point next_probe{};
+  /// They have the largest fetch ids.
+  uint64_t probes = 0;
   std::vector<page_index> reserve;
   /// Pages that neither the staging pool nor the tree has, since an expired call may still write to
   /// them. The tree counts them as part of the pool: its size is equal on all ranks, while each

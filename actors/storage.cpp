@@ -41,15 +41,29 @@ storage_outcome outcome_of(const std::vector<bool>& moved, const std::vector<res
   return outcome;
 }
 
-/// The leading pages found by a lookup, with the places of their objects.
-storage_hit hit_of(const std::vector<result<store_place>>& objects, size_t objects_per_page) {
+/// The leading pages found by a lookup, with the places of their objects and their tiers.
+/// @param names Of the tiers; may be null.
+storage_hit hit_of(const std::vector<result<store_place>>& objects, size_t objects_per_page,
+                   const tier_names& names) {
   const auto missing = first_failure(objects.begin(), objects.end());
   const auto pages = static_cast<size_t>(missing - objects.begin()) / objects_per_page;
   auto places = std::vector<store_place>{};
   places.reserve(pages * objects_per_page);
   for (auto i = size_t{0}; i < pages * objects_per_page; ++i)
     places.push_back(*objects[i]);
-  return {pages, std::make_shared<const std::vector<store_place>>(std::move(places))};
+  auto hit = storage_hit{.pages = pages};
+  if (names) {
+    auto tiers = tier_list(pages);
+    const auto last = static_cast<uint32_t>(limits::storage_tiers - 1);
+    for (auto i = size_t{0}; i < places.size(); ++i) {
+      auto& tier = tiers[i / objects_per_page];
+      tier = std::max(tier, static_cast<uint8_t>(std::min(places[i].tier, last)));
+    }
+    hit.tiers = std::make_shared<const tier_list>(std::move(tiers));
+    hit.names = names;
+  }
+  hit.places = std::make_shared<const std::vector<store_place>>(std::move(places));
+  return hit;
 }
 
 } // namespace
@@ -62,10 +76,11 @@ caf::result<storage_hit> storage_state::exists(const storage_batch& batch, caf::
     return to_caf({ec::store_unavailable, {}});
   return open<storage_hit>(
     store_call::exists, *pass, 0, timeout, [&](time_point deadline, uint64_t ticket) {
-      auto on_done = [me = storage_actor{self}, ticket, per_page = options.objects->per_page()](
-                       const std::vector<result<store_place>>& found) {
-        caf::anon_send(me, atom::done_v,
-                       storage_completion{ticket, hit_of(found, per_page), {}, failure_of(found)});
+      auto on_done = [me = storage_actor{self}, ticket, per_page = options.objects->per_page(),
+                      names = store->tiers()](const std::vector<result<store_place>>& found) {
+        caf::anon_send(
+          me, atom::done_v,
+          storage_completion{ticket, hit_of(found, per_page, names), {}, failure_of(found)});
       };
       return store->lookup(options.objects->names(batch), deadline, on_done);
     });

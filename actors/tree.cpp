@@ -4,6 +4,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include <cmath>
 #include <utility>
 
 namespace hicache {
@@ -67,6 +68,7 @@ rank_counters tree_state::count() const {
   all.free_l1 = stats.l1_free;
   all.free_l2 = stats.l2_free;
   all.quarantined_l2 = stats.quarantined;
+  all.token_compute_ns = static_cast<uint64_t>(std::llround(prefill.token_ns()));
   return all;
 }
 
@@ -84,7 +86,7 @@ void tree_state::act(const step_machine::begin& what) {
     changes.pop_front();
     core->change_storage(next.change);
     outbox->note(next.change, *core);
-    outbox->send(*core);
+    send();
     next.promise.deliver(atom::ok_v);
   }
   auto found = step_machine::begun{.in_flight = core->in_flight(),
@@ -182,7 +184,7 @@ tree_answers tree_state::apply_now(const tree_operations& operations) {
   answers.list.reserve(operations.list.size());
   for (const auto& operation : operations.list)
     answers.list.push_back(apply_one(operation));
-  outbox->send(*core);
+  send();
   return answers;
 }
 
@@ -202,7 +204,23 @@ tree_answer tree_state::apply_one(const tree_operation& operation) {
   outbox->note(operation, *core);
   if (is_clear && answer)
     health.reset();
+  if (answer && outbox->helpers().prefetcher)
+    watch_prefill(operation);
   return answer;
+}
+
+void tree_state::watch_prefill(const tree_operation& operation) {
+  if (const auto* allocated = std::get_if<allocate_request>(&operation))
+    prefill.allocated(allocated->request, core->extent(allocated->request).l1_tokens, clock->now());
+  else if (const auto* inserted = std::get_if<insert_request>(&operation))
+    prefill.inserted(inserted->request, inserted->tokens->size(),
+                     core->extent(inserted->request).prompt_tokens, clock->now());
+  else if (const auto* released = std::get_if<release_request>(&operation))
+    prefill.released(released->request);
+}
+
+void tree_state::send() {
+  outbox->send(*core, duration{std::llround(page_size * prefill.token_ns())});
 }
 
 result<void> tree_state::fence(request_id request, void* event) {
@@ -249,16 +267,16 @@ result<step_result> tree_state::settle(const std::vector<int64_t>& minimum) {
   return outcome;
 }
 
-step_result tree_state::step_core(const step_facts& agreed) {
+step_result tree_state::step_core(step_facts agreed) {
   auto outcome = step_result{};
   outcome.was_in_flight = core->in_flight();
   const auto lists = facts.take(open(), agreed);
   outcome.ready = core->step(agreed, lists);
   if (outbox->helpers().recorder)
-    outbox->note(applied_step{agreed, lists}, *core);
+    outbox->note(applied_step{std::move(agreed), lists}, *core);
   outcome.failed.assign(core->failed().begin(), core->failed().end());
   outcome.in_flight = core->in_flight();
-  outbox->send(*core);
+  send();
   return outcome;
 }
 
@@ -267,7 +285,7 @@ error tree_state::stop_serving(ec why, const std::string& detail) {
   spdlog::critical("no cached page is served any more: {}", detail);
   core->stop_serving();
   outbox->note(serving_stopped{}, *core);
-  outbox->send(*core);
+  send();
   auto reason = error{why, detail};
   if (outbox->helpers().engine)
     self->send(outbox->helpers().engine, atom::notice_v, to_caf(reason));
@@ -282,11 +300,13 @@ tree_core_actor::behavior_type tree(tree_core_actor::stateful_pointer<tree_state
   HICACHE_CHECK(helpers.controller && helpers.ranks && clock != nullptr);
   HICACHE_CHECK(!options.storage_attached || (helpers.prefetcher && helpers.backup));
   auto& state = self->state;
+  state.prefill = prefill_watch{helpers.prefill_speed};
   state.outbox.emplace(self, std::move(helpers));
   state.clock = clock;
   state.steps.emplace(step_timeout);
+  state.page_size = options.page_size;
   state.core = std::make_unique<prefix_cache>(options);
-  state.outbox->send(*state.core);
+  state.send();
   return {
     [self](atom::apply, const tree_operations& operations) {
       return self->state.apply(operations);

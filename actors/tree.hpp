@@ -3,6 +3,7 @@
 #include "actors/tree_outbox.hpp"
 #include "cache/prefix/prefix_cache.hpp"
 #include "cache/step/copy_health.hpp"
+#include "cache/step/prefill_watch.hpp"
 #include "cache/step/rank_facts.hpp"
 #include "cache/step/step_machine.hpp"
 #include "hicache/clock.hpp"
@@ -68,6 +69,12 @@ struct tree_state {
 
   tree_answer apply_one(const tree_operation& operation);
 
+  /// Measures how fast the engine computes, by an operation that succeeded.
+  void watch_prefill(const tree_operation& operation);
+
+  /// Sends what the cache has put out.
+  void send();
+
   /// Makes copies of the request's pages wait for the engine's event from now on.
   /// @returns unsupported if the device has no events.
   result<void> fence(request_id request, void* event);
@@ -79,7 +86,7 @@ struct tree_state {
   /// Turns a reduced vector into facts.
   result<step_result> settle(const std::vector<int64_t>& minimum);
 
-  step_result step_core(const step_facts& facts);
+  step_result step_core(step_facts agreed);
 
   /// Stops serving hits and tells the engine why.
   error stop_serving(ec why, const std::string& detail);
@@ -106,6 +113,8 @@ struct tree_state {
   std::optional<step_machine> steps;
   rank_facts facts;
   copy_health health;
+  prefill_watch prefill;
+  uint32_t page_size = 1;
   /// The engine's pending step request. Moved out when answered, since a promise keeps its actor
   /// alive.
   caf::typed_response_promise<step_result> asking;

@@ -10,16 +10,16 @@
 
 namespace hicache {
 
-void tree_outbox::send(prefix_cache& core) {
+void tree_outbox::send(prefix_cache& core, duration page_compute_time) {
   if (auto effects = core.take_effects(); !effects.empty())
-    send_effects(std::move(effects));
+    send_effects(std::move(effects), page_compute_time);
   if (auto changes = core.take_changes(); !changes.empty())
     send_events(std::move(changes));
   if (!notes_.empty())
     send_notes();
 }
 
-void tree_outbox::send_effects(std::vector<tree_effect> effects) {
+void tree_outbox::send_effects(std::vector<tree_effect> effects, duration page_compute_time) {
   auto copies = copy_batch{};
   for (auto& effect : effects)
     std::visit(
@@ -28,7 +28,10 @@ void tree_outbox::send_effects(std::vector<tree_effect> effects) {
         [&](load_command& x) { copies.loads.push_back(std::move(x)); },
         [&](backup_command& x) { self_->send(helpers_.backup, atom::backup_v, std::move(x)); },
         [&](drop_command& x) { self_->send(helpers_.backup, atom::drop_v, x); },
-        [&](fetch_command& x) { self_->send(helpers_.prefetcher, atom::fetch_v, std::move(x)); },
+        [&](fetch_command& x) {
+          x.page_compute_time = page_compute_time;
+          self_->send(helpers_.prefetcher, atom::fetch_v, std::move(x));
+        },
         [&](terminate_command& x) { self_->send(helpers_.prefetcher, atom::terminate_v, x); },
         [&](staging_command& x) { self_->send(helpers_.prefetcher, atom::stage_v, std::move(x)); },
         [&](reclaim_command& x) { self_->send(helpers_.prefetcher, atom::stage_v, x); },

@@ -29,6 +29,8 @@ struct tree_helpers {
   event_publisher_actor publisher{};
   /// Tells copies which engine events to wait for; null if the device has no events.
   std::shared_ptr<page_fences> fences{};
+  /// Tokens that the engine computes per second; 0: measured from its inserts.
+  double prefill_speed = 0;
 };
 
 /// Sends the prefix cache's output to the tree's helpers: effects, cache events, and op log
@@ -52,10 +54,11 @@ public:
   }
 
   /// Sends the cache's effects and events, and the op log entries.
-  void send(prefix_cache& core);
+  /// @param page_compute_time For prefetches; 0: not known.
+  void send(prefix_cache& core, duration page_compute_time = {});
 
 private:
-  void send_effects(std::vector<tree_effect> effects);
+  void send_effects(std::vector<tree_effect> effects, duration page_compute_time);
 
   /// Sends cache events to the engine and to routers.
   void send_events(std::vector<cache_change> changes);

@@ -26,7 +26,7 @@ inline constexpr size_t page_fences_open = 1024;
 /// one bad page causes, few enough not to spend a minute on failing loads.
 inline constexpr uint32_t copy_failures_in_a_row = 8;
 
-/// Prefetches, and backups, that one step can end. Sizes the step's vector (2.1 KiB in all); each
+/// Prefetches, and backups, that one step can end. Sizes the step's vector (5.6 KiB in all); each
 /// takes longer than a step. Backups end in order; if more prefetches are open, they take turns.
 inline constexpr size_t step_fetches = 64;
 inline constexpr size_t step_backups = 64;
@@ -36,6 +36,14 @@ inline constexpr size_t step_backups = 64;
 /// without a reduction in between, for an engine that suddenly becomes slow.
 inline constexpr auto comparison_time = std::chrono::seconds{1};
 inline constexpr uint64_t steps_uncompared = 8;
+
+/// Tiers of a tiered L3: twice as many as memory, disk, a cache on the network and an object store.
+/// Each costs 0.5 KiB of the step's vector.
+inline constexpr size_t storage_tiers = 8;
+
+/// Interval between reads that only measure an L3 from which nothing is taken, because computing is
+/// faster: often enough to notice soon that it has become faster, too rare to matter to it.
+inline constexpr auto load_probe_interval = std::chrono::seconds{5};
 
 /// Open prefetches per rank. More would only queue behind the store.
 inline constexpr size_t prefetches_open = 4096;

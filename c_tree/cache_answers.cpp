@@ -199,5 +199,16 @@ hc_answer hc_answers::view_of(uint32_t kind, const tree_answer& answer) {
   std::visit([&](const auto& x) { fill(x, view); }, *answer);
   if (const auto* loaded = std::get_if<load_result>(&*answer); loaded && loaded->progress)
     view.progress = &progress_.emplace_back(hc_progress{loaded->progress, process_});
+  if (const auto* released = std::get_if<release_result>(&*answer))
+    view.l3 = view_of(released->provenance);
   return view;
+}
+
+const hc_l3_use* hc_answers::view_of(const request_provenance& from) {
+  auto& tiers = tiers_.emplace_back();
+  for (const auto& each : from.l3_tiers)
+    tiers.push_back({each.tier.c_str(), each.tokens});
+  return &uses_.emplace_back(hc_l3_use{sizeof(hc_l3_use), tiers.data(), tiers.size(),
+                                       static_cast<uint64_t>(from.load_estimate.count()),
+                                       static_cast<uint64_t>(from.compute_estimate.count())});
 }

@@ -94,6 +94,8 @@ private:
 
   hc_answer view_of(uint32_t kind, const hicache::tree_answer& answer);
 
+  const hc_l3_use* view_of(const hicache::request_provenance& from);
+
   const std::vector<uint32_t> kinds_;
   const std::shared_ptr<hicache::open_answers> book_;
   const pid_t process_;
@@ -103,5 +105,7 @@ private:
   /// Storage that the items point to.
   hicache::tree_answers answers_;
   std::deque<hc_progress> progress_;
+  std::deque<std::vector<hc_tier_tokens>> tiers_;
+  std::deque<hc_l3_use> uses_;
   std::vector<hc_answer> items_;
 };

@@ -243,6 +243,27 @@ typedef struct hc_op {
   uint64_t reserved[4];
 } hc_op;
 
+/// Tokens that a tier of L3 served.
+typedef struct hc_tier_tokens {
+  /// The name of the tier's store, such as "disk".
+  const char* tier;
+  uint64_t tokens;
+} hc_tier_tokens;
+
+/// How a request used L3.
+typedef struct hc_l3_use {
+  /// The library's sizeof(hc_l3_use): it sets no field beyond.
+  size_t size;
+  /// If L3 is made of tiers: the l3_tokens by tier, fastest first. They add up to l3_tokens. None if
+  /// that is 0.
+  const hc_tier_tokens* tiers;
+  size_t tier_count;
+  /// Estimated time to load all pages that L3 was found to have for the request's last prefetch,
+  /// and to compute them instead, in nanoseconds. 0: not known.
+  uint64_t load_estimate_ns;
+  uint64_t compute_estimate_ns;
+} hc_l3_use;
+
 /// Outcome of an operation. Fields that its kind does not set are 0 or NULL. Pointers live as long
 /// as the answers.
 typedef struct hc_answer {
@@ -289,7 +310,9 @@ typedef struct hc_answer {
   const char* give_up;
   /// The L3 backend that the l3_tokens came from.
   const char* l3_backend;
-  uint64_t reserved[4];
+  /// NULL unless the operation is a release.
+  const hc_l3_use* l3;
+  uint64_t reserved[3];
 } hc_answer;
 
 /// A request whose prefetch has ended. If it is not scheduled yet, it will be ready at once.

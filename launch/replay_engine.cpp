@@ -399,6 +399,8 @@ result<replay_engine::service> replay_engine::serve(open_request& request) {
   totals_.cached_l1 += from.l1_tokens;
   totals_.cached_l2 += from.l2_tokens;
   totals_.cached_l3 += from.l3_tokens;
+  for (const auto& each : from.l3_tiers)
+    totals_.cached_l3_tiers[each.tier] += each.tokens;
   totals_.given_up[static_cast<size_t>(from.why)] += from.unserved_tokens;
   return service::served;
 }

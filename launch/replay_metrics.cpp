@@ -29,6 +29,10 @@ void add_instance(metric_families& families, const replay_counts& counts) {
   cached("l1", counts.cached_l1);
   cached("l2", counts.cached_l2);
   cached("l3", counts.cached_l3);
+  for (const auto& [tier, tokens] : counts.cached_l3_tiers)
+    families.count("hicache_cached_l3_tokens_total",
+                   "Tokens that L3 had, by the store of its tier that had them.", tokens,
+                   {{"backend", tier}});
   for (auto why = size_t{0}; why < static_cast<size_t>(miss_reason::none); ++why)
     families.count("hicache_unserved_tokens_total",
                    "Tokens that were computed although a tier had them.", counts.given_up[why],

@@ -16,11 +16,11 @@ namespace {
 /// The fields that are summed over ranks.
 auto summed_fields(auto& totals) {
   auto& c = totals.counters;
-  return std::array{
-    &totals.pages_checked, &totals.mismatches, &totals.engine_errors, &c.bytes_l1_to_l2,
-    &c.bytes_l2_to_l1,     &c.bytes_l2_to_l3,  &c.bytes_l3_to_l2,     &c.evicted_l1,
-    &c.evicted_l2,         &c.evicted_l3,      &c.storage_failures,   &c.backup_retries,
-    &c.dropped_backups,    &c.errors};
+  return std::array{&totals.pages_checked, &totals.mismatches,  &totals.engine_errors,
+                    &c.bytes_l1_to_l2,     &c.bytes_l2_to_l1,   &c.bytes_l2_to_l3,
+                    &c.bytes_l3_to_l2,     &c.evicted_l1,       &c.evicted_l2,
+                    &c.evicted_l3,         &c.storage_failures, &c.backup_retries,
+                    &c.dropped_backups,    &c.errors,           &c.declined_pages};
 }
 
 double share(uint64_t part, uint64_t whole) {
@@ -66,6 +66,7 @@ nlohmann::json to_json(const replay_totals& totals,
     {"computed_tokens", totals.computed_tokens},
     {"cached_tokens",
      {{"l1", totals.cached_l1}, {"l2", totals.cached_l2}, {"l3", totals.cached_l3}}},
+    {"cached_tokens_l3", totals.cached_l3_tiers},
     {"hit_rate", share(totals.cached_tokens(), totals.prompt_tokens)},
     {"verify", {{"pages_checked", totals.pages_checked}, {"mismatches", totals.mismatches}}},
     {"ttft_ms",
@@ -84,6 +85,7 @@ nlohmann::json to_json(const replay_totals& totals,
     {"step_us", {{"p50", quantile(totals.step_us, 0.5)}, {"p99", quantile(totals.step_us, 0.99)}}},
     {"divergences", c.divergences},
     {"given_up_tokens", given_up},
+    {"declined_pages", c.declined_pages},
     {"storage_failures", c.storage_failures},
     {"backups", {{"retries", c.backup_retries}, {"dropped_pages", c.dropped_backups}}},
     {"errors", totals.engine_errors + c.errors},
@@ -97,9 +99,12 @@ std::string to_text(const replay_totals& totals) {
     return absl::StrFormat("  %-18s %12d  %5.1f %%\n", name, tokens,
                            100 * share(tokens, totals.prompt_tokens));
   };
+  auto tiers = std::string{};
+  for (const auto& [tier, tokens] : totals.cached_l3_tiers)
+    tiers += row(("  in " + tier).c_str(), tokens);
   return absl::StrFormat("  %-18s %12d\n", "prompt tokens", totals.prompt_tokens)
          + row("served from L1", totals.cached_l1) + row("served from L2", totals.cached_l2)
-         + row("served from L3", totals.cached_l3) + row("computed", totals.computed_tokens)
+         + row("served from L3", totals.cached_l3) + tiers + row("computed", totals.computed_tokens)
          + absl::StrFormat(
            "  %d requests in %.1f s, %d cached pages checked, %d mismatches, %d errors\n",
            totals.requests, totals.wall_s, totals.pages_checked, totals.mismatches,

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,6 +22,8 @@ struct replay_counts {
   uint64_t cached_l1 = 0;
   uint64_t cached_l2 = 0;
   uint64_t cached_l3 = 0;
+  /// Of cached_l3, by the tier that had it, where L3 is made of tiers.
+  std::map<std::string, uint64_t> cached_l3_tiers;
   /// Tokens recomputed although a tier held them, by miss reason.
   std::array<uint64_t, static_cast<size_t>(miss_reason::none) + 1> given_up{};
   uint64_t pages_checked = 0;

@@ -1,11 +1,14 @@
 #pragma once
 
+#include "base/limits.hpp"
+#include "hicache/clock.hpp"
 #include "hicache/error.hpp"
 #include "hicache/ids.hpp"
 #include "hicache/operations.hpp"
 #include "messages/storage_batch.hpp"
 #include "messages/storage_change.hpp"
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -54,6 +57,8 @@ struct fetch_command {
   uint64_t least = 0;
   /// `tenant_of` the request's namespace.
   uint64_t tenant = 0;
+  /// Estimated time to compute one page on this rank; 0: not known.
+  duration page_compute_time{0};
 };
 
 /// Ends a fetch now with the pages that have arrived.
@@ -84,6 +89,13 @@ struct fetched_pages {
   uint64_t found = 0;
   /// Why no more arrived.
   miss_reason why = miss_reason::none;
+  /// Of l2_pages, those from each tier of L3, and the names of the tiers; null if L3 is not made of
+  /// tiers.
+  std::array<uint64_t, limits::storage_tiers> by_tier{};
+  tier_names tiers{};
+  /// If pages were found: the ranks' slowest estimates to load and to compute them; 0: not known.
+  duration load_estimate{0};
+  duration compute_estimate{0};
 };
 
 // -- facts: controller and backup -> tree -------------------------------------

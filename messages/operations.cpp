@@ -5,9 +5,9 @@
 namespace hicache {
 
 const char* to_string(miss_reason why) noexcept {
-  constexpr auto names
-    = std::array{"unavailable", "late",    "failed",     "copy_failed", "corrupt", "gone",
-                 "stopped",     "no_room", "over_quota", "too_short",   "none"};
+  constexpr auto names = std::array{
+    "unavailable", "late",    "failed",     "copy_failed", "corrupt",           "gone",
+    "stopped",     "no_room", "over_quota", "too_short",   "faster_to_compute", "none"};
   return names[static_cast<size_t>(why)];
 }
 
@@ -29,6 +29,9 @@ rank_counters& rank_counters::operator+=(const rank_counters& other) noexcept {
   free_l1 += other.free_l1;
   free_l2 += other.free_l2;
   quarantined_l2 += other.quarantined_l2;
+  declined_pages += other.declined_pages;
+  token_compute_ns += other.token_compute_ns;
+  load_ns += other.load_ns;
   return *this;
 }
 

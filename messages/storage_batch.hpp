@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 /// Requests of the prefetcher and the backup to the storage actor.
@@ -20,6 +21,10 @@ using name_list = std::shared_ptr<const path_names>;
 /// See include/hicache/storage_backend.hpp.
 struct store_place;
 using place_list = std::shared_ptr<const std::vector<store_place>>;
+using tier_names = std::shared_ptr<const std::vector<std::string>>;
+
+/// A tier of L3 for each page; below limits::storage_tiers.
+using tier_list = std::vector<uint8_t>;
 
 /// Which pages of a fetch have been read: set on the store's thread during reads, so that a fetch
 /// that ends early keeps the pages that arrived.
@@ -68,6 +73,10 @@ struct storage_hit {
   uint64_t pages = 0;
   /// Locations of their objects, all objects of each page.
   place_list places = {};
+  /// Their tiers: the lowest of their objects. Null: all in the first.
+  std::shared_ptr<const tier_list> tiers = {};
+  /// The names of the tiers; null if L3 is not made of tiers.
+  tier_names names = {};
 };
 
 /// Result of a storage batch: one code per page; ec::none on success.

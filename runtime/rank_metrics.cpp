@@ -39,6 +39,16 @@ void add_counters(metric_families& families, const rank_counters& c) {
                  "Pages of L2 that are locked because an expired call of L3 may still read "
                  "them.",
                  static_cast<double>(c.quarantined_l2));
+  families.count("hicache_declined_pages_total",
+                 "Pages of L3 that prefetches left there because computing them was faster.",
+                 c.declined_pages);
+  families.gauge("hicache_token_compute_seconds",
+                 "Estimated time in which the engine computes a token; 0: not measured.",
+                 static_cast<double>(c.token_compute_ns) / 1e9);
+  families.gauge("hicache_load_estimate_seconds",
+                 "Estimated time to read as many pages of L3 as a prefetch has in flight, from the "
+                 "slowest tier that was measured; 0: none was.",
+                 static_cast<double>(c.load_ns) / 1e9);
 }
 
 void add_backend(metric_families& families, const std::string& backend,

@@ -364,9 +364,11 @@ void runtime_impl::spawn_tree() {
       event_publisher_options{config_.kv_events_topic, config_.kv_events_format, config_.page_size},
       std::move(events_), std::move(replay_));
   auto helpers
-    = tree_helpers{controller_, rank_reduction_, {}, {}, engine_, recorder_, publisher_, fences};
+    = tree_helpers{controller_, rank_reduction_,      {}, {}, engine_, recorder_, publisher_,
+                   fences,      config_.prefill_speed};
   prefetcher_ = system_->spawn(
-    prefetcher, prefetcher_options{config_.storage_timeout, page_bytes, config_.traffic},
+    prefetcher,
+    prefetcher_options{config_.storage_timeout, page_bytes, config_.traffic, config_.prefetch_when},
     opened_.actor, rank_reduction_);
   backup_ = system_->spawn(backup, opened_.actor,
                            backup_options{config_.storage_timeout, page_bytes, config_.traffic});

@@ -36,6 +36,9 @@ constexpr auto names<prefetch_policy> = std::to_array<std::string_view>({"best_e
                                                                          "timeout"});
 
 template <>
+constexpr auto names<prefetch_rule> = std::to_array<std::string_view>({"always", "faster"});
+
+template <>
 constexpr auto names<event_format> = std::to_array<std::string_view>({"sglang", "vllm"});
 
 template <>
@@ -197,6 +200,18 @@ constexpr auto settings = std::to_array<rank_setting>({
     "arrived when the request may run) or `timeout` (all has arrived, but after a time that grows "
     "with the length at the latest)"},
    equal_on::ranks},
+  {{"prefetch-when", "NAME", listed<&rank_config::prefetch_when, prefetch_rule>,
+    "which pages a prefetch takes of those that L3 has: `always` (all) or `faster` (those that are "
+    "estimated to arrive sooner than the engine could compute them); see "
+    "[policies.md](policies.md#load-or-recompute)"},
+   equal_on::ranks},
+  {{"prefill-speed",
+    "X",
+    at<&rank_config::prefill_speed>,
+    "tokens that the engine computes per second, for `--prefetch-when faster`; 0: measured from "
+    "the time between allocations and inserts",
+    {0, 1e9}},
+   equal_on::nobody},
   {{"hicache-storage-backend-extra-config", "JSON|@FILE", at<&rank_config::extra_config>,
     "settings of L3, see [below](#extra-configuration-of-l3)"},
    equal_on::ranks},

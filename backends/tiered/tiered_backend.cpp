@@ -49,6 +49,8 @@ public:
 
   store_capabilities capabilities() const override { return capabilities_; }
 
+  tier_names tiers() const override { return core_->names(); }
+
   result<void> attach_memory(std::span<const std::span<std::byte>> regions) override {
     return core_->attach_memory(regions);
   }

@@ -19,8 +19,6 @@ bool is_read(store_call kind) {
 
 using rule = tier_writes::rule;
 
-constexpr size_t tiers_max = 8;
-
 bool takes(const tier_state& tier, rule which) {
   return tier.rules.writes.which == which;
 }
@@ -74,6 +72,11 @@ std::shared_ptr<const tier_order> tiered_core::order() {
   return order_;
 }
 
+tier_names tiered_core::names() {
+  const auto lock = std::scoped_lock{mutex_};
+  return names_;
+}
+
 result<void> tiered_core::attach_memory(std::span<const std::span<std::byte>> regions) {
   memory_.assign(regions.begin(), regions.end());
   auto first = result<void>{};
@@ -84,9 +87,9 @@ result<void> tiered_core::attach_memory(std::span<const std::span<std::byte>> re
 }
 
 result<void> tiered_core::arrange(const tier_order& tiers) {
-  if (tiers.empty() || tiers.size() > tiers_max)
+  if (tiers.empty() || tiers.size() > limits::storage_tiers)
     return fail(ec::invalid_argument, std::to_string(tiers.size()) + " tiers; expected 1 to "
-                                        + std::to_string(tiers_max));
+                                        + std::to_string(limits::storage_tiers));
   if (std::ranges::none_of(tiers, [](const auto& x) { return takes(*x, rule::all); }))
     return fail(ec::invalid_argument,
                 "no tier takes all writes, so nothing would be stored; expected one to do so");
@@ -110,6 +113,10 @@ void tiered_core::update_order() {
   auto used = tier_order{};
   std::ranges::copy_if(tiers_, std::back_inserter(used),
                        [](const auto& x) { return !x->is_suspended; });
+  auto names = std::vector<std::string>{};
+  for (const auto& tier : used)
+    names.push_back(tier->store->name());
+  names_ = std::make_shared<const std::vector<std::string>>(std::move(names));
   order_ = std::make_shared<const tier_order>(std::move(used));
 }
 

@@ -126,6 +126,9 @@ public:
   /// The tiers in use.
   std::shared_ptr<const tier_order> order();
 
+  /// Their names.
+  tier_names names();
+
   result<void> attach_memory(std::span<const std::span<std::byte>> regions);
 
   /// As those of tiered_store.
@@ -257,6 +260,7 @@ private:
   /// All tiers, and those in use.
   tier_order tiers_;
   std::shared_ptr<const tier_order> order_;
+  tier_names names_;
   uint64_t last_id_ = 0;
   std::vector<std::span<std::byte>> memory_;
   std::unordered_map<batch_number, batch_ptr> batches_;

@@ -1,9 +1,11 @@
 #include "cache/oplog/op_json.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <span>
 
 namespace hicache::op_json {
 
@@ -208,16 +210,49 @@ std::string read(const json& from, std::vector<page_list>& to) {
   return {};
 }
 
+/// Numbers of a fetch in logs before there were estimates; and miss_reason::none in these.
+constexpr auto old_fetch_values = size_t{3};
+constexpr auto old_no_reason = int64_t{10};
+
+/// Numbers of a fetch without those from the upper tiers.
+constexpr auto least_fetch_values = size_t{5};
+
+bool is_fetch_fact(std::span<const int64_t> values) {
+  const auto size = values.size();
+  const auto most = least_fetch_values + fetch_fact{}.from_above.size();
+  if (size != old_fetch_values && (size < least_fetch_values || size > most))
+    return false;
+  const auto above = values.subspan(std::min(size, least_fetch_values));
+  const auto last
+    = size == old_fetch_values ? old_no_reason : static_cast<int64_t>(miss_reason::none);
+  return values[0] >= -1
+         && std::ranges::all_of(values.subspan(1), [](int64_t each) { return each >= 0; })
+         && values[2] <= last && std::ranges::is_sorted(above)
+         && (above.empty() || above.back() <= values[0]);
+}
+
 std::string read(const json& from, std::vector<fetch_fact>& to) {
   if (!from.is_array())
     return "expected a list";
   to.clear();
   for (const auto& element : from) {
     auto values = std::vector<int64_t>{};
-    if (!read(element, values).empty() || values.size() != 3 || values[0] < -1 || values[1] < 0
-        || values[2] < 0 || values[2] > static_cast<int64_t>(miss_reason::none))
-      return "expected lists of three numbers: pages arrived, pages found, reason";
-    to.push_back({values[0], values[1], static_cast<miss_reason>(values[2])});
+    if (!read(element, values).empty() || !is_fetch_fact(values))
+      return "expected lists of numbers: pages arrived, pages found, reason, two estimates, pages "
+             "from the upper tiers";
+    auto& fact
+      = to.emplace_back(fetch_fact{values[0], values[1], static_cast<miss_reason>(values[2])});
+    if (values.size() == old_fetch_values) {
+      if (values[2] == old_no_reason)
+        fact.why = miss_reason::none;
+      continue;
+    }
+    fact.load_ns = values[3];
+    fact.compute_ns = values[4];
+    const auto above = std::span{values}.subspan(least_fetch_values);
+    if (!above.empty())
+      fact.from_above.fill(above.back());
+    std::ranges::copy(above, fact.from_above.begin());
   }
   return {};
 }
@@ -303,7 +338,13 @@ void write(std::string& text, const std::vector<fetch_fact>& value) {
   auto separator = '[';
   for (const auto& fetch : value) {
     text += separator;
-    write(text, std::vector<int64_t>{fetch.arrived, fetch.found, static_cast<int64_t>(fetch.why)});
+    auto values = std::vector<int64_t>{fetch.arrived, fetch.found, static_cast<int64_t>(fetch.why),
+                                       fetch.load_ns, fetch.compute_ns};
+    auto above = std::span<const int64_t>{fetch.from_above};
+    while (!above.empty() && above.back() == (above.size() > 1 ? above[above.size() - 2] : 0))
+      above = above.first(above.size() - 1);
+    values.insert(values.end(), above.begin(), above.end());
+    write(text, values);
     separator = ',';
   }
   text += value.empty() ? "[]" : "]";

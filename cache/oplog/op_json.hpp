@@ -50,7 +50,8 @@ std::string read(const json& from, token_buffer& to);
 std::string read(const json& from, std::vector<int64_t>& to);
 /// Lists of pages; JSON null is a null list.
 std::string read(const json& from, std::vector<page_list>& to);
-/// [arrived, found, why] of each.
+/// [arrived, found, why, load_ns, compute_ns, from_above...] of each; the last number of from_above
+/// stands for all that are left out. Older logs have the first three only.
 std::string read(const json& from, std::vector<fetch_fact>& to);
 
 // -- writing one value: appends to the text -------------------------------------------------------

@@ -326,9 +326,19 @@ void open_fetches::finish_waiting(open_request& request, const open_fetch& fetch
   const auto brought = page_range{taken.first, std::min(taken.second, shared)};
   if (brought.first < brought.second) {
     request.storage_backend = fetch.backend;
-    if (brought.first != request.fetched_to || request.fetched_from == request.fetched_to)
+    if (brought.first != request.fetched_to || request.fetched_from == request.fetched_to) {
       request.fetched_from = brought.first;
+      request.fetched_above.fill(0);
+    }
     request.fetched_to = brought.second;
+    for (auto tier = size_t{0}; tier < request.fetched_above.size(); ++tier)
+      request.fetched_above[tier]
+        += std::min(static_cast<uint64_t>(fact.from_above[tier]), brought.second - brought.first);
+    request.tiers = fact.tiers;
+  }
+  if (fact.found > 0) {
+    request.load_ns = fact.load_ns;
+    request.compute_ns = fact.compute_ns;
   }
   // A longer L1 part would no longer be adjacent to the request's own pages.
   if (request.owned.empty() && !settings_.is_stopped && !request.has_failed())

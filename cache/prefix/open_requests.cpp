@@ -4,6 +4,7 @@
 #include "base/limits.hpp"
 #include "base/mix.hpp"
 
+#include <chrono>
 #include <memory>
 #include <span>
 
@@ -224,12 +225,32 @@ request_provenance open_requests::provenance(const open_request& request) const 
   }
   told.l1_tokens = served - std::min(served, told.l2_tokens + told.l3_tokens);
   told.computed_tokens = prompt - served;
-  if (told.l3_tokens > 0)
+  if (told.l3_tokens > 0) {
     told.l3_backend = request.storage_backend;
+    told.l3_tiers = tokens_by_tier(request, request.loaded_from_storage);
+  }
+  told.load_estimate = std::chrono::nanoseconds{request.load_ns};
+  told.compute_estimate = std::chrono::nanoseconds{request.compute_ns};
   const auto known = std::min(tokens(std::min(request.known_pages, request.limit_pages)), prompt);
   if (known > served) {
     told.unserved_tokens = known - served;
     told.why = request.why;
+  }
+  return told;
+}
+
+/// Divides the pages that a request's prefetches brought among the tiers.
+std::vector<tier_tokens> open_requests::tokens_by_tier(const open_request& request,
+                                                       uint64_t pages) const {
+  auto told = std::vector<tier_tokens>{};
+  if (!request.tiers)
+    return told;
+  const auto last = request.tiers->size() - 1;
+  auto before = uint64_t{0};
+  for (auto tier = size_t{0}; tier <= last; ++tier) {
+    const auto end = tier < last ? std::min(request.fetched_above[tier], pages) : pages;
+    told.push_back({(*request.tiers)[tier], settings_.tokens(end - before)});
+    before = end;
   }
   return told;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "base/limits.hpp"
 #include "cache/prefix/cache_settings.hpp"
 #include "cache/prefix/digested_map.hpp"
 #include "cache/prefix/lock_census.hpp"
@@ -61,6 +62,12 @@ struct open_request {
   uint64_t loaded_pages = 0;
   uint64_t loaded_from_storage = 0;
   std::string storage_backend;
+  /// Of the pages [fetched_from, fetched_to): as fetch_fact::from_above, and the tiers' names.
+  std::array<uint64_t, limits::storage_tiers - 1> fetched_above{};
+  tier_names tiers;
+  /// Estimates of its last prefetch, in nanoseconds.
+  int64_t load_ns = 0;
+  int64_t compute_ns = 0;
   /// Pages in L1 when it first allocated pages to compute.
   uint64_t served_pages = 0;
   bool has_computed = false;
@@ -164,6 +171,8 @@ public:
   void check_invariants() const;
 
 private:
+  std::vector<tier_tokens> tokens_by_tier(const open_request& request, uint64_t pages) const;
+
   radix_tree& tree_;
   open_pins& pins_;
   const cache_settings& settings_;

@@ -40,6 +40,14 @@ struct tree_stats {
   uint64_t requests_open = 0;
 };
 
+/// Sizes of an open request, in tokens.
+struct request_extent {
+  /// Of its pages in L1 that the tree owns.
+  uint64_t l1_tokens = 0;
+  /// Of its match.
+  uint64_t prompt_tokens = 0;
+};
+
 /// One node for display (`hicachectl oplog run`, op "tree").
 struct node_view {
   node_id id = 0;
@@ -119,6 +127,9 @@ public:
 
   /// The cached and own pages of an open request; null if it is not open.
   page_list pages_of(request_id request) const;
+
+  /// How much of an open request there is; zeros if it is not open.
+  request_extent extent(request_id request) const;
 
   /// Where the tokens of an open request came from so far.
   result<request_provenance> provenance(request_id request) const;

@@ -303,6 +303,12 @@ page_list prefix_cache::pages_of(request_id request) const {
   return found ? open_requests::pages_of(**found, 0) : nullptr;
 }
 
+request_extent prefix_cache::extent(request_id id) const {
+  const auto found = find(id);
+  return found ? request_extent{tokens((*found)->l1_pages), (*found)->prompt_tokens}
+               : request_extent{};
+}
+
 result<request_provenance> prefix_cache::provenance(request_id id) const {
   const auto found = find(id);
   if (!found)

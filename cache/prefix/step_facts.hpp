@@ -2,6 +2,7 @@
 
 #include "messages/commands.hpp"
 
+#include <array>
 #include <cstdint>
 #include <variant>
 #include <vector>
@@ -21,6 +22,14 @@ struct fetch_fact {
   int64_t found = 0;
   /// The worst miss reason of all ranks.
   miss_reason why = miss_reason::none;
+  /// Of `arrived`: at [k] those from the tiers of L3 above number k + 1, so that neighbours differ
+  /// by the pages of a tier. Never decreasing, and at most `arrived`.
+  std::array<int64_t, limits::storage_tiers - 1> from_above{};
+  /// As in fetched_pages; 0 unless pages were found.
+  int64_t load_ns = 0;
+  int64_t compute_ns = 0;
+  /// The names of the tiers on this rank, which ranks need not agree on; null: none.
+  tier_names tiers{};
 
   friend bool operator==(const fetch_fact&, const fetch_fact&) = default;
 };

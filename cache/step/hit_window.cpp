@@ -4,6 +4,7 @@
 #include "base/limits.hpp"
 
 #include <algorithm>
+#include <array>
 
 namespace hicache {
 
@@ -11,40 +12,56 @@ namespace {
 
 constexpr auto unknown = int64_t{-1};
 
+/// Times are offered as what is left to the longest, so that the minimum is that of the slowest
+/// rank.
+int64_t encode_time(int64_t ns) {
+  return INT64_MAX - ns;
+}
+
+int64_t decode_time(int64_t value) {
+  return INT64_MAX - value;
+}
+
 } // namespace
 
 void hit_window::issue(fetch_id id) {
   HICACHE_CHECK(id == oldest_ + lengths_.size());
-  lengths_.push_back(unknown);
+  lengths_.emplace_back();
 }
 
-void hit_window::known(fetch_id id, int64_t pages) {
-  HICACHE_CHECK(pages >= 0);
+void hit_window::known(fetch_id id, const hit_length& length) {
+  HICACHE_CHECK(length.found >= 0 && length.wanted >= 0 && length.load_ns >= 0
+                && length.compute_ns >= 0);
   HICACHE_CHECK(id >= oldest_ && id - oldest_ < lengths_.size());
-  auto& length = lengths_[id - oldest_];
-  HICACHE_CHECK(length == unknown);
-  length = pages;
+  auto& known = lengths_[id - oldest_];
+  HICACHE_CHECK(!known);
+  known = length;
 }
 
 std::optional<std::vector<int64_t>> hit_window::next() {
-  if (in_flight_ || lengths_.empty() || lengths_.front() == unknown)
+  if (in_flight_ || lengths_.empty() || !lengths_.front())
     return std::nullopt;
-  auto window = std::vector<int64_t>(limits::hit_window_size, unknown);
-  const auto count = std::min(window.size(), lengths_.size());
-  std::copy_n(lengths_.begin(), count, window.begin());
+  auto window = std::vector<int64_t>(limits::hit_window_size * entry_values, unknown);
+  const auto count = std::min(limits::hit_window_size, lengths_.size());
+  for (auto i = size_t{0}; i < count; ++i)
+    if (const auto& length = lengths_[i])
+      std::ranges::copy(std::array{length->found, length->wanted, encode_time(length->load_ns),
+                                   encode_time(length->compute_ns)},
+                        window.begin() + static_cast<ptrdiff_t>(i * entry_values));
   in_flight_ = true;
   return window;
 }
 
-std::vector<std::pair<fetch_id, int64_t>> hit_window::agreed(std::span<const int64_t> minimum) {
+std::vector<std::pair<fetch_id, hit_length>> hit_window::agreed(std::span<const int64_t> minimum) {
   HICACHE_CHECK(in_flight_);
-  HICACHE_CHECK(minimum.size() == limits::hit_window_size && minimum.front() >= 0);
+  HICACHE_CHECK(minimum.size() == limits::hit_window_size * entry_values && minimum.front() >= 0);
   in_flight_ = false;
-  auto resolved = std::vector<std::pair<fetch_id, int64_t>>{};
+  auto resolved = std::vector<std::pair<fetch_id, hit_length>>{};
   // Known lengths behind a gap stay: the next window must begin at the same place on all ranks.
-  for (auto i = size_t{0}; i < minimum.size() && minimum[i] >= 0; ++i) {
-    HICACHE_CHECK(!lengths_.empty() && lengths_.front() >= minimum[i]);
-    resolved.emplace_back(oldest_, minimum[i]);
+  for (; !minimum.empty() && minimum[0] >= 0; minimum = minimum.subspan(entry_values)) {
+    HICACHE_CHECK(!lengths_.empty() && lengths_.front() && lengths_.front()->found >= minimum[0]);
+    resolved.emplace_back(oldest_, hit_length{minimum[0], minimum[1], decode_time(minimum[2]),
+                                              decode_time(minimum[3])});
     lengths_.pop_front();
     ++oldest_;
   }

@@ -44,6 +44,16 @@ bool rank_facts::has_more(std::span<const operation_id> backups) const {
          || ((known_.write_failed || known_.load_failed) && has_news(backups));
 }
 
+/// What this rank offers of a prefetch that ended here.
+fetch_fact rank_facts::fact_of(const fetched_pages& fetch) {
+  auto fact = fetch_fact{static_cast<int64_t>(fetch.l2_pages->size()),
+                         static_cast<int64_t>(fetch.found), fetch.why};
+  auto above = int64_t{0};
+  for (auto tier = size_t{0}; tier < fact.from_above.size(); ++tier)
+    fact.from_above[tier] = above += static_cast<int64_t>(fetch.by_tier[tier]);
+  return fact;
+}
+
 step_facts rank_facts::mine(const step_openings& open, int64_t now_ns) const {
   auto facts
     = step_facts{.writes_done = writes_.done(), .loads_done = loads_.done(), .now_ns = now_ns};
@@ -54,8 +64,7 @@ step_facts rank_facts::mine(const step_openings& open, int64_t now_ns) const {
   for (const auto id : open.fetches) {
     auto& fetch = facts.fetches.emplace_back();
     if (const auto i = arrived_.find(id); i != arrived_.end())
-      fetch = {static_cast<int64_t>(i->second.l2_pages->size()),
-               static_cast<int64_t>(i->second.found), i->second.why};
+      fetch = fact_of(i->second);
   }
   const auto is_here = [this](fetch_id id) { return arrived_.contains(id); };
   if (const auto first = std::ranges::find_if(open.later_fetches, is_here);
@@ -79,7 +88,7 @@ step_offer rank_facts::offer(const step_openings& open, int64_t now_ns, uint64_t
           is_device_lost_};
 }
 
-std::vector<page_list> rank_facts::take(const step_openings& open, const step_facts& facts) {
+std::vector<page_list> rank_facts::take(const step_openings& open, step_facts& facts) {
   for (auto i = size_t{0}; i < facts.backups.size(); ++i)
     if (const auto id = open.backups[i]; facts.backups[i] >= 0) {
       stored_.erase(id);
@@ -88,10 +97,21 @@ std::vector<page_list> rank_facts::take(const step_openings& open, const step_fa
       in_quarantine_.insert(id);
     }
   auto lists = std::vector<page_list>(facts.fetches.size());
-  for (auto i = size_t{0}; i < facts.fetches.size(); ++i)
-    if (facts.fetches[i].arrived >= 0)
-      if (const auto ended = arrived_.extract(open.fetches[i]))
-        lists[i] = ended.mapped().l2_pages;
+  for (auto i = size_t{0}; i < facts.fetches.size(); ++i) {
+    auto& fact = facts.fetches[i];
+    if (fact.arrived < 0)
+      continue;
+    if (const auto ended = arrived_.extract(open.fetches[i])) {
+      const auto& mine = ended.mapped();
+      lists[i] = mine.l2_pages;
+      fact.tiers = mine.tiers;
+      // If one rank does not know of any page, the others' estimates are not its own.
+      if (fact.found > 0) {
+        fact.load_ns = mine.load_estimate.count();
+        fact.compute_ns = mine.compute_estimate.count();
+      }
+    }
+  }
   return lists;
 }
 

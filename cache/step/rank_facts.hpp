@@ -40,9 +40,11 @@ public:
 
   step_offer offer(const step_openings& open, int64_t now_ns, uint64_t digest) const;
 
-  /// Removes what the facts complete. Call before the cache applies them.
+  /// Removes what the facts complete, and adds to them what this rank knows of the prefetches that
+  /// end: their tiers' names, and estimates, which are equal on all ranks if pages were found. Call
+  /// before the cache applies them.
   /// @returns this rank's L2 pages of each prefetch of the step; none if it does not end.
-  std::vector<page_list> take(const step_openings& open, const step_facts& facts);
+  std::vector<page_list> take(const step_openings& open, step_facts& facts);
 
   /// Records the agreed facts.
   /// @returns the number of copies that have ended on all ranks since the last step
@@ -52,6 +54,8 @@ public:
   int64_t now_ns() const noexcept { return known_.now_ns; }
 
 private:
+  static fetch_fact fact_of(const fetched_pages& fetch);
+
   in_order_counter writes_;
   in_order_counter loads_;
   /// Copies that failed here and are not completed yet.

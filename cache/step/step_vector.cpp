@@ -27,7 +27,7 @@ enum slot : size_t {
 };
 
 /// Values per prefetch.
-constexpr auto fetch_values = size_t{3};
+constexpr auto fetch_values = 2 + limits::storage_tiers;
 
 constexpr auto fetches = backups + limits::step_backups;
 
@@ -65,9 +65,11 @@ std::vector<int64_t> encode_step(const step_offer& offer) {
   values[loss_age] = facts.loss_age_ns;
   std::ranges::copy(facts.backups, values.begin() + backups);
   auto next = values.begin() + fetches;
-  for (const auto& fetch : facts.fetches)
+  for (const auto& fetch : facts.fetches) {
     for (const auto value : {fetch.arrived, fetch.found, static_cast<int64_t>(fetch.why)})
       *next++ = value;
+    next = std::ranges::copy(fetch.from_above, next).out;
+  }
   return values;
 }
 
@@ -86,8 +88,11 @@ step_minima decode_step(std::span<const int64_t> minimum, const step_openings& o
   const auto stored = minimum.subspan(backups, open.backups.size());
   agreed.facts.backups.assign(stored.begin(), stored.end());
   auto rest = minimum.subspan(fetches, fetch_values * open.fetches.size());
-  for (; !rest.empty(); rest = rest.subspan(fetch_values))
-    agreed.facts.fetches.push_back({rest[0], rest[1], static_cast<miss_reason>(rest[2])});
+  for (; !rest.empty(); rest = rest.subspan(fetch_values)) {
+    auto& fetch = agreed.facts.fetches.emplace_back(
+      fetch_fact{rest[0], rest[1], static_cast<miss_reason>(rest[2])});
+    std::copy_n(rest.begin() + 3, fetch.from_above.size(), fetch.from_above.begin());
+  }
   return agreed;
 }
 

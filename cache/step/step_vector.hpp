@@ -39,12 +39,14 @@ struct step_minima {
 };
 
 /// Fixed length of every step's vector, so that diverged ranks can still compare their digests.
-inline constexpr size_t step_values = 10 + limits::step_backups + 3 * limits::step_fetches;
+inline constexpr size_t step_values
+  = 10 + limits::step_backups + (2 + limits::storage_tiers) * limits::step_fetches;
 
 /// The vector whose element-wise minimum over the ranks is a `step_minima`.
 std::vector<int64_t> encode_step(const step_offer& offer);
 
-/// Decodes the minimum of the ranks' vectors. If the digests differ, its facts are meaningless.
+/// Decodes the minimum of the ranks' vectors. If the digests differ, its facts are meaningless. It
+/// lacks what fetches tell without a reduction (`rank_facts::take`).
 /// @param open As offered by this rank.
 /// @pre minimum.size() == step_values
 step_minima decode_step(std::span<const int64_t> minimum, const step_openings& open);

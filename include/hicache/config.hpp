@@ -217,6 +217,9 @@ struct rank_config {
   /// Empty: no L3.
   std::string storage_backend;
   hicache::prefetch_policy prefetch_policy = prefetch_policy::wait_complete;
+  hicache::prefetch_rule prefetch_when = prefetch_rule::always;
+  /// Tokens that the engine computes per second, for prefetch_rule::faster; 0: measured.
+  double prefill_speed = 0;
   /// JSON or @FILE; after finish() the JSON itself.
   std::string extra_config;
   /// HOST:PORT of the index; required by the cluster backend.

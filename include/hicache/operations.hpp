@@ -251,6 +251,8 @@ enum class miss_reason : uint8_t {
   over_quota,
   /// They were fewer than the threshold.
   too_short,
+  /// Computing them was estimated to be faster than reading them from L3 (`prefetch_rule`).
+  faster_to_compute,
   /// No tokens were unserved.
   none,
 };
@@ -258,6 +260,15 @@ enum class miss_reason : uint8_t {
 /// The name of a reason, as in reports ("no_room").
 /// @relates miss_reason
 const char* to_string(miss_reason why) noexcept;
+
+/// Tokens that a tier of L3 served.
+struct tier_tokens {
+  /// The name of the tier's store ("disk").
+  std::string tier;
+  uint64_t tokens = 0;
+
+  friend bool operator==(const tier_tokens&, const tier_tokens&) = default;
+};
 
 /// Where the tokens of a request's prompt came from. L1, L2, L3 and computed tokens add up to the
 /// whole prompt; unserved tokens are among the computed ones.
@@ -271,6 +282,13 @@ struct request_provenance {
   /// Tokens computed although L2 held them or L3 was known to hold them.
   uint64_t unserved_tokens = 0;
   miss_reason why = miss_reason::none;
+  /// If L3 is made of tiers: the l3_tokens by tier, fastest first, as its look-up found them. They
+  /// add up to l3_tokens. Empty if l3_tokens is 0.
+  std::vector<tier_tokens> l3_tiers{};
+  /// Estimated time to load all pages that L3 was found to have for the request's last prefetch, on
+  /// the slowest rank, and to compute them instead. 0: not known.
+  std::chrono::nanoseconds load_estimate{0};
+  std::chrono::nanoseconds compute_estimate{0};
 
   friend bool operator==(const request_provenance&, const request_provenance&) = default;
 };
@@ -468,6 +486,12 @@ struct rank_counters {
   uint64_t free_l2 = 0;
   /// L2 pages kept locked because an expired L3 call may still access them.
   uint64_t quarantined_l2 = 0;
+  /// Pages that L3 had and that were left there because computing them was estimated to be faster.
+  uint64_t declined_pages = 0;
+  /// Current estimates in nanoseconds, 0 if not measured: to compute a token, and to read a full
+  /// set of batches (storage_traffic) from the slowest tier of L3 that was measured.
+  uint64_t token_compute_ns = 0;
+  uint64_t load_ns = 0;
 
   rank_counters& operator+=(const rank_counters& other) noexcept;
 };

@@ -29,6 +29,14 @@ enum class prefetch_policy : uint8_t {
   timeout,
 };
 
+/// Which pages a prefetch takes of those that L3 has (docs/policies.md, "Load or recompute").
+enum class prefetch_rule : uint8_t {
+  /// All.
+  always,
+  /// Those that are estimated to arrive sooner than they could be computed.
+  faster,
+};
+
 /// Message format for routers. The formats differ in the names of L2 and of a salt.
 enum class event_format : uint8_t {
   /// SGLang 0.5.23: "CPU_PINNED", and a `cache_salt`.

@@ -29,6 +29,9 @@ struct store_place {
   uint32_t tier = 0;
 };
 
+/// Names of the stores that a store is made of, in its order.
+using tier_names = std::shared_ptr<const std::vector<std::string>>;
+
 /// One object to read. Its bytes fill the parts in order; their total length must be the object's.
 struct page_read {
   page_key key;
@@ -241,6 +244,10 @@ public:
 
   /// Constant over the store's lifetime.
   virtual store_capabilities capabilities() const = 0;
+
+  /// Of a store made of stores: the names that `store_place::tier` of the next look-up refers to.
+  /// Null for all others.
+  virtual tier_names tiers() const { return nullptr; }
 
   /// Announces the memory that parts will lie in, once, before the first batch. It must outlive the
   /// store.

@@ -97,6 +97,8 @@ public:
 
   store_capabilities capabilities() const override { return inner_->capabilities(); }
 
+  tier_names tiers() const override { return inner_->tiers(); }
+
   result<void> attach_memory(std::span<const std::span<std::byte>> regions) override {
     const auto lock = std::scoped_lock{mutex_};
     regions_ = regions.size();

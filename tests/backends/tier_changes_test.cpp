@@ -339,5 +339,26 @@ TEST_F(TierChangesTest, NoChangeBringsWrongBytesOrLosesABatch) {
   is_over = true;
 }
 
+TEST_F(TierChangesTest, PlacesSayWhichTierAndItsName) {
+  auto& upper = add();
+  auto& lower = add();
+  open();
+  put_in(upper, 1);
+  put_in(lower, 2);
+  const auto tiers = [this] {
+    auto found = std::vector<uint32_t>{};
+    for (const auto& place : waiting_store::wait<std::vector<result<store_place>>>([&](auto done) {
+           tiers_->lookup(std::vector{key_of(1), key_of(2)}, no_deadline, done);
+         }))
+      found.push_back(place ? place->tier : UINT32_MAX);
+    return found;
+  };
+  EXPECT_EQ(tiers(), (std::vector<uint32_t>{0, 1}));
+  EXPECT_EQ(*tiers_->tiers(), (std::vector<std::string>{"memory", "memory"}));
+  insert(0);
+  EXPECT_EQ(tiers(), (std::vector<uint32_t>{1, 2}));
+  EXPECT_EQ(tiers_->tiers()->size(), 3u);
+}
+
 } // namespace
 } // namespace hicache::test

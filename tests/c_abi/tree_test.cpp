@@ -166,6 +166,42 @@ TEST(CTreeTest, AnOperationThatFailsDoesNotStopTheNext) {
   EXPECT_EQ(hc_answers_wait(answers.get(), 0, nullptr), HC_OK) << "they are there";
 }
 
+TEST(CTreeTest, AReleaseTellsTheTiersOfL3) {
+  const auto folder = cache_folder{};
+  const auto l3 = std::string{R"({\"prefetch_threshold\": 16, \"tiers\": [)"}
+                  + R"({\"backend\": \"memory\", \"write\": \"never\"}, )"
+                  + R"({\"backend\": \"file\", \"path\": \")" + folder.file("l3") + R"(\"}]})";
+  auto cache = c_cache{rank_settings(R"(, "model-id": "m", "hicache-storage-backend": "tiered", )"
+                                     R"("hicache-storage-backend-extra-config": ")"
+                                     + l3 + "\"")};
+  const auto prompt = prompt_of(1);
+  cache.serve(1, prompt, 11);
+  cache.apply(op_of(HC_OP_CLEAR));
+  cache.apply({op_of(HC_OP_MATCH, 2, prompt, prompt.size() - 1), op_of(HC_OP_PREFETCH, 2)});
+  cache.settle();
+  auto load = op_of(HC_OP_LOAD, 2);
+  load.limit = HC_NO_LIMIT;
+  auto allocate = op_of(HC_OP_ALLOCATE, 2);
+  allocate.limit = prompt.size();
+  const auto answers = cache.apply({op_of(HC_OP_SCHEDULE, 2), load, allocate,
+                                    op_of(HC_OP_INSERT, 2, prompt), op_of(HC_OP_RELEASE, 2)});
+  EXPECT_EQ(answers[3].l3, nullptr);
+  ASSERT_EQ(answers[4].code, HC_OK) << answers[4].text;
+  EXPECT_STREQ(answers[4].l3_backend, "tiered");
+  EXPECT_EQ(answers[4].l3_tokens, prompt.size() - page_tokens);
+  ASSERT_NE(answers[4].l3, nullptr);
+  const auto& use = *answers[4].l3;
+  EXPECT_EQ(use.size, sizeof(hc_l3_use));
+  ASSERT_EQ(use.tier_count, 2u);
+  EXPECT_STREQ(use.tiers[0].tier, "memory");
+  EXPECT_EQ(use.tiers[0].tokens, 0u);
+  EXPECT_STREQ(use.tiers[1].tier, "file");
+  EXPECT_EQ(use.tiers[1].tokens, prompt.size() - page_tokens);
+  EXPECT_GT(use.compute_estimate_ns, 0u) << "the first prompt was computed";
+  EXPECT_EQ(use.load_estimate_ns, 0u) << "nothing was read before";
+  cache.settle();
+}
+
 TEST(CTreeTest, AnEngineMayBringItsOwnL1) {
   constexpr auto row = uint64_t{4 * 8 * 2};
   auto memory = std::vector<uint8_t>(2 * 2 * 33 * page_tokens * row);

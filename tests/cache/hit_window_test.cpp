@@ -10,34 +10,45 @@
 
 using namespace hicache;
 
-using resolution = std::vector<std::pair<fetch_id, int64_t>>;
+using resolution = std::vector<std::pair<fetch_id, hit_length>>;
+
+namespace {
+
+/// Of a rank that wants all it found.
+hit_length all(int64_t pages) {
+  return {pages, pages};
+}
+
+constexpr auto entry = hit_window::entry_values;
+
+} // namespace
 
 TEST(HitWindow, WaitsForTheOldestPrefetch) {
   auto window = hit_window{};
   EXPECT_EQ(window.next(), std::nullopt);
   window.issue(1);
   window.issue(2);
-  window.known(2, 7);
+  window.known(2, all(7));
   EXPECT_EQ(window.next(), std::nullopt);
-  window.known(1, 5);
+  window.known(1, all(5));
   const auto vector = window.next();
   ASSERT_TRUE(vector);
-  EXPECT_EQ(vector->size(), limits::hit_window_size);
+  EXPECT_EQ(vector->size(), limits::hit_window_size * entry);
   EXPECT_EQ((*vector)[0], 5);
-  EXPECT_EQ((*vector)[1], 7);
-  EXPECT_EQ((*vector)[2], -1);
+  EXPECT_EQ((*vector)[entry], 7);
+  EXPECT_EQ((*vector)[2 * entry], -1);
 }
 
 TEST(HitWindow, HasOneReductionInFlight) {
   auto window = hit_window{};
   window.issue(1);
-  window.known(1, 5);
+  window.known(1, all(5));
   auto vector = window.next();
   ASSERT_TRUE(vector);
   window.issue(2);
-  window.known(2, 3);
+  window.known(2, all(3));
   EXPECT_EQ(window.next(), std::nullopt);
-  EXPECT_EQ(window.agreed(*vector), (resolution{{1, 5}}));
+  EXPECT_EQ(window.agreed(*vector), (resolution{{1, all(5)}}));
   EXPECT_TRUE(window.next());
 }
 
@@ -45,14 +56,29 @@ TEST(HitWindow, ResolvesUpToTheFirstUnknownLength) {
   auto window = hit_window{};
   for (auto id = fetch_id{1}; id <= 4; ++id) {
     window.issue(id);
-    window.known(id, static_cast<int64_t>(10 * id));
+    window.known(id, all(static_cast<int64_t>(10 * id)));
   }
   auto minimum = *window.next();
-  minimum[1] = 4;
-  minimum[2] = -1;
-  EXPECT_EQ(window.agreed(minimum), (resolution{{1, 10}, {2, 4}}));
+  minimum[entry] = 4;
+  minimum[2 * entry] = -1;
+  EXPECT_EQ(window.agreed(minimum), (resolution{{1, all(10)}, {2, {4, 20}}}));
   EXPECT_EQ(window.unresolved(), 2);
   EXPECT_EQ((*window.next())[0], 30);
+}
+
+TEST(HitWindow, TakesTheFewestPagesAndTheLongestTimes) {
+  auto one = hit_window{};
+  auto other = hit_window{};
+  for (auto* window : {&one, &other})
+    window->issue(1);
+  one.known(1, {.found = 9, .wanted = 5, .load_ns = 70, .compute_ns = 40});
+  other.known(1, {.found = 8, .wanted = 8, .load_ns = 30, .compute_ns = 50});
+  auto minimum = *one.next();
+  std::ranges::transform(minimum, *other.next(), minimum.begin(),
+                         [](int64_t a, int64_t b) { return std::min(a, b); });
+  const auto agreed = hit_length{.found = 8, .wanted = 5, .load_ns = 70, .compute_ns = 50};
+  for (auto* window : {&one, &other})
+    EXPECT_EQ(window->agreed(minimum), (resolution{{1, agreed}}));
 }
 
 TEST(HitWindow, BoundsTheWindow) {
@@ -60,7 +86,7 @@ TEST(HitWindow, BoundsTheWindow) {
   const auto count = limits::hit_window_size + 5;
   for (auto id = fetch_id{1}; id <= count; ++id) {
     window.issue(id);
-    window.known(id, 1);
+    window.known(id, all(1));
   }
   EXPECT_EQ(window.agreed(*window.next()).size(), limits::hit_window_size);
   EXPECT_EQ(window.agreed(*window.next()).size(), 5);
@@ -105,7 +131,7 @@ TEST(HitWindow, RanksReduceEquallyOftenWhateverTheTiming) {
         std::swap(each.to_learn[random() % each.to_learn.size()], each.to_learn.back());
         const auto id = each.to_learn.back();
         each.to_learn.pop_back();
-        each.window.known(id, each.lengths[id - 1]);
+        each.window.known(id, all(each.lengths[id - 1]));
       }
       if (!each.offered)
         each.offered = each.window.next();
@@ -130,7 +156,7 @@ TEST(HitWindow, RanksReduceEquallyOftenWhateverTheTiming) {
       auto least = INT64_MAX;
       for (const auto& each : ranks)
         least = std::min(least, each.lengths[id - 1]);
-      EXPECT_EQ(resolved[id - 1], (std::pair{id, least}));
+      EXPECT_EQ(resolved[id - 1], (std::pair{id, all(least)}));
     }
     for (const auto& each : ranks)
       EXPECT_EQ(each.outcomes, ranks.front().outcomes);

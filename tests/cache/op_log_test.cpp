@@ -79,7 +79,15 @@ std::vector<std::pair<op_log_event, std::string>> samples() {
     {applied_step{{1, 2, {3, -1}, {{2, 4, miss_reason::gone}, {}}, -4},
                   {list<page_index>({5, 6}), nullptr}},
      R"({"op":"step","writes_done":1,"loads_done":2,"now_ns":-4,"backups":[3,-1],)"
-     R"("fetches":[[2,4,5],[-1,0,10]],"arrived":[[5,6],null]})"},
+     R"("fetches":[[2,4,5,0,0],[-1,0,11,0,0]],"arrived":[[5,6],null]})"},
+    {applied_step{
+       {.fetches = {{3, 4, miss_reason::faster_to_compute, {1, 3, 3, 3, 3, 3, 3}, 70, 60},
+                    {2, 2, miss_reason::none, {0, 2, 2, 2, 2, 2, 2}},
+                    {5, 5, miss_reason::none, {1, 2, 2, 3, 4, 5, 5}}}},
+       {list<page_index>({5, 6, 7}), list<page_index>({8, 9}), list<page_index>({1, 2, 3, 4, 10})}},
+     R"({"op":"step","writes_done":0,"loads_done":0,"now_ns":0,)"
+     R"("fetches":[[3,4,10,70,60,1,3],[2,2,11,0,0,0,2],[5,5,11,0,0,1,2,2,3,4,5]],)"
+     R"("arrived":[[5,6,7],[8,9],[1,2,3,4,10]]})"},
     {applied_step{{.writes_done = 1, .loads_done = 2, .write_failed = true, .load_failed = true},
                   {}},
      R"({"op":"step","writes_done":1,"loads_done":2,"write_failed":true,"load_failed":true,)"
@@ -105,6 +113,20 @@ TEST(OpLogTextTest, EveryKindOfEntryHasItsLineAndComesBack) {
     EXPECT_FALSE(read->digest);
     EXPECT_EQ(to_line(*read), line);
   }
+}
+
+TEST(OpLogTextTest, FetchesOfOldLogsComeBack) {
+  const auto fetches_of = [](const std::string& fetches) {
+    const auto entry = parse_op_log_entry(
+      R"({"op":"step","writes_done":0,"loads_done":0,"now_ns":0,"fetches":)" + fetches + "}");
+    return entry ? std::get<applied_step>(entry->event).facts.fetches : std::vector<fetch_fact>{};
+  };
+  EXPECT_EQ(fetches_of("[[2,4,9],[3,3,10]]"),
+            (std::vector<fetch_fact>{{2, 4, miss_reason::too_short}, {3, 3, miss_reason::none}}));
+  for (const auto* wrong :
+       {"[[2,4]]", "[[2,4,11]]", "[[2,4,5,0]]", "[[2,4,12,0,0]]", "[[2,4,5,-1,0]]",
+        "[[2,4,5,0,0,3]]", "[[2,4,5,0,0,2,1]]", "[[9,9,5,0,0,1,2,3,4,5,6,7,8]]"})
+    EXPECT_TRUE(fetches_of(wrong).empty()) << wrong;
 }
 
 TEST(OpLogTextTest, DigestsComeBack) {

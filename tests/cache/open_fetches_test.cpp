@@ -350,6 +350,26 @@ TEST(OpenFetches, GiveEachRequestWhatItSharesAndFetchTheRest) {
   EXPECT_EQ(d.cached("abcdefgh"), 6);
 }
 
+TEST(OpenFetches, TellTheTiersOfAllThatARequestGot) {
+  auto d = fetcher{};
+  d.begin(1, "abcdef");
+  d.begin(2, "abcdxy");
+  const auto names
+    = std::make_shared<const std::vector<std::string>>(std::vector<std::string>{"memory", "disk"});
+  d.finish(
+    {{1, 6, {.arrived = 6, .found = 6, .from_above = {3, 6}, .load_ns = 7, .tiers = names}}});
+  EXPECT_EQ(d.requests.at(2).fetched_above[0], 3u) << "it shares four pages";
+  d.finish(
+    {{2, 2, {.arrived = 2, .found = 2, .from_above = {1, 2}, .load_ns = 9, .tiers = names}}});
+  EXPECT_EQ(d.requests.at(1).fetched_above[0], 3u);
+  EXPECT_EQ(d.requests.at(1).fetched_above[1], 6u);
+  EXPECT_EQ(d.requests.at(1).load_ns, 7);
+  EXPECT_EQ(d.requests.at(2).fetched_above[0], 4u) << "both fetches count";
+  EXPECT_EQ(d.requests.at(2).fetched_above[1], 6u) << "no more than it got of each";
+  EXPECT_EQ(d.requests.at(2).load_ns, 9);
+  EXPECT_EQ(d.requests.at(2).tiers, names);
+}
+
 TEST(OpenFetches, PlaceOnlyWhatContinuesTheTree) {
   auto d = fetcher{};
   d.add("ab", held::l1);

@@ -187,6 +187,34 @@ TEST(OpenRequests, TellWhereTheirTokensCameFrom) {
             (request_provenance{2, 0, 0, "", 14, 12, miss_reason::no_room}));
 }
 
+TEST(OpenRequests, TellWhichTiersOfL3TheirTokensCameFrom) {
+  auto d = request_holder{};
+  d.add("abcdef", held::l1);
+  d.open(1, "abcdefgh");
+  {
+    const auto request = d.part.change(1);
+    request->has_computed = true;
+    request->served_pages = 6;
+    request->loaded_pages = request->loaded_from_storage = 5;
+    request->storage_backend = "tiered";
+    request->fetched_above = {1, 1, 4};
+    request->tiers = std::make_shared<const std::vector<std::string>>(
+      std::vector<std::string>{"memory", "disk", "file", "s3"});
+    request->load_ns = 70;
+    request->compute_ns = 90;
+  }
+  const auto expected
+    = std::vector<tier_tokens>{{"memory", 2}, {"disk", 0}, {"file", 6}, {"s3", 2}};
+  const auto told = d.part.provenance(d.part.at(1));
+  EXPECT_EQ(told.l3_tokens, 10u);
+  EXPECT_EQ(told.l3_tiers, expected);
+  EXPECT_EQ(told.load_estimate.count(), 70);
+  EXPECT_EQ(told.compute_estimate.count(), 90);
+  d.part.change(1)->loaded_from_storage = 3; // Not all that arrived was loaded.
+  EXPECT_EQ(d.part.provenance(d.part.at(1)).l3_tiers,
+            (std::vector<tier_tokens>{{"memory", 2}, {"disk", 0}, {"file", 4}, {"s3", 0}}));
+}
+
 TEST(OpenRequests, DigestFollowsTheState) {
   expect_digest_follows<request_holder>(
     {[](request_holder& d) { d.open(1, "ab"); },

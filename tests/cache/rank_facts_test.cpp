@@ -23,7 +23,7 @@ protected:
 
   /// A step in which all ranks offer what this one does.
   std::vector<page_list> step() {
-    const auto agreed = decode_step(encode_step(facts_.offer(open(), 1, 7)), open());
+    auto agreed = decode_step(encode_step(facts_.offer(open(), 1, 7)), open());
     EXPECT_TRUE(agreed.digests_agree);
     auto lists = facts_.take(open(), agreed.facts);
     facts_.agree(agreed);
@@ -67,10 +67,34 @@ TEST_F(RankFactsTest, OffersWhatEndedInTheOrderOfWhatIsOpen) {
   EXPECT_EQ(facts_.mine(open(), 9).backups, (std::vector<int64_t>{-1, -1})) << "it is forgotten";
 }
 
+TEST_F(RankFactsTest, TellsTheTiersAndEstimatesOfAFetch) {
+  const auto names = std::make_shared<const std::vector<std::string>>(
+    std::vector<std::string>{"memory", "disk", "s3"});
+  facts_.add(fetched_pages{.id = 1,
+                           .l2_pages = pages({5, 6, 7, 8}),
+                           .found = 6,
+                           .by_tier = {1, 0, 3},
+                           .tiers = names,
+                           .load_estimate = duration{70},
+                           .compute_estimate = duration{90}});
+  auto mine = facts_.mine(open(), 9);
+  EXPECT_EQ(mine.fetches[0].from_above, (std::array<int64_t, 7>{1, 1, 4, 4, 4, 4, 4}));
+  auto unknown = mine;
+  auto copy = facts_;
+  copy.take(open(), mine);
+  EXPECT_EQ(mine.fetches[0].load_ns, 70);
+  EXPECT_EQ(mine.fetches[0].compute_ns, 90);
+  EXPECT_EQ(mine.fetches[0].tiers, names);
+  unknown.fetches[0].found = 0; // On another rank.
+  facts_.take(open(), unknown);
+  EXPECT_EQ(unknown.fetches[0].load_ns, 0);
+  EXPECT_EQ(unknown.fetches[0].compute_ns, 0);
+}
+
 TEST_F(RankFactsTest, KeepsWhatOtherRanksHaveNotFinished) {
   facts_.add(operation_done{.kind = backup, .id = 4, .stored = 3});
   facts_.add(fetched_pages{1, pages({8})});
-  const auto none = step_facts{.backups = {-1, -1}, .fetches = {{}, {}}};
+  auto none = step_facts{.backups = {-1, -1}, .fetches = {{}, {}}};
   EXPECT_EQ(facts_.take(open(), none), (std::vector<page_list>{nullptr, nullptr}));
   EXPECT_EQ(facts_.mine(open(), 9).backups[0], 3);
   EXPECT_EQ(facts_.mine(open(), 9).fetches[0].arrived, 1);

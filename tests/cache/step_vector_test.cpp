@@ -29,6 +29,14 @@ TEST(StepVectorTest, TheSlowestRankDecidesEachFact) {
   EXPECT_FALSE(agreed.device_lost);
 }
 
+TEST(StepVectorTest, TiersOfAFetchAddUpWhateverTheRanksFound) {
+  auto one = fetch_fact{.arrived = 6, .found = 6, .from_above = {2, 4, 6, 6, 6, 6, 6}};
+  auto other = fetch_fact{.arrived = 4, .found = 6, .from_above = {3, 3, 4, 4, 4, 4, 4}};
+  const auto agreed = agree_on({{.fetches = {one}}, 1}, {{.fetches = {other}}, 1});
+  const auto expected = fetch_fact{.arrived = 4, .found = 6, .from_above = {2, 3, 4, 4, 4, 4, 4}};
+  EXPECT_EQ(agreed.facts.fetches, std::vector{expected});
+}
+
 TEST(StepVectorTest, OneRankIsEnoughForAFailureOrADifference) {
   auto well = step_offer{};
   auto failed = well;

@@ -22,6 +22,7 @@ replay_totals sample_totals() {
   totals.engine_errors = 13;
   for (auto why = size_t{0}; why < totals.given_up.size(); ++why)
     totals.given_up[why] = 40 + why;
+  totals.cached_l3_tiers = {{"disk", 60}, {"memory", 40}};
   totals.ttft_ms = {4, 100};
   totals.step_us = {30, 30, 2'000'000};
   return totals;
@@ -48,6 +49,9 @@ TEST(ReplayMetricsTest, RankZeroShowsWhatTheEngineCounts) {
     {R"(hicache_unserved_tokens_total{rank="0",reason="no_room"})", 47},
     {R"(hicache_unserved_tokens_total{rank="0",reason="over_quota"})", 48},
     {R"(hicache_unserved_tokens_total{rank="0",reason="too_short"})", 49},
+    {R"(hicache_unserved_tokens_total{rank="0",reason="faster_to_compute"})", 50},
+    {R"(hicache_cached_l3_tokens_total{rank="0",backend="disk"})", 60},
+    {R"(hicache_cached_l3_tokens_total{rank="0",backend="memory"})", 40},
     {R"(hicache_checked_pages_total{rank="0"})", 11},
     {R"(hicache_mismatched_pages_total{rank="0"})", 12},
     {R"(hicache_engine_errors_total{rank="0"})", 13},

@@ -33,6 +33,8 @@ replay_totals sample() {
   totals.step_us = {10};
   totals.counters = {21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34};
   totals.given_up[static_cast<size_t>(miss_reason::no_room)] = 35;
+  totals.cached_l3_tiers = {{"disk", 60}, {"memory", 40}};
+  totals.counters.declined_pages = 36;
   return totals;
 }
 
@@ -60,8 +62,8 @@ TEST(ReplayReportTest, HasTheKeysThatWerePromised) {
   const auto keys = keys_of(report);
   EXPECT_TRUE(std::includes(keys.begin(), keys.end(), promised.begin(), promised.end()))
     << report.dump(2);
-  promised.insert(
-    {"storage_failures", "given_up_tokens", "backups", "interrupted"}); // Added since.
+  promised.insert({"storage_failures", "given_up_tokens", "backups", "interrupted",
+                   "cached_tokens_l3", "declined_pages"}); // Added since.
   EXPECT_EQ(keys, promised);
   EXPECT_EQ(keys_of(report["cached_tokens"]), (std::set<std::string>{"l1", "l2", "l3"}));
   EXPECT_EQ(keys_of(report["verify"]), (std::set<std::string>{"pages_checked", "mismatches"}));
@@ -81,6 +83,8 @@ TEST(ReplayReportTest, NumbersAreUnderTheirNames) {
   EXPECT_EQ(report["cached_tokens"]["l1"], 300);
   EXPECT_EQ(report["cached_tokens"]["l2"], 200);
   EXPECT_EQ(report["cached_tokens"]["l3"], 100);
+  EXPECT_EQ(report["cached_tokens_l3"], (nlohmann::json{{"disk", 60}, {"memory", 40}}));
+  EXPECT_EQ(report["declined_pages"], 36);
   EXPECT_DOUBLE_EQ(report["hit_rate"], 0.6);
   EXPECT_EQ(report["verify"]["mismatches"], 12);
   EXPECT_EQ(report["ttft_ms"]["p50"], 2);
@@ -97,9 +101,10 @@ TEST(ReplayReportTest, NumbersAreUnderTheirNames) {
   EXPECT_EQ(report["backups"]["retries"], 33);
   EXPECT_EQ(report["errors"], 13 + 34);
   EXPECT_EQ(report["given_up_tokens"]["no_room"], 35);
-  EXPECT_EQ(keys_of(report["given_up_tokens"]),
-            (std::set<std::string>{"unavailable", "late", "failed", "copy_failed", "corrupt",
-                                   "gone", "stopped", "no_room", "over_quota", "too_short"}));
+  EXPECT_EQ(
+    keys_of(report["given_up_tokens"]),
+    (std::set<std::string>{"unavailable", "late", "failed", "copy_failed", "corrupt", "gone",
+                           "stopped", "no_room", "over_quota", "too_short", "faster_to_compute"}));
 }
 
 TEST(ReplayReportTest, EmptyReplayDividesByNothing) {

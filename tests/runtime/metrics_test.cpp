@@ -56,8 +56,8 @@ rank_figures sample_rank() {
   figures.rank = 3;
   figures.l1 = {51, 52};
   figures.l2 = {53, 54};
-  figures.counters
-    = rank_counters{21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 11, 13, 14};
+  figures.counters = rank_counters{21, 22, 23, 24, 25, 26, 27, 28, 29,     30,
+                                   31, 32, 33, 34, 11, 13, 14, 15, 16'000, 17'000'000};
   auto store = store_figures{};
   store.evicted = 61;
   store.exported_bytes = 62;
@@ -119,6 +119,9 @@ TEST(RankMetricsTest, EveryCounterHasItsMetric) {
     {R"(hicache_storage_corrupt_total{rank="3",backend="file"})", 83},
     {R"(hicache_storage_errors_total{rank="3",backend="file"})", 84},
     {R"(hicache_backup_locked_pages{rank="3"})", 14},
+    {R"(hicache_declined_pages_total{rank="3"})", 15},
+    {R"(hicache_token_compute_seconds{rank="3"})", 16e-6},
+    {R"(hicache_load_estimate_seconds{rank="3"})", 17e-3},
     {R"(hicache_storage_up{rank="3",backend="file"})", 0},
     {R"(hicache_storage_breaker_open{rank="3",backend="file",direction="reads"})", 1},
     {R"(hicache_storage_breaker_open{rank="3",backend="file",direction="writes"})", 0.5},

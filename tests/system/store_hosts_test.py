@@ -109,6 +109,32 @@ class StoreHostsTest(SharedPagesTest):
         self.assertEqual(running.wait(120), 0, running.text())
         self.assert_clean(self.read_report(running))
 
+    def test_a_slow_store_makes_no_request_late(self):
+        """With --prefetch-when faster: first tokens come as soon as without L3, and sooner from a fast one."""
+        prompt, speed = 1024, 2048  # Half a second to compute each.
+        self.trace.write_text("".join(json.dumps({"timestamp": 0, "input_length": prompt, "output_length": 1, "hash_ids": [2 * i, 2 * i + 1]}) + "\n"
+                                      for i in range(12)))
+        compute = ["--prefill-tokens-per-second", speed]
+
+        def stored(store, *more):
+            return self.flags("external", {"command": self.command(f"folder_store:{store}"), "path": str(self.pages)}, *more)
+
+        self.assert_clean(self.replay("fill", 1, *stored("FolderStore")))
+        without = self.replay("without", 1, *self.flags("external", {})[:-4], *compute)
+        slow = self.replay("slow", 1, *stored("SlowStore", *compute, "--prefetch-when", "faster"))
+        self.assert_clean(slow)
+        self.assertEqual(slow["cached_tokens"]["l3"], 0)
+        self.assertLess(slow["ttft_ms"]["p50"], 1.05 * without["ttft_ms"]["p50"])
+        self.assertGreater(slow["given_up_tokens"]["faster_to_compute"], 0)
+        self.assertEqual(slow["given_up_tokens"]["faster_to_compute"] // PAGE, slow["declined_pages"])
+        always = self.replay("always", 1, *stored("SlowStore", *compute, "--limit", 4))
+        self.assertEqual(always["cached_tokens"]["l3"], 4 * (prompt - PAGE))
+        self.assertGreater(always["ttft_ms"]["p50"], 1.05 * without["ttft_ms"]["p50"], "the test tells nothing")
+        fast = self.replay("fast", 1, *stored("FolderStore", *compute, "--prefetch-when", "faster"))
+        self.assert_clean(fast)
+        self.assertGreater(fast["cached_tokens"]["l3"], 0)
+        self.assertLess(fast["ttft_ms"]["p50"], without["ttft_ms"]["p50"])
+
     def run_store(self, name, *arguments):
         done = self.start([BIN / "hicachectl", "store", *arguments], name)
         return done.wait(60), done

@@ -21,6 +21,13 @@ class TiersTest(SharedPagesTest):
     def file_tier(self, more=""):
         return f'{{"backend": "file", "path": "{self.stored}"{more}}}'
 
+    def assert_tiers(self, report, lower):
+        """All that was in L3 was in the lower tier at first."""
+        by_tier = report["cached_tokens_l3"]
+        self.assertEqual(set(by_tier), {"memory", lower})
+        self.assertEqual(sum(by_tier.values()), report["cached_tokens"]["l3"])
+        self.assertGreater(by_tier[lower], 0)
+
     def test_the_folder_below_memory_survives_the_instance(self):
         tiers = '{"backend": "memory", "max_bytes": "1MiB"}, ' + self.file_tier(', "codecs": "lz4"')
         first = self.start_replay("first", 2, *self.flags(tiers), "--linger", "forever")
@@ -29,7 +36,9 @@ class TiersTest(SharedPagesTest):
         first.kill()
         for left in self.shared_memory.iterdir():
             left.unlink()  # MPI's, which cannot remove it any more.
-        self.assert_all_found(self.replay("second", 2, *self.flags(tiers)))
+        second = self.replay("second", 2, *self.flags(tiers))
+        self.assert_all_found(second)
+        self.assert_tiers(second, "file")
         self.assert_all_found(self.replay("third", 1, *self.flags(tiers)))
 
     def test_the_disk_below_memory_survives_the_instance(self):
@@ -44,7 +53,12 @@ class TiersTest(SharedPagesTest):
         self.assert_all_gone(first)
         for left in self.shared_memory.iterdir():
             left.unlink()  # MPI's, which cannot remove it any more.
-        self.assert_all_found(self.replay("second", 2, *self.flags(tiers)))
+        log = self.folder / "ops"
+        second = self.replay("second", 2, *self.flags(tiers), "--record-ops", log)
+        self.assert_all_found(second)
+        self.assert_tiers(second, "disk")
+        replayed = self.start([BIN / "hicachectl", "oplog", "replay", f"{log}.0"], "replayed")
+        self.assertEqual(replayed.wait(60), 0, replayed.text())
 
     def test_a_store_on_3fs_survives_the_instance(self):
         """With a double of 3FS's library, for which a folder is a 3FS."""

@@ -436,7 +436,11 @@ def _answer_of(answer: _tree_abi.Answer, owner: _Handle) -> Any:
     made = ops.ANSWERS[answer.kind - 1]
     values = []
     for name in made._fields:
-        value = getattr(answer, name)
+        if name == "l3_tiers":
+            use = answer.l3.contents
+            values.append(tuple((each.tier.decode(errors="replace"), each.tokens) for each in use.tiers[:use.tier_count]))
+            continue
+        value = getattr(answer.l3.contents if name.endswith("_estimate_ns") else answer, name)
         if name == "pages":
             value = _numbers_at(value, answer.page_count)
         elif name == "progress":

@@ -55,13 +55,22 @@ class Op(Structure):
                 ("reserved", c_uint64 * 4)]
 
 
+class TierTokens(Structure):
+    _fields_ = [("tier", c_char_p), ("tokens", c_uint64)]
+
+
+class L3Use(Structure):
+    _fields_ = [("size", c_size_t), ("tiers", POINTER(TierTokens)), ("tier_count", c_size_t),
+                *_numbers("load_estimate_ns compute_estimate_ns")]
+
+
 class Answer(Structure):
     _fields_ = [("code", c_int32), ("kind", c_uint32), ("text", c_char_p), ("pages", c_void_p), ("page_count", c_size_t),
                 ("progress", c_void_p),
                 *_numbers("node generation is_ready device_tokens host_tokens wanted_tokens loading_tokens from_storage_tokens "
                           "duplicate_tokens pinned_tokens freed_tokens writing_tokens written_tokens evictable_tokens protected_tokens "
                           "l1_tokens l2_tokens l3_tokens computed_tokens given_up_tokens"),
-                ("give_up", c_char_p), ("l3_backend", c_char_p), ("reserved", c_uint64 * 4)]
+                ("give_up", c_char_p), ("l3_backend", c_char_p), ("l3", POINTER(L3Use)), ("reserved", c_uint64 * 3)]
 
 
 class Ready(Structure):

@@ -219,6 +219,11 @@ class Released(NamedTuple):
     given_up_tokens: int
     give_up: str
     l3_backend: str
+    #: The l3_tokens by tier, if L3 is made of tiers, fastest first.
+    l3_tiers: tuple[tuple[str, int], ...]
+    #: Estimated time to load what L3 had for the request, and to compute it; 0: not known.
+    load_estimate_ns: int
+    compute_estimate_ns: int
 
 
 class Evicted(NamedTuple):

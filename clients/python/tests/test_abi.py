@@ -19,7 +19,7 @@ TREE_LIST = LIST.with_name("tree_abi.txt")
 
 TREE_STRUCTS = {"hc_layer": _tree_abi.Layer, "hc_cache_options": _tree_abi.Options, "hc_cache_info": _tree_abi.Info,
                 "hc_cache_counters": _tree_abi.Counters, "hc_op": _tree_abi.Op, "hc_answer": _tree_abi.Answer, "hc_ready": _tree_abi.Ready,
-                "hc_facts": _tree_abi.Facts, "hc_news": _tree_abi.News}
+                "hc_facts": _tree_abi.Facts, "hc_news": _tree_abi.News, "hc_l3_use": _tree_abi.L3Use, "hc_tier_tokens": _tree_abi.TierTokens}
 
 
 def layout_of(structs):

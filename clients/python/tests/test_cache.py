@@ -63,6 +63,21 @@ def test_a_prompt_is_cached_the_second_time(cache):
     assert (second.l1_tokens, second.computed_tokens, second.give_up) == (48, 16, "none")
 
 
+def test_a_release_tells_the_tiers_of_l3(tmp_path):
+    tiers = [{"backend": "memory", "write": "never"}, {"backend": "file", "path": str(tmp_path / "l3")}]
+    l3 = {"model-id": "m", "hicache-storage-backend": "tiered",
+          "hicache-storage-backend-extra-config": json.dumps({"prefetch_threshold": PAGE, "tiers": tiers})}
+    with hicache.Cache({**SETTINGS, **l3}) as cache:
+        prompt = prompt_of(1)
+        first = serve(cache, 1, prompt)
+        assert (first.l3_tiers, first.load_estimate_ns) == ((), 0)
+        cache.do(ops.Clear())
+        second = serve(cache, 2, prompt)
+        assert (second.l3_tokens, second.l3_backend) == (48, "tiered")
+        assert second.l3_tiers == (("memory", 0), ("file", 48))
+        assert second.compute_estimate_ns > 0
+
+
 def test_what_l2_has_is_loaded_by_layers(cache):
     prompt = prompt_of(1)
     serve(cache, 1, prompt)

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import time
 
 from hicache.store_host import ABSENT, DONE, Listing, ObjectStore, Outcome
 
@@ -80,6 +81,14 @@ class FolderStore(ObjectStore):
 
     def close(self):
         (self._folder / "closed").touch()
+
+
+class SlowStore(FolderStore):
+    """Takes a second for each read."""
+
+    def read(self, slots, timeout):
+        time.sleep(1)
+        return super().read(slots, timeout)
 
 
 class KeepingStore(FolderStore):

@@ -1,0 +1,42 @@
+#pragma once
+
+#include "cache/step/time_estimate.hpp"
+#include "hicache/clock.hpp"
+#include "hicache/ids.hpp"
+
+#include <cstdint>
+#include <map>
+
+namespace hicache {
+
+/// Measures how fast an engine computes prompts: from the allocation of pages to the next insert of
+/// a request. Inserts that include decoded tokens do not count. A value; single-threaded.
+class prefill_watch {
+public:
+  /// @param tokens_per_second The engine's own statement; 0: measure.
+  explicit prefill_watch(double tokens_per_second = 0);
+
+  /// A request has pages to compute in.
+  /// @param cached Tokens of it that need not be computed.
+  void allocated(request_id request, uint64_t cached, time_point now);
+
+  /// A request has inserted its first `tokens` tokens, of a prompt of `prompt`.
+  void inserted(request_id request, uint64_t tokens, uint64_t prompt, time_point now);
+
+  void released(request_id request) { computing_.erase(request); }
+
+  /// Time to compute a token, in nanoseconds; 0: not known.
+  double token_ns() const noexcept;
+
+private:
+  struct computation {
+    uint64_t from = 0;
+    time_point begun{};
+  };
+
+  double stated_ns_;
+  std::map<request_id, computation> computing_;
+  time_estimate measured_;
+};
+
+} // namespace hicache
