@@ -254,8 +254,8 @@ typedef struct hc_tier_tokens {
 typedef struct hc_l3_use {
   /// The library's sizeof(hc_l3_use): it sets no field beyond.
   size_t size;
-  /// If L3 is made of tiers: the l3_tokens by tier, fastest first. They add up to l3_tokens. None if
-  /// that is 0.
+  /// If L3 is made of tiers: the l3_tokens by tier, fastest first. They add up to l3_tokens. None
+  /// if that is 0.
   const hc_tier_tokens* tiers;
   size_t tier_count;
   /// Estimated time to load all pages that L3 was found to have for the request's last prefetch,

@@ -78,7 +78,7 @@ void engine_state::begin_turn() {
       close_handoff(id); // The receiver has what it wanted, or is gone.
   }
   if (input.is_last) {
-    is_stopping = true;
+    is_last_heard = true;
     schedule->abort_all();
   }
   if (parts.receiver != nullptr)
@@ -128,7 +128,7 @@ void engine_state::end_turn(const step_result& facts) {
   schedule->stepped(facts);
   is_in_flight = facts.in_flight;
   give_out();
-  if (is_stopping && schedule->is_idle())
+  if (is_last_heard && schedule->is_idle())
     serving.deliver(turns);
   else
     plan_turn();

@@ -57,10 +57,10 @@ class RouterCase(SystemTest):
 
     # -- programs -----------------------------------------------------------------
 
-    def start_engine(self, number, listen="127.0.0.1:0"):
+    def start_engine(self, number, listen="127.0.0.1:0", flags=()):
         """One with endpoints of its own for events."""
         engine = self.start([BIN / "hicache-llama", self.model, "--listen", listen, "--page-size", PAGE, "--kv-events", f"ipc://{self.folder}/events{number}",
-                             "--kv-events-replay", f"ipc://{self.folder}/replay{number}"], f"engine{len(self.programs)}", {"OPENBLAS_NUM_THREADS": "1"})
+                             "--kv-events-replay", f"ipc://{self.folder}/replay{number}", *flags], f"engine{len(self.programs)}", {"OPENBLAS_NUM_THREADS": "1"})
         engine.address = engine.wait_for(r"listening on (\S+)").group(1)
         return engine
 
@@ -304,6 +304,31 @@ class RouterTest(RouterCase):
         self.wait_until(lambda: ask(http.client.HTTPConnection(router.address, timeout=PATIENCE), "GET", "/health")[0] == 503)
         status, _, answer = self.post(router, {"prompt": "a"})
         self.assertEqual((status, answer["error"]["message"]), (503, "no instance takes requests now"))
+
+    def test_prompts_are_computed_where_they_are_prefilled(self):
+        engines = [self.start_engine(0, flags=["--role", "prefill"]), self.start_engine(1, flags=["--role", "prefill"]),
+                   self.start_engine(2, flags=["--role", "decode"])]
+        router = self.start_router(engines)
+        decode = engines[2]
+        self.assertEqual([self.instance(engine)["role"] for engine in engines], ["prefill", "prefill", "decode"])
+        whole = self.start_engine(3)
+        prompts = [self.prompt(200) for _ in range(4)]
+        for prompt in prompts:
+            status, instance, answer = self.post(router, {"prompt": prompt, "max_tokens": 8, "ignore_eos": True})
+            self.assertEqual((status, instance), (200, decode.address), answer)
+            self.assertGreater(answer["usage"]["prompt_tokens_details"]["handed_tokens"], 0)
+            self.assertEqual(answer["choices"][0]["token_ids"], self.complete(whole, prompt)[1])
+        for engine in engines[:2]:
+            self.assertGreater(self.instance(engine)["cached_pages"], 0, "both prefill")
+        # Prefill instances are tried in the router's order; a dead one costs nothing but its work.
+        engines[0].kill()
+        prompt = self.prompt(200)
+        self.assertEqual(self.complete(router, prompt)[1], self.complete(whole, prompt)[1])
+        # Without the decode instance, those that prefill complete by themselves.
+        decode.kill()
+        self.wait_until(lambda: self.instance(decode)["state"] != "closed")
+        instance, tokens, _ = self.complete(router, prompts[0])
+        self.assertEqual((instance, tokens), (engines[1].address, self.complete(whole, prompts[0])[1]))
 
     def test_bad_flags_are_one_sentence(self):
         for flags, sentence in (([], "--instance is missing"), (["--instance", "nowhere"], "--instance: 'nowhere' is no address of an instance"),
