@@ -80,7 +80,7 @@ caf::result<atom::ok> disk_tier_state::remove(const segment_holds& unwanted) {
     });
     auto keys = std::vector<page_key>{};
     for (const auto& key : unwanted.keys)
-      if (const auto on_disk = table.find(key);
+      if (const auto on_disk = options.table->find(key);
           on_disk && on_disk->fingerprint == unwanted.fingerprint)
         keys.push_back(key);
     is_removing = true;
@@ -217,19 +217,21 @@ void disk_tier_state::list_from(const std::string& from) {
 
 void disk_tier_state::adopt(const disk_listing& part) {
   for (const auto& page : part.pages)
-    table.add(page.key, {page.fingerprint, page.length});
+    options.table->add(page.key, {page.fingerprint, page.length});
   if (!part.next.empty())
     return list_from(part.next);
   if (part.failure.code != ec::none)
     note(tl::unexpected{part.failure});
   is_listed = true;
   show();
+  self->send(options.segment, atom::adopt_v);
   wake();
 }
 
 void disk_tier_state::forget(const key_batch& evicted) {
   for (const auto& key : evicted.keys)
-    table.remove(key);
+    options.table->remove(key);
+  tell_segment(evicted.keys);
   show();
 }
 
@@ -243,7 +245,7 @@ segment_pages disk_tier_state::next_on_disk(fetch_job& job) const {
          && bytes < limits::disk_batch_bytes && job.pages[job.next].fingerprint == fingerprint;
        ++job.next) {
     const auto& page = job.pages[job.next];
-    const auto on_disk = table.find(page.key);
+    const auto on_disk = options.table->find(page.key);
     if (!on_disk || on_disk->fingerprint != fingerprint || is_being_cleared(fingerprint))
       continue;
     found.list.push_back(page);
@@ -314,6 +316,7 @@ void disk_tier_state::end_read(const page_reading& reading, const outcomes& page
   auto complete = segment_slots{};
   auto unread = segment_slots{};
   auto broken = std::vector<page_key>{};
+  auto lost = std::vector<page_key>{};
   for (auto i = size_t{0}; i < pages.size(); ++i) {
     const auto& slot = reading.slots.list[i];
     if (pages[i]) {
@@ -325,14 +328,15 @@ void disk_tier_state::end_read(const page_reading& reading, const outcomes& page
     unread.list.push_back(slot);
     const auto why = pages[i].error().code;
     options.figures->failed += why == ec::not_found ? 0 : 1;
-    if (why == ec::not_found)
-      table.remove(slot.key);
+    if (why == ec::not_found && options.table->remove(slot.key))
+      lost.push_back(slot.key);
     else if (why == ec::corrupt_page)
       broken.push_back(slot.key);
     else if (why == ec::io_failure)
       note(pages[i]);
   }
   self->send(options.segment, atom::abort_v, std::move(unread));
+  tell_segment(std::move(lost));
   remove_from_store(std::move(broken), [] {});
   publish(reading.job, std::move(complete), reading.is_full);
 }
@@ -419,12 +423,16 @@ void disk_tier_state::write_held(const segment_pages& pages, const segment_slots
 }
 
 void disk_tier_state::note_written(const std::vector<disk_page>& written, const outcomes& stored) {
+  auto gained = std::vector<page_key>{};
   for (auto i = size_t{0}; i < stored.size(); ++i) {
     note(stored[i]);
     ++(stored[i] ? options.figures->written : options.figures->failed);
-    if (stored[i])
-      table.add(written[i].key, {written[i].fingerprint, written[i].length});
+    if (stored[i]) {
+      options.table->add(written[i].key, {written[i].fingerprint, written[i].length});
+      gained.push_back(written[i].key);
+    }
   }
+  tell_segment(std::move(gained));
 }
 
 void disk_tier_state::take_back(const std::vector<disk_page>& written, const outcomes& stored) {
@@ -447,7 +455,8 @@ void disk_tier_state::remove_from_store(std::vector<page_key> keys, std::functio
   if (keys.empty())
     return then();
   for (const auto& key : keys)
-    table.remove(key);
+    options.table->remove(key);
+  tell_segment(keys);
   show();
   const auto deadline = options.clock->now() + limits::storage_timeout;
   auto batch = open_batch{0, keys.size(), deadline, {}, {}};
@@ -471,7 +480,7 @@ void disk_tier_state::clear_some() {
   if (is_clearing)
     return;
   auto& [fingerprint, position, removed] = cleared.front();
-  const auto part = table.list(position, limits::disk_cleared_pages);
+  const auto part = options.table->list(position, limits::disk_cleared_pages);
   if (part.empty()) {
     spdlog::info("namespace {:016x}: {} pages are gone from the disk", fingerprint, removed);
     cleared.pop_front();
@@ -503,9 +512,14 @@ void disk_tier_state::note(const result<void>& outcome) {
     spdlog::info("the disk works again");
 }
 
+void disk_tier_state::tell_segment(std::vector<page_key> changed) {
+  if (!changed.empty())
+    self->send(options.segment, atom::backup_v, key_batch{std::move(changed)});
+}
+
 void disk_tier_state::show() {
-  options.figures->pages = table.size();
-  options.figures->bytes = table.bytes() + table.size() * page_header_bytes;
+  options.figures->pages = options.table->size();
+  options.figures->bytes = options.table->bytes() + options.table->size() * page_header_bytes;
 }
 
 // -- actor --------------------------------------------------------------------
@@ -513,7 +527,8 @@ void disk_tier_state::show() {
 disk_tier_actor::behavior_type disk_tier(disk_tier_actor::stateful_pointer<disk_tier_state> self,
                                          disk_tier_options options) {
   HICACHE_CHECK(options.store != nullptr && !options.memory.empty() && options.segment
-                && options.figures != nullptr && options.clock != nullptr);
+                && options.table != nullptr && options.figures != nullptr
+                && options.clock != nullptr);
   self->state.options = std::move(options);
   // A strong reference would keep both alive.
   const auto is_told = self->state.options.store->watch_evictions(

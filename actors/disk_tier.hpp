@@ -31,6 +31,8 @@ struct disk_tier_options {
   /// The memory of the segment. Must outlive the actor and the store.
   std::span<std::byte> memory;
   segment_actor segment;
+  /// Written by this actor, and read by the segment; not null.
+  std::shared_ptr<disk_table> table;
   /// Written by this actor; not null.
   std::shared_ptr<disk_figures> figures;
   /// Must outlive the actor.
@@ -155,6 +157,9 @@ struct disk_tier_state {
 
   void end_write();
 
+  /// Tells the segment that the table has gained or lost these pages.
+  void tell_segment(std::vector<page_key> changed);
+
   /// Removes pages from the store, then calls `then`.
   void remove_from_store(std::vector<page_key> keys, std::function<void()> then);
 
@@ -180,7 +185,6 @@ struct disk_tier_state {
 
   disk_tier_actor::pointer self;
   disk_tier_options options;
-  disk_table table;
   bool is_listed = false;
   std::deque<turn> turns;
   size_t fetches = 0;

@@ -27,6 +27,8 @@ caf::result<atom::ok> fetcher_state::fetch(const page_fetch& wanted) {
     // The index may still list a page that left this member.
     const auto is_own = [this](const replica& x) { return x.member == options.member; };
     replicas.erase(std::remove_if(replicas.begin(), replicas.end(), is_own), replicas.end());
+    std::stable_partition(replicas.begin(), replicas.end(),
+                          [](const replica& x) { return !is_on_disk(x.offset); });
     if (!replicas.empty())
       job->pages.push_back({wanted.pages.list[i], std::move(replicas), 0});
   }

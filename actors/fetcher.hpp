@@ -35,7 +35,7 @@ struct fetcher_state {
 
   // -- internal steps ---------------------------------------------------------
 
-  /// A page and its next replica to try.
+  /// A page and its next replica to try, those in memory first.
   struct open_page {
     segment_page page;
     replica_list replicas;

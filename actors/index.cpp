@@ -95,6 +95,8 @@ placements index_state::locate(const key_batch& query) {
   answer.replicas.resize(query.keys.size());
   for (auto i = size_t{0}; i < query.keys.size(); ++i)
     for (const auto& copy : found.of(i)) {
+      if (is_on_disk(copy.offset) && !query.with_disk)
+        continue;
       const auto* owner = table.find(copy.member);
       HICACHE_CHECK(owner != nullptr);
       answer.replicas[i].push_back({owner->member, copy.offset, copy.generation, copy.length});
@@ -109,7 +111,7 @@ placements index_state::locate(const key_batch& query) {
 caf::result<atom::ok> index_state::await(const awaited_pages& query) {
   const auto found = table.locate(query.keys);
   for (auto i = size_t{0}; i < query.keys.size(); ++i)
-    if (found.of(i).size() > query.known[i])
+    if (count_in_memory(found.of(i)) > query.known[i])
       return atom::ok_v;
   if (waits.size() + query.keys.size() > limits::awaited_pages)
     return to_caf({ec::limit_reached, "too many readers wait for replicas"});
@@ -130,10 +132,13 @@ index_status index_state::status(const status_query& query) const {
   answer.has_more = page.has_more;
   for (auto& entry : page.members)
     answer.members.push_back({std::move(entry.member), entry.replicas, entry.bytes,
-                              milliseconds(now - entry.last_heard), entry.counters});
+                              milliseconds(now - entry.last_heard), entry.counters,
+                              entry.disk_replicas, entry.disk_bytes});
   answer.keys = counters.keys - counters.second_keys;
-  answer.replicas = counters.replicas - counters.second_replicas;
-  answer.bytes = counters.bytes - counters.second_bytes;
+  answer.replicas = counters.replicas - counters.second_replicas - counters.disk_replicas;
+  answer.bytes = counters.bytes - counters.second_bytes - counters.disk_bytes;
+  answer.disk_replicas = counters.disk_replicas;
+  answer.disk_bytes = counters.disk_bytes;
   answer.second_keys = counters.second_keys;
   answer.lookups = lookups;
   answer.keys_asked = keys_asked;
@@ -169,8 +174,9 @@ void index_state::end_waits(std::span<const announced_page> pages) {
   if (waiting.empty())
     return;
   for (const auto& page : pages)
-    for (const auto number : waits.take(page.key))
-      waiting.extract(number).mapped().deliver(atom::ok_v);
+    if (!is_on_disk(page.offset))
+      for (const auto number : waits.take(page.key))
+        waiting.extract(number).mapped().deliver(atom::ok_v);
 }
 
 void index_state::expire_wait(uint64_t number) {
@@ -181,7 +187,7 @@ void index_state::expire_wait(uint64_t number) {
 }
 
 membership index_state::view(bool known) const {
-  return {known, milliseconds(options.member_ttl), shards_digest, {}, {}, false};
+  return {known, milliseconds(options.member_ttl), shards_digest, {}, {}, false, true};
 }
 
 bool index_state::is_partial() const {

@@ -1,8 +1,22 @@
 #include "actors/offered_pages.hpp"
 
 #include "base/check.hpp"
+#include "messages/index_protocol.hpp"
 
 namespace hicache {
+
+namespace {
+
+stored_page stored(const disk_table::listed_page& page) {
+  return {page.key,
+          disk_offset | page.position,
+          0,
+          page.on_disk.length,
+          page.on_disk.length,
+          page.on_disk.fingerprint};
+}
+
+} // namespace
 
 std::optional<stored_page> offered_pages::export_page(const stored_page& page) {
   auto before = revoke(page.key);
@@ -30,11 +44,37 @@ std::optional<stored_page> offered_pages::find(const page_key& key) const {
   return stored ? stored : find_exported(key);
 }
 
+std::optional<stored_page> offered_pages::find_anywhere(const page_key& key) const {
+  if (auto here = find(key))
+    return here;
+  const auto on_disk = disk_ && is_disk_offered_ ? disk_->find(key) : std::nullopt;
+  return on_disk ? std::optional{stored({key, *on_disk, 0})} : std::nullopt;
+}
+
 std::vector<stored_page> offered_pages::published(uint64_t offset, size_t count) const {
   auto pages = table_.published(offset, count);
   for (auto at = exported_.lower_bound(offset); at != exported_.end() && pages.size() < count; ++at)
     pages.push_back(at->second);
+  auto next = is_on_disk(offset) ? offset & ~disk_offset : 0;
+  while (disk_ && is_disk_offered_ && pages.size() < count) {
+    const auto part = disk_->list(next, count - pages.size());
+    if (part.empty())
+      break;
+    for (const auto& page : part)
+      if (!find(page.key))
+        pages.push_back(stored(page));
+    next = part.back().position + 1;
+  }
   return pages;
+}
+
+uint64_t offered_pages::count_on_disk() const {
+  if (!disk_ || !is_disk_offered_)
+    return 0;
+  auto total = disk_->size();
+  for (const auto& page : published(0, count()))
+    total -= disk_->find(page.key) ? 1 : 0;
+  return total;
 }
 
 std::vector<page_key> offered_pages::of_namespace(uint64_t fingerprint) const {

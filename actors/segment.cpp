@@ -80,7 +80,7 @@ segment_slots segment_state::reserve(const segment_pages& pages) {
       clear_header(options.memory, room.offset);
     }
   }
-  mounts->withdraw(evicted);
+  tell_gone(evicted);
   auto news = std::vector<announced_page>{};
   for (const auto& one : moved)
     if (const auto here = table->find(one.key); here && here->generation == one.generation) {
@@ -202,6 +202,12 @@ void segment_state::drop(const segment_holds& pages) {
       unwanted.add(pages.fingerprint, key);
 }
 
+void segment_state::note_disk(const key_batch& changed) {
+  auto keys = changed.keys;
+  std::erase_if(keys, [this](const page_key& key) { return offered->find(key).has_value(); });
+  tell_gone(keys);
+}
+
 caf::result<atom::ok> segment_state::leave() {
   auto promise = self->make_response_promise<atom::ok>();
   mounts->leave([this, promise]() mutable {
@@ -220,7 +226,8 @@ void segment_state::tick() {
   }
   if (!held_before.list.empty() && options.clock->now() >= held_until)
     release(std::exchange(held_before, {}));
-  repair();
+  if (!table->is_closed())
+    repair->run();
 }
 
 // -- requests of other members and of operators -------------------------------
@@ -271,7 +278,7 @@ caf::result<drain_report> segment_state::drain(const drain_request& how) {
       options.exported->close();
     mounts->send_heartbeat(counters(), true); // Other members stop sending pages.
     drain_ = draining{};
-    auto settings = spread_settings();
+    auto settings = spread_settings(mounts->options());
     settings.source.stays = false;
     settings.figures = drain_->figures;
     const auto now = options.clock->now();
@@ -316,6 +323,8 @@ drain_progress segment_state::resume() {
     return so_far;
   table->open();
   mounts->send_heartbeat(counters(), false);
+  offered->offer_disk(true);
+  mounts->report_disk();
   if (options.exported)
     options.exported->open([me = caf::actor_cast<segment_actor>(self)](segment_slots reclaimed) {
       caf::anon_send(me, atom::withdraw_v, std::move(reclaimed));
@@ -338,6 +347,23 @@ void segment_state::check(const key_batch& doubtful) {
     }
   corrupt += damaged.size();
   let_go(damaged);
+}
+
+caf::result<placements> segment_state::recall(const page_recall& wanted) {
+  const auto wait
+    = std::min<duration>(std::chrono::milliseconds{wanted.wait_ms}, limits::storage_timeout);
+  auto order = page_fetch{{}, options.clock->now() + wait};
+  for (const auto& key : wanted.keys)
+    if (!table->touch(key))
+      order.pages.list.push_back({key, no_parent, 0, wanted.fingerprint, 0});
+  if (!disk || order.pages.list.empty())
+    return places_of(wanted);
+  auto promise = self->make_response_promise<placements>();
+  // Some pages may have arrived even after an error.
+  auto end = [this, promise, wanted]() mutable { promise.deliver(places_of(wanted)); };
+  self->request(disk, caf::timespan{wait}, atom::fetch_v, std::move(order))
+    .then([end](atom::ok) mutable { end(); }, [end](const caf::error&) mutable { end(); });
+  return promise;
 }
 
 // -- internal steps -----------------------------------------------------------
@@ -400,6 +426,29 @@ bool segment_state::adopt(const found_page& found) {
   return true;
 }
 
+void segment_state::tell_gone(const std::vector<page_key>& keys) {
+  auto gone = std::vector<page_key>{};
+  auto on_disk = std::vector<announced_page>{};
+  for (const auto& key : keys)
+    if (const auto left = offered->find_anywhere(key))
+      on_disk.push_back(announce(*left));
+    else
+      gone.push_back(key);
+  mounts->withdraw(gone);
+  mounts->publish(on_disk, [] {});
+}
+
+placements segment_state::places_of(const page_recall& wanted) const {
+  auto answer = placements{};
+  answer.replicas.resize(wanted.keys.size());
+  for (auto i = size_t{0}; i < wanted.keys.size(); ++i)
+    if (const auto here = table->find(wanted.keys[i]);
+        here && here->fingerprint == wanted.fingerprint)
+      answer.replicas[i].push_back(
+        {mounts->options().member.member, here->offset, here->generation, here->length});
+  return answer;
+}
+
 page_totals segment_state::let_go(const std::vector<page_key>& keys) {
   auto totals = page_totals{};
   auto gone = std::vector<page_key>{};
@@ -413,7 +462,7 @@ page_totals segment_state::let_go(const std::vector<page_key>& keys) {
       ++totals.pages;
       totals.bytes += where->bytes;
     }
-  mounts->withdraw(gone);
+  tell_gone(gone);
   show();
   return totals;
 }
@@ -423,12 +472,6 @@ page_totals segment_state::let_all_go() {
   for (const auto& page : offered->published(0, offered->count()))
     keys.push_back(page.key);
   return let_go(keys);
-}
-
-spreader_options segment_state::spread_settings() const {
-  const auto& at = mounts->options();
-  return {{at.member.member, at.member.host, true}, at.index, at.reach, at.timeout, 0, {},
-          std::make_shared<spread_figures>()};
 }
 
 void segment_state::end_drain(const page_totals& spread) {
@@ -442,7 +485,11 @@ void segment_state::end_drain(const page_totals& spread) {
                                           "member keeps all of its pages and takes no more"));
     return;
   }
-  const auto report = drain_report{spread.pages, let_all_go().pages};
+  const auto on_disk = offered->count_on_disk();
+  offered->offer_disk(false);
+  const auto report = drain_report{spread.pages, let_all_go().pages + on_disk};
+  if (options.on_disk)
+    mounts->start_over(); // A disk may have too many pages to withdraw each.
   spdlog::info("drained: other members have {} of the pages, {} are withdrawn", report.moved,
                report.withdrawn);
   answer_drain(report);
@@ -459,61 +506,6 @@ void segment_state::answer_drain(const result<drain_report>& end) {
     else
       promise.deliver(to_caf(end.error()));
   }
-}
-
-void segment_state::note_losses(const std::vector<page_key>& keys) {
-  for (const auto& key : keys)
-    if (replicated(key, {}))
-      losses.note(key, options.clock->now());
-  options.figures->unrepaired = losses.size();
-}
-
-void segment_state::repair() {
-  if (is_repairing || table->is_closed())
-    return;
-  const auto now = options.clock->now();
-  auto tried = losses.take(now, limits::repair_pages);
-  if (tried.empty())
-    return;
-  auto settings = spread_settings();
-  settings.bytes_per_second = options.repair.bytes_per_second;
-  for (const auto& key : tried)
-    if (auto page = replicated(key, now)) // Otherwise it was removed here too.
-      settings.pages.push_back(*page);
-  is_repairing = true;
-  self->request(self->spawn(spreader, std::move(settings)), caf::infinite, atom::copy_v)
-    .then(
-      [this, tried](const page_totals& spread) {
-        options.figures->repaired += spread.pages;
-        end_repair(tried, spread.left_out);
-        spdlog::info("lost copies: {} pages have all of theirs again, {} are tried again later",
-                     spread.pages, spread.left_out.size());
-      },
-      [this, tried](const caf::error& err) {
-        end_repair(tried, tried);
-        spdlog::warn("lost copies are not made anew: {}", to_string(from_caf(err)));
-      });
-}
-
-void segment_state::end_repair(const std::vector<page_key>& tried,
-                               const std::vector<page_key>& lacking) {
-  is_repairing = false;
-  losses.settle(tried, lacking, options.clock->now());
-  options.figures->repair_failures += lacking.size();
-  options.figures->unrepaired = losses.size();
-}
-
-std::optional<copied_page> segment_state::replicated(const page_key& key, time_point now) const {
-  if (const auto kept = table->describe(key))
-    return kept->copies > 1 ? std::optional{copy_of(*kept, now)} : std::nullopt;
-  // Exported pages always originate here.
-  const auto exported = options.copies > 1 ? offered->find_exported(key) : std::nullopt;
-  if (!exported)
-    return std::nullopt;
-  auto kept = kept_page{};
-  kept.page = *exported;
-  kept.copies = options.copies;
-  return copy_of(kept, now);
 }
 
 caf::timespan segment_state::tick_pause() const {
@@ -543,17 +535,20 @@ segment_actor::behavior_type segment(segment_actor::stateful_pointer<segment_sta
   const auto segment_bytes = options.exported ? exported.headers : options.memory.size();
   auto& state = self->state;
   state.options = std::move(options);
-  state.losses = repair_queue{state.options.repair};
   state.table.emplace(segment_bytes, state.options.policy);
   if (state.options.lasting && state.options.lasting->has_pages) {
     state.table->expect_pages();
     state.options.figures->unscanned_bytes = segment_bytes;
   }
   state.held_until = state.options.clock->now() + limits::node_lease_time;
-  state.offered.emplace(*state.table);
+  state.offered.emplace(*state.table, state.options.on_disk);
   state.options.mounts.refused = [self](const auto& keys) { self->state.let_go(keys); };
-  state.options.mounts.lost = [self](const auto& keys) { self->state.note_losses(keys); };
+  state.options.mounts.lost = [self](const auto& keys) { self->state.repair->note(keys); };
   state.mounts.emplace(self, state.options.mounts, *state.offered);
+  state.repair.emplace(self,
+                       segment_repair_options{state.options.repair, state.options.copies,
+                                              state.options.figures, state.options.clock},
+                       *state.table, *state.offered, *state.mounts);
   state.mounts->look_at_index();
   // By default an error message terminates an actor, and any peer may send one.
   self->set_error_handler(
@@ -568,6 +563,7 @@ segment_actor::behavior_type segment(segment_actor::stateful_pointer<segment_sta
     [self](atom::resume, const drain_request&) { return self->state.resume(); },
     [self](atom::touch, const key_batch& used) { self->state.touch(used); },
     [self](atom::corrupt, const key_batch& doubtful) { self->state.check(doubtful); },
+    [self](atom::recall, const page_recall& wanted) { return self->state.recall(wanted); },
     [self](atom::mount) { return self->state.mount(); },
     [self](atom::reserve, const segment_pages& pages) { return self->state.reserve(pages); },
     [self](atom::publish, const segment_slots& slots) { return self->state.publish(slots); },
@@ -578,6 +574,8 @@ segment_actor::behavior_type segment(segment_actor::stateful_pointer<segment_sta
     [self](atom::attach, const caf::strong_actor_ptr& below) {
       self->state.disk = caf::actor_cast<disk_tier_actor>(below);
     },
+    [self](atom::backup, const key_batch& changed) { self->state.note_disk(changed); },
+    [self](atom::adopt) { self->state.mounts->report_disk(); },
     [self](atom::remove, const key_list& keys) { return self->state.remove(keys); },
     [self](atom::adopt, const found_pages& part) { return self->state.adopt(part); },
     [self](atom::drop, const segment_holds& pages) { self->state.drop(pages); },

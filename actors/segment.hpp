@@ -2,12 +2,13 @@
 
 #include "actors/offered_pages.hpp"
 #include "actors/segment_mounts.hpp"
+#include "actors/segment_repair.hpp"
 #include "actors/spreader.hpp"
 #include "backends/cluster/exported_pages.hpp"
 #include "backends/cluster/lasting_memory.hpp"
 #include "backends/cluster/member_figures.hpp"
 #include "base/limits.hpp"
-#include "cache/store/repair_queue.hpp"
+#include "cache/store/disk_table.hpp"
 #include "cache/store/segment_table.hpp"
 #include "cache/store/unwanted_pages.hpp"
 #include "hicache/clock.hpp"
@@ -34,6 +35,8 @@ struct segment_options {
   /// Pages of L2 that are offered as well; null if there are none. Must be open, with a notice that
   /// sends revoked pages to this actor as atom::withdraw.
   std::shared_ptr<exported_pages> exported;
+  /// The pages on the disk below the memory, kept by the disk tier; null if there is none.
+  std::shared_ptr<const disk_table> on_disk;
   /// Copies pages of other members into the memory; null if this member copies nothing.
   replicator_actor replicator;
   /// Copies wanted of each exported page.
@@ -73,6 +76,8 @@ struct segment_state {
 
   void drop(const segment_holds& unwanted);
 
+  void note_disk(const key_batch& changed);
+
   caf::result<atom::ok> leave();
 
   void tick();
@@ -95,6 +100,8 @@ struct segment_state {
 
   void check(const key_batch& doubtful);
 
+  caf::result<placements> recall(const page_recall& wanted);
+
   // -- internal steps ---------------------------------------------------------
 
   /// Adds an exported page. @returns false if it has been revoked or the segment has the page
@@ -112,30 +119,21 @@ struct segment_state {
   /// Adds a page that an earlier process left. @returns whether it is offered
   bool adopt(const found_page& found);
 
-  /// Frees published pages, clears their headers and withdraws them.
+  /// Withdraws pages that have left memory, or announces them on disk.
+  void tell_gone(const std::vector<page_key>& keys);
+
+  /// The places in memory of pages of a namespace.
+  placements places_of(const page_recall& wanted) const;
+
+  /// Frees published pages and clears their headers.
   page_totals let_go(const std::vector<page_key>& keys);
 
   page_totals let_all_go();
-
-  /// Settings of a spreader for this member; `pages` is empty.
-  spreader_options spread_settings() const;
 
   /// Called when the spreader has ended: withdraws everything unless that would lose pinned pages.
   void end_drain(const page_totals& spread);
 
   void answer_drain(const result<drain_report>& end);
-
-  /// Notes pages that lost copies on other members.
-  void note_losses(const std::vector<page_key>& keys);
-
-  /// Starts replacing lost copies if a repair is due.
-  void repair();
-
-  /// Ends a repair; pages in `lacking` are retried later.
-  void end_repair(const std::vector<page_key>& tried, const std::vector<page_key>& lacking);
-
-  /// The request to copy a page; nullopt unless it should have more than one copy.
-  std::optional<copied_page> replicated(const page_key& key, time_point now) const;
 
   caf::timespan tick_pause() const;
 
@@ -159,11 +157,9 @@ struct segment_state {
   std::optional<segment_table> table;
   std::optional<offered_pages> offered;
   std::optional<segment_mounts> mounts;
+  std::optional<segment_repair> repair;
   time_point next_heartbeat;
   std::optional<draining> drain_;
-  /// Pages that lost copies on other members.
-  repair_queue losses;
-  bool is_repairing = false;
   /// Pages left by an earlier process that must not be adopted.
   unwanted_pages unwanted{limits::unwanted_pages};
   /// Pages that clients of an earlier process may still read in place, until held_until.

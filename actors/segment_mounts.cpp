@@ -67,10 +67,24 @@ std::vector<published_pages> batches(const std::array<std::vector<announced_page
   return all;
 }
 
+/// Removes the pages on disk. @returns their keys
+std::vector<page_key> take_disk_pages(std::array<std::vector<announced_page>, 2>& pages) {
+  auto keys = std::vector<page_key>{};
+  for (auto& of_role : pages) {
+    const auto on_disk
+      = std::ranges::stable_partition(of_role, [](const auto& x) { return !is_on_disk(x.offset); });
+    for (const auto& page : on_disk)
+      keys.push_back(page.key);
+    of_role.erase(on_disk.begin(), on_disk.end());
+  }
+  return keys;
+}
+
 } // namespace
 
 announced_page announce(const stored_page& page) noexcept {
-  return {page.key, page.offset, page.generation, page.length};
+  return {page.key, is_on_disk(page.offset) ? disk_offset : page.offset, page.generation,
+          page.length};
 }
 
 segment_mounts::segment_mounts(segment_actor::pointer self, segment_mounts_options options,
@@ -110,6 +124,20 @@ void segment_mounts::withdraw(const std::vector<page_key>& keys) {
       withdraw_from(number, part);
 }
 
+void segment_mounts::report_disk() {
+  for (auto& [number, at] : mounts_)
+    if (at.progress.rewind(disk_offset))
+      report(number);
+}
+
+void segment_mounts::start_over() {
+  for (auto& [number, at] : mounts_) {
+    at.progress.forget();
+    if (at.shard)
+      mount(number, at.shard);
+  }
+}
+
 void segment_mounts::leave(const std::function<void()>& then) {
   // Calls `then` when the last reference is gone.
   const auto end = std::shared_ptr<void>{nullptr, [then](void*) { then(); }};
@@ -135,14 +163,16 @@ void segment_mounts::reshard(const shard_set& now) {
   if (!before.numbers.empty() && !now.numbers.empty()) {
     auto gained = std::map<uint32_t, kept_pages<announced_page>>{};
     auto lost = std::map<uint32_t, std::vector<page_key>>{};
-    for (const auto& page : offered_.published(0, offered_.count())) {
-      for (const auto& [number, role] : roles_of(now, page.key))
-        if (role_of(number, before, page.key) != role)
-          gained[number][role].push_back(hicache::announce(page));
-      for (const auto& [number, role] : roles_of(before, page.key))
-        if (!role_of(number, now, page.key) && is_in_use(number))
-          lost[number].push_back(page.key);
-    }
+    for (auto pages = offered_.published(0, limits::index_batch_keys); !pages.empty();
+         pages = offered_.published(pages.back().offset + 1, limits::index_batch_keys))
+      for (const auto& page : pages) {
+        for (const auto& [number, role] : roles_of(now, page.key))
+          if (role_of(number, before, page.key) != role)
+            gained[number][role].push_back(hicache::announce(page));
+        for (const auto& [number, role] : roles_of(before, page.key))
+          if (!role_of(number, now, page.key) && is_in_use(number))
+            lost[number].push_back(page.key);
+      }
     for (auto& [number, kept] : gained)
       if (mounts_.contains(number)) // New shards get a block report.
         tell(number, std::move(kept), nullptr);
@@ -173,14 +203,21 @@ void segment_mounts::tell(uint32_t number, kept_pages<announced_page> pages,
       unsettle(number, keys_of(pages[role]));
     return;
   }
+  if (!mounts_[number].takes_disk)
+    withdraw_from(number, take_disk_pages(pages));
   for (auto& batch : batches(pages)) {
-    auto keys = keys_of(batch.pages);
     batch.only_new = only_new;
-    announce(number, std::move(batch), [this, number, keys = std::move(keys), then](bool is_taken) {
-      if (!is_taken)
-        unsettle(number, keys);
-    });
+    announce_or_unsettle(number, std::move(batch), then);
   }
+}
+
+void segment_mounts::announce_or_unsettle(uint32_t number, published_pages batch,
+                                          const std::shared_ptr<void>& then) {
+  auto keys = keys_of(batch.pages);
+  announce(number, std::move(batch), [this, number, keys = std::move(keys), then](bool is_taken) {
+    if (!is_taken)
+      unsettle(number, keys);
+  });
 }
 
 void segment_mounts::mount(uint32_t number, const index_actor& shard) {
@@ -193,6 +230,7 @@ void segment_mounts::mount(uint32_t number, const index_actor& shard) {
     const auto here = mounts_.find(number);
     if (here == mounts_.end() || !here->second.progress.confirm(epoch, view.resumed))
       return;
+    here->second.takes_disk = view.takes_disk;
     heartbeat_pause_ = std::chrono::milliseconds{std::max<uint64_t>(view.member_ttl_ms / 4, 1)};
     report(number);
   };
@@ -203,15 +241,17 @@ void segment_mounts::mount(uint32_t number, const index_actor& shard) {
 
 void segment_mounts::report(uint32_t number) {
   auto& progress = mounts_[number].progress;
+  const auto takes_disk = mounts_[number].takes_disk;
   auto news = kept_pages<announced_page>{};
   const auto size = [&news] { return news[0].size() + news[1].size(); };
   auto next = progress.reported_to();
   while (size() < limits::index_batch_keys) {
     const auto pages = offered_.published(next, limits::index_batch_keys - size());
-    if (pages.empty())
+    if (pages.empty() || (!takes_disk && is_on_disk(pages.front().offset)))
       break;
     for (const auto& page : pages)
-      if (const auto role = role_of(number, shards_, page.key))
+      if (const auto role = role_of(number, shards_, page.key);
+          role && (takes_disk || !is_on_disk(page.offset)))
         news[*role].push_back(hicache::announce(page));
     next = pages.back().offset + 1;
   }
@@ -221,7 +261,11 @@ void segment_mounts::report(uint32_t number) {
       if (is_taken && here != mounts_.end() && here->second.progress.advance(epoch, next))
         report(number);
     };
-    announce(number, std::move(batches(news).front()), on_end);
+    // One batch, unless many pages have the same position on disk.
+    auto all = batches(news);
+    for (; all.size() > 1; all.erase(all.begin()))
+      announce_or_unsettle(number, std::move(all.front()), nullptr);
+    announce(number, std::move(all.front()), on_end);
     return;
   }
   progress.complete();
@@ -244,7 +288,7 @@ void segment_mounts::tell_unsettled(uint32_t number) {
   auto offered = kept_pages<announced_page>{};
   auto gone = std::vector<page_key>{};
   for (const auto& key : mounts_[number].progress.take_unsettled()) {
-    const auto here = offered_.find(key);
+    const auto here = offered_.find_anywhere(key);
     const auto role = role_of(number, shards_, key);
     if (here && role)
       offered[*role].push_back(hicache::announce(*here));

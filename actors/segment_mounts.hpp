@@ -62,6 +62,12 @@ public:
 
   void withdraw(const std::vector<page_key>& keys);
 
+  /// Reports all pages on disk to every shard, again if they were.
+  void report_disk();
+
+  /// Mounts anew at every shard, which drops all announcements, and reports what is offered now.
+  void start_over();
+
   /// Tells every shard that this member leaves. Calls `then` when each reachable one has answered
   /// or failed.
   void leave(const std::function<void()>& then);
@@ -84,6 +90,8 @@ private:
     /// Null unless mounted.
     index_actor shard;
     mount_progress progress;
+    /// As in membership.
+    bool takes_disk = false;
   };
 
   /// Applies a changed shard set: announces pages to their new keepers and withdraws them from the
@@ -116,6 +124,10 @@ private:
   /// it.
   void announce(uint32_t number, published_pages batch, std::function<void(bool)> then);
 
+  /// The same; records the keys if the shard has not taken it. Releases `then` at the end.
+  void announce_or_unsettle(uint32_t number, published_pages batch,
+                            const std::shared_ptr<void>& then);
+
   void heartbeat_at(uint32_t number);
 
   void withdraw_from(uint32_t number, const std::vector<page_key>& keys);
@@ -141,7 +153,7 @@ private:
   std::vector<std::function<void()>> waiting_;
 };
 
-/// The index entry of a published page.
+/// The index entry of a page in memory or on disk.
 announced_page announce(const stored_page& page) noexcept;
 
 } // namespace hicache

@@ -244,6 +244,7 @@ result<int> look_up(cluster_client& cluster, const std::vector<page_key>& keys, 
     for (const auto& copy : (*found)[i])
       copies.push_back({{"member", name_of(copy.member)},
                         {"host", hosts[copy.member]},
+                        {"on_disk", is_on_disk(copy.offset)},
                         {"offset", copy.offset},
                         {"generation", copy.generation},
                         {"length", copy.length}});
@@ -252,9 +253,10 @@ result<int> look_up(cluster_client& cluster, const std::vector<page_key>& keys, 
       std::printf("%s  %s\n", to_string(keys[i]).c_str(), copies.empty() ? "not stored" : "");
     for (const auto& copy : (*found)[i])
       if (!as_json)
-        std::printf("  %s on %s, %s at %llu\n", name_of(copy.member).c_str(),
-                    hosts[copy.member].c_str(), format_bytes(copy.length).c_str(),
-                    static_cast<unsigned long long>(copy.offset));
+        std::printf("  %s on %s, %s %s\n", name_of(copy.member).c_str(), hosts[copy.member].c_str(),
+                    format_bytes(copy.length).c_str(),
+                    is_on_disk(copy.offset) ? "on disk"
+                                            : ("at " + std::to_string(copy.offset)).c_str());
     list.push_back({{"page", to_string(keys[i])}, {"replicas", std::move(copies)}});
   }
   if (as_json)
@@ -271,8 +273,11 @@ result<int> pin(cluster_client& cluster, const std::vector<page_key>& keys, page
   auto absent = size_t{0};
   for (auto i = size_t{0}; i < keys.size(); ++i) {
     absent += (*found)[i].empty() ? 1 : 0;
+    // Only pages in memory can be pinned; of one that is on disk alone its member says that.
+    const auto is_in_memory = count_in_memory((*found)[i]) > 0;
     for (const auto& copy : (*found)[i])
-      of_member[copy.member].push_back(keys[i]);
+      if (!is_in_memory || !is_on_disk(copy.offset))
+        of_member[copy.member].push_back(keys[i]);
   }
   auto all = answers{};
   for (const auto& [id, pages] : of_member) {

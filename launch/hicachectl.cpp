@@ -105,11 +105,15 @@ index_status total(const std::vector<shard_status>& shards) {
       auto& known = sum.members[at->second];
       known.pages += member.pages;
       known.bytes += member.bytes;
+      known.disk_pages += member.disk_pages;
+      known.disk_bytes += member.disk_bytes;
       known.silent_ms = std::max(known.silent_ms, member.silent_ms);
     }
     sum.keys += status.keys;
     sum.replicas += status.replicas;
     sum.bytes += status.bytes;
+    sum.disk_replicas += status.disk_replicas;
+    sum.disk_bytes += status.disk_bytes;
     sum.lookups += status.lookups;
     sum.keys_asked += status.keys_asked;
     sum.keys_found += status.keys_found;
@@ -138,6 +142,8 @@ nlohmann::json to_json(const std::vector<shard_status>& shards) {
                        {"capacity_bytes", member.info.capacity_bytes},
                        {"pages", member.pages},
                        {"bytes", member.bytes},
+                       {"disk_pages", member.disk_pages},
+                       {"disk_bytes", member.disk_bytes},
                        {"silent_ms", member.silent_ms},
                        {"closed", member.info.is_closed},
                        {"fingerprint", absl::StrFormat("%016x", member.info.fingerprint)},
@@ -152,6 +158,8 @@ nlohmann::json to_json(const std::vector<shard_status>& shards) {
           {"keys", status.keys},
           {"replicas", status.replicas},
           {"bytes", status.bytes},
+          {"disk_replicas", status.disk_replicas},
+          {"disk_bytes", status.disk_bytes},
           {"lookups", status.lookups},
           {"keys_asked", status.keys_asked},
           {"keys_found", status.keys_found},
@@ -163,6 +171,12 @@ nlohmann::json to_json(const std::vector<shard_status>& shards) {
 double hit_share(const member_counters& counters) {
   const auto wanted = counters.hits + counters.misses + counters.errors;
   return wanted == 0 ? 0.0 : 100 * static_cast<double>(counters.hits) / static_cast<double>(wanted);
+}
+
+std::string on_disk(const index_status& status) {
+  return status.disk_replicas == 0 ? ""
+                                   : absl::StrFormat("%d more on disk, %s; ", status.disk_replicas,
+                                                     format_bytes(status.disk_bytes));
 }
 
 void print(const std::vector<shard_status>& shards) {
@@ -181,23 +195,25 @@ void print(const std::vector<shard_status>& shards) {
   std::printf("up %.0f s; %zu shards, %zu members, %llu gone since the start\n",
               static_cast<double>(status.uptime_ms) / 1000, shards.size(), status.members.size(),
               static_cast<unsigned long long>(status.members_lost));
-  std::printf("%llu pages, %llu replicas, %s; %llu look-ups, %.1f %% of pages found\n",
-              static_cast<unsigned long long>(status.keys),
-              static_cast<unsigned long long>(status.replicas), format_bytes(status.bytes).c_str(),
-              static_cast<unsigned long long>(status.lookups), share);
+  std::fputs(absl::StrFormat("%d pages, %d replicas, %s; %s%d look-ups, %.1f %% of pages found\n",
+                             status.keys, status.replicas, format_bytes(status.bytes),
+                             on_disk(status), status.lookups, share)
+               .c_str(),
+             stdout);
   if (status.members.empty())
     return;
-  std::fputs(absl::StrFormat("%-16s  %-16s  %-20s %-22s %10s %10s %10s %6s %6s %7s\n", "member",
-                             "namespace", "host", "address", "pages", "used", "exported", "hit %",
-                             "errors", "damaged")
+  std::fputs(absl::StrFormat("%-16s  %-16s  %-20s %-22s %10s %10s %10s %10s %6s %6s %7s\n",
+                             "member", "namespace", "host", "address", "pages", "used", "exported",
+                             "on disk", "hit %", "errors", "damaged")
                .c_str(),
              stdout);
   for (const auto& member : status.members)
-    std::fputs(absl::StrFormat("%016x  %016x  %-20s %-22s %10d %10s %10s %6.1f %6d %7d\n",
+    std::fputs(absl::StrFormat("%016x  %016x  %-20s %-22s %10d %10s %10s %10d %6.1f %6d %7d\n",
                                member.info.member, member.info.fingerprint, member.info.host,
                                member.info.page_address, member.pages, format_bytes(member.bytes),
-                               format_bytes(member.info.capacity_bytes), hit_share(member.counters),
-                               member.counters.errors, member.counters.corrupt)
+                               format_bytes(member.info.capacity_bytes), member.disk_pages,
+                               hit_share(member.counters), member.counters.errors,
+                               member.counters.corrupt)
                  .c_str(),
                stdout);
 }

@@ -48,6 +48,7 @@ struct Membership {
   refused @3 :List(Key);
   lost @4 :List(Key);
   resumed @5 :Bool;
+  takesDisk @6 :Bool;
 }
 
 struct MemberCounters {
@@ -90,6 +91,7 @@ struct WithdrawnPages {
 
 struct KeyBatch {
   keys @0 :List(Key);
+  withDisk @1 :Bool;
 }
 
 struct AwaitedPages {
@@ -136,6 +138,8 @@ struct MemberState {
   bytes @2 :UInt64;
   silentMs @3 :UInt64;
   counters @4 :MemberCounters;
+  diskPages @5 :UInt64;
+  diskBytes @6 :UInt64;
 }
 
 struct IndexStatus {
@@ -150,6 +154,8 @@ struct IndexStatus {
   uptimeMs @8 :UInt64;
   secondKeys @9 :UInt64;
   hasMore @10 :Bool;
+  diskReplicas @11 :UInt64;
+  diskBytes @12 :UInt64;
 }
 
 struct PageTotals {
@@ -181,6 +187,12 @@ struct CopiedPage {
 struct PageCopies {
   source @0 :UInt64;
   pages @1 :List(CopiedPage);
+}
+
+struct PageRecall {
+  fingerprint @0 :UInt64;
+  keys @1 :List(Key);
+  waitMs @2 :UInt32;
 }
 
 struct DrainRequest {

@@ -4,6 +4,8 @@
 
 #include <absl/container/inlined_vector.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -14,9 +16,17 @@ namespace hicache {
 
 /// Version of the protocol between processes, and the oldest compatible one. Two processes are
 /// compatible if each has at least the other's minimum; unknown fields are ignored.
-inline constexpr uint32_t index_protocol_version = 5;
+inline constexpr uint32_t index_protocol_version = 6;
 inline constexpr uint32_t index_protocol_minimum = 4;
 static_assert(index_protocol_minimum <= index_protocol_version);
+
+/// The offset of a page that its member has on disk only. Readers have the member bring it into
+/// memory first.
+inline constexpr uint64_t disk_offset = uint64_t{1} << 63;
+
+constexpr bool is_on_disk(uint64_t offset) noexcept {
+  return (offset & disk_offset) != 0;
+}
 
 /// Objects in a member's L2 that are readable in place, outside its segment. Their headers are in a
 /// table.
@@ -93,13 +103,15 @@ struct membership {
   /// `digest_of` the shard map of the shard's process; 0 if it has none.
   uint64_t shards_digest = 0;
   /// Pages just announced that already have limits::replicas_per_key other replicas, or any other
-  /// one if only new pages were announced; this replica is not listed.
+  /// one in memory if only new pages were announced; this replica is not listed.
   std::vector<page_key> refused = {};
   /// Pages of this member that lost a replica with another member; each is reported once, to one of
   /// its remaining holders.
   std::vector<page_key> lost = {};
   /// For mount: the pages announced under the resumed epoch are still known.
   bool resumed = false;
+  /// The index also takes pages on disk. Versions before 6 do not.
+  bool takes_disk = false;
 
   friend bool operator==(const membership&, const membership&) = default;
 };
@@ -137,6 +149,7 @@ struct heartbeat {
 struct announced_page {
   page_key key;
   /// Bytes from the start of the member's memory to the header; `object_offset` locates the object.
+  /// `disk_offset` if the page is on disk.
   uint64_t offset = 0;
   uint32_t generation = 0;
   /// Bytes of the object.
@@ -153,8 +166,8 @@ struct published_pages {
   /// For the last `seconds` of these pages the shard is the second keeper: it answers lookups like
   /// the first, but does not count them.
   uint32_t seconds = 0;
-  /// The first keeper refuses pages that another member offers, so that one of two members that
-  /// store a page at the same time keeps it. The second keeper follows the first.
+  /// The first keeper refuses pages that another member offers in memory, so that one of two
+  /// members that store a page at the same time keeps it. The second keeper follows the first.
   bool only_new = false;
 
   friend bool operator==(const published_pages&, const published_pages&) = default;
@@ -171,14 +184,16 @@ struct withdrawn_pages {
 
 struct key_batch {
   std::vector<page_key> keys;
+  /// For locate: the reader also wants places on disk. Versions before 6 do not.
+  bool with_disk = false;
 
   friend bool operator==(const key_batch&, const key_batch&) = default;
 };
 
-/// Asks for a reply once one of these pages has more replicas than the reader knows.
+/// Asks for a reply once one of these pages has more replicas in memory than the reader knows.
 struct awaited_pages {
   std::vector<page_key> keys;
-  /// How many replicas of each key the reader knows.
+  /// How many replicas in memory the reader knows of each key.
   std::vector<uint8_t> known;
   /// The longest wait for that.
   uint32_t wait_ms = 0;
@@ -189,6 +204,7 @@ struct awaited_pages {
 /// Location of one copy of a page.
 struct replica {
   uint64_t member = 0;
+  /// As in announced_page.
   uint64_t offset = 0;
   uint32_t generation = 0;
   /// Bytes of the object.
@@ -200,6 +216,13 @@ struct replica {
 /// The replicas of a page. Usually one, or two with a copy on another host, which are stored
 /// inline.
 using replica_list = absl::InlinedVector<replica, 2>;
+
+/// How many of these replicas are in memory.
+template <class Replicas>
+size_t count_in_memory(const Replicas& replicas) {
+  return static_cast<size_t>(
+    std::ranges::count_if(replicas, [](const auto& x) { return !is_on_disk(x.offset); }));
+}
 
 /// Reply to a lookup: the replicas of each key, in order; empty if the page is unknown.
 struct placements {
@@ -243,11 +266,15 @@ struct status_query {
 
 struct member_state {
   member_info info;
+  /// In memory.
   uint64_t pages = 0;
   uint64_t bytes = 0;
   /// Since the last heartbeat.
   uint64_t silent_ms = 0;
   member_counters counters;
+  /// On disk only.
+  uint64_t disk_pages = 0;
+  uint64_t disk_bytes = 0;
 
   friend bool operator==(const member_state&, const member_state&) = default;
 };
@@ -257,6 +284,7 @@ struct member_state {
 struct index_status {
   std::vector<member_state> members;
   uint64_t keys = 0;
+  /// In memory.
   uint64_t replicas = 0;
   uint64_t bytes = 0;
   uint64_t lookups = 0;
@@ -268,6 +296,9 @@ struct index_status {
   bool has_more = false;
   /// Keys of which the shard is the second keeper; not included in `keys`.
   uint64_t second_keys = 0;
+  /// On disk only.
+  uint64_t disk_replicas = 0;
+  uint64_t disk_bytes = 0;
 
   friend bool operator==(const index_status&, const index_status&) = default;
 };
@@ -323,6 +354,18 @@ struct page_copies {
   std::vector<copied_page> pages;
 
   friend bool operator==(const page_copies&, const page_copies&) = default;
+};
+
+/// Request to bring pages of the member's disk into its memory. The reply has their places there;
+/// none for a page that did not get there in time.
+struct page_recall {
+  /// `fingerprint_of` the namespace of the pages.
+  uint64_t fingerprint = 0;
+  std::vector<page_key> keys;
+  /// The longest wait for the disk.
+  uint32_t wait_ms = 0;
+
+  friend bool operator==(const page_recall&, const page_recall&) = default;
 };
 
 /// Request to hand off all pages and accept no more.

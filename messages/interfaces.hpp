@@ -121,7 +121,9 @@ using member_actor = caf::typed_actor<
   // These pages were read from here.
   caf::reacts_to<atom::touch, key_batch>,
   // A reader found these pages damaged.
-  caf::reacts_to<atom::corrupt, key_batch>>;
+  caf::reacts_to<atom::corrupt, key_batch>,
+  // Brings pages of a namespace from disk into memory. Replies with their places there.
+  caf::replies_to<atom::recall, page_recall>::with<placements>>;
 
 /// The SEGMENT owns the memory that this process exports to L3 and the placement of pages in it.
 /// Mounts at the index and announces pages.
@@ -151,6 +153,10 @@ using segment_actor = member_actor::extend<
   caf::reacts_to<atom::drop, segment_holds>,
   // Its process: sets the disk tier below. Clearing pages here clears them there first.
   caf::reacts_to<atom::attach, caf::strong_actor_ptr>,
+  // Disk tier: the disk has gained or lost these pages.
+  caf::reacts_to<atom::backup, key_batch>,
+  // Disk tier: all pages that the disk has had since before are known. Announces them.
+  caf::reacts_to<atom::adopt>,
   // Its process, at the end: leaves the index and quits. Replies when every reachable shard knows.
   caf::replies_to<atom::terminate>::with<atom::ok>,
   // Itself: heartbeat, remount after an index loss, repair of lost copies.

@@ -25,6 +25,8 @@ bool takes_pages(const member_info& member) noexcept {
 }
 
 std::optional<uint64_t> object_offset(const member_info& member, uint64_t offset) noexcept {
+  if (is_on_disk(offset))
+    return std::nullopt;
   const auto& exported = member.exported;
   if (exported.count > 0 && offset >= exported.headers) {
     const auto object = (offset - exported.headers) / slot_object_offset;
@@ -33,8 +35,6 @@ std::optional<uint64_t> object_offset(const member_info& member, uint64_t offset
       return std::nullopt;
     return exported.objects + object * exported.object_bytes;
   }
-  if (offset > last_offset - slot_object_offset)
-    return std::nullopt;
   return offset + slot_object_offset;
 }
 

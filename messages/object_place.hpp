@@ -17,8 +17,8 @@ bool takes_pages(const member_info& member) noexcept;
 /// Start of the object whose header is at `offset` of a member's memory: behind the header in the
 /// segment, else among the exported objects. Both arguments come from the network and are
 /// untrusted.
-/// @returns nullopt if there is no such object, or its header would begin inside another; does not
-/// check that the member's memory contains the object
+/// @returns nullopt if there is no such object, it is on disk, or its header would begin inside
+/// another; does not check that the member's memory contains the object
 std::optional<uint64_t> object_offset(const member_info& member, uint64_t offset) noexcept;
 
 /// Whether [offset, offset + length) of a member's memory is part of the object of `object_bytes`

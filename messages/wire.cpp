@@ -108,6 +108,8 @@ void write(const member_state& x, schema::MemberState::Builder to) {
   to.setBytes(x.bytes);
   to.setSilentMs(x.silent_ms);
   write(x.counters, to.initCounters());
+  to.setDiskPages(x.disk_pages);
+  to.setDiskBytes(x.disk_bytes);
 }
 
 void read(schema::MemberState::Reader from, member_state& x) {
@@ -116,6 +118,8 @@ void read(schema::MemberState::Reader from, member_state& x) {
   x.bytes = from.getBytes();
   x.silent_ms = from.getSilentMs();
   read(from.getCounters(), x.counters);
+  x.disk_pages = from.getDiskPages();
+  x.disk_bytes = from.getDiskBytes();
 }
 
 void write(const copied_page& x, schema::CopiedPage::Builder to) {
@@ -186,6 +190,7 @@ void write(const membership& x, schema::Membership::Builder to) {
   write_list(x.refused, to.initRefused(size_of(x.refused)));
   write_list(x.lost, to.initLost(size_of(x.lost)));
   to.setResumed(x.resumed);
+  to.setTakesDisk(x.takes_disk);
 }
 
 void read(schema::Membership::Reader from, membership& x) {
@@ -195,6 +200,7 @@ void read(schema::Membership::Reader from, membership& x) {
   read_list(from.getRefused(), limits::index_batch_keys, x.refused);
   read_list(from.getLost(), limits::index_batch_keys, x.lost);
   x.resumed = from.getResumed();
+  x.takes_disk = from.getTakesDisk();
 }
 
 void write(const shard_map& x, schema::ShardMap::Builder to) {
@@ -255,10 +261,12 @@ void read(schema::WithdrawnPages::Reader from, withdrawn_pages& x) {
 
 void write(const key_batch& x, schema::KeyBatch::Builder to) {
   write_list(x.keys, to.initKeys(size_of(x.keys)));
+  to.setWithDisk(x.with_disk);
 }
 
 void read(schema::KeyBatch::Reader from, key_batch& x) {
   read_list(from.getKeys(), limits::index_batch_keys, x.keys);
+  x.with_disk = from.getWithDisk();
 }
 
 void write(const awaited_pages& x, schema::AwaitedPages::Builder to) {
@@ -362,6 +370,8 @@ void write(const index_status& x, schema::IndexStatus::Builder to) {
   to.setUptimeMs(x.uptime_ms);
   to.setHasMore(x.has_more);
   to.setSecondKeys(x.second_keys);
+  to.setDiskReplicas(x.disk_replicas);
+  to.setDiskBytes(x.disk_bytes);
 }
 
 void read(schema::IndexStatus::Reader from, index_status& x) {
@@ -376,6 +386,8 @@ void read(schema::IndexStatus::Reader from, index_status& x) {
   x.uptime_ms = from.getUptimeMs();
   x.has_more = from.getHasMore();
   x.second_keys = from.getSecondKeys();
+  x.disk_replicas = from.getDiskReplicas();
+  x.disk_bytes = from.getDiskBytes();
 }
 
 void write(const page_totals& x, schema::PageTotals::Builder to) {
@@ -418,6 +430,18 @@ void write(const page_copies& x, schema::PageCopies::Builder to) {
 void read(schema::PageCopies::Reader from, page_copies& x) {
   x.source = from.getSource();
   read_list(from.getPages(), limits::storage_batch_pages, x.pages);
+}
+
+void write(const page_recall& x, schema::PageRecall::Builder to) {
+  to.setFingerprint(x.fingerprint);
+  write_list(x.keys, to.initKeys(size_of(x.keys)));
+  to.setWaitMs(x.wait_ms);
+}
+
+void read(schema::PageRecall::Reader from, page_recall& x) {
+  x.fingerprint = from.getFingerprint();
+  read_list(from.getKeys(), limits::storage_batch_pages, x.keys);
+  x.wait_ms = from.getWaitMs();
 }
 
 void write(const drain_request& x, schema::DrainRequest::Builder to) {
@@ -471,6 +495,7 @@ HICACHE_DEFINE_CODEC(page_totals, PageTotals)
 HICACHE_DEFINE_CODEC(page_pins, PagePins)
 HICACHE_DEFINE_CODEC(namespace_pages, NamespacePages)
 HICACHE_DEFINE_CODEC(page_copies, PageCopies)
+HICACHE_DEFINE_CODEC(page_recall, PageRecall)
 HICACHE_DEFINE_CODEC(drain_request, DrainRequest)
 HICACHE_DEFINE_CODEC(drain_report, DrainReport)
 HICACHE_DEFINE_CODEC(drain_progress, DrainProgress)

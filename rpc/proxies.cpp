@@ -300,6 +300,8 @@ private:
         return send<key_batch>(member.touchRequest(), what);
       case atom::corrupt::uint_value():
         return send<key_batch>(member.corruptRequest(), what);
+      case atom::recall::uint_value():
+        return send<page_recall, placements>(member.recallRequest(), what);
       default:
         return refuse();
     }

@@ -63,6 +63,7 @@ interface Member {
   corrupt @5 Protocol.KeyBatch -> Done;
   progress @6 Protocol.StatusQuery -> Protocol.DrainProgress;
   resume @7 Protocol.DrainRequest -> Protocol.DrainProgress;
+  recall @8 Protocol.PageRecall -> Protocol.Placements;
 }
 
 struct PagePiece {

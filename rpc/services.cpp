@@ -182,6 +182,10 @@ public:
   kj::Promise<void> corrupt(CorruptContext context) override {
     return pass<key_batch>(context, atom::corrupt_v);
   }
+
+  kj::Promise<void> recall(RecallContext context) override {
+    return relay<page_recall, placements>(context, atom::recall_v);
+  }
 };
 
 /// Clients are identified by connection, so none can act for another.

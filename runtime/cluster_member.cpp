@@ -174,6 +174,7 @@ result<void> cluster_member::start() {
   settings.policy = options_.policy;
   settings.repair = options_.repair;
   settings.lasting = options_.lasting;
+  settings.on_disk = options_.on_disk;
   settings.exported = options_.exported;
   settings.replicator = replicator_;
   settings.copies = static_cast<uint8_t>(options_.replicas);

@@ -6,6 +6,7 @@
 #include "backends/cluster/index_lookup.hpp"
 #include "backends/cluster/lasting_memory.hpp"
 #include "base/limits.hpp"
+#include "cache/store/disk_table.hpp"
 #include "cache/store/segment_table.hpp"
 #include "hicache/clock.hpp"
 #include "hicache/storage_policies.hpp"
@@ -47,6 +48,8 @@ struct cluster_member_options {
   std::string host;
   /// Set if the memory outlives the process; see segment_options.
   std::optional<lasting_memory> lasting;
+  /// The pages on the disk below the segment; null if there is none.
+  std::shared_ptr<const disk_table> on_disk;
   /// Memory that starts with the segment, readable by peers in full; null: the member allocates its
   /// own. Must outlive the member.
   const shared_memory* memory = nullptr;

@@ -28,9 +28,13 @@ std::vector<prometheus::MetricFamily> to_metrics(const shard_figures& shards) {
           static_cast<double>(status->keys));
     gauge("hicache_index_second_keys", "Objects that the shard knows as their second keeper.",
           static_cast<double>(status->second_keys));
-    gauge("hicache_index_replicas", "Places where these are.",
+    gauge("hicache_index_replicas", "Places in memory where these are.",
           static_cast<double>(status->replicas));
     gauge("hicache_index_bytes", "Bytes that these take.", static_cast<double>(status->bytes));
+    gauge("hicache_index_disk_replicas", "Places on disk where these are, and not in that memory.",
+          static_cast<double>(status->disk_replicas));
+    gauge("hicache_index_disk_bytes", "Bytes that these take.",
+          static_cast<double>(status->disk_bytes));
     count("hicache_index_lookups_total", "Look-ups, each of a batch of keys.", status->lookups);
     count("hicache_index_keys_asked_total", "Keys that were looked up.", status->keys_asked);
     count("hicache_index_keys_found_total", "Keys of these that were known.", status->keys_found);

@@ -54,6 +54,8 @@ result<void> node_host::serve() {
   auto port = open_port();
   if (!port)
     return tl::unexpected{port.error()};
+  if (!options_.disk.empty())
+    disk_table_ = std::make_shared<disk_table>();
   auto member = cluster_member::join(system_, member_settings());
   if (!member)
     return tl::unexpected{member.error()};
@@ -89,6 +91,7 @@ cluster_member_options node_host::member_settings() {
     settings.memory = &file_->memory();
     settings.lasting = file_->contents();
   }
+  settings.on_disk = disk_table_;
   settings.clients_write = true;
   settings.policy.held_share = options_.leased_share;
   settings.listen_host = options_.listen_host;
@@ -160,6 +163,7 @@ result<void> node_host::start_disk() {
   options.store = disk_store_;
   options.memory = member_->segment_memory();
   options.segment = member_->segment();
+  options.table = disk_table_;
   options.figures = on_disk_;
   options.clock = options_.clock;
   disk_ = system_.spawn(hicache::disk_tier, std::move(options));

@@ -124,6 +124,7 @@ private:
   page_scanner_actor scanner_;
   std::shared_ptr<storage_backend> disk_store_;
   disk_tier_actor disk_;
+  std::shared_ptr<disk_table> disk_table_;
   std::shared_ptr<disk_figures> on_disk_;
   fetcher_actor fetcher_;
   node_actor node_;

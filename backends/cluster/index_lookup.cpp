@@ -77,7 +77,7 @@ bool index_lookup::await_more(std::span<const page_key> keys, std::span<const re
   for (auto i = size_t{0}; i < keys.size() && wanted.keys.size() < limits::index_batch_keys; ++i)
     if (view->keepers_of(keys[i]).first == keeper) {
       wanted.keys.push_back(keys[i]);
-      wanted.known.push_back(static_cast<uint8_t>(known[i].size()));
+      wanted.known.push_back(static_cast<uint8_t>(count_in_memory(known[i])));
     }
   wanted.wait_ms
     = static_cast<uint32_t>(std::chrono::duration_cast<std::chrono::milliseconds>(left).count());
@@ -97,7 +97,7 @@ index_lookup::outcome index_lookup::ask(const index_view& view, std::span<const 
   const auto left = time_left(clock_, deadline);
   const auto asked = std::chrono::steady_clock::now();
   const auto send = [&](size_t shard, std::span<const size_t> part) {
-    auto batch = key_batch{};
+    auto batch = key_batch{{}, true};
     batch.keys.reserve(part.size());
     for (const auto at : part)
       batch.keys.push_back(keys[at]);

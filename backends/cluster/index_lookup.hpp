@@ -17,7 +17,7 @@ namespace hicache {
 
 /// The index's answer for some keys.
 struct lookup_answer {
-  /// The replicas of each key, in order; none if the page is unknown.
+  /// The replicas of each key, on disk too, in order; none if the page is unknown.
   placements where;
   /// Positions of keys that no keeper answered.
   std::vector<size_t> unanswered;
@@ -33,8 +33,8 @@ public:
   /// Blocks until the keepers have answered, or the deadline.
   lookup_answer locate(std::span<const page_key> keys, time_point deadline);
 
-  /// Blocks until the index knows another replica of one of these pages, or the deadline. Waits at
-  /// one shard only, as pages that are in demand together get their replicas together.
+  /// Blocks until the index knows another replica in memory of one of these pages, or the deadline.
+  /// Waits at one shard only, as pages that are in demand together get their replicas together.
   /// @param known The replicas of each page that the caller knows.
   /// @returns whether there are more
   bool await_more(std::span<const page_key> keys, std::span<const replica_list> known,

@@ -1,5 +1,6 @@
 #include "backends/cluster/page_reader.hpp"
 
+#include "backends/ask.hpp"
 #include "backends/cluster/member_lists.hpp"
 #include "base/check.hpp"
 #include "base/limits.hpp"
@@ -8,6 +9,7 @@
 #include "hicache/storage_backend.hpp"
 #include "messages/object_place.hpp"
 
+#include <caf/scoped_actor.hpp>
 #include <caf/send.hpp>
 #include <spdlog/spdlog.h>
 
@@ -44,6 +46,40 @@ page_reader::page_reader(page_reader_options options)
 
 std::vector<result<page_source>> page_reader::read(std::span<const page_search> wanted,
                                                    time_point deadline) {
+  auto outcome = read_memory(wanted, deadline);
+  auto open = on_disk_only(wanted, outcome);
+  while (!open.empty() && options_.clock->now() < deadline) {
+    const auto places = recall(wanted, open, deadline);
+    auto again = std::vector<page_search>{};
+    for (auto k = size_t{0}; k < open.size(); ++k) {
+      again.push_back(wanted[open[k].position]);
+      again.back().replicas = places[k];
+    }
+    auto read = read_memory(again, deadline);
+    auto fruitful = std::set<uint64_t>{};
+    for (auto k = size_t{0}; k < open.size(); ++k) {
+      outcome[open[k].position] = read[k];
+      if (read[k])
+        fruitful.insert(open[k].left.front().member);
+    }
+    auto left = std::vector<open_recall>{};
+    for (auto k = size_t{0}; k < open.size(); ++k) {
+      auto& [position, untried] = open[k];
+      if (read[k] || read[k].error().code == ec::limit_reached)
+        continue;
+      // A member's memory may have room for some pages at a time.
+      if (!fruitful.contains(untried.front().member))
+        untried.erase(untried.begin());
+      if (!untried.empty())
+        left.push_back(std::move(open[k]));
+    }
+    open = std::move(left);
+  }
+  return outcome;
+}
+
+std::vector<result<page_source>> page_reader::read_memory(std::span<const page_search> wanted,
+                                                          time_point deadline) {
   auto outcome = std::vector<result<page_source>>(wanted.size());
   auto members = std::set<uint64_t>{};
   for (const auto& what : wanted)
@@ -70,6 +106,79 @@ std::vector<result<page_source>> page_reader::read(std::span<const page_search> 
     open = read_remote(routes, wanted, std::move(open), deadline, outcome, doubtful);
   tell_corrupt(routes, std::move(doubtful));
   return outcome;
+}
+
+std::vector<page_reader::open_recall>
+page_reader::on_disk_only(std::span<const page_search> wanted,
+                          std::span<const result<page_source>> outcome) const {
+  auto open = std::vector<open_recall>{};
+  for (auto i = size_t{0}; i < wanted.size(); ++i) {
+    // Pages in demand will soon have further replicas in memory.
+    if (outcome[i] || outcome[i].error().code == ec::limit_reached)
+      continue;
+    auto left = std::vector<replica>{};
+    for (const auto& from : wanted[i].replicas)
+      if (is_on_disk(from.offset))
+        left.push_back(from);
+    std::ranges::sort(left, {}, [this](const replica& x) {
+      return std::pair{x.member != options_.member, mix(salt_, x.member)};
+    });
+    if (!left.empty())
+      open.push_back({i, std::move(left)});
+  }
+  return open;
+}
+
+std::vector<replica_list> page_reader::recall(std::span<const page_search> wanted,
+                                              std::span<const open_recall> open,
+                                              time_point deadline) {
+  auto places = std::vector<replica_list>(open.size());
+  // Pages of one namespace are asked for at a time; usually all are.
+  auto asked = std::map<std::pair<uint64_t, uint64_t>, std::vector<size_t>>{};
+  auto members = std::set<uint64_t>{};
+  for (auto k = size_t{0}; k < open.size(); ++k) {
+    const auto member = open[k].left.front().member;
+    auto& positions = asked[{member, wanted[open[k].position].fingerprint}];
+    if (positions.size() < limits::storage_batch_pages)
+      positions.push_back(k);
+    members.insert(member);
+  }
+  const auto routes = routes_to(members, deadline);
+  auto self = caf::scoped_actor{*options_.system, true};
+  const auto left = time_left(*options_.clock, deadline);
+  // The pages have to be read afterwards.
+  const auto wait = std::chrono::duration_cast<std::chrono::milliseconds>(left - left / 4);
+  const auto send
+    = [&](const known_member& owner, uint64_t fingerprint, std::span<const size_t> positions) {
+        auto query = page_recall{fingerprint, {}, static_cast<uint32_t>(wait.count())};
+        for (const auto k : positions)
+          query.keys.push_back(wanted[open[k].position].key);
+        return self->request(owner.actor, caf::infinite, atom::recall_v, std::move(query));
+      };
+  struct question {
+    uint64_t member = 0;
+    std::span<const size_t> positions;
+    decltype(send({}, {}, {})) answer;
+  };
+  auto questions = std::vector<question>{};
+  for (const auto& [from, positions] : asked)
+    if (const auto way = routes.find(from.first); way != routes.end())
+      questions.push_back({from.first, positions, send(*way->second, from.second, positions)});
+  for (auto& [member, positions, answer] : questions) {
+    const auto on_answer = [&, member = member, positions = positions](placements& found) {
+      if (found.replicas.size() != positions.size())
+        return;
+      for (auto i = size_t{0}; i < positions.size(); ++i)
+        for (const auto& at : found.replicas[i])
+          places[positions[i]].push_back({member, at.offset, at.generation, at.length});
+    };
+    receive_within(self, answer, time_left(*options_.clock, deadline), on_answer,
+                   [member = member](const caf::error& err) {
+                     spdlog::debug("member {:016x} recalls nothing: {}", member,
+                                   to_string(from_caf(err)));
+                   });
+  }
+  return places;
 }
 
 void page_reader::tell_uses(member_pages pages) {
@@ -243,7 +352,7 @@ std::vector<replica> page_reader::read_here(const route_map& routes, const page_
   std::stable_partition(near.begin(), near.end(),
                         [own](const replica& x) { return x.member == own; });
   for (const auto& from : near) {
-    const auto read = read_memory(*routes.at(from.member), what, from);
+    const auto read = read_copy(*routes.at(from.member), what, from);
     if (read) {
       outcome = page_source{from.member, false, *read};
       return {};
@@ -267,8 +376,8 @@ result<page_header> page_reader::verify_header(std::span<const std::byte> bytes,
   return header;
 }
 
-result<uint64_t> page_reader::read_memory(const known_member& owner, const page_search& what,
-                                          const replica& from) {
+result<uint64_t> page_reader::read_copy(const known_member& owner, const page_search& what,
+                                        const replica& from) {
   const auto object = object_offset(owner.info, from.offset);
   const auto length = length_of(what);
   const auto has = [&owner](uint64_t offset, uint64_t bytes) {

@@ -89,7 +89,8 @@ public:
 
   /// Reads each page: from memory that this process can address if there is such a replica, else
   /// from members on other machines, several at a time, and from the next replica if the first one
-  /// fails or is late. Readers differ in which replica they try first. Afterwards nothing writes to
+  /// fails or is late. Readers differ in which replica they try first. Pages that cannot be read so
+  /// and have replicas on disk are recalled by their members first. Afterwards nothing writes to
   /// the parts; those of a failed page are undefined. Reports doubtful pages to their members.
   /// @returns per page, for the replica tried last: not_found if the member or the page is gone;
   /// corrupt_page if the bytes do not verify; invalid_argument if the parts do not have the
@@ -135,6 +136,26 @@ private:
 
   std::shared_ptr<const known_member> open_route(const member_info& member) const;
 
+  /// Reads pages from replicas in memory.
+  std::vector<result<page_source>> read_memory(std::span<const page_search> wanted,
+                                               time_point deadline);
+
+  /// A page to be recalled, and its untried replicas on disk.
+  struct open_recall {
+    size_t position = 0;
+    std::vector<replica> left;
+  };
+
+  /// The pages that are not read and have replicas on disk.
+  std::vector<open_recall> on_disk_only(std::span<const page_search> wanted,
+                                        std::span<const result<page_source>> outcome) const;
+
+  /// Has members bring pages into their memory, each page by the member of its first untried
+  /// replica, and at most limits::storage_batch_pages by each member.
+  /// @returns their places in memory, by page; none for a page that is not there
+  std::vector<replica_list> recall(std::span<const page_search> wanted,
+                                   std::span<const open_recall> open, time_point deadline);
+
   /// A page not read yet, and its untried replicas.
   struct open_search {
     size_t position = 0;
@@ -151,8 +172,8 @@ private:
 
   /// Reads one replica from addressable memory.
   /// @returns the page's checksum
-  static result<uint64_t> read_memory(const known_member& owner, const page_search& what,
-                                      const replica& from);
+  static result<uint64_t> read_copy(const known_member& owner, const page_search& what,
+                                    const replica& from);
 
   /// Reads pages over the network, each from one of its untried replicas.
   /// @returns the pages that did not verify and may still be elsewhere

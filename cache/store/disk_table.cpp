@@ -5,6 +5,7 @@
 namespace hicache {
 
 void disk_table::add(const page_key& key, const page& added) {
+  const auto guard = std::lock_guard{mutex_};
   if (!part_of(key).try_emplace(key, added).second)
     return;
   ++size_;
@@ -12,6 +13,7 @@ void disk_table::add(const page_key& key, const page& added) {
 }
 
 bool disk_table::remove(const page_key& key) {
+  const auto guard = std::lock_guard{mutex_};
   auto& pages = part_of(key);
   const auto found = pages.find(key);
   if (found == pages.end())
@@ -23,12 +25,14 @@ bool disk_table::remove(const page_key& key) {
 }
 
 std::optional<disk_table::page> disk_table::find(const page_key& key) const {
+  const auto guard = std::lock_guard{mutex_};
   const auto& pages = parts_[part_at(position_of(key))];
   const auto found = pages.find(key);
   return found == pages.end() ? std::nullopt : std::optional{found->second};
 }
 
 std::vector<disk_table::listed_page> disk_table::list(uint64_t from, size_t count) const {
+  const auto guard = std::lock_guard{mutex_};
   auto listed = std::vector<listed_page>{};
   for (auto at = part_at(from); at < parts_.size() && listed.size() < count; ++at) {
     const auto first = static_cast<ptrdiff_t>(listed.size());
@@ -43,6 +47,16 @@ std::vector<disk_table::listed_page> disk_table::list(uint64_t from, size_t coun
     = std::ranges::upper_bound(listed, listed[count - 1].position, {}, &listed_page::position);
   listed.erase(end, listed.end());
   return listed;
+}
+
+uint64_t disk_table::size() const {
+  const auto guard = std::lock_guard{mutex_};
+  return size_;
+}
+
+uint64_t disk_table::bytes() const {
+  const auto guard = std::lock_guard{mutex_};
+  return bytes_;
 }
 
 } // namespace hicache

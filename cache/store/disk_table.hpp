@@ -7,12 +7,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <optional>
 #include <vector>
 
 namespace hicache {
 
-/// The pages on the disk below a node's memory, some 80 bytes each. Not thread-safe.
+/// The pages on the disk below a node's memory, some 80 bytes each. Written by the disk tier, and
+/// read by the segment above. Any thread.
 class disk_table {
 public:
   struct page {
@@ -31,6 +33,8 @@ public:
     uint64_t position = 0;
   };
 
+  disk_table() : parts_(size_t{1} << part_bits) {}
+
   /// Adds a page, unless the table has the key.
   void add(const page_key& key, const page& added);
 
@@ -43,18 +47,18 @@ public:
   /// @param count How many, and all further ones of the last position.
   std::vector<listed_page> list(uint64_t from, size_t count) const;
 
-  uint64_t size() const noexcept { return size_; }
+  uint64_t size() const;
 
   /// Bytes of the objects.
-  uint64_t bytes() const noexcept { return bytes_; }
+  uint64_t bytes() const;
 
 private:
   /// Growing a hash table moves all entries, and listing sorts those of a part: with many parts
   /// each takes less than a millisecond.
   static constexpr auto part_bits = 12;
 
-  /// So that there is a position behind each.
-  static constexpr auto position_bits = 63;
+  /// So that there is a position behind each, and a bit is left for disk_offset.
+  static constexpr auto position_bits = 62;
 
   using part = absl::flat_hash_map<page_key, page, std::hash<page_key>>;
 
@@ -68,7 +72,8 @@ private:
 
   part& part_of(const page_key& key) { return parts_[part_at(position_of(key))]; }
 
-  std::vector<part> parts_ = std::vector<part>(size_t{1} << part_bits);
+  mutable std::mutex mutex_; // Guards what follows.
+  std::vector<part> parts_;
   uint64_t size_ = 0;
   uint64_t bytes_ = 0;
 };

@@ -13,6 +13,7 @@
 #include <deque>
 #include <optional>
 #include <set>
+#include <tuple>
 #include <utility>
 
 namespace hicache {
@@ -22,6 +23,45 @@ namespace {
 /// Prefetch distance of lookups, in keys: a table of millions of keys is in no cache, and the
 /// misses would be waited for one after the other.
 constexpr auto keys_ahead = size_t{8};
+
+/// Replicas and their bytes: all, those kept as second keeper, and others on disk.
+struct replica_totals {
+  uint64_t replicas = 0;
+  uint64_t bytes = 0;
+  uint64_t second_replicas = 0;
+  uint64_t second_bytes = 0;
+  uint64_t disk_replicas = 0;
+  uint64_t disk_bytes = 0;
+
+  replica_totals& operator+=(const replica_totals& x) {
+    replicas += x.replicas;
+    bytes += x.bytes;
+    second_replicas += x.second_replicas;
+    second_bytes += x.second_bytes;
+    disk_replicas += x.disk_replicas;
+    disk_bytes += x.disk_bytes;
+    return *this;
+  }
+
+  replica_totals& operator-=(const replica_totals& x) {
+    replicas -= x.replicas;
+    bytes -= x.bytes;
+    second_replicas -= x.second_replicas;
+    second_bytes -= x.second_bytes;
+    disk_replicas -= x.disk_replicas;
+    disk_bytes -= x.disk_bytes;
+    return *this;
+  }
+};
+
+replica_totals totals_of(const record& x) {
+  const auto bytes = uint64_t{x.length};
+  if (x.is_second != 0)
+    return {1, bytes, 1, bytes, 0, 0};
+  if (is_on_disk(x.offset))
+    return {1, bytes, 0, 0, 1, bytes};
+  return {1, bytes, 0, 0, 0, 0};
+}
 
 struct member_entry {
   member_info member;
@@ -33,10 +73,7 @@ struct member_entry {
   /// A member sends heartbeats once it has reported everything.
   bool has_reported = false;
   time_point last_heard;
-  uint64_t replicas = 0;
-  uint64_t bytes = 0;
-  uint64_t second_replicas = 0;
-  uint64_t second_bytes = 0;
+  replica_totals totals;
   member_counters counters;
   record_index first = no_record;
   /// Its pages that were displaced by others, not yet reported to it.
@@ -57,12 +94,10 @@ struct index_table::state {
   absl::btree_map<uint64_t, member_handle> handle_of;
   absl::btree_set<std::pair<time_point, member_handle>> by_silence;
   std::vector<lost_copy> lost;
-  uint64_t replicas = 0;
-  uint64_t bytes = 0;
+  /// Of offered members.
+  replica_totals totals;
   /// Keys whose first record is second.
   uint64_t second_keys = 0;
-  uint64_t second_replicas = 0;
-  uint64_t second_bytes = 0;
   uint64_t refused = 0;
   /// Offered members that have not reported.
   uint64_t reporting = 0;
@@ -79,8 +114,14 @@ struct index_table::state {
 
   member_status describe(member_handle handle) const {
     const auto& entry = members[handle];
-    return {entry.member, entry.replicas - entry.second_replicas, entry.bytes - entry.second_bytes,
-            entry.last_heard, entry.counters};
+    const auto& all = entry.totals;
+    return {entry.member,
+            all.replicas - all.second_replicas - all.disk_replicas,
+            all.bytes - all.second_bytes - all.disk_bytes,
+            all.disk_replicas,
+            all.disk_bytes,
+            entry.last_heard,
+            entry.counters};
   }
 
   void heard(member_handle handle, time_point now) {
@@ -94,22 +135,12 @@ struct index_table::state {
 
   /// Adds a record to the counters, or subtracts it.
   void count(const record& x, bool counts) {
-    const auto add = [counts](uint64_t& to, uint64_t n) { counts ? to += n : to -= n; };
+    const auto add
+      = [counts, one = totals_of(x)](replica_totals& to) { counts ? to += one : to -= one; };
     auto& entry = members[x.member];
-    add(entry.replicas, 1);
-    add(entry.bytes, x.length);
-    if (x.is_second != 0) {
-      add(entry.second_replicas, 1);
-      add(entry.second_bytes, x.length);
-    }
-    if (!entry.is_offered)
-      return;
-    add(replicas, 1);
-    add(bytes, x.length);
-    if (x.is_second != 0) {
-      add(second_replicas, 1);
-      add(second_bytes, x.length);
-    }
+    add(entry.totals);
+    if (entry.is_offered)
+      add(totals);
   }
 
   /// Replaces the content of a known record.
@@ -145,10 +176,16 @@ struct index_table::state {
     return i;
   }
 
-  /// If a key has too many replicas, those of the highest-ranking members stay.
-  std::pair<uint64_t, uint64_t> rank_of(const page_key& key, member_handle handle) const {
+  /// If a key has too many replicas, those of the highest-ranking members stay, in memory before on
+  /// disk.
+  std::tuple<bool, uint64_t, uint64_t> rank_of(const page_key& key, member_handle handle,
+                                               uint64_t offset) const {
     const auto id = members[handle].member.member;
-    return {mix(first_word(key), id), id};
+    return {!is_on_disk(offset), mix(first_word(key), id), id};
+  }
+
+  auto rank_of(record_index i) const {
+    return rank_of(pool[i].key, pool[i].member, pool[i].offset);
   }
 
   /// The replica of this key and member.
@@ -161,7 +198,7 @@ struct index_table::state {
   }
 
   /// @returns false if the key has enough replicas of higher-ranking members, or, if only new pages
-  /// are wanted, an offered one
+  /// are wanted, one offered in memory
   bool publish(member_handle handle, const announced_page& page, bool is_second, bool only_new) {
     const auto at = keys.find(page.key);
     if (at == keys.end()) {
@@ -182,16 +219,15 @@ struct index_table::state {
       if (!is_member(pool[i].member))
         continue;
       ++count;
-      is_offered |= members[pool[i].member].is_offered;
-      if (lowest == no_record
-          || rank_of(page.key, pool[i].member) < rank_of(page.key, pool[lowest].member))
+      is_offered |= members[pool[i].member].is_offered && !is_on_disk(pool[i].offset);
+      if (lowest == no_record || rank_of(i) < rank_of(lowest))
         lowest = i;
     }
     if (only_new && is_offered)
       return false;
     const auto is_full = count >= limits::replicas_per_key;
     refused += is_full ? 1 : 0;
-    if (is_full && rank_of(page.key, handle) < rank_of(page.key, pool[lowest].member))
+    if (is_full && rank_of(page.key, handle, page.offset) < rank_of(lowest))
       return false;
     const auto added = add(handle, page, is_second);
     pool[last].next_of_key = added;
@@ -204,19 +240,22 @@ struct index_table::state {
 
   /// Records the member to notify of the loss of this replica.
   void note_loss(record_index gone) {
+    if (is_on_disk(pool[gone].offset))
+      return;
     const auto& key = pool[gone].key;
     const auto owner = members[pool[gone].member].member.member;
-    auto best = std::optional<std::pair<uint64_t, uint64_t>>{};
+    auto best = no_record;
     for (auto i = *keys.find(key); i != no_record; i = pool[i].next_of_key) {
       const auto& holder = members[pool[i].member];
       if (!is_member(pool[i].member))
         continue;
       if (holder.member.member == owner)
         return; // It has mounted again and still has the page.
-      best = std::max(best, std::optional{rank_of(key, pool[i].member)});
+      if (!is_on_disk(pool[i].offset) && (best == no_record || rank_of(best) < rank_of(i)))
+        best = i;
     }
-    if (best)
-      lost.push_back({best->second, key});
+    if (best != no_record)
+      lost.push_back({members[pool[best].member].member.member, key});
   }
 
   /// Unlinks a record from its key.
@@ -272,12 +311,9 @@ struct index_table::state {
   /// report changes made meanwhile.
   void offer(member_handle handle, bool offers) {
     auto& entry = members[handle];
-    const auto add = [offers](uint64_t& to, uint64_t n) { offers ? to += n : to -= n; };
-    add(reporting, entry.has_reported ? 0 : 1);
-    add(replicas, entry.replicas);
-    add(bytes, entry.bytes);
-    add(second_replicas, entry.second_replicas);
-    add(second_bytes, entry.second_bytes);
+    const auto unreported = entry.has_reported ? uint64_t{0} : uint64_t{1};
+    offers ? reporting += unreported : reporting -= unreported;
+    offers ? totals += entry.totals : totals -= entry.totals;
     entry.is_offered = offers;
   }
 
@@ -531,11 +567,13 @@ index_counters index_table::counters() const noexcept {
   const auto& s = *state_;
   return {s.handle_of.size() - s.suspended,
           s.keys.size(),
-          s.replicas,
-          s.bytes,
+          s.totals.replicas,
+          s.totals.bytes,
           s.second_keys,
-          s.second_replicas,
-          s.second_bytes,
+          s.totals.second_replicas,
+          s.totals.second_bytes,
+          s.totals.disk_replicas,
+          s.totals.disk_bytes,
           s.refused};
 }
 

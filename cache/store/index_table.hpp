@@ -53,9 +53,11 @@ struct mounted_member {
 
 struct member_status {
   member_info member;
-  /// Excludes those that the table keeps as second keeper.
+  /// In memory, and on disk. Exclude those that the table keeps as second keeper.
   uint64_t replicas = 0;
   uint64_t bytes = 0;
+  uint64_t disk_replicas = 0;
+  uint64_t disk_bytes = 0;
   time_point last_heard;
   /// As last reported.
   member_counters counters;
@@ -91,6 +93,9 @@ struct index_counters {
   uint64_t second_keys = 0;
   uint64_t second_replicas = 0;
   uint64_t second_bytes = 0;
+  /// Subset on disk that the table does not keep as second keeper.
+  uint64_t disk_replicas = 0;
+  uint64_t disk_bytes = 0;
   /// Total of announcements that were refused, or displaced later, because the key has
   /// limits::replicas_per_key replicas of higher rank.
   uint64_t refused = 0;
@@ -120,9 +125,10 @@ public:
 
   /// Enters pages that a member holds, replacing its earlier announcement of the same key. A key
   /// keeps the limits::replicas_per_key replicas whose members rank highest for it (rendezvous
-  /// hashing), so that both keepers keep the same ones, whatever the order of announcements.
+  /// hashing, those in memory before those on disk), so that both keepers keep the same ones,
+  /// whatever the order of announcements.
   /// @param is_second The table is the second keeper of these pages.
-  /// @param only_new Refuses pages that another member offers.
+  /// @param only_new Refuses pages that another member offers in memory.
   /// @returns the refused pages; nothing if the member is not mounted under this epoch
   std::optional<std::vector<page_key>> publish(uint64_t member, uint64_t epoch,
                                                std::span<const announced_page> pages,
@@ -149,10 +155,10 @@ public:
   std::vector<page_key> take_displaced(uint64_t member, size_t most);
 
   /// Copies expired since the last call whose pages other members still hold; excludes copies that
-  /// their member has announced again.
+  /// their member has announced again. Replicas on disk do not count.
   std::vector<lost_copy> take_lost();
 
-  /// The replicas of each key; none for an unknown key.
+  /// The replicas of each key, on disk too; none for an unknown key.
   located_pages locate(std::span<const page_key> keys) const;
 
   /// Records that the member is alive.

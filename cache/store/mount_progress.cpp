@@ -20,16 +20,30 @@ bool mount_progress::confirm(uint64_t epoch, bool resumed) noexcept {
   if (!is_mounted_ || epoch != epoch_)
     return false;
   confirmed_epoch_ = epoch;
-  if (!resumed)
-    reported_to_ = 0;
+  const auto rewound_to = take_rewind();
+  reported_to_ = resumed ? std::min(reported_to_, rewound_to) : 0;
   return true;
 }
 
 bool mount_progress::advance(uint64_t epoch, uint64_t reported_to) noexcept {
   if (epoch != epoch_)
     return false;
-  reported_to_ = reported_to;
+  reported_to_ = std::min(reported_to, take_rewind());
   return is_mounted_;
+}
+
+bool mount_progress::rewind(uint64_t place) noexcept {
+  if (is_reporting_ || !is_mounted_) {
+    rewound_to_ = std::min(rewound_to_, place);
+    return false;
+  }
+  reported_to_ = std::min(reported_to_, place);
+  is_reporting_ = true;
+  return true;
+}
+
+uint64_t mount_progress::take_rewind() noexcept {
+  return std::exchange(rewound_to_, std::numeric_limits<uint64_t>::max());
 }
 
 void mount_progress::complete() noexcept {
@@ -53,6 +67,10 @@ std::vector<page_key> mount_progress::take_unsettled() {
   std::ranges::sort(keys);
   keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
   return keys;
+}
+
+void mount_progress::forget() noexcept {
+  confirmed_epoch_ = 0;
 }
 
 void mount_progress::lose() noexcept {

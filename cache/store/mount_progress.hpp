@@ -3,6 +3,7 @@
 #include "hicache/ids.hpp"
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -39,6 +40,11 @@ public:
   /// @returns whether the report continues: the shard was neither lost nor mounted again since
   bool advance(uint64_t epoch, uint64_t reported_to) noexcept;
 
+  /// The pages from `place` on have to be reported, again if they were.
+  /// @returns whether the caller has to go on with the report; otherwise a confirmation or an
+  /// advance under way does
+  bool rewind(uint64_t place) noexcept;
+
   /// The report is complete: from now on changes are announced immediately.
   void complete() noexcept;
 
@@ -50,10 +56,15 @@ public:
   /// @pre is_told()
   std::vector<page_key> take_unsettled();
 
+  /// The next mount resumes nothing: the shard drops what it knows of the member.
+  void forget() noexcept;
+
   /// The shard does not answer, or the connection has ended.
   void lose() noexcept;
 
 private:
+  uint64_t take_rewind() noexcept;
+
   uint64_t epoch_ = 0;
   bool is_mounted_ = false;
   bool is_reporting_ = false;
@@ -61,6 +72,8 @@ private:
   uint64_t confirmed_epoch_ = 0;
   /// Under that epoch, the shard knows the pages up to this place,
   uint64_t reported_to_ = 0;
+  /// The place of a rewind during the report.
+  uint64_t rewound_to_ = std::numeric_limits<uint64_t>::max();
   /// except these, which changed behind the report or while the shard was lost.
   std::vector<page_key> unsettled_;
 };

@@ -10,7 +10,6 @@
 #include <spdlog/spdlog.h>
 
 #include <cstdlib>
-#include <sstream>
 #include <tuple>
 
 namespace hicache {
@@ -49,7 +48,7 @@ struct model_totals {
   uint64_t reads = 0, exported_reads = 0, stale = 0;
   uint64_t exported = 0, reclaimed = 0;
   uint64_t evicted = 0, moved = 0, copied = 0;
-  uint64_t mounts = 0, drained = 0;
+  uint64_t mounts = 0, drained = 0, on_disk = 0;
 
   model_totals& operator+=(const model_totals& x) {
     reads += x.reads;
@@ -62,6 +61,7 @@ struct model_totals {
     copied += x.copied;
     mounts += x.mounts;
     drained += x.drained;
+    on_disk += x.on_disk;
     return *this;
   }
 };
@@ -273,7 +273,9 @@ private:
     const auto at = any_member();
     const auto key = draw(key_count);
     const auto batch = key_batch{{key_of(key)}};
-    switch (draw(7)) {
+    switch (draw(8)) {
+      case 7:
+        return change_disk(*at);
       case 0:
         return caf::anon_send(at->segment, atom::touch_v, batch);
       case 1:
@@ -313,8 +315,9 @@ private:
       return;
     auto wanted = page_copies{from->id, {}};
     for (const auto& page : offered_by(*from).published(64 * draw(20), 1 + draw(3)))
-      wanted.pages.push_back({announce(page), parent_of(number_of(page.key)),
-                              fingerprint_of(number_of(page.key)), 0, 0, 0});
+      if (!is_on_disk(page.offset))
+        wanted.pages.push_back({announce(page), parent_of(number_of(page.key)),
+                                fingerprint_of(number_of(page.key)), 0, 0, 0});
     const auto answer = send_request<page_totals>(to->segment, atom::copy_v, wanted);
     expect_answer(to, [answer] { return answer.arrived(); });
     copies_.push_back(answer);
@@ -326,6 +329,9 @@ private:
       return;
     at->is_drained = true;
     ++totals_.drained;
+    for (const auto& [number, link] : at->connections)
+      if (link && at->disk)
+        ++link->reasons; // It mounts anew.
     const auto answer
       = send_request<drain_report>(at->segment, atom::drain_v, drain_request{draw(2) == 0});
     expect_answer(at, [at, answer] {
@@ -348,7 +354,7 @@ private:
       proceed_exporter();
     else if (choice < 64)
       start_reader();
-    else if (choice < 96)
+    else if (choice < 95)
       proceed_reader();
     else if (choice < 98)
       command();
@@ -419,6 +425,8 @@ private:
   void expect_lasting_generations() {
     for (const auto& at : living())
       for (const auto& page : offered_by(*at).published(0, key_count)) {
+        if (is_on_disk(page.offset))
+          break;
         const auto place = std::pair{number_of(page.key), page.offset};
         const auto is_exported = at->exported && page.offset >= at->exported->objects().headers;
         const auto [known, is_new]
@@ -427,12 +435,10 @@ private:
       }
   }
 
-  using offers = std::map<page_key, std::map<uint64_t, replica>>;
-
   /// What a shard has to offer, and counts as the first keeper of its keys.
   struct shard_offers {
     offers all;
-    uint64_t first_keys = 0, first_replicas = 0, first_bytes = 0;
+    uint64_t first_keys = 0, first_replicas = 0, first_bytes = 0, first_on_disk = 0;
   };
 
   void expect_agreement() {
@@ -465,23 +471,28 @@ private:
     const auto& table = table_of(at);
     const auto counters = table.counters();
     const auto pages = offered_by(at).published(0, key_count + exported_count + 1);
+    auto in_memory = uint64_t{0};
     auto stored = uint64_t{0};
     auto bytes = uint64_t{0};
     for (const auto& page : pages) {
       const auto key = number_of(page.key);
+      const auto on_disk = is_on_disk(page.offset);
+      totals_.on_disk += on_disk ? 1 : 0;
+      in_memory += on_disk ? 0 : 1;
       stored += table.find(page.key) ? 1 : 0;
       bytes += table.find(page.key) ? page.bytes : 0;
       EXPECT_EQ(page.length, length_of(key));
       const auto keepers = now.keepers_of(page.key);
-      const auto copy = replica{at.id, page.offset, page.generation, page.length};
+      const auto news = announce(page);
+      const auto copy = replica{at.id, news.offset, news.generation, news.length};
       auto& first = expected[now.numbers[keepers.first]];
       first.first_keys += first.all.contains(page.key) ? 0 : 1;
-      ++first.first_replicas;
-      first.first_bytes += page.length;
+      ++(on_disk ? first.first_on_disk : first.first_replicas);
+      first.first_bytes += on_disk ? 0 : page.length;
       first.all[page.key][at.id] = copy;
       if (keepers.second != key_keepers::none)
         expected[now.numbers[keepers.second]].all[page.key][at.id] = copy;
-      if (flips_bits_)
+      if (flips_bits_ || on_disk)
         continue;
       const auto object = object_in(at, page.offset, page.length);
       const auto offset = static_cast<uint64_t>(object.data() - at.memory.data());
@@ -493,7 +504,7 @@ private:
     EXPECT_EQ(counters.writing, 0u) << "a reservation leaked";
     EXPECT_EQ(counters.used_bytes, bytes);
     EXPECT_EQ(counters.pages, stored);
-    EXPECT_EQ(at.figures->pages, pages.size());
+    EXPECT_EQ(at.figures->pages, in_memory);
     EXPECT_EQ(at.figures->used_bytes, bytes);
     EXPECT_EQ(at.figures->evicted, counters.evicted);
     EXPECT_TRUE(!at.is_drained || pages.empty()) << "a drained member has pages";
@@ -501,7 +512,7 @@ private:
 
   /// A shard offers this and nothing else.
   void expect_offers(uint32_t number, const shard_offers& expected) {
-    auto query = key_batch{};
+    auto query = key_batch{{}, true};
     for (auto key = uint64_t{0}; key < key_count; ++key)
       query.keys.push_back(key_of(key));
     const auto found = ask_value<placements>(shards[number], atom::locate_v, query);
@@ -516,6 +527,7 @@ private:
     EXPECT_EQ(status.second_keys, offered.size() - expected.first_keys);
     EXPECT_EQ(status.replicas, expected.first_replicas);
     EXPECT_EQ(status.bytes, expected.first_bytes);
+    EXPECT_EQ(status.disk_replicas, expected.first_on_disk);
     auto known = std::vector<uint64_t>{};
     for (const auto& each : status.members)
       known.push_back(each.info.member);
@@ -524,20 +536,6 @@ private:
       alive.push_back(each->id);
     std::ranges::sort(known);
     EXPECT_EQ(known, alive) << "members of shard " << number;
-  }
-
-  static std::string describe(uint32_t number, const offers& offered, const offers& expected) {
-    auto text = std::ostringstream{};
-    const auto list = [&text](const offers& all) {
-      for (const auto& [key, copies] : all)
-        for (const auto& [id, x] : copies)
-          text << ' ' << number_of(key) << '@' << id << '+' << x.offset << '/' << x.generation;
-    };
-    text << "shard " << number << " offers";
-    list(offered);
-    text << "; expected";
-    list(expected);
-    return text.str();
   }
 
   /// Pages get damaged, so that checksums may be wrong.
@@ -582,6 +580,7 @@ TEST(ClusterModelTest, ReadersGetTheRightPageAndTheIndexAgreesWithTheOwners) {
   RecordProperty("copied", std::to_string(sum.copied));
   RecordProperty("mounts", std::to_string(sum.mounts));
   RecordProperty("drained", std::to_string(sum.drained));
+  RecordProperty("on_disk", std::to_string(sum.on_disk));
   // The seeds reach what they are for.
   if (runs >= 100) {
     EXPECT_GT(sum.reads, 2 * runs);
@@ -593,6 +592,7 @@ TEST(ClusterModelTest, ReadersGetTheRightPageAndTheIndexAgreesWithTheOwners) {
     EXPECT_GT(sum.moved, runs / 2);
     EXPECT_GT(sum.copied, runs / 2);
     EXPECT_GT(sum.drained, runs / 10);
+    EXPECT_GT(sum.on_disk, runs / 10);
   }
 }
 

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <random>
 #include <ranges>
+#include <sstream>
 
 namespace hicache::test {
 
@@ -74,6 +75,8 @@ struct member {
   std::vector<std::byte> memory;
   /// Null if it exports its segment alone.
   std::shared_ptr<exported_pages> exported;
+  /// What a disk below its segment has; null if there is none.
+  std::shared_ptr<disk_table> disk;
   segment_actor segment;
   replicator_actor replicator;
   std::shared_ptr<member_figures> figures = std::make_shared<member_figures>();
@@ -272,6 +275,9 @@ public:
       options.mounts.member.exported = where;
       options.mounts.member.fingerprint = exported_fingerprint;
     }
+    if (draw(2) == 0)
+      at->disk = std::make_shared<disk_table>();
+    options.on_disk = at->disk;
     options.memory = at->memory;
     if (draw(3) == 0)
       options.policy = {lru_policy(), 0.9, 0.6, 0.5, 0.7};
@@ -293,6 +299,7 @@ public:
     auto link = std::make_shared<connection>();
     link->shard = shard;
     link->member = at.segment;
+    link->reasons += at.is_drained && at.disk ? 1 : 0;
     link->front = spawn_inside(run_connection, link);
     all_connections.push_back(link);
     return link;
@@ -354,6 +361,26 @@ public:
       break_connection(*at, number);
     caf::anon_send_exit(at->replicator, caf::exit_reason::kill);
     caf::anon_send_exit(at->segment, caf::exit_reason::kill);
+  }
+
+  /// A disk gains pages that memory has, or loses some; or a disk tier begins that lists what there
+  /// was before.
+  void change_disk(const member& at) {
+    if (!at.disk)
+      return;
+    const auto lists = draw(6) == 0;
+    auto changed = key_batch{};
+    for (auto key = draw(key_count); key < key_count; key += 1 + draw(4)) {
+      if (lists || table_of(at).find(key_of(key)))
+        at.disk->add(key_of(key), {fingerprint_of(key), length_of(key)});
+      else
+        at.disk->remove(key_of(key));
+      changed.keys.push_back(key_of(key));
+    }
+    if (lists)
+      caf::anon_send(at.segment, atom::adopt_v);
+    else
+      caf::anon_send(at.segment, atom::backup_v, std::move(changed));
   }
 
   void change_shards() {
@@ -432,6 +459,22 @@ public:
       pass_time(std::chrono::seconds{1});
     }
     run_until_quiet();
+  }
+
+  using offers = std::map<page_key, std::map<uint64_t, replica>>;
+
+  static std::string describe(uint32_t number, const offers& offered, const offers& expected) {
+    auto text = std::ostringstream{};
+    const auto list = [&text](const offers& all) {
+      for (const auto& [key, copies] : all)
+        for (const auto& [id, x] : copies)
+          text << ' ' << number_of(key) << '@' << id << '+' << x.offset << '/' << x.generation;
+    };
+    text << "shard " << number << " offers";
+    list(offered);
+    text << "; expected";
+    list(expected);
+    return text.str();
   }
 
   std::mt19937_64 random;

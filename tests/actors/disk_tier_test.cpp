@@ -12,11 +12,45 @@
 
 #include <cerrno>
 #include <chrono>
+#include <memory>
+#include <utility>
 
 namespace hicache::test {
 namespace {
 
 using namespace std::chrono_literals;
+
+/// The index as versions before 6 are.
+index_actor::behavior_type run_older_index(index_actor::pointer self, const index_actor& index) {
+  return {
+    [=](atom::mount, const member_info& x) {
+      auto promise = self->make_response_promise<membership>();
+      self->request(index, caf::infinite, atom::mount_v, x)
+        .then(
+          [promise](membership& view) mutable {
+            view.takes_disk = false;
+            promise.deliver(std::move(view));
+          },
+          [promise](caf::error& err) mutable { promise.deliver(std::move(err)); });
+      return promise;
+    },
+    [=](atom::tick, const heartbeat& x) { return self->delegate(index, atom::tick_v, x); },
+    [=](atom::publish, const published_pages& x) {
+      return self->delegate(index, atom::publish_v, x);
+    },
+    [=](atom::withdraw, const withdrawn_pages& x) {
+      return self->delegate(index, atom::withdraw_v, x);
+    },
+    [=](atom::locate, const key_batch& x) { return self->delegate(index, atom::locate_v, x); },
+    [=](atom::await, const awaited_pages& x) { return self->delegate(index, atom::await_v, x); },
+    [=](atom::members, const member_query& x) { return self->delegate(index, atom::members_v, x); },
+    [=](atom::status, const status_query& x) { return self->delegate(index, atom::status_v, x); },
+    [](atom::shards, uint64_t) {},
+    [](atom::poll) {},
+    [](atom::drop) {},
+    [](atom::await, uint64_t) {},
+  };
+}
 
 class DiskTierTest : public NodeTest {
 protected:
@@ -34,13 +68,36 @@ protected:
     auto store = make_disk_backend(options, std::make_unique<losing_disk>(image_), clock);
     ASSERT_TRUE(store) << store.error().detail;
     store_ = std::make_shared<faulty_store>(std::make_unique<storage_queue>(std::move(*store), 0));
-    disk_ = spawn(disk_tier, disk_tier_options{store_, memory_, segment_, on_disk_, &clock});
+    disk_ = spawn(disk_tier,
+                  disk_tier_options{store_, memory_, segment_, disk_pages_, on_disk_, &clock});
     caf::anon_send(segment_, atom::attach_v, caf::actor_cast<caf::strong_actor_ptr>(disk_));
     run();
   }
 
   /// A node whose clients may use all of it.
-  void begin(uint32_t slots) { start(slots, {0, 1, 1, 1}); }
+  void begin(uint32_t slots) {
+    disk_pages_ = std::make_shared<disk_table>();
+    start(slots, {0, 1, 1, 1});
+  }
+
+  index_view_ptr view() const override {
+    return older_index_
+             ? std::make_shared<const index_view>(index_view{{{0, older_index_, "here"}}})
+             : NodeTest::view();
+  }
+
+  void remove_from_memory(uint64_t number) {
+    const auto keys = std::make_shared<const std::vector<page_key>>(1, key_of(number));
+    EXPECT_TRUE(ask<atom::ok>(segment_, atom::remove_v, keys));
+  }
+
+  /// What a reader elsewhere is told that has pages brought from disk.
+  placements recall(const std::vector<uint64_t>& numbers, uint64_t fingerprint = 0) {
+    auto wanted = page_recall{fingerprint, {}, 1000};
+    for (const auto number : numbers)
+      wanted.keys.push_back(key_of(number));
+    return ask_value<placements>(segment_, atom::recall_v, wanted);
+  }
 
   /// Another node with the same disk.
   void restart(uint32_t slots) {
@@ -103,6 +160,8 @@ protected:
   disk_image image_{segment_bytes};
   /// Set before begin(): as many pages fit on the disk.
   uint64_t max_pages_ = 256;
+  /// Set if the segment reports to it.
+  index_actor older_index_;
   std::shared_ptr<faulty_store> store_;
 };
 
@@ -356,6 +415,144 @@ TEST_F(DiskTierTest, OthersAreAskedForWhatTheDiskHasNot) {
   store_as(client(), {2, 3});
   EXPECT_EQ(get({1, 4}), (list{true, false}));
   EXPECT_EQ(asked, std::vector{key_of(4)});
+}
+
+TEST_F(DiskTierTest, TheIndexKnowsWhatMemoryEvictedOnDisk) {
+  begin(2);
+  store_as(client(), {1, 2});
+  EXPECT_FALSE(is_offered_on_disk(1)) << "it is in memory";
+  EXPECT_EQ(locate_anywhere(1).size(), 1u);
+  store_as(client(), {3});
+  EXPECT_TRUE(is_offered_on_disk(1));
+  EXPECT_TRUE(locate(1).empty()) << "for a reader of version 5";
+  EXPECT_EQ(get({1}), list{true});
+  EXPECT_FALSE(is_offered_on_disk(1)) << "it is in memory again";
+  EXPECT_EQ(locate(1).size(), 1u);
+  EXPECT_TRUE(is_offered_on_disk(2)) << "it made room";
+}
+
+TEST_F(DiskTierTest, APageThatLeftMemoryBeforeItWasWrittenIsAnnouncedWhenItIs) {
+  begin(1);
+  hang(batch_kind::write);
+  store_as(client(), {1});
+  remove_from_memory(1);
+  EXPECT_TRUE(locate_anywhere(1).empty());
+  store_->release();
+  run();
+  EXPECT_TRUE(is_offered_on_disk(1));
+}
+
+TEST_F(DiskTierTest, TheNextNodeAnnouncesWhatItsDiskHolds) {
+  begin(8);
+  store_as(client(), {1, 2, 3});
+  restart(8);
+  for (const auto number : {1, 2, 3})
+    EXPECT_TRUE(is_offered_on_disk(number)) << number;
+}
+
+TEST_F(DiskTierTest, AnIndexThatHasForgottenHearsOfTheDiskToo) {
+  begin(2);
+  store_as(client(), {1, 2});
+  store_as(client(), {3});
+  stop(index_);
+  start_index();
+  advance(500ms);
+  EXPECT_TRUE(is_offered_on_disk(1));
+  EXPECT_EQ(locate(3).size(), 1u);
+}
+
+TEST_F(DiskTierTest, WhatTheDiskEvictsIsWithdrawn) {
+  max_pages_ = 3;
+  begin(1);
+  const auto one = client();
+  for (const auto number : {1, 2, 3, 4, 5})
+    store_as(one, {static_cast<uint64_t>(number)});
+  EXPECT_TRUE(locate_anywhere(1).empty());
+  EXPECT_TRUE(locate_anywhere(2).empty());
+  EXPECT_TRUE(is_offered_on_disk(3));
+}
+
+TEST_F(DiskTierTest, WhatTheDiskHasLostIsWithdrawnWhenSomebodyWantsIt) {
+  begin(1);
+  store_as(client(), {1});
+  store_as(client(), {2});
+  lose({1});
+  EXPECT_TRUE(is_offered_on_disk(1));
+  EXPECT_EQ(get({1}), list{false});
+  EXPECT_TRUE(locate_anywhere(1).empty());
+}
+
+TEST_F(DiskTierTest, RemovedAndClearedPagesAreWithdrawnOnDiskToo) {
+  begin(1);
+  const auto one = client();
+  store_as(one, {1});
+  store_as(one, {2});
+  store_as(one, {3});
+  remove_as(one, {1});
+  EXPECT_TRUE(locate_anywhere(1).empty());
+  EXPECT_TRUE(is_offered_on_disk(2));
+  EXPECT_TRUE(ask<page_totals>(segment_, atom::clear_v, namespace_pages{0}));
+  run();
+  EXPECT_TRUE(locate_anywhere(2).empty());
+  EXPECT_TRUE(locate_anywhere(3).empty());
+}
+
+TEST_F(DiskTierTest, AMemberThatIsDrainedOffersNothingOnDisk) {
+  begin(2);
+  store_as(client(), {1, 2});
+  store_as(client(), {3});
+  const auto drained = ask<drain_report>(segment_, atom::drain_v, drain_request{});
+  EXPECT_EQ(drained, (drain_report{0, 3})) << "page 3 is in both";
+  for (const auto number : {1, 2, 3})
+    EXPECT_TRUE(locate_anywhere(number).empty()) << number;
+  caf::anon_send(segment_, atom::backup_v, key_batch{{key_of(1)}});
+  run();
+  EXPECT_TRUE(locate_anywhere(1).empty());
+  EXPECT_TRUE(ask<drain_progress>(segment_, atom::resume_v, drain_request{}));
+  run();
+  for (const auto number : {1, 2, 3})
+    EXPECT_TRUE(is_offered_on_disk(number)) << number;
+}
+
+TEST_F(DiskTierTest, AReaderElsewhereHasPagesRecalled) {
+  begin(2);
+  store_as(client(), {1, 2});
+  store_as(client(), {3, 4});
+  const auto found = recall({1, 4, 9});
+  ASSERT_EQ(found.replicas.size(), 3u);
+  ASSERT_EQ(found.replicas[0].size(), 1u);
+  const auto& at = found.replicas[0].front();
+  EXPECT_EQ(at, locate(1).front());
+  EXPECT_TRUE(is_page({place_status::present, at.offset, at.generation, at.length}, 1));
+  EXPECT_EQ(found.replicas[1].size(), 1u) << "it stays in memory, as it is wanted";
+  EXPECT_TRUE(found.replicas[2].empty());
+  EXPECT_TRUE(recall({1}, 9).replicas[0].empty()) << "it is of another namespace";
+}
+
+TEST_F(DiskTierTest, ARecallEndsInTime) {
+  begin(1);
+  store_as(client(), {1});
+  store_as(client(), {2});
+  hang(batch_kind::read);
+  const auto answer
+    = send_request<placements>(segment_, atom::recall_v, page_recall{0, {key_of(1)}, 1000});
+  run();
+  EXPECT_FALSE(answer.arrived());
+  advance(1s);
+  ASSERT_TRUE(answer.arrived());
+  EXPECT_TRUE(answer.get()->replicas[0].empty());
+  store_->release();
+  run();
+}
+
+TEST_F(DiskTierTest, AnOlderIndexHearsOfPagesInMemoryOnly) {
+  begin(1);
+  older_index_ = spawn(run_older_index, index_);
+  advance(500ms);
+  store_as(client(), {1});
+  store_as(client(), {2});
+  EXPECT_TRUE(locate_anywhere(1).empty());
+  EXPECT_EQ(locate_anywhere(2).size(), 1u);
 }
 
 TEST_F(DiskTierTest, DrainingAnswersWhenAllIsWritten) {

@@ -93,6 +93,15 @@ TEST_F(FetcherTest, APageThatOneMemberDoesNotGiveIsAskedOfTheNext) {
   EXPECT_EQ(asked_.size(), 4u) << "and then of nobody";
 }
 
+TEST_F(FetcherTest, MembersThatHaveAPageInMemoryAreAskedFirst) {
+  replicas_[key_of(1)] = {{2, disk_offset, 0, 64}, {3, 0, 1, 64}};
+  replicas_[key_of(2)] = {{2, disk_offset, 0, 64}};
+  failing_ = {3};
+  fetch({1, 2});
+  EXPECT_EQ(requests(), (request_list{{2, 1}, {3, 1}, {2, 1}}));
+  EXPECT_EQ(asked_[0].pages[0].page.key, key_of(2));
+}
+
 TEST_F(FetcherTest, ThisMemberIsNotAsked) {
   replicas_[key_of(1)] = {{1, 0, 1, 64}, {3, 0, 1, 64}};
   replicas_[key_of(2)] = {{1, 0, 1, 64}};

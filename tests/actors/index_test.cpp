@@ -132,6 +132,42 @@ TEST_F(IndexTest, WhoAwaitsAReplicaHearsOfTheNextOne) {
   EXPECT_EQ(state_of<index_state>(index_).waits.size(), 0u);
 }
 
+TEST_F(IndexTest, PagesOnDiskAreLocatedForReadersThatKnowThem) {
+  EXPECT_TRUE(mount(1).takes_disk);
+  mount(2);
+  publish(1, 1, {10});
+  const auto on_disk = announced_page{key_of(10), disk_offset, 0, 512};
+  EXPECT_TRUE(
+    ask_value<membership>(index_, atom::publish_v, published_pages{2, 1, {on_disk}}).known);
+  const auto found = ask_value<placements>(index_, atom::locate_v, key_batch{{key_of(10)}, true});
+  EXPECT_EQ(found.replicas.front(), (replica_list{{1, 40960, 7, 512}, {2, disk_offset, 0, 512}}));
+  EXPECT_EQ(locate(10), (replica_list{{1, 40960, 7, 512}})) << "for a reader of version 5";
+  const auto now = status();
+  EXPECT_EQ(now.replicas, 1u);
+  EXPECT_EQ(now.disk_replicas, 1u);
+  EXPECT_EQ(now.members[1].pages, 0u);
+  EXPECT_EQ(now.members[1].disk_pages, 1u);
+  EXPECT_EQ(now.members[1].disk_bytes, 512u);
+}
+
+TEST_F(IndexTest, WhoAwaitsAReplicaDoesNotHearOfOnesOnDisk) {
+  mount(1);
+  mount(2);
+  publish(1, 1, {10});
+  const auto waits
+    = send_request<atom::ok>(index_, atom::await_v, awaited_pages{{key_of(10)}, {1}, 100});
+  const auto on_disk = announced_page{key_of(10), disk_offset, 0, 512};
+  ask_value<membership>(index_, atom::publish_v, published_pages{2, 1, {on_disk}});
+  EXPECT_FALSE(waits.arrived());
+  const auto again
+    = send_request<atom::ok>(index_, atom::await_v, awaited_pages{{key_of(10)}, {1}, 100});
+  run();
+  EXPECT_FALSE(again.arrived());
+  publish(2, 1, {10});
+  EXPECT_TRUE(waits.get());
+  EXPECT_TRUE(again.get());
+}
+
 TEST_F(IndexTest, WhoAwaitsAReplicaInVainHearsOfThatInTime) {
   const auto wait = [this](uint32_t wait_ms) {
     return send_request<atom::ok>(index_, atom::await_v, awaited_pages{{key_of(10)}, {0}, wait_ms});

@@ -37,6 +37,7 @@ protected:
     options.memory = memory_;
     options.policy = policy_;
     options.lasting = lasting_;
+    options.on_disk = disk_pages_;
     options.figures = figures_;
     options.clock = &clock;
     segment_ = spawn(segment, options);
@@ -76,6 +77,18 @@ protected:
     return ask_value<placements>(index_, atom::locate_v, key_batch{{key_of(key)}}).replicas.front();
   }
 
+  /// Where a reader that knows places on disk finds a page.
+  replica_list locate_anywhere(uint64_t key) {
+    return ask_value<placements>(index_, atom::locate_v, key_batch{{key_of(key)}, true})
+      .replicas.front();
+  }
+
+  /// Whether the index knows a page on disk, and only there.
+  bool is_offered_on_disk(uint64_t key) {
+    const auto found = locate_anywhere(key);
+    return found.size() == 1 && is_on_disk(found.front().offset);
+  }
+
   bool is_header_cleared(const segment_slot& slot) const {
     const auto header = std::span{memory_}.subspan(slot.offset, page_header_bytes);
     return std::all_of(header.begin(), header.end(), [](std::byte x) { return x == std::byte{0}; });
@@ -87,6 +100,8 @@ protected:
   /// Set before start_segment: the memory outlives the segment, and has the pages of the one
   /// before.
   std::optional<lasting_memory> lasting_;
+  /// Set before start_segment if there is a disk below.
+  std::shared_ptr<disk_table> disk_pages_;
   segment_policy policy_;
   int index_lost_ = 0;
   uint64_t heard_ = 0;

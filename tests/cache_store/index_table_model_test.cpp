@@ -76,7 +76,8 @@ protected:
     auto taken = std::vector<uint64_t>{};
     for (auto i = random() % 6; i > 0; --i) {
       taken.push_back(random() % numbers);
-      pages.push_back({key_of(taken.back()), random() % 1000, static_cast<uint32_t>(random() % 9),
+      const auto offset = random() % 3 == 0 ? disk_offset : random() % 1000;
+      pages.push_back({key_of(taken.back()), offset, static_cast<uint32_t>(random() % 9),
                        static_cast<uint32_t>(random() % 5000)});
     }
     const auto only_new = random() % 2 == 0;
@@ -87,8 +88,9 @@ protected:
       auto& list = replicas[taken[i]];
       const auto old
         = std::find_if(list.begin(), list.end(), [&](const auto& x) { return x.member == id; });
-      const auto is_offered
-        = [this](const model_replica& x) { return !suspended.contains(x.member); };
+      const auto is_offered = [this](const model_replica& x) {
+        return !suspended.contains(x.member) && !is_on_disk(x.page.offset);
+      };
       if (old != list.end())
         old->page = pages[i];
       else if (only_new && std::ranges::any_of(list, is_offered))
@@ -96,8 +98,9 @@ protected:
       else
         list.push_back({id, pages[i]});
       if (list.size() > limits::replicas_per_key)
-        list.erase(std::ranges::min_element(
-          list, {}, [&](const auto& x) { return mix(first_word(pages[i].key), x.member); }));
+        list.erase(std::ranges::min_element(list, {}, [&](const auto& x) {
+          return std::pair{!is_on_disk(x.page.offset), mix(first_word(pages[i].key), x.member)};
+        }));
     }
   }
 
@@ -177,7 +180,7 @@ protected:
     ASSERT_EQ(table.counters().bytes, counters.bytes);
     auto of_members = uint64_t{0};
     for (const auto& x : table.members(0, 1000))
-      of_members += x.bytes;
+      of_members += x.bytes + x.disk_bytes;
     ASSERT_EQ(of_members, counters.bytes);
   }
 

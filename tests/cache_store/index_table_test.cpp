@@ -246,6 +246,71 @@ TEST(IndexTableTest, AnnouncingAgainReplaces) {
   EXPECT_EQ(table.counters().bytes, 300u);
 }
 
+announced_page on_disk(uint64_t number, uint32_t length = 100) {
+  return page(number, disk_offset, length);
+}
+
+TEST(IndexTableTest, PagesOnDiskAreCountedApart) {
+  auto table = index_table{};
+  table.mount(member(1), start);
+  table.publish(1, 1, std::vector{page(1, 0, 10), on_disk(2)});
+  table.publish(1, 1, std::vector{on_disk(3)}, true);
+  EXPECT_EQ(table.locate(std::vector{key_of(2)}).of(0)[0].offset, disk_offset);
+  const auto expect
+    = [&table](uint64_t replicas, uint64_t bytes, uint64_t disk_replicas, uint64_t disk_bytes) {
+        const auto now = table.members(0, 1)[0];
+        EXPECT_EQ(now.replicas, replicas);
+        EXPECT_EQ(now.bytes, bytes);
+        EXPECT_EQ(now.disk_replicas, disk_replicas);
+        EXPECT_EQ(now.disk_bytes, disk_bytes);
+        EXPECT_EQ(table.counters().disk_replicas, disk_replicas);
+        EXPECT_EQ(table.counters().disk_bytes, disk_bytes);
+      };
+  expect(1, 10, 1, 100);
+  EXPECT_EQ(table.counters().replicas, 3u);
+  publish(table, 1, {on_disk(1, 10)}); // Evicted.
+  expect(0, 0, 2, 110);
+  publish(table, 1, {page(2, 64)}); // Recalled.
+  expect(1, 100, 1, 10);
+  table.withdraw(1, 1, std::vector{key_of(1)});
+  expect(1, 100, 0, 0);
+  table.suspend(1);
+  EXPECT_EQ(table.counters().replicas, 0u);
+}
+
+TEST(IndexTableTest, OnlyNewPagesAreTakenIfOthersHaveThemOnDiskAlone) {
+  auto table = index_table{};
+  for (const auto id : ids_to(3))
+    table.mount(member(id), start);
+  publish(table, 1, {on_disk(1)});
+  EXPECT_TRUE(table.publish(2, 1, std::vector{page(1)}, false, true)->empty());
+  EXPECT_EQ(table.publish(3, 1, std::vector{page(1)}, false, true), std::vector{key_of(1)});
+}
+
+TEST(IndexTableTest, ReplicasOnDiskGiveWayToThoseInMemory) {
+  auto table = index_table{};
+  const auto [kept, lowest] = mount_one_too_many(table);
+  const auto best = *kept.begin();
+  for (const auto id : kept)
+    publish(table, id, {id == best ? on_disk(1) : page(1)});
+  EXPECT_TRUE(table.publish(lowest, 1, std::vector{page(1)})->empty());
+  EXPECT_EQ(table.take_displaced(best, 10), std::vector{key_of(1)});
+  EXPECT_EQ(table.publish(best, 1, std::vector{on_disk(1)}), std::vector{key_of(1)});
+}
+
+TEST(IndexTableTest, AReplicaOnDiskIsNoCopy) {
+  auto table = index_table{};
+  for (const auto id : ids_to(3))
+    table.mount(member(id), start);
+  publish(table, 1, {page(1), on_disk(2), page(3)});
+  publish(table, 2, {on_disk(1), page(2), on_disk(3)});
+  publish(table, 3, {page(1)});
+  table.drop(1);
+  EXPECT_FALSE(table.expire_replicas(10));
+  EXPECT_EQ(table.take_lost(), (std::vector{lost_copy{3, key_of(1)}}))
+    << "of page 2 nothing is lost, and nobody has a copy of page 3";
+}
+
 TEST(IndexTableTest, PagesOfTheSecondKeeperAreLocatedButCountedApart) {
   auto table = index_table{};
   for (uint64_t id : {1, 2})

@@ -85,5 +85,41 @@ TEST(MountProgressTest, AnAnswerToAnOlderMountMeansNothing) {
   EXPECT_EQ(progress.mount(3), 0u);
 }
 
+TEST(MountProgressTest, ARewoundReportBeginsAgainThere) {
+  auto progress = reported();
+  EXPECT_TRUE(progress.rewind(500));
+  EXPECT_TRUE(progress.is_reporting());
+  EXPECT_EQ(progress.reported_to(), 500u);
+  progress.complete();
+  EXPECT_TRUE(progress.is_told());
+}
+
+TEST(MountProgressTest, AReportUnderWayGoesBackWithTheNextAnswer) {
+  auto progress = mount_progress{};
+  progress.mount(1);
+  progress.confirm(1, false);
+  progress.advance(1, 100);
+  EXPECT_FALSE(progress.rewind(500)) << "the answer to its last part goes on with it";
+  EXPECT_TRUE(progress.advance(1, 900));
+  EXPECT_EQ(progress.reported_to(), 500u);
+  EXPECT_TRUE(progress.advance(1, 900));
+  EXPECT_EQ(progress.reported_to(), 900u) << "once";
+}
+
+TEST(MountProgressTest, WhatIsRewoundWhileTheShardIsLostIsReportedWhenItIsBack) {
+  auto progress = reported();
+  progress.lose();
+  EXPECT_FALSE(progress.rewind(500));
+  progress.mount(2);
+  progress.confirm(2, true);
+  EXPECT_EQ(progress.reported_to(), 500u);
+}
+
+TEST(MountProgressTest, AMemberThatForgetsResumesNothing) {
+  auto progress = reported();
+  progress.forget();
+  EXPECT_EQ(progress.mount(2), 0u);
+}
+
 } // namespace
 } // namespace hicache

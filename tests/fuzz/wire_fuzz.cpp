@@ -26,15 +26,15 @@ void check(std::span<const uint64_t> words) {
 }
 
 constexpr auto checks = std::array{
-  check<member_info>,   check<shard_map>,       check<membership>,      check<heartbeat>,
-  check<key_batch>,     check<published_pages>, check<withdrawn_pages>, check<placements>,
-  check<member_query>,  check<member_list>,     check<status_query>,    check<index_status>,
-  check<page_totals>,   check<page_pins>,       check<namespace_pages>, check<page_copies>,
-  check<drain_request>, check<drain_report>,    check<drain_progress>,  check<client_info>,
-  check<node_info>,     check<wanted_pages>,    check<reserved_pages>,  check<complete_pages>,
-  check<client_ticket>, check<page_lookup>,     check<leased_pages>,    check<page_prefetch>,
-  check<node_status>,   check<awaited_pages>,   check<store_hello>,     check<store_welcome>,
-  check<store_request>, check<store_answer>,
+  check<member_info>,    check<shard_map>,       check<membership>,      check<heartbeat>,
+  check<key_batch>,      check<published_pages>, check<withdrawn_pages>, check<placements>,
+  check<member_query>,   check<member_list>,     check<status_query>,    check<index_status>,
+  check<page_totals>,    check<page_pins>,       check<namespace_pages>, check<page_copies>,
+  check<page_recall>,    check<drain_request>,   check<drain_report>,    check<drain_progress>,
+  check<client_info>,    check<node_info>,       check<wanted_pages>,    check<reserved_pages>,
+  check<complete_pages>, check<client_ticket>,   check<page_lookup>,     check<leased_pages>,
+  check<page_prefetch>,  check<node_status>,     check<awaited_pages>,   check<store_hello>,
+  check<store_welcome>,  check<store_request>,   check<store_answer>,
 };
 
 } // namespace

@@ -31,7 +31,12 @@ TEST(ObjectPlaceTest, WhatIsNoHeaderHasNoObject) {
   EXPECT_EQ(object_offset(exporter(), 1024 + 64), std::nullopt);
   EXPECT_EQ(object_offset(exporter(), last), std::nullopt);
   EXPECT_EQ(object_offset(member_info{}, last), std::nullopt);
-  EXPECT_EQ(object_offset(member_info{}, last - slot_object_offset), last);
+  EXPECT_EQ(object_offset(member_info{}, disk_offset - 1), disk_offset - 1 + slot_object_offset);
+}
+
+TEST(ObjectPlaceTest, APageOnDiskHasNoObjectInMemory) {
+  EXPECT_EQ(object_offset(member_info{}, disk_offset), std::nullopt);
+  EXPECT_EQ(object_offset(exporter(), disk_offset + 1), std::nullopt);
 }
 
 TEST(ObjectPlaceTest, NumbersThatOverflowNameNothing) {

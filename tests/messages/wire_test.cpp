@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <concepts>
 #include <random>
 #include <string>
 
@@ -93,6 +94,7 @@ void fill(membership& x, random_engine& random) {
   fill(x.refused, random);
   fill(x.lost, random);
   x.resumed = random() % 2 == 0;
+  x.takes_disk = random() % 2 == 0;
 }
 
 void fill(member_counters& x, random_engine& random) {
@@ -131,6 +133,7 @@ void fill(withdrawn_pages& x, random_engine& random) {
 
 void fill(key_batch& x, random_engine& random) {
   fill(x.keys, random);
+  x.with_disk = random() % 2 == 0;
 }
 
 void fill(awaited_pages& x, random_engine& random) {
@@ -171,16 +174,16 @@ void fill(status_query& x, random_engine& random) {
 
 void fill(member_state& x, random_engine& random) {
   fill(x.info, random);
-  fill(x.pages, random);
-  fill(x.bytes, random);
-  fill(x.silent_ms, random);
   fill(x.counters, random);
+  for (auto* field : {&x.pages, &x.bytes, &x.silent_ms, &x.disk_pages, &x.disk_bytes})
+    fill(*field, random);
 }
 
 void fill(index_status& x, random_engine& random) {
   fill(x.members, random);
-  for (auto* field : {&x.keys, &x.replicas, &x.bytes, &x.lookups, &x.keys_asked, &x.keys_found,
-                      &x.members_lost, &x.uptime_ms, &x.second_keys})
+  for (auto* field :
+       {&x.keys, &x.replicas, &x.bytes, &x.lookups, &x.keys_asked, &x.keys_found, &x.members_lost,
+        &x.uptime_ms, &x.second_keys, &x.disk_replicas, &x.disk_bytes})
     fill(*field, random);
 }
 
@@ -202,16 +205,21 @@ void fill(namespace_pages& x, random_engine& random) {
 void fill(copied_page& x, random_engine& random) {
   fill(x.page, random);
   fill(x.parent, random);
-  fill(x.fingerprint, random);
-  fill(x.tenant, random);
+  for (auto* field : {&x.fingerprint, &x.tenant, &x.pin_ttl_ms})
+    fill(*field, random);
   x.pin = random() % 3;
-  fill(x.pin_ttl_ms, random);
   x.copies = random() % (limits::replicas_per_key + 1);
 }
 
 void fill(page_copies& x, random_engine& random) {
   fill(x.source, random);
   fill(x.pages, random);
+}
+
+void fill(page_recall& x, random_engine& random) {
+  fill(x.fingerprint, random);
+  fill(x.keys, random);
+  x.wait_ms = static_cast<uint32_t>(random());
 }
 
 void fill(drain_request& x, random_engine& random) {
@@ -354,7 +362,9 @@ bool is_bounded(const member_query& x) {
   return x.members.size() <= limits::index_batch_keys;
 }
 
-bool is_bounded(const member_list& x) {
+template <class T>
+requires std::same_as<T, member_list> || std::same_as<T, index_status>
+bool is_bounded(const T& x) {
   return x.members.size() <= limits::index_members;
 }
 
@@ -370,11 +380,13 @@ bool is_bounded(const page_copies& x) {
   return x.pages.size() <= limits::storage_batch_pages;
 }
 
-bool is_bounded(const wanted_pages& x) {
-  return x.pages.size() <= limits::node_batch_pages;
+bool is_bounded(const page_recall& x) {
+  return x.keys.size() <= limits::storage_batch_pages;
 }
 
-bool is_bounded(const complete_pages& x) {
+template <class T>
+requires std::same_as<T, wanted_pages> || std::same_as<T, complete_pages>
+bool is_bounded(const T& x) {
   return x.pages.size() <= limits::node_batch_pages;
 }
 
@@ -387,10 +399,6 @@ bool is_bounded(const leased_pages& x) {
 
 bool is_bounded(const node_status& x) {
   return x.clients.size() <= limits::node_clients;
-}
-
-bool is_bounded(const index_status& x) {
-  return x.members.size() <= limits::index_members;
 }
 
 // -- every codec --------------------------------------------------------------
@@ -409,13 +417,12 @@ protected:
   }
 };
 
-using every_type
-  = ::testing::Types<member_info, shard_map, membership, heartbeat, published_pages,
-                     withdrawn_pages, key_batch, placements, member_query, member_list,
-                     status_query, index_status, page_totals, page_pins, namespace_pages,
-                     page_copies, drain_request, drain_report, drain_progress, client_info,
-                     node_info, wanted_pages, reserved_pages, complete_pages, client_ticket,
-                     page_lookup, leased_pages, page_prefetch, node_status, awaited_pages>;
+using every_type = ::testing::Types<
+  member_info, shard_map, membership, heartbeat, published_pages, withdrawn_pages, key_batch,
+  placements, member_query, member_list, status_query, index_status, page_totals, page_pins,
+  namespace_pages, page_copies, drain_request, drain_report, drain_progress, client_info, node_info,
+  wanted_pages, reserved_pages, complete_pages, client_ticket, page_lookup, leased_pages,
+  page_prefetch, node_status, awaited_pages, page_recall>;
 
 TYPED_TEST_SUITE(WireTest, every_type);
 

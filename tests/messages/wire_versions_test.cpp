@@ -19,9 +19,9 @@ constexpr auto member_of_version_4 = std::to_array<uint64_t>(
    0x000000000000782d, 0x372e302e302e3031, 0x000000303030343a});
 
 /// The same of a version to come, with two fields that this one does not know.
-constexpr auto member_of_version_6 = std::to_array<uint64_t>(
+constexpr auto member_of_version_7 = std::to_array<uint64_t>(
   {0x0000001a00000000, 0x0005000b00000000, 0x0000000000000011, 0x0000000000000003,
-   0x0000000000000006, 0x0000000000001000, 0x0000000000000063, 0x0000000000000000,
+   0x0000000000000007, 0x0000000000001000, 0x0000000000000063, 0x0000000000000000,
    0x0000000000000000, 0x0000000000000000, 0x0000000000000000, 0x0000000000000002,
    0x0000000000000005, 0x0000003200000011, 0x0000005a00000011, 0x0000007200000015,
    0x0000007200000019, 0x000000720000001d, 0x0000003765646f6e, 0x656863616369682f,
@@ -40,11 +40,11 @@ TEST(WireVersionsTest, AMessageOfTheVersionBeforeIsUnderstood) {
   expected.fingerprint = 99;
   expected.exported = {1024, 2048, 64, 2};
   EXPECT_EQ(wire::codec<member_info>::decode(member_of_version_4), expected);
-  expected.protocol_version = 6;
+  expected.protocol_version = 7;
   expected.address = "10.0.0.7:4001";
   expected.exported = {};
   expected.resumes = 2;
-  EXPECT_EQ(wire::codec<member_info>::decode(member_of_version_6), expected)
+  EXPECT_EQ(wire::codec<member_info>::decode(member_of_version_7), expected)
     << "what is not known is ignored";
 }
 

@@ -73,6 +73,7 @@ protected:
     note("withdraw", ask<membership>(to_shard_, atom::withdraw_v, withdrawn_pages{}));
     note("copy", ask<page_totals>(to_member_, atom::copy_v, page_copies{}));
     note("progress", ask<drain_progress>(to_member_, atom::status_v, status_query{}));
+    note("recall", ask<placements>(to_member_, atom::recall_v, page_recall{}));
     note("pin", ask<page_totals>(to_member_, atom::pin_v, page_pins{}));
     note("clear", ask<page_totals>(to_member_, atom::clear_v, namespace_pages{}));
     note("drain", ask<drain_report>(to_member_, atom::drain_v, drain_request{}));

@@ -124,6 +124,12 @@ inline member_actor::behavior_type run_member(member_actor::pointer,
     },
     [seen](atom::touch, const key_batch& keys) { seen->touched += keys.keys.size(); },
     [](atom::corrupt, const key_batch&) {},
+    [](atom::recall, const page_recall& wanted) {
+      auto answer = placements{};
+      for (size_t i = 0; i < wanted.keys.size(); ++i)
+        answer.replicas.push_back({{1, wanted.wait_ms, 2, 3}});
+      return answer;
+    },
   };
 }
 

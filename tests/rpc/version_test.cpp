@@ -32,10 +32,11 @@ using namespace hicache::test;
 
 /// What version 4 knew: fields and methods below these numbers. It knew all of the other blocks.
 const auto of_previous = std::map<std::string, int>{
-  {"MemberInfo", 12},   {"Membership", 3},  {"Heartbeat", 3},  {"PublishedPages", 3},
-  {"Placements", 3},    {"MemberQuery", 1}, {"MemberList", 1}, {"StatusQuery", 0},
-  {"IndexStatus", 9},   {"PageTotals", 2},  {"CopiedPage", 6}, {"DrainRequest", 0},
-  {"DrainProgress", 0}, {"Index", 7},       {"Member", 6},     {"Welcome", 3}};
+  {"MemberInfo", 12},   {"Membership", 3},  {"Heartbeat", 3},   {"PublishedPages", 3},
+  {"Placements", 3},    {"MemberQuery", 1}, {"MemberList", 1},  {"StatusQuery", 0},
+  {"IndexStatus", 9},   {"PageTotals", 2},  {"CopiedPage", 6},  {"DrainRequest", 0},
+  {"DrainProgress", 0}, {"KeyBatch", 1},    {"MemberState", 5}, {"PageRecall", 0},
+  {"Index", 7},         {"Member", 6},      {"Welcome", 3}};
 
 /// A version of the protocol: its schemas, and what its processes say of themselves.
 class version {
@@ -332,7 +333,7 @@ TEST_P(VersionTest, ServesThisOne) {
   ASSERT_TRUE(directory) << to_string(directory.error());
   EXPECT_EQ(ask<shard_map>(*directory, atom::shards_v, shard_map{}), (shard_map{{{1, "x", 1}}}));
   const auto at = shard();
-  const auto all = membership{true, 1, 1, keys, keys, is_next};
+  const auto all = membership{true, 1, 1, keys, keys, is_next, is_next};
   EXPECT_EQ(ask<membership>(at, atom::mount_v, member_info{}), all);
   EXPECT_EQ(ask<membership>(at, atom::tick_v, heartbeat{}), all);
   EXPECT_EQ(ask<membership>(at, atom::publish_v, published_pages{}), all);
@@ -350,6 +351,7 @@ TEST_P(VersionTest, ServesThisOne) {
   ASSERT_TRUE(status) << to_string(status.error());
   EXPECT_EQ(status->uptime_ms, 1u);
   EXPECT_EQ(status->second_keys, is_next ? 1u : 0u);
+  EXPECT_EQ(status->disk_replicas, is_next ? 1u : 0u);
   const auto member = client_->network.member_at(there.address());
   EXPECT_EQ(ask<page_totals>(member, atom::copy_v, page_copies{}), (page_totals{1, 1, keys}));
   EXPECT_EQ(ask<drain_report>(member, atom::drain_v, drain_request{true}), (drain_report{1, 1}));
@@ -383,6 +385,7 @@ TEST_P(VersionTest, IsToldWhatTheOlderOneDoesNotKnow) {
     const auto progress = ask<drain_progress>(member, atom::status_v, status_query{});
     ASSERT_FALSE(progress);
     EXPECT_EQ(progress.error(), not_known);
+    EXPECT_EQ(ask<placements>(member, atom::recall_v, page_recall{}).error(), not_known);
     EXPECT_TRUE(ask<page_totals>(member, atom::copy_v, page_copies{})) << "and is asked as before";
     address_ = there.address();
     const auto at = shard();

@@ -206,6 +206,8 @@ TEST(IndexMetricsTest, EachShardHasItsCounters) {
   status.members_lost = 17;
   status.uptime_ms = 18500;
   status.second_keys = 19;
+  status.disk_replicas = 20;
+  status.disk_bytes = 21;
   const auto expected = samples{
     {R"(hicache_up{shard="4"})", 1},
     {R"(hicache_up{shard="5"})", 0},
@@ -214,6 +216,8 @@ TEST(IndexMetricsTest, EachShardHasItsCounters) {
     {R"(hicache_index_second_keys{shard="4"})", 19},
     {R"(hicache_index_replicas{shard="4"})", 12},
     {R"(hicache_index_bytes{shard="4"})", 13},
+    {R"(hicache_index_disk_replicas{shard="4"})", 20},
+    {R"(hicache_index_disk_bytes{shard="4"})", 21},
     {R"(hicache_index_lookups_total{shard="4"})", 14},
     {R"(hicache_index_keys_asked_total{shard="4"})", 15},
     {R"(hicache_index_keys_found_total{shard="4"})", 16},

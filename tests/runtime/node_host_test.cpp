@@ -55,6 +55,16 @@ protected:
     return std::make_unique<node_process>(std::move(options));
   }
 
+  std::unique_ptr<node_process> start_with_disk(size_t pages, const std::string& index) {
+    auto options = node_host_options{};
+    options.memory_bytes = pages * slot_bytes_for(page_size);
+    options.disk = folder_ + "/disk";
+    options.disk_bytes = uint64_t{16} << 20;
+    options.socket = socket_;
+    options.index = index;
+    return std::make_unique<node_process>(std::move(options));
+  }
+
   std::string folder_;
   std::string socket_;
 };
@@ -340,6 +350,80 @@ TEST_F(NodeHostTest, PagesOfOtherMembersAreBroughtHere) {
   EXPECT_EQ(one.client.prefetch(keys, false, soon()), (std::vector{true, false}));
   EXPECT_EQ(one.client.exists(keys, soon()), (std::vector{true, false}));
   EXPECT_EQ(one.get(1, page_size, std::chrono::steady_clock::now()), bytes) << "without a wait";
+}
+
+/// Waits until the node has written so many pages to its disk.
+void when_written(engine& one, uint64_t pages) {
+  for (;;) {
+    const auto status = one.client.status({}, soon());
+    ASSERT_TRUE(status) << to_string(status.error());
+    if (status->disk_pages_written >= pages)
+      return;
+    std::this_thread::yield();
+  }
+}
+
+/// A process that reads pages of other members and has no memory for them.
+std::unique_ptr<local_member> reader_of(const local_index& index, read_path path) {
+  auto options = cluster_member_options{};
+  options.object_bytes = page_size;
+  options.fingerprint = 7;
+  options.host = "elsewhere";
+  options.path = path;
+  return std::make_unique<local_member>(index, std::move(options));
+}
+
+/// How many of the pages 1 to `count` a process reads at once, and whether each is as it was
+/// stored.
+size_t read_all(local_member& process, size_t count) {
+  const auto store = (*process).open();
+  auto bytes = std::vector<page_bytes>(count, page_bytes(page_size));
+  auto keys = std::vector<page_key>{};
+  auto reads = std::vector<page_read>{};
+  for (auto i = size_t{0}; i < count; ++i) {
+    keys.push_back(key_of(i + 1));
+    reads.push_back({keys.back(), {bytes[i]}});
+  }
+  const auto exist = store->exists(keys, soon());
+  const auto outcome = store->get(reads, soon());
+  auto found = size_t{0};
+  for (auto i = size_t{0}; i < count; ++i) {
+    EXPECT_EQ(exist[i], outcome[i].has_value()) << i + 1;
+    if (!outcome[i])
+      continue;
+    ++found;
+    EXPECT_EQ(bytes[i], bytes_of(i + 1, page_size)) << i + 1;
+  }
+  return found;
+}
+
+TEST_F(NodeHostTest, OthersReadWhatItHasOnDiskOnlyThoughItsMemoryIsSmall) {
+  auto index = local_index{};
+  const auto node = start_with_disk(16, index.address());
+  auto one = engine{socket_};
+  for (auto number = uint64_t{1}; number <= 64; ++number)
+    ASSERT_TRUE(one.put(number));
+  when_written(one, 64);
+  EXPECT_EQ(read_all(*reader_of(index, read_path::automatic), 64), 64u);
+  EXPECT_EQ(read_all(*reader_of(index, read_path::remote), 64), 64u);
+}
+
+TEST_F(NodeHostTest, OthersReadWhatTheDiskOfANodeBeforeHeld) {
+  auto index = local_index{};
+  {
+    const auto node = start_with_disk(16, index.address());
+    auto one = engine{socket_};
+    for (auto number = uint64_t{1}; number <= 8; ++number)
+      ASSERT_TRUE(one.put(number));
+  }
+  const auto node = start_with_disk(16, index.address());
+  auto reader = reader_of(index, read_path::automatic);
+  const auto store = (**reader).open();
+  const auto end = soon();
+  while (!store->exists(std::vector{key_of(8)}, soon()).at(0)
+         && std::chrono::steady_clock::now() < end)
+    std::this_thread::yield();
+  EXPECT_EQ(read_all(*reader, 8), 8u);
 }
 
 } // namespace

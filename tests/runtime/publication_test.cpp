@@ -42,6 +42,7 @@ member_actor::behavior_type run_target(member_actor::pointer self,
     [](atom::resume, const drain_request&) { return drain_progress{}; },
     [](atom::touch, const key_batch&) {},
     [](atom::corrupt, const key_batch&) {},
+    [](atom::recall, const page_recall&) { return placements{}; },
   };
 }
 
