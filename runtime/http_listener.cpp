@@ -173,6 +173,8 @@ result<void> http_listener::bind(http_address& address) {
                 "cannot listen on " + to_string(where)
                   + "; expected an address of this machine and a port that is free");
   where.port = static_cast<uint16_t>(port);
+  // httplib lets five connections wait; more would be refused while all threads answer.
+  ::listen(svr_sock_, SOMAXCONN);
   return {};
 }
 

@@ -1,8 +1,10 @@
 // The admin server: what it answers.
 
+#include "runtime/http_listener.hpp"
 #include "tests/runtime/admin_support.hpp"
 
 #include <future>
+#include <list>
 #include <random>
 
 namespace hicache {
@@ -421,6 +423,33 @@ TEST_F(AdminServerTest, OneChangeAtATime) {
   EXPECT_EQ(first.receive_all().substr(0, 13), "HTTP/1.1 200 ");
   EXPECT_EQ(storage_.changes().size(), 1u);
   EXPECT_EQ(ask("DELETE").first, 200);
+}
+
+// -- connections --------------------------------------------------------------
+
+TEST(HttpListenerTest, ConnectionsWaitWhileAllThreadsAnswer) {
+  auto entered = std::promise<void>{};
+  auto released = std::promise<void>{};
+  auto most = http_limits{};
+  most.threads = 1;
+  most.connections = 1;
+  auto server = http_listener{most};
+  server.Get("/", [&](const httplib::Request&, httplib::Response&) {
+    entered.set_value();
+    released.get_future().wait();
+  });
+  const auto address = server.start({{"127.0.0.1", 0}, ""});
+  ASSERT_TRUE(address);
+  const auto port = address->where.port;
+  auto first = raw_client{port};
+  first.send("GET / HTTP/1.1\r\n\r\n");
+  entered.get_future().wait();
+  auto others = std::list<raw_client>{};
+  while (others.size() < 40 && !HasFailure())
+    others.emplace_back(port);
+  EXPECT_EQ(others.size(), 40u);
+  released.set_value();
+  EXPECT_EQ(first.receive_all().substr(0, 13), "HTTP/1.1 200 ");
 }
 
 } // namespace
