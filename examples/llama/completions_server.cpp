@@ -168,16 +168,15 @@ result<std::vector<std::string>> prefill_of(const json& body, const server_optio
   auto list = std::vector<std::string>{};
   if (options.role != "decode")
     return list;
-  const auto found = body.find("prefill");
-  if (found == body.end() || found->is_null())
-    return options.prefill;
-  for (const auto& each : *found)
-    if (found->is_array() && each.is_string())
-      list.push_back(each.get<std::string>());
-  if (!found->is_array() || list.size() != found->size() || list.size() > prefill_instances_max)
-    return fail(ec::invalid_argument, "prefill: expected a list of at most "
-                                        + std::to_string(prefill_instances_max) + " HOST:PORT");
-  return list;
+  try {
+    list = body.value("prefill", options.prefill);
+    if (list.size() <= prefill_instances_max)
+      return list;
+  } catch (const json::exception&) {
+    // Reported below.
+  }
+  return fail(ec::invalid_argument, "prefill: expected a list of at most "
+                                      + std::to_string(prefill_instances_max) + " HOST:PORT");
 }
 
 result<client_request> parse_request(const std::string& text, const server_options& options) {

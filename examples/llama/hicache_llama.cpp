@@ -69,30 +69,6 @@ result<loaded_model> load_model(const llama_flags& flags, uint32_t rank, uint32_
   return loaded_model{std::move(*config), std::move(*weights), *format};
 }
 
-/// This rank's side of handoffs; empty for other roles.
-struct handoff_sides {
-  std::unique_ptr<handoff_sender> sender;
-  std::unique_ptr<handoff_receiver> receiver;
-};
-
-result<handoff_sides> open_handoffs(const llama_flags& flags, const rank_config& settings,
-                                    rank_runtime& runtime, const llama::llama_engine& engine) {
-  auto sides = handoff_sides{};
-  if (flags.role == "prefill") {
-    auto sender = handoff_sender::start(runtime, settings, flags.handoff_bytes);
-    if (!sender)
-      return tl::unexpected{sender.error()};
-    sides.sender = std::move(*sender);
-  } else if (flags.role == "decode") {
-    auto receiver = handoff_receiver::start(
-      runtime, settings, [engine] { caf::anon_send(engine, hicache::atom::notify_v); });
-    if (!receiver)
-      return tl::unexpected{receiver.error()};
-    sides.receiver = std::move(*receiver);
-  }
-  return sides;
-}
-
 uint64_t longest_sequence(const llama::model_config& model, const rank_config& settings) {
   return std::min<uint64_t>(model.positions, uint64_t{settings.l1_pages} * settings.page_size);
 }
@@ -159,13 +135,20 @@ result<int> serve(const rank_config& settings, const llama_flags& flags, rank_se
   parts.schedule.positions = longest_sequence(model.config, settings);
   parts.schedule.end_tokens = model.config.end_tokens;
   const auto registry = std::make_shared<prometheus::Registry>();
-  auto handoffs = open_handoffs(flags, settings, *runtime, engine);
-  if (!handoffs) {
+  // Null for other roles.
+  auto sender = result<std::unique_ptr<handoff_sender>>{};
+  auto receiver = result<std::unique_ptr<handoff_receiver>>{};
+  if (flags.role == "prefill")
+    sender = handoff_sender::start(*runtime, settings, flags.handoff_bytes);
+  else if (flags.role == "decode")
+    receiver = handoff_receiver::start(
+      *runtime, settings, [engine] { caf::anon_send(engine, hicache::atom::notify_v); });
+  if (!sender || !receiver) {
     caf::anon_send_exit(engine, caf::exit_reason::user_shutdown);
-    return tl::unexpected{handoffs.error()};
+    return tl::unexpected{sender ? receiver.error() : sender.error()};
   }
-  parts.sender = handoffs->sender.get();
-  parts.receiver = handoffs->receiver.get();
+  parts.sender = sender->get();
+  parts.receiver = receiver->get();
   parts.handoff_bytes = &prometheus::BuildGauge()
                            .Name("llama_handoff_bytes")
                            .Help("Memory of rank 0 that receivers may still read.")
