@@ -4,6 +4,7 @@
 #include "cache/handoff/handoff_exports.hpp"
 #include "cache/hash/page_hash.hpp"
 #include "hicache/handoff.hpp"
+#include "hicache/runtime.hpp"
 #include "messages/page_header.hpp"
 #include "runtime/handoff_messages.hpp"
 #include "runtime/handoff_network.hpp"

@@ -3,7 +3,6 @@
 #include "hicache/config.hpp"
 #include "hicache/error.hpp"
 #include "hicache/ids.hpp"
-#include "hicache/runtime.hpp"
 
 #include <chrono>
 #include <cstdint>
@@ -23,6 +22,8 @@
 /// and verified by a checksum, so that nothing stale or damaged counts as arrived.
 /// docs/integrating.md has the sequence.
 namespace hicache {
+
+class rank_runtime;
 
 /// A handoff to begin on a prefill instance.
 struct handoff_request {
