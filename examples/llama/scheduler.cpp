@@ -244,8 +244,9 @@ void scheduler::miss_handoff(completion_id id) {
 
 void scheduler::seek(sequence& which) {
   const auto lacks = which.tokens.size() - which.computed_tokens;
-  if (which.attempt >= which.request.prefill.size() || lacks < options_.page_size
-      || which.tokens.size() != which.request.prompt.size())
+  // What a session has kept may end within a page.
+  if (which.attempt >= which.request.prefill.size() || which.request.session != 0
+      || lacks < options_.page_size || which.tokens.size() != which.request.prompt.size())
     return;
   which.now = state::receiving;
   auto& output = outputs_.emplace_back();

@@ -271,6 +271,17 @@ TEST_F(SchedulerTest, TurnsOfASessionFollowEachOtherAndAreInsertedToTheToken) {
   EXPECT_EQ(cache.free_pages(), 1000) << "the session is closed";
 }
 
+TEST_F(SchedulerTest, ATurnOfASessionAsksNoPrefillInstance) {
+  auto tested = make();
+  auto wanted = request(1, 6, 4);
+  wanted.session = 9;
+  wanted.prefill = {"a"};
+  tested.add(wanted);
+  turn(tested); // Opens the session.
+  EXPECT_THAT(turn(tested), ElementsAre(6));
+  EXPECT_THAT(tested.receiving(), testing::IsEmpty());
+}
+
 TEST_F(SchedulerTest, ASessionStaysOpenUntilPagesAreShort) {
   cache = cacheless{8};
   auto tested = make();
