@@ -401,9 +401,12 @@ TEST_F(NodeHostTest, OthersReadWhatItHasOnDiskOnlyThoughItsMemoryIsSmall) {
   auto index = local_index{};
   const auto node = start_with_disk(16, index.address());
   auto one = engine{socket_};
-  for (auto number = uint64_t{1}; number <= 64; ++number)
+  for (auto number = uint64_t{1}; number <= 64; ++number) {
     ASSERT_TRUE(one.put(number));
-  when_written(one, 64);
+    // What memory evicts before it is written is gone.
+    if (number % 8 == 0)
+      when_written(one, number);
+  }
   EXPECT_EQ(read_all(*reader_of(index, read_path::automatic), 64), 64u);
   EXPECT_EQ(read_all(*reader_of(index, read_path::remote), 64), 64u);
 }

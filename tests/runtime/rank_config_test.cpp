@@ -519,6 +519,7 @@ TEST(RankConfigTest, EverySettingIsAmongTheFields) {
   config.mem_layout = host_layout::page_first;
   config.page_order = page_order::ascending;
   config.prefetch_policy = prefetch_policy::timeout;
+  config.prefetch_when = prefetch_rule::faster;
   config.device = device_kind::host;
   config.attention = attention_kind::nsa;
   config.dtype = element_type::fp32;
@@ -531,7 +532,7 @@ TEST(RankConfigTest, EverySettingIsAmongTheFields) {
     *text = "changed";
   const auto after = shared_settings(config);
   ASSERT_EQ(after.size(), before.size());
-  EXPECT_EQ(after.size(), 45u);
+  EXPECT_EQ(after.size(), 46u);
   for (auto i = size_t{0}; i < after.size(); ++i)
     EXPECT_NE(after[i].second, before[i].second) << after[i].first;
 }
