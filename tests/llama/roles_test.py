@@ -13,7 +13,7 @@ from engine_case import STEPS, EngineCase, make_model
 from certificates import Authority
 
 #: Instances that are killed by each of the tests that kill.
-ROUNDS = int(os.environ.get("HICACHE_HANDOFF_ROUNDS", "2"))
+ROUNDS = int(os.environ.get("HICACHE_HANDOFF_ROUNDS", "1"))
 #: (ranks of the prefill instance, ranks of the decode instance)
 RANKS = ((1, 2), (2, 1), (2, 2))
 #: Small enough that a prompt can fill it, large enough for the prompts that run side by side.
