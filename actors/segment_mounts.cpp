@@ -71,11 +71,10 @@ std::vector<published_pages> batches(const std::array<std::vector<announced_page
 std::vector<page_key> take_disk_pages(std::array<std::vector<announced_page>, 2>& pages) {
   auto keys = std::vector<page_key>{};
   for (auto& of_role : pages) {
-    const auto on_disk
-      = std::ranges::stable_partition(of_role, [](const auto& x) { return !is_on_disk(x.offset); });
-    for (const auto& page : on_disk)
-      keys.push_back(page.key);
-    of_role.erase(on_disk.begin(), on_disk.end());
+    for (const auto& page : of_role)
+      if (is_on_disk(page.offset))
+        keys.push_back(page.key);
+    std::erase_if(of_role, [](const auto& x) { return is_on_disk(x.offset); });
   }
   return keys;
 }
