@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # launch/mpirun.sh RANKS PROGRAM [ARGUMENTS...]
 #
-# Starts an instance with mpirun and common settings: allows more ranks than cores, no binding to cores, allows root (in containers), and gives
-# stopping ranks time to write their reports. MPIEXEC names an mpirun other than the first on the PATH.
+# Starts an instance with mpirun and common settings: allows more ranks than cores, which then take turns, no binding to cores, allows root (in
+# containers), and gives stopping ranks time to write their reports. MPIEXEC names an mpirun other than the first on the PATH.
 set -euo pipefail
 
 if [ $# -lt 2 ]; then
@@ -24,6 +24,8 @@ fi
 if [ -z "${OMPI_MCA_btl:-}${SLURM_JOB_ID:-}${PBS_JOBID:-}${LSB_JOBID:-}" ]; then
   export OMPI_MCA_btl=self,vader
 fi
+# A rank that waits in MPI polls. It lets others have its core in between: of this instance, and of other instances, which mpirun does not count.
+export OMPI_MCA_mpi_yield_when_idle=${OMPI_MCA_mpi_yield_when_idle:-1}
 # Containers often forbid the system call of the shared-memory transport's single-copy mode, which then warns on every rank.
 export OMPI_MCA_btl_vader_single_copy_mechanism=none
 exec "${MPIEXEC:-mpirun}" "${flags[@]}" -n "$ranks" "$@"

@@ -9,7 +9,10 @@ namespace llama {
 
 namespace {
 
-constexpr auto longest_pause = std::chrono::microseconds{500};
+/// A rank that has waited for long notices a decision after little more than its lateness, and
+/// costs a percent of a core.
+constexpr auto shortest_pause = std::chrono::microseconds{10};
+constexpr auto longest_pause = std::chrono::microseconds{2000};
 
 } // namespace
 
@@ -43,12 +46,15 @@ void peers::broadcast(std::vector<std::byte>& bytes) const {
   auto request = MPI_REQUEST_NULL;
   MPI_Ibcast(&count, 1, MPI_INT, 0, communicator_, &request);
   // MPI waits busily, and the other ranks wait for rank 0 while there is nothing to do.
-  for (auto pause = std::chrono::microseconds{10};; pause = std::min(2 * pause, longest_pause)) {
+  const auto begin = std::chrono::steady_clock::now();
+  for (;;) {
     auto is_done = 0;
     MPI_Test(&request, &is_done, MPI_STATUS_IGNORE);
     if (is_done != 0)
       break;
-    std::this_thread::sleep_for(pause);
+    const auto waited
+      = duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - begin);
+    std::this_thread::sleep_for(std::clamp(waited / 8, shortest_pause, longest_pause));
   }
   bytes.resize(static_cast<size_t>(count));
   MPI_Bcast(bytes.data(), count, MPI_BYTE, 0, communicator_);
