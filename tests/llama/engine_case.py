@@ -10,7 +10,6 @@ import os
 import pathlib
 import random
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -95,7 +94,7 @@ class EngineCase(unittest.TestCase):
         return index
 
     def stop(self, engine):
-        engine.process.send_signal(signal.SIGTERM)
+        engine.terminate()
         code = engine.wait(60)
         if engine.ranks_started == 1:  # mpirun has a code of its own.
             self.assertEqual(code, 0, engine.text())

@@ -1,5 +1,6 @@
 """What the system tests share: starting the real programs, waiting for what they say, and checking what they leave behind."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -88,8 +89,14 @@ class Program:
             return found
         raise AssertionError(f"{self.name} never said '{pattern}'\n{self.text()}")
 
+    def signal(self, number):
+        """Signals the ranks that an mpirun started, if it is one. It would pass SIGTERM on five seconds later."""
+        for pid in self.ranks().values() or [self.process.pid]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
     def terminate(self):
-        self.process.send_signal(signal.SIGTERM)
+        self.signal(signal.SIGTERM)
 
     def kill(self):
         """Kills the process and everything it started."""
