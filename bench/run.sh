@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# bench/run.sh {tree|transfer|step|store|node|tiers|codecs|engines|ttft|scaling|all} [--short] [--json FILE]
+# bench/run.sh {tree|transfer|step|store|node|tiers|codecs|engines|ttft|scaling|all} [--short] [--only PART,...] [--json FILE]
 #
 # Builds what it needs, runs each measurement and its baseline in the same run, and prints one table. --json also writes the
 # rows to FILE. Exits with 0 when all measurements ran, whether or not they meet their targets. Takes a minute or two plus the build.
@@ -9,7 +9,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 usage() {
   cat <<'TEXT'
-Usage: bench/run.sh {tree|transfer|step|store|node|tiers|codecs|engines|ttft|scaling|all} [--short] [--json FILE]
+Usage: bench/run.sh {tree|transfer|step|store|node|tiers|codecs|engines|ttft|scaling|all} [--short] [--only PART,...] [--json FILE]
 
   tree         the prefix cache on one core: match, insert, lock, eviction, events, memory, and its actor
   transfer     copies between L1 and L2 in host memory, and of a GPU if one answers
@@ -21,11 +21,12 @@ Usage: bench/run.sh {tree|transfer|step|store|node|tiers|codecs|engines|ttft|sca
   codecs       what codecs keep of computed KV, and how fast they are, beside memcpy
   engines      a node's clients in Python beside those in C++; the store file beside SGLang's and LMCache's files; real engines that start with a filled node, beside what they have themselves
                (makes environments of 3 GB each from PyPI, see tests/engines/run.sh; not part of all)
-  ttft         time to the first token of an engine on the CPU: computed, and from each tier, over the length of the prompt (draws docs/pictures/ttft.svg),
-               and under load (a quarter of an hour)
+  ttft         time to the first token of an engine on the CPU: computed, and from each tier, over the length of the prompt (draws docs/pictures/ttft.svg);
+               prefill in another instance; the router; under load (a quarter of an hour)
   scaling      the index of L3 in virtual time: 1000 members, 100 million keys, 16 and 64 shards (16 GB, half an hour)
   all          everything that there is, scaling short
-  --short      scaling: 100 members and 2 million keys; ttft: prompts of at most 4096 tokens
+  --short      scaling: 100 members and 2 million keys; ttft: prompts of at most 2048 tokens, and less of everything (two minutes)
+  --only PART,...  ttft: some of compute-bound, memory-bound, handoff, router and load
   --json FILE  write the rows to FILE as well:
                [{"name", "value", "unit", "baseline", "ratio", "target", "holds"}]
 
@@ -43,6 +44,7 @@ give_up() {
 what=
 json=
 short=
+only=
 while [ $# -gt 0 ]; do
   case $1 in
     -h | --help)
@@ -55,6 +57,11 @@ while [ $# -gt 0 ]; do
       shift
       ;;
     --short) short=1 ;;
+    --only)
+      [ $# -gt 1 ] || give_up "--only needs names of parts"
+      only=$2
+      shift
+      ;;
     tree | transfer | step | store | node | tiers | codecs | engines | ttft | scaling | all)
       [ -z "$what" ] || give_up "one measurement at a time, or all"
       what=$1
@@ -75,13 +82,14 @@ targets=()
 ! wants tiers || targets+=(tiers_bench tiers_hits stores_bench)
 ! wants codecs || targets+=(serde_bench)
 ! wants engines || targets+=(node_bench stores_bench hicache-node hicache_c)
-! wants ttft || targets+=(hicache-llama hicache-index)
+! wants ttft || targets+=(hicache-llama hicache-index hicache-router)
 ! wants scaling || targets+=(scaling_bench)
 ! wants step || targets+=(step_bench hicache-replay hicache-index)
 ! wants store || targets+=(store_bench hicache-bench hicache-index hicachectl)
 
 packages=()
 ! wants tiers || packages+=(fio redis-server python3-venv)
+! wants ttft || packages+=(python3-venv)
 "$root/launch/install-packages.sh" "${packages[@]}" >&2
 cd "$root"
 echo "Configuring and building build/release" >&2
@@ -166,7 +174,8 @@ if wants engines; then
   done
 fi
 if wants ttft; then
-  python3 -B "$root/bench/ttft.py" "$root/build/release" "$results/ttft.json" "$root/docs/pictures/ttft.svg" ${short:+--longest 4096}
+  HICACHE_STORE_PYTHON=$("$root/tests/support/store_python.sh") \
+    python3 -B "$root/bench/ttft.py" "$root/build/release" "$results/ttft.json" "$root/docs/pictures/ttft.svg" ${short:+--short} ${only:+--only "$only"}
 fi
 if wants scaling; then
   size=()

@@ -48,8 +48,36 @@ def random_tokens(count, seed):
     return random.Random(seed).choices(range(VOCABULARY), k=count)
 
 
+def percentile(values, share):
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
+
+
+def row(name, value, unit, baseline=None):
+    """For table.py."""
+    return {"name": name, "value": value, "unit": unit, "baseline": baseline, "ratio": value / baseline if baseline else None, "target": None, "holds": None}
+
+
+BEGIN = time.perf_counter()
+
+
 def say(text):
-    print(f"Measuring: ttft, {text}", file=sys.stderr, flush=True)
+    print(f"Measuring: ttft, after {time.perf_counter() - BEGIN:4.0f} s: {text}", file=sys.stderr, flush=True)
+
+
+def stream(address, tokens, max_tokens, give_up, **more):
+    """Yields each event of a completion as it arrives. Leaving early ends the completion."""
+    body = json.dumps({"prompt": tokens, "max_tokens": max_tokens, "stream": True, "ignore_eos": True, **more})
+    connection = http.client.HTTPConnection(address, timeout=PATIENCE_S)
+    connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+    try:
+        response = connection.getresponse()
+        for line in response:
+            if b"token_ids" in line:
+                yield line
+            elif line.strip() not in (b"", b"data: [DONE]"):
+                give_up(f"answered {response.status} {line}")
+    finally:
+        connection.close()
 
 
 class Engine:
@@ -57,7 +85,7 @@ class Engine:
 
     def __init__(self, programs, model, folder, *flags, page=PAGE):
         self.metrics_port = store.free_port()
-        self.errors = open(folder / "engine.err", "w+", encoding="utf-8")
+        self.errors = open(folder / f"engine{self.metrics_port}.err", "w+", encoding="utf-8")
         command = [programs / "hicache-llama", model, "--listen", "127.0.0.1:0", "--page-size", page, "--device", "host",
                    "--metrics-port", self.metrics_port, "--log-level", "warn", *flags]
         self.process = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, stderr=self.errors, text=True,
@@ -84,20 +112,14 @@ class Engine:
         self.process.kill()
         sys.exit(f"ttft.py: hicache-llama {what}\n{self.errors.read()}")
 
-    def ask(self, tokens, max_tokens=1, since=None):
+    def ask(self, tokens, max_tokens=1, since=None, **more):
         """Completes a prompt. @returns seconds until its first token, and until its last, from `since` or from now"""
-        body = json.dumps({"prompt": tokens, "max_tokens": max_tokens, "stream": True, "ignore_eos": True})
-        connection = http.client.HTTPConnection(self.address, timeout=PATIENCE_S)
         begin = since or time.perf_counter()
-        connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
-        with connection.getresponse() as response:
-            line = response.readline()
-            first = time.perf_counter() - begin
-            if response.status != 200 or b"token_ids" not in line:
-                self.give_up(f"answered {response.status} {line}")
-            response.read()
-        connection.close()
-        return first, time.perf_counter() - begin
+        times = [time.perf_counter() for _ in self.stream(tokens, max_tokens, **more)]
+        return times[0] - begin, times[-1] - begin
+
+    def stream(self, tokens, max_tokens, **more):
+        return stream(self.address, tokens, max_tokens, self.give_up, **more)
 
     def counters(self):
         """Bytes between tiers as {"l2>l1": bytes}, and counters by name."""

@@ -11,14 +11,14 @@ import time
 
 import ttft_engine as engines
 from step_replay import running_index
-from ttft_engine import ROOT, VOCABULARY, Engine, say
+from ttft_engine import ROOT, VOCABULARY, Engine, percentile, row, say
 
 TRACE = ROOT.parent / "shared/traces/conversation_trace.jsonl"
 #: A block of 512 tokens of the trace is one of so many, and answers are shorter likewise.
 BLOCK, SHRINK = 16, 32
-SECONDS = 20
+SECONDS, SHORT_SECONDS = 20, 5
 #: Requests in a second.
-RATES = (2, 4, 8)
+RATES, SHORT_RATES = (2, 4, 8), (4,)
 #: As many as the engine's API serves side by side.
 CLIENTS = 64
 PAGE = 16
@@ -41,10 +41,10 @@ def read_requests(count):
     return requests
 
 
-def play(running, rate):
+def play(running, rate, seconds):
     """Has requests arrive as in the trace, so many in a second. @returns times to the first token, and tokens in a second"""
-    requests = read_requests(rate * SECONDS)
-    speed = requests[-1][0] / SECONDS if requests[-1][0] > 0 else 1
+    requests = read_requests(rate * seconds)
+    speed = requests[-1][0] / seconds if requests[-1][0] > 0 else 1
     begin = time.perf_counter() + 0.1
 
     def send(request):
@@ -60,17 +60,14 @@ def play(running, rate):
     return [first for first, _ in times], sum(len(tokens) + most for _, tokens, most in requests) / end
 
 
-def percentile(values, share):
-    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
-
-
-def measure(programs, folder):
+def measure(programs, folder, is_short):
     """@returns rows"""
     if not TRACE.exists():
         say(f"no {TRACE.name}, so no load")
         return []
     model = folder / "load"
     engines.write_model(model, engines.SHAPES["compute-bound"])
+    rates, seconds = (SHORT_RATES, SHORT_SECONDS) if is_short else (RATES, SECONDS)
     measured = {}
     with contextlib.ExitStack() as running:
         index = running.enter_context(running_index(programs))
@@ -78,21 +75,18 @@ def measure(programs, folder):
         say("load: filling L3")
         keeper = running.enter_context(Engine(programs, model, folder, "--device-pages", "4096", *cluster, "--segment-size", "512MiB", page=PAGE))
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            list(pool.map(lambda request: keeper.ask(request[1], request[2]), read_requests(max(RATES) * SECONDS)))
+            list(pool.map(lambda request: keeper.ask(request[1], request[2]), read_requests(max(rates) * seconds)))
         # What is compared is measured one after the other, in an instance that has just started.
-        for rate, (tiers, flags) in itertools.product(RATES, TIERS.items()):
+        for rate, (tiers, flags) in itertools.product(rates, TIERS.items()):
             say(f"load: {rate} requests a second, {tiers}")
             with Engine(programs, model, folder, *flags, *(cluster if tiers.endswith("L3") else []), page=PAGE) as engine:
-                measured[tiers, rate] = play(engine, rate)
+                measured[tiers, rate] = play(engine, rate, seconds)
     rows = []
-    for rate in RATES:
-        for tiers in TIERS:
-            (times, speed), (without, slow) = measured[tiers, rate], measured["no cache", rate]
-            what = f"conversation trace, {rate} requests/s, {tiers}"
-            for name, value, baseline, unit in ((f"{what}: throughput", speed, slow, "tok/s"),
-                                                (f"{what}: first token, median", 1e3 * statistics.median(times), 1e3 * statistics.median(without), "ms"),
-                                                (f"{what}: first token, p99", 1e3 * percentile(times, 0.99), 1e3 * percentile(without, 0.99), "ms")):
-                has_baseline = tiers != "no cache"
-                rows.append({"name": name, "value": value, "unit": unit, "baseline": baseline if has_baseline else None,
-                             "ratio": value / baseline if has_baseline else None, "target": None, "holds": None})
+    for rate, tiers in itertools.product(rates, TIERS):
+        (times, speed), (without, slow) = measured[tiers, rate], measured["no cache", rate]
+        has_baseline = tiers != "no cache"
+        for what, value, baseline, unit in (("throughput", speed, slow, "tok/s"),
+                                            ("first token, median", 1e3 * statistics.median(times), 1e3 * statistics.median(without), "ms"),
+                                            ("first token, p99", 1e3 * percentile(times, 0.99), 1e3 * percentile(without, 0.99), "ms")):
+            rows.append(row(f"conversation trace, {rate} requests/s, {tiers}: {what}", value, unit, baseline if has_baseline else None))
     return rows

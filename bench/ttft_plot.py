@@ -4,9 +4,10 @@ import math
 
 #: Of each tier, so that they differ also without colours: a line's colour, its dashes, its marker.
 STYLES = {"computed": ("#b03a2e", "", "square"), "L1": ("#1a6e2e", "", "circle"), "L2": ("#1f5fa8", "", "circle"),
-          "L3, same host": ("#7d3c98", "6 3", "circle"), "L3, TCP": ("#b9770e", "6 3", "square"), "L3, disk": ("#444", "2 3", "circle")}
+          "L3, same host": ("#7d3c98", "6 3", "circle"), "L3, TCP": ("#b9770e", "6 3", "square"), "L3, disk": ("#444", "2 3", "circle"),
+          "L3, slow": ("#0e7c7b", "2 3", "square"), "chosen, same host": ("#c2185b", "1 4", "square"), "chosen, slow": ("#111", "9 4", "square")}
 PANEL_WIDTH, PANEL_HEIGHT, LEFT, TOP, GAP = 400, 300, 64, 44, 70
-LEGEND_HEIGHT = 84
+LEGEND_HEIGHT = 100
 
 
 class Scale:

@@ -1,0 +1,63 @@
+"""What hicache-router adds to a completion: through it and directly, in turns, of prompts that the instance behind it has cached."""
+
+import contextlib
+import http.client
+import statistics
+import subprocess
+import time
+
+import ttft_engine as engines
+from ttft_engine import Engine, percentile, random_tokens, row, say
+
+#: (tokens of the prompt, tokens of the completion)
+COMPLETIONS = ((64, 1), (4096, 1), (64, 32))
+ROUNDS, SHORT_ROUNDS = 300, 50
+
+
+@contextlib.contextmanager
+def running_router(programs, folder, engine):
+    """Yields the address of a router that sends requests to the engine, which publishes its events."""
+    command = [programs / "hicache-router", "--listen", "127.0.0.1:0", "--log-level", "warn", "--instance",
+               f"{engine.address},events=ipc://{folder}/events,replay=ipc://{folder}/replay"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as router:
+        try:
+            address = router.stdout.readline().split()[2]
+            while not is_ready(address):
+                time.sleep(0.05)
+            yield address
+        finally:
+            router.terminate()
+
+
+def is_ready(address):
+    connection = http.client.HTTPConnection(address, timeout=60)
+    connection.request("GET", "/health")
+    with connection.getresponse() as response:
+        return response.status == 200
+
+
+def measure(programs, folder, is_short):
+    """@returns rows"""
+    model = folder / "routed"
+    engines.write_model(model, engines.SHAPES["compute-bound"])
+    rows = []
+    events = ["--kv-events", f"ipc://{folder}/events", "--kv-events-replay", f"ipc://{folder}/replay"]
+    with Engine(programs, model, folder, "--device-pages", 256, *events) as engine, running_router(programs, folder, engine) as router:
+        addresses = {"through the router": router, "directly": engine.address}
+        for length, answer in COMPLETIONS:
+            say(f"router: {length} cached tokens, completions of {answer}")
+            prompt = random_tokens(length + 1, length)
+            firsts, wholes = ({way: [] for way in addresses} for _ in range(2))
+            for turn in range(SHORT_ROUNDS if is_short else ROUNDS):
+                for way, address in addresses.items():
+                    begin = time.perf_counter()
+                    times = [time.perf_counter() - begin for _ in engines.stream(address, prompt, answer, engine.give_up)]
+                    if turn > 0:  # The first one computes the prompt.
+                        firsts[way].append(times[0])
+                        wholes[way].append(times[-1])
+            what = f"{length} cached tokens, {answer} to complete, through the router, beside directly"
+            for name, of, values in (("first token, median", statistics.median, firsts), ("whole, median", statistics.median, wholes),
+                                     ("whole, p99", lambda values: percentile(values, 0.99), wholes)):
+                through, direct = (1e3 * of(values[way]) for way in addresses)
+                rows.append(row(f"{what}: {name}", through, "ms", direct))
+    return rows
