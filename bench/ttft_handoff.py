@@ -13,7 +13,7 @@ from step_replay import running_index
 from ttft_engine import PAGE, Engine, kv_bytes, percentile, random_tokens, row, say
 
 SHAPE = "compute-bound"
-WAYS = ("handed over", "by L3", "computed there")
+WAYS = ("handed over", "through L3", "computed there")
 LENGTHS, SHORT_LENGTHS = (512, 2048, 8192), (512, 2048)
 ROUNDS, SHORT_ROUNDS = 5, 2
 #: Completions that are decoded meanwhile, the prompts that come in, and seconds without any.
@@ -27,7 +27,7 @@ class Instances:
         model = folder / "handoff"
         engines.write_model(model, engines.SHAPES[SHAPE])
         index = running.enter_context(running_index(programs))
-        stored = ["--hicache-storage-backend", "cluster", "--index", index, "--segment-size", "1GiB", "--hicache-storage-backend-extra-config",
+        stored = ["--hicache-storage-backend", "cluster", "--index", index, "--segment-size", "256MiB", "--hicache-storage-backend-extra-config",
                   json.dumps({"prefetch_threshold": PAGE})]
         self.engines = {}
         for tiers, role in itertools.product(("no L3", "L3"), ("prefill", "decode")):
@@ -36,7 +36,7 @@ class Instances:
                        *(stored if tiers == "L3" else [])))
 
     def decoder(self, way):
-        return self.engines["L3" if way == "by L3" else "no L3", "decode"]
+        return self.engines["L3" if way == "through L3" else "no L3", "decode"]
 
     def first_token(self, way, tokens):
         """@returns seconds from the request to the first token, and which share of the prompt the decode instance did not compute"""
@@ -44,7 +44,7 @@ class Instances:
         prefill = [self.engines["no L3", "prefill"].address] if way == "handed over" else []
         before = decoder.counters()
         begin = time.perf_counter()
-        if way == "by L3":
+        if way == "through L3":
             self.engines["L3", "prefill"].ask(tokens)
         seconds, _ = decoder.ask(tokens, since=begin, prefill=prefill)
         after = decoder.counters()
@@ -96,9 +96,11 @@ def measure_first_tokens(instances, lengths, rounds):
         for turn, way in itertools.product(range(rounds), WAYS):
             found[way].append(instances.first_token(way, random_tokens(length, f"{way}{length}.{turn}")))
         medians = {way: [statistics.median(values) for values in zip(*found[way])] for way in WAYS}
-        rows += [row(f"first token of {length} tokens at a decode instance: {way}, beside computed there", 1e3 * medians[way][0], "ms",
-                     1e3 * medians[WAYS[-1]][0]) for way in WAYS]
-        rows += [row(f"what of {length} tokens it did not compute: {way}", 100 * medians[way][1], "%") for way in WAYS[:-1]]
+        computed = 1e3 * medians["computed there"][0]
+        rows.append(row(f"decode instance, first token of {length} tokens: computed there", computed, "ms"))
+        for way in ("handed over", "through L3"):
+            rows += [row(f"decode instance, first token of {length} tokens: {way}, beside computed there", 1e3 * medians[way][0], "ms", computed),
+                     row(f"decode instance, what of {length} tokens it did not compute: {way}", 100 * medians[way][1], "%")]
     return rows
 
 
@@ -114,14 +116,18 @@ def measure_gaps(instances, length, rounds):
                 instances.first_token(way, random_tokens(length, f"gap{way}{turn}"))
             end = time.perf_counter()
         gaps[way] += streams.gaps(begin, end)
-    what = f"between tokens of {STREAMS} completions, prompts of {length} tokens"
-    return [row(f"{what} {way}: {name}", 1e3 * percentile(values, share), "ms", 1e3 * percentile(gaps["no prompts"], share))
-            for way, values in gaps.items() for name, share in (("median", 0.5), ("p99", 0.99))]
+    rows = []
+    for (way, values), (name, share) in itertools.product(gaps.items(), (("median", 0.5), ("p99", 0.99))):
+        what = way if way == "no prompts" else f"prompts of {length} tokens {way}, beside no prompts"
+        rows.append(row(f"decode instance, between tokens of {STREAMS} completions: {what}, {name}", 1e3 * percentile(values, share), "ms",
+                        None if way == "no prompts" else 1e3 * percentile(gaps["no prompts"], share)))
+    return rows
 
 
 def measure(programs, folder, is_short):
     """@returns rows"""
     lengths, rounds = (SHORT_LENGTHS, SHORT_ROUNDS) if is_short else (LENGTHS, ROUNDS)
+    say("handoff: two prefill and two decode instances start")
     with contextlib.ExitStack() as running:
         instances = Instances(programs, folder, running, max(lengths))
         for way in WAYS:  # Opens connections, and maps memory.

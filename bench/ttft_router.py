@@ -2,16 +2,15 @@
 
 import contextlib
 import http.client
-import statistics
 import subprocess
 import time
 
 import ttft_engine as engines
 from ttft_engine import Engine, percentile, random_tokens, row, say
 
-#: (tokens of the prompt, tokens of the completion)
-COMPLETIONS = ((64, 1), (4096, 1), (64, 32))
-ROUNDS, SHORT_ROUNDS = 300, 50
+#: (tokens of the prompt, tokens of the completion, how often), and the share of these in a short run
+COMPLETIONS = ((64, 1, 400), (4096, 1, 200), (64, 32, 40))
+SHORT = 5
 
 
 @contextlib.contextmanager
@@ -44,20 +43,17 @@ def measure(programs, folder, is_short):
     events = ["--kv-events", f"ipc://{folder}/events", "--kv-events-replay", f"ipc://{folder}/replay"]
     with Engine(programs, model, folder, "--device-pages", 256, *events) as engine, running_router(programs, folder, engine) as router:
         addresses = {"through the router": router, "directly": engine.address}
-        for length, answer in COMPLETIONS:
+        for length, answer, rounds in COMPLETIONS:
             say(f"router: {length} cached tokens, completions of {answer}")
             prompt = random_tokens(length + 1, length)
-            firsts, wholes = ({way: [] for way in addresses} for _ in range(2))
-            for turn in range(SHORT_ROUNDS if is_short else ROUNDS):
-                for way, address in addresses.items():
-                    begin = time.perf_counter()
-                    times = [time.perf_counter() - begin for _ in engines.stream(address, prompt, answer, engine.give_up)]
-                    if turn > 0:  # The first one computes the prompt.
-                        firsts[way].append(times[0])
-                        wholes[way].append(times[-1])
-            what = f"{length} cached tokens, {answer} to complete, through the router, beside directly"
-            for name, of, values in (("first token, median", statistics.median, firsts), ("whole, median", statistics.median, wholes),
-                                     ("whole, p99", lambda values: percentile(values, 0.99), wholes)):
-                through, direct = (1e3 * of(values[way]) for way in addresses)
-                rows.append(row(f"{what}: {name}", through, "ms", direct))
+            engine.ask(prompt)
+            times = {way: [] for way in addresses}
+            for way, address in (rounds // SHORT if is_short else rounds) * list(addresses.items()):
+                begin = time.perf_counter()
+                for _ in engines.stream(address, prompt, answer, engine.give_up):
+                    pass
+                times[way].append(time.perf_counter() - begin)
+            for name, share in (("median", 0.5), ("p99", 0.99)):
+                through, direct = (1e3 * percentile(times[way], share) for way in addresses)
+                rows.append(row(f"completion of {answer} tokens behind {length} cached tokens, through the router, beside directly, {name}", through, "ms", direct))
     return rows
