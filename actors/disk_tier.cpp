@@ -3,7 +3,6 @@
 #include "backends/cluster/segment_memory.hpp"
 #include "base/check.hpp"
 #include "base/limits.hpp"
-#include "base/page_checksum.hpp"
 #include "cache/store/client_table.hpp"
 #include "messages/page_header.hpp"
 
@@ -12,7 +11,6 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 namespace hicache {
@@ -22,16 +20,11 @@ namespace {
 /// Whether a page that was read is the one that was written.
 /// @param object In memory that others may write to.
 result<void> verify(const encoded_page_header& encoded, const segment_slot& slot,
-                    uint64_t fingerprint, std::span<const std::byte> object) {
-  const auto header = decode_page_header(encoded);
-  if (!header)
-    return tl::unexpected{header.error()};
-  if (header->key != slot.key || header->fingerprint != fingerprint
-      || header->length != slot.length)
-    return fail(ec::corrupt_page, "the header is of another page");
-  if (page_checksum(std::array{object}) != header->checksum)
-    return fail(ec::corrupt_page, "the checksum of the page does not match");
-  return {};
+                    uint64_t fingerprint, std::span<std::byte> object) {
+  const auto page = page_read{slot.key, {object}};
+  auto reader = headed_object_reader{page, fingerprint, part_lengths::exact};
+  reader.take(0, encoded);
+  return reader.outcome(page_header_bytes + slot.length).map([](uint64_t) {});
 }
 
 disk_listing listing_of(const result<object_list>& part) {
@@ -39,7 +32,7 @@ disk_listing listing_of(const result<object_list>& part) {
     return {{}, {}, part.error()};
   auto listing = disk_listing{{}, part->next, {}};
   for (const auto& object : part->objects)
-    if (object.bytes >= page_header_bytes)
+    if (object.bytes > page_header_bytes && object.bytes <= UINT32_MAX)
       listing.pages.push_back(
         {object.key, object.fingerprint, static_cast<uint32_t>(object.bytes - page_header_bytes)});
   return listing;
@@ -135,6 +128,11 @@ bool disk_tier_state::is_idle() const {
 
 void disk_tier_state::tick() {
   is_woken = false;
+  if (next_list && *next_list <= options.clock->now()) {
+    next_list.reset();
+    listing += list_position.empty() ? 1 : 0;
+    list_from(list_position);
+  }
   expire();
   if (!is_listed)
     return;
@@ -143,6 +141,8 @@ void disk_tier_state::tick() {
     turns.pop_front();
     next.begin();
   }
+  if (unlisted)
+    drop_unlisted();
   if (turns.empty() && !is_removing) {
     // First what is cleared, so that no page is written that is then removed.
     if (!cleared.empty())
@@ -199,9 +199,12 @@ void disk_tier_state::expire() {
 }
 
 void disk_tier_state::set_timer() {
-  if (deadlines.empty() || (timer && *timer <= deadlines.begin()->first))
+  auto next = next_list;
+  if (!deadlines.empty())
+    next = std::min(next.value_or(time_point::max()), deadlines.begin()->first);
+  if (!next || (timer && *timer <= *next))
     return;
-  timer = deadlines.begin()->first;
+  timer = next;
   const auto left = std::max(*timer - options.clock->now(), duration{0});
   self->delayed_send(self, caf::timespan{left}, atom::tick_v);
 }
@@ -216,15 +219,45 @@ void disk_tier_state::list_from(const std::string& from) {
 }
 
 void disk_tier_state::adopt(const disk_listing& part) {
+  auto gained = std::vector<page_key>{};
   for (const auto& page : part.pages)
-    options.table->add(page.key, {page.fingerprint, page.length});
-  if (!part.next.empty())
-    return list_from(part.next);
-  if (part.failure.code != ec::none)
-    note(tl::unexpected{part.failure});
-  is_listed = true;
+    if (options.table->add(page.key, {page.fingerprint, page.length, listing}))
+      gained.push_back(page.key);
   show();
-  self->send(options.segment, atom::adopt_v);
+  if (is_listed)
+    tell_segment(std::move(gained));
+  if (part.next.empty())
+    return end_list(part.failure);
+  if (is_listed)
+    return list_later(part.next, limits::disk_list_part_pause);
+  list_from(part.next);
+}
+
+void disk_tier_state::end_list(const error& failure) {
+  if (failure.code != ec::none)
+    note(tl::unexpected{failure});
+  if (!std::exchange(is_listed, true)) {
+    self->send(options.segment, atom::adopt_v);
+    wake();
+  }
+  if (tells_evictions)
+    return;
+  if (failure.code == ec::none)
+    unlisted = 0;
+  list_later({}, limits::disk_list_pause);
+}
+
+void disk_tier_state::list_later(std::string from, duration pause) {
+  list_position = std::move(from);
+  next_list = options.clock->now() + pause;
+  wake();
+}
+
+void disk_tier_state::drop_unlisted() {
+  auto gone = std::vector<page_key>{};
+  unlisted = options.table->remove_unlisted(listing, *unlisted, limits::disk_cleared_pages, gone);
+  tell_segment(std::move(gone));
+  show();
   wake();
 }
 
@@ -286,7 +319,12 @@ void disk_tier_state::read_into(const job_ptr& job, const segment_slots& slots,
   auto reads = std::vector<page_read>{};
   for (auto i = size_t{0}; i < reading->headers.size(); ++i) {
     const auto& slot = reading->slots.list[i];
-    reads.push_back({slot.key, {reading->headers[i], object_of(options.memory, slot)}});
+    reads.push_back({slot.key,
+                     {reading->headers[i], object_of(options.memory, slot)},
+                     {},
+                     slot.parent,
+                     0,
+                     fingerprint});
   }
   auto batch = open_batch{0, reads.size(), job->deadline, {}, {}};
   batch.expired = [this, job, count = reads.size()] {
@@ -328,9 +366,11 @@ void disk_tier_state::end_read(const page_reading& reading, const outcomes& page
     unread.list.push_back(slot);
     const auto why = pages[i].error().code;
     options.figures->failed += why == ec::not_found ? 0 : 1;
-    if (why == ec::not_found && options.table->remove(slot.key))
-      lost.push_back(slot.key);
-    else if (why == ec::corrupt_page)
+    // Of another length: it was written anew by another user of the store.
+    if (why == ec::not_found || why == ec::invalid_argument) {
+      if (options.table->remove(slot.key))
+        lost.push_back(slot.key);
+    } else if (why == ec::corrupt_page)
       broken.push_back(slot.key);
     else if (why == ec::io_failure)
       note(pages[i]);
@@ -428,7 +468,7 @@ void disk_tier_state::note_written(const std::vector<disk_page>& written, const 
     note(stored[i]);
     ++(stored[i] ? options.figures->written : options.figures->failed);
     if (stored[i]) {
-      options.table->add(written[i].key, {written[i].fingerprint, written[i].length});
+      options.table->add(written[i].key, {written[i].fingerprint, written[i].length, listing});
       gained.push_back(written[i].key);
     }
   }
@@ -531,7 +571,7 @@ disk_tier_actor::behavior_type disk_tier(disk_tier_actor::stateful_pointer<disk_
                 && options.clock != nullptr);
   self->state.options = std::move(options);
   // A strong reference would keep both alive.
-  const auto is_told = self->state.options.store->watch_evictions(
+  self->state.tells_evictions = self->state.options.store->watch_evictions(
     [me = self->address()](std::span<const evicted_object> objects) {
       const auto to = caf::actor_cast<disk_tier_actor>(me);
       if (!to)
@@ -542,7 +582,6 @@ disk_tier_actor::behavior_type disk_tier(disk_tier_actor::stateful_pointer<disk_
       caf::anon_send(to, atom::withdraw_v, std::move(gone));
     },
     false);
-  HICACHE_CHECK(is_told);
   self->state.list_from({});
   return {
     [self](atom::fetch, const page_fetch& wanted) { return self->state.fetch(wanted); },

@@ -22,11 +22,16 @@
 #include <utility>
 #include <vector>
 
+namespace hicache::limits {
+inline constexpr auto disk_list_pause = std::chrono::minutes{10};
+inline constexpr auto disk_list_part_pause = std::chrono::milliseconds{100};
+} // namespace hicache::limits
+
 namespace hicache {
 
 struct disk_tier_options {
-  /// Its objects are pages, each behind its header. Must list its objects and tell which it evicts,
-  /// and must not have been used yet.
+  /// Its objects are pages, each behind its header. Must keep namespaces, and must not have been
+  /// used yet.
   std::shared_ptr<storage_backend> store;
   /// The memory of the segment. Must outlive the actor and the store.
   std::span<std::byte> memory;
@@ -125,8 +130,17 @@ struct disk_tier_state {
 
   void set_timer();
 
-  /// Lists the pages that the store has had since before, part by part.
+  /// Lists the pages that the store has, part by part.
   void list_from(const std::string& from);
+
+  /// Ends a list of the store. @param failure Code `none` if it had all pages.
+  void end_list(const error& failure);
+
+  /// Goes on with a list after a pause, or begins one if the text is empty.
+  void list_later(std::string from, duration pause);
+
+  /// Removes some pages from the table that the last list lacked.
+  void drop_unlisted();
 
   /// The next pages of the request that are on disk, at most limits::disk_batch_bytes. Advances
   /// job->next past them.
@@ -186,6 +200,14 @@ struct disk_tier_state {
   disk_tier_actor::pointer self;
   disk_tier_options options;
   bool is_listed = false;
+  /// Whether the store tells all that it evicts; else it is listed again and again.
+  bool tells_evictions = false;
+  /// Number of the last list, and where and when it or the next one goes on.
+  uint32_t listing = 0;
+  std::string list_position;
+  std::optional<time_point> next_list;
+  /// Set after a list: the position from which on the table may have pages that it lacked.
+  std::optional<uint64_t> unlisted;
   std::deque<turn> turns;
   size_t fetches = 0;
   size_t writes = 0;
@@ -206,10 +228,12 @@ struct disk_tier_state {
   bool is_failing = false;
 };
 
-/// The disk below a segment's memory: writes published pages to a store and reads them back when
-/// they are requested and not in memory. Requests go before writes. Pages are removed while nothing
-/// else is under way, so they stay removed. A batch that the store does not end by its deadline is
-/// not waited for any more, but keeps its slots until it ends.
+/// The store below a segment's memory, "the disk": writes published pages to it and reads them back
+/// when they are requested and not in memory. Requests go before writes. Pages are removed while
+/// nothing else is under way, so they stay removed. A batch that the store does not end by its
+/// deadline is not waited for any more, but keeps its slots until it ends. A page that the table
+/// has and the store has not is a miss, and leaves the table. A store that does not tell all that
+/// it evicts is listed again and again; that also finds what others wrote there.
 disk_tier_actor::behavior_type disk_tier(disk_tier_actor::stateful_pointer<disk_tier_state> self,
                                          disk_tier_options options);
 

@@ -399,6 +399,7 @@ node_status node_state::status(const status_query& query) const {
     answer.disk_pages_written = options.on_disk->written;
     answer.disk_pages_skipped = options.on_disk->skipped;
     answer.disk_pages_failed = options.on_disk->failed;
+    answer.disk_stores = options.disk_stores;
   }
   return answer;
 }

@@ -39,8 +39,9 @@ struct node_options {
   std::shared_ptr<const member_figures> figures;
   /// Written by the disk tier; null if there is none.
   std::shared_ptr<const disk_figures> on_disk;
-  /// Capacity of the disk tier.
+  /// Capacity of the disk tier, and node_status::disk_stores.
   uint64_t disk_bytes = 0;
+  std::string disk_stores;
   /// Must outlive the actor.
   const clock_source* clock = nullptr;
 };

@@ -47,7 +47,7 @@ std::optional<stored_page> offered_pages::find(const page_key& key) const {
 std::optional<stored_page> offered_pages::find_anywhere(const page_key& key) const {
   if (auto here = find(key))
     return here;
-  const auto on_disk = disk_ && is_disk_offered_ ? disk_->find(key) : std::nullopt;
+  const auto on_disk = disk() ? disk()->find(key) : std::nullopt;
   return on_disk ? std::optional{stored({key, *on_disk, 0})} : std::nullopt;
 }
 
@@ -56,8 +56,8 @@ std::vector<stored_page> offered_pages::published(uint64_t offset, size_t count)
   for (auto at = exported_.lower_bound(offset); at != exported_.end() && pages.size() < count; ++at)
     pages.push_back(at->second);
   auto next = is_on_disk(offset) ? offset & ~disk_offset : 0;
-  while (disk_ && is_disk_offered_ && pages.size() < count) {
-    const auto part = disk_->list(next, count - pages.size());
+  while (disk() && pages.size() < count) {
+    const auto part = disk()->list(next, count - pages.size());
     if (part.empty())
       break;
     for (const auto& page : part)
@@ -66,15 +66,6 @@ std::vector<stored_page> offered_pages::published(uint64_t offset, size_t count)
     next = part.back().position + 1;
   }
   return pages;
-}
-
-uint64_t offered_pages::count_on_disk() const {
-  if (!disk_ || !is_disk_offered_)
-    return 0;
-  auto total = disk_->size();
-  for (const auto& page : published(0, count()))
-    total -= disk_->find(page.key) ? 1 : 0;
-  return total;
 }
 
 std::vector<page_key> offered_pages::of_namespace(uint64_t fingerprint) const {

@@ -25,6 +25,9 @@ public:
   explicit offered_pages(const segment_table& table, std::shared_ptr<const disk_table> disk = {})
     : table_(table), disk_(std::move(disk)) {}
 
+  /// The pages on disk; null if they are not offered.
+  const disk_table* disk() const noexcept { return is_disk_offered_ ? disk_.get() : nullptr; }
+
   /// Whether pages on disk are offered from now on.
   void offer_disk(bool offers) noexcept { is_disk_offered_ = offers; }
 
@@ -54,9 +57,6 @@ public:
 
   /// In memory.
   uint64_t count() const noexcept { return table_.counters().pages + exported_.size(); }
-
-  /// Pages that are offered on disk. O(pages in memory).
-  uint64_t count_on_disk() const;
 
 private:
   const segment_table& table_;

@@ -467,11 +467,24 @@ page_totals segment_state::let_go(const std::vector<page_key>& keys) {
   return totals;
 }
 
-page_totals segment_state::let_all_go() {
+uint64_t segment_state::let_all_go() {
+  const auto* const on_disk = offered->disk();
+  auto pages = on_disk ? on_disk->size() : 0;
   auto keys = std::vector<page_key>{};
-  for (const auto& page : offered->published(0, offered->count()))
+  for (const auto& page : offered->published(0, offered->count())) {
     keys.push_back(page.key);
-  return let_go(keys);
+    pages += on_disk && on_disk->find(page.key) ? 0 : 1;
+  }
+  offered->offer_disk(false);
+  let_go(keys);
+  withdraw_disk();
+  return pages;
+}
+
+void segment_state::withdraw_disk() {
+  offered->offer_disk(false);
+  if (options.on_disk)
+    mounts->start_over(); // A disk may have too many pages to withdraw each.
 }
 
 void segment_state::end_drain(const page_totals& spread) {
@@ -480,16 +493,14 @@ void segment_state::end_drain(const page_totals& spread) {
     if (const auto kept = table->describe(key); kept && kept->pin != pin_kind::none)
       ++pinned;
   if (pinned > 0 && !drain_->is_forced) {
+    withdraw_disk(); // There is no room to bring them to.
     answer_drain(fail(ec::store_full, std::to_string(pinned)
                                         + " pinned pages could not be copied to other members; the "
-                                          "member keeps all of its pages and takes no more"));
+                                          "member keeps all of its pages in memory and takes no "
+                                          "more"));
     return;
   }
-  const auto on_disk = offered->count_on_disk();
-  offered->offer_disk(false);
-  const auto report = drain_report{spread.pages, let_all_go().pages + on_disk};
-  if (options.on_disk)
-    mounts->start_over(); // A disk may have too many pages to withdraw each.
+  const auto report = drain_report{spread.pages, let_all_go()};
   spdlog::info("drained: other members have {} of the pages, {} are withdrawn", report.moved,
                report.withdrawn);
   answer_drain(report);

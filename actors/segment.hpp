@@ -128,7 +128,11 @@ struct segment_state {
   /// Frees published pages and clears their headers.
   page_totals let_go(const std::vector<page_key>& keys);
 
-  page_totals let_all_go();
+  /// Withdraws all pages, in memory and on disk. @returns how many
+  uint64_t let_all_go();
+
+  /// Ends offering pages on disk.
+  void withdraw_disk();
 
   /// Called when the spreader has ended: withdraws everything unless that would lose pinned pages.
   void end_drain(const page_totals& spread);

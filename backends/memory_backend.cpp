@@ -12,6 +12,7 @@ namespace {
 
 struct stored_page {
   page_key parent;
+  uint64_t fingerprint = 0;
   /// Shared, so that they are copied without the lock and outlive an eviction.
   std::shared_ptr<const std::vector<std::byte>> bytes;
   time_point used;
@@ -25,7 +26,7 @@ public:
   std::string name() const override { return "memory"; }
 
   store_capabilities capabilities() const override {
-    return {.tells_occupancy = true, .preferred_batch = 32};
+    return {.tells_occupancy = true, .keeps_namespaces = true, .preferred_batch = 32};
   }
 
   /// The bytes are at hand, so they are told in any case.
@@ -88,7 +89,8 @@ public:
     auto listed = object_list{};
     const auto lock = std::scoped_lock{mutex_};
     for (const auto& entry : pages_.entries())
-      listed.objects.push_back({entry.key, entry.value.parent, entry.bytes});
+      listed.objects.push_back(
+        {entry.key, entry.value.parent, entry.bytes, entry.value.fingerprint});
     return listed;
   }
 
@@ -138,7 +140,8 @@ private:
         evicted.push_back(pages_.pop_oldest());
         ++counters_.evicted;
       }
-      pages_.insert(page.key, length, {page.parent, std::move(bytes), clock_.now()});
+      pages_.insert(page.key, length,
+                    {page.parent, page.fingerprint, std::move(bytes), clock_.now()});
       watch = watch_;
       losses = losses_;
     }
@@ -161,7 +164,7 @@ private:
       return;
     auto objects = std::vector<evicted_object>{};
     for (const auto& [key, bytes, value] : evicted)
-      objects.push_back({key, value.parent, *value.bytes, value.used});
+      objects.push_back({key, value.parent, *value.bytes, value.used, value.fingerprint});
     if (watch)
       watch(objects);
     if (losses)

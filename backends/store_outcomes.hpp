@@ -26,4 +26,10 @@ ec failure_of(const std::vector<result<T>>& objects) {
            : ec::none;
 }
 
+/// The same for a batch with one outcome.
+template <class T>
+ec failure_of(const result<T>& outcome) {
+  return is_failure_of_store(outcome) ? outcome.error().code : ec::none;
+}
+
 } // namespace hicache

@@ -117,7 +117,7 @@ result<int> serve(const node_flags& flags, const stop_signal& stop) {
   if (!host)
     return tl::unexpected{host.error()};
   if (metrics)
-    metrics->add(std::make_shared<node_metrics>(system, (*host)->actor()));
+    metrics->add(std::make_shared<node_metrics>(system, (*host)->actor(), (*host)->below()));
   std::printf("listening on unix:%s\n", where.c_str());
   if (const auto& port = (*host)->listening())
     std::printf("listening on %s\n", to_string(*port).c_str());

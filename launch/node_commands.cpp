@@ -102,6 +102,7 @@ std::string to_json(const node_status& status) {
                         {"disk_pages_written", status.disk_pages_written},
                         {"disk_pages_skipped", status.disk_pages_skipped},
                         {"disk_pages_failed", status.disk_pages_failed},
+                        {"disk_stores", status.disk_stores},
                         {"clients", std::move(clients)}}
     .dump(2);
 }
@@ -120,10 +121,12 @@ std::string to_text(const node_status& status) {
       "memory file: %d pages of an earlier node are offered again, %d did not verify; %s left to "
       "look at\n",
       status.pages_kept, status.pages_dropped, format_bytes(status.unscanned_bytes));
-  if (status.disk_capacity_bytes > 0)
+  const auto capacity = status.disk_capacity_bytes;
+  if (!status.disk_stores.empty())
     text += absl::StrFormat(
-      "disk: %s of %s in use, %d pages; %d read, %d written, %d left memory before, %d failed\n",
-      format_bytes(status.disk_bytes), format_bytes(status.disk_capacity_bytes), status.disk_pages,
+      "%s: %s%s in use, %d pages; %d read, %d written, %d left memory before, %d failed\n",
+      status.disk_stores, format_bytes(status.disk_bytes),
+      capacity == 0 ? "" : " of " + format_bytes(capacity), status.disk_pages,
       status.disk_pages_read, status.disk_pages_written, status.disk_pages_skipped,
       status.disk_pages_failed);
   for (const auto& client : status.clients)

@@ -75,6 +75,10 @@ constexpr auto of_node = std::to_array<setting<node_flags>>({
    "read from there when memory has them no more"},
   {"disk-bytes", "SIZE", bytes_at<&node_flags::host, &node_host_options::disk_bytes>,
    "bound on that folder, such as `500GiB`; has to be given with `--disk`"},
+  {"storage-backend-extra-config", "JSON|@FILE",
+   at<&node_flags::host, &node_host_options::extra_config>,
+   "instead of `--disk`: [stores below the memory](node.md#other-stores-below-the-memory), the "
+   "`tiers` of an [extra configuration](#extra-configuration-of-l3)"},
   {"socket", "PATH", at<&node_flags::host, &node_host_options::socket>,
    "where clients connect: a socket in the file system, for this user's processes; has to be "
    "given, unless a [service manager](node.md#as-a-service) has opened it"},
@@ -112,7 +116,8 @@ constexpr auto of_node = std::to_array<setting<node_flags>>({
   {"shutdown-grace",
    "TIME",
    at<&node_flags::host, &node_host_options::shutdown_grace>,
-   "with `--disk`: how long a node that ends keeps writing there what waits for it",
+   "with a store below the memory: how long a node that ends keeps writing there what waits for "
+   "it",
    {0, 3600}},
   {"metrics-port",
    "PORT",

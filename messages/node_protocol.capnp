@@ -118,4 +118,5 @@ struct NodeStatus {
   diskPagesWritten @23 :UInt64;
   diskPagesSkipped @24 :UInt64;
   diskPagesFailed @25 :UInt64;
+  diskStores @26 :Text;
 }

@@ -191,9 +191,9 @@ struct node_status {
   uint64_t pages_kept = 0;
   uint64_t pages_dropped = 0;
   uint64_t unscanned_bytes = 0;
-  /// The disk tier, all 0 without one: capacity, used bytes and pages; and since the start, pages
-  /// read into memory, written, skipped because the queue was full or they left memory first, and
-  /// failed in verification or I/O.
+  /// The disk tier, all 0 without one: capacity (0: unbounded), used bytes and pages; and since the
+  /// start, pages read into memory, written, skipped because the queue was full or they left memory
+  /// first, and failed in verification or I/O.
   uint64_t disk_capacity_bytes = 0;
   uint64_t disk_bytes = 0;
   uint64_t disk_pages = 0;
@@ -201,6 +201,8 @@ struct node_status {
   uint64_t disk_pages_written = 0;
   uint64_t disk_pages_skipped = 0;
   uint64_t disk_pages_failed = 0;
+  /// Names of its stores, the first one first: "disk, redis"; empty without one.
+  std::string disk_stores;
 
   friend bool operator==(const node_status&, const node_status&) = default;
 };

@@ -216,6 +216,7 @@ void write(const node_status& x, schema::NodeStatus::Builder to) {
   to.setDiskPagesWritten(x.disk_pages_written);
   to.setDiskPagesSkipped(x.disk_pages_skipped);
   to.setDiskPagesFailed(x.disk_pages_failed);
+  to.setDiskStores(x.disk_stores);
 }
 
 void read(schema::NodeStatus::Reader from, node_status& x) {
@@ -245,6 +246,7 @@ void read(schema::NodeStatus::Reader from, node_status& x) {
   x.disk_pages_written = from.getDiskPagesWritten();
   x.disk_pages_skipped = from.getDiskPagesSkipped();
   x.disk_pages_failed = from.getDiskPagesFailed();
+  x.disk_stores = text(from.getDiskStores());
 }
 
 HICACHE_DEFINE_CODEC(client_info, ClientInfo)

@@ -9,7 +9,9 @@
 #include "messages/page_header.hpp"
 #include "rpc/peer_identity.hpp"
 #include "stores/open_stores.hpp"
+#include "stores/storage_config.hpp"
 
+#include <absl/strings/str_join.h>
 #include <caf/actor_cast.hpp>
 #include <caf/scoped_actor.hpp>
 #include <caf/send.hpp>
@@ -23,6 +25,17 @@
 #include <utility>
 
 namespace hicache {
+
+namespace {
+
+/// The owner of a store below a node's memory: clients have several namespaces.
+store_owner disk_owner() {
+  auto owner = store_owner{};
+  owner.has_namespaces = true;
+  return owner;
+}
+
+} // namespace
 
 node_host::node_host(caf::actor_system& system, node_host_options options)
   : system_(system), options_(std::move(options)) {}
@@ -54,7 +67,7 @@ result<void> node_host::serve() {
   auto port = open_port();
   if (!port)
     return tl::unexpected{port.error()};
-  if (!options_.disk.empty())
+  if (has_disk())
     disk_table_ = std::make_shared<disk_table>();
   auto member = cluster_member::join(system_, member_settings());
   if (!member)
@@ -108,7 +121,8 @@ node_options node_host::node_settings() {
   settings.segment = member_->segment();
   settings.disk = disk_;
   settings.on_disk = on_disk_;
-  settings.disk_bytes = options_.disk_bytes;
+  settings.disk_bytes = disk_bytes_;
+  settings.disk_stores = disk_stores_;
   settings.fetcher = fetcher_;
   settings.shares = options_.shares;
   settings.lease_time = options_.lease_time;
@@ -143,20 +157,60 @@ void node_host::start_scan() {
   scanner_ = system_.spawn<caf::detached>(hicache::page_scanner, std::move(options));
 }
 
-result<void> node_host::start_disk() {
-  if (options_.disk.empty() && options_.disk_bytes > 0)
-    return fail(ec::invalid_argument, "--disk-bytes: expected a folder to bound, --disk");
-  if (options_.disk.empty())
-    return {};
+result<std::unique_ptr<storage_backend>> node_host::open_disk() {
+  if (!options_.extra_config.empty())
+    return open_disk_tiers();
   if (options_.disk_bytes == 0)
     return fail(ec::invalid_argument, "--disk: expected a bound, --disk-bytes, such as 500GiB");
   auto storage = storage_config{};
   storage.path = options_.disk;
   storage.max_bytes = options_.disk_bytes;
   storage.threads = limits::disk_threads;
-  auto store = open_stores("disk", storage, {}, *options_.clock);
+  auto store = open_stores("disk", storage, disk_owner(), *options_.clock);
   if (!store)
     return fail(ec::invalid_argument, "--disk: " + store.error().detail);
+  disk_bytes_ = options_.disk_bytes;
+  disk_stores_ = (*store)->name();
+  spdlog::info("keeps pages in {}, up to {}", options_.disk, format_bytes(disk_bytes_));
+  return store;
+}
+
+result<std::unique_ptr<storage_backend>> node_host::open_disk_tiers() {
+  const auto refuse = [](const std::string& why) {
+    return fail(ec::invalid_argument, "--storage-backend-extra-config: " + why);
+  };
+  if (!options_.disk.empty() || options_.disk_bytes > 0)
+    return refuse("--disk and --disk-bytes are its short form; expected either");
+  const auto storage = parse_storage_config(options_.extra_config);
+  if (!storage)
+    return refuse(storage.error().detail);
+  if (storage->tiers.empty())
+    return refuse("it names no stores; expected key 'tiers', a list such as "
+                  R"([{"backend": "disk", "path": "DIR", "max_bytes": "SIZE"}])");
+  if (const auto checked = check_rankless_stores("tiered", *storage); !checked)
+    return refuse(checked.error().detail);
+  auto store = open_tiers(*storage, disk_owner(), *options_.clock);
+  if (!store)
+    return refuse(store.error().detail);
+  auto is_bounded = true;
+  for (const auto& tier : storage->tiers) {
+    disk_bytes_ += tier.max_bytes;
+    is_bounded = is_bounded && tier.max_bytes > 0;
+  }
+  disk_bytes_ = is_bounded ? disk_bytes_ : 0;
+  disk_stores_ = absl::StrJoin(*(*store)->tiers(), ", ");
+  spdlog::info("keeps pages in {}", disk_stores_);
+  return std::move(*store);
+}
+
+result<void> node_host::start_disk() {
+  if (!has_disk() && options_.disk_bytes > 0)
+    return fail(ec::invalid_argument, "--disk-bytes: expected a folder to bound, --disk");
+  if (!has_disk())
+    return {};
+  auto store = open_disk();
+  if (!store)
+    return tl::unexpected{store.error()};
   disk_store_ = std::move(*store);
   on_disk_ = std::make_shared<disk_figures>();
   auto options = disk_tier_options{};
@@ -168,7 +222,6 @@ result<void> node_host::start_disk() {
   options.clock = options_.clock;
   disk_ = system_.spawn(hicache::disk_tier, std::move(options));
   caf::anon_send(member_->segment(), atom::attach_v, caf::actor_cast<caf::strong_actor_ptr>(disk_));
-  spdlog::info("keeps pages in {}, up to {}", options_.disk, format_bytes(options_.disk_bytes));
   return {};
 }
 

@@ -26,9 +26,12 @@ struct node_host_options {
   uint64_t memory_bytes = 0;
   /// File used as page memory, which keeps its pages for the next node; empty: plain memory.
   std::string memory_file;
-  /// Folder of the disk tier's store (empty: none) and its limit in bytes.
+  /// Folder of a disk below the memory (empty: none) and its limit in bytes.
   std::string disk;
   uint64_t disk_bytes = 0;
+  /// Instead of it: stores below the memory, as parse_storage_config reads them; only its tiers and
+  /// what concerns these count. Empty: none.
+  std::string extra_config;
   /// Path of the Unix socket for clients.
   std::string socket;
   /// Longest duration of a lease.
@@ -75,6 +78,9 @@ public:
 
   const node_actor& actor() const noexcept { return node_; }
 
+  /// The store below the memory; null if there is none.
+  const std::shared_ptr<storage_backend>& below() const noexcept { return disk_store_; }
+
   /// Address for clients on other machines, with the actual port.
   const std::optional<rpc::endpoint>& listening() const noexcept { return listening_; }
 
@@ -101,6 +107,17 @@ private:
   /// Starts the scan for pages that an earlier node left in the memory file.
   void start_scan();
 
+  /// Whether there is a store below the memory.
+  bool has_disk() const noexcept {
+    return !options_.disk.empty() || !options_.extra_config.empty();
+  }
+
+  /// Opens the store below the memory.
+  result<std::unique_ptr<storage_backend>> open_disk();
+
+  /// Opens the stores of the extra configuration.
+  result<std::unique_ptr<storage_backend>> open_disk_tiers();
+
   /// Starts the disk tier, if there is one.
   result<void> start_disk();
 
@@ -123,6 +140,9 @@ private:
   std::unique_ptr<cluster_member> member_;
   page_scanner_actor scanner_;
   std::shared_ptr<storage_backend> disk_store_;
+  /// Bound on its bytes, 0 if there is none; and names of its stores.
+  uint64_t disk_bytes_ = 0;
+  std::string disk_stores_;
   disk_tier_actor disk_;
   std::shared_ptr<disk_table> disk_table_;
   std::shared_ptr<disk_figures> on_disk_;

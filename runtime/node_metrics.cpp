@@ -2,12 +2,30 @@
 
 #include "base/limits.hpp"
 #include "runtime/metric_families.hpp"
+#include "runtime/tier_metrics.hpp"
 
 #include <caf/scoped_actor.hpp>
 
+#include <future>
+
 namespace hicache {
 
-std::vector<prometheus::MetricFamily> to_metrics(const std::optional<node_status>& status) {
+namespace {
+
+/// The stores that a store is made of; none if it does not answer in time.
+std::vector<tier_health> tiers_of(storage_backend& store) {
+  const auto told = std::make_shared<std::promise<backend_health>>();
+  store.health([told](backend_health x) { told->set_value(std::move(x)); });
+  auto health = told->get_future();
+  return health.wait_for(limits::scrape_time) == std::future_status::ready
+           ? health.get().tiers
+           : std::vector<tier_health>{};
+}
+
+} // namespace
+
+std::vector<prometheus::MetricFamily> to_metrics(const std::optional<node_status>& status,
+                                                 const std::vector<tier_health>& tiers) {
   auto families = metric_families{};
   const auto gauge = [&families](const char* name, const char* help, uint64_t value) {
     families.gauge(name, help, static_cast<double>(value));
@@ -65,6 +83,7 @@ std::vector<prometheus::MetricFamily> to_metrics(const std::optional<node_status
                  status->pages_found);
   families.count("hicache_node_pages_written_total", "Pages that clients wrote.",
                  status->pages_written);
+  add_tiers(families, tiers);
   return families.take();
 }
 
@@ -73,7 +92,7 @@ std::vector<prometheus::MetricFamily> node_metrics::Collect() const {
   auto status = std::optional<node_status>{};
   self->request(node_, caf::timespan{limits::scrape_time}, atom::status_v, status_query{0, 1})
     .receive([&](node_status& x) { status = std::move(x); }, [](const caf::error&) {});
-  return to_metrics(status);
+  return to_metrics(status, below_ ? tiers_of(*below_) : std::vector<tier_health>{});
 }
 
 } // namespace hicache

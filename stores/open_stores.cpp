@@ -54,6 +54,8 @@ result<redis_options> redis_of(const storage_config& storage, const store_owner&
        {wanted.uses_tls, storage.tls_ca, wanted.tls_cert, wanted.tls_key, wanted.tls_name}};
   if (!storage.key_prefix.empty())
     options.key_prefix = storage.key_prefix;
+  else if (owner.has_namespaces)
+    options.key_prefix = "hicache-node:"; // Apart from the objects of ranks, which are others.
   options.chunk_bytes = wanted.chunk_bytes;
   options.ttl = std::chrono::ceil<std::chrono::milliseconds>(wanted.ttl);
   options.max_bytes = storage.max_bytes / owner.ranks;
@@ -168,6 +170,9 @@ result<std::unique_ptr<storage_backend>> open_one(std::string_view name,
     clock);
   if (!coded)
     return fail(coded.error().code, "codecs of L3: " + coded.error().detail);
+  if (owner.has_namespaces && !(*coded)->capabilities().keeps_namespaces)
+    return fail(ec::invalid_argument, "it cannot list objects with the namespace of each; expected "
+                                      "a store that can: disk, hf3fs or redis, without codecs");
   return coded;
 }
 

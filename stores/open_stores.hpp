@@ -20,8 +20,10 @@ namespace hicache {
 /// What a store must know of the process that opens it.
 struct store_owner {
   /// `fingerprint_of` the namespace of the objects. Empty: it reads objects of all, and writes
-  /// none.
+  /// none, unless its objects have several.
   std::optional<uint64_t> fingerprint;
+  /// Its objects are of several namespaces: store_capabilities::keeps_namespaces is needed.
+  bool has_namespaces = false;
   /// Objects that do not verify stay where they are: they may be of another namespace.
   bool keeps_broken = false;
   /// Its number among those that share `max_bytes`, and how many these are.

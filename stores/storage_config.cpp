@@ -315,22 +315,27 @@ result<void> check_store(std::string_view backend, const storage_config& storage
 
 } // namespace
 
-result<storage_config> parse_store(std::string_view backend, const std::string& extra_config) {
-  auto config = parse_storage_config(extra_config, backend);
-  if (!config)
-    return fail(config.error().code, "the extra configuration: " + config.error().detail);
-  if ((backend == "tiered") == config->tiers.empty())
+result<void> check_rankless_stores(std::string_view backend, const storage_config& config) {
+  if ((backend == "tiered") == config.tiers.empty())
     return fail(ec::invalid_argument,
                 "store 'tiered' and key 'tiers' belong together; expected both or neither");
-  if (config->tiers.empty())
-    if (auto checked = check_store(backend, *config); !checked)
-      return tl::unexpected{checked.error()};
-  for (auto number = 1; const auto& tier : config->tiers)
+  if (config.tiers.empty())
+    return check_store(backend, config);
+  for (auto number = 1; const auto& tier : config.tiers)
     if (auto checked = check_store(tier.tier.backend, tier); !checked)
       return fail(checked.error().code,
                   "tier " + std::to_string(number) + ": " + checked.error().detail);
     else
       ++number;
+  return {};
+}
+
+result<storage_config> parse_store(std::string_view backend, const std::string& extra_config) {
+  auto config = parse_storage_config(extra_config, backend);
+  if (!config)
+    return fail(config.error().code, "the extra configuration: " + config.error().detail);
+  if (auto checked = check_rankless_stores(backend, *config); !checked)
+    return tl::unexpected{checked.error()};
   return config;
 }
 

@@ -33,6 +33,11 @@ struct missing_setting {
 std::optional<missing_setting> missing_setting_of(std::string_view backend,
                                                   const storage_config& storage);
 
+/// Whether the stores of a configuration need no rank, and nothing is missing.
+/// @param backend One of them, or "tiered".
+/// @returns invalid_argument with a sentence
+result<void> check_rankless_stores(std::string_view backend, const storage_config& config);
+
 /// Parses the settings of a store that needs no rank, and checks that nothing is missing.
 /// @returns invalid_argument with a sentence
 result<storage_config> parse_store(std::string_view backend, const std::string& extra_config);

@@ -145,7 +145,8 @@ constexpr auto settings = std::to_array<storage_setting>({
     "they are a Redis Cluster"},
    "`redis`"},
   {{"key_prefix", "TEXT", at<&storage_config::key_prefix>,
-    "precedes the name of each object; `hicache:` in Redis and `hicache/` in S3 if absent"},
+    "precedes the name of each object; `hicache:` in Redis (`hicache-node:` below a node) and "
+    "`hicache/` in S3 if absent"},
    "`redis`, `s3`", "at most 128 characters that the server allows in names"},
   {{"chunk_bytes", "SIZE",
     bytes_at<&storage_config::redis, &redis_config::chunk_bytes>,

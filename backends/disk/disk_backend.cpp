@@ -46,7 +46,10 @@ public:
   std::string name() const override { return options_.backend; }
 
   store_capabilities capabilities() const override {
-    return {.survives_restarts = true, .tells_occupancy = true, .preferred_batch = 64};
+    return {.survives_restarts = true,
+            .tells_occupancy = true,
+            .keeps_namespaces = true,
+            .preferred_batch = 64};
   }
 
   bool watch_evictions(storage_backend::eviction_watch watch, bool wants_bytes) override {
@@ -261,11 +264,11 @@ private:
       return tell_bytes(watch, gone);
     auto told = std::vector<evicted_object>{};
     for (const auto& each : gone)
-      told.push_back({each.removal.key, each.parent, {}, each.used});
+      told.push_back({each.removal.key, each.parent, {}, each.used, each.where.fingerprint});
     watch(told);
   }
 
-  /// Reads evicted objects before their bytes are overwritten.
+  /// Reads evicted objects before their bytes are overwritten. Damaged ones are told without bytes.
   void tell_bytes(const storage_backend::eviction_watch& watch,
                   std::span<const disk_log::evicted> gone) {
     auto bytes = std::vector<std::vector<std::byte>>{};
@@ -277,9 +280,12 @@ private:
       reads.push_back({gone[i].removal.key, gone[i].where, {&parts[i], 1}, parts[i].size()});
     read_objects(*cleaner_, pointers_to(reads));
     auto told = std::vector<evicted_object>{};
-    for (auto i = size_t{0}; i < gone.size(); ++i)
+    for (auto i = size_t{0}; i < gone.size(); ++i) {
+      auto& object = told.emplace_back(
+        evicted_object{reads[i].key, gone[i].parent, {}, gone[i].used, gone[i].where.fingerprint});
       if (reads[i].outcome)
-        told.push_back({reads[i].key, gone[i].parent, bytes[i], gone[i].used});
+        object.bytes = bytes[i];
+    }
     watch(told);
   }
 

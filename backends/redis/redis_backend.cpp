@@ -55,6 +55,7 @@ public:
     return {.survives_restarts = true,
             .is_shared = true,
             .tells_occupancy = own_.is_bounded(),
+            .keeps_namespaces = !options_.fingerprint,
             .preferred_batch = 32};
   }
 
@@ -120,7 +121,7 @@ public:
     auto listed = object_list{};
     for (auto i = size_t{0}; const auto& head : heads_of(keys, deadline))
       if (const auto& key = keys[i++]; head)
-        listed.objects.push_back({key, {}, head->page.length});
+        listed.objects.push_back({key, {}, head->page.length, head->page.fingerprint});
     if (const auto& next = reply->elements[0].text; next != "0")
       listed.next = std::to_string(node) + ":" + next;
     else if (node + 1 < nodes.size())
@@ -281,7 +282,9 @@ private:
   redis_request write_request(const page_write& page) const {
     auto request = request_for(page.key);
     const auto length = total_bytes(page.parts);
-    const auto head = redis_head{{.fingerprint = options_.fingerprint.value(),
+    const auto fingerprint
+      = page.fingerprint != 0 ? page.fingerprint : options_.fingerprint.value_or(0);
+    const auto head = redis_head{{.fingerprint = fingerprint,
                                   .key = page.key,
                                   .length = length,
                                   .checksum = page_checksum(page.parts)},

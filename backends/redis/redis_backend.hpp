@@ -26,7 +26,7 @@ struct redis_options {
   /// `maxmemory` and its policy alone decide, and this process counts nothing.
   uint64_t max_bytes = 0;
   /// `fingerprint_of` the namespace. Objects of another one do not verify. Empty: objects of any
-  /// verify, and none are written.
+  /// verify, and each that is written names its own.
   std::optional<uint64_t> fingerprint = 0;
   /// Objects that do not verify are left alone.
   bool keeps_broken = false;

@@ -39,6 +39,7 @@ public:
   store_capabilities capabilities() const override {
     auto answer = core_->store().capabilities();
     answer.orders_writes = false;
+    answer.keeps_namespaces = false;
     return answer;
   }
 

@@ -3,6 +3,7 @@
 #include "base/limits.hpp"
 
 #include <algorithm>
+#include <charconv>
 #include <numeric>
 #include <utility>
 
@@ -301,6 +302,86 @@ void tier_remove::answer(tiered_core&) {
       if (outcome)
         outcome = not_asked();
   done_(std::move(outcomes_));
+}
+
+// -- lists ------------------------------------------------------------------------
+
+void tier_list::begin(tiered_core& core) {
+  ask(core, parse(from_));
+}
+
+tier_list::position tier_list::parse(const std::string& from) {
+  auto at = position{};
+  at.has_failed = from.starts_with('!');
+  const auto* const number = from.data() + (at.has_failed ? 1 : 0);
+  std::from_chars(number, from.data() + from.size(), at.tier);
+  if (const auto colon = from.find(':'); colon != std::string::npos)
+    at.inner = from.substr(colon + 1);
+  return at;
+}
+
+std::string tier_list::print(const position& at) {
+  return (at.has_failed ? "!" : "") + std::to_string(at.tier) + ":" + at.inner;
+}
+
+void tier_list::ask(tiered_core& core, position at) {
+  for (; at.tier < tiers->size(); at = {at.tier + 1, true, {}}) {
+    const auto pass = core.admit(*(*tiers)[at.tier], store_call::exists);
+    if (!pass)
+      continue;
+    const auto self = std::static_pointer_cast<tier_list>(shared_from_this());
+    return core.call<result<object_list>>(
+      self, at.tier, store_call::exists, *pass,
+      [&](storage_backend& store, auto done) {
+        return store.list(at.inner, until, std::move(done));
+      },
+      [self, &core, at](result<object_list> part) { self->take(core, at, std::move(part)); });
+  }
+  part_ = at.has_failed ? result<object_list>{not_asked()} : object_list{};
+}
+
+void tier_list::take(tiered_core& core, position at, result<object_list> part) {
+  if (!part && part.error().code != ec::unsupported) {
+    if (!core.is_expired(shared_from_this()))
+      ask(core, {at.tier + 1, true, {}});
+    return;
+  }
+  part_ = std::move(part);
+  if (!part_)
+    return;
+  const auto next = part_->next.empty() ? position{at.tier + 1, at.has_failed, {}}
+                                        : position{at.tier, at.has_failed, part_->next};
+  part_->next = next.tier < tiers->size() || next.has_failed ? print(next) : std::string{};
+  look_above(core, at.tier);
+}
+
+void tier_list::look_above(tiered_core& core, size_t tier) {
+  if (part_->objects.empty())
+    return;
+  auto keys = std::vector<page_key>{};
+  for (const auto& object : part_->objects)
+    keys.push_back(object.key);
+  is_above_.resize(keys.size());
+  const auto self = std::static_pointer_cast<tier_list>(shared_from_this());
+  for (auto above = size_t{0}; above < tier; ++above)
+    if (const auto pass = core.admit(*(*tiers)[above], store_call::exists))
+      core.call<std::vector<result<store_place>>>(
+        self, above, store_call::exists, *pass,
+        [&](storage_backend& store, auto done) {
+          return store.lookup(keys, until, std::move(done));
+        },
+        [self](const auto& found) {
+          const auto lock = std::scoped_lock{self->mutex_};
+          for (auto i = size_t{0}; i < found.size(); ++i)
+            self->is_above_[i] = self->is_above_[i] || found[i];
+        });
+}
+
+void tier_list::answer(tiered_core&) {
+  auto i = size_t{0};
+  if (part_ && !is_above_.empty())
+    std::erase_if(part_->objects, [&](const auto&) { return is_above_[i++]; });
+  done_(std::move(part_));
 }
 
 } // namespace hicache

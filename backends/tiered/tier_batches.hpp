@@ -6,6 +6,8 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace hicache {
@@ -118,6 +120,46 @@ private:
   std::mutex mutex_; // Guards the outcomes.
   std::vector<result<void>> outcomes_;
   size_t answers_ = 0;
+};
+
+/// Lists a part of the objects of one tier, without those that tiers above it have.
+class tier_list final : public tier_batch {
+public:
+  tier_list(std::string from, time_point deadline, storage_backend::list_done done)
+    : tier_batch(deadline), from_(std::move(from)), done_(std::move(done)) {}
+
+  void list() override {}
+  void begin(tiered_core& core) override;
+  void answer(tiered_core& core) override;
+  void refuse(const error& why) override { done_(tl::unexpected{why}); }
+
+private:
+  /// Where a part begins: object_list::next.
+  struct position {
+    size_t tier = 0;
+    /// A tier before could not be listed.
+    bool has_failed = false;
+    /// Of that tier.
+    std::string inner;
+  };
+
+  static position parse(const std::string& from);
+  static std::string print(const position& at);
+
+  /// Asks the tier, or the next one if it is left out.
+  void ask(tiered_core& core, position at);
+
+  void take(tiered_core& core, position at, result<object_list> part);
+
+  /// Asks the tiers above that one which objects of the part they have.
+  void look_above(tiered_core& core, size_t tier);
+
+  const std::string from_;
+  const storage_backend::list_done done_;
+  result<object_list> part_ = fail(ec::deadline_exceeded);
+  std::mutex mutex_; // Guards what follows.
+  /// By object of the part.
+  std::vector<bool> is_above_;
 };
 
 } // namespace hicache

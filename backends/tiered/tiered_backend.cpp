@@ -23,12 +23,14 @@ store_capabilities capabilities_of(const std::vector<store_tier>& tiers) {
   auto all = store_capabilities{};
   // Write batches may overtake each other on the way to a tier, so `orders_writes` stays false.
   all.tells_occupancy = true;
+  all.keeps_namespaces = true;
   for (const auto& [store, rules] : tiers) {
     const auto one = store->capabilities();
     const auto takes_all = rules.writes.which == tier_writes::rule::all;
     all.survives_restarts = all.survives_restarts || one.survives_restarts;
     all.is_shared = all.is_shared || (one.is_shared && takes_all);
     all.tells_occupancy = all.tells_occupancy && one.tells_occupancy;
+    all.keeps_namespaces = all.keeps_namespaces && one.keeps_namespaces;
     all.preferred_object_bytes = std::max(all.preferred_object_bytes, one.preferred_object_bytes);
     all.preferred_batch = std::max(all.preferred_batch, one.preferred_batch);
   }
@@ -55,6 +57,10 @@ public:
     return core_->attach_memory(regions);
   }
 
+  bool watch_evictions(eviction_watch watch, bool wants_bytes) override {
+    return !wants_bytes && core_->watch_evictions(std::move(watch));
+  }
+
   bool watch_losses(loss_watch watch) override { return core_->watch_losses(std::move(watch)); }
 
   batch_number lookup(store_batch<page_key> keys, time_point deadline, lookup_done done) override {
@@ -73,6 +79,10 @@ public:
 
   batch_number remove(store_batch<page_key> keys, time_point deadline, pages_done done) override {
     return core_->submit(std::make_shared<tier_remove>(std::move(keys), deadline, std::move(done)));
+  }
+
+  batch_number list(std::string from, time_point deadline, list_done done) override {
+    return core_->submit(std::make_shared<tier_list>(std::move(from), deadline, std::move(done)));
   }
 
   void health(health_done done) override {

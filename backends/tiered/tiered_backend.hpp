@@ -68,6 +68,10 @@ public:
 /// by side, and succeed if one of them stored the object. What was read is then copied to other
 /// tiers by their rules, in the background, from memory of the store.
 ///
+/// It lists each object once, of the first tier that has it; a list of which a tier has failed goes
+/// on with the next ones, and fails at its end. It tells of an evicted object, without its bytes,
+/// when no tier has it any more.
+///
 /// A tier whose calls fail is left out for a while (`store_breaker`): its objects are misses there,
 /// and the other tiers go on. Its name is "tiered"; its health sums up the tiers'. Its capabilities
 /// are those of the tiers that it begins with.

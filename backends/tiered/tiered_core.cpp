@@ -19,10 +19,6 @@ bool is_read(store_call kind) {
 
 using rule = tier_writes::rule;
 
-bool takes(const tier_state& tier, rule which) {
-  return tier.rules.writes.which == which;
-}
-
 /// The error of a tier that takes what nobody tells.
 tl::unexpected<error> does_not_tell(size_t number) {
   return fail(ec::invalid_argument, "tier " + std::to_string(number)
@@ -90,21 +86,26 @@ result<void> tiered_core::arrange(const tier_order& tiers) {
   if (tiers.empty() || tiers.size() > limits::storage_tiers)
     return fail(ec::invalid_argument, std::to_string(tiers.size()) + " tiers; expected 1 to "
                                         + std::to_string(limits::storage_tiers));
-  if (std::ranges::none_of(tiers, [](const auto& x) { return takes(*x, rule::all); }))
+  if (std::ranges::none_of(tiers, [](const auto& x) { return x->takes(rule::all); }))
     return fail(ec::invalid_argument,
                 "no tier takes all writes, so nothing would be stored; expected one to do so");
-  if (takes(*tiers.front(), rule::evict))
+  if (tiers.front()->takes(rule::evict))
     return does_not_tell(1);
+  auto tells = true;
   for (auto i = size_t{0}; i < tiers.size(); ++i) {
+    const auto demotes = i + 1 < tiers.size() && tiers[i + 1]->takes(rule::evict);
     auto watch = storage_backend::eviction_watch{};
-    if (i + 1 < tiers.size() && takes(*tiers[i + 1], rule::evict))
+    if (demotes || evictions_)
       watch = [weak = weak_from_this(), id = tiers[i]->id](auto objects) {
         if (const auto alive = weak.lock())
-          alive->demote(id, objects);
+          alive->take_evicted(id, objects);
       };
-    if (!tiers[i]->store->watch_evictions(watch, true) && watch)
+    const auto is_told = tiers[i]->store->watch_evictions(watch, demotes);
+    if (demotes && !is_told)
       return does_not_tell(i + 2);
+    tells = tells && is_told;
   }
+  tells_evictions_ = tells;
   static_cast<void>(arrange_losses(tiers));
   return {};
 }
@@ -182,7 +183,7 @@ bool tiered_core::remove(size_t at, std::chrono::nanoseconds grace) {
 
 bool tiered_core::is_shared_without(size_t at) {
   for (auto i = size_t{0}; i < tiers_.size(); ++i)
-    if (i != at && takes(*tiers_[i], rule::all) && tiers_[i]->store->capabilities().is_shared)
+    if (i != at && tiers_[i]->takes(rule::all) && tiers_[i]->store->capabilities().is_shared)
       return true;
   return false;
 }
@@ -426,114 +427,6 @@ std::string tiered_core::with_breaker(tier_state& tier, store_call kind,
 void tiered_core::notify(const std::string& sentence) const {
   if (!sentence.empty() && notice_)
     notice_(sentence);
-}
-
-// -- copies -----------------------------------------------------------------------
-
-std::vector<uint32_t> tiered_core::count_uses(std::span<const page_read> objects) {
-  auto uses = std::vector<uint32_t>{};
-  uses.reserve(objects.size());
-  const auto lock = std::scoped_lock{mutex_};
-  for (const auto& object : objects)
-    uses.push_back(history_.use(object.key));
-  return uses;
-}
-
-bool tiered_core::has_copies(const tier_order& tiers, size_t from, uint32_t uses) noexcept {
-  for (auto to = size_t{0}; to < tiers.size(); ++to)
-    if (to != from && is_copied(tiers[to]->rules, uses, to < from))
-      return true;
-  return false;
-}
-
-void tiered_core::copy(const tier_order& tiers, const page_read& object, size_t from, uint32_t uses,
-                       std::vector<tier_copies>& copies) {
-  const auto bytes = total_bytes(object.parts);
-  for (auto to = size_t{0}; to < tiers.size(); ++to) {
-    if (to == from || !is_copied(tiers[to]->rules, uses, to < from))
-      continue;
-    if (!take_copy(*tiers[to], bytes))
-      continue;
-    auto own = std::vector<std::byte>(bytes);
-    gather(object.parts, own.data());
-    copies[to].bytes += bytes;
-    copies[to].objects.push_back({object.key, object.parent, object.tenant, std::move(own)});
-  }
-}
-
-bool tiered_core::watch_losses(storage_backend::loss_watch watch) {
-  losses_ = std::move(watch);
-  return arrange_losses(tiers_);
-}
-
-bool tiered_core::arrange_losses(const tier_order& tiers) {
-  const auto last = std::find_if(tiers.rbegin(), tiers.rend(), [](const auto& x) {
-    return takes(*x, rule::all) || takes(*x, rule::evict);
-  });
-  auto tells = false;
-  for (auto at = tiers.rbegin(); at != tiers.rend(); ++at) {
-    const auto told
-      = (*at)->store->watch_losses(at == last ? losses_ : storage_backend::loss_watch{});
-    tells |= at == last && told;
-  }
-  return tells;
-}
-
-void tiered_core::demote(uint64_t from, std::span<const evicted_object> objects) {
-  const auto tiers = order();
-  const auto above = std::ranges::find(*tiers, from, &tier_state::id);
-  if (tiers->end() - above < 2 || !takes(**(above + 1), rule::evict))
-    return;
-  const auto to = static_cast<size_t>(above + 1 - tiers->begin());
-  auto copies = std::vector<tier_copies>(tiers->size());
-  auto lost = time_point{};
-  for (const auto& object : objects) {
-    if (!take_copy(*(*tiers)[to], object.bytes.size())) {
-      lost = std::max(lost, object.used);
-      continue;
-    }
-    copies[to].bytes += object.bytes.size();
-    copies[to].objects.push_back(
-      {object.key, object.parent, 0, {object.bytes.begin(), object.bytes.end()}});
-  }
-  if (losses_ && lost > time_point{})
-    losses_(lost);
-  write_copies(*tiers, std::move(copies));
-}
-
-bool tiered_core::take_copy(tier_state& to, uint64_t bytes) {
-  const auto lock = std::scoped_lock{mutex_};
-  if (is_closing_ || to.is_suspended || copying_bytes_ + bytes > copy_bytes_
-      || to.writes.state() != breaker_state::closed || !to.budget.take(bytes, clock_.now()))
-    return false;
-  copying_bytes_ += bytes;
-  ++to.running;
-  return true;
-}
-
-void tiered_core::write_copies(const tier_order& tiers, std::vector<tier_copies> copies) {
-  for (auto to = size_t{0}; to < copies.size(); ++to) {
-    if (copies[to].objects.empty())
-      continue;
-    const auto kept = std::make_shared<const tier_copies>(std::move(copies[to]));
-    auto writes = std::vector<page_write>{};
-    for (const auto& object : kept->objects)
-      writes.push_back({object.key, object.parent, {std::span{object.bytes}}, object.tenant});
-    tiers[to]->store->write(std::move(writes), clock_.now() + copy_time_,
-                            [self = shared_from_this(), tier = tiers[to], kept](const auto&) {
-                              const auto lock = std::scoped_lock{self->mutex_};
-                              self->copying_bytes_ -= kept->bytes;
-                              self->end_calls(*tier, kept->objects.size());
-                            });
-  }
-}
-
-size_t tiered_core::take_budget(tier_state& tier, std::span<const page_write> objects) {
-  const auto lock = std::scoped_lock{mutex_};
-  const auto now = clock_.now();
-  const auto over = std::ranges::find_if(
-    objects, [&](const page_write& x) { return !tier.budget.take(total_bytes(x.parts), now); });
-  return static_cast<size_t>(over - objects.begin());
 }
 
 // -- figures ----------------------------------------------------------------------

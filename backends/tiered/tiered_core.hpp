@@ -41,6 +41,8 @@ struct tier_state {
   size_t running = 0;
   /// Calls past their deadline that have not returned.
   size_t late = 0;
+
+  bool takes(tier_writes::rule which) const noexcept { return rules.writes.which == which; }
 };
 
 /// Tiers, the fastest first.
@@ -97,6 +99,7 @@ struct tier_copies {
     page_key key;
     page_key parent;
     uint64_t tenant = 0;
+    uint64_t fingerprint = 0;
     std::vector<std::byte> bytes;
   };
 
@@ -183,6 +186,10 @@ public:
   /// take it and cannot; else what the last tier evicts that takes all or what is evicted.
   bool watch_losses(storage_backend::loss_watch watch);
 
+  /// As storage_backend::watch_evictions, without bytes: of objects that no tier has any more.
+  /// Those of tiers that do not tell are left out.
+  bool watch_evictions(storage_backend::eviction_watch watch);
+
   /// Writes copies to their tiers, in the background.
   void write_copies(const tier_order& tiers, std::vector<tier_copies> copies);
 
@@ -212,8 +219,11 @@ private:
   void update_order();
 
   /// Copies what a tier evicts to the next one, if that takes it, as far as memory and budgets
-  /// allow.
-  void demote(uint64_t from, std::span<const evicted_object> objects);
+  /// allow. What is not copied may be gone.
+  void take_evicted(uint64_t from, std::span<const evicted_object> objects);
+
+  /// Tells which of the objects no tier has. Nothing is told of those that cannot be looked up.
+  void tell_gone(std::vector<page_key> keys);
 
   /// Ends calls of a tier.
   /// @pre the lock is held
@@ -253,6 +263,9 @@ private:
   const clock_source& clock_;
   /// Set before the first batch.
   storage_backend::loss_watch losses_;
+  storage_backend::eviction_watch evictions_;
+  /// Whether all tiers tell what they evict.
+  bool tells_evictions_ = false;
 
   std::mutex mutex_; // Guards what follows, and the batches.
   std::condition_variable changed_;

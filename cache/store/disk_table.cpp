@@ -4,12 +4,15 @@
 
 namespace hicache {
 
-void disk_table::add(const page_key& key, const page& added) {
+bool disk_table::add(const page_key& key, const page& added) {
   const auto guard = std::lock_guard{mutex_};
-  if (!part_of(key).try_emplace(key, added).second)
-    return;
-  ++size_;
-  bytes_ += added.length;
+  const auto [entry, is_new] = part_of(key).try_emplace(key, added);
+  entry->second.listing = added.listing;
+  if (is_new) {
+    ++size_;
+    bytes_ += added.length;
+  }
+  return is_new;
 }
 
 bool disk_table::remove(const page_key& key) {
@@ -47,6 +50,15 @@ std::vector<disk_table::listed_page> disk_table::list(uint64_t from, size_t coun
     = std::ranges::upper_bound(listed, listed[count - 1].position, {}, &listed_page::position);
   listed.erase(end, listed.end());
   return listed;
+}
+
+std::optional<uint64_t> disk_table::remove_unlisted(uint32_t listing, uint64_t from, size_t count,
+                                                    std::vector<page_key>& removed) {
+  const auto pages = list(from, count);
+  for (const auto& [key, on_disk, position] : pages)
+    if (on_disk.listing != listing && remove(key))
+      removed.push_back(key);
+  return pages.empty() ? std::nullopt : std::optional{pages.back().position + 1};
 }
 
 uint64_t disk_table::size() const {

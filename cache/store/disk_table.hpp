@@ -13,8 +13,8 @@
 
 namespace hicache {
 
-/// The pages on the disk below a node's memory, some 80 bytes each. Written by the disk tier, and
-/// read by the segment above. Any thread.
+/// The pages in the store below a node's memory ("on disk"), some 80 bytes each. Written by the
+/// disk tier, and read by the segment above. Any thread.
 class disk_table {
 public:
   struct page {
@@ -22,6 +22,9 @@ public:
     uint64_t fingerprint = 0;
     /// Bytes of the object.
     uint32_t length = 0;
+    /// Number of the list of the store that had the page last, or during or after which it was
+    /// written.
+    uint32_t listing = 0;
 
     friend bool operator==(const page&, const page&) = default;
   };
@@ -35,8 +38,9 @@ public:
 
   disk_table() : parts_(size_t{1} << part_bits) {}
 
-  /// Adds a page, unless the table has the key.
-  void add(const page_key& key, const page& added);
+  /// Adds a page. If the table has the key, only its `listing` changes.
+  /// @returns whether the table had not the key
+  bool add(const page_key& key, const page& added);
 
   /// @returns whether the table had the page
   bool remove(const page_key& key);
@@ -46,6 +50,13 @@ public:
   /// The pages from a position on, in the order of their positions.
   /// @param count How many, and all further ones of the last position.
   std::vector<listed_page> list(uint64_t from, size_t count) const;
+
+  /// Removes those of the pages from a position on that this list of the store lacked.
+  /// @param count As in `list`.
+  /// @param removed Their keys are added.
+  /// @returns the next position, or nothing after the last page
+  std::optional<uint64_t> remove_unlisted(uint32_t listing, uint64_t from, size_t count,
+                                          std::vector<page_key>& removed);
 
   uint64_t size() const;
 

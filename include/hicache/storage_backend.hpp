@@ -41,6 +41,7 @@ struct page_read {
   /// As in page_write, for stores that write what they have read to a faster place.
   page_key parent = {};
   uint64_t tenant = 0;
+  uint64_t fingerprint = 0;
 };
 
 /// One object to store. Its bytes are the concatenation of the parts.
@@ -84,11 +85,13 @@ struct evicted_object {
   page_key key;
   /// As in page_write; all zero if the store does not know it.
   page_key parent;
-  /// Valid during the call that has it; empty if they are not wanted.
+  /// Valid during the call that has it; empty if they are not wanted, or cannot be read.
   std::span<const std::byte> bytes;
   /// When it was last used, or else written, on the store's clock; the clock's beginning if the
   /// store does not know.
   time_point used = {};
+  /// As in page_write; 0 if the store does not know it.
+  uint64_t fingerprint = 0;
 };
 
 /// Counters since a store was opened. Each object of a read counts once: as hit, miss, corrupt or
@@ -187,6 +190,9 @@ struct store_capabilities {
   bool orders_writes = false;
   /// `backend_health` reports the objects and bytes that this process accounts for.
   bool tells_occupancy = false;
+  /// Objects may be of several namespaces: page_write::fingerprint counts, and the store lists its
+  /// objects with theirs.
+  bool keeps_namespaces = false;
   /// Object size with the best throughput; 0 if it does not matter.
   uint64_t preferred_object_bytes = 0;
   /// Objects moved at once; larger batches take proportionally longer. 0 if it does not matter.
@@ -258,7 +264,7 @@ public:
   /// the last one; an empty one ends that.
   /// @param watch Called on a thread of the store, which waits for it; must not wait for the store.
   /// @param wants_bytes Whether the objects' bytes are to be told, which may cost reads.
-  /// @returns false if the store cannot tell
+  /// @returns false if the store cannot tell, or not of all objects
   virtual bool watch_evictions(eviction_watch watch, bool wants_bytes);
 
   /// Has the store say from now on how recently the objects were used that it evicts and that are

@@ -514,6 +514,19 @@ TEST_F(DiskTierTest, AMemberThatIsDrainedOffersNothingOnDisk) {
     EXPECT_TRUE(is_offered_on_disk(number)) << number;
 }
 
+TEST_F(DiskTierTest, AMemberThatCannotBeDrainedOffersItsMemoryOnly) {
+  begin(2);
+  store_as(client(), {1, 2});
+  store_as(client(), {3});
+  ask_value<page_totals>(segment_, atom::pin_v, page_pins{2, 0, {key_of(3)}});
+  EXPECT_FALSE(ask<drain_report>(segment_, atom::drain_v, drain_request{}));
+  EXPECT_TRUE(locate_anywhere(1).empty()) << "there is no room to bring it to";
+  EXPECT_EQ(locate(3).size(), 1u);
+  EXPECT_TRUE(ask<drain_progress>(segment_, atom::resume_v, drain_request{}));
+  run();
+  EXPECT_TRUE(is_offered_on_disk(1));
+}
+
 TEST_F(DiskTierTest, AReaderElsewhereHasPagesRecalled) {
   begin(2);
   store_as(client(), {1, 2});

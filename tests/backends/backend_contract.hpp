@@ -168,6 +168,23 @@ TEST_P(BackendContractTest, ListsItsObjects) {
   EXPECT_EQ(listed, written);
 }
 
+TEST_P(BackendContractTest, ListsTheNamespaceOfEachObjectIfItKeepsIt) {
+  auto& store = open();
+  if (!store.capabilities().keeps_namespaces)
+    return;
+  const auto bytes = bytes_of(1, 100);
+  auto written = std::map<page_key, uint64_t>{{key_of(1), 7}, {key_of(2), 8}};
+  for (const auto& [key, fingerprint] : written)
+    ASSERT_TRUE(
+      store.set(std::vector{page_write{key, {}, {bytes}, 0, fingerprint}}, no_deadline)[0]);
+  auto listed = std::map<page_key, uint64_t>{};
+  for (const auto& object : store.list({}, no_deadline).value().objects)
+    listed.emplace(object.key, object.fingerprint);
+  EXPECT_EQ(listed, written);
+  for (const auto& [key, fingerprint] : written)
+    EXPECT_EQ(take(store, key, 100), bytes);
+}
+
 TEST_P(BackendContractTest, ARemovedPageIsGoneAndMayComeBack) {
   auto& store = open();
   EXPECT_TRUE(drop(store, key_of(1)));

@@ -61,9 +61,9 @@ INSTANTIATE_TEST_SUITE_P(
                   backend_factory{"faulty_memory", open_faulty_memory, true},
                   backend_factory{"file", open_file<2>, true},
                   backend_factory{"file_without_threads", open_file<0>, true},
-                  backend_factory{"one_tier", open_one_tier},
-                  backend_factory{"below_an_empty_tier", open_below_an_empty_tier},
-                  backend_factory{"after_changes", open_after_changes}),
+                  backend_factory{"one_tier", open_one_tier, true},
+                  backend_factory{"below_an_empty_tier", open_below_an_empty_tier, true},
+                  backend_factory{"after_changes", open_after_changes, true}),
   [](const auto& chosen) { return chosen.param.name; });
 
 } // namespace

@@ -24,7 +24,7 @@ enum class store_fault : uint8_t {
   late,
   /// The same; but the first half of a read is carried out and reported at once.
   stuck,
-  /// The first half is carried out; the other objects fail.
+  /// The first half is carried out; the other objects fail. A list fails.
   torn,
   /// A write is answered as if it were done. The objects of a lookup are removed after it, those of
   /// a read before it.
@@ -36,7 +36,7 @@ enum class store_fault : uint8_t {
   full,
 };
 
-enum class batch_kind : uint8_t { lookup, read, write, remove };
+enum class batch_kind : uint8_t { lookup, read, write, remove, list };
 
 /// A test double: a store in front of another one, in which things go wrong batch by batch. It has
 /// no thread and no clock: what is late or stuck returns when the test says so, on the test's
@@ -225,6 +225,10 @@ public:
   }
 
   batch_number list(std::string from, time_point deadline, list_done done) override {
+    if (draw(batch_kind::list) == store_fault::torn) {
+      done(torn());
+      return own_number();
+    }
     return inner_->list(std::move(from), deadline, std::move(done));
   }
 

@@ -23,6 +23,22 @@ TEST(DiskTable, CountsWhatItHas) {
   EXPECT_EQ(table.bytes(), 50u);
 }
 
+TEST(DiskTable, LosesWhatAListLacked) {
+  constexpr auto pages = uint64_t{1000};
+  auto table = disk_table{};
+  for (auto i = uint64_t{0}; i < pages; ++i)
+    EXPECT_TRUE(table.add(key_of(i), {7, 10, 1}));
+  for (auto i = uint64_t{0}; i < pages; i += 2)
+    EXPECT_FALSE(table.add(key_of(i), {7, 10, 2}));
+  auto gone = std::vector<page_key>{};
+  auto from = std::optional<uint64_t>{0};
+  while (from)
+    from = table.remove_unlisted(2, *from, 100, gone);
+  EXPECT_EQ(gone.size(), pages / 2);
+  for (auto i = uint64_t{0}; i < pages; ++i)
+    EXPECT_EQ(table.find(key_of(i)).has_value(), i % 2 == 0) << i;
+}
+
 TEST(DiskTable, ListsEachPageOnceWhateverChangesMeanwhile) {
   constexpr auto pages = uint64_t{20000};
   auto table = disk_table{};

@@ -84,24 +84,30 @@ void wait_for(const stop_signal& stop) {
     continue;
 }
 
-result<int> store_some(client_process& process) {
+/// What is stored and read.
+struct some_pages {
+  uint64_t first = 5000;
+  uint64_t count = 100;
+};
+
+result<int> store_some(client_process& process, const some_pages& pages) {
   auto node = node_client{process.options()};
-  for (auto number = uint64_t{0}; number < 100; ++number)
-    if (auto stored = store(node, 5000 + number, process.soon()); !stored)
+  for (auto number = pages.first; number < pages.first + pages.count; ++number)
+    if (auto stored = store(node, number, process.soon()); !stored)
       return tl::unexpected{stored.error()};
   say("stored");
   return exit_ok;
 }
 
 /// What `store` stored, as far as it is there.
-result<int> read_some(client_process& process) {
+result<int> read_some(client_process& process, const some_pages& pages) {
   auto node = node_client{process.options()};
   auto found = 0;
-  for (auto number = uint64_t{0}; number < 100; ++number) {
+  for (auto number = pages.first; number < pages.first + pages.count; ++number) {
     auto seen = test::page_bytes(page_size);
-    const auto read = page_read{test::key_of(5000 + number), {seen}};
+    const auto read = page_read{test::key_of(number), {seen}};
     const auto got = node.get(std::array{read}, process.soon()).at(0);
-    if (got && seen != test::bytes_of(5000 + number, page_size))
+    if (got && seen != test::bytes_of(number, page_size))
       return fail(ec::corrupt_page, "another page was read");
     if (!got && got.error().code != ec::not_found)
       return tl::unexpected{got.error()};
@@ -184,6 +190,7 @@ int main(int argc, char** argv) {
   auto path = std::string{};
   auto address = std::string{};
   auto tls = tls_files{};
+  auto pages = some_pages{};
   auto app = CLI::App{"Uses a node badly, or much.", "faulty-node-client"};
   app.add_option("--socket", path);
   app.add_option("--address", address);
@@ -191,6 +198,10 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   auto* storing = app.add_subcommand("store", "stores pages and reads them");
   auto* reading = app.add_subcommand("read", "reads what was stored, as far as it is there");
+  for (auto* each : {storing, reading}) {
+    each->add_option("--first", pages.first);
+    each->add_option("--pages", pages.count);
+  }
   auto* removing = app.add_subcommand("remove", "removes some of what was stored");
   auto* reserving = app.add_subcommand("reserve", "reserves pages and does not write them");
   auto* flooding = app.add_subcommand("flood", "asks as much as it can");
@@ -199,9 +210,9 @@ int main(int argc, char** argv) {
     start_logging("info", 0, 1);
     auto process = client_process{address.empty() ? "unix:" + path : address, tls};
     if (storing->parsed())
-      return store_some(process);
+      return store_some(process, pages);
     if (reading->parsed())
-      return read_some(process);
+      return read_some(process, pages);
     if (removing->parsed())
       return remove_some(process);
     if (reserving->parsed())

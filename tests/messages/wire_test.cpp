@@ -324,6 +324,7 @@ void fill(node_status& x, random_engine& random) {
   for (auto* field : {&x.disk_capacity_bytes, &x.disk_bytes, &x.disk_pages, &x.disk_pages_read,
                       &x.disk_pages_written, &x.disk_pages_skipped, &x.disk_pages_failed})
     fill(*field, random);
+  fill(x.disk_stores, random);
 }
 
 // -- what no decoded value may exceed -----------------------------------------

@@ -20,12 +20,12 @@ class WithNode(SystemTest):
         self.assertEqual(node.wait_for(r"listening on unix:(\S+)").group(1), str(path))
         return node, path
 
-    def start_client(self, path, mode, name=None):
-        return self.start([CLIENT, "--socket", path, mode], name or mode)
+    def start_client(self, path, mode, name=None, *flags):
+        return self.start([CLIENT, "--socket", path, mode, *flags], name or mode)
 
-    def store(self, path):
+    def store(self, path, *flags):
         """A client as it should be: what it stores it reads."""
-        client = self.start_client(path, "store", f"store{len(self.programs)}")
+        client = self.start_client(path, "store", f"store{len(self.programs)}", *flags)
         self.assertEqual(client.wait(60), 0, client.text())
 
     def status(self, path):

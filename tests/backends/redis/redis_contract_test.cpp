@@ -30,6 +30,12 @@ opened_backend open_single(const clock_source& clock, room size) {
   return open_on(options_for({shared<redis_server>().where()}), clock, size);
 }
 
+opened_backend open_for_namespaces(const clock_source& clock, room size) {
+  auto options = options_for({shared<redis_server>().where()});
+  options.fingerprint.reset();
+  return open_on(std::move(options), clock, size);
+}
+
 opened_backend open_in_chunks(const clock_source& clock, room size) {
   auto options = options_for({shared<redis_server>().where()});
   options.chunk_bytes = redis_chunk_min;
@@ -42,6 +48,8 @@ opened_backend open_cluster(const clock_source& clock, room size) {
 
 INSTANTIATE_TEST_SUITE_P(Redis, BackendContractTest,
                          testing::Values(backend_factory{"single", open_single, true},
+                                         backend_factory{"for_namespaces", open_for_namespaces,
+                                                         true},
                                          backend_factory{"in_chunks", open_in_chunks, true},
                                          backend_factory{"cluster", open_cluster, true}),
                          [](const auto& chosen) { return chosen.param.name; });
