@@ -244,10 +244,8 @@ std::vector<instance_status> instance_table::status() const {
   auto all = std::vector<instance_status>{};
   for (auto slot = instance_slot{0}; slot < router_instances; ++slot)
     if (const auto& each = instances_.at(slot))
-      all.push_back({each->wanted.address, each->role, each->wanted.events, each->breaker.state(),
-                     each->is_probed, each->is_draining, each->running, each->waiting_tokens,
-                     index_.pages(slot), each->events_lost, each->outcomes, each->prompt_tokens,
-                     each->expected_tokens});
+      all.push_back({*each, each->wanted.address, each->wanted.events, each->breaker.state(),
+                     index_.pages(slot)});
   return all;
 }
 

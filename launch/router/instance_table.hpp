@@ -57,21 +57,26 @@ enum class request_outcome : uint8_t {
 inline constexpr auto request_outcomes
   = std::to_array<std::string_view>({"answered", "failed", "refused", "late", "abandoned"});
 
-/// An instance as operators and Prometheus see it.
-struct instance_status {
-  std::string address;
+/// What is known of an instance, and what was sent to it.
+struct instance_figures {
   instance_role role = instance_role::both;
-  std::string events;
-  breaker_state breaker = breaker_state::closed;
+  /// It has answered a probe.
   bool is_probed = false;
   bool is_draining = false;
   uint32_t running = 0;
   uint64_t waiting_tokens = 0;
-  uint64_t pages = 0;
   uint64_t events_lost = 0;
   std::array<uint64_t, request_outcomes.size()> outcomes{};
   uint64_t prompt_tokens = 0;
   uint64_t expected_tokens = 0;
+};
+
+/// An instance as operators and Prometheus see it.
+struct instance_status : instance_figures {
+  std::string address;
+  std::string events;
+  breaker_state breaker = breaker_state::closed;
+  uint64_t pages = 0;
 };
 
 class instance_table;
@@ -183,27 +188,18 @@ public:
 private:
   friend class instance_lease;
 
-  struct instance {
+  struct instance : instance_figures {
     instance(uint64_t given, const instance_options& options, const breaker_policy& policy)
-      : number(given), wanted(options), role(options.role.value_or(instance_role::both)),
-        breaker(policy) {}
+      : number(given), wanted(options), breaker(policy) {
+      role = options.role.value_or(instance_role::both);
+    }
 
     /// Never used again.
     uint64_t number;
     instance_options wanted;
-    instance_role role;
     std::string models;
     store_breaker breaker;
-    /// Without one answer to a probe, nothing is known of it.
-    bool is_probed = false;
-    bool is_draining = false;
-    uint32_t running = 0;
-    uint64_t waiting_tokens = 0;
     uint64_t last_chosen = 0;
-    uint64_t events_lost = 0;
-    std::array<uint64_t, request_outcomes.size()> outcomes{};
-    uint64_t prompt_tokens = 0;
-    uint64_t expected_tokens = 0;
 
     bool takes_requests() const noexcept {
       return is_probed && !is_draining && breaker.state() == breaker_state::closed;
