@@ -7,6 +7,8 @@
 #include "backends/disk/disk_transfers.hpp"
 #include "base/units.hpp"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <cstring>
 #include <mutex>
@@ -159,7 +161,7 @@ public:
     health.bytes = log_.bytes();
     health.capacity_bytes = log_.capacity();
     health.counters = counters_;
-    health.counters.evicted = log_.evictions();
+    health.counters.evicted = log_.evictions() + dropped_;
     return health;
   }
 
@@ -380,13 +382,20 @@ private:
 
   result<void> create_segment() {
     auto made = device_->create(log_.next_segment());
-    const auto lock = std::scoped_lock{mutex_};
-    if (made)
-      log_.add_segment(log_.next_segment());
-    else if (made.error().code == ec::store_full)
-      log_.no_more_segments();
-    else
+    if (!made && made.error().code != ec::store_full)
       return made;
+    auto gone = std::vector<disk_log::evicted>{};
+    {
+      const auto lock = std::scoped_lock{mutex_};
+      if (made)
+        log_.add_segment(log_.next_segment());
+      else
+        log_.no_more_segments(gone);
+    }
+    if (!made)
+      spdlog::warn("the disk of {} is full; until it is opened again it has {} for objects",
+                   options_.name, format_bytes(log_.capacity()));
+    tell(gone);
     return {};
   }
 
@@ -488,10 +497,19 @@ private:
     record.removals = removals;
     auto appended = append(record, moved, true);
     const auto has_room = appended || appended.error().code != ec::store_full;
-    const auto lock = std::scoped_lock{mutex_};
-    for (const auto& object : live)
-      if (!object.outcome || !has_room)
-        log_.remove(object.key);
+    auto gone = std::vector<disk_log::evicted>{};
+    {
+      const auto lock = std::scoped_lock{mutex_};
+      for (auto i = size_t{0}; i < live.size(); ++i)
+        if (!live[i].outcome || !has_room)
+          if (const auto removed = log_.remove(live[i].key))
+            gone.push_back({*removed, parents[i], live[i].where, clock_.now()});
+      dropped_ += gone.size();
+    }
+    if (!has_room && !std::exchange(has_warned_, true))
+      spdlog::warn("{} had no room for objects that it was moving: it has evicted them",
+                   options_.name);
+    tell(gone);
     return has_room ? appended : result<void>{};
   }
 
@@ -583,8 +601,11 @@ private:
   uint64_t failed_through_ = 0;
   error sync_failure_;
   backend_counters counters_;
+  /// Objects that cleaning could not move.
+  uint64_t dropped_ = 0;
   /// For cleaning, with write_mutex_.
   std::unique_ptr<disk_channel> cleaner_;
+  bool has_warned_ = false;
 };
 
 } // namespace

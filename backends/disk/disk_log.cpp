@@ -93,10 +93,7 @@ result<object_list> disk_log::list(const std::string& from) const {
 bool disk_log::begin_write(const page_key& key, const page_key& parent, uint64_t length,
                            std::vector<evicted>& gone) {
   const auto room = objects_.begin_write(key, parent, disk_blocks_for(length));
-  for (const auto& object : room.evicted)
-    if (const auto where = find(object.key))
-      gone.push_back(
-        {*drop_place(object.key), object.parent, *where, time_point{duration{object.used}}});
+  drop_places(room.evicted, gone);
   return room.is_there;
 }
 
@@ -125,6 +122,14 @@ std::optional<disk_record::removal> disk_log::drop_place(const page_key& key) {
   return disk_record::removal{key, segments_[where.segment].generation, where.offset};
 }
 
+void disk_log::drop_places(std::span<const bounded_objects::evicted> objects,
+                           std::vector<evicted>& gone) {
+  for (const auto& object : objects)
+    if (const auto where = find(object.key))
+      gone.push_back(
+        {*drop_place(object.key), object.parent, *where, time_point{duration{object.used}}});
+}
+
 // -- records ------------------------------------------------------------------
 
 disk_log::step disk_log::next_step(uint64_t bytes, bool is_cleaning) const {
@@ -144,14 +149,13 @@ disk_log::step disk_log::next_step(uint64_t bytes, bool is_cleaning) const {
   return !is_cleaning && fewest_live() ? step::clean_segment : step::no_room;
 }
 
-void disk_log::no_more_segments() {
+void disk_log::no_more_segments(std::vector<evicted>& gone) {
   segments_max_ = static_cast<uint32_t>(segments_.size());
   live_bytes_ = segments_max_ < segments_min
                   ? 0
                   : std::min(live_bytes_, live_bytes_of(segment_bytes_, segments_max_));
   objects_.set_bound(live_bytes_);
-  for (const auto& object : objects_.shrink())
-    drop_place(object.key);
+  drop_places(objects_.shrink(), gone);
 }
 
 disk_log::slot disk_log::allocate(uint64_t bytes) {

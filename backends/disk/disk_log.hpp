@@ -131,7 +131,8 @@ public:
   uint32_t next_segment() const noexcept { return static_cast<uint32_t>(segments_.size()); }
 
   /// The disk has no room for another segment.
-  void no_more_segments();
+  /// @param gone Gets evicted objects.
+  void no_more_segments(std::vector<evicted>& gone);
 
   /// @pre next_step() is none
   slot allocate(uint64_t bytes);
@@ -215,6 +216,7 @@ private:
 
   void set_place(const page_key& key, const place& where);
   std::optional<disk_record::removal> drop_place(const page_key& key);
+  void drop_places(std::span<const bounded_objects::evicted> objects, std::vector<evicted>& gone);
   std::optional<uint32_t> fewest_live() const;
 
   const uint64_t segment_bytes_;

@@ -6,9 +6,12 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <map>
+#include <set>
 
 namespace hicache::test {
 namespace {
@@ -171,6 +174,79 @@ TEST_F(DiskBackendTest, AFullDiskMakesTheStoreSmaller) {
   EXPECT_EQ(image_.segments().size(), 5u);
   EXPECT_LT(store.health().capacity_bytes, 5 * segment_bytes);
   expect_page(store, 199);
+}
+
+TEST_F(DiskBackendTest, CountsAndTellsAllThatItDropsOnADiskThatIsFull) {
+  const auto options = options_for(60 * page_space, segment_bytes);
+  auto& store = open(options);
+  auto told = std::set<page_key>{};
+  ASSERT_TRUE(store.watch_evictions(
+    [&](std::span<const evicted_object> objects) {
+      for (const auto& x : objects)
+        EXPECT_TRUE(told.insert(x.key).second);
+    },
+    false));
+  auto stored = std::set<page_key>{};
+  for (auto number = uint64_t{0}; number < 400; ++number) {
+    // Cleaning has no room at times, too.
+    image_.set_write_error(number % 7 == 0 ? ENOSPC : 0);
+    if (put_page(store, number))
+      stored.insert(key_of(number));
+    for (auto used = uint64_t{1}; used < number; used += 4)
+      static_cast<void>(take(store, key_of(used), page_size));
+  }
+  std::erase_if(stored, [&](const page_key& key) { return has(store, key); });
+  EXPECT_EQ(told, stored);
+  EXPECT_EQ(store.health().counters.evicted, stored.size());
+}
+
+TEST_F(DiskBackendTest, ADiskThatCannotBeWrittenIsRead) {
+  ASSERT_TRUE(put_page(open(large_), 1));
+  image_.set_write_error(EROFS);
+  auto& again = open(large_);
+  const auto refused = put_page(again, 2);
+  EXPECT_EQ(code_of(refused), ec::io_failure);
+  EXPECT_EQ(refused.error().detail, "cannot write to disk: Read-only file system");
+  expect_page(again, 1);
+}
+
+TEST_F(DiskBackendTest, ASlowDiskStoresWhatItCanInTime) {
+  auto& store = open(large_);
+  image_.set_watch([this] { clock_.advance(std::chrono::seconds{1}); });
+  auto bytes = std::vector<page_bytes>{};
+  for (auto number = uint64_t{0}; number < 100; ++number)
+    bytes.push_back(bytes_of(number, page_size));
+  auto writes = std::vector<page_write>{};
+  for (auto number = uint64_t{0}; number < 100; ++number)
+    writes.push_back({key_of(number), {}, {bytes[number]}});
+  const auto outcomes = store.set(writes, clock_.now() + std::chrono::seconds{3});
+  image_.set_watch({});
+  EXPECT_TRUE(outcomes.front());
+  EXPECT_EQ(code_of(outcomes.back()), ec::deadline_exceeded);
+  for (auto number = uint64_t{0}; number < 100; ++number) {
+    EXPECT_EQ(has(store, key_of(number)), outcomes[number].has_value()) << number;
+    if (outcomes[number])
+      expect_page(store, number);
+  }
+}
+
+TEST_F(DiskBackendTest, ATransferThatHangsHoldsUpNoLookUp) {
+  auto& store = open(large_);
+  ASSERT_TRUE(put_page(store, 1));
+  auto begun = std::promise<void>{};
+  auto end = std::promise<void>{};
+  image_.set_watch([&, ended = end.get_future().share(), is_first = true]() mutable {
+    if (std::exchange(is_first, false))
+      begun.set_value();
+    ended.wait();
+  });
+  auto read = std::async(std::launch::async, [&] { return take(store, key_of(1), page_size); });
+  begun.get_future().wait();
+  EXPECT_TRUE(has(store, key_of(1)));
+  EXPECT_FALSE(has(store, key_of(2)));
+  EXPECT_EQ(store.health().objects, 1u);
+  end.set_value();
+  EXPECT_EQ(read.get().value(), bytes_of(1, page_size));
 }
 
 TEST_F(DiskBackendTest, ADiskWithoutRoomForAFewSegmentsStoresNothing) {

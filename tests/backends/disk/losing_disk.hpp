@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -36,6 +37,12 @@ public:
 
   /// As above, of reads.
   void set_read_error(int error) { read_error_ = error; }
+
+  /// As above, of writes, which then do nothing.
+  void set_write_error(int error) { write_error_ = error; }
+
+  /// Called with each read and write, before it.
+  void set_watch(std::function<void()> watch) { watch_ = std::move(watch); }
 
   /// Which of the next writes fail without doing anything.
   void refuse_writes(std::deque<bool> refused) { refused_ = std::move(refused); }
@@ -79,6 +86,12 @@ public:
 
   void remove(uint32_t number) { segments_.erase(number); }
 
+  /// Call it without the lock.
+  void begin_transfer() const {
+    if (watch_)
+      watch_();
+  }
+
   int read(uint32_t number, uint64_t offset, std::span<std::byte> to) {
     if (!has_power() || read_error_ != 0)
       return EIO;
@@ -90,6 +103,8 @@ public:
 
   int write(uint32_t number, uint64_t offset, std::span<const std::byte> from) {
     check_blocks(offset, from.size());
+    if (write_error_ != 0)
+      return write_error_;
     if (!refused_.empty()) {
       const auto is_refused = refused_.front();
       refused_.pop_front();
@@ -149,6 +164,8 @@ private:
   int sync_error_ = 0;
   std::deque<bool> refused_;
   int read_error_ = 0;
+  int write_error_ = 0;
+  std::function<void()> watch_;
   uint64_t written_ = 0;
 };
 
@@ -193,12 +210,14 @@ private:
     std::span<std::byte> memory() noexcept override { return memory_; }
 
     void read(uint32_t segment, uint64_t offset, std::span<std::byte> to, uint64_t tag) override {
+      disk_.image_.begin_transfer();
       const auto lock = std::scoped_lock{disk_.mutex_};
       done_.push_back({tag, disk_.image_.read(segment, offset, to)});
     }
 
     void write(uint32_t segment, uint64_t offset, std::span<const std::byte> from,
                uint64_t tag) override {
+      disk_.image_.begin_transfer();
       const auto lock = std::scoped_lock{disk_.mutex_};
       done_.push_back({tag, disk_.image_.write(segment, offset, from)});
     }
