@@ -42,7 +42,7 @@ ROW_LENGTHS = (2048, 8192, 32768)
 #: New tokens behind a prompt of this length in L2, whose computation hides the load.
 TAILS, TAIL_BEHIND = (1, 64, 256, 512), 16384
 #: Prompts in L3 from which an instance learns how fast that is, and how far apart: what it does not take it reads at most every 5 s, to measure.
-LEARN_FROM, LEARN_EVERY_S = (512, 4096), 5.5
+LEARN_FROM, LEARN_EVERY_S = (512, 2048), 5.5
 #: Each call of the slow store, and what all of them share.
 SLOW = {"call_seconds": 0.1, "bytes_per_second": 32 << 20}
 

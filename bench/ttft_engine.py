@@ -64,9 +64,12 @@ def say(text):
     print(f"Measuring: ttft, after {time.perf_counter() - BEGIN:4.0f} s: {text}", file=sys.stderr, flush=True)
 
 
-def stream(address, tokens, max_tokens, give_up, **more):
+def body_of(tokens, max_tokens, **more):
+    return json.dumps({"prompt": tokens, "max_tokens": max_tokens, "stream": True, "ignore_eos": True, **more})
+
+
+def stream(address, body, give_up):
     """Yields each event of a completion as it arrives. Leaving early ends the completion."""
-    body = json.dumps({"prompt": tokens, "max_tokens": max_tokens, "stream": True, "ignore_eos": True, **more})
     connection = http.client.HTTPConnection(address, timeout=PATIENCE_S)
     connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
     try:
@@ -114,12 +117,10 @@ class Engine:
 
     def ask(self, tokens, max_tokens=1, since=None, **more):
         """Completes a prompt. @returns seconds until its first token, and until its last, from `since` or from now"""
+        body = body_of(tokens, max_tokens, **more)
         begin = since or time.perf_counter()
-        times = [time.perf_counter() for _ in self.stream(tokens, max_tokens, **more)]
+        times = [time.perf_counter() for _ in stream(self.address, body, self.give_up)]
         return times[0] - begin, times[-1] - begin
-
-    def stream(self, tokens, max_tokens, **more):
-        return stream(self.address, tokens, max_tokens, self.give_up, **more)
 
     def counters(self):
         """Bytes between tiers as {"l2>l1": bytes}, and counters by name."""

@@ -59,12 +59,13 @@ class Streams:
     def __init__(self, engine, seed):
         self.times = [[] for _ in range(STREAMS)]
         self.is_over = False
-        self.have_begun = threading.Barrier(STREAMS + 1)
+        self.have_begun = threading.Barrier(STREAMS + 1, timeout=engines.START_S)
         self.threads = [threading.Thread(target=self.read, args=(engine, random_tokens(PAGE, f"{seed}.{number}"), times))
                         for number, times in enumerate(self.times)]
 
     def read(self, engine, prompt, times):
-        with contextlib.closing(engine.stream(prompt, 1 << 20, prefill=[])) as parts:
+        body = engines.body_of(prompt, 1 << 20, prefill=[])
+        with contextlib.closing(engines.stream(engine.address, body, engine.give_up)) as parts:
             for _ in parts:
                 times.append(time.perf_counter())
                 if len(times) == 1:

@@ -16,7 +16,7 @@ from ttft_engine import ROOT, VOCABULARY, Engine, percentile, row, say
 TRACE = ROOT.parent / "shared/traces/conversation_trace.jsonl"
 #: A block of 512 tokens of the trace is one of so many, and answers are shorter likewise.
 BLOCK, SHRINK = 16, 32
-SECONDS, SHORT_SECONDS = 20, 5
+SECONDS, SHORT_SECONDS = 15, 5
 #: Requests in a second.
 RATES, SHORT_RATES = (2, 4, 8), (4,)
 #: As many as the engine's API serves side by side.
