@@ -195,9 +195,10 @@ class Sweep:
                 reader.ask(prompt)
                 time.sleep(LEARN_EVERY_S)
             for (length, _), prompt in self.prompts.items():
-                before = reader.counters()["l3>l2"]
+                # Not by the bytes from L3: what it reads only to measure is thrown away.
+                before = reader.counters()["llama_cached_tokens_total"]
                 self.times[tier][length].append(reader.ask(prompt)[0])
-                self.loaded[tier][length].append((reader.counters()["l3>l2"] - before) / (length * kv_bytes(self.shape)))
+                self.loaded[tier][length].append((reader.counters()["llama_cached_tokens_total"] - before) / length)
         self.estimates[tier] = read_estimates(log)
 
     # -- results ------------------------------------------------------------------

@@ -56,5 +56,5 @@ def measure(programs, folder, is_short):
                 times[way].append(time.perf_counter() - begin)
             for name, share in (("median", 0.5), ("p99", 0.99)):
                 through, direct = (1e3 * percentile(times[way], share) for way in addresses)
-                rows.append(row(f"completion of {answer} tokens behind {length} cached tokens, through the router, beside directly, {name}", through, "ms", direct))
+                rows.append(row(f"{length} cached tokens and {answer} to complete: through the router, beside directly, {name}", through, "ms", direct))
     return rows
