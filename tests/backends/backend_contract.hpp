@@ -178,8 +178,14 @@ TEST_P(BackendContractTest, ListsTheNamespaceOfEachObjectIfItKeepsIt) {
     ASSERT_TRUE(
       store.set(std::vector{page_write{key, {}, {bytes}, 0, fingerprint}}, no_deadline)[0]);
   auto listed = std::map<page_key, uint64_t>{};
-  for (const auto& object : store.list({}, no_deadline).value().objects)
-    listed.emplace(object.key, object.fingerprint);
+  auto from = std::string{};
+  do {
+    const auto part = store.list(from, no_deadline);
+    ASSERT_TRUE(part) << part.error().detail;
+    for (const auto& object : part->objects)
+      listed.emplace(object.key, object.fingerprint);
+    from = part->next;
+  } while (!from.empty());
   EXPECT_EQ(listed, written);
   for (const auto& [key, fingerprint] : written)
     EXPECT_EQ(take(store, key, 100), bytes);

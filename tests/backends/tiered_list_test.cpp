@@ -14,8 +14,8 @@
 namespace hicache::test {
 namespace {
 
-using testing::ElementsAre;
 using testing::IsEmpty;
+using testing::UnorderedElementsAre;
 
 /// What a store says about evictions.
 class told_evictions {
@@ -127,7 +127,7 @@ TEST_F(TieredListTest, AnObjectIsEvictedWhenNoTierHasIt) {
   add({}, 3 * object_bytes);
   ASSERT_TRUE(told_.watch(open().backend()));
   store_pages(1, 5);
-  EXPECT_THAT(told_.wait_for(2), ElementsAre(key_of(1), key_of(2)));
+  EXPECT_THAT(told_.wait_for(2), UnorderedElementsAre(key_of(1), key_of(2)));
 }
 
 TEST_F(TieredListTest, WhatTheTierAboveStillHasIsNotEvicted) {
@@ -140,7 +140,7 @@ TEST_F(TieredListTest, WhatTheTierAboveStillHasIsNotEvicted) {
   waiting_store::wait<std::vector<result<void>>>(
     [&](auto done) { memory.remove(std::vector{key_of(2)}, no_deadline, done); });
   store_pages(6, 6);
-  EXPECT_THAT(told_.wait_for(1), ElementsAre(key_of(2)));
+  EXPECT_THAT(told_.wait_for(1), UnorderedElementsAre(key_of(2)));
 }
 
 TEST_F(TieredListTest, WhatATierTakesFromTheOneAboveIsEvictedWithIt) {
@@ -148,12 +148,12 @@ TEST_F(TieredListTest, WhatATierTakesFromTheOneAboveIsEvictedWithIt) {
   auto& below = add(rules("evict"), 2 * object_bytes);
   ASSERT_TRUE(told_.watch(open().backend()));
   store_pages(1, 4);
-  EXPECT_THAT(told_.wait_for(1), ElementsAre(key_of(1)));
+  EXPECT_THAT(told_.wait_for(1), UnorderedElementsAre(key_of(1)));
   below.set_faults([](batch_kind kind) {
     return kind == batch_kind::write ? store_fault::full : store_fault::none;
   });
   store_pages(5, 5);
-  EXPECT_THAT(told_.wait_for(2), ElementsAre(key_of(1), key_of(4))) << "it has no room";
+  EXPECT_THAT(told_.wait_for(2), UnorderedElementsAre(key_of(1), key_of(4))) << "it has no room";
 }
 
 TEST_F(TieredListTest, ATierThatDoesNotTellMakesTheNewsIncomplete) {
@@ -164,7 +164,7 @@ TEST_F(TieredListTest, ATierThatDoesNotTellMakesTheNewsIncomplete) {
      rules("never", false)});
   EXPECT_FALSE(told_.watch(open().backend()));
   store_pages(1, 2);
-  EXPECT_THAT(told_.wait_for(1), ElementsAre(key_of(1)));
+  EXPECT_THAT(told_.wait_for(1), UnorderedElementsAre(key_of(1)));
   EXPECT_FALSE(store_->backend().watch_evictions({}, true)) << "bytes are not at hand";
 }
 
