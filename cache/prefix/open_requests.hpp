@@ -68,9 +68,10 @@ struct open_request {
   /// Estimates of its last prefetch, in nanoseconds.
   int64_t load_ns = 0;
   int64_t compute_ns = 0;
-  /// Pages in L1 when it first allocated pages to compute.
+  /// Pages in L1 when it first took pages to compute in; those of its inserts do not count.
   uint64_t served_pages = 0;
   bool has_computed = false;
+  bool has_taken_pages = false;
   /// Pages of the prefix that L2 held or L3 was known to hold, and why not all were used.
   uint64_t known_pages = 0;
   miss_reason why = miss_reason::none;

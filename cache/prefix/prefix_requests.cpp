@@ -194,7 +194,7 @@ result<allocate_result> prefix_cache::allocate(const allocate_request& asked) {
   if (wanted == 0)
     return allocate_result{open_requests::pages_of(**found, asked.known_pages)};
   const auto request = requests_.change((*found)->id);
-  if (request->owned.empty()) {
+  if (!request->has_taken_pages) {
     request->has_computed = true;
     request->served_pages = std::min(wanted, request->l1_pages);
   }
@@ -204,6 +204,7 @@ result<allocate_result> prefix_cache::allocate(const allocate_request& asked) {
   if (!pages)
     return tl::unexpected{no_l1_pages(name_of(asked.request), wanted - present)};
   request->owned.insert(request->owned.end(), pages->begin(), pages->end());
+  request->has_taken_pages = true;
   return allocate_result{open_requests::pages_of(*request, asked.known_pages)};
 }
 

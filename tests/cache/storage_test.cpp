@@ -526,6 +526,21 @@ TEST(Provenance, TellsTheTiersApart) {
   EXPECT_FALSE(d.tree.provenance(request));
 }
 
+TEST(Provenance, CountsInsertedPartsOfAPrefillAsComputed) {
+  auto d = tree_driver{storage()};
+  d.insert(A);
+  const auto request = d.open(A + B + C);
+  EXPECT_TRUE(d.compute(request, A + B));
+  d.insert_open({.request = request, .tokens = share(A + B), .chunked = true});
+  EXPECT_TRUE(d.compute(request, A + B + C));
+  const auto expected = request_provenance{16, 0, 0, "", 32, 0, miss_reason::none};
+  EXPECT_EQ(told(d, request), expected);
+  d.insert_open(request, A + B + C);
+  EXPECT_TRUE(d.compute(request, A + B + C + range(301, 302))); // The first token of its answer.
+  EXPECT_EQ(told(d, request), expected);
+  d.close(request);
+}
+
 TEST(Provenance, TellsWhatWasGivenUpAndWhy) {
   auto d = tree_driver{storage()};
   put_in_store(d, A);
