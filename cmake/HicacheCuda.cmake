@@ -30,8 +30,8 @@ endif()
 
 # hicache_use_cuda(<target>): for a target with CUDA sources, or C++ sources that call the CUDA runtime.
 function(hicache_use_cuda target)
-  # As an option, because CMake 3.25 knows no CUDA_STANDARD 20.
-  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20>)
+  # As an option, because CMake 3.25 knows no CUDA_STANDARD 20. The other one lets kernels call functions that are constexpr.
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20;--expt-relaxed-constexpr>)
   target_compile_definitions(${target} PRIVATE HICACHE_HAVE_CUDA)
   target_link_libraries(${target} PRIVATE CUDA::cudart_static)
 endfunction()

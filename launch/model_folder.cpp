@@ -1,19 +1,13 @@
 #include "launch/model_folder.hpp"
 
 #include "base/limits.hpp"
-#include "base/unique_fd.hpp"
 #include "base/units.hpp"
 #include "cache/hash/model_digest.hpp"
 #include "cache/hash/sha256.hpp"
-
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include "launch/tensor_file.hpp"
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <utility>
 #include <vector>
@@ -37,84 +31,6 @@ constexpr auto sample_bytes = uint64_t{4} << 10;
 
 tl::unexpected<error> bad(const fs::path& path, const std::string& what) {
   return fail(ec::invalid_argument, path.string() + " " + what);
-}
-
-/// A regular file, open for reading.
-class input_file {
-public:
-  static result<input_file> open(const fs::path& path) {
-    // Non-blocking, because opening a pipe would wait for its writer.
-    auto file
-      = input_file{path, unique_fd{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)}};
-    struct stat status = {};
-    if (!file.fd_ || ::fstat(file.fd_.get(), &status) != 0)
-      return bad(path, std::string{"cannot be read: "} + std::strerror(errno));
-    if (!S_ISREG(status.st_mode))
-      return bad(path, "is no file");
-    file.bytes_ = static_cast<uint64_t>(status.st_size);
-    return file;
-  }
-
-  const fs::path& path() const noexcept { return path_; }
-
-  uint64_t bytes() const noexcept { return bytes_; }
-
-  /// Reads exactly `count` bytes.
-  result<void> read(uint64_t offset, void* target, uint64_t count) const {
-    auto* next = static_cast<char*>(target);
-    while (count > 0) {
-      const auto got = ::pread(fd_.get(), next, count, static_cast<off_t>(offset));
-      if (got < 0 && errno == EINTR)
-        continue;
-      if (got <= 0)
-        return bad(path_, got < 0 ? std::string{"cannot be read: "} + std::strerror(errno)
-                                  : "became shorter while it was read");
-      next += got;
-      offset += static_cast<uint64_t>(got);
-      count -= static_cast<uint64_t>(got);
-    }
-    return {};
-  }
-
-private:
-  input_file(fs::path path, unique_fd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
-
-  fs::path path_;
-  unique_fd fd_;
-  uint64_t bytes_ = 0;
-};
-
-/// A safetensors file with its parsed header; the tensors follow the header.
-struct tensor_file {
-  input_file file;
-  uint64_t data = 0;
-  std::vector<stored_tensor> tensors;
-};
-
-result<tensor_file> open_tensors(const fs::path& path) {
-  auto file = input_file::open(path);
-  if (!file)
-    return tl::unexpected{file.error()};
-  auto length = std::array<uint8_t, 8>{};
-  if (file->bytes() < length.size())
-    return bad(path, "is too short for safetensors");
-  if (auto got = file->read(0, length.data(), length.size()); !got)
-    return tl::unexpected{got.error()};
-  auto header_bytes = uint64_t{0};
-  for (auto i = size_t{0}; i < length.size(); ++i)
-    header_bytes |= uint64_t{length[i]} << (8 * i);
-  if (header_bytes > limits::safetensors_header_bytes
-      || header_bytes > file->bytes() - length.size())
-    return bad(path, "is no safetensors file: its first 8 bytes say that a header of "
-                       + std::to_string(header_bytes) + " bytes follows");
-  auto header = std::string(header_bytes, '\0');
-  if (auto got = file->read(length.size(), header.data(), header.size()); !got)
-    return tl::unexpected{got.error()};
-  const auto data = length.size() + header_bytes;
-  auto tensors = parse_safetensors(header, file->bytes() - data);
-  if (!tensors)
-    return bad(path, tensors.error().detail);
-  return tensor_file{std::move(*file), data, std::move(*tensors)};
 }
 
 result<std::vector<model_settings>> read_settings(const fs::path& folder) {
@@ -143,21 +59,6 @@ result<std::vector<model_settings>> read_settings(const fs::path& folder) {
     all.push_back({name, std::move(*canonical)});
   }
   return all;
-}
-
-result<std::vector<fs::path>> tensor_paths(const fs::path& folder) {
-  auto paths = std::vector<fs::path>{};
-  auto trouble = std::error_code{};
-  for (auto it = fs::directory_iterator{folder, trouble};
-       !trouble && it != fs::directory_iterator{}; it.increment(trouble))
-    if (it->path().extension() == ".safetensors")
-      paths.push_back(it->path());
-  if (trouble)
-    return bad(folder, "cannot be listed: " + trouble.message());
-  if (paths.empty())
-    return bad(folder, "has no *.safetensors; expected the weights of a model in that format");
-  std::ranges::sort(paths);
-  return paths;
 }
 
 /// Hashes tensors and reports progress.
@@ -211,21 +112,15 @@ read_model_id(const std::string& folder, weights_read what,
   const auto settings = read_settings(folder);
   if (!settings)
     return tl::unexpected{settings.error()};
-  const auto paths = tensor_paths(folder);
-  if (!paths)
-    return tl::unexpected{paths.error()};
-  auto files = std::vector<tensor_file>{};
+  auto files = open_tensor_files(folder);
+  if (!files)
+    return tl::unexpected{files.error()};
   auto total = uint64_t{0};
-  for (const auto& path : *paths) { // All headers first, so that broken files are reported at once.
-    auto file = open_tensors(path);
-    if (!file)
-      return tl::unexpected{file.error()};
-    total += file->file.bytes() - file->data;
-    files.push_back(std::move(*file));
-  }
+  for (const auto& each : *files)
+    total += each.file.bytes() - each.data;
   auto reader = tensor_reader{what, total, progress};
   auto tensors = std::vector<hashed_tensor>{};
-  for (auto& file : files)
+  for (auto& file : *files)
     for (auto& tensor : file.tensors) {
       auto digest = reader.hash(file, tensor);
       if (!digest)

@@ -298,25 +298,7 @@ void answer_error(httplib::Response& answer, int status, const std::string& sent
 /// Counters of what was served.
 class served_counts {
 public:
-  explicit served_counts(prometheus::Registry& registry)
-    : requests_(prometheus::BuildCounter()
-                  .Name("llama_requests_total")
-                  .Help("Completions that ended, by how.")
-                  .Register(registry)),
-      prompt_(counter(registry, "llama_prompt_tokens_total", "Tokens of their prompts.")),
-      cached_(counter(registry, "llama_cached_tokens_total", "Tokens of these from the cache.")),
-      handed_(counter(registry, "llama_handed_tokens_total",
-                      "Tokens of these whose KV came from a prefill instance.")),
-      generated_(counter(registry, "llama_generated_tokens_total", "Tokens of the completions.")),
-      load_wait_(counter(registry, "llama_load_wait_seconds_total",
-                         "Time in which rank 0's layers waited for pages from L2.")),
-      first_token_(
-        prometheus::BuildHistogram()
-          .Name("llama_first_token_seconds")
-          .Help("From a request to its first token.")
-          .Register(registry)
-          .Add({}, prometheus::Histogram::BucketBoundaries{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05,
-                                                           0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30})) {}
+  explicit served_counts(prometheus::Registry& registry) : registry_(registry) {}
 
   void count_first_token(steady::time_point since) {
     first_token_.Observe(std::chrono::duration<double>(steady::now() - since).count());
@@ -336,18 +318,33 @@ public:
   }
 
 private:
-  static prometheus::Counter& counter(prometheus::Registry& registry, const char* name,
-                                      const char* help) {
-    return prometheus::BuildCounter().Name(name).Help(help).Register(registry).Add({});
+  prometheus::Family<prometheus::Counter>& family(const char* name, const char* help) {
+    return prometheus::BuildCounter().Name(name).Help(help).Register(registry_);
   }
 
-  prometheus::Family<prometheus::Counter>& requests_;
-  prometheus::Counter& prompt_;
-  prometheus::Counter& cached_;
-  prometheus::Counter& handed_;
-  prometheus::Counter& generated_;
-  prometheus::Counter& load_wait_;
-  prometheus::Histogram& first_token_;
+  prometheus::Registry& registry_;
+  prometheus::Family<prometheus::Counter>& requests_
+    = family("llama_requests_total", "Completions that ended, by how.");
+  prometheus::Counter& prompt_
+    = family("llama_prompt_tokens_total", "Tokens of their prompts.").Add({});
+  prometheus::Counter& cached_
+    = family("llama_cached_tokens_total", "Tokens of these from the cache.").Add({});
+  prometheus::Counter& handed_
+    = family("llama_handed_tokens_total", "Tokens of these whose KV came from a prefill instance.")
+        .Add({});
+  prometheus::Counter& generated_
+    = family("llama_generated_tokens_total", "Tokens of the completions.").Add({});
+  prometheus::Counter& load_wait_
+    = family("llama_load_wait_seconds_total",
+             "Time in which rank 0's layers waited for pages from L2.")
+        .Add({});
+  prometheus::Histogram& first_token_
+    = prometheus::BuildHistogram()
+        .Name("llama_first_token_seconds")
+        .Help("From a request to its first token.")
+        .Register(registry_)
+        .Add({}, prometheus::Histogram::BucketBoundaries{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05,
+                                                         0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30});
 };
 
 // -- server -------------------------------------------------------------------------
@@ -454,9 +451,12 @@ private:
           counts_.count(output, prompt);
           outputs->push(output);
         };
-    options_.submit(
+    caf::anon_send(
+      options_.engine, atom::submit_v,
       std::make_shared<const submission>(submission{wanted.completion, std::move(sink)}));
   }
+
+  void withdraw(completion_id id) { caf::anon_send(options_.engine, atom::withdraw_v, id); }
 
   /// Sends each part as an event. A client that goes away ends its completion.
   void stream(httplib::Response& answer, const client_request& wanted,
@@ -473,7 +473,7 @@ private:
       if (output.finish != finish_reason::none)
         text += (has_usage ? writer.usage_event() : "") + "data: [DONE]\n\n";
       if (!sink.is_writable() || !sink.write(text.data(), text.size())) {
-        options_.withdraw(id);
+        withdraw(id);
         return false;
       }
       if (output.finish != finish_reason::none)
@@ -494,11 +494,12 @@ private:
     hicache::ask_for_handoff(
       {completion.prefill[*asked.attempt], "/v1/handoffs", body.dump()},
       [&](std::string message) {
-        options_.hear({completion.id, *asked.attempt, std::move(message)});
+        caf::anon_send(options_.engine, atom::handoff_v,
+                       handoff_event{completion.id, *asked.attempt, std::move(message)});
       },
       [&](std::chrono::milliseconds time) { return outputs->wait_for(time) || !is_wanted(); });
     if (!is_wanted())
-      options_.withdraw(completion.id);
+      withdraw(completion.id);
   }
 
   /// Computes a prompt for a decode instance. The handoff ends when that closes the connection.
@@ -539,9 +540,8 @@ private:
       return sink.is_writable() && sink.write(line.data(), line.size())
              && (!until || steady::now() < *until);
     };
-    answer.set_chunked_content_provider(
-      "application/jsonl", std::move(next),
-      [this, id = completion.id](bool) { options_.withdraw(id); });
+    answer.set_chunked_content_provider("application/jsonl", std::move(next),
+                                        [this, id = completion.id](bool) { withdraw(id); });
   }
 
   const server_options options_;

@@ -6,7 +6,6 @@
 #include <prometheus/registry.h>
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,11 +22,8 @@ struct server_options {
   uint64_t vocabulary = 0;
   /// Longest sequence, in tokens: of the model, and of the device pool.
   uint64_t positions = 0;
-  /// Any thread.
-  std::function<void(submission_ptr)> submit;
-  std::function<void(completion_id)> withdraw;
-  /// Decode: a message of a prefill instance.
-  std::function<void(handoff_event)> hear;
+  /// Of rank 0.
+  llama_engine engine;
   /// "both", "prefill" or "decode": which handoffs of KV the instance takes part in.
   std::string role;
   /// Ranks of this instance.

@@ -101,7 +101,9 @@ void engine_state::compute() {
   if (const auto slices = schedule->batch(); !slices.empty()) {
     in_pass = schedule->handed_in_pass();
     const auto result = parts.model->compute(slices, in_pass.empty() ? nullptr : this);
-    schedule->computed(result, parts.model->config().vocabulary);
+    if (!result)
+      return fail(to_caf(result.error()));
+    schedule->computed(*result, parts.model->config().vocabulary);
   }
   apply(schedule->insert(), [this](const tree_answers& answers) {
     schedule->inserted(answers);

@@ -1,6 +1,7 @@
-// hicache-llama: serves a model of the Llama or Qwen families on the CPU, with its KV in hicache.
+// hicache-llama: serves a model of the Llama or Qwen families, with its KV in hicache.
 
 #include "base/limits.hpp"
+#include "examples/llama/checkpoint.hpp"
 #include "examples/llama/completions_server.hpp"
 #include "examples/llama/engine.hpp"
 #include "hicache/hicache.hpp"
@@ -19,6 +20,7 @@
 #include <prometheus/gauge.h>
 #include <prometheus/registry.h>
 
+#include <array>
 #include <cstdio>
 #include <filesystem>
 #include <optional>
@@ -60,7 +62,11 @@ result<loaded_model> load_model(const llama_flags& flags, uint32_t rank, uint32_
   settings.kv_heads = config->kv_heads;
   settings.head_dim = config->head_dim;
   settings.dtype = settings.dtype.value_or(element_type::fp32);
-  settings.device = device_kind::host;
+  if (!llama::has_cuda() && settings.device.kind == device_kind::cuda)
+    return fail(ec::unsupported, "--device: this hicache-llama was built without CUDA or cuBLAS; "
+                                 "expected host");
+  if (!llama::has_cuda())
+    settings.device = device_kind::host;
   auto id = settings.model_id.empty() ? read_model_id(flags.folder, weights_read::all)
                                       : result<std::string>{settings.model_id};
   if (!id)
@@ -71,6 +77,29 @@ result<loaded_model> load_model(const llama_flags& flags, uint32_t rank, uint32_
 
 uint64_t longest_sequence(const llama::model_config& model, const rank_config& settings) {
   return std::min<uint64_t>(model.positions, uint64_t{settings.l1_pages} * settings.page_size);
+}
+
+/// The model on the device where hicache has L1's pages. Collective.
+result<std::unique_ptr<llama::transformer>>
+make_transformer(const rank_runtime& runtime, loaded_model model, const llama::peers& ranks) {
+  const auto& pool = runtime.device_buffers();
+  auto device = runtime.device_is_host_addressable()
+                  ? llama::make_cpu_processor()
+                  : llama::make_cuda_processor(pool.buffers.front().address);
+  if (!device)
+    return tl::unexpected{device.error()};
+  auto sum = llama::rank_sum{};
+  if (ranks.size() > 1)
+    sum = [&ranks](std::span<float> values) { ranks.sum(values); };
+  auto made
+    = std::make_unique<llama::transformer>(std::move(model.config), std::move(model.weights), pool,
+                                           model.format, std::move(*device), std::move(sum));
+  // A pass on the padding page brings the weights to a GPU, and shows whether it has room.
+  const auto tokens = std::array{token_id{0}};
+  const auto pages = std::array{page_index{0}};
+  if (auto tried = made->compute(std::array{llama::slice{tokens, 0, pages, nullptr, true}}); !tried)
+    return tl::unexpected{tried.error()};
+  return made;
 }
 
 /// The API, on rank 0, until a signal arrives. Tells the engine to stop then.
@@ -88,14 +117,7 @@ result<void> serve_api(const llama::llama_engine& engine, rank_runtime& runtime,
   options.role = flags.role;
   options.ranks = runtime.ranks();
   options.prefill = flags.prefill;
-  options.submit = [engine](llama::submission_ptr wanted) {
-    caf::anon_send(engine, llama::atom::submit_v, std::move(wanted));
-  };
-  options.withdraw
-    = [engine](llama::completion_id id) { caf::anon_send(engine, llama::atom::withdraw_v, id); };
-  options.hear = [engine](llama::handoff_event event) {
-    caf::anon_send(engine, llama::atom::handoff_v, std::move(event));
-  };
+  options.engine = engine;
   auto started = llama::completions_server::start(std::move(options));
   if (!started)
     return tl::unexpected{started.error()};
@@ -125,15 +147,17 @@ result<int> serve(const rank_config& settings, const llama_flags& flags, rank_se
   const auto runtime = std::move(*started);
   const auto ranks = started_by_mpirun() ? std::make_unique<llama::peers>(MPI_COMM_WORLD)
                                          : std::make_unique<llama::peers>();
-  auto compute
-    = llama::transformer{model.config, std::move(model.weights),
-                         llama::paged_kv{runtime->device_buffers(), model.format}, *ranks};
-  auto parts = llama::engine_parts{runtime->tree(), &compute, ranks.get(), {}};
+  auto compute = make_transformer(*runtime, std::move(model), *ranks);
+  if (!compute) {
+    caf::anon_send_exit(engine, caf::exit_reason::user_shutdown);
+    return tl::unexpected{compute.error()};
+  }
+  auto parts = llama::engine_parts{runtime->tree(), compute->get(), ranks.get(), {}};
   parts.schedule.page_size = settings.page_size;
   parts.schedule.pass_tokens = flags.pass_tokens;
   parts.schedule.max_running = flags.max_running;
-  parts.schedule.positions = longest_sequence(model.config, settings);
-  parts.schedule.end_tokens = model.config.end_tokens;
+  parts.schedule.positions = longest_sequence((*compute)->config(), settings);
+  parts.schedule.end_tokens = (*compute)->config().end_tokens;
   const auto registry = std::make_shared<prometheus::Registry>();
   // Null for other roles.
   auto sender = result<std::unique_ptr<handoff_sender>>{};
@@ -161,8 +185,8 @@ result<int> serve(const rank_config& settings, const llama_flags& flags, rank_se
   auto server = std::unique_ptr<llama::completions_server>{};
   if (session.rank == 0) {
     spdlog::info("{} ranks; {}", session.ranks, runtime->description());
-    if (auto api
-        = serve_api(engine, *runtime, model.config, settings, flags, stop, registry, server);
+    if (auto api = serve_api(engine, *runtime, (*compute)->config(), settings, flags, stop,
+                             registry, server);
         !api)
       outcome = tl::unexpected{api.error()};
     self->send(engine, llama::atom::stop_v);
@@ -202,8 +226,7 @@ int main(int argc, char** argv) {
   const auto stop = stop_signal{};
   auto settings = rank_config{};
   auto flags = llama_flags{};
-  auto app = CLI::App{"Serves a model on the CPU with OpenAI's completions API; its KV is in "
-                      "hicache.",
+  auto app = CLI::App{"Serves a model with OpenAI's completions API; its KV is in hicache.",
                       "hicache-llama"};
   app.add_option("folder", flags.folder, "model: config.json and safetensors")
     ->required()

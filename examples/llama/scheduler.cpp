@@ -42,7 +42,7 @@ void scheduler::abort_all() {
 scheduler::operations scheduler::open() {
   auto list = operations{};
   for (const auto number : std::exchange(released_, {}))
-    list.emplace_back(release_request{number});
+    list.emplace_back(release_request{number, after_});
   for (const auto& session : std::exchange(closed_, {}))
     list.emplace_back(close_session_request{session});
   opening_.clear();
@@ -290,6 +290,7 @@ std::vector<slice> scheduler::batch() {
 }
 
 void scheduler::computed(const pass_result& result, size_t vocabulary) {
+  after_ = result.after;
   auto row = size_t{0};
   auto load_wait = result.load_wait; // Counted once, however many waited.
   for (const auto number : in_pass_) {
@@ -331,6 +332,7 @@ scheduler::operations scheduler::insert() {
     wanted.priority = which->request.priority;
     wanted.chunked = which->computed_tokens < which->request.prompt.size();
     wanted.known_pages = which->settled_pages;
+    wanted.after = after_;
     list.emplace_back(std::move(wanted));
     asked_.push_back(number);
   }

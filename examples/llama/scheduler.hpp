@@ -265,6 +265,8 @@ private:
   /// Only this many may be open, because pages are short.
   std::optional<uint64_t> open_limit_;
   bool is_short_ = false;
+  /// As in pass_result, of the last pass.
+  void* after_ = nullptr;
   uint64_t short_turns_ = 0;
   std::vector<completion_output> outputs_;
 };

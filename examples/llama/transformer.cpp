@@ -1,248 +1,162 @@
 #include "examples/llama/transformer.hpp"
 
-#include <cblas.h>
-
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <utility>
 
 namespace llama {
 
-namespace {
-
-using hicache::kv_part;
-
-/// Rows of Q multiplied with a page at once; bounds the buffer of scores.
-constexpr auto block_rows = size_t{64};
-
-/// c (m x n) = a (m x k) * b^T, with b as n rows of k; strides in floats from a row to the next.
-void multiply_transposed(size_t m, size_t n, size_t k, const float* a, size_t a_stride,
-                         const float* b, size_t b_stride, float* c, size_t c_stride) {
-  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, static_cast<int>(m), static_cast<int>(n),
-              static_cast<int>(k), 1, a, static_cast<int>(a_stride), b, static_cast<int>(b_stride),
-              0, c, static_cast<int>(c_stride));
-}
-
-/// c (m x n) += a (m x k) * b (k x n).
-void add_product(size_t m, size_t n, size_t k, const float* a, size_t a_stride, const float* b,
-                 size_t b_stride, float* c, size_t c_stride) {
-  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, static_cast<int>(m), static_cast<int>(n),
-              static_cast<int>(k), 1, a, static_cast<int>(a_stride), b, static_cast<int>(b_stride),
-              1, c, static_cast<int>(c_stride));
-}
-
-void add_bias(std::span<float> rows, std::span<const float> bias) {
-  for (auto i = size_t{0}; !bias.empty() && i < rows.size(); ++i)
-    rows[i] += bias[i % bias.size()];
-}
-
-void apply(const linear_layer& layer, size_t rows, const float* input, std::vector<float>& output) {
-  output.resize(rows * layer.outputs);
-  multiply_transposed(rows, layer.outputs, layer.inputs, input, layer.inputs, layer.weights.data(),
-                      layer.inputs, output.data(), layer.outputs);
-}
-
-/// RMS norm of one row.
-void normalise(const float* row, std::span<const float> gain, float epsilon, float* target) {
-  auto squares = 0.0;
-  for (auto i = size_t{0}; i < gain.size(); ++i)
-    squares += static_cast<double>(row[i]) * row[i];
-  const auto scale = static_cast<float>(
-    1 / std::sqrt(squares / static_cast<double>(gain.size()) + static_cast<double>(epsilon)));
-  for (auto i = size_t{0}; i < gain.size(); ++i)
-    target[i] = row[i] * scale * gain[i];
-}
-
-void softmax(std::span<float> values) {
-  const auto largest = *std::max_element(values.begin(), values.end());
-  auto sum = 0.0F;
-  for (auto& each : values)
-    sum += each = std::exp(each - largest);
-  for (auto& each : values)
-    each /= sum;
-}
-
-} // namespace
-
-transformer::transformer(model_config config, model_weights weights, paged_kv kv,
-                         const peers& ranks)
-  : config_(std::move(config)), weights_(std::move(weights)), kv_(std::move(kv)), ranks_(ranks),
+transformer::transformer(model_config config, model_weights weights, hicache::device_layers pool,
+                         number_format format, std::unique_ptr<processor> device, rank_sum sum)
+  : config_(std::move(config)), weights_(std::move(weights)), pool_(std::move(pool)),
+    format_(format), device_(std::move(device)),
+    sum_(std::move(sum)), shape_{weights_.heads, weights_.kv_heads, config_.head_dim},
     frequencies_(rope_frequencies(config_.rope, config_.head_dim)),
     amplitude_(rope_amplitude(config_.rope)) {}
 
-pass_result transformer::compute(std::span<const slice> slices, pass_watch* watch) {
+result<pass_result> transformer::compute(std::span<const slice> slices, pass_watch* watch) {
+  // Nobody waited for the last pass if it had no scores; its rows are overwritten now.
+  if (auto idle = device_->finish(); !idle)
+    return tl::unexpected{idle.error()};
+  begin(slices);
   auto done = pass_result{};
-  hidden_.clear();
-  for (const auto& each : slices)
-    for (const auto token : each.tokens) {
-      const auto* row = weights_.embedding.data() + size_t{token} * config_.hidden;
-      hidden_.insert(hidden_.end(), row, row + config_.hidden);
-    }
-  rows_ = hidden_.size() / config_.hidden;
-  normed_.resize(hidden_.size());
-  const auto norm_rows = [&](std::span<const float> gain) {
-    for (auto row = size_t{0}; row < rows_; ++row)
-      normalise(hidden_.data() + row * config_.hidden, gain, config_.norm_epsilon,
-                normed_.data() + row * config_.hidden);
-  };
   for (auto layer = uint32_t{0}; layer < config_.layers; ++layer) {
     const auto& weights = weights_.layers[layer];
-    norm_rows(weights.attention_norm);
-    apply(weights.qkv, rows_, normed_.data(), qkv_);
-    add_bias(qkv_, weights.qkv.bias);
-    store_kv(layer, slices);
-    // The cached pages are needed only now. A rank whose load failed continues with invalid data,
-    // because the others wait for its sums; the engine discards the result.
-    const auto begin = std::chrono::steady_clock::now();
-    for (const auto& each : slices)
-      if (each.loading != nullptr && !each.loading->wait(layer))
-        done.is_loaded = false;
-    done.load_wait += std::chrono::steady_clock::now() - begin;
-    if (watch != nullptr)
-      watch->stored(layer);
-    attend(layer, slices);
+    normalise(weights.attention_norm);
+    apply(weights.qkv, normed_, qkv_);
+    add_bias(weights.qkv, qkv_);
+    attend(layer, slices, watch, done);
     add_to_hidden(weights.output, attended_); // Sums over the ranks: each has stored its part.
     if (watch != nullptr)
       watch->stored_everywhere(layer);
-    norm_rows(weights.mlp_norm);
-    apply(weights.gate_up, rows_, normed_.data(), partial_);
-    add_bias(partial_, weights.gate_up.bias);
-    const auto width = size_t{weights.down.inputs};
-    inner_.resize(rows_ * width);
-    for (auto i = size_t{0}; i < inner_.size(); ++i) {
-      const auto gate = partial_[i / width * 2 * width + i % width];
-      const auto up = partial_[i / width * 2 * width + width + i % width];
-      inner_[i] = gate / (1 + std::exp(-gate)) * up;
-    }
+    normalise(weights.mlp_norm);
+    apply(weights.gate_up, normed_, partial_);
+    add_bias(weights.gate_up, partial_);
+    device_->run(gate_kernel{partial_.data(), weights.down.inputs, inner_.data()}, rows_);
     add_to_hidden(weights.down, inner_);
   }
-  done.is_loaded = all_loaded(slices, done.is_loaded);
-  done.scores = score(slices);
+  done.after = device_->mark();
+  done.is_loaded = all_loaded(slices);
+  if (auto scored = score(slices, done); !scored)
+    return tl::unexpected{scored.error()};
   return done;
 }
 
-bool transformer::all_loaded(std::span<const slice> slices, bool mine) const {
-  if (std::ranges::none_of(slices, [](const auto& x) { return x.loading != nullptr; }))
-    return true;
-  auto failures = std::array{mine ? 0.0F : 1.0F};
-  ranks_.sum(failures);
+void transformer::begin(std::span<const slice> slices) {
+  pages_.clear();
+  places_.clear();
+  hidden_.clear();
+  for (const auto& each : slices)
+    pages_.insert(pages_.end(), each.pages.begin(), each.pages.end());
+  const auto* pages = pages_.data();
+  for (const auto& each : slices) {
+    for (auto i = size_t{0}; i < each.tokens.size(); ++i) {
+      places_.push_back({each.first + i, pages});
+      const auto* row = weights_.embedding.data() + size_t{each.tokens[i]} * config_.hidden;
+      hidden_.insert(hidden_.end(), row, row + config_.hidden);
+    }
+    pages += each.pages.size();
+  }
+  rows_ = places_.size();
+  const auto& layer = weights_.layers.front();
+  normed_.resize(hidden_.size());
+  qkv_.resize(rows_ * layer.qkv.outputs);
+  attended_.resize(rows_ * layer.output.inputs);
+  partial_.resize(rows_ * std::max(layer.gate_up.outputs, config_.hidden));
+  inner_.resize(rows_ * layer.down.inputs);
+}
+
+layer_pages transformer::pages_of(uint32_t layer) const {
+  // The order of parts_of(mha).
+  return {pool_.buffers[layer], pool_.buffers[config_.layers + layer], pool_.shape.page_size,
+          format_};
+}
+
+void transformer::normalise(const std::vector<float>& gain) {
+  device_->run(norm_kernel{hidden_.data(), device_->place(gain), config_.hidden,
+                           config_.norm_epsilon, normed_.data()},
+               rows_);
+}
+
+void transformer::apply(const linear_layer& layer, const floats& input, floats& output) {
+  device_->multiply(layer, rows_, input.data(), output.data(), layer.outputs);
+}
+
+void transformer::add_bias(const linear_layer& layer, floats& rows) {
+  if (!layer.bias.empty())
+    device_->run(add_kernel{rows.data(), device_->place(layer.bias), layer.outputs, 0}, rows_);
+}
+
+void transformer::add_to_hidden(const linear_layer& layer, const floats& input) {
+  apply(layer, input, partial_);
+  sum(std::span{partial_}.first(hidden_.size()));
+  add_bias(layer, partial_);
+  device_->run(add_kernel{hidden_.data(), partial_.data(), config_.hidden, config_.hidden}, rows_);
+}
+
+void transformer::attend(uint32_t layer, std::span<const slice> slices, pass_watch* watch,
+                         pass_result& done) {
+  const auto& weights = weights_.layers[layer];
+  const auto pages = pages_of(layer);
+  device_->run(store_kernel{qkv_.data(), places_.data(), shape_, pages,
+                            device_->place(weights.q_norm), device_->place(weights.k_norm),
+                            config_.norm_epsilon, device_->place(frequencies_), amplitude_},
+               rows_ * (shape_.heads + 2 * shape_.kv_heads));
+  // The cached pages are needed only now. A rank whose load failed continues with invalid data,
+  // because the others wait for its sums; the engine discards the result.
+  const auto begin = std::chrono::steady_clock::now();
+  for (const auto& each : slices)
+    if (each.loading != nullptr)
+      device_->wait_for(*each.loading, layer);
+  done.load_wait += std::chrono::steady_clock::now() - begin;
+  if (watch != nullptr)
+    watch->stored(layer);
+  device_->run(attention_kernel{qkv_.data(), places_.data(), shape_, pages, attended_.data()},
+               rows_ * shape_.heads);
+}
+
+bool transformer::all_loaded(std::span<const slice> slices) const {
+  auto is_loading = false;
+  auto failures = std::array{0.0F};
+  for (const auto& each : slices) {
+    is_loading |= each.loading != nullptr;
+    if (each.loading != nullptr && !each.loading->wait(config_.layers - 1))
+      failures.front() = 1;
+  }
+  if (is_loading && sum_)
+    sum_(failures);
   return failures.front() == 0;
 }
 
-void transformer::add_to_hidden(const linear_layer& layer, const std::vector<float>& input) {
-  apply(layer, rows_, input.data(), partial_);
-  ranks_.sum(partial_);
-  add_bias(partial_, layer.bias);
-  for (auto i = size_t{0}; i < hidden_.size(); ++i)
-    hidden_[i] += partial_[i];
+void transformer::sum(std::span<float> values) {
+  if (!sum_)
+    return;
+  static_cast<void>(device_->finish()); // Keeps what failed for the next call.
+  sum_(values);
 }
 
-void transformer::rotate(float* head, uint64_t position) const {
-  const auto half = frequencies_.size();
-  for (auto i = size_t{0}; i < half; ++i) {
-    const auto angle = static_cast<float>(position) * frequencies_[i];
-    const auto cosine = std::cos(angle) * amplitude_;
-    const auto sine = std::sin(angle) * amplitude_;
-    const auto a = head[i];
-    const auto b = head[i + half];
-    head[i] = a * cosine - b * sine;
-    head[i + half] = b * cosine + a * sine;
-  }
-}
-
-void transformer::store_kv(uint32_t layer, std::span<const slice> slices) {
-  const auto& weights = weights_.layers[layer];
-  const auto width = size_t{config_.head_dim};
-  auto* row = qkv_.data();
-  for (const auto& each : slices)
-    for (auto i = size_t{0}; i < each.tokens.size(); ++i, row += weights.qkv.outputs) {
-      const auto position = each.first + i;
-      for (auto head = uint32_t{0}; head < weights_.heads + weights_.kv_heads; ++head) {
-        auto* const elements = row + head * width;
-        if (config_.qk_norm)
-          normalise(elements, head < weights_.heads ? weights.q_norm : weights.k_norm,
-                    config_.norm_epsilon, elements);
-        rotate(elements, position);
-      }
-      const auto page = each.pages[position / kv_.page_size()];
-      const auto place = static_cast<uint32_t>(position % kv_.page_size());
-      const auto* const keys = row + weights_.heads * width;
-      kv_.write(layer, kv_part::key, page, place, keys);
-      kv_.write(layer, kv_part::value, page, place, keys + weights_.kv_heads * width);
-    }
-}
-
-void transformer::attend(uint32_t layer, std::span<const slice> slices) {
-  attended_.assign(rows_ * weights_.heads * config_.head_dim, 0);
-  auto row = size_t{0};
-  for (const auto& each : slices) {
-    for (auto head = uint32_t{0}; head < weights_.heads; ++head)
-      attend_head(layer, each, row, head);
-    row += each.tokens.size();
-  }
-}
-
-void transformer::attend_head(uint32_t layer, const slice& each, size_t first_row, uint32_t head) {
-  const auto width = size_t{config_.head_dim};
-  const auto q_stride = size_t{weights_.layers[layer].qkv.outputs};
-  const auto out_stride = weights_.heads * width;
-  const auto kv_head = head / (weights_.heads / weights_.kv_heads);
-  const auto page_size = size_t{kv_.page_size()};
-  const auto scale = 1 / std::sqrt(static_cast<float>(width));
-  for (auto block = size_t{0}; block < each.tokens.size(); block += block_rows) {
-    const auto rows = std::min(block_rows, each.tokens.size() - block);
-    const auto seen = each.first + block + rows; // Tokens that the last row attends to.
-    const auto* const q = qkv_.data() + (first_row + block) * q_stride + head * width;
-    auto* const out = attended_.data() + (first_row + block) * out_stride + head * width;
-    auto& scores = weights_of_tokens_;
-    scores.resize(rows * seen);
-    for (auto begin = size_t{0}; begin < seen; begin += page_size) {
-      const auto count = std::min(page_size, seen - begin);
-      const auto keys = kv_.read(layer, kv_part::key, each.pages[begin / page_size], kv_head,
-                                 static_cast<uint32_t>(count));
-      multiply_transposed(rows, count, width, q, q_stride, keys.data, keys.stride,
-                          scores.data() + begin, seen);
-    }
-    for (auto row = size_t{0}; row < rows; ++row) {
-      const auto line = std::span{scores}.subspan(row * seen, seen);
-      const auto visible = each.first + block + row + 1;
-      for (auto& score : line.first(visible))
-        score *= scale;
-      softmax(line.first(visible));
-      std::ranges::fill(line.subspan(visible), 0.0F);
-    }
-    for (auto begin = size_t{0}; begin < seen; begin += page_size) {
-      const auto count = std::min(page_size, seen - begin);
-      const auto values = kv_.read(layer, kv_part::value, each.pages[begin / page_size], kv_head,
-                                   static_cast<uint32_t>(count));
-      add_product(rows, width, count, scores.data() + begin, seen, values.data, values.stride, out,
-                  out_stride);
-    }
-  }
-}
-
-std::vector<float> transformer::score(std::span<const slice> slices) {
-  auto last = std::vector<float>{};
-  auto row = size_t{0};
-  for (const auto& each : slices) {
-    row += each.tokens.size();
-    if (!each.wants_scores)
-      continue;
-    last.resize(last.size() + config_.hidden);
-    normalise(hidden_.data() + (row - 1) * config_.hidden, weights_.final_norm,
-              config_.norm_epsilon, last.data() + last.size() - config_.hidden);
-  }
-  const auto wanted = last.size() / config_.hidden;
-  auto scores = std::vector<float>(wanted * config_.vocabulary);
+result<void> transformer::score(std::span<const slice> slices, pass_result& done) {
+  const auto wanted = static_cast<size_t>(std::ranges::count_if(slices, &slice::wants_scores));
   if (wanted == 0)
-    return scores;
-  multiply_transposed(wanted, weights_.head.outputs, config_.hidden, last.data(), config_.hidden,
-                      weights_.head.weights.data(), config_.hidden,
-                      scores.data() + weights_.first_token, config_.vocabulary);
+    return {};
+  normalise(weights_.final_norm);
+  static_cast<void>(device_->finish());
+  // The rows with scores come first then; the CPU moves them.
+  auto row = size_t{0};
+  auto target = normed_.begin();
+  for (const auto& each : slices) {
+    row += each.tokens.size();
+    if (each.wants_scores)
+      target = std::copy_n(normed_.data() + (row - 1) * config_.hidden, config_.hidden, target);
+  }
+  scores_.assign(wanted * config_.vocabulary, 0);
+  device_->multiply(weights_.head, wanted, normed_.data(), scores_.data() + weights_.first_token,
+                    config_.vocabulary);
   // Each rank has its own part of the vocabulary, and zeros elsewhere.
-  ranks_.sum(scores);
-  return scores;
+  sum(scores_);
+  auto finished = device_->finish();
+  done.scores.assign(scores_.begin(), scores_.end());
+  return finished;
 }
 
 } // namespace llama

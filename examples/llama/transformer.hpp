@@ -1,11 +1,11 @@
 #pragma once
 
-#include "examples/llama/paged_kv.hpp"
-#include "examples/llama/peers.hpp"
-#include "examples/llama/weights.hpp"
-#include "hicache/operations.hpp"
+#include "examples/llama/processor.hpp"
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -24,7 +24,7 @@ struct slice {
   bool wants_scores = false;
 };
 
-/// Follows a pass, layer by layer.
+/// Follows a pass on the CPU, layer by layer.
 class pass_watch {
 public:
   virtual ~pass_watch() = default;
@@ -43,57 +43,78 @@ struct pass_result {
   bool is_loaded = true;
   /// How long layers waited for the loads of the slices, on this rank.
   std::chrono::nanoseconds load_wait{};
+  /// As processor::mark(): the pages are complete then. Valid until the next pass.
+  void* after = nullptr;
 };
 
-/// This rank's part of Llama, Qwen2 and Qwen3 on the CPU. Computes attention in place on the pages
-/// of L1. One thread at a time.
+/// Replaces values with their sums over all ranks; collective. Empty: there is one rank.
+using rank_sum = std::function<void(std::span<float>)>;
+
+/// This rank's part of Llama, Qwen2 and Qwen3. Computes attention in place on the pages of L1. One
+/// thread at a time.
 class transformer {
 public:
-  /// @param ranks Must outlive the object.
-  transformer(model_config config, model_weights weights, paged_kv kv, const peers& ranks);
+  /// @param pool rank_runtime::device_buffers().
+  /// @param device Can address the pool.
+  transformer(model_config config, model_weights weights, hicache::device_layers pool,
+              number_format format, std::unique_ptr<processor> device, rank_sum sum);
 
   const model_config& config() const noexcept { return config_; }
 
-  /// Computes the slices together and writes their K and V to their pages. Before each layer it
-  /// waits only until that layer of the cached pages is in L1. Collective.
-  /// @param watch May be null.
+  /// Computes the slices together and writes their K and V to their pages. Each layer comes after
+  /// the load of that layer of the cached pages only. Collective.
+  /// @param watch May be null, and is on a GPU.
   /// @pre every token is below the vocabulary's size, and no slice is empty
-  pass_result compute(std::span<const slice> slices, pass_watch* watch = nullptr);
+  /// @returns device_lost with a sentence
+  result<pass_result> compute(std::span<const slice> slices, pass_watch* watch = nullptr);
 
 private:
-  /// Attention of one layer for all rows, from `qkv_` to `attended_`.
-  void attend(uint32_t layer, std::span<const slice> slices);
+  using floats = std::pmr::vector<float>;
 
-  void attend_head(uint32_t layer, const slice& each, size_t first_row, uint32_t head);
+  /// Prepares a row for each token.
+  void begin(std::span<const slice> slices);
 
-  /// Normalises and rotates Q and K, and writes K and V to the pages.
-  void store_kv(uint32_t layer, std::span<const slice> slices);
+  layer_pages pages_of(uint32_t layer) const;
 
-  /// Whether no rank had a load that failed.
-  bool all_loaded(std::span<const slice> slices, bool mine) const;
+  void normalise(const std::vector<float>& gain);
 
-  void rotate(float* head, uint64_t position) const;
+  void apply(const linear_layer& layer, const floats& input, floats& output);
+
+  void add_bias(const linear_layer& layer, floats& rows);
 
   /// Adds a layer's output for `input`, summed over all ranks, to the hidden state.
-  void add_to_hidden(const linear_layer& layer, const std::vector<float>& input);
+  void add_to_hidden(const linear_layer& layer, const floats& input);
 
-  std::vector<float> score(std::span<const slice> slices);
+  /// Attention of a layer, from `qkv_` to `attended_`.
+  void attend(uint32_t layer, std::span<const slice> slices, pass_watch* watch, pass_result& done);
+
+  /// Whether no rank had a load that failed.
+  bool all_loaded(std::span<const slice> slices) const;
+
+  void sum(std::span<float> values);
+
+  result<void> score(std::span<const slice> slices, pass_result& done);
 
   const model_config config_;
   const model_weights weights_;
-  paged_kv kv_;
-  const peers& ranks_;
+  const hicache::device_layers pool_;
+  const number_format format_;
+  const std::unique_ptr<processor> device_;
+  const rank_sum sum_;
+  const head_shape shape_;
   const std::vector<float> frequencies_;
   const float amplitude_;
   // One row per token of the pass.
   size_t rows_ = 0;
-  std::vector<float> hidden_;
-  std::vector<float> normed_;
-  std::vector<float> qkv_;
-  std::vector<float> attended_;
-  std::vector<float> inner_;
-  std::vector<float> partial_;
-  std::vector<float> weights_of_tokens_;
+  std::pmr::vector<hicache::page_index> pages_{device_->memory()};
+  std::pmr::vector<row_place> places_{device_->memory()};
+  floats hidden_{device_->memory()};
+  floats normed_{device_->memory()};
+  floats qkv_{device_->memory()};
+  floats attended_{device_->memory()};
+  floats partial_{device_->memory()};
+  floats inner_{device_->memory()};
+  floats scores_{device_->memory()};
 };
 
 } // namespace llama

@@ -1,5 +1,7 @@
 #include "examples/llama/weights.hpp"
 
+#include "examples/llama/checkpoint.hpp"
+
 #include <string>
 
 namespace llama {
@@ -13,15 +15,10 @@ public:
 
   void append(std::vector<float>& target, const std::string& name, uint64_t rows, uint64_t columns,
               const tensor_part& part) {
-    if (!error_.detail.empty())
-      return;
-    auto read = from_.read(name, rows, columns, part);
-    if (!read)
+    if (const auto read
+        = error_.detail.empty() ? from_.append(target, name, rows, columns, part) : result<void>{};
+        !read)
       error_ = read.error();
-    else if (target.empty())
-      target = std::move(*read);
-    else
-      target.insert(target.end(), read->begin(), read->end());
   }
 
   std::vector<float> vector(const std::string& name, uint64_t length) {

@@ -1,12 +1,14 @@
 #pragma once
 
-#include "examples/llama/checkpoint.hpp"
+#include "examples/llama/model_config.hpp"
 #include "hicache/geometry.hpp"
 
 #include <cstdint>
 #include <vector>
 
 namespace llama {
+
+class checkpoint;
 
 /// y = x * weights^T + bias. Row-major: one row of weights per output.
 struct linear_layer {

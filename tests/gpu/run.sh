@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # tests/gpu/run.sh [--results DIR] [--seconds X] | --build DIR | --pack FILE.tar.gz
 #
-# Builds the tests of the gpu layer and the transfer benchmark with nvcc alone and runs them on the GPU of this machine: for
-# machines that have a GPU and little else. Ends with 77 where no GPU answers.
+# Builds the tests of the gpu layer, those of the CUDA path of examples/llama and the transfer benchmark with nvcc alone and runs them on the
+# GPU of this machine: for machines that have a GPU and little else. Ends with 77 where no GPU answers.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -15,11 +15,11 @@ Usage: tests/gpu/run.sh [--results DIR] [--seconds X]
 
   --results DIR       where transfer-<GPU>.json goes: device, driver, figures, ratios; $OUT or this folder if not given
   --seconds X         for each case of the benchmark
-  --build DIR         only build the two programs, for GPUs from Ampere on, and leave them in DIR
+  --build DIR         only build the programs, for GPUs from Ampere on, and leave them in DIR
   --pack FILE.tar.gz  write the sources and the headers of other projects that they need to an archive, which unpacks
                       anywhere and in which this script does all of the above
 
-Needs nvcc and its host compiler. Runs the tests with freed memory poisoned, then those of the GPU under compute-sanitizer if
+Needs nvcc and its host compiler, and cuBLAS for the tests of examples/llama. Runs the tests with freed memory poisoned, then those of the GPU under compute-sanitizer if
 that is installed, then the benchmark. Ends with 0 if all was well, 77 where no GPU answers.
 TEXT
 }
@@ -65,9 +65,11 @@ trap 'rm -rf "$scratch"' EXIT
 
 # What is built, relative to the root. The headers lie beside these files.
 cd "$root"
-library=(base/*.cpp messages/ids.cpp messages/operations.cpp cache/geometry.cpp gpu/*.cpp gpu/*.cu)
+library=(base/{batch_copier,check,clock,copy_workers,error,names,unique_fd,unique_mapping,units}.cpp messages/ids.cpp messages/operations.cpp cache/geometry.cpp gpu/*.cpp gpu/*.cu)
 tests=(tests/gpu/*_test.cpp)
 benchmark=(bench/transfer_main.cpp launch/transfer_*.cpp launch/transfer_*.cu)
+engine=(examples/llama/{cuda_processor,rope,transformer}.cpp examples/llama/*.cu)
+engine_tests=(tests/llama/cuda_processor_test.cpp)
 cd - >/dev/null
 
 # A pack brings GoogleTest and tl::expected along; elsewhere Debian's packages have them.
@@ -94,8 +96,8 @@ pack() {
       mkdir "$top/third_party/googletest/$part"
       cp -r "$googletest/$part"/{include,src} "$top/third_party/googletest/$part/"
     done
-    cp --parents "${library[@]}" "${tests[@]}" "${benchmark[@]}" base/*.hpp include/hicache/*.hpp messages/{commands,storage_change}.hpp cache/copy_strips.hpp \
-      gpu/*.hpp tests/gpu/*.hpp launch/transfer_*.hpp tests/gpu/run.sh LICENSE "$top"
+    cp --parents "${library[@]}" "${tests[@]}" "${benchmark[@]}" "${engine[@]}" "${engine_tests[@]}" base/*.hpp include/hicache/*.hpp messages/{commands,storage_change}.hpp cache/copy_strips.hpp \
+      gpu/*.hpp tests/gpu/*.hpp launch/transfer_*.hpp examples/llama/*.hpp tests/llama/*.hpp tests/gpu/run.sh LICENSE "$top"
   )
   tar -czf "$target" -C "$scratch" hicache-gpu
   echo "Packed $(tar -tzf "$target" | grep -vc '/$') files into $target"
@@ -134,18 +136,26 @@ compile() {
 
 build() {
   local folder=$1 flags
-  flags="-std=c++20 -O2 -DHICACHE_HAVE_CUDA $includes $(architectures)"
+  flags="-std=c++20 -O2 --expt-relaxed-constexpr -DHICACHE_HAVE_CUDA $includes $(architectures)"
   echo "Building: $(nvcc --version | grep -o 'release [0-9.]*'), $(architectures)"
   mkdir -p "$folder"
   compile "$scratch/library" "$flags" "${library[@]}"
-  compile "$scratch/tests" "$flags -I $googletest/googletest/include -I $googletest/googlemock/include" "${tests[@]}"
+  local test_flags="$flags -I $googletest/googletest/include -I $googletest/googlemock/include"
+  compile "$scratch/tests" "$test_flags" "${tests[@]}"
   compile "$scratch/googletest" "-std=c++20 -O1 -I $googletest/googletest -I $googletest/googletest/include \
     -I $googletest/googlemock -I $googletest/googlemock/include" \
     "$googletest"/googletest/src/gtest-all.cc "$googletest"/googlemock/src/gmock-all.cc "$googletest"/googlemock/src/gmock_main.cc
   compile "$scratch/benchmark" "$flags" "${benchmark[@]}"
   nvcc "$scratch"/{library,tests,googletest}/*.o -lpthread -ldl -lrt -o "$folder/gpu_test"
   nvcc "$scratch"/{library,benchmark}/*.o -lpthread -ldl -lrt -o "$folder/transfer_bench"
+  has_cublas || return 0
+  compile "$scratch/engine" "$flags" "${engine[@]}"
+  compile "$scratch/engine" "$test_flags" "${engine_tests[@]}"
+  nvcc "$scratch"/{library,engine,googletest}/*.o -lcublas -Xlinker "-rpath=$(dirname "$(command -v nvcc)")/../lib64" -lpthread -ldl -lrt \
+    -o "$folder/llama_gpu_test"
 }
+
+has_cublas() { echo 'int main() {}' | nvcc -x cu - -lcublas -o "$scratch/cublas_probe" 2>/dev/null; }
 
 # check_gpu: the driver may be there without a GPU that answers. Quick, so that it comes before the build.
 check_gpu() {
@@ -165,12 +175,12 @@ TEXT
   reason=$("$scratch/probe") || no_gpu "$reason"
 }
 
-# sanitize FILTER OPTION...: only the memory accesses count, as the tests provoke errors of the runtime on purpose.
+# sanitize PROGRAM FILTER OPTION...: only the memory accesses count, as the tests provoke errors of the runtime on purpose.
 sanitize() {
-  local filter=$1
-  shift
+  local program=$1 filter=$2
+  shift 2
   echo "Running tests of the GPU under compute-sanitizer $*"
-  compute-sanitizer "$@" --error-exitcode 1 "$scratch/gpu_test" --gtest_brief=1 --gtest_filter="$filter"
+  compute-sanitizer "$@" --error-exitcode 1 "$scratch/$program" --gtest_brief=1 --gtest_filter="$filter"
 }
 
 run() {
@@ -178,9 +188,15 @@ run() {
   build "$scratch"
   echo "Running the tests"
   MALLOC_PERTURB_=165 "$scratch/gpu_test"
+  if [ -x "$scratch/llama_gpu_test" ]; then
+    "$scratch/llama_gpu_test"
+  else
+    echo "cuBLAS is not installed; the tests of examples/llama were not run"
+  fi
   if command -v compute-sanitizer >/dev/null; then
-    sanitize 'CudaCopyTest.*:*CudaEngineTest*' --tool memcheck --report-api-errors no
-    sanitize 'CudaCopyTest.*' --tool racecheck
+    sanitize gpu_test 'CudaCopyTest.*:*CudaEngineTest*' --tool memcheck --report-api-errors no
+    sanitize gpu_test 'CudaCopyTest.*' --tool racecheck
+    [ ! -x "$scratch/llama_gpu_test" ] || sanitize llama_gpu_test 'CudaProcessorTest.Computes*' --tool racecheck
   else
     echo "compute-sanitizer is not installed; the tests were not run under it"
   fi

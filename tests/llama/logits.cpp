@@ -5,6 +5,8 @@
 // bit is wrong once the prompts are computed. Prints, for each prompt, the scores after its last
 // token and the added tokens. All prompts are computed side by side. Rank 0 prints.
 
+#include "examples/llama/checkpoint.hpp"
+#include "examples/llama/peers.hpp"
 #include "examples/llama/transformer.hpp"
 
 #include <mpi.h>
@@ -68,7 +70,7 @@ void advance(transformer& model, std::vector<sequence>& all, const json& job) {
     if (slices.back().wants_scores)
       whose.push_back(&each);
   }
-  const auto done = model.compute(slices);
+  const auto done = model.compute(slices).value();
   for (auto i = size_t{0}; i < whose.size(); ++i) {
     const auto scores = std::span{done.scores}.subspan(i * vocabulary, vocabulary);
     if (whose[i]->scores.is_null())
@@ -109,7 +111,9 @@ int run(const char* folder, const char* job_file) {
       all.back().pages.push_back(next_page++);
   }
   auto memory = pool{shape, next_page};
-  auto model = transformer{*config, std::move(*weights), paged_kv{memory.layers(), *format}, ranks};
+  auto model = transformer{
+    *config, std::move(*weights),  memory.layers(),
+    *format, make_cpu_processor(), [&](std::span<float> values) { ranks.sum(values); }};
   auto answer = json::array();
   auto flip = job.value("flip", std::vector<uint32_t>{});
   while (std::ranges::any_of(all, [](const auto& x) { return x.tokens.size() < x.wanted; })) {

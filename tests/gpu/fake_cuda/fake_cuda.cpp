@@ -289,6 +289,10 @@ cudaError_t cudaMalloc(void** address, size_t bytes) {
   return say(cudaSuccess);
 }
 
+cudaError_t cudaMallocManaged(void** address, size_t bytes, unsigned) {
+  return cudaMalloc(address, bytes);
+}
+
 cudaError_t cudaFree(void* address) {
   const auto lock = std::scoped_lock{here().mutex};
   const auto at = reinterpret_cast<uintptr_t>(address);
