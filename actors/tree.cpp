@@ -211,7 +211,8 @@ tree_answer tree_state::apply_one(const tree_operation& operation) {
 
 void tree_state::watch_prefill(const tree_operation& operation) {
   if (const auto* allocated = std::get_if<allocate_request>(&operation))
-    prefill.allocated(allocated->request, core->extent(allocated->request).l1_tokens, clock->now());
+    prefill.allocated(allocated->request, core->extent(allocated->request).l1_tokens,
+                      allocated->tokens, clock->now());
   else if (const auto* inserted = std::get_if<insert_request>(&operation))
     prefill.inserted(inserted->request, inserted->tokens->size(),
                      core->extent(inserted->request).prompt_tokens, clock->now());
@@ -220,7 +221,7 @@ void tree_state::watch_prefill(const tree_operation& operation) {
 }
 
 void tree_state::send() {
-  outbox->send(*core, duration{std::llround(page_size * prefill.token_ns())});
+  outbox->send(*core, prefill, page_size);
 }
 
 result<void> tree_state::fence(request_id request, void* event) {

@@ -2,24 +2,27 @@
 
 #include "base/limits.hpp"
 #include "base/overloaded.hpp"
+#include "cache/hash/page_names.hpp"
 #include "hicache/events.hpp"
 
 #include <spdlog/spdlog.h>
 
+#include <cmath>
 #include <utility>
 
 namespace hicache {
 
-void tree_outbox::send(prefix_cache& core, duration page_compute_time) {
+void tree_outbox::send(prefix_cache& core, const prefill_watch& prefill, uint32_t page_size) {
   if (auto effects = core.take_effects(); !effects.empty())
-    send_effects(std::move(effects), page_compute_time);
+    send_effects(std::move(effects), prefill, page_size);
   if (auto changes = core.take_changes(); !changes.empty())
     send_events(std::move(changes));
   if (!notes_.empty())
     send_notes();
 }
 
-void tree_outbox::send_effects(std::vector<tree_effect> effects, duration page_compute_time) {
+void tree_outbox::send_effects(std::vector<tree_effect> effects, const prefill_watch& prefill,
+                               uint32_t page_size) {
   auto copies = copy_batch{};
   for (auto& effect : effects)
     std::visit(
@@ -29,7 +32,10 @@ void tree_outbox::send_effects(std::vector<tree_effect> effects, duration page_c
         [&](backup_command& x) { self_->send(helpers_.backup, atom::backup_v, std::move(x)); },
         [&](drop_command& x) { self_->send(helpers_.backup, atom::drop_v, x); },
         [&](fetch_command& x) {
-          x.page_compute_time = page_compute_time;
+          const auto middle
+            = static_cast<double>(x.first) + static_cast<double>(x.names->size()) / 2;
+          x.page_compute_time
+            = duration{std::llround(page_size * prefill.token_ns(page_size * middle))};
           self_->send(helpers_.prefetcher, atom::fetch_v, std::move(x));
         },
         [&](terminate_command& x) { self_->send(helpers_.prefetcher, atom::terminate_v, x); },

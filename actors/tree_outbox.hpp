@@ -2,6 +2,7 @@
 
 #include "cache/oplog/op_log.hpp"
 #include "cache/prefix/prefix_cache.hpp"
+#include "cache/step/prefill_watch.hpp"
 #include "gpu/device.hpp"
 #include "messages/interfaces.hpp"
 
@@ -54,11 +55,12 @@ public:
   }
 
   /// Sends the cache's effects and events, and the op log entries.
-  /// @param page_compute_time For prefetches; 0: not known.
-  void send(prefix_cache& core, duration page_compute_time = {});
+  /// @param prefill Tells prefetches how long it would take to compute their pages.
+  void send(prefix_cache& core, const prefill_watch& prefill, uint32_t page_size);
 
 private:
-  void send_effects(std::vector<tree_effect> effects, duration page_compute_time);
+  void send_effects(std::vector<tree_effect> effects, const prefill_watch& prefill,
+                    uint32_t page_size);
 
   /// Sends cache events to the engine and to routers.
   void send_events(std::vector<cache_change> changes);

@@ -57,7 +57,9 @@ struct fetch_command {
   uint64_t least = 0;
   /// `tenant_of` the request's namespace.
   uint64_t tenant = 0;
-  /// Estimated time to compute one page on this rank; 0: not known.
+  /// Pages of the prompt before them.
+  uint64_t first = 0;
+  /// Estimated time to compute one of them on this rank, on average; 0: not known.
   duration page_compute_time{0};
 };
 

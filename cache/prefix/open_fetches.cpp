@@ -98,7 +98,7 @@ void open_fetches::join_or_issue(open_request& request) {
   const auto least = options.prefetch.threshold_tokens + options.page_size - 1;
   effects_.push_back(fetch_command{
     id, std::make_shared<const path_names>(std::vector{std::move(names)}, std::move(before)),
-    least / options.page_size, tenant_of(request.root->ns().salt)});
+    least / options.page_size, tenant_of(request.root->ns().salt), first});
 }
 
 /// The oldest fetch that brings enough of what follows the request's match, or 0.

@@ -24,14 +24,14 @@ duration to_duration(double ns) {
 
 } // namespace
 
-void time_estimate::add(double size, duration time) {
-  HICACHE_CHECK(size > 0);
+void time_estimate::add(double size, duration time, double weight) {
+  HICACHE_CHECK(size > 0 && weight > 0);
   const auto ns = static_cast<double>(time.count());
-  weight_ = decay * weight_ + 1;
-  sizes_ = decay * sizes_ + size;
-  times_ = decay * times_ + ns;
-  squares_ = decay * squares_ + size * size;
-  products_ = decay * products_ + size * ns;
+  weight_ = decay * weight_ + weight;
+  sizes_ = decay * sizes_ + weight * size;
+  times_ = decay * times_ + weight * ns;
+  squares_ = decay * squares_ + weight * size * size;
+  products_ = decay * products_ + weight * size * ns;
 }
 
 bool time_estimate::is_line() const noexcept {
@@ -51,17 +51,14 @@ time_estimate::line time_estimate::fit() const noexcept {
 }
 
 duration time_estimate::time_for(double size) const {
-  HICACHE_CHECK(is_known());
-  if (is_line()) {
-    const auto fitted = fit();
-    return to_duration(fitted.start_ns + fitted.per_unit_ns * size);
-  }
-  return to_duration(std::max(times_ / weight_, size * times_ / sizes_));
+  const auto usual = usual_ns_for(size);
+  return to_duration(is_line() ? usual : std::max(usual, size * times_ / sizes_));
 }
 
-double time_estimate::per_unit_ns() const {
+double time_estimate::usual_ns_for(double size) const {
   HICACHE_CHECK(is_known());
-  return is_line() ? fit().per_unit_ns : times_ / sizes_;
+  const auto fitted = is_line() ? fit() : line{times_ / weight_, 0};
+  return fitted.start_ns + fitted.per_unit_ns * size;
 }
 
 } // namespace hicache

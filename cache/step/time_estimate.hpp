@@ -8,8 +8,9 @@ namespace hicache {
 /// it took lately: each sample counts an eighth more than the one before it. A value.
 class time_estimate {
 public:
-  /// @pre size > 0
-  void add(double size, duration time);
+  /// @param weight What the sample counts beside others.
+  /// @pre size > 0 and weight > 0
+  void add(double size, duration time, double weight = 1);
 
   bool is_known() const noexcept { return weight_ > 0; }
 
@@ -18,9 +19,9 @@ public:
   /// @pre is_known()
   duration time_for(double size) const;
 
-  /// The time that one more unit takes, in nanoseconds.
+  /// The same in nanoseconds, but all work takes as long as that before unless sizes differed.
   /// @pre is_known()
-  double per_unit_ns() const;
+  double usual_ns_for(double size) const;
 
 private:
   struct line {

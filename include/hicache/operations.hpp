@@ -488,8 +488,8 @@ struct rank_counters {
   uint64_t quarantined_l2 = 0;
   /// Pages that L3 had and that were left there because computing them was estimated to be faster.
   uint64_t declined_pages = 0;
-  /// Current estimates in nanoseconds, 0 if not measured: to compute a token, and to read a full
-  /// set of batches (storage_traffic) from the slowest tier of L3 that was measured.
+  /// Current estimates in nanoseconds, 0 if not measured: to compute a first token, and to read a
+  /// full set of batches (storage_traffic) from the slowest tier of L3 that was measured.
   uint64_t token_compute_ns = 0;
   uint64_t load_ns = 0;
 

@@ -50,7 +50,7 @@ protected:
   void fetch(fetch_id id, uint64_t pages, uint64_t first = 0) {
     for (auto& rank : ranks_)
       send_as(rank.tree, rank.prefetcher, atom::fetch_v,
-              fetch_command{id, names_of(1000 * id + first, pages - first), threshold_, 0,
+              fetch_command{id, names_of(1000 * id + first, pages - first), threshold_, 0, first,
                             page_compute_});
     run();
   }

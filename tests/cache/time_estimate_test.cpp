@@ -21,7 +21,7 @@ TEST(TimeEstimate, FindsStartUpTimeAndSpeed) {
   EXPECT_TRUE(estimate.is_known());
   for (const auto size : {1, 50, 5000})
     EXPECT_NEAR(static_cast<double>(estimate.time_for(size).count()), 5e6 + size * 20e3, 10.0);
-  EXPECT_NEAR(estimate.per_unit_ns(), 20e3, 0.1);
+  EXPECT_NEAR(estimate.usual_ns_for(5000), 105e6, 10.0);
 }
 
 TEST(TimeEstimate, AssumesTheWorseWhileSizesAreAlike) {
@@ -30,7 +30,7 @@ TEST(TimeEstimate, AssumesTheWorseWhileSizesAreAlike) {
   estimate.add(104, milliseconds{12}); // Noise, not 0.5 ms a unit.
   EXPECT_NEAR(static_cast<double>(estimate.time_for(1).count()), 11e6, 1e5);
   EXPECT_NEAR(static_cast<double>(estimate.time_for(1020).count()), 110e6, 1e6);
-  EXPECT_NEAR(estimate.per_unit_ns(), 11e6 / 102, 1000.0);
+  EXPECT_NEAR(estimate.usual_ns_for(1020), 11e6, 1e5);
 }
 
 TEST(TimeEstimate, KnowsNoNegativeTime) {
@@ -38,7 +38,7 @@ TEST(TimeEstimate, KnowsNoNegativeTime) {
   falling.add(10, milliseconds{9});
   falling.add(100, milliseconds{3});
   EXPECT_GE(falling.time_for(1000).count(), milliseconds{3}.count());
-  EXPECT_EQ(falling.per_unit_ns(), 0);
+  EXPECT_EQ(falling.usual_ns_for(1), falling.usual_ns_for(1000));
   auto steep = time_estimate{};
   steep.add(10, milliseconds{1});
   steep.add(20, milliseconds{10});
@@ -61,6 +61,13 @@ TEST(TimeEstimate, ForgetsWhatWasLongAgo) {
   EXPECT_NEAR(static_cast<double>(estimate.time_for(500).count()), 10e6, 1e5);
 }
 
+TEST(TimeEstimate, WeighsSamples) {
+  auto estimate = time_estimate{};
+  estimate.add(10, milliseconds{8}, 700);
+  estimate.add(10, milliseconds{16}, 7);
+  EXPECT_NEAR(estimate.usual_ns_for(10), 8e6, 1e5);
+}
+
 class PrefillWatchTest : public ::testing::Test {
 protected:
   static time_point at(milliseconds time) { return time_point{time}; }
@@ -70,8 +77,8 @@ protected:
 
 TEST_F(PrefillWatchTest, MeasuresFromAllocationToInsert) {
   EXPECT_EQ(watch_.token_ns(), 0);
-  watch_.allocated(1, 64, at(milliseconds{5}));
-  watch_.allocated(2, 0, at(milliseconds{6}));
+  watch_.allocated(1, 64, 164, at(milliseconds{5}));
+  watch_.allocated(2, 0, 100, at(milliseconds{6}));
   EXPECT_EQ(watch_.token_ns(), 0);
   watch_.inserted(1, 164, 200, at(milliseconds{15}));
   EXPECT_DOUBLE_EQ(watch_.token_ns(), 1e5);
@@ -80,15 +87,28 @@ TEST_F(PrefillWatchTest, MeasuresFromAllocationToInsert) {
   EXPECT_DOUBLE_EQ(watch_.token_ns(), 1e5);
 }
 
+TEST_F(PrefillWatchTest, TokensTakeLongerTheMoreComeBeforeThem) {
+  watch_.allocated(1, 0, 400, at(milliseconds{0}));
+  auto now = milliseconds{0};
+  for (const auto end : {100, 200, 300, 400}) {
+    now += milliseconds{10 + end / 100 * 10}; // 0.15 ms a token, and 1 us more with each.
+    watch_.inserted(1, static_cast<uint64_t>(end), 400, at(now));
+  }
+  for (const auto position : {0, 400, 10000})
+    EXPECT_NEAR(watch_.token_ns(position), 150e3 + 1e3 * position, 10.0);
+  watch_.inserted(1, 500, 500, at(now * 2)); // Its computation has ended.
+  EXPECT_NEAR(watch_.token_ns(), 150e3, 10.0);
+}
+
 TEST_F(PrefillWatchTest, DecodingAndWhatWasReleasedDoNotCount) {
-  watch_.allocated(1, 0, at(milliseconds{0}));
-  watch_.allocated(1, 96, at(milliseconds{90})); // For more tokens: the computation has begun.
+  watch_.allocated(1, 0, 100, at(milliseconds{0}));
+  watch_.allocated(1, 96, 110, at(milliseconds{90})); // For more tokens: the computation has begun.
   watch_.inserted(1, 110, 100, at(milliseconds{400}));
   EXPECT_EQ(watch_.token_ns(), 0);
-  watch_.allocated(2, 0, at(milliseconds{0}));
+  watch_.allocated(2, 0, 100, at(milliseconds{0}));
   watch_.released(2);
   watch_.inserted(2, 100, 100, at(milliseconds{10}));
-  watch_.allocated(3, 100, at(milliseconds{0}));
+  watch_.allocated(3, 100, 100, at(milliseconds{0}));
   watch_.inserted(3, 100, 100, at(milliseconds{10})); // All was cached.
   EXPECT_EQ(watch_.token_ns(), 0);
 }
@@ -96,7 +116,7 @@ TEST_F(PrefillWatchTest, DecodingAndWhatWasReleasedDoNotCount) {
 TEST_F(PrefillWatchTest, BelievesTheEngine) {
   auto told = prefill_watch{5000};
   EXPECT_DOUBLE_EQ(told.token_ns(), 2e5);
-  told.allocated(1, 0, at(milliseconds{0}));
+  told.allocated(1, 0, 100, at(milliseconds{0}));
   told.inserted(1, 100, 100, at(milliseconds{1000}));
   EXPECT_DOUBLE_EQ(told.token_ns(), 2e5);
 }
