@@ -47,14 +47,10 @@ protected:
 
   /// As another node that has the same store.
   void store_elsewhere(uint64_t number) {
-    auto object = page_bytes(64, static_cast<std::byte>(number));
-    auto header = encoded_page_header{};
-    encode_page_header({.fingerprint = 0,
-                        .key = key_of(number),
-                        .length = object.size(),
-                        .checksum = page_checksum(std::array{std::span{object}})},
-                       header);
-    const auto page = page_write{key_of(number), {}, {header, object}};
+    const auto object = std::vector<std::byte>(64, static_cast<std::byte>(number));
+    auto page = page_write{key_of(number), {}, {object}};
+    const auto header = header_of(page, 0);
+    page.parts.insert(page.parts.begin(), header);
     store_->write(std::vector{page}, time_point::max(), [](const auto&) {});
   }
 
@@ -150,7 +146,7 @@ TEST_F(DiskListsTest, APageThatHasAnotherLengthThanListedIsAMiss) {
   store_as(client(), {1});
   store_as(client(), {2});
   remove_elsewhere(1);
-  const auto longer = page_bytes(1000);
+  const auto longer = std::vector<std::byte>(1000);
   store_->write(std::vector{page_write{key_of(1), {}, {longer}}}, time_point::max(),
                 [](const auto&) {});
   EXPECT_FALSE(get(1));
