@@ -48,9 +48,8 @@ void ask_for_handoff(const handoff_question& question, const std::function<void(
          end = text.find('\n')) {
       if (end > 0) {
         heard = steady::now();
-        const auto message = parse_handoff_message(std::string_view{text}.substr(0, end));
-        // Then its last pages are on their way.
-        if (message && std::holds_alternative<handoff_last>(*message))
+        // After the last message its last pages are on their way.
+        if (is_last(std::string_view{text}.substr(0, end)))
           time = handoff_beat;
         take(text.substr(0, end));
       }

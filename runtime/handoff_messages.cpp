@@ -23,9 +23,17 @@ std::string to_line(const handoff_message& message) {
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
+bool is_last(std::string_view line) noexcept {
+  return line.starts_with(R"({"token":)");
+}
+
 result<handoff_message> parse_handoff_message(std::string_view line) {
   try {
-    const auto json = nlohmann::json::parse(line);
+    // The library would convert other numbers than ours, some of them with undefined behaviour.
+    const auto is_ours = [](int, nlohmann::json::parse_event_t, const nlohmann::json& part) {
+      return !part.is_number() || part.is_number_unsigned();
+    };
+    const auto json = nlohmann::json::parse(line, is_ours);
     if (json.contains("error"))
       return error{ec::peer_unreachable, json.at("error").get<std::string>()};
     if (json.contains("token"))

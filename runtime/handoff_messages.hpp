@@ -61,6 +61,10 @@ using handoff_message = std::variant<handoff_offer, handoff_progress, handoff_la
 /// @relates handoff_message
 std::string to_line(const handoff_message& message);
 
+/// Whether a line is a handoff_last as to_line() writes it; says so without parsing it.
+/// @relates handoff_message
+bool is_last(std::string_view line) noexcept;
+
 /// Parses a line of another process.
 /// @returns malformed_message with a sentence
 /// @relates handoff_message

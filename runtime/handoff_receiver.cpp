@@ -11,8 +11,6 @@
 #include "transport/memory_sharing.hpp"
 #include "transport/page_channel.hpp"
 
-#include <absl/container/btree_map.h>
-
 #include <poll.h>
 
 #include <algorithm>
@@ -123,7 +121,7 @@ public:
     const auto own = pages.subspan(std::min(first_page, pages.size()));
     const auto guard = std::lock_guard{mutex_};
     open_.try_emplace(handoff, open_handoff{{first_page, tokens, {own.begin(), own.end()}},
-                                            nullptr,
+                                            {},
                                             {pool_.shape.layers, own.size()}});
   }
 
@@ -141,7 +139,7 @@ public:
       why = note(which, *offer);
     else if (const auto* const failed = std::get_if<error>(&*heard))
       why = *failed;
-    else if (which.source == nullptr)
+    else if (!which.source)
       why = {ec::malformed_message, "the sender has offered nothing yet"};
     else if (const auto* const last = std::get_if<handoff_last>(&*heard))
       which.first_token = last->token;
@@ -177,8 +175,8 @@ public:
 private:
   struct open_handoff {
     arrival_target target;
-    /// Null until there is an offer.
-    std::shared_ptr<const arrival_source> source;
+    /// Once there is an offer; set once.
+    std::optional<arrival_source> source{};
     handoff_arrival arrival;
     std::optional<token_id> first_token{};
     bool is_closing = false;
@@ -192,7 +190,7 @@ private:
     if (offer.fingerprint != fingerprint_)
       return {ec::invalid_argument, "the sender has another model, element type or page size"};
     const auto count = which.target.pages.size();
-    if (!cut || which.source != nullptr || offer.receiver_ranks != ranks_
+    if (!cut || which.source || offer.receiver_ranks != ranks_
         || offer.first_page != which.target.first_page || offer.tokens != which.target.tokens
         || count != handoff_page_count(offer.tokens, offer.first_page, page_size()))
       return {ec::invalid_argument, "the sender offers other pages than it was asked for"};
@@ -201,7 +199,7 @@ private:
       offer, {offer.offset, slot, count, cut->objects()}, cut->sources(rank_), cut->heads(), {}};
     for (const auto& sender : offer.senders)
       made.memories.push_back(map(sender.memory));
-    which.source = std::make_shared<const arrival_source>(std::move(made));
+    which.source = std::move(made);
     return {};
   }
 
@@ -242,14 +240,12 @@ private:
       });
       if (!part)
         return;
-      const auto target = open_.at(number).target;
-      const auto source = open_.at(number).source;
+      auto& which = open_.at(number);
       lock.unlock();
-      const auto why = read(target, *source, *part);
+      const auto why = read(which.target, *which.source, *part);
       lock.lock();
-      auto& arrival = open_.at(number).arrival;
-      arrival.finish(why);
-      const auto is_over = arrival.is_over();
+      which.arrival.finish(why);
+      const auto is_over = which.arrival.is_over();
       quiet_.notify_all();
       if (is_over) {
         lock.unlock();
@@ -326,7 +322,9 @@ private:
   std::map<std::string, mapping> maps_;
   std::condition_variable news_;
   std::condition_variable quiet_;
-  absl::btree_map<uint64_t, open_handoff> open_;
+  /// A read uses the target and the source of its handoff without the lock: neither changes until
+  /// close(), which waits for the read.
+  std::map<uint64_t, open_handoff> open_;
   bool is_stopping_ = false;
   std::thread thread_;
 };

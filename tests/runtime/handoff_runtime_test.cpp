@@ -298,8 +298,20 @@ TEST(HandoffTest, MessagesSurviveTheWay) {
   EXPECT_EQ(std::get<handoff_progress>(*parse_handoff_message(to_line(handoff_progress{3, 4}))),
             (handoff_progress{3, 4}));
   EXPECT_EQ(std::get<handoff_last>(*parse_handoff_message(handoff_end(5))).token, 5U);
+  EXPECT_TRUE(is_last(handoff_end(5)));
+  for (const auto& other : {to_line(offer), to_line(handoff_progress{3, 4}), handoff_failure("a")})
+    EXPECT_FALSE(is_last(other)) << other;
   EXPECT_EQ(std::get<error>(*parse_handoff_message(handoff_failure("a\xff"))).code,
             ec::peer_unreachable);
+}
+
+TEST(HandoffTest, OtherLinesThanMessagesAreRefused) {
+  for (const auto* const line : {"", "7", "{}", "[1]", "{\"token\":-1}", "{\"token\":1e300}",
+                                 "{\"layer\":3,\"pages\":1.5}"}) {
+    const auto parsed = parse_handoff_message(line);
+    ASSERT_FALSE(parsed) << line;
+    EXPECT_EQ(parsed.error().code, ec::malformed_message);
+  }
 }
 
 } // namespace
