@@ -133,6 +133,11 @@ private:
 
 } // namespace
 
+bool has_hung_up(socket_t client) noexcept {
+  auto asked = pollfd{client, POLLRDHUP, 0};
+  return ::poll(&asked, 1, 0) > 0;
+}
+
 http_listener::~http_listener() {
   if (!thread_.joinable())
     return;

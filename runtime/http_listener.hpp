@@ -24,6 +24,9 @@ struct http_limits {
   size_t connections = limits::admin_connections;
 };
 
+/// Whether the client behind a connection has gone; it says nothing else before its answer.
+bool has_hung_up(socket_t client) noexcept;
+
 /// An HTTP server on its own small thread pool that clients cannot block: each connection carries
 /// one request, which is bounded in time and bytes, and the queue of connections is bounded. Set
 /// routes as on any httplib::Server, before start().

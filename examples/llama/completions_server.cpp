@@ -1,11 +1,10 @@
 #include "examples/llama/completions_server.hpp"
 
 #include "hicache/handoff.hpp"
-#include "rpc/endpoint.hpp"
+#include "runtime/http_listener.hpp"
 
 #include <nlohmann/json.hpp>
 
-#include <httplib.h>
 #include <prometheus/counter.h>
 #include <prometheus/histogram.h>
 #include <prometheus/text_serializer.h>
@@ -17,7 +16,6 @@
 #include <deque>
 #include <mutex>
 #include <optional>
-#include <thread>
 #include <utility>
 
 namespace llama {
@@ -30,15 +28,25 @@ using steady = std::chrono::steady_clock;
 /// Completions served side by side; others wait for their turn.
 constexpr auto server_threads = size_t{64};
 
+/// Connections that wait for their turn; others wait in the kernel.
+constexpr auto waiting_connections = size_t{256};
+
+/// For a request to arrive, and for each write of its answer.
+constexpr auto client_time = std::chrono::seconds{30};
+
 /// How soon clients of an engine that does not stop are told.
 constexpr auto stop_patience = std::chrono::seconds{1};
+
+/// How soon the end of a client ends its completion.
+constexpr auto client_pause = std::chrono::milliseconds{100};
 
 constexpr auto body_bytes_max = size_t{16} << 20;
 
 /// Each may take as long as a timeout.
 constexpr auto prefill_instances_max = size_t{8};
 
-/// The parts of a completion on their way from the engine to a client's thread.
+/// The parts of a completion on their way from the engine to the thread of its client, which makes
+/// the queue.
 class output_queue {
 public:
   explicit output_queue(const std::atomic<bool>& is_stopping) : is_stopping_(is_stopping) {}
@@ -51,16 +59,22 @@ public:
     changed_.notify_one();
   }
 
+  /// The next part; an aborted one if the client has gone.
   completion_output pop() {
-    while (!wait_for(stop_patience))
-      // The engine may wait for a rank that has died.
-      if (is_stopping_)
-        return {0, {}, finish_reason::aborted, 0, {}};
-    const auto lock = std::scoped_lock{mutex_};
-    auto first = std::move(parts_.front());
-    parts_.pop_front();
-    return first;
+    const auto since = steady::now();
+    // A stopping engine may wait for a rank that has died.
+    while (is_wanted() && !(is_stopping_ && steady::now() - since > stop_patience))
+      if (wait_for(client_pause)) {
+        const auto lock = std::scoped_lock{mutex_};
+        auto first = std::move(parts_.front());
+        parts_.pop_front();
+        return first;
+      }
+    return {0, {}, finish_reason::aborted, 0, {}};
   }
+
+  /// Whether the client is still there. A server that stops shuts its connections down itself.
+  bool is_wanted() const { return is_stopping_ || !hicache::has_hung_up(client_); }
 
   /// @returns whether there is a part
   bool wait_for(std::chrono::milliseconds time) {
@@ -70,6 +84,7 @@ public:
 
 private:
   const std::atomic<bool>& is_stopping_;
+  const socket_t client_ = hicache::http_listener::client();
   std::mutex mutex_; // Guards the parts.
   std::condition_variable changed_;
   std::deque<completion_output> parts_;
@@ -353,40 +368,16 @@ class server_impl final : public completions_server {
 public:
   explicit server_impl(server_options options) : options_(std::move(options)) {}
 
-  ~server_impl() override {
-    http_.stop();
-    if (thread_.joinable())
-      thread_.join();
-  }
-
   result<void> listen() {
-    auto where = hicache::rpc::parse_endpoint(options_.listen);
+    const auto where = hicache::parse_http_address(options_.listen);
     if (!where)
       return fail(ec::invalid_argument, "--listen: " + where.error().detail);
     set_routes();
-    http_.new_task_queue = [] { return new httplib::ThreadPool(server_threads); };
     http_.set_payload_max_length(body_bytes_max);
-    // httplib's default, SO_REUSEPORT, would let two servers share a port.
-    auto listening = socket_t{};
-    http_.set_socket_options([&listening](socket_t socket) {
-      const auto yes = 1;
-      listening = socket;
-      ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-    });
-    auto port = int{where->port};
-    if (port == 0)
-      port = http_.bind_to_any_port(where->host);
-    else if (!http_.bind_to_port(where->host, port))
-      port = -1;
-    if (port < 0)
-      return fail(ec::invalid_argument, "--listen: cannot listen on " + options_.listen
-                                          + "; expected an address of this machine and a port that "
-                                            "is free");
-    // httplib lets five connections wait.
-    ::listen(listening, SOMAXCONN);
-    where->port = static_cast<uint16_t>(port);
-    address_ = to_string(*where);
-    thread_ = std::thread{[this] { http_.listen_after_bind(); }};
+    const auto bound = http_.start(*where);
+    if (!bound)
+      return fail(ec::invalid_argument, "--listen: " + bound.error().detail);
+    address_ = to_string(*bound);
     return {};
   }
 
@@ -429,10 +420,8 @@ private:
     if (wanted->streams)
       return stream(answer, *wanted, outputs, std::move(writer));
     for (;;) {
-      const auto output = outputs->pop();
+      const auto output = next(*wanted, outputs);
       writer.note(output);
-      if (output.attempt)
-        receive(*wanted, output, outputs, [] { return true; });
       if (output.finish == finish_reason::failed)
         return answer_error(answer, 500, output.error);
       if (output.finish == finish_reason::aborted)
@@ -458,34 +447,42 @@ private:
 
   void withdraw(completion_id id) { caf::anon_send(options_.engine, atom::withdraw_v, id); }
 
-  /// Sends each part as an event. A client that goes away ends its completion.
+  /// The next part for a client. One that goes away ends its completion.
+  completion_output next(const client_request& wanted, const output_queue_ptr& outputs) {
+    auto output = outputs->pop();
+    for (; output.attempt; output = outputs->pop())
+      receive(wanted, output, outputs);
+    if (output.finish == finish_reason::aborted)
+      withdraw(wanted.completion.id);
+    return output;
+  }
+
+  /// Sends each part as an event.
   void stream(httplib::Response& answer, const client_request& wanted,
               const output_queue_ptr& outputs, answer_writer writer) {
-    auto next = [this, outputs, wanted, id = wanted.completion.id, has_usage = wanted.streams_usage,
+    auto send = [this, outputs, wanted,
                  writer = std::move(writer)](size_t, httplib::DataSink& sink) mutable {
-      auto output = outputs->pop();
-      for (; output.attempt; output = outputs->pop())
-        receive(wanted, output, outputs, [&sink] { return sink.is_writable(); });
+      const auto output = next(wanted, outputs);
       writer.note(output);
       auto text = output.finish == finish_reason::failed
                     ? "data: " + to_text({{"error", {{"message", output.error}}}}) + "\n\n"
                     : writer.event(output);
       if (output.finish != finish_reason::none)
-        text += (has_usage ? writer.usage_event() : "") + "data: [DONE]\n\n";
-      if (!sink.is_writable() || !sink.write(text.data(), text.size())) {
-        withdraw(id);
+        text += (wanted.streams_usage ? writer.usage_event() : "") + "data: [DONE]\n\n";
+      if (!outputs->is_wanted() || !sink.write(text.data(), text.size())) {
+        withdraw(wanted.completion.id);
         return false;
       }
       if (output.finish != finish_reason::none)
         sink.done();
       return true;
     };
-    answer.set_chunked_content_provider("text/event-stream", std::move(next));
+    answer.set_chunked_content_provider("text/event-stream", std::move(send));
   }
 
   /// Has a prefill instance compute the prompt, until the engine goes on with it.
   void receive(const client_request& wanted, const completion_output& asked,
-               const output_queue_ptr& outputs, const std::function<bool()>& is_wanted) {
+               const output_queue_ptr& outputs) {
     const auto& completion = wanted.completion;
     const auto body
       = json{{"prompt", completion.prompt},      {"max_tokens", 1},
@@ -497,9 +494,9 @@ private:
         caf::anon_send(options_.engine, atom::handoff_v,
                        handoff_event{completion.id, *asked.attempt, std::move(message)});
       },
-      [&](std::chrono::milliseconds time) { return outputs->wait_for(time) || !is_wanted(); });
-    if (!is_wanted())
-      withdraw(completion.id);
+      [&](std::chrono::milliseconds time) {
+        return outputs->wait_for(time) || !outputs->is_wanted();
+      });
   }
 
   /// Computes a prompt for a decode instance. The handoff ends when that closes the connection.
@@ -537,7 +534,7 @@ private:
           until = steady::now() + hicache::handoff_patience;
       }
       line += '\n';
-      return sink.is_writable() && sink.write(line.data(), line.size())
+      return outputs->is_wanted() && sink.write(line.data(), line.size())
              && (!until || steady::now() < *until);
     };
     answer.set_chunked_content_provider("application/jsonl", std::move(next),
@@ -549,8 +546,10 @@ private:
   std::atomic<completion_id> last_id_ = 0;
   std::atomic<bool> is_stopping_ = false;
   std::string address_;
-  httplib::Server http_;
-  std::thread thread_;
+  // Last member: its threads use the others.
+  hicache::http_listener http_{
+    hicache::http_limits{client_time, body_bytes_max + (size_t{64} << 10), server_threads,
+                         server_threads + waiting_connections}};
 };
 
 } // namespace

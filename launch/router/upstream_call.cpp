@@ -1,9 +1,9 @@
 #include "launch/router/upstream_call.hpp"
 
 #include "base/check.hpp"
+#include "runtime/http_listener.hpp"
 
 #include <curl/curl.h>
-#include <poll.h>
 
 #include <algorithm>
 #include <array>
@@ -117,8 +117,7 @@ private:
     // A client says nothing before its answer, except that it goes.
     if (has_client == 0 || client.revents == 0)
       return;
-    auto watched = pollfd{request_.client, POLLRDHUP, 0};
-    if (::poll(&watched, 1, 0) > 0)
+    if (has_hung_up(request_.client))
       state_ = upstream_state::abandoned;
     else
       request_.client = -1; // Bytes of its next request.

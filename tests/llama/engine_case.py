@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 import urllib.request
 
@@ -133,6 +134,12 @@ class EngineCase(unittest.TestCase):
         for number, ((tokens, _), expected) in enumerate(zip(answers, self.expected, strict=True)):
             self.assertEqual(tokens, expected, f"prompt {number}\n{engine.text()}")
         return [cached for _, cached in answers]
+
+    def wait_until(self, is_true, what, seconds=60):
+        end = time.monotonic() + seconds
+        while not is_true():
+            self.assertLess(time.monotonic(), end, what)
+            time.sleep(0.02)
 
     def metric(self, engine, name):
         """The sum over its labels, at the engine's own address."""

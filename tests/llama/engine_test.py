@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import http.client
 import json
 import os
 import signal
@@ -118,6 +119,20 @@ class EngineTest(EngineCase):
         self.assertEqual([each["finish_reason"] for each in choices if each["finish_reason"]], ["length"])
         self.assertEqual(parts[-1]["usage"]["completion_tokens"], STEPS)
         self.assertEqual(self.metric(engine, "llama_generated_tokens_total"), STEPS)
+        self.stop(engine)
+
+    def test_a_client_that_goes_ends_its_completion(self):
+        engine = self.start()
+        for number, streams in enumerate((False, True), 1):
+            with self.subTest(streams=streams):
+                connection = http.client.HTTPConnection(engine.address, timeout=60)
+                body = {"prompt": "a", "max_tokens": 8000, "ignore_eos": True, "stream": streams}
+                before = self.metric(engine, "llama_generated_tokens_total")
+                connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+                self.wait_until(lambda before=before: self.metric(engine, "llama_generated_tokens_total") > before, "no token")
+                connection.close()
+                self.wait_until(lambda number=number: self.metric(engine, "llama_requests_total") == number, "it goes on")
+                self.assertEqual(self.metric(engine, 'llama_requests_total{finish="abort"}'), number)
         self.stop(engine)
 
     def test_connections_wait_for_an_engine_that_is_busy(self):

@@ -56,12 +56,6 @@ class RolesCase(EngineCase):
                 self.assertIsNone(choice["finish_reason"], "the completion ended first")
                 yield choice["token_ids"]
 
-    def wait_until(self, is_true, what, seconds=60):
-        end = time.monotonic() + seconds
-        while not is_true():
-            self.assertLess(time.monotonic(), end, what)
-            time.sleep(0.02)
-
     def assert_nothing_leaks(self, prefill, decode):
         """No page waits for a receiver, and a prompt as long as the pool finds room on both."""
         for engine in prefill:
