@@ -70,17 +70,10 @@ void engine_state::begin_turn() {
   auto message = encode(std::exchange(incoming, {}));
   parts.ranks->broadcast(message);
   const auto input = decode(message);
-  for (const auto& each : input.added)
-    schedule->add(each);
-  for (const auto id : input.aborted) {
-    schedule->abort(id);
+  schedule->take(input);
+  for (const auto id : input.aborted)
     if (parts.sender != nullptr)
       close_handoff(id); // The receiver has what it wanted, or is gone.
-  }
-  if (input.is_last) {
-    is_last_heard = true;
-    schedule->abort_all();
-  }
   if (parts.receiver != nullptr)
     receive_handoffs(input.handoffs);
   apply(schedule->open(), [this](const tree_answers& answers) {
@@ -130,7 +123,7 @@ void engine_state::end_turn(const step_result& facts) {
   schedule->stepped(facts);
   is_in_flight = facts.in_flight;
   give_out();
-  if (is_last_heard && schedule->is_idle())
+  if (schedule->has_ended())
     serving.deliver(turns);
   else
     plan_turn();

@@ -153,8 +153,6 @@ struct engine_state : pass_watch {
   bool is_ahead = false;
   /// Takes no more completions.
   bool is_stopping = false;
-  /// All ranks know that it stops: they end together, once none is left.
-  bool is_last_heard = false;
   bool is_waiting = false;
   /// A step may have something to tell although nothing is computed.
   bool is_in_flight = false;

@@ -34,8 +34,13 @@ void scheduler::abort(completion_id id) {
     end(found, finish_reason::aborted);
 }
 
-void scheduler::abort_all() {
-  while (!sequences_.empty())
+void scheduler::take(const turn_input& input) {
+  for (const auto& each : input.added)
+    add(each);
+  for (const auto id : input.aborted)
+    abort(id);
+  is_last_ = is_last_ || input.is_last;
+  while (is_last_ && !sequences_.empty())
     end(sequences_.begin(), finish_reason::aborted);
 }
 

@@ -49,8 +49,8 @@ public:
   /// Ends a completion. No effect if there is none.
   void abort(completion_id id);
 
-  /// Ends all completions.
-  void abort_all();
+  /// What rank 0 tells all ranks. After the last input nothing is added, and all completions end.
+  void take(const turn_input& input);
 
   /// Releases what ended, and looks up the prefixes of those that wait.
   operations open();
@@ -132,6 +132,9 @@ public:
 
   /// Whether the next turn has tokens to compute, or a session that opened for one that waits.
   bool can_compute() const;
+
+  /// Whether this turn is the last one, on all ranks.
+  bool has_ended() const noexcept { return is_last_ && is_idle(); }
 
   /// Whether a turn has nothing to do.
   bool is_idle() const noexcept {
@@ -268,6 +271,8 @@ private:
   /// As in pass_result, of the last pass.
   void* after_ = nullptr;
   uint64_t short_turns_ = 0;
+  /// The last input was taken.
+  bool is_last_ = false;
   std::vector<completion_output> outputs_;
 };
 

@@ -251,6 +251,22 @@ TEST_F(SchedulerTest, AnAbortGivesAllPagesBack) {
   EXPECT_EQ(cache.free_pages(), 1000);
 }
 
+TEST_F(SchedulerTest, ItEndsOnceAllRanksHaveHeardOfIt) {
+  auto tested = make();
+  tested.take({{request(1, 6, 1)}, {}});
+  run(tested);
+  EXPECT_FALSE(tested.has_ended()) << "rank 0 may have been told to stop, others do not know";
+  tested.take({{request(2, 6, 100)}, {}});
+  turn(tested);
+  tested.take({{request(3, 6, 100)}, {}, {}, true});
+  EXPECT_FALSE(tested.has_ended()) << "one has pages";
+  turn(tested);
+  EXPECT_TRUE(tested.has_ended());
+  for (const auto id : {2, 3})
+    EXPECT_EQ(ended[completion_id(id)].finish, finish_reason::aborted);
+  EXPECT_EQ(cache.free_pages(), 1000);
+}
+
 TEST_F(SchedulerTest, TurnsOfASessionFollowEachOtherAndAreInsertedToTheToken) {
   auto tested = make();
   auto first = request(1, 6, 4);
