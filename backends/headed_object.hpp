@@ -1,6 +1,7 @@
 #pragma once
 
 #include "backends/object_parts.hpp"
+#include "backends/store_outcomes.hpp"
 #include "base/page_checksum.hpp"
 #include "hicache/storage_backend.hpp"
 #include "messages/page_header.hpp"
@@ -70,8 +71,10 @@ public:
     const auto header = decode_page_header(header_);
     if (!header)
       return tl::unexpected{header.error()};
-    if (header->key != page_.key || (fingerprint_ && header->fingerprint != *fingerprint_))
+    if (header->key != page_.key)
       return fail(ec::corrupt_page, "the header is of another object");
+    if (fingerprint_ && header->fingerprint != *fingerprint_)
+      return tl::unexpected{other_namespace()};
     if (stored - page_header_bytes != header->length)
       return fail(ec::corrupt_page, "the object has another length than its header says");
     if (auto fits = check_room(header->length, room_, rule_); !fits)

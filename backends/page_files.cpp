@@ -5,6 +5,7 @@
 #include "backends/folder_table.hpp"
 #include "backends/object_parts.hpp"
 #include "backends/page_folder.hpp"
+#include "backends/store_outcomes.hpp"
 #include "base/limits.hpp"
 #include "base/page_checksum.hpp"
 #include "base/units.hpp"
@@ -267,8 +268,10 @@ result<void> page_files::read_page(int fd, const std::string& path, const page_r
   const auto decoded = decode_page_header(header);
   if (!decoded)
     return fail(ec::corrupt_page, "'" + path + "': " + decoded.error().detail);
-  if (decoded->key != page.key || (fingerprint && decoded->fingerprint != *fingerprint))
-    return fail(ec::corrupt_page, "'" + path + "' holds a page of another key or namespace");
+  if (decoded->key != page.key)
+    return fail(ec::corrupt_page, "'" + path + "' holds a page of another key");
+  if (fingerprint && decoded->fingerprint != *fingerprint)
+    return tl::unexpected{other_namespace()};
   if (decoded->generation != file_generation)
     return fail(ec::corrupt_page, "'" + path + "' has a generation that no file has");
   if (decoded->length != file_bytes - page_header_bytes)

@@ -7,6 +7,11 @@
 
 namespace hicache {
 
+/// The error of an object that is of another namespace, and need not be damaged.
+inline error other_namespace() {
+  return {ec::corrupt_page, "the object is of another namespace"};
+}
+
 /// Whether an object's outcome means that the store is broken. A full store, or one without the
 /// object, works.
 template <class T>

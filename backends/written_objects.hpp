@@ -39,10 +39,17 @@ public:
     }
   }
 
-  void count_writes(std::span<const result<void>> answers) {
+  /// Outcomes of a batch of writes, counted.
+  /// @param write Gets them, to replace those that it knows; not called if it `is_late`.
+  template <class Write>
+  std::vector<result<void>> count_writes(size_t pages, bool is_late, Write write) {
+    auto answers = std::vector<result<void>>(pages, fail(ec::deadline_exceeded));
+    if (!is_late)
+      write(answers);
     const auto lock = std::scoped_lock{mutex_};
     for (const auto& answer : answers)
       counters_.count_set(answer);
+    return answers;
   }
 
   /// A write found the object there, or may find it there because this process wrote it.

@@ -1,6 +1,7 @@
 #include "launch/store_commands.hpp"
 
 #include "backends/sized_reads.hpp"
+#include "backends/store_outcomes.hpp"
 #include "base/units.hpp"
 #include "cache/hash/page_hash.hpp"
 #include "hicache/store.hpp"
@@ -498,12 +499,14 @@ result<int> store_commands::verify(place& where) const {
 result<int> store_commands::copy(place& from, place& to) const {
   auto copied = uint64_t{0};
   auto bytes = uint64_t{0};
-  auto left_out = uint64_t{0};
+  auto others = uint64_t{0};
+  auto damaged = uint64_t{0};
   auto failed = uint64_t{0};
   auto line = status_line{};
   const auto note = [&](const open_tier& tier, const result<void>& outcome) {
     const auto code = outcome ? ec::none : outcome.error().code;
-    left_out += code == ec::corrupt_page ? 1 : 0;
+    if (code == ec::corrupt_page)
+      ++(outcome.error() == other_namespace() ? others : damaged);
     if (!outcome && code != ec::not_found && code != ec::corrupt_page && ++failed == 1)
       complain(app_, of_tier(tier, outcome.error()));
     return outcome.has_value();
@@ -530,14 +533,19 @@ result<int> store_commands::copy(place& from, place& to) const {
             [&] { return absl::StrFormat("%d objects, %s copied", copied, format_bytes(bytes)); });
         };
     const auto read = [&](std::span<const listed_object> objects) {
-      read_objects(*tier.objects, missing_in(to.tiers, objects, timeout_), timeout_, write);
+      auto ours = std::vector<listed_object>{};
+      for (const auto& x : objects)
+        if (x.fingerprint == 0 || x.fingerprint == *from.fingerprint)
+          ours.push_back(x);
+      others += objects.size() - ours.size();
+      read_objects(*tier.objects, missing_in(to.tiers, ours, timeout_), timeout_, write);
     };
     if (const auto listed = visit_objects(tier, timeout_, read); !listed)
       return tl::unexpected{listed.error()};
   }
   std::cout << absl::StrFormat(
-    "%d objects, %s copied; %d left out, damaged or of another namespace; %d failed\n", copied,
-    format_bytes(bytes), left_out, failed);
+    "%d objects, %s copied; left out: %d of another namespace, %d damaged; %d failed\n", copied,
+    format_bytes(bytes), others, damaged, failed);
   std::cout.flush();
   return failed > 0 ? exit_failed : exit_ok;
 }

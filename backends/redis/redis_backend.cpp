@@ -83,11 +83,8 @@ public:
   }
 
   std::vector<result<void>> set(std::span<const page_write> pages, time_point deadline) override {
-    auto answers = std::vector<result<void>>(pages.size(), fail(ec::deadline_exceeded));
-    if (clock_.now() < deadline)
-      write(pages, answers, deadline);
-    own_.count_writes(answers);
-    return answers;
+    return own_.count_writes(pages.size(), clock_.now() >= deadline,
+                             [&](auto& answers) { write(pages, answers, deadline); });
   }
 
   std::vector<result<void>> remove(std::span<const page_key> keys, time_point deadline) override {

@@ -1,5 +1,6 @@
 #include "backends/redis/redis_object.hpp"
 
+#include "backends/store_outcomes.hpp"
 #include "base/check.hpp"
 
 #include <algorithm>
@@ -45,7 +46,7 @@ result<redis_head> decode_redis_head(std::span<const std::byte> value, const pag
   if (page->key != key)
     return fail(ec::corrupt_page, "the object of another key");
   if (fingerprint && page->fingerprint != *fingerprint)
-    return fail(ec::corrupt_page, "the object of another namespace");
+    return tl::unexpected{other_namespace()};
   if (head.chunk_bytes < redis_chunk_min || head.chunk_bytes > redis_chunk_max
       || page->length > uint64_t{UINT32_MAX} * redis_chunk_min
       || head.chunks != redis_chunks(page->length, head.chunk_bytes))

@@ -69,9 +69,22 @@ protected:
 
   std::string path(const std::string& name) const { return folder_.path() + "/" + name; }
 
+  /// Writes settings of ranks with a store in a folder.
+  void write_config(const std::string& file, const std::string& model, const std::string& backend,
+                    const std::string& folder) const {
+    std::ofstream{path(file)}
+      << "hicache-storage-backend = \"" << backend << "\"\nmodel-id = \"" << model << "\"\n"
+      << "hicache-storage-backend-extra-config = '{\"max_bytes\": \"16MiB\", \"path\": \""
+      << path(folder) << "\"}'\n";
+  }
+
   /// The same, with the settings of the ranks.
-  outcome run_here(std::vector<std::string> arguments) const {
-    arguments.insert(arguments.end(), {"--config", path("ranks.toml")});
+  outcome run_here(const std::vector<std::string>& arguments) const {
+    return run_with("ranks.toml", arguments);
+  }
+
+  outcome run_with(const std::string& file, std::vector<std::string> arguments) const {
+    arguments.insert(arguments.end(), {"--config", path(file)});
     return run(std::move(arguments));
   }
 
@@ -152,9 +165,9 @@ TEST_F(StoreCommandsTest, ExportsToAFolderAndImportsFromIt) {
   }
   EXPECT_EQ(
     run_here({"export", path("dump")}).out,
-    "150 objects, 25.6 KiB copied; 0 left out, damaged or of another namespace; 0 failed\n");
+    "150 objects, 25.6 KiB copied; left out: 0 of another namespace, 0 damaged; 0 failed\n");
   EXPECT_EQ(run_here({"export", path("dump")}).out,
-            "0 objects, 0 B copied; 0 left out, damaged or of another namespace; 0 failed\n")
+            "0 objects, 0 B copied; left out: 0 of another namespace, 0 damaged; 0 failed\n")
     << "all are there already";
   std::filesystem::remove_all(path("first"));
   EXPECT_EQ(run_here({"import", path("dump")}).code, exit_ok);
@@ -167,22 +180,39 @@ TEST_F(StoreCommandsTest, ExportsToAFolderAndImportsFromIt) {
 
 TEST_F(StoreCommandsTest, LeavesObjectsOfOtherNamespacesAlone) {
   ASSERT_EQ(run_here({"put", name_of(1), path("object")}).code, exit_ok);
-  std::ofstream{path("others.toml")}
-    << "hicache-storage-backend = \"file\"\nmodel-id = \"another\"\n"
-    << "hicache-storage-backend-extra-config = '{\"path\": \"" << path("first") << "\"}'\n";
-  const auto others = [&](std::vector<std::string> arguments) {
-    arguments.insert(arguments.end(), {"--config", path("others.toml")});
-    return run(std::move(arguments));
-  };
+  write_config("others.toml", "another", "file", "first");
+  const auto others
+    = [&](const std::vector<std::string>& arguments) { return run_with("others.toml", arguments); };
   ASSERT_EQ(others({"put", name_of(2), path("object")}).code, exit_ok);
   EXPECT_EQ(run_here({"verify"}).code, exit_ok);
   EXPECT_EQ(others({"get", name_of(1)}).out, "the bytes of an object");
   EXPECT_EQ(others({"export", path("dump")}).out,
-            "1 objects, 22 B copied; 1 left out, damaged or of another namespace; 0 failed\n");
+            "1 objects, 22 B copied; left out: 1 of another namespace, 0 damaged; 0 failed\n");
   EXPECT_TRUE(std::filesystem::exists(file_of("dump", 2)));
   EXPECT_FALSE(std::filesystem::exists(file_of("dump", 1)));
   for (const auto number : {1u, 2u})
     EXPECT_TRUE(std::filesystem::exists(file_of("first", number)));
+}
+
+TEST_F(StoreCommandsTest, ExportsNoObjectsOfOthersFromADisk) {
+  write_config("ours.toml", "m", "disk", "disk");
+  write_config("others.toml", "another", "disk", "disk");
+  ASSERT_EQ(run_with("ours.toml", {"put", name_of(1), path("object")}).code, exit_ok);
+  ASSERT_EQ(run_with("others.toml", {"put", name_of(2), path("object")}).code, exit_ok);
+  EXPECT_EQ(run_with("ours.toml", {"export", path("dump")}).out,
+            "1 objects, 22 B copied; left out: 1 of another namespace, 0 damaged; 0 failed\n");
+  EXPECT_TRUE(std::filesystem::exists(file_of("dump", 1)));
+  EXPECT_FALSE(std::filesystem::exists(file_of("dump", 2)));
+}
+
+TEST_F(StoreCommandsTest, ExportCountsWhatIsDamaged) {
+  for (const auto number : {1u, 2u})
+    ASSERT_EQ(run_here({"put", name_of(number), path("object")}).code, exit_ok);
+  auto damaged = text_of(file_of("first", 2));
+  damaged.back() ^= 1;
+  std::ofstream{file_of("first", 2), std::ios::binary} << damaged;
+  EXPECT_EQ(run_here({"export", path("dump")}).out,
+            "1 objects, 22 B copied; left out: 0 of another namespace, 1 damaged; 0 failed\n");
 }
 
 TEST_F(StoreCommandsTest, SaysWhatIsWrong) {
