@@ -11,7 +11,7 @@ seed=${2:-0}
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
 build=$root/build/fuzz
-fuzzers=(op_script_fuzz key_fuzz wire_fuzz rpc_fuzz disk_record_fuzz page_header_fuzz page_messages_fuzz page_server_fuzz page_client_fuzz rank_link_fuzz storage_config_fuzz model_files_fuzz discovery_fuzz serde_fuzz redis_fuzz s3_fuzz router_fuzz)
+fuzzers=(op_script_fuzz key_fuzz wire_fuzz rpc_fuzz disk_record_fuzz page_header_fuzz page_messages_fuzz page_server_fuzz page_client_fuzz rank_link_fuzz storage_config_fuzz model_files_fuzz discovery_fuzz serde_fuzz redis_fuzz s3_fuzz router_fuzz handoff_fuzz)
 
 cmake -S "$root" -B "$build" -G Ninja -D CMAKE_CXX_COMPILER=clang++ -D CMAKE_C_COMPILER=clang -D CMAKE_BUILD_TYPE=RelWithDebInfo \
   -D CMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1 -DNDEBUG" \
