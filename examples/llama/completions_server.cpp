@@ -1,14 +1,14 @@
 #include "examples/llama/completions_server.hpp"
 
+#include "examples/llama/json_fields.hpp"
 #include "hicache/handoff.hpp"
 #include "runtime/http_listener.hpp"
-
-#include <nlohmann/json.hpp>
 
 #include <prometheus/counter.h>
 #include <prometheus/histogram.h>
 #include <prometheus/text_serializer.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -125,109 +125,81 @@ const char* name_of(finish_reason why) {
 
 // -- parsing ------------------------------------------------------------------------
 
-/// A number of the request, if it is there.
-template <class T>
-result<T> number_of(const json& body, const char* key, T otherwise, int64_t least, int64_t most) {
-  const auto found = body.find(key);
-  if (found == body.end() || found->is_null())
-    return otherwise;
-  if (!found->is_number_integer() || found->get<int64_t>() < least || found->get<int64_t>() > most)
-    return fail(ec::invalid_argument, std::string{key} + ": expected a number from "
-                                        + std::to_string(least) + " to " + std::to_string(most));
-  return static_cast<T>(found->get<int64_t>());
-}
-
-bool flag_of(const json& body, const char* key) {
-  const auto found = body.find(key);
-  return found != body.end() && found->is_boolean() && found->get<bool>();
-}
-
-result<std::vector<hicache::token_id>> parse_prompt(const json& body, uint64_t vocabulary) {
-  const auto prompt = body.value("prompt", json{});
+std::vector<hicache::token_id> read_prompt(json_fields& fields, const server_options& options) {
+  const auto prompt = fields.field("prompt");
   auto tokens = std::vector<hicache::token_id>{};
   if (prompt.is_string())
     for (const auto byte : prompt.get_ref<const std::string&>())
       tokens.push_back(static_cast<uint8_t>(byte));
   else if (prompt.is_array())
     for (const auto& each : prompt)
-      tokens.push_back(each.is_number_unsigned() && each.get<uint64_t>() < vocabulary
+      tokens.push_back(each.is_number_unsigned() && each.get<uint64_t>() < options.vocabulary
                          ? each.get<hicache::token_id>()
                          : UINT32_MAX);
   if (tokens.empty())
-    return fail(ec::invalid_argument, "prompt: expected a text, or a list of tokens, not empty");
-  for (const auto token : tokens)
-    if (token >= vocabulary)
-      return fail(ec::invalid_argument, "prompt: expected tokens below "
-                                          + std::to_string(vocabulary)
-                                          + ", the size of the vocabulary");
+    fields.complain("prompt", "expected a text, or a list of tokens, not empty");
+  if (std::ranges::any_of(tokens, [&](auto token) { return token >= options.vocabulary; }))
+    fields.complain("prompt", "expected tokens below " + std::to_string(options.vocabulary)
+                                + ", the size of the vocabulary");
+  if (tokens.size() >= options.positions)
+    fields.complain("prompt", std::to_string(tokens.size()) + " tokens; expected fewer than "
+                                + std::to_string(options.positions)
+                                + ", the longest sequence of the model and of the device pool");
   return tokens;
 }
 
-/// @returns invalid_argument for what this engine does not do, so that nobody takes it for done
-result<void> check_unsupported(const json& body) {
+/// Complains about what this engine does not do, so that nobody takes it for done.
+void refuse_unsupported(json_fields& fields) {
   for (const auto* const key : {"n", "best_of"})
-    if (const auto count = number_of<int64_t>(body, key, 1, 1, 1); !count)
-      return fail(ec::invalid_argument, std::string{key} + ": expected 1");
+    if (fields.has(key) && fields.field(key) != 1)
+      fields.complain(key, "expected 1");
   for (const auto* const key : {"logprobs", "suffix", "stop"})
-    if (const auto found = body.find(key);
-        found != body.end() && !found->is_null() && !found->empty())
-      return fail(ec::invalid_argument, std::string{key} + ": not supported");
-  const auto temperature = body.find("temperature");
-  if (temperature != body.end() && !temperature->is_null() && *temperature != 0)
-    return fail(ec::invalid_argument, "temperature: expected 0, the likeliest token");
-  return {};
+    if (!fields.field(key).empty())
+      fields.complain(key, "not supported");
+  if (fields.has("temperature") && fields.field("temperature") != 0)
+    fields.complain("temperature", "expected 0, the likeliest token");
 }
 
 /// The prefill instances to ask. Other instances than those that decode ask none.
-result<std::vector<std::string>> prefill_of(const json& body, const server_options& options) {
+std::vector<std::string> read_prefill(json_fields& fields, const server_options& options) {
+  const auto named = fields.field("prefill");
   auto list = std::vector<std::string>{};
   if (options.role != "decode")
     return list;
-  try {
-    list = body.value("prefill", options.prefill);
-    if (list.size() <= prefill_instances_max)
-      return list;
-  } catch (const json::exception&) {
-    // Reported below.
-  }
-  return fail(ec::invalid_argument, "prefill: expected a list of at most "
-                                      + std::to_string(prefill_instances_max) + " HOST:PORT");
+  if (named.is_null())
+    return options.prefill;
+  for (const auto& each : named)
+    if (each.is_string())
+      list.push_back(each);
+  if (!named.is_array() || list.size() != named.size() || list.size() > prefill_instances_max)
+    fields.complain("prefill", "expected a list of at most " + std::to_string(prefill_instances_max)
+                                 + " HOST:PORT");
+  return list;
 }
 
 result<client_request> parse_request(const std::string& text, const server_options& options) {
   const auto body = json::parse(text, nullptr, false);
   if (!body.is_object())
     return fail(ec::invalid_argument, "expected a JSON object");
-  if (auto checked = check_unsupported(body); !checked)
-    return tl::unexpected{checked.error()};
-  auto prompt = parse_prompt(body, options.vocabulary);
-  auto most = number_of<uint64_t>(body, "max_tokens", 16, 1, INT32_MAX);
-  auto priority = number_of<int32_t>(body, "priority", 0, INT32_MIN, INT32_MAX);
-  auto session = number_of<hicache::session_id>(body, "session", 0, 1, INT64_MAX);
-  if (!prompt || !most)
-    return tl::unexpected{!prompt ? prompt.error() : most.error()};
-  if (!priority || !session)
-    return tl::unexpected{!priority ? priority.error() : session.error()};
-  if (prompt->size() >= options.positions)
-    return fail(ec::invalid_argument,
-                "prompt: " + std::to_string(prompt->size()) + " tokens; expected fewer than "
-                  + std::to_string(options.positions)
-                  + ", the longest sequence of the model and of the device pool");
+  auto complaint = std::string{};
+  auto fields = json_fields{body, complaint};
+  refuse_unsupported(fields);
   auto wanted = client_request{};
-  wanted.completion.prompt = std::move(*prompt);
-  wanted.completion.max_tokens = *most;
-  wanted.completion.priority = *priority;
-  wanted.completion.ignores_end = flag_of(body, "ignore_eos");
-  wanted.completion.session = *session;
-  wanted.completion.ends_session = flag_of(body, "ends_session");
-  if (const auto salt = body.find("cache_salt"); salt != body.end() && salt->is_string())
-    wanted.completion.salt = salt->get<std::string>();
-  if (auto prefill = prefill_of(body, options); prefill)
-    wanted.completion.prefill = std::move(*prefill);
-  else
-    return tl::unexpected{prefill.error()};
-  wanted.streams = flag_of(body, "stream");
-  wanted.streams_usage = flag_of(body.value("stream_options", json::object()), "include_usage");
+  auto& completion = wanted.completion;
+  completion.prompt = read_prompt(fields, options);
+  completion.max_tokens = fields.number<uint64_t>("max_tokens", 1, INT32_MAX).value_or(16);
+  completion.priority = fields.number<int32_t>("priority", INT32_MIN, INT32_MAX).value_or(0);
+  completion.ignores_end = fields.flag("ignore_eos");
+  completion.session = fields.number<hicache::session_id>("session", 1, INT64_MAX).value_or(0);
+  completion.ends_session = fields.flag("ends_session");
+  completion.salt = fields.text("cache_salt");
+  completion.prefill = read_prefill(fields, options);
+  wanted.streams = fields.flag("stream");
+  const auto stream_options = fields.field("stream_options");
+  if (stream_options.is_object())
+    wanted.streams_usage = json_fields{stream_options, complaint}.flag("include_usage");
+  if (!complaint.empty())
+    return fail(ec::invalid_argument, complaint);
   return wanted;
 }
 
@@ -507,17 +479,15 @@ private:
     if (!wanted)
       return answer_error(answer, 400, wanted.error().detail);
     const auto body = json::parse(request.body);
-    const auto ranks = number_of<uint32_t>(body, "receiver_ranks", 0, 1, INT32_MAX);
-    const auto pages = number_of<uint64_t>(body, "receiver_pages", 0, 0, INT32_MAX);
-    if (!ranks || !pages || *ranks == 0)
-      return answer_error(answer, 400,
-                          "receiver_ranks, receiver_pages: expected the ranks of the "
-                          "receiver, and the pages of the prompt that it has");
+    auto complaint = std::string{};
+    auto fields = json_fields{body, complaint};
     auto& completion = wanted->completion;
     completion.id = ++last_id_;
     completion.max_tokens = 1;
-    completion.receiver_ranks = *ranks;
-    completion.receiver_pages = *pages;
+    completion.receiver_ranks = fields.required<uint32_t>("receiver_ranks", 1, INT32_MAX);
+    completion.receiver_pages = fields.number<uint64_t>("receiver_pages", 0, INT32_MAX).value_or(0);
+    if (!complaint.empty())
+      return answer_error(answer, 400, complaint);
     const auto outputs = std::make_shared<output_queue>(is_stopping_);
     submit(*wanted, outputs);
     auto next = [outputs, until = std::optional<steady::time_point>{}](

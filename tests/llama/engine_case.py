@@ -40,6 +40,8 @@ def make_prompts(count, seed=11):
 
 
 class EngineCase(unittest.TestCase):
+    PROGRAM = BIN / "hicache-llama"
+    DEVICE = "host"
     #: How many prompts there are, and arguments of the model besides its folder.
     PROMPTS = 40
     MODEL = ("--kv-heads", "2")
@@ -81,7 +83,7 @@ class EngineCase(unittest.TestCase):
         return program
 
     def start(self, *flags, ranks=1):
-        command = [BIN / "hicache-llama", self.model, "--listen", "127.0.0.1:0", "--page-size", "16", *flags]
+        command = [self.PROGRAM, self.model, "--listen", "127.0.0.1:0", "--page-size", "16", "--device", self.DEVICE, *flags]
         if ranks > 1:
             command[:0] = [MPIRUN, ranks]
         engine = self.run_program(command, "engine")

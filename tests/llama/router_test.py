@@ -59,8 +59,9 @@ class RouterCase(SystemTest):
 
     def start_engine(self, number, listen="127.0.0.1:0", flags=()):
         """One with endpoints of its own for events."""
-        engine = self.start([BIN / "hicache-llama", self.model, "--listen", listen, "--page-size", PAGE, "--kv-events", f"ipc://{self.folder}/events{number}",
-                             "--kv-events-replay", f"ipc://{self.folder}/replay{number}", *flags], f"engine{len(self.programs)}", {"OPENBLAS_NUM_THREADS": "1"})
+        engine = self.start([BIN / "hicache-llama", self.model, "--listen", listen, "--page-size", PAGE, "--device", "host",
+                             "--kv-events", f"ipc://{self.folder}/events{number}", "--kv-events-replay", f"ipc://{self.folder}/replay{number}", *flags],
+                            f"engine{len(self.programs)}", {"OPENBLAS_NUM_THREADS": "1"})
         engine.address = engine.wait_for(r"listening on (\S+)").group(1)
         return engine
 
