@@ -96,7 +96,7 @@ pack() {
       mkdir "$top/third_party/googletest/$part"
       cp -r "$googletest/$part"/{include,src} "$top/third_party/googletest/$part/"
     done
-    cp --parents "${library[@]}" "${tests[@]}" "${benchmark[@]}" "${engine[@]}" "${engine_tests[@]}" base/*.hpp include/hicache/*.hpp messages/{commands,storage_change}.hpp cache/copy_strips.hpp \
+    cp --parents "${library[@]}" "${tests[@]}" "${benchmark[@]}" "${engine[@]}" "${engine_tests[@]}" base/*.hpp include/hicache/*.hpp messages/{commands,storage_batch,storage_change}.hpp cache/copy_strips.hpp \
       gpu/*.hpp tests/gpu/*.hpp launch/transfer_*.hpp examples/llama/*.hpp tests/llama/*.hpp tests/gpu/run.sh LICENSE "$top"
   )
   tar -czf "$target" -C "$scratch" hicache-gpu
