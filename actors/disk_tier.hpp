@@ -22,11 +22,6 @@
 #include <utility>
 #include <vector>
 
-namespace hicache::limits {
-inline constexpr auto disk_list_pause = std::chrono::minutes{10};
-inline constexpr auto disk_list_part_pause = std::chrono::milliseconds{100};
-} // namespace hicache::limits
-
 namespace hicache {
 
 struct disk_tier_options {

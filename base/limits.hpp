@@ -202,8 +202,14 @@ inline constexpr size_t disk_fetches = 4;
 inline constexpr size_t disk_writes = 2;
 inline constexpr size_t disk_threads = disk_fetches + disk_writes;
 
-/// Pages of a cleared namespace that are removed from a node's disk in one go.
+/// Pages of a cleared namespace that are removed from a node's disk in one go, and pages of its
+/// table that are compared with a list.
 inline constexpr size_t disk_cleared_pages = 4096;
+
+/// How long a node waits before it lists again a store that does not tell what it evicts, and
+/// before each further part of such a list: ten thousand pages a second cost a server little.
+inline constexpr auto disk_list_pause = std::chrono::minutes{10};
+inline constexpr auto disk_list_part_pause = std::chrono::milliseconds{100};
 
 /// How long a terminating node waits for a hanging disk, which may still use its memory.
 inline constexpr auto disk_return_time = std::chrono::hours{1};
