@@ -283,10 +283,10 @@ private:
     read_objects(*cleaner_, pointers_to(reads));
     auto told = std::vector<evicted_object>{};
     for (auto i = size_t{0}; i < gone.size(); ++i) {
-      auto& object = told.emplace_back(
-        evicted_object{reads[i].key, gone[i].parent, {}, gone[i].used, gone[i].where.fingerprint});
+      const auto& each = gone[i];
+      told.push_back({reads[i].key, each.parent, {}, each.used, each.where.fingerprint});
       if (reads[i].outcome)
-        object.bytes = bytes[i];
+        told.back().bytes = bytes[i];
     }
     watch(told);
   }

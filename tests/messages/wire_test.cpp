@@ -316,13 +316,30 @@ void fill(node_client_state& x, random_engine& random) {
 void fill(node_status& x, random_engine& random) {
   fill(x.clients, random);
   x.has_more = random() % 2 == 0;
-  for (auto* field : {&x.client_count, &x.reserved_bytes, &x.leased_bytes, &x.reservations,
-                      &x.leases, &x.expired_leases, &x.refused, &x.capacity_bytes, &x.used_bytes,
-                      &x.pages, &x.evicted, &x.pages_wanted, &x.pages_found, &x.pages_written,
-                      &x.pages_kept, &x.pages_dropped, &x.unscanned_bytes})
-    fill(*field, random);
-  for (auto* field : {&x.disk_capacity_bytes, &x.disk_bytes, &x.disk_pages, &x.disk_pages_read,
-                      &x.disk_pages_written, &x.disk_pages_skipped, &x.disk_pages_failed})
+  for (auto* field : {&x.client_count,
+                      &x.reserved_bytes,
+                      &x.leased_bytes,
+                      &x.reservations,
+                      &x.leases,
+                      &x.expired_leases,
+                      &x.refused,
+                      &x.capacity_bytes,
+                      &x.used_bytes,
+                      &x.pages,
+                      &x.evicted,
+                      &x.pages_wanted,
+                      &x.pages_found,
+                      &x.pages_written,
+                      &x.pages_kept,
+                      &x.pages_dropped,
+                      &x.unscanned_bytes,
+                      &x.disk_capacity_bytes,
+                      &x.disk_bytes,
+                      &x.disk_pages,
+                      &x.disk_pages_read,
+                      &x.disk_pages_written,
+                      &x.disk_pages_skipped,
+                      &x.disk_pages_failed})
     fill(*field, random);
   fill(x.disk_stores, random);
 }
