@@ -283,8 +283,7 @@ private:
     read_objects(*cleaner_, pointers_to(reads));
     auto told = std::vector<evicted_object>{};
     for (auto i = size_t{0}; i < gone.size(); ++i) {
-      const auto& each = gone[i];
-      told.push_back({reads[i].key, each.parent, {}, each.used, each.where.fingerprint});
+      told.push_back({reads[i].key, gone[i].parent, {}, gone[i].used, gone[i].where.fingerprint});
       if (reads[i].outcome)
         told.back().bytes = bytes[i];
     }

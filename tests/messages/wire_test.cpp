@@ -316,30 +316,13 @@ void fill(node_client_state& x, random_engine& random) {
 void fill(node_status& x, random_engine& random) {
   fill(x.clients, random);
   x.has_more = random() % 2 == 0;
-  for (auto* field : {&x.client_count,
-                      &x.reserved_bytes,
-                      &x.leased_bytes,
-                      &x.reservations,
-                      &x.leases,
-                      &x.expired_leases,
-                      &x.refused,
-                      &x.capacity_bytes,
-                      &x.used_bytes,
-                      &x.pages,
-                      &x.evicted,
-                      &x.pages_wanted,
-                      &x.pages_found,
-                      &x.pages_written,
-                      &x.pages_kept,
-                      &x.pages_dropped,
-                      &x.unscanned_bytes,
-                      &x.disk_capacity_bytes,
-                      &x.disk_bytes,
-                      &x.disk_pages,
-                      &x.disk_pages_read,
-                      &x.disk_pages_written,
-                      &x.disk_pages_skipped,
-                      &x.disk_pages_failed})
+  for (auto* field : {&x.client_count, &x.reserved_bytes, &x.leased_bytes, &x.reservations,
+                      &x.leases, &x.expired_leases, &x.refused, &x.capacity_bytes, &x.used_bytes,
+                      &x.pages, &x.evicted, &x.pages_wanted, &x.pages_found, &x.pages_written,
+                      &x.pages_kept, &x.pages_dropped, &x.unscanned_bytes})
+    fill(*field, random);
+  for (auto* field : {&x.disk_capacity_bytes, &x.disk_bytes, &x.disk_pages, &x.disk_pages_read,
+                      &x.disk_pages_written, &x.disk_pages_skipped, &x.disk_pages_failed})
     fill(*field, random);
   fill(x.disk_stores, random);
 }
@@ -527,8 +510,7 @@ TEST(WireLimitsTest, FullBatchesOfANodeSurvive) {
   EXPECT_EQ(
     code_of_round_trip(leased_pages{1, 1, std::vector<page_place>(limits::node_batch_pages)}),
     ec::none);
-  auto status = node_status{};
-  status.clients.resize(limits::node_clients);
+  const auto status = node_status{.clients = std::vector<node_client_state>(limits::node_clients)};
   EXPECT_EQ(code_of_round_trip(status), ec::none);
 }
 
