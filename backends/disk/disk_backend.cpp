@@ -13,7 +13,6 @@
 #include <cstring>
 #include <mutex>
 #include <optional>
-#include <system_error>
 #include <utility>
 
 namespace hicache {
@@ -166,13 +165,6 @@ public:
   }
 
 private:
-  static std::vector<disk_read*> pointers_to(std::vector<disk_read>& objects) {
-    auto pointers = std::vector<disk_read*>{};
-    for (auto& object : objects)
-      pointers.push_back(&object);
-    return pointers;
-  }
-
   // -- reading --------------------------------------------------------------------
 
   /// Leaves those that are to be read.
@@ -294,10 +286,6 @@ private:
     return page.fingerprint != 0 ? page.fingerprint : options_.fingerprint;
   }
 
-  static bool is_among(std::span<const written_object> objects, const page_key& key) {
-    return std::ranges::any_of(objects, [&](const auto& x) { return x.entry.key == key; });
-  }
-
   uint64_t record_limit() const { return std::min(record_bytes_max, options_.segment_bytes / 8); }
 
   tl::unexpected<error> no_room(uint64_t length) const {
@@ -344,7 +332,7 @@ private:
       return {};
     // So that what was not stored does not come back, if the disk still takes that.
     static_cast<void>(clear_header(where.segment, where.offset));
-    return write_failure(failed);
+    return write_failure(options_.name, failed);
   }
 
   /// Makes segments, and cleans some, until a record can be allocated.
@@ -444,13 +432,7 @@ private:
     std::memset(block.data(), 0, block.size());
     cleaner_->write(segment, offset, block, 0);
     const auto failed = cleaner_->wait().error;
-    return failed == 0 ? device_->sync(segment) : write_failure(failed);
-  }
-
-  tl::unexpected<error> write_failure(int error_number) const {
-    return fail(error_number == ENOSPC ? ec::store_full : ec::io_failure,
-                "cannot write to " + options_.name + ": "
-                  + std::generic_category().message(error_number));
+    return failed == 0 ? device_->sync(segment) : write_failure(options_.name, failed);
   }
 
   /// Writes the live objects of a record, and its removals that are needed, again. If there is no

@@ -6,8 +6,12 @@
 #include "hicache/ids.hpp"
 #include "messages/disk_record.hpp"
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdint>
 #include <span>
+#include <string>
+#include <system_error>
 #include <vector>
 
 namespace hicache {
@@ -39,5 +43,24 @@ struct written_object {
 /// @returns an errno value, or 0
 int write_record(disk_channel& channel, const disk_log::slot& where, disk_record& record,
                  std::span<const written_object> objects);
+
+/// For read_objects.
+inline std::vector<disk_read*> pointers_to(std::vector<disk_read>& objects) {
+  auto pointers = std::vector<disk_read*>{};
+  for (auto& object : objects)
+    pointers.push_back(&object);
+  return pointers;
+}
+
+inline bool is_among(std::span<const written_object> objects, const page_key& key) {
+  return std::ranges::any_of(objects, [&](const auto& x) { return x.entry.key == key; });
+}
+
+/// The error of a record that could not be written.
+/// @param where The store, for the sentence.
+inline tl::unexpected<error> write_failure(const std::string& where, int error_number) {
+  return fail(error_number == ENOSPC ? ec::store_full : ec::io_failure,
+              "cannot write to " + where + ": " + std::generic_category().message(error_number));
+}
 
 } // namespace hicache
