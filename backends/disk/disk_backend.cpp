@@ -274,11 +274,9 @@ private:
       reads.push_back({gone[i].removal.key, gone[i].where, {&parts[i], 1}, parts[i].size()});
     read_objects(*cleaner_, pointers_to(reads));
     auto told = std::vector<evicted_object>{};
-    for (auto i = size_t{0}; i < gone.size(); ++i) {
-      told.push_back({reads[i].key, gone[i].parent, {}, gone[i].used, gone[i].where.fingerprint});
-      if (reads[i].outcome)
-        told.back().bytes = bytes[i];
-    }
+    for (auto i = size_t{0}; i < gone.size(); ++i)
+      told.push_back({reads[i].key, gone[i].parent, reads[i].outcome ? parts[i] : parts[i].first(0),
+                      gone[i].used, gone[i].where.fingerprint});
     watch(told);
   }
 
@@ -468,12 +466,11 @@ private:
       live[i].parts = {&parts[i], 1};
     read_objects(*cleaner_, pointers_to(live));
     auto moved = std::vector<written_object>{};
-    for (auto i = size_t{0}; i < live.size(); ++i) {
+    for (auto i = size_t{0}; i < live.size(); ++i)
       if (live[i].outcome)
         moved.push_back(
           {{live[i].key, parents[i], live[i].where.length, 0, live[i].where.fingerprint},
            {parts[i]}});
-    }
     auto record = disk_record{};
     record.removals = removals;
     auto appended = append(record, moved, true);
