@@ -505,12 +505,12 @@ TEST(WireLimitsTest, AFullBatchSurvives) {
 }
 
 TEST(WireLimitsTest, FullBatchesOfANodeSurvive) {
-  EXPECT_EQ(code_of_round_trip(wanted_pages{std::vector<wanted_page>(limits::node_batch_pages)}),
-            ec::none);
-  EXPECT_EQ(
-    code_of_round_trip(leased_pages{1, 1, std::vector<page_place>(limits::node_batch_pages)}),
-    ec::none);
-  const auto status = node_status{.clients = std::vector<node_client_state>(limits::node_clients)};
+  const auto wanted = wanted_pages{std::vector<wanted_page>(limits::node_batch_pages)};
+  EXPECT_EQ(code_of_round_trip(wanted), ec::none);
+  const auto leased = leased_pages{1, 1, std::vector<page_place>(limits::node_batch_pages)};
+  EXPECT_EQ(code_of_round_trip(leased), ec::none);
+  auto status = node_status{};
+  status.clients.resize(limits::node_clients);
   EXPECT_EQ(code_of_round_trip(status), ec::none);
 }
 
