@@ -268,8 +268,9 @@ TEST(NodeMetricsTest, ShowsWhatTheNodeSays) {
     {"hicache_node_disk_failed_pages_total", 24},
   };
   EXPECT_EQ(parse(to_metrics(std::optional{status})), expected);
-  const auto below
-    = parse(to_metrics(std::optional{status}, {{"disk", {.objects = 7}}, {"redis", {}}}));
+  auto tiers = std::vector<tier_health>{{"disk", {}}, {"redis", {}}};
+  tiers.front().health.objects = 7;
+  const auto below = parse(to_metrics(std::optional{status}, tiers));
   EXPECT_EQ(below.at(R"(hicache_storage_tier_objects{number="1",backend="disk"})"), 7);
   EXPECT_EQ(below.at(R"(hicache_storage_tier_up{number="2",backend="redis"})"), 1);
   const auto silent = samples{{"hicache_up", 0}};
