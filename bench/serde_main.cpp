@@ -6,6 +6,7 @@
 // order of page_head. One thread; medians of rounds that have every measurement once.
 
 #include "backends/serde/object_codec.hpp"
+#include "examples/llama/checkpoint.hpp"
 #include "examples/llama/transformer.hpp"
 
 #include <nlohmann/json.hpp>
@@ -67,10 +68,10 @@ result<std::vector<uint64_t>> compute_kv(const char* folder, const std::string& 
   shape = shape_of(*config);
   const auto geometry = pool_geometry{shape, host_layout::layer_first, pages + 1};
   auto memory = std::vector<uint64_t>(geometry.total_bytes() / sizeof(uint64_t) + 1);
-  const auto ranks = llama::peers{};
   const auto layers = device_layers::of(geometry, std::bit_cast<uint64_t>(memory.data()));
-  auto model = llama::transformer{*config, std::move(*weights),
-                                  llama::paged_kv{layers, llama::number_format::bf16}, ranks};
+  auto model = llama::transformer{
+    *config, std::move(*weights), layers, llama::number_format::bf16, llama::make_cpu_processor(),
+    {}};
   const auto tokens = tokens_of(text, config->vocabulary);
   auto numbers = std::vector<page_index>{};
   for (auto page = page_index{1}; page <= pages; ++page)
@@ -79,7 +80,8 @@ result<std::vector<uint64_t>> compute_kv(const char* folder, const std::string& 
   for (auto first = size_t{0}; first < tokens.size(); first += step) {
     const auto count = std::min(step, tokens.size() - first);
     const auto part = llama::slice{std::span{tokens}.subspan(first, count), first, numbers};
-    static_cast<void>(model.compute(std::span{&part, 1}));
+    if (auto computed = model.compute(std::span{&part, 1}); !computed)
+      return tl::unexpected{computed.error()};
   }
   return memory;
 }
