@@ -172,7 +172,7 @@ class RouterTest(RouterCase):
             prompts = [self.prompt() for _ in range(32)]
             instances = list(pool.map(lambda prompt: self.complete(router, prompt)[0], prompts))
         for engine in engines:
-            self.assertGreaterEqual(instances.count(engine.address), 10, instances)
+            self.assertGreaterEqual(instances.count(engine.address), 4, "half of the eight that are side by side")
         self.assertEqual(self.metric(router, "hicache_router_requests_total"), 32)
         self.assertEqual(self.metric(router, "hicache_router_running"), 0)
 

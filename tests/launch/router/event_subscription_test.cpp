@@ -149,6 +149,7 @@ TEST_F(EventSubscriptionTest, APublisherThatComesBackCountsAnew) {
   const auto endpoint = (*socket)->endpoint();
   subscribe(endpoint);
   const auto next = publish_until_heard(**socket, 0);
+  wait_for(std::to_string(next - 1));
   socket->reset();
   EXPECT_EQ(wait_for("lost").back(), "lost") << "as soon as it is gone";
   // Binds the same port again: '*' as a part that cannot match makes it bind.
