@@ -32,7 +32,7 @@ result<checkpoint> checkpoint::open(const std::filesystem::path& folder) {
   opened.files_ = std::move(*files);
   for (const auto& file : opened.files_)
     for (const auto& each : file.tensors)
-      if (!opened.tensors_.try_emplace(each.name, &file, &each).second)
+      if (!opened.tensors_.try_emplace(each.name, place{&file, &each}).second)
         return fail(ec::invalid_argument, file.file.path().string() + " has the tensor \""
                                             + each.name + "\" that another file has, too");
   return opened;
