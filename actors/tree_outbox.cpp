@@ -7,7 +7,6 @@
 
 #include <spdlog/spdlog.h>
 
-#include <cmath>
 #include <utility>
 
 namespace hicache {
@@ -32,10 +31,7 @@ void tree_outbox::send_effects(std::vector<tree_effect> effects, const prefill_w
         [&](backup_command& x) { self_->send(helpers_.backup, atom::backup_v, std::move(x)); },
         [&](drop_command& x) { self_->send(helpers_.backup, atom::drop_v, x); },
         [&](fetch_command& x) {
-          const auto middle
-            = static_cast<double>(x.first) + static_cast<double>(x.names->size()) / 2;
-          x.page_compute_time
-            = duration{std::llround(page_size * prefill.token_ns(page_size * middle))};
+          x.page_compute_time = prefill.page_time(x.first, x.names->size(), page_size);
           self_->send(helpers_.prefetcher, atom::fetch_v, std::move(x));
         },
         [&](terminate_command& x) { self_->send(helpers_.prefetcher, atom::terminate_v, x); },

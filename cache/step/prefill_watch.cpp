@@ -1,6 +1,7 @@
 #include "cache/step/prefill_watch.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 namespace hicache {
 
@@ -36,6 +37,11 @@ double prefill_watch::token_ns(double position) const {
   if (stated_ns_ > 0)
     return stated_ns_;
   return measured_.is_known() ? measured_.usual_ns_for(position) : 0;
+}
+
+duration prefill_watch::page_time(uint64_t first, uint64_t pages, uint32_t page_size) const {
+  const auto middle = static_cast<double>(first) + static_cast<double>(pages) / 2;
+  return duration{std::llround(page_size * token_ns(page_size * middle))};
 }
 
 } // namespace hicache

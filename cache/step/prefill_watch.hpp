@@ -31,6 +31,9 @@ public:
   /// Time to compute the token at a position, in nanoseconds; 0: not known.
   double token_ns(double position = 0) const;
 
+  /// Time to compute one of `pages` pages behind `first` others, on average; 0: not known.
+  duration page_time(uint64_t first, uint64_t pages, uint32_t page_size) const;
+
 private:
   struct computation {
     uint64_t from = 0;

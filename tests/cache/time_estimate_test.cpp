@@ -96,6 +96,8 @@ TEST_F(PrefillWatchTest, TokensTakeLongerTheMoreComeBeforeThem) {
   }
   for (const auto position : {0, 400, 10000})
     EXPECT_NEAR(watch_.token_ns(position), 150e3 + 1e3 * position, 10.0);
+  // Pages of 10 tokens, the middle one at position 400.
+  EXPECT_NEAR(static_cast<double>(watch_.page_time(30, 20, 10).count()), 5.5e6, 10.0);
   watch_.inserted(1, 500, 500, at(now * 2)); // Its computation has ended.
   EXPECT_NEAR(watch_.token_ns(), 150e3, 10.0);
 }
