@@ -1,6 +1,7 @@
 #include "backends/file_backend.hpp"
 
 #include "backends/page_files.hpp"
+#include "base/try.hpp"
 
 #include <utility>
 
@@ -54,10 +55,8 @@ private:
 
 result<std::unique_ptr<blocking_store>> make_file_backend(const file_backend_options& options,
                                                           const clock_source& clock) {
-  auto files = page_files::open(options.files, clock);
-  if (!files)
-    return tl::unexpected{files.error()};
-  return std::make_unique<file_backend>(std::move(*files), options.fingerprint);
+  auto files = HICACHE_TRY(page_files::open(options.files, clock));
+  return std::make_unique<file_backend>(std::move(files), options.fingerprint);
 }
 
 } // namespace hicache

@@ -3,6 +3,7 @@
 #include "backends/page_folder.hpp"
 #include "base/limits.hpp"
 #include "base/page_checksum.hpp"
+#include "base/try.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -97,10 +98,8 @@ result<folder_log> folder_log::open(const std::string& folder) {
     return file_failure("create the folder", path, errno);
   const auto has_others = !logs_in(path).empty();
   auto name = new_name();
-  auto file = create(path + '/' + name);
-  if (!file)
-    return tl::unexpected{file.error()};
-  auto log = folder_log{path, std::move(name), std::move(*file)};
+  auto file = HICACHE_TRY(create(path + '/' + name));
+  auto log = folder_log{path, std::move(name), std::move(file)};
   log.has_others_ = has_others;
   return log;
 }
@@ -110,12 +109,10 @@ result<void> folder_log::append(std::span<const folder_event> events) {
   struct stat info {};
   if (::fstat(file_.get(), &info) != 0 || info.st_nlink == 0) {
     auto name = new_name();
-    auto file = create(path_ + '/' + name);
-    if (!file)
-      return tl::unexpected{file.error()};
+    auto file = HICACHE_TRY(create(path_ + '/' + name));
     const auto lock = std::scoped_lock{*mutex_};
     name_ = std::move(name);
-    file_ = std::move(*file);
+    file_ = std::move(file);
     info.st_size = 0;
   }
   auto entries = std::vector<log_entry>{};

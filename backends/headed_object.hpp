@@ -3,6 +3,7 @@
 #include "backends/object_parts.hpp"
 #include "backends/store_outcomes.hpp"
 #include "base/page_checksum.hpp"
+#include "base/try.hpp"
 #include "hicache/storage_backend.hpp"
 #include "messages/page_header.hpp"
 
@@ -68,22 +69,19 @@ public:
   result<uint64_t> outcome(uint64_t stored) const {
     if (stored < page_header_bytes)
       return fail(ec::corrupt_page, "the object is short");
-    const auto header = decode_page_header(header_);
-    if (!header)
-      return tl::unexpected{header.error()};
-    if (header->key != page_.key)
+    const auto header = HICACHE_TRY(decode_page_header(header_));
+    if (header.key != page_.key)
       return fail(ec::corrupt_page, "the header is of another object");
-    if (fingerprint_ && header->fingerprint != *fingerprint_)
+    if (fingerprint_ && header.fingerprint != *fingerprint_)
       return tl::unexpected{other_namespace()};
-    if (stored - page_header_bytes != header->length)
+    if (stored - page_header_bytes != header.length)
       return fail(ec::corrupt_page, "the object has another length than its header says");
-    if (auto fits = check_room(header->length, room_, rule_); !fits)
-      return tl::unexpected{fits.error()};
+    HICACHE_TRY(check_room(header.length, room_, rule_));
     // Of the copy: the bytes taken may have been in memory that others write to.
-    const auto parts = part_of<std::byte>(page_.parts, 0, header->length);
-    if (page_checksum(std::span<const std::span<std::byte>>{parts}) != header->checksum)
+    const auto parts = part_of<std::byte>(page_.parts, 0, header.length);
+    if (page_checksum(std::span<const std::span<std::byte>>{parts}) != header.checksum)
       return fail(ec::corrupt_page, "the checksum of the object does not match");
-    return header->length;
+    return header.length;
   }
 
 private:

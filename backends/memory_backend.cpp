@@ -2,6 +2,7 @@
 
 #include "backends/lru_table.hpp"
 #include "backends/object_parts.hpp"
+#include "base/try.hpp"
 #include "base/units.hpp"
 
 #include <mutex>
@@ -109,8 +110,7 @@ private:
     }
     if (bytes == nullptr)
       return fail(ec::not_found);
-    if (auto fits = check_room(bytes->size(), total_bytes(page.parts), rule); !fits)
-      return tl::unexpected{fits.error()};
+    HICACHE_TRY(check_room(bytes->size(), total_bytes(page.parts), rule));
     scatter(bytes->data(), part_of<std::byte>(page.parts, 0, bytes->size()));
     return bytes->size();
   }

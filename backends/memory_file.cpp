@@ -1,5 +1,6 @@
 #include "backends/memory_file.hpp"
 
+#include "base/try.hpp"
 #include "base/units.hpp"
 
 #include <spdlog/spdlog.h>
@@ -127,16 +128,14 @@ result<shared_memory> map(const locked_file& file, uint64_t bytes) {
 } // namespace
 
 result<memory_file> memory_file::open(const std::string& path, uint64_t bytes) {
-  auto file = lock_file(path);
-  if (!file)
-    return tl::unexpected{file.error()};
-  const auto checked = check_size(path, *file, bytes);
-  auto memory = checked ? map(*file, bytes) : tl::unexpected{checked.error()};
+  auto file = HICACHE_TRY(lock_file(path));
+  const auto checked = check_size(path, file, bytes);
+  auto memory = checked ? map(file, bytes) : tl::unexpected{checked.error()};
   if (!memory) {
-    undo(path, *file);
+    undo(path, file);
     return tl::unexpected{memory.error()};
   }
-  auto opened = memory_file{std::move(file->lock), std::move(*memory)};
+  auto opened = memory_file{std::move(file.lock), std::move(*memory)};
   opened.label(path);
   return opened;
 }

@@ -2,6 +2,7 @@
 
 #include "backends/node_client.hpp"
 #include "base/limits.hpp"
+#include "base/try.hpp"
 #include "rpc/endpoint.hpp"
 #include "rpc/network.hpp"
 
@@ -52,10 +53,8 @@ public:
 
   /// @pre not in use yet
   result<void> connect() {
-    const auto node = node_.status({0, 1}, clock_.now() + connect_time);
-    if (!node)
-      return tl::unexpected{node.error()};
-    evicted_before_ = node->evicted;
+    const auto node = HICACHE_TRY(node_.status({0, 1}, clock_.now() + connect_time));
+    evicted_before_ = node.evicted;
     return {};
   }
 
@@ -168,8 +167,7 @@ result<std::unique_ptr<blocking_store>> make_node_backend(caf::actor_system& sys
                                                           node_backend_options options,
                                                           const clock_source& clock) {
   auto backend = std::make_unique<node_backend>(system, std::move(options), clock);
-  if (auto connected = backend->connect(); !connected)
-    return tl::unexpected{connected.error()};
+  HICACHE_TRY(backend->connect());
   return backend;
 }
 

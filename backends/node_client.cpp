@@ -5,6 +5,7 @@
 #include "base/check.hpp"
 #include "base/limits.hpp"
 #include "base/page_checksum.hpp"
+#include "base/try.hpp"
 #include "messages/page_header.hpp"
 
 #include <caf/actor_cast.hpp>
@@ -140,8 +141,7 @@ node_client::node_client(node_client_options options) : options_(std::move(optio
 }
 
 result<void> node_client::connect(time_point deadline) {
-  if (auto node = attached(deadline); !node)
-    return tl::unexpected{node.error()};
+  HICACHE_TRY(attached(deadline));
   return {};
 }
 
@@ -165,26 +165,22 @@ result<node_client::attached_ptr> node_client::attached(time_point deadline) {
 
 result<node_client::attached_ptr> node_client::attach(time_point deadline) {
   const auto left = [&] { return time_left(*options_.clock, deadline); };
-  auto found = ask<caf::strong_actor_ptr>(*options_.system, options_.connector, left(),
-                                          atom::connect_v, options_.address);
-  if (!found)
-    return tl::unexpected{found.error()};
-  auto node = caf::actor_cast<node_actor>(*found);
-  const auto info = ask<node_info>(*options_.system, node, left(), atom::attach_v, options_.who);
-  if (!info)
-    return tl::unexpected{info.error()};
+  auto found = HICACHE_TRY(ask<caf::strong_actor_ptr>(*options_.system, options_.connector, left(),
+                                                      atom::connect_v, options_.address));
+  auto node = caf::actor_cast<node_actor>(found);
+  const auto info
+    = HICACHE_TRY(ask<node_info>(*options_.system, node, left(), atom::attach_v, options_.who));
   if (!is_of_this_host(options_.address)) {
     auto remote = remote_pages{*options_.system, *options_.clock, node};
     return std::make_shared<const leased_view::attached_node>(
       leased_view::attached_node{std::move(node), {}, std::move(remote)});
   }
-  auto memory = open_peer_memory(info->memory_name, peer_access::write, owner_of(options_.address));
-  if (!memory)
-    return tl::unexpected{memory.error()};
-  if (memory->size() < info->memory_bytes)
+  auto memory = HICACHE_TRY(
+    open_peer_memory(info.memory_name, peer_access::write, owner_of(options_.address)));
+  if (memory.size() < info.memory_bytes)
     return fail(ec::malformed_message, "the node's memory is smaller than it says");
   return std::make_shared<const leased_view::attached_node>(
-    leased_view::attached_node{std::move(node), std::move(*memory), {}});
+    leased_view::attached_node{std::move(node), std::move(memory), {}});
 }
 
 template <class Answer, class Verb, class Request>
@@ -266,12 +262,10 @@ result<complete_pages> node_client::send(const leased_view::attached_node& node,
   for (auto i = size_t{0}; i < pages.size(); ++i)
     if (got.places[i].status == place_status::writable)
       writable.push_back(&pages[i]);
-  const auto checksums = node.remote->write(got.reservation, writable, deadline);
-  if (!checksums)
-    return tl::unexpected{checksums.error()};
+  const auto checksums = HICACHE_TRY(node.remote->write(got.reservation, writable, deadline));
   auto complete = complete_pages{got.reservation, {}};
   for (auto i = size_t{0}; i < writable.size(); ++i)
-    complete.pages.push_back({writable[i]->key, (*checksums)[i]});
+    complete.pages.push_back({writable[i]->key, checksums[i]});
   return complete;
 }
 
@@ -363,12 +357,10 @@ void node_client::finish(const leased_view::attached_node& node, uint64_t lease,
 
 result<void> node_client::read(const leased_view::attached_node& node, const page_read& page,
                                const page_place& place) const {
-  const auto checksum = expected_checksum(node, page.key, place);
-  if (!checksum)
-    return tl::unexpected{checksum.error()};
+  const auto checksum = HICACHE_TRY(expected_checksum(node, page.key, place));
   if (auto fits = check_length(page, place); !fits)
     return fits;
-  if (copy_object(object_at(node, place), page.parts) != *checksum)
+  if (copy_object(object_at(node, place), page.parts) != checksum)
     return fail(ec::corrupt_page);
   return {};
 }
@@ -455,34 +447,30 @@ std::vector<result<void>> node_client::get(std::span<const page_read> pages, tim
 
 result<leased_view> node_client::view(std::span<const page_key> keys, bool is_chain,
                                       time_point deadline, page_check check) {
-  const auto node = attached(deadline);
-  if (!node)
-    return tl::unexpected{node.error()};
+  const auto node = HICACHE_TRY(attached(deadline));
   // Taken before the request, so that `until` is no later than the end of the lease.
   const auto asked = options_.clock->now();
-  const auto leased = look_up(*node, keys, is_chain, deadline);
-  if (!leased)
-    return tl::unexpected{leased.error()};
-  const auto until = asked + std::chrono::milliseconds{leased->lease_ms};
-  if ((*node)->remote) {
-    auto copies = copies_of(*node, keys, *leased, deadline);
+  const auto leased = HICACHE_TRY(look_up(node, keys, is_chain, deadline));
+  const auto until = asked + std::chrono::milliseconds{leased.lease_ms};
+  if (node->remote) {
+    auto copies = copies_of(node, keys, leased, deadline);
     copies.until_ = until;
     return copies;
   }
   auto seen = leased_view{};
-  seen.from_ = *node;
-  seen.lease_ = leased->lease;
+  seen.from_ = node;
+  seen.lease_ = leased.lease;
   seen.until_ = until;
   seen.pages_.resize(keys.size());
   seen.checksums_.resize(keys.size());
   auto failures = std::vector<ec>(keys.size());
-  const auto bytes = check == page_check::header ? 0 : bytes_of(*leased);
+  const auto bytes = check == page_check::header ? 0 : bytes_of(leased);
   copier_.for_each(keys.size(), bytes, [&](size_t i, uint32_t) {
-    const auto& place = leased->places[i];
+    const auto& place = leased.places[i];
     if (place.status != place_status::present)
       return;
-    const auto object = std::array{object_at(**node, place)};
-    const auto checksum = expected_checksum(**node, keys[i], place);
+    const auto object = std::array{object_at(*node, place)};
+    const auto checksum = expected_checksum(*node, keys[i], place);
     if (checksum && (check == page_check::header || page_checksum(object) == *checksum)) {
       seen.pages_[i] = object[0];
       seen.checksums_[i] = *checksum;
@@ -497,17 +485,15 @@ result<leased_view> node_client::view(std::span<const page_key> keys, bool is_ch
       if (failures[i] == ec::corrupt_page)
         seen.damaged_.push_back(i);
     }
-  finish(**node, 0, std::move(damaged));
+  finish(*node, 0, std::move(damaged));
   return seen;
 }
 
 result<std::vector<bool>> node_client::find(std::span<const page_key> keys, bool is_chain,
                                             uint64_t wait_ms, time_point deadline) {
-  const auto node = attached(deadline);
-  if (!node)
-    return tl::unexpected{node.error()};
+  const auto node = HICACHE_TRY(attached(deadline));
   const auto seen
-    = ask_node<page_totals>(*node, patience(deadline), atom::fetch_v,
+    = ask_node<page_totals>(node, patience(deadline), atom::fetch_v,
                             page_prefetch{{keys.begin(), keys.end()}, is_chain, wait_ms});
   if (!seen)
     return tl::unexpected{seen.error()};
@@ -539,10 +525,8 @@ std::vector<result<void>> node_client::remove(std::span<const page_key> keys, ti
 }
 
 result<node_status> node_client::status(const status_query& query, time_point deadline) {
-  const auto node = attached(deadline);
-  if (!node)
-    return tl::unexpected{node.error()};
-  return ask_node<node_status>(*node, time_left(*options_.clock, deadline), atom::status_v, query);
+  const auto node = HICACHE_TRY(attached(deadline));
+  return ask_node<node_status>(node, time_left(*options_.clock, deadline), atom::status_v, query);
 }
 
 } // namespace hicache

@@ -8,6 +8,7 @@
 #include "backends/store_outcomes.hpp"
 #include "base/limits.hpp"
 #include "base/page_checksum.hpp"
+#include "base/try.hpp"
 #include "base/units.hpp"
 #include "messages/page_header.hpp"
 
@@ -78,10 +79,8 @@ private:
 
 result<temporary_file> write_temporary(const std::string& directory, const page_write& page,
                                        const page_header& header) {
-  auto made = page_folder::make_temporary(directory, page.key);
-  if (!made)
-    return tl::unexpected{made.error()};
-  auto file = temporary_file{std::move(*made)};
+  auto made = HICACHE_TRY(page_folder::make_temporary(directory, page.key));
+  auto file = temporary_file{std::move(made)};
   auto encoded = header_bytes{};
   encode_page_header(header, encoded);
   const auto file_bytes = page_header_bytes + header.length;
@@ -118,14 +117,10 @@ page_files::page_files(page_folder folder, folder_log log, const page_files_opti
 
 result<std::unique_ptr<page_files>> page_files::open(const page_files_options& options,
                                                      const clock_source& clock) {
-  auto folder = page_folder::open(options.path);
-  if (!folder)
-    return tl::unexpected{folder.error()};
-  auto log = folder_log::open(folder->path());
-  if (!log)
-    return tl::unexpected{log.error()};
+  auto folder = HICACHE_TRY(page_folder::open(options.path));
+  auto log = HICACHE_TRY(folder_log::open(folder.path()));
   return std::unique_ptr<page_files>{
-    new page_files{std::move(*folder), std::move(*log), options, clock}};
+    new page_files{std::move(folder), std::move(log), options, clock}};
 }
 
 std::vector<bool> page_files::exists(std::span<const page_key> keys, time_point deadline) {

@@ -3,6 +3,7 @@
 #include "backends/ask.hpp"
 #include "base/limits.hpp"
 #include "base/page_checksum.hpp"
+#include "base/try.hpp"
 
 #include <caf/actor_cast.hpp>
 #include <caf/scoped_actor.hpp>
@@ -170,8 +171,7 @@ result<std::vector<uint64_t>> remote_pages::write(uint64_t reservation,
   auto next = page_upload{reservation, {}, {}};
   const auto send = [&]() -> result<void> {
     if (line.is_full())
-      if (auto taken = line.receive(); !taken)
-        return tl::unexpected{taken.error()};
+      HICACHE_TRY(line.receive());
     line.send(std::make_shared<const page_upload>(std::exchange(next, {reservation, {}, {}})));
     return {};
   };
@@ -190,17 +190,14 @@ result<std::vector<uint64_t>> remote_pages::write(uint64_t reservation,
         {page->key, static_cast<uint32_t>(offset), static_cast<uint32_t>(count)});
       offset += count;
       if (is_full(next))
-        if (auto sent = send(); !sent)
-          return tl::unexpected{sent.error()};
+        HICACHE_TRY(send());
     }
     checksums.push_back(sum.value());
   }
   if (!next.pieces.empty())
-    if (auto sent = send(); !sent)
-      return tl::unexpected{sent.error()};
+    HICACHE_TRY(send());
   while (!line.is_empty())
-    if (auto taken = line.receive(); !taken)
-      return tl::unexpected{taken.error()};
+    HICACHE_TRY(line.receive());
   return checksums;
 }
 

@@ -2,6 +2,7 @@
 
 #include "base/check.hpp"
 #include "base/limits.hpp"
+#include "base/try.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -21,8 +22,7 @@ tl::unexpected<error> wrong(const std::string& what) {
 
 /// Sets the fields common to all batches.
 result<batch> begin(batch::kind what, size_t count, const hc_call& call, time_point now) {
-  if (const auto checked = check_page_count(count); !checked)
-    return tl::unexpected{checked.error()};
+  HICACHE_TRY(check_page_count(count));
   if (call.timeout_ms == 0)
     return wrong("timeout_ms: 0; expected the time that the call may take");
   auto allowed = uint32_t{0};
@@ -95,15 +95,11 @@ result<batch> make_batch(batch::kind what, std::span<const hc_page> pages, const
   for (auto i = size_t{0}; i < pages.size(); ++i) {
     const auto key = key_of(pages[i].key);
     if (what == batch::kind::put) {
-      auto parts = parts_of<const std::byte>(pages[i], i);
-      if (!parts)
-        return tl::unexpected{parts.error()};
-      made->writes.push_back({key, key_of(pages[i].parent), std::move(*parts)});
+      auto parts = HICACHE_TRY(parts_of<const std::byte>(pages[i], i));
+      made->writes.push_back({key, key_of(pages[i].parent), std::move(parts)});
     } else {
-      auto parts = parts_of<std::byte>(pages[i], i);
-      if (!parts)
-        return tl::unexpected{parts.error()};
-      made->reads.push_back({key, std::move(*parts)});
+      auto parts = HICACHE_TRY(parts_of<std::byte>(pages[i], i));
+      made->reads.push_back({key, std::move(parts)});
     }
   }
   return made;

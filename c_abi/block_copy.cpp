@@ -1,6 +1,7 @@
 #include "c_abi/block_copy.hpp"
 
 #include "base/check.hpp"
+#include "base/try.hpp"
 
 #include <algorithm>
 #include <numeric>
@@ -227,10 +228,8 @@ result<std::vector<device_mark>> block_copy::queue(const leased_view& view,
                                                       memory_->table().pieces(layer, blocks_of(i)));
           !queued)
         return tl::unexpected{queued.error()};
-    auto mark = memory_->device()->mark();
-    if (!mark)
-      return tl::unexpected{mark.error()};
-    marks.push_back(std::move(*mark));
+    auto mark = HICACHE_TRY(memory_->device()->mark());
+    marks.push_back(std::move(mark));
   }
   return marks;
 }

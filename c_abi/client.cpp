@@ -1,5 +1,6 @@
 #include "c_abi/client.hpp"
 
+#include "base/try.hpp"
 #include "c_abi/offload.hpp"
 #include "c_abi/quiet_signals.hpp"
 #include "cache/hash/page_hash.hpp"
@@ -65,8 +66,7 @@ result<std::unique_ptr<hc_client>> hc_client::open(client_settings settings,
                                                    const hc_options& options) {
   const auto quiet = quiet_signals{};
   auto client = std::unique_ptr<hc_client>{new hc_client(std::move(settings), options)};
-  if (auto started = client->done_.start(); !started)
-    return tl::unexpected{started.error()};
+  HICACHE_TRY(client->done_.start());
   for (auto i = size_t{0}; i < client->settings_.threads; ++i)
     client->threads_.emplace_back([raw = client.get()] { raw->work(); });
   return client;

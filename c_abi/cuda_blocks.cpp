@@ -1,5 +1,7 @@
 #include "c_abi/cuda_blocks.hpp"
 
+#include "base/try.hpp"
+
 #include <cuda.h>
 
 #include <dlfcn.h>
@@ -210,19 +212,16 @@ private:
 } // namespace
 
 result<std::unique_ptr<block_device>> open_cuda_blocks(int32_t number) {
-  const auto cuda = load_driver();
-  if (!cuda)
-    return tl::unexpected{cuda.error()};
+  const auto cuda = HICACHE_TRY(load_driver());
   auto device = CUdevice{};
-  if (cuda->init(0) != CUDA_SUCCESS || cuda->device_get(&device, number) != CUDA_SUCCESS)
+  if (cuda.init(0) != CUDA_SUCCESS || cuda.device_get(&device, number) != CUDA_SUCCESS)
     return fail(ec::unsupported, "the CUDA driver offers no such device");
   auto* primary = CUcontext{nullptr};
-  if (cuda->retain(&primary, device) != CUDA_SUCCESS)
+  if (cuda.retain(&primary, device) != CUDA_SUCCESS)
     return fail(ec::io_failure, "CUDA: cuDevicePrimaryCtxRetain failed");
   auto made
-    = std::make_unique<cuda_blocks>(std::make_shared<const cuda_context>(*cuda, device, primary));
-  if (const auto opened = made->open(); !opened)
-    return tl::unexpected{opened.error()};
+    = std::make_unique<cuda_blocks>(std::make_shared<const cuda_context>(cuda, device, primary));
+  HICACHE_TRY(made->open());
   return made;
 }
 

@@ -2,6 +2,7 @@
 
 #include "hicache.h"
 
+#include "base/try.hpp"
 #include "c_abi/batch.hpp"
 #include "c_abi/client.hpp"
 #include "c_abi/guarded.hpp"
@@ -42,22 +43,14 @@ int32_t submit(hc_client* client, batch::kind what, const Item* items, size_t co
     if ((items == nullptr && count > 0) || ticket == nullptr)
       return fail(ec::invalid_argument,
                   ticket == nullptr ? "ticket: NULL" : "pages: NULL, though there are some");
-    const auto how = taken(call, "call");
-    if (!how)
-      return tl::unexpected{how.error()};
-    auto work = make_batch(what, std::span{items, count}, *how, client->now());
-    if (!work)
-      return tl::unexpected{work.error()};
-    if (how->lease != nullptr) {
-      auto from = client->pages_of(how->lease);
-      if (!from)
-        return tl::unexpected{from.error()};
-      work->from = std::move(*from);
+    const auto how = HICACHE_TRY(taken(call, "call"));
+    auto work = HICACHE_TRY(make_batch(what, std::span{items, count}, how, client->now()));
+    if (how.lease != nullptr) {
+      auto from = HICACHE_TRY(client->pages_of(how.lease));
+      work.from = std::move(from);
     }
-    const auto submitted = client->submit(std::move(*work));
-    if (!submitted)
-      return tl::unexpected{submitted.error()};
-    *ticket = *submitted;
+    const auto submitted = HICACHE_TRY(client->submit(std::move(work)));
+    *ticket = submitted;
     return {};
   });
 }
@@ -198,18 +191,16 @@ int32_t hc_remove(hc_client* client, const hc_key* keys, size_t count, const hc_
 int32_t hc_lease_pages(const hc_lease* lease, size_t first, size_t count, hc_leased_page* pages,
                        uint32_t* left_ms) {
   return guarded(lease == nullptr ? nullptr : lease->client, nullptr, [&]() -> result<void> {
-    const auto of = lease->client->pages_of(lease);
-    if (!of)
-      return tl::unexpected{of.error()};
-    const auto& all = (*of)->view.pages();
+    const auto of = HICACHE_TRY(lease->client->pages_of(lease));
+    const auto& all = of->view.pages();
     if (first > all.size() || count > all.size() - first || (pages == nullptr && count > 0))
       return fail(ec::invalid_argument);
     for (auto i = size_t{0}; i < count; ++i) {
       const auto& page = all[first + i];
-      pages[i] = {(*of)->in_place ? page.data() : nullptr, page.size(), {}};
+      pages[i] = {of->in_place ? page.data() : nullptr, page.size(), {}};
     }
     if (left_ms != nullptr) {
-      const auto left = (*of)->view.until() - lease->client->now();
+      const auto left = of->view.until() - lease->client->now();
       *left_ms = static_cast<uint32_t>(
         std::max<int64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(left).count(), 0));
     }
@@ -234,11 +225,9 @@ int32_t hc_poll(hc_client* client, hc_completion* completions, size_t capacity, 
     if (count == nullptr || completions == nullptr || capacity == 0)
       return fail(ec::invalid_argument);
     *count = 0;
-    const auto taken = client->done().take(std::span{completions, capacity},
-                                           deadline_after(client->now(), timeout_ms));
-    if (!taken)
-      return tl::unexpected{taken.error()};
-    *count = *taken;
+    const auto taken = HICACHE_TRY(client->done().take(std::span{completions, capacity},
+                                                       deadline_after(client->now(), timeout_ms)));
+    *count = taken;
     return {};
   });
 }
@@ -248,10 +237,9 @@ int32_t hc_wait(hc_client* client, hc_ticket ticket, uint32_t timeout_ms,
   return guarded(client, nullptr, [&]() -> result<void> {
     if (completion == nullptr)
       return fail(ec::invalid_argument);
-    const auto taken = client->done().take(ticket, deadline_after(client->now(), timeout_ms));
-    if (!taken)
-      return tl::unexpected{taken.error()};
-    *completion = *taken;
+    const auto taken
+      = HICACHE_TRY(client->done().take(ticket, deadline_after(client->now(), timeout_ms)));
+    *completion = taken;
     return {};
   });
 }
@@ -263,10 +251,8 @@ int32_t hc_stats(const hc_client* client, hc_counters* counters) {
 int32_t hc_node_status(hc_client* client, uint32_t timeout_ms, hc_node_state* state,
                        hc_error* error) {
   return guarded(client, error, [&]() -> result<void> {
-    const auto status = client->status(deadline_after(client->now(), timeout_ms));
-    if (!status)
-      return tl::unexpected{status.error()};
-    return give(state_of(*status), state, "state");
+    const auto status = HICACHE_TRY(client->status(deadline_after(client->now(), timeout_ms)));
+    return give(state_of(status), state, "state");
   });
 }
 

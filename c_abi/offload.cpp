@@ -2,6 +2,7 @@
 
 #include "c_abi/offload.hpp"
 
+#include "base/try.hpp"
 #include "c_abi/client.hpp"
 #include "c_abi/guarded.hpp"
 
@@ -21,8 +22,7 @@ result<hc_ticket> hc_offload::submit(batch what, std::span<const hc_offload_page
     return fail(ec::invalid_argument,
                 "event: expected NULL, since blocks in host memory have no events");
   if (event != nullptr)
-    if (const auto added = memory_->device()->wait_for(event); !added)
-      return tl::unexpected{added.error()};
+    HICACHE_TRY(memory_->device()->wait_for(event));
   const auto is_load = what.what == batch::kind::load;
   auto parents = std::vector<page_key>{};
   auto blocks = std::vector<uint32_t>{};
@@ -54,23 +54,17 @@ result<std::shared_ptr<load_progress>> hc_offload::load_of(hc_ticket ticket) {
 }
 
 result<void> hc_offload::wait(hc_ticket ticket, uint32_t layer, time_point deadline) {
-  const auto load = load_of(ticket);
-  if (!load)
-    return tl::unexpected{load.error()};
-  return (*load)->wait(layer, deadline);
+  const auto load = HICACHE_TRY(load_of(ticket));
+  return load->wait(layer, deadline);
 }
 
 result<void> hc_offload::have_wait(hc_ticket ticket, uint32_t layer, void* stream,
                                    time_point deadline) {
   if (memory_->device() == nullptr)
     return fail(ec::unsupported, "blocks in host memory have no streams");
-  const auto load = load_of(ticket);
-  if (!load)
-    return tl::unexpected{load.error()};
-  const auto mark = (*load)->mark(layer, deadline);
-  if (!mark)
-    return tl::unexpected{mark.error()};
-  return *mark ? memory_->device()->have_wait(stream, *mark) : result<void>{};
+  const auto load = HICACHE_TRY(load_of(ticket));
+  const auto mark = HICACHE_TRY(load->mark(layer, deadline));
+  return mark ? memory_->device()->have_wait(stream, mark) : result<void>{};
 }
 
 namespace {
@@ -107,29 +101,21 @@ int32_t submit(hc_offload* offload, batch::kind what, const hc_offload_page* pag
                   ticket == nullptr ? "ticket: NULL" : "pages: NULL, though there are some");
     if (auto checked = check_page_count(count); !checked)
       return checked;
-    const auto how = taken(call, "call");
-    if (!how)
-      return tl::unexpected{how.error()};
+    const auto how = HICACHE_TRY(taken(call, "call"));
     const auto given = std::span{pages, count};
     auto keys = std::vector<hc_key>{};
     std::ranges::transform(given, std::back_inserter(keys), &hc_offload_page::key);
     auto& client = offload->client;
-    auto work = make_batch(what, keys, *how, client.now());
-    if (!work)
-      return tl::unexpected{work.error()};
+    auto work = HICACHE_TRY(make_batch(what, keys, how, client.now()));
     const auto gaps = what == batch::kind::load ? block_gaps::allowed : block_gaps::refused;
     if (auto checked = check(offload->table(), given, gaps); !checked)
       return checked;
-    if (how->lease != nullptr) {
-      auto from = client.pages_of(how->lease);
-      if (!from)
-        return tl::unexpected{from.error()};
-      work->from = std::move(*from);
+    if (how.lease != nullptr) {
+      auto from = HICACHE_TRY(client.pages_of(how.lease));
+      work.from = std::move(from);
     }
-    const auto submitted = offload->submit(std::move(*work), given, event);
-    if (!submitted)
-      return tl::unexpected{submitted.error()};
-    *ticket = *submitted;
+    const auto submitted = HICACHE_TRY(offload->submit(std::move(work), given, event));
+    *ticket = submitted;
     return {};
   });
 }
@@ -144,22 +130,18 @@ int32_t hc_offload_open(hc_client* client, const hc_layout* layout, hc_offload**
     if (offload == nullptr)
       return fail(ec::invalid_argument, "offload: NULL; expected where the offload is put");
     *offload = nullptr;
-    const auto how = taken(layout, "layout");
-    if (!how)
-      return tl::unexpected{how.error()};
-    auto table = block_table::of(*how);
-    if (!table)
-      return tl::unexpected{table.error()};
+    const auto how = HICACHE_TRY(taken(layout, "layout"));
+    auto table = HICACHE_TRY(block_table::of(how));
     auto device = std::unique_ptr<block_device>{};
-    if (how->device != HC_HOST) {
-      auto opened = open_block_device(how->device);
+    if (how.device != HC_HOST) {
+      auto opened = open_block_device(how.device);
       if (!opened)
-        return fail(opened.error().code, "layout: device: " + std::to_string(how->device) + "; "
-                                           + opened.error().detail);
+        return fail(opened.error().code,
+                    "layout: device: " + std::to_string(how.device) + "; " + opened.error().detail);
       device = std::move(*opened);
     }
     *offload
-      = client->keep(std::make_unique<hc_offload>(*client, std::move(*table), std::move(device)));
+      = client->keep(std::make_unique<hc_offload>(*client, std::move(table), std::move(device)));
     return {};
   });
 }

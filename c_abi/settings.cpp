@@ -1,6 +1,7 @@
 #include "c_abi/settings.hpp"
 
 #include "base/limits.hpp"
+#include "base/try.hpp"
 #include "rpc/endpoint.hpp"
 
 #include <nlohmann/json.hpp>
@@ -142,10 +143,8 @@ result<client_settings> read_settings(std::string_view json) {
   auto settings = client_settings{};
   auto place = place_settings{};
   for (const auto& [key, value] : parsed->items())
-    if (const auto read = read_entry(key, value, settings, place); !read)
-      return tl::unexpected{read.error()};
-  if (const auto chosen = choose_node(place, settings); !chosen)
-    return tl::unexpected{chosen.error()};
+    HICACHE_TRY(read_entry(key, value, settings, place));
+  HICACHE_TRY(choose_node(place, settings));
   if (settings.pages_namespace.empty())
     return wrong("namespace", "a text that says whose pages these are: model, dtype, layout, rank");
   return settings;

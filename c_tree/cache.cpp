@@ -1,5 +1,6 @@
 #include "c_tree/cache.hpp"
 
+#include "base/try.hpp"
 #include "c_abi/quiet_signals.hpp"
 #include "hicache/caf_error.hpp"
 #include "hicache/events.hpp"
@@ -61,12 +62,10 @@ result<void> check(const hc_cache_options& options) {
 
 result<std::unique_ptr<hc_cache>> hc_cache::open(cache_setup settings,
                                                  const hc_cache_options& options) {
-  if (auto checked = check(options); !checked)
-    return tl::unexpected{checked.error()};
+  HICACHE_TRY(check(options));
   const auto quiet = quiet_signals{};
   auto cache = std::unique_ptr<hc_cache>{new hc_cache(std::move(settings), options)};
-  if (auto started = cache->start(options); !started)
-    return tl::unexpected{started.error()};
+  HICACHE_TRY(cache->start(options));
   return cache;
 }
 
@@ -89,23 +88,19 @@ hc_cache::~hc_cache() {
 result<std::unique_ptr<rank_reducer>> hc_cache::meet_others() const {
   if (settings_.place.rendezvous.empty())
     return std::move(make_local_reducers(1).front());
-  const auto options = settings_.place.options(settings_.config);
-  if (!options)
-    return tl::unexpected{options.error()};
-  return make_socket_reducer(*options);
+  const auto options = HICACHE_TRY(settings_.place.options(settings_.config));
+  return make_socket_reducer(options);
 }
 
 result<void> hc_cache::start(const hc_cache_options& options) {
   if (auto started = news_.start(); !started)
     return started;
-  auto ranks = meet_others();
-  if (!ranks)
-    return tl::unexpected{ranks.error()};
+  auto ranks = HICACHE_TRY(meet_others());
   engine_ = system_.spawn(listener, &news_);
   auto extensions = rank_extensions{};
   extensions.events = (options.flags & HC_CACHE_EVENTS) != 0;
-  const auto layers = registered_layers(settings_.config.shape((*ranks)->size()), options);
-  auto runtime = rank_runtime::start(settings_.config, std::move(*ranks), engine_,
+  const auto layers = registered_layers(settings_.config.shape(ranks->size()), options);
+  auto runtime = rank_runtime::start(settings_.config, std::move(ranks), engine_,
                                      options.layers == nullptr ? nullptr : &layers, extensions);
   if (!runtime && runtime.error().code == ec::stopping)
     return fail(ec::stopping, "another rank could not be opened, and says why");

@@ -1,5 +1,6 @@
 // The functions of hicache_tree.h: check arguments, contain exceptions, and delegate to a cache.
 
+#include "base/try.hpp"
 #include "c_abi/batch.hpp"
 #include "c_abi/guarded.hpp"
 #include "c_tree/cache.hpp"
@@ -95,16 +96,10 @@ int32_t hc_cache_open(const char* config_json, const hc_cache_options* options, 
   return contained(error, [&]() -> result<void> {
     auto none = hc_cache_options{};
     none.size = sizeof(none);
-    const auto how = taken(options == nullptr ? &none : options, "options");
-    if (!how)
-      return tl::unexpected{how.error()};
-    auto settings = read_cache_settings(config_json);
-    if (!settings)
-      return tl::unexpected{settings.error()};
-    auto opened = hc_cache::open(std::move(*settings), *how);
-    if (!opened)
-      return tl::unexpected{opened.error()};
-    *cache = opened->release();
+    const auto how = HICACHE_TRY(taken(options == nullptr ? &none : options, "options"));
+    auto settings = HICACHE_TRY(read_cache_settings(config_json));
+    auto opened = HICACHE_TRY(hc_cache::open(std::move(settings), how));
+    *cache = opened.release();
     return {};
   });
 }
@@ -139,12 +134,10 @@ int32_t hc_cache_apply(hc_cache* cache, const hc_op* ops, size_t count, uint32_t
     if (ops == nullptr && count > 0)
       return fail(ec::invalid_argument, "operations: NULL, though there are some");
     const auto given = std::span{ops, count};
-    auto wanted = operations_of(given);
-    if (!wanted)
-      return tl::unexpected{wanted.error()};
+    auto wanted = HICACHE_TRY(operations_of(given));
     auto kinds = std::vector<uint32_t>{};
     std::ranges::transform(given, std::back_inserter(kinds), &hc_op::kind);
-    *answers = cache->apply(std::move(*wanted), std::move(kinds)).release();
+    *answers = cache->apply(std::move(wanted), std::move(kinds)).release();
     return (*answers)->wait(time_of(timeout_ms));
   });
 }
@@ -176,10 +169,8 @@ int32_t hc_cache_step(hc_cache* cache, uint32_t wait_ms, hc_facts* facts, hc_err
     if (facts == nullptr || facts->size < sizeof(hc_facts))
       return fail(ec::invalid_argument,
                   "facts: expected a struct whose size is " + std::to_string(sizeof(hc_facts)));
-    const auto known = cache->step(time_of(wait_ms));
-    if (!known)
-      return tl::unexpected{known.error()};
-    return give(*known, facts, "facts");
+    const auto known = HICACHE_TRY(cache->step(time_of(wait_ms)));
+    return give(known, facts, "facts");
   });
 }
 
@@ -220,10 +211,8 @@ int32_t hc_cache_poll(hc_cache* cache, uint32_t timeout_ms, hc_news_list** news)
     if (news == nullptr)
       return fail(ec::invalid_argument);
     *news = nullptr;
-    auto taken = cache->news().take(cache->now() + time_of(timeout_ms));
-    if (!taken)
-      return tl::unexpected{taken.error()};
-    *news = taken->release();
+    auto taken = HICACHE_TRY(cache->news().take(cache->now() + time_of(timeout_ms)));
+    *news = taken.release();
     return {};
   });
 }

@@ -1,5 +1,7 @@
 #include "c_tree/cache_config.hpp"
 
+#include "base/try.hpp"
+
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -71,8 +73,7 @@ result<cache_setup> read_cache_settings(std::string_view json) {
   add_place_flags(app, settings.place);
   auto words = std::vector<std::string>{};
   for (const auto& [key, value] : parsed->items())
-    if (auto added = add_words(app, key, value, words); !added)
-      return tl::unexpected{added.error()};
+    HICACHE_TRY(add_words(app, key, value, words));
   try {
     app.parse(words);
   } catch (const CLI::Error& ex) {

@@ -1,5 +1,7 @@
 #include "c_tree/cache_ops.hpp"
 
+#include "base/try.hpp"
+
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -40,25 +42,17 @@ result<std::chrono::nanoseconds> ttl_of(const hc_op& op) {
 }
 
 result<tree_operation> match_of(const hc_op& op) {
-  auto tokens = tokens_of(op);
-  if (!tokens)
-    return tl::unexpected{tokens.error()};
-  auto ns = namespace_of(op);
-  if (!ns)
-    return tl::unexpected{ns.error()};
+  auto tokens = HICACHE_TRY(tokens_of(op));
+  auto ns = HICACHE_TRY(namespace_of(op));
   return match_request{
-    op.request, std::move(*ns), std::move(*tokens), op.limit, {op.session, op.generation}};
+    op.request, std::move(ns), std::move(tokens), op.limit, {op.session, op.generation}};
 }
 
 result<tree_operation> insert_of(const hc_op& op) {
-  auto tokens = tokens_of(op);
-  if (!tokens)
-    return tl::unexpected{tokens.error()};
-  const auto ttl = ttl_of(op);
-  if (!ttl)
-    return tl::unexpected{ttl.error()};
-  return insert_request{
-    op.request, std::move(*tokens), op.priority, (op.flags & HC_OP_CHUNKED) != 0, *ttl, op.after};
+  auto tokens = HICACHE_TRY(tokens_of(op));
+  const auto ttl = HICACHE_TRY(ttl_of(op));
+  return insert_request{op.request, std::move(tokens), op.priority, (op.flags & HC_OP_CHUNKED) != 0,
+                        ttl,        op.after};
 }
 
 result<tree_operation> evict_of(const hc_op& op) {
@@ -69,18 +63,12 @@ result<tree_operation> evict_of(const hc_op& op) {
 }
 
 result<tree_operation> pin_of(const hc_op& op) {
-  auto tokens = tokens_of(op);
-  if (!tokens)
-    return tl::unexpected{tokens.error()};
-  auto ns = namespace_of(op);
-  if (!ns)
-    return tl::unexpected{ns.error()};
-  const auto ttl = ttl_of(op);
-  if (!ttl)
-    return tl::unexpected{ttl.error()};
+  auto tokens = HICACHE_TRY(tokens_of(op));
+  auto ns = HICACHE_TRY(namespace_of(op));
+  const auto ttl = HICACHE_TRY(ttl_of(op));
   if (op.kind == HC_OP_UNPIN)
-    return unpin_request{std::move(*ns), std::move(*tokens)};
-  return pin_request{std::move(*ns), std::move(*tokens), *ttl};
+    return unpin_request{std::move(ns), std::move(tokens)};
+  return pin_request{std::move(ns), std::move(tokens), ttl};
 }
 
 uint32_t flags_of(uint32_t kind) {

@@ -1,4 +1,5 @@
 #include "base/check.hpp"
+#include "base/try.hpp"
 #include "gpu/cuda_device.hpp"
 #include "gpu/cuda_memory.hpp"
 #include "gpu/cuda_mover.hpp"
@@ -49,10 +50,8 @@ public:
                                                         const copy_options& options) override {
     HICACHE_CHECK(l1.check() && l1.shape == l2.shape());
     HICACHE_CHECK(l2.total_bytes() <= l2_memory.size());
-    auto mover = make_proven_cuda_mover(number_, l1, l2, l2_memory.data(), options);
-    if (!mover)
-      return tl::unexpected{mover.error()};
-    return make_queued_copy_engine(l1.pages, l2.pages(), l2.shape().layers, std::move(*mover),
+    auto mover = HICACHE_TRY(make_proven_cuda_mover(number_, l1, l2, l2_memory.data(), options));
+    return make_queued_copy_engine(l1.pages, l2.pages(), l2.shape().layers, std::move(mover),
                                    options.inline_copies);
   }
 
@@ -115,8 +114,7 @@ result<int> choose_device(int count, std::optional<uint32_t> wanted, uint64_t po
   if (const auto rank = local_rank())
     return static_cast<int>(*rank % static_cast<uint32_t>(count));
   auto current = 0;
-  if (auto asked = check_cuda(ec::unsupported, "cudaGetDevice", cudaGetDevice(&current)); !asked)
-    return tl::unexpected{asked.error()};
+  HICACHE_TRY(check_cuda(ec::unsupported, "cudaGetDevice", cudaGetDevice(&current)));
   return current;
 }
 
@@ -130,19 +128,17 @@ result<std::unique_ptr<device>> make_cuda_device(std::optional<uint32_t> wanted,
     return tl::unexpected{asked.error()};
   if (count == 0)
     return fail(ec::unsupported, "no CUDA device can be used: the driver offers none");
-  const auto number = choose_device(count, wanted, pool);
-  if (!number)
-    return tl::unexpected{number.error()};
+  const auto number = HICACHE_TRY(choose_device(count, wanted, pool));
   auto properties = cudaDeviceProp{};
   if (auto asked
       = check_cuda(ec::unsupported, "no CUDA device can be used: cudaGetDeviceProperties",
-                   cudaGetDeviceProperties(&properties, *number));
+                   cudaGetDeviceProperties(&properties, number));
       !asked)
     return tl::unexpected{asked.error()};
   auto name = std::string{properties.name};
   if (count > 1)
-    name += ", device " + std::to_string(*number);
-  return std::make_unique<cuda_device>(*number, std::move(name));
+    name += ", device " + std::to_string(number);
+  return std::make_unique<cuda_device>(number, std::move(name));
 }
 
 } // namespace hicache

@@ -1,4 +1,5 @@
 #include "base/limits.hpp"
+#include "base/try.hpp"
 #include "gpu/cuda_fences.hpp"
 
 #include <algorithm>
@@ -7,8 +8,7 @@
 namespace hicache {
 
 result<std::shared_ptr<cuda_fences>> cuda_fences::open(int device, uint32_t pages) {
-  if (auto bound = use_cuda_device(ec::copy_failed, device); !bound)
-    return tl::unexpected{bound.error()};
+  HICACHE_TRY(use_cuda_device(ec::copy_failed, device));
   auto* stream = cudaStream_t{nullptr};
   if (auto made = check_cuda(ec::copy_failed, "cudaStreamCreateWithFlags",
                              cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
@@ -25,20 +25,18 @@ result<void> cuda_fences::add(std::span<const page_index> l1_pages, void* event)
   if (auto bound = use_cuda_device(ec::copy_failed, device_); !bound)
     return bound;
   forget_passed();
-  const auto newest = next_fence();
-  if (!newest)
-    return tl::unexpected{newest.error()};
+  const auto newest = HICACHE_TRY(next_fence());
   if (auto waits
       = check_cuda(ec::copy_failed, "cudaStreamWaitEvent",
                    cudaStreamWaitEvent(stream_.get(), static_cast<cudaEvent_t>(event), 0));
       !waits)
     return waits;
   if (auto recorded = check_cuda(ec::copy_failed, "cudaEventRecord",
-                                 cudaEventRecord((*newest)->event.get(), stream_.get()));
+                                 cudaEventRecord(newest->event.get(), stream_.get()));
       !recorded)
     return recorded;
   for (const auto page : l1_pages)
-    last_.at(page) = (*newest)->number;
+    last_.at(page) = newest->number;
   return {};
 }
 

@@ -1,4 +1,5 @@
 #include "base/check.hpp"
+#include "base/try.hpp"
 #include "base/units.hpp"
 #include "cache/copy_strips.hpp"
 #include "gpu/cuda_memory.hpp"
@@ -61,8 +62,7 @@ public:
       return fail(ec::unsupported,
                   "this memory belongs to another process; only its owner can share it");
     const auto scope = cuda_device_scope{device_};
-    if (auto bound = scope.check(ec::io_failure); !bound)
-      return tl::unexpected{bound.error()};
+    HICACHE_TRY(scope.check(ec::io_failure));
     auto share = cuda_share{{}, size_};
     if (const auto status = cudaIpcGetMemHandle(&share.handle, data_); status != cudaSuccess)
       return cuda_failure(ec::unsupported, "cannot share device memory: cudaIpcGetMemHandle",
@@ -169,8 +169,7 @@ result<std::unique_ptr<device_memory>> pin(host_mapping&& mapping) {
                         "cannot pin " + format_bytes(bytes.size()) + " of memory: cudaHostRegister",
                         status);
   auto memory = std::make_unique<pinned_memory>(std::move(mapping));
-  if (auto same = check_same_address(bytes.data()); !same)
-    return tl::unexpected{same.error()};
+  HICACHE_TRY(check_same_address(bytes.data()));
   return memory;
 }
 
@@ -252,8 +251,7 @@ result<std::unique_ptr<device_memory>> allocate_cuda_memory(int device, uint64_t
                                                             const std::string& device_name) {
   HICACHE_CHECK(bytes > 0);
   const auto scope = cuda_device_scope{device};
-  if (auto bound = scope.check(ec::io_failure); !bound)
-    return tl::unexpected{bound.error()};
+  HICACHE_TRY(scope.check(ec::io_failure));
   // The larger of the two: rounding up wraps to 0 for impossible sizes.
   const auto whole = std::max(bytes, (bytes + allocation_unit - 1) & ~(allocation_unit - 1));
   auto* address = static_cast<void*>(nullptr);
@@ -278,21 +276,18 @@ result<std::unique_ptr<device_memory>> allocate_cuda_memory(int device, uint64_t
 }
 
 result<std::unique_ptr<device_memory>> open_cuda_memory(int device, std::string_view shared) {
-  const auto share = parse_cuda_share(shared);
-  if (!share)
-    return tl::unexpected{share.error()};
+  const auto share = HICACHE_TRY(parse_cuda_share(shared));
   const auto scope = cuda_device_scope{device};
-  if (auto bound = scope.check(ec::io_failure); !bound)
-    return tl::unexpected{bound.error()};
+  HICACHE_TRY(scope.check(ec::io_failure));
   auto* address = static_cast<void*>(nullptr);
   if (const auto status
-      = cudaIpcOpenMemHandle(&address, share->handle, cudaIpcMemLazyEnablePeerAccess);
+      = cudaIpcOpenMemHandle(&address, share.handle, cudaIpcMemLazyEnablePeerAccess);
       status != cudaSuccess)
     return cuda_failure(ec::io_failure,
-                        "cannot open " + format_bytes(share->bytes)
+                        "cannot open " + format_bytes(share.bytes)
                           + " of device memory of another process: cudaIpcOpenMemHandle",
                         status);
-  return std::make_unique<cuda_memory>(device, address, share->bytes, memory_origin::opened,
+  return std::make_unique<cuda_memory>(device, address, share.bytes, memory_origin::opened,
                                        "device memory of another process");
 }
 
@@ -300,16 +295,14 @@ result<std::unique_ptr<device_memory>> allocate_pinned_memory(int device, uint64
                                                               const host_memory_options& options) {
   HICACHE_CHECK(bytes > 0);
   const auto scope = cuda_device_scope{device};
-  if (auto bound = scope.check(ec::io_failure); !bound)
-    return tl::unexpected{bound.error()};
+  HICACHE_TRY(scope.check(ec::io_failure));
   return host_mapping::create(bytes, numa_node_of_device(device), options).and_then(pin);
 }
 
 result<std::unique_ptr<device_memory>> adopt_pinned_memory(int device, std::span<std::byte> memory,
                                                            const host_memory_options& options) {
   const auto scope = cuda_device_scope{device};
-  if (auto bound = scope.check(ec::io_failure); !bound)
-    return tl::unexpected{bound.error()};
+  HICACHE_TRY(scope.check(ec::io_failure));
   return host_mapping::adopt(memory, numa_node_of_device(device), options).and_then(pin);
 }
 

@@ -1,4 +1,5 @@
 #include "base/check.hpp"
+#include "base/try.hpp"
 #include "cache/copy_strips.hpp"
 #include "gpu/copy_kernels.hpp"
 #include "gpu/cuda_fences.hpp"
@@ -115,10 +116,7 @@ public:
 
   /// Uses the calling thread's current device.
   result<void> open(uint32_t l1_pages) {
-    auto fences = cuda_fences::open(device_, l1_pages);
-    if (!fences)
-      return tl::unexpected{fences.error()};
-    fences_ = std::move(*fences);
+    fences_ = HICACHE_TRY(cuda_fences::open(device_, l1_pages));
     if (auto opened = stores_.open(1); !opened)
       return opened;
     return loads_.open(layers_);
@@ -418,17 +416,12 @@ result<void> prove_method(int device, const pool_geometry& l2, const copy_option
   shape.layers = std::min(shape.layers, uint32_t{2});
   const auto l1_pool = pool_geometry{shape, host_layout::layer_first, 4};
   const auto l2_pool = pool_geometry{shape, l2.layout(), 4};
-  auto l1_memory = allocate_cuda_memory(device, l1_pool.total_bytes(), "the GPU");
-  if (!l1_memory)
-    return tl::unexpected{l1_memory.error()};
-  auto l2_memory = allocate_pinned_memory(device, l2_pool.total_bytes(), {});
-  if (!l2_memory)
-    return tl::unexpected{l2_memory.error()};
-  const auto layers = device_layers::of(l1_pool, reinterpret_cast<uint64_t>((*l1_memory)->data()));
-  auto mover = make_cuda_mover(device, layers, l2_pool, (*l2_memory)->data(), options, method);
-  if (!mover)
-    return tl::unexpected{mover.error()};
-  return prove_mover(**mover, l1_pool, **l1_memory, l2_pool, **l2_memory);
+  auto l1_memory = HICACHE_TRY(allocate_cuda_memory(device, l1_pool.total_bytes(), "the GPU"));
+  auto l2_memory = HICACHE_TRY(allocate_pinned_memory(device, l2_pool.total_bytes(), {}));
+  const auto layers = device_layers::of(l1_pool, reinterpret_cast<uint64_t>(l1_memory->data()));
+  auto mover
+    = HICACHE_TRY(make_cuda_mover(device, layers, l2_pool, l2_memory->data(), options, method));
+  return prove_mover(*mover, l1_pool, *l1_memory, l2_pool, *l2_memory);
 }
 
 } // namespace
@@ -456,26 +449,20 @@ result<std::unique_ptr<page_mover>> make_cuda_mover(int device, const device_lay
                                                     const copy_options& options,
                                                     cuda_copy_method method) {
   const auto scope = cuda_device_scope{device};
-  if (auto bound = scope.check(ec::copy_failed); !bound)
-    return tl::unexpected{bound.error()};
+  HICACHE_TRY(scope.check(ec::copy_failed));
   auto strips = make_copy_strips(l1, l2, reinterpret_cast<uint64_t>(l2_data));
   const auto layers = l2.shape().layers;
   if (method == cuda_copy_method::batched || method == cuda_copy_method::single) {
-    if (auto able = method == cuda_copy_method::single ? result<void>{} : check_batches(); !able)
-      return tl::unexpected{able.error()};
+    HICACHE_TRY(method == cuda_copy_method::single ? result<void>{} : check_batches());
     auto mover = std::make_unique<direct_mover>(device, std::move(strips), layers, method);
-    if (auto opened = mover->open(l1.pages); !opened)
-      return tl::unexpected{opened.error()};
+    HICACHE_TRY(mover->open(l1.pages));
     return mover;
   }
-  if (auto able = check_sms(device, options.sms); !able)
-    return tl::unexpected{able.error()};
+  HICACHE_TRY(check_sms(device, options.sms));
   auto mover
     = std::make_unique<kernel_mover>(device, std::move(strips), layers, method, options.sms);
-  if (auto opened = mover->open(l1.pages); !opened)
-    return tl::unexpected{opened.error()};
-  if (auto prepared = mover->prepare(std::min(l1.pages, l2.pages())); !prepared)
-    return tl::unexpected{prepared.error()};
+  HICACHE_TRY(mover->open(l1.pages));
+  HICACHE_TRY(mover->prepare(std::min(l1.pages, l2.pages())));
   return mover;
 }
 
@@ -484,8 +471,7 @@ result<std::unique_ptr<page_mover>> make_proven_cuda_mover(int device, const dev
                                                            std::byte* l2_data,
                                                            const copy_options& options) {
   const auto scope = cuda_device_scope{device};
-  if (auto bound = scope.check(ec::copy_failed); !bound)
-    return tl::unexpected{bound.error()};
+  HICACHE_TRY(scope.check(ec::copy_failed));
   auto reason = std::string{};
   for (const auto method : methods_of(options.io)) {
     // Only use shows what a driver and a GPU support, and a wrong copy corrupts the cache.

@@ -1,6 +1,7 @@
 #include "gpu/host_memory.hpp"
 
 #include "base/check.hpp"
+#include "base/try.hpp"
 #include "base/unique_fd.hpp"
 #include "base/units.hpp"
 #include "gpu/available_memory.hpp"
@@ -272,8 +273,7 @@ result<host_mapping> host_mapping::create(uint64_t bytes, std::optional<int> num
 result<host_mapping> host_mapping::adopt(std::span<std::byte> memory, std::optional<int> numa_node,
                                          const host_memory_options& options) {
   HICACHE_CHECK(!memory.empty());
-  if (auto checked = check_memory_available(memory.size(), options.ranks_on_host); !checked)
-    return tl::unexpected{checked.error()};
+  HICACHE_TRY(check_memory_available(memory.size(), options.ranks_on_host));
   auto mapping = host_mapping{{}, 0, memory, memory_pages::plain};
   static_cast<void>(::madvise(memory.data(), memory.size(), MADV_HUGEPAGE));
   if (numa_node && prefer_node(memory, *numa_node))
@@ -412,8 +412,7 @@ result<std::unique_ptr<device_memory>> adopt_host_memory(std::span<std::byte> me
 
 result<std::unique_ptr<device_memory>> allocate_shared_memory(uint64_t bytes) {
   HICACHE_CHECK(bytes > 0);
-  if (auto checked = check_memory_available(bytes, 1); !checked)
-    return tl::unexpected{std::move(checked.error())};
+  HICACHE_TRY(check_memory_available(bytes, 1));
   const auto failed = [bytes](const char* call, int code) {
     return allocation_failure(bytes, std::string{call} + ": " + system_message(code));
   };

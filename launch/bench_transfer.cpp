@@ -1,6 +1,7 @@
 #include "launch/bench_transfer.hpp"
 
 #include "base/limits.hpp"
+#include "base/try.hpp"
 #include "base/units.hpp"
 #include "gpu/device.hpp"
 #include "launch/program.hpp"
@@ -59,9 +60,7 @@ result<pool_shape> shape_of(const transfer_flags& flags) {
 }
 
 result<transfer_case> case_of(const transfer_flags& flags) {
-  const auto shape = shape_of(flags);
-  if (!shape)
-    return tl::unexpected{shape.error()};
+  const auto shape = HICACHE_TRY(shape_of(flags));
   const auto layout = parse_host_layout(flags.layout);
   if (!layout)
     return fail(ec::invalid_argument, "--layout: " + layout.error().detail);
@@ -73,7 +72,7 @@ result<transfer_case> case_of(const transfer_flags& flags) {
     return fail(ec::invalid_argument, "--device: " + device.error().detail);
   auto what = transfer_case{};
   what.device = *device;
-  what.shape = *shape;
+  what.shape = shape;
   what.layout = *layout;
   what.copies.io = *io;
   what.copies.sms = flags.io_sms;
@@ -155,20 +154,16 @@ void add_transfer_flags(CLI::App& app, transfer_flags& flags) {
 }
 
 result<int> bench_transfer(const transfer_flags& flags) {
-  const auto what = case_of(flags);
-  if (!what)
-    return tl::unexpected{what.error()};
-  const auto page_bytes = pool_geometry{what->shape, what->layout, 2}.page_bytes();
+  const auto what = HICACHE_TRY(case_of(flags));
+  const auto page_bytes = pool_geometry{what.shape, what.layout, 2}.page_bytes();
   if (page_bytes > limits::page_bytes)
     return fail(ec::invalid_argument,
                 absl::StrFormat("--page-size: a page would take %s, at most %s are allowed",
                                 format_bytes(page_bytes), format_bytes(limits::page_bytes)));
-  const auto found = measure_transfer(*what);
-  if (!found)
-    return tl::unexpected{found.error()};
-  const auto text = flags.json ? report(flags, *found).dump() + "\n" : to_text(flags, *found);
+  const auto found = HICACHE_TRY(measure_transfer(what));
+  const auto text = flags.json ? report(flags, found).dump() + "\n" : to_text(flags, found);
   std::fputs(text.c_str(), stdout);
-  return found->errors == 0 ? exit_ok : exit_failed;
+  return found.errors == 0 ? exit_ok : exit_failed;
 }
 
 } // namespace hicache

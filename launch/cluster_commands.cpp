@@ -6,6 +6,7 @@
 #include "backends/cluster/index_lookup.hpp"
 #include "backends/cluster/member_lists.hpp"
 #include "base/limits.hpp"
+#include "base/try.hpp"
 #include "base/units.hpp"
 #include "cache/hash/page_hash.hpp"
 #include "cache/store/segment_table.hpp"
@@ -41,15 +42,13 @@ class cluster_client {
 public:
   static result<std::unique_ptr<cluster_client>> connect(const std::string& index,
                                                          const tls_files& tls, duration time) {
-    if (const auto checked = tls.check(); !checked)
-      return tl::unexpected{checked.error()};
+    HICACHE_TRY(tls.check());
     auto addresses = index_addresses::open(index, tls);
     if (!addresses)
       return fail(ec::invalid_argument, "--index: " + addresses.error().detail);
     auto client
       = std::unique_ptr<cluster_client>{new cluster_client{std::move(*addresses), tls, time}};
-    if (auto connected = client->link_.connect(time); !connected)
-      return tl::unexpected{connected.error()};
+    HICACHE_TRY(client->link_.connect(time));
     return client;
   }
 
@@ -120,8 +119,7 @@ public:
         return fail(ec::not_found, "there is no shard " + std::to_string(number));
       // An entry without an address and with a newer epoch retires the shard.
       const auto news = shard_map{{{number, {}, at->epoch + 1}}};
-      if (auto told = ask<shard_map>(*directory, atom::shards_v, news); !told)
-        return tl::unexpected{told.error()};
+      HICACHE_TRY(ask<shard_map>(*directory, atom::shards_v, news));
       return {};
     }
     return tl::unexpected{why};
@@ -144,10 +142,9 @@ private:
       link_(system_, network_.connector(), std::move(addresses)) {}
 
   result<directory_actor> directory_at(const std::string& address) {
-    const auto found = ask<caf::strong_actor_ptr>(network_.connector(), atom::connect_v, address);
-    if (!found)
-      return tl::unexpected{found.error()};
-    return caf::actor_cast<directory_actor>(*found);
+    const auto found
+      = HICACHE_TRY(ask<caf::strong_actor_ptr>(network_.connector(), atom::connect_v, address));
+    return caf::actor_cast<directory_actor>(found);
   }
 
   duration time_;
@@ -228,20 +225,16 @@ int show_totals(const answers& all, const char* verb, bool as_json) {
 }
 
 result<int> look_up(cluster_client& cluster, const std::vector<page_key>& keys, bool as_json) {
-  const auto found = cluster.locate(keys);
-  if (!found)
-    return tl::unexpected{found.error()};
-  const auto members = cluster.members();
-  if (!members)
-    return tl::unexpected{members.error()};
+  const auto found = HICACHE_TRY(cluster.locate(keys));
+  const auto members = HICACHE_TRY(cluster.members());
   auto hosts = std::map<uint64_t, std::string>{};
-  for (const auto& member : *members)
+  for (const auto& member : members)
     hosts[member.member] = member.host;
   auto list = json::array();
   auto missing = size_t{0};
   for (auto i = size_t{0}; i < keys.size(); ++i) {
     auto copies = json::array();
-    for (const auto& copy : (*found)[i])
+    for (const auto& copy : found[i])
       copies.push_back({{"member", name_of(copy.member)},
                         {"host", hosts[copy.member]},
                         {"on_disk", is_on_disk(copy.offset)},
@@ -251,7 +244,7 @@ result<int> look_up(cluster_client& cluster, const std::vector<page_key>& keys, 
     missing += copies.empty() ? 1 : 0;
     if (!as_json)
       std::printf("%s  %s\n", to_string(keys[i]).c_str(), copies.empty() ? "not stored" : "");
-    for (const auto& copy : (*found)[i])
+    for (const auto& copy : found[i])
       if (!as_json)
         std::printf("  %s on %s, %s %s\n", name_of(copy.member).c_str(), hosts[copy.member].c_str(),
                     format_bytes(copy.length).c_str(),
@@ -266,16 +259,14 @@ result<int> look_up(cluster_client& cluster, const std::vector<page_key>& keys, 
 
 result<int> pin(cluster_client& cluster, const std::vector<page_key>& keys, page_pins wanted,
                 const char* verb, bool as_json) {
-  const auto found = cluster.locate(keys);
-  if (!found)
-    return tl::unexpected{found.error()};
+  const auto found = HICACHE_TRY(cluster.locate(keys));
   auto of_member = std::map<uint64_t, std::vector<page_key>>{};
   auto absent = size_t{0};
   for (auto i = size_t{0}; i < keys.size(); ++i) {
-    absent += (*found)[i].empty() ? 1 : 0;
+    absent += found[i].empty() ? 1 : 0;
     // Only pages in memory can be pinned; of one that is on disk alone its member says that.
-    const auto is_in_memory = count_in_memory((*found)[i]) > 0;
-    for (const auto& copy : (*found)[i])
+    const auto is_in_memory = count_in_memory(found[i]) > 0;
+    for (const auto& copy : found[i])
       if (!is_in_memory || !is_on_disk(copy.offset))
         of_member[copy.member].push_back(keys[i]);
   }
@@ -301,11 +292,9 @@ result<int> pin(cluster_client& cluster, const std::vector<page_key>& keys, page
 }
 
 result<int> clear(cluster_client& cluster, uint64_t fingerprint, bool as_json) {
-  const auto members = cluster.members();
-  if (!members)
-    return tl::unexpected{members.error()};
+  const auto members = HICACHE_TRY(cluster.members());
   auto all = answers{};
-  for (const auto& info : *members)
+  for (const auto& info : members)
     all.take(info.member, cluster.ask<page_totals>(cluster.reach(info), atom::clear_v,
                                                    namespace_pages{fingerprint}));
   return show_totals(all, "cleared", as_json);
@@ -325,13 +314,11 @@ result<drain_report> watch_drain(cluster_client& cluster, const member_actor& me
 }
 
 result<int> drain(cluster_client& cluster, uint64_t id, bool force, duration time, bool as_json) {
-  const auto member = cluster.find(id);
-  if (!member)
-    return tl::unexpected{member.error()};
+  const auto member = HICACHE_TRY(cluster.find(id));
   absl::FPrintF(stderr, "draining member %s; it takes no more pages\n", name_of(id));
-  const auto report = watch_drain(cluster, *member, std::async(std::launch::async, [&] {
+  const auto report = watch_drain(cluster, member, std::async(std::launch::async, [&] {
                                     return cluster.ask_within<drain_report>(
-                                      time, *member, atom::drain_v, drain_request{force});
+                                      time, member, atom::drain_v, drain_request{force});
                                   }));
   if (!report && report.error().code == ec::not_permitted)
     return tl::unexpected{report.error()};
@@ -351,10 +338,8 @@ result<int> drain(cluster_client& cluster, uint64_t id, bool force, duration tim
 }
 
 result<int> end_drain(cluster_client& cluster, uint64_t id, bool as_json) {
-  const auto member = cluster.find(id);
-  if (!member)
-    return tl::unexpected{member.error()};
-  const auto was = cluster.ask<drain_progress>(*member, atom::resume_v, drain_request{});
+  const auto member = HICACHE_TRY(cluster.find(id));
+  const auto was = cluster.ask<drain_progress>(member, atom::resume_v, drain_request{});
   if (!was) {
     absl::FPrintF(stderr, "member %s: %s\n", name_of(id), to_string(was.error()));
     return exit_failed;
@@ -369,8 +354,7 @@ result<int> end_drain(cluster_client& cluster, uint64_t id, bool as_json) {
 }
 
 result<int> retire(cluster_client& cluster, uint32_t shard, bool as_json) {
-  if (auto done = cluster.retire(shard); !done)
-    return tl::unexpected{done.error()};
+  HICACHE_TRY(cluster.retire(shard));
   if (as_json)
     absl::PrintF("%s\n", json{{"retired", shard}}.dump());
   else
@@ -443,22 +427,17 @@ result<std::vector<page_key>> cluster_commands::keys() const {
   if (objects_.empty() == tokens_file_.empty())
     return fail(ec::invalid_argument, "expected either PAGES or --tokens FILE");
   for (const auto& text : objects_) {
-    const auto key = parse_key(text);
-    if (!key)
-      return tl::unexpected{key.error()};
-    list.push_back(*key);
+    const auto key = HICACHE_TRY(parse_key(text));
+    list.push_back(key);
   }
   if (tokens_file_.empty())
     return list;
-  const auto tokens = read_tokens(tokens_file_);
-  if (!tokens)
-    return tl::unexpected{tokens.error()};
+  const auto tokens = HICACHE_TRY(read_tokens(tokens_file_));
   auto config = config_;
   config.storage_backend = "cluster"; // So that finish() requires all that page names depend on.
-  if (auto finished = config.finish(ranks_); !finished)
-    return tl::unexpected{finished.error()};
+  HICACHE_TRY(config.finish(ranks_));
   const auto seed = namespace_seed({extra_key_, salt_});
-  const auto pages = hash_pages(*tokens, config.page_size, seed ? &*seed : nullptr);
+  const auto pages = hash_pages(tokens, config.page_size, seed ? &*seed : nullptr);
   for (const auto& page : pages)
     for (auto rank = uint32_t{0}; rank < ranks_; ++rank)
       for (const auto& group : config.head_groups(rank, ranks_))
@@ -466,7 +445,7 @@ result<std::vector<page_key>> cluster_commands::keys() const {
             std::ranges::find(list, name) == list.end()) // Ranks may hold the same heads.
           list.push_back(name);
   if (list.empty())
-    return fail(ec::invalid_argument, "--tokens: " + std::to_string(tokens->size())
+    return fail(ec::invalid_argument, "--tokens: " + std::to_string(tokens.size())
                                         + " tokens are no whole page; expected at least "
                                         + std::to_string(config.page_size));
   return list;
@@ -475,29 +454,23 @@ result<std::vector<page_key>> cluster_commands::keys() const {
 result<int> cluster_commands::perform() const {
   start_logging("error", 0, 1);
   const auto names_pages = *lookup_ || *pin_ || *unpin_;
-  const auto wanted = names_pages ? keys() : result<std::vector<page_key>>{};
-  if (!wanted)
-    return tl::unexpected{wanted.error()};
-  const auto id = *clear_   ? parse_id("--fingerprint", namespace_)
-                  : *drain_ ? parse_id("--member", member_)
-                            : result<uint64_t>{0};
-  if (!id)
-    return tl::unexpected{id.error()};
-  const auto cluster = cluster_client::connect(config_.index, config_.tls, timeout_);
-  if (!cluster)
-    return tl::unexpected{cluster.error()};
+  const auto wanted = HICACHE_TRY(names_pages ? keys() : result<std::vector<page_key>>{});
+  const auto id = HICACHE_TRY(*clear_   ? parse_id("--fingerprint", namespace_)
+                              : *drain_ ? parse_id("--member", member_)
+                                        : result<uint64_t>{0});
+  const auto cluster = HICACHE_TRY(cluster_client::connect(config_.index, config_.tls, timeout_));
   if (*lookup_)
-    return look_up(**cluster, *wanted, json_);
+    return look_up(*cluster, wanted, json_);
   if (*clear_)
-    return clear(**cluster, *id, json_);
+    return clear(*cluster, id, json_);
   if (*drain_)
-    return undo_ ? end_drain(**cluster, *id, json_)
-                 : drain(**cluster, *id, force_, drain_timeout_, json_);
+    return undo_ ? end_drain(*cluster, id, json_)
+                 : drain(*cluster, id, force_, drain_timeout_, json_);
   if (*retire_)
-    return retire(**cluster, shard_, json_);
+    return retire(*cluster, shard_, json_);
   const auto ttl = std::chrono::duration_cast<std::chrono::milliseconds>(ttl_).count();
   const auto kind = *unpin_ ? pin_kind::none : hard_ ? pin_kind::hard : pin_kind::soft;
-  return pin(**cluster, *wanted, {static_cast<uint8_t>(kind), static_cast<uint64_t>(ttl), {}},
+  return pin(*cluster, wanted, {static_cast<uint8_t>(kind), static_cast<uint64_t>(ttl), {}},
              *unpin_ ? "unpinned" : "pinned", json_);
 }
 

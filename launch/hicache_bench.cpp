@@ -2,6 +2,7 @@
 // putter, getter and index are separate processes.
 
 #include "base/limits.hpp"
+#include "base/try.hpp"
 #include "base/units.hpp"
 #include "hicache/system_config.hpp"
 #include "launch/bench_keys.hpp"
@@ -207,8 +208,7 @@ result<int> bench_store(const store_flags& flags, const stop_signal& stop) {
     return fail(ec::invalid_argument, "--linger: " + linger.error().detail + ", or forever");
   const auto putting = flags.op == "put";
   const auto clock = monotonic_clock{};
-  if (const auto checked = flags.tls.check(); !checked)
-    return tl::unexpected{checked.error()};
+  HICACHE_TRY(flags.tls.check());
   auto config = system_config{};
   auto system = caf::actor_system{config};
   auto options = cluster_member_options{};
@@ -222,10 +222,8 @@ result<int> bench_store(const store_flags& flags, const stop_signal& stop) {
   options.tls = flags.tls;
   options.path = flags.remote ? read_path::remote : read_path::automatic;
   options.clock = &clock;
-  auto member = cluster_member::join(system, std::move(options));
-  if (!member)
-    return tl::unexpected{member.error()};
-  auto store = (*member)->open();
+  auto member = HICACHE_TRY(cluster_member::join(system, std::move(options)));
+  auto store = member->open();
   // Precomputed, because hashing takes longer than the lookup.
   auto known = std::vector<page_key>{};
   for (auto i = uint64_t{0}; !putting && i < flags.keys; ++i)

@@ -4,6 +4,7 @@
 #include "actors/index.hpp"
 #include "backends/cluster/index_addresses.hpp"
 #include "base/limits.hpp"
+#include "base/try.hpp"
 #include "hicache/system_config.hpp"
 #include "launch/program.hpp"
 #include "launch/program_settings.hpp"
@@ -40,10 +41,8 @@ result<rpc::endpoint> check(const index_flags& flags) {
   if (!flags.advertise.empty())
     if (const auto advertised = rpc::parse_endpoint(flags.advertise); !advertised)
       return fail(ec::invalid_argument, "--advertise: " + advertised.error().detail);
-  if (const auto checked = flags.tls.check(); !checked)
-    return tl::unexpected{checked.error()};
-  if (const auto role = check_own_role(flags.tls, "serving an index"); !role)
-    return tl::unexpected{role.error()};
+  HICACHE_TRY(flags.tls.check());
+  HICACHE_TRY(check_own_role(flags.tls, "serving an index"));
   if (const auto allowed = check_listening("--listen", where->host, flags.tls, flags.insecure);
       !allowed)
     return tl::unexpected{allowed.error()};
@@ -81,14 +80,10 @@ spawn_shards(caf::actor_system& system, const index_flags& flags, const clock_so
 }
 
 result<int> serve(const index_flags& flags, const stop_signal& stop) {
-  const auto where = check(flags);
-  if (!where)
-    return tl::unexpected{where.error()};
+  const auto where = HICACHE_TRY(check(flags));
   auto options = directory_options{};
-  const auto joined = join(flags);
-  if (!joined)
-    return tl::unexpected{joined.error()};
-  if (const auto& others = *joined)
+  const auto joined = HICACHE_TRY(join(flags));
+  if (const auto& others = joined)
     options.others = [others] { return others->now(); };
   const auto clock = monotonic_clock{};
   auto config = system_config{};
@@ -96,22 +91,20 @@ result<int> serve(const index_flags& flags, const stop_signal& stop) {
   raise_descriptor_limit(); // One for each connection.
   auto system = caf::actor_system{config};
   auto network = rpc_network{system, flags.tls};
-  auto metrics = start_metrics(flags.metrics);
-  if (!metrics)
-    return tl::unexpected{metrics.error()};
+  auto metrics = HICACHE_TRY(start_metrics(flags.metrics));
   auto self = caf::scoped_actor{system};
   options.shards = spawn_shards(system, flags, clock);
   options.pause = flags.member_ttl / 4;
   options.connector = network.connector();
   const auto shards = options.shards;
-  if (*metrics)
-    (*metrics)->add(std::make_shared<index_metrics>(system, shards));
+  if (metrics)
+    metrics->add(std::make_shared<index_metrics>(system, shards));
   const auto all = system.spawn(hicache::directory, std::move(options));
   const auto end = [&] {
     // First, so that other processes stop looking up this one.
-    if (*joined)
-      (*joined)->close();
-    metrics->reset();
+    if (joined)
+      joined->close();
+    metrics.reset();
     network.stop_serving();
     self->send_exit(all, caf::exit_reason::user_shutdown);
     self->wait_for(all);
@@ -120,7 +113,7 @@ result<int> serve(const index_flags& flags, const stop_signal& stop) {
       self->wait_for(shard);
     }
   };
-  auto socket = rpc_network::listen(*where);
+  auto socket = rpc_network::listen(where);
   if (!socket) {
     end();
     return fail(ec::invalid_argument, "--listen: " + socket.error().detail);
@@ -132,8 +125,8 @@ result<int> serve(const index_flags& flags, const stop_signal& stop) {
     {flags.shards == 1, std::min<std::chrono::seconds>(silence, rpc::limits::peer_silence)});
   const auto advertised = flags.advertise.empty() ? listening : flags.advertise;
   self->send(all, atom::start_v, advertised);
-  if (*joined)
-    (*joined)->announce(advertised);
+  if (joined)
+    joined->announce(advertised);
   std::printf("listening on %s\n", listening.c_str());
   std::fflush(stdout);
   while (!stop.wait_for(std::chrono::hours{1})) {

@@ -1,5 +1,6 @@
 // hicache-node: the share of the cache on this host, for short-lived processes.
 
+#include "base/try.hpp"
 #include "base/units.hpp"
 #include "hicache/system_config.hpp"
 #include "launch/program.hpp"
@@ -29,10 +30,8 @@ using namespace hicache;
 /// Selects the node's socket: --socket, or the one opened by the service manager.
 result<void> choose_socket(const node_flags& flags, const service_manager& manager,
                            node_host_options& options) {
-  auto opened = manager.take_listener();
-  if (!opened)
-    return tl::unexpected{opened.error()};
-  options.opened = std::move(*opened);
+  auto opened = HICACHE_TRY(manager.take_listener());
+  options.opened = std::move(opened);
   options.socket = options.opened ? options.opened->where().path() : flags.host.socket;
   if (options.opened && !flags.host.socket.empty())
     return fail(ec::invalid_argument, "--socket: the service manager has opened " + options.socket
@@ -83,51 +82,41 @@ result<int> serve(const node_flags& flags, const stop_signal& stop) {
   start_logging(to_string(flags.log_level), 0, 1);
   const auto manager = service_manager{};
   auto options = flags.host;
-  if (const auto chosen = choose_socket(flags, manager, options); !chosen)
-    return tl::unexpected{chosen.error()};
+  HICACHE_TRY(choose_socket(flags, manager, options));
   if (!flags.group.empty()) {
-    const auto group = find_group(flags.group);
-    if (!group)
-      return tl::unexpected{group.error()};
-    options.group = *group;
+    const auto group = HICACHE_TRY(find_group(flags.group));
+    options.group = group;
   }
-  if (const auto checked = flags.host.tls.check(); !checked)
-    return tl::unexpected{checked.error()};
+  HICACHE_TRY(flags.host.tls.check());
   if (!flags.host.index.empty())
     if (const auto allowed
         = check_listening("--listen-host", flags.host.listen_host, flags.host.tls, flags.insecure);
         !allowed)
       return tl::unexpected{allowed.error()};
-  if (const auto chosen = choose_port(flags, options); !chosen)
-    return tl::unexpected{chosen.error()};
+  HICACHE_TRY(choose_port(flags, options));
   raise_descriptor_limit(); // Two for each client.
   const auto clock = monotonic_clock{};
   auto config = system_config{};
   auto system = caf::actor_system{config};
   auto metrics = std::unique_ptr<metrics_server>{};
   if (flags.metrics.port != 0) {
-    auto started = metrics_server::start(flags.metrics);
-    if (!started)
-      return tl::unexpected{started.error()};
-    metrics = std::move(*started);
+    metrics = HICACHE_TRY(metrics_server::start(flags.metrics));
   }
   const auto where = options.socket;
   options.clock = &clock;
-  auto host = node_host::start(system, std::move(options));
-  if (!host)
-    return tl::unexpected{host.error()};
+  auto host = HICACHE_TRY(node_host::start(system, std::move(options)));
   if (metrics)
-    metrics->add(std::make_shared<node_metrics>(system, (*host)->actor(), (*host)->below()));
+    metrics->add(std::make_shared<node_metrics>(system, host->actor(), host->below()));
   std::printf("listening on unix:%s\n", where.c_str());
-  if (const auto& port = (*host)->listening())
+  if (const auto& port = host->listening())
     std::printf("listening on %s\n", to_string(*port).c_str());
   std::fflush(stdout);
   manager.ready("exports " + format_bytes(flags.host.memory_bytes) + " at " + where);
-  run(**host, manager, stop);
+  run(*host, manager, stop);
   spdlog::info("stopping");
   manager.stopping();
   metrics.reset();
-  host->reset();
+  host.reset();
   return exit_ok;
 }
 

@@ -1,6 +1,7 @@
 // hicache-rank: a rank without an engine, which exports its memory to the cluster until a signal.
 
 #include "base/limits.hpp"
+#include "base/try.hpp"
 #include "hicache/runtime.hpp"
 #include "launch/program.hpp"
 #include "launch/rank_session.hpp"
@@ -21,18 +22,16 @@ constexpr auto step_pause = duration{std::chrono::milliseconds{50}};
 
 result<int> serve(const rank_config& config, rank_session& session, const stop_signal& stop) {
   auto watch = shutdown_watch{};
-  auto runtime = rank_runtime::start(config, std::move(session.peers));
-  if (!runtime)
-    return tl::unexpected{runtime.error()};
+  auto runtime = HICACHE_TRY(rank_runtime::start(config, std::move(session.peers)));
   if (session.rank == 0) {
-    std::printf("%u ranks ready; %s\n", session.ranks, (*runtime)->description().c_str());
+    std::printf("%u ranks ready; %s\n", session.ranks, runtime->description().c_str());
     std::fflush(stdout);
   }
   // L3 is attached and detached between steps, and without an engine this loop has to make them.
-  auto self = caf::scoped_actor{(*runtime)->system()};
+  auto self = caf::scoped_actor{runtime->system()};
   const auto pause = config.admin_listen.empty() ? duration{std::chrono::hours{1}} : step_pause;
   while (!stop.wait_for(pause))
-    self->request((*runtime)->tree(), caf::infinite, atom::step_v, caf::timespan{0})
+    self->request(runtime->tree(), caf::infinite, atom::step_v, caf::timespan{0})
       .receive(
         [](const step_result&) {},
         [](const caf::error& err) { spdlog::warn("a step failed: {}", to_string(from_caf(err))); });

@@ -1,5 +1,6 @@
 // hicache-router: OpenAI's completions API in front of several instances.
 
+#include "base/try.hpp"
 #include "launch/program.hpp"
 #include "launch/router/router_server.hpp"
 #include "launch/router/router_settings.hpp"
@@ -31,15 +32,13 @@ result<int> serve(router_options options, const std::vector<std::string>& instan
   }
   raise_descriptor_limit(); // Two for each request.
   auto watch = shutdown_watch{};
-  const auto server = router_server::start(options);
-  if (!server)
-    return tl::unexpected{server.error()};
-  std::printf("listening on %s\n", (*server)->address().c_str());
+  const auto server = HICACHE_TRY(router_server::start(options));
+  std::printf("listening on %s\n", server->address().c_str());
   std::fflush(stdout);
   while (!stop.wait_for(std::chrono::hours{1}))
     continue;
   spdlog::info("stopping");
-  if (!(*server)->drain(options.shutdown_grace))
+  if (!server->drain(options.shutdown_grace))
     spdlog::warn("completions under way are cut off");
   watch.arm(farewell, exit_ok);
   return exit_ok;

@@ -4,6 +4,7 @@
 #include "backends/cluster/index_addresses.hpp"
 #include "backends/cluster/index_link.hpp"
 #include "backends/cluster/member_lists.hpp"
+#include "base/try.hpp"
 #include "base/units.hpp"
 #include "hicache/system_config.hpp"
 #include "launch/cluster_commands.hpp"
@@ -56,8 +57,7 @@ struct shard_status {
 };
 
 result<std::vector<shard_status>> ask_shards(const status_flags& flags) {
-  if (const auto checked = flags.tls.check(); !checked)
-    return tl::unexpected{checked.error()};
+  HICACHE_TRY(flags.tls.check());
   auto addresses = index_addresses::open(flags.index, flags.tls);
   if (!addresses)
     return fail(ec::invalid_argument, "--index: " + addresses.error().detail);
@@ -66,8 +66,7 @@ result<std::vector<shard_status>> ask_shards(const status_flags& flags) {
   const auto network = rpc_network{system, flags.tls};
   auto link = index_link{system, network.connector(), std::move(*addresses)};
   const auto end = std::chrono::steady_clock::now() + flags.timeout;
-  if (auto connected = link.connect(flags.timeout); !connected)
-    return tl::unexpected{connected.error()};
+  HICACHE_TRY(link.connect(flags.timeout));
   const auto view = link.view();
   const auto clock = monotonic_clock{};
   const auto deadline = std::max<time_point>(end, clock.now() + answer_time_min);
@@ -220,13 +219,11 @@ void print(const std::vector<shard_status>& shards) {
 
 result<int> show_status(const status_flags& flags) {
   start_logging("error", 0, 1);
-  const auto status = ask_shards(flags);
-  if (!status)
-    return tl::unexpected{status.error()};
+  const auto status = HICACHE_TRY(ask_shards(flags));
   if (flags.json)
-    std::printf("%s\n", to_json(*status).dump(2).c_str());
+    std::printf("%s\n", to_json(status).dump(2).c_str());
   else
-    print(*status);
+    print(status);
   return exit_ok;
 }
 

@@ -1,6 +1,7 @@
 #include "launch/kv_pattern.hpp"
 
 #include "base/check.hpp"
+#include "base/try.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -94,8 +95,7 @@ result<bool> kv_pattern::check(std::span<const uint64_t> hashes, std::span<const
       const auto bytes = place.rows * place.row_bytes;
       if (!host_addressable_) {
         staging_.resize(bytes);
-        if (auto read = memory_.read(place.offset, staging_); !read)
-          return tl::unexpected{read.error()};
+        HICACHE_TRY(memory_.read(place.offset, staging_));
       }
       const auto* found = host_addressable_ ? memory_.data() + place.offset : staging_.data();
       expected_.resize(place.row_bytes);

@@ -1,5 +1,6 @@
 #include "launch/model_commands.hpp"
 
+#include "base/try.hpp"
 #include "base/units.hpp"
 #include "launch/model_folder.hpp"
 #include "launch/program.hpp"
@@ -22,13 +23,11 @@ model_commands::model_commands(CLI::App& app) {
 
 result<int> model_commands::perform() const {
   auto line = status_line{};
-  const auto id = read_model_id(
+  const auto id = HICACHE_TRY(read_model_id(
     folder_, full_ ? weights_read::all : weights_read::sample, [&](uint64_t done, uint64_t total) {
       line.show([&] { return "read " + format_bytes(done) + " of " + format_bytes(total); });
-    });
-  if (!id)
-    return tl::unexpected{id.error()};
-  std::printf("%s\n", id->c_str());
+    }));
+  std::printf("%s\n", id.c_str());
   return exit_ok;
 }
 

@@ -1,6 +1,7 @@
 #include "launch/model_folder.hpp"
 
 #include "base/limits.hpp"
+#include "base/try.hpp"
 #include "base/units.hpp"
 #include "cache/hash/model_digest.hpp"
 #include "cache/hash/sha256.hpp"
@@ -44,15 +45,12 @@ result<std::vector<model_settings>> read_settings(const fs::path& folder) {
                              + "; expected the folder of a model as engines load it");
       continue;
     }
-    auto file = input_file::open(path);
-    if (!file)
-      return tl::unexpected{file.error()};
-    if (file->bytes() > limits::model_config_bytes)
-      return bad(path, "has " + format_bytes(file->bytes()) + "; expected settings of "
+    auto file = HICACHE_TRY(input_file::open(path));
+    if (file.bytes() > limits::model_config_bytes)
+      return bad(path, "has " + format_bytes(file.bytes()) + "; expected settings of "
                          + format_bytes(limits::model_config_bytes) + " at most");
-    auto text = std::string(file->bytes(), '\0');
-    if (auto got = file->read(0, text.data(), text.size()); !got)
-      return tl::unexpected{got.error()};
+    auto text = std::string(file.bytes(), '\0');
+    HICACHE_TRY(file.read(0, text.data(), text.size()));
     auto canonical = canonical_model_config(text);
     if (!canonical)
       return bad(path, canonical.error().detail);
@@ -72,12 +70,10 @@ public:
     const auto bytes = tensor.end - tensor.begin;
     const auto start = from.data + tensor.begin;
     if (what_ == weights_read::all || bytes <= 2 * sample_bytes) {
-      if (auto added = add(from.file, start, bytes); !added)
-        return tl::unexpected{added.error()};
+      HICACHE_TRY(add(from.file, start, bytes));
     } else {
       for (const auto offset : {uint64_t{0}, bytes / 2})
-        if (auto added = add(from.file, start + offset, sample_bytes); !added)
-          return tl::unexpected{added.error()};
+        HICACHE_TRY(add(from.file, start + offset, sample_bytes));
     }
     done_ += bytes;
     return hash_.finish();
@@ -109,26 +105,20 @@ private:
 result<std::string>
 read_model_id(const std::string& folder, weights_read what,
               const std::function<void(uint64_t done, uint64_t total)>& progress) {
-  const auto settings = read_settings(folder);
-  if (!settings)
-    return tl::unexpected{settings.error()};
-  auto files = open_tensor_files(folder);
-  if (!files)
-    return tl::unexpected{files.error()};
+  const auto settings = HICACHE_TRY(read_settings(folder));
+  auto files = HICACHE_TRY(open_tensor_files(folder));
   auto total = uint64_t{0};
-  for (const auto& each : *files)
+  for (const auto& each : files)
     total += each.file.bytes() - each.data;
   auto reader = tensor_reader{what, total, progress};
   auto tensors = std::vector<hashed_tensor>{};
-  for (auto& file : *files)
+  for (auto& file : files)
     for (auto& tensor : file.tensors) {
-      auto digest = reader.hash(file, tensor);
-      if (!digest)
-        return tl::unexpected{digest.error()};
-      tensors.push_back({std::move(tensor), *digest});
+      auto digest = HICACHE_TRY(reader.hash(file, tensor));
+      tensors.push_back({std::move(tensor), digest});
     }
   return (what == weights_read::all ? "sha256:" : "sampled-sha256:")
-         + to_string(model_digest(*settings, std::move(tensors)));
+         + to_string(model_digest(settings, std::move(tensors)));
 }
 
 } // namespace hicache

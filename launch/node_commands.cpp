@@ -1,6 +1,7 @@
 #include "launch/node_commands.hpp"
 
 #include "backends/ask.hpp"
+#include "base/try.hpp"
 #include "base/units.hpp"
 #include "hicache/system_config.hpp"
 #include "launch/program.hpp"
@@ -43,11 +44,9 @@ public:
 
   result<node_status> ask_status() {
     if (!node_) {
-      const auto found = ask<caf::strong_actor_ptr>(system_, network_.node_connector(), timeout_,
-                                                    atom::connect_v, address_);
-      if (!found)
-        return tl::unexpected{found.error()};
-      node_ = caf::actor_cast<node_actor>(*found);
+      const auto found = HICACHE_TRY(ask<caf::strong_actor_ptr>(
+        system_, network_.node_connector(), timeout_, atom::connect_v, address_));
+      node_ = caf::actor_cast<node_actor>(found);
     }
     auto status = ask<node_status>(system_, node_, timeout_, atom::status_v, status_query{});
     if (!status)
@@ -223,8 +222,7 @@ std::string node_commands::place() const {
 }
 
 result<int> node_commands::perform() const {
-  if (const auto checked = tls_.check(); !checked)
-    return tl::unexpected{checked.error()};
+  HICACHE_TRY(tls_.check());
   if (!address_.empty())
     if (const auto where = rpc::parse_endpoint(address_); !where || where->is_path())
       return fail(ec::invalid_argument,

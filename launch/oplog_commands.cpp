@@ -1,5 +1,6 @@
 #include "launch/oplog_commands.hpp"
 
+#include "base/try.hpp"
 #include "cache/oplog/op_log.hpp"
 #include "cache/oplog/op_script.hpp"
 #include "launch/program.hpp"
@@ -53,8 +54,7 @@ private:
 
 result<int> run_script(const std::string& name) {
   auto lines = line_reader{name};
-  if (auto readable = lines.check(); !readable)
-    return tl::unexpected{readable.error()};
+  HICACHE_TRY(lines.check());
   auto script = op_script{};
   while (const auto line = lines.next()) {
     if (line->find_first_not_of(" \t\r") == std::string::npos)
@@ -71,8 +71,7 @@ result<int> run_script(const std::string& name) {
 
 result<int> replay_log(const std::string& name) {
   auto lines = line_reader{name};
-  if (auto readable = lines.check(); !readable)
-    return tl::unexpected{readable.error()};
+  HICACHE_TRY(lines.check());
   auto player = op_log_player{};
   auto digest = uint64_t{0};
   while (const auto line = lines.next()) {
@@ -130,17 +129,13 @@ result<int> diff_logs(const std::string& name_a, const std::string& name_b) {
       return exit_ok;
     if (a == b)
       continue;
-    const auto entry_a = parse(a, lines_a);
-    if (!entry_a)
-      return tl::unexpected{entry_a.error()};
-    const auto entry_b = parse(b, lines_b);
-    if (!entry_b)
-      return tl::unexpected{entry_b.error()};
-    if (*entry_a && *entry_b && agree(**entry_a, **entry_b))
+    const auto entry_a = HICACHE_TRY(parse(a, lines_a));
+    const auto entry_b = HICACHE_TRY(parse(b, lines_b));
+    if (entry_a && entry_b && agree(*entry_a, *entry_b))
       continue;
     std::cout << "line " << number << " differs\n";
-    show(name_a, a, *entry_a);
-    show(name_b, b, *entry_b);
+    show(name_a, a, entry_a);
+    show(name_b, b, entry_b);
     std::cout.flush();
     return exit_failed;
   }

@@ -1,5 +1,6 @@
 #include "launch/rank_session.hpp"
 
+#include "base/try.hpp"
 #include "hicache/rank_reducer.hpp"
 #include "launch/program.hpp"
 #include "runtime/rank_agreement.hpp"
@@ -37,13 +38,11 @@ result<joined_instance> join_by_mpi(int& argc, char**& argv) {
       return tl::unexpected{started.error()};
     return fail(ec::stopping);
   }
-  auto peers = make_mpi_reducer(MPI_Comm_c2f(MPI_COMM_WORLD));
-  if (!peers)
-    return tl::unexpected{peers.error()};
+  auto peers = HICACHE_TRY(make_mpi_reducer(MPI_Comm_c2f(MPI_COMM_WORLD)));
   warn_of_stray_listeners({}, "127.0.0.1",
                           "Open MPI; OMPI_MCA_btl_tcp_if_include names the interfaces that it may "
                           "use");
-  auto session = rank_session{started->rank(), started->size(), std::move(*peers)};
+  auto session = rank_session{started->rank(), started->size(), std::move(peers)};
   return joined_instance{std::move(*started), std::move(session)};
 }
 
@@ -53,30 +52,23 @@ result<joined_instance> join(int& argc, char**& argv, const rank_place& place,
     return join_by_mpi(argc, argv);
   if (place.rendezvous.empty())
     return joined_instance{std::nullopt, {0, 1, std::move(make_local_reducers(1).front())}};
-  const auto options = place.options(config);
-  if (!options)
-    return tl::unexpected{options.error()};
-  start_logging(to_string(config.log_level), options->rank, options->size);
-  auto peers = make_socket_reducer(*options);
-  if (!peers)
-    return tl::unexpected{peers.error()};
-  return joined_instance{std::nullopt, {options->rank, options->size, std::move(*peers)}};
+  const auto options = HICACHE_TRY(place.options(config));
+  start_logging(to_string(config.log_level), options.rank, options.size);
+  auto peers = HICACHE_TRY(make_socket_reducer(options));
+  return joined_instance{std::nullopt, {options.rank, options.size, std::move(peers)}};
 }
 
 /// Joins the instance, lets all ranks check their input, then runs the body.
 result<int> run_rank(int& argc, char**& argv, const rank_place& place, const rank_config& config,
                      const std::function<result<void>(const rank_session&)>& check,
                      const std::function<result<int>(rank_session&)>& body) {
-  auto joined = join(argc, argv, place, config);
-  if (!joined)
-    return tl::unexpected{joined.error()};
-  auto& session = joined->session;
-  if (auto checked = agree_on_outcome(*session.peers, check(session)); !checked)
-    return tl::unexpected{checked.error()};
+  auto joined = HICACHE_TRY(join(argc, argv, place, config));
+  auto& session = joined.session;
+  HICACHE_TRY(agree_on_outcome(*session.peers, check(session)));
   auto code = body(session);
   if (!code && code.error().code == ec::rank_unresponsive && session.ranks > 1) {
     spdlog::error("{}", to_string(code.error()));
-    if (joined->mpi)
+    if (joined.mpi)
       abort_instance();
     return exit_failed; // The other ranks notice the closed connections.
   }

@@ -1,6 +1,7 @@
 #include "launch/replay_engine.hpp"
 
 #include "base/check.hpp"
+#include "base/try.hpp"
 #include "cache/hash/page_hash.hpp"
 #include "transport/gather.hpp"
 
@@ -79,11 +80,9 @@ result<void> replay_engine::run() {
 
 result<void> replay_engine::gather() {
   const auto mine = totals_.summed();
-  auto rows = reduce(gather_offer(runtime_.rank(), runtime_.ranks(), mine));
-  if (!rows)
-    return tl::unexpected{rows.error()};
+  auto rows = HICACHE_TRY(reduce(gather_offer(runtime_.rank(), runtime_.ranks(), mine)));
   auto sums = std::vector<int64_t>(mine.size());
-  for (const auto row : gathered(runtime_.ranks(), *rows))
+  for (const auto row : gathered(runtime_.ranks(), rows))
     for (auto i = size_t{0}; i < sums.size(); ++i)
       sums[i] += row[i];
   totals_.take_sums(sums);
@@ -138,8 +137,7 @@ result<step_result> replay_engine::step(std::chrono::nanoseconds wait) {
     // cache. Diverged ranks step alone, so each must track what its requests wait for.
     is_alone_ = is_alone_ || outcome.error().code == ec::ranks_diverged;
     spdlog::error("the cache is off: {}", to_string(outcome.error()));
-    if (auto again = restart_open(); !again)
-      return tl::unexpected{again.error()};
+    HICACHE_TRY(restart_open());
     outcome = step_result{};
     outcome->in_flight = true;
   }
@@ -153,15 +151,13 @@ result<step_result> replay_engine::step(std::chrono::nanoseconds wait) {
       if (request.position + 1 == ready.request)
         request.ready = true;
   if (!outcome->failed.empty())
-    if (auto again = restart_failed(outcome->failed); !again)
-      return tl::unexpected{again.error()};
+    HICACHE_TRY(restart_failed(outcome->failed));
   return outcome;
 }
 
 result<void> replay_engine::drain() {
   while (in_flight_)
-    if (const auto done = step(step_patience); !done)
-      return tl::unexpected{done.error()};
+    HICACHE_TRY(step(step_patience));
   return {};
 }
 
@@ -183,10 +179,9 @@ result<replay_engine::turn> replay_engine::begin_turn() {
   if (is_alone_)
     return turn{arrived, stop_.raised()};
   // Clocks and signals differ between ranks: use arrivals seen by all, and stop if any rank stops.
-  const auto minimum = reduce({static_cast<int64_t>(arrived), stop_.raised() ? -1 : 0});
-  if (!minimum)
-    return tl::unexpected{minimum.error()};
-  return turn{static_cast<uint64_t>((*minimum)[0]), (*minimum)[1] != 0};
+  const auto minimum
+    = HICACHE_TRY(reduce({static_cast<int64_t>(arrived), stop_.raised() ? -1 : 0}));
+  return turn{static_cast<uint64_t>(minimum[0]), minimum[1] != 0};
 }
 
 bool replay_engine::is_session_busy(const replay_request& wanted) const {
@@ -247,10 +242,8 @@ result<void> replay_engine::admit(uint64_t arrived) {
   }
   if (operations.empty())
     return {};
-  const auto answers = apply(std::move(operations));
-  if (!answers)
-    return tl::unexpected{answers.error()};
-  for (const auto& answer : answers->list)
+  const auto answers = HICACHE_TRY(apply(std::move(operations)));
+  for (const auto& answer : answers.list)
     if (!answer)
       return tl::unexpected{answer.error()};
   return {};
@@ -265,13 +258,11 @@ result<void> replay_engine::schedule_next() {
   const auto next = std::ranges::find_if(open_, can_be_scheduled);
   if (next == open_.end())
     return {};
-  const auto answers = apply({schedule_request{next->position + 1}});
-  if (!answers)
-    return tl::unexpected{answers.error()};
-  if (!answers->list[0])
-    return tl::unexpected{answers->list[0].error()};
+  const auto answers = HICACHE_TRY(apply({schedule_request{next->position + 1}}));
+  if (!answers.list[0])
+    return tl::unexpected{answers.list[0].error()};
   next->scheduled = true;
-  next->ready = std::get<schedule_result>(*answers->list[0]).ready;
+  next->ready = std::get<schedule_result>(*answers.list[0]).ready;
   in_flight_ |= !next->ready;
   return {};
 }
@@ -318,28 +309,22 @@ result<bool> replay_engine::serve_ready() {
       ++i;
       continue;
     }
-    const auto outcome = serve(*i);
-    if (!outcome)
-      return tl::unexpected{outcome.error()};
-    if (*outcome == service::no_room) {
-      const auto waits = may_get_room();
-      if (!waits)
-        return tl::unexpected{waits.error()};
-      if (*waits) {
+    const auto outcome = HICACHE_TRY(serve(*i));
+    if (outcome == service::no_room) {
+      const auto waits = HICACHE_TRY(may_get_room());
+      if (waits) {
         ++i;
         continue;
       }
       spdlog::error("request {} of the workload does not fit into the device pool",
                     workload_[i->position].line);
       ++totals_.engine_errors;
-      if (auto released = apply({release_request{i->position + 1}}); !released)
-        return tl::unexpected{released.error()};
+      HICACHE_TRY(apply({release_request{i->position + 1}}));
     }
     served = true;
     i = open_.erase(i);
   }
-  if (auto moved = served ? unpark() : park_if_stuck(); !moved)
-    return tl::unexpected{moved.error()};
+  HICACHE_TRY(served ? unpark() : park_if_stuck());
   return served;
 }
 
@@ -369,13 +354,11 @@ result<replay_engine::service> replay_engine::serve(open_request& request) {
   const auto is_loaded = !loaded.progress || loaded.progress->wait(loaded.progress->layers() - 1);
   if (!is_loaded)
     ++totals_.engine_errors;
-  if (auto verified = verify(request, *pages, is_loaded ? cached : 0); !verified)
-    return tl::unexpected{verified.error()};
+  HICACHE_TRY(verify(request, *pages, is_loaded ? cached : 0));
   if (options_.prefill_tokens_per_second > 0)
     std::this_thread::sleep_for(std::chrono::duration<double>(
       static_cast<double>(prompt - cached) / options_.prefill_tokens_per_second));
-  if (auto computed = pattern_.compute(request.hashes, *pages, cached, total); !computed)
-    return tl::unexpected{computed.error()};
+  HICACHE_TRY(pattern_.compute(request.hashes, *pages, cached, total));
   totals_.ttft_ms.push_back(milliseconds(clock::now() - request.arrived));
   auto ending = std::vector<tree_operation>{
     insert_request{.request = id, .tokens = request.tokens, .known_pages = UINT64_MAX},
@@ -385,17 +368,15 @@ result<replay_engine::service> replay_engine::serve(open_request& request) {
     ending.emplace_back(close_session_request{{session->first, session->second}});
     sessions_.erase(session);
   }
-  const auto inserted = apply(std::move(ending));
-  if (!inserted)
-    return tl::unexpected{inserted.error()};
-  for (const auto& answer : inserted->list)
+  const auto inserted = HICACHE_TRY(apply(std::move(ending)));
+  for (const auto& answer : inserted.list)
     if (!answer)
       return tl::unexpected{answer.error()};
   in_flight_ = true; // A write may have started; the next step determines that.
   ++totals_.requests;
   totals_.prompt_tokens += prompt;
   totals_.computed_tokens += prompt - cached;
-  const auto& from = std::get<release_result>(*inserted->list[1]).provenance;
+  const auto& from = std::get<release_result>(*inserted.list[1]).provenance;
   totals_.cached_l1 += from.l1_tokens;
   totals_.cached_l2 += from.l2_tokens;
   totals_.cached_l3 += from.l3_tokens;
@@ -414,11 +395,9 @@ result<void> replay_engine::verify(const open_request& request,
     if (options_.verify == verify_mode::sample
         && request.hashes[position * page_size] % sample_one_in != 0)
       continue;
-    const auto right = pattern_.check(request.hashes, pages, position);
-    if (!right)
-      return tl::unexpected{right.error()};
+    const auto right = HICACHE_TRY(pattern_.check(request.hashes, pages, position));
     ++totals_.pages_checked;
-    if (*right)
+    if (right)
       continue;
     if (++totals_.mismatches <= 10)
       spdlog::critical("wrong KV bytes: request {} of the workload, page {} of its prefix",
@@ -450,9 +429,7 @@ result<void> replay_engine::restart_open() {
   }
   if (operations.empty())
     return {};
-  const auto answers = apply(std::move(operations));
-  if (!answers)
-    return tl::unexpected{answers.error()};
+  HICACHE_TRY(apply(std::move(operations)));
   return {};
 }
 
@@ -464,9 +441,7 @@ result<void> replay_engine::abandon_open() {
   open_.clear();
   if (operations.empty())
     return {};
-  const auto answers = apply(std::move(operations));
-  if (!answers)
-    return tl::unexpected{answers.error()};
+  HICACHE_TRY(apply(std::move(operations)));
   return {};
 }
 

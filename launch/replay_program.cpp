@@ -1,5 +1,6 @@
 #include "launch/replay_program.hpp"
 
+#include "base/try.hpp"
 #include "base/units.hpp"
 #include "hicache/runtime.hpp"
 #include "launch/program.hpp"
@@ -206,12 +207,8 @@ result<void> check(rank_config& config, const replay_flags& flags, const rank_se
   config.model_id = kv_pattern::model_id(config.model_id);
   if (auto checked = config.finish(session.ranks); !checked)
     return checked;
-  if (auto linger = parse_linger(flags.linger); !linger)
-    return tl::unexpected{linger.error()};
-  auto loaded = load_workload(flags, config);
-  if (!loaded)
-    return tl::unexpected{loaded.error()};
-  workload = std::move(*loaded);
+  HICACHE_TRY(parse_linger(flags.linger));
+  workload = HICACHE_TRY(load_workload(flags, config));
   if (session.rank == 0 && !flags.report.empty())
     return prepare_report(flags.report);
   return {};
@@ -222,11 +219,10 @@ result<int> replay(const rank_config& config, const replay_flags& flags, rank_se
                    const rank_extensions& extensions) {
   const auto speaks = session.rank == 0;
   auto watch = shutdown_watch{};
-  auto runtime = rank_runtime::start(config, std::move(session.peers), {}, nullptr, extensions);
-  if (!runtime)
-    return tl::unexpected{runtime.error()};
+  auto runtime
+    = HICACHE_TRY(rank_runtime::start(config, std::move(session.peers), {}, nullptr, extensions));
   if (speaks)
-    spdlog::info("{} ranks; {}", session.ranks, (*runtime)->description());
+    spdlog::info("{} ranks; {}", session.ranks, runtime->description());
   auto options = replay_options{};
   options.timed = flags.order == "timed";
   options.speedup = flags.speedup;
@@ -246,8 +242,8 @@ result<int> replay(const rank_config& config, const replay_flags& flags, rank_se
   options.first_head = split.part_of(session.rank) * split.heads;
   auto progress = progress_line{speaks, workload.size()};
   const auto metrics = std::make_shared<replay_metrics>(session.rank);
-  (*runtime)->add_metrics(metrics);
-  auto engine = replay_engine{**runtime, workload, options, stop,
+  runtime->add_metrics(metrics);
+  auto engine = replay_engine{*runtime, workload, options, stop,
                               [&](uint64_t done, const replay_totals& so_far) {
                                 progress.show(done, so_far);
                                 metrics->show(so_far);
@@ -257,8 +253,7 @@ result<int> replay(const rank_config& config, const replay_flags& flags, rank_se
   progress.finish();
   if (ran)
     ran = engine.gather();
-  if (auto concluded = conclude(engine, flags, config, session.ranks, speaks); !concluded)
-    return tl::unexpected{concluded.error()};
+  HICACHE_TRY(conclude(engine, flags, config, session.ranks, speaks));
   if (!ran) {
     if (ran.error().code == ec::rank_unresponsive)
       return tl::unexpected{ran.error()};

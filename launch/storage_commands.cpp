@@ -1,5 +1,6 @@
 #include "launch/storage_commands.hpp"
 
+#include "base/try.hpp"
 #include "base/units.hpp"
 #include "launch/program.hpp"
 #include "runtime/admin_server.hpp"
@@ -229,18 +230,12 @@ result<storage_commands::http_request> storage_commands::attach_request() const 
 }
 
 result<int> storage_commands::perform() const {
-  const auto client = admin_client::make(admin_, token_file_);
-  if (!client)
-    return tl::unexpected{client.error()};
-  const auto wanted = request();
-  if (!wanted)
-    return tl::unexpected{wanted.error()};
+  const auto client = HICACHE_TRY(admin_client::make(admin_, token_file_));
+  const auto wanted = HICACHE_TRY(request());
   const auto patient = attach_->parsed() || detach_->parsed();
-  const auto answer = client->ask(wanted->method, wanted->path, wanted->body,
-                                  patient ? timeout_ + patience : timeout_);
-  if (!answer)
-    return tl::unexpected{answer.error()};
-  const auto& [status, content] = *answer;
+  const auto answer = HICACHE_TRY(
+    client.ask(wanted.method, wanted.path, wanted.body, patient ? timeout_ + patience : timeout_));
+  const auto& [status, content] = answer;
   if (json_)
     std::cout << content.dump(2) << '\n';
   else if (status == 200 && content.contains("success"))

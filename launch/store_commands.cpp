@@ -2,6 +2,7 @@
 
 #include "backends/sized_reads.hpp"
 #include "backends/store_outcomes.hpp"
+#include "base/try.hpp"
 #include "base/units.hpp"
 #include "cache/hash/page_hash.hpp"
 #include "hicache/store.hpp"
@@ -57,8 +58,7 @@ result<rank_config> read_rank_config(const std::string& file, uint32_t ranks) {
   } catch (const CLI::ParseError& wrong) {
     return fail(ec::invalid_argument, "--config: " + std::string{wrong.what()});
   }
-  if (auto finished = config.finish(ranks); !finished)
-    return tl::unexpected{finished.error()};
+  HICACHE_TRY(config.finish(ranks));
   if (config.storage_backend.empty())
     return fail(ec::invalid_argument,
                 "--config: " + file + " names no store; expected hicache-storage-backend in it");
@@ -221,30 +221,26 @@ store_commands::store_commands(CLI::App& app) : app_(app) {
 }
 
 result<int> store_commands::perform() const {
-  auto where = open();
-  if (!where)
-    return tl::unexpected{where.error()};
+  auto where = HICACHE_TRY(open());
   if (ls_->parsed())
-    return list(*where);
+    return list(where);
   if (du_->parsed())
-    return sum(*where);
+    return sum(where);
   if (exists_->parsed())
-    return look_up(*where);
+    return look_up(where);
   if (get_->parsed())
-    return get(*where);
+    return get(where);
   if (rm_->parsed())
-    return remove(*where);
+    return remove(where);
   if (verify_->parsed())
-    return verify(*where);
-  if (!where->fingerprint)
+    return verify(where);
+  if (!where.fingerprint)
     return fail(ec::invalid_argument,
                 "objects say whose KV they are; expected --config FILE of the ranks that use them");
   if (put_->parsed())
-    return put(*where);
-  auto folder = open_folder(*where);
-  if (!folder)
-    return tl::unexpected{folder.error()};
-  return export_->parsed() ? copy(*where, *folder) : copy(*folder, *where);
+    return put(where);
+  auto folder = HICACHE_TRY(open_folder(where));
+  return export_->parsed() ? copy(where, folder) : copy(folder, where);
 }
 
 result<store_commands::place> store_commands::open() const {
@@ -254,23 +250,19 @@ result<store_commands::place> store_commands::open() const {
   auto backend = backend_;
   auto extra = extra_config_;
   if (!config_file_.empty()) {
-    const auto config = read_rank_config(config_file_, ranks_);
-    if (!config)
-      return tl::unexpected{config.error()};
-    found.fingerprint = fingerprint_of(config->fingerprint());
-    backend = config->storage_backend;
-    extra = config->extra_config;
+    const auto config = HICACHE_TRY(read_rank_config(config_file_, ranks_));
+    found.fingerprint = fingerprint_of(config.fingerprint());
+    backend = config.storage_backend;
+    extra = config.extra_config;
   }
   if (rank_ >= ranks_)
     return fail(ec::invalid_argument, absl::StrFormat("--rank: %d of %d; expected a number below "
                                                       "--ranks",
                                                       rank_, ranks_));
-  const auto config = parse_store(backend, extra);
-  if (!config)
-    return tl::unexpected{config.error()};
-  auto wanted = config->tiers;
+  const auto config = HICACHE_TRY(parse_store(backend, extra));
+  auto wanted = config.tiers;
   if (wanted.empty()) {
-    wanted.push_back(*config);
+    wanted.push_back(config);
     wanted.front().tier.backend = backend;
   }
   if (tier_ > wanted.size())
@@ -330,8 +322,7 @@ result<int> store_commands::list(place& where) const {
         else
           std::cout << absl::StrFormat("%s %12d  %s\n", to_string(x.key), x.bytes, tier.name);
     };
-    if (const auto listed = visit_objects(tier, timeout_, print); !listed)
-      return tl::unexpected{listed.error()};
+    HICACHE_TRY(visit_objects(tier, timeout_, print));
   }
   std::cout.flush();
   return exit_ok;
@@ -347,8 +338,7 @@ result<int> store_commands::sum(place& where) const {
         found.bytes += x.bytes;
       }
     };
-    if (const auto listed = visit_objects(tier, timeout_, add); !listed)
-      return tl::unexpected{listed.error()};
+    HICACHE_TRY(visit_objects(tier, timeout_, add));
     if (!json_)
       std::cout << absl::StrFormat("%12d objects %12s  %s\n", found.objects,
                                    format_bytes(found.bytes), tier.name);
@@ -361,20 +351,18 @@ result<int> store_commands::sum(place& where) const {
 }
 
 result<int> store_commands::look_up(place& where) const {
-  const auto keys = parse_keys(keys_);
-  if (!keys)
-    return tl::unexpected{keys.error()};
+  const auto keys = HICACHE_TRY(parse_keys(keys_));
   auto holders = std::map<page_key, std::string>{};
   for (const auto& tier : where.tiers) {
-    const auto places = tier.objects->lookup(*keys, timeout_);
-    for (auto i = size_t{0}; i < keys->size(); ++i)
+    const auto places = tier.objects->lookup(keys, timeout_);
+    for (auto i = size_t{0}; i < keys.size(); ++i)
       if (places[i])
-        holders[(*keys)[i]] += "  " + tier.name;
+        holders[keys[i]] += "  " + tier.name;
   }
-  for (const auto& key : *keys)
+  for (const auto& key : keys)
     std::cout << to_string(key) << (holders.contains(key) ? holders[key] : "  none") << '\n';
   std::cout.flush();
-  return std::ranges::all_of(*keys, [&](const page_key& key) { return holders.contains(key); })
+  return std::ranges::all_of(keys, [&](const page_key& key) { return holders.contains(key); })
            ? exit_ok
            : exit_failed;
 }
@@ -382,12 +370,10 @@ result<int> store_commands::look_up(place& where) const {
 // -- single objects -----------------------------------------------------------
 
 result<int> store_commands::get(place& where) const {
-  const auto key = parse_keys({&key_, 1});
-  if (!key)
-    return tl::unexpected{key.error()};
+  const auto key = HICACHE_TRY(parse_keys({&key_, 1}));
   auto trouble = error{ec::not_found, "the store has no such object"};
   for (const auto& tier : where.tiers) {
-    const auto bytes = read_whole(*tier.objects, key->front(), timeout_);
+    const auto bytes = read_whole(*tier.objects, key.front(), timeout_);
     if (!bytes) {
       if (bytes.error().code != ec::not_found)
         trouble = of_tier(tier, bytes.error());
@@ -408,9 +394,7 @@ result<int> store_commands::get(place& where) const {
 }
 
 result<int> store_commands::put(place& where) const {
-  const auto key = parse_keys({&key_, 1});
-  if (!key)
-    return tl::unexpected{key.error()};
+  const auto key = HICACHE_TRY(parse_keys({&key_, 1}));
   auto file = std::ifstream{};
   if (file_ != "-")
     file.open(file_, std::ios::binary);
@@ -423,7 +407,7 @@ result<int> store_commands::put(place& where) const {
   for (const auto& tier : where.tiers) {
     if (!tier.takes_all_writes)
       continue;
-    const auto stored = tier.objects->write({{key->front(), {}, {bytes}}}, timeout_);
+    const auto stored = tier.objects->write({{key.front(), {}, {bytes}}}, timeout_);
     if (stored.front())
       continue;
     complain(app_, of_tier(tier, stored.front().error()));
@@ -433,12 +417,10 @@ result<int> store_commands::put(place& where) const {
 }
 
 result<int> store_commands::remove(place& where) const {
-  const auto keys = parse_keys(keys_);
-  if (!keys)
-    return tl::unexpected{keys.error()};
+  const auto keys = HICACHE_TRY(parse_keys(keys_));
   auto code = exit_ok;
   for (const auto& tier : where.tiers)
-    for (const auto& removed : tier.objects->remove(*keys, timeout_))
+    for (const auto& removed : tier.objects->remove(keys, timeout_))
       if (!removed) {
         complain(app_, of_tier(tier, removed.error()));
         code = exit_failed;
@@ -474,8 +456,7 @@ result<int> store_commands::verify(place& where) const {
     const auto read = [&](std::span<const listed_object> objects) {
       read_objects(*tier.objects, objects, timeout_, check);
     };
-    if (const auto listed = visit_objects(tier, timeout_, read); !listed)
-      return tl::unexpected{listed.error()};
+    HICACHE_TRY(visit_objects(tier, timeout_, read));
   }
   auto code = exit_ok;
   auto shown = json::array();
@@ -540,8 +521,7 @@ result<int> store_commands::copy(place& from, place& to) const {
       others += objects.size() - ours.size();
       read_objects(*tier.objects, missing_in(to.tiers, ours, timeout_), timeout_, write);
     };
-    if (const auto listed = visit_objects(tier, timeout_, read); !listed)
-      return tl::unexpected{listed.error()};
+    HICACHE_TRY(visit_objects(tier, timeout_, read));
   }
   std::cout << absl::StrFormat(
     "%d objects, %s copied; left out: %d of another namespace, %d damaged; %d failed\n", copied,

@@ -1,6 +1,7 @@
 #include "launch/tensor_file.hpp"
 
 #include "base/limits.hpp"
+#include "base/try.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -25,29 +26,25 @@ tl::unexpected<error> bad(const fs::path& path, const std::string& what) {
 }
 
 result<tensor_file> open_tensor_file(const fs::path& path) {
-  auto file = input_file::open(path);
-  if (!file)
-    return tl::unexpected{file.error()};
+  auto file = HICACHE_TRY(input_file::open(path));
   auto length = std::array<uint8_t, 8>{};
-  if (file->bytes() < length.size())
+  if (file.bytes() < length.size())
     return bad(path, "is too short for safetensors");
-  if (auto got = file->read(0, length.data(), length.size()); !got)
-    return tl::unexpected{got.error()};
+  HICACHE_TRY(file.read(0, length.data(), length.size()));
   auto header_bytes = uint64_t{0};
   for (auto i = size_t{0}; i < length.size(); ++i)
     header_bytes |= uint64_t{length[i]} << (8 * i);
   if (header_bytes > limits::safetensors_header_bytes
-      || header_bytes > file->bytes() - length.size())
+      || header_bytes > file.bytes() - length.size())
     return bad(path, "is no safetensors file: its first 8 bytes say that a header of "
                        + std::to_string(header_bytes) + " bytes follows");
   auto header = std::string(header_bytes, '\0');
-  if (auto got = file->read(length.size(), header.data(), header.size()); !got)
-    return tl::unexpected{got.error()};
+  HICACHE_TRY(file.read(length.size(), header.data(), header.size()));
   const auto data = length.size() + header_bytes;
-  auto tensors = parse_safetensors(header, file->bytes() - data);
+  auto tensors = parse_safetensors(header, file.bytes() - data);
   if (!tensors)
     return bad(path, tensors.error().detail);
-  return tensor_file{std::move(*file), data, std::move(*tensors)};
+  return tensor_file{std::move(file), data, std::move(*tensors)};
 }
 
 } // namespace
@@ -96,10 +93,8 @@ result<std::vector<tensor_file>> open_tensor_files(const fs::path& folder) {
   std::ranges::sort(paths);
   auto files = std::vector<tensor_file>{};
   for (const auto& path : paths) {
-    auto file = open_tensor_file(path);
-    if (!file)
-      return tl::unexpected{file.error()};
-    files.push_back(std::move(*file));
+    auto file = HICACHE_TRY(open_tensor_file(path));
+    files.push_back(std::move(file));
   }
   return files;
 }

@@ -1,3 +1,4 @@
+#include "base/try.hpp"
 #include "launch/transfer_cuda.hpp"
 
 #include <cuda_runtime.h>
@@ -115,8 +116,7 @@ private:
   }
 
   result<double> finish(std::chrono::steady_clock::time_point begin) {
-    if (auto done = check("cudaStreamSynchronize", cudaStreamSynchronize(stream_)); !done)
-      return tl::unexpected{done.error()};
+    HICACHE_TRY(check("cudaStreamSynchronize", cudaStreamSynchronize(stream_)));
     return seconds_since(begin);
   }
 
@@ -129,26 +129,21 @@ private:
 
 result<std::unique_ptr<transfer_probe>> make_cuda_probe(probe_target target) {
   auto probe = std::make_unique<cuda_probe>(std::move(target));
-  if (auto opened = probe->open(); !opened)
-    return tl::unexpected{opened.error()};
+  HICACHE_TRY(probe->open());
   return probe;
 }
 
 result<double> register_new_memory(uint64_t bytes) {
   // The first call of a process creates the context, which is not part of pinning.
-  if (auto bound = check("cudaSetDevice", cudaSetDevice(device_number)); !bound)
-    return tl::unexpected{bound.error()};
+  HICACHE_TRY(check("cudaSetDevice", cudaSetDevice(device_number)));
   const auto begin = std::chrono::steady_clock::now();
-  auto memory = map_new_memory(bytes);
-  if (!memory)
-    return tl::unexpected{memory.error()};
-  if (auto pinned = check("cudaHostRegister",
-                          cudaHostRegister(memory->data(), bytes, cudaHostRegisterPortable));
+  auto memory = HICACHE_TRY(map_new_memory(bytes));
+  if (auto pinned
+      = check("cudaHostRegister", cudaHostRegister(memory.data(), bytes, cudaHostRegisterPortable));
       !pinned)
     return tl::unexpected{pinned.error()};
   const auto seconds = seconds_since(begin);
-  if (auto unpinned = check("cudaHostUnregister", cudaHostUnregister(memory->data())); !unpinned)
-    return tl::unexpected{unpinned.error()};
+  HICACHE_TRY(check("cudaHostUnregister", cudaHostUnregister(memory.data())));
   return seconds;
 }
 

@@ -1,6 +1,7 @@
 #include "launch/transfer_measure.hpp"
 
 #include "base/check.hpp"
+#include "base/try.hpp"
 #include "launch/transfer_probe.hpp"
 #ifdef HICACHE_HAVE_CUDA
 #include "launch/transfer_cuda.hpp"
@@ -90,10 +91,7 @@ public:
       bytes_(l2_.page_bytes() * uint64_t{what.pages}) {}
 
   result<void> open() {
-    auto where = make_device(what_.device);
-    if (!where)
-      return tl::unexpected{where.error()};
-    device_ = std::move(*where);
+    device_ = HICACHE_TRY(make_device(what_.device));
     for (const auto& [memory, bytes] :
          {std::pair{&l1_memory_, l1_.total_bytes()}, std::pair{&own_l1_, bytes_}})
       if (auto got = take(device_->allocate(bytes), *memory); !got)
@@ -133,15 +131,13 @@ public:
 
   result<transfer_figures> measure() {
     // The first round warms up caches and clocks and is discarded.
-    if (auto warm = round(); !warm)
-      return tl::unexpected{warm.error()};
+    HICACHE_TRY(round());
     stores_ = loads_ = {};
     hidden_.clear();
     const auto begin = steady_clock::now();
     auto rounds = uint32_t{0};
     for (; rounds < least_rounds || seconds_since(begin) < what_.seconds; ++rounds)
-      if (auto measured = round(); !measured)
-        return tl::unexpected{measured.error()};
+      HICACHE_TRY(round());
     return transfer_figures{
       device_->name(),         l2_.page_bytes(),       seconds_since(begin), rounds,
       stores_.figures(bytes_), loads_.figures(bytes_), median(hidden_),      errors_};
@@ -185,15 +181,11 @@ private:
     for (const auto direction : {copy_direction::store, copy_direction::load}) {
       const auto storing = direction == copy_direction::store;
       auto& samples = storing ? stores_ : loads_;
-      const auto whole = probe_->copy_whole(direction);
-      if (!whole)
-        return tl::unexpected{whole.error()};
-      samples.whole.push_back(*whole);
+      const auto whole = HICACHE_TRY(probe_->copy_whole(direction));
+      samples.whole.push_back(whole);
       samples.engine.push_back(storing ? store() : load());
-      const auto by_page = probe_->copy_by_page(direction);
-      if (!by_page)
-        return tl::unexpected{by_page.error()};
-      samples.by_page.push_back(*by_page);
+      const auto by_page = HICACHE_TRY(probe_->copy_by_page(direction));
+      samples.by_page.push_back(by_page);
     }
     return overlap();
   }
@@ -312,37 +304,27 @@ result<double> get_new_memory([[maybe_unused]] const device& where, uint64_t byt
 result<transfer_figures> measure_transfer(const transfer_case& what) {
   HICACHE_CHECK(what.pages > 0);
   auto run = transfer_run{what};
-  if (auto opened = run.open(); !opened)
-    return tl::unexpected{opened.error()};
-  if (auto checked = run.check_round_trip(); !checked)
-    return tl::unexpected{checked.error()};
+  HICACHE_TRY(run.open());
+  HICACHE_TRY(run.check_round_trip());
   return run.measure();
 }
 
 result<startup_figures> measure_startup(device_kind kind, uint64_t bytes, double seconds) {
-  auto where = make_device(kind);
-  if (!where)
-    return tl::unexpected{where.error()};
+  auto where = HICACHE_TRY(make_device(kind));
   auto figures = startup_figures{};
   auto ours = std::vector<double>{};
   auto baseline = std::vector<double>{};
   auto one_thread = std::vector<double>{};
   const auto begin = steady_clock::now();
   while (ours.size() < least_rounds || seconds_since(begin) < seconds) {
-    const auto fresh = get_new_memory(**where, bytes);
-    if (!fresh)
-      return tl::unexpected{fresh.error()};
+    const auto fresh = HICACHE_TRY(get_new_memory(*where, bytes));
     const auto before = steady_clock::now();
-    const auto memory = (*where)->allocate_host(bytes, {});
-    if (!memory)
-      return tl::unexpected{memory.error()};
+    const auto memory = HICACHE_TRY(where->allocate_host(bytes, {}));
     ours.push_back(seconds_since(before));
-    figures.memory = (*memory)->description();
-    const auto touched = touch_new_memory(bytes, 1);
-    if (!touched)
-      return tl::unexpected{touched.error()};
-    baseline.push_back(*fresh);
-    one_thread.push_back(*touched);
+    figures.memory = memory->description();
+    const auto touched = HICACHE_TRY(touch_new_memory(bytes, 1));
+    baseline.push_back(fresh);
+    one_thread.push_back(touched);
   }
   figures.seconds = median(ours);
   figures.baseline_seconds = median(baseline);

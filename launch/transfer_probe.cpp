@@ -1,6 +1,7 @@
 #include "launch/transfer_probe.hpp"
 
 #include "base/check.hpp"
+#include "base/try.hpp"
 #include "base/units.hpp"
 
 #include <sys/mman.h>
@@ -100,11 +101,9 @@ result<unique_mapping> map_new_memory(uint64_t bytes) {
 result<double> touch_new_memory(uint64_t bytes, uint32_t threads) {
   HICACHE_CHECK(bytes > 0 && threads > 0);
   const auto begin = std::chrono::steady_clock::now();
-  auto memory = map_new_memory(bytes);
-  if (!memory)
-    return tl::unexpected{memory.error()};
+  auto memory = HICACHE_TRY(map_new_memory(bytes));
   const auto mapped = std::chrono::steady_clock::now();
-  auto* data = memory->data();
+  auto* data = memory.data();
   auto touching = share_out(bytes, threads, [data](uint64_t from, uint64_t to) {
     for (auto at = from; at < to; at += page_bytes)
       *static_cast<volatile std::byte*>(data + at) = std::byte{0};

@@ -1,5 +1,7 @@
 #include "rpc/endpoint.hpp"
 
+#include "base/try.hpp"
+
 #include <algorithm>
 #include <charconv>
 #include <utility>
@@ -37,10 +39,8 @@ result<std::vector<endpoint>> parse_endpoints(const std::string& text) {
   auto all = std::vector<endpoint>{};
   for (auto begin = size_t{0}; begin <= text.size();) {
     const auto end = std::min(text.find(',', begin), text.size());
-    auto one = parse_endpoint(text.substr(begin, end - begin));
-    if (!one)
-      return tl::unexpected{one.error()};
-    all.push_back(std::move(*one));
+    auto one = HICACHE_TRY(parse_endpoint(text.substr(begin, end - begin)));
+    all.push_back(std::move(one));
     begin = end + 1;
   }
   return all;

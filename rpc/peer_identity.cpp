@@ -1,5 +1,6 @@
 #include "rpc/peer_identity.hpp"
 
+#include "base/try.hpp"
 #include "rpc/tls.hpp"
 
 #include <openssl/bio.h>
@@ -69,10 +70,8 @@ result<peer_identity> identify(const X509& certificate) {
 result<void> check_own_role(const tls_files& files, const std::string& what) {
   if (!files.given())
     return {};
-  const auto context = load_tls(files);
-  if (!context)
-    return tl::unexpected{context.error()};
-  const auto own = identify(*SSL_CTX_get0_certificate(context->get()));
+  const auto context = HICACHE_TRY(load_tls(files));
+  const auto own = identify(*SSL_CTX_get0_certificate(context.get()));
   if (!own || own->rights.as_member)
     return {};
   return fail(ec::invalid_argument, "--tls-cert: the role of '" + files.certificate + "' is "

@@ -1,5 +1,6 @@
 #include "hicache/tls_files.hpp"
 
+#include "base/try.hpp"
 #include "rpc/tls.hpp"
 
 #include <cerrno>
@@ -33,8 +34,7 @@ result<void> tls_files::check() const {
        {readable("--tls-cert", certificate), readable("--tls-key", key), readable("--tls-ca", ca)})
     if (!found)
       return found;
-  if (auto loaded = load_tls(*this); !loaded)
-    return tl::unexpected{loaded.error()};
+  HICACHE_TRY(load_tls(*this));
   return {};
 }
 

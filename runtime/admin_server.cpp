@@ -1,5 +1,6 @@
 #include "runtime/admin_server.hpp"
 
+#include "base/try.hpp"
 #include "runtime/http_listener.hpp"
 #include "stores/tier_list.hpp"
 
@@ -137,20 +138,17 @@ result<void> take(change_request& change, const std::string& key, const json& va
     return number.map([](size_t) {});
   }
   if (key == "timeout_s") {
-    const auto deadline = parse_deadline(value.is_number() ? value.get<double>() : 0);
-    if (!deadline)
-      return tl::unexpected{deadline.error()};
-    change.deadline = *deadline;
+    const auto deadline = HICACHE_TRY(parse_deadline(value.is_number() ? value.get<double>() : 0));
+    change.deadline = deadline;
     return {};
   }
   if (key == "hicache_storage_backend_extra_config_json") {
     auto content = std::string{};
     if (auto taken = text(content); !taken || content.empty())
       return taken;
-    const auto extra = parse_object(content, "key '" + key + "'", R"({"path": "/kv"})");
-    if (!extra)
-      return tl::unexpected{extra.error()};
-    return take_extra(change, *extra);
+    const auto extra
+      = HICACHE_TRY(parse_object(content, "key '" + key + "'", R"({"path": "/kv"})"));
+    return take_extra(change, extra);
   }
   if (key == "hicache_storage_backend_extra_config") {
     if (!value.is_object())
@@ -166,14 +164,12 @@ result<void> take(change_request& change, const std::string& key, const json& va
 
 /// @param others The key of this request alone.
 result<change_request> parse_attach(const std::string& body, const std::string& others) {
-  const auto object = parse_object(body, "the body", R"({"hicache_storage_backend": "file"})");
-  if (!object)
-    return tl::unexpected{object.error()};
+  const auto object
+    = HICACHE_TRY(parse_object(body, "the body", R"({"hicache_storage_backend": "file"})"));
   auto change = change_request{};
-  for (const auto& [key, value] : object->items())
+  for (const auto& [key, value] : object.items())
     if (!value.is_null()) // SGLang's clients send null for a field they leave out.
-      if (auto taken = take(change, key, value, others); !taken)
-        return tl::unexpected{taken.error()};
+      HICACHE_TRY(take(change, key, value, others));
   if (change.wanted.backend.empty())
     return bad("key 'hicache_storage_backend' is missing; expected the name of a backend");
   return change;
@@ -185,10 +181,9 @@ result<change_request> parse_detach(const httplib::Params& parameters) {
     if (name != "timeout_s")
       return bad("parameter '" + name + "' is not known; expected timeout_s");
     const auto number = json::parse(value, nullptr, false);
-    const auto deadline = parse_deadline(number.is_number() ? number.get<double>() : 0);
-    if (!deadline)
-      return tl::unexpected{deadline.error()};
-    change.deadline = *deadline;
+    const auto deadline
+      = HICACHE_TRY(parse_deadline(number.is_number() ? number.get<double>() : 0));
+    change.deadline = deadline;
   }
   return change;
 }
@@ -320,12 +315,10 @@ public:
   }
 
   result<void> listen(const http_address& where) {
-    auto chosen = listener_.start(where);
-    if (!chosen)
-      return tl::unexpected{chosen.error()};
-    address_ = hicache::to_string(*chosen);
-    if (!chosen->is_unix())
-      host_names_ = {"localhost", chosen->where.host, machine_name()};
+    auto chosen = HICACHE_TRY(listener_.start(where));
+    address_ = hicache::to_string(chosen);
+    if (!chosen.is_unix())
+      host_names_ = {"localhost", chosen.where.host, machine_name()};
     return {};
   }
 
@@ -547,8 +540,7 @@ result<std::string> read_admin_token(const std::string& file) {
 
 result<std::unique_ptr<admin_server>> admin_server::start(const admin_options& options,
                                                           storage_admin& storage) {
-  if (auto fine = check_admin_options(options); !fine)
-    return tl::unexpected{fine.error()};
+  HICACHE_TRY(check_admin_options(options));
   auto token = std::string{};
   if (!options.token_file.empty()) {
     auto read = read_admin_token(options.token_file);

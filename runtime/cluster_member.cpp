@@ -7,6 +7,7 @@
 #include "backends/cluster/index_addresses.hpp"
 #include "base/check.hpp"
 #include "base/limits.hpp"
+#include "base/try.hpp"
 #include "base/units.hpp"
 #include "messages/object_place.hpp"
 #include "messages/page_header.hpp"
@@ -71,17 +72,14 @@ result<std::unique_ptr<cluster_member>> cluster_member::join(caf::actor_system& 
   }
   auto member = std::unique_ptr<cluster_member>{new cluster_member{system, std::move(options)}};
   if (member->options_.segment_bytes > 0 || member->options_.exported)
-    if (auto exported = member->export_memory(); !exported)
-      return tl::unexpected{exported.error()};
+    HICACHE_TRY(member->export_memory());
   if (addresses) {
     member->index_
       = std::make_shared<index_link>(system, member->network_.connector(), std::move(addresses));
-    if (auto connected = member->index_->connect(member->options_.index_connect_time); !connected)
-      return tl::unexpected{connected.error()};
+    HICACHE_TRY(member->index_->connect(member->options_.index_connect_time));
   }
   if (!member->memory_.empty())
-    if (auto started = member->start(); !started)
-      return tl::unexpected{started.error()};
+    HICACHE_TRY(member->start());
   return member;
 }
 
@@ -132,10 +130,7 @@ result<void> cluster_member::export_memory() {
   info_.fingerprint = options_.fingerprint;
   if (options_.is_alone)
     return {}; // Not advertised.
-  auto offer = memory_offer::start(memory);
-  if (!offer)
-    return tl::unexpected{offer.error()};
-  offer_ = std::move(*offer);
+  offer_ = HICACHE_TRY(memory_offer::start(memory));
   auto server = page_server::start(memory_, guard_of(info_), options_.listen_host, network());
   if (!server)
     return fail(server.error().code, "--listen-host: " + server.error().detail);

@@ -1,5 +1,6 @@
 #include "base/check.hpp"
 #include "base/page_checksum.hpp"
+#include "base/try.hpp"
 #include "cache/handoff/handoff_arrival.hpp"
 #include "cache/handoff/handoff_exports.hpp"
 #include "cache/hash/page_hash.hpp"
@@ -86,16 +87,14 @@ result<void> read_memory(std::span<const std::byte> memory, const wanted_object&
   std::memcpy(head.data(), memory.data() + wanted.begin, head.size());
   // Header before bytes; otherwise bytes of another handoff could be read with it.
   std::atomic_thread_fence(std::memory_order_acquire);
-  const auto expected = verified_checksum(head, wanted, fingerprint);
-  if (!expected)
-    return tl::unexpected{expected.error()};
+  const auto expected = HICACHE_TRY(verified_checksum(head, wanted, fingerprint));
   const auto checksum
     = copy_object(memory.subspan(wanted.begin + slot_object_offset, wanted.bytes), wanted.targets);
   // The sender clears the header before it reuses the slot.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (std::memcmp(head.data(), memory.data() + wanted.begin, head.size()) != 0)
     return fail(ec::not_found, "the sender has ended the handoff");
-  return checksum == *expected ? result<void>{} : fail(ec::corrupt_page, "wrong checksum");
+  return checksum == expected ? result<void>{} : fail(ec::corrupt_page, "wrong checksum");
 }
 
 class receiver_impl final : public handoff_receiver {
@@ -336,10 +335,8 @@ result<std::unique_ptr<handoff_receiver>> handoff_receiver::start(rank_runtime& 
                                                                   std::function<void()> changed) {
   if (!runtime.device_is_host_addressable())
     return fail(ec::unsupported, "handoffs need an L1 that the CPU can address");
-  auto client = page_client::create(handoff_network(config));
-  if (!client)
-    return tl::unexpected{client.error()};
-  return std::make_unique<receiver_impl>(runtime, config, std::move(changed), std::move(*client));
+  auto client = HICACHE_TRY(page_client::create(handoff_network(config)));
+  return std::make_unique<receiver_impl>(runtime, config, std::move(changed), std::move(client));
 }
 
 } // namespace hicache

@@ -1,5 +1,6 @@
 #include "backends/cluster/segment_memory.hpp"
 #include "base/page_checksum.hpp"
+#include "base/try.hpp"
 #include "cache/handoff/handoff_exports.hpp"
 #include "cache/hash/page_hash.hpp"
 #include "hicache/handoff.hpp"
@@ -48,10 +49,7 @@ public:
       exports_(pool_.shape, handoff_heads(config), runtime.ranks(), memory_.size()) {}
 
   result<void> serve(const rank_config& config) {
-    auto offer = memory_offer::start(memory_);
-    if (!offer)
-      return tl::unexpected{offer.error()};
-    offer_ = std::move(*offer);
+    offer_ = HICACHE_TRY(memory_offer::start(memory_));
     auto server = page_server::start(memory_.bytes(), is_part_of_slot, config.listen_host,
                                      handoff_network(config));
     if (!server)
@@ -155,10 +153,8 @@ handoff_sender::start(rank_runtime& runtime, const rank_config& config, uint64_t
   if (!memory)
     return fail(memory.error().code, "memory for handoffs: " + memory.error().detail);
   auto made = std::make_unique<sender_impl>(runtime, config, std::move(*memory));
-  if (auto served = made->serve(config); !served)
-    return tl::unexpected{served.error()};
-  if (auto introduced = made->introduce(runtime, config); !introduced)
-    return tl::unexpected{introduced.error()};
+  HICACHE_TRY(made->serve(config));
+  HICACHE_TRY(made->introduce(runtime, config));
   return made;
 }
 

@@ -1,5 +1,7 @@
 #include "runtime/http_address.hpp"
 
+#include "base/try.hpp"
+
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -31,10 +33,8 @@ const sockaddr* as_generic(const sockaddr_un& address) {
 
 result<http_address> parse_http_address(const std::string& text) {
   if (!text.starts_with(unix_prefix)) {
-    auto where = rpc::parse_endpoint(text);
-    if (!where)
-      return tl::unexpected{where.error()};
-    return http_address{std::move(*where), {}};
+    auto where = HICACHE_TRY(rpc::parse_endpoint(text));
+    return http_address{std::move(where), {}};
   }
   auto path = text.substr(unix_prefix.size());
   if (path.empty() || path.size() >= sizeof(sockaddr_un::sun_path))

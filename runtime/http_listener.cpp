@@ -1,6 +1,7 @@
 #include "runtime/http_listener.hpp"
 
 #include "base/limits.hpp"
+#include "base/try.hpp"
 #include "hicache/clock.hpp"
 
 #include <spdlog/spdlog.h>
@@ -155,10 +156,7 @@ http_listener::~http_listener() {
 
 result<void> http_listener::bind(http_address& address) {
   if (address.is_unix()) {
-    const auto socket = listen_on_unix_socket(address.socket_path);
-    if (!socket)
-      return tl::unexpected{socket.error()};
-    svr_sock_ = *socket;
+    svr_sock_ = HICACHE_TRY(listen_on_unix_socket(address.socket_path));
     socket_path_ = address.socket_path;
     return {};
   }
@@ -184,8 +182,7 @@ result<void> http_listener::bind(http_address& address) {
 }
 
 result<http_address> http_listener::start(http_address address) {
-  if (auto bound = bind(address); !bound)
-    return tl::unexpected{bound.error()};
+  HICACHE_TRY(bind(address));
   // stop() has no effect before listening begins, which is when the queue is created.
   auto listening = std::promise<void>{};
   new_task_queue = [&] {

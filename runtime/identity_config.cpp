@@ -1,4 +1,5 @@
 #include "base/limits.hpp"
+#include "base/try.hpp"
 #include "runtime/rank_config.hpp"
 
 #include <absl/strings/str_format.h>
@@ -65,10 +66,7 @@ result<void> finish_identity(rank_config& config) {
                                    {"--numerics", &config.numerics}})
     if (auto checked = check_identity(flag, *text); !checked)
       return checked;
-  auto canonical = canonical_rope(config.rope);
-  if (!canonical)
-    return tl::unexpected{canonical.error()};
-  config.rope = std::move(*canonical);
+  config.rope = HICACHE_TRY(canonical_rope(config.rope));
   if (config.model_id.empty() && others_read(config))
     return fail(ec::invalid_argument,
                 "--model-id is missing, and pages in " + config.storage_backend

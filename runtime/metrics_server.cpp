@@ -1,5 +1,6 @@
 #include "runtime/metrics_server.hpp"
 
+#include "base/try.hpp"
 #include "runtime/http_listener.hpp"
 
 #include <prometheus/collectable.h>
@@ -65,8 +66,7 @@ result<std::unique_ptr<metrics_server>> metrics_server::start(const metrics_opti
     return fail(ec::invalid_argument,
                 "--metrics-host is empty; expected an address of this machine such as 127.0.0.1");
   auto server = std::make_unique<server_impl>();
-  if (auto listening = server->listen(where); !listening)
-    return tl::unexpected{listening.error()};
+  HICACHE_TRY(server->listen(where));
   return server;
 }
 

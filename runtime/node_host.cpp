@@ -5,6 +5,7 @@
 #include "actors/page_scanner.hpp"
 #include "backends/ask.hpp"
 #include "base/limits.hpp"
+#include "base/try.hpp"
 #include "base/units.hpp"
 #include "messages/page_header.hpp"
 #include "rpc/peer_identity.hpp"
@@ -43,8 +44,7 @@ node_host::node_host(caf::actor_system& system, node_host_options options)
 result<std::unique_ptr<node_host>> node_host::start(caf::actor_system& system,
                                                     node_host_options options) {
   auto host = std::unique_ptr<node_host>{new node_host{system, std::move(options)}};
-  if (auto served = host->serve(); !served)
-    return tl::unexpected{served.error()};
+  HICACHE_TRY(host->serve());
   return host;
 }
 
@@ -64,19 +64,11 @@ result<void> node_host::serve() {
       return opened;
   if (auto opened = open_memory(); !opened)
     return opened;
-  auto port = open_port();
-  if (!port)
-    return tl::unexpected{port.error()};
+  auto port = HICACHE_TRY(open_port());
   if (has_disk())
     disk_table_ = std::make_shared<disk_table>();
-  auto member = cluster_member::join(system_, member_settings());
-  if (!member)
-    return tl::unexpected{member.error()};
-  member_ = std::move(*member);
-  auto offer = memory_offer::start(memory(), peer_access::write, options_.group);
-  if (!offer)
-    return tl::unexpected{offer.error()};
-  offer_ = std::move(*offer);
+  member_ = HICACHE_TRY(cluster_member::join(system_, member_settings()));
+  offer_ = HICACHE_TRY(memory_offer::start(memory(), peer_access::write, options_.group));
   if (auto started = start_disk(); !started)
     return started;
   fetcher_ = member_->start_fetcher();
@@ -85,8 +77,8 @@ result<void> node_host::serve() {
   network_->serve_node(std::move(*socket), node_, options_.group);
   spdlog::info("exports {} to processes of this machine at {}",
                format_bytes(member_->segment_memory().size()), options_.socket);
-  if (*port)
-    serve_port(std::move(**port));
+  if (port)
+    serve_port(std::move(*port));
   start_scan();
   return {};
 }
@@ -208,10 +200,8 @@ result<void> node_host::start_disk() {
     return fail(ec::invalid_argument, "--disk-bytes: expected a folder to bound, --disk");
   if (!has_disk())
     return {};
-  auto store = open_disk();
-  if (!store)
-    return tl::unexpected{store.error()};
-  disk_store_ = std::move(*store);
+  auto store = HICACHE_TRY(open_disk());
+  disk_store_ = std::move(store);
   on_disk_ = std::make_shared<disk_figures>();
   auto options = disk_tier_options{};
   options.store = disk_store_;
@@ -235,8 +225,7 @@ void node_host::stop_disk() {
 result<std::optional<listener>> node_host::open_port() const {
   if (!options_.listen)
     return std::nullopt;
-  if (auto role = check_own_role(options_.tls, "serving clients"); !role)
-    return tl::unexpected{role.error()};
+  HICACHE_TRY(check_own_role(options_.tls, "serving clients"));
   auto opened = rpc_network::listen(*options_.listen);
   if (!opened)
     return fail(ec::invalid_argument, "--listen: " + opened.error().detail);

@@ -1,6 +1,7 @@
 #include "runtime/rank_agreement.hpp"
 
 #include "base/limits.hpp"
+#include "base/try.hpp"
 #include "cache/hash/page_hash.hpp"
 #include "transport/gather.hpp"
 
@@ -42,12 +43,10 @@ result<void> agree_on_settings(rank_reducer& ranks,
     values.push_back(hash);
     values.push_back(~hash);
   }
-  auto minimum = reduce_now(ranks, std::move(values));
-  if (!minimum)
-    return tl::unexpected{minimum.error()};
+  auto minimum = HICACHE_TRY(reduce_now(ranks, std::move(values)));
   auto different = std::string{};
   for (auto i = size_t{0}; i < fields.size(); ++i)
-    if ((*minimum)[2 * i] != ~(*minimum)[2 * i + 1])
+    if (minimum[2 * i] != ~minimum[2 * i + 1])
       different += (different.empty() ? "--" : ", --") + fields[i].first;
   if (!different.empty() && ranks.rank() > 0)
     return fail(ec::stopping); // Rank 0 reports the reason.
@@ -63,20 +62,17 @@ result<uint32_t> count_ranks_on_host(rank_reducer& ranks) {
   static_cast<void>(::gethostname(name.data(), name.size() - 1));
   // Positive, because the largest integers stand for "no value" in the reduction.
   const auto mine = static_cast<int64_t>(fingerprint_of(name.data()) >> 2);
-  const auto values = reduce_now(ranks, gather_offer(ranks.rank(), ranks.size(), {&mine, 1}));
-  if (!values)
-    return tl::unexpected{values.error()};
-  return static_cast<uint32_t>(std::ranges::count(*values, mine));
+  const auto values
+    = HICACHE_TRY(reduce_now(ranks, gather_offer(ranks.rank(), ranks.size(), {&mine, 1})));
+  return static_cast<uint32_t>(std::ranges::count(values, mine));
 }
 
 result<void> agree_on_outcome(rank_reducer& ranks, const result<void>& mine) {
   const auto nobody = std::numeric_limits<int64_t>::max();
-  auto first = reduce_now(ranks, {mine ? nobody : int64_t{ranks.rank()}});
-  if (!first)
-    return tl::unexpected{first.error()};
-  if (first->front() == nobody)
+  auto first = HICACHE_TRY(reduce_now(ranks, {mine ? nobody : int64_t{ranks.rank()}}));
+  if (first.front() == nobody)
     return {};
-  if (first->front() == int64_t{ranks.rank()})
+  if (first.front() == int64_t{ranks.rank()})
     return mine;
   return fail(ec::stopping);
 }

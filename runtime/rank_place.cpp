@@ -1,6 +1,7 @@
 #include "runtime/rank_place.hpp"
 
 #include "base/limits.hpp"
+#include "base/try.hpp"
 #include "rpc/endpoint.hpp"
 #include "rpc/tls.hpp"
 #include "runtime/network_flags.hpp"
@@ -53,16 +54,12 @@ result<socket_reducer_options> rank_place::options(const rank_config& config) co
   };
   if (where->is_path())
     return chosen;
-  if (auto checked = config.tls.check(); !checked)
-    return tl::unexpected{checked.error()};
+  HICACHE_TRY(config.tls.check());
   if (auto allowed = check_listening("--rendezvous", where->host, config.tls, config.insecure);
       !allowed)
     return tl::unexpected{allowed.error()};
   if (config.tls.given()) {
-    auto context = load_tls(config.tls, tls_peers::ranks);
-    if (!context)
-      return tl::unexpected{context.error()};
-    chosen.tls = std::move(*context);
+    chosen.tls = HICACHE_TRY(load_tls(config.tls, tls_peers::ranks));
   }
   return chosen;
 }

@@ -8,6 +8,7 @@
 #include "actors/tree.hpp"
 #include "base/check.hpp"
 #include "base/limits.hpp"
+#include "base/try.hpp"
 #include "base/units.hpp"
 #include "cache/hash/page_hash.hpp"
 #include "hicache/runtime.hpp"
@@ -199,18 +200,13 @@ private:
 result<void> runtime_impl::prepare(const device_layers* registered, uint32_t ranks_on_host) {
   const auto pool
     = registered != nullptr && !registered->buffers.empty() ? registered->buffers[0].address : 0;
-  auto device = make_device(config_.device, pool);
-  if (!device)
-    return tl::unexpected{device.error()};
-  device_ = std::move(*device);
+  device_ = HICACHE_TRY(make_device(config_.device, pool));
   if (auto prepared = prepare_l1_pool(registered); !prepared)
     return prepared;
   if (auto prepared = prepare_l2_pool(ranks_on_host); !prepared)
     return prepared;
-  auto copies = device_->make_copy_engine(l1_buffers_, l2_, *l2_memory_, copy_options_of(config_));
-  if (!copies)
-    return tl::unexpected{copies.error()};
-  copies_ = std::move(*copies);
+  copies_ = HICACHE_TRY(
+    device_->make_copy_engine(l1_buffers_, l2_, *l2_memory_, copy_options_of(config_)));
   layer_events_ = copies_->layer_events();
   if (auto opened = open_op_log(); !opened)
     return opened;
@@ -311,34 +307,27 @@ result<void> runtime_impl::open_store() {
   if (config_.storage_backend.empty())
     return {};
   const auto listeners = listening_addresses();
-  auto opened = store_->open(
-    {config_.storage_backend, config_.extra_config, to_string(config_.prefetch_policy)});
-  if (!opened)
-    return tl::unexpected{opened.error()};
+  auto opened = HICACHE_TRY(store_->open(
+    {config_.storage_backend, config_.extra_config, to_string(config_.prefetch_policy)}));
   warn_of_stray_listeners(listeners, config_.listen_host,
                           "UCX; UCX_NET_DEVICES names the devices that it may use");
-  opened_ = std::move(*opened);
+  opened_ = std::move(opened);
   return {};
 }
 
 result<void> runtime_impl::open_admin() {
   if (rank_ != 0 || !is_changeable())
     return {};
-  auto started = admin_server::start({config_.admin_listen, config_.admin_token_file}, *this);
-  if (!started)
-    return tl::unexpected{started.error()};
-  admin_ = std::move(*started);
+  admin_
+    = HICACHE_TRY(admin_server::start({config_.admin_listen, config_.admin_token_file}, *this));
   return {};
 }
 
 result<void> runtime_impl::open_metrics() {
   if (config_.metrics.port == 0)
     return {};
-  auto started = metrics_server::start(
-    {config_.metrics.host, static_cast<uint16_t>(config_.metrics.port + rank_)});
-  if (!started)
-    return tl::unexpected{started.error()};
-  metrics_ = std::move(*started);
+  metrics_ = HICACHE_TRY(metrics_server::start(
+    {config_.metrics.host, static_cast<uint16_t>(config_.metrics.port + rank_)}));
   return {};
 }
 
@@ -519,14 +508,10 @@ result<std::unique_ptr<rank_runtime>> rank_runtime::start(const rank_config& con
   auto fields = shared_settings(config);
   fields.emplace_back("radix-eviction-policy of the engine's own",
                       extensions.eviction ? extensions.eviction->name() : "");
-  if (auto same = agree_on_settings(*ranks, fields); !same)
-    return tl::unexpected{same.error()};
-  const auto here = count_ranks_on_host(*ranks);
-  if (!here)
-    return tl::unexpected{here.error()};
+  HICACHE_TRY(agree_on_settings(*ranks, fields));
+  const auto here = HICACHE_TRY(count_ranks_on_host(*ranks));
   auto runtime = std::make_unique<runtime_impl>(config, rank, size, engine, extensions);
-  if (auto all = agree_on_outcome(*ranks, runtime->prepare(registered, *here)); !all)
-    return tl::unexpected{all.error()};
+  HICACHE_TRY(agree_on_outcome(*ranks, runtime->prepare(registered, here)));
   runtime->spawn(std::move(ranks));
   runtime->spawn_tree();
   return runtime;

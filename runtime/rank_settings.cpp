@@ -1,6 +1,7 @@
 #include "runtime/rank_settings.hpp"
 
 #include "base/names.hpp"
+#include "base/try.hpp"
 #include "cache/prefix/event_message.hpp"
 #include "runtime/network_flags.hpp"
 #include "runtime/rank_config.hpp"
@@ -90,10 +91,7 @@ setting_value named_value_of(Value& reference) {
       x = Value{};
       return {};
     }
-    const auto parsed = Parse(text);
-    if (!parsed)
-      return tl::unexpected{parsed.error()};
-    x = *parsed;
+    x = HICACHE_TRY(Parse(text));
     return {};
   };
   return named_value{&reference, name, take};

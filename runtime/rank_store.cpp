@@ -4,6 +4,7 @@
 #include "backends/node_backend.hpp"
 #include "base/check.hpp"
 #include "base/limits.hpp"
+#include "base/try.hpp"
 #include "cache/hash/page_hash.hpp"
 #include "hicache/caf_error.hpp"
 #include "stores/storage_config.hpp"
@@ -66,8 +67,7 @@ result<rank_config> rank_store::settings_for(const storage_attachment& wanted) c
     return fail(ec::invalid_argument,
                 "--hicache-storage-prefetch-policy: " + policy.error().detail);
   settings.prefetch_policy = *policy;
-  if (auto checked = settings.finish(ranks_); !checked)
-    return tl::unexpected{checked.error()};
+  HICACHE_TRY(settings.finish(ranks_));
   return settings;
 }
 
@@ -83,10 +83,8 @@ result<std::unique_ptr<storage_backend>> rank_store::open_backend(const rank_con
 result<open_store> rank_store::open(const storage_attachment& wanted) {
   const auto guard = std::lock_guard{mutex_};
   HICACHE_CHECK(!actor_);
-  const auto checked = settings_for(wanted);
-  if (!checked)
-    return tl::unexpected{checked.error()};
-  const auto& settings = *checked;
+  const auto checked = HICACHE_TRY(settings_for(wanted));
+  const auto& settings = checked;
   if (const auto slow = scattered_objects(settings, ranks_); slow && rank_ == 0)
     spdlog::warn("{}", *slow);
   auto opened = open_backend(settings);
@@ -118,24 +116,18 @@ result<open_store> rank_store::open(const storage_attachment& wanted) {
 
 result<store_change> rank_store::change(const storage_attachment& wanted,
                                         std::chrono::nanoseconds time) {
-  const auto settings = settings_for(wanted);
-  if (!settings)
-    return tl::unexpected{settings.error()};
+  const auto settings = HICACHE_TRY(settings_for(wanted));
   if (tiers_ == nullptr || wanted.prefetch_policy != attached_.prefetch_policy)
     return fail(ec::invalid_argument, "the backend " + attached_.backend
                                         + " is attached; expected it to be detached first");
-  const auto difference = compare_tiers(attached_.extra_config, settings->extra_config);
-  if (!difference)
-    return tl::unexpected{difference.error()};
-  const auto [at, is_new] = *difference;
+  const auto difference = HICACHE_TRY(compare_tiers(attached_.extra_config, settings.extra_config));
+  const auto [at, is_new] = difference;
   const auto before = parse_storage_config(attached_.extra_config).value();
-  const auto backend = (is_new ? settings->storage : before).tiers[at].tier.backend;
-  const auto prepared = is_new ? add_tier(*settings, at) : suspend_tier(*settings, at, time);
-  if (!prepared)
-    return tl::unexpected{prepared.error()};
+  const auto backend = (is_new ? settings.storage : before).tiers[at].tier.backend;
+  HICACHE_TRY(is_new ? add_tier(settings, at) : suspend_tier(settings, at, time));
   const auto use = [this, at = at] { tiers_->resume_tier(at); };
   const auto drop = [this, at = at, backend] { remove_tier(at, backend); };
-  const auto adopt = [this, is_new = is_new, use, drop, extra_config = settings->extra_config] {
+  const auto adopt = [this, is_new = is_new, use, drop, extra_config = settings.extra_config] {
     is_new ? use() : drop();
     attached_.extra_config = extra_config;
   };
@@ -236,10 +228,7 @@ result<std::unique_ptr<blocking_store>> rank_store::open_cluster(const rank_conf
     options.memory = &shared_->memory;
     options.exported = storage.zero_copy ? shared_->exported : nullptr;
   }
-  auto member = cluster_member::join(system_, std::move(options));
-  if (!member)
-    return tl::unexpected{member.error()};
-  member_ = std::move(*member);
+  member_ = HICACHE_TRY(cluster_member::join(system_, std::move(options)));
   return member_->open();
 }
 

@@ -9,6 +9,7 @@
 #include "backends/serde/serde_backend.hpp"
 #include "backends/storage_queue.hpp"
 #include "backends/tiered/tiered_backend.hpp"
+#include "base/try.hpp"
 #include "stores/storage_config.hpp"
 
 #include <absl/strings/str_replace.h>
@@ -145,10 +146,8 @@ result<std::unique_ptr<blocking_store>> open_blocking(std::string_view name,
                               owner.fingerprint.value_or(0),
                               {storage.hf3fs.library, storage.hf3fs.mount_point}, clock);
   if (name == "redis") {
-    auto options = redis_of(storage, owner);
-    if (!options)
-      return tl::unexpected{options.error()};
-    return make_redis_backend(std::move(*options), clock);
+    auto options = HICACHE_TRY(redis_of(storage, owner));
+    return make_redis_backend(std::move(options), clock);
   }
   if (name == "s3")
     return make_s3_backend(s3_of(storage, owner), clock);
@@ -162,12 +161,10 @@ result<std::unique_ptr<storage_backend>> open_one(std::string_view name,
                                                   const storage_config& storage,
                                                   const store_owner& owner,
                                                   const clock_source& clock) {
-  auto store = open_blocking(name, storage, owner, clock);
-  if (!store)
-    return tl::unexpected{store.error()};
-  auto coded = make_serde_backend(
-    codecs_of(storage, owner), std::make_unique<storage_queue>(std::move(*store), storage.threads),
-    clock);
+  auto store = HICACHE_TRY(open_blocking(name, storage, owner, clock));
+  auto coded
+    = make_serde_backend(codecs_of(storage, owner),
+                         std::make_unique<storage_queue>(std::move(store), storage.threads), clock);
   if (!coded)
     return fail(coded.error().code, "codecs of L3: " + coded.error().detail);
   if (owner.has_namespaces && !(*coded)->capabilities().keeps_namespaces)
@@ -203,10 +200,8 @@ open_tiers(const storage_config& storage, const store_owner& owner, const clock_
   options.copy_time = owner.copy_time;
   options.notice = [](const std::string& sentence) { spdlog::warn("{}", sentence); };
   for (auto at = size_t{0}; at < storage.tiers.size(); ++at) {
-    auto tier = open_store_tier(storage, at, owner, clock);
-    if (!tier)
-      return tl::unexpected{tier.error()};
-    options.tiers.push_back(std::move(*tier));
+    auto tier = HICACHE_TRY(open_store_tier(storage, at, owner, clock));
+    options.tiers.push_back(std::move(tier));
   }
   return make_tiered_backend(std::move(options), clock);
 }

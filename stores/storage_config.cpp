@@ -3,6 +3,7 @@
 #include "backends/serde/object_codec.hpp"
 #include "base/limits.hpp"
 #include "base/names.hpp"
+#include "base/try.hpp"
 #include "base/units.hpp"
 #include "cache/tiers/tier_rules.hpp"
 #include "stores/storage_settings.hpp"
@@ -268,12 +269,9 @@ result<void> fill(storage_config& config, const json& object, std::string_view b
 result<storage_config> parse_storage_config(const std::string& text, std::string_view backend) {
   if (text.empty())
     return storage_config{};
-  const auto object = read_object(text);
-  if (!object)
-    return tl::unexpected{object.error()};
+  const auto object = HICACHE_TRY(read_object(text));
   auto config = storage_config{};
-  if (auto filled = fill(config, *object, backend); !filled)
-    return tl::unexpected{filled.error()};
+  HICACHE_TRY(fill(config, object, backend));
   return config;
 }
 
@@ -334,18 +332,15 @@ result<storage_config> parse_store(std::string_view backend, const std::string& 
   auto config = parse_storage_config(extra_config, backend);
   if (!config)
     return fail(config.error().code, "the extra configuration: " + config.error().detail);
-  if (auto checked = check_rankless_stores(backend, *config); !checked)
-    return tl::unexpected{checked.error()};
+  HICACHE_TRY(check_rankless_stores(backend, *config));
   return config;
 }
 
 result<std::string> storage_config_json(const std::string& text) {
   if (text.empty())
     return text;
-  const auto object = read_object(text);
-  if (!object)
-    return tl::unexpected{object.error()};
-  return object->dump();
+  const auto object = HICACHE_TRY(read_object(text));
+  return object.dump();
 }
 
 } // namespace hicache

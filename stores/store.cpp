@@ -1,5 +1,6 @@
 #include "hicache/store.hpp"
 
+#include "base/try.hpp"
 #include "cache/hash/page_hash.hpp"
 #include "stores/open_stores.hpp"
 #include "stores/storage_config.hpp"
@@ -43,9 +44,7 @@ std::vector<result<T>> too_late(size_t size) {
 } // namespace
 
 result<std::unique_ptr<store>> store::open(const store_options& options) {
-  const auto config = parse_store(options.backend, options.extra_config);
-  if (!config)
-    return tl::unexpected{config.error()};
+  const auto config = HICACHE_TRY(parse_store(options.backend, options.extra_config));
   if (options.rank >= options.ranks)
     return fail(ec::invalid_argument, "rank " + std::to_string(options.rank) + " of "
                                         + std::to_string(options.ranks)
@@ -54,10 +53,8 @@ result<std::unique_ptr<store>> store::open(const store_options& options) {
   owner.fingerprint = fingerprint_of(options.identity);
   owner.rank = options.rank;
   owner.ranks = options.ranks;
-  auto opened = open_stores(options.backend, *config, owner, machine_clock);
-  if (!opened)
-    return tl::unexpected{opened.error()};
-  return std::make_unique<store>(std::move(*opened));
+  auto opened = HICACHE_TRY(open_stores(options.backend, config, owner, machine_clock));
+  return std::make_unique<store>(std::move(opened));
 }
 
 std::vector<result<store_place>> store::lookup(std::vector<page_key> keys, duration timeout) {

@@ -1,5 +1,7 @@
 #include "stores/tier_list.hpp"
 
+#include "base/try.hpp"
+
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -51,36 +53,30 @@ result<size_t> find_tier(const json& tiers, std::string_view tier) {
 
 result<std::string> with_tier(const std::string& extra_config, const std::string& backend,
                               const std::string& tier, std::optional<size_t> number) {
-  auto config = parse_tiers(extra_config);
-  if (!config)
-    return tl::unexpected{config.error()};
+  auto config = HICACHE_TRY(parse_tiers(extra_config));
   auto fresh = tier.empty() ? json::object() : json::parse(tier, nullptr, false);
   if (!fresh.is_object() || fresh.contains("backend"))
     return fail(ec::invalid_argument,
                 "the keys of the tier are no JSON object, or name its store; expected others than "
                 "'backend'");
   fresh["backend"] = backend;
-  auto& tiers = (*config)["tiers"];
+  auto& tiers = config["tiers"];
   const auto at = number.value_or(tiers.size() + 1);
   if (at < 1 || at > tiers.size() + 1)
     return no_tier(std::to_string(at), "a number from 1 to " + std::to_string(tiers.size() + 1));
   tiers.insert(tiers.begin() + static_cast<ptrdiff_t>(at - 1), std::move(fresh));
-  return config->dump();
+  return config.dump();
 }
 
 result<std::string> without_tier(const std::string& extra_config, std::string_view tier) {
-  auto config = parse_tiers(extra_config);
-  if (!config)
-    return tl::unexpected{config.error()};
-  auto& tiers = (*config)["tiers"];
-  const auto at = find_tier(tiers, tier);
-  if (!at)
-    return tl::unexpected{at.error()};
+  auto config = HICACHE_TRY(parse_tiers(extra_config));
+  auto& tiers = config["tiers"];
+  const auto at = HICACHE_TRY(find_tier(tiers, tier));
   if (tiers.size() == 1)
     return fail(ec::invalid_argument,
                 "L3 has no other tier; expected all of L3 to be detached instead");
-  tiers.erase(*at);
-  return config->dump();
+  tiers.erase(at);
+  return config.dump();
 }
 
 result<tier_difference> compare_tiers(const std::string& before, const std::string& after) {

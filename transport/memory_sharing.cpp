@@ -2,6 +2,7 @@
 
 #include "base/limits.hpp"
 #include "base/socket_peer.hpp"
+#include "base/try.hpp"
 
 #include <spdlog/spdlog.h>
 
@@ -217,9 +218,7 @@ memory_offer::~memory_offer() = default;
 
 result<std::unique_ptr<memory_offer>>
 memory_offer::start(const shared_memory& memory, peer_access access, std::optional<gid_t> group) {
-  auto name = random_name();
-  if (!name)
-    return tl::unexpected{name.error()};
+  auto name = HICACHE_TRY(random_name());
   auto own = descriptor_for(memory, access);
   if (!own)
     return fail(ec::io_failure, system_message("fcntl"));
@@ -229,12 +228,12 @@ memory_offer::start(const shared_memory& memory, peer_access access, std::option
   auto listener = unique_fd{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
   if (!listener)
     return fail(ec::io_failure, system_message("socket"));
-  const auto at = abstract_address(*name);
+  const auto at = abstract_address(name);
   if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&at->address), at->length) != 0)
     return fail(ec::io_failure, system_message("bind"));
   if (::listen(listener.get(), backlog) != 0)
     return fail(ec::io_failure, system_message("listen"));
-  return std::make_unique<memory_offer_thread>(std::move(*name), std::move(own), memory.size(),
+  return std::make_unique<memory_offer_thread>(std::move(name), std::move(own), memory.size(),
                                                group, std::move(listener), std::move(stop));
 }
 
@@ -258,12 +257,10 @@ result<mapped_peer_memory> open_peer_memory(const std::string& name, peer_access
   const auto peer = socket_peer_of(connection.get());
   if (!peer || (peer->user != ::geteuid() && peer->user != owner))
     return fail(ec::peer_unreachable, "memory " + name + " belongs to another user");
-  auto received = receive(connection, name);
-  if (!received)
-    return tl::unexpected{received.error()};
+  auto received = HICACHE_TRY(receive(connection, name));
   auto mapped = mapped_peer_memory::open(
-    received->second, received->first.stays != 0 ? std::move(connection) : unique_fd{}, access);
-  if (mapped && mapped->size() != received->first.size)
+    received.second, received.first.stays != 0 ? std::move(connection) : unique_fd{}, access);
+  if (mapped && mapped->size() != received.first.size)
     return fail(ec::malformed_message, "memory " + name + " has another size than announced");
   return mapped;
 }

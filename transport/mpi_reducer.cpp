@@ -1,4 +1,5 @@
 #include "base/check.hpp"
+#include "base/try.hpp"
 #include "hicache/rank_reducer.hpp"
 #include "transport/rank_process.hpp"
 
@@ -253,8 +254,7 @@ result<std::unique_ptr<rank_reducer>> make_mpi_reducer(int handle) {
   MPI_Comm_size(communicator, &size);
   auto made
     = std::make_unique<mpi_reducer>(static_cast<uint32_t>(rank), static_cast<uint32_t>(size));
-  if (auto opened = made->open(communicator); !opened)
-    return tl::unexpected{opened.error()};
+  HICACHE_TRY(made->open(communicator));
   return made;
 }
 

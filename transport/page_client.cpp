@@ -1,4 +1,5 @@
 #include "base/limits.hpp"
+#include "base/try.hpp"
 #include "base/unique_fd.hpp"
 #include "transport/addresses.hpp"
 #include "transport/page_channel.hpp"
@@ -241,10 +242,7 @@ public:
     : options_(std::move(options)), exports_(exports), record_(record) {}
 
   result<void> open() {
-    auto lane = ucx_lane::open(options_.transport, page_message::reply, *this);
-    if (!lane)
-      return tl::unexpected{lane.error()};
-    lane_ = std::move(*lane);
+    lane_ = HICACHE_TRY(ucx_lane::open(options_.transport, page_message::reply, *this));
     return {};
   }
 
@@ -428,9 +426,8 @@ private:
     if (servers_.size() >= limits::page_connections)
       servers_.erase(std::ranges::min_element(
         servers_, {}, [](const auto& entry) { return entry.second->last_use; }));
-    auto tls = options_.tls ? options_.tls() : result<std::shared_ptr<ssl_ctx_st>>{nullptr};
-    if (!tls)
-      return tl::unexpected{tls.error()};
+    auto tls
+      = HICACHE_TRY(options_.tls ? options_.tls() : result<std::shared_ptr<ssl_ctx_st>>{nullptr});
     auto socket = unique_fd{::socket(at->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
     if (!socket
         || (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&*at), address_length(*at))
@@ -438,7 +435,7 @@ private:
             && errno != EINPROGRESS))
       return fail(ec::peer_unreachable, std::generic_category().message(errno));
     auto made
-      = std::make_shared<server_connection>(std::move(socket), tls->get(), transfers_, lane_.get());
+      = std::make_shared<server_connection>(std::move(socket), tls.get(), transfers_, lane_.get());
     made->last_use = ++uses_;
     return servers_.emplace(address, std::move(made)).first->second;
   }
@@ -467,10 +464,8 @@ public:
   }
 
   result<void> open() {
-    auto first = make();
-    if (!first)
-      return tl::unexpected{first.error()};
-    give_back(std::move(*first));
+    auto first = HICACHE_TRY(make());
+    give_back(std::move(first));
     return {};
   }
 
@@ -489,8 +484,7 @@ private:
 
   result<client_ptr> make() {
     auto client = std::make_unique<socket_page_client>(options_, exports_, record_);
-    if (auto opened = client->open(); !opened)
-      return tl::unexpected{opened.error()};
+    HICACHE_TRY(client->open());
     return client;
   }
 
@@ -526,8 +520,7 @@ page_client::~page_client() = default;
 result<std::unique_ptr<page_client>> page_client::create(page_channel_options options,
                                                          bool exports) {
   auto client = std::make_unique<page_client_pool>(std::move(options), exports);
-  if (auto opened = client->open(); !opened)
-    return tl::unexpected{opened.error()};
+  HICACHE_TRY(client->open());
   return client;
 }
 

@@ -1,5 +1,6 @@
 #include "base/check.hpp"
 #include "base/limits.hpp"
+#include "base/try.hpp"
 #include "transport/addresses.hpp"
 #include "transport/page_channel.hpp"
 #include "transport/page_demand.hpp"
@@ -157,10 +158,7 @@ public:
     epoll_ = unique_fd{::epoll_create1(EPOLL_CLOEXEC)};
     if (!stop_ || !epoll_)
       return cannot("epoll");
-    auto lane = ucx_lane::open(options_.transport, page_message::request, *this);
-    if (!lane)
-      return tl::unexpected{lane.error()};
-    lane_ = std::move(*lane);
+    lane_ = HICACHE_TRY(ucx_lane::open(options_.transport, page_message::request, *this));
     if (lane_)
       watch(lane_->fd(), EPOLL_CTL_ADD, EPOLLIN);
     watch(listener_.get(), EPOLL_CTL_ADD, EPOLLIN);
@@ -474,8 +472,7 @@ result<std::unique_ptr<page_server>> page_server::start(std::span<const std::byt
   if (!at)
     return fail(ec::invalid_argument, "the host '" + host + "' has no address");
   auto server = std::make_unique<socket_page_server>(memory, std::move(guard), std::move(options));
-  if (auto opened = server->open(*at, host); !opened)
-    return tl::unexpected{opened.error()};
+  HICACHE_TRY(server->open(*at, host));
   return server;
 }
 

@@ -1,5 +1,6 @@
 #include "transport/rank_meeting.hpp"
 
+#include "base/try.hpp"
 #include "transport/rank_sockets.hpp"
 
 #include <spdlog/spdlog.h>
@@ -266,10 +267,8 @@ result<rank_meeting> join(const socket_reducer_options& options, const rank_hell
 result<rank_meeting> meet(const socket_reducer_options& options, const rank_hello& mine) {
   if (options.rank > 0)
     return join(options, mine);
-  auto listener = rank_listener::open(options);
-  if (!listener)
-    return tl::unexpected{listener.error()};
-  return open_meeting{options, mine, std::move(*listener)}.wait();
+  auto listener = HICACHE_TRY(rank_listener::open(options));
+  return open_meeting{options, mine, std::move(listener)}.wait();
 }
 
 } // namespace hicache

@@ -2,6 +2,7 @@
 
 #include "base/check.hpp"
 #include "base/limits.hpp"
+#include "base/try.hpp"
 
 #include <algorithm>
 #include <optional>
@@ -95,13 +96,11 @@ std::span<std::byte> read_plan::target_of(const planned_message& message) const 
 
 result<void> read_plan::deliver(const planned_message& message, std::span<const std::byte> header,
                                 std::span<const std::byte> data) {
-  const auto answers = decode_span_answers(message.spans, header, data);
-  if (!answers)
-    return tl::unexpected{answers.error()};
-  auto rest = answers->bytes;
+  const auto answers = HICACHE_TRY(decode_span_answers(message.spans, header, data));
+  auto rest = answers.bytes;
   for (auto i = size_t{0}; i < message.pieces.size(); ++i) {
     const auto& piece = message.pieces[i];
-    const auto& answer = answers->list[i];
+    const auto& answer = answers.list[i];
     if (answer.state == span_state::refused) {
       fail_place(piece.range, piece.place, {ec::limit_reached, "others will have it in a moment"});
       continue;

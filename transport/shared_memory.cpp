@@ -1,6 +1,7 @@
 #include "transport/shared_memory.hpp"
 
 #include "base/check.hpp"
+#include "base/try.hpp"
 #include "base/units.hpp"
 
 #include <fcntl.h>
@@ -147,10 +148,7 @@ result<shared_memory> shared_memory::create(uint64_t bytes, uint64_t resident,
   if (auto huge = resident == bytes ? make_huge(bytes, name) : std::nullopt) {
     fd = std::move(*huge);
   } else {
-    auto plain = make_plain(bytes, resident, name);
-    if (!plain)
-      return tl::unexpected{plain.error()};
-    fd = std::move(*plain);
+    fd = HICACHE_TRY(make_plain(bytes, resident, name));
   }
   auto* address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (address == MAP_FAILED)

@@ -1,4 +1,5 @@
 #include "base/check.hpp"
+#include "base/try.hpp"
 #include "hicache/rank_reducer.hpp"
 #include "transport/host_reductions.hpp"
 #include "transport/rank_link.hpp"
@@ -471,22 +472,19 @@ result<std::unique_ptr<rank_reducer>> make_socket_reducer(const socket_reducer_o
   if (!memory)
     return tl::unexpected{memory.error()};
   mine.memory_fd = memory->fd();
-  auto meeting = meet(options, mine);
-  if (!meeting)
-    return tl::unexpected{meeting.error()};
-  const auto hosts = rank_hosts{meeting->ranks};
+  auto meeting = HICACHE_TRY(meet(options, mine));
+  const auto hosts = rank_hosts{meeting.ranks};
   const auto& neighbours = hosts.members[hosts.of_rank[options.rank]];
   if (neighbours.front() == options.rank) {
     const auto ranks = static_cast<uint32_t>(neighbours.size());
-    if (auto reserved = memory->reserve(ranks); !reserved)
-      return tl::unexpected{reserved.error()};
+    HICACHE_TRY(memory->reserve(ranks));
   } else {
-    const auto& first = meeting->ranks[neighbours.front()];
+    const auto& first = meeting.ranks[neighbours.front()];
     memory = host_reductions::attach(first.process, first.memory_fd, options.size);
     if (!memory)
       return tl::unexpected{memory.error()};
   }
-  return std::make_unique<socket_reducer>(options.rank, std::move(*meeting), std::move(*memory));
+  return std::make_unique<socket_reducer>(options.rank, std::move(meeting), std::move(*memory));
 }
 
 } // namespace hicache

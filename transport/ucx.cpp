@@ -1,5 +1,7 @@
 #include "transport/ucx.hpp"
 
+#include "base/try.hpp"
+
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -117,14 +119,8 @@ result<std::unique_ptr<ucx_lane>> ucx_lane::open(page_transport transport, page_
 }
 
 result<void> ucx_lane::start() {
-  auto context = make_context();
-  if (!context)
-    return tl::unexpected{context.error()};
-  context_ = std::move(*context);
-  auto worker = make_worker(context_);
-  if (!worker)
-    return tl::unexpected{worker.error()};
-  worker_ = std::move(*worker);
+  context_ = HICACHE_TRY(make_context());
+  worker_ = HICACHE_TRY(make_worker(context_));
   auto handler = ucp_am_handler_param_t{};
   handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB
                        | UCP_AM_HANDLER_PARAM_FIELD_ARG;

@@ -1,6 +1,7 @@
 #include "backends/cluster/etcd_source.hpp"
 
 #include "backends/cluster/dns_client.hpp"
+#include "base/try.hpp"
 
 #include <openssl/ssl.h>
 
@@ -142,15 +143,10 @@ result<address_answer> etcd_source::ask_server(const rpc::endpoint& server, cons
 
 result<address_answer> etcd_source::ask_at(connection& server, const std::string& own) {
   if (!own.empty())
-    if (auto held = hold_lease(server); !held)
-      return tl::unexpected{held.error()};
-  const auto body = server.post(etcd::list_request(place_.prefix));
-  if (!body)
-    return tl::unexpected{body.error()};
-  auto list = etcd::read_list(*body);
-  if (!list)
-    return tl::unexpected{list.error()};
-  if (!own.empty() && (!is_put_ || !std::ranges::binary_search(*list, own))) {
+    HICACHE_TRY(hold_lease(server));
+  const auto body = HICACHE_TRY(server.post(etcd::list_request(place_.prefix)));
+  auto list = HICACHE_TRY(etcd::read_list(body));
+  if (!own.empty() && (!is_put_ || !std::ranges::binary_search(list, own))) {
     if (auto put = server.post(etcd::put_request(place_.prefix, own, lease_)); !put) {
       lease_.clear(); // The lease may have expired; get a new one next time.
       return tl::unexpected{put.error()};
@@ -158,29 +154,20 @@ result<address_answer> etcd_source::ask_at(connection& server, const std::string
     is_put_ = true;
   }
   auto trouble
-    = list->empty() && own.empty() ? "there are no keys " + place_.prefix + "/..." : std::string{};
-  return address_answer{std::move(*list), own.empty() ? ask_pause : refresh_pause,
+    = list.empty() && own.empty() ? "there are no keys " + place_.prefix + "/..." : std::string{};
+  return address_answer{std::move(list), own.empty() ? ask_pause : refresh_pause,
                         std::move(trouble)};
 }
 
 result<void> etcd_source::hold_lease(connection& server) {
   if (!lease_.empty()) {
-    const auto body = server.post(etcd::refresh_request(lease_));
-    if (!body)
-      return tl::unexpected{body.error()};
-    const auto there = etcd::read_refresh(*body);
-    if (!there)
-      return tl::unexpected{there.error()};
-    if (*there)
+    const auto body = HICACHE_TRY(server.post(etcd::refresh_request(lease_)));
+    const auto there = HICACHE_TRY(etcd::read_refresh(body));
+    if (there)
       return {};
   }
-  const auto body = server.post(etcd::lease_request(lease_time));
-  if (!body)
-    return tl::unexpected{body.error()};
-  auto lease = etcd::read_lease(*body);
-  if (!lease)
-    return tl::unexpected{lease.error()};
-  lease_ = std::move(*lease);
+  const auto body = HICACHE_TRY(server.post(etcd::lease_request(lease_time)));
+  lease_ = HICACHE_TRY(etcd::read_lease(body));
   is_put_ = false;
   return {};
 }

@@ -4,6 +4,7 @@
 #include "backends/cluster/index_place.hpp"
 #include "backends/cluster/srv_source.hpp"
 #include "base/check.hpp"
+#include "base/try.hpp"
 
 #include <spdlog/spdlog.h>
 
@@ -39,18 +40,16 @@ std::chrono::seconds pause_after(const result<address_answer>& answer) noexcept 
 
 result<std::shared_ptr<index_addresses>> index_addresses::open(const std::string& place,
                                                                const tls_files& tls) {
-  auto where = parse_index_place(place);
-  if (!where)
-    return tl::unexpected{where.error()};
-  if (const auto* listed = std::get_if<listed_place>(&*where)) {
+  auto where = HICACHE_TRY(parse_index_place(place));
+  if (const auto* listed = std::get_if<listed_place>(&where)) {
     auto addresses = std::vector<std::string>{};
     for (const auto& address : listed->addresses)
       addresses.push_back(to_string(address));
     return std::make_shared<index_addresses>(std::move(addresses));
   }
-  if (const auto* srv = std::get_if<srv_place>(&*where))
+  if (const auto* srv = std::get_if<srv_place>(&where))
     return std::make_shared<index_addresses>(place, std::make_unique<srv_source>(*srv));
-  const auto& etcd = std::get<etcd_place>(*where);
+  const auto& etcd = std::get<etcd_place>(where);
   if (etcd.tls && !tls.given())
     return fail(ec::invalid_argument,
                 "'" + place + "' is asked by TLS; expected --tls-cert, --tls-key and --tls-ca");

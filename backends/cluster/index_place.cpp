@@ -1,5 +1,7 @@
 #include "backends/cluster/index_place.hpp"
 
+#include "base/try.hpp"
+
 #include <arpa/inet.h>
 #include <netinet/in.h>
 
@@ -53,17 +55,16 @@ result<index_place> parse_srv(const std::string& text) {
 
 result<index_place> parse_etcd(const std::string& text, std::string_view scheme) {
   const auto slash = std::min(text.find('/', scheme.size()), text.size());
-  auto servers = rpc::parse_endpoints(text.substr(scheme.size(), slash - scheme.size()));
-  if (!servers)
-    return tl::unexpected{servers.error()};
+  auto servers
+    = HICACHE_TRY(rpc::parse_endpoints(text.substr(scheme.size(), slash - scheme.size())));
   auto prefix = text.substr(std::min(slash + 1, text.size()));
   while (prefix.ends_with('/'))
     prefix.pop_back();
-  const auto is_path = std::ranges::any_of(*servers, &rpc::endpoint::is_path);
+  const auto is_path = std::ranges::any_of(servers, &rpc::endpoint::is_path);
   if (is_path || prefix.empty() || prefix.starts_with('/') || prefix.size() > prefix_bytes)
     return fail(ec::invalid_argument,
                 "'" + text + "' names no keys of etcd such as etcd://10.0.0.1:2379/hicache");
-  return etcd_place{std::move(*servers), std::move(prefix), scheme == etcds_scheme};
+  return etcd_place{std::move(servers), std::move(prefix), scheme == etcds_scheme};
 }
 
 } // namespace
@@ -74,10 +75,8 @@ result<index_place> parse_index_place(const std::string& text) {
   for (const auto scheme : {etcd_scheme, etcds_scheme})
     if (text.starts_with(scheme))
       return parse_etcd(text, scheme);
-  auto listed = rpc::parse_endpoints(text);
-  if (!listed)
-    return tl::unexpected{listed.error()};
-  return listed_place{std::move(*listed)};
+  auto listed = HICACHE_TRY(rpc::parse_endpoints(text));
+  return listed_place{std::move(listed)};
 }
 
 } // namespace hicache

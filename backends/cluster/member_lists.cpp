@@ -2,6 +2,7 @@
 
 #include "backends/ask.hpp"
 #include "base/limits.hpp"
+#include "base/try.hpp"
 
 #include <algorithm>
 #include <iterator>
@@ -23,12 +24,11 @@ result<std::vector<member_info>> list_members(caf::actor_system& system, const i
   auto all = std::vector<member_info>{};
   auto from = uint64_t{0};
   for (;;) {
-    auto some = ask<member_list>(system, shard, time_left(clock, deadline), atom::members_v,
-                                 member_query{{}, from, limits::members_listed});
-    if (!some)
-      return tl::unexpected{some.error()};
-    append(all, some->members);
-    if (!some->has_more || all.empty())
+    auto some
+      = HICACHE_TRY(ask<member_list>(system, shard, time_left(clock, deadline), atom::members_v,
+                                     member_query{{}, from, limits::members_listed}));
+    append(all, some.members);
+    if (!some.has_more || all.empty())
       return all;
     from = all.back().member + 1;
   }
@@ -41,11 +41,10 @@ result<std::vector<member_info>> list_members(caf::actor_system& system, const i
   for (auto first = size_t{0}; first < ids.size(); first += limits::members_listed) {
     const auto part
       = ids.subspan(first, std::min<size_t>(limits::members_listed, ids.size() - first));
-    auto some = ask<member_list>(system, shard, time_left(clock, deadline), atom::members_v,
-                                 member_query{{part.begin(), part.end()}});
-    if (!some)
-      return tl::unexpected{some.error()};
-    append(all, some->members);
+    auto some
+      = HICACHE_TRY(ask<member_list>(system, shard, time_left(clock, deadline), atom::members_v,
+                                     member_query{{part.begin(), part.end()}}));
+    append(all, some.members);
   }
   return all;
 }

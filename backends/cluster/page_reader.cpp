@@ -6,6 +6,7 @@
 #include "base/limits.hpp"
 #include "base/mix.hpp"
 #include "base/page_checksum.hpp"
+#include "base/try.hpp"
 #include "hicache/storage_backend.hpp"
 #include "messages/object_place.hpp"
 
@@ -390,16 +391,14 @@ result<uint64_t> page_reader::read_copy(const known_member& owner, const page_se
   std::memcpy(before.data(), head.data(), before.size());
   // Header before bytes; otherwise bytes of the previous page could be read with it.
   std::atomic_thread_fence(std::memory_order_acquire);
-  const auto header = verify_header(before, what, from);
-  if (!header)
-    return tl::unexpected{header.error()};
+  const auto header = HICACHE_TRY(verify_header(before, what, from));
   const auto checksum = copy_object(owner.memory.subspan(*object, length), what.parts);
   // The owner clears the header before it reuses a slot, so an unchanged header proves that the
   // bytes just copied and hashed are those of the page.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (std::memcmp(before.data(), head.data(), before.size()) != 0)
     return fail(ec::not_found, "its slot was reused meanwhile");
-  if (checksum != header->checksum)
+  if (checksum != header.checksum)
     return fail(ec::corrupt_page, "wrong checksum");
   return checksum;
 }
@@ -407,10 +406,7 @@ result<uint64_t> page_reader::read_copy(const known_member& owner, const page_se
 result<page_client*> page_reader::client() {
   const auto guard = std::lock_guard{mutex_};
   if (!client_) {
-    auto made = page_client::create(options_.network, options_.offers);
-    if (!made)
-      return tl::unexpected{made.error()};
-    client_ = std::move(*made);
+    client_ = HICACHE_TRY(page_client::create(options_.network, options_.offers));
   }
   return client_.get();
 }

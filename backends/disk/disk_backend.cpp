@@ -5,6 +5,7 @@
 #include "backends/disk/disk_objects.hpp"
 #include "backends/disk/disk_recovery.hpp"
 #include "backends/disk/disk_transfers.hpp"
+#include "base/try.hpp"
 #include "base/units.hpp"
 
 #include <spdlog/spdlog.h>
@@ -30,10 +31,7 @@ public:
       log_(options_.segment_bytes, options_.segments, options_.live_bytes) {}
 
   result<void> recover() {
-    auto channel = device_->open_channel(disk_channel_bytes);
-    if (!channel)
-      return tl::unexpected{channel.error()};
-    cleaner_ = std::move(*channel);
+    cleaner_ = HICACHE_TRY(device_->open_channel(disk_channel_bytes));
     const auto torn
       = recover_log(log_, *device_, options_.name, options_.segments, options_.segment_bytes);
     if (!torn)
@@ -306,9 +304,7 @@ private:
     const auto bytes = disk_record_bytes(record);
     if (auto ready = make_room(bytes, is_cleaning); !ready)
       return ready;
-    auto channel = channels_.borrow();
-    if (!channel)
-      return tl::unexpected{channel.error()};
+    auto channel = HICACHE_TRY(channels_.borrow());
     auto where = disk_log::slot{};
     {
       const auto lock = std::scoped_lock{mutex_};
@@ -317,8 +313,8 @@ private:
     record.generation = where.generation;
     record.sequence = where.sequence;
     record.durable = where.durable;
-    const auto failed = write_record(**channel, where, record, objects);
-    channels_.give_back(std::move(*channel));
+    const auto failed = write_record(*channel, where, record, objects);
+    channels_.give_back(std::move(channel));
     {
       const auto lock = std::scoped_lock{mutex_};
       if (failed == 0)
@@ -592,8 +588,7 @@ result<std::unique_ptr<blocking_store>> make_disk_backend(disk_options options,
                                                           std::unique_ptr<disk_device> device,
                                                           const clock_source& clock) {
   auto store = std::make_unique<disk_backend>(std::move(options), std::move(device), clock);
-  if (auto recovered = store->recover(); !recovered)
-    return tl::unexpected{recovered.error()};
+  HICACHE_TRY(store->recover());
   return store;
 }
 

@@ -2,6 +2,7 @@
 
 #include "backends/page_folder.hpp"
 #include "base/check.hpp"
+#include "base/try.hpp"
 #include "messages/disk_record.hpp"
 
 #include <fcntl.h>
@@ -62,8 +63,7 @@ result<std::unique_ptr<disk_folder>> disk_folder::open(const std::string& path,
     return file_failure("create", lock, errno);
   if (::flock(made->lock_.get(), LOCK_EX | LOCK_NB) != 0)
     return fail(ec::io_failure, "another process uses the folder " + path);
-  if (auto found = made->open_all(); !found)
-    return tl::unexpected{found.error()};
+  HICACHE_TRY(made->open_all());
   return made;
 }
 

@@ -2,6 +2,7 @@
 
 #include "backends/disk/disk_transfers.hpp"
 #include "base/page_checksum.hpp"
+#include "base/try.hpp"
 
 #include <absl/container/flat_hash_set.h>
 #include <spdlog/spdlog.h>
@@ -71,10 +72,8 @@ result<std::vector<found_record>>
 read_all(disk_device& device, const std::vector<uint32_t>& segments, uint64_t segment_bytes) {
   auto channels = std::vector<std::unique_ptr<disk_channel>>{};
   while (channels.size() < std::min(readers_max, segments.size())) {
-    auto channel = device.open_channel(disk_slot_bytes);
-    if (!channel)
-      return tl::unexpected{channel.error()};
-    channels.push_back(std::move(*channel));
+    auto channel = HICACHE_TRY(device.open_channel(disk_slot_bytes));
+    channels.push_back(std::move(channel));
   }
   auto found = std::vector<std::vector<found_record>>(segments.size());
   auto next = std::atomic<size_t>{0};
@@ -109,16 +108,14 @@ bool has_other_version(disk_device& device, const std::vector<uint32_t>& segment
 result<std::vector<disk_record::removal>>
 find_torn(disk_device& device, std::span<const found_record> records, uint64_t durable,
           const absl::flat_hash_set<disk_log::copy>& gone) {
-  const auto channel = device.open_channel(disk_channel_bytes);
-  if (!channel)
-    return tl::unexpected{channel.error()};
+  const auto channel = HICACHE_TRY(device.open_channel(disk_channel_bytes));
   auto torn = std::vector<disk_record::removal>{};
   for (const auto& [segment, offset, record] : records) {
     if (record.sequence <= durable)
       continue;
     auto at = offset + disk_header_bytes(record.objects.size(), record.removals.size());
     for (const auto& object : record.objects) {
-      if (!gone.contains({record.generation, at}) && !verifies(**channel, {segment, at, object}))
+      if (!gone.contains({record.generation, at}) && !verifies(*channel, {segment, at, object}))
         torn.push_back({object.key, record.generation, at});
       at += disk_blocks_for(object.length);
     }
@@ -153,37 +150,33 @@ result<std::vector<disk_record::removal>> recover_log(disk_log& log, disk_device
                                                       uint64_t segment_bytes) {
   auto present = device.segments();
   while (!present.empty() && present.back() >= segments) {
-    if (auto removed = device.remove(present.back()); !removed)
-      return tl::unexpected{removed.error()};
+    HICACHE_TRY(device.remove(present.back()));
     present.pop_back();
   }
   // A segment that somebody removed.
   for (auto i = uint32_t{0}; i < present.size(); ++i)
     if (present[i] != i) {
-      if (auto made = device.create(i); !made)
-        return tl::unexpected{made.error()};
+      HICACHE_TRY(device.create(i));
       present.insert(present.begin() + i, i);
     }
   for (const auto segment : present)
     log.add_segment(segment);
-  const auto records = read_all(device, present, segment_bytes);
-  if (!records)
-    return tl::unexpected{records.error()};
-  if (records->empty() && has_other_version(device, present))
+  const auto records = HICACHE_TRY(read_all(device, present, segment_bytes));
+  if (records.empty() && has_other_version(device, present))
     spdlog::warn("{} is of another version: it begins with no objects", name);
   auto durable = uint64_t{0};
   auto gone = absl::flat_hash_set<disk_log::copy>{};
-  for (const auto& each : *records) {
+  for (const auto& each : records) {
     durable = std::max(durable, each.record.durable);
     for (const auto& removal : each.record.removals)
       gone.emplace(removal.generation, removal.offset);
   }
-  auto torn = find_torn(device, *records, durable, gone);
+  auto torn = find_torn(device, records, durable, gone);
   if (!torn)
     return torn;
   for (const auto& removal : *torn)
     gone.emplace(removal.generation, removal.offset);
-  for (const auto& each : *records)
+  for (const auto& each : records)
     log.recover(each.segment, each.offset, each.record, gone);
   log.end_recovery(durable);
   return torn;

@@ -3,6 +3,7 @@
 #include "backends/disk/disk_backend.hpp"
 #include "backends/disk/disk_files.hpp"
 #include "backends/disk/hf3fs_files.hpp"
+#include "base/try.hpp"
 #include "base/units.hpp"
 #include "messages/disk_record.hpp"
 
@@ -23,12 +24,10 @@ make_in_folder(const std::string& backend, const std::string& folder, uint64_t m
     return fail(ec::invalid_argument, "a " + backend + " store of " + format_bytes(max_bytes)
                                         + "; expected at least " + format_bytes(least));
   const auto segment_bytes = disk_segment_bytes(max_bytes);
-  auto device = open_device(segment_bytes);
-  if (!device)
-    return tl::unexpected{device.error()};
+  auto device = HICACHE_TRY(open_device(segment_bytes));
   return make_disk_backend({backend, folder, segment_bytes,
                             static_cast<uint32_t>(max_bytes / segment_bytes), 0, fingerprint},
-                           std::move(*device), clock);
+                           std::move(device), clock);
 }
 
 } // namespace

@@ -3,6 +3,7 @@
 #include "backends/disk/disk_folder.hpp"
 #include "backends/disk/hf3fs_library.hpp"
 #include "base/check.hpp"
+#include "base/try.hpp"
 #include "base/unique_fd.hpp"
 #include "messages/disk_record.hpp"
 
@@ -250,18 +251,11 @@ result<std::string> mount_point_of(const hf3fs_library& library, const std::stri
 
 result<std::unique_ptr<disk_device>>
 open_hf3fs_files(const std::string& folder, uint64_t segment_bytes, const hf3fs_options& options) {
-  const auto library = load_hf3fs(options.library);
-  if (!library)
-    return tl::unexpected{library.error()};
-  auto opened = disk_folder::open(folder, segment_bytes);
-  if (!opened)
-    return tl::unexpected{opened.error()};
-  const auto mount_point = mount_point_of(*library, folder, options.mount_point);
-  if (!mount_point)
-    return tl::unexpected{mount_point.error()};
-  auto device = std::make_unique<hf3fs_files>(*library, *mount_point, std::move(*opened));
-  if (auto started = device->start(); !started)
-    return tl::unexpected{started.error()};
+  const auto library = HICACHE_TRY(load_hf3fs(options.library));
+  auto opened = HICACHE_TRY(disk_folder::open(folder, segment_bytes));
+  const auto mount_point = HICACHE_TRY(mount_point_of(library, folder, options.mount_point));
+  auto device = std::make_unique<hf3fs_files>(library, mount_point, std::move(opened));
+  HICACHE_TRY(device->start());
   return device;
 }
 

@@ -4,6 +4,7 @@
 #include "backends/external/store_process.hpp"
 #include "backends/headed_object.hpp"
 #include "backends/written_objects.hpp"
+#include "base/try.hpp"
 #include "base/units.hpp"
 
 #include <algorithm>
@@ -71,10 +72,8 @@ public:
 
   result<std::unique_ptr<store_link>> connect(milliseconds time) {
     const auto deadline = std::chrono::steady_clock::now() + time;
-    auto asked = process_to_ask();
-    if (!asked)
-      return tl::unexpected{asked.error()};
-    auto link = connect_to(asked->address).and_then([&](unique_fd socket) {
+    auto asked = HICACHE_TRY(process_to_ask());
+    auto link = connect_to(asked.address).and_then([&](unique_fd socket) {
       return store_link::open(std::move(socket), options_.window_bytes, options_.options, time);
     });
     if (link)
@@ -82,7 +81,7 @@ public:
     const auto ended
       = end_of_process(link.error().code == ec::peer_unreachable ? dying_time : milliseconds{0});
     const auto left = std::chrono::floor<milliseconds>(deadline - std::chrono::steady_clock::now());
-    if (ended && !asked->is_new && left > milliseconds{0})
+    if (ended && !asked.is_new && left > milliseconds{0})
       return connect(left); // It was about to end; its successor is asked.
     return fail(link.error().code,
                 options_.name + ": "
@@ -104,10 +103,8 @@ private:
     const auto is_new = !process_ || process_->end(milliseconds{0});
     if (is_new) {
       process_.reset();
-      auto started = store_process::start(options_.command);
-      if (!started)
-        return tl::unexpected{started.error()};
-      process_.emplace(std::move(*started));
+      auto started = HICACHE_TRY(store_process::start(options_.command));
+      process_.emplace(std::move(started));
     }
     return listening_process{process_->address(), is_new};
   }
@@ -213,15 +210,13 @@ public:
       return blocking_store::list(from, deadline);
     if (clock_.now() >= deadline)
       return fail(ec::deadline_exceeded);
-    auto answer = with_link(deadline, [&](store_link& link, milliseconds time) {
+    auto answer = HICACHE_TRY(with_link(deadline, [&](store_link& link, milliseconds time) {
       return link.call({.kind = store_request_kind::list, .start = from}, time);
-    });
-    if (!answer)
-      return tl::unexpected{answer.error()};
-    if (!from.empty() && answer->next == from)
+    }));
+    if (!from.empty() && answer.next == from)
       return fail(ec::io_failure, name() + " lists the same part again");
-    auto listed = object_list{{}, std::move(answer->next)};
-    for (const auto& [key, bytes] : answer->listed) {
+    auto listed = object_list{{}, std::move(answer.next)};
+    for (const auto& [key, bytes] : answer.listed) {
       if (bytes > options_.window_bytes)
         return fail(ec::io_failure, name() + " lists " + to_string(key) + " with "
                                       + format_bytes(bytes) + "; expected at most window_bytes, "
@@ -253,10 +248,7 @@ private:
     auto link = take_link();
     const auto was_idle = link != nullptr;
     if (!link) {
-      auto made = connector_->connect(time_until(deadline));
-      if (!made)
-        return tl::unexpected{made.error()};
-      link = std::move(*made);
+      link = HICACHE_TRY(connector_->connect(time_until(deadline)));
     }
     auto answer = call(*link, time_until(deadline));
     if (!link->is_broken()) {
@@ -442,14 +434,12 @@ result<std::unique_ptr<blocking_store>> make_external_backend(external_options o
                                         + "; expected " + format_bytes(window_min) + " to "
                                         + format_bytes(window_max));
   auto connector = std::make_unique<store_connector>(options);
-  auto link = connector->connect(options.start_time);
-  if (!link)
-    return tl::unexpected{link.error()};
-  if (options.max_bytes > 0 && !(*link)->welcome().removes)
+  auto link = HICACHE_TRY(connector->connect(options.start_time));
+  if (options.max_bytes > 0 && !link->welcome().removes)
     return fail(ec::invalid_argument, "key 'max_bytes': the store cannot remove what it holds; "
                                       "expected none");
   return std::make_unique<external_backend>(std::move(options), std::move(connector),
-                                            std::move(*link), clock);
+                                            std::move(link), clock);
 }
 
 } // namespace hicache

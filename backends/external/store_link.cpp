@@ -1,6 +1,7 @@
 #include "backends/external/store_link.hpp"
 
 #include "base/check.hpp"
+#include "base/try.hpp"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -31,10 +32,9 @@ result<std::unique_ptr<store_link>> store_link::open(unique_fd socket, uint64_t 
                                                      const std::string& options,
                                                      milliseconds time) {
   const auto deadline = steady::now() + time;
-  auto window = shared_memory::create(window_bytes, "hicache-store", peer_access::write);
-  if (!window)
-    return tl::unexpected{window.error()};
-  auto link = std::unique_ptr<store_link>{new store_link{std::move(socket), std::move(*window)}};
+  auto window
+    = HICACHE_TRY(shared_memory::create(window_bytes, "hicache-store", peer_access::write));
+  auto link = std::unique_ptr<store_link>{new store_link{std::move(socket), std::move(window)}};
   const auto hello = store_hello{store_protocol_version, window_bytes, options};
   const auto reply
     = link->send(wire::codec<store_hello>::encode(hello), link->window_.fd(), deadline)
@@ -109,13 +109,11 @@ result<void> store_link::send(const wire::frame& message, int memory, steady::ti
     std::memcpy(CMSG_DATA(rights), &memory, sizeof(int));
   }
   for (auto left = sizeof(length) + body.size(); left > 0;) {
-    const auto sent = transfer_some(
-      POLLOUT, deadline, [&] { return ::sendmsg(socket_.get(), &header, MSG_NOSIGNAL); });
-    if (!sent)
-      return tl::unexpected{sent.error()};
-    left -= *sent;
+    const auto sent = HICACHE_TRY(transfer_some(
+      POLLOUT, deadline, [&] { return ::sendmsg(socket_.get(), &header, MSG_NOSIGNAL); }));
+    left -= sent;
     header.msg_controllen = 0; // It went with the first byte.
-    for (auto skipped = *sent; auto& part : parts) {
+    for (auto skipped = sent; auto& part : parts) {
       const auto count = std::min(skipped, part.iov_len);
       part.iov_base = static_cast<std::byte*>(part.iov_base) + count;
       part.iov_len -= count;
@@ -128,22 +126,18 @@ result<void> store_link::send(const wire::frame& message, int memory, steady::ti
 result<wire::frame> store_link::receive(steady::time_point deadline) {
   const auto fill = [&](std::span<std::byte> target) -> result<void> {
     while (!target.empty()) {
-      const auto count = transfer_some(
-        POLLIN, deadline, [&] { return ::recv(socket_.get(), target.data(), target.size(), 0); });
-      if (!count)
-        return tl::unexpected{count.error()};
-      target = target.subspan(*count);
+      const auto count = HICACHE_TRY(transfer_some(
+        POLLIN, deadline, [&] { return ::recv(socket_.get(), target.data(), target.size(), 0); }));
+      target = target.subspan(count);
     }
     return {};
   };
   auto length = uint32_t{0};
-  if (const auto filled = fill(std::as_writable_bytes(std::span{&length, 1})); !filled)
-    return tl::unexpected{filled.error()};
+  HICACHE_TRY(fill(std::as_writable_bytes(std::span{&length, 1})));
   if (length % sizeof(uint64_t) != 0 || length > store_message_bytes)
     return fail(ec::malformed_message, "a message of " + std::to_string(length) + " bytes");
   auto message = wire::frame(length / sizeof(uint64_t));
-  if (const auto filled = fill(std::as_writable_bytes(std::span{message})); !filled)
-    return tl::unexpected{filled.error()};
+  HICACHE_TRY(fill(std::as_writable_bytes(std::span{message})));
   return message;
 }
 

@@ -1,6 +1,7 @@
 #include "backends/external/store_process.hpp"
 
 #include "base/socket_peer.hpp"
+#include "base/try.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -74,10 +75,8 @@ result<unique_fd> connect_to(const unix_address& address) {
 }
 
 result<store_process> store_process::start(const std::string& command) {
-  auto listening = listen_somewhere();
-  if (!listening)
-    return tl::unexpected{listening.error()};
-  auto& [listener, address] = *listening;
+  auto listening = HICACHE_TRY(listen_somewhere());
+  auto& [listener, address] = listening;
   auto ends = std::array{-1, -1};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0)
     return fail(ec::io_failure, "no pipe for a store's process: " + message_of(errno));

@@ -4,6 +4,7 @@
 #include "backends/redis/redis_object.hpp"
 #include "backends/written_objects.hpp"
 #include "base/page_checksum.hpp"
+#include "base/try.hpp"
 #include "base/units.hpp"
 
 #include <algorithm>
@@ -106,20 +107,18 @@ public:
       return object_list{}; // A cluster with fewer nodes than before.
     auto command = redis_commands{};
     command.add({"SCAN", cursor, "MATCH", options_.key_prefix + "{*}", "COUNT", scanned_keys});
-    const auto reply = client_->ask_node(nodes[node], command, deadline);
-    if (!reply)
-      return tl::unexpected{reply.error()};
-    if (reply->elements.size() != 2)
+    const auto reply = HICACHE_TRY(client_->ask_node(nodes[node], command, deadline));
+    if (reply.elements.size() != 2)
       return fail(ec::io_failure, to_string(nodes[node]) + " answered SCAN with no list");
     auto keys = std::vector<page_key>{};
-    for (const auto& name : reply->elements[1].elements)
+    for (const auto& name : reply.elements[1].elements)
       if (const auto key = parse_redis_name(options_.key_prefix, name.text))
         keys.push_back(*key);
     auto listed = object_list{};
     for (auto i = size_t{0}; const auto& head : heads_of(keys, deadline))
       if (const auto& key = keys[i++]; head)
         listed.objects.push_back({key, {}, head->page.length, head->page.fingerprint});
-    if (const auto& next = reply->elements[0].text; next != "0")
+    if (const auto& next = reply.elements[0].text; next != "0")
       listed.next = std::to_string(node) + ":" + next;
     else if (node + 1 < nodes.size())
       listed.next = std::to_string(node + 1) + ":0";
@@ -395,12 +394,9 @@ result<void> check(const redis_options& options) {
 
 result<std::unique_ptr<blocking_store>> make_redis_backend(redis_options options,
                                                            const clock_source& clock) {
-  if (auto valid = check(options); !valid)
-    return tl::unexpected{valid.error()};
-  auto client = redis_client::open(options.servers, clock);
-  if (!client)
-    return tl::unexpected{client.error()};
-  return std::make_unique<redis_backend>(std::move(options), std::move(*client), clock);
+  HICACHE_TRY(check(options));
+  auto client = HICACHE_TRY(redis_client::open(options.servers, clock));
+  return std::make_unique<redis_backend>(std::move(options), std::move(client), clock);
 }
 
 } // namespace hicache

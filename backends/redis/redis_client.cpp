@@ -2,6 +2,7 @@
 
 #include "backends/redis/redis_object.hpp"
 #include "base/check.hpp"
+#include "base/try.hpp"
 
 #include <poll.h>
 
@@ -84,8 +85,7 @@ struct redis_client::lane {
       bytes_under_way += request.reply_bytes;
       ++queued;
     }
-    if (auto sent = link->send(); !sent)
-      return tl::unexpected{sent.error()};
+    HICACHE_TRY(link->send());
     return queued > before;
   }
 
@@ -100,12 +100,10 @@ struct redis_client::lane {
         sink = [&](std::span<const std::byte> value) {
           request.on_value(replies.size() - skipped, value);
         };
-      auto reply = link->next(sink);
+      auto reply = HICACHE_TRY(link->next(sink));
       if (!reply)
-        return tl::unexpected{reply.error()};
-      if (!*reply)
         return {};
-      replies.push_back(std::move(**reply));
+      replies.push_back(std::move(*reply));
       if (replies.size() < request.commands.count() + skipped)
         continue;
       replies.erase(replies.begin(), replies.begin() + static_cast<ptrdiff_t>(skipped));
@@ -120,15 +118,11 @@ struct redis_client::lane {
   result<void> advance(std::span<redis_request> requests, const redis_commands& asking,
                        time_point until) {
     while (is_open() && machine_time() < until) {
-      const auto sent = send(requests, asking);
-      if (!sent)
-        return tl::unexpected{sent.error()};
-      const auto received = link->receive();
-      if (!received)
-        return tl::unexpected{received.error()};
+      const auto sent = HICACHE_TRY(send(requests, asking));
+      const auto received = HICACHE_TRY(link->receive());
       if (auto taken = take(requests); !taken)
         return taken;
-      if (!*sent && !*received)
+      if (!sent && !received)
         return {};
       last_progress = machine_time();
     }
@@ -145,21 +139,16 @@ redis_client::redis_client(redis_servers servers, redis_tls_context tls, const c
 result<std::unique_ptr<redis_client>> redis_client::open(redis_servers servers,
                                                          const clock_source& clock) {
   HICACHE_CHECK(!servers.servers.empty());
-  auto tls = load_redis_tls(servers.access.tls);
-  if (!tls)
-    return tl::unexpected{tls.error()};
-  if (auto password = servers.access.password(); !password)
-    return tl::unexpected{password.error()};
+  auto tls = HICACHE_TRY(load_redis_tls(servers.access.tls));
+  HICACHE_TRY(servers.access.password());
   const auto until = machine_time() + servers.timeout;
   auto client
-    = std::unique_ptr<redis_client>{new redis_client{std::move(servers), std::move(*tls), clock}};
+    = std::unique_ptr<redis_client>{new redis_client{std::move(servers), std::move(tls), clock}};
   if (client->servers_.is_cluster) {
-    if (auto known = client->read_slots(until); !known)
-      return tl::unexpected{known.error()};
+    HICACHE_TRY(client->read_slots(until));
     return client;
   }
-  if (auto answers = client->ping(clock.now() + client->servers_.timeout); !answers)
-    return tl::unexpected{answers.error()};
+  HICACHE_TRY(client->ping(clock.now() + client->servers_.timeout));
   return client;
 }
 
@@ -227,12 +216,10 @@ redis_client::ask(const rpc::endpoint& where, const redis_commands& commands, ti
   // The second time over a new connection, if the first one was old and broken.
   for (auto is_last = false;; is_last = true) {
     auto is_reused = false;
-    auto link = borrow(where, is_reused, limit);
-    if (!link)
-      return tl::unexpected{link.error()};
-    auto replies = (*link)->ask(commands, limit);
+    auto link = HICACHE_TRY(borrow(where, is_reused, limit));
+    auto replies = link->ask(commands, limit);
     if (replies)
-      give_back(where, std::move(*link));
+      give_back(where, std::move(link));
     if (replies || !is_reused || is_last || machine_time() >= limit)
       return replies;
   }
@@ -246,19 +233,16 @@ result<void> redis_client::ping(time_point deadline) {
     if (auto known = read_slots(until); !known)
       return known;
   for (const auto& where : nodes())
-    if (const auto reply = ask_node(where, commands, deadline); !reply)
-      return tl::unexpected{reply.error()};
+    HICACHE_TRY(ask_node(where, commands, deadline));
   return {};
 }
 
 result<redis_reply> redis_client::ask_node(const rpc::endpoint& where,
                                            const redis_commands& command, time_point deadline) {
-  auto replies = ask(where, command, machine_deadline(deadline));
-  if (!replies)
-    return tl::unexpected{replies.error()};
-  if (replies->front().is_error())
-    return tl::unexpected{error_of(replies->front(), to_string(where))};
-  return std::move(replies->front());
+  auto replies = HICACHE_TRY(ask(where, command, machine_deadline(deadline)));
+  if (replies.front().is_error())
+    return tl::unexpected{error_of(replies.front(), to_string(where))};
+  return std::move(replies.front());
 }
 
 // -- slots of a cluster -------------------------------------------------------

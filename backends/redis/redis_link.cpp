@@ -1,5 +1,7 @@
 #include "backends/redis/redis_link.hpp"
 
+#include "base/try.hpp"
+
 #include <poll.h>
 
 #include <cstdlib>
@@ -43,30 +45,23 @@ result<std::unique_ptr<redis_link>> redis_link::open(const rpc::endpoint& where,
                                                      const redis_access& access,
                                                      const redis_tls_context& tls,
                                                      time_point until) {
-  auto stream = redis_stream::open(where, tls, access.tls, until);
-  if (!stream)
-    return tl::unexpected{stream.error()};
-  auto link = std::unique_ptr<redis_link>{new redis_link{std::move(*stream), to_string(where)}};
-  if (auto accepted = link->authenticate(access, until); !accepted)
-    return tl::unexpected{accepted.error()};
+  auto stream = HICACHE_TRY(redis_stream::open(where, tls, access.tls, until));
+  auto link = std::unique_ptr<redis_link>{new redis_link{std::move(stream), to_string(where)}};
+  HICACHE_TRY(link->authenticate(access, until));
   return link;
 }
 
 result<void> redis_link::authenticate(const redis_access& access, time_point until) {
-  const auto password = access.password();
-  if (!password)
-    return tl::unexpected{password.error()};
-  if (password->empty() && access.user.empty())
+  const auto password = HICACHE_TRY(access.password());
+  if (password.empty() && access.user.empty())
     return {};
   auto commands = redis_commands{};
   if (access.user.empty())
-    commands.add({"AUTH", *password});
+    commands.add({"AUTH", password});
   else
-    commands.add({"AUTH", access.user, *password});
-  const auto replies = ask(commands, until);
-  if (!replies)
-    return tl::unexpected{replies.error()};
-  const auto& reply = replies->front();
+    commands.add({"AUTH", access.user, password});
+  const auto replies = HICACHE_TRY(ask(commands, until));
+  const auto& reply = replies.front();
   if (!reply.is_error())
     return {};
   if (reply.text.starts_with("LOADING "))
@@ -80,35 +75,28 @@ result<std::vector<redis_reply>> redis_link::ask(const redis_commands& commands,
   auto replies = std::vector<redis_reply>{};
   queue(commands);
   while (true) {
-    if (auto sent = send(); !sent)
-      return tl::unexpected{sent.error()};
-    const auto received = receive();
-    if (!received)
-      return tl::unexpected{received.error()};
+    HICACHE_TRY(send());
+    const auto received = HICACHE_TRY(receive());
     while (replies.size() < commands.count()) {
-      auto reply = next({});
+      auto reply = HICACHE_TRY(next({}));
       if (!reply)
-        return tl::unexpected{reply.error()};
-      if (!*reply)
         break;
-      replies.push_back(std::move(**reply));
+      replies.push_back(std::move(*reply));
     }
     if (replies.size() == commands.count())
       return replies;
     const auto events = static_cast<short>(has_unsent() ? POLLIN | POLLOUT : POLLIN);
-    if (!*received && !wait_for_socket(socket(), events, until))
+    if (!received && !wait_for_socket(socket(), events, until))
       return fail(ec::deadline_exceeded, "redis at " + server_ + " does not answer");
   }
 }
 
 result<void> redis_link::send() {
   while (has_unsent()) {
-    const auto sent = stream_.send(std::span{unsent_}.subspan(first_unsent_));
-    if (!sent)
-      return tl::unexpected{sent.error()};
-    if (*sent == 0)
+    const auto sent = HICACHE_TRY(stream_.send(std::span{unsent_}.subspan(first_unsent_)));
+    if (sent == 0)
       return {};
-    for (auto left = *sent; left > 0;) {
+    for (auto left = sent; left > 0;) {
       auto& piece = unsent_[first_unsent_];
       const auto step = std::min(left, piece.iov_len);
       piece.iov_base = static_cast<std::byte*>(piece.iov_base) + step;
@@ -124,12 +112,9 @@ result<void> redis_link::send() {
 }
 
 result<bool> redis_link::receive() {
-  const auto count = stream_.receive(received_);
-  if (!count)
-    return tl::unexpected{count.error()};
-  if (auto fed = replies_.feed(std::span{received_}.first(*count)); !fed)
-    return tl::unexpected{fed.error()};
-  return *count > 0;
+  const auto count = HICACHE_TRY(stream_.receive(received_));
+  HICACHE_TRY(replies_.feed(std::span{received_}.first(count)));
+  return count > 0;
 }
 
 } // namespace hicache

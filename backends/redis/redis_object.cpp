@@ -2,6 +2,7 @@
 
 #include "backends/store_outcomes.hpp"
 #include "base/check.hpp"
+#include "base/try.hpp"
 
 #include <algorithm>
 #include <array>
@@ -37,19 +38,17 @@ result<redis_head> decode_redis_head(std::span<const std::byte> value, const pag
                                      std::optional<uint64_t> fingerprint) {
   if (value.size() < redis_head_bytes)
     return fail(ec::corrupt_page, "shorter than an object's head");
-  const auto page = decode_page_header(value);
-  if (!page)
-    return tl::unexpected{page.error()};
-  auto head = redis_head{*page, 0, 0};
+  const auto page = HICACHE_TRY(decode_page_header(value));
+  auto head = redis_head{page, 0, 0};
   std::memcpy(&head.chunk_bytes, &value[page_header_bytes], sizeof(uint32_t));
   std::memcpy(&head.chunks, &value[page_header_bytes + sizeof(uint32_t)], sizeof(uint32_t));
-  if (page->key != key)
+  if (page.key != key)
     return fail(ec::corrupt_page, "the object of another key");
-  if (fingerprint && page->fingerprint != *fingerprint)
+  if (fingerprint && page.fingerprint != *fingerprint)
     return tl::unexpected{other_namespace()};
   if (head.chunk_bytes < redis_chunk_min || head.chunk_bytes > redis_chunk_max
-      || page->length > uint64_t{UINT32_MAX} * redis_chunk_min
-      || head.chunks != redis_chunks(page->length, head.chunk_bytes))
+      || page.length > uint64_t{UINT32_MAX} * redis_chunk_min
+      || head.chunks != redis_chunks(page.length, head.chunk_bytes))
     return fail(ec::corrupt_page, "a head whose lengths contradict each other");
   return head;
 }

@@ -1,6 +1,7 @@
 #include "backends/redis/redis_stream.hpp"
 
 #include "backends/cluster/dns_client.hpp"
+#include "base/try.hpp"
 #include "transport/addresses.hpp"
 
 #include <openssl/err.h>
@@ -180,11 +181,9 @@ result<redis_stream> redis_stream::open(const rpc::endpoint& where,
                                         const redis_tls_context& context, const redis_tls& tls,
                                         time_point until) {
   const auto server = to_string(where);
-  const auto addresses = addresses_of(where);
-  if (!addresses)
-    return tl::unexpected{addresses.error()};
+  const auto addresses = HICACHE_TRY(addresses_of(where));
   auto connected = result<unique_fd>{};
-  for (const auto& address : *addresses) {
+  for (const auto& address : addresses) {
     connected = connect_to(address, server, until);
     if (connected || machine_time() >= until)
       break;
@@ -193,8 +192,7 @@ result<redis_stream> redis_stream::open(const rpc::endpoint& where,
     return tl::unexpected{connected.error()};
   auto stream = redis_stream{std::move(*connected), server};
   if (context)
-    if (auto started = stream.start_tls(where, context, tls, until); !started)
-      return tl::unexpected{started.error()};
+    HICACHE_TRY(stream.start_tls(where, context, tls, until));
   return stream;
 }
 

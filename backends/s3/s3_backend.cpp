@@ -4,6 +4,7 @@
 #include "backends/s3/s3_replies.hpp"
 #include "backends/written_objects.hpp"
 #include "base/page_checksum.hpp"
+#include "base/try.hpp"
 #include "base/units.hpp"
 
 #include <absl/strings/str_cat.h>
@@ -133,8 +134,7 @@ public:
       return body.size() <= listing_bytes_max;
     };
     client_->run({&request, 1}, deadline);
-    if (auto failed = client_->failure_of(request); !failed)
-      return tl::unexpected{failed.error()};
+    HICACHE_TRY(client_->failure_of(request));
     auto listing = parse_s3_listing(body);
     if (!listing)
       return fail(ec::io_failure, client_->description() + " answered without a list");
@@ -191,8 +191,7 @@ private:
                               std::span<const s3_request> requests) const {
     if (requests.front().outcome && requests.front().status == 416)
       return object.outcome(0); // Not even a first byte.
-    if (auto failed = client_->failure_of(requests.front()); !failed)
-      return tl::unexpected{failed.error()};
+    HICACHE_TRY(client_->failure_of(requests.front()));
     if (requests.size() == 1)
       return object.outcome(requests.front().length);
     const auto whole = parse_content_range(requests.front().content_range);
@@ -202,8 +201,7 @@ private:
       const auto first = i * options_.part_bytes;
       if (first >= whole->total)
         break; // The parts are longer than the object, and this request was refused (416).
-      if (auto failed = client_->failure_of(requests[i]); !failed)
-        return tl::unexpected{failed.error()};
+      HICACHE_TRY(client_->failure_of(requests[i]));
       const auto served = parse_content_range(requests[i].content_range);
       const auto expected
         = std::min(options_.part_bytes, std::min(whole->total, object.capacity()) - first);
@@ -439,12 +437,9 @@ result<void> check(const s3_options& options) {
 
 result<std::unique_ptr<blocking_store>> make_s3_backend(s3_options options,
                                                         const clock_source& clock) {
-  if (auto valid = check(options); !valid)
-    return tl::unexpected{valid.error()};
-  auto client = s3_client::open(options.bucket, clock);
-  if (!client)
-    return tl::unexpected{client.error()};
-  return std::make_unique<s3_backend>(std::move(options), std::move(*client), clock);
+  HICACHE_TRY(check(options));
+  auto client = HICACHE_TRY(s3_client::open(options.bucket, clock));
+  return std::make_unique<s3_backend>(std::move(options), std::move(client), clock);
 }
 
 } // namespace hicache

@@ -2,6 +2,7 @@
 
 #include "backends/object_parts.hpp"
 #include "backends/s3/s3_replies.hpp"
+#include "base/try.hpp"
 #include "hicache/storage_backend.hpp"
 
 #include <absl/strings/str_cat.h>
@@ -348,14 +349,9 @@ s3_client::~s3_client() = default;
 result<std::unique_ptr<s3_client>> s3_client::open(s3_bucket where, const clock_source& clock) {
   prepare_curl();
   auto client = std::unique_ptr<s3_client>{new s3_client{std::move(where), clock}};
-  if (auto parsed = client->parse_endpoint(); !parsed)
-    return tl::unexpected{parsed.error()};
-  auto credentials = load_s3_credentials(client->where_.credentials);
-  if (!credentials)
-    return tl::unexpected{credentials.error()};
-  client->credentials_ = std::move(*credentials);
-  if (auto reached = client->ping(clock.now() + 2 * client->where_.connect_timeout); !reached)
-    return tl::unexpected{reached.error()};
+  HICACHE_TRY(client->parse_endpoint());
+  client->credentials_ = HICACHE_TRY(load_s3_credentials(client->where_.credentials));
+  HICACHE_TRY(client->ping(clock.now() + 2 * client->where_.connect_timeout));
   return client;
 }
 

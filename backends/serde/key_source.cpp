@@ -1,6 +1,7 @@
 #include "backends/serde/key_source.hpp"
 
 #include "base/shell_process.hpp"
+#include "base/try.hpp"
 #include "base/unique_fd.hpp"
 
 #include <fcntl.h>
@@ -108,8 +109,7 @@ result<key_ring> run_key_command(const std::string& command, std::chrono::millis
     return fail(ec::io_failure, "the key command could not be started: " + shell.error().detail);
   input = unique_fd{};
   auto text = secret_text{};
-  if (const auto read = read_until(output.get(), text, deadline); !read)
-    return tl::unexpected{read.error()};
+  HICACHE_TRY(read_until(output.get(), text, deadline));
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - steady::now());
   const auto status = shell->await(std::max(left, std::chrono::milliseconds{0}));
   if (!status)

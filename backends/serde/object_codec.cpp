@@ -3,6 +3,7 @@
 #include "backends/serde/byte_planes.hpp"
 #include "base/check.hpp"
 #include "base/page_checksum.hpp"
+#include "base/try.hpp"
 #include "base/units.hpp"
 #include "cache/hash/page_hash.hpp"
 
@@ -219,10 +220,7 @@ result<std::unique_ptr<object_codec>> object_codec::make(const object_codec_opti
     if (!options.objects)
       return fail(ec::invalid_argument, "fp8 needs to know what the objects are: heads, layers, "
                                         "layout and type of the elements");
-    auto made = fp8_object::make(*options.objects);
-    if (!made)
-      return tl::unexpected{made.error()};
-    fp8 = std::move(*made);
+    fp8 = HICACHE_TRY(fp8_object::make(*options.objects));
   }
   if (options.chain.encryption != encryption::none && keys.size() == 0)
     return fail(ec::invalid_argument, "aes-256-gcm needs keys, from a file or a command");
@@ -288,8 +286,7 @@ result<uint64_t> object_codec::encode(const page_key& key, uint64_t tenant,
   }
   header.payload_bytes = *payload_bytes;
   const auto encoded_length = object_header_bytes + *payload_bytes;
-  if (const auto sealed = seal(header, key, tenant, target.first(encoded_length)); !sealed)
-    return tl::unexpected{sealed.error()};
+  HICACHE_TRY(seal(header, key, tenant, target.first(encoded_length)));
   return encoded_length;
 }
 
@@ -307,21 +304,16 @@ result<void> object_codec::seal(object_header& header, const page_key& key, uint
   if (newest == nullptr)
     return fail(ec::invalid_argument,
                 "there is no key for tenant " + std::to_string(tenant) + ", and none for '*'");
-  const auto nonce = nonces_.next();
-  if (!nonce)
-    return tl::unexpected{nonce.error()};
+  const auto nonce = HICACHE_TRY(nonces_.next());
   header.encryption = encryption::aes_256_gcm;
   header.key_id = newest->id;
-  header.nonce = *nonce;
-  const auto once = cipher_.derive(newest->key, first_half(header.nonce));
-  if (!once)
-    return tl::unexpected{once.error()};
+  header.nonce = nonce;
+  const auto once = HICACHE_TRY(cipher_.derive(newest->key, first_half(header.nonce)));
   encode_object_header(header, head);
   const auto associated = associated_data{key, options_.fingerprint, encoded};
-  const auto tag = cipher_.seal(*once, second_half(header.nonce), associated.parts, payload);
-  if (!tag)
-    return tl::unexpected{tag.error()};
-  std::ranges::copy(*tag, head.begin() + sealed_header_bytes);
+  const auto tag
+    = HICACHE_TRY(cipher_.seal(once, second_half(header.nonce), associated.parts, payload));
+  std::ranges::copy(tag, head.begin() + sealed_header_bytes);
   return {};
 }
 
@@ -343,10 +335,8 @@ result<void> object_codec::open(const object_header& header, const page_key& key
   if (known == nullptr)
     return corrupt("an object is encrypted with the key '" + header.key_id
                    + "', which is not among the keys");
-  const auto once = cipher_.derive(*known, first_half(header.nonce));
-  if (!once)
-    return tl::unexpected{once.error()};
-  if (!cipher_.open(*once, second_half(header.nonce), associated.parts, header.seal, payload))
+  const auto once = HICACHE_TRY(cipher_.derive(*known, first_half(header.nonce)));
+  if (!cipher_.open(once, second_half(header.nonce), associated.parts, header.seal, payload))
     return corrupt("an object does not decrypt with the key '" + header.key_id
                    + "': it is damaged, belongs to another page or namespace, or the key differs");
   return {};
@@ -366,24 +356,22 @@ result<void> object_codec::check(const object_header& header, uint64_t wanted_by
 result<void> object_codec::decode(const page_key& key, std::span<std::byte> object,
                                   std::span<const std::span<std::byte>> parts,
                                   codec_scratch& scratch) const {
-  const auto header = decode_object_header(object);
-  if (!header)
-    return tl::unexpected{header.error()};
-  if (auto opened = open(*header, key, object); !opened)
+  const auto header = HICACHE_TRY(decode_object_header(object));
+  if (auto opened = open(header, key, object); !opened)
     return opened;
   const auto wanted = length_of(parts);
-  if (auto checked = check(*header, wanted); !checked)
+  if (auto checked = check(header, wanted); !checked)
     return checked;
-  const auto is_fp8 = header->quantisation != quantisation::none;
+  const auto is_fp8 = header.quantisation != quantisation::none;
   const auto stage_bytes = is_fp8 ? fp8_->fp8_bytes() : wanted;
   // A single part is decoded in place.
   scratch.whole_.resize(parts.size() == 1 ? 0 : wanted);
   const auto whole = parts.size() == 1 ? parts.front() : std::span{scratch.whole_};
   auto stage = std::span<const std::byte>{object}.subspan(object_header_bytes);
-  if (header->compression != compression::none) {
+  if (header.compression != compression::none) {
     scratch.stage_.resize(is_fp8 ? stage_bytes : 0);
     const auto target = is_fp8 ? std::span{scratch.stage_} : whole;
-    if (!decompress_planes(stage, header->planes, scratch.compressor_for(header->compression),
+    if (!decompress_planes(stage, header.planes, scratch.compressor_for(header.compression),
                            scratch.plane_, target))
       return corrupt("the compressed bytes of an object are damaged");
     stage = target;

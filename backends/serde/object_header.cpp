@@ -1,6 +1,7 @@
 #include "backends/serde/object_header.hpp"
 
 #include "base/check.hpp"
+#include "base/try.hpp"
 
 #include <algorithm>
 #include <string_view>
@@ -110,8 +111,7 @@ result<object_header> decode_object_header(std::span<const std::byte> object) {
   const auto bytes = object.first<object_header_bytes>();
   if (!std::ranges::equal(bytes.first(magic.size()), magic))
     return corrupt("does not begin with the header's magic");
-  if (const auto checked = check_codecs(bytes); !checked)
-    return tl::unexpected{checked.error()};
+  HICACHE_TRY(check_codecs(bytes));
   auto header = object_header{};
   header.quantisation = static_cast<quantisation>(bytes[quantisation_at]);
   header.compression = static_cast<compression>(bytes[compression_at]);

@@ -3,6 +3,7 @@
 #include "backends/serde/key_source.hpp"
 #include "backends/serde/serde_core.hpp"
 #include "base/limits.hpp"
+#include "base/try.hpp"
 #include "base/units.hpp"
 
 #include <array>
@@ -149,14 +150,10 @@ result<std::unique_ptr<storage_backend>> make_serde_backend(const serde_options&
     return fail(ec::unsupported, "the backend '" + store->name()
                                    + "' cannot tell how long an object is, so its objects cannot "
                                      "be compressed; use fp8 or aes-256-gcm alone");
-  auto keys = serde::keys_for(options);
-  if (!keys)
-    return tl::unexpected{keys.error()};
-  auto codec = serde::object_codec::make(options.codec, std::move(*keys));
-  if (!codec)
-    return tl::unexpected{codec.error()};
+  auto keys = HICACHE_TRY(serde::keys_for(options));
+  auto codec = HICACHE_TRY(serde::object_codec::make(options.codec, std::move(keys)));
   auto pool = serde::bounce_pool::make(options.codec_bytes);
-  auto core = std::make_shared<serde::serde_core>(std::move(*codec), std::move(store), pool, clock);
+  auto core = std::make_shared<serde::serde_core>(std::move(codec), std::move(store), pool, clock);
   return std::make_unique<serde::serde_backend>(std::move(core), std::move(pool),
                                                 options.codec_threads);
 }

@@ -2,6 +2,7 @@
 
 #include "backends/tiered/tier_batches.hpp"
 #include "base/limits.hpp"
+#include "base/try.hpp"
 
 #include <algorithm>
 #include <memory>
@@ -148,8 +149,7 @@ result<std::unique_ptr<tiered_store>> make_tiered_backend(tiered_options options
                                                           const clock_source& clock) {
   const auto capabilities = capabilities_of(options.tiers);
   const auto core = std::make_shared<tiered_core>(options, clock);
-  if (auto opened = core->open(std::move(options.tiers)); !opened)
-    return tl::unexpected{opened.error()};
+  HICACHE_TRY(core->open(std::move(options.tiers)));
   return std::make_unique<tiered_backend>(core, capabilities);
 }
 

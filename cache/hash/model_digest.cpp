@@ -1,6 +1,7 @@
 #include "cache/hash/model_digest.hpp"
 
 #include "base/limits.hpp"
+#include "base/try.hpp"
 #include "cache/hash/sha256.hpp"
 
 #include <nlohmann/json.hpp>
@@ -67,10 +68,8 @@ result<std::vector<stored_tensor>> parse_safetensors(std::string_view header, ui
   for (const auto& [name, value] : object->items()) {
     if (name == notes)
       continue;
-    auto tensor = take_tensor(name, value);
-    if (!tensor)
-      return tl::unexpected{tensor.error()};
-    tensors.push_back(std::move(*tensor));
+    auto tensor = HICACHE_TRY(take_tensor(name, value));
+    tensors.push_back(std::move(tensor));
   }
   std::ranges::sort(tensors, {},
                     [](const stored_tensor& x) { return std::tie(x.begin, x.end, x.name); });
@@ -88,12 +87,10 @@ result<std::vector<stored_tensor>> parse_safetensors(std::string_view header, ui
 }
 
 result<std::string> canonical_model_config(std::string_view text) {
-  auto object = parse_object(text, limits::model_config_levels);
-  if (!object)
-    return tl::unexpected{object.error()};
-  object->erase("_name_or_path");
-  object->erase("transformers_version");
-  return object->dump();
+  auto object = HICACHE_TRY(parse_object(text, limits::model_config_levels));
+  object.erase("_name_or_path");
+  object.erase("transformers_version");
+  return object.dump();
 }
 
 page_key model_digest(const std::vector<model_settings>& settings,

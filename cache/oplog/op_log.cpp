@@ -2,6 +2,7 @@
 
 #include "base/limits.hpp"
 #include "base/overloaded.hpp"
+#include "base/try.hpp"
 #include "cache/hash/page_names.hpp"
 #include "cache/oplog/op_json.hpp"
 
@@ -313,10 +314,8 @@ std::string to_line(const op_log_entry& entry) {
 }
 
 result<op_log_entry> parse_op_log_entry(std::string_view line) {
-  const auto object = op_json::parse_object(line);
-  if (!object)
-    return tl::unexpected{object.error()};
-  auto reader = object_reader{*object};
+  const auto object = HICACHE_TRY(op_json::parse_object(line));
+  auto reader = object_reader{object};
   auto op = std::string{};
   auto digest = std::string{};
   reader.need("op", op);
@@ -324,13 +323,11 @@ result<op_log_entry> parse_op_log_entry(std::string_view line) {
   auto entry = op_log_entry{};
   if (!op.empty() && !read_event<op_log_event>(op, reader, entry.event))
     return fail(ec::invalid_argument, "there is no op '" + op + "'");
-  if (auto read = reader.finish(); !read)
-    return tl::unexpected{read.error()};
+  HICACHE_TRY(reader.finish());
   if (!digest.empty() && !op_json::read_hex(digest, entry.digest.emplace()))
     return fail(ec::invalid_argument, "key 'digest' does not hold sixteen hexadecimal digits");
   if (const auto* options = std::get_if<tree_options>(&entry.event))
-    if (auto checked = check(*options); !checked)
-      return tl::unexpected{checked.error()};
+    HICACHE_TRY(check(*options));
   return entry;
 }
 
@@ -491,10 +488,8 @@ result<std::vector<uint64_t>> replay(std::span<const op_log_entry> entries) {
   auto digests = std::vector<uint64_t>{};
   digests.reserve(entries.size());
   for (const auto& entry : entries) {
-    auto digest = player.play(entry);
-    if (!digest)
-      return tl::unexpected{digest.error()};
-    digests.push_back(*digest);
+    auto digest = HICACHE_TRY(player.play(entry));
+    digests.push_back(digest);
   }
   return digests;
 }

@@ -1,5 +1,6 @@
 #include "cache/oplog/op_script.hpp"
 
+#include "base/try.hpp"
 #include "cache/oplog/op_answers.hpp"
 #include "cache/oplog/op_json.hpp"
 
@@ -104,10 +105,8 @@ const prefix_cache* op_script::cache() const noexcept {
 }
 
 result<std::string> op_script::run(std::string_view line) {
-  const auto object = op_json::parse_object(line);
-  if (!object)
-    return tl::unexpected{object.error()};
-  auto outcome = impl_->perform(*object);
+  const auto object = HICACHE_TRY(op_json::parse_object(line));
+  auto outcome = impl_->perform(object);
   if (!outcome)
     outcome = answer{{"error", to_string(outcome.error().code)},
                      {"message", outcome.error().detail.empty() ? sentence(outcome.error().code)
@@ -160,8 +159,7 @@ op_script::impl::outcome op_script::impl::config(object_reader& reader) {
   reader.may("events", wanted.events);
   reader.may("share_prefixes", wanted.share_prefixes, true);
   reader.may("pin_budget_tokens", budget_tokens, UINT64_MAX);
-  if (auto read = reader.finish(); !read)
-    return tl::unexpected{read.error()};
+  HICACHE_TRY(reader.finish());
   const auto page_size = uint64_t{wanted.page_size};
   if (!std::has_single_bit(page_size) || page_size > 4096)
     return fail(ec::invalid_argument, "key 'page_size' is not a power of two from 1 to 4096");
@@ -192,8 +190,7 @@ void op_script::impl::begin() {
 }
 
 op_script::impl::outcome op_script::impl::reset(object_reader& reader) {
-  if (auto read = reader.finish(); !read)
-    return tl::unexpected{read.error()};
+  HICACHE_TRY(reader.finish());
   begin();
   return answer::object();
 }
@@ -201,14 +198,11 @@ op_script::impl::outcome op_script::impl::reset(object_reader& reader) {
 op_script::impl::outcome op_script::impl::tick(object_reader& reader) {
   auto seconds = double{};
   reader.need("seconds", seconds);
-  if (auto read = reader.finish(); !read)
-    return tl::unexpected{read.error()};
-  const auto time = to_time(seconds, "seconds");
-  if (!time)
-    return tl::unexpected{time.error()};
-  if (INT64_MAX - facts.now_ns < time->count())
+  HICACHE_TRY(reader.finish());
+  const auto time = HICACHE_TRY(to_time(seconds, "seconds"));
+  if (INT64_MAX - facts.now_ns < time.count())
     return fail(ec::limit_reached, "the clock of a script ends after 292 years");
-  facts.now_ns += time->count();
+  facts.now_ns += time.count();
   cache->step(facts, {});
   settle();
   return answer::object();
@@ -234,16 +228,14 @@ void read_prefix(object_reader& reader, prefix& to) {
 result<match_result> op_script::impl::peek(const cache_namespace& ns, const token_buffer& tokens) {
   auto matched = cache->match({the_request, ns, tokens, tokens->size(), {}});
   if (matched)
-    if (auto released = cache->release(the_request); !released)
-      return tl::unexpected{released.error()};
+    HICACHE_TRY(cache->release(the_request));
   return matched;
 }
 
 op_script::impl::outcome op_script::impl::match(object_reader& reader) {
   auto wanted = prefix{};
   read_prefix(reader, wanted);
-  if (auto read = reader.finish(); !read)
-    return tl::unexpected{read.error()};
+  HICACHE_TRY(reader.finish());
   const auto matched = peek(wanted.ns, wanted.tokens);
   settle();
   if (!matched)
@@ -267,8 +259,7 @@ op_script::impl::outcome op_script::impl::insert(object_reader& reader) {
   auto request = insert_request{};
   read_prefix(reader, wanted);
   reader.may("priority", request.priority);
-  if (auto read = reader.finish(); !read)
-    return tl::unexpected{read.error()};
+  HICACHE_TRY(reader.finish());
   request.request = the_request;
   request.tokens = whole_pages_of(wanted.tokens);
   const auto computed = request.tokens->size();
@@ -293,12 +284,9 @@ op_script::impl::outcome op_script::impl::pin(object_reader& reader) {
   auto ttl = double{};
   read_prefix(reader, wanted);
   reader.need("ttl", ttl);
-  if (auto read = reader.finish(); !read)
-    return tl::unexpected{read.error()};
-  const auto time = to_time(ttl, "ttl");
-  if (!time)
-    return tl::unexpected{time.error()};
-  const auto pinned = cache->pin({wanted.ns, wanted.tokens, *time});
+  HICACHE_TRY(reader.finish());
+  const auto time = HICACHE_TRY(to_time(ttl, "ttl"));
+  const auto pinned = cache->pin({wanted.ns, wanted.tokens, time});
   settle();
   if (!pinned)
     return tl::unexpected{pinned.error()};
@@ -308,8 +296,7 @@ op_script::impl::outcome op_script::impl::pin(object_reader& reader) {
 op_script::impl::outcome op_script::impl::unpin(object_reader& reader) {
   auto wanted = prefix{};
   read_prefix(reader, wanted);
-  if (auto read = reader.finish(); !read)
-    return tl::unexpected{read.error()};
+  HICACHE_TRY(reader.finish());
   const auto left = cache->unpin({wanted.ns, wanted.tokens});
   settle();
   if (!left)
@@ -322,8 +309,7 @@ op_script::impl::outcome op_script::impl::unpin(object_reader& reader) {
 op_script::impl::outcome op_script::impl::evict(object_reader& reader, cache_tier tier) {
   auto wanted = uint64_t{};
   reader.need("tokens", wanted);
-  if (auto read = reader.finish(); !read)
-    return tl::unexpected{read.error()};
+  HICACHE_TRY(reader.finish());
   // Under write_back, pages are written first and freed by the step; pages whose write found no
   // room are not. So this counts the pages that are free in the end.
   const auto before = free_tokens(tier);
@@ -381,8 +367,7 @@ result<node_id> op_script::impl::read_node(object_reader& reader) {
   reader.may("salt", wanted.ns.salt);
   if ((node == 0) == (wanted.tokens == nullptr))
     reader.complain("expected either key 'node' or key 'tokens'");
-  if (auto read = reader.finish(); !read)
-    return tl::unexpected{read.error()};
+  HICACHE_TRY(reader.finish());
   if (!wanted.tokens)
     return node;
   return peek(wanted.ns, wanted.tokens).map([](const match_result& x) { return x.node; });
@@ -425,8 +410,7 @@ op_script::impl::outcome op_script::impl::load_back(object_reader& reader) {
 // -- looking ----------------------------------------------------------------------
 
 op_script::impl::outcome op_script::impl::stats(object_reader& reader) {
-  if (auto read = reader.finish(); !read)
-    return tl::unexpected{read.error()};
+  HICACHE_TRY(reader.finish());
   const auto now = cache->stats();
   return answer{{"evictable", tokens_of(now.l1_evictable)},
                 {"protected", tokens_of(now.l1_protected)},
@@ -441,14 +425,12 @@ op_script::impl::outcome op_script::impl::stats(object_reader& reader) {
 }
 
 op_script::impl::outcome op_script::impl::tree(object_reader& reader) {
-  if (auto read = reader.finish(); !read)
-    return tl::unexpected{read.error()};
+  HICACHE_TRY(reader.finish());
   return op_json::show_nodes(cache->nodes());
 }
 
 op_script::impl::outcome op_script::impl::events(object_reader& reader) {
-  if (auto read = reader.finish(); !read)
-    return tl::unexpected{read.error()};
+  HICACHE_TRY(reader.finish());
   auto list = answer::array();
   for (const auto& event : name_events(cache->take_changes()))
     list.push_back(op_json::show_event(event));
@@ -456,8 +438,7 @@ op_script::impl::outcome op_script::impl::events(object_reader& reader) {
 }
 
 op_script::impl::outcome op_script::impl::digest(object_reader& reader) {
-  if (auto read = reader.finish(); !read)
-    return tl::unexpected{read.error()};
+  HICACHE_TRY(reader.finish());
   return answer{{"digest", op_json::to_hex(cache->digest())}};
 }
 

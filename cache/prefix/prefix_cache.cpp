@@ -6,6 +6,7 @@
 #include "base/limits.hpp"
 #include "base/mix.hpp"
 #include "base/overloaded.hpp"
+#include "base/try.hpp"
 
 #include <xxhash.h>
 
@@ -129,10 +130,8 @@ result<session_result> prefix_cache::open_session(const open_session_request& as
 }
 
 result<session_result> prefix_cache::close_session(const close_session_request& asked) {
-  const auto found = sessions_.find_idle(asked.session);
-  if (!found)
-    return tl::unexpected{found.error()};
-  const auto& session = **found;
+  const auto found = HICACHE_TRY(sessions_.find_idle(asked.session));
+  const auto& session = *found;
   if (session.kept)
     give_up_slot(session);
   if (session.reference != 0)

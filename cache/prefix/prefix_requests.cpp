@@ -2,6 +2,7 @@
 
 #include "base/check.hpp"
 #include "base/limits.hpp"
+#include "base/try.hpp"
 #include "cache/prefix/prefix_cache.hpp"
 
 #include <algorithm>
@@ -49,12 +50,9 @@ result<void> prefix_cache::check_match(const match_request& asked,
 }
 
 result<match_result> prefix_cache::match(const match_request& asked) {
-  const auto found = sessions_.find_for(asked);
-  if (!found)
-    return tl::unexpected{found.error()};
-  const auto* session = *found;
-  if (auto valid = check_match(asked, session); !valid)
-    return tl::unexpected{std::move(valid.error())};
+  const auto found = HICACHE_TRY(sessions_.find_for(asked));
+  const auto* session = found;
+  HICACHE_TRY(check_match(asked, session));
   if (session == nullptr)
     return open(asked, asked.request);
   auto answer = session->is_streaming ? match_turn(asked, *session) : open(asked, asked.request);
@@ -95,39 +93,33 @@ void prefix_cache::give_up_slot(const session_state& session) {
 // -- prefetch -----------------------------------------------------------------
 
 result<prefetch_result> prefix_cache::prefetch(request_id id) {
-  const auto found = find(id);
-  if (!found)
-    return tl::unexpected{found.error()};
+  const auto found = HICACHE_TRY(find(id));
   const auto* session = sessions_.owner_of(id);
   const auto is_kept = session != nullptr && session->kept;
   if (is_kept && session->kept->resumed > 0)
     return prefetch_result{};
-  const auto wanted = fetches_.begin((*found)->id);
+  const auto wanted = fetches_.begin(found->id);
   if (is_kept && wanted > 0)
     sessions_.change(*session)->kept->is_fetching = true;
   return prefetch_result{wanted};
 }
 
 result<schedule_result> prefix_cache::schedule(request_id id) {
-  const auto found = find(id);
-  if (!found)
-    return tl::unexpected{found.error()};
-  return schedule_result{fetches_.schedule((*found)->id)};
+  const auto found = HICACHE_TRY(find(id));
+  return schedule_result{fetches_.schedule(found->id)};
 }
 
 // -- load back ----------------------------------------------------------------
 
 result<load_result> prefix_cache::load_back(const load_request& asked) {
-  const auto found = find(asked.request);
-  if (!found)
-    return tl::unexpected{found.error()};
-  auto loaded = load_host_part((*found)->id, asked);
+  const auto found = HICACHE_TRY(find(asked.request));
+  auto loaded = load_host_part(found->id, asked);
   const auto* session = sessions_.owner_of(asked.request);
   if (loaded && session != nullptr && session->kept && session->kept->resumed > 0) {
     // Nothing to load, but the slot's pages may still be loading.
     loaded->l1_tokens = session->kept->resumed;
     loaded->l1_pages
-      = open_requests::pages_of(**found, asked.known_pages, settings_.pages_for(loaded->l1_tokens));
+      = open_requests::pages_of(*found, asked.known_pages, settings_.pages_for(loaded->l1_tokens));
   }
   return loaded;
 }
@@ -184,16 +176,14 @@ error prefix_cache::no_l1_pages(std::string what, uint64_t pages) const {
 }
 
 result<allocate_result> prefix_cache::allocate(const allocate_request& asked) {
-  const auto found = find(asked.request);
-  if (!found)
-    return tl::unexpected{found.error()};
+  const auto found = HICACHE_TRY(find(asked.request));
   if (asked.tokens > limits::request_tokens)
     return fail(ec::limit_reached, name_of(asked.request) + " would have too many tokens");
   const auto wanted = settings_.pages_for(asked.tokens);
-  const auto present = (*found)->l1_pages + (*found)->owned.size();
+  const auto present = found->l1_pages + found->owned.size();
   if (wanted == 0)
-    return allocate_result{open_requests::pages_of(**found, asked.known_pages)};
-  const auto request = requests_.change((*found)->id);
+    return allocate_result{open_requests::pages_of(*found, asked.known_pages)};
+  const auto request = requests_.change(found->id);
   if (!request->has_taken_pages) {
     request->has_computed = true;
     request->served_pages = std::min(wanted, request->l1_pages);
@@ -209,16 +199,12 @@ result<allocate_result> prefix_cache::allocate(const allocate_request& asked) {
 }
 
 result<insert_result> prefix_cache::insert(const insert_request& asked) {
-  const auto found = find(asked.request);
-  if (!found)
-    return tl::unexpected{found.error()};
+  const auto found = HICACHE_TRY(find(asked.request));
   const auto* session = sessions_.owner_of(asked.request);
   if (session != nullptr)
-    if (auto valid = sessions_.check_insert(asked, *session); !valid)
-      return tl::unexpected{std::move(valid.error())};
-  if (auto valid = requests_.check_insert(**found, asked); !valid)
-    return tl::unexpected{std::move(valid.error())};
-  auto answer = insert_pages((*found)->id, asked);
+    HICACHE_TRY(sessions_.check_insert(asked, *session));
+  HICACHE_TRY(requests_.check_insert(*found, asked));
+  auto answer = insert_pages(found->id, asked);
   if (session != nullptr && session->kept) {
     sessions_.keep(asked, answer, *session);
   } else if (session != nullptr && answer.node != 0) {
@@ -281,12 +267,10 @@ uint64_t prefix_cache::retain(radix_node& end, std::chrono::nanoseconds ttl) {
 // -- release ------------------------------------------------------------------
 
 result<void> prefix_cache::release(request_id id) {
-  const auto found = find(id);
-  if (!found)
-    return tl::unexpected{found.error()};
+  const auto found = HICACHE_TRY(find(id));
   const auto* session = sessions_.owner_of(id);
   if (session == nullptr || !session->kept)
-    close((*found)->id);
+    close(found->id);
   else if (!session->kept->can_stay() || settings_.is_stopped)
     give_up_slot(*session);
   if (session != nullptr)
@@ -311,13 +295,11 @@ request_extent prefix_cache::extent(request_id id) const {
 }
 
 result<request_provenance> prefix_cache::provenance(request_id id) const {
-  const auto found = find(id);
-  if (!found)
-    return tl::unexpected{found.error()};
+  const auto found = HICACHE_TRY(find(id));
   const auto* session = sessions_.owner_of(id);
   if (session == nullptr || !session->kept || session->kept->resumed == 0
       || session->kept->has_failed)
-    return requests_.provenance(**found);
+    return requests_.provenance(*found);
   auto told = request_provenance{};
   told.l1_tokens = session->kept->resumed;
   told.computed_tokens = session->kept->prompt_tokens - session->kept->resumed;

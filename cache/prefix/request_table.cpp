@@ -1,5 +1,7 @@
 #include "cache/prefix/request_table.hpp"
 
+#include "base/try.hpp"
+
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -46,8 +48,7 @@ result<void> request_table::write(row_index row, uint32_t from,
 
 result<std::span<const slot_index>> request_table::read(row_index row, uint32_t from,
                                                         uint32_t count) const {
-  if (auto checked = check(row, from, count); !checked)
-    return tl::unexpected{std::move(checked).error()};
+  HICACHE_TRY(check(row, from, count));
   return std::span{slots_}.subspan(uint64_t{row} * max_context_ + from, count);
 }
 

@@ -1,6 +1,7 @@
 #include "cache/prefix/slot_allocator.hpp"
 
 #include "base/check.hpp"
+#include "base/try.hpp"
 
 #include <algorithm>
 #include <limits>
@@ -36,8 +37,7 @@ result<slot_allocator::slots> slot_allocator::extend(std::span<const slot_extens
   auto fits = true;
   for (auto i = size_t{0}; i < batch.size(); ++i) {
     const auto& [prefix_len, seq_len, last_slot] = batch[i];
-    if (auto checked = check(batch[i], i); !checked)
-      return tl::unexpected{std::move(checked).error()};
+    HICACHE_TRY(check(batch[i], i));
     // Prevents overflow of the sums where it matters.
     fits = fits && seq_len - prefix_len <= capacity();
     new_slots += seq_len - prefix_len;

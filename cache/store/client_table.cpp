@@ -2,6 +2,7 @@
 
 #include "base/check.hpp"
 #include "base/limits.hpp"
+#include "base/try.hpp"
 #include "messages/page_header.hpp"
 
 #include <absl/container/btree_map.h>
@@ -296,13 +297,11 @@ result<uint64_t> client_table::ask_to_write(client_id client, segment_pages& pag
   const auto at = s.clients.find(client);
   if (at == s.clients.end())
     return fail(ec::unknown_id, "the client has not said who it is");
-  if (auto checked = check_pages(pages); !checked)
-    return tl::unexpected{checked.error()};
+  HICACHE_TRY(check_pages(pages));
   auto bytes = uint64_t{0};
   for (const auto& page : pages.list)
     bytes += slot_bytes_for(page.length);
-  if (auto room = s.check_room(at->second, pages.list.size(), bytes); !room)
-    return tl::unexpected{room.error()};
+  HICACHE_TRY(s.check_room(at->second, pages.list.size(), bytes));
   for (auto& page : pages.list) {
     page.tenant = at->second.identity.tenant;
     page.fingerprint = at->second.identity.fingerprint;
@@ -368,10 +367,8 @@ result<uint64_t> client_table::ask_to_read(client_id client, size_t keys) {
   const auto at = s.clients.find(client);
   if (at == s.clients.end())
     return fail(ec::unknown_id, "the client has not said who it is");
-  if (auto counted = check_count(keys); !counted)
-    return tl::unexpected{counted.error()};
-  if (auto room = s.check_room(at->second, keys, 0); !room)
-    return tl::unexpected{room.error()};
+  HICACHE_TRY(check_count(keys));
+  HICACHE_TRY(s.check_room(at->second, keys, 0));
   return s.open(client, ticket_kind::read, 0, keys);
 }
 

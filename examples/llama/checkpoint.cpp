@@ -1,6 +1,7 @@
 #include "examples/llama/checkpoint.hpp"
 
 #include "base/names.hpp"
+#include "base/try.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -25,11 +26,9 @@ result<number_format> parse_kv_format(std::string_view dtype) {
 }
 
 result<checkpoint> checkpoint::open(const std::filesystem::path& folder) {
-  auto files = hicache::open_tensor_files(folder);
-  if (!files)
-    return tl::unexpected{files.error()};
+  auto files = HICACHE_TRY(hicache::open_tensor_files(folder));
   auto opened = checkpoint{};
-  opened.files_ = std::move(*files);
+  opened.files_ = std::move(files);
   for (const auto& file : opened.files_)
     for (const auto& each : file.tensors)
       if (!opened.tensors_.try_emplace(each.name, place{&file, &each}).second)

@@ -1,5 +1,6 @@
 #include "examples/llama/completions_server.hpp"
 
+#include "base/try.hpp"
 #include "examples/llama/json_fields.hpp"
 #include "hicache/handoff.hpp"
 #include "runtime/http_listener.hpp"
@@ -526,8 +527,7 @@ private:
 
 result<std::unique_ptr<completions_server>> completions_server::start(server_options options) {
   auto server = std::make_unique<server_impl>(std::move(options));
-  if (auto listening = server->listen(); !listening)
-    return tl::unexpected{listening.error()};
+  HICACHE_TRY(server->listen());
   return server;
 }
 

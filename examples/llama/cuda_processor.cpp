@@ -1,3 +1,4 @@
+#include "base/try.hpp"
 #include "examples/llama/cuda_kernels.hpp"
 #include "examples/llama/processor.hpp"
 #include "gpu/cuda_fences.hpp"
@@ -137,8 +138,7 @@ result<std::unique_ptr<processor>> make_cuda_processor(uint64_t pool) {
   if (shares_memory == 0)
     return fail(ec::unsupported, "the CPU cannot use this GPU's managed memory while it computes");
   auto made = std::make_unique<cuda_processor>(where.device);
-  if (auto ready = made->finish(); !ready)
-    return tl::unexpected{ready.error()};
+  HICACHE_TRY(made->finish());
   return made;
 }
 

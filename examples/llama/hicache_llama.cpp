@@ -1,6 +1,7 @@
 // hicache-llama: serves a model of the Llama or Qwen families, with its KV in hicache.
 
 #include "base/limits.hpp"
+#include "base/try.hpp"
 #include "examples/llama/checkpoint.hpp"
 #include "examples/llama/completions_server.hpp"
 #include "examples/llama/engine.hpp"
@@ -67,11 +68,9 @@ result<loaded_model> load_model(const llama_flags& flags, uint32_t rank, uint32_
                                  "expected host");
   if (!llama::has_cuda())
     settings.device = device_kind::host;
-  auto id = settings.model_id.empty() ? read_model_id(flags.folder, weights_read::all)
-                                      : result<std::string>{settings.model_id};
-  if (!id)
-    return tl::unexpected{id.error()};
-  settings.model_id = std::move(*id);
+  settings.model_id
+    = HICACHE_TRY(settings.model_id.empty() ? read_model_id(flags.folder, weights_read::all)
+                                            : result<std::string>{settings.model_id});
   return loaded_model{std::move(*config), std::move(*weights), *format};
 }
 
@@ -83,22 +82,19 @@ uint64_t longest_sequence(const llama::model_config& model, const rank_config& s
 result<std::unique_ptr<llama::transformer>>
 make_transformer(const rank_runtime& runtime, loaded_model model, const llama::peers& ranks) {
   const auto& pool = runtime.device_buffers();
-  auto device = runtime.device_is_host_addressable()
-                  ? llama::make_cpu_processor()
-                  : llama::make_cuda_processor(pool.buffers.front().address);
-  if (!device)
-    return tl::unexpected{device.error()};
+  auto device = HICACHE_TRY(runtime.device_is_host_addressable()
+                              ? llama::make_cpu_processor()
+                              : llama::make_cuda_processor(pool.buffers.front().address));
   auto sum = llama::rank_sum{};
   if (ranks.size() > 1)
     sum = [&ranks](std::span<float> values) { ranks.sum(values); };
   auto made
     = std::make_unique<llama::transformer>(std::move(model.config), std::move(model.weights), pool,
-                                           model.format, std::move(*device), std::move(sum));
+                                           model.format, std::move(device), std::move(sum));
   // A pass on the padding page brings the weights to a GPU, and shows whether it has room.
   const auto tokens = std::array{token_id{0}};
   const auto pages = std::array{page_index{0}};
-  if (auto tried = made->compute(std::array{llama::slice{tokens, 0, pages, nullptr, true}}); !tried)
-    return tl::unexpected{tried.error()};
+  HICACHE_TRY(made->compute(std::array{llama::slice{tokens, 0, pages, nullptr, true}}));
   return made;
 }
 
@@ -118,10 +114,7 @@ result<void> serve_api(const llama::llama_engine& engine, rank_runtime& runtime,
   options.ranks = runtime.ranks();
   options.prefill = flags.prefill;
   options.engine = engine;
-  auto started = llama::completions_server::start(std::move(options));
-  if (!started)
-    return tl::unexpected{started.error()};
-  server = std::move(*started);
+  server = HICACHE_TRY(llama::completions_server::start(std::move(options)));
   runtime.add_metrics(registry);
   std::printf("listening on %s\n", server->address().c_str());
   std::fflush(stdout);
@@ -249,10 +242,7 @@ int main(int argc, char** argv) {
     start_logging(to_string(settings.log_level), session.rank, session.ranks);
     if (session.ranks > 1 && !started_by_mpirun())
       return fail(ec::invalid_argument, "several ranks of this engine need MPI; expected mpirun");
-    auto loaded = load_model(flags, session.rank, session.ranks, settings);
-    if (!loaded)
-      return tl::unexpected{loaded.error()};
-    model = std::move(*loaded);
+    model = HICACHE_TRY(load_model(flags, session.rank, session.ranks, settings));
     return settings.finish(session.ranks);
   };
   return run_rank_program(app, argc, argv, settings, check, [&](rank_session& session) {

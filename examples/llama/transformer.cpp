@@ -1,5 +1,7 @@
 #include "examples/llama/transformer.hpp"
 
+#include "base/try.hpp"
+
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -16,8 +18,7 @@ transformer::transformer(model_config config, model_weights weights, hicache::de
 
 result<pass_result> transformer::compute(std::span<const slice> slices, pass_watch* watch) {
   // Nobody waited for the last pass if it had no scores; its rows are overwritten now.
-  if (auto idle = device_->finish(); !idle)
-    return tl::unexpected{idle.error()};
+  HICACHE_TRY(device_->finish());
   begin(slices);
   auto done = pass_result{};
   for (auto layer = uint32_t{0}; layer < config_.layers; ++layer) {
@@ -37,8 +38,7 @@ result<pass_result> transformer::compute(std::span<const slice> slices, pass_wat
   }
   done.after = device_->mark();
   done.is_loaded = all_loaded(slices);
-  if (auto scored = score(slices, done); !scored)
-    return tl::unexpected{scored.error()};
+  HICACHE_TRY(score(slices, done));
   return done;
 }
 

@@ -1,6 +1,7 @@
 #include "launch/router/instance_table.hpp"
 
 #include "base/check.hpp"
+#include "base/try.hpp"
 #include "rpc/endpoint.hpp"
 
 #include <algorithm>
@@ -26,10 +27,8 @@ result<instance_options> parse_instance(const std::string& text) {
     } else if (part.starts_with("replay=") && part.size() > 7) {
       wanted.replay = after("replay=");
     } else if (part.starts_with("role=")) {
-      const auto role = parse_role(after("role="));
-      if (!role)
-        return tl::unexpected{role.error()};
-      wanted.role = *role;
+      const auto role = HICACHE_TRY(parse_role(after("role=")));
+      wanted.role = role;
     } else {
       return fail(ec::invalid_argument,
                   "'" + part

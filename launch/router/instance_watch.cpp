@@ -1,5 +1,6 @@
 #include "launch/router/instance_watch.hpp"
 
+#include "base/try.hpp"
 #include "launch/router/upstream_call.hpp"
 
 #include <nlohmann/json.hpp>
@@ -46,10 +47,8 @@ result<std::unique_ptr<instance_watch>> instance_watch::start(const instance_opt
     spdlog::info("{}: events are lost; its pages are forgotten", address);
     table.lose_events(slot);
   };
-  auto events = event_subscription::open(wanted.events, wanted.replay, std::move(sink));
-  if (!events)
-    return tl::unexpected{events.error()};
-  watch->events_ = std::move(*events);
+  watch->events_
+    = HICACHE_TRY(event_subscription::open(wanted.events, wanted.replay, std::move(sink)));
   return watch;
 }
 

@@ -1,5 +1,6 @@
 #include "launch/router/router_server.hpp"
 
+#include "base/try.hpp"
 #include "launch/router/completion_proxy.hpp"
 #include "launch/router/instance_watch.hpp"
 #include "runtime/http_listener.hpp"
@@ -153,16 +154,14 @@ private:
 
   result<void> add(const instance_options& wanted) {
     const auto alone = std::lock_guard{mutex_};
-    const auto slot = table_.add(wanted);
-    if (!slot)
-      return tl::unexpected{slot.error()};
-    auto watch = instance_watch::start(wanted, *slot, table_,
-                                       {options_.probe_period, options_.connect_time});
+    const auto slot = HICACHE_TRY(table_.add(wanted));
+    auto watch
+      = instance_watch::start(wanted, slot, table_, {options_.probe_period, options_.connect_time});
     if (!watch) {
       static_cast<void>(table_.remove(wanted.address));
       return tl::unexpected{watch.error()};
     }
-    watches_[*slot] = std::move(*watch);
+    watches_[slot] = std::move(*watch);
     return {};
   }
 
@@ -266,8 +265,7 @@ result<std::unique_ptr<router_server>> router_server::start(const router_options
     return fail(ec::invalid_argument,
                 "--instance is missing; expected one at least, or --admin-socket to add some");
   auto server = std::make_unique<server_impl>(options);
-  if (auto listening = server->listen(*where); !listening)
-    return tl::unexpected{listening.error()};
+  HICACHE_TRY(server->listen(*where));
   return server;
 }
 
