@@ -43,6 +43,8 @@ ROW_LENGTHS = (2048, 8192, 32768)
 TAILS, TAIL_BEHIND = (1, 64, 256, 512), 16384
 #: Prompts in L3 from which an instance learns how fast that is, and how far apart: what it does not take it reads at most every 5 s, to measure.
 LEARN_FROM, LEARN_EVERY_S = (512, 2048), 5.5
+#: Prompts of the slow store, asked of an engine that chooses and of one without L3 in turns: several of each length, as the times of two engines vary.
+BESIDE_LENGTHS, BESIDE_COPIES = (512, 1024, 2048), 8
 #: Each call of the slow store, and what all of them share.
 SLOW = {"call_seconds": 0.1, "bytes_per_second": 32 << 20}
 
@@ -64,11 +66,13 @@ class Sweep:
         self.known = [random_tokens(min(length, longest) + 1, f"known{length}") for length in LEARN_FROM]
         self.times = {tier: {length: [] for length in self.lengths} for tier in (*TIERS, *CHOICES)}
         self.loaded = {tier: {length: [] for length in self.lengths} for tier in CHOICES}
+        self.beside = {(length, copy): random_tokens(length + 1, f"beside{length}.{copy}") for length in BESIDE_LENGTHS for copy in range(BESIDE_COPIES)}
+        self.without_l3 = {length: [] for length in BESIDE_LENGTHS}
         self.estimates = {}
         self.hidden = {}
         self.model = folder / name
         engines.write_model(self.model, shape)
-        self.pages = sum(len(prompt) // PAGE + 1 for prompt in (*self.prompts.values(), *self.known))
+        self.pages = sum(len(prompt) // PAGE + 1 for prompt in (*self.prompts.values(), *self.known, *self.beside.values()))
         # L1 has room for the longest prompt and its tails; L2 for all of them and what comes from L3.
         self.l1_pages = max(self.lengths) // PAGE + 16
         l2_pages = 2 * self.pages + 4 * max(self.lengths) // PAGE + 64
@@ -110,6 +114,7 @@ class Sweep:
         slow = self.store_flags(**self.slow_config("slow_store:SlowStore", **SLOW))
         self.load_from_l3("L3, slow", *slow, readers=1)
         self.choose("chosen, slow", *slow)
+        self.choose_beside("chosen, slow", *slow)
 
     def compute(self, writer):
         for prompt in (random_tokens(600, "warm"), *self.known):
@@ -119,6 +124,8 @@ class Sweep:
                 say(f"{self.name}: {length} tokens, computed and in L1")
             self.times["computed"][length].append(writer.ask(prompt)[0])
             self.times["L1"][length] += [writer.ask(prompt)[0] for _ in range(self.rounds)]
+        for prompt in self.beside.values():
+            writer.ask(prompt)
 
     def measure(self, running, tier, key):
         """Asks for a prompt that the tier has."""
@@ -201,6 +208,22 @@ class Sweep:
                 self.loaded[tier][length].append((reader.counters()["llama_cached_tokens_total"] - before) / length)
         self.estimates[tier] = read_estimates(log)
 
+    def choose_beside(self, tier, *flags):
+        """The same beside an engine without L3, prompt by prompt."""
+        say(f"{self.name}: {tier}, beside an instance without L3")
+        without = Engine(self.programs, self.model, self.folder, *self.sizes)
+        choosing = Engine(self.programs, self.model, self.folder, *self.sizes, *flags, "--prefetch-when", "faster")
+        with without, choosing:
+            for engine in (without, choosing):
+                engine.ask(random_tokens(600, "warm"))
+            for prompt in self.known:
+                without.ask(prompt)
+                choosing.ask(prompt)
+                time.sleep(LEARN_EVERY_S)
+            for turn, ((length, _), prompt) in enumerate(self.beside.items()):
+                seconds = {engine: engine.ask(prompt)[0] for engine in ((without, choosing) if turn % 2 else (choosing, without))}
+                self.without_l3[length].append((seconds[choosing], seconds[without]))
+
     # -- results ------------------------------------------------------------------
 
     def median(self, tier, length):
@@ -232,8 +255,16 @@ class Sweep:
         for length in (length for length in ROW_LENGTHS if length in self.lengths):
             rows += [row(f"first token, {self.name}, {length} tokens: {tier}, beside computed", 1e3 * self.median(tier, length), "ms",
                          1e3 * self.median("computed", length)) for tier in list(self.times)[1:]]
+        rows += [ratio_row(f"first token, {self.name}, {length} tokens: chosen, slow, beside without L3", pairs) for length, pairs in self.without_l3.items()]
         rows.append(row(f"load of {self.tails_behind()} tokens, {self.name}: L2 to L1", 1e3 * self.load_s, "ms"))
         return rows + [row(f"the same hidden behind the layers of {tail} new tokens, {self.name}", 100 * share, "%") for tail, share in self.hidden.items()]
+
+
+def ratio_row(name, pairs):
+    """A row by the median of the ratios, of times that were measured in turns: [(seconds, seconds of the baseline)]."""
+    ratio = statistics.median(seconds / baseline for seconds, baseline in pairs)
+    seconds, baseline = (1e3 * statistics.median(values) for values in zip(*pairs))
+    return row(name, seconds, "ms", baseline) | {"ratio": ratio, "target": "ratio <= 1.05", "holds": ratio <= 1.05}
 
 
 def crossing(points):
