@@ -1,16 +1,10 @@
 #pragma once
 
+#include "base/host_device.hpp"
 #include "cache/copy_strips.hpp"
 #include "hicache/geometry.hpp"
 
 #include <cstdint>
-
-/// Marks functions that run on the CPU and, compiled by nvcc, also on the GPU.
-#ifdef __CUDACC__
-#define HICACHE_HOST_DEVICE __host__ __device__
-#else
-#define HICACHE_HOST_DEVICE
-#endif
 
 namespace hicache {
 

@@ -1,6 +1,7 @@
 #include "backends/serde/fp8.hpp"
 
 #include "base/check.hpp"
+#include "base/narrow_floats.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -14,38 +15,27 @@ namespace hicache::serde {
 namespace {
 
 constexpr auto scale_bias = 127;
-constexpr auto sign_bit = uint32_t{0x8000'0000};
-constexpr auto infinity_bits = uint32_t{0x7F80'0000};
 
 // -- elements -----------------------------------------------------------------
 
 /// Each kind of element: its bits, how they are widened, and the bits of its infinity.
 struct bf16_element {
   using bits = uint16_t;
-  static constexpr uint32_t infinity = 0x7F80;
+  static constexpr uint32_t infinity = bf16_infinity;
 
-  static float widen(uint32_t element) noexcept { return std::bit_cast<float>(element << 16); }
+  static float widen(uint32_t element) noexcept { return widen_bf16(element); }
 };
 
 struct fp16_element {
   using bits = uint16_t;
-  static constexpr uint32_t infinity = 0x7C00;
+  static constexpr uint32_t infinity = fp16_infinity;
 
-  static float widen(uint32_t element) noexcept {
-    const auto sign = (element & 0x8000) << 16;
-    const auto magnitude = element & 0x7FFF;
-    // The exponent moves from bias 15 to bias 127 by a multiplication, which also normalises.
-    const auto scaled = std::bit_cast<float>(magnitude << 13) * 0x1p112F;
-    const auto finite = std::bit_cast<uint32_t>(scaled);
-    const auto special = infinity_bits | magnitude << 13;
-    const auto mask = -static_cast<uint32_t>(magnitude >= infinity);
-    return std::bit_cast<float>(sign | (special & mask) | (finite & ~mask));
-  }
+  static float widen(uint32_t element) noexcept { return widen_fp16(element); }
 };
 
 struct fp32_element {
   using bits = uint32_t;
-  static constexpr uint32_t infinity = infinity_bits;
+  static constexpr uint32_t infinity = fp32_infinity;
 
   static float widen(uint32_t element) noexcept { return std::bit_cast<float>(element); }
 };
@@ -69,33 +59,6 @@ auto with_element(element_type type, Call call) {
       break;
   }
   return call(fp32_element{});
-}
-
-uint32_t narrow_to_bf16(float number) noexcept {
-  const auto bits = std::bit_cast<uint32_t>(number);
-  if (std::isnan(number))
-    return bits >> 16 | 0x0040;
-  if (std::isinf(number))
-    return bits >> 16;
-  const auto rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
-  const auto magnitude = std::min(rounded & 0x7FFF, uint32_t{0x7F7F});
-  return (rounded & 0x8000) | magnitude;
-}
-
-uint32_t narrow_to_fp16(float number) noexcept {
-  const auto bits = std::bit_cast<uint32_t>(number);
-  const auto sign = bits >> 16 & 0x8000;
-  if (std::isnan(number))
-    return sign | 0x7E00;
-  if (std::isinf(number))
-    return sign | 0x7C00;
-  const auto magnitude = std::abs(number);
-  // Below 2^-14 elements are 2^-24 apart; so are floats from 0.5 on.
-  if (magnitude < 0x1p-14F)
-    return sign | (std::bit_cast<uint32_t>(magnitude + 0.5F) - std::bit_cast<uint32_t>(0.5F));
-  const auto wide = bits & ~sign_bit;
-  const auto rounded = (wide + 0xFFF + (wide >> 13 & 1)) >> 13;
-  return sign | std::min(rounded - (uint32_t{127 - 15} << 10), uint32_t{0x7BFF});
 }
 
 // -- E4M3 ---------------------------------------------------------------------
@@ -123,7 +86,7 @@ inline uint8_t round_to_e4m3(float number) noexcept {
   const auto small = std::bit_cast<int32_t>(std::bit_cast<float>(limited) + 0x1p14F)
                      - std::bit_cast<int32_t>(0x1p14F);
   const auto finite = chosen(magnitude < std::bit_cast<int32_t>(0x1p-6F), small, normal);
-  const auto code = chosen(magnitude > static_cast<int32_t>(infinity_bits), e4m3_nan, finite);
+  const auto code = chosen(magnitude > static_cast<int32_t>(fp32_infinity), e4m3_nan, finite);
   return static_cast<uint8_t>(sign | static_cast<uint32_t>(code));
 }
 
