@@ -1,5 +1,7 @@
 #include "launch/router/completion_body.hpp"
 
+#include "runtime/completions_api.hpp"
+
 #include <algorithm>
 #include <utility>
 
@@ -34,21 +36,8 @@ result<completion_body> completion_body::parse(std::string text) {
 }
 
 std::vector<token_id> completion_body::tokens() const {
-  auto tokens = std::vector<token_id>{};
   const auto prompt = body_.find("prompt");
-  if (prompt == body_.end())
-    return tokens;
-  if (prompt->is_string())
-    for (const auto byte : prompt->get_ref<const std::string&>())
-      tokens.push_back(static_cast<uint8_t>(byte));
-  if (!prompt->is_array())
-    return tokens;
-  for (const auto& each : *prompt) {
-    if (!each.is_number_unsigned() || each.get<uint64_t>() > UINT32_MAX)
-      return {};
-    tokens.push_back(each.get<token_id>());
-  }
-  return tokens;
+  return prompt == body_.end() ? std::vector<token_id>{} : prompt_tokens(*prompt);
 }
 
 std::string completion_body::salt() const {

@@ -1,5 +1,7 @@
 #include "launch/router/completion_proxy.hpp"
 
+#include "runtime/completions_api.hpp"
+
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -11,8 +13,6 @@ namespace hicache {
 
 namespace {
 
-using nlohmann::json;
-
 /// A longer answer is refused, unless it is a stream.
 constexpr auto answer_bytes_max = size_t{64} << 20;
 
@@ -20,17 +20,6 @@ constexpr auto event_stream = "text/event-stream";
 
 time_point now() {
   return std::chrono::steady_clock::now();
-}
-
-std::string to_text(const json& value) {
-  return value.dump(-1, ' ', false, json::error_handler_t::replace);
-}
-
-json error_of(int status, const std::string& sentence) {
-  return {{"error",
-           {{"message", sentence},
-            {"type", status < 500 ? "invalid_request_error" : "server_error"},
-            {"code", status}}}};
 }
 
 /// What an instance says that takes no requests now.
@@ -47,11 +36,6 @@ std::vector<std::string> forwarded_headers(const httplib::Request& request) {
 }
 
 } // namespace
-
-void answer_error(httplib::Response& answer, int status, const std::string& sentence) {
-  answer.status = status;
-  answer.set_content(to_text(error_of(status, sentence)), "application/json");
-}
 
 /// A request at an instance.
 struct completion_proxy::attempt {
@@ -170,10 +154,8 @@ void completion_proxy::deliver(attempt made, httplib::Response& answer) const {
       return false;
     auto text = std::exchange(self.received, {});
     if (self.outcome && self.outcome != request_outcome::answered)
-      text += "data: "
-              + to_text(error_of(self.outcome == request_outcome::late ? 504 : 502,
-                                 self.lease->address() + " broke off: " + self.trouble()))
-              + "\n\n";
+      text += json_event(completion_error(self.outcome == request_outcome::late ? 504 : 502,
+                                          self.lease->address() + " broke off: " + self.trouble()));
     if (!text.empty() && !sink.write(text.data(), text.size()))
       return false; // The lease ends as abandoned.
     if (!self.outcome)

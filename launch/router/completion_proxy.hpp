@@ -51,7 +51,4 @@ private:
   std::atomic<uint64_t> retries_ = 0;
 };
 
-/// Answers with a sentence, in the form of OpenAI's API.
-void answer_error(httplib::Response& answer, int status, const std::string& sentence);
-
 } // namespace hicache

@@ -3,6 +3,7 @@
 #include "base/try.hpp"
 #include "launch/router/completion_proxy.hpp"
 #include "launch/router/instance_watch.hpp"
+#include "runtime/completions_api.hpp"
 #include "runtime/http_listener.hpp"
 #include "runtime/metric_families.hpp"
 #include "runtime/network_flags.hpp"
